@@ -1,0 +1,1 @@
+//! Measurements anyone can rerun: see README.md in this folder.

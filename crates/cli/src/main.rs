@@ -1,0 +1,2 @@
+//! The `flotilla` binary.
+fn main() {}

@@ -1,0 +1,34 @@
+use crate::{Failure, datanode};
+use bytes::Bytes;
+use types::{BlockId, DiskId, Nonce};
+
+/// Reads a 16-byte id; `what` names the field in the error.
+pub fn bytes16(bytes: &[u8], what: &str) -> Result<[u8; 16], Failure> {
+    bytes.try_into().map_err(|_| Failure::invalid(format!("{what} must have 16 bytes, it has {}", bytes.len())))
+}
+
+pub fn disk_id(bytes: &[u8]) -> Result<DiskId, Failure> {
+    Ok(DiskId(u128::from_be_bytes(bytes16(bytes, "disk id")?)))
+}
+
+pub fn uuid_bytes(id: u128) -> Bytes {
+    Bytes::copy_from_slice(&id.to_be_bytes())
+}
+
+impl From<BlockId> for datanode::BlockId {
+    fn from(block: BlockId) -> Self {
+        datanode::BlockId { container: block.container.0, local: block.local }
+    }
+}
+
+impl From<datanode::BlockId> for BlockId {
+    fn from(block: datanode::BlockId) -> Self {
+        BlockId { container: block.container.into(), local: block.local }
+    }
+}
+
+impl datanode::WriteChunk {
+    pub fn nonce_parsed(&self) -> Result<Nonce, Failure> {
+        Ok(Nonce(u128::from_be_bytes(bytes16(&self.nonce, "nonce")?)))
+    }
+}

@@ -1,0 +1,150 @@
+use bytes::Bytes;
+use prost::Message;
+use tonic::Status;
+
+pub use crate::v1::{ErrorCode as Code, Retry};
+
+/// A failure as it crosses RPC: stable code, whether to retry, a sentence for a person.
+#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
+#[error("{message}")]
+pub struct Failure {
+    pub code: Code,
+    pub retry: Retry,
+    pub message: String,
+    /// For [`Code::NotLeader`]: where the leader is, when known.
+    pub leader_address: Option<String>,
+}
+
+impl Failure {
+    pub fn new(code: Code, message: impl Into<String>) -> Failure {
+        Failure { code, retry: code.default_retry(), message: message.into(), leader_address: None }
+    }
+
+    pub fn invalid(message: impl Into<String>) -> Failure {
+        Failure::new(Code::Invalid, message)
+    }
+
+    pub fn internal(message: impl Into<String>) -> Failure {
+        Failure::new(Code::Internal, message)
+    }
+
+    pub fn not_leader(leader_address: Option<String>) -> Failure {
+        let message = match &leader_address {
+            Some(address) => format!("not the leader; try {address}"),
+            None => "not the leader, and none is known yet".to_owned(),
+        };
+        Failure { leader_address, ..Failure::new(Code::NotLeader, message) }
+    }
+}
+
+impl Code {
+    /// What a caller should do when the server does not say otherwise.
+    pub fn default_retry(self) -> Retry {
+        match self {
+            Code::NotLeader | Code::Closed | Code::DiskFull | Code::DiskFailed | Code::Corrupt => Retry::Elsewhere,
+            Code::Busy | Code::Unavailable | Code::NotYet => Retry::Here,
+            Code::OutcomeUnknown => Retry::Unknown,
+            Code::Unspecified
+            | Code::Internal
+            | Code::Invalid
+            | Code::WrongCluster
+            | Code::NotFound
+            | Code::TooLarge
+            | Code::NoSuchBucket
+            | Code::BucketExists
+            | Code::BucketNotEmpty
+            | Code::NoSuchKey
+            | Code::NoSuchUpload
+            | Code::PreconditionFailed
+            | Code::InvalidPart
+            | Code::InvalidPartOrder
+            | Code::PartTooSmall => Retry::No,
+        }
+    }
+
+    fn status_code(self) -> tonic::Code {
+        match self {
+            Code::Unspecified | Code::Internal => tonic::Code::Internal,
+            Code::Invalid | Code::InvalidPart | Code::InvalidPartOrder | Code::PartTooSmall => {
+                tonic::Code::InvalidArgument
+            }
+            Code::NotLeader
+            | Code::WrongCluster
+            | Code::Closed
+            | Code::BucketNotEmpty
+            | Code::PreconditionFailed => tonic::Code::FailedPrecondition,
+            Code::Busy | Code::DiskFull | Code::TooLarge => tonic::Code::ResourceExhausted,
+            Code::Unavailable | Code::NotYet | Code::DiskFailed => tonic::Code::Unavailable,
+            Code::OutcomeUnknown => tonic::Code::Unknown,
+            Code::NotFound | Code::NoSuchBucket | Code::NoSuchKey | Code::NoSuchUpload => tonic::Code::NotFound,
+            Code::Corrupt => tonic::Code::DataLoss,
+            Code::BucketExists => tonic::Code::AlreadyExists,
+        }
+    }
+}
+
+impl From<Failure> for crate::v1::Error {
+    fn from(failure: Failure) -> Self {
+        crate::v1::Error {
+            code: failure.code as i32,
+            retry: failure.retry as i32,
+            message: failure.message,
+            leader_address: failure.leader_address.unwrap_or_default(),
+        }
+    }
+}
+
+impl From<crate::v1::Error> for Failure {
+    fn from(error: crate::v1::Error) -> Self {
+        Failure {
+            code: error.code(),
+            retry: error.retry(),
+            leader_address: (!error.leader_address.is_empty()).then_some(error.leader_address),
+            message: error.message,
+        }
+    }
+}
+
+impl From<Failure> for Status {
+    fn from(failure: Failure) -> Self {
+        let code = failure.code.status_code();
+        let message = failure.message.clone();
+        let details = Bytes::from(crate::v1::Error::from(failure).encode_to_vec());
+        Status::with_details(code, message, details)
+    }
+}
+
+impl From<Status> for Failure {
+    /// A status without our details comes from the transport. Whether the request arrived is then unknown,
+    /// unless gRPC says that it was refused before it was processed.
+    fn from(status: Status) -> Self {
+        if !status.details().is_empty()
+            && let Ok(error) = crate::v1::Error::decode(status.details())
+        {
+            return error.into();
+        }
+        let (code, retry) = match status.code() {
+            tonic::Code::InvalidArgument | tonic::Code::Unimplemented => (Code::Invalid, Retry::No),
+            tonic::Code::OutOfRange | tonic::Code::ResourceExhausted => (Code::TooLarge, Retry::No),
+            tonic::Code::Unavailable => (Code::Unavailable, Retry::Unknown),
+            _ => (Code::OutcomeUnknown, Retry::Unknown),
+        };
+        Failure { code, retry, message: status.message().to_owned(), leader_address: None }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_survive_a_status() {
+        let failure = Failure::not_leader(Some("10.0.0.1:7400".to_owned()));
+        assert_eq!(Failure::from(Status::from(failure.clone())), failure);
+    }
+
+    #[test]
+    fn a_broken_connection_leaves_the_outcome_unknown() {
+        assert_eq!(Failure::from(Status::unavailable("gone")).retry, Retry::Unknown);
+    }
+}

@@ -1,0 +1,51 @@
+//! The wire: protobuf messages, gRPC services, and the error model they share.
+//!
+//! Services know each other only through this crate. Generated structs stay in RPC layers; what the core
+//! works with are the types of `types` and of each service.
+
+// Generated code answers with tonic's own Status, which is large.
+#![allow(clippy::result_large_err, clippy::large_enum_variant, clippy::doc_lazy_continuation, unreachable_pub)]
+
+mod convert;
+mod error;
+
+pub use convert::{bytes16, disk_id, uuid_bytes};
+pub use error::{Code, Failure, Retry};
+
+// Laid out like the protobuf packages, because generated code names its neighbours relatively.
+mod flotilla {
+    pub mod v1 {
+        tonic::include_proto!("flotilla.v1");
+    }
+    pub mod raft {
+        pub mod v1 {
+            tonic::include_proto!("flotilla.raft.v1");
+        }
+    }
+    pub mod datanode {
+        pub mod v1 {
+            tonic::include_proto!("flotilla.datanode.v1");
+        }
+    }
+    pub mod scm {
+        pub mod v1 {
+            tonic::include_proto!("flotilla.scm.v1");
+        }
+    }
+    pub mod om {
+        pub mod v1 {
+            tonic::include_proto!("flotilla.om.v1");
+        }
+    }
+}
+
+pub use flotilla::datanode::v1 as datanode;
+pub use flotilla::om::v1 as om;
+/// Raft groups talking to each other.
+pub use flotilla::raft::v1 as raft;
+pub use flotilla::scm::v1 as scm;
+pub use flotilla::v1;
+
+/// Messages above this size are refused by every server and client of ours: a block chunk (1 MiB by default,
+/// 4 MiB at most) or one batch of Raft entries (16 MiB) with room for their headers.
+pub const MESSAGE_BYTES_MAX: usize = 24 * 1024 * 1024;

@@ -1,0 +1,119 @@
+use bytes::Bytes;
+use std::sync::Arc;
+
+/// Payload bytes are checksummed in pieces of this size, so that a small range of a large record can be read
+/// and verified without touching the rest. Part of the disk and wire formats.
+pub const CRC_CHUNK_BYTES: usize = 64 * 1024;
+
+/// How many checksums a payload of `payload_bytes` carries.
+pub const fn crc_chunks(payload_bytes: usize) -> usize {
+    payload_bytes.div_ceil(CRC_CHUNK_BYTES)
+}
+
+/// Bytes together with the CRC32C of each 64 KiB of them. The sums are computed once, where the data enters
+/// the system ([`Payload::seal`]); everywhere else they arrive beside the bytes and are verified
+/// ([`Payload::verified`]). Cloning shares both.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Payload {
+    bytes: Bytes,
+    crcs: Arc<[u32]>,
+}
+
+/// The bytes of one 64 KiB piece are not the bytes their checksum was computed from.
+#[derive(Debug, thiserror::Error, PartialEq, Eq, Clone, Copy)]
+#[error("checksum mismatch in the 64 KiB piece at byte {chunk_offset}: stored {stored:#010x}, computed {computed:#010x}")]
+pub struct ChecksumMismatch {
+    pub chunk_offset: usize,
+    pub stored: u32,
+    pub computed: u32,
+}
+
+#[derive(Debug, thiserror::Error, PartialEq, Eq, Clone, Copy)]
+pub enum PayloadError {
+    #[error("{bytes} payload bytes need {expected} checksums, got {got}")]
+    Count { bytes: usize, expected: usize, got: usize },
+    #[error(transparent)]
+    Mismatch(#[from] ChecksumMismatch),
+}
+
+impl Payload {
+    /// Computes the checksums: for the place where data enters.
+    pub fn seal(bytes: Bytes) -> Payload {
+        let crcs = bytes.chunks(CRC_CHUNK_BYTES).map(crc32c::crc32c).collect();
+        Payload { bytes, crcs }
+    }
+
+    /// Accepts bytes from a peer or a disk after checking each piece against its checksum.
+    pub fn verified(bytes: Bytes, crcs: impl Into<Arc<[u32]>>) -> Result<Payload, PayloadError> {
+        let payload = Payload::unverified(bytes, crcs.into())?;
+        for (n, (chunk, &stored)) in payload.bytes.chunks(CRC_CHUNK_BYTES).zip(payload.crcs.iter()).enumerate() {
+            let computed = crc32c::crc32c(chunk);
+            if computed != stored {
+                return Err(ChecksumMismatch { chunk_offset: n * CRC_CHUNK_BYTES, stored, computed }.into());
+            }
+        }
+        Ok(payload)
+    }
+
+    /// Pairs bytes with checksums that the caller verified on another path or will verify. Only the count is
+    /// checked.
+    pub fn unverified(bytes: Bytes, crcs: Arc<[u32]>) -> Result<Payload, PayloadError> {
+        let expected = crc_chunks(bytes.len());
+        if crcs.len() != expected {
+            return Err(PayloadError::Count { bytes: bytes.len(), expected, got: crcs.len() });
+        }
+        Ok(Payload { bytes, crcs })
+    }
+
+    pub fn bytes(&self) -> &Bytes {
+        &self.bytes
+    }
+
+    pub fn crcs(&self) -> &Arc<[u32]> {
+        &self.crcs
+    }
+
+    pub fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    pub fn into_parts(self) -> (Bytes, Arc<[u32]>) {
+        (self.bytes, self.crcs)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn any_flipped_bit_is_found(len in 1usize..200_000, at in any::<prop::sample::Index>(), bit in 0u8..8) {
+            let original = vec![0xa5u8; len];
+            let sealed = Payload::seal(Bytes::from(original.clone()));
+            let mut damaged = original;
+            let at = at.index(len);
+            damaged[at] ^= 1 << bit;
+            let result = Payload::verified(Bytes::from(damaged), sealed.crcs().clone());
+            let chunk_offset = at / CRC_CHUNK_BYTES * CRC_CHUNK_BYTES;
+            match result {
+                Err(PayloadError::Mismatch(mismatch)) => prop_assert_eq!(mismatch.chunk_offset, chunk_offset),
+                other => prop_assert!(false, "expected a mismatch, got {other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn checksum_count_must_fit_the_length() {
+        let sealed = Payload::seal(Bytes::from(vec![1; CRC_CHUNK_BYTES + 1]));
+        assert_eq!(sealed.crcs().len(), 2);
+        let error = Payload::verified(sealed.bytes().clone(), vec![sealed.crcs()[0]]).unwrap_err();
+        assert_eq!(error, PayloadError::Count { bytes: CRC_CHUNK_BYTES + 1, expected: 2, got: 1 });
+        assert!(Payload::seal(Bytes::new()).crcs().is_empty());
+    }
+}

@@ -1,0 +1,14 @@
+//! Ids, checksummed payloads and clocks: the words every other crate speaks in.
+//!
+//! Knows no I/O, no protobuf and no Raft.
+
+mod checksum;
+mod clock;
+mod ids;
+
+pub use checksum::{ChecksumMismatch, CRC_CHUNK_BYTES, Payload, PayloadError, crc_chunks};
+pub use clock::{Clock, ManualClock, SystemClock};
+pub use ids::{
+    BlockId, ContainerId, DiskId, GroupId, GroupKind, LogId, LogIndex, NodeId, Nonce, OwnerId, ParseIdError,
+    PipelineId, ReplicaId, Term,
+};
