@@ -8,6 +8,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let descriptors = protox::compile(files, ["proto"])?;
     tonic_prost_build::configure()
         .bytes(".")
+        // Maps reach disk and Raft replicas inside stored messages: their order must not depend on the process.
+        .btree_map(".")
         .build_client(true)
         .build_server(true)
         .compile_fds(descriptors)?;

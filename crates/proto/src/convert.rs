@@ -4,7 +4,9 @@ use types::{BlockId, DiskId, Nonce};
 
 /// Reads a 16-byte id; `what` names the field in the error.
 pub fn bytes16(bytes: &[u8], what: &str) -> Result<[u8; 16], Failure> {
-    bytes.try_into().map_err(|_| Failure::invalid(format!("{what} must have 16 bytes, it has {}", bytes.len())))
+    bytes
+        .try_into()
+        .map_err(|_| Failure::invalid(format!("{what} must have 16 bytes, it has {}", bytes.len())))
 }
 
 pub fn disk_id(bytes: &[u8]) -> Result<DiskId, Failure> {

@@ -41,7 +41,9 @@ impl Code {
     /// What a caller should do when the server does not say otherwise.
     pub fn default_retry(self) -> Retry {
         match self {
-            Code::NotLeader | Code::Closed | Code::DiskFull | Code::DiskFailed | Code::Corrupt => Retry::Elsewhere,
+            Code::NotLeader | Code::Closed | Code::DiskFull | Code::DiskFailed | Code::Corrupt => {
+                Retry::Elsewhere
+            }
             Code::Busy | Code::Unavailable | Code::NotYet => Retry::Here,
             Code::OutcomeUnknown => Retry::Unknown,
             Code::Unspecified
@@ -76,7 +78,9 @@ impl Code {
             Code::Busy | Code::DiskFull | Code::TooLarge => tonic::Code::ResourceExhausted,
             Code::Unavailable | Code::NotYet | Code::DiskFailed => tonic::Code::Unavailable,
             Code::OutcomeUnknown => tonic::Code::Unknown,
-            Code::NotFound | Code::NoSuchBucket | Code::NoSuchKey | Code::NoSuchUpload => tonic::Code::NotFound,
+            Code::NotFound | Code::NoSuchBucket | Code::NoSuchKey | Code::NoSuchUpload => {
+                tonic::Code::NotFound
+            }
             Code::Corrupt => tonic::Code::DataLoss,
             Code::BucketExists => tonic::Code::AlreadyExists,
         }

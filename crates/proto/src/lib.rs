@@ -4,7 +4,12 @@
 //! works with are the types of `types` and of each service.
 
 // Generated code answers with tonic's own Status, which is large.
-#![allow(clippy::result_large_err, clippy::large_enum_variant, clippy::doc_lazy_continuation, unreachable_pub)]
+#![allow(
+    clippy::result_large_err,
+    clippy::large_enum_variant,
+    clippy::doc_lazy_continuation,
+    unreachable_pub
+)]
 
 mod convert;
 mod error;
