@@ -4,6 +4,7 @@
 //! a [`StateMachine`] and a [`Group`] handle to propose, read and observe.
 
 mod db;
+mod failure;
 
 pub use db::{Db, DbOptions};
 

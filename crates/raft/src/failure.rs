@@ -1,0 +1,34 @@
+//! What a group's errors are across RPC.
+
+use crate::{AddressBook, Member, ProposeError, ReadIndexError};
+use proto::{Code, Failure};
+
+impl ProposeError {
+    /// The failure to report; a leader is named by the newest address `addresses` has.
+    pub fn into_failure(self, addresses: &AddressBook) -> Failure {
+        let message = self.to_string();
+        match self {
+            ProposeError::NotLeader { leader } => not_leader(leader, addresses),
+            ProposeError::Busy { .. } => Failure::new(Code::Busy, message),
+            ProposeError::Stopped { .. } => Failure::new(Code::Unavailable, message),
+            ProposeError::OutcomeUnknown => Failure::new(Code::OutcomeUnknown, message),
+        }
+    }
+}
+
+impl ReadIndexError {
+    /// The failure to report; a leader is named by the newest address `addresses` has.
+    pub fn into_failure(self, addresses: &AddressBook) -> Failure {
+        let message = self.to_string();
+        match self {
+            ReadIndexError::NotLeader { leader } => not_leader(leader, addresses),
+            ReadIndexError::NoQuorum { .. } | ReadIndexError::Stopped { .. } => {
+                Failure::new(Code::Unavailable, message)
+            }
+        }
+    }
+}
+
+fn not_leader(leader: Option<Member>, addresses: &AddressBook) -> Failure {
+    Failure::not_leader(leader.map(|member| addresses.of(&member)).filter(|address| !address.is_empty()))
+}
