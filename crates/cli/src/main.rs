@@ -1,2 +1,58 @@
-//! The `flotilla` binary.
-fn main() {}
+//! The `flotilla` binary: every role, the laptop cluster, and the command lines.
+
+mod admin;
+mod args;
+mod credentials;
+mod dev;
+mod fs;
+mod ready;
+mod server;
+mod table;
+
+use args::{Args, Command};
+use clap::Parser;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let args = match Args::try_parse_from(args::with_plain_subcommands(std::env::args_os())) {
+        Ok(args) => args,
+        Err(error) => {
+            let _ = error.print();
+            return ExitCode::from(args::usage_exit_code(&error));
+        }
+    };
+    init_logging(&args.command);
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let runtime = runtime.expect("a tokio runtime starts where threads and epoll are to be had");
+    runtime.block_on(async move {
+        match args.command {
+            Command::Dev(args) => exit_code(dev::run(args).await),
+            Command::Server(args) => exit_code(server::run(args).await),
+            Command::Fs(args) => fs::run(args).await,
+            Command::Admin(args) => exit_code(admin::run(args).await),
+        }
+    })
+}
+
+fn exit_code(result: anyhow::Result<()>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("flotilla: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Logs go to stderr; `RUST_LOG` chooses what. Servers say what they do, tools only what goes wrong.
+fn init_logging(command: &Command) {
+    use tracing_subscriber::EnvFilter;
+    let default = match command {
+        Command::Server(_) => "info,openraft=warn",
+        Command::Dev(_) => "warn,openraft=error",
+        Command::Fs(_) | Command::Admin(_) => "error",
+    };
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default));
+    let ansi = std::io::IsTerminal::is_terminal(&std::io::stderr());
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(ansi).init();
+}

@@ -1,0 +1,285 @@
+use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+/// Flotilla: an object store whose every byte is written through Raft.
+#[derive(Parser, Debug)]
+#[command(name = "flotilla", version, max_term_width = 110)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum Command {
+    /// Run a whole cluster in this process: for a laptop, a test, a first look
+    Dev(DevArgs),
+    /// Run one or more roles of a cluster
+    Server(ServerArgs),
+    /// Work with files and directories, like `hadoop fs` (both `fs -ls` and `fs ls` work)
+    Fs(FsArgs),
+    /// Look at and manage a cluster
+    Admin(AdminArgs),
+}
+
+#[derive(ClapArgs, Debug)]
+pub(crate) struct DevArgs {
+    /// Where everything is kept; made if missing
+    #[arg(long, default_value = "./data")]
+    pub data: PathBuf,
+    /// Address to listen on
+    #[arg(long, default_value = "127.0.0.1")]
+    pub host: std::net::IpAddr,
+    /// Port of the S3 endpoint; 0 takes a free one
+    #[arg(long, default_value_t = 9000)]
+    pub s3_port: u16,
+    /// Port of SCM, OM and the first datanode; the other two datanodes take the next two. 0 takes free ones
+    #[arg(long, default_value_t = 7400)]
+    pub rpc_port: u16,
+    /// Disks (directories) of each of the three datanodes
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=64))]
+    pub disks: u8,
+    /// When ready, write endpoint and keys into this file as KEY=value lines
+    #[arg(long)]
+    pub ready_file: Option<PathBuf>,
+}
+
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// Storage container manager: nodes, pipelines, containers
+    Scm,
+    /// Object manager: the namespace
+    Om,
+    /// Stores data
+    Datanode,
+    /// The S3 gateway
+    S3,
+}
+
+#[derive(ClapArgs, Debug, Clone)]
+pub(crate) struct ServerArgs {
+    /// Roles of this process, separated by commas
+    #[arg(long, value_delimiter = ',', required = true, env = "FLOTILLA_ROLES")]
+    pub roles: Vec<Role>,
+    /// Address for gRPC: of SCM, OM and datanode alike; port 0 takes a free one
+    #[arg(long, default_value = "127.0.0.1:7400", env = "FLOTILLA_RPC")]
+    pub rpc: std::net::SocketAddr,
+    /// host:port under which others reach `--rpc`; default: the address it is bound to
+    #[arg(long, env = "FLOTILLA_ADVERTISE")]
+    pub advertise: Option<String>,
+    /// Directory of SCM's and OM's metadata
+    #[arg(long, env = "FLOTILLA_META")]
+    pub meta: Option<PathBuf>,
+    /// A disk (directory) of the datanode; give one for each disk
+    #[arg(long = "disk", env = "FLOTILLA_DISKS", value_delimiter = ',')]
+    pub disks: Vec<PathBuf>,
+    /// host:port of SCM; default: this process, if it has the role
+    #[arg(long, env = "FLOTILLA_SCM")]
+    pub scm: Option<String>,
+    /// host:port of OM; default: this process, if it has the role
+    #[arg(long, env = "FLOTILLA_OM")]
+    pub om: Option<String>,
+    /// Address of the S3 endpoint; port 0 takes a free one
+    #[arg(long, default_value = "127.0.0.1:9000", env = "FLOTILLA_S3")]
+    pub s3: std::net::SocketAddr,
+    /// S3 access key (for the s3 role)
+    #[arg(long, env = "FLOTILLA_ACCESS_KEY")]
+    pub access_key: Option<String>,
+    /// S3 secret key (for the s3 role); better given in the environment, where `ps` does not show it
+    #[arg(long, env = "FLOTILLA_SECRET_KEY", hide_env_values = true)]
+    pub secret_key: Option<String>,
+    /// A container is closed, and the next one opened, near this size
+    #[arg(long, default_value_t = 2 << 30, env = "FLOTILLA_CONTAINER_BYTES_MAX")]
+    pub container_bytes_max: u64,
+    /// Pipelines whose logs share one disk
+    #[arg(long, default_value_t = 2, env = "FLOTILLA_PIPELINES_PER_DISK")]
+    pub pipelines_per_disk: u32,
+    /// When ready, write addresses into this file as KEY=value lines
+    #[arg(long)]
+    pub ready_file: Option<PathBuf>,
+}
+
+/// Where a cluster is.
+#[derive(ClapArgs, Debug, Clone)]
+pub(crate) struct ClusterArgs {
+    /// host:port of SCM
+    #[arg(long, default_value = "127.0.0.1:7400", env = "FLOTILLA_SCM", global = true)]
+    pub scm: String,
+    /// host:port of OM; default: the same as --scm
+    #[arg(long, env = "FLOTILLA_OM", global = true)]
+    pub om: Option<String>,
+}
+
+impl ClusterArgs {
+    pub(crate) fn om(&self) -> String {
+        self.om.clone().unwrap_or_else(|| self.scm.clone())
+    }
+}
+
+#[derive(ClapArgs, Debug)]
+pub(crate) struct FsArgs {
+    #[command(flatten)]
+    pub cluster: ClusterArgs,
+    #[command(subcommand)]
+    pub command: FsCommand,
+}
+
+/// Paths are /volume/bucket/key; buckets that S3 sees are in the volume s3v.
+#[derive(Subcommand, Debug)]
+pub(crate) enum FsCommand {
+    /// List files and directories
+    Ls {
+        /// Also everything below
+        #[arg(short = 'R')]
+        recursive: bool,
+        /// Sizes as 1.5 K, 2.0 M, ...
+        #[arg(short = 'h')]
+        human: bool,
+        #[arg(default_value = "/")]
+        paths: Vec<String>,
+    },
+    /// Copy local files into the store; `-` reads standard input
+    #[command(alias = "copyFromLocal")]
+    Put {
+        /// Overwrite
+        #[arg(short = 'f')]
+        force: bool,
+        /// Local files, then the destination
+        #[arg(required = true, num_args = 2.., value_name = "LOCAL... DESTINATION")]
+        paths: Vec<String>,
+    },
+    /// Copy files out of the store; `-` writes standard output
+    #[command(alias = "copyToLocal")]
+    Get {
+        /// Overwrite
+        #[arg(short = 'f')]
+        force: bool,
+        /// Paths in the store, then the local destination
+        #[arg(required = true, num_args = 2.., value_name = "PATH... LOCAL")]
+        paths: Vec<String>,
+    },
+    /// Print files
+    Cat {
+        #[arg(required = true)]
+        paths: Vec<String>,
+    },
+    /// Delete files, and directories with -r. There is no trash yet: what is deleted is gone
+    Rm {
+        /// Say nothing about what does not exist
+        #[arg(short = 'f')]
+        force: bool,
+        /// Directories and buckets with all below them
+        #[arg(short = 'r', short_alias = 'R')]
+        recursive: bool,
+        /// Accepted for scripts; there is no trash to skip
+        #[arg(long = "skipTrash")]
+        skip_trash: bool,
+        #[arg(required = true)]
+        paths: Vec<String>,
+    },
+    /// Make buckets and directories
+    Mkdir {
+        /// No error if it exists; missing parents are made
+        #[arg(short = 'p')]
+        parents: bool,
+        #[arg(required = true)]
+        paths: Vec<String>,
+    },
+}
+
+#[derive(ClapArgs, Debug)]
+pub(crate) struct AdminArgs {
+    #[command(flatten)]
+    pub cluster: ClusterArgs,
+    /// JSON instead of a table
+    #[arg(long, global = true)]
+    pub json: bool,
+    #[command(subcommand)]
+    pub command: AdminCommand,
+}
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum AdminCommand {
+    /// Raft groups of three datanodes that take writes
+    #[command(subcommand)]
+    Pipeline(PipelineCommand),
+    /// Nodes that store data
+    #[command(subcommand)]
+    Datanode(DatanodeCommand),
+}
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum PipelineCommand {
+    /// All pipelines: state, members, leader, open container
+    List,
+}
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum DatanodeCommand {
+    /// All datanodes: state, address, disks, pipelines
+    List,
+}
+
+/// Turns `flotilla fs -ls -R /x` into `flotilla fs ls -R /x`: Hadoop's commands begin with a dash, which no option
+/// parser takes. Only the first word after `fs` (and its own options) is touched.
+pub(crate) fn with_plain_subcommands(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
+    let mut args: Vec<OsString> = args.collect();
+    if args.get(1).is_none_or(|word| word != "fs") {
+        return args;
+    }
+    let mut at = 2;
+    while let Some(word) = args.get(at).and_then(|word| word.to_str()) {
+        if word == "--scm" || word == "--om" {
+            at += 2;
+        } else if word.starts_with("--") {
+            at += 1;
+        } else {
+            break;
+        }
+    }
+    const NAMES: [&str; 8] = ["-ls", "-put", "-get", "-cat", "-rm", "-mkdir", "-copyFromLocal", "-copyToLocal"];
+    if let Some(word) = args.get(at).and_then(|word| word.to_str())
+        && NAMES.contains(&word)
+    {
+        args[at] = word[1..].into();
+    }
+    // `-skipTrash` is one more long option with a single dash.
+    for word in &mut args[at.min(args.len())..] {
+        if word == "-skipTrash" {
+            *word = "--skipTrash".into();
+        }
+    }
+    args
+}
+
+/// 0 for help and version; wrong usage is 255 for `fs`, as Hadoop's scripts expect, and 2 elsewhere.
+pub(crate) fn usage_exit_code(error: &clap::Error) -> u8 {
+    if !error.use_stderr() {
+        return 0;
+    }
+    if std::env::args_os().nth(1).is_some_and(|word| word == "fs") { 255 } else { 2 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plain(line: &str) -> String {
+        let words = with_plain_subcommands(line.split(' ').map(OsString::from));
+        words.iter().map(|word| word.to_str().unwrap()).collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn hadoop_style_commands_become_subcommands() {
+        assert_eq!(plain("flotilla fs -ls -R /s3v"), "flotilla fs ls -R /s3v");
+        assert_eq!(plain("flotilla fs ls /s3v"), "flotilla fs ls /s3v");
+        assert_eq!(plain("flotilla fs --scm h:1 -rm -skipTrash -r /x"), "flotilla fs --scm h:1 rm --skipTrash -r /x");
+        assert_eq!(plain("flotilla admin -ls"), "flotilla admin -ls");
+    }
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        use clap::CommandFactory;
+        Args::command().debug_assert();
+    }
+}

@@ -1,0 +1,90 @@
+use crate::args::{DevArgs, Role};
+use crate::credentials::Credentials;
+use crate::ready::write_ready_file;
+use crate::server::{Server, ServerOptions, stop_requested};
+use anyhow::Context;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// A cluster that is not ready after this long is broken, and somebody wants to read why.
+const READY_WITHIN: Duration = Duration::from_secs(30);
+
+/// A laptop's disk is shared with everything else: stop taking data a little before it is full.
+const RESERVE_BYTES: u64 = 256 << 20;
+
+/// `flotilla dev`: the servers of a three-datanode cluster in one process, each with its own ports and directories,
+/// exactly as `flotilla server` would run them.
+pub(crate) async fn run(args: DevArgs) -> anyhow::Result<()> {
+    let credentials = Credentials::load_or_create(&args.data.join("credentials"))?;
+    let mut servers = Vec::new();
+    let mut stopped = Box::pin(stop_requested());
+    let started = tokio::select! {
+        started = start_all(&args, &credentials, &mut servers) => started,
+        signal = &mut stopped => signal.map(|()| None),
+    };
+    if let Ok(Some(endpoint)) = &started {
+        announce(&args, &credentials, endpoint, &servers)?;
+        stopped.await?;
+        eprintln!("stopping");
+    }
+    // Gateway and datanodes before the metadata they report to.
+    for server in servers.into_iter().rev() {
+        server.stop().await;
+    }
+    started.map(|_| ())
+}
+
+/// Answers with the S3 endpoint once the cluster takes writes.
+async fn start_all(
+    args: &DevArgs,
+    credentials: &Credentials,
+    servers: &mut Vec<Server>,
+) -> anyhow::Result<Option<String>> {
+    for number in 1..=3u16 {
+        let scm = servers.first().map(|first| first.rpc_address.clone());
+        let options = server_options(args, credentials, number, scm);
+        let server = Server::start(options).await.with_context(|| format!("start server {number} of 3"))?;
+        servers.push(server);
+    }
+    servers[0].ready(READY_WITHIN).await.context("wait for the cluster")?;
+    let address = servers[0].s3_address.expect("the first server is the gateway");
+    Ok(Some(format!("http://{address}")))
+}
+
+fn server_options(args: &DevArgs, credentials: &Credentials, number: u16, scm: Option<String>) -> ServerOptions {
+    let first = number == 1;
+    let rpc_port = if args.rpc_port == 0 { 0 } else { args.rpc_port + (number - 1) };
+    let node_dir = args.data.join(format!("dn{number}"));
+    ServerOptions {
+        roles: if first { vec![Role::Scm, Role::Om, Role::Datanode, Role::S3] } else { vec![Role::Datanode] },
+        rpc: SocketAddr::new(args.host, rpc_port),
+        advertise: None,
+        meta: first.then(|| args.data.join("meta")),
+        disks: (1..=args.disks).map(|disk| node_dir.join(format!("disk{disk}"))).collect(),
+        om: scm.clone(),
+        scm,
+        s3: SocketAddr::new(args.host, args.s3_port),
+        access_key: credentials.access_key.clone(),
+        secret_key: credentials.secret_key.clone(),
+        container_bytes_max: 2 << 30,
+        pipelines_per_disk: 2,
+        reserve_bytes: RESERVE_BYTES,
+    }
+}
+
+fn announce(args: &DevArgs, credentials: &Credentials, endpoint: &str, servers: &[Server]) -> anyhow::Result<()> {
+    let rpc = &servers[0].rpc_address;
+    println!("S3 endpoint  {endpoint}");
+    println!("access key   {}", credentials.access_key);
+    println!("secret key   {}", credentials.secret_key);
+    println!("SCM and OM   {rpc}");
+    println!("data         {}", args.data.display());
+    println!("ready");
+    let values = [
+        ("S3_ENDPOINT", endpoint.to_owned()),
+        ("ACCESS_KEY", credentials.access_key.clone()),
+        ("SECRET_KEY", credentials.secret_key.clone()),
+        ("RPC", rpc.clone()),
+    ];
+    write_ready_file(args.ready_file.as_deref(), &values)
+}

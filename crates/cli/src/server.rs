@@ -1,0 +1,319 @@
+use crate::args::{Role, ServerArgs};
+use crate::ready::write_ready_file;
+use anyhow::{Context, bail};
+use client::{Client, ClientOptions};
+use datanode::{Datanode, DatanodeOptions};
+use om::{Om, OmOptions};
+use raft::{AddressBook, HostOptions, RaftHost};
+use raftlog::{LogSpace, LogSpaceOptions};
+use s3gw::GatewayOptions;
+use scm::{Scm, ScmOptions};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use tonic::service::RoutesBuilder;
+use tonic::transport::server::TcpIncoming;
+use tracing::{error, info};
+use types::SystemClock;
+
+/// How long connections get to finish what they are doing when the process stops.
+const DRAIN_MAX: Duration = Duration::from_secs(5);
+
+/// A stream may have this much under way before the receiver reads it: several chunks of 1 MiB.
+const STREAM_WINDOW_BYTES: u32 = 8 << 20;
+const CONNECTION_WINDOW_BYTES: u32 = 32 << 20;
+
+/// What one process of a cluster runs.
+#[derive(Clone, Debug)]
+pub(crate) struct ServerOptions {
+    pub roles: Vec<Role>,
+    pub rpc: SocketAddr,
+    pub advertise: Option<String>,
+    pub meta: Option<PathBuf>,
+    pub disks: Vec<PathBuf>,
+    pub scm: Option<String>,
+    pub om: Option<String>,
+    pub s3: SocketAddr,
+    pub access_key: String,
+    pub secret_key: String,
+    pub container_bytes_max: u64,
+    pub pipelines_per_disk: u32,
+    /// Free space below which a disk takes no more data.
+    pub reserve_bytes: u64,
+}
+
+impl ServerOptions {
+    pub(crate) fn has(&self, role: Role) -> bool {
+        self.roles.contains(&role)
+    }
+
+    /// All contradictions at once.
+    fn validate(&self) -> anyhow::Result<()> {
+        let mut wrong = Vec::new();
+        let metadata = self.has(Role::Scm) || self.has(Role::Om);
+        if metadata && self.meta.is_none() {
+            wrong.push("the roles scm and om need --meta DIR".to_owned());
+        }
+        if self.has(Role::Datanode) && self.disks.is_empty() {
+            wrong.push("the role datanode needs at least one --disk DIR".to_owned());
+        }
+        if !self.has(Role::Scm) && self.scm.is_none() && (self.has(Role::Datanode) || self.has(Role::S3)) {
+            wrong.push("without the role scm, give --scm HOST:PORT".to_owned());
+        }
+        if !self.has(Role::Om) && self.om.is_none() && self.has(Role::S3) {
+            wrong.push("the role s3 without the role om needs --om HOST:PORT".to_owned());
+        }
+        if self.has(Role::S3) && (self.access_key.is_empty() || self.secret_key.len() < 8) {
+            let keys = "the role s3 needs --access-key and --secret-key (8 characters or more), or FLOTILLA_ACCESS_KEY and FLOTILLA_SECRET_KEY";
+            wrong.push(keys.to_owned());
+        }
+        if self.advertise.is_none() && self.rpc.ip().is_unspecified() {
+            wrong.push(format!("--rpc {} listens everywhere: say with --advertise HOST:PORT where others reach it", self.rpc));
+        }
+        if wrong.is_empty() { Ok(()) } else { bail!("{}", wrong.join("; ")) }
+    }
+}
+
+impl From<ServerArgs> for ServerOptions {
+    fn from(args: ServerArgs) -> Self {
+        ServerOptions {
+            roles: args.roles,
+            rpc: args.rpc,
+            advertise: args.advertise,
+            meta: args.meta,
+            disks: args.disks,
+            scm: args.scm,
+            om: args.om,
+            s3: args.s3,
+            access_key: args.access_key.unwrap_or_default(),
+            secret_key: args.secret_key.unwrap_or_default(),
+            container_bytes_max: args.container_bytes_max,
+            pipelines_per_disk: args.pipelines_per_disk,
+            reserve_bytes: LogSpaceOptions::default().reserve_bytes,
+        }
+    }
+}
+
+/// The roles of one process, running.
+pub(crate) struct Server {
+    pub rpc_address: String,
+    pub s3_address: Option<SocketAddr>,
+    pub client: Option<Client>,
+    host: RaftHost,
+    scm: Option<Scm>,
+    om: Option<Om>,
+    datanode: Option<Datanode>,
+    stop: CancellationToken,
+    rpc_task: JoinHandle<()>,
+    s3_task: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    /// Binds first, so that a taken port is said before anything is written; then opens what is on the disks; then
+    /// answers.
+    pub(crate) async fn start(options: ServerOptions) -> anyhow::Result<Server> {
+        options.validate()?;
+        let listener = TcpListener::bind(options.rpc).await;
+        let listener = listener.with_context(|| format!("listen on {} (--rpc)", options.rpc))?;
+        let rpc_address = match &options.advertise {
+            Some(address) => address.clone(),
+            None => listener.local_addr().context("ask for the bound address")?.to_string(),
+        };
+        let s3_listener = match options.has(Role::S3) {
+            true => Some(TcpListener::bind(options.s3).await.with_context(|| format!("listen on {} (--s3)", options.s3))?),
+            false => None,
+        };
+
+        let scm_address = options.scm.clone().unwrap_or_else(|| rpc_address.clone());
+        let om_address = options.om.clone().unwrap_or_else(|| rpc_address.clone());
+        let addresses = AddressBook::default();
+        let host = RaftHost::new(HostOptions::default(), addresses.clone());
+        let mut routes = RoutesBuilder::default();
+        host.add_to(&mut routes);
+
+        let (scm, om) = start_metadata(&options, &rpc_address, &host, &addresses).await?;
+        if let Some(scm) = &scm {
+            scm.add_to(&mut routes);
+        }
+        if let Some(om) = &om {
+            om.add_to(&mut routes);
+        }
+        let datanode = match options.has(Role::Datanode) {
+            true => Some(start_datanode(&options, &rpc_address, &scm_address, &host, &addresses).await?),
+            false => None,
+        };
+        if let Some(datanode) = &datanode {
+            datanode.add_to(&mut routes);
+        }
+
+        let stop = CancellationToken::new();
+        let rpc_task = serve_rpc(listener, routes, stop.clone());
+        let (mut client, mut s3_address, mut s3_task) = (None, None, None);
+        if let Some(listener) = s3_listener {
+            let connected = Client::connect(ClientOptions { scm: scm_address, om: om_address, ..ClientOptions::default() });
+            s3_address = Some(listener.local_addr().context("ask for the bound address")?);
+            s3_task = Some(serve_s3(listener, connected.clone(), &options, stop.clone()));
+            client = Some(connected);
+        }
+        info!(rpc = %rpc_address, s3 = ?s3_address, roles = ?options.roles, "started");
+        Ok(Server { rpc_address, s3_address, client, host, scm, om, datanode, stop, rpc_task, s3_task })
+    }
+
+    /// Waits until the roles can do their work: a gateway sees a pipeline that takes writes, and the namespace.
+    pub(crate) async fn ready(&self, within: Duration) -> anyhow::Result<()> {
+        match &self.client {
+            Some(client) => client.ready(within).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Stops in the order in which nothing acknowledged is at stake: callers first, then data, then names, then
+    /// the groups beneath them. (A crash at any moment is safe too; this is only quicker to come back from.)
+    pub(crate) async fn stop(self) {
+        self.stop.cancel();
+        if let Some(task) = self.s3_task {
+            let _ = tokio::time::timeout(DRAIN_MAX, task).await;
+        }
+        if let Some(datanode) = &self.datanode {
+            datanode.shutdown().await;
+        }
+        if let Some(om) = &self.om {
+            om.shutdown().await;
+        }
+        if let Some(scm) = &self.scm {
+            scm.shutdown().await;
+        }
+        self.host.shutdown().await;
+        self.rpc_task.abort();
+        let _ = self.rpc_task.await;
+    }
+}
+
+/// SCM and OM of one process share a metadata directory.
+async fn start_metadata(
+    options: &ServerOptions,
+    rpc_address: &str,
+    host: &RaftHost,
+    addresses: &AddressBook,
+) -> anyhow::Result<(Option<Scm>, Option<Om>)> {
+    if !options.has(Role::Scm) && !options.has(Role::Om) {
+        return Ok((None, None));
+    }
+    let root = options.meta.as_ref().expect("validated: metadata roles have a directory");
+    let disk = Arc::new(disk::RealDisk::open(root, uuid::Uuid::new_v4().as_u128())?);
+    let log = LogSpaceOptions { reserve_bytes: options.reserve_bytes, ..LogSpaceOptions::default() };
+    let space = LogSpace::new(disk.clone(), log);
+    let mut scm = None;
+    if options.has(Role::Scm) {
+        let scm_options = ScmOptions {
+            address: rpc_address.to_owned(),
+            pipelines_per_disk: options.pipelines_per_disk,
+            ..ScmOptions::default()
+        };
+        let started = Scm::start(scm_options, disk.clone(), space.clone(), host.clone(), addresses.clone()).await;
+        scm = Some(started.context("start scm")?);
+    }
+    let mut om = None;
+    if options.has(Role::Om) {
+        let om_options = OmOptions { address: rpc_address.to_owned(), ..OmOptions::default() };
+        let clock = Arc::new(SystemClock);
+        let started = Om::start(om_options, disk.clone(), space, host.clone(), addresses.clone(), clock).await;
+        om = Some(started.context("start om")?);
+    }
+    Ok((scm, om))
+}
+
+async fn start_datanode(
+    options: &ServerOptions,
+    rpc_address: &str,
+    scm_address: &str,
+    host: &RaftHost,
+    addresses: &AddressBook,
+) -> anyhow::Result<Datanode> {
+    let datanode_options = DatanodeOptions {
+        disks: options.disks.clone(),
+        scm: scm_address.to_owned(),
+        address: rpc_address.to_owned(),
+        container_bytes_max: options.container_bytes_max,
+        log: LogSpaceOptions { reserve_bytes: options.reserve_bytes, ..LogSpaceOptions::default() },
+        ..DatanodeOptions::default()
+    };
+    Datanode::start(datanode_options, host.clone(), addresses.clone()).await.context("start datanode")
+}
+
+fn serve_rpc(listener: TcpListener, routes: RoutesBuilder, stop: CancellationToken) -> JoinHandle<()> {
+    let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+    let server = tonic::transport::Server::builder()
+        .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .http2_keepalive_interval(Some(Duration::from_secs(10)))
+        .add_routes(routes.routes());
+    tokio::spawn(async move {
+        let served = server.serve_with_incoming_shutdown(incoming, stop.cancelled_owned()).await;
+        if let Err(error) = served {
+            error!(%error, "rpc server ended");
+        }
+    })
+}
+
+fn serve_s3(listener: TcpListener, client: Client, options: &ServerOptions, stop: CancellationToken) -> JoinHandle<()> {
+    let gateway = GatewayOptions {
+        access_key: options.access_key.clone(),
+        secret_key: options.secret_key.clone(),
+        ..GatewayOptions::default()
+    };
+    let router = s3gw::router(client, gateway);
+    tokio::spawn(async move {
+        let served = axum::serve(listener, router).with_graceful_shutdown(stop.cancelled_owned()).await;
+        if let Err(error) = served {
+            error!(%error, "s3 server ended");
+        }
+    })
+}
+
+/// `flotilla server`: until Ctrl-C or SIGTERM.
+pub(crate) async fn run(args: ServerArgs) -> anyhow::Result<()> {
+    let ready_file = args.ready_file.clone();
+    let server = Server::start(args.into()).await?;
+    let mut stopped = Box::pin(stop_requested());
+    tokio::select! {
+        ready = wait_ready(&server) => ready?,
+        signal = &mut stopped => {
+            signal?;
+            server.stop().await;
+            return Ok(());
+        }
+    }
+    let mut values = vec![("RPC", server.rpc_address.clone())];
+    if let Some(address) = server.s3_address {
+        values.push(("S3_ENDPOINT", format!("http://{address}")));
+    }
+    write_ready_file(ready_file.as_deref(), &values)?;
+    info!("ready");
+    stopped.await?;
+    info!("stopping");
+    server.stop().await;
+    Ok(())
+}
+
+/// A gateway that starts before its cluster waits for it, and says so now and then.
+async fn wait_ready(server: &Server) -> anyhow::Result<()> {
+    const PATIENCE: Duration = Duration::from_secs(10);
+    while let Err(error) = server.ready(PATIENCE).await {
+        info!(why = format!("{error:#}"), "not ready yet");
+    }
+    Ok(())
+}
+
+pub(crate) async fn stop_requested() -> anyhow::Result<()> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut terminate = signal(SignalKind::terminate()).context("wait for SIGTERM")?;
+    tokio::select! {
+        _ = terminate.recv() => Ok(()),
+        interrupted = tokio::signal::ctrl_c() => interrupted.context("wait for Ctrl-C"),
+    }
+}

@@ -1,0 +1,188 @@
+use crate::binary;
+use crate::s3::S3;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use testkit::{ACCESS_KEY, Cluster, ClusterOptions, SECRET_KEY};
+use tokio::task::JoinSet;
+
+/// Writers that put objects of many sizes until told to stop, each key once, and remember what was acknowledged.
+struct Writers {
+    tasks: JoinSet<()>,
+    shared: Arc<Shared>,
+}
+
+#[derive(Default)]
+struct Shared {
+    next: AtomicU64,
+    stop: AtomicBool,
+    acknowledged: Mutex<Vec<u64>>,
+    errors: Mutex<Vec<String>>,
+}
+
+const WRITERS: usize = 6;
+
+/// Sizes that end in each interesting place: nothing, one chunk, a 64 KiB edge, several chunks.
+const SIZES: [usize; 8] = [0, 1, 4096, 65_536, 65_537, 300_000, 1 << 20, 3_500_000];
+
+/// The bytes of object `n`, the same whenever they are asked for.
+fn body(n: u64) -> Vec<u8> {
+    let mut state = n.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    };
+    let bytes = SIZES[n as usize % SIZES.len()];
+    let mut body: Vec<u8> = (0..bytes.div_ceil(8)).flat_map(|_| next().to_le_bytes()).collect();
+    body.truncate(bytes);
+    body
+}
+
+fn key(n: u64) -> String {
+    format!("drill/{n:06}")
+}
+
+impl Writers {
+    fn start(s3: &S3, first: u64) -> Writers {
+        let shared = Arc::new(Shared { next: AtomicU64::new(first), ..Shared::default() });
+        let mut tasks = JoinSet::new();
+        for _ in 0..WRITERS {
+            let (s3, shared) = (s3.clone(), shared.clone());
+            tasks.spawn(async move {
+                while !shared.stop.load(Ordering::Relaxed) {
+                    let n = shared.next.fetch_add(1, Ordering::Relaxed);
+                    match s3.put(&key(n), body(n)).await {
+                        Ok(()) => shared.acknowledged.lock().unwrap().push(n),
+                        Err(error) => shared.errors.lock().unwrap().push(format!("put {n}: {error}")),
+                    }
+                }
+            });
+        }
+        Writers { tasks, shared }
+    }
+
+    fn acknowledged(&self) -> usize {
+        self.shared.acknowledged.lock().unwrap().len()
+    }
+
+    /// Waits until `more` further objects are acknowledged.
+    async fn progress(&self, more: usize) {
+        let goal = self.acknowledged() + more;
+        let give_up = Instant::now() + Duration::from_secs(120);
+        while self.acknowledged() < goal {
+            assert!(
+                Instant::now() < give_up,
+                "writers stand still at {} of {goal}; errors: {:?}",
+                self.acknowledged(),
+                self.shared.errors.lock().unwrap()
+            );
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    async fn stop(mut self) -> Written {
+        self.shared.stop.store(true, Ordering::Relaxed);
+        while self.tasks.join_next().await.is_some() {}
+        self.written()
+    }
+
+    /// What stands so far, with the writers still running (or cut off).
+    fn written(&self) -> Written {
+        Written {
+            acknowledged: self.shared.acknowledged.lock().unwrap().clone(),
+            errors: self.shared.errors.lock().unwrap().clone(),
+            next: self.shared.next.load(Ordering::Relaxed),
+        }
+    }
+}
+
+struct Written {
+    acknowledged: Vec<u64>,
+    errors: Vec<String>,
+    next: u64,
+}
+
+async fn assert_all_there(s3: &S3, acknowledged: &[u64]) {
+    for &n in acknowledged {
+        match s3.get(&key(n)).await {
+            Ok(Some(found)) => assert!(found == body(n), "object {n} has other bytes than were acknowledged"),
+            Ok(None) => panic!("object {n} was acknowledged and is gone"),
+            Err(error) => panic!("object {n} cannot be read: {error}"),
+        }
+    }
+}
+
+/// A key that was never acknowledged may exist or not, but never with other bytes.
+async fn assert_none_mixed(s3: &S3, keys: impl Iterator<Item = u64>) {
+    for n in keys {
+        if let Some(found) = s3.get(&key(n)).await.unwrap() {
+            assert!(found == body(n), "object {n} has bytes that nobody wrote");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_killed_datanode_is_not_noticed_by_clients() {
+    let mut cluster = Cluster::start(binary(), &ClusterOptions::default());
+    let s3 = S3::new(&cluster.endpoint, ACCESS_KEY, SECRET_KEY, "drill");
+    s3.create_bucket().await.unwrap();
+    let writers = Writers::start(&s3, 0);
+    writers.progress(40).await;
+
+    // Each datanode in turn, so that leaders are hit wherever they are.
+    for at in 0..cluster.datanodes.len() {
+        cluster.datanodes[at].kill9();
+        writers.progress(60).await;
+        let so_far = writers.written();
+        assert_eq!(so_far.errors, Vec::<String>::new(), "with datanode {} dead", at + 1);
+        let recent = so_far.acknowledged.len().saturating_sub(50);
+        assert_all_there(&s3, &so_far.acknowledged[recent..]).await;
+        cluster.datanodes[at].start_again();
+        wait_for_three_healthy(&cluster).await;
+    }
+
+    writers.progress(40).await;
+    let written = writers.stop().await;
+    assert_eq!(written.errors, Vec::<String>::new());
+    assert_all_there(&s3, &written.acknowledged).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn everything_killed_at_once_loses_nothing_acknowledged() {
+    let mut cluster = Cluster::start(binary(), &ClusterOptions::default());
+    let s3 = S3::new(&cluster.endpoint, ACCESS_KEY, SECRET_KEY, "drill");
+    s3.create_bucket().await.unwrap();
+    let mut acknowledged = Vec::new();
+    let mut next = 0;
+    for round in 0..3 {
+        let writers = Writers::start(&s3, next);
+        writers.progress(50).await;
+        cluster.kill9_all();
+        let written = writers.stop().await;
+        acknowledged.extend(&written.acknowledged);
+
+        let started = Instant::now();
+        cluster.start_all_again();
+        println!("round {round}: {} acknowledged, back after {:?}", acknowledged.len(), started.elapsed());
+        assert_all_there(&s3, &acknowledged).await;
+        assert_none_mixed(&s3, next..written.next).await;
+        next = written.next;
+    }
+    s3.put(&key(next), body(next)).await.expect("the cluster takes writes again");
+}
+
+/// The replica that was away must have caught up before the next one goes: two of three are a quorum, one is not.
+async fn wait_for_three_healthy(cluster: &Cluster) {
+    let give_up = Instant::now() + Duration::from_secs(60);
+    loop {
+        let listed = crate::commands::admin_json(&cluster.scm_address, &["datanode", "list"]);
+        let datanodes = listed.as_array().expect("a list");
+        if datanodes.len() == 3 && datanodes.iter().all(|datanode| datanode["state"] == "healthy") {
+            return;
+        }
+        assert!(Instant::now() < give_up, "datanodes stay unhealthy: {listed}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}

@@ -1,0 +1,14 @@
+//! Real processes over loopback: the `flotilla` binary as a user runs it, killed as an operator's night kills it.
+
+// The tests touch files and clocks of their own, outside of any server.
+#![allow(clippy::disallowed_methods)]
+
+mod commands;
+mod dev;
+mod drills;
+mod s3;
+
+/// The binary under test.
+fn binary() -> &'static std::path::Path {
+    std::path::Path::new(env!("CARGO_BIN_EXE_flotilla"))
+}

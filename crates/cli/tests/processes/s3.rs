@@ -1,0 +1,53 @@
+use rusty_s3::{Bucket, Credentials, S3Action, UrlStyle};
+use std::time::Duration;
+
+/// An S3 client that knows nothing of Flotilla: presigned requests over plain HTTP.
+#[derive(Clone)]
+pub struct S3 {
+    http: reqwest::Client,
+    bucket: Bucket,
+    credentials: Credentials,
+}
+
+const SIGNED_FOR: Duration = Duration::from_secs(600);
+
+impl S3 {
+    pub fn new(endpoint: &str, access_key: &str, secret_key: &str, bucket: &str) -> S3 {
+        let endpoint = endpoint.parse().expect("an endpoint is a URL");
+        let bucket = Bucket::new(endpoint, UrlStyle::Path, bucket.to_owned(), "us-east-1").expect("a bucket URL");
+        let http = reqwest::Client::builder().timeout(Duration::from_secs(60)).build().expect("an HTTP client");
+        S3 { http, bucket, credentials: Credentials::new(access_key, secret_key) }
+    }
+
+    pub async fn create_bucket(&self) -> Result<(), String> {
+        let url = self.bucket.create_bucket(&self.credentials).sign(SIGNED_FOR);
+        self.send(self.http.put(url)).await.map(drop)
+    }
+
+    pub async fn put(&self, key: &str, body: Vec<u8>) -> Result<(), String> {
+        let url = self.bucket.put_object(Some(&self.credentials), key).sign(SIGNED_FOR);
+        self.send(self.http.put(url).body(body)).await.map(drop)
+    }
+
+    /// `None` when the server says that the key does not exist.
+    pub async fn get(&self, key: &str) -> Result<Option<Vec<u8>>, String> {
+        let url = self.bucket.get_object(Some(&self.credentials), key).sign(SIGNED_FOR);
+        match self.send(self.http.get(url)).await {
+            Ok(body) => Ok(Some(body)),
+            Err(error) if error.starts_with("404") => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The body of a successful answer; otherwise status and body, or what broke.
+    async fn send(&self, request: reqwest::RequestBuilder) -> Result<Vec<u8>, String> {
+        let response = request.send().await.map_err(|error| format!("no answer: {error:?}"))?;
+        let status = response.status();
+        let body = response.bytes().await.map_err(|error| format!("answer broke off: {error:?}"))?;
+        if status.is_success() {
+            Ok(body.to_vec())
+        } else {
+            Err(format!("{} {}", status.as_u16(), String::from_utf8_lossy(&body)))
+        }
+    }
+}

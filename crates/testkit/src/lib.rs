@@ -1,0 +1,10 @@
+//! Real `flotilla` processes for tests, drills and benches. Not part of any server.
+
+// Tests and benches touch files and clocks of their own.
+#![allow(clippy::disallowed_methods)]
+
+mod cluster;
+mod process;
+
+pub use cluster::{ACCESS_KEY, Cluster, ClusterOptions, SECRET_KEY};
+pub use process::{Process, Ready};

@@ -1,0 +1,136 @@
+use std::collections::HashMap;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+/// One `flotilla` process of a test: its log and ready file lie in the test's directory, and it ends with the test.
+pub struct Process {
+    binary: PathBuf,
+    name: String,
+    args: Vec<String>,
+    dir: PathBuf,
+    child: Option<Child>,
+    starts: u32,
+}
+
+pub type Ready = HashMap<String, String>;
+
+/// Generous, because the whole suite may run on two busy cores.
+const START_WITHIN: Duration = Duration::from_secs(60);
+
+impl Process {
+    /// `args` as on the command line, without the program's name and `--ready-file`.
+    pub fn start(binary: &Path, dir: &Path, name: &str, args: Vec<String>) -> (Process, Ready) {
+        let (binary, dir) = (binary.to_owned(), dir.to_owned());
+        let mut process = Process { binary, name: name.to_owned(), args, dir, child: None, starts: 0 };
+        let ready = process.start_again();
+        (process, ready)
+    }
+
+    pub fn spawn_again(&mut self) {
+        assert!(self.child.is_none(), "{} still runs", self.name);
+        self.starts += 1;
+        let _ = std::fs::remove_file(self.ready_file());
+        let log = File::create(self.log_file()).expect("create the log file");
+        let child = Command::new(&self.binary)
+            .args(&self.args)
+            .arg("--ready-file")
+            .arg(self.ready_file())
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().expect("share the log file"))
+            .stderr(log)
+            .spawn()
+            .expect("start the flotilla binary");
+        self.child = Some(child);
+    }
+
+    pub fn start_again(&mut self) -> Ready {
+        self.spawn_again();
+        self.wait_ready()
+    }
+
+    pub fn wait_ready(&mut self) -> Ready {
+        let give_up = Instant::now() + START_WITHIN;
+        loop {
+            if let Ok(text) = std::fs::read_to_string(self.ready_file()) {
+                let values = text.lines().filter_map(|line| line.split_once('='));
+                return values.map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
+            }
+            if let Some(status) = self.child.as_mut().expect("started").try_wait().expect("ask for its state") {
+                panic!("{} ended with {status} before it was ready:\n{}", self.name, self.log());
+            }
+            assert!(Instant::now() < give_up, "{} is not ready after {START_WITHIN:?}:\n{}", self.name, self.log());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Makes the next start use other arguments, for example the port it was given at the first.
+    pub fn set_arg(&mut self, flag: &str, value: &str) {
+        let at = self.args.iter().position(|arg| arg == flag).expect("the flag was given at the first start");
+        self.args[at + 1] = value.to_owned();
+    }
+
+    pub fn kill9(&mut self) {
+        let mut child = self.child.take().expect("it runs");
+        child.kill().expect("send SIGKILL");
+        child.wait().expect("reap it");
+    }
+
+    /// SIGTERM, then waits.
+    pub fn terminate(&mut self) -> ExitStatus {
+        let mut child = self.child.take().expect("it runs");
+        let status = Command::new("kill").arg("-TERM").arg(child.id().to_string()).status();
+        assert!(status.expect("run kill").success());
+        let give_up = Instant::now() + Duration::from_secs(30);
+        loop {
+            if let Some(status) = child.try_wait().expect("ask for its state") {
+                return status;
+            }
+            if Instant::now() > give_up {
+                let _ = child.kill();
+                panic!("{} did not stop within 30 s of SIGTERM:\n{}", self.name, self.log());
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.as_ref().expect("it runs").id()
+    }
+
+    /// Bytes this process has caused to be written to a device so far (`write_bytes` of /proc/PID/io).
+    pub fn device_bytes_written(&self) -> u64 {
+        let path = format!("/proc/{}/io", self.pid());
+        let text = std::fs::read_to_string(&path).expect("read the process's I/O counters");
+        let line = text.lines().find_map(|line| line.strip_prefix("write_bytes: "));
+        line.expect("the kernel counts write_bytes").parse().expect("a number")
+    }
+
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.log_file()).unwrap_or_default()
+    }
+
+    fn log_file(&self) -> PathBuf {
+        self.dir.join(format!("{}.{}.log", self.name, self.starts))
+    }
+
+    fn ready_file(&self) -> PathBuf {
+        self.dir.join(format!("{}.ready", self.name))
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        if std::thread::panicking() {
+            let log = self.log();
+            let tail: Vec<&str> = log.lines().rev().take(40).collect();
+            eprintln!("---- last lines of {}:", self.name);
+            tail.iter().rev().for_each(|line| eprintln!("{line}"));
+        }
+    }
+}
