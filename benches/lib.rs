@@ -1,1 +1,0 @@
-//! Measurements anyone can rerun: see README.md in this folder.
