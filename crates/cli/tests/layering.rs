@@ -1,0 +1,183 @@
+//! Who may depend on whom. The layers are the architecture; this test reads the manifests and refuses what breaks them.
+//!
+//! ```text
+//! types → disk → raftlog → raft → datanode, scm, om → cli
+//! types → proto → client → s3gw → cli
+//! ```
+//!
+//! Services know each other only through `proto`. Dev-dependencies may do as they like, except name openraft: even a test that
+//! speaks openraft's types would break with its next release.
+
+use cargo_metadata::{DependencyKind, MetadataCommand};
+
+/// What each crate may name among ours. A crate that is not here is a violation: give it a layer.
+const ALLOWED: &[(&str, Allowed)] = &[
+    ("flotilla-types", Allowed::Only(&[])),
+    ("flotilla-disk", Allowed::Only(&["flotilla-types"])),
+    ("flotilla-proto", Allowed::Only(&["flotilla-types"])),
+    ("flotilla-raftlog", Allowed::Only(&["flotilla-disk", "flotilla-types"])),
+    (
+        "flotilla-raft",
+        Allowed::Only(&["flotilla-disk", "flotilla-proto", "flotilla-raftlog", "flotilla-types"]),
+    ),
+    ("flotilla-datanode", Allowed::Only(SERVICE)),
+    ("flotilla-scm", Allowed::Only(SERVICE)),
+    ("flotilla-om", Allowed::Only(SERVICE)),
+    ("flotilla-client", Allowed::Only(&["flotilla-proto", "flotilla-types"])),
+    ("flotilla-s3gw", Allowed::Only(&["flotilla-client", "flotilla-proto", "flotilla-types"])),
+    ("flotilla-cli", Allowed::Product),
+    // Starts the finished binary from outside; knows none of our code.
+    ("flotilla-testkit", Allowed::Only(&[])),
+    ("flotilla-benches", Allowed::Anything),
+];
+
+const SERVICE: &[&str] =
+    &["flotilla-disk", "flotilla-proto", "flotilla-raft", "flotilla-raftlog", "flotilla-types"];
+
+/// Crates that exist for tests and measurements. What is shipped must not contain them.
+const TEST_ONLY: &[&str] = &["flotilla-benches", "flotilla-testkit"];
+
+/// Crates of others that only some of ours may name: (their names start with, ours that may, dev-dependencies count too).
+const GUARDED: &[(&str, &[&str], bool)] = &[
+    ("openraft", &["flotilla-raft"], true),
+    ("s3s", &["flotilla-s3gw"], false),
+    ("rocksdb", &["flotilla-datanode", "flotilla-om", "flotilla-raft", "flotilla-scm"], false),
+    ("librocksdb", &[], false),
+];
+
+#[derive(Clone, Copy)]
+enum Allowed {
+    /// These of ours and no others.
+    Only(&'static [&'static str]),
+    /// All of ours but what is for tests: the layer that puts the product together.
+    Product,
+    /// All of ours.
+    Anything,
+}
+
+/// One line of a manifest: `from` names `to`.
+#[derive(Clone, Debug)]
+struct Edge {
+    from: String,
+    to: String,
+    dev: bool,
+}
+
+#[test]
+fn every_crate_depends_only_on_its_layers() {
+    let (crates, edges) = workspace_edges();
+    let violations = layering_violations(&crates, &edges);
+    assert!(violations.is_empty(), "\n{}", violations.join("\n"));
+}
+
+#[test]
+fn every_layer_in_the_table_is_a_crate() {
+    let (crates, _) = workspace_edges();
+    for (name, _) in ALLOWED {
+        assert!(crates.iter().any(|c| c == name), "{name} is in the table and not in the workspace");
+    }
+}
+
+#[test]
+fn planted_violations_are_found() {
+    // Each alone, on top of the workspace as it is: the one message names both ends, and nothing else is reported.
+    check_planted("flotilla-types", "flotilla-disk", false, true);
+    check_planted("flotilla-scm", "flotilla-om", false, true);
+    check_planted("flotilla-datanode", "flotilla-client", false, true);
+    check_planted("flotilla-client", "flotilla-raft", false, true);
+    check_planted("flotilla-s3gw", "flotilla-disk", false, true);
+    check_planted("flotilla-cli", "flotilla-testkit", false, true);
+    check_planted("flotilla-cli", "flotilla-testkit", true, false);
+    check_planted("flotilla-scm", "flotilla-datanode", true, false);
+
+    check_planted("flotilla-raftlog", "openraft", false, true);
+    check_planted("flotilla-raftlog", "openraft", true, true);
+    check_planted("flotilla-benches", "openraft-rt-tokio", false, true);
+    check_planted("flotilla-cli", "s3s", false, true);
+    check_planted("flotilla-cli", "s3s-fs", true, false);
+    check_planted("flotilla-disk", "rocksdb", false, true);
+    check_planted("flotilla-raft", "librocksdb-sys", false, true);
+    check_planted("flotilla-scm", "rocksdb", false, false);
+}
+
+#[test]
+fn crate_without_a_layer_is_found() {
+    let violations = layering_violations(&["flotilla-utils".to_owned()], &[]);
+    assert_eq!(violations.len(), 1, "{violations:?}");
+    assert!(violations[0].contains("flotilla-utils"), "{violations:?}");
+}
+
+fn check_planted(from: &str, to: &str, dev: bool, refused: bool) {
+    let (crates, mut edges) = workspace_edges();
+    edges.retain(|e| !(e.from == from && e.to == to));
+    let before = layering_violations(&crates, &edges);
+    edges.push(Edge { from: from.to_owned(), to: to.to_owned(), dev });
+    let after = layering_violations(&crates, &edges);
+
+    let new: Vec<_> = after.iter().filter(|v| !before.contains(v)).collect();
+    assert_eq!(new.len(), usize::from(refused), "{from} → {to} (dev: {dev}): {new:?}");
+    assert!(new.iter().all(|v| v.contains(from) && v.contains(to)), "{new:?}");
+}
+
+/// All violations, one sentence each.
+fn layering_violations(crates: &[String], edges: &[Edge]) -> Vec<String> {
+    let mut violations: Vec<String> = crates
+        .iter()
+        .filter(|name| allowed(name).is_none())
+        .map(|name| format!("{name} has no layer: add it to ALLOWED in {}", file!()))
+        .collect();
+    for edge in edges {
+        if !edge.dev && crates.contains(&edge.to) && !layer_permits(edge) {
+            violations.push(format!("{} must not depend on {}: not a layer below it", edge.from, edge.to));
+        }
+        for (prefix, owners, dev_counts) in GUARDED {
+            let counts = *dev_counts || !edge.dev;
+            if counts && edge.to.starts_with(prefix) && !owners.contains(&edge.from.as_str()) {
+                violations.push(format!(
+                    "{} must not depend on {}: that is for {owners:?} only",
+                    edge.from, edge.to
+                ));
+            }
+        }
+    }
+    violations
+}
+
+fn layer_permits(edge: &Edge) -> bool {
+    match allowed(&edge.from) {
+        // Reported already, once, as a crate without a layer.
+        None => true,
+        Some(Allowed::Only(names)) => names.contains(&edge.to.as_str()),
+        Some(Allowed::Product) => !TEST_ONLY.contains(&edge.to.as_str()),
+        Some(Allowed::Anything) => true,
+    }
+}
+
+fn allowed(name: &str) -> Option<Allowed> {
+    ALLOWED.iter().find(|(n, _)| *n == name).map(|(_, allowed)| *allowed)
+}
+
+/// The crates of the workspace and everything their manifests name, renames resolved, without asking any registry.
+fn workspace_edges() -> (Vec<String>, Vec<Edge>) {
+    let metadata = MetadataCommand::new()
+        .manifest_path(concat!(env!("CARGO_MANIFEST_DIR"), "/../../Cargo.toml"))
+        .no_deps()
+        .exec()
+        .expect("cargo metadata reads this very workspace");
+    let crates: Vec<String> = metadata.packages.iter().map(|p| p.name.to_string()).collect();
+    let edges: Vec<Edge> = metadata
+        .packages
+        .iter()
+        .flat_map(|package| {
+            package.dependencies.iter().map(|dependency| Edge {
+                from: package.name.to_string(),
+                to: dependency.name.clone(),
+                dev: dependency.kind == DependencyKind::Development,
+            })
+        })
+        .collect();
+    // A reader that sees nothing would find nothing wrong.
+    assert!(crates.len() >= 11, "{crates:?}");
+    assert!(edges.iter().any(|e| e.from == "flotilla-raft" && e.to == "openraft"), "raft without openraft");
+    (crates, edges)
+}
