@@ -1,1 +1,22 @@
-//! Being written.
+//! SCM, the storage container manager: knows nodes, pipelines and containers, and decides where pipelines go.
+//!
+//! Decisions are commands in its Raft log ([`ops`]) and end in [`tables`]. What nodes merely report (being alive,
+//! free space, who leads a pipeline) stays in the leader's memory ([`leader`]) and is forgotten with leadership: the
+//! next heartbeats bring it back. Timers run on the leader only.
+
+mod leader;
+mod leadership;
+mod nodes;
+mod ops;
+mod options;
+mod pipelines;
+mod placement;
+mod scm;
+mod service;
+mod state_machine;
+mod tables;
+mod view;
+mod watch;
+
+pub use options::ScmOptions;
+pub use scm::Scm;

@@ -1,0 +1,88 @@
+use crate::nodes::{Nodes, Silence};
+use crate::options::ScmOptions;
+use crate::state_machine::SharedTables;
+use crate::tables::Tables;
+use crate::view;
+use bytes::Bytes;
+use prost::Message;
+use proto::scm::{ClusterView, ScmCommand, ScmReply, scm_command::Command};
+use proto::{Code, Failure};
+use raft::{AddressBook, Group};
+use std::sync::{Arc, Mutex};
+use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+/// What SCM's leader knows and does beyond its tables. Made anew with each leadership and dropped with it.
+pub(crate) struct Leader {
+    pub(crate) options: ScmOptions,
+    pub(crate) group: Group,
+    pub(crate) addresses: AddressBook,
+    pub(crate) tables: SharedTables,
+    nodes: Mutex<Nodes>,
+    /// Nodes or disks have changed: there may be places for pipelines.
+    pub(crate) places_changed: Notify,
+    /// A pipeline's leader or container has changed, or where a node is.
+    pub(crate) reports_changed: Notify,
+    /// Rounds of pipeline creation that have ended.
+    pub(crate) rounds: watch::Sender<u64>,
+    /// What watchers see; a slow watcher skips to the newest.
+    pub(crate) view: watch::Sender<Arc<ClusterView>>,
+    /// Cancelled when leadership ends.
+    pub(crate) stop: CancellationToken,
+}
+
+impl Leader {
+    pub(crate) fn new(
+        options: ScmOptions,
+        group: Group,
+        addresses: AddressBook,
+        tables: SharedTables,
+        stop: CancellationToken,
+    ) -> Leader {
+        let silence = Silence { stale_after: options.stale_after, dead_after: options.dead_after };
+        let nodes = Nodes::new(silence, Instant::now());
+        let view = tables.read(|tables| view::cluster_view(tables, &nodes));
+        Leader {
+            options,
+            group,
+            addresses,
+            tables,
+            nodes: Mutex::new(nodes),
+            places_changed: Notify::new(),
+            reports_changed: Notify::new(),
+            rounds: watch::Sender::new(0),
+            view: watch::Sender::new(Arc::new(view)),
+            stop,
+        }
+    }
+
+    /// Reads the tables and what nodes report, together.
+    pub(crate) fn read<R>(&self, read: impl FnOnce(&Tables, &Nodes) -> R) -> R {
+        self.tables.read(|tables| read(tables, &self.nodes.lock().expect("no holder of the nodes panics")))
+    }
+
+    /// Changes what nodes report.
+    pub(crate) fn change_nodes<R>(&self, change: impl FnOnce(&mut Nodes) -> R) -> R {
+        change(&mut self.nodes.lock().expect("no holder of the nodes panics"))
+    }
+
+    /// Carries a command through the log; what refused it is the reply's to say.
+    pub(crate) async fn propose(&self, command: Command) -> Result<ScmReply, Failure> {
+        let meta = Bytes::from(ScmCommand { command: Some(command) }.encode_to_vec());
+        let done = self.group.apply(raft::Command { meta, ..raft::Command::default() }).await;
+        let done = done.map_err(|error| error.into_failure(&self.addresses))?;
+        ScmReply::decode(done.reply)
+            .map_err(|error| Failure::internal(format!("decode SCM's reply: {error}")))
+    }
+
+    /// Refuses callers of another cluster; one that has joined none yet names none.
+    pub(crate) fn check_cluster(&self, theirs: &str) -> Result<(), Failure> {
+        let ours = self.tables.read(|tables| tables.cluster().to_owned());
+        if theirs.is_empty() || theirs == ours {
+            return Ok(());
+        }
+        let message = format!("this is cluster {ours}, the caller belongs to cluster {theirs}");
+        Err(Failure::new(Code::WrongCluster, message))
+    }
+}

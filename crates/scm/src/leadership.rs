@@ -1,0 +1,128 @@
+use crate::leader::Leader;
+use crate::options::ScmOptions;
+use crate::pipelines::{create_pipelines, open_pipelines};
+use crate::state_machine::SharedTables;
+use crate::watch::publish_views;
+use anyhow::Context;
+use proto::scm::{BootstrapCommand, scm_command::Command};
+use proto::{Code, Failure};
+use raft::{AddressBook, Group, GroupStatus, Role};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+use types::Term;
+
+/// A leader that failed to get ready tries again after this.
+const RETRY_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Follows the group's role: while this replica leads, there is a [`Leader`] to serve with.
+pub(crate) struct Leadership {
+    pub(crate) options: ScmOptions,
+    pub(crate) group: Group,
+    pub(crate) addresses: AddressBook,
+    pub(crate) tables: SharedTables,
+    current: watch::Sender<Option<Arc<Leader>>>,
+}
+
+impl Leadership {
+    pub(crate) fn new(
+        options: ScmOptions,
+        group: Group,
+        addresses: AddressBook,
+        tables: SharedTables,
+    ) -> Leadership {
+        Leadership { options, group, addresses, tables, current: watch::Sender::new(None) }
+    }
+
+    /// The leader to serve with, or where to go instead.
+    pub(crate) fn leader(&self) -> Result<Arc<Leader>, Failure> {
+        if let Some(leader) = self.current.borrow().clone() {
+            return Ok(leader);
+        }
+        let status = self.group.status();
+        match status.role {
+            Role::Leader => Err(Failure::new(Code::Unavailable, "SCM's leader is not ready yet")),
+            Role::Stopped => {
+                let why = status.failure.unwrap_or_else(|| "stopping".to_owned());
+                Err(Failure::new(Code::Unavailable, format!("SCM's group stopped: {why}")))
+            }
+            Role::Follower | Role::Candidate | Role::Learner => {
+                Err(Failure::not_leader(status.leader.map(|leader| self.addresses.of(&leader))))
+            }
+        }
+    }
+
+    /// Resolves when this replica leads and serves.
+    pub(crate) async fn ready(&self) {
+        let mut current = self.current.subscribe();
+        let _ = current.wait_for(Option::is_some).await;
+    }
+
+    /// Runs until `stop`; on return nothing of a leader runs any more.
+    pub(crate) async fn follow(&self, stop: CancellationToken) {
+        let mut status = self.group.watch();
+        while let Some(term) = follow_until_leader(&mut status, &stop).await {
+            let leading = stop.child_token();
+            let led = self.lead(leading.clone());
+            // Cancelling `lead` anywhere is safe: it owns no state but the leader's memory.
+            tokio::select! {
+                () = led => {}
+                () = follow_while_leader(&mut status, term) => info!(%term, "scm lost leadership"),
+                () = stop.cancelled() => {}
+            }
+            self.current.send_replace(None);
+            leading.cancel();
+        }
+    }
+
+    /// Gets ready, serves and runs the leader's tasks; only ends by being dropped.
+    async fn lead(&self, stop: CancellationToken) {
+        while let Err(error) = self.lead_prepare().await {
+            warn!(error = format!("{error:#}"), "scm's leader is not ready");
+            tokio::time::sleep(RETRY_INTERVAL).await;
+        }
+        let (options, group) = (self.options.clone(), self.group.clone());
+        let leader = Arc::new(Leader::new(options, group, self.addresses.clone(), self.tables.clone(), stop));
+        info!(cluster = self.tables.read(|tables| tables.cluster().to_owned()), "scm leads");
+        self.current.send_replace(Some(leader.clone()));
+        tokio::join!(publish_views(&leader), create_pipelines(&leader), open_pipelines(&leader));
+    }
+
+    /// Catches up with what earlier leaders decided, and names the cluster if it has no name yet.
+    async fn lead_prepare(&self) -> anyhow::Result<()> {
+        self.group.read_index().await.context("catch up")?;
+        if self.tables.read(|tables| tables.cluster().is_empty()) {
+            let cluster = uuid::Uuid::new_v4().to_string();
+            let command = Command::Bootstrap(BootstrapCommand { cluster });
+            let command = proto::scm::ScmCommand { command: Some(command) };
+            let meta = prost::Message::encode_to_vec(&command).into();
+            self.group
+                .apply(raft::Command { meta, ..raft::Command::default() })
+                .await
+                .context("name the cluster")?;
+        }
+        self.tables.read(|tables| {
+            for (&node, record) in tables.nodes() {
+                self.addresses.set(node, record.address.clone());
+            }
+        });
+        Ok(())
+    }
+}
+
+/// The term in which this replica leads; `None` when told to stop first.
+async fn follow_until_leader(
+    status: &mut watch::Receiver<GroupStatus>,
+    stop: &CancellationToken,
+) -> Option<Term> {
+    tokio::select! {
+        found = status.wait_for(|status| status.role == Role::Leader) => found.ok().map(|status| status.term),
+        () = stop.cancelled() => None,
+    }
+}
+
+async fn follow_while_leader(status: &mut watch::Receiver<GroupStatus>, term: Term) {
+    let _ = status.wait_for(|status| status.role != Role::Leader || status.term != term).await;
+}

@@ -1,0 +1,67 @@
+//! The container that follows a nearly full one. Who asks again (another leader of the pipeline, or the same one
+//! after a broken connection) gets the same answer, so a pipeline's containers form one chain.
+
+use crate::tables::TablesMut;
+use proto::scm::{AllocateContainerCommand, ContainerRecord, ScmReply};
+use types::{ContainerId, PipelineId};
+
+pub(super) fn apply(
+    tables: &mut TablesMut<'_>,
+    command: AllocateContainerCommand,
+) -> Result<ScmReply, String> {
+    let AllocateContainerCommand { pipeline, after } = command;
+    if tables.pipeline(PipelineId(pipeline)).is_none() {
+        return Err(format!("no pipeline {pipeline}"));
+    }
+    let last = match tables.container(ContainerId(after)) {
+        Some(record) if record.pipeline == pipeline => record.clone(),
+        Some(record) => {
+            return Err(format!("container {after} belongs to pipeline {}, not {pipeline}", record.pipeline));
+        }
+        None => return Err(format!("no container {after}")),
+    };
+    if last.next != 0 {
+        return Ok(ScmReply { container: last.next, ..ScmReply::default() });
+    }
+    let next = tables.draw_container().0;
+    tables.put_container(ContainerRecord { next, ..last });
+    tables.put_container(ContainerRecord { container: next, pipeline, next: 0 });
+    Ok(ScmReply { container: next, ..ScmReply::default() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{create, run, three_nodes};
+    use crate::tables::Tables;
+    use proto::scm::{AllocateContainerCommand, ScmReply, scm_command::Command};
+
+    fn allocate(tables: &mut Tables, pipeline: u64, after: u64) -> ScmReply {
+        run(tables, Command::AllocateContainer(AllocateContainerCommand { pipeline, after }))
+    }
+
+    fn two_pipelines() -> Tables {
+        let mut tables = three_nodes();
+        run(&mut tables, create([1, 2, 3]));
+        run(&mut tables, create([1, 2, 3]));
+        tables
+    }
+
+    #[test]
+    fn asking_twice_gives_the_same_container() {
+        let mut tables = two_pipelines();
+        assert_eq!(allocate(&mut tables, 1, 1).container, 3);
+        assert_eq!(allocate(&mut tables, 1, 1).container, 3);
+        assert_eq!(allocate(&mut tables, 1, 3).container, 4);
+        assert_eq!(allocate(&mut tables, 2, 2).container, 5);
+        assert_eq!(allocate(&mut tables, 1, 1).container, 3);
+    }
+
+    #[test]
+    fn unknown_or_foreign_containers_are_refused() {
+        let mut tables = two_pipelines();
+        assert_eq!(allocate(&mut tables, 7, 1).refused, "no pipeline 7");
+        assert_eq!(allocate(&mut tables, 1, 7).refused, "no container 7");
+        assert_eq!(allocate(&mut tables, 1, 2).refused, "container 2 belongs to pipeline 2, not 1");
+        assert_eq!(tables, two_pipelines());
+    }
+}

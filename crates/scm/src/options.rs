@@ -1,0 +1,39 @@
+use std::time::Duration;
+
+/// Settings of an SCM.
+#[derive(Clone, Debug)]
+pub struct ScmOptions {
+    /// "host:port" where other processes reach this one.
+    pub address: String,
+    /// Pipelines that SCM places on each healthy disk. Two keep a disk's writer busy while one of them changes
+    /// leader; each costs a Raft group with its log cache.
+    pub pipelines_per_disk: u32,
+    /// A node that was silent for this long gets no new pipelines: five missed heartbeats.
+    pub stale_after: Duration,
+    /// A node that was silent for this long is given up: longer than a reboot.
+    pub dead_after: Duration,
+    /// How long SCM waits after the last new node or disk before it places pipelines, so that the pipelines of
+    /// nodes that start together spread over all of them.
+    pub placement_delay: Duration,
+    /// Watches of the cluster view that may be open; more are refused as busy. A watcher costs about a kilobyte.
+    pub watchers_max: usize,
+    /// Election and heartbeat times of SCM's own group.
+    pub timing: raft::Timing,
+    /// Memory of SCM's tables.
+    pub db: raft::DbOptions,
+}
+
+impl Default for ScmOptions {
+    fn default() -> Self {
+        Self {
+            address: String::new(),
+            pipelines_per_disk: 2,
+            stale_after: Duration::from_secs(5),
+            dead_after: Duration::from_secs(600),
+            placement_delay: Duration::from_millis(200),
+            watchers_max: 10_000,
+            timing: raft::Timing::METADATA,
+            db: raft::DbOptions::default(),
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! Where new pipelines go: a pure function, so that it can be tested without a cluster.
+//!
+//! Each pipeline takes one disk of three different nodes. The nodes with the most room for pipelines go first, which
+//! keeps nodes of one kind even and fills as many places as can be filled; among equals those that share the fewest
+//! pipelines with the members chosen already (so that the loss of a node burdens all others, not two of them), then
+//! those with the most free space. The first member stands for the first election, so that role goes round.
+
+use bytes::Bytes;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use types::NodeId;
+
+/// A healthy disk and the pipelines on it.
+#[derive(Clone, Debug)]
+pub(crate) struct DiskLoad {
+    pub(crate) disk: Bytes,
+    pub(crate) pipelines: u32,
+    pub(crate) free_bytes: u64,
+}
+
+/// A healthy node with its healthy disks.
+#[derive(Clone, Debug)]
+pub(crate) struct NodeLoad {
+    pub(crate) node: NodeId,
+    pub(crate) disks: Vec<DiskLoad>,
+}
+
+/// Where one member of a pipeline goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) node: NodeId,
+    pub(crate) disk: Bytes,
+}
+
+/// The members of pipelines that exist, first member first.
+pub(crate) type Existing = Vec<Vec<NodeId>>;
+
+/// New pipelines, at most `count_max`, until no three nodes have a disk with fewer than `per_disk` of them.
+pub(crate) fn plan(
+    nodes: Vec<NodeLoad>,
+    existing: &Existing,
+    per_disk: u32,
+    count_max: usize,
+) -> Vec<[Place; 3]> {
+    let mut plan = Plan::new(nodes, per_disk);
+    for members in existing {
+        plan.remember(members);
+    }
+    std::iter::from_fn(|| plan.next_pipeline()).take(count_max).collect()
+}
+
+struct Plan {
+    nodes: BTreeMap<NodeId, NodeLoad>,
+    per_disk: u32,
+    /// How many pipelines two nodes share.
+    shared: HashMap<(NodeId, NodeId), u32>,
+    /// How many pipelines start with the node as their leader.
+    first: HashMap<NodeId, u32>,
+}
+
+impl Plan {
+    fn new(nodes: Vec<NodeLoad>, per_disk: u32) -> Plan {
+        let nodes = nodes.into_iter().map(|node| (node.node, node)).collect();
+        Plan { nodes, per_disk, shared: HashMap::new(), first: HashMap::new() }
+    }
+
+    fn remember(&mut self, members: &[NodeId]) {
+        for &one in members {
+            for &other in members {
+                *self.shared.entry((one, other)).or_default() += 1;
+            }
+        }
+        if let Some(&first) = members.first() {
+            *self.first.entry(first).or_default() += 1;
+        }
+    }
+
+    fn next_pipeline(&mut self) -> Option<[Place; 3]> {
+        let mut chosen = BTreeSet::new();
+        for _ in 0..3 {
+            chosen.insert(self.choose_node(&chosen)?);
+        }
+        let first = *chosen.iter().min_by_key(|node| self.first.get(node).copied().unwrap_or(0))?;
+        let mut members = vec![first];
+        members.extend(chosen.into_iter().filter(|&node| node != first));
+        self.remember(&members);
+        let places: Vec<Place> = members.into_iter().map(|node| self.take_disk(node)).collect();
+        Some(places.try_into().expect("three members were chosen"))
+    }
+
+    fn choose_node(&self, chosen: &BTreeSet<NodeId>) -> Option<NodeId> {
+        let candidates = self.nodes.values().filter(|load| !chosen.contains(&load.node));
+        let with_room = candidates.filter(|load| self.room(load) > 0);
+        let best = with_room.min_by_key(|load| {
+            let shared: u32 =
+                chosen.iter().map(|&other| self.shared.get(&(load.node, other)).copied().unwrap_or(0)).sum();
+            let free_bytes: u64 = load.disks.iter().map(|disk| disk.free_bytes).fold(0, u64::saturating_add);
+            (Reverse(self.room(load)), shared, Reverse(free_bytes), load.node)
+        });
+        best.map(|load| load.node)
+    }
+
+    /// Pipelines that the node can still take.
+    fn room(&self, load: &NodeLoad) -> u32 {
+        load.disks.iter().map(|disk| self.per_disk.saturating_sub(disk.pipelines)).sum()
+    }
+
+    /// The node's disk with the fewest pipelines, then the most free space.
+    fn take_disk(&mut self, node: NodeId) -> Place {
+        let load = self.nodes.get_mut(&node).expect("the chosen node is a candidate");
+        let disk = load.disks.iter_mut().min_by_key(|disk| (disk.pipelines, Reverse(disk.free_bytes)));
+        let disk = disk.expect("a node with room has a disk");
+        disk.pipelines += 1;
+        Place { node, disk: disk.disk.clone() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cluster(nodes: u64, disks: u8) -> Vec<NodeLoad> {
+        let disk = |node: u64, n: u8| DiskLoad {
+            disk: Bytes::from(format!("{node}/{n}")),
+            pipelines: 0,
+            // A real cluster's disks are never equally full.
+            free_bytes: 1_000_000 - node * 7 - u64::from(n) * 3,
+        };
+        (1..=nodes)
+            .map(|node| NodeLoad { node: NodeId(node), disks: (0..disks).map(|n| disk(node, n)).collect() })
+            .collect()
+    }
+
+    #[derive(Default)]
+    struct Counts {
+        per_disk: BTreeMap<Bytes, u32>,
+        first: BTreeMap<NodeId, u32>,
+        shared: BTreeMap<(NodeId, NodeId), u32>,
+    }
+
+    fn count(pipelines: &[[Place; 3]]) -> Counts {
+        let mut counts = Counts::default();
+        for places in pipelines {
+            let nodes: BTreeSet<NodeId> = places.iter().map(|place| place.node).collect();
+            assert_eq!(nodes.len(), 3, "two members on one node: {places:?}");
+            *counts.first.entry(places[0].node).or_default() += 1;
+            for place in places {
+                *counts.per_disk.entry(place.disk.clone()).or_default() += 1;
+                for other in places.iter().filter(|other| other.node > place.node) {
+                    *counts.shared.entry((place.node, other.node)).or_default() += 1;
+                }
+            }
+        }
+        counts
+    }
+
+    #[test]
+    fn three_nodes_with_two_disks_get_four_pipelines() {
+        let pipelines = plan(cluster(3, 2), &vec![], 2, 100);
+        assert_eq!(pipelines.len(), 4);
+        let counts = count(&pipelines);
+        assert_eq!(counts.per_disk.len(), 6);
+        assert!(counts.per_disk.values().all(|&count| count == 2), "{:?}", counts.per_disk);
+        let mut first: Vec<u32> = counts.first.into_values().collect();
+        first.sort_unstable();
+        assert_eq!(first, [1, 1, 2]);
+    }
+
+    #[test]
+    fn five_nodes_with_three_disks_are_even() {
+        let pipelines = plan(cluster(5, 3), &vec![], 2, 100);
+        assert_eq!(pipelines.len(), 10);
+        let counts = count(&pipelines);
+        assert_eq!(counts.per_disk.len(), 15);
+        assert!(counts.per_disk.values().all(|&count| count == 2), "{:?}", counts.per_disk);
+        assert!(counts.first.values().all(|&count| count == 2), "{:?}", counts.first);
+        // Ten pairs of nodes, thirty pairs of members.
+        assert!(counts.shared.values().all(|&count| (2..=4).contains(&count)), "{:?}", counts.shared);
+    }
+
+    #[test]
+    fn a_full_cluster_gets_nothing_more() {
+        let mut nodes = cluster(3, 1);
+        for node in &mut nodes {
+            node.disks[0].pipelines = 2;
+        }
+        assert!(plan(nodes, &vec![], 2, 100).is_empty());
+        assert!(plan(cluster(2, 8), &vec![], 2, 100).is_empty(), "two nodes are too few");
+    }
+
+    #[test]
+    fn a_late_node_gets_what_the_others_have_room_for() {
+        // Three nodes are full; two new ones cannot make a pipeline, three can.
+        let mut nodes = cluster(6, 1);
+        for node in &mut nodes[..3] {
+            node.disks[0].pipelines = 2;
+        }
+        let existing = vec![vec![NodeId(1), NodeId(2), NodeId(3)]; 2];
+        assert!(plan(nodes[..5].to_vec(), &existing, 2, 100).is_empty());
+        let pipelines = plan(nodes, &existing, 2, 100);
+        assert_eq!(pipelines.len(), 2);
+        assert!(pipelines.iter().flatten().all(|place| place.node > NodeId(3)));
+    }
+
+    #[test]
+    fn nodes_of_different_size_are_filled_as_far_as_possible() {
+        let mut nodes = cluster(4, 4);
+        nodes[3].disks.truncate(1);
+        // 2 × 13 places: eight pipelines use 24 of them.
+        assert_eq!(plan(nodes, &vec![], 2, 100).len(), 8);
+    }
+}

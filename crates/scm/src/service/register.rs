@@ -1,0 +1,93 @@
+//! A datanode registers at each start, and again when SCM asks for it.
+
+use crate::leader::Leader;
+use proto::scm::{DiskReport, RegisterNodeCommand, RegisterRequest, RegisterResponse, scm_command::Command};
+use proto::{Failure, bytes16, disk_id};
+use std::collections::BTreeSet;
+use tokio::time::Instant;
+use tracing::info;
+use types::NodeId;
+
+/// A node with more disks than this is a mistake, not a machine.
+const DISKS_MAX: usize = 1000;
+const ADDRESS_BYTES_MAX: usize = 255;
+
+pub(crate) async fn register(leader: &Leader, request: RegisterRequest) -> Result<RegisterResponse, Failure> {
+    leader.check_cluster(&request.cluster)?;
+    bytes16(&request.uuid, "uuid")?;
+    check_address(&request.address)?;
+    check_disks(&request.disks)?;
+    let command = RegisterNodeCommand {
+        uuid: request.uuid,
+        address: request.address,
+        disks: request.disks.iter().map(|disk| disk.disk.clone()).collect(),
+    };
+    let node = register_node(leader, command).await?;
+    if leader.change_nodes(|nodes| nodes.see(node, request.disks, Instant::now())) {
+        leader.places_changed.notify_one();
+    }
+    Ok(RegisterResponse { node: node.0, cluster: leader.read(|tables, _| tables.cluster().to_owned()) })
+}
+
+/// Writes the node to the log, unless the tables say the same already.
+async fn register_node(leader: &Leader, command: RegisterNodeCommand) -> Result<NodeId, Failure> {
+    let known = leader.read(|tables, _| {
+        let record = tables.node_by_uuid(&command.uuid)?;
+        (record.address == command.address && record.disks == command.disks).then_some(NodeId(record.node))
+    });
+    if let Some(node) = known {
+        return Ok(node);
+    }
+    let address = command.address.clone();
+    let node = NodeId(leader.propose(Command::RegisterNode(command)).await?.node);
+    info!(%node, %address, "registered datanode");
+    leader.addresses.set(node, address);
+    Ok(node)
+}
+
+fn check_address(address: &str) -> Result<(), Failure> {
+    let port =
+        address.rsplit_once(':').filter(|(host, _)| !host.is_empty()).map(|(_, port)| port.parse::<u16>());
+    if address.len() > ADDRESS_BYTES_MAX || !matches!(port, Some(Ok(1..))) {
+        return Err(Failure::invalid(format!("address `{address}` must be \"host:port\"")));
+    }
+    Ok(())
+}
+
+pub(super) fn check_disks(disks: &[DiskReport]) -> Result<(), Failure> {
+    if disks.len() > DISKS_MAX {
+        return Err(Failure::invalid(format!("{} disks on one node, at most {DISKS_MAX}", disks.len())));
+    }
+    let mut ids = BTreeSet::new();
+    for disk in disks {
+        let id = disk_id(&disk.disk)?;
+        if !ids.insert(id) {
+            return Err(Failure::invalid(format!("disk {id} is reported twice")));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_have_a_host_and_a_port() {
+        for good in ["a:1", "10.0.0.1:7400", "[::1]:65535"] {
+            assert_eq!(check_address(good), Ok(()));
+        }
+        for bad in ["", "a", ":1", "a:", "a:0", "a:70000", "a:b"] {
+            assert!(check_address(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn disk_ids_are_whole_and_different() {
+        let disk =
+            |number: u8, len: usize| DiskReport { disk: vec![number; len].into(), ..DiskReport::default() };
+        assert_eq!(check_disks(&[disk(1, 16), disk(2, 16)]), Ok(()));
+        assert!(check_disks(&[disk(1, 16), disk(1, 16)]).is_err());
+        assert!(check_disks(&[disk(1, 15)]).is_err());
+    }
+}

@@ -1,0 +1,306 @@
+//! SCM's tables: everything in memory, and the same in RocksDB (`docs/format/scm-tables.md`).
+//!
+//! | key | value |
+//! |---|---|
+//! | `a` | applied position |
+//! | `c` | cluster id, text |
+//! | `f` | format of the tables, `u32` |
+//! | `i` + `n`/`p`/`c`/`r` | next node / pipeline / container / replica number, `u64` |
+//! | `k` + container, big-endian | `ContainerRecord` |
+//! | `n` + node, big-endian | `NodeRecord` |
+//! | `p` + pipeline, big-endian | `PipelineRecord` |
+//!
+//! Numbers in values are little-endian; in keys big-endian, so that they sort.
+
+use anyhow::{Context, bail};
+use prost::Message;
+use proto::scm::{ContainerRecord, NodeRecord, PipelineRecord, PipelineState};
+use raft::Db;
+use rocksdb::{Direction, IteratorMode, WriteBatch};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use types::{ContainerId, NodeId, PipelineId, ReplicaId};
+
+pub(crate) const APPLIED_KEY: &[u8] = b"a";
+const CLUSTER_KEY: &[u8] = b"c";
+const FORMAT_KEY: &[u8] = b"f";
+const CONTAINERS: u8 = b'k';
+const NODES: u8 = b'n';
+const PIPELINES: u8 = b'p';
+
+/// Persisted: older formats stay readable, newer ones are refused.
+const FORMAT: u32 = 1;
+
+/// What a number is drawn for. Persisted: never renumber.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[repr(u8)]
+enum Counter {
+    Node = b'n',
+    Pipeline = b'p',
+    Container = b'c',
+    Replica = b'r',
+}
+
+impl Counter {
+    const ALL: [Counter; 4] = [Counter::Node, Counter::Pipeline, Counter::Container, Counter::Replica];
+
+    fn key(self) -> [u8; 2] {
+        [b'i', self as u8]
+    }
+}
+
+/// The state that SCM replicates. Small enough to stay in memory: 1 000 nodes, 10 000 pipelines and a million
+/// containers (2 PiB) are about 100 MB.
+#[derive(Default, PartialEq, Debug)]
+pub(crate) struct Tables {
+    /// Empty until the cluster was born.
+    cluster: String,
+    nodes: BTreeMap<NodeId, NodeRecord>,
+    nodes_by_uuid: HashMap<bytes::Bytes, NodeId>,
+    pipelines: BTreeMap<PipelineId, PipelineRecord>,
+    /// The pipelines that should exist on each node.
+    live_by_node: HashMap<NodeId, BTreeSet<PipelineId>>,
+    containers: BTreeMap<ContainerId, ContainerRecord>,
+    /// The next number of each kind; numbers start at 1 because 0 means "none".
+    counters: BTreeMap<Counter, u64>,
+}
+
+impl Tables {
+    pub(crate) fn load(db: &Db) -> anyhow::Result<Tables> {
+        let mut tables = Tables::default();
+        for pair in db.rocks().iterator(IteratorMode::From(&[], Direction::Forward)) {
+            let (key, value) = pair.context("read tables")?;
+            tables
+                .load_record(&key, &value)
+                .with_context(|| format!("record {:?}", key.escape_ascii().to_string()))?;
+        }
+        Ok(tables)
+    }
+
+    fn load_record(&mut self, key: &[u8], value: &[u8]) -> anyhow::Result<()> {
+        match key {
+            APPLIED_KEY => {}
+            FORMAT_KEY => {
+                let format = u32::from_le_bytes(value.try_into().context("format has 4 bytes")?);
+                if format > FORMAT {
+                    bail!(
+                        "tables have format {format}, this version reads up to {FORMAT}; run a newer flotilla"
+                    );
+                }
+            }
+            CLUSTER_KEY => self.cluster = String::from_utf8(value.to_vec()).context("cluster id is text")?,
+            [b'i', kind] => {
+                let counter = Counter::ALL.into_iter().find(|counter| *counter as u8 == *kind);
+                let next = u64::from_le_bytes(value.try_into().context("a counter has 8 bytes")?);
+                self.counters.insert(counter.context("unknown counter")?, next);
+            }
+            [NODES, ..] => self.insert_node(NodeRecord::decode(value)?),
+            [PIPELINES, ..] => self.insert_pipeline(PipelineRecord::decode(value)?),
+            [CONTAINERS, ..] => self.insert_container(ContainerRecord::decode(value)?),
+            _ => bail!("unknown table; a newer flotilla wrote it"),
+        }
+        Ok(())
+    }
+
+    fn insert_node(&mut self, record: NodeRecord) {
+        let node = NodeId(record.node);
+        self.nodes_by_uuid.insert(record.uuid.clone(), node);
+        self.nodes.insert(node, record);
+    }
+
+    fn insert_pipeline(&mut self, record: PipelineRecord) {
+        let pipeline = PipelineId(record.pipeline);
+        for member in &record.members {
+            let live = self.live_by_node.entry(NodeId(member.node)).or_default();
+            match record.state() {
+                PipelineState::PipelineClosed => live.remove(&pipeline),
+                _ => live.insert(pipeline),
+            };
+        }
+        self.pipelines.insert(pipeline, record);
+    }
+
+    fn insert_container(&mut self, record: ContainerRecord) {
+        self.containers.insert(ContainerId(record.container), record);
+    }
+
+    pub(crate) fn cluster(&self) -> &str {
+        &self.cluster
+    }
+
+    pub(crate) fn nodes(&self) -> &BTreeMap<NodeId, NodeRecord> {
+        &self.nodes
+    }
+
+    pub(crate) fn node(&self, node: NodeId) -> Option<&NodeRecord> {
+        self.nodes.get(&node)
+    }
+
+    pub(crate) fn node_by_uuid(&self, uuid: &[u8]) -> Option<&NodeRecord> {
+        self.nodes_by_uuid.get(uuid).and_then(|node| self.nodes.get(node))
+    }
+
+    pub(crate) fn pipelines(&self) -> &BTreeMap<PipelineId, PipelineRecord> {
+        &self.pipelines
+    }
+
+    /// Pipelines that take writes or will: those whose members should exist.
+    pub(crate) fn live_pipelines(&self) -> impl Iterator<Item = &PipelineRecord> {
+        self.pipelines.values().filter(|pipeline| pipeline.state() != PipelineState::PipelineClosed)
+    }
+
+    /// The live pipelines with a member on `node`.
+    pub(crate) fn live_pipelines_on(&self, node: NodeId) -> impl Iterator<Item = &PipelineRecord> {
+        let ids = self.live_by_node.get(&node).into_iter().flatten();
+        ids.map(|pipeline| self.pipelines.get(pipeline).expect("the index names pipelines of the table"))
+    }
+
+    pub(crate) fn pipeline(&self, pipeline: PipelineId) -> Option<&PipelineRecord> {
+        self.pipelines.get(&pipeline)
+    }
+
+    pub(crate) fn container(&self, container: ContainerId) -> Option<&ContainerRecord> {
+        self.containers.get(&container)
+    }
+
+    fn counter(&self, counter: Counter) -> u64 {
+        self.counters.get(&counter).copied().unwrap_or(1)
+    }
+}
+
+/// Changes the tables in memory and collects the same changes for RocksDB; the two become one when the batch is
+/// written, under the lock that readers of the tables take.
+pub(crate) struct TablesMut<'a> {
+    tables: &'a mut Tables,
+    pub(crate) batch: WriteBatch,
+}
+
+impl<'a> TablesMut<'a> {
+    pub(crate) fn new(tables: &'a mut Tables) -> Self {
+        let mut batch = WriteBatch::default();
+        batch.put(FORMAT_KEY, FORMAT.to_le_bytes());
+        TablesMut { tables, batch }
+    }
+
+    pub(crate) fn set_cluster(&mut self, cluster: &str) {
+        self.batch.put(CLUSTER_KEY, cluster);
+        self.tables.cluster = cluster.to_owned();
+    }
+
+    pub(crate) fn put_node(&mut self, record: NodeRecord) {
+        self.batch.put(key(NODES, record.node), record.encode_to_vec());
+        self.tables.insert_node(record);
+    }
+
+    pub(crate) fn put_pipeline(&mut self, record: PipelineRecord) {
+        self.batch.put(key(PIPELINES, record.pipeline), record.encode_to_vec());
+        self.tables.insert_pipeline(record);
+    }
+
+    pub(crate) fn put_container(&mut self, record: ContainerRecord) {
+        self.batch.put(key(CONTAINERS, record.container), record.encode_to_vec());
+        self.tables.insert_container(record);
+    }
+
+    pub(crate) fn draw_node(&mut self) -> NodeId {
+        NodeId(self.draw(Counter::Node))
+    }
+
+    pub(crate) fn draw_pipeline(&mut self) -> PipelineId {
+        PipelineId(self.draw(Counter::Pipeline))
+    }
+
+    pub(crate) fn draw_container(&mut self) -> ContainerId {
+        ContainerId(self.draw(Counter::Container))
+    }
+
+    pub(crate) fn draw_replica(&mut self) -> ReplicaId {
+        ReplicaId(self.draw(Counter::Replica))
+    }
+
+    /// A number that was never given out before and never will be again.
+    fn draw(&mut self, counter: Counter) -> u64 {
+        let number = self.tables.counter(counter);
+        self.batch.put(counter.key(), (number + 1).to_le_bytes());
+        self.tables.counters.insert(counter, number + 1);
+        number
+    }
+}
+
+impl std::ops::Deref for TablesMut<'_> {
+    type Target = Tables;
+
+    fn deref(&self) -> &Tables {
+        self.tables
+    }
+}
+
+fn key(table: u8, number: u64) -> [u8; 9] {
+    let mut key = [table; 9];
+    key[1..].copy_from_slice(&number.to_be_bytes());
+    key
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+
+    fn filled() -> (Tables, WriteBatch) {
+        let mut tables = Tables::default();
+        let mut change = TablesMut::new(&mut tables);
+        change.set_cluster("c");
+        let node = change.draw_node().0;
+        let uuid = Bytes::from_static(&[7; 16]);
+        change.put_node(NodeRecord {
+            node,
+            uuid,
+            address: "a:1".into(),
+            disks: vec![Bytes::from_static(&[1; 16])],
+        });
+        let pipeline = change.draw_pipeline().0;
+        change.put_pipeline(PipelineRecord { pipeline, ..PipelineRecord::default() });
+        let container = change.draw_container().0;
+        change.put_container(ContainerRecord { container, pipeline, next: 0 });
+        change.draw_replica();
+        let batch = change.batch;
+        (tables, batch)
+    }
+
+    #[test]
+    fn tables_are_read_back_as_they_were_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let db = Db::open(dir.path(), &raft::DbOptions::default()).unwrap();
+        let (tables, batch) = filled();
+        db.write(batch).unwrap();
+        assert_eq!(Tables::load(&db).unwrap(), tables);
+    }
+
+    #[test]
+    fn numbers_start_at_one_and_are_drawn_once() {
+        let mut tables = Tables::default();
+        let mut change = TablesMut::new(&mut tables);
+        assert_eq!((change.draw_node(), change.draw_node()), (NodeId(1), NodeId(2)));
+        assert_eq!(change.draw_pipeline(), PipelineId(1));
+    }
+
+    #[test]
+    fn tables_of_a_newer_version_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let db = Db::open(dir.path(), &raft::DbOptions::default()).unwrap();
+        let mut batch = WriteBatch::default();
+        batch.put(FORMAT_KEY, 2u32.to_le_bytes());
+        db.write(batch).unwrap();
+        let error = format!("{:#}", Tables::load(&db).unwrap_err());
+        assert!(error.contains("run a newer flotilla"), "{error}");
+    }
+
+    /// The bytes of `docs/format/scm-tables.md`; a change here is a change of format.
+    #[test]
+    fn keys_and_counters_have_their_documented_bytes() {
+        assert_eq!(key(NODES, 0x0102), *b"n\0\0\0\0\0\0\x01\x02");
+        assert_eq!(key(PIPELINES, 1), *b"p\0\0\0\0\0\0\0\x01");
+        assert_eq!(key(CONTAINERS, 1), *b"k\0\0\0\0\0\0\0\x01");
+        let keys: Vec<_> = Counter::ALL.map(Counter::key).to_vec();
+        assert_eq!(keys, [*b"in", *b"ip", *b"ic", *b"ir"]);
+    }
+}

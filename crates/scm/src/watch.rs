@@ -1,0 +1,32 @@
+//! The view that watchers follow.
+
+use crate::leader::Leader;
+use crate::view;
+use proto::scm::ClusterView;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// At least this much time lies between two views, so that a cluster in motion costs at most fifty views a second.
+const VIEW_INTERVAL_MIN: Duration = Duration::from_millis(20);
+
+/// Publishes a new view after each change of tables or reports, until the leadership ends. A first change is
+/// published at once; those that follow within [`VIEW_INTERVAL_MIN`] come together.
+pub(crate) async fn publish_views(leader: &Leader) {
+    let mut tables_changes = leader.tables.changes();
+    loop {
+        let view = leader.read(view::cluster_view);
+        leader.view.send_if_modified(|current: &mut Arc<ClusterView>| {
+            let differs = view::differs(current, &view);
+            if differs {
+                *current = Arc::new(view);
+            }
+            differs
+        });
+        tokio::time::sleep(VIEW_INTERVAL_MIN).await;
+        // Both are safe to cancel: a notification that nobody took stays, and so does a seen-mark.
+        tokio::select! {
+            _ = leader.reports_changed.notified() => {}
+            _ = tables_changes.changed() => {}
+        }
+    }
+}
