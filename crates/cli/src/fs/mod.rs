@@ -1,0 +1,87 @@
+//! `flotilla fs`: files and directories, with the words, the errors and the exit codes of `hadoop fs`.
+
+mod cat;
+mod get;
+mod local;
+mod ls;
+mod mkdir;
+mod path;
+mod put;
+mod rm;
+mod store;
+
+use crate::args::{FsArgs, FsCommand};
+use client::{Client, ClientOptions};
+use std::process::ExitCode;
+use std::time::Duration;
+use store::Store;
+
+/// Somebody waits at a terminal; a gateway would try for longer.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+pub(crate) async fn run(args: FsArgs) -> ExitCode {
+    let options = ClientOptions {
+        scm: args.cluster.scm.clone(),
+        om: args.cluster.om(),
+        write_deadline: PATIENCE,
+        read_deadline: PATIENCE,
+        ..ClientOptions::default()
+    };
+    let om = options.om.clone();
+    let store = Store::new(Client::connect(options));
+    let (name, failures) = match args.command {
+        FsCommand::Ls { recursive, human, paths } => ("ls", ls::run(&store, recursive, human, &paths).await),
+        FsCommand::Put { force, paths } => ("put", put::run(&store, force, &paths).await),
+        FsCommand::Get { force, paths } => ("get", get::run(&store, force, &paths).await),
+        FsCommand::Cat { paths } => ("cat", cat::run(&store, &paths).await),
+        FsCommand::Rm { force, recursive, skip_trash: _, paths } => {
+            ("rm", rm::run(&store, force, recursive, &paths).await)
+        }
+        FsCommand::Mkdir { parents, paths } => ("mkdir", mkdir::run(&store, parents, &paths).await),
+    };
+    for failure in &failures {
+        match failure {
+            Failure::Cluster(why) => eprintln!("{name}: OM at {om}: {why}"),
+            other => eprintln!("{name}: {other}"),
+        }
+    }
+    if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Why one path of a command failed; the others go on.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error("`{0}': No such file or directory")]
+    NotFound(String),
+    #[error("`{0}': File exists")]
+    Exists(String),
+    #[error("`{0}': Is a directory")]
+    IsDirectory(String),
+    #[error("`{0}': Is not a directory")]
+    NotDirectory(String),
+    #[error("`{0}': {1}")]
+    Refused(String, String),
+    /// Nobody answered.
+    #[error("{0}")]
+    Cluster(String),
+    #[error("{0}")]
+    Usage(String),
+}
+
+impl Failure {
+    /// A local file's error, in the words of the shell.
+    fn local(path: &str, error: &std::io::Error) -> Failure {
+        match error.kind() {
+            std::io::ErrorKind::NotFound => Failure::NotFound(path.to_owned()),
+            std::io::ErrorKind::AlreadyExists => Failure::Exists(path.to_owned()),
+            std::io::ErrorKind::IsADirectory => Failure::IsDirectory(path.to_owned()),
+            _ => Failure::Refused(path.to_owned(), error.to_string()),
+        }
+    }
+}
+
+/// Splits `LOCAL... DESTINATION`.
+fn split_last(paths: &[String]) -> (&[String], &String) {
+    let (last, first) = paths.split_last().expect("the parser asks for two paths");
+    (first, last)
+}

@@ -1,0 +1,59 @@
+use super::local::Input;
+use super::path::StorePath;
+use super::store::{Found, Store, failure};
+use super::{Failure, split_last};
+use proto::om::{KeyAttributes, Precondition};
+use std::path::Path;
+
+/// `-put [-f] LOCAL... DESTINATION`
+pub(super) async fn run(store: &Store, force: bool, paths: &[String]) -> Vec<Failure> {
+    let (sources, destination) = split_last(paths);
+    let destination = match StorePath::parse(destination) {
+        Ok(destination) => destination,
+        Err(why) => return vec![Failure::Usage(why)],
+    };
+    let into_directory = match store.stat(&destination).await {
+        Ok(Found::Directory { .. }) => true,
+        Ok(Found::File(_)) | Err(Failure::NotFound(_)) => false,
+        Err(failure) => return vec![failure],
+    };
+    if sources.len() > 1 && !into_directory {
+        return vec![Failure::NotDirectory(destination.to_string())];
+    }
+    let mut failures = Vec::new();
+    for source in sources {
+        if let Err(failure) = put(store, force, source, &destination, into_directory).await {
+            failures.push(failure);
+        }
+    }
+    failures
+}
+
+async fn put(
+    store: &Store,
+    force: bool,
+    source: &str,
+    destination: &StorePath,
+    into_directory: bool,
+) -> Result<(), Failure> {
+    let input = Input::of(source);
+    if input.is_dir() {
+        return Err(Failure::IsDirectory(source.to_owned()));
+    }
+    let target = match (into_directory, Path::new(source).file_name().and_then(|name| name.to_str())) {
+        (false, _) => destination.clone(),
+        (true, Some(name)) if source != "-" => destination.child(name),
+        (true, _) => return Err(Failure::IsDirectory(destination.to_string())),
+    };
+    let StorePath::Key(volume, bucket, key) = &target else {
+        return Err(Failure::Refused(target.to_string(), "files live in buckets: /volume/bucket/name".to_owned()));
+    };
+    // Asked before the bytes travel; the precondition below decides.
+    if !force && store.stat(&target).await.is_ok() {
+        return Err(Failure::Exists(target.to_string()));
+    }
+    let body = input.stream().map_err(|err| Failure::local(source, &err))?;
+    let absent = (!force).then(|| Precondition { absent: true, ..Precondition::default() });
+    let put = store.client.put(volume, bucket, key.as_bytes(), KeyAttributes::default(), absent, body).await;
+    put.map(drop).map_err(|err| failure(&target, err))
+}
