@@ -1,0 +1,174 @@
+use crate::channels::Channels;
+use crate::locate::Locations;
+use crate::om::OmCaller;
+use crate::pipelines::Pipelines;
+use crate::view::{self, View};
+use crate::{ClientError, ClientOptions};
+use anyhow::Context;
+use bytes::Bytes;
+use futures::Stream;
+use proto::om::{Key, KeyAttributes, ListBucketsRequest, Precondition};
+use proto::scm::scm_client::ScmClient;
+use proto::scm::{ListDatanodesRequest, ListPipelinesRequest};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+
+/// The whole store, seen from outside. Cheap to clone; its connections and tasks end with the last clone.
+#[derive(Clone)]
+pub struct Client {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    options: ClientOptions,
+    channels: Channels,
+    view: watch::Receiver<Arc<View>>,
+    pipelines: Pipelines,
+    locations: Locations,
+    om: OmCaller,
+    /// Follows SCM's watch until the client is gone.
+    follower: tokio::task::JoinHandle<()>,
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.follower.abort();
+    }
+}
+
+/// What a put left behind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Put {
+    pub etag: String,
+    pub size: u64,
+    pub modified_ms: u64,
+}
+
+impl Client {
+    /// Connects lazily: nothing has to be up yet. Must be called inside a tokio runtime.
+    ///
+    /// # Panics
+    /// When `options` contradict themselves; see [`ClientOptions::validate`].
+    pub fn connect(options: ClientOptions) -> Client {
+        if let Err(wrong) = options.validate() {
+            panic!("client options: {wrong}");
+        }
+        let channels = Channels::default();
+        let (view_sender, view) = watch::channel(Arc::new(View::default()));
+        let follower = tokio::spawn(view::follow(options.scm.clone(), channels.clone(), view_sender));
+        let pipelines = Pipelines::new(options.clone(), channels.clone(), view.clone());
+        let locations = Locations::new(
+            options.scm.clone(),
+            channels.clone(),
+            options.call_timeout,
+            options.locations_max,
+        );
+        let om =
+            OmCaller::new(options.om.clone(), channels.clone(), options.call_timeout, options.write_deadline);
+        Client { shared: Arc::new(Shared { options, channels, view, pipelines, locations, om, follower }) }
+    }
+
+    /// Waits until there is an open pipeline with a leader and OM answers.
+    pub async fn ready(&self, within: Duration) -> anyhow::Result<()> {
+        let ready = async {
+            let has_leader = |view: &Arc<View>| {
+                view.pipelines.iter().any(|pipeline| pipeline.open && pipeline.leader.is_some())
+            };
+            self.shared.view.clone().wait_for(has_leader).await.context("follow SCM's watch")?;
+            let one =
+                ListBucketsRequest { volume: crate::S3_VOLUME.to_owned(), limit: 1, ..Default::default() };
+            self.list_buckets(one).await.context("ask OM")?;
+            anyhow::Ok(())
+        };
+        match tokio::time::timeout(within, ready).await {
+            Ok(ready) => ready,
+            Err(_) if self.view().cluster.is_empty() => {
+                anyhow::bail!("SCM at {} did not answer within {within:?}", self.options().scm)
+            }
+            Err(_) => anyhow::bail!(
+                "no open pipeline with a leader, or no answer from OM at {}, within {within:?}; pipelines: {:?}",
+                self.options().om,
+                self.view().pipelines
+            ),
+        }
+    }
+
+    /// Writes an object: its blocks, then one commit.
+    pub async fn put<S, E>(
+        &self,
+        volume: &str,
+        bucket: &str,
+        key: &[u8],
+        attributes: KeyAttributes,
+        precondition: Option<Precondition>,
+        body: S,
+    ) -> Result<Put, ClientError>
+    where
+        S: Stream<Item = Result<Bytes, E>>,
+        E: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let written = self.write_blocks(body).await?;
+        let (etag, size) = (written.etag(), written.size);
+        let key = Key {
+            key: Bytes::copy_from_slice(key),
+            size,
+            etag: etag.clone(),
+            modified_ms: 0,
+            attributes: Some(attributes),
+            pieces: written.pieces,
+            part_sizes: Vec::new(),
+        };
+        let modified_ms = self.commit_key(volume, bucket, key, precondition).await?;
+        Ok(Put { etag, size, modified_ms })
+    }
+
+    /// The pipelines as SCM told last.
+    pub fn view(&self) -> Arc<View> {
+        self.shared.view.borrow().clone()
+    }
+
+    /// Changes of [`Client::view`].
+    pub fn watch_view(&self) -> watch::Receiver<Arc<View>> {
+        self.shared.view.clone()
+    }
+
+    /// What SCM knows about datanodes, for `admin datanode list`.
+    pub async fn list_datanodes(&self) -> Result<Vec<proto::scm::DatanodeInfo>, ClientError> {
+        let answer =
+            self.scm()?.list_datanodes(ListDatanodesRequest {}).await.map_err(proto::Failure::from)?;
+        Ok(answer.into_inner().datanodes)
+    }
+
+    /// All pipelines SCM knows, closed ones too, for `admin pipeline list`.
+    pub async fn list_pipelines(&self) -> Result<Vec<proto::scm::Pipeline>, ClientError> {
+        let answer =
+            self.scm()?.list_pipelines(ListPipelinesRequest {}).await.map_err(proto::Failure::from)?;
+        Ok(answer.into_inner().pipelines)
+    }
+
+    fn scm(&self) -> Result<ScmClient<tonic::transport::Channel>, ClientError> {
+        let channel = self.channels().to(&self.options().scm)?;
+        Ok(ScmClient::new(channel).max_decoding_message_size(proto::MESSAGE_BYTES_MAX))
+    }
+
+    pub(crate) fn options(&self) -> &ClientOptions {
+        &self.shared.options
+    }
+
+    pub(crate) fn channels(&self) -> &Channels {
+        &self.shared.channels
+    }
+
+    pub(crate) fn pipelines(&self) -> &Pipelines {
+        &self.shared.pipelines
+    }
+
+    pub(crate) fn locations(&self) -> &Locations {
+        &self.shared.locations
+    }
+
+    pub(crate) fn om(&self) -> &OmCaller {
+        &self.shared.om
+    }
+}

@@ -1,0 +1,70 @@
+use crate::channels::Channels;
+use proto::scm::LocateContainersRequest;
+use proto::scm::scm_client::ScmClient;
+use proto::{Code, Failure};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use types::ContainerId;
+
+/// Where containers' replicas are, as SCM said. A stale entry heals at the first error.
+pub(crate) struct Locations {
+    scm: String,
+    channels: Channels,
+    call_timeout: Duration,
+    locations_max: usize,
+    known: Mutex<HashMap<ContainerId, Arc<[String]>>>,
+}
+
+impl Locations {
+    pub(crate) fn new(
+        scm: String,
+        channels: Channels,
+        call_timeout: Duration,
+        locations_max: usize,
+    ) -> Locations {
+        Locations { scm, channels, call_timeout, locations_max, known: Mutex::default() }
+    }
+
+    /// Addresses of a container's replicas, in no order that means anything.
+    pub(crate) async fn of(&self, container: ContainerId) -> Result<Arc<[String]>, Failure> {
+        if let Some(known) = self.known.lock().expect("no holder panics").get(&container) {
+            return Ok(known.clone());
+        }
+        let found = self.ask(container).await?;
+        let mut known = self.known.lock().expect("no holder panics");
+        if known.len() >= self.locations_max {
+            // Rare and cheap to fill again; an order of use would cost every read.
+            known.clear();
+        }
+        known.insert(container, found.clone());
+        Ok(found)
+    }
+
+    pub(crate) fn forget(&self, container: ContainerId) {
+        self.known.lock().expect("no holder panics").remove(&container);
+    }
+
+    async fn ask(&self, container: ContainerId) -> Result<Arc<[String]>, Failure> {
+        let mut scm = ScmClient::new(self.channels.to(&self.scm)?);
+        let request = LocateContainersRequest { containers: vec![container.0] };
+        let answer = tokio::time::timeout(self.call_timeout, scm.locate_containers(request)).await;
+        let answer =
+            answer.map_err(|_| Failure::new(Code::Unavailable, "SCM does not answer"))??.into_inner();
+        let addresses: Arc<[String]> = answer
+            .locations
+            .into_iter()
+            .filter(|location| location.container == container.0)
+            .flat_map(|location| location.replicas)
+            .map(|replica| replica.address)
+            .filter(|address| !address.is_empty())
+            .collect();
+        if addresses.is_empty() {
+            return Err(Failure::new(
+                Code::NotFound,
+                format!("SCM knows no replica of container {container}"),
+            ));
+        }
+        Ok(addresses)
+    }
+}

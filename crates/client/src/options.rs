@@ -1,0 +1,88 @@
+use std::time::Duration;
+
+/// Where the services are, and the client's limits.
+#[derive(Clone, Debug)]
+pub struct ClientOptions {
+    /// "host:port" of SCM.
+    pub scm: String,
+    /// "host:port" of OM.
+    pub om: String,
+    /// Bytes of one chunk, that is, of one Raft entry: large enough that its fixed costs vanish, small enough that
+    /// several are under way while a body still arrives.
+    pub chunk_bytes: usize,
+    /// A block ends here and the next one begins, on another pipeline if that is less busy.
+    pub block_bytes_max: u64,
+    /// Unacknowledged bytes kept for one pipeline by all writers of this process together: 16 chunks under way
+    /// cover a round trip with an fsync of several milliseconds at gigabytes per second.
+    pub stream_buffer_bytes_max: usize,
+    /// How long a pipeline may acknowledge nothing before its writers go on elsewhere. About the time of an election,
+    /// so that a planned change of leader moves nobody.
+    pub stall: Duration,
+    /// How long a write goes on looking for a pipeline, and a commit for OM, without any progress.
+    pub write_deadline: Duration,
+    /// How long a read goes on looking for a good replica without receiving a byte.
+    pub read_deadline: Duration,
+    /// How long one replica may keep a reader waiting before the next one is asked.
+    pub read_stall: Duration,
+    /// How long one call to OM or SCM may take before it is tried again.
+    pub call_timeout: Duration,
+    /// Locations of containers remembered; about 200 bytes each.
+    pub locations_max: usize,
+}
+
+impl Default for ClientOptions {
+    fn default() -> Self {
+        ClientOptions {
+            scm: "127.0.0.1:7400".to_owned(),
+            om: "127.0.0.1:7400".to_owned(),
+            chunk_bytes: 1 << 20,
+            block_bytes_max: 256 << 20,
+            stream_buffer_bytes_max: 16 << 20,
+            stall: Duration::from_secs(2),
+            write_deadline: Duration::from_secs(30),
+            read_deadline: Duration::from_secs(15),
+            read_stall: Duration::from_secs(5),
+            call_timeout: Duration::from_secs(5),
+            locations_max: 65_536,
+        }
+    }
+}
+
+impl ClientOptions {
+    /// All contradictions at once.
+    pub fn validate(&self) -> Result<(), String> {
+        let mut wrong = Vec::new();
+        if self.chunk_bytes == 0 || self.chunk_bytes > 4 << 20 {
+            wrong.push(format!("chunk_bytes must be from 1 to 4 MiB, it is {}", self.chunk_bytes));
+        }
+        if self.block_bytes_max < self.chunk_bytes as u64 {
+            wrong.push(format!("block_bytes_max {} is less than chunk_bytes", self.block_bytes_max));
+        }
+        if self.stream_buffer_bytes_max < self.chunk_bytes {
+            wrong.push(format!(
+                "stream_buffer_bytes_max {} is less than chunk_bytes",
+                self.stream_buffer_bytes_max
+            ));
+        }
+        if self.stream_buffer_bytes_max > u32::MAX as usize {
+            wrong.push(format!("stream_buffer_bytes_max {} is over 4 GiB", self.stream_buffer_bytes_max));
+        }
+        if self.locations_max == 0 {
+            wrong.push("locations_max must not be 0".to_owned());
+        }
+        if wrong.is_empty() { Ok(()) } else { Err(wrong.join("; ")) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_contradictions_are_reported_at_once() {
+        assert_eq!(ClientOptions::default().validate(), Ok(()));
+        let wrong = ClientOptions { chunk_bytes: 0, locations_max: 0, ..ClientOptions::default() };
+        let message = wrong.validate().unwrap_err();
+        assert!(message.contains("chunk_bytes") && message.contains("locations_max"), "{message}");
+    }
+}

@@ -1,0 +1,139 @@
+use crate::ClientOptions;
+use crate::channels::Channels;
+use crate::stream::PipelineStream;
+use crate::view::View;
+use rand::RngExt;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use tokio::sync::watch;
+use types::PipelineId;
+
+/// The pipelines this process may write to, each with its stream once it has been used.
+pub(crate) struct Pipelines {
+    streams: Mutex<BTreeMap<PipelineId, Arc<PipelineStream>>>,
+    view: watch::Receiver<Arc<View>>,
+    channels: Channels,
+    options: ClientOptions,
+    /// Where this process starts to fill pipelines with small objects, so that gateways differ.
+    start: usize,
+}
+
+/// What a block will hold, as far as its writer knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Load {
+    /// One chunk of this many bytes.
+    Small(usize),
+    Large,
+}
+
+/// Up to here a chunk counts as small: many of them in one fsync are what makes them cheap.
+const SMALL_BYTES_MAX: usize = 128 * 1024;
+/// A pipeline with this much under way is busy, and the next small object goes to the next pipeline.
+const SMALL_BUSY_BYTES: usize = 512 * 1024;
+
+impl Pipelines {
+    pub(crate) fn new(
+        options: ClientOptions,
+        channels: Channels,
+        view: watch::Receiver<Arc<View>>,
+    ) -> Pipelines {
+        Pipelines {
+            streams: Mutex::default(),
+            view,
+            channels,
+            options,
+            start: rand::rng().random_range(0..1 << 16),
+        }
+    }
+
+    /// A pipeline for a new block; `None` while SCM has told of none.
+    pub(crate) fn choose(&self, load: Load) -> Option<Arc<PipelineStream>> {
+        let view = self.view.borrow().clone();
+        let streams = self.streams_of(&view);
+        let healthy: Vec<&Arc<PipelineStream>> =
+            streams.iter().filter(|stream| !stream.is_avoided()).collect();
+        // When all are in trouble, one of them is still a better try than none.
+        let candidates = if healthy.is_empty() { streams.iter().collect() } else { healthy };
+        choose_among(&candidates, load, self.start, |stream| stream.in_flight_bytes()).cloned()
+    }
+
+    /// The streams of all open pipelines (of the decided ones, while none is open), in the order of their ids.
+    fn streams_of(&self, view: &View) -> Vec<Arc<PipelineStream>> {
+        let any_open = view.pipelines.iter().any(|pipeline| pipeline.open);
+        let mut streams = self.streams.lock().expect("no holder panics");
+        streams.retain(|id, _| view.pipeline(*id).is_some());
+        let usable = view.pipelines.iter().filter(|pipeline| pipeline.open || !any_open);
+        usable
+            .map(|pipeline| streams.entry(pipeline.id).or_insert_with(|| self.start(pipeline.id)).clone())
+            .collect()
+    }
+
+    fn start(&self, id: PipelineId) -> Arc<PipelineStream> {
+        Arc::new(PipelineStream::start(
+            id,
+            self.options.stream_buffer_bytes_max,
+            self.options.stall,
+            self.channels.clone(),
+            self.view.clone(),
+        ))
+    }
+}
+
+/// Small loads fill one candidate after the other; the rest take the less busy of two drawn at random.
+fn choose_among<'a, T>(
+    candidates: &[&'a T],
+    load: Load,
+    start: usize,
+    in_flight_bytes: impl Fn(&T) -> usize,
+) -> Option<&'a T> {
+    if candidates.is_empty() {
+        return None;
+    }
+    if let Load::Small(bytes) = load
+        && bytes <= SMALL_BYTES_MAX
+    {
+        let in_turn = (0..candidates.len()).map(|n| candidates[(start + n) % candidates.len()]);
+        let quiet =
+            in_turn.into_iter().find(|candidate| in_flight_bytes(candidate) + bytes <= SMALL_BUSY_BYTES);
+        if quiet.is_some() {
+            return quiet;
+        }
+    }
+    let mut random = rand::rng();
+    let first = random.random_range(0..candidates.len());
+    let mut second = random.random_range(0..candidates.len());
+    if second == first {
+        second = (first + 1) % candidates.len();
+    }
+    let (first, second) = (candidates[first], candidates[second]);
+    Some(if in_flight_bytes(second) < in_flight_bytes(first) { second } else { first })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_objects_stay_on_one_pipeline_until_it_is_busy() {
+        let busy = |bytes: &[usize]| {
+            let numbered: Vec<(usize, usize)> = bytes.iter().copied().enumerate().collect();
+            let refs: Vec<&(usize, usize)> = numbered.iter().collect();
+            choose_among(&refs, Load::Small(4096), 1, |candidate| candidate.1).map(|candidate| candidate.0)
+        };
+        assert_eq!(busy(&[0, 0, 0]), Some(1));
+        assert_eq!(busy(&[0, SMALL_BUSY_BYTES - 4096, 0]), Some(1));
+        assert_eq!(busy(&[0, SMALL_BUSY_BYTES, 0]), Some(2));
+        assert_eq!(busy(&[0, SMALL_BUSY_BYTES, SMALL_BUSY_BYTES]), Some(0));
+        assert_eq!(busy(&[]), None);
+    }
+
+    #[test]
+    fn large_blocks_avoid_the_busiest_pipeline() {
+        let in_flight = [0usize, 100, 1 << 24];
+        let refs: Vec<&usize> = in_flight.iter().collect();
+        for _ in 0..200 {
+            let chosen = *choose_among(&refs, Load::Large, 0, |bytes| *bytes).unwrap();
+            assert_ne!(chosen, 1 << 24, "two different ones are compared, and the busiest never wins");
+        }
+    }
+}

@@ -1,0 +1,246 @@
+use crate::channels::Channels;
+use crate::stream::{Event, Health, Outgoing};
+use futures::FutureExt;
+use proto::datanode::datanode_client::DatanodeClient;
+use proto::datanode::{WriteAck, WriteChunk};
+use proto::{Code, Failure, Retry};
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Response, Status, Streaming};
+use types::{Nonce, PipelineId};
+
+/// The chunks of one pipeline that are not acknowledged, and the connection they go over.
+pub(crate) struct Session {
+    pipeline: PipelineId,
+    orders: mpsc::Receiver<Outgoing>,
+    /// No more orders will come.
+    orders_closed: bool,
+    health: Arc<Health>,
+    stall: Duration,
+    channels: Channels,
+    /// In the order they must be sent. The first `sent` of them are on the current connection.
+    pending: VecDeque<Outgoing>,
+    sent: usize,
+    /// The current or last connection brought an acknowledgement.
+    acknowledged: bool,
+}
+
+/// Why a connection was given up.
+#[derive(Debug)]
+pub(crate) enum End {
+    /// Nothing was under way.
+    Idle,
+    Broken(Failure),
+    Stalled,
+}
+
+/// Chunks handed to the transport and not yet taken by it.
+const WIRE_QUEUE_MAX: usize = 4;
+
+impl Session {
+    pub(crate) fn new(
+        pipeline: PipelineId,
+        orders: mpsc::Receiver<Outgoing>,
+        health: Arc<Health>,
+        stall: Duration,
+        channels: Channels,
+    ) -> Session {
+        Session {
+            pipeline,
+            orders,
+            orders_closed: false,
+            health,
+            stall,
+            channels,
+            pending: VecDeque::new(),
+            sent: 0,
+            acknowledged: false,
+        }
+    }
+
+    pub(crate) fn pipeline(&self) -> PipelineId {
+        self.pipeline
+    }
+
+    pub(crate) fn was_acknowledged(&self) -> bool {
+        self.acknowledged
+    }
+
+    /// Waits until there is something to send; false when there never will be.
+    pub(crate) async fn wait_for_work(&mut self) -> bool {
+        loop {
+            // Chunks whose writer went on elsewhere are nobody's.
+            self.pending.retain(|outgoing| !outgoing.events.is_closed());
+            self.sent = 0;
+            if !self.pending.is_empty() {
+                return true;
+            }
+            match self.orders.recv().await {
+                Some(outgoing) => self.pending.push_back(outgoing),
+                None => return false,
+            }
+        }
+    }
+
+    /// One connection, until it breaks, stalls or a chunk is answered with a failure that a new try may mend.
+    pub(crate) async fn run(&mut self, address: &str) -> End {
+        self.sent = 0;
+        self.acknowledged = false;
+        let (to_wire, wire) = mpsc::channel::<WriteChunk>(WIRE_QUEUE_MAX);
+        let channel = match self.channels.to(address) {
+            Ok(channel) => channel,
+            Err(failure) => return End::Broken(failure),
+        };
+        let mut datanode = DatanodeClient::new(channel)
+            .max_decoding_message_size(proto::MESSAGE_BYTES_MAX)
+            .max_encoding_message_size(proto::MESSAGE_BYTES_MAX);
+        let open = async move { datanode.write(ReceiverStream::new(wire)).await }.boxed();
+        let end = self.run_open(open, to_wire).await;
+        if !end.is_idle() {
+            // New blocks look elsewhere until something is acknowledged here again.
+            self.health.avoid(self.stall);
+        }
+        end
+    }
+
+    async fn run_open(
+        &mut self,
+        mut open: futures::future::BoxFuture<'static, Result<Response<Streaming<WriteAck>>, Status>>,
+        to_wire: mpsc::Sender<WriteChunk>,
+    ) -> End {
+        let mut acks: Option<Streaming<WriteAck>> = None;
+        // Since when somebody has been waiting for an answer.
+        let mut waiting_since = Instant::now();
+        loop {
+            if self.orders_closed && self.pending.is_empty() {
+                return End::Idle;
+            }
+            let is_open = acks.is_some();
+            let ack = async {
+                match &mut acks {
+                    Some(acks) => acks.message().await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                answer = &mut open, if !is_open => match answer {
+                    Ok(response) => acks = Some(response.into_inner()),
+                    Err(status) => return End::Broken(status.into()),
+                },
+                ack = ack => match ack {
+                    Ok(Some(ack)) => {
+                        waiting_since = Instant::now();
+                        if let Err(failure) = self.answered(ack) {
+                            return End::Broken(failure);
+                        }
+                    }
+                    Ok(None) if self.pending.is_empty() => return End::Idle,
+                    Ok(None) => return End::Broken(Failure::new(Code::Unavailable, "the write stream ended")),
+                    Err(_) if self.pending.is_empty() => return End::Idle,
+                    Err(status) => return End::Broken(status.into()),
+                },
+                room = to_wire.reserve(), if self.sent < self.pending.len() => match room {
+                    Ok(room) => {
+                        if self.sent == 0 {
+                            waiting_since = Instant::now();
+                        }
+                        room.send(self.pending[self.sent].message(self.pipeline));
+                        self.sent += 1;
+                    }
+                    Err(_) => return End::Broken(Failure::new(Code::Unavailable, "the write stream was refused")),
+                },
+                // What is not yet sent waits in the bounded queue of orders.
+                order = self.orders.recv(), if !self.orders_closed && self.sent == self.pending.len() => match order {
+                    Some(outgoing) => self.pending.push_back(outgoing),
+                    None => self.orders_closed = true,
+                },
+                () = tokio::time::sleep_until(waiting_since + self.stall), if self.sent > 0 => return End::Stalled,
+            }
+        }
+    }
+
+    /// Hands an answer to its writer. `Err` when everything should be sent again on a new connection.
+    fn answered(&mut self, ack: WriteAck) -> Result<(), Failure> {
+        let nonce = proto::bytes16(&ack.nonce, "nonce").map(|bytes| Nonce(u128::from_be_bytes(bytes)))?;
+        let Some(at) =
+            self.pending.iter().take(self.sent).position(|out| out.nonce == nonce && out.seq == ack.seq)
+        else {
+            return Ok(()); // of a block that failed before
+        };
+        if let Some(error) = ack.error {
+            return self.answered_failure(at, error.into());
+        }
+        let outgoing = self.pending.remove(at).expect("position found it");
+        self.sent -= 1;
+        self.acknowledged = true;
+        self.health.good();
+        let Some(block) = ack.block else {
+            let failure = Failure::internal(format!("an acknowledgement of {nonce:?} names no block"));
+            self.forget_block(nonce);
+            let _ = outgoing.events.try_send(Event::Failed(failure));
+            return Ok(());
+        };
+        // The writer never has more chunks under way than its queue has places; a writer that is gone hears nothing.
+        let _ = outgoing.events.try_send(Event::Acked {
+            seq: ack.seq,
+            block: block.into(),
+            length: ack.length,
+            commit_index: ack.commit_index,
+        });
+        Ok(())
+    }
+
+    fn answered_failure(&mut self, at: usize, failure: Failure) -> Result<(), Failure> {
+        let try_again = match failure.code {
+            Code::NotLeader | Code::Unavailable | Code::OutcomeUnknown | Code::Busy | Code::NotYet => true,
+            // The pipeline may not be open yet on this member, or this member is not in it any more.
+            Code::NotFound => true,
+            Code::Closed | Code::DiskFull | Code::DiskFailed => false,
+            _ => failure.retry == Retry::Here,
+        };
+        if try_again {
+            return Err(failure);
+        }
+        let outgoing = self.pending.remove(at).expect("the caller found it");
+        self.sent -= 1;
+        self.forget_block(outgoing.nonce);
+        let _ = outgoing.events.try_send(Event::Failed(failure));
+        Ok(())
+    }
+
+    fn forget_block(&mut self, nonce: Nonce) {
+        let sent_of_others = self.pending.iter().take(self.sent).filter(|out| out.nonce != nonce).count();
+        self.pending.retain(|out| out.nonce != nonce);
+        self.sent = sent_of_others;
+    }
+}
+
+impl End {
+    pub(crate) fn is_idle(&self) -> bool {
+        matches!(self, End::Idle)
+    }
+
+    /// Where the peer says the leader is.
+    pub(crate) fn leader(&self) -> Option<String> {
+        match self {
+            End::Broken(failure) if failure.code == Code::NotLeader => failure.leader_address.clone(),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            End::Idle => write!(f, "idle"),
+            End::Broken(failure) => write!(f, "{failure}"),
+            End::Stalled => write!(f, "no acknowledgement within the stall time"),
+        }
+    }
+}

@@ -1,0 +1,222 @@
+use crate::ClientError;
+use bytes::{Bytes, BytesMut};
+use futures::{Stream, StreamExt};
+use md5::{Digest, Md5};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use types::Payload;
+
+/// A chunk on its way into a block.
+#[derive(Clone, Debug)]
+pub(crate) struct Chunk {
+    pub(crate) payload: Payload,
+    /// Nothing follows it.
+    pub(crate) last: bool,
+}
+
+/// A body, cut into chunks, with its MD5 on the way. Chunks that a broken block gave back come first.
+pub(crate) struct Source<S> {
+    body: Option<S>,
+    chunk_bytes: usize,
+    frames: VecDeque<Bytes>,
+    frame_bytes: usize,
+    hashing: Hashing,
+    returned: VecDeque<Chunk>,
+    bytes: u64,
+}
+
+/// The MD5 state is with us, or with a thread that hashes a chunk.
+enum Hashing {
+    Here(Md5),
+    Away { task: tokio::task::JoinHandle<(Md5, Payload)>, last: bool },
+    Lost,
+}
+
+/// Below this, hashing takes less than handing the work to another thread and back.
+const HASH_HERE_BYTES_MAX: usize = 64 * 1024;
+
+impl<S, E> Source<S>
+where
+    S: Stream<Item = Result<Bytes, E>> + Unpin,
+    E: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    pub(crate) fn new(body: S, chunk_bytes: usize) -> Self {
+        Source {
+            body: Some(body),
+            chunk_bytes,
+            frames: VecDeque::new(),
+            frame_bytes: 0,
+            hashing: Hashing::Here(Md5::new()),
+            returned: VecDeque::new(),
+            bytes: 0,
+        }
+    }
+
+    /// The next chunk; `None` after the last one, at once for an empty body. Cancellation safe: what was read stays.
+    pub(crate) async fn next(&mut self) -> Result<Option<Chunk>, ClientError> {
+        if let Some(chunk) = self.returned.pop_front() {
+            return Ok(Some(chunk));
+        }
+        if !matches!(self.hashing, Hashing::Away { .. }) {
+            // One byte more than a chunk, or the end: only then is it known whether this chunk is the last one,
+            // and the last one seals its block without an entry of its own.
+            while self.frame_bytes <= self.chunk_bytes
+                && let Some(body) = &mut self.body
+            {
+                match body.next().await {
+                    Some(Ok(frame)) if frame.is_empty() => {}
+                    Some(Ok(frame)) => {
+                        self.frame_bytes += frame.len();
+                        self.frames.push_back(frame);
+                    }
+                    Some(Err(err)) => return Err(ClientError::Body(Arc::from(err.into()))),
+                    None => self.body = None,
+                }
+            }
+            if self.frame_bytes == 0 {
+                return Ok(None);
+            }
+            let bytes = self.take(self.frame_bytes.min(self.chunk_bytes));
+            let last = self.body.is_none() && self.frame_bytes == 0;
+            if let Some(payload) = self.seal(bytes, last) {
+                return Ok(Some(Chunk { payload, last }));
+            }
+        }
+        self.seal_wait().await.map(Some)
+    }
+
+    /// Gives chunks back that no block took, in their order.
+    pub(crate) fn give_back(&mut self, chunks: impl DoubleEndedIterator<Item = Chunk>) {
+        for chunk in chunks.rev() {
+            self.returned.push_front(chunk);
+        }
+    }
+
+    /// Bytes and MD5 of the whole body; after `next` has answered `None` or the last chunk.
+    pub(crate) fn finish(self) -> (u64, [u8; 16]) {
+        match self.hashing {
+            Hashing::Here(md5) => (self.bytes, md5.finalize().into()),
+            _ => unreachable!("the last chunk was taken, so no hashing is under way"),
+        }
+    }
+
+    /// Cuts `count` bytes off the front; copies only when they lie in several frames.
+    fn take(&mut self, count: usize) -> Bytes {
+        self.frame_bytes -= count;
+        self.bytes += count as u64;
+        let front = self.frames.front_mut().expect("count is at most what the frames hold");
+        if front.len() > count {
+            return front.split_to(count);
+        }
+        if front.len() == count {
+            return self.frames.pop_front().expect("it was there a line ago");
+        }
+        let mut joined = BytesMut::with_capacity(count);
+        while joined.len() < count {
+            let front = self.frames.front_mut().expect("count is at most what the frames hold");
+            let part = front.split_to(front.len().min(count - joined.len()));
+            joined.extend_from_slice(&part);
+            if front.is_empty() {
+                self.frames.pop_front();
+            }
+        }
+        joined.freeze()
+    }
+
+    /// Checksums and hashes a small chunk here; a large one on a thread that may block.
+    fn seal(&mut self, bytes: Bytes, last: bool) -> Option<Payload> {
+        let Hashing::Here(md5) = &mut self.hashing else {
+            unreachable!("seal is called only when no hashing is under way");
+        };
+        if bytes.len() <= HASH_HERE_BYTES_MAX {
+            md5.update(&bytes);
+            return Some(Payload::seal(bytes));
+        }
+        let mut md5 = md5.clone();
+        let task = tokio::task::spawn_blocking(move || {
+            md5.update(&bytes);
+            (md5, Payload::seal(bytes))
+        });
+        self.hashing = Hashing::Away { task, last };
+        None
+    }
+
+    async fn seal_wait(&mut self) -> Result<Chunk, ClientError> {
+        let Hashing::Away { task, last } = &mut self.hashing else {
+            return Err(ClientError::Unavailable("this body failed before".to_owned()));
+        };
+        let last = *last;
+        match task.await {
+            Ok((md5, payload)) => {
+                self.hashing = Hashing::Here(md5);
+                Ok(Chunk { payload, last })
+            }
+            Err(_) => {
+                self.hashing = Hashing::Lost;
+                Err(ClientError::Unavailable("the process is stopping".to_owned()))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn check(frames: &[usize], chunk_bytes: usize, expect: &[usize]) {
+        let whole: Vec<u8> = (0..frames.iter().sum::<usize>()).map(|n| (n % 251) as u8).collect();
+        let mut rest = Bytes::from(whole.clone());
+        let frames: Vec<Result<Bytes, std::io::Error>> =
+            frames.iter().map(|&n| Ok(rest.split_to(n))).collect();
+        let mut source = Source::new(futures::stream::iter(frames), chunk_bytes);
+        let (mut joined, mut lengths) = (Vec::new(), Vec::new());
+        while let Some(chunk) = source.next().await.unwrap() {
+            joined.extend_from_slice(chunk.payload.bytes());
+            lengths.push(chunk.payload.len());
+            assert_eq!(chunk.last, lengths.len() == expect.len(), "chunk {} of {expect:?}", lengths.len());
+        }
+        assert_eq!(lengths, expect);
+        assert!(joined == whole);
+        let (bytes, md5) = source.finish();
+        assert_eq!(bytes, whole.len() as u64);
+        assert_eq!(md5, <[u8; 16]>::from(Md5::digest(&whole)));
+    }
+
+    #[tokio::test]
+    async fn bodies_are_cut_into_full_chunks_and_the_last_one_is_known() {
+        check(&[], 4, &[]).await;
+        check(&[0, 0], 4, &[]).await;
+        check(&[1], 4, &[1]).await;
+        check(&[4], 4, &[4]).await;
+        check(&[4, 0], 4, &[4]).await;
+        check(&[9], 4, &[4, 4, 1]).await;
+        check(&[1, 2, 3, 4], 4, &[4, 4, 2]).await;
+        check(&[300_000, 5, 100_000], 100_000, &[100_000, 100_000, 100_000, 100_000, 5]).await;
+    }
+
+    #[tokio::test]
+    async fn given_back_chunks_come_first_and_are_not_hashed_again() {
+        let frames = vec![Ok::<_, std::io::Error>(Bytes::from_static(b"abcdef"))];
+        let mut source = Source::new(futures::stream::iter(frames), 2);
+        let one = source.next().await.unwrap().unwrap();
+        let two = source.next().await.unwrap().unwrap();
+        source.give_back([one, two].into_iter());
+        let mut all = Vec::new();
+        while let Some(chunk) = source.next().await.unwrap() {
+            all.extend_from_slice(chunk.payload.bytes());
+        }
+        assert_eq!(all, b"abcdef");
+        assert_eq!(source.finish(), (6, Md5::digest(b"abcdef").into()));
+    }
+
+    #[tokio::test]
+    async fn an_error_of_the_body_is_handed_on() {
+        let frames = vec![Ok(Bytes::from_static(b"abc")), Err(std::io::Error::other("torn"))];
+        let mut source = Source::new(futures::stream::iter(frames), 2);
+        source.next().await.unwrap().unwrap();
+        match source.next().await {
+            Err(ClientError::Body(err)) => assert_eq!(err.to_string(), "torn"),
+            other => panic!("{other:?}"),
+        }
+    }
+}

@@ -1,0 +1,135 @@
+use crate::channels::Channels;
+use proto::scm;
+use proto::scm::scm_client::ScmClient;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+use tracing::{debug, info};
+use types::{ContainerId, NodeId, PipelineId};
+
+/// The cluster's pipelines as SCM last told them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct View {
+    /// Empty until SCM has answered for the first time.
+    pub cluster: String,
+    pub pipelines: Vec<PipelineView>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PipelineView {
+    pub id: PipelineId,
+    /// False while it is decided but has not been seen with a leader.
+    pub open: bool,
+    pub leader: Option<NodeId>,
+    pub members: Vec<MemberView>,
+    /// The open container, as last reported.
+    pub container: ContainerId,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemberView {
+    pub node: NodeId,
+    pub address: String,
+}
+
+impl View {
+    pub fn pipeline(&self, id: PipelineId) -> Option<&PipelineView> {
+        self.pipelines.iter().find(|pipeline| pipeline.id == id)
+    }
+}
+
+impl PipelineView {
+    /// Where to try, the leader first.
+    pub(crate) fn addresses(&self) -> Vec<&str> {
+        let mut members: Vec<&MemberView> = self.members.iter().collect();
+        members.sort_by_key(|member| Some(member.node) != self.leader);
+        members.iter().map(|member| member.address.as_str()).filter(|address| !address.is_empty()).collect()
+    }
+}
+
+impl From<scm::ClusterView> for View {
+    fn from(view: scm::ClusterView) -> Self {
+        let mut pipelines: Vec<PipelineView> = view.pipelines.into_iter().map(PipelineView::from).collect();
+        pipelines.sort_by_key(|pipeline| pipeline.id);
+        View { cluster: view.cluster, pipelines }
+    }
+}
+
+impl From<scm::Pipeline> for PipelineView {
+    fn from(pipeline: scm::Pipeline) -> Self {
+        PipelineView {
+            id: PipelineId(pipeline.pipeline),
+            open: pipeline.state() == scm::PipelineState::PipelineOpen,
+            leader: (pipeline.leader_node != 0).then_some(NodeId(pipeline.leader_node)),
+            container: ContainerId(pipeline.container),
+            members: pipeline
+                .members
+                .into_iter()
+                .map(|member| MemberView { node: NodeId(member.node), address: member.address })
+                .collect(),
+        }
+    }
+}
+
+/// Keeps `view` at what SCM says, for as long as anybody looks at it. While SCM is away the last view stays.
+pub(crate) async fn follow(scm_address: String, channels: Channels, view: watch::Sender<Arc<View>>) {
+    const RETRY_FIRST: Duration = Duration::from_millis(50);
+    const RETRY_MAX: Duration = Duration::from_secs(1);
+    let mut retry = RETRY_FIRST;
+    loop {
+        match follow_once(&scm_address, &channels, &view).await {
+            Ok(()) => retry = RETRY_FIRST,
+            Err(why) => debug!(scm = %scm_address, why, "watch of the cluster broke"),
+        }
+        tokio::time::sleep(retry).await;
+        retry = (retry * 2).min(RETRY_MAX);
+    }
+}
+
+/// One watch stream. `Ok` when it brought at least one view before it ended.
+async fn follow_once(
+    scm_address: &str,
+    channels: &Channels,
+    view: &watch::Sender<Arc<View>>,
+) -> Result<(), String> {
+    let channel = channels.to(scm_address).map_err(|failure| failure.message)?;
+    let mut scm = ScmClient::new(channel).max_decoding_message_size(proto::MESSAGE_BYTES_MAX);
+    let mut views =
+        scm.watch(scm::WatchRequest {}).await.map_err(|status| status.message().to_owned())?.into_inner();
+    let mut seen = false;
+    loop {
+        match views.message().await {
+            Ok(Some(next)) => {
+                let next = View::from(next);
+                if !seen {
+                    info!(cluster = %next.cluster, pipelines = next.pipelines.len(), "follow the cluster");
+                }
+                seen = true;
+                view.send_replace(Arc::new(next));
+            }
+            Ok(None) | Err(_) if seen => return Ok(()),
+            Ok(None) => return Err("the watch ended at once".to_owned()),
+            Err(status) => return Err(status.message().to_owned()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_leader_is_tried_first() {
+        let member = |node, address: &str| scm::PipelineMember {
+            node,
+            address: address.to_owned(),
+            ..Default::default()
+        };
+        let pipeline = PipelineView::from(scm::Pipeline {
+            leader_node: 2,
+            members: vec![member(1, "a:1"), member(2, "b:1"), member(3, "")],
+            ..Default::default()
+        });
+        assert_eq!(pipeline.addresses(), ["b:1", "a:1"]);
+    }
+}

@@ -1,0 +1,119 @@
+use crate::ClientError;
+use crate::block::{BlockEnd, BlockLimits, BlockWriter};
+use crate::client::Client;
+use crate::pipelines::Load;
+use crate::source::Source;
+use bytes::Bytes;
+use futures::Stream;
+use proto::om::BlockPiece;
+use proto::{Code, Failure};
+use std::pin::pin;
+use std::time::Duration;
+use tokio::time::Instant;
+use tracing::info;
+
+/// A body that is on a majority of the replicas of its blocks, and in no key yet.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Written {
+    pub pieces: Vec<BlockPiece>,
+    pub size: u64,
+    pub md5: [u8; 16],
+}
+
+impl Written {
+    /// The ETag of an object written in one piece.
+    pub fn etag(&self) -> String {
+        self.md5.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+}
+
+impl Client {
+    /// Writes a body as blocks. On return all of it is durable on a majority of replicas; what refers to it is the
+    /// caller's to commit. When the future is dropped or fails, blocks written so far are orphans.
+    pub async fn write_blocks<S, E>(&self, body: S) -> Result<Written, ClientError>
+    where
+        S: Stream<Item = Result<Bytes, E>>,
+        E: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let options = self.options();
+        let limits = BlockLimits {
+            chunk_bytes: options.chunk_bytes,
+            block_bytes_max: options.block_bytes_max,
+            stall: options.stall,
+        };
+        let body = pin!(body);
+        let mut source = Source::new(body, options.chunk_bytes);
+        let mut pieces = Vec::new();
+        let mut patience = Patience::new(options.write_deadline);
+        while let Some(first) = source.next().await? {
+            let load = if first.last { Load::Small(first.payload.len()) } else { Load::Large };
+            let Some(pipeline) = self.pipelines().choose(load) else {
+                source.give_back([first].into_iter());
+                patience.wait(Failure::new(Code::Unavailable, "SCM has told of no pipeline")).await?;
+                continue;
+            };
+            let begun = Instant::now();
+            let BlockEnd { piece, more, failure } =
+                BlockWriter::new(pipeline.clone(), limits).write(first, &mut source).await?;
+            if piece.is_some() {
+                patience.progress();
+            }
+            let length = piece.as_ref().map_or(0, |piece| piece.length);
+            pieces.extend(piece);
+            if let Some(failure) = failure {
+                info!(pipeline = %pipeline.id, acknowledged = length, why = %failure, "go on with the rest of a body elsewhere");
+                if length == 0 {
+                    pipeline.avoid(options.stall);
+                    patience.trouble_since(begun);
+                    patience.wait(failure).await?;
+                }
+            }
+            if !more {
+                break;
+            }
+        }
+        let (size, md5) = source.finish();
+        let written: u64 = pieces.iter().map(|piece| piece.length).sum();
+        assert!(written == size, "{written} of {size} bytes are in blocks");
+        Ok(Written { pieces, size, md5 })
+    }
+}
+
+/// How long to go on trying without progress, and how often.
+struct Patience {
+    deadline: Duration,
+    since: Option<Instant>,
+    pause: Duration,
+}
+
+impl Patience {
+    const PAUSE_FIRST: Duration = Duration::from_millis(10);
+    const PAUSE_MAX: Duration = Duration::from_millis(500);
+
+    fn new(deadline: Duration) -> Patience {
+        Patience { deadline, since: None, pause: Self::PAUSE_FIRST }
+    }
+
+    fn progress(&mut self) {
+        self.since = None;
+        self.pause = Self::PAUSE_FIRST;
+    }
+
+    fn trouble_since(&mut self, begun: Instant) {
+        self.since.get_or_insert(begun);
+    }
+
+    /// Waits a little before the next try, or says that there was enough waiting.
+    async fn wait(&mut self, failure: Failure) -> Result<(), ClientError> {
+        let since = *self.since.get_or_insert_with(Instant::now);
+        if since.elapsed() + self.pause > self.deadline {
+            return Err(ClientError::Unavailable(format!(
+                "no pipeline took the data within {:?}: {failure}",
+                self.deadline
+            )));
+        }
+        tokio::time::sleep(self.pause).await;
+        self.pause = (self.pause * 2).min(Self::PAUSE_MAX);
+        Ok(())
+    }
+}
