@@ -1,1 +1,23 @@
-//! Being written.
+//! Pipelines and containers: where the bytes live.
+//!
+//! A datanode owns disks. A disk carries pipelines (Raft groups of three datanodes), whose logs are the containers; its
+//! RocksDB holds the index `block → places in the log`, a cache that applying the log fills. The write path is
+//! `service/write.rs` → [`raft::Group::propose`] → `index/machine.rs`; the read path is `service/read.rs`. SCM
+//! tells a node which pipelines to carry (`heartbeat.rs`), which it makes and remembers in `manager.rs`.
+
+mod disks;
+mod heartbeat;
+mod index;
+mod manager;
+mod node;
+mod options;
+mod pipeline;
+mod roll;
+mod scm;
+mod service;
+
+pub use manager::ContainerManager;
+pub use node::Datanode;
+pub use options::DatanodeOptions;
+pub use pipeline::{PipelineError, PipelineOrder};
+pub use roll::ContainerAllocator;

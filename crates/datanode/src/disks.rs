@@ -1,0 +1,216 @@
+//! The node's disks: opened together, failing one by one.
+
+use crate::index::Index;
+use crate::options::DatanodeOptions;
+use anyhow::{Context, bail};
+use disk::{Disk, OpenDiskError, RealDisk, Stamp};
+use proto::scm::DiskReport;
+use proto::{Code, Failure, uuid_bytes};
+use raft::Db;
+use raftlog::LogSpace;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use tracing::{error, info};
+use types::{ContainerId, DiskId, NodeId, PipelineId};
+
+/// Below it, container directories; relative to the disk.
+pub(crate) const OWNERS_DIR: &str = "containers";
+pub(crate) const GROUPS_DIR: &str = "groups";
+const DB_DIR: &str = "db";
+
+/// One data directory with its log writer and its index.
+pub(crate) struct DatanodeDisk {
+    pub id: DiskId,
+    pub real: Arc<RealDisk>,
+    pub space: Arc<LogSpace>,
+    pub db: Arc<Db>,
+    pub index: Index,
+    /// Free space when it was last looked at: every heartbeat.
+    free_bytes: AtomicU64,
+    /// Below it, pipelines on this disk take no more chunks: the log keeps a reserve and allocates whole segments.
+    full_below_bytes: u64,
+}
+
+/// All of them.
+pub(crate) struct Disks {
+    pub open: Vec<Arc<DatanodeDisk>>,
+    /// Those that could not be opened, as far as their id is known.
+    failed: Vec<DiskId>,
+    pub node_uuid: u128,
+}
+
+/// Who this node is, by the stamps on its disks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Identity {
+    pub node: NodeId,
+    pub cluster: String,
+}
+
+impl Disks {
+    /// Opens what can be opened. Disks that contradict each other, are in use or of a newer version stop the node: to
+    /// go on would harm somebody's data. A disk that merely does not work is left out, loudly. Blocks.
+    pub(crate) fn open(options: &DatanodeOptions) -> anyhow::Result<Disks> {
+        let stamps = peek(&options.disks)?;
+        let node_uuid = agreed(&stamps, "datanode", |stamp| Some(stamp.node_uuid))?;
+        agreed(&stamps, "cluster", |stamp| {
+            Some(stamp.cluster.clone()).filter(|cluster| !cluster.is_empty())
+        })?;
+        agreed(&stamps, "datanode", |stamp| Some(stamp.node).filter(|&node| node != 0))?;
+        let node_uuid = node_uuid.unwrap_or_else(|| uuid::Uuid::new_v4().as_u128());
+
+        let mut disks = Disks { open: Vec::new(), failed: Vec::new(), node_uuid };
+        for path in &options.disks {
+            match DatanodeDisk::open(path, node_uuid, options) {
+                Ok(disk) => disks.open.push(Arc::new(disk)),
+                Err(failure) if stops_the_node(&failure) => return Err(failure),
+                Err(failure) => {
+                    error!(disk = %path.display(), error = format!("{failure:#}"), "disk cannot be used; going on without it");
+                    disks
+                        .failed
+                        .extend(stamps.iter().find(|(of, _)| of == path).map(|(_, stamp)| stamp.disk));
+                }
+            }
+        }
+        if disks.open.is_empty() {
+            bail!("none of the {} data directories can be used", options.disks.len());
+        }
+        Ok(disks)
+    }
+
+    pub(crate) fn get(&self, disk: DiskId) -> Option<&Arc<DatanodeDisk>> {
+        self.open.iter().find(|open| open.id == disk)
+    }
+
+    /// The disk that holds a container, and the container's pipeline. Blocks.
+    pub(crate) fn holding(
+        &self,
+        container: ContainerId,
+    ) -> anyhow::Result<Option<(&Arc<DatanodeDisk>, PipelineId)>> {
+        for disk in &self.open {
+            if let Some(pipeline) = disk.index.pipeline_of(container)? {
+                return Ok(Some((disk, pipeline)));
+            }
+        }
+        Ok(None)
+    }
+
+    pub(crate) fn identity(&self) -> Option<Identity> {
+        let stamps = self.open.iter().map(|disk| disk.real.stamp());
+        let joined = |stamp: Stamp| Identity { node: NodeId(stamp.node), cluster: stamp.cluster };
+        stamps.map(joined).find(|identity| identity.node != NodeId(0))
+    }
+
+    /// Stamps all disks as SCM said. Blocks.
+    pub(crate) fn join(&self, identity: &Identity) -> anyhow::Result<()> {
+        for disk in &self.open {
+            let stamp = disk.real.stamp();
+            if stamp.node == identity.node.0 && stamp.cluster == identity.cluster {
+                continue;
+            }
+            disk.real.join_cluster(&identity.cluster, identity.node.0).context("stamp data directory")?;
+            info!(disk = %disk.real.root().display(), node = %identity.node, "disk joined the cluster");
+        }
+        Ok(())
+    }
+
+    /// What SCM hears of the disks.
+    pub(crate) async fn report(&self) -> Vec<DiskReport> {
+        let mut reports = Vec::with_capacity(self.open.len() + self.failed.len());
+        for disk in &self.open {
+            let space = disk.real.space().await;
+            let failed = disk.real.failure().is_some() || space.is_err();
+            let (capacity_bytes, free_bytes) =
+                space.map_or((0, 0), |space| (space.capacity_bytes, space.free_bytes));
+            disk.free_bytes.store(free_bytes, Ordering::Relaxed);
+            reports.push(DiskReport { disk: uuid_bytes(disk.id.0), capacity_bytes, free_bytes, failed });
+        }
+        let failed = self.failed.iter();
+        reports.extend(failed.map(|id| DiskReport {
+            disk: uuid_bytes(id.0),
+            failed: true,
+            ..DiskReport::default()
+        }));
+        reports
+    }
+
+    /// Makes the indexes durable, so that the next start has less to apply again. Blocks.
+    pub(crate) fn flush(&self) {
+        for disk in &self.open {
+            if let Err(failure) = disk.db.flush() {
+                error!(disk = %disk.real.root().display(), error = format!("{failure:#}"), "flush block index");
+            }
+        }
+    }
+}
+
+impl DatanodeDisk {
+    fn open(path: &Path, node_uuid: u128, options: &DatanodeOptions) -> anyhow::Result<DatanodeDisk> {
+        let real = Arc::new(RealDisk::open(path, node_uuid)?);
+        let space = LogSpace::new(real.clone(), options.log.clone());
+        let db = Db::open(&real.root().join(DB_DIR), &options.db);
+        let db = Arc::new(db.with_context(|| format!("open the block index of {}", path.display()))?);
+        let (id, index) = (real.stamp().disk, Index::new(db.clone()));
+        let free_bytes = AtomicU64::new(u64::MAX);
+        let full_below_bytes = options.log.reserve_bytes.saturating_add(options.log.segment_bytes_max);
+        Ok(DatanodeDisk { id, real, space, db, index, free_bytes, full_below_bytes })
+    }
+
+    /// Why a chunk should not even be proposed: a log that cannot append stops its replica.
+    pub(crate) fn takes_chunks(&self) -> Result<(), Failure> {
+        if let Some(why) = self.real.failure() {
+            return Err(Failure::new(Code::DiskFailed, format!("disk {} failed: {why}", self.id)));
+        }
+        let free_bytes = self.free_bytes.load(Ordering::Relaxed);
+        if free_bytes < self.full_below_bytes {
+            let (id, full) = (self.id, self.full_below_bytes);
+            let message =
+                format!("disk {id} is full: {free_bytes} bytes are free, below {full} it takes no more data");
+            return Err(Failure::new(Code::DiskFull, message));
+        }
+        Ok(())
+    }
+}
+
+/// The stamps there are. What cannot be read is left for opening to report.
+fn peek(paths: &[PathBuf]) -> anyhow::Result<Vec<(PathBuf, Stamp)>> {
+    let mut stamps: Vec<(PathBuf, Stamp)> = Vec::new();
+    for path in paths {
+        let Ok(Some(stamp)) = RealDisk::peek(path) else { continue };
+        if let Some((other, _)) = stamps.iter().find(|(_, other)| other.disk == stamp.disk) {
+            let (path, other) = (path.display(), other.display());
+            bail!(
+                "data directories {other} and {path} bear the same id: one is a copy of the other; remove one"
+            );
+        }
+        stamps.push((path.clone(), stamp));
+    }
+    Ok(stamps)
+}
+
+/// What the stamps say of one thing, if they say anything.
+fn agreed<T: PartialEq + std::fmt::Debug>(
+    stamps: &[(PathBuf, Stamp)],
+    thing: &str,
+    of: impl Fn(&Stamp) -> Option<T>,
+) -> anyhow::Result<Option<T>> {
+    let mut agreed: Option<(&PathBuf, T)> = None;
+    for (path, stamp) in stamps {
+        let Some(here) = of(stamp) else { continue };
+        match &agreed {
+            Some((other, there)) if *there != here => bail!(
+                "data directory {} belongs to another {thing} ({here:?}) than {} ({there:?}); give this node only its own",
+                path.display(),
+                other.display()
+            ),
+            Some(_) => {}
+            None => agreed = Some((path, here)),
+        }
+    }
+    Ok(agreed.map(|(_, value)| value))
+}
+
+fn stops_the_node(failure: &anyhow::Error) -> bool {
+    let known = failure.downcast_ref::<OpenDiskError>();
+    matches!(known, Some(OpenDiskError::InUse { .. } | OpenDiskError::NewerFormat { .. }))
+}

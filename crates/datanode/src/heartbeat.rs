@@ -1,0 +1,167 @@
+//! Telling SCM what is here, and doing what it answers.
+
+use crate::disks::Identity;
+use crate::manager::{ContainerManager, blocking};
+use crate::pipeline::PipelineOrder;
+use crate::scm::ScmLink;
+use anyhow::{Context, ensure};
+use proto::scm::{HeartbeatRequest, HeartbeatResponse, RegisterRequest};
+use proto::uuid_bytes;
+use std::collections::HashMap;
+use std::time::Duration;
+use tokio::time::sleep;
+use tracing::{debug, error, info, warn};
+use types::{NodeId, PipelineId};
+
+const RETRY_FIRST: Duration = Duration::from_millis(100);
+const RETRY_MAX: Duration = Duration::from_secs(5);
+/// Changes that come together (a leader's death moves many pipelines) are told together.
+const GATHER: Duration = Duration::from_millis(20);
+
+pub(crate) struct Heartbeat {
+    manager: ContainerManager,
+    scm: ScmLink,
+    /// Set once SCM has said in this process's life who we are.
+    registered: Option<Identity>,
+    /// What could not be done and was said already.
+    complained: HashMap<PipelineId, String>,
+}
+
+impl Heartbeat {
+    pub(crate) fn new(manager: ContainerManager, scm: ScmLink) -> Heartbeat {
+        Heartbeat { manager, scm, registered: None, complained: HashMap::new() }
+    }
+
+    pub(crate) async fn run(self) {
+        let stop = self.manager.stop().clone();
+        // Every step may be dropped: SCM's requests can be repeated, pipelines are opened in steps that a crash may
+        // divide too.
+        stop.run_until_cancelled(self.run_forever()).await;
+    }
+
+    async fn run_forever(mut self) {
+        let interval = self.manager.options().heartbeat;
+        let mut retry = RETRY_FIRST;
+        let mut reachable = true;
+        loop {
+            match self.step().await {
+                Ok(()) => {
+                    if !reachable {
+                        info!(scm = %self.manager.options().scm, "SCM answers again");
+                    }
+                    (reachable, retry) = (true, RETRY_FIRST);
+                    let changed = self.manager.changed().notified();
+                    // A change is kept for the next round when the timer wins.
+                    tokio::select! {
+                        () = sleep(interval) => {}
+                        () = changed => sleep(GATHER).await,
+                    }
+                }
+                Err(failure) => {
+                    let (scm, failure) = (&self.manager.options().scm, format!("{failure:#}"));
+                    match reachable {
+                        true => {
+                            warn!(%scm, error = failure, "SCM does not take this node's report; trying on")
+                        }
+                        false => {
+                            debug!(%scm, error = failure, "SCM does not take this node's report; trying on")
+                        }
+                    }
+                    reachable = false;
+                    sleep(retry).await;
+                    retry = (retry * 2).min(RETRY_MAX);
+                }
+            }
+        }
+    }
+
+    async fn step(&mut self) -> anyhow::Result<()> {
+        let identity = match &self.registered {
+            Some(identity) => identity.clone(),
+            None => self.register().await?,
+        };
+        let response = self.beat(&identity).await?;
+        if response.register_again {
+            info!("SCM asks this node to register again");
+            self.registered = None;
+            self.register().await?;
+            return Ok(());
+        }
+        self.take_addresses(&response);
+        self.create_pipelines(identity.node, &response).await;
+        Ok(())
+    }
+
+    async fn register(&mut self) -> anyhow::Result<Identity> {
+        let disks = self.manager.disks();
+        let known = disks.identity();
+        let request = RegisterRequest {
+            uuid: uuid_bytes(disks.node_uuid),
+            cluster: known.as_ref().map_or(String::new(), |known| known.cluster.clone()),
+            address: self.manager.options().address.clone(),
+            disks: disks.report().await,
+        };
+        let response = self.scm.register(request).await.context("register at SCM")?;
+        let identity = Identity { node: NodeId(response.node), cluster: response.cluster };
+        ensure!(identity.node != NodeId(0), "SCM gave this node the number 0");
+        if let Some(known) = known {
+            ensure!(
+                known == identity,
+                "this node is {} of cluster {}, SCM calls it {} of cluster {}: is that the right SCM?",
+                known.node,
+                known.cluster,
+                identity.node,
+                identity.cluster
+            );
+        }
+        // Durable before we act as that node.
+        let (manager, joined) = (self.manager.clone(), identity.clone());
+        blocking(move || manager.disks().join(&joined)).await?;
+        self.manager.addresses().set(identity.node, self.manager.options().address.clone());
+        info!(node = %identity.node, cluster = %identity.cluster, "registered");
+        self.registered = Some(identity.clone());
+        Ok(identity)
+    }
+
+    async fn beat(&self, identity: &Identity) -> anyhow::Result<HeartbeatResponse> {
+        let request = HeartbeatRequest {
+            node: identity.node.0,
+            cluster: identity.cluster.clone(),
+            address: self.manager.options().address.clone(),
+            disks: self.manager.disks().report().await,
+            pipelines: self.manager.pipeline_reports(),
+        };
+        self.scm.heartbeat(request).await.context("send a heartbeat to SCM")
+    }
+
+    fn take_addresses(&self, response: &HeartbeatResponse) {
+        for node in &response.addresses {
+            if node.node != 0 && !node.address.is_empty() {
+                self.manager.addresses().set(NodeId(node.node), node.address.clone());
+            }
+        }
+    }
+
+    async fn create_pipelines(&mut self, node: NodeId, response: &HeartbeatResponse) {
+        for pipeline in &response.pipelines {
+            let id = PipelineId(pipeline.pipeline);
+            let done = match PipelineOrder::for_node(pipeline, node) {
+                Ok(Some(order)) => {
+                    self.manager.create_pipeline(&order).await.map_err(|failure| failure.to_string())
+                }
+                Ok(None) => continue,
+                Err(failure) => Err(failure.to_string()),
+            };
+            match done {
+                Ok(_) => {
+                    self.complained.remove(&id);
+                }
+                Err(failure) if self.complained.get(&id) == Some(&failure) => {}
+                Err(failure) => {
+                    error!(pipeline = %id, error = failure, "cannot carry a pipeline");
+                    self.complained.insert(id, failure);
+                }
+            }
+        }
+    }
+}

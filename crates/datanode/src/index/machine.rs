@@ -1,0 +1,80 @@
+//! A pipeline's state machine: chunks and rolls become index entries, on every replica the same.
+
+mod round;
+
+use super::{Index, keys, records::ContainerRecord};
+use prost::Message;
+use raft::{Applied, Committed, Db, StateMachine};
+use round::Round;
+use tokio::sync::watch;
+use types::{ContainerId, PipelineId};
+
+/// A block ends here at the latest. Part of what applying means: changing it changes what replicas answer.
+pub(crate) const BLOCK_BYTES_MAX: u64 = 256 << 20;
+
+/// The open container as others on this node see it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct OpenContainer {
+    pub container: ContainerId,
+    /// About what it takes on disk.
+    pub used_bytes: u64,
+}
+
+/// Applies a pipeline's log to the index of its disk: one atomic batch for each round of commands.
+pub(crate) struct PipelineMachine {
+    index: Index,
+    pipeline: PipelineId,
+    open: (ContainerId, ContainerRecord),
+    published: watch::Sender<OpenContainer>,
+    /// Watchers are woken when the open container changes or passes this, not at each command.
+    wake_bytes: u64,
+}
+
+impl PipelineMachine {
+    pub(crate) fn new(
+        index: Index,
+        pipeline: PipelineId,
+        first_container: ContainerId,
+        wake_bytes: u64,
+    ) -> anyhow::Result<(PipelineMachine, watch::Receiver<OpenContainer>)> {
+        let container = index.open_container(pipeline)?.unwrap_or(first_container);
+        let record = index.container(container)?;
+        let record = record.unwrap_or_else(|| ContainerRecord::opened(pipeline, ContainerId(0)));
+        let (published, watch) = watch::channel(OpenContainer { container, used_bytes: record.used_bytes() });
+        Ok((PipelineMachine { index, pipeline, open: (container, record), published, wake_bytes }, watch))
+    }
+
+    fn publish(&self) {
+        let (container, record) = &self.open;
+        let now = OpenContainer { container: *container, used_bytes: record.used_bytes() };
+        self.published.send_if_modified(|before| {
+            let fills = before.used_bytes < self.wake_bytes && now.used_bytes >= self.wake_bytes;
+            let wake = before.container != now.container || fills;
+            *before = now;
+            wake
+        });
+    }
+}
+
+impl StateMachine for PipelineMachine {
+    fn applied(&self) -> anyhow::Result<Option<Applied>> {
+        self.index.applied(self.pipeline)
+    }
+
+    fn apply(&mut self, batch: Vec<Committed>, applied: Applied) -> anyhow::Result<Vec<bytes::Bytes>> {
+        let mut round = Round::new(&self.index, self.pipeline, self.open);
+        let mut replies = Vec::with_capacity(batch.len());
+        for command in &batch {
+            replies.push(round.apply(command)?.encode_to_vec().into());
+        }
+        let (mut write, open) = round.finish();
+        Db::put_applied(&mut write, &keys::applied(self.pipeline), &applied);
+        self.index.db.write(write)?;
+        self.open = open;
+        self.publish();
+        Ok(replies)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,303 @@
+//! One round of commands on its way into one batch. What it answers and writes must not depend on where rounds begin
+//! and end: replicas cut the same log into different ones.
+
+use super::super::records::{
+    BlockRecord, ChunkPlace, ChunkRecord, ContainerRecord, ContainerState, encode_local,
+};
+use super::super::{Index, keys};
+use super::BLOCK_BYTES_MAX;
+use anyhow::{Context, bail, ensure};
+use prost::Message;
+use proto::datanode::{ChunkCommand, PipelineCommand, PipelineReply, RollCommand, pipeline_command};
+use proto::{Code, Failure, Retry, bytes16};
+use raft::Committed;
+use rocksdb::WriteBatch;
+use std::collections::BTreeMap;
+use types::{BlockId, ContainerId, Nonce, OwnerId, PipelineId};
+
+/// The index with the effects of this round's commands so far.
+pub(super) struct Round<'a> {
+    index: &'a Index,
+    pipeline: PipelineId,
+    open: (ContainerId, ContainerRecord),
+    write: WriteBatch,
+    nonces: BTreeMap<Nonce, BlockId>,
+    blocks: BTreeMap<BlockId, BlockRecord>,
+    chunks: BTreeMap<(BlockId, u64), ChunkRecord>,
+}
+
+/// Why a command changes nothing, and the block it speaks of as far as there is one. Boxed: the rare case.
+struct Refusal {
+    failure: Failure,
+    block: Option<(BlockId, u64)>,
+}
+
+enum ChunkError {
+    Refused(Box<Refusal>),
+    /// The index cannot be read: the group must stop.
+    Broken(anyhow::Error),
+}
+
+impl From<anyhow::Error> for ChunkError {
+    fn from(error: anyhow::Error) -> Self {
+        ChunkError::Broken(error)
+    }
+}
+
+impl ChunkError {
+    fn new(code: Code, retry: Retry, message: String, block: Option<(BlockId, u64)>) -> ChunkError {
+        let failure = Failure { retry, ..Failure::new(code, message) };
+        ChunkError::Refused(Box::new(Refusal { failure, block }))
+    }
+}
+
+impl<'a> Round<'a> {
+    pub(super) fn new(
+        index: &'a Index,
+        pipeline: PipelineId,
+        open: (ContainerId, ContainerRecord),
+    ) -> Round<'a> {
+        let write = WriteBatch::default();
+        let (nonces, blocks, chunks) = Default::default();
+        Round { index, pipeline, open, write, nonces, blocks, chunks }
+    }
+
+    /// Carries out one command. An error means that this replica cannot go on: a command of a newer version, or a log
+    /// whose records stand where they must not.
+    pub(super) fn apply(&mut self, command: &Committed) -> anyhow::Result<PipelineReply> {
+        let at = command.id.index;
+        ensure!(
+            command.place.owner == OwnerId::from(self.open.0),
+            "entry {at} of pipeline {} stands in container {}, but {} is open",
+            self.pipeline,
+            command.place.owner,
+            self.open.0
+        );
+        let decoded = PipelineCommand::decode(command.meta.clone());
+        let decoded = decoded.with_context(|| format!("decode entry {at} of pipeline {}", self.pipeline))?;
+        match decoded.command {
+            Some(pipeline_command::Command::Chunk(chunk)) => self.apply_chunk(command, &chunk),
+            Some(pipeline_command::Command::Roll(roll)) => self.apply_roll(command, &roll),
+            None => bail!("entry {at} of pipeline {} is of a kind this version does not know", self.pipeline),
+        }
+    }
+
+    /// The batch and the container that is open after it.
+    pub(super) fn finish(mut self) -> (WriteBatch, (ContainerId, ContainerRecord)) {
+        for (&block, record) in &self.blocks {
+            self.write.put(keys::block(block), record.encode());
+        }
+        self.save_open();
+        (self.write, self.open)
+    }
+
+    fn apply_chunk(&mut self, command: &Committed, chunk: &ChunkCommand) -> anyhow::Result<PipelineReply> {
+        match self.apply_chunk_checked(command, chunk) {
+            Ok((block, length)) => Ok(PipelineReply { error: None, block: Some(block.into()), length }),
+            Err(ChunkError::Refused(refusal)) => {
+                let Refusal { failure, block } = *refusal;
+                let length = block.map_or(0, |(_, length)| length);
+                let block = block.map(|(block, _)| block.into());
+                Ok(PipelineReply { error: Some(failure.into()), block, length })
+            }
+            Err(ChunkError::Broken(error)) => Err(error),
+        }
+    }
+
+    /// The block and its length up to the end of the chunk.
+    fn apply_chunk_checked(
+        &mut self,
+        command: &Committed,
+        chunk: &ChunkCommand,
+    ) -> Result<(BlockId, u64), ChunkError> {
+        let invalid = |message| ChunkError::new(Code::Invalid, Retry::No, message, None);
+        let nonce = bytes16(&chunk.nonce, "nonce").map_err(|failure| invalid(failure.message))?;
+        let nonce = Nonce(u128::from_be_bytes(nonce));
+        let place = ChunkPlace::of(command.place);
+        if u64::from(place.body_bytes) != chunk.length {
+            let message =
+                format!("the chunk says {} bytes, its record has {}", chunk.length, place.body_bytes);
+            return Err(invalid(message));
+        }
+        if chunk.length == 0 && !chunk.seal {
+            return Err(invalid(format!("chunk {} is empty and does not seal the block", chunk.seq)));
+        }
+        match self.find(nonce)? {
+            None => self.begin_block(command, chunk, nonce, place),
+            Some((block, record)) if chunk.seq < record.chunks => self.recognize(block, record, chunk),
+            Some((block, record)) => self.extend_block(block, record, chunk, place),
+        }
+    }
+
+    /// A writer's first chunk begins a block; its id is the index of this entry.
+    fn begin_block(
+        &mut self,
+        command: &Committed,
+        chunk: &ChunkCommand,
+        nonce: Nonce,
+        place: ChunkPlace,
+    ) -> Result<(BlockId, u64), ChunkError> {
+        if chunk.seq != 0 {
+            let message = format!("chunk {} of a block whose first chunk never arrived", chunk.seq);
+            return Err(ChunkError::new(Code::NotFound, Retry::Elsewhere, message, None));
+        }
+        if chunk.offset != 0 {
+            let message = format!("the first chunk of a block begins at byte 0, not {}", chunk.offset);
+            return Err(ChunkError::new(Code::Invalid, Retry::No, message, None));
+        }
+        length_after(0, chunk, None)?;
+        let block = BlockId { container: self.open.0, local: command.id.index.0 };
+        let record = BlockRecord { sealed: chunk.seal, chunks: 1, length: chunk.length, first: place };
+        self.write.put(keys::nonce(block.container, nonce), encode_local(block.local));
+        self.nonces.insert(nonce, block);
+        self.blocks.insert(block, record);
+        self.open.1.blocks += 1;
+        self.count(chunk);
+        Ok((block, record.length))
+    }
+
+    /// A chunk that was applied before is answered as it was then. One that only looks like it is refused: another
+    /// writer with the same nonce, or one that changed its mind.
+    fn recognize(
+        &self,
+        block: BlockId,
+        record: BlockRecord,
+        chunk: &ChunkCommand,
+    ) -> Result<(BlockId, u64), ChunkError> {
+        let last = chunk.seq + 1 == record.chunks;
+        let sealed_then = last && record.sealed;
+        let place_then = match chunk.seq {
+            0 => (chunk.offset == 0).then_some(record.first),
+            seq => self.chunk(block, chunk.offset)?.filter(|then| then.seq == seq).map(|then| then.place),
+        };
+        let same = place_then.is_some_and(|then| u64::from(then.body_bytes) == chunk.length);
+        if !same || sealed_then != chunk.seal {
+            let message =
+                format!("chunk {} of block {block} was written before, as a different one", chunk.seq);
+            return Err(ChunkError::new(Code::Invalid, Retry::No, message, Some((block, record.length))));
+        }
+        Ok((block, chunk.offset + chunk.length))
+    }
+
+    fn extend_block(
+        &mut self,
+        block: BlockId,
+        mut record: BlockRecord,
+        chunk: &ChunkCommand,
+        place: ChunkPlace,
+    ) -> Result<(BlockId, u64), ChunkError> {
+        let so_far = Some((block, record.length));
+        let refuse = |code, retry, message| Err(ChunkError::new(code, retry, message, so_far));
+        if block.container != self.open.0 {
+            let message =
+                format!("container {} is closed; block {block} ends at {}", block.container, record.length);
+            return refuse(Code::Closed, Retry::Elsewhere, message);
+        }
+        if record.sealed {
+            let message = format!("block {block} is sealed at {}", record.length);
+            return refuse(Code::Invalid, Retry::No, message);
+        }
+        if chunk.seq != record.chunks {
+            let message =
+                format!("chunk {} of block {block} cannot follow chunk {}", chunk.seq, record.chunks - 1);
+            return refuse(Code::Invalid, Retry::Elsewhere, message);
+        }
+        if chunk.offset != record.length {
+            let message = format!(
+                "block {block} ends at {}, its next chunk cannot begin at {}",
+                record.length, chunk.offset
+            );
+            return refuse(Code::Invalid, Retry::No, message);
+        }
+        record.length = length_after(record.length, chunk, so_far)?;
+        record.chunks += 1;
+        record.sealed = chunk.seal;
+        let row = ChunkRecord { seq: chunk.seq, place };
+        self.write.put(keys::chunk(block, chunk.offset), row.encode());
+        self.chunks.insert((block, chunk.offset), row);
+        self.blocks.insert(block, record);
+        self.count(chunk);
+        Ok((block, record.length))
+    }
+
+    fn count(&mut self, chunk: &ChunkCommand) {
+        self.open.1.payload_bytes += chunk.length;
+        self.open.1.chunks += 1;
+    }
+
+    /// Closes the open container and opens the next. Containers are numbered upwards, so a roll to the open one or
+    /// to an earlier one is an old decision that was carried out already: it changes nothing.
+    fn apply_roll(&mut self, command: &Committed, roll: &RollCommand) -> anyhow::Result<PipelineReply> {
+        let next = ContainerId(roll.next_container);
+        ensure!(
+            command.roll_to == Some(OwnerId::from(next)),
+            "entry {} of pipeline {} rolls the log to {:?}, its command names container {next}",
+            command.id.index,
+            self.pipeline,
+            command.roll_to
+        );
+        let (open, record) = self.open;
+        if next <= open {
+            return Ok(PipelineReply::default());
+        }
+        self.open.1.state = ContainerState::Closed;
+        self.save_open();
+        // Writers may still ask about blocks of the container that closes now, but no longer about those before it.
+        if record.previous != ContainerId(0) {
+            let forgotten = keys::nonces(record.previous);
+            self.write.delete_range(forgotten.start, forgotten.end);
+        }
+        self.open = (next, ContainerRecord::opened(self.pipeline, open));
+        self.write.put(keys::open_container(self.pipeline), encode_local(next.0));
+        Ok(PipelineReply::default())
+    }
+
+    fn save_open(&mut self) {
+        self.write.put(keys::container(self.open.0), self.open.1.encode());
+    }
+
+    /// The block a writer's nonce names, if it began in the open container or in the one before.
+    fn find(&self, nonce: Nonce) -> anyhow::Result<Option<(BlockId, BlockRecord)>> {
+        let (open, previous) = (self.open.0, self.open.1.previous);
+        // What this round saw counts only while the index would still have it, wherever rounds begin and end.
+        let seen =
+            self.nonces.get(&nonce).copied().filter(|block| [open, previous].contains(&block.container));
+        let block = match seen {
+            Some(block) => Some(block),
+            None => match self.index.nonce(open, nonce)? {
+                Some(block) => Some(block),
+                None if previous == ContainerId(0) => None,
+                None => self.index.nonce(previous, nonce)?,
+            },
+        };
+        let Some(block) = block else { return Ok(None) };
+        let record = match self.blocks.get(&block) {
+            Some(record) => *record,
+            None => {
+                let record = self.index.block_record(block)?;
+                record.with_context(|| format!("block {block} has a nonce but no record"))?
+            }
+        };
+        Ok(Some((block, record)))
+    }
+
+    fn chunk(&self, block: BlockId, offset: u64) -> anyhow::Result<Option<ChunkRecord>> {
+        match self.chunks.get(&(block, offset)) {
+            Some(chunk) => Ok(Some(*chunk)),
+            None => self.index.chunk(block, offset),
+        }
+    }
+}
+
+fn length_after(
+    length: u64,
+    chunk: &ChunkCommand,
+    so_far: Option<(BlockId, u64)>,
+) -> Result<u64, ChunkError> {
+    let after = length.checked_add(chunk.length).filter(|&after| after <= BLOCK_BYTES_MAX);
+    after.ok_or_else(|| {
+        let message =
+            format!("a block holds at most {BLOCK_BYTES_MAX} bytes; {length} and {} are more", chunk.length);
+        ChunkError::new(Code::TooLarge, Retry::Elsewhere, message, so_far)
+    })
+}

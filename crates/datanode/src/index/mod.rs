@@ -1,0 +1,163 @@
+//! What a disk knows of its blocks: where each piece of each block stands in the log. A cache of the log, never the
+//! truth itself. Written only by [`machine::PipelineMachine`]; read by everybody.
+
+mod keys;
+pub(crate) mod machine;
+mod records;
+
+use anyhow::{Context, bail, ensure};
+use prost::Message;
+use proto::datanode::PipelineSpec;
+use raft::{Applied, Db};
+use raftlog::Place;
+use records::{BlockRecord, ChunkRecord, ContainerRecord, ContainerState};
+use rocksdb::{Direction, IteratorMode, WriteBatch};
+use std::ops::Range;
+use std::sync::Arc;
+use types::{BlockId, ContainerId, LogIndex, Nonce, PipelineId};
+
+/// The index of one disk. A cheap handle; its calls block on RocksDB.
+#[derive(Clone)]
+pub(crate) struct Index {
+    db: Arc<Db>,
+}
+
+/// A block as readers see it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BlockInfo {
+    pub length: u64,
+    /// Also when its container is closed: then nothing can be added any more.
+    pub sealed: bool,
+    pub chunks: u32,
+}
+
+/// A chunk of a block: `offset..offset + place.body_bytes` of the block is the body of the record at `place`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Piece {
+    pub offset: u64,
+    pub place: Place,
+}
+
+impl Piece {
+    pub(crate) fn end(&self) -> u64 {
+        self.offset + u64::from(self.place.body_bytes)
+    }
+}
+
+impl Index {
+    pub(crate) fn new(db: Arc<Db>) -> Index {
+        Index { db }
+    }
+
+    /// The pipelines this disk carries.
+    pub(crate) fn pipeline_specs(&self) -> anyhow::Result<Vec<PipelineSpec>> {
+        let Range { start, end } = keys::pipeline_specs();
+        let mut specs = Vec::new();
+        for item in self.db.rocks().iterator(IteratorMode::From(&start, Direction::Forward)) {
+            let (key, value) = item.context("list pipelines of the disk")?;
+            if key.as_ref() >= end.as_slice() {
+                break;
+            }
+            specs.push(PipelineSpec::decode(value.as_ref()).context("decode a pipeline's spec")?);
+        }
+        Ok(specs)
+    }
+
+    /// Remembers a pipeline, durably.
+    pub(crate) fn save_pipeline_spec(&self, spec: &PipelineSpec) -> anyhow::Result<()> {
+        let mut batch = WriteBatch::default();
+        batch.put(keys::pipeline_spec(spec.pipeline.into()), spec.encode_to_vec());
+        self.db.write(batch)?;
+        self.db.flush()
+    }
+
+    /// How far a pipeline is applied in this index.
+    pub(crate) fn applied(&self, pipeline: PipelineId) -> anyhow::Result<Option<Applied>> {
+        self.db.applied(&keys::applied(pipeline))
+    }
+
+    /// Whether everything up to `index` of the pipeline is in this index.
+    pub(crate) fn has_applied(&self, pipeline: PipelineId, index: LogIndex) -> anyhow::Result<bool> {
+        Ok(self.applied(pipeline)?.is_some_and(|applied| applied.id.index >= index))
+    }
+
+    /// The pipeline a container belongs or belonged to, if it is on this disk.
+    pub(crate) fn pipeline_of(&self, container: ContainerId) -> anyhow::Result<Option<PipelineId>> {
+        Ok(self.container(container)?.map(|record| record.pipeline))
+    }
+
+    pub(crate) fn block(&self, block: BlockId) -> anyhow::Result<Option<BlockInfo>> {
+        let Some(record) = self.block_record(block)? else { return Ok(None) };
+        let container = self.container(block.container)?;
+        let closed = container.is_some_and(|container| container.state == ContainerState::Closed);
+        Ok(Some(BlockInfo { length: record.length, sealed: record.sealed || closed, chunks: record.chunks }))
+    }
+
+    /// The chunks that hold `range` of a block, in order, from the one its start lies in; at most `count_max`. An
+    /// error when the index does not cover the range, which its caller has checked against the block's length.
+    pub(crate) fn pieces(
+        &self,
+        block: BlockId,
+        range: Range<u64>,
+        count_max: usize,
+    ) -> anyhow::Result<Vec<Piece>> {
+        let mut pieces: Vec<Piece> = Vec::new();
+        let mut at = range.start;
+        let record =
+            self.block_record(block)?.with_context(|| format!("block {block} is not in the index"))?;
+        let first = Piece { offset: 0, place: record.first.in_container(block.container) };
+        if at < first.end() {
+            pieces.push(first);
+            at = first.end();
+        }
+        if at >= range.end {
+            return Ok(pieces);
+        }
+        let mut rows = self.db.rocks().raw_iterator();
+        rows.seek_for_prev(keys::chunk(block, at));
+        while at < range.end && pieces.len() < count_max {
+            rows.status().context("read the chunks of a block")?;
+            let Some((key, value)) = rows.item() else { break };
+            let Some((of, offset)) = keys::parse_chunk(key).filter(|&(of, _)| of == block) else { break };
+            let piece = Piece { offset, place: ChunkRecord::decode(value)?.place.in_container(of.container) };
+            ensure!(
+                (offset..piece.end()).contains(&at),
+                "the index of block {block} has {offset}..{} where byte {at} should be",
+                piece.end()
+            );
+            at = piece.end();
+            pieces.push(piece);
+            rows.next();
+        }
+        if at < range.end && pieces.len() < count_max {
+            bail!("the index of block {block} ends at {at}, before the end of {range:?}");
+        }
+        Ok(pieces)
+    }
+
+    fn container(&self, container: ContainerId) -> anyhow::Result<Option<ContainerRecord>> {
+        self.get(&keys::container(container), ContainerRecord::decode)
+    }
+
+    fn block_record(&self, block: BlockId) -> anyhow::Result<Option<BlockRecord>> {
+        self.get(&keys::block(block), BlockRecord::decode)
+    }
+
+    fn chunk(&self, block: BlockId, offset: u64) -> anyhow::Result<Option<ChunkRecord>> {
+        self.get(&keys::chunk(block, offset), ChunkRecord::decode)
+    }
+
+    fn nonce(&self, container: ContainerId, nonce: Nonce) -> anyhow::Result<Option<BlockId>> {
+        let local = self.get(&keys::nonce(container, nonce), records::decode_local)?;
+        Ok(local.map(|local| BlockId { container, local }))
+    }
+
+    fn open_container(&self, pipeline: PipelineId) -> anyhow::Result<Option<ContainerId>> {
+        Ok(self.get(&keys::open_container(pipeline), records::decode_local)?.map(ContainerId))
+    }
+
+    fn get<T>(&self, key: &[u8], decode: impl Fn(&[u8]) -> anyhow::Result<T>) -> anyhow::Result<Option<T>> {
+        let value = self.db.rocks().get_pinned(key).context("read the block index")?;
+        value.map(|value| decode(&value)).transpose()
+    }
+}

@@ -1,0 +1,250 @@
+//! Disks, containers, pipelines: what is on this node.
+
+use crate::disks::{DatanodeDisk, Disks, GROUPS_DIR};
+use crate::index::machine::PipelineMachine;
+use crate::options::DatanodeOptions;
+use crate::pipeline::{Pipeline, PipelineError, PipelineOrder};
+use crate::roll::{ContainerAllocator, Roller};
+use disk::Disk;
+use proto::scm::PipelineReport;
+use raft::{AddressBook, RaftHost, Role};
+use std::collections::HashMap;
+use std::sync::{Arc, RwLock};
+use tokio::sync::{Mutex, Notify};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::{error, info};
+use types::{DiskId, GroupId, PipelineId};
+
+/// Owns what a datanode holds. A cheap handle.
+#[derive(Clone)]
+pub struct ContainerManager {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    options: DatanodeOptions,
+    disks: Disks,
+    host: RaftHost,
+    addresses: AddressBook,
+    allocator: Arc<dyn ContainerAllocator>,
+    pipelines: RwLock<HashMap<PipelineId, Arc<Pipeline>>>,
+    /// Held while a pipeline is opened, so that an order given twice opens it once.
+    opening: Mutex<()>,
+    /// Something SCM should hear of at once.
+    changed: Notify,
+    tasks: TaskTracker,
+    stop: CancellationToken,
+}
+
+/// Whether a pipeline's log must be there already.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Log {
+    MayBeNew,
+    MustExist,
+}
+
+impl ContainerManager {
+    pub(crate) fn new(
+        options: DatanodeOptions,
+        disks: Disks,
+        host: RaftHost,
+        addresses: AddressBook,
+        allocator: Arc<dyn ContainerAllocator>,
+    ) -> ContainerManager {
+        let (pipelines, opening, changed) = Default::default();
+        let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
+        let inner =
+            Inner { options, disks, host, addresses, allocator, pipelines, opening, changed, tasks, stop };
+        ContainerManager { inner: Arc::new(inner) }
+    }
+
+    pub(crate) fn options(&self) -> &DatanodeOptions {
+        &self.inner.options
+    }
+
+    pub(crate) fn disks(&self) -> &Disks {
+        &self.inner.disks
+    }
+
+    pub(crate) fn addresses(&self) -> &AddressBook {
+        &self.inner.addresses
+    }
+
+    /// Everything that runs on its own here.
+    pub(crate) fn tasks(&self) -> &TaskTracker {
+        &self.inner.tasks
+    }
+
+    pub(crate) fn stop(&self) -> &CancellationToken {
+        &self.inner.stop
+    }
+
+    pub(crate) fn changed(&self) -> &Notify {
+        &self.inner.changed
+    }
+
+    /// The data directories in use, in the order of the settings.
+    pub fn disk_ids(&self) -> Vec<DiskId> {
+        self.inner.disks.open.iter().map(|disk| disk.id).collect()
+    }
+
+    pub(crate) fn pipeline(&self, pipeline: PipelineId) -> Option<Arc<Pipeline>> {
+        self.inner.pipelines.read().expect("no holder panics").get(&pipeline).cloned()
+    }
+
+    pub(crate) fn pipeline_reports(&self) -> Vec<PipelineReport> {
+        let pipelines: Vec<_> =
+            self.inner.pipelines.read().expect("no holder panics").values().cloned().collect();
+        pipelines.iter().map(|pipeline| pipeline.report()).collect()
+    }
+
+    /// Opens the pipelines the disks hold. One that cannot be opened is left out, loudly: the others go on.
+    pub(crate) async fn open_existing(&self) {
+        for disk in self.inner.disks.open.clone() {
+            let specs = match blocking({
+                let index = disk.index.clone();
+                move || index.pipeline_specs()
+            })
+            .await
+            {
+                Ok(specs) => specs,
+                Err(failure) => {
+                    let root = disk.real.root().display();
+                    error!(disk = %root, error = format!("{failure:#}"), "cannot list the pipelines of a disk");
+                    continue;
+                }
+            };
+            for spec in specs {
+                let order = PipelineOrder::from_spec(&spec, disk.id);
+                if let Err(failure) = self.open_pipeline(&order, &disk, Log::MustExist).await {
+                    error!(pipeline = %order.pipeline, %failure, "cannot open a pipeline");
+                }
+            }
+        }
+    }
+
+    /// Carries out an order of SCM: creates the pipeline's replica unless it is here. Carrying out an order twice
+    /// changes nothing; true when it did something.
+    pub async fn create_pipeline(&self, order: &PipelineOrder) -> Result<bool, PipelineError> {
+        let PipelineOrder { pipeline, disk, .. } = *order;
+        if self.pipeline(pipeline).is_some() {
+            return Ok(false);
+        }
+        let disk = self.inner.disks.get(disk).ok_or(PipelineError::NoDisk { pipeline, disk })?;
+        // A disk that remembers the pipeline but could not open it at the start does not get it by asking again.
+        let specs = blocking({
+            let index = disk.index.clone();
+            move || index.pipeline_specs()
+        });
+        let known = specs.await.map_err(PipelineError::Index)?.iter().any(|spec| spec.pipeline == pipeline.0);
+        let log = if known { Log::MustExist } else { Log::MayBeNew };
+        self.open_pipeline(order, disk, log).await
+    }
+
+    async fn open_pipeline(
+        &self,
+        order: &PipelineOrder,
+        disk: &Arc<DatanodeDisk>,
+        log: Log,
+    ) -> Result<bool, PipelineError> {
+        let _opening = self.inner.opening.lock().await;
+        let pipeline = order.pipeline;
+        if self.pipeline(pipeline).is_some() {
+            return Ok(false);
+        }
+        if log == Log::MustExist && !has_log(disk, pipeline).await {
+            return Err(PipelineError::LogLost { pipeline, root: disk.real.root().display().to_string() });
+        }
+
+        let roll_bytes = self.inner.options.container_roll_bytes();
+        let (index, first) = (disk.index.clone(), order.first_container);
+        let machine = blocking(move || PipelineMachine::new(index, pipeline, first, roll_bytes));
+        let (machine, open) = machine.await.map_err(PipelineError::Index)?;
+        let spec = order.group_spec(self.inner.options.pipeline_timing);
+        let group = self.inner.host.open(spec, &disk.space, order.log_spec(), machine).await?;
+
+        // Remembered only now that the log exists: a remembered pipeline without a log has lost its votes. Whoever
+        // crashes in between finds the log when SCM orders the pipeline again.
+        if log == Log::MayBeNew {
+            let (index, spec) = (disk.index.clone(), order.to_spec());
+            if let Err(failure) = blocking(move || index.save_pipeline_spec(&spec)).await {
+                self.inner.host.close(GroupId::pipeline(pipeline)).await;
+                return Err(PipelineError::Index(failure));
+            }
+        }
+        let opened = Arc::new(Pipeline { id: pipeline, group, disk: disk.clone(), open });
+        self.inner.pipelines.write().expect("no holder panics").insert(pipeline, opened.clone());
+        self.open_pipeline_tasks(opened);
+        self.inner.changed.notify_one();
+        info!(%pipeline, replica = %order.replica, disk = %disk.real.root().display(), "pipeline open");
+        Ok(true)
+    }
+
+    fn open_pipeline_tasks(&self, pipeline: Arc<Pipeline>) {
+        let roller = Roller {
+            pipeline: pipeline.clone(),
+            allocator: self.inner.allocator.clone(),
+            roll_bytes: self.inner.options.container_roll_bytes(),
+            stop: self.inner.stop.clone(),
+        };
+        self.inner.tasks.spawn(roller.run());
+        self.inner.tasks.spawn(self.clone().observe(pipeline));
+    }
+
+    /// Tells SCM at once when a pipeline has a new leader, and a person when it failed.
+    async fn observe(self, pipeline: Arc<Pipeline>) {
+        let mut status = pipeline.group.watch();
+        let mut leader = None;
+        loop {
+            let now = status.borrow_and_update().clone();
+            if now.leader != leader {
+                leader = now.leader;
+                self.inner.changed.notify_one();
+            }
+            if now.role == Role::Stopped {
+                if let Some(failure) = now.failure {
+                    error!(pipeline = %pipeline.id, %failure, "pipeline stopped");
+                    self.inner.changed.notify_one();
+                }
+                return;
+            }
+            tokio::select! {
+                // Both are safe to drop: what they would have said is still there.
+                () = self.inner.stop.cancelled() => return,
+                changed = status.changed() => if changed.is_err() { return },
+            }
+        }
+    }
+
+    /// Ends what runs on its own and makes the indexes durable. The groups themselves belong to the host.
+    pub(crate) async fn shutdown(&self) {
+        self.inner.stop.cancel();
+        self.inner.tasks.close();
+        self.inner.tasks.wait().await;
+        let manager = self.clone();
+        let flushed = blocking(move || {
+            manager.inner.disks.flush();
+            Ok(())
+        });
+        if let Err(failure) = flushed.await {
+            error!(error = format!("{failure:#}"), "flush the block indexes");
+        }
+    }
+}
+
+async fn has_log(disk: &DatanodeDisk, pipeline: PipelineId) -> bool {
+    let name = GroupId::pipeline(pipeline).to_string();
+    // A directory that cannot be read is left for opening the log to report.
+    disk.real.list(GROUPS_DIR).await.map_or(true, |names| names.contains(&name))
+}
+
+/// Runs what blocks (RocksDB, opening disks) where it may.
+pub(crate) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> anyhow::Result<T> + Send + 'static,
+) -> anyhow::Result<T> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(result) => result,
+        Err(failure) => Err(anyhow::Error::new(failure).context("run a blocking step")),
+    }
+}

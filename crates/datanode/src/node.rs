@@ -1,0 +1,66 @@
+use crate::disks::Disks;
+use crate::heartbeat::Heartbeat;
+use crate::manager::{ContainerManager, blocking};
+use crate::options::DatanodeOptions;
+use crate::roll::ContainerAllocator;
+use crate::scm::ScmLink;
+use crate::service::Service;
+use raft::{AddressBook, RaftHost};
+use std::sync::Arc;
+use tonic::service::RoutesBuilder;
+use types::NodeId;
+
+/// A running datanode; a cheap handle. A process may run several, each on a [`RaftHost`] of its own.
+#[derive(Clone)]
+pub struct Datanode {
+    manager: ContainerManager,
+    service: Service,
+}
+
+impl Datanode {
+    /// Opens the disks and the pipelines on them, before any contact with SCM, and starts reporting to SCM.
+    pub async fn start(
+        options: DatanodeOptions,
+        host: RaftHost,
+        addresses: AddressBook,
+    ) -> anyhow::Result<Datanode> {
+        let scm = ScmLink::new(&options.scm)?;
+        Self::start_with_allocator(options, host, addresses, Arc::new(scm)).await
+    }
+
+    /// [`Datanode::start`] with containers from elsewhere than SCM.
+    pub async fn start_with_allocator(
+        options: DatanodeOptions,
+        host: RaftHost,
+        addresses: AddressBook,
+        allocator: Arc<dyn ContainerAllocator>,
+    ) -> anyhow::Result<Datanode> {
+        options.validate()?;
+        let scm = ScmLink::new(&options.scm)?;
+        let for_disks = options.clone();
+        let disks = blocking(move || Disks::open(&for_disks)).await?;
+        let manager = ContainerManager::new(options, disks, host, addresses, allocator);
+        manager.open_existing().await;
+        manager.tasks().spawn(Heartbeat::new(manager.clone(), scm).run());
+        Ok(Datanode { service: Service::new(manager.clone()), manager })
+    }
+
+    /// Mounts the datanode's service on the process's gRPC server.
+    pub fn add_to(&self, routes: &mut RoutesBuilder) {
+        routes.add_service(self.service.clone().into_server());
+    }
+
+    /// Who SCM said we are; `None` until it did.
+    pub fn node(&self) -> Option<NodeId> {
+        self.manager.disks().identity().map(|identity| identity.node)
+    }
+
+    pub fn manager(&self) -> &ContainerManager {
+        &self.manager
+    }
+
+    /// Ends reporting and streams, and makes the indexes durable. The groups are stopped by the host's owner.
+    pub async fn shutdown(&self) {
+        self.manager.shutdown().await;
+    }
+}

@@ -1,0 +1,126 @@
+use anyhow::bail;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Settings of a datanode.
+#[derive(Clone, Debug)]
+pub struct DatanodeOptions {
+    /// Data directories, one for each disk of the machine.
+    pub disks: Vec<PathBuf>,
+    /// Where SCM answers, "host:port".
+    pub scm: String,
+    /// Where others reach this node, "host:port".
+    pub address: String,
+    /// How often SCM hears of this node when nothing changes.
+    pub heartbeat: Duration,
+    pub pipeline_timing: raft::Timing,
+    /// A container is followed by the next when it is nearly this large.
+    pub container_bytes_max: u64,
+    /// Chunks of one write stream taken in and not yet answered; past it the stream is not read, so that its sender
+    /// waits. Twice what a gateway keeps for one stream (16 MiB).
+    pub write_bytes_per_stream_max: usize,
+    /// The same for all streams of the node; past it chunks are answered `Busy`.
+    pub write_bytes_max: usize,
+    /// A read waits this long for its replica to have applied what it asks for.
+    pub read_wait: Duration,
+    pub log: raftlog::LogSpaceOptions,
+    pub db: raft::DbOptions,
+}
+
+impl Default for DatanodeOptions {
+    fn default() -> Self {
+        Self {
+            disks: Vec::new(),
+            scm: String::new(),
+            address: String::new(),
+            heartbeat: Duration::from_secs(1),
+            pipeline_timing: raft::Timing::PIPELINE,
+            container_bytes_max: 2 << 30,
+            write_bytes_per_stream_max: 32 << 20,
+            write_bytes_max: 256 << 20,
+            read_wait: Duration::from_secs(1),
+            log: raftlog::LogSpaceOptions::default(),
+            db: raft::DbOptions::default(),
+        }
+    }
+}
+
+impl DatanodeOptions {
+    /// All contradictions at once.
+    pub fn validate(&self) -> anyhow::Result<()> {
+        let mut wrong = Vec::new();
+        if self.disks.is_empty() {
+            wrong.push("no data directory is given".to_owned());
+        }
+        for (n, disk) in self.disks.iter().enumerate() {
+            if self.disks[..n].contains(disk) {
+                wrong.push(format!("data directory {} is given twice", disk.display()));
+            }
+        }
+        for (name, address) in [("the SCM's address", &self.scm), ("the advertised address", &self.address)] {
+            if !is_host_port(address) {
+                wrong.push(format!("{name} is `{address}`, expected host:port"));
+            }
+        }
+        if self.heartbeat.is_zero() {
+            wrong.push("the heartbeat interval is zero".to_owned());
+        }
+        let chunk = crate::service::CHUNK_BYTES_MAX;
+        if self.write_bytes_per_stream_max < chunk {
+            let bytes = self.write_bytes_per_stream_max;
+            wrong.push(format!("write_bytes_per_stream_max is {bytes}, one chunk may have {chunk}"));
+        }
+        if self.write_bytes_max < self.write_bytes_per_stream_max {
+            let (all, one) = (self.write_bytes_max, self.write_bytes_per_stream_max);
+            wrong.push(format!("write_bytes_max {all} is below write_bytes_per_stream_max {one}"));
+        }
+        if self.write_bytes_max > u32::MAX as usize {
+            wrong.push(format!(
+                "write_bytes_max is {}, at most {} can be counted",
+                self.write_bytes_max,
+                u32::MAX
+            ));
+        }
+        if self.container_bytes_max == 0 {
+            wrong.push("container_bytes_max is zero".to_owned());
+        }
+        if wrong.is_empty() { Ok(()) } else { bail!("{}", wrong.join("; ")) }
+    }
+
+    /// When the next container is asked for: early enough that what is in flight meanwhile (64 MiB of proposals for
+    /// the default of 2 GiB) still fits.
+    pub(crate) fn container_roll_bytes(&self) -> u64 {
+        self.container_bytes_max - self.container_bytes_max / 32
+    }
+
+    /// When writes are refused because no next container was to be had.
+    pub(crate) fn container_refuse_bytes(&self) -> u64 {
+        self.container_bytes_max.saturating_mul(2)
+    }
+}
+
+fn is_host_port(address: &str) -> bool {
+    let parts = address.rsplit_once(':');
+    parts.is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_contradictions_are_said_at_once() {
+        let options = DatanodeOptions {
+            disks: vec!["/data/0".into(), "/data/0".into()],
+            scm: "nowhere".to_owned(),
+            address: "127.0.0.1:7400".to_owned(),
+            write_bytes_max: 1,
+            ..DatanodeOptions::default()
+        };
+        let message = options.validate().unwrap_err().to_string();
+        for expected in ["given twice", "`nowhere`", "write_bytes_max 1 is below"] {
+            assert!(message.contains(expected), "{message}");
+        }
+        assert!(!message.contains("advertised"), "{message}");
+    }
+}

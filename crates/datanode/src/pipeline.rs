@@ -1,0 +1,143 @@
+//! One replica of one pipeline on this node, and the order to carry it.
+
+use crate::disks::{DatanodeDisk, GROUPS_DIR, OWNERS_DIR};
+use crate::index::machine::OpenContainer;
+use proto::Failure;
+use proto::datanode::{PipelineSpec, PipelineSpecMember};
+use proto::scm::{PipelineReport, PipelineState};
+use raft::{Group, GroupSpec, GroupStatus, Member, OpenGroupError, Timing};
+use raftlog::LogSpec;
+use std::sync::Arc;
+use tokio::sync::watch;
+use types::{ContainerId, DiskId, GroupId, LogIndex, NodeId, OwnerId, PipelineId, ReplicaId};
+
+/// What SCM wants this node to carry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PipelineOrder {
+    pub pipeline: PipelineId,
+    pub first_container: ContainerId,
+    /// This node's replica, and its disk.
+    pub replica: ReplicaId,
+    pub disk: DiskId,
+    /// All members; the first one starts the first election.
+    pub members: Vec<Member>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum PipelineError {
+    #[error("disk {disk} of pipeline {pipeline} is not on this node, or failed")]
+    NoDisk { pipeline: PipelineId, disk: DiskId },
+    #[error(
+        "the log of pipeline {pipeline} is missing from {root}; its votes are lost, so this replica must not come back"
+    )]
+    LogLost { pipeline: PipelineId, root: String },
+    #[error(transparent)]
+    Group(#[from] OpenGroupError),
+    #[error("the block index: {0:#}")]
+    Index(anyhow::Error),
+}
+
+impl PipelineOrder {
+    /// This node's part in a pipeline of SCM's list; `None` when it has none, or the pipeline is closed.
+    pub(crate) fn for_node(
+        pipeline: &proto::scm::Pipeline,
+        node: NodeId,
+    ) -> Result<Option<PipelineOrder>, Failure> {
+        if pipeline.state() == PipelineState::PipelineClosed {
+            return Ok(None);
+        }
+        let Some(own) = pipeline.members.iter().find(|member| member.node == node.0) else { return Ok(None) };
+        let member = |member: &proto::scm::PipelineMember| Member {
+            replica: member.replica.into(),
+            node: member.node.into(),
+            address: member.address.clone(),
+        };
+        Ok(Some(PipelineOrder {
+            pipeline: pipeline.pipeline.into(),
+            first_container: pipeline.first_container.into(),
+            replica: own.replica.into(),
+            disk: proto::disk_id(&own.disk)?,
+            members: pipeline.members.iter().map(member).collect(),
+        }))
+    }
+
+    pub(crate) fn from_spec(spec: &PipelineSpec, disk: DiskId) -> PipelineOrder {
+        let member = |member: &PipelineSpecMember| Member {
+            replica: member.replica.into(),
+            node: member.node.into(),
+            address: member.address.clone(),
+        };
+        PipelineOrder {
+            pipeline: spec.pipeline.into(),
+            first_container: spec.first_container.into(),
+            replica: spec.replica.into(),
+            disk,
+            members: spec.members.iter().map(member).collect(),
+        }
+    }
+
+    pub(crate) fn to_spec(&self) -> PipelineSpec {
+        let member = |member: &Member| PipelineSpecMember {
+            replica: member.replica.0,
+            node: member.node.0,
+            address: member.address.clone(),
+        };
+        PipelineSpec {
+            pipeline: self.pipeline.0,
+            replica: self.replica.0,
+            first_container: self.first_container.0,
+            members: self.members.iter().map(member).collect(),
+        }
+    }
+
+    pub(crate) fn group_spec(&self, timing: Timing) -> GroupSpec {
+        GroupSpec {
+            group: GroupId::pipeline(self.pipeline),
+            replica: self.replica,
+            timing,
+            first_members: self.members.clone(),
+            campaign: self.members.first().is_some_and(|first| first.replica == self.replica),
+        }
+    }
+
+    /// The group's name, not the replica's, stands in the records: containers are identical on all replicas.
+    pub(crate) fn log_spec(&self) -> LogSpec {
+        let group = GroupId::pipeline(self.pipeline);
+        LogSpec {
+            log: group.to_u64(),
+            dir: format!("{GROUPS_DIR}/{group}"),
+            owners_dir: OWNERS_DIR.to_owned(),
+            first_owner: OwnerId::from(self.first_container),
+        }
+    }
+}
+
+/// A pipeline that is open here.
+pub(crate) struct Pipeline {
+    pub id: PipelineId,
+    pub group: Group,
+    pub disk: Arc<DatanodeDisk>,
+    pub open: watch::Receiver<OpenContainer>,
+}
+
+impl Pipeline {
+    pub(crate) fn open_container(&self) -> OpenContainer {
+        *self.open.borrow()
+    }
+
+    pub(crate) fn report(&self) -> PipelineReport {
+        let GroupStatus { term, leader, last, applied, .. } = self.group.status();
+        let OpenContainer { container, used_bytes } = self.open_container();
+        let number = |index: Option<LogIndex>| index.map_or(0, |index| index.0);
+        PipelineReport {
+            pipeline: self.id.0,
+            replica: self.group.replica().0,
+            term: term.0,
+            leader_replica: leader.map_or(0, |leader| leader.replica.0),
+            last_index: number(last),
+            applied_index: number(applied),
+            container: container.0,
+            container_bytes: used_bytes,
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! Going on to the next container when one is nearly full.
+//!
+//! The leader asks SCM for the next container and proposes a roll. Where the log's records go is switched when the roll
+//! is *appended*, before anybody applies it, so a roll that was decided on old news could send the log back to a closed
+//! container. It cannot, because
+//!
+//! 1. one task per pipeline and process rolls, and waits for the outcome before it thinks again;
+//! 2. it decides only after a read index, so that all entries of earlier terms, rolls among them, are applied;
+//! 3. it proposes only if its term is still the one it decided in. As long as the term is the same, nobody else
+//!    rolled;
+//! 4. SCM gives one successor to each container, so two leaders that decide on the same news name the same container:
+//!    the second roll switches the log to where it is, and applying it changes nothing;
+//! 5. containers are numbered upwards and the state machine checks every record's place against the open container:
+//!    a log that went astray regardless would stop its pipeline, not mix containers.
+
+use crate::pipeline::Pipeline;
+use anyhow::{Context, bail, ensure};
+use futures::future::BoxFuture;
+use prost::Message;
+use proto::Failure;
+use proto::datanode::{PipelineCommand, RollCommand, pipeline_command};
+use raft::{Command, Role};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info, warn};
+use types::{ContainerId, OwnerId, Payload, PipelineId};
+
+/// Gives the container that follows another in its pipeline; asked twice, the same.
+pub trait ContainerAllocator: Send + Sync + 'static {
+    fn allocate(
+        &self,
+        pipeline: PipelineId,
+        after: ContainerId,
+    ) -> BoxFuture<'static, Result<ContainerId, Failure>>;
+}
+
+const RETRY_FIRST: Duration = Duration::from_millis(200);
+const RETRY_MAX: Duration = Duration::from_secs(5);
+const READ_INDEX_MAX: Duration = Duration::from_secs(5);
+
+/// Rolls one pipeline while this node leads it.
+pub(crate) struct Roller {
+    pub pipeline: Arc<Pipeline>,
+    pub allocator: Arc<dyn ContainerAllocator>,
+    pub roll_bytes: u64,
+    pub stop: CancellationToken,
+}
+
+impl Roller {
+    pub(crate) async fn run(self) {
+        let stop = self.stop.clone();
+        // Dropping a roll under way leaves at most a proposal whose outcome nobody waits for.
+        stop.run_until_cancelled(self.run_forever()).await;
+    }
+
+    async fn run_forever(self) {
+        let mut status = self.pipeline.group.watch();
+        let mut open = self.pipeline.open.clone();
+        let mut retry = RETRY_FIRST;
+        loop {
+            let role = status.borrow_and_update().role;
+            let due = open.borrow_and_update().used_bytes >= self.roll_bytes;
+            if due && role == Role::Leader {
+                match self.roll().await {
+                    Ok(()) => retry = RETRY_FIRST,
+                    Err(failure) => {
+                        let (pipeline, error) = (self.pipeline.id, format!("{failure:#}"));
+                        match retry {
+                            RETRY_FIRST => warn!(%pipeline, error, "cannot go on to the next container yet"),
+                            _ => debug!(%pipeline, error, "cannot go on to the next container yet"),
+                        }
+                        sleep(retry).await;
+                        retry = (retry * 2).min(RETRY_MAX);
+                    }
+                }
+                continue;
+            }
+            let changed = tokio::select! {
+                changed = status.changed() => changed,
+                changed = open.changed() => changed,
+            };
+            if changed.is_err() {
+                return;
+            }
+        }
+    }
+
+    async fn roll(&self) -> anyhow::Result<()> {
+        let Pipeline { id, group, .. } = self.pipeline.as_ref();
+        let term = group.status().term;
+        timeout(READ_INDEX_MAX, group.read_index())
+            .await
+            .context("wait for a read index")?
+            .context("read index")?;
+        let open = self.pipeline.open_container();
+        if open.used_bytes < self.roll_bytes {
+            return Ok(());
+        }
+        let next =
+            self.allocator.allocate(*id, open.container).await.context("ask SCM for the next container")?;
+        ensure!(next > open.container, "SCM gave container {next} to follow {}", open.container);
+
+        let status = group.status();
+        if status.role != Role::Leader || status.term != term {
+            bail!("leadership changed meanwhile");
+        }
+        let command = PipelineCommand {
+            command: Some(pipeline_command::Command::Roll(RollCommand { next_container: next.0 })),
+        };
+        let command = Command {
+            meta: command.encode_to_vec().into(),
+            body: Payload::default(),
+            roll_to: Some(OwnerId::from(next)),
+        };
+        group.apply(command).await.context("propose a roll")?;
+        info!(pipeline = %id, closed = %open.container, opened = %next, "container rolled");
+        Ok(())
+    }
+}

@@ -1,0 +1,71 @@
+//! The datanode's gRPC service.
+
+mod read;
+mod write;
+
+use crate::manager::ContainerManager;
+use proto::datanode::datanode_server::{Datanode, DatanodeServer};
+use proto::datanode::{HeadRequest, HeadResponse, ReadChunk, ReadRequest, WriteAck, WriteChunk};
+use std::sync::Arc;
+use tokio::sync::{Semaphore, mpsc};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status, Streaming};
+use write::WriteStream;
+
+/// Data of one chunk, at most.
+pub(crate) const CHUNK_BYTES_MAX: usize = 4 << 20;
+
+/// Acks waiting for a slow receiver, each a few dozen bytes; past it the stream's chunks wait.
+const ACKS_MAX: usize = 1024;
+
+/// Messages of at most 1 MiB read ahead for one read.
+const READ_AHEAD: usize = 2;
+
+#[derive(Clone)]
+pub(crate) struct Service {
+    manager: ContainerManager,
+    /// Bytes all write streams may have under way.
+    write_bytes: Arc<Semaphore>,
+}
+
+impl Service {
+    pub(crate) fn new(manager: ContainerManager) -> Service {
+        let write_bytes = Arc::new(Semaphore::new(manager.options().write_bytes_max));
+        Service { manager, write_bytes }
+    }
+
+    pub(crate) fn into_server(self) -> DatanodeServer<Service> {
+        let server = DatanodeServer::new(self);
+        server
+            .max_decoding_message_size(proto::MESSAGE_BYTES_MAX)
+            .max_encoding_message_size(proto::MESSAGE_BYTES_MAX)
+    }
+}
+
+#[tonic::async_trait]
+impl Datanode for Service {
+    type WriteStream = ReceiverStream<Result<WriteAck, Status>>;
+    type ReadStream = ReceiverStream<Result<ReadChunk, Status>>;
+
+    async fn write(
+        &self,
+        request: Request<Streaming<WriteChunk>>,
+    ) -> Result<Response<Self::WriteStream>, Status> {
+        let (acks, receiver) = mpsc::channel(ACKS_MAX);
+        let stream = WriteStream::new(self.manager.clone(), self.write_bytes.clone(), acks);
+        self.manager.tasks().spawn(stream.run(request.into_inner()));
+        Ok(Response::new(ReceiverStream::new(receiver)))
+    }
+
+    async fn read(&self, request: Request<ReadRequest>) -> Result<Response<Self::ReadStream>, Status> {
+        let read = read::prepare(&self.manager, request.into_inner()).await?;
+        let (chunks, receiver) = mpsc::channel(READ_AHEAD);
+        let stop = self.manager.stop().clone();
+        self.manager.tasks().spawn(async move { stop.run_until_cancelled(read.run(chunks)).await });
+        Ok(Response::new(ReceiverStream::new(receiver)))
+    }
+
+    async fn head(&self, request: Request<HeadRequest>) -> Result<Response<HeadResponse>, Status> {
+        Ok(Response::new(read::head(&self.manager, request.into_inner()).await?))
+    }
+}

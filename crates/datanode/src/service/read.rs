@@ -1,0 +1,219 @@
+//! Reading a range of a block, from whatever replica is asked.
+
+use crate::disks::{DatanodeDisk, OWNERS_DIR};
+use crate::index::{BlockInfo, Piece};
+use crate::manager::{ContainerManager, blocking};
+use proto::datanode::{HeadRequest, HeadResponse, ReadChunk, ReadRequest};
+use proto::{Code, Failure, Retry};
+use raftlog::{BodyPieces, ReadError};
+use std::ops::Range;
+use std::sync::Arc;
+use tokio::sync::mpsc::Sender;
+use tonic::Status;
+use tracing::{error, warn};
+use types::{BlockId, ContainerId, LogIndex, PipelineId};
+
+/// Data of one message; cut where the record's own 64 KiB pieces end, so that sums can be passed on as they are.
+const MESSAGE_DATA_BYTES_MAX: u32 = 1 << 20;
+const _: () = assert!(MESSAGE_DATA_BYTES_MAX as usize % types::CRC_CHUNK_BYTES == 0);
+
+/// Places looked up in the index at once.
+const PIECES_MAX: usize = 64;
+
+/// A read whose block and range are known to be good.
+pub(super) struct Read {
+    disk: Arc<DatanodeDisk>,
+    block: BlockId,
+    range: Range<u64>,
+}
+
+/// Finds the block, once this replica knows as much as the reader does.
+pub(super) async fn prepare(manager: &ContainerManager, request: ReadRequest) -> Result<Read, Failure> {
+    let block = parse_block(request.block)?;
+    let (disk, pipeline) = find_container(manager, block.container).await?;
+    wait_applied(manager, &disk, pipeline, LogIndex(request.commit_index)).await?;
+    let info = find_block(&disk, block, request.commit_index).await?;
+    let end = request.offset.checked_add(request.length).filter(|&end| end <= info.length);
+    let Some(end) = end else {
+        let ReadRequest { offset, length, .. } = request;
+        let message =
+            format!("{length} bytes from {offset} of block {block} are more than its {} bytes", info.length);
+        return Err(Failure::invalid(message));
+    };
+    Ok(Read { disk, block, range: request.offset..end })
+}
+
+pub(super) async fn head(manager: &ContainerManager, request: HeadRequest) -> Result<HeadResponse, Failure> {
+    let block = parse_block(request.block)?;
+    let (disk, _) = find_container(manager, block.container).await?;
+    let BlockInfo { length, sealed, chunks } = find_block(&disk, block, 0).await?;
+    Ok(HeadResponse { length, sealed, chunks })
+}
+
+impl Read {
+    /// Sends the range, chunk by chunk, as quickly as the receiver takes it. An error ends it.
+    pub(super) async fn run(self, chunks: Sender<Result<ReadChunk, Status>>) {
+        let mut at = self.range.start;
+        while at < self.range.end {
+            let pieces = match self.pieces(at).await {
+                Ok(pieces) => pieces,
+                Err(failure) => return answer_failure(&chunks, failure).await,
+            };
+            for piece in pieces {
+                for part in parts(&piece, at.max(piece.offset)..self.range.end.min(piece.end())) {
+                    match self.read_part(&piece, part).await {
+                        // Nobody listens any more.
+                        Ok(chunk) => {
+                            if chunks.send(Ok(chunk)).await.is_err() {
+                                return;
+                            }
+                        }
+                        Err(failure) => return answer_failure(&chunks, failure).await,
+                    }
+                }
+                at = piece.end();
+            }
+        }
+    }
+
+    async fn pieces(&self, at: u64) -> Result<Vec<Piece>, Failure> {
+        let (index, block, range) = (self.disk.index.clone(), self.block, at..self.range.end);
+        blocking(move || index.pieces(block, range, PIECES_MAX))
+            .await
+            .map_err(|failure| self.broken_index(&failure))
+    }
+
+    async fn read_part(&self, piece: &Piece, part: Range<u32>) -> Result<ReadChunk, Failure> {
+        let offset = piece.offset + u64::from(part.start);
+        let body = self.disk.space.read_body(OWNERS_DIR, piece.place, part).await;
+        let BodyPieces { bytes, crcs, first_piece_bytes } =
+            body.map_err(|failure| self.unreadable(&failure))?;
+        Ok(ReadChunk { offset, data: bytes, data_crcs: crcs, first_piece_bytes })
+    }
+
+    fn unreadable(&self, failure: &ReadError) -> Failure {
+        let (disk, block) = (self.disk.real.root().display(), self.block);
+        error!(%disk, %block, %failure, "cannot read a block");
+        let code = match failure {
+            ReadError::Damaged { .. } | ReadError::NotFound { .. } | ReadError::OutOfRange { .. } => {
+                Code::Corrupt
+            }
+            ReadError::Io { .. } => Code::DiskFailed,
+        };
+        Failure::new(code, format!("read block {block}: {failure}"))
+    }
+
+    fn broken_index(&self, failure: &anyhow::Error) -> Failure {
+        broken_index(&self.disk, self.block.container, failure)
+    }
+}
+
+async fn answer_failure(chunks: &Sender<Result<ReadChunk, Status>>, failure: Failure) {
+    // When nobody listens any more, nobody needs the answer.
+    let _ = chunks.send(Err(failure.into())).await;
+}
+
+/// Cuts a range of the block that lies in one piece into ranges of the piece's record, one for each message.
+fn parts(piece: &Piece, range: Range<u64>) -> impl Iterator<Item = Range<u32>> + use<> {
+    let in_body = |offset: u64| u32::try_from(offset - piece.offset).expect("a record's body is below 4 GiB");
+    let (mut at, end) = (in_body(range.start), in_body(range.end));
+    std::iter::from_fn(move || {
+        let start = at;
+        at = end.min((start / MESSAGE_DATA_BYTES_MAX + 1).saturating_mul(MESSAGE_DATA_BYTES_MAX));
+        (start < end).then_some(start..at)
+    })
+}
+
+fn parse_block(block: Option<proto::datanode::BlockId>) -> Result<BlockId, Failure> {
+    block.map(BlockId::from).ok_or_else(|| Failure::invalid("the request names no block"))
+}
+
+async fn find_container(
+    manager: &ContainerManager,
+    container: ContainerId,
+) -> Result<(Arc<DatanodeDisk>, PipelineId), Failure> {
+    let for_lookup = manager.clone();
+    let found =
+        blocking(move || Ok(for_lookup.disks().holding(container)?.map(|(disk, of)| (disk.clone(), of))));
+    match found.await {
+        Ok(Some(found)) => Ok(found),
+        Ok(None) => {
+            let message = format!("container {container} is not on this node");
+            Err(Failure { retry: Retry::Elsewhere, ..Failure::new(Code::NotFound, message) })
+        }
+        Err(failure) => {
+            error!(%container, error = format!("{failure:#}"), "look up a container");
+            Err(Failure::new(Code::DiskFailed, format!("look up container {container}: {failure:#}")))
+        }
+    }
+}
+
+/// Waits a little until this replica has applied what the reader knows of. A pipeline that is not open here any more
+/// has what its index has.
+async fn wait_applied(
+    manager: &ContainerManager,
+    disk: &DatanodeDisk,
+    pipeline: PipelineId,
+    index: LogIndex,
+) -> Result<(), Failure> {
+    if index == LogIndex(0) {
+        return Ok(());
+    }
+    let applied = match manager.pipeline(pipeline) {
+        Some(pipeline) => pipeline.group.wait_applied(index, manager.options().read_wait).await,
+        None => {
+            let of_disk = disk.index.clone();
+            let applied = blocking(move || of_disk.has_applied(pipeline, index)).await;
+            applied.unwrap_or_else(|failure| {
+                warn!(%pipeline, error = format!("{failure:#}"), "cannot tell how far a pipeline is applied");
+                false
+            })
+        }
+    };
+    if applied {
+        return Ok(());
+    }
+    let message =
+        format!("this replica of pipeline {pipeline} has not applied entry {index} yet; try another");
+    Err(Failure { retry: Retry::Elsewhere, ..Failure::new(Code::NotYet, message) })
+}
+
+async fn find_block(disk: &DatanodeDisk, block: BlockId, commit_index: u64) -> Result<BlockInfo, Failure> {
+    let index = disk.index.clone();
+    match blocking(move || index.block(block)).await {
+        Ok(Some(info)) => Ok(info),
+        Ok(None) => {
+            // A reader that did not say how much it knows may know of a block this replica has yet to hear of.
+            let retry = if commit_index == 0 { Retry::Elsewhere } else { Retry::No };
+            let message = format!("container {} has no block {block}", block.container);
+            Err(Failure { retry, ..Failure::new(Code::NotFound, message) })
+        }
+        Err(failure) => Err(broken_index(disk, block.container, &failure)),
+    }
+}
+
+fn broken_index(disk: &DatanodeDisk, container: ContainerId, failure: &anyhow::Error) -> Failure {
+    error!(disk = %disk.real.root().display(), %container, error = format!("{failure:#}"), "read the block index");
+    Failure::new(Code::Corrupt, format!("the index of container {container} on this node: {failure:#}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use raftlog::Place;
+    use types::OwnerId;
+
+    #[test]
+    fn messages_end_where_pieces_of_the_record_end() {
+        let place = Place { owner: OwnerId(1), segment: 0, offset: 64, body_bytes: 3 << 20 };
+        let piece = Piece { offset: 1000, place };
+        let check = |range: Range<u64>, expect: &[Range<u32>]| {
+            assert_eq!(parts(&piece, range).collect::<Vec<_>>(), expect);
+        };
+        const MIB: u32 = 1 << 20;
+        check(1000..1000, &[]);
+        check(1007..1010, &[7..10]);
+        check(1000..1000 + (3 << 20), &[0..MIB, MIB..2 * MIB, 2 * MIB..3 * MIB]);
+        check(1005..1001 + (1 << 20), &[5..MIB, MIB..MIB + 1]);
+    }
+}

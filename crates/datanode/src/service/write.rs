@@ -1,0 +1,287 @@
+//! One write stream: chunks of many blocks, possibly of several pipelines, in; acks out, in order for each block.
+//!
+//! The stream's task takes chunks in and proposes them in order. What becomes of them is awaited by one lane per
+//! pipeline, so that a pipeline that stalls holds up neither the others nor the reading of the stream.
+
+use crate::manager::ContainerManager;
+use crate::pipeline::Pipeline;
+use crate::service::{ACKS_MAX, CHUNK_BYTES_MAX};
+use bytes::Bytes;
+use prost::Message;
+use proto::datanode::{ChunkCommand, PipelineCommand, PipelineReply, WriteAck, WriteChunk, pipeline_command};
+use proto::{Code, Failure, Retry};
+use raft::{AddressBook, Command, Done, Proposal, ProposeError};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::mpsc::{self, Receiver, Sender};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::JoinSet;
+use tonic::{Status, Streaming};
+use tracing::{debug, error};
+use types::{Nonce, Payload, PipelineId};
+
+use crate::index::machine::BLOCK_BYTES_MAX;
+
+/// What a chunk counts for beside its data.
+const CHUNK_OVERHEAD_BYTES: usize = 1024;
+
+/// Blocks whose later chunks a stream refuses because one before them was. Past it some are forgotten: their chunks
+/// are proposed and then refused by the state machine, to the same effect.
+const FAILED_BLOCKS_MAX: usize = 4096;
+
+/// How long a stopping node waits for what is under way to be answered.
+const DRAIN_MAX: Duration = Duration::from_secs(1);
+
+type Acks = Sender<Result<WriteAck, Status>>;
+
+pub(super) struct WriteStream {
+    manager: ContainerManager,
+    node_bytes: Arc<Semaphore>,
+    stream_bytes: Arc<Semaphore>,
+    stream_bytes_max: usize,
+    acks: Acks,
+    lanes: HashMap<PipelineId, Sender<Pending>>,
+    lane_tasks: JoinSet<()>,
+    /// For each block with a refused chunk: which, and why.
+    failed: HashMap<Nonce, (u32, Failure)>,
+}
+
+/// A chunk that waits for its ack.
+struct Pending {
+    nonce: Bytes,
+    seq: u32,
+    outcome: Outcome,
+    _bytes: Option<(OwnedSemaphorePermit, OwnedSemaphorePermit)>,
+}
+
+enum Outcome {
+    Refused(Failure),
+    Proposed(Proposal),
+}
+
+impl WriteStream {
+    pub(super) fn new(manager: ContainerManager, node_bytes: Arc<Semaphore>, acks: Acks) -> WriteStream {
+        let stream_bytes_max = manager.options().write_bytes_per_stream_max;
+        let stream_bytes = Arc::new(Semaphore::new(stream_bytes_max));
+        let (lanes, lane_tasks, failed) = Default::default();
+        WriteStream { manager, node_bytes, stream_bytes, stream_bytes_max, acks, lanes, lane_tasks, failed }
+    }
+
+    pub(super) async fn run(mut self, mut chunks: Streaming<WriteChunk>) {
+        let stop = self.manager.stop().clone();
+        let acks = self.acks.clone();
+        loop {
+            // All three are safe to drop: the stream ends with either of the other two.
+            let message = tokio::select! {
+                () = stop.cancelled() => break,
+                () = acks.closed() => return,
+                message = chunks.message() => message,
+            };
+            match message {
+                Ok(Some(chunk)) => {
+                    // Dropping a chunk half taken in is what a broken connection does too.
+                    let taken = stop.run_until_cancelled(self.take(chunk)).await;
+                    if taken != Some(Ok(())) {
+                        break;
+                    }
+                }
+                Ok(None) => break,
+                Err(status) => {
+                    debug!(%status, "write stream broke");
+                    break;
+                }
+            }
+        }
+        self.drain().await;
+    }
+
+    /// Lets what was proposed be answered; the host, which resolves proposals, may be stopping too.
+    async fn drain(mut self) {
+        self.lanes.clear();
+        let stop = self.manager.stop().clone();
+        let mut lane_tasks = std::mem::take(&mut self.lane_tasks);
+        let drained = async { while lane_tasks.join_next().await.is_some() {} };
+        tokio::select! {
+            () = drained => {}
+            () = async { stop.cancelled().await; tokio::time::sleep(DRAIN_MAX).await } => {}
+        }
+    }
+
+    /// Proposes a chunk, or refuses it. An error: nobody listens any more.
+    async fn take(&mut self, chunk: WriteChunk) -> Result<(), Gone> {
+        let (id, seq, nonce_bytes) = (PipelineId(chunk.pipeline), chunk.seq, chunk.nonce.clone());
+        let nonce = match chunk.nonce_parsed() {
+            Ok(nonce) => nonce,
+            Err(failure) => return self.answer(refused(nonce_bytes, seq, failure)).await,
+        };
+        let Some(pipeline) = self.manager.pipeline(id) else {
+            let message = format!("pipeline {id} is not on this node");
+            let failure = Failure { retry: Retry::Elsewhere, ..Failure::new(Code::NotFound, message) };
+            return self.answer(refused(nonce_bytes, seq, failure)).await;
+        };
+
+        let mut pending = Pending {
+            nonce: nonce_bytes,
+            seq,
+            outcome: Outcome::Refused(Failure::internal("")),
+            _bytes: None,
+        };
+        pending.outcome = match self.propose(&pipeline, nonce, chunk, &mut pending._bytes).await {
+            Ok(proposal) => Outcome::Proposed(proposal),
+            Err(failure) => Outcome::Refused(failure),
+        };
+        self.remember_failure(nonce, &pending);
+        let lane = self.lane(id);
+        lane.send(pending).await.map_err(|_| Gone)
+    }
+
+    async fn propose(
+        &mut self,
+        pipeline: &Pipeline,
+        nonce: Nonce,
+        chunk: WriteChunk,
+        bytes: &mut Option<(OwnedSemaphorePermit, OwnedSemaphorePermit)>,
+    ) -> Result<Proposal, Failure> {
+        if let Some((refused, failure)) = self.failed.get(&nonce)
+            && chunk.seq > *refused
+        {
+            return Err(failure.clone());
+        }
+        let command = check(chunk)?;
+        *bytes = Some(self.reserve(command.body.len()).await?);
+        pipeline.disk.takes_chunks()?;
+        let open = pipeline.open_container();
+        if open.used_bytes >= self.manager.options().container_refuse_bytes() {
+            let message = format!("container {} is full and no next one was to be had yet", open.container);
+            return Err(Failure { retry: Retry::Elsewhere, ..Failure::new(Code::Busy, message) });
+        }
+        let proposed = pipeline.group.propose(command).await;
+        proposed.map_err(|failure| propose_failure(failure, self.manager.addresses()))
+    }
+
+    /// Waits for room in the stream, which makes its sender wait; asks for room in the node, which must not.
+    async fn reserve(
+        &self,
+        data_bytes: usize,
+    ) -> Result<(OwnedSemaphorePermit, OwnedSemaphorePermit), Failure> {
+        let bytes = (data_bytes + CHUNK_OVERHEAD_BYTES).min(self.stream_bytes_max);
+        let bytes = u32::try_from(bytes).expect("validated: the limits fit in 32 bits");
+        let stream = self.stream_bytes.clone().acquire_many_owned(bytes).await;
+        let stream = stream.map_err(|_| Failure::internal("the stream's budget is closed"))?;
+        let Ok(node) = self.node_bytes.clone().try_acquire_many_owned(bytes) else {
+            let limit = self.manager.options().write_bytes_max;
+            let message = format!("this node has {limit} bytes of chunks under way, its limit");
+            return Err(Failure::new(Code::Busy, message));
+        };
+        Ok((stream, node))
+    }
+
+    /// Later chunks of a block must not be proposed past a refused one, until that one comes again.
+    fn remember_failure(&mut self, nonce: Nonce, pending: &Pending) {
+        match &pending.outcome {
+            Outcome::Refused(failure) => {
+                if self.failed.len() >= FAILED_BLOCKS_MAX {
+                    self.failed.clear();
+                }
+                let failed = self.failed.entry(nonce).or_insert_with(|| (pending.seq, failure.clone()));
+                if pending.seq <= failed.0 {
+                    *failed = (pending.seq, failure.clone());
+                }
+            }
+            Outcome::Proposed(_) => {
+                self.failed.remove(&nonce);
+            }
+        }
+    }
+
+    fn lane(&mut self, pipeline: PipelineId) -> &Sender<Pending> {
+        self.lanes.entry(pipeline).or_insert_with(|| {
+            let (sender, receiver) = mpsc::channel(ACKS_MAX);
+            self.lane_tasks.spawn(run_lane(receiver, self.acks.clone(), self.manager.addresses().clone()));
+            sender
+        })
+    }
+
+    async fn answer(&self, ack: WriteAck) -> Result<(), Gone> {
+        self.acks.send(Ok(ack)).await.map_err(|_| Gone)
+    }
+}
+
+/// Nobody takes the acks any more.
+#[derive(Debug, PartialEq, Eq)]
+struct Gone;
+
+/// Answers the chunks of one pipeline in the order they were taken in.
+async fn run_lane(mut chunks: Receiver<Pending>, acks: Acks, addresses: AddressBook) {
+    while let Some(Pending { nonce, seq, outcome, _bytes }) = chunks.recv().await {
+        let ack = match outcome {
+            Outcome::Refused(failure) => refused(nonce, seq, failure),
+            Outcome::Proposed(proposal) => match proposal.done().await {
+                Ok(done) => answered(nonce, seq, done),
+                Err(failure) => refused(nonce, seq, propose_failure(failure, &addresses)),
+            },
+        };
+        if acks.send(Ok(ack)).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// The command of a chunk whose bytes are the ones its writer sent.
+fn check(chunk: WriteChunk) -> Result<Command, Failure> {
+    let WriteChunk { nonce, seq, offset, data, data_crcs, seal, .. } = chunk;
+    if data.len() > CHUNK_BYTES_MAX {
+        let message = format!("a chunk holds at most {CHUNK_BYTES_MAX} bytes, this one has {}", data.len());
+        return Err(Failure::new(Code::TooLarge, message));
+    }
+    if data.is_empty() && !seal {
+        return Err(Failure::invalid(format!("chunk {seq} is empty and does not seal the block")));
+    }
+    let length = data.len() as u64;
+    if offset.checked_add(length).is_none_or(|end| end > BLOCK_BYTES_MAX) {
+        let message =
+            format!("a block holds at most {BLOCK_BYTES_MAX} bytes; {offset} and {length} are more");
+        return Err(Failure { retry: Retry::Elsewhere, ..Failure::new(Code::TooLarge, message) });
+    }
+    let body = Payload::verified(data, data_crcs);
+    let body = body.map_err(|failure| {
+        // The writer still has the bytes: what was damaged is this copy of them.
+        Failure {
+            retry: Retry::Here,
+            ..Failure::new(Code::Corrupt, format!("chunk {seq} arrived damaged: {failure}"))
+        }
+    })?;
+    let chunk = ChunkCommand { nonce, seq, offset, length, seal };
+    let command = PipelineCommand { command: Some(pipeline_command::Command::Chunk(chunk)) };
+    Ok(Command { meta: command.encode_to_vec().into(), body, roll_to: None })
+}
+
+fn propose_failure(failure: ProposeError, addresses: &AddressBook) -> Failure {
+    let message = failure.to_string();
+    match failure {
+        ProposeError::NotLeader { leader } => Failure::not_leader(leader.map(|leader| addresses.of(&leader))),
+        ProposeError::Busy { .. } => Failure::new(Code::Busy, message),
+        ProposeError::Stopped { .. } => {
+            Failure { retry: Retry::Elsewhere, ..Failure::new(Code::Unavailable, message) }
+        }
+        ProposeError::OutcomeUnknown => Failure::new(Code::OutcomeUnknown, message),
+    }
+}
+
+fn refused(nonce: Bytes, seq: u32, failure: Failure) -> WriteAck {
+    WriteAck { nonce, seq, error: Some(failure.into()), ..WriteAck::default() }
+}
+
+fn answered(nonce: Bytes, seq: u32, done: Done) -> WriteAck {
+    let commit_index = done.id.index.0;
+    match PipelineReply::decode(done.reply) {
+        Ok(PipelineReply { error, block, length }) => {
+            WriteAck { nonce, seq, error, block, length, commit_index }
+        }
+        Err(failure) => {
+            error!(commit_index, %failure, "a state machine's answer cannot be read");
+            refused(nonce, seq, Failure::internal("the chunk was applied, its answer cannot be read"))
+        }
+    }
+}
