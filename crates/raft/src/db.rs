@@ -1,5 +1,21 @@
 use crate::Applied;
+use anyhow::Context;
+use prost::Message;
+use proto::raft as wire;
+use rocksdb::{
+    BlockBasedOptions, Cache, DB, DBCompressionType, FlushOptions, LogLevel, Options, WriteBatch,
+    WriteOptions,
+};
 use std::path::Path;
+use types::{LogId, LogIndex, Term};
+
+/// Files a database keeps open; the rest is opened when read.
+const OPEN_FILES_MAX: i32 = 256;
+/// Flushes and compactions at a time: there are many databases in a process.
+const BACKGROUND_JOBS_MAX: i32 = 2;
+/// RocksDB's own text logs: kept for the last few starts, small.
+const INFO_LOGS_MAX: usize = 3;
+const INFO_LOG_BYTES_MAX: usize = 1 << 20;
 
 /// Memory and behaviour of a RocksDB that holds state derived from Raft logs.
 #[derive(Clone, Debug)]
@@ -18,36 +34,81 @@ impl Default for DbOptions {
 /// again from the log, from the applied position that stands in the same batch as the effects. One column family,
 /// so that batches are atomic on disk too.
 pub struct Db {
-    rocks: rocksdb::DB,
+    rocks: DB,
+    write_options: WriteOptions,
 }
 
 impl Db {
     pub fn open(path: &Path, options: &DbOptions) -> anyhow::Result<Db> {
-        let _ = (path, options);
-        todo!()
+        let rocks = DB::open(&rocks_options(options), path)
+            .with_context(|| format!("open RocksDB in {}", path.display()))?;
+        let mut write_options = WriteOptions::default();
+        write_options.disable_wal(true);
+        Ok(Db { rocks, write_options })
     }
 
     /// For reads and iterators.
-    pub fn rocks(&self) -> &rocksdb::DB {
+    pub fn rocks(&self) -> &DB {
         &self.rocks
     }
 
     /// Writes a batch to memory: readable on return, durable once flushed.
-    pub fn write(&self, _batch: rocksdb::WriteBatch) -> anyhow::Result<()> {
-        todo!()
+    pub fn write(&self, batch: WriteBatch) -> anyhow::Result<()> {
+        self.rocks.write_opt(batch, &self.write_options).context("write a batch to RocksDB")
     }
 
     /// Adds a group's applied position to a batch; `key` is the caller's place for it.
-    pub fn put_applied(_batch: &mut rocksdb::WriteBatch, _key: &[u8], _applied: &Applied) {
-        todo!()
+    pub fn put_applied(batch: &mut WriteBatch, key: &[u8], applied: &Applied) {
+        let id = wire::LogId { term: applied.id.term.0, index: applied.id.index.0 };
+        let stored = wire::Applied { id: Some(id), membership: applied.membership.clone() };
+        batch.put(key, stored.encode_to_vec());
     }
 
-    pub fn applied(&self, _key: &[u8]) -> anyhow::Result<Option<Applied>> {
-        todo!()
+    pub fn applied(&self, key: &[u8]) -> anyhow::Result<Option<Applied>> {
+        let Some(stored) = self.rocks.get_pinned(key).context("read the applied position")? else {
+            return Ok(None);
+        };
+        let wire::Applied { id, membership } =
+            wire::Applied::decode(&*stored).context("decode the applied position")?;
+        let wire::LogId { term, index } = id.context("the applied position names no entry")?;
+        Ok(Some(Applied { id: LogId { term: Term(term), index: LogIndex(index) }, membership }))
     }
 
     /// Makes everything written so far durable.
     pub fn flush(&self) -> anyhow::Result<()> {
-        todo!()
+        let mut options = FlushOptions::default();
+        options.set_wait(true);
+        self.rocks.flush_opt(&options).context("flush RocksDB")
     }
+}
+
+impl Drop for Db {
+    /// A clean close leaves nothing to apply again. When it fails, the log has it all.
+    fn drop(&mut self) {
+        if let Err(error) = self.flush() {
+            tracing::warn!(path = %self.rocks.path().display(), error = format!("{error:#}"), "flush on close");
+        }
+    }
+}
+
+fn rocks_options(options: &DbOptions) -> Options {
+    let mut table = BlockBasedOptions::default();
+    table.set_block_cache(&Cache::new_lru_cache(options.block_cache_bytes));
+    table.set_cache_index_and_filter_blocks(true);
+    table.set_bloom_filter(10.0, false);
+
+    let mut rocks = Options::default();
+    rocks.create_if_missing(true);
+    rocks.set_block_based_table_factory(&table);
+    rocks.set_write_buffer_size(options.write_buffer_bytes);
+    rocks.set_max_write_buffer_number(2);
+    rocks.set_compression_type(DBCompressionType::Lz4);
+    rocks.set_max_open_files(OPEN_FILES_MAX);
+    rocks.set_max_background_jobs(BACKGROUND_JOBS_MAX);
+    rocks.set_level_compaction_dynamic_level_bytes(true);
+    rocks.set_bytes_per_sync(1 << 20);
+    rocks.set_log_level(LogLevel::Warn);
+    rocks.set_keep_log_file_num(INFO_LOGS_MAX);
+    rocks.set_max_log_file_size(INFO_LOG_BYTES_MAX);
+    rocks
 }

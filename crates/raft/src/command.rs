@@ -1,0 +1,48 @@
+use bytes::Bytes;
+use raftlog::Place;
+use types::{LogId, OwnerId, Payload};
+
+/// A command to replicate. `meta` reaches every state machine; `body` only reaches the disks.
+#[derive(Clone, Debug, Default)]
+pub struct Command {
+    pub meta: Bytes,
+    pub body: Payload,
+    /// Log records after this command belong to another owner.
+    pub roll_to: Option<OwnerId>,
+}
+
+impl Command {
+    /// What the command weighs in queues: its bytes and what its bookkeeping costs.
+    pub(crate) fn weight_bytes(&self) -> usize {
+        const BOOKKEEPING_BYTES: usize = 256;
+        BOOKKEEPING_BYTES + self.meta.len() + self.body.len()
+    }
+}
+
+/// A committed command as a state machine sees it.
+#[derive(Clone, Debug)]
+pub struct Committed {
+    pub id: LogId,
+    pub meta: Bytes,
+    /// Where the record with the body stands.
+    pub place: Place,
+    pub roll_to: Option<OwnerId>,
+}
+
+/// How far a state machine has come, to be stored in the same batch as its effects. `membership` is opaque.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Applied {
+    pub id: LogId,
+    pub membership: Bytes,
+}
+
+/// What a group replicates. Deterministic: a pure function of its state and the commands.
+pub trait StateMachine: Send + Sync + 'static {
+    /// How far the state on disk has come; `None` for a new one.
+    fn applied(&self) -> anyhow::Result<Option<Applied>>;
+
+    /// Applies commands in order and stores `applied` in the same atomic write; commands at or below the stored
+    /// position never come again. Answers each command, in order. `batch` is empty when only `applied` moves on.
+    /// An error stops the group: it means a broken disk or a bug, never a command that cannot be carried out.
+    fn apply(&mut self, batch: Vec<Committed>, applied: Applied) -> anyhow::Result<Vec<Bytes>>;
+}

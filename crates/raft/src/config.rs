@@ -1,0 +1,39 @@
+use crate::Timing;
+use openraft::{Config, SnapshotPolicy};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// openraft's settings for a group.
+pub(crate) fn config(name: String, timing: Timing) -> Result<Arc<Config>, String> {
+    let heartbeat = millis(timing.heartbeat);
+    let election_max = millis(timing.election_max);
+    let config = Config {
+        cluster_name: name,
+        heartbeat_interval: heartbeat,
+        // Entries that are acknowledged prove as much as a heartbeat.
+        heartbeat_min_interval: Some(heartbeat),
+        election_timeout_min: millis(timing.election_min),
+        election_timeout_max: election_max,
+        // A replica that cannot win (cut off, restarted, behind) must not depose a healthy leader.
+        enable_pre_vote: Some(true),
+        // A leader that hears from no quorum stops its heartbeats, so that followers that still hear it elect another.
+        quorum_loss_probe_interval: Some(2 * election_max),
+        // A log that is shorter than it was is a wiped disk, which must come back as a new replica instead.
+        allow_log_reversion: Some(false),
+        // Counts; bytes are bounded by `HostOptions`.
+        max_payload_entries: 256,
+        max_append_entries: Some(256),
+        api_batch_capacity: 256,
+        api_channel_size: Some(1024),
+        // Logs are not purged, so nobody needs a snapshot.
+        snapshot_policy: SnapshotPolicy::Never,
+        max_in_snapshot_log_to_keep: u64::MAX,
+        install_snapshot_timeout: 60_000,
+        ..Config::default()
+    };
+    config.validate().map(Arc::new).map_err(|error| error.to_string())
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).expect("a timeout below 584 million years")
+}

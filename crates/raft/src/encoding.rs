@@ -1,0 +1,221 @@
+//! openraft's types as they stand on disk and cross the wire: docs/format/entry.md. openraft may change its types
+//! with every release; these encodings may not.
+
+use crate::type_config::{Data, Peer, RaftEntry, RaftLogId, RaftMembership, RaftStoredMembership, RaftVote};
+use crate::{Applied, Command, Member};
+use bytes::Bytes;
+use openraft::EntryPayload;
+use prost::Message;
+use proto::{Failure, raft as wire};
+use raftlog::HardState;
+use std::collections::{BTreeMap, BTreeSet};
+use types::{LogId, LogIndex, OwnerId, Payload, Term};
+
+/// `kind` of a log record. Persisted: never renumber.
+mod kind {
+    pub(super) const BLANK: u8 = 1;
+    pub(super) const COMMAND: u8 = 2;
+    pub(super) const MEMBERSHIP: u8 = 3;
+}
+
+/// Bytes of a peer or a disk that are no entry of ours.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum DecodeError {
+    #[error("{0} is missing")]
+    Missing(&'static str),
+    #[error("entry {index} has the unknown kind {kind}; a newer version wrote it")]
+    UnknownKind { index: u64, kind: u32 },
+    #[error("membership in entry {index}: {why}")]
+    Membership { index: u64, why: String },
+    #[error("body of entry {index}: {why}")]
+    Body { index: u64, why: String },
+}
+
+impl From<DecodeError> for Failure {
+    fn from(error: DecodeError) -> Self {
+        match error {
+            DecodeError::Body { .. } => Failure::new(proto::Code::Corrupt, error.to_string()),
+            _ => Failure::invalid(error.to_string()),
+        }
+    }
+}
+
+impl From<DecodeError> for std::io::Error {
+    fn from(error: DecodeError) -> Self {
+        std::io::Error::new(std::io::ErrorKind::InvalidData, error)
+    }
+}
+
+pub(crate) fn log_id_from(id: LogId) -> RaftLogId {
+    RaftLogId::new(id.term.0.into(), id.index.0)
+}
+
+pub(crate) fn log_id_of(id: &RaftLogId) -> LogId {
+    LogId { term: Term(id.leader_id.term), index: LogIndex(id.index) }
+}
+
+pub(crate) fn vote_from(state: HardState) -> RaftVote {
+    vote(state.vote_term, state.vote_replica, state.vote_committed)
+}
+
+pub(crate) fn vote_to(vote: &RaftVote) -> HardState {
+    HardState {
+        vote_term: vote.leader_id.term,
+        vote_replica: vote.leader_id.voted_for,
+        vote_committed: vote.committed,
+    }
+}
+
+fn vote(term: u64, replica: u64, committed: bool) -> RaftVote {
+    if committed { RaftVote::new_committed(term, replica) } else { RaftVote::new(term, replica) }
+}
+
+/// An entry as a log record.
+pub(crate) fn entry_to_record(entry: RaftEntry) -> Result<raftlog::Entry, DecodeError> {
+    let id = log_id_of(&entry.log_id);
+    let record = |kind, meta, body, roll_to| raftlog::Entry { id, kind, meta, body, roll_to };
+    Ok(match entry.payload {
+        EntryPayload::Blank => record(kind::BLANK, Bytes::new(), Payload::default(), None),
+        EntryPayload::Normal(Data::Whole(Command { meta, body, roll_to })) => {
+            record(kind::COMMAND, meta, body, roll_to)
+        }
+        EntryPayload::Normal(Data::Located { .. }) => {
+            return Err(DecodeError::Missing("the body of a located entry"));
+        }
+        EntryPayload::Membership(membership) => {
+            let meta = membership_to_wire(&membership).encode_to_vec().into();
+            record(kind::MEMBERSHIP, meta, Payload::default(), None)
+        }
+    })
+}
+
+/// A log record with its body, for a follower.
+pub(crate) fn entry_from_record(record: raftlog::Entry) -> Result<RaftEntry, DecodeError> {
+    let raftlog::Entry { id, kind, meta, body, roll_to } = record;
+    entry_from_parts(id, kind.into(), meta, |meta| Data::Whole(Command { meta, body, roll_to }))
+}
+
+/// A log record without its body, for apply.
+pub(crate) fn entry_from_meta(record: raftlog::EntryMeta) -> Result<RaftEntry, DecodeError> {
+    let raftlog::EntryMeta { id, kind, meta, roll_to, place } = record;
+    entry_from_parts(id, kind.into(), meta, |meta| Data::Located { meta, place, roll_to })
+}
+
+/// An entry of a peer; its body is verified against its checksums.
+pub(crate) fn entry_from_wire(entry: wire::Entry) -> Result<RaftEntry, DecodeError> {
+    let wire::Entry { term, index, kind, meta, body, body_crcs, roll_to } = entry;
+    let body = Payload::verified(body, body_crcs)
+        .map_err(|mismatch| DecodeError::Body { index, why: mismatch.to_string() })?;
+    let id = LogId { term: Term(term), index: LogIndex(index) };
+    let roll_to = roll_to.map(OwnerId);
+    entry_from_parts(id, kind, meta, |meta| Data::Whole(Command { meta, body, roll_to }))
+}
+
+pub(crate) fn entry_to_wire(entry: RaftEntry) -> Result<wire::Entry, DecodeError> {
+    let raftlog::Entry { id, kind, meta, body, roll_to } = entry_to_record(entry)?;
+    let (body, crcs) = body.into_parts();
+    Ok(wire::Entry {
+        term: id.term.0,
+        index: id.index.0,
+        kind: kind.into(),
+        meta,
+        body,
+        body_crcs: crcs.to_vec(),
+        roll_to: roll_to.map(|owner| owner.0),
+    })
+}
+
+fn entry_from_parts(
+    id: LogId,
+    kind: u32,
+    meta: Bytes,
+    command: impl FnOnce(Bytes) -> Data,
+) -> Result<RaftEntry, DecodeError> {
+    let index = id.index.0;
+    let payload = match u8::try_from(kind) {
+        Ok(kind::BLANK) => EntryPayload::Blank,
+        Ok(kind::COMMAND) => EntryPayload::Normal(command(meta)),
+        Ok(kind::MEMBERSHIP) => {
+            let why = |why: String| DecodeError::Membership { index, why };
+            let membership = wire::Membership::decode(meta).map_err(|error| why(error.to_string()))?;
+            EntryPayload::Membership(membership_from_wire(membership).map_err(why)?)
+        }
+        _ => return Err(DecodeError::UnknownKind { index, kind }),
+    };
+    Ok(RaftEntry { log_id: log_id_from(id), payload })
+}
+
+pub(crate) fn log_id_to_wire(id: &RaftLogId) -> wire::LogId {
+    wire::LogId { term: id.leader_id.term, index: id.index }
+}
+
+pub(crate) fn log_id_from_wire(id: wire::LogId) -> RaftLogId {
+    RaftLogId::new(id.term.into(), id.index)
+}
+
+pub(crate) fn vote_to_wire(vote: &RaftVote) -> wire::Vote {
+    wire::Vote { term: vote.leader_id.term, replica: vote.leader_id.voted_for, committed: vote.committed }
+}
+
+pub(crate) fn vote_from_wire(wire: Option<wire::Vote>) -> Result<RaftVote, DecodeError> {
+    let wire::Vote { term, replica, committed } = wire.ok_or(DecodeError::Missing("vote"))?;
+    Ok(vote(term, replica, committed))
+}
+
+/// The membership a new group starts with.
+pub(crate) fn first_membership(members: &[Member]) -> Result<RaftMembership, String> {
+    let voters: BTreeSet<u64> = members.iter().map(|member| member.replica.0).collect();
+    if voters.len() != members.len() || voters.contains(&0) {
+        return Err(format!("members need replica ids that are different and not 0: {members:?}"));
+    }
+    let peers: BTreeMap<u64, Peer> = members
+        .iter()
+        .map(|member| (member.replica.0, Peer { node: member.node, address: member.address.clone() }))
+        .collect();
+    RaftMembership::new(vec![voters], peers).map_err(|error| error.to_string())
+}
+
+fn membership_to_wire(membership: &RaftMembership) -> wire::Membership {
+    wire::Membership {
+        voter_sets: membership
+            .get_joint_config()
+            .iter()
+            .map(|voters| wire::VoterSet { replicas: voters.iter().copied().collect() })
+            .collect(),
+        members: membership
+            .nodes()
+            .map(|(&replica, peer)| wire::Member {
+                replica,
+                node: peer.node.0,
+                address: peer.address.clone(),
+            })
+            .collect(),
+    }
+}
+
+fn membership_from_wire(wire: wire::Membership) -> Result<RaftMembership, String> {
+    let voter_sets: Vec<BTreeSet<u64>> =
+        wire.voter_sets.into_iter().map(|voters| voters.replicas.into_iter().collect()).collect();
+    let peers: BTreeMap<u64, Peer> = wire
+        .members
+        .into_iter()
+        .map(|member| (member.replica, Peer { node: member.node.into(), address: member.address }))
+        .collect();
+    RaftMembership::new(voter_sets, peers).map_err(|error| error.to_string())
+}
+
+/// The applied position of a state machine, with the membership in force there.
+pub(crate) fn applied_to(id: LogId, membership: &RaftStoredMembership) -> Applied {
+    let stored = wire::StoredMembership {
+        at: membership.log_id().as_ref().map(log_id_to_wire),
+        membership: Some(membership_to_wire(membership.membership())),
+    };
+    Applied { id, membership: stored.encode_to_vec().into() }
+}
+
+pub(crate) fn applied_from(applied: &Applied) -> Result<RaftStoredMembership, String> {
+    let stored =
+        wire::StoredMembership::decode(applied.membership.clone()).map_err(|error| error.to_string())?;
+    let membership = membership_from_wire(stored.membership.unwrap_or_default())?;
+    Ok(RaftStoredMembership::new(stored.at.map(log_id_from_wire), membership))
+}

@@ -1,0 +1,240 @@
+use crate::type_config::{Answer, Data, Raft};
+use crate::{
+    AddressBook, COMMAND_BYTES_MAX, Command, Done, GroupStatus, Proposal, ProposeError, ReadIndexError, Role,
+    status,
+};
+use anyhow::{Context, bail};
+use openraft::ReadPolicy;
+use openraft::async_runtime::watch::WatchReceiver;
+use openraft::errors::{LinearizableReadError, RaftError};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::sync::{Semaphore, oneshot, watch};
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+use types::{GroupId, LogIndex, ReplicaId};
+
+/// Pauses between attempts to be elected right after a start, while other replicas are still being made.
+const CAMPAIGN_PAUSE_FIRST: Duration = Duration::from_millis(100);
+const CAMPAIGN_PAUSE_MAX: Duration = Duration::from_secs(1);
+/// How long the state machine may take to be dropped when its group is closed.
+const CLOSE_MAX: Duration = Duration::from_secs(10);
+
+/// A handle to one group on this host; cheap to clone.
+#[derive(Clone)]
+pub struct Group {
+    inner: Arc<GroupInner>,
+}
+
+pub(crate) struct GroupInner {
+    pub(crate) id: GroupId,
+    pub(crate) replica: ReplicaId,
+    pub(crate) election_max: Duration,
+    pub(crate) log: raftlog::Log,
+    pub(crate) raft: Raft,
+    pub(crate) addresses: AddressBook,
+    pub(crate) statuses: watch::Receiver<GroupStatus>,
+    pub(crate) applied: watch::Receiver<Option<LogIndex>>,
+    /// Bytes that may still be proposed.
+    pub(crate) proposal_share: Arc<Semaphore>,
+    pub(crate) proposal_bytes_max: usize,
+    /// Joined when the group is closed.
+    pub(crate) tasks: Mutex<Vec<JoinHandle<()>>>,
+    /// Resolves when the state machine was dropped.
+    pub(crate) machine_gone: Mutex<Option<oneshot::Receiver<()>>>,
+}
+
+impl Group {
+    pub(crate) fn new(inner: GroupInner) -> Group {
+        Group { inner: Arc::new(inner) }
+    }
+
+    pub(crate) fn raft(&self) -> &Raft {
+        &self.inner.raft
+    }
+
+    pub fn id(&self) -> GroupId {
+        self.inner.id
+    }
+
+    pub fn replica(&self) -> ReplicaId {
+        self.inner.replica
+    }
+
+    pub fn log(&self) -> &raftlog::Log {
+        &self.inner.log
+    }
+
+    /// Where members are now.
+    pub fn addresses(&self) -> &AddressBook {
+        &self.inner.addresses
+    }
+
+    /// Puts a command into the leader's queue. Commands are ordered as their `propose` calls returned.
+    pub async fn propose(&self, command: Command) -> Result<Proposal, ProposeError> {
+        let GroupInner { raft, proposal_share, proposal_bytes_max, .. } = &*self.inner;
+        let bytes = command.meta.len() + command.body.len();
+        if bytes > COMMAND_BYTES_MAX {
+            return Err(ProposeError::TooLarge { bytes, limit: COMMAND_BYTES_MAX });
+        }
+        // A command above the whole limit may go when nothing else does.
+        let weight = command.weight_bytes().min(*proposal_bytes_max);
+        let weight = u32::try_from(weight).expect("commands are below 4 GiB");
+        let Ok(share) = proposal_share.clone().try_acquire_many_owned(weight) else {
+            let in_flight = proposal_bytes_max.saturating_sub(proposal_share.available_permits());
+            return Err(ProposeError::Busy { in_flight, limit: *proposal_bytes_max });
+        };
+        let (to, answer) = oneshot::channel();
+        raft.client_write_ff(Data::Whole(command), Some(Answer { to, share: Some(share) }))
+            .await
+            .map_err(|fatal| ProposeError::Stopped { why: fatal.to_string() })?;
+        Ok(Proposal { answer, statuses: self.watch() })
+    }
+
+    /// [`Group::propose`] and wait.
+    pub async fn apply(&self, command: Command) -> Result<Done, ProposeError> {
+        self.propose(command).await?.done().await
+    }
+
+    /// On return, this replica's state machine has applied everything that was acknowledged before the call.
+    /// Leader only.
+    pub async fn read_index(&self) -> Result<LogIndex, ReadIndexError> {
+        let stopped = |why: &dyn std::fmt::Display| ReadIndexError::Stopped { why: why.to_string() };
+        let confirmed = self.inner.raft.get_read_log_id(ReadPolicy::ReadIndex).await;
+        let index = match confirmed {
+            Ok((read, _)) => LogIndex(read.index()),
+            Err(RaftError::Fatal(fatal)) => return Err(stopped(&fatal)),
+            Err(RaftError::APIError(LinearizableReadError::QuorumNotEnough(error))) => {
+                return Err(ReadIndexError::NoQuorum { why: error.to_string() });
+            }
+            Err(RaftError::APIError(LinearizableReadError::ForwardToLeader(forward))) => {
+                let leader = forward.leader_id.zip(forward.leader_node);
+                let leader = leader.map(|(replica, peer)| status::member_of(replica, &peer));
+                return Err(ReadIndexError::NotLeader { leader });
+            }
+        };
+        match self.inner.applied.clone().wait_for(|applied| *applied >= Some(index)).await {
+            Ok(_) => Ok(index),
+            Err(_) => Err(stopped(&"its state machine is gone")),
+        }
+    }
+
+    /// Waits until this replica has applied `index`; false when `within` has passed first.
+    pub async fn wait_applied(&self, index: LogIndex, within: Duration) -> bool {
+        let mut applied = self.inner.applied.clone();
+        let reached = applied.wait_for(|applied| *applied >= Some(index));
+        matches!(tokio::time::timeout(within, reached).await, Ok(Ok(_)))
+    }
+
+    pub fn status(&self) -> GroupStatus {
+        let mut status = GroupStatus::of(&self.inner.raft.metrics().borrow_watched());
+        // The machine knows first.
+        status.applied = *self.inner.applied.borrow();
+        if self.inner.statuses.borrow().role == Role::Stopped {
+            status.role = Role::Stopped;
+            status.leader = None;
+        }
+        status
+    }
+
+    /// Changes of role, term or leader.
+    pub fn watch(&self) -> watch::Receiver<GroupStatus> {
+        self.inner.statuses.clone()
+    }
+
+    /// Hands leadership to another member. It must have nearly the whole log: openraft takes no writes from the
+    /// moment it tries, and does not give up by itself.
+    pub async fn transfer_leader(&self, to: ReplicaId) -> anyhow::Result<()> {
+        let raft = &self.inner.raft;
+        let within = Instant::now() + self.inner.election_max;
+        self.wait_caught_up(to, within).await?;
+        raft.trigger().transfer_leader(to.0).await.context("ask for the transfer")?;
+        let is_moved =
+            |status: &GroupStatus| status.leader.as_ref().is_some_and(|leader| leader.replica == to);
+        let mut statuses = self.watch();
+        match tokio::time::timeout_at(within, statuses.wait_for(is_moved)).await {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(_)) => bail!("{} stopped while its leadership moved", self.inner.id),
+            Err(_) => bail!("replica {to} of {} did not take over in time", self.inner.id),
+        }
+    }
+
+    /// Waits until `member` has all but the last few entries; an error when that does not happen by `deadline`.
+    async fn wait_caught_up(&self, member: ReplicaId, deadline: Instant) -> anyhow::Result<()> {
+        const LAG_COUNT_MAX: u64 = 64;
+        let mut metrics = self.inner.raft.metrics();
+        loop {
+            let lag = {
+                let metrics = metrics.borrow_and_update();
+                if metrics.state != openraft::ServerState::Leader {
+                    bail!("replica {} does not lead {}", self.inner.replica, self.inner.id);
+                }
+                let progress = metrics.replication.as_ref().and_then(|members| members.get(&member.0));
+                let Some(matched) = progress else {
+                    bail!("replica {member} is no member of {}", self.inner.id)
+                };
+                let next = |index: Option<u64>| index.map_or(0, |index| index + 1);
+                next(metrics.last_log_index).saturating_sub(next(matched.as_ref().map(|id| id.index)))
+            };
+            if lag <= LAG_COUNT_MAX {
+                return Ok(());
+            }
+            match tokio::time::timeout_at(deadline, metrics.changed()).await {
+                Ok(Ok(())) => {}
+                Ok(Err(_)) => bail!("{} stopped", self.inner.id),
+                Err(_) => bail!("replica {member} of {} is {lag} entries behind", self.inner.id),
+            }
+        }
+    }
+
+    /// Leads no more when it returns, if another member could take over within `limit`.
+    pub(crate) async fn hand_over(&self, limit: Duration) {
+        let target = {
+            let metrics = self.inner.raft.metrics();
+            let metrics = metrics.borrow_watched();
+            let members = metrics.replication.iter().flatten();
+            let others = members.filter(|(replica, _)| **replica != self.inner.replica.0);
+            others.max_by_key(|(_, matched)| **matched).map(|(replica, _)| ReplicaId(*replica))
+        };
+        if let Some(target) = target {
+            // Not a must: the others elect a leader without it, only later.
+            if let Ok(Err(error)) = tokio::time::timeout(limit, self.transfer_leader(target)).await {
+                tracing::debug!(group = %self.inner.id, %error, "leadership not handed over");
+            }
+        }
+    }
+
+    /// Stops and waits until the state machine is dropped and nothing of the group runs any more.
+    pub(crate) async fn close(&self) {
+        if let Err(error) = self.inner.raft.shutdown().await {
+            tracing::warn!(group = %self.inner.id, %error, "stop of a group");
+        }
+        let tasks = std::mem::take(&mut *self.inner.tasks.lock().expect("no holder panics"));
+        for task in tasks {
+            task.abort();
+            let _ = task.await;
+        }
+        let gone = self.inner.machine_gone.lock().expect("no holder panics").take();
+        if let Some(gone) = gone
+            && tokio::time::timeout(CLOSE_MAX, gone).await.is_err()
+        {
+            tracing::warn!(group = %self.inner.id, "the state machine of a closed group still works");
+        }
+    }
+}
+
+/// Stands for election until there is a leader. Each attempt asks first whether it could win (pre-vote), so that it
+/// disturbs nobody; replicas that are not there yet when it starts are asked again soon.
+pub(crate) async fn campaign(raft: Raft, mut statuses: watch::Receiver<GroupStatus>) {
+    let mut pause = CAMPAIGN_PAUSE_FIRST;
+    loop {
+        if raft.trigger().elect(true).await.is_err() {
+            return;
+        }
+        let settled = |status: &GroupStatus| status.leader.is_some() || status.role == Role::Stopped;
+        match tokio::time::timeout(pause, statuses.wait_for(settled)).await {
+            Ok(_) => return,
+            Err(_) => pause = (pause * 3 / 2).min(CAMPAIGN_PAUSE_MAX),
+        }
+    }
+}

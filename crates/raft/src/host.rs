@@ -1,0 +1,166 @@
+use crate::config::config;
+use crate::encoding::{entry_to_record, first_membership, log_id_from};
+use crate::group::{Group, GroupInner, campaign};
+use crate::log_store::LogStore;
+use crate::machine::{Machine, MachineView};
+use crate::network::Network;
+use crate::peers::Peers;
+use crate::registry::Registry;
+use crate::service::Service;
+use crate::status::{GroupStatus, publish};
+use crate::type_config::{Raft, RaftEntry};
+use crate::{AddressBook, GroupSpec, HostOptions, OpenGroupError, StateMachine};
+use futures::future::join_all;
+use openraft::EntryPayload;
+use openraft::async_runtime::watch::WatchReceiver;
+use proto::raft::raft_transport_server::RaftTransportServer;
+use raftlog::{Log, LogSpace, LogSpec};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::sync::{Semaphore, watch};
+use types::{GroupId, LogId};
+
+/// How long a leader tries to hand over before its process stops.
+const HAND_OVER_MAX: Duration = Duration::from_millis(500);
+
+/// All Raft groups of a process.
+#[derive(Clone)]
+pub struct RaftHost {
+    inner: Arc<HostInner>,
+}
+
+struct HostInner {
+    options: HostOptions,
+    addresses: AddressBook,
+    peers: Arc<Peers>,
+    registry: Arc<Registry>,
+}
+
+impl RaftHost {
+    pub fn new(options: HostOptions, addresses: AddressBook) -> RaftHost {
+        let peers = Arc::new(Peers::new(addresses.clone()));
+        RaftHost { inner: Arc::new(HostInner { options, addresses, peers, registry: Arc::default() }) }
+    }
+
+    /// Mounts the groups' service on the process's gRPC server, made with [`crate::server_builder`].
+    pub fn add_to(&self, routes: &mut tonic::service::RoutesBuilder) {
+        let service = Service { registry: self.inner.registry.clone() };
+        let server = RaftTransportServer::new(service)
+            .max_decoding_message_size(proto::MESSAGE_BYTES_MAX)
+            .max_encoding_message_size(proto::MESSAGE_BYTES_MAX);
+        routes.add_service(server);
+    }
+
+    /// Opens a replica: creates it when its log does not exist yet.
+    pub async fn open(
+        &self,
+        spec: GroupSpec,
+        space: &Arc<LogSpace>,
+        log: LogSpec,
+        state_machine: impl StateMachine,
+    ) -> Result<Group, OpenGroupError> {
+        let group = spec.group;
+        let reservation = self.inner.registry.reserve(group)?;
+        let log =
+            space.open(log).await.map_err(|error| OpenGroupError::Log { group, why: error.to_string() })?;
+        let opened = self.open_on(spec, log, Box::new(state_machine)).await;
+        let opened = opened.map_err(|error| OpenGroupError::Failed { group, why: format!("{error:#}") })?;
+        reservation.fill(opened.clone());
+        Ok(opened)
+    }
+
+    async fn open_on(
+        &self,
+        spec: GroupSpec,
+        log: Log,
+        machine: Box<dyn StateMachine>,
+    ) -> anyhow::Result<Group> {
+        let HostInner { options, addresses, peers, .. } = &*self.inner;
+        let (machine, MachineView { applied, gone }) = Machine::new(machine)?;
+        check_log(&log, machine.applied_id())?;
+        start_log(&log, &spec).await?;
+
+        let network = Network {
+            group: spec.group,
+            replica: spec.replica,
+            peers: peers.clone(),
+            options: options.clone(),
+        };
+        let config = config(spec.group.to_string(), spec.timing).map_err(anyhow::Error::msg)?;
+        let store = LogStore::new(log.clone(), options.append_bytes_max);
+        let raft = Raft::new(spec.replica.0, config, network, store, machine).await?;
+
+        let (statuses_tx, statuses) = watch::channel(GroupStatus::of(&raft.metrics().borrow_watched()));
+        let mut tasks = vec![tokio::spawn(publish(raft.clone(), statuses_tx))];
+        if spec.campaign {
+            tasks.push(tokio::spawn(campaign(raft.clone(), statuses.clone())));
+        }
+        let proposal_bytes_max = options.proposal_bytes_per_group_max.min(Semaphore::MAX_PERMITS);
+        Ok(Group::new(GroupInner {
+            id: spec.group,
+            replica: spec.replica,
+            election_max: spec.timing.election_max,
+            log,
+            raft,
+            addresses: addresses.clone(),
+            statuses,
+            applied,
+            proposal_share: Arc::new(Semaphore::new(proposal_bytes_max)),
+            proposal_bytes_max,
+            tasks: Mutex::new(tasks),
+            machine_gone: Mutex::new(Some(gone)),
+        }))
+    }
+
+    pub fn group(&self, group: GroupId) -> Option<Group> {
+        self.inner.registry.get(group)
+    }
+
+    pub fn groups(&self) -> Vec<Group> {
+        self.inner.registry.all()
+    }
+
+    /// Stops a group and forgets it; its files stay.
+    pub async fn close(&self, group: GroupId) {
+        if let Some((group, _reservation)) = self.inner.registry.take(group) {
+            group.close().await;
+        }
+    }
+
+    /// Stops all groups: leaders first hand over where they can.
+    pub async fn shutdown(&self) {
+        let groups = self.groups();
+        join_all(groups.iter().map(|group| group.hand_over(HAND_OVER_MAX))).await;
+        join_all(groups.iter().map(|group| self.close(group.id()))).await;
+    }
+}
+
+/// A state machine may be behind its log (a crash took what it had in memory), never ahead: it applies only what the
+/// log has durably. Ahead means that the log was lost or replaced, and with it entries this replica acknowledged.
+fn check_log(log: &Log, applied: Option<LogId>) -> anyhow::Result<()> {
+    let state = log.state();
+    let last = state.last.max(state.purged);
+    if applied > last {
+        anyhow::bail!(
+            "the state machine has applied {applied:?}, but the log ends at {last:?}: the log was lost"
+        );
+    }
+    Ok(())
+}
+
+/// Gives an empty log its first entry, the members, which is the same on all replicas. Durable before the replica can
+/// give a vote: a replica that voted and then lost its members would stand aside for ever.
+async fn start_log(log: &Log, spec: &GroupSpec) -> anyhow::Result<()> {
+    let state = log.state();
+    if state.last.max(state.purged).is_some() {
+        return Ok(());
+    }
+    let membership = first_membership(&spec.first_members).map_err(anyhow::Error::msg)?;
+    if membership.get_node(&spec.replica.0).is_none() {
+        anyhow::bail!("replica {} is not among the first members {:?}", spec.replica, spec.first_members);
+    }
+    let entry =
+        RaftEntry { log_id: log_id_from(LogId::default()), payload: EntryPayload::Membership(membership) };
+    log.append(vec![entry_to_record(entry)?])?.durable().await?;
+    Ok(())
+}

@@ -1,0 +1,177 @@
+use crate::encoding::{
+    entry_from_meta, entry_from_record, entry_to_record, log_id_from, log_id_of, vote_from, vote_to,
+};
+use crate::type_config::{RaftEntry, RaftLogId, RaftVote, TypeConfig};
+use futures::{Stream, StreamExt, TryStreamExt, stream};
+use openraft::storage::{IOFlushed, RaftLogStorage};
+use openraft::{LogState, OptionalSend, RaftLogReader};
+use raftlog::{AppendError, Log};
+use std::fmt::Debug;
+use std::io;
+use std::ops::{Bound, Range, RangeBounds};
+use std::time::Duration;
+use types::{LogId, LogIndex};
+
+/// Entries without bodies that are read at once: some ten thousand bytes in memory, a seek on disk.
+const META_COUNT_MAX: usize = 512;
+
+/// How long a busy disk may keep the group's core waiting before the group is failed. Until then waiting is the
+/// right thing: the core is what produces more appends.
+const BUSY_WAIT_MAX: Duration = Duration::from_secs(30);
+
+/// A [`Log`] as openraft wants it. The log does the work; this translates.
+#[derive(Clone)]
+pub(crate) struct LogStore {
+    log: Log,
+    /// Of the entries in one message to a follower.
+    append_bytes_max: usize,
+}
+
+impl LogStore {
+    pub(crate) fn new(log: Log, append_bytes_max: usize) -> LogStore {
+        LogStore { log, append_bytes_max }
+    }
+
+    /// The part of `range` that the log has.
+    fn present(&self, range: impl RangeBounds<u64>) -> Range<LogIndex> {
+        let state = self.log.state();
+        let start = match range.start_bound() {
+            Bound::Included(&first) => first,
+            Bound::Excluded(&before) => before + 1,
+            Bound::Unbounded => 0,
+        };
+        let end = match range.end_bound() {
+            Bound::Included(&last) => last.saturating_add(1),
+            Bound::Excluded(&end) => end,
+            Bound::Unbounded => u64::MAX,
+        };
+        let start = start.max(state.purged.map_or(0, |purged| purged.index.0 + 1));
+        let end = end.min(state.last.map_or(0, |last| last.index.0 + 1));
+        LogIndex(start)..LogIndex(end.max(start))
+    }
+
+    /// Entries of `range` without bodies.
+    async fn read_meta(&self, range: Range<LogIndex>) -> io::Result<Vec<RaftEntry>> {
+        let metas = self.log.read_meta(range, META_COUNT_MAX).await.map_err(io::Error::other)?;
+        metas.into_iter().map(|meta| Ok(entry_from_meta(meta)?)).collect()
+    }
+
+    /// All entries of `range` without bodies, a piece at a time.
+    fn metas(&self, range: Range<LogIndex>) -> impl Stream<Item = io::Result<RaftEntry>> + Send + 'static {
+        let log = self.clone();
+        stream::try_unfold(range, move |range| {
+            let log = log.clone();
+            async move {
+                if range.is_empty() {
+                    return Ok(None);
+                }
+                let entries = log.read_meta(range.clone()).await?;
+                let next = entries.last().map(|last| LogIndex(last.log_id.index).next());
+                let next =
+                    next.ok_or_else(|| io::Error::other(format!("the log has no entry {}", range.start)))?;
+                Ok::<_, io::Error>(Some((stream::iter(entries.into_iter().map(Ok)), next..range.end)))
+            }
+        })
+        .try_flatten()
+    }
+
+    /// Appends when the disk's queue has room.
+    async fn append_waiting(&self, records: Vec<raftlog::Entry>) -> Result<raftlog::FlushToken, AppendError> {
+        const RETRY_INTERVAL: Duration = Duration::from_millis(2);
+        let give_up = tokio::time::Instant::now() + BUSY_WAIT_MAX;
+        loop {
+            // The bytes are shared, not copied.
+            match self.log.append(records.clone()) {
+                Err(AppendError::Busy { .. }) if tokio::time::Instant::now() < give_up => {
+                    tokio::time::sleep(RETRY_INTERVAL).await;
+                }
+                done => return done,
+            }
+        }
+    }
+}
+
+impl RaftLogReader<TypeConfig> for LogStore {
+    /// Entries without their bodies, whose readers (recovery of membership, replay, log ids) need none.
+    async fn try_get_log_entries<RB: RangeBounds<u64> + Clone + Debug + OptionalSend>(
+        &mut self,
+        range: RB,
+    ) -> Result<Vec<RaftEntry>, io::Error> {
+        self.metas(self.present(range)).try_collect().await
+    }
+
+    /// What followers are sent: whole entries, at least one, up to the byte limit.
+    async fn limited_get_log_entries(&mut self, start: u64, end: u64) -> Result<Vec<RaftEntry>, io::Error> {
+        let range = LogIndex(start)..LogIndex(end);
+        let records = self.log.read(range, self.append_bytes_max).await.map_err(io::Error::other)?;
+        records.into_iter().map(|record| Ok(entry_from_record(record)?)).collect()
+    }
+
+    /// What apply reads: no bodies, and never the whole range at once.
+    async fn entries_stream<RB>(
+        &mut self,
+        range: RB,
+    ) -> impl Stream<Item = Result<RaftEntry, io::Error>> + OptionalSend
+    where
+        RB: RangeBounds<u64> + Clone + Debug + OptionalSend,
+    {
+        self.metas(self.present(range)).boxed()
+    }
+
+    async fn read_vote(&mut self) -> Result<Option<RaftVote>, io::Error> {
+        Ok(self.log.state().hard_state.map(vote_from))
+    }
+}
+
+impl RaftLogStorage<TypeConfig> for LogStore {
+    type LogReader = LogStore;
+
+    async fn get_log_state(&mut self) -> Result<LogState<TypeConfig>, io::Error> {
+        let state = self.log.state();
+        Ok(LogState {
+            last_purged_log_id: state.purged.map(log_id_from),
+            last_log_id: state.last.max(state.purged).map(log_id_from),
+        })
+    }
+
+    async fn get_log_reader(&mut self) -> LogStore {
+        self.clone()
+    }
+
+    async fn save_vote(&mut self, vote: &RaftVote) -> Result<(), io::Error> {
+        self.log.save_hard_state(vote_to(vote)).await.map_err(io::Error::other)
+    }
+
+    async fn save_committed(&mut self, committed: Option<RaftLogId>) -> Result<(), io::Error> {
+        self.log.save_committed(committed.as_ref().map(log_id_of));
+        Ok(())
+    }
+
+    /// A hint that names more than the log has (a crash took the tail) is no hint: the next leader will tell.
+    async fn read_committed(&mut self) -> Result<Option<RaftLogId>, io::Error> {
+        let state = self.log.state();
+        let last: Option<LogId> = state.last.max(state.purged);
+        let plausible = |id: &LogId| last.is_some_and(|last| id.index <= last.index);
+        Ok(state.committed.filter(plausible).map(log_id_from))
+    }
+
+    async fn append<I>(&mut self, entries: I, flushed: IOFlushed<TypeConfig>) -> Result<(), io::Error>
+    where
+        I: IntoIterator<Item = RaftEntry> + OptionalSend,
+        I::IntoIter: OptionalSend,
+    {
+        let records = entries.into_iter().map(entry_to_record).collect::<Result<Vec<_>, _>>()?;
+        let token = self.append_waiting(records).await.map_err(io::Error::other)?;
+        // Tokens of a log resolve in append order, so an id is never reported durable before its predecessors.
+        token.on_durable(move |result| flushed.io_completed(result.map_err(io::Error::other)));
+        Ok(())
+    }
+
+    async fn truncate_after(&mut self, last: Option<RaftLogId>) -> Result<(), io::Error> {
+        self.log.truncate_after(last.map(|id| LogIndex(id.index))).await.map_err(io::Error::other)
+    }
+
+    async fn purge(&mut self, to: RaftLogId) -> Result<(), io::Error> {
+        self.log.purge(log_id_of(&to)).await.map_err(io::Error::other)
+    }
+}

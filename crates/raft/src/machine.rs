@@ -1,0 +1,164 @@
+use crate::encoding::{applied_from, applied_to, log_id_from, log_id_of};
+use crate::type_config::{Data, RaftLogId, RaftStoredMembership, Reply, TypeConfig};
+use crate::{Committed, StateMachine};
+use bytes::Bytes;
+use futures::{Stream, StreamExt};
+use openraft::storage::{ApplyResponder, EntryResponder, RaftStateMachine};
+use openraft::type_config::alias::{SnapshotMetaOf, SnapshotOf};
+use openraft::{EntryPayload, OptionalSend, RaftSnapshotBuilder, StoredMembership};
+use std::io;
+use std::panic::AssertUnwindSafe;
+use tokio::sync::{oneshot, watch};
+use types::LogIndex;
+
+/// Commands applied with one write of the state machine: a few milliseconds of work.
+const APPLY_COUNT_MAX: usize = 1024;
+
+/// A [`StateMachine`] as openraft wants it.
+pub(crate) struct Machine {
+    inner: Box<dyn StateMachine>,
+    id: Option<RaftLogId>,
+    membership: RaftStoredMembership,
+    applied: watch::Sender<Option<LogIndex>>,
+    /// Resolves for whoever waits for the state machine to be gone; declared after it, dropped after it.
+    _gone: oneshot::Sender<()>,
+}
+
+/// What is seen of a machine from outside.
+pub(crate) struct MachineView {
+    pub(crate) applied: watch::Receiver<Option<LogIndex>>,
+    /// Resolves (with an error) when the state machine was dropped and its files are closed.
+    pub(crate) gone: oneshot::Receiver<()>,
+}
+
+impl Machine {
+    pub(crate) fn new(inner: Box<dyn StateMachine>) -> anyhow::Result<(Machine, MachineView)> {
+        let stored = inner.applied()?;
+        let membership = match &stored {
+            Some(stored) => {
+                applied_from(stored).map_err(|why| anyhow::anyhow!("stored applied position: {why}"))?
+            }
+            None => StoredMembership::default(),
+        };
+        let id = stored.map(|stored| stored.id);
+        let (applied, applied_view) = watch::channel(id.map(|id| id.index));
+        let (gone_tx, gone) = oneshot::channel();
+        let machine = Machine { inner, id: id.map(log_id_from), membership, applied, _gone: gone_tx };
+        Ok((machine, MachineView { applied: applied_view, gone }))
+    }
+
+    pub(crate) fn applied_id(&self) -> Option<types::LogId> {
+        self.id.as_ref().map(log_id_of)
+    }
+
+    fn apply_chunk(&mut self, chunk: Vec<io::Result<EntryResponder<TypeConfig>>>) -> io::Result<()> {
+        let mut batch = Vec::with_capacity(chunk.len());
+        let mut responders: Vec<(Option<ApplyResponder<TypeConfig>>, bool)> = Vec::with_capacity(chunk.len());
+        for item in chunk {
+            let (entry, responder) = item?;
+            let id = entry.log_id;
+            let is_command = match entry.payload {
+                EntryPayload::Blank => false,
+                EntryPayload::Membership(membership) => {
+                    self.membership = StoredMembership::new(Some(id), membership);
+                    false
+                }
+                EntryPayload::Normal(Data::Located { meta, place, roll_to }) => {
+                    batch.push(Committed { id: log_id_of(&id), meta, place, roll_to });
+                    true
+                }
+                EntryPayload::Normal(Data::Whole(_)) => {
+                    return Err(io::Error::other(format!(
+                        "entry {id} came to apply without its place in the log"
+                    )));
+                }
+            };
+            responders.push((responder, is_command));
+            self.id = Some(id);
+        }
+
+        let Some(id) = self.id.as_ref().map(log_id_of) else { return Ok(()) };
+        let mut replies = self.apply_inner(batch, id)?.into_iter();
+        self.applied.send_replace(Some(id.index));
+        for (responder, is_command) in responders {
+            let reply = if is_command { replies.next().unwrap_or_default() } else { Bytes::new() };
+            if let Some(responder) = responder {
+                responder.send(Reply(reply));
+            }
+        }
+        Ok(())
+    }
+
+    /// A panic in a state machine stops its group with a reason, like an error: openraft would only go silent.
+    fn apply_inner(&mut self, batch: Vec<Committed>, id: types::LogId) -> io::Result<Vec<Bytes>> {
+        let count = batch.len();
+        let applied = applied_to(id, &self.membership);
+        let result = std::panic::catch_unwind(AssertUnwindSafe(|| self.inner.apply(batch, applied)));
+        let replies = match result {
+            Ok(result) => {
+                result.map_err(|error| io::Error::other(format!("apply up to {id:?}: {error:#}")))?
+            }
+            Err(_) => {
+                return Err(io::Error::other(format!(
+                    "the state machine panicked while applying up to {id:?}"
+                )));
+            }
+        };
+        if replies.len() != count {
+            let got = replies.len();
+            return Err(io::Error::other(format!("the state machine answered {got} of {count} commands")));
+        }
+        Ok(replies)
+    }
+}
+
+impl RaftStateMachine<TypeConfig> for Machine {
+    type SnapshotData = ();
+    type SnapshotBuilder = NoSnapshots;
+
+    async fn applied_state(&mut self) -> Result<(Option<RaftLogId>, RaftStoredMembership), io::Error> {
+        Ok((self.id, self.membership.clone()))
+    }
+
+    async fn apply<Strm>(&mut self, entries: Strm) -> Result<(), io::Error>
+    where
+        Strm: Stream<Item = Result<EntryResponder<TypeConfig>, io::Error>> + Unpin + OptionalSend,
+    {
+        let mut chunks = entries.ready_chunks(APPLY_COUNT_MAX);
+        while let Some(chunk) = chunks.next().await {
+            self.apply_chunk(chunk)?;
+        }
+        Ok(())
+    }
+
+    async fn try_create_snapshot_builder(&mut self, force: bool) -> Option<NoSnapshots> {
+        force.then_some(NoSnapshots)
+    }
+
+    async fn get_snapshot_builder(&mut self) -> NoSnapshots {
+        NoSnapshots
+    }
+
+    async fn install_snapshot(&mut self, _: &SnapshotMetaOf<TypeConfig>, _: ()) -> Result<(), io::Error> {
+        Err(no_snapshots())
+    }
+
+    async fn get_current_snapshot(&mut self) -> Result<Option<SnapshotOf<TypeConfig, ()>>, io::Error> {
+        Ok(None)
+    }
+}
+
+/// Groups keep their whole logs, so nothing ever needs a snapshot; being asked for one is an error.
+pub(crate) struct NoSnapshots;
+
+impl RaftSnapshotBuilder<TypeConfig> for NoSnapshots {
+    type SnapshotData = ();
+
+    async fn build_snapshot(&mut self) -> Result<SnapshotOf<TypeConfig, ()>, io::Error> {
+        Err(no_snapshots())
+    }
+}
+
+fn no_snapshots() -> io::Error {
+    io::Error::new(io::ErrorKind::Unsupported, "groups have no snapshots: their logs are never purged")
+}

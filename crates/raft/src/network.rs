@@ -1,0 +1,235 @@
+//! openraft's way to other members.
+
+use crate::encoding::{log_id_from_wire, log_id_to_wire, vote_from_wire, vote_to_wire};
+use crate::exchange::Exchange;
+use crate::peers::{Peer as Process, Peers};
+use crate::type_config::{Peer, RaftVote, TypeConfig};
+use crate::{HostOptions, Member};
+use futures::future::BoxFuture;
+use futures::stream::BoxStream;
+use futures::{FutureExt, Stream, StreamExt};
+use openraft::errors::{NetworkError, RPCError, ReplicationClosed, StreamingError, Timeout, Unreachable};
+use openraft::network::{
+    Backoff, NetBackoff, NetSnapshot, NetStreamAppend, NetTransferLeader, NetVote, RPCOption,
+};
+use openraft::raft::{
+    AppendEntriesRequest, SnapshotResponse, StreamAppendResult, TransferLeaderError, TransferLeaderRequest,
+    TransferLeaderResponse, VoteRequest, VoteResponse,
+};
+use openraft::type_config::alias::SnapshotOf;
+use openraft::{OptionalSend, RPCTypes, RaftNetworkFactory};
+use proto::raft as wire;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+use tonic::Status;
+use types::{GroupId, ReplicaId};
+
+/// Pauses before a follower that cannot be reached is tried again.
+const BACKOFF_FIRST: Duration = Duration::from_millis(50);
+const BACKOFF_MAX: Duration = Duration::from_secs(1);
+
+/// Makes the clients of one replica.
+pub(crate) struct Network {
+    pub(crate) group: GroupId,
+    pub(crate) replica: ReplicaId,
+    pub(crate) peers: Arc<Peers>,
+    pub(crate) options: HostOptions,
+}
+
+impl RaftNetworkFactory<TypeConfig> for Network {
+    type Network = Client;
+
+    async fn new_client(&mut self, target: u64, peer: &Peer) -> Client {
+        Client {
+            group: self.group,
+            replica: self.replica,
+            target: Member { replica: ReplicaId(target), node: peer.node, address: peer.address.clone() },
+            peers: self.peers.clone(),
+            window_bytes: self.options.window_bytes,
+        }
+    }
+}
+
+/// One replica's way to another.
+pub(crate) struct Client {
+    group: GroupId,
+    replica: ReplicaId,
+    target: Member,
+    peers: Arc<Peers>,
+    window_bytes: usize,
+}
+
+impl Client {
+    fn address(&self) -> wire::Address {
+        wire::Address { group: self.group.to_u64(), replica: self.target.replica.0, cluster: String::new() }
+    }
+
+    fn process(&self) -> Result<Arc<Process>, RPCError<TypeConfig>> {
+        self.peers.of(&self.target).map_err(|why| Unreachable::from_string(why).into())
+    }
+
+    /// Waits for an answer as long as openraft would.
+    async fn within<T>(
+        &self,
+        limit: Duration,
+        action: RPCTypes,
+        process: &Process,
+        answer: impl Future<Output = Result<T, Status>>,
+    ) -> Result<T, RPCError<TypeConfig>> {
+        match tokio::time::timeout(limit, answer).await {
+            Ok(Ok(answer)) => {
+                process.answered();
+                Ok(answer)
+            }
+            Ok(Err(status)) => Err(failed(process, &status)),
+            Err(_) => {
+                process.failed("no answer in time");
+                let (id, target) = (self.replica.0, self.target.replica.0);
+                Err(Timeout { action, id, target, timeout: limit }.into())
+            }
+        }
+    }
+
+    async fn ask_vote(
+        &self,
+        request: VoteRequest<TypeConfig>,
+        pre_vote: bool,
+        limit: Duration,
+    ) -> Result<VoteResponse<TypeConfig>, RPCError<TypeConfig>> {
+        let process = self.process()?;
+        let request = wire::VoteRequest {
+            to: Some(self.address()),
+            vote: Some(vote_to_wire(&request.vote)),
+            last: request.last_log_id.as_ref().map(log_id_to_wire),
+            pre_vote,
+            leadership_transfer: request.leadership_transfer,
+        };
+        let mut client = process.client();
+        let answer = self.within(limit, RPCTypes::Vote, &process, client.vote(request)).await?.into_inner();
+        let vote = vote_from_wire(answer.vote).map_err(malformed)?;
+        Ok(VoteResponse::new(vote, answer.last.map(log_id_from_wire), answer.granted))
+    }
+}
+
+/// A refusal or a broken connection: openraft backs off before it tries again.
+pub(crate) fn failed(process: &Process, status: &Status) -> RPCError<TypeConfig> {
+    // A status with our details comes from a process that is well.
+    if status.details().is_empty() {
+        process.failed(status.message());
+    } else {
+        process.answered();
+    }
+    Unreachable::from_string(format!("{}: {}", status.code(), status.message())).into()
+}
+
+pub(crate) fn malformed(error: impl ToString) -> RPCError<TypeConfig> {
+    NetworkError::from_string(error).into()
+}
+
+impl NetStreamAppend<TypeConfig> for Client {
+    fn stream_append<'s, S>(
+        &'s mut self,
+        input: S,
+        option: RPCOption,
+    ) -> BoxFuture<
+        's,
+        Result<
+            BoxStream<'s, Result<StreamAppendResult<TypeConfig>, RPCError<TypeConfig>>>,
+            RPCError<TypeConfig>,
+        >,
+    >
+    where
+        S: Stream<Item = AppendEntriesRequest<TypeConfig>> + OptionalSend + Unpin + 'static,
+    {
+        async move {
+            let process = self.process()?;
+            let (requests, outgoing) = Exchange::<S>::channel();
+            let mut client = process.client();
+            let answers = self
+                .within(option.hard_ttl(), RPCTypes::AppendEntries, &process, client.append(outgoing))
+                .await?;
+            let exchange = Exchange::new(
+                input,
+                requests,
+                answers.into_inner(),
+                process,
+                self.address(),
+                self.window_bytes,
+            );
+            Ok(exchange.into_stream().boxed())
+        }
+        .boxed()
+    }
+}
+
+impl NetVote<TypeConfig> for Client {
+    async fn vote(
+        &mut self,
+        request: VoteRequest<TypeConfig>,
+        option: RPCOption,
+    ) -> Result<VoteResponse<TypeConfig>, RPCError<TypeConfig>> {
+        self.ask_vote(request, false, option.hard_ttl()).await
+    }
+
+    async fn pre_vote(
+        &mut self,
+        request: VoteRequest<TypeConfig>,
+        option: RPCOption,
+    ) -> Result<VoteResponse<TypeConfig>, RPCError<TypeConfig>> {
+        self.ask_vote(request, true, option.hard_ttl()).await
+    }
+}
+
+impl NetTransferLeader<TypeConfig> for Client {
+    async fn transfer_leader(
+        &mut self,
+        request: TransferLeaderRequest<TypeConfig>,
+        option: RPCOption,
+    ) -> Result<TransferLeaderResponse<TypeConfig>, RPCError<TypeConfig>> {
+        use wire::transfer_leader_response::Refused;
+        let process = self.process()?;
+        let message = wire::TransferLeaderRequest {
+            to: Some(self.address()),
+            from_leader: Some(vote_to_wire(request.from_leader())),
+            to_replica: *request.to_node_id(),
+            last: request.last_log_id().map(log_id_to_wire),
+        };
+        let mut client = process.client();
+        let answer = client.transfer_leader(message);
+        let answer =
+            self.within(option.hard_ttl(), RPCTypes::TransferLeader, &process, answer).await?.into_inner();
+        Ok(match answer.refused {
+            None => Ok(()),
+            Some(Refused::VoteChanged(actual)) => {
+                let actual = vote_from_wire(Some(actual)).map_err(malformed)?;
+                Err(TransferLeaderError::VoteChanged { expected: *request.from_leader(), actual })
+            }
+            Some(Refused::LogNotFlushed(wire::LastLog { last })) => Err(TransferLeaderError::LogNotFlushed {
+                expected: request.last_log_id().copied(),
+                actual: last.map(log_id_from_wire),
+            }),
+        })
+    }
+}
+
+impl NetBackoff<TypeConfig> for Client {
+    fn backoff(&self) -> Option<Backoff> {
+        let pauses = std::iter::successors(Some(BACKOFF_FIRST), |pause| Some((*pause * 2).min(BACKOFF_MAX)));
+        Some(Backoff::new(pauses))
+    }
+}
+
+impl NetSnapshot<TypeConfig> for Client {
+    type SnapshotData = ();
+
+    async fn full_snapshot(
+        &mut self,
+        _vote: RaftVote,
+        _snapshot: SnapshotOf<TypeConfig, ()>,
+        _cancel: impl Future<Output = ReplicationClosed> + OptionalSend + 'static,
+        _option: RPCOption,
+    ) -> Result<SnapshotResponse<TypeConfig>, StreamingError<TypeConfig>> {
+        Err(Unreachable::from_string("groups have no snapshots: their logs are never purged").into())
+    }
+}

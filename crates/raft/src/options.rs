@@ -1,0 +1,59 @@
+use crate::Member;
+use std::time::Duration;
+use types::{GroupId, ReplicaId};
+
+/// Commands above this size (meta and body) are refused: one of them and the entries read with it must fit into a
+/// message (`proto::MESSAGE_BYTES_MAX`, 24 MiB = 16 MiB + 4 MiB of other entries + headers).
+pub const COMMAND_BYTES_MAX: usize = 16 << 20;
+
+/// Election and heartbeat times of a group. The lease equals `election_max`, which must be the same on all members.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timing {
+    pub heartbeat: Duration,
+    pub election_min: Duration,
+    pub election_max: Duration,
+}
+
+impl Timing {
+    pub const PIPELINE: Timing = Timing {
+        heartbeat: Duration::from_millis(500),
+        election_min: Duration::from_millis(2000),
+        election_max: Duration::from_millis(3000),
+    };
+    pub const METADATA: Timing = Timing {
+        heartbeat: Duration::from_millis(200),
+        election_min: Duration::from_millis(1000),
+        election_max: Duration::from_millis(1500),
+    };
+}
+
+/// Limits of a host; each group's share where it says so.
+#[derive(Clone, Debug)]
+pub struct HostOptions {
+    /// Bytes of proposals of one group that are not yet applied; more get [`crate::ProposeError::Busy`].
+    pub proposal_bytes_per_group_max: usize,
+    /// Bytes of entries in flight to one follower of one group. One message may go past it.
+    pub window_bytes: usize,
+    /// Bytes of entries read from the log for one append message.
+    pub append_bytes_max: usize,
+}
+
+impl Default for HostOptions {
+    fn default() -> Self {
+        Self { proposal_bytes_per_group_max: 64 << 20, window_bytes: 16 << 20, append_bytes_max: 4 << 20 }
+    }
+}
+
+/// One replica of one group on this host.
+#[derive(Clone, Debug)]
+pub struct GroupSpec {
+    pub group: GroupId,
+    pub replica: ReplicaId,
+    pub timing: Timing,
+    /// Members of the group when it was created, this replica among them. A group whose log is empty starts with
+    /// them; all replicas must be given the same.
+    pub first_members: Vec<Member>,
+    /// Stand for election as soon as it is open instead of waiting for the timeout: one replica of each group, and
+    /// harmless while there is a leader.
+    pub campaign: bool,
+}

@@ -1,0 +1,158 @@
+//! The gRPC service on which the groups of a process answer other members.
+
+use crate::encoding::{entry_from_wire, log_id_from_wire, log_id_to_wire, vote_from_wire, vote_to_wire};
+use crate::group::Group;
+use crate::registry::Registry;
+use crate::type_config::TypeConfig;
+use futures::stream::BoxStream;
+use futures::{Stream, StreamExt, TryStreamExt, stream};
+use openraft::raft::{
+    AppendEntriesRequest, StreamAppendError, StreamAppendResult, TransferLeaderError, TransferLeaderRequest,
+    VoteRequest,
+};
+use proto::raft::raft_transport_server::RaftTransport;
+use proto::{Code, Failure, raft as wire};
+use std::pin::pin;
+use std::sync::{Arc, Mutex};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status, Streaming};
+use wire::append_response::Result as Answer;
+
+pub(crate) struct Service {
+    pub(crate) registry: Arc<Registry>,
+}
+
+#[tonic::async_trait]
+impl RaftTransport for Service {
+    type AppendStream = BoxStream<'static, Result<wire::AppendResponse, Status>>;
+
+    /// Answers with headers at once: the sender starts when it has them.
+    async fn append(
+        &self,
+        request: Request<Streaming<wire::AppendRequest>>,
+    ) -> Result<Response<Self::AppendStream>, Status> {
+        let answers = append(self.registry.clone(), request.into_inner());
+        Ok(Response::new(stream::once(answers).try_flatten().boxed()))
+    }
+
+    async fn vote(
+        &self,
+        request: Request<wire::VoteRequest>,
+    ) -> Result<Response<wire::VoteResponse>, Status> {
+        let request = request.into_inner();
+        let group = self.registry.addressed(request.to.as_ref())?;
+        let vote = vote_from_wire(request.vote).map_err(Failure::from)?;
+        let mut ask = VoteRequest::new(vote, request.last.map(log_id_from_wire));
+        ask.leadership_transfer = request.leadership_transfer;
+        let raft = group.raft();
+        let answer = if request.pre_vote { raft.pre_vote(ask).await } else { raft.vote(ask).await };
+        let answer = answer.map_err(|error| stopped(&group, error))?;
+        Ok(Response::new(wire::VoteResponse {
+            vote: Some(vote_to_wire(&answer.vote)),
+            granted: answer.vote_granted,
+            last: answer.last_log_id.as_ref().map(log_id_to_wire),
+        }))
+    }
+
+    async fn transfer_leader(
+        &self,
+        request: Request<wire::TransferLeaderRequest>,
+    ) -> Result<Response<wire::TransferLeaderResponse>, Status> {
+        use wire::transfer_leader_response::Refused;
+        let request = request.into_inner();
+        let group = self.registry.addressed(request.to.as_ref())?;
+        let from = vote_from_wire(request.from_leader).map_err(Failure::from)?;
+        let ask = TransferLeaderRequest::new(from, request.to_replica, request.last.map(log_id_from_wire));
+        let answer =
+            group.raft().handle_transfer_leader(ask).await.map_err(|error| stopped(&group, error))?;
+        let refused = answer.err().map(|error| match error {
+            TransferLeaderError::VoteChanged { actual, .. } => Refused::VoteChanged(vote_to_wire(&actual)),
+            TransferLeaderError::LogNotFlushed { actual, .. } => {
+                Refused::LogNotFlushed(wire::LastLog { last: actual.as_ref().map(log_id_to_wire) })
+            }
+        });
+        Ok(Response::new(wire::TransferLeaderResponse { refused }))
+    }
+}
+
+/// Feeds one sender's messages to its group, verified one by one. The first bad one ends the stream: those before it
+/// are answered, then comes the status; it changes nothing.
+async fn append(
+    registry: Arc<Registry>,
+    mut messages: Streaming<wire::AppendRequest>,
+) -> Result<impl Stream<Item = Result<wire::AppendResponse, Status>>, Status> {
+    let Some(first) = messages.message().await? else { return Ok(stream::empty().left_stream()) };
+    let to = first.to.clone();
+    let group = registry.addressed(to.as_ref())?;
+    let refusal = Arc::new(Mutex::new(None));
+
+    let refused = refusal.clone();
+    let requests =
+        stream::once(std::future::ready(Ok(first))).chain(messages).scan((), move |(), message| {
+            let request = message.and_then(|message| Ok(append_request(message, &to)?));
+            std::future::ready(match request {
+                Ok(request) => Some(request),
+                Err(status) => {
+                    *refused.lock().expect("no holder panics") = Some(status);
+                    None
+                }
+            })
+        });
+
+    // openraft's stream borrows its `Raft`, so both live in a future of their own, polled with the answers it makes.
+    let (answers_tx, answers) = mpsc::channel(1);
+    let answering = async move {
+        let mut answers = pin!(group.raft().stream_append(requests));
+        while let Some(answer) = answers.next().await {
+            let answer = answer.map(append_response).map_err(|error| stopped(&group, error));
+            if answers_tx.send(answer).await.is_err() {
+                return;
+            }
+        }
+        let refused = refusal.lock().expect("no holder panics").take();
+        if let Some(status) = refused {
+            let _ = answers_tx.send(Err(status)).await;
+        }
+    };
+    let answering = stream::once(answering).filter_map(|()| std::future::ready(None));
+    Ok(stream::select(ReceiverStream::new(answers), answering).right_stream())
+}
+
+fn append_request(
+    message: wire::AppendRequest,
+    to: &Option<wire::Address>,
+) -> Result<AppendEntriesRequest<TypeConfig>, Failure> {
+    if message.to != *to {
+        return Err(Failure::invalid("messages of one stream are for one replica"));
+    }
+    let entries = message.entries.into_iter().map(entry_from_wire).collect::<Result<Vec<_>, _>>()?;
+    let mut expected = message.prev.as_ref().map_or(0, |prev| prev.index.saturating_add(1));
+    for entry in &entries {
+        if entry.log_id.index != expected {
+            let got = entry.log_id.index;
+            return Err(Failure::invalid(format!("entry {got} stands where entry {expected} belongs")));
+        }
+        expected = expected.saturating_add(1);
+    }
+    Ok(AppendEntriesRequest {
+        vote: vote_from_wire(message.vote)?,
+        prev_log_id: message.prev.map(log_id_from_wire),
+        entries,
+        leader_commit: message.committed.map(log_id_from_wire),
+    })
+}
+
+fn append_response(answer: StreamAppendResult<TypeConfig>) -> wire::AppendResponse {
+    let result = match answer {
+        Ok(Some(id)) => Answer::Matched(log_id_to_wire(&id)),
+        Ok(None) => Answer::MatchedNone(wire::Empty {}),
+        Err(StreamAppendError::Conflict(id)) => Answer::ConflictAt(log_id_to_wire(&id)),
+        Err(StreamAppendError::HigherVote(vote)) => Answer::HigherVote(vote_to_wire(&vote)),
+    };
+    wire::AppendResponse { result: Some(result) }
+}
+
+fn stopped(group: &Group, error: impl std::fmt::Display) -> Status {
+    Failure::new(Code::Unavailable, format!("{} stopped here: {error}", group.id())).into()
+}

@@ -1,0 +1,99 @@
+use crate::Member;
+use crate::type_config::{Peer, Raft, RaftStoredMembership, TypeConfig};
+use openraft::async_runtime::watch::WatchReceiver;
+use openraft::errors::Fatal;
+use openraft::{RaftMetrics, ServerState};
+use tokio::sync::watch;
+use types::{LogIndex, ReplicaId, Term};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    Leader,
+    Follower,
+    Candidate,
+    Learner,
+    Stopped,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupStatus {
+    pub role: Role,
+    pub term: Term,
+    pub leader: Option<Member>,
+    pub last: Option<LogIndex>,
+    pub committed: Option<LogIndex>,
+    pub applied: Option<LogIndex>,
+    /// Why the group stopped by itself, if it did.
+    pub failure: Option<String>,
+}
+
+impl GroupStatus {
+    pub(crate) fn of(metrics: &RaftMetrics<TypeConfig>) -> GroupStatus {
+        let (is_running, failure) = match &metrics.running_state {
+            Ok(()) => (true, None),
+            Err(Fatal::Stopped) => (false, None),
+            Err(fatal) => (false, Some(fatal.to_string())),
+        };
+        let role = if is_running { role_of(metrics.state) } else { Role::Stopped };
+        let leader = metrics.current_leader.filter(|_| is_running);
+        GroupStatus {
+            role,
+            term: Term(metrics.current_term),
+            leader: leader.and_then(|leader| member(&metrics.membership_config, leader)),
+            last: metrics.last_log_index.map(LogIndex),
+            committed: metrics.cluster_committed.as_ref().map(|id| LogIndex(id.index)),
+            applied: metrics.last_applied.as_ref().map(|id| LogIndex(id.index)),
+            failure,
+        }
+    }
+}
+
+fn role_of(state: ServerState) -> Role {
+    match state {
+        ServerState::Leader => Role::Leader,
+        ServerState::Follower => Role::Follower,
+        ServerState::Candidate => Role::Candidate,
+        ServerState::Learner => Role::Learner,
+        ServerState::Shutdown => Role::Stopped,
+    }
+}
+
+fn member(membership: &RaftStoredMembership, replica: u64) -> Option<Member> {
+    membership.get_node(&replica).map(|peer| member_of(replica, peer))
+}
+
+pub(crate) fn member_of(replica: u64, peer: &Peer) -> Member {
+    Member { replica: ReplicaId(replica), node: peer.node, address: peer.address.clone() }
+}
+
+/// Publishes changes of role, term, leader or failure until the group has stopped.
+pub(crate) async fn publish(raft: Raft, statuses: watch::Sender<GroupStatus>) {
+    let mut server = raft.server_metrics();
+    let metrics = raft.metrics();
+    loop {
+        let is_over = server.changed().await.is_err();
+        let mut status = GroupStatus::of(&metrics.borrow_watched());
+        if is_over {
+            status.role = Role::Stopped;
+            status.leader = None;
+        } else {
+            // The two channels are written one after the other; the one that woke us has the news.
+            let server = server.borrow_watched();
+            status.term = Term(server.vote.leader_id.term);
+            status.leader =
+                server.current_leader.and_then(|leader| member(&server.membership_config, leader));
+            status.role = role_of(server.state);
+        }
+        statuses.send_if_modified(|old| {
+            let key = |status: &GroupStatus| {
+                (status.role, status.term, status.leader.clone(), status.failure.clone())
+            };
+            let is_news = key(old) != key(&status);
+            *old = status;
+            is_news
+        });
+        if is_over {
+            return;
+        }
+    }
+}
