@@ -101,6 +101,17 @@ fn planted_violations_are_found() {
 }
 
 #[test]
+fn every_dependency_has_its_reason_written_down() {
+    let reasons = include_str!("../../../docs/dependencies.md");
+    let (crates, edges) = workspace_edges();
+    let missing = unexplained(&crates, &edges, reasons);
+    assert!(missing.is_empty(), "add a line to docs/dependencies.md for {missing:?}");
+
+    let planted = Edge { from: "flotilla-om".to_owned(), to: "left-pad".to_owned(), dev: true };
+    assert_eq!(unexplained(&crates, &[planted], reasons), ["left-pad"]);
+}
+
+#[test]
 fn crate_without_a_layer_is_found() {
     let violations = layering_violations(&["flotilla-utils".to_owned()], &[]);
     assert_eq!(violations.len(), 1, "{violations:?}");
@@ -141,6 +152,19 @@ fn layering_violations(crates: &[String], edges: &[Edge]) -> Vec<String> {
         }
     }
     violations
+}
+
+/// Crates of others that `reasons` does not name in backquotes.
+fn unexplained(crates: &[String], edges: &[Edge], reasons: &str) -> Vec<String> {
+    let mut missing: Vec<String> = edges
+        .iter()
+        .map(|edge| &edge.to)
+        .filter(|name| !crates.contains(name) && !reasons.contains(&format!("`{name}`")))
+        .cloned()
+        .collect();
+    missing.sort();
+    missing.dedup();
+    missing
 }
 
 fn layer_permits(edge: &Edge) -> bool {
