@@ -27,6 +27,8 @@ mod proposal;
 mod registry;
 mod service;
 mod status;
+#[cfg(test)]
+mod suite_tests;
 mod type_config;
 
 pub use command::{Applied, Command, Committed, StateMachine};

@@ -5,7 +5,7 @@ use crate::type_config::{RaftEntry, RaftLogId, RaftVote, TypeConfig};
 use futures::{Stream, StreamExt, TryStreamExt, stream};
 use openraft::storage::{IOFlushed, RaftLogStorage};
 use openraft::{LogState, OptionalSend, RaftLogReader};
-use raftlog::{AppendError, Log};
+use raftlog::{AppendError, Log, ReadError};
 use std::fmt::Debug;
 use std::io;
 use std::ops::{Bound, Range, RangeBounds};
@@ -50,9 +50,18 @@ impl LogStore {
         LogIndex(start)..LogIndex(end.max(start))
     }
 
-    /// Entries of `range` without bodies.
+    /// Entries from the start of `range` without bodies. A log that began later is read from where it began.
     async fn read_meta(&self, range: Range<LogIndex>) -> io::Result<Vec<RaftEntry>> {
-        let metas = self.log.read_meta(range, META_COUNT_MAX).await.map_err(io::Error::other)?;
+        let metas = match self.log.read_meta(range.clone(), META_COUNT_MAX).await {
+            Err(ReadError::OutOfRange { first, .. }) if range.start < first => {
+                if first >= range.end {
+                    return Ok(Vec::new());
+                }
+                self.log.read_meta(first..range.end, META_COUNT_MAX).await
+            }
+            read => read,
+        };
+        let metas = metas.map_err(io::Error::other)?;
         metas.into_iter().map(|meta| Ok(entry_from_meta(meta)?)).collect()
     }
 
@@ -66,9 +75,7 @@ impl LogStore {
                     return Ok(None);
                 }
                 let entries = log.read_meta(range.clone()).await?;
-                let next = entries.last().map(|last| LogIndex(last.log_id.index).next());
-                let next =
-                    next.ok_or_else(|| io::Error::other(format!("the log has no entry {}", range.start)))?;
+                let next = entries.last().map_or(range.end, |last| LogIndex(last.log_id.index).next());
                 Ok::<_, io::Error>(Some((stream::iter(entries.into_iter().map(Ok)), next..range.end)))
             }
         })

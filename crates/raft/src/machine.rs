@@ -51,12 +51,23 @@ impl Machine {
         self.id.as_ref().map(log_id_of)
     }
 
+    /// As if everything up to `id` had been applied.
+    #[cfg(test)]
+    pub(crate) fn set_position(&mut self, id: Option<RaftLogId>, membership: RaftStoredMembership) {
+        (self.id, self.membership) = (id, membership);
+    }
+
     fn apply_chunk(&mut self, chunk: Vec<io::Result<EntryResponder<TypeConfig>>>) -> io::Result<()> {
         let mut batch = Vec::with_capacity(chunk.len());
         let mut responders: Vec<(Option<ApplyResponder<TypeConfig>>, bool)> = Vec::with_capacity(chunk.len());
         for item in chunk {
             let (entry, responder) = item?;
             let id = entry.log_id;
+            if let Some(last) = &self.id
+                && last.index + 1 != id.index
+            {
+                return Err(io::Error::other(format!("entry {id} came to apply after {last}")));
+            }
             let is_command = match entry.payload {
                 EntryPayload::Blank => false,
                 EntryPayload::Membership(membership) => {

@@ -1,0 +1,242 @@
+use crate::ledger::{Ledger, LedgerView};
+use bytes::Bytes;
+use disk::RealDisk;
+use flotilla_raft::{
+    AddressBook, Command, Done, Group, GroupSpec, HostOptions, Member, ProposeError, RaftHost, Role, Timing,
+    server_builder,
+};
+use raftlog::{LogSpace, LogSpaceOptions, LogSpec};
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use tempfile::TempDir;
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+use tokio_stream::wrappers::TcpListenerStream;
+use tonic::service::RoutesBuilder;
+use types::{GroupId, LogIndex, NodeId, OwnerId, Payload, PipelineId, ReplicaId};
+
+pub(crate) const TIMING: Timing = Timing {
+    heartbeat: Duration::from_millis(100),
+    election_min: Duration::from_millis(500),
+    election_max: Duration::from_millis(800),
+};
+
+/// Longer than anything takes on a busy machine.
+pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
+
+pub(crate) fn pipeline(number: u64) -> GroupId {
+    GroupId::pipeline(PipelineId(number))
+}
+
+/// Three hosts with a data directory each.
+pub(crate) struct Cluster {
+    pub(crate) nodes: Vec<Node>,
+    pub(crate) addresses: AddressBook,
+    log_options: LogSpaceOptions,
+    host_options: HostOptions,
+    _root: TempDir,
+}
+
+pub(crate) struct Node {
+    pub(crate) id: NodeId,
+    dir: PathBuf,
+    running: Option<Running>,
+}
+
+pub(crate) struct Running {
+    pub(crate) host: RaftHost,
+    pub(crate) space: Arc<LogSpace>,
+    pub(crate) ledgers: HashMap<GroupId, LedgerView>,
+    stop: Option<oneshot::Sender<()>>,
+    server: JoinHandle<()>,
+}
+
+impl Cluster {
+    pub(crate) async fn start() -> Cluster {
+        Cluster::start_with(HostOptions::default(), LogSpaceOptions::default()).await
+    }
+
+    pub(crate) async fn start_with(host_options: HostOptions, log_options: LogSpaceOptions) -> Cluster {
+        let root = TempDir::new().expect("make a directory");
+        let addresses = AddressBook::default();
+        // Test disks are small parts of a shared one.
+        let log_options = LogSpaceOptions { reserve_bytes: 0, segment_bytes_max: 16 << 20, ..log_options };
+        let nodes = (1..=3u64)
+            .map(|id| Node { id: NodeId(id), dir: root.path().join(format!("node-{id}")), running: None })
+            .collect();
+        let mut cluster = Cluster { nodes, addresses, log_options, host_options, _root: root };
+        for n in 0..3 {
+            cluster.start_node(n).await;
+        }
+        cluster
+    }
+
+    /// Starts a node on a new port; the others learn it from the address book.
+    pub(crate) async fn start_node(&mut self, n: usize) {
+        let node = &mut self.nodes[n];
+        assert!(node.running.is_none(), "{:?} runs already", node.id);
+        let disk = RealDisk::open(&node.dir, u128::from(node.id.0)).expect("open a disk");
+        let space = LogSpace::new(Arc::new(disk), self.log_options.clone());
+        let host = RaftHost::new(self.host_options.clone(), self.addresses.clone());
+
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind a free port");
+        let address = listener.local_addr().expect("a bound address").to_string();
+        self.addresses.set(node.id, address);
+        let mut routes = RoutesBuilder::default();
+        host.add_to(&mut routes);
+        let (stop, stopped) = oneshot::channel::<()>();
+        let serve = server_builder().add_routes(routes.routes()).serve_with_incoming_shutdown(
+            TcpListenerStream::new(listener),
+            async move {
+                let _ = stopped.await;
+            },
+        );
+        let server = tokio::spawn(async move { serve.await.expect("serve") });
+        let ledgers = HashMap::new();
+        node.running = Some(Running { host, space, ledgers, stop: Some(stop), server });
+    }
+
+    /// Stops a node without handing anything over: its server first, so that peers see it vanish.
+    pub(crate) async fn stop_node(&mut self, n: usize) {
+        let mut running = self.nodes[n].running.take().expect("a running node");
+        drop(running.stop.take());
+        running.server.abort();
+        let _ = running.server.await;
+        for group in running.host.groups() {
+            running.host.close(group.id()).await;
+        }
+    }
+
+    pub(crate) fn members(&self, group: GroupId) -> Vec<Member> {
+        let replica = |n: u64| ReplicaId(group.number * 100 + n);
+        let members = self.nodes.iter().map(|node| {
+            // Wrong on purpose where the address book knows better.
+            Member { replica: replica(node.id.0), node: node.id, address: "127.0.0.1:1".to_owned() }
+        });
+        members.collect()
+    }
+
+    pub(crate) async fn open_on(&mut self, n: usize, group: GroupId) -> Group {
+        let members = self.members(group);
+        let node = &mut self.nodes[n];
+        let running = node.running.as_mut().expect("a running node");
+        let spec = GroupSpec {
+            group,
+            replica: members[n].replica,
+            timing: TIMING,
+            first_members: members,
+            campaign: n == 0,
+        };
+        let log = LogSpec {
+            log: group.to_u64(),
+            dir: format!("groups/{group}"),
+            owners_dir: "containers".to_owned(),
+            first_owner: OwnerId(group.number * 1000 + 1),
+        };
+        let ledger = Ledger::open(&node.dir.join(format!("db-{group}")));
+        running.ledgers.insert(group, ledger.view());
+        running.host.open(spec, &running.space, log, ledger).await.expect("open a group")
+    }
+
+    pub(crate) async fn open(&mut self, group: GroupId) -> Vec<Group> {
+        let mut groups = Vec::new();
+        for n in 0..3 {
+            groups.push(self.open_on(n, group).await);
+        }
+        groups
+    }
+
+    pub(crate) fn running(&self, n: usize) -> &Running {
+        self.nodes[n].running.as_ref().expect("a running node")
+    }
+
+    pub(crate) fn ledger(&self, n: usize, group: GroupId) -> &LedgerView {
+        &self.running(n).ledgers[&group]
+    }
+
+    /// The nodes that have the group open.
+    fn up(&self, group: GroupId) -> Vec<usize> {
+        let has =
+            |n: &usize| self.nodes[*n].running.as_ref().is_some_and(|it| it.host.group(group).is_some());
+        (0..3).filter(has).collect()
+    }
+
+    pub(crate) fn group(&self, n: usize, group: GroupId) -> Group {
+        self.running(n).host.group(group).expect("an open group")
+    }
+
+    /// Waits until some node leads and says so.
+    pub(crate) async fn leader(&self, group: GroupId) -> usize {
+        eventually(&format!("{group} has a leader"), || {
+            self.up(group).into_iter().find(|&n| self.group(n, group).status().role == Role::Leader)
+        })
+        .await
+    }
+
+    /// Proposes until a leader takes it; commands may be applied twice when a leader is lost.
+    pub(crate) async fn apply(&self, group: GroupId, meta: String, body: Payload) -> Done {
+        let deadline = Instant::now() + DEADLINE;
+        let command = Command { meta: Bytes::from(meta), body, roll_to: None };
+        loop {
+            let leader = self.leader(group).await;
+            match self.group(leader, group).apply(command.clone()).await {
+                Ok(done) => return done,
+                Err(ProposeError::TooLarge { .. }) => panic!("test commands are small"),
+                Err(error) if Instant::now() > deadline => panic!("no leader took {command:?}: {error}"),
+                Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
+            }
+        }
+    }
+
+    /// Waits until all open replicas have applied the same commands up to `index`, and compares what they made of them.
+    pub(crate) async fn assert_same(&self, group: GroupId, index: LogIndex) {
+        let up = self.up(group);
+        for &n in &up {
+            let reached = self.group(n, group).wait_applied(index, DEADLINE).await;
+            assert!(reached, "node {n} applies {index}: {:?}", self.group(n, group).status());
+        }
+        let seen: Vec<_> =
+            up.iter().map(|&n| self.ledger(n, group)).map(|it| (it.count(), it.digest())).collect();
+        assert!(seen.windows(2).all(|pair| pair[0] == pair[1]), "replicas of {group} differ: {seen:?}");
+    }
+
+    pub(crate) async fn stop(mut self) {
+        for n in 0..3 {
+            if self.nodes[n].running.is_some() {
+                self.stop_node(n).await;
+            }
+        }
+    }
+}
+
+pub(crate) fn body(seed: u64, bytes: usize) -> Payload {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state.to_le_bytes()
+    };
+    let mut data = Vec::with_capacity(bytes + 8);
+    while data.len() < bytes {
+        data.extend_from_slice(&next());
+    }
+    data.truncate(bytes);
+    Payload::seal(Bytes::from(data))
+}
+
+/// Asks again every few milliseconds until there is an answer.
+pub(crate) async fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + DEADLINE;
+    loop {
+        if let Some(answer) = ask() {
+            return answer;
+        }
+        assert!(Instant::now() < deadline, "{what} did not come about");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}

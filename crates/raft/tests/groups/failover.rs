@@ -1,0 +1,124 @@
+use crate::cluster::{Cluster, body, eventually, pipeline};
+use flotilla_raft::{Command, ProposeError, Role};
+use types::Payload;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn when_the_leader_goes_another_takes_over_with_all_acknowledged_commands() {
+    let mut cluster = Cluster::start().await;
+    let group = pipeline(1);
+    cluster.open(group).await;
+    for n in 0..50 {
+        cluster.apply(group, format!("before {n}"), body(n, 3000)).await;
+    }
+    let old = cluster.leader(group).await;
+    cluster.stop_node(old).await;
+    let mut last = None;
+    for n in 0..50 {
+        last = Some(cluster.apply(group, format!("after {n}"), body(n, 3000)).await);
+    }
+    let new = cluster.leader(group).await;
+    assert_ne!(new, old);
+    let last = last.expect("applied some");
+    cluster.assert_same(group, last.id.index).await;
+    assert!(cluster.ledger(new, group).count() >= 100);
+
+    cluster.start_node(old).await;
+    cluster.open_on(old, group).await;
+    cluster.assert_same(group, last.id.index).await;
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn closing_only_the_group_of_the_leader_moves_leadership_too() {
+    let mut cluster = Cluster::start().await;
+    let group = pipeline(1);
+    cluster.open(group).await;
+    cluster.apply(group, "one".into(), Payload::default()).await;
+    let old = cluster.leader(group).await;
+    let handle = cluster.group(old, group);
+    cluster.running(old).host.close(group).await;
+    assert_eq!(handle.status().role, Role::Stopped);
+    match handle.apply(Command::default()).await {
+        Err(ProposeError::Stopped { .. }) => {}
+        other => panic!("a closed group takes nothing, got {other:?}"),
+    }
+    let done = cluster.apply(group, "two".into(), Payload::default()).await;
+    assert_ne!(cluster.leader(group).await, old);
+    cluster.assert_same(group, done.id.index).await;
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn leadership_moves_where_it_is_told_to() {
+    let mut cluster = Cluster::start().await;
+    let group = pipeline(1);
+    cluster.open(group).await;
+    cluster.apply(group, "one".into(), body(1, 100)).await;
+    let old = cluster.leader(group).await;
+    let new = (old + 1) % 3;
+    let to = cluster.group(new, group).replica();
+    cluster.group(old, group).transfer_leader(to).await.expect("the target takes over");
+    assert_eq!(cluster.leader(group).await, new);
+    match cluster.group(old, group).apply(Command::default()).await {
+        Err(ProposeError::NotLeader { leader }) => assert_eq!(leader.map(|leader| leader.replica), Some(to)),
+        other => panic!("the old leader redirects, got {other:?}"),
+    }
+    let done = cluster.apply(group, "two".into(), body(2, 100)).await;
+    cluster.assert_same(group, done.id.index).await;
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn shutdown_hands_leadership_over() {
+    let mut cluster = Cluster::start().await;
+    let group = pipeline(1);
+    cluster.open(group).await;
+    cluster.apply(group, "one".into(), Payload::default()).await;
+    let old = cluster.leader(group).await;
+    let term = cluster.group(old, group).status().term;
+    cluster.running(old).host.shutdown().await;
+    assert!(cluster.running(old).host.groups().is_empty());
+    let new = cluster.leader(group).await;
+    assert!(cluster.group(new, group).status().term > term);
+    cluster.apply(group, "two".into(), Payload::default()).await;
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_a_quorum_a_command_is_not_acknowledged_and_later_outcomes_are_told_apart() {
+    let mut cluster = Cluster::start().await;
+    let group = pipeline(1);
+    cluster.open(group).await;
+    cluster.apply(group, "one".into(), Payload::default()).await;
+    let leader = cluster.leader(group).await;
+    let leading = cluster.group(leader, group);
+    for n in (0..3).filter(|&n| n != leader) {
+        cluster.stop_node(n).await;
+    }
+    let alone =
+        leading.propose(Command { meta: "alone".into(), ..Command::default() }).await.expect("it is queued");
+    cluster.running(leader).host.close(group).await;
+    match alone.done().await {
+        Err(ProposeError::OutcomeUnknown) => {}
+        other => panic!("nobody can know, got {other:?}"),
+    }
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_state_machine_that_fails_stops_its_replica_with_the_reason() {
+    let mut cluster = Cluster::start().await;
+    let group = pipeline(1);
+    cluster.open(group).await;
+    let leader = cluster.leader(group).await;
+    let leading = cluster.group(leader, group);
+    let outcome = leading.apply(Command { meta: "fail".into(), ..Command::default() }).await;
+    assert!(matches!(outcome, Err(ProposeError::OutcomeUnknown)), "got {outcome:?}");
+    let mut watch = leading.watch();
+    let status =
+        watch.wait_for(|status| status.role == Role::Stopped).await.expect("the last status stays").clone();
+    let failure = status.failure.expect("a reason");
+    assert!(failure.contains("told to fail"), "{failure}");
+    eventually("status() says so too", || (leading.status().role == Role::Stopped).then_some(())).await;
+    cluster.stop().await;
+}

@@ -1,0 +1,10 @@
+//! Groups of three real hosts: real disks, real gRPC on loopback, RocksDB state machines.
+
+mod cluster;
+mod failover;
+mod ledger;
+mod limits;
+mod replication;
+mod restart;
+mod throughput;
+mod wire;

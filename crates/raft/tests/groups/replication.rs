@@ -1,0 +1,142 @@
+use crate::cluster::{Cluster, DEADLINE, body, pipeline};
+use flotilla_raft::{Command, Role};
+use futures::future::join_all;
+use std::time::Duration;
+use tokio::time::Instant;
+use types::{LogIndex, OwnerId, Payload};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_new_group_elects_its_campaigner_within_a_second() {
+    let mut cluster = Cluster::start().await;
+    let group = pipeline(1);
+    let start = Instant::now();
+    let groups = cluster.open(group).await;
+    let mut watches: Vec<_> = groups.iter().map(|group| group.watch()).collect();
+    for watch in &mut watches {
+        let known = watch.wait_for(|status| status.leader.is_some());
+        tokio::time::timeout(DEADLINE, known)
+            .await
+            .expect("a leader is known in time")
+            .expect("the group runs");
+    }
+    let took = start.elapsed();
+    assert_eq!(groups[0].status().role, Role::Leader, "the campaigner leads: {:?}", groups[0].status());
+    assert!(took < Duration::from_secs(1), "took {took:?}");
+    let leader = groups[2].status().leader.expect("a known leader");
+    assert_eq!(leader.replica, groups[0].replica());
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_campaigner_that_comes_first_waits_for_the_others() {
+    let mut cluster = Cluster::start().await;
+    let group = pipeline(1);
+    let first = cluster.open_on(0, group).await;
+    assert_eq!(first.status().leader, None, "one of three elects nobody");
+    cluster.open_on(1, group).await;
+    assert_eq!(cluster.leader(group).await, 0);
+    let done = cluster.apply(group, "two of three".into(), Payload::default()).await;
+    cluster.open_on(2, group).await;
+    cluster.assert_same(group, done.id.index).await;
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn three_replicas_apply_a_thousand_commands_with_bodies_alike() {
+    let mut cluster = Cluster::start().await;
+    let group = pipeline(1);
+    cluster.open(group).await;
+    let leader = cluster.leader(group).await;
+    let leading = cluster.group(leader, group);
+
+    let mut proposals = Vec::new();
+    for n in 0..1000u64 {
+        let bytes = [0, 1, 100, 5000, 70_000][n as usize % 5];
+        let command = Command { meta: format!("command {n}").into(), body: body(n, bytes), roll_to: None };
+        proposals.push(leading.propose(command).await.expect("the leader takes it"));
+    }
+    let done: Vec<_> = join_all(proposals.into_iter().map(|proposal| proposal.done())).await;
+    let done: Vec<_> = done.into_iter().map(|done| done.expect("applied")).collect();
+    for (n, pair) in done.windows(2).enumerate() {
+        assert!(pair[0].id.index < pair[1].id.index, "proposals {n} and {} keep their order", n + 1);
+    }
+    assert_eq!(done[7].reply, "re: command 7");
+    cluster.assert_same(group, done[999].id.index).await;
+    assert_eq!(cluster.ledger(2, group).count(), 1000);
+
+    // The bodies stand in every replica's log.
+    for n in 0..3 {
+        let log = cluster.group(n, group).log().clone();
+        for index in [done[4].id.index, done[503].id.index] {
+            let entries = log.read(index..index.next(), usize::MAX).await.expect("read an entry");
+            let number = if index == done[4].id.index { 4 } else { 503 };
+            assert_eq!(entries[0].body, body(number, [0, 1, 100, 5000, 70_000][number as usize % 5]));
+            assert_eq!(entries[0].meta, format!("command {number}"));
+        }
+    }
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_roll_moves_later_records_of_all_replicas_to_the_new_owner() {
+    let mut cluster = Cluster::start().await;
+    let group = pipeline(1);
+    cluster.open(group).await;
+    cluster.apply(group, "before".into(), body(1, 100)).await;
+    let leader = cluster.leader(group).await;
+    let roll = Command { meta: "roll".into(), body: Payload::default(), roll_to: Some(OwnerId(77)) };
+    cluster.group(leader, group).apply(roll).await.expect("applied");
+    let done = cluster.apply(group, "after".into(), body(2, 100)).await;
+    cluster.assert_same(group, done.id.index).await;
+    for n in 0..3 {
+        assert_eq!(cluster.group(n, group).log().state().owner, OwnerId(77), "on node {n}");
+        let at = done.id.index;
+        let metas = cluster.group(n, group).log().read_meta(at..at.next(), 1).await.expect("read a record");
+        assert_eq!(metas[0].place.owner, OwnerId(77), "on node {n}");
+    }
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn several_groups_share_hosts_and_stay_apart() {
+    let mut cluster = Cluster::start().await;
+    let groups: Vec<_> = (1..=6).map(pipeline).collect();
+    for &group in &groups {
+        cluster.open(group).await;
+    }
+    let cluster = &cluster;
+    let applied = join_all(groups.iter().map(|&group| async move {
+        let mut last = LogIndex(0);
+        for n in 0..20 {
+            last = cluster.apply(group, format!("{group} {n}"), body(n, 2000)).await.id.index;
+        }
+        last
+    }))
+    .await;
+    for (&group, &last) in groups.iter().zip(&applied) {
+        cluster.assert_same(group, last).await;
+        assert!(cluster.ledger(0, group).count() >= 20);
+    }
+    let digests: std::collections::HashSet<u64> =
+        groups.iter().map(|&it| cluster.ledger(0, it).digest()).collect();
+    assert_eq!(digests.len(), groups.len(), "every group has its own commands");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn read_index_covers_what_was_acknowledged_and_only_the_leader_gives_one() {
+    let mut cluster = Cluster::start().await;
+    let group = pipeline(1);
+    cluster.open(group).await;
+    let done = cluster.apply(group, "seen".into(), Payload::default()).await;
+    let leader = cluster.leader(group).await;
+    let index = cluster.group(leader, group).read_index().await.expect("the leader reads");
+    assert!(index >= done.id.index);
+    let follower = (leader + 1) % 3;
+    match cluster.group(follower, group).read_index().await {
+        Err(flotilla_raft::ReadIndexError::NotLeader { leader: Some(member) }) => {
+            assert_eq!(member.replica, cluster.group(leader, group).replica());
+        }
+        other => panic!("expected a redirection, got {other:?}"),
+    }
+    cluster.stop().await;
+}

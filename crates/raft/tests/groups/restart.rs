@@ -1,0 +1,105 @@
+use crate::cluster::{Cluster, body, pipeline};
+use flotilla_raft::{HostOptions, OpenGroupError};
+use raftlog::LogSpaceOptions;
+use types::Payload;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn restart_of_all_three_keeps_everything() {
+    let mut cluster = Cluster::start().await;
+    let groups = [pipeline(1), pipeline(2)];
+    let mut before = Vec::new();
+    for group in groups {
+        cluster.open(group).await;
+        for n in 0..40 {
+            cluster.apply(group, format!("{group} {n}"), body(n, 10_000)).await;
+        }
+        let done = cluster.apply(group, "last".into(), Payload::default()).await;
+        cluster.assert_same(group, done.id.index).await;
+        before.push((cluster.ledger(0, group).count(), cluster.ledger(0, group).digest(), done.id.index));
+    }
+    for round in 0..2 {
+        for n in 0..3 {
+            cluster.stop_node(n).await;
+        }
+        for n in 0..3 {
+            cluster.start_node(n).await;
+        }
+        for (&group, &(count, digest, index)) in groups.iter().zip(&before) {
+            cluster.open(group).await;
+            cluster.leader(group).await;
+            cluster.assert_same(group, index).await;
+            let ledger = cluster.ledger(2, group);
+            assert_eq!((ledger.count(), ledger.digest()), (count, digest), "{group} after restart {round}");
+        }
+    }
+    for group in groups {
+        let done = cluster.apply(group, "after".into(), body(1, 100)).await;
+        cluster.assert_same(group, done.id.index).await;
+    }
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_follower_that_was_away_for_longer_than_the_cache_holds_catches_up() {
+    let cache = LogSpaceOptions {
+        cache_bytes_per_log_max: 256 << 10,
+        cache_bytes_max: 1 << 20,
+        ..Default::default()
+    };
+    let window = HostOptions { window_bytes: 300_000, append_bytes_max: 100_000, ..HostOptions::default() };
+    let mut cluster = Cluster::start_with(window, cache).await;
+    let group = pipeline(1);
+    cluster.open(group).await;
+    cluster.apply(group, "first".into(), body(0, 5000)).await;
+    let away = (cluster.leader(group).await + 1) % 3;
+    cluster.stop_node(away).await;
+    let mut last = None;
+    for n in 0..120 {
+        last = Some(cluster.apply(group, format!("missed {n}"), body(n, 50_000)).await);
+    }
+    cluster.start_node(away).await;
+    cluster.open_on(away, group).await;
+    let last = last.expect("applied some");
+    cluster.assert_same(group, last.id.index).await;
+    let index = last.id.index;
+    let entries = cluster.group(away, group).log().read(index..index.next(), 1).await.expect("read an entry");
+    assert_eq!(entries[0].body, body(119, 50_000));
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_group_is_open_once_and_may_be_opened_again_when_closed() {
+    let mut cluster = Cluster::start().await;
+    let group = pipeline(1);
+    cluster.open(group).await;
+    let done = cluster.apply(group, "one".into(), body(1, 100)).await;
+    cluster.assert_same(group, done.id.index).await;
+
+    let running = cluster.running(2);
+    let spec = flotilla_raft::GroupSpec {
+        group,
+        replica: cluster.members(group)[2].replica,
+        timing: crate::cluster::TIMING,
+        first_members: cluster.members(group),
+        campaign: false,
+    };
+    let log = raftlog::LogSpec {
+        log: 99,
+        dir: "groups/another".to_owned(),
+        owners_dir: "containers".to_owned(),
+        first_owner: types::OwnerId(99),
+    };
+    let directory = tempfile::TempDir::new().expect("make a directory");
+    let ledger = crate::ledger::Ledger::open(directory.path());
+    match running.host.open(spec, &running.space, log, ledger).await {
+        Err(OpenGroupError::AlreadyOpen { group: named }) => assert_eq!(named, group),
+        Ok(_) => panic!("one group is open twice"),
+        Err(other) => panic!("expected AlreadyOpen, got {other}"),
+    }
+
+    cluster.running(2).host.close(group).await;
+    cluster.open_on(2, group).await;
+    let done = cluster.apply(group, "two".into(), body(2, 100)).await;
+    cluster.assert_same(group, done.id.index).await;
+    cluster.stop().await;
+}
