@@ -1,0 +1,61 @@
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use std::io;
+use std::sync::Arc;
+
+/// An operation under way. It starts when its method is called if the disk has room in its queue, at the latest when
+/// the future is first polled; dropping the future of a started operation does not stop it.
+pub type IoFuture<T> = BoxFuture<'static, io::Result<T>>;
+
+/// A data directory. Paths are relative to it and use `/`; a path that leaves it is refused. `""` is the directory
+/// itself.
+pub trait Disk: Send + Sync + 'static {
+    /// Opens a file for reading and writing; it must exist unless `create` is set. A created file is durable only
+    /// after [`Disk::sync_dir`] on its directory.
+    fn open(&self, path: &str, create: bool) -> IoFuture<Arc<dyn File>>;
+    /// Creates a directory and its missing parents, durably.
+    fn create_dir_all(&self, path: &str) -> IoFuture<()>;
+    /// Makes creations, renames and removals in `path` durable.
+    fn sync_dir(&self, path: &str) -> IoFuture<()>;
+    /// Names in `path`, in no order; empty when it does not exist.
+    fn list(&self, path: &str) -> IoFuture<Vec<String>>;
+    /// Renames a file over whatever has the new name; durable after [`Disk::sync_dir`] on both directories.
+    fn rename(&self, from: &str, to: &str) -> IoFuture<()>;
+    /// Removes a file; durable after [`Disk::sync_dir`] on its directory.
+    fn remove_file(&self, path: &str) -> IoFuture<()>;
+    /// Removes a directory and all below it; what does not exist is removed already. Durable after
+    /// [`Disk::sync_dir`] on its parent.
+    fn remove_dir_all(&self, path: &str) -> IoFuture<()>;
+    fn space(&self) -> IoFuture<Space>;
+    /// Why the disk is failed, once it is: after a failed write or sync every later call fails too, until restart.
+    /// A full disk is not a failed one, and neither is one that cannot read a sector.
+    fn failure(&self) -> Option<String>;
+}
+
+/// An open file. Offsets are positions in the file; operations on disjoint ranges may run at the same time.
+pub trait File: Send + Sync + 'static {
+    /// Writes the buffers one after another from `offset`, all of them, without copying them. Not durable. When it
+    /// fails, any part of the range may have been written.
+    fn write_at(&self, offset: u64, buffers: Vec<Bytes>) -> IoFuture<()>;
+    /// [`File::write_at`] and then [`File::sync_data`], as one operation: durable on return.
+    fn write_and_sync(&self, offset: u64, buffers: Vec<Bytes>) -> IoFuture<()>;
+    /// Reads up to `bytes` bytes; fewer only at the end of the file.
+    fn read_at(&self, offset: u64, bytes: usize) -> IoFuture<Bytes>;
+    /// Makes written data durable (and the length, if it changed).
+    fn sync_data(&self) -> IoFuture<()>;
+    /// Allocates zeroed space up to `bytes` and extends the file to it, so that later syncs change no length. Never
+    /// shortens. Fails with [`io::ErrorKind::StorageFull`], and changes nothing, when the disk is full.
+    fn preallocate(&self, bytes: u64) -> IoFuture<()>;
+    /// Cuts or extends the file (with zeros). Durable after [`File::sync_data`].
+    fn set_len(&self, bytes: u64) -> IoFuture<()>;
+    /// Gives the space of a range back; it reads as zeros.
+    fn punch_hole(&self, offset: u64, bytes: u64) -> IoFuture<()>;
+    fn len(&self) -> IoFuture<u64>;
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Space {
+    pub capacity_bytes: u64,
+    /// What an unprivileged process may still write.
+    pub free_bytes: u64,
+}

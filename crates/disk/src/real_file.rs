@@ -1,0 +1,68 @@
+use crate::health::Operation;
+use crate::real_disk::Inner;
+use crate::{File, IoFuture, syscalls};
+use bytes::Bytes;
+use std::io;
+use std::sync::Arc;
+
+/// An open file of a [`crate::RealDisk`]. Holds on to the disk and so to its lock.
+pub(crate) struct RealFile {
+    pub(crate) disk: Arc<Inner>,
+    pub(crate) file: Arc<std::fs::File>,
+    pub(crate) path: Arc<str>,
+}
+
+impl RealFile {
+    fn run<T: Send + 'static>(
+        &self,
+        operation: Operation,
+        name: &'static str,
+        call: impl FnOnce(&std::fs::File) -> io::Result<T> + Send + 'static,
+    ) -> IoFuture<T> {
+        let (health, file, path) = (self.disk.health.clone(), self.file.clone(), self.path.clone());
+        self.disk.pool.run(move || health.run(operation, || format!("{name} {path}"), || call(&file)))
+    }
+}
+
+impl File for RealFile {
+    fn write_at(&self, offset: u64, buffers: Vec<Bytes>) -> IoFuture<()> {
+        self.run(Operation::Change, "write", move |file| syscalls::write_all_at(file, offset, buffers))
+    }
+
+    fn write_and_sync(&self, offset: u64, buffers: Vec<Bytes>) -> IoFuture<()> {
+        let (health, file, path) = (self.disk.health.clone(), self.file.clone(), self.path.clone());
+        self.disk.pool.run(move || {
+            let name = |operation: &str| format!("{operation} {path}");
+            health.run(
+                Operation::Change,
+                || name("write"),
+                || syscalls::write_all_at(&file, offset, buffers),
+            )?;
+            health.run(Operation::Sync, || name("sync"), || file.sync_data())
+        })
+    }
+
+    fn read_at(&self, offset: u64, bytes: usize) -> IoFuture<Bytes> {
+        self.run(Operation::Read, "read", move |file| syscalls::read_at(file, offset, bytes))
+    }
+
+    fn sync_data(&self) -> IoFuture<()> {
+        self.run(Operation::Sync, "sync", |file| file.sync_data())
+    }
+
+    fn preallocate(&self, bytes: u64) -> IoFuture<()> {
+        self.run(Operation::Change, "preallocate", move |file| syscalls::preallocate(file, bytes))
+    }
+
+    fn set_len(&self, bytes: u64) -> IoFuture<()> {
+        self.run(Operation::Change, "set the length of", move |file| file.set_len(bytes))
+    }
+
+    fn punch_hole(&self, offset: u64, bytes: u64) -> IoFuture<()> {
+        self.run(Operation::Change, "punch a hole in", move |file| syscalls::punch_hole(file, offset, bytes))
+    }
+
+    fn len(&self) -> IoFuture<u64> {
+        self.run(Operation::Read, "stat", |file| Ok(file.metadata()?.len()))
+    }
+}

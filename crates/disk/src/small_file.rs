@@ -1,0 +1,86 @@
+use std::fs;
+use std::io::{self, Write};
+use std::path::Path;
+
+/// Replaces `path` by `contents` so that a crash leaves the old file or the new one, never a mixture: for small
+/// files next to the data (credentials, settings). Creates missing parents. Not for two writers of one file at the
+/// same time.
+pub fn write_file_durably(path: &Path, contents: &[u8]) -> io::Result<()> {
+    let invalid =
+        || io::Error::new(io::ErrorKind::InvalidInput, format!("`{}` names no file", path.display()));
+    let parent = match path.parent().ok_or_else(invalid)? {
+        empty if empty.as_os_str().is_empty() => Path::new("."),
+        parent => parent,
+    };
+    create_dir_all_durably(parent)?;
+    let mut temporary = path.file_name().ok_or_else(invalid)?.to_owned();
+    temporary.push(".tmp");
+    let temporary = parent.join(temporary);
+    let mut file = fs::File::create(&temporary)?;
+    file.write_all(contents)?;
+    // Before the rename: else a crash could leave the new name with nothing behind it.
+    file.sync_all()?;
+    fs::rename(&temporary, path)?;
+    sync_dir(parent)
+}
+
+/// Reads a whole small file; `None` when it does not exist.
+pub fn read_file(path: &Path) -> io::Result<Option<Vec<u8>>> {
+    match fs::read(path) {
+        Ok(contents) => Ok(Some(contents)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+pub(crate) fn sync_dir(path: &Path) -> io::Result<()> {
+    fs::File::open(path)?.sync_all()
+}
+
+/// Creates a directory and its missing parents; each name is durable on return.
+pub(crate) fn create_dir_all_durably(path: &Path) -> io::Result<()> {
+    if path.is_dir() {
+        return Ok(());
+    }
+    let parent = match path.parent() {
+        Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
+        Some(parent) => parent,
+        None => return Ok(()),
+    };
+    create_dir_all_durably(parent)?;
+    match fs::create_dir(path) {
+        Ok(()) => {}
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => {}
+        Err(error) => return Err(error),
+    }
+    sync_dir(parent)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_replaced_whole_and_parents_created() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a/b/credentials");
+        assert_eq!(read_file(&path).unwrap(), None);
+        write_file_durably(&path, b"one").unwrap();
+        write_file_durably(&path, b"two!").unwrap();
+        assert_eq!(read_file(&path).unwrap().unwrap(), b"two!");
+        let names: Vec<_> =
+            fs::read_dir(path.parent().unwrap()).unwrap().map(|e| e.unwrap().file_name()).collect();
+        assert_eq!(names, ["credentials"], "nothing temporary stays");
+    }
+
+    #[test]
+    fn what_a_crash_left_of_a_write_does_not_matter() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("settings");
+        write_file_durably(&path, b"old").unwrap();
+        fs::write(dir.path().join("settings.tmp"), b"a longer half-written file").unwrap();
+        assert_eq!(read_file(&path).unwrap().unwrap(), b"old");
+        write_file_durably(&path, b"new").unwrap();
+        assert_eq!(read_file(&path).unwrap().unwrap(), b"new");
+    }
+}

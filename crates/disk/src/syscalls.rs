@@ -1,0 +1,154 @@
+//! The system calls that std does not offer, each behind a safe function.
+
+use crate::Space;
+use bytes::{Buf, Bytes};
+use std::ffi::CString;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// Buffers one `pwritev` takes on Linux.
+const IOVECS_MAX: usize = 1024;
+
+/// Writes all buffers one after another from `offset`.
+pub(crate) fn write_all_at(file: &File, mut offset: u64, mut buffers: Vec<Bytes>) -> io::Result<()> {
+    let mut rest = &mut buffers[..];
+    loop {
+        while rest.first().is_some_and(|buffer| buffer.is_empty()) {
+            rest = &mut rest[1..];
+        }
+        if rest.is_empty() {
+            return Ok(());
+        }
+        let written = write_vectored_at(file, offset, rest)?;
+        if written == 0 {
+            return Err(io::ErrorKind::WriteZero.into());
+        }
+        offset += written as u64;
+        advance(&mut rest, written);
+    }
+}
+
+/// Drops the first `bytes` bytes of the buffers, which are there.
+fn advance(rest: &mut &mut [Bytes], mut bytes: usize) {
+    while bytes > 0 {
+        let step = bytes.min(rest[0].len());
+        rest[0].advance(step);
+        bytes -= step;
+        if rest[0].is_empty() {
+            *rest = &mut std::mem::take(rest)[1..];
+        }
+    }
+}
+
+#[allow(unsafe_code)]
+fn write_vectored_at(file: &File, offset: u64, buffers: &[Bytes]) -> io::Result<usize> {
+    let offset = to_offset(offset)?;
+    let iovecs: Vec<libc::iovec> = buffers
+        .iter()
+        .take(IOVECS_MAX)
+        .map(|buffer| libc::iovec { iov_base: buffer.as_ptr() as *mut libc::c_void, iov_len: buffer.len() })
+        .collect();
+    let count = iovecs.len() as libc::c_int; // at most IOVECS_MAX
+    loop {
+        // SAFETY: each iovec points to initialized memory of a `Bytes` borrowed for the whole call, which only
+        // reads it; the descriptor is open for as long as `file` is borrowed.
+        let written = unsafe { libc::pwritev(file.as_raw_fd(), iovecs.as_ptr(), count, offset) };
+        match usize::try_from(written) {
+            Ok(written) => return Ok(written),
+            Err(_) => retry_interrupted()?,
+        }
+    }
+}
+
+/// Reads up to `bytes` bytes, fewer only at the end of the file.
+pub(crate) fn read_at(file: &File, offset: u64, bytes: usize) -> io::Result<Bytes> {
+    use std::os::unix::fs::FileExt;
+    let mut buffer = vec![0; bytes];
+    let mut filled = 0;
+    while filled < bytes {
+        match file.read_at(&mut buffer[filled..], offset + filled as u64) {
+            Ok(0) => break,
+            Ok(read) => filled += read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    buffer.truncate(filled);
+    Ok(buffer.into())
+}
+
+/// Allocates `[0, bytes)` and extends the file to it; where the file system cannot, the file becomes sparse.
+pub(crate) fn preallocate(file: &File, bytes: u64) -> io::Result<()> {
+    if file.metadata()?.len() >= bytes {
+        return Ok(());
+    }
+    match fallocate(file, 0, 0, bytes) {
+        Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => file.set_len(bytes),
+        result => result,
+    }
+}
+
+/// Gives back `[offset, offset + bytes)`; where the file system cannot, zeros are written.
+pub(crate) fn punch_hole(file: &File, offset: u64, bytes: u64) -> io::Result<()> {
+    let bytes = bytes.min(file.metadata()?.len().saturating_sub(offset));
+    if bytes == 0 {
+        return Ok(());
+    }
+    match fallocate(file, libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE, offset, bytes) {
+        Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => write_zeros(file, offset, bytes),
+        result => result,
+    }
+}
+
+fn write_zeros(file: &File, offset: u64, bytes: u64) -> io::Result<()> {
+    const ZEROS: &[u8] = &[0; 64 << 10];
+    let mut at = offset;
+    while at < offset + bytes {
+        let step = ZEROS.len().min((offset + bytes - at) as usize);
+        write_all_at(file, at, vec![Bytes::from_static(&ZEROS[..step])])?;
+        at += step as u64;
+    }
+    Ok(())
+}
+
+#[allow(unsafe_code)]
+fn fallocate(file: &File, mode: libc::c_int, offset: u64, bytes: u64) -> io::Result<()> {
+    let (offset, bytes) = (to_offset(offset)?, to_offset(bytes)?);
+    loop {
+        // SAFETY: takes plain numbers and a descriptor that is open for as long as `file` is borrowed.
+        if unsafe { libc::fallocate(file.as_raw_fd(), mode, offset, bytes) } == 0 {
+            return Ok(());
+        }
+        retry_interrupted()?;
+    }
+}
+
+#[allow(unsafe_code)]
+pub(crate) fn space(path: &Path) -> io::Result<Space> {
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    let mut answer = std::mem::MaybeUninit::<libc::statvfs>::uninit();
+    // SAFETY: `path` ends in a zero byte and `answer` has room for the struct; both live through the call.
+    if unsafe { libc::statvfs(path.as_ptr(), answer.as_mut_ptr()) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the call succeeded, so it has filled the struct.
+    let answer = unsafe { answer.assume_init() };
+    Ok(Space {
+        capacity_bytes: answer.f_blocks.saturating_mul(answer.f_frsize),
+        free_bytes: answer.f_bavail.saturating_mul(answer.f_frsize),
+    })
+}
+
+/// Ok when the call that just failed was only interrupted.
+fn retry_interrupted() -> io::Result<()> {
+    let error = io::Error::last_os_error();
+    if error.kind() == io::ErrorKind::Interrupted { Ok(()) } else { Err(error) }
+}
+
+fn to_offset(bytes: u64) -> io::Result<libc::off_t> {
+    libc::off_t::try_from(bytes)
+        .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, format!("{bytes} is past any file's end")))
+}

@@ -1,0 +1,312 @@
+//! What a log's handles, readers and writer share.
+
+use crate::cache::Cache;
+use crate::flush::Completion;
+use crate::index::Index;
+use crate::segment::{Position, SegmentId};
+use crate::{AppendError, Entry, HardState, LogSpace, LogSpec, LogState, Place};
+use bytes::Bytes;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard};
+use tokio::sync::{Notify, oneshot, watch};
+use types::{LogId, LogIndex};
+
+/// Bytes one write and sync takes together: enough to keep a device busy, little enough that the first in the round
+/// does not wait long for the last.
+const ROUND_BYTES_MAX: usize = 16 << 20;
+
+pub(crate) struct Core {
+    pub(crate) spec: LogSpec,
+    pub(crate) space: Arc<LogSpace>,
+    state: Mutex<State>,
+    wake: Notify,
+    stopped: watch::Sender<bool>,
+}
+
+pub(crate) struct State {
+    pub(crate) index: Index,
+    pub(crate) cache: Cache,
+    pub(crate) purged: Option<LogId>,
+    /// Where the entry after `purged` goes if it fits.
+    pub(crate) start: Position,
+    /// Where the next entry goes if it fits.
+    pub(crate) tail: Position,
+    pub(crate) hard_state: Option<HardState>,
+    pub(crate) committed: Option<LogId>,
+    /// Entries before this are on the disk; those from it on are only in the cache, and must stay there.
+    pub(crate) flushed_end: LogIndex,
+    /// Truncations queued: entries flushed before the truncation must not count for those that replace them.
+    truncations: usize,
+    queue: VecDeque<Job>,
+    /// No more changes: the log failed, or was closed.
+    pub(crate) failure: Option<AppendError>,
+    closing: bool,
+}
+
+/// Changes of a log's files, carried out one after another in this order.
+pub(crate) enum Job {
+    Append(Append),
+    SaveHardState {
+        state: HardState,
+        done: Done,
+    },
+    Truncate(Truncate),
+    Purge {
+        to: LogId,
+        start: Position,
+        done: Done,
+    },
+    /// Removes whole segments of the current owner that hold only purged entries.
+    DeletePurged {
+        done: Done,
+    },
+}
+
+pub(crate) type Done = oneshot::Sender<Result<(), AppendError>>;
+
+pub(crate) struct Append {
+    pub(crate) extents: Vec<Extent>,
+    pub(crate) bytes: usize,
+    /// Log index after its last entry.
+    pub(crate) end: LogIndex,
+    pub(crate) completion: Completion,
+}
+
+/// Bytes that follow each other in one segment.
+pub(crate) struct Extent {
+    pub(crate) position: Position,
+    pub(crate) buffers: Vec<Bytes>,
+    pub(crate) bytes: u64,
+    /// The last entry in it.
+    pub(crate) last: LogId,
+}
+
+pub(crate) struct Truncate {
+    /// The end of what stays.
+    pub(crate) cut: Position,
+    /// The last entry that stays.
+    pub(crate) last: Option<LogId>,
+    /// Files after the cut, oldest first.
+    pub(crate) gone: Vec<SegmentId>,
+    pub(crate) done: Done,
+}
+
+/// What the writer does next.
+pub(crate) enum Work {
+    /// Appends that are written and synced together.
+    Round(Vec<Append>),
+    Other(Job),
+    /// Nothing to do now.
+    Idle,
+    /// Nothing to do ever.
+    Stop,
+}
+
+/// What a log begins with.
+pub(crate) struct Opened {
+    pub(crate) index: Index,
+    pub(crate) purged: Option<LogId>,
+    pub(crate) start: Position,
+    pub(crate) tail: Position,
+    pub(crate) hard_state: Option<HardState>,
+    pub(crate) committed: Option<LogId>,
+}
+
+impl State {
+    pub(crate) fn last(&self) -> Option<LogId> {
+        self.index.last().map(|located| located.id).or(self.purged)
+    }
+
+    pub(crate) fn end(&self) -> LogIndex {
+        self.index.end()
+    }
+
+    /// What can no longer change anything refuses to.
+    pub(crate) fn check(&self) -> Result<(), AppendError> {
+        match &self.failure {
+            Some(failure) => Err(failure.clone()),
+            None if self.closing => Err(AppendError::Poisoned { why: "the log was closed".into() }),
+            None => Ok(()),
+        }
+    }
+
+    pub(crate) fn enqueue(&mut self, job: Job) {
+        self.truncations += usize::from(matches!(job, Job::Truncate(_)));
+        self.queue.push_back(job);
+    }
+
+    fn take_round(&mut self) -> Vec<Append> {
+        let (mut round, mut bytes) = (Vec::new(), 0);
+        while let Some(Job::Append(next)) = self.queue.front() {
+            if !round.is_empty() && bytes + next.bytes > ROUND_BYTES_MAX {
+                break;
+            }
+            bytes += next.bytes;
+            match self.queue.pop_front() {
+                Some(Job::Append(append)) => round.push(append),
+                _ => unreachable!("the front was just seen to be an append"),
+            }
+        }
+        round
+    }
+}
+
+impl Core {
+    pub(crate) fn new(spec: LogSpec, space: Arc<LogSpace>, opened: Opened) -> Core {
+        let Opened { index, purged, start, tail, hard_state, committed } = opened;
+        let state = State {
+            flushed_end: index.end(),
+            index,
+            cache: Cache::default(),
+            purged,
+            start,
+            tail,
+            hard_state,
+            committed,
+            truncations: 0,
+            queue: VecDeque::new(),
+            failure: None,
+            closing: false,
+        };
+        Core {
+            spec,
+            space,
+            state: Mutex::new(state),
+            wake: Notify::new(),
+            stopped: watch::Sender::new(false),
+        }
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no holder of a log's state panics")
+    }
+
+    pub(crate) fn wake(&self) {
+        self.wake.notify_one();
+    }
+
+    /// Queues a change and waits for it. Cancellation safe: once queued, it is carried out.
+    pub(crate) async fn change(
+        &self,
+        prepare: impl FnOnce(&mut State, Done) -> Result<Option<Job>, AppendError>,
+    ) -> Result<(), AppendError> {
+        let (done, outcome) = oneshot::channel();
+        {
+            let mut state = self.lock();
+            state.check()?;
+            match prepare(&mut state, done)? {
+                Some(job) => state.enqueue(job),
+                None => return Ok(()),
+            }
+        }
+        self.wake();
+        outcome.await.unwrap_or_else(|_| Err(AppendError::Poisoned { why: "the log was closed".into() }))
+    }
+
+    pub(crate) fn state(&self) -> LogState {
+        let state = self.lock();
+        LogState {
+            hard_state: state.hard_state,
+            purged: state.purged,
+            last: state.last(),
+            committed: state.committed,
+            owner: state.tail.owner,
+            owner_bytes: state.tail.owner_bytes,
+        }
+    }
+
+    /// The entry at a place, if it is in memory.
+    pub(crate) fn cached_at(&self, place: &Place) -> Option<Entry> {
+        let state = self.lock();
+        let end = state.end();
+        let index = state.index.find(place, state.cache.first(end))?;
+        state.cache.get(index, end).cloned()
+    }
+
+    /// Drops cached entries down to `bytes_max`; returns how many bytes that freed.
+    pub(crate) fn shrink_cache(&self, bytes_max: usize) -> usize {
+        let mut state = self.lock();
+        let (before, keep_from) = (state.cache.bytes(), state.flushed_end);
+        state.cache.shrink(bytes_max, keep_from);
+        before - state.cache.bytes()
+    }
+
+    pub(crate) fn take_work(&self) -> Work {
+        let mut state = self.lock();
+        let round = state.take_round();
+        if !round.is_empty() {
+            return Work::Round(round);
+        }
+        match state.queue.pop_front() {
+            Some(job) => Work::Other(job),
+            None if state.closing => Work::Stop,
+            None => Work::Idle,
+        }
+    }
+
+    pub(crate) async fn woken(&self) {
+        self.wake.notified().await;
+    }
+
+    /// Entries before `end` are durable, unless a truncation that is still queued has taken them out of the log.
+    pub(crate) fn flushed(&self, end: LogIndex) {
+        let mut state = self.lock();
+        if state.truncations == 0 {
+            state.flushed_end = state.flushed_end.max(end);
+        }
+    }
+
+    pub(crate) fn truncated(&self) {
+        self.lock().truncations -= 1;
+    }
+
+    /// Ends the log with an error: all that waits and all that comes gets it.
+    pub(crate) fn fail(&self, error: &AppendError) {
+        let queue = {
+            let mut state = self.lock();
+            state.failure.get_or_insert_with(|| error.clone());
+            std::mem::take(&mut state.queue)
+        };
+        // Outside the lock: callbacks may look at the log.
+        for job in queue {
+            match job {
+                Job::Append(append) => {
+                    self.space.release_unflushed(append.bytes);
+                    append.completion.resolve(Err(error.clone()));
+                }
+                Job::SaveHardState { done, .. }
+                | Job::Truncate(Truncate { done, .. })
+                | Job::Purge { done, .. }
+                | Job::DeletePurged { done } => drop(done.send(Err(error.clone()))),
+            }
+        }
+    }
+
+    /// Refuses further changes and lets the writer finish what is queued.
+    pub(crate) fn close(&self) {
+        self.lock().closing = true;
+        self.wake();
+    }
+
+    pub(crate) fn is_closing(&self) -> bool {
+        self.lock().closing
+    }
+
+    pub(crate) fn set_stopped(&self) {
+        let freed = {
+            let mut state = self.lock();
+            let bytes = state.cache.bytes();
+            state.cache = Cache::default();
+            state.closing = true;
+            bytes
+        };
+        self.space.release_cached(freed);
+        self.stopped.send_replace(true);
+    }
+
+    pub(crate) async fn until_stopped(&self) {
+        let mut stopped = self.stopped.subscribe();
+        // The sender is in `self`, which is borrowed: it cannot be gone.
+        let _ = stopped.wait_for(|stopped| *stopped).await;
+    }
+}

@@ -1,0 +1,43 @@
+use types::OwnerId;
+
+/// Limits of a [`crate::LogSpace`].
+#[derive(Clone, Debug)]
+pub struct LogSpaceOptions {
+    /// A segment is closed when the next record would pass this size. Must be the same on all replicas of a group:
+    /// it decides where records stand.
+    pub segment_bytes_max: u64,
+    /// Recent entries kept in memory for replication and apply: per log, and all logs of the disk together.
+    /// Entries that are not yet durable are kept whatever the limits.
+    pub cache_bytes_per_log_max: usize,
+    pub cache_bytes_max: usize,
+    /// Appends queued for the disk and not yet durable; more are refused with [`crate::AppendError::Busy`].
+    pub unflushed_bytes_max: usize,
+    /// Kept free for metadata: appends that would go below get [`crate::AppendError::DiskFull`].
+    pub reserve_bytes: u64,
+}
+
+impl Default for LogSpaceOptions {
+    fn default() -> Self {
+        Self {
+            segment_bytes_max: 128 << 20,
+            cache_bytes_per_log_max: 32 << 20,
+            cache_bytes_max: 256 << 20,
+            unflushed_bytes_max: 256 << 20,
+            reserve_bytes: 1 << 30,
+        }
+    }
+}
+
+/// Where a log lives on its disk.
+#[derive(Clone, Debug)]
+pub struct LogSpec {
+    /// Stands in every record, so that a record of another log cannot pass for one of this. The same on all replicas
+    /// of a group, or their segments differ.
+    pub log: u64,
+    /// Directory of the log's own small files (hard state).
+    pub dir: String,
+    /// Segments of owner `o` are files in `{owners_dir}/{o as 16 hex digits}/`.
+    pub owners_dir: String,
+    /// Owner of the first record of a new log.
+    pub first_owner: OwnerId,
+}

@@ -1,0 +1,258 @@
+//! A record's bytes, docs/format/segment.md. Little-endian; the record starts at a multiple of 8.
+//!
+//! ```text
+//! offset size field
+//!      0    4 magic        "FLog"
+//!      4    1 version      1
+//!      5    1 kind         the caller's
+//!      6    2 flags        bit 0: next_owner is meant; others zero
+//!      8    8 log          the log the record belongs to
+//!     16    8 owner        the owner of the segment it stands in
+//!     24    8 term
+//!     32    8 index
+//!     40    8 next_owner   owner of the records after this one; 0 without flag 0
+//!     48    8 offset       of this record in its segment
+//!     56    4 segment      number of its segment
+//!     60    4 meta_bytes
+//!     64    4 body_bytes
+//!     68    4 crc          CRC32C of bytes 0..68, then the body's CRCs, then meta
+//!     72  4·n body_crcs    CRC32C of each 64 KiB of the body, n = ceil(body_bytes / 65536)
+//!    ...    m meta
+//!    ...    b body
+//!    ... 0..7 zeros        up to a multiple of 8
+//! ```
+
+use crate::{Entry, Place};
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use std::sync::Arc;
+use types::{LogId, LogIndex, OwnerId, Term, crc_chunks};
+
+pub(crate) const MAGIC: [u8; 4] = *b"FLog";
+pub(crate) const VERSION: u8 = 1;
+
+const VERSION_AT: usize = MAGIC.len();
+const KIND_AT: usize = VERSION_AT + 1;
+const FLAGS_AT: usize = KIND_AT + 1;
+const LOG_AT: usize = FLAGS_AT + 2;
+const OWNER_AT: usize = LOG_AT + 8;
+const TERM_AT: usize = OWNER_AT + 8;
+const INDEX_AT: usize = TERM_AT + 8;
+const NEXT_OWNER_AT: usize = INDEX_AT + 8;
+const OFFSET_AT: usize = NEXT_OWNER_AT + 8;
+const SEGMENT_AT: usize = OFFSET_AT + 8;
+const META_BYTES_AT: usize = SEGMENT_AT + 4;
+const BODY_BYTES_AT: usize = META_BYTES_AT + 4;
+const CRC_AT: usize = BODY_BYTES_AT + 4;
+pub(crate) const HEADER_BYTES: usize = CRC_AT + 4;
+
+pub(crate) const ALIGNMENT: u64 = 8;
+
+const _: () = assert!(HEADER_BYTES == 72);
+const _: () = assert!(OFFSET_AT.is_multiple_of(8) && CRC_AT == 68);
+const _: () = assert!(HEADER_BYTES as u64 % ALIGNMENT == 0);
+
+const FLAG_ROLL: u16 = 1;
+
+/// Limits of one record: a writer's round and a reader's buffer are at most about this large.
+pub(crate) const META_BYTES_MAX: usize = 16 << 20;
+pub(crate) const BODY_BYTES_MAX: usize = 64 << 20;
+
+/// The fixed part of a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Header {
+    pub(crate) log: u64,
+    pub(crate) id: LogId,
+    pub(crate) kind: u8,
+    pub(crate) roll_to: Option<OwnerId>,
+    pub(crate) place: Place,
+    pub(crate) meta_bytes: u32,
+    crc: u32,
+}
+
+/// Why bytes are no record.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum DecodeError {
+    /// The end of the log, unless something says that there must be more.
+    #[error("zeros where a record should begin")]
+    Zeros,
+    #[error("no record begins here (magic {0:02x?})")]
+    Magic([u8; 4]),
+    #[error("record version {0} is unknown; this version reads {VERSION}")]
+    Version(u8),
+    #[error("unknown flags {0:#06x}")]
+    Flags(u16),
+    #[error("{field} is {found}, expected {expected}")]
+    Misplaced { field: &'static str, found: u64, expected: u64 },
+    #[error("{field} is {bytes} bytes, at most {limit} are allowed")]
+    Length { field: &'static str, bytes: u32, limit: usize },
+    #[error("the file ends inside the record")]
+    Cut,
+    #[error("checksum of header and meta mismatch: stored {stored:#010x}, computed {computed:#010x}")]
+    HeadChecksum { stored: u32, computed: u32 },
+    #[error("{0}")]
+    Body(types::PayloadError),
+    #[error("padding is not zero")]
+    Padding,
+}
+
+/// Header, body checksums and meta: all of a record that is not bulk data, verified.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Head {
+    pub(crate) header: Header,
+    pub(crate) body_crcs: Arc<[u32]>,
+    pub(crate) meta: Bytes,
+}
+
+pub(crate) fn padding_bytes(record_bytes: u64) -> u64 {
+    record_bytes.next_multiple_of(ALIGNMENT) - record_bytes
+}
+
+/// From the record's first byte to its body.
+pub(crate) fn head_bytes(meta_bytes: usize, body_bytes: usize) -> u64 {
+    (HEADER_BYTES + 4 * crc_chunks(body_bytes) + meta_bytes) as u64
+}
+
+/// From the record's first byte to the next one's.
+pub(crate) fn record_bytes(meta_bytes: usize, body_bytes: usize) -> u64 {
+    (head_bytes(meta_bytes, body_bytes) + body_bytes as u64).next_multiple_of(ALIGNMENT)
+}
+
+/// Writes an entry's header, body checksums and meta; body and padding follow.
+pub(crate) fn encode_head(log: u64, entry: &Entry, place: &Place, out: &mut BytesMut) {
+    let start = out.len();
+    let body_crcs = entry.body.crcs();
+    out.put_slice(&MAGIC);
+    out.put_u8(VERSION);
+    out.put_u8(entry.kind);
+    out.put_u16_le(if entry.roll_to.is_some() { FLAG_ROLL } else { 0 });
+    out.put_u64_le(log);
+    out.put_u64_le(place.owner.0);
+    out.put_u64_le(entry.id.term.0);
+    out.put_u64_le(entry.id.index.0);
+    out.put_u64_le(entry.roll_to.unwrap_or_default().0);
+    out.put_u64_le(place.offset);
+    out.put_u32_le(place.segment);
+    out.put_u32_le(u32::try_from(entry.meta.len()).expect("append refuses longer meta"));
+    out.put_u32_le(place.body_bytes);
+    debug_assert_eq!(out.len() - start, CRC_AT);
+    let mut crc = crc32c::crc32c(&out[start..]);
+    out.put_u32_le(0);
+    let crcs_start = out.len();
+    body_crcs.iter().for_each(|crc| out.put_u32_le(*crc));
+    out.put_slice(&entry.meta);
+    crc = crc32c::crc32c_append(crc, &out[crcs_start..]);
+    out[start + CRC_AT..start + HEADER_BYTES].copy_from_slice(&crc.to_le_bytes());
+}
+
+impl Header {
+    /// Reads a header by itself. Its checksum also covers what follows it: see [`Head::decode`].
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Header, DecodeError> {
+        if bytes.iter().take(HEADER_BYTES).all(|byte| *byte == 0) {
+            return Err(DecodeError::Zeros); // a file that ends here ends the log as zeros do
+        }
+        if bytes.len() < HEADER_BYTES {
+            return Err(DecodeError::Cut);
+        }
+        let mut rest = bytes;
+        let mut magic = [0; 4];
+        rest.copy_to_slice(&mut magic);
+        if magic != MAGIC {
+            return Err(DecodeError::Magic(magic));
+        }
+        let version = rest.get_u8();
+        if version != VERSION {
+            return Err(DecodeError::Version(version));
+        }
+        let kind = rest.get_u8();
+        let flags = rest.get_u16_le();
+        if flags & !FLAG_ROLL != 0 {
+            return Err(DecodeError::Flags(flags));
+        }
+        let log = rest.get_u64_le();
+        let owner = OwnerId(rest.get_u64_le());
+        let id = LogId { term: Term(rest.get_u64_le()), index: LogIndex(rest.get_u64_le()) };
+        let next_owner = OwnerId(rest.get_u64_le());
+        let offset = rest.get_u64_le();
+        let segment = rest.get_u32_le();
+        let meta_bytes = rest.get_u32_le();
+        let body_bytes = rest.get_u32_le();
+        check_length("meta", meta_bytes, META_BYTES_MAX)?;
+        check_length("body", body_bytes, BODY_BYTES_MAX)?;
+        let crc = rest.get_u32_le();
+        let roll_to = (flags & FLAG_ROLL != 0).then_some(next_owner);
+        let place = Place { owner, segment, offset, body_bytes };
+        Ok(Header { log, id, kind, roll_to, place, meta_bytes, crc })
+    }
+
+    /// Whether the record says of itself that it stands where it was found.
+    pub(crate) fn check_place(&self, owner: OwnerId, segment: u32, offset: u64) -> Result<(), DecodeError> {
+        check_field("owner", self.place.owner.0, owner.0)?;
+        check_field("segment", self.place.segment.into(), segment.into())?;
+        check_field("offset", self.place.offset, offset)
+    }
+
+    pub(crate) fn check_log(&self, log: u64) -> Result<(), DecodeError> {
+        check_field("log", self.log, log)
+    }
+
+    pub(crate) fn body_bytes(&self) -> usize {
+        self.place.body_bytes as usize
+    }
+
+    pub(crate) fn head_bytes(&self) -> u64 {
+        head_bytes(self.meta_bytes as usize, self.body_bytes())
+    }
+
+    pub(crate) fn record_bytes(&self) -> u64 {
+        record_bytes(self.meta_bytes as usize, self.body_bytes())
+    }
+}
+
+impl Head {
+    /// Verifies everything before the body; `bytes` starts at the record and holds at least that much.
+    pub(crate) fn decode(header: Header, bytes: &Bytes) -> Result<Head, DecodeError> {
+        let head_bytes = header.head_bytes() as usize;
+        if bytes.len() < head_bytes {
+            return Err(DecodeError::Cut);
+        }
+        let computed =
+            crc32c::crc32c_append(crc32c::crc32c(&bytes[..CRC_AT]), &bytes[HEADER_BYTES..head_bytes]);
+        if computed != header.crc {
+            return Err(DecodeError::HeadChecksum { stored: header.crc, computed });
+        }
+        let meta_start = head_bytes - header.meta_bytes as usize;
+        let body_crcs =
+            bytes[HEADER_BYTES..meta_start].chunks_exact(4).map(|mut crc| crc.get_u32_le()).collect();
+        Ok(Head { header, body_crcs, meta: bytes.slice(meta_start..head_bytes) })
+    }
+
+    /// The whole entry, verified; `bytes` holds the record from its first byte to its last.
+    pub(crate) fn decode_entry(self, bytes: &Bytes) -> Result<Entry, DecodeError> {
+        let body_start = self.header.head_bytes() as usize;
+        let body_end = body_start + self.header.body_bytes();
+        let record_end = self.header.record_bytes() as usize;
+        if bytes.len() < record_end {
+            return Err(DecodeError::Cut);
+        }
+        let body = types::Payload::verified(bytes.slice(body_start..body_end), self.body_crcs)
+            .map_err(DecodeError::Body)?;
+        if bytes[body_end..record_end].iter().any(|byte| *byte != 0) {
+            return Err(DecodeError::Padding);
+        }
+        Ok(Entry {
+            id: self.header.id,
+            kind: self.header.kind,
+            meta: self.meta,
+            body,
+            roll_to: self.header.roll_to,
+        })
+    }
+}
+
+fn check_length(field: &'static str, bytes: u32, limit: usize) -> Result<(), DecodeError> {
+    if bytes as usize <= limit { Ok(()) } else { Err(DecodeError::Length { field, bytes, limit }) }
+}
+
+pub(crate) fn check_field(field: &'static str, found: u64, expected: u64) -> Result<(), DecodeError> {
+    if found == expected { Ok(()) } else { Err(DecodeError::Misplaced { field, found, expected }) }
+}

@@ -1,0 +1,302 @@
+//! What a restart makes of a log's files: docs/format/segment.md, "Recovery".
+//!
+//! From the start that the hard state names, records are followed through segments and owners until one is not
+//! there. Whether that is the end of the log or damage is decided by what is known to have been synced:
+//! * the hard state's durable mark: every record up to it was;
+//! * a record at the start of the next segment: everything in the segment before it was.
+//!
+//! Without such evidence nobody was told that the record is durable, and it is cut, with all that follows it.
+
+use crate::core::Opened;
+use crate::hard_state::{FILE_NAME, HardStateFile, SlotRecord, TEMPORARY_NAME};
+use crate::index::{Index, Located};
+use crate::record::{DecodeError, Head};
+use crate::scan::{ScanError, SegmentReader};
+use crate::segment::{Position, SegmentId, owner_dir};
+use crate::writer::{OpenSegment, open_existing};
+use crate::{LogSpec, OpenError};
+use disk::Disk;
+use std::io;
+use std::sync::Arc;
+use types::LogIndex;
+
+/// Bytes read at once when the rest of a file is looked at.
+const REST_READ_BYTES: usize = 4 << 20;
+
+pub(crate) struct Recovered {
+    pub(crate) opened: Opened,
+    pub(crate) hard_state: HardStateFile,
+    pub(crate) record: SlotRecord,
+    pub(crate) open: Option<OpenSegment>,
+}
+
+/// Repeating it, also after it was interrupted anywhere, gives the same log.
+pub(crate) async fn recover(disk: &Arc<dyn Disk>, spec: &LogSpec) -> Result<Recovered, OpenError> {
+    let recovery = Recovery { disk: &**disk, spec };
+    let (hard_state, mut record) = recovery.hard_state().await?;
+    let chain = recovery.follow(&record).await?;
+    let open = recovery.cut_tail(&chain).await?;
+    record.durable = chain.index.last().map(|last| last.id).or(record.purged);
+    let opened = Opened {
+        index: chain.index,
+        purged: record.purged,
+        start: record.start,
+        tail: chain.tail,
+        hard_state: record.hard_state,
+        committed: record.committed,
+    };
+    Ok(Recovered { opened, hard_state, record, open })
+}
+
+struct Recovery<'a> {
+    disk: &'a dyn Disk,
+    spec: &'a LogSpec,
+}
+
+/// The records that are there, from the log's start to where they end.
+struct Chain {
+    index: Index,
+    tail: Position,
+    end: DecodeError,
+}
+
+impl Recovery<'_> {
+    /// Opens the hard state, or creates the log: it exists once its hard state does.
+    async fn hard_state(&self) -> Result<(HardStateFile, SlotRecord), OpenError> {
+        let path = format!("{}/{FILE_NAME}", self.spec.dir);
+        let file = match self.disk.open(&path, false).await {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                self.create(&path).await?;
+                self.disk.open(&path, false).await
+            }
+            result => result,
+        };
+        let opened = HardStateFile::open(file.map_err(|e| self.io(e))?).await.map_err(|e| self.io(e))?;
+        let Some((hard_state, record)) = opened else {
+            let why = "neither slot holds a whole hard state".to_owned();
+            return Err(OpenError::Damaged { log: self.spec.log, file: path, offset: 0, why });
+        };
+        if record.log != self.spec.log {
+            let why = format!("{path} belongs to log {}", record.log);
+            return Err(OpenError::Inconsistent { log: self.spec.log, why });
+        }
+        // A process that died between the rename and its sync may have left a name that is not durable.
+        self.disk.sync_dir(&self.spec.dir).await.map_err(|e| self.io(e))?;
+        Ok((hard_state, record))
+    }
+
+    async fn create(&self, path: &str) -> Result<(), OpenError> {
+        let owner = self.spec.first_owner;
+        let owner_dir = owner_dir(&self.spec.owners_dir, owner);
+        let names = self.disk.list(&owner_dir).await.map_err(|e| self.io(e))?;
+        if names.iter().any(|name| SegmentId::parse_number(name).is_some()) {
+            let why = format!(
+                "{owner_dir} holds segments, but {path} is missing: refusing to start an empty log there"
+            );
+            return Err(OpenError::Inconsistent { log: self.spec.log, why });
+        }
+        let record = SlotRecord {
+            log: self.spec.log,
+            hard_state: None,
+            purged: None,
+            start: Position::start_of(owner),
+            committed: None,
+            durable: None,
+        };
+        self.create_file(path, &record).await.map_err(|e| self.io(e))
+    }
+
+    async fn create_file(&self, path: &str, record: &SlotRecord) -> io::Result<()> {
+        self.disk.create_dir_all(&self.spec.dir).await?;
+        let temporary = format!("{}/{TEMPORARY_NAME}", self.spec.dir);
+        let file = self.disk.open(&temporary, true).await?;
+        file.set_len(0).await?;
+        file.preallocate(crate::hard_state::FILE_BYTES).await?;
+        file.write_and_sync(0, vec![HardStateFile::first_contents(record)]).await?;
+        // Only a whole file gets the name.
+        self.disk.rename(&temporary, path).await?;
+        self.disk.sync_dir(&self.spec.dir).await
+    }
+
+    /// Follows the records from the start, and tells their end from damage.
+    async fn follow(&self, record: &SlotRecord) -> Result<Chain, OpenError> {
+        let next = record.purged.map_or(LogIndex(0), |purged| purged.index.next());
+        let mut chain =
+            Chain { index: Index::starting_at(next), tail: record.start, end: DecodeError::Zeros };
+        while self.follow_segment(record, &mut chain).await? {}
+        let durable = record.durable.filter(|durable| {
+            let forgotten = record.purged.is_some_and(|purged| purged.index >= durable.index);
+            !forgotten && (chain.index.is_empty() || chain.index.end() <= durable.index)
+        });
+        if let Some(durable) = durable {
+            let why = format!("{}; but entry {} was durable", chain.end, durable.index);
+            return Err(self.damaged(chain.tail, why));
+        }
+        Ok(chain)
+    }
+
+    /// Follows the records of the segment the chain ends in; false when the chain ends here.
+    async fn follow_segment(&self, record: &SlotRecord, chain: &mut Chain) -> Result<bool, OpenError> {
+        let id = chain.tail.file();
+        let opened = open_existing(self.disk, &self.spec.owners_dir, id).await.map_err(|e| self.io(e))?;
+        let Some(open) = opened.filter(|open| open.end >= chain.tail.offset) else {
+            if chain.tail.offset > 0 {
+                return Err(
+                    self.damaged(chain.tail, "the segment is missing or ends before the log begins".into())
+                );
+            }
+            chain.end = DecodeError::Zeros;
+            return Ok(false);
+        };
+        let mut reader = SegmentReader::new(open.file.clone(), id);
+        chain.end = loop {
+            match self.next_record(&mut reader, record, chain).await {
+                Ok(()) if chain.tail.file() == id => {}
+                Ok(()) => {
+                    self.trim(
+                        &open,
+                        chain.index.last().map_or(0, |last| last.position.offset + last.record_bytes()),
+                    )
+                    .await?;
+                    return Ok(true); // rolled to another owner
+                }
+                Err(ScanError::Bad(end)) => break end,
+                Err(ScanError::Io(error)) => return Err(self.io(error)),
+            }
+        };
+        let Some(next) = self.first_head(chain.tail.next_segment()).await? else { return Ok(false) };
+        if chain.end != DecodeError::Zeros || check_follows(&next, chain).is_err() {
+            let why = format!(
+                "{}; but segment {} goes on with entry {}",
+                chain.end,
+                id.segment + 1,
+                next.header.id.index
+            );
+            return Err(self.damaged(chain.tail, why));
+        }
+        self.trim(&open, chain.tail.offset).await?;
+        chain.tail = chain.tail.next_segment();
+        Ok(true)
+    }
+
+    /// Adds the record at the chain's end. Bodies that were synced are not read: a reader verifies them.
+    async fn next_record(
+        &self,
+        reader: &mut SegmentReader,
+        record: &SlotRecord,
+        chain: &mut Chain,
+    ) -> Result<(), ScanError> {
+        let head = reader.head(chain.tail.offset).await?;
+        let header = head.header;
+        header.check_log(self.spec.log)?;
+        check_follows(&head, chain)?;
+        if record.durable.is_none_or(|durable| durable.index < header.id.index) {
+            reader.entry(head).await?;
+        }
+        chain.index.push(Located {
+            id: header.id,
+            position: chain.tail,
+            meta_bytes: header.meta_bytes,
+            body_bytes: header.place.body_bytes,
+        });
+        chain.tail = chain.tail.after(header.record_bytes(), header.roll_to);
+        Ok(())
+    }
+
+    /// The record of this log at the start of a segment, if there is one.
+    async fn first_head(&self, at: Position) -> Result<Option<Head>, OpenError> {
+        let opened =
+            open_existing(self.disk, &self.spec.owners_dir, at.file()).await.map_err(|e| self.io(e))?;
+        let Some(open) = opened else { return Ok(None) };
+        match SegmentReader::new(open.file, at.file()).head(0).await {
+            Ok(head) if head.header.log == self.spec.log => Ok(Some(head)),
+            Ok(_) | Err(ScanError::Bad(_)) => Ok(None),
+            Err(ScanError::Io(error)) => Err(self.io(error)),
+        }
+    }
+
+    /// A finished segment is its records and nothing else.
+    async fn trim(&self, open: &OpenSegment, end: u64) -> Result<(), OpenError> {
+        if open.end > end {
+            open.file.set_len(end).await.map_err(|e| self.io(e))?;
+            open.file.sync_data().await.map_err(|e| self.io(e))?;
+        }
+        Ok(())
+    }
+
+    /// Removes everything after the chain's end, so that it can never come back to life behind later records, and
+    /// makes the rest durable: what Raft finds in its log at the start it takes for durable.
+    async fn cut_tail(&self, chain: &Chain) -> Result<Option<OpenSegment>, OpenError> {
+        let io_error = |error| self.io(error);
+        let tail = chain.tail;
+        let open = open_existing(self.disk, &self.spec.owners_dir, tail.file()).await.map_err(io_error)?;
+        self.remove_segments_after(tail).await?;
+        let Some(mut open) = open else { return Ok(None) };
+        if open.end > tail.offset {
+            self.warn_of_torn_tail(&open, chain).await?;
+            open.file.set_len(tail.offset).await.map_err(io_error)?;
+        }
+        open.file.sync_data().await.map_err(io_error)?;
+        self.disk.sync_dir(&owner_dir(&self.spec.owners_dir, tail.owner)).await.map_err(io_error)?;
+        self.disk.sync_dir(&self.spec.owners_dir).await.map_err(io_error)?;
+        (open.allocated_bytes, open.end) = (tail.offset, tail.offset);
+        Ok(Some(open))
+    }
+
+    async fn remove_segments_after(&self, tail: Position) -> Result<(), OpenError> {
+        let dir = owner_dir(&self.spec.owners_dir, tail.owner);
+        let names = self.disk.list(&dir).await.map_err(|e| self.io(e))?;
+        let later = |segment: &u32| *segment > tail.segment;
+        let mut segments: Vec<u32> =
+            names.iter().filter_map(|name| SegmentId::parse_number(name)).filter(later).collect();
+        segments.sort_unstable();
+        for segment in segments.into_iter().rev() {
+            let path = SegmentId { owner: tail.owner, segment }.path(&self.spec.owners_dir);
+            tracing::warn!(log = self.spec.log, file = path, "remove a segment after the end of the log");
+            self.disk.remove_file(&path).await.map_err(|e| self.io(e))?;
+            self.disk.sync_dir(&dir).await.map_err(|e| self.io(e))?;
+        }
+        Ok(())
+    }
+
+    /// Says what is cut, if it is more than unused space.
+    async fn warn_of_torn_tail(&self, open: &OpenSegment, chain: &Chain) -> Result<(), OpenError> {
+        let Chain { tail, end, .. } = chain;
+        let (mut at, mut used_end) = (tail.offset, tail.offset);
+        while at < open.end {
+            let bytes = open.file.read_at(at, REST_READ_BYTES).await.map_err(|e| self.io(e))?;
+            if bytes.is_empty() {
+                break;
+            }
+            if let Some(last) = bytes.iter().rposition(|byte| *byte != 0) {
+                used_end = at + last as u64 + 1;
+            }
+            at += bytes.len() as u64;
+        }
+        if used_end > tail.offset {
+            let (log, offset, bytes) = (self.spec.log, tail.offset, used_end - tail.offset);
+            let file = tail.file().path(&self.spec.owners_dir);
+            tracing::warn!(log, file, offset, bytes, why = %end, "cut torn tail");
+        }
+        Ok(())
+    }
+
+    fn damaged(&self, at: Position, why: String) -> OpenError {
+        let file = at.file().path(&self.spec.owners_dir);
+        OpenError::Damaged { log: self.spec.log, file, offset: at.offset, why }
+    }
+
+    fn io(&self, source: io::Error) -> OpenError {
+        OpenError::Io { log: self.spec.log, source }
+    }
+}
+
+/// The first record of a log without a purged entry may have any index.
+fn check_follows(head: &Head, chain: &Chain) -> Result<(), DecodeError> {
+    let end = chain.index.end();
+    let found = head.header.id.index;
+    if found == end || (chain.index.is_empty() && end == LogIndex(0)) {
+        return Ok(());
+    }
+    Err(DecodeError::Misplaced { field: "index", found: found.0, expected: end.0 })
+}

@@ -1,0 +1,75 @@
+use crate::Entry;
+use crate::record::{DecodeError, HEADER_BYTES, Head, Header};
+use crate::segment::SegmentId;
+use bytes::Bytes;
+use disk::File;
+use std::io;
+use std::sync::Arc;
+
+/// One read of a sequential scan ...
+const WINDOW_BYTES: usize = 256 << 10;
+/// ... and of one that jumps from head to head over large bodies.
+const SMALL_WINDOW_BYTES: usize = 4 << 10;
+
+/// Reads a segment's records, several of them with one operation of the disk.
+pub(crate) struct SegmentReader {
+    file: Arc<dyn File>,
+    id: SegmentId,
+    window: Bytes,
+    window_offset: u64,
+    window_bytes: usize,
+}
+
+#[derive(Debug)]
+pub(crate) enum ScanError {
+    Io(io::Error),
+    Bad(DecodeError),
+}
+
+impl From<io::Error> for ScanError {
+    fn from(error: io::Error) -> Self {
+        ScanError::Io(error)
+    }
+}
+
+impl From<DecodeError> for ScanError {
+    fn from(error: DecodeError) -> Self {
+        ScanError::Bad(error)
+    }
+}
+
+impl SegmentReader {
+    pub(crate) fn new(file: Arc<dyn File>, id: SegmentId) -> SegmentReader {
+        SegmentReader { file, id, window: Bytes::new(), window_offset: 0, window_bytes: WINDOW_BYTES }
+    }
+
+    /// Everything before the body of the record at `offset`, verified, of whatever log.
+    pub(crate) async fn head(&mut self, offset: u64) -> Result<Head, ScanError> {
+        let header = Header::decode(&self.bytes(offset, HEADER_BYTES).await?)?;
+        header.check_place(self.id.owner, self.id.segment, offset)?;
+        let head = Head::decode(header, &self.bytes(offset, header.head_bytes() as usize).await?)?;
+        let skips = header.body_bytes() >= WINDOW_BYTES / 2;
+        self.window_bytes = if skips { SMALL_WINDOW_BYTES } else { WINDOW_BYTES };
+        Ok(head)
+    }
+
+    /// The whole record whose head was read, verified.
+    pub(crate) async fn entry(&mut self, head: Head) -> Result<Entry, ScanError> {
+        let (offset, bytes) = (head.header.place.offset, head.header.record_bytes() as usize);
+        let record = self.bytes(offset, bytes).await?;
+        Ok(head.decode_entry(&record)?)
+    }
+
+    /// Bytes from `offset`, fewer than asked for only at the end of the file.
+    async fn bytes(&mut self, offset: u64, bytes: usize) -> io::Result<Bytes> {
+        let start = offset.checked_sub(self.window_offset).and_then(|start| usize::try_from(start).ok());
+        if let Some(start) = start
+            && start + bytes <= self.window.len()
+        {
+            return Ok(self.window.slice(start..start + bytes));
+        }
+        self.window = self.file.read_at(offset, bytes.max(self.window_bytes)).await?;
+        self.window_offset = offset;
+        Ok(self.window.slice(..bytes.min(self.window.len())))
+    }
+}

@@ -1,0 +1,264 @@
+use crate::core::Core;
+use crate::files::Files;
+use crate::recovery::recover;
+use crate::segment::{owner_dir, parent_dir};
+use crate::writer::Writer;
+use crate::{AppendError, Log, LogSpaceOptions, LogSpec, OpenError};
+use disk::Disk;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::time::Duration;
+use tokio::time::Instant;
+use types::OwnerId;
+
+/// The disk's free space is asked for this often at most ...
+const FREE_BYTES_AGE_MAX: Duration = Duration::from_secs(1);
+
+/// One disk's logs and their writers.
+pub struct LogSpace {
+    disk: Arc<dyn Disk>,
+    options: LogSpaceOptions,
+    files: Files,
+    logs: Mutex<HashMap<String, Entry>>,
+    unflushed_bytes: AtomicUsize,
+    /// Signed: a log's memory may be counted off before it was counted in.
+    cached_bytes: AtomicIsize,
+    free: Arc<Free>,
+}
+
+/// A log's directory is opened by one at a time.
+enum Entry {
+    Opening,
+    Open(Weak<Core>),
+}
+
+/// What is left on the disk, as of the last time somebody asked.
+struct Free {
+    bytes: AtomicU64,
+    asking: AtomicBool,
+    asked: Mutex<Option<Instant>>,
+}
+
+impl LogSpace {
+    pub fn new(disk: Arc<dyn Disk>, options: LogSpaceOptions) -> Arc<LogSpace> {
+        Arc::new(LogSpace {
+            files: Files::new(disk.clone()),
+            disk,
+            options,
+            logs: Mutex::default(),
+            unflushed_bytes: AtomicUsize::new(0),
+            cached_bytes: AtomicIsize::new(0),
+            // Until the first log is opened nobody has asked, and nobody appends.
+            free: Arc::new(Free {
+                bytes: AtomicU64::new(u64::MAX),
+                asking: AtomicBool::new(false),
+                asked: Mutex::new(None),
+            }),
+        })
+    }
+
+    pub fn disk(&self) -> &Arc<dyn Disk> {
+        &self.disk
+    }
+
+    pub fn options(&self) -> &LogSpaceOptions {
+        &self.options
+    }
+
+    pub(crate) fn files(&self) -> &Files {
+        &self.files
+    }
+
+    /// Opens a log, or creates it when its directory does not exist. A torn tail is cut (and logged); damage before
+    /// the tail is an error and changes nothing. A log whose last handle was dropped is waited for; one that is in use
+    /// is refused. Not cancellation safe only in that a half-opened log may have been created.
+    pub async fn open(self: &Arc<Self>, spec: LogSpec) -> Result<Log, OpenError> {
+        let io_error = |source| OpenError::Io { log: spec.log, source };
+        let claim = self.claim(&spec).await?;
+        let space = self.disk.space().await.map_err(io_error)?;
+        self.free.bytes.store(space.free_bytes, Ordering::Relaxed);
+        let recovered = recover(&self.disk, &spec).await?;
+        let core = Arc::new(Core::new(spec, self.clone(), recovered.opened));
+        let writer = Writer::new(core.clone(), recovered.hard_state, recovered.record, recovered.open);
+        claim.opened(&core);
+        // Owned by the log: it ends when the last handle is dropped, and `close` or the next `open` wait for that.
+        tokio::spawn(writer.run());
+        Ok(Log::new(core))
+    }
+
+    /// Forgets a log (its `dir`); its owners' segments stay. An open one is closed first.
+    pub async fn remove(&self, spec: &LogSpec) -> std::io::Result<()> {
+        if let Some(core) = self.open_core(&spec.dir) {
+            core.close();
+            core.until_stopped().await;
+        }
+        self.disk.remove_dir_all(&spec.dir).await?;
+        match self.disk.sync_dir(parent_dir(&spec.dir)).await {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+            result => result,
+        }
+    }
+
+    /// Deletes an owner's segments, durably.
+    pub async fn delete_owner(&self, owners_dir: &str, owner: OwnerId) -> std::io::Result<()> {
+        let dir = owner_dir(owners_dir, owner);
+        self.disk.remove_dir_all(&dir).await?;
+        self.files.forget(&dir);
+        match self.disk.sync_dir(owners_dir).await {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+            result => result,
+        }
+    }
+
+    async fn claim(self: &Arc<Self>, spec: &LogSpec) -> Result<Claim, OpenError> {
+        let in_use =
+            |why: &str| OpenError::Inconsistent { log: spec.log, why: format!("{} {why}", spec.dir) };
+        loop {
+            let open = {
+                let mut logs = self.lock_logs();
+                let open = match logs.get(&spec.dir) {
+                    Some(Entry::Opening) => return Err(in_use("is being opened already")),
+                    Some(Entry::Open(core)) => core.upgrade(),
+                    None => None,
+                };
+                if open.is_none() {
+                    logs.insert(spec.dir.clone(), Entry::Opening);
+                }
+                open
+            };
+            match open {
+                None => return Ok(Claim { space: self.clone(), dir: spec.dir.clone(), done: false }),
+                Some(core) if core.is_closing() => core.until_stopped().await,
+                Some(_) => return Err(in_use("is open already")),
+            }
+        }
+    }
+
+    fn open_core(&self, dir: &str) -> Option<Arc<Core>> {
+        match self.lock_logs().get(dir) {
+            Some(Entry::Open(core)) => core.upgrade(),
+            _ => None,
+        }
+    }
+
+    /// Open logs, in no order.
+    pub(crate) fn cores(&self) -> Vec<Arc<Core>> {
+        let open = |entry: &Entry| match entry {
+            Entry::Open(core) => core.upgrade(),
+            Entry::Opening => None,
+        };
+        self.lock_logs().values().filter_map(open).collect()
+    }
+
+    /// A log has closed.
+    pub(crate) fn forget(&self, core: &Arc<Core>) {
+        let mut logs = self.lock_logs();
+        if let Some(Entry::Open(known)) = logs.get(&core.spec.dir)
+            && std::ptr::eq(known.as_ptr(), Arc::as_ptr(core))
+        {
+            logs.remove(&core.spec.dir);
+        }
+    }
+
+    fn lock_logs(&self) -> MutexGuard<'_, HashMap<String, Entry>> {
+        self.logs.lock().expect("no holder of the logs panics")
+    }
+}
+
+impl Free {
+    fn asked(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.asked.lock().expect("no holder of the time panics")
+    }
+}
+
+/// A directory being opened; given back when that fails.
+struct Claim {
+    space: Arc<LogSpace>,
+    dir: String,
+    done: bool,
+}
+
+impl Claim {
+    fn opened(mut self, core: &Arc<Core>) {
+        self.done = true;
+        self.space.lock_logs().insert(self.dir.clone(), Entry::Open(Arc::downgrade(core)));
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        if !self.done {
+            self.space.lock_logs().remove(&self.dir);
+        }
+    }
+}
+
+/// The budgets that logs of a disk share.
+impl LogSpace {
+    /// Takes room for an append, or says why there is none. One append always passes, however large.
+    pub(crate) fn reserve_unflushed(&self, bytes: usize) -> Result<(), AppendError> {
+        let queued = self.unflushed_bytes.fetch_add(bytes, Ordering::Relaxed);
+        let limit = self.options.unflushed_bytes_max;
+        let refused = if queued > 0 && queued + bytes > limit {
+            AppendError::Busy { queued, limit }
+        } else if self.free.bytes.load(Ordering::Relaxed)
+            < self.options.reserve_bytes + (queued + bytes) as u64
+        {
+            self.refresh_free_bytes();
+            self.disk_full()
+        } else {
+            return Ok(());
+        };
+        self.release_unflushed(bytes);
+        Err(refused)
+    }
+
+    pub(crate) fn release_unflushed(&self, bytes: usize) {
+        self.unflushed_bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn disk_full(&self) -> AppendError {
+        let free_bytes = self.free.bytes.load(Ordering::Relaxed);
+        AppendError::DiskFull { free_bytes, reserve_bytes: self.options.reserve_bytes }
+    }
+
+    /// Asks the disk for its free space, unless somebody just did.
+    pub(crate) fn refresh_free_bytes(&self) {
+        let free = self.free.clone();
+        let fresh = free.asked().is_some_and(|asked| asked.elapsed() < FREE_BYTES_AGE_MAX);
+        if fresh || free.asking.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let answer = self.disk.space();
+        // Ends with the one operation it waits for.
+        tokio::spawn(async move {
+            if let Ok(space) = answer.await {
+                free.bytes.store(space.free_bytes, Ordering::Relaxed);
+            }
+            *free.asked() = Some(Instant::now());
+            free.asking.store(false, Ordering::Relaxed);
+        });
+    }
+
+    pub(crate) fn account_cached(&self, before: usize, after: usize) {
+        let change = after as isize - before as isize;
+        let total = self.cached_bytes.fetch_add(change, Ordering::Relaxed) + change;
+        if total > self.options.cache_bytes_max as isize {
+            self.shrink_caches();
+        }
+    }
+
+    pub(crate) fn release_cached(&self, bytes: usize) {
+        self.cached_bytes.fetch_sub(bytes as isize, Ordering::Relaxed);
+    }
+
+    /// Cuts every log down to its share.
+    fn shrink_caches(&self) {
+        let cores = self.cores();
+        let share = self.options.cache_bytes_max / cores.len().max(1);
+        for core in cores {
+            self.release_cached(core.shrink_cache(share));
+        }
+    }
+}

@@ -1,0 +1,356 @@
+//! The task that changes a log's files. While one write and sync runs, appends queue; the next round takes them all.
+
+use crate::AppendError;
+use crate::core::{Append, Core, Extent, Job, Truncate, Work};
+use crate::hard_state::{HardStateFile, SlotRecord};
+use crate::index::owners;
+use crate::record::{DecodeError, HEADER_BYTES, Header};
+use crate::segment::{SegmentId, allocation, owner_dir};
+use disk::{Disk, File};
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+use types::{LogId, LogIndex, OwnerId};
+
+/// Under load the hint of how far the log is durable is written this often; an idle log writes it at once.
+const HINT_INTERVAL: Duration = Duration::from_millis(100);
+
+pub(crate) struct Writer {
+    core: Arc<Core>,
+    disk: Arc<dyn Disk>,
+    hard_state: HardStateFile,
+    /// As last saved or hinted.
+    record: SlotRecord,
+    open: Option<OpenSegment>,
+    hint_is_due: bool,
+    hinted: Instant,
+}
+
+/// The segment that is written to.
+pub(crate) struct OpenSegment {
+    pub(crate) id: SegmentId,
+    pub(crate) file: Arc<dyn File>,
+    pub(crate) allocated_bytes: u64,
+    pub(crate) end: u64,
+}
+
+impl Writer {
+    pub(crate) fn new(
+        core: Arc<Core>,
+        hard_state: HardStateFile,
+        record: SlotRecord,
+        open: Option<OpenSegment>,
+    ) -> Writer {
+        let disk = core.space.disk().clone();
+        Writer { core, disk, hard_state, record, open, hint_is_due: true, hinted: Instant::now() }
+    }
+
+    /// Runs until the log is closed and its queue empty. A failure empties the queue with an error instead.
+    pub(crate) async fn run(mut self) {
+        let _stopped = StopGuard(self.core.clone());
+        loop {
+            let result = match self.core.take_work() {
+                Work::Round(appends) => self.round(appends).await,
+                Work::Other(job) => self.other(job).await,
+                Work::Idle => match self.hint().await {
+                    Ok(()) => {
+                        self.core.woken().await;
+                        Ok(())
+                    }
+                    Err(error) => Err(self.failed(&error)),
+                },
+                Work::Stop => break,
+            };
+            if let Err(error) = result {
+                tracing::error!(log = self.core.spec.log, dir = self.core.spec.dir, %error, "log stopped");
+                self.core.fail(&error);
+            }
+        }
+        let _ = self.finish().await;
+    }
+
+    /// Leaves files as short as they can be. Nothing depends on it.
+    async fn finish(&mut self) -> io::Result<()> {
+        if self.core.lock().failure.is_some() {
+            return Ok(());
+        }
+        self.hint().await?;
+        self.hard_state.finish_hint().await?;
+        self.close_segment().await
+    }
+
+    /// Writes and syncs appends together, and resolves their tokens in order.
+    async fn round(&mut self, appends: Vec<Append>) -> Result<(), AppendError> {
+        let mut appends = appends;
+        let extents = appends.iter_mut().flat_map(|append| std::mem::take(&mut append.extents));
+        let written = self.round_write(merge(extents)).await.map_err(|error| self.failed(&error));
+        if let Ok(()) = written
+            && let Some(last) = appends.last()
+        {
+            self.core.flushed(last.end);
+        }
+        let bytes = appends.iter().map(|append| append.bytes).sum();
+        self.core.space.release_unflushed(bytes);
+        for append in appends {
+            append.completion.resolve(written.clone());
+        }
+        self.core.space.refresh_free_bytes();
+        if self.hinted.elapsed() >= HINT_INTERVAL && written.is_ok() {
+            self.hint().await.map_err(|error| self.failed(&error))?;
+        }
+        written
+    }
+
+    async fn round_write(&mut self, extents: Vec<Extent>) -> io::Result<()> {
+        for Extent { position, buffers, bytes, last } in extents {
+            let segment = self.segment(position.file()).await?;
+            assert!(
+                position.offset == segment.end,
+                "log {}: append at {} of a segment that ends at {}",
+                self.core.spec.log,
+                position.offset,
+                self.open.as_ref().map_or(0, |open| open.end)
+            );
+            let needed_bytes = segment.end + bytes;
+            let (file, allocated_bytes) = (segment.file.clone(), segment.allocated_bytes);
+            if needed_bytes > allocated_bytes {
+                let target =
+                    allocation(allocated_bytes, needed_bytes, self.core.space.options().segment_bytes_max);
+                file.preallocate(target).await?;
+                self.open.as_mut().expect("just opened").allocated_bytes = target;
+            }
+            file.write_and_sync(position.offset, buffers).await?;
+            self.open.as_mut().expect("just opened").end = needed_bytes;
+            self.record.durable = Some(last);
+            self.hint_is_due = true;
+        }
+        Ok(())
+    }
+
+    async fn segment(&mut self, id: SegmentId) -> io::Result<&OpenSegment> {
+        if self.open.as_ref().is_none_or(|open| open.id != id) {
+            self.next_segment(id).await?;
+        }
+        Ok(self.open.as_ref().expect("opened above"))
+    }
+
+    /// Closes the open segment and starts another. All records of the closed one are synced, so that a record in
+    /// the next one proves that they once were whole.
+    async fn next_segment(&mut self, id: SegmentId) -> io::Result<()> {
+        if self.open.is_some() {
+            self.close_segment().await?;
+            self.save().await?;
+        }
+        let dir = owner_dir(&self.core.spec.owners_dir, id.owner);
+        if id.segment == 0 {
+            self.disk.create_dir_all(&dir).await?;
+        }
+        let file = self.disk.open(&id.path(&self.core.spec.owners_dir), true).await?;
+        if file.len().await? > 0 {
+            self.check_leftover(id, &*file).await?;
+            file.set_len(0).await?;
+        }
+        // Before any record in it is acknowledged: else a crash could leave the records without a name.
+        self.disk.sync_dir(&dir).await?;
+        self.open = Some(OpenSegment { id, file, allocated_bytes: 0, end: 0 });
+        Ok(())
+    }
+
+    /// A file in the way may only be an empty one: recovery has removed what a crash left of this log, so anything
+    /// else is somebody's data.
+    async fn check_leftover(&mut self, id: SegmentId, file: &dyn File) -> io::Result<()> {
+        let start = file.read_at(0, HEADER_BYTES).await?;
+        match Header::decode(&start) {
+            Err(DecodeError::Zeros) => Ok(()),
+            found => {
+                let path = id.path(&self.core.spec.owners_dir);
+                let what = match found {
+                    Ok(header) => format!("records of log {} from entry {} on", header.log, header.id.index),
+                    Err(_) => "something that is no record".to_owned(),
+                };
+                Err(io::Error::new(io::ErrorKind::AlreadyExists, format!("{path} holds {what} already")))
+            }
+        }
+    }
+
+    /// Gives back what was allocated and not used; a finished segment is its records and nothing else.
+    async fn close_segment(&mut self) -> io::Result<()> {
+        if let Some(open) = self.open.take()
+            && open.allocated_bytes > open.end
+        {
+            open.file.set_len(open.end).await?;
+        }
+        Ok(())
+    }
+
+    async fn other(&mut self, job: Job) -> Result<(), AppendError> {
+        let (result, done) = match job {
+            Job::Append(_) => unreachable!("appends come in rounds"),
+            Job::SaveHardState { state, done } => {
+                self.record.hard_state = Some(state);
+                (self.save().await, done)
+            }
+            Job::Purge { to, start, done } => {
+                // After the appends before it, so after all that is purged is durable.
+                (self.record.purged, self.record.start) = (Some(to), start);
+                (self.save().await, done)
+            }
+            Job::Truncate(Truncate { cut, last, gone, done }) => {
+                let result = self.truncate(cut.file(), cut.offset, last, &gone).await;
+                self.core.truncated();
+                (result, done)
+            }
+            Job::DeletePurged { done } => (self.delete_purged().await, done),
+        };
+        let result = result.map_err(|error| self.failed(&error));
+        let _ = done.send(result.clone()); // the caller may have gone
+        result
+    }
+
+    /// Removes everything after a position. Newest first, each step durable before the next, so that a crash at any
+    /// point leaves a log without a gap:
+    ///
+    /// lower the durable mark · remove later owners and segments · cut the last one
+    async fn truncate(
+        &mut self,
+        cut: SegmentId,
+        offset: u64,
+        last: Option<LogId>,
+        gone: &[SegmentId],
+    ) -> io::Result<()> {
+        let next = |id: Option<LogId>| id.map_or(LogIndex(0), |id| id.index.next());
+        if next(self.record.durable) > next(last) {
+            self.record.durable = last;
+            self.save().await?;
+        }
+        let owners_dir = self.core.spec.owners_dir.clone();
+        if self.open.as_ref().is_some_and(|open| open.id != cut) {
+            self.open = None;
+        }
+        for owner in owners(gone).into_iter().rev() {
+            let dir = owner_dir(&owners_dir, owner);
+            if owner == cut.owner {
+                let gone: Vec<_> = gone.iter().filter(|id| id.owner == owner).copied().collect();
+                self.remove_segments(owner, &gone).await?;
+            } else {
+                self.disk.remove_dir_all(&dir).await?;
+                self.disk.sync_dir(&owners_dir).await?;
+            }
+            self.core.space.files().forget(&dir);
+        }
+        if self.open.is_none() {
+            self.open = open_existing(&*self.disk, &owners_dir, cut).await?;
+        }
+        if let Some(open) = &mut self.open {
+            open.file.set_len(offset).await?;
+            open.file.sync_data().await?;
+            (open.allocated_bytes, open.end) = (offset, offset);
+        }
+        Ok(())
+    }
+
+    async fn remove_segments(&mut self, owner: OwnerId, gone: &[SegmentId]) -> io::Result<()> {
+        for id in gone.iter().rev() {
+            match self.disk.remove_file(&id.path(&self.core.spec.owners_dir)).await {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        match self.disk.sync_dir(&owner_dir(&self.core.spec.owners_dir, owner)).await {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()), // it never had a segment
+            result => result,
+        }
+    }
+
+    async fn delete_purged(&mut self) -> io::Result<()> {
+        let start = self.record.start;
+        let dir = owner_dir(&self.core.spec.owners_dir, start.owner);
+        let gone: Vec<_> = self
+            .disk
+            .list(&dir)
+            .await?
+            .iter()
+            .filter_map(|name| SegmentId::parse_number(name))
+            .filter(|segment| *segment < start.segment)
+            .map(|segment| SegmentId { owner: start.owner, segment })
+            .collect();
+        if !gone.is_empty() {
+            self.remove_segments(start.owner, &gone).await?;
+            self.core.space.files().forget(&dir);
+        }
+        Ok(())
+    }
+
+    async fn save(&mut self) -> io::Result<()> {
+        self.record.committed = self.core.lock().committed;
+        self.hard_state.save(&self.record).await?;
+        self.hint_is_due = false;
+        Ok(())
+    }
+
+    /// Starts writing down how far the log is durable and committed, without waiting for it.
+    async fn hint(&mut self) -> io::Result<()> {
+        let committed = self.core.lock().committed;
+        if self.hint_is_due || committed != self.record.committed {
+            self.record.committed = committed;
+            self.hard_state.start_hint(&self.record).await?;
+            self.hint_is_due = false;
+            self.hinted = Instant::now();
+        }
+        Ok(())
+    }
+
+    fn failed(&self, error: &io::Error) -> AppendError {
+        if error.kind() == io::ErrorKind::StorageFull {
+            return self.core.space.disk_full();
+        }
+        AppendError::Poisoned { why: error.to_string() }
+    }
+}
+
+/// Joins what follows each other, so that a round is one write per segment.
+fn merge(extents: impl Iterator<Item = Extent>) -> Vec<Extent> {
+    let mut merged: Vec<Extent> = Vec::new();
+    for extent in extents {
+        match merged.last_mut() {
+            Some(before)
+                if before.position.file() == extent.position.file()
+                    && before.position.offset + before.bytes == extent.position.offset =>
+            {
+                before.buffers.extend(extent.buffers);
+                before.bytes += extent.bytes;
+                before.last = extent.last;
+            }
+            _ => merged.push(extent),
+        }
+    }
+    merged
+}
+
+/// Opens a segment that may not exist yet.
+pub(crate) async fn open_existing(
+    disk: &dyn Disk,
+    owners_dir: &str,
+    id: SegmentId,
+) -> io::Result<Option<OpenSegment>> {
+    match disk.open(&id.path(owners_dir), false).await {
+        Ok(file) => {
+            let bytes = file.len().await?;
+            Ok(Some(OpenSegment { id, file, allocated_bytes: bytes, end: bytes }))
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Tells everybody when the writer is gone, also when its runtime was shut down under it.
+struct StopGuard(Arc<Core>);
+
+impl Drop for StopGuard {
+    fn drop(&mut self) {
+        self.0.fail(&AppendError::Poisoned { why: "the log was closed".into() });
+        self.0.space.forget(&self.0);
+        self.0.set_stopped();
+    }
+}
