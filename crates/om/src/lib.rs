@@ -1,1 +1,18 @@
-//! Being written.
+//! OM, the object manager: the namespace of buckets, keys and multipart uploads.
+//!
+//! Everything that changes it is an operation of [`ops`]: prepared on the leader, carried by the group's log, applied
+//! on all members to [`tables`]. Everything that only reads is a query of [`queries`], answered by the leader from
+//! its own tables once it knows that they are current.
+
+mod om;
+mod ops;
+mod options;
+mod overlay;
+mod queries;
+mod rules;
+mod service;
+mod state_machine;
+mod tables;
+
+pub use om::Om;
+pub use options::OmOptions;

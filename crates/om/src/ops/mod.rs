@@ -1,0 +1,139 @@
+//! What changes the namespace, one operation per file: checked and resolved on the leader (`prepare`), then the same
+//! everywhere (`apply`).
+//!
+//! `apply` is a pure function of tables, log index and command: time and random ids are in the command already.
+
+mod abort_upload;
+mod commit_key;
+mod commit_part;
+mod complete_upload;
+mod create_bucket;
+mod create_upload;
+mod delete_bucket;
+mod delete_keys;
+mod precondition;
+mod requests;
+
+pub(crate) use abort_upload::AbortUpload;
+pub(crate) use commit_key::CommitKey;
+pub(crate) use commit_part::CommitPart;
+pub(crate) use complete_upload::CompleteUpload;
+pub(crate) use create_bucket::CreateBucket;
+pub(crate) use create_upload::CreateUpload;
+pub(crate) use delete_bucket::DeleteBucket;
+pub(crate) use delete_keys::DeleteKeys;
+
+use crate::overlay::Overlay;
+use crate::tables::{Refusal, deleted_key};
+use prost::Message;
+use proto::Failure;
+use proto::om::{BlockPiece, DeletedPieces, OmCommand, OmReply, om_command, om_reply};
+
+/// One kind of command, from request to response.
+pub(crate) trait Operation {
+    type Request;
+    /// What stands in the log.
+    type Command;
+    type Response;
+
+    /// On the leader: refuses what can never be carried out, and puts in what must not differ between members.
+    fn prepare(request: Self::Request, fresh: Fresh) -> Result<Self::Command, Failure>;
+
+    /// On every member.
+    fn apply(apply: &mut Apply<'_, '_>, command: Self::Command) -> Result<Self::Response, Refusal>;
+
+    fn into_log(command: Self::Command) -> om_command::Command;
+    fn into_reply(response: Self::Response) -> om_reply::Result;
+    fn from_reply(reply: om_reply::Result) -> Option<Self::Response>;
+}
+
+/// The three functions of [`Operation`] that name its variant in log and reply.
+macro_rules! wire {
+    ($variant:ident) => {
+        fn into_log(command: Self::Command) -> proto::om::om_command::Command {
+            proto::om::om_command::Command::$variant(command)
+        }
+
+        fn into_reply(response: Self::Response) -> proto::om::om_reply::Result {
+            proto::om::om_reply::Result::$variant(response)
+        }
+
+        fn from_reply(reply: proto::om::om_reply::Result) -> Option<Self::Response> {
+            match reply {
+                proto::om::om_reply::Result::$variant(response) => Some(response),
+                _ => None,
+            }
+        }
+    };
+}
+use wire;
+
+/// What the leader brings to a command from outside.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fresh {
+    /// 128 random bits.
+    pub(crate) random: u128,
+}
+
+/// A command being applied: the tables as the commands before it left them, and its place in the log.
+pub(crate) struct Apply<'a, 'db> {
+    pub(crate) tables: &'a mut Overlay<'db>,
+    pub(crate) index: u64,
+    pub(crate) now_ms: u64,
+    deleted_count: u32,
+}
+
+impl<'a, 'db> Apply<'a, 'db> {
+    pub(crate) fn new(tables: &'a mut Overlay<'db>, index: u64, now_ms: u64) -> Apply<'a, 'db> {
+        Apply { tables, index, now_ms, deleted_count: 0 }
+    }
+
+    /// Files pieces that no key refers to any more, for reclamation.
+    pub(crate) fn delete_pieces(&mut self, pieces: Vec<BlockPiece>) {
+        if pieces.is_empty() {
+            return;
+        }
+        let record = DeletedPieces { pieces, deleted_ms: self.now_ms };
+        self.tables.put(deleted_key(self.index, self.deleted_count), record.encode_to_vec());
+        self.deleted_count += 1;
+    }
+}
+
+/// Carries out one command. A refused one changes nothing; an error means that the tables cannot be read.
+pub(crate) fn apply(tables: &mut Overlay<'_>, index: u64, command: OmCommand) -> anyhow::Result<OmReply> {
+    let what = command
+        .command
+        .ok_or_else(|| anyhow::anyhow!("command {index} is unknown; a newer flotilla wrote it"))?;
+    let result = {
+        let apply = &mut Apply::new(tables, index, command.now_ms);
+        match what {
+            om_command::Command::CreateBucket(command) => run::<CreateBucket>(apply, command),
+            om_command::Command::DeleteBucket(command) => run::<DeleteBucket>(apply, command),
+            om_command::Command::CommitKey(command) => run::<CommitKey>(apply, command),
+            om_command::Command::DeleteKeys(command) => run::<DeleteKeys>(apply, command),
+            om_command::Command::CreateUpload(command) => run::<CreateUpload>(apply, command),
+            om_command::Command::CommitPart(command) => run::<CommitPart>(apply, command),
+            om_command::Command::CompleteUpload(command) => run::<CompleteUpload>(apply, command),
+            om_command::Command::AbortUpload(command) => run::<AbortUpload>(apply, command),
+        }
+    };
+    let result = match result {
+        Ok(result) => {
+            tables.keep_command();
+            result
+        }
+        Err(Refusal::Failure(failure)) => {
+            tables.undo_command();
+            om_reply::Result::Error(failure.into())
+        }
+        Err(Refusal::Broken(error)) => return Err(error.context(format!("apply command {index}"))),
+    };
+    Ok(OmReply { result: Some(result) })
+}
+
+fn run<O: Operation>(apply: &mut Apply<'_, '_>, command: O::Command) -> Result<om_reply::Result, Refusal> {
+    O::apply(apply, command).map(O::into_reply)
+}
+
+#[cfg(test)]
+pub(crate) mod testing;

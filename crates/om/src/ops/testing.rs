@@ -1,0 +1,96 @@
+//! A namespace over a real database, without a log: commands are prepared and applied one after another.
+
+use super::*;
+use crate::rules::VOLUME;
+use crate::tables::Read;
+use bytes::Bytes;
+use proto::Code;
+use proto::datanode::BlockId;
+use proto::om::{CommitKeyRequest, CreateBucketRequest, Key};
+use raft::Db;
+
+pub(crate) struct Namespace {
+    pub(crate) db: Db,
+    next_index: u64,
+    pub(crate) now_ms: u64,
+    _dir: tempfile::TempDir,
+}
+
+impl Namespace {
+    /// With a bucket `photos`.
+    pub(crate) fn new() -> Namespace {
+        let dir = tempfile::tempdir().unwrap();
+        let db = Db::open(dir.path(), &raft::DbOptions::default()).unwrap();
+        let mut namespace = Namespace { db, next_index: 0, now_ms: 1000, _dir: dir };
+        let request = CreateBucketRequest { volume: VOLUME.into(), bucket: "photos".into() };
+        namespace.run::<CreateBucket>(request).unwrap();
+        namespace
+    }
+
+    /// Prepares and applies a request; each takes a millisecond.
+    pub(crate) fn run<O: Operation>(&mut self, request: O::Request) -> Result<O::Response, Failure> {
+        let index = self.next_index;
+        self.next_index += 1;
+        self.now_ms += 1;
+        let command = O::prepare(request, Fresh { random: u128::from(index) })?;
+        let command = OmCommand { now_ms: self.now_ms, command: Some(O::into_log(command)) };
+        let mut overlay = Overlay::new(&self.db);
+        let reply = apply(&mut overlay, index, command).unwrap();
+        self.db.write(overlay.into_batch()).unwrap();
+        match reply.result.unwrap() {
+            om_reply::Result::Error(error) => Err(error.into()),
+            result => Ok(O::from_reply(result).unwrap()),
+        }
+    }
+
+    /// Runs a request that must be refused and change nothing.
+    pub(crate) fn check_refused<O: Operation>(&mut self, request: O::Request, code: Code) {
+        let before = self.records(b"");
+        match self.run::<O>(request) {
+            Ok(_) => panic!("expected {code:?}, but it was done"),
+            Err(failure) => assert_eq!(failure.code, code, "{failure}"),
+        }
+        assert_eq!(self.records(b""), before, "a refused command changed the tables");
+    }
+
+    pub(crate) fn records(&self, prefix: &[u8]) -> Vec<(Vec<u8>, Vec<u8>)> {
+        Overlay::new(&self.db).scan(prefix).collect::<anyhow::Result<_>>().unwrap()
+    }
+
+    pub(crate) fn commit(&mut self, key: &str, container: u64) -> Result<u64, Failure> {
+        self.run::<CommitKey>(commit_request(key, container)).map(|response| response.modified_ms)
+    }
+
+    pub(crate) fn key(&self, key: &str) -> Option<Key> {
+        let bucket = crate::tables::bucket_number(&self.db, VOLUME, "photos").unwrap();
+        self.db.message(&crate::tables::key_key(bucket, key.as_bytes())).unwrap()
+    }
+
+    /// The containers of all pieces waiting for reclamation, in order.
+    pub(crate) fn deleted_containers(&self) -> Vec<u64> {
+        let records = self.records(b"d").into_iter();
+        let pieces = records.flat_map(|(_, value)| DeletedPieces::decode(&value[..]).unwrap().pieces);
+        pieces.map(|piece| piece.block.unwrap().container).collect()
+    }
+}
+
+pub(crate) fn pieces(container: u64, length: u64) -> Vec<BlockPiece> {
+    vec![BlockPiece { block: Some(BlockId { container, local: 1 }), offset: 0, length, commit_index: 9 }]
+}
+
+/// A key of ten bytes in `container`.
+pub(crate) fn commit_request(key: &str, container: u64) -> CommitKeyRequest {
+    let key = Key {
+        key: Bytes::copy_from_slice(key.as_bytes()),
+        size: 10,
+        etag: format!("etag-{container}"),
+        pieces: pieces(container, 10),
+        ..Key::default()
+    };
+    CommitKeyRequest {
+        volume: VOLUME.into(),
+        bucket: "photos".into(),
+        key: Some(key),
+        ..CommitKeyRequest::default()
+    }
+}

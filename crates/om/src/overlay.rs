@@ -1,0 +1,171 @@
+use crate::tables::Read;
+use anyhow::Context;
+use raft::Db;
+use rocksdb::{Direction, IteratorMode, ReadOptions, WriteBatch};
+use std::collections::BTreeMap;
+
+/// A batch of changes over a [`Db`], readable before it is written: later commands of a batch see what earlier ones
+/// did. A command that is refused half way leaves nothing behind.
+pub(crate) struct Overlay<'a> {
+    db: &'a Db,
+    /// New value, or `None` for deleted.
+    changes: BTreeMap<Vec<u8>, Option<Vec<u8>>>,
+    /// What the current command replaced in `changes`, oldest first.
+    undo: Vec<(Vec<u8>, Option<Option<Vec<u8>>>)>,
+}
+
+impl<'a> Overlay<'a> {
+    pub(crate) fn new(db: &'a Db) -> Overlay<'a> {
+        Overlay { db, changes: BTreeMap::new(), undo: Vec::new() }
+    }
+
+    pub(crate) fn put(&mut self, key: Vec<u8>, value: Vec<u8>) {
+        self.change(key, Some(value));
+    }
+
+    pub(crate) fn delete(&mut self, key: Vec<u8>) {
+        self.change(key, None);
+    }
+
+    fn change(&mut self, key: Vec<u8>, value: Option<Vec<u8>>) {
+        let before = self.changes.insert(key.clone(), value);
+        self.undo.push((key, before));
+    }
+
+    /// The current command took effect.
+    pub(crate) fn keep_command(&mut self) {
+        self.undo.clear();
+    }
+
+    /// The current command was refused: its changes are undone.
+    pub(crate) fn undo_command(&mut self) {
+        while let Some((key, before)) = self.undo.pop() {
+            match before {
+                Some(value) => self.changes.insert(key, value),
+                None => self.changes.remove(&key),
+            };
+        }
+    }
+
+    /// Records whose keys start with `prefix`, in order.
+    pub(crate) fn scan(
+        &self,
+        prefix: &[u8],
+    ) -> impl Iterator<Item = anyhow::Result<(Vec<u8>, Vec<u8>)>> + use<'_, 'a> {
+        let end = crate::tables::successor(prefix);
+        let mut options = ReadOptions::default();
+        if let Some(end) = &end {
+            options.set_iterate_upper_bound(end.clone());
+        }
+        let stored = self.db.rocks().iterator_opt(IteratorMode::From(prefix, Direction::Forward), options);
+        let from = std::ops::Bound::Included(prefix.to_vec());
+        let to = end.map_or(std::ops::Bound::Unbounded, std::ops::Bound::Excluded);
+        let mut stored = stored.peekable();
+        let mut changed = self.changes.range((from, to)).peekable();
+        std::iter::from_fn(move || {
+            loop {
+                let stored_key = match stored.peek() {
+                    Some(Ok((key, _))) => Some(&key[..]),
+                    Some(Err(_)) => {
+                        let error = stored.next().expect("it was just seen").expect_err("it is an error");
+                        return Some(Err(error).context("scan tables"));
+                    }
+                    None => None,
+                };
+                let next_is_change = match (stored_key, changed.peek()) {
+                    (None, None) => return None,
+                    (Some(stored_key), Some((key, _))) => key.as_slice() <= stored_key,
+                    (stored_key, _) => stored_key.is_none(),
+                };
+                if !next_is_change {
+                    let (key, value) = stored.next().expect("it was just seen").expect("it is no error");
+                    return Some(Ok((key.into_vec(), value.into_vec())));
+                }
+                let (key, value) = changed.next().expect("it was just seen");
+                if stored_key == Some(key.as_slice()) {
+                    stored.next();
+                }
+                if let Some(value) = value {
+                    return Some(Ok((key.clone(), value.clone())));
+                }
+            }
+        })
+    }
+
+    pub(crate) fn into_batch(self) -> WriteBatch {
+        let mut batch = WriteBatch::default();
+        for (key, value) in self.changes {
+            match value {
+                Some(value) => batch.put(key, value),
+                None => batch.delete(key),
+            }
+        }
+        batch
+    }
+}
+
+impl Read for Overlay<'_> {
+    fn get(&self, key: &[u8]) -> anyhow::Result<Option<Vec<u8>>> {
+        match self.changes.get(key) {
+            Some(value) => Ok(value.clone()),
+            None => self.db.get(key),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn check(stored: &BTreeMap<Vec<u8>, Vec<u8>>, changes: &[(Vec<u8>, Option<Vec<u8>>)], prefix: &[u8]) {
+        let dir = tempfile::tempdir().unwrap();
+        let db = Db::open(dir.path(), &raft::DbOptions::default()).unwrap();
+        let mut batch = WriteBatch::default();
+        stored.iter().for_each(|(key, value)| batch.put(key, value));
+        db.write(batch).unwrap();
+
+        let mut overlay = Overlay::new(&db);
+        let mut model = stored.clone();
+        for (key, value) in changes {
+            match value {
+                Some(value) => {
+                    overlay.put(key.clone(), value.clone());
+                    model.insert(key.clone(), value.clone());
+                }
+                None => {
+                    overlay.delete(key.clone());
+                    model.remove(key);
+                }
+            }
+            overlay.keep_command();
+        }
+        overlay.put(b"refused".to_vec(), Vec::new());
+        overlay.put(b"refused".to_vec(), vec![1]);
+        stored.keys().for_each(|key| overlay.delete(key.clone()));
+        overlay.undo_command();
+
+        let expected: Vec<_> = model.clone().into_iter().filter(|(key, _)| key.starts_with(prefix)).collect();
+        let scanned: Vec<_> = overlay.scan(prefix).collect::<anyhow::Result<_>>().unwrap();
+        assert_eq!(scanned, expected);
+        for key in stored.keys().chain(changes.iter().map(|(key, _)| key)) {
+            assert_eq!(overlay.get(key).unwrap(), model.get(key).cloned());
+        }
+        let batch = overlay.into_batch();
+        db.write(batch).unwrap();
+        let overlay = Overlay::new(&db);
+        assert_eq!(overlay.scan(b"").collect::<anyhow::Result<BTreeMap<_, _>>>().unwrap(), model);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(40))]
+        #[test]
+        fn an_overlay_reads_like_the_tables_it_becomes(
+            stored in prop::collection::btree_map(prop::collection::vec(0u8..3, 1..4), prop::collection::vec(any::<u8>(), 0..2), 0..12),
+            changes in prop::collection::vec((prop::collection::vec(0u8..3, 1..4), prop::option::of(prop::collection::vec(any::<u8>(), 0..2))), 0..12),
+            prefix in prop::collection::vec(0u8..3, 0..2),
+        ) {
+            check(&stored, &changes, &prefix);
+        }
+    }
+}

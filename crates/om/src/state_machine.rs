@@ -1,0 +1,202 @@
+use crate::ops;
+use crate::overlay::Overlay;
+use crate::tables::{APPLIED_KEY, FORMAT, FORMAT_KEY};
+use anyhow::Context;
+use bytes::Bytes;
+use prost::Message;
+use proto::om::OmCommand;
+use raft::{Applied, Committed, Db, StateMachine};
+use std::sync::Arc;
+
+/// The namespace as a replicated state: tables in a RocksDB that has Raft's log for its WAL.
+pub(crate) struct OmStateMachine {
+    pub(crate) db: Arc<Db>,
+}
+
+impl StateMachine for OmStateMachine {
+    fn applied(&self) -> anyhow::Result<Option<Applied>> {
+        self.db.applied(APPLIED_KEY)
+    }
+
+    fn apply(&mut self, batch: Vec<Committed>, applied: Applied) -> anyhow::Result<Vec<Bytes>> {
+        let mut overlay = Overlay::new(&self.db);
+        let mut replies = Vec::with_capacity(batch.len());
+        for committed in batch {
+            let index = committed.id.index.0;
+            let command =
+                OmCommand::decode(committed.meta).with_context(|| format!("decode command {index}"))?;
+            let reply = ops::apply(&mut overlay, index, command)?;
+            replies.push(Bytes::from(reply.encode_to_vec()));
+        }
+        let mut batch = overlay.into_batch();
+        batch.put(FORMAT_KEY, FORMAT.to_le_bytes());
+        Db::put_applied(&mut batch, APPLIED_KEY, &applied);
+        self.db.write(batch).context("write applied commands")?;
+        Ok(replies)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::testing::commit_request;
+    use crate::ops::{CommitKey, CreateBucket, CreateUpload, DeleteKeys, Fresh, Operation};
+    use crate::tables::check_format;
+    use proptest::prelude::*;
+    use proto::om::{
+        CommitKeyRequest, CreateBucketRequest, CreateUploadRequest, DeleteKeysRequest, OmReply, om_reply,
+    };
+    use raftlog::Place;
+    use rocksdb::IteratorMode;
+    use std::path::Path;
+    use types::{LogId, LogIndex, OwnerId, Term};
+
+    fn open(path: &Path) -> OmStateMachine {
+        OmStateMachine { db: Arc::new(Db::open(path, &raft::DbOptions::default()).unwrap()) }
+    }
+
+    fn committed<O: Operation>(index: u64, request: O::Request) -> Committed {
+        let command = O::into_log(O::prepare(request, Fresh { random: index.into() }).unwrap());
+        Committed {
+            id: LogId { term: Term(1), index: LogIndex(index) },
+            meta: Bytes::from(OmCommand { now_ms: index, command: Some(command) }.encode_to_vec()),
+            place: Place { owner: OwnerId(0), segment: 0, offset: 0, body_bytes: 0 },
+            roll_to: None,
+        }
+    }
+
+    fn apply(machine: &mut OmStateMachine, batch: &[Committed]) -> Vec<OmReply> {
+        let applied = Applied { id: batch.last().unwrap().id, membership: Bytes::from("m") };
+        let replies = machine.apply(batch.to_vec(), applied).unwrap();
+        replies.into_iter().map(|reply| OmReply::decode(reply).unwrap()).collect()
+    }
+
+    fn records(machine: &OmStateMachine) -> Vec<(Box<[u8]>, Box<[u8]>)> {
+        machine.db.rocks().iterator(IteratorMode::Start).map(Result::unwrap).collect()
+    }
+
+    fn command(index: u64, kind: u8, key: &str) -> Committed {
+        let bucket = || ("s3v".to_owned(), "photos".to_owned());
+        match kind {
+            0..=3 => {
+                let request_id = Bytes::from(vec![kind; 16]);
+                committed::<CommitKey>(index, CommitKeyRequest { request_id, ..commit_request(key, index) })
+            }
+            4..=7 => committed::<CommitKey>(index, commit_request(key, index)),
+            8 => {
+                let ((volume, bucket), key) = (bucket(), Bytes::copy_from_slice(key.as_bytes()));
+                committed::<CreateUpload>(
+                    index,
+                    CreateUploadRequest { volume, bucket, key, attributes: None },
+                )
+            }
+            _ => {
+                let ((volume, bucket), keys) = (bucket(), vec![Bytes::copy_from_slice(key.as_bytes())]);
+                committed::<DeleteKeys>(index, DeleteKeysRequest { volume, bucket, keys, precondition: None })
+            }
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(30))]
+        /// However the log is cut into batches, and wherever a crash makes it start again, the tables and the
+        /// answers are the same to the byte.
+        #[test]
+        fn batches_and_restarts_make_no_difference(
+            commands in prop::collection::vec((0u8..11, "[abc]"), 1..30),
+            cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..4),
+            crash in any::<prop::sample::Index>(),
+        ) {
+            let bucket = CreateBucketRequest { volume: "s3v".into(), bucket: "photos".into() };
+            let mut log = vec![committed::<CreateBucket>(0, bucket)];
+            log.extend((1u64..).zip(&commands).map(|(index, (kind, key))| command(index, *kind, key)));
+            let dir = tempfile::tempdir().unwrap();
+
+            let mut one_by_one = open(&dir.path().join("one-by-one"));
+            let answers: Vec<_> = log.iter().flat_map(|c| apply(&mut one_by_one, std::slice::from_ref(c))).collect();
+
+            let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut.index(log.len())).chain([0, log.len()]).collect();
+            cuts.sort_unstable();
+            cuts.dedup();
+            let path = dir.path().join("batches");
+            let mut batches = open(&path);
+            let mut batched_answers = Vec::new();
+            let crash = crash.index(cuts.len() - 1);
+            for (n, cut) in cuts.windows(2).enumerate() {
+                if n == crash && n > 0 {
+                    // What was not flushed is gone: it comes from the log again.
+                    batches.db.flush().unwrap();
+                    drop(batches);
+                    batches = open(&path);
+                    prop_assert_eq!(batches.applied().unwrap().unwrap().id.index.0 as usize + 1, cut[0]);
+                }
+                batched_answers.extend(apply(&mut batches, &log[cut[0]..cut[1]]));
+            }
+            prop_assert_eq!(answers, batched_answers);
+            prop_assert_eq!(records(&one_by_one), records(&batches));
+        }
+    }
+
+    #[test]
+    fn replay_of_an_older_state_gives_the_same_tables() {
+        let bucket = CreateBucketRequest { volume: "s3v".into(), bucket: "photos".into() };
+        let mut log = vec![committed::<CreateBucket>(0, bucket)];
+        log.extend(
+            (1..40).map(|index| command(index, (index * 7 % 11) as u8, ["a", "b", "c"][index as usize % 3])),
+        );
+        let dir = tempfile::tempdir().unwrap();
+        let mut whole = open(&dir.path().join("whole"));
+        apply(&mut whole, &log);
+        // A copy of the tables as they were on disk half way, from which a restart begins.
+        let mut older = open(&dir.path().join("older"));
+        apply(&mut older, &log[..20]);
+        older.db.flush().unwrap();
+        let checkpoint = dir.path().join("checkpoint");
+        rocksdb::checkpoint::Checkpoint::new(older.db.rocks())
+            .unwrap()
+            .create_checkpoint(&checkpoint)
+            .unwrap();
+        apply(&mut older, &log[20..]);
+        let mut restarted = open(&checkpoint);
+        let from = restarted.applied().unwrap().unwrap().id.index.0 as usize + 1;
+        assert_eq!(from, 20);
+        apply(&mut restarted, &log[from..]);
+        assert_eq!(records(&restarted), records(&whole));
+        assert_eq!(records(&older), records(&whole));
+    }
+
+    #[test]
+    fn later_commands_of_a_batch_see_earlier_ones() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut machine = open(dir.path());
+        let bucket = || CreateBucketRequest { volume: "s3v".into(), bucket: "photos".into() };
+        let batch = [
+            committed::<CreateBucket>(0, bucket()),
+            committed::<CreateBucket>(1, bucket()),
+            command(2, 4, "a"),
+        ];
+        let results: Vec<_> =
+            apply(&mut machine, &batch).into_iter().map(|reply| reply.result.unwrap()).collect();
+        assert!(matches!(results[0], om_reply::Result::CreateBucket(_)), "{results:?}");
+        assert!(
+            matches!(&results[1], om_reply::Result::Error(error) if error.code() == proto::Code::BucketExists)
+        );
+        assert!(matches!(results[2], om_reply::Result::CommitKey(_)), "{results:?}");
+    }
+
+    #[test]
+    fn commands_and_tables_of_a_newer_version_stop_the_group() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut machine = open(dir.path());
+        let unknown = Committed { meta: Bytes::new(), ..command(0, 4, "a") };
+        let applied = Applied { id: unknown.id, membership: Bytes::new() };
+        let error = machine.apply(vec![unknown], applied).unwrap_err().to_string();
+        assert!(error.contains("newer flotilla"), "{error}");
+
+        let mut batch = rocksdb::WriteBatch::default();
+        batch.put(FORMAT_KEY, (FORMAT + 1).to_le_bytes());
+        machine.db.write(batch).unwrap();
+        let error = check_format(&machine.db).unwrap_err().to_string();
+        assert!(error.contains("newer flotilla"), "{error}");
+    }
+}

@@ -1,0 +1,258 @@
+//! The OM's tables in RocksDB (`docs/format/om-tables.md`). Keys sort as bytes; numbers in keys are big-endian, in
+//! values little-endian.
+//!
+//! | key | value |
+//! |---|---|
+//! | `a` | applied position |
+//! | `b` + volume + 0 + bucket name | `BucketRecord` |
+//! | `d` + log index + `u32` | `DeletedPieces` |
+//! | `f` | format of the tables, `u32` |
+//! | `k` + bucket + key | `Key` |
+//! | `n` | next bucket number, `u64` |
+//! | `p` + bucket + upload id + part number `u32` | `Part` |
+//! | `q` | `RequestQueue` |
+//! | `r` + request id | `OmReply` |
+//! | `s` + place in the queue | request id |
+//! | `u` + bucket + escaped key + upload id | `Upload` |
+//! | `x` + bucket | `DroppedBucket` |
+
+use anyhow::{Context, bail};
+use prost::Message;
+use proto::Failure;
+use proto::om::{Bucket, BucketRecord, Upload};
+use raft::Db;
+
+pub(crate) const APPLIED_KEY: &[u8] = b"a";
+pub(crate) const FORMAT_KEY: &[u8] = b"f";
+pub(crate) const NEXT_BUCKET_KEY: &[u8] = b"n";
+pub(crate) const QUEUE_KEY: &[u8] = b"q";
+
+/// Persisted: older formats stay readable, newer ones are refused.
+pub(crate) const FORMAT: u32 = 1;
+
+/// Upload ids are 128 random bits in hexadecimal.
+pub(crate) const UPLOAD_ID_BYTES: usize = 32;
+
+/// Tables to read: those on disk, or those a batch of commands is changing.
+pub(crate) trait Read {
+    fn get(&self, key: &[u8]) -> anyhow::Result<Option<Vec<u8>>>;
+
+    fn message<M: Message + Default>(&self, key: &[u8]) -> anyhow::Result<Option<M>> {
+        let Some(value) = self.get(key)? else { return Ok(None) };
+        decode(key, &value).map(Some)
+    }
+}
+
+impl Read for Db {
+    fn get(&self, key: &[u8]) -> anyhow::Result<Option<Vec<u8>>> {
+        self.rocks().get(key).context("read tables")
+    }
+}
+
+pub(crate) fn decode<M: Message + Default>(key: &[u8], value: &[u8]) -> anyhow::Result<M> {
+    M::decode(value).with_context(|| format!("decode record {}", key.escape_ascii()))
+}
+
+/// Why a command or query has no answer.
+#[derive(Debug)]
+pub(crate) enum Refusal {
+    /// It cannot be carried out, and its sender should know why.
+    Failure(Failure),
+    /// The tables cannot be read: a broken disk or a bug.
+    Broken(anyhow::Error),
+}
+
+impl From<Failure> for Refusal {
+    fn from(failure: Failure) -> Self {
+        Refusal::Failure(failure)
+    }
+}
+
+impl From<anyhow::Error> for Refusal {
+    fn from(error: anyhow::Error) -> Self {
+        Refusal::Broken(error)
+    }
+}
+
+/// A bucket's number: everything in the bucket is filed under it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct BucketNumber(pub(crate) u64);
+
+pub(crate) fn bucket_key(volume: &str, bucket: &str) -> Vec<u8> {
+    [b"b", volume.as_bytes(), b"\0", bucket.as_bytes()].concat()
+}
+
+pub(crate) fn keys_prefix(bucket: BucketNumber) -> Vec<u8> {
+    [b"k", &bucket.0.to_be_bytes()[..]].concat()
+}
+
+pub(crate) fn key_key(bucket: BucketNumber, key: &[u8]) -> Vec<u8> {
+    [b"k", &bucket.0.to_be_bytes()[..], key].concat()
+}
+
+pub(crate) fn uploads_prefix(bucket: BucketNumber) -> Vec<u8> {
+    [b"u", &bucket.0.to_be_bytes()[..]].concat()
+}
+
+/// Where the uploads to keys that start with `prefix` begin: escaping keeps prefixes.
+pub(crate) fn uploads_with_prefix(bucket: BucketNumber, prefix: &[u8]) -> Vec<u8> {
+    let mut out = uploads_prefix(bucket);
+    escape(prefix, &mut out);
+    out
+}
+
+/// Uploads sort by key, then by upload id: zero bytes in a key become `00 ff`, and the key ends with `00 01`.
+pub(crate) fn upload_key(bucket: BucketNumber, key: &[u8], upload: &str) -> Vec<u8> {
+    let mut out = uploads_with_prefix(bucket, key);
+    out.extend_from_slice(&[0, 1]);
+    out.extend_from_slice(upload.as_bytes());
+    out
+}
+
+/// After all uploads to `key`, and before those to the next one.
+pub(crate) fn uploads_after_key(bucket: BucketNumber, key: &[u8]) -> Vec<u8> {
+    let mut out = uploads_with_prefix(bucket, key);
+    out.extend_from_slice(&[0, 2]);
+    out
+}
+
+fn escape(key: &[u8], out: &mut Vec<u8>) {
+    for &byte in key {
+        out.push(byte);
+        if byte == 0 {
+            out.push(0xff);
+        }
+    }
+}
+
+pub(crate) fn parts_prefix(bucket: BucketNumber, upload: &str) -> Vec<u8> {
+    [b"p", &bucket.0.to_be_bytes()[..], upload.as_bytes()].concat()
+}
+
+pub(crate) fn part_key(bucket: BucketNumber, upload: &str, number: u32) -> Vec<u8> {
+    [&parts_prefix(bucket, upload)[..], &number.to_be_bytes()].concat()
+}
+
+pub(crate) fn deleted_key(index: u64, count: u32) -> Vec<u8> {
+    [b"d", &index.to_be_bytes()[..], &count.to_be_bytes()].concat()
+}
+
+pub(crate) fn dropped_key(bucket: BucketNumber) -> Vec<u8> {
+    [b"x", &bucket.0.to_be_bytes()[..]].concat()
+}
+
+pub(crate) fn request_key(request_id: &[u8]) -> Vec<u8> {
+    [b"r", request_id].concat()
+}
+
+pub(crate) fn queue_key(place: u64) -> Vec<u8> {
+    [b"s", &place.to_be_bytes()[..]].concat()
+}
+
+/// The first byte string after all those that start with `prefix`; `None` when there is none.
+pub(crate) fn successor(prefix: &[u8]) -> Option<Vec<u8>> {
+    let last = prefix.iter().rposition(|&byte| byte != 0xff)?;
+    let mut successor = prefix[..=last].to_vec();
+    successor[last] += 1;
+    Some(successor)
+}
+
+pub(crate) fn bucket_record(
+    tables: &impl Read,
+    volume: &str,
+    bucket: &str,
+) -> anyhow::Result<Option<BucketRecord>> {
+    tables.message(&bucket_key(volume, bucket))
+}
+
+/// The bucket's number, or that there is no such bucket.
+pub(crate) fn bucket_number(tables: &impl Read, volume: &str, bucket: &str) -> Result<BucketNumber, Refusal> {
+    Ok(bucket_existing(tables, volume, bucket)?.0)
+}
+
+pub(crate) fn bucket_existing(
+    tables: &impl Read,
+    volume: &str,
+    bucket: &str,
+) -> Result<(BucketNumber, Bucket), Refusal> {
+    crate::rules::check_volume(volume)?;
+    let record = bucket_record(tables, volume, bucket)?;
+    let missing =
+        || Failure::new(proto::Code::NoSuchBucket, format!("no bucket `{bucket}` in volume `{volume}`"));
+    let record = record.ok_or_else(missing)?;
+    Ok((BucketNumber(record.id), record.bucket.unwrap_or_default()))
+}
+
+/// The upload in progress, or that there is none.
+pub(crate) fn upload_existing(
+    tables: &impl Read,
+    bucket: BucketNumber,
+    key: &[u8],
+    upload: &str,
+) -> Result<Upload, Refusal> {
+    let known = if upload.len() == UPLOAD_ID_BYTES {
+        tables.message(&upload_key(bucket, key, upload))?
+    } else {
+        None
+    };
+    let missing = || {
+        let message = format!("no upload `{upload}` of key `{}` is in progress", key.escape_ascii());
+        Failure::new(proto::Code::NoSuchUpload, message)
+    };
+    Ok(known.ok_or_else(missing)?)
+}
+
+/// Refuses tables that a newer version wrote.
+pub(crate) fn check_format(db: &Db) -> anyhow::Result<()> {
+    let Some(value) = db.get(FORMAT_KEY)? else { return Ok(()) };
+    let format = u32::from_le_bytes(value.as_slice().try_into().context("format has 4 bytes")?);
+    if format > FORMAT {
+        bail!("tables have format {format}, this version reads up to {FORMAT}; run a newer flotilla");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// The bytes of `docs/format/om-tables.md`; a change here is a change of format.
+    #[test]
+    fn keys_have_their_documented_bytes() {
+        let bucket = BucketNumber(0x0102);
+        assert_eq!(bucket_key("s3v", "photos"), b"bs3v\0photos");
+        assert_eq!(key_key(bucket, b"a\0b"), b"k\0\0\0\0\0\0\x01\x02a\0b");
+        assert_eq!(upload_key(bucket, b"a\0b", "0f"), b"u\0\0\0\0\0\0\x01\x02a\0\xffb\0\x010f");
+        assert_eq!(part_key(bucket, "0f", 3), b"p\0\0\0\0\0\0\x01\x020f\0\0\0\x03");
+        assert_eq!(deleted_key(5, 1), b"d\0\0\0\0\0\0\0\x05\0\0\0\x01");
+        assert_eq!(dropped_key(bucket), b"x\0\0\0\0\0\0\x01\x02");
+        assert_eq!(request_key(&[9; 2]), b"r\x09\x09");
+        assert_eq!(queue_key(7), b"s\0\0\0\0\0\0\0\x07");
+    }
+
+    proptest! {
+        #[test]
+        fn uploads_sort_by_key_and_then_by_id(
+            one in (prop::collection::vec(0u8..3, 0..4), 0u8..2),
+            other in (prop::collection::vec(0u8..3, 0..4), 0u8..2),
+        ) {
+            let id = |upload: u8| format!("{upload:032x}");
+            let filed = |(key, upload): &(Vec<u8>, u8)| upload_key(BucketNumber(1), key, &id(*upload));
+            prop_assert_eq!(filed(&one).cmp(&filed(&other)), one.cmp(&other));
+            let past_one = uploads_after_key(BucketNumber(1), &one.0);
+            prop_assert_eq!(filed(&other) < past_one, other.0 <= one.0);
+            let prefixed = filed(&other).starts_with(&uploads_with_prefix(BucketNumber(1), &one.0));
+            prop_assert_eq!(prefixed, other.0.starts_with(&one.0));
+        }
+
+        #[test]
+        fn a_successor_separates_a_prefix_from_what_follows(
+            prefix in prop::collection::vec(prop::sample::select(vec![0u8, 1, 0xfe, 0xff]), 0..4),
+            other in prop::collection::vec(prop::sample::select(vec![0u8, 1, 0xfe, 0xff]), 0..5),
+        ) {
+            let before = successor(&prefix).is_none_or(|successor| other < successor);
+            prop_assert_eq!(before && other >= prefix, other.starts_with(&prefix));
+        }
+    }
+}
