@@ -204,7 +204,8 @@ impl Group {
         }
     }
 
-    /// Stops and waits until the state machine is dropped and nothing of the group runs any more.
+    /// Stops and waits until the state machine is dropped and the log's files are closed. Handles still answer: with
+    /// [`Role::Stopped`].
     pub(crate) async fn close(&self) {
         if let Err(error) = self.inner.raft.shutdown().await {
             tracing::warn!(group = %self.inner.id, %error, "stop of a group");
@@ -220,6 +221,7 @@ impl Group {
         {
             tracing::warn!(group = %self.inner.id, "the state machine of a closed group still works");
         }
+        self.inner.log.close().await;
     }
 }
 

@@ -1,11 +1,11 @@
 //! The gRPC service on which the groups of a process answer other members.
 
+use crate::Role;
 use crate::encoding::{entry_from_wire, log_id_from_wire, log_id_to_wire, vote_from_wire, vote_to_wire};
-use crate::group::Group;
 use crate::registry::Registry;
 use crate::type_config::TypeConfig;
 use futures::stream::BoxStream;
-use futures::{Stream, StreamExt, TryStreamExt, stream};
+use futures::{FutureExt, Stream, StreamExt, TryStreamExt, stream};
 use openraft::raft::{
     AppendEntriesRequest, StreamAppendError, StreamAppendResult, TransferLeaderError, TransferLeaderRequest,
     VoteRequest,
@@ -17,6 +17,7 @@ use std::sync::{Arc, Mutex};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
+use types::GroupId;
 use wire::append_response::Result as Answer;
 
 pub(crate) struct Service {
@@ -47,7 +48,7 @@ impl RaftTransport for Service {
         ask.leadership_transfer = request.leadership_transfer;
         let raft = group.raft();
         let answer = if request.pre_vote { raft.pre_vote(ask).await } else { raft.vote(ask).await };
-        let answer = answer.map_err(|error| stopped(&group, error))?;
+        let answer = answer.map_err(|error| stopped(group.id(), error))?;
         Ok(Response::new(wire::VoteResponse {
             vote: Some(vote_to_wire(&answer.vote)),
             granted: answer.vote_granted,
@@ -65,7 +66,7 @@ impl RaftTransport for Service {
         let from = vote_from_wire(request.from_leader).map_err(Failure::from)?;
         let ask = TransferLeaderRequest::new(from, request.to_replica, request.last.map(log_id_from_wire));
         let answer =
-            group.raft().handle_transfer_leader(ask).await.map_err(|error| stopped(&group, error))?;
+            group.raft().handle_transfer_leader(ask).await.map_err(|error| stopped(group.id(), error))?;
         let refused = answer.err().map(|error| match error {
             TransferLeaderError::VoteChanged { actual, .. } => Refused::VoteChanged(vote_to_wire(&actual)),
             TransferLeaderError::LogNotFlushed { actual, .. } => {
@@ -84,28 +85,35 @@ async fn append(
 ) -> Result<impl Stream<Item = Result<wire::AppendResponse, Status>>, Status> {
     let Some(first) = messages.message().await? else { return Ok(stream::empty().left_stream()) };
     let to = first.to.clone();
-    let group = registry.addressed(to.as_ref())?;
+    // Of the group only what does not keep its log open: a stream may stand idle for long.
+    let (raft, id, mut statuses) = {
+        let group = registry.addressed(to.as_ref())?;
+        (group.raft().clone(), group.id(), group.watch())
+    };
+    let closed = async move {
+        let _ = statuses.wait_for(|status| status.role == Role::Stopped).await;
+    };
     let refusal = Arc::new(Mutex::new(None));
 
     let refused = refusal.clone();
-    let requests =
-        stream::once(std::future::ready(Ok(first))).chain(messages).scan((), move |(), message| {
-            let request = message.and_then(|message| Ok(append_request(message, &to)?));
-            std::future::ready(match request {
-                Ok(request) => Some(request),
-                Err(status) => {
-                    *refused.lock().expect("no holder panics") = Some(status);
-                    None
-                }
-            })
-        });
+    let messages = stream::once(std::future::ready(Ok(first))).chain(messages).take_until(closed.boxed());
+    let requests = messages.scan((), move |(), message| {
+        let request = message.and_then(|message| Ok(append_request(message, &to)?));
+        std::future::ready(match request {
+            Ok(request) => Some(request),
+            Err(status) => {
+                *refused.lock().expect("no holder panics") = Some(status);
+                None
+            }
+        })
+    });
 
     // openraft's stream borrows its `Raft`, so both live in a future of their own, polled with the answers it makes.
     let (answers_tx, answers) = mpsc::channel(1);
     let answering = async move {
-        let mut answers = pin!(group.raft().stream_append(requests));
+        let mut answers = pin!(raft.stream_append(requests));
         while let Some(answer) = answers.next().await {
-            let answer = answer.map(append_response).map_err(|error| stopped(&group, error));
+            let answer = answer.map(append_response).map_err(|error| stopped(id, error));
             if answers_tx.send(answer).await.is_err() {
                 return;
             }
@@ -153,6 +161,6 @@ fn append_response(answer: StreamAppendResult<TypeConfig>) -> wire::AppendRespon
     wire::AppendResponse { result: Some(result) }
 }
 
-fn stopped(group: &Group, error: impl std::fmt::Display) -> Status {
-    Failure::new(Code::Unavailable, format!("{} stopped here: {error}", group.id())).into()
+fn stopped(group: GroupId, error: impl std::fmt::Display) -> Status {
+    Failure::new(Code::Unavailable, format!("{group} stopped here: {error}")).into()
 }

@@ -110,6 +110,7 @@ async fn a_state_machine_that_fails_stops_its_replica_with_the_reason() {
     let mut cluster = Cluster::start().await;
     let group = pipeline(1);
     cluster.open(group).await;
+    cluster.apply(group, "fine".into(), Payload::default()).await;
     let leader = cluster.leader(group).await;
     let leading = cluster.group(leader, group);
     let outcome = leading.apply(Command { meta: "fail".into(), ..Command::default() }).await;

@@ -49,6 +49,7 @@ async fn a_command_above_the_message_size_is_refused_and_the_largest_is_not() {
     let mut cluster = Cluster::start().await;
     let group = pipeline(1);
     cluster.open(group).await;
+    cluster.apply(group, "ready".into(), body(0, 10)).await;
     let leader = cluster.leader(group).await;
     let leading = cluster.group(leader, group);
     let too_large = Command { body: body(1, COMMAND_BYTES_MAX + 1), ..Command::default() };
