@@ -154,7 +154,7 @@ impl WriteStream {
         let open = pipeline.open_container();
         if open.used_bytes >= self.manager.options().container_refuse_bytes() {
             let message = format!("container {} is full and no next one was to be had yet", open.container);
-            return Err(Failure { retry: Retry::Elsewhere, ..Failure::new(Code::Busy, message) });
+            return Err(Failure::new(Code::Closed, message));
         }
         let proposed = pipeline.group.propose(command).await;
         proposed.map_err(|failure| propose_failure(failure, self.manager.addresses()))
@@ -265,6 +265,7 @@ fn propose_failure(failure: ProposeError, addresses: &AddressBook) -> Failure {
         ProposeError::Stopped { .. } => {
             Failure { retry: Retry::Elsewhere, ..Failure::new(Code::Unavailable, message) }
         }
+        ProposeError::TooLarge { .. } => Failure::new(Code::TooLarge, message),
         ProposeError::OutcomeUnknown => Failure::new(Code::OutcomeUnknown, message),
     }
 }

@@ -138,8 +138,9 @@ impl<'a> Round<'a> {
         place: ChunkPlace,
     ) -> Result<(BlockId, u64), ChunkError> {
         if chunk.seq != 0 {
-            let message = format!("chunk {} of a block whose first chunk never arrived", chunk.seq);
-            return Err(ChunkError::new(Code::NotFound, Retry::Elsewhere, message, None));
+            // Not `NotFound`: that says that a pipeline is not on this node yet, and is worth another try.
+            let message = format!("chunk {} of a block that is not being written here", chunk.seq);
+            return Err(ChunkError::new(Code::Closed, Retry::Elsewhere, message, None));
         }
         if chunk.offset != 0 {
             let message = format!("the first chunk of a block begins at byte 0, not {}", chunk.offset);

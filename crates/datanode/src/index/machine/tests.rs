@@ -176,7 +176,7 @@ fn what_does_not_fit_the_block_is_refused_and_changes_nothing() {
         let failure = replica.apply_one(command).expect_err(&message);
         assert_eq!((failure.code, failure.retry), (code, retry), "{message} → {failure}");
     };
-    check(log.chunk(3, 1, 0, 5, false), Code::NotFound, Retry::Elsewhere);
+    check(log.chunk(3, 1, 0, 5, false), Code::Closed, Retry::Elsewhere);
     check(log.chunk(3, 0, 1, 5, false), Code::Invalid, Retry::No);
     check(log.chunk(1, 3, 150, 5, false), Code::Invalid, Retry::Elsewhere);
     check(log.chunk(1, 2, 151, 5, false), Code::Invalid, Retry::No);
@@ -225,7 +225,7 @@ fn a_roll_closes_the_container_and_its_blocks() {
     assert_eq!(replica.apply_one(log.chunk(2, 0, 0, 1, true)).unwrap(), (id(12, 5), 1));
     // After the next roll the first container's writers are strangers.
     replica.apply(&[log.roll(20)]);
-    assert_eq!(replica.apply_one(log.chunk(1, 1, 100, 5, false)).unwrap_err().code, Code::NotFound);
+    assert_eq!(replica.apply_one(log.chunk(1, 1, 100, 5, false)).unwrap_err().code, Code::Closed);
     assert_eq!(replica.apply_one(log.chunk(2, 0, 0, 1, true)).unwrap(), (id(12, 5), 1));
     assert_eq!(replica.machine.index.pipeline_of(ContainerId(10)).unwrap(), Some(PIPELINE));
 }

@@ -1,0 +1,317 @@
+//! Three datanodes and one pipeline.
+
+use bytes::Bytes;
+use flotilla_datanode::{ContainerAllocator, Datanode, DatanodeOptions, PipelineOrder};
+use futures::future::BoxFuture;
+use proto::datanode::datanode_client::DatanodeClient;
+use proto::datanode::{ReadRequest, WriteAck, WriteChunk};
+use proto::{Failure, uuid_bytes};
+use raft::{AddressBook, DbOptions, HostOptions, Member, RaftHost, Role, Timing};
+use raftlog::LogSpaceOptions;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
+use tonic::Streaming;
+use tonic::service::RoutesBuilder;
+use tonic::transport::Channel;
+use types::{BlockId, CRC_CHUNK_BYTES, ContainerId, GroupId, NodeId, Payload, PipelineId, ReplicaId};
+
+pub(crate) const PIPELINE: PipelineId = PipelineId(3);
+pub(crate) const FIRST_CONTAINER: ContainerId = ContainerId(100);
+
+/// Whatever is waited for happens within this, or the test fails.
+pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
+
+/// Numbers containers upwards, as SCM does: the same successor however often it is asked.
+pub(crate) struct NextNumber;
+
+impl ContainerAllocator for NextNumber {
+    fn allocate(
+        &self,
+        _: PipelineId,
+        after: ContainerId,
+    ) -> BoxFuture<'static, Result<ContainerId, Failure>> {
+        Box::pin(async move { Ok(ContainerId(after.0 + 1)) })
+    }
+}
+
+pub(crate) struct Node {
+    pub(crate) datanode: Datanode,
+    pub(crate) host: RaftHost,
+    pub(crate) address: String,
+    stop: oneshot::Sender<()>,
+    server: JoinHandle<()>,
+}
+
+pub(crate) struct Cluster {
+    dirs: Vec<tempfile::TempDir>,
+    pub(crate) options: DatanodeOptions,
+    pub(crate) nodes: Vec<Node>,
+}
+
+pub(crate) fn options() -> DatanodeOptions {
+    DatanodeOptions {
+        // Nobody answers there: what the disks hold must do.
+        scm: "127.0.0.1:1".to_owned(),
+        pipeline_timing: Timing {
+            heartbeat: Duration::from_millis(100),
+            election_min: Duration::from_millis(500),
+            election_max: Duration::from_millis(800),
+        },
+        log: LogSpaceOptions {
+            segment_bytes_max: 16 << 20,
+            reserve_bytes: 16 << 20,
+            ..LogSpaceOptions::default()
+        },
+        db: DbOptions { block_cache_bytes: 4 << 20, write_buffer_bytes: 4 << 20 },
+        ..DatanodeOptions::default()
+    }
+}
+
+impl Node {
+    pub(crate) async fn start(
+        options: DatanodeOptions,
+        addresses: AddressBook,
+        allocator: Arc<dyn ContainerAllocator>,
+    ) -> anyhow::Result<Node> {
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let address = listener.local_addr()?.to_string();
+        let host = RaftHost::new(HostOptions::default(), addresses.clone());
+        let options = DatanodeOptions { address: address.clone(), ..options };
+        let datanode = Datanode::start_with_allocator(options, host.clone(), addresses, allocator).await?;
+        let mut routes = RoutesBuilder::default();
+        host.add_to(&mut routes);
+        datanode.add_to(&mut routes);
+        let (stop, stopped) = oneshot::channel::<()>();
+        let server = tonic::transport::Server::builder().add_routes(routes.routes());
+        let server = tokio::spawn(async move {
+            let stopped = async { drop(stopped.await) };
+            server.serve_with_incoming_shutdown(TcpListenerStream::new(listener), stopped).await.unwrap();
+        });
+        Ok(Node { datanode, host, address, stop, server })
+    }
+
+    pub(crate) async fn shut_down(self) {
+        self.datanode.shutdown().await;
+        self.host.shutdown().await;
+        let _ = self.stop.send(());
+        // Connections of clients that live on would hold up a graceful end.
+        self.server.abort();
+        let _ = self.server.await;
+    }
+
+    pub(crate) async fn client(&self) -> DatanodeClient<Channel> {
+        let client = DatanodeClient::connect(format!("http://{}", self.address)).await.unwrap();
+        client
+            .max_decoding_message_size(proto::MESSAGE_BYTES_MAX)
+            .max_encoding_message_size(proto::MESSAGE_BYTES_MAX)
+    }
+
+    pub(crate) async fn write_stream(&self) -> WriteStream {
+        let (chunks, receiver) = mpsc::channel(4);
+        let response = self.client().await.write(ReceiverStream::new(receiver)).await.unwrap();
+        WriteStream { chunks, acks: response.into_inner() }
+    }
+
+    /// Reads and verifies a range.
+    pub(crate) async fn read(
+        &self,
+        block: BlockId,
+        offset: u64,
+        length: u64,
+        commit_index: u64,
+    ) -> Result<Vec<u8>, Failure> {
+        let request = ReadRequest { block: Some(block.into()), offset, length, commit_index };
+        let mut chunks = self.client().await.read(request).await?.into_inner();
+        let mut bytes = Vec::new();
+        while let Some(chunk) = chunks.message().await? {
+            assert_eq!(chunk.offset, offset + bytes.len() as u64);
+            assert!(!chunk.data.is_empty() && chunk.data.len() <= 1 << 20);
+            let (first, rest) = chunk.data.split_at(chunk.first_piece_bytes as usize);
+            let sums = std::iter::once(first).chain(rest.chunks(CRC_CHUNK_BYTES)).map(crc_of);
+            assert_eq!(sums.collect::<Vec<_>>(), chunk.data_crcs);
+            bytes.extend_from_slice(&chunk.data);
+        }
+        Ok(bytes)
+    }
+}
+
+fn crc_of(piece: &[u8]) -> u32 {
+    Payload::seal(Bytes::copy_from_slice(piece)).crcs()[0]
+}
+
+pub(crate) struct WriteStream {
+    chunks: mpsc::Sender<WriteChunk>,
+    acks: Streaming<WriteAck>,
+}
+
+/// What an acknowledgement says when it is one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Acked {
+    pub(crate) seq: u32,
+    pub(crate) block: BlockId,
+    pub(crate) length: u64,
+    pub(crate) commit_index: u64,
+}
+
+impl WriteStream {
+    pub(crate) async fn send(&self, chunk: WriteChunk) {
+        timeout(DEADLINE, self.chunks.send(chunk))
+            .await
+            .expect("the stream takes the chunk in time")
+            .unwrap();
+    }
+
+    pub(crate) fn sender(&self) -> mpsc::Sender<WriteChunk> {
+        self.chunks.clone()
+    }
+
+    pub(crate) async fn ack(&mut self) -> WriteAck {
+        let ack = timeout(DEADLINE, self.acks.message()).await.expect("an ack comes in time");
+        ack.unwrap().expect("the stream goes on")
+    }
+
+    pub(crate) async fn acked(&mut self) -> Result<Acked, Failure> {
+        let WriteAck { seq, error, block, length, commit_index, .. } = self.ack().await;
+        match error {
+            Some(error) => Err(error.into()),
+            None => {
+                Ok(Acked { seq, block: block.expect("an ack names its block").into(), length, commit_index })
+            }
+        }
+    }
+
+    pub(crate) async fn write(&mut self, chunk: WriteChunk) -> Result<Acked, Failure> {
+        self.send(chunk).await;
+        self.acked().await
+    }
+
+    /// Says that no more chunks come and checks that the stream then ends.
+    pub(crate) async fn finish(mut self) {
+        drop(self.chunks);
+        let end = timeout(DEADLINE, self.acks.message()).await.expect("the stream ends in time");
+        assert_eq!(end.unwrap(), None);
+    }
+}
+
+pub(crate) fn chunk(nonce: u128, seq: u32, offset: usize, data: &[u8], seal: bool) -> WriteChunk {
+    let (data, crcs) = Payload::seal(Bytes::copy_from_slice(data)).into_parts();
+    WriteChunk {
+        pipeline: PIPELINE.0,
+        nonce: uuid_bytes(nonce),
+        seq,
+        offset: offset as u64,
+        data,
+        data_crcs: crcs.to_vec(),
+        seal,
+    }
+}
+
+/// Bytes that differ from block to block and place to place.
+pub(crate) fn bytes(seed: u64, length: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 24) as u8
+    };
+    std::iter::repeat_with(next).take(length).collect()
+}
+
+impl Cluster {
+    /// Three nodes with two disks each, carrying one pipeline with a leader.
+    pub(crate) async fn start(options: DatanodeOptions) -> Cluster {
+        let dirs = (0..3).map(|_| tempfile::tempdir().unwrap()).collect();
+        let mut cluster = Cluster { dirs, options, nodes: Vec::new() };
+        cluster.start_nodes().await;
+        cluster.create_pipeline().await;
+        cluster.wait_for_leader().await;
+        cluster
+    }
+
+    pub(crate) fn disk_paths(&self, node: usize) -> Vec<PathBuf> {
+        (0..2).map(|disk| self.dirs[node].path().join(format!("disk{disk}"))).collect()
+    }
+
+    async fn start_nodes(&mut self) {
+        let addresses = AddressBook::default();
+        for node in 0..3 {
+            let options = DatanodeOptions { disks: self.disk_paths(node), ..self.options.clone() };
+            let started = Node::start(options, addresses.clone(), Arc::new(NextNumber)).await.unwrap();
+            addresses.set(NodeId(node as u64 + 1), started.address.clone());
+            self.nodes.push(started);
+        }
+    }
+
+    /// What SCM would order of a node.
+    pub(crate) fn order(&self, node: usize) -> PipelineOrder {
+        let member = |(n, node): (usize, &Node)| Member {
+            replica: ReplicaId(n as u64 + 11),
+            node: NodeId(n as u64 + 1),
+            address: node.address.clone(),
+        };
+        PipelineOrder {
+            pipeline: PIPELINE,
+            first_container: FIRST_CONTAINER,
+            replica: ReplicaId(node as u64 + 11),
+            // Not the same disk everywhere.
+            disk: self.nodes[node].datanode.manager().disk_ids()[node % 2],
+            members: self.nodes.iter().enumerate().map(member).collect(),
+        }
+    }
+
+    async fn create_pipeline(&self) {
+        for (n, node) in self.nodes.iter().enumerate() {
+            assert!(node.datanode.manager().create_pipeline(&self.order(n)).await.unwrap());
+        }
+    }
+
+    /// Waits until all replicas know the leader, and returns its position.
+    pub(crate) async fn wait_for_leader(&self) -> usize {
+        let mut leaders = Vec::new();
+        for node in &self.nodes {
+            let group = node.host.group(GroupId::pipeline(PIPELINE)).expect("the pipeline is open");
+            let mut status = group.watch();
+            let known = status.wait_for(|status| status.leader.is_some() || status.role == Role::Stopped);
+            let status = timeout(DEADLINE, known).await.expect("a leader is known in time").unwrap().clone();
+            leaders.push(
+                status.leader.unwrap_or_else(|| panic!("the replica stopped: {:?}", status.failure)).node,
+            );
+        }
+        assert!(leaders.iter().all(|leader| *leader == leaders[0]), "{leaders:?}");
+        usize::try_from(leaders[0].0).unwrap() - 1
+    }
+
+    pub(crate) async fn leader(&self) -> &Node {
+        &self.nodes[self.wait_for_leader().await]
+    }
+
+    /// Checks that every replica gives the same bytes.
+    pub(crate) async fn check_block(&self, block: BlockId, commit_index: u64, expect: &[u8]) {
+        for (n, node) in self.nodes.iter().enumerate() {
+            let read =
+                timeout(DEADLINE, node.read(block, 0, expect.len() as u64, commit_index)).await.unwrap();
+            assert!(read.unwrap() == expect, "block {block} on node {n} differs");
+        }
+    }
+
+    /// Stops all nodes and starts them again, on other ports.
+    pub(crate) async fn restart(&mut self) {
+        for node in self.nodes.drain(..) {
+            node.shut_down().await;
+        }
+        self.start_nodes().await;
+    }
+
+    pub(crate) async fn shut_down(self) {
+        for node in self.nodes {
+            node.shut_down().await;
+        }
+    }
+}

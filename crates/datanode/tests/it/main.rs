@@ -1,0 +1,10 @@
+//! Datanodes in one process over loopback gRPC, with real disks in temporary directories. SCM is not here: the tests
+//! give the orders that a heartbeat would bring, through the same call.
+
+mod cluster;
+mod damage;
+mod disks;
+mod limits;
+mod restart;
+mod roll;
+mod write_and_read;

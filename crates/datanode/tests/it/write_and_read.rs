@@ -1,0 +1,165 @@
+use crate::cluster::{Acked, Cluster, FIRST_CONTAINER, bytes, chunk, options};
+use proto::datanode::HeadRequest;
+use proto::{Code, Retry};
+use std::collections::BTreeMap;
+use types::BlockId;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_leader_took_is_read_from_every_replica() {
+    let cluster = Cluster::start(options()).await;
+    let mut stream = cluster.leader().await.write_stream().await;
+
+    let small = bytes(1, 5000);
+    let acked = stream.write(chunk(1, 0, 0, &small, true)).await.unwrap();
+    assert_eq!((acked.block.container, acked.length), (FIRST_CONTAINER, 5000));
+    assert_eq!(acked.commit_index, acked.block.local, "a block is named by the entry that begins it");
+    cluster.check_block(acked.block, acked.commit_index, &small).await;
+
+    // Chunks of odd lengths, sent without waiting.
+    let large = bytes(2, (3 << 20) + 77_777);
+    let cuts = [0, 1 << 20, (1 << 20) + 100_001, 3 << 20, large.len()];
+    for (seq, cut) in cuts.windows(2).enumerate() {
+        let last = cut[1] == large.len();
+        stream.send(chunk(2, seq as u32, cut[0], &large[cut[0]..cut[1]], last)).await;
+    }
+    let mut acked = None::<Acked>;
+    for (seq, cut) in cuts.windows(2).enumerate() {
+        let ack = stream.acked().await.unwrap();
+        assert_eq!((ack.seq, ack.length), (seq as u32, cut[1] as u64));
+        assert!(acked.is_none_or(|before| before.block == ack.block));
+        acked = Some(ack);
+    }
+    let Acked { block, commit_index, .. } = acked.unwrap();
+    cluster.check_block(block, commit_index, &large).await;
+
+    // Ranges that begin and end anywhere, on all replicas.
+    for (n, node) in cluster.nodes.iter().enumerate() {
+        for (offset, length) in
+            [(0, 1), (65_535, 2), ((1 << 20) - 1, 100_003), (1 << 20, 65_536), (3_100_000, 100_000)]
+        {
+            let read = node.read(block, offset, length, commit_index).await.unwrap();
+            let offset = offset as usize;
+            assert!(
+                read == large[offset..offset + length as usize],
+                "{length} bytes from {offset} on node {n}"
+            );
+        }
+        assert_eq!(node.read(block, large.len() as u64, 0, commit_index).await.unwrap(), b"");
+        let head =
+            node.client().await.head(HeadRequest { block: Some(block.into()) }).await.unwrap().into_inner();
+        assert_eq!((head.length, head.sealed, head.chunks), (large.len() as u64, true, 4));
+    }
+    stream.finish().await;
+    cluster.shut_down().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_blocks_share_a_stream() {
+    const BLOCKS: u128 = 40;
+    const CHUNKS: u32 = 5;
+    let cluster = Cluster::start(options()).await;
+    let leader = cluster.leader().await;
+    let mut stream = leader.write_stream().await;
+    let data: Vec<Vec<u8>> = (0..BLOCKS).map(|nonce| bytes(nonce as u64 + 1, 30_000)).collect();
+    let (send, receive) = (stream.sender(), async {
+        let mut blocks = BTreeMap::<BlockId, u32>::new();
+        let mut last_commit = 0;
+        for _ in 0..BLOCKS * u128::from(CHUNKS) {
+            let ack = stream.acked().await.unwrap();
+            let next = blocks.entry(ack.block).or_default();
+            assert_eq!(ack.seq, *next, "acks of one block come in order");
+            *next += 1;
+            last_commit = last_commit.max(ack.commit_index);
+        }
+        (blocks, last_commit)
+    });
+    let send = async {
+        for seq in 0..CHUNKS {
+            for nonce in 0..BLOCKS {
+                let at = seq as usize * 6000;
+                let data = &data[nonce as usize][at..at + 6000];
+                send.send(chunk(nonce, seq, at, data, seq + 1 == CHUNKS)).await.unwrap();
+            }
+        }
+    };
+    let ((), (blocks, commit_index)) = tokio::join!(send, receive);
+    // Blocks begin in the order of their first chunks.
+    assert_eq!(blocks.len(), BLOCKS as usize);
+    for (block, data) in blocks.keys().zip(&data) {
+        cluster.check_block(*block, commit_index, data).await;
+    }
+    cluster.shut_down().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_chunk_sent_again_is_acknowledged_again() {
+    let cluster = Cluster::start(options()).await;
+    let leader = cluster.leader().await;
+    let data = bytes(3, 20_000);
+    let mut stream = leader.write_stream().await;
+    let first = stream.write(chunk(3, 0, 0, &data[..12_000], false)).await.unwrap();
+    let last = stream.write(chunk(3, 1, 12_000, &data[12_000..], true)).await.unwrap();
+    // The writer lost its connection and does not know what arrived.
+    let mut stream = leader.write_stream().await;
+    let first_again = stream.write(chunk(3, 0, 0, &data[..12_000], false)).await.unwrap();
+    let last_again = stream.write(chunk(3, 1, 12_000, &data[12_000..], true)).await.unwrap();
+    assert_eq!((first_again.block, first_again.length), (first.block, first.length));
+    assert_eq!((last_again.block, last_again.length), (last.block, last.length));
+    cluster.check_block(last.block, last_again.commit_index, &data).await;
+    cluster.shut_down().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_follower_names_the_leader() {
+    let cluster = Cluster::start(options()).await;
+    let leader = cluster.wait_for_leader().await;
+    let follower = &cluster.nodes[(leader + 1) % 3];
+    let failure = follower.write_stream().await.write(chunk(1, 0, 0, b"data", true)).await.unwrap_err();
+    assert_eq!(failure.code, Code::NotLeader);
+    assert_eq!(failure.leader_address.as_ref(), Some(&cluster.nodes[leader].address));
+    cluster.shut_down().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_read_is_refused_precisely() {
+    let cluster = Cluster::start(options()).await;
+    let acked =
+        cluster.leader().await.write_stream().await.write(chunk(1, 0, 0, b"0123456789", true)).await.unwrap();
+    let Acked { block, commit_index, .. } = acked;
+    for node in &cluster.nodes {
+        let check = |read: Result<Vec<u8>, proto::Failure>, code: Code, retry: Retry, message: &str| {
+            let failure = read.unwrap_err();
+            assert_eq!((failure.code, failure.retry), (code, retry), "{failure}");
+            assert!(failure.message.contains(message), "{failure}");
+        };
+        let past = node.read(block, 5, 6, commit_index).await;
+        check(past, Code::Invalid, Retry::No, "6 bytes from 5");
+        let overflow = node.read(block, u64::MAX, 2, commit_index).await;
+        check(overflow, Code::Invalid, Retry::No, "more than its 10 bytes");
+        let unknown = BlockId { local: block.local + 1000, ..block };
+        check(node.read(unknown, 0, 1, commit_index).await, Code::NotFound, Retry::No, "no block");
+        check(node.read(unknown, 0, 1, 0).await, Code::NotFound, Retry::Elsewhere, "no block");
+        let elsewhere = BlockId { container: 4711.into(), ..block };
+        check(node.read(elsewhere, 0, 1, 0).await, Code::NotFound, Retry::Elsewhere, "container 4711");
+        check(
+            node.read(block, 0, 1, commit_index + 1000).await,
+            Code::NotYet,
+            Retry::Elsewhere,
+            "not applied",
+        );
+    }
+    cluster.shut_down().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pipeline_ordered_twice_is_created_once() {
+    let cluster = Cluster::start(options()).await;
+    let manager = cluster.nodes[0].datanode.manager();
+    let order = cluster.order(0);
+    assert!(!manager.create_pipeline(&order).await.unwrap());
+    let unknown_disk =
+        flotilla_datanode::PipelineOrder { pipeline: 9.into(), disk: types::DiskId(1), ..order };
+    let failure = manager.create_pipeline(&unknown_disk).await.unwrap_err();
+    assert!(matches!(failure, flotilla_datanode::PipelineError::NoDisk { .. }), "{failure}");
+    cluster.shut_down().await;
+}
