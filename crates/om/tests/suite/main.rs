@@ -1,0 +1,5 @@
+//! A real OM over loopback.
+
+mod namespace;
+mod restart;
+mod server;

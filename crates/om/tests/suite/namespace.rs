@@ -1,0 +1,122 @@
+use crate::server::{NOW_MS, Server, commit};
+use bytes::Bytes;
+use proto::om::*;
+use proto::{Code, Failure, Retry};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn buckets_and_keys_come_and_go() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Server::start(dir.path()).await;
+    let (volume, bucket) = (|| "s3v".to_owned(), || "photos".to_owned());
+    let again = CreateBucketRequest { volume: volume(), bucket: bucket() };
+    let failure = Failure::from(server.client.create_bucket(again).await.unwrap_err());
+    assert_eq!((failure.code, failure.retry), (Code::BucketExists, Retry::No));
+    let head = HeadBucketRequest { volume: volume(), bucket: bucket() };
+    let found = server.client.head_bucket(head.clone()).await.unwrap().into_inner().bucket.unwrap();
+    assert_eq!((found.name, found.created_ms), (bucket(), NOW_MS));
+
+    assert_eq!(server.commit(commit("a", 1)).await.unwrap().modified_ms, NOW_MS);
+    server.commit(commit("b", 2)).await.unwrap();
+    assert_eq!(server.lookup("a").await.unwrap().pieces, commit("a", 1).key.unwrap().pieces);
+    assert_eq!(server.lookup("c").await.unwrap_err().code, Code::NoSuchKey);
+
+    let keys = vec![Bytes::from("a"), Bytes::from("c")];
+    let delete = DeleteKeysRequest { volume: volume(), bucket: bucket(), keys, precondition: None };
+    assert_eq!(server.client.delete_keys(delete).await.unwrap().into_inner().existed, [true, false]);
+    let delete_bucket = DeleteBucketRequest { volume: volume(), bucket: bucket() };
+    let failure = Failure::from(server.client.delete_bucket(delete_bucket.clone()).await.unwrap_err());
+    assert_eq!(failure.code, Code::BucketNotEmpty);
+    let delete = DeleteKeysRequest {
+        volume: volume(),
+        bucket: bucket(),
+        keys: vec![Bytes::from("b")],
+        precondition: None,
+    };
+    server.client.delete_keys(delete).await.unwrap();
+    server.client.delete_bucket(delete_bucket).await.unwrap();
+    let failure = Failure::from(server.client.head_bucket(head).await.unwrap_err());
+    assert_eq!(failure.code, Code::NoSuchBucket);
+    assert_eq!(server.commit(commit("a", 3)).await.unwrap_err().code, Code::NoSuchBucket);
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_many_writers_with_if_none_match_one_wins() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path()).await;
+    let absent = Some(Precondition { absent: true, ..Precondition::default() });
+    let commits =
+        (1..=50).map(|n| server.commit(CommitKeyRequest { precondition: absent.clone(), ..commit("a", n) }));
+    let results = futures::future::join_all(commits).await;
+    let won: Vec<u64> = (1..).zip(&results).filter(|(_, result)| result.is_ok()).map(|(n, _)| n).collect();
+    assert_eq!(won.len(), 1, "{results:?}");
+    let lost = results.into_iter().filter_map(Result::err);
+    assert!(lost.into_iter().all(|failure| failure.code == Code::PreconditionFailed));
+    assert_eq!(server.lookup("a").await.unwrap().etag, format!("etag-{}", won[0]));
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_upload_goes_from_parts_to_an_object() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Server::start(dir.path()).await;
+    let (volume, bucket, key) = ("s3v".to_owned(), "photos".to_owned(), Bytes::from("big"));
+    let create = CreateUploadRequest {
+        volume: volume.clone(),
+        bucket: bucket.clone(),
+        key: key.clone(),
+        attributes: None,
+    };
+    let upload = server.client.create_upload(create).await.unwrap().into_inner().upload;
+    let etag = "0123456789abcdef0123456789abcdef".to_owned();
+    for number in 1..=2 {
+        let pieces = commit("big", number.into()).key.unwrap().pieces;
+        let pieces = vec![BlockPiece { length: 5 << 20, ..pieces[0] }];
+        let part = Part { number, size: 5 << 20, etag: etag.clone(), pieces, ..Part::default() };
+        let (volume, bucket, key, upload) = (volume.clone(), bucket.clone(), key.clone(), upload.clone());
+        let request = CommitPartRequest { volume, bucket, key, upload, part: Some(part) };
+        server.client.commit_part(request).await.unwrap();
+    }
+    let list = ListUploadsRequest {
+        volume: volume.clone(),
+        bucket: bucket.clone(),
+        ..ListUploadsRequest::default()
+    };
+    let uploads = server.client.list_uploads(list.clone()).await.unwrap().into_inner().uploads;
+    assert_eq!((uploads.len(), &uploads[0].upload), (1, &upload));
+    let request = ListPartsRequest {
+        volume: volume.clone(),
+        bucket: bucket.clone(),
+        key: key.clone(),
+        upload: upload.clone(),
+        after: 1,
+        limit: 10,
+    };
+    let parts = server.client.list_parts(request).await.unwrap().into_inner().parts;
+    assert_eq!(parts.iter().map(|part| part.number).collect::<Vec<_>>(), [2]);
+    let parts = vec![CompletedPart { number: 1, etag: etag.clone() }, CompletedPart { number: 2, etag }];
+    let complete =
+        CompleteUploadRequest { volume, bucket, key, upload, parts, ..CompleteUploadRequest::default() };
+    let answer = server.client.complete_upload(complete).await.unwrap().into_inner().key.unwrap();
+    let found = server.lookup("big").await.unwrap();
+    assert_eq!((found.size, found.pieces.len(), found.part_sizes.len()), (10 << 20, 2, 2));
+    assert!(found.etag.ends_with("-2") && found.etag == answer.etag, "{}", found.etag);
+    assert_eq!(server.client.list_uploads(list).await.unwrap().into_inner().uploads, []);
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn oversized_and_malformed_requests_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path()).await;
+    let mut large = commit("a", 1);
+    let key = large.key.as_mut().unwrap();
+    key.pieces = vec![key.pieces[0]; 200_000];
+    key.size = 2_000_000;
+    assert_eq!(server.commit(large).await.unwrap_err().code, Code::TooLarge);
+    assert_eq!(server.commit(CommitKeyRequest::default()).await.unwrap_err().code, Code::NotFound);
+    let keyless = CommitKeyRequest { key: None, ..commit("a", 1) };
+    assert_eq!(server.commit(keyless).await.unwrap_err().code, Code::Invalid);
+    server.commit(commit("a", 1)).await.expect("the server goes on");
+    server.stop().await;
+}

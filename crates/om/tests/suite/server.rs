@@ -1,0 +1,118 @@
+use bytes::Bytes;
+use disk::RealDisk;
+use flotilla_om::{Om, OmOptions};
+use proto::Failure;
+use proto::datanode::BlockId;
+use proto::om::om_client::OmClient;
+use proto::om::*;
+use raft::{AddressBook, HostOptions, RaftHost, server_builder};
+use raftlog::{LogSpace, LogSpaceOptions};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tokio_stream::wrappers::TcpListenerStream;
+use tonic::service::RoutesBuilder;
+use tonic::transport::Channel;
+use types::{Clock, ManualClock};
+
+pub(crate) const NOW_MS: u64 = 1_700_000_000_000;
+
+/// An OM on a free port, with a bucket `photos`.
+pub(crate) struct Server {
+    pub(crate) client: OmClient<Channel>,
+    om: Om,
+    host: RaftHost,
+    stop: oneshot::Sender<()>,
+    served: JoinHandle<()>,
+}
+
+impl Server {
+    pub(crate) async fn start(dir: &Path) -> Server {
+        let disk = Arc::new(RealDisk::open(dir, 1).unwrap());
+        let log =
+            LogSpaceOptions { reserve_bytes: 0, segment_bytes_max: 1 << 20, ..LogSpaceOptions::default() };
+        let space = LogSpace::new(disk.clone(), log);
+        let addresses = AddressBook::default();
+        let host = RaftHost::new(HostOptions::default(), addresses.clone());
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let options = OmOptions { address: address.clone(), ..OmOptions::default() };
+        let clock: Arc<dyn Clock> = Arc::new(ManualClock::at_ms(NOW_MS));
+        let om = Om::start(options, disk, space, host.clone(), addresses, clock).await.unwrap();
+
+        let mut routes = RoutesBuilder::default();
+        host.add_to(&mut routes);
+        om.add_to(&mut routes);
+        let (stop, stopped) = oneshot::channel::<()>();
+        let serve = server_builder().add_routes(routes.routes()).serve_with_incoming_shutdown(
+            TcpListenerStream::new(listener),
+            async {
+                let _ = stopped.await;
+            },
+        );
+        let served = tokio::spawn(async { serve.await.unwrap() });
+        let client = OmClient::connect(format!("http://{address}")).await.unwrap();
+        let server = Server { client, om, host, stop, served };
+        let bucket = CreateBucketRequest { volume: "s3v".into(), bucket: "photos".into() };
+        let _ = server.client.clone().create_bucket(bucket).await;
+        server
+    }
+
+    pub(crate) async fn stop(self) {
+        self.om.shutdown().await;
+        self.host.shutdown().await;
+        drop(self.client);
+        let _ = self.stop.send(());
+        tokio::time::timeout(Duration::from_secs(30), self.served).await.expect("the server ends").unwrap();
+    }
+
+    pub(crate) async fn commit(&self, request: CommitKeyRequest) -> Result<CommitKeyResponse, Failure> {
+        Ok(self.client.clone().commit_key(request).await?.into_inner())
+    }
+
+    pub(crate) async fn lookup(&self, key: &str) -> Result<Key, Failure> {
+        let key = Bytes::copy_from_slice(key.as_bytes());
+        let request = LookupKeyRequest { volume: "s3v".into(), bucket: "photos".into(), key };
+        Ok(self.client.clone().lookup_key(request).await?.into_inner().key.expect("a found key is there"))
+    }
+
+    /// All keys of `photos`, by pages of `limit`.
+    pub(crate) async fn list(&self, limit: u32) -> Vec<Key> {
+        let mut keys = Vec::new();
+        let mut after = Bytes::new();
+        loop {
+            let (volume, bucket) = ("s3v".into(), "photos".into());
+            let request = ListKeysRequest { volume, bucket, after, limit, ..ListKeysRequest::default() };
+            let page = self.client.clone().list_keys(request).await.unwrap().into_inner();
+            keys.extend(page.entries.into_iter().map(|listed| match listed.entry {
+                Some(listed_key::Entry::Key(key)) => key,
+                other => panic!("expected a key, got {other:?}"),
+            }));
+            if !page.truncated {
+                return keys;
+            }
+            after = page.next_after;
+        }
+    }
+}
+
+/// A key of ten bytes in container `number`.
+pub(crate) fn commit(key: &str, number: u64) -> CommitKeyRequest {
+    let block = Some(BlockId { container: number, local: 1 });
+    let key = Key {
+        key: Bytes::copy_from_slice(key.as_bytes()),
+        size: 10,
+        etag: format!("etag-{number}"),
+        pieces: vec![BlockPiece { block, offset: 0, length: 10, commit_index: 3 }],
+        ..Key::default()
+    };
+    CommitKeyRequest {
+        volume: "s3v".into(),
+        bucket: "photos".into(),
+        key: Some(key),
+        ..CommitKeyRequest::default()
+    }
+}

@@ -1,0 +1,93 @@
+use crate::server::Server;
+use bytes::Bytes;
+use proto::scm::*;
+use std::collections::BTreeMap;
+
+/// What a datanode tells SCM, without the datanode.
+#[derive(Clone)]
+pub(crate) struct Datanode {
+    pub(crate) uuid: u8,
+    pub(crate) node: u64,
+    pub(crate) cluster: String,
+    pub(crate) address: String,
+    pub(crate) disks: Vec<DiskReport>,
+}
+
+impl Datanode {
+    pub(crate) fn new(uuid: u8, disks: u8) -> Datanode {
+        let disk = |n: u8| DiskReport {
+            disk: Bytes::from([&[uuid; 15][..], &[n]].concat()),
+            capacity_bytes: 1000,
+            free_bytes: 1000 - u64::from(uuid) - u64::from(n),
+            failed: false,
+        };
+        let disks = (0..disks).map(disk).collect();
+        Datanode { uuid, node: 0, cluster: String::new(), address: format!("node{uuid}:7400"), disks }
+    }
+
+    pub(crate) async fn register(&mut self, server: &mut Server) -> Result<(), proto::Failure> {
+        let request = RegisterRequest {
+            uuid: Bytes::from(vec![self.uuid; 16]),
+            cluster: self.cluster.clone(),
+            address: self.address.clone(),
+            disks: self.disks.clone(),
+        };
+        let response = server.client.register(request).await?.into_inner();
+        (self.node, self.cluster) = (response.node, response.cluster);
+        Ok(())
+    }
+
+    pub(crate) async fn heartbeat(&self, server: &mut Server) -> HeartbeatResponse {
+        self.report(server, Vec::new()).await.unwrap()
+    }
+
+    pub(crate) async fn report(
+        &self,
+        server: &mut Server,
+        pipelines: Vec<PipelineReport>,
+    ) -> Result<HeartbeatResponse, proto::Failure> {
+        let request = HeartbeatRequest {
+            node: self.node,
+            cluster: self.cluster.clone(),
+            address: self.address.clone(),
+            disks: self.disks.clone(),
+            pipelines,
+        };
+        Ok(server.client.heartbeat(request).await?.into_inner())
+    }
+
+    /// What this node would report of these pipelines if each were led by its first member.
+    pub(crate) fn reports(&self, pipelines: &[Pipeline]) -> Vec<PipelineReport> {
+        let mine = |pipeline: &Pipeline| {
+            let member = pipeline.members.iter().find(|member| member.node == self.node)?;
+            Some(PipelineReport {
+                pipeline: pipeline.pipeline,
+                replica: member.replica,
+                term: 1,
+                leader_replica: pipeline.members[0].replica,
+                container: pipeline.first_container,
+                container_bytes: 100,
+                ..PipelineReport::default()
+            })
+        };
+        pipelines.iter().filter_map(mine).collect()
+    }
+}
+
+/// Registered datanodes of two disks, numbered from 1.
+pub(crate) async fn register(server: &mut Server, count: u8) -> Vec<Datanode> {
+    let mut datanodes: Vec<Datanode> = (1..=count).map(|uuid| Datanode::new(uuid, 2)).collect();
+    for datanode in &mut datanodes {
+        datanode.register(server).await.unwrap();
+    }
+    datanodes
+}
+
+/// How many pipelines each disk carries.
+pub(crate) fn per_disk(pipelines: &[Pipeline]) -> BTreeMap<Bytes, u32> {
+    let mut counts = BTreeMap::new();
+    for member in pipelines.iter().flat_map(|pipeline| &pipeline.members) {
+        *counts.entry(member.disk.clone()).or_default() += 1;
+    }
+    counts
+}

@@ -1,0 +1,98 @@
+use disk::RealDisk;
+use flotilla_scm::{Scm, ScmOptions};
+use proto::scm::scm_client::ScmClient;
+use proto::scm::*;
+use raft::{AddressBook, HostOptions, RaftHost, server_builder};
+use raftlog::{LogSpace, LogSpaceOptions};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+use tokio_stream::wrappers::TcpListenerStream;
+use tonic::service::RoutesBuilder;
+use tonic::transport::Channel;
+
+/// Longer than anything takes on a busy machine.
+pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
+
+/// An SCM on a free port.
+pub(crate) struct Server {
+    pub(crate) scm: Scm,
+    pub(crate) client: ScmClient<Channel>,
+    host: RaftHost,
+    stop: oneshot::Sender<()>,
+    served: JoinHandle<()>,
+}
+
+impl Server {
+    pub(crate) async fn start(dir: &Path) -> Server {
+        Server::start_with(dir, ScmOptions::default()).await
+    }
+
+    pub(crate) async fn start_with(dir: &Path, options: ScmOptions) -> Server {
+        Server::try_start(dir, options).await.unwrap()
+    }
+
+    pub(crate) async fn try_start(dir: &Path, options: ScmOptions) -> anyhow::Result<Server> {
+        let disk = Arc::new(RealDisk::open(dir, 1)?);
+        let log =
+            LogSpaceOptions { reserve_bytes: 0, segment_bytes_max: 1 << 20, ..LogSpaceOptions::default() };
+        let space = LogSpace::new(disk.clone(), log);
+        let addresses = AddressBook::default();
+        let host = RaftHost::new(HostOptions::default(), addresses.clone());
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let address = listener.local_addr()?.to_string();
+        let options = ScmOptions { address: address.clone(), ..options };
+        let scm = Scm::start(options, disk, space, host.clone(), addresses).await?;
+
+        let mut routes = RoutesBuilder::default();
+        host.add_to(&mut routes);
+        scm.add_to(&mut routes);
+        let (stop, stopped) = oneshot::channel::<()>();
+        let serve = server_builder().add_routes(routes.routes()).serve_with_incoming_shutdown(
+            TcpListenerStream::new(listener),
+            async {
+                let _ = stopped.await;
+            },
+        );
+        let served = tokio::spawn(async { serve.await.unwrap() });
+        let client = ScmClient::connect(format!("http://{address}")).await?;
+        Ok(Server { scm, client, host, stop, served })
+    }
+
+    /// Stops in the order of the server: services first, so that streams end and the port closes.
+    pub(crate) async fn stop(self) {
+        self.scm.shutdown().await;
+        self.host.shutdown().await;
+        drop(self.client);
+        let _ = self.stop.send(());
+        tokio::time::timeout(DEADLINE, self.served).await.expect("the server ends with its streams").unwrap();
+    }
+
+    pub(crate) async fn datanodes(&mut self) -> Vec<DatanodeInfo> {
+        self.client.list_datanodes(ListDatanodesRequest {}).await.unwrap().into_inner().datanodes
+    }
+
+    pub(crate) async fn pipelines(&mut self) -> Vec<Pipeline> {
+        self.client.list_pipelines(ListPipelinesRequest {}).await.unwrap().into_inner().pipelines
+    }
+
+    pub(crate) async fn pipelines_become(
+        &mut self,
+        what: &str,
+        wanted: impl Fn(&[Pipeline]) -> bool,
+    ) -> Vec<Pipeline> {
+        let deadline = Instant::now() + DEADLINE;
+        loop {
+            let pipelines = self.pipelines().await;
+            if wanted(&pipelines) {
+                return pipelines;
+            }
+            assert!(Instant::now() < deadline, "no {what}: {pipelines:#?}");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+}
