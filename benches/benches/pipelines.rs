@@ -32,7 +32,8 @@ fn main() {
         .warm_up_time(Duration::from_secs(1))
         .measurement_time(Duration::from_secs(5))
         .configure_from_args();
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("tokio");
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("tokio");
     let mut figures = Vec::new();
     for pipelines in [1, 4] {
         let options = ClusterOptions {
@@ -41,7 +42,8 @@ fn main() {
             container_bytes_max: 8 << 30,
         };
         let cluster = Cluster::start(&flotilla_binary(), &options);
-        let mut writers = runtime.block_on(open_pipelines(&cluster.scm_address, pipelines)).expect("open pipelines");
+        let mut writers =
+            runtime.block_on(open_pipelines(&cluster.scm_address, pipelines)).expect("open pipelines");
         for case in &CASES {
             let payload = Payload::seal(Bytes::from(vec![0x5a; case.payload_bytes]));
             let mut group = criterion.benchmark_group(format!("pipeline_write/{}", case.name));
@@ -49,7 +51,9 @@ fn main() {
             group.bench_function(BenchmarkId::from_parameter(format!("{pipelines}-pipelines")), |bencher| {
                 bencher.iter_custom(|blocks| {
                     let started = Instant::now();
-                    runtime.block_on(write_spread(&mut writers, &payload, blocks, case.outstanding)).expect("write");
+                    runtime
+                        .block_on(write_spread(&mut writers, &payload, blocks, case.outstanding))
+                        .expect("write");
                     started.elapsed()
                 });
             });
@@ -83,7 +87,8 @@ fn count_bytes(
     payload: &Payload,
     case: &Case,
 ) -> serde_json::Value {
-    let device_bytes = || cluster.datanodes.iter().map(|datanode| datanode.device_bytes_written()).sum::<u64>();
+    let device_bytes =
+        || cluster.datanodes.iter().map(|datanode| datanode.device_bytes_written()).sum::<u64>();
     let before = device_bytes();
     let started = Instant::now();
     let write = write_spread(writers, payload, case.counted_blocks, case.outstanding);

@@ -11,7 +11,8 @@ pub fn raw_append(dir: &Path, payload_bytes: usize, count: u64, per_sync: u64) -
     let mut files = Vec::new();
     for replica in 0..3 {
         let path = dir.join(format!("raw-{replica}"));
-        let file = OpenOptions::new().create(true).truncate(true).write(true).open(path).expect("create a file");
+        let file =
+            OpenOptions::new().create(true).truncate(true).write(true).open(path).expect("create a file");
         file.set_len(payload_bytes as u64 * count).expect("extend it");
         file.sync_all().expect("sync it");
         files.push(file);

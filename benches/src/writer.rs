@@ -24,7 +24,8 @@ pub async fn open_pipelines(scm: &str, count: usize) -> anyhow::Result<Vec<Pipel
     let mut views = scm.watch(WatchRequest {}).await.context("watch SCM")?.into_inner();
     let deadline = tokio::time::Instant::now() + Duration::from_secs(30);
     loop {
-        let view = tokio::time::timeout_at(deadline, views.message()).await.context("wait for pipelines")??;
+        let view =
+            tokio::time::timeout_at(deadline, views.message()).await.context("wait for pipelines")??;
         let Some(view) = view else { bail!("SCM ended the watch") };
         let led: Vec<_> = view.pipelines.iter().filter(|pipeline| pipeline.leader_node != 0).collect();
         if led.len() < count {
@@ -51,7 +52,8 @@ impl PipelineWriter {
             .max_decoding_message_size(proto::MESSAGE_BYTES_MAX)
             .max_encoding_message_size(proto::MESSAGE_BYTES_MAX);
         let (chunks, receiver) = mpsc::channel(4);
-        let acks = datanode.write(ReceiverStream::new(receiver)).await.context("open a write stream")?.into_inner();
+        let acks =
+            datanode.write(ReceiverStream::new(receiver)).await.context("open a write stream")?.into_inner();
         let next_nonce = u128::from(pipeline) << 96 | u128::from(std::process::id()) << 64;
         Ok(PipelineWriter { pipeline, chunks, acks, next_nonce })
     }

@@ -1,4 +1,4 @@
-use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
+use clap::{ArgAction, Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -128,7 +128,11 @@ pub(crate) struct FsArgs {
 #[derive(Subcommand, Debug)]
 pub(crate) enum FsCommand {
     /// List files and directories
+    #[command(disable_help_flag = true)] // -h is for humans, as in Hadoop
     Ls {
+        /// Print help
+        #[arg(long, action = ArgAction::Help)]
+        help: Option<bool>,
         /// Also everything below
         #[arg(short = 'R')]
         recursive: bool,
@@ -237,14 +241,15 @@ pub(crate) fn with_plain_subcommands(args: impl Iterator<Item = OsString>) -> Ve
             break;
         }
     }
-    const NAMES: [&str; 8] = ["-ls", "-put", "-get", "-cat", "-rm", "-mkdir", "-copyFromLocal", "-copyToLocal"];
+    const NAMES: [&str; 8] =
+        ["-ls", "-put", "-get", "-cat", "-rm", "-mkdir", "-copyFromLocal", "-copyToLocal"];
     if let Some(word) = args.get(at).and_then(|word| word.to_str())
         && NAMES.contains(&word)
     {
         args[at] = word[1..].into();
     }
     // `-skipTrash` is one more long option with a single dash.
-    for word in &mut args[at.min(args.len())..] {
+    for word in args.iter_mut().skip(at) {
         if word == "-skipTrash" {
             *word = "--skipTrash".into();
         }
@@ -273,7 +278,10 @@ mod tests {
     fn hadoop_style_commands_become_subcommands() {
         assert_eq!(plain("flotilla fs -ls -R /s3v"), "flotilla fs ls -R /s3v");
         assert_eq!(plain("flotilla fs ls /s3v"), "flotilla fs ls /s3v");
-        assert_eq!(plain("flotilla fs --scm h:1 -rm -skipTrash -r /x"), "flotilla fs --scm h:1 rm --skipTrash -r /x");
+        assert_eq!(
+            plain("flotilla fs --scm h:1 -rm -skipTrash -r /x"),
+            "flotilla fs --scm h:1 rm --skipTrash -r /x"
+        );
         assert_eq!(plain("flotilla admin -ls"), "flotilla admin -ls");
     }
 

@@ -43,7 +43,9 @@ impl Credentials {
             (Some(access_key), Some(secret_key)) if !access_key.is_empty() && secret_key.len() >= 8 => {
                 Ok(Credentials { access_key, secret_key })
             }
-            _ => bail!("expected lines AWS_ACCESS_KEY_ID=... and AWS_SECRET_ACCESS_KEY=... (8 characters at least)"),
+            _ => bail!(
+                "expected lines AWS_ACCESS_KEY_ID=... and AWS_SECRET_ACCESS_KEY=... (8 characters at least)"
+            ),
         }
     }
 }

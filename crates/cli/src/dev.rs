@@ -51,7 +51,12 @@ async fn start_all(
     Ok(Some(format!("http://{address}")))
 }
 
-fn server_options(args: &DevArgs, credentials: &Credentials, number: u16, scm: Option<String>) -> ServerOptions {
+fn server_options(
+    args: &DevArgs,
+    credentials: &Credentials,
+    number: u16,
+    scm: Option<String>,
+) -> ServerOptions {
     let first = number == 1;
     let rpc_port = if args.rpc_port == 0 { 0 } else { args.rpc_port + (number - 1) };
     let node_dir = args.data.join(format!("dn{number}"));
@@ -72,7 +77,12 @@ fn server_options(args: &DevArgs, credentials: &Credentials, number: u16, scm: O
     }
 }
 
-fn announce(args: &DevArgs, credentials: &Credentials, endpoint: &str, servers: &[Server]) -> anyhow::Result<()> {
+fn announce(
+    args: &DevArgs,
+    credentials: &Credentials,
+    endpoint: &str,
+    servers: &[Server],
+) -> anyhow::Result<()> {
     let rpc = &servers[0].rpc_address;
     println!("S3 endpoint  {endpoint}");
     println!("access key   {}", credentials.access_key);

@@ -48,7 +48,7 @@ fn exit_code(result: anyhow::Result<()>) -> ExitCode {
 fn init_logging(command: &Command) {
     use tracing_subscriber::EnvFilter;
     let default = match command {
-        Command::Server(_) => "info,openraft=warn",
+        Command::Server(_) => "info,openraft=error",
         Command::Dev(_) => "warn,openraft=error",
         Command::Fs(_) | Command::Admin(_) => "error",
     };

@@ -72,7 +72,10 @@ impl ServerOptions {
             wrong.push(keys.to_owned());
         }
         if self.advertise.is_none() && self.rpc.ip().is_unspecified() {
-            wrong.push(format!("--rpc {} listens everywhere: say with --advertise HOST:PORT where others reach it", self.rpc));
+            wrong.push(format!(
+                "--rpc {} listens everywhere: say with --advertise HOST:PORT where others reach it",
+                self.rpc
+            ));
         }
         if wrong.is_empty() { Ok(()) } else { bail!("{}", wrong.join("; ")) }
     }
@@ -124,7 +127,11 @@ impl Server {
             None => listener.local_addr().context("ask for the bound address")?.to_string(),
         };
         let s3_listener = match options.has(Role::S3) {
-            true => Some(TcpListener::bind(options.s3).await.with_context(|| format!("listen on {} (--s3)", options.s3))?),
+            true => Some(
+                TcpListener::bind(options.s3)
+                    .await
+                    .with_context(|| format!("listen on {} (--s3)", options.s3))?,
+            ),
             false => None,
         };
 
@@ -154,7 +161,11 @@ impl Server {
         let rpc_task = serve_rpc(listener, routes, stop.clone());
         let (mut client, mut s3_address, mut s3_task) = (None, None, None);
         if let Some(listener) = s3_listener {
-            let connected = Client::connect(ClientOptions { scm: scm_address, om: om_address, ..ClientOptions::default() });
+            let connected = Client::connect(ClientOptions {
+                scm: scm_address,
+                om: om_address,
+                ..ClientOptions::default()
+            });
             s3_address = Some(listener.local_addr().context("ask for the bound address")?);
             s3_task = Some(serve_s3(listener, connected.clone(), &options, stop.clone()));
             client = Some(connected);
@@ -214,14 +225,16 @@ async fn start_metadata(
             pipelines_per_disk: options.pipelines_per_disk,
             ..ScmOptions::default()
         };
-        let started = Scm::start(scm_options, disk.clone(), space.clone(), host.clone(), addresses.clone()).await;
+        let started =
+            Scm::start(scm_options, disk.clone(), space.clone(), host.clone(), addresses.clone()).await;
         scm = Some(started.context("start scm")?);
     }
     let mut om = None;
     if options.has(Role::Om) {
         let om_options = OmOptions { address: rpc_address.to_owned(), ..OmOptions::default() };
         let clock = Arc::new(SystemClock);
-        let started = Om::start(om_options, disk.clone(), space, host.clone(), addresses.clone(), clock).await;
+        let started =
+            Om::start(om_options, disk.clone(), space, host.clone(), addresses.clone(), clock).await;
         om = Some(started.context("start om")?);
     }
     Ok((scm, om))
@@ -260,7 +273,12 @@ fn serve_rpc(listener: TcpListener, routes: RoutesBuilder, stop: CancellationTok
     })
 }
 
-fn serve_s3(listener: TcpListener, client: Client, options: &ServerOptions, stop: CancellationToken) -> JoinHandle<()> {
+fn serve_s3(
+    listener: TcpListener,
+    client: Client,
+    options: &ServerOptions,
+    stop: CancellationToken,
+) -> JoinHandle<()> {
     let gateway = GatewayOptions {
         access_key: options.access_key.clone(),
         secret_key: options.secret_key.clone(),

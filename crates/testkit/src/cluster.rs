@@ -57,8 +57,9 @@ impl Cluster {
         let mut datanodes = Vec::new();
         for number in 1..=3 {
             let name = format!("dn{number}");
-            let disks: String =
-                (1..=options.disks_per_datanode).map(|disk| format!(" --disk {root_path}/{name}/disk{disk}")).collect();
+            let disks: String = (1..=options.disks_per_datanode)
+                .map(|disk| format!(" --disk {root_path}/{name}/disk{disk}"))
+                .collect();
             let line = format!(
                 "server --roles datanode --rpc 127.0.0.1:0{disks} --scm {scm_address} --container-bytes-max {}",
                 options.container_bytes_max

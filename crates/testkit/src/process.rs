@@ -57,10 +57,16 @@ impl Process {
                 let values = text.lines().filter_map(|line| line.split_once('='));
                 return values.map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
             }
-            if let Some(status) = self.child.as_mut().expect("started").try_wait().expect("ask for its state") {
+            if let Some(status) = self.child.as_mut().expect("started").try_wait().expect("ask for its state")
+            {
                 panic!("{} ended with {status} before it was ready:\n{}", self.name, self.log());
             }
-            assert!(Instant::now() < give_up, "{} is not ready after {START_WITHIN:?}:\n{}", self.name, self.log());
+            assert!(
+                Instant::now() < give_up,
+                "{} is not ready after {START_WITHIN:?}:\n{}",
+                self.name,
+                self.log()
+            );
             std::thread::sleep(Duration::from_millis(10));
         }
     }

@@ -14,7 +14,8 @@ pub(super) async fn list(scm: &mut ScmClient<Channel>, as_json: bool) -> anyhow:
         println!("{:#}", json!(list));
         return Ok(());
     }
-    let headings = ["NODE", "STATE", "ADDRESS", "LAST HEARTBEAT", "DISKS", "FREE", "CAPACITY", "PIPELINES", "LEADERS"];
+    let headings =
+        ["NODE", "STATE", "ADDRESS", "LAST HEARTBEAT", "DISKS", "FREE", "CAPACITY", "PIPELINES", "LEADERS"];
     let rows: Vec<_> = datanodes.iter().map(row).collect();
     print_table(headings, &rows);
     Ok(())

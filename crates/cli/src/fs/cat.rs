@@ -29,7 +29,7 @@ async fn cat(store: &Store, path: &str, stdout: &mut impl Write) -> Result<(), F
 pub(super) async fn file(store: &Store, path: &StorePath) -> Result<Key, Failure> {
     match store.stat(path).await? {
         Found::File(key) => Ok(*key),
-        Found::Directory { .. } => Err(Failure::IsDirectory(path.to_string())),
+        Found::Directory => Err(Failure::IsDirectory(path.to_string())),
     }
 }
 

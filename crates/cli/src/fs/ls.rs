@@ -28,18 +28,18 @@ async fn list(store: &Store, recursive: bool, path: &StorePath) -> Result<(Vec<L
             let (size, modified_ms) = (key.size, key.modified_ms);
             Ok((vec![Listed { path: path.clone(), directory: false, size, modified_ms }], true))
         }
-        Found::Directory { .. } if recursive => {
+        Found::Directory if recursive => {
             let mut all = Vec::new();
             list_below(store, path, &mut all).await?;
             Ok((all, false))
         }
-        Found::Directory { .. } => Ok((store.list(path, false).await?, false)),
+        Found::Directory => Ok((store.list(path).await?, false)),
     }
 }
 
 /// Depth first, each directory before what is in it.
 async fn list_below(store: &Store, path: &StorePath, all: &mut Vec<Listed>) -> Result<(), Failure> {
-    for entry in store.list(path, false).await? {
+    for entry in store.list(path).await? {
         let below = entry.directory.then(|| entry.path.clone());
         all.push(entry);
         if let Some(below) = below {

@@ -18,7 +18,7 @@ pub(super) async fn run(store: &Store, parents: bool, paths: &[String]) -> Vec<F
 async fn mkdir(store: &Store, parents: bool, path: &str) -> Result<(), Failure> {
     let path = StorePath::parse(path).map_err(Failure::Usage)?;
     match store.stat(&path).await {
-        Ok(Found::Directory { .. }) if parents => return Ok(()),
+        Ok(Found::Directory) if parents => return Ok(()),
         Ok(_) => return Err(Failure::Exists(path.to_string())),
         Err(Failure::NotFound(_)) => {}
         Err(failure) => return Err(failure),
@@ -32,7 +32,9 @@ async fn mkdir(store: &Store, parents: bool, path: &str) -> Result<(), Failure> 
             let bucket_path = StorePath::Bucket(volume.clone(), bucket.clone());
             match store.stat(&bucket_path).await {
                 Ok(_) => {}
-                Err(Failure::NotFound(_)) if parents => make_bucket(store, &bucket_path, volume, bucket).await?,
+                Err(Failure::NotFound(_)) if parents => {
+                    make_bucket(store, &bucket_path, volume, bucket).await?
+                }
                 Err(failure) => return Err(failure),
             }
             let empty = futures::stream::empty::<std::io::Result<Bytes>>();

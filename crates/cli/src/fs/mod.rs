@@ -30,7 +30,9 @@ pub(crate) async fn run(args: FsArgs) -> ExitCode {
     let om = options.om.clone();
     let store = Store::new(Client::connect(options));
     let (name, failures) = match args.command {
-        FsCommand::Ls { recursive, human, paths } => ("ls", ls::run(&store, recursive, human, &paths).await),
+        FsCommand::Ls { help: _, recursive, human, paths } => {
+            ("ls", ls::run(&store, recursive, human, &paths).await)
+        }
         FsCommand::Put { force, paths } => ("put", put::run(&store, force, &paths).await),
         FsCommand::Get { force, paths } => ("get", get::run(&store, force, &paths).await),
         FsCommand::Cat { paths } => ("cat", cat::run(&store, &paths).await),

@@ -27,7 +27,9 @@ impl StorePath {
         Ok(match (volume, bucket) {
             (None, _) => StorePath::Root,
             (Some(volume), None) => StorePath::Volume(volume.to_owned()),
-            (Some(volume), Some(bucket)) if key.is_empty() => StorePath::Bucket(volume.to_owned(), bucket.to_owned()),
+            (Some(volume), Some(bucket)) if key.is_empty() => {
+                StorePath::Bucket(volume.to_owned(), bucket.to_owned())
+            }
             (Some(volume), Some(bucket)) => StorePath::Key(volume.to_owned(), bucket.to_owned(), key),
         })
     }
@@ -74,7 +76,8 @@ mod tests {
 
     #[test]
     fn paths_parse_and_print() {
-        let check = |text: &str, prints: &str| assert_eq!(StorePath::parse(text).unwrap().to_string(), prints);
+        let check =
+            |text: &str, prints: &str| assert_eq!(StorePath::parse(text).unwrap().to_string(), prints);
         check("/", "/");
         check("/s3v/", "/s3v");
         check("//s3v//b/", "/s3v/b");

@@ -13,7 +13,7 @@ pub(super) async fn run(store: &Store, force: bool, paths: &[String]) -> Vec<Fai
         Err(why) => return vec![Failure::Usage(why)],
     };
     let into_directory = match store.stat(&destination).await {
-        Ok(Found::Directory { .. }) => true,
+        Ok(Found::Directory) => true,
         Ok(Found::File(_)) | Err(Failure::NotFound(_)) => false,
         Err(failure) => return vec![failure],
     };
@@ -46,7 +46,10 @@ async fn put(
         (true, _) => return Err(Failure::IsDirectory(destination.to_string())),
     };
     let StorePath::Key(volume, bucket, key) = &target else {
-        return Err(Failure::Refused(target.to_string(), "files live in buckets: /volume/bucket/name".to_owned()));
+        return Err(Failure::Refused(
+            target.to_string(),
+            "files live in buckets: /volume/bucket/name".to_owned(),
+        ));
     };
     // Asked before the bytes travel; the precondition below decides.
     if !force && store.stat(&target).await.is_ok() {

@@ -30,7 +30,7 @@ async fn rm(store: &Store, recursive: bool, path: &str) -> Result<(), Failure> {
             let deleted = store.client.delete_keys(volume, bucket, keys, None).await;
             deleted.map(drop).map_err(|err| failure(&path, err))?;
         }
-        (_, Found::Directory { .. }) if !recursive => return Err(Failure::IsDirectory(path.to_string())),
+        (_, Found::Directory) if !recursive => return Err(Failure::IsDirectory(path.to_string())),
         (StorePath::Key(volume, bucket, _), _) => rm_below(store, &path, volume, bucket).await?,
         (StorePath::Bucket(volume, bucket), _) => {
             rm_below(store, &path, volume, bucket).await?;

@@ -14,7 +14,7 @@ pub(super) struct Store {
 /// What is at a path.
 pub(super) enum Found {
     File(Box<Key>),
-    Directory { modified_ms: u64 },
+    Directory,
 }
 
 /// One line of a listing.
@@ -34,39 +34,41 @@ impl Store {
 
     pub(super) async fn stat(&self, path: &StorePath) -> Result<Found, Failure> {
         match path {
-            StorePath::Root => Ok(Found::Directory { modified_ms: 0 }),
-            StorePath::Volume(volume) if volume == S3_VOLUME => Ok(Found::Directory { modified_ms: 0 }),
+            StorePath::Root => Ok(Found::Directory),
+            StorePath::Volume(volume) if volume == S3_VOLUME => Ok(Found::Directory),
             StorePath::Volume(_) => Err(Failure::NotFound(path.to_string())),
             StorePath::Bucket(volume, bucket) => {
-                let bucket = self.client.head_bucket(volume, bucket).await.map_err(|err| failure(path, err))?;
-                Ok(Found::Directory { modified_ms: bucket.created_ms })
+                self.client.head_bucket(volume, bucket).await.map_err(|err| failure(path, err))?;
+                Ok(Found::Directory)
             }
-            StorePath::Key(volume, bucket, key) => match self.client.lookup(volume, bucket, key.as_bytes()).await {
-                Ok(key) => Ok(Found::File(Box::new(key))),
-                Err(err) if err.code() == Some(Code::NoSuchKey) => self.stat_directory(path).await,
-                Err(err) => Err(failure(path, err)),
-            },
+            StorePath::Key(volume, bucket, key) => {
+                match self.client.lookup(volume, bucket, key.as_bytes()).await {
+                    Ok(key) => Ok(Found::File(Box::new(key))),
+                    Err(err) if err.code() == Some(Code::NoSuchKey) => self.stat_directory(path).await,
+                    Err(err) => Err(failure(path, err)),
+                }
+            }
         }
     }
 
     /// A directory is there when something is below it, if only its own marker.
     async fn stat_directory(&self, path: &StorePath) -> Result<Found, Failure> {
-        let (_, entries) = self.page(path, false, Bytes::new(), 1).await?;
+        let (_, entries) = self.page(path, Bytes::new(), 1).await?;
         match entries.first() {
-            Some(_) => Ok(Found::Directory { modified_ms: 0 }),
+            Some(_) => Ok(Found::Directory),
             None => Err(Failure::NotFound(path.to_string())),
         }
     }
 
-    /// Everything directly in a directory; with `deep`, all keys below it.
-    pub(super) async fn list(&self, path: &StorePath, deep: bool) -> Result<Vec<Listed>, Failure> {
+    /// Everything directly in a directory.
+    pub(super) async fn list(&self, path: &StorePath) -> Result<Vec<Listed>, Failure> {
         match path {
             StorePath::Root => Ok(vec![directory(StorePath::Volume(S3_VOLUME.to_owned()), 0)]),
             StorePath::Volume(volume) => self.list_buckets(path, volume).await,
             StorePath::Bucket(..) | StorePath::Key(..) => {
                 let (mut all, mut after) = (Vec::new(), Bytes::new());
                 loop {
-                    let (next, entries) = self.page(path, !deep, after, PAGE).await?;
+                    let (next, entries) = self.page(path, after, PAGE).await?;
                     all.extend(entries.into_iter().filter_map(|entry| listed(path, entry)));
                     match next {
                         Some(next) => after = next,
@@ -84,7 +86,9 @@ impl Store {
                 ListBucketsRequest { volume: volume.to_owned(), prefix: String::new(), after, limit: PAGE };
             let page = self.client.list_buckets(request).await.map_err(|err| failure(path, err))?;
             after = page.buckets.last().map(|bucket| bucket.name.clone()).unwrap_or_default();
-            all.extend(page.buckets.iter().map(|bucket| directory(path.child(&bucket.name), bucket.created_ms)));
+            all.extend(
+                page.buckets.iter().map(|bucket| directory(path.child(&bucket.name), bucket.created_ms)),
+            );
             if !page.truncated {
                 return Ok(all);
             }
@@ -95,7 +99,6 @@ impl Store {
     async fn page(
         &self,
         path: &StorePath,
-        shallow: bool,
         after: Bytes,
         limit: u32,
     ) -> Result<(Option<Bytes>, Vec<Entry>), Failure> {
@@ -107,7 +110,7 @@ impl Store {
             volume: volume.clone(),
             bucket: bucket.clone(),
             prefix: Bytes::from(key_prefix(path)),
-            delimiter: Bytes::from_static(if shallow { b"/" } else { b"" }),
+            delimiter: Bytes::from_static(b"/"),
             after,
             limit,
         };
@@ -157,7 +160,9 @@ pub(super) fn failure(path: &StorePath, error: ClientError) -> Failure {
         Some(Code::BucketExists | Code::PreconditionFailed) => Failure::Exists(path),
         Some(_) => Failure::Refused(path, error.to_string()),
         None => match error {
-            ClientError::Unavailable(_) | ClientError::OutcomeUnknown(_) => Failure::Cluster(error.to_string()),
+            ClientError::Unavailable(_) | ClientError::OutcomeUnknown(_) => {
+                Failure::Cluster(error.to_string())
+            }
             ClientError::Refused(_)
             | ClientError::Unreadable { .. }
             | ClientError::Body(_)

@@ -1,7 +1,7 @@
 use std::process::{Command, Output, Stdio};
 
 /// Runs the binary to its end.
-pub fn flotilla(args: &[&str], stdin: Option<&[u8]>) -> Output {
+pub(crate) fn flotilla(args: &[&str], stdin: Option<&[u8]>) -> Output {
     let mut command = Command::new(crate::binary());
     command.args(args).stdout(Stdio::piped()).stderr(Stdio::piped());
     command.stdin(if stdin.is_some() { Stdio::piped() } else { Stdio::null() });
@@ -12,7 +12,7 @@ pub fn flotilla(args: &[&str], stdin: Option<&[u8]>) -> Output {
     child.wait_with_output().expect("wait for it")
 }
 
-pub fn admin_json(scm: &str, words: &[&str]) -> serde_json::Value {
+pub(crate) fn admin_json(scm: &str, words: &[&str]) -> serde_json::Value {
     let args = [&["admin", "--scm", scm, "--json"], words].concat();
     let output = flotilla(&args, None);
     assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));

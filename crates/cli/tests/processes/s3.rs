@@ -3,7 +3,7 @@ use std::time::Duration;
 
 /// An S3 client that knows nothing of Flotilla: presigned requests over plain HTTP.
 #[derive(Clone)]
-pub struct S3 {
+pub(crate) struct S3 {
     http: reqwest::Client,
     bucket: Bucket,
     credentials: Credentials,
@@ -12,25 +12,27 @@ pub struct S3 {
 const SIGNED_FOR: Duration = Duration::from_secs(600);
 
 impl S3 {
-    pub fn new(endpoint: &str, access_key: &str, secret_key: &str, bucket: &str) -> S3 {
+    pub(crate) fn new(endpoint: &str, access_key: &str, secret_key: &str, bucket: &str) -> S3 {
         let endpoint = endpoint.parse().expect("an endpoint is a URL");
-        let bucket = Bucket::new(endpoint, UrlStyle::Path, bucket.to_owned(), "us-east-1").expect("a bucket URL");
-        let http = reqwest::Client::builder().timeout(Duration::from_secs(60)).build().expect("an HTTP client");
+        let bucket =
+            Bucket::new(endpoint, UrlStyle::Path, bucket.to_owned(), "us-east-1").expect("a bucket URL");
+        let http =
+            reqwest::Client::builder().timeout(Duration::from_secs(60)).build().expect("an HTTP client");
         S3 { http, bucket, credentials: Credentials::new(access_key, secret_key) }
     }
 
-    pub async fn create_bucket(&self) -> Result<(), String> {
+    pub(crate) async fn create_bucket(&self) -> Result<(), String> {
         let url = self.bucket.create_bucket(&self.credentials).sign(SIGNED_FOR);
         self.send(self.http.put(url)).await.map(drop)
     }
 
-    pub async fn put(&self, key: &str, body: Vec<u8>) -> Result<(), String> {
+    pub(crate) async fn put(&self, key: &str, body: Vec<u8>) -> Result<(), String> {
         let url = self.bucket.put_object(Some(&self.credentials), key).sign(SIGNED_FOR);
         self.send(self.http.put(url).body(body)).await.map(drop)
     }
 
     /// `None` when the server says that the key does not exist.
-    pub async fn get(&self, key: &str) -> Result<Option<Vec<u8>>, String> {
+    pub(crate) async fn get(&self, key: &str) -> Result<Option<Vec<u8>>, String> {
         let url = self.bucket.get_object(Some(&self.credentials), key).sign(SIGNED_FOR);
         match self.send(self.http.get(url)).await {
             Ok(body) => Ok(Some(body)),
