@@ -27,10 +27,8 @@ pub(crate) async fn run(args: DevArgs) -> anyhow::Result<()> {
         stopped.await?;
         eprintln!("stopping");
     }
-    // Gateway and datanodes before the metadata they report to.
-    for server in servers.into_iter().rev() {
-        server.stop().await;
-    }
+    // All at once: nobody is left to take over from anybody.
+    futures::future::join_all(servers.into_iter().map(Server::stop)).await;
     started.map(|_| ())
 }
 
