@@ -1,20 +1,22 @@
 //! Disks, containers, pipelines: what is on this node.
 
 use crate::disks::{DatanodeDisk, Disks, GROUPS_DIR};
-use crate::index::machine::PipelineMachine;
+use crate::index::machine::{OpenContainer, PipelineMachine};
 use crate::options::DatanodeOptions;
 use crate::pipeline::{Pipeline, PipelineError, PipelineOrder};
 use crate::roll::{ContainerAllocator, Roller};
 use disk::Disk;
+use futures::future::select_all;
 use proto::scm::PipelineReport;
 use raft::{AddressBook, RaftHost, Role};
 use std::collections::HashMap;
 use std::sync::{Arc, RwLock};
 use tokio::sync::{Mutex, Notify};
+use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{error, info};
-use types::{DiskId, GroupId, PipelineId};
+use types::{ContainerId, DiskId, GroupId, PipelineId};
 
 /// Owns what a datanode holds. A cheap handle.
 #[derive(Clone)]
@@ -97,6 +99,25 @@ impl ContainerManager {
         let pipelines: Vec<_> =
             self.inner.pipelines.read().expect("no holder panics").values().cloned().collect();
         pipelines.iter().map(|pipeline| pipeline.report()).collect()
+    }
+
+    /// Waits until a pipeline of this node has rolled to `container` or beyond it; false when `deadline` comes first, or
+    /// none is on its way there. Containers are numbered upwards, so most unknown ones need no waiting.
+    pub(crate) async fn container_arrives(&self, container: ContainerId, deadline: Instant) -> bool {
+        let behind = |open: &OpenContainer| open.container < container;
+        let arrivals: Vec<_> = {
+            let pipelines = self.inner.pipelines.read().expect("no holder panics");
+            let open = pipelines.values().map(|pipeline| pipeline.open.clone());
+            open.filter(|open| behind(&open.borrow())).collect()
+        };
+        let arrivals = arrivals
+            .into_iter()
+            .map(|mut open| Box::pin(async move { open.wait_for(|open| !behind(open)).await.is_ok() }));
+        let arrivals: Vec<_> = arrivals.collect();
+        if arrivals.is_empty() {
+            return false;
+        }
+        timeout_at(deadline, select_all(arrivals)).await.is_ok_and(|(arrived, ..)| arrived)
     }
 
     /// Opens the pipelines the disks hold. One that cannot be opened is left out, loudly: the others go on.

@@ -5,6 +5,7 @@ mod round;
 use super::{Index, keys, records::ContainerRecord};
 use prost::Message;
 use raft::{Applied, Committed, Db, StateMachine};
+use rocksdb::WriteBatch;
 use round::Round;
 use tokio::sync::watch;
 use types::{ContainerId, PipelineId};
@@ -38,8 +39,17 @@ impl PipelineMachine {
         wake_bytes: u64,
     ) -> anyhow::Result<(PipelineMachine, watch::Receiver<OpenContainer>)> {
         let container = index.open_container(pipeline)?.unwrap_or(first_container);
-        let record = index.container(container)?;
-        let record = record.unwrap_or_else(|| ContainerRecord::opened(pipeline, ContainerId(0)));
+        let record = match index.container(container)? {
+            Some(record) => record,
+            // The first round would write the same: with it readers know from the start that the container is here.
+            None => {
+                let record = ContainerRecord::opened(pipeline, ContainerId(0));
+                let mut write = WriteBatch::default();
+                write.put(keys::container(container), record.encode());
+                index.db.write(write)?;
+                record
+            }
+        };
         let (published, watch) = watch::channel(OpenContainer { container, used_bytes: record.used_bytes() });
         Ok((PipelineMachine { index, pipeline, open: (container, record), published, wake_bytes }, watch))
     }

@@ -9,6 +9,7 @@ use raftlog::{BodyPieces, ReadError};
 use std::ops::Range;
 use std::sync::Arc;
 use tokio::sync::mpsc::Sender;
+use tokio::time::Instant;
 use tonic::Status;
 use tracing::{error, warn};
 use types::{BlockId, ContainerId, LogIndex, PipelineId};
@@ -30,7 +31,10 @@ pub(super) struct Read {
 /// Finds the block, once this replica knows as much as the reader does.
 pub(super) async fn prepare(manager: &ContainerManager, request: ReadRequest) -> Result<Read, Failure> {
     let block = parse_block(request.block)?;
-    let (disk, pipeline) = find_container(manager, block.container).await?;
+    let (disk, pipeline) = match find_container(manager, block.container).await? {
+        Some(found) => found,
+        None => await_container(manager, block.container, request.commit_index).await?,
+    };
     wait_applied(manager, &disk, pipeline, LogIndex(request.commit_index)).await?;
     let info = find_block(&disk, block, request.commit_index).await?;
     let end = request.offset.checked_add(request.length).filter(|&end| end <= info.length);
@@ -45,7 +49,8 @@ pub(super) async fn prepare(manager: &ContainerManager, request: ReadRequest) ->
 
 pub(super) async fn head(manager: &ContainerManager, request: HeadRequest) -> Result<HeadResponse, Failure> {
     let block = parse_block(request.block)?;
-    let (disk, _) = find_container(manager, block.container).await?;
+    let found = find_container(manager, block.container).await?;
+    let (disk, _) = found.ok_or_else(|| not_here(block.container))?;
     let BlockInfo { length, sealed, chunks } = find_block(&disk, block, 0).await?;
     Ok(HeadResponse { length, sealed, chunks })
 }
@@ -128,24 +133,41 @@ fn parse_block(block: Option<proto::datanode::BlockId>) -> Result<BlockId, Failu
     block.map(BlockId::from).ok_or_else(|| Failure::invalid("the request names no block"))
 }
 
+type Found = (Arc<DatanodeDisk>, PipelineId);
+
 async fn find_container(
     manager: &ContainerManager,
     container: ContainerId,
-) -> Result<(Arc<DatanodeDisk>, PipelineId), Failure> {
+) -> Result<Option<Found>, Failure> {
     let for_lookup = manager.clone();
-    let found =
-        blocking(move || Ok(for_lookup.disks().holding(container)?.map(|(disk, of)| (disk.clone(), of))));
-    match found.await {
-        Ok(Some(found)) => Ok(found),
-        Ok(None) => {
-            let message = format!("container {container} is not on this node");
-            Err(Failure { retry: Retry::Elsewhere, ..Failure::new(Code::NotFound, message) })
-        }
-        Err(failure) => {
-            error!(%container, error = format!("{failure:#}"), "look up a container");
-            Err(Failure::new(Code::DiskFailed, format!("look up container {container}: {failure:#}")))
+    let found = blocking(move || {
+        let found = for_lookup.disks().holding(container)?;
+        Ok(found.map(|(disk, pipeline)| (disk.clone(), pipeline)))
+    });
+    found.await.map_err(|failure| {
+        error!(%container, error = format!("{failure:#}"), "look up a container");
+        Failure::new(Code::DiskFailed, format!("look up container {container}: {failure:#}"))
+    })
+}
+
+/// A reader that knows a commit index may know of a container this replica has yet to roll to.
+async fn await_container(
+    manager: &ContainerManager,
+    container: ContainerId,
+    commit_index: u64,
+) -> Result<Found, Failure> {
+    let deadline = Instant::now() + manager.options().read_wait;
+    while commit_index > 0 && manager.container_arrives(container, deadline).await {
+        if let Some(found) = find_container(manager, container).await? {
+            return Ok(found);
         }
     }
+    Err(not_here(container))
+}
+
+fn not_here(container: ContainerId) -> Failure {
+    let message = format!("container {container} is not on this node");
+    Failure { retry: Retry::Elsewhere, ..Failure::new(Code::NotFound, message) }
 }
 
 /// Waits a little until this replica has applied what the reader knows of. A pipeline that is not open here any more

@@ -258,15 +258,11 @@ fn check(chunk: WriteChunk) -> Result<Command, Failure> {
 }
 
 fn propose_failure(failure: ProposeError, addresses: &AddressBook) -> Failure {
-    let message = failure.to_string();
-    match failure {
-        ProposeError::NotLeader { leader } => Failure::not_leader(leader.map(|leader| addresses.of(&leader))),
-        ProposeError::Busy { .. } => Failure::new(Code::Busy, message),
-        ProposeError::Stopped { .. } => {
-            Failure { retry: Retry::Elsewhere, ..Failure::new(Code::Unavailable, message) }
-        }
-        ProposeError::TooLarge { .. } => Failure::new(Code::TooLarge, message),
-        ProposeError::OutcomeUnknown => Failure::new(Code::OutcomeUnknown, message),
+    let failure = failure.into_failure(addresses);
+    match failure.code {
+        // A group that stopped here does not come back by waiting.
+        Code::Unavailable => Failure { retry: Retry::Elsewhere, ..failure },
+        _ => failure,
     }
 }
 

@@ -5,8 +5,8 @@ use flotilla_datanode::{ContainerAllocator, Datanode, DatanodeOptions, PipelineO
 use futures::future::BoxFuture;
 use proto::datanode::datanode_client::DatanodeClient;
 use proto::datanode::{ReadRequest, WriteAck, WriteChunk};
-use proto::{Failure, uuid_bytes};
-use raft::{AddressBook, DbOptions, HostOptions, Member, RaftHost, Role, Timing};
+use proto::{Code, Failure, uuid_bytes};
+use raft::{AddressBook, DbOptions, HostOptions, Member, RaftHost, Role};
 use raftlog::LogSpaceOptions;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
 use tonic::Streaming;
 use tonic::service::RoutesBuilder;
@@ -58,11 +58,6 @@ pub(crate) fn options() -> DatanodeOptions {
     DatanodeOptions {
         // Nobody answers there: what the disks hold must do.
         scm: "127.0.0.1:1".to_owned(),
-        pipeline_timing: Timing {
-            heartbeat: Duration::from_millis(100),
-            election_min: Duration::from_millis(500),
-            election_max: Duration::from_millis(800),
-        },
         log: LogSpaceOptions {
             segment_bytes_max: 16 << 20,
             reserve_bytes: 16 << 20,
@@ -186,9 +181,23 @@ impl WriteStream {
         }
     }
 
+    /// Writes a chunk and waits for its answer. A leader that has not heard of its followers for a while (a busy machine)
+    /// takes nothing until it has: that answer is not of interest here.
     pub(crate) async fn write(&mut self, chunk: WriteChunk) -> Result<Acked, Failure> {
-        self.send(chunk).await;
-        self.acked().await
+        let deadline = Instant::now() + DEADLINE;
+        loop {
+            self.send(chunk.clone()).await;
+            match self.acked().await {
+                Err(failure)
+                    if failure.code == Code::NotLeader
+                        && failure.leader_address.is_none()
+                        && Instant::now() < deadline =>
+                {
+                    tokio::task::yield_now().await;
+                }
+                answer => return answer,
+            }
+        }
     }
 
     /// Says that no more chunks come and checks that the stream then ends.

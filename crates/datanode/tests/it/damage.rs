@@ -1,5 +1,7 @@
 use crate::cluster::{Cluster, FIRST_CONTAINER, bytes, chunk, options};
+use flotilla_datanode::DatanodeOptions;
 use proto::Code;
+use raftlog::LogSpaceOptions;
 use std::path::PathBuf;
 
 /// The files of a container on one node.
@@ -22,10 +24,14 @@ fn damage(path: &PathBuf, needle: &[u8]) -> bool {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replica_whose_disk_lies_says_so_and_the_others_answer() {
-    let cluster = Cluster::start(options()).await;
+    // What is in memory would be answered from there.
+    let log = LogSpaceOptions { cache_bytes_per_log_max: 1 << 16, ..options().log };
+    let cluster = Cluster::start(DatanodeOptions { log, ..options() }).await;
     let data = bytes(1, 200_000);
     let acked = cluster.leader().await.write_stream().await.write(chunk(1, 0, 0, &data, true)).await.unwrap();
-    cluster.check_block(acked.block, acked.commit_index, &data).await;
+    let next =
+        cluster.leader().await.write_stream().await.write(chunk(2, 0, 0, &bytes(2, 1 << 20), true)).await;
+    cluster.check_block(acked.block, next.unwrap().commit_index, &data).await;
 
     let files = container_files(&cluster, 2);
     assert!(
@@ -35,7 +41,7 @@ async fn a_replica_whose_disk_lies_says_so_and_the_others_answer() {
     let read = |node: usize, offset, length| {
         cluster.nodes[node].read(acked.block, offset, length, acked.commit_index)
     };
-    let failure = read(2, 0, 200_000).await.unwrap_err();
+    let failure = read(2, 0, 200_000).await.map(|data| data.len()).unwrap_err();
     assert_eq!(failure.code, Code::Corrupt, "{failure}");
     // What lies in whole pieces is still good.
     assert_eq!(read(2, 0, 65_536).await.unwrap(), data[..65_536]);
