@@ -67,7 +67,7 @@ impl Om {
         let db = self.service.db.clone();
         match tokio::task::spawn_blocking(move || db.flush()).await {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::warn!(?error, "flush the OM's tables"),
+            Ok(Err(error)) => tracing::warn!(error = format!("{error:#}"), "flush the OM's tables"),
             Err(error) => tracing::error!(%error, "flush the OM's tables"),
         }
     }

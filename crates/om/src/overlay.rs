@@ -4,14 +4,16 @@ use raft::Db;
 use rocksdb::{Direction, IteratorMode, ReadOptions, WriteBatch};
 use std::collections::BTreeMap;
 
+/// A record's new value, or `None` for deleted.
+type Change = Option<Vec<u8>>;
+
 /// A batch of changes over a [`Db`], readable before it is written: later commands of a batch see what earlier ones
 /// did. A command that is refused half way leaves nothing behind.
 pub(crate) struct Overlay<'a> {
     db: &'a Db,
-    /// New value, or `None` for deleted.
-    changes: BTreeMap<Vec<u8>, Option<Vec<u8>>>,
-    /// What the current command replaced in `changes`, oldest first.
-    undo: Vec<(Vec<u8>, Option<Option<Vec<u8>>>)>,
+    changes: BTreeMap<Vec<u8>, Change>,
+    /// What the current command replaced in `changes`, oldest first: a key, and the change it had before.
+    undo: Vec<(Vec<u8>, Option<Change>)>,
 }
 
 impl<'a> Overlay<'a> {
@@ -27,7 +29,7 @@ impl<'a> Overlay<'a> {
         self.change(key, None);
     }
 
-    fn change(&mut self, key: Vec<u8>, value: Option<Vec<u8>>) {
+    fn change(&mut self, key: Vec<u8>, value: Change) {
         let before = self.changes.insert(key.clone(), value);
         self.undo.push((key, before));
     }

@@ -47,7 +47,6 @@ mod tests {
         CommitKeyRequest, CreateBucketRequest, CreateUploadRequest, DeleteKeysRequest, OmReply, om_reply,
     };
     use raftlog::Place;
-    use rocksdb::IteratorMode;
     use std::path::Path;
     use types::{LogId, LogIndex, OwnerId, Term};
 
@@ -71,8 +70,8 @@ mod tests {
         replies.into_iter().map(|reply| OmReply::decode(reply).unwrap()).collect()
     }
 
-    fn records(machine: &OmStateMachine) -> Vec<(Box<[u8]>, Box<[u8]>)> {
-        machine.db.rocks().iterator(IteratorMode::Start).map(Result::unwrap).collect()
+    fn records(machine: &OmStateMachine) -> Vec<(Vec<u8>, Vec<u8>)> {
+        Overlay::new(&machine.db).scan(b"").collect::<anyhow::Result<_>>().unwrap()
     }
 
     fn command(index: u64, kind: u8, key: &str) -> Committed {

@@ -100,8 +100,11 @@ impl Scm {
             tracing::error!(%error, "scm's leader task");
         }
         self.host.close(GroupId::SCM).await;
-        if let Err(error) = self.db.flush() {
-            tracing::warn!(?error, "flush scm's tables");
+        let db = self.db.clone();
+        match tokio::task::spawn_blocking(move || db.flush()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::warn!(error = format!("{error:#}"), "flush SCM's tables"),
+            Err(error) => tracing::error!(%error, "flush SCM's tables"),
         }
     }
 }

@@ -25,9 +25,8 @@ impl Operation for AbortUpload {
         let AbortUploadRequest { volume, bucket, key, upload } = command;
         let bucket = bucket_number(apply.tables, &volume, &bucket)?;
         upload_existing(apply.tables, bucket, &key, &upload)?;
-        for part in take_parts(apply, bucket, &key, &upload)? {
-            apply.delete_pieces(part.pieces);
-        }
+        let parts = take_parts(apply, bucket, &key, &upload)?;
+        apply.delete_pieces(parts.into_iter().flat_map(|part| part.pieces).collect());
         Ok(AbortUploadResponse {})
     }
 }

@@ -40,7 +40,7 @@ impl Operation for CommitKey {
         key.modified_ms = apply.now_ms;
         apply.tables.put(table_key, key.encode_to_vec());
         if let Some(existing) = existing {
-            apply.delete_pieces(existing.pieces);
+            apply.delete_replaced(existing.pieces, &key.pieces);
         }
         let response = CommitKeyResponse { modified_ms: apply.now_ms };
         let answer = om_reply::Result::CommitKey(response);
@@ -88,6 +88,20 @@ mod tests {
             "the repetition must not bring the old value back"
         );
         assert_eq!(namespace.deleted_containers(), [1]);
+    }
+
+    #[test]
+    fn a_key_written_over_its_own_blocks_keeps_them() {
+        let mut namespace = Namespace::new();
+        namespace.commit("a", 1).unwrap();
+        let mut again = commit_request("a", 1);
+        let key = again.key.as_mut().unwrap();
+        key.size = 14;
+        key.pieces.extend(pieces(2, 4));
+        namespace.run::<CommitKey>(again).unwrap();
+        assert_eq!(namespace.deleted_containers(), [0; 0]);
+        namespace.commit("a", 2).unwrap();
+        assert_eq!(namespace.deleted_containers(), [1], "block 2 is still in use");
     }
 
     #[test]

@@ -36,9 +36,7 @@ impl Operation for CommitPart {
         let part = Part { modified_ms: apply.now_ms, ..part };
         apply.tables.put(table_key, part.encode_to_vec());
         if let Some(replaced) = replaced {
-            // The same part sent again after a broken connection refers to the same blocks: those stay.
-            let pieces = replaced.pieces.into_iter().filter(|piece| !part.pieces.contains(piece));
-            apply.delete_pieces(pieces.collect());
+            apply.delete_replaced(replaced.pieces, &part.pieces);
         }
         Ok(CommitPartResponse { modified_ms: apply.now_ms })
     }

@@ -54,12 +54,9 @@ impl Operation for CompleteUpload {
             pieces: parts.into_iter().flat_map(|part| part.pieces).collect(),
         };
         apply.tables.put(table_key, key.encode_to_vec());
-        for part in unused {
-            apply.delete_pieces(part.pieces);
-        }
-        if let Some(existing) = existing {
-            apply.delete_pieces(existing.pieces);
-        }
+        let unused = unused.into_iter().flat_map(|part| part.pieces);
+        let replaced = unused.chain(existing.into_iter().flat_map(|existing| existing.pieces));
+        apply.delete_replaced(replaced.collect(), &key.pieces);
         // The answer is remembered, so it is without what is long.
         let key = Key { pieces: Vec::new(), part_sizes: Vec::new(), ..key };
         let response = CompleteUploadResponse { key: Some(key) };

@@ -28,6 +28,7 @@ use crate::tables::{Refusal, deleted_key};
 use prost::Message;
 use proto::Failure;
 use proto::om::{BlockPiece, DeletedPieces, OmCommand, OmReply, om_command, om_reply};
+use std::collections::HashSet;
 
 /// One kind of command, from request to response.
 pub(crate) trait Operation {
@@ -86,6 +87,14 @@ pub(crate) struct Apply<'a, 'db> {
 impl<'a, 'db> Apply<'a, 'db> {
     pub(crate) fn new(tables: &'a mut Overlay<'db>, index: u64, now_ms: u64) -> Apply<'a, 'db> {
         Apply { tables, index, now_ms, deleted_count: 0 }
+    }
+
+    /// Files what `replaced` has and `by` does not: a key may be written again over its own blocks, with other
+    /// attributes or because its writer repeats itself. Blocks that both refer to stay whole.
+    pub(crate) fn delete_replaced(&mut self, replaced: Vec<BlockPiece>, by: &[BlockPiece]) {
+        let id = |piece: &BlockPiece| piece.block.map(|block| (block.container, block.local));
+        let kept: HashSet<_> = by.iter().map(id).collect();
+        self.delete_pieces(replaced.into_iter().filter(|piece| !kept.contains(&id(piece))).collect());
     }
 
     /// Files pieces that no key refers to any more, for reclamation.

@@ -14,7 +14,7 @@ pub(super) fn apply(
         return Err(format!("no pipeline {pipeline}"));
     }
     let last = match tables.container(ContainerId(after)) {
-        Some(record) if record.pipeline == pipeline => record.clone(),
+        Some(record) if record.pipeline == pipeline => *record,
         Some(record) => {
             return Err(format!("container {after} belongs to pipeline {}, not {pipeline}", record.pipeline));
         }

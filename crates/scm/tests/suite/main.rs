@@ -1,5 +1,7 @@
 //! A real SCM over loopback, with datanodes that only register and report.
 
+#![allow(clippy::unwrap_used)] // all of this is tests
+
 mod datanodes;
 mod placement;
 mod restart;
