@@ -1,5 +1,6 @@
 use crate::encoding::{
-    entry_from_meta, entry_from_record, entry_to_record, log_id_from, log_id_of, vote_from, vote_to,
+    DecodeError, entry_from_meta, entry_from_record, entry_to_record, log_id_from, log_id_of, vote_from,
+    vote_to,
 };
 use crate::type_config::{RaftEntry, RaftLogId, RaftVote, TypeConfig};
 use futures::{Stream, StreamExt, TryStreamExt, stream};
@@ -35,38 +36,23 @@ impl LogStore {
     /// The part of `range` that the log has.
     fn present(&self, range: impl RangeBounds<u64>) -> Range<LogIndex> {
         let state = self.log.state();
-        let start = match range.start_bound() {
-            Bound::Included(&first) => first,
-            Bound::Excluded(&before) => before + 1,
-            Bound::Unbounded => 0,
-        };
-        let end = match range.end_bound() {
-            Bound::Included(&last) => last.saturating_add(1),
-            Bound::Excluded(&end) => end,
-            Bound::Unbounded => u64::MAX,
-        };
-        let start = start.max(state.purged.map_or(0, |purged| purged.index.0 + 1));
-        let end = end.min(state.last.map_or(0, |last| last.index.0 + 1));
-        LogIndex(start)..LogIndex(end.max(start))
+        let Range { start, end } = bounds(range);
+        let start = start.max(state.purged.map_or(LogIndex(0), |purged| purged.index.next()));
+        let end = end.min(state.last.map_or(LogIndex(0), |last| last.index.next()));
+        start..end.max(start)
     }
 
-    /// Entries from the start of `range` without bodies. A log that began later is read from where it began.
-    async fn read_meta(&self, range: Range<LogIndex>) -> io::Result<Vec<RaftEntry>> {
-        let metas = match self.log.read_meta(range.clone(), META_COUNT_MAX).await {
-            Err(ReadError::OutOfRange { first, .. }) if range.start < first => {
-                if first >= range.end {
-                    return Ok(Vec::new());
-                }
-                self.log.read_meta(first..range.end, META_COUNT_MAX).await
-            }
-            read => read,
-        };
-        let metas = metas.map_err(io::Error::other)?;
-        metas.into_iter().map(|meta| Ok(entry_from_meta(meta)?)).collect()
+    /// Entries from the start of `range` without bodies.
+    async fn read_meta(&self, range: Range<LogIndex>) -> Result<Vec<RaftEntry>, MetaError> {
+        let metas = self.log.read_meta(range, META_COUNT_MAX).await?;
+        Ok(metas.into_iter().map(entry_from_meta).collect::<Result<_, _>>()?)
     }
 
-    /// All entries of `range` without bodies, a piece at a time.
-    fn metas(&self, range: Range<LogIndex>) -> impl Stream<Item = io::Result<RaftEntry>> + Send + 'static {
+    /// All entries of `range` without bodies, a piece at a time; an error where the log has none.
+    fn metas(
+        &self,
+        range: Range<LogIndex>,
+    ) -> impl Stream<Item = Result<RaftEntry, MetaError>> + Send + 'static {
         let log = self.clone();
         stream::try_unfold(range, move |range| {
             let log = log.clone();
@@ -76,7 +62,7 @@ impl LogStore {
                 }
                 let entries = log.read_meta(range.clone()).await?;
                 let next = entries.last().map_or(range.end, |last| LogIndex(last.log_id.index).next());
-                Ok::<_, io::Error>(Some((stream::iter(entries.into_iter().map(Ok)), next..range.end)))
+                Ok::<_, MetaError>(Some((stream::iter(entries.into_iter().map(Ok)), next..range.end)))
             }
         })
         .try_flatten()
@@ -98,13 +84,49 @@ impl LogStore {
     }
 }
 
+fn bounds(range: impl RangeBounds<u64>) -> Range<LogIndex> {
+    let start = match range.start_bound() {
+        Bound::Included(&first) => first,
+        Bound::Excluded(&before) => before.saturating_add(1),
+        Bound::Unbounded => 0,
+    };
+    let end = match range.end_bound() {
+        Bound::Included(&last) => last.saturating_add(1),
+        Bound::Excluded(&end) => end,
+        Bound::Unbounded => u64::MAX,
+    };
+    LogIndex(start)..LogIndex(end)
+}
+
+/// Why entries cannot be had without their bodies.
+#[derive(Debug, thiserror::Error)]
+enum MetaError {
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    #[error(transparent)]
+    Decode(#[from] DecodeError),
+}
+
+impl From<MetaError> for io::Error {
+    fn from(error: MetaError) -> Self {
+        io::Error::other(error)
+    }
+}
+
 impl RaftLogReader<TypeConfig> for LogStore {
     /// Entries without their bodies, whose readers (recovery of membership, replay, log ids) need none.
     async fn try_get_log_entries<RB: RangeBounds<u64> + Clone + Debug + OptionalSend>(
         &mut self,
         range: RB,
     ) -> Result<Vec<RaftEntry>, io::Error> {
-        self.metas(self.present(range)).try_collect().await
+        let range = self.present(range);
+        match self.metas(range.clone()).try_collect().await {
+            // A log that began later, with a snapshot, is read from where it began.
+            Err(MetaError::Read(ReadError::OutOfRange { first, .. })) if range.start < first => {
+                Ok(self.metas(first..range.end.max(first)).try_collect().await?)
+            }
+            read => Ok(read?),
+        }
     }
 
     /// What followers are sent: whole entries, at least one, up to the byte limit.
@@ -114,7 +136,7 @@ impl RaftLogReader<TypeConfig> for LogStore {
         records.into_iter().map(|record| Ok(entry_from_record(record)?)).collect()
     }
 
-    /// What apply reads: no bodies, and never the whole range at once.
+    /// What apply reads: no bodies, never the whole range at once, and no entry left out.
     async fn entries_stream<RB>(
         &mut self,
         range: RB,
@@ -122,7 +144,9 @@ impl RaftLogReader<TypeConfig> for LogStore {
     where
         RB: RangeBounds<u64> + Clone + Debug + OptionalSend,
     {
-        self.metas(self.present(range)).boxed()
+        let Range { start, end } = bounds(range);
+        let last = self.log.state().last.map_or(start, |last| last.index.next());
+        self.metas(start..end.min(last)).map_err(io::Error::from).boxed()
     }
 
     async fn read_vote(&mut self) -> Result<Option<RaftVote>, io::Error> {

@@ -63,11 +63,6 @@ impl Machine {
         for item in chunk {
             let (entry, responder) = item?;
             let id = entry.log_id;
-            if let Some(last) = &self.id
-                && last.index + 1 != id.index
-            {
-                return Err(io::Error::other(format!("entry {id} came to apply after {last}")));
-            }
             let is_command = match entry.payload {
                 EntryPayload::Blank => false,
                 EntryPayload::Membership(membership) => {

@@ -127,7 +127,7 @@ impl Log {
         let core = self.core();
         let outcome = core.change(|state, done| {
             let is_purged = state.purged.is_some_and(|purged| purged.index >= to.index);
-            if is_purged || (!state.index.is_empty() && to.index < state.index.first()) {
+            if is_purged || (!state.index.is_empty() && to.index.next() < state.index.first()) {
                 return Ok(None);
             }
             let cached_before = state.cache.bytes();

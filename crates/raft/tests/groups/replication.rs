@@ -85,15 +85,15 @@ async fn a_roll_moves_later_records_of_all_replicas_to_the_new_owner() {
     cluster.open(group).await;
     cluster.apply(group, "before".into(), body(1, 100)).await;
     let leader = cluster.leader(group).await;
-    let roll = Command { meta: "roll".into(), body: Payload::default(), roll_to: Some(OwnerId(77)) };
+    let roll = Command { meta: "roll".into(), body: Payload::default(), roll_to: Some(OwnerId(7_000_000)) };
     cluster.group(leader, group).apply(roll).await.expect("applied");
     let done = cluster.apply(group, "after".into(), body(2, 100)).await;
     cluster.assert_same(group, done.id.index).await;
     for n in 0..3 {
-        assert_eq!(cluster.group(n, group).log().state().owner, OwnerId(77), "on node {n}");
+        assert_eq!(cluster.group(n, group).log().state().owner, OwnerId(7_000_000), "on node {n}");
         let at = done.id.index;
         let metas = cluster.group(n, group).log().read_meta(at..at.next(), 1).await.expect("read a record");
-        assert_eq!(metas[0].place.owner, OwnerId(77), "on node {n}");
+        assert_eq!(metas[0].place.owner, OwnerId(7_000_000), "on node {n}");
     }
     cluster.stop().await;
 }
@@ -105,11 +105,11 @@ async fn several_groups_share_hosts_and_stay_apart() {
     for &group in &groups {
         cluster.open(group).await;
     }
-    let cluster = &cluster;
+    let sharing = &cluster;
     let applied = join_all(groups.iter().map(|&group| async move {
         let mut last = LogIndex(0);
         for n in 0..20 {
-            last = cluster.apply(group, format!("{group} {n}"), body(n, 2000)).await.id.index;
+            last = sharing.apply(group, format!("{group} {n}"), body(n, 2000)).await.id.index;
         }
         last
     }))
@@ -121,6 +121,7 @@ async fn several_groups_share_hosts_and_stay_apart() {
     let digests: std::collections::HashSet<u64> =
         groups.iter().map(|&it| cluster.ledger(0, it).digest()).collect();
     assert_eq!(digests.len(), groups.len(), "every group has its own commands");
+    cluster.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
