@@ -10,8 +10,9 @@
 //!    rolled;
 //! 4. SCM gives one successor to each container, so two leaders that decide on the same news name the same container:
 //!    the second roll switches the log to where it is, and applying it changes nothing;
-//! 5. containers are numbered upwards and the state machine checks every record's place against the open container:
-//!    a log that went astray regardless would stop its pipeline, not mix containers.
+//! 5. containers are numbered upwards, and the log takes no roll to an earlier owner than it has: should an old roll
+//!    be appended regardless, it changes nothing, in the log as in the state machine. The state machine also checks
+//!    every record's place against the open container: a log that went astray would stop its pipeline, not be served.
 
 use crate::pipeline::Pipeline;
 use anyhow::{Context, bail, ensure};

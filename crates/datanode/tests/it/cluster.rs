@@ -281,7 +281,8 @@ impl Cluster {
         }
     }
 
-    /// Waits until all replicas know the leader, and returns its position.
+    /// Waits until all replicas know the leader and it takes commands (it does not before a quorum has answered it), and
+    /// returns its position.
     pub(crate) async fn wait_for_leader(&self) -> usize {
         let mut leaders = Vec::new();
         for node in &self.nodes {
@@ -294,7 +295,14 @@ impl Cluster {
             );
         }
         assert!(leaders.iter().all(|leader| *leader == leaders[0]), "{leaders:?}");
-        usize::try_from(leaders[0].0).unwrap() - 1
+        let leader = usize::try_from(leaders[0].0).unwrap() - 1;
+        let group = self.nodes[leader].host.group(GroupId::pipeline(PIPELINE)).expect("the pipeline is open");
+        let deadline = Instant::now() + DEADLINE;
+        while let Err(failure) = group.read_index().await {
+            assert!(Instant::now() < deadline, "the leader never got a quorum: {failure}");
+            tokio::task::yield_now().await;
+        }
+        leader
     }
 
     pub(crate) async fn leader(&self) -> &Node {
