@@ -35,11 +35,12 @@ impl Position {
         Position { segment: self.segment + 1, offset: 0, ..self }
     }
 
-    /// Where the record after one of `record_bytes` at this position goes. Rolling to the owner that has the log
-    /// already changes nothing.
+    /// Where the record after one of `record_bytes` at this position goes. Owners of a log only ever ascend: rolling to
+    /// the one that has the log already, or to an earlier one, changes nothing. An old decision that is appended late
+    /// must not send the log back over the segments of a closed container.
     pub(crate) fn after(self, record_bytes: u64, roll_to: Option<OwnerId>) -> Position {
         match roll_to {
-            Some(owner) if owner != self.owner => Position::start_of(owner),
+            Some(owner) if owner > self.owner => Position::start_of(owner),
             _ => Position {
                 offset: self.offset + record_bytes,
                 owner_bytes: self.owner_bytes + record_bytes,
