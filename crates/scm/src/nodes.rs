@@ -173,6 +173,14 @@ mod tests {
         assert!(nodes.report_pipelines(NodeId(3), vec![report(13, 5, 12)]));
         assert_eq!(nodes.pipeline_seen(&pipeline()).leader, Some(NodeId(2)));
         assert!(!nodes.report_pipelines(NodeId(3), vec![report(13, 5, 12)]), "the same again");
+        nodes.report_pipelines(NodeId(1), vec![report(11, 6, 12)]);
+        nodes.report_pipelines(NodeId(3), vec![report(13, 5, 13)]);
+        assert_eq!(
+            nodes.pipeline_seen(&pipeline()).leader,
+            Some(NodeId(2)),
+            "3 was cut off and does not know"
+        );
+        nodes.report_pipelines(NodeId(1), vec![report(11, 4, 11)]);
         nodes.report_pipelines(NodeId(3), vec![report(99, 9, 13)]);
         assert_eq!(nodes.pipeline_seen(&pipeline()).leader, Some(NodeId(1)), "not the pipeline's replica");
     }

@@ -203,6 +203,29 @@ mod tests {
     }
 
     #[test]
+    fn the_node_with_the_most_room_is_in_every_pipeline_when_it_must_be() {
+        let mut nodes = cluster(5, 1);
+        let mut second = nodes[4].disks[0].clone();
+        second.disk = Bytes::from("5/1");
+        nodes[4].disks.push(second);
+        // The fullest node, so that room decides and not free space.
+        nodes[4].disks.iter_mut().for_each(|disk| disk.free_bytes = 1);
+        // Twelve places; without the large node in each pipeline some would stay empty.
+        let pipelines = plan(nodes, &vec![], 2, 100);
+        assert_eq!(pipelines.len(), 4, "{pipelines:?}");
+        assert!(pipelines.iter().all(|places| places.iter().any(|place| place.node == NodeId(5))));
+    }
+
+    #[test]
+    fn groups_overlap_instead_of_repeating() {
+        let pipelines = plan(cluster(6, 1), &vec![], 2, 100);
+        assert_eq!(pipelines.len(), 4);
+        let members = |places: &[Place; 3]| places.iter().map(|place| place.node).collect::<BTreeSet<_>>();
+        let sets: BTreeSet<_> = pipelines.iter().map(members).collect();
+        assert_eq!(sets.len(), 4, "{pipelines:?}");
+    }
+
+    #[test]
     fn nodes_of_different_size_are_filled_as_far_as_possible() {
         let mut nodes = cluster(4, 4);
         nodes[3].disks.truncate(1);
