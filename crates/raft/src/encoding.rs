@@ -219,3 +219,79 @@ pub(crate) fn applied_from(applied: &Applied) -> Result<RaftStoredMembership, St
     let membership = membership_from_wire(stored.membership.unwrap_or_default())?;
     Ok(RaftStoredMembership::new(stored.at.map(log_id_from_wire), membership))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use types::{NodeId, ReplicaId};
+
+    fn members() -> Vec<Member> {
+        let member =
+            |n: u64| Member { replica: ReplicaId(100 + n), node: NodeId(n), address: format!("n{n}:7") };
+        (1..=2).map(member).collect()
+    }
+
+    fn command(body: &'static [u8]) -> RaftEntry {
+        let body = Payload::seal(Bytes::from_static(body));
+        let command = Command { meta: "meta".into(), body, roll_to: Some(OwnerId(9)) };
+        RaftEntry { log_id: RaftLogId::new(3.into(), 8), payload: EntryPayload::Normal(Data::Whole(command)) }
+    }
+
+    /// Bytes written by the first version. A failure here means that old data directories cannot be read.
+    #[test]
+    fn membership_and_applied_position_keep_their_bytes() {
+        let membership = first_membership(&members()).unwrap();
+        let log_id = RaftLogId::new(0.into(), 0);
+        let entry = RaftEntry { log_id, payload: EntryPayload::Membership(membership.clone()) };
+        let record = entry_to_record(entry).unwrap();
+        assert_eq!(record.kind, 3);
+        let stored = b"\x0a\x04\x0a\x02\x65\x66\x12\x0a\x08\x65\x10\x01\x1a\x04n1:7\x12\x0a\x08\x66\x10\x02\x1a\x04n2:7";
+        assert_eq!(record.meta.as_ref(), stored.as_slice());
+        match entry_from_record(record).unwrap().payload {
+            EntryPayload::Membership(read) => assert_eq!(read, membership),
+            other => panic!("{other}"),
+        }
+
+        let at = RaftStoredMembership::new(Some(RaftLogId::new(2.into(), 5)), membership);
+        let id = LogId { term: Term(2), index: LogIndex(7) };
+        let applied = applied_to(id, &at);
+        let expected = [b"\x0a\x04\x08\x02\x10\x05\x12\x1e".as_slice(), stored].concat();
+        assert_eq!(applied.membership, expected);
+        assert_eq!(applied_from(&applied).unwrap(), at);
+    }
+
+    #[test]
+    fn commands_survive_the_wire_and_damage_is_found() {
+        let sent = entry_to_wire(command(b"some bytes")).unwrap();
+        assert_eq!((sent.term, sent.index, sent.kind, sent.roll_to), (3, 8, 2, Some(9)));
+        let EntryPayload::Normal(Data::Whole(got)) = entry_from_wire(sent.clone()).unwrap().payload else {
+            panic!("a command");
+        };
+        assert_eq!(
+            (got.meta.as_ref(), got.body.bytes().as_ref()),
+            (b"meta".as_slice(), b"some bytes".as_slice())
+        );
+        assert_eq!(got.roll_to, Some(OwnerId(9)));
+
+        let other_body = wire::Entry { body: "same size!".into(), ..sent.clone() };
+        assert!(matches!(entry_from_wire(other_body), Err(DecodeError::Body { index: 8, .. })));
+        let missing_sums = wire::Entry { body_crcs: Vec::new(), ..sent.clone() };
+        assert!(matches!(entry_from_wire(missing_sums), Err(DecodeError::Body { index: 8, .. })));
+        for kind in [0, 4, 258] {
+            let unknown = wire::Entry { kind, ..sent.clone() };
+            assert_eq!(entry_from_wire(unknown).unwrap_err(), DecodeError::UnknownKind { index: 8, kind });
+        }
+        let no_members = wire::Entry { kind: 3, meta: "\u{1}".into(), ..sent };
+        assert!(matches!(entry_from_wire(no_members), Err(DecodeError::Membership { index: 8, .. })));
+    }
+
+    #[test]
+    fn members_need_ids_of_their_own() {
+        let mut twice = members();
+        twice[1].replica = twice[0].replica;
+        assert!(first_membership(&twice).is_err());
+        let mut none = members();
+        none[0].replica = ReplicaId(0);
+        assert!(first_membership(&none).is_err());
+    }
+}

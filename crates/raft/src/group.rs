@@ -1,3 +1,4 @@
+use crate::alive::Gone;
 use crate::type_config::{Answer, Data, Raft};
 use crate::{
     AddressBook, COMMAND_BYTES_MAX, Command, Done, GroupStatus, Proposal, ProposeError, ReadIndexError, Role,
@@ -17,7 +18,7 @@ use types::{GroupId, LogIndex, ReplicaId};
 /// Pauses between attempts to be elected right after a start, while other replicas are still being made.
 const CAMPAIGN_PAUSE_FIRST: Duration = Duration::from_millis(100);
 const CAMPAIGN_PAUSE_MAX: Duration = Duration::from_secs(1);
-/// How long the state machine may take to be dropped when its group is closed.
+/// How long state machine and log may take to be dropped when their group is closed.
 const CLOSE_MAX: Duration = Duration::from_secs(10);
 
 /// A handle to one group on this host; cheap to clone.
@@ -40,8 +41,8 @@ pub(crate) struct GroupInner {
     pub(crate) proposal_bytes_max: usize,
     /// Joined when the group is closed.
     pub(crate) tasks: Mutex<Vec<JoinHandle<()>>>,
-    /// Resolves when the state machine was dropped.
-    pub(crate) machine_gone: Mutex<Option<oneshot::Receiver<()>>>,
+    /// Resolves when openraft has dropped state machine and log.
+    pub(crate) gone: Mutex<Option<Gone>>,
 }
 
 impl Group {
@@ -215,7 +216,7 @@ impl Group {
             task.abort();
             let _ = task.await;
         }
-        let gone = self.inner.machine_gone.lock().expect("no holder panics").take();
+        let gone = self.inner.gone.lock().expect("no holder panics").take();
         if let Some(gone) = gone
             && tokio::time::timeout(CLOSE_MAX, gone).await.is_err()
         {

@@ -1,8 +1,9 @@
+use crate::alive::Alive;
 use crate::config::config;
-use crate::encoding::{entry_to_record, first_membership, log_id_from};
+use crate::encoding::{entry_from_meta, entry_to_record, first_membership, log_id_from};
 use crate::group::{Group, GroupInner, campaign};
 use crate::log_store::LogStore;
-use crate::machine::{Machine, MachineView};
+use crate::machine::Machine;
 use crate::network::Network;
 use crate::peers::Peers;
 use crate::registry::Registry;
@@ -18,7 +19,7 @@ use raftlog::{Log, LogSpace, LogSpec};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::{Semaphore, watch};
-use types::{GroupId, LogId};
+use types::{GroupId, LogId, LogIndex};
 
 /// How long a leader tries to hand over before its process stops.
 const HAND_OVER_MAX: Duration = Duration::from_millis(500);
@@ -76,9 +77,11 @@ impl RaftHost {
         machine: Box<dyn StateMachine>,
     ) -> anyhow::Result<Group> {
         let HostInner { options, addresses, peers, .. } = &*self.inner;
-        let (machine, MachineView { applied, gone }) = Machine::new(machine)?;
+        let (alive, gone) = Alive::new();
+        let (machine, applied) = Machine::new(machine, alive.clone())?;
         check_log(&log, machine.applied_id())?;
         start_log(&log, &spec).await?;
+        check_replica(&log, &spec).await?;
 
         let network = Network {
             group: spec.group,
@@ -87,7 +90,7 @@ impl RaftHost {
             options: options.clone(),
         };
         let config = config(spec.group.to_string(), spec.timing).map_err(anyhow::Error::msg)?;
-        let store = LogStore::new(log.clone(), options.append_bytes_max);
+        let store = LogStore::new(log.clone(), options.append_bytes_max, alive);
         let raft = Raft::new(spec.replica.0, config, network, store, machine).await?;
 
         let (statuses_tx, statuses) = watch::channel(GroupStatus::of(&raft.metrics().borrow_watched()));
@@ -108,7 +111,7 @@ impl RaftHost {
             proposal_share: Arc::new(Semaphore::new(proposal_bytes_max)),
             proposal_bytes_max,
             tasks: Mutex::new(tasks),
-            machine_gone: Mutex::new(Some(gone)),
+            gone: Mutex::new(Some(gone)),
         }))
     }
 
@@ -140,7 +143,7 @@ impl RaftHost {
 fn check_log(log: &Log, applied: Option<LogId>) -> anyhow::Result<()> {
     let state = log.state();
     let last = state.last.max(state.purged);
-    if applied > last {
+    if applied.map(|id| id.index) > last.map(|id| id.index) {
         anyhow::bail!(
             "the state machine has applied {applied:?}, but the log ends at {last:?}: the log was lost"
         );
@@ -163,4 +166,23 @@ async fn start_log(log: &Log, spec: &GroupSpec) -> anyhow::Result<()> {
         RaftEntry { log_id: log_id_from(LogId::default()), payload: EntryPayload::Membership(membership) };
     log.append(vec![entry_to_record(entry)?])?.durable().await?;
     Ok(())
+}
+
+/// The log of one replica must not be opened as another's: the new name would not know the votes given under the old.
+/// The first entry of a log that still has it names the members.
+async fn check_replica(log: &Log, spec: &GroupSpec) -> anyhow::Result<()> {
+    if log.state().purged.is_some() {
+        return Ok(());
+    }
+    let first = log.read_meta(LogIndex(0)..LogIndex(1), 1).await?.into_iter().next();
+    let first = entry_from_meta(first.ok_or_else(|| anyhow::anyhow!("the log has no first entry"))?)?;
+    match first.payload {
+        EntryPayload::Membership(members) if members.get_node(&spec.replica.0).is_some() => Ok(()),
+        EntryPayload::Membership(members) => {
+            anyhow::bail!(
+                "the log in this place was made for another group or replica: its members are {members}"
+            )
+        }
+        other => anyhow::bail!("the log begins with {other} instead of its members"),
+    }
 }

@@ -8,6 +8,7 @@
 //! the append stream to a follower, over the connections of `peers`); `service` receives what other members send.
 //! `encoding` alone knows how openraft's types look on disk and on the wire.
 
+mod alive;
 mod command;
 mod config;
 mod db;

@@ -1,3 +1,4 @@
+use crate::alive::Alive;
 use crate::encoding::{
     DecodeError, entry_from_meta, entry_from_record, entry_to_record, log_id_from, log_id_of, vote_from,
     vote_to,
@@ -26,11 +27,13 @@ pub(crate) struct LogStore {
     log: Log,
     /// Of the entries in one message to a follower.
     append_bytes_max: usize,
+    /// After the log, so dropped after it.
+    _alive: Alive,
 }
 
 impl LogStore {
-    pub(crate) fn new(log: Log, append_bytes_max: usize) -> LogStore {
-        LogStore { log, append_bytes_max }
+    pub(crate) fn new(log: Log, append_bytes_max: usize, alive: Alive) -> LogStore {
+        LogStore { log, append_bytes_max, _alive: alive }
     }
 
     /// The part of `range` that the log has.

@@ -1,3 +1,4 @@
+use crate::alive::Alive;
 use crate::encoding::{applied_from, applied_to, log_id_from, log_id_of};
 use crate::type_config::{Data, RaftLogId, RaftStoredMembership, Reply, TypeConfig};
 use crate::{Committed, StateMachine};
@@ -8,7 +9,7 @@ use openraft::type_config::alias::{SnapshotMetaOf, SnapshotOf};
 use openraft::{EntryPayload, OptionalSend, RaftSnapshotBuilder, StoredMembership};
 use std::io;
 use std::panic::AssertUnwindSafe;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::watch;
 use types::LogIndex;
 
 /// Commands applied with one write of the state machine: a few milliseconds of work.
@@ -20,19 +21,16 @@ pub(crate) struct Machine {
     id: Option<RaftLogId>,
     membership: RaftStoredMembership,
     applied: watch::Sender<Option<LogIndex>>,
-    /// Resolves for whoever waits for the state machine to be gone; declared after it, dropped after it.
-    _gone: oneshot::Sender<()>,
-}
-
-/// What is seen of a machine from outside.
-pub(crate) struct MachineView {
-    pub(crate) applied: watch::Receiver<Option<LogIndex>>,
-    /// Resolves (with an error) when the state machine was dropped and its files are closed.
-    pub(crate) gone: oneshot::Receiver<()>,
+    /// After the state machine, so dropped after it.
+    _alive: Alive,
 }
 
 impl Machine {
-    pub(crate) fn new(inner: Box<dyn StateMachine>) -> anyhow::Result<(Machine, MachineView)> {
+    /// The machine, and how far it has applied from now on.
+    pub(crate) fn new(
+        inner: Box<dyn StateMachine>,
+        alive: Alive,
+    ) -> anyhow::Result<(Machine, watch::Receiver<Option<LogIndex>>)> {
         let stored = inner.applied()?;
         let membership = match &stored {
             Some(stored) => {
@@ -42,9 +40,7 @@ impl Machine {
         };
         let id = stored.map(|stored| stored.id);
         let (applied, applied_view) = watch::channel(id.map(|id| id.index));
-        let (gone_tx, gone) = oneshot::channel();
-        let machine = Machine { inner, id: id.map(log_id_from), membership, applied, _gone: gone_tx };
-        Ok((machine, MachineView { applied: applied_view, gone }))
+        Ok((Machine { inner, id: id.map(log_id_from), membership, applied, _alive: alive }, applied_view))
     }
 
     pub(crate) fn applied_id(&self) -> Option<types::LogId> {

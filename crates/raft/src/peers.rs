@@ -16,6 +16,9 @@ const PING_ANSWER_MAX: Duration = Duration::from_secs(3);
 /// several groups can be in the middle of theirs.
 const STREAM_WINDOW_BYTES: u32 = 4 << 20;
 const CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
+/// Streams at a time on one connection: two long ones for each group that two processes share, one way each, and
+/// short ones for heartbeats and votes. HTTP/2 servers stop at 200 by default.
+const STREAMS_MAX: u32 = 16_384;
 /// Addresses remembered; past it all are forgotten and made anew as they are needed.
 const PEERS_MAX: usize = 4096;
 
@@ -26,6 +29,7 @@ pub fn server_builder() -> tonic::transport::Server {
         .tcp_nodelay(true)
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .max_concurrent_streams(STREAMS_MAX)
         .http2_keepalive_interval(Some(PING_INTERVAL))
         .http2_keepalive_timeout(Some(PING_ANSWER_MAX))
 }

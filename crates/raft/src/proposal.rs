@@ -28,20 +28,28 @@ pub struct Proposal {
 impl Proposal {
     /// Resolves when the command was applied here, or when it is known that we cannot know.
     pub async fn done(mut self) -> Result<Done, ProposeError> {
-        let answer = tokio::select! {
-            biased;
-            answer = &mut self.answer => answer,
-            () = leadership_lost(&mut self.statuses) => {
-                match tokio::time::timeout(LAST_ANSWER_MAX, &mut self.answer).await {
-                    Ok(answer) => answer,
-                    Err(_) => return Err(ProposeError::OutcomeUnknown),
-                }
-            }
-        };
-        match answer {
+        match self.answer().await? {
             Ok(result) => outcome(result),
             // The core stopped with the command in its queue or in its log.
             Err(_) => Err(ProposeError::OutcomeUnknown),
+        }
+    }
+
+    /// openraft's answer, if it comes while the replica leads or shortly after.
+    async fn answer(&mut self) -> Result<Result<WriteResult, oneshot::error::RecvError>, ProposeError> {
+        loop {
+            tokio::select! {
+                biased;
+                answer = &mut self.answer => return Ok(answer),
+                () = leadership_lost(&mut self.statuses) => {}
+            }
+            if let Ok(answer) = tokio::time::timeout(LAST_ANSWER_MAX, &mut self.answer).await {
+                return Ok(answer);
+            }
+            // A leader so new that its status came after the proposal goes on waiting.
+            if self.statuses.borrow().role != Role::Leader {
+                return Err(ProposeError::OutcomeUnknown);
+            }
         }
     }
 }

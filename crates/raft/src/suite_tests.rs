@@ -1,5 +1,6 @@
 //! openraft's own storage tests on our log store and state machine.
 
+use crate::alive::Alive;
 use crate::log_store::LogStore;
 use crate::machine::Machine;
 use crate::type_config::{RaftLogId, RaftStoredMembership, TypeConfig};
@@ -95,6 +96,7 @@ struct Stores;
 
 impl StoreBuilder<TypeConfig, LogStore, WithSnapshots, TempDir> for Stores {
     async fn build(&self) -> Result<(TempDir, LogStore, WithSnapshots), StorageError<TypeConfig>> {
+        let (alive, _) = Alive::new();
         let directory = TempDir::new().unwrap();
         let disk = RealDisk::open(&directory.path().join("disk"), 1).unwrap();
         let options =
@@ -107,9 +109,9 @@ impl StoreBuilder<TypeConfig, LogStore, WithSnapshots, TempDir> for Stores {
         };
         let log = LogSpace::new(Arc::new(disk), options).open(spec).await.unwrap();
         let db = Db::open(&directory.path().join("db"), &DbOptions::default()).unwrap();
-        let (machine, _) = Machine::new(Box::new(Position { db })).unwrap();
+        let (machine, _) = Machine::new(Box::new(Position { db }), alive.clone()).unwrap();
         let machine = WithSnapshots { machine, current: Arc::default() };
-        Ok((directory, LogStore::new(log, 4 << 20), machine))
+        Ok((directory, LogStore::new(log, 4 << 20, alive), machine))
     }
 }
 

@@ -1,9 +1,9 @@
 use crate::ledger::{Ledger, LedgerView};
 use bytes::Bytes;
-use disk::RealDisk;
+use disk::{OpenDiskError, RealDisk};
 use flotilla_raft::{
-    AddressBook, Command, Done, Group, GroupSpec, HostOptions, Member, ProposeError, RaftHost, Role, Timing,
-    server_builder,
+    AddressBook, Command, Done, Group, GroupSpec, HostOptions, Member, OpenGroupError, ProposeError,
+    RaftHost, Role, Timing, server_builder,
 };
 use raftlog::{LogSpace, LogSpaceOptions, LogSpec};
 use std::collections::HashMap;
@@ -79,7 +79,13 @@ impl Cluster {
     pub(crate) async fn start_node(&mut self, n: usize) {
         let node = &mut self.nodes[n];
         assert!(node.running.is_none(), "{:?} runs already", node.id);
-        let disk = RealDisk::open(&node.dir, u128::from(node.id.0)).expect("open a disk");
+        // A disk that was in use before is let go when its last operation has ended.
+        let disk =
+            eventually("the disk is free", || match RealDisk::open(&node.dir, u128::from(node.id.0)) {
+                Err(OpenDiskError::InUse { .. }) => None,
+                opened => Some(opened.expect("open a disk")),
+            })
+            .await;
         let space = LogSpace::new(Arc::new(disk), self.log_options.clone());
         let host = RaftHost::new(self.host_options.clone(), self.addresses.clone());
 
@@ -122,6 +128,26 @@ impl Cluster {
 
     pub(crate) async fn open_on(&mut self, n: usize, group: GroupId) -> Group {
         let members = self.members(group);
+        self.open_with(n, group, members).await.expect("open a group")
+    }
+
+    pub(crate) async fn open_with(
+        &mut self,
+        n: usize,
+        group: GroupId,
+        members: Vec<Member>,
+    ) -> Result<Group, OpenGroupError> {
+        self.open_at(n, group, members, &format!("groups/{group}"), "containers").await
+    }
+
+    pub(crate) async fn open_at(
+        &mut self,
+        n: usize,
+        group: GroupId,
+        members: Vec<Member>,
+        log_dir: &str,
+        owners_dir: &str,
+    ) -> Result<Group, OpenGroupError> {
         let node = &mut self.nodes[n];
         let running = node.running.as_mut().expect("a running node");
         let spec = GroupSpec {
@@ -133,13 +159,13 @@ impl Cluster {
         };
         let log = LogSpec {
             log: group.to_u64(),
-            dir: format!("groups/{group}"),
-            owners_dir: "containers".to_owned(),
+            dir: log_dir.to_owned(),
+            owners_dir: owners_dir.to_owned(),
             first_owner: OwnerId(group.number * 1000 + 1),
         };
         let ledger = Ledger::open(&node.dir.join(format!("db-{group}")));
         running.ledgers.insert(group, ledger.view());
-        running.host.open(spec, &running.space, log, ledger).await.expect("open a group")
+        running.host.open(spec, &running.space, log, ledger).await
     }
 
     pub(crate) async fn open(&mut self, group: GroupId) -> Vec<Group> {

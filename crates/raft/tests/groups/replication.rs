@@ -142,3 +142,61 @@ async fn read_index_covers_what_was_acknowledged_and_only_the_leader_gives_one()
     }
     cluster.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_group_of_one_leads_itself_at_once_and_after_a_restart() {
+    let mut cluster = Cluster::start().await;
+    let group = pipeline(1);
+    let alone = cluster.members(group)[..1].to_vec();
+    for round in 0..3u64 {
+        let start = Instant::now();
+        let opened = cluster.open_with(0, group, alone.clone()).await.expect("open a group");
+        let mut watch = opened.watch();
+        let leads = watch.wait_for(|status| status.role == Role::Leader);
+        tokio::time::timeout(DEADLINE, leads).await.expect("it leads in time").expect("the group runs");
+        let done =
+            opened.apply(Command { meta: "alone".into(), ..Command::default() }).await.expect("applied");
+        assert!(opened.read_index().await.expect("it reads") >= done.id.index);
+        assert!(start.elapsed() < Duration::from_secs(2), "took {:?}", start.elapsed());
+        assert_eq!(cluster.ledger(0, group).count(), round + 1);
+        drop((opened, watch));
+        cluster.stop_node(0).await;
+        cluster.start_node(0).await;
+    }
+    cluster.stop().await;
+}
+
+/// A process that takes connections and never says anything.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_peer_that_hangs_does_not_slow_the_others() {
+    let mut cluster = Cluster::start().await;
+    let group = pipeline(1);
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("bind a free port");
+    cluster.stop_node(2).await;
+    let address = silent.local_addr().expect("a bound address").to_string();
+    cluster.addresses.set(cluster.nodes[2].id, address);
+    let connections = tokio::spawn(async move {
+        let mut held = Vec::new();
+        while let Ok((connection, _)) = silent.accept().await {
+            held.push(connection);
+        }
+    });
+
+    cluster.open_on(0, group).await;
+    cluster.open_on(1, group).await;
+    cluster.apply(group, "warm".into(), body(0, 10)).await;
+    // Longer than an election: heartbeats must reach the other follower in time all the while.
+    let (start, mut last) = (Instant::now(), LogIndex(0));
+    let term = cluster.group(0, group).status().term;
+    let mut slowest = Duration::ZERO;
+    while start.elapsed() < 3 * crate::cluster::TIMING.election_max {
+        let one = Instant::now();
+        last = cluster.apply(group, "while one hangs".into(), body(1, 10_000)).await.id.index;
+        slowest = slowest.max(one.elapsed());
+    }
+    assert_eq!(cluster.group(0, group).status().term, term, "nobody was elected anew");
+    assert!(slowest < Duration::from_secs(1), "the slowest command took {slowest:?}");
+    cluster.assert_same(group, last).await;
+    connections.abort();
+    cluster.stop().await;
+}

@@ -103,3 +103,32 @@ async fn a_group_is_open_once_and_may_be_opened_again_when_closed() {
     cluster.assert_same(group, done.id.index).await;
     cluster.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_log_is_not_opened_for_another_replica_or_without_its_state() {
+    let mut cluster = Cluster::start().await;
+    let group = pipeline(1);
+    let alone = cluster.members(group)[..1].to_vec();
+    cluster.open_with(0, group, alone.clone()).await.expect("open a group");
+    cluster.apply(group, "one".into(), body(1, 100)).await;
+    cluster.running(0).host.close(group).await;
+
+    let mut renamed = alone.clone();
+    renamed[0].replica = types::ReplicaId(4711);
+    // `members()` names the replica that is opened, so the log is asked for as 4711's.
+    match cluster.open_with(0, group, renamed).await {
+        Err(OpenGroupError::Failed { why, .. }) => assert!(why.contains("another group or replica"), "{why}"),
+        Ok(_) => panic!("opened under another name"),
+        Err(other) => panic!("expected Failed, got {other}"),
+    }
+    cluster.open_with(0, group, alone.clone()).await.expect("under its own name it opens");
+    cluster.running(0).host.close(group).await;
+
+    // The state machine has applied what a log at another place does not have.
+    match cluster.open_at(0, group, alone, "groups/elsewhere", "elsewhere").await {
+        Err(OpenGroupError::Failed { why, .. }) => assert!(why.contains("the log was lost"), "{why}"),
+        Ok(_) => panic!("opened without its log"),
+        Err(other) => panic!("expected Failed, got {other}"),
+    }
+    cluster.stop().await;
+}
