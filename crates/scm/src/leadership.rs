@@ -6,7 +6,7 @@ use crate::watch::publish_views;
 use anyhow::Context;
 use proto::scm::{BootstrapCommand, scm_command::Command};
 use proto::{Code, Failure};
-use raft::{AddressBook, Group, GroupStatus, Role};
+use raft::{AddressBook, Group, GroupStatus, ReadIndexError, Role};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -49,7 +49,7 @@ impl Leadership {
                 Err(Failure::new(Code::Unavailable, format!("SCM's group stopped: {why}")))
             }
             Role::Follower | Role::Candidate | Role::Learner => {
-                Err(Failure::not_leader(status.leader.map(|leader| self.addresses.of(&leader))))
+                Err(ReadIndexError::NotLeader { leader: status.leader }.into_failure(&self.addresses))
             }
         }
     }
