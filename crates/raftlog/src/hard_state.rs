@@ -200,3 +200,87 @@ impl HardStateFile {
         (1 - self.synced_slot, record.encode(self.sequence))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record() -> SlotRecord {
+        let id = |term, index| Some(LogId { term: Term(term), index: LogIndex(index) });
+        SlotRecord {
+            log: 0x11,
+            hard_state: Some(HardState { vote_term: 0x22, vote_replica: 0x33, vote_committed: true }),
+            purged: id(0x44, 0x55),
+            start: Position { owner: OwnerId(0xaa), segment: 0xbb, offset: 0xcc0, owner_bytes: 0xdd },
+            committed: id(0x66, 0x77),
+            durable: id(0x88, 0x99),
+        }
+    }
+
+    #[test]
+    fn version_1_is_laid_out_as_documented() {
+        let slot = record().encode(0x1234);
+        let mut expected = b"FLhs\x01\x1f\0\0".to_vec();
+        for field in [0x1234u64, 0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77, 0x88, 0x99, 0xaa, 0xcc0, 0xdd] {
+            expected.extend(field.to_le_bytes());
+        }
+        expected.extend(0xbbu32.to_le_bytes());
+        expected.resize(508, 0);
+        expected.extend(0x1604_c8a5u32.to_le_bytes());
+        assert_eq!(slot, expected);
+        assert_eq!(SlotRecord::decode(&slot), Some((0x1234, record())));
+    }
+
+    #[test]
+    fn every_combination_of_missing_parts_is_kept() {
+        for parts in 0..32 {
+            let mut some = record();
+            some.hard_state = some.hard_state.filter(|_| parts & 1 != 0);
+            some.purged = some.purged.filter(|_| parts & 2 != 0);
+            some.committed = some.committed.filter(|_| parts & 4 != 0);
+            some.durable = some.durable.filter(|_| parts & 8 != 0);
+            if let Some(vote) = &mut some.hard_state {
+                vote.vote_committed = parts & 16 != 0;
+            }
+            assert_eq!(SlotRecord::decode(&some.encode(1)), Some((1, some)));
+        }
+    }
+
+    #[test]
+    fn every_flipped_bit_makes_a_slot_invalid() {
+        let slot = record().encode(7);
+        for bit in 0..SLOT_BYTES * 8 {
+            let mut damaged = slot.to_vec();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(SlotRecord::decode(&damaged), None, "bit {bit}");
+        }
+        assert_eq!(SlotRecord::decode(&[0; SLOT_BYTES]), None);
+        assert_eq!(SlotRecord::decode(&slot[..511]), None);
+    }
+
+    #[tokio::test]
+    async fn a_torn_hint_leaves_the_promise_in_the_other_slot() {
+        use disk::Disk;
+        let dir = tempfile::tempdir().unwrap();
+        let disk = disk::RealDisk::open(dir.path(), 1).unwrap();
+        let file = disk.open("hard-state", true).await.unwrap();
+        file.set_len(FILE_BYTES).await.unwrap();
+        file.write_and_sync(0, vec![HardStateFile::first_contents(&record())]).await.unwrap();
+        let vote = |vote_term| SlotRecord {
+            hard_state: Some(HardState { vote_term, ..HardState::default() }),
+            ..record()
+        };
+        for term in 0..5 {
+            let (mut open, _) = HardStateFile::open(file.clone()).await.unwrap().unwrap();
+            open.save(&vote(term)).await.unwrap();
+            for _ in 0..3 {
+                open.start_hint(&SlotRecord { durable: None, ..vote(term) }).await.unwrap();
+            }
+            open.finish_hint().await.unwrap();
+            let torn = SLOT_OFFSETS[1 - open.synced_slot];
+            file.write_at(torn + 100, vec![Bytes::from_static(b"torn")]).await.unwrap();
+            let (_, found) = HardStateFile::open(file.clone()).await.unwrap().unwrap();
+            assert_eq!(found, vote(term));
+        }
+    }
+}

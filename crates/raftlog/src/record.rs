@@ -49,7 +49,7 @@ pub(crate) const ALIGNMENT: u64 = 8;
 
 const _: () = assert!(HEADER_BYTES == 72);
 const _: () = assert!(OFFSET_AT.is_multiple_of(8) && CRC_AT == 68);
-const _: () = assert!(HEADER_BYTES as u64 % ALIGNMENT == 0);
+const _: () = assert!((HEADER_BYTES as u64).is_multiple_of(ALIGNMENT));
 
 const FLAG_ROLL: u16 = 1;
 
@@ -255,4 +255,92 @@ fn check_length(field: &'static str, bytes: u32, limit: usize) -> Result<(), Dec
 
 pub(crate) fn check_field(field: &'static str, found: u64, expected: u64) -> Result<(), DecodeError> {
     if found == expected { Ok(()) } else { Err(DecodeError::Misplaced { field, found, expected }) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use types::Payload;
+
+    fn place(body_bytes: usize) -> Place {
+        Place { owner: OwnerId(5), segment: 2, offset: 64, body_bytes: body_bytes as u32 }
+    }
+
+    fn entry(meta: &[u8], body: &[u8], roll_to: Option<OwnerId>) -> Entry {
+        Entry {
+            id: LogId { term: Term(3), index: LogIndex(9) },
+            kind: 7,
+            meta: Bytes::copy_from_slice(meta),
+            body: Payload::seal(Bytes::copy_from_slice(body)),
+            roll_to,
+        }
+    }
+
+    fn encode(entry: &Entry) -> Bytes {
+        let mut out = BytesMut::new();
+        encode_head(1, entry, &place(entry.body.len()), &mut out);
+        out.extend_from_slice(entry.body.bytes());
+        let padding = padding_bytes(out.len() as u64) as usize;
+        out.resize(out.len() + padding, 0);
+        assert_eq!(out.len() as u64, record_bytes(entry.meta.len(), entry.body.len()));
+        out.freeze()
+    }
+
+    fn decode(bytes: &Bytes) -> Result<Entry, DecodeError> {
+        let header = Header::decode(bytes)?;
+        header.check_log(1)?;
+        header.check_place(OwnerId(5), 2, 64)?;
+        Head::decode(header, bytes)?.decode_entry(bytes)
+    }
+
+    #[test]
+    fn every_flipped_bit_and_every_cut_is_found() {
+        let original = entry(b"meta", &[0x5a; 301], Some(OwnerId(6)));
+        let bytes = encode(&original);
+        assert_eq!(decode(&bytes), Ok(original));
+        for bit in 0..bytes.len() * 8 {
+            let mut damaged = bytes.to_vec();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            assert!(decode(&damaged.into()).is_err(), "bit {bit}");
+        }
+        for end in 0..bytes.len() {
+            assert!(decode(&bytes.slice(..end)).is_err(), "cut at {end}");
+        }
+    }
+
+    #[test]
+    fn zeros_end_a_log_also_at_the_end_of_a_file() {
+        assert_eq!(decode(&Bytes::new()), Err(DecodeError::Zeros));
+        assert_eq!(decode(&Bytes::from(vec![0; 40])), Err(DecodeError::Zeros));
+        assert_eq!(decode(&Bytes::from(vec![0; 400])), Err(DecodeError::Zeros));
+    }
+
+    #[test]
+    fn a_record_of_another_place_does_not_pass() {
+        let bytes = encode(&entry(b"", b"x", None));
+        let header = Header::decode(&bytes).unwrap();
+        assert!(header.check_log(2).is_err());
+        assert!(header.check_place(OwnerId(6), 2, 64).is_err());
+        assert!(header.check_place(OwnerId(5), 3, 64).is_err());
+        assert!(header.check_place(OwnerId(5), 2, 72).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn entries_come_back(meta in prop::collection::vec(any::<u8>(), 0..300), body_bytes in 0usize..200_000,
+                             roll in prop::option::of(any::<u64>())) {
+            let body: Vec<u8> = (0..body_bytes).map(|n| (n * 7) as u8).collect();
+            let original = entry(&meta, &body, roll.map(OwnerId));
+            prop_assert_eq!(decode(&encode(&original)), Ok(original));
+        }
+
+        #[test]
+        fn no_bytes_make_the_decoder_panic(mut bytes in prop::collection::vec(any::<u8>(), 0..400), valid in any::<bool>()) {
+            if valid && bytes.len() > 5 {
+                bytes[..5].copy_from_slice(b"FLog\x01");
+            }
+            let _ = decode(&bytes.into());
+        }
+    }
 }

@@ -3,7 +3,7 @@
 //! From the start that the hard state names, records are followed through segments and owners until one is not
 //! there. Whether that is the end of the log or damage is decided by what is known to have been synced:
 //! * the hard state's durable mark: every record up to it was;
-//! * a record at the start of the next segment: everything in the segment before it was.
+//! * a record at the start of a later segment: everything in the segments before it was.
 //!
 //! Without such evidence nobody was told that the record is durable, and it is cut, with all that follows it.
 
@@ -37,6 +37,12 @@ pub(crate) async fn recover(disk: &Arc<dyn Disk>, spec: &LogSpec) -> Result<Reco
     let chain = recovery.follow(&record).await?;
     let open = recovery.cut_tail(&chain).await?;
     record.durable = chain.index.last().map(|last| last.id).or(record.purged);
+    // The group may have committed what only its other members had on disk.
+    record.committed =
+        record.committed.map(|committed| record.durable.map_or(committed, |last| committed.min(last)));
+    if record.durable.is_none() {
+        record.committed = None;
+    }
     let opened = Opened {
         index: chain.index,
         purged: record.purged,
@@ -131,6 +137,13 @@ impl Recovery<'_> {
         if let Some(durable) = durable {
             let why = format!("{}; but entry {} was durable", chain.end, durable.index);
             return Err(self.damaged(chain.tail, why));
+        }
+        for segment in self.segments_after(chain.tail).await? {
+            if let Some(later) = self.first_head(Position { segment, offset: 0, ..chain.tail }).await? {
+                let index = later.header.id.index;
+                let why = format!("{}; but segment {segment} goes on with entry {index}", chain.end);
+                return Err(self.damaged(chain.tail, why));
+            }
         }
         Ok(chain)
     }
@@ -243,20 +256,31 @@ impl Recovery<'_> {
         Ok(Some(open))
     }
 
+    /// Newest first, each durable before the next: a crash in between leaves no later segment without its
+    /// predecessor, which would be taken for damage.
     async fn remove_segments_after(&self, tail: Position) -> Result<(), OpenError> {
-        let dir = owner_dir(&self.spec.owners_dir, tail.owner);
-        let names = self.disk.list(&dir).await.map_err(|e| self.io(e))?;
-        let later = |segment: &u32| *segment > tail.segment;
-        let mut segments: Vec<u32> =
-            names.iter().filter_map(|name| SegmentId::parse_number(name)).filter(later).collect();
-        segments.sort_unstable();
-        for segment in segments.into_iter().rev() {
+        for segment in self.segments_after(tail).await?.into_iter().rev() {
             let path = SegmentId { owner: tail.owner, segment }.path(&self.spec.owners_dir);
-            tracing::warn!(log = self.spec.log, file = path, "remove a segment after the end of the log");
+            tracing::warn!(
+                log = self.spec.log,
+                file = path,
+                "remove a segment without records after the end of the log"
+            );
             self.disk.remove_file(&path).await.map_err(|e| self.io(e))?;
+            let dir = owner_dir(&self.spec.owners_dir, tail.owner);
             self.disk.sync_dir(&dir).await.map_err(|e| self.io(e))?;
         }
         Ok(())
+    }
+
+    /// Numbers of the owner's segments after the one the log ends in, in order.
+    async fn segments_after(&self, tail: Position) -> Result<Vec<u32>, OpenError> {
+        let dir = owner_dir(&self.spec.owners_dir, tail.owner);
+        let names = self.disk.list(&dir).await.map_err(|e| self.io(e))?;
+        let numbers = names.iter().filter_map(|name| SegmentId::parse_number(name));
+        let mut later: Vec<u32> = numbers.filter(|segment| *segment > tail.segment).collect();
+        later.sort_unstable();
+        Ok(later)
     }
 
     /// Says what is cut, if it is more than unused space.

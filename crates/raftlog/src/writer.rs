@@ -11,7 +11,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
-use types::{LogId, LogIndex, OwnerId};
+use types::{LogId, LogIndex};
 
 /// Under load the hint of how far the log is durable is written this often; an idle log writes it at once.
 const HINT_INTERVAL: Duration = Duration::from_millis(100);
@@ -49,22 +49,24 @@ impl Writer {
     /// Runs until the log is closed and its queue empty. A failure empties the queue with an error instead.
     pub(crate) async fn run(mut self) {
         let _stopped = StopGuard(self.core.clone());
+        let mut failed = false;
         loop {
             let result = match self.core.take_work() {
                 Work::Round(appends) => self.round(appends).await,
                 Work::Other(job) => self.other(job).await,
-                Work::Idle => match self.hint().await {
-                    Ok(()) => {
+                Work::Idle => {
+                    let hinted = if failed { Ok(()) } else { self.hint().await };
+                    if hinted.is_ok() {
                         self.core.woken().await;
-                        Ok(())
                     }
-                    Err(error) => Err(self.failed(&error)),
-                },
+                    hinted.map_err(|error| self.failed(&error))
+                }
                 Work::Stop => break,
             };
             if let Err(error) = result {
                 tracing::error!(log = self.core.spec.log, dir = self.core.spec.dir, %error, "log stopped");
                 self.core.fail(&error);
+                failed = true;
             }
         }
         let _ = self.finish().await;
@@ -230,10 +232,9 @@ impl Writer {
         }
         for owner in owners(gone).into_iter().rev() {
             let dir = owner_dir(&owners_dir, owner);
-            if owner == cut.owner {
-                let gone: Vec<_> = gone.iter().filter(|id| id.owner == owner).copied().collect();
-                self.remove_segments(owner, &gone).await?;
-            } else {
+            let gone: Vec<_> = gone.iter().filter(|id| id.owner == owner).copied().collect();
+            self.remove_segments(&gone).await?;
+            if owner != cut.owner {
                 self.disk.remove_dir_all(&dir).await?;
                 self.disk.sync_dir(&owners_dir).await?;
             }
@@ -250,17 +251,17 @@ impl Writer {
         Ok(())
     }
 
-    async fn remove_segments(&mut self, owner: OwnerId, gone: &[SegmentId]) -> io::Result<()> {
+    /// Removes segments that may never have been created, the last of the list first and each durably before the
+    /// next: a crash in between leaves no segment without its predecessor, which recovery would take for damage.
+    async fn remove_segments(&mut self, gone: &[SegmentId]) -> io::Result<()> {
         for id in gone.iter().rev() {
             match self.disk.remove_file(&id.path(&self.core.spec.owners_dir)).await {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                _ => {}
+                Ok(()) => self.disk.sync_dir(&owner_dir(&self.core.spec.owners_dir, id.owner)).await?,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
             }
         }
-        match self.disk.sync_dir(&owner_dir(&self.core.spec.owners_dir, owner)).await {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()), // it never had a segment
-            result => result,
-        }
+        Ok(())
     }
 
     async fn delete_purged(&mut self) -> io::Result<()> {
@@ -276,7 +277,7 @@ impl Writer {
             .map(|segment| SegmentId { owner: start.owner, segment })
             .collect();
         if !gone.is_empty() {
-            self.remove_segments(start.owner, &gone).await?;
+            self.remove_segments(&gone).await?;
             self.core.space.files().forget(&dir);
         }
         Ok(())

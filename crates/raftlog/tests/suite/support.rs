@@ -6,38 +6,38 @@ use std::sync::Arc;
 use types::{LogId, LogIndex, OwnerId, Payload, Term};
 
 /// A data directory in a temporary place.
-pub struct Machine {
-    pub dir: tempfile::TempDir,
-    pub options: LogSpaceOptions,
+pub(crate) struct Machine {
+    pub(crate) dir: tempfile::TempDir,
+    pub(crate) options: LogSpaceOptions,
 }
 
 impl Machine {
-    pub fn new() -> Machine {
+    pub(crate) fn new() -> Machine {
         Machine {
             dir: tempfile::tempdir().unwrap(),
             options: LogSpaceOptions { reserve_bytes: 0, ..Default::default() },
         }
     }
 
-    pub fn small_segments(segment_bytes_max: u64) -> Machine {
+    pub(crate) fn small_segments(segment_bytes_max: u64) -> Machine {
         let mut machine = Machine::new();
         machine.options.segment_bytes_max = segment_bytes_max;
         machine
     }
 
     /// Everything a log reads comes from the disk.
-    pub fn without_cache(mut self) -> Machine {
+    pub(crate) fn without_cache(mut self) -> Machine {
         (self.options.cache_bytes_per_log_max, self.options.cache_bytes_max) = (0, 0);
         self
     }
 
-    pub fn start(&self) -> Arc<LogSpace> {
+    pub(crate) fn start(&self) -> Arc<LogSpace> {
         let disk = RealDisk::open(&self.dir.path().join("disk"), 1).unwrap();
         LogSpace::new(Arc::new(disk), self.options.clone())
     }
 
     /// Starts on the same directory once the process before has let go of it.
-    pub async fn start_again(&self) -> Arc<LogSpace> {
+    pub(crate) async fn start_again(&self) -> Arc<LogSpace> {
         let deadline = tokio::time::Instant::now() + std::time::Duration::from_secs(20);
         loop {
             match RealDisk::open(&self.dir.path().join("disk"), 1) {
@@ -48,16 +48,16 @@ impl Machine {
         }
     }
 
-    pub fn segment(&self, owner: u64, segment: u32) -> PathBuf {
+    pub(crate) fn segment(&self, owner: u64, segment: u32) -> PathBuf {
         self.dir.path().join(format!("disk/containers/{owner:016x}/{segment:08x}.seg"))
     }
 
-    pub fn hard_state(&self, log: u64) -> PathBuf {
+    pub(crate) fn hard_state(&self, log: u64) -> PathBuf {
         self.dir.path().join(format!("disk/groups/log-{log}/hard-state"))
     }
 }
 
-pub fn spec(log: u64) -> LogSpec {
+pub(crate) fn spec(log: u64) -> LogSpec {
     LogSpec {
         log,
         dir: format!("groups/log-{log}"),
@@ -66,12 +66,12 @@ pub fn spec(log: u64) -> LogSpec {
     }
 }
 
-pub fn id(term: u64, index: u64) -> LogId {
+pub(crate) fn id(term: u64, index: u64) -> LogId {
     LogId { term: Term(term), index: LogIndex(index) }
 }
 
 /// An entry whose contents follow from its id and length.
-pub fn entry(term: u64, index: u64, body_bytes: usize) -> Entry {
+pub(crate) fn entry(term: u64, index: u64, body_bytes: usize) -> Entry {
     let body: Vec<u8> = (0..body_bytes).map(|n| (n as u64 * 31 + index * 7 + term) as u8).collect();
     Entry {
         id: id(term, index),
@@ -82,15 +82,15 @@ pub fn entry(term: u64, index: u64, body_bytes: usize) -> Entry {
     }
 }
 
-pub fn entries(term: u64, range: std::ops::Range<u64>, body_bytes: usize) -> Vec<Entry> {
+pub(crate) fn entries(term: u64, range: std::ops::Range<u64>, body_bytes: usize) -> Vec<Entry> {
     range.map(|index| entry(term, index, body_bytes)).collect()
 }
 
-pub async fn append(log: &Log, entries: Vec<Entry>) {
+pub(crate) async fn append(log: &Log, entries: Vec<Entry>) {
     log.append(entries).unwrap().durable().await.unwrap();
 }
 
-pub async fn read_all(log: &Log) -> Vec<Entry> {
+pub(crate) async fn read_all(log: &Log) -> Vec<Entry> {
     let state = log.state();
     let first = state.purged.map_or(0, |purged| purged.index.0 + 1);
     let end = state.last.map_or(0, |last| last.index.0 + 1);
@@ -102,7 +102,7 @@ pub async fn read_all(log: &Log) -> Vec<Entry> {
     entries
 }
 
-pub fn copy_tree(from: &Path, to: &Path) {
+pub(crate) fn copy_tree(from: &Path, to: &Path) {
     std::fs::create_dir_all(to).unwrap();
     for item in std::fs::read_dir(from).unwrap() {
         let item = item.unwrap();

@@ -1,0 +1,70 @@
+use disk::{Disk, OpenDiskError, RealDisk};
+use std::fs;
+
+#[tokio::test]
+async fn a_new_directory_is_stamped_and_keeps_its_stamp() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().join("not/there/yet");
+    assert_eq!(RealDisk::peek(&root).unwrap(), None);
+    let disk = RealDisk::open(&root, 42).unwrap();
+    let stamp = disk.stamp();
+    assert_eq!((stamp.node_uuid, stamp.cluster.as_str(), stamp.node), (42, "", 0));
+    disk.join_cluster("blue", 0).unwrap();
+    disk.join_cluster("blue", 7).unwrap();
+    disk.join_cluster("blue", 7).unwrap();
+    disk.join_cluster("blue", 0).unwrap();
+    drop(disk);
+    let found = RealDisk::peek(&root).unwrap().unwrap();
+    assert_eq!(
+        (found.disk, found.node_uuid, found.cluster.as_str(), found.node),
+        (stamp.disk, 42, "blue", 7)
+    );
+    let disk = RealDisk::open(&root, 99).unwrap();
+    assert_eq!(disk.stamp(), found, "the uuid of whoever formatted it stays");
+    for (cluster, node) in [("green", 7), ("blue", 8)] {
+        let error = disk.join_cluster(cluster, node).unwrap_err();
+        assert!(matches!(error, OpenDiskError::OtherOwner { .. }), "{error}");
+    }
+    for cluster in ["", "two\nlines"] {
+        assert!(matches!(disk.join_cluster(cluster, 7), Err(OpenDiskError::BadStamp { .. })));
+    }
+    assert_eq!(disk.stamp(), found);
+}
+
+#[tokio::test]
+async fn a_directory_is_used_by_one_until_its_last_file_is_closed() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = RealDisk::open(dir.path(), 1).unwrap();
+    let file = disk.open("a", true).await.unwrap();
+    assert!(matches!(RealDisk::open(dir.path(), 1), Err(OpenDiskError::InUse { .. })));
+    drop(disk);
+    assert!(matches!(RealDisk::open(dir.path(), 1), Err(OpenDiskError::InUse { .. })));
+    drop(file);
+    RealDisk::open(dir.path(), 1).unwrap();
+}
+
+#[test]
+fn what_is_no_data_directory_is_refused_and_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("thesis.txt"), "years of work").unwrap();
+    let error = RealDisk::open(dir.path(), 1).err().unwrap();
+    assert!(matches!(error, OpenDiskError::NotEmpty { .. }), "{error}");
+    assert!(!dir.path().join("VERSION").exists());
+
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("VERSION"), "flotilla data directory\nformat 9\n").unwrap();
+    let error = RealDisk::open(dir.path(), 1).err().unwrap();
+    assert!(matches!(error, OpenDiskError::NewerFormat { found: 9, known: 1, .. }), "{error}");
+    fs::write(dir.path().join("VERSION"), "").unwrap();
+    assert!(matches!(RealDisk::open(dir.path(), 1), Err(OpenDiskError::BadStamp { .. })));
+}
+
+#[test]
+fn a_crash_while_formatting_leaves_a_directory_that_opens() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("LOCK"), "").unwrap();
+    fs::write(dir.path().join("VERSION.tmp"), "flotilla da").unwrap();
+    fs::create_dir(dir.path().join("lost+found")).unwrap();
+    RealDisk::open(dir.path(), 1).unwrap();
+    assert!(RealDisk::peek(dir.path()).unwrap().is_some());
+}
