@@ -1,0 +1,164 @@
+use crate::options::GatewayOptions;
+use crate::s3::Protocol;
+use axum::Router;
+use axum::body::{Body, Bytes, HttpBody};
+use axum::extract::{Request, State};
+use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
+use axum::http::{HeaderName, HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use client::Client;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-amz-request-id");
+
+/// Error documents are far smaller; anything larger is passed on as it is.
+const ERROR_BYTES_MAX: usize = 64 * 1024;
+
+/// How long a readiness probe waits for the cluster.
+const READY_WITHIN: Duration = Duration::from_secs(2);
+
+/// The gateway as an axum service: S3 on every path, and `/-/health/live` and `/-/health/ready`, which no bucket can be
+/// called.
+pub fn router(client: Client, options: GatewayOptions) -> Router {
+    let front = Front {
+        requests: Arc::new(Semaphore::new(options.requests_max)),
+        ids: Arc::new(RequestIds::default()),
+        protocol: Protocol::new(client.clone(), &options),
+        client,
+    };
+    Router::new()
+        .route("/-/health/live", get(|| async { "alive\n" }))
+        .route("/-/health/ready", get(ready))
+        .fallback(serve)
+        .with_state(front)
+}
+
+#[derive(Clone)]
+struct Front {
+    requests: Arc<Semaphore>,
+    ids: Arc<RequestIds>,
+    protocol: Protocol,
+    client: Client,
+}
+
+/// Unique in a process, and told apart between processes by what they began with.
+struct RequestIds {
+    first: u64,
+    next: AtomicU64,
+}
+
+impl Default for RequestIds {
+    fn default() -> Self {
+        use std::hash::{BuildHasher, RandomState};
+        RequestIds { first: RandomState::new().hash_one("request ids"), next: AtomicU64::new(1) }
+    }
+}
+
+impl RequestIds {
+    fn take(&self) -> String {
+        format!("{:08X}{:08X}", self.first as u32, self.next.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+async fn ready(State(front): State<Front>) -> Response {
+    match front.client.ready(READY_WITHIN).await {
+        Ok(()) => "ready\n".into_response(),
+        Err(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("{why:#}\n")).into_response(),
+    }
+}
+
+async fn serve(State(front): State<Front>, request: Request) -> Response {
+    let id = front.ids.take();
+    let response = match front.requests.clone().try_acquire_owned() {
+        Err(_) => slow_down(),
+        Ok(permit) => {
+            let response = front.protocol.call(request).await;
+            response.map(|body| Body::new(Counted { body, _permit: permit }))
+        }
+    };
+    let mut response = name_in_error(response, &id).await;
+    response.headers_mut().insert(REQUEST_ID, HeaderValue::from_str(&id).expect("hexadecimal digits"));
+    response
+}
+
+fn slow_down() -> Response {
+    let body = "<?xml version=\"1.0\" encoding=\"UTF-8\"?><Error><Code>SlowDown</Code><Message>Please reduce your request \
+                rate: this gateway serves as many requests as it may.</Message></Error>";
+    let headers = [(RETRY_AFTER, "1"), (CONTENT_TYPE, "application/xml")];
+    (StatusCode::SERVICE_UNAVAILABLE, headers, body).into_response()
+}
+
+/// Puts the request's id into an error document, for the support request that quotes it.
+async fn name_in_error(response: Response, id: &str) -> Response {
+    let is_xml = |value: &HeaderValue| value.as_bytes().starts_with(b"application/xml");
+    let is_error = response.status().is_client_error() || response.status().is_server_error();
+    let is_small = response.body().size_hint().upper().is_some_and(|bytes| bytes <= ERROR_BYTES_MAX as u64);
+    if !is_error || !is_small || !response.headers().get(CONTENT_TYPE).is_some_and(is_xml) {
+        return response;
+    }
+    let (mut parts, body) = response.into_parts();
+    let Ok(body) = axum::body::to_bytes(body, ERROR_BYTES_MAX).await else {
+        return StatusCode::INTERNAL_SERVER_ERROR.into_response();
+    };
+    let text = String::from_utf8_lossy(&body);
+    let body = match text.rsplit_once("</Error>") {
+        Some((before, after)) if !before.contains("<RequestId>") => {
+            Bytes::from(format!("{before}<RequestId>{id}</RequestId></Error>{after}"))
+        }
+        _ => body.clone(),
+    };
+    parts.headers.remove(axum::http::header::CONTENT_LENGTH);
+    Response::from_parts(parts, Body::from(body))
+}
+
+/// A body that counts as a request under way until its last byte.
+struct Counted {
+    body: Body,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl HttpBody for Counted {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<http_body::Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> http_body::SizeHint {
+        self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn error_documents_name_their_request() {
+        let response = name_in_error(slow_down(), "AB12").await;
+        assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
+        let body = axum::body::to_bytes(response.into_body(), 4096).await.unwrap();
+        let text = String::from_utf8(body.to_vec()).unwrap();
+        assert!(text.ends_with("<RequestId>AB12</RequestId></Error>"), "{text}");
+    }
+
+    #[test]
+    fn request_ids_differ() {
+        let ids = RequestIds::default();
+        assert_ne!(ids.take(), ids.take());
+    }
+}

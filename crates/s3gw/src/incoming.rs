@@ -1,0 +1,116 @@
+use crate::checksum::Hasher;
+use crate::error::GatewayError;
+use bytes::Bytes;
+use futures::Stream;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// A request body on its way in: counted against what was declared, and hashed.
+pub(crate) struct Incoming<S> {
+    body: S,
+    declared_bytes: Option<u64>,
+    bytes: u64,
+    hasher: Option<Hasher>,
+}
+
+impl<S> Incoming<S> {
+    pub(crate) fn new(body: S, declared_bytes: Option<u64>, hasher: Hasher) -> Incoming<S> {
+        Incoming { body, declared_bytes, bytes: 0, hasher: Some(hasher) }
+    }
+
+    /// The checksum of all of it, once the end was reached.
+    pub(crate) fn finish(mut self) -> String {
+        self.hasher.take().expect("finish takes it, once").finish()
+    }
+}
+
+impl<S> Stream for Incoming<S>
+where
+    S: Stream<Item = Result<Bytes, BoxError>> + Unpin,
+{
+    type Item = Result<Bytes, GatewayError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let this = &mut *self;
+        Poll::Ready(match ready!(Pin::new(&mut this.body).poll_next(cx)) {
+            Some(Ok(frame)) => {
+                this.bytes += frame.len() as u64;
+                if this.declared_bytes.is_some_and(|declared| this.bytes > declared) {
+                    return Poll::Ready(Some(Err(GatewayError::IncompleteBody)));
+                }
+                if let Some(hasher) = &mut this.hasher {
+                    hasher.update(&frame);
+                }
+                Some(Ok(frame))
+            }
+            Some(Err(error)) => Some(Err(classify(&error.to_string()))),
+            // A body that simply stops, between two of its chunks for example, must not become an object.
+            None if this.declared_bytes.is_some_and(|declared| this.bytes < declared) => {
+                Some(Err(GatewayError::IncompleteBody))
+            }
+            None => None,
+        })
+    }
+}
+
+/// The protocol layer's stream errors are private types with stable words.
+fn classify(words: &str) -> GatewayError {
+    if words.contains("Sha256Mismatch") {
+        GatewayError::ContentSha256Mismatch
+    } else if words.contains("SignatureMismatch") {
+        GatewayError::ChunkSignature
+    } else if words.contains("FormatError") || words.contains("TooLarge") || words.contains("TooMany") {
+        GatewayError::MalformedBody("The chunked body is not well-formed.".to_owned())
+    } else {
+        GatewayError::IncompleteBody
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checksum::Algorithm;
+    use futures::StreamExt;
+
+    async fn check(
+        declared: Option<u64>,
+        frames: Vec<Result<Bytes, BoxError>>,
+    ) -> Result<String, GatewayError> {
+        let body = futures::stream::iter(frames);
+        let mut incoming = Incoming::new(body, declared, Hasher::new(Algorithm::Crc32));
+        while let Some(frame) = incoming.next().await {
+            frame?;
+        }
+        Ok(incoming.finish())
+    }
+
+    #[tokio::test]
+    async fn bodies_must_have_the_declared_length() {
+        let frames = || vec![Ok(Bytes::from_static(b"12345")), Ok(Bytes::from_static(b"6789"))];
+        assert_eq!(check(Some(9), frames()).await.unwrap(), "y/Q5Jg==");
+        assert_eq!(check(None, frames()).await.unwrap(), "y/Q5Jg==");
+        for wrong in [8, 10] {
+            assert!(
+                matches!(check(Some(wrong), frames()).await, Err(GatewayError::IncompleteBody)),
+                "{wrong}"
+            );
+        }
+    }
+
+    #[tokio::test]
+    async fn errors_of_the_protocol_layer_keep_their_meaning() {
+        let check = async |words: &str| check(None, vec![Err(words.to_owned().into())]).await.unwrap_err();
+        assert!(matches!(
+            check("UploadStreamError: Sha256Mismatch").await,
+            GatewayError::ContentSha256Mismatch
+        ));
+        assert!(matches!(
+            check("AwsChunkedStreamError: SignatureMismatch").await,
+            GatewayError::ChunkSignature
+        ));
+        assert!(matches!(check("AwsChunkedStreamError: FormatError").await, GatewayError::MalformedBody(_)));
+        assert!(matches!(check("connection reset").await, GatewayError::IncompleteBody));
+    }
+}

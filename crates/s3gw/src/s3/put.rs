@@ -1,0 +1,162 @@
+use super::Gateway;
+use super::convert::{Described, Sums, etag, matches};
+use crate::checksum::{Algorithm, decode_md5};
+use crate::conditions::precondition;
+use crate::error::{GatewayError, Result};
+use crate::store::{Promise, store};
+use axum::http::HeaderMap;
+use bytes::Bytes;
+use client::S3_VOLUME;
+use proto::om::Key;
+use s3s::TrailingHeaders;
+use s3s::dto::*;
+
+/// What the headers of an upload say about its body, beyond what the protocol layer parses.
+pub(super) struct Asked {
+    trailers: Option<TrailingHeaders>,
+    /// The checksum that `x-amz-trailer` announces.
+    announced: Option<String>,
+    decoded_bytes: Option<u64>,
+    acl: Option<String>,
+    unsupported: Option<&'static str>,
+}
+
+impl Asked {
+    pub(super) fn of(headers: &HeaderMap, trailers: Option<TrailingHeaders>) -> Asked {
+        let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
+        // To store an object without what the client asked to protect it with would be a lie.
+        const UNSUPPORTED: [(&str, &str); 6] = [
+            ("x-amz-object-lock-mode", "Object lock"),
+            ("x-amz-object-lock-legal-hold", "Object lock"),
+            ("x-amz-server-side-encryption", "Server-side encryption"),
+            ("x-amz-server-side-encryption-customer-algorithm", "Server-side encryption"),
+            ("x-amz-tagging", "Object tagging"),
+            ("x-amz-write-offset-bytes", "Appending through S3"),
+        ];
+        let given = UNSUPPORTED.into_iter().find(|(header, _)| headers.contains_key(*header));
+        Asked {
+            trailers,
+            announced: text("x-amz-trailer"),
+            decoded_bytes: text("x-amz-decoded-content-length").and_then(|bytes| bytes.parse().ok()),
+            acl: text("x-amz-acl"),
+            unsupported: given.map(|(_, what)| what),
+        }
+    }
+
+    pub(super) fn check(&self) -> Result<()> {
+        if let Some(what) = self.unsupported {
+            return Err(GatewayError::NotImplemented(what));
+        }
+        match self.acl.as_deref() {
+            None | Some("private" | "bucket-owner-full-control") => Ok(()),
+            Some(_) => Err(GatewayError::NoAcls),
+        }
+    }
+
+    /// What must hold for the body before anything is committed.
+    pub(super) fn promise(
+        &self,
+        content_length: Option<i64>,
+        content_md5: Option<&str>,
+        algorithm: Option<&ChecksumAlgorithm>,
+        sums: Sums,
+    ) -> Result<Promise> {
+        let in_header = sums.one()?;
+        let announced = self.announced.as_deref().map(str::trim);
+        let in_trailer = announced
+            .and_then(|name| Algorithm::ALL.into_iter().find(|a| a.header().eq_ignore_ascii_case(name)));
+        let (algorithm, sum) = match (in_header, in_trailer, algorithm) {
+            (Some((algorithm, sum)), _, _) => (algorithm, Some(sum)),
+            (None, Some(algorithm), _) => (algorithm, None),
+            (None, None, Some(named)) => (Algorithm::parse(named.as_str())?, None),
+            (None, None, None) => (Algorithm::DEFAULT, None),
+        };
+        let length = content_length.and_then(|bytes| u64::try_from(bytes).ok());
+        Ok(Promise {
+            bytes: self.decoded_bytes.or(length),
+            md5: content_md5.map(decode_md5).transpose()?,
+            algorithm,
+            sum_in_trailer: sum.is_none() && in_trailer.is_some(),
+            sum,
+        })
+    }
+
+    /// A trailer's value, once the body has ended.
+    pub(super) fn trailer(&self, name: &str) -> Option<String> {
+        let trailers = self.trailers.as_ref()?;
+        trailers
+            .read(|trailers| trailers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned))?
+    }
+}
+
+/// A missing body is an empty one.
+pub(super) fn body(body: Option<StreamingBlob>) -> StreamingBlob {
+    body.unwrap_or_else(|| {
+        StreamingBlob::wrap::<_, std::io::Error>(futures::stream::empty::<
+            std::result::Result<Bytes, std::io::Error>,
+        >())
+    })
+}
+
+impl Gateway {
+    pub(super) async fn object_put(&self, input: PutObjectInput, asked: Asked) -> Result<PutObjectOutput> {
+        asked.check()?;
+        check_storage_class(input.storage_class.as_ref())?;
+        let precondition = precondition(matches(input.if_match), matches(input.if_none_match))?;
+        let sums = Sums {
+            crc32: input.checksum_crc32,
+            crc32c: input.checksum_crc32c,
+            crc64nvme: input.checksum_crc64nvme,
+            sha1: input.checksum_sha1,
+            sha256: input.checksum_sha256,
+            kind: None,
+        };
+        let md5 = input.content_md5.as_deref();
+        let promise = asked.promise(input.content_length, md5, input.checksum_algorithm.as_ref(), sums)?;
+        let described = Described {
+            content_type: input.content_type,
+            cache_control: input.cache_control,
+            content_disposition: input.content_disposition,
+            content_encoding: input.content_encoding,
+            content_language: input.content_language,
+            expires: input.expires,
+            metadata: input.metadata,
+        };
+        let mut attributes = described.attributes()?;
+        // Asked before the bytes travel; the commit decides.
+        self.client.head_bucket(S3_VOLUME, &input.bucket).await?;
+
+        let stored = store(&self.client, body(input.body), promise, |name| asked.trailer(name)).await?;
+        let sums = Sums::of(Some(&stored.checksum));
+        attributes.checksum = Some(stored.checksum);
+        let md5_hex = stored.written.etag();
+        let size = stored.written.size;
+        let key = Key {
+            key: input.key.into_bytes().into(),
+            size,
+            etag: md5_hex.clone(),
+            attributes: Some(attributes),
+            pieces: stored.written.pieces,
+            ..Key::default()
+        };
+        self.client.commit_key(S3_VOLUME, &input.bucket, key, precondition).await?;
+        Ok(PutObjectOutput {
+            e_tag: Some(etag(&md5_hex)),
+            checksum_crc32: sums.crc32,
+            checksum_crc32c: sums.crc32c,
+            checksum_crc64nvme: sums.crc64nvme,
+            checksum_sha1: sums.sha1,
+            checksum_sha256: sums.sha256,
+            checksum_type: sums.kind,
+            ..Default::default()
+        })
+    }
+}
+
+/// There is one class: three copies.
+pub(super) fn check_storage_class(class: Option<&StorageClass>) -> Result<()> {
+    match class.map(StorageClass::as_str) {
+        None | Some("STANDARD") => Ok(()),
+        Some(_) => Err(GatewayError::InvalidStorageClass),
+    }
+}
