@@ -241,12 +241,12 @@ pub(crate) fn with_plain_subcommands(args: impl Iterator<Item = OsString>) -> Ve
             break;
         }
     }
-    const NAMES: [&str; 8] =
-        ["-ls", "-put", "-get", "-cat", "-rm", "-mkdir", "-copyFromLocal", "-copyToLocal"];
+    // `-h` and its like are options of `fs` itself.
     if let Some(word) = args.get(at).and_then(|word| word.to_str())
-        && NAMES.contains(&word)
+        && word.len() > 2
+        && let Some(name) = word.strip_prefix('-')
     {
-        args[at] = word[1..].into();
+        args[at] = name.into();
     }
     // `-skipTrash` is one more long option with a single dash.
     for word in args.iter_mut().skip(at) {
@@ -282,6 +282,7 @@ mod tests {
             plain("flotilla fs --scm h:1 -rm -skipTrash -r /x"),
             "flotilla fs --scm h:1 rm --skipTrash -r /x"
         );
+        assert_eq!(plain("flotilla fs -h"), "flotilla fs -h");
         assert_eq!(plain("flotilla admin -ls"), "flotilla admin -ls");
     }
 

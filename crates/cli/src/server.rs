@@ -23,10 +23,6 @@ use types::SystemClock;
 /// How long connections get to finish what they are doing when the process stops.
 const DRAIN_MAX: Duration = Duration::from_secs(5);
 
-/// A stream may have this much under way before the receiver reads it: several chunks of 1 MiB.
-const STREAM_WINDOW_BYTES: u32 = 8 << 20;
-const CONNECTION_WINDOW_BYTES: u32 = 32 << 20;
-
 /// What one process of a cluster runs.
 #[derive(Clone, Debug)]
 pub(crate) struct ServerOptions {
@@ -260,11 +256,7 @@ async fn start_datanode(
 
 fn serve_rpc(listener: TcpListener, routes: RoutesBuilder, stop: CancellationToken) -> JoinHandle<()> {
     let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
-    let server = tonic::transport::Server::builder()
-        .initial_stream_window_size(STREAM_WINDOW_BYTES)
-        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
-        .http2_keepalive_interval(Some(Duration::from_secs(10)))
-        .add_routes(routes.routes());
+    let server = raft::server_builder().add_routes(routes.routes());
     tokio::spawn(async move {
         let served = server.serve_with_incoming_shutdown(incoming, stop.cancelled_owned()).await;
         if let Err(error) = served {

@@ -50,15 +50,15 @@ enum Event {
     Silence,
 }
 
+pub(crate) fn channel() -> (mpsc::Sender<wire::AppendRequest>, ReceiverStream<wire::AppendRequest>) {
+    let (requests, outgoing) = mpsc::channel(OUTGOING_COUNT_MAX);
+    (requests, ReceiverStream::new(outgoing))
+}
+
 impl<S> Exchange<S>
 where
     S: Stream<Item = AppendEntriesRequest<TypeConfig>> + Send + Unpin + 'static,
 {
-    pub(crate) fn channel() -> (mpsc::Sender<wire::AppendRequest>, ReceiverStream<wire::AppendRequest>) {
-        let (requests, outgoing) = mpsc::channel(OUTGOING_COUNT_MAX);
-        (requests, ReceiverStream::new(outgoing))
-    }
-
     pub(crate) fn new(
         input: S,
         requests: mpsc::Sender<wire::AppendRequest>,

@@ -1,13 +1,13 @@
 //! openraft's way to other members.
 
 use crate::encoding::{log_id_from_wire, log_id_to_wire, vote_from_wire, vote_to_wire};
-use crate::exchange::Exchange;
+use crate::exchange::{self, Exchange};
 use crate::peers::{Peer as Process, Peers};
 use crate::type_config::{Peer, RaftVote, TypeConfig};
 use crate::{HostOptions, Member};
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
-use futures::{FutureExt, Stream, StreamExt};
+use futures::{FutureExt, Stream, StreamExt, stream};
 use openraft::errors::{NetworkError, RPCError, ReplicationClosed, StreamingError, Timeout, Unreachable};
 use openraft::network::{
     Backoff, NetBackoff, NetSnapshot, NetStreamAppend, NetTransferLeader, NetVote, RPCOption,
@@ -143,8 +143,13 @@ impl NetStreamAppend<TypeConfig> for Client {
         S: Stream<Item = AppendEntriesRequest<TypeConfig>> + OptionalSend + Unpin + 'static,
     {
         async move {
+            // openraft's pause after a failure is in its input: who connects before asking for the first request
+            // connects again and again without a pause while the follower is down.
+            let mut input = input;
+            let Some(first) = input.next().await else { return Ok(stream::empty().boxed()) };
+            let input = stream::iter([first]).chain(input);
             let process = self.process()?;
-            let (requests, outgoing) = Exchange::<S>::channel();
+            let (requests, outgoing) = exchange::channel();
             let mut client = process.client();
             let answers = self
                 .within(option.hard_ttl(), RPCTypes::AppendEntries, &process, client.append(outgoing))
