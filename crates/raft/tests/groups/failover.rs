@@ -1,5 +1,6 @@
 use crate::cluster::{Cluster, body, eventually, pipeline};
 use flotilla_raft::{Command, ProposeError, Role};
+use std::time::Duration;
 use types::Payload;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -121,5 +122,29 @@ async fn a_state_machine_that_fails_stops_its_replica_with_the_reason() {
     let failure = status.failure.expect("a reason");
     assert!(failure.contains("told to fail"), "{failure}");
     eventually("status() says so too", || (leading.status().role == Role::Stopped).then_some(())).await;
+    cluster.stop().await;
+}
+
+/// A follower that is down is asked again after a pause: whoever asks in a loop burns a core for each dead node.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_follower_that_is_down_is_not_asked_in_a_loop() {
+    let group = pipeline(1);
+    let mut cluster = Cluster::start().await;
+    cluster.open(group).await;
+    let leader = cluster.leader(group).await;
+    let follower = (leader + 1) % 3;
+    cluster.stop_node(follower).await;
+
+    // In its place: a port that counts who comes, and turns everybody away.
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    cluster.addresses.set(cluster.nodes[follower].id, listener.local_addr().unwrap().to_string());
+    cluster.apply(group, "while it is down".to_owned(), Payload::default()).await;
+    let (mut connections, until) = (0, tokio::time::Instant::now() + Duration::from_secs(2));
+    while let Ok(connection) = tokio::time::timeout_at(until, listener.accept()).await {
+        drop(connection.unwrap());
+        connections += 1;
+    }
+    assert!(connections >= 1, "nobody looks for the follower any more");
+    assert!(connections < 200, "{connections} connections in 2 s");
     cluster.stop().await;
 }
