@@ -22,10 +22,10 @@ use axum::body::Body;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use client::Client;
-use s3s::auth::SimpleAuth;
+use s3s::auth::{S3Auth, SecretKey};
 use s3s::dto::*;
 use s3s::service::{S3Service, S3ServiceBuilder};
-use s3s::{S3, S3Request, S3Response, S3Result};
+use s3s::{S3, S3Error, S3ErrorCode, S3Request, S3Response, S3Result};
 
 /// Takes HTTP requests, answers HTTP responses.
 #[derive(Clone)]
@@ -34,7 +34,10 @@ pub(crate) struct Protocol(S3Service);
 impl Protocol {
     pub(crate) fn new(client: Client, options: &GatewayOptions) -> Protocol {
         let mut builder = S3ServiceBuilder::new(Gateway { client, region: options.region.clone() });
-        builder.set_auth(SimpleAuth::from_single(options.access_key.clone(), options.secret_key.clone()));
+        builder.set_auth(OneKeyPair {
+            access_key: options.access_key.clone(),
+            secret_key: SecretKey::from(options.secret_key.clone()),
+        });
         Protocol(builder.build())
     }
 
@@ -47,6 +50,22 @@ impl Protocol {
                 StatusCode::INTERNAL_SERVER_ERROR.into_response()
             }
         }
+    }
+}
+
+struct OneKeyPair {
+    access_key: String,
+    secret_key: SecretKey,
+}
+
+#[async_trait]
+impl S3Auth for OneKeyPair {
+    async fn get_secret_key(&self, access_key: &str) -> S3Result<SecretKey> {
+        if access_key == self.access_key && !self.access_key.is_empty() {
+            return Ok(self.secret_key.clone());
+        }
+        let why = "The AWS Access Key Id you provided does not exist in our records.";
+        Err(S3Error::with_message(S3ErrorCode::InvalidAccessKeyId, why))
     }
 }
 

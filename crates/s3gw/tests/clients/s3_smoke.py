@@ -1,0 +1,510 @@
+"""Walks the S3 gateway with stock clients: boto3 and the aws cli.
+
+Takes the store from the environment: FLOTILLA_S3_ENDPOINT, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY. Ends with
+`N passed, M failed` and exits with 1 when anything failed. FLOTILLA_SMOKE=quick leaves out the largest objects.
+"""
+
+import base64
+import concurrent.futures
+import hashlib
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+import urllib.error
+import urllib.request
+import uuid
+import zlib
+
+import boto3
+from boto3.s3.transfer import TransferConfig
+from botocore.client import Config
+from botocore.exceptions import ClientError
+
+ENDPOINT = os.environ["FLOTILLA_S3_ENDPOINT"]
+ACCESS_KEY = os.environ["AWS_ACCESS_KEY_ID"]
+SECRET_KEY = os.environ["AWS_SECRET_ACCESS_KEY"]
+QUICK = os.environ.get("FLOTILLA_SMOKE") == "quick"
+MIB = 1 << 20
+BUCKET = "smoke-" + uuid.uuid4().hex[:12]
+
+CHECKS = []
+
+
+def check(function):
+    CHECKS.append(function)
+    return function
+
+
+def client(access_key=ACCESS_KEY, secret_key=SECRET_KEY, **config):
+    settings = {"retries": {"max_attempts": 2}, "s3": {"addressing_style": "path"}, "max_pool_connections": 32}
+    settings.update(config)
+    return boto3.client(
+        "s3",
+        endpoint_url=ENDPOINT,
+        aws_access_key_id=access_key,
+        aws_secret_access_key=secret_key,
+        region_name="us-east-1",
+        config=Config(**settings),
+    )
+
+
+S3 = client()
+
+
+def bytes_of(count, seed=1):
+    """Bytes that repeat at no power of two, the same for the same seed."""
+    block = hashlib.shake_256(b"%d" % seed).digest(1_000_003)
+    return (block * (count // len(block) + 1))[:count]
+
+
+def get(key, **more):
+    return S3.get_object(Bucket=BUCKET, Key=key, **more)["Body"].read()
+
+
+def refuses(code, status, call, **arguments):
+    try:
+        call(**arguments)
+    except ClientError as error:
+        got = (error.response["Error"]["Code"], error.response["ResponseMetadata"]["HTTPStatusCode"])
+        assert got == (code, status), f"expected {code} {status}, got {got}"
+        assert error.response["ResponseMetadata"].get("RequestId"), "no request id"
+        return error
+    raise AssertionError(f"expected {code}, and the call succeeded")
+
+
+def aws(*arguments, **more):
+    environment = dict(os.environ, AWS_DEFAULT_REGION="us-east-1", AWS_PAGER="")
+    command = ["aws", "--endpoint-url", ENDPOINT, *arguments]
+    return subprocess.run(command, env=environment, check=True, capture_output=True, timeout=600, **more).stdout
+
+
+@check
+def make_bucket():
+    S3.create_bucket(Bucket=BUCKET)
+    S3.head_bucket(Bucket=BUCKET)
+    assert BUCKET in [bucket["Name"] for bucket in S3.list_buckets()["Buckets"]]
+    assert S3.get_bucket_location(Bucket=BUCKET).get("LocationConstraint") is None
+    refuses("BucketAlreadyOwnedByYou", 409, S3.create_bucket, Bucket=BUCKET)
+
+
+@check
+def put_and_get_small_sizes():
+    for size in [0, 1, 4096, 65536, 65537, MIB - 1, MIB, MIB + 1, 5 * MIB, 5 * MIB + 1]:
+        body = bytes_of(size, size)
+        put = S3.put_object(Bucket=BUCKET, Key=f"size/{size}", Body=body)
+        assert put["ETag"] == '"%s"' % hashlib.md5(body).hexdigest(), size
+        answer = S3.get_object(Bucket=BUCKET, Key=f"size/{size}")
+        assert answer["ContentLength"] == size
+        assert answer["ETag"] == put["ETag"]
+        assert answer["Body"].read() == body, size
+        assert S3.head_object(Bucket=BUCKET, Key=f"size/{size}")["ContentLength"] == size
+
+
+@check
+def put_and_get_300_mib_by_parts():
+    size = 20 * MIB + 7 if QUICK else 300 * MIB + 7
+    with tempfile.TemporaryDirectory() as there:
+        source, target = os.path.join(there, "source"), os.path.join(there, "target")
+        with open(source, "wb") as file:
+            file.write(bytes_of(size, 300))
+        config = TransferConfig(multipart_chunksize=8 * MIB, max_concurrency=4)
+        S3.upload_file(source, BUCKET, "big", Config=config)
+        head = S3.head_object(Bucket=BUCKET, Key="big")
+        assert head["ContentLength"] == size
+        assert head["ETag"].strip('"').endswith(f"-{-(-size // (8 * MIB))}"), head["ETag"]
+        S3.download_file(BUCKET, "big", target, Config=config)
+        with open(source, "rb") as one, open(target, "rb") as two:
+            assert hashlib.file_digest(one, "sha256").digest() == hashlib.file_digest(two, "sha256").digest()
+        part = S3.get_object(Bucket=BUCKET, Key="big", PartNumber=2)
+        assert part["PartsCount"] == -(-size // (8 * MIB))
+        assert part["Body"].read() == bytes_of(size, 300)[8 * MIB : 16 * MIB]
+        # Over the borders of parts and of chunks.
+        first, last = 8 * MIB - 3, 16 * MIB + 4
+        assert get("big", Range=f"bytes={first}-{last}") == bytes_of(size, 300)[first : last + 1]
+
+
+@check
+def aws_cli_copies_there_and_back():
+    size = (9 if QUICK else 33) * MIB + 5
+    with tempfile.TemporaryDirectory() as there:
+        source, target = os.path.join(there, "source"), os.path.join(there, "target")
+        with open(source, "wb") as file:
+            file.write(bytes_of(size, 33))
+        aws("s3", "cp", "--quiet", source, f"s3://{BUCKET}/cli/file name+1")
+        assert b"file name+1" in aws("s3", "ls", f"s3://{BUCKET}/cli/")
+        aws("s3", "cp", "--quiet", f"s3://{BUCKET}/cli/file name+1", target)
+        with open(source, "rb") as one, open(target, "rb") as two:
+            assert one.read() == two.read()
+        aws("s3", "cp", "--quiet", f"s3://{BUCKET}/cli/file name+1", f"s3://{BUCKET}/cli/copied")
+        assert hashlib.md5(get("cli/copied")).digest() == hashlib.md5(bytes_of(size, 33)).digest()
+        aws("s3", "rm", "--quiet", "--recursive", f"s3://{BUCKET}/cli/")
+        assert "Contents" not in S3.list_objects_v2(Bucket=BUCKET, Prefix="cli/")
+        aws("s3", "mb", f"s3://{BUCKET}-cli")
+        aws("s3", "rb", f"s3://{BUCKET}-cli")
+
+
+@check
+def list_2500_keys_by_pages():
+    keys = [f"many/{n // 100:02d}/{n:04d}" for n in range(2500)]
+    with concurrent.futures.ThreadPoolExecutor(16) as pool:
+        list(pool.map(lambda key: S3.put_object(Bucket=BUCKET, Key=key, Body=key.encode()), keys))
+    pages = list(S3.get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix="many/"))
+    assert [page["KeyCount"] for page in pages] == [1000, 1000, 500], [page["KeyCount"] for page in pages]
+    assert [entry["Key"] for page in pages for entry in page["Contents"]] == keys
+    old = S3.get_paginator("list_objects").paginate(Bucket=BUCKET, Prefix="many/", PaginationConfig={"PageSize": 700})
+    assert [entry["Key"] for page in old for entry in page["Contents"]] == keys
+    grouped = S3.get_paginator("list_objects_v2").paginate(
+        Bucket=BUCKET, Prefix="many/", Delimiter="/", PaginationConfig={"PageSize": 10}
+    )
+    prefixes = [entry["Prefix"] for page in grouped for entry in page.get("CommonPrefixes", [])]
+    assert prefixes == [f"many/{n:02d}/" for n in range(25)], prefixes
+    old = S3.get_paginator("list_objects").paginate(
+        Bucket=BUCKET, Prefix="many/", Delimiter="/", PaginationConfig={"PageSize": 10}
+    )
+    assert [entry["Prefix"] for page in old for entry in page.get("CommonPrefixes", [])] == prefixes
+    later = S3.list_objects_v2(Bucket=BUCKET, Prefix="many/", StartAfter=keys[2490], FetchOwner=True)
+    assert [entry["Key"] for entry in later["Contents"]] == keys[2491:]
+    assert later["Contents"][0]["Owner"]["ID"]
+    none = S3.list_objects_v2(Bucket=BUCKET, Prefix="many/", MaxKeys=0)
+    assert none["KeyCount"] == 0 and not none["IsTruncated"]
+    refuses("InvalidArgument", 400, S3.list_objects_v2, Bucket=BUCKET, ContinuationToken="nonsense")
+
+
+@check
+def delete_many():
+    keys = [f"many/{n // 100:02d}/{n:04d}" for n in range(2500)]
+    for start in range(0, len(keys), 1000):
+        objects = [{"Key": key} for key in keys[start : start + 1000]]
+        answer = S3.delete_objects(Bucket=BUCKET, Delete={"Objects": objects})
+        assert len(answer["Deleted"]) == len(objects) and "Errors" not in answer
+    assert S3.list_objects_v2(Bucket=BUCKET, Prefix="many/")["KeyCount"] == 0
+    quiet = S3.delete_objects(Bucket=BUCKET, Delete={"Objects": [{"Key": "never/was"}], "Quiet": True})
+    assert "Deleted" not in quiet and "Errors" not in quiet
+    too_many = {"Objects": [{"Key": str(n)} for n in range(1001)]}
+    refuses("MalformedXML", 400, S3.delete_objects, Bucket=BUCKET, Delete=too_many)
+
+
+@check
+def odd_keys_survive():
+    keys = [
+        "odd/with space", "odd/plus+plus", "odd/100%", "odd/%41", "odd/a//b", "odd/", "odd//", "/odd-leading", "//odd-two",
+        "odd/é/日本語/🚢", "odd/a&b<c>\"d'", "odd/?query#hash", "odd/../up", "odd/./here", "odd/back\\slash", "odd/=;:,@!$*()",
+        "odd/" + "x" * 1000,
+    ]
+    for key in keys:
+        S3.put_object(Bucket=BUCKET, Key=key, Body=key.encode())
+    for key in keys:
+        assert get(key) == key.encode(), key
+    listed = [
+        entry["Key"]
+        for page in S3.get_paginator("list_objects_v2").paginate(Bucket=BUCKET, PaginationConfig={"PageSize": 3})
+        for entry in page["Contents"]
+    ]
+    assert set(keys) <= set(listed), set(keys) - set(listed)
+    assert listed == sorted(listed, key=lambda key: key.encode())
+    for key in keys:
+        copy = S3.copy_object(Bucket=BUCKET, Key="copy-of" + key[:900], CopySource={"Bucket": BUCKET, "Key": key})
+        assert copy["CopyObjectResult"]["ETag"] == '"%s"' % hashlib.md5(key.encode()).hexdigest(), key
+    objects = [{"Key": key} for key in keys] + [{"Key": "copy-of" + key[:900]} for key in keys]
+    answer = S3.delete_objects(Bucket=BUCKET, Delete={"Objects": objects})
+    assert len(answer["Deleted"]) == len(objects)
+    for key in keys:
+        refuses("NoSuchKey", 404, S3.get_object, Bucket=BUCKET, Key=key)
+    refuses("KeyTooLongError", 400, S3.put_object, Bucket=BUCKET, Key="k" * 1025, Body=b"")
+
+
+@check
+def ranges():
+    body = bytes_of(3 * MIB + 11, 3)
+    S3.put_object(Bucket=BUCKET, Key="ranges", Body=body)
+    size = len(body)
+    for header, expect in [
+        ("bytes=0-0", body[:1]),
+        ("bytes=0-9", body[:10]),
+        (f"bytes={MIB - 5}-{MIB + 5}", body[MIB - 5 : MIB + 6]),
+        (f"bytes=65535-65536", body[65535:65537]),
+        (f"bytes={size - 1}-", body[-1:]),
+        (f"bytes=100-{size * 2}", body[100:]),
+        ("bytes=-17", body[-17:]),
+        (f"bytes=-{size * 2}", body),
+    ]:
+        answer = S3.get_object(Bucket=BUCKET, Key="ranges", Range=header)
+        assert answer["ResponseMetadata"]["HTTPStatusCode"] == 206, header
+        assert answer["Body"].read() == expect, header
+        assert answer["ContentRange"].endswith(f"/{size}"), answer["ContentRange"]
+    assert S3.head_object(Bucket=BUCKET, Key="ranges", Range="bytes=0-9")["ContentLength"] == 10
+    refuses("InvalidRange", 416, S3.get_object, Bucket=BUCKET, Key="ranges", Range=f"bytes={size}-")
+
+
+@check
+def conditional_reads():
+    etag = S3.put_object(Bucket=BUCKET, Key="conditional", Body=b"one")["ETag"]
+    modified = S3.head_object(Bucket=BUCKET, Key="conditional")["LastModified"]
+    assert get("conditional", IfMatch=etag) == b"one"
+    refuses("PreconditionFailed", 412, S3.get_object, Bucket=BUCKET, Key="conditional", IfMatch='"other"')
+    refuses("304", 304, S3.get_object, Bucket=BUCKET, Key="conditional", IfNoneMatch=etag)
+    refuses("304", 304, S3.head_object, Bucket=BUCKET, Key="conditional", IfModifiedSince=modified)
+    assert get("conditional", IfNoneMatch='"other"') == b"one"
+    assert get("conditional", IfUnmodifiedSince=modified) == b"one"
+
+
+@check
+def conditional_writes():
+    key = "written-once"
+    etag = S3.put_object(Bucket=BUCKET, Key=key, Body=b"first", IfNoneMatch="*")["ETag"]
+    refuses("PreconditionFailed", 412, S3.put_object, Bucket=BUCKET, Key=key, Body=b"second", IfNoneMatch="*")
+    assert get(key) == b"first"
+    S3.put_object(Bucket=BUCKET, Key=key, Body=b"third", IfMatch=etag)
+    refuses("PreconditionFailed", 412, S3.put_object, Bucket=BUCKET, Key=key, Body=b"fourth", IfMatch=etag)
+    assert get(key) == b"third"
+    refuses("NoSuchKey", 404, S3.put_object, Bucket=BUCKET, Key="never-was", Body=b"", IfMatch=etag)
+
+    def race(n):
+        try:
+            S3.put_object(Bucket=BUCKET, Key="raced", Body=b"%d" % n, IfNoneMatch="*")
+            return 1
+        except ClientError as error:
+            assert error.response["Error"]["Code"] in ("PreconditionFailed", "ConditionalRequestConflict"), error
+            return 0
+
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        won = sum(pool.map(race, range(16)))
+        assert won == 1, f"{won} of 16 writers won"
+
+
+@check
+def headers_come_back():
+    S3.put_object(
+        Bucket=BUCKET, Key="headers", Body=b"x", ContentType="text/plain; charset=utf-8", CacheControl="max-age=60",
+        ContentDisposition='attachment; filename="x y.txt"', ContentEncoding="gzip", ContentLanguage="de",
+        Expires=1893456000, Metadata={"color": "green", "empty": "", "Mixed-Case": "Kept"},
+    )
+    head = S3.head_object(Bucket=BUCKET, Key="headers")
+    assert head["ContentType"] == "text/plain; charset=utf-8"
+    assert head["CacheControl"] == "max-age=60"
+    assert head["ContentDisposition"] == 'attachment; filename="x y.txt"'
+    assert head["ContentEncoding"] == "gzip", head["ContentEncoding"]
+    assert head["ContentLanguage"] == "de"
+    assert head["Metadata"] == {"color": "green", "empty": "", "mixed-case": "Kept"}, head["Metadata"]
+    other = S3.get_object(
+        Bucket=BUCKET, Key="headers", ResponseContentType="image/png", ResponseContentDisposition="inline",
+        ResponseCacheControl="no-cache", ResponseContentLanguage="en", ResponseContentEncoding="identity",
+    )
+    assert (other["ContentType"], other["ContentDisposition"]) == ("image/png", "inline")
+    assert (other["CacheControl"], other["ContentLanguage"], other["ContentEncoding"]) == ("no-cache", "en", "identity")
+    S3.put_object(Bucket=BUCKET, Key="plain", Body=b"x")
+    assert S3.head_object(Bucket=BUCKET, Key="plain")["ContentType"] == "binary/octet-stream"
+    big = {"k": "v" * 2048}
+    refuses("MetadataTooLarge", 400, S3.put_object, Bucket=BUCKET, Key="plain", Body=b"", Metadata=big)
+
+
+@check
+def copies():
+    body = bytes_of(2 * MIB + 1, 9)
+    S3.put_object(Bucket=BUCKET, Key="source", Body=body, Metadata={"a": "1"}, ContentType="text/x-one")
+    source = {"Bucket": BUCKET, "Key": "source"}
+    S3.copy_object(Bucket=BUCKET, Key="kept", CopySource=source)
+    head = S3.head_object(Bucket=BUCKET, Key="kept")
+    assert (head["ContentType"], head["Metadata"]) == ("text/x-one", {"a": "1"})
+    assert get("kept") == body
+    S3.copy_object(
+        Bucket=BUCKET, Key="replaced", CopySource=source, MetadataDirective="REPLACE", Metadata={"b": "2"}, ContentType="text/x-two"
+    )
+    head = S3.head_object(Bucket=BUCKET, Key="replaced")
+    assert (head["ContentType"], head["Metadata"]) == ("text/x-two", {"b": "2"})
+    refuses("InvalidRequest", 400, S3.copy_object, Bucket=BUCKET, Key="source", CopySource=source)
+    refuses("NoSuchKey", 404, S3.copy_object, Bucket=BUCKET, Key="x", CopySource={"Bucket": BUCKET, "Key": "none"})
+    refuses(
+        "PreconditionFailed", 412, S3.copy_object, Bucket=BUCKET, Key="x", CopySource=source, CopySourceIfMatch='"other"'
+    )
+    S3.delete_object(Bucket=BUCKET, Key="source")
+    assert get("kept") == body
+
+
+@check
+def checksums():
+    body = bytes_of(100_000, 5)
+    crc32 = base64.b64encode(zlib.crc32(body).to_bytes(4, "big")).decode()
+    sha256 = base64.b64encode(hashlib.sha256(body).digest()).decode()
+    put = S3.put_object(Bucket=BUCKET, Key="sums", Body=body, ChecksumAlgorithm="CRC32")
+    assert put["ChecksumCRC32"] == crc32
+    head = S3.head_object(Bucket=BUCKET, Key="sums", ChecksumMode="ENABLED")
+    assert (head["ChecksumCRC32"], head["ChecksumType"]) == (crc32, "FULL_OBJECT")
+    for algorithm in ["SHA1", "SHA256"]:
+        S3.put_object(Bucket=BUCKET, Key="sums", Body=body, ChecksumAlgorithm=algorithm)
+        assert get("sums", ChecksumMode="ENABLED") == body
+    S3.put_object(Bucket=BUCKET, Key="sums", Body=body, ChecksumSHA256=sha256)
+    assert S3.head_object(Bucket=BUCKET, Key="sums", ChecksumMode="ENABLED")["ChecksumSHA256"] == sha256
+    wrong = base64.b64encode(hashlib.sha256(b"other").digest()).decode()
+    refuses("BadDigest", 400, S3.put_object, Bucket=BUCKET, Key="sums", Body=body, ChecksumSHA256=wrong)
+    wrong = base64.b64encode(hashlib.md5(b"other").digest()).decode()
+    refuses("BadDigest", 400, S3.put_object, Bucket=BUCKET, Key="sums", Body=body, ContentMD5=wrong)
+    refuses("InvalidDigest", 400, S3.put_object, Bucket=BUCKET, Key="sums", Body=body, ContentMD5="nonsense")
+    right = base64.b64encode(hashlib.md5(body).digest()).decode()
+    S3.put_object(Bucket=BUCKET, Key="sums", Body=body, ContentMD5=right)
+    # A range has no checksum: clients would compare it with the bytes they got.
+    part = S3.get_object(Bucket=BUCKET, Key="sums", Range="bytes=0-9", ChecksumMode="ENABLED")
+    assert not [name for name in part if name.startswith("Checksum")], part
+
+
+@check
+def multipart_by_hand():
+    parts = [bytes_of(5 * MIB, 21), bytes_of(5 * MIB + 3, 22), bytes_of(17, 23)]
+    for algorithm, kind in [("CRC32", "COMPOSITE"), ("CRC32", "FULL_OBJECT"), ("SHA256", "COMPOSITE")]:
+        upload = S3.create_multipart_upload(
+            Bucket=BUCKET, Key="joined", ChecksumAlgorithm=algorithm, ChecksumType=kind, Metadata={"kept": "yes"}
+        )["UploadId"]
+        name = {"Bucket": BUCKET, "Key": "joined", "UploadId": upload}
+        done = []
+        for number, part in enumerate(parts, 1):
+            answer = S3.upload_part(**name, PartNumber=number, Body=part, ChecksumAlgorithm=algorithm)
+            field = f"Checksum{algorithm}"
+            done.append({"PartNumber": number, "ETag": answer["ETag"], field: answer[field]})
+        listed = S3.list_parts(**name, MaxParts=2)
+        assert [part["PartNumber"] for part in listed["Parts"]] == [1, 2] and listed["IsTruncated"]
+        rest = S3.list_parts(**name, PartNumberMarker=listed["NextPartNumberMarker"])
+        assert [part["Size"] for part in rest["Parts"]] == [17]
+        uploads = S3.list_multipart_uploads(Bucket=BUCKET, Prefix="joined")["Uploads"]
+        assert upload in [upload["UploadId"] for upload in uploads]
+        answer = S3.complete_multipart_upload(**name, MultipartUpload={"Parts": done})
+        md5s = b"".join(hashlib.md5(part).digest() for part in parts)
+        assert answer["ETag"] == '"%s-3"' % hashlib.md5(md5s).hexdigest(), answer["ETag"]
+        whole = b"".join(parts)
+        if kind == "FULL_OBJECT":
+            assert answer["ChecksumCRC32"] == base64.b64encode(zlib.crc32(whole).to_bytes(4, "big")).decode()
+        else:
+            assert answer[f"Checksum{algorithm}"].endswith("-3"), answer
+        assert get("joined") == whole
+        assert S3.head_object(Bucket=BUCKET, Key="joined")["Metadata"] == {"kept": "yes"}
+
+
+@check
+def multipart_errors_and_abort():
+    upload = S3.create_multipart_upload(Bucket=BUCKET, Key="aborted")["UploadId"]
+    name = {"Bucket": BUCKET, "Key": "aborted", "UploadId": upload}
+    one = S3.upload_part(**name, PartNumber=1, Body=b"small")["ETag"]
+    two = S3.upload_part(**name, PartNumber=2, Body=b"small too")["ETag"]
+    both = [{"PartNumber": 1, "ETag": one}, {"PartNumber": 2, "ETag": two}]
+    complete = S3.complete_multipart_upload
+    refuses("EntityTooSmall", 400, complete, **name, MultipartUpload={"Parts": both})
+    refuses("InvalidPartOrder", 400, complete, **name, MultipartUpload={"Parts": both[::-1]})
+    wrong = [{"PartNumber": 1, "ETag": '"%s"' % ("0" * 32)}]
+    refuses("InvalidPart", 400, complete, **name, MultipartUpload={"Parts": wrong})
+    refuses("InvalidPart", 400, complete, **name, MultipartUpload={"Parts": [{"PartNumber": 9, "ETag": one}]})
+    refuses("InvalidArgument", 400, S3.upload_part, **name, PartNumber=10001, Body=b"")
+    S3.abort_multipart_upload(**name)
+    refuses("NoSuchUpload", 404, S3.upload_part, **name, PartNumber=1, Body=b"late")
+    refuses("NoSuchUpload", 404, S3.list_parts, **name)
+    refuses("NoSuchKey", 404, S3.get_object, Bucket=BUCKET, Key="aborted")
+
+    upload = S3.create_multipart_upload(Bucket=BUCKET, Key="joined-once")["UploadId"]
+    name = {"Bucket": BUCKET, "Key": "joined-once", "UploadId": upload}
+    done = [{"PartNumber": 1, "ETag": S3.upload_part(**name, PartNumber=1, Body=b"x")["ETag"]}]
+    S3.put_object(Bucket=BUCKET, Key="joined-once", Body=b"already there")
+    refuses("PreconditionFailed", 412, complete, **name, MultipartUpload={"Parts": done}, IfNoneMatch="*")
+    complete(**name, MultipartUpload={"Parts": done})
+    assert get("joined-once") == b"x"
+
+
+@check
+def multipart_copy():
+    body = bytes_of(11 * MIB, 31)
+    S3.put_object(Bucket=BUCKET, Key="long", Body=body)
+    upload = S3.create_multipart_upload(Bucket=BUCKET, Key="long-copy")["UploadId"]
+    name = {"Bucket": BUCKET, "Key": "long-copy", "UploadId": upload}
+    source = {"Bucket": BUCKET, "Key": "long"}
+    done = []
+    for number, (first, last) in enumerate([(0, 5 * MIB - 1), (5 * MIB, 10 * MIB), (10 * MIB + 1, 11 * MIB - 1)], 1):
+        answer = S3.upload_part_copy(**name, PartNumber=number, CopySource=source, CopySourceRange=f"bytes={first}-{last}")
+        done.append({"PartNumber": number, "ETag": answer["CopyPartResult"]["ETag"]})
+    S3.complete_multipart_upload(**name, MultipartUpload={"Parts": done})
+    assert get("long-copy") == body
+
+
+@check
+def wrong_signatures_and_keys():
+    refuses("SignatureDoesNotMatch", 403, client(secret_key="wrong").list_buckets)
+    refuses("SignatureDoesNotMatch", 403, client(secret_key="wrong").put_object, Bucket=BUCKET, Key="x", Body=b"x")
+    refuses("InvalidAccessKeyId", 403, client(access_key="NOBODY").list_buckets)
+    try:
+        urllib.request.urlopen(f"{ENDPOINT}/{BUCKET}")
+        raise AssertionError("an unsigned request was served")
+    except urllib.error.HTTPError as error:
+        assert error.code == 403 and b"<Code>AccessDenied</Code>" in error.read()
+    refuses("NoSuchKey", 404, S3.get_object, Bucket=BUCKET, Key="x")
+
+
+@check
+def unknown_buckets_and_operations():
+    for call, more in [
+        (S3.list_objects_v2, {}),
+        (S3.put_object, {"Key": "x", "Body": b"x"}),
+        (S3.get_object, {"Key": "x"}),
+        (S3.delete_object, {"Key": "x"}),
+        (S3.delete_bucket, {}),
+        (S3.create_multipart_upload, {"Key": "x"}),
+    ]:
+        refuses("NoSuchBucket", 404, call, Bucket="no-such-bucket-" + uuid.uuid4().hex[:8], **more)
+    refuses("404", 404, S3.head_bucket, Bucket="no-such-bucket-" + uuid.uuid4().hex[:8])
+    refuses("404", 404, S3.head_object, Bucket=BUCKET, Key="no-such-key")
+    refuses("NotImplemented", 501, S3.get_bucket_versioning, Bucket=BUCKET)
+    refuses("NotImplemented", 501, S3.put_object, Bucket=BUCKET, Key="x", Body=b"", Tagging="a=b")
+    refuses("NoSuchVersion", 404, S3.get_object, Bucket=BUCKET, Key="size/1", VersionId="3sL4kqtJlcpXroDTDmJ")
+
+
+@check
+def presigned_urls():
+    S3.put_object(Bucket=BUCKET, Key="presigned file", Body=b"hello")
+    signer = client(signature_version="s3v4")
+    url = signer.generate_presigned_url("get_object", Params={"Bucket": BUCKET, "Key": "presigned file"}, ExpiresIn=60)
+    assert urllib.request.urlopen(url).read() == b"hello"
+    put = signer.generate_presigned_url("put_object", Params={"Bucket": BUCKET, "Key": "presigned put"}, ExpiresIn=60)
+    urllib.request.urlopen(urllib.request.Request(put, data=b"there", method="PUT")).read()
+    assert get("presigned put") == b"there"
+    try:
+        urllib.request.urlopen(url[:-1] + ("0" if url[-1] != "0" else "1"))
+        raise AssertionError("a forged URL was served")
+    except urllib.error.HTTPError as error:
+        assert error.code == 403, error.code
+
+
+@check
+def delete_everything():
+    refuses("BucketNotEmpty", 409, S3.delete_bucket, Bucket=BUCKET)
+    S3.delete_object(Bucket=BUCKET, Key="never-was")
+    for page in S3.get_paginator("list_objects_v2").paginate(Bucket=BUCKET):
+        objects = [{"Key": entry["Key"]} for entry in page.get("Contents", [])]
+        if objects:
+            S3.delete_objects(Bucket=BUCKET, Delete={"Objects": objects})
+    for upload in S3.list_multipart_uploads(Bucket=BUCKET).get("Uploads", []):
+        S3.abort_multipart_upload(Bucket=BUCKET, Key=upload["Key"], UploadId=upload["UploadId"])
+    S3.delete_bucket(Bucket=BUCKET)
+    refuses("404", 404, S3.head_bucket, Bucket=BUCKET)
+
+
+def main():
+    wanted = sys.argv[1:]
+    passed = failed = 0
+    for function in CHECKS:
+        name = function.__name__
+        if wanted and name not in wanted and name not in ("make_bucket", "delete_everything"):
+            continue
+        begun = time.monotonic()
+        try:
+            function()
+            passed += 1
+            print(f"ok      {name}  {time.monotonic() - begun:.1f} s", flush=True)
+        except Exception as error:
+            failed += 1
+            if isinstance(error, subprocess.CalledProcessError):
+                print(error.stderr.decode(errors="replace"))
+            traceback.print_exc()
+            print(f"FAILED  {name}", flush=True)
+    print(f"{passed} passed, {failed} failed")
+    sys.exit(1 if failed else 0)
+
+
+main()
