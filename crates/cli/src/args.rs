@@ -15,7 +15,7 @@ pub(crate) enum Command {
     /// Run a whole cluster in this process: for a laptop, a test, a first look
     Dev(DevArgs),
     /// Run one or more roles of a cluster
-    Server(ServerArgs),
+    Server(Box<ServerArgs>),
     /// Work with files and directories, like `hadoop fs` (both `fs -ls` and `fs ls` work)
     Fs(FsArgs),
     /// Look at and manage a cluster

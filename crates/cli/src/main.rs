@@ -27,7 +27,7 @@ fn main() -> ExitCode {
     runtime.block_on(async move {
         match args.command {
             Command::Dev(args) => exit_code(dev::run(args).await),
-            Command::Server(args) => exit_code(server::run(args).await),
+            Command::Server(args) => exit_code(server::run(*args).await),
             Command::Fs(args) => fs::run(args).await,
             Command::Admin(args) => exit_code(admin::run(args).await),
         }

@@ -21,7 +21,9 @@ pub struct Payload {
 
 /// The bytes of one 64 KiB piece are not the bytes their checksum was computed from.
 #[derive(Debug, thiserror::Error, PartialEq, Eq, Clone, Copy)]
-#[error("checksum mismatch in the 64 KiB piece at byte {chunk_offset}: stored {stored:#010x}, computed {computed:#010x}")]
+#[error(
+    "checksum mismatch in the 64 KiB piece at byte {chunk_offset}: stored {stored:#010x}, computed {computed:#010x}"
+)]
 pub struct ChecksumMismatch {
     pub chunk_offset: usize,
     pub stored: u32,
@@ -46,7 +48,9 @@ impl Payload {
     /// Accepts bytes from a peer or a disk after checking each piece against its checksum.
     pub fn verified(bytes: Bytes, crcs: impl Into<Arc<[u32]>>) -> Result<Payload, PayloadError> {
         let payload = Payload::unverified(bytes, crcs.into())?;
-        for (n, (chunk, &stored)) in payload.bytes.chunks(CRC_CHUNK_BYTES).zip(payload.crcs.iter()).enumerate() {
+        for (n, (chunk, &stored)) in
+            payload.bytes.chunks(CRC_CHUNK_BYTES).zip(payload.crcs.iter()).enumerate()
+        {
             let computed = crc32c::crc32c(chunk);
             if computed != stored {
                 return Err(ChecksumMismatch { chunk_offset: n * CRC_CHUNK_BYTES, stored, computed }.into());

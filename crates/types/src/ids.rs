@@ -140,11 +140,8 @@ impl FromStr for DiskId {
     type Err = ParseIdError;
 
     fn from_str(text: &str) -> Result<Self, ParseIdError> {
-        let bad = || ParseIdError {
-            kind: "DiskId",
-            text: text.to_owned(),
-            expected: "32 hexadecimal digits",
-        };
+        let bad =
+            || ParseIdError { kind: "DiskId", text: text.to_owned(), expected: "32 hexadecimal digits" };
         if text.len() != 32 {
             return Err(bad());
         }
@@ -182,7 +179,11 @@ impl GroupId {
     }
 
     pub fn to_u64(self) -> u64 {
-        assert!(self.number >> Self::NUMBER_BITS == 0, "group number {} needs more than 56 bits", self.number);
+        assert!(
+            self.number >> Self::NUMBER_BITS == 0,
+            "group number {} needs more than 56 bits",
+            self.number
+        );
         (self.kind as u64) << Self::NUMBER_BITS | self.number
     }
 }

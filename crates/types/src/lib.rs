@@ -6,7 +6,7 @@ mod checksum;
 mod clock;
 mod ids;
 
-pub use checksum::{ChecksumMismatch, CRC_CHUNK_BYTES, Payload, PayloadError, crc_chunks};
+pub use checksum::{CRC_CHUNK_BYTES, ChecksumMismatch, Payload, PayloadError, crc_chunks};
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use ids::{
     BlockId, ContainerId, DiskId, GroupId, GroupKind, LogId, LogIndex, NodeId, Nonce, OwnerId, ParseIdError,

@@ -40,9 +40,11 @@ impl Input {
             loop {
                 let mut piece = Vec::with_capacity(READ_BYTES);
                 let result = reader.by_ref().take(READ_BYTES as u64).read_to_end(&mut piece);
-                let ended = matches!(result, Ok(0) | Err(_));
-                let item = result.map(|_| Bytes::from(piece));
-                if (ended && item.is_ok()) || sender.blocking_send(item).is_err() || ended {
+                if let Ok(0) = result {
+                    return;
+                }
+                let broken = result.is_err();
+                if sender.blocking_send(result.map(|_| Bytes::from(piece))).is_err() || broken {
                     return;
                 }
             }

@@ -1,7 +1,7 @@
 //! Real processes over loopback: the `flotilla` binary as a user runs it, killed as an operator's night kills it.
 
-// The tests touch files and clocks of their own, outside of any server.
-#![allow(clippy::disallowed_methods)]
+// The tests touch files and clocks of their own, outside of any server, and may panic in helpers too.
+#![allow(clippy::disallowed_methods, clippy::unwrap_used)]
 
 mod commands;
 mod dev;
