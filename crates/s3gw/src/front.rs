@@ -3,14 +3,14 @@ use crate::s3::Protocol;
 use axum::Router;
 use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::{Request, State};
-use axum::http::header::{AUTHORIZATION, CONTENT_TYPE, RETRY_AFTER};
-use axum::http::{HeaderName, HeaderValue, Method, StatusCode};
+use axum::http::header::{AUTHORIZATION, CONNECTION, CONTENT_TYPE, EXPECT, RETRY_AFTER};
+use axum::http::{HeaderName, HeaderValue, Method, StatusCode, Version};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use client::Client;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -75,6 +75,7 @@ async fn ready(State(front): State<Front>) -> Response {
 
 async fn serve(State(front): State<Front>, request: Request) -> Response {
     let id = front.ids.take();
+    let (request, expectation) = Expectation::of(request);
     let response = match (refuse(&request), front.requests.clone().try_acquire_owned()) {
         (Some(refusal), _) => refusal,
         (None, Err(_)) => slow_down(),
@@ -84,8 +85,62 @@ async fn serve(State(front): State<Front>, request: Request) -> Response {
         }
     };
     let mut response = name_in_error(response, &id).await;
+    if expectation.was_not_met() {
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
     response.headers_mut().insert(REQUEST_ID, HeaderValue::from_str(&id).expect("hexadecimal digits"));
     response
+}
+
+/// A client that sent `Expect: 100-continue` gets its 100 when its body is read, and never for an empty body. boto3 keeps
+/// the status of an answer that came without a 100 for the next answer on the same connection: so that connection ends.
+struct Expectation {
+    waits: bool,
+    body_read: Arc<AtomicBool>,
+}
+
+impl Expectation {
+    fn of(request: Request) -> (Request, Expectation) {
+        let expects = request.headers().get(EXPECT).is_some_and(|value| value.as_bytes() == b"100-continue");
+        let waits = expects && request.version() < Version::HTTP_2;
+        let body_read = Arc::new(AtomicBool::new(false));
+        if !waits || request.body().is_end_stream() {
+            return (request, Expectation { waits, body_read });
+        }
+        let expectation = Expectation { waits, body_read: body_read.clone() };
+        (request.map(|body| Body::new(Watched { body, body_read })), expectation)
+    }
+
+    fn was_not_met(&self) -> bool {
+        self.waits && !self.body_read.load(Ordering::Relaxed)
+    }
+}
+
+/// A request body that notes whether anybody has asked for it.
+struct Watched {
+    body: Body,
+    body_read: Arc<AtomicBool>,
+}
+
+impl HttpBody for Watched {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<http_body::Frame<Bytes>, axum::Error>>> {
+        self.body_read.store(true, Ordering::Relaxed);
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> http_body::SizeHint {
+        self.body.size_hint()
+    }
 }
 
 /// What the protocol layer would take and we do not want: the old signature, which it compares byte by byte, and forms,
@@ -192,6 +247,23 @@ mod tests {
         assert_eq!(status(Request::get("/b/k?AWSAccessKeyId=a&Signature=b&Expires=1")), Some(400));
         let form = Request::post("/b").header("content-type", "multipart/form-data; boundary=x");
         assert_eq!(status(form), Some(501));
+    }
+
+    #[tokio::test]
+    async fn a_100_that_was_never_sent_ends_the_connection() {
+        let request = |body: &'static str| {
+            Request::put("/b/k").header("expect", "100-continue").body(Body::from(body)).unwrap()
+        };
+        let (read, met) = Expectation::of(request("data"));
+        axum::body::to_bytes(read.into_body(), 100).await.unwrap();
+        assert!(!met.was_not_met());
+        let (_, unread) = Expectation::of(request("data"));
+        assert!(unread.was_not_met());
+        let (empty, never) = Expectation::of(request(""));
+        axum::body::to_bytes(empty.into_body(), 100).await.unwrap();
+        assert!(never.was_not_met(), "hyper sends no 100 for an empty body");
+        let (_, plain) = Expectation::of(Request::put("/b/k").body(Body::from("data")).unwrap());
+        assert!(!plain.was_not_met());
     }
 
     #[test]
