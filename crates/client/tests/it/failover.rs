@@ -1,0 +1,145 @@
+use crate::cluster::{BUCKET, Cluster, bytes_of, frames};
+use bytes::Bytes;
+use flotilla_client::S3_VOLUME;
+use futures::StreamExt;
+use tokio::sync::oneshot;
+use types::{ContainerId, NodeId};
+
+const MIB: usize = 1 << 20;
+
+/// Who leads the pipeline that this container belongs to.
+fn leader_of(cluster: &Cluster, container: ContainerId) -> NodeId {
+    let view = cluster.client.view();
+    let pipeline = view.pipelines.iter().find(|pipeline| pipeline.container == container);
+    pipeline.expect("its container is open").leader.expect("it has a leader")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_put_survives_the_loss_of_its_pipelines_leader() {
+    let mut cluster = Cluster::start().await;
+    cluster.all_pipelines_led().await;
+    let body = bytes_of(40 * MIB, 40);
+
+    // The first half is sent, then the body waits until a node is gone, whichever pipeline the block is on.
+    let (gone, wait_gone) = oneshot::channel::<()>();
+    let (half_sent, wait_half) = oneshot::channel::<()>();
+    let first = frames(body.slice(..20 * MIB));
+    let pause = futures::stream::once(async move {
+        let _ = half_sent.send(());
+        let _ = wait_gone.await;
+        Ok(Bytes::new())
+    });
+    let whole = first.chain(pause).chain(frames(body.slice(20 * MIB..)));
+
+    let client = cluster.client.clone();
+    let put = tokio::spawn(async move {
+        let whole = std::pin::pin!(whole);
+        client.put(S3_VOLUME, BUCKET, b"survivor", Default::default(), None, whole).await
+    });
+    wait_half.await.unwrap();
+    let busiest = client_busiest(&cluster).await;
+    cluster.stop_node(busiest).await;
+    gone.send(()).unwrap();
+    put.await.unwrap().unwrap();
+
+    let key = cluster.client.lookup(S3_VOLUME, BUCKET, b"survivor").await.unwrap();
+    // Whether the rest is in the same block, under a new leader, or in another one: that is up to how fast the election was.
+    assert!(cluster.read(&key, 0..key.size).await.unwrap() == body);
+    cluster.stop().await;
+}
+
+/// The leader of the pipeline that has taken the most bytes, by what the datanodes report.
+async fn client_busiest(cluster: &Cluster) -> NodeId {
+    let deadline = tokio::time::Instant::now() + crate::cluster::DEADLINE;
+    loop {
+        let pipelines = cluster.client.list_pipelines().await.unwrap();
+        let busiest = pipelines.iter().max_by_key(|pipeline| pipeline.container_bytes).unwrap();
+        if busiest.container_bytes > 10 * MIB as u64 && busiest.leader_node != 0 {
+            return NodeId(busiest.leader_node);
+        }
+        assert!(tokio::time::Instant::now() < deadline, "no pipeline reports the bytes: {pipelines:?}");
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_put_goes_on_in_another_block_when_its_container_is_full() {
+    let cluster = Cluster::start_with_containers_of(8 << 20).await;
+    let body = bytes_of(40 * MIB, 41);
+    cluster.put("over-the-edge", body.clone()).await.unwrap();
+    let key = cluster.client.lookup(S3_VOLUME, BUCKET, b"over-the-edge").await.unwrap();
+    assert!(key.pieces.len() >= 2, "{:?}", key.pieces);
+    assert_eq!(key.pieces.iter().map(|piece| piece.length).sum::<u64>(), key.size);
+    assert!(cluster.read(&key, 0..key.size).await.unwrap() == body);
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reads_and_writes_go_on_with_one_node_down() {
+    let mut cluster = Cluster::start().await;
+    cluster.all_pipelines_led().await;
+    let body = bytes_of(5 * MIB + 1, 6);
+    cluster.put("before", body.clone()).await.unwrap();
+    let key = cluster.client.lookup(S3_VOLUME, BUCKET, b"before").await.unwrap();
+    let block = key.pieces[0].block.unwrap();
+    let leader = leader_of(&cluster, ContainerId(block.container));
+    cluster.stop_node(leader).await;
+
+    for _ in 0..6 {
+        assert!(cluster.get("before").await.unwrap() == body);
+    }
+    for n in 0..6 {
+        let small = bytes_of(1000, n);
+        cluster.put(&format!("after-{n}"), small.clone()).await.unwrap();
+        assert!(cluster.get(&format!("after-{n}")).await.unwrap() == small);
+    }
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_read_under_way_goes_on_when_its_replica_is_lost() {
+    let mut cluster = Cluster::start().await;
+    cluster.all_pipelines_led().await;
+    let body = bytes_of(40 * MIB, 7);
+    cluster.put("long", body.clone()).await.unwrap();
+    let key = cluster.client.lookup(S3_VOLUME, BUCKET, b"long").await.unwrap();
+
+    // Whichever replica serves it: one after the other is taken away, never more than one at a time is needed.
+    let mut stream = Box::pin(cluster.client.read(&key.pieces, 0..key.size));
+    let mut got = Vec::new();
+    while got.len() < MIB {
+        got.extend_from_slice(&stream.next().await.unwrap().unwrap());
+    }
+    let one = cluster.nodes.remove(0);
+    one.stop().await;
+    let two = cluster.nodes.remove(0);
+    two.stop().await;
+    while let Some(chunk) = stream.next().await {
+        got.extend_from_slice(&chunk.unwrap());
+    }
+    assert!(body == got);
+    drop(stream);
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_a_quorum_a_write_fails_within_its_deadline() {
+    let mut cluster = Cluster::start().await;
+    cluster.all_pipelines_led().await;
+    let view = cluster.client.view();
+    let options = flotilla_client::ClientOptions {
+        write_deadline: std::time::Duration::from_secs(5),
+        ..cluster.client_options()
+    };
+    let impatient = flotilla_client::Client::connect(options);
+    impatient.ready(crate::cluster::DEADLINE).await.unwrap();
+    for member in &view.pipelines[0].members[..2] {
+        cluster.stop_node(member.node).await;
+    }
+    let begun = tokio::time::Instant::now();
+    let body = frames(bytes_of(100_000, 8));
+    let error = impatient.write_blocks(body).await.unwrap_err();
+    assert!(matches!(error, flotilla_client::ClientError::Unavailable(_)), "{error:?}");
+    assert!(begun.elapsed() < std::time::Duration::from_secs(15), "{:?}", begun.elapsed());
+    cluster.stop().await;
+}
