@@ -9,3 +9,5 @@ extern crate flotilla_disk as disk;
 mod conformance;
 #[path = "disk/data_directory.rs"]
 mod data_directory;
+#[path = "disk/simulated.rs"]
+mod simulated;

@@ -1,14 +1,16 @@
 //! One suite for every implementation: each test makes a disk and gives it to a check.
 
 use bytes::Bytes;
-use disk::{Disk, RealDisk};
-use std::io::ErrorKind;
+use disk::sim::{Random, SimDisk, SimOptions};
+use disk::{Disk, File, RealDisk};
+use std::io::{self, ErrorKind};
 use std::sync::Arc;
 
 /// Runs a check on each implementation.
 async fn on_each<F: Future<Output = ()>>(check: impl Fn(Arc<dyn Disk>) -> F) {
     let dir = tempfile::tempdir().unwrap();
     check(Arc::new(RealDisk::open(dir.path(), 1).unwrap())).await;
+    check(Arc::new(SimDisk::new(SimOptions::default()))).await;
 }
 
 fn pattern(bytes: usize, seed: u8) -> Bytes {
@@ -142,4 +144,116 @@ async fn space_left_is_less_than_all() {
         assert!(0 < space.free_bytes && space.free_bytes <= space.capacity_bytes, "{space:?}");
     })
     .await;
+}
+
+#[tokio::test]
+async fn the_wrong_kind_of_thing_is_refused() {
+    on_each(|disk| async move {
+        disk.create_dir_all("d/e").await.unwrap();
+        disk.open("d/f", true).await.unwrap();
+        let kind = |result: io::Result<()>| result.unwrap_err().kind();
+        assert_eq!(kind(disk.open("d/e", true).await.map(drop)), ErrorKind::IsADirectory);
+        assert_eq!(kind(disk.open("d/f/g", true).await.map(drop)), ErrorKind::NotADirectory);
+        assert_eq!(kind(disk.list("d/f").await.map(drop)), ErrorKind::NotADirectory);
+        assert_eq!(kind(disk.create_dir_all("d/f").await), ErrorKind::AlreadyExists);
+        assert_eq!(kind(disk.create_dir_all("d/f/g").await), ErrorKind::NotADirectory);
+        assert_eq!(kind(disk.remove_file("d/e").await), ErrorKind::IsADirectory);
+        assert_eq!(kind(disk.rename("d/nothing", "d/g").await), ErrorKind::NotFound);
+        assert_eq!(kind(disk.rename("d/f", "x/g").await), ErrorKind::NotFound);
+        assert_eq!(kind(disk.rename("d/f", "d/e").await), ErrorKind::IsADirectory);
+        assert_eq!(disk.failure(), None, "none of this is the disk's fault");
+    })
+    .await;
+}
+
+/// Random operations on a few names, carried out on two disks; whatever can be seen must be the same.
+#[tokio::test]
+async fn the_simulated_disk_answers_like_the_real_one() {
+    for seed in 0..24 {
+        let dir = tempfile::tempdir().unwrap();
+        let real = RealDisk::open(dir.path(), 1).unwrap();
+        let sim = SimDisk::new(SimOptions { seed, ..SimOptions::default() });
+        real.create_dir_all("d").await.unwrap();
+        sim.create_dir_all("d").await.unwrap();
+        let mut open = Vec::new();
+        let mut random = Random::new(seed);
+        for step in 0..150 {
+            let (real_saw, sim_saw) = random_operation(&mut random, &real, &sim, &mut open).await;
+            assert_eq!(real_saw, sim_saw, "seed {seed}, step {step}: {:?}", sim.trace().last());
+        }
+    }
+}
+
+type Pair = (Arc<dyn File>, Arc<dyn File>);
+
+async fn random_operation(
+    random: &mut Random,
+    real: &dyn Disk,
+    sim: &dyn Disk,
+    open: &mut Vec<Pair>,
+) -> (String, String) {
+    const NAMES: [&str; 8] = ["d/a", "d/b", "d/e", "d/e/a", "d/e/b", "d/a/x", "f", "d"];
+    let (path, other) = (*random.pick(&NAMES), *random.pick(&NAMES));
+    let (offset, bytes) = (random.below(20_000), random.below(9_000));
+    let choice = random.below(16);
+    if choice < 7 && !open.is_empty() {
+        let (real, sim) = &open[random.below(open.len() as u64) as usize];
+        let data = pattern(bytes as usize, offset as u8);
+        return (
+            file_operation(&**real, choice, offset, data.clone()).await,
+            file_operation(&**sim, choice, offset, data).await,
+        );
+    }
+    match choice {
+        0..=9 => {
+            let create = random.one_in(2);
+            let opened = (real.open(path, create).await, sim.open(path, create).await);
+            let saw = (seen(&opened.0.as_ref().map(drop)), seen(&opened.1.as_ref().map(drop)));
+            if let (Ok(real), Ok(sim)) = opened {
+                open.push((real, sim));
+            }
+            saw
+        }
+        10 => (seen(&real.create_dir_all(path).await), seen(&sim.create_dir_all(path).await)),
+        11 => (seen(&real.remove_file(path).await), seen(&sim.remove_file(path).await)),
+        12 if path != "d" => (seen(&real.remove_dir_all(path).await), seen(&sim.remove_dir_all(path).await)),
+        // Directories are never renamed, and nothing over the directory it is in.
+        13 if real.list(path).await.is_err() && !path.starts_with(other) => {
+            (seen(&real.rename(path, other).await), seen(&sim.rename(path, other).await))
+        }
+        _ => (names(real, path).await, names(sim, path).await),
+    }
+}
+
+async fn file_operation(file: &dyn File, choice: u64, offset: u64, data: Bytes) -> String {
+    let bytes = data.len() as u64;
+    let result = match choice {
+        0 => file.write_at(offset, vec![data.slice(..data.len() / 2), data.slice(data.len() / 2..)]).await,
+        1 => file.write_and_sync(offset, vec![data]).await,
+        2 => file.set_len(offset).await,
+        3 => file.preallocate(offset).await,
+        4 => file.punch_hole(offset, bytes).await,
+        5 => file.sync_data().await,
+        _ => Ok(()),
+    };
+    let contents = file.read_at(0, 1 << 20).await.unwrap();
+    format!("{} {} {}", seen(&result), file.len().await.unwrap(), digest(&contents))
+}
+
+fn digest(bytes: &[u8]) -> u32 {
+    bytes.iter().fold(7, |sum: u32, byte| sum.wrapping_mul(0x0100_0193) ^ u32::from(*byte))
+}
+
+async fn names(disk: &dyn Disk, path: &str) -> String {
+    match disk.list(path).await {
+        Ok(mut names) => {
+            names.sort();
+            format!("{names:?}")
+        }
+        Err(error) => seen(&Err::<(), _>(error)),
+    }
+}
+
+fn seen<T, E: std::borrow::Borrow<io::Error>>(result: &Result<T, E>) -> String {
+    result.as_ref().map_or_else(|error| format!("{:?}", error.borrow().kind()), |_| "ok".to_owned())
 }

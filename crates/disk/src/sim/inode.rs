@@ -1,0 +1,172 @@
+//! A file: what the running system sees, what the device has, and the changes between the two.
+
+use super::contents::Contents;
+use super::{Loss, Random};
+use bytes::Bytes;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// What a device writes whole or not at all.
+pub(super) const SECTOR_BYTES: u64 = 512;
+
+#[derive(Default)]
+pub(super) struct Inode {
+    pub(super) seen: Contents,
+    durable: Contents,
+    pending: Vec<Pending>,
+}
+
+struct Pending {
+    change: Change,
+    /// Whether the caller knows that it is done. A sync that was started before may or may not cover it.
+    delivered: Arc<AtomicBool>,
+}
+
+#[derive(Clone)]
+pub(super) enum Change {
+    /// Bytes inside the length.
+    Write {
+        offset: u64,
+        bytes: Bytes,
+    },
+    SetLen(u64),
+    Allocate(u64),
+    PunchHole {
+        offset: u64,
+        bytes: u64,
+    },
+}
+
+impl Change {
+    fn apply(&self, contents: &mut Contents) {
+        match self {
+            Change::Write { offset, bytes } => contents.write(*offset, bytes),
+            Change::SetLen(len) => contents.set_len(*len),
+            Change::Allocate(bytes) => contents.allocate(*bytes),
+            Change::PunchHole { offset, bytes } => contents.punch_hole(*offset, *bytes),
+        }
+    }
+
+    /// Each sector of a write arrives or does not; the others keep what they had.
+    fn apply_torn(&self, contents: &mut Contents, random: &mut Random) {
+        let Change::Write { offset, bytes } = self else { return self.apply(contents) };
+        let end = offset + bytes.len() as u64;
+        let mut at = *offset;
+        while at < end {
+            let step = (SECTOR_BYTES - at % SECTOR_BYTES).min(end - at);
+            if random.one_in(2) {
+                let from = (at - offset) as usize;
+                contents.write(at, &bytes[from..from + step as usize]);
+            }
+            at += step;
+        }
+    }
+
+    /// False only when the order in which the two are applied makes no difference.
+    fn touches(&self, other: &Change) -> bool {
+        match (self, other) {
+            (Change::Write { offset: a, bytes: a_bytes }, Change::Write { offset: b, bytes: b_bytes }) => {
+                *a < b + b_bytes.len() as u64 && *b < a + a_bytes.len() as u64
+            }
+            _ => true,
+        }
+    }
+}
+
+impl Inode {
+    /// Visible at once, durable after a sync. `delivered` is to be set when the caller has been told.
+    pub(super) fn change(&mut self, change: Change, delivered: &Arc<AtomicBool>) {
+        change.apply(&mut self.seen);
+        self.pending.push(Pending { change, delivered: delivered.clone() });
+    }
+
+    /// A write; beyond the end it changes the length first, which is a change of its own.
+    pub(super) fn write(&mut self, offset: u64, bytes: Bytes, delivered: &Arc<AtomicBool>) {
+        let end = offset + bytes.len() as u64;
+        if bytes.is_empty() {
+            return;
+        }
+        if end > self.seen.len() {
+            self.change(Change::SetLen(end), delivered);
+        }
+        self.change(Change::Write { offset, bytes }, delivered);
+    }
+
+    /// Everything that was done when the sync began becomes durable; of what was under way, maybe.
+    pub(super) fn sync(&mut self, own: Option<&Arc<AtomicBool>>, random: &mut Random) {
+        let mut rest: Vec<Pending> = Vec::new();
+        let pending = std::mem::take(&mut self.pending);
+        for (at, one) in pending.iter().enumerate() {
+            let done = one.delivered.load(Ordering::Relaxed)
+                || own.is_some_and(|own| Arc::ptr_eq(own, &one.delivered));
+            let can_wait = matches!(one.change, Change::Write { .. })
+                && !pending[at + 1..].iter().any(|later| later.change.touches(&one.change));
+            if !done && can_wait && random.one_in(2) {
+                rest.push(Pending { change: one.change.clone(), delivered: one.delivered.clone() });
+            } else {
+                one.change.apply(&mut self.durable);
+            }
+        }
+        self.pending = rest;
+    }
+
+    /// The machine loses power. Metadata goes through a journal, so of its changes the first so many survive; each
+    /// write is lost, whole or torn by itself.
+    pub(super) fn lose_power(&mut self, loss: &mut Losing) {
+        let metadata =
+            self.pending.iter().filter(|one| !matches!(one.change, Change::Write { .. })).count() as u64;
+        let mut metadata_kept = match loss {
+            Losing::All => 0,
+            Losing::Nothing => metadata,
+            Losing::Random(random) => random.below(metadata + 1),
+        };
+        for Pending { change, .. } in std::mem::take(&mut self.pending) {
+            match (&change, &mut *loss) {
+                (Change::Write { .. }, Losing::All) => {}
+                (Change::Write { .. }, Losing::Nothing) => change.apply(&mut self.durable),
+                (Change::Write { .. }, Losing::Random(random)) => match random.below(3) {
+                    0 => {}
+                    1 => change.apply(&mut self.durable),
+                    _ => change.apply_torn(&mut self.durable, random),
+                },
+                _ if metadata_kept > 0 => {
+                    metadata_kept -= 1;
+                    change.apply(&mut self.durable);
+                }
+                _ => {}
+            }
+        }
+        self.seen = self.durable.clone();
+    }
+
+    /// The process that made the changes is gone, the kernel is not.
+    pub(super) fn outlive_process(&mut self) {
+        self.pending.iter().for_each(|one| one.delivered.store(true, Ordering::Relaxed));
+    }
+
+    /// Damages what is stored.
+    pub(super) fn flip_bit(&mut self, offset: u64, bit: u8) {
+        for contents in [&mut self.seen, &mut self.durable] {
+            if let [byte] = *contents.read(offset, 1) {
+                contents.write(offset, &[byte ^ (1 << (bit % 8))]);
+            }
+        }
+    }
+}
+
+/// [`Loss`] in the course of being dealt out.
+pub(super) enum Losing {
+    All,
+    Nothing,
+    Random(Random),
+}
+
+impl From<Loss> for Losing {
+    fn from(loss: Loss) -> Losing {
+        match loss {
+            Loss::AllUnsynced => Losing::All,
+            Loss::Nothing => Losing::Nothing,
+            Loss::Random(seed) => Losing::Random(Random::new(seed)),
+        }
+    }
+}

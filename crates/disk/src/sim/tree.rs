@@ -1,0 +1,274 @@
+//! Names: directories as the running system sees them and as the device has them.
+
+use super::inode::{Inode, Losing};
+use crate::path::below;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{self, ErrorKind};
+use std::path::Path;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct NodeId(usize);
+
+const ROOT: NodeId = NodeId(0);
+
+enum Node {
+    File(Inode),
+    Directory(Directory),
+}
+
+#[derive(Default)]
+struct Directory {
+    seen: BTreeMap<String, NodeId>,
+    durable: BTreeMap<String, NodeId>,
+}
+
+/// Nodes are never removed before a restart: a file outlives its name, and a crash may bring the name back.
+pub(super) struct Tree {
+    nodes: Vec<Node>,
+    pending: Vec<Edits>,
+}
+
+/// Changes of names that survive together or not at all.
+type Edits = Vec<Edit>;
+
+struct Edit {
+    dir: NodeId,
+    name: String,
+    /// What the name stands for from now on.
+    node: Option<NodeId>,
+}
+
+impl Tree {
+    pub(super) fn new() -> Tree {
+        Tree { nodes: vec![Node::Directory(Directory::default())], pending: Vec::new() }
+    }
+
+    pub(super) fn find(&self, path: &str) -> io::Result<NodeId> {
+        let mut node = ROOT;
+        for name in names(path)? {
+            node = *self.entries(node)?.get(name).ok_or(ErrorKind::NotFound)?;
+        }
+        Ok(node)
+    }
+
+    /// The directory a path is in, which must exist, and its last name.
+    fn find_parent<'a>(&self, path: &'a str) -> io::Result<(NodeId, &'a str)> {
+        let names = names(path)?;
+        let (name, parents) = names.split_last().ok_or(ErrorKind::InvalidInput)?;
+        let mut dir = ROOT;
+        for parent in parents {
+            dir = *self.entries(dir)?.get(*parent).ok_or(ErrorKind::NotFound)?;
+        }
+        self.entries(dir)?;
+        Ok((dir, name))
+    }
+
+    pub(super) fn file(&self, node: NodeId) -> io::Result<&Inode> {
+        match &self.nodes[node.0] {
+            Node::File(inode) => Ok(inode),
+            Node::Directory(_) => Err(ErrorKind::IsADirectory.into()),
+        }
+    }
+
+    pub(super) fn file_mut(&mut self, node: NodeId) -> io::Result<&mut Inode> {
+        match &mut self.nodes[node.0] {
+            Node::File(inode) => Ok(inode),
+            Node::Directory(_) => Err(ErrorKind::IsADirectory.into()),
+        }
+    }
+
+    pub(super) fn is_directory(&self, path: &str) -> bool {
+        self.find(path).is_ok_and(|node| self.entries(node).is_ok())
+    }
+
+    fn entries(&self, node: NodeId) -> io::Result<&BTreeMap<String, NodeId>> {
+        match &self.nodes[node.0] {
+            Node::Directory(directory) => Ok(&directory.seen),
+            Node::File(_) => Err(ErrorKind::NotADirectory.into()),
+        }
+    }
+
+    fn directory(&mut self, node: NodeId) -> &mut Directory {
+        match &mut self.nodes[node.0] {
+            Node::Directory(directory) => directory,
+            Node::File(_) => unreachable!("edits are made in directories only"),
+        }
+    }
+
+    pub(super) fn list(&self, path: &str) -> io::Result<Vec<String>> {
+        match self.find(path) {
+            Ok(node) => Ok(self.entries(node)?.keys().cloned().collect()),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn edit(&mut self, edits: Edits) {
+        for Edit { dir, name, node } in &edits {
+            set(&mut self.directory(*dir).seen, name, *node);
+        }
+        self.pending.push(edits);
+    }
+
+    pub(super) fn create_file(&mut self, path: &str) -> io::Result<NodeId> {
+        let (dir, name) = self.find_parent(path)?;
+        Ok(self.create(dir, name, Node::File(Inode::default())))
+    }
+
+    fn create(&mut self, dir: NodeId, name: &str, node: Node) -> NodeId {
+        let id = NodeId(self.nodes.len());
+        self.nodes.push(node);
+        self.edit(vec![Edit { dir, name: name.to_owned(), node: Some(id) }]);
+        id
+    }
+
+    /// Creates one directory, whose parent must exist.
+    pub(super) fn create_dir(&mut self, path: &str) -> io::Result<()> {
+        match self.find(path) {
+            Ok(node) => match &self.nodes[node.0] {
+                Node::Directory(_) => Ok(()),
+                Node::File(_) => Err(ErrorKind::AlreadyExists.into()),
+            },
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                let (dir, name) = self.find_parent(path)?;
+                self.create(dir, name, Node::Directory(Directory::default()));
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    pub(super) fn rename(&mut self, from: &str, to: &str) -> io::Result<()> {
+        let ((from_dir, from_name), (to_dir, to_name)) = (self.find_parent(from)?, self.find_parent(to)?);
+        let node = *self.entries(from_dir)?.get(from_name).ok_or(ErrorKind::NotFound)?;
+        self.file(node)?;
+        if let Some(replaced) = self.entries(to_dir)?.get(to_name) {
+            self.file(*replaced)?;
+            if *replaced == node {
+                return Ok(());
+            }
+        }
+        self.edit(vec![
+            Edit { dir: from_dir, name: from_name.to_owned(), node: None },
+            Edit { dir: to_dir, name: to_name.to_owned(), node: Some(node) },
+        ]);
+        Ok(())
+    }
+
+    pub(super) fn remove_file(&mut self, path: &str) -> io::Result<()> {
+        self.file(self.find(path)?)?;
+        self.unlink(path)
+    }
+
+    /// Removes a name, of whatever.
+    pub(super) fn unlink(&mut self, path: &str) -> io::Result<()> {
+        let (dir, name) = self.find_parent(path)?;
+        self.edit(vec![Edit { dir, name: name.to_owned(), node: None }]);
+        Ok(())
+    }
+
+    /// Everything at and below a path, contents before their directory; nothing when it does not exist.
+    pub(super) fn below(&self, path: &str) -> io::Result<Vec<String>> {
+        let node = match self.find(path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+            node => node?,
+        };
+        self.entries(node)?;
+        let mut found = Vec::new();
+        self.below_collect(path, node, &mut found);
+        Ok(found)
+    }
+
+    fn below_collect(&self, path: &str, node: NodeId, found: &mut Vec<String>) {
+        if let Node::Directory(directory) = &self.nodes[node.0] {
+            for (name, child) in &directory.seen {
+                self.below_collect(&format!("{path}/{name}"), *child, found);
+            }
+        }
+        found.push(path.to_owned());
+    }
+
+    /// Makes the names in a directory durable, and no others: of a rename into another directory, this half.
+    pub(super) fn sync_dir(&mut self, path: &str) -> io::Result<()> {
+        let dir = self.find(path)?;
+        self.entries(dir)?;
+        self.sync_edits(|edit| edit.dir == dir);
+        Ok(())
+    }
+
+    /// Makes only the names that lead to a path durable.
+    pub(super) fn sync_path(&mut self, path: &str) -> io::Result<()> {
+        let mut dir = ROOT;
+        let mut steps = BTreeSet::new();
+        for name in names(path)? {
+            steps.insert((dir, name.to_owned()));
+            dir = *self.entries(dir)?.get(name).ok_or(ErrorKind::NotFound)?;
+        }
+        self.sync_edits(|edit| steps.contains(&(edit.dir, edit.name.clone())));
+        Ok(())
+    }
+
+    fn sync_edits(&mut self, covered: impl Fn(&Edit) -> bool) {
+        for edits in std::mem::take(&mut self.pending) {
+            let (synced, rest): (Edits, Edits) = edits.into_iter().partition(&covered);
+            for Edit { dir, name, node } in synced {
+                set(&mut self.directory(dir).durable, &name, node);
+            }
+            if !rest.is_empty() {
+                self.pending.push(rest);
+            }
+        }
+    }
+
+    /// Names and files as a machine finds them that lost power.
+    pub(super) fn lose_power(&mut self, loss: &mut Losing) {
+        for edits in std::mem::take(&mut self.pending) {
+            let kept = match loss {
+                Losing::All => false,
+                Losing::Nothing => true,
+                Losing::Random(random) => random.one_in(2),
+            };
+            for Edit { dir, name, node } in edits.into_iter().filter(|_| kept) {
+                set(&mut self.directory(dir).durable, &name, node);
+            }
+        }
+        for node in &mut self.nodes {
+            match node {
+                Node::File(inode) => inode.lose_power(loss),
+                Node::Directory(directory) => directory.seen = directory.durable.clone(),
+            }
+        }
+    }
+
+    pub(super) fn outlive_process(&mut self) {
+        for node in &mut self.nodes {
+            if let Node::File(inode) = node {
+                inode.outlive_process();
+            }
+        }
+    }
+
+    /// Files that have a name, with their paths.
+    pub(super) fn files(&self) -> Vec<(String, &Inode)> {
+        let mut paths = Vec::new();
+        self.below_collect("", ROOT, &mut paths);
+        let named = paths.iter().filter_map(|path| {
+            let path = path.strip_prefix('/')?;
+            let inode = self.file(self.find(path).ok()?).ok()?;
+            Some((path.to_owned(), inode))
+        });
+        named.collect()
+    }
+}
+
+fn set(entries: &mut BTreeMap<String, NodeId>, name: &str, node: Option<NodeId>) {
+    match node {
+        Some(node) => entries.insert(name.to_owned(), node),
+        None => entries.remove(name),
+    };
+}
+
+fn names(path: &str) -> io::Result<Vec<&str>> {
+    below(Path::new("/"), path)?;
+    Ok(if path.is_empty() { Vec::new() } else { path.split('/').collect() })
+}
