@@ -35,14 +35,14 @@ pub async fn open_pipelines(scm: &str, count: usize) -> anyhow::Result<Vec<Pipel
         for pipeline in led.into_iter().take(count) {
             let leader = pipeline.members.iter().find(|member| member.node == pipeline.leader_node);
             let address = &leader.context("the leader is a member")?.address;
-            writers.push(PipelineWriter::connect(pipeline.pipeline, address).await?);
+            writers.push(PipelineWriter::connect(&view.cluster, pipeline.pipeline, address).await?);
         }
         return Ok(writers);
     }
 }
 
 impl PipelineWriter {
-    async fn connect(pipeline: u64, address: &str) -> anyhow::Result<PipelineWriter> {
+    async fn connect(cluster: &str, pipeline: u64, address: &str) -> anyhow::Result<PipelineWriter> {
         let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{address}"))?
             .initial_stream_window_size(8 << 20)
             .initial_connection_window_size(32 << 20)
@@ -52,8 +52,8 @@ impl PipelineWriter {
             .max_decoding_message_size(proto::MESSAGE_BYTES_MAX)
             .max_encoding_message_size(proto::MESSAGE_BYTES_MAX);
         let (chunks, receiver) = mpsc::channel(4);
-        let acks =
-            datanode.write(ReceiverStream::new(receiver)).await.context("open a write stream")?.into_inner();
+        let request = proto::in_cluster(tonic::Request::new(ReceiverStream::new(receiver)), cluster);
+        let acks = datanode.write(request).await.context("open a write stream")?.into_inner();
         let next_nonce = u128::from(pipeline) << 96 | u128::from(std::process::id()) << 64;
         Ok(PipelineWriter { pipeline, chunks, acks, next_nonce })
     }

@@ -11,6 +11,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::time::Duration;
 use tokio::time::Instant;
+use tonic::Request;
 use tracing::{info, warn};
 use types::{BlockId, CRC_CHUNK_BYTES};
 
@@ -161,6 +162,7 @@ impl Reader {
             length: part.end - part.offset,
             commit_index: part.commit_index,
         };
+        let request = proto::in_cluster(Request::new(request), &self.client.view().cluster);
         Ok(datanode.read(request).await?.into_inner())
     }
 

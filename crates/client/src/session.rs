@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Response, Status, Streaming};
+use tonic::{Request, Response, Status, Streaming};
 use types::{Nonce, PipelineId};
 
 /// The chunks of one pipeline that are not acknowledged, and the connection they go over.
@@ -88,7 +88,7 @@ impl Session {
     }
 
     /// One connection, until it breaks, stalls or a chunk is answered with a failure that a new try may mend.
-    pub(crate) async fn run(&mut self, address: &str) -> End {
+    pub(crate) async fn run(&mut self, cluster: &str, address: &str) -> End {
         self.sent = 0;
         self.acknowledged = false;
         let (to_wire, wire) = mpsc::channel::<WriteChunk>(WIRE_QUEUE_MAX);
@@ -99,7 +99,8 @@ impl Session {
         let mut datanode = DatanodeClient::new(channel)
             .max_decoding_message_size(proto::MESSAGE_BYTES_MAX)
             .max_encoding_message_size(proto::MESSAGE_BYTES_MAX);
-        let open = async move { datanode.write(ReceiverStream::new(wire)).await }.boxed();
+        let request = proto::in_cluster(Request::new(ReceiverStream::new(wire)), cluster);
+        let open = async move { datanode.write(request).await }.boxed();
         let end = self.run_open(open, to_wire).await;
         if !end.is_idle() {
             // New blocks look elsewhere until something is acknowledged here again.

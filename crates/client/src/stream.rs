@@ -171,7 +171,8 @@ async fn own(mut session: Session, view: watch::Receiver<Arc<View>>) {
             }
             None => known[member % known.len()].to_owned(),
         };
-        let end = session.run(&address).await;
+        let cluster = view.borrow().cluster.clone();
+        let end = session.run(&cluster, &address).await;
         if session.was_acknowledged() {
             (retry, hints, member) = (RETRY_FIRST, 0, 0);
         }

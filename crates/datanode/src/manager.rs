@@ -69,6 +69,11 @@ impl ContainerManager {
         &self.inner.disks
     }
 
+    /// The cluster this node has joined.
+    pub(crate) fn cluster(&self) -> Option<String> {
+        self.disks().identity().map(|identity| identity.cluster)
+    }
+
     pub(crate) fn addresses(&self) -> &AddressBook {
         &self.inner.addresses
     }
@@ -182,7 +187,8 @@ impl ContainerManager {
         let (index, first) = (disk.index.clone(), order.first_container);
         let machine = blocking(move || PipelineMachine::new(index, pipeline, first, roll_bytes));
         let (machine, open) = machine.await.map_err(PipelineError::Index)?;
-        let spec = order.group_spec(self.inner.options.pipeline_timing);
+        let cluster = self.cluster().unwrap_or_default();
+        let spec = order.group_spec(cluster, self.inner.options.pipeline_timing);
         let group = self.inner.host.open(spec, &disk.space, order.log_spec(), machine).await?;
 
         // Remembered only now that the log exists: a remembered pipeline without a log has lost its votes. Whoever

@@ -90,8 +90,9 @@ impl PipelineOrder {
         }
     }
 
-    pub(crate) fn group_spec(&self, timing: Timing) -> GroupSpec {
+    pub(crate) fn group_spec(&self, cluster: String, timing: Timing) -> GroupSpec {
         GroupSpec {
+            cluster,
             group: GroupId::pipeline(self.pipeline),
             replica: self.replica,
             timing,

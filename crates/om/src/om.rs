@@ -98,6 +98,8 @@ fn group_id() -> GroupId {
 fn group_spec(options: &OmOptions) -> GroupSpec {
     let replica = ReplicaId(1);
     GroupSpec {
+        // One member: nobody else is spoken to.
+        cluster: String::new(),
         group: group_id(),
         replica,
         timing: options.timing,

@@ -11,9 +11,11 @@
     unreachable_pub
 )]
 
+mod cluster;
 mod convert;
 mod error;
 
+pub use cluster::{cluster_of, in_cluster};
 pub use convert::{bytes16, disk_id, uuid_bytes};
 pub use error::{Code, Failure, Retry};
 

@@ -28,6 +28,7 @@ pub struct Group {
 }
 
 pub(crate) struct GroupInner {
+    pub(crate) cluster: String,
     pub(crate) id: GroupId,
     pub(crate) replica: ReplicaId,
     pub(crate) election_max: Duration,
@@ -56,6 +57,10 @@ impl Group {
 
     pub fn id(&self) -> GroupId {
         self.inner.id
+    }
+
+    pub fn cluster(&self) -> &str {
+        &self.inner.cluster
     }
 
     pub fn replica(&self) -> ReplicaId {

@@ -84,6 +84,7 @@ impl RaftHost {
         check_replica(&log, &spec).await?;
 
         let network = Network {
+            cluster: spec.cluster.as_str().into(),
             group: spec.group,
             replica: spec.replica,
             peers: peers.clone(),
@@ -100,6 +101,7 @@ impl RaftHost {
         }
         let proposal_bytes_max = options.proposal_bytes_per_group_max.min(Semaphore::MAX_PERMITS);
         Ok(Group::new(GroupInner {
+            cluster: spec.cluster,
             id: spec.group,
             replica: spec.replica,
             election_max: spec.timing.election_max,

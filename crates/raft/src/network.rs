@@ -31,6 +31,7 @@ const BACKOFF_MAX: Duration = Duration::from_secs(1);
 
 /// Makes the clients of one replica.
 pub(crate) struct Network {
+    pub(crate) cluster: Arc<str>,
     pub(crate) group: GroupId,
     pub(crate) replica: ReplicaId,
     pub(crate) peers: Arc<Peers>,
@@ -42,6 +43,7 @@ impl RaftNetworkFactory<TypeConfig> for Network {
 
     async fn new_client(&mut self, target: u64, peer: &Peer) -> Client {
         Client {
+            cluster: self.cluster.clone(),
             group: self.group,
             replica: self.replica,
             target: Member { replica: ReplicaId(target), node: peer.node, address: peer.address.clone() },
@@ -53,6 +55,7 @@ impl RaftNetworkFactory<TypeConfig> for Network {
 
 /// One replica's way to another.
 pub(crate) struct Client {
+    cluster: Arc<str>,
     group: GroupId,
     replica: ReplicaId,
     target: Member,
@@ -62,7 +65,11 @@ pub(crate) struct Client {
 
 impl Client {
     fn address(&self) -> wire::Address {
-        wire::Address { group: self.group.to_u64(), replica: self.target.replica.0, cluster: String::new() }
+        wire::Address {
+            group: self.group.to_u64(),
+            replica: self.target.replica.0,
+            cluster: self.cluster.to_string(),
+        }
     }
 
     fn process(&self) -> Result<Arc<Process>, RPCError<TypeConfig>> {

@@ -47,6 +47,10 @@ impl Default for HostOptions {
 /// One replica of one group on this host.
 #[derive(Clone, Debug)]
 pub struct GroupSpec {
+    /// The cluster the group belongs to. Groups, replicas and ports have the same numbers in every cluster, so only this
+    /// keeps a node that took over another cluster's port from being taken for a member. May be empty for a group of
+    /// one, which nobody talks to.
+    pub cluster: String,
     pub group: GroupId,
     pub replica: ReplicaId,
     pub timing: Timing,

@@ -71,6 +71,14 @@ impl Registry {
             }
             Some(Slot::Open(group)) => group.clone(),
         };
+        if group.cluster() != to.cluster {
+            let why = format!(
+                "{id} here belongs to cluster `{}`, the message to `{}`",
+                group.cluster(),
+                to.cluster
+            );
+            return Err(Failure::new(Code::WrongCluster, why));
+        }
         let (here, meant) = (group.replica(), ReplicaId(to.replica));
         if here != meant {
             let why = format!("replica {meant} of {id} is not here; replica {here} is");

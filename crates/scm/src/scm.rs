@@ -118,6 +118,8 @@ impl Drop for Scm {
 fn group_spec(options: &ScmOptions) -> GroupSpec {
     let replica = ReplicaId(1);
     GroupSpec {
+        // One member: nobody else is spoken to.
+        cluster: String::new(),
         group: GroupId::SCM,
         replica,
         timing: options.timing,

@@ -107,7 +107,12 @@ struct Written {
 async fn assert_all_there(s3: &S3, acknowledged: &[u64]) {
     for &n in acknowledged {
         match s3.get(&key(n)).await {
-            Ok(Some(found)) => assert!(found == body(n), "object {n} has other bytes than were acknowledged"),
+            Ok(Some(found)) => assert!(
+                found == body(n),
+                "object {n} has {} other bytes than the {} that were acknowledged",
+                found.len(),
+                body(n).len()
+            ),
             Ok(None) => panic!("object {n} was acknowledged and is gone"),
             Err(error) => panic!("object {n} cannot be read: {error}"),
         }
@@ -171,6 +176,27 @@ async fn everything_killed_at_once_loses_nothing_acknowledged() {
         next = written.next;
     }
     s3.put(&key(next), body(next)).await.expect("the cluster takes writes again");
+}
+
+/// Pipelines, replicas and containers have the same numbers in every cluster, and a node may get a port that another
+/// cluster's node had: only the cluster's id tells them apart.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_datanode_refuses_requests_meant_for_another_cluster() {
+    use proto::datanode::datanode_client::DatanodeClient;
+    use proto::datanode::{ReadRequest, WriteChunk};
+    let cluster = Cluster::start(binary(), &ClusterOptions::default());
+    let datanodes = crate::commands::admin_json(&cluster.scm_address, &["datanode", "list"]);
+    let address = datanodes[0]["address"].as_str().unwrap();
+    let mut datanode = DatanodeClient::connect(format!("http://{address}")).await.unwrap();
+    for claimed in ["", "another"] {
+        let read = proto::in_cluster(tonic::Request::new(ReadRequest::default()), claimed);
+        let refused = proto::Failure::from(datanode.read(read).await.unwrap_err());
+        assert_eq!(refused.code, proto::Code::WrongCluster, "{refused}");
+        let chunks = tokio_stream::iter([WriteChunk::default()]);
+        let write = proto::in_cluster(tonic::Request::new(chunks), claimed);
+        let refused = proto::Failure::from(datanode.write(write).await.unwrap_err());
+        assert_eq!(refused.code, proto::Code::WrongCluster, "{refused}");
+    }
 }
 
 /// The replica that was away must have caught up before the next one goes: two of three are a quorum, one is not.

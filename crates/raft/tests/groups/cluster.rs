@@ -25,6 +25,8 @@ pub(crate) const TIMING: Timing = Timing {
     election_max: Duration::from_millis(800),
 };
 
+pub(crate) const CLUSTER: &str = "test";
+
 /// Longer than anything takes on a busy machine.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
 
@@ -151,6 +153,7 @@ impl Cluster {
         let node = &mut self.nodes[n];
         let running = node.running.as_mut().expect("a running node");
         let spec = GroupSpec {
+            cluster: CLUSTER.to_owned(),
             group,
             replica: members[n].replica,
             timing: TIMING,

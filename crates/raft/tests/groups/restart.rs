@@ -77,6 +77,7 @@ async fn a_group_is_open_once_and_may_be_opened_again_when_closed() {
 
     let running = cluster.running(2);
     let spec = flotilla_raft::GroupSpec {
+        cluster: crate::cluster::CLUSTER.to_owned(),
         group,
         replica: cluster.members(group)[2].replica,
         timing: crate::cluster::TIMING,
