@@ -20,6 +20,10 @@ pub(crate) fn config(name: String, timing: Timing) -> Result<Arc<Config>, String
         quorum_loss_probe_interval: Some(2 * election_max),
         // A log that is shorter than it was is a wiped disk, which must come back as a new replica instead.
         allow_log_reversion: Some(false),
+        // A leader commits by its followers' disks, so a crash may take entries from its log that are acknowledged. One
+        // that went on leading in its old term would give their indexes, and their log ids, to other commands, and no
+        // follower could tell. It must be elected again, which only those can win that have everything.
+        enable_leader_restore: Some(false),
         // Counts; bytes are bounded by `HostOptions`.
         max_payload_entries: 256,
         max_append_entries: Some(256),
