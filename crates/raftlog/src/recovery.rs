@@ -145,6 +145,12 @@ impl Recovery<'_> {
                 return Err(self.damaged(chain.tail, why));
             }
         }
+        // A segment without a whole record (its first one is torn behind its head) is none: the next record goes where
+        // the last one ends, if it fits there, as on every other replica.
+        if chain.tail.offset == 0 && chain.tail.segment > 0 {
+            let last = chain.index.last();
+            chain.tail = last.map_or(record.start, |last| last.position.after(last.record_bytes(), None));
+        }
         Ok(chain)
     }
 
