@@ -20,6 +20,8 @@ pub(crate) struct Core {
     pub(crate) space: Arc<LogSpace>,
     state: Mutex<State>,
     wake: Notify,
+    /// Marked when `flushed_end` moved or the log failed.
+    flush_moved: watch::Sender<()>,
     stopped: watch::Sender<bool>,
 }
 
@@ -173,6 +175,7 @@ impl Core {
             space,
             state: Mutex::new(state),
             wake: Notify::new(),
+            flush_moved: watch::Sender::new(()),
             stopped: watch::Sender::new(false),
         }
     }
@@ -254,6 +257,25 @@ impl Core {
         if state.truncations == 0 {
             state.flushed_end = state.flushed_end.max(end);
         }
+        drop(state);
+        self.flush_moved.send_replace(());
+    }
+
+    pub(crate) async fn until_flushed(&self, end: LogIndex) -> Result<(), AppendError> {
+        let mut moved = self.flush_moved.subscribe();
+        loop {
+            {
+                let state = self.lock();
+                if state.flushed_end >= end {
+                    return Ok(());
+                }
+                if let Some(failure) = &state.failure {
+                    return Err(failure.clone());
+                }
+            }
+            // The sender is ours, so it is there.
+            let _ = moved.changed().await;
+        }
     }
 
     pub(crate) fn truncated(&self) {
@@ -267,6 +289,7 @@ impl Core {
             state.failure.get_or_insert_with(|| error.clone());
             std::mem::take(&mut state.queue)
         };
+        self.flush_moved.send_replace(());
         // Outside the lock: callbacks may look at the log.
         for job in queue {
             match job {

@@ -3,7 +3,7 @@ use crate::flush::token;
 use crate::index::Located;
 use crate::record::{self, BODY_BYTES_MAX, META_BYTES_MAX, encode_head, padding_bytes};
 use crate::segment::Position;
-use crate::{AppendError, Entry, FlushToken, HardState, LogState, ReadError};
+use crate::{AppendError, Entry, FlushToken, HardState, LogSpace, LogState, ReadError};
 use bytes::{Bytes, BytesMut};
 use std::sync::Arc;
 use types::{LogId, LogIndex};
@@ -151,6 +151,16 @@ impl Log {
             Ok(Some(Job::SaveHardState { state: hard_state, done }))
         });
         outcome.await
+    }
+
+    /// Waits until all entries before `end` are durable on this disk.
+    pub async fn until_flushed(&self, end: LogIndex) -> Result<(), AppendError> {
+        self.core().until_flushed(end).await
+    }
+
+    /// The disk the log is on.
+    pub fn space(&self) -> &Arc<LogSpace> {
+        &self.core().space
     }
 
     /// Remembers how far the log is committed; written with the next sync, not synced for itself.

@@ -12,7 +12,8 @@ pub struct LogSpaceOptions {
     pub cache_bytes_max: usize,
     /// Appends queued for the disk and not yet durable; more are refused with [`crate::AppendError::Busy`].
     pub unflushed_bytes_max: usize,
-    /// Kept free for metadata: appends that would go below get [`crate::AppendError::DiskFull`].
+    /// Kept free for what cannot be refused (votes, elections, what is under way): [`crate::LogSpace::check_space`]
+    /// answers [`crate::AppendError::DiskFull`] below it.
     pub reserve_bytes: u64,
 }
 

@@ -250,16 +250,37 @@ impl Recovery<'_> {
         let tail = chain.tail;
         let open = open_existing(self.disk, &self.spec.owners_dir, tail.file()).await.map_err(io_error)?;
         self.remove_segments_after(tail).await?;
-        let Some(mut open) = open else { return Ok(None) };
-        if open.end > tail.offset {
-            self.warn_of_torn_tail(&open, chain).await?;
-            open.file.set_len(tail.offset).await.map_err(io_error)?;
+        // A process that was killed may have left its last record, and its removals, in the page cache alone.
+        if let Some(last) = chain.index.last()
+            && last.position.file() != tail.file()
+        {
+            let file = open_existing(self.disk, &self.spec.owners_dir, last.position.file()).await;
+            if let Some(rolled) = file.map_err(io_error)? {
+                rolled.file.sync_data().await.map_err(io_error)?;
+            }
         }
-        open.file.sync_data().await.map_err(io_error)?;
-        self.disk.sync_dir(&owner_dir(&self.spec.owners_dir, tail.owner)).await.map_err(io_error)?;
-        self.disk.sync_dir(&self.spec.owners_dir).await.map_err(io_error)?;
-        (open.allocated_bytes, open.end) = (tail.offset, tail.offset);
-        Ok(Some(open))
+        let open = match open {
+            None => None,
+            Some(mut open) => {
+                if open.end > tail.offset {
+                    self.warn_of_torn_tail(&open, chain).await?;
+                    open.file.set_len(tail.offset).await.map_err(io_error)?;
+                }
+                open.file.sync_data().await.map_err(io_error)?;
+                (open.allocated_bytes, open.end) = (tail.offset, tail.offset);
+                Some(open)
+            }
+        };
+        self.sync_existing_dir(&owner_dir(&self.spec.owners_dir, tail.owner)).await?;
+        self.sync_existing_dir(&self.spec.owners_dir).await?;
+        Ok(open)
+    }
+
+    async fn sync_existing_dir(&self, dir: &str) -> Result<(), OpenError> {
+        match self.disk.sync_dir(dir).await {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            result => result.map_err(|e| self.io(e)),
+        }
     }
 
     /// Newest first, each durable before the next: a crash in between leaves no later segment without its

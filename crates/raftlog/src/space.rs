@@ -200,18 +200,23 @@ impl LogSpace {
     pub(crate) fn reserve_unflushed(&self, bytes: usize) -> Result<(), AppendError> {
         let queued = self.unflushed_bytes.fetch_add(bytes, Ordering::Relaxed);
         let limit = self.options.unflushed_bytes_max;
-        let refused = if queued > 0 && queued + bytes > limit {
-            AppendError::Busy { queued, limit }
-        } else if self.free.bytes.load(Ordering::Relaxed)
-            < self.options.reserve_bytes + (queued + bytes) as u64
-        {
-            self.refresh_free_bytes();
-            self.disk_full()
-        } else {
+        if queued > 0 && queued + bytes > limit {
+            self.release_unflushed(bytes);
+            return Err(AppendError::Busy { queued, limit });
+        }
+        Ok(())
+    }
+
+    /// Whether the disk has room for `bytes` more above its reserve. To be asked before something new is let in: what
+    /// has been let in is appended even if that draws on the reserve, because a log cannot go on without it.
+    pub fn check_space(&self, bytes: usize) -> Result<(), AppendError> {
+        let queued = self.unflushed_bytes.load(Ordering::Relaxed);
+        let needed = self.options.reserve_bytes.saturating_add((queued + bytes) as u64);
+        if self.free.bytes.load(Ordering::Relaxed) >= needed {
             return Ok(());
-        };
-        self.release_unflushed(bytes);
-        Err(refused)
+        }
+        self.refresh_free_bytes();
+        Err(self.disk_full())
     }
 
     pub(crate) fn release_unflushed(&self, bytes: usize) {
