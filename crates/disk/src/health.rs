@@ -54,6 +54,12 @@ fn condemns(operation: Operation, error: &io::Error) -> bool {
         Operation::Read => false,
         // A name that is not there was not synced, and lost nothing.
         Operation::Sync => error.kind() != io::ErrorKind::NotFound,
+        // The process, not the disk, has run out of something.
+        Operation::Change
+            if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM)) =>
+        {
+            false
+        }
         Operation::Change => !matches!(
             error.kind(),
             io::ErrorKind::StorageFull
@@ -94,6 +100,7 @@ mod tests {
         let health = Health::default();
         failing(&health, Operation::Change, libc::ENOSPC);
         failing(&health, Operation::Change, libc::EDQUOT);
+        failing(&health, Operation::Change, libc::EMFILE);
         failing(&health, Operation::Read, libc::EIO);
         assert_eq!(health.failure(), None);
     }

@@ -171,7 +171,9 @@ impl RealDisk {
 
 impl Disk for RealDisk {
     fn open(&self, path: &str, create: bool) -> IoFuture<Arc<dyn File>> {
-        let opened = self.run(Operation::Change, "open", path, move |full| {
+        // Opening what exists changes nothing; that it fails (too many open files, say) says nothing of the disk.
+        let operation = if create { Operation::Change } else { Operation::Read };
+        let opened = self.run(operation, "open", path, move |full| {
             fs::OpenOptions::new().read(true).write(true).create(create).truncate(false).open(full)
         });
         let (disk, path) = (self.inner.clone(), Arc::<str>::from(path));

@@ -19,6 +19,9 @@ pub enum ProposeError {
     /// Nothing was proposed: the group's proposals in flight are at their limit.
     #[error("{in_flight} bytes of proposals are in flight, the limit is {limit}")]
     Busy { in_flight: usize, limit: usize },
+    /// Nothing was proposed: the disk of the group's log has only its reserve left.
+    #[error("{why}")]
+    DiskFull { why: String },
     /// Nothing was proposed: such a command would not fit into a message between members.
     #[error("a command of {bytes} bytes is above the limit of {limit}")]
     TooLarge { bytes: usize, limit: usize },

@@ -10,6 +10,7 @@ impl ProposeError {
         match self {
             ProposeError::NotLeader { leader } => not_leader(leader, addresses),
             ProposeError::Busy { .. } => Failure::new(Code::Busy, message),
+            ProposeError::DiskFull { .. } => Failure::new(Code::DiskFull, message),
             ProposeError::TooLarge { .. } => Failure::new(Code::TooLarge, message),
             ProposeError::Stopped { .. } => Failure::new(Code::Unavailable, message),
             ProposeError::OutcomeUnknown => Failure::new(Code::OutcomeUnknown, message),

@@ -83,6 +83,9 @@ impl Group {
         if bytes > COMMAND_BYTES_MAX {
             return Err(ProposeError::TooLarge { bytes, limit: COMMAND_BYTES_MAX });
         }
+        if let Err(full) = self.inner.log.space().check_space(bytes) {
+            return Err(ProposeError::DiskFull { why: full.to_string() });
+        }
         // A command above the whole limit may go when nothing else does.
         let weight = command.weight_bytes().min(*proposal_bytes_max);
         let weight = u32::try_from(weight).expect("commands are below 4 GiB");

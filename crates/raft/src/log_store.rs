@@ -12,14 +12,10 @@ use std::fmt::Debug;
 use std::io;
 use std::ops::{Bound, Range, RangeBounds};
 use std::time::Duration;
-use types::{LogId, LogIndex};
+use types::LogIndex;
 
 /// Entries without bodies that are read at once: some ten thousand bytes in memory, a seek on disk.
 const META_COUNT_MAX: usize = 512;
-
-/// How long a busy disk may keep the group's core waiting before the group is failed. Until then waiting is the
-/// right thing: the core is what produces more appends.
-const BUSY_WAIT_MAX: Duration = Duration::from_secs(30);
 
 /// A [`Log`] as openraft wants it. The log does the work; this translates.
 #[derive(Clone)]
@@ -71,14 +67,14 @@ impl LogStore {
         .try_flatten()
     }
 
-    /// Appends when the disk's queue has room.
+    /// Appends when the disk's queue has room, however long that takes: a disk that hangs for a minute must not end the
+    /// group, and the core that waits here is what produces more appends.
     async fn append_waiting(&self, records: Vec<raftlog::Entry>) -> Result<raftlog::FlushToken, AppendError> {
         const RETRY_INTERVAL: Duration = Duration::from_millis(2);
-        let give_up = tokio::time::Instant::now() + BUSY_WAIT_MAX;
         loop {
             // The bytes are shared, not copied.
             match self.log.append(records.clone()) {
-                Err(AppendError::Busy { .. }) if tokio::time::Instant::now() < give_up => {
+                Err(AppendError::Busy { .. }) => {
                     tokio::time::sleep(RETRY_INTERVAL).await;
                 }
                 done => return done,
@@ -149,7 +145,16 @@ impl RaftLogReader<TypeConfig> for LogStore {
     {
         let Range { start, end } = bounds(range);
         let last = self.log.state().last.map_or(start, |last| last.index.next());
-        self.metas(start..end.min(last)).map_err(io::Error::from).boxed()
+        let end = end.min(last);
+        // openraft applies what is committed, which the other members' disks may have made so. The state machine's
+        // store must not get ahead of this disk: a crash could then take entries that it counts as applied.
+        let log = self.log.clone();
+        let entries = self.metas(start..end).map_err(io::Error::from);
+        let flushed = async move {
+            log.until_flushed(end).await.map_err(io::Error::other)?;
+            Ok::<_, io::Error>(entries)
+        };
+        stream::once(flushed).try_flatten().boxed()
     }
 
     async fn read_vote(&mut self) -> Result<Option<RaftVote>, io::Error> {
@@ -183,10 +188,9 @@ impl RaftLogStorage<TypeConfig> for LogStore {
 
     /// A hint that names more than the log has (a crash took the tail) is no hint: the next leader will tell.
     async fn read_committed(&mut self) -> Result<Option<RaftLogId>, io::Error> {
-        let state = self.log.state();
-        let last: Option<LogId> = state.last.max(state.purged);
-        let plausible = |id: &LogId| last.is_some_and(|last| id.index <= last.index);
-        Ok(state.committed.filter(plausible).map(log_id_from))
+        let Some(committed) = self.log.state().committed else { return Ok(None) };
+        let is_there = self.log.id_at(committed.index).await.is_ok_and(|id| id == committed);
+        Ok(is_there.then(|| log_id_from(committed)))
     }
 
     async fn append<I>(&mut self, entries: I, flushed: IOFlushed<TypeConfig>) -> Result<(), io::Error>

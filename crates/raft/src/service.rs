@@ -1,9 +1,9 @@
 //! The gRPC service on which the groups of a process answer other members.
 
-use crate::Role;
 use crate::encoding::{entry_from_wire, log_id_from_wire, log_id_to_wire, vote_from_wire, vote_to_wire};
 use crate::registry::Registry;
 use crate::type_config::TypeConfig;
+use crate::{COMMAND_BYTES_MAX, Role};
 use futures::stream::BoxStream;
 use futures::{FutureExt, Stream, StreamExt, TryStreamExt, stream};
 use openraft::raft::{
@@ -12,6 +12,7 @@ use openraft::raft::{
 };
 use proto::raft::raft_transport_server::RaftTransport;
 use proto::{Code, Failure, raft as wire};
+use raftlog::LogSpace;
 use std::pin::pin;
 use std::sync::{Arc, Mutex};
 use tokio::sync::mpsc;
@@ -43,6 +44,9 @@ impl RaftTransport for Service {
     ) -> Result<Response<wire::VoteResponse>, Status> {
         let request = request.into_inner();
         let group = self.registry.addressed(request.to.as_ref())?;
+        if request.vote.as_ref().is_some_and(|vote| vote.term > NUMBER_MAX) {
+            return Err(Failure::invalid(format!("a term is above {NUMBER_MAX}")).into());
+        }
         let vote = vote_from_wire(request.vote).map_err(Failure::from)?;
         let mut ask = VoteRequest::new(vote, request.last.map(log_id_from_wire));
         ask.leadership_transfer = request.leadership_transfer;
@@ -86,9 +90,9 @@ async fn append(
     let Some(first) = messages.message().await? else { return Ok(stream::empty().left_stream()) };
     let to = first.to.clone();
     // Of the group only what does not keep its log open: a stream may stand idle for long.
-    let (raft, id, mut statuses) = {
+    let (raft, id, mut statuses, space) = {
         let group = registry.addressed(to.as_ref())?;
-        (group.raft().clone(), group.id(), group.watch())
+        (group.raft().clone(), group.id(), group.watch(), group.log().space().clone())
     };
     let closed = async move {
         let _ = statuses.wait_for(|status| status.role == Role::Stopped).await;
@@ -98,7 +102,7 @@ async fn append(
     let refused = refusal.clone();
     let messages = stream::once(std::future::ready(Ok(first))).chain(messages).take_until(closed.boxed());
     let requests = messages.scan((), move |(), message| {
-        let request = message.and_then(|message| Ok(append_request(message, &to)?));
+        let request = message.and_then(|message| Ok(append_request(message, &to, &space)?));
         std::future::ready(match request {
             Ok(request) => Some(request),
             Err(status) => {
@@ -130,9 +134,18 @@ async fn append(
 fn append_request(
     message: wire::AppendRequest,
     to: &Option<wire::Address>,
+    space: &LogSpace,
 ) -> Result<AppendEntriesRequest<TypeConfig>, Failure> {
     if message.to != *to {
         return Err(Failure::invalid("messages of one stream are for one replica"));
+    }
+    append_check(&message)?;
+    let bytes = message.entries.iter().map(|entry| entry.meta.len() + entry.body.len()).sum();
+    if !message.entries.is_empty()
+        && let Err(full) = space.check_space(bytes)
+    {
+        // The sender pauses and tries again. In openraft this would end the group for good.
+        return Err(Failure::new(Code::DiskFull, full.to_string()));
     }
     let entries = message.entries.into_iter().map(entry_from_wire).collect::<Result<Vec<_>, _>>()?;
     let mut expected = message.prev.as_ref().map_or(0, |prev| prev.index.saturating_add(1));
@@ -149,6 +162,30 @@ fn append_request(
         entries,
         leader_commit: message.committed.map(log_id_from_wire),
     })
+}
+
+/// Numbers past this cannot have come about; arithmetic on them could overflow.
+const NUMBER_MAX: u64 = 1 << 62;
+
+/// What openraft and the log take for granted of a leader's message, and what would otherwise stop the group.
+fn append_check(message: &wire::AppendRequest) -> Result<(), Failure> {
+    if !message.vote.as_ref().is_some_and(|vote| vote.committed) {
+        return Err(Failure::invalid("entries come from an elected leader only"));
+    }
+    let ids = message.prev.iter().chain(&message.committed).map(|id| (id.term, id.index));
+    let votes = message.vote.iter().map(|vote| (vote.term, 0));
+    let entries = message.entries.iter().map(|entry| (entry.term, entry.index));
+    if ids.chain(votes).chain(entries).any(|(term, index)| term > NUMBER_MAX || index > NUMBER_MAX) {
+        return Err(Failure::invalid(format!("a term or index is above {NUMBER_MAX}")));
+    }
+    for entry in &message.entries {
+        let bytes = entry.meta.len() + entry.body.len();
+        if bytes > COMMAND_BYTES_MAX {
+            let why = format!("entry {} has {bytes} bytes, the limit is {COMMAND_BYTES_MAX}", entry.index);
+            return Err(Failure::new(Code::TooLarge, why));
+        }
+    }
+    Ok(())
 }
 
 fn append_response(answer: StreamAppendResult<TypeConfig>) -> wire::AppendResponse {

@@ -119,6 +119,27 @@ impl Cluster {
         }
     }
 
+    /// What a crash does to a stopped node whose disk was slower than the others': the log ends before `first_lost`, and
+    /// the state machine is applied anew.
+    pub(crate) async fn lose_tail(&mut self, n: usize, group: GroupId, first_lost: LogIndex) {
+        self.start_node(n).await;
+        let node = &mut self.nodes[n];
+        let running = node.running.as_ref().expect("just started");
+        let log = LogSpec {
+            log: group.to_u64(),
+            dir: format!("groups/{group}"),
+            owners_dir: "containers".to_owned(),
+            first_owner: OwnerId(group.number * 1000 + 1),
+        };
+        let log = running.space.open(log).await.expect("open the log");
+        log.truncate_after(Some(LogIndex(first_lost.0 - 1))).await.expect("cut the log");
+        log.close().await;
+        drop(log);
+        #[allow(clippy::disallowed_methods)] // a test's own directory
+        std::fs::remove_dir_all(node.dir.join(format!("db-{group}"))).expect("remove the state");
+        self.stop_node(n).await;
+    }
+
     pub(crate) fn members(&self, group: GroupId) -> Vec<Member> {
         let replica = |n: u64| ReplicaId(group.number * 100 + n);
         let members = self.nodes.iter().map(|node| {

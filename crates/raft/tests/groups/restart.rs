@@ -133,3 +133,40 @@ async fn a_log_is_not_opened_for_another_replica_or_without_its_state() {
     }
     cluster.stop().await;
 }
+
+/// A command may be committed by the followers' disks before the leader's own has it. When all stop at that moment, the
+/// leader comes back without it, and must not lead on in its old term: it would give the command's log id to another.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_that_lost_its_unsynced_tail_does_not_reuse_its_log_ids() {
+    let mut cluster = Cluster::start().await;
+    let group = pipeline(1);
+    cluster.open(group).await;
+    for n in 0..5 {
+        cluster.apply(group, format!("kept {n}"), body(n, 1000)).await;
+    }
+    let acknowledged = cluster.apply(group, "acknowledged".into(), body(9, 1000)).await;
+    cluster.assert_same(group, acknowledged.id.index).await;
+    let leader = cluster.leader(group).await;
+    for n in 0..3 {
+        cluster.stop_node(n).await;
+    }
+    cluster.lose_tail(leader, group, acknowledged.id.index).await;
+
+    // The leader first and, for a moment, alone with its memory of having led.
+    for n in [leader, (leader + 1) % 3, (leader + 2) % 3] {
+        cluster.start_node(n).await;
+        cluster.open_on(n, group).await;
+    }
+    let mut last = None;
+    for n in 0..5 {
+        last = Some(cluster.apply(group, format!("later {n}"), body(n, 1000)).await);
+    }
+    let last = last.expect("applied some").id.index;
+    cluster.assert_same(group, last).await;
+    for n in 0..3 {
+        let at = acknowledged.id.index;
+        let entries = cluster.group(n, group).log().read(at..at.next(), 1).await.expect("read an entry");
+        assert_eq!(entries[0].body, body(9, 1000), "node {n} has another command at {at}");
+    }
+    cluster.stop().await;
+}

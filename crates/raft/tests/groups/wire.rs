@@ -92,6 +92,15 @@ async fn messages_for_an_unknown_group_or_a_stale_replica_get_a_typed_error_and_
     let (answers, failure) = append(&mut client, vec![foreign]).await;
     assert!(answers.is_empty(), "{answers:?}");
     assert_eq!(failure.expect("a failure").code, Code::WrongCluster);
+    // Not from a leader; numbers that would overflow.
+    let to = (group.to_u64(), replica);
+    let candidate = Some(wire::Vote { term: 99, replica: 101, committed: false });
+    let overflow = Some(wire::Vote { term: u64::MAX, replica: 101, committed: true });
+    for vote in [candidate, overflow] {
+        let message = wire::AppendRequest { vote, ..request(to, vec![], None) };
+        let (_, failure) = append(&mut client, vec![message]).await;
+        assert_eq!(failure.expect("a failure").code, Code::Invalid);
+    }
     let nonsense = (0, replica);
     let (_, failure) = append(&mut client, vec![request(nonsense, vec![], None)]).await;
     assert_eq!(failure.expect("a failure").code, Code::Invalid);
