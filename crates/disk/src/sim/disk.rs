@@ -115,6 +115,12 @@ impl SimDisk {
         self.shared.lock().flip_one_in = one_in;
     }
 
+    /// Leaves so much space; files that are there keep theirs.
+    pub fn set_free_bytes(&self, bytes: u64) {
+        let mut state = self.shared.lock();
+        state.options.capacity_bytes = state.options.capacity_bytes - state.free_bytes() + bytes;
+    }
+
     /// Damages what is stored.
     pub fn flip_stored_bit(&self, path: &str, offset: u64, bit: u8) -> io::Result<()> {
         let mut state = self.shared.lock();

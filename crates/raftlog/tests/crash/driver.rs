@@ -1,0 +1,227 @@
+//! Carries out actions on a log and writes them into its history.
+
+use crate::history::History;
+use crate::model::{Change, Observed, log_id};
+use bytes::Bytes;
+use raftlog::{AppendError, Entry, HardState, Log, LogSpace, LogSpec, ReadError};
+use std::sync::Arc;
+use types::{LogIndex, OwnerId, Payload};
+
+#[derive(Clone, Debug)]
+pub(crate) enum Action {
+    Append {
+        bodies: Vec<usize>,
+    },
+    Roll,
+    /// Removes up to this many entries at the end.
+    Truncate {
+        count: u64,
+    },
+    /// Forgets up to this many entries at the start.
+    Purge {
+        count: u64,
+    },
+    /// Forgets everything and so many entries that the log never had.
+    PurgePast {
+        count: u64,
+    },
+    Vote,
+    Committed,
+    DeletePurged,
+    /// Closes the log and opens it again.
+    Reopen,
+    /// Waits until everything is acknowledged.
+    Settle,
+    /// Lets others run.
+    Pause {
+        turns: u64,
+    },
+}
+
+pub(crate) struct Driver {
+    pub(crate) spec: LogSpec,
+    pub(crate) history: History,
+    log: Option<Log>,
+    term: u64,
+    owner: u64,
+    /// Makes every entry's bytes different from those of all others.
+    serial: u64,
+}
+
+impl Driver {
+    pub(crate) fn new(spec: LogSpec, history: History) -> Driver {
+        let owner = spec.first_owner.0;
+        Driver { spec, history, log: None, term: 1, owner, serial: 0 }
+    }
+
+    /// Opens the log and sees what is there.
+    pub(crate) async fn open(&mut self, space: &Arc<LogSpace>) -> Result<Observed, String> {
+        let log = space.open(self.spec.clone()).await.map_err(|error| error.to_string())?;
+        let observed = observe(&log).await.map_err(|error| error.to_string());
+        self.log = Some(log);
+        observed
+    }
+
+    pub(crate) async fn close(&mut self) {
+        if let Some(log) = self.log.take() {
+            log.close().await;
+        }
+    }
+
+    /// Starts an action. What an unexpected error means is for the caller to say: it is in the history's acks.
+    pub(crate) async fn act(&mut self, action: &Action, space: &Arc<LogSpace>) -> Result<(), String> {
+        let Some(log) = self.log.clone() else { return Ok(()) };
+        match action {
+            Action::Append { bodies } => {
+                let first = self.history.now.end();
+                let entries =
+                    bodies.iter().zip(first..).map(|(bytes, index)| self.entry(index, *bytes, None));
+                let entries = entries.collect();
+                self.append(&log, entries);
+            }
+            Action::Roll => {
+                self.owner += 1;
+                let roll = self.entry(self.history.now.end(), 10, Some(OwnerId(self.owner)));
+                self.append(&log, vec![roll]);
+            }
+            Action::Truncate { count } => {
+                let end = self.history.now.end().saturating_sub(*count).max(self.history.now.first());
+                if end == self.history.now.end() {
+                    return Ok(()); // nothing to do is done at once, whatever is still under way
+                }
+                self.term += 1;
+                let last = end.checked_sub(1).map(LogIndex);
+                self.change(Change::Truncate { end }, async move { log.truncate_after(last).await }).await;
+            }
+            Action::Purge { count } => {
+                let entries = self.history.now.entries.values();
+                let Some(to) = entries.take(*count as usize).last().map(|stored| stored.entry.id) else {
+                    return Ok(());
+                };
+                self.change(Change::Purge { to }, async move { log.purge(to).await }).await;
+            }
+            Action::PurgePast { count } => {
+                self.term += 1;
+                let to = log_id(self.term, self.history.now.end() + count);
+                self.change(Change::Purge { to }, async move { log.purge(to).await }).await;
+            }
+            Action::Vote => {
+                self.term += 1;
+                let vote = HardState {
+                    vote_term: self.term,
+                    vote_replica: 3,
+                    vote_committed: self.term.is_multiple_of(2),
+                };
+                self.change(Change::Vote(vote), async move { log.save_hard_state(vote).await }).await;
+            }
+            Action::Committed => {
+                let committed = self.history.now.last();
+                self.history.committed(committed);
+                log.save_committed(committed);
+            }
+            Action::DeletePurged => {
+                self.history.now.forgotten.clear();
+                let asked = self.history.asked();
+                let acks = self.history.acks.clone();
+                let deleted = log.delete_purged_segments().await;
+                acks.resolved(asked, deleted.map_err(|error| error.to_string()));
+            }
+            Action::Reopen => {
+                self.close().await;
+                drop(log);
+                if self.history.acks.failure().is_some() {
+                    return Ok(()); // it stopped with an error, and stays closed for this life
+                }
+                // A clean stop finishes what was asked for; what is found is checked by the next life.
+                let observed = self.open(space).await?;
+                let differs = observed.differs(&self.history.now);
+                return differs.map_or(Ok(()), |why| Err(format!("after a clean stop: {why}")));
+            }
+            Action::Settle => {
+                while self.history.acks.acknowledged() < self.history.asked()
+                    && self.history.acks.failure().is_none()
+                {
+                    tokio::task::yield_now().await;
+                }
+            }
+            Action::Pause { turns } => {
+                for _ in 0..*turns {
+                    tokio::task::yield_now().await;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn append(&mut self, log: &Log, entries: Vec<Entry>) {
+        match log.append(entries.clone()) {
+            Ok(token) => {
+                let mut asked = self.history.asked();
+                for entry in entries {
+                    asked = self.history.push(Change::Append(entry));
+                }
+                let acks = self.history.acks.clone();
+                token.on_durable(move |outcome| {
+                    acks.resolved_in_order(asked, outcome.map_err(|error| error.to_string()));
+                });
+            }
+            Err(error) => self.history.acks.resolved(0, Err(error.to_string())),
+        }
+    }
+
+    /// Queues a change now; its acknowledgement comes later.
+    async fn change(
+        &mut self,
+        change: Change,
+        carry_out: impl Future<Output = Result<(), AppendError>> + Send + 'static,
+    ) {
+        let asked = self.history.push(change);
+        let acks = self.history.acks.clone();
+        let mut carried_out = Box::pin(async move {
+            let outcome = carry_out.await;
+            acks.resolved(asked, outcome.map_err(|error| error.to_string()));
+        });
+        if futures::poll!(&mut carried_out).is_pending() {
+            tokio::spawn(carried_out);
+        }
+    }
+
+    fn entry(&mut self, index: u64, body_bytes: usize, roll_to: Option<OwnerId>) -> Entry {
+        self.serial += 1;
+        let serial = self.serial.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (self.spec.log << 56);
+        // Never zero, so that a lost sector cannot pass for the right bytes.
+        let body: Bytes = (0..body_bytes).map(|n| (serial.rotate_left(n as u32 % 64) as u8) | 1).collect();
+        Entry {
+            id: log_id(self.term, index),
+            kind: (index % 5) as u8,
+            meta: Bytes::from(format!("{serial:x}")),
+            body: Payload::seal(body),
+            roll_to,
+        }
+    }
+}
+
+pub(crate) async fn observe(log: &Log) -> Result<Observed, ReadError> {
+    let state = log.state();
+    let first = state.purged.map_or(0, |id| id.index.0 + 1);
+    let end = state.last.map_or(0, |id| id.index.0 + 1);
+    let (mut entries, mut places) = (Vec::new(), Vec::new());
+    while first + (entries.len() as u64) < end {
+        let rest = LogIndex(first + entries.len() as u64)..LogIndex(end);
+        entries.extend(log.read(rest, 1 << 20).await?);
+    }
+    while first + (places.len() as u64) < end {
+        let rest = LogIndex(first + places.len() as u64)..LogIndex(end);
+        places.extend(log.read_meta(rest, 1 << 20).await?.into_iter().map(|meta| meta.place));
+    }
+    Ok(Observed {
+        entries,
+        places,
+        purged: state.purged,
+        last: state.last,
+        vote: state.hard_state,
+        committed: state.committed,
+        owner: state.owner,
+        owner_bytes: state.owner_bytes,
+    })
+}

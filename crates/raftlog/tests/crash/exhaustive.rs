@@ -1,0 +1,211 @@
+//! Small scripts, crashed before and after every step, and again before and after every step of the recovery.
+
+use crate::driver::Action;
+use crate::liar::Lie;
+use crate::world::{Death, World, block_on, sim};
+use disk::sim::{CrashPoint, Loss};
+use raftlog::LogSpaceOptions;
+
+const DEATHS: [Death; 6] = [
+    Death::Process,
+    Death::Power(Loss::AllUnsynced),
+    Death::Power(Loss::Nothing),
+    Death::Power(Loss::Random(1)),
+    Death::Power(Loss::Random(2)),
+    Death::Power(Loss::Random(3)),
+];
+
+/// Records of 400 bytes and less stand several to a segment, larger ones alone.
+const SEGMENT_BYTES_MAX: u64 = 1000;
+
+/// Actions by log.
+type Script = Vec<(usize, Action)>;
+
+fn append(bodies: &[usize]) -> Action {
+    Action::Append { bodies: bodies.to_vec() }
+}
+
+#[test]
+fn appends_to_one_segment() {
+    exhaust(vec![(0, append(&[100])), (0, Action::Settle), (0, append(&[30, 0])), (0, append(&[200]))]);
+}
+
+#[test]
+fn appends_over_segments() {
+    exhaust(vec![
+        (0, append(&[600, 600])),
+        (0, append(&[2500])),
+        (0, Action::Settle),
+        (0, append(&[100, 900])),
+    ]);
+}
+
+#[test]
+fn rolls() {
+    exhaust(vec![
+        (0, append(&[100])),
+        (0, Action::Roll),
+        (0, append(&[800])),
+        (0, Action::Roll),
+        (0, Action::Roll),
+        (0, append(&[10])),
+    ]);
+}
+
+#[test]
+fn truncations_over_segments_and_rolls() {
+    exhaust(vec![
+        (0, append(&[100, 600, 600])),
+        (0, Action::Roll),
+        (0, append(&[700, 700])),
+        (0, Action::Settle),
+        (0, Action::Truncate { count: 4 }),
+        (0, append(&[50])),
+        (0, Action::Truncate { count: 10 }),
+        (0, append(&[50])),
+    ]);
+}
+
+#[test]
+fn purges() {
+    exhaust(vec![
+        (0, append(&[100, 600, 600])),
+        (0, Action::Purge { count: 2 }),
+        (0, append(&[700])),
+        (0, Action::PurgePast { count: 3 }),
+        (0, append(&[300])),
+        (0, Action::Truncate { count: 1 }),
+    ]);
+}
+
+#[test]
+fn votes_between_appends() {
+    exhaust(vec![
+        (0, Action::Vote),
+        (0, append(&[100])),
+        (0, Action::Committed),
+        (0, Action::Vote),
+        (0, append(&[100])),
+        (0, Action::Settle),
+        (0, Action::Vote),
+    ]);
+}
+
+#[test]
+fn clean_stops_between_changes() {
+    exhaust(vec![
+        (0, append(&[100, 800])),
+        (0, Action::Reopen),
+        (0, append(&[100])),
+        (0, Action::Truncate { count: 2 }),
+        (0, Action::Reopen),
+        (0, append(&[850, 850])),
+    ]);
+}
+
+#[test]
+fn two_logs_on_one_disk() {
+    exhaust(vec![
+        (0, append(&[100])),
+        (1, append(&[500])),
+        (0, Action::Roll),
+        (1, append(&[600])),
+        (0, append(&[100])),
+        (1, Action::Truncate { count: 1 }),
+        (0, Action::Vote),
+    ]);
+}
+
+fn exhaust(script: Script) {
+    let run = |point, death, again| block_on(run(&script, point, death, again));
+    let steps = run(None, Death::Process, None).unwrap().steps;
+    assert!(steps > 5, "the script does too little");
+    for step in 0..steps {
+        for point in [CrashPoint::Before(step), CrashPoint::After(step)] {
+            for death in DEATHS {
+                let context = |why: String, again: Option<(CrashPoint, Death)>| {
+                    format!("crash {point:?}, {death:?}, then {again:?}: {why}\nscript: {script:?}")
+                };
+                let recovery =
+                    run(Some(point), death, None).unwrap_or_else(|why| panic!("{}", context(why, None)));
+                for step in 0..recovery.recovery_steps {
+                    let again = match step % 2 {
+                        0 => (CrashPoint::Before(step), Death::Power(Loss::Random(step))),
+                        _ => (CrashPoint::After(step), Death::Power(Loss::AllUnsynced)),
+                    };
+                    run(Some(point), death, Some(again))
+                        .unwrap_or_else(|why| panic!("{}", context(why, Some(again))));
+                }
+            }
+        }
+    }
+}
+
+struct Ran {
+    steps: u64,
+    recovery_steps: u64,
+}
+
+/// Carries out the script up to the crash, recovers (with another crash on the way), and then lives on a little: what
+/// recovery left must be a log like any other.
+async fn run(
+    script: &Script,
+    crash: Option<CrashPoint>,
+    death: Death,
+    again: Option<(CrashPoint, Death)>,
+) -> Result<Ran, String> {
+    let logs = script.iter().map(|(log, _)| *log as u64 + 1).max().unwrap_or(1);
+    let options = LogSpaceOptions {
+        segment_bytes_max: SEGMENT_BYTES_MAX,
+        cache_bytes_per_log_max: 0,
+        cache_bytes_max: 0,
+        reserve_bytes: 0,
+        ..LogSpaceOptions::default()
+    };
+    let mut world = World::new(logs, options, sim(1, 1), Lie::Honest);
+    if let Some(crash) = crash {
+        world.disk.crash_at(crash);
+    }
+    if world.start().await? {
+        act(&mut world, script).await?;
+    }
+    let steps = world.disk.steps();
+    world.die(death, sim(2, 1)).await;
+    if let Some((point, death)) = again {
+        world.disk.crash_at(point);
+        if !world.start().await? {
+            world.die(death, sim(3, 1)).await;
+        }
+    }
+    if world.space.is_none() && !world.start().await? {
+        return Err("the disk is down without a crash".to_owned());
+    }
+    let recovery_steps = world.disk.steps();
+    // Recovering once more gives the same, also when only what recovery itself made durable is left.
+    world.die(Death::Power(Loss::AllUnsynced), sim(4, 1)).await;
+    world.start().await?;
+    let after = [append(&[20]), Action::Settle, append(&[900, 20]), Action::Settle, Action::Reopen];
+    let after: Script =
+        (0..logs as usize).flat_map(|log| after.iter().map(move |action| (log, action.clone()))).collect();
+    act(&mut world, &after).await?;
+    world.die(Death::Power(Loss::AllUnsynced), sim(5, 1)).await;
+    world.start().await?;
+    Ok(Ran { steps, recovery_steps })
+}
+
+async fn act(world: &mut World, script: &Script) -> Result<(), String> {
+    for (log, action) in script {
+        if world.is_over() {
+            break;
+        }
+        world.act(*log, action).await?;
+        if let Some(why) = world.unexpected() {
+            return Err(format!("{action:?} of log {log} failed: {why}"));
+        }
+    }
+    // What is under way goes on until it is done or the machine is down.
+    for log in 0..world.drivers.len() {
+        world.act(log, &Action::Settle).await?;
+    }
+    Ok(())
+}
