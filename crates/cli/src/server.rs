@@ -23,6 +23,10 @@ use types::SystemClock;
 /// How long connections get to finish what they are doing when the process stops.
 const DRAIN_MAX: Duration = Duration::from_secs(5);
 
+/// Where SCM's and OM's commands stop being taken. Far below the reserve of data disks, which is kept for them when they
+/// share a file system.
+const METADATA_RESERVE_BYTES: u64 = 64 << 20;
+
 /// What one process of a cluster runs.
 #[derive(Clone, Debug)]
 pub(crate) struct ServerOptions {
@@ -212,7 +216,7 @@ async fn start_metadata(
     }
     let root = options.meta.as_ref().expect("validated: metadata roles have a directory");
     let disk = Arc::new(disk::RealDisk::open(root, uuid::Uuid::new_v4().as_u128())?);
-    let log = LogSpaceOptions { reserve_bytes: options.reserve_bytes, ..LogSpaceOptions::default() };
+    let log = LogSpaceOptions { reserve_bytes: METADATA_RESERVE_BYTES, ..LogSpaceOptions::default() };
     let space = LogSpace::new(disk.clone(), log);
     let mut scm = None;
     if options.has(Role::Scm) {
