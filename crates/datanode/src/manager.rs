@@ -230,8 +230,9 @@ impl ContainerManager {
                 self.inner.changed.notify_one();
             }
             if now.role == Role::Stopped {
-                if let Some(failure) = now.failure {
-                    error!(pipeline = %pipeline.id, %failure, "pipeline stopped");
+                if !self.inner.stop.is_cancelled() {
+                    let failure = now.failure.unwrap_or_else(|| "its Raft core ended without a word".to_owned());
+                    error!(pipeline = %pipeline.id, %failure, "pipeline stopped; restart this node to open it again");
                     self.inner.changed.notify_one();
                 }
                 return;
