@@ -22,6 +22,11 @@ fn main() -> ExitCode {
         }
     };
     init_logging(&args.command);
+    if matches!(args.command, Command::Dev(_) | Command::Server(_))
+        && let Err(error) = disk::raise_open_files_limit()
+    {
+        tracing::warn!(%error, "the limit of open files stays as it is");
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.expect("a tokio runtime starts where threads and epoll are to be had");
     runtime.block_on(async move {

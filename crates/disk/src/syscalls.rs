@@ -9,6 +9,24 @@ use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+/// Lets this process open as many files as the system allows it: segments, RocksDB's tables and connections add up to
+/// more than the 1024 that shells start processes with. Answers the limit there is now.
+pub fn raise_open_files_limit() -> io::Result<u64> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is a valid rlimit for the kernel to fill.
+    #[allow(unsafe_code)]
+    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    limit.rlim_cur = limit.rlim_max;
+    // SAFETY: `limit` is a valid rlimit that the kernel only reads.
+    #[allow(unsafe_code)]
+    if unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(limit.rlim_cur)
+}
+
 /// Buffers one `pwritev` takes on Linux.
 const IOVECS_MAX: usize = 1024;
 
