@@ -11,6 +11,11 @@ pub(crate) enum GatewayError {
     InvalidDigest { what: String },
     #[error("You did not provide the number of bytes specified by the Content-Length HTTP header")]
     IncompleteBody,
+    #[error(
+        "Your socket connection to the server was not read from or written to within the timeout period. Idle \
+         connections will be closed."
+    )]
+    RequestTimeout,
     #[error("The provided 'x-amz-content-sha256' header does not match what was computed.")]
     ContentSha256Mismatch,
     #[error("The signature of a chunk does not match.")]

@@ -1,4 +1,5 @@
 use crate::options::GatewayOptions;
+use crate::request_body::{Progress, RequestBody, Stage};
 use crate::s3::Protocol;
 use axum::Router;
 use axum::body::{Body, Bytes, HttpBody};
@@ -10,7 +11,7 @@ use axum::routing::get;
 use client::Client;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -31,6 +32,7 @@ pub fn router(client: Client, options: GatewayOptions) -> Router {
         ids: Arc::new(RequestIds::default()),
         protocol: Protocol::new(client.clone(), &options),
         client,
+        body_idle_max: options.body_idle_max,
     };
     Router::new()
         .route("/-/health/live", get(|| async { "alive\n" }))
@@ -45,6 +47,7 @@ struct Front {
     ids: Arc<RequestIds>,
     protocol: Protocol,
     client: Client,
+    body_idle_max: Duration,
 }
 
 /// Unique in a process, and told apart between processes by what they began with.
@@ -75,72 +78,51 @@ async fn ready(State(front): State<Front>) -> Response {
 
 async fn serve(State(front): State<Front>, request: Request) -> Response {
     let id = front.ids.take();
-    let (request, expectation) = Expectation::of(request);
+    let (request, connection) = watch(request, front.body_idle_max);
     let response = match (refuse(&request), front.requests.clone().try_acquire_owned()) {
         (Some(refusal), _) => refusal,
         (None, Err(_)) => slow_down(),
         (None, Ok(permit)) => {
-            let response = front.protocol.call(request).await;
+            let response = front.protocol.call(request, &connection.progress).await;
             response.map(|body| Body::new(Counted { body, _permit: permit }))
         }
     };
     let mut response = name_in_error(response, &id).await;
-    if expectation.was_not_met() {
+    if connection.is_over() {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
     response.headers_mut().insert(REQUEST_ID, HeaderValue::from_str(&id).expect("hexadecimal digits"));
     response
 }
 
-/// A client that sent `Expect: 100-continue` gets its 100 when its body is read, and never for an empty body. boto3 keeps
-/// the status of an answer that came without a 100 for the next answer on the same connection: so that connection ends.
-struct Expectation {
+/// Whether the connection can carry another request after this one.
+struct Reuse {
+    http1: bool,
+    /// The client waits for a 100 before it sends.
     waits: bool,
-    body_read: Arc<AtomicBool>,
+    progress: Progress,
 }
 
-impl Expectation {
-    fn of(request: Request) -> (Request, Expectation) {
-        let expects = request.headers().get(EXPECT).is_some_and(|value| value.as_bytes() == b"100-continue");
-        let waits = expects && request.version() < Version::HTTP_2;
-        let body_read = Arc::new(AtomicBool::new(false));
-        if !waits || request.body().is_end_stream() {
-            return (request, Expectation { waits, body_read });
-        }
-        let expectation = Expectation { waits, body_read: body_read.clone() };
-        (request.map(|body| Body::new(Watched { body, body_read })), expectation)
-    }
-
-    fn was_not_met(&self) -> bool {
-        self.waits && !self.body_read.load(Ordering::Relaxed)
+impl Reuse {
+    /// Two cases end a connection of HTTP/1. What is left of a body that nobody read to its end would be taken for the
+    /// next request. And boto3 keeps the status of an answer that came without the 100 it waited for, for the next answer
+    /// on the same connection; a 100 is sent when a body is read, and so never for an empty one.
+    fn is_over(&self) -> bool {
+        self.http1
+            && match self.progress.stage() {
+                Stage::Empty => self.waits,
+                Stage::Ended => false,
+                Stage::Unread | Stage::Reading | Stage::Broken | Stage::Stalled => true,
+            }
     }
 }
 
-/// A request body that notes whether anybody has asked for it.
-struct Watched {
-    body: Body,
-    body_read: Arc<AtomicBool>,
-}
-
-impl HttpBody for Watched {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<http_body::Frame<Bytes>, axum::Error>>> {
-        self.body_read.store(true, Ordering::Relaxed);
-        Pin::new(&mut self.body).poll_frame(cx)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> http_body::SizeHint {
-        self.body.size_hint()
-    }
+fn watch(request: Request, body_idle_max: Duration) -> (Request, Reuse) {
+    let http1 = request.version() < Version::HTTP_2;
+    let waits = request.headers().get(EXPECT).is_some_and(|value| value.as_bytes() == b"100-continue");
+    let (parts, body) = request.into_parts();
+    let (body, progress) = RequestBody::new(body, body_idle_max);
+    (Request::from_parts(parts, Body::new(body)), Reuse { http1, waits, progress })
 }
 
 /// What the protocol layer would take and we do not want: the old signature, which it compares byte by byte, and forms,
@@ -250,20 +232,25 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_100_that_was_never_sent_ends_the_connection() {
-        let request = |body: &'static str| {
-            Request::put("/b/k").header("expect", "100-continue").body(Body::from(body)).unwrap()
+    async fn a_body_that_nobody_read_and_a_100_that_was_never_sent_end_the_connection() {
+        let check = async |expects: bool, body: &'static str, read: bool, over: bool| {
+            let mut request = Request::put("/b/k");
+            if expects {
+                request = request.header("expect", "100-continue");
+            }
+            let (request, connection) =
+                watch(request.body(Body::from(body)).unwrap(), Duration::from_secs(60));
+            if read {
+                axum::body::to_bytes(request.into_body(), 100).await.unwrap();
+            }
+            assert_eq!(connection.is_over(), over, "expects: {expects}, body: {body}, read: {read}");
         };
-        let (read, met) = Expectation::of(request("data"));
-        axum::body::to_bytes(read.into_body(), 100).await.unwrap();
-        assert!(!met.was_not_met());
-        let (_, unread) = Expectation::of(request("data"));
-        assert!(unread.was_not_met());
-        let (empty, never) = Expectation::of(request(""));
-        axum::body::to_bytes(empty.into_body(), 100).await.unwrap();
-        assert!(never.was_not_met(), "hyper sends no 100 for an empty body");
-        let (_, plain) = Expectation::of(Request::put("/b/k").body(Body::from("data")).unwrap());
-        assert!(!plain.was_not_met());
+        check(true, "data", true, false).await;
+        check(true, "data", false, true).await;
+        check(true, "", true, true).await;
+        check(false, "data", true, false).await;
+        check(false, "data", false, true).await;
+        check(false, "", false, false).await;
     }
 
     #[test]

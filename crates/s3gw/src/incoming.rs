@@ -57,7 +57,9 @@ where
 
 /// The protocol layer's stream errors are private types with stable words.
 fn classify(words: &str) -> GatewayError {
-    if words.contains("Sha256Mismatch") {
+    if words.contains("RequestTimeout") {
+        GatewayError::RequestTimeout
+    } else if words.contains("Sha256Mismatch") {
         GatewayError::ContentSha256Mismatch
     } else if words.contains("SignatureMismatch") {
         GatewayError::ChunkSignature
@@ -111,6 +113,10 @@ mod tests {
             GatewayError::ChunkSignature
         ));
         assert!(matches!(check("AwsChunkedStreamError: FormatError").await, GatewayError::MalformedBody(_)));
+        assert!(matches!(
+            check("UploadStreamError: Underlying: RequestTimeout: nothing came").await,
+            GatewayError::RequestTimeout
+        ));
         assert!(matches!(check("connection reset").await, GatewayError::IncompleteBody));
     }
 }

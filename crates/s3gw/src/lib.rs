@@ -12,6 +12,7 @@ mod front;
 mod incoming;
 mod options;
 mod page;
+mod request_body;
 mod s3;
 mod store;
 

@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 /// Settings of one gateway.
 #[derive(Clone)]
 pub struct GatewayOptions {
@@ -9,6 +11,8 @@ pub struct GatewayOptions {
     /// Requests under way at once, streaming of bodies included; more get `SlowDown`. Each holds at most two chunks
     /// of 1 MiB besides the windows of its connections.
     pub requests_max: usize,
+    /// A request whose client sends nothing of its body for this long is refused.
+    pub body_idle_max: Duration,
 }
 
 impl GatewayOptions {
@@ -29,6 +33,7 @@ impl Default for GatewayOptions {
             secret_key: String::new(),
             region: "us-east-1".to_owned(),
             requests_max: 1024,
+            body_idle_max: Duration::from_secs(60),
         }
     }
 }
@@ -40,6 +45,7 @@ impl std::fmt::Debug for GatewayOptions {
             .field("access_key", &self.access_key)
             .field("region", &self.region)
             .field("requests_max", &self.requests_max)
+            .field("body_idle_max", &self.body_idle_max)
             .finish_non_exhaustive()
     }
 }

@@ -1,5 +1,5 @@
 use crate::error::GatewayError;
-use axum::http::header::{CONTENT_RANGE, ETAG, LAST_MODIFIED, RETRY_AFTER};
+use axum::http::header::{CONTENT_RANGE, CONTENT_TYPE, ETAG, LAST_MODIFIED, RETRY_AFTER};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use client::ClientError;
 use proto::{Code, Failure};
@@ -15,6 +15,7 @@ pub(super) fn to_s3(error: GatewayError) -> S3Error {
         GatewayError::BadDigest { .. } => ("BadDigest", 400),
         GatewayError::InvalidDigest { .. } => ("InvalidDigest", 400),
         GatewayError::IncompleteBody => ("IncompleteBody", 400),
+        GatewayError::RequestTimeout => ("RequestTimeout", 400),
         GatewayError::ContentSha256Mismatch => ("XAmzContentSHA256Mismatch", 400),
         GatewayError::ChunkSignature => ("SignatureDoesNotMatch", 403),
         GatewayError::MalformedBody(_) => ("InvalidRequest", 400),
@@ -122,9 +123,11 @@ fn s3_error(code: &str, status: u16, message: String) -> S3Error {
     error
 }
 
+/// The protocol layer sends these headers in place of its own.
 fn set_header(error: &mut S3Error, name: HeaderName, value: &str) {
     if let Ok(value) = HeaderValue::from_str(value) {
-        error.set_headers(HeaderMap::from_iter([(name, value)]));
+        let xml = HeaderValue::from_static("application/xml");
+        error.set_headers(HeaderMap::from_iter([(CONTENT_TYPE, xml), (name, value)]));
     }
 }
 

@@ -126,7 +126,9 @@ fn select(key: &Key, wanted: &Conditions, range: Option<Range>, part: Option<i32
         }
         (None, None) => Selected { bytes: 0..key.size, content_range: None, parts_count: None },
         (Some(range), None) => {
-            let bytes = range.check(key.size).map_err(|_| GatewayError::InvalidRange { size: key.size })?;
+            // The protocol layer finds the last bytes of an object that has none.
+            let bytes = range.check(key.size).ok().filter(|bytes| !bytes.is_empty());
+            let bytes = bytes.ok_or(GatewayError::InvalidRange { size: key.size })?;
             Selected { content_range: Some(content_range(&bytes, key.size)), bytes, parts_count: None }
         }
         (None, Some(part)) => select_part(key, part)?,
@@ -207,6 +209,15 @@ mod tests {
         check("bytes=4-", Some((4..10, "bytes 4-9/10")));
         check("bytes=-3", Some((7..10, "bytes 7-9/10")));
         check("bytes=10-", None);
+    }
+
+    #[test]
+    fn an_empty_object_has_no_ranges() {
+        for range in ["bytes=-5", "bytes=0-", "bytes=0-0"] {
+            let range = Range::parse(range).unwrap();
+            let refused = select(&key(0, &[]), &Conditions::default(), Some(range), None).err();
+            assert!(matches!(refused, Some(GatewayError::InvalidRange { size: 0 })), "{range:?}");
+        }
     }
 
     #[test]

@@ -1,7 +1,3 @@
-// TO THE HELPER WHO OWNS s3gw, from the architect, 21:43: nothing had landed in s3/ for half an hour, so I wrote front.rs and
-// s3/*; your s3/* arrived in the same minutes and was overwritten (sorry). KEEP the files as they are now: do not write yours
-// again. Please go on from here: write tests/clients/s3_smoke.py, requirements.txt and docs/s3.md, and mend small things in
-// place. Remove this comment.
 //! The S3 protocol, by the `s3s` crate: signatures, requests and answers in XML and headers, chunked bodies. The only
 //! module that names it. Each operation is a function from its input to its output or a [`GatewayError`].
 
@@ -17,6 +13,7 @@ mod put;
 
 use crate::error::GatewayError;
 use crate::options::GatewayOptions;
+use crate::request_body::{Progress, Stage};
 use async_trait::async_trait;
 use axum::body::Body;
 use axum::http::StatusCode;
@@ -41,15 +38,41 @@ impl Protocol {
         Protocol(builder.build())
     }
 
-    pub(crate) async fn call(&self, request: axum::extract::Request) -> Response {
+    pub(crate) async fn call(&self, request: axum::extract::Request, body: &Progress) -> Response {
         match self.0.call(request.map(s3s::Body::http_body_unsync)).await {
-            Ok(response) => response.map(Body::new),
+            Ok(response) => match body_failure(&response, body.stage()) {
+                Some(failure) => document(failure),
+                None => response.map(Body::new),
+            },
             Err(error) => {
                 let why: Box<dyn std::error::Error + Send + Sync> = error.into();
                 tracing::warn!(error = %why, "request failed in the protocol layer");
                 StatusCode::INTERNAL_SERVER_ERROR.into_response()
             }
         }
+    }
+}
+
+/// The protocol layer itself reads bodies that are XML, and says of all that goes wrong there that it is an internal
+/// error, without a message; ours have one.
+fn body_failure(response: &s3s::HttpResponse, stage: Stage) -> Option<GatewayError> {
+    const NO_MESSAGE: &[u8] = b"<Error><Code>InternalError</Code></Error>";
+    let internal = response.status() == StatusCode::INTERNAL_SERVER_ERROR;
+    if !internal || !response.body().bytes().is_some_and(|body| body.ends_with(NO_MESSAGE)) {
+        return None;
+    }
+    match stage {
+        Stage::Empty | Stage::Unread => None,
+        Stage::Ended => Some(GatewayError::ContentSha256Mismatch),
+        Stage::Stalled => Some(GatewayError::RequestTimeout),
+        Stage::Reading | Stage::Broken => Some(GatewayError::IncompleteBody),
+    }
+}
+
+fn document(failure: GatewayError) -> Response {
+    match error::to_s3(failure).to_http_response() {
+        Ok(response) => response.map(Body::new),
+        Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
     }
 }
 
