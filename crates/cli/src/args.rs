@@ -27,14 +27,14 @@ pub(crate) struct DevArgs {
     /// Where everything is kept; made if missing
     #[arg(long, default_value = "./data")]
     pub data: PathBuf,
-    /// Address to listen on
+    /// Address of the S3 endpoint. gRPC (SCM, OM, datanodes) has no authentication and stays on 127.0.0.1
     #[arg(long, default_value = "127.0.0.1")]
     pub host: std::net::IpAddr,
     /// Port of the S3 endpoint; 0 takes a free one
     #[arg(long, default_value_t = 9000)]
     pub s3_port: u16,
     /// Port of SCM, OM and the first datanode; the other two datanodes take the next two. 0 takes free ones
-    #[arg(long, default_value_t = 7400)]
+    #[arg(long, default_value_t = 7400, value_parser = clap::value_parser!(u16).range(0..=65533))]
     pub rpc_port: u16,
     /// Disks (directories) of each of the three datanodes
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=64))]
@@ -92,7 +92,7 @@ pub(crate) struct ServerArgs {
     #[arg(long, default_value_t = 2 << 30, env = "FLOTILLA_CONTAINER_BYTES_MAX")]
     pub container_bytes_max: u64,
     /// Pipelines whose logs share one disk
-    #[arg(long, default_value_t = 2, env = "FLOTILLA_PIPELINES_PER_DISK")]
+    #[arg(long, default_value_t = 2, env = "FLOTILLA_PIPELINES_PER_DISK", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub pipelines_per_disk: u32,
     /// When ready, write addresses into this file as KEY=value lines
     #[arg(long)]
@@ -139,6 +139,9 @@ pub(crate) enum FsCommand {
         /// Sizes as 1.5 K, 2.0 M, ...
         #[arg(short = 'h')]
         human: bool,
+        /// Directories themselves, not what is in them
+        #[arg(short = 'd')]
+        directory: bool,
         #[arg(default_value = "/")]
         paths: Vec<String>,
     },
@@ -149,7 +152,7 @@ pub(crate) enum FsCommand {
         #[arg(short = 'f')]
         force: bool,
         /// Local files, then the destination
-        #[arg(required = true, num_args = 2.., value_name = "LOCAL... DESTINATION")]
+        #[arg(required = true, value_name = "LOCAL... DESTINATION")]
         paths: Vec<String>,
     },
     /// Copy files out of the store; `-` writes standard output
@@ -158,8 +161,8 @@ pub(crate) enum FsCommand {
         /// Overwrite
         #[arg(short = 'f')]
         force: bool,
-        /// Paths in the store, then the local destination
-        #[arg(required = true, num_args = 2.., value_name = "PATH... LOCAL")]
+        /// Paths in the store, then the local destination; a single path goes into the current directory
+        #[arg(required = true, value_name = "PATH... [LOCAL]")]
         paths: Vec<String>,
     },
     /// Print files
@@ -257,12 +260,15 @@ pub(crate) fn with_plain_subcommands(args: impl Iterator<Item = OsString>) -> Ve
     args
 }
 
+/// The exit code of `hadoop fs` (its -1) for a command that is none.
+pub(crate) const WRONG_USAGE: u8 = 255;
+
 /// 0 for help and version; wrong usage is 255 for `fs`, as Hadoop's scripts expect, and 2 elsewhere.
 pub(crate) fn usage_exit_code(error: &clap::Error) -> u8 {
     if !error.use_stderr() {
         return 0;
     }
-    if std::env::args_os().nth(1).is_some_and(|word| word == "fs") { 255 } else { 2 }
+    if std::env::args_os().nth(1).is_some_and(|word| word == "fs") { WRONG_USAGE } else { 2 }
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ impl Credentials {
                     "AWS_ACCESS_KEY_ID={}\nAWS_SECRET_ACCESS_KEY={}\n",
                     credentials.access_key, credentials.secret_key
                 );
-                disk::write_file_durably(path, contents.as_bytes())
+                disk::write_private_file_durably(path, contents.as_bytes())
                     .with_context(|| format!("write {}", path.display()))?;
                 Ok(credentials)
             }

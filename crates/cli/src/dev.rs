@@ -1,9 +1,10 @@
 use crate::args::{DevArgs, Role};
 use crate::credentials::Credentials;
-use crate::ready::write_ready_file;
+use crate::output;
+use crate::ready::{check_ready_file, write_ready_file};
 use crate::server::{Server, ServerOptions, stop_requested};
 use anyhow::Context;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 /// A cluster that is not ready after this long is broken, and somebody wants to read why.
@@ -15,6 +16,7 @@ const RESERVE_BYTES: u64 = 256 << 20;
 /// `flotilla dev`: the servers of a three-datanode cluster in one process, each with its own ports and directories,
 /// exactly as `flotilla server` would run them.
 pub(crate) async fn run(args: DevArgs) -> anyhow::Result<()> {
+    check_ready_file(args.ready_file.as_deref())?;
     let credentials = Credentials::load_or_create(&args.data.join("credentials"))?;
     let mut servers = Vec::new();
     let mut stopped = Box::pin(stop_requested());
@@ -26,6 +28,10 @@ pub(crate) async fn run(args: DevArgs) -> anyhow::Result<()> {
         announce(&args, &credentials, endpoint, &servers)?;
         stopped.await?;
         eprintln!("stopping");
+    }
+    // What the gateway has under way needs all three servers.
+    if let Some(gateway) = servers.first_mut() {
+        gateway.drain_s3().await;
     }
     // All at once: nobody is left to take over from anybody.
     futures::future::join_all(servers.into_iter().map(Server::stop)).await;
@@ -60,7 +66,7 @@ fn server_options(
     let node_dir = args.data.join(format!("dn{number}"));
     ServerOptions {
         roles: if first { vec![Role::Scm, Role::Om, Role::Datanode, Role::S3] } else { vec![Role::Datanode] },
-        rpc: SocketAddr::new(args.host, rpc_port),
+        rpc: SocketAddr::from((Ipv4Addr::LOCALHOST, rpc_port)),
         advertise: None,
         meta: first.then(|| args.data.join("meta")),
         disks: (1..=args.disks).map(|disk| node_dir.join(format!("disk{disk}"))).collect(),
@@ -82,12 +88,12 @@ fn announce(
     servers: &[Server],
 ) -> anyhow::Result<()> {
     let rpc = &servers[0].rpc_address;
-    println!("S3 endpoint  {endpoint}");
-    println!("access key   {}", credentials.access_key);
-    println!("secret key   {}", credentials.secret_key);
-    println!("SCM and OM   {rpc}");
-    println!("data         {}", args.data.display());
-    println!("ready");
+    output::print(&format!(
+        "S3 endpoint  {endpoint}\naccess key   {}\nsecret key   {}\nSCM and OM   {rpc}\ndata         {}\nready\n",
+        credentials.access_key,
+        credentials.secret_key,
+        args.data.display(),
+    ))?;
     let values = [
         ("S3_ENDPOINT", endpoint.to_owned()),
         ("ACCESS_KEY", credentials.access_key.clone()),

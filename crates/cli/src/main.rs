@@ -5,6 +5,7 @@ mod args;
 mod credentials;
 mod dev;
 mod fs;
+mod output;
 mod ready;
 mod server;
 mod table;

@@ -1,5 +1,5 @@
 use crate::args::{Role, ServerArgs};
-use crate::ready::write_ready_file;
+use crate::ready::{check_ready_file, write_ready_file};
 use anyhow::{Context, bail};
 use client::{Client, ClientOptions};
 use datanode::{Datanode, DatanodeOptions};
@@ -22,6 +22,9 @@ use types::SystemClock;
 
 /// How long connections get to finish what they are doing when the process stops.
 const DRAIN_MAX: Duration = Duration::from_secs(5);
+
+/// By then the groups are gone; answers only have to be written.
+const RPC_DRAIN_MAX: Duration = Duration::from_millis(500);
 
 /// Where SCM's and OM's commands stop being taken. Far below the reserve of data disks, which is kept for them when they
 /// share a file system.
@@ -110,9 +113,26 @@ pub(crate) struct Server {
     scm: Option<Scm>,
     om: Option<Om>,
     datanode: Option<Datanode>,
+    rpc: Service,
+    s3: Option<Service>,
+}
+
+/// A listener and its connections. Each has a token of its own: the gateway's last requests need the gRPC of this very
+/// process.
+struct Service {
     stop: CancellationToken,
-    rpc_task: JoinHandle<()>,
-    s3_task: Option<JoinHandle<()>>,
+    task: JoinHandle<()>,
+}
+
+impl Service {
+    /// Takes no more connections, and lets those there are finish what they are doing.
+    async fn drain(mut self, within: Duration) {
+        self.stop.cancel();
+        if tokio::time::timeout(within, &mut self.task).await.is_err() {
+            self.task.abort();
+            let _ = self.task.await;
+        }
+    }
 }
 
 impl Server {
@@ -157,9 +177,8 @@ impl Server {
             datanode.add_to(&mut routes);
         }
 
-        let stop = CancellationToken::new();
-        let rpc_task = serve_rpc(listener, routes, stop.clone());
-        let (mut client, mut s3_address, mut s3_task) = (None, None, None);
+        let rpc = serve_rpc(listener, routes);
+        let (mut client, mut s3_address, mut s3) = (None, None, None);
         if let Some(listener) = s3_listener {
             let connected = Client::connect(ClientOptions {
                 scm: scm_address,
@@ -167,11 +186,11 @@ impl Server {
                 ..ClientOptions::default()
             });
             s3_address = Some(listener.local_addr().context("ask for the bound address")?);
-            s3_task = Some(serve_s3(listener, connected.clone(), &options, stop.clone()));
+            s3 = Some(serve_s3(listener, connected.clone(), &options));
             client = Some(connected);
         }
         info!(rpc = %rpc_address, s3 = ?s3_address, roles = ?options.roles, "started");
-        Ok(Server { rpc_address, s3_address, client, host, scm, om, datanode, stop, rpc_task, s3_task })
+        Ok(Server { rpc_address, s3_address, client, host, scm, om, datanode, rpc, s3 })
     }
 
     /// Waits until the roles can do their work: a gateway sees a pipeline that takes writes, and the namespace.
@@ -182,13 +201,18 @@ impl Server {
         }
     }
 
-    /// Stops in the order in which nothing acknowledged is at stake: callers first, then data, then names, then
-    /// the groups beneath them. (A crash at any moment is safe too; this is only quicker to come back from.)
-    pub(crate) async fn stop(self) {
-        self.stop.cancel();
-        if let Some(task) = self.s3_task {
-            let _ = tokio::time::timeout(DRAIN_MAX, task).await;
+    /// Lets the gateway finish what it has under way; `stop` does it too.
+    pub(crate) async fn drain_s3(&mut self) {
+        if let Some(s3) = self.s3.take() {
+            s3.drain(DRAIN_MAX).await;
         }
+    }
+
+    /// Stops in the order in which nothing acknowledged is at stake: callers first, then data, then names, then
+    /// the groups beneath them, and gRPC, which all of them speak, last. (A crash at any moment is safe too; this is
+    /// only quicker to come back from.)
+    pub(crate) async fn stop(mut self) {
+        self.drain_s3().await;
         if let Some(datanode) = &self.datanode {
             datanode.shutdown().await;
         }
@@ -199,8 +223,7 @@ impl Server {
             scm.shutdown().await;
         }
         self.host.shutdown().await;
-        self.rpc_task.abort();
-        let _ = self.rpc_task.await;
+        self.rpc.drain(RPC_DRAIN_MAX).await;
     }
 }
 
@@ -258,40 +281,42 @@ async fn start_datanode(
     Datanode::start(datanode_options, host.clone(), addresses.clone()).await.context("start datanode")
 }
 
-fn serve_rpc(listener: TcpListener, routes: RoutesBuilder, stop: CancellationToken) -> JoinHandle<()> {
+fn serve_rpc(listener: TcpListener, routes: RoutesBuilder) -> Service {
+    let stop = CancellationToken::new();
+    let stopped = stop.clone().cancelled_owned();
     let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
     let server = raft::server_builder().add_routes(routes.routes());
-    tokio::spawn(async move {
-        let served = server.serve_with_incoming_shutdown(incoming, stop.cancelled_owned()).await;
+    let task = tokio::spawn(async move {
+        let served = server.serve_with_incoming_shutdown(incoming, stopped).await;
         if let Err(error) = served {
             error!(%error, "rpc server ended");
         }
-    })
+    });
+    Service { stop, task }
 }
 
-fn serve_s3(
-    listener: TcpListener,
-    client: Client,
-    options: &ServerOptions,
-    stop: CancellationToken,
-) -> JoinHandle<()> {
+fn serve_s3(listener: TcpListener, client: Client, options: &ServerOptions) -> Service {
+    let stop = CancellationToken::new();
+    let stopped = stop.clone().cancelled_owned();
     let gateway = GatewayOptions {
         access_key: options.access_key.clone(),
         secret_key: options.secret_key.clone(),
         ..GatewayOptions::default()
     };
     let router = s3gw::router(client, gateway);
-    tokio::spawn(async move {
-        let served = axum::serve(listener, router).with_graceful_shutdown(stop.cancelled_owned()).await;
+    let task = tokio::spawn(async move {
+        let served = axum::serve(listener, router).with_graceful_shutdown(stopped).await;
         if let Err(error) = served {
             error!(%error, "s3 server ended");
         }
-    })
+    });
+    Service { stop, task }
 }
 
 /// `flotilla server`: until Ctrl-C or SIGTERM.
 pub(crate) async fn run(args: ServerArgs) -> anyhow::Result<()> {
     let ready_file = args.ready_file.clone();
+    check_ready_file(ready_file.as_deref())?;
     let server = Server::start(args.into()).await?;
     let mut stopped = Box::pin(stop_requested());
     tokio::select! {

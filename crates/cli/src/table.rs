@@ -1,22 +1,23 @@
 //! Plain tables for people.
 
-/// Prints rows under headings, columns as wide as their widest cell.
-pub(crate) fn print_table<const N: usize>(headings: [&str; N], rows: &[[String; N]]) {
+/// Rows under headings, columns as wide as their widest cell.
+pub(crate) fn table<const N: usize>(headings: [&str; N], rows: &[[String; N]]) -> String {
     let mut widths = headings.map(str::len);
     for row in rows {
         for (width, cell) in widths.iter_mut().zip(row) {
             *width = (*width).max(cell.chars().count());
         }
     }
-    println!("{}", line(headings.iter().copied(), &widths));
+    let mut text = line(headings.iter().copied(), &widths);
     for row in rows {
-        println!("{}", line(row.iter().map(String::as_str), &widths));
+        text += &line(row.iter().map(String::as_str), &widths);
     }
+    text
 }
 
 fn line<'a>(cells: impl Iterator<Item = &'a str>, widths: &[usize]) -> String {
     let padded: Vec<String> = cells.zip(widths).map(|(cell, &width)| format!("{cell:<width$}")).collect();
-    padded.join("  ").trim_end().to_owned()
+    format!("{}\n", padded.join("  ").trim_end())
 }
 
 /// 1536 → "1.5 K", as `hadoop fs -h` prints it.
@@ -37,6 +38,12 @@ pub(crate) fn human_bytes(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn columns_are_as_wide_as_their_widest_cell() {
+        let rows = [["12345".to_owned(), "x".to_owned()], ["1".to_owned(), String::new()]];
+        assert_eq!(table(["A", "B"], &rows), "A      B\n12345  x\n1\n");
+    }
 
     #[test]
     fn sizes_read_like_hadoops() {

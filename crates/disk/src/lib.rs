@@ -19,6 +19,6 @@ mod syscalls;
 
 pub use interface::{Disk, File, IoFuture, Space};
 pub use real_disk::{OpenDiskError, RealDisk};
-pub use small_file::{read_file, write_file_durably};
+pub use small_file::{read_file, write_file_durably, write_private_file_durably};
 pub use stamp::Stamp;
 pub use syscalls::raise_open_files_limit;

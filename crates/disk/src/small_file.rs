@@ -1,11 +1,32 @@
 use std::fs;
 use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 /// Replaces `path` by `contents` so that a crash leaves the old file or the new one, never a mixture: for small
 /// files next to the data (credentials, settings). Creates missing parents. Not for two writers of one file at the
 /// same time.
 pub fn write_file_durably(path: &Path, contents: &[u8]) -> io::Result<()> {
+    write_durably(path, contents, |temporary| fs::File::create(temporary))
+}
+
+/// [`write_file_durably`] for secrets: only the owner can read the file, from its first byte on.
+pub fn write_private_file_durably(path: &Path, contents: &[u8]) -> io::Result<()> {
+    write_durably(path, contents, |temporary| {
+        // What a crash left may be readable, or open in somebody's hands.
+        match fs::remove_file(temporary) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            Ok(()) | Err(_) => {}
+        }
+        fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(temporary)
+    })
+}
+
+fn write_durably(
+    path: &Path,
+    contents: &[u8],
+    create: impl FnOnce(&Path) -> io::Result<fs::File>,
+) -> io::Result<()> {
     let invalid =
         || io::Error::new(io::ErrorKind::InvalidInput, format!("`{}` names no file", path.display()));
     let parent = match path.parent().ok_or_else(invalid)? {
@@ -16,7 +37,7 @@ pub fn write_file_durably(path: &Path, contents: &[u8]) -> io::Result<()> {
     let mut temporary = path.file_name().ok_or_else(invalid)?.to_owned();
     temporary.push(".tmp");
     let temporary = parent.join(temporary);
-    let mut file = fs::File::create(&temporary)?;
+    let mut file = create(&temporary)?;
     file.write_all(contents)?;
     // Before the rename: else a crash could leave the new name with nothing behind it.
     file.sync_all()?;
@@ -71,6 +92,18 @@ mod tests {
         let names: Vec<_> =
             fs::read_dir(path.parent().unwrap()).unwrap().map(|e| e.unwrap().file_name()).collect();
         assert_eq!(names, ["credentials"], "nothing temporary stays");
+    }
+
+    #[test]
+    fn secrets_are_for_their_owner_whatever_was_there_before() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("credentials");
+        fs::write(&path, b"old").unwrap();
+        fs::write(dir.path().join("credentials.tmp"), b"half").unwrap();
+        write_private_file_durably(&path, b"secret").unwrap();
+        assert_eq!(read_file(&path).unwrap().unwrap(), b"secret");
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
     }
 
     #[test]

@@ -1,5 +1,7 @@
 use super::refused;
-use crate::table::{human_bytes, print_table};
+use crate::output;
+use crate::table::{human_bytes, table};
+use anyhow::Context;
 use proto::scm::scm_client::ScmClient;
 use proto::scm::{DatanodeInfo, ListDatanodesRequest, NodeState};
 use serde_json::json;
@@ -11,14 +13,12 @@ pub(super) async fn list(scm: &mut ScmClient<Channel>, as_json: bool) -> anyhow:
     datanodes.sort_by_key(|datanode| datanode.node);
     if as_json {
         let list: Vec<_> = datanodes.iter().map(to_json).collect();
-        println!("{:#}", json!(list));
-        return Ok(());
+        return output::print(&format!("{:#}\n", json!(list))).context("write to standard output");
     }
     let headings =
         ["NODE", "STATE", "ADDRESS", "LAST HEARTBEAT", "DISKS", "FREE", "CAPACITY", "PIPELINES", "LEADERS"];
     let rows: Vec<_> = datanodes.iter().map(row).collect();
-    print_table(headings, &rows);
-    Ok(())
+    output::print(&table(headings, &rows)).context("write to standard output")
 }
 
 fn state(datanode: &DatanodeInfo) -> &'static str {

@@ -1,5 +1,7 @@
 use super::refused;
-use crate::table::{human_bytes, print_table};
+use crate::output;
+use crate::table::{human_bytes, table};
+use anyhow::Context;
 use proto::scm::scm_client::ScmClient;
 use proto::scm::{ListPipelinesRequest, Pipeline, PipelineState};
 use serde_json::json;
@@ -11,13 +13,11 @@ pub(super) async fn list(scm: &mut ScmClient<Channel>, as_json: bool) -> anyhow:
     pipelines.sort_by_key(|pipeline| pipeline.pipeline);
     if as_json {
         let list: Vec<_> = pipelines.iter().map(to_json).collect();
-        println!("{:#}", json!(list));
-        return Ok(());
+        return output::print(&format!("{:#}\n", json!(list))).context("write to standard output");
     }
     let headings = ["PIPELINE", "STATE", "MEMBERS", "LEADER", "CONTAINER", "USED"];
     let rows: Vec<_> = pipelines.iter().map(row).collect();
-    print_table(headings, &rows);
-    Ok(())
+    output::print(&table(headings, &rows)).context("write to standard output")
 }
 
 fn state(pipeline: &Pipeline) -> &'static str {

@@ -1,6 +1,7 @@
 use super::Failure;
 use super::path::StorePath;
 use super::store::{Found, Store, failure};
+use crate::output::unless_unread;
 use bytes::Bytes;
 use futures::StreamExt;
 use proto::om::Key;
@@ -22,7 +23,7 @@ async fn cat(store: &Store, path: &str, stdout: &mut impl Write) -> Result<(), F
     let path = StorePath::parse(path).map_err(Failure::Usage)?;
     let key = file(store, &path).await?;
     let written = read(store, &path, &key, |bytes| stdout.write_all(&bytes)).await;
-    written?.and_then(|()| stdout.flush()).map_err(|err| Failure::local("-", &err))
+    unless_unread(written?.and_then(|()| stdout.flush())).map_err(|err| Failure::local("-", &err))
 }
 
 /// The file at a path; a directory is an error.

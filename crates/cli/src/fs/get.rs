@@ -5,9 +5,13 @@ use super::store::Store;
 use super::{Failure, split_last};
 use std::path::{Path, PathBuf};
 
-/// `-get [-f] PATH... LOCAL`
+/// `-get [-f] PATH... [LOCAL]`
 pub(super) async fn run(store: &Store, force: bool, paths: &[String]) -> Vec<Failure> {
-    let (sources, destination) = split_last(paths);
+    let here = ".".to_owned();
+    let (sources, destination) = match paths {
+        [_] => (paths, &here),
+        _ => split_last(paths),
+    };
     if destination == "-" {
         return super::cat::run(store, sources).await;
     }

@@ -1,39 +1,55 @@
 use super::Failure;
 use super::path::StorePath;
 use super::store::{Found, Listed, Store};
+use crate::output;
 use crate::table::human_bytes;
+use std::fmt::Write;
 use time::OffsetDateTime;
 use time::macros::format_description;
 
-/// `-ls [-R] [-h] PATH...`: "Found N items", then a line for each, as scripts that parse Hadoop's output expect it.
-pub(super) async fn run(store: &Store, recursive: bool, human: bool, paths: &[String]) -> Vec<Failure> {
+/// `-ls [-d] [-R] [-h] PATH...`: "Found N items", then a line for each, as scripts that parse Hadoop's output expect it.
+pub(super) async fn run(store: &Store, depth: Depth, human: bool, paths: &[String]) -> Vec<Failure> {
     let mut failures = Vec::new();
     for path in paths {
         let listed = match StorePath::parse(path) {
-            Ok(path) => list(store, recursive, &path).await,
+            Ok(path) => list(store, depth, &path).await,
             Err(why) => Err(Failure::Usage(why)),
         };
         match listed {
-            Ok((entries, is_file)) => print(&entries, human, recursive || is_file),
+            Ok((entries, heading)) => {
+                let printed = output::print(&lines(&entries, human, heading));
+                failures.extend(printed.err().map(|err| Failure::local("-", &err)));
+            }
             Err(failure) => failures.push(failure),
         }
     }
     failures
 }
 
-/// A file lists itself; says whether it was one.
-async fn list(store: &Store, recursive: bool, path: &StorePath) -> Result<(Vec<Listed>, bool), Failure> {
-    match store.stat(path).await? {
-        Found::File(key) => {
+/// How far a listing goes down.
+#[derive(Clone, Copy)]
+pub(super) enum Depth {
+    Itself,
+    Children,
+    All,
+}
+
+/// A file lists itself. Says also whether the entries are children, which get a heading.
+async fn list(store: &Store, depth: Depth, path: &StorePath) -> Result<(Vec<Listed>, bool), Failure> {
+    match (store.stat(path).await?, depth) {
+        (Found::File(key), _) => {
             let (size, modified_ms) = (key.size, key.modified_ms);
-            Ok((vec![Listed { path: path.clone(), directory: false, size, modified_ms }], true))
+            Ok((vec![Listed { path: path.clone(), directory: false, size, modified_ms }], false))
         }
-        Found::Directory if recursive => {
+        (Found::Directory, Depth::Itself) => {
+            Ok((vec![Listed { path: path.clone(), directory: true, size: 0, modified_ms: 0 }], false))
+        }
+        (Found::Directory, Depth::All) => {
             let mut all = Vec::new();
             list_below(store, path, &mut all).await?;
             Ok((all, false))
         }
-        Found::Directory => Ok((store.list(path).await?, false)),
+        (Found::Directory, Depth::Children) => Ok((store.list(path).await?, true)),
     }
 }
 
@@ -49,9 +65,10 @@ async fn list_below(store: &Store, path: &StorePath, all: &mut Vec<Listed>) -> R
     Ok(())
 }
 
-fn print(entries: &[Listed], human: bool, no_heading: bool) {
-    if !no_heading && !entries.is_empty() {
-        println!("Found {} items", entries.len());
+fn lines(entries: &[Listed], human: bool, heading: bool) -> String {
+    let mut text = String::new();
+    if heading && !entries.is_empty() {
+        writeln!(text, "Found {} items", entries.len()).expect("a string takes all");
     }
     let sizes: Vec<String> = entries
         .iter()
@@ -61,8 +78,10 @@ fn print(entries: &[Listed], human: bool, no_heading: bool) {
     for (entry, size) in entries.iter().zip(sizes) {
         let (mode, replicas) = if entry.directory { ("drwxrwxrwx", "-") } else { ("-rw-rw-rw-", "3") };
         let when = modified(entry.modified_ms);
-        println!("{mode}   {replicas} flotilla flotilla {size:>width$} {when} {}", entry.path);
+        writeln!(text, "{mode}   {replicas} flotilla flotilla {size:>width$} {when} {}", entry.path)
+            .expect("a string takes all");
     }
+    text
 }
 
 /// In UTC; directories that are only prefixes of keys have no time of their own.

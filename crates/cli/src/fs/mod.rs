@@ -10,7 +10,7 @@ mod put;
 mod rm;
 mod store;
 
-use crate::args::{FsArgs, FsCommand};
+use crate::args::{FsArgs, FsCommand, WRONG_USAGE};
 use client::{Client, ClientOptions};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -30,8 +30,13 @@ pub(crate) async fn run(args: FsArgs) -> ExitCode {
     let om = options.om.clone();
     let store = Store::new(Client::connect(options));
     let (name, failures) = match args.command {
-        FsCommand::Ls { help: _, recursive, human, paths } => {
-            ("ls", ls::run(&store, recursive, human, &paths).await)
+        FsCommand::Ls { help: _, recursive, human, directory, paths } => {
+            let depth = match (directory, recursive) {
+                (true, _) => ls::Depth::Itself,
+                (false, true) => ls::Depth::All,
+                (false, false) => ls::Depth::Children,
+            };
+            ("ls", ls::run(&store, depth, human, &paths).await)
         }
         FsCommand::Put { force, paths } => ("put", put::run(&store, force, &paths).await),
         FsCommand::Get { force, paths } => ("get", get::run(&store, force, &paths).await),
@@ -47,7 +52,11 @@ pub(crate) async fn run(args: FsArgs) -> ExitCode {
             other => eprintln!("{name}: {other}"),
         }
     }
-    if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    match failures.as_slice() {
+        [] => ExitCode::SUCCESS,
+        [Failure::Arguments(_)] => ExitCode::from(WRONG_USAGE),
+        _ => ExitCode::FAILURE,
+    }
 }
 
 /// Why one path of a command failed; the others go on.
@@ -68,6 +77,9 @@ enum Failure {
     Cluster(String),
     #[error("{0}")]
     Usage(String),
+    /// The command as a whole is not one.
+    #[error("{0}")]
+    Arguments(String),
 }
 
 impl Failure {
@@ -82,8 +94,8 @@ impl Failure {
     }
 }
 
-/// Splits `LOCAL... DESTINATION`.
+/// Splits `SOURCE... DESTINATION`; there is one path at least.
 fn split_last(paths: &[String]) -> (&[String], &String) {
-    let (last, first) = paths.split_last().expect("the parser asks for two paths");
+    let (last, first) = paths.split_last().expect("the parser asks for a path");
     (first, last)
 }

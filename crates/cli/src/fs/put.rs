@@ -7,6 +7,10 @@ use std::path::Path;
 
 /// `-put [-f] LOCAL... DESTINATION`
 pub(super) async fn run(store: &Store, force: bool, paths: &[String]) -> Vec<Failure> {
+    if paths.len() < 2 {
+        let why = "a destination is needed: /volume/bucket/name (there is no home directory yet)";
+        return vec![Failure::Arguments(why.to_owned())];
+    }
     let (sources, destination) = split_last(paths);
     let destination = match StorePath::parse(destination) {
         Ok(destination) => destination,

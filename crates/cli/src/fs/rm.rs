@@ -1,6 +1,7 @@
 use super::Failure;
 use super::path::StorePath;
 use super::store::{Found, Store, failure, key_prefix};
+use crate::output;
 use bytes::Bytes;
 use proto::om::ListKeysRequest;
 use proto::om::listed_key::Entry;
@@ -29,6 +30,10 @@ async fn rm(store: &Store, recursive: bool, path: &str) -> Result<(), Failure> {
             let keys = vec![Bytes::copy_from_slice(key.as_bytes())];
             let deleted = store.client.delete_keys(volume, bucket, keys, None).await;
             deleted.map(drop).map_err(|err| failure(&path, err))?;
+            // Through S3, a file and a directory can have the same name.
+            if recursive {
+                rm_below(store, &path, volume, bucket).await?;
+            }
         }
         (_, Found::Directory) if !recursive => return Err(Failure::IsDirectory(path.to_string())),
         (StorePath::Key(volume, bucket, _), _) => rm_below(store, &path, volume, bucket).await?,
@@ -41,8 +46,7 @@ async fn rm(store: &Store, recursive: bool, path: &str) -> Result<(), Failure> {
             return Err(Failure::Refused(path.to_string(), why));
         }
     }
-    println!("Deleted {path}");
-    Ok(())
+    output::print(&format!("Deleted {path}\n")).map_err(|err| Failure::local("-", &err))
 }
 
 /// Deletes all keys below a directory, a batch at a time from the front, until none is left.

@@ -29,6 +29,10 @@ fn wrong_usage_says_what_is_wrong() {
     };
     check(&["sail"], 2, "unrecognized subcommand 'sail'");
     check(&["fs", "-sail"], 255, "unrecognized subcommand 'sail'");
+    check(&["fs", "-put", "file"], 255, "a destination is needed");
+    check(&["dev", "--rpc-port", "65534"], 2, "65533");
+    check(&["dev", "--ready-file", "none/there"], 1, "there is no directory none");
+    check(&["server", "--roles", "scm", "--pipelines-per-disk", "0"], 2, "1..=64");
     check(&["server", "--roles", "datanode"], 1, "--disk");
     check(&["server", "--roles", "s3", "--rpc", "127.0.0.1:0"], 1, "--access-key");
     check(&["admin", "--scm", "127.0.0.1:1", "pipeline", "list"], 1, "no SCM answers at 127.0.0.1:1");

@@ -97,10 +97,50 @@ fn files_go_in_and_out_through_fs() {
     let (code, _, stderr) = fs(&["-cat", "/s3v/logs/none"], None);
     assert_eq!((code, stderr.trim()), (1, "cat: `/s3v/logs/none': No such file or directory"));
 
+    let listed = ok(&["-ls", "-d", "/s3v/logs/2026"], None);
+    assert!(listed.starts_with("drwx") && listed.ends_with(" /s3v/logs/2026\n"), "{listed}");
+
+    // Through S3, a file and a directory can have the same name; fs makes them with a key put below a file.
+    ok(&["-put", "-", "/s3v/logs/both"], Some(b"file"));
+    ok(&["-put", "-", "/s3v/logs/both/below"], Some(b"below"));
+    ok(&["-rm", "-r", "/s3v/logs/both"], None);
+    let (code, _, stderr) = fs(&["-ls", "/s3v/logs/both"], None);
+    assert_eq!(code, 1, "{stderr}");
+
     ok(&["-rm", "-r", "/s3v/logs/2026"], None);
     assert!(ok(&["-ls", "/s3v/logs"], None).starts_with("Found 1 items\n"));
     ok(&["-rm", "-r", "/s3v/logs"], None);
     assert_eq!(fs(&["-ls", "/s3v/logs"], None).0, 1);
+}
+
+/// The reader is gone before anything is written, the worst that `| head -1` can do.
+#[test]
+fn readers_may_leave_early_and_secrets_are_private() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().unwrap();
+    let (_process, _, scm) = start(dir.path());
+    for secret in ["data/credentials", "dev.ready"] {
+        let mode = std::fs::metadata(dir.path().join(secret)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "{secret}");
+    }
+    let words = |words: &str| words.split(' ').map(str::to_owned).collect::<Vec<_>>();
+    for (tool, rest) in [("fs", "-ls /"), ("admin", "pipeline list"), ("admin", "--json datanode list")] {
+        let mut command = std::process::Command::new(binary());
+        command.arg(tool).args(["--scm", &scm]).args(words(rest));
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let output = command.stdout(writer).stderr(std::process::Stdio::piped()).spawn().unwrap();
+        let output = output.wait_with_output().unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!((output.status.code(), &*stderr), (Some(0), ""), "{tool} {rest}");
+    }
+    // Without a destination: into the current directory.
+    assert!(flotilla(&["fs", "--scm", &scm, "-mkdir", "/s3v/here"], None).status.success());
+    assert!(flotilla(&["fs", "--scm", &scm, "-put", "-", "/s3v/here/note"], Some(b"hello")).status.success());
+    let mut get = std::process::Command::new(binary());
+    get.args(["fs", "--scm", &scm, "-get", "/s3v/here/note"]).current_dir(dir.path());
+    assert!(get.status().unwrap().success());
+    assert_eq!(std::fs::read(dir.path().join("note")).unwrap(), b"hello");
 }
 
 /// The promise in the README, with room for a machine that runs the rest of the suite at the same time.
