@@ -133,7 +133,8 @@ fn random_action(random: &mut Random, log: u64) -> Action {
             };
             Action::Append { bodies: (0..count).map(|_| bytes(random)).collect() }
         }
-        10 | 11 if !metadata => Action::Roll,
+        10 | 11 if !metadata && random.one_in(8) => Action::StaleRoll,
+        10 | 11 if !metadata => Action::Roll { body: *random.pick(&[0, 10, 350, 3000]) },
         10 | 11 => Action::DeletePurged,
         12..=14 => Action::Truncate { count: random.below(8) },
         15 => Action::Purge { count: random.below(10) },

@@ -12,7 +12,11 @@ pub(crate) enum Action {
     Append {
         bodies: Vec<usize>,
     },
-    Roll,
+    Roll {
+        body: usize,
+    },
+    /// A roll to an earlier owner, which changes nothing.
+    StaleRoll,
     /// Removes up to this many entries at the end.
     Truncate {
         count: u64,
@@ -43,15 +47,13 @@ pub(crate) struct Driver {
     pub(crate) history: History,
     log: Option<Log>,
     term: u64,
-    owner: u64,
     /// Makes every entry's bytes different from those of all others.
     serial: u64,
 }
 
 impl Driver {
     pub(crate) fn new(spec: LogSpec, history: History) -> Driver {
-        let owner = spec.first_owner.0;
-        Driver { spec, history, log: None, term: 1, owner, serial: 0 }
+        Driver { spec, history, log: None, term: 1, serial: 0 }
     }
 
     /// Opens the log and sees what is there.
@@ -79,10 +81,15 @@ impl Driver {
                 let entries = entries.collect();
                 self.append(&log, entries);
             }
-            Action::Roll => {
-                self.owner += 1;
-                let roll = self.entry(self.history.now.end(), 10, Some(OwnerId(self.owner)));
+            Action::Roll { body } => {
+                // After a truncation that undid a roll this is the same owner again.
+                let owner = OwnerId(self.history.now.tail().owner.0 + 1);
+                let roll = self.entry(self.history.now.end(), *body, Some(owner));
                 self.append(&log, vec![roll]);
+            }
+            Action::StaleRoll => {
+                let stale = self.entry(self.history.now.end(), 10, Some(self.spec.first_owner));
+                self.append(&log, vec![stale]);
             }
             Action::Truncate { count } => {
                 let end = self.history.now.end().saturating_sub(*count).max(self.history.now.first());

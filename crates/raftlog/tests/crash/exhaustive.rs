@@ -16,12 +16,14 @@ const DEATHS: [Death; 6] = [
 ];
 
 /// Records of 400 bytes and less stand several to a segment, larger ones alone.
-const SEGMENT_BYTES_MAX: u64 = 1000;
+pub(crate) const SEGMENT_BYTES_MAX: u64 = 1000;
+
+const ROLL: Action = Action::Roll { body: 10 };
 
 /// Actions by log.
-type Script = Vec<(usize, Action)>;
+pub(crate) type Script = Vec<(usize, Action)>;
 
-fn append(bodies: &[usize]) -> Action {
+pub(crate) fn append(bodies: &[usize]) -> Action {
     Action::Append { bodies: bodies.to_vec() }
 }
 
@@ -44,10 +46,10 @@ fn appends_over_segments() {
 fn rolls() {
     exhaust(vec![
         (0, append(&[100])),
-        (0, Action::Roll),
+        (0, ROLL),
         (0, append(&[800])),
-        (0, Action::Roll),
-        (0, Action::Roll),
+        (0, ROLL),
+        (0, ROLL),
         (0, append(&[10])),
     ]);
 }
@@ -56,13 +58,27 @@ fn rolls() {
 fn truncations_over_segments_and_rolls() {
     exhaust(vec![
         (0, append(&[100, 600, 600])),
-        (0, Action::Roll),
+        (0, ROLL),
         (0, append(&[700, 700])),
         (0, Action::Settle),
         (0, Action::Truncate { count: 4 }),
         (0, append(&[50])),
         (0, Action::Truncate { count: 10 }),
         (0, append(&[50])),
+    ]);
+}
+
+#[test]
+fn a_roll_that_is_undone_and_made_again() {
+    exhaust(vec![
+        (0, append(&[100])),
+        (0, ROLL),
+        (0, append(&[800, 800])),
+        (0, Action::Truncate { count: 3 }),
+        (0, append(&[300])),
+        (0, ROLL),
+        (0, append(&[800])),
+        (0, Action::StaleRoll),
     ]);
 }
 
@@ -108,7 +124,7 @@ fn two_logs_on_one_disk() {
     exhaust(vec![
         (0, append(&[100])),
         (1, append(&[500])),
-        (0, Action::Roll),
+        (0, ROLL),
         (1, append(&[600])),
         (0, append(&[100])),
         (1, Action::Truncate { count: 1 }),
@@ -117,17 +133,30 @@ fn two_logs_on_one_disk() {
 }
 
 fn exhaust(script: Script) {
-    let run = |point, death, again| block_on(run(&script, point, death, again));
+    exhaust_deaths(script, &DEATHS);
+}
+
+pub(crate) fn exhaust_deaths(script: Script, deaths: &[Death]) {
+    let points = std::cell::Cell::new(0);
+    let run = |point, death, again| {
+        points.set(points.get() + 1);
+        block_on(run(&script, point, death, again))
+    };
+    let then_lives_on = |point, death| {
+        points.set(points.get() + 1);
+        block_on(recover_and_live_on(&script, point, death))
+    };
     let steps = run(None, Death::Process, None).unwrap().steps;
     assert!(steps > 5, "the script does too little");
     for step in 0..steps {
         for point in [CrashPoint::Before(step), CrashPoint::After(step)] {
-            for death in DEATHS {
+            for &death in deaths {
                 let context = |why: String, again: Option<(CrashPoint, Death)>| {
                     format!("crash {point:?}, {death:?}, then {again:?}: {why}\nscript: {script:?}")
                 };
                 let recovery =
                     run(Some(point), death, None).unwrap_or_else(|why| panic!("{}", context(why, None)));
+                then_lives_on(point, death).unwrap_or_else(|why| panic!("{}", context(why, None)));
                 for step in 0..recovery.recovery_steps {
                     let again = match step % 2 {
                         0 => (CrashPoint::Before(step), Death::Power(Loss::Random(step))),
@@ -139,6 +168,7 @@ fn exhaust(script: Script) {
             }
         }
     }
+    println!("{steps} steps, {} runs", points.get());
 }
 
 struct Ran {
@@ -146,14 +176,42 @@ struct Ran {
     recovery_steps: u64,
 }
 
-/// Carries out the script up to the crash, recovers (with another crash on the way), and then lives on a little: what
-/// recovery left must be a log like any other.
+/// Carries out the script up to the crash and recovers, with another crash on the way; and then once more, when only
+/// what recovery itself made durable is left: that must give the same.
 async fn run(
     script: &Script,
     crash: Option<CrashPoint>,
     death: Death,
     again: Option<(CrashPoint, Death)>,
 ) -> Result<Ran, String> {
+    let mut world = run_script(script, crash).await?;
+    let steps = world.disk.steps();
+    world.die(death, sim(2, 1)).await;
+    if let Some((point, death)) = again {
+        world.disk.crash_at(point);
+        if !world.start().await? {
+            world.die(death, sim(3, 1)).await;
+        }
+    }
+    if world.space.is_none() && !world.start().await? {
+        return Err("the disk is down without a crash".to_owned());
+    }
+    let recovery_steps = world.disk.steps();
+    world.die(Death::Power(Loss::AllUnsynced), sim(4, 1)).await;
+    world.start().await?;
+    live_on(&mut world).await?;
+    Ok(Ran { steps, recovery_steps })
+}
+
+/// The first recovery may leave what a second one would repair.
+async fn recover_and_live_on(script: &Script, crash: CrashPoint, death: Death) -> Result<(), String> {
+    let mut world = run_script(script, Some(crash)).await?;
+    world.die(death, sim(2, 1)).await;
+    world.start().await?;
+    live_on(&mut world).await
+}
+
+async fn run_script(script: &Script, crash: Option<CrashPoint>) -> Result<World, String> {
     let logs = script.iter().map(|(log, _)| *log as u64 + 1).max().unwrap_or(1);
     let options = LogSpaceOptions {
         segment_bytes_max: SEGMENT_BYTES_MAX,
@@ -169,28 +227,17 @@ async fn run(
     if world.start().await? {
         act(&mut world, script).await?;
     }
-    let steps = world.disk.steps();
-    world.die(death, sim(2, 1)).await;
-    if let Some((point, death)) = again {
-        world.disk.crash_at(point);
-        if !world.start().await? {
-            world.die(death, sim(3, 1)).await;
-        }
-    }
-    if world.space.is_none() && !world.start().await? {
-        return Err("the disk is down without a crash".to_owned());
-    }
-    let recovery_steps = world.disk.steps();
-    // Recovering once more gives the same, also when only what recovery itself made durable is left.
-    world.die(Death::Power(Loss::AllUnsynced), sim(4, 1)).await;
-    world.start().await?;
+    Ok(world)
+}
+
+/// What recovery left must be a log like any other.
+async fn live_on(world: &mut World) -> Result<(), String> {
     let after = [append(&[20]), Action::Settle, append(&[900, 20]), Action::Settle, Action::Reopen];
-    let after: Script =
-        (0..logs as usize).flat_map(|log| after.iter().map(move |action| (log, action.clone()))).collect();
-    act(&mut world, &after).await?;
+    let logs = 0..world.drivers.len();
+    let after: Script = logs.flat_map(|log| after.iter().map(move |action| (log, action.clone()))).collect();
+    act(world, &after).await?;
     world.die(Death::Power(Loss::AllUnsynced), sim(5, 1)).await;
-    world.start().await?;
-    Ok(Ran { steps, recovery_steps })
+    world.start().await.map(drop)
 }
 
 async fn act(world: &mut World, script: &Script) -> Result<(), String> {
