@@ -2,7 +2,7 @@ use crate::binary;
 use crate::commands::{admin_json, flotilla};
 use crate::s3::S3;
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use testkit::Process;
 
 fn start(dir: &Path) -> (Process, S3, String) {
@@ -111,6 +111,43 @@ fn files_go_in_and_out_through_fs() {
     assert!(ok(&["-ls", "/s3v/logs"], None).starts_with("Found 1 items\n"));
     ok(&["-rm", "-r", "/s3v/logs"], None);
     assert_eq!(fs(&["-ls", "/s3v/logs"], None).0, 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_upload_under_way_is_finished_before_the_cluster_stops() {
+    use std::io::{Read, Write};
+    let dir = tempfile::tempdir().unwrap();
+    let (mut process, s3, _) = start(dir.path());
+    s3.create_bucket().await.unwrap();
+    let (url, body) = (s3.put_url("late"), vec![5u8; 3 << 20]);
+    let host = format!("{}:{}", url.host_str().unwrap(), url.port().unwrap());
+    let mut connection = std::net::TcpStream::connect(&host).unwrap();
+    let (path, query) = (url.path(), url.query().unwrap());
+    write!(
+        connection,
+        "PUT {path}?{query} HTTP/1.1\r\nhost: {host}\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    )
+    .unwrap();
+    let (first, rest) = body.split_at(body.len() / 2);
+    connection.write_all(first).unwrap();
+
+    let pid = process.pid().to_string();
+    assert!(std::process::Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+    let give_up = Instant::now() + Duration::from_secs(10);
+    while !process.log().contains("stopping") {
+        assert!(Instant::now() < give_up, "SIGTERM is not heard:\n{}", process.log());
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    connection.write_all(rest).unwrap();
+    let mut answer = String::new();
+    connection.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    assert!(process.terminate().success(), "{}", process.log());
+    drop(process);
+
+    let (_process, s3, _) = start(dir.path());
+    assert!(s3.get("late").await.unwrap() == Some(body));
 }
 
 /// The reader is gone before anything is written, the worst that `| head -1` can do.

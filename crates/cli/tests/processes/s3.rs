@@ -31,6 +31,11 @@ impl S3 {
         self.send(self.http.put(url).body(body)).await.map(drop)
     }
 
+    /// Where anybody can put this key, for a test that speaks HTTP itself.
+    pub(crate) fn put_url(&self, key: &str) -> reqwest::Url {
+        self.bucket.put_object(Some(&self.credentials), key).sign(SIGNED_FOR)
+    }
+
     /// `None` when the server says that the key does not exist.
     pub(crate) async fn get(&self, key: &str) -> Result<Option<Vec<u8>>, String> {
         let url = self.bucket.get_object(Some(&self.credentials), key).sign(SIGNED_FOR);
