@@ -7,6 +7,7 @@ Takes the store from the environment: FLOTILLA_S3_ENDPOINT, AWS_ACCESS_KEY_ID, A
 import base64
 import concurrent.futures
 import hashlib
+import http.client
 import os
 import subprocess
 import sys
@@ -14,13 +15,17 @@ import tempfile
 import time
 import traceback
 import urllib.error
+import urllib.parse
 import urllib.request
 import uuid
 import zlib
 
 import boto3
 from boto3.s3.transfer import TransferConfig
+from botocore.auth import S3SigV4Auth
+from botocore.awsrequest import AWSRequest
 from botocore.client import Config
+from botocore.credentials import Credentials
 from botocore.exceptions import ClientError
 
 ENDPOINT = os.environ["FLOTILLA_S3_ENDPOINT"]
@@ -237,6 +242,10 @@ def ranges():
         assert answer["ContentRange"].endswith(f"/{size}"), answer["ContentRange"]
     assert S3.head_object(Bucket=BUCKET, Key="ranges", Range="bytes=0-9")["ContentLength"] == 10
     refuses("InvalidRange", 416, S3.get_object, Bucket=BUCKET, Key="ranges", Range=f"bytes={size}-")
+    S3.put_object(Bucket=BUCKET, Key="empty range", Body=b"")
+    for header in ("bytes=-5", "bytes=0-"):
+        refuses("InvalidRange", 416, S3.get_object, Bucket=BUCKET, Key="empty range", Range=header)
+        refuses("416", 416, S3.head_object, Bucket=BUCKET, Key="empty range", Range=header)
 
 
 @check
@@ -435,6 +444,42 @@ def wrong_signatures_and_keys():
     except urllib.error.HTTPError as error:
         assert error.code == 403 and b"<Code>AccessDenied</Code>" in error.read()
     refuses("NoSuchKey", 404, S3.get_object, Bucket=BUCKET, Key="x")
+
+
+def send_signed(connection, method, path, signed_body, sent_body):
+    """Signs a request for one body and sends it with another, over a connection that is there already."""
+    request = AWSRequest(method=method, url=ENDPOINT + path, data=signed_body)
+    S3SigV4Auth(Credentials(ACCESS_KEY, SECRET_KEY), "s3", "us-east-1").add_auth(request)
+    connection.request(method, path, sent_body, dict(request.headers))
+    answer = connection.getresponse()
+    return answer.status, answer.getheader("Connection"), answer.read()
+
+
+@check
+def an_answer_before_the_body_was_read_ends_the_connection():
+    host = urllib.parse.urlsplit(ENDPOINT).netloc
+    connection = http.client.HTTPConnection(host, timeout=30)
+    for _ in range(2):
+        status, close, body = send_signed(connection, "PUT", "/no-such-bucket-here/k", b"smuggled", b"smuggled")
+        assert (status, close) == (404, "close") and b"NoSuchBucket" in body, (status, close, body)
+    status, close, _ = send_signed(connection, "PUT", f"/{BUCKET}/kept", b"data", b"data")
+    assert (status, close) == (200, None), (status, close)
+    connection.close()
+
+
+@check
+def broken_xml_is_refused():
+    host = urllib.parse.urlsplit(ENDPOINT).netloc
+    connection = http.client.HTTPConnection(host, timeout=30)
+    whole = b"<Delete><Object><Key>none</Key></Object></Delete>"
+    for signed, sent, code in [
+        (b"<Delete><Object>", b"<Delete><Object>", b"MalformedXML"),
+        (b"garbage", b"garbage", b"MalformedXML"),
+        (whole, whole.replace(b"none", b"kept"), b"XAmzContentSHA256Mismatch"),
+    ]:
+        status, _, body = send_signed(connection, "POST", f"/{BUCKET}?delete", signed, sent)
+        assert status == 400 and b"<Code>" + code + b"</Code>" in body, (status, body)
+    connection.close()
 
 
 @check
