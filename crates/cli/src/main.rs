@@ -54,8 +54,8 @@ fn exit_code(result: anyhow::Result<()>) -> ExitCode {
 fn init_logging(command: &Command) {
     use tracing_subscriber::EnvFilter;
     let default = match command {
-        Command::Server(_) => "info,openraft=error,s3s=off",
-        Command::Dev(_) => "warn,openraft=error,s3s=off",
+        Command::Server(_) => "info,openraft=error,openraft::raft::stream_append=off,s3s=off",
+        Command::Dev(_) => "warn,openraft=error,openraft::raft::stream_append=off,s3s=off",
         Command::Fs(_) | Command::Admin(_) => "error",
     };
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default));
