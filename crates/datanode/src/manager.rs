@@ -231,7 +231,8 @@ impl ContainerManager {
             }
             if now.role == Role::Stopped {
                 if !self.inner.stop.is_cancelled() {
-                    let failure = now.failure.unwrap_or_else(|| "its Raft core ended without a word".to_owned());
+                    let failure =
+                        now.failure.unwrap_or_else(|| "its Raft core ended without a word".to_owned());
                     error!(pipeline = %pipeline.id, %failure, "pipeline stopped; restart this node to open it again");
                     self.inner.changed.notify_one();
                 }
