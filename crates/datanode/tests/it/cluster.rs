@@ -281,28 +281,32 @@ impl Cluster {
         }
     }
 
-    /// Waits until all replicas know the leader and it takes commands (it does not before a quorum has answered it), and
-    /// returns its position.
+    /// Waits until all replicas know the same leader and it takes commands (it does not before a quorum has answered it),
+    /// and returns its position. On a busy machine leadership may move while we look.
     pub(crate) async fn wait_for_leader(&self) -> usize {
-        let mut leaders = Vec::new();
-        for node in &self.nodes {
-            let group = node.host.group(GroupId::pipeline(PIPELINE)).expect("the pipeline is open");
-            let mut status = group.watch();
-            let known = status.wait_for(|status| status.leader.is_some() || status.role == Role::Stopped);
-            let status = timeout(DEADLINE, known).await.expect("a leader is known in time").unwrap().clone();
-            leaders.push(
-                status.leader.unwrap_or_else(|| panic!("the replica stopped: {:?}", status.failure)).node,
-            );
-        }
-        assert!(leaders.iter().all(|leader| *leader == leaders[0]), "{leaders:?}");
-        let leader = usize::try_from(leaders[0].0).unwrap() - 1;
-        let group = self.nodes[leader].host.group(GroupId::pipeline(PIPELINE)).expect("the pipeline is open");
         let deadline = Instant::now() + DEADLINE;
-        while let Err(failure) = group.read_index().await {
-            assert!(Instant::now() < deadline, "the leader never got a quorum: {failure}");
-            tokio::task::yield_now().await;
+        loop {
+            let groups: Vec<_> = self.nodes.iter().map(|node| self.group_of(node)).collect();
+            let statuses: Vec<_> = groups.iter().map(|group| group.status()).collect();
+            let stopped = statuses.iter().find(|status| status.role == Role::Stopped);
+            assert!(stopped.is_none(), "a replica stopped: {:?}", stopped.map(|status| &status.failure));
+            let leaders: Vec<_> =
+                statuses.iter().map(|status| status.leader.as_ref().map(|leader| leader.node)).collect();
+            if let Some(leader) = leaders[0]
+                && leaders.iter().all(|known| *known == Some(leader))
+            {
+                let leader = usize::try_from(leader.0).unwrap() - 1;
+                if groups[leader].read_index().await.is_ok() {
+                    return leader;
+                }
+            }
+            assert!(Instant::now() < deadline, "no leader that all know: {leaders:?}");
+            tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        leader
+    }
+
+    fn group_of(&self, node: &Node) -> raft::Group {
+        node.host.group(GroupId::pipeline(PIPELINE)).expect("the pipeline is open")
     }
 
     pub(crate) async fn leader(&self) -> &Node {
