@@ -234,6 +234,12 @@ impl Core {
         before - state.cache.bytes()
     }
 
+    /// Looks at the index, if it shows what is in the files: a truncation that is queued has changed only the former.
+    pub(crate) fn look_at_settled_index<T>(&self, look: impl FnOnce(&Index) -> T) -> Option<T> {
+        let state = self.lock();
+        (state.truncations == 0).then(|| look(&state.index))
+    }
+
     pub(crate) fn take_work(&self) -> Work {
         let mut state = self.lock();
         let round = state.take_round();

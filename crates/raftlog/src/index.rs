@@ -112,6 +112,12 @@ impl Index {
         })
     }
 
+    /// The first entry that stands in a file.
+    pub(crate) fn first_in(&self, file: SegmentId) -> Option<LogIndex> {
+        let newer = self.runs.iter().rev().skip_while(|run| run.file != file);
+        newer.take_while(|run| run.file == file).last().map(|run| run.first.max(self.first))
+    }
+
     /// The entry whose record begins at a place, looking only at entries from `from` on, newest first.
     pub(crate) fn find(&self, place: &Place, from: LogIndex) -> Option<LogIndex> {
         let mut end = self.end();

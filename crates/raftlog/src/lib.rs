@@ -25,6 +25,7 @@ mod record;
 mod recovery;
 mod scan;
 mod segment;
+mod segment_index;
 mod space;
 mod state;
 mod writer;

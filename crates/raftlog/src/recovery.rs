@@ -10,15 +10,16 @@
 use crate::core::Opened;
 use crate::hard_state::{FILE_NAME, HardStateFile, SlotRecord, TEMPORARY_NAME};
 use crate::index::{Index, Located};
-use crate::record::{DecodeError, Head};
+use crate::record::{DecodeError, Head, check_field};
 use crate::scan::{ScanError, SegmentReader};
 use crate::segment::{Position, SegmentId, owner_dir};
+use crate::segment_index::{self, SegmentIndex, SegmentIndexWriter};
 use crate::writer::{OpenSegment, open_existing};
 use crate::{LogSpec, OpenError};
 use disk::Disk;
 use std::io;
 use std::sync::Arc;
-use types::LogIndex;
+use types::{LogId, LogIndex, OwnerId};
 
 /// Bytes read at once when the rest of a file is looked at.
 const REST_READ_BYTES: usize = 4 << 20;
@@ -28,6 +29,7 @@ pub(crate) struct Recovered {
     pub(crate) hard_state: HardStateFile,
     pub(crate) record: SlotRecord,
     pub(crate) open: Option<OpenSegment>,
+    pub(crate) segment_index: SegmentIndexWriter,
 }
 
 /// Repeating it, also after it was interrupted anywhere, gives the same log.
@@ -51,7 +53,7 @@ pub(crate) async fn recover(disk: &Arc<dyn Disk>, spec: &LogSpec) -> Result<Reco
         hard_state: record.hard_state,
         committed: record.committed,
     };
-    Ok(Recovered { opened, hard_state, record, open })
+    Ok(Recovered { opened, hard_state, record, open, segment_index: chain.segment_index })
 }
 
 struct Recovery<'a> {
@@ -64,6 +66,22 @@ struct Chain {
     index: Index,
     tail: Position,
     end: DecodeError,
+    /// Of the segment it ends in.
+    segment_index: SegmentIndexWriter,
+}
+
+impl Chain {
+    fn push(&mut self, id: LogId, meta_bytes: u32, body_bytes: u32, roll_to: Option<OwnerId>) {
+        let located = Located { id, position: self.tail, meta_bytes, body_bytes };
+        self.tail = self.tail.after(located.record_bytes(), roll_to);
+        self.index.push(located);
+    }
+
+    /// The index of the next record, if it is known: that of the first of a log may be any.
+    fn next(&self) -> Option<LogIndex> {
+        let end = self.index.end();
+        (!self.index.is_empty() || end > LogIndex(0)).then_some(end)
+    }
 }
 
 impl Recovery<'_> {
@@ -127,8 +145,12 @@ impl Recovery<'_> {
     /// Follows the records from the start, and tells their end from damage.
     async fn follow(&self, record: &SlotRecord) -> Result<Chain, OpenError> {
         let next = record.purged.map_or(LogIndex(0), |purged| purged.index.next());
-        let mut chain =
-            Chain { index: Index::starting_at(next), tail: record.start, end: DecodeError::Zeros };
+        let mut chain = Chain {
+            index: Index::starting_at(next),
+            tail: record.start,
+            end: DecodeError::Zeros,
+            segment_index: SegmentIndexWriter::new(self.spec.log),
+        };
         while self.follow_segment(record, &mut chain).await? {}
         let durable = record.durable.filter(|durable| {
             let forgotten = record.purged.is_some_and(|purged| purged.index >= durable.index);
@@ -168,17 +190,15 @@ impl Recovery<'_> {
             return Ok(false);
         };
         let mut reader = SegmentReader::new(open.file.clone(), id);
+        self.follow_index(&mut reader, id, record, chain).await?;
         chain.end = loop {
+            if chain.tail.file() != id {
+                let rolled_at = chain.index.last().map(|last| last.position.offset + last.record_bytes());
+                self.trim(&open, rolled_at.unwrap_or(0)).await?;
+                return Ok(true);
+            }
             match self.next_record(&mut reader, record, chain).await {
-                Ok(()) if chain.tail.file() == id => {}
-                Ok(()) => {
-                    self.trim(
-                        &open,
-                        chain.index.last().map_or(0, |last| last.position.offset + last.record_bytes()),
-                    )
-                    .await?;
-                    return Ok(true); // rolled to another owner
-                }
+                Ok(()) => {}
                 Err(ScanError::Bad(end)) => break end,
                 Err(ScanError::Io(error)) => return Err(self.io(error)),
             }
@@ -198,6 +218,53 @@ impl Recovery<'_> {
         Ok(true)
     }
 
+    /// Adds the records that the segment's index names, as far as they are known to have been synced. The index is not:
+    /// the last of its records must be there, or none of it counts. Then it is of this segment as it is now, since
+    /// an id stands for one entry and a record's place follows from those before it.
+    async fn follow_index(
+        &self,
+        reader: &mut SegmentReader,
+        id: SegmentId,
+        record: &SlotRecord,
+        chain: &mut Chain,
+    ) -> Result<(), OpenError> {
+        chain.segment_index = SegmentIndexWriter::new(self.spec.log);
+        let Some(durable) = record.durable else { return Ok(()) };
+        let index = SegmentIndex::read(self.disk, &self.spec.owners_dir, self.spec.log, id).await;
+        let records = index.records(chain.next(), chain.tail, durable.index);
+        let Some(last) = records.last() else { return Ok(()) };
+        let roll_to = match self.confirm(reader, last).await {
+            Ok(roll_to) => roll_to,
+            Err(ScanError::Io(error)) => return Err(self.io(error)),
+            Err(ScanError::Bad(why)) => {
+                let file = segment_index::path(id, &self.spec.owners_dir);
+                tracing::warn!(log = self.spec.log, file, %why, "a segment's index is not used, it does not fit");
+                return Ok(());
+            }
+        };
+        for located in &records {
+            let roll_to = roll_to.filter(|_| located.id == last.id);
+            chain.push(located.id, located.meta_bytes, located.body_bytes, roll_to);
+        }
+        chain.segment_index = index.resume(self.spec.log, chain.index.end());
+        Ok(())
+    }
+
+    /// Whether a record stands where an index has it; if so, where the log goes after it.
+    async fn confirm(
+        &self,
+        reader: &mut SegmentReader,
+        located: &Located,
+    ) -> Result<Option<OwnerId>, ScanError> {
+        let header = reader.head(located.position.offset).await?.header;
+        header.check_log(self.spec.log)?;
+        check_field("index", header.id.index.0, located.id.index.0)?;
+        check_field("term", header.id.term.0, located.id.term.0)?;
+        check_field("meta_bytes", header.meta_bytes.into(), located.meta_bytes.into())?;
+        check_field("body_bytes", header.place.body_bytes.into(), located.body_bytes.into())?;
+        Ok(header.roll_to)
+    }
+
     /// Adds the record at the chain's end. Bodies that were synced are not read: a reader verifies them.
     async fn next_record(
         &self,
@@ -212,13 +279,7 @@ impl Recovery<'_> {
         if record.durable.is_none_or(|durable| durable.index < header.id.index) {
             reader.entry(head).await?;
         }
-        chain.index.push(Located {
-            id: header.id,
-            position: chain.tail,
-            meta_bytes: header.meta_bytes,
-            body_bytes: header.place.body_bytes,
-        });
-        chain.tail = chain.tail.after(header.record_bytes(), header.roll_to);
+        chain.push(header.id, header.meta_bytes, header.place.body_bytes, header.roll_to);
         Ok(())
     }
 
@@ -287,7 +348,9 @@ impl Recovery<'_> {
     /// predecessor, which would be taken for damage.
     async fn remove_segments_after(&self, tail: Position) -> Result<(), OpenError> {
         for segment in self.segments_after(tail).await?.into_iter().rev() {
-            let path = SegmentId { owner: tail.owner, segment }.path(&self.spec.owners_dir);
+            let id = SegmentId { owner: tail.owner, segment };
+            segment_index::remove(self.disk, &self.spec.owners_dir, id).await.map_err(|e| self.io(e))?;
+            let path = id.path(&self.spec.owners_dir);
             tracing::warn!(
                 log = self.spec.log,
                 file = path,
@@ -344,10 +407,5 @@ impl Recovery<'_> {
 
 /// The first record of a log without a purged entry may have any index.
 fn check_follows(head: &Head, chain: &Chain) -> Result<(), DecodeError> {
-    let end = chain.index.end();
-    let found = head.header.id.index;
-    if found == end || (chain.index.is_empty() && end == LogIndex(0)) {
-        return Ok(());
-    }
-    Err(DecodeError::Misplaced { field: "index", found: found.0, expected: end.0 })
+    check_field("index", head.header.id.index.0, chain.next().unwrap_or(head.header.id.index).0)
 }

@@ -80,7 +80,13 @@ impl LogSpace {
         self.free.bytes.store(space.free_bytes, Ordering::Relaxed);
         let recovered = recover(&self.disk, &spec).await?;
         let core = Arc::new(Core::new(spec, self.clone(), recovered.opened));
-        let writer = Writer::new(core.clone(), recovered.hard_state, recovered.record, recovered.open);
+        let writer = Writer::new(
+            core.clone(),
+            recovered.hard_state,
+            recovered.record,
+            recovered.open,
+            recovered.segment_index,
+        );
         claim.opened(&core);
         // Owned by the log: it ends when the last handle is dropped, and `close` or the next `open` wait for that.
         tokio::spawn(writer.run());

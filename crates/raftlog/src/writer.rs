@@ -3,9 +3,10 @@
 use crate::AppendError;
 use crate::core::{Append, Core, Extent, Job, Truncate, Work};
 use crate::hard_state::{HardStateFile, SlotRecord};
-use crate::index::owners;
+use crate::index::{Index, owners};
 use crate::record::{DecodeError, HEADER_BYTES, Header};
 use crate::segment::{SegmentId, allocation, owner_dir};
+use crate::segment_index::{self, SegmentIndexWriter};
 use disk::{Disk, File};
 use std::io;
 use std::sync::Arc;
@@ -23,6 +24,7 @@ pub(crate) struct Writer {
     /// As last saved or hinted.
     record: SlotRecord,
     open: Option<OpenSegment>,
+    segment_index: SegmentIndexWriter,
     hint_is_due: bool,
     hinted: Instant,
 }
@@ -41,9 +43,11 @@ impl Writer {
         hard_state: HardStateFile,
         record: SlotRecord,
         open: Option<OpenSegment>,
+        segment_index: SegmentIndexWriter,
     ) -> Writer {
         let disk = core.space.disk().clone();
-        Writer { core, disk, hard_state, record, open, hint_is_due: true, hinted: Instant::now() }
+        let hinted = Instant::now();
+        Writer { core, disk, hard_state, record, open, segment_index, hint_is_due: true, hinted }
     }
 
     /// Runs until the log is closed and its queue empty. A failure empties the queue with an error instead.
@@ -100,6 +104,9 @@ impl Writer {
         self.core.space.refresh_free_bytes();
         if self.hinted.elapsed() >= HINT_INTERVAL && written.is_ok() {
             self.hint().await.map_err(|error| self.failed(&error))?;
+        }
+        if written.is_ok() {
+            self.write_index_if_due().await;
         }
         written
     }
@@ -178,6 +185,7 @@ impl Writer {
 
     /// Gives back what was allocated and not used; a finished segment is its records and nothing else.
     async fn close_segment(&mut self) -> io::Result<()> {
+        self.write_index().await;
         if let Some(open) = self.open.take()
             && open.allocated_bytes > open.end
         {
@@ -243,6 +251,8 @@ impl Writer {
         if self.open.is_none() {
             self.open = open_existing(&*self.disk, &owners_dir, cut).await?;
         }
+        self.segment_index.forget();
+        segment_index::clear(&*self.disk, &owners_dir, cut).await?;
         if let Some(open) = &mut self.open {
             open.file.set_len(offset).await?;
             open.file.sync_data().await?;
@@ -255,6 +265,7 @@ impl Writer {
     /// next: a crash in between leaves no segment without its predecessor, which recovery would take for damage.
     async fn remove_segments(&mut self, gone: &[SegmentId]) -> io::Result<()> {
         for id in gone.iter().rev() {
+            segment_index::remove(&*self.disk, &self.core.spec.owners_dir, *id).await?;
             match self.disk.remove_file(&id.path(&self.core.spec.owners_dir)).await {
                 Ok(()) => self.disk.sync_dir(&owner_dir(&self.core.spec.owners_dir, id.owner)).await?,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -281,6 +292,31 @@ impl Writer {
             self.core.space.files().forget(&dir);
         }
         Ok(())
+    }
+
+    async fn write_index_if_due(&mut self) {
+        let Some(id) = self.open.as_ref().map(|open| open.id) else { return };
+        let due = |index: &Index| self.segment_index.is_due(id, self.durable_end(), index);
+        if self.core.look_at_settled_index(due).unwrap_or(false) {
+            self.write_index().await;
+        }
+    }
+
+    /// Adds what is durable of the open segment to its index. Nothing depends on it, so an error only ends the
+    /// index; one of the disk itself shows in whatever comes next.
+    async fn write_index(&mut self) {
+        let Some(id) = self.open.as_ref().map(|open| open.id) else { return };
+        let pending = |index: &Index| self.segment_index.pending(id, self.durable_end(), index);
+        let Some(pending) = self.core.look_at_settled_index(pending) else { return };
+        let owners_dir = &self.core.spec.owners_dir;
+        if let Err(error) = self.segment_index.write(&*self.disk, owners_dir, pending).await {
+            tracing::warn!(log = self.core.spec.log, segment = id.segment, %error, "write a segment's index");
+            self.segment_index.forget();
+        }
+    }
+
+    fn durable_end(&self) -> LogIndex {
+        self.record.durable.map_or(LogIndex(0), |durable| durable.index.next())
     }
 
     async fn save(&mut self) -> io::Result<()> {

@@ -19,6 +19,8 @@ mod golden;
 mod images;
 #[path = "suite/model.rs"]
 mod model;
+#[path = "suite/opening.rs"]
+mod opening;
 #[path = "suite/support.rs"]
 mod support;
 #[path = "suite/truncate.rs"]

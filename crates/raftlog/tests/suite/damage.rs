@@ -74,6 +74,7 @@ async fn a_flipped_bit_in_a_head_is_damage_with_its_place() {
     let (space, old_mark, offsets) = log_with_old_mark(&machine).await;
     let path = machine.segment(1000, 0);
     let whole = fs::read(&path).unwrap();
+    fs::remove_file(machine.segment_index(1000, 0)).unwrap();
     for mark in [fs::read(machine.hard_state(1)).unwrap(), old_mark] {
         for at in [0, 5, 9, 17, 25, 33, 49, 57, 61, 65, 69, 73, 80] {
             fs::write(machine.hard_state(1), &mark).unwrap();
@@ -87,6 +88,24 @@ async fn a_flipped_bit_in_a_head_is_damage_with_its_place() {
             assert_eq!((file.as_str(), *offset), ("containers/00000000000003e8/00000000.seg", offsets[4]));
             assert!(fs::read(&path).unwrap() == damaged, "a refused opening changes nothing");
         }
+    }
+}
+
+#[tokio::test]
+async fn a_flipped_bit_in_a_head_that_opening_does_not_read_is_found_by_its_reader() {
+    let machine = Machine::new().without_cache();
+    let (space, _, offsets) = log_with_old_mark(&machine).await;
+    let path = machine.segment(1000, 0);
+    let whole = fs::read(&path).unwrap();
+    for at in [0, 5, 9, 17, 25, 33, 49, 57, 61, 65, 69, 73, 80] {
+        let mut damaged = whole.clone();
+        damaged[offsets[4] as usize + at] ^= 0x10;
+        fs::write(&path, &damaged).unwrap();
+        let log = space.open(spec(1)).await.unwrap();
+        let error = log.read(LogIndex(4)..LogIndex(5), 1000).await.unwrap_err();
+        assert!(matches!(error, ReadError::Damaged { offset, .. } if offset == offsets[4]), "{at}: {error}");
+        assert_eq!(log.read(LogIndex(5)..LogIndex(10), 10_000).await.unwrap(), entries(1, 5..10, 60));
+        log.close().await;
     }
 }
 

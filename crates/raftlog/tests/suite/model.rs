@@ -152,6 +152,9 @@ fn segments(machine: &Machine) -> BTreeMap<String, Vec<u8>> {
     for owner in owners {
         for segment in std::fs::read_dir(owner.unwrap().path()).unwrap() {
             let path = segment.unwrap().path();
+            if path.extension().is_none_or(|kind| kind != "seg") {
+                continue;
+            }
             let bytes = std::fs::read(&path).unwrap();
             if !bytes.is_empty() {
                 let name: Vec<_> =

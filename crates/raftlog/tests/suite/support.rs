@@ -52,6 +52,10 @@ impl Machine {
         self.dir.path().join(format!("disk/containers/{owner:016x}/{segment:08x}.seg"))
     }
 
+    pub(crate) fn segment_index(&self, owner: u64, segment: u32) -> PathBuf {
+        self.segment(owner, segment).with_extension("idx")
+    }
+
     pub(crate) fn hard_state(&self, log: u64) -> PathBuf {
         self.dir.path().join(format!("disk/groups/log-{log}/hard-state"))
     }
