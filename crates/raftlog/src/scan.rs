@@ -6,10 +6,10 @@ use disk::File;
 use std::io;
 use std::sync::Arc;
 
-/// One read of a sequential scan ...
-const WINDOW_BYTES: usize = 256 << 10;
-/// ... and of one that jumps from head to head over large bodies.
-const SMALL_WINDOW_BYTES: usize = 4 << 10;
+/// A reader starts with small reads, as many want one head only, or jump from head to head over large bodies ...
+const WINDOW_BYTES_MIN: usize = 4 << 10;
+/// ... and reads more and more at once where records follow each other.
+const WINDOW_BYTES_MAX: usize = 256 << 10;
 
 /// Reads a segment's records, several of them with one operation of the disk.
 pub(crate) struct SegmentReader {
@@ -40,7 +40,7 @@ impl From<DecodeError> for ScanError {
 
 impl SegmentReader {
     pub(crate) fn new(file: Arc<dyn File>, id: SegmentId) -> SegmentReader {
-        SegmentReader { file, id, window: Bytes::new(), window_offset: 0, window_bytes: WINDOW_BYTES }
+        SegmentReader { file, id, window: Bytes::new(), window_offset: 0, window_bytes: WINDOW_BYTES_MIN }
     }
 
     /// Everything before the body of the record at `offset`, verified, of whatever log.
@@ -48,8 +48,9 @@ impl SegmentReader {
         let header = Header::decode(&self.bytes(offset, HEADER_BYTES).await?)?;
         header.check_place(self.id.owner, self.id.segment, offset)?;
         let head = Head::decode(header, &self.bytes(offset, header.head_bytes() as usize).await?)?;
-        let skips = header.body_bytes() >= WINDOW_BYTES / 2;
-        self.window_bytes = if skips { SMALL_WINDOW_BYTES } else { WINDOW_BYTES };
+        if header.body_bytes() >= WINDOW_BYTES_MAX / 2 {
+            self.window_bytes = WINDOW_BYTES_MIN;
+        }
         Ok(head)
     }
 
@@ -67,6 +68,9 @@ impl SegmentReader {
             && start + bytes <= self.window.len()
         {
             return Ok(self.window.slice(start..start + bytes));
+        }
+        if !self.window.is_empty() && start.is_some_and(|start| start <= self.window.len()) {
+            self.window_bytes = (self.window_bytes * 4).min(WINDOW_BYTES_MAX);
         }
         self.window = self.file.read_at(offset, bytes.max(self.window_bytes)).await?;
         self.window_offset = offset;
