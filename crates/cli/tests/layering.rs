@@ -14,6 +14,7 @@ use cargo_metadata::{DependencyKind, MetadataCommand};
 const ALLOWED: &[(&str, Allowed)] = &[
     ("flotilla-types", Allowed::Only(&[])),
     ("flotilla-disk", Allowed::Only(&["flotilla-types"])),
+    ("flotilla-parking", Allowed::Only(&[])),
     ("flotilla-proto", Allowed::Only(&["flotilla-types"])),
     ("flotilla-raftlog", Allowed::Only(&["flotilla-disk", "flotilla-types"])),
     (
