@@ -10,6 +10,7 @@ mod health;
 mod interface;
 mod path;
 mod pool;
+mod read_only;
 mod real_disk;
 mod real_file;
 pub mod sim;
@@ -18,6 +19,7 @@ mod stamp;
 mod syscalls;
 
 pub use interface::{Disk, File, IoFuture, Space};
+pub use read_only::open_read_only;
 pub use real_disk::{OpenDiskError, RealDisk};
 pub use small_file::{read_file, write_file_durably, write_private_file_durably};
 pub use stamp::Stamp;
