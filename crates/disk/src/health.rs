@@ -69,6 +69,8 @@ fn condemns(operation: Operation, error: &io::Error) -> bool {
                 | io::ErrorKind::InvalidInput
                 | io::ErrorKind::IsADirectory
                 | io::ErrorKind::NotADirectory
+                // Somebody created a name in a directory that was being removed.
+                | io::ErrorKind::DirectoryNotEmpty
                 | io::ErrorKind::PermissionDenied
         ),
     }
@@ -96,11 +98,12 @@ mod tests {
     }
 
     #[test]
-    fn a_full_disk_or_an_unreadable_sector_is_no_failed_disk() {
+    fn what_the_kernel_refuses_cleanly_is_no_failed_disk() {
         let health = Health::default();
         failing(&health, Operation::Change, libc::ENOSPC);
         failing(&health, Operation::Change, libc::EDQUOT);
         failing(&health, Operation::Change, libc::EMFILE);
+        failing(&health, Operation::Change, libc::ENOTEMPTY);
         failing(&health, Operation::Read, libc::EIO);
         assert_eq!(health.failure(), None);
     }

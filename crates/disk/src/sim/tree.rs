@@ -139,9 +139,12 @@ impl Tree {
     }
 
     pub(super) fn rename(&mut self, from: &str, to: &str) -> io::Result<()> {
-        let ((from_dir, from_name), (to_dir, to_name)) = (self.find_parent(from)?, self.find_parent(to)?);
+        let (from_dir, from_name) = self.find_parent(from)?;
+        // Found before the file is looked for, as the kernel does.
+        let to_parent = if is_above(to, from) { None } else { Some(self.find_parent(to)?) };
         let node = *self.entries(from_dir)?.get(from_name).ok_or(ErrorKind::NotFound)?;
         self.file(node)?;
+        let (to_dir, to_name) = to_parent.ok_or(ErrorKind::DirectoryNotEmpty)?;
         if let Some(replaced) = self.entries(to_dir)?.get(to_name) {
             self.file(*replaced)?;
             if *replaced == node {
@@ -259,6 +262,11 @@ impl Tree {
         });
         named.collect()
     }
+}
+
+/// Whether one path is a directory that the other is in.
+fn is_above(path: &str, other: &str) -> bool {
+    path.is_empty() || other.strip_prefix(path).is_some_and(|rest| rest.starts_with('/'))
 }
 
 fn set(entries: &mut BTreeMap<String, NodeId>, name: &str, node: Option<NodeId>) {
