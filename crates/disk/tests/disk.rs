@@ -11,3 +11,5 @@ mod conformance;
 mod data_directory;
 #[path = "disk/simulated.rs"]
 mod simulated;
+#[path = "disk/timed.rs"]
+mod timed;
