@@ -1,3 +1,4 @@
+use crate::queue::Kind;
 use std::io;
 use std::sync::OnceLock;
 
@@ -39,13 +40,25 @@ impl Health {
         body: impl FnOnce() -> io::Result<T>,
     ) -> io::Result<T> {
         self.check()?;
-        body().inspect_err(|error| {
-            if condemns(operation, error) {
-                let failure = format!("{}: {error}", what());
-                tracing::error!(failure, "disk failed; it is refused until restart");
-                let _ = self.failure.set(failure);
-            }
-        })
+        body().inspect_err(|error| self.judge(operation, what, error))
+    }
+
+    /// Fails the disk when the error says so.
+    pub(crate) fn judge(&self, operation: Operation, what: impl FnOnce() -> String, error: &io::Error) {
+        if condemns(operation, error) {
+            let failure = format!("{}: {error}", what());
+            tracing::error!(failure, "disk failed; it is refused until restart");
+            let _ = self.failure.set(failure);
+        }
+    }
+}
+
+impl Operation {
+    pub(crate) fn kind(self) -> Kind {
+        match self {
+            Operation::Read => Kind::Read,
+            Operation::Change | Operation::Sync => Kind::Change,
+        }
     }
 }
 

@@ -10,6 +10,7 @@ mod health;
 mod interface;
 mod path;
 mod pool;
+mod queue;
 mod read_only;
 mod real_disk;
 mod real_file;

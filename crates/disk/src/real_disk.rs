@@ -165,7 +165,9 @@ impl RealDisk {
             Err(error) => return Box::pin(async { Err(error) }),
         };
         let (health, path) = (self.inner.health.clone(), path.to_owned());
-        self.inner.pool.run(move || health.run(operation, || format!("{name} {path}"), || call(&full)))
+        self.inner
+            .pool
+            .run(operation.kind(), move || health.run(operation, || format!("{name} {path}"), || call(&full)))
     }
 }
 

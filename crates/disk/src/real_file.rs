@@ -1,4 +1,5 @@
 use crate::health::Operation;
+use crate::queue::Kind;
 use crate::real_disk::Inner;
 use crate::{File, IoFuture, syscalls};
 use bytes::Bytes;
@@ -20,7 +21,9 @@ impl RealFile {
         call: impl FnOnce(&std::fs::File) -> io::Result<T> + Send + 'static,
     ) -> IoFuture<T> {
         let (health, file, path) = (self.disk.health.clone(), self.file.clone(), self.path.clone());
-        self.disk.pool.run(move || health.run(operation, || format!("{name} {path}"), || call(&file)))
+        self.disk
+            .pool
+            .run(operation.kind(), move || health.run(operation, || format!("{name} {path}"), || call(&file)))
     }
 }
 
@@ -31,7 +34,7 @@ impl File for RealFile {
 
     fn write_and_sync(&self, offset: u64, buffers: Vec<Bytes>) -> IoFuture<()> {
         let (health, file, path) = (self.disk.health.clone(), self.file.clone(), self.path.clone());
-        self.disk.pool.run(move || {
+        self.disk.pool.run(Kind::Change, move || {
             let name = |operation: &str| format!("{operation} {path}");
             health.run(
                 Operation::Change,
