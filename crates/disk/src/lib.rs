@@ -6,6 +6,7 @@
 
 #![allow(clippy::disallowed_methods)] // this is the crate that the refused methods of std::fs point to
 
+mod disk_io;
 mod health;
 mod interface;
 mod path;
@@ -14,11 +15,13 @@ mod queue;
 mod read_only;
 mod real_disk;
 mod real_file;
+mod ring;
 pub mod sim;
 mod small_file;
 mod stamp;
 mod syscalls;
 
+pub use disk_io::DiskIo;
 pub use interface::{Disk, File, IoFuture, Space};
 pub use read_only::open_read_only;
 pub use real_disk::{OpenDiskError, RealDisk};

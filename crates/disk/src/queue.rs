@@ -58,10 +58,6 @@ impl<T> Queue<T> {
         [&self.reads, &self.changes].into_iter().map(|lane| lane.waiting.len().min(lane.free)).sum()
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.reads.waiting.is_empty() && self.changes.waiting.is_empty()
-    }
-
     pub(crate) fn clear(&mut self) {
         self.reads.waiting.clear();
         self.changes.waiting.clear();

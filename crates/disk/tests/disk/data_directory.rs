@@ -1,3 +1,4 @@
+use super::real_io;
 use bytes::Bytes;
 use disk::{Disk, OpenDiskError, RealDisk};
 use std::fs;
@@ -35,14 +36,21 @@ async fn a_new_directory_is_stamped_and_keeps_its_stamp() {
 
 #[tokio::test]
 async fn a_directory_is_used_by_one_until_its_last_file_is_closed() {
-    let dir = tempfile::tempdir().unwrap();
-    let disk = RealDisk::open(dir.path(), 1).unwrap();
-    let file = disk.open("a", true).await.unwrap();
-    assert!(matches!(RealDisk::open(dir.path(), 1), Err(OpenDiskError::InUse { .. })));
-    drop(disk);
-    assert!(matches!(RealDisk::open(dir.path(), 1), Err(OpenDiskError::InUse { .. })));
-    drop(file);
-    RealDisk::open(dir.path(), 1).unwrap();
+    for io in real_io() {
+        let dir = tempfile::tempdir().unwrap();
+        let disk = RealDisk::open_with(dir.path(), 1, io).unwrap();
+        assert_eq!(disk.io(), io);
+        let file = disk.open("a", true).await.unwrap();
+        assert!(matches!(RealDisk::open(dir.path(), 1), Err(OpenDiskError::InUse { .. })));
+        drop(disk);
+        assert!(matches!(RealDisk::open(dir.path(), 1), Err(OpenDiskError::InUse { .. })));
+        // What is under way when the last handle goes is finished before the lock is free.
+        let bytes = Bytes::from(vec![7; 1 << 20]);
+        (0..100).for_each(|n| drop(file.write_and_sync(n << 20, vec![bytes.clone()])));
+        drop(file);
+        let disk = RealDisk::open_with(dir.path(), 1, io).unwrap();
+        assert_eq!(disk.open("a", false).await.unwrap().len().await.unwrap(), 100 << 20);
+    }
 }
 
 #[test]
