@@ -1,3 +1,4 @@
+use crate::queue::Kind;
 use std::io;
 use std::sync::OnceLock;
 
@@ -39,13 +40,25 @@ impl Health {
         body: impl FnOnce() -> io::Result<T>,
     ) -> io::Result<T> {
         self.check()?;
-        body().inspect_err(|error| {
-            if condemns(operation, error) {
-                let failure = format!("{}: {error}", what());
-                tracing::error!(failure, "disk failed; it is refused until restart");
-                let _ = self.failure.set(failure);
-            }
-        })
+        body().inspect_err(|error| self.judge(operation, what, error))
+    }
+
+    /// Fails the disk when the error says so.
+    pub(crate) fn judge(&self, operation: Operation, what: impl FnOnce() -> String, error: &io::Error) {
+        if condemns(operation, error) {
+            let failure = format!("{}: {error}", what());
+            tracing::error!(failure, "disk failed; it is refused until restart");
+            let _ = self.failure.set(failure);
+        }
+    }
+}
+
+impl Operation {
+    pub(crate) fn kind(self) -> Kind {
+        match self {
+            Operation::Read => Kind::Read,
+            Operation::Change | Operation::Sync => Kind::Change,
+        }
     }
 }
 
@@ -69,6 +82,8 @@ fn condemns(operation: Operation, error: &io::Error) -> bool {
                 | io::ErrorKind::InvalidInput
                 | io::ErrorKind::IsADirectory
                 | io::ErrorKind::NotADirectory
+                // Somebody created a name in a directory that was being removed.
+                | io::ErrorKind::DirectoryNotEmpty
                 | io::ErrorKind::PermissionDenied
         ),
     }
@@ -96,11 +111,12 @@ mod tests {
     }
 
     #[test]
-    fn a_full_disk_or_an_unreadable_sector_is_no_failed_disk() {
+    fn what_the_kernel_refuses_cleanly_is_no_failed_disk() {
         let health = Health::default();
         failing(&health, Operation::Change, libc::ENOSPC);
         failing(&health, Operation::Change, libc::EDQUOT);
         failing(&health, Operation::Change, libc::EMFILE);
+        failing(&health, Operation::Change, libc::ENOTEMPTY);
         failing(&health, Operation::Read, libc::EIO);
         assert_eq!(health.failure(), None);
     }

@@ -6,18 +6,24 @@
 
 #![allow(clippy::disallowed_methods)] // this is the crate that the refused methods of std::fs point to
 
+mod disk_io;
 mod health;
 mod interface;
 mod path;
 mod pool;
+mod queue;
+mod read_only;
 mod real_disk;
 mod real_file;
+mod ring;
 pub mod sim;
 mod small_file;
 mod stamp;
 mod syscalls;
 
+pub use disk_io::DiskIo;
 pub use interface::{Disk, File, IoFuture, Space};
+pub use read_only::open_read_only;
 pub use real_disk::{OpenDiskError, RealDisk};
 pub use small_file::{read_file, write_file_durably, write_private_file_durably};
 pub use stamp::Stamp;

@@ -1,55 +1,57 @@
 use crate::IoFuture;
-use std::collections::VecDeque;
+use crate::queue::{Gate, Kind, Queue, Slots};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
-/// Operations a disk runs at the same time. A journaling file system merges concurrent syncs into one commit, and
-/// devices reorder what they are given: one thread per operation under way is how a pool offers both. Threads are
-/// started only when all others are busy.
-const THREADS_MAX: usize = 16;
+/// A journaling file system merges concurrent syncs into one commit, and devices reorder what they are given: one
+/// thread per operation under way is how a pool offers both.
+const SLOTS: Slots = Slots { reads: 16, changes: 16 };
 
-/// Operations waiting for a thread; callers beyond wait in their future until there is room.
-const QUEUED_MAX: usize = 1024;
+/// Threads are started only when all others are busy. Neither kind of operation can take the last four.
+const THREADS_MAX: usize = 20;
 
 /// Threads that run one disk's blocking calls.
 pub(crate) struct Pool {
     shared: Arc<Shared>,
-    room: Arc<Semaphore>,
+    gate: Gate,
 }
 
 struct Shared {
-    queue: Mutex<Queue>,
+    state: Mutex<State>,
     ready: Condvar,
 }
 
-#[derive(Default)]
-struct Queue {
-    jobs: VecDeque<(Box<dyn FnOnce() + Send>, OwnedSemaphorePermit)>,
+type Job = Box<dyn FnOnce() + Send>;
+
+struct State {
+    queue: Queue<Job>,
     threads: Vec<JoinHandle<()>>,
     idle: usize,
     closed: bool,
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().expect("jobs run outside the lock, so no holder panics")
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("jobs run outside the lock, so no holder panics")
     }
 }
 
 impl Pool {
     pub(crate) fn new() -> Pool {
+        let state = State { queue: Queue::new(SLOTS), threads: Vec::new(), idle: 0, closed: false };
         Pool {
-            shared: Arc::new(Shared { queue: Mutex::default(), ready: Condvar::new() }),
-            room: Arc::new(Semaphore::new(QUEUED_MAX)),
+            shared: Arc::new(Shared { state: Mutex::new(state), ready: Condvar::new() }),
+            gate: Gate::new(),
         }
     }
 
-    /// Queues a blocking call at once when there is room, else when the future is polled and room has come.
+    /// Queues a blocking call.
     pub(crate) fn run<T: Send + 'static>(
         &self,
+        kind: Kind,
         call: impl FnOnce() -> io::Result<T> + Send + 'static,
     ) -> IoFuture<T> {
         let (sender, result) = oneshot::channel();
@@ -60,60 +62,48 @@ impl Pool {
             let _ = sender.send(outcome);
         });
         let shared = self.shared.clone();
-        let waiting = match self.room.clone().try_acquire_owned() {
-            Ok(permit) => {
-                push(&shared, job, permit);
-                None
-            }
-            Err(_) => Some((self.room.clone(), job)),
-        };
-        Box::pin(async move {
-            if let Some((room, job)) = waiting {
-                let permit = room.acquire_owned().await.expect("the semaphore is never closed");
-                push(&shared, job, permit);
-            }
-            result.await.unwrap_or_else(|_| Err(io::Error::other("the disk was closed")))
-        })
+        self.gate.enter(kind, move |room| push(&shared, kind, job, room), result)
     }
 }
 
-fn push(shared: &Arc<Shared>, job: Box<dyn FnOnce() + Send>, permit: OwnedSemaphorePermit) {
-    let mut queue = shared.lock();
-    if queue.closed {
+fn push(shared: &Arc<Shared>, kind: Kind, job: Job, room: OwnedSemaphorePermit) {
+    let mut state = shared.lock();
+    if state.closed {
         return; // drops the job and with it the sender: the caller reads "closed"
     }
-    queue.jobs.push_back((job, permit));
-    if queue.idle < queue.jobs.len() && queue.threads.len() < THREADS_MAX {
+    state.queue.push(kind, job, room);
+    if state.idle < state.queue.startable() && state.threads.len() < THREADS_MAX {
         let worker = shared.clone();
-        let name = format!("disk-{}", queue.threads.len());
+        let name = format!("disk-{}", state.threads.len());
         match std::thread::Builder::new().name(name).spawn(move || work(&worker)) {
-            Ok(thread) => queue.threads.push(thread),
+            Ok(thread) => state.threads.push(thread),
             // With at least one thread everything still runs, only later.
-            Err(error) if !queue.threads.is_empty() => tracing::warn!(%error, "start another disk thread"),
+            Err(error) if !state.threads.is_empty() => tracing::warn!(%error, "start another disk thread"),
             Err(error) => {
                 tracing::error!(%error, "start the first disk thread");
-                queue.jobs.clear();
+                state.queue.clear();
             }
         }
     }
-    drop(queue);
+    drop(state);
     shared.ready.notify_one();
 }
 
 fn work(shared: &Shared) {
-    let mut queue = shared.lock();
+    let mut state = shared.lock();
     loop {
-        if let Some((job, permit)) = queue.jobs.pop_front() {
-            drop(queue);
-            drop(permit);
+        if let Some((kind, job)) = state.queue.take() {
+            drop(state);
             job();
-            queue = shared.lock();
-        } else if queue.closed {
-            return;
+            state = shared.lock();
+            // Whoever finishes looks for more itself, so nobody needs to be told of the free slot.
+            state.queue.finish(kind);
+        } else if state.closed {
+            return; // what waits for a slot is left to those who hold the slots
         } else {
-            queue.idle += 1;
-            queue = shared.ready.wait(queue).expect("jobs run outside the lock, so no holder panics");
-            queue.idle -= 1;
+            state.idle += 1;
+            state = shared.ready.wait(state).expect("jobs run outside the lock, so no holder panics");
+            state.idle -= 1;
         }
     }
 }
@@ -122,9 +112,9 @@ impl Drop for Pool {
     /// Finishes what is queued: when the last handle of a disk is gone, so is every operation on it.
     fn drop(&mut self) {
         let threads = {
-            let mut queue = self.shared.lock();
-            queue.closed = true;
-            std::mem::take(&mut queue.threads)
+            let mut state = self.shared.lock();
+            state.closed = true;
+            std::mem::take(&mut state.threads)
         };
         self.shared.ready.notify_all();
         for thread in threads {
@@ -137,6 +127,8 @@ impl Drop for Pool {
 mod tests {
     use super::*;
     use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::mpsc;
+    use std::time::Duration;
 
     #[tokio::test]
     async fn several_operations_run_at_the_same_time() {
@@ -146,7 +138,7 @@ mod tests {
             .map(|_| {
                 let meeting = meeting.clone();
                 // Returns only if all four are under way together.
-                pool.run(move || {
+                pool.run(Kind::Change, move || {
                     meeting.wait();
                     Ok(())
                 })
@@ -161,21 +153,21 @@ mod tests {
     async fn operations_start_without_being_polled_and_finish_before_the_pool_is_gone() {
         let pool = Pool::new();
         let done = Arc::new(AtomicUsize::new(0));
-        for _ in 0..100 {
+        for n in 0..200 {
             let done = done.clone();
-            drop(pool.run(move || {
+            drop(pool.run(if n % 2 == 0 { Kind::Read } else { Kind::Change }, move || {
                 done.fetch_add(1, Ordering::SeqCst);
                 Ok(())
             }));
         }
         drop(pool);
-        assert_eq!(done.load(Ordering::SeqCst), 100);
+        assert_eq!(done.load(Ordering::SeqCst), 200);
     }
 
     #[tokio::test]
     async fn more_than_the_queue_holds_waits_its_turn() {
         let pool = Pool::new();
-        let calls: Vec<_> = (0..QUEUED_MAX * 3).map(|n| pool.run(move || Ok(n))).collect();
+        let calls: Vec<_> = (0..3000).map(|n| pool.run(Kind::Change, move || Ok(n))).collect();
         for (n, call) in calls.into_iter().enumerate() {
             assert_eq!(call.await.unwrap(), n);
         }
@@ -184,7 +176,32 @@ mod tests {
     #[tokio::test]
     async fn a_panic_is_an_error_of_its_own_operation_only() {
         let pool = Pool::new();
-        assert!(pool.run::<()>(|| panic!("planted")).await.is_err());
-        assert_eq!(pool.run(|| Ok(1)).await.unwrap(), 1);
+        assert!(pool.run::<()>(Kind::Change, || panic!("planted")).await.is_err());
+        assert_eq!(pool.run(Kind::Read, || Ok(1)).await.unwrap(), 1);
+    }
+
+    #[tokio::test]
+    async fn neither_kind_waits_for_the_other() {
+        for (blocked, free) in [(Kind::Change, Kind::Read), (Kind::Read, Kind::Change)] {
+            let pool = Pool::new();
+            let (release, wait) = mpsc::channel::<()>();
+            let wait = Arc::new(Mutex::new(wait));
+            // All slots, all room in the queue, and callers who wait outside.
+            let calls: Vec<_> = (0..3000)
+                .map(|_| {
+                    let wait = wait.clone();
+                    pool.run(blocked, move || {
+                        let _ = wait.lock().unwrap().recv();
+                        Ok(())
+                    })
+                })
+                .collect();
+            let call = pool.run(free, || Ok(7));
+            assert_eq!(tokio::time::timeout(Duration::from_secs(30), call).await.unwrap().unwrap(), 7);
+            drop(release);
+            for call in calls {
+                call.await.unwrap();
+            }
+        }
     }
 }

@@ -2,9 +2,10 @@ use crate::health::{Health, Operation};
 use crate::path::below;
 use crate::pool::Pool;
 use crate::real_file::RealFile;
+use crate::ring::Ring;
 use crate::small_file::{create_dir_all_durably, read_file, sync_dir, write_file_durably};
 use crate::stamp::{DecodeStampError, FORMAT, Stamp};
-use crate::{Disk, File, IoFuture, Space, syscalls};
+use crate::{Disk, DiskIo, File, IoFuture, Space, syscalls};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -33,6 +34,11 @@ pub enum OpenDiskError {
         "data directory {path} belongs to {found}, not to {asked}; give this node the directory that is its own"
     )]
     OtherOwner { path: PathBuf, found: String, asked: String },
+    #[error(
+        "data directory {path} cannot be used through io_uring, which the kernel (or the container this runs in) \
+         refuses: {source}; allow it, or choose `threads` or `auto`"
+    )]
+    NoRing { path: PathBuf, source: io::Error },
     #[error("data directory {path}: {source}")]
     Io { path: PathBuf, source: io::Error },
 }
@@ -46,7 +52,9 @@ pub(crate) struct Inner {
     root: PathBuf,
     stamp: Mutex<Stamp>,
     pub(crate) health: Arc<Health>,
-    // Fields drop in this order: the pool finishes its operations before the lock is given up.
+    // Fields drop in this order: ring and pool finish their operations before the lock is given up.
+    /// Reads, writes and syncs go here, if it is there; all else, and all if it is not, to the pool.
+    pub(crate) ring: Option<Ring>,
     pub(crate) pool: Pool,
     _lock: fs::File,
 }
@@ -57,6 +65,11 @@ const VERSION: &str = "VERSION";
 impl RealDisk {
     /// Opens `root`, creating and stamping it when it is empty or missing (with a new disk id and `node_uuid`).
     pub fn open(root: &Path, node_uuid: u128) -> Result<RealDisk, OpenDiskError> {
+        RealDisk::open_with(root, node_uuid, DiskIo::Auto)
+    }
+
+    /// [`RealDisk::open`], by a way of your choice.
+    pub fn open_with(root: &Path, node_uuid: u128, io: DiskIo) -> Result<RealDisk, OpenDiskError> {
         let io_error = |source| OpenDiskError::Io { path: root.to_owned(), source };
         create_dir_all_durably(root).map_err(io_error)?;
         let root = root.canonicalize().map_err(io_error)?;
@@ -65,11 +78,14 @@ impl RealDisk {
             Some(stamp) => stamp,
             None => format(&root, node_uuid)?,
         };
+        let health = Arc::new(Health::default());
+        let ring = start_ring(&root, io, &health)?;
         Ok(RealDisk {
             inner: Arc::new(Inner {
                 root,
                 stamp: Mutex::new(stamp),
-                health: Arc::default(),
+                health,
+                ring,
                 pool: Pool::new(),
                 _lock: lock,
             }),
@@ -89,6 +105,11 @@ impl RealDisk {
             }),
             Err(source) => Err(OpenDiskError::Io { path, source }),
         }
+    }
+
+    /// How reads, writes and syncs are done: never [`DiskIo::Auto`].
+    pub fn io(&self) -> DiskIo {
+        if self.inner.ring.is_some() { DiskIo::Uring } else { DiskIo::Threads }
     }
 
     pub fn root(&self) -> &Path {
@@ -123,6 +144,23 @@ impl RealDisk {
         }
         Ok(())
     }
+}
+
+fn start_ring(root: &Path, io: DiskIo, health: &Arc<Health>) -> Result<Option<Ring>, OpenDiskError> {
+    let (ring, why) = match io {
+        DiskIo::Threads => (None, "as configured".to_owned()),
+        DiskIo::Uring => match Ring::start(health.clone()) {
+            Ok(ring) => (Some(ring), "as configured".to_owned()),
+            Err(source) => return Err(OpenDiskError::NoRing { path: root.to_owned(), source }),
+        },
+        DiskIo::Auto => match Ring::start(health.clone()) {
+            Ok(ring) => (Some(ring), "the kernel offers it".to_owned()),
+            Err(error) => (None, format!("the kernel offers no io_uring: {error}")),
+        },
+    };
+    let by = if ring.is_some() { DiskIo::Uring } else { DiskIo::Threads };
+    tracing::info!(disk = %root.display(), io = %by, why, "open data directory");
+    Ok(ring)
 }
 
 fn open_lock(root: &Path) -> Result<fs::File, OpenDiskError> {
@@ -165,7 +203,9 @@ impl RealDisk {
             Err(error) => return Box::pin(async { Err(error) }),
         };
         let (health, path) = (self.inner.health.clone(), path.to_owned());
-        self.inner.pool.run(move || health.run(operation, || format!("{name} {path}"), || call(&full)))
+        self.inner
+            .pool
+            .run(operation.kind(), move || health.run(operation, || format!("{name} {path}"), || call(&full)))
     }
 }
 

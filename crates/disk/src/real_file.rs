@@ -1,4 +1,5 @@
 use crate::health::Operation;
+use crate::queue::Kind;
 use crate::real_disk::Inner;
 use crate::{File, IoFuture, syscalls};
 use bytes::Bytes;
@@ -20,18 +21,26 @@ impl RealFile {
         call: impl FnOnce(&std::fs::File) -> io::Result<T> + Send + 'static,
     ) -> IoFuture<T> {
         let (health, file, path) = (self.disk.health.clone(), self.file.clone(), self.path.clone());
-        self.disk.pool.run(move || health.run(operation, || format!("{name} {path}"), || call(&file)))
+        self.disk
+            .pool
+            .run(operation.kind(), move || health.run(operation, || format!("{name} {path}"), || call(&file)))
     }
 }
 
 impl File for RealFile {
     fn write_at(&self, offset: u64, buffers: Vec<Bytes>) -> IoFuture<()> {
+        if let Some(ring) = &self.disk.ring {
+            return ring.write(&self.file, &self.path, offset, buffers, false);
+        }
         self.run(Operation::Change, "write", move |file| syscalls::write_all_at(file, offset, buffers))
     }
 
     fn write_and_sync(&self, offset: u64, buffers: Vec<Bytes>) -> IoFuture<()> {
+        if let Some(ring) = &self.disk.ring {
+            return ring.write(&self.file, &self.path, offset, buffers, true);
+        }
         let (health, file, path) = (self.disk.health.clone(), self.file.clone(), self.path.clone());
-        self.disk.pool.run(move || {
+        self.disk.pool.run(Kind::Change, move || {
             let name = |operation: &str| format!("{operation} {path}");
             health.run(
                 Operation::Change,
@@ -43,10 +52,16 @@ impl File for RealFile {
     }
 
     fn read_at(&self, offset: u64, bytes: usize) -> IoFuture<Bytes> {
+        if let Some(ring) = &self.disk.ring {
+            return ring.read(&self.file, &self.path, offset, bytes);
+        }
         self.run(Operation::Read, "read", move |file| syscalls::read_at(file, offset, bytes))
     }
 
     fn sync_data(&self) -> IoFuture<()> {
+        if let Some(ring) = &self.disk.ring {
+            return ring.sync(&self.file, &self.path);
+        }
         self.run(Operation::Sync, "sync", |file| file.sync_data())
     }
 

@@ -166,7 +166,7 @@ fn retry_interrupted() -> io::Result<()> {
     if error.kind() == io::ErrorKind::Interrupted { Ok(()) } else { Err(error) }
 }
 
-fn to_offset(bytes: u64) -> io::Result<libc::off_t> {
+pub(crate) fn to_offset(bytes: u64) -> io::Result<libc::off_t> {
     libc::off_t::try_from(bytes)
         .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, format!("{bytes} is past any file's end")))
 }

@@ -5,9 +5,26 @@
 
 extern crate flotilla_disk as disk;
 
+use disk::DiskIo;
+
+/// The ways to reach a real disk that this machine has.
+fn real_io() -> Vec<DiskIo> {
+    let dir = tempfile::tempdir().unwrap();
+    match disk::RealDisk::open_with(dir.path(), 1, DiskIo::Uring) {
+        Ok(_) => vec![DiskIo::Threads, DiskIo::Uring],
+        Err(error @ disk::OpenDiskError::NoRing { .. }) => {
+            eprintln!("io_uring is not tested: {error}");
+            vec![DiskIo::Threads]
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
 #[path = "disk/conformance.rs"]
 mod conformance;
 #[path = "disk/data_directory.rs"]
 mod data_directory;
 #[path = "disk/simulated.rs"]
 mod simulated;
+#[path = "disk/timed.rs"]
+mod timed;

@@ -1,33 +1,45 @@
+use super::page_set::{PAGE_BYTES, PageSet, pages_of};
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-pub(super) const PAGE_BYTES: u64 = 4096;
 type Page = [u8; PAGE_BYTES as usize];
 
-/// A file's bytes. Pages that are not there are holes; a copy shares its pages until one of the two is written.
-#[derive(Clone, Default)]
+/// A file's bytes. Pages that are not there are zeros; a copy shares its pages until one of the two is written.
+#[derive(Clone)]
 pub(super) struct Contents {
     len: u64,
+    /// What takes space: all of `pages`, and what was only allocated.
+    allocated: PageSet,
     pages: BTreeMap<u64, Arc<Page>>,
+    keeping: Keeping,
+}
+
+/// What is remembered of a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keeping {
+    Contents,
+    /// Lengths and space; reads give zeros. For simulations in time that write more than fits into memory.
+    Lengths,
 }
 
 impl Contents {
+    pub(super) fn new(keeping: Keeping) -> Contents {
+        Contents { len: 0, allocated: PageSet::default(), pages: BTreeMap::new(), keeping }
+    }
+
     pub(super) fn len(&self) -> u64 {
         self.len
     }
 
     pub(super) fn allocated_bytes(&self) -> u64 {
-        self.pages.len() as u64 * PAGE_BYTES
+        self.allocated.bytes()
     }
 
     /// What writing or allocating a range would add to [`Contents::allocated_bytes`].
     pub(super) fn missing_bytes(&self, offset: u64, bytes: u64) -> u64 {
-        if bytes == 0 {
-            return 0;
-        }
-        let (first, end) = (offset / PAGE_BYTES, (offset + bytes).div_ceil(PAGE_BYTES));
-        (end - first - self.pages.range(first..end).count() as u64) * PAGE_BYTES
+        let pages = pages_of(offset, bytes);
+        (pages.end - pages.start - self.allocated.count(&pages)) * PAGE_BYTES
     }
 
     pub(super) fn read(&self, offset: u64, bytes: usize) -> Bytes {
@@ -49,6 +61,10 @@ impl Contents {
     /// Writes what lies inside the length; the length is metadata and changes by [`Contents::set_len`] alone.
     pub(super) fn write(&mut self, offset: u64, bytes: &[u8]) {
         let end = self.len.min(offset + bytes.len() as u64);
+        self.allocated.insert(pages_of(offset, end.saturating_sub(offset)));
+        if self.keeping == Keeping::Lengths {
+            return;
+        }
         let mut at = offset;
         while at < end {
             let (page, start) = (at / PAGE_BYTES, (at % PAGE_BYTES) as usize);
@@ -61,33 +77,41 @@ impl Contents {
 
     pub(super) fn set_len(&mut self, len: u64) {
         if len < self.len {
-            self.pages.retain(|page, _| *page < len.div_ceil(PAGE_BYTES));
-            let (last, rest) = (len / PAGE_BYTES, (len % PAGE_BYTES) as usize);
-            if rest > 0 && self.pages.contains_key(&last) {
-                self.page(last)[rest..].fill(0);
-            }
+            let pages = len.div_ceil(PAGE_BYTES);
+            self.allocated.remove(pages..u64::MAX);
+            self.pages.split_off(&pages);
+            self.clear(len, pages * PAGE_BYTES);
         }
         self.len = len;
     }
 
     pub(super) fn allocate(&mut self, bytes: u64) {
-        let zeros = Arc::new([0; PAGE_BYTES as usize]);
-        for page in 0..bytes.div_ceil(PAGE_BYTES) {
-            self.pages.entry(page).or_insert_with(|| zeros.clone());
-        }
+        self.allocated.insert(pages_of(0, bytes));
         self.len = self.len.max(bytes);
     }
 
     pub(super) fn punch_hole(&mut self, offset: u64, bytes: u64) {
         let end = offset.saturating_add(bytes).min(self.len);
+        // The file system keeps pages that are punched in part.
+        let whole = offset.div_ceil(PAGE_BYTES)..end / PAGE_BYTES;
+        if whole.is_empty() {
+            return self.clear(offset, end);
+        }
+        self.clear(offset, whole.start * PAGE_BYTES);
+        self.clear(whole.end * PAGE_BYTES, end);
+        let mut after = self.pages.split_off(&whole.start);
+        self.pages.append(&mut after.split_off(&whole.end));
+        self.allocated.remove(whole);
+    }
+
+    /// Writes zeros where there are pages.
+    fn clear(&mut self, offset: u64, end: u64) {
         let mut at = offset;
         while at < end {
-            let (page, start) = (at / PAGE_BYTES, (at % PAGE_BYTES) as usize);
-            let step = (PAGE_BYTES - start as u64).min(end - at);
-            if step == PAGE_BYTES {
-                self.pages.remove(&page);
-            } else if self.pages.contains_key(&page) {
-                self.page(page)[start..start + step as usize].fill(0);
+            let (page, start) = (at / PAGE_BYTES, at % PAGE_BYTES);
+            let step = (PAGE_BYTES - start).min(end - at);
+            if self.pages.contains_key(&page) {
+                self.page(page)[start as usize..(start + step) as usize].fill(0);
             }
             at += step;
         }

@@ -1,5 +1,7 @@
-use super::contents::PAGE_BYTES;
-use super::inode::{Change, Losing};
+use super::contents::Keeping;
+use super::device::{Device, DeviceModel, Work};
+use super::inode::{Change, Flushed, Losing};
+use super::page_set::PAGE_BYTES;
 use super::random::Random;
 use super::tree::{NodeId, Tree};
 use crate::health::{Health, Operation};
@@ -10,6 +12,8 @@ use std::io::{self, ErrorKind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::Poll;
+use std::time::Duration;
+use tokio::time::{Instant, sleep_until};
 
 /// Steps remembered for [`SimDisk::trace`].
 const TRACE_STEPS_MAX: usize = 64;
@@ -22,11 +26,20 @@ pub struct SimOptions {
     /// An operation's future is pending up to this many polls after the operation took place, so that others come
     /// in between.
     pub polls_max: u64,
+    /// How long operations take; `None`: no time at all.
+    pub device: Option<DeviceModel>,
+    pub keeping: Keeping,
 }
 
 impl Default for SimOptions {
     fn default() -> Self {
-        SimOptions { seed: 0, capacity_bytes: 1 << 40, polls_max: 2 }
+        SimOptions {
+            seed: 0,
+            capacity_bytes: 1 << 40,
+            polls_max: 2,
+            device: None,
+            keeping: Keeping::Contents,
+        }
     }
 }
 
@@ -64,6 +77,8 @@ struct State {
     tree: Tree,
     options: SimOptions,
     random: Random,
+    device: Option<Device>,
+    bytes_written: u64,
     steps: u64,
     crash_at: Option<CrashPoint>,
     fail_at: Option<u64>,
@@ -81,7 +96,7 @@ enum Course {
 
 impl SimDisk {
     pub fn new(options: SimOptions) -> SimDisk {
-        SimDisk::over(Tree::new(), options)
+        SimDisk::over(Tree::new(options.keeping), options)
     }
 
     fn over(tree: Tree, options: SimOptions) -> SimDisk {
@@ -89,6 +104,8 @@ impl SimDisk {
             tree,
             options,
             random: Random::new(options.seed),
+            device: options.device.map(Device::new),
+            bytes_written: 0,
             steps: 0,
             crash_at: None,
             fail_at: None,
@@ -139,6 +156,17 @@ impl SimDisk {
         self.shared.lock().down
     }
 
+    /// For how long the device was at work; zero without a [`DeviceModel`]. By the time that has passed, it is
+    /// utilization.
+    pub fn busy(&self) -> Duration {
+        self.shared.lock().device.as_mut().map_or(Duration::ZERO, |device| device.busy(Instant::now()))
+    }
+
+    /// What syncs brought to the device, in whole pages; names and lengths are not counted.
+    pub fn bytes_written(&self) -> u64 {
+        self.shared.lock().bytes_written
+    }
+
     /// The last steps, for the message of a failed test.
     pub fn trace(&self) -> Vec<String> {
         self.shared.lock().trace.iter().cloned().collect()
@@ -171,7 +199,8 @@ impl SimDisk {
     fn take_tree(&self) -> Tree {
         let mut state = self.shared.lock();
         state.down = true;
-        std::mem::replace(&mut state.tree, Tree::new())
+        let empty = Tree::new(state.tree.keeping);
+        std::mem::replace(&mut state.tree, empty)
     }
 }
 
@@ -274,17 +303,48 @@ impl Shared {
         }))
     }
 
+    /// [`Shared::deliver`] once the device, if there is one, has done the work. It does it whether or not anybody
+    /// waits.
+    fn deliver_after<T: Send + 'static>(
+        self: &Arc<Shared>,
+        work: Option<Work>,
+        delivered: Arc<AtomicBool>,
+        result: io::Result<T>,
+    ) -> IoFuture<T> {
+        let delivery = self.deliver(delivered, result);
+        let mut state = self.lock();
+        let (Some(device), Some(work)) = (&mut state.device, work) else { return delivery };
+        let id = device.submit(Instant::now(), work);
+        let shared = self.clone();
+        Box::pin(async move {
+            while let Some(look_again) = shared.poll_device(|device| device.poll(Instant::now(), id)) {
+                sleep_until(look_again).await;
+            }
+            delivery.await
+        })
+    }
+
+    fn poll_device<T>(&self, poll: impl FnOnce(&mut Device) -> Option<T>) -> Option<T> {
+        self.lock().device.as_mut().and_then(poll)
+    }
+
+    /// Ends a sync of names that had something to do, or not.
+    fn done_with_names(self: &Arc<Shared>, synced: io::Result<bool>) -> IoFuture<()> {
+        let work = matches!(synced, Ok(true)).then_some(Work::Sync { end: None, bytes: 0 });
+        self.deliver_after(work, Arc::default(), synced.map(drop))
+    }
+
     fn done<T: Send + 'static>(&self, result: io::Result<T>) -> IoFuture<T> {
         self.deliver(Arc::default(), result)
     }
 }
 
 /// An operation on names that fails does nothing, or all of it.
-fn all_or_nothing(
-    effect: impl FnOnce(&mut State) -> io::Result<()>,
-) -> impl FnOnce(&mut State, Course) -> io::Result<()> {
+fn all_or_nothing<T: Default>(
+    effect: impl FnOnce(&mut State) -> io::Result<T>,
+) -> impl FnOnce(&mut State, Course) -> io::Result<T> {
     move |state, course| {
-        if course == Course::Whole || state.random.one_in(2) { effect(state) } else { Ok(()) }
+        if course == Course::Whole || state.random.one_in(2) { effect(state) } else { Ok(T::default()) }
     }
 }
 
@@ -304,8 +364,10 @@ impl Disk for SimDisk {
             }
             found => found,
         };
+        let keeping = self.shared.lock().tree.keeping;
         let file = opened.map(|node| {
-            Arc::new(SimFile { shared: self.shared.clone(), node, path: path.into() }) as Arc<dyn File>
+            Arc::new(SimFile { shared: self.shared.clone(), node, path: path.into(), keeping })
+                as Arc<dyn File>
         });
         self.shared.done(file)
     }
@@ -323,12 +385,12 @@ impl Disk for SimDisk {
             let effect = all_or_nothing(|state| state.tree.sync_path(path));
             self.shared.step(Operation::Change, "sync created directory", path, effect)
         };
-        self.shared.done(create())
+        self.shared.done_with_names(create())
     }
 
     fn sync_dir(&self, path: &str) -> IoFuture<()> {
         let effect = all_or_nothing(|state| state.tree.sync_dir(path));
-        self.shared.done(self.shared.step(Operation::Sync, "sync directory", path, effect))
+        self.shared.done_with_names(self.shared.step(Operation::Sync, "sync directory", path, effect))
     }
 
     fn list(&self, path: &str) -> IoFuture<Vec<String>> {
@@ -377,11 +439,12 @@ struct SimFile {
     shared: Arc<Shared>,
     node: NodeId,
     path: Box<str>,
+    keeping: Keeping,
 }
 
 impl SimFile {
     fn write(&self, offset: u64, buffers: &[Bytes], delivered: &Arc<AtomicBool>) -> io::Result<()> {
-        let bytes = Bytes::from(buffers.concat());
+        let bytes = self.write_gather(buffers);
         let what = format!("write {}+{} of", offset, bytes.len());
         self.shared.step(Operation::Change, &what, &self.path, |state, course| {
             let mut fitting = state.fitting(self.node, offset, bytes.len() as u64)?;
@@ -395,16 +458,36 @@ impl SimFile {
         })
     }
 
-    fn sync(&self, own: Option<&Arc<AtomicBool>>) -> io::Result<()> {
+    fn write_gather(&self, buffers: &[Bytes]) -> Bytes {
+        match self.keeping {
+            Keeping::Contents => buffers.concat(),
+            Keeping::Lengths => vec![0; buffers.iter().map(Bytes::len).sum()],
+        }
+        .into()
+    }
+
+    fn sync(&self, own: Option<&Arc<AtomicBool>>) -> io::Result<Option<Work>> {
         self.shared.step(Operation::Sync, "sync", &self.path, |state, course| {
             let State { tree, random, .. } = state;
             let inode = tree.file_mut(self.node)?;
             match course {
-                Course::Whole => inode.sync(own, random),
-                Course::Failing => inode.lose_power(&mut Losing::Random(Random::new(random.next_u64()))),
+                Course::Whole => {
+                    let Flushed { bytes, end, changes } = inode.sync(own, random);
+                    state.bytes_written += bytes;
+                    let end = end.map(|end| (self.node, end));
+                    Ok((changes > 0).then_some(Work::Sync { end, bytes }))
+                }
+                Course::Failing => {
+                    inode.lose_power(&mut Losing::Random(Random::new(random.next_u64())));
+                    Ok(None)
+                }
             }
-            Ok(())
         })
+    }
+
+    fn sync_end(&self, synced: io::Result<Option<Work>>, delivered: Arc<AtomicBool>) -> IoFuture<()> {
+        let work = synced.as_ref().ok().copied().flatten();
+        self.shared.deliver_after(work, delivered, synced.map(drop))
     }
 
     fn change(
@@ -433,8 +516,8 @@ impl File for SimFile {
 
     fn write_and_sync(&self, offset: u64, buffers: Vec<Bytes>) -> IoFuture<()> {
         let delivered = Arc::default();
-        let result = self.write(offset, &buffers, &delivered).and_then(|()| self.sync(Some(&delivered)));
-        self.shared.deliver(delivered, result)
+        let synced = self.write(offset, &buffers, &delivered).and_then(|()| self.sync(Some(&delivered)));
+        self.sync_end(synced, delivered)
     }
 
     fn read_at(&self, offset: u64, bytes: usize) -> IoFuture<Bytes> {
@@ -451,11 +534,13 @@ impl File for SimFile {
             }
             Ok(read)
         });
-        self.shared.done(read)
+        let transferred = read.as_ref().map_or(0, Bytes::len) as u64;
+        let work = Work::Read { at: (self.node, offset), bytes: transferred };
+        self.shared.deliver_after((transferred > 0).then_some(work), Arc::default(), read)
     }
 
     fn sync_data(&self) -> IoFuture<()> {
-        self.shared.done(self.sync(None))
+        self.sync_end(self.sync(None), Arc::default())
     }
 
     fn preallocate(&self, bytes: u64) -> IoFuture<()> {

@@ -1,6 +1,7 @@
 //! A file: what the running system sees, what the device has, and the changes between the two.
 
-use super::contents::Contents;
+use super::contents::{Contents, Keeping};
+use super::page_set::{PageSet, pages_of};
 use super::{Loss, Random};
 use bytes::Bytes;
 use std::sync::Arc;
@@ -9,7 +10,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// What a device writes whole or not at all.
 pub(super) const SECTOR_BYTES: u64 = 512;
 
-#[derive(Default)]
 pub(super) struct Inode {
     pub(super) seen: Contents,
     durable: Contents,
@@ -73,7 +73,20 @@ impl Change {
     }
 }
 
+/// What a sync brought to the device.
+pub(super) struct Flushed {
+    /// In whole pages.
+    pub(super) bytes: u64,
+    /// The end of the last write.
+    pub(super) end: Option<u64>,
+    pub(super) changes: usize,
+}
+
 impl Inode {
+    pub(super) fn new(keeping: Keeping) -> Inode {
+        Inode { seen: Contents::new(keeping), durable: Contents::new(keeping), pending: Vec::new() }
+    }
+
     /// Visible at once, durable after a sync. `delivered` is to be set when the caller has been told.
     pub(super) fn change(&mut self, change: Change, delivered: &Arc<AtomicBool>) {
         change.apply(&mut self.seen);
@@ -93,8 +106,8 @@ impl Inode {
     }
 
     /// Everything that was done when the sync began becomes durable; of what was under way, maybe.
-    pub(super) fn sync(&mut self, own: Option<&Arc<AtomicBool>>, random: &mut Random) {
-        let mut rest: Vec<Pending> = Vec::new();
+    pub(super) fn sync(&mut self, own: Option<&Arc<AtomicBool>>, random: &mut Random) -> Flushed {
+        let (mut rest, mut dirty, mut last) = (Vec::new(), PageSet::default(), None);
         let pending = std::mem::take(&mut self.pending);
         for (at, one) in pending.iter().enumerate() {
             let done = one.delivered.load(Ordering::Relaxed)
@@ -105,9 +118,16 @@ impl Inode {
                 rest.push(Pending { change: one.change.clone(), delivered: one.delivered.clone() });
             } else {
                 one.change.apply(&mut self.durable);
+                if let Change::Write { offset, bytes } = &one.change {
+                    let end = offset + bytes.len() as u64;
+                    dirty.insert(pages_of(*offset, bytes.len() as u64));
+                    last = Some(end);
+                }
             }
         }
+        let changes = pending.len() - rest.len();
         self.pending = rest;
+        Flushed { bytes: dirty.bytes(), end: last, changes }
     }
 
     /// The machine loses power. Metadata goes through a journal, so of its changes the first so many survive; each

@@ -10,13 +10,19 @@
 //! ([`SimDisk::crash_at`]), or be given an I/O error ([`SimDisk::fail_at`]). What a restart finds is another
 //! [`SimDisk`]: [`SimDisk::lose_power`] or, when only the process died, [`SimDisk::kill`].
 //!
-//! It has no threads and no clock. With one caller on one thread the same seed gives the same run.
+//! It has no threads, and no clock unless it is given a [`DeviceModel`]: then an operation takes place when it is called,
+//! as ever, and its caller is told after the time that the device would have taken, by tokio's clock, which tests
+//! pause. With one caller on one thread the same seed gives the same run.
 
 mod contents;
+mod device;
 mod disk;
 mod inode;
+mod page_set;
 mod random;
 mod tree;
 
+pub use contents::Keeping;
+pub use device::DeviceModel;
 pub use disk::{CrashPoint, Loss, SimDisk, SimOptions};
 pub use random::Random;

@@ -1,5 +1,6 @@
 //! Names: directories as the running system sees them and as the device has them.
 
+use super::contents::Keeping;
 use super::inode::{Inode, Losing};
 use crate::path::below;
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,6 +26,7 @@ struct Directory {
 /// Nodes are never removed before a restart: a file outlives its name, and a crash may bring the name back.
 pub(super) struct Tree {
     nodes: Vec<Node>,
+    pub(super) keeping: Keeping,
     pending: Vec<Edits>,
 }
 
@@ -39,8 +41,8 @@ struct Edit {
 }
 
 impl Tree {
-    pub(super) fn new() -> Tree {
-        Tree { nodes: vec![Node::Directory(Directory::default())], pending: Vec::new() }
+    pub(super) fn new(keeping: Keeping) -> Tree {
+        Tree { nodes: vec![Node::Directory(Directory::default())], keeping, pending: Vec::new() }
     }
 
     pub(super) fn find(&self, path: &str) -> io::Result<NodeId> {
@@ -112,7 +114,7 @@ impl Tree {
 
     pub(super) fn create_file(&mut self, path: &str) -> io::Result<NodeId> {
         let (dir, name) = self.find_parent(path)?;
-        Ok(self.create(dir, name, Node::File(Inode::default())))
+        Ok(self.create(dir, name, Node::File(Inode::new(self.keeping))))
     }
 
     fn create(&mut self, dir: NodeId, name: &str, node: Node) -> NodeId {
@@ -139,9 +141,12 @@ impl Tree {
     }
 
     pub(super) fn rename(&mut self, from: &str, to: &str) -> io::Result<()> {
-        let ((from_dir, from_name), (to_dir, to_name)) = (self.find_parent(from)?, self.find_parent(to)?);
+        let (from_dir, from_name) = self.find_parent(from)?;
+        // Found before the file is looked for, as the kernel does.
+        let to_parent = if is_above(to, from) { None } else { Some(self.find_parent(to)?) };
         let node = *self.entries(from_dir)?.get(from_name).ok_or(ErrorKind::NotFound)?;
         self.file(node)?;
+        let (to_dir, to_name) = to_parent.ok_or(ErrorKind::DirectoryNotEmpty)?;
         if let Some(replaced) = self.entries(to_dir)?.get(to_name) {
             self.file(*replaced)?;
             if *replaced == node {
@@ -188,29 +193,30 @@ impl Tree {
         found.push(path.to_owned());
     }
 
-    /// Makes the names in a directory durable, and no others: of a rename into another directory, this half.
-    pub(super) fn sync_dir(&mut self, path: &str) -> io::Result<()> {
+    /// Makes the names in a directory durable, and no others: of a rename into another directory, this half. Answers
+    /// whether there was anything to do.
+    pub(super) fn sync_dir(&mut self, path: &str) -> io::Result<bool> {
         let dir = self.find(path)?;
         self.entries(dir)?;
-        self.sync_edits(|edit| edit.dir == dir);
-        Ok(())
+        Ok(self.sync_edits(|edit| edit.dir == dir))
     }
 
     /// Makes only the names that lead to a path durable.
-    pub(super) fn sync_path(&mut self, path: &str) -> io::Result<()> {
+    pub(super) fn sync_path(&mut self, path: &str) -> io::Result<bool> {
         let mut dir = ROOT;
         let mut steps = BTreeSet::new();
         for name in names(path)? {
             steps.insert((dir, name.to_owned()));
             dir = *self.entries(dir)?.get(name).ok_or(ErrorKind::NotFound)?;
         }
-        self.sync_edits(|edit| steps.contains(&(edit.dir, edit.name.clone())));
-        Ok(())
+        Ok(self.sync_edits(|edit| steps.contains(&(edit.dir, edit.name.clone()))))
     }
 
-    fn sync_edits(&mut self, covered: impl Fn(&Edit) -> bool) {
+    fn sync_edits(&mut self, covered: impl Fn(&Edit) -> bool) -> bool {
+        let mut any = false;
         for edits in std::mem::take(&mut self.pending) {
             let (synced, rest): (Edits, Edits) = edits.into_iter().partition(&covered);
+            any |= !synced.is_empty();
             for Edit { dir, name, node } in synced {
                 set(&mut self.directory(dir).durable, &name, node);
             }
@@ -218,6 +224,7 @@ impl Tree {
                 self.pending.push(rest);
             }
         }
+        any
     }
 
     /// Names and files as a machine finds them that lost power.
@@ -259,6 +266,11 @@ impl Tree {
         });
         named.collect()
     }
+}
+
+/// Whether one path is a directory that the other is in.
+fn is_above(path: &str, other: &str) -> bool {
+    path.is_empty() || other.strip_prefix(path).is_some_and(|rest| rest.starts_with('/'))
 }
 
 fn set(entries: &mut BTreeMap<String, NodeId>, name: &str, node: Option<NodeId>) {

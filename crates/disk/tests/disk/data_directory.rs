@@ -1,5 +1,8 @@
+use super::real_io;
+use bytes::Bytes;
 use disk::{Disk, OpenDiskError, RealDisk};
 use std::fs;
+use std::io::ErrorKind;
 
 #[tokio::test]
 async fn a_new_directory_is_stamped_and_keeps_its_stamp() {
@@ -33,14 +36,21 @@ async fn a_new_directory_is_stamped_and_keeps_its_stamp() {
 
 #[tokio::test]
 async fn a_directory_is_used_by_one_until_its_last_file_is_closed() {
-    let dir = tempfile::tempdir().unwrap();
-    let disk = RealDisk::open(dir.path(), 1).unwrap();
-    let file = disk.open("a", true).await.unwrap();
-    assert!(matches!(RealDisk::open(dir.path(), 1), Err(OpenDiskError::InUse { .. })));
-    drop(disk);
-    assert!(matches!(RealDisk::open(dir.path(), 1), Err(OpenDiskError::InUse { .. })));
-    drop(file);
-    RealDisk::open(dir.path(), 1).unwrap();
+    for io in real_io() {
+        let dir = tempfile::tempdir().unwrap();
+        let disk = RealDisk::open_with(dir.path(), 1, io).unwrap();
+        assert_eq!(disk.io(), io);
+        let file = disk.open("a", true).await.unwrap();
+        assert!(matches!(RealDisk::open(dir.path(), 1), Err(OpenDiskError::InUse { .. })));
+        drop(disk);
+        assert!(matches!(RealDisk::open(dir.path(), 1), Err(OpenDiskError::InUse { .. })));
+        // What is under way when the last handle goes is finished before the lock is free.
+        let bytes = Bytes::from(vec![7; 1 << 20]);
+        (0..100).for_each(|n| drop(file.write_and_sync(n << 20, vec![bytes.clone()])));
+        drop(file);
+        let disk = RealDisk::open_with(dir.path(), 1, io).unwrap();
+        assert_eq!(disk.open("a", false).await.unwrap().len().await.unwrap(), 100 << 20);
+    }
 }
 
 #[test]
@@ -67,4 +77,30 @@ fn a_crash_while_formatting_leaves_a_directory_that_opens() {
     fs::create_dir(dir.path().join("lost+found")).unwrap();
     RealDisk::open(dir.path(), 1).unwrap();
     assert!(RealDisk::peek(dir.path()).unwrap().is_some());
+}
+
+#[tokio::test]
+async fn a_tool_looks_at_a_file_in_use_and_changes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = RealDisk::open(dir.path(), 1).unwrap();
+    let written = disk.open("a", true).await.unwrap();
+    written.write_and_sync(0, vec![Bytes::from_static(b"record")]).await.unwrap();
+
+    let file = disk::open_read_only(&dir.path().join("a")).unwrap();
+    assert_eq!(file.read_at(2, 100).await.unwrap(), b"cord"[..]);
+    assert_eq!(file.len().await.unwrap(), 6);
+    for change in [
+        file.write_at(0, vec![Bytes::from_static(b"x")]),
+        file.write_and_sync(0, vec![Bytes::from_static(b"x")]),
+        file.sync_data(),
+        file.preallocate(100),
+        file.set_len(0),
+        file.punch_hole(0, 6),
+    ] {
+        assert_eq!(change.await.unwrap_err().kind(), ErrorKind::PermissionDenied);
+    }
+    assert_eq!(fs::read(dir.path().join("a")).unwrap(), b"record");
+    let kind = |path| disk::open_read_only(&dir.path().join(path)).err().map(|error| error.kind());
+    assert_eq!((kind(""), kind("b")), (Some(ErrorKind::IsADirectory), Some(ErrorKind::NotFound)));
+    assert!(!dir.path().join("b").exists());
 }

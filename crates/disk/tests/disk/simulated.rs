@@ -1,13 +1,14 @@
 //! What the simulated disk keeps, loses and breaks.
 
 use bytes::Bytes;
-use disk::sim::{CrashPoint, Loss, SimDisk, SimOptions};
+use disk::sim::{CrashPoint, Keeping, Loss, SimDisk, SimOptions};
 use disk::{Disk, File};
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::sync::Arc;
 
-const OPTIONS: SimOptions = SimOptions { seed: 1, capacity_bytes: 1 << 30, polls_max: 0 };
+const OPTIONS: SimOptions =
+    SimOptions { seed: 1, capacity_bytes: 1 << 30, polls_max: 0, device: None, keeping: Keeping::Contents };
 
 fn new() -> SimDisk {
     SimDisk::new(OPTIONS)

@@ -1,0 +1,123 @@
+use crate::IoFuture;
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+
+/// Operations of a kind that wait for their turn; callers beyond wait in their future until there is room.
+const QUEUED_MAX: usize = 1024;
+
+/// Reads do not wait for writes and syncs, nor the other way round: each kind has a queue and slots of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Changes nothing.
+    Read,
+    /// Writes, syncs, and all that is done to names.
+    Change,
+}
+
+/// How many operations of each kind are under way at the same time.
+#[derive(Clone, Copy)]
+pub(crate) struct Slots {
+    pub(crate) reads: usize,
+    pub(crate) changes: usize,
+}
+
+/// What waits for a slot; reads are taken first.
+pub(crate) struct Queue<T> {
+    reads: Lane<T>,
+    changes: Lane<T>,
+}
+
+struct Lane<T> {
+    waiting: VecDeque<(T, OwnedSemaphorePermit)>,
+    free: usize,
+}
+
+impl<T> Queue<T> {
+    pub(crate) fn new(slots: Slots) -> Queue<T> {
+        let lane = |free| Lane { waiting: VecDeque::new(), free };
+        Queue { reads: lane(slots.reads), changes: lane(slots.changes) }
+    }
+
+    pub(crate) fn push(&mut self, kind: Kind, what: T, room: OwnedSemaphorePermit) {
+        self.lane(kind).waiting.push_back((what, room));
+    }
+
+    /// What is to be started now; [`Queue::finish`] gives its slot back.
+    pub(crate) fn take(&mut self) -> Option<(Kind, T)> {
+        [Kind::Read, Kind::Change].into_iter().find_map(|kind| Some((kind, self.lane(kind).take()?)))
+    }
+
+    pub(crate) fn finish(&mut self, kind: Kind) {
+        self.lane(kind).free += 1;
+    }
+
+    /// How many calls of [`Queue::take`] would find something.
+    pub(crate) fn startable(&self) -> usize {
+        [&self.reads, &self.changes].into_iter().map(|lane| lane.waiting.len().min(lane.free)).sum()
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.reads.waiting.clear();
+        self.changes.waiting.clear();
+    }
+
+    fn lane(&mut self, kind: Kind) -> &mut Lane<T> {
+        match kind {
+            Kind::Read => &mut self.reads,
+            Kind::Change => &mut self.changes,
+        }
+    }
+}
+
+impl<T> Lane<T> {
+    fn take(&mut self) -> Option<T> {
+        if self.free == 0 {
+            return None;
+        }
+        let (what, _room) = self.waiting.pop_front()?;
+        self.free -= 1;
+        Some(what)
+    }
+}
+
+/// Room in the queue.
+pub(crate) struct Gate {
+    reads: Arc<Semaphore>,
+    changes: Arc<Semaphore>,
+}
+
+impl Gate {
+    pub(crate) fn new() -> Gate {
+        let room = || Arc::new(Semaphore::new(QUEUED_MAX));
+        Gate { reads: room(), changes: room() }
+    }
+
+    /// Calls `push` at once when there is room, else when the future is polled and room has come; the future waits for
+    /// the result.
+    pub(crate) fn enter<T: Send + 'static>(
+        &self,
+        kind: Kind,
+        push: impl FnOnce(OwnedSemaphorePermit) + Send + 'static,
+        result: oneshot::Receiver<io::Result<T>>,
+    ) -> IoFuture<T> {
+        let room = match kind {
+            Kind::Read => self.reads.clone(),
+            Kind::Change => self.changes.clone(),
+        };
+        let waiting = match room.clone().try_acquire_owned() {
+            Ok(permit) => {
+                push(permit);
+                None
+            }
+            Err(_) => Some(push),
+        };
+        Box::pin(async move {
+            if let Some(push) = waiting {
+                push(room.acquire_owned().await.expect("the semaphore is never closed"));
+            }
+            result.await.unwrap_or_else(|_| Err(io::Error::other("the disk was closed")))
+        })
+    }
+}

@@ -1,0 +1,63 @@
+use crate::{File, IoFuture, syscalls};
+use bytes::Bytes;
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Opens one file of a data directory to look at it, for tools: the directory is neither locked nor stamped nor changed,
+/// and may be in use by a server, whose file then grows while it is read. Every change is refused with
+/// [`io::ErrorKind::PermissionDenied`]. Reads happen in the call, on the caller's thread.
+pub fn open_read_only(path: &Path) -> io::Result<Arc<dyn File>> {
+    let file = fs::File::open(path)?;
+    if file.metadata()?.is_dir() {
+        return Err(io::ErrorKind::IsADirectory.into());
+    }
+    Ok(Arc::new(ReadOnlyFile { file }))
+}
+
+struct ReadOnlyFile {
+    file: fs::File,
+}
+
+fn done<T: Send + 'static>(result: io::Result<T>) -> IoFuture<T> {
+    Box::pin(std::future::ready(result))
+}
+
+fn refused() -> IoFuture<()> {
+    done(Err(io::Error::new(io::ErrorKind::PermissionDenied, "the file was opened to be read only")))
+}
+
+impl File for ReadOnlyFile {
+    fn write_at(&self, _offset: u64, _buffers: Vec<Bytes>) -> IoFuture<()> {
+        refused()
+    }
+
+    fn write_and_sync(&self, _offset: u64, _buffers: Vec<Bytes>) -> IoFuture<()> {
+        refused()
+    }
+
+    fn read_at(&self, offset: u64, bytes: usize) -> IoFuture<Bytes> {
+        done(syscalls::read_at(&self.file, offset, bytes))
+    }
+
+    fn sync_data(&self) -> IoFuture<()> {
+        refused()
+    }
+
+    fn preallocate(&self, _bytes: u64) -> IoFuture<()> {
+        refused()
+    }
+
+    fn set_len(&self, _bytes: u64) -> IoFuture<()> {
+        refused()
+    }
+
+    fn punch_hole(&self, _offset: u64, _bytes: u64) -> IoFuture<()> {
+        refused()
+    }
+
+    fn len(&self) -> IoFuture<u64> {
+        done(self.file.metadata().map(|metadata| metadata.len()))
+    }
+}

@@ -1,0 +1,234 @@
+//! What is asked of the kernel, and what to ask next: it may transfer less than it was asked to.
+
+use crate::syscalls;
+use bytes::Bytes;
+use std::fs::File;
+use std::io;
+use std::sync::Arc;
+
+/// One question to the kernel, with all that it needs until it has answered.
+#[derive(Debug)]
+pub(super) enum Round {
+    /// As many of the buffers as one call takes; if those are all, and it is wanted, then a sync.
+    Write {
+        file: Arc<File>,
+        offset: u64,
+        buffers: Vec<Bytes>,
+        sync: bool,
+    },
+    Sync {
+        file: Arc<File>,
+    },
+    /// What is missing of the buffer.
+    Read {
+        file: Arc<File>,
+        offset: u64,
+        buffer: Vec<u8>,
+        filled: usize,
+    },
+}
+
+/// Bytes or a negative error number, as system calls answer.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Answer {
+    pub(super) first: i32,
+    /// Of the sync that was to follow a write.
+    pub(super) sync: Option<i32>,
+}
+
+#[derive(Debug)]
+pub(super) enum Next {
+    Ask(Round),
+    /// What was read; empty for all else.
+    Done(Bytes),
+    Failed(Step, io::Error),
+    /// Nothing was asked of the kernel.
+    Refused(io::Error),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    Write,
+    Sync,
+    Read,
+}
+
+impl Next {
+    pub(super) fn write(file: Arc<File>, offset: u64, mut buffers: Vec<Bytes>, sync: bool) -> Next {
+        if let Err(error) = syscalls::to_offset(offset) {
+            return Next::Refused(error);
+        }
+        buffers.retain(|buffer| !buffer.is_empty());
+        match (buffers.is_empty(), sync) {
+            (false, _) => Next::Ask(Round::Write { file, offset, buffers, sync }),
+            (true, true) => Next::Ask(Round::Sync { file }),
+            (true, false) => Next::Done(Bytes::new()),
+        }
+    }
+
+    pub(super) fn read(file: Arc<File>, offset: u64, bytes: usize) -> Next {
+        if let Err(error) = syscalls::to_offset(offset) {
+            return Next::Refused(error);
+        }
+        if bytes == 0 {
+            return Next::Done(Bytes::new());
+        }
+        Next::Ask(Round::Read { file, offset, buffer: vec![0; bytes], filled: 0 })
+    }
+}
+
+impl Round {
+    pub(super) fn next(self, answer: Answer) -> Next {
+        match self {
+            Round::Write { file, offset, buffers, sync } => {
+                next_of_write(file, offset, buffers, sync, answer)
+            }
+            Round::Sync { file } => match judge_sync(answer.first) {
+                Ok(_) => Next::Done(Bytes::new()),
+                Err(None) => Next::Ask(Round::Sync { file }),
+                Err(Some(error)) => Next::Failed(Step::Sync, error),
+            },
+            Round::Read { file, offset, mut buffer, filled } => match judge(answer.first) {
+                Ok(read) => {
+                    let filled = filled + read;
+                    if read == 0 || filled == buffer.len() {
+                        buffer.truncate(filled);
+                        return Next::Done(buffer.into());
+                    }
+                    Next::Ask(Round::Read { file, offset, buffer, filled })
+                }
+                Err(None) => Next::Ask(Round::Read { file, offset, buffer, filled }),
+                Err(Some(error)) => Next::Failed(Step::Read, error),
+            },
+        }
+    }
+}
+
+fn next_of_write(file: Arc<File>, offset: u64, mut buffers: Vec<Bytes>, sync: bool, answer: Answer) -> Next {
+    let written = match judge(answer.first) {
+        Ok(0) => return Next::Failed(Step::Write, io::ErrorKind::WriteZero.into()),
+        Ok(written) => written,
+        Err(None) => 0,
+        Err(Some(error)) => return Next::Failed(Step::Write, error),
+    };
+    // A sync that failed has lost data, whatever became of the write.
+    let synced = match answer.sync.map(judge_sync) {
+        Some(Err(Some(error))) => return Next::Failed(Step::Sync, error),
+        Some(Ok(_)) => true,
+        Some(Err(None)) | None => false,
+    };
+    advance(&mut buffers, written);
+    match Next::write(file, offset + written as u64, buffers, sync) {
+        Next::Ask(Round::Sync { .. }) if synced => Next::Done(Bytes::new()),
+        next => next,
+    }
+}
+
+/// `Err(None)` when nothing took place and the same is to be asked again: the call was interrupted, or the kernel gave it
+/// up because of the one before it.
+fn judge(result: i32) -> Result<usize, Option<io::Error>> {
+    match usize::try_from(result) {
+        Ok(count) => Ok(count),
+        Err(_) if [libc::EINTR, libc::EAGAIN, libc::ECANCELED].contains(&-result) => Err(None),
+        Err(_) => Err(Some(io::Error::from_raw_os_error(-result))),
+    }
+}
+
+/// A failed sync is never tried again; one that was interrupted, or not begun, has not failed.
+fn judge_sync(result: i32) -> Result<usize, Option<io::Error>> {
+    if result == -libc::EAGAIN { Err(Some(io::Error::from_raw_os_error(-result))) } else { judge(result) }
+}
+
+/// Drops the first `bytes` bytes, which are there.
+fn advance(buffers: &mut Vec<Bytes>, mut bytes: usize) {
+    let mut whole = 0;
+    for buffer in &mut *buffers {
+        let step = bytes.min(buffer.len());
+        let _ = buffer.split_to(step);
+        bytes -= step;
+        if !buffer.is_empty() {
+            break;
+        }
+        whole += 1;
+    }
+    assert_eq!(bytes, 0, "the kernel wrote more than it was given");
+    buffers.drain(..whole);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file() -> Arc<File> {
+        Arc::new(tempfile::tempfile().unwrap())
+    }
+
+    fn write(sync: bool) -> Round {
+        let buffers = vec![Bytes::from_static(b"abc"), Bytes::new(), Bytes::from_static(b"defg")];
+        let Next::Ask(round) = Next::write(file(), 100, buffers, sync) else { panic!("there is work") };
+        round
+    }
+
+    fn answer(first: i32, sync: impl Into<Option<i32>>) -> Answer {
+        Answer { first, sync: sync.into() }
+    }
+
+    /// What is asked next, or what it came to.
+    fn told(next: Next) -> String {
+        match next {
+            Next::Ask(Round::Write { offset, buffers, sync, .. }) => {
+                format!("write {} at {offset}, sync {sync}", String::from_utf8(buffers.concat()).unwrap())
+            }
+            Next::Ask(Round::Sync { .. }) => "sync".to_owned(),
+            Next::Ask(Round::Read { filled, .. }) => format!("read after {filled}"),
+            Next::Done(bytes) => format!("done {}", bytes.len()),
+            Next::Refused(error) => format!("refused {:?}", error.kind()),
+            Next::Failed(step, error) => format!("{step:?} {:?}", error.kind()),
+        }
+    }
+
+    #[test]
+    fn what_was_not_written_is_written_next_and_synced_after_it() {
+        let check = |sync, answer, expected: &str| assert_eq!(told(write(sync).next(answer)), expected);
+        check(false, answer(7, None), "done 0");
+        check(false, answer(3, None), "write defg at 103, sync false");
+        check(false, answer(4, None), "write efg at 104, sync false");
+        check(true, answer(7, 0), "done 0");
+        check(true, answer(7, -libc::ECANCELED), "sync");
+        check(true, answer(7, None), "sync");
+        check(true, answer(1, -libc::ECANCELED), "write bcdefg at 101, sync true");
+        check(true, answer(1, 0), "write bcdefg at 101, sync true");
+        check(true, answer(-libc::EINTR, -libc::ECANCELED), "write abcdefg at 100, sync true");
+        check(false, answer(-libc::EAGAIN, None), "write abcdefg at 100, sync false");
+    }
+
+    #[test]
+    fn errors_name_what_failed() {
+        let check = |sync, answer, expected: &str| assert_eq!(told(write(sync).next(answer)), expected);
+        check(true, answer(-libc::ENOSPC, -libc::ECANCELED), "Write StorageFull");
+        check(true, answer(7, -libc::EIO), "Sync Uncategorized");
+        check(true, answer(2, -libc::EIO), "Sync Uncategorized");
+        check(false, answer(0, None), "Write WriteZero");
+        let sync = |first| told(Round::Sync { file: file() }.next(answer(first, None)));
+        assert_eq!(
+            (sync(0), sync(-libc::EIO), sync(-libc::EINTR)),
+            ("done 0".into(), "Sync Uncategorized".into(), "sync".into())
+        );
+    }
+
+    #[test]
+    fn reads_end_at_the_end_of_the_file_only() {
+        let read = |filled, first| {
+            told(
+                Round::Read { file: file(), offset: 5, buffer: vec![0; 10], filled }
+                    .next(answer(first, None)),
+            )
+        };
+        assert_eq!(read(0, 10), "done 10");
+        assert_eq!(read(0, 4), "read after 4");
+        assert_eq!(read(4, 6), "done 10");
+        assert_eq!(read(4, 0), "done 4");
+        assert_eq!(read(4, -libc::EINTR), "read after 4");
+        assert_eq!(read(4, -libc::EIO), "Read Uncategorized");
+    }
+}
