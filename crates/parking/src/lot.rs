@@ -234,15 +234,18 @@ mod tests {
         assert!(lot.by_key.is_empty());
     }
 
+    /// Key, value, deadline, number and ticket.
+    type Parked = (u64, u64, u64, usize, Ticket);
+
     proptest! {
         #[test]
         fn a_lot_is_a_list_of_operations(steps in prop::collection::vec((0u8..6, 0u64..4, 0u64..20, 0u64..300), 0..300)) {
             let mut lot = Lot::default();
-            let mut model: Vec<(u64, u64, u64, usize, Ticket)> = Vec::new();
+            let mut model: Vec<Parked> = Vec::new();
             let mut now = 0;
             for (number, (choice, key, value, ticks)) in steps.into_iter().enumerate() {
                 let mut left = Vec::new();
-                let mut stays: Box<dyn Fn(&(u64, u64, u64, usize, Ticket)) -> bool> = Box::new(|_| true);
+                let mut stays: Box<dyn Fn(&Parked) -> bool> = Box::new(|_| true);
                 match choice {
                     0..=2 => {
                         let ticket = lot.park(key, value, now + ticks, number);
