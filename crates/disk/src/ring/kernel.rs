@@ -239,13 +239,14 @@ impl<T> Drop for Kernel<T> {
             self.bell.ring();
         }
         while !self.is_idle() || self.bell_armed {
-            if self.completed().is_none() && (!self.is_idle() || self.bell_armed) {
-                if let Err(error) = self.submit(1) {
-                    tracing::error!(%error, "the ring is lost; its buffers are leaked");
-                    std::mem::forget(std::mem::take(&mut self.slots));
-                    std::mem::forget(std::mem::take(&mut self.bell_count));
-                    return;
-                }
+            if self.completed().is_none()
+                && (!self.is_idle() || self.bell_armed)
+                && let Err(error) = self.submit(1)
+            {
+                tracing::error!(%error, "the ring is lost; its buffers are leaked");
+                std::mem::forget(std::mem::take(&mut self.slots));
+                std::mem::forget(std::mem::take(&mut self.bell_count));
+                return;
             }
         }
     }
