@@ -39,6 +39,9 @@ pub(crate) struct DevArgs {
     /// Disks (directories) of each of the three datanodes
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=64))]
     pub disks: u8,
+    /// How data files are read and written: `uring`, `threads`, or `auto`: io_uring where the kernel offers it
+    #[arg(long, default_value_t, env = "FLOTILLA_DISK_IO")]
+    pub disk_io: disk::DiskIo,
     /// When ready, write endpoint and keys into this file as KEY=value lines
     #[arg(long)]
     pub ready_file: Option<PathBuf>,
@@ -94,6 +97,9 @@ pub(crate) struct ServerArgs {
     /// Pipelines whose logs share one disk
     #[arg(long, default_value_t = 2, env = "FLOTILLA_PIPELINES_PER_DISK", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub pipelines_per_disk: u32,
+    /// How data files are read and written: `uring`, `threads`, or `auto`: io_uring where the kernel offers it
+    #[arg(long, default_value_t, env = "FLOTILLA_DISK_IO")]
+    pub disk_io: disk::DiskIo,
     /// When ready, write addresses into this file as KEY=value lines
     #[arg(long)]
     pub ready_file: Option<PathBuf>,

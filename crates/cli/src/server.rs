@@ -38,6 +38,8 @@ pub(crate) struct ServerOptions {
     pub advertise: Option<String>,
     pub meta: Option<PathBuf>,
     pub disks: Vec<PathBuf>,
+    /// Of data directories and of the metadata directory.
+    pub disk_io: disk::DiskIo,
     pub scm: Option<String>,
     pub om: Option<String>,
     pub s3: SocketAddr,
@@ -99,6 +101,7 @@ impl From<ServerArgs> for ServerOptions {
             secret_key: args.secret_key.unwrap_or_default(),
             container_bytes_max: args.container_bytes_max,
             pipelines_per_disk: args.pipelines_per_disk,
+            disk_io: args.disk_io,
             reserve_bytes: LogSpaceOptions::default().reserve_bytes,
         }
     }
@@ -238,7 +241,7 @@ async fn start_metadata(
         return Ok((None, None));
     }
     let root = options.meta.as_ref().expect("validated: metadata roles have a directory");
-    let disk = Arc::new(disk::RealDisk::open(root, uuid::Uuid::new_v4().as_u128())?);
+    let disk = Arc::new(disk::RealDisk::open_with(root, uuid::Uuid::new_v4().as_u128(), options.disk_io)?);
     let log = LogSpaceOptions { reserve_bytes: METADATA_RESERVE_BYTES, ..LogSpaceOptions::default() };
     let space = LogSpace::new(disk.clone(), log);
     let mut scm = None;
@@ -272,6 +275,7 @@ async fn start_datanode(
 ) -> anyhow::Result<Datanode> {
     let datanode_options = DatanodeOptions {
         disks: options.disks.clone(),
+        disk_io: options.disk_io,
         scm: scm_address.to_owned(),
         address: rpc_address.to_owned(),
         container_bytes_max: options.container_bytes_max,

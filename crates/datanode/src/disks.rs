@@ -146,7 +146,7 @@ impl Disks {
 
 impl DatanodeDisk {
     fn open(path: &Path, node_uuid: u128, options: &DatanodeOptions) -> anyhow::Result<DatanodeDisk> {
-        let real = Arc::new(RealDisk::open(path, node_uuid)?);
+        let real = Arc::new(RealDisk::open_with(path, node_uuid, options.disk_io)?);
         let space = LogSpace::new(real.clone(), options.log.clone());
         let db = Db::open(&real.root().join(DB_DIR), &options.db);
         let db = Arc::new(db.with_context(|| format!("open the block index of {}", path.display()))?);

@@ -7,6 +7,8 @@ use std::time::Duration;
 pub struct DatanodeOptions {
     /// Data directories, one for each disk of the machine.
     pub disks: Vec<PathBuf>,
+    /// How their files are read and written.
+    pub disk_io: disk::DiskIo,
     /// Where SCM answers, "host:port".
     pub scm: String,
     /// Where others reach this node, "host:port".
@@ -31,6 +33,7 @@ impl Default for DatanodeOptions {
     fn default() -> Self {
         Self {
             disks: Vec::new(),
+            disk_io: disk::DiskIo::Auto,
             scm: String::new(),
             address: String::new(),
             heartbeat: Duration::from_secs(1),

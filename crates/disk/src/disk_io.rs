@@ -33,3 +33,16 @@ impl FromStr for DiskIo {
             .ok_or_else(|| format!("`{text}` is none of auto, uring, threads"))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_as_they_are_written() {
+        for io in [DiskIo::Auto, DiskIo::Uring, DiskIo::Threads] {
+            assert_eq!(io.to_string().parse(), Ok(io));
+        }
+        assert!("io_uring".parse::<DiskIo>().unwrap_err().contains("auto, uring, threads"));
+    }
+}
