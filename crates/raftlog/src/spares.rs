@@ -88,6 +88,7 @@ impl Spares {
         segments: &[SegmentId],
         bytes_max: u64,
     ) -> io::Result<Vec<Spare>> {
+        self.sweep().await?;
         let mut collected = Vec::new();
         for id in segments {
             let path = id.path(owners_dir);

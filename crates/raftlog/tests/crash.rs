@@ -13,6 +13,8 @@ mod damage;
 mod driver;
 #[path = "crash/exhaustive.rs"]
 mod exhaustive;
+#[path = "crash/full.rs"]
+mod full;
 #[path = "crash/history.rs"]
 mod history;
 #[path = "crash/liar.rs"]
