@@ -8,7 +8,7 @@ use crate::liar::Lie;
 use crate::world::{World, block_on, random_death, random_point, sim};
 use disk::sim::{Random, SimOptions};
 use raftlog::LogSpaceOptions;
-use std::time::Instant;
+use tokio::time::Instant;
 
 const LIVES_PER_SEED: u64 = 12;
 const POINTS_IN_TESTS: u64 = 3000;
