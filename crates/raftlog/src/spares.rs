@@ -7,8 +7,8 @@
 //! * Only *finished* segments become spares (a later one of their owner exists): they are their records, all of one
 //!   segment and one log, and nothing else. Never one that truncation or recovery removed.
 //! * No spare goes where it was. Owner and segment number stand in each record, so nothing in it fits its new place.
-//! * A file has one name when the first record is written to it: renames are durable in both directories before a spare is
-//!   kept, and again before it is used. Spares that an earlier process left are removed, as nobody knows that of them.
+//! * A spare is known to the process that made it; the next one removes what it finds. A crash between the syncs of a
+//!   rename's two directories may leave a file with both names, and a spare that is a segment in use must not be taken.
 
 use crate::segment::{SegmentId, owner_dir};
 use disk::Disk;
@@ -68,8 +68,7 @@ impl Spares {
         self.planted_careless
     }
 
-    /// Removes what an earlier process left, the first time it is called. One of those may be a segment's file under a
-    /// second name, when power failed between the syncs of a rename: taking it would be writing over that segment.
+    /// Removes what an earlier process left, the first time it is called. So the directory of spares need never be synced.
     pub(crate) async fn sweep(&self) -> io::Result<()> {
         let sweep = || async {
             for name in self.disk.list(DIR).await? {
@@ -99,9 +98,6 @@ impl Spares {
         }
         if let Some(id) = segments.first() {
             self.disk.sync_dir(&owner_dir(owners_dir, id.owner)).await?;
-        }
-        if !collected.is_empty() {
-            self.disk.sync_dir(DIR).await?;
         }
         Ok(collected)
     }
@@ -152,7 +148,6 @@ impl Spares {
             return Err(error);
         }
         self.lock().bytes -= spare.bytes;
-        self.disk.sync_dir(DIR).await?;
         Ok(true)
     }
 
