@@ -90,16 +90,24 @@ impl Spares {
         self.sweep().await?;
         let mut collected = Vec::new();
         for id in segments {
-            let path = id.path(owners_dir);
-            match self.set_aside(*id, &path, bytes_max).await? {
-                Some(spare) => collected.push(spare),
-                None => self.disk.remove_file(&path).await?,
+            match self.collect_one(*id, &id.path(owners_dir), bytes_max).await {
+                Ok(spare) => collected.extend(spare),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {} // deleted twice
+                Err(error) => return Err(error),
             }
         }
         if let Some(id) = segments.first() {
             self.disk.sync_dir(&owner_dir(owners_dir, id.owner)).await?;
         }
         Ok(collected)
+    }
+
+    async fn collect_one(&self, id: SegmentId, path: &str, bytes_max: u64) -> io::Result<Option<Spare>> {
+        let spare = self.set_aside(id, path, bytes_max).await?;
+        if spare.is_none() {
+            self.disk.remove_file(path).await?;
+        }
+        Ok(spare)
     }
 
     /// Renames a segment to a spare; `None` when there is no room for it.
@@ -158,14 +166,16 @@ impl Spares {
         Some(kept.spares.remove(at))
     }
 
-    /// Removes all spares: somebody needs their space.
-    pub(crate) async fn give_back(&self) -> io::Result<()> {
+    /// Removes all spares, as somebody needs their space: how much that was.
+    pub(crate) async fn give_back(&self) -> io::Result<u64> {
         let spares = std::mem::take(&mut self.lock().spares);
+        let mut given_back = 0;
         for spare in spares {
             self.disk.remove_file(&spare.path()).await?;
             self.lock().bytes -= spare.bytes;
+            given_back += spare.bytes;
         }
-        Ok(())
+        Ok(given_back)
     }
 
     fn lock(&self) -> MutexGuard<'_, Kept> {

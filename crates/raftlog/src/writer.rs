@@ -167,8 +167,7 @@ impl Writer {
             return Err(error);
         }
         let space = &self.core.space;
-        if space.spares().bytes() > 0 {
-            space.spares().give_back().await?;
+        if space.spares().give_back().await? > 0 {
             return Ok(());
         }
         if is_first {

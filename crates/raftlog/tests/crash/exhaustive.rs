@@ -172,9 +172,10 @@ fn a_deleted_owner_is_gone_and_recycled_by_another_log() {
 #[test]
 fn a_removed_log_comes_back_as_it_was_or_new() {
     exhaust_recycling(vec![
-        (0, append(&[600, 600])),
+        // Spares are taken newest first: segment 1 of the new log would get what was segment 1 of the old.
+        (0, append(&[600, 600, 600])),
         (0, ROLL),
-        (0, append(&[600, 600])),
+        (0, append(&[600])),
         (0, Action::Vote),
         (0, Action::Remove),
         (0, append(&[600, 600])),
