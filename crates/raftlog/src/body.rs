@@ -39,7 +39,16 @@ impl LogSpace {
         }
         let explain = |error| read_error(file.clone(), place.offset, error);
         let segment = self.files().open(&file).await.map_err(|error| explain(error.into()))?;
-        read_pieces(segment, place, range).await.map_err(explain)
+        match read_pieces(segment, place, range).await {
+            // It was deleted while it was read, and its file is another segment's by now.
+            Err(ScanError::Bad(_)) if self.is_missing(&file).await => Err(ReadError::NotFound { file }),
+            read => read.map_err(explain),
+        }
+    }
+
+    async fn is_missing(&self, file: &str) -> bool {
+        let opened = self.disk().open(file, false).await;
+        opened.is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
     }
 
     fn cached_at(&self, owners_dir: &str, place: &Place) -> Option<crate::Entry> {

@@ -8,7 +8,9 @@ use crate::{AppendError, Entry, HardState, LogSpace, LogSpec, LogState, Place};
 use bytes::Bytes;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 use tokio::sync::{Notify, oneshot, watch};
+use tokio::time::Instant;
 use types::{LogId, LogIndex};
 
 /// Bytes one write and sync takes together: enough to keep a device busy, little enough that the first in the round
@@ -255,6 +257,16 @@ impl Core {
 
     pub(crate) async fn woken(&self) {
         self.wake.notified().await;
+    }
+
+    /// Waits so long, or until the log is closed. Takes wake-ups for appends, so look for work afterwards.
+    pub(crate) async fn pause(&self, duration: Duration) {
+        let end = Instant::now() + duration;
+        while !self.is_closing() {
+            if tokio::time::timeout_at(end, self.woken()).await.is_err() {
+                return;
+            }
+        }
     }
 
     /// Entries before `end` are durable, unless a truncation that is still queued has taken them out of the log.

@@ -27,6 +27,7 @@ mod scan;
 mod segment;
 mod segment_index;
 mod space;
+mod spares;
 mod state;
 mod writer;
 

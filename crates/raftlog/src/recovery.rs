@@ -10,7 +10,7 @@
 use crate::core::Opened;
 use crate::hard_state::{FILE_NAME, HardStateFile, SlotRecord, TEMPORARY_NAME};
 use crate::index::{Index, Located};
-use crate::record::{DecodeError, Head, check_field};
+use crate::record::{DecodeError, HEADER_BYTES, Head, Header, check_field};
 use crate::scan::{ScanError, SegmentReader};
 use crate::segment::{Position, SegmentId, owner_dir};
 use crate::segment_index::{self, SegmentIndex, SegmentIndexWriter};
@@ -324,7 +324,7 @@ impl Recovery<'_> {
             None => None,
             Some(mut open) => {
                 if open.end > tail.offset {
-                    self.warn_of_torn_tail(&open, chain).await?;
+                    self.tell_of_torn_tail(&open, chain).await?;
                     open.file.set_len(tail.offset).await.map_err(io_error)?;
                 }
                 open.file.sync_data().await.map_err(io_error)?;
@@ -373,26 +373,34 @@ impl Recovery<'_> {
         Ok(later)
     }
 
-    /// Says what is cut, if it is more than unused space.
-    async fn warn_of_torn_tail(&self, open: &OpenSegment, chain: &Chain) -> Result<(), OpenError> {
+    /// Says what is cut, if it is more than unused space. What begins like a record of this place was torn; anything else is
+    /// most likely what a recycled segment held before, and nobody needs to know how much of that there is.
+    async fn tell_of_torn_tail(&self, open: &OpenSegment, chain: &Chain) -> Result<(), OpenError> {
         let Chain { tail, end, .. } = chain;
-        let (mut at, mut used_end) = (tail.offset, tail.offset);
-        while at < open.end {
+        let mut at = tail.offset;
+        let unused = loop {
             let bytes = open.file.read_at(at, REST_READ_BYTES).await.map_err(|e| self.io(e))?;
-            if bytes.is_empty() {
-                break;
-            }
-            if let Some(last) = bytes.iter().rposition(|byte| *byte != 0) {
-                used_end = at + last as u64 + 1;
-            }
             at += bytes.len() as u64;
-        }
-        if used_end > tail.offset {
-            let (log, offset, bytes) = (self.spec.log, tail.offset, used_end - tail.offset);
-            let file = tail.file().path(&self.spec.owners_dir);
+            if bytes.is_empty() || bytes.iter().any(|byte| *byte != 0) {
+                break bytes.is_empty();
+            }
+        };
+        let (log, offset, bytes) = (self.spec.log, tail.offset, open.end - tail.offset);
+        let file = tail.file().path(&self.spec.owners_dir);
+        if self.is_torn_record(open, *tail).await? {
             tracing::warn!(log, file, offset, bytes, why = %end, "cut torn tail");
+        } else if !unused {
+            tracing::info!(log, file, offset, bytes, why = %end, "cut what stands behind the last record");
         }
         Ok(())
+    }
+
+    async fn is_torn_record(&self, open: &OpenSegment, tail: Position) -> Result<bool, OpenError> {
+        let start = open.file.read_at(tail.offset, HEADER_BYTES).await.map_err(|e| self.io(e))?;
+        Ok(Header::decode(&start).is_ok_and(|header| {
+            header.check_log(self.spec.log).is_ok()
+                && header.check_place(tail.owner, tail.segment, tail.offset).is_ok()
+        }))
     }
 
     fn damaged(&self, at: Position, why: String) -> OpenError {

@@ -1,7 +1,8 @@
 use crate::core::Core;
 use crate::files::Files;
 use crate::recovery::recover;
-use crate::segment::{owner_dir, parent_dir};
+use crate::segment::{SegmentId, owner_dir, parent_dir};
+use crate::spares::Spares;
 use crate::writer::Writer;
 use crate::{AppendError, Log, LogSpaceOptions, LogSpec, OpenError};
 use disk::Disk;
@@ -25,6 +26,7 @@ pub struct LogSpace {
     /// Signed: a log's memory may be counted off before it was counted in.
     cached_bytes: AtomicIsize,
     free: Arc<Free>,
+    spares: Arc<Spares>,
 }
 
 /// A log's directory is opened by one at a time.
@@ -44,6 +46,7 @@ impl LogSpace {
     pub fn new(disk: Arc<dyn Disk>, options: LogSpaceOptions) -> Arc<LogSpace> {
         Arc::new(LogSpace {
             files: Files::new(disk.clone()),
+            spares: Arc::new(Spares::new(disk.clone(), options.planted_careless_spares)),
             disk,
             options,
             logs: Mutex::default(),
@@ -70,6 +73,10 @@ impl LogSpace {
         &self.files
     }
 
+    pub(crate) fn spares(&self) -> &Spares {
+        &self.spares
+    }
+
     /// Opens a log, or creates it when its directory does not exist. A torn tail is cut (and logged); damage before
     /// the tail is an error and changes nothing. A log whose last handle was dropped is waited for; one that is in use
     /// is refused. Not cancellation safe only in that a half-opened log may have been created.
@@ -78,6 +85,7 @@ impl LogSpace {
         let claim = self.claim(&spec).await?;
         let space = self.disk.space().await.map_err(io_error)?;
         self.free.bytes.store(space.free_bytes, Ordering::Relaxed);
+        self.spares.sweep().await.map_err(io_error)?;
         let recovered = recover(&self.disk, &spec).await?;
         let core = Arc::new(Core::new(spec, self.clone(), recovered.opened));
         let writer = Writer::new(
@@ -93,7 +101,9 @@ impl LogSpace {
         Ok(Log::new(core))
     }
 
-    /// Forgets a log (its `dir`); its owners' segments stay. An open one is closed first.
+    /// Forgets a log (its `dir`), durably; its owners' segments stay. An open one is closed first. When a crash interrupted
+    /// it, it is to be repeated before anything relies on it. Before a log of this number is created again, its owners are
+    /// to be deleted, the first one last: as long as that has segments, `open` refuses to.
     pub async fn remove(&self, spec: &LogSpec) -> std::io::Result<()> {
         if let Some(core) = self.open_core(&spec.dir) {
             core.close();
@@ -106,15 +116,36 @@ impl LogSpace {
         }
     }
 
-    /// Deletes an owner's segments, durably.
+    /// Deletes an owner's segments, durably. No open log may have entries in them.
     pub async fn delete_owner(&self, owners_dir: &str, owner: OwnerId) -> std::io::Result<()> {
         let dir = owner_dir(owners_dir, owner);
+        let names = self.disk.list(&dir).await?;
+        let mut segments: Vec<_> = names.iter().filter_map(|name| SegmentId::parse_number(name)).collect();
+        segments.sort_unstable();
+        // The last one may be unfinished.
+        segments.pop();
+        let finished: Vec<_> = segments.into_iter().map(|segment| SegmentId { owner, segment }).collect();
+        self.delete_finished_segments(owners_dir, &finished).await?;
         self.disk.remove_dir_all(&dir).await?;
         self.files.forget(&dir);
         match self.disk.sync_dir(owners_dir).await {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
             result => result,
         }
+    }
+
+    /// Deletes segments of one owner that have a successor, durably; keeps what it can of them as spares.
+    pub(crate) async fn delete_finished_segments(
+        &self,
+        owners_dir: &str,
+        segments: &[SegmentId],
+    ) -> std::io::Result<()> {
+        let Some(id) = segments.first() else { return Ok(()) };
+        let bytes_max = if self.free.is_short(&self.options) { 0 } else { self.options.spare_bytes_max };
+        let collected = self.spares.collect(owners_dir, segments, bytes_max).await?;
+        self.files.forget(&owner_dir(owners_dir, id.owner));
+        self.spares.keep(collected);
+        Ok(())
     }
 
     async fn claim(self: &Arc<Self>, spec: &LogSpec) -> Result<Claim, OpenError> {
@@ -173,6 +204,11 @@ impl LogSpace {
 }
 
 impl Free {
+    /// Whether the space of spares is needed.
+    fn is_short(&self, options: &LogSpaceOptions) -> bool {
+        self.bytes.load(Ordering::Relaxed) < options.reserve_bytes.saturating_add(options.spare_bytes_max)
+    }
+
     fn asked(&self) -> MutexGuard<'_, Option<Instant>> {
         self.asked.lock().expect("no holder of the time panics")
     }
@@ -218,7 +254,7 @@ impl LogSpace {
     pub fn check_space(&self, bytes: usize) -> Result<(), AppendError> {
         let queued = self.unflushed_bytes.load(Ordering::Relaxed);
         let needed = self.options.reserve_bytes.saturating_add((queued + bytes) as u64);
-        if self.free.bytes.load(Ordering::Relaxed) >= needed {
+        if self.free_bytes() >= needed {
             return Ok(());
         }
         self.refresh_free_bytes();
@@ -230,11 +266,15 @@ impl LogSpace {
     }
 
     pub(crate) fn disk_full(&self) -> AppendError {
-        let free_bytes = self.free.bytes.load(Ordering::Relaxed);
-        AppendError::DiskFull { free_bytes, reserve_bytes: self.options.reserve_bytes }
+        AppendError::DiskFull { free_bytes: self.free_bytes(), reserve_bytes: self.options.reserve_bytes }
     }
 
-    /// Asks the disk for its free space, unless somebody just did.
+    /// Spares are free space: they are removed when somebody needs it.
+    fn free_bytes(&self) -> u64 {
+        self.free.bytes.load(Ordering::Relaxed).saturating_add(self.spares.bytes())
+    }
+
+    /// Asks the disk for its free space, unless somebody just did, and gives spares back if that is short.
     pub(crate) fn refresh_free_bytes(&self) {
         let free = self.free.clone();
         let fresh = free.asked().is_some_and(|asked| asked.elapsed() < FREE_BYTES_AGE_MAX);
@@ -242,10 +282,16 @@ impl LogSpace {
             return;
         }
         let answer = self.disk.space();
-        // Ends with the one operation it waits for.
+        let (spares, options) = (self.spares.clone(), self.options.clone());
+        // Ends with the few operations it waits for.
         tokio::spawn(async move {
             if let Ok(space) = answer.await {
                 free.bytes.store(space.free_bytes, Ordering::Relaxed);
+            }
+            if free.is_short(&options)
+                && let Err(error) = spares.give_back().await
+            {
+                tracing::warn!(%error, "remove spare segments");
             }
             *free.asked() = Some(Instant::now());
             free.asking.store(false, Ordering::Relaxed);

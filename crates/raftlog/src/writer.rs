@@ -17,6 +17,9 @@ use types::{LogId, LogIndex};
 /// Under load the hint of how far the log is durable is written this often; an idle log writes it at once.
 const HINT_INTERVAL: Duration = Duration::from_millis(100);
 
+/// How often a full disk is tried again.
+const FULL_DISK_RETRY_INTERVAL: Duration = Duration::from_secs(1);
+
 pub(crate) struct Writer {
     core: Arc<Core>,
     disk: Arc<dyn Disk>,
@@ -112,29 +115,73 @@ impl Writer {
     }
 
     async fn round_write(&mut self, extents: Vec<Extent>) -> io::Result<()> {
-        for Extent { position, buffers, bytes, last } in extents {
-            let segment = self.segment(position.file()).await?;
-            assert!(
-                position.offset == segment.end,
-                "log {}: append at {} of a segment that ends at {}",
-                self.core.spec.log,
-                position.offset,
-                self.open.as_ref().map_or(0, |open| open.end)
-            );
-            let needed_bytes = segment.end + bytes;
-            let (file, allocated_bytes) = (segment.file.clone(), segment.allocated_bytes);
-            if needed_bytes > allocated_bytes {
-                let target =
-                    allocation(allocated_bytes, needed_bytes, self.core.space.options().segment_bytes_max);
-                file.preallocate(target).await?;
-                self.open.as_mut().expect("just opened").allocated_bytes = target;
+        for extent in extents {
+            let mut waits = false;
+            while let Err(error) = self.write_extent(&extent).await {
+                self.wait_for_space(&extent, error, !waits).await?;
+                waits = true;
             }
-            file.write_and_sync(position.offset, buffers).await?;
-            self.open.as_mut().expect("just opened").end = needed_bytes;
-            self.record.durable = Some(last);
+            if waits {
+                let (log, file) = (self.core.spec.log, self.segment_path(extent.position.file()));
+                tracing::info!(log, file, "the disk has space again, appends go on");
+            }
+            self.record.durable = Some(extent.last);
             self.hint_is_due = true;
         }
         Ok(())
+    }
+
+    /// Writes and syncs; may be repeated when it failed for lack of space.
+    async fn write_extent(&mut self, extent: &Extent) -> io::Result<()> {
+        let Extent { position, buffers, bytes, .. } = extent;
+        let segment = self.segment(position.file()).await?;
+        let (end, allocated_bytes, file) = (segment.end, segment.allocated_bytes, segment.file.clone());
+        assert!(
+            position.offset == end,
+            "log {}: append at {} of a segment that ends at {end}",
+            self.core.spec.log,
+            position.offset
+        );
+        let needed_bytes = end + bytes;
+        if needed_bytes > allocated_bytes {
+            let segment_bytes_max = self.core.space.options().segment_bytes_max;
+            let mut target = allocation(allocated_bytes, needed_bytes, segment_bytes_max);
+            match file.preallocate(target).await {
+                Err(error) if is_full(&error) && target > needed_bytes => {
+                    target = needed_bytes;
+                    file.preallocate(target).await?;
+                }
+                result => result?,
+            }
+            self.open.as_mut().expect("just opened").allocated_bytes = target;
+        }
+        file.write_and_sync(position.offset, buffers.clone()).await?;
+        self.open.as_mut().expect("just opened").end = needed_bytes;
+        Ok(())
+    }
+
+    /// Entries that were accepted must be written, or the log cannot go on: while the disk has no space for them (others
+    /// use it too) they wait. Any other error is the answer, and that one when the log is closed.
+    async fn wait_for_space(&mut self, extent: &Extent, error: io::Error, is_first: bool) -> io::Result<()> {
+        if !is_full(&error) || self.core.is_closing() {
+            return Err(error);
+        }
+        let space = &self.core.space;
+        if space.spares().give_back().await? > 0 {
+            return Ok(());
+        }
+        if is_first {
+            let (log, file) = (self.core.spec.log, self.segment_path(extent.position.file()));
+            let (offset, bytes) = (extent.position.offset, extent.bytes);
+            tracing::warn!(log, file, offset, bytes, "disk full, appends wait for space");
+        }
+        space.refresh_free_bytes();
+        self.core.pause(FULL_DISK_RETRY_INTERVAL).await;
+        Ok(())
+    }
+
+    fn segment_path(&self, id: SegmentId) -> String {
+        id.path(&self.core.spec.owners_dir)
     }
 
     async fn segment(&mut self, id: SegmentId) -> io::Result<&OpenSegment> {
@@ -147,7 +194,8 @@ impl Writer {
     /// Closes the open segment and starts another. All records of the closed one are synced, so that a record in
     /// the next one proves that they once were whole.
     async fn next_segment(&mut self, id: SegmentId) -> io::Result<()> {
-        if self.open.is_some() {
+        let moves_on = self.open.is_some();
+        if moves_on {
             self.close_segment().await?;
             self.save().await?;
         }
@@ -155,15 +203,27 @@ impl Writer {
         if id.segment == 0 {
             self.disk.create_dir_all(&dir).await?;
         }
-        let file = self.disk.open(&id.path(&self.core.spec.owners_dir), true).await?;
-        if file.len().await? > 0 {
-            self.check_leftover(id, &*file).await?;
-            file.set_len(0).await?;
-        }
+        let (file, allocated_bytes) = match open_existing(&*self.disk, &self.core.spec.owners_dir, id).await?
+        {
+            Some(leftover) => {
+                self.check_leftover(id, &*leftover.file).await?;
+                leftover.file.set_len(0).await?;
+                (leftover.file, 0)
+            }
+            None => self.create_segment(id, moves_on).await?,
+        };
         // Before any record in it is acknowledged: else a crash could leave the records without a name.
         self.disk.sync_dir(&dir).await?;
-        self.open = Some(OpenSegment { id, file, allocated_bytes: 0, end: 0 });
+        self.open = Some(OpenSegment { id, file, allocated_bytes, end: 0 });
         Ok(())
+    }
+
+    /// A new file, or a spare when the log `moves_on`: the log of an idle pipeline should not sit on one.
+    async fn create_segment(&mut self, id: SegmentId, moves_on: bool) -> io::Result<(Arc<dyn File>, u64)> {
+        let recycled = moves_on && self.core.space.spares().take(id, &self.core.spec.owners_dir).await?;
+        let file = self.disk.open(&self.segment_path(id), !recycled).await?;
+        let allocated_bytes = if recycled { file.len().await? } else { 0 };
+        Ok((file, allocated_bytes))
     }
 
     /// A file in the way may only be an empty one: recovery has removed what a crash left of this log, so anything
@@ -183,13 +243,15 @@ impl Writer {
         }
     }
 
-    /// Gives back what was allocated and not used; a finished segment is its records and nothing else.
+    /// Gives back what was allocated and not used; a finished segment is its records and nothing else. Durably, as old
+    /// bytes of a recycled file behind its last record would be taken for damage once there is a later segment.
     async fn close_segment(&mut self) -> io::Result<()> {
         self.write_index().await;
         if let Some(open) = self.open.take()
             && open.allocated_bytes > open.end
         {
             open.file.set_len(open.end).await?;
+            open.file.sync_data().await?;
         }
         Ok(())
     }
@@ -262,12 +324,20 @@ impl Writer {
     }
 
     /// Removes segments that may never have been created, the last of the list first and each durably before the
-    /// next: a crash in between leaves no segment without its predecessor, which recovery would take for damage.
+    /// next: a crash in between leaves no segment without its predecessor, which recovery would take for damage. They
+    /// never become spares: what was in them may be appended again in the same place.
     async fn remove_segments(&mut self, gone: &[SegmentId]) -> io::Result<()> {
+        let owners_dir = self.core.spec.owners_dir.clone();
         for id in gone.iter().rev() {
-            segment_index::remove(&*self.disk, &self.core.spec.owners_dir, *id).await?;
-            match self.disk.remove_file(&id.path(&self.core.spec.owners_dir)).await {
-                Ok(()) => self.disk.sync_dir(&owner_dir(&self.core.spec.owners_dir, id.owner)).await?,
+            segment_index::remove(&*self.disk, &owners_dir, *id).await?;
+            if self.core.space.spares().planted_careless() {
+                if open_existing(&*self.disk, &owners_dir, *id).await?.is_some() {
+                    self.core.space.delete_finished_segments(&owners_dir, &[*id]).await?;
+                }
+                continue;
+            }
+            match self.disk.remove_file(&id.path(&owners_dir)).await {
+                Ok(()) => self.disk.sync_dir(&owner_dir(&owners_dir, id.owner)).await?,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(error),
             }
@@ -287,11 +357,10 @@ impl Writer {
             .filter(|segment| *segment < start.segment)
             .map(|segment| SegmentId { owner: start.owner, segment })
             .collect();
-        if !gone.is_empty() {
-            self.remove_segments(&gone).await?;
-            self.core.space.files().forget(&dir);
+        for id in &gone {
+            segment_index::remove(&*self.disk, &self.core.spec.owners_dir, *id).await?;
         }
-        Ok(())
+        self.core.space.delete_finished_segments(&self.core.spec.owners_dir, &gone).await
     }
 
     async fn write_index_if_due(&mut self) {
@@ -339,11 +408,15 @@ impl Writer {
     }
 
     fn failed(&self, error: &io::Error) -> AppendError {
-        if error.kind() == io::ErrorKind::StorageFull {
+        if is_full(error) {
             return self.core.space.disk_full();
         }
         AppendError::Poisoned { why: error.to_string() }
     }
+}
+
+fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
 /// Joins what follows each other, so that a round is one write per segment.

@@ -21,6 +21,8 @@ mod images;
 mod model;
 #[path = "suite/opening.rs"]
 mod opening;
+#[path = "suite/recycling.rs"]
+mod recycling;
 #[path = "suite/support.rs"]
 mod support;
 #[path = "suite/truncate.rs"]

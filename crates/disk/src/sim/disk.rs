@@ -8,6 +8,7 @@ use crate::health::{Health, Operation};
 use crate::{Disk, File, IoFuture, Space};
 use bytes::Bytes;
 use std::collections::VecDeque;
+use std::hash::{DefaultHasher, Hasher};
 use std::io::{self, ErrorKind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -85,6 +86,7 @@ struct State {
     flip_one_in: Option<u64>,
     down: bool,
     trace: VecDeque<String>,
+    trace_hash: DefaultHasher,
 }
 
 /// A step, or one that is to end in an I/O error: then any part of it may take place.
@@ -112,6 +114,7 @@ impl SimDisk {
             flip_one_in: None,
             down: false,
             trace: VecDeque::new(),
+            trace_hash: DefaultHasher::new(),
         };
         SimDisk { shared: Arc::new(Shared { state: Mutex::new(state), health: Health::default() }) }
     }
@@ -170,6 +173,11 @@ impl SimDisk {
     /// The last steps, for the message of a failed test.
     pub fn trace(&self) -> Vec<String> {
         self.shared.lock().trace.iter().cloned().collect()
+    }
+
+    /// Of all steps so far: the same for the same run, and hardly for another.
+    pub fn trace_hash(&self) -> u64 {
+        self.shared.lock().trace_hash.finish()
     }
 
     /// Paths and lengths of all files, sorted.
@@ -257,7 +265,9 @@ impl Shared {
         if state.trace.len() == TRACE_STEPS_MAX {
             state.trace.pop_front();
         }
-        state.trace.push_back(format!("{step}: {what} {path}"));
+        let line = format!("{step}: {what} {path}");
+        state.trace_hash.write(line.as_bytes());
+        state.trace.push_back(line);
         if state.crash_at == Some(CrashPoint::Before(step)) {
             state.down = true;
             return Err(down());

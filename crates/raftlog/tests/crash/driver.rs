@@ -1,10 +1,12 @@
 //! Carries out actions on a log and writes them into its history.
 
-use crate::history::History;
+use crate::history::{History, Removal};
 use crate::model::{Change, Observed, log_id};
 use bytes::Bytes;
 use raftlog::{AppendError, Entry, HardState, Log, LogSpace, LogSpec, ReadError};
 use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
 use types::{LogIndex, OwnerId, Payload};
 
 #[derive(Clone, Debug)]
@@ -32,6 +34,10 @@ pub(crate) enum Action {
     Vote,
     Committed,
     DeletePurged,
+    /// Deletes an owner whose entries are all purged.
+    DeleteOwner,
+    /// Removes the log and its owners, and begins it anew.
+    Remove,
     /// Closes the log and opens it again.
     Reopen,
     /// Waits until everything is acknowledged.
@@ -40,10 +46,17 @@ pub(crate) enum Action {
     Pause {
         turns: u64,
     },
+    TimePasses {
+        millis: u64,
+    },
 }
+
+/// Longer than whatever is under way takes, by a clock that goes on only when nothing else is to be done.
+const SETTLE_TIME_MAX: Duration = Duration::from_secs(5);
 
 pub(crate) struct Driver {
     pub(crate) spec: LogSpec,
+    pub(crate) is_metadata: bool,
     pub(crate) history: History,
     log: Option<Log>,
     term: u64,
@@ -52,12 +65,68 @@ pub(crate) struct Driver {
 }
 
 impl Driver {
-    pub(crate) fn new(spec: LogSpec, history: History) -> Driver {
-        Driver { spec, history, log: None, term: 1, serial: 0 }
+    pub(crate) fn new(spec: LogSpec, is_metadata: bool, history: History) -> Driver {
+        Driver { spec, is_metadata, history, log: None, term: 1, serial: 0 }
     }
 
-    /// Opens the log and sees what is there.
+    /// Opens the log and sees what is there. A removal that a crash interrupted is completed, if it came so far that the
+    /// log is no longer there.
     pub(crate) async fn open(&mut self, space: &Arc<LogSpace>) -> Result<Observed, String> {
+        if self.history.removal != Removal::None {
+            let names = space.disk().list(&self.spec.dir).await.map_err(|error| error.to_string())?;
+            if names.iter().any(|name| name == "hard-state") {
+                if self.history.removal == Removal::Acknowledged {
+                    return Err("a log came back that was removed".to_owned());
+                }
+                self.history.removal = Removal::None;
+            } else {
+                self.remove(space).await?;
+            }
+        }
+        self.open_log(space).await
+    }
+
+    /// Removes the log, once more if a crash was in between, and what it leaves, the first owner last: until then it
+    /// cannot be created again.
+    async fn remove(&mut self, space: &Arc<LogSpace>) -> Result<(), String> {
+        let removed = space.remove(&self.spec).await;
+        removed.map_err(|error| format!("remove the log: {error}"))?;
+        self.history.removal = Removal::Acknowledged;
+        let (first, last) = (self.spec.first_owner.0, self.history.last_owner.0);
+        for owner in (first..=last).rev().map(OwnerId) {
+            let segments = owner_dir(&self.spec, self.spec.first_owner);
+            let names = space.disk().list(&segments).await.map_err(|error| error.to_string())?;
+            let has_segments = names.iter().any(|name| name.ends_with(".seg"));
+            if has_segments && space.open(self.spec.clone()).await.is_ok() {
+                return Err(format!("a new log was created over the segments in {segments}"));
+            }
+            let deleted = space.delete_owner(&self.spec.owners_dir, owner).await;
+            deleted.map_err(|error| format!("delete owner {owner:?}: {error}"))?;
+        }
+        self.history.begin_again(self.spec.first_owner);
+        Ok(())
+    }
+
+    /// What was deleted, and acknowledged, is not there.
+    pub(crate) fn check_deleted(&self, files: &[(String, u64)]) -> Result<(), String> {
+        for owner in &self.history.gone {
+            let dir = owner_dir(&self.spec, *owner);
+            if let Some((path, _)) = files.iter().find(|(path, _)| path.starts_with(&format!("{dir}/"))) {
+                return Err(format!("{path} is of an owner that was deleted"));
+            }
+        }
+        if let Some((owner, segment)) = self.history.now.deleted_before {
+            let dir = owner_dir(&self.spec, owner);
+            for gone in (0..segment).map(|segment| format!("{dir}/{segment:08x}.seg")) {
+                if files.iter().any(|(path, _)| *path == gone) {
+                    return Err(format!("{gone} held only purged entries and was deleted"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn open_log(&mut self, space: &Arc<LogSpace>) -> Result<Observed, String> {
         let log = space.open(self.spec.clone()).await.map_err(|error| error.to_string())?;
         let observed = observe(&log).await.map_err(|error| error.to_string());
         self.log = Some(log);
@@ -127,11 +196,26 @@ impl Driver {
                 log.save_committed(committed);
             }
             Action::DeletePurged => {
-                self.history.now.forgotten.clear();
-                let asked = self.history.asked();
-                let acks = self.history.acks.clone();
-                let deleted = log.delete_purged_segments().await;
-                acks.resolved(asked, deleted.map_err(|error| error.to_string()));
+                let change = Change::DeletePurged;
+                self.change(change, async move { log.delete_purged_segments().await }).await;
+            }
+            Action::DeleteOwner => {
+                let owner = OwnerId(self.history.deleted_end.0.max(self.spec.first_owner.0));
+                if !self.history.is_acknowledged() || owner >= self.history.now.start.owner {
+                    return Ok(()); // entries in it are not purged, or not known to be
+                }
+                self.history.deleted_end = OwnerId(owner.0 + 1);
+                let deleted = space.delete_owner(&self.spec.owners_dir, owner).await;
+                deleted.map_err(|error| format!("delete owner {owner:?}: {error}"))?;
+                self.history.gone.insert(owner);
+            }
+            Action::Remove => {
+                self.log = None;
+                drop(log);
+                self.history.removal = Removal::Asked;
+                self.remove(space).await?;
+                let differs = self.open_log(space).await?.differs(&self.history.now);
+                return differs.map_or(Ok(()), |why| Err(format!("after a removal: {why}")));
             }
             Action::Reopen => {
                 self.close().await;
@@ -145,12 +229,12 @@ impl Driver {
                 return differs.map_or(Ok(()), |why| Err(format!("after a clean stop: {why}")));
             }
             Action::Settle => {
-                while self.history.acks.acknowledged() < self.history.asked()
-                    && self.history.acks.failure().is_none()
-                {
-                    tokio::task::yield_now().await;
+                let end = Instant::now() + SETTLE_TIME_MAX;
+                while self.history.is_waiting() && Instant::now() < end {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
                 }
             }
+            Action::TimePasses { millis } => tokio::time::advance(Duration::from_millis(*millis)).await,
             Action::Pause { turns } => {
                 for _ in 0..*turns {
                     tokio::task::yield_now().await;
@@ -206,6 +290,10 @@ impl Driver {
             roll_to,
         }
     }
+}
+
+fn owner_dir(spec: &LogSpec, owner: OwnerId) -> String {
+    format!("{}/{:016x}", spec.owners_dir, owner.0)
 }
 
 pub(crate) async fn observe(log: &Log) -> Result<Observed, ReadError> {

@@ -2,9 +2,10 @@
 
 use crate::driver::Action;
 use crate::liar::Lie;
-use crate::world::{Death, World, block_on, sim};
+use crate::world::{Death, METADATA_LOG, World, block_on, sim};
 use disk::sim::{CrashPoint, Loss};
 use raftlog::LogSpaceOptions;
+use std::collections::BTreeSet;
 
 const DEATHS: [Death; 6] = [
     Death::Process,
@@ -15,13 +16,21 @@ const DEATHS: [Death; 6] = [
     Death::Power(Loss::Random(3)),
 ];
 
+/// Enough where two logs make for many steps.
+const FEWER_DEATHS: [Death; 4] = [
+    Death::Process,
+    Death::Power(Loss::AllUnsynced),
+    Death::Power(Loss::Random(1)),
+    Death::Power(Loss::Random(2)),
+];
+
 /// Records of 400 bytes and less stand several to a segment, larger ones alone.
 pub(crate) const SEGMENT_BYTES_MAX: u64 = 1000;
 
 const ROLL: Action = Action::Roll { body: 10 };
 
 /// Actions by log.
-pub(crate) type Script = Vec<(usize, Action)>;
+pub(crate) type Script = Vec<(u64, Action)>;
 
 pub(crate) fn append(bodies: &[usize]) -> Action {
     Action::Append { bodies: bodies.to_vec() }
@@ -132,8 +141,75 @@ fn two_logs_on_one_disk() {
     ]);
 }
 
+#[test]
+fn purged_segments_are_deleted_and_recycled() {
+    exhaust_recycling(vec![
+        (METADATA_LOG, append(&[600, 600, 600])),
+        (METADATA_LOG, Action::Purge { count: 2 }),
+        (METADATA_LOG, Action::DeletePurged),
+        (METADATA_LOG, append(&[100, 600])),
+        (METADATA_LOG, Action::Settle),
+        (METADATA_LOG, append(&[700])),
+        (METADATA_LOG, Action::Truncate { count: 2 }),
+        (METADATA_LOG, append(&[650])),
+    ]);
+}
+
+#[test]
+fn a_deleted_owner_is_gone_and_recycled_by_another_log() {
+    exhaust_recycling(vec![
+        (0, append(&[600, 600])),
+        (0, ROLL),
+        (1, append(&[100])),
+        (0, Action::Purge { count: 3 }),
+        (0, Action::Settle),
+        (0, Action::DeleteOwner),
+        (1, append(&[900])),
+        (0, append(&[50])),
+    ]);
+}
+
+#[test]
+fn a_removed_log_comes_back_as_it_was_or_new() {
+    exhaust_recycling(vec![
+        // Spares are taken newest first: segment 1 of the new log would get what was segment 1 of the old.
+        (0, append(&[600, 600, 600])),
+        (0, ROLL),
+        (0, append(&[600])),
+        (0, Action::Vote),
+        (0, Action::Remove),
+        (0, append(&[600, 600])),
+    ]);
+}
+
+/// What a spare held must not show when its next segment is cut, finished, or goes on where it ended.
+#[test]
+fn recycled_segments_are_truncated_finished_and_closed() {
+    exhaust_recycling(vec![
+        (0, append(&[600, 600, 600])),
+        (0, ROLL),
+        (0, Action::Purge { count: 4 }),
+        (0, Action::Settle),
+        (0, Action::DeleteOwner),
+        (0, append(&[10])),
+        (0, append(&[950])),
+        (0, append(&[20, 30])),
+        (0, Action::Truncate { count: 1 }),
+        (0, append(&[10])),
+        (0, Action::Reopen),
+        (0, append(&[800])),
+    ]);
+}
+
+fn exhaust_recycling(script: Script) {
+    let world = block_on(run_script(&script, None)).unwrap();
+    assert!(world.disk.trace().iter().any(|step| step.contains(": rename spares/")), "nothing is recycled");
+    exhaust(script);
+}
+
 fn exhaust(script: Script) {
-    exhaust_deaths(script, &DEATHS);
+    let logs: BTreeSet<u64> = script.iter().map(|(log, _)| *log).collect();
+    exhaust_deaths(script, if logs.len() > 1 { &FEWER_DEATHS } else { &DEATHS });
 }
 
 pub(crate) fn exhaust_deaths(script: Script, deaths: &[Death]) {
@@ -212,7 +288,7 @@ async fn recover_and_live_on(script: &Script, crash: CrashPoint, death: Death) -
 }
 
 async fn run_script(script: &Script, crash: Option<CrashPoint>) -> Result<World, String> {
-    let logs = script.iter().map(|(log, _)| *log as u64 + 1).max().unwrap_or(1);
+    let logs: BTreeSet<u64> = script.iter().map(|(log, _)| *log).collect();
     let options = LogSpaceOptions {
         segment_bytes_max: SEGMENT_BYTES_MAX,
         cache_bytes_per_log_max: 0,
@@ -233,7 +309,7 @@ async fn run_script(script: &Script, crash: Option<CrashPoint>) -> Result<World,
 /// What recovery left must be a log like any other.
 async fn live_on(world: &mut World) -> Result<(), String> {
     let after = [append(&[20]), Action::Settle, append(&[900, 20]), Action::Settle, Action::Reopen];
-    let logs = 0..world.drivers.len();
+    let logs = world.drivers.iter().map(|driver| driver.spec.log - 1);
     let after: Script = logs.flat_map(|log| after.iter().map(move |action| (log, action.clone()))).collect();
     act(world, &after).await?;
     world.die(Death::Power(Loss::AllUnsynced), sim(5, 1)).await;
@@ -245,14 +321,12 @@ async fn act(world: &mut World, script: &Script) -> Result<(), String> {
         if world.is_over() {
             break;
         }
-        world.act(*log, action).await?;
+        let nth = world.drivers.iter().position(|driver| driver.spec.log == log + 1).unwrap();
+        world.act(nth, action).await?;
         if let Some(why) = world.unexpected() {
             return Err(format!("{action:?} of log {log} failed: {why}"));
         }
     }
     // What is under way goes on until it is done or the machine is down.
-    for log in 0..world.drivers.len() {
-        world.act(log, &Action::Settle).await?;
-    }
-    Ok(())
+    world.settle().await
 }

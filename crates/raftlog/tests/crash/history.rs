@@ -1,9 +1,10 @@
 //! What was asked of a log in one life and how much of it was acknowledged; decides whether what is found after a
 //! crash can be.
 
-use crate::model::{Change, Model, Observed};
+use crate::model::{Change, Model, Observed, Stored};
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
-use types::LogId;
+use types::{LogId, OwnerId};
 
 #[derive(Clone)]
 pub(crate) struct History {
@@ -14,6 +15,23 @@ pub(crate) struct History {
     pub(crate) now: Model,
     pub(crate) acks: Acks,
     committed_max: Option<LogId>,
+    pub(crate) removal: Removal,
+    /// The last owner the log ever rolled to.
+    pub(crate) last_owner: OwnerId,
+    /// Owners before this one were deleted, or are about to be ...
+    pub(crate) deleted_end: OwnerId,
+    /// ... and of these that was acknowledged.
+    pub(crate) gone: BTreeSet<OwnerId>,
+}
+
+/// How far the removal of a log has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Removal {
+    None,
+    /// The log may be there as it was, or not at all.
+    Asked,
+    /// The log must not be there; its owners may be.
+    Acknowledged,
 }
 
 /// Shared with callbacks and tasks of a life.
@@ -59,12 +77,43 @@ impl Acks {
 
 impl History {
     pub(crate) fn new(base: Model) -> History {
-        History { now: base.clone(), base, changes: Vec::new(), acks: Acks::default(), committed_max: None }
+        let owner = base.tail().owner;
+        History {
+            now: base.clone(),
+            base,
+            changes: Vec::new(),
+            acks: Acks::default(),
+            committed_max: None,
+            removal: Removal::None,
+            last_owner: owner,
+            deleted_end: OwnerId(0),
+            gone: BTreeSet::new(),
+        }
+    }
+
+    /// The log was removed, and its owners deleted.
+    pub(crate) fn begin_again(&mut self, first_owner: OwnerId) {
+        *self = History::new(self.base.begun_again(first_owner));
+    }
+
+    /// Whether something that was asked for is neither acknowledged nor refused.
+    pub(crate) fn is_waiting(&self) -> bool {
+        !self.is_acknowledged() && self.acks.failure().is_none()
+    }
+
+    pub(crate) fn is_acknowledged(&self) -> bool {
+        self.acks.acknowledged() == self.asked()
+    }
+
+    /// Purged entries whose segments were not deleted, the newest first.
+    pub(crate) fn readable_forgotten(&self) -> impl Iterator<Item = &Stored> {
+        self.now.forgotten.iter().rev().filter(|stored| stored.place.owner >= self.deleted_end)
     }
 
     /// Notes a change that was asked for; returns how many there are.
     pub(crate) fn push(&mut self, change: Change) -> usize {
         self.now.apply(&change);
+        self.last_owner = self.last_owner.max(self.now.tail().owner);
         self.changes.push(change);
         self.changes.len()
     }
@@ -126,7 +175,9 @@ impl History {
 
     /// The next life begins with what was found.
     pub(crate) fn begin_life(&mut self, base: Model) {
-        *self = History { committed_max: self.committed_max, ..History::new(base) };
+        let before = std::mem::replace(self, History::new(base));
+        let History { committed_max, removal, last_owner, deleted_end, gone, .. } = before;
+        *self = History { committed_max, removal, last_owner, deleted_end, gone, ..self.clone() };
     }
 
     /// Every entry that was ever asked for in this life.

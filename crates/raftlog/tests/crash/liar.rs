@@ -20,6 +20,8 @@ pub(crate) enum Lie {
     CutsNotMade,
     /// Checksums in segments always fit.
     ChecksumsIgnored,
+    /// No lie of the disk: truncated segments are recycled, and spares go where they were.
+    CarelessSpares,
 }
 
 impl Lie {

@@ -16,13 +16,15 @@ pub(crate) enum Change {
         to: LogId,
     },
     Vote(HardState),
+    /// Whole segments of purged entries go.
+    DeletePurged,
 }
 
 /// Where the next record goes if it fits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Position {
     pub(crate) owner: OwnerId,
-    segment: u32,
+    pub(crate) segment: u32,
     offset: u64,
     pub(crate) owner_bytes: u64,
 }
@@ -39,7 +41,10 @@ pub(crate) struct Model {
     segment_bytes_max: u64,
     pub(crate) entries: BTreeMap<u64, Stored>,
     pub(crate) purged: Option<LogId>,
-    start: Position,
+    /// Where the entry after the last purged one goes if it fits.
+    pub(crate) start: Position,
+    /// Segments of that owner before that one were deleted.
+    pub(crate) deleted_before: Option<(OwnerId, u32)>,
     pub(crate) vote: Option<HardState>,
     /// Purged entries, whose records stay readable by place.
     pub(crate) forgotten: Vec<Stored>,
@@ -53,6 +58,7 @@ impl Model {
             entries: BTreeMap::new(),
             purged: None,
             start,
+            deleted_before: None,
             vote: None,
             forgotten: Vec::new(),
         }
@@ -71,6 +77,11 @@ impl Model {
     /// Index after the last purged entry.
     pub(crate) fn first(&self) -> u64 {
         self.purged.map_or(0, |id| id.index.0 + 1)
+    }
+
+    /// The same log, removed and created again.
+    pub(crate) fn begun_again(&self, first_owner: OwnerId) -> Model {
+        Model::new(first_owner, self.segment_bytes_max)
     }
 
     pub(crate) fn tail(&self) -> Position {
@@ -92,6 +103,7 @@ impl Model {
                 self.purged = Some(*to);
             }
             Change::Vote(vote) => self.vote = Some(*vote),
+            Change::DeletePurged => self.deleted_before = Some((self.start.owner, self.start.segment)),
         }
     }
 

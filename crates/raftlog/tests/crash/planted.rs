@@ -41,6 +41,11 @@ fn ignoring_checksums_is_found() {
 }
 
 #[test]
+fn recycling_a_truncated_segment_is_found() {
+    finds(Lie::CarelessSpares, 400);
+}
+
+#[test]
 fn an_honest_disk_gives_no_violation() {
     for seed in 1..=40 {
         assert!(run_seed(seed, Lie::Honest).unwrap().crashes > 0);

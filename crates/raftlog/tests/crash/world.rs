@@ -4,9 +4,11 @@ use crate::driver::{Action, Driver};
 use crate::history::History;
 use crate::liar::Lie;
 use crate::model::Model;
+use disk::Disk;
 use disk::sim::{CrashPoint, Loss, Random, SimDisk, SimOptions};
 use raftlog::{LogSpace, LogSpaceOptions, LogSpec};
 use std::collections::VecDeque;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use types::OwnerId;
 
@@ -24,6 +26,9 @@ pub(crate) struct World {
     pub(crate) space: Option<Arc<LogSpace>>,
     /// The last lives, for the message of a failed test.
     past: VecDeque<String>,
+    past_hash: DefaultHasher,
+    /// The disk has been filled up: what waits for space is in order.
+    is_full: bool,
 }
 
 /// How one life ends and the next begins.
@@ -53,16 +58,25 @@ pub(crate) fn spec(nth: u64) -> LogSpec {
     }
 }
 
-pub(crate) fn is_metadata(nth: u64) -> bool {
+fn is_metadata(nth: u64) -> bool {
     nth % 4 == 3
 }
 
+/// A metadata group, to be had without pipelines before it.
+pub(crate) const METADATA_LOG: u64 = 3;
+
 impl World {
-    pub(crate) fn new(logs: u64, options: LogSpaceOptions, disk: SimOptions, lie: Lie) -> World {
-        let drivers = (0..logs).map(|nth| {
+    pub(crate) fn new(
+        logs: impl IntoIterator<Item = u64>,
+        options: LogSpaceOptions,
+        disk: SimOptions,
+        lie: Lie,
+    ) -> World {
+        let options = LogSpaceOptions { planted_careless_spares: lie == Lie::CarelessSpares, ..options };
+        let drivers = logs.into_iter().map(|nth| {
             let spec = spec(nth);
             let model = Model::new(spec.first_owner, options.segment_bytes_max);
-            Driver::new(spec, History::new(model))
+            Driver::new(spec, is_metadata(nth), History::new(model))
         });
         World {
             disk: SimDisk::new(disk),
@@ -71,6 +85,8 @@ impl World {
             lie,
             space: None,
             past: VecDeque::new(),
+            past_hash: DefaultHasher::new(),
+            is_full: false,
         }
     }
 
@@ -90,13 +106,14 @@ impl World {
             let explained = driver.history.explain(&observed);
             found.push(explained.map_err(|why| format!("log {log}: {why}"))?);
         }
-        for (nth, (driver, model)) in self.drivers.iter_mut().zip(found).enumerate() {
+        for (driver, model) in self.drivers.iter_mut().zip(found) {
             driver.history.begin_life(model);
-            if is_metadata(nth as u64) {
+            driver.check_deleted(&self.disk.files())?;
+            if driver.is_metadata {
                 continue;
             }
             let (dir, log) = (&driver.spec.owners_dir, driver.spec.log);
-            for stored in driver.history.now.forgotten.iter().rev().take(FORGOTTEN_CHECKED_MAX) {
+            for stored in driver.history.readable_forgotten().take(FORGOTTEN_CHECKED_MAX) {
                 let read = space.read_body(dir, stored.place, 0..stored.place.body_bytes).await;
                 if self.disk.is_down() {
                     return Ok(false);
@@ -135,13 +152,57 @@ impl World {
 
     pub(crate) async fn act(&mut self, log: usize, action: &Action) -> Result<(), String> {
         let Some(space) = &self.space else { return Ok(()) };
-        let result = self.drivers[log].act(action, space).await;
-        if self.is_over() { Ok(()) } else { result }
+        let driver = &mut self.drivers[log];
+        let result = driver.act(action, space).await;
+        if self.disk.failure().is_some() {
+            return Ok(());
+        }
+        result?;
+        if matches!(action, Action::Settle) && driver.history.is_waiting() && !self.is_full {
+            return Err(format!("log {} does not go on, and has not failed", driver.spec.log));
+        }
+        Ok(())
+    }
+
+    /// Everything that was asked for is acknowledged or refused.
+    pub(crate) async fn settle(&mut self) -> Result<(), String> {
+        for log in 0..self.drivers.len() {
+            self.act(log, &Action::Settle).await?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn fill_disk(&mut self, free_bytes: u64) {
+        self.is_full = true;
+        self.disk.set_free_bytes(free_bytes);
+    }
+
+    pub(crate) fn relieve_disk(&mut self) {
+        self.is_full = false;
+        self.disk.set_free_bytes(1 << 40);
+    }
+
+    /// No more space is kept in spares than was allowed.
+    pub(crate) fn check_spares(&self) -> Result<(), String> {
+        let files = self.disk.files();
+        let spares: u64 =
+            files.iter().filter(|(path, _)| path.starts_with("spares/")).map(|(_, bytes)| bytes).sum();
+        let limit = self.options.spare_bytes_max;
+        if self.is_over() || spares <= limit {
+            return Ok(());
+        }
+        Err(format!("{spares} bytes in spares, at most {limit} are allowed"))
+    }
+
+    /// Of all steps of the disk in all lives.
+    pub(crate) fn trace_hash(&self) -> u64 {
+        let mut hash = self.past_hash.clone();
+        self.disk.trace_hash().hash(&mut hash);
+        hash.finish()
     }
 
     /// Whether the disk takes no more.
     pub(crate) fn is_over(&self) -> bool {
-        use disk::Disk;
         self.disk.failure().is_some()
     }
 
@@ -165,6 +226,7 @@ impl World {
         if self.past.len() == LIVES_TOLD_MAX {
             self.past.pop_front();
         }
+        self.disk.trace_hash().hash(&mut self.past_hash);
         self.past.push_back(format!("{}\n  {death:?}", self.disk.trace().join("\n  ")));
         let next = match death {
             Death::Power(loss) => self.disk.lose_power(loss, options),
@@ -176,6 +238,7 @@ impl World {
         }
         self.space = None;
         self.disk = next;
+        self.is_full = false;
     }
 }
 
@@ -192,7 +255,12 @@ pub(crate) fn random_point(random: &mut Random, step: u64) -> CrashPoint {
     if random.one_in(2) { CrashPoint::Before(step) } else { CrashPoint::After(step) }
 }
 
-/// Runs on one thread: the same seed gives the same run.
+/// Runs on one thread, with a clock that stands still while there is anything to do: the same seed gives the same run.
 pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
-    tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future)
+    tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .unwrap()
+        .block_on(future)
 }
