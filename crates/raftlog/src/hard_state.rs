@@ -39,7 +39,7 @@ pub(crate) const SLOT_BYTES: usize = 512;
 /// Slots stand in different physical sectors, also of drives that write 4 KiB at once.
 pub(crate) const SLOT_OFFSETS: [u64; 2] = [0, 4096];
 pub(crate) const FILE_BYTES: u64 = 8192;
-const CRC_AT: usize = SLOT_BYTES - 4;
+pub(crate) const CRC_AT: usize = SLOT_BYTES - 4;
 
 const FLAG_VOTE: u8 = 1;
 const FLAG_VOTE_COMMITTED: u8 = 2;

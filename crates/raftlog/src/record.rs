@@ -40,9 +40,9 @@ const INDEX_AT: usize = TERM_AT + 8;
 const NEXT_OWNER_AT: usize = INDEX_AT + 8;
 const OFFSET_AT: usize = NEXT_OWNER_AT + 8;
 const SEGMENT_AT: usize = OFFSET_AT + 8;
-const META_BYTES_AT: usize = SEGMENT_AT + 4;
-const BODY_BYTES_AT: usize = META_BYTES_AT + 4;
-const CRC_AT: usize = BODY_BYTES_AT + 4;
+pub(crate) const META_BYTES_AT: usize = SEGMENT_AT + 4;
+pub(crate) const BODY_BYTES_AT: usize = META_BYTES_AT + 4;
+pub(crate) const CRC_AT: usize = BODY_BYTES_AT + 4;
 pub(crate) const HEADER_BYTES: usize = CRC_AT + 4;
 
 pub(crate) const ALIGNMENT: u64 = 8;
@@ -101,6 +101,31 @@ pub(crate) struct Head {
     pub(crate) header: Header,
     pub(crate) body_crcs: Arc<[u32]>,
     pub(crate) meta: Bytes,
+}
+
+/// What byte `at` of a head is, for people; of a record with so long a body.
+pub(crate) fn field_at(at: usize, body_bytes: usize) -> String {
+    const FIELDS: [(usize, &str); 14] = [
+        (VERSION_AT, "magic"),
+        (KIND_AT, "version"),
+        (FLAGS_AT, "kind"),
+        (LOG_AT, "flags"),
+        (OWNER_AT, "log"),
+        (TERM_AT, "owner"),
+        (INDEX_AT, "term"),
+        (NEXT_OWNER_AT, "index"),
+        (OFFSET_AT, "next_owner"),
+        (SEGMENT_AT, "offset"),
+        (META_BYTES_AT, "segment"),
+        (BODY_BYTES_AT, "meta_bytes"),
+        (CRC_AT, "body_bytes"),
+        (HEADER_BYTES, "crc"),
+    ];
+    if let Some((_, name)) = FIELDS.iter().find(|(end, _)| at < *end) {
+        return (*name).to_owned();
+    }
+    let nth = (at - HEADER_BYTES) / 4;
+    if nth < crc_chunks(body_bytes) { format!("body_crcs[{nth}]") } else { "meta".to_owned() }
 }
 
 pub(crate) fn padding_bytes(record_bytes: u64) -> u64 {
