@@ -68,6 +68,7 @@ pub struct OwnerReport {
 
 #[derive(Debug)]
 pub struct SegmentReport {
+    pub segment: u32,
     pub path: String,
     /// What its records say that it is, where that is not what its name says.
     pub renamed: Option<SegmentName>,
@@ -270,7 +271,8 @@ impl DataDirectory {
                 report.problems.push(format!("{path} holds records of log {found}, not of log {expected}"));
             }
             let verdicts = Vec::new();
-            report.segments.push(SegmentReport { path, renamed, log: scan.log, summary, verdicts });
+            let segment = id.segment;
+            report.segments.push(SegmentReport { segment, path, renamed, log: scan.log, summary, verdicts });
         }
         report.judge(evidence);
         report.check_segments();
@@ -285,7 +287,7 @@ impl DataDirectory {
 impl OwnerReport {
     fn judge(&mut self, evidence: Evidence<'_>) {
         let mut later = None;
-        for (nth, segment) in self.segments.iter_mut().enumerate().rev() {
+        for segment in self.segments.iter_mut().rev() {
             let evidence = Evidence { later, ..evidence };
             segment.verdicts = segment.summary.damage.iter().map(|it| verdict(it, evidence)).collect();
             // A first record that is damaged in its body alone says as much.
@@ -295,7 +297,7 @@ impl OwnerReport {
                 Some(damage) => damage.index.filter(|_| damage.fault.is_in_body()),
             };
             if let Some(first) = first {
-                later = Some((nth as u32, first));
+                later = Some((segment.segment, first));
             }
         }
     }
@@ -325,7 +327,7 @@ fn check_rolls(owners: &mut [OwnerReport]) {
     let firsts: Vec<_> = owners
         .iter()
         .map(|owner| {
-            let first = owner.segments.first().filter(|segment| segment.path.ends_with("/00000000.seg"));
+            let first = owner.segments.first().filter(|segment| segment.segment == 0);
             let whole = first.filter(|segment| segment.summary.damage.is_empty());
             (owner.owner, whole.and_then(|segment| segment.summary.first))
         })

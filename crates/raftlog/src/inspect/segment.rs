@@ -300,7 +300,8 @@ impl SegmentScan {
         let (at, len) = (self.at, self.window.len());
         let header = self.window.read(at, HEADER_BYTES).await?;
         let mut clues = Vec::new();
-        let is_head = matches!(fault, Fault::HeadChecksum { .. } | Fault::Field { .. });
+        // A flipped length may reach past the end of the file.
+        let is_head = matches!(fault, Fault::HeadChecksum { .. } | Fault::Field { .. } | Fault::Cut { .. });
         let flipped = if is_head { flipped_in_head(&mut self.window, at).await? } else { None };
         // The record behind this one, if its length can be believed, else the next one that is found.
         let record_bytes = match &flipped {
