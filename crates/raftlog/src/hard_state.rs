@@ -101,8 +101,13 @@ impl SlotRecord {
         out.freeze()
     }
 
-    /// `None` when the slot was never written, or not whole.
-    pub(crate) fn decode(mut slot: &[u8]) -> Option<(u64, SlotRecord)> {
+    /// `None` when the slot was never written, or not whole, or says more than this version would write.
+    pub(crate) fn decode(slot: &[u8]) -> Option<(u64, SlotRecord)> {
+        let (sequence, record) = SlotRecord::decode_fields(slot)?;
+        (record.encode(sequence) == slot).then_some((sequence, record))
+    }
+
+    fn decode_fields(mut slot: &[u8]) -> Option<(u64, SlotRecord)> {
         if slot.len() != SLOT_BYTES || (&slot[CRC_AT..]).get_u32_le() != crc32c::crc32c(&slot[..CRC_AT]) {
             return None;
         }
@@ -256,6 +261,19 @@ mod tests {
         }
         assert_eq!(SlotRecord::decode(&[0; SLOT_BYTES]), None);
         assert_eq!(SlotRecord::decode(&slot[..511]), None);
+    }
+
+    /// Found by the fuzzer: what has no meaning was passed over.
+    #[test]
+    fn a_slot_that_says_more_than_is_known_is_none() {
+        let bare = SlotRecord { hard_state: None, purged: None, committed: None, durable: None, ..record() };
+        for at in [5, 6, 24, 40, 56, 72, 120, 507] {
+            let mut slot = bare.encode(7).to_vec();
+            slot[at] ^= 2;
+            let crc = crc32c::crc32c(&slot[..CRC_AT]);
+            slot[CRC_AT..].copy_from_slice(&crc.to_le_bytes());
+            assert_eq!(SlotRecord::decode(&slot), None, "byte {at}");
+        }
     }
 
     #[tokio::test]

@@ -205,6 +205,9 @@ impl Header {
         check_length("body", body_bytes, BODY_BYTES_MAX)?;
         let crc = rest.get_u32_le();
         let roll_to = (flags & FLAG_ROLL != 0).then_some(next_owner);
+        if roll_to.is_none() {
+            check_field("next_owner", next_owner.0, 0)?; // there is one way to write a record
+        }
         let place = Place { owner, segment, offset, body_bytes };
         Ok(Header { log, id, kind, roll_to, place, meta_bytes, crc })
     }
@@ -349,6 +352,17 @@ mod tests {
         assert!(header.check_place(OwnerId(6), 2, 64).is_err());
         assert!(header.check_place(OwnerId(5), 3, 64).is_err());
         assert!(header.check_place(OwnerId(5), 2, 72).is_err());
+    }
+
+    /// Found by the fuzzer: such a record decoded to an entry that is encoded to other bytes.
+    #[test]
+    fn a_next_owner_that_is_not_meant_is_refused() {
+        let mut bytes = encode(&entry(b"", b"", None)).to_vec();
+        bytes[NEXT_OWNER_AT] = 1;
+        let crc = crc32c::crc32c(&bytes[..CRC_AT]);
+        bytes[CRC_AT..HEADER_BYTES].copy_from_slice(&crc.to_le_bytes());
+        let misplaced = DecodeError::Misplaced { field: "next_owner", found: 1, expected: 0 };
+        assert_eq!(decode(&bytes.into()), Err(misplaced));
     }
 
     proptest! {

@@ -122,7 +122,7 @@ impl fmt::Display for Damage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "offset {} DAMAGED {} bytes: {}", self.offset, self.bytes(), self.fault)?;
         match (self.index, self.next_index) {
-            (Some(index), Some(next)) if next.0 > index.0 + 1 => {
+            (Some(index), Some(next)) if next.0.saturating_sub(1) > index.0 => {
                 write!(f, "; entries {index} to {} are lost", next.0 - 1)
             }
             (Some(index), _) => write!(f, "; entry {index}"),

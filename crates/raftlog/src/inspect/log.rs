@@ -34,6 +34,13 @@ pub struct DataDirectory {
     source: Arc<dyn Directory>,
 }
 
+/// What is known of a log beside its files: see [`LogSpec`].
+#[derive(Clone, Debug)]
+pub struct KnownLog {
+    pub log: u64,
+    pub owners_dir: String,
+}
+
 /// Everything there is to say of one log.
 #[derive(Debug)]
 pub struct LogReport {
@@ -141,11 +148,12 @@ impl DataDirectory {
     }
 
     /// Looks at one log whole: hard state, every checksum of every segment, and what recovery would do. When a server
-    /// writes meanwhile, what looks like damage may be a look at two moments: it is looked at again.
-    pub async fn log(&self, group: &str) -> Result<LogReport, InspectError> {
+    /// writes meanwhile, what looks like damage may be a look at two moments: it is looked at again. Without `known` the
+    /// hard state is believed.
+    pub async fn log(&self, group: &str, known: Option<&KnownLog>) -> Result<LogReport, InspectError> {
         let mut looks = 1;
         loop {
-            let report = self.look(group).await?;
+            let report = self.look(group, known).await?;
             let settled = !report.is_damaged() || looks == LOOKS_MAX;
             if settled || self.hard_state(group).await? == report.hard_state {
                 return Ok(report);
@@ -186,26 +194,30 @@ impl DataDirectory {
         }
     }
 
-    async fn look(&self, group: &str) -> Result<LogReport, InspectError> {
+    async fn look(&self, group: &str, known: Option<&KnownLog>) -> Result<LogReport, InspectError> {
         // Before the segments: what it says is durable must then be in them.
         let hard_state = self.hard_state(group).await?;
         let Some(slot) = hard_state.newest().copied() else {
             let (group, opening, owners) = (group.to_owned(), Opening::NoHardState, Vec::new());
             return Ok(LogReport { group, hard_state, opening, owners });
         };
-        let mut owners_dir = format!("{METADATA_DIR}/{group}");
-        if self.list(&owners_dir).await?.is_empty() {
-            owners_dir = CONTAINERS_DIR.to_owned();
-        }
+        let (log, owners_dir) = match known {
+            Some(KnownLog { log, owners_dir }) => (*log, owners_dir.clone()),
+            None => {
+                let metadata_dir = format!("{METADATA_DIR}/{group}");
+                let is_metadata = !self.list(&metadata_dir).await?.is_empty();
+                (slot.log, if is_metadata { metadata_dir } else { CONTAINERS_DIR.to_owned() })
+            }
+        };
         let dir = format!("{GROUPS_DIR}/{group}");
         let first_owner = slot.start_owner;
-        let spec = LogSpec { log: slot.log, dir, owners_dir: owners_dir.clone(), first_owner };
+        let spec = LogSpec { log, dir, owners_dir: owners_dir.clone(), first_owner };
         let opening = rehearse(self.source.clone(), &spec).await;
         let mut owners = Vec::new();
         for owner in self.owners_in(&owners_dir).await? {
-            if owners_dir != CONTAINERS_DIR || self.log_of(&owners_dir, owner).await? == Some(slot.log) {
+            if owners_dir != CONTAINERS_DIR || self.log_of(&owners_dir, owner).await? == Some(log) {
                 let evidence = Evidence { hard_state: Some(&slot), later: None, is_looked: true };
-                owners.push(self.owner(&owners_dir, owner, Some(slot.log), evidence).await?);
+                owners.push(self.owner(&owners_dir, owner, Some(log), evidence).await?);
             }
         }
         check_rolls(&mut owners);

@@ -45,7 +45,7 @@ impl SegmentSummary {
     /// Entries that the records around damage say are missing, and whether there may be more.
     pub fn entries_lost(&self) -> (u64, bool) {
         let lost = self.damage.iter().map(Damage::entries_lost);
-        let known = lost.clone().flatten().sum();
+        let known = lost.clone().flatten().fold(0, u64::saturating_add);
         (known, lost.into_iter().any(|lost| lost.is_none()))
     }
 }

@@ -304,7 +304,7 @@ fn contents(dir: &Path) -> BTreeMap<std::path::PathBuf, Vec<u8>> {
 /// Looks at log 1 while another process could have the directory locked.
 async fn look(machine: &Machine) -> LogReport {
     let before = contents(machine.dir.path());
-    let report = directory(machine).log("log-1").await.unwrap();
+    let report = directory(machine).log("log-1", None).await.unwrap();
     assert!(before == contents(machine.dir.path()), "looking changes nothing");
     report
 }
@@ -334,7 +334,7 @@ async fn a_live_log_is_looked_at_whole_across_segments_and_owners() {
     log.close().await;
     assert_eq!(directory(&machine).groups().await.unwrap(), ["log-1"]);
     assert!(directory(&machine).orphans().await.unwrap().is_empty());
-    assert!(matches!(directory(&machine).log("log-2").await, Err(InspectError::NoSuchLog { .. })));
+    assert!(matches!(directory(&machine).log("log-2", None).await, Err(InspectError::NoSuchLog { .. })));
     fs::remove_file(machine.hard_state(1)).unwrap();
     let orphans = directory(&machine).orphans().await.unwrap();
     assert_eq!(orphans.iter().map(|it| it.owner.0).collect::<Vec<_>>(), [1000, 1500]);
