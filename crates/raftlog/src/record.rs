@@ -22,6 +22,7 @@
 //!    ... 0..7 zeros        up to a multiple of 8
 //! ```
 
+use crate::segment::NUMBER_MAX;
 use crate::{Entry, Place};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use std::sync::Arc;
@@ -85,6 +86,8 @@ pub(crate) enum DecodeError {
     Misplaced { field: &'static str, found: u64, expected: u64 },
     #[error("{field} is {bytes} bytes, at most {limit} are allowed")]
     Length { field: &'static str, bytes: u32, limit: usize },
+    #[error("index {0} is beyond all that a log can hold")]
+    Index(LogIndex),
     #[error("the file ends inside the record")]
     Cut,
     #[error("checksum of header and meta mismatch: stored {stored:#010x}, computed {computed:#010x}")]
@@ -205,6 +208,9 @@ impl Header {
         check_length("body", body_bytes, BODY_BYTES_MAX)?;
         let crc = rest.get_u32_le();
         let roll_to = (flags & FLAG_ROLL != 0).then_some(next_owner);
+        if id.index.0 > NUMBER_MAX {
+            return Err(DecodeError::Index(id.index));
+        }
         if roll_to.is_none() {
             check_field("next_owner", next_owner.0, 0)?; // there is one way to write a record
         }

@@ -2,7 +2,7 @@ use super::clue::{cut_at, flipped_in_head, flipped_in_piece, lengths, zero_secto
 use super::window::{WINDOW_BYTES, Window};
 use super::{Clue, Damage, Fault, SeenRecord};
 use crate::record::{ALIGNMENT, DecodeError, HEADER_BYTES, Head, Header, MAGIC, VERSION};
-use crate::segment::SegmentId;
+use crate::segment::{NUMBER_MAX, SegmentId};
 use disk::File;
 use std::collections::HashMap;
 use std::io;
@@ -415,6 +415,7 @@ fn head_fault(error: DecodeError, at: u64, found_bytes: u64, record_bytes: Optio
         DecodeError::Misplaced { field: name, found, expected } => {
             field(name, found.to_string(), expected.to_string())
         }
+        DecodeError::Index(index) => field("index", index.to_string(), format!("at most {NUMBER_MAX}")),
         DecodeError::Cut => Fault::Cut { found_bytes, record_bytes },
         DecodeError::HeadChecksum { stored, computed } => Fault::HeadChecksum { stored, computed },
         // A head has neither body nor padding; how far zeros reach is for the caller who asks.

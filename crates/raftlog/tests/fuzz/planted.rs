@@ -58,7 +58,7 @@ fn a_decoder_that_believes_a_length_is_found() {
 fn a_decoder_that_takes_unknown_flags_is_found() {
     in_records("unknown flags taken", "encoded to other bytes", |bytes| {
         let mut masked = bytes.to_vec();
-        if masked.len() > 7 {
+        if masked.len() > 7 && wire::fits(&masked) {
             (masked[6], masked[7]) = (masked[6] & 1, 0);
             fit_record(&mut masked);
         }
@@ -128,6 +128,9 @@ fn recovery_that_believes_any_place_is_found() {
             let mut bytes = bytes.to_vec();
             let Some((owner, segment)) = place_of(path) else { return bytes.into() };
             for start in wire::records(&bytes) {
+                if !wire::fits(&bytes[start..]) {
+                    break;
+                }
                 bytes[start + 16..start + 24].copy_from_slice(&owner.to_le_bytes());
                 bytes[start + 48..start + 56].copy_from_slice(&(offset + start as u64).to_le_bytes());
                 bytes[start + 56..start + 60].copy_from_slice(&segment.to_le_bytes());

@@ -92,6 +92,13 @@ pub(crate) fn fit_record(bytes: &mut [u8]) {
     }
 }
 
+/// Whether the checksums of the record at the start of the bytes fit.
+pub(crate) fn fits(bytes: &[u8]) -> bool {
+    let mut fitted = bytes.to_vec();
+    fit_record(&mut fitted);
+    fitted == bytes
+}
+
 pub(crate) fn fit_slot(slot: &mut [u8]) {
     if slot.len() >= SLOT_BYTES {
         let crc = crc32c::crc32c(&slot[..508]);
