@@ -216,7 +216,8 @@ impl DataDirectory {
         let mut owners = Vec::new();
         for owner in self.owners_in(&owners_dir).await? {
             if owners_dir != CONTAINERS_DIR || self.log_of(&owners_dir, owner).await? == Some(log) {
-                let evidence = Evidence { hard_state: Some(&slot), later: None, is_looked: true };
+                let opens = Some(matches!(opening, Opening::Opens { .. }));
+                let evidence = Evidence { hard_state: Some(&slot), later: None, is_looked: true, opens };
                 owners.push(self.owner(&owners_dir, owner, Some(log), evidence).await?);
             }
         }

@@ -11,13 +11,15 @@ pub struct Evidence<'a> {
     pub later: Option<(u32, LogIndex)>,
     /// Whether anybody looked for later segments.
     pub is_looked: bool,
+    /// Whether opening the log was rehearsed, and how that ended: a segment's index may spare it from reading heads.
+    pub opens: Option<bool>,
 }
 
 /// What opening the log would do at a damage (docs/format/segment.md, "Recovery").
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// The log opens; who reads the entry gets a typed error.
-    OpensWithoutEntry { index: LogIndex },
+    OpensWithoutEntry { index: Option<LogIndex> },
     /// The log has forgotten the entry: only reads by place meet the damage.
     NotLookedAt { purged: LogIndex },
     /// Opening is refused, because the record was there once.
@@ -46,10 +48,10 @@ pub fn verdict(damage: &Damage, evidence: Evidence<'_>) -> Verdict {
         if let Some(durable) = slot.durable
             && index.is_none_or(|index| index <= durable.index)
         {
-            return match index.filter(|_| damage.fault.is_in_body()) {
-                Some(index) => Verdict::OpensWithoutEntry { index },
-                None => Verdict::Refused { why: format!("entry {} was durable", durable.index) },
-            };
+            if damage.fault.is_in_body() || evidence.opens == Some(true) {
+                return Verdict::OpensWithoutEntry { index };
+            }
+            return Verdict::Refused { why: refused(durable.index, evidence.opens) };
         }
     }
     if let Some((segment, first)) = evidence.later {
@@ -62,13 +64,24 @@ pub fn verdict(damage: &Damage, evidence: Evidence<'_>) -> Verdict {
     Verdict::Depends
 }
 
+fn refused(durable: LogIndex, opens: Option<bool>) -> String {
+    let unless = match opens {
+        None => ", unless an .idx file beside the segment spares the start from reading this",
+        Some(_) => "",
+    };
+    format!("entry {durable} was durable{unless}")
+}
+
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Verdict::OpensWithoutEntry { index } => write!(
-                f,
-                "the log opens (synced bodies are not read at the start); reading entry {index} fails"
-            ),
+            Verdict::OpensWithoutEntry { index } => {
+                write!(f, "the log opens (what was synced is not all read at the start); reading ")?;
+                match index {
+                    Some(index) => write!(f, "entry {index} fails"),
+                    None => write!(f, "the entry fails"),
+                }
+            }
             Verdict::NotLookedAt { purged } => write!(
                 f,
                 "the log has forgotten its entries up to {purged} and opens; reading this record by place fails"

@@ -1,7 +1,7 @@
 //! Whole data directories, closed in good order and then damaged at rest.
 
 use crate::driver::Action;
-use crate::files::{Files, disk_of, files_of, is_segment};
+use crate::files::{Files, disk_of, files_of, is_index, is_segment};
 use crate::liar::Lie;
 use crate::mutate::damage;
 use crate::oracle::{Oracle, check};
@@ -148,7 +148,7 @@ impl Done {
             }
             7 => {
                 self.is_forged = true;
-                forge(random, files.get_mut(&path).unwrap(), is_segment(&path))
+                forge(random, &path, files.get_mut(&path).unwrap())
             }
             _ => {
                 let donor = files[&other].clone();
@@ -160,10 +160,14 @@ impl Done {
     }
 }
 
-/// Hard states are few and small; they get their share.
+/// Hard states are few and small; they get their share, and so do the indexes of segments.
 fn pick(random: &mut Random, files: &Files) -> String {
-    let hard_states = random.one_in(4);
-    let of_kind: Vec<&String> = files.keys().filter(|path| is_segment(path) != hard_states).collect();
+    let is_wanted: fn(&str) -> bool = match random.below(6) {
+        0 => |path| path.ends_with("hard-state"),
+        1 => is_index,
+        _ => is_segment,
+    };
+    let of_kind: Vec<&String> = files.keys().filter(|path| is_wanted(path)).collect();
     match of_kind[..] {
         [] => files.keys().next().unwrap().clone(),
         _ => (*random.pick(&of_kind)).clone(),
@@ -181,9 +185,18 @@ fn another_name(random: &mut Random, path: &str) -> String {
 }
 
 /// Writes something else into a field, and checksums that fit.
-fn forge(random: &mut Random, bytes: &mut [u8], is_segment: bool) -> String {
+fn forge(random: &mut Random, path: &str, bytes: &mut [u8]) -> String {
     let value = *random.pick(&[0, 1, 8, u64::MAX, u64::MAX - 7, 1 << 35, 1 << 63, random.clone().next_u64()]);
-    if !is_segment {
+    if is_index(path) {
+        if bytes.len() < wire::INDEX_HEADER_BYTES {
+            return "nothing to forge".to_owned();
+        }
+        let at = random.below(bytes.len() as u64 - 8) as usize / 4 * 4;
+        bytes[at..at + 4].copy_from_slice(&value.to_le_bytes()[..4]);
+        wire::fit_index(bytes);
+        return format!("forge {value:#x} at byte {at} of the first block");
+    }
+    if !is_segment(path) {
         let slot = *random.pick(&[0, 4096]);
         let at = *random.pick(&[5, 8, 16, 24, 40, 48, 64, 72, 80, 88, 96, 104, 112]);
         if let Some(slot) = bytes.get_mut(slot..slot + wire::SLOT_BYTES) {

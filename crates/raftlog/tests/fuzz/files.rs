@@ -30,6 +30,10 @@ pub(crate) fn is_segment(path: &str) -> bool {
     path.ends_with(".seg")
 }
 
+pub(crate) fn is_index(path: &str) -> bool {
+    path.ends_with(".idx")
+}
+
 /// The log, counted from 0, that a file belongs to: see `world::spec`.
 pub(crate) fn log_of(path: &str) -> Option<u64> {
     let parts: Vec<&str> = path.split('/').collect();

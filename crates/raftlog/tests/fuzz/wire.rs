@@ -4,6 +4,7 @@ use disk::sim::Random;
 
 pub(crate) const HEADER_BYTES: usize = 72;
 pub(crate) const SLOT_BYTES: usize = 512;
+pub(crate) const INDEX_HEADER_BYTES: usize = 64;
 
 /// A record's fields as they stand in its bytes, whatever they are.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -103,6 +104,15 @@ pub(crate) fn fit_slot(slot: &mut [u8]) {
     if slot.len() >= SLOT_BYTES {
         let crc = crc32c::crc32c(&slot[..508]);
         slot[508..512].copy_from_slice(&crc.to_le_bytes());
+    }
+}
+
+/// The first block of a segment's index, docs/format/segment-index.md.
+pub(crate) fn fit_index(bytes: &mut [u8]) {
+    let end = INDEX_HEADER_BYTES + 8 * field(bytes, 52);
+    if let Some(block) = bytes.get_mut(..end) {
+        let crc = crc32c::crc32c_append(crc32c::crc32c(&block[..60]), &block[INDEX_HEADER_BYTES..]);
+        block[60..64].copy_from_slice(&crc.to_le_bytes());
     }
 }
 

@@ -350,7 +350,15 @@ async fn a_log_is_judged_as_its_recovery_would() {
         fs::write(path, bytes).unwrap();
     }
     let cases: Vec<(&str, Damaging, &str)> = vec![
-        ("head in an early segment", |m, _| edit(m, 1000, 0, |b| b[30] ^= 1), "refused"),
+        ("head that an index spares", |m, _| edit(m, 1000, 0, |b| b[30] ^= 1), "opens without"),
+        (
+            "head",
+            |m, _| {
+                fs::remove_file(m.segment(1000, 0).with_extension("idx")).unwrap();
+                edit(m, 1000, 0, |b| b[30] ^= 1);
+            },
+            "refused",
+        ),
         ("body in an early segment", |m, _| edit(m, 1000, 0, |b| b[140] ^= 1), "opens without"),
         ("cut of the durable tail", |m, _| edit(m, 1500, 0, |b| b.truncate(300)), "refused"),
         (
