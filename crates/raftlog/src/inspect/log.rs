@@ -1,7 +1,7 @@
 use super::rehearsal::{Change, Rehearsal};
 use super::{
-    Damage, Directory, Evidence, HardStateFault, HardStateFile, SegmentName, SegmentScan, SegmentSummary,
-    Verdict, read_hard_state, verdict,
+    Damage, Directory, Evidence, HardStateFault, HardStateFile, HardStateSlot, SegmentName, SegmentScan,
+    SegmentSummary, Verdict, read_hard_state, verdict,
 };
 use crate::hard_state::FILE_NAME;
 use crate::recovery::recover;
@@ -11,7 +11,7 @@ use disk::Disk;
 use std::fmt;
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
-use types::{LogId, OwnerId};
+use types::{LogId, LogIndex, OwnerId};
 
 /// Directories of a data directory, docs/format/data-directory.md.
 const GROUPS_DIR: &str = "groups";
@@ -39,6 +39,22 @@ pub struct DataDirectory {
 pub struct KnownLog {
     pub log: u64,
     pub owners_dir: String,
+}
+
+/// What stands around a segment in its data directory.
+#[derive(Debug)]
+pub struct Surroundings {
+    pub group: String,
+    pub slot: HardStateSlot,
+    pub opening: Opening,
+    pub later: Option<(u32, LogIndex)>,
+}
+
+impl Surroundings {
+    pub fn evidence(&self) -> Evidence<'_> {
+        let opens = Some(matches!(self.opening, Opening::Opens { .. }));
+        Evidence { hard_state: Some(&self.slot), later: self.later, is_looked: true, opens }
+    }
 }
 
 /// Everything there is to say of one log.
@@ -183,6 +199,53 @@ impl DataDirectory {
         Ok(orphans)
     }
 
+    /// Paths of a log's segments, in the order of its records.
+    pub async fn segments(&self, group: &str, known: Option<&KnownLog>) -> Result<Vec<String>, InspectError> {
+        let hard_state = self.hard_state(group).await?;
+        let log = match (known, hard_state.newest()) {
+            (Some(known), _) => known.log,
+            (None, Some(slot)) => slot.log,
+            (None, None) => return Ok(Vec::new()),
+        };
+        let known = self.known(group, known, log).await?;
+        let mut paths = Vec::new();
+        for owner in self.owners_of(&known).await? {
+            let segments = self.segments_of(&known.owners_dir, owner).await?;
+            paths.extend(segments.iter().map(|id| id.path(&known.owners_dir)));
+        }
+        Ok(paths)
+    }
+
+    /// What is known here of the log that a segment of this directory belongs to: the slot of its hard state that counts,
+    /// how its opening was rehearsed to end, and where the owner goes on. `None` when no log has that number.
+    pub async fn around(
+        &self,
+        owners_dir: &str,
+        name: SegmentName,
+        log: u64,
+    ) -> Result<Option<Surroundings>, InspectError> {
+        for group in self.groups().await? {
+            let Ok(hard_state) = self.hard_state(&group).await else { continue };
+            let Some(slot) = hard_state.newest().copied().filter(|slot| slot.log == log) else { continue };
+            let dir = format!("{GROUPS_DIR}/{group}");
+            let spec = LogSpec { log, dir, owners_dir: owners_dir.to_owned(), first_owner: slot.start_owner };
+            let opening = rehearse(self.source.clone(), &spec).await;
+            let mut later = None;
+            for id in self.segments_of(owners_dir, name.owner).await? {
+                if id.segment > name.segment
+                    && let Some(mut scan) = self.scan(owners_dir, id).await?
+                    && scan.log == Some(log)
+                    && let Some(first) = scan.first().await.map_err(io_error(&id.path(owners_dir)))?
+                {
+                    later = Some((id.segment, first));
+                    break;
+                }
+            }
+            return Ok(Some(Surroundings { group, slot, opening, later }));
+        }
+        Ok(None)
+    }
+
     async fn hard_state(&self, group: &str) -> Result<HardStateFile, InspectError> {
         let path = format!("{GROUPS_DIR}/{group}/{FILE_NAME}");
         match self.source.open(&path).await {
@@ -201,28 +264,39 @@ impl DataDirectory {
             let (group, opening, owners) = (group.to_owned(), Opening::NoHardState, Vec::new());
             return Ok(LogReport { group, hard_state, opening, owners });
         };
-        let (log, owners_dir) = match known {
-            Some(KnownLog { log, owners_dir }) => (*log, owners_dir.clone()),
-            None => {
-                let metadata_dir = format!("{METADATA_DIR}/{group}");
-                let is_metadata = !self.list(&metadata_dir).await?.is_empty();
-                (slot.log, if is_metadata { metadata_dir } else { CONTAINERS_DIR.to_owned() })
-            }
-        };
+        let known = self.known(group, known, slot.log).await?;
         let dir = format!("{GROUPS_DIR}/{group}");
         let first_owner = slot.start_owner;
-        let spec = LogSpec { log, dir, owners_dir: owners_dir.clone(), first_owner };
+        let spec = LogSpec { log: known.log, dir, owners_dir: known.owners_dir.clone(), first_owner };
         let opening = rehearse(self.source.clone(), &spec).await;
         let mut owners = Vec::new();
-        for owner in self.owners_in(&owners_dir).await? {
-            if owners_dir != CONTAINERS_DIR || self.log_of(&owners_dir, owner).await? == Some(log) {
-                let opens = Some(matches!(opening, Opening::Opens { .. }));
-                let evidence = Evidence { hard_state: Some(&slot), later: None, is_looked: true, opens };
-                owners.push(self.owner(&owners_dir, owner, Some(log), evidence).await?);
-            }
+        for owner in self.owners_of(&known).await? {
+            let opens = Some(matches!(opening, Opening::Opens { .. }));
+            let evidence = Evidence { hard_state: Some(&slot), later: None, is_looked: true, opens };
+            owners.push(self.owner(&known.owners_dir, owner, Some(known.log), evidence).await?);
         }
         check_rolls(&mut owners);
         Ok(LogReport { group: group.to_owned(), hard_state, opening, owners })
+    }
+
+    async fn known(&self, group: &str, known: Option<&KnownLog>, log: u64) -> Result<KnownLog, InspectError> {
+        if let Some(known) = known {
+            return Ok(known.clone());
+        }
+        let metadata_dir = format!("{METADATA_DIR}/{group}");
+        let is_metadata = !self.list(&metadata_dir).await?.is_empty();
+        Ok(KnownLog { log, owners_dir: if is_metadata { metadata_dir } else { CONTAINERS_DIR.to_owned() } })
+    }
+
+    async fn owners_of(&self, known: &KnownLog) -> Result<Vec<OwnerId>, InspectError> {
+        let mut owners = Vec::new();
+        for owner in self.owners_in(&known.owners_dir).await? {
+            let is_shared = known.owners_dir == CONTAINERS_DIR;
+            if !is_shared || self.log_of(&known.owners_dir, owner).await? == Some(known.log) {
+                owners.push(owner);
+            }
+        }
+        Ok(owners)
     }
 
     async fn owners_in(&self, owners_dir: &str) -> Result<Vec<OwnerId>, InspectError> {

@@ -22,7 +22,9 @@ pub use clue::Clue;
 pub use damage::{Damage, Fault};
 pub use directory::{Directory, ReadOnly};
 pub use hard_state::{HardStateFault, HardStateFile, HardStateSlot, read_hard_state};
-pub use log::{DataDirectory, InspectError, KnownLog, LogReport, Opening, OwnerReport, SegmentReport};
+pub use log::{
+    DataDirectory, InspectError, KnownLog, LogReport, Opening, OwnerReport, SegmentReport, Surroundings,
+};
 pub use record::{BadRecord, SeenRecord, decode_record};
 pub use rehearsal::Change;
 pub use segment::{Item, SegmentName, SegmentScan};

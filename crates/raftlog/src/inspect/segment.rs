@@ -123,6 +123,11 @@ impl SegmentScan {
         Ok(())
     }
 
+    /// The entry that a record at the segment's start holds: that proves that what stands before was whole once.
+    pub(crate) async fn first(&mut self) -> io::Result<Option<LogIndex>> {
+        Ok(self.head(0).await?.filter(|record| self.is_here(record)).map(|record| record.id.index))
+    }
+
     /// The next record or damage, `None` at the end of the file. Damage ends where the next record of this segment begins.
     pub async fn next(&mut self) -> io::Result<Option<Item>> {
         let (at, len) = (self.at, self.window.len());

@@ -95,7 +95,7 @@ impl fmt::Display for Verdict {
             Verdict::Depends => write!(
                 f,
                 "refused as damage if the log's hard state says that the entry was durable, or a later segment goes on; \
-                 else cut as a torn tail. This file alone does not say: give the hard state"
+                 else cut as a torn tail. What is known here does not say"
             ),
         }
     }

@@ -214,7 +214,7 @@ fn forge(random: &mut Random, path: &str, bytes: &mut [u8]) -> String {
     let at = *random.pick(&[5, 6, 8, 16, 24, 32, 40, 48, 56, 60, 64]);
     let width = if at < 8 { 1 } else { 4 };
     bytes[start + at..start + at + width].copy_from_slice(&value.to_le_bytes()[..width]);
-    if at >= 8 && at < 56 {
+    if (8..56).contains(&at) {
         bytes[start + at + 4..start + at + 8].copy_from_slice(&value.to_le_bytes()[4..]);
     }
     wire::fit_record(&mut bytes[start..]);

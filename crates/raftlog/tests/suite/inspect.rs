@@ -119,7 +119,8 @@ async fn every_flipped_bit_of_a_segment_is_found_and_put_right() {
 async fn each_kind_of_damage_is_named() {
     type Damaging = fn(&mut Vec<u8>);
     // What is done, which record begins the damage, words of the description, indexes still found.
-    let table: Vec<(&str, Damaging, u64, &[&str], &[u64])> = vec![
+    type Row = (&'static str, Damaging, u64, &'static [&'static str], &'static [u64]);
+    let table: Vec<Row> = vec![
         (
             "flipped field",
             |b| b[72 + 24] ^= 4,
