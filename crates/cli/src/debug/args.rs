@@ -1,9 +1,11 @@
 use clap::{Args as ClapArgs, Subcommand};
 use std::path::PathBuf;
 
-/// Exit status: 0 all that was looked at is whole, 1 something is damaged, 2 something could not be looked at. A tail that a
-/// start of its log would cut is no damage.
 #[derive(ClapArgs, Debug)]
+#[command(
+    after_help = "Exit status: 0 all that was looked at is whole, 1 something is damaged, 2 something could not be \
+    looked at.\nOf a whole log, a tail that its start would cut is no damage; of a file alone nobody can tell."
+)]
 pub(crate) struct DebugArgs {
     /// JSON instead of text, one object on a line
     #[arg(long, global = true)]
