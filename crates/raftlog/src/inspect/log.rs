@@ -314,16 +314,18 @@ impl DataDirectory {
         Ok(numbers.into_iter().map(|segment| SegmentId { owner, segment }).collect())
     }
 
-    /// Whose records an owner's segments hold, by the first that say.
+    /// Whose records an owner's segments hold, by the first whose records say that they belong there: somebody may have
+    /// put a file of another log in the way.
     async fn log_of(&self, owners_dir: &str, owner: OwnerId) -> Result<Option<u64>, InspectError> {
+        let mut misplaced = None;
         for id in self.segments_of(owners_dir, owner).await? {
-            if let Some(scan) = self.scan(owners_dir, id).await?
-                && scan.log.is_some()
-            {
-                return Ok(scan.log);
+            match self.scan(owners_dir, id).await? {
+                Some(scan) if scan.log.is_some() && !scan.is_renamed() => return Ok(scan.log),
+                Some(scan) => misplaced = misplaced.or(scan.log),
+                None => {}
             }
         }
-        Ok(None)
+        Ok(misplaced)
     }
 
     /// `None` for a segment that is gone meanwhile.

@@ -433,6 +433,26 @@ async fn rolled_on(machine: &Machine) {
     log.close().await;
 }
 
+/// Found by the fuzzer: an owner was taken for the other log's, and its damage was not looked at.
+#[tokio::test]
+async fn a_file_of_another_log_in_the_way_hides_no_owner() {
+    let machine = Machine::small_segments(1500);
+    rolled(&machine).await.close().await;
+    let other = Machine::new();
+    let log = other.start().open(spec(2)).await.unwrap();
+    append(&log, entries(1, 0..3, 60)).await;
+    log.close().await;
+    let path = machine.segment(1000, 0);
+    let whole = fs::read(&path).unwrap();
+    fs::copy(other.segment(2000, 0), &path).unwrap();
+    let report = look(&machine).await;
+    let owner = report.owners.iter().find(|it| it.owner == OwnerId(1000)).unwrap();
+    assert!(report.is_damaged() && owner.segments[0].renamed == Some(name(2000, 0)), "{owner:?}");
+    assert!(owner.problems[0].contains("holds records of log 2, not of log 1"), "{owner:?}");
+    fs::write(path, whole).unwrap();
+    assert!(!look(&machine).await.is_damaged());
+}
+
 #[tokio::test]
 async fn one_file_alone_does_not_say_what_recovery_makes_of_it() {
     let mut bytes = GOLDEN.to_vec();
