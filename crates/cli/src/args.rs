@@ -1,3 +1,4 @@
+use crate::debug::args::DebugArgs;
 use clap::{ArgAction, Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -20,6 +21,8 @@ pub(crate) enum Command {
     Fs(FsArgs),
     /// Look at and manage a cluster
     Admin(AdminArgs),
+    /// Look into the files of a data directory, also of one in use, or at copies of them. Changes nothing
+    Debug(DebugArgs),
 }
 
 #[derive(ClapArgs, Debug)]

@@ -3,6 +3,7 @@
 mod admin;
 mod args;
 mod credentials;
+mod debug;
 mod dev;
 mod fs;
 mod output;
@@ -36,6 +37,7 @@ fn main() -> ExitCode {
             Command::Server(args) => exit_code(server::run(*args).await),
             Command::Fs(args) => fs::run(args).await,
             Command::Admin(args) => exit_code(admin::run(args).await),
+            Command::Debug(args) => debug::run(args).await,
         }
     })
 }
@@ -56,7 +58,7 @@ fn init_logging(command: &Command) {
     let default = match command {
         Command::Server(_) => "info,openraft=error,openraft::raft::stream_append=off,s3s=off",
         Command::Dev(_) => "warn,openraft=error,openraft::raft::stream_append=off,s3s=off",
-        Command::Fs(_) | Command::Admin(_) => "error",
+        Command::Fs(_) | Command::Admin(_) | Command::Debug(_) => "error",
     };
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default));
     let ansi = std::io::IsTerminal::is_terminal(&std::io::stderr());

@@ -23,7 +23,7 @@
 //! ```
 
 use crate::HardState;
-use crate::segment::Position;
+use crate::segment::{NUMBER_MAX, Position};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use disk::{File, IoFuture};
 use std::io;
@@ -39,7 +39,7 @@ pub(crate) const SLOT_BYTES: usize = 512;
 /// Slots stand in different physical sectors, also of drives that write 4 KiB at once.
 pub(crate) const SLOT_OFFSETS: [u64; 2] = [0, 4096];
 pub(crate) const FILE_BYTES: u64 = 8192;
-const CRC_AT: usize = SLOT_BYTES - 4;
+pub(crate) const CRC_AT: usize = SLOT_BYTES - 4;
 
 const FLAG_VOTE: u8 = 1;
 const FLAG_VOTE_COMMITTED: u8 = 2;
@@ -101,8 +101,20 @@ impl SlotRecord {
         out.freeze()
     }
 
-    /// `None` when the slot was never written, or not whole.
-    pub(crate) fn decode(mut slot: &[u8]) -> Option<(u64, SlotRecord)> {
+    /// `None` when the slot was never written, or not whole, or says more than this version would write.
+    pub(crate) fn decode(slot: &[u8]) -> Option<(u64, SlotRecord)> {
+        let (sequence, record) = SlotRecord::decode_fields(slot)?;
+        let is_known = record.encode(sequence) == slot && sequence <= NUMBER_MAX && record.is_possible();
+        is_known.then_some((sequence, record))
+    }
+
+    /// Whether a log can have come so far: what follows can be counted without passing a number's end.
+    fn is_possible(&self) -> bool {
+        let ids = [self.purged, self.committed, self.durable];
+        self.start.is_possible() && ids.iter().flatten().all(|id| id.index.0 <= NUMBER_MAX)
+    }
+
+    fn decode_fields(mut slot: &[u8]) -> Option<(u64, SlotRecord)> {
         if slot.len() != SLOT_BYTES || (&slot[CRC_AT..]).get_u32_le() != crc32c::crc32c(&slot[..CRC_AT]) {
             return None;
         }
@@ -211,7 +223,7 @@ mod tests {
             log: 0x11,
             hard_state: Some(HardState { vote_term: 0x22, vote_replica: 0x33, vote_committed: true }),
             purged: id(0x44, 0x55),
-            start: Position { owner: OwnerId(0xaa), segment: 0xbb, offset: 0xcc0, owner_bytes: 0xdd },
+            start: Position { owner: OwnerId(0xaa), segment: 0xbb, offset: 0xcc0, owner_bytes: 0xddd },
             committed: id(0x66, 0x77),
             durable: id(0x88, 0x99),
         }
@@ -221,12 +233,12 @@ mod tests {
     fn version_1_is_laid_out_as_documented() {
         let slot = record().encode(0x1234);
         let mut expected = b"FLhs\x01\x1f\0\0".to_vec();
-        for field in [0x1234u64, 0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77, 0x88, 0x99, 0xaa, 0xcc0, 0xdd] {
+        for field in [0x1234u64, 0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77, 0x88, 0x99, 0xaa, 0xcc0, 0xddd] {
             expected.extend(field.to_le_bytes());
         }
         expected.extend(0xbbu32.to_le_bytes());
         expected.resize(508, 0);
-        expected.extend(0x1604_c8a5u32.to_le_bytes());
+        expected.extend(0x7420_b0f0u32.to_le_bytes());
         assert_eq!(slot, expected);
         assert_eq!(SlotRecord::decode(&slot), Some((0x1234, record())));
     }
@@ -256,6 +268,40 @@ mod tests {
         }
         assert_eq!(SlotRecord::decode(&[0; SLOT_BYTES]), None);
         assert_eq!(SlotRecord::decode(&slot[..511]), None);
+    }
+
+    /// Found by the fuzzer: what has no meaning was passed over.
+    #[test]
+    fn a_slot_that_says_more_than_is_known_is_none() {
+        let bare = SlotRecord { hard_state: None, purged: None, committed: None, durable: None, ..record() };
+        for at in [5, 6, 24, 40, 56, 72, 120, 507] {
+            let mut slot = bare.encode(7).to_vec();
+            slot[at] ^= 2;
+            let crc = crc32c::crc32c(&slot[..CRC_AT]);
+            slot[CRC_AT..].copy_from_slice(&crc.to_le_bytes());
+            assert_eq!(SlotRecord::decode(&slot), None, "byte {at}");
+        }
+    }
+
+    /// Found by the fuzzer: opening such a log panicked, or counted past the end of a number.
+    #[test]
+    fn a_slot_of_a_place_that_no_log_reaches_is_none() {
+        let start = Position { owner: OwnerId(1), segment: 1, offset: 800, owner_bytes: 900 };
+        let at = |start| SlotRecord { start, ..record() };
+        assert!(SlotRecord::decode(&at(start).encode(1)).is_some());
+        let last = Some(LogId { term: Term(1), index: LogIndex(u64::MAX) });
+        for (sequence, record) in [
+            (u64::MAX, at(start)),
+            (1, at(Position { segment: u32::MAX, ..start })),
+            (1, at(Position { offset: 804, ..start })),
+            (1, at(Position { offset: 1 << 35, owner_bytes: 1 << 40, ..start })),
+            (1, at(Position { owner_bytes: 799, ..start })),
+            (1, at(Position { owner_bytes: u64::MAX, ..start })),
+            (1, SlotRecord { purged: last, ..at(start) }),
+            (1, SlotRecord { durable: last, ..at(start) }),
+        ] {
+            assert_eq!(SlotRecord::decode(&record.encode(sequence)), None, "{sequence} {record:?}");
+        }
     }
 
     #[tokio::test]

@@ -18,6 +18,7 @@ mod files;
 mod flush;
 mod hard_state;
 mod index;
+pub mod inspect;
 mod log;
 mod options;
 mod read;

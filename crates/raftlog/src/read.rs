@@ -2,7 +2,7 @@
 
 use crate::core::Core;
 use crate::index::Located;
-use crate::record::{DecodeError, Head};
+use crate::record::{Head, check_field};
 use crate::scan::{ScanError, SegmentReader};
 use crate::segment::SegmentId;
 use crate::{Entry, EntryMeta, Log, ReadError};
@@ -109,10 +109,8 @@ impl Source<'_> {
         let log = self.core.spec.log;
         let head = self.reader(located).await?.head(located.position.offset).await?;
         head.header.check_log(log)?;
-        if head.header.id != located.id {
-            let (found, expected) = (head.header.id.index.0, located.id.index.0);
-            return Err(DecodeError::Misplaced { field: "index", found, expected }.into());
-        }
+        check_field("index", head.header.id.index.0, located.id.index.0)?;
+        check_field("term", head.header.id.term.0, located.id.term.0)?;
         Ok(head)
     }
 

@@ -22,6 +22,7 @@
 //!    ... 0..7 zeros        up to a multiple of 8
 //! ```
 
+use crate::segment::NUMBER_MAX;
 use crate::{Entry, Place};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use std::sync::Arc;
@@ -40,9 +41,9 @@ const INDEX_AT: usize = TERM_AT + 8;
 const NEXT_OWNER_AT: usize = INDEX_AT + 8;
 const OFFSET_AT: usize = NEXT_OWNER_AT + 8;
 const SEGMENT_AT: usize = OFFSET_AT + 8;
-const META_BYTES_AT: usize = SEGMENT_AT + 4;
-const BODY_BYTES_AT: usize = META_BYTES_AT + 4;
-const CRC_AT: usize = BODY_BYTES_AT + 4;
+pub(crate) const META_BYTES_AT: usize = SEGMENT_AT + 4;
+pub(crate) const BODY_BYTES_AT: usize = META_BYTES_AT + 4;
+pub(crate) const CRC_AT: usize = BODY_BYTES_AT + 4;
 pub(crate) const HEADER_BYTES: usize = CRC_AT + 4;
 
 pub(crate) const ALIGNMENT: u64 = 8;
@@ -85,6 +86,8 @@ pub(crate) enum DecodeError {
     Misplaced { field: &'static str, found: u64, expected: u64 },
     #[error("{field} is {bytes} bytes, at most {limit} are allowed")]
     Length { field: &'static str, bytes: u32, limit: usize },
+    #[error("index {0} is beyond all that a log can hold")]
+    Index(LogIndex),
     #[error("the file ends inside the record")]
     Cut,
     #[error("checksum of header and meta mismatch: stored {stored:#010x}, computed {computed:#010x}")]
@@ -101,6 +104,31 @@ pub(crate) struct Head {
     pub(crate) header: Header,
     pub(crate) body_crcs: Arc<[u32]>,
     pub(crate) meta: Bytes,
+}
+
+/// What byte `at` of a head is, for people; of a record with so long a body.
+pub(crate) fn field_at(at: usize, body_bytes: usize) -> String {
+    const FIELDS: [(usize, &str); 14] = [
+        (VERSION_AT, "magic"),
+        (KIND_AT, "version"),
+        (FLAGS_AT, "kind"),
+        (LOG_AT, "flags"),
+        (OWNER_AT, "log"),
+        (TERM_AT, "owner"),
+        (INDEX_AT, "term"),
+        (NEXT_OWNER_AT, "index"),
+        (OFFSET_AT, "next_owner"),
+        (SEGMENT_AT, "offset"),
+        (META_BYTES_AT, "segment"),
+        (BODY_BYTES_AT, "meta_bytes"),
+        (CRC_AT, "body_bytes"),
+        (HEADER_BYTES, "crc"),
+    ];
+    if let Some((_, name)) = FIELDS.iter().find(|(end, _)| at < *end) {
+        return (*name).to_owned();
+    }
+    let nth = (at - HEADER_BYTES) / 4;
+    if nth < crc_chunks(body_bytes) { format!("body_crcs[{nth}]") } else { "meta".to_owned() }
 }
 
 pub(crate) fn padding_bytes(record_bytes: u64) -> u64 {
@@ -180,6 +208,12 @@ impl Header {
         check_length("body", body_bytes, BODY_BYTES_MAX)?;
         let crc = rest.get_u32_le();
         let roll_to = (flags & FLAG_ROLL != 0).then_some(next_owner);
+        if id.index.0 > NUMBER_MAX {
+            return Err(DecodeError::Index(id.index));
+        }
+        if roll_to.is_none() {
+            check_field("next_owner", next_owner.0, 0)?; // there is one way to write a record
+        }
         let place = Place { owner, segment, offset, body_bytes };
         Ok(Header { log, id, kind, roll_to, place, meta_bytes, crc })
     }
@@ -324,6 +358,17 @@ mod tests {
         assert!(header.check_place(OwnerId(6), 2, 64).is_err());
         assert!(header.check_place(OwnerId(5), 3, 64).is_err());
         assert!(header.check_place(OwnerId(5), 2, 72).is_err());
+    }
+
+    /// Found by the fuzzer: such a record decoded to an entry that is encoded to other bytes.
+    #[test]
+    fn a_next_owner_that_is_not_meant_is_refused() {
+        let mut bytes = encode(&entry(b"", b"", None)).to_vec();
+        bytes[NEXT_OWNER_AT] = 1;
+        let crc = crc32c::crc32c(&bytes[..CRC_AT]);
+        bytes[CRC_AT..HEADER_BYTES].copy_from_slice(&crc.to_le_bytes());
+        let misplaced = DecodeError::Misplaced { field: "next_owner", found: 1, expected: 0 };
+        assert_eq!(decode(&bytes.into()), Err(misplaced));
     }
 
     proptest! {

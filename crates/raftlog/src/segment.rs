@@ -1,10 +1,20 @@
 use crate::Place;
+use crate::record::ALIGNMENT;
 use types::OwnerId;
 
 /// Space is allocated in growing steps, so that the log of an empty pipeline stays small and a busy one seldom waits
 /// for the file system's journal: 4, 8, 16, 32, 64, 128 MiB.
 const ALLOCATION_STEP_BYTES_MIN: u64 = 4 << 20;
 const ALLOCATION_STEP_BYTES_MAX: u64 = 64 << 20;
+
+/// No index, and no count of bytes or writes, gets here: a larger one was not written by this code, and nothing is counted
+/// on from it.
+pub(crate) const NUMBER_MAX: u64 = 1 << 62;
+
+/// Offsets in a segment are below this: [`crate::index`] keeps them in 32 bits, in units of 8.
+const OFFSET_END: u64 = 32 << 30;
+
+const SEGMENT_MAX: u32 = u32::MAX / 2;
 
 /// Where the next record goes, if it fits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,6 +29,14 @@ pub(crate) struct Position {
 impl Position {
     pub(crate) fn start_of(owner: OwnerId) -> Position {
         Position { owner, segment: 0, offset: 0, owner_bytes: 0 }
+    }
+
+    /// Whether a log can end here.
+    pub(crate) fn is_possible(&self) -> bool {
+        self.offset.is_multiple_of(ALIGNMENT)
+            && self.offset < OFFSET_END
+            && self.segment <= SEGMENT_MAX
+            && (self.offset..=NUMBER_MAX).contains(&self.owner_bytes)
     }
 
     /// Where a record of `record_bytes` goes: here, or at the start of the next segment. A function of the records

@@ -391,7 +391,8 @@ impl Writer {
     async fn save(&mut self) -> io::Result<()> {
         self.record.committed = self.core.lock().committed;
         self.hard_state.save(&self.record).await?;
-        self.hint_is_due = false;
+        // The other slot still has what was promised before: a slot that rots must not take a vote back.
+        self.hint_is_due = true;
         Ok(())
     }
 

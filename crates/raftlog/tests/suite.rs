@@ -17,6 +17,8 @@ mod faults;
 mod golden;
 #[path = "suite/images.rs"]
 mod images;
+#[path = "suite/inspect.rs"]
+mod inspect;
 #[path = "suite/model.rs"]
 mod model;
 #[path = "suite/opening.rs"]

@@ -220,3 +220,29 @@ async fn a_crash_at_any_step_of_creation_leaves_a_log_that_opens() {
         space.delete_owner("containers", types::OwnerId(1000)).await.unwrap();
     }
 }
+
+/// Found by the fuzzer: one flipped bit in the newest slot of a log at rest took the last vote, or purge, back without a word.
+#[tokio::test]
+async fn a_slot_that_rots_takes_back_no_vote_and_no_purge() {
+    let machine = Machine::new();
+    let space = machine.start();
+    let log = space.open(spec(1)).await.unwrap();
+    append(&log, entries(1, 0..7, 60)).await;
+    for vote_term in 1..4 {
+        let vote = raftlog::HardState { vote_term, vote_replica: 2, vote_committed: false };
+        log.save_hard_state(vote).await.unwrap();
+    }
+    log.purge(id(1, 3)).await.unwrap();
+    let promised = log.state();
+    log.close().await;
+    let whole = fs::read(machine.hard_state(1)).unwrap();
+    for slot in [0, 4096] {
+        let mut damaged = whole.clone();
+        damaged[slot + 24] ^= 1;
+        fs::write(machine.hard_state(1), damaged).unwrap();
+        let log = space.open(spec(1)).await.unwrap();
+        assert_eq!((log.state().hard_state, log.state().purged), (promised.hard_state, promised.purged));
+        assert_eq!(log.state().last, promised.last);
+        log.close().await;
+    }
+}

@@ -1,0 +1,98 @@
+use clap::{Args as ClapArgs, Subcommand};
+use std::path::PathBuf;
+
+#[derive(ClapArgs, Debug)]
+#[command(
+    after_help = "Exit status: 0 all that was looked at is whole, 1 something is damaged, 2 something could not be \
+    looked at.\nOf a whole log, a tail that its start would cut is no damage; of a file alone nobody can tell."
+)]
+pub(crate) struct DebugArgs {
+    /// JSON instead of text, one object on a line
+    #[arg(long, global = true)]
+    pub json: bool,
+    #[command(subcommand)]
+    pub command: DebugCommand,
+}
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum DebugCommand {
+    /// Segments (.seg), of a data directory or copied under any name
+    #[command(subcommand)]
+    Segment(SegmentCommand),
+    /// Whole logs of a data directory
+    #[command(subcommand)]
+    Log(LogCommand),
+    /// Both slots of a file `hard-state`
+    HardState {
+        #[arg(required = true)]
+        files: Vec<PathBuf>,
+    },
+}
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum SegmentCommand {
+    /// Every record, on a line each
+    Dump {
+        #[command(flatten)]
+        range: RangeArgs,
+        #[arg(required = true)]
+        files: Vec<PathBuf>,
+    },
+    /// Check every checksum; a summary for each file
+    Verify {
+        #[arg(required = true)]
+        files: Vec<PathBuf>,
+    },
+    /// What is wrong with a damaged segment, how it may have come about, and what a start of its log would do
+    Explain {
+        /// The log's file `hard-state`, for segments that were copied; in a data directory it is found
+        #[arg(long)]
+        hard_state: Option<PathBuf>,
+        #[arg(required = true)]
+        files: Vec<PathBuf>,
+    },
+}
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum LogCommand {
+    /// Check hard states, every checksum of every segment, how segments and owners follow each other, and rehearse a start
+    Verify {
+        #[command(flatten)]
+        place: PlaceArgs,
+    },
+    /// Every record of a log, segment by segment
+    Dump {
+        #[command(flatten)]
+        range: RangeArgs,
+        #[command(flatten)]
+        place: PlaceArgs,
+    },
+}
+
+#[derive(ClapArgs, Debug)]
+pub(crate) struct PlaceArgs {
+    /// The directory with VERSION in it
+    pub data_dir: PathBuf,
+    /// One log only, by the name of its directory in groups/, like pipeline-3, om-1 or scm
+    #[arg(long)]
+    pub group: Option<String>,
+}
+
+#[derive(ClapArgs, Debug, Clone, Copy)]
+pub(crate) struct RangeArgs {
+    /// From this entry on
+    #[arg(long, default_value_t = 0)]
+    pub from_index: u64,
+    /// Before this entry
+    #[arg(long, default_value_t = u64::MAX, hide_default_value = true)]
+    pub to_index: u64,
+    /// From this byte of the file on
+    #[arg(long, default_value_t = 0)]
+    pub from_offset: u64,
+    /// Before this byte of the file
+    #[arg(long, default_value_t = u64::MAX, hide_default_value = true)]
+    pub to_offset: u64,
+    /// Meta of each record in hexadecimal
+    #[arg(long)]
+    pub hex: bool,
+}

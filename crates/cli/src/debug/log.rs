@@ -1,0 +1,139 @@
+use super::args::{PlaceArgs, RangeArgs};
+use super::local::{self, LocalDirectory};
+use super::segment::{dump_scan, explained};
+use super::{Found, json, print};
+use anyhow::Context;
+use raftlog::inspect::{DataDirectory, KnownLog, LogReport, OwnerReport, SegmentName, SegmentScan};
+use serde_json::{Value, json};
+use std::fmt::Write;
+use std::sync::Arc;
+use types::{GroupId, PipelineId};
+
+struct Place {
+    directory: DataDirectory,
+    groups: Vec<String>,
+}
+
+async fn place(args: &PlaceArgs) -> anyhow::Result<Place> {
+    let directory = DataDirectory::new(Arc::new(LocalDirectory::new(&args.data_dir)?));
+    let groups = match &args.group {
+        Some(group) => vec![group.clone()],
+        None => directory.groups().await?,
+    };
+    Ok(Place { directory, groups })
+}
+
+/// What the name of a group says of its log.
+fn known(group: &str) -> Option<KnownLog> {
+    let (id, is_metadata) = if group == "scm" {
+        (GroupId::SCM, true)
+    } else if let Some(number) = group.strip_prefix("om-") {
+        (GroupId::om(number.parse().ok()?), true)
+    } else {
+        (GroupId::pipeline(PipelineId(group.strip_prefix("pipeline-")?.parse().ok()?)), false)
+    };
+    let owners_dir = if is_metadata { format!("meta/{group}") } else { "containers".to_owned() };
+    (id.number >> 56 == 0).then(|| KnownLog { log: id.to_u64(), owners_dir })
+}
+
+pub(super) async fn verify(args: &PlaceArgs, as_json: bool) -> anyhow::Result<Found> {
+    let Place { directory, groups } = place(args).await?;
+    let (mut found, mut damaged, mut unseen) = (Found::Whole, 0, 0);
+    for group in &groups {
+        match directory.log(group, known(group).as_ref()).await {
+            Err(error) => {
+                eprintln!("flotilla: {error}");
+                unseen += 1;
+                found = Found::NotSeen;
+            }
+            Ok(report) => {
+                damaged += u32::from(report.is_damaged());
+                found = found.max(Found::damaged(report.is_damaged()));
+                print(&if as_json { format!("{}\n", report_json(&report)) } else { report_text(&report) })?;
+            }
+        }
+    }
+    if args.group.is_none() {
+        for orphan in directory.orphans().await? {
+            found = found.max(Found::damaged(orphan.is_damaged()));
+            let owner = orphan.owner.0;
+            print(&if as_json {
+                format!("{}\n", json!({ "orphan": owner, "owner": owner_json(&orphan) }))
+            } else {
+                format!("owner {owner:016x} of no log that is here:\n{}", owner_text(&orphan))
+            })?;
+        }
+    }
+    if !as_json {
+        let unseen = if unseen > 0 { format!(", {unseen} not seen") } else { String::new() };
+        print(&format!("{} logs, {damaged} damaged{unseen}\n", groups.len()))?;
+    }
+    Ok(found)
+}
+
+fn report_text(report: &LogReport) -> String {
+    let mut text =
+        format!("log {}: {}\n", report.group, if report.is_damaged() { "DAMAGED" } else { "whole" });
+    let _ = writeln!(text, "  start: {}", report.opening);
+    for line in report.hard_state.to_string().lines() {
+        let _ = writeln!(text, "  hard state {line}");
+    }
+    for owner in &report.owners {
+        text += &owner_text(owner);
+    }
+    text
+}
+
+fn owner_text(owner: &OwnerReport) -> String {
+    let mut text = String::new();
+    for segment in &owner.segments {
+        let _ = writeln!(text, "  {}: {}", segment.path, segment.summary);
+        if let Some(found) = segment.renamed {
+            let _ = writeln!(text, "    RENAMED: its records say {found}");
+        }
+        for (damage, verdict) in segment.damage() {
+            text += &explained(damage, verdict, "    ");
+        }
+    }
+    for problem in &owner.problems {
+        let _ = writeln!(text, "  DAMAGED: {problem}");
+    }
+    text
+}
+
+fn report_json(report: &LogReport) -> Value {
+    let owners: Vec<_> = report.owners.iter().map(owner_json).collect();
+    json!({
+        "log": report.group,
+        "damaged": report.is_damaged(),
+        "start": report.opening.to_string(),
+        "hard_state": report.hard_state.to_string().lines().collect::<Vec<_>>(),
+        "owners": owners,
+    })
+}
+
+fn owner_json(owner: &OwnerReport) -> Value {
+    let segments: Vec<_> = owner
+        .segments
+        .iter()
+        .map(|segment| {
+            let damage = segment.damage().map(|(damage, verdict)| json::damage(damage, Some(verdict)));
+            json::summary(&segment.path, &segment.summary, damage.collect())
+        })
+        .collect();
+    json!({ "owner": owner.owner.0, "segments": segments, "problems": owner.problems })
+}
+
+pub(super) async fn dump(args: &PlaceArgs, range: RangeArgs, as_json: bool) -> anyhow::Result<Found> {
+    let Place { directory, groups } = place(args).await?;
+    let mut found = Found::Whole;
+    for group in &groups {
+        for path in directory.segments(group, known(group).as_ref()).await? {
+            let file = local::open(&args.data_dir.join(&path))?;
+            let read = || format!("read {path}");
+            let mut scan = SegmentScan::new(file, SegmentName::of_path(&path)).await.with_context(read)?;
+            found = found.max(dump_scan(&path, &mut scan, range, as_json).await?);
+        }
+    }
+    Ok(found)
+}

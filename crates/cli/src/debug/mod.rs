@@ -1,0 +1,73 @@
+//! `flotilla debug`: looks into segments, hard states and logs (`raftlog::inspect`) and prints what is there. Reads only.
+
+pub(crate) mod args;
+mod hard_state;
+mod json;
+mod local;
+mod log;
+mod segment;
+
+use crate::output;
+use anyhow::Context;
+use args::{DebugArgs, DebugCommand, LogCommand, SegmentCommand};
+use std::process::ExitCode;
+
+/// What looking came to; the worst of several counts.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Found {
+    Whole = 0,
+    Damaged = 1,
+    NotSeen = 2,
+}
+
+impl Found {
+    fn damaged(is_damaged: bool) -> Found {
+        if is_damaged { Found::Damaged } else { Found::Whole }
+    }
+}
+
+pub(crate) async fn run(args: DebugArgs) -> ExitCode {
+    let as_json = args.json;
+    let found = match args.command {
+        DebugCommand::Segment(SegmentCommand::Dump { range, files }) => {
+            each(&files, async |file| segment::dump(file, range, as_json).await).await
+        }
+        DebugCommand::Segment(SegmentCommand::Verify { files }) => {
+            each(&files, async |file| segment::verify(file, as_json).await).await
+        }
+        DebugCommand::Segment(SegmentCommand::Explain { hard_state, files }) => {
+            each(&files, async |file| segment::explain(file, hard_state.as_deref(), as_json).await).await
+        }
+        DebugCommand::HardState { files } => {
+            each(&files, async |file| hard_state::show(file, as_json).await).await
+        }
+        DebugCommand::Log(LogCommand::Verify { place }) => or_not_seen(log::verify(&place, as_json).await),
+        DebugCommand::Log(LogCommand::Dump { range, place }) => {
+            or_not_seen(log::dump(&place, range, as_json).await)
+        }
+    };
+    ExitCode::from(found as u8)
+}
+
+/// Looks at one after another; what cannot be read stops nothing.
+async fn each(
+    files: &[std::path::PathBuf],
+    look: impl AsyncFn(&std::path::Path) -> anyhow::Result<Found>,
+) -> Found {
+    let mut worst = Found::Whole;
+    for file in files {
+        worst = worst.max(or_not_seen(look(file).await));
+    }
+    worst
+}
+
+fn or_not_seen(result: anyhow::Result<Found>) -> Found {
+    result.unwrap_or_else(|error| {
+        eprintln!("flotilla: {error:#}");
+        Found::NotSeen
+    })
+}
+
+fn print(text: &str) -> anyhow::Result<()> {
+    output::print(text).context("write to standard output")
+}

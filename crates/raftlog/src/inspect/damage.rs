@@ -1,0 +1,132 @@
+use super::{Clue, SeenRecord};
+use std::fmt;
+use types::LogIndex;
+
+/// Bytes of a segment that are not the record that should stand there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Damage {
+    pub offset: u64,
+    /// Where the next record, or what is unused, begins.
+    pub end: u64,
+    pub fault: Fault,
+    /// The entry that should stand here, when the records before say.
+    pub index: Option<LogIndex>,
+    /// The entry the next record holds.
+    pub next_index: Option<LogIndex>,
+    /// What could be found out, most telling first.
+    pub clues: Vec<Clue>,
+}
+
+impl Damage {
+    pub fn bytes(&self) -> u64 {
+        self.end - self.offset
+    }
+
+    /// How many entries are gone, when the records on both sides say.
+    pub fn entries_lost(&self) -> Option<u64> {
+        self.next_index?.0.checked_sub(self.index?.0)
+    }
+}
+
+/// What is wrong, in the words of docs/format/segment.md.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// Zeros, with something else behind them.
+    Zeros {
+        to: u64,
+    },
+    /// A field of the header has a value that no record has.
+    Field {
+        field: &'static str,
+        found: String,
+        allowed: String,
+    },
+    /// The checksum of header, body sums and meta.
+    HeadChecksum {
+        stored: u32,
+        computed: u32,
+    },
+    /// Checksums of the body's 64 KiB pieces; the first of `bad` ones of `count`.
+    BodyChecksum {
+        piece: usize,
+        offset: u64,
+        stored: u32,
+        computed: u32,
+        bad: usize,
+        count: usize,
+    },
+    Padding {
+        offset: u64,
+    },
+    /// The file ends before the record does.
+    Cut {
+        found_bytes: u64,
+        record_bytes: Option<u64>,
+    },
+    /// A whole record that belongs to another place or log.
+    Misplaced {
+        record: Box<SeenRecord>,
+        field: &'static str,
+        expected: u64,
+        found: u64,
+    },
+    /// A whole record of this place whose index does not follow.
+    Index {
+        found: LogIndex,
+        expected: LogIndex,
+    },
+    /// The record before sends the log to another owner.
+    AfterRoll,
+}
+
+impl Fault {
+    /// Whether everything before the body is as it was written: then the log opens, and only readers of the entry fail.
+    pub fn is_in_body(&self) -> bool {
+        matches!(self, Fault::BodyChecksum { .. } | Fault::Padding { .. })
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Fault::Zeros { to } => write!(f, "zeros up to byte {to} where a record should begin"),
+            Fault::Field { field, found, allowed } => write!(f, "{field} is {found}, {allowed} is allowed"),
+            Fault::HeadChecksum { stored, computed } => write!(
+                f,
+                "checksum of header, body sums and meta: stored {stored:#010x}, computed {computed:#010x}"
+            ),
+            Fault::BodyChecksum { piece, offset, stored, computed, bad, count } => write!(
+                f,
+                "checksum of body piece {piece} (at byte {offset}): stored {stored:#010x}, computed {computed:#010x}; \
+                 {bad} of {count} pieces are bad"
+            ),
+            Fault::Padding { offset } => write!(f, "padding is not zero at byte {offset}"),
+            Fault::Cut { found_bytes, record_bytes: Some(bytes) } => {
+                write!(f, "the file ends after {found_bytes} of the record's {bytes} bytes")
+            }
+            Fault::Cut { found_bytes, record_bytes: None } => {
+                write!(f, "the file ends after {found_bytes} bytes, inside the header")
+            }
+            Fault::Misplaced { field, expected, found, .. } => {
+                write!(f, "a whole record of another place: its {field} is {found}, here it is {expected}")
+            }
+            Fault::Index { found, expected } => {
+                write!(f, "a whole record of entry {found} where entry {expected} should stand")
+            }
+            Fault::AfterRoll => write!(f, "something stands behind the record that ends this owner"),
+        }
+    }
+}
+
+impl fmt::Display for Damage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "offset {} DAMAGED {} bytes: {}", self.offset, self.bytes(), self.fault)?;
+        match (self.index, self.next_index) {
+            (Some(index), Some(next)) if next.0.saturating_sub(1) > index.0 => {
+                write!(f, "; entries {index} to {} are lost", next.0 - 1)
+            }
+            (Some(index), _) => write!(f, "; entry {index}"),
+            _ => Ok(()),
+        }
+    }
+}

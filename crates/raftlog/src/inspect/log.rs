@@ -1,0 +1,460 @@
+use super::rehearsal::{Change, Rehearsal};
+use super::{
+    Damage, Directory, Evidence, HardStateFault, HardStateFile, HardStateSlot, SegmentName, SegmentScan,
+    SegmentSummary, Verdict, read_hard_state, verdict,
+};
+use crate::hard_state::FILE_NAME;
+use crate::recovery::recover;
+use crate::segment::{SegmentId, owner_dir};
+use crate::{LogSpec, OpenError};
+use disk::Disk;
+use std::fmt;
+use std::io::{self, ErrorKind};
+use std::sync::Arc;
+use types::{LogId, LogIndex, OwnerId};
+
+/// Directories of a data directory, docs/format/data-directory.md.
+const GROUPS_DIR: &str = "groups";
+const CONTAINERS_DIR: &str = "containers";
+const METADATA_DIR: &str = "meta";
+
+/// Looks at a log that somebody writes to, before damage is believed.
+const LOOKS_MAX: usize = 3;
+
+#[derive(Debug, thiserror::Error)]
+pub enum InspectError {
+    #[error("there is no log `{group}`: no {GROUPS_DIR}/{group}/{FILE_NAME} (logs here: {here})")]
+    NoSuchLog { group: String, here: String },
+    #[error("read {path}: {source}")]
+    Io { path: String, source: io::Error },
+}
+
+/// The logs of a data directory.
+pub struct DataDirectory {
+    source: Arc<dyn Directory>,
+}
+
+/// What is known of a log beside its files: see [`LogSpec`].
+#[derive(Clone, Debug)]
+pub struct KnownLog {
+    pub log: u64,
+    pub owners_dir: String,
+}
+
+/// What stands around a segment in its data directory.
+#[derive(Debug)]
+pub struct Surroundings {
+    pub group: String,
+    pub slot: HardStateSlot,
+    pub opening: Opening,
+    pub later: Option<(u32, LogIndex)>,
+}
+
+impl Surroundings {
+    pub fn evidence(&self) -> Evidence<'_> {
+        let opens = Some(matches!(self.opening, Opening::Opens { .. }));
+        Evidence { hard_state: Some(&self.slot), later: self.later, is_looked: true, opens }
+    }
+}
+
+/// Everything there is to say of one log.
+#[derive(Debug)]
+pub struct LogReport {
+    pub group: String,
+    pub hard_state: HardStateFile,
+    pub opening: Opening,
+    pub owners: Vec<OwnerReport>,
+}
+
+/// What a start of the log would come to: its recovery was rehearsed.
+#[derive(Debug)]
+pub enum Opening {
+    Opens {
+        first: Option<LogId>,
+        last: Option<LogId>,
+        /// What of the files it would change.
+        changes: Vec<Change>,
+    },
+    Refused(OpenError),
+    /// Neither slot of the hard state says which log this is.
+    NoHardState,
+}
+
+/// One owner's segments.
+#[derive(Debug)]
+pub struct OwnerReport {
+    pub owner: OwnerId,
+    pub segments: Vec<SegmentReport>,
+    /// What is wrong between segments.
+    pub problems: Vec<String>,
+}
+
+#[derive(Debug)]
+pub struct SegmentReport {
+    pub segment: u32,
+    pub path: String,
+    /// What its records say that it is, where that is not what its name says.
+    pub renamed: Option<SegmentName>,
+    pub log: Option<u64>,
+    pub summary: SegmentSummary,
+    /// Of each damage of the summary.
+    pub verdicts: Vec<Verdict>,
+}
+
+impl LogReport {
+    /// Whether a person must look: a log that was merely killed is not damaged.
+    pub fn is_damaged(&self) -> bool {
+        let flipped = |fault: &HardStateFault| {
+            matches!(fault, HardStateFault::Checksum { flipped: Some(_), .. } | HardStateFault::Unknown)
+        };
+        !matches!(self.opening, Opening::Opens { .. })
+            || self.hard_state.slots.iter().any(|slot| slot.as_ref().is_err_and(flipped))
+            || self.owners.iter().any(OwnerReport::is_damaged)
+    }
+}
+
+impl OwnerReport {
+    pub fn is_damaged(&self) -> bool {
+        !self.problems.is_empty() || self.segments.iter().any(SegmentReport::is_damaged)
+    }
+}
+
+impl SegmentReport {
+    pub fn is_damaged(&self) -> bool {
+        let is_tail = |verdict: &Verdict| matches!(verdict, Verdict::Cut { .. } | Verdict::Trimmed);
+        self.renamed.is_some()
+            || self.verdicts.len() < self.summary.damage.len()
+            || !self.verdicts.iter().all(is_tail)
+    }
+
+    /// Each damage with what a start would make of it.
+    pub fn damage(&self) -> impl Iterator<Item = (&Damage, &Verdict)> {
+        self.summary.damage.iter().zip(&self.verdicts)
+    }
+}
+
+impl fmt::Display for Opening {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Opening::Opens { first, last, changes } => {
+                match (first, last) {
+                    (Some(first), Some(last)) => {
+                        write!(f, "opens with entries {}..={}", first.index, last.index)?
+                    }
+                    _ => write!(f, "opens without entries")?,
+                }
+                changes.iter().try_for_each(|change| write!(f, "; would {change}"))
+            }
+            Opening::Refused(error) => write!(f, "does not open: {error}"),
+            Opening::NoHardState => write!(f, "does not open: neither slot holds a whole hard state"),
+        }
+    }
+}
+
+impl DataDirectory {
+    pub fn new(source: Arc<dyn Directory>) -> DataDirectory {
+        DataDirectory { source }
+    }
+
+    /// Names of the groups that have a log, sorted.
+    pub async fn groups(&self) -> Result<Vec<String>, InspectError> {
+        let mut groups = self.list(GROUPS_DIR).await?;
+        groups.sort();
+        Ok(groups)
+    }
+
+    /// Looks at one log whole: hard state, every checksum of every segment, and what recovery would do. When a server
+    /// writes meanwhile, what looks like damage may be a look at two moments: it is looked at again. Without `known` the
+    /// hard state is believed.
+    pub async fn log(&self, group: &str, known: Option<&KnownLog>) -> Result<LogReport, InspectError> {
+        let mut looks = 1;
+        loop {
+            let report = self.look(group, known).await?;
+            let settled = !report.is_damaged() || looks == LOOKS_MAX;
+            if settled || self.hard_state(group).await? == report.hard_state {
+                return Ok(report);
+            }
+            looks += 1;
+        }
+    }
+
+    /// Owners in `containers` whose log has no hard state here: closed containers of logs that were removed, or of one
+    /// whose hard state is lost.
+    pub async fn orphans(&self) -> Result<Vec<OwnerReport>, InspectError> {
+        let mut logs = Vec::new();
+        for group in self.groups().await? {
+            match self.hard_state(&group).await {
+                Ok(file) => logs.extend(file.newest().map(|slot| slot.log)),
+                Err(InspectError::NoSuchLog { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let mut orphans = Vec::new();
+        for owner in self.owners_in(CONTAINERS_DIR).await? {
+            let log = self.log_of(CONTAINERS_DIR, owner).await?;
+            if !log.is_some_and(|log| logs.contains(&log)) {
+                orphans.push(self.owner(CONTAINERS_DIR, owner, None, Evidence::default()).await?);
+            }
+        }
+        Ok(orphans)
+    }
+
+    /// Paths of a log's segments, in the order of its records.
+    pub async fn segments(&self, group: &str, known: Option<&KnownLog>) -> Result<Vec<String>, InspectError> {
+        let hard_state = self.hard_state(group).await?;
+        let log = match (known, hard_state.newest()) {
+            (Some(known), _) => known.log,
+            (None, Some(slot)) => slot.log,
+            (None, None) => return Ok(Vec::new()),
+        };
+        let known = self.known(group, known, log).await?;
+        let mut paths = Vec::new();
+        for owner in self.owners_of(&known).await? {
+            let segments = self.segments_of(&known.owners_dir, owner).await?;
+            paths.extend(segments.iter().map(|id| id.path(&known.owners_dir)));
+        }
+        Ok(paths)
+    }
+
+    /// What is known here of the log that a segment of this directory belongs to: the slot of its hard state that counts,
+    /// how its opening was rehearsed to end, and where the owner goes on. `None` when no log has that number.
+    pub async fn around(
+        &self,
+        owners_dir: &str,
+        name: SegmentName,
+        log: u64,
+    ) -> Result<Option<Surroundings>, InspectError> {
+        for group in self.groups().await? {
+            let Ok(hard_state) = self.hard_state(&group).await else { continue };
+            let Some(slot) = hard_state.newest().copied().filter(|slot| slot.log == log) else { continue };
+            let dir = format!("{GROUPS_DIR}/{group}");
+            let spec = LogSpec { log, dir, owners_dir: owners_dir.to_owned(), first_owner: slot.start_owner };
+            let opening = rehearse(self.source.clone(), &spec).await;
+            let mut later = None;
+            for id in self.segments_of(owners_dir, name.owner).await? {
+                if id.segment > name.segment
+                    && let Some(mut scan) = self.scan(owners_dir, id).await?
+                    && scan.log == Some(log)
+                    && let Some(first) = scan.first().await.map_err(io_error(&id.path(owners_dir)))?
+                {
+                    later = Some((id.segment, first));
+                    break;
+                }
+            }
+            return Ok(Some(Surroundings { group, slot, opening, later }));
+        }
+        Ok(None)
+    }
+
+    async fn hard_state(&self, group: &str) -> Result<HardStateFile, InspectError> {
+        let path = format!("{GROUPS_DIR}/{group}/{FILE_NAME}");
+        match self.source.open(&path).await {
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                let here = self.groups().await?.join(", ");
+                Err(InspectError::NoSuchLog { group: group.to_owned(), here })
+            }
+            opened => read_hard_state(opened.map_err(io_error(&path))?).await.map_err(io_error(&path)),
+        }
+    }
+
+    async fn look(&self, group: &str, known: Option<&KnownLog>) -> Result<LogReport, InspectError> {
+        // Before the segments: what it says is durable must then be in them.
+        let hard_state = self.hard_state(group).await?;
+        let Some(slot) = hard_state.newest().copied() else {
+            let (group, opening, owners) = (group.to_owned(), Opening::NoHardState, Vec::new());
+            return Ok(LogReport { group, hard_state, opening, owners });
+        };
+        let known = self.known(group, known, slot.log).await?;
+        let dir = format!("{GROUPS_DIR}/{group}");
+        let first_owner = slot.start_owner;
+        let spec = LogSpec { log: known.log, dir, owners_dir: known.owners_dir.clone(), first_owner };
+        let opening = rehearse(self.source.clone(), &spec).await;
+        let mut owners = Vec::new();
+        for owner in self.owners_of(&known).await? {
+            let opens = Some(matches!(opening, Opening::Opens { .. }));
+            let evidence = Evidence { hard_state: Some(&slot), later: None, is_looked: true, opens };
+            owners.push(self.owner(&known.owners_dir, owner, Some(known.log), evidence).await?);
+        }
+        check_rolls(&mut owners);
+        Ok(LogReport { group: group.to_owned(), hard_state, opening, owners })
+    }
+
+    async fn known(&self, group: &str, known: Option<&KnownLog>, log: u64) -> Result<KnownLog, InspectError> {
+        if let Some(known) = known {
+            return Ok(known.clone());
+        }
+        let metadata_dir = format!("{METADATA_DIR}/{group}");
+        let is_metadata = !self.list(&metadata_dir).await?.is_empty();
+        Ok(KnownLog { log, owners_dir: if is_metadata { metadata_dir } else { CONTAINERS_DIR.to_owned() } })
+    }
+
+    async fn owners_of(&self, known: &KnownLog) -> Result<Vec<OwnerId>, InspectError> {
+        let mut owners = Vec::new();
+        for owner in self.owners_in(&known.owners_dir).await? {
+            let is_shared = known.owners_dir == CONTAINERS_DIR;
+            if !is_shared || self.log_of(&known.owners_dir, owner).await? == Some(known.log) {
+                owners.push(owner);
+            }
+        }
+        Ok(owners)
+    }
+
+    async fn owners_in(&self, owners_dir: &str) -> Result<Vec<OwnerId>, InspectError> {
+        let names = self.list(owners_dir).await?;
+        let owner = |name: &String| u64::from_str_radix(name, 16).ok().filter(|_| name.len() == 16);
+        let mut owners: Vec<_> = names.iter().filter_map(owner).map(OwnerId).collect();
+        owners.sort();
+        Ok(owners)
+    }
+
+    async fn segments_of(&self, owners_dir: &str, owner: OwnerId) -> Result<Vec<SegmentId>, InspectError> {
+        let names = self.list(&owner_dir(owners_dir, owner)).await?;
+        let mut numbers: Vec<_> = names.iter().filter_map(|name| SegmentId::parse_number(name)).collect();
+        numbers.sort_unstable();
+        Ok(numbers.into_iter().map(|segment| SegmentId { owner, segment }).collect())
+    }
+
+    /// Whose records an owner's segments hold, by the first whose records say that they belong there: somebody may have
+    /// put a file of another log in the way.
+    async fn log_of(&self, owners_dir: &str, owner: OwnerId) -> Result<Option<u64>, InspectError> {
+        let mut misplaced = None;
+        for id in self.segments_of(owners_dir, owner).await? {
+            match self.scan(owners_dir, id).await? {
+                Some(scan) if scan.log.is_some() && !scan.is_renamed() => return Ok(scan.log),
+                Some(scan) => misplaced = misplaced.or(scan.log),
+                None => {}
+            }
+        }
+        Ok(misplaced)
+    }
+
+    /// `None` for a segment that is gone meanwhile.
+    async fn scan(&self, owners_dir: &str, id: SegmentId) -> Result<Option<SegmentScan>, InspectError> {
+        let path = id.path(owners_dir);
+        let name = SegmentName { owner: id.owner, segment: id.segment };
+        match self.source.open(&path).await {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            opened => {
+                let file = opened.map_err(io_error(&path))?;
+                Ok(Some(SegmentScan::new(file, Some(name)).await.map_err(io_error(&path))?))
+            }
+        }
+    }
+
+    async fn owner(
+        &self,
+        owners_dir: &str,
+        owner: OwnerId,
+        log: Option<u64>,
+        evidence: Evidence<'_>,
+    ) -> Result<OwnerReport, InspectError> {
+        let mut report = OwnerReport { owner, segments: Vec::new(), problems: Vec::new() };
+        for id in self.segments_of(owners_dir, owner).await? {
+            let Some(mut scan) = self.scan(owners_dir, id).await? else { continue };
+            let path = id.path(owners_dir);
+            let summary = SegmentSummary::of(&mut scan).await.map_err(io_error(&path))?;
+            let renamed = scan.found.filter(|_| scan.is_renamed());
+            if let (Some(expected), Some(found)) = (log, scan.log)
+                && expected != found
+            {
+                report.problems.push(format!("{path} holds records of log {found}, not of log {expected}"));
+            }
+            let verdicts = Vec::new();
+            let segment = id.segment;
+            report.segments.push(SegmentReport { segment, path, renamed, log: scan.log, summary, verdicts });
+        }
+        report.judge(evidence);
+        report.check_segments();
+        Ok(report)
+    }
+
+    async fn list(&self, path: &str) -> Result<Vec<String>, InspectError> {
+        self.source.list(path).await.map_err(io_error(path))
+    }
+}
+
+impl OwnerReport {
+    fn judge(&mut self, evidence: Evidence<'_>) {
+        let mut later = None;
+        for segment in self.segments.iter_mut().rev() {
+            let evidence = Evidence { later, ..evidence };
+            segment.verdicts = segment.summary.damage.iter().map(|it| verdict(it, evidence)).collect();
+            // A first record that is damaged in its body alone says as much.
+            let first_damage = segment.summary.damage.first().filter(|damage| damage.offset == 0);
+            let first = match first_damage {
+                None => segment.summary.first.map(|first| first.index),
+                Some(damage) => damage.index.filter(|_| damage.fault.is_in_body()),
+            };
+            if let Some(first) = first {
+                later = Some((segment.segment, first));
+            }
+        }
+    }
+
+    /// Each segment must go on where the one before it ends.
+    fn check_segments(&mut self) {
+        for pair in self.segments.windows(2) {
+            let [before, after] = pair else { continue };
+            let (Some(last), Some(first)) = (&before.summary.last, after.summary.first) else { continue };
+            let undamaged = before.summary.damage.is_empty() && after.summary.damage.is_empty();
+            if undamaged && last.id.index.0.checked_add(1) != Some(first.index.0) {
+                let problem = format!(
+                    "{} ends with entry {}, {} begins with entry {}",
+                    before.path, last.id.index, after.path, first.index
+                );
+                self.problems.push(problem);
+            }
+            if last.rolls() {
+                self.problems.push(format!("{} stands behind the roll that ends this owner", after.path));
+            }
+        }
+    }
+}
+
+/// The entry after a roll is the first of the owner it names.
+fn check_rolls(owners: &mut [OwnerReport]) {
+    let firsts: Vec<_> = owners
+        .iter()
+        .map(|owner| {
+            let first = owner.segments.first().filter(|segment| segment.segment == 0);
+            let whole = first.filter(|segment| segment.summary.damage.is_empty());
+            (owner.owner, whole.and_then(|segment| segment.summary.first))
+        })
+        .collect();
+    for owner in owners {
+        let last = owner.segments.last().and_then(|segment| segment.summary.last.as_ref());
+        let Some((next, roll)) =
+            last.filter(|last| last.rolls()).and_then(|last| Some((last.roll_to?, last.id)))
+        else {
+            continue;
+        };
+        let first = firsts.iter().find(|(owner, _)| *owner == next).and_then(|(_, first)| *first);
+        if let Some(first) = first
+            && roll.index.0.checked_add(1) != Some(first.index.0)
+        {
+            let problem = format!(
+                "entry {} rolls to owner {:016x}, which begins with entry {}",
+                roll.index, next.0, first.index
+            );
+            owner.problems.push(problem);
+        }
+    }
+}
+
+async fn rehearse(source: Arc<dyn Directory>, spec: &LogSpec) -> Opening {
+    let rehearsal = Rehearsal::new(source);
+    let disk: Arc<dyn Disk> = Arc::new(rehearsal.clone());
+    match recover(&disk, spec).await {
+        Err(error) => Opening::Refused(error),
+        Ok(recovered) => {
+            let index = recovered.opened.index;
+            let first = index.get(index.first()).map(|located| located.id);
+            let last = index.last().map(|located| located.id);
+            Opening::Opens { first, last, changes: rehearsal.changes() }
+        }
+    }
+}
+
+fn io_error(path: &str) -> impl FnOnce(io::Error) -> InspectError + '_ {
+    |source| InspectError::Io { path: path.to_owned(), source }
+}

@@ -1,0 +1,69 @@
+use crate::record::{DecodeError, Head, Header};
+use crate::{Entry, Place};
+use bytes::Bytes;
+use std::fmt;
+use types::{LogId, OwnerId};
+
+/// A record as it stands in a file, without its body.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SeenRecord {
+    /// Where it was found.
+    pub offset: u64,
+    /// From its first byte to the next record's.
+    pub bytes: u64,
+    pub log: u64,
+    pub id: LogId,
+    pub kind: u8,
+    pub roll_to: Option<OwnerId>,
+    /// Where it says that it stands.
+    pub place: Place,
+    pub meta: Bytes,
+}
+
+impl SeenRecord {
+    pub(crate) fn new(offset: u64, head: Head) -> SeenRecord {
+        let Head { header, meta, .. } = head;
+        let bytes = header.record_bytes();
+        let Header { log, id, kind, roll_to, place, .. } = header;
+        SeenRecord { offset, bytes, log, id, kind, roll_to, place, meta }
+    }
+
+    /// Whether the records after this one stand in another owner's segments.
+    pub fn rolls(&self) -> bool {
+        self.roll_to.is_some_and(|owner| owner > self.place.owner)
+    }
+}
+
+impl fmt::Display for SeenRecord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let SeenRecord { offset, bytes, log, id, kind, roll_to, place, meta } = self;
+        write!(
+            f,
+            "offset {offset} index {} term {} kind {kind} log {log} meta {} body {} bytes {bytes}",
+            id.index,
+            id.term,
+            meta.len(),
+            place.body_bytes
+        )?;
+        match roll_to {
+            Some(owner) => write!(f, " roll {:016x}", owner.0),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Why bytes are no record, in words.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(transparent)]
+pub struct BadRecord(DecodeError);
+
+/// Decodes one whole record that begins with the bytes, verified; its place is the caller's to judge.
+pub fn decode_record(bytes: &Bytes) -> Result<(SeenRecord, Entry), BadRecord> {
+    let decode = || {
+        let header = Header::decode(bytes)?;
+        let head = Head::decode(header, bytes)?;
+        let seen = SeenRecord::new(header.place.offset, head.clone());
+        Ok((seen, head.decode_entry(bytes)?))
+    };
+    decode().map_err(BadRecord)
+}
