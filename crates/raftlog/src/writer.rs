@@ -7,6 +7,7 @@ use crate::index::{Index, owners};
 use crate::record::{DecodeError, HEADER_BYTES, Header};
 use crate::segment::{SegmentId, allocation, owner_dir};
 use crate::segment_index::{self, SegmentIndexWriter};
+use bytes::Bytes;
 use disk::{Disk, File};
 use std::io;
 use std::sync::Arc;
@@ -38,6 +39,18 @@ pub(crate) struct OpenSegment {
     pub(crate) file: Arc<dyn File>,
     pub(crate) allocated_bytes: u64,
     pub(crate) end: u64,
+    /// Of what a recycled file held before; 0 in a new one.
+    pub(crate) old_bytes_end: u64,
+}
+
+impl OpenSegment {
+    /// Zeros that say after a write up to `end` that the log ends there, where the file holds something else. A user's object may
+    /// hold bytes that look like the log's next record; without this, they could become it by a crash.
+    fn terminator(&self, end: u64) -> Option<Bytes> {
+        const ZEROS: &[u8] = &[0; HEADER_BYTES];
+        let bytes = self.old_bytes_end.saturating_sub(end).min(ZEROS.len() as u64) as usize;
+        (bytes > 0).then(|| Bytes::from_static(&ZEROS[..bytes]))
+    }
 }
 
 impl Writer {
@@ -143,6 +156,7 @@ impl Writer {
             position.offset
         );
         let needed_bytes = end + bytes;
+        let terminator = segment.terminator(needed_bytes);
         if needed_bytes > allocated_bytes {
             let segment_bytes_max = self.core.space.options().segment_bytes_max;
             let mut target = allocation(allocated_bytes, needed_bytes, segment_bytes_max);
@@ -155,7 +169,9 @@ impl Writer {
             }
             self.open.as_mut().expect("just opened").allocated_bytes = target;
         }
-        file.write_and_sync(position.offset, buffers.clone()).await?;
+        let mut buffers = buffers.clone();
+        buffers.extend(terminator);
+        file.write_and_sync(position.offset, buffers).await?;
         self.open.as_mut().expect("just opened").end = needed_bytes;
         Ok(())
     }
@@ -214,7 +230,7 @@ impl Writer {
         };
         // Before any record in it is acknowledged: else a crash could leave the records without a name.
         self.disk.sync_dir(&dir).await?;
-        self.open = Some(OpenSegment { id, file, allocated_bytes, end: 0 });
+        self.open = Some(OpenSegment { id, file, allocated_bytes, end: 0, old_bytes_end: allocated_bytes });
         Ok(())
     }
 
@@ -448,7 +464,7 @@ pub(crate) async fn open_existing(
     match disk.open(&id.path(owners_dir), false).await {
         Ok(file) => {
             let bytes = file.len().await?;
-            Ok(Some(OpenSegment { id, file, allocated_bytes: bytes, end: bytes }))
+            Ok(Some(OpenSegment { id, file, allocated_bytes: bytes, end: bytes, old_bytes_end: 0 }))
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),

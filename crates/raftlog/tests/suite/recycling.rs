@@ -131,3 +131,41 @@ async fn spares_have_a_limit_and_do_not_outlive_the_process() {
     purged_log(&machine.start()).await;
     assert!(!machine.dir.path().join("disk/spares").exists());
 }
+
+/// Somebody knows where a log is going to end, and stored an object that has the next record in just that place.
+#[tokio::test]
+async fn an_object_that_holds_a_forged_record_never_becomes_one() {
+    let machine = Machine::small_segments(10_000);
+    let next = entry(2, 30, 1000);
+    // The forgery is a record that another machine really wrote there.
+    let elsewhere = Machine::small_segments(10_000);
+    let log = elsewhere.start().open(spec(1)).await.unwrap();
+    append(&log, [entries(1, 0..30, 3000), vec![next.clone(), entry(2, 31, 500)]].concat()).await;
+    let place = log.read_meta(LogIndex(31)..LogIndex(32), 1).await.unwrap()[0].place;
+    log.close().await;
+    let whole = std::fs::read(elsewhere.segment(1000, place.segment)).unwrap();
+    let forged = &whole[place.offset as usize..];
+
+    let space = machine.start();
+    let log = space.open(spec(1)).await.unwrap();
+    let malicious = entries(1, 0..30, 3000).into_iter().map(|entry| {
+        let mut body = entry.body.bytes().to_vec();
+        let body_start = 72 + 4 + entry.meta.len();
+        let at = place.offset as usize - body_start;
+        body[at..at + forged.len()].copy_from_slice(forged);
+        Entry { body: types::Payload::seal(body.into()), ..entry }
+    });
+    append(&log, malicious.collect()).await;
+    log.purge(id(1, 28)).await.unwrap();
+    log.delete_purged_segments().await.unwrap();
+    append(&log, vec![next]).await;
+    let segment = std::fs::read(machine.segment(1000, place.segment)).unwrap();
+    assert_eq!(place.segment, 10);
+    assert!(segment.len() > 9000, "a recycled file, with old bytes behind the record");
+    // The process is killed here.
+    let killed = Machine::small_segments(10_000);
+    copy_tree(&machine.dir.path().join("disk"), &killed.dir.path().join("disk"));
+    std::fs::remove_file(killed.dir.path().join("disk/LOCK")).unwrap();
+    let log = killed.start().open(spec(1)).await.unwrap();
+    assert_eq!(log.state().last, Some(id(2, 30)));
+}
