@@ -5,6 +5,7 @@
 #![allow(clippy::disallowed_methods)]
 
 mod raw;
+pub mod wal;
 mod writer;
 
 pub use raw::raw_append;
