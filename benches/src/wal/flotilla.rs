@@ -45,10 +45,6 @@ impl Flotilla {
 }
 
 impl Contender for Flotilla {
-    fn name(&self) -> &'static str {
-        "raftlog"
-    }
-
     fn append(&mut self, limits: Limits) -> Appended {
         let started = Instant::now();
         let budget = Arc::new(Budget::new(self.case, limits));

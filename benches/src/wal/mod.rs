@@ -75,7 +75,6 @@ pub struct Appended {
 
 /// Something that makes appends durable.
 pub trait Contender {
-    fn name(&self) -> &'static str;
     /// Appends to all logs at once until a limit is reached; everything is durable on return.
     fn append(&mut self, limits: Limits) -> Appended;
     /// Syncs of files and directories so far.
@@ -84,19 +83,28 @@ pub trait Contender {
     fn reclaim(&mut self);
 }
 
-/// All contenders of a case, each with its files in a directory of its own.
-pub fn contenders(case: Case, limits: Limits, dir: &Path) -> Vec<Box<dyn Contender>> {
-    let below = |name: &str| dir.join(name);
-    let mut contenders: Vec<Box<dyn Contender>> = vec![
-        Box::new(raw::Raw::preallocated(case, limits, &below("raw"))),
-        Box::new(raw::Raw::overwriting(case, &below("raw-overwriting"))),
-        Box::new(flotilla::Flotilla::open(case, &below("raftlog"))),
-    ];
+/// The names of all contenders.
+pub const CONTENDERS: &[&str] = &[
+    "raw",
+    "raw-overwriting",
+    "raftlog",
     #[cfg(feature = "peers")]
-    contenders.push(Box::new(raft_engine::RaftEngine::open(case, &below("raft-engine"))));
+    "raft-engine",
     #[cfg(feature = "peers")]
-    contenders.push(Box::new(rocks::Rocks::open(case, &below("rocksdb"))));
-    contenders
+    "rocksdb",
+];
+
+fn open_contender(name: &str, case: Case, limits: Limits, root: &Path) -> Box<dyn Contender> {
+    match name {
+        "raw" => Box::new(raw::Raw::preallocated(case, limits, root)),
+        "raw-overwriting" => Box::new(raw::Raw::overwriting(case, root)),
+        "raftlog" => Box::new(flotilla::Flotilla::open(case, root)),
+        #[cfg(feature = "peers")]
+        "raft-engine" => Box::new(raft_engine::RaftEngine::open(case, root)),
+        #[cfg(feature = "peers")]
+        "rocksdb" => Box::new(rocks::Rocks::open(case, root)),
+        _ => panic!("no contender is called {name}, only {CONTENDERS:?}"),
+    }
 }
 
 /// Bytes that nothing compresses.

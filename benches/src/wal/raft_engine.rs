@@ -49,8 +49,7 @@ impl RaftEngine {
         };
         let syncs = Arc::<AtomicU64>::default();
         let file_system = CountingFileSystem { inner: DefaultFileSystem, syncs: syncs.clone() };
-        let engine =
-            Engine::open_with_file_system(config, Arc::new(file_system)).expect("open raft-engine");
+        let engine = Engine::open_with_file_system(config, Arc::new(file_system)).expect("open raft-engine");
         let entry = BytesValue { value: payload(case.payload_bytes), ..BytesValue::default() };
         let region = |id| Region { id, next_index: 1, entries: vec![entry.clone(); case.window] };
         RaftEngine { case, engine, logs: (1..=case.logs as u64).map(region).collect(), syncs }
@@ -70,10 +69,6 @@ impl Region {
 }
 
 impl Contender for RaftEngine {
-    fn name(&self) -> &'static str {
-        "raft-engine"
-    }
-
     fn append(&mut self, limits: Limits) -> Appended {
         let engine = &self.engine;
         let mut appenders: Vec<_> = self.logs.iter_mut().map(|log| || log.append(engine)).collect();

@@ -58,7 +58,7 @@ impl Raw {
             FileSpace::Overwritten { file_bytes } => {
                 std::fs::create_dir_all(&self.root).expect("create a directory");
                 for log in 0..self.case.logs {
-                    fill(&self.root.join(log.to_string()), file_bytes);
+                    self.fill(&self.root.join(log.to_string()), file_bytes);
                 }
             }
         }
@@ -79,28 +79,18 @@ impl Raw {
             }
         });
     }
-}
 
-fn fill(path: &Path, bytes: u64) {
-    let mut file = File::create(path).expect("create a raw file");
-    let piece = payload(1 << 20);
-    let mut left = bytes as usize;
-    while left > 0 {
-        let step = left.min(piece.len());
-        file.write_all(&piece[..step]).expect("fill it");
-        left -= step;
+    /// In pieces of the payload's size: the kernel counts what is written in units of how the page cache was filled.
+    fn fill(&self, path: &Path, bytes: u64) {
+        let mut file = File::create(path).expect("create a raw file");
+        for _ in 0..bytes / self.payload.len() as u64 {
+            file.write_all(&self.payload).expect("fill it");
+        }
+        file.sync_all().expect("sync it");
     }
-    file.sync_all().expect("sync it");
 }
 
 impl Contender for Raw {
-    fn name(&self) -> &'static str {
-        match self.space {
-            FileSpace::Preallocated { .. } => "raw",
-            FileSpace::Overwritten { .. } => "raw overwriting",
-        }
-    }
-
     fn append(&mut self, limits: Limits) -> Appended {
         let (FileSpace::Preallocated { file_bytes } | FileSpace::Overwritten { file_bytes }) = self.space;
         let (window, payload) = (self.case.window, &self.payload);

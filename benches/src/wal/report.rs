@@ -6,14 +6,13 @@ use std::time::Duration;
 const OF_RAW_AT_1_MIB_MIN: f64 = 0.9;
 const OF_PEERS_MIN: f64 = 2.0;
 const DEVICE_BYTES_AT_1_MIB_MAX: f64 = 1.02;
+
 const OURS: &str = "raftlog";
 const RAW: &str = "raw";
 
 /// Prints a case's table, and answers its figures.
-pub fn report(rounds: &[Rounds]) -> Value {
-    let ours = rounds.iter().find(|rounds| rounds.name == OURS).expect("our log takes part");
-    let raw = rounds.iter().find(|rounds| rounds.name == RAW).expect("the limit takes part");
-    let case = ours.case;
+pub fn report(case: Case, rounds: &[Rounds]) -> Value {
+    let (ours, raw) = (find(rounds, OURS), find(rounds, RAW));
     println!(
         "\n{} logs x {}, window {}\n{:<16} {:>9} {:>8} {:>7} {:>7} {:>9} {:>9} {:>8} {:>8} {:>8} {:>8}",
         case.logs,
@@ -38,8 +37,8 @@ pub fn report(rounds: &[Rounds]) -> Value {
             rounds.name,
             rounds.rate(),
             rounds.rate() * case.payload_bytes as f64 / f64::from(1 << 20),
-            rounds.ratio_to(raw),
-            ours.ratio_to(rounds),
+            ratio(Some(rounds), raw),
+            ratio(ours, Some(rounds)),
             rounds.percentile(0.50).as_secs_f64() * 1e3,
             rounds.percentile(0.99).as_secs_f64() * 1e3,
             rounds.syncs as f64 / rounds.appends as f64,
@@ -55,18 +54,24 @@ pub fn report(rounds: &[Rounds]) -> Value {
         "payload_bytes": case.payload_bytes,
         "window": case.window,
         "contenders": figures,
-        "goals": goals(case, ours, raw, rounds),
+        "goals": ours.map(|ours| goals(case, ours, raw, rounds)),
     })
+}
+
+fn find<'a>(rounds: &'a [Rounds], name: &str) -> Option<&'a Rounds> {
+    rounds.iter().find(|rounds| rounds.name == name)
+}
+
+/// Of rates in the same round, so that what the machine did meanwhile is the same for both. Not a number when one of
+/// them does not take part.
+fn ratio(of: Option<&Rounds>, to: Option<&Rounds>) -> f64 {
+    let (Some(of), Some(to)) = (of, to) else { return f64::NAN };
+    median(of.appends_per_second.iter().zip(&to.appends_per_second).map(|(of, to)| of / to).collect())
 }
 
 impl Rounds {
     fn rate(&self) -> f64 {
         median(self.appends_per_second.clone())
-    }
-
-    /// Of rates in the same round: what the machine did meanwhile is the same for both.
-    fn ratio_to(&self, other: &Rounds) -> f64 {
-        median(self.appends_per_second.iter().zip(&other.appends_per_second).map(|(a, b)| a / b).collect())
     }
 
     fn percentile(&self, share: f64) -> Duration {
@@ -82,12 +87,12 @@ impl Rounds {
         self.cpu.as_secs_f64() * 1e6 / self.appends as f64
     }
 
-    fn figures(&self, ours: &Rounds, raw: &Rounds) -> Value {
+    fn figures(&self, ours: Option<&Rounds>, raw: Option<&Rounds>) -> Value {
         json!({
             "name": self.name,
             "appends_per_second": self.rate().round(),
-            "of_raw": rounded(self.ratio_to(raw)),
-            "ours_to_this": rounded(ours.ratio_to(self)),
+            "of_raw": rounded(ratio(Some(self), raw)),
+            "ours_to_this": rounded(ratio(ours, Some(self))),
             "p50_us": self.percentile(0.50).as_micros() as u64,
             "p99_us": self.percentile(0.99).as_micros() as u64,
             "syncs_per_append": rounded(self.syncs as f64 / self.appends as f64),
@@ -99,14 +104,14 @@ impl Rounds {
 }
 
 /// The goals that are about this case: (what, figure, met).
-fn goals(case: Case, ours: &Rounds, raw: &Rounds, rounds: &[Rounds]) -> Vec<Value> {
+fn goals(case: Case, ours: &Rounds, raw: Option<&Rounds>, rounds: &[Rounds]) -> Vec<Value> {
     let goal = |what: String, figure: f64, met: bool| {
         println!("  goal: {what}: {figure:.3}: {}", if met { "met" } else { "MISSED" });
         json!({"goal": what, "figure": rounded(figure), "met": met})
     };
     let mut goals = Vec::new();
     if case.payload_bytes == 1 << 20 {
-        let of_raw = ours.ratio_to(raw);
+        let of_raw = ratio(Some(ours), raw);
         goals.push(goal(
             format!("at least {OF_RAW_AT_1_MIB_MIN} of the raw rate"),
             of_raw,
@@ -121,7 +126,7 @@ fn goals(case: Case, ours: &Rounds, raw: &Rounds, rounds: &[Rounds]) -> Vec<Valu
     }
     if case.payload_bytes == 4 << 10 && case.logs == 64 {
         for peer in rounds.iter().filter(|rounds| !rounds.name.starts_with(RAW) && rounds.name != OURS) {
-            let ratio = ours.ratio_to(peer);
+            let ratio = ratio(Some(ours), Some(peer));
             goals.push(goal(
                 format!("at least {OF_PEERS_MIN} times {}", peer.name),
                 ratio,

@@ -56,17 +56,10 @@ impl Rows {
 }
 
 impl Contender for Rocks {
-    fn name(&self) -> &'static str {
-        "rocksdb"
-    }
-
     fn append(&mut self, limits: Limits) -> Appended {
         let (db, payload, window) = (&self.db, &self.payload, self.case.window);
-        let mut appenders: Vec<_> = self
-            .logs
-            .iter_mut()
-            .map(|log| move || log.append(db, payload, window))
-            .collect();
+        let mut appenders: Vec<_> =
+            self.logs.iter_mut().map(|log| move || log.append(db, payload, window)).collect();
         append_in_threads(self.case, limits, &mut appenders)
     }
 

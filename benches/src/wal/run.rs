@@ -1,5 +1,5 @@
 use super::meter::{Usage, reset_peak};
-use super::{Case, Contender, Limits, contenders};
+use super::{Case, Contender, Limits, open_contender};
 use std::fs::File;
 use std::path::Path;
 use std::time::Duration;
@@ -13,19 +13,15 @@ pub struct Plan {
 }
 
 impl Plan {
-    pub const FULL: Plan = Plan {
-        rounds: 5,
-        limits: Limits { duration: Duration::from_millis(700), payload_bytes: 1 << 30 },
-    };
-    pub const QUICK: Plan = Plan {
-        rounds: 2,
-        limits: Limits { duration: Duration::from_millis(200), payload_bytes: 256 << 20 },
-    };
+    pub const FULL: Plan =
+        Plan { rounds: 5, limits: Limits { duration: Duration::from_millis(700), payload_bytes: 1 << 30 } };
+    pub const QUICK: Plan =
+        Plan { rounds: 2, limits: Limits { duration: Duration::from_millis(200), payload_bytes: 256 << 20 } };
 }
 
 /// All turns of one contender in a case.
 pub struct Rounds {
-    pub name: &'static str,
+    pub name: String,
     pub case: Case,
     /// Of each round.
     pub appends_per_second: Vec<f64>,
@@ -40,10 +36,11 @@ pub struct Rounds {
 }
 
 /// Lets all contenders append in turn, so that neighbours in time are compared; who begins changes with the round.
-pub fn run_case(case: Case, plan: Plan, dir: &Path) -> Vec<Rounds> {
-    let mut contenders = contenders(case, plan.limits, dir);
+pub fn run_case(case: Case, plan: Plan, names: &[&str], dir: &Path) -> Vec<Rounds> {
+    let open = |name: &&str| open_contender(name, case, plan.limits, &dir.join(name));
+    let mut contenders: Vec<_> = names.iter().map(open).collect();
     let mut memory = vec![Memory::default(); contenders.len()];
-    let mut rounds: Vec<Rounds> = contenders.iter().map(|contender| Rounds::new(contender.name(), case)).collect();
+    let mut rounds: Vec<_> = names.iter().map(|name| Rounds::new(name, case)).collect();
     for round in 0..=plan.rounds {
         for turn in 0..contenders.len() {
             let nth = (round + turn) % contenders.len();
@@ -64,9 +61,9 @@ struct Memory {
 }
 
 impl Rounds {
-    fn new(name: &'static str, case: Case) -> Rounds {
+    fn new(name: &str, case: Case) -> Rounds {
         Rounds {
-            name,
+            name: name.to_owned(),
             case,
             appends_per_second: Vec::new(),
             appends: 0,
@@ -91,7 +88,8 @@ impl Rounds {
             self.cpu += after.cpu - before.cpu;
             self.latencies.extend(appended.latencies);
         }
-        memory.peak = memory.peak.max(memory.now + after.resident_bytes_peak as i64 - before.resident_bytes as i64);
+        memory.peak =
+            memory.peak.max(memory.now + after.resident_bytes_peak as i64 - before.resident_bytes as i64);
         contender.reclaim();
         memory.now += Usage::now().resident_bytes as i64 - before.resident_bytes as i64;
         self.memory_bytes_peak = memory.peak.max(0) as u64;
