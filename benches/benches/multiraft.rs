@@ -7,13 +7,12 @@ use std::time::Duration;
 
 const LOGS: [usize; 3] = [1, 12, 15];
 
-const LOADS: [(&str, Load); 7] = [
-    ("open loop, 600 MB/s", Load::Open { bytes_per_second: 600_000_000 }),
-    ("open loop, 500 MB/s", Load::Open { bytes_per_second: 500_000_000 }),
-    ("open loop, 700 MB/s", Load::Open { bytes_per_second: 700_000_000 }),
+/// One log alone gets a load under which two thirds of its writes are fast, as in the report this is compared with; then
+/// six times that, at which twelve logs do as well as they do there; then all they take.
+const LOADS: [(&str, Load); 4] = [
     ("an idle cluster: one object after the other", Load::Closed { writers: 1 }),
-    ("open loop, 80 MB/s: what one log can carry", Load::Open { bytes_per_second: 80_000_000 }),
-    ("open loop, 800 MB/s: what twelve can carry", Load::Open { bytes_per_second: 800_000_000 }),
+    ("open loop, 80 MB/s: more than half of what one disk takes", Load::Open { bytes_per_second: 80_000_000 }),
+    ("open loop, 480 MB/s: six times that", Load::Open { bytes_per_second: 480_000_000 }),
     ("closed loop, 200 writers: as fast as it goes", Load::Closed { writers: 200 }),
 ];
 
