@@ -2,7 +2,7 @@ use super::appenders::Budget;
 use super::counting_disk::CountingDisk;
 use super::{Appended, Case, Contender, Limits, payload};
 use bytes::Bytes;
-use disk::RealDisk;
+use disk::{DiskIo, RealDisk};
 use futures::future::join_all;
 use raftlog::{Entry, Log, LogSpace, LogSpaceOptions, LogSpec};
 use std::path::Path;
@@ -24,13 +24,13 @@ pub(super) struct Flotilla {
 }
 
 impl Flotilla {
-    pub(super) fn open(case: Case, root: &Path) -> Flotilla {
+    pub(super) fn open(case: Case, io: DiskIo, root: &Path) -> Flotilla {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
             .enable_all()
             .build()
             .expect("start tokio");
-        let disk = Arc::new(CountingDisk::new(RealDisk::open(root, 0).expect("open a data directory")));
+        let disk = Arc::new(CountingDisk::new(RealDisk::open_with(root, 0, io).expect("open a data directory")));
         let space = LogSpace::new(disk.clone(), LogSpaceOptions::default());
         let specs = (1..=case.logs as u64).map(|log| LogSpec {
             log,

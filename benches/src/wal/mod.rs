@@ -16,6 +16,7 @@ mod run;
 pub use report::report;
 pub use run::{Plan, Rounds, run_case};
 
+use disk::DiskIo;
 use std::path::Path;
 use std::time::Duration;
 
@@ -88,6 +89,7 @@ pub const CONTENDERS: &[&str] = &[
     "raw",
     "raw-overwriting",
     "raftlog",
+    "raftlog-threads",
     #[cfg(feature = "peers")]
     "raft-engine",
     #[cfg(feature = "peers")]
@@ -98,7 +100,8 @@ fn open_contender(name: &str, case: Case, limits: Limits, root: &Path) -> Box<dy
     match name {
         "raw" => Box::new(raw::Raw::preallocated(case, limits, root)),
         "raw-overwriting" => Box::new(raw::Raw::overwriting(case, root)),
-        "raftlog" => Box::new(flotilla::Flotilla::open(case, root)),
+        "raftlog" => Box::new(flotilla::Flotilla::open(case, DiskIo::Auto, root)),
+        "raftlog-threads" => Box::new(flotilla::Flotilla::open(case, DiskIo::Threads, root)),
         #[cfg(feature = "peers")]
         "raft-engine" => Box::new(raft_engine::RaftEngine::open(case, root)),
         #[cfg(feature = "peers")]

@@ -9,6 +9,7 @@ const DEVICE_BYTES_AT_1_MIB_MAX: f64 = 1.02;
 
 const OURS: &str = "raftlog";
 const RAW: &str = "raw";
+const PEERS: [&str; 2] = ["raft-engine", "rocksdb"];
 
 /// Prints a case's table, and answers its figures.
 pub fn report(case: Case, rounds: &[Rounds]) -> Value {
@@ -125,7 +126,7 @@ fn goals(case: Case, ours: &Rounds, raw: Option<&Rounds>, rounds: &[Rounds]) -> 
         ));
     }
     if case.payload_bytes == 4 << 10 && case.logs == 64 {
-        for peer in rounds.iter().filter(|rounds| !rounds.name.starts_with(RAW) && rounds.name != OURS) {
+        for peer in rounds.iter().filter(|rounds| PEERS.contains(&rounds.name.as_str())) {
             let ratio = ratio(Some(ours), Some(peer));
             goals.push(goal(
                 format!("at least {OF_PEERS_MIN} times {}", peer.name),
