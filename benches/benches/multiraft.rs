@@ -11,7 +11,10 @@ const LOGS: [usize; 3] = [1, 12, 15];
 /// six times that, at which twelve logs do as well as they do there; then all they take.
 const LOADS: [(&str, Load); 4] = [
     ("an idle cluster: one object after the other", Load::Closed { writers: 1 }),
-    ("open loop, 80 MB/s: more than half of what one disk takes", Load::Open { bytes_per_second: 80_000_000 }),
+    (
+        "open loop, 80 MB/s: more than half of what one disk takes",
+        Load::Open { bytes_per_second: 80_000_000 },
+    ),
     ("open loop, 480 MB/s: six times that", Load::Open { bytes_per_second: 480_000_000 }),
     ("closed loop, 200 writers: as fast as it goes", Load::Closed { writers: 200 }),
 ];

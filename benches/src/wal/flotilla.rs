@@ -30,7 +30,8 @@ impl Flotilla {
             .enable_all()
             .build()
             .expect("start tokio");
-        let disk = Arc::new(CountingDisk::new(RealDisk::open_with(root, 0, io).expect("open a data directory")));
+        let disk =
+            Arc::new(CountingDisk::new(RealDisk::open_with(root, 0, io).expect("open a data directory")));
         let space = LogSpace::new(disk.clone(), LogSpaceOptions::default());
         let specs = (1..=case.logs as u64).map(|log| LogSpec {
             log,

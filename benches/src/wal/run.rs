@@ -14,7 +14,7 @@ pub struct Plan {
 
 impl Plan {
     pub const FULL: Plan =
-        Plan { rounds: 5, limits: Limits { duration: Duration::from_millis(700), payload_bytes: 1 << 30 } };
+        Plan { rounds: 5, limits: Limits { duration: Duration::from_millis(500), payload_bytes: 1 << 30 } };
     pub const QUICK: Plan =
         Plan { rounds: 2, limits: Limits { duration: Duration::from_millis(200), payload_bytes: 256 << 20 } };
 }

@@ -201,6 +201,7 @@ async fn small_files_keep_their_contents_also_where_large_ones_do_not() {
     large.preallocate(1 << 20).await.unwrap();
     large.write_and_sync(6, vec![Bytes::from_static(b"another")]).await.unwrap();
     assert_eq!(large.read_at(0, 13).await.unwrap(), [0; 13][..]);
+    disk.sync_dir("").await.unwrap();
     let found = disk.lose_power(disk::sim::Loss::AllUnsynced, SimOptions::default());
     let small = found.open("small", false).await.unwrap();
     assert_eq!(small.read_at(0, 100).await.unwrap(), b"hard state"[..]);
