@@ -14,7 +14,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use types::{LogId, LogIndex};
 
-/// The hint of how far the log is durable is written this often at most; by an idle log once.
+/// Under load the hint of how far the log is durable is written this often; an idle log writes it at once.
 const HINT_INTERVAL: Duration = Duration::from_millis(100);
 
 /// How often a full disk is tried again.
@@ -61,11 +61,13 @@ impl Writer {
             let result = match self.core.take_work() {
                 Work::Round(appends) => self.round(appends).await,
                 Work::Other(job) => self.other(job).await,
-                Work::Idle if failed => {
-                    self.core.woken().await;
-                    Ok(())
+                Work::Idle => {
+                    let hinted = if failed { Ok(()) } else { self.hint().await };
+                    if hinted.is_ok() {
+                        self.core.woken().await;
+                    }
+                    hinted.map_err(|error| self.failed(&error))
                 }
-                Work::Idle => self.idle().await.map_err(|error| self.failed(&error)),
                 Work::Stop => break,
             };
             if let Err(error) = result {
@@ -75,20 +77,6 @@ impl Writer {
             }
         }
         let _ = self.finish().await;
-    }
-
-    /// Waits for something to do, and hints once it was idle for a while: a log whose writer waits for each append is
-    /// idle after each of them, and a hint is a write of its own.
-    async fn idle(&mut self) -> io::Result<()> {
-        if self.hint_is_due {
-            let woken = self.core.woken();
-            if tokio::time::timeout_at(self.hinted + HINT_INTERVAL, woken).await.is_ok() {
-                return Ok(());
-            }
-        }
-        self.hint().await?;
-        self.core.woken().await;
-        Ok(())
     }
 
     /// Leaves files as short as they can be. Nothing depends on it.
