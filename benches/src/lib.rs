@@ -4,7 +4,9 @@
 // Benches measure wall-clock time and write files of their own.
 #![allow(clippy::disallowed_methods)]
 
+pub mod multiraft;
 mod raw;
+pub mod wal;
 mod writer;
 
 pub use raw::raw_append;

@@ -42,7 +42,11 @@ const TEST_ONLY: &[&str] = &["flotilla-benches", "flotilla-testkit"];
 const GUARDED: &[(&str, &[&str], bool)] = &[
     ("openraft", &["flotilla-raft"], true),
     ("s3s", &["flotilla-s3gw"], false),
-    ("rocksdb", &["flotilla-datanode", "flotilla-om", "flotilla-raft", "flotilla-scm"], false),
+    (
+        "rocksdb",
+        &["flotilla-benches", "flotilla-datanode", "flotilla-om", "flotilla-raft", "flotilla-scm"],
+        false,
+    ),
     ("librocksdb", &[], false),
 ];
 

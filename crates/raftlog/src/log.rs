@@ -255,8 +255,12 @@ impl ExtentBuilder {
             let (position, last) = (located.position, entry.id);
             self.extents.push(Extent { position, buffers: Vec::new(), bytes: 0, last });
         }
-        encode_head(log, entry, &located.place(), &mut self.staging);
         let body = entry.body.bytes();
+        let copied_bytes =
+            if body.len() <= COPIED_BODY_BYTES_MAX { record_bytes } else { record_bytes - body.len() as u64 };
+        // Else it grows, and is copied, several times.
+        self.staging.reserve(copied_bytes as usize);
+        encode_head(log, entry, &located.place(), &mut self.staging);
         if body.len() <= COPIED_BODY_BYTES_MAX {
             self.staging.extend_from_slice(body);
         } else {

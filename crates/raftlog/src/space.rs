@@ -310,10 +310,11 @@ impl LogSpace {
         self.cached_bytes.fetch_sub(bytes as isize, Ordering::Relaxed);
     }
 
-    /// Cuts every log down to its share.
+    /// Cuts every log down to its share of seven eighths: of the whole, the next append would be beyond it again, and
+    /// every append would look at all logs.
     fn shrink_caches(&self) {
         let cores = self.cores();
-        let share = self.options.cache_bytes_max / cores.len().max(1);
+        let share = self.options.cache_bytes_max / 8 * 7 / cores.len().max(1);
         for core in cores {
             self.release_cached(core.shrink_cache(share));
         }

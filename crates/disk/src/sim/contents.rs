@@ -19,9 +19,13 @@ pub(super) struct Contents {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keeping {
     Contents,
-    /// Lengths and space; reads give zeros. For simulations in time that write more than fits into memory.
+    /// Lengths and space; reads give zeros. For simulations in time that write more than fits into memory. Files of at
+    /// most 64 KiB are kept whole: programs read those again, hard states say.
     Lengths,
 }
+
+/// See [`Keeping::Lengths`].
+pub(super) const SMALL_FILE_BYTES_MAX: u64 = 64 << 10;
 
 impl Contents {
     pub(super) fn new(keeping: Keeping) -> Contents {
@@ -62,7 +66,7 @@ impl Contents {
     pub(super) fn write(&mut self, offset: u64, bytes: &[u8]) {
         let end = self.len.min(offset + bytes.len() as u64);
         self.allocated.insert(pages_of(offset, end.saturating_sub(offset)));
-        if self.keeping == Keeping::Lengths {
+        if !self.keeps_pages() {
             return;
         }
         let mut at = offset;
@@ -83,11 +87,23 @@ impl Contents {
             self.clear(len, pages * PAGE_BYTES);
         }
         self.len = len;
+        self.forget_if_large();
     }
 
     pub(super) fn allocate(&mut self, bytes: u64) {
         self.allocated.insert(pages_of(0, bytes));
         self.len = self.len.max(bytes);
+        self.forget_if_large();
+    }
+
+    fn keeps_pages(&self) -> bool {
+        self.keeping == Keeping::Contents || self.len <= SMALL_FILE_BYTES_MAX
+    }
+
+    fn forget_if_large(&mut self) {
+        if !self.keeps_pages() {
+            self.pages.clear();
+        }
     }
 
     pub(super) fn punch_hole(&mut self, offset: u64, bytes: u64) {

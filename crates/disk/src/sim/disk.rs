@@ -1,4 +1,4 @@
-use super::contents::Keeping;
+use super::contents::{Keeping, SMALL_FILE_BYTES_MAX};
 use super::device::{Device, DeviceModel, Work};
 use super::inode::{Change, Flushed, Losing};
 use super::page_set::PAGE_BYTES;
@@ -469,9 +469,10 @@ impl SimFile {
     }
 
     fn write_gather(&self, buffers: &[Bytes]) -> Bytes {
+        let bytes = buffers.iter().map(Bytes::len).sum();
         match self.keeping {
-            Keeping::Contents => buffers.concat(),
-            Keeping::Lengths => vec![0; buffers.iter().map(Bytes::len).sum()],
+            Keeping::Lengths if bytes as u64 > SMALL_FILE_BYTES_MAX => vec![0; bytes],
+            Keeping::Contents | Keeping::Lengths => buffers.concat(),
         }
         .into()
     }

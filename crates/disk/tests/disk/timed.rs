@@ -189,3 +189,20 @@ async fn lengths_without_contents_take_no_memory() {
     assert_eq!(found.files().len(), 10);
     assert_eq!(found.files()[3].1, 1 << 30);
 }
+
+#[tokio::test(start_paused = true)]
+async fn small_files_keep_their_contents_also_where_large_ones_do_not() {
+    let disk = SimDisk::new(SimOptions { keeping: Keeping::Lengths, ..SimOptions::default() });
+    let small = disk.open("small", true).await.unwrap();
+    small.write_and_sync(0, vec![Bytes::from_static(b"hard state")]).await.unwrap();
+    assert_eq!(small.read_at(5, 100).await.unwrap(), b"state"[..]);
+    let large = disk.open("large", true).await.unwrap();
+    large.write_and_sync(0, vec![Bytes::from_static(b"record")]).await.unwrap();
+    large.preallocate(1 << 20).await.unwrap();
+    large.write_and_sync(6, vec![Bytes::from_static(b"another")]).await.unwrap();
+    assert_eq!(large.read_at(0, 13).await.unwrap(), [0; 13][..]);
+    disk.sync_dir("").await.unwrap();
+    let found = disk.lose_power(disk::sim::Loss::AllUnsynced, SimOptions::default());
+    let small = found.open("small", false).await.unwrap();
+    assert_eq!(small.read_at(0, 100).await.unwrap(), b"hard state"[..]);
+}

@@ -1,0 +1,24 @@
+//! Appends to 1, 8 and 64 logs on the real disk, ours beside raft-engine, RocksDB's WAL and raw system calls. Ends with one
+//! line of JSON. `./dev bench wal [--quick] [--only=raw,raftlog] [part of a case's name, as
+//! 64x4KiB/16]`
+
+use flotilla_benches::wal::{CONTENDERS, Case, Plan, report, run_case};
+use serde_json::json;
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
+    let quick = arguments.iter().any(|argument| argument == "--quick");
+    let filter = arguments.iter().find(|argument| !argument.starts_with("--"));
+    let only = arguments.iter().find_map(|argument| argument.strip_prefix("--only="));
+    let names: Vec<&str> = only.map_or(CONTENDERS.to_vec(), |names| names.split(',').collect());
+    let plan = if quick { Plan::QUICK } else { Plan::FULL };
+    let mut figures = Vec::new();
+    for case in Case::all() {
+        if filter.is_some_and(|filter| !case.name().contains(filter.as_str())) {
+            continue;
+        }
+        let dir = tempfile::tempdir().expect("make a temporary directory");
+        figures.push(report(case, &run_case(case, plan, &names, dir.path())));
+    }
+    println!("{}", json!({"bench": "wal", "quick": quick, "figures": figures}));
+}

@@ -1,0 +1,128 @@
+use super::appenders::append_in_threads;
+use super::{Appended, Case, Contender, Limits, payload};
+use disk::{Disk, RealDisk};
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+/// What is overwritten again and again, all files together.
+const OVERWRITTEN_BYTES: u64 = 512 << 20;
+
+/// The limit: a file and a thread for each log, `window` payloads written and one fdatasync; no checksum, no header, no
+/// copy, nobody to notify.
+pub(super) struct Raw {
+    case: Case,
+    root: PathBuf,
+    space: FileSpace,
+    payload: Vec<u8>,
+    files: Vec<File>,
+    syncs: u64,
+}
+
+/// What the file system knows of the blocks that are written to.
+enum FileSpace {
+    /// Allocated and never written, as new segments are: each sync also commits to the journal that they are now.
+    Preallocated { file_bytes: u64 },
+    /// Written before: nothing but data goes to the device. What a log could do at most if its space were recycled.
+    Overwritten { file_bytes: u64 },
+}
+
+impl Raw {
+    pub(super) fn preallocated(case: Case, limits: Limits, root: &Path) -> Raw {
+        let budget = limits.payload_bytes.div_ceil(case.logs as u64);
+        // Threads share the budget and are not equally fast: whoever reaches the end begins again.
+        let file_bytes = (2 * budget).next_multiple_of((case.payload_bytes * case.window) as u64);
+        Raw::new(case, root, FileSpace::Preallocated { file_bytes })
+    }
+
+    pub(super) fn overwriting(case: Case, root: &Path) -> Raw {
+        let batch_bytes = (case.payload_bytes * case.window) as u64;
+        let file_bytes = (OVERWRITTEN_BYTES / case.logs as u64).next_multiple_of(batch_bytes);
+        Raw::new(case, root, FileSpace::Overwritten { file_bytes })
+    }
+
+    fn new(case: Case, root: &Path, space: FileSpace) -> Raw {
+        let payload = payload(case.payload_bytes);
+        let mut raw = Raw { case, root: root.to_owned(), space, payload, files: Vec::new(), syncs: 0 };
+        raw.create_files();
+        raw
+    }
+
+    fn create_files(&mut self) {
+        // Whoever had these blocks before is gone first.
+        self.files.clear();
+        let _ = std::fs::remove_dir_all(&self.root);
+        match self.space {
+            FileSpace::Preallocated { file_bytes } => self.preallocate(file_bytes),
+            FileSpace::Overwritten { file_bytes } => {
+                std::fs::create_dir_all(&self.root).expect("create a directory");
+                for log in 0..self.case.logs {
+                    self.fill(&self.root.join(log.to_string()), file_bytes);
+                }
+            }
+        }
+        let open = |log: usize| {
+            OpenOptions::new().write(true).open(self.root.join(log.to_string())).expect("open a raw file")
+        };
+        self.files = (0..self.case.logs).map(open).collect();
+    }
+
+    fn preallocate(&self, file_bytes: u64) {
+        let disk = RealDisk::open(&self.root, 0).expect("open a directory");
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("start tokio");
+        runtime.block_on(async {
+            for log in 0..self.case.logs {
+                let file = disk.open(&log.to_string(), true).await.expect("create a raw file");
+                file.preallocate(file_bytes).await.expect("preallocate it");
+                file.sync_data().await.expect("sync its length");
+            }
+        });
+    }
+
+    /// In pieces of the payload's size: the kernel counts what is written in units of how the page cache was filled.
+    fn fill(&self, path: &Path, bytes: u64) {
+        let mut file = File::create(path).expect("create a raw file");
+        for _ in 0..bytes / self.payload.len() as u64 {
+            file.write_all(&self.payload).expect("fill it");
+        }
+        file.sync_all().expect("sync it");
+    }
+}
+
+impl Contender for Raw {
+    fn append(&mut self, limits: Limits) -> Appended {
+        let (FileSpace::Preallocated { file_bytes } | FileSpace::Overwritten { file_bytes }) = self.space;
+        let (window, payload) = (self.case.window, &self.payload);
+        let mut appenders: Vec<_> = self
+            .files
+            .iter()
+            .map(|file| {
+                let mut offset = 0;
+                move || {
+                    if offset == file_bytes {
+                        offset = 0;
+                    }
+                    for _ in 0..window {
+                        file.write_all_at(payload, offset).expect("write");
+                        offset += payload.len() as u64;
+                    }
+                    file.sync_data().expect("fdatasync");
+                }
+            })
+            .collect();
+        let appended = append_in_threads(self.case, limits, &mut appenders);
+        self.syncs += appended.latencies.len() as u64;
+        appended
+    }
+
+    fn syncs(&self) -> u64 {
+        self.syncs
+    }
+
+    fn reclaim(&mut self) {
+        if let FileSpace::Preallocated { .. } = self.space {
+            self.create_files();
+        }
+    }
+}
