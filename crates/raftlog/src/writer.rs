@@ -15,7 +15,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use types::{LogId, LogIndex};
 
-/// Under load the hint of how far the log is durable is written this often; an idle log writes it at once.
+/// The hint of how far the log is durable is written this often at most.
 const HINT_INTERVAL: Duration = Duration::from_millis(100);
 
 /// How often a full disk is tried again.
@@ -29,6 +29,7 @@ pub(crate) struct Writer {
     record: SlotRecord,
     open: Option<OpenSegment>,
     segment_index: SegmentIndexWriter,
+    /// The record is not what the newest slot has.
     hint_is_due: bool,
     hinted: Instant,
 }
@@ -74,13 +75,11 @@ impl Writer {
             let result = match self.core.take_work() {
                 Work::Round(appends) => self.round(appends).await,
                 Work::Other(job) => self.other(job).await,
-                Work::Idle => {
-                    let hinted = if failed { Ok(()) } else { self.hint().await };
-                    if hinted.is_ok() {
-                        self.core.woken().await;
-                    }
-                    hinted.map_err(|error| self.failed(&error))
+                Work::Idle if failed => {
+                    self.core.woken().await;
+                    Ok(())
                 }
+                Work::Idle => self.idle().await.map_err(|error| self.failed(&error)),
                 Work::Stop => break,
             };
             if let Err(error) = result {
@@ -90,6 +89,21 @@ impl Writer {
             }
         }
         let _ = self.finish().await;
+    }
+
+    /// Waits for work, and writes a hint when it is time for one: a log that is idle only between appends has no more of
+    /// them than a busy one.
+    async fn idle(&mut self) -> io::Result<()> {
+        let next_hint = self.hinted + HINT_INTERVAL;
+        if !self.hint_is_due() {
+            self.core.woken().await;
+        } else if Instant::now() >= next_hint {
+            self.hint().await?;
+        } else {
+            // Cancelled or woken, there is work to look for.
+            let _ = tokio::time::timeout_at(next_hint, self.core.woken()).await;
+        }
+        Ok(())
     }
 
     /// Leaves files as short as they can be. Nothing depends on it.
@@ -400,6 +414,10 @@ impl Writer {
         }
     }
 
+    fn hint_is_due(&self) -> bool {
+        self.hint_is_due || self.core.lock().committed != self.record.committed
+    }
+
     fn durable_end(&self) -> LogIndex {
         self.record.durable.map_or(LogIndex(0), |durable| durable.index.next())
     }
@@ -409,14 +427,13 @@ impl Writer {
         self.hard_state.save(&self.record).await?;
         // The other slot still has what was promised before: a slot that rots must not take a vote back.
         self.hint_is_due = true;
-        Ok(())
+        self.hint().await
     }
 
     /// Starts writing down how far the log is durable and committed, without waiting for it.
     async fn hint(&mut self) -> io::Result<()> {
-        let committed = self.core.lock().committed;
-        if self.hint_is_due || committed != self.record.committed {
-            self.record.committed = committed;
+        if self.hint_is_due() {
+            self.record.committed = self.core.lock().committed;
             self.hard_state.start_hint(&self.record).await?;
             self.hint_is_due = false;
             self.hinted = Instant::now();

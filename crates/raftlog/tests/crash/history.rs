@@ -180,13 +180,15 @@ impl History {
         *self = History { committed_max, removal, last_owner, deleted_end, gone, ..self.clone() };
     }
 
-    /// Every entry that was ever asked for in this life.
+    /// Every entry that was ever asked for in this life, or forgotten before: a hard state that cannot be read may bring a
+    /// purged entry back, which is no wrong one.
     pub(crate) fn every_entry(&self) -> Vec<&raftlog::Entry> {
         let appended = self.changes.iter().filter_map(|change| match change {
             Change::Append(entry) => Some(entry),
             _ => None,
         });
-        self.base.entries.values().map(|stored| &stored.entry).chain(appended).collect()
+        let stored = self.base.entries.values().chain(&self.base.forgotten);
+        stored.map(|stored| &stored.entry).chain(appended).collect()
     }
 }
 

@@ -6,7 +6,7 @@ use crate::liar::Lie;
 use crate::mutate::damage;
 use crate::oracle::{Oracle, check};
 use crate::wire;
-use crate::world::{World, block_on, is_metadata, sim};
+use crate::world::{World, block_on, sim};
 use disk::Disk;
 use disk::sim::{Random, SimDisk};
 use raftlog::LogSpaceOptions;
@@ -66,13 +66,14 @@ async fn lived(random: &mut Random) -> Result<World, String> {
         ..LogSpaceOptions::default()
     };
     let logs = 1 + random.below(4);
-    let mut world = World::new(logs, options, sim(random.next_u64(), 0), Lie::Honest);
+    let mut world = World::new(0..logs, options, sim(random.next_u64(), 0), Lie::Honest);
     if !world.start().await? {
         return Err("a new directory does not open".to_owned());
     }
     for _ in 0..logs * (3 + random.below(20)) {
         let log = random.below(logs);
-        world.act(log as usize, &action(random, log)).await?;
+        let action = action(random, world.drivers[log as usize].is_metadata);
+        world.act(log as usize, &action).await?;
     }
     for log in 0..logs as usize {
         world.act(log, &Action::Settle).await?;
@@ -85,7 +86,7 @@ async fn lived(random: &mut Random) -> Result<World, String> {
     }
 }
 
-fn action(random: &mut Random, log: u64) -> Action {
+fn action(random: &mut Random, is_metadata: bool) -> Action {
     match random.below(16) {
         0..=7 => {
             let bytes = |random: &mut Random| match random.below(30) {
@@ -96,7 +97,7 @@ fn action(random: &mut Random, log: u64) -> Action {
             let count = 1 + random.below(4);
             Action::Append { bodies: (0..count).map(|_| bytes(random)).collect() }
         }
-        8 if !is_metadata(log) => Action::Roll { body: *random.pick(&[0, 10, 350]) },
+        8 if !is_metadata => Action::Roll { body: *random.pick(&[0, 10, 350]) },
         8 => Action::DeletePurged,
         9 | 10 => Action::Truncate { count: random.below(6) },
         11 => Action::Purge { count: random.below(8) },

@@ -10,7 +10,7 @@ use crate::world::World;
 use disk::Disk;
 use disk::sim::SimDisk;
 use raftlog::inspect::{DataDirectory, InspectError, KnownLog, Opening, ReadOnly};
-use raftlog::{Entry, Log, LogSpace, LogSpec, LogState, OpenError, ReadError};
+use raftlog::{Entry, Log, LogSpace, LogSpec, LogState, OpenError, Place, ReadError};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use types::LogIndex;
@@ -221,7 +221,11 @@ async fn by_place(
     model: &Model,
     is_touched: bool,
 ) -> Result<(), String> {
-    for stored in model.forgotten.iter().chain(model.entries.values()) {
+    let is_deleted = |place: &Place| {
+        model.deleted_before.is_some_and(|(owner, segment)| place.owner == owner && place.segment < segment)
+    };
+    let stored = model.forgotten.iter().chain(model.entries.values());
+    for stored in stored.filter(|stored| !is_deleted(&stored.place)) {
         let range = 0..stored.place.body_bytes;
         match space.read_body(&spec.owners_dir, stored.place, range).await {
             Ok(pieces) if pieces.bytes == *stored.entry.body.bytes() => {}
