@@ -120,7 +120,7 @@ impl Cluster {
         for (node, follower) in &group.followers {
             let arrives = self.nics[group.leader].send(&self.nics[*node], bytes);
             let replicated = Replicated { arrives, entry: entry.clone(), write: write.clone() };
-            follower.send(replicated).ok().expect("followers live as long as the cluster");
+            follower.send(replicated).expect("followers live as long as the cluster");
         }
         append(&group.leader_log, entry, write, Duration::ZERO);
     }

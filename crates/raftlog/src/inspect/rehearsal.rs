@@ -12,13 +12,23 @@ use std::sync::{Arc, Mutex, MutexGuard};
 pub(crate) struct Rehearsal {
     source: Arc<dyn Directory>,
     state: Arc<Mutex<State>>,
+    changes: Changes,
 }
 
 #[derive(Default)]
 struct State {
     files: HashMap<String, Arc<RehearsedFile>>,
     removed: BTreeSet<String>,
-    changes: Vec<Change>,
+}
+
+/// In the order in which they were made. The files add to it too, so it is not in the state that holds them.
+#[derive(Clone, Default)]
+struct Changes(Arc<Mutex<Vec<Change>>>);
+
+impl Changes {
+    fn lock(&self) -> MutexGuard<'_, Vec<Change>> {
+        self.0.lock().expect("no holder of a list panics")
+    }
 }
 
 /// What was done to a file, as far as anybody would miss it.
@@ -41,11 +51,11 @@ impl fmt::Display for Change {
 
 impl Rehearsal {
     pub(crate) fn new(source: Arc<dyn Directory>) -> Rehearsal {
-        Rehearsal { source, state: Arc::default() }
+        Rehearsal { source, state: Arc::default(), changes: Changes::default() }
     }
 
     pub(crate) fn changes(&self) -> Vec<Change> {
-        self.lock().changes.clone()
+        self.changes.lock().clone()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -75,7 +85,7 @@ impl Rehearsal {
             base,
             path: path.clone(),
             contents: Arc::new(Mutex::new(contents)),
-            state: self.state.clone(),
+            changes: self.changes.clone(),
         };
         Ok(self.lock().files.entry(path).or_insert_with(|| Arc::new(file)).clone())
     }
@@ -121,7 +131,7 @@ impl Disk for Rehearsal {
             state.files.remove(&from);
             state.removed.insert(from);
             state.removed.remove(&to);
-            state.changes.push(Change::Written { file: to.clone() });
+            rehearsal.changes.lock().push(Change::Written { file: to.clone() });
             state.files.insert(to, file);
             Ok(())
         })
@@ -134,7 +144,7 @@ impl Disk for Rehearsal {
             let mut state = rehearsal.lock();
             state.files.remove(&path);
             state.removed.insert(path.clone());
-            state.changes.push(Change::Removed { file: path });
+            rehearsal.changes.lock().push(Change::Removed { file: path });
             Ok(())
         })
     }
@@ -162,7 +172,7 @@ struct RehearsedFile {
     base: Option<Arc<dyn File>>,
     path: String,
     contents: Arc<Mutex<Contents>>,
-    state: Arc<Mutex<State>>,
+    changes: Changes,
 }
 
 struct Contents {
@@ -179,7 +189,7 @@ impl RehearsedFile {
     }
 
     fn changed(&self, change: Change) {
-        self.state.lock().expect("no holder of a rehearsal panics").changes.push(change);
+        self.changes.lock().push(change);
     }
 }
 
