@@ -13,10 +13,14 @@ fn main() {
     let names: Vec<&str> = only.map_or(CONTENDERS.to_vec(), |names| names.split(',').collect());
     let plan = if quick { Plan::QUICK } else { Plan::FULL };
     let mut figures = Vec::new();
-    for case in Case::all() {
-        if filter.is_some_and(|filter| !case.name().contains(filter.as_str())) {
-            continue;
-        }
+    let mut cases = Case::all();
+    cases.retain(|case| filter.is_none_or(|filter| case.name().contains(filter.as_str())));
+    if cases.is_empty() {
+        let names: Vec<_> = Case::all().iter().map(Case::name).collect();
+        eprintln!("no case has such a name; there are {}", names.join(" "));
+        std::process::exit(2);
+    }
+    for case in cases {
         let dir = tempfile::tempdir().expect("make a temporary directory");
         figures.push(report(case, &run_case(case, plan, &names, dir.path())));
     }
