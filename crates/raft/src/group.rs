@@ -216,8 +216,14 @@ impl Group {
     /// Stops and waits until the state machine is dropped and the log's files are closed. Handles still answer: with
     /// [`Role::Stopped`].
     pub(crate) async fn close(&self) {
-        if let Err(error) = self.inner.raft.shutdown().await {
-            tracing::warn!(group = %self.inner.id, %error, "stop of a group");
+        // openraft may wait for a change of the log that waits for space on the disk; closing the log ends that.
+        match tokio::time::timeout(CLOSE_MAX, self.inner.raft.shutdown()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::warn!(group = %self.inner.id, %error, "stop of a group"),
+            Err(_) => {
+                tracing::warn!(group = %self.inner.id, "a group does not stop, its log is closed under it");
+                self.inner.log.close().await;
+            }
         }
         let tasks = std::mem::take(&mut *self.inner.tasks.lock().expect("no holder panics"));
         for task in tasks {

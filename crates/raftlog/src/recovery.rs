@@ -192,6 +192,7 @@ impl Recovery<'_> {
         let mut reader = SegmentReader::new(open.file.clone(), id);
         self.follow_index(&mut reader, id, record, chain).await?;
         chain.end = loop {
+            self.check_whole(&open, chain)?;
             if chain.tail.file() != id {
                 let rolled_at = chain.index.last().map(|last| last.position.offset + last.record_bytes());
                 self.trim(&open, rolled_at.unwrap_or(0)).await?;
@@ -218,9 +219,21 @@ impl Recovery<'_> {
         Ok(true)
     }
 
+    /// Bodies that were synced are not read; but a file that ends within one shows it.
+    fn check_whole(&self, open: &OpenSegment, chain: &Chain) -> Result<(), OpenError> {
+        let Some(last) = chain.index.last().filter(|last| last.position.file() == open.id) else {
+            return Ok(());
+        };
+        if open.end >= last.position.offset + last.record_bytes() {
+            return Ok(());
+        }
+        let why = format!("the file ends at byte {}, inside entry {}", open.end, last.id.index);
+        Err(self.damaged(last.position, why))
+    }
+
     /// Adds the records that the segment's index names, as far as they are known to have been synced. The index is not:
-    /// the last of its records must be there, or none of it counts. Then it is of this segment as it is now, since
-    /// an id stands for one entry and a record's place follows from those before it.
+    /// the last of its records must be there, or none of it counts. Then it is of this segment as it is now: its blocks are of one
+    /// history (their checksums say so), an id stands for one entry, and a record's place follows from those before it.
     async fn follow_index(
         &self,
         reader: &mut SegmentReader,

@@ -15,7 +15,7 @@
 //!     48    4 segment
 //!     52    4 count          1 to 65536
 //!     56    4 zero
-//!     60    4 crc            CRC32C of bytes 0..60 and of what follows them
+//!     60    4 crc            CRC32C of the crc of the block before (none for the first), bytes 0..60 and what follows
 //!     64  8·n meta_bytes, body_bytes of each record
 //! ```
 
@@ -63,7 +63,8 @@ struct Block {
 }
 
 impl Block {
-    fn encode(&self) -> Bytes {
+    /// `before` is the checksum of the block before it, 0 for the first.
+    fn encode(&self, before: u32) -> (Bytes, u32) {
         let mut out = BytesMut::with_capacity(HEADER_BYTES + self.lengths.len() * SLOT_BYTES);
         out.put_slice(&MAGIC);
         out.put_u8(VERSION);
@@ -82,13 +83,13 @@ impl Block {
             out.put_u32_le(*meta_bytes);
             out.put_u32_le(*body_bytes);
         }
-        let crc = checksum(&out);
+        let crc = checksum(before, &out);
         out[CRC_AT..HEADER_BYTES].copy_from_slice(&crc.to_le_bytes());
-        out.freeze()
+        (out.freeze(), crc)
     }
 
-    /// The block at the start of `bytes`, and how long it is; `None` when no whole one is there.
-    fn decode(bytes: &[u8]) -> Option<(Block, usize)> {
+    /// The block at the start of `bytes`, how long it is and its checksum; `None` when no whole one is there.
+    fn decode(before: u32, bytes: &[u8]) -> Option<(Block, usize, u32)> {
         let mut rest = bytes.get(..HEADER_BYTES)?;
         let mut start = [0; 8];
         rest.copy_to_slice(&mut start);
@@ -108,7 +109,7 @@ impl Block {
         }
         let block_bytes = HEADER_BYTES + count * SLOT_BYTES;
         let block = bytes.get(..block_bytes)?;
-        if checksum(block) != crc {
+        if checksum(before, block) != crc {
             return None;
         }
         let lengths: Vec<_> = block[HEADER_BYTES..]
@@ -122,7 +123,7 @@ impl Block {
             return None;
         }
         let file = SegmentId { owner, segment };
-        Some((Block { log, file, first, start_offset, lengths }, block_bytes))
+        Some((Block { log, file, first, start_offset, lengths }, block_bytes, crc))
     }
 
     fn end(&self) -> LogIndex {
@@ -130,8 +131,10 @@ impl Block {
     }
 }
 
-fn checksum(block: &[u8]) -> u32 {
-    crc32c::crc32c_append(crc32c::crc32c(&block[..CRC_AT]), &block[HEADER_BYTES..])
+/// Goes on from the block before: blocks of two histories, which a disk that lost some writes may have kept side by side, do not
+/// pass for one index.
+fn checksum(before: u32, block: &[u8]) -> u32 {
+    crc32c::crc32c_append(crc32c::crc32c_append(before, &block[..CRC_AT]), &block[HEADER_BYTES..])
 }
 
 /// What the file beside a segment says of it, in order. Whether it is true is for recovery to find out.
@@ -141,13 +144,15 @@ pub(crate) struct SegmentIndex {
     file: Option<Arc<dyn File>>,
     /// Of the blocks.
     bytes: u64,
+    /// Of the last block.
+    crc: u32,
 }
 
 impl SegmentIndex {
     /// Reads what is whole and about this segment. Nothing depends on it, so a file that is missing, foreign or cannot
     /// be read is an empty index.
     pub(crate) async fn read(disk: &dyn Disk, owners_dir: &str, log: u64, id: SegmentId) -> SegmentIndex {
-        let mut index = SegmentIndex { id, blocks: Vec::new(), file: None, bytes: 0 };
+        let mut index = SegmentIndex { id, blocks: Vec::new(), file: None, bytes: 0, crc: 0 };
         let file_path = path(id, owners_dir);
         match read_file(disk, &file_path).await {
             Ok((file, bytes)) => {
@@ -161,13 +166,13 @@ impl SegmentIndex {
     }
 
     fn add_blocks(&mut self, log: u64, mut rest: &[u8]) {
-        while let Some((block, block_bytes)) = Block::decode(rest) {
+        while let Some((block, block_bytes, crc)) = Block::decode(self.crc, rest) {
             let follows = self.blocks.last().is_none_or(|before| before.end() <= block.first.index);
             if block.log != log || block.file != self.id || !follows {
                 break;
             }
             self.blocks.push(block);
-            self.bytes += block_bytes as u64;
+            (self.bytes, self.crc) = (self.bytes + block_bytes as u64, crc);
             rest = &rest[block_bytes..];
         }
     }
@@ -200,7 +205,8 @@ impl SegmentIndex {
         if let (Some(file), Some(last)) = (self.file, self.blocks.last())
             && last.end() <= end
         {
-            (writer.open, writer.bytes, writer.next) = (Some((self.id, file)), self.bytes, last.end());
+            (writer.open, writer.next) = (Some((self.id, file)), last.end());
+            (writer.bytes, writer.crc) = (self.bytes, self.crc);
         }
         writer
     }
@@ -223,15 +229,16 @@ fn ids(first: LogId) -> impl Iterator<Item = LogId> {
 pub(crate) struct SegmentIndexWriter {
     log: u64,
     open: Option<(SegmentId, Arc<dyn File>)>,
-    /// Of the blocks in it.
+    /// Of the blocks in it, and of the last of them.
     bytes: u64,
+    crc: u32,
     /// Entries of the segment before this one are in it.
     next: LogIndex,
 }
 
 impl SegmentIndexWriter {
     pub(crate) fn new(log: u64) -> SegmentIndexWriter {
-        SegmentIndexWriter { log, open: None, bytes: 0, next: LogIndex(0) }
+        SegmentIndexWriter { log, open: None, bytes: 0, crc: 0, next: LogIndex(0) }
     }
 
     /// Whether so much of a segment is missing that a block should be written. Entries before `end` are on the disk.
@@ -294,14 +301,20 @@ impl SegmentIndexWriter {
             _ => {
                 let file = disk.open(&path(id, owners_dir), true).await?;
                 file.set_len(0).await?;
-                (self.open, self.bytes) = (Some((id, file.clone())), 0);
+                (self.open, self.bytes, self.crc) = (Some((id, file.clone())), 0, 0);
                 file
             }
         };
-        let blocks: Vec<Bytes> = blocks.iter().map(Block::encode).collect();
-        let bytes: usize = blocks.iter().map(Bytes::len).sum();
-        file.write_at(self.bytes, blocks).await?;
-        (self.bytes, self.next) = (self.bytes + bytes as u64, next);
+        let mut crc = self.crc;
+        let mut encoded = Vec::with_capacity(blocks.len());
+        for block in &blocks {
+            let bytes;
+            (bytes, crc) = block.encode(crc);
+            encoded.push(bytes);
+        }
+        let bytes: usize = encoded.iter().map(Bytes::len).sum();
+        file.write_at(self.bytes, encoded).await?;
+        (self.bytes, self.crc, self.next) = (self.bytes + bytes as u64, crc, next);
         Ok(())
     }
 
@@ -351,9 +364,15 @@ mod tests {
     }
 
     fn index_of(blocks: &[Block]) -> SegmentIndex {
-        let bytes: Vec<u8> = blocks.iter().flat_map(|block| block.encode().to_vec()).collect();
+        let mut crc = 0;
+        let encode = |block: &Block| {
+            let bytes;
+            (bytes, crc) = block.encode(crc);
+            bytes.to_vec()
+        };
+        let bytes: Vec<u8> = blocks.iter().flat_map(encode).collect();
         let file = SegmentId { owner: OwnerId(0x22), segment: 0x33 };
-        let mut index = SegmentIndex { id: file, blocks: Vec::new(), file: None, bytes: 0 };
+        let mut index = SegmentIndex { id: file, blocks: Vec::new(), file: None, bytes: 0, crc: 0 };
         index.add_blocks(0x11, &bytes);
         index
     }
@@ -364,7 +383,7 @@ mod tests {
 
     #[test]
     fn version_1_is_laid_out_as_documented() {
-        let bytes = block(0x55, 0x68, 2).encode();
+        let (bytes, crc_of_it) = block(0x55, 0x68, 2).encode(0);
         let mut expected = b"FLix\x01\0\0\0".to_vec();
         for field in [0x11u64, 0x22, 0x44, 0x55, 0x68] {
             expected.extend(field.to_le_bytes());
@@ -377,19 +396,21 @@ mod tests {
         expected.extend(crc.to_le_bytes());
         expected.extend(slots);
         assert_eq!(bytes, expected);
-        assert_eq!(Block::decode(&bytes), Some((block(0x55, 0x68, 2), bytes.len())));
+        assert_eq!(Block::decode(0, &bytes), Some((block(0x55, 0x68, 2), bytes.len(), crc_of_it)));
+        assert_eq!(crc_of_it, crc);
+        assert_eq!(Block::decode(1, &bytes), None, "behind another block");
     }
 
     #[test]
     fn every_flipped_bit_and_every_cut_ends_the_index() {
-        let bytes = block(5, 0, 3).encode();
+        let (bytes, _) = block(5, 0, 3).encode(7);
         for bit in 0..bytes.len() * 8 {
             let mut damaged = bytes.to_vec();
             damaged[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(Block::decode(&damaged), None, "bit {bit}");
+            assert_eq!(Block::decode(7, &damaged), None, "bit {bit}");
         }
         for end in 0..bytes.len() {
-            assert_eq!(Block::decode(&bytes[..end]), None, "cut at {end}");
+            assert_eq!(Block::decode(7, &bytes[..end]), None, "cut at {end}");
         }
     }
 

@@ -140,6 +140,7 @@ impl LogSpace {
         owners_dir: &str,
         segments: &[SegmentId],
     ) -> std::io::Result<()> {
+        self.spares.remove_doomed().await?;
         let Some(id) = segments.first() else { return Ok(()) };
         let bytes_max = if self.free.is_short(&self.options) { 0 } else { self.options.spare_bytes_max };
         let collected = self.spares.collect(owners_dir, segments, bytes_max).await?;

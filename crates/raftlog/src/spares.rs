@@ -11,6 +11,7 @@
 //!   rename's two directories may leave a file with both names, and a spare that is a segment in use must not be taken.
 
 use crate::segment::{SegmentId, owner_dir};
+use crate::writer::is_full;
 use disk::Disk;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -30,7 +31,9 @@ pub(crate) struct Spares {
 #[derive(Default)]
 struct Kept {
     spares: Vec<Spare>,
-    /// Of the spares, and of those that are on their way here.
+    /// Left by a deletion that failed or was given up on the way: to be removed.
+    doomed: Vec<Spare>,
+    /// Of all of these, and of those that are on their way here.
     bytes: u64,
     next_number: u64,
 }
@@ -40,6 +43,19 @@ pub(crate) struct Spare {
     bytes: u64,
     /// The segment it was.
     was: SegmentId,
+}
+
+/// Segments taken out of their owner's directory. Not kept, they are doomed.
+#[must_use = "to be kept once nobody reads them under their old names"]
+pub(crate) struct Collected<'a> {
+    from: &'a Spares,
+    spares: Vec<Spare>,
+}
+
+impl Drop for Collected<'_> {
+    fn drop(&mut self) {
+        self.from.lock().doomed.append(&mut self.spares);
+    }
 }
 
 impl Spare {
@@ -86,14 +102,17 @@ impl Spares {
         owners_dir: &str,
         segments: &[SegmentId],
         bytes_max: u64,
-    ) -> io::Result<Vec<Spare>> {
+    ) -> io::Result<Collected<'_>> {
         self.sweep().await?;
-        let mut collected = Vec::new();
+        let mut collected = Collected { from: self, spares: Vec::new() };
         for id in segments {
-            match self.collect_one(*id, &id.path(owners_dir), bytes_max).await {
-                Ok(spare) => collected.extend(spare),
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {} // deleted twice
-                Err(error) => return Err(error),
+            let path = id.path(owners_dir);
+            if self.set_aside(*id, &path, bytes_max, &mut collected).await? {
+                continue;
+            }
+            match self.disk.remove_file(&path).await {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {} // gone, now or by another deletion
             }
         }
         if let Some(id) = segments.first() {
@@ -102,34 +121,37 @@ impl Spares {
         Ok(collected)
     }
 
-    async fn collect_one(&self, id: SegmentId, path: &str, bytes_max: u64) -> io::Result<Option<Spare>> {
-        let spare = self.set_aside(id, path, bytes_max).await?;
-        if spare.is_none() {
-            self.disk.remove_file(path).await?;
-        }
-        Ok(spare)
-    }
-
-    /// Renames a segment to a spare; `None` when there is no room for it.
-    async fn set_aside(&self, id: SegmentId, path: &str, bytes_max: u64) -> io::Result<Option<Spare>> {
+    /// Renames a segment to a spare; false when it is to be removed instead, because there is no room for it, or
+    /// because the file system has no space for the name, or somebody removed the directory: then the file itself gives space.
+    async fn set_aside(
+        &self,
+        id: SegmentId,
+        path: &str,
+        bytes_max: u64,
+        collected: &mut Collected<'_>,
+    ) -> io::Result<bool> {
         if self.bytes() >= bytes_max {
-            return Ok(None);
+            return Ok(false);
         }
-        let bytes = self.disk.open(path, false).await?.len().await?;
-        let Some(spare) = self.reserve(id, bytes, bytes_max) else { return Ok(None) };
+        let bytes = match self.disk.open(path, false).await {
+            Ok(file) => file.len().await?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            Err(error) => return Err(error),
+        };
+        let Some(spare) = self.reserve(id, bytes, bytes_max) else { return Ok(false) };
+        let to = spare.path();
+        // From here on whoever gives up leaves it to be removed.
+        collected.spares.push(spare);
         let created = || self.disk.create_dir_all(DIR);
         let renamed = match self.dir_created.get_or_try_init(created).await {
-            Ok(_) => self.disk.rename(path, &spare.path()).await,
+            Ok(_) => self.disk.rename(path, &to).await,
             Err(error) => Err(error),
         };
-        match renamed {
-            Ok(()) => Ok(Some(spare)),
-            Err(error) => {
-                self.lock().bytes -= spare.bytes;
-                // A name may need space in its directory; then the file itself is what gives some.
-                if error.kind() == io::ErrorKind::StorageFull { Ok(None) } else { Err(error) }
-            }
+        let Err(error) = renamed else { return Ok(true) };
+        if let Some(spare) = collected.spares.pop() {
+            self.lock().bytes -= spare.bytes;
         }
+        if error.kind() == io::ErrorKind::NotFound || is_full(&error) { Ok(false) } else { Err(error) }
     }
 
     fn reserve(&self, was: SegmentId, bytes: u64, bytes_max: u64) -> Option<Spare> {
@@ -143,20 +165,29 @@ impl Spares {
     }
 
     /// From now on they may be taken. Nobody reads them under their old names any more.
-    pub(crate) fn keep(&self, collected: Vec<Spare>) {
-        self.lock().spares.extend(collected);
+    pub(crate) fn keep(&self, mut collected: Collected<'_>) {
+        let spares = std::mem::take(&mut collected.spares);
+        self.lock().spares.extend(spares);
     }
 
     /// Makes a spare the file of a segment that has none; false when there is none that may go there. The caller syncs
     /// the segment's directory before it writes.
     pub(crate) async fn take(&self, id: SegmentId, owners_dir: &str) -> io::Result<bool> {
-        let Some(spare) = self.pick(id) else { return Ok(false) };
-        if let Err(error) = self.disk.rename(&spare.path(), &id.path(owners_dir)).await {
-            self.keep(vec![spare]);
-            return Err(error);
+        while let Some(spare) = self.pick(id) {
+            match self.disk.rename(&spare.path(), &id.path(owners_dir)).await {
+                Ok(()) => {
+                    self.lock().bytes -= spare.bytes;
+                    return Ok(true);
+                }
+                // Somebody made room by hand.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => self.lock().bytes -= spare.bytes,
+                Err(error) => {
+                    self.lock().spares.push(spare);
+                    return Err(error);
+                }
+            }
         }
-        self.lock().bytes -= spare.bytes;
-        Ok(true)
+        Ok(false)
     }
 
     fn pick(&self, id: SegmentId) -> Option<Spare> {
@@ -168,14 +199,28 @@ impl Spares {
 
     /// Removes all spares, as somebody needs their space: how much that was.
     pub(crate) async fn give_back(&self) -> io::Result<u64> {
-        let spares = std::mem::take(&mut self.lock().spares);
-        let mut given_back = 0;
-        for spare in spares {
-            self.disk.remove_file(&spare.path()).await?;
-            self.lock().bytes -= spare.bytes;
-            given_back += spare.bytes;
+        {
+            let kept = &mut *self.lock();
+            kept.doomed.append(&mut kept.spares);
         }
-        Ok(given_back)
+        self.remove_doomed().await
+    }
+
+    /// Removes what a deletion that was given up has left.
+    pub(crate) async fn remove_doomed(&self) -> io::Result<u64> {
+        let mut removed_bytes = 0;
+        loop {
+            let Some(spare) = self.lock().doomed.pop() else { return Ok(removed_bytes) };
+            match self.disk.remove_file(&spare.path()).await {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    self.lock().doomed.push(spare);
+                    return Err(error);
+                }
+                _ => {}
+            }
+            self.lock().bytes -= spare.bytes;
+            removed_bytes += spare.bytes;
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Kept> {

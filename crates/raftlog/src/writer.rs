@@ -206,6 +206,7 @@ impl Writer {
             tracing::warn!(log, file, offset, bytes, "disk full, appends wait for space");
         }
         space.refresh_free_bytes();
+        self.hint().await?;
         self.core.pause(FULL_DISK_RETRY_INTERVAL).await;
         Ok(())
     }
@@ -277,12 +278,13 @@ impl Writer {
     /// bytes of a recycled file behind its last record would be taken for damage once there is a later segment.
     async fn close_segment(&mut self) -> io::Result<()> {
         self.write_index().await;
-        if let Some(open) = self.open.take()
+        if let Some(open) = &self.open
             && open.allocated_bytes > open.end
         {
             open.file.set_len(open.end).await?;
             open.file.sync_data().await?;
         }
+        self.open = None;
         Ok(())
     }
 
@@ -349,6 +351,7 @@ impl Writer {
             open.file.set_len(offset).await?;
             open.file.sync_data().await?;
             (open.allocated_bytes, open.end) = (offset, offset);
+            open.old_bytes_end = open.old_bytes_end.min(offset);
         }
         Ok(())
     }
@@ -449,7 +452,7 @@ impl Writer {
     }
 }
 
-fn is_full(error: &io::Error) -> bool {
+pub(crate) fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 

@@ -141,3 +141,31 @@ fn spares_are_free_space_and_go_before_anything_waits() {
         log.append(entries(9..10, 60_000)).unwrap().durable().await.unwrap();
     });
 }
+
+#[test]
+fn a_deletion_that_was_given_up_leaves_no_spares_that_nobody_has() {
+    let mut left_some = false;
+    for polls in 0..80 {
+        block_on(async {
+            let disk = SimDisk::new(sim(6, 1));
+            let (space, log) = open(&disk, LogSpaceOptions { spare_bytes_max: 400_000, ..options() }).await;
+            log.append(entries(0..12, 30_000)).unwrap().durable().await.unwrap();
+            space.remove(&spec(0)).await.unwrap();
+            let owner = spec(0).first_owner;
+            let mut given_up = Box::pin(space.delete_owner("containers", owner));
+            for _ in 0..polls {
+                if futures::poll!(&mut given_up).is_ready() {
+                    break;
+                }
+            }
+            drop(given_up);
+            let spares = || disk.files().iter().filter(|(path, _)| path.starts_with("spares/")).count();
+            left_some |= spares() > 0;
+            space.delete_owner("containers", owner).await.unwrap();
+            let other = space.open(spec(1)).await.unwrap();
+            other.append(entries(0..24, 30_000)).unwrap().durable().await.unwrap();
+            assert_eq!(spares(), 0, "{polls} polls: each was taken or removed");
+        });
+    }
+    assert!(left_some, "some deletion was given up after its first rename");
+}

@@ -124,6 +124,17 @@ async fn a_flipped_bit_in_a_body_is_found_by_its_reader_with_its_place() {
 }
 
 #[tokio::test]
+async fn a_file_that_ends_inside_a_durable_record_is_damage_though_its_body_is_not_read() {
+    let machine = Machine::new();
+    let (space, _, offsets) = log_with_old_mark(&machine).await;
+    let path = machine.segment(1000, 0);
+    let whole = fs::read(&path).unwrap();
+    fs::write(&path, &whole[..whole.len() - 20]).unwrap();
+    let error = space.open(spec(1)).await.err().unwrap();
+    assert!(matches!(error, OpenError::Damaged { offset, .. } if offset == offsets[9]), "{error}");
+}
+
+#[tokio::test]
 async fn lost_durable_records_are_damage_and_no_torn_tail() {
     let machine = Machine::new();
     let (space, _, offsets) = log_with_old_mark(&machine).await;

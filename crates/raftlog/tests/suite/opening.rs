@@ -105,6 +105,35 @@ async fn an_index_from_before_a_truncation_is_not_believed() {
     }
 }
 
+/// Loss of power may keep one block from before a truncation between two from after it.
+#[tokio::test]
+async fn an_index_of_two_histories_is_not_believed() {
+    const BLOCK_BYTES: usize = 64 + 10 * 8;
+    let machine = Machine::new();
+    let in_new_life = async || machine.start_again().await.open(spec(1)).await.unwrap();
+    for first in [0, 10] {
+        let log = in_new_life().await;
+        append(&log, entries(1, first..first + 10, 60)).await;
+        log.close().await;
+    }
+    let old = fs::read(machine.segment_index(1000, 0)).unwrap();
+    let log = in_new_life().await;
+    log.truncate_after(Some(LogIndex(9))).await.unwrap();
+    append(&log, entries(2, 10..20, 60)).await;
+    log.close().await;
+    drop(log);
+    let log = in_new_life().await;
+    append(&log, entries(2, 20..30, 60)).await;
+    log.close().await;
+    drop(log);
+    let new = fs::read(machine.segment_index(1000, 0)).unwrap();
+    assert_eq!((old.len(), new.len()), (2 * BLOCK_BYTES, 3 * BLOCK_BYTES));
+    let mixed = [&new[..BLOCK_BYTES], &old[BLOCK_BYTES..], &new[2 * BLOCK_BYTES..]].concat();
+    fs::write(machine.segment_index(1000, 0), mixed).unwrap();
+    let expected = [entries(1, 0..10, 60), entries(2, 10..30, 60)].concat();
+    check(&machine, &expected, "the second block is of the first history").await;
+}
+
 #[tokio::test]
 async fn an_index_never_makes_more_of_a_log_than_was_durable() {
     let machine = Machine::new();

@@ -169,3 +169,43 @@ async fn an_object_that_holds_a_forged_record_never_becomes_one() {
     let log = killed.start().open(spec(1)).await.unwrap();
     assert_eq!(log.state().last, Some(id(2, 30)));
 }
+
+/// An operator with a full disk makes room.
+#[tokio::test]
+async fn spares_that_were_removed_by_hand_are_not_missed() {
+    let machine = Machine::small_segments(10_000);
+    let space = machine.start();
+    let log = purged_log(&space).await;
+    assert_eq!(spares(&machine).len(), 9);
+    for spare in spares(&machine).iter().skip(1) {
+        std::fs::remove_file(spare.path()).unwrap();
+    }
+    append(&log, entries(1, 30..36, 3000)).await;
+    std::fs::remove_dir_all(machine.dir.path().join("disk/spares")).unwrap();
+    append(&log, entries(1, 36..42, 3000)).await;
+    log.purge(id(1, 40)).await.unwrap();
+    log.delete_purged_segments().await.unwrap();
+    assert!(!machine.segment(1000, 10).exists(), "deleted, as there is no place for spares");
+    assert_eq!(read_all(&log).await, entries(1, 41..42, 3000));
+}
+
+#[tokio::test]
+async fn a_recycled_segment_that_was_cut_ends_with_its_records_too() {
+    let machine = Machine::small_segments(8 << 20);
+    let space = machine.start();
+    let log = space.open(spec(1)).await.unwrap();
+    append(&log, entries(1, 0..24, 1_000_000)).await;
+    log.purge(id(1, 22)).await.unwrap();
+    log.delete_purged_segments().await.unwrap();
+    append(&log, entries(1, 24..28, 1_000_000)).await;
+    let recycled = log.read_meta(LogIndex(25)..LogIndex(26), 1).await.unwrap()[0].place.segment;
+    log.truncate_after(Some(LogIndex(24))).await.unwrap();
+    // More than the first step of an allocation, at once.
+    append(&log, entries(2, 25..30, 1_000_000)).await;
+    append(&log, entries(2, 30..40, 1_000_000)).await;
+    let metas = log.read_meta(LogIndex(25)..LogIndex(40), 100).await.unwrap();
+    let last = metas.iter().rfind(|meta| meta.place.segment == recycled).unwrap();
+    let head = 72 + 4 * u64::from(last.place.body_bytes.div_ceil(65536)) + last.meta.len() as u64;
+    let end = (last.place.offset + head + u64::from(last.place.body_bytes)).next_multiple_of(8);
+    assert_eq!(std::fs::metadata(machine.segment(1000, recycled)).unwrap().len(), end);
+}
