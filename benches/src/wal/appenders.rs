@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 /// What is left of a turn, shared by its appenders.
 pub(super) struct Budget {
+    started: Instant,
     deadline: Instant,
     appends: AtomicU64,
 }
@@ -13,7 +14,8 @@ impl Budget {
     /// The clock starts now.
     pub(super) fn new(case: Case, limits: Limits) -> Budget {
         let appends = limits.payload_bytes / case.payload_bytes as u64;
-        Budget { deadline: Instant::now() + limits.duration, appends: AtomicU64::new(appends) }
+        let started = Instant::now();
+        Budget { started, deadline: started + limits.duration, appends: AtomicU64::new(appends) }
     }
 
     /// Takes `count` appends, unless time or bytes have run out.
@@ -46,12 +48,12 @@ where
             })
             .collect();
         ready.wait();
-        let started = Instant::now();
         let mut appended = Appended::default();
         for thread in threads {
             appended.latencies.extend(thread.join().expect("an appender panicked"));
         }
-        appended.elapsed = started.elapsed();
+        // From when the first of them began, which may be before this thread has its turn.
+        appended.elapsed = budget.get_or_init(|| Budget::new(case, limits)).started.elapsed();
         appended.appends = (appended.latencies.len() * case.window) as u64;
         appended
     })

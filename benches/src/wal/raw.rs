@@ -9,13 +9,14 @@ use std::path::{Path, PathBuf};
 /// What is overwritten again and again, all files together.
 const OVERWRITTEN_BYTES: u64 = 512 << 20;
 
-/// The limit: a file and a thread for each log, `window` payloads written and one fdatasync; no checksum, no header, no
-/// copy, nobody to notify.
+/// The limit: a file and a thread for each log, `window` payloads written with one call and one fdatasync; no checksum, no
+/// header, no copy, nobody to notify.
 pub(super) struct Raw {
     case: Case,
     root: PathBuf,
     space: FileSpace,
-    payload: Vec<u8>,
+    /// A window of payloads.
+    batch: Vec<u8>,
     files: Vec<File>,
     syncs: u64,
 }
@@ -43,8 +44,8 @@ impl Raw {
     }
 
     fn new(case: Case, root: &Path, space: FileSpace) -> Raw {
-        let payload = payload(case.payload_bytes);
-        let mut raw = Raw { case, root: root.to_owned(), space, payload, files: Vec::new(), syncs: 0 };
+        let batch = payload(case.payload_bytes).repeat(case.window);
+        let mut raw = Raw { case, root: root.to_owned(), space, batch, files: Vec::new(), syncs: 0 };
         raw.create_files();
         raw
     }
@@ -80,11 +81,11 @@ impl Raw {
         });
     }
 
-    /// In pieces of the payload's size: the kernel counts what is written in units of how the page cache was filled.
+    /// In pieces of the size that is written later: the kernel counts what is written in units of how the page cache was filled.
     fn fill(&self, path: &Path, bytes: u64) {
         let mut file = File::create(path).expect("create a raw file");
-        for _ in 0..bytes / self.payload.len() as u64 {
-            file.write_all(&self.payload).expect("fill it");
+        for _ in 0..bytes / self.batch.len() as u64 {
+            file.write_all(&self.batch).expect("fill it");
         }
         file.sync_all().expect("sync it");
     }
@@ -93,7 +94,7 @@ impl Raw {
 impl Contender for Raw {
     fn append(&mut self, limits: Limits) -> Appended {
         let (FileSpace::Preallocated { file_bytes } | FileSpace::Overwritten { file_bytes }) = self.space;
-        let (window, payload) = (self.case.window, &self.payload);
+        let batch = &self.batch;
         let mut appenders: Vec<_> = self
             .files
             .iter()
@@ -103,10 +104,8 @@ impl Contender for Raw {
                     if offset == file_bytes {
                         offset = 0;
                     }
-                    for _ in 0..window {
-                        file.write_all_at(payload, offset).expect("write");
-                        offset += payload.len() as u64;
-                    }
+                    file.write_all_at(batch, offset).expect("write");
+                    offset += batch.len() as u64;
                     file.sync_data().expect("fdatasync");
                 }
             })
