@@ -9,11 +9,15 @@ use std::sync::Arc;
 /// and may be in use by a server, whose file then grows while it is read. Every change is refused with
 /// [`io::ErrorKind::PermissionDenied`]. Reads happen in the call, on the caller's thread.
 pub fn open_read_only(path: &Path) -> io::Result<Arc<dyn File>> {
-    let file = fs::File::open(path)?;
-    if file.metadata()?.is_dir() {
+    // Before it is opened: that would wait for whoever writes to a pipe, and may change a device.
+    let kind = fs::metadata(path)?.file_type();
+    if kind.is_dir() {
         return Err(io::ErrorKind::IsADirectory.into());
     }
-    Ok(Arc::new(ReadOnlyFile { file }))
+    if !kind.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "is no regular file"));
+    }
+    Ok(Arc::new(ReadOnlyFile { file: fs::File::open(path)? }))
 }
 
 struct ReadOnlyFile {

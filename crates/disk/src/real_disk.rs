@@ -1,6 +1,7 @@
 use crate::health::{Health, Operation};
 use crate::path::below;
 use crate::pool::Pool;
+use crate::queue::Kind;
 use crate::real_file::RealFile;
 use crate::ring::Ring;
 use crate::small_file::{create_dir_all_durably, read_file, sync_dir, write_file_durably};
@@ -12,7 +13,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use types::DiskId;
 
-/// Why a data directory cannot be used; the message says what to do.
+/// Why a data directory cannot be used; the message says what to do. It has the system's own words in it, so they are no
+/// `source`: an error that is printed with its sources would repeat them.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenDiskError {
     #[error(
@@ -36,11 +38,11 @@ pub enum OpenDiskError {
     OtherOwner { path: PathBuf, found: String, asked: String },
     #[error(
         "data directory {path} cannot be used through io_uring, which the kernel (or the container this runs in) \
-         refuses: {source}; allow it, or choose `threads` or `auto`"
+         refuses: {why}; allow it, or choose `threads` or `auto`"
     )]
-    NoRing { path: PathBuf, source: io::Error },
-    #[error("data directory {path}: {source}")]
-    Io { path: PathBuf, source: io::Error },
+    NoRing { path: PathBuf, why: io::Error },
+    #[error("data directory {path}: {why}")]
+    Io { path: PathBuf, why: io::Error },
 }
 
 /// A data directory on this machine, locked by this process until the last handle to it and its files is gone.
@@ -70,7 +72,7 @@ impl RealDisk {
 
     /// [`RealDisk::open`], by a way of your choice.
     pub fn open_with(root: &Path, node_uuid: u128, io: DiskIo) -> Result<RealDisk, OpenDiskError> {
-        let io_error = |source| OpenDiskError::Io { path: root.to_owned(), source };
+        let io_error = |why| OpenDiskError::Io { path: root.to_owned(), why };
         create_dir_all_durably(root).map_err(io_error)?;
         let root = root.canonicalize().map_err(io_error)?;
         let lock = open_lock(&root)?;
@@ -103,7 +105,7 @@ impl RealDisk {
                 }
                 DecodeStampError::Bad { why } => OpenDiskError::BadStamp { path, why },
             }),
-            Err(source) => Err(OpenDiskError::Io { path, source }),
+            Err(why) => Err(OpenDiskError::Io { path, why }),
         }
     }
 
@@ -139,7 +141,7 @@ impl RealDisk {
         let joined = Stamp { cluster: cluster.to_owned(), node, ..stamp.clone() };
         if joined != *stamp {
             write_file_durably(&self.inner.root.join(VERSION), &joined.encode())
-                .map_err(|source| OpenDiskError::Io { path, source })?;
+                .map_err(|why| OpenDiskError::Io { path, why })?;
             *stamp = joined;
         }
         Ok(())
@@ -147,37 +149,42 @@ impl RealDisk {
 }
 
 fn start_ring(root: &Path, io: DiskIo, health: &Arc<Health>) -> Result<Option<Ring>, OpenDiskError> {
+    let disk = root.display();
     let (ring, why) = match io {
-        DiskIo::Threads => (None, "as configured".to_owned()),
+        DiskIo::Threads => (None, "as configured"),
         DiskIo::Uring => match Ring::start(health.clone()) {
-            Ok(ring) => (Some(ring), "as configured".to_owned()),
-            Err(source) => return Err(OpenDiskError::NoRing { path: root.to_owned(), source }),
+            Ok(ring) => (Some(ring), "as configured"),
+            Err(why) => return Err(OpenDiskError::NoRing { path: root.to_owned(), why }),
         },
         DiskIo::Auto => match Ring::start(health.clone()) {
-            Ok(ring) => (Some(ring), "the kernel offers it".to_owned()),
-            Err(error) => (None, format!("the kernel offers no io_uring: {error}")),
+            Ok(ring) => (Some(ring), "the kernel offers it"),
+            Err(error) => {
+                let why = format!("the kernel offers no io_uring: {error}");
+                tracing::warn!(%disk, io = %DiskIo::Threads, why, "open data directory");
+                return Ok(None);
+            }
         },
     };
     let by = if ring.is_some() { DiskIo::Uring } else { DiskIo::Threads };
-    tracing::info!(disk = %root.display(), io = %by, why, "open data directory");
+    tracing::info!(%disk, io = %by, why, "open data directory");
     Ok(ring)
 }
 
 fn open_lock(root: &Path) -> Result<fs::File, OpenDiskError> {
     let path = root.to_owned();
     let open = fs::OpenOptions::new().create(true).truncate(false).write(true).open(root.join(LOCK));
-    let lock = open.map_err(|source| OpenDiskError::Io { path: path.clone(), source })?;
+    let lock = open.map_err(|why| OpenDiskError::Io { path: path.clone(), why })?;
     match lock.try_lock() {
         Ok(()) => Ok(lock),
         Err(fs::TryLockError::WouldBlock) => Err(OpenDiskError::InUse { path }),
-        Err(fs::TryLockError::Error(source)) => Err(OpenDiskError::Io { path, source }),
+        Err(fs::TryLockError::Error(why)) => Err(OpenDiskError::Io { path, why }),
     }
 }
 
 /// Stamps a directory that holds nothing but what an earlier attempt may have left, or a file system's own.
 fn format(root: &Path, node_uuid: u128) -> Result<Stamp, OpenDiskError> {
     let path = root.to_owned();
-    let io_error = |source| OpenDiskError::Io { path: path.clone(), source };
+    let io_error = |why| OpenDiskError::Io { path: path.clone(), why };
     for entry in fs::read_dir(root).map_err(io_error)? {
         let name = entry.map_err(io_error)?.file_name();
         if ![LOCK, "VERSION.tmp", "lost+found"].iter().any(|known| name == *known) {
@@ -209,6 +216,20 @@ impl RealDisk {
     }
 }
 
+/// Creates a directory and its parents below `root`; their names are durable on return.
+fn create_dir_all(health: &Health, root: &Path, full: &Path) -> io::Result<()> {
+    let what = || format!("create directory {}", full.display());
+    health.run(Operation::Change, what, || fs::create_dir_all(full))?;
+    // All of them, also those that exist: a process that died may have created and not synced them.
+    for parent in full.ancestors().skip(1).take_while(|parent| parent.starts_with(root)) {
+        let what = || format!("sync directory {}", parent.display());
+        // That it cannot be opened (too many open files, say) has lost nothing.
+        let parent = health.run(Operation::Change, what, || fs::File::open(parent))?;
+        health.run(Operation::Sync, what, || parent.sync_all())?;
+    }
+    Ok(())
+}
+
 impl Disk for RealDisk {
     fn open(&self, path: &str, create: bool) -> IoFuture<Arc<dyn File>> {
         // Opening what exists changes nothing; that it fails (too many open files, say) says nothing of the disk.
@@ -223,12 +244,12 @@ impl Disk for RealDisk {
     }
 
     fn create_dir_all(&self, path: &str) -> IoFuture<()> {
-        let root = self.inner.root.clone();
-        self.run(Operation::Change, "create directory", path, move |full| {
-            fs::create_dir_all(full)?;
-            // All of them, also those that exist: a process that died may have created and not synced them.
-            full.ancestors().skip(1).take_while(|parent| parent.starts_with(&root)).try_for_each(sync_dir)
-        })
+        let full = match below(&self.inner.root, path) {
+            Ok(full) => full,
+            Err(error) => return Box::pin(async { Err(error) }),
+        };
+        let (health, root) = (self.inner.health.clone(), self.inner.root.clone());
+        self.inner.pool.run(Kind::Change, move || create_dir_all(&health, &root, &full))
     }
 
     fn sync_dir(&self, path: &str) -> IoFuture<()> {
@@ -276,5 +297,28 @@ impl Disk for RealDisk {
 
     fn failure(&self) -> Option<String> {
         self.inner.health.failure()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_whose_parent_cannot_be_synced_fails_the_disk() {
+        let health = Health::default();
+        // Directories of /proc refuse a sync, cleanly had it been a change.
+        let refused = create_dir_all(&health, Path::new("/proc/self"), Path::new("/proc/self/fd"));
+        assert_eq!(refused.unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        assert!(health.failure().unwrap().contains("sync directory /proc/self"), "{:?}", health.failure());
+    }
+
+    #[test]
+    fn a_directory_that_cannot_be_created_for_want_of_a_name_does_not() {
+        let health = Health::default();
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("file"), "").unwrap();
+        assert!(create_dir_all(&health, dir.path(), &dir.path().join("file/d")).is_err());
+        assert_eq!(health.failure(), None);
     }
 }

@@ -244,8 +244,13 @@ impl<T> Drop for Kernel<T> {
                 && let Err(error) = self.submit(1)
             {
                 tracing::error!(%error, "the ring is lost; its buffers are leaked");
-                std::mem::forget(std::mem::take(&mut self.slots));
                 std::mem::forget(std::mem::take(&mut self.bell_count));
+                let leak = |Slot { round, tag, _iovecs, .. }| {
+                    std::mem::forget((round, _iovecs));
+                    tag
+                };
+                // Dropped when all is leaked: that tells whoever waits, who may do anything.
+                let _tags: Vec<T> = self.slots.drain(..).flatten().map(leak).collect();
                 return;
             }
         }
@@ -258,4 +263,31 @@ fn descriptor(file: &File) -> types::Fd {
 
 fn sync_entry(descriptor: types::Fd) -> Entry {
     opcode::Fsync::new(descriptor).flags(types::FsyncFlags::DATASYNC).build()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::OwnedFd;
+    use tokio::sync::oneshot;
+
+    #[test]
+    fn whoever_waits_for_a_ring_that_is_lost_is_told_so() {
+        let mut kernel = match Kernel::<oneshot::Sender<()>>::new(4) {
+            Ok(kernel) => kernel,
+            Err(error) => return eprintln!("not tested, this machine has no io_uring: {error}"),
+        };
+        let (empty, _other_end) = std::io::pipe().unwrap();
+        let file = Arc::new(File::from(OwnedFd::from(empty)));
+        let (tag, told) = oneshot::channel();
+        kernel.start(Round::Read { file, offset: 0, buffer: vec![0; 10], filled: 0 }, tag);
+        kernel.bell().ring();
+        kernel.wait().unwrap();
+        let no_ring = tempfile::tempfile().unwrap();
+        // SAFETY: takes plain numbers; the descriptor stays the ring's, who closes it.
+        assert!(unsafe { libc::dup2(no_ring.as_raw_fd(), kernel.ring.as_raw_fd()) } >= 0);
+        assert!(kernel.submit(1).is_err());
+        drop(kernel);
+        assert!(told.blocking_recv().is_err());
+    }
 }

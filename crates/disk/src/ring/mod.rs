@@ -156,7 +156,7 @@ impl Driver {
             if finished.is_empty()
                 && let Err(error) = self.kernel.wait()
             {
-                return self.give_up(&error);
+                return self.give_up("wait for the ring", &error);
             }
             while let Some((round, answer, caller)) = self.kernel.completed() {
                 self.go_on(round.next(answer), caller, &mut finished);
@@ -194,12 +194,21 @@ impl Driver {
         let _ = caller.reply.send(result);
     }
 
-    /// The kernel refuses to go on; what is under way has an unknown outcome.
-    fn give_up(self, error: &io::Error) {
-        self.health.judge(Operation::Sync, || "wait for the ring".to_owned(), error);
+    /// What is under way has an unknown outcome; what waits, or comes later, is refused.
+    fn give_up(&self, at: &str, error: &io::Error) {
+        self.health.judge(Operation::Sync, || at.to_owned(), error);
         let mut state = self.shared.lock();
         state.closed = true;
         state.queue.clear();
+    }
+}
+
+impl Drop for Driver {
+    /// Without this, nobody would ever answer those who wait for a thread that has panicked.
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.give_up("drive the ring", &io::Error::other("its thread panicked"));
+        }
     }
 }
 
@@ -302,6 +311,37 @@ mod tests {
         assert!(health.failure().unwrap().contains("sync x"), "{:?}", health.failure());
         let later = ring.read(&read_only, &name(), 0, 10).await.unwrap_err();
         assert!(later.to_string().contains("the disk failed earlier: sync x"), "{later}");
+    }
+
+    #[tokio::test]
+    async fn a_panic_on_the_rings_thread_fails_the_disk_and_everybody_who_waits() {
+        struct Panics;
+        impl std::task::Wake for Panics {
+            fn wake(self: Arc<Self>) {
+                panic!("planted");
+            }
+        }
+        let Some((health, ring)) = ring() else { return };
+        let ((full, mut other_end), (full_too, its_other_end)) = (blocked(), blocked());
+        let bytes = Bytes::from(vec![1; 2 * PIPE_BYTES]);
+        let mut fatal = ring.write(&full, &name(), 0, vec![bytes.clone()], false);
+        let waker = Arc::new(Panics).into();
+        assert!(fatal.as_mut().poll(&mut std::task::Context::from_waker(&waker)).is_pending());
+        // All slots, all room in the queue, and callers who wait outside.
+        let mut under_way: Vec<_> =
+            (0..1200).map(|_| ring.write(&full_too, &name(), 0, vec![bytes.clone()], false)).collect();
+        let waiting = under_way.split_off(SLOTS.changes - 1);
+        other_end.read_exact(&mut vec![0; bytes.len()]).unwrap();
+        let answer = |write| async { tokio::time::timeout(Duration::from_secs(30), write).await.unwrap() };
+        for write in waiting {
+            assert!(answer(write).await.is_err());
+        }
+        assert!(health.failure().unwrap().contains("drive the ring"), "{:?}", health.failure());
+        drop(its_other_end);
+        for write in under_way {
+            assert!(answer(write).await.is_err());
+        }
+        assert!(answer(ring.sync(&full, &name())).await.is_err());
     }
 
     #[tokio::test]

@@ -105,17 +105,17 @@ impl Round {
 }
 
 fn next_of_write(file: Arc<File>, offset: u64, mut buffers: Vec<Bytes>, sync: bool, answer: Answer) -> Next {
+    // First: a sync that failed has lost data, whatever became of the write.
+    let synced = match answer.sync.map(judge_sync) {
+        Some(Err(Some(error))) => return Next::Failed(Step::Sync, error),
+        Some(Ok(_)) => true,
+        Some(Err(None)) | None => false,
+    };
     let written = match judge(answer.first) {
         Ok(0) => return Next::Failed(Step::Write, io::ErrorKind::WriteZero.into()),
         Ok(written) => written,
         Err(None) => 0,
         Err(Some(error)) => return Next::Failed(Step::Write, error),
-    };
-    // A sync that failed has lost data, whatever became of the write.
-    let synced = match answer.sync.map(judge_sync) {
-        Some(Err(Some(error))) => return Next::Failed(Step::Sync, error),
-        Some(Ok(_)) => true,
-        Some(Err(None)) | None => false,
     };
     advance(&mut buffers, written);
     match Next::write(file, offset + written as u64, buffers, sync) {
@@ -206,6 +206,7 @@ mod tests {
     fn errors_name_what_failed() {
         let check = |sync, answer, expected: &str| assert_eq!(told(write(sync).next(answer)), expected);
         check(true, answer(-libc::ENOSPC, -libc::ECANCELED), "Write StorageFull");
+        check(true, answer(-libc::ENOSPC, -libc::EIO), "Sync Uncategorized");
         check(true, answer(7, -libc::EIO), "Sync Uncategorized");
         check(true, answer(2, -libc::EIO), "Sync Uncategorized");
         check(false, answer(0, None), "Write WriteZero");

@@ -1,8 +1,11 @@
 use super::real_io;
 use bytes::Bytes;
 use disk::{Disk, OpenDiskError, RealDisk};
+use std::error::Error as _;
 use std::fs;
 use std::io::ErrorKind;
+use std::path::Path;
+use std::time::Duration;
 
 #[tokio::test]
 async fn a_new_directory_is_stamped_and_keeps_its_stamp() {
@@ -103,4 +106,29 @@ async fn a_tool_looks_at_a_file_in_use_and_changes_nothing() {
     let kind = |path| disk::open_read_only(&dir.path().join(path)).err().map(|error| error.kind());
     assert_eq!((kind(""), kind("b")), (Some(ErrorKind::IsADirectory), Some(ErrorKind::NotFound)));
     assert!(!dir.path().join("b").exists());
+}
+
+#[test]
+fn a_tool_looks_at_regular_files_only() {
+    for device in ["/dev/zero", "/dev/null"] {
+        let error = disk::open_read_only(Path::new(device)).err().unwrap();
+        assert_eq!(error.to_string(), "is no regular file");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let fifo = dir.path().join("fifo");
+    assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    // Opening it would wait for whoever writes.
+    let (sender, opened) = std::sync::mpsc::channel();
+    std::thread::spawn(move || sender.send(disk::open_read_only(&fifo).err().unwrap().to_string()));
+    assert_eq!(opened.recv_timeout(Duration::from_secs(30)).unwrap(), "is no regular file");
+}
+
+#[test]
+fn an_error_says_the_systems_words_once() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("file"), "").unwrap();
+    let error = RealDisk::open(&dir.path().join("file/d"), 1).err().unwrap();
+    assert!(matches!(error, OpenDiskError::Io { .. }), "{error}");
+    assert!(error.to_string().contains("File exists"), "{error}");
+    assert!(error.source().is_none(), "printed with its sources it would repeat itself");
 }
