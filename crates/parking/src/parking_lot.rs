@@ -4,6 +4,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
+use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
@@ -27,7 +28,7 @@ struct Shared<K> {
     pending_max: usize,
     state: Mutex<State<K>>,
     /// An operation is due before the driver would look again.
-    sooner: Notify,
+    sooner: Arc<Notify>,
 }
 
 struct State<K> {
@@ -46,9 +47,8 @@ impl<K: Hash + Eq + Clone + Send + 'static> ParkingLot<K> {
     /// At most `pending_max` operations wait at a time.
     pub fn new(pending_max: usize) -> ParkingLot<K> {
         let state = State { lot: Lot::default(), driver_stop: None };
-        let shared =
-            Shared { started: Instant::now(), pending_max, state: Mutex::new(state), sooner: Notify::new() };
-        ParkingLot { shared: Arc::new(shared) }
+        let (started, sooner) = (Instant::now(), Arc::default());
+        ParkingLot { shared: Arc::new(Shared { started, pending_max, state: Mutex::new(state), sooner }) }
     }
 
     /// Operations that wait now.
@@ -59,8 +59,13 @@ impl<K: Hash + Eq + Clone + Send + 'static> ParkingLot<K> {
     /// Waits until `key` has reached `value`, at most until `deadline`. `has_reached` is asked once, after the operation
     /// is where [`ParkingLot::reach`] finds it: so nothing that happens in between is missed, if whoever moves the value
     /// calls `reach` after it is visible to `has_reached`. Dropping the future takes the operation out.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime.
     pub fn wait(&self, key: K, value: u64, deadline: Instant, has_reached: impl FnOnce() -> bool) -> Wait<K> {
         let (sender, outcome) = oneshot::channel();
+        // Before the lock: a panic under it would be everybody's.
+        let runtime = Handle::current();
         let due = self.shared.tick_at_or_after(deadline);
         let ticket = {
             let mut state = self.shared.lock();
@@ -69,7 +74,7 @@ impl<K: Hash + Eq + Clone + Send + 'static> ParkingLot<K> {
                 return Wait { shared: self.shared.clone(), ended: Some(ended), parked: None };
             }
             let ticket = state.lot.park(key, value, due, sender);
-            self.shared.drive_until(&mut state);
+            self.shared.drive_until(&mut state, &runtime);
             ticket
         };
         let wait = Wait { shared: self.shared.clone(), ended: None, parked: Some((ticket, outcome)) };
@@ -102,12 +107,12 @@ impl<K: Hash + Eq + Clone + Send + 'static> Shared<K> {
     }
 
     /// Sees to it that the driver looks at the next stop. It exists only while something waits.
-    fn drive_until(self: &Arc<Self>, state: &mut State<K>) {
+    fn drive_until(self: &Arc<Self>, state: &mut State<K>, runtime: &Handle) {
         let Some(stop) = state.lot.next_stop() else { return };
         match state.driver_stop {
             None => {
                 state.driver_stop = Some(stop);
-                tokio::spawn(drive(Arc::downgrade(self), stop));
+                runtime.spawn(drive(Arc::downgrade(self), self.started, self.sooner.clone(), stop));
             }
             Some(planned) if stop < planned => {
                 state.driver_stop = Some(stop);
@@ -134,16 +139,27 @@ impl<K: Hash + Eq + Clone + Send + 'static> Shared<K> {
     }
 }
 
-/// Ends when nothing waits any more, or with the lot.
-async fn drive<K: Hash + Eq + Clone + Send + 'static>(lot: Weak<Shared<K>>, first_stop: u64) {
+impl<K> Drop for Shared<K> {
+    fn drop(&mut self) {
+        self.sooner.notify_one(); // the driver sees that the lot is gone
+    }
+}
+
+/// Ends when nothing waits any more, or with the lot, which it does not hold while it sleeps.
+async fn drive<K: Hash + Eq + Clone + Send + 'static>(
+    lot: Weak<Shared<K>>,
+    started: Instant,
+    sooner: Arc<Notify>,
+    first_stop: u64,
+) {
     let mut next = Some(first_stop);
     while let Some(stop) = next {
-        let Some(shared) = lot.upgrade() else { return };
-        let at = shared.started + Duration::from_millis(stop);
+        let at = started + Duration::from_millis(stop);
         tokio::select! {
             () = tokio::time::sleep_until(at) => {}
-            () = shared.sooner.notified() => {}
+            () = sooner.notified() => {}
         }
+        let Some(shared) = lot.upgrade() else { return };
         next = shared.expire();
     }
 }
@@ -231,6 +247,32 @@ mod tests {
         drop(one);
         assert_eq!(lot.pending(), 1);
         assert_eq!(two.await, Outcome::Expired);
+    }
+
+    #[tokio::test]
+    async fn a_lot_that_is_gone_ends_its_driver() {
+        let lot = ParkingLot::new(2);
+        let wait = lot.wait(1, 1, in_ms(3_600_000), || false);
+        let drivers = || Handle::current().metrics().num_alive_tasks();
+        tokio::task::yield_now().await;
+        assert_eq!(drivers(), 1);
+        drop((wait, lot));
+        let given_up = Instant::now() + Duration::from_secs(30);
+        while drivers() > 0 {
+            assert!(Instant::now() < given_up, "the driver sleeps on");
+            tokio::task::yield_now().await;
+        }
+    }
+
+    #[test]
+    fn a_lot_survives_an_operation_outside_a_runtime() {
+        let lot = ParkingLot::new(2);
+        let outside = std::panic::AssertUnwindSafe(|| drop(lot.wait(1, 1, in_ms(1), || false)));
+        assert!(std::panic::catch_unwind(outside).is_err());
+        assert_eq!(lot.pending(), 0);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let expired = runtime.block_on(async { lot.wait(1, 1, in_ms(1), || false).await });
+        assert_eq!(expired, Outcome::Expired);
     }
 
     /// Nothing is missed between looking and parking.
