@@ -1,13 +1,13 @@
 use raftlog::inspect::{Damage, Item, SeenRecord, SegmentSummary, Verdict};
 use serde_json::{Value, json};
 
-pub(super) fn item(file: &str, item: &Item, hex: bool) -> Value {
+pub(super) fn item(file: &str, item: &Item, meta: Option<&[u8]>) -> Value {
     match item {
-        Item::Record(record) => self::record(file, record, hex),
+        Item::Record(record) => self::record(file, record, meta),
         Item::Damage(damage) => {
             let mut value = self::damage(damage, None);
             value["file"] = file.into();
-            value["ok"] = false.into();
+            value["ok"] = damage.is_old_bytes().into();
             value
         }
         Item::Unused { offset, bytes } => {
@@ -16,7 +16,7 @@ pub(super) fn item(file: &str, item: &Item, hex: bool) -> Value {
     }
 }
 
-fn record(file: &str, record: &SeenRecord, hex: bool) -> Value {
+fn record(file: &str, record: &SeenRecord, meta: Option<&[u8]>) -> Value {
     let mut value = json!({
         "file": file,
         "offset": record.offset,
@@ -27,13 +27,13 @@ fn record(file: &str, record: &SeenRecord, hex: bool) -> Value {
         "log": record.log,
         "owner": record.place.owner.0,
         "segment": record.place.segment,
-        "meta_bytes": record.meta.len(),
+        "meta_bytes": record.meta_bytes,
         "body_bytes": record.place.body_bytes,
         "roll_to": record.roll_to.map(|owner| owner.0),
         "ok": true,
     });
-    if hex {
-        value["meta_hex"] = self::hex(&record.meta).into();
+    if let Some(meta) = meta {
+        value["meta_hex"] = self::hex(meta).into();
     }
     value
 }
@@ -68,6 +68,7 @@ pub(super) fn summary(file: &str, summary: &SegmentSummary, damage: Vec<Value>) 
         "last_term": summary.terms.map(|(_, last)| last.0),
         "entries_lost": entries_lost,
         "entries_lost_is_all": !more,
+        "old_bytes": summary.old_bytes.as_ref().map(|old| old.told_as_old_bytes()),
         "damage": damage,
     })
 }

@@ -1,6 +1,6 @@
 use super::args::{PlaceArgs, RangeArgs};
 use super::local::{self, LocalDirectory};
-use super::segment::{dump_scan, explained};
+use super::segment::{dump_scan, explained, old_bytes};
 use super::{Found, json, print};
 use anyhow::Context;
 use raftlog::inspect::{DataDirectory, KnownLog, LogReport, OwnerReport, SegmentName, SegmentScan};
@@ -91,6 +91,13 @@ fn owner_text(owner: &OwnerReport) -> String {
         if let Some(found) = segment.renamed {
             let _ = writeln!(text, "    RENAMED: its records say {found}");
         }
+        if let Some(was) = segment.recycled {
+            let _ = writeln!(
+                text,
+                "    a recycled file without a record of its own yet: it holds old ones of {was}"
+            );
+        }
+        text += &old_bytes(&segment.summary, "    ");
         for (damage, verdict) in segment.damage() {
             text += &explained(damage, verdict, "    ");
         }
@@ -118,7 +125,10 @@ fn owner_json(owner: &OwnerReport) -> Value {
         .iter()
         .map(|segment| {
             let damage = segment.damage().map(|(damage, verdict)| json::damage(damage, Some(verdict)));
-            json::summary(&segment.path, &segment.summary, damage.collect())
+            let mut value = json::summary(&segment.path, &segment.summary, damage.collect());
+            value["recycled"] = segment.recycled.map(|was| was.to_string()).into();
+            value["renamed"] = segment.renamed.map(|found| found.to_string()).into();
+            value
         })
         .collect();
     json!({ "owner": owner.owner.0, "segments": segments, "problems": owner.problems })

@@ -49,9 +49,15 @@ pub(super) async fn dump_scan(
         if offset < range.from_offset || index.is_some_and(|index| index.0 < range.from_index) {
             continue;
         }
-        found = found.max(Found::damaged(matches!(item, Item::Damage(_))));
-        let line =
-            if as_json { json::item(name, &item, range.hex).to_string() } else { line(&item, range.hex) };
+        found = found.max(Found::damaged(matches!(&item, Item::Damage(damage) if !damage.is_old_bytes())));
+        let meta = match &item {
+            Item::Record(record) if range.hex => {
+                Some(scan.meta(record).await.with_context(|| format!("read {name}"))?)
+            }
+            _ => None,
+        };
+        let meta = meta.as_deref();
+        let line = if as_json { json::item(name, &item, meta).to_string() } else { line(&item, meta) };
         text += &line;
         text.push('\n');
         if text.len() >= PRINT_BYTES {
@@ -62,10 +68,12 @@ pub(super) async fn dump_scan(
     Ok(found)
 }
 
-fn line(item: &Item, hex: bool) -> String {
+fn line(item: &Item, meta: Option<&[u8]>) -> String {
     match item {
-        Item::Record(record) if hex => format!("{record} ok meta {}", json::hex(&record.meta)),
-        Item::Record(record) => format!("{record} ok"),
+        Item::Record(record) => match meta {
+            Some(meta) => format!("{record} ok meta {}", json::hex(meta)),
+            None => format!("{record} ok"),
+        },
         Item::Damage(damage) => damage.to_string(),
         Item::Unused { offset, bytes } => format!("offset {offset} unused {bytes} bytes"),
     }
@@ -94,12 +102,21 @@ pub(super) async fn verify(path: &Path, as_json: bool) -> anyhow::Result<Found> 
         print(&format!("{value}\n"))?;
     } else {
         let mut text = format!("{}  {summary}\n", heading(&name, &scan));
+        text += &old_bytes(&summary, "  ");
         for damage in &summary.damage {
             let _ = writeln!(text, "  {damage}");
         }
         print(&text)?;
     }
     Ok(Found::damaged(scan.is_renamed() || !summary.damage.is_empty()))
+}
+
+/// The note on what a recycled file held before, if it did.
+pub(super) fn old_bytes(summary: &SegmentSummary, indent: &str) -> String {
+    summary
+        .old_bytes
+        .as_ref()
+        .map_or_else(String::new, |old| format!("{indent}{}\n", old.told_as_old_bytes()))
 }
 
 /// What is known beside the file.
@@ -123,9 +140,8 @@ impl Known {
             return Ok(Known { given: Some(slot), around: None });
         }
         let nothing = Known { given: None, around: None };
-        let (Some(named), Some(log)) = (scan.named, scan.log) else { return Ok(nothing) };
         let Some((directory, owners_dir)) = LocalDirectory::around(path) else { return Ok(nothing) };
-        let around = DataDirectory::new(Arc::new(directory)).around(&owners_dir, named, log).await?;
+        let around = DataDirectory::new(Arc::new(directory)).around(&owners_dir, scan).await?;
         Ok(Known { around, ..nothing })
     }
 
@@ -150,22 +166,30 @@ impl Known {
 pub(super) async fn explain(path: &Path, hard_state: Option<&Path>, as_json: bool) -> anyhow::Result<Found> {
     let (name, mut scan) = scan(path).await?;
     let known = Known::of(path, hard_state, &scan).await?;
-    let summary = SegmentSummary::of(&mut scan).await.with_context(|| format!("read {name}"))?;
+    let mut summary = SegmentSummary::of(&mut scan).await.with_context(|| format!("read {name}"))?;
+    summary.settle(known.evidence(), known.around.as_ref().and_then(|around| around.end));
+    let is_spare = scan.is_renamed() && known.around.as_ref().is_some_and(Surroundings::is_unused_spare);
     let damage = summary.damage.iter().map(|damage| (damage, verdict(damage, known.evidence())));
     if as_json {
         let damage = damage.map(|(damage, verdict)| json::damage(damage, Some(&verdict))).collect();
         let mut value = json::summary(&name, &summary, damage);
-        value["renamed"] = scan.is_renamed().into();
+        value["renamed"] = (scan.is_renamed() && !is_spare).into();
+        value["unused_spare"] = is_spare.into();
         print(&format!("{value}\n"))?;
     } else {
         let mut text = format!("{}  {summary}\n", heading(&name, &scan));
         text += &known.told();
+        if is_spare {
+            text +=
+                "  a recycled file without a record of its own yet: these are old ones of another segment\n";
+        }
+        text += &old_bytes(&summary, "  ");
         for (damage, verdict) in damage {
             text += &explained(damage, &verdict, "  ");
         }
         print(&text)?;
     }
-    Ok(Found::damaged(scan.is_renamed() || !summary.damage.is_empty()))
+    Ok(Found::damaged(!is_spare && (scan.is_renamed() || !summary.damage.is_empty())))
 }
 
 /// One damage with all that is known of it.

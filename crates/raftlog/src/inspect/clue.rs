@@ -23,6 +23,8 @@ pub enum Clue {
     ZeroSectors { from: u64, to: u64 },
     /// Whole records that belong elsewhere, the first of so many.
     Foreign { record: Box<SeenRecord>, count: usize },
+    /// Whole records of another segment at the offsets they had there, the first of so many.
+    Recycled { record: Box<SeenRecord>, count: usize },
     /// The file ends at a sector boundary, or does not.
     CutAt { offset: u64, at_sector: bool },
     /// Looking for the next record was given up: too much looks like one.
@@ -50,6 +52,15 @@ impl fmt::Display for Clue {
                 record.place.owner.0,
                 record.place.segment,
                 record.place.offset,
+                record.offset
+            ),
+            Clue::Recycled { record, count } => write!(
+                f,
+                "{count} whole record(s) of {} of log {} at the offsets they had there, as in a recycled file; the first: \
+                 entry {} at byte {}",
+                record.segment(),
+                record.log,
+                record.id.index,
                 record.offset
             ),
             Clue::CutAt { offset, at_sector: true } => {

@@ -22,6 +22,44 @@ impl Damage {
         self.end - self.offset
     }
 
+    /// Whether this is what a recycled file held before, by the file alone: behind the zeros that end a log there is nothing of this
+    /// segment, but whole records that stand where they stood in another one.
+    pub fn is_old_bytes(&self) -> bool {
+        matches!(self.fault, Fault::Zeros { .. }) && self.next_index.is_none() && self.old_record().is_some()
+    }
+
+    /// Whether it may be that when recovery says that the log ends here.
+    pub(crate) fn may_be_old_bytes(&self) -> bool {
+        let is_end = match &self.fault {
+            Fault::Zeros { .. } => true,
+            Fault::Misplaced { .. } | Fault::Field { field: "magic", .. } => self.old_record().is_some(),
+            _ => false,
+        };
+        is_end && self.next_index.is_none()
+    }
+
+    /// In words, for what is no damage after all.
+    pub fn told_as_old_bytes(&self) -> String {
+        let mut told = format!("offset {} old bytes of a recycled file, {} bytes", self.offset, self.bytes());
+        if let Some(record) = self.old_record() {
+            told += &format!(": records of {} of log {}", record.segment(), record.log);
+        }
+        told
+    }
+
+    /// The first whole record of another segment that stands where it stood there.
+    pub fn old_record(&self) -> Option<&SeenRecord> {
+        if let Fault::Misplaced { record, .. } = &self.fault
+            && record.place.offset == record.offset
+        {
+            return Some(record);
+        }
+        self.clues.iter().find_map(|clue| match clue {
+            Clue::Recycled { record, .. } => Some(&**record),
+            _ => None,
+        })
+    }
+
     /// How many entries are gone, when the records on both sides say.
     pub fn entries_lost(&self) -> Option<u64> {
         self.next_index?.0.checked_sub(self.index?.0)
@@ -120,6 +158,9 @@ impl fmt::Display for Fault {
 
 impl fmt::Display for Damage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_old_bytes() {
+            return f.write_str(&self.told_as_old_bytes());
+        }
         write!(f, "offset {} DAMAGED {} bytes: {}", self.offset, self.bytes(), self.fault)?;
         match (self.index, self.next_index) {
             (Some(index), Some(next)) if next.0.saturating_sub(1) > index.0 => {

@@ -8,6 +8,7 @@ use crate::recovery::recover;
 use crate::segment::{SegmentId, owner_dir};
 use crate::{LogSpec, OpenError};
 use disk::Disk;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
@@ -48,9 +49,16 @@ pub struct Surroundings {
     pub slot: HardStateSlot,
     pub opening: Opening,
     pub later: Option<(u32, LogIndex)>,
+    /// Where a start would cut the segment's file; 0 also when it would remove it.
+    pub end: Option<u64>,
 }
 
 impl Surroundings {
+    /// Whether a file whose name is not that of its records is a recycled one without a record of its own yet.
+    pub fn is_unused_spare(&self) -> bool {
+        self.end == Some(0)
+    }
+
     pub fn evidence(&self) -> Evidence<'_> {
         let opens = Some(matches!(self.opening, Opening::Opens { .. }));
         Evidence { hard_state: Some(&self.slot), later: self.later, is_looked: true, opens }
@@ -80,6 +88,43 @@ pub enum Opening {
     NoHardState,
 }
 
+impl Opening {
+    fn changes(&self) -> &[Change] {
+        match self {
+            Opening::Opens { changes, .. } => changes,
+            Opening::Refused(_) | Opening::NoHardState => &[],
+        }
+    }
+
+    /// Where a start would cut a file in the end, 0 when it would remove it.
+    fn end(&self, path: &str) -> Option<u64> {
+        let mut cuts = self.changes().iter().rev().filter_map(Change::cut);
+        cuts.find(|(file, _)| *file == path).map(|(_, to)| to)
+    }
+}
+
+/// How the opening of a log was rehearsed to end, and which files it looked at.
+struct Rehearsed {
+    opening: Opening,
+    used: BTreeSet<String>,
+}
+
+impl Rehearsed {
+    fn uses(&self, owners_dir: &str, owner: OwnerId) -> bool {
+        let prefix = format!("{}/", owner_dir(owners_dir, owner));
+        self.used.iter().any(|path| path.starts_with(&prefix))
+    }
+}
+
+/// Whose records an owner's segments hold.
+enum Holds {
+    /// By records that say that they belong there.
+    RecordsOf(u64),
+    /// Only records of another place, as a recycled file has before its first one.
+    Misplaced(u64),
+    Nothing,
+}
+
 /// One owner's segments.
 #[derive(Debug)]
 pub struct OwnerReport {
@@ -95,10 +140,14 @@ pub struct SegmentReport {
     pub path: String,
     /// What its records say that it is, where that is not what its name says.
     pub renamed: Option<SegmentName>,
+    /// What a recycled file that has no record of its own yet was before. The summary is that of an unused file.
+    pub recycled: Option<SegmentName>,
     pub log: Option<u64>,
     pub summary: SegmentSummary,
     /// Of each damage of the summary.
     pub verdicts: Vec<Verdict>,
+    /// Where a start would cut the file.
+    end: Option<u64>,
 }
 
 impl LogReport {
@@ -191,8 +240,14 @@ impl DataDirectory {
         }
         let mut orphans = Vec::new();
         for owner in self.owners_in(CONTAINERS_DIR).await? {
-            let log = self.log_of(CONTAINERS_DIR, owner).await?;
-            if !log.is_some_and(|log| logs.contains(&log)) {
+            let is_here = match self.holds(CONTAINERS_DIR, owner).await? {
+                Holds::RecordsOf(log) => logs.contains(&log),
+                Holds::Misplaced(log) if logs.contains(&log) => true,
+                Holds::Misplaced(_) | Holds::Nothing => {
+                    self.user(CONTAINERS_DIR, owner, None).await?.is_some()
+                }
+            };
+            if !is_here {
                 orphans.push(self.owner(CONTAINERS_DIR, owner, None, Evidence::default()).await?);
             }
         }
@@ -208,8 +263,10 @@ impl DataDirectory {
             (None, None) => return Ok(Vec::new()),
         };
         let known = self.known(group, known, log).await?;
+        let first_owner = hard_state.newest().map_or(OwnerId(0), |slot| slot.start_owner);
+        let rehearsed = self.rehearse(group, &known, first_owner).await;
         let mut paths = Vec::new();
-        for owner in self.owners_of(&known).await? {
+        for owner in self.owners_of(group, &known, &rehearsed).await? {
             let segments = self.segments_of(&known.owners_dir, owner).await?;
             paths.extend(segments.iter().map(|id| id.path(&known.owners_dir)));
         }
@@ -217,19 +274,24 @@ impl DataDirectory {
     }
 
     /// What is known here of the log that a segment of this directory belongs to: the slot of its hard state that counts,
-    /// how its opening was rehearsed to end, and where the owner goes on. `None` when no log has that number.
+    /// how its opening was rehearsed to end, and where the owner goes on. A file that is not named as its records say is
+    /// that of the log that uses it, if one does. `None` when no log has that number.
     pub async fn around(
         &self,
         owners_dir: &str,
-        name: SegmentName,
-        log: u64,
+        scan: &SegmentScan,
     ) -> Result<Option<Surroundings>, InspectError> {
+        let (Some(name), Some(mut log)) = (scan.named, scan.log) else { return Ok(None) };
+        if scan.is_renamed() {
+            log = self.user(owners_dir, name.owner, None).await?.unwrap_or(log);
+        }
         for group in self.groups().await? {
             let Ok(hard_state) = self.hard_state(&group).await else { continue };
             let Some(slot) = hard_state.newest().copied().filter(|slot| slot.log == log) else { continue };
-            let dir = format!("{GROUPS_DIR}/{group}");
-            let spec = LogSpec { log, dir, owners_dir: owners_dir.to_owned(), first_owner: slot.start_owner };
-            let opening = rehearse(self.source.clone(), &spec).await;
+            let known = KnownLog { log, owners_dir: owners_dir.to_owned() };
+            let opening = self.rehearse(&group, &known, slot.start_owner).await.opening;
+            let path = SegmentId { owner: name.owner, segment: name.segment }.path(owners_dir);
+            let end = opening.end(&path);
             let mut later = None;
             for id in self.segments_of(owners_dir, name.owner).await? {
                 if id.segment > name.segment
@@ -241,7 +303,7 @@ impl DataDirectory {
                     break;
                 }
             }
-            return Ok(Some(Surroundings { group, slot, opening, later }));
+            return Ok(Some(Surroundings { group, slot, opening, later, end }));
         }
         Ok(None)
     }
@@ -265,18 +327,16 @@ impl DataDirectory {
             return Ok(LogReport { group, hard_state, opening, owners });
         };
         let known = self.known(group, known, slot.log).await?;
-        let dir = format!("{GROUPS_DIR}/{group}");
-        let first_owner = slot.start_owner;
-        let spec = LogSpec { log: known.log, dir, owners_dir: known.owners_dir.clone(), first_owner };
-        let opening = rehearse(self.source.clone(), &spec).await;
+        let rehearsed = self.rehearse(group, &known, slot.start_owner).await;
         let mut owners = Vec::new();
-        for owner in self.owners_of(&known).await? {
-            let opens = Some(matches!(opening, Opening::Opens { .. }));
+        for owner in self.owners_of(group, &known, &rehearsed).await? {
+            let opens = Some(matches!(rehearsed.opening, Opening::Opens { .. }));
             let evidence = Evidence { hard_state: Some(&slot), later: None, is_looked: true, opens };
-            owners.push(self.owner(&known.owners_dir, owner, Some(known.log), evidence).await?);
+            let of = Some((known.log, &rehearsed.opening));
+            owners.push(self.owner(&known.owners_dir, owner, of, evidence).await?);
         }
         check_rolls(&mut owners);
-        Ok(LogReport { group: group.to_owned(), hard_state, opening, owners })
+        Ok(LogReport { group: group.to_owned(), hard_state, opening: rehearsed.opening, owners })
     }
 
     async fn known(&self, group: &str, known: Option<&KnownLog>, log: u64) -> Result<KnownLog, InspectError> {
@@ -288,15 +348,57 @@ impl DataDirectory {
         Ok(KnownLog { log, owners_dir: if is_metadata { metadata_dir } else { CONTAINERS_DIR.to_owned() } })
     }
 
-    async fn owners_of(&self, known: &KnownLog) -> Result<Vec<OwnerId>, InspectError> {
+    async fn owners_of(
+        &self,
+        group: &str,
+        known: &KnownLog,
+        rehearsed: &Rehearsed,
+    ) -> Result<Vec<OwnerId>, InspectError> {
+        let dir = &known.owners_dir;
         let mut owners = Vec::new();
-        for owner in self.owners_in(&known.owners_dir).await? {
+        for owner in self.owners_in(dir).await? {
             let is_shared = known.owners_dir == CONTAINERS_DIR;
-            if !is_shared || self.log_of(&known.owners_dir, owner).await? == Some(known.log) {
+            let is_ours = !is_shared
+                || match self.holds(dir, owner).await? {
+                    Holds::RecordsOf(log) => log == known.log,
+                    _ if rehearsed.uses(dir, owner) => true,
+                    Holds::Nothing => false,
+                    Holds::Misplaced(log) => {
+                        log == known.log && self.user(dir, owner, Some(group)).await?.is_none()
+                    }
+                };
+            if is_ours {
                 owners.push(owner);
             }
         }
         Ok(owners)
+    }
+
+    /// The log, of all but one group, whose start would look at an owner's files. It costs a rehearsal of each, so it is asked
+    /// only where the files themselves do not say.
+    async fn user(
+        &self,
+        owners_dir: &str,
+        owner: OwnerId,
+        except: Option<&str>,
+    ) -> Result<Option<u64>, InspectError> {
+        for group in self.groups().await?.into_iter().filter(|group| Some(group.as_str()) != except) {
+            let Ok(hard_state) = self.hard_state(&group).await else { continue };
+            let Some(slot) = hard_state.newest().copied() else { continue };
+            let known = self.known(&group, None, slot.log).await?;
+            if known.owners_dir == owners_dir
+                && self.rehearse(&group, &known, slot.start_owner).await.uses(owners_dir, owner)
+            {
+                return Ok(Some(slot.log));
+            }
+        }
+        Ok(None)
+    }
+
+    async fn rehearse(&self, group: &str, known: &KnownLog, first_owner: OwnerId) -> Rehearsed {
+        let dir = format!("{GROUPS_DIR}/{group}");
+        let spec = LogSpec { log: known.log, dir, owners_dir: known.owners_dir.clone(), first_owner };
+        rehearse(self.source.clone(), &spec).await
     }
 
     async fn owners_in(&self, owners_dir: &str) -> Result<Vec<OwnerId>, InspectError> {
@@ -316,16 +418,17 @@ impl DataDirectory {
 
     /// Whose records an owner's segments hold, by the first whose records say that they belong there: somebody may have
     /// put a file of another log in the way.
-    async fn log_of(&self, owners_dir: &str, owner: OwnerId) -> Result<Option<u64>, InspectError> {
-        let mut misplaced = None;
+    async fn holds(&self, owners_dir: &str, owner: OwnerId) -> Result<Holds, InspectError> {
+        let mut holds = Holds::Nothing;
         for id in self.segments_of(owners_dir, owner).await? {
-            match self.scan(owners_dir, id).await? {
-                Some(scan) if scan.log.is_some() && !scan.is_renamed() => return Ok(scan.log),
-                Some(scan) => misplaced = misplaced.or(scan.log),
-                None => {}
+            let Some(scan) = self.scan(owners_dir, id).await? else { continue };
+            match (scan.log, &holds) {
+                (Some(log), _) if !scan.is_renamed() => return Ok(Holds::RecordsOf(log)),
+                (Some(log), Holds::Nothing) => holds = Holds::Misplaced(log),
+                _ => {}
             }
         }
-        Ok(misplaced)
+        Ok(holds)
     }
 
     /// `None` for a segment that is gone meanwhile.
@@ -345,23 +448,40 @@ impl DataDirectory {
         &self,
         owners_dir: &str,
         owner: OwnerId,
-        log: Option<u64>,
+        of: Option<(u64, &Opening)>,
         evidence: Evidence<'_>,
     ) -> Result<OwnerReport, InspectError> {
         let mut report = OwnerReport { owner, segments: Vec::new(), problems: Vec::new() };
         for id in self.segments_of(owners_dir, owner).await? {
             let Some(mut scan) = self.scan(owners_dir, id).await? else { continue };
             let path = id.path(owners_dir);
-            let summary = SegmentSummary::of(&mut scan).await.map_err(io_error(&path))?;
-            let renamed = scan.found.filter(|_| scan.is_renamed());
-            if let (Some(expected), Some(found)) = (log, scan.log)
+            let mut summary = SegmentSummary::of(&mut scan).await.map_err(io_error(&path))?;
+            let (mut renamed, mut recycled) = (scan.found.filter(|_| scan.is_renamed()), None);
+            let end = of.and_then(|(_, opening)| opening.end(&path));
+            if renamed.is_some() && end == Some(0) {
+                recycled = renamed.take();
+                let (file_bytes, unused_bytes) = (summary.file_bytes, summary.file_bytes);
+                summary = SegmentSummary { file_bytes, unused_bytes, ..SegmentSummary::default() };
+            }
+            if let (Some((expected, _)), Some(found)) = (of, scan.log)
+                && recycled.is_none()
                 && expected != found
             {
                 report.problems.push(format!("{path} holds records of log {found}, not of log {expected}"));
             }
             let verdicts = Vec::new();
             let segment = id.segment;
-            report.segments.push(SegmentReport { segment, path, renamed, log: scan.log, summary, verdicts });
+            let log = scan.log.filter(|_| recycled.is_none());
+            report.segments.push(SegmentReport {
+                segment,
+                path,
+                renamed,
+                recycled,
+                log,
+                summary,
+                verdicts,
+                end,
+            });
         }
         report.judge(evidence);
         report.check_segments();
@@ -378,6 +498,7 @@ impl OwnerReport {
         let mut later = None;
         for segment in self.segments.iter_mut().rev() {
             let evidence = Evidence { later, ..evidence };
+            segment.summary.settle(evidence, segment.end);
             segment.verdicts = segment.summary.damage.iter().map(|it| verdict(it, evidence)).collect();
             // A first record that is damaged in its body alone says as much.
             let first_damage = segment.summary.damage.first().filter(|damage| damage.offset == 0);
@@ -441,10 +562,10 @@ fn check_rolls(owners: &mut [OwnerReport]) {
     }
 }
 
-async fn rehearse(source: Arc<dyn Directory>, spec: &LogSpec) -> Opening {
+async fn rehearse(source: Arc<dyn Directory>, spec: &LogSpec) -> Rehearsed {
     let rehearsal = Rehearsal::new(source);
     let disk: Arc<dyn Disk> = Arc::new(rehearsal.clone());
-    match recover(&disk, spec).await {
+    let opening = match recover(&disk, spec).await {
         Err(error) => Opening::Refused(error),
         Ok(recovered) => {
             let index = recovered.opened.index;
@@ -452,7 +573,8 @@ async fn rehearse(source: Arc<dyn Directory>, spec: &LogSpec) -> Opening {
             let last = index.last().map(|located| located.id);
             Opening::Opens { first, last, changes: rehearsal.changes() }
         }
-    }
+    };
+    Rehearsed { opening, used: rehearsal.used() }
 }
 
 fn io_error(path: &str) -> impl FnOnce(io::Error) -> InspectError + '_ {

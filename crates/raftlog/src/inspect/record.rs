@@ -1,10 +1,11 @@
+use super::SegmentName;
 use crate::record::{DecodeError, Head, Header};
 use crate::{Entry, Place};
 use bytes::Bytes;
 use std::fmt;
 use types::{LogId, OwnerId};
 
-/// A record as it stands in a file, without its body.
+/// A record as it stands in a file, without meta and body: whoever keeps one keeps none of the file's bytes in memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SeenRecord {
     /// Where it was found.
@@ -17,15 +18,19 @@ pub struct SeenRecord {
     pub roll_to: Option<OwnerId>,
     /// Where it says that it stands.
     pub place: Place,
-    pub meta: Bytes,
+    pub meta_bytes: u32,
 }
 
 impl SeenRecord {
-    pub(crate) fn new(offset: u64, head: Head) -> SeenRecord {
-        let Head { header, meta, .. } = head;
+    pub(crate) fn new(offset: u64, header: Header) -> SeenRecord {
         let bytes = header.record_bytes();
-        let Header { log, id, kind, roll_to, place, .. } = header;
-        SeenRecord { offset, bytes, log, id, kind, roll_to, place, meta }
+        let Header { log, id, kind, roll_to, place, meta_bytes, .. } = header;
+        SeenRecord { offset, bytes, log, id, kind, roll_to, place, meta_bytes }
+    }
+
+    /// The segment that it says it is in.
+    pub fn segment(&self) -> SegmentName {
+        SegmentName { owner: self.place.owner, segment: self.place.segment }
     }
 
     /// Whether the records after this one stand in another owner's segments.
@@ -36,14 +41,11 @@ impl SeenRecord {
 
 impl fmt::Display for SeenRecord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let SeenRecord { offset, bytes, log, id, kind, roll_to, place, meta } = self;
+        let SeenRecord { offset, bytes, log, id, kind, roll_to, place, meta_bytes } = self;
         write!(
             f,
-            "offset {offset} index {} term {} kind {kind} log {log} meta {} body {} bytes {bytes}",
-            id.index,
-            id.term,
-            meta.len(),
-            place.body_bytes
+            "offset {offset} index {} term {} kind {kind} log {log} meta {meta_bytes} body {} bytes {bytes}",
+            id.index, id.term, place.body_bytes
         )?;
         match roll_to {
             Some(owner) => write!(f, " roll {:016x}", owner.0),
@@ -62,7 +64,7 @@ pub fn decode_record(bytes: &Bytes) -> Result<(SeenRecord, Entry), BadRecord> {
     let decode = || {
         let header = Header::decode(bytes)?;
         let head = Head::decode(header, bytes)?;
-        let seen = SeenRecord::new(header.place.offset, head.clone());
+        let seen = SeenRecord::new(header.place.offset, header);
         Ok((seen, head.decode_entry(bytes)?))
     };
     decode().map_err(BadRecord)

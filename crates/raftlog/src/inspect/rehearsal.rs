@@ -39,6 +39,17 @@ pub enum Change {
     Written { file: String },
 }
 
+impl Change {
+    /// Where the file is cut, 0 when it is removed.
+    pub(crate) fn cut(&self) -> Option<(&str, u64)> {
+        match self {
+            Change::Cut { file, to, .. } => Some((file, *to)),
+            Change::Removed { file } => Some((file, 0)),
+            Change::Written { .. } => None,
+        }
+    }
+}
+
 impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -56,6 +67,12 @@ impl Rehearsal {
 
     pub(crate) fn changes(&self) -> Vec<Change> {
         self.changes.lock().clone()
+    }
+
+    /// Paths of the files that were opened, or removed.
+    pub(crate) fn used(&self) -> BTreeSet<String> {
+        let state = self.lock();
+        state.files.keys().chain(&state.removed).cloned().collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

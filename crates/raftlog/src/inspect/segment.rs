@@ -3,6 +3,7 @@ use super::window::{WINDOW_BYTES, Window};
 use super::{Clue, Damage, Fault, SeenRecord};
 use crate::record::{ALIGNMENT, DecodeError, HEADER_BYTES, Head, Header, MAGIC, VERSION};
 use crate::segment::{NUMBER_MAX, SegmentId};
+use bytes::Bytes;
 use disk::File;
 use std::collections::HashMap;
 use std::io;
@@ -101,6 +102,11 @@ impl SegmentScan {
         let mut names: HashMap<(SegmentName, u64), usize> = HashMap::new();
         let mut at = 0;
         for _ in 0..IDENTIFYING_RECORDS {
+            // Behind zeros a recycled file holds records of another segment, more of them than its own maybe.
+            let is_named = self.named.is_none_or(|named| names.keys().any(|(name, _)| *name == named));
+            if !names.is_empty() && is_named && self.is_end(at).await? {
+                break;
+            }
             let record = match self.head(at).await? {
                 Some(record) => record,
                 None => match self.search(at + ALIGNMENT, |_, _| true).await? {
@@ -109,8 +115,7 @@ impl SegmentScan {
                 },
             };
             at = record.offset + record.bytes;
-            let name = SegmentName { owner: record.place.owner, segment: record.place.segment };
-            *names.entry((name, record.log)).or_default() += 1;
+            *names.entry((record.segment(), record.log)).or_default() += 1;
         }
         let named = self.named;
         let most = names.into_iter().max_by_key(|((name, log), count)| {
@@ -121,6 +126,19 @@ impl SegmentScan {
         }
         self.search_bytes = 0;
         Ok(())
+    }
+
+    /// Whether a log would end here.
+    async fn is_end(&mut self, at: u64) -> io::Result<bool> {
+        Ok(self.window.read(at, HEADER_BYTES).await?.iter().all(|byte| *byte == 0))
+    }
+
+    /// The meta of a record that was seen here; empty when it is there no more.
+    pub async fn meta(&mut self, record: &SeenRecord) -> io::Result<Bytes> {
+        if record.offset >= self.window.len() {
+            return Ok(Bytes::new());
+        }
+        Ok(self.decode_head(record.offset).await?.map(|head| head.meta).unwrap_or_default())
     }
 
     /// The entry that a record at the segment's start holds: that proves that what stands before was whole once.
@@ -146,10 +164,15 @@ impl SegmentScan {
             },
         };
         if std::mem::take(&mut self.rolled) {
-            return self.damage(Fault::AfterRoll).await.map(Some);
+            let damage = self.damage(Fault::AfterRoll).await?;
+            // The roll ends the log's part of a recycled file as any last record does.
+            let fault = zeros_to.map_or(Fault::AfterRoll, |to| Fault::Zeros { to });
+            let as_end = Damage { fault, ..damage };
+            let fault = if as_end.is_old_bytes() { as_end.fault.clone() } else { Fault::AfterRoll };
+            return Ok(Some(Item::Damage(Damage { fault, ..as_end })));
         }
         if let Some(to) = zeros_to {
-            return self.damage(Fault::Zeros { to }).await.map(Some);
+            return self.damage(Fault::Zeros { to }).await.map(|damage| Some(Item::Damage(damage)));
         }
         match self.record(at).await? {
             Ok(record) => {
@@ -170,7 +193,7 @@ impl SegmentScan {
             Err((fault, whole)) => match whole {
                 // The record's extent is known; only what is in it is not as it was.
                 Some(record) => self.damage_within(fault, record).await.map(Some),
-                None => self.damage(fault).await.map(Some),
+                None => self.damage(fault).await.map(|damage| Some(Item::Damage(damage))),
             },
         }
     }
@@ -188,9 +211,8 @@ impl SegmentScan {
             Ok(head) => head,
             Err(fault) => return Ok(Err((fault, None))),
         };
-        let record = SeenRecord::new(at, head.clone());
-        let place = SegmentName { owner: record.place.owner, segment: record.place.segment };
-        let found = self.found.unwrap_or(place);
+        let record = SeenRecord::new(at, head.header);
+        let found = self.found.unwrap_or(record.segment());
         let log = self.log.unwrap_or(record.log);
         let checks = head.header.check_place(found.owner, found.segment, at);
         if let Err(DecodeError::Misplaced { field, found, expected }) =
@@ -223,7 +245,7 @@ impl SegmentScan {
         if at >= self.window.len() {
             return Ok(None);
         }
-        Ok(self.decode_head(at).await?.ok().map(|head| SeenRecord::new(at, head)))
+        Ok(self.decode_head(at).await?.ok().map(|head| SeenRecord::new(at, head.header)))
     }
 
     async fn body_fault(&mut self, at: u64, head: &Head) -> io::Result<Option<Fault>> {
@@ -301,7 +323,7 @@ impl SegmentScan {
     }
 
     /// Damage that ends where a record of this segment is found again.
-    async fn damage(&mut self, fault: Fault) -> io::Result<Item> {
+    async fn damage(&mut self, fault: Fault) -> io::Result<Damage> {
         let (at, len) = (self.at, self.window.len());
         let header = self.window.read(at, HEADER_BYTES).await?;
         let mut clues = Vec::new();
@@ -337,8 +359,11 @@ impl SegmentScan {
             (None, _) => {
                 let zeros_to = record_bytes.map_or(end, |bytes| (at + bytes).clamp(end.min(len), len));
                 let zeros_to = if next.is_some() { end } else { zeros_to };
-                clues.extend(zero_sectors(&mut self.window, at, zeros_to).await?);
-                clues.extend(self.foreign(at, end).await?);
+                let zeros = zero_sectors(&mut self.window, at, zeros_to).await?;
+                let foreign = self.foreign(at, end).await?;
+                // Zeros among old bytes tell nothing.
+                clues.extend(zeros.filter(|_| !matches!(foreign, Some(Clue::Recycled { .. }))));
+                clues.extend(foreign);
             }
         }
         if self.search_bytes > SEARCH_BYTES_MAX {
@@ -347,22 +372,33 @@ impl SegmentScan {
         let index = self.next_index.filter(|_| !self.gap);
         let next_index = next.map(|next| next.id.index);
         (self.at, self.gap) = (end, true);
-        Ok(Item::Damage(Damage { offset: at, end, fault, index, next_index, clues }))
+        Ok(Damage { offset: at, end, fault, index, next_index, clues })
     }
 
     /// Whole records in a range that is no record of this segment.
     async fn foreign(&mut self, from: u64, to: u64) -> io::Result<Option<Clue>> {
         let (mut first, mut count, mut at) = (None, 0, from.next_multiple_of(ALIGNMENT));
+        let (mut old, mut old_count) = (None::<SeenRecord>, 0);
         let (here, log) = (self.found, self.log);
         while let Some(record) = self.search(at, |record, at| !is_at(record, at, here, log)).await? {
             if record.offset >= to {
                 break;
             }
             at = record.offset + record.bytes;
+            if record.place.offset == record.offset
+                && Some(record.segment()) != here
+                && old.as_ref().is_none_or(|old| old.segment() == record.segment())
+            {
+                old_count += 1;
+                old.get_or_insert(record);
+                continue;
+            }
             count += 1;
             first.get_or_insert(record);
         }
-        Ok(first.map(|record| Clue::Foreign { record: Box::new(record), count }))
+        // Old bytes may be those of an object that holds records itself: only what is in its place says what they are.
+        let old = old.map(|record| Clue::Recycled { record: Box::new(record), count: old_count });
+        Ok(old.or(first.map(|record| Clue::Foreign { record: Box::new(record), count })))
     }
 
     fn is_here(&self, record: &SeenRecord) -> bool {
@@ -399,9 +435,8 @@ impl SegmentScan {
 }
 
 fn is_at(record: &SeenRecord, at: u64, here: Option<SegmentName>, log: Option<u64>) -> bool {
-    let place = SegmentName { owner: record.place.owner, segment: record.place.segment };
     record.place.offset == at
-        && here.is_none_or(|here| here == place)
+        && here.is_none_or(|here| here == record.segment())
         && log.is_none_or(|log| log == record.log)
 }
 

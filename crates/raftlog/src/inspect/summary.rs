@@ -1,4 +1,4 @@
-use super::{Damage, Item, SeenRecord, SegmentScan};
+use super::{Damage, Evidence, Item, SeenRecord, SegmentScan, Verdict, verdict};
 use std::fmt;
 use std::io;
 use types::{LogId, Term};
@@ -15,6 +15,8 @@ pub struct SegmentSummary {
     pub last: Option<SeenRecord>,
     pub terms: Option<(Term, Term)>,
     pub damage: Vec<Damage>,
+    /// What a recycled file held before: it stands behind the end of the log and is none of its damage.
+    pub old_bytes: Option<Damage>,
 }
 
 impl SegmentSummary {
@@ -28,6 +30,7 @@ impl SegmentSummary {
 
     pub fn add(&mut self, item: Item) {
         match item {
+            Item::Damage(damage) if damage.is_old_bytes() => self.old_bytes = Some(damage),
             Item::Damage(damage) => self.damage.push(damage),
             Item::Unused { bytes, .. } => self.unused_bytes = bytes,
             Item::Record(record) => {
@@ -39,6 +42,20 @@ impl SegmentSummary {
                 self.terms = Some((lowest.min(term), highest.max(term)));
                 self.last = Some(record);
             }
+        }
+    }
+
+    /// Tells damage from old bytes by what is known beside the file; `end` is where a start would cut it.
+    pub fn settle(&mut self, evidence: Evidence<'_>, end: Option<u64>) {
+        let rolls = self.last.as_ref().is_some_and(SeenRecord::rolls);
+        // Something that was durable should stand there.
+        let is_missed = |old: &mut Damage| {
+            let verdict = verdict(old, evidence);
+            !rolls && matches!(verdict, Verdict::Refused { .. } | Verdict::OpensWithoutEntry { .. })
+        };
+        self.damage.extend(self.old_bytes.take_if(is_missed));
+        if let Some(last) = self.damage.pop_if(|last| Some(last.offset) == end && last.may_be_old_bytes()) {
+            self.old_bytes = Some(last);
         }
     }
 
@@ -61,6 +78,9 @@ impl fmt::Display for SegmentSummary {
         }
         if self.unused_bytes > 0 {
             write!(f, ", {} bytes unused", self.unused_bytes)?;
+        }
+        if let Some(old) = &self.old_bytes {
+            write!(f, ", {} old bytes of a recycled file", old.bytes())?;
         }
         match (self.damage.len(), self.entries_lost()) {
             (0, _) => write!(f, ", whole"),

@@ -1,6 +1,8 @@
 //! Each kind of damage is named precisely, and nothing is changed by looking.
 
 use crate::support::*;
+use bytes::Bytes;
+use disk::{File, IoFuture};
 use raftlog::inspect::{
     Change, Clue, DataDirectory, Directory, Evidence, Fault, InspectError, Item, LogReport, Opening,
     SegmentName, SegmentScan, SegmentSummary, Verdict, read_hard_state, verdict,
@@ -483,4 +485,235 @@ async fn slots_of_a_hard_state_are_told_apart() {
     let file = read_hard_state(disk::open_read_only(&path).unwrap()).await.unwrap();
     assert!(file.to_string().contains("ends after 100 of the slot's 512 bytes"), "{file}");
     assert!(file.to_string().contains("the log does not open"), "{file}");
+}
+
+/// A directory whose files count the buffers that are still held of what was read of them.
+struct Counted {
+    of: Looked,
+    held: Arc<()>,
+}
+
+struct CountedFile {
+    of: Arc<dyn File>,
+    held: Arc<()>,
+}
+
+struct CountedBuffer {
+    bytes: Bytes,
+    _held: Arc<()>,
+}
+
+impl AsRef<[u8]> for CountedBuffer {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Directory for Counted {
+    fn open(&self, path: &str) -> IoFuture<Arc<dyn File>> {
+        let (opening, held) = (self.of.open(path), self.held.clone());
+        Box::pin(async move { Ok(Arc::new(CountedFile { of: opening.await?, held }) as Arc<dyn File>) })
+    }
+
+    fn list(&self, path: &str) -> IoFuture<Vec<String>> {
+        self.of.list(path)
+    }
+}
+
+impl File for CountedFile {
+    fn read_at(&self, offset: u64, bytes: usize) -> IoFuture<Bytes> {
+        let (reading, _held) = (self.of.read_at(offset, bytes), self.held.clone());
+        Box::pin(async move { Ok(Bytes::from_owner(CountedBuffer { bytes: reading.await?, _held })) })
+    }
+
+    fn len(&self) -> IoFuture<u64> {
+        self.of.len()
+    }
+
+    fn write_at(&self, _: u64, _: Vec<Bytes>) -> IoFuture<()> {
+        unreachable!("looking changes nothing")
+    }
+
+    fn write_and_sync(&self, _: u64, _: Vec<Bytes>) -> IoFuture<()> {
+        unreachable!("looking changes nothing")
+    }
+
+    fn sync_data(&self) -> IoFuture<()> {
+        unreachable!("looking changes nothing")
+    }
+
+    fn preallocate(&self, _: u64) -> IoFuture<()> {
+        unreachable!("looking changes nothing")
+    }
+
+    fn set_len(&self, _: u64) -> IoFuture<()> {
+        unreachable!("looking changes nothing")
+    }
+
+    fn punch_hole(&self, _: u64, _: u64) -> IoFuture<()> {
+        unreachable!("looking changes nothing")
+    }
+}
+
+/// A slice of what was read, as the meta of the last record was, kept a window of 1 MiB for each segment.
+#[tokio::test]
+async fn a_report_keeps_nothing_of_what_was_read() {
+    let machine = Machine::small_segments(1500);
+    rolled(&machine).await.close().await;
+    // A record of another log in the middle of a segment, one of another offset, and bytes that are none.
+    let path = machine.segment(1000, 1);
+    let mut bytes = fs::read(&path).unwrap();
+    let other = fs::read(machine.segment(1500, 0)).unwrap();
+    let record_bytes = other.len() / 5;
+    bytes[record_bytes..3 * record_bytes].copy_from_slice(&other[..2 * record_bytes]);
+    bytes[4 * record_bytes] ^= 1;
+    fs::write(&path, bytes).unwrap();
+    let held = Arc::new(());
+    let looked = Looked(machine.dir.path().join("disk"));
+    let directory = DataDirectory::new(Arc::new(Counted { of: looked, held: held.clone() }));
+    let report = directory.log("log-1", None).await.unwrap();
+    drop(directory);
+    assert!(report.owners[0].segments[1].summary.damage.len() > 1 && report.owners[1].segments.len() == 1);
+    assert_eq!(Arc::strong_count(&held), 1, "buffers are held by {report:?}");
+}
+
+/// Log 1: all but its last full segment purged, and their files spares.
+async fn with_spares(machine: &Machine) -> (Arc<raftlog::LogSpace>, raftlog::Log) {
+    let space = machine.start();
+    let log = space.open(spec(1)).await.unwrap();
+    append(&log, entries(1, 0..30, 3000)).await;
+    log.purge(id(1, 28)).await.unwrap();
+    log.delete_purged_segments().await.unwrap();
+    (space, log)
+}
+
+/// The same directory as after the death of its process.
+fn killed(machine: &Machine) -> Machine {
+    let killed = Machine::small_segments(machine.options.segment_bytes_max);
+    copy_tree(&machine.dir.path().join("disk"), &killed.dir.path().join("disk"));
+    fs::remove_file(killed.dir.path().join("disk/LOCK")).unwrap();
+    killed
+}
+
+/// What the engine does before the first record of a segment: the process dies right behind it.
+fn take_spare(machine: &Machine, owner: u64, segment: u32) {
+    let mut spares = fs::read_dir(machine.dir.path().join("disk/spares")).unwrap();
+    let spare = spares.next().unwrap().unwrap().path();
+    let path = machine.segment(owner, segment);
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::rename(spare, path).unwrap();
+}
+
+#[tokio::test]
+async fn old_bytes_of_a_recycled_segment_are_no_damage() {
+    let machine = Machine::small_segments(10_000);
+    let (_space, log) = with_spares(&machine).await;
+    append(&log, entries(2, 30..31, 3000)).await;
+    let live = directory(&machine).log("log-1", None).await.unwrap();
+    assert!(!live.is_damaged(), "{live:?}");
+    let killed = killed(&machine);
+    let report = look(&killed).await;
+    assert!(!report.is_damaged(), "{report:?}");
+    for report in [&live, &report] {
+        let summary = &report.owners[0].segments.last().unwrap().summary;
+        let told = summary.to_string();
+        assert!(told.contains("old bytes of a recycled file") && told.ends_with("whole"), "{told}");
+        assert!(report.owners[0].problems.is_empty() && summary.damage.is_empty(), "{report:?}");
+    }
+    // The file alone, also a copy under any name, though most of its records are old ones.
+    let path = killed.segment(1000, 10);
+    let bytes = fs::read(&path).unwrap();
+    for named in [None, Some(name(1000, 10))] {
+        let (scan, items) = scan_bytes(&bytes, named).await;
+        assert_eq!((scan.found, indexes(&items)), (Some(name(1000, 10)), vec![30]));
+        let found = damage(&items);
+        assert!(found.len() == 1 && found[0].is_old_bytes(), "{found:?}");
+        assert!(matches!(found[0].clues[..], [Clue::Recycled { count: 1, .. }]), "{:?}", found[0].clues);
+        assert!(found[0].to_string().contains("records of owner 00000000000003e8 segment"), "{}", found[0]);
+    }
+    // Only the rest of a body is left of them: the file alone does not say so, what recovery makes of it does.
+    append(&log, entries(2, 31..32, 3000)).await;
+    let rest = self::killed(&machine);
+    let (_, items) = scan_bytes(&fs::read(rest.segment(1000, 10)).unwrap(), None).await;
+    let found = damage(&items);
+    assert!(matches!(found[0].fault, Fault::Zeros { .. }) && !found[0].is_old_bytes(), "{found:?}");
+    let report = look(&rest).await;
+    let summary = &report.owners[0].segments.last().unwrap().summary;
+    assert!(!report.is_damaged() && summary.damage.is_empty() && summary.old_bytes.is_some(), "{report:?}");
+}
+
+#[tokio::test]
+async fn a_record_that_was_durable_is_missed_also_before_old_bytes() {
+    let machine = Machine::small_segments(10_000);
+    let (_space, log) = with_spares(&machine).await;
+    append(&log, entries(2, 30..32, 3000)).await;
+    let deadline = tokio::time::Instant::now() + std::time::Duration::from_secs(20);
+    loop {
+        let file = read_hard_state(disk::open_read_only(&machine.hard_state(1)).unwrap()).await.unwrap();
+        if file.newest().unwrap().durable == Some(id(2, 31)) {
+            break;
+        }
+        assert!(tokio::time::Instant::now() < deadline);
+        tokio::task::yield_now().await;
+    }
+    let killed = killed(&machine);
+    assert!(!look(&killed).await.is_damaged());
+    let path = killed.segment(1000, 10);
+    let mut bytes = fs::read(&path).unwrap();
+    let (_, items) = scan_bytes(&bytes, None).await;
+    let Item::Record(last) = &items[1] else { panic!("{items:?}") };
+    bytes[last.offset as usize..last.offset as usize + 72].fill(0);
+    fs::write(&path, bytes).unwrap();
+    let report = look(&killed).await;
+    assert!(report.is_damaged() && matches!(report.opening, Opening::Refused(_)), "{report:?}");
+    let segment = report.owners[0].segments.last().unwrap();
+    assert!(matches!(segment.verdicts[..], [Verdict::Refused { .. }]), "{segment:?}");
+}
+
+#[tokio::test]
+async fn a_recycled_file_that_is_not_used_yet_is_told_and_no_damage() {
+    let machine = Machine::small_segments(10_000);
+    let (space, _log) = with_spares(&machine).await;
+    let other = space.open(spec(2)).await.unwrap();
+    let roll = raftlog::Entry { roll_to: Some(OwnerId(2500)), ..entry(1, 3, 10) };
+    append(&other, [entries(1, 0..3, 60), vec![roll]].concat()).await;
+
+    let check = async |killed: &Machine, group: &str, owner: u64, segment: u32| {
+        let report = directory(killed).log(group, None).await.unwrap();
+        assert!(!report.is_damaged(), "{report:?}");
+        let found = report.owners.iter().find(|it| it.owner == OwnerId(owner)).unwrap();
+        let found = found.segments.iter().find(|it| it.segment == segment).unwrap();
+        assert!(found.recycled.is_some_and(|was| was.owner == OwnerId(1000)), "{found:?}");
+        assert_eq!((found.renamed, found.summary.records), (None, 0));
+        let scan = SegmentScan::new(
+            disk::open_read_only(&killed.segment(owner, segment)).unwrap(),
+            Some(name(owner, segment)),
+        );
+        let around = directory(killed).around("containers", &scan.await.unwrap()).await.unwrap().unwrap();
+        assert!(around.group == group && around.is_unused_spare(), "{around:?}");
+        assert!(directory(killed).orphans().await.unwrap().is_empty());
+    };
+    // The next segment of the log itself.
+    let next = killed(&machine);
+    take_spare(&next, 1000, 10);
+    check(&next, "log-1", 1000, 10).await;
+    // The first one of another log's next owner: nobody but that log is told of it.
+    let rolled = killed(&machine);
+    take_spare(&rolled, 2500, 0);
+    check(&rolled, "log-2", 2500, 0).await;
+    let report = look(&rolled).await;
+    assert!(!report.is_damaged(), "{report:?}");
+    assert_eq!(report.owners.iter().map(|it| it.owner.0).collect::<Vec<_>>(), [1000]);
+    // Also when the log whose records they are is gone.
+    fs::remove_dir_all(rolled.dir.path().join("disk/groups/log-1")).unwrap();
+    fs::remove_dir_all(rolled.segment(1000, 0).parent().unwrap()).unwrap();
+    check(&rolled, "log-2", 2500, 0).await;
+    let opened = rolled.start().open(spec(2)).await.unwrap();
+    assert_eq!(opened.state().last, Some(id(1, 3)));
+    // Where no start would remove it, such a file is one that somebody renamed.
+    let early = killed(&machine);
+    take_spare(&early, 3000, 0);
+    let report = look(&early).await;
+    let owner = report.owners.iter().find(|it| it.owner == OwnerId(3000)).unwrap();
+    assert!(report.is_damaged() && owner.segments[0].renamed.is_some(), "{owner:?}");
 }
