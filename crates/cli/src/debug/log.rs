@@ -3,7 +3,9 @@ use super::local::{self, LocalDirectory};
 use super::segment::{dump_scan, explained, old_bytes};
 use super::{Found, json, print};
 use anyhow::Context;
-use raftlog::inspect::{DataDirectory, KnownLog, LogReport, OwnerReport, SegmentName, SegmentScan};
+use raftlog::inspect::{
+    DataDirectory, InspectError, KnownLog, LogReport, OwnerReport, SegmentName, SegmentScan,
+};
 use serde_json::{Value, json};
 use std::fmt::Write;
 use std::sync::Arc;
@@ -37,10 +39,21 @@ fn known(group: &str) -> Option<KnownLog> {
 }
 
 pub(super) async fn verify(args: &PlaceArgs, as_json: bool) -> anyhow::Result<Found> {
-    let Place { directory, groups } = place(args).await?;
+    let Place { directory, mut groups } = place(args).await?;
+    let here = directory.groups().await?;
+    if args.group.is_none() {
+        let lost = directory.metadata_without_log().await?;
+        groups.extend(lost.into_iter().filter(|group| !here.contains(group)));
+    }
     let (mut found, mut damaged, mut unseen) = (Found::Whole, 0, 0);
     for group in &groups {
         match directory.log(group, known(group).as_ref()).await {
+            // It was not asked for by a name that nothing has.
+            Err(InspectError::NoSuchLog { .. }) if args.group.is_none() || here.contains(group) => {
+                damaged += 1;
+                found = found.max(Found::damaged(true));
+                print(&without_hard_state(group, as_json))?;
+            }
             Err(error) => {
                 eprintln!("flotilla: {error}");
                 unseen += 1;
@@ -60,7 +73,11 @@ pub(super) async fn verify(args: &PlaceArgs, as_json: bool) -> anyhow::Result<Fo
             print(&if as_json {
                 format!("{}\n", json!({ "orphan": owner, "owner": owner_json(&orphan) }))
             } else {
-                format!("owner {owner:016x} of no log that is here:\n{}", owner_text(&orphan))
+                format!(
+                    "owner {owner:016x} of a log without a hard state here. Closed containers of pipelines that are gone are; \
+                     if its pipeline is not closed, its votes are lost and this replica must not come back:\n{}",
+                    owner_text(&orphan)
+                )
             })?;
         }
     }
@@ -69,6 +86,16 @@ pub(super) async fn verify(args: &PlaceArgs, as_json: bool) -> anyhow::Result<Fo
         print(&format!("{} logs, {damaged} damaged{unseen}\n", groups.len()))?;
     }
     Ok(found)
+}
+
+fn without_hard_state(group: &str, as_json: bool) -> String {
+    let start =
+        format!("does not open: groups/{group}/hard-state is missing, and with it the votes of this replica");
+    if as_json {
+        format!("{}\n", json!({ "log": group, "damaged": true, "start": start }))
+    } else {
+        format!("log {group}: DAMAGED\n  start: {start}\n")
+    }
 }
 
 fn report_text(report: &LogReport) -> String {
@@ -138,12 +165,35 @@ pub(super) async fn dump(args: &PlaceArgs, range: RangeArgs, as_json: bool) -> a
     let Place { directory, groups } = place(args).await?;
     let mut found = Found::Whole;
     for group in &groups {
-        for path in directory.segments(group, known(group).as_ref()).await? {
-            let file = local::open(&args.data_dir.join(&path))?;
-            let read = || format!("read {path}");
-            let mut scan = SegmentScan::new(file, SegmentName::of_path(&path)).await.with_context(read)?;
-            found = found.max(dump_scan(&path, &mut scan, range, as_json).await?);
+        let paths = match directory.segments(group, known(group).as_ref()).await {
+            Ok(paths) => paths,
+            Err(error) => {
+                eprintln!("flotilla: {error}");
+                found = Found::NotSeen;
+                continue;
+            }
+        };
+        for path in paths {
+            match dump_segment(args, &path, range, as_json).await {
+                Ok(dumped) => found = found.max(dumped),
+                Err(error) => {
+                    eprintln!("flotilla: {error:#}");
+                    found = Found::NotSeen;
+                }
+            }
         }
     }
     Ok(found)
+}
+
+async fn dump_segment(
+    args: &PlaceArgs,
+    path: &str,
+    range: RangeArgs,
+    as_json: bool,
+) -> anyhow::Result<Found> {
+    let file = local::open(&args.data_dir.join(path))?;
+    let mut scan =
+        SegmentScan::new(file, SegmentName::of_path(path)).await.with_context(|| format!("read {path}"))?;
+    dump_scan(path, &mut scan, range, as_json).await
 }

@@ -115,6 +115,34 @@ fn damage_is_explained_and_status_1() {
 }
 
 #[test]
+fn a_log_whose_hard_state_is_gone_is_not_whole() {
+    let (_dir, root) = data_directory();
+    // What a metadata group leaves when somebody removes its directory in groups/.
+    let lost = root.join("meta/scm/0000000000000000");
+    fs::create_dir_all(&lost).unwrap();
+    fs::copy(root.join("containers/0000000000000007/00000000.seg"), lost.join("00000000.seg")).unwrap();
+    let says = [
+        "log scm: DAMAGED",
+        "groups/scm/hard-state is missing",
+        "log pipeline-3: whole",
+        "2 logs, 1 damaged",
+    ];
+    check(&["log", "verify", text(&root)], 1, &says);
+    fs::remove_dir_all(root.join("meta")).unwrap();
+    fs::create_dir(root.join("groups/pipeline-4")).unwrap();
+    check(
+        &["log", "verify", text(&root)],
+        1,
+        &["log pipeline-4: DAMAGED", "groups/pipeline-4/hard-state is missing"],
+    );
+    check(&["log", "verify", text(&root), "--group", "pipeline-4"], 1, &["log pipeline-4: DAMAGED"]);
+    check(&["log", "dump", text(&root)], 2, &["there is no log `pipeline-4`", "index 4 term 1"]);
+    fs::remove_dir_all(root.join("groups/pipeline-4")).unwrap();
+    fs::remove_dir_all(root.join("groups/pipeline-3")).unwrap();
+    check(&["log", "verify", text(&root)], 0, &["owner 0000000000000007 of a log without a hard state here"]);
+}
+
+#[test]
 fn what_cannot_be_looked_at_is_said_and_status_2() {
     let (_dir, root) = data_directory();
     let file = root.join("garbage");

@@ -212,6 +212,20 @@ impl DataDirectory {
         Ok(groups)
     }
 
+    /// Metadata groups whose segments are here and whose hard state is not: a start refuses to begin an empty log over them.
+    pub async fn metadata_without_log(&self) -> Result<Vec<String>, InspectError> {
+        let mut lost = Vec::new();
+        for group in self.list(METADATA_DIR).await? {
+            let owners = self.owners_in(&format!("{METADATA_DIR}/{group}")).await?;
+            let hard_state = self.hard_state(&group).await;
+            if !owners.is_empty() && matches!(hard_state, Err(InspectError::NoSuchLog { .. })) {
+                lost.push(group);
+            }
+        }
+        lost.sort();
+        Ok(lost)
+    }
+
     /// Looks at one log whole: hard state, every checksum of every segment, and what recovery would do. When a server
     /// writes meanwhile, what looks like damage may be a look at two moments: it is looked at again. Without `known` the
     /// hard state is believed.
