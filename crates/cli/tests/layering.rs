@@ -19,8 +19,15 @@ const ALLOWED: &[(&str, Allowed)] = &[
     ("flotilla-raftlog", Allowed::Only(&["flotilla-disk", "flotilla-types"])),
     (
         "flotilla-raft",
-        Allowed::Only(&["flotilla-disk", "flotilla-proto", "flotilla-raftlog", "flotilla-types"]),
+        Allowed::Only(&[
+            "flotilla-disk",
+            "flotilla-parking",
+            "flotilla-proto",
+            "flotilla-raftlog",
+            "flotilla-types",
+        ]),
     ),
+    ("flotilla-kv", Allowed::Only(&["flotilla-raft"])),
     ("flotilla-datanode", Allowed::Only(SERVICE)),
     ("flotilla-scm", Allowed::Only(SERVICE)),
     ("flotilla-om", Allowed::Only(SERVICE)),
@@ -36,7 +43,7 @@ const SERVICE: &[&str] =
     &["flotilla-disk", "flotilla-proto", "flotilla-raft", "flotilla-raftlog", "flotilla-types"];
 
 /// Crates that exist for tests and measurements. What is shipped must not contain them.
-const TEST_ONLY: &[&str] = &["flotilla-benches", "flotilla-testkit"];
+const TEST_ONLY: &[&str] = &["flotilla-benches", "flotilla-kv", "flotilla-testkit"];
 
 /// Crates of others that only some of ours may name: (their names start with, ours that may, dev-dependencies count too).
 const GUARDED: &[(&str, &[&str], bool)] = &[

@@ -1,6 +1,12 @@
+use anyhow::Context;
 use bytes::Bytes;
+use disk::Disk;
+use futures::future::BoxFuture;
+use prost::Message;
+use proto::raft as wire;
 use raftlog::Place;
-use types::{LogId, OwnerId, Payload};
+use std::sync::Arc;
+use types::{LogId, LogIndex, OwnerId, Payload, Term};
 
 /// A command to replicate. `meta` reaches every state machine; `body` only reaches the disks.
 #[derive(Clone, Debug, Default)]
@@ -36,6 +42,21 @@ pub struct Applied {
     pub membership: Bytes,
 }
 
+impl Applied {
+    /// Its bytes in a state machine's tables.
+    pub fn encode(&self) -> Vec<u8> {
+        let id = wire::LogId { term: self.id.term.0, index: self.id.index.0 };
+        wire::Applied { id: Some(id), membership: self.membership.clone() }.encode_to_vec()
+    }
+
+    pub fn decode(bytes: &[u8]) -> anyhow::Result<Applied> {
+        let wire::Applied { id, membership } =
+            wire::Applied::decode(bytes).context("decode the applied position")?;
+        let wire::LogId { term, index } = id.context("the applied position names no entry")?;
+        Ok(Applied { id: LogId { term: Term(term), index: LogIndex(index) }, membership })
+    }
+}
+
 /// What a group replicates. Deterministic: a pure function of its state and the commands.
 pub trait StateMachine: Send + Sync + 'static {
     /// How far the state on disk has come; `None` for a new one.
@@ -45,4 +66,25 @@ pub trait StateMachine: Send + Sync + 'static {
     /// position never come again. Answers each command, in order. `batch` is empty when only `applied` moves on.
     /// An error stops the group: it means a broken disk or a bug, never a command that cannot be carried out.
     fn apply(&mut self, batch: Vec<Committed>, applied: Applied) -> anyhow::Result<Vec<Bytes>>;
+
+    /// How the state is copied; `None` when it cannot be: such a group keeps its whole log, and a member that the log
+    /// cannot bring up to date is lost.
+    fn snapshots(&self) -> Option<Arc<dyn Snapshots>> {
+        None
+    }
+}
+
+/// Copies of a state machine's state, as files in directories of a disk.
+pub trait Snapshots: Send + Sync + 'static {
+    /// Where the directories are.
+    fn disk(&self) -> Arc<dyn Disk>;
+
+    /// Writes the state, as it was at some moment between call and return, into files of `dir`, which does not exist yet;
+    /// answers how far that state had come. On return the files are durable, and **so is the state itself** up to the
+    /// answered position: the log before it may be purged.
+    fn write(&self, dir: String) -> BoxFuture<'static, anyhow::Result<Applied>>;
+
+    /// Replaces the state by the one in the files of `dir`, which are durable; takes the files, or leaves them to be
+    /// removed. A crash leaves the old state or the new one. Whoever reads meanwhile sees the old or the new one.
+    fn install(&self, dir: String) -> BoxFuture<'static, anyhow::Result<()>>;
 }

@@ -1,13 +1,10 @@
-use crate::Applied;
+use crate::{Applied, Changes, Tables};
 use anyhow::Context;
-use prost::Message;
-use proto::raft as wire;
 use rocksdb::{
-    BlockBasedOptions, Cache, DB, DBCompressionType, FlushOptions, LogLevel, Options, WriteBatch,
-    WriteOptions,
+    BlockBasedOptions, Cache, DB, DBCompressionType, Direction, FlushOptions, IteratorMode, LogLevel,
+    Options, ReadOptions, WriteBatch, WriteOptions,
 };
 use std::path::Path;
-use types::{LogId, LogIndex, Term};
 
 /// Files a database keeps open; the rest is opened when read.
 const OPEN_FILES_MAX: i32 = 256;
@@ -59,19 +56,14 @@ impl Db {
 
     /// Adds a group's applied position to a batch; `key` is the caller's place for it.
     pub fn put_applied(batch: &mut WriteBatch, key: &[u8], applied: &Applied) {
-        let id = wire::LogId { term: applied.id.term.0, index: applied.id.index.0 };
-        let stored = wire::Applied { id: Some(id), membership: applied.membership.clone() };
-        batch.put(key, stored.encode_to_vec());
+        batch.put(key, applied.encode());
     }
 
     pub fn applied(&self, key: &[u8]) -> anyhow::Result<Option<Applied>> {
         let Some(stored) = self.rocks.get_pinned(key).context("read the applied position")? else {
             return Ok(None);
         };
-        let wire::Applied { id, membership } =
-            wire::Applied::decode(&*stored).context("decode the applied position")?;
-        let wire::LogId { term, index } = id.context("the applied position names no entry")?;
-        Ok(Some(Applied { id: LogId { term: Term(term), index: LogIndex(index) }, membership }))
+        Applied::decode(&stored).map(Some)
     }
 
     /// Makes everything written so far durable.
@@ -79,6 +71,45 @@ impl Db {
         let mut options = FlushOptions::default();
         options.set_wait(true);
         self.rocks.flush_opt(&options).context("flush RocksDB")
+    }
+}
+
+impl Tables for Db {
+    fn get(&self, key: &[u8]) -> anyhow::Result<Option<Vec<u8>>> {
+        self.rocks.get(key).context("read a record")
+    }
+
+    fn scan(
+        &self,
+        from: &[u8],
+        end: Option<&[u8]>,
+        count_max: usize,
+    ) -> anyhow::Result<Vec<(Vec<u8>, Vec<u8>)>> {
+        let mut options = ReadOptions::default();
+        if let Some(end) = end {
+            options.set_iterate_upper_bound(end);
+        }
+        let records = self.rocks.iterator_opt(IteratorMode::From(from, Direction::Forward), options);
+        let records = records.take(count_max).map(|record| {
+            let (key, value) = record.context("scan records")?;
+            Ok((key.into_vec(), value.into_vec()))
+        });
+        records.collect()
+    }
+
+    fn write(&self, changes: Changes) -> anyhow::Result<()> {
+        let mut batch = WriteBatch::default();
+        for (key, value) in changes.into_iter() {
+            match value {
+                Some(value) => batch.put(key, value),
+                None => batch.delete(key),
+            }
+        }
+        Db::write(self, batch)
+    }
+
+    fn flush(&self) -> anyhow::Result<()> {
+        Db::flush(self)
     }
 }
 

@@ -10,7 +10,7 @@ use crate::registry::Registry;
 use crate::service::Service;
 use crate::status::{GroupStatus, publish};
 use crate::type_config::{Raft, RaftEntry};
-use crate::{AddressBook, GroupSpec, HostOptions, OpenGroupError, StateMachine};
+use crate::{AddressBook, Connector, GroupSpec, HostOptions, OpenGroupError, StateMachine, TcpConnector};
 use futures::future::join_all;
 use openraft::EntryPayload;
 use openraft::async_runtime::watch::WatchReceiver;
@@ -38,8 +38,13 @@ struct HostInner {
 }
 
 impl RaftHost {
+    /// A host that reaches others over TCP.
     pub fn new(options: HostOptions, addresses: AddressBook) -> RaftHost {
-        let peers = Arc::new(Peers::new(addresses.clone()));
+        RaftHost::over(Arc::new(TcpConnector), options, addresses)
+    }
+
+    pub fn over(connector: Arc<dyn Connector>, options: HostOptions, addresses: AddressBook) -> RaftHost {
+        let peers = Arc::new(Peers::new(addresses.clone(), connector));
         RaftHost { inner: Arc::new(HostInner { options, addresses, peers, registry: Arc::default() }) }
     }
 

@@ -5,12 +5,13 @@
 //!
 //! Inside: `host` opens groups and `registry` finds them; `group` and `proposal` are what callers hold. openraft
 //! works against `log_store` (a [`raftlog::Log`]), `machine` (a [`StateMachine`]) and `network` (whose `exchange` is
-//! the append stream to a follower, over the connections of `peers`); `service` receives what other members send.
+//! the append stream to a follower, over the connections of `peers`, made by a `connector`); `service` receives what other members send.
 //! `encoding` alone knows how openraft's types look on disk and on the wire.
 
 mod alive;
 mod command;
 mod config;
+mod connector;
 mod db;
 mod encoding;
 mod error;
@@ -30,15 +31,17 @@ mod service;
 mod status;
 #[cfg(test)]
 mod suite_tests;
+mod tables;
 mod type_config;
 
-pub use command::{Applied, Command, Committed, StateMachine};
+pub use command::{Applied, Command, Committed, Snapshots, StateMachine};
+pub use connector::{Channel, Connector, TcpConnector, server_builder};
 pub use db::{Db, DbOptions};
 pub use error::{OpenGroupError, ProposeError, ReadIndexError};
 pub use group::Group;
 pub use host::RaftHost;
 pub use member::{AddressBook, Member};
 pub use options::{COMMAND_BYTES_MAX, GroupSpec, HostOptions, Timing};
-pub use peers::server_builder;
 pub use proposal::{Done, Proposal};
 pub use status::{GroupStatus, Role};
+pub use tables::{Changes, Tables};
