@@ -27,6 +27,7 @@ mod options;
 mod peers;
 mod proposal;
 mod registry;
+mod runtime;
 mod service;
 mod status;
 #[cfg(test)]
@@ -43,5 +44,6 @@ pub use host::RaftHost;
 pub use member::{AddressBook, Member};
 pub use options::{COMMAND_BYTES_MAX, GroupSpec, HostOptions, Timing};
 pub use proposal::{Done, Proposal};
+pub use runtime::seed_thread;
 pub use status::{GroupStatus, Role};
 pub use tables::{Changes, Tables};
