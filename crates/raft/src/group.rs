@@ -1,4 +1,5 @@
 use crate::alive::Gone;
+use crate::doze::Doze;
 use crate::type_config::{Answer, Data, Raft};
 use crate::{
     AddressBook, COMMAND_BYTES_MAX, Command, Done, GroupStatus, Proposal, ProposeError, ReadIndexError, Role,
@@ -34,6 +35,7 @@ pub(crate) struct GroupInner {
     pub(crate) election_max: Duration,
     pub(crate) log: raftlog::Log,
     pub(crate) raft: Raft,
+    pub(crate) doze: Arc<Doze>,
     pub(crate) addresses: AddressBook,
     pub(crate) statuses: watch::Receiver<GroupStatus>,
     pub(crate) applied: watch::Receiver<Option<LogIndex>>,
@@ -53,6 +55,10 @@ impl Group {
 
     pub(crate) fn raft(&self) -> &Raft {
         &self.inner.raft
+    }
+
+    pub(crate) fn doze(&self) -> &Arc<Doze> {
+        &self.inner.doze
     }
 
     pub fn id(&self) -> GroupId {
@@ -93,6 +99,7 @@ impl Group {
             let in_flight = proposal_bytes_max.saturating_sub(proposal_share.available_permits());
             return Err(ProposeError::Busy { in_flight, limit: *proposal_bytes_max });
         };
+        self.inner.doze.used();
         let (to, answer) = oneshot::channel();
         raft.client_write_ff(Data::Whole(command), Some(Answer { to, share: Some(share) }))
             .await
@@ -139,6 +146,7 @@ impl Group {
         let mut status = GroupStatus::of(&self.inner.raft.metrics().borrow_watched());
         // The machine knows first.
         status.applied = *self.inner.applied.borrow();
+        status.is_dozing = self.inner.doze.is_dozing();
         if self.inner.statuses.borrow().role == Role::Stopped {
             status.role = Role::Stopped;
             status.leader = None;
@@ -154,6 +162,7 @@ impl Group {
     /// Hands leadership to another member. It must have nearly the whole log: openraft takes no writes from the
     /// moment it tries, and does not give up by itself.
     pub async fn transfer_leader(&self, to: ReplicaId) -> anyhow::Result<()> {
+        self.inner.doze.used();
         let raft = &self.inner.raft;
         let within = Instant::now() + self.inner.election_max;
         self.wait_caught_up(to, within).await?;

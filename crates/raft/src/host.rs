@@ -1,5 +1,6 @@
 use crate::alive::Alive;
 use crate::config::config;
+use crate::doze::{self, Doze};
 use crate::encoding::{entry_from_meta, entry_to_record, first_membership, log_id_from};
 use crate::group::{Group, GroupInner, campaign};
 use crate::log_store::LogStore;
@@ -16,9 +17,10 @@ use openraft::EntryPayload;
 use openraft::async_runtime::watch::WatchReceiver;
 use proto::raft::raft_transport_server::RaftTransportServer;
 use raftlog::{Log, LogSpace, LogSpec};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinHandle;
 use types::{GroupId, LogId, LogIndex};
 
 /// How long a leader tries to hand over before its process stops.
@@ -35,6 +37,18 @@ struct HostInner {
     addresses: AddressBook,
     peers: Arc<Peers>,
     registry: Arc<Registry>,
+    /// Looks after the groups: from the first that is opened until the host is dropped.
+    looking_after: OnceLock<JoinHandle<()>>,
+}
+
+impl Drop for HostInner {
+    fn drop(&mut self) {
+        if let Some(task) = self.looking_after.take() {
+            task.abort();
+        }
+        // Groups whose handles outlive the host go on by themselves.
+        self.registry.all().iter().for_each(|group| group.doze().wake());
+    }
 }
 
 impl RaftHost {
@@ -45,7 +59,8 @@ impl RaftHost {
 
     pub fn over(connector: Arc<dyn Connector>, options: HostOptions, addresses: AddressBook) -> RaftHost {
         let peers = Arc::new(Peers::new(addresses.clone(), connector));
-        RaftHost { inner: Arc::new(HostInner { options, addresses, peers, registry: Arc::default() }) }
+        let (registry, looking_after) = (Arc::default(), OnceLock::new());
+        RaftHost { inner: Arc::new(HostInner { options, addresses, peers, registry, looking_after }) }
     }
 
     /// Mounts the groups' service on the process's gRPC server, made with [`crate::server_builder`].
@@ -72,6 +87,8 @@ impl RaftHost {
         let opened = self.open_on(spec, log, Box::new(state_machine)).await;
         let opened = opened.map_err(|error| OpenGroupError::Failed { group, why: format!("{error:#}") })?;
         reservation.fill(opened.clone());
+        let look_after = || tokio::spawn(doze::look_after(self.inner.registry.clone()));
+        self.inner.looking_after.get_or_init(look_after);
         Ok(opened)
     }
 
@@ -104,6 +121,7 @@ impl RaftHost {
         if spec.campaign {
             tasks.push(tokio::spawn(campaign(raft.clone(), statuses.clone())));
         }
+        let doze = Arc::new(Doze::new(raft.clone(), spec.timing, options.doze_after));
         let proposal_bytes_max = options.proposal_bytes_per_group_max.min(Semaphore::MAX_PERMITS);
         Ok(Group::new(GroupInner {
             cluster: spec.cluster,
@@ -112,6 +130,7 @@ impl RaftHost {
             election_max: spec.timing.election_max,
             log,
             raft,
+            doze,
             addresses: addresses.clone(),
             statuses,
             applied,

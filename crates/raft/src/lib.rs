@@ -6,18 +6,21 @@
 //! Inside: `host` opens groups and `registry` finds them; `group` and `proposal` are what callers hold. openraft
 //! works against `log_store` (a [`raftlog::Log`]), `machine` (a [`StateMachine`]) and `network` (whose `exchange` is
 //! the append stream to a follower, over the connections of `peers`, made by a `connector`); `service` receives what other members send.
-//! `encoding` alone knows how openraft's types look on disk and on the wire.
+//! `heartbeats` go together for all groups of two processes, and `doze` lets groups
+//! that nobody uses cost little. `encoding` alone knows how openraft's types look on disk and on the wire.
 
 mod alive;
 mod command;
 mod config;
 mod connector;
 mod db;
+mod doze;
 mod encoding;
 mod error;
 mod exchange;
 mod failure;
 mod group;
+mod heartbeats;
 mod host;
 mod log_store;
 mod machine;

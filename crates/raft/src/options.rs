@@ -36,11 +36,19 @@ pub struct HostOptions {
     pub window_bytes: usize,
     /// Bytes of entries read from the log for one append message.
     pub append_bytes_max: usize,
+    /// A group that nobody used for so long dozes: it has no timer of its own, and fewer heartbeats. `None`: never. Not
+    /// needed to be the same on all hosts.
+    pub doze_after: Option<Duration>,
 }
 
 impl Default for HostOptions {
     fn default() -> Self {
-        Self { proposal_bytes_per_group_max: 64 << 20, window_bytes: 16 << 20, append_bytes_max: 4 << 20 }
+        Self {
+            proposal_bytes_per_group_max: 64 << 20,
+            window_bytes: 16 << 20,
+            append_bytes_max: 4 << 20,
+            doze_after: Some(Duration::from_secs(5)),
+        }
     }
 }
 

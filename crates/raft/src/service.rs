@@ -1,6 +1,8 @@
 //! The gRPC service on which the groups of a process answer other members.
 
+use crate::doze::Doze;
 use crate::encoding::{entry_from_wire, log_id_from_wire, log_id_to_wire, vote_from_wire, vote_to_wire};
+use crate::heartbeats::{self, BATCH_COUNT_MAX};
 use crate::registry::Registry;
 use crate::type_config::TypeConfig;
 use crate::{COMMAND_BYTES_MAX, Role};
@@ -38,6 +40,19 @@ impl RaftTransport for Service {
         Ok(Response::new(stream::once(answers).try_flatten().boxed()))
     }
 
+    async fn heartbeats(
+        &self,
+        request: Request<wire::HeartbeatsRequest>,
+    ) -> Result<Response<wire::HeartbeatsResponse>, Status> {
+        let heartbeats = request.into_inner().heartbeats;
+        if heartbeats.len() > BATCH_COUNT_MAX {
+            let why = format!("{} heartbeats, the limit is {BATCH_COUNT_MAX}", heartbeats.len());
+            return Err(Failure::new(Code::TooLarge, why).into());
+        }
+        let answers = heartbeats::answer(&self.registry, heartbeats).await;
+        Ok(Response::new(wire::HeartbeatsResponse { answers }))
+    }
+
     async fn vote(
         &self,
         request: Request<wire::VoteRequest>,
@@ -50,6 +65,7 @@ impl RaftTransport for Service {
         let vote = vote_from_wire(request.vote).map_err(Failure::from)?;
         let mut ask = VoteRequest::new(vote, request.last.map(log_id_from_wire));
         ask.leadership_transfer = request.leadership_transfer;
+        group.doze().used();
         let raft = group.raft();
         let answer = if request.pre_vote { raft.pre_vote(ask).await } else { raft.vote(ask).await };
         let answer = answer.map_err(|error| stopped(group.id(), error))?;
@@ -69,6 +85,7 @@ impl RaftTransport for Service {
         let group = self.registry.addressed(request.to.as_ref())?;
         let from = vote_from_wire(request.from_leader).map_err(Failure::from)?;
         let ask = TransferLeaderRequest::new(from, request.to_replica, request.last.map(log_id_from_wire));
+        group.doze().used();
         let answer =
             group.raft().handle_transfer_leader(ask).await.map_err(|error| stopped(group.id(), error))?;
         let refused = answer.err().map(|error| match error {
@@ -90,9 +107,9 @@ async fn append(
     let Some(first) = messages.message().await? else { return Ok(stream::empty().left_stream()) };
     let to = first.to.clone();
     // Of the group only what does not keep its log open: a stream may stand idle for long.
-    let (raft, id, mut statuses, space) = {
+    let (raft, id, mut statuses, space, doze) = {
         let group = registry.addressed(to.as_ref())?;
-        (group.raft().clone(), group.id(), group.watch(), group.log().space().clone())
+        (group.raft().clone(), group.id(), group.watch(), group.log().space().clone(), group.doze().clone())
     };
     let closed = async move {
         let _ = statuses.wait_for(|status| status.role == Role::Stopped).await;
@@ -100,9 +117,13 @@ async fn append(
     let refusal = Arc::new(Mutex::new(None));
 
     let refused = refusal.clone();
+    let receiver = doze.clone();
     let messages = stream::once(std::future::ready(Ok(first))).chain(messages).take_until(closed.boxed());
     let requests = messages.scan((), move |(), message| {
         let request = message.and_then(|message| Ok(append_request(message, &to, &space)?));
+        if request.as_ref().is_ok_and(|request| !request.entries.is_empty()) {
+            receiver.used();
+        }
         std::future::ready(match request {
             Ok(request) => Some(request),
             Err(status) => {
@@ -117,7 +138,8 @@ async fn append(
     let answering = async move {
         let mut answers = pin!(raft.stream_append(requests));
         while let Some(answer) = answers.next().await {
-            let answer = answer.map(append_response).map_err(|error| stopped(id, error));
+            let answer =
+                answer.map(|answer| append_response(answer, &doze)).map_err(|error| stopped(id, error));
             if answers_tx.send(answer).await.is_err() {
                 return;
             }
@@ -188,7 +210,27 @@ fn append_check(message: &wire::AppendRequest) -> Result<(), Failure> {
     Ok(())
 }
 
-fn append_response(answer: StreamAppendResult<TypeConfig>) -> wire::AppendResponse {
+/// Hands a heartbeat to its group.
+pub(crate) async fn heartbeat(
+    registry: &Registry,
+    message: wire::AppendRequest,
+) -> Result<wire::AppendResponse, Failure> {
+    let to = message.to.clone();
+    let group = registry.addressed(to.as_ref())?;
+    if !message.entries.is_empty() {
+        return Err(Failure::invalid("heartbeats have no entries"));
+    }
+    let request = append_request(message, &to, group.log().space())?;
+    let prev = request.prev_log_id;
+    let answer = group.raft().append_entries(request).await;
+    let answer = answer.map_err(|error| stopped_failure(group.id(), error))?;
+    Ok(append_response(answer.into_stream_result(prev, prev), group.doze()))
+}
+
+fn append_response(answer: StreamAppendResult<TypeConfig>, doze: &Doze) -> wire::AppendResponse {
+    if !matches!(answer, Err(StreamAppendError::HigherVote(_))) {
+        doze.heard();
+    }
     let result = match answer {
         Ok(Some(id)) => Answer::Matched(log_id_to_wire(&id)),
         Ok(None) => Answer::MatchedNone(wire::Empty {}),
@@ -199,5 +241,9 @@ fn append_response(answer: StreamAppendResult<TypeConfig>) -> wire::AppendRespon
 }
 
 fn stopped(group: GroupId, error: impl std::fmt::Display) -> Status {
-    Failure::new(Code::Unavailable, format!("{group} stopped here: {error}")).into()
+    stopped_failure(group, error).into()
+}
+
+fn stopped_failure(group: GroupId, error: impl std::fmt::Display) -> Failure {
+    Failure::new(Code::Unavailable, format!("{group} stopped here: {error}"))
 }

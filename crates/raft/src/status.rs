@@ -23,6 +23,8 @@ pub struct GroupStatus {
     pub last: Option<LogIndex>,
     pub committed: Option<LogIndex>,
     pub applied: Option<LogIndex>,
+    /// Nobody used the group for a while ([`crate::HostOptions::doze_after`]).
+    pub is_dozing: bool,
     /// Why the group stopped by itself, if it did.
     pub failure: Option<String>,
 }
@@ -43,6 +45,7 @@ impl GroupStatus {
             last: metrics.last_log_index.map(LogIndex),
             committed: metrics.cluster_committed.as_ref().map(|id| LogIndex(id.index)),
             applied: metrics.last_applied.as_ref().map(|id| LogIndex(id.index)),
+            is_dozing: false,
             failure,
         }
     }

@@ -1,4 +1,5 @@
 use crate::ledger::{Ledger, LedgerView};
+use crate::links::Links;
 use bytes::Bytes;
 use disk::{OpenDiskError, RealDisk};
 use flotilla_raft::{
@@ -38,8 +39,10 @@ pub(crate) fn pipeline(number: u64) -> GroupId {
 pub(crate) struct Cluster {
     pub(crate) nodes: Vec<Node>,
     pub(crate) addresses: AddressBook,
+    pub(crate) links: Links,
     log_options: LogSpaceOptions,
-    host_options: HostOptions,
+    /// Of nodes that start from here on.
+    pub(crate) host_options: HostOptions,
     _root: TempDir,
 }
 
@@ -70,7 +73,8 @@ impl Cluster {
         let nodes = (1..=3u64)
             .map(|id| Node { id: NodeId(id), dir: root.path().join(format!("node-{id}")), running: None })
             .collect();
-        let mut cluster = Cluster { nodes, addresses, log_options, host_options, _root: root };
+        let links = Links::new(addresses.clone());
+        let mut cluster = Cluster { nodes, addresses, links, log_options, host_options, _root: root };
         for n in 0..3 {
             cluster.start_node(n).await;
         }
@@ -89,7 +93,8 @@ impl Cluster {
             })
             .await;
         let space = LogSpace::new(Arc::new(disk), self.log_options.clone());
-        let host = RaftHost::new(self.host_options.clone(), self.addresses.clone());
+        let host =
+            RaftHost::over(self.links.connector(node.id), self.host_options.clone(), self.addresses.clone());
 
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind a free port");
         let address = listener.local_addr().expect("a bound address").to_string();
@@ -209,7 +214,7 @@ impl Cluster {
     }
 
     /// The nodes that have the group open.
-    fn up(&self, group: GroupId) -> Vec<usize> {
+    pub(crate) fn up(&self, group: GroupId) -> Vec<usize> {
         let has =
             |n: &usize| self.nodes[*n].running.as_ref().is_some_and(|it| it.host.group(group).is_some());
         (0..3).filter(has).collect()

@@ -1,9 +1,11 @@
 //! Groups of three real hosts: real disks, real gRPC on loopback, RocksDB state machines.
 
 mod cluster;
+mod dozing;
 mod failover;
 mod ledger;
 mod limits;
+mod links;
 mod replication;
 mod restart;
 mod throughput;
