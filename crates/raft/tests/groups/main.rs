@@ -4,6 +4,7 @@ mod cluster;
 mod failover;
 mod ledger;
 mod limits;
+mod metrics;
 mod replication;
 mod restart;
 mod throughput;
