@@ -31,6 +31,7 @@ mod peers;
 mod prometheus;
 mod proposal;
 mod registry;
+mod runtime;
 mod service;
 mod status;
 #[cfg(test)]
@@ -48,5 +49,6 @@ pub use host_metrics::{FollowerMetrics, GroupMetrics, HostMetrics};
 pub use member::{AddressBook, Member};
 pub use options::{COMMAND_BYTES_MAX, GroupSpec, HostOptions, Timing};
 pub use proposal::{Done, Proposal};
+pub use runtime::seed_thread;
 pub use status::{GroupStatus, Role};
 pub use tables::{Changes, Tables};
