@@ -140,7 +140,7 @@ impl Node {
         json!({
             "led": count(|group| group.status().leader.is_some()),
             "leads": count(|group| group.status().role == Role::Leader),
-            "dozing": count(dozes),
+            "dozing": count(|group| group.status().is_dozing),
             "requests": self.requests.load(Ordering::Relaxed),
         })
         .to_string()
@@ -163,12 +163,12 @@ impl Node {
     }
 }
 
-fn host_options(_mode: Mode) -> HostOptions {
-    HostOptions::default()
-}
-
-fn dozes(_group: &Group) -> bool {
-    false
+fn host_options(mode: Mode) -> HostOptions {
+    let default = HostOptions::default();
+    match mode {
+        Mode::Awake => HostOptions { doze_after: None, ..default },
+        Mode::Dozing => default,
+    }
 }
 
 /// Counts requests on their way to other nodes.

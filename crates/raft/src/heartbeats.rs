@@ -1,4 +1,5 @@
 use crate::connector::Channel;
+use crate::counts::HostCounts;
 use crate::registry::Registry;
 use crate::service;
 use futures::StreamExt;
@@ -121,6 +122,7 @@ async fn send_batch(mut client: RaftTransportClient<Channel>, batch: Vec<Waiting
 /// Hands each heartbeat to its group, and answers for all of them together.
 pub(crate) async fn answer(
     registry: &Registry,
+    counts: &HostCounts,
     heartbeats: Vec<wire::AppendRequest>,
 ) -> Vec<wire::HeartbeatAnswer> {
     let silent = wire::HeartbeatAnswer { answer: None, refusal: "no answer in time".to_owned() };
@@ -128,7 +130,10 @@ pub(crate) async fn answer(
     let asked = heartbeats.into_iter().enumerate().map(async |(n, heartbeat)| {
         let answer = match service::heartbeat(registry, heartbeat).await {
             Ok(answer) => wire::HeartbeatAnswer { answer: Some(answer), refusal: String::new() },
-            Err(failure) => wire::HeartbeatAnswer { answer: None, refusal: failure.message },
+            Err(failure) => {
+                counts.refused(&failure);
+                wire::HeartbeatAnswer { answer: None, refusal: failure.message }
+            }
         };
         (n, answer)
     });

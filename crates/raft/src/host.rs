@@ -1,5 +1,6 @@
 use crate::alive::Alive;
 use crate::config::config;
+use crate::counts::{Counts, HostCounts};
 use crate::doze::{self, Doze};
 use crate::encoding::{entry_from_meta, entry_to_record, first_membership, log_id_from};
 use crate::group::{Group, GroupInner, campaign};
@@ -11,7 +12,9 @@ use crate::registry::Registry;
 use crate::service::Service;
 use crate::status::{GroupStatus, publish};
 use crate::type_config::{Raft, RaftEntry};
-use crate::{AddressBook, Connector, GroupSpec, HostOptions, OpenGroupError, StateMachine, TcpConnector};
+use crate::{
+    AddressBook, Connector, GroupSpec, HostMetrics, HostOptions, OpenGroupError, StateMachine, TcpConnector,
+};
 use futures::future::join_all;
 use openraft::EntryPayload;
 use openraft::async_runtime::watch::WatchReceiver;
@@ -37,6 +40,7 @@ struct HostInner {
     addresses: AddressBook,
     peers: Arc<Peers>,
     registry: Arc<Registry>,
+    counts: Arc<HostCounts>,
     /// Looks after the groups: from the first that is opened until the host is dropped.
     looking_after: OnceLock<JoinHandle<()>>,
 }
@@ -59,13 +63,14 @@ impl RaftHost {
 
     pub fn over(connector: Arc<dyn Connector>, options: HostOptions, addresses: AddressBook) -> RaftHost {
         let peers = Arc::new(Peers::new(addresses.clone(), connector));
-        let (registry, looking_after) = (Arc::default(), OnceLock::new());
-        RaftHost { inner: Arc::new(HostInner { options, addresses, peers, registry, looking_after }) }
+        let (registry, counts, looking_after) = Default::default();
+        let inner = HostInner { options, addresses, peers, registry, counts, looking_after };
+        RaftHost { inner: Arc::new(inner) }
     }
 
     /// Mounts the groups' service on the process's gRPC server, made with [`crate::server_builder`].
     pub fn add_to(&self, routes: &mut tonic::service::RoutesBuilder) {
-        let service = Service { registry: self.inner.registry.clone() };
+        let service = Service { registry: self.inner.registry.clone(), counts: self.inner.counts.clone() };
         let server = RaftTransportServer::new(service)
             .max_decoding_message_size(proto::MESSAGE_BYTES_MAX)
             .max_encoding_message_size(proto::MESSAGE_BYTES_MAX);
@@ -100,7 +105,8 @@ impl RaftHost {
     ) -> anyhow::Result<Group> {
         let HostInner { options, addresses, peers, .. } = &*self.inner;
         let (alive, gone) = Alive::new();
-        let (machine, applied) = Machine::new(machine, alive.clone())?;
+        let counts = Arc::new(Counts::new(spec.replica));
+        let (machine, applied) = Machine::new(machine, alive.clone(), counts.clone())?;
         check_log(&log, machine.applied_id())?;
         start_log(&log, &spec).await?;
         check_replica(&log, &spec).await?;
@@ -111,9 +117,10 @@ impl RaftHost {
             replica: spec.replica,
             peers: peers.clone(),
             options: options.clone(),
+            counts: counts.clone(),
         };
         let config = config(spec.group.to_string(), spec.timing).map_err(anyhow::Error::msg)?;
-        let store = LogStore::new(log.clone(), options.append_bytes_max, alive);
+        let store = LogStore::new(log.clone(), options.append_bytes_max, alive, counts.clone());
         let raft = Raft::new(spec.replica.0, config, network, store, machine).await?;
 
         let (statuses_tx, statuses) = watch::channel(GroupStatus::of(&raft.metrics().borrow_watched()));
@@ -136,6 +143,7 @@ impl RaftHost {
             applied,
             proposal_share: Arc::new(Semaphore::new(proposal_bytes_max)),
             proposal_bytes_max,
+            counts,
             tasks: Mutex::new(tasks),
             gone: Mutex::new(Some(gone)),
         }))
@@ -153,7 +161,15 @@ impl RaftHost {
     pub async fn close(&self, group: GroupId) {
         if let Some((group, _reservation)) = self.inner.registry.take(group) {
             group.close().await;
+            self.inner.counts.group_closed(group.counts());
         }
+    }
+
+    /// What the host and its groups have done and how they stand, as plain values.
+    pub fn metrics(&self) -> HostMetrics {
+        let HostInner { options, counts, .. } = &*self.inner;
+        let groups = self.groups().iter().map(Group::metrics).collect();
+        HostMetrics::new(groups, counts, options.proposal_bytes_per_group_max)
     }
 
     /// Stops all groups: leaders first hand over where they can.

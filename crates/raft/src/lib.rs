@@ -6,13 +6,15 @@
 //! Inside: `host` opens groups and `registry` finds them; `group` and `proposal` are what callers hold. openraft
 //! works against `log_store` (a [`raftlog::Log`]), `machine` (a [`StateMachine`]) and `network` (whose `exchange` is
 //! the append stream to a follower, over the connections of `peers`, made by a `connector`); `service` receives what other members send.
-//! `heartbeats` go together for all groups of two processes, and `doze` lets groups
-//! that nobody uses cost little. `encoding` alone knows how openraft's types look on disk and on the wire.
+//! `heartbeats` go together for all groups of two processes, and `doze` lets groups that nobody uses cost little.
+//! `counts` is what they count while they work, `host_metrics` what comes of it, `prometheus` how that is shown.
+//! `encoding` alone knows how openraft's types look on disk and on the wire.
 
 mod alive;
 mod command;
 mod config;
 mod connector;
+mod counts;
 mod db;
 mod doze;
 mod encoding;
@@ -22,12 +24,14 @@ mod failure;
 mod group;
 mod heartbeats;
 mod host;
+mod host_metrics;
 mod log_store;
 mod machine;
 mod member;
 mod network;
 mod options;
 mod peers;
+mod prometheus;
 mod proposal;
 mod registry;
 mod runtime;
@@ -44,6 +48,7 @@ pub use db::{Db, DbOptions};
 pub use error::{OpenGroupError, ProposeError, ReadIndexError};
 pub use group::Group;
 pub use host::RaftHost;
+pub use host_metrics::{FollowerMetrics, GroupMetrics, HostMetrics};
 pub use member::{AddressBook, Member};
 pub use options::{COMMAND_BYTES_MAX, GroupSpec, HostOptions, Timing};
 pub use proposal::{Done, Proposal};

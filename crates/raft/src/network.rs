@@ -1,5 +1,6 @@
 //! openraft's way to other members.
 
+use crate::counts::Counts;
 use crate::encoding::{log_id_from_wire, log_id_to_wire, vote_from_wire, vote_to_wire};
 use crate::exchange::{self, Exchange};
 use crate::peers::{Peer as Process, Peers};
@@ -36,6 +37,7 @@ pub(crate) struct Network {
     pub(crate) replica: ReplicaId,
     pub(crate) peers: Arc<Peers>,
     pub(crate) options: HostOptions,
+    pub(crate) counts: Arc<Counts>,
 }
 
 impl RaftNetworkFactory<TypeConfig> for Network {
@@ -60,6 +62,7 @@ impl Network {
             peers: self.peers.clone(),
             window_bytes: self.options.window_bytes,
             used_for,
+            counts: self.counts.clone(),
         }
     }
 }
@@ -82,6 +85,7 @@ pub(crate) struct Client {
     peers: Arc<Peers>,
     window_bytes: usize,
     used_for: Use,
+    counts: Arc<Counts>,
 }
 
 impl Client {
@@ -196,7 +200,8 @@ impl NetStreamAppend<TypeConfig> for Client {
             let mut client = process.client();
             let answers = self
                 .within(option.hard_ttl(), RPCTypes::AppendEntries, &process, client.append(outgoing))
-                .await?;
+                .await
+                .inspect_err(|_| self.counts.streams_broken.count())?;
             let exchange = Exchange::new(
                 input,
                 requests,
@@ -205,7 +210,13 @@ impl NetStreamAppend<TypeConfig> for Client {
                 self.address(),
                 self.window_bytes,
             );
-            Ok(exchange.into_stream().boxed())
+            let counts = self.counts.clone();
+            let answers = exchange.into_stream().inspect(move |answer| {
+                if answer.is_err() {
+                    counts.streams_broken.count();
+                }
+            });
+            Ok(answers.boxed())
         }
         .boxed()
     }

@@ -6,6 +6,7 @@ mod failover;
 mod ledger;
 mod limits;
 mod links;
+mod metrics;
 mod replication;
 mod restart;
 mod throughput;
