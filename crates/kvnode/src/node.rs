@@ -18,8 +18,8 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::{JoinHandle, JoinSet};
-use tokio_stream::wrappers::TcpListenerStream;
 use tonic::service::RoutesBuilder;
+use tonic::transport::server::TcpIncoming;
 use types::{GroupId, LogIndex, NodeId, OwnerId, Payload, PipelineId, ReplicaId};
 
 const CLUSTER: &str = "kv";
@@ -74,7 +74,8 @@ impl Node {
         host.add_to(&mut routes);
         let (stop_serving, stopped) = oneshot::channel::<()>();
         let serving = server_builder().add_routes(routes.routes()).serve_with_incoming_shutdown(
-            TcpListenerStream::new(raft),
+            // Without it, small answers wait for acknowledgements that wait for more to come.
+            TcpIncoming::from(raft).with_nodelay(Some(true)),
             async move {
                 // Ok or not, the node stops.
                 let _ = stopped.await;

@@ -18,7 +18,7 @@ pub(crate) struct Report {
 }
 
 /// One drill at a time: they are about time, and this machine may be small.
-static TURN: Mutex<()> = Mutex::const_new(());
+pub(crate) static TURN: Mutex<()> = Mutex::const_new(());
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_was_cut_off_deposes_nobody_when_it_returns() {

@@ -67,9 +67,30 @@ impl Cluster {
         let client = client_of(&addresses, DEADLINE);
         let cluster = Cluster { processes, network, addresses, client, _dir: dir };
         for group in 1..=GROUPS {
-            cluster.leader(group).await;
+            cluster.settled(group).await;
         }
         cluster
+    }
+
+    /// Waits until a group has a leader that all members follow.
+    async fn settled(&self, group: u32) {
+        let deadline = Instant::now() + DEADLINE;
+        loop {
+            let (leader, term) = self.leader(group).await;
+            let mut following = 0;
+            for n in 0..NODES {
+                let facts = self.group_facts(n, group).await;
+                let follows = |facts: GroupFacts| {
+                    facts.term == term && facts.leader == node_id(leader).0 && facts.applied > 0
+                };
+                following += usize::from(facts.is_some_and(follows));
+            }
+            if following == NODES {
+                return;
+            }
+            assert!(Instant::now() < deadline, "all members of group {group} follow its leader");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
     }
 
     pub(crate) async fn start_node(&mut self, n: usize) {
@@ -157,6 +178,11 @@ impl Cluster {
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
+    }
+
+    /// Everything the nodes say to each other takes this much longer.
+    pub(crate) fn slow_down(&self, by: Duration) {
+        (0..NODES).for_each(|n| self.network.set_all(n, Link::Slow(by)));
     }
 
     /// Opens all links again.

@@ -24,6 +24,8 @@ const SLACK_MS: u64 = 1500;
 /// kill -9 of leaders under load.
 pub(crate) async fn kill_leader() -> Report {
     let mut cluster = Cluster::start().await;
+    // So that there is always something under way when a leader dies.
+    cluster.slow_down(Duration::from_millis(2));
     let load = Load::start(&cluster, DEADLINE);
     let mut deaths = Vec::new();
     for round in 0..ROUNDS {
@@ -58,4 +60,31 @@ fn failover(written: &[Written], group: u32, died: Instant) -> Duration {
     let first =
         successes.map(|(_, acknowledged)| *acknowledged).filter(|at| *at > died + TIMING.heartbeat).min();
     first.expect("writes went on after the death") - died
+}
+
+/// Nodes that acknowledge before they commit lose writes when they are killed, and the checks say so: soon, since each death
+/// is another chance.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn planted_early_acknowledgements_are_found() {
+    const DEATHS_MAX: usize = 5;
+    let _turn = crate::campaign::TURN.lock().await;
+    let mut cluster = Cluster::start_with(&["--planted-early-ack"]).await;
+    for _ in 0..DEATHS_MAX {
+        let load = Load::start(&cluster, DEADLINE);
+        let (leader, term) = cluster.leader(1).await;
+        // The load runs, on this leader.
+        let begun = cluster.group_facts(leader, 1).await.expect("it runs").last;
+        while cluster.group_facts(leader, 1).await.expect("it runs").last < begun + 50 {}
+        cluster.kill_node(leader);
+        cluster.leader_after(1, term).await;
+        let written = load.stop().await;
+        for writer in &written {
+            if writer.violations(&cluster.client).await.iter().any(|wrong| wrong.contains("there 0 times")) {
+                return;
+            }
+        }
+        cluster.start_node(leader).await;
+        cluster.wait_caught_up(leader).await;
+    }
+    panic!("{DEATHS_MAX} leaders that acknowledge too early died, and nothing was found missing");
 }
