@@ -96,8 +96,9 @@ impl PipelineOrder {
             group: GroupId::pipeline(self.pipeline),
             replica: self.replica,
             timing,
-            first_members: self.members.clone(),
+            start: GroupStart::First(self.members.clone()),
             campaign: self.members.first().is_some_and(|first| first.replica == self.replica),
+            lease_reads: false,
         }
     }
 

@@ -103,8 +103,9 @@ fn group_spec(options: &OmOptions) -> GroupSpec {
         group: group_id(),
         replica,
         timing: options.timing,
-        first_members: vec![Member { replica, node: NodeId(0), address: options.address.clone() }],
+        start: GroupStart::First(vec![Member { replica, node: NodeId(0), address: options.address.clone() }]),
         campaign: true,
+        lease_reads: false,
     }
 }
 

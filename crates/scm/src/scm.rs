@@ -123,8 +123,9 @@ fn group_spec(options: &ScmOptions) -> GroupSpec {
         group: GroupId::SCM,
         replica,
         timing: options.timing,
-        first_members: vec![Member { replica, node: NodeId(0), address: options.address.clone() }],
+        start: GroupStart::First(vec![Member { replica, node: NodeId(0), address: options.address.clone() }]),
         campaign: true,
+        lease_reads: false,
     }
 }
 
