@@ -156,6 +156,7 @@ async fn drive<K: Hash + Eq + Clone + Send + 'static>(
     while let Some(stop) = next {
         let at = started + Duration::from_millis(stop);
         tokio::select! {
+            biased;
             () = tokio::time::sleep_until(at) => {}
             () = sooner.notified() => {}
         }

@@ -28,6 +28,7 @@ mod options;
 mod peers;
 mod proposal;
 mod registry;
+mod runtime;
 mod service;
 mod status;
 #[cfg(test)]
@@ -44,5 +45,6 @@ pub use host::RaftHost;
 pub use member::{AddressBook, Member};
 pub use options::{COMMAND_BYTES_MAX, GroupSpec, GroupStart, HostOptions, Timing};
 pub use proposal::{Done, Proposal};
+pub use runtime::seed_thread;
 pub use status::{GroupStatus, Role};
 pub use tables::{Changes, Tables};

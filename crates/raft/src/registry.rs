@@ -40,13 +40,16 @@ impl Registry {
         }
     }
 
+    /// In the order of their ids.
     pub(crate) fn all(&self) -> Vec<Group> {
         let groups = self.groups.read().expect("no holder panics");
         let open = groups.values().filter_map(|slot| match slot {
             Slot::Opening => None,
             Slot::Open(group) => Some(group.clone()),
         });
-        open.collect()
+        let mut open: Vec<_> = open.collect();
+        open.sort_unstable_by_key(Group::id);
+        open
     }
 
     /// Takes a group out, so that no peer reaches it any more. Its place stays taken until the reservation is dropped.

@@ -25,7 +25,7 @@ impl RaftTypeConfig for TypeConfig {
     type Vote = openraft::impls::Vote<Self::LeaderId>;
     type Payload = openraft::EntryPayload<Data, u64, Peer>;
     type Entry = openraft::Entry<CommittedLeaderIdOf<Self>, Self::Payload>;
-    type AsyncRuntime = openraft::impls::TokioRuntime;
+    type AsyncRuntime = crate::runtime::Runtime;
     type Responder<T>
         = Answer<T>
     where
