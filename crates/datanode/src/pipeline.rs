@@ -5,7 +5,7 @@ use crate::index::machine::OpenContainer;
 use proto::Failure;
 use proto::datanode::{PipelineSpec, PipelineSpecMember};
 use proto::scm::{PipelineReport, PipelineState};
-use raft::{Group, GroupSpec, GroupStatus, Member, OpenGroupError, Timing};
+use raft::{Group, GroupSpec, GroupStart, GroupStatus, Member, OpenGroupError, Timing};
 use raftlog::LogSpec;
 use std::sync::Arc;
 use tokio::sync::watch;

@@ -54,7 +54,8 @@ impl Identity {
         };
         // One byte more than there must be, to see that there is none.
         let bytes = file.read_at(0, FILE_BYTES + 1).await?;
-        let damaged = |why: String| io::Error::new(io::ErrorKind::InvalidData, format!("{}: {why}", path(group)));
+        let damaged =
+            |why: String| io::Error::new(io::ErrorKind::InvalidData, format!("{}: {why}", path(group)));
         let identity = Identity::decode(&bytes).map_err(damaged)?;
         if identity.group != group {
             return Err(damaged(format!("it belongs to {}", identity.group)));
@@ -71,6 +72,15 @@ impl Identity {
         // Before the rename: else a crash could leave the new name with nothing behind it.
         file.write_and_sync(0, vec![self.encode()]).await?;
         disk.rename(&temporary, &path).await?;
+        disk.sync_dir(DIR).await
+    }
+
+    /// As if there had never been one, durably.
+    pub(crate) async fn forget(disk: &Arc<dyn Disk>, group: GroupId) -> io::Result<()> {
+        match disk.remove_file(&path(group)).await {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            Ok(()) | Err(_) => {}
+        }
         disk.sync_dir(DIR).await
     }
 
@@ -120,8 +130,11 @@ fn path(group: GroupId) -> String {
 mod tests {
     use super::*;
 
-    const IDENTITY: Identity =
-        Identity { group: GroupId { kind: types::GroupKind::Om, number: 7 }, replica: ReplicaId(300), state: IdentityState::Joined };
+    const IDENTITY: Identity = Identity {
+        group: GroupId { kind: types::GroupKind::Om, number: 7 },
+        replica: ReplicaId(300),
+        state: IdentityState::Joined,
+    };
 
     /// Bytes written by the first version. A failure here means that old data directories cannot be read.
     #[test]

@@ -59,7 +59,7 @@ pub struct GroupSpec {
     /// Stand for election as soon as it is open instead of waiting for the timeout: one replica of each group, and
     /// harmless while there is a leader.
     pub campaign: bool,
-    /// Whether [`crate::ReadPolicy::Lease`] may answer without asking a quorum. A restarted replica has forgotten what it
+    /// Whether reads may rely on the leader's lease instead of asking a quorum. A restarted replica has forgotten what it
     /// promised, so one of such a group gives no vote and does not stand for election for `election_max` after it was
     /// opened again (docs/adr/0005). The same on all replicas; off for pipelines.
     pub lease_reads: bool,

@@ -6,7 +6,7 @@ use crate::tables::Tables;
 use anyhow::{Context, bail};
 use disk::RealDisk;
 use proto::scm::scm_server::ScmServer;
-use raft::{AddressBook, Db, GroupSpec, Member, RaftHost};
+use raft::{AddressBook, Db, GroupSpec, GroupStart, Member, RaftHost};
 use raftlog::{LogSpace, LogSpec};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

@@ -4,6 +4,8 @@ mod cluster;
 mod failover;
 mod ledger;
 mod limits;
+mod membership;
+mod metadata;
 mod replication;
 mod restart;
 mod throughput;
