@@ -1,6 +1,7 @@
 use crate::alive::Alive;
 use crate::beginning::{Past, begin, check_log};
 use crate::config::config;
+use crate::counts::{Counts, HostCounts};
 use crate::group::{Group, GroupInner, campaign};
 use crate::log_store::LogStore;
 use crate::machine::Machine;
@@ -12,7 +13,8 @@ use crate::standing::Standing;
 use crate::status::{GroupStatus, publish};
 use crate::type_config::Raft;
 use crate::{
-    AddressBook, Connector, GroupSpec, GroupStart, HostOptions, OpenGroupError, StateMachine, TcpConnector,
+    AddressBook, Connector, GroupSpec, GroupStart, HostMetrics, HostOptions, OpenGroupError, StateMachine,
+    TcpConnector,
 };
 use futures::future::join_all;
 use openraft::async_runtime::watch::WatchReceiver;
@@ -38,6 +40,7 @@ struct HostInner {
     addresses: AddressBook,
     peers: Arc<Peers>,
     registry: Arc<Registry>,
+    counts: Arc<HostCounts>,
 }
 
 impl RaftHost {
@@ -48,12 +51,13 @@ impl RaftHost {
 
     pub fn over(connector: Arc<dyn Connector>, options: HostOptions, addresses: AddressBook) -> RaftHost {
         let peers = Arc::new(Peers::new(addresses.clone(), connector));
-        RaftHost { inner: Arc::new(HostInner { options, addresses, peers, registry: Arc::default() }) }
+        let (registry, counts) = Default::default();
+        RaftHost { inner: Arc::new(HostInner { options, addresses, peers, registry, counts }) }
     }
 
     /// Mounts the groups' service on the process's gRPC server, made with [`crate::server_builder`].
     pub fn add_to(&self, routes: &mut tonic::service::RoutesBuilder) {
-        let service = Service { registry: self.inner.registry.clone() };
+        let service = Service { registry: self.inner.registry.clone(), counts: self.inner.counts.clone() };
         let server = RaftTransportServer::new(service)
             .max_decoding_message_size(proto::MESSAGE_BYTES_MAX)
             .max_encoding_message_size(proto::MESSAGE_BYTES_MAX);
@@ -86,7 +90,8 @@ impl RaftHost {
     ) -> anyhow::Result<Group> {
         let HostInner { options, addresses, peers, .. } = &*self.inner;
         let (alive, gone) = Alive::new();
-        let (machine, applied) = Machine::new(machine, alive.clone())?;
+        let counts = Arc::new(Counts::new(spec.replica));
+        let (machine, applied) = Machine::new(machine, alive.clone(), counts.clone())?;
         check_log(&log, machine.applied_id())?;
         let past = begin(&log, log.space().disk(), &spec).await?;
         let holds_off = spec.lease_reads && past == Past::Restarted;
@@ -99,10 +104,11 @@ impl RaftHost {
             replica: spec.replica,
             peers: peers.clone(),
             options: options.clone(),
+            counts: counts.clone(),
             standing: standing.clone(),
         };
         let config = config(spec.group.to_string(), spec.timing, !holds_off).map_err(anyhow::Error::msg)?;
-        let store = LogStore::new(log.clone(), options.append_bytes_max, alive);
+        let store = LogStore::new(log.clone(), options.append_bytes_max, alive, counts.clone());
         let raft = Raft::new(spec.replica.0, config, network, store, machine).await?;
 
         let status = GroupStatus::of(&raft.metrics().borrow_watched(), &standing);
@@ -127,6 +133,7 @@ impl RaftHost {
             applied,
             proposal_share: Arc::new(Semaphore::new(proposal_bytes_max)),
             proposal_bytes_max,
+            counts,
             tasks: Mutex::new(tasks),
             gone: Mutex::new(Some(gone)),
         }))
@@ -148,7 +155,15 @@ impl RaftHost {
     pub async fn close(&self, group: GroupId) {
         if let Some((group, _reservation)) = self.inner.registry.take(group) {
             group.close().await;
+            self.inner.counts.group_closed(group.counts());
         }
+    }
+
+    /// What the host and its groups have done and how they stand, as plain values.
+    pub fn metrics(&self) -> HostMetrics {
+        let HostInner { options, counts, .. } = &*self.inner;
+        let groups = self.groups().iter().map(Group::metrics).collect();
+        HostMetrics::new(groups, counts, options.proposal_bytes_per_group_max)
     }
 
     /// Stops all groups: leaders first hand over where they can.

@@ -7,6 +7,7 @@
 //! them; `membership` changes who belongs to one, `standing` keeps some from voting; `group` and `proposal` are what callers hold. openraft
 //! works against `log_store` (a [`raftlog::Log`]), `machine` (a [`StateMachine`]) and `network` (whose `exchange` is
 //! the append stream to a follower, over the connections of `peers`, made by a `connector`); `service` receives what other members send.
+//! `counts` is what they count while they work, `host_metrics` what comes of it, `prometheus` how that is shown.
 //! `encoding` alone knows how openraft's types look on disk and on the wire.
 
 mod alive;
@@ -14,6 +15,7 @@ mod beginning;
 mod command;
 mod config;
 mod connector;
+mod counts;
 mod db;
 mod encoding;
 mod error;
@@ -21,6 +23,7 @@ mod exchange;
 mod failure;
 mod group;
 mod host;
+mod host_metrics;
 mod identity;
 mod log_store;
 mod machine;
@@ -29,6 +32,7 @@ mod membership;
 mod network;
 mod options;
 mod peers;
+mod prometheus;
 mod proposal;
 mod registry;
 mod removal;
@@ -49,6 +53,7 @@ pub use error::{
 };
 pub use group::Group;
 pub use host::RaftHost;
+pub use host_metrics::{FollowerMetrics, GroupMetrics, HostMetrics};
 pub use member::{AddressBook, Member};
 pub use membership::Members;
 pub use options::{COMMAND_BYTES_MAX, GroupSpec, GroupStart, HostOptions, Timing};

@@ -1,5 +1,6 @@
 //! openraft's way to other members.
 
+use crate::counts::Counts;
 use crate::encoding::{log_id_from_wire, log_id_to_wire, vote_from_wire, vote_to_wire};
 use crate::exchange::{self, Exchange};
 use crate::peers::{Peer as Process, Peers};
@@ -38,6 +39,7 @@ pub(crate) struct Network {
     pub(crate) peers: Arc<Peers>,
     pub(crate) options: HostOptions,
     pub(crate) standing: Arc<Standing>,
+    pub(crate) counts: Arc<Counts>,
 }
 
 impl RaftNetworkFactory<TypeConfig> for Network {
@@ -52,6 +54,7 @@ impl RaftNetworkFactory<TypeConfig> for Network {
             peers: self.peers.clone(),
             window_bytes: self.options.window_bytes,
             standing: self.standing.clone(),
+            counts: self.counts.clone(),
         }
     }
 }
@@ -65,6 +68,7 @@ pub(crate) struct Client {
     peers: Arc<Peers>,
     window_bytes: usize,
     standing: Arc<Standing>,
+    counts: Arc<Counts>,
 }
 
 impl Client {
@@ -167,7 +171,8 @@ impl NetStreamAppend<TypeConfig> for Client {
             let mut client = process.client();
             let answers = self
                 .within(option.hard_ttl(), RPCTypes::AppendEntries, &process, client.append(outgoing))
-                .await?;
+                .await
+                .inspect_err(|_| self.counts.streams_broken.count())?;
             let exchange = Exchange::new(
                 input,
                 requests,
@@ -176,7 +181,13 @@ impl NetStreamAppend<TypeConfig> for Client {
                 self.address(),
                 self.window_bytes,
             );
-            Ok(exchange.into_stream().boxed())
+            let counts = self.counts.clone();
+            let answers = exchange.into_stream().inspect(move |answer| {
+                if answer.is_err() {
+                    counts.streams_broken.count();
+                }
+            });
+            Ok(answers.boxed())
         }
         .boxed()
     }

@@ -6,6 +6,7 @@ mod ledger;
 mod limits;
 mod membership;
 mod metadata;
+mod metrics;
 mod replication;
 mod restart;
 mod throughput;
