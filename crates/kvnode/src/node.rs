@@ -8,8 +8,8 @@ use bytes::Bytes;
 use disk::{CountingDisk, RealDisk};
 use kv::{KvMachine, check_ops};
 use raft::{
-    AddressBook, Command, Db, DbOptions, Group, GroupSpec, HostOptions, Member, RaftHost, Role, Tables,
-    server_builder,
+    AddressBook, Command, Db, DbOptions, Group, GroupSpec, GroupStart, HostOptions, Member, RaftHost, Role,
+    Tables, server_builder,
 };
 use raftlog::{LogSpace, LogSpaceOptions, LogSpec};
 use std::net::SocketAddr;
@@ -164,8 +164,9 @@ fn group_spec(args: &Args, number: u32) -> GroupSpec {
         group: group_id(number),
         replica: replica(args.node),
         timing: args.timing,
-        first_members,
+        start: GroupStart::First(first_members),
         campaign,
+        lease_reads: false,
     }
 }
 
