@@ -10,6 +10,7 @@ use raft::{
 use raftlog::{LogSpace, LogSpaceOptions, LogSpec};
 use serde_json::json;
 use std::io::{BufRead, Write};
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -49,7 +50,7 @@ impl NodePlan {
     }
 }
 
-/// Serves until its input ends, and does what its lines say: `open`, `status`, `touch`.
+/// Serves until its input ends, and does what its lines say: `open first`, `open rest`, `status`, `touch`.
 pub fn run_node(plan: NodePlan) {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("tokio");
@@ -57,7 +58,8 @@ pub fn run_node(plan: NodePlan) {
     answer("started");
     for line in std::io::stdin().lock().lines() {
         match line.expect("lines of text").as_str() {
-            "open" => runtime.block_on(node.open_groups()).expect("open the groups"),
+            "open first" => runtime.block_on(node.open_groups(1..=1)).expect("open a group"),
+            "open rest" => runtime.block_on(node.open_groups(2..=node.plan.groups)).expect("open groups"),
             "status" => answer(&node.status()),
             "touch" => answer(&runtime.block_on(node.touch())),
             other => panic!("what is `{other}`?"),
@@ -100,8 +102,8 @@ impl Node {
         Ok(Node { plan, host, space, db, requests })
     }
 
-    async fn open_groups(&self) -> anyhow::Result<()> {
-        for number in 1..=self.plan.groups {
+    async fn open_groups(&self, numbers: RangeInclusive<u64>) -> anyhow::Result<()> {
+        for number in numbers {
             self.open_group(number).await?;
         }
         answer("opened");

@@ -6,6 +6,8 @@ mod failover;
 mod ledger;
 mod limits;
 mod links;
+mod membership;
+mod metadata;
 mod metrics;
 mod replication;
 mod restart;
