@@ -61,6 +61,11 @@ impl Om {
         routes.add_service(service);
     }
 
+    /// Why the OM cannot do its work now, if so.
+    pub fn readiness(&self) -> Result<(), String> {
+        self.service.group.status().readiness()
+    }
+
     /// Closes the group and makes the tables durable, so that the next start replays little.
     pub async fn shutdown(&self) {
         self.host.close(group_id()).await;
