@@ -39,6 +39,9 @@ pub struct HostOptions {
     /// A group that nobody used for so long dozes: it has no timer of its own, and fewer heartbeats. `None`: never. Not
     /// needed to be the same on all hosts.
     pub doze_after: Option<Duration>,
+    /// Operations that wait for a group at a time, all groups together: for apply, or for all members. Some 200 bytes each, so
+    /// 20 MB at the default; more get `Busy` at once.
+    pub waits_max: usize,
 }
 
 impl Default for HostOptions {
@@ -48,6 +51,7 @@ impl Default for HostOptions {
             window_bytes: 16 << 20,
             append_bytes_max: 4 << 20,
             doze_after: Some(Duration::from_secs(5)),
+            waits_max: 100_000,
         }
     }
 }
@@ -67,7 +71,7 @@ pub struct GroupSpec {
     /// Stand for election as soon as it is open instead of waiting for the timeout: one replica of each group, and
     /// harmless while there is a leader.
     pub campaign: bool,
-    /// Whether reads may rely on the leader's lease instead of asking a quorum. A restarted replica has forgotten what it
+    /// Whether [`crate::ReadPolicy::Lease`] may answer without asking a quorum. A restarted replica has forgotten what it
     /// promised, so one of such a group gives no vote and does not stand for election for `election_max` after it was
     /// opened again (docs/adr/0005). The same on all replicas; off for pipelines.
     pub lease_reads: bool,

@@ -1,5 +1,6 @@
 use crate::ledger::{Ledger, LedgerView};
 use crate::links::Links;
+use crate::partition::Cables;
 use bytes::Bytes;
 use disk::{OpenDiskError, RealDisk};
 use flotilla_raft::{
@@ -43,6 +44,8 @@ pub(crate) struct Cluster {
     log_options: LogSpaceOptions,
     /// Of nodes that start from here on.
     pub(crate) host_options: HostOptions,
+    /// What hosts speak over, where a test cuts them off.
+    cables: Option<Cables>,
     _root: TempDir,
 }
 
@@ -80,6 +83,20 @@ impl Cluster {
         Cluster::start_many(count, HostOptions::default(), LogSpaceOptions::default()).await
     }
 
+    /// Three nodes that can be cut off from each other.
+    pub(crate) async fn start_on_cables() -> (Cluster, Cables) {
+        let mut cluster = Cluster::start_nodes(3).await;
+        let cables = Cables::default();
+        for n in 0..3 {
+            cluster.stop_node(n).await;
+        }
+        cluster.cables = Some(cables.clone());
+        for n in 0..3 {
+            cluster.start_node(n).await;
+        }
+        (cluster, cables)
+    }
+
     async fn start_many(count: u64, host_options: HostOptions, log_options: LogSpaceOptions) -> Cluster {
         let root = TempDir::new().expect("make a directory");
         let addresses = AddressBook::default();
@@ -89,7 +106,8 @@ impl Cluster {
             .map(|id| Node { id: NodeId(id), dir: root.path().join(format!("node-{id}")), running: None })
             .collect();
         let links = Links::new(addresses.clone());
-        let mut cluster = Cluster { nodes, addresses, links, log_options, host_options, _root: root };
+        let (cables, _root) = (None, root);
+        let mut cluster = Cluster { nodes, addresses, links, log_options, host_options, cables, _root };
         for n in 0..cluster.nodes.len() {
             cluster.start_node(n).await;
         }
@@ -108,11 +126,18 @@ impl Cluster {
             })
             .await;
         let space = LogSpace::new(Arc::new(disk), self.log_options.clone());
-        let host =
-            RaftHost::over(self.links.connector(node.id), self.host_options.clone(), self.addresses.clone());
+        let (options, addresses) = (self.host_options.clone(), self.addresses.clone());
+        let connector = match &self.cables {
+            None => self.links.connector(node.id),
+            Some(cables) => Arc::new(cables.of(n)),
+        };
+        let host = RaftHost::over(connector, options, addresses);
 
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind a free port");
         let address = listener.local_addr().expect("a bound address").to_string();
+        if let Some(cables) = &self.cables {
+            cables.learn(&address, n);
+        }
         self.addresses.set(node.id, address);
         let mut routes = RoutesBuilder::default();
         host.add_to(&mut routes);
@@ -277,7 +302,7 @@ impl Cluster {
         let up = self.up(group);
         for &n in &up {
             let reached = self.group(n, group).wait_applied(index, DEADLINE).await;
-            assert!(reached, "node {n} applies {index}: {:?}", self.group(n, group).status());
+            assert!(reached.is_ok(), "node {n} applies {index}: {:?}", self.group(n, group).status());
         }
         let seen: Vec<_> =
             up.iter().map(|&n| self.ledger(n, group)).map(|it| (it.count(), it.digest())).collect();

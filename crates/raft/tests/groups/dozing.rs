@@ -182,7 +182,8 @@ async fn a_dozing_follower_that_is_cut_off_deposes_nobody_and_catches_up() {
     let awake = || !cluster.group(follower, group).status().is_dozing;
     eventually("the follower misses its leader", || awake().then_some(())).await;
     let done = cluster.apply(group, "meanwhile".into(), body(3, 3000)).await;
-    assert!(cluster.group(leader, group).wait_applied(done.id.index, DEADLINE).await);
+    let applied = cluster.group(leader, group).wait_applied(done.id.index, DEADLINE).await;
+    applied.expect("the leader has applied what it acknowledged");
     cluster.links.mend();
     cluster.assert_same(group, done.id.index).await;
     assert_works(&cluster, group).await;
