@@ -98,6 +98,7 @@ impl PipelineOrder {
             timing,
             first_members: self.members.clone(),
             campaign: self.members.first().is_some_and(|first| first.replica == self.replica),
+            snapshots: None,
         }
     }
 

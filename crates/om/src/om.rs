@@ -105,6 +105,7 @@ fn group_spec(options: &OmOptions) -> GroupSpec {
         timing: options.timing,
         first_members: vec![Member { replica, node: NodeId(0), address: options.address.clone() }],
         campaign: true,
+        snapshots: None,
     }
 }
 

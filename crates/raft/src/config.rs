@@ -29,7 +29,7 @@ pub(crate) fn config(name: String, timing: Timing) -> Result<Arc<Config>, String
         max_append_entries: Some(256),
         api_batch_capacity: 256,
         api_channel_size: Some(1024),
-        // Logs are not purged, so nobody needs a snapshot.
+        // `snapshot::keeper` decides both, by bytes.
         snapshot_policy: SnapshotPolicy::Never,
         max_in_snapshot_log_to_keep: u64::MAX,
         install_snapshot_timeout: 60_000,

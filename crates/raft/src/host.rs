@@ -8,6 +8,7 @@ use crate::network::Network;
 use crate::peers::Peers;
 use crate::registry::Registry;
 use crate::service::Service;
+use crate::snapshot::{Counters, Limits, SnapshotStore, keep};
 use crate::status::{GroupStatus, publish};
 use crate::type_config::{Raft, RaftEntry};
 use crate::{AddressBook, Connector, GroupSpec, HostOptions, OpenGroupError, StateMachine, TcpConnector};
@@ -35,6 +36,7 @@ struct HostInner {
     addresses: AddressBook,
     peers: Arc<Peers>,
     registry: Arc<Registry>,
+    limits: Arc<Limits>,
 }
 
 impl RaftHost {
@@ -45,7 +47,10 @@ impl RaftHost {
 
     pub fn over(connector: Arc<dyn Connector>, options: HostOptions, addresses: AddressBook) -> RaftHost {
         let peers = Arc::new(Peers::new(addresses.clone(), connector));
-        RaftHost { inner: Arc::new(HostInner { options, addresses, peers, registry: Arc::default() }) }
+        let limits = Arc::new(Limits::new(&options));
+        RaftHost {
+            inner: Arc::new(HostInner { options, addresses, peers, registry: Arc::default(), limits }),
+        }
     }
 
     /// Mounts the groups' service on the process's gRPC server, made with [`crate::server_builder`].
@@ -81,10 +86,25 @@ impl RaftHost {
         log: Log,
         machine: Box<dyn StateMachine>,
     ) -> anyhow::Result<Group> {
-        let HostInner { options, addresses, peers, .. } = &*self.inner;
+        let HostInner { options, addresses, peers, limits, .. } = &*self.inner;
         let (alive, gone) = Alive::new();
-        let (machine, applied) = Machine::new(machine, alive.clone())?;
-        check_log(&log, machine.applied_id())?;
+        let counters = Arc::new(Counters::default());
+        let snapshots = match machine.snapshots() {
+            Some(snapshots) => {
+                let opened = SnapshotStore::open(
+                    spec.group,
+                    snapshots,
+                    limits.clone(),
+                    counters.clone(),
+                    alive.clone(),
+                );
+                Some(Arc::new(opened.await?))
+            }
+            None => None,
+        };
+        let (machine, applied) = Machine::new(machine, snapshots.clone(), alive.clone())?;
+        let snapshot = snapshots.as_ref().and_then(|snapshots| snapshots.current_id());
+        check_log(&log, machine.applied_id(), snapshot)?;
         start_log(&log, &spec).await?;
         check_replica(&log, &spec).await?;
 
@@ -94,15 +114,21 @@ impl RaftHost {
             replica: spec.replica,
             peers: peers.clone(),
             options: options.clone(),
+            snapshots: snapshots.clone(),
+            counters: counters.clone(),
         };
         let config = config(spec.group.to_string(), spec.timing).map_err(anyhow::Error::msg)?;
-        let store = LogStore::new(log.clone(), options.append_bytes_max, alive);
+        let store = LogStore::new(log.clone(), options.append_bytes_max, snapshots.clone(), alive);
         let raft = Raft::new(spec.replica.0, config, network, store, machine).await?;
 
         let (statuses_tx, statuses) = watch::channel(GroupStatus::of(&raft.metrics().borrow_watched()));
         let mut tasks = vec![tokio::spawn(publish(raft.clone(), statuses_tx))];
         if spec.campaign {
             tasks.push(tokio::spawn(campaign(raft.clone(), statuses.clone())));
+        }
+        let weak_snapshots = snapshots.as_ref().map(Arc::downgrade).unwrap_or_default();
+        if let (Some(snapshots), Some(policy)) = (snapshots, spec.snapshots) {
+            tasks.push(tokio::spawn(keep(raft.clone(), log.clone(), snapshots, policy, applied.clone())));
         }
         let proposal_bytes_max = options.proposal_bytes_per_group_max.min(Semaphore::MAX_PERMITS);
         Ok(Group::new(GroupInner {
@@ -115,6 +141,8 @@ impl RaftHost {
             addresses: addresses.clone(),
             statuses,
             applied,
+            snapshots: weak_snapshots,
+            counters,
             proposal_share: Arc::new(Semaphore::new(proposal_bytes_max)),
             proposal_bytes_max,
             tasks: Mutex::new(tasks),
@@ -146,13 +174,21 @@ impl RaftHost {
 }
 
 /// A state machine may be behind its log (a crash took what it had in memory), never ahead: it applies only what the
-/// log has durably. Ahead means that the log was lost or replaced, and with it entries this replica acknowledged.
-fn check_log(log: &Log, applied: Option<LogId>) -> anyhow::Result<()> {
+/// log has durably. Ahead means that the log was lost or replaced, and with it entries this replica acknowledged;
+/// except by a snapshot, which a crash may find installed and the log not purged to it. Nothing that is purged may be
+/// missing: a snapshot that is ahead of the state is installed next.
+fn check_log(log: &Log, applied: Option<LogId>, snapshot: Option<LogId>) -> anyhow::Result<()> {
     let state = log.state();
     let last = state.last.max(state.purged);
-    if applied.map(|id| id.index) > last.map(|id| id.index) {
+    if applied.max(snapshot).map(|id| id.index) > last.max(snapshot).map(|id| id.index) {
         anyhow::bail!(
             "the state machine has applied {applied:?}, but the log ends at {last:?}: the log was lost"
+        );
+    }
+    if state.purged > applied.max(snapshot) {
+        anyhow::bail!(
+            "the log begins after {:?}, but the state machine has applied {applied:?}: the state was lost",
+            state.purged
         );
     }
     Ok(())

@@ -29,13 +29,14 @@ mod proposal;
 mod registry;
 mod runtime;
 mod service;
+mod snapshot;
 mod status;
 #[cfg(test)]
 mod suite_tests;
 mod tables;
 mod type_config;
 
-pub use command::{Applied, Command, Committed, Snapshots, StateMachine};
+pub use command::{Applied, Command, Committed, StateMachine};
 pub use connector::{Channel, Connector, TcpConnector, server_builder};
 pub use db::{Db, DbOptions};
 pub use error::{OpenGroupError, ProposeError, ReadIndexError};
@@ -45,5 +46,6 @@ pub use member::{AddressBook, Member};
 pub use options::{COMMAND_BYTES_MAX, GroupSpec, HostOptions, Timing};
 pub use proposal::{Done, Proposal};
 pub use runtime::seed_thread;
+pub use snapshot::{SnapshotPolicy, SnapshotProgress, Snapshots};
 pub use status::{GroupStatus, Role};
 pub use tables::{Changes, Tables};

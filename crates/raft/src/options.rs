@@ -1,4 +1,4 @@
-use crate::Member;
+use crate::{Member, SnapshotPolicy};
 use std::time::Duration;
 use types::{GroupId, ReplicaId};
 
@@ -36,11 +36,26 @@ pub struct HostOptions {
     pub window_bytes: usize,
     /// Bytes of entries read from the log for one append message.
     pub append_bytes_max: usize,
+    /// Bytes of snapshots that all groups together send in a second, and that they receive. Below 1 MiB members may take
+    /// the pause between two pieces for a hanging sender.
+    pub snapshot_bytes_per_second: u64,
+    /// Snapshots written at a time: each reads and checksums a whole state.
+    pub snapshot_writers_max: usize,
+    /// Snapshots received at a time; 2 MiB of memory each. More are refused, and offered again.
+    pub snapshot_receptions_max: usize,
 }
 
 impl Default for HostOptions {
     fn default() -> Self {
-        Self { proposal_bytes_per_group_max: 64 << 20, window_bytes: 16 << 20, append_bytes_max: 4 << 20 }
+        Self {
+            proposal_bytes_per_group_max: 64 << 20,
+            window_bytes: 16 << 20,
+            append_bytes_max: 4 << 20,
+            // Half of a network of 1 Gbit/s: the groups go on beside it. A state of 10 GB takes three minutes.
+            snapshot_bytes_per_second: 64 << 20,
+            snapshot_writers_max: 2,
+            snapshot_receptions_max: 4,
+        }
     }
 }
 
@@ -60,4 +75,7 @@ pub struct GroupSpec {
     /// Stand for election as soon as it is open instead of waiting for the timeout: one replica of each group, and
     /// harmless while there is a leader.
     pub campaign: bool,
+    /// When snapshots are written and the log is purged; `None`: never. Of no effect for a state machine without
+    /// [`crate::StateMachine::snapshots`].
+    pub snapshots: Option<SnapshotPolicy>,
 }

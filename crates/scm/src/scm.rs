@@ -125,6 +125,7 @@ fn group_spec(options: &ScmOptions) -> GroupSpec {
         timing: options.timing,
         first_members: vec![Member { replica, node: NodeId(0), address: options.address.clone() }],
         campaign: true,
+        snapshots: None,
     }
 }
 

@@ -180,6 +180,7 @@ impl Cluster {
             timing: TIMING,
             first_members: members,
             campaign: n == 0,
+            snapshots: None,
         };
         let log = LogSpec {
             log: group.to_u64(),

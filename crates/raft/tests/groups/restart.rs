@@ -83,6 +83,7 @@ async fn a_group_is_open_once_and_may_be_opened_again_when_closed() {
         timing: crate::cluster::TIMING,
         first_members: cluster.members(group),
         campaign: false,
+        snapshots: None,
     };
     let log = raftlog::LogSpec {
         log: 99,
