@@ -9,6 +9,7 @@
 mod disk_io;
 mod health;
 mod interface;
+mod link;
 mod path;
 mod pool;
 mod queue;
@@ -23,6 +24,7 @@ mod syscalls;
 
 pub use disk_io::DiskIo;
 pub use interface::{Disk, File, IoFuture, Space};
+pub use link::link_dir;
 pub use read_only::open_read_only;
 pub use real_disk::{OpenDiskError, RealDisk};
 pub use small_file::{read_file, write_file_durably, write_private_file_durably};

@@ -1,9 +1,10 @@
 use crate::alive::Gone;
+use crate::counts::{Counts, Share};
 use crate::snapshot::{Counters, SnapshotStore};
 use crate::type_config::{Answer, Data, Raft};
 use crate::{
-    AddressBook, COMMAND_BYTES_MAX, Command, Done, GroupStatus, Proposal, ProposeError, ReadIndexError, Role,
-    SnapshotProgress, status,
+    AddressBook, COMMAND_BYTES_MAX, Command, Done, GroupMetrics, GroupStatus, Proposal, ProposeError,
+    ReadIndexError, Role, SnapshotProgress, status,
 };
 use anyhow::{Context, bail};
 use openraft::ReadPolicy;
@@ -44,6 +45,7 @@ pub(crate) struct GroupInner {
     /// Bytes that may still be proposed.
     pub(crate) proposal_share: Arc<Semaphore>,
     pub(crate) proposal_bytes_max: usize,
+    pub(crate) counts: Arc<Counts>,
     /// Joined when the group is closed.
     pub(crate) tasks: Mutex<Vec<JoinHandle<()>>>,
     /// Resolves when openraft has dropped state machine and log.
@@ -93,21 +95,25 @@ impl Group {
 
     /// Puts a command into the leader's queue. Commands are ordered as their `propose` calls returned.
     pub async fn propose(&self, command: Command) -> Result<Proposal, ProposeError> {
-        let GroupInner { raft, proposal_share, proposal_bytes_max, .. } = &*self.inner;
+        let GroupInner { raft, proposal_share, proposal_bytes_max, counts, .. } = &*self.inner;
         let bytes = command.meta.len() + command.body.len();
         if bytes > COMMAND_BYTES_MAX {
+            counts.too_large.count();
             return Err(ProposeError::TooLarge { bytes, limit: COMMAND_BYTES_MAX });
         }
         if let Err(full) = self.inner.log.space().check_space(bytes) {
+            counts.disk_full.count();
             return Err(ProposeError::DiskFull { why: full.to_string() });
         }
         // A command above the whole limit may go when nothing else does.
         let weight = command.weight_bytes().min(*proposal_bytes_max);
         let weight = u32::try_from(weight).expect("commands are below 4 GiB");
         let Ok(share) = proposal_share.clone().try_acquire_many_owned(weight) else {
+            counts.busy.count();
             let in_flight = proposal_bytes_max.saturating_sub(proposal_share.available_permits());
             return Err(ProposeError::Busy { in_flight, limit: *proposal_bytes_max });
         };
+        let share = Share::new(share, counts.clone());
         let (to, answer) = oneshot::channel();
         raft.client_write_ff(Data::Whole(command), Some(Answer { to, share: Some(share) }))
             .await
@@ -148,6 +154,21 @@ impl Group {
         let mut applied = self.inner.applied.clone();
         let reached = applied.wait_for(|applied| *applied >= Some(index));
         matches!(tokio::time::timeout(within, reached).await, Ok(Ok(_)))
+    }
+
+    /// What it has done and how it stands, as plain values.
+    pub fn metrics(&self) -> GroupMetrics {
+        let GroupInner { id, replica, raft, counts, proposal_share, proposal_bytes_max, .. } = &*self.inner;
+        let status = self.status();
+        let proposal_bytes_in_flight = proposal_bytes_max.saturating_sub(proposal_share.available_permits());
+        GroupMetrics {
+            proposal_bytes_in_flight,
+            ..GroupMetrics::new(*id, *replica, status, &raft.metrics().borrow_watched(), counts)
+        }
+    }
+
+    pub(crate) fn counts(&self) -> &Counts {
+        &self.inner.counts
     }
 
     pub fn status(&self) -> GroupStatus {

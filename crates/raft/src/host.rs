@@ -1,5 +1,6 @@
 use crate::alive::Alive;
 use crate::config::config;
+use crate::counts::{Counts, HostCounts};
 use crate::encoding::{entry_from_meta, entry_to_record, first_membership, log_id_from};
 use crate::group::{Group, GroupInner, campaign};
 use crate::log_store::LogStore;
@@ -11,7 +12,9 @@ use crate::service::Service;
 use crate::snapshot::{Counters, Limits, SnapshotStore, keep};
 use crate::status::{GroupStatus, publish};
 use crate::type_config::{Raft, RaftEntry};
-use crate::{AddressBook, Connector, GroupSpec, HostOptions, OpenGroupError, StateMachine, TcpConnector};
+use crate::{
+    AddressBook, Connector, GroupSpec, HostMetrics, HostOptions, OpenGroupError, StateMachine, TcpConnector,
+};
 use futures::future::join_all;
 use openraft::EntryPayload;
 use openraft::async_runtime::watch::WatchReceiver;
@@ -37,6 +40,7 @@ struct HostInner {
     peers: Arc<Peers>,
     registry: Arc<Registry>,
     limits: Arc<Limits>,
+    counts: Arc<HostCounts>,
 }
 
 impl RaftHost {
@@ -48,14 +52,13 @@ impl RaftHost {
     pub fn over(connector: Arc<dyn Connector>, options: HostOptions, addresses: AddressBook) -> RaftHost {
         let peers = Arc::new(Peers::new(addresses.clone(), connector));
         let limits = Arc::new(Limits::new(&options));
-        RaftHost {
-            inner: Arc::new(HostInner { options, addresses, peers, registry: Arc::default(), limits }),
-        }
+        let (registry, counts) = Default::default();
+        RaftHost { inner: Arc::new(HostInner { options, addresses, peers, registry, limits, counts }) }
     }
 
     /// Mounts the groups' service on the process's gRPC server, made with [`crate::server_builder`].
     pub fn add_to(&self, routes: &mut tonic::service::RoutesBuilder) {
-        let service = Service { registry: self.inner.registry.clone() };
+        let service = Service { registry: self.inner.registry.clone(), counts: self.inner.counts.clone() };
         let server = RaftTransportServer::new(service)
             .max_decoding_message_size(proto::MESSAGE_BYTES_MAX)
             .max_encoding_message_size(proto::MESSAGE_BYTES_MAX);
@@ -102,7 +105,8 @@ impl RaftHost {
             }
             None => None,
         };
-        let (machine, applied) = Machine::new(machine, snapshots.clone(), alive.clone())?;
+        let counts = Arc::new(Counts::new(spec.replica));
+        let (machine, applied) = Machine::new(machine, snapshots.clone(), alive.clone(), counts.clone())?;
         let snapshot = snapshots.as_ref().and_then(|snapshots| snapshots.current_id());
         check_log(&log, machine.applied_id(), snapshot)?;
         start_log(&log, &spec).await?;
@@ -116,9 +120,11 @@ impl RaftHost {
             options: options.clone(),
             snapshots: snapshots.clone(),
             counters: counters.clone(),
+            counts: counts.clone(),
         };
         let config = config(spec.group.to_string(), spec.timing).map_err(anyhow::Error::msg)?;
-        let store = LogStore::new(log.clone(), options.append_bytes_max, snapshots.clone(), alive);
+        let store =
+            LogStore::new(log.clone(), options.append_bytes_max, snapshots.clone(), alive, counts.clone());
         let raft = Raft::new(spec.replica.0, config, network, store, machine).await?;
 
         let (statuses_tx, statuses) = watch::channel(GroupStatus::of(&raft.metrics().borrow_watched()));
@@ -145,6 +151,7 @@ impl RaftHost {
             counters,
             proposal_share: Arc::new(Semaphore::new(proposal_bytes_max)),
             proposal_bytes_max,
+            counts,
             tasks: Mutex::new(tasks),
             gone: Mutex::new(Some(gone)),
         }))
@@ -162,7 +169,15 @@ impl RaftHost {
     pub async fn close(&self, group: GroupId) {
         if let Some((group, _reservation)) = self.inner.registry.take(group) {
             group.close().await;
+            self.inner.counts.group_closed(group.counts());
         }
+    }
+
+    /// What the host and its groups have done and how they stand, as plain values.
+    pub fn metrics(&self) -> HostMetrics {
+        let HostInner { options, counts, .. } = &*self.inner;
+        let groups = self.groups().iter().map(Group::metrics).collect();
+        HostMetrics::new(groups, counts, options.proposal_bytes_per_group_max)
     }
 
     /// Stops all groups: leaders first hand over where they can.

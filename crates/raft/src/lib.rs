@@ -6,25 +6,30 @@
 //! Inside: `host` opens groups and `registry` finds them; `group` and `proposal` are what callers hold. openraft
 //! works against `log_store` (a [`raftlog::Log`]), `machine` (a [`StateMachine`]) and `network` (whose `exchange` is
 //! the append stream to a follower, over the connections of `peers`, made by a `connector`); `service` receives what other members send.
+//! `counts` is what they count while they work, `host_metrics` what comes of it, `prometheus` how that is shown.
 //! `encoding` alone knows how openraft's types look on disk and on the wire.
 
 mod alive;
 mod command;
 mod config;
 mod connector;
+mod counts;
 mod db;
 mod encoding;
 mod error;
 mod exchange;
 mod failure;
+mod generations;
 mod group;
 mod host;
+mod host_metrics;
 mod log_store;
 mod machine;
 mod member;
 mod network;
 mod options;
 mod peers;
+mod prometheus;
 mod proposal;
 mod registry;
 mod runtime;
@@ -40,8 +45,10 @@ pub use command::{Applied, Command, Committed, StateMachine};
 pub use connector::{Channel, Connector, TcpConnector, server_builder};
 pub use db::{Db, DbOptions};
 pub use error::{OpenGroupError, ProposeError, ReadIndexError};
+pub use generations::DbGenerations;
 pub use group::Group;
 pub use host::RaftHost;
+pub use host_metrics::{FollowerMetrics, GroupMetrics, HostMetrics};
 pub use member::{AddressBook, Member};
 pub use options::{COMMAND_BYTES_MAX, GroupSpec, HostOptions, Timing};
 pub use proposal::{Done, Proposal};

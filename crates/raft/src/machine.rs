@@ -1,4 +1,5 @@
 use crate::alive::Alive;
+use crate::counts::Counts;
 use crate::encoding::{applied_from, applied_to, log_id_from, log_id_of};
 use crate::snapshot::{SnapshotData, SnapshotStore};
 use crate::type_config::{Data, RaftLogId, RaftStoredMembership, Reply, TypeConfig};
@@ -12,6 +13,7 @@ use std::io;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use tokio::sync::watch;
+use tokio::time::Instant;
 use types::LogIndex;
 
 /// Commands applied with one write of the state machine: a few milliseconds of work.
@@ -25,6 +27,7 @@ pub(crate) struct Machine {
     applied: watch::Sender<Option<LogIndex>>,
     /// `None` for a state that cannot be copied.
     snapshots: Option<Arc<SnapshotStore>>,
+    counts: Arc<Counts>,
     /// After the state machine, so dropped after it.
     _alive: Alive,
 }
@@ -35,6 +38,7 @@ impl Machine {
         inner: Box<dyn StateMachine>,
         snapshots: Option<Arc<SnapshotStore>>,
         alive: Alive,
+        counts: Arc<Counts>,
     ) -> anyhow::Result<(Machine, watch::Receiver<Option<LogIndex>>)> {
         let stored = inner.applied()?;
         let membership = match &stored {
@@ -45,10 +49,8 @@ impl Machine {
         };
         let id = stored.map(|stored| stored.id);
         let (applied, applied_view) = watch::channel(id.map(|id| id.index));
-        Ok((
-            Machine { inner, id: id.map(log_id_from), membership, applied, snapshots, _alive: alive },
-            applied_view,
-        ))
+        let id = id.map(log_id_from);
+        Ok((Machine { inner, id, membership, applied, snapshots, counts, _alive: alive }, applied_view))
     }
 
     pub(crate) fn applied_id(&self) -> Option<types::LogId> {
@@ -82,7 +84,10 @@ impl Machine {
         }
 
         let Some(id) = self.id.as_ref().map(log_id_of) else { return Ok(()) };
+        let started = Instant::now();
         let mut replies = self.apply_inner(batch, id)?.into_iter();
+        self.counts.apply.record_duration(started.elapsed());
+        self.counts.apply_entries.record(responders.len() as u64);
         self.applied.send_replace(Some(id.index));
         for (responder, is_command) in responders {
             let reply = if is_command { replies.next().unwrap_or_default() } else { Bytes::new() };
@@ -139,7 +144,13 @@ impl RaftStateMachine<TypeConfig> for Machine {
     /// on a full disk say, would end the group. It forces at start, for a log that is purged and a snapshot that is lost.
     async fn try_create_snapshot_builder(&mut self, force: bool) -> Option<Builder> {
         let store = self.snapshots.clone()?;
-        (force || store.current().is_some()).then_some(Builder { store, force })
+        let build = match (force, store.current().is_some(), &self.id) {
+            (false, false, _) => return None,
+            (false, true, _) => Build::Tell,
+            (true, _, Some(_)) => Build::Write,
+            (true, _, None) => Build::Nothing,
+        };
+        Some(Builder { store, build })
     }
 
     async fn get_snapshot_builder(&mut self) -> Builder {
@@ -174,8 +185,7 @@ impl RaftStateMachine<TypeConfig> for Machine {
         &mut self,
     ) -> Result<Option<SnapshotOf<TypeConfig, SnapshotData>>, io::Error> {
         let Some(store) = &self.snapshots else {
-            let meta = SnapshotMetaOf::<TypeConfig>::default();
-            return Ok(Some(SnapshotOf::<TypeConfig, SnapshotData> { meta, snapshot: SnapshotData::None }));
+            return Ok(Some(nothing()));
         };
         Ok(store.current().map(|stored| stored.for_openraft()))
     }
@@ -183,18 +193,38 @@ impl RaftStateMachine<TypeConfig> for Machine {
 
 pub(crate) struct Builder {
     store: Arc<SnapshotStore>,
-    force: bool,
+    build: Build,
+}
+
+enum Build {
+    /// Which one is there.
+    Tell,
+    Write,
+    /// Nothing is applied that could be copied.
+    Nothing,
 }
 
 impl RaftSnapshotBuilder<TypeConfig> for Builder {
     type SnapshotData = SnapshotData;
 
     async fn build_snapshot(&mut self) -> Result<SnapshotOf<TypeConfig, SnapshotData>, io::Error> {
-        let stored = match self.store.current().filter(|_| !self.force) {
+        let current = match self.build {
+            Build::Tell => self.store.current(),
+            Build::Write => None,
+            Build::Nothing => return Ok(nothing()),
+        };
+        let stored = match current {
             Some(current) => current,
             None => self.store.write().await.map_err(|error| io::Error::other(format!("{error:#}")))?,
         };
         Ok(stored.for_openraft())
+    }
+}
+
+fn nothing() -> SnapshotOf<TypeConfig, SnapshotData> {
+    SnapshotOf::<TypeConfig, SnapshotData> {
+        meta: SnapshotMetaOf::<TypeConfig>::default(),
+        snapshot: SnapshotData::None,
     }
 }
 

@@ -1,5 +1,6 @@
 //! openraft's way to other members.
 
+use crate::counts::Counts;
 use crate::encoding::{log_id_from_wire, log_id_to_wire, vote_from_wire, vote_to_wire};
 use crate::exchange::{self, Exchange};
 use crate::peers::{Peer as Process, Peers};
@@ -39,6 +40,7 @@ pub(crate) struct Network {
     pub(crate) options: HostOptions,
     pub(crate) snapshots: Option<Arc<SnapshotStore>>,
     pub(crate) counters: Arc<Counters>,
+    pub(crate) counts: Arc<Counts>,
 }
 
 impl RaftNetworkFactory<TypeConfig> for Network {
@@ -54,6 +56,7 @@ impl RaftNetworkFactory<TypeConfig> for Network {
             window_bytes: self.options.window_bytes,
             snapshots: self.snapshots.clone(),
             counters: self.counters.clone(),
+            counts: self.counts.clone(),
         }
     }
 }
@@ -68,6 +71,7 @@ pub(crate) struct Client {
     window_bytes: usize,
     snapshots: Option<Arc<SnapshotStore>>,
     counters: Arc<Counters>,
+    counts: Arc<Counts>,
 }
 
 impl Client {
@@ -167,7 +171,8 @@ impl NetStreamAppend<TypeConfig> for Client {
             let mut client = process.client();
             let answers = self
                 .within(option.hard_ttl(), RPCTypes::AppendEntries, &process, client.append(outgoing))
-                .await?;
+                .await
+                .inspect_err(|_| self.counts.streams_broken.count())?;
             let exchange = Exchange::new(
                 input,
                 requests,
@@ -176,7 +181,13 @@ impl NetStreamAppend<TypeConfig> for Client {
                 self.address(),
                 self.window_bytes,
             );
-            Ok(exchange.into_stream().boxed())
+            let counts = self.counts.clone();
+            let answers = exchange.into_stream().inspect(move |answer| {
+                if answer.is_err() {
+                    counts.streams_broken.count();
+                }
+            });
+            Ok(answers.boxed())
         }
         .boxed()
     }

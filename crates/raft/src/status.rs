@@ -27,6 +27,19 @@ pub struct GroupStatus {
     pub failure: Option<String>,
 }
 
+impl Role {
+    /// In metrics and messages.
+    pub fn name(self) -> &'static str {
+        match self {
+            Role::Leader => "leader",
+            Role::Follower => "follower",
+            Role::Candidate => "candidate",
+            Role::Learner => "learner",
+            Role::Stopped => "stopped",
+        }
+    }
+}
+
 impl GroupStatus {
     pub(crate) fn of(metrics: &RaftMetrics<TypeConfig>) -> GroupStatus {
         let (is_running, failure) = match &metrics.running_state {

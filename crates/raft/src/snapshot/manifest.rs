@@ -221,7 +221,7 @@ pub(crate) mod tests {
     /// members of another version cannot be read.
     #[test]
     fn a_manifest_keeps_its_bytes() {
-        let golden: &[u8] = b"FLsnap\0\0\x01\0\0\0\xe3\x08\x26\x5e\
+        let golden: &[u8] = b"FLsnap\0\0\x01\0\0\0\xf1\x1f\x0a\x2b\
             \0\0\0\0\0\0\0\x02\x03\0\0\0\0\0\0\0\x02\x01\0\0\0\0\0\0\
             \0\0\x04\0\x03\0\0\0\x02\0\0\0\0\0\0\0mm\
             \x05a.sst\x01\0\x04\0\0\0\0\0\x0d\x0c\x0b\x0a\x07\0\0\0\

@@ -16,6 +16,8 @@ mod reception;
 mod sender;
 mod store;
 mod stored;
+#[cfg(test)]
+pub(crate) mod testing;
 mod throttle;
 
 pub use contract::Snapshots;

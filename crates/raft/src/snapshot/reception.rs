@@ -105,6 +105,8 @@ impl Reception {
         if reception.partial().cursor.is_none() {
             reception.cursor = reception.find_cursor().await?;
         }
+        // The first files may be empty.
+        reception.cursor = reception.at_or_after(reception.cursor);
         reception.count();
         Ok(reception)
     }
@@ -135,6 +137,10 @@ impl Reception {
         Ok(self.end())
     }
 
+    fn at_or_after(&self, piece: Piece) -> Piece {
+        self.manifest().pieces_from(piece).next().unwrap_or_else(|| self.end())
+    }
+
     fn end(&self) -> Piece {
         Piece { file: self.manifest().files.len() as u32, number: 0 }
     }
@@ -161,8 +167,7 @@ impl Reception {
             return Ok(Err(Mismatch));
         }
         self.file(piece.file).await?.write_at(offset, vec![data]).await?;
-        let next = self.manifest().pieces_from(piece).nth(1);
-        self.cursor = next.unwrap_or_else(|| self.end());
+        self.cursor = self.at_or_after(Piece { number: piece.number + 1, ..piece });
         self.count();
         Ok(Ok(()))
     }

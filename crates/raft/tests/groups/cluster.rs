@@ -3,7 +3,7 @@ use bytes::Bytes;
 use disk::{OpenDiskError, RealDisk};
 use flotilla_raft::{
     AddressBook, Command, Done, Group, GroupSpec, HostOptions, Member, OpenGroupError, ProposeError,
-    RaftHost, Role, Timing, server_builder,
+    RaftHost, Role, SnapshotPolicy, Timing, server_builder,
 };
 use raftlog::{LogSpace, LogSpaceOptions, LogSpec};
 use std::collections::HashMap;
@@ -34,23 +34,31 @@ pub(crate) fn pipeline(number: u64) -> GroupId {
     GroupId::pipeline(PipelineId(number))
 }
 
+/// A group of metadata: its state can be copied.
+pub(crate) fn metadata(number: u64) -> GroupId {
+    GroupId::om(number)
+}
+
 /// Three hosts with a data directory each.
 pub(crate) struct Cluster {
     pub(crate) nodes: Vec<Node>,
     pub(crate) addresses: AddressBook,
     log_options: LogSpaceOptions,
     host_options: HostOptions,
+    /// Of metadata groups.
+    pub(crate) snapshots: Option<SnapshotPolicy>,
     _root: TempDir,
 }
 
 pub(crate) struct Node {
     pub(crate) id: NodeId,
-    dir: PathBuf,
+    pub(crate) dir: PathBuf,
     running: Option<Running>,
 }
 
 pub(crate) struct Running {
     pub(crate) host: RaftHost,
+    pub(crate) disk: Arc<RealDisk>,
     pub(crate) space: Arc<LogSpace>,
     pub(crate) ledgers: HashMap<GroupId, LedgerView>,
     stop: Option<oneshot::Sender<()>>,
@@ -70,7 +78,8 @@ impl Cluster {
         let nodes = (1..=3u64)
             .map(|id| Node { id: NodeId(id), dir: root.path().join(format!("node-{id}")), running: None })
             .collect();
-        let mut cluster = Cluster { nodes, addresses, log_options, host_options, _root: root };
+        let mut cluster =
+            Cluster { nodes, addresses, log_options, host_options, snapshots: None, _root: root };
         for n in 0..3 {
             cluster.start_node(n).await;
         }
@@ -88,7 +97,8 @@ impl Cluster {
                 opened => Some(opened.expect("open a disk")),
             })
             .await;
-        let space = LogSpace::new(Arc::new(disk), self.log_options.clone());
+        let disk = Arc::new(disk);
+        let space = LogSpace::new(disk.clone(), self.log_options.clone());
         let host = RaftHost::new(self.host_options.clone(), self.addresses.clone());
 
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind a free port");
@@ -105,7 +115,7 @@ impl Cluster {
         );
         let server = tokio::spawn(async move { serve.await.expect("serve") });
         let ledgers = HashMap::new();
-        node.running = Some(Running { host, space, ledgers, stop: Some(stop), server });
+        node.running = Some(Running { host, disk, space, ledgers, stop: Some(stop), server });
     }
 
     /// Stops a node without handing anything over: its server first, so that peers see it vanish.
@@ -180,7 +190,7 @@ impl Cluster {
             timing: TIMING,
             first_members: members,
             campaign: n == 0,
-            snapshots: None,
+            snapshots: self.snapshots,
         };
         let log = LogSpec {
             log: group.to_u64(),
@@ -188,7 +198,8 @@ impl Cluster {
             owners_dir: owners_dir.to_owned(),
             first_owner: OwnerId(group.number * 1000 + 1),
         };
-        let ledger = Ledger::open(&node.dir.join(format!("db-{group}")));
+        let has_snapshots = group == metadata(group.number);
+        let ledger = Ledger::open(&running.disk, &format!("db-{group}"), has_snapshots).await;
         running.ledgers.insert(group, ledger.view());
         running.host.open(spec, &running.space, log, ledger).await
     }
