@@ -30,6 +30,17 @@ const ALLOWED: &[(&str, Allowed)] = &[
         ]),
     ),
     ("flotilla-kv", Allowed::Only(&["flotilla-raft"])),
+    // A server of `kv`, for drills and benches.
+    (
+        "flotilla-kvnode",
+        Allowed::Only(&[
+            "flotilla-disk",
+            "flotilla-kv",
+            "flotilla-raft",
+            "flotilla-raftlog",
+            "flotilla-types",
+        ]),
+    ),
     ("flotilla-datanode", Allowed::Only(SERVICE)),
     ("flotilla-scm", Allowed::Only(SERVICE)),
     ("flotilla-om", Allowed::Only(SERVICE)),
@@ -51,7 +62,7 @@ const SERVICE: &[&str] = &[
 ];
 
 /// Crates that exist for tests and measurements. What is shipped must not contain them.
-const TEST_ONLY: &[&str] = &["flotilla-benches", "flotilla-kv", "flotilla-testkit"];
+const TEST_ONLY: &[&str] = &["flotilla-benches", "flotilla-kv", "flotilla-kvnode", "flotilla-testkit"];
 
 /// Crates of others that only some of ours may name: (their names start with, ours that may, dev-dependencies count too).
 const GUARDED: &[(&str, &[&str], bool)] = &[

@@ -41,8 +41,8 @@ impl DbGenerations {
         options: &DbOptions,
         applied_key: &'static [u8],
     ) -> anyhow::Result<DbGenerations> {
-        let number = read_pointer(&*disk, dir).await?;
-        remove_others(&*disk, dir, number).await?;
+        let number = read_pointer(&disk, dir).await?;
+        remove_others(&disk, dir, number).await?;
         let db = Arc::new(Db::open(&disk.root().join(generation_dir(dir, number)), options)?);
         let current = RwLock::new(Current { number, db });
         let (dir, options) = (dir.to_owned(), options.clone());

@@ -1,7 +1,7 @@
 use crate::alive::Alive;
+use crate::beginning::{Past, begin, check_log};
 use crate::config::config;
 use crate::counts::{Counts, HostCounts};
-use crate::encoding::{entry_from_meta, entry_to_record, first_membership, log_id_from};
 use crate::group::{Group, GroupInner, campaign};
 use crate::log_store::LogStore;
 use crate::machine::Machine;
@@ -10,20 +10,22 @@ use crate::peers::Peers;
 use crate::registry::Registry;
 use crate::service::Service;
 use crate::snapshot::{Counters, Limits, SnapshotStore, keep};
+use crate::standing::Standing;
 use crate::status::{GroupStatus, publish};
-use crate::type_config::{Raft, RaftEntry};
+use crate::type_config::Raft;
 use crate::{
-    AddressBook, Connector, GroupSpec, HostMetrics, HostOptions, OpenGroupError, StateMachine, TcpConnector,
+    AddressBook, Connector, GroupSpec, GroupStart, HostMetrics, HostOptions, OpenGroupError, StateMachine,
+    TcpConnector,
 };
 use futures::future::join_all;
-use openraft::EntryPayload;
 use openraft::async_runtime::watch::WatchReceiver;
 use proto::raft::raft_transport_server::RaftTransportServer;
 use raftlog::{Log, LogSpace, LogSpec};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::{Semaphore, watch};
-use types::{GroupId, LogId, LogIndex};
+use tokio::time::Instant;
+use types::GroupId;
 
 /// How long a leader tries to hand over before its process stops.
 const HAND_OVER_MAX: Duration = Duration::from_millis(500);
@@ -109,8 +111,10 @@ impl RaftHost {
         let (machine, applied) = Machine::new(machine, snapshots.clone(), alive.clone(), counts.clone())?;
         let snapshot = snapshots.as_ref().and_then(|snapshots| snapshots.current_id());
         check_log(&log, machine.applied_id(), snapshot)?;
-        start_log(&log, &spec).await?;
-        check_replica(&log, &spec).await?;
+        let past = begin(&log, log.space().disk(), &spec).await?;
+        let holds_off = spec.lease_reads && past == Past::Restarted;
+        let holds_off_until = holds_off.then(|| Instant::now() + spec.timing.election_max);
+        let standing = Arc::new(Standing::new(holds_off_until));
 
         let network = Network {
             cluster: spec.cluster.as_str().into(),
@@ -121,15 +125,18 @@ impl RaftHost {
             snapshots: snapshots.clone(),
             counters: counters.clone(),
             counts: counts.clone(),
+            standing: standing.clone(),
         };
-        let config = config(spec.group.to_string(), spec.timing).map_err(anyhow::Error::msg)?;
+        let config = config(spec.group.to_string(), spec.timing, !holds_off).map_err(anyhow::Error::msg)?;
         let store =
             LogStore::new(log.clone(), options.append_bytes_max, snapshots.clone(), alive, counts.clone());
         let raft = Raft::new(spec.replica.0, config, network, store, machine).await?;
 
-        let (statuses_tx, statuses) = watch::channel(GroupStatus::of(&raft.metrics().borrow_watched()));
-        let mut tasks = vec![tokio::spawn(publish(raft.clone(), statuses_tx))];
-        if spec.campaign {
+        let status = GroupStatus::of(&raft.metrics().borrow_watched(), &standing);
+        let (statuses_tx, statuses) = watch::channel(status);
+        let mut tasks = vec![tokio::spawn(publish(raft.clone(), standing.clone(), statuses_tx))];
+        // One that joins has nobody to ask, and one that restarted may have to wait before it asks.
+        if spec.campaign && spec.start != GroupStart::Join && !holds_off {
             tasks.push(tokio::spawn(campaign(raft.clone(), statuses.clone())));
         }
         let weak_snapshots = snapshots.as_ref().map(Arc::downgrade).unwrap_or_default();
@@ -145,6 +152,8 @@ impl RaftHost {
             log,
             raft,
             addresses: addresses.clone(),
+            peers: peers.clone(),
+            standing,
             statuses,
             applied,
             snapshots: weak_snapshots,
@@ -155,6 +164,10 @@ impl RaftHost {
             tasks: Mutex::new(tasks),
             gone: Mutex::new(Some(gone)),
         }))
+    }
+
+    pub(crate) fn registry(&self) -> &Arc<Registry> {
+        &self.inner.registry
     }
 
     pub fn group(&self, group: GroupId) -> Option<Group> {
@@ -185,62 +198,5 @@ impl RaftHost {
         let groups = self.groups();
         join_all(groups.iter().map(|group| group.hand_over(HAND_OVER_MAX))).await;
         join_all(groups.iter().map(|group| self.close(group.id()))).await;
-    }
-}
-
-/// A state machine may be behind its log (a crash took what it had in memory), never ahead: it applies only what the
-/// log has durably. Ahead means that the log was lost or replaced, and with it entries this replica acknowledged;
-/// except by a snapshot, which a crash may find installed and the log not purged to it. Nothing that is purged may be
-/// missing: a snapshot that is ahead of the state is installed next.
-fn check_log(log: &Log, applied: Option<LogId>, snapshot: Option<LogId>) -> anyhow::Result<()> {
-    let state = log.state();
-    let last = state.last.max(state.purged);
-    if applied.max(snapshot).map(|id| id.index) > last.max(snapshot).map(|id| id.index) {
-        anyhow::bail!(
-            "the state machine has applied {applied:?}, but the log ends at {last:?}: the log was lost"
-        );
-    }
-    if state.purged > applied.max(snapshot) {
-        anyhow::bail!(
-            "the log begins after {:?}, but the state machine has applied {applied:?}: the state was lost",
-            state.purged
-        );
-    }
-    Ok(())
-}
-
-/// Gives an empty log its first entry, the members, which is the same on all replicas. Durable before the replica can
-/// give a vote: a replica that voted and then lost its members would stand aside for ever.
-async fn start_log(log: &Log, spec: &GroupSpec) -> anyhow::Result<()> {
-    let state = log.state();
-    if state.last.max(state.purged).is_some() {
-        return Ok(());
-    }
-    let membership = first_membership(&spec.first_members).map_err(anyhow::Error::msg)?;
-    if membership.get_node(&spec.replica.0).is_none() {
-        anyhow::bail!("replica {} is not among the first members {:?}", spec.replica, spec.first_members);
-    }
-    let entry =
-        RaftEntry { log_id: log_id_from(LogId::default()), payload: EntryPayload::Membership(membership) };
-    log.append(vec![entry_to_record(entry)?])?.durable().await?;
-    Ok(())
-}
-
-/// The log of one replica must not be opened as another's: the new name would not know the votes given under the old.
-/// The first entry of a log that still has it names the members.
-async fn check_replica(log: &Log, spec: &GroupSpec) -> anyhow::Result<()> {
-    if log.state().purged.is_some() {
-        return Ok(());
-    }
-    let first = log.read_meta(LogIndex(0)..LogIndex(1), 1).await?.into_iter().next();
-    let first = entry_from_meta(first.ok_or_else(|| anyhow::anyhow!("the log has no first entry"))?)?;
-    match first.payload {
-        EntryPayload::Membership(members) if members.get_node(&spec.replica.0).is_some() => Ok(()),
-        EntryPayload::Membership(members) => {
-            anyhow::bail!(
-                "the log in this place was made for another group or replica: its members are {members}"
-            )
-        }
-        other => anyhow::bail!("the log begins with {other} instead of its members"),
     }
 }

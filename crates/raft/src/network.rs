@@ -5,6 +5,7 @@ use crate::encoding::{log_id_from_wire, log_id_to_wire, vote_from_wire, vote_to_
 use crate::exchange::{self, Exchange};
 use crate::peers::{Peer as Process, Peers};
 use crate::snapshot::{Counters, SnapshotData, SnapshotStore, Transfer, send, streaming};
+use crate::standing::Standing;
 use crate::type_config::{Peer, RaftVote, TypeConfig};
 use crate::{HostOptions, Member};
 use futures::future::BoxFuture;
@@ -40,6 +41,7 @@ pub(crate) struct Network {
     pub(crate) options: HostOptions,
     pub(crate) snapshots: Option<Arc<SnapshotStore>>,
     pub(crate) counters: Arc<Counters>,
+    pub(crate) standing: Arc<Standing>,
     pub(crate) counts: Arc<Counts>,
 }
 
@@ -56,6 +58,7 @@ impl RaftNetworkFactory<TypeConfig> for Network {
             window_bytes: self.options.window_bytes,
             snapshots: self.snapshots.clone(),
             counters: self.counters.clone(),
+            standing: self.standing.clone(),
             counts: self.counts.clone(),
         }
     }
@@ -71,6 +74,7 @@ pub(crate) struct Client {
     window_bytes: usize,
     snapshots: Option<Arc<SnapshotStore>>,
     counters: Arc<Counters>,
+    standing: Arc<Standing>,
     counts: Arc<Counts>,
 }
 
@@ -125,6 +129,9 @@ impl Client {
         };
         let mut client = process.client();
         let answer = self.within(limit, RPCTypes::Vote, &process, client.vote(request)).await?.into_inner();
+        if let Some(at) = answer.dismissed_at {
+            self.standing.dismissed(log_id_from_wire(at));
+        }
         let vote = vote_from_wire(answer.vote).map_err(malformed)?;
         Ok(VoteResponse::new(vote, answer.last.map(log_id_from_wire), answer.granted))
     }

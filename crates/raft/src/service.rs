@@ -2,12 +2,14 @@
 
 use crate::counts::HostCounts;
 use crate::encoding::{entry_from_wire, log_id_from_wire, log_id_to_wire, vote_from_wire, vote_to_wire};
+use crate::group::Group;
 use crate::registry::Registry;
 use crate::snapshot::receive;
-use crate::type_config::TypeConfig;
+use crate::type_config::{RaftLogId, TypeConfig};
 use crate::{COMMAND_BYTES_MAX, Role};
 use futures::stream::BoxStream;
 use futures::{FutureExt, Stream, StreamExt, TryStreamExt, stream};
+use openraft::async_runtime::watch::WatchReceiver;
 use openraft::raft::{
     AppendEntriesRequest, StreamAppendError, StreamAppendResult, TransferLeaderError, TransferLeaderRequest,
     VoteRequest,
@@ -68,6 +70,11 @@ impl RaftTransport for Service {
         answer.map(Response::new).map_err(|failure| self.refused(failure))
     }
 
+    async fn dismiss(&self, request: Request<wire::DismissRequest>) -> Result<Response<wire::Empty>, Status> {
+        let answer = dismiss(&self.registry, request.into_inner());
+        answer.map(Response::new).map_err(|failure| self.refused(failure))
+    }
+
     async fn transfer_leader(
         &self,
         request: Request<wire::TransferLeaderRequest>,
@@ -83,6 +90,12 @@ async fn vote(registry: &Registry, request: wire::VoteRequest) -> Result<wire::V
         return Err(Failure::invalid(format!("a term is above {NUMBER_MAX}")));
     }
     let vote = vote_from_wire(request.vote)?;
+    // A leader that hands over has given its lease up before it asks.
+    if group.standing().holds_off().is_some() && !request.leadership_transfer {
+        let why = format!("{} was restarted here and may have promised its vote before", group.id());
+        return Err(Failure::new(Code::NotYet, why));
+    }
+    let dismissed_at = dismissed_at(&group, vote.leader_id.voted_for);
     let mut ask = VoteRequest::new(vote, request.last.map(log_id_from_wire));
     ask.leadership_transfer = request.leadership_transfer;
     let raft = group.raft();
@@ -92,7 +105,24 @@ async fn vote(registry: &Registry, request: wire::VoteRequest) -> Result<wire::V
         vote: Some(vote_to_wire(&answer.vote)),
         granted: answer.vote_granted,
         last: answer.last_log_id.as_ref().map(log_id_to_wire),
+        dismissed_at: dismissed_at.as_ref().map(log_id_to_wire),
     })
+}
+
+/// The newest committed membership here, when the candidate is not in it. It is for the candidate to tell whether it
+/// knows a newer one.
+fn dismissed_at(group: &Group, candidate: u64) -> Option<RaftLogId> {
+    let metrics = group.raft().metrics();
+    let metrics = metrics.borrow_watched();
+    let committed = &metrics.committed_membership_config;
+    (*committed.log_id()).filter(|_| committed.get_node(&candidate).is_none())
+}
+
+fn dismiss(registry: &Registry, request: wire::DismissRequest) -> Result<wire::Empty, Failure> {
+    let group = registry.addressed(request.to.as_ref())?;
+    let at = request.at.ok_or_else(|| Failure::invalid("the membership is not named"))?;
+    group.standing().dismissed(log_id_from_wire(at));
+    Ok(wire::Empty {})
 }
 
 async fn transfer_leader(

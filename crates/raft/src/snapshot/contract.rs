@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 /// Copies of a state machine's state, as files in directories of a disk.
 pub trait Snapshots: Send + Sync + 'static {
-    /// Where the directories are.
+    /// Where the directories are: the disk of the group's log.
     fn disk(&self) -> Arc<dyn Disk>;
 
     /// Writes the state, as it was at some moment between call and return, into files of `dir`, which does not exist yet

@@ -11,6 +11,14 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::sync::{Notify, Semaphore};
 use types::{GroupId, LogId};
 
+/// Where all groups' snapshots are, on the disks of their logs.
+pub(crate) const ROOT: &str = "snapshots";
+
+/// Where a group's are.
+pub(crate) fn root(group: GroupId) -> String {
+    format!("{ROOT}/{group}")
+}
+
 /// Makes a snapshot complete: it is written when all else is durable.
 const MANIFEST: &str = "manifest";
 /// The manifest of a snapshot that is being received.
@@ -67,7 +75,7 @@ impl SnapshotStore {
         alive: Alive,
     ) -> anyhow::Result<SnapshotStore> {
         let disk = snapshots.disk();
-        let root = format!("snapshots/{group}");
+        let root = root(group);
         disk.create_dir_all(&root).await.with_context(|| format!("create {root}"))?;
         let state = State { current: None, partial: None, retired: Vec::new(), next_number: 1 };
         let store = SnapshotStore {

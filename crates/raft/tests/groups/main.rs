@@ -4,6 +4,8 @@ mod cluster;
 mod failover;
 mod ledger;
 mod limits;
+mod membership;
+mod metadata;
 mod metrics;
 mod replication;
 mod restart;
