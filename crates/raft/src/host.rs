@@ -1,11 +1,12 @@
 use crate::alive::Alive;
-use crate::beginning::{Past, begin, check_log};
+use crate::beginning::{Begun, Past, begin, check_log};
 use crate::config::config;
 use crate::counts::{Counts, HostCounts};
 use crate::group::{Group, GroupInner, campaign};
 use crate::log_store::LogStore;
 use crate::machine::Machine;
 use crate::network::Network;
+use crate::parked::{Everywhere, Waits};
 use crate::peers::Peers;
 use crate::registry::Registry;
 use crate::service::Service;
@@ -42,6 +43,7 @@ struct HostInner {
     peers: Arc<Peers>,
     registry: Arc<Registry>,
     limits: Arc<Limits>,
+    waits: Waits,
     counts: Arc<HostCounts>,
 }
 
@@ -53,9 +55,10 @@ impl RaftHost {
 
     pub fn over(connector: Arc<dyn Connector>, options: HostOptions, addresses: AddressBook) -> RaftHost {
         let peers = Arc::new(Peers::new(addresses.clone(), connector));
-        let limits = Arc::new(Limits::new(&options));
         let (registry, counts) = Default::default();
-        RaftHost { inner: Arc::new(HostInner { options, addresses, peers, registry, limits, counts }) }
+        let limits = Arc::new(Limits::new(&options));
+        let waits = Waits::new(options.waits_max);
+        RaftHost { inner: Arc::new(HostInner { options, addresses, peers, registry, limits, waits, counts }) }
     }
 
     /// Mounts the groups' service on the process's gRPC server, made with [`crate::server_builder`].
@@ -91,7 +94,7 @@ impl RaftHost {
         log: Log,
         machine: Box<dyn StateMachine>,
     ) -> anyhow::Result<Group> {
-        let HostInner { options, addresses, peers, limits, .. } = &*self.inner;
+        let HostInner { options, addresses, peers, limits, waits, .. } = &*self.inner;
         let (alive, gone) = Alive::new();
         let counters = Arc::new(Counters::default());
         let snapshots = match machine.snapshots() {
@@ -108,13 +111,20 @@ impl RaftHost {
             None => None,
         };
         let counts = Arc::new(Counts::new(spec.replica));
-        let (machine, applied) = Machine::new(machine, snapshots.clone(), alive.clone(), counts.clone())?;
+        let (machine, applied) = Machine::new(
+            machine,
+            snapshots.clone(),
+            alive.clone(),
+            counts.clone(),
+            waits.clone(),
+            spec.group,
+        )?;
         let snapshot = snapshots.as_ref().and_then(|snapshots| snapshots.current_id());
         check_log(&log, machine.applied_id(), snapshot)?;
-        let past = begin(&log, log.space().disk(), &spec).await?;
+        let Begun { past, lost } = begin(&log, log.space().disk(), &spec).await?;
         let holds_off = spec.lease_reads && past == Past::Restarted;
         let holds_off_until = holds_off.then(|| Instant::now() + spec.timing.election_max);
-        let standing = Arc::new(Standing::new(holds_off_until));
+        let standing = Arc::new(Standing::new(holds_off_until, lost));
 
         let network = Network {
             cluster: spec.cluster.as_str().into(),
@@ -154,6 +164,10 @@ impl RaftHost {
             addresses: addresses.clone(),
             peers: peers.clone(),
             standing,
+            lease_reads: spec.lease_reads,
+            waits: waits.clone(),
+            waits_max: options.waits_max,
+            everywhere: Everywhere::default(),
             statuses,
             applied,
             snapshots: weak_snapshots,

@@ -43,6 +43,9 @@ pub struct HostOptions {
     pub snapshot_writers_max: usize,
     /// Snapshots received at a time; 2 MiB of memory each. More are refused, and offered again.
     pub snapshot_receptions_max: usize,
+    /// Operations that wait for a group at a time, all groups together: for apply, or for all members. Some 200 bytes each, so
+    /// 20 MB at the default; more get `Busy` at once.
+    pub waits_max: usize,
 }
 
 impl Default for HostOptions {
@@ -55,6 +58,7 @@ impl Default for HostOptions {
             snapshot_bytes_per_second: 64 << 20,
             snapshot_writers_max: 2,
             snapshot_receptions_max: 4,
+            waits_max: 100_000,
         }
     }
 }
@@ -77,7 +81,7 @@ pub struct GroupSpec {
     /// When snapshots are written and the log is purged; `None`: never. Of no effect for a state machine without
     /// [`crate::StateMachine::snapshots`].
     pub snapshots: Option<SnapshotPolicy>,
-    /// Whether reads may rely on the leader's lease instead of asking a quorum. A restarted replica has forgotten what it
+    /// Whether [`crate::ReadPolicy::Lease`] may answer without asking a quorum. A restarted replica has forgotten what it
     /// promised, so one of such a group gives no vote and does not stand for election for `election_max` after it was
     /// opened again (docs/adr/0005). The same on all replicas; off for pipelines.
     pub lease_reads: bool,

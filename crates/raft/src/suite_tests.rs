@@ -115,7 +115,9 @@ impl StoreBuilder<TypeConfig, LogStore, Carried, TempDir> for Stores {
         let store = Arc::new(store.unwrap());
         let counts = Arc::new(Counts::new(ReplicaId(1)));
         let machine = Box::new(Position { dbs });
-        let (machine, _) = Machine::new(machine, Some(store.clone()), alive.clone(), counts.clone()).unwrap();
+        let (waits, of) = (parking::ParkingLot::new(1), GroupId::om(1));
+        let (machine, _) =
+            Machine::new(machine, Some(store.clone()), alive.clone(), counts.clone(), waits, of).unwrap();
         let machine = Carried { machine, store };
         // The suite purges what no snapshot has.
         Ok((directory, LogStore::new(log, 4 << 20, None, alive, counts), machine))
