@@ -1,11 +1,14 @@
 //! The gRPC service on which the groups of a process answer other members.
 
 use crate::counts::HostCounts;
-use crate::encoding::{entry_from_wire, log_id_from_wire, log_id_to_wire, vote_from_wire, vote_to_wire};
+use crate::encoding::{
+    entry_from_wire, log_id_from_wire, log_id_to_wire, member_to_wire, vote_from_wire, vote_to_wire,
+};
 use crate::group::Group;
 use crate::registry::Registry;
+use crate::standing::Standing;
 use crate::type_config::{RaftLogId, TypeConfig};
-use crate::{COMMAND_BYTES_MAX, Role};
+use crate::{COMMAND_BYTES_MAX, ReadIndexError, ReadPolicy, Role};
 use futures::stream::BoxStream;
 use futures::{FutureExt, Stream, StreamExt, TryStreamExt, stream};
 use openraft::async_runtime::watch::WatchReceiver;
@@ -59,6 +62,14 @@ impl RaftTransport for Service {
         answer.map(Response::new).map_err(|failure| self.refused(failure))
     }
 
+    async fn read_index(
+        &self,
+        request: Request<wire::ReadIndexRequest>,
+    ) -> Result<Response<wire::ReadIndexResponse>, Status> {
+        let answer = read_index(&self.registry, request.into_inner()).await;
+        answer.map(Response::new).map_err(|failure| self.refused(failure))
+    }
+
     async fn dismiss(&self, request: Request<wire::DismissRequest>) -> Result<Response<wire::Empty>, Status> {
         let answer = dismiss(&self.registry, request.into_inner());
         answer.map(Response::new).map_err(|failure| self.refused(failure))
@@ -85,6 +96,9 @@ async fn vote(registry: &Registry, request: wire::VoteRequest) -> Result<wire::V
         return Err(Failure::new(Code::NotYet, why));
     }
     let dismissed_at = dismissed_at(&group, vote.leader_id.voted_for);
+    if group.standing().is_lost(vote.leader_id.voted_for) {
+        return Ok(refused_vote(&group, dismissed_at));
+    }
     let mut ask = VoteRequest::new(vote, request.last.map(log_id_from_wire));
     ask.leadership_transfer = request.leadership_transfer;
     let raft = group.raft();
@@ -98,6 +112,27 @@ async fn vote(registry: &Registry, request: wire::VoteRequest) -> Result<wire::V
     })
 }
 
+/// A replica that a forced reset gave up would overwrite what the group has done since.
+fn check_not_lost(standing: &Standing, from: u64) -> Result<(), Failure> {
+    if standing.is_lost(from) {
+        let why = format!("replica {from} was given up when the group was reset: it must never come back");
+        return Err(Failure::invalid(why));
+    }
+    Ok(())
+}
+
+/// What a replica hears that a forced reset gave up: nothing of it counts, and that it is dismissed.
+fn refused_vote(group: &Group, dismissed_at: Option<RaftLogId>) -> wire::VoteResponse {
+    let metrics = group.raft().metrics();
+    let metrics = metrics.borrow_watched();
+    wire::VoteResponse {
+        vote: Some(vote_to_wire(&metrics.vote)),
+        granted: false,
+        last: None,
+        dismissed_at: dismissed_at.as_ref().map(log_id_to_wire),
+    }
+}
+
 /// The newest committed membership here, when the candidate is not in it. It is for the candidate to tell whether it
 /// knows a newer one.
 fn dismissed_at(group: &Group, candidate: u64) -> Option<RaftLogId> {
@@ -105,6 +140,24 @@ fn dismissed_at(group: &Group, candidate: u64) -> Option<RaftLogId> {
     let metrics = metrics.borrow_watched();
     let committed = &metrics.committed_membership_config;
     (*committed.log_id()).filter(|_| committed.get_node(&candidate).is_none())
+}
+
+async fn read_index(
+    registry: &Registry,
+    request: wire::ReadIndexRequest,
+) -> Result<wire::ReadIndexResponse, Failure> {
+    use wire::read_index_response::Result as Answer;
+    let group = registry.addressed(request.to.as_ref())?;
+    let policy = if request.lease { ReadPolicy::Lease } else { ReadPolicy::Index };
+    let result = match group.confirm_leader(policy).await {
+        Ok(index) => Answer::Index(index.0),
+        Err(ReadIndexError::NotLeader { leader }) => {
+            Answer::NotLeader(wire::NotLeader { leader: leader.map(member_to_wire) })
+        }
+        Err(ReadIndexError::NoQuorum { why }) => Answer::NoQuorum(why),
+        Err(error) => return Err(error.into_failure(group.addresses())),
+    };
+    Ok(wire::ReadIndexResponse { result: Some(result) })
 }
 
 fn dismiss(registry: &Registry, request: wire::DismissRequest) -> Result<wire::Empty, Failure> {
@@ -121,6 +174,7 @@ async fn transfer_leader(
     use wire::transfer_leader_response::Refused;
     let group = registry.addressed(request.to.as_ref())?;
     let from = vote_from_wire(request.from_leader)?;
+    check_not_lost(group.standing(), from.leader_id.voted_for)?;
     let ask = TransferLeaderRequest::new(from, request.to_replica, request.last.map(log_id_from_wire));
     let answer =
         group.raft().handle_transfer_leader(ask).await.map_err(|error| stopped(group.id(), error))?;
@@ -142,10 +196,16 @@ async fn append(
     let Some(first) = messages.message().await? else { return Ok(stream::empty().left_stream()) };
     let to = first.to.clone();
     // Of the group only what does not keep its log open: a stream may stand idle for long.
-    let (raft, id, mut statuses, space) = {
+    let (raft, id, mut statuses, space, standing) = {
         let group = service.registry.addressed(to.as_ref());
         let group = group.map_err(|failure| service.refused(failure))?;
-        (group.raft().clone(), group.id(), group.watch(), group.log().space().clone())
+        (
+            group.raft().clone(),
+            group.id(),
+            group.watch(),
+            group.log().space().clone(),
+            group.standing().clone(),
+        )
     };
     let closed = async move {
         let _ = statuses.wait_for(|status| status.role == Role::Stopped).await;
@@ -156,7 +216,7 @@ async fn append(
     let messages = stream::once(std::future::ready(Ok(first))).chain(messages).take_until(closed.boxed());
     let requests = messages.scan((), move |(), message| {
         let request = message.and_then(|message| {
-            append_request(message, &to, &space).map_err(|failure| service.refused(failure))
+            append_request(message, &to, &space, &standing).map_err(|failure| service.refused(failure))
         });
         std::future::ready(match request {
             Ok(request) => Some(request),
@@ -190,11 +250,13 @@ fn append_request(
     message: wire::AppendRequest,
     to: &Option<wire::Address>,
     space: &LogSpace,
+    standing: &Standing,
 ) -> Result<AppendEntriesRequest<TypeConfig>, Failure> {
     if message.to != *to {
         return Err(Failure::invalid("messages of one stream are for one replica"));
     }
     append_check(&message)?;
+    check_not_lost(standing, message.vote.as_ref().map_or(0, |vote| vote.replica))?;
     let bytes = message.entries.iter().map(|entry| entry.meta.len() + entry.body.len()).sum();
     if !message.entries.is_empty()
         && let Err(full) = space.check_space(bytes)

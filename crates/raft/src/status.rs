@@ -46,6 +46,16 @@ impl Role {
 }
 
 impl GroupStatus {
+    /// Why the group serves nobody through this replica now: it stopped, or knows no leader.
+    pub fn readiness(&self) -> Result<(), String> {
+        match (&self.failure, self.role, &self.leader) {
+            (Some(failure), ..) => Err(format!("its group stopped: {failure}")),
+            (None, Role::Stopped, _) => Err("its group stopped".to_owned()),
+            (None, _, None) => Err("its group has no leader".to_owned()),
+            (None, _, Some(_)) => Ok(()),
+        }
+    }
+
     pub(crate) fn of(metrics: &RaftMetrics<TypeConfig>, standing: &Standing) -> GroupStatus {
         let (is_running, failure) = match &metrics.running_state {
             Ok(()) => (true, None),
