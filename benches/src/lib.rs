@@ -5,6 +5,7 @@
 #![allow(clippy::disallowed_methods)]
 
 pub mod idle;
+pub mod kvnodes;
 pub mod multiraft;
 mod raw;
 pub mod wal;

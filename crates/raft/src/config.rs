@@ -32,7 +32,7 @@ pub(crate) fn config(name: String, timing: Timing, stands: bool) -> Result<Arc<C
         api_channel_size: Some(1024),
         // Six rings of so many entries for statistics that openraft only keeps with a feature we do not have.
         log_stage_capacity: Some(16),
-        // Logs are not purged, so nobody needs a snapshot.
+        // `snapshot::keeper` decides both, by bytes.
         snapshot_policy: SnapshotPolicy::Never,
         max_in_snapshot_log_to_keep: u64::MAX,
         install_snapshot_timeout: 60_000,

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use disk::{OpenDiskError, RealDisk};
 use flotilla_raft::{
     AddressBook, Command, Done, Group, GroupSpec, GroupStart, HostOptions, Member, OpenGroupError,
-    ProposeError, RaftHost, Role, Timing, server_builder,
+    ProposeError, RaftHost, Role, SnapshotPolicy, Timing, server_builder,
 };
 use raftlog::{LogSpace, LogSpaceOptions, LogSpec};
 use std::collections::HashMap;
@@ -36,6 +36,11 @@ pub(crate) fn pipeline(number: u64) -> GroupId {
     GroupId::pipeline(PipelineId(number))
 }
 
+/// A group of metadata: its state can be copied.
+pub(crate) fn metadata(number: u64) -> GroupId {
+    GroupId::om(number)
+}
+
 /// Hosts, mostly three, with a data directory each.
 pub(crate) struct Cluster {
     pub(crate) nodes: Vec<Node>,
@@ -44,6 +49,8 @@ pub(crate) struct Cluster {
     log_options: LogSpaceOptions,
     /// Of nodes that start from here on.
     pub(crate) host_options: HostOptions,
+    /// Of metadata groups.
+    pub(crate) snapshots: Option<SnapshotPolicy>,
     /// What hosts speak over, where a test cuts them off.
     cables: Option<Cables>,
     _root: TempDir,
@@ -51,12 +58,13 @@ pub(crate) struct Cluster {
 
 pub(crate) struct Node {
     pub(crate) id: NodeId,
-    dir: PathBuf,
+    pub(crate) dir: PathBuf,
     running: Option<Running>,
 }
 
 pub(crate) struct Running {
     pub(crate) host: RaftHost,
+    pub(crate) disk: Arc<RealDisk>,
     pub(crate) space: Arc<LogSpace>,
     pub(crate) ledgers: HashMap<GroupId, LedgerView>,
     stop: Option<oneshot::Sender<()>>,
@@ -106,8 +114,16 @@ impl Cluster {
             .map(|id| Node { id: NodeId(id), dir: root.path().join(format!("node-{id}")), running: None })
             .collect();
         let links = Links::new(addresses.clone());
-        let (cables, _root) = (None, root);
-        let mut cluster = Cluster { nodes, addresses, links, log_options, host_options, cables, _root };
+        let mut cluster = Cluster {
+            nodes,
+            addresses,
+            links,
+            log_options,
+            host_options,
+            snapshots: None,
+            cables: None,
+            _root: root,
+        };
         for n in 0..cluster.nodes.len() {
             cluster.start_node(n).await;
         }
@@ -125,7 +141,8 @@ impl Cluster {
                 opened => Some(opened.expect("open a disk")),
             })
             .await;
-        let space = LogSpace::new(Arc::new(disk), self.log_options.clone());
+        let disk = Arc::new(disk);
+        let space = LogSpace::new(disk.clone(), self.log_options.clone());
         let (options, addresses) = (self.host_options.clone(), self.addresses.clone());
         let connector = match &self.cables {
             None => self.links.connector(node.id),
@@ -150,7 +167,7 @@ impl Cluster {
         );
         let server = tokio::spawn(async move { serve.await.expect("serve") });
         let ledgers = HashMap::new();
-        node.running = Some(Running { host, space, ledgers, stop: Some(stop), server });
+        node.running = Some(Running { host, disk, space, ledgers, stop: Some(stop), server });
     }
 
     /// Stops a node without handing anything over: its server first, so that peers see it vanish.
@@ -223,6 +240,7 @@ impl Cluster {
             timing: TIMING,
             start: GroupStart::First(members),
             campaign: n == 0,
+            snapshots: self.snapshots,
             lease_reads: false,
         };
         let log = LogSpec {
@@ -240,9 +258,9 @@ impl Cluster {
         spec: GroupSpec,
         log: LogSpec,
     ) -> Result<Group, OpenGroupError> {
-        let node = &mut self.nodes[n];
-        let ledger = Ledger::open(&node.db_dir(spec.group));
-        let running = node.running.as_mut().expect("a running node");
+        let running = self.nodes[n].running.as_mut().expect("a running node");
+        let has_snapshots = spec.group == metadata(spec.group.number);
+        let ledger = Ledger::open(&running.disk, &format!("db-{}", spec.group), has_snapshots).await;
         running.ledgers.insert(spec.group, ledger.view());
         running.host.open(spec, &running.space, log, ledger).await
     }

@@ -13,6 +13,7 @@ mod partition;
 mod reads;
 mod replication;
 mod restart;
+mod snapshots;
 mod throughput;
 mod waits;
 mod wire;
