@@ -5,7 +5,7 @@ use disk::RealDisk;
 use futures::future::join_all;
 use raft::{
     AddressBook, Applied, Channel, Command, Committed, Connector, Db, DbOptions, Group, GroupSpec,
-    HostOptions, Member, RaftHost, Role, StateMachine, TcpConnector, Timing, server_builder,
+    GroupStart, HostOptions, Member, RaftHost, Role, StateMachine, TcpConnector, Timing, server_builder,
 };
 use raftlog::{LogSpace, LogSpaceOptions, LogSpec};
 use serde_json::json;
@@ -123,7 +123,9 @@ impl Node {
             group,
             replica: members[self.plan.node].replica,
             timing: Timing::PIPELINE,
-            first_members: members.clone(),
+            start: GroupStart::First(members.clone()),
+            snapshots: None,
+            lease_reads: false,
             campaign: number % 3 == self.plan.node as u64,
         };
         let log = LogSpec {
