@@ -9,6 +9,7 @@ mod metadata;
 mod metrics;
 mod partition;
 mod reads;
+mod recovery;
 mod replication;
 mod restart;
 mod throughput;
