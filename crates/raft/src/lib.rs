@@ -23,6 +23,7 @@ mod encoding;
 mod error;
 mod exchange;
 mod failure;
+mod generations;
 mod group;
 mod host;
 mod host_metrics;
@@ -43,6 +44,7 @@ mod removal;
 mod reset;
 mod runtime;
 mod service;
+mod snapshot;
 mod standing;
 mod status;
 #[cfg(test)]
@@ -50,12 +52,13 @@ mod suite_tests;
 mod tables;
 mod type_config;
 
-pub use command::{Applied, Command, Committed, Snapshots, StateMachine};
+pub use command::{Applied, Command, Committed, StateMachine};
 pub use connector::{Channel, Connector, TcpConnector, server_builder};
 pub use db::{Db, DbOptions};
 pub use error::{
     Lag, OpenGroupError, ProposeError, ReadIndexError, RemoveGroupError, SetMembersError, TransferError,
 };
+pub use generations::DbGenerations;
 pub use group::Group;
 pub use host::RaftHost;
 pub use host_metrics::{FollowerMetrics, GroupMetrics, HostMetrics};
@@ -67,5 +70,6 @@ pub use proposal::{Done, Proposal};
 pub use reads::ReadPolicy;
 pub use reset::{OfflineReplica, ResetError, ResetPlan};
 pub use runtime::seed_thread;
+pub use snapshot::{SnapshotPolicy, SnapshotProgress, Snapshots};
 pub use status::{GroupStatus, Role};
 pub use tables::{Changes, Tables};

@@ -6,6 +6,7 @@ use crate::encoding::{
 };
 use crate::group::Group;
 use crate::registry::Registry;
+use crate::snapshot::receive;
 use crate::standing::Standing;
 use crate::type_config::{RaftLogId, TypeConfig};
 use crate::{COMMAND_BYTES_MAX, ReadIndexError, ReadPolicy, Role};
@@ -51,6 +52,16 @@ impl RaftTransport for Service {
         request: Request<Streaming<wire::AppendRequest>>,
     ) -> Result<Response<Self::AppendStream>, Status> {
         let answers = append(self.clone(), request.into_inner());
+        Ok(Response::new(stream::once(answers).try_flatten().boxed()))
+    }
+
+    type SnapshotStream = BoxStream<'static, Result<wire::SnapshotToLeader, Status>>;
+
+    async fn snapshot(
+        &self,
+        request: Request<Streaming<wire::SnapshotToFollower>>,
+    ) -> Result<Response<Self::SnapshotStream>, Status> {
+        let answers = snapshot(self.registry.clone(), request.into_inner());
         Ok(Response::new(stream::once(answers).try_flatten().boxed()))
     }
 
@@ -259,6 +270,43 @@ async fn append(
     let answering = stream::once(answering).filter_map(|()| std::future::ready(None));
     Ok(stream::select(ReceiverStream::new(answers), answering).right_stream())
 }
+
+/// Has a group receive what is offered. The stream of answers drives it: it ends when the leader drops that, or when
+/// the group is closed.
+async fn snapshot(
+    registry: Arc<Registry>,
+    mut messages: Streaming<wire::SnapshotToFollower>,
+) -> Result<impl Stream<Item = Result<wire::SnapshotToLeader, Status>>, Status> {
+    use wire::snapshot_to_follower::Message::Offer;
+    let first = messages.message().await?.and_then(|first| first.message);
+    let Some(Offer(offer)) = first else {
+        return Err(Failure::invalid("a snapshot begins with its offer").into());
+    };
+    let (raft, store, mut statuses) = {
+        let group = registry.addressed(offer.to.as_ref())?;
+        let why = || Failure::invalid(format!("{} has no snapshots here", group.id()));
+        (group.raft().clone(), group.snapshot_store().ok_or_else(why)?, group.watch())
+    };
+    if offer.vote.as_ref().is_some_and(|vote| vote.term > NUMBER_MAX) {
+        return Err(Failure::invalid(format!("a term is above {NUMBER_MAX}")).into());
+    }
+    let (answers_tx, answers) = mpsc::channel(SNAPSHOT_ANSWERS_MAX);
+    let receiving = async move {
+        let closed = statuses.wait_for(|status| status.role == Role::Stopped);
+        let received = tokio::select! {
+            received = receive(store, raft, offer, messages, &answers_tx) => received.map_err(Failure::from),
+            _ = closed => Err(Failure::new(Code::Unavailable, "the group stopped here")),
+        };
+        if let Err(failure) = received {
+            let _ = answers_tx.send(Err(failure.into())).await;
+        }
+    };
+    let receiving = stream::once(receiving).filter_map(|()| std::future::ready(None));
+    Ok(stream::select(ReceiverStream::new(answers), receiving))
+}
+
+/// Wishes for pieces that gRPC has not taken yet.
+const SNAPSHOT_ANSWERS_MAX: usize = 4;
 
 fn append_request(
     message: wire::AppendRequest,

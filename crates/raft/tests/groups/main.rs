@@ -12,6 +12,7 @@ mod reads;
 mod recovery;
 mod replication;
 mod restart;
+mod snapshots;
 mod throughput;
 mod waits;
 mod wire;
