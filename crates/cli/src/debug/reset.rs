@@ -8,8 +8,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
-use types::{GroupId, OwnerId, ReplicaId};
+use types::{Clock, GroupId, OwnerId, ReplicaId, SystemClock};
 
 /// Exit status when the group was not reset.
 const REFUSED: u8 = 1;
@@ -48,8 +47,7 @@ async fn reset(args: ResetArgs) -> anyhow::Result<()> {
         replica.close().await;
         return print("nothing was changed; repeat with --yes to do it\n");
     }
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).context("the clock stands before 1970")?;
-    replica.reset(&plan, now.as_millis() as u64, &args.reason).await?;
+    replica.reset(&plan, SystemClock.now_ms(), &args.reason).await?;
     print(&format!("{group} has one member: replica {}\n", plan.survivor.replica))
 }
 
