@@ -5,7 +5,8 @@
 //!
 //! Inside: `host` opens groups (`beginning`, `identity`, `removal`: how a replica comes and goes) and `registry` finds
 //! them; `membership` changes who belongs to one, `standing` keeps some from voting, `reads` makes
-//! them linearizable and `parked` waits; `group` and `proposal` are what callers hold. openraft
+//! them linearizable and `parked` waits, `reset` is what is
+//! left when a majority is not; `group` and `proposal` are what callers hold. openraft
 //! works against `log_store` (a [`raftlog::Log`]), `machine` (a [`StateMachine`]) and `network` (whose `exchange` is
 //! the append stream to a follower, over the connections of `peers`, made by a `connector`); `service` receives what other members send.
 //! `heartbeats` go together for all groups of two processes, and `doze` lets groups that nobody uses cost little.
@@ -43,6 +44,7 @@ mod proposal;
 mod reads;
 mod registry;
 mod removal;
+mod reset;
 mod runtime;
 mod service;
 mod snapshot;
@@ -69,6 +71,7 @@ pub use options::{COMMAND_BYTES_MAX, GroupSpec, GroupStart, HostOptions, Timing}
 pub use parked::{WaitAllError, WaitError};
 pub use proposal::{Done, Proposal};
 pub use reads::ReadPolicy;
+pub use reset::{OfflineReplica, ResetError, ResetPlan};
 pub use runtime::seed_thread;
 pub use snapshot::{SnapshotPolicy, SnapshotProgress, Snapshots};
 pub use status::{GroupStatus, Role};

@@ -27,7 +27,7 @@ use std::sync::{Arc, Mutex};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
-use types::GroupId;
+use types::{GroupId, ReplicaId};
 use wire::append_response::Result as Answer;
 
 #[derive(Clone)]
@@ -96,6 +96,15 @@ impl RaftTransport for Service {
         answer.map(Response::new).map_err(|failure| self.refused(failure))
     }
 
+    async fn hello(
+        &self,
+        request: Request<wire::HelloRequest>,
+    ) -> Result<Response<wire::HelloResponse>, Status> {
+        let wire::HelloRequest { group, replica } = request.into_inner();
+        let is_here = GroupId::try_from(group).is_ok_and(|id| self.registry.has(id, ReplicaId(replica)));
+        Ok(Response::new(wire::HelloResponse { is_here }))
+    }
+
     async fn dismiss(&self, request: Request<wire::DismissRequest>) -> Result<Response<wire::Empty>, Status> {
         let answer = dismiss(&self.registry, request.into_inner());
         answer.map(Response::new).map_err(|failure| self.refused(failure))
@@ -124,6 +133,11 @@ async fn vote(registry: &Registry, request: wire::VoteRequest) -> Result<wire::V
     let dismissed_at = dismissed_at(&group, vote.leader_id.voted_for);
     if group.standing().is_lost(vote.leader_id.voted_for) {
         return Ok(refused_vote(&group, dismissed_at));
+    }
+    // What dismissed this replica is passed on: those that were given up must not find together.
+    let told = group.dismissed_at();
+    if told.is_some() {
+        return Ok(refused_vote(&group, told));
     }
     let mut ask = VoteRequest::new(vote, request.last.map(log_id_from_wire));
     ask.leadership_transfer = request.leadership_transfer;

@@ -11,6 +11,7 @@ mod metadata;
 mod metrics;
 mod partition;
 mod reads;
+mod recovery;
 mod replication;
 mod restart;
 mod snapshots;
