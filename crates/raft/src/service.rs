@@ -1,7 +1,7 @@
 //! The gRPC service on which the groups of a process answer other members.
 
 use crate::counts::HostCounts;
-use crate::encoding::{entry_from_wire, log_id_from_wire, log_id_to_wire, vote_from_wire, vote_to_wire};
+use crate::encoding::{NUMBER_MAX, entry_from_wire, log_id_from_wire, log_id_to_wire, vote_from_wire, vote_to_wire};
 use crate::group::Group;
 use crate::registry::Registry;
 use crate::type_config::{RaftLogId, TypeConfig};
@@ -35,6 +35,17 @@ impl Service {
     fn refused(&self, failure: Failure) -> Status {
         self.counts.refused(&failure);
         failure.into()
+    }
+
+    /// A message that gRPC could not read. One that is too large gets our words for it; the rest are broken connections.
+    fn unread(&self, status: Status) -> Status {
+        match status.code() {
+            tonic::Code::OutOfRange => {
+                let why = format!("a message is above the limit of {} bytes", proto::MESSAGE_BYTES_MAX);
+                self.refused(Failure::new(Code::TooLarge, why))
+            }
+            _ => status,
+        }
     }
 }
 
@@ -75,9 +86,6 @@ impl RaftTransport for Service {
 
 async fn vote(registry: &Registry, request: wire::VoteRequest) -> Result<wire::VoteResponse, Failure> {
     let group = registry.addressed(request.to.as_ref())?;
-    if request.vote.as_ref().is_some_and(|vote| vote.term > NUMBER_MAX) {
-        return Err(Failure::invalid(format!("a term is above {NUMBER_MAX}")));
-    }
     let vote = vote_from_wire(request.vote)?;
     // A leader that hands over has given its lease up before it asks.
     if group.standing().holds_off().is_some() && !request.leadership_transfer {
@@ -139,7 +147,8 @@ async fn append(
     service: Service,
     mut messages: Streaming<wire::AppendRequest>,
 ) -> Result<impl Stream<Item = Result<wire::AppendResponse, Status>>, Status> {
-    let Some(first) = messages.message().await? else { return Ok(stream::empty().left_stream()) };
+    let first = messages.message().await.map_err(|status| service.unread(status))?;
+    let Some(first) = first else { return Ok(stream::empty().left_stream()) };
     let to = first.to.clone();
     // Of the group only what does not keep its log open: a stream may stand idle for long.
     let (raft, id, mut statuses, space) = {
@@ -155,7 +164,7 @@ async fn append(
     let refused = refusal.clone();
     let messages = stream::once(std::future::ready(Ok(first))).chain(messages).take_until(closed.boxed());
     let requests = messages.scan((), move |(), message| {
-        let request = message.and_then(|message| {
+        let request = message.map_err(|status| service.unread(status)).and_then(|message| {
             append_request(message, &to, &space).map_err(|failure| service.refused(failure))
         });
         std::future::ready(match request {
@@ -218,9 +227,6 @@ fn append_request(
         leader_commit: message.committed.map(log_id_from_wire),
     })
 }
-
-/// Numbers past this cannot have come about; arithmetic on them could overflow.
-const NUMBER_MAX: u64 = 1 << 62;
 
 /// What openraft and the log take for granted of a leader's message, and what would otherwise stop the group.
 fn append_check(message: &wire::AppendRequest) -> Result<(), Failure> {

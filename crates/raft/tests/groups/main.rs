@@ -2,6 +2,7 @@
 
 mod cluster;
 mod failover;
+mod hostile;
 mod ledger;
 mod limits;
 mod membership;
