@@ -89,7 +89,7 @@ async fn start_ready(group: &Group) -> anyhow::Result<()> {
         match group.read_index().await {
             Ok(_) => return Ok(()),
             Err(error @ ReadIndexError::Stopped { .. }) => return Err(error).context("catch up"),
-            Err(ReadIndexError::NotLeader { .. } | ReadIndexError::NoQuorum { .. }) => {
+            Err(_) => {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         }

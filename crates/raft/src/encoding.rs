@@ -9,7 +9,7 @@ use prost::Message;
 use proto::{Failure, raft as wire};
 use raftlog::HardState;
 use std::collections::{BTreeMap, BTreeSet};
-use types::{LogId, LogIndex, OwnerId, Payload, Term};
+use types::{LogId, LogIndex, OwnerId, Payload, ReplicaId, Term};
 
 /// `kind` of a log record. Persisted: never renumber.
 mod kind {
@@ -199,6 +199,14 @@ fn membership_to_wire(membership: &RaftMembership) -> wire::Membership {
             })
             .collect(),
     }
+}
+
+pub(crate) fn member_to_wire(member: Member) -> wire::Member {
+    wire::Member { replica: member.replica.0, node: member.node.0, address: member.address }
+}
+
+pub(crate) fn member_from_wire(member: wire::Member) -> Member {
+    Member { replica: ReplicaId(member.replica), node: member.node.into(), address: member.address }
 }
 
 fn membership_from_wire(wire: wire::Membership) -> Result<RaftMembership, String> {

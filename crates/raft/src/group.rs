@@ -1,16 +1,15 @@
 use crate::alive::Gone;
 use crate::counts::{Counts, Share};
+use crate::parked::{Everywhere, Waits};
 use crate::peers::Peers;
 use crate::protocol;
 use crate::standing::Standing;
 use crate::type_config::{Answer, Data, Raft};
 use crate::{
     AddressBook, COMMAND_BYTES_MAX, Command, Done, GroupMetrics, GroupStatus, Member, Proposal, ProposeError,
-    ReadIndexError, Role, SetMembersError, TransferError, status,
+    Role, SetMembersError, TransferError,
 };
-use openraft::ReadPolicy;
 use openraft::async_runtime::watch::WatchReceiver;
-use openraft::errors::{LinearizableReadError, RaftError};
 use proto::raft as wire;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -42,6 +41,11 @@ pub(crate) struct GroupInner {
     pub(crate) addresses: AddressBook,
     pub(crate) peers: Arc<Peers>,
     pub(crate) standing: Arc<Standing>,
+    pub(crate) lease_reads: bool,
+    /// Of the whole host.
+    pub(crate) waits: Waits,
+    pub(crate) waits_max: usize,
+    pub(crate) everywhere: Everywhere,
     pub(crate) statuses: watch::Receiver<GroupStatus>,
     pub(crate) applied: watch::Receiver<Option<LogIndex>>,
     /// Bytes that may still be proposed.
@@ -67,8 +71,32 @@ impl Group {
         &self.inner.peers
     }
 
-    pub(crate) fn standing(&self) -> &Standing {
+    pub(crate) fn standing(&self) -> &Arc<Standing> {
         &self.inner.standing
+    }
+
+    pub(crate) fn lease_reads(&self) -> bool {
+        self.inner.lease_reads
+    }
+
+    pub(crate) fn election_max(&self) -> Duration {
+        self.inner.election_max
+    }
+
+    pub(crate) fn applied(&self) -> &watch::Receiver<Option<LogIndex>> {
+        &self.inner.applied
+    }
+
+    pub(crate) fn waits(&self) -> &Waits {
+        &self.inner.waits
+    }
+
+    pub(crate) fn waits_max(&self) -> usize {
+        self.inner.waits_max
+    }
+
+    pub(crate) fn everywhere(&self) -> &Everywhere {
+        &self.inner.everywhere
     }
 
     /// How a message to another replica of the group names its receiver.
@@ -128,36 +156,6 @@ impl Group {
     /// [`Group::propose`] and wait.
     pub async fn apply(&self, command: Command) -> Result<Done, ProposeError> {
         self.propose(command).await?.done().await
-    }
-
-    /// On return, this replica's state machine has applied everything that was acknowledged before the call.
-    /// Leader only.
-    pub async fn read_index(&self) -> Result<LogIndex, ReadIndexError> {
-        let stopped = |why: &dyn std::fmt::Display| ReadIndexError::Stopped { why: why.to_string() };
-        let confirmed = self.inner.raft.get_read_log_id(ReadPolicy::ReadIndex).await;
-        let index = match confirmed {
-            Ok((read, _)) => LogIndex(read.index()),
-            Err(RaftError::Fatal(fatal)) => return Err(stopped(&fatal)),
-            Err(RaftError::APIError(LinearizableReadError::QuorumNotEnough(error))) => {
-                return Err(ReadIndexError::NoQuorum { why: error.to_string() });
-            }
-            Err(RaftError::APIError(LinearizableReadError::ForwardToLeader(forward))) => {
-                let leader = forward.leader_id.zip(forward.leader_node);
-                let leader = leader.map(|(replica, peer)| status::member_of(replica, &peer));
-                return Err(ReadIndexError::NotLeader { leader });
-            }
-        };
-        match self.inner.applied.clone().wait_for(|applied| *applied >= Some(index)).await {
-            Ok(_) => Ok(index),
-            Err(_) => Err(stopped(&"its state machine is gone")),
-        }
-    }
-
-    /// Waits until this replica has applied `index`; false when `within` has passed first.
-    pub async fn wait_applied(&self, index: LogIndex, within: Duration) -> bool {
-        let mut applied = self.inner.applied.clone();
-        let reached = applied.wait_for(|applied| *applied >= Some(index));
-        matches!(tokio::time::timeout(within, reached).await, Ok(Ok(_)))
     }
 
     /// What it has done and how it stands, as plain values.
@@ -258,7 +256,7 @@ impl Group {
             }
         }
         let tasks = std::mem::take(&mut *self.inner.tasks.lock().expect("no holder panics"));
-        for task in tasks {
+        for task in tasks.into_iter().chain(self.inner.everywhere.take_watcher()) {
             task.abort();
             let _ = task.await;
         }

@@ -1,11 +1,12 @@
 use crate::alive::Alive;
-use crate::beginning::{Past, begin, check_log};
+use crate::beginning::{Begun, Past, begin, check_log};
 use crate::config::config;
 use crate::counts::{Counts, HostCounts};
 use crate::group::{Group, GroupInner, campaign};
 use crate::log_store::LogStore;
 use crate::machine::Machine;
 use crate::network::Network;
+use crate::parked::{Everywhere, Waits};
 use crate::peers::Peers;
 use crate::registry::Registry;
 use crate::service::Service;
@@ -40,6 +41,7 @@ struct HostInner {
     addresses: AddressBook,
     peers: Arc<Peers>,
     registry: Arc<Registry>,
+    waits: Waits,
     counts: Arc<HostCounts>,
 }
 
@@ -52,7 +54,8 @@ impl RaftHost {
     pub fn over(connector: Arc<dyn Connector>, options: HostOptions, addresses: AddressBook) -> RaftHost {
         let peers = Arc::new(Peers::new(addresses.clone(), connector));
         let (registry, counts) = Default::default();
-        RaftHost { inner: Arc::new(HostInner { options, addresses, peers, registry, counts }) }
+        let waits = Waits::new(options.waits_max);
+        RaftHost { inner: Arc::new(HostInner { options, addresses, peers, registry, waits, counts }) }
     }
 
     /// Mounts the groups' service on the process's gRPC server, made with [`crate::server_builder`].
@@ -88,15 +91,16 @@ impl RaftHost {
         log: Log,
         machine: Box<dyn StateMachine>,
     ) -> anyhow::Result<Group> {
-        let HostInner { options, addresses, peers, .. } = &*self.inner;
+        let HostInner { options, addresses, peers, waits, .. } = &*self.inner;
         let (alive, gone) = Alive::new();
         let counts = Arc::new(Counts::new(spec.replica));
-        let (machine, applied) = Machine::new(machine, alive.clone(), counts.clone())?;
+        let (machine, applied) =
+            Machine::new(machine, alive.clone(), counts.clone(), waits.clone(), spec.group)?;
         check_log(&log, machine.applied_id())?;
-        let past = begin(&log, log.space().disk(), &spec).await?;
+        let Begun { past, lost } = begin(&log, log.space().disk(), &spec).await?;
         let holds_off = spec.lease_reads && past == Past::Restarted;
         let holds_off_until = holds_off.then(|| Instant::now() + spec.timing.election_max);
-        let standing = Arc::new(Standing::new(holds_off_until));
+        let standing = Arc::new(Standing::new(holds_off_until, lost));
 
         let network = Network {
             cluster: spec.cluster.as_str().into(),
@@ -129,6 +133,10 @@ impl RaftHost {
             addresses: addresses.clone(),
             peers: peers.clone(),
             standing,
+            lease_reads: spec.lease_reads,
+            waits: waits.clone(),
+            waits_max: options.waits_max,
+            everywhere: Everywhere::default(),
             statuses,
             applied,
             proposal_share: Arc::new(Semaphore::new(proposal_bytes_max)),

@@ -4,13 +4,15 @@
 //! [`raftlog::LogSpace`], a [`StateMachine`] and a [`Group`] handle to propose, read and observe.
 //!
 //! Inside: `host` opens groups (`beginning`, `identity`, `removal`: how a replica comes and goes) and `registry` finds
-//! them; `membership` changes who belongs to one, `standing` keeps some from voting; `group` and `proposal` are what callers hold. openraft
+//! them; `membership` changes who belongs to one, `standing` keeps some from voting, `reads` makes
+//! them linearizable and `parked` waits; `group` and `proposal` are what callers hold. openraft
 //! works against `log_store` (a [`raftlog::Log`]), `machine` (a [`StateMachine`]) and `network` (whose `exchange` is
 //! the append stream to a follower, over the connections of `peers`, made by a `connector`); `service` receives what other members send.
 //! `counts` is what they count while they work, `host_metrics` what comes of it, `prometheus` how that is shown.
 //! `encoding` alone knows how openraft's types look on disk and on the wire.
 
 mod alive;
+mod append_check;
 mod beginning;
 mod command;
 mod config;
@@ -31,10 +33,12 @@ mod member;
 mod membership;
 mod network;
 mod options;
+mod parked;
 mod peers;
 mod prometheus;
 mod proposal;
 mod protocol;
+mod reads;
 mod registry;
 mod removal;
 mod runtime;
@@ -58,8 +62,10 @@ pub use host_metrics::{FollowerMetrics, GroupMetrics, HostMetrics};
 pub use member::{AddressBook, Member};
 pub use membership::Members;
 pub use options::{COMMAND_BYTES_MAX, GroupSpec, GroupStart, HostOptions, Timing};
-pub use protocol::PROTOCOL_VERSION;
+pub use parked::{WaitAllError, WaitError};
 pub use proposal::{Done, Proposal};
+pub use protocol::PROTOCOL_VERSION;
+pub use reads::ReadPolicy;
 pub use runtime::seed_thread;
 pub use status::{GroupStatus, Role};
 pub use tables::{Changes, Tables};

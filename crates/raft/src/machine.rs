@@ -1,6 +1,7 @@
 use crate::alive::Alive;
 use crate::counts::Counts;
 use crate::encoding::{applied_from, applied_to, log_id_from, log_id_of};
+use crate::parked::{AppliedMark, Waits};
 use crate::type_config::{Data, RaftLogId, RaftStoredMembership, Reply, TypeConfig};
 use crate::{Committed, StateMachine};
 use bytes::Bytes;
@@ -13,7 +14,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use tokio::sync::watch;
 use tokio::time::Instant;
-use types::LogIndex;
+use types::{GroupId, LogIndex};
 
 /// Commands applied with one write of the state machine: a few milliseconds of work.
 const APPLY_COUNT_MAX: usize = 1024;
@@ -23,7 +24,7 @@ pub(crate) struct Machine {
     inner: Box<dyn StateMachine>,
     id: Option<RaftLogId>,
     membership: RaftStoredMembership,
-    applied: watch::Sender<Option<LogIndex>>,
+    applied: AppliedMark,
     counts: Arc<Counts>,
     /// After the state machine, so dropped after it.
     _alive: Alive,
@@ -35,6 +36,8 @@ impl Machine {
         inner: Box<dyn StateMachine>,
         alive: Alive,
         counts: Arc<Counts>,
+        waits: Waits,
+        group: GroupId,
     ) -> anyhow::Result<(Machine, watch::Receiver<Option<LogIndex>>)> {
         let stored = inner.applied()?;
         let membership = match &stored {
@@ -44,7 +47,7 @@ impl Machine {
             None => StoredMembership::default(),
         };
         let id = stored.map(|stored| stored.id);
-        let (applied, applied_view) = watch::channel(id.map(|id| id.index));
+        let (applied, applied_view) = AppliedMark::new(id.map(|id| id.index), waits, group);
         let id = id.map(log_id_from);
         Ok((Machine { inner, id, membership, applied, counts, _alive: alive }, applied_view))
     }
@@ -90,7 +93,7 @@ impl Machine {
         let mut replies = self.apply_inner(batch, id)?.into_iter();
         self.counts.apply.record_duration(started.elapsed());
         self.counts.apply_entries.record(responders.len() as u64);
-        self.applied.send_replace(Some(id.index));
+        self.applied.set(Some(id.index));
         for (responder, is_command) in responders {
             let reply = if is_command { replies.next().unwrap_or_default() } else { Bytes::new() };
             if let Some(responder) = responder {

@@ -3,8 +3,8 @@
 use crate::counts::Counts;
 use crate::encoding::{log_id_from_wire, log_id_to_wire, vote_from_wire, vote_to_wire};
 use crate::exchange::{self, Exchange};
-use crate::protocol;
 use crate::peers::{Peer as Process, Peers};
+use crate::protocol;
 use crate::standing::Standing;
 use crate::type_config::{Peer, RaftVote, TypeConfig};
 use crate::{HostOptions, Member};

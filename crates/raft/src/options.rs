@@ -36,11 +36,19 @@ pub struct HostOptions {
     pub window_bytes: usize,
     /// Bytes of entries read from the log for one append message.
     pub append_bytes_max: usize,
+    /// Operations that wait for a group at a time, all groups together: for apply, or for all members. Some 200 bytes each, so
+    /// 20 MB at the default; more get `Busy` at once.
+    pub waits_max: usize,
 }
 
 impl Default for HostOptions {
     fn default() -> Self {
-        Self { proposal_bytes_per_group_max: 64 << 20, window_bytes: 16 << 20, append_bytes_max: 4 << 20 }
+        Self {
+            proposal_bytes_per_group_max: 64 << 20,
+            window_bytes: 16 << 20,
+            append_bytes_max: 4 << 20,
+            waits_max: 100_000,
+        }
     }
 }
 
@@ -59,7 +67,7 @@ pub struct GroupSpec {
     /// Stand for election as soon as it is open instead of waiting for the timeout: one replica of each group, and
     /// harmless while there is a leader.
     pub campaign: bool,
-    /// Whether reads may rely on the leader's lease instead of asking a quorum. A restarted replica has forgotten what it
+    /// Whether [`crate::ReadPolicy::Lease`] may answer without asking a quorum. A restarted replica has forgotten what it
     /// promised, so one of such a group gives no vote and does not stand for election for `election_max` after it was
     /// opened again (docs/adr/0005). The same on all replicas; off for pipelines.
     pub lease_reads: bool,

@@ -46,12 +46,13 @@ async fn remove_files(
 ) -> io::Result<()> {
     let disk = space.disk();
     let known = Identity::read(disk, group).await?;
-    if known.is_some_and(|known| known.state == IdentityState::Removed) {
+    if known.as_ref().is_some_and(|known| known.state == IdentityState::Removed) {
         return Ok(());
     }
     // 0 where nothing says whose the log is: such a replica was never opened.
-    let replica = known.map(|known| known.replica).or(open).unwrap_or_default();
-    let mark = |state| Identity { group, replica, state };
+    let replica = known.as_ref().map(|known| known.replica).or(open).unwrap_or_default();
+    let lost = known.map(|known| known.lost).unwrap_or_default();
+    let mark = |state| Identity { group, replica, state, lost: lost.clone() };
     mark(IdentityState::Removing).write(disk).await?;
     space.remove(log).await?;
     if group.kind == GroupKind::Pipeline {

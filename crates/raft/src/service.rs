@@ -1,11 +1,16 @@
 //! The gRPC service on which the groups of a process answer other members.
 
+use crate::append_check::{append_check, check_sender};
 use crate::counts::HostCounts;
-use crate::encoding::{NUMBER_MAX, entry_from_wire, log_id_from_wire, log_id_to_wire, vote_from_wire, vote_to_wire};
+use crate::encoding::{
+    entry_from_wire, log_id_from_wire, log_id_of, log_id_to_wire, member_to_wire, vote_from_wire,
+    vote_to_wire,
+};
 use crate::group::Group;
 use crate::registry::Registry;
-use crate::type_config::{RaftLogId, TypeConfig};
-use crate::{COMMAND_BYTES_MAX, Role};
+use crate::standing::Standing;
+use crate::type_config::{Raft, RaftLogId, TypeConfig};
+use crate::{ReadIndexError, ReadPolicy, Role};
 use futures::stream::BoxStream;
 use futures::{FutureExt, Stream, StreamExt, TryStreamExt, stream};
 use openraft::async_runtime::watch::WatchReceiver;
@@ -70,6 +75,14 @@ impl RaftTransport for Service {
         answer.map(Response::new).map_err(|failure| self.refused(failure))
     }
 
+    async fn read_index(
+        &self,
+        request: Request<wire::ReadIndexRequest>,
+    ) -> Result<Response<wire::ReadIndexResponse>, Status> {
+        let answer = read_index(&self.registry, request.into_inner()).await;
+        answer.map(Response::new).map_err(|failure| self.refused(failure))
+    }
+
     async fn dismiss(&self, request: Request<wire::DismissRequest>) -> Result<Response<wire::Empty>, Status> {
         let answer = dismiss(&self.registry, request.into_inner());
         answer.map(Response::new).map_err(|failure| self.refused(failure))
@@ -87,12 +100,16 @@ impl RaftTransport for Service {
 async fn vote(registry: &Registry, request: wire::VoteRequest) -> Result<wire::VoteResponse, Failure> {
     let group = registry.addressed(request.to.as_ref())?;
     let vote = vote_from_wire(request.vote)?;
+    check_sender(vote.leader_id.voted_for, request.to.as_ref())?;
     // A leader that hands over has given its lease up before it asks.
     if group.standing().holds_off().is_some() && !request.leadership_transfer {
         let why = format!("{} was restarted here and may have promised its vote before", group.id());
         return Err(Failure::new(Code::NotYet, why));
     }
     let dismissed_at = dismissed_at(&group, vote.leader_id.voted_for);
+    if group.standing().is_lost(vote.leader_id.voted_for) {
+        return Ok(refused_vote(&group, dismissed_at));
+    }
     let mut ask = VoteRequest::new(vote, request.last.map(log_id_from_wire));
     ask.leadership_transfer = request.leadership_transfer;
     let raft = group.raft();
@@ -106,6 +123,27 @@ async fn vote(registry: &Registry, request: wire::VoteRequest) -> Result<wire::V
     })
 }
 
+/// A replica that a forced reset gave up would overwrite what the group has done since.
+fn check_not_lost(standing: &Standing, from: u64) -> Result<(), Failure> {
+    if standing.is_lost(from) {
+        let why = format!("replica {from} was given up when the group was reset: it must never come back");
+        return Err(Failure::invalid(why));
+    }
+    Ok(())
+}
+
+/// What a replica hears that a forced reset gave up: nothing of it counts, and that it is dismissed.
+fn refused_vote(group: &Group, dismissed_at: Option<RaftLogId>) -> wire::VoteResponse {
+    let metrics = group.raft().metrics();
+    let metrics = metrics.borrow_watched();
+    wire::VoteResponse {
+        vote: Some(vote_to_wire(&metrics.vote)),
+        granted: false,
+        last: None,
+        dismissed_at: dismissed_at.as_ref().map(log_id_to_wire),
+    }
+}
+
 /// The newest committed membership here, when the candidate is not in it. It is for the candidate to tell whether it
 /// knows a newer one.
 fn dismissed_at(group: &Group, candidate: u64) -> Option<RaftLogId> {
@@ -113,6 +151,24 @@ fn dismissed_at(group: &Group, candidate: u64) -> Option<RaftLogId> {
     let metrics = metrics.borrow_watched();
     let committed = &metrics.committed_membership_config;
     (*committed.log_id()).filter(|_| committed.get_node(&candidate).is_none())
+}
+
+async fn read_index(
+    registry: &Registry,
+    request: wire::ReadIndexRequest,
+) -> Result<wire::ReadIndexResponse, Failure> {
+    use wire::read_index_response::Result as Answer;
+    let group = registry.addressed(request.to.as_ref())?;
+    let policy = if request.lease { ReadPolicy::Lease } else { ReadPolicy::Index };
+    let result = match group.confirm_leader(policy).await {
+        Ok(index) => Answer::Index(index.0),
+        Err(ReadIndexError::NotLeader { leader }) => {
+            Answer::NotLeader(wire::NotLeader { leader: leader.map(member_to_wire) })
+        }
+        Err(ReadIndexError::NoQuorum { why }) => Answer::NoQuorum(why),
+        Err(error) => return Err(error.into_failure(group.addresses())),
+    };
+    Ok(wire::ReadIndexResponse { result: Some(result) })
 }
 
 fn dismiss(registry: &Registry, request: wire::DismissRequest) -> Result<wire::Empty, Failure> {
@@ -129,6 +185,8 @@ async fn transfer_leader(
     use wire::transfer_leader_response::Refused;
     let group = registry.addressed(request.to.as_ref())?;
     let from = vote_from_wire(request.from_leader)?;
+    check_sender(from.leader_id.voted_for, request.to.as_ref())?;
+    check_not_lost(group.standing(), from.leader_id.voted_for)?;
     let ask = TransferLeaderRequest::new(from, request.to_replica, request.last.map(log_id_from_wire));
     let answer =
         group.raft().handle_transfer_leader(ask).await.map_err(|error| stopped(group.id(), error))?;
@@ -151,21 +209,28 @@ async fn append(
     let Some(first) = first else { return Ok(stream::empty().left_stream()) };
     let to = first.to.clone();
     // Of the group only what does not keep its log open: a stream may stand idle for long.
-    let (raft, id, mut statuses, space) = {
+    let (raft, id, mut statuses, space, standing) = {
         let group = service.registry.addressed(to.as_ref());
         let group = group.map_err(|failure| service.refused(failure))?;
-        (group.raft().clone(), group.id(), group.watch(), group.log().space().clone())
+        (
+            group.raft().clone(),
+            group.id(),
+            group.watch(),
+            group.log().space().clone(),
+            group.standing().clone(),
+        )
     };
     let closed = async move {
         let _ = statuses.wait_for(|status| status.role == Role::Stopped).await;
     };
     let refusal = Arc::new(Mutex::new(None));
 
-    let refused = refusal.clone();
+    let (refused, receiver) = (refusal.clone(), raft.clone());
     let messages = stream::once(std::future::ready(Ok(first))).chain(messages).take_until(closed.boxed());
     let requests = messages.scan((), move |(), message| {
         let request = message.map_err(|status| service.unread(status)).and_then(|message| {
-            append_request(message, &to, &space).map_err(|failure| service.refused(failure))
+            append_request(message, &to, &receiver, &space, &standing)
+                .map_err(|failure| service.refused(failure))
         });
         std::future::ready(match request {
             Ok(request) => Some(request),
@@ -198,12 +263,15 @@ async fn append(
 fn append_request(
     message: wire::AppendRequest,
     to: &Option<wire::Address>,
+    raft: &Raft,
     space: &LogSpace,
+    standing: &Standing,
 ) -> Result<AppendEntriesRequest<TypeConfig>, Failure> {
     if message.to != *to {
         return Err(Failure::invalid("messages of one stream are for one replica"));
     }
-    append_check(&message)?;
+    append_check(&message, raft.metrics().borrow_watched().local_committed.as_ref().map(log_id_of))?;
+    check_not_lost(standing, message.vote.as_ref().map_or(0, |vote| vote.replica))?;
     let bytes = message.entries.iter().map(|entry| entry.meta.len() + entry.body.len()).sum();
     if !message.entries.is_empty()
         && let Err(full) = space.check_space(bytes)
@@ -212,41 +280,12 @@ fn append_request(
         return Err(Failure::new(Code::DiskFull, full.to_string()));
     }
     let entries = message.entries.into_iter().map(entry_from_wire).collect::<Result<Vec<_>, _>>()?;
-    let mut expected = message.prev.as_ref().map_or(0, |prev| prev.index.saturating_add(1));
-    for entry in &entries {
-        if entry.log_id.index != expected {
-            let got = entry.log_id.index;
-            return Err(Failure::invalid(format!("entry {got} stands where entry {expected} belongs")));
-        }
-        expected = expected.saturating_add(1);
-    }
     Ok(AppendEntriesRequest {
         vote: vote_from_wire(message.vote)?,
         prev_log_id: message.prev.map(log_id_from_wire),
         entries,
         leader_commit: message.committed.map(log_id_from_wire),
     })
-}
-
-/// What openraft and the log take for granted of a leader's message, and what would otherwise stop the group.
-fn append_check(message: &wire::AppendRequest) -> Result<(), Failure> {
-    if !message.vote.as_ref().is_some_and(|vote| vote.committed) {
-        return Err(Failure::invalid("entries come from an elected leader only"));
-    }
-    let ids = message.prev.iter().chain(&message.committed).map(|id| (id.term, id.index));
-    let votes = message.vote.iter().map(|vote| (vote.term, 0));
-    let entries = message.entries.iter().map(|entry| (entry.term, entry.index));
-    if ids.chain(votes).chain(entries).any(|(term, index)| term > NUMBER_MAX || index > NUMBER_MAX) {
-        return Err(Failure::invalid(format!("a term or index is above {NUMBER_MAX}")));
-    }
-    for entry in &message.entries {
-        let bytes = entry.meta.len() + entry.body.len();
-        if bytes > COMMAND_BYTES_MAX {
-            let why = format!("entry {} has {bytes} bytes, the limit is {COMMAND_BYTES_MAX}", entry.index);
-            return Err(Failure::new(Code::TooLarge, why));
-        }
-    }
-    Ok(())
 }
 
 fn append_response(answer: StreamAppendResult<TypeConfig>) -> wire::AppendResponse {

@@ -17,7 +17,7 @@ use raftlog::{LogSpace, LogSpaceOptions, LogSpec};
 use std::io;
 use std::sync::Arc;
 use tempfile::TempDir;
-use types::{OwnerId, ReplicaId};
+use types::{GroupId, OwnerId, ReplicaId};
 
 /// A state machine that holds nothing but its position.
 struct Position {
@@ -111,7 +111,10 @@ impl StoreBuilder<TypeConfig, LogStore, WithSnapshots, TempDir> for Stores {
         let log = LogSpace::new(Arc::new(disk), options).open(spec).await.unwrap();
         let db = Db::open(&directory.path().join("db"), &DbOptions::default()).unwrap();
         let counts = Arc::new(Counts::new(ReplicaId(1)));
-        let (machine, _) = Machine::new(Box::new(Position { db }), alive.clone(), counts.clone()).unwrap();
+        let waits = parking::ParkingLot::new(1);
+        let (machine, _) =
+            Machine::new(Box::new(Position { db }), alive.clone(), counts.clone(), waits, GroupId::SCM)
+                .unwrap();
         let machine = WithSnapshots { machine, current: Arc::default() };
         Ok((directory, LogStore::new(log, 4 << 20, alive, counts), machine))
     }

@@ -1,4 +1,5 @@
 use crate::ledger::{Ledger, LedgerView};
+use crate::partition::Cables;
 use bytes::Bytes;
 use disk::{OpenDiskError, RealDisk};
 use flotilla_raft::{
@@ -40,6 +41,8 @@ pub(crate) struct Cluster {
     pub(crate) addresses: AddressBook,
     log_options: LogSpaceOptions,
     host_options: HostOptions,
+    /// What hosts speak over, where a test cuts them off.
+    cables: Option<Cables>,
     _root: TempDir,
 }
 
@@ -77,6 +80,20 @@ impl Cluster {
         Cluster::start_many(count, HostOptions::default(), LogSpaceOptions::default()).await
     }
 
+    /// Three nodes that can be cut off from each other.
+    pub(crate) async fn start_on_cables() -> (Cluster, Cables) {
+        let mut cluster = Cluster::start_nodes(3).await;
+        let cables = Cables::default();
+        for n in 0..3 {
+            cluster.stop_node(n).await;
+        }
+        cluster.cables = Some(cables.clone());
+        for n in 0..3 {
+            cluster.start_node(n).await;
+        }
+        (cluster, cables)
+    }
+
     async fn start_many(count: u64, host_options: HostOptions, log_options: LogSpaceOptions) -> Cluster {
         let root = TempDir::new().expect("make a directory");
         let addresses = AddressBook::default();
@@ -85,7 +102,7 @@ impl Cluster {
         let nodes = (1..=count)
             .map(|id| Node { id: NodeId(id), dir: root.path().join(format!("node-{id}")), running: None })
             .collect();
-        let mut cluster = Cluster { nodes, addresses, log_options, host_options, _root: root };
+        let mut cluster = Cluster { nodes, addresses, log_options, host_options, cables: None, _root: root };
         for n in 0..cluster.nodes.len() {
             cluster.start_node(n).await;
         }
@@ -104,10 +121,17 @@ impl Cluster {
             })
             .await;
         let space = LogSpace::new(Arc::new(disk), self.log_options.clone());
-        let host = RaftHost::new(self.host_options.clone(), self.addresses.clone());
+        let (options, addresses) = (self.host_options.clone(), self.addresses.clone());
+        let host = match &self.cables {
+            None => RaftHost::new(options, addresses),
+            Some(cables) => RaftHost::over(Arc::new(cables.of(n)), options, addresses),
+        };
 
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind a free port");
         let address = listener.local_addr().expect("a bound address").to_string();
+        if let Some(cables) = &self.cables {
+            cables.learn(&address, n);
+        }
         self.addresses.set(node.id, address);
         let mut routes = RoutesBuilder::default();
         host.add_to(&mut routes);
@@ -272,7 +296,7 @@ impl Cluster {
         let up = self.up(group);
         for &n in &up {
             let reached = self.group(n, group).wait_applied(index, DEADLINE).await;
-            assert!(reached, "node {n} applies {index}: {:?}", self.group(n, group).status());
+            assert!(reached.is_ok(), "node {n} applies {index}: {:?}", self.group(n, group).status());
         }
         let seen: Vec<_> =
             up.iter().map(|&n| self.ledger(n, group)).map(|it| (it.count(), it.digest())).collect();
