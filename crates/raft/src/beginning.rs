@@ -122,12 +122,20 @@ async fn check_first_entry(log: &Log, spec: &GroupSpec) -> anyhow::Result<()> {
 }
 
 /// A state machine may be behind its log (a crash took what it had in memory), never ahead: it applies only what the
-/// log has durably. Ahead means that the log was lost or replaced, and with it entries this replica acknowledged.
-pub(crate) fn check_log(log: &Log, applied: Option<LogId>) -> anyhow::Result<()> {
+/// log has durably. Ahead means that the log was lost or replaced, and with it entries this replica acknowledged;
+/// except by a snapshot, which a crash may find installed and the log not purged to it. Nothing that is purged may be
+/// missing: a snapshot that is ahead of the state is installed next.
+pub(crate) fn check_log(log: &Log, applied: Option<LogId>, snapshot: Option<LogId>) -> anyhow::Result<()> {
     let state = log.state();
     let last = state.last.max(state.purged);
-    if applied.map(|id| id.index) > last.map(|id| id.index) {
+    if applied.map(|id| id.index) > last.max(snapshot).map(|id| id.index) {
         bail!("the state machine has applied {applied:?}, but the log ends at {last:?}: the log was lost");
+    }
+    if state.purged > applied.max(snapshot) {
+        bail!(
+            "the log begins after {:?}, but the state machine has applied {applied:?}: the state was lost",
+            state.purged
+        );
     }
     Ok(())
 }

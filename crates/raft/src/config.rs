@@ -30,7 +30,7 @@ pub(crate) fn config(name: String, timing: Timing, stands: bool) -> Result<Arc<C
         max_append_entries: Some(256),
         api_batch_capacity: 256,
         api_channel_size: Some(1024),
-        // Logs are not purged, so nobody needs a snapshot.
+        // `snapshot::keeper` decides both, by bytes.
         snapshot_policy: SnapshotPolicy::Never,
         max_in_snapshot_log_to_keep: u64::MAX,
         install_snapshot_timeout: 60_000,

@@ -3,16 +3,17 @@ use crate::counts::{Counts, Share};
 use crate::parked::{Everywhere, Waits};
 use crate::peers::Peers;
 use crate::protocol;
+use crate::snapshot::{Counters, SnapshotStore};
 use crate::standing::Standing;
 use crate::type_config::{Answer, Data, Raft};
 use crate::{
     AddressBook, COMMAND_BYTES_MAX, Command, Done, GroupMetrics, GroupStatus, Member, Proposal, ProposeError,
-    Role, SetMembersError, TransferError,
+    Role, SetMembersError, SnapshotProgress, TransferError,
 };
 use openraft::async_runtime::watch::WatchReceiver;
 use proto::raft as wire;
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::task::JoinHandle;
@@ -48,6 +49,9 @@ pub(crate) struct GroupInner {
     pub(crate) everywhere: Everywhere,
     pub(crate) statuses: watch::Receiver<GroupStatus>,
     pub(crate) applied: watch::Receiver<Option<LogIndex>>,
+    /// Gone when the group is closed: handles keep no files open.
+    pub(crate) snapshots: Weak<SnapshotStore>,
+    pub(crate) counters: Arc<Counters>,
     /// Bytes that may still be proposed.
     pub(crate) proposal_share: Arc<Semaphore>,
     pub(crate) proposal_bytes_max: usize,
@@ -65,6 +69,17 @@ impl Group {
 
     pub(crate) fn raft(&self) -> &Raft {
         &self.inner.raft
+    }
+
+    /// `None` when the state machine has no snapshots, or the group is closed.
+    pub(crate) fn snapshot_store(&self) -> Option<Arc<SnapshotStore>> {
+        self.inner.snapshots.upgrade()
+    }
+
+    /// How its snapshots are doing here.
+    pub fn snapshots(&self) -> SnapshotProgress {
+        let last = self.snapshot_store().and_then(|store| store.current_id());
+        self.inner.counters.progress(last.map(|id| id.index))
     }
 
     pub(crate) fn peers(&self) -> &Peers {

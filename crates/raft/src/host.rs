@@ -10,6 +10,7 @@ use crate::parked::{Everywhere, Waits};
 use crate::peers::Peers;
 use crate::registry::Registry;
 use crate::service::Service;
+use crate::snapshot::{Counters, Limits, SnapshotStore, keep};
 use crate::standing::Standing;
 use crate::status::{GroupStatus, publish};
 use crate::type_config::Raft;
@@ -41,6 +42,7 @@ struct HostInner {
     addresses: AddressBook,
     peers: Arc<Peers>,
     registry: Arc<Registry>,
+    limits: Arc<Limits>,
     waits: Waits,
     counts: Arc<HostCounts>,
 }
@@ -54,8 +56,9 @@ impl RaftHost {
     pub fn over(connector: Arc<dyn Connector>, options: HostOptions, addresses: AddressBook) -> RaftHost {
         let peers = Arc::new(Peers::new(addresses.clone(), connector));
         let (registry, counts) = Default::default();
+        let limits = Arc::new(Limits::new(&options));
         let waits = Waits::new(options.waits_max);
-        RaftHost { inner: Arc::new(HostInner { options, addresses, peers, registry, waits, counts }) }
+        RaftHost { inner: Arc::new(HostInner { options, addresses, peers, registry, limits, waits, counts }) }
     }
 
     /// Mounts the groups' service on the process's gRPC server, made with [`crate::server_builder`].
@@ -91,12 +94,33 @@ impl RaftHost {
         log: Log,
         machine: Box<dyn StateMachine>,
     ) -> anyhow::Result<Group> {
-        let HostInner { options, addresses, peers, waits, .. } = &*self.inner;
+        let HostInner { options, addresses, peers, limits, waits, .. } = &*self.inner;
         let (alive, gone) = Alive::new();
+        let counters = Arc::new(Counters::default());
+        let snapshots = match machine.snapshots() {
+            Some(snapshots) => {
+                let opened = SnapshotStore::open(
+                    spec.group,
+                    snapshots,
+                    limits.clone(),
+                    counters.clone(),
+                    alive.clone(),
+                );
+                Some(Arc::new(opened.await?))
+            }
+            None => None,
+        };
         let counts = Arc::new(Counts::new(spec.replica));
-        let (machine, applied) =
-            Machine::new(machine, alive.clone(), counts.clone(), waits.clone(), spec.group)?;
-        check_log(&log, machine.applied_id())?;
+        let (machine, applied) = Machine::new(
+            machine,
+            snapshots.clone(),
+            alive.clone(),
+            counts.clone(),
+            waits.clone(),
+            spec.group,
+        )?;
+        let snapshot = snapshots.as_ref().and_then(|snapshots| snapshots.current_id());
+        check_log(&log, machine.applied_id(), snapshot)?;
         let Begun { past, lost } = begin(&log, log.space().disk(), &spec).await?;
         let holds_off = spec.lease_reads && past == Past::Restarted;
         let holds_off_until = holds_off.then(|| Instant::now() + spec.timing.election_max);
@@ -108,11 +132,14 @@ impl RaftHost {
             replica: spec.replica,
             peers: peers.clone(),
             options: options.clone(),
+            snapshots: snapshots.clone(),
+            counters: counters.clone(),
             counts: counts.clone(),
             standing: standing.clone(),
         };
         let config = config(spec.group.to_string(), spec.timing, !holds_off).map_err(anyhow::Error::msg)?;
-        let store = LogStore::new(log.clone(), options.append_bytes_max, alive, counts.clone());
+        let store =
+            LogStore::new(log.clone(), options.append_bytes_max, snapshots.clone(), alive, counts.clone());
         let raft = Raft::new(spec.replica.0, config, network, store, machine).await?;
 
         let status = GroupStatus::of(&raft.metrics().borrow_watched(), &standing);
@@ -121,6 +148,10 @@ impl RaftHost {
         // One that joins has nobody to ask, and one that restarted may have to wait before it asks.
         if spec.campaign && spec.start != GroupStart::Join && !holds_off {
             tasks.push(tokio::spawn(campaign(raft.clone(), statuses.clone())));
+        }
+        let weak_snapshots = snapshots.as_ref().map(Arc::downgrade).unwrap_or_default();
+        if let (Some(snapshots), Some(policy)) = (snapshots, spec.snapshots) {
+            tasks.push(tokio::spawn(keep(raft.clone(), log.clone(), snapshots, policy, applied.clone())));
         }
         let proposal_bytes_max = options.proposal_bytes_per_group_max.min(Semaphore::MAX_PERMITS);
         Ok(Group::new(GroupInner {
@@ -139,6 +170,8 @@ impl RaftHost {
             everywhere: Everywhere::default(),
             statuses,
             applied,
+            snapshots: weak_snapshots,
+            counters,
             proposal_share: Arc::new(Semaphore::new(proposal_bytes_max)),
             proposal_bytes_max,
             counts,

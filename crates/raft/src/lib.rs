@@ -5,7 +5,8 @@
 //!
 //! Inside: `host` opens groups (`beginning`, `identity`, `removal`: how a replica comes and goes) and `registry` finds
 //! them; `membership` changes who belongs to one, `standing` keeps some from voting, `reads` makes
-//! them linearizable and `parked` waits; `group` and `proposal` are what callers hold. openraft
+//! them linearizable and `parked` waits, `reset` is what is
+//! left when a majority is not; `group` and `proposal` are what callers hold. openraft
 //! works against `log_store` (a [`raftlog::Log`]), `machine` (a [`StateMachine`]) and `network` (whose `exchange` is
 //! the append stream to a follower, over the connections of `peers`, made by a `connector`); `service` receives what other members send.
 //! `counts` is what they count while they work, `host_metrics` what comes of it, `prometheus` how that is shown.
@@ -23,6 +24,7 @@ mod encoding;
 mod error;
 mod exchange;
 mod failure;
+mod generations;
 mod group;
 mod host;
 mod host_metrics;
@@ -41,8 +43,10 @@ mod protocol;
 mod reads;
 mod registry;
 mod removal;
+mod reset;
 mod runtime;
 mod service;
+mod snapshot;
 mod standing;
 mod status;
 #[cfg(test)]
@@ -50,12 +54,13 @@ mod suite_tests;
 mod tables;
 mod type_config;
 
-pub use command::{Applied, Command, Committed, Snapshots, StateMachine};
+pub use command::{Applied, Command, Committed, StateMachine};
 pub use connector::{Channel, Connector, TcpConnector, server_builder};
 pub use db::{Db, DbOptions};
 pub use error::{
     Lag, OpenGroupError, ProposeError, ReadIndexError, RemoveGroupError, SetMembersError, TransferError,
 };
+pub use generations::DbGenerations;
 pub use group::Group;
 pub use host::RaftHost;
 pub use host_metrics::{FollowerMetrics, GroupMetrics, HostMetrics};
@@ -66,6 +71,8 @@ pub use parked::{WaitAllError, WaitError};
 pub use proposal::{Done, Proposal};
 pub use protocol::PROTOCOL_VERSION;
 pub use reads::ReadPolicy;
+pub use reset::{OfflineReplica, ResetError, ResetPlan};
 pub use runtime::seed_thread;
+pub use snapshot::{SnapshotPolicy, SnapshotProgress, Snapshots};
 pub use status::{GroupStatus, Role};
 pub use tables::{Changes, Tables};

@@ -5,6 +5,7 @@ use crate::encoding::{log_id_from_wire, log_id_to_wire, vote_from_wire, vote_to_
 use crate::exchange::{self, Exchange};
 use crate::peers::{Peer as Process, Peers};
 use crate::protocol;
+use crate::snapshot::{Counters, SnapshotData, SnapshotStore, Transfer, send, streaming};
 use crate::standing::Standing;
 use crate::type_config::{Peer, RaftVote, TypeConfig};
 use crate::{HostOptions, Member};
@@ -39,6 +40,8 @@ pub(crate) struct Network {
     pub(crate) replica: ReplicaId,
     pub(crate) peers: Arc<Peers>,
     pub(crate) options: HostOptions,
+    pub(crate) snapshots: Option<Arc<SnapshotStore>>,
+    pub(crate) counters: Arc<Counters>,
     pub(crate) standing: Arc<Standing>,
     pub(crate) counts: Arc<Counts>,
 }
@@ -54,6 +57,8 @@ impl RaftNetworkFactory<TypeConfig> for Network {
             target: Member { replica: ReplicaId(target), node: peer.node, address: peer.address.clone() },
             peers: self.peers.clone(),
             window_bytes: self.options.window_bytes,
+            snapshots: self.snapshots.clone(),
+            counters: self.counters.clone(),
             standing: self.standing.clone(),
             counts: self.counts.clone(),
         }
@@ -68,6 +73,8 @@ pub(crate) struct Client {
     target: Member,
     peers: Arc<Peers>,
     window_bytes: usize,
+    snapshots: Option<Arc<SnapshotStore>>,
+    counters: Arc<Counters>,
     standing: Arc<Standing>,
     counts: Arc<Counts>,
 }
@@ -248,15 +255,44 @@ impl NetBackoff<TypeConfig> for Client {
 }
 
 impl NetSnapshot<TypeConfig> for Client {
-    type SnapshotData = ();
+    type SnapshotData = SnapshotData;
 
     async fn full_snapshot(
         &mut self,
-        _vote: RaftVote,
-        _snapshot: SnapshotOf<TypeConfig, ()>,
-        _cancel: impl Future<Output = ReplicationClosed> + OptionalSend + 'static,
-        _option: RPCOption,
+        vote: RaftVote,
+        snapshot: SnapshotOf<TypeConfig, SnapshotData>,
+        cancel: impl Future<Output = ReplicationClosed> + OptionalSend + 'static,
+        option: RPCOption,
     ) -> Result<SnapshotResponse<TypeConfig>, StreamingError<TypeConfig>> {
-        Err(Unreachable::from_string("groups have no snapshots: their logs are never purged").into())
+        let (Some(store), SnapshotData::Stored(stored)) = (&self.snapshots, snapshot.snapshot) else {
+            return Err(self.unserved());
+        };
+        let transfer = Transfer {
+            store: store.clone(),
+            stored,
+            process: self.process().map_err(streaming)?,
+            to: self.address(),
+            from: self.replica,
+            vote,
+            silence_max: option.hard_ttl(),
+        };
+        tokio::select! {
+            closed = cancel => Err(closed.into()),
+            sent = send(transfer) => sent,
+        }
+    }
+}
+
+impl Client {
+    /// Told once. openraft does not try again until the group has another leader.
+    fn unserved(&self) -> StreamingError<TypeConfig> {
+        let member = self.target.replica;
+        if self.counters.set_unserved(member) {
+            tracing::warn!(
+                group = %self.group, %member,
+                "a member needs entries that are purged, and its group has no snapshots: it is lost"
+            );
+        }
+        ReplicationClosed::new(format!("member {member} cannot be served from the log")).into()
     }
 }

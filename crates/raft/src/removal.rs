@@ -1,7 +1,7 @@
 //! How a replica leaves a disk.
 
 use crate::identity::{Identity, IdentityState};
-use crate::{RaftHost, RemoveGroupError};
+use crate::{RaftHost, RemoveGroupError, snapshot};
 use raftlog::{LogSpace, LogSpec};
 use std::io;
 use std::sync::Arc;
@@ -58,6 +58,10 @@ async fn remove_files(
     if group.kind == GroupKind::Pipeline {
         return Identity::forget(disk, group).await;
     }
+    // Another replica of the group that comes here later must not take them for its own.
+    disk.create_dir_all(snapshot::ROOT).await?;
+    disk.remove_dir_all(&snapshot::root(group)).await?;
+    disk.sync_dir(snapshot::ROOT).await?;
     space.delete_owner(&log.owners_dir, log.first_owner).await?;
     mark(IdentityState::Removed).write(disk).await
 }

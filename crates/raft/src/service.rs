@@ -8,9 +8,10 @@ use crate::encoding::{
 };
 use crate::group::Group;
 use crate::registry::Registry;
+use crate::snapshot::{SnapshotStore, receive};
 use crate::standing::Standing;
 use crate::type_config::{Raft, RaftLogId, TypeConfig};
-use crate::{ReadIndexError, ReadPolicy, Role};
+use crate::{GroupStatus, ReadIndexError, ReadPolicy, Role};
 use futures::stream::BoxStream;
 use futures::{FutureExt, Stream, StreamExt, TryStreamExt, stream};
 use openraft::async_runtime::watch::WatchReceiver;
@@ -23,10 +24,10 @@ use proto::{Code, Failure, raft as wire};
 use raftlog::LogSpace;
 use std::pin::pin;
 use std::sync::{Arc, Mutex};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
-use types::GroupId;
+use types::{GroupId, ReplicaId};
 use wire::append_response::Result as Answer;
 
 #[derive(Clone)]
@@ -67,6 +68,16 @@ impl RaftTransport for Service {
         Ok(Response::new(stream::once(answers).try_flatten().boxed()))
     }
 
+    type SnapshotStream = BoxStream<'static, Result<wire::SnapshotToLeader, Status>>;
+
+    async fn snapshot(
+        &self,
+        request: Request<Streaming<wire::SnapshotToFollower>>,
+    ) -> Result<Response<Self::SnapshotStream>, Status> {
+        let answers = snapshot(self.clone(), request.into_inner());
+        Ok(Response::new(stream::once(answers).try_flatten().boxed()))
+    }
+
     async fn vote(
         &self,
         request: Request<wire::VoteRequest>,
@@ -81,6 +92,15 @@ impl RaftTransport for Service {
     ) -> Result<Response<wire::ReadIndexResponse>, Status> {
         let answer = read_index(&self.registry, request.into_inner()).await;
         answer.map(Response::new).map_err(|failure| self.refused(failure))
+    }
+
+    async fn hello(
+        &self,
+        request: Request<wire::HelloRequest>,
+    ) -> Result<Response<wire::HelloResponse>, Status> {
+        let wire::HelloRequest { group, replica } = request.into_inner();
+        let is_here = GroupId::try_from(group).is_ok_and(|id| self.registry.has(id, ReplicaId(replica)));
+        Ok(Response::new(wire::HelloResponse { is_here }))
     }
 
     async fn dismiss(&self, request: Request<wire::DismissRequest>) -> Result<Response<wire::Empty>, Status> {
@@ -109,6 +129,11 @@ async fn vote(registry: &Registry, request: wire::VoteRequest) -> Result<wire::V
     let dismissed_at = dismissed_at(&group, vote.leader_id.voted_for);
     if group.standing().is_lost(vote.leader_id.voted_for) {
         return Ok(refused_vote(&group, dismissed_at));
+    }
+    // What dismissed this replica is passed on: those that were given up must not find together.
+    let told = group.dismissed_at();
+    if told.is_some() {
+        return Ok(refused_vote(&group, told));
     }
     let mut ask = VoteRequest::new(vote, request.last.map(log_id_from_wire));
     ask.leadership_transfer = request.leadership_transfer;
@@ -259,6 +284,48 @@ async fn append(
     let answering = stream::once(answering).filter_map(|()| std::future::ready(None));
     Ok(stream::select(ReceiverStream::new(answers), answering).right_stream())
 }
+
+/// Has a group receive what is offered. The stream of answers drives it: it ends when the leader drops that, or when
+/// the group is closed.
+async fn snapshot(
+    service: Service,
+    mut messages: Streaming<wire::SnapshotToFollower>,
+) -> Result<impl Stream<Item = Result<wire::SnapshotToLeader, Status>>, Status> {
+    use wire::snapshot_to_follower::Message::Offer;
+    let first = messages.message().await.map_err(|status| service.unread(status))?;
+    let Some(Offer(offer)) = first.and_then(|first| first.message) else {
+        return Err(service.refused(Failure::invalid("a snapshot begins with its offer")));
+    };
+    let offered = snapshot_offered(&service.registry, &offer);
+    let (raft, store, mut statuses) = offered.map_err(|failure| service.refused(failure))?;
+    let (answers_tx, answers) = mpsc::channel(SNAPSHOT_ANSWERS_MAX);
+    let receiving = async move {
+        let closed = statuses.wait_for(|status| status.role == Role::Stopped);
+        let received = tokio::select! {
+            received = receive(store, raft, offer, messages, &answers_tx) => received.map_err(Failure::from),
+            _ = closed => Err(Failure::new(Code::Unavailable, "the group stopped here")),
+        };
+        if let Err(failure) = received {
+            let _ = answers_tx.send(Err(failure.into())).await;
+        }
+    };
+    let receiving = stream::once(receiving).filter_map(|()| std::future::ready(None));
+    Ok(stream::select(ReceiverStream::new(answers), receiving))
+}
+
+type SnapshotReceiver = (Raft, Arc<SnapshotStore>, watch::Receiver<GroupStatus>);
+
+/// Of the group only what does not keep its log open.
+fn snapshot_offered(registry: &Registry, offer: &wire::SnapshotOffer) -> Result<SnapshotReceiver, Failure> {
+    let group = registry.addressed(offer.to.as_ref())?;
+    let vote = vote_from_wire(offer.vote)?;
+    check_sender(vote.leader_id.voted_for, offer.to.as_ref())?;
+    let why = || Failure::invalid(format!("{} has no snapshots here", group.id()));
+    Ok((group.raft().clone(), group.snapshot_store().ok_or_else(why)?, group.watch()))
+}
+
+/// Wishes for pieces that gRPC has not taken yet.
+const SNAPSHOT_ANSWERS_MAX: usize = 4;
 
 fn append_request(
     message: wire::AppendRequest,

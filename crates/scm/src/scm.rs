@@ -130,6 +130,7 @@ fn group_spec(options: &ScmOptions) -> GroupSpec {
         timing: options.timing,
         start: GroupStart::First(vec![Member { replica, node: NodeId(0), address: options.address.clone() }]),
         campaign: true,
+        snapshots: None,
         lease_reads: false,
     }
 }

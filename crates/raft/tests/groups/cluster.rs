@@ -4,7 +4,7 @@ use bytes::Bytes;
 use disk::{OpenDiskError, RealDisk};
 use flotilla_raft::{
     AddressBook, Command, Done, Group, GroupSpec, GroupStart, HostOptions, Member, OpenGroupError,
-    ProposeError, RaftHost, Role, Timing, server_builder,
+    ProposeError, RaftHost, Role, SnapshotPolicy, Timing, server_builder,
 };
 use raftlog::{LogSpace, LogSpaceOptions, LogSpec};
 use std::collections::HashMap;
@@ -35,12 +35,19 @@ pub(crate) fn pipeline(number: u64) -> GroupId {
     GroupId::pipeline(PipelineId(number))
 }
 
+/// A group of metadata: its state can be copied.
+pub(crate) fn metadata(number: u64) -> GroupId {
+    GroupId::om(number)
+}
+
 /// Hosts, mostly three, with a data directory each.
 pub(crate) struct Cluster {
     pub(crate) nodes: Vec<Node>,
     pub(crate) addresses: AddressBook,
     log_options: LogSpaceOptions,
     host_options: HostOptions,
+    /// Of metadata groups.
+    pub(crate) snapshots: Option<SnapshotPolicy>,
     /// What hosts speak over, where a test cuts them off.
     cables: Option<Cables>,
     _root: TempDir,
@@ -48,12 +55,13 @@ pub(crate) struct Cluster {
 
 pub(crate) struct Node {
     pub(crate) id: NodeId,
-    dir: PathBuf,
+    pub(crate) dir: PathBuf,
     running: Option<Running>,
 }
 
 pub(crate) struct Running {
     pub(crate) host: RaftHost,
+    pub(crate) disk: Arc<RealDisk>,
     pub(crate) space: Arc<LogSpace>,
     pub(crate) ledgers: HashMap<GroupId, LedgerView>,
     stop: Option<oneshot::Sender<()>>,
@@ -102,7 +110,15 @@ impl Cluster {
         let nodes = (1..=count)
             .map(|id| Node { id: NodeId(id), dir: root.path().join(format!("node-{id}")), running: None })
             .collect();
-        let mut cluster = Cluster { nodes, addresses, log_options, host_options, cables: None, _root: root };
+        let mut cluster = Cluster {
+            nodes,
+            addresses,
+            log_options,
+            host_options,
+            snapshots: None,
+            cables: None,
+            _root: root,
+        };
         for n in 0..cluster.nodes.len() {
             cluster.start_node(n).await;
         }
@@ -120,7 +136,8 @@ impl Cluster {
                 opened => Some(opened.expect("open a disk")),
             })
             .await;
-        let space = LogSpace::new(Arc::new(disk), self.log_options.clone());
+        let disk = Arc::new(disk);
+        let space = LogSpace::new(disk.clone(), self.log_options.clone());
         let (options, addresses) = (self.host_options.clone(), self.addresses.clone());
         let host = match &self.cables {
             None => RaftHost::new(options, addresses),
@@ -144,7 +161,7 @@ impl Cluster {
         );
         let server = tokio::spawn(async move { serve.await.expect("serve") });
         let ledgers = HashMap::new();
-        node.running = Some(Running { host, space, ledgers, stop: Some(stop), server });
+        node.running = Some(Running { host, disk, space, ledgers, stop: Some(stop), server });
     }
 
     /// Stops a node without handing anything over: its server first, so that peers see it vanish.
@@ -217,6 +234,7 @@ impl Cluster {
             timing: TIMING,
             start: GroupStart::First(members),
             campaign: n == 0,
+            snapshots: self.snapshots,
             lease_reads: false,
         };
         let log = LogSpec {
@@ -234,9 +252,9 @@ impl Cluster {
         spec: GroupSpec,
         log: LogSpec,
     ) -> Result<Group, OpenGroupError> {
-        let node = &mut self.nodes[n];
-        let ledger = Ledger::open(&node.db_dir(spec.group));
-        let running = node.running.as_mut().expect("a running node");
+        let running = self.nodes[n].running.as_mut().expect("a running node");
+        let has_snapshots = spec.group == metadata(spec.group.number);
+        let ledger = Ledger::open(&running.disk, &format!("db-{}", spec.group), has_snapshots).await;
         running.ledgers.insert(spec.group, ledger.view());
         running.host.open(spec, &running.space, log, ledger).await
     }

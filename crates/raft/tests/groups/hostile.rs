@@ -106,13 +106,17 @@ fn to_every_method(to: Option<wire::Address>) -> Vec<(&'static str, Bytes)> {
     let hand_over =
         wire::TransferLeaderRequest { to: to.clone(), from_leader: vote, to_replica: 101, last: at };
     let read_index = wire::ReadIndexRequest { to: to.clone(), lease: false };
-    let dismiss = wire::DismissRequest { to, at };
+    let dismiss = wire::DismissRequest { to: to.clone(), at };
+    let offer = wire::SnapshotOffer { to, vote, manifest: Bytes::new() };
+    let snapshot =
+        wire::SnapshotToFollower { message: Some(wire::snapshot_to_follower::Message::Offer(offer)) };
     vec![
         ("Append", encode(&append)),
         ("Vote", encode(&ask)),
         ("TransferLeader", encode(&hand_over)),
         ("Dismiss", encode(&dismiss)),
         ("ReadIndex", encode(&read_index)),
+        ("Snapshot", encode(&snapshot)),
     ]
 }
 
@@ -285,7 +289,15 @@ fn message(group: GroupId, replica: u64) -> impl Strategy<Value = (&'static str,
     );
     let one = |method, message: BoxedStrategy<Bytes>| message.prop_map(move |it| (method, vec![it]));
     let noise = proptest::collection::vec(any::<u8>(), 0..200).prop_map(Bytes::from);
-    let method = proptest::sample::select(vec!["Append", "Vote", "TransferLeader", "Dismiss", "ReadIndex"]);
+    let method = proptest::sample::select(vec![
+        "Append",
+        "Vote",
+        "TransferLeader",
+        "Dismiss",
+        "ReadIndex",
+        "Snapshot",
+        "Hello",
+    ]);
     prop_oneof![
         6 => proptest::collection::vec(append(group, replica), 1..4).prop_map(|it| ("Append", it)),
         2 => one("Vote", ask.boxed()),

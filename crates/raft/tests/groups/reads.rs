@@ -54,6 +54,7 @@ fn with_leases(members: &[Member], n: usize, holds_off: bool) -> GroupSpec {
     GroupSpec {
         timing: LONG,
         lease_reads: holds_off,
+        snapshots: None,
         campaign: true,
         ..group_spec(members[n].replica, start)
     }
