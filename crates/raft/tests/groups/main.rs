@@ -1,10 +1,12 @@
 //! Groups of three real hosts: real disks, real gRPC on loopback, RocksDB state machines.
 
 mod cluster;
+mod dozing;
 mod failover;
 mod hostile;
 mod ledger;
 mod limits;
+mod links;
 mod membership;
 mod metadata;
 mod metrics;
