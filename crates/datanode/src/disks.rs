@@ -1,6 +1,7 @@
 //! The node's disks: opened together, failing one by one.
 
 use crate::index::Index;
+use crate::offline::install;
 use crate::options::DatanodeOptions;
 use anyhow::{Context, bail};
 use disk::{Disk, OpenDiskError, RealDisk, Stamp};
@@ -17,7 +18,7 @@ use types::{ContainerId, DiskId, NodeId, PipelineId};
 /// Below it, container directories; relative to the disk.
 pub(crate) const OWNERS_DIR: &str = "containers";
 pub(crate) const GROUPS_DIR: &str = "groups";
-const DB_DIR: &str = "db";
+pub(crate) const DB_DIR: &str = "db";
 
 /// One data directory with its log writer and its index.
 pub(crate) struct DatanodeDisk {
@@ -148,6 +149,7 @@ impl DatanodeDisk {
     fn open(path: &Path, node_uuid: u128, options: &DatanodeOptions) -> anyhow::Result<DatanodeDisk> {
         let real = Arc::new(RealDisk::open_with(path, node_uuid, options.disk_io)?);
         let space = LogSpace::new(real.clone(), options.log.clone());
+        check_index(&real)?;
         let db = Db::open(&real.root().join(DB_DIR), &options.db);
         let db = Arc::new(db.with_context(|| format!("open the block index of {}", path.display()))?);
         let (id, index) = (real.stamp().disk, Index::new(db.clone()));
@@ -170,6 +172,26 @@ impl DatanodeDisk {
         }
         Ok(())
     }
+}
+
+/// Finishes an index that was being replaced. A disk that has logs and no index lost it: an empty one would hide the closed
+/// containers, and forget which pipelines are here.
+fn check_index(real: &Arc<RealDisk>) -> anyhow::Result<()> {
+    let real = real.clone();
+    let check = async move {
+        install::finish(&*real).await?;
+        let has_logs = !real.list(GROUPS_DIR).await.context("list the logs")?.is_empty();
+        if has_logs && !install::has_index(&*real).await? {
+            let root = real.root().display();
+            bail!(
+                "the block index {root}/{DB_DIR} is missing; `flotilla debug container rebuild {root}` recreates it from the \
+                 segments"
+            );
+        }
+        Ok(())
+    };
+    // On a thread that may block.
+    tokio::runtime::Handle::current().block_on(check)
 }
 
 /// The stamps there are. What cannot be read is left for opening to report.

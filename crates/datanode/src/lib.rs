@@ -10,11 +10,13 @@ mod heartbeat;
 mod index;
 mod manager;
 mod node;
+pub mod offline;
 mod options;
 mod pipeline;
 mod roll;
 mod scm;
 mod service;
+mod spec_file;
 
 pub use manager::ContainerManager;
 pub use node::Datanode;

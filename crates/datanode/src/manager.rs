@@ -5,6 +5,7 @@ use crate::index::machine::{OpenContainer, PipelineMachine};
 use crate::options::DatanodeOptions;
 use crate::pipeline::{Pipeline, PipelineError, PipelineOrder};
 use crate::roll::{ContainerAllocator, Roller};
+use crate::spec_file;
 use disk::Disk;
 use futures::future::select_all;
 use proto::scm::PipelineReport;
@@ -15,7 +16,7 @@ use tokio::sync::{Mutex, Notify};
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tracing::{error, info};
+use tracing::{error, info, warn};
 use types::{ContainerId, DiskId, GroupId, PipelineId};
 
 /// Owns what a datanode holds. A cheap handle.
@@ -199,6 +200,10 @@ impl ContainerManager {
                 self.inner.host.close(GroupId::pipeline(pipeline)).await;
                 return Err(PipelineError::Index(failure));
             }
+        }
+        // Beside the log too, whose index may be lost. It is not needed before that, so a failure stops nothing.
+        if let Err(failure) = spec_file::write(&*disk.real, &order.to_spec()).await {
+            warn!(%pipeline, error = format!("{failure:#}"), "cannot keep a pipeline's spec beside its log");
         }
         let opened = Arc::new(Pipeline { id: pipeline, group, disk: disk.clone(), open });
         self.inner.pipelines.write().expect("no holder panics").insert(pipeline, opened.clone());

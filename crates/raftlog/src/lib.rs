@@ -12,6 +12,7 @@
 mod body;
 mod cache;
 mod core;
+mod discards;
 mod entry;
 mod error;
 mod files;
@@ -30,8 +31,10 @@ mod segment_index;
 mod space;
 mod spares;
 mod state;
+mod walk;
 mod writer;
 
+pub use discards::{Discarded, Discards, HOLE_BLOCK_BYTES};
 pub use entry::{BodyPieces, Entry, EntryMeta, Place};
 pub use error::{AppendError, OpenError, ReadError};
 pub use flush::FlushToken;
@@ -39,3 +42,4 @@ pub use log::Log;
 pub use options::{LogSpaceOptions, LogSpec};
 pub use space::LogSpace;
 pub use state::{HardState, LogState};
+pub use walk::{OwnerWalk, Step, WalkEnd, WalkedRecord, owners};
