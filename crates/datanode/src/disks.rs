@@ -1,5 +1,6 @@
 //! The node's disks: opened together, failing one by one.
 
+use crate::counters::DiskCounters;
 use crate::index::Index;
 use crate::offline::install;
 use crate::options::DatanodeOptions;
@@ -9,9 +10,10 @@ use proto::scm::DiskReport;
 use proto::{Code, Failure, uuid_bytes};
 use raft::Db;
 use raftlog::LogSpace;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use tracing::{error, info};
 use types::{ContainerId, DiskId, NodeId, PipelineId};
 
@@ -27,6 +29,11 @@ pub(crate) struct DatanodeDisk {
     pub space: Arc<LogSpace>,
     pub db: Arc<Db>,
     pub index: Index,
+    pub counters: DiskCounters,
+    /// Containers known to be bad here, so that each is marked once.
+    pub unhealthy: Mutex<BTreeSet<ContainerId>>,
+    /// Held while blocks are deleted: the list of a container has one writer.
+    pub deleting: tokio::sync::Mutex<()>,
     /// Free space when it was last looked at: every heartbeat.
     free_bytes: AtomicU64,
     /// Below it, pipelines on this disk take no more chunks: the log keeps a reserve and allocates whole segments.
@@ -146,7 +153,11 @@ impl Disks {
 }
 
 impl DatanodeDisk {
-    fn open(path: &Path, node_uuid: u128, options: &DatanodeOptions) -> anyhow::Result<DatanodeDisk> {
+    pub(crate) fn open(
+        path: &Path,
+        node_uuid: u128,
+        options: &DatanodeOptions,
+    ) -> anyhow::Result<DatanodeDisk> {
         let real = Arc::new(RealDisk::open_with(path, node_uuid, options.disk_io)?);
         let space = LogSpace::new(real.clone(), options.log.clone());
         check_index(&real)?;
@@ -155,7 +166,20 @@ impl DatanodeDisk {
         let (id, index) = (real.stamp().disk, Index::new(db.clone()));
         let free_bytes = AtomicU64::new(u64::MAX);
         let full_below_bytes = options.log.reserve_bytes.saturating_add(options.log.segment_bytes_max);
-        Ok(DatanodeDisk { id, real, space, db, index, free_bytes, full_below_bytes })
+        let unhealthy = Mutex::new(index.all_unhealthy()?.into_keys().collect());
+        let (counters, deleting) = Default::default();
+        Ok(DatanodeDisk {
+            id,
+            real,
+            space,
+            db,
+            index,
+            counters,
+            unhealthy,
+            deleting,
+            free_bytes,
+            full_below_bytes,
+        })
     }
 
     /// Why a chunk should not even be proposed: a log that cannot append stops its replica.

@@ -37,7 +37,8 @@ pub(crate) async fn read(disk: &dyn Disk, pipeline: PipelineId) -> anyhow::Resul
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         opened => opened.with_context(|| format!("open {path}"))?,
     };
-    let bytes = file.read_at(0, HEADER_BYTES + SPEC_BYTES_MAX).await.with_context(|| format!("read {path}"))?;
+    let bytes =
+        file.read_at(0, HEADER_BYTES + SPEC_BYTES_MAX).await.with_context(|| format!("read {path}"))?;
     let spec = decode(&bytes).with_context(|| format!("decode {path}"))?;
     ensure!(spec.pipeline == pipeline.0, "{path} is that of pipeline {}", spec.pipeline);
     Ok(Some(spec))

@@ -13,8 +13,8 @@
 //! ```
 
 use crate::read::read_error;
-use crate::record::{ALIGNMENT, BODY_BYTES_MAX, META_BYTES_MAX, check_field, head_bytes, record_bytes};
-use crate::scan::{ScanError, SegmentReader};
+use crate::record::{ALIGNMENT, BODY_BYTES_MAX, META_BYTES_MAX, head_bytes};
+use crate::scan::ScanError;
 use crate::segment::{SegmentId, owner_dir};
 use crate::{LogSpace, Place, ReadError};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
@@ -67,10 +67,6 @@ impl Discarded {
         start..end.max(start)
     }
 
-    pub fn record_bytes(&self) -> u64 {
-        record_bytes(self.meta_bytes as usize, self.place.body_bytes as usize)
-    }
-
     fn put(&self, out: &mut BytesMut) {
         out.put_u64_le(self.tag);
         out.put_u64_le(self.index.0);
@@ -87,7 +83,12 @@ impl Discarded {
         let is_record = meta_bytes as usize <= META_BYTES_MAX && body_bytes as usize <= BODY_BYTES_MAX;
         let is_place = offset.is_multiple_of(ALIGNMENT) && offset < 1 << 40;
         let place = Place { owner, segment, offset, body_bytes };
-        (is_record && is_place && bytes.get_u32_le() == 0).then_some(Discarded { tag, index, place, meta_bytes })
+        (is_record && is_place && bytes.get_u32_le() == 0).then_some(Discarded {
+            tag,
+            index,
+            place,
+            meta_bytes,
+        })
     }
 }
 
@@ -107,7 +108,9 @@ impl Discards {
     pub(crate) async fn read_file(file: Arc<dyn File>, owner: OwnerId) -> io::Result<Discards> {
         let len = file.len().await?;
         if len > FILE_BYTES_MAX {
-            return Err(io::Error::other(format!("{FILE_NAME} has {len} bytes, at most {FILE_BYTES_MAX} are ours")));
+            return Err(io::Error::other(format!(
+                "{FILE_NAME} has {len} bytes, at most {FILE_BYTES_MAX} are ours"
+            )));
         }
         Ok(Discards::decode(owner, &file.read_at(0, len as usize).await?))
     }
@@ -169,7 +172,9 @@ impl LogSpace {
         let mut fresh = Vec::new();
         for (tag, place) in records {
             if !discards.by_place.contains_key(&(place.segment, place.offset)) {
-                fresh.push(self.discarded(owners_dir, *tag, *place).await?);
+                let head = self.read_head(owners_dir, *place).await?;
+                let meta_bytes = head.meta.len() as u32; // as it stood in the header
+                fresh.push(Discarded { tag: *tag, index: head.id.index, place: *place, meta_bytes });
             }
         }
         self.append_discards(owners_dir, &mut discards, &fresh).await.map_err(io_error)?;
@@ -204,18 +209,6 @@ impl LogSpace {
             Some((_, last)) => last.sync_data().await,
             None => Ok(()),
         }
-    }
-
-    async fn discarded(&self, owners_dir: &str, tag: u64, place: Place) -> Result<Discarded, ReadError> {
-        let id = SegmentId { owner: place.owner, segment: place.segment };
-        let path = id.path(owners_dir);
-        let read = async {
-            let file = self.files().open(&path).await?;
-            let header = SegmentReader::new(file, id).head(place.offset).await?.header;
-            check_field("body length", header.place.body_bytes.into(), place.body_bytes.into())?;
-            Ok(Discarded { tag, index: header.id.index, place, meta_bytes: header.meta_bytes })
-        };
-        read.await.map_err(|error| read_error(path.clone(), place.offset, error))
     }
 
     async fn append_discards(
@@ -288,7 +281,8 @@ fn decode_block(owner: OwnerId, before: u32, bytes: &[u8]) -> Option<(Vec<Discar
     if checksum(before, block) != crc {
         return None;
     }
-    let records = block[HEADER_BYTES..].chunks_exact(RECORD_BYTES).map(|record| Discarded::get(owner, record));
+    let records =
+        block[HEADER_BYTES..].chunks_exact(RECORD_BYTES).map(|record| Discarded::get(owner, record));
     Some((records.collect::<Option<Vec<_>>>()?, block_bytes, crc))
 }
 

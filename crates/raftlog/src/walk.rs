@@ -112,12 +112,13 @@ impl OwnerWalk {
         let place = record.meta.place;
         let id = SegmentId { owner: place.owner, segment: place.segment };
         let path = id.path(&self.owners_dir);
-        let file = match &self.open {
-            Some((open, file, _)) if *open == id => file.clone(),
-            _ => self.disk.open(&path, false).await.map_err(|error| {
-                crate::read::read_error(path.clone(), place.offset, ScanError::Io(error))
-            })?,
-        };
+        let file =
+            match &self.open {
+                Some((open, file, _)) if *open == id => file.clone(),
+                _ => self.disk.open(&path, false).await.map_err(|error| {
+                    crate::read::read_error(path.clone(), place.offset, ScanError::Io(error))
+                })?,
+            };
         let checked = check_body(&*file, record).await;
         checked.map_err(|error| crate::read::read_error(path, place.offset, error))
     }

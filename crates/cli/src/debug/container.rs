@@ -91,7 +91,10 @@ fn verified_text(report: &VerifyReport) -> String {
         let ContainerVerdict { records, record_bytes, discarded, hole_bytes, .. } = verdict;
         let pipeline = verdict.pipeline.map_or("no pipeline".to_owned(), |it| format!("pipeline {it}"));
         let said = if verdict.is_whole() { "whole" } else { "DAMAGED" };
-        let _ = write!(text, "container {container} of {pipeline}: {said}, {records} records, {record_bytes} bytes");
+        let _ = write!(
+            text,
+            "container {container} of {pipeline}: {said}, {records} records, {record_bytes} bytes"
+        );
         if *discarded > 0 {
             let _ = write!(text, ", {discarded} of them without a body, {hole_bytes} bytes of holes");
         }

@@ -122,3 +122,60 @@ async fn a_datanode_does_not_start_on_a_disk_that_lost_its_index() {
     container(&["rebuild"], &disk, 0);
     cluster.datanodes[0].start_again();
 }
+
+/// Flips a byte in each large body of the closed containers of a stopped datanode; answers how many.
+fn damage_closed(disk: &Path) -> usize {
+    let mut flipped = 0;
+    for line in container(&["list"], disk, 0).iter().filter(|line| line["state"] == "CLOSED") {
+        let dir = disk.join(format!("containers/{:016x}", line["container"].as_u64().unwrap()));
+        for entry in std::fs::read_dir(dir).unwrap() {
+            let path = entry.unwrap().path();
+            if path.extension().is_none_or(|extension| extension != "seg") {
+                continue;
+            }
+            let dump = flotilla(&["debug", "--json", "segment", "dump", path.to_str().unwrap()], None);
+            assert!(dump.status.success());
+            let mut bytes = std::fs::read(&path).unwrap();
+            for record in String::from_utf8(dump.stdout).unwrap().lines() {
+                let record: Value = serde_json::from_str(record).unwrap();
+                if record["body_bytes"].as_u64().is_some_and(|body| body > 1000) {
+                    let end = record["offset"].as_u64().unwrap() + record["bytes"].as_u64().unwrap();
+                    bytes[end as usize - 100] ^= 0x20;
+                    flipped += 1;
+                }
+            }
+            std::fs::write(&path, bytes).unwrap();
+        }
+    }
+    flipped
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn damaged_replicas_are_never_served_and_are_marked() {
+    let (mut cluster, s3) = start();
+    write_all(&s3).await;
+    // Two of the three are bad, so that hardly a read begins with the good one; what is in memory would be served from there.
+    for datanode in 0..2 {
+        assert!(cluster.datanodes[datanode].terminate().success());
+        let disk = cluster.disk(datanode, 0);
+        let flipped = damage_closed(&disk);
+        assert!(flipped > 5, "only {flipped} bodies are in closed containers");
+        let found = container(&["verify"], &disk, 1);
+        let findings = found.iter().filter_map(|line| line["findings"].as_array()).flatten();
+        assert_eq!(findings.filter(|finding| finding["kind"] == "damage").count(), flipped, "{found:?}");
+    }
+    for datanode in &mut cluster.datanodes[..2] {
+        datanode.start_again();
+    }
+    assert_all_there(&s3).await;
+    let logs: Vec<_> = cluster.datanodes.iter().map(|datanode| datanode.log()).collect();
+    assert!(logs[..2].iter().any(|log| log.contains("a block is damaged")), "no read met the damage");
+    assert!(!logs[2].contains("UNHEALTHY"), "{}", logs[2]);
+    for (datanode, log) in logs[..2].iter().enumerate().filter(|(_, log)| log.contains("UNHEALTHY")) {
+        assert!(cluster.datanodes[datanode].terminate().success());
+        let listed = container(&["list"], &cluster.disk(datanode, 0), 1);
+        let marked = |line: &&Value| line["unhealthy"].as_str().is_some_and(|why| why.contains("mismatch"));
+        assert!(listed.iter().any(|line| marked(&line)), "{listed:?}\n{log}");
+        cluster.datanodes[datanode].start_again();
+    }
+}

@@ -31,7 +31,8 @@ impl Index {
         locals.sort_unstable();
         locals.dedup();
         for local in locals {
-            forgotten += u64::from(self.forget_block(&mut batch, &mut record, BlockId { container, local })?);
+            forgotten +=
+                u64::from(self.forget_block(&mut batch, &mut record, BlockId { container, local })?);
         }
         if forgotten > 0 {
             batch.put(keys::container(container), record.encode());
@@ -52,7 +53,9 @@ impl Index {
         }
         batch.delete(keys::block(block));
         let fewer = |count: u64, by: u64| {
-            count.checked_sub(by).with_context(|| format!("the counters of container {} are too low", block.container))
+            count
+                .checked_sub(by)
+                .with_context(|| format!("the counters of container {} are too low", block.container))
         };
         container.payload_bytes = fewer(container.payload_bytes, record.length)?;
         container.blocks = fewer(container.blocks, 1)?;

@@ -99,8 +99,7 @@ pub(crate) fn parse_block(key: &[u8]) -> Option<BlockId> {
     let number = |at: usize| {
         u64::from_be_bytes(key[at..at + ID_BYTES].try_into().expect("eight bytes of a longer key"))
     };
-    (key[0] == BLOCK)
-        .then(|| BlockId { container: number(1).into(), local: number(TABLE_ID_BYTES) })
+    (key[0] == BLOCK).then(|| BlockId { container: number(1).into(), local: number(TABLE_ID_BYTES) })
 }
 
 /// The container that a key of the derived tables is about, if it is about one.

@@ -6,6 +6,7 @@ pub(crate) mod keys;
 pub(crate) mod machine;
 pub(crate) mod records;
 mod rows;
+mod scrub_position;
 mod unhealthy;
 
 use anyhow::{Context, bail, ensure};
@@ -15,6 +16,7 @@ use raft::{Applied, Db};
 use raftlog::Place;
 use records::{BlockRecord, ChunkRecord, ContainerRecord, ContainerState};
 use rocksdb::{Direction, IteratorMode, WriteBatch};
+pub(crate) use scrub_position::ScrubPosition;
 use std::ops::Range;
 use std::sync::Arc;
 use types::{BlockId, ContainerId, LogIndex, Nonce, PipelineId};

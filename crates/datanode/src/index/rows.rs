@@ -38,7 +38,9 @@ impl Index {
     }
 
     /// All rows that follow from the logs alone.
-    pub(crate) fn derived_rows(&self) -> impl Iterator<Item = anyhow::Result<(Box<[u8]>, Box<[u8]>)>> + use<'_> {
+    pub(crate) fn derived_rows(
+        &self,
+    ) -> impl Iterator<Item = anyhow::Result<(Box<[u8]>, Box<[u8]>)>> + use<'_> {
         self.rows(keys::derived()).map(|row| row.context("read the block index"))
     }
 

@@ -17,7 +17,8 @@ impl Index {
         if self.unhealthy(container)?.is_some() {
             return Ok(false);
         }
-        let end = (0..=why.len().min(WHY_BYTES_MAX)).rev().find(|&end| why.is_char_boundary(end)).unwrap_or(0);
+        let end =
+            (0..=why.len().min(WHY_BYTES_MAX)).rev().find(|&end| why.is_char_boundary(end)).unwrap_or(0);
         let mut batch = WriteBatch::default();
         batch.put(keys::unhealthy(container), [&[VERSION], &why.as_bytes()[..end]].concat());
         self.db.write(batch)?;

@@ -55,4 +55,4 @@ impl OfflineDisk {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -1,9 +1,9 @@
 //! Recreating the index of a disk from its segments and logs alone.
 
+use super::OfflineDisk;
 use super::install::{self, BUILDING_DIR};
 use super::replay::{Replayed, Until, replay};
 use super::survey::{PipelineFiles, survey};
-use super::OfflineDisk;
 use crate::disks::DB_DIR;
 use crate::index::Index;
 use crate::spec_file;

@@ -15,14 +15,14 @@ use std::path::PathBuf;
 use types::{BlockId, ContainerId, GroupId, LogId, LogIndex, OwnerId, Payload, PipelineId, Term};
 
 const PIPELINE: PipelineId = PipelineId(3);
-const FIRST: ContainerId = ContainerId(100);
+pub(crate) const FIRST: ContainerId = ContainerId(100);
 const SECOND: ContainerId = ContainerId(101);
 
 /// Entries up to here are known to be committed; one more is in the log.
 const COMMITTED: u64 = 8;
 
 /// A data directory as a datanode left it: pipeline 3 with a closed container of two segments, and an open one.
-struct Left {
+pub(crate) struct Left {
     dir: tempfile::TempDir,
 }
 
@@ -45,7 +45,8 @@ fn chunk(index: u64, nonce: u128, seq: u32, offset: u64, bytes: usize, seal: boo
 }
 
 fn entries() -> Vec<Entry> {
-    let members = [(5u64, 1u64)].map(|(replica, node)| proto::raft::Member { replica, node, address: "h:1".into() });
+    let members =
+        [(5u64, 1u64)].map(|(replica, node)| proto::raft::Member { replica, node, address: "h:1".into() });
     let voters = vec![proto::raft::VoterSet { replicas: vec![5] }];
     let membership = proto::raft::Membership { voter_sets: voters, members: members.to_vec() };
     let meta = membership.encode_to_vec().into();
@@ -71,7 +72,7 @@ fn spec() -> PipelineSpec {
 }
 
 impl Left {
-    async fn new() -> Left {
+    pub(crate) async fn new() -> Left {
         let left = Left { dir: tempfile::tempdir().unwrap() };
         let disk = Arc::new(RealDisk::open(&left.root(), 1).unwrap());
         let options =
@@ -108,7 +109,7 @@ impl Left {
         }
     }
 
-    fn root(&self) -> PathBuf {
+    pub(crate) fn root(&self) -> PathBuf {
         self.dir.path().join("disk")
     }
 
@@ -120,7 +121,7 @@ impl Left {
         Index::new(Arc::new(Db::open(&self.root().join("db"), &DbOptions::default()).unwrap()))
     }
 
-    fn change(&self, change: impl FnOnce(&mut WriteBatch)) {
+    pub(crate) fn change(&self, change: impl FnOnce(&mut WriteBatch)) {
         let mut batch = WriteBatch::default();
         change(&mut batch);
         self.index().db().write(batch).unwrap();
@@ -137,7 +138,7 @@ impl Left {
     }
 
     #[allow(clippy::disallowed_methods)]
-    fn flip(&self, path: &str, at: usize) {
+    pub(crate) fn flip(&self, path: &str, at: usize) {
         let path = self.root().join(path);
         let mut bytes = std::fs::read(&path).unwrap();
         bytes[at] ^= 4;
@@ -164,7 +165,7 @@ impl Left {
     }
 }
 
-const SEGMENT: &str = "containers/0000000000000064/00000000.seg";
+pub(crate) const SEGMENT: &str = "containers/0000000000000064/00000000.seg";
 
 #[tokio::test]
 async fn what_a_datanode_left_is_whole_and_rebuilt_the_same() {
@@ -212,9 +213,12 @@ async fn every_kind_of_wrong_row_is_found() {
         batch.put(keys::block(block(5)), record(5).encode());
     })
     .await;
-    check(&["wrong-row: the index is wrong about block 100/2: it says length 5, 1 chunks, sealed false"], &|batch| {
-        batch.put(keys::block(block(2)), record(5).encode());
-    })
+    check(
+        &["wrong-row: the index is wrong about block 100/2: it says length 5, 1 chunks, sealed false"],
+        &|batch| {
+            batch.put(keys::block(block(2)), record(5).encode());
+        },
+    )
     .await;
     check(&["wrong-row: the index is wrong about container 100: it says Open of pipeline 3"], &|batch| {
         batch.put(keys::container(FIRST), ContainerRecord::opened(PIPELINE, ContainerId(0)).encode());

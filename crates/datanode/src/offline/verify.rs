@@ -1,9 +1,9 @@
 //! Comparing a disk's segments with their checksums, and its index with its segments.
 
+use super::OfflineDisk;
 use super::install::{self, SCRATCH_DIR};
 use super::replay::{ContainerContents, Replayed, Until, end_text, replay};
 use super::survey::{PipelineFiles, survey};
-use super::OfflineDisk;
 use crate::index::records::ContainerRecord;
 use crate::index::{Index, keys};
 use anyhow::Context;
@@ -147,7 +147,10 @@ impl OfflineDisk {
                     log.owners.iter().for_each(|owner| take_damage(report, owner));
                 }
                 Err(InspectError::NoSuchLog { .. }) => {
-                    report.find(FindingKind::Lost, format!("log {group} has no hard state: its votes are lost"));
+                    report.find(
+                        FindingKind::Lost,
+                        format!("log {group} has no hard state: its votes are lost"),
+                    );
                 }
                 Err(error) => return Err(error.into()),
             }
@@ -332,9 +335,7 @@ fn is_fresh_container(key: &[u8], value: &[u8]) -> bool {
     let Some(container) = keys::container_of(key) else { return false };
     let record = ContainerRecord::decode(value);
     key == keys::container(container)
-        && record.is_ok_and(|record| {
-            record == ContainerRecord::opened(record.pipeline, ContainerId(0))
-        })
+        && record.is_ok_and(|record| record == ContainerRecord::opened(record.pipeline, ContainerId(0)))
 }
 
 /// What of a row is not as it should be, as far as it can be read.

@@ -1,8 +1,8 @@
 use super::clue::{cut_at, flipped_in_head, flipped_in_piece, lengths, zero_sectors};
 use super::window::{WINDOW_BYTES, Window};
 use super::{Clue, Damage, Fault, SeenRecord};
-use crate::record::{ALIGNMENT, DecodeError, HEADER_BYTES, Head, Header, MAGIC, VERSION};
 use crate::Discards;
+use crate::record::{ALIGNMENT, DecodeError, HEADER_BYTES, Head, Header, MAGIC, VERSION};
 use crate::segment::{NUMBER_MAX, SegmentId};
 use bytes::Bytes;
 use disk::File;
