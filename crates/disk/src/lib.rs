@@ -6,9 +6,11 @@
 
 #![allow(clippy::disallowed_methods)] // this is the crate that the refused methods of std::fs point to
 
+mod counting_disk;
 mod disk_io;
 mod health;
 mod interface;
+mod link;
 mod path;
 mod pool;
 mod queue;
@@ -21,8 +23,10 @@ mod small_file;
 mod stamp;
 mod syscalls;
 
+pub use counting_disk::CountingDisk;
 pub use disk_io::DiskIo;
 pub use interface::{Disk, File, IoFuture, Space};
+pub use link::link_dir;
 pub use read_only::open_read_only;
 pub use real_disk::{OpenDiskError, RealDisk};
 pub use small_file::{read_file, write_file_durably, write_private_file_durably};

@@ -3,8 +3,8 @@ use openraft::{Config, SnapshotPolicy};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// openraft's settings for a group.
-pub(crate) fn config(name: String, timing: Timing) -> Result<Arc<Config>, String> {
+/// openraft's settings for a group; `stands`: for election when it hears no leader.
+pub(crate) fn config(name: String, timing: Timing, stands: bool) -> Result<Arc<Config>, String> {
     let heartbeat = millis(timing.heartbeat);
     let election_max = millis(timing.election_max);
     let config = Config {
@@ -14,6 +14,7 @@ pub(crate) fn config(name: String, timing: Timing) -> Result<Arc<Config>, String
         heartbeat_min_interval: Some(heartbeat),
         election_timeout_min: millis(timing.election_min),
         election_timeout_max: election_max,
+        enable_elect: stands,
         // A replica that cannot win (cut off, restarted, behind) must not depose a healthy leader.
         enable_pre_vote: Some(true),
         // A leader that hears from no quorum stops its heartbeats, so that followers that still hear it elect another.
@@ -29,7 +30,9 @@ pub(crate) fn config(name: String, timing: Timing) -> Result<Arc<Config>, String
         max_append_entries: Some(256),
         api_batch_capacity: 256,
         api_channel_size: Some(1024),
-        // Logs are not purged, so nobody needs a snapshot.
+        // Six rings of so many entries for statistics that openraft only keeps with a feature we do not have.
+        log_stage_capacity: Some(16),
+        // `snapshot::keeper` decides both, by bytes.
         snapshot_policy: SnapshotPolicy::Never,
         max_in_snapshot_log_to_keep: u64::MAX,
         install_snapshot_timeout: 60_000,

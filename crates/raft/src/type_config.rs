@@ -1,6 +1,7 @@
 //! What openraft is instantiated with.
 
 use crate::Command;
+use crate::counts::Share;
 use bytes::Bytes;
 use openraft::errors::ClientWriteError;
 use openraft::raft::{ClientWriteResponse, ClientWriteResult};
@@ -8,7 +9,7 @@ use openraft::type_config::alias::{CommittedLeaderIdOf, EntryOf, LogIdOf, Stored
 use openraft::{Membership, OptionalSend, RaftTypeConfig};
 use raftlog::Place;
 use std::fmt;
-use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use tokio::sync::oneshot;
 use types::{NodeId, OwnerId};
 
 /// openraft's parameters. Its own serialization is never used: see [`crate::encoding`].
@@ -59,6 +60,8 @@ pub(crate) struct Peer {
 pub(crate) enum Data {
     /// On its way to a log: from a client, or read for a follower.
     Whole(Command),
+    /// What a forced reset noted down: a `ResetRecord`, for people. No state machine sees it.
+    Reset(Bytes),
     /// In the log, as apply sees it: the body stays where it is.
     Located { meta: Bytes, place: Place, roll_to: Option<OwnerId> },
 }
@@ -67,6 +70,7 @@ impl fmt::Display for Data {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Data::Whole(command) => write!(f, "{}+{} bytes", command.meta.len(), command.body.len()),
+            Data::Reset(record) => write!(f, "record of a reset, {} bytes", record.len()),
             Data::Located { meta, place, .. } => write!(f, "{}+{} bytes", meta.len(), place.body_bytes),
         }
     }
@@ -80,7 +84,7 @@ pub(crate) struct Reply(pub(crate) Bytes);
 /// applied or dropped, whether or not anybody still waits for it.
 pub(crate) struct Answer<T> {
     pub(crate) to: oneshot::Sender<T>,
-    pub(crate) share: Option<OwnedSemaphorePermit>,
+    pub(crate) share: Option<Share>,
 }
 
 impl<T: OptionalSend + 'static> openraft::raft::responder::Responder<TypeConfig, T> for Answer<T> {

@@ -6,7 +6,7 @@ use crate::tables::Tables;
 use anyhow::{Context, bail};
 use disk::RealDisk;
 use proto::scm::scm_server::ScmServer;
-use raft::{AddressBook, Db, GroupSpec, Member, RaftHost};
+use raft::{AddressBook, Db, GroupSpec, GroupStart, Member, RaftHost};
 use raftlog::{LogSpace, LogSpec};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -90,6 +90,11 @@ impl Scm {
         self.leadership.tables.read(|tables| tables.cluster().to_owned())
     }
 
+    /// Why SCM cannot do its work now, if so.
+    pub fn readiness(&self) -> Result<(), String> {
+        self.leadership.group.status().readiness()
+    }
+
     /// Ends watches and tasks, closes the group and makes the tables durable, so that the next start replays little.
     pub async fn shutdown(&self) {
         self.stop.cancel();
@@ -123,8 +128,10 @@ fn group_spec(options: &ScmOptions) -> GroupSpec {
         group: GroupId::SCM,
         replica,
         timing: options.timing,
-        first_members: vec![Member { replica, node: NodeId(0), address: options.address.clone() }],
+        start: GroupStart::First(vec![Member { replica, node: NodeId(0), address: options.address.clone() }]),
         campaign: true,
+        snapshots: None,
+        lease_reads: false,
     }
 }
 

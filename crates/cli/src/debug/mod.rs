@@ -1,5 +1,5 @@
 //! `flotilla debug`: looks into segments, hard states and logs (`raftlog::inspect`) and into the containers of a stopped datanode
-//! (`datanode::offline`), and prints what is there. Changes nothing, but for `container rebuild`.
+//! (`datanode::offline`), and prints what is there. Changes nothing, but for `container rebuild` and `unsafe-reset-membership`.
 
 pub(crate) mod args;
 mod container;
@@ -7,6 +7,7 @@ mod hard_state;
 mod json;
 mod local;
 mod log;
+mod reset;
 mod segment;
 
 use crate::output;
@@ -31,6 +32,7 @@ impl Found {
 pub(crate) async fn run(args: DebugArgs) -> ExitCode {
     let as_json = args.json;
     let found = match args.command {
+        DebugCommand::UnsafeResetMembership(args) => return reset::run(args).await,
         DebugCommand::Segment(SegmentCommand::Dump { range, files }) => {
             each(&files, async |file| segment::dump(file, range, as_json).await).await
         }

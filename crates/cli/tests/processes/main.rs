@@ -8,6 +8,7 @@ mod containers;
 mod debug;
 mod dev;
 mod drills;
+mod http;
 mod s3;
 
 /// The binary under test.
