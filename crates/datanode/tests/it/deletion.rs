@@ -9,6 +9,9 @@ use types::ContainerId;
 
 const BLOCK_BYTES: usize = 150_000;
 
+/// What a file system takes to know where the parts of one file are, once holes have cut it into many.
+const EXTENTS_BYTES_MAX: u64 = 4096;
+
 /// Writes blocks until two containers are closed on all nodes.
 async fn written(cluster: &Cluster) -> Vec<(Acked, Vec<u8>)> {
     let mut stream = cluster.leader().await.write_stream().await;
@@ -93,7 +96,8 @@ async fn deleted_blocks_give_their_space_back_and_stay_deleted() {
         assert_eq!(after.unhealthy, None);
         let stats = cluster.nodes[node].datanode.manager().disk_stats();
         let hole_bytes: u64 = stats.iter().map(|stats| stats.hole_bytes).sum();
-        assert_eq!(before_du - du(&disk), hole_bytes, "what is said to be given back is");
+        let freed = before_du - du(&disk);
+        assert!((hole_bytes - EXTENTS_BYTES_MAX..=hole_bytes).contains(&freed), "{freed} of {hole_bytes}");
         assert!(hole_bytes >= (locals.len() * (BLOCK_BYTES - 8192)) as u64, "{hole_bytes}");
     }
     let check = async |cluster: &Cluster| {
@@ -126,7 +130,7 @@ async fn deleted_blocks_give_their_space_back_and_stay_deleted() {
         let listed = offline.list().await.unwrap();
         let listed = listed.iter().find(|listed| listed.container == FIRST_CONTAINER).unwrap();
         let said = listed.segment_bytes - listed.hole_bytes;
-        let rounding = 4096 * listed.segments;
+        let rounding = (4096 + EXTENTS_BYTES_MAX) * listed.segments;
         assert!((said..=said + rounding).contains(&du(disk)), "du says {}, list {said}", du(disk));
         offline.rebuild(RebuildOptions::default()).await.unwrap();
         assert!(offline.verify(None).await.unwrap().is_whole());
