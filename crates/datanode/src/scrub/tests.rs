@@ -72,8 +72,8 @@ async fn rows_that_are_wrong_or_missing_are_found() {
     };
     check("block 100/3 has 1 of 2 chunks", &|batch| batch.delete(keys::chunk(block, 300_000))).await;
     check("blocks: 1", &|batch| batch.delete(keys::block(BlockId { container: FIRST, local: 2 }))).await;
-    // The place of another block.
-    check("block 100/3: body length is 10, expected 300000", &|batch| {
+    // The place of another record.
+    check("body length is 0, expected 300000", &|batch| {
         batch.put(
             keys::block(block),
             [1, 1, 2, 0, 0, 0, 32, 161, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 224, 147, 4, 0],
