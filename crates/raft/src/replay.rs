@@ -28,7 +28,7 @@ impl Replay {
         let id = record.id;
         let entry = entry_from_meta(record).with_context(|| format!("read entry {}", id.index))?;
         match entry.payload {
-            EntryPayload::Blank => {}
+            EntryPayload::Blank | EntryPayload::Normal(Data::Reset(_)) => {}
             EntryPayload::Membership(membership) => {
                 self.membership = StoredMembership::new(Some(entry.log_id), membership);
             }
