@@ -7,6 +7,9 @@ use rocksdb::{DBIteratorWithThreadMode, Direction, IteratorMode, ReadOptions};
 use std::ops::Range;
 use types::{BlockId, ContainerId};
 
+/// Key and value.
+type Row = (Box<[u8]>, Box<[u8]>);
+
 type Rows<'a> = DBIteratorWithThreadMode<'a, rocksdb::DB>;
 
 impl Index {
@@ -38,9 +41,7 @@ impl Index {
     }
 
     /// All rows that follow from the logs alone.
-    pub(crate) fn derived_rows(
-        &self,
-    ) -> impl Iterator<Item = anyhow::Result<(Box<[u8]>, Box<[u8]>)>> + use<'_> {
+    pub(crate) fn derived_rows(&self) -> impl Iterator<Item = anyhow::Result<Row>> + use<'_> {
         self.rows(keys::derived()).map(|row| row.context("read the block index"))
     }
 

@@ -92,7 +92,7 @@ pub(super) async fn replay(
         && stopped.is_none()
         && applied.is_none_or(|applied| applied < last)
     {
-        let ends = containers.last().map_or("there are no records".to_owned(), |last| end_text(last));
+        let ends = containers.last().map_or("there are no records".to_owned(), end_text);
         stopped = Some(format!("entry {last} is known to be committed, but {ends}"));
     }
     Ok(Replayed { containers, applied, stopped })

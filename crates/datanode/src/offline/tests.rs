@@ -26,6 +26,8 @@ pub(crate) struct Left {
     dir: tempfile::TempDir,
 }
 
+type Row = (Box<[u8]>, Box<[u8]>);
+
 fn id(index: u64) -> LogId {
     LogId { term: Term(1), index: LogIndex(index) }
 }
@@ -127,7 +129,7 @@ impl Left {
         self.index().db().write(batch).unwrap();
     }
 
-    fn rows(&self) -> Vec<(Box<[u8]>, Box<[u8]>)> {
+    fn rows(&self) -> Vec<Row> {
         self.index().db().rocks().iterator(rocksdb::IteratorMode::Start).map(Result::unwrap).collect()
     }
 
