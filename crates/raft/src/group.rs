@@ -1,6 +1,6 @@
 use crate::alive::Gone;
 use crate::counts::{Counts, Share};
-use crate::parked::{Everywhere, Waits};
+use crate::parked::{Awaited, Everywhere, OVER, Waits};
 use crate::peers::Peers;
 use crate::snapshot::{Counters, SnapshotStore};
 use crate::standing::Standing;
@@ -275,6 +275,8 @@ impl Group {
             task.abort();
             let _ = task.await;
         }
+        // Nothing moves this any more; who waits looks for itself.
+        self.inner.waits.reach(&Awaited::Everywhere(self.inner.id), OVER);
         let gone = self.inner.gone.lock().expect("no holder panics").take();
         if let Some(gone) = gone
             && tokio::time::timeout(CLOSE_MAX, gone).await.is_err()
