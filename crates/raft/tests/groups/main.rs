@@ -2,9 +2,11 @@
 
 mod cluster;
 mod crashes;
+mod dozing;
 mod failover;
 mod ledger;
 mod limits;
+mod links;
 mod membership;
 mod metadata;
 mod metrics;
