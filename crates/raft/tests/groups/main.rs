@@ -4,6 +4,7 @@ mod cluster;
 mod crashes;
 mod dozing;
 mod failover;
+mod hostile;
 mod ledger;
 mod limits;
 mod links;
