@@ -106,15 +106,15 @@ impl Log {
     /// Bytes of the records after an entry; of all that are not purged, for `None` or an entry that is purged. Of the
     /// last owner only.
     pub fn bytes_after(&self, index: Option<LogIndex>) -> u64 {
+        bytes_after(&self.core().lock(), index)
+    }
+
+    /// Bytes of the records up to an entry that are not purged: what [`Log::purge`] to it would forget. Of the last owner
+    /// only.
+    pub fn bytes_up_to(&self, index: LogIndex) -> u64 {
+        // Under one lock: what is appended between two looks is no part of it.
         let state = self.core().lock();
-        let first = index.map_or(state.index.first(), |index| index.next().max(state.index.first()));
-        match state.index.get(first) {
-            Some(next) if next.position.owner == state.tail.owner => {
-                state.tail.owner_bytes - next.position.owner_bytes
-            }
-            Some(_) => state.tail.owner_bytes,
-            None => 0,
-        }
+        bytes_after(&state, None) - bytes_after(&state, Some(index))
     }
 
     /// Removes all entries after `last` (all, when `None`), durably: they never come back. Undoes rolls. Cancellation
@@ -187,6 +187,17 @@ impl Log {
     pub async fn close(&self) {
         self.core().close();
         self.core().until_stopped().await;
+    }
+}
+
+fn bytes_after(state: &State, index: Option<LogIndex>) -> u64 {
+    let first = index.map_or(state.index.first(), |index| index.next().max(state.index.first()));
+    match state.index.get(first) {
+        Some(next) if next.position.owner == state.tail.owner => {
+            state.tail.owner_bytes - next.position.owner_bytes
+        }
+        Some(_) => state.tail.owner_bytes,
+        None => 0,
     }
 }
 

@@ -1,8 +1,10 @@
 use crate::snapshot::SnapshotPolicy;
 use crate::snapshot::store::SnapshotStore;
 use crate::type_config::Raft;
+use futures::FutureExt;
 use openraft::async_runtime::watch::WatchReceiver;
 use raftlog::Log;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -21,6 +23,23 @@ const PATIENCE: u64 = 4;
 
 /// Writes snapshots of a group as its log grows, and purges the log behind them, until the group has stopped.
 pub(crate) async fn keep(
+    raft: Raft,
+    log: Log,
+    store: Arc<SnapshotStore>,
+    policy: SnapshotPolicy,
+    applied: watch::Receiver<Option<LogIndex>>,
+) {
+    let group = store.group();
+    // Nobody joins the task before the group is closed: without a line, a log that grows for ever says nothing.
+    match AssertUnwindSafe(keep_looking(raft, log, store, policy, applied)).catch_unwind().await {
+        Ok(()) => tracing::debug!(%group, "its snapshots are kept no more: it stopped"),
+        Err(_) => {
+            tracing::error!(%group, "what writes its snapshots and purges its log panicked: open it again")
+        }
+    }
+}
+
+async fn keep_looking(
     raft: Raft,
     log: Log,
     store: Arc<SnapshotStore>,
@@ -85,11 +104,8 @@ impl Keeper {
 
     /// Purges what is in the current snapshot and older than the tail that stays, when that is enough to be worth it.
     async fn purge(&self) -> Result<(), Trouble> {
-        let Some(to) = self.purge_to() else { return Ok(()) };
-        let gain_bytes = self.log.bytes_after(None) - self.log.bytes_after(Some(to));
-        if gain_bytes < self.policy.log_bytes_max / 8 || gain_bytes == 0 {
-            return Ok(());
-        }
+        let Some(current) = self.store.current_id() else { return Ok(()) };
+        let Some((to, gain_bytes)) = due_purge(&self.log, &self.policy, current.index) else { return Ok(()) };
         self.raft.trigger().purge_log(to.0).await.map_err(|_| Trouble::Stopped)?;
         let is_purged =
             self.until(|metrics| metrics.purged.as_ref().is_some_and(|id| id.index >= to.0)).await?;
@@ -100,21 +116,6 @@ impl Keeper {
             tracing::info!(group = %self.store.group(), to = to.0, gain_bytes, "purged the log");
         }
         Ok(())
-    }
-
-    /// The last entry that may go: in the snapshot, with a tail's worth of bytes after it.
-    fn purge_to(&self) -> Option<LogIndex> {
-        let mut may_go = self.log.state().purged.map_or(0, |purged| purged.index.0 + 1);
-        let mut must_stay = self.store.current_id()?.index.0 + 1;
-        while may_go < must_stay {
-            let middle = may_go + (must_stay - may_go) / 2;
-            if self.log.bytes_after(Some(LogIndex(middle))) >= self.policy.tail_bytes {
-                may_go = middle + 1;
-            } else {
-                must_stay = middle;
-            }
-        }
-        may_go.checked_sub(1).map(LogIndex)
     }
 
     /// Waits a while until openraft has come somewhere; whether it has.
@@ -134,5 +135,85 @@ impl Keeper {
                 Err(_) => return Ok(false),
             }
         }
+    }
+}
+
+/// Where to purge to and what that frees, when it is enough to be worth it.
+fn due_purge(log: &Log, policy: &SnapshotPolicy, current: LogIndex) -> Option<(LogIndex, u64)> {
+    let to = purge_to(log, policy, current)?;
+    let gain_bytes = log.bytes_up_to(to);
+    (gain_bytes > 0 && gain_bytes >= policy.log_bytes_max / 8).then_some((to, gain_bytes))
+}
+
+/// The last entry that may go: in the snapshot, with a tail's worth of bytes after it. `None` when no more may go than
+/// is purged.
+fn purge_to(log: &Log, policy: &SnapshotPolicy, current: LogIndex) -> Option<LogIndex> {
+    let first = log.state().purged.map_or(0, |purged| purged.index.0 + 1);
+    let (mut may_go, mut must_stay) = (first, current.0 + 1);
+    while may_go < must_stay {
+        let middle = may_go + (must_stay - may_go) / 2;
+        if log.bytes_after(Some(LogIndex(middle))) >= policy.tail_bytes {
+            may_go = middle + 1;
+        } else {
+            must_stay = middle;
+        }
+    }
+    (may_go > first).then(|| LogIndex(may_go - 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use disk::sim::{SimDisk, SimOptions};
+    use raftlog::{Entry, LogSpace, LogSpaceOptions, LogSpec};
+    use types::{LogId, OwnerId, Payload};
+
+    fn entry(index: u64) -> Entry {
+        let id = LogId { index: LogIndex(index), ..LogId::default() };
+        Entry { id, kind: 1, meta: vec![7; 1000].into(), body: Payload::default(), roll_to: None }
+    }
+
+    /// Appends between its looks at the log must not confuse the keeper, least of all when there is nothing to purge.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn what_a_purge_frees_is_known_while_the_log_grows() {
+        let options =
+            LogSpaceOptions { reserve_bytes: 0, segment_bytes_max: 1 << 20, ..LogSpaceOptions::default() };
+        let space = LogSpace::new(Arc::new(SimDisk::new(SimOptions::default())), options);
+        let (dir, owners_dir) = ("groups/om".to_owned(), "meta/om".to_owned());
+        let log = space.open(LogSpec { log: 1, dir, owners_dir, first_owner: OwnerId(0) }).await.unwrap();
+        log.append((0..10).map(entry).collect()).unwrap().durable().await.unwrap();
+        log.purge(LogId { index: LogIndex(5), ..LogId::default() }).await.unwrap();
+
+        let appending = tokio::spawn({
+            let log = log.clone();
+            async move {
+                for index in 10..20_000 {
+                    let token = log.append(vec![entry(index)]).unwrap();
+                    if index % 64 == 0 {
+                        token.durable().await.unwrap();
+                    }
+                }
+            }
+        });
+        let (mut looks, mut gains) = (0u64, 0u64);
+        while !appending.is_finished() {
+            for current in [5, 7] {
+                // Nothing may go with a whole tail wanted; with none, the entries up to `current`.
+                for tail_bytes in [1 << 40, 0] {
+                    let policy = SnapshotPolicy { log_bytes_max: 8, tail_bytes };
+                    let due = due_purge(&log, &policy, LogIndex(current));
+                    let expected = (tail_bytes == 0 && current == 7).then_some(LogIndex(7));
+                    assert_eq!(due.map(|(to, _)| to), expected);
+                    if let Some((_, bytes)) = due {
+                        assert!((2000..3000).contains(&bytes), "two entries of a thousand bytes: {bytes}");
+                        gains += 1;
+                    }
+                    looks += 1;
+                }
+            }
+            tokio::task::yield_now().await;
+        }
+        appending.await.unwrap();
+        assert!(looks > 100 && gains > 25, "{looks} looks, {gains} gains while the log grew");
     }
 }
