@@ -23,6 +23,8 @@ pub(crate) struct Begun {
     pub(crate) past: Past,
     /// Replicas of the group that a forced reset gave up.
     pub(crate) lost: Vec<ReplicaId>,
+    /// What to write down as in use once the log has something.
+    pub(crate) unused: Option<Identity>,
 }
 
 /// Makes a replica's log and identity agree with what is asked for, or says why they do not. Repeated after a crash at
@@ -34,59 +36,78 @@ pub(crate) async fn begin(log: &Log, disk: &Arc<dyn Disk>, spec: &GroupSpec) -> 
     let state = log.state();
     let is_empty = state.last.max(state.purged).is_none();
     let past = if state.hard_state.is_some() { Past::Restarted } else { Past::New };
-    let lost = known.iter().flat_map(|known| known.lost.clone()).collect();
-    let began = match known {
+    let lost = known.iter().flat_map(|known| known.lost.clone()).collect::<Vec<_>>();
+    let identity = match known {
         Some(Identity { state: IdentityState::Removing, replica, .. }) => {
             bail!("the removal of replica {replica} was interrupted: remove it again first")
         }
         Some(Identity { state: IdentityState::Removed, replica, .. }) if replica == spec.replica => {
             bail!("replica {replica} was removed: its id is never used again")
         }
-        Some(Identity { state, replica, .. }) if state != IdentityState::Removed => {
-            if replica != spec.replica {
+        Some(known) if known.state != IdentityState::Removed => {
+            if known.replica != spec.replica {
                 bail!(
-                    "the log in this place was made for another group or replica: {replica} of {}",
+                    "the log in this place was made for another group or replica: {} of {}",
+                    known.replica,
                     spec.group
                 );
             }
-            state
+            known
         }
         // A log from before identities were kept says itself whose it is.
         _ if !is_empty => {
             check_first_entry(log, spec).await?;
-            begin_as(IdentityState::First, disk, spec).await?
+            begin_as(IdentityState::First, lost, disk, spec).await?
         }
         _ if past == Past::Restarted => {
             bail!("the replica has voted, but its log is empty: the log was lost")
         }
         _ => match spec.start {
-            GroupStart::First(_) => begin_as(IdentityState::First, disk, spec).await?,
-            GroupStart::Join => begin_as(IdentityState::Joined, disk, spec).await?,
+            GroupStart::First(_) => begin_as(IdentityState::First, lost, disk, spec).await?,
+            GroupStart::Join => begin_as(IdentityState::Joined, lost, disk, spec).await?,
         },
     };
-    if began == IdentityState::First && is_empty {
-        if past == Past::Restarted {
-            bail!("the replica has voted, but its log is empty: the log was lost");
-        }
+    check_not_lost(&identity, is_empty, past)?;
+    let is_first = matches!(identity.state, IdentityState::First | IdentityState::FirstInUse);
+    if is_first && is_empty {
         start_log(log, spec).await?;
     }
-    Ok(Begun { past, lost })
+    let is_used = is_first || !is_empty || past == Past::Restarted;
+    let identity =
+        if is_used { identity.into_use(disk).await.context("write that it is in use")? } else { identity };
+    let unused = (!identity.is_in_use()).then(|| identity.clone());
+    Ok(Begun { past, lost: identity.lost, unused })
+}
+
+/// An empty log is that of a replica that promised nothing yet, or one that joined and promised its vote alone. Anything
+/// else was lost, and with it votes and entries that others count on: the same name must not begin anew.
+fn check_not_lost(identity: &Identity, is_empty: bool, past: Past) -> anyhow::Result<()> {
+    match (identity.state, past) {
+        (IdentityState::First | IdentityState::FirstInUse, Past::Restarted) if is_empty => {
+            bail!("the replica has voted, but its log is empty: the log was lost")
+        }
+        (IdentityState::FirstInUse | IdentityState::JoinedInUse, Past::New) if is_empty => {
+            bail!("the replica was in use, but its log is empty: the log was lost")
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Durable before the log has anything: a log that is in use names its replica.
 async fn begin_as(
     state: IdentityState,
+    lost: Vec<ReplicaId>,
     disk: &Arc<dyn Disk>,
     spec: &GroupSpec,
-) -> anyhow::Result<IdentityState> {
+) -> anyhow::Result<Identity> {
     if let GroupStart::First(members) = &spec.start
         && !members.iter().any(|member| member.replica == spec.replica)
     {
         bail!("replica {} is not among the first members {members:?}", spec.replica);
     }
-    let identity = Identity { group: spec.group, replica: spec.replica, state, lost: Vec::new() };
+    let identity = Identity { group: spec.group, replica: spec.replica, state, lost };
     identity.write(disk).await.context("write which replica is here")?;
-    Ok(state)
+    Ok(identity)
 }
 
 /// Gives an empty log its first entry, the members, which is the same on all replicas. Durable before the replica can
@@ -125,17 +146,257 @@ async fn check_first_entry(log: &Log, spec: &GroupSpec) -> anyhow::Result<()> {
 /// log has durably. Ahead means that the log was lost or replaced, and with it entries this replica acknowledged;
 /// except by a snapshot, which a crash may find installed and the log not purged to it. Nothing that is purged may be
 /// missing: a snapshot that is ahead of the state is installed next.
+///
+/// By index: the end of a log may be of a newer term than what is committed at a higher index, and never be committed.
 pub(crate) fn check_log(log: &Log, applied: Option<LogId>, snapshot: Option<LogId>) -> anyhow::Result<()> {
     let state = log.state();
-    let last = state.last.max(state.purged);
-    if applied.map(|id| id.index) > last.max(snapshot).map(|id| id.index) {
+    let last = index_max(state.last, state.purged);
+    let have = index_max(applied, snapshot);
+    if state.hard_state.is_none()
+        && let Some(have) = have
+    {
+        // Entries and snapshots come from a leader, whose election is written down first.
+        bail!(
+            "the state machine or a snapshot is at {have:?}, but the log knows of no vote: the log was lost"
+        );
+    }
+    if index_of(applied) > index_of(index_max(last, snapshot)) {
         bail!("the state machine has applied {applied:?}, but the log ends at {last:?}: the log was lost");
     }
-    if state.purged > applied.max(snapshot) {
+    if index_of(state.purged) > index_of(have) {
         bail!(
             "the log begins after {:?}, but the state machine has applied {applied:?}: the state was lost",
             state.purged
         );
     }
     Ok(())
+}
+
+/// Finishes an install that a crash interrupted: the snapshot counts, and the log was not purged to it. openraft does so
+/// only where the log's end is of no newer term than the snapshot's.
+pub(crate) async fn finish_install(log: &Log, snapshot: Option<LogId>) -> anyhow::Result<()> {
+    let state = log.state();
+    let last = index_max(state.last, state.purged);
+    if let Some(snapshot) = snapshot
+        && index_of(last) < Some(snapshot.index)
+    {
+        log.purge(snapshot).await.context("purge the log to its snapshot")?;
+    }
+    Ok(())
+}
+
+fn index_of(id: Option<LogId>) -> Option<LogIndex> {
+    id.map(|id| id.index)
+}
+
+fn index_max(a: Option<LogId>, b: Option<LogId>) -> Option<LogId> {
+    if index_of(a) < index_of(b) { b } else { a }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::snapshot::testing::{FileState, GROUP, members};
+    use crate::{AddressBook, Group, HostOptions, RaftHost, Timing};
+    use disk::sim::{SimDisk, SimOptions};
+    use raftlog::{Entry, HardState, LogSpace, LogSpaceOptions, LogSpec};
+    use std::time::Duration;
+    use types::{OwnerId, Payload, Term};
+
+    const TIMING: Timing = Timing {
+        heartbeat: Duration::from_millis(100),
+        election_min: Duration::from_millis(500),
+        election_max: Duration::from_millis(800),
+    };
+
+    fn id(term: u64, index: u64) -> LogId {
+        LogId { term: Term(term), index: LogIndex(index) }
+    }
+
+    fn log_spec() -> LogSpec {
+        let (dir, owners_dir) = ("groups/om".to_owned(), "meta/om".to_owned());
+        LogSpec { log: GROUP.to_u64(), dir, owners_dir, first_owner: OwnerId(0) }
+    }
+
+    fn group_spec(replica: u64, start: GroupStart) -> GroupSpec {
+        GroupSpec {
+            cluster: "test".to_owned(),
+            group: GROUP,
+            replica: ReplicaId(replica),
+            timing: TIMING,
+            start,
+            campaign: false,
+            lease_reads: false,
+            snapshots: None,
+        }
+    }
+
+    fn first() -> GroupSpec {
+        group_spec(1, GroupStart::First(members()))
+    }
+
+    /// A replica on a simulated disk.
+    struct Site {
+        disk: Arc<dyn Disk>,
+        space: Arc<LogSpace>,
+        host: RaftHost,
+    }
+
+    impl Site {
+        fn new() -> Site {
+            let disk: Arc<dyn Disk> = Arc::new(SimDisk::new(SimOptions::default()));
+            let options = LogSpaceOptions {
+                reserve_bytes: 0,
+                segment_bytes_max: 1 << 20,
+                ..LogSpaceOptions::default()
+            };
+            let space = LogSpace::new(disk.clone(), options);
+            Site { disk, space, host: RaftHost::new(HostOptions::default(), AddressBook::default()) }
+        }
+
+        async fn log(&self) -> Log {
+            self.space.open(log_spec()).await.expect("the log opens")
+        }
+
+        async fn state(&self) -> FileState {
+            FileState::open(&self.disk, 10_000).await.expect("the state opens")
+        }
+
+        async fn open(&self, spec: GroupSpec) -> Result<Group, String> {
+            let opened = self.host.open(spec, &self.space, log_spec(), self.state().await).await;
+            opened.map_err(|error| error.to_string())
+        }
+
+        async fn found(&self) {
+            self.open(first()).await.expect("a first member opens");
+            self.host.close(GROUP).await;
+        }
+
+        /// As after voting in `term` and entries up to `last`.
+        async fn advance(&self, term: u64, last: LogId) {
+            let log = self.log().await;
+            let vote = HardState { vote_term: term, vote_replica: 2, vote_committed: true };
+            log.save_hard_state(vote).await.expect("vote");
+            let blank = |n| Entry {
+                id: id(if n == last.index.0 { last.term.0 } else { 1 }, n),
+                kind: 1,
+                meta: Default::default(),
+                body: Payload::default(),
+                roll_to: None,
+            };
+            let next = log.state().last.map_or(0, |last| last.index.0 + 1);
+            let token = log.append((next..=last.index.0).map(blank).collect()).expect("append");
+            token.durable().await.expect("durable");
+            log.close().await;
+        }
+
+        /// A complete snapshot at `at`, and the state as an install leaves it.
+        async fn snapshot(&self, at: LogId) {
+            let state = self.state().await;
+            state.set(at);
+            state.store().await.expect("the store opens").write().await.expect("a snapshot is written");
+        }
+
+        async fn lose_log(&self) {
+            self.space.remove(&log_spec()).await.expect("remove the log");
+            self.space.delete_owner("meta/om", OwnerId(0)).await.expect("remove its segments");
+        }
+
+        async fn refused(&self, spec: GroupSpec) -> String {
+            self.open(spec).await.map(|_| ()).expect_err("it opens")
+        }
+    }
+
+    /// The leader of term 6 shipped what was proposed in term 4; what this replica had from the leader of term 5 was never
+    /// committed. The crash came after the install and before the purge.
+    #[tokio::test]
+    async fn a_snapshot_of_an_older_term_past_the_logs_end_is_no_lost_log() {
+        let site = Site::new();
+        site.found().await;
+        site.advance(6, id(5, 100)).await;
+        site.snapshot(id(4, 5000)).await;
+        let group = site.open(first()).await.expect("it opens");
+        assert_eq!(group.log().state().purged, Some(id(4, 5000)));
+        assert_eq!(group.log().state().last.filter(|last| *last != id(4, 5000)), None, "the old end is gone");
+        assert_eq!(group.status().applied, Some(LogIndex(5000)));
+        drop(group);
+        site.host.close(GROUP).await;
+        site.open(first()).await.expect("it opens again");
+        site.host.close(GROUP).await;
+    }
+
+    #[tokio::test]
+    async fn a_log_that_is_lost_beside_its_snapshots_is_noticed() {
+        for spec in [first(), group_spec(7, GroupStart::Join)] {
+            let site = Site::new();
+            site.open(spec.clone()).await.expect("it opens");
+            site.host.close(GROUP).await;
+            site.snapshot(id(1, 50)).await;
+            site.lose_log().await;
+            let why = site.refused(spec).await;
+            assert!(why.contains("the log was lost"), "{why}");
+        }
+    }
+
+    /// Without a snapshot, and without a state: nothing but the note that it was in use says that there was a log.
+    #[tokio::test]
+    async fn a_log_that_is_lost_with_its_votes_is_noticed() {
+        let site = Site::new();
+        site.found().await;
+        site.lose_log().await;
+        let why = site.refused(first()).await;
+        assert!(why.contains("was in use"), "{why}");
+
+        let site = Site::new();
+        let joiner = group_spec(7, GroupStart::Join);
+        for _ in 0..2 {
+            // It has promised nothing yet.
+            site.open(joiner.clone()).await.expect("it opens");
+            site.host.close(GROUP).await;
+            site.lose_log().await;
+        }
+        site.advance(3, id(3, 10)).await;
+        site.open(joiner.clone()).await.expect("it opens with what it was sent");
+        site.host.close(GROUP).await;
+        site.lose_log().await;
+        let why = site.refused(joiner).await;
+        assert!(why.contains("was in use"), "{why}");
+    }
+
+    /// openraft saves the vote for a leader that it follows, and the note is there when the leader is answered.
+    #[tokio::test]
+    async fn the_first_vote_of_one_that_joined_is_noted() {
+        let site = Site::new();
+        let joiner = group_spec(7, GroupStart::Join);
+        let log = site.log().await;
+        let Begun { unused, .. } = begin(&log, &site.disk, &joiner).await.expect("it begins");
+        let identity = unused.expect("not in use");
+        assert_eq!(identity.state, IdentityState::Joined);
+        let counts = Arc::new(crate::counts::Counts::new(ReplicaId(7)));
+        let (alive, _) = crate::alive::Alive::new();
+        let mut store = crate::log_store::LogStore::new(log, 1 << 20, None, alive, counts, Some(identity));
+        let vote = crate::type_config::RaftVote::new(3, 2);
+        openraft::storage::RaftLogStorage::save_vote(&mut store, &vote).await.expect("saved");
+        let noted = Identity::read(&site.disk, GROUP).await.expect("read").expect("there");
+        assert_eq!(noted.state, IdentityState::JoinedInUse);
+    }
+
+    #[tokio::test]
+    async fn what_a_reset_gave_up_stays_known_to_the_next_replica_after_restarts() {
+        let site = Site::new();
+        let lost = vec![ReplicaId(2), ReplicaId(3)];
+        let removed = Identity {
+            group: GROUP,
+            replica: ReplicaId(1),
+            state: IdentityState::Removed,
+            lost: lost.clone(),
+        };
+        removed.write(&site.disk).await.expect("written");
+        for _ in 0..2 {
+            let log = site.log().await;
+            let begun = begin(&log, &site.disk, &group_spec(7, GroupStart::Join)).await.expect("it begins");
+            assert_eq!(begun.lost, lost);
+            log.close().await;
+        }
+    }
 }

@@ -1,5 +1,5 @@
 use crate::alive::Alive;
-use crate::beginning::{Begun, Past, begin, check_log};
+use crate::beginning::{Begun, Past, begin, check_log, finish_install};
 use crate::config::config;
 use crate::counts::{Counts, HostCounts};
 use crate::doze::{self, Doze};
@@ -138,7 +138,8 @@ impl RaftHost {
         )?;
         let snapshot = snapshots.as_ref().and_then(|snapshots| snapshots.current_id());
         check_log(&log, machine.applied_id(), snapshot)?;
-        let Begun { past, lost } = begin(&log, log.space().disk(), &spec).await?;
+        let Begun { past, lost, unused } = begin(&log, log.space().disk(), &spec).await?;
+        finish_install(&log, snapshot).await?;
         let holds_off = spec.lease_reads && past == Past::Restarted;
         let holds_off_until = holds_off.then(|| Instant::now() + spec.timing.election_max);
         let standing = Arc::new(Standing::new(holds_off_until, lost));
@@ -155,8 +156,14 @@ impl RaftHost {
             standing: standing.clone(),
         };
         let config = config(spec.group.to_string(), spec.timing, !holds_off).map_err(anyhow::Error::msg)?;
-        let store =
-            LogStore::new(log.clone(), options.append_bytes_max, snapshots.clone(), alive, counts.clone());
+        let store = LogStore::new(
+            log.clone(),
+            options.append_bytes_max,
+            snapshots.clone(),
+            alive,
+            counts.clone(),
+            unused,
+        );
         let raft = Raft::new(spec.replica.0, config, network, store, machine).await?;
 
         let status = GroupStatus::of(&raft.metrics().borrow_watched(), &standing);

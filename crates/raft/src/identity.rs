@@ -4,7 +4,7 @@
 //! offset size field
 //!      0    4 magic    "FLri"
 //!      4    1 version  1
-//!      5    1 state    1 first member, 2 joined, 3 being removed, 4 removed
+//!      5    1 state    1 first member, 2 joined, 3 being removed, 4 removed, 5 first member in use, 6 joined in use
 //!      6    2 zero
 //!      8    8 group
 //!     16    8 replica
@@ -41,14 +41,18 @@ pub(crate) struct Identity {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum IdentityState {
-    /// One of the group's first members: its log begins with them.
+    /// One of the group's first members: its log begins with them. Until it is in use, it has promised nothing.
     First = 1,
-    /// Came later: its log begins with what a leader sent.
+    /// Came later: its log begins with what a leader sent. Until it is in use, it has promised nothing.
     Joined = 2,
     /// Its files are being deleted; a crash may have left some.
     Removing = 3,
     /// Its files are gone, and its id is spent.
     Removed = 4,
+    /// A first member whose log has something. An empty one was lost.
+    FirstInUse = 5,
+    /// One that joined and has at least voted. A log without a vote was lost.
+    JoinedInUse = 6,
 }
 
 impl Identity {
@@ -81,6 +85,23 @@ impl Identity {
         file.write_and_sync(0, vec![bytes]).await?;
         disk.rename(&temporary, &path).await?;
         disk.sync_dir(DIR).await
+    }
+
+    pub(crate) fn is_in_use(&self) -> bool {
+        matches!(self.state, IdentityState::FirstInUse | IdentityState::JoinedInUse)
+    }
+
+    /// From now on an empty log is one that was lost; durable on return. Written after the log's first content is durable
+    /// (else a crash in between would look like a loss) and before anybody is told of it.
+    pub(crate) async fn into_use(self, disk: &Arc<dyn Disk>) -> io::Result<Identity> {
+        let state = match self.state {
+            IdentityState::First => IdentityState::FirstInUse,
+            IdentityState::Joined => IdentityState::JoinedInUse,
+            _ => return Ok(self),
+        };
+        let identity = Identity { state, ..self };
+        identity.write(disk).await?;
+        Ok(identity)
     }
 
     /// As if there had never been one, durably.
@@ -132,6 +153,8 @@ impl Identity {
             2 => IdentityState::Joined,
             3 => IdentityState::Removing,
             4 => IdentityState::Removed,
+            5 => IdentityState::FirstInUse,
+            6 => IdentityState::JoinedInUse,
             other => return Err(format!("a newer version wrote its state {other}")),
         };
         let count = fields.get_u32_le() as usize;

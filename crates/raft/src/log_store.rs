@@ -4,6 +4,7 @@ use crate::encoding::{
     DecodeError, entry_from_meta, entry_from_record, entry_to_record, log_id_from, log_id_of, vote_from,
     vote_to,
 };
+use crate::identity::Identity;
 use crate::snapshot::SnapshotStore;
 use crate::type_config::{RaftEntry, RaftLogId, RaftVote, TypeConfig};
 use futures::{Stream, StreamExt, TryStreamExt, stream};
@@ -30,6 +31,8 @@ pub(crate) struct LogStore {
     /// What makes purged entries dispensable; `None` where nothing does.
     snapshots: Option<Arc<SnapshotStore>>,
     counts: Arc<Counts>,
+    /// The replica, until it is written down that its log is in use.
+    unused: Option<Identity>,
     /// After the log, so dropped after it.
     _alive: Alive,
 }
@@ -41,8 +44,9 @@ impl LogStore {
         snapshots: Option<Arc<SnapshotStore>>,
         alive: Alive,
         counts: Arc<Counts>,
+        unused: Option<Identity>,
     ) -> LogStore {
-        LogStore { log, append_bytes_max, snapshots, counts, _alive: alive }
+        LogStore { log, append_bytes_max, snapshots, counts, unused, _alive: alive }
     }
 
     /// The part of `range` that the log has.
@@ -190,9 +194,14 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         self.clone()
     }
 
+    /// What a replica promises begins with a vote: entries and snapshots come from a leader that it took for one before.
     async fn save_vote(&mut self, vote: &RaftVote) -> Result<(), io::Error> {
         let (before, vote) = (self.log.state().hard_state, vote_to(vote));
         self.log.save_hard_state(vote).await.map_err(io::Error::other)?;
+        if let Some(unused) = &self.unused {
+            unused.clone().into_use(self.log.space().disk()).await?;
+            self.unused = None;
+        }
         self.counts.vote_saved(before, vote);
         Ok(())
     }

@@ -93,9 +93,9 @@ impl OfflineReplica {
             return Err(ResetError::Pipeline(group));
         }
         let identity = Identity::read(space.disk(), group).await.map_err(log_failed)?;
-        let is_in_use =
-            |identity: &Identity| matches!(identity.state, IdentityState::First | IdentityState::Joined);
-        let identity = identity.filter(is_in_use).ok_or(ResetError::NoReplica(group))?;
+        let is_gone =
+            |identity: &Identity| matches!(identity.state, IdentityState::Removing | IdentityState::Removed);
+        let identity = identity.filter(|it| !is_gone(it)).ok_or(ResetError::NoReplica(group))?;
         let log = space.open(spec).await.map_err(log_failed)?;
         let membership = match newest_membership(group, space, &log).await {
             Ok(membership) => membership,
