@@ -1,5 +1,6 @@
 //! How a replica comes to its log: as one of the group's first members, as one that joins, or again after a restart.
 
+use crate::begun_reset::settle_reset;
 use crate::encoding::{entry_from_meta, entry_to_record, first_membership, log_id_from};
 use crate::identity::{Identity, IdentityState};
 use crate::type_config::RaftEntry;
@@ -32,7 +33,10 @@ pub(crate) struct Begun {
 ///
 /// The log of one replica must not be opened as another's: the new name would not know the votes given under the old.
 pub(crate) async fn begin(log: &Log, disk: &Arc<dyn Disk>, spec: &GroupSpec) -> anyhow::Result<Begun> {
-    let known = Identity::read(disk, spec.group).await.context("read which replica is here")?;
+    let mut known = Identity::read(disk, spec.group).await.context("read which replica is here")?;
+    if let Some(identity) = known {
+        known = Some(settle_reset(identity, log, disk).await?);
+    }
     let state = log.state();
     let is_empty = state.last.max(state.purged).is_none();
     let past = if state.hard_state.is_some() { Past::Restarted } else { Past::New };
@@ -105,7 +109,7 @@ async fn begin_as(
     {
         bail!("replica {} is not among the first members {members:?}", spec.replica);
     }
-    let identity = Identity { group: spec.group, replica: spec.replica, state, lost };
+    let identity = Identity { group: spec.group, replica: spec.replica, state, is_resetting: false, lost };
     identity.write(disk).await.context("write which replica is here")?;
     Ok(identity)
 }
@@ -194,7 +198,7 @@ fn index_max(a: Option<LogId>, b: Option<LogId>) -> Option<LogId> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::snapshot::testing::{FileState, GROUP, members};
     use crate::{AddressBook, Group, HostOptions, RaftHost, Timing};
@@ -209,16 +213,16 @@ mod tests {
         election_max: Duration::from_millis(800),
     };
 
-    fn id(term: u64, index: u64) -> LogId {
+    pub(crate) fn id(term: u64, index: u64) -> LogId {
         LogId { term: Term(term), index: LogIndex(index) }
     }
 
-    fn log_spec() -> LogSpec {
+    pub(crate) fn log_spec() -> LogSpec {
         let (dir, owners_dir) = ("groups/om".to_owned(), "meta/om".to_owned());
         LogSpec { log: GROUP.to_u64(), dir, owners_dir, first_owner: OwnerId(0) }
     }
 
-    fn group_spec(replica: u64, start: GroupStart) -> GroupSpec {
+    pub(crate) fn group_spec(replica: u64, start: GroupStart) -> GroupSpec {
         GroupSpec {
             cluster: "test".to_owned(),
             group: GROUP,
@@ -231,20 +235,23 @@ mod tests {
         }
     }
 
-    fn first() -> GroupSpec {
+    pub(crate) fn first() -> GroupSpec {
         group_spec(1, GroupStart::First(members()))
     }
 
     /// A replica on a simulated disk.
-    struct Site {
-        disk: Arc<dyn Disk>,
-        space: Arc<LogSpace>,
-        host: RaftHost,
+    pub(crate) struct Site {
+        pub(crate) disk: Arc<dyn Disk>,
+        pub(crate) space: Arc<LogSpace>,
+        pub(crate) host: RaftHost,
     }
 
     impl Site {
-        fn new() -> Site {
-            let disk: Arc<dyn Disk> = Arc::new(SimDisk::new(SimOptions::default()));
+        pub(crate) fn new() -> Site {
+            Site::on(Arc::new(SimDisk::new(SimOptions::default())))
+        }
+
+        pub(crate) fn on(disk: Arc<dyn Disk>) -> Site {
             let options = LogSpaceOptions {
                 reserve_bytes: 0,
                 segment_bytes_max: 1 << 20,
@@ -254,26 +261,26 @@ mod tests {
             Site { disk, space, host: RaftHost::new(HostOptions::default(), AddressBook::default()) }
         }
 
-        async fn log(&self) -> Log {
+        pub(crate) async fn log(&self) -> Log {
             self.space.open(log_spec()).await.expect("the log opens")
         }
 
-        async fn state(&self) -> FileState {
+        pub(crate) async fn state(&self) -> FileState {
             FileState::open(&self.disk, 10_000).await.expect("the state opens")
         }
 
-        async fn open(&self, spec: GroupSpec) -> Result<Group, String> {
+        pub(crate) async fn open(&self, spec: GroupSpec) -> Result<Group, String> {
             let opened = self.host.open(spec, &self.space, log_spec(), self.state().await).await;
             opened.map_err(|error| error.to_string())
         }
 
-        async fn found(&self) {
+        pub(crate) async fn found(&self) {
             self.open(first()).await.expect("a first member opens");
             self.host.close(GROUP).await;
         }
 
         /// As after voting in `term` and entries up to `last`.
-        async fn advance(&self, term: u64, last: LogId) {
+        pub(crate) async fn advance(&self, term: u64, last: LogId) {
             let log = self.log().await;
             let vote = HardState { vote_term: term, vote_replica: 2, vote_committed: true };
             log.save_hard_state(vote).await.expect("vote");
@@ -291,7 +298,7 @@ mod tests {
         }
 
         /// A complete snapshot at `at`, and the state as an install leaves it.
-        async fn snapshot(&self, at: LogId) {
+        pub(crate) async fn snapshot(&self, at: LogId) {
             let state = self.state().await;
             state.set(at);
             state.store().await.expect("the store opens").write().await.expect("a snapshot is written");
@@ -389,6 +396,7 @@ mod tests {
             group: GROUP,
             replica: ReplicaId(1),
             state: IdentityState::Removed,
+            is_resetting: false,
             lost: lost.clone(),
         };
         removed.write(&site.disk).await.expect("written");

@@ -5,7 +5,8 @@
 //!      0    4 magic    "FLri"
 //!      4    1 version  1
 //!      5    1 state    1 first member, 2 joined, 3 being removed, 4 removed, 5 first member in use, 6 joined in use
-//!      6    2 zero
+//!      6    1 reset    1 while a forced reset is under way, else 0
+//!      7    1 zero
 //!      8    8 group
 //!     16    8 replica
 //!     24    4 count    of lost replicas
@@ -33,6 +34,8 @@ pub(crate) struct Identity {
     pub(crate) group: GroupId,
     pub(crate) replica: ReplicaId,
     pub(crate) state: IdentityState,
+    /// A forced reset was begun: the end of the log says whether it was done ([`crate::begun_reset`]).
+    pub(crate) is_resetting: bool,
     /// Replicas that a forced reset gave up. They may still exist, and must not be listened to.
     pub(crate) lost: Vec<ReplicaId>,
 }
@@ -118,7 +121,8 @@ impl Identity {
         out.put_slice(&MAGIC);
         out.put_u8(VERSION);
         out.put_u8(self.state as u8);
-        out.put_u16_le(0);
+        out.put_u8(self.is_resetting.into());
+        out.put_u8(0);
         out.put_u64_le(self.group.to_u64());
         out.put_u64_le(self.replica.0);
         out.put_u32_le(u32::try_from(self.lost.len()).expect("LOST_MAX fits"));
@@ -142,7 +146,8 @@ impl Identity {
         if bytes[..4] != MAGIC {
             return Err("it names no replica".to_owned());
         }
-        let (version, state, _zero) = (fields.get_u8(), fields.get_u8(), fields.get_u16_le());
+        let (version, state) = (fields.get_u8(), fields.get_u8());
+        let (is_resetting, _zero) = (fields.get_u8() != 0, fields.get_u8());
         if version != VERSION {
             return Err(format!("a newer version, {version}, wrote it"));
         }
@@ -162,7 +167,7 @@ impl Identity {
             return Err(format!("it counts {count} lost replicas in {} bytes", fields.len()));
         }
         let lost = (0..count).map(|_| ReplicaId(fields.get_u64_le())).collect();
-        Ok(Identity { group, replica, state, lost })
+        Ok(Identity { group, replica, state, is_resetting, lost })
     }
 }
 
@@ -181,12 +186,16 @@ mod tests {
             group: GroupId::om(7),
             replica: ReplicaId(300),
             state: IdentityState::Joined,
+            is_resetting: false,
             lost: vec![ReplicaId(5)],
         };
         let bytes = identity.encode();
         let fields = b"FLri\x01\x02\0\0\x07\0\0\0\0\0\0\x02\x2c\x01\0\0\0\0\0\0\x01\0\0\0\x05\0\0\0\0\0\0\0";
         assert_eq!(bytes[..36], *fields);
-        assert_eq!(Identity::decode(&bytes), Ok(identity));
+        assert_eq!(Identity::decode(&bytes), Ok(identity.clone()));
+        let resetting = Identity { is_resetting: true, ..identity };
+        assert_eq!(resetting.encode()[6], 1);
+        assert_eq!(Identity::decode(&resetting.encode()), Ok(resetting));
         for at in 0..bytes.len() {
             let mut damaged = bytes.to_vec();
             damaged[at] ^= 1;

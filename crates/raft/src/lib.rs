@@ -6,7 +6,7 @@
 //! Inside: `host` opens groups (`beginning`, `identity`, `removal`: how a replica comes and goes) and `registry` finds
 //! them; `membership` changes who belongs to one, `standing` keeps some from voting, `reads` makes
 //! them linearizable and `parked` waits, `reset` is what is
-//! left when a majority is not; `group` and `proposal` are what callers hold. openraft
+//! left when a majority is not (`begun_reset`: one cut short); `group` and `proposal` are what callers hold. openraft
 //! works against `log_store` (a [`raftlog::Log`]), `machine` (a [`StateMachine`]) and `network` (whose `exchange` is
 //! the append stream to a follower, over the connections of `peers`, made by a `connector`); `service` receives what other members send.
 //! `heartbeats` go together for all groups of two processes, and `doze` lets groups that nobody uses cost little.
@@ -16,6 +16,7 @@
 mod alive;
 mod append_check;
 mod beginning;
+mod begun_reset;
 mod command;
 mod config;
 mod connector;
@@ -76,7 +77,7 @@ pub use proposal::{Done, Proposal};
 pub use protocol::PROTOCOL_VERSION;
 pub use reads::ReadPolicy;
 pub use replay::Replay;
-pub use reset::{OfflineReplica, ResetError, ResetPlan};
+pub use reset::{Asked, OfflineReplica, ResetAnswer, ResetError, ResetPlan};
 pub use runtime::seed_thread;
 pub use snapshot::{SnapshotPolicy, SnapshotProgress, Snapshots};
 pub use status::{GroupStatus, Role};

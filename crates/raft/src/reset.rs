@@ -6,6 +6,8 @@
 //! majority of them finds together again, that is a second group.
 
 use crate::Member;
+use crate::beginning::finish_install;
+use crate::begun_reset::settle_reset;
 use crate::connector::{Connector, TcpConnector};
 use crate::encoding::{applied_from, entry_from_meta, entry_to_record, log_id_from};
 use crate::identity::{Identity, IdentityState, LOST_MAX};
@@ -18,7 +20,7 @@ use proto::raft as wire;
 use proto::raft::raft_transport_client::RaftTransportClient;
 use raftlog::{HardState, Log, LogSpace, LogSpec};
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Display;
+use std::fmt::{self, Display};
 use std::sync::Arc;
 use std::time::Duration;
 use types::{GroupId, GroupKind, LogId, LogIndex, ReplicaId, Term};
@@ -83,7 +85,8 @@ fn log_failed(error: impl Display) -> ResetError {
 }
 
 impl OfflineReplica {
-    /// Opens a log as a start of its node would: a torn tail is cut, damage before it is refused.
+    /// Opens a log as a start of its node would: a torn tail is cut, damage before it is refused, an install of a snapshot
+    /// and a reset that were cut short are brought to an end.
     pub async fn open(
         group: GroupId,
         space: &Arc<LogSpace>,
@@ -97,14 +100,15 @@ impl OfflineReplica {
             |identity: &Identity| matches!(identity.state, IdentityState::Removing | IdentityState::Removed);
         let identity = identity.filter(|it| !is_gone(it)).ok_or(ResetError::NoReplica(group))?;
         let log = space.open(spec).await.map_err(log_failed)?;
-        let membership = match newest_membership(group, space, &log).await {
-            Ok(membership) => membership,
+        match open_settle(group, identity, space, &log).await {
+            Ok((identity, membership)) => {
+                Ok(OfflineReplica { group, identity, space: space.clone(), log, membership })
+            }
             Err(error) => {
                 log.close().await;
-                return Err(error);
+                Err(error)
             }
-        };
-        Ok(OfflineReplica { group, identity, space: space.clone(), log, membership })
+        }
     }
 
     /// What a reset would do, with `lost` given up; or why it is refused.
@@ -140,28 +144,28 @@ impl OfflineReplica {
             lost: others.iter().filter_map(|other| members.get(*other).cloned()).collect(),
             members,
             last,
-            committed: state.committed,
+            // What is purged was.
+            committed: state.committed.max(state.purged),
             term: Term(voted.max(last.term.0) + 1),
         })
     }
 
-    /// Makes the survivor the only member. Durable on return. A crash leaves the old members or the new one, and the call
-    /// may be repeated: what cannot be undone, the entry that names the only member, comes last.
+    /// Makes the survivor the only member. Durable on return. A crash or an error leaves the old members or the new one, and
+    /// the call may be repeated, or not: until the entry that names the only member is durable, nothing is given up.
     pub async fn reset(self, plan: &ResetPlan, at_unix_ms: u64, reason: &str) -> Result<(), ResetError> {
         let OfflineReplica { mut identity, space, log, .. } = self;
-        // First: from now on nothing of theirs is listened to, whatever else comes about.
-        let known: BTreeSet<ReplicaId> = identity.lost.iter().copied().collect();
-        identity.lost = known.into_iter().chain(plan.lost.iter().map(|member| member.replica)).collect();
-        identity.lost.sort_unstable();
-        identity.lost.dedup();
+        // First: with the entries, the lost must be known before anybody is heard.
+        identity.is_resetting = true;
         identity.write(space.disk()).await.map_err(log_failed)?;
-        // A promise newer than any the replica gave: nobody else was elected in this term with its vote.
+        // A promise newer than any the replica gave: nobody else was elected in this term with its vote. Not as elected:
+        // where the reset is given up here, the replica must not take itself for a leader of the old members.
         let (vote_term, vote_replica) = (plan.term.0, plan.survivor.replica.0);
-        let vote = HardState { vote_term, vote_replica, vote_committed: true };
+        let vote = HardState { vote_term, vote_replica, vote_committed: false };
         log.save_hard_state(vote).await.map_err(log_failed)?;
         let entries = reset_entries(plan, at_unix_ms, reason)?;
         let token = log.append(entries).map_err(log_failed)?;
         token.durable().await.map_err(log_failed)?;
+        settle_reset(identity, &log, space.disk()).await.map_err(log_failed)?;
         log.close().await;
         Ok(())
     }
@@ -196,16 +200,25 @@ fn reset_entries(plan: &ResetPlan, at_unix_ms: u64, reason: &str) -> Result<Vec<
     entries.collect()
 }
 
-/// What the log says is newer than what any snapshot says.
-async fn newest_membership(
+/// Ends what was cut short, and finds the members: what the log says is newer than what a snapshot says, once entries
+/// that a snapshot has overtaken are gone.
+async fn open_settle(
     group: GroupId,
+    identity: Identity,
     space: &Arc<LogSpace>,
     log: &Log,
-) -> Result<RaftMembership, ResetError> {
-    if let Some(membership) = log_membership(log).await? {
-        return Ok(membership);
-    }
-    snapshot_membership(space, group).await?.ok_or(ResetError::NoMembers)
+) -> Result<(Identity, RaftMembership), ResetError> {
+    let snapshot = newest_applied(space.disk(), group).await.map_err(log_failed)?;
+    let whole = |error: anyhow::Error| log_failed(format!("{error:#}"));
+    let at = snapshot.as_ref().map(|snapshot| snapshot.id);
+    finish_install(log, at).await.map_err(whole)?;
+    let identity = settle_reset(identity, log, space.disk()).await.map_err(whole)?;
+    let membership = match (log_membership(log).await?, snapshot) {
+        (Some(membership), _) => membership,
+        (None, Some(snapshot)) => applied_from(&snapshot).map_err(log_failed)?.membership().clone(),
+        (None, None) => return Err(ResetError::NoMembers),
+    };
+    Ok((identity, membership))
 }
 
 async fn log_membership(log: &Log) -> Result<Option<RaftMembership>, ResetError> {
@@ -225,40 +238,153 @@ async fn log_membership(log: &Log) -> Result<Option<RaftMembership>, ResetError>
     Ok(newest)
 }
 
-/// The members at the newest snapshot, for a log that was purged past the entry that named them.
-async fn snapshot_membership(
-    space: &Arc<LogSpace>,
-    group: GroupId,
-) -> Result<Option<RaftMembership>, ResetError> {
-    let applied = newest_applied(space.disk(), group).await.map_err(log_failed)?;
-    let Some(applied) = applied else { return Ok(None) };
-    Ok(Some(applied_from(&applied).map_err(log_failed)?.membership().clone()))
+/// What one of the lost had to say.
+#[derive(Clone, Debug)]
+pub struct Asked {
+    pub member: Member,
+    pub answer: ResetAnswer,
 }
 
-impl ResetPlan {
-    /// The members among the lost that a process answers for, at the address their group knows or at one of `addresses`.
-    pub async fn alive(&self, addresses: &[String]) -> Vec<Member> {
-        let mut alive = Vec::new();
-        for member in &self.lost {
-            for address in std::iter::once(&member.address).chain(addresses) {
-                if answers(self.group, member.replica, address).await {
-                    alive.push(member.clone());
-                    break;
-                }
+/// In the order of what they say against its loss.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ResetAnswer {
+    /// No connection to an address comes about.
+    NotReached { why: String },
+    /// A process answers, and does not have the replica.
+    NotThere,
+    /// Connected, and silent for [`ResetAnswer::WAITED_MAX`]: a process that hangs may go on.
+    DidNotAnswer,
+    /// A process has the replica, or cannot tell.
+    IsThere,
+}
+
+impl ResetAnswer {
+    pub const WAITED_MAX: Duration = ASK_MAX;
+}
+
+impl Display for ResetAnswer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ResetAnswer::NotReached { why } => write!(f, "not reached ({why})"),
+            ResetAnswer::NotThere => write!(f, "not there: a process answered that it does not have it"),
+            ResetAnswer::DidNotAnswer => {
+                let seconds = Self::WAITED_MAX.as_secs();
+                write!(f, "did not answer within {seconds} s: make sure that it is dead and not slow")
             }
+            ResetAnswer::IsThere => write!(f, "is there"),
         }
-        alive
     }
 }
 
-/// Whether a process has the replica. One that cannot tell counts as having it.
-async fn answers(group: GroupId, replica: ReplicaId, address: &str) -> bool {
-    let Ok(channel) = TcpConnector.connect(address) else { return false };
+impl ResetPlan {
+    /// Asks the lost, at the address their group knows and at `addresses`; of each what says most against its loss.
+    pub async fn ask(&self, addresses: &[String]) -> Vec<Asked> {
+        let mut asked = Vec::new();
+        for member in &self.lost {
+            let mut answer = ask_at(self.group, member.replica, &member.address).await;
+            for address in addresses {
+                if answer != ResetAnswer::IsThere {
+                    answer = answer.max(ask_at(self.group, member.replica, address).await);
+                }
+            }
+            asked.push(Asked { member: member.clone(), answer });
+        }
+        asked
+    }
+}
+
+async fn ask_at(group: GroupId, replica: ReplicaId, address: &str) -> ResetAnswer {
+    let channel = match TcpConnector.connect(address) {
+        Ok(channel) => channel,
+        Err(error) => return ResetAnswer::NotReached { why: format!("{address}: {error}") },
+    };
     let mut client = RaftTransportClient::new(channel);
     let request = wire::HelloRequest { group: group.to_u64(), replica: replica.0 };
     match tokio::time::timeout(ASK_MAX, client.hello(request)).await {
-        Ok(Ok(answer)) => answer.into_inner().is_here,
-        Ok(Err(status)) => status.code() != tonic::Code::Unavailable,
-        Err(_) => false,
+        Ok(Ok(answer)) if answer.get_ref().is_here => ResetAnswer::IsThere,
+        Ok(Ok(_)) => ResetAnswer::NotThere,
+        Ok(Err(status)) if status.code() == tonic::Code::Unavailable => {
+            ResetAnswer::NotReached { why: format!("{address}: {}", status.message()) }
+        }
+        Ok(Err(_)) => ResetAnswer::IsThere,
+        Err(_) => ResetAnswer::DidNotAnswer,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::beginning::begin;
+    use crate::beginning::tests::{Site, first, id, log_spec};
+    use crate::snapshot::testing::GROUP;
+    use disk::sim::{CrashPoint, Loss, SimDisk, SimOptions};
+
+    const LOST: [ReplicaId; 2] = [ReplicaId(2), ReplicaId(3)];
+
+    async fn offline(site: &Site) -> OfflineReplica {
+        OfflineReplica::open(GROUP, &site.space, log_spec()).await.expect("the log opens")
+    }
+
+    /// A crash between an install and the purge of the log, and then the majority is lost.
+    #[tokio::test]
+    async fn a_reset_goes_on_after_a_snapshot_that_is_ahead_of_the_log() {
+        let site = Site::new();
+        site.found().await;
+        site.advance(6, id(5, 100)).await;
+        site.snapshot(id(4, 5000)).await;
+        let replica = offline(&site).await;
+        let plan = replica.plan(&BTreeSet::from(LOST)).expect("it may be reset");
+        assert_eq!((plan.last, plan.committed, plan.term), (id(4, 5000), Some(id(4, 5000)), Term(7)));
+        replica.reset(&plan, 1, "test").await.expect("it is reset");
+        let group = site.open(first()).await.expect("it opens");
+        group
+            .wait_applied(LogIndex(5002), Duration::from_secs(30))
+            .await
+            .expect("it elects itself and applies");
+        assert_eq!(group.log().id_at(LogIndex(5002)).await.expect("the entry is there"), id(7, 5002));
+        drop(group);
+        site.host.close(GROUP).await;
+    }
+
+    /// Whoever gives up half way has a replica that listens to its group again.
+    #[tokio::test]
+    async fn a_reset_that_is_cut_short_and_not_repeated_gives_nobody_up() {
+        let (mut step, mut undone, mut done) = (0, 0, 0);
+        'steps: loop {
+            for kind in 0..6 {
+                let disk = SimDisk::new(SimOptions { seed: step, ..SimOptions::default() });
+                let site = Site::on(Arc::new(disk.clone()));
+                site.found().await;
+                let replica = offline(&site).await;
+                let plan = replica.plan(&BTreeSet::from(LOST)).expect("it may be reset");
+                let at = disk.steps() + step;
+                disk.crash_at(if kind % 2 == 0 { CrashPoint::Before(at) } else { CrashPoint::After(at) });
+                let outcome = replica.reset(&plan, 1, "test").await;
+                if !disk.is_down() {
+                    outcome.expect("nothing stopped it");
+                    break 'steps;
+                }
+                let loss = [Loss::AllUnsynced, Loss::Nothing, Loss::Random(step)][kind / 2];
+                let disk = disk.lose_power(loss, SimOptions::default());
+                let site = Site::on(Arc::new(disk));
+                let replay = format!("step {step}, kind {kind}");
+                let log = site.log().await;
+                let begun = begin(&log, &site.disk, &first()).await.expect("it begins");
+                let members = log_membership(&log).await.expect("read").expect("members");
+                let is_done = members.voter_ids().eq([1]);
+                assert_eq!(begun.lost, if is_done { LOST.to_vec() } else { Vec::new() }, "{replay}");
+                let end = if is_done { 2 } else { 0 };
+                assert_eq!(log.state().last.map(|last| last.index), Some(LogIndex(end)), "{replay}");
+                let vote = log.state().hard_state;
+                assert!(
+                    vote.is_none_or(|vote| !vote.vote_committed),
+                    "{replay}: nobody elected it: {vote:?}"
+                );
+                log.close().await;
+                *(if is_done { &mut done } else { &mut undone }) += 1;
+            }
+            step += 1;
+        }
+        assert!(undone > 5 && done > 5, "{undone} undone, {done} done");
     }
 }

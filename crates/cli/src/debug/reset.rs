@@ -2,7 +2,7 @@ use super::args::ResetArgs;
 use super::print;
 use anyhow::{Context, bail};
 use disk::{Disk, RealDisk};
-use raft::{Member, OfflineReplica, ResetError, ResetPlan};
+use raft::{Asked, Member, OfflineReplica, ResetAnswer, ResetError, ResetPlan};
 use raftlog::{LogSpace, LogSpaceOptions, LogSpec};
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -38,7 +38,10 @@ async fn reset(args: ResetArgs) -> anyhow::Result<()> {
         }
     };
     print(&describe(&plan))?;
-    let alive = plan.alive(&args.ask).await;
+    let asked = plan.ask(&args.ask).await;
+    print(&describe_answers(&asked))?;
+    let there = asked.into_iter().filter(|asked| asked.answer == ResetAnswer::IsThere);
+    let alive: Vec<Member> = there.map(|asked| asked.member).collect();
     if !alive.is_empty() && !args.even_if_alive {
         replica.close().await;
         return Err(ResetError::Alive { alive }.into());
@@ -101,6 +104,12 @@ fn describe(plan: &ResetPlan) -> String {
     line("may be gone", format!("whatever the lost members acknowledged after {}", last.index));
     line("new term", term.to_string());
     text
+}
+
+fn describe_answers(asked: &[Asked]) -> String {
+    let line =
+        |asked: &Asked| format!("  {:<10} replica {}: {}\n", "asked", asked.member.replica, asked.answer);
+    asked.iter().map(line).collect()
 }
 
 fn named(member: &Member) -> String {

@@ -131,12 +131,9 @@ impl SnapshotStore {
 
     async fn look(&self, dir: &str) -> anyhow::Result<Found> {
         if let Some((manifest, encoded)) = self.read_manifest(dir, MANIFEST).await? {
-            for file in &manifest.files {
-                let path = format!("{}/{}", files_dir(dir), file.name);
-                if self.file_bytes(&path).await? != Some(file.bytes) {
-                    tracing::warn!(group = %self.group, path, "a snapshot lacks a file and is removed");
-                    return Ok(Found::Nothing);
-                }
+            if let Some(path) = missing_file(&self.disk, dir, &manifest).await? {
+                tracing::warn!(group = %self.group, path, "a snapshot lacks a file and is removed");
+                return Ok(Found::Nothing);
             }
             let stored = Stored::new(self.disk.clone(), dir.to_owned(), manifest, encoded);
             return Ok(Found::Complete(stored.map_err(anyhow::Error::msg)?));
@@ -152,7 +149,7 @@ impl SnapshotStore {
     /// `None` when it is not there, or not whole: a crash tore it, and the snapshot never counted.
     async fn read_manifest(&self, dir: &str, name: &str) -> anyhow::Result<Option<(Manifest, Bytes)>> {
         let path = format!("{dir}/{name}");
-        let Some(bytes) = self.file_bytes(&path).await? else { return Ok(None) };
+        let Some(bytes) = file_bytes(&self.disk, &path).await? else { return Ok(None) };
         if bytes > MANIFEST_BYTES_MAX as u64 {
             return Ok(None);
         }
@@ -166,14 +163,6 @@ impl SnapshotStore {
                 tracing::warn!(group = %self.group, path, %error, "a snapshot does not count");
                 Ok(None)
             }
-        }
-    }
-
-    async fn file_bytes(&self, path: &str) -> io::Result<Option<u64>> {
-        match self.disk.open(path, false).await {
-            Ok(file) => file.len().await.map(Some),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error),
         }
     }
 
@@ -308,7 +297,7 @@ impl SnapshotStore {
     /// interrupts: openraft installs a snapshot that is ahead of the state.
     pub(crate) async fn install(&self, stored: &Arc<Stored>) -> anyhow::Result<()> {
         let offer = format!("{}/{OFFER}", stored.dir);
-        if self.file_bytes(&offer).await?.is_some() {
+        if file_bytes(&self.disk, &offer).await?.is_some() {
             self.disk.rename(&offer, &format!("{}/{MANIFEST}", stored.dir)).await?;
             self.disk.sync_dir(&stored.dir).await?;
         }
@@ -353,19 +342,39 @@ impl SnapshotStore {
 pub(crate) async fn newest_applied(disk: &Arc<dyn Disk>, group: GroupId) -> io::Result<Option<Applied>> {
     let mut newest = None::<Applied>;
     for name in disk.list(&root(group)).await? {
-        let file = match disk.open(&format!("{}/{name}/{MANIFEST}", root(group)), false).await {
+        let dir = format!("{}/{name}", root(group));
+        let file = match disk.open(&format!("{dir}/{MANIFEST}"), false).await {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             Err(error) => return Err(error),
         };
         let encoded = file.read_at(0, MANIFEST_BYTES_MAX).await?;
         let Ok(manifest) = Manifest::decode(&encoded) else { continue };
-        let is_newer = newest.as_ref().is_none_or(|newest| newest.id < manifest.applied.id);
-        if manifest.group == group && is_newer {
+        let is_newer = newest.as_ref().is_none_or(|newest| newest.id.index < manifest.applied.id.index);
+        if manifest.group == group && is_newer && missing_file(disk, &dir, &manifest).await?.is_none() {
             newest = Some(manifest.applied);
         }
     }
     Ok(newest)
+}
+
+/// A file of a snapshot that is not there, or has another length.
+async fn missing_file(disk: &Arc<dyn Disk>, dir: &str, manifest: &Manifest) -> io::Result<Option<String>> {
+    for file in &manifest.files {
+        let path = format!("{}/{}", files_dir(dir), file.name);
+        if file_bytes(disk, &path).await? != Some(file.bytes) {
+            return Ok(Some(path));
+        }
+    }
+    Ok(None)
+}
+
+async fn file_bytes(disk: &Arc<dyn Disk>, path: &str) -> io::Result<Option<u64>> {
+    match disk.open(path, false).await {
+        Ok(file) => file.len().await.map(Some),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 fn parse_number(name: &str) -> Option<u64> {

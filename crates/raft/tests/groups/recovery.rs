@@ -1,6 +1,6 @@
 use crate::cluster::{Cluster, DEADLINE, body, eventually, pipeline};
 use crate::metadata::{GROUP, apply_some, found, join, log_spec, member, reopen, set_members, until_removed};
-use flotilla_raft::{Member, OfflineReplica, ResetError, Role};
+use flotilla_raft::{Asked, Member, OfflineReplica, ResetAnswer, ResetError, Role};
 use std::collections::BTreeSet;
 use types::{LogIndex, ReplicaId};
 
@@ -106,11 +106,21 @@ async fn a_reset_is_refused_where_it_is_not_needed_or_not_meant() {
         }
     }
     let plan = replica.plan(&ids(&first[1..])).expect("it may be reset");
-    assert!(plan.alive(&[]).await.is_empty(), "nobody answers at the address of old");
+    let asked = plan.ask(&[]).await;
+    let not_reached = |asked: &Asked| matches!(&asked.answer, ResetAnswer::NotReached { .. });
+    assert!(asked.len() == 2 && asked.iter().all(not_reached), "nobody is at the address of old: {asked:?}");
+    // The process that accepts and never says a word may be one that hangs.
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("bind a free port");
+    let silent = (silent.local_addr().expect("a bound address").to_string(), silent);
+    let asked = plan.ask(std::slice::from_ref(&silent.0)).await;
+    let answers: Vec<_> = asked.into_iter().map(|asked| asked.answer).collect();
+    assert_eq!(answers, [ResetAnswer::DidNotAnswer, ResetAnswer::DidNotAnswer]);
     reopen(&mut cluster, 1, &first).await;
     let address = cluster.addresses.get(cluster.nodes[1].id).expect("a known address");
-    let alive = plan.alive(&[address]).await;
-    assert_eq!(alive.iter().map(|member| member.replica).collect::<Vec<_>>(), [first[1].replica]);
+    let asked: Vec<_> =
+        plan.ask(&[address]).await.into_iter().map(|it| (it.member.replica, it.answer)).collect();
+    let (there, not) = (ResetAnswer::IsThere, ResetAnswer::NotThere);
+    assert_eq!(asked, [(first[1].replica, there), (first[2].replica, not)]);
     replica.close().await;
     check_log_in_use(&mut cluster, &first).await;
 
