@@ -4,5 +4,5 @@
 mod machine;
 mod ops;
 
-pub use machine::{KvMachine, read};
+pub use machine::{APPLIED_KEY, KvMachine, read, records};
 pub use ops::{DecodeError, KEY_BYTES_MAX, Op, Outcome, decode_ops, decode_outcomes, encode_ops};
