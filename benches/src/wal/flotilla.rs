@@ -1,7 +1,7 @@
 use super::appenders::Budget;
-use super::counting_disk::CountingDisk;
 use super::{Appended, Case, Contender, Limits, payload};
 use bytes::Bytes;
+use disk::CountingDisk;
 use disk::{DiskIo, RealDisk};
 use futures::future::join_all;
 use raftlog::{Entry, Log, LogSpace, LogSpaceOptions, LogSpec};

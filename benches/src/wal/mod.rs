@@ -2,7 +2,6 @@
 //! so that its weather is the same for all. What the columns mean: benches/README.md.
 
 mod appenders;
-mod counting_disk;
 mod flotilla;
 mod meter;
 #[cfg(feature = "peers")]

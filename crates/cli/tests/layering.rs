@@ -13,14 +13,16 @@ use cargo_metadata::{DependencyKind, MetadataCommand};
 /// What each crate may name among ours. A crate that is not here is a violation: give it a layer.
 const ALLOWED: &[(&str, Allowed)] = &[
     ("flotilla-types", Allowed::Only(&[])),
+    ("flotilla-metrics", Allowed::Only(&[])),
     ("flotilla-disk", Allowed::Only(&["flotilla-types"])),
     ("flotilla-parking", Allowed::Only(&[])),
     ("flotilla-proto", Allowed::Only(&["flotilla-types"])),
-    ("flotilla-raftlog", Allowed::Only(&["flotilla-disk", "flotilla-types"])),
+    ("flotilla-raftlog", Allowed::Only(&["flotilla-disk", "flotilla-metrics", "flotilla-types"])),
     (
         "flotilla-raft",
         Allowed::Only(&[
             "flotilla-disk",
+            "flotilla-metrics",
             "flotilla-parking",
             "flotilla-proto",
             "flotilla-raftlog",
@@ -28,6 +30,17 @@ const ALLOWED: &[(&str, Allowed)] = &[
         ]),
     ),
     ("flotilla-kv", Allowed::Only(&["flotilla-raft"])),
+    // A server of `kv`, for drills and benches.
+    (
+        "flotilla-kvnode",
+        Allowed::Only(&[
+            "flotilla-disk",
+            "flotilla-kv",
+            "flotilla-raft",
+            "flotilla-raftlog",
+            "flotilla-types",
+        ]),
+    ),
     ("flotilla-datanode", Allowed::Only(SERVICE)),
     ("flotilla-scm", Allowed::Only(SERVICE)),
     ("flotilla-om", Allowed::Only(SERVICE)),
@@ -39,11 +52,17 @@ const ALLOWED: &[(&str, Allowed)] = &[
     ("flotilla-benches", Allowed::Anything),
 ];
 
-const SERVICE: &[&str] =
-    &["flotilla-disk", "flotilla-proto", "flotilla-raft", "flotilla-raftlog", "flotilla-types"];
+const SERVICE: &[&str] = &[
+    "flotilla-disk",
+    "flotilla-metrics",
+    "flotilla-proto",
+    "flotilla-raft",
+    "flotilla-raftlog",
+    "flotilla-types",
+];
 
 /// Crates that exist for tests and measurements. What is shipped must not contain them.
-const TEST_ONLY: &[&str] = &["flotilla-benches", "flotilla-kv", "flotilla-testkit"];
+const TEST_ONLY: &[&str] = &["flotilla-benches", "flotilla-kv", "flotilla-kvnode", "flotilla-testkit"];
 
 /// Crates of others that only some of ours may name: (their names start with, ours that may, dev-dependencies count too).
 const GUARDED: &[(&str, &[&str], bool)] = &[

@@ -5,7 +5,7 @@ use crate::index::machine::OpenContainer;
 use proto::Failure;
 use proto::datanode::{PipelineSpec, PipelineSpecMember};
 use proto::scm::{PipelineReport, PipelineState};
-use raft::{Group, GroupSpec, GroupStatus, Member, OpenGroupError, Timing};
+use raft::{Group, GroupSpec, GroupStart, GroupStatus, Member, OpenGroupError, Timing};
 use raftlog::LogSpec;
 use std::sync::Arc;
 use tokio::sync::watch;
@@ -96,8 +96,9 @@ impl PipelineOrder {
             group: GroupId::pipeline(self.pipeline),
             replica: self.replica,
             timing,
-            first_members: self.members.clone(),
+            start: GroupStart::First(self.members.clone()),
             campaign: self.members.first().is_some_and(|first| first.replica == self.replica),
+            lease_reads: false,
         }
     }
 

@@ -6,6 +6,7 @@
 
 #![allow(clippy::disallowed_methods)] // this is the crate that the refused methods of std::fs point to
 
+mod counting_disk;
 mod disk_io;
 mod health;
 mod interface;
@@ -21,6 +22,7 @@ mod small_file;
 mod stamp;
 mod syscalls;
 
+pub use counting_disk::CountingDisk;
 pub use disk_io::DiskIo;
 pub use interface::{Disk, File, IoFuture, Space};
 pub use read_only::open_read_only;

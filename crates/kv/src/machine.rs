@@ -91,6 +91,14 @@ impl KvMachine {
                 }
                 (key, value)
             }
+            Op::Append { key, value } => {
+                let found = match changed.get(&key) {
+                    Some(found) => found.clone(),
+                    None => read(&*self.tables, &key)?,
+                };
+                let longer = [&found.unwrap_or_default()[..], &value].concat();
+                (key, Some(longer.into()))
+            }
         };
         changed.insert(key, value);
         Ok(Outcome::Done)

@@ -15,6 +15,7 @@ const ABSENT: u32 = u32::MAX;
 mod kind {
     pub(super) const SET: u8 = 1;
     pub(super) const COMPARE_AND_SET: u8 = 2;
+    pub(super) const APPEND: u8 = 3;
 
     pub(super) const DONE: u8 = 1;
     pub(super) const CONFLICT: u8 = 2;
@@ -26,6 +27,8 @@ pub enum Op {
     Set { key: Bytes, value: Option<Bytes> },
     /// Sets only where `expected` stands; `None` is no value.
     CompareAndSet { key: Bytes, expected: Option<Bytes>, value: Option<Bytes> },
+    /// Adds to the end of what stands there. Doing it twice shows.
+    Append { key: Bytes, value: Bytes },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,16 +61,19 @@ pub fn encode_ops(ops: &[Op]) -> Bytes {
     let mut out = BytesMut::with_capacity(ops.len() * (OP_HEAD_BYTES + 32));
     for op in ops {
         let (kind, key, value, expected) = match op {
-            Op::Set { key, value } => (kind::SET, key, value, &None),
-            Op::CompareAndSet { key, expected, value } => (kind::COMPARE_AND_SET, key, value, expected),
+            Op::Set { key, value } => (kind::SET, key, value.as_deref(), None),
+            Op::CompareAndSet { key, expected, value } => {
+                (kind::COMPARE_AND_SET, key, value.as_deref(), expected.as_deref())
+            }
+            Op::Append { key, value } => (kind::APPEND, key, Some(&value[..]), None),
         };
         out.put_u8(kind);
         out.put_u16_le(u16::try_from(key.len()).expect("a key of at most 64 KiB"));
-        put_length(&mut out, value.as_deref());
-        put_length(&mut out, expected.as_deref());
+        put_length(&mut out, value);
+        put_length(&mut out, expected);
         out.put_slice(key);
-        out.put_slice(value.as_deref().unwrap_or_default());
-        out.put_slice(expected.as_deref().unwrap_or_default());
+        out.put_slice(value.unwrap_or_default());
+        out.put_slice(expected.unwrap_or_default());
     }
     out.freeze()
 }
@@ -86,10 +92,56 @@ pub fn decode_ops(mut bytes: Bytes) -> Result<Vec<Op>, DecodeError> {
         ops.push(match kind {
             kind::SET => Op::Set { key, value },
             kind::COMPARE_AND_SET => Op::CompareAndSet { key, expected, value },
+            kind::APPEND => Op::Append { key, value: value.unwrap_or_default() },
             unknown => return Err(DecodeError::UnknownKind(unknown)),
         });
     }
     Ok(ops)
+}
+
+/// How many operations these bytes are; none of them is copied. A server that merges the commands of many clients looks
+/// through each before: one that cannot be decoded would stop the group.
+pub fn check_ops(mut bytes: &[u8]) -> Result<usize, DecodeError> {
+    let mut count = 0;
+    while !bytes.is_empty() {
+        let head = bytes.first_chunk::<OP_HEAD_BYTES>().ok_or(DecodeError::Short)?;
+        let [kind, k0, k1, v0, v1, v2, v3, e0, e1, e2, e3] = *head;
+        if !(kind::SET..=kind::APPEND).contains(&kind) {
+            return Err(DecodeError::UnknownKind(kind));
+        }
+        let present = |bytes: [u8; 4]| match u32::from_le_bytes(bytes) {
+            ABSENT => 0,
+            length => length as usize,
+        };
+        let key_bytes = usize::from(u16::from_le_bytes([k0, k1]));
+        let rest = key_bytes + present([v0, v1, v2, v3]) + present([e0, e1, e2, e3]);
+        bytes = bytes[OP_HEAD_BYTES..].get(rest..).ok_or(DecodeError::Short)?;
+        count += 1;
+    }
+    Ok(count)
+}
+
+/// Takes the next `count` outcomes, still encoded.
+pub fn take_outcomes(bytes: &mut Bytes, count: usize) -> Result<Bytes, DecodeError> {
+    let mut end = 0;
+    for _ in 0..count {
+        let rest = &bytes[end..];
+        end += match *rest.first().ok_or(DecodeError::Short)? {
+            kind::DONE => 1,
+            kind::CONFLICT => {
+                let length = rest[1..].first_chunk::<4>().ok_or(DecodeError::Short)?;
+                match u32::from_le_bytes(*length) {
+                    ABSENT => 5,
+                    length => 5 + length as usize,
+                }
+            }
+            unknown => return Err(DecodeError::UnknownKind(unknown)),
+        };
+        if end > bytes.len() {
+            return Err(DecodeError::Short);
+        }
+    }
+    Ok(bytes.split_to(end))
 }
 
 pub(crate) fn encode_outcomes(outcomes: &[Outcome]) -> Bytes {
@@ -153,6 +205,7 @@ mod tests {
                 expected,
                 value
             }),
+            (key(), value()).prop_map(|(key, value)| Op::Append { key, value: value.unwrap_or_default() }),
         ]
     }
 
@@ -160,21 +213,31 @@ mod tests {
         #[test]
         fn ops_survive_their_bytes(ops in proptest::collection::vec(op(), 0..8), cut in any::<prop::sample::Index>()) {
             let bytes = encode_ops(&ops);
+            prop_assert_eq!(check_ops(&bytes).unwrap(), ops.len());
             prop_assert_eq!(decode_ops(bytes.clone()).unwrap(), ops);
             // Cut anywhere, it is an error or fewer of them, never a panic.
-            let _ = decode_ops(bytes.slice(..cut.index(bytes.len() + 1)));
+            let cut = bytes.slice(..cut.index(bytes.len() + 1));
+            prop_assert_eq!(check_ops(&cut), decode_ops(cut).map(|ops| ops.len()));
         }
 
         #[test]
         fn outcomes_survive_their_bytes(found in proptest::collection::vec(proptest::option::of(value()), 0..8)) {
             let outcome = |found| match found { None => Outcome::Done, Some(value) => Outcome::Conflict(value) };
             let outcomes: Vec<_> = found.into_iter().map(outcome).collect();
-            prop_assert_eq!(decode_outcomes(encode_outcomes(&outcomes)).unwrap(), outcomes);
+            let mut bytes = encode_outcomes(&outcomes);
+            prop_assert_eq!(decode_outcomes(bytes.clone()).unwrap(), outcomes.clone());
+            for outcome in &outcomes {
+                let one = take_outcomes(&mut bytes, 1).unwrap();
+                prop_assert_eq!(decode_outcomes(one).unwrap(), vec![outcome.clone()]);
+            }
+            prop_assert_eq!(take_outcomes(&mut bytes, 1), Err(DecodeError::Short));
         }
 
         #[test]
         fn any_bytes_are_an_answer_or_an_error(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
-            let _ = decode_ops(bytes.clone().into());
+            let decoded = decode_ops(bytes.clone().into());
+            prop_assert_eq!(check_ops(&bytes), decoded.map(|ops| ops.len()));
+            let _ = take_outcomes(&mut bytes.clone().into(), 3);
             let _ = decode_outcomes(bytes.into());
         }
     }

@@ -5,7 +5,7 @@ use crate::tables::check_format;
 use anyhow::Context;
 use disk::RealDisk;
 use proto::om::om_server::OmServer;
-use raft::{AddressBook, Db, Group, GroupSpec, Member, RaftHost, ReadIndexError, Role};
+use raft::{AddressBook, Db, Group, GroupSpec, GroupStart, Member, RaftHost, ReadIndexError, Role};
 use raftlog::{LogSpace, LogSpec};
 use std::sync::Arc;
 use std::time::Duration;
@@ -103,8 +103,9 @@ fn group_spec(options: &OmOptions) -> GroupSpec {
         group: group_id(),
         replica,
         timing: options.timing,
-        first_members: vec![Member { replica, node: NodeId(0), address: options.address.clone() }],
+        start: GroupStart::First(vec![Member { replica, node: NodeId(0), address: options.address.clone() }]),
         campaign: true,
+        lease_reads: false,
     }
 }
 

@@ -3,8 +3,8 @@ use openraft::{Config, SnapshotPolicy};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// openraft's settings for a group.
-pub(crate) fn config(name: String, timing: Timing) -> Result<Arc<Config>, String> {
+/// openraft's settings for a group; `stands`: for election when it hears no leader.
+pub(crate) fn config(name: String, timing: Timing, stands: bool) -> Result<Arc<Config>, String> {
     let heartbeat = millis(timing.heartbeat);
     let election_max = millis(timing.election_max);
     let config = Config {
@@ -14,6 +14,7 @@ pub(crate) fn config(name: String, timing: Timing) -> Result<Arc<Config>, String
         heartbeat_min_interval: Some(heartbeat),
         election_timeout_min: millis(timing.election_min),
         election_timeout_max: election_max,
+        enable_elect: stands,
         // A replica that cannot win (cut off, restarted, behind) must not depose a healthy leader.
         enable_pre_vote: Some(true),
         // A leader that hears from no quorum stops its heartbeats, so that followers that still hear it elect another.

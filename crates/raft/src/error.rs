@@ -1,5 +1,9 @@
 use crate::Member;
-use types::GroupId;
+use crate::status::member_of;
+use crate::type_config::{TypeConfig, WriteError};
+use openraft::errors::{ChangeMembershipError, RaftError};
+use std::fmt;
+use types::{GroupId, ReplicaId};
 
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum OpenGroupError {
@@ -9,6 +13,15 @@ pub enum OpenGroupError {
     Log { group: GroupId, why: String },
     #[error("open {group}: {why}")]
     Failed { group: GroupId, why: String },
+}
+
+/// The removal is to be repeated.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum RemoveGroupError {
+    #[error("{group} is being opened or closed")]
+    Busy { group: GroupId },
+    #[error("remove {group}: {why}")]
+    Io { group: GroupId, why: String },
 }
 
 #[derive(Clone, Debug, thiserror::Error)]
@@ -41,4 +54,87 @@ pub enum ReadIndexError {
     NoQuorum { why: String },
     #[error("the group stopped: {why}")]
     Stopped { why: String },
+}
+
+/// How far a member is behind its leader.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lag {
+    pub replica: ReplicaId,
+    /// Entries of the leader that the member is not known to have durably.
+    pub entries: u64,
+}
+
+impl fmt::Display for Lag {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "replica {} by {} entries", self.replica, self.entries)
+    }
+}
+
+/// Whatever is said here, the same call may be repeated, and finishes what this one began.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum SetMembersError {
+    #[error("members of a pipeline never change: it is closed and replaced")]
+    Pipeline,
+    /// Nothing was changed.
+    #[error("{why}")]
+    Invalid { why: String },
+    #[error("not the leader")]
+    NotLeader { leader: Option<Member> },
+    /// These are learners, and were not made voters because they are too far behind.
+    #[error("members lag behind: {}", join(members))]
+    Lagging { members: Vec<Lag> },
+    /// The deadline passed with a change under way, which may still come about.
+    #[error("the change of members did not come about in time: {why}")]
+    Expired { why: String },
+    /// Leadership was lost, and the change may still come about.
+    #[error("leadership was lost while members changed")]
+    OutcomeUnknown,
+    #[error("the group stopped: {why}")]
+    Stopped { why: String },
+}
+
+/// Why leadership stays where it is, or may not have moved.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum TransferError {
+    #[error("not the leader")]
+    NotLeader { leader: Option<Member> },
+    #[error("replica {replica} is no member of the group")]
+    NotMember { replica: ReplicaId },
+    #[error("replica {replica} is a learner: it cannot lead")]
+    Learner { replica: ReplicaId },
+    /// Nothing was asked of it.
+    #[error("the member is too far behind to lead: {lag}")]
+    Lagging { lag: Lag },
+    /// It was asked, and may still take over.
+    #[error("replica {replica} did not take over in time")]
+    Expired { replica: ReplicaId },
+    #[error("the group stopped: {why}")]
+    Stopped { why: String },
+}
+
+fn join(lags: &[Lag]) -> String {
+    lags.iter().map(Lag::to_string).collect::<Vec<_>>().join(", ")
+}
+
+/// What openraft's refusal of a change of members means.
+pub(crate) fn step_failed(error: RaftError<TypeConfig, WriteError>) -> SetMembersError {
+    let error = match error {
+        RaftError::Fatal(fatal) => return SetMembersError::Stopped { why: fatal.to_string() },
+        RaftError::APIError(error) => error,
+    };
+    match error {
+        WriteError::ForwardToLeader(forward) => {
+            let leader = forward.leader_id.zip(forward.leader_node);
+            let leader = leader.map(|(replica, peer)| member_of(replica, &peer));
+            SetMembersError::NotLeader { leader }
+        }
+        // Another leader cut the entry from our log, or changed the members between our two steps.
+        WriteError::LogEntryDiscarded(_) | WriteError::PreconditionFailed(_) => {
+            SetMembersError::OutcomeUnknown
+        }
+        WriteError::ChangeMembershipError(error @ ChangeMembershipError::InProgress(_)) => {
+            SetMembersError::Expired { why: error.to_string() }
+        }
+        WriteError::ChangeMembershipError(error) => SetMembersError::Invalid { why: error.to_string() },
+    }
 }

@@ -1,6 +1,6 @@
 //! What a group's errors are across RPC.
 
-use crate::{AddressBook, Member, ProposeError, ReadIndexError};
+use crate::{AddressBook, Member, ProposeError, ReadIndexError, SetMembersError, TransferError};
 use proto::{Code, Failure};
 
 impl ProposeError {
@@ -27,6 +27,36 @@ impl ReadIndexError {
             ReadIndexError::NoQuorum { .. } | ReadIndexError::Stopped { .. } => {
                 Failure::new(Code::Unavailable, message)
             }
+        }
+    }
+}
+
+impl SetMembersError {
+    /// The failure to report; a leader is named by the newest address `addresses` has.
+    pub fn into_failure(self, addresses: &AddressBook) -> Failure {
+        let message = self.to_string();
+        match self {
+            SetMembersError::NotLeader { leader } => not_leader(leader, addresses),
+            SetMembersError::Pipeline | SetMembersError::Invalid { .. } => Failure::invalid(message),
+            SetMembersError::Lagging { .. } => Failure::new(Code::NotYet, message),
+            SetMembersError::Stopped { .. } => Failure::new(Code::Unavailable, message),
+            SetMembersError::Expired { .. } | SetMembersError::OutcomeUnknown => {
+                Failure::new(Code::OutcomeUnknown, message)
+            }
+        }
+    }
+}
+
+impl TransferError {
+    /// The failure to report; a leader is named by the newest address `addresses` has.
+    pub fn into_failure(self, addresses: &AddressBook) -> Failure {
+        let message = self.to_string();
+        match self {
+            TransferError::NotLeader { leader } => not_leader(leader, addresses),
+            TransferError::NotMember { .. } | TransferError::Learner { .. } => Failure::invalid(message),
+            TransferError::Lagging { .. } => Failure::new(Code::NotYet, message),
+            TransferError::Stopped { .. } => Failure::new(Code::Unavailable, message),
+            TransferError::Expired { .. } => Failure::new(Code::OutcomeUnknown, message),
         }
     }
 }

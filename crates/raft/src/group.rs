@@ -1,13 +1,17 @@
 use crate::alive::Gone;
+use crate::counts::{Counts, Share};
+use crate::peers::Peers;
+use crate::standing::Standing;
 use crate::type_config::{Answer, Data, Raft};
 use crate::{
-    AddressBook, COMMAND_BYTES_MAX, Command, Done, GroupStatus, Proposal, ProposeError, ReadIndexError, Role,
-    status,
+    AddressBook, COMMAND_BYTES_MAX, Command, Done, GroupMetrics, GroupStatus, Member, Proposal, ProposeError,
+    ReadIndexError, Role, SetMembersError, TransferError, status,
 };
-use anyhow::{Context, bail};
 use openraft::ReadPolicy;
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::errors::{LinearizableReadError, RaftError};
+use proto::raft as wire;
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::{Semaphore, oneshot, watch};
@@ -35,11 +39,14 @@ pub(crate) struct GroupInner {
     pub(crate) log: raftlog::Log,
     pub(crate) raft: Raft,
     pub(crate) addresses: AddressBook,
+    pub(crate) peers: Arc<Peers>,
+    pub(crate) standing: Arc<Standing>,
     pub(crate) statuses: watch::Receiver<GroupStatus>,
     pub(crate) applied: watch::Receiver<Option<LogIndex>>,
     /// Bytes that may still be proposed.
     pub(crate) proposal_share: Arc<Semaphore>,
     pub(crate) proposal_bytes_max: usize,
+    pub(crate) counts: Arc<Counts>,
     /// Joined when the group is closed.
     pub(crate) tasks: Mutex<Vec<JoinHandle<()>>>,
     /// Resolves when openraft has dropped state machine and log.
@@ -53,6 +60,20 @@ impl Group {
 
     pub(crate) fn raft(&self) -> &Raft {
         &self.inner.raft
+    }
+
+    pub(crate) fn peers(&self) -> &Peers {
+        &self.inner.peers
+    }
+
+    pub(crate) fn standing(&self) -> &Standing {
+        &self.inner.standing
+    }
+
+    /// How a message to another replica of the group names its receiver.
+    pub(crate) fn address_of(&self, member: &Member) -> wire::Address {
+        let (group, replica) = (self.inner.id.to_u64(), member.replica.0);
+        wire::Address { group, replica, cluster: self.inner.cluster.clone() }
     }
 
     pub fn id(&self) -> GroupId {
@@ -78,21 +99,25 @@ impl Group {
 
     /// Puts a command into the leader's queue. Commands are ordered as their `propose` calls returned.
     pub async fn propose(&self, command: Command) -> Result<Proposal, ProposeError> {
-        let GroupInner { raft, proposal_share, proposal_bytes_max, .. } = &*self.inner;
+        let GroupInner { raft, proposal_share, proposal_bytes_max, counts, .. } = &*self.inner;
         let bytes = command.meta.len() + command.body.len();
         if bytes > COMMAND_BYTES_MAX {
+            counts.too_large.count();
             return Err(ProposeError::TooLarge { bytes, limit: COMMAND_BYTES_MAX });
         }
         if let Err(full) = self.inner.log.space().check_space(bytes) {
+            counts.disk_full.count();
             return Err(ProposeError::DiskFull { why: full.to_string() });
         }
         // A command above the whole limit may go when nothing else does.
         let weight = command.weight_bytes().min(*proposal_bytes_max);
         let weight = u32::try_from(weight).expect("commands are below 4 GiB");
         let Ok(share) = proposal_share.clone().try_acquire_many_owned(weight) else {
+            counts.busy.count();
             let in_flight = proposal_bytes_max.saturating_sub(proposal_share.available_permits());
             return Err(ProposeError::Busy { in_flight, limit: *proposal_bytes_max });
         };
+        let share = Share::new(share, counts.clone());
         let (to, answer) = oneshot::channel();
         raft.client_write_ff(Data::Whole(command), Some(Answer { to, share: Some(share) }))
             .await
@@ -135,8 +160,23 @@ impl Group {
         matches!(tokio::time::timeout(within, reached).await, Ok(Ok(_)))
     }
 
+    /// What it has done and how it stands, as plain values.
+    pub fn metrics(&self) -> GroupMetrics {
+        let GroupInner { id, replica, raft, counts, proposal_share, proposal_bytes_max, .. } = &*self.inner;
+        let status = self.status();
+        let proposal_bytes_in_flight = proposal_bytes_max.saturating_sub(proposal_share.available_permits());
+        GroupMetrics {
+            proposal_bytes_in_flight,
+            ..GroupMetrics::new(*id, *replica, status, &raft.metrics().borrow_watched(), counts)
+        }
+    }
+
+    pub(crate) fn counts(&self) -> &Counts {
+        &self.inner.counts
+    }
+
     pub fn status(&self) -> GroupStatus {
-        let mut status = GroupStatus::of(&self.inner.raft.metrics().borrow_watched());
+        let mut status = GroupStatus::of(&self.inner.raft.metrics().borrow_watched(), &self.inner.standing);
         // The machine knows first.
         status.applied = *self.inner.applied.borrow();
         if self.inner.statuses.borrow().role == Role::Stopped {
@@ -151,48 +191,38 @@ impl Group {
         self.inner.statuses.clone()
     }
 
-    /// Hands leadership to another member. It must have nearly the whole log: openraft takes no writes from the
+    /// Hands leadership to another voter. It must have nearly the whole log: openraft takes no writes from the
     /// moment it tries, and does not give up by itself.
-    pub async fn transfer_leader(&self, to: ReplicaId) -> anyhow::Result<()> {
-        let raft = &self.inner.raft;
+    pub async fn transfer_leader(&self, to: ReplicaId) -> Result<(), TransferError> {
+        let status = self.status();
+        if status.role != Role::Leader {
+            return Err(TransferError::NotLeader { leader: status.leader });
+        }
+        let members = self.members();
+        if members.get(to).is_none() {
+            return Err(TransferError::NotMember { replica: to });
+        }
+        if !members.is_voter(to) {
+            return Err(TransferError::Learner { replica: to });
+        }
+        let stopped = |why: String| TransferError::Stopped { why };
         let within = Instant::now() + self.inner.election_max;
-        self.wait_caught_up(to, within).await?;
-        raft.trigger().transfer_leader(to.0).await.context("ask for the transfer")?;
+        self.wait_caught_up(&BTreeSet::from([to]), within).await.map_err(|error| match error {
+            SetMembersError::NotLeader { leader } => TransferError::NotLeader { leader },
+            SetMembersError::Lagging { members } => {
+                TransferError::Lagging { lag: *members.first().expect("one member was awaited, and it lags") }
+            }
+            other => stopped(other.to_string()),
+        })?;
+        let asked = self.inner.raft.trigger().transfer_leader(to.0).await;
+        asked.map_err(|fatal| stopped(fatal.to_string()))?;
         let is_moved =
             |status: &GroupStatus| status.leader.as_ref().is_some_and(|leader| leader.replica == to);
         let mut statuses = self.watch();
         match tokio::time::timeout_at(within, statuses.wait_for(is_moved)).await {
             Ok(Ok(_)) => Ok(()),
-            Ok(Err(_)) => bail!("{} stopped while its leadership moved", self.inner.id),
-            Err(_) => bail!("replica {to} of {} did not take over in time", self.inner.id),
-        }
-    }
-
-    /// Waits until `member` has all but the last few entries; an error when that does not happen by `deadline`.
-    async fn wait_caught_up(&self, member: ReplicaId, deadline: Instant) -> anyhow::Result<()> {
-        const LAG_COUNT_MAX: u64 = 64;
-        let mut metrics = self.inner.raft.metrics();
-        loop {
-            let lag = {
-                let metrics = metrics.borrow_and_update();
-                if metrics.state != openraft::ServerState::Leader {
-                    bail!("replica {} does not lead {}", self.inner.replica, self.inner.id);
-                }
-                let progress = metrics.replication.as_ref().and_then(|members| members.get(&member.0));
-                let Some(matched) = progress else {
-                    bail!("replica {member} is no member of {}", self.inner.id)
-                };
-                let next = |index: Option<u64>| index.map_or(0, |index| index + 1);
-                next(metrics.last_log_index).saturating_sub(next(matched.as_ref().map(|id| id.index)))
-            };
-            if lag <= LAG_COUNT_MAX {
-                return Ok(());
-            }
-            match tokio::time::timeout_at(deadline, metrics.changed()).await {
-                Ok(Ok(())) => {}
-                Ok(Err(_)) => bail!("{} stopped", self.inner.id),
-                Err(_) => bail!("replica {member} of {} is {lag} entries behind", self.inner.id),
-            }
+            Ok(Err(_)) => Err(stopped("while its leadership moved".to_owned())),
+            Err(_) => Err(TransferError::Expired { replica: to }),
         }
     }
 
@@ -201,8 +231,10 @@ impl Group {
         let target = {
             let metrics = self.inner.raft.metrics();
             let metrics = metrics.borrow_watched();
+            let voters: BTreeSet<u64> = metrics.membership_config.voter_ids().collect();
             let members = metrics.replication.iter().flatten();
-            let others = members.filter(|(replica, _)| **replica != self.inner.replica.0);
+            let is_other_voter = |replica| voters.contains(replica) && *replica != self.inner.replica.0;
+            let others = members.filter(|(replica, _)| is_other_voter(replica));
             others.max_by_key(|(_, matched)| **matched).map(|(replica, _)| ReplicaId(*replica))
         };
         if let Some(target) = target {

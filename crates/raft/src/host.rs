@@ -1,6 +1,7 @@
 use crate::alive::Alive;
+use crate::beginning::{Past, begin, check_log};
 use crate::config::config;
-use crate::encoding::{entry_from_meta, entry_to_record, first_membership, log_id_from};
+use crate::counts::{Counts, HostCounts};
 use crate::group::{Group, GroupInner, campaign};
 use crate::log_store::LogStore;
 use crate::machine::Machine;
@@ -8,18 +9,22 @@ use crate::network::Network;
 use crate::peers::Peers;
 use crate::registry::Registry;
 use crate::service::Service;
+use crate::standing::Standing;
 use crate::status::{GroupStatus, publish};
-use crate::type_config::{Raft, RaftEntry};
-use crate::{AddressBook, Connector, GroupSpec, HostOptions, OpenGroupError, StateMachine, TcpConnector};
+use crate::type_config::Raft;
+use crate::{
+    AddressBook, Connector, GroupSpec, GroupStart, HostMetrics, HostOptions, OpenGroupError, StateMachine,
+    TcpConnector,
+};
 use futures::future::join_all;
-use openraft::EntryPayload;
 use openraft::async_runtime::watch::WatchReceiver;
 use proto::raft::raft_transport_server::RaftTransportServer;
 use raftlog::{Log, LogSpace, LogSpec};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::{Semaphore, watch};
-use types::{GroupId, LogId, LogIndex};
+use tokio::time::Instant;
+use types::GroupId;
 
 /// How long a leader tries to hand over before its process stops.
 const HAND_OVER_MAX: Duration = Duration::from_millis(500);
@@ -35,6 +40,7 @@ struct HostInner {
     addresses: AddressBook,
     peers: Arc<Peers>,
     registry: Arc<Registry>,
+    counts: Arc<HostCounts>,
 }
 
 impl RaftHost {
@@ -45,12 +51,13 @@ impl RaftHost {
 
     pub fn over(connector: Arc<dyn Connector>, options: HostOptions, addresses: AddressBook) -> RaftHost {
         let peers = Arc::new(Peers::new(addresses.clone(), connector));
-        RaftHost { inner: Arc::new(HostInner { options, addresses, peers, registry: Arc::default() }) }
+        let (registry, counts) = Default::default();
+        RaftHost { inner: Arc::new(HostInner { options, addresses, peers, registry, counts }) }
     }
 
     /// Mounts the groups' service on the process's gRPC server, made with [`crate::server_builder`].
     pub fn add_to(&self, routes: &mut tonic::service::RoutesBuilder) {
-        let service = Service { registry: self.inner.registry.clone() };
+        let service = Service { registry: self.inner.registry.clone(), counts: self.inner.counts.clone() };
         let server = RaftTransportServer::new(service)
             .max_decoding_message_size(proto::MESSAGE_BYTES_MAX)
             .max_encoding_message_size(proto::MESSAGE_BYTES_MAX);
@@ -83,10 +90,13 @@ impl RaftHost {
     ) -> anyhow::Result<Group> {
         let HostInner { options, addresses, peers, .. } = &*self.inner;
         let (alive, gone) = Alive::new();
-        let (machine, applied) = Machine::new(machine, alive.clone())?;
+        let counts = Arc::new(Counts::new(spec.replica));
+        let (machine, applied) = Machine::new(machine, alive.clone(), counts.clone())?;
         check_log(&log, machine.applied_id())?;
-        start_log(&log, &spec).await?;
-        check_replica(&log, &spec).await?;
+        let past = begin(&log, log.space().disk(), &spec).await?;
+        let holds_off = spec.lease_reads && past == Past::Restarted;
+        let holds_off_until = holds_off.then(|| Instant::now() + spec.timing.election_max);
+        let standing = Arc::new(Standing::new(holds_off_until));
 
         let network = Network {
             cluster: spec.cluster.as_str().into(),
@@ -94,14 +104,18 @@ impl RaftHost {
             replica: spec.replica,
             peers: peers.clone(),
             options: options.clone(),
+            counts: counts.clone(),
+            standing: standing.clone(),
         };
-        let config = config(spec.group.to_string(), spec.timing).map_err(anyhow::Error::msg)?;
-        let store = LogStore::new(log.clone(), options.append_bytes_max, alive);
+        let config = config(spec.group.to_string(), spec.timing, !holds_off).map_err(anyhow::Error::msg)?;
+        let store = LogStore::new(log.clone(), options.append_bytes_max, alive, counts.clone());
         let raft = Raft::new(spec.replica.0, config, network, store, machine).await?;
 
-        let (statuses_tx, statuses) = watch::channel(GroupStatus::of(&raft.metrics().borrow_watched()));
-        let mut tasks = vec![tokio::spawn(publish(raft.clone(), statuses_tx))];
-        if spec.campaign {
+        let status = GroupStatus::of(&raft.metrics().borrow_watched(), &standing);
+        let (statuses_tx, statuses) = watch::channel(status);
+        let mut tasks = vec![tokio::spawn(publish(raft.clone(), standing.clone(), statuses_tx))];
+        // One that joins has nobody to ask, and one that restarted may have to wait before it asks.
+        if spec.campaign && spec.start != GroupStart::Join && !holds_off {
             tasks.push(tokio::spawn(campaign(raft.clone(), statuses.clone())));
         }
         let proposal_bytes_max = options.proposal_bytes_per_group_max.min(Semaphore::MAX_PERMITS);
@@ -113,13 +127,20 @@ impl RaftHost {
             log,
             raft,
             addresses: addresses.clone(),
+            peers: peers.clone(),
+            standing,
             statuses,
             applied,
             proposal_share: Arc::new(Semaphore::new(proposal_bytes_max)),
             proposal_bytes_max,
+            counts,
             tasks: Mutex::new(tasks),
             gone: Mutex::new(Some(gone)),
         }))
+    }
+
+    pub(crate) fn registry(&self) -> &Arc<Registry> {
+        &self.inner.registry
     }
 
     pub fn group(&self, group: GroupId) -> Option<Group> {
@@ -134,7 +155,15 @@ impl RaftHost {
     pub async fn close(&self, group: GroupId) {
         if let Some((group, _reservation)) = self.inner.registry.take(group) {
             group.close().await;
+            self.inner.counts.group_closed(group.counts());
         }
+    }
+
+    /// What the host and its groups have done and how they stand, as plain values.
+    pub fn metrics(&self) -> HostMetrics {
+        let HostInner { options, counts, .. } = &*self.inner;
+        let groups = self.groups().iter().map(Group::metrics).collect();
+        HostMetrics::new(groups, counts, options.proposal_bytes_per_group_max)
     }
 
     /// Stops all groups: leaders first hand over where they can.
@@ -142,54 +171,5 @@ impl RaftHost {
         let groups = self.groups();
         join_all(groups.iter().map(|group| group.hand_over(HAND_OVER_MAX))).await;
         join_all(groups.iter().map(|group| self.close(group.id()))).await;
-    }
-}
-
-/// A state machine may be behind its log (a crash took what it had in memory), never ahead: it applies only what the
-/// log has durably. Ahead means that the log was lost or replaced, and with it entries this replica acknowledged.
-fn check_log(log: &Log, applied: Option<LogId>) -> anyhow::Result<()> {
-    let state = log.state();
-    let last = state.last.max(state.purged);
-    if applied.map(|id| id.index) > last.map(|id| id.index) {
-        anyhow::bail!(
-            "the state machine has applied {applied:?}, but the log ends at {last:?}: the log was lost"
-        );
-    }
-    Ok(())
-}
-
-/// Gives an empty log its first entry, the members, which is the same on all replicas. Durable before the replica can
-/// give a vote: a replica that voted and then lost its members would stand aside for ever.
-async fn start_log(log: &Log, spec: &GroupSpec) -> anyhow::Result<()> {
-    let state = log.state();
-    if state.last.max(state.purged).is_some() {
-        return Ok(());
-    }
-    let membership = first_membership(&spec.first_members).map_err(anyhow::Error::msg)?;
-    if membership.get_node(&spec.replica.0).is_none() {
-        anyhow::bail!("replica {} is not among the first members {:?}", spec.replica, spec.first_members);
-    }
-    let entry =
-        RaftEntry { log_id: log_id_from(LogId::default()), payload: EntryPayload::Membership(membership) };
-    log.append(vec![entry_to_record(entry)?])?.durable().await?;
-    Ok(())
-}
-
-/// The log of one replica must not be opened as another's: the new name would not know the votes given under the old.
-/// The first entry of a log that still has it names the members.
-async fn check_replica(log: &Log, spec: &GroupSpec) -> anyhow::Result<()> {
-    if log.state().purged.is_some() {
-        return Ok(());
-    }
-    let first = log.read_meta(LogIndex(0)..LogIndex(1), 1).await?.into_iter().next();
-    let first = entry_from_meta(first.ok_or_else(|| anyhow::anyhow!("the log has no first entry"))?)?;
-    match first.payload {
-        EntryPayload::Membership(members) if members.get_node(&spec.replica.0).is_some() => Ok(()),
-        EntryPayload::Membership(members) => {
-            anyhow::bail!(
-                "the log in this place was made for another group or replica: its members are {members}"
-            )
-        }
-        other => anyhow::bail!("the log begins with {other} instead of its members"),
     }
 }

@@ -3,15 +3,19 @@
 //! A [`RaftHost`] answers for all groups of a process on one gRPC service. A group is a log in a
 //! [`raftlog::LogSpace`], a [`StateMachine`] and a [`Group`] handle to propose, read and observe.
 //!
-//! Inside: `host` opens groups and `registry` finds them; `group` and `proposal` are what callers hold. openraft
+//! Inside: `host` opens groups (`beginning`, `identity`, `removal`: how a replica comes and goes) and `registry` finds
+//! them; `membership` changes who belongs to one, `standing` keeps some from voting; `group` and `proposal` are what callers hold. openraft
 //! works against `log_store` (a [`raftlog::Log`]), `machine` (a [`StateMachine`]) and `network` (whose `exchange` is
 //! the append stream to a follower, over the connections of `peers`, made by a `connector`); `service` receives what other members send.
+//! `counts` is what they count while they work, `host_metrics` what comes of it, `prometheus` how that is shown.
 //! `encoding` alone knows how openraft's types look on disk and on the wire.
 
 mod alive;
+mod beginning;
 mod command;
 mod config;
 mod connector;
+mod counts;
 mod db;
 mod encoding;
 mod error;
@@ -19,30 +23,41 @@ mod exchange;
 mod failure;
 mod group;
 mod host;
+mod host_metrics;
+mod identity;
 mod log_store;
 mod machine;
 mod member;
+mod membership;
 mod network;
 mod options;
 mod peers;
+mod prometheus;
 mod proposal;
 mod registry;
+mod removal;
 mod runtime;
 mod service;
+mod standing;
 mod status;
 #[cfg(test)]
 mod suite_tests;
 mod tables;
 mod type_config;
+mod watch;
 
 pub use command::{Applied, Command, Committed, Snapshots, StateMachine};
 pub use connector::{Channel, Connector, TcpConnector, server_builder};
 pub use db::{Db, DbOptions};
-pub use error::{OpenGroupError, ProposeError, ReadIndexError};
+pub use error::{
+    Lag, OpenGroupError, ProposeError, ReadIndexError, RemoveGroupError, SetMembersError, TransferError,
+};
 pub use group::Group;
 pub use host::RaftHost;
+pub use host_metrics::{FollowerMetrics, GroupMetrics, HostMetrics};
 pub use member::{AddressBook, Member};
-pub use options::{COMMAND_BYTES_MAX, GroupSpec, HostOptions, Timing};
+pub use membership::Members;
+pub use options::{COMMAND_BYTES_MAX, GroupSpec, GroupStart, HostOptions, Timing};
 pub use proposal::{Done, Proposal};
 pub use runtime::seed_thread;
 pub use status::{GroupStatus, Role};

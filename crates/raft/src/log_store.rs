@@ -1,4 +1,5 @@
 use crate::alive::Alive;
+use crate::counts::Counts;
 use crate::encoding::{
     DecodeError, entry_from_meta, entry_from_record, entry_to_record, log_id_from, log_id_of, vote_from,
     vote_to,
@@ -11,7 +12,9 @@ use raftlog::{AppendError, Log, ReadError};
 use std::fmt::Debug;
 use std::io;
 use std::ops::{Bound, Range, RangeBounds};
+use std::sync::Arc;
 use std::time::Duration;
+use tokio::time::Instant;
 use types::LogIndex;
 
 /// Entries without bodies that are read at once: some ten thousand bytes in memory, a seek on disk.
@@ -23,13 +26,14 @@ pub(crate) struct LogStore {
     log: Log,
     /// Of the entries in one message to a follower.
     append_bytes_max: usize,
+    counts: Arc<Counts>,
     /// After the log, so dropped after it.
     _alive: Alive,
 }
 
 impl LogStore {
-    pub(crate) fn new(log: Log, append_bytes_max: usize, alive: Alive) -> LogStore {
-        LogStore { log, append_bytes_max, _alive: alive }
+    pub(crate) fn new(log: Log, append_bytes_max: usize, alive: Alive, counts: Arc<Counts>) -> LogStore {
+        LogStore { log, append_bytes_max, counts, _alive: alive }
     }
 
     /// The part of `range` that the log has.
@@ -178,7 +182,10 @@ impl RaftLogStorage<TypeConfig> for LogStore {
     }
 
     async fn save_vote(&mut self, vote: &RaftVote) -> Result<(), io::Error> {
-        self.log.save_hard_state(vote_to(vote)).await.map_err(io::Error::other)
+        let (before, vote) = (self.log.state().hard_state, vote_to(vote));
+        self.log.save_hard_state(vote).await.map_err(io::Error::other)?;
+        self.counts.vote_saved(before, vote);
+        Ok(())
     }
 
     async fn save_committed(&mut self, committed: Option<RaftLogId>) -> Result<(), io::Error> {
@@ -198,10 +205,19 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         I: IntoIterator<Item = RaftEntry> + OptionalSend,
         I::IntoIter: OptionalSend,
     {
+        let started = Instant::now();
         let records = entries.into_iter().map(entry_to_record).collect::<Result<Vec<_>, _>>()?;
+        let bytes: usize = records.iter().map(|record| record.meta.len() + record.body.len()).sum();
+        let counts = self.counts.clone();
+        counts.appends.count();
+        counts.append_entries.add(records.len() as u64);
+        counts.append_bytes.add(bytes as u64);
         let token = self.append_waiting(records).await.map_err(io::Error::other)?;
         // Tokens of a log resolve in append order, so an id is never reported durable before its predecessors.
-        token.on_durable(move |result| flushed.io_completed(result.map_err(io::Error::other)));
+        token.on_durable(move |result| {
+            counts.append.record_duration(started.elapsed());
+            flushed.io_completed(result.map_err(io::Error::other));
+        });
         Ok(())
     }
 

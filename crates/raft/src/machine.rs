@@ -1,4 +1,5 @@
 use crate::alive::Alive;
+use crate::counts::Counts;
 use crate::encoding::{applied_from, applied_to, log_id_from, log_id_of};
 use crate::type_config::{Data, RaftLogId, RaftStoredMembership, Reply, TypeConfig};
 use crate::{Committed, StateMachine};
@@ -9,7 +10,9 @@ use openraft::type_config::alias::{SnapshotMetaOf, SnapshotOf};
 use openraft::{EntryPayload, OptionalSend, RaftSnapshotBuilder, StoredMembership};
 use std::io;
 use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
 use tokio::sync::watch;
+use tokio::time::Instant;
 use types::LogIndex;
 
 /// Commands applied with one write of the state machine: a few milliseconds of work.
@@ -21,6 +24,7 @@ pub(crate) struct Machine {
     id: Option<RaftLogId>,
     membership: RaftStoredMembership,
     applied: watch::Sender<Option<LogIndex>>,
+    counts: Arc<Counts>,
     /// After the state machine, so dropped after it.
     _alive: Alive,
 }
@@ -30,6 +34,7 @@ impl Machine {
     pub(crate) fn new(
         inner: Box<dyn StateMachine>,
         alive: Alive,
+        counts: Arc<Counts>,
     ) -> anyhow::Result<(Machine, watch::Receiver<Option<LogIndex>>)> {
         let stored = inner.applied()?;
         let membership = match &stored {
@@ -40,7 +45,8 @@ impl Machine {
         };
         let id = stored.map(|stored| stored.id);
         let (applied, applied_view) = watch::channel(id.map(|id| id.index));
-        Ok((Machine { inner, id: id.map(log_id_from), membership, applied, _alive: alive }, applied_view))
+        let id = id.map(log_id_from);
+        Ok((Machine { inner, id, membership, applied, counts, _alive: alive }, applied_view))
     }
 
     pub(crate) fn applied_id(&self) -> Option<types::LogId> {
@@ -80,7 +86,10 @@ impl Machine {
         }
 
         let Some(id) = self.id.as_ref().map(log_id_of) else { return Ok(()) };
+        let started = Instant::now();
         let mut replies = self.apply_inner(batch, id)?.into_iter();
+        self.counts.apply.record_duration(started.elapsed());
+        self.counts.apply_entries.record(responders.len() as u64);
         self.applied.send_replace(Some(id.index));
         for (responder, is_command) in responders {
             let reply = if is_command { replies.next().unwrap_or_default() } else { Bytes::new() };

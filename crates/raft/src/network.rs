@@ -1,8 +1,10 @@
 //! openraft's way to other members.
 
+use crate::counts::Counts;
 use crate::encoding::{log_id_from_wire, log_id_to_wire, vote_from_wire, vote_to_wire};
 use crate::exchange::{self, Exchange};
 use crate::peers::{Peer as Process, Peers};
+use crate::standing::Standing;
 use crate::type_config::{Peer, RaftVote, TypeConfig};
 use crate::{HostOptions, Member};
 use futures::future::BoxFuture;
@@ -36,6 +38,8 @@ pub(crate) struct Network {
     pub(crate) replica: ReplicaId,
     pub(crate) peers: Arc<Peers>,
     pub(crate) options: HostOptions,
+    pub(crate) standing: Arc<Standing>,
+    pub(crate) counts: Arc<Counts>,
 }
 
 impl RaftNetworkFactory<TypeConfig> for Network {
@@ -49,6 +53,8 @@ impl RaftNetworkFactory<TypeConfig> for Network {
             target: Member { replica: ReplicaId(target), node: peer.node, address: peer.address.clone() },
             peers: self.peers.clone(),
             window_bytes: self.options.window_bytes,
+            standing: self.standing.clone(),
+            counts: self.counts.clone(),
         }
     }
 }
@@ -61,6 +67,8 @@ pub(crate) struct Client {
     target: Member,
     peers: Arc<Peers>,
     window_bytes: usize,
+    standing: Arc<Standing>,
+    counts: Arc<Counts>,
 }
 
 impl Client {
@@ -114,6 +122,9 @@ impl Client {
         };
         let mut client = process.client();
         let answer = self.within(limit, RPCTypes::Vote, &process, client.vote(request)).await?.into_inner();
+        if let Some(at) = answer.dismissed_at {
+            self.standing.dismissed(log_id_from_wire(at));
+        }
         let vote = vote_from_wire(answer.vote).map_err(malformed)?;
         Ok(VoteResponse::new(vote, answer.last.map(log_id_from_wire), answer.granted))
     }
@@ -160,7 +171,8 @@ impl NetStreamAppend<TypeConfig> for Client {
             let mut client = process.client();
             let answers = self
                 .within(option.hard_ttl(), RPCTypes::AppendEntries, &process, client.append(outgoing))
-                .await?;
+                .await
+                .inspect_err(|_| self.counts.streams_broken.count())?;
             let exchange = Exchange::new(
                 input,
                 requests,
@@ -169,7 +181,13 @@ impl NetStreamAppend<TypeConfig> for Client {
                 self.address(),
                 self.window_bytes,
             );
-            Ok(exchange.into_stream().boxed())
+            let counts = self.counts.clone();
+            let answers = exchange.into_stream().inspect(move |answer| {
+                if answer.is_err() {
+                    counts.streams_broken.count();
+                }
+            });
+            Ok(answers.boxed())
         }
         .boxed()
     }

@@ -54,10 +54,23 @@ pub struct GroupSpec {
     pub group: GroupId,
     pub replica: ReplicaId,
     pub timing: Timing,
-    /// Members of the group when it was created, this replica among them. A group whose log is empty starts with
-    /// them; all replicas must be given the same.
-    pub first_members: Vec<Member>,
+    /// How a replica begins that is not on the disk yet.
+    pub start: GroupStart,
     /// Stand for election as soon as it is open instead of waiting for the timeout: one replica of each group, and
     /// harmless while there is a leader.
     pub campaign: bool,
+    /// Whether reads may rely on the leader's lease instead of asking a quorum. A restarted replica has forgotten what it
+    /// promised, so one of such a group gives no vote and does not stand for election for `election_max` after it was
+    /// opened again (docs/adr/0005). The same on all replicas; off for pipelines.
+    pub lease_reads: bool,
+}
+
+/// How a replica begins.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum GroupStart {
+    /// With the group, as one of these; all of them must be given the same.
+    First(Vec<Member>),
+    /// Later: without members, quiet until a leader that was told of it ([`crate::Group::set_members`]) finds it. Its id
+    /// must never have been used in the group.
+    Join,
 }

@@ -1,11 +1,14 @@
 //! The gRPC service on which the groups of a process answer other members.
 
+use crate::counts::HostCounts;
 use crate::encoding::{entry_from_wire, log_id_from_wire, log_id_to_wire, vote_from_wire, vote_to_wire};
+use crate::group::Group;
 use crate::registry::Registry;
-use crate::type_config::TypeConfig;
+use crate::type_config::{RaftLogId, TypeConfig};
 use crate::{COMMAND_BYTES_MAX, Role};
 use futures::stream::BoxStream;
 use futures::{FutureExt, Stream, StreamExt, TryStreamExt, stream};
+use openraft::async_runtime::watch::WatchReceiver;
 use openraft::raft::{
     AppendEntriesRequest, StreamAppendError, StreamAppendResult, TransferLeaderError, TransferLeaderRequest,
     VoteRequest,
@@ -21,8 +24,18 @@ use tonic::{Request, Response, Status, Streaming};
 use types::GroupId;
 use wire::append_response::Result as Answer;
 
+#[derive(Clone)]
 pub(crate) struct Service {
     pub(crate) registry: Arc<Registry>,
+    pub(crate) counts: Arc<HostCounts>,
+}
+
+impl Service {
+    /// What the sender is told, and what was counted.
+    fn refused(&self, failure: Failure) -> Status {
+        self.counts.refused(&failure);
+        failure.into()
+    }
 }
 
 #[tonic::async_trait]
@@ -34,7 +47,7 @@ impl RaftTransport for Service {
         &self,
         request: Request<Streaming<wire::AppendRequest>>,
     ) -> Result<Response<Self::AppendStream>, Status> {
-        let answers = append(self.registry.clone(), request.into_inner());
+        let answers = append(self.clone(), request.into_inner());
         Ok(Response::new(stream::once(answers).try_flatten().boxed()))
     }
 
@@ -42,56 +55,96 @@ impl RaftTransport for Service {
         &self,
         request: Request<wire::VoteRequest>,
     ) -> Result<Response<wire::VoteResponse>, Status> {
-        let request = request.into_inner();
-        let group = self.registry.addressed(request.to.as_ref())?;
-        if request.vote.as_ref().is_some_and(|vote| vote.term > NUMBER_MAX) {
-            return Err(Failure::invalid(format!("a term is above {NUMBER_MAX}")).into());
-        }
-        let vote = vote_from_wire(request.vote).map_err(Failure::from)?;
-        let mut ask = VoteRequest::new(vote, request.last.map(log_id_from_wire));
-        ask.leadership_transfer = request.leadership_transfer;
-        let raft = group.raft();
-        let answer = if request.pre_vote { raft.pre_vote(ask).await } else { raft.vote(ask).await };
-        let answer = answer.map_err(|error| stopped(group.id(), error))?;
-        Ok(Response::new(wire::VoteResponse {
-            vote: Some(vote_to_wire(&answer.vote)),
-            granted: answer.vote_granted,
-            last: answer.last_log_id.as_ref().map(log_id_to_wire),
-        }))
+        let answer = vote(&self.registry, request.into_inner()).await;
+        answer.map(Response::new).map_err(|failure| self.refused(failure))
+    }
+
+    async fn dismiss(&self, request: Request<wire::DismissRequest>) -> Result<Response<wire::Empty>, Status> {
+        let answer = dismiss(&self.registry, request.into_inner());
+        answer.map(Response::new).map_err(|failure| self.refused(failure))
     }
 
     async fn transfer_leader(
         &self,
         request: Request<wire::TransferLeaderRequest>,
     ) -> Result<Response<wire::TransferLeaderResponse>, Status> {
-        use wire::transfer_leader_response::Refused;
-        let request = request.into_inner();
-        let group = self.registry.addressed(request.to.as_ref())?;
-        let from = vote_from_wire(request.from_leader).map_err(Failure::from)?;
-        let ask = TransferLeaderRequest::new(from, request.to_replica, request.last.map(log_id_from_wire));
-        let answer =
-            group.raft().handle_transfer_leader(ask).await.map_err(|error| stopped(group.id(), error))?;
-        let refused = answer.err().map(|error| match error {
-            TransferLeaderError::VoteChanged { actual, .. } => Refused::VoteChanged(vote_to_wire(&actual)),
-            TransferLeaderError::LogNotFlushed { actual, .. } => {
-                Refused::LogNotFlushed(wire::LastLog { last: actual.as_ref().map(log_id_to_wire) })
-            }
-        });
-        Ok(Response::new(wire::TransferLeaderResponse { refused }))
+        let answer = transfer_leader(&self.registry, request.into_inner()).await;
+        answer.map(Response::new).map_err(|failure| self.refused(failure))
     }
+}
+
+async fn vote(registry: &Registry, request: wire::VoteRequest) -> Result<wire::VoteResponse, Failure> {
+    let group = registry.addressed(request.to.as_ref())?;
+    if request.vote.as_ref().is_some_and(|vote| vote.term > NUMBER_MAX) {
+        return Err(Failure::invalid(format!("a term is above {NUMBER_MAX}")));
+    }
+    let vote = vote_from_wire(request.vote)?;
+    // A leader that hands over has given its lease up before it asks.
+    if group.standing().holds_off().is_some() && !request.leadership_transfer {
+        let why = format!("{} was restarted here and may have promised its vote before", group.id());
+        return Err(Failure::new(Code::NotYet, why));
+    }
+    let dismissed_at = dismissed_at(&group, vote.leader_id.voted_for);
+    let mut ask = VoteRequest::new(vote, request.last.map(log_id_from_wire));
+    ask.leadership_transfer = request.leadership_transfer;
+    let raft = group.raft();
+    let answer = if request.pre_vote { raft.pre_vote(ask).await } else { raft.vote(ask).await };
+    let answer = answer.map_err(|error| stopped(group.id(), error))?;
+    Ok(wire::VoteResponse {
+        vote: Some(vote_to_wire(&answer.vote)),
+        granted: answer.vote_granted,
+        last: answer.last_log_id.as_ref().map(log_id_to_wire),
+        dismissed_at: dismissed_at.as_ref().map(log_id_to_wire),
+    })
+}
+
+/// The newest committed membership here, when the candidate is not in it. It is for the candidate to tell whether it
+/// knows a newer one.
+fn dismissed_at(group: &Group, candidate: u64) -> Option<RaftLogId> {
+    let metrics = group.raft().metrics();
+    let metrics = metrics.borrow_watched();
+    let committed = &metrics.committed_membership_config;
+    (*committed.log_id()).filter(|_| committed.get_node(&candidate).is_none())
+}
+
+fn dismiss(registry: &Registry, request: wire::DismissRequest) -> Result<wire::Empty, Failure> {
+    let group = registry.addressed(request.to.as_ref())?;
+    let at = request.at.ok_or_else(|| Failure::invalid("the membership is not named"))?;
+    group.standing().dismissed(log_id_from_wire(at));
+    Ok(wire::Empty {})
+}
+
+async fn transfer_leader(
+    registry: &Registry,
+    request: wire::TransferLeaderRequest,
+) -> Result<wire::TransferLeaderResponse, Failure> {
+    use wire::transfer_leader_response::Refused;
+    let group = registry.addressed(request.to.as_ref())?;
+    let from = vote_from_wire(request.from_leader)?;
+    let ask = TransferLeaderRequest::new(from, request.to_replica, request.last.map(log_id_from_wire));
+    let answer =
+        group.raft().handle_transfer_leader(ask).await.map_err(|error| stopped(group.id(), error))?;
+    let refused = answer.err().map(|error| match error {
+        TransferLeaderError::VoteChanged { actual, .. } => Refused::VoteChanged(vote_to_wire(&actual)),
+        TransferLeaderError::LogNotFlushed { actual, .. } => {
+            Refused::LogNotFlushed(wire::LastLog { last: actual.as_ref().map(log_id_to_wire) })
+        }
+    });
+    Ok(wire::TransferLeaderResponse { refused })
 }
 
 /// Feeds one sender's messages to its group, verified one by one. The first bad one ends the stream: those before it
 /// are answered, then comes the status; it changes nothing.
 async fn append(
-    registry: Arc<Registry>,
+    service: Service,
     mut messages: Streaming<wire::AppendRequest>,
 ) -> Result<impl Stream<Item = Result<wire::AppendResponse, Status>>, Status> {
     let Some(first) = messages.message().await? else { return Ok(stream::empty().left_stream()) };
     let to = first.to.clone();
     // Of the group only what does not keep its log open: a stream may stand idle for long.
     let (raft, id, mut statuses, space) = {
-        let group = registry.addressed(to.as_ref())?;
+        let group = service.registry.addressed(to.as_ref());
+        let group = group.map_err(|failure| service.refused(failure))?;
         (group.raft().clone(), group.id(), group.watch(), group.log().space().clone())
     };
     let closed = async move {
@@ -102,7 +155,9 @@ async fn append(
     let refused = refusal.clone();
     let messages = stream::once(std::future::ready(Ok(first))).chain(messages).take_until(closed.boxed());
     let requests = messages.scan((), move |(), message| {
-        let request = message.and_then(|message| Ok(append_request(message, &to, &space)?));
+        let request = message.and_then(|message| {
+            append_request(message, &to, &space).map_err(|failure| service.refused(failure))
+        });
         std::future::ready(match request {
             Ok(request) => Some(request),
             Err(status) => {
@@ -117,7 +172,7 @@ async fn append(
     let answering = async move {
         let mut answers = pin!(raft.stream_append(requests));
         while let Some(answer) = answers.next().await {
-            let answer = answer.map(append_response).map_err(|error| stopped(id, error));
+            let answer = answer.map(append_response).map_err(|error| stopped(id, error).into());
             if answers_tx.send(answer).await.is_err() {
                 return;
             }
@@ -198,6 +253,6 @@ fn append_response(answer: StreamAppendResult<TypeConfig>) -> wire::AppendRespon
     wire::AppendResponse { result: Some(result) }
 }
 
-fn stopped(group: GroupId, error: impl std::fmt::Display) -> Status {
-    Failure::new(Code::Unavailable, format!("{group} stopped here: {error}")).into()
+fn stopped(group: GroupId, error: impl std::fmt::Display) -> Failure {
+    Failure::new(Code::Unavailable, format!("{group} stopped here: {error}"))
 }

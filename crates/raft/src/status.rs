@@ -1,8 +1,10 @@
 use crate::Member;
+use crate::standing::Standing;
 use crate::type_config::{Peer, Raft, RaftStoredMembership, TypeConfig};
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::errors::Fatal;
 use openraft::{RaftMetrics, ServerState};
+use std::sync::Arc;
 use tokio::sync::watch;
 use types::{LogIndex, ReplicaId, Term};
 
@@ -23,12 +25,28 @@ pub struct GroupStatus {
     pub last: Option<LogIndex>,
     pub committed: Option<LogIndex>,
     pub applied: Option<LogIndex>,
+    /// Another member told, or a committed entry says, that the group goes on without this replica. It stands for no
+    /// election any more; what it has may be removed ([`crate::RaftHost::remove`]).
+    pub is_removed: bool,
     /// Why the group stopped by itself, if it did.
     pub failure: Option<String>,
 }
 
+impl Role {
+    /// In metrics and messages.
+    pub fn name(self) -> &'static str {
+        match self {
+            Role::Leader => "leader",
+            Role::Follower => "follower",
+            Role::Candidate => "candidate",
+            Role::Learner => "learner",
+            Role::Stopped => "stopped",
+        }
+    }
+}
+
 impl GroupStatus {
-    pub(crate) fn of(metrics: &RaftMetrics<TypeConfig>) -> GroupStatus {
+    pub(crate) fn of(metrics: &RaftMetrics<TypeConfig>, standing: &Standing) -> GroupStatus {
         let (is_running, failure) = match &metrics.running_state {
             Ok(()) => (true, None),
             Err(Fatal::Stopped) => (false, None),
@@ -43,9 +61,17 @@ impl GroupStatus {
             last: metrics.last_log_index.map(LogIndex),
             committed: metrics.cluster_committed.as_ref().map(|id| LogIndex(id.index)),
             applied: metrics.last_applied.as_ref().map(|id| LogIndex(id.index)),
+            is_removed: is_removed(metrics, standing),
             failure,
         }
     }
+}
+
+fn is_removed(metrics: &RaftMetrics<TypeConfig>, standing: &Standing) -> bool {
+    let known = metrics.membership_config.log_id();
+    let is_committed = known.is_some() && *known <= metrics.cluster_committed;
+    let is_left_out = is_committed && metrics.membership_config.get_node(&metrics.id).is_none();
+    is_left_out || standing.is_dismissed(known)
 }
 
 fn role_of(state: ServerState) -> Role {
@@ -66,13 +92,23 @@ pub(crate) fn member_of(replica: u64, peer: &Peer) -> Member {
     Member { replica: ReplicaId(replica), node: peer.node, address: peer.address.clone() }
 }
 
-/// Publishes changes of role, term, leader or failure until the group has stopped.
-pub(crate) async fn publish(raft: Raft, statuses: watch::Sender<GroupStatus>) {
+/// Publishes changes of role, term, leader, removal or failure until the group has stopped, and tells openraft whether
+/// the replica stands for election.
+pub(crate) async fn publish(raft: Raft, standing: Arc<Standing>, statuses: watch::Sender<GroupStatus>) {
     let mut server = raft.server_metrics();
     let metrics = raft.metrics();
+    let mut dismissed = standing.watch();
     loop {
-        let is_over = server.changed().await.is_err();
-        let mut status = GroupStatus::of(&metrics.borrow_watched());
+        let is_over = tokio::select! {
+            changed = server.changed() => changed.is_err(),
+            Ok(()) = dismissed.changed() => false,
+            () = standing.held_off() => false,
+        };
+        let mut status = {
+            let metrics = metrics.borrow_watched();
+            standing.decide(&raft, metrics.membership_config.log_id());
+            GroupStatus::of(&metrics, &standing)
+        };
         if is_over {
             status.role = Role::Stopped;
             status.leader = None;
@@ -86,7 +122,7 @@ pub(crate) async fn publish(raft: Raft, statuses: watch::Sender<GroupStatus>) {
         }
         statuses.send_if_modified(|old| {
             let key = |status: &GroupStatus| {
-                (status.role, status.term, status.leader.clone(), status.failure.clone())
+                (status.role, status.term, status.leader.clone(), status.is_removed, status.failure.clone())
             };
             let is_news = key(old) != key(&status);
             *old = status;

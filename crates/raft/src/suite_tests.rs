@@ -1,6 +1,7 @@
 //! openraft's own storage tests on our log store and state machine.
 
 use crate::alive::Alive;
+use crate::counts::Counts;
 use crate::log_store::LogStore;
 use crate::machine::Machine;
 use crate::type_config::{RaftLogId, RaftStoredMembership, TypeConfig};
@@ -16,7 +17,7 @@ use raftlog::{LogSpace, LogSpaceOptions, LogSpec};
 use std::io;
 use std::sync::Arc;
 use tempfile::TempDir;
-use types::OwnerId;
+use types::{OwnerId, ReplicaId};
 
 /// A state machine that holds nothing but its position.
 struct Position {
@@ -109,9 +110,10 @@ impl StoreBuilder<TypeConfig, LogStore, WithSnapshots, TempDir> for Stores {
         };
         let log = LogSpace::new(Arc::new(disk), options).open(spec).await.unwrap();
         let db = Db::open(&directory.path().join("db"), &DbOptions::default()).unwrap();
-        let (machine, _) = Machine::new(Box::new(Position { db }), alive.clone()).unwrap();
+        let counts = Arc::new(Counts::new(ReplicaId(1)));
+        let (machine, _) = Machine::new(Box::new(Position { db }), alive.clone(), counts.clone()).unwrap();
         let machine = WithSnapshots { machine, current: Arc::default() };
-        Ok((directory, LogStore::new(log, 4 << 20, alive), machine))
+        Ok((directory, LogStore::new(log, 4 << 20, alive, counts), machine))
     }
 }
 

@@ -1,6 +1,7 @@
 //! What openraft is instantiated with.
 
 use crate::Command;
+use crate::counts::Share;
 use bytes::Bytes;
 use openraft::errors::ClientWriteError;
 use openraft::raft::{ClientWriteResponse, ClientWriteResult};
@@ -8,7 +9,7 @@ use openraft::type_config::alias::{CommittedLeaderIdOf, EntryOf, LogIdOf, Stored
 use openraft::{Membership, OptionalSend, RaftTypeConfig};
 use raftlog::Place;
 use std::fmt;
-use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use tokio::sync::oneshot;
 use types::{NodeId, OwnerId};
 
 /// openraft's parameters. Its own serialization is never used: see [`crate::encoding`].
@@ -80,7 +81,7 @@ pub(crate) struct Reply(pub(crate) Bytes);
 /// applied or dropped, whether or not anybody still waits for it.
 pub(crate) struct Answer<T> {
     pub(crate) to: oneshot::Sender<T>,
-    pub(crate) share: Option<OwnedSemaphorePermit>,
+    pub(crate) share: Option<Share>,
 }
 
 impl<T: OptionalSend + 'static> openraft::raft::responder::Responder<TypeConfig, T> for Answer<T> {

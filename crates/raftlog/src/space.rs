@@ -2,6 +2,7 @@ use crate::core::Core;
 use crate::files::Files;
 use crate::recovery::recover;
 use crate::segment::{SegmentId, owner_dir, parent_dir};
+use crate::space_metrics::SpaceCounts;
 use crate::spares::Spares;
 use crate::writer::Writer;
 use crate::{AppendError, Log, LogSpaceOptions, LogSpec, OpenError};
@@ -22,11 +23,12 @@ pub struct LogSpace {
     options: LogSpaceOptions,
     files: Files,
     logs: Mutex<HashMap<String, Entry>>,
-    unflushed_bytes: AtomicUsize,
+    pub(crate) unflushed_bytes: AtomicUsize,
     /// Signed: a log's memory may be counted off before it was counted in.
-    cached_bytes: AtomicIsize,
+    pub(crate) cached_bytes: AtomicIsize,
     free: Arc<Free>,
     spares: Arc<Spares>,
+    pub(crate) counts: SpaceCounts,
 }
 
 /// A log's directory is opened by one at a time.
@@ -52,6 +54,7 @@ impl LogSpace {
             logs: Mutex::default(),
             unflushed_bytes: AtomicUsize::new(0),
             cached_bytes: AtomicIsize::new(0),
+            counts: SpaceCounts::default(),
             // Until the first log is opened nobody has asked, and nobody appends.
             free: Arc::new(Free {
                 bytes: AtomicU64::new(u64::MAX),
@@ -271,7 +274,7 @@ impl LogSpace {
     }
 
     /// Spares are free space: they are removed when somebody needs it.
-    fn free_bytes(&self) -> u64 {
+    pub(crate) fn free_bytes(&self) -> u64 {
         self.free.bytes.load(Ordering::Relaxed).saturating_add(self.spares.bytes())
     }
 

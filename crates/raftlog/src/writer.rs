@@ -185,7 +185,9 @@ impl Writer {
         }
         let mut buffers = buffers.clone();
         buffers.extend(terminator);
+        let started = Instant::now();
         file.write_and_sync(position.offset, buffers).await?;
+        self.core.space.counts.write_and_sync.record_duration(started.elapsed());
         self.open.as_mut().expect("just opened").end = needed_bytes;
         Ok(())
     }
@@ -427,7 +429,9 @@ impl Writer {
 
     async fn save(&mut self) -> io::Result<()> {
         self.record.committed = self.core.lock().committed;
+        let started = Instant::now();
         self.hard_state.save(&self.record).await?;
+        self.core.space.counts.hard_state.record_duration(started.elapsed());
         // The other slot still has what was promised before: a slot that rots must not take a vote back.
         self.hint_is_due = true;
         self.hint().await

@@ -6,7 +6,7 @@ use crate::tables::Tables;
 use anyhow::{Context, bail};
 use disk::RealDisk;
 use proto::scm::scm_server::ScmServer;
-use raft::{AddressBook, Db, GroupSpec, Member, RaftHost};
+use raft::{AddressBook, Db, GroupSpec, GroupStart, Member, RaftHost};
 use raftlog::{LogSpace, LogSpec};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -123,8 +123,9 @@ fn group_spec(options: &ScmOptions) -> GroupSpec {
         group: GroupId::SCM,
         replica,
         timing: options.timing,
-        first_members: vec![Member { replica, node: NodeId(0), address: options.address.clone() }],
+        start: GroupStart::First(vec![Member { replica, node: NodeId(0), address: options.address.clone() }]),
         campaign: true,
+        lease_reads: false,
     }
 }
 

@@ -35,7 +35,8 @@ fn main() -> ExitCode {
                     if at >= args.seeds {
                         return;
                     }
-                    let options = Options { seed: args.seed.wrapping_add(at), is_printed: args.trace, planted: None };
+                    let options =
+                        Options { seed: args.seed.wrapping_add(at), is_printed: args.trace, planted: None };
                     let result = run(options);
                     let mut total = total.lock().expect("no holder panics");
                     match result {
@@ -54,6 +55,12 @@ fn main() -> ExitCode {
         }
     });
     let total = total.into_inner().expect("no holder panics");
-    println!("{{\"seeds\": {}, \"violations\": {}, \"settled_ms_max\": {}, \"elapsed\": {:.1}}}", total.1, total.2, total.3, started.elapsed().as_secs_f64());
+    println!(
+        "{{\"seeds\": {}, \"violations\": {}, \"settled_ms_max\": {}, \"elapsed\": {:.1}}}",
+        total.1,
+        total.2,
+        total.3,
+        started.elapsed().as_secs_f64()
+    );
     if total.2 == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -5,6 +5,7 @@
 
 mod cluster;
 mod process;
+pub mod prometheus;
 
 pub use cluster::{ACCESS_KEY, Cluster, ClusterOptions, SECRET_KEY};
 pub use process::{Process, Ready};

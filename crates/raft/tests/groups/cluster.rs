@@ -2,8 +2,8 @@ use crate::ledger::{Ledger, LedgerView};
 use bytes::Bytes;
 use disk::{OpenDiskError, RealDisk};
 use flotilla_raft::{
-    AddressBook, Command, Done, Group, GroupSpec, HostOptions, Member, OpenGroupError, ProposeError,
-    RaftHost, Role, Timing, server_builder,
+    AddressBook, Command, Done, Group, GroupSpec, GroupStart, HostOptions, Member, OpenGroupError,
+    ProposeError, RaftHost, Role, Timing, server_builder,
 };
 use raftlog::{LogSpace, LogSpaceOptions, LogSpec};
 use std::collections::HashMap;
@@ -34,7 +34,7 @@ pub(crate) fn pipeline(number: u64) -> GroupId {
     GroupId::pipeline(PipelineId(number))
 }
 
-/// Three hosts with a data directory each.
+/// Hosts, mostly three, with a data directory each.
 pub(crate) struct Cluster {
     pub(crate) nodes: Vec<Node>,
     pub(crate) addresses: AddressBook,
@@ -57,21 +57,36 @@ pub(crate) struct Running {
     server: JoinHandle<()>,
 }
 
+impl Node {
+    /// Where the node keeps what it made of a group.
+    pub(crate) fn db_dir(&self, group: GroupId) -> PathBuf {
+        self.dir.join(format!("db-{group}"))
+    }
+}
+
 impl Cluster {
     pub(crate) async fn start() -> Cluster {
         Cluster::start_with(HostOptions::default(), LogSpaceOptions::default()).await
     }
 
     pub(crate) async fn start_with(host_options: HostOptions, log_options: LogSpaceOptions) -> Cluster {
+        Cluster::start_many(3, host_options, log_options).await
+    }
+
+    pub(crate) async fn start_nodes(count: u64) -> Cluster {
+        Cluster::start_many(count, HostOptions::default(), LogSpaceOptions::default()).await
+    }
+
+    async fn start_many(count: u64, host_options: HostOptions, log_options: LogSpaceOptions) -> Cluster {
         let root = TempDir::new().expect("make a directory");
         let addresses = AddressBook::default();
         // Test disks are small parts of a shared one.
         let log_options = LogSpaceOptions { reserve_bytes: 0, segment_bytes_max: 16 << 20, ..log_options };
-        let nodes = (1..=3u64)
+        let nodes = (1..=count)
             .map(|id| Node { id: NodeId(id), dir: root.path().join(format!("node-{id}")), running: None })
             .collect();
         let mut cluster = Cluster { nodes, addresses, log_options, host_options, _root: root };
-        for n in 0..3 {
+        for n in 0..cluster.nodes.len() {
             cluster.start_node(n).await;
         }
         cluster
@@ -136,7 +151,7 @@ impl Cluster {
         log.close().await;
         drop(log);
         #[allow(clippy::disallowed_methods)] // a test's own directory
-        std::fs::remove_dir_all(node.dir.join(format!("db-{group}"))).expect("remove the state");
+        std::fs::remove_dir_all(node.db_dir(group)).expect("remove the state");
         self.stop_node(n).await;
     }
 
@@ -171,15 +186,14 @@ impl Cluster {
         log_dir: &str,
         owners_dir: &str,
     ) -> Result<Group, OpenGroupError> {
-        let node = &mut self.nodes[n];
-        let running = node.running.as_mut().expect("a running node");
         let spec = GroupSpec {
             cluster: CLUSTER.to_owned(),
             group,
             replica: members[n].replica,
             timing: TIMING,
-            first_members: members,
+            start: GroupStart::First(members),
             campaign: n == 0,
+            lease_reads: false,
         };
         let log = LogSpec {
             log: group.to_u64(),
@@ -187,8 +201,19 @@ impl Cluster {
             owners_dir: owners_dir.to_owned(),
             first_owner: OwnerId(group.number * 1000 + 1),
         };
-        let ledger = Ledger::open(&node.dir.join(format!("db-{group}")));
-        running.ledgers.insert(group, ledger.view());
+        self.open_spec(n, spec, log).await
+    }
+
+    pub(crate) async fn open_spec(
+        &mut self,
+        n: usize,
+        spec: GroupSpec,
+        log: LogSpec,
+    ) -> Result<Group, OpenGroupError> {
+        let node = &mut self.nodes[n];
+        let ledger = Ledger::open(&node.db_dir(spec.group));
+        let running = node.running.as_mut().expect("a running node");
+        running.ledgers.insert(spec.group, ledger.view());
         running.host.open(spec, &running.space, log, ledger).await
     }
 
@@ -212,7 +237,7 @@ impl Cluster {
     fn up(&self, group: GroupId) -> Vec<usize> {
         let has =
             |n: &usize| self.nodes[*n].running.as_ref().is_some_and(|it| it.host.group(group).is_some());
-        (0..3).filter(has).collect()
+        (0..self.nodes.len()).filter(has).collect()
     }
 
     pub(crate) fn group(&self, n: usize, group: GroupId) -> Group {
@@ -255,7 +280,7 @@ impl Cluster {
     }
 
     pub(crate) async fn stop(mut self) {
-        for n in 0..3 {
+        for n in 0..self.nodes.len() {
             if self.nodes[n].running.is_some() {
                 self.stop_node(n).await;
             }

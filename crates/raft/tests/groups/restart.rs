@@ -81,8 +81,9 @@ async fn a_group_is_open_once_and_may_be_opened_again_when_closed() {
         group,
         replica: cluster.members(group)[2].replica,
         timing: crate::cluster::TIMING,
-        first_members: cluster.members(group),
+        start: flotilla_raft::GroupStart::First(cluster.members(group)),
         campaign: false,
+        lease_reads: false,
     };
     let log = raftlog::LogSpec {
         log: 99,

@@ -148,7 +148,9 @@ impl Client {
         let what = match &self.task {
             Task::None => return None,
             Task::Read { key } => What::Read { key: key.clone() },
-            Task::Write(ops) => What::Write { command: self.command(ops, random), ops: ops.clone(), change: false },
+            Task::Write(ops) => {
+                What::Write { command: self.command(ops, random), ops: ops.clone(), change: false }
+            }
             Task::Change { to } => {
                 let op = Op::CompareAndSet {
                     key: self.own_key(),

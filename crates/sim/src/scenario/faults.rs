@@ -9,14 +9,33 @@ use types::GroupId;
 #[derive(Clone, Debug)]
 pub(super) enum Fault {
     /// Nothing passes between the two sides, or only from the second to the first.
-    Partition { side: Vec<ProcessId>, one_way: bool },
+    Partition {
+        side: Vec<ProcessId>,
+        one_way: bool,
+    },
     /// The leader of a group is on one side, alone.
     LoneLeader(GroupId, bool),
-    BadLink { from: ProcessId, to: ProcessId, link: Link },
-    Crash { processes: Vec<ProcessId>, crash: Crash, disk: SimOptions, down: Duration },
-    FullDisk { process: ProcessId, free_bytes: u64 },
+    BadLink {
+        from: ProcessId,
+        to: ProcessId,
+        link: Link,
+    },
+    Crash {
+        processes: Vec<ProcessId>,
+        crash: Crash,
+        disk: SimOptions,
+        down: Duration,
+    },
+    FullDisk {
+        process: ProcessId,
+        free_bytes: u64,
+    },
     Transfer(GroupId),
-    Reopen { group: GroupId, process: ProcessId, pause: Duration },
+    Reopen {
+        group: GroupId,
+        process: ProcessId,
+        pause: Duration,
+    },
 }
 
 /// A fault out of the seed, and how long it lasts.
@@ -32,7 +51,8 @@ pub(super) fn random_fault(plan: &Plan, random: &mut Random) -> Option<(Fault, D
         transfer,
         reopen,
     } = plan.weights;
-    let weights = [partition, one_way, lone_leader, bad_link, crash_one, crash_some, full_disk, transfer, reopen];
+    let weights =
+        [partition, one_way, lone_leader, bad_link, crash_one, crash_some, full_disk, transfer, reopen];
     let mut chosen = random.below(weights.iter().sum());
     let kind = weights.iter().position(|weight| {
         let is_it = chosen < *weight;

@@ -147,7 +147,13 @@ impl Oracle {
     }
 
     /// A leader's log must have all that was committed before its term: answers what is missing.
-    pub(super) fn check_leader(&self, group: GroupId, leader: &str, term: Term, log: &BTreeMap<LogIndex, Term>) {
+    pub(super) fn check_leader(
+        &self,
+        group: GroupId,
+        leader: &str,
+        term: Term,
+        log: &BTreeMap<LogIndex, Term>,
+    ) {
         let missing = {
             let state = &mut *self.lock();
             let first = log.keys().next().copied().unwrap_or_default();
@@ -207,7 +213,14 @@ impl Oracle {
     }
 
     /// A client was told that its command was applied as this entry, with these outcomes.
-    pub(super) fn acknowledged(&self, group: GroupId, began: Began, id: LogId, ops: &[Op], outcomes: &[Outcome]) {
+    pub(super) fn acknowledged(
+        &self,
+        group: GroupId,
+        began: Began,
+        id: LogId,
+        ops: &[Op],
+        outcomes: &[Outcome],
+    ) {
         let result = {
             let state = &mut *self.lock();
             state.counts.writes += 1;
@@ -298,17 +311,21 @@ impl History {
         let mut outcomes = Vec::new();
         for op in ops {
             let (key, value) = match op {
-                Op::Set { key, value } => (key, value),
+                Op::Set { key, value } => (key, value.clone()),
                 Op::CompareAndSet { key, expected, value } => {
                     let found = self.newest(key);
                     if found != *expected {
                         outcomes.push(Outcome::Conflict(found));
                         continue;
                     }
-                    (key, value)
+                    (key, value.clone())
+                }
+                Op::Append { key, value } => {
+                    let longer = [&self.newest(key).unwrap_or_default()[..], value].concat();
+                    (key, Some(longer.into()))
                 }
             };
-            self.versions.entry(key.clone()).or_default().push((index, value.clone()));
+            self.versions.entry(key.clone()).or_default().push((index, value));
             outcomes.push(Outcome::Done);
         }
         outcomes

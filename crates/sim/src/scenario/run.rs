@@ -405,7 +405,8 @@ impl Run {
             let last = self.oracle.last_applied(group.id);
             for process in &group.members {
                 let watch = self.statuses.get(&(*process, group.id));
-                let applied = watch.and_then(|watch| *watch.replica.applied.lock().expect("no holder panics"));
+                let applied =
+                    watch.and_then(|watch| *watch.replica.applied.lock().expect("no holder panics"));
                 if applied < last {
                     let id = group.id;
                     return Some(format!("{process} has applied {id:?} up to {applied:?} of {last:?}"));

@@ -94,7 +94,8 @@ impl World {
 
     /// Runs something inside a process, which must be up.
     pub fn spawn(&self, process: ProcessId, task: impl Future<Output = ()> + Send + 'static) {
-        let runtime = self.processes[process.0].runtime.as_ref().expect("only a process that is up runs things");
+        let runtime =
+            self.processes[process.0].runtime.as_ref().expect("only a process that is up runs things");
         runtime.spawn(task);
     }
 

@@ -364,7 +364,8 @@ impl State {
             if way.link.loses(&mut self.random) {
                 if self.random.one_in(BREAKS_ONE_IN) {
                     let (client, server) = (wire.client, wire.server);
-                    self.trace.event(format_args!("{} – {}: connection lost", client.process, server.process));
+                    self.trace
+                        .event(format_args!("{} – {}: connection lost", client.process, server.process));
                     self.break_connection(client, server);
                     return;
                 }
@@ -412,7 +413,9 @@ impl State {
             Event::Request(parts) => {
                 self.trace.event(format_args!("{from} → {to} #{call} {}", parts.uri.path()));
             }
-            Event::Response(parts) => self.trace.event(format_args!("{from} → {to} #{call} {}", parts.status)),
+            Event::Response(parts) => {
+                self.trace.event(format_args!("{from} → {to} #{call} {}", parts.status))
+            }
             Event::Data(data) => {
                 self.trace.event(format_args!("{from} → {to} #{call} {} bytes", data.len()));
                 self.trace.mix(checksum(data));

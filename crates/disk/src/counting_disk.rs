@@ -1,10 +1,10 @@
+use crate::{Disk, File, IoFuture, RealDisk, Space};
 use bytes::Bytes;
-use disk::{Disk, File, IoFuture, RealDisk, Space};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A real disk that counts how often something is made durable.
-pub(super) struct CountingDisk {
+/// A real disk that counts how often something is made durable, for measurements.
+pub struct CountingDisk {
     disk: RealDisk,
     syncs: Arc<AtomicU64>,
 }
@@ -15,11 +15,11 @@ struct CountingFile {
 }
 
 impl CountingDisk {
-    pub(super) fn new(disk: RealDisk) -> CountingDisk {
+    pub fn new(disk: RealDisk) -> CountingDisk {
         CountingDisk { disk, syncs: Arc::default() }
     }
 
-    pub(super) fn syncs(&self) -> u64 {
+    pub fn syncs(&self) -> u64 {
         self.syncs.load(Ordering::Relaxed)
     }
 }

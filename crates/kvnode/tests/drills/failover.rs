@@ -1,0 +1,90 @@
+use crate::campaign::Report;
+use crate::cluster::{Cluster, DEADLINE, GROUPS, TIMING};
+use crate::load::{Load, Written, assert_kept};
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// Leaders killed in one drill.
+const ROUNDS: usize = 3;
+
+/// From the death of a leader to the first write that its successor acknowledges.
+///
+/// ```text
+/// dead        the lease of the followers ends    the first of them stands       split once      elected, first write
+///  |--------------- election_max ---------------|----- < election_max -----|- < election_max -|------ SLACK ------|
+/// ```
+/// Followers keep the promise they gave with the last heartbeat for `election_max`. Then each waits a random time below
+/// `election_max`; the other grants its vote, since its own promise has ended too. A follower whose log is shorter is refused,
+/// but then the other one stands within the same time. Two that stand within the same few milliseconds split the votes,
+/// and draw again: once is allowed for. `SLACK` is for ticks of the timers, two round trips, two syncs, the client's
+/// pauses, and a machine of two cores that compiles beside it.
+const BOUND: Duration = Duration::from_millis(3 * TIMING.election_max.as_millis() as u64 + SLACK_MS);
+const SLACK_MS: u64 = 1500;
+
+/// kill -9 of leaders under load.
+pub(crate) async fn kill_leader() -> Report {
+    let mut cluster = Cluster::start().await;
+    // So that there is always something under way when a leader dies.
+    cluster.slow_down(Duration::from_millis(2));
+    let load = Load::start(&cluster, DEADLINE);
+    let mut deaths = Vec::new();
+    for round in 0..ROUNDS {
+        let group = round as u32 % GROUPS + 1;
+        let (leader, term) = cluster.leader(group).await;
+        let died = Instant::now();
+        cluster.kill_node(leader);
+        cluster.leader_after(group, term).await;
+        deaths.push((group, died));
+        let load_goes_on = Instant::now();
+        cluster.start_node(leader).await;
+        cluster.wait_caught_up(leader).await;
+        assert!(load_goes_on.elapsed() < DEADLINE, "node {} is back in time", leader + 1);
+    }
+    // The last successor's first write.
+    let (last_group, _) = *deaths.last().expect("there were rounds");
+    cluster.client.read(last_group, b"nothing").await.expect("the last group answers");
+    let written = load.stop().await;
+    let failovers: Vec<_> = deaths.iter().map(|(group, died)| failover(&written, *group, *died)).collect();
+    for (failover, (group, _)) in failovers.iter().zip(&deaths) {
+        assert!(*failover <= BOUND, "group {group} took {failover:?}, the bound is {BOUND:?}");
+    }
+    let acknowledged = assert_kept(&cluster, &written).await;
+    Report { drill: "kill -9 of the leader", failovers, acknowledged }
+}
+
+/// From a death to the first acknowledgement of a write that was under way then or came after it, and that no dead leader
+/// can have given: it came after the promises ended.
+fn failover(written: &[Written], group: u32, died: Instant) -> Duration {
+    let of_group = written.iter().filter(|writer| writer.group == group);
+    let successes = of_group.flat_map(|writer| &writer.acknowledged_at);
+    let first =
+        successes.map(|(_, acknowledged)| *acknowledged).filter(|at| *at > died + TIMING.heartbeat).min();
+    first.expect("writes went on after the death") - died
+}
+
+/// Nodes that acknowledge before they commit lose writes when they are killed, and the checks say so: soon, since each death
+/// is another chance.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn planted_early_acknowledgements_are_found() {
+    const DEATHS_MAX: usize = 5;
+    let _turn = crate::campaign::TURN.lock().await;
+    let mut cluster = Cluster::start_with(&["--planted-early-ack"]).await;
+    for _ in 0..DEATHS_MAX {
+        let load = Load::start(&cluster, DEADLINE);
+        let (leader, term) = cluster.leader(1).await;
+        // The load runs, on this leader.
+        let begun = cluster.group_facts(leader, 1).await.expect("it runs").last;
+        while cluster.group_facts(leader, 1).await.expect("it runs").last < begun + 50 {}
+        cluster.kill_node(leader);
+        cluster.leader_after(1, term).await;
+        let written = load.stop().await;
+        for writer in &written {
+            if writer.violations(&cluster.client).await.iter().any(|wrong| wrong.contains("there 0 times")) {
+                return;
+            }
+        }
+        cluster.start_node(leader).await;
+        cluster.wait_caught_up(leader).await;
+    }
+    panic!("{DEATHS_MAX} leaders that acknowledge too early died, and nothing was found missing");
+}

@@ -1,0 +1,101 @@
+use crate::cluster::{Cluster, DEADLINE, GROUPS, client_of};
+use crate::history::History;
+use bytes::Bytes;
+use flotilla_kvnode::{CallError, Client};
+use kv::Op;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+/// Writers of each group.
+const WRITERS: u32 = 4;
+/// Numbers under one key: each append writes all of them again.
+const NUMBERS_PER_KEY: u64 = 256;
+
+/// Writers that append one number after the other, each to keys of its own.
+pub(crate) struct Load {
+    stop: Arc<AtomicBool>,
+    writers: JoinSet<Written>,
+}
+
+pub(crate) struct Written {
+    pub(crate) group: u32,
+    writer: u32,
+    pub(crate) history: History,
+    /// When acknowledged writes were begun and acknowledged.
+    pub(crate) acknowledged_at: Vec<(Instant, Instant)>,
+}
+
+impl Load {
+    /// `within`: how long a writer tries one write before it takes it for failed.
+    pub(crate) fn start(cluster: &Cluster, within: Duration) -> Load {
+        let stop = Arc::new(AtomicBool::new(false));
+        let client = client_of(&cluster.addresses, within);
+        let mut writers = JoinSet::new();
+        for group in 1..=GROUPS {
+            for writer in 0..WRITERS {
+                writers.spawn(write(client.clone(), group, writer, stop.clone()));
+            }
+        }
+        Load { stop, writers }
+    }
+
+    pub(crate) async fn stop(self) -> Vec<Written> {
+        self.stop.store(true, Ordering::Relaxed);
+        let written = tokio::time::timeout(DEADLINE + DEADLINE, self.writers.join_all()).await;
+        written.expect("writers end in time")
+    }
+}
+
+fn key(writer: u32, number: u64) -> Bytes {
+    format!("{writer}-{}", number / NUMBERS_PER_KEY).into()
+}
+
+async fn write(client: Client, group: u32, writer: u32, stop: Arc<AtomicBool>) -> Written {
+    let mut written = Written { group, writer, history: History::default(), acknowledged_at: Vec::new() };
+    for number in 0u64.. {
+        if stop.load(Ordering::Relaxed) {
+            break;
+        }
+        let begun = Instant::now();
+        let value = Bytes::copy_from_slice(&number.to_le_bytes());
+        match client.apply(group, &[Op::Append { key: key(writer, number), value }]).await {
+            Ok(_) => {
+                written.history.acknowledged.push(number);
+                written.acknowledged_at.push((begun, Instant::now()));
+            }
+            Err(CallError::OutcomeUnknown) => written.history.unknown.push(number),
+            Err(CallError::GaveUp { .. }) => written.history.refused.push(number),
+            Err(CallError::Invalid(why)) => panic!("a write of a drill is refused: {why}"),
+        }
+    }
+    written
+}
+
+impl Written {
+    /// Reads back what this writer wrote, and says what does not fit.
+    pub(crate) async fn violations(&self, client: &Client) -> Vec<String> {
+        let numbers =
+            self.history.acknowledged.len() + self.history.unknown.len() + self.history.refused.len();
+        let mut found = Vec::new();
+        for first in (0..=numbers as u64).step_by(NUMBERS_PER_KEY as usize) {
+            let value = client.read(self.group, &key(self.writer, first)).await.expect("read back");
+            let value = value.unwrap_or_default();
+            found.extend(value.chunks(8).map(|it| u64::from_le_bytes(it.try_into().expect("whole numbers"))));
+        }
+        let wrong = self.history.violations(&found);
+        wrong.into_iter().map(|it| format!("group {} writer {}: {it}", self.group, self.writer)).collect()
+    }
+}
+
+/// Everything that was written is as its writers were told. Answers how many writes were acknowledged.
+pub(crate) async fn assert_kept(cluster: &Cluster, written: &[Written]) -> u64 {
+    let mut wrong = Vec::new();
+    for writer in written {
+        wrong.extend(writer.violations(&cluster.client).await);
+    }
+    assert!(wrong.is_empty(), "{} violations, the first: {:#?}", wrong.len(), &wrong[..wrong.len().min(10)]);
+    written.iter().map(|writer| writer.history.acknowledged.len() as u64).sum()
+}

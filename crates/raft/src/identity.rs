@@ -1,0 +1,152 @@
+//! Which replica a disk has of a group: the file `replicas/<group>`, docs/format/replica.md. Little-endian.
+//!
+//! ```text
+//! offset size field
+//!      0    4 magic    "FLri"
+//!      4    1 version  1
+//!      5    1 state    1 first member, 2 joined, 3 being removed, 4 removed
+//!      6    2 zero
+//!      8    8 group
+//!     16    8 replica
+//!     24    4 crc      CRC32C of bytes 0..24
+//! ```
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use disk::Disk;
+use std::io;
+use std::sync::Arc;
+use types::{GroupId, ReplicaId};
+
+const DIR: &str = "replicas";
+const MAGIC: [u8; 4] = *b"FLri";
+const VERSION: u8 = 1;
+const CRC_AT: usize = 24;
+const FILE_BYTES: usize = CRC_AT + 4;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Identity {
+    pub(crate) group: GroupId,
+    pub(crate) replica: ReplicaId,
+    pub(crate) state: IdentityState,
+}
+
+/// Persisted: never renumber.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum IdentityState {
+    /// One of the group's first members: its log begins with them.
+    First = 1,
+    /// Came later: its log begins with what a leader sent.
+    Joined = 2,
+    /// Its files are being deleted; a crash may have left some.
+    Removing = 3,
+    /// Its files are gone, and its id is spent.
+    Removed = 4,
+}
+
+impl Identity {
+    /// `None` when the disk never had a replica of the group.
+    pub(crate) async fn read(disk: &Arc<dyn Disk>, group: GroupId) -> io::Result<Option<Identity>> {
+        let file = match disk.open(&path(group), false).await {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        // One byte more than there must be, to see that there is none.
+        let bytes = file.read_at(0, FILE_BYTES + 1).await?;
+        let damaged =
+            |why: String| io::Error::new(io::ErrorKind::InvalidData, format!("{}: {why}", path(group)));
+        let identity = Identity::decode(&bytes).map_err(damaged)?;
+        if identity.group != group {
+            return Err(damaged(format!("it belongs to {}", identity.group)));
+        }
+        Ok(Some(identity))
+    }
+
+    /// Durable on return; a crash before leaves the old file or the new one.
+    pub(crate) async fn write(&self, disk: &Arc<dyn Disk>) -> io::Result<()> {
+        let (path, temporary) = (path(self.group), format!("{}.tmp", path(self.group)));
+        disk.create_dir_all(DIR).await?;
+        let file = disk.open(&temporary, true).await?;
+        file.set_len(FILE_BYTES as u64).await?;
+        // Before the rename: else a crash could leave the new name with nothing behind it.
+        file.write_and_sync(0, vec![self.encode()]).await?;
+        disk.rename(&temporary, &path).await?;
+        disk.sync_dir(DIR).await
+    }
+
+    /// As if there had never been one, durably.
+    pub(crate) async fn forget(disk: &Arc<dyn Disk>, group: GroupId) -> io::Result<()> {
+        match disk.remove_file(&path(group)).await {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            Ok(()) | Err(_) => {}
+        }
+        disk.sync_dir(DIR).await
+    }
+
+    fn encode(&self) -> Bytes {
+        let mut out = BytesMut::with_capacity(FILE_BYTES);
+        out.put_slice(&MAGIC);
+        out.put_u8(VERSION);
+        out.put_u8(self.state as u8);
+        out.put_u16_le(0);
+        out.put_u64_le(self.group.to_u64());
+        out.put_u64_le(self.replica.0);
+        let crc = crc32c::crc32c(&out);
+        out.put_u32_le(crc);
+        out.freeze()
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Identity, String> {
+        if bytes.len() != FILE_BYTES || (&bytes[CRC_AT..]).get_u32_le() != crc32c::crc32c(&bytes[..CRC_AT]) {
+            return Err("it is not whole".to_owned());
+        }
+        let mut fields = &bytes[4..CRC_AT];
+        if bytes[..4] != MAGIC {
+            return Err("it names no replica".to_owned());
+        }
+        let (version, state, _zero) = (fields.get_u8(), fields.get_u8(), fields.get_u16_le());
+        if version != VERSION {
+            return Err(format!("a newer version, {version}, wrote it"));
+        }
+        let group = GroupId::try_from(fields.get_u64_le()).map_err(|error| error.to_string())?;
+        let replica = ReplicaId(fields.get_u64_le());
+        let state = match state {
+            1 => IdentityState::First,
+            2 => IdentityState::Joined,
+            3 => IdentityState::Removing,
+            4 => IdentityState::Removed,
+            other => return Err(format!("a newer version wrote its state {other}")),
+        };
+        Ok(Identity { group, replica, state })
+    }
+}
+
+fn path(group: GroupId) -> String {
+    format!("{DIR}/{group}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const IDENTITY: Identity = Identity {
+        group: GroupId { kind: types::GroupKind::Om, number: 7 },
+        replica: ReplicaId(300),
+        state: IdentityState::Joined,
+    };
+
+    /// Bytes written by the first version. A failure here means that old data directories cannot be read.
+    #[test]
+    fn a_replica_keeps_its_bytes_and_damage_is_found() {
+        let bytes = IDENTITY.encode();
+        assert_eq!(bytes[..24], *b"FLri\x01\x02\0\0\x07\0\0\0\0\0\0\x02\x2c\x01\0\0\0\0\0\0");
+        assert_eq!(Identity::decode(&bytes), Ok(IDENTITY));
+        for at in 0..bytes.len() {
+            let mut damaged = bytes.to_vec();
+            damaged[at] ^= 1;
+            assert!(Identity::decode(&damaged).is_err(), "byte {at}");
+            assert!(Identity::decode(&bytes[..at]).is_err(), "{at} bytes");
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! Who the members of a metadata group are, and how they change. Pipelines never do: a broken one is closed and replaced.
+
+use crate::encoding::log_id_to_wire;
+use crate::error::step_failed;
+use crate::group::Group;
+use crate::status::member_of;
+use crate::type_config::{Peer, RaftLogId, RaftMembership, TypeConfig, WriteError};
+use crate::{Lag, Member, Role, SetMembersError};
+use futures::future::join_all;
+use openraft::ChangeMembers;
+use openraft::async_runtime::watch::WatchReceiver;
+use openraft::errors::{ChangeMembershipError, ForwardReason, RaftError};
+use proto::raft as wire;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+use tokio::time::Instant;
+use types::{GroupKind, ReplicaId};
+
+/// A learner this close to the leader's last entry counts as caught up: the rest comes while it votes.
+pub(crate) const LAG_COUNT_MAX: u64 = 64;
+/// Pause before a step is tried again that has to wait for something of the group's own.
+const RETRY_INTERVAL: Duration = Duration::from_millis(20);
+/// How long removed members are told that they are; those that do not hear it notice when they stand for election.
+const DISMISS_MAX: Duration = Duration::from_millis(500);
+
+/// The members of a group as one replica knows them.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Members {
+    /// One set; two while a change is under way, and then both must agree to everything.
+    pub voter_sets: Vec<BTreeSet<ReplicaId>>,
+    /// Voters and learners.
+    pub all: Vec<Member>,
+}
+
+impl Members {
+    fn of(membership: &RaftMembership) -> Members {
+        let set = |voters: &BTreeSet<u64>| voters.iter().copied().map(ReplicaId).collect();
+        Members {
+            voter_sets: membership.get_joint_config().iter().map(set).collect(),
+            all: membership.nodes().map(|(&replica, peer)| member_of(replica, peer)).collect(),
+        }
+    }
+
+    /// Whether a change is under way, or was left half done.
+    pub fn is_joint(&self) -> bool {
+        self.voter_sets.len() > 1
+    }
+
+    pub fn is_voter(&self, replica: ReplicaId) -> bool {
+        self.voter_sets.iter().any(|voters| voters.contains(&replica))
+    }
+
+    pub fn get(&self, replica: ReplicaId) -> Option<&Member> {
+        self.all.iter().find(|member| member.replica == replica)
+    }
+
+    /// Whether these, all of them voters, are the members.
+    fn are(&self, voters: &BTreeSet<ReplicaId>) -> bool {
+        let all: BTreeSet<ReplicaId> = self.all.iter().map(|member| member.replica).collect();
+        self.voter_sets.as_slice() == std::slice::from_ref(voters) && all == *voters
+    }
+}
+
+impl Group {
+    /// The members this replica knows: the newest entry that names them, committed or not.
+    pub fn members(&self) -> Members {
+        Members::of(self.raft().metrics().borrow_watched().membership_config.membership())
+    }
+
+    /// Adds a member that gets everything and votes for nothing. Leader only; safe to repeat.
+    pub async fn add_learner(&self, learner: Member, deadline: Instant) -> Result<(), SetMembersError> {
+        self.set_members_check(std::slice::from_ref(&learner))?;
+        if self.members().get(learner.replica).is_some() {
+            return Ok(());
+        }
+        let peer = Peer { node: learner.node, address: learner.address };
+        let nodes = BTreeMap::from([(learner.replica.0, peer)]);
+        self.change(ChangeMembers::AddNodes(nodes), deadline).await.map(drop)
+    }
+
+    /// Makes `members` the voters of the group, and nobody else a member: missing ones are added as learners and
+    /// awaited, voters change by joint consensus, others are removed and told so. Leader only, one call at a time.
+    ///
+    /// Safe to repeat, here or at the next leader, whatever became of an earlier call: what it left half done is finished,
+    /// and what is reached already changes nothing. A leader that is not among `members` leads until that is committed,
+    /// and then hands over.
+    pub async fn set_members(&self, members: &[Member], deadline: Instant) -> Result<(), SetMembersError> {
+        self.set_members_check(members)?;
+        let voters: BTreeSet<ReplicaId> = members.iter().map(|member| member.replica).collect();
+        let before = self.members();
+        // An earlier call that was broken off: two majorities are asked for everything until this is finished.
+        let mut done = None;
+        if before.is_joint() {
+            done = Some(self.change(ChangeMembers::AddVoterIds(BTreeSet::new()), deadline).await?);
+        }
+        let now = self.members();
+        let learners = now.all.iter().map(|member| member.replica).filter(|replica| !now.is_voter(*replica));
+        let left_over: BTreeSet<u64> =
+            learners.filter(|replica| !voters.contains(replica)).map(|replica| replica.0).collect();
+        if !left_over.is_empty() {
+            done = Some(self.change(ChangeMembers::RemoveNodes(left_over), deadline).await?);
+        }
+        for member in members {
+            self.add_learner(member.clone(), deadline).await?;
+        }
+        self.wait_caught_up(&voters, deadline).await?;
+        if !self.members().are(&voters) {
+            let ids = voters.iter().map(|replica| replica.0).collect();
+            done = Some(self.change(ChangeMembers::ReplaceAllVoters(ids), deadline).await?);
+        }
+        if let Some(at) = done {
+            let removed = before.all.into_iter().filter(|member| !voters.contains(&member.replica));
+            self.dismiss(removed.collect(), at).await;
+        }
+        Ok(())
+    }
+
+    fn set_members_check(&self, members: &[Member]) -> Result<(), SetMembersError> {
+        if self.id().kind == GroupKind::Pipeline {
+            return Err(SetMembersError::Pipeline);
+        }
+        let invalid = |why: String| Err(SetMembersError::Invalid { why });
+        let ids: BTreeSet<ReplicaId> = members.iter().map(|member| member.replica).collect();
+        if ids.is_empty() || ids.len() != members.len() || ids.contains(&ReplicaId(0)) {
+            return invalid("members need replica ids that are different and not 0".to_owned());
+        }
+        let known = self.members();
+        for member in members {
+            if let Some(here) = known.get(member.replica)
+                && here.node != member.node
+            {
+                return invalid(format!(
+                    "replica {} is on node {}, not on {}: another node's replica needs an id of its own",
+                    here.replica, here.node, member.node
+                ));
+            }
+        }
+        let status = self.status();
+        if status.role != Role::Leader {
+            return Err(SetMembersError::NotLeader { leader: status.leader });
+        }
+        Ok(())
+    }
+
+    /// One change, and, where it made the membership joint, the one that ends it: committed on return, with the last
+    /// entry's id. Waits for what is under way.
+    async fn change(
+        &self,
+        changes: ChangeMembers<u64, Peer>,
+        deadline: Instant,
+    ) -> Result<RaftLogId, SetMembersError> {
+        loop {
+            let step = self.raft().change_membership(changes.clone(), false);
+            let done = tokio::time::timeout_at(deadline, step).await;
+            let Ok(done) = done else {
+                return Err(SetMembersError::Expired { why: "a quorum did not agree".to_owned() });
+            };
+            match done {
+                Ok(done) => return Ok(done.log_id),
+                Err(error) if is_passing(&error) => {}
+                Err(error) => return Err(step_failed(error)),
+            }
+            if Instant::now() + RETRY_INTERVAL >= deadline {
+                let why = "an earlier change is not committed".to_owned();
+                return Err(SetMembersError::Expired { why });
+            }
+            tokio::time::sleep(RETRY_INTERVAL).await;
+        }
+    }
+
+    /// Waits until all of `replicas` have all but the last few entries.
+    pub(crate) async fn wait_caught_up(
+        &self,
+        replicas: &BTreeSet<ReplicaId>,
+        deadline: Instant,
+    ) -> Result<(), SetMembersError> {
+        let mut metrics = self.raft().metrics();
+        loop {
+            let lags = {
+                let metrics = metrics.borrow_and_update();
+                let Some(replication) = &metrics.replication else {
+                    let leader = self.status().leader;
+                    return Err(SetMembersError::NotLeader { leader });
+                };
+                let next = |index: Option<u64>| index.map_or(0, |index| index + 1);
+                let last = next(metrics.last_log_index);
+                let lag = |replica: &ReplicaId| {
+                    let matched = replication.get(&replica.0).and_then(|matched| *matched);
+                    let behind = last.saturating_sub(next(matched.map(|id| id.index)));
+                    Lag { replica: *replica, entries: behind }
+                };
+                let lags = replicas.iter().filter(|replica| **replica != self.replica()).map(lag);
+                lags.filter(|lag| lag.entries > LAG_COUNT_MAX).collect::<Vec<_>>()
+            };
+            if lags.is_empty() {
+                return Ok(());
+            }
+            match tokio::time::timeout_at(deadline, metrics.changed()).await {
+                Ok(Ok(())) => {}
+                Ok(Err(_)) => return Err(SetMembersError::Stopped { why: "its core is gone".to_owned() }),
+                Err(_) => return Err(SetMembersError::Lagging { members: lags }),
+            }
+        }
+    }
+
+    /// Tells removed members, once: openraft sends them nothing any more.
+    async fn dismiss(&self, removed: Vec<Member>, at: RaftLogId) {
+        let tell = removed.into_iter().filter(|member| member.replica != self.replica()).map(|member| async move {
+            let request = wire::DismissRequest { to: Some(self.address_of(&member)), at: Some(log_id_to_wire(&at)) };
+            let Ok(process) = self.peers().of(&member) else { return };
+            let mut client = process.client();
+            if let Err(status) = client.dismiss(request).await {
+                tracing::info!(group = %self.id(), replica = %member.replica, %status, "a removed member was not told");
+            }
+        });
+        let _ = tokio::time::timeout(DISMISS_MAX, join_all(tell)).await;
+    }
+}
+
+type ChangeError = RaftError<TypeConfig, WriteError>;
+
+/// Whether the same step may succeed a little later.
+fn is_passing(error: &ChangeError) -> bool {
+    match error {
+        RaftError::APIError(WriteError::ChangeMembershipError(ChangeMembershipError::InProgress(_))) => true,
+        RaftError::APIError(WriteError::ForwardToLeader(forward)) => {
+            forward.reason == ForwardReason::LeaseExpired
+        }
+        _ => false,
+    }
+}

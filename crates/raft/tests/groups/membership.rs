@@ -1,0 +1,232 @@
+use crate::cluster::{Cluster, DEADLINE, pipeline};
+use crate::metadata::{
+    GROUP, apply_some, found, group_spec, join, log_spec, member, reopen, set_members, until_removed,
+};
+use flotilla_raft::{GroupStart, OpenGroupError, Role, SetMembersError, TransferError};
+use std::collections::BTreeSet;
+use std::time::Duration;
+use tokio::time::Instant;
+use types::ReplicaId;
+
+fn soon() -> Instant {
+    Instant::now() + DEADLINE
+}
+
+fn ids(members: &[flotilla_raft::Member]) -> BTreeSet<ReplicaId> {
+    members.iter().map(|member| member.replica).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn members_are_replaced_with_one_call_and_repeating_it_changes_nothing() {
+    let mut cluster = Cluster::start_nodes(5).await;
+    found(&mut cluster, 3).await;
+    apply_some(&cluster, 200).await;
+    let leader = cluster.leader(GROUP).await;
+    for n in [3, 4] {
+        let joined = join(&mut cluster, n, 1).await.expect("a new replica opens");
+        assert_eq!((joined.status().role, joined.status().last), (Role::Learner, None));
+    }
+    let wanted = [leader, 3, 4].map(|n| member(&cluster, n, 1));
+    set_members(&cluster, &wanted).await;
+    let leading = cluster.group(leader, GROUP);
+    assert_eq!(leading.members().voter_sets, [ids(&wanted)]);
+    assert_eq!(ids(&leading.members().all), ids(&wanted));
+    let last = leading.status().last;
+    leading.set_members(&wanted, soon()).await.expect("it is reached already");
+    assert_eq!(leading.status().last, last, "a reached target changes nothing");
+
+    let term = leading.status().term;
+    for n in (0..3).filter(|&n| n != leader) {
+        until_removed(&cluster, n).await;
+        let (space, host) = (cluster.running(n).space.clone(), cluster.running(n).host.clone());
+        host.remove(GROUP, &space, &log_spec()).await.expect("a removed replica is deleted");
+    }
+    let index = apply_some(&cluster, 20).await;
+    cluster.assert_same(GROUP, index).await;
+    assert_eq!(leading.status().term, term, "removed members disturb nobody");
+
+    // The new members carry the group alone, also after a restart.
+    cluster.stop_node(leader).await;
+    apply_some(&cluster, 5).await;
+    cluster.stop_node(3).await;
+    cluster.start_node(3).await;
+    join(&mut cluster, 3, 1).await.expect("a joined replica opens again");
+    let index = apply_some(&cluster, 5).await;
+    cluster.assert_same(GROUP, index).await;
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_that_removes_itself_is_followed_by_another() {
+    let mut cluster = Cluster::start_nodes(4).await;
+    found(&mut cluster, 3).await;
+    apply_some(&cluster, 10).await;
+    let old = cluster.leader(GROUP).await;
+    join(&mut cluster, 3, 1).await.expect("a new replica opens");
+    let kept: Vec<usize> = (0..4).filter(|&n| n != old).collect();
+    let wanted: Vec<_> = kept.iter().map(|&n| member(&cluster, n, 1)).collect();
+    cluster.group(old, GROUP).set_members(&wanted, soon()).await.expect("it removes itself");
+    until_removed(&cluster, old).await;
+    let (space, host) = (cluster.running(old).space.clone(), cluster.running(old).host.clone());
+    host.remove(GROUP, &space, &log_spec()).await.expect("a removed replica is deleted");
+    let index = apply_some(&cluster, 10).await;
+    cluster.assert_same(GROUP, index).await;
+    let new = cluster.leader(GROUP).await;
+    assert_eq!(cluster.group(new, GROUP).members().voter_sets, [ids(&wanted)]);
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_member_that_lags_is_named_and_the_repeated_call_finishes() {
+    let mut cluster = Cluster::start_nodes(4).await;
+    found(&mut cluster, 3).await;
+    apply_some(&cluster, 100).await;
+    let leader = cluster.leader(GROUP).await;
+    let leading = cluster.group(leader, GROUP);
+    let wanted: Vec<_> = (0..4).map(|n| member(&cluster, n, 1)).collect();
+    let within = Instant::now() + Duration::from_millis(300);
+    match leading.set_members(&wanted, within).await {
+        Err(SetMembersError::Lagging { members }) => {
+            assert_eq!(members.len(), 1);
+            assert_eq!(members[0].replica, wanted[3].replica);
+            assert!(members[0].entries >= 100, "{members:?}");
+        }
+        other => panic!("nobody is there to catch up, got {other:?}"),
+    }
+    assert!(!leading.members().is_voter(wanted[3].replica), "it votes before it has caught up");
+    match leading.transfer_leader(wanted[3].replica).await {
+        Err(TransferError::Learner { replica }) => assert_eq!(replica, wanted[3].replica),
+        other => panic!("a learner cannot lead, got {other:?}"),
+    }
+    match leading.transfer_leader(ReplicaId(4711)).await {
+        Err(TransferError::NotMember { replica }) => assert_eq!(replica, ReplicaId(4711)),
+        other => panic!("a stranger cannot lead, got {other:?}"),
+    }
+    let follower = (leader + 1) % 3;
+    match cluster.group(follower, GROUP).transfer_leader(wanted[leader].replica).await {
+        Err(TransferError::NotLeader { leader: Some(named) }) => {
+            assert_eq!(named.replica, wanted[leader].replica)
+        }
+        other => panic!("a follower hands nothing over, got {other:?}"),
+    }
+    join(&mut cluster, 3, 1).await.expect("a new replica opens");
+    set_members(&cluster, &wanted).await;
+    let index = apply_some(&cluster, 5).await;
+    cluster.assert_same(GROUP, index).await;
+    cluster.stop().await;
+}
+
+/// The call is broken off in the joint state, and its leader goes; the next one finishes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_change_that_was_left_half_done_is_finished_by_the_next_leader() {
+    let mut cluster = Cluster::start_nodes(5).await;
+    let first = found(&mut cluster, 3).await;
+    apply_some(&cluster, 100).await;
+    let leader = cluster.leader(GROUP).await;
+    let leading = cluster.group(leader, GROUP);
+    let wanted = [leader, 3, 4].map(|n| member(&cluster, n, 1));
+    for n in [3, 4] {
+        join(&mut cluster, n, 1).await.expect("a new replica opens");
+        leading.add_learner(member(&cluster, n, 1), soon()).await.expect("a learner is added");
+        let index = leading.status().committed.expect("something is committed");
+        assert!(cluster.group(n, GROUP).wait_applied(index, DEADLINE).await, "node {n} catches up");
+    }
+    // Without the new members the joint state cannot be committed, nor left.
+    for n in [3, 4] {
+        cluster.stop_node(n).await;
+    }
+    let within = Instant::now() + Duration::from_millis(500);
+    match leading.set_members(&wanted, within).await {
+        Err(SetMembersError::Expired { .. }) => {}
+        other => panic!("no quorum of the new members is there, got {other:?}"),
+    }
+    assert!(leading.members().is_joint());
+    drop(leading);
+    cluster.stop_node(leader).await;
+    for n in [3, 4] {
+        cluster.start_node(n).await;
+        join(&mut cluster, n, 1).await.expect("it opens again");
+    }
+    cluster.start_node(leader).await;
+    reopen(&mut cluster, leader, &first).await;
+    set_members(&cluster, &wanted).await;
+    let now = cluster.leader(GROUP).await;
+    assert_eq!(cluster.group(now, GROUP).members().voter_sets, [ids(&wanted)]);
+    for n in (0..3).filter(|&n| n != leader) {
+        until_removed(&cluster, n).await;
+        cluster.running(n).host.close(GROUP).await;
+    }
+    let index = apply_some(&cluster, 5).await;
+    cluster.assert_same(GROUP, index).await;
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_opens_under_its_own_name_only_and_a_removed_one_never_again() {
+    let mut cluster = Cluster::start_nodes(2).await;
+    let first = found(&mut cluster, 1).await;
+    apply_some(&cluster, 5).await;
+    join(&mut cluster, 1, 1).await.expect("a new replica opens");
+    let both = [first[0].clone(), member(&cluster, 1, 1)];
+    set_members(&cluster, &both).await;
+    let index = apply_some(&cluster, 5).await;
+    cluster.assert_same(GROUP, index).await;
+
+    cluster.running(1).host.close(GROUP).await;
+    refused(join(&mut cluster, 1, 2).await, "another group or replica");
+    // Also not as a first member: it must not invent members for the log it joined with.
+    let spec = group_spec(both[1].replica, GroupStart::First(both.to_vec()));
+    cluster.open_spec(1, spec, log_spec()).await.expect("its log is there, so its start does not matter");
+
+    set_members(&cluster, &first).await;
+    until_removed(&cluster, 1).await;
+    let (space, host) = (cluster.running(1).space.clone(), cluster.running(1).host.clone());
+    for _ in 0..2 {
+        host.remove(GROUP, &space, &log_spec()).await.expect("removal may be repeated");
+    }
+    assert!(host.group(GROUP).is_none());
+    refused(join(&mut cluster, 1, 1).await, "the log was lost");
+    #[allow(clippy::disallowed_methods)] // a test's own directory
+    std::fs::remove_dir_all(cluster.nodes[1].db_dir(GROUP)).expect("remove the state");
+    refused(join(&mut cluster, 1, 1).await, "never used again");
+    join(&mut cluster, 1, 2).await.expect("a new replica, a new id");
+    set_members(&cluster, &[first[0].clone(), member(&cluster, 1, 2)]).await;
+    let index = apply_some(&cluster, 5).await;
+    cluster.assert_same(GROUP, index).await;
+    cluster.stop().await;
+}
+
+fn refused(opened: Result<flotilla_raft::Group, OpenGroupError>, because: &str) {
+    match opened {
+        Err(OpenGroupError::Failed { why, .. }) => assert!(why.contains(because), "{why}"),
+        Ok(_) => panic!("opened, though: {because}"),
+        Err(other) => panic!("expected Failed, got {other}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn members_of_a_pipeline_never_change_and_bad_targets_are_refused() {
+    let mut cluster = Cluster::start_nodes(3).await;
+    let group = pipeline(1);
+    let replicas = cluster.open(group).await;
+    let members = cluster.members(group);
+    cluster.leader(group).await;
+    for replica in replicas {
+        match replica.set_members(&members, soon()).await {
+            Err(SetMembersError::Pipeline) => {}
+            other => panic!("a pipeline keeps its members, got {other:?}"),
+        }
+    }
+    let first = found(&mut cluster, 2).await;
+    let leader = cluster.leader(GROUP).await;
+    let leading = cluster.group(leader, GROUP);
+    let mut moved = first.clone();
+    moved[0].node = cluster.nodes[2].id;
+    for bad in [Vec::new(), vec![first[0].clone(), first[0].clone()], moved] {
+        match leading.set_members(&bad, soon()).await {
+            Err(SetMembersError::Invalid { .. }) => {}
+            other => panic!("{bad:?} cannot be members, got {other:?}"),
+        }
+    }
+    cluster.stop().await;
+}

@@ -1,0 +1,95 @@
+use crate::LogSpace;
+use metrics::{Distribution, Exposition, Histogram, Metric};
+use std::sync::atomic::Ordering;
+
+/// What the writers of a disk measure.
+#[derive(Debug, Default)]
+pub(crate) struct SpaceCounts {
+    /// One write and sync of what had queued up in a log.
+    pub(crate) write_and_sync: Histogram,
+    /// One durable change of a log's hard state: votes, mostly.
+    pub(crate) hard_state: Histogram,
+}
+
+/// A disk's logs at some moment, as plain values.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SpaceMetrics {
+    pub logs: usize,
+    pub write_and_sync_nanos: Distribution,
+    pub hard_state_nanos: Distribution,
+    /// Appended and not yet durable, and its limit.
+    pub unflushed_bytes: usize,
+    pub unflushed_bytes_max: usize,
+    /// Recent entries kept in memory, and their limit.
+    pub cached_bytes: usize,
+    pub cached_bytes_max: usize,
+    /// What the disk had free when it was last asked, and what is kept of it for what cannot be refused. `None` before a
+    /// log is opened.
+    pub free_bytes: Option<u64>,
+    pub reserve_bytes: u64,
+    /// Why the disk takes nothing until the next start.
+    pub failure: Option<String>,
+}
+
+impl LogSpace {
+    /// Asks the disk nothing.
+    pub fn metrics(&self) -> SpaceMetrics {
+        let options = self.options();
+        SpaceMetrics {
+            logs: self.cores().len(),
+            write_and_sync_nanos: self.counts.write_and_sync.take(),
+            hard_state_nanos: self.counts.hard_state.take(),
+            unflushed_bytes: self.unflushed_bytes.load(Ordering::Relaxed),
+            unflushed_bytes_max: options.unflushed_bytes_max,
+            cached_bytes: self.cached_bytes.load(Ordering::Relaxed).max(0) as usize,
+            cached_bytes_max: options.cache_bytes_max,
+            free_bytes: Some(self.free_bytes()).filter(|&bytes| bytes != u64::MAX),
+            reserve_bytes: options.reserve_bytes,
+            failure: self.disk().failure(),
+        }
+    }
+}
+
+const fn metric(name: &'static str, help: &'static str) -> Metric {
+    Metric { name, help }
+}
+
+const LOGS: Metric = metric("flotilla_disk_logs", "Raft logs open on the disk.");
+const WRITE: Metric =
+    metric("flotilla_disk_log_write_seconds", "One write and fdatasync of what queued up in a log.");
+const HARD_STATE: Metric = metric(
+    "flotilla_disk_hard_state_write_seconds",
+    "One durable write of a log's hard state, as of a vote.",
+);
+const UNFLUSHED: Metric =
+    metric("flotilla_disk_unflushed_bytes", "Appended to logs of the disk and not yet durable.");
+const UNFLUSHED_MAX: Metric =
+    metric("flotilla_disk_unflushed_bytes_max", "Unflushed bytes at which appends wait.");
+const CACHED: Metric = metric("flotilla_disk_cache_bytes", "Recent log entries in memory.");
+const CACHED_MAX: Metric = metric("flotilla_disk_cache_bytes_max", "Limit of the log entries in memory.");
+const FREE: Metric =
+    metric("flotilla_disk_free_bytes", "Free space, as last asked; log files kept for reuse count.");
+const RESERVE: Metric =
+    metric("flotilla_disk_reserve_bytes", "Free space below which the disk takes no new data.");
+const FULL: Metric = metric("flotilla_disk_full", "1 when the disk takes no new data for lack of space.");
+const FAILED: Metric = metric("flotilla_disk_failed", "1 after a failed write or sync, until restart.");
+
+impl SpaceMetrics {
+    /// Writes them for the disk of that name.
+    pub fn expose(&self, disk: &str, exposition: &mut Exposition) {
+        let labels = [("disk", disk)];
+        exposition.gauge(LOGS, &labels, self.logs as u64);
+        exposition.histogram(WRITE, &labels, &self.write_and_sync_nanos);
+        exposition.histogram(HARD_STATE, &labels, &self.hard_state_nanos);
+        exposition.gauge(UNFLUSHED, &labels, self.unflushed_bytes as u64);
+        exposition.gauge(UNFLUSHED_MAX, &labels, self.unflushed_bytes_max as u64);
+        exposition.gauge(CACHED, &labels, self.cached_bytes as u64);
+        exposition.gauge(CACHED_MAX, &labels, self.cached_bytes_max as u64);
+        if let Some(free_bytes) = self.free_bytes {
+            exposition.gauge(FREE, &labels, free_bytes);
+            exposition.gauge(FULL, &labels, u64::from(free_bytes < self.reserve_bytes));
+        }
+        exposition.gauge(RESERVE, &labels, self.reserve_bytes);
+        exposition.gauge(FAILED, &labels, u64::from(self.failure.is_some()));
+    }
+}
