@@ -5,6 +5,7 @@
 //! [`oracle`] checks what it sees on the wire ([`wire`]), of state machines ([`watched`]), in logs and of clients.
 
 mod client;
+mod counts;
 mod faults;
 mod node;
 mod oracle;
@@ -14,6 +15,6 @@ mod run;
 mod watched;
 mod wire;
 
-pub use oracle::Counts;
+pub use counts::Counts;
 pub use planted::Planted;
 pub use run::{Finished, Options, Violation, run};

@@ -1,6 +1,7 @@
 //! What must hold of every group, checked with each thing that is seen of it: on the wire, in logs, when commands are
 //! applied, when clients are answered.
 
+use super::counts::Counts;
 use crate::world::Trace;
 use bytes::Bytes;
 use kv::{Op, Outcome};
@@ -21,22 +22,6 @@ struct State {
     violation: Option<String>,
     groups: BTreeMap<GroupId, History>,
     counts: Counts,
-}
-
-/// What a run amounted to.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
-    pub elections: u64,
-    pub writes: u64,
-    pub reads: u64,
-    pub crashes: u64,
-    pub partitions: u64,
-    pub transfers: u64,
-    pub full_disks: u64,
-    pub snapshots: u64,
-    pub membership_changes: u64,
-    pub virtual_ms: u64,
-    pub events: u64,
 }
 
 /// A group's history, as everybody must agree about it.

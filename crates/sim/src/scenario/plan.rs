@@ -1,7 +1,7 @@
 use super::planted::Planted;
 use crate::world::ProcessId;
 use disk::sim::{DeviceModel, Keeping, Random, SimOptions};
-use raft::{GroupSpec, HostOptions, Member, Timing};
+use raft::{GroupSpec, GroupStart, HostOptions, Member, Timing};
 use raftlog::{LogSpaceOptions, LogSpec};
 use std::time::Duration;
 use types::{GroupId, NodeId, OwnerId, ReplicaId};
@@ -33,6 +33,7 @@ pub(super) struct GroupPlan {
     pub(super) id: GroupId,
     pub(super) members: Vec<ProcessId>,
     pub(super) timing: Timing,
+    pub(super) lease_reads: bool,
 }
 
 /// Each from 0, never, to 3.
@@ -59,7 +60,7 @@ impl Plan {
         }
         let cache = *random.pick(&[0, 4 << 10, 1 << 20]);
         let space = LogSpaceOptions {
-            segment_bytes_max: *random.pick(&[2 << 10, 16 << 10, 64 << 10, 1 << 20]),
+            segment_bytes_max: *random.pick(&[4 << 10, 16 << 10, 64 << 10, 1 << 20]),
             cache_bytes_per_log_max: cache,
             cache_bytes_max: 2 * cache,
             unflushed_bytes_max: 1 << 20,
@@ -79,9 +80,9 @@ impl Plan {
             host,
             clients_per_group: 2 + random.below(3),
             keys_per_group: 1 + random.below(4),
-            think_ms_max: *random.pick(&[5, 20, 100]),
-            faults_last: Duration::from_secs(8 + random.below(13)),
-            fault_pause_ms: *random.pick(&[100, 300, 700, 1500]),
+            think_ms_max: *random.pick(&[20, 60, 200]),
+            faults_last: Duration::from_secs(6 + random.below(13)),
+            fault_pause_ms: *random.pick(&[300, 700, 1500, 3000]),
             weights: Weights::new(random),
             planted,
         }
@@ -110,7 +111,7 @@ impl GroupPlan {
             election_max: Duration::from_millis(450),
         };
         let timing = *random.pick(&[quick, quick, Timing::METADATA]);
-        GroupPlan { id: GroupId::om(number), members, timing }
+        GroupPlan { id: GroupId::om(number), members, timing, lease_reads: random.one_in(2) }
     }
 
     pub(super) fn replica_on(&self, process: ProcessId) -> ReplicaId {
@@ -132,8 +133,9 @@ impl GroupPlan {
             group: self.id,
             replica: self.replica_on(process),
             timing: self.timing,
-            first_members: self.members.iter().map(member).collect(),
+            start: GroupStart::First(self.members.iter().map(member).collect()),
             campaign: self.members[0] == process,
+            lease_reads: self.lease_reads,
         }
     }
 

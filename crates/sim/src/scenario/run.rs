@@ -1,7 +1,8 @@
 use super::client::{Attempt, Client};
+use super::counts::Counts;
 use super::faults::{FREE_BYTES, Fault, Links, Remedy, random_fault};
 use super::node::{Node, Replica};
-use super::oracle::{Counts, Oracle, content_of};
+use super::oracle::{Oracle, content_of};
 use super::plan::{Plan, random_disk};
 use super::planted::Planted;
 use super::wire;
