@@ -1,10 +1,11 @@
 use super::node::Replica;
 use super::oracle::{Began, Oracle};
 use super::plan::Plan;
+use super::planted::Planted;
 use bytes::Bytes;
 use disk::sim::Random;
 use kv::{Op, Outcome, decode_outcomes, encode_ops, read};
-use raft::{Command, ProposeError, ReadIndexError};
+use raft::{Command, ProposeError, ReadIndexError, Role};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use types::{GroupId, LogId, Payload, ReplicaId};
@@ -217,13 +218,19 @@ impl Client {
 
 impl Attempt {
     /// Runs in the replica's process.
-    pub(super) async fn make(self, replica: Replica, oracle: Oracle) {
+    pub(super) async fn make(self, replica: Replica, oracle: Oracle, planted: Option<Planted>) {
         let Attempt { group, what, slot } = self;
         let began = oracle.began(group);
         let made = async {
             match what {
                 What::Write { command, ops, change } => {
                     write(&replica, &oracle, group, began, command, ops, change).await
+                }
+                What::Read { key } if planted == Some(Planted::ReadsNotConfirmed) => {
+                    match replica.group.status().role {
+                        Role::Leader => read_here(&replica, &oracle, group, began, key),
+                        _ => Answer::Refused { leader: None },
+                    }
                 }
                 What::Read { key } => read_linearizable(&replica, &oracle, group, began, key).await,
             }
@@ -274,15 +281,19 @@ async fn read_linearizable(
     key: Bytes,
 ) -> Answer {
     match replica.group.read_index().await {
-        Ok(_) => match read(&*replica.tables, &key) {
-            Ok(found) => {
-                oracle.read(group, began, &key, found.as_ref());
-                Answer::Done
-            }
-            Err(_) => Answer::Refused { leader: None },
-        },
+        Ok(_) => read_here(replica, oracle, group, began, key),
         Err(ReadIndexError::NotLeader { leader }) => {
             Answer::Refused { leader: leader.map(|member| member.replica) }
+        }
+        Err(_) => Answer::Refused { leader: None },
+    }
+}
+
+fn read_here(replica: &Replica, oracle: &Oracle, group: GroupId, began: Began, key: Bytes) -> Answer {
+    match read(&*replica.tables, &key) {
+        Ok(found) => {
+            oracle.read(group, began, &key, found.as_ref());
+            Answer::Done
         }
         Err(_) => Answer::Refused { leader: None },
     }

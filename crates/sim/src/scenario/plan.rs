@@ -60,7 +60,7 @@ impl Plan {
         }
         let cache = *random.pick(&[0, 4 << 10, 1 << 20]);
         let space = LogSpaceOptions {
-            segment_bytes_max: *random.pick(&[4 << 10, 16 << 10, 64 << 10, 1 << 20]),
+            segment_bytes_max: *random.pick(&[8 << 10, 64 << 10, 1 << 20]),
             cache_bytes_per_log_max: cache,
             cache_bytes_max: 2 * cache,
             unflushed_bytes_max: 1 << 20,
@@ -169,8 +169,7 @@ impl Weights {
 
 /// What a machine's disk is like from one start to the next.
 pub(super) fn random_disk(random: &mut Random) -> SimOptions {
-    let devices =
-        [None, None, Some(DeviceModel::SSD), Some(DeviceModel::HDD), Some(DeviceModel::HDD.slowed_by(4))];
+    let devices = [None, None, Some(DeviceModel::SSD), Some(DeviceModel::HDD)];
     SimOptions {
         seed: random.next_u64(),
         capacity_bytes: CAPACITY_BYTES,

@@ -7,17 +7,30 @@ use disk::sim::SimDisk;
 use disk::{Disk, File, IoFuture, Space};
 use raft::{Changes, Tables};
 use std::sync::Arc;
+use std::time::Duration;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Planted {
-    /// Entries are acknowledged before they are synced, by leaders and followers.
-    EntriesNotSynced,
-    /// A vote that was given is forgotten in a loss of power.
+    /// Entries are acknowledged a moment before they are synced, by leaders and followers.
+    EntriesSyncedLate,
+    /// A vote that was given may be forgotten in a loss of power.
     VotesNotSynced,
     /// What a state machine did is durable, and how far it has come is not: commands are applied again.
     AppliedTwice,
     /// The state machine's store forgets a batch in the middle in a loss of power.
     BatchLost,
+    /// Whoever takes itself for the leader answers reads without asking a quorum.
+    ReadsNotConfirmed,
+}
+
+impl Planted {
+    pub const ALL: [Planted; 5] = [
+        Planted::EntriesSyncedLate,
+        Planted::VotesNotSynced,
+        Planted::AppliedTwice,
+        Planted::BatchLost,
+        Planted::ReadsNotConfirmed,
+    ];
 }
 
 impl Planted {
@@ -30,10 +43,15 @@ impl Planted {
             Planted::AppliedTwice | Planted::BatchLost => {
                 Arc::new(LyingTables { tables, planted: self, batches: 0.into() })
             }
-            Planted::EntriesNotSynced | Planted::VotesNotSynced => Arc::new(tables),
+            Planted::EntriesSyncedLate | Planted::VotesNotSynced | Planted::ReadsNotConfirmed => {
+                Arc::new(tables)
+            }
         }
     }
 }
+
+/// How much later than promised something is synced.
+const LATE: Duration = Duration::from_millis(40);
 
 struct Liar {
     disk: SimDisk,
@@ -42,19 +60,26 @@ struct Liar {
 
 struct LyingFile {
     file: Arc<dyn File>,
-    is_synced: bool,
+    synced: Synced,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Synced {
+    Honestly,
+    Late,
+    Never,
 }
 
 impl Disk for Liar {
     fn open(&self, path: &str, create: bool) -> IoFuture<Arc<dyn File>> {
-        let is_segment = path.ends_with(".seg");
-        let is_synced = match self.planted {
-            Planted::EntriesNotSynced => !is_segment,
-            Planted::VotesNotSynced => is_segment,
-            Planted::AppliedTwice | Planted::BatchLost => true,
+        let (is_segment, is_hard_state) = (path.ends_with(".seg"), path.contains("/log/"));
+        let synced = match self.planted {
+            Planted::EntriesSyncedLate if is_segment => Synced::Late,
+            Planted::VotesNotSynced if is_hard_state => Synced::Never,
+            _ => Synced::Honestly,
         };
         let opened = self.disk.open(path, create);
-        Box::pin(async move { Ok(Arc::new(LyingFile { file: opened.await?, is_synced }) as Arc<dyn File>) })
+        Box::pin(async move { Ok(Arc::new(LyingFile { file: opened.await?, synced }) as Arc<dyn File>) })
     }
     fn create_dir_all(&self, path: &str) -> IoFuture<()> {
         self.disk.create_dir_all(path)
@@ -87,17 +112,30 @@ impl File for LyingFile {
         self.file.write_at(offset, buffers)
     }
     fn write_and_sync(&self, offset: u64, buffers: Vec<Bytes>) -> IoFuture<()> {
-        if self.is_synced {
-            self.file.write_and_sync(offset, buffers)
-        } else {
-            self.file.write_at(offset, buffers)
+        match self.synced {
+            Synced::Honestly => return self.file.write_and_sync(offset, buffers),
+            Synced::Never => return self.file.write_at(offset, buffers),
+            Synced::Late => {}
         }
+        let (written, file) = (self.file.write_at(offset, buffers), self.file.clone());
+        Box::pin(async move {
+            written.await?;
+            // Ends by itself, or with its process.
+            tokio::spawn(async move {
+                tokio::time::sleep(LATE).await;
+                file.sync_data().await
+            });
+            Ok(())
+        })
     }
     fn read_at(&self, offset: u64, bytes: usize) -> IoFuture<Bytes> {
         self.file.read_at(offset, bytes)
     }
     fn sync_data(&self) -> IoFuture<()> {
-        if self.is_synced { self.file.sync_data() } else { Box::pin(async { Ok(()) }) }
+        match self.synced {
+            Synced::Never => Box::pin(async { Ok(()) }),
+            Synced::Honestly | Synced::Late => self.file.sync_data(),
+        }
     }
     fn preallocate(&self, bytes: u64) -> IoFuture<()> {
         self.file.preallocate(bytes)

@@ -1,4 +1,4 @@
-use super::client::{Attempt, Client};
+use super::client::Client;
 use super::counts::Counts;
 use super::faults::{FREE_BYTES, Fault, Links, Remedy, random_fault};
 use super::node::{Node, Replica};
@@ -19,10 +19,11 @@ use types::{GroupId, LogIndex, Term};
 
 /// How long a group may take to be well again, after the last fault. The sum of what may follow one another:
 /// a connection that is noticed to be dead (5 s), an append that its follower left unanswered (10 s), the pauses before an
-/// unreachable follower (1 s) and a full disk (1 s) are tried again, a client's patience twice (6 s), and elections: a
-/// lease, the longest wait of somebody who saw a longer log, and two that are split.
+/// unreachable follower (1 s) and a full disk (1 s) are tried again, a client's patience twice (6 s), the recovery of some
+/// hundred small segments with three seeks each (10 s), and elections: a lease, the longest wait of somebody who saw a longer
+/// log, and two that are split.
 fn settled_within(plan: &Plan) -> Duration {
-    SILENCE_MAX + Duration::from_secs(10 + 1 + 1 + 6) + plan.election_max() * (1 + 4 + 2 * 2)
+    SILENCE_MAX + Duration::from_secs(10 + 1 + 1 + 6 + 10) + plan.election_max() * (1 + 4 + 2 * 2)
 }
 
 /// Between a disk that has space again and the last error that this excuses.
@@ -333,7 +334,7 @@ impl Run {
             }
         }
         for (process, replica, attempt) in attempts {
-            self.world.spawn(process, Attempt::make(attempt, replica, self.oracle.clone()));
+            self.world.spawn(process, attempt.make(replica, self.oracle.clone(), self.plan.planted));
         }
     }
 
