@@ -39,6 +39,9 @@ pub(crate) struct DevArgs {
     /// Port of SCM, OM and the first datanode; the other two datanodes take the next two. 0 takes free ones
     #[arg(long, default_value_t = 7400, value_parser = clap::value_parser!(u16).range(0..=65533))]
     pub rpc_port: u16,
+    /// Port of metrics and health checks (`/metrics`, `/healthz`, `/readyz`), on 127.0.0.1; 0 takes a free one
+    #[arg(long, default_value_t = 7480, env = "FLOTILLA_HTTP_PORT")]
+    pub http_port: u16,
     /// Disks (directories) of each of the three datanodes
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=64))]
     pub disks: u8,
@@ -60,6 +63,18 @@ pub(crate) enum Role {
     Datanode,
     /// The S3 gateway
     S3,
+}
+
+impl Role {
+    /// As on the command line.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Role::Scm => "scm",
+            Role::Om => "om",
+            Role::Datanode => "datanode",
+            Role::S3 => "s3",
+        }
+    }
 }
 
 #[derive(ClapArgs, Debug, Clone)]
@@ -88,6 +103,10 @@ pub(crate) struct ServerArgs {
     /// Address of the S3 endpoint; port 0 takes a free one
     #[arg(long, default_value = "127.0.0.1:9000", env = "FLOTILLA_S3")]
     pub s3: std::net::SocketAddr,
+    /// Address of metrics and health checks (`/metrics`, `/healthz`, `/readyz`), without authentication; port 0 takes a
+    /// free one
+    #[arg(long, default_value = "127.0.0.1:7480", env = "FLOTILLA_HTTP")]
+    pub http: std::net::SocketAddr,
     /// S3 access key (for the s3 role)
     #[arg(long, env = "FLOTILLA_ACCESS_KEY")]
     pub access_key: Option<String>,

@@ -1,5 +1,6 @@
 use crate::args::{DevArgs, Role};
 use crate::credentials::Credentials;
+use crate::http::Http;
 use crate::output;
 use crate::ready::{check_ready_file, write_ready_file};
 use crate::server::{Server, ServerOptions, stop_requested};
@@ -10,6 +11,9 @@ use std::time::Duration;
 /// A cluster that is not ready after this long is broken, and somebody wants to read why.
 const READY_WITHIN: Duration = Duration::from_secs(30);
 
+/// Datanodes; the first one's server is everything else too.
+const SERVERS: u16 = 3;
+
 /// A laptop's disk is shared with everything else: stop taking data a little before it is full.
 const RESERVE_BYTES: u64 = 256 << 20;
 
@@ -18,14 +22,16 @@ const RESERVE_BYTES: u64 = 256 << 20;
 pub(crate) async fn run(args: DevArgs) -> anyhow::Result<()> {
     check_ready_file(args.ready_file.as_deref())?;
     let credentials = Credentials::load_or_create(&args.data.join("credentials"))?;
+    let http_address = SocketAddr::from((Ipv4Addr::LOCALHOST, args.http_port));
+    let http = Http::start(http_address, "--http-port", SERVERS.into()).await?;
     let mut servers = Vec::new();
     let mut stopped = Box::pin(stop_requested());
     let started = tokio::select! {
-        started = start_all(&args, &credentials, &mut servers) => started,
+        started = start_all(&args, &credentials, &http, &mut servers) => started,
         signal = &mut stopped => signal.map(|()| None),
     };
     if let Ok(Some(endpoint)) = &started {
-        announce(&args, &credentials, endpoint, &servers)?;
+        announce(&args, &credentials, endpoint, &http, &servers)?;
         stopped.await?;
         eprintln!("stopping");
     }
@@ -35,6 +41,7 @@ pub(crate) async fn run(args: DevArgs) -> anyhow::Result<()> {
     }
     // All at once: nobody is left to take over from anybody.
     futures::future::join_all(servers.into_iter().map(Server::stop)).await;
+    http.stop().await;
     started.map(|_| ())
 }
 
@@ -42,12 +49,14 @@ pub(crate) async fn run(args: DevArgs) -> anyhow::Result<()> {
 async fn start_all(
     args: &DevArgs,
     credentials: &Credentials,
+    http: &Http,
     servers: &mut Vec<Server>,
 ) -> anyhow::Result<Option<String>> {
-    for number in 1..=3u16 {
+    for number in 1..=SERVERS {
         let scm = servers.first().map(|first| first.rpc_address.clone());
         let options = server_options(args, credentials, number, scm);
-        let server = Server::start(options).await.with_context(|| format!("start server {number} of 3"))?;
+        let server = Server::start(options, http).await;
+        let server = server.with_context(|| format!("start server {number} of {SERVERS}"))?;
         servers.push(server);
     }
     servers[0].ready(READY_WITHIN).await.context("wait for the cluster")?;
@@ -86,13 +95,15 @@ fn announce(
     args: &DevArgs,
     credentials: &Credentials,
     endpoint: &str,
+    http: &Http,
     servers: &[Server],
 ) -> anyhow::Result<()> {
     let rpc = &servers[0].rpc_address;
     output::print(&format!(
-        "S3 endpoint  {endpoint}\naccess key   {}\nsecret key   {}\nSCM and OM   {rpc}\ndata         {}\nready\n",
+        "S3 endpoint  {endpoint}\naccess key   {}\nsecret key   {}\nSCM and OM   {rpc}\nmetrics      http://{}/metrics\ndata         {}\nready\n",
         credentials.access_key,
         credentials.secret_key,
+        http.address,
         args.data.display(),
     ))?;
     let values = [
@@ -100,6 +111,7 @@ fn announce(
         ("ACCESS_KEY", credentials.access_key.clone()),
         ("SECRET_KEY", credentials.secret_key.clone()),
         ("RPC", rpc.clone()),
+        ("HTTP", format!("http://{}", http.address)),
     ];
     write_ready_file(args.ready_file.as_deref(), &values)
 }

@@ -6,8 +6,11 @@ mod credentials;
 mod debug;
 mod dev;
 mod fs;
+mod http;
 mod output;
+mod process_metrics;
 mod ready;
+mod roles;
 mod server;
 mod table;
 

@@ -1,5 +1,7 @@
 use crate::args::{Role, ServerArgs};
+use crate::http::Http;
 use crate::ready::{check_ready_file, write_ready_file};
+use crate::roles::Roles;
 use anyhow::{Context, bail};
 use client::{Client, ClientOptions};
 use datanode::{Datanode, DatanodeOptions};
@@ -24,7 +26,7 @@ use types::SystemClock;
 const DRAIN_MAX: Duration = Duration::from_secs(5);
 
 /// By then the groups are gone; answers only have to be written.
-const RPC_DRAIN_MAX: Duration = Duration::from_millis(500);
+pub(crate) const RPC_DRAIN_MAX: Duration = Duration::from_millis(500);
 
 /// Where SCM's and OM's commands stop being taken. Far below the reserve of data disks, which is kept for them when they
 /// share a file system.
@@ -111,25 +113,21 @@ impl From<ServerArgs> for ServerOptions {
 pub(crate) struct Server {
     pub rpc_address: String,
     pub s3_address: Option<SocketAddr>,
-    pub client: Option<Client>,
-    host: RaftHost,
-    scm: Option<Scm>,
-    om: Option<Om>,
-    datanode: Option<Datanode>,
+    roles: Arc<Roles>,
     rpc: Service,
     s3: Option<Service>,
 }
 
 /// A listener and its connections. Each has a token of its own: the gateway's last requests need the gRPC of this very
 /// process.
-struct Service {
-    stop: CancellationToken,
-    task: JoinHandle<()>,
+pub(crate) struct Service {
+    pub(crate) stop: CancellationToken,
+    pub(crate) task: JoinHandle<()>,
 }
 
 impl Service {
     /// Takes no more connections, and lets those there are finish what they are doing.
-    async fn drain(mut self, within: Duration) {
+    pub(crate) async fn drain(mut self, within: Duration) {
         self.stop.cancel();
         if tokio::time::timeout(within, &mut self.task).await.is_err() {
             self.task.abort();
@@ -140,8 +138,8 @@ impl Service {
 
 impl Server {
     /// Binds first, so that a taken port is said before anything is written; then opens what is on the disks; then
-    /// answers.
-    pub(crate) async fn start(options: ServerOptions) -> anyhow::Result<Server> {
+    /// answers. `http` tells of it from then on.
+    pub(crate) async fn start(options: ServerOptions, http: &Http) -> anyhow::Result<Server> {
         options.validate()?;
         let listener = TcpListener::bind(options.rpc).await;
         let listener = listener.with_context(|| format!("listen on {} (--rpc)", options.rpc))?;
@@ -165,7 +163,7 @@ impl Server {
         let mut routes = RoutesBuilder::default();
         host.add_to(&mut routes);
 
-        let (scm, om) = start_metadata(&options, &rpc_address, &host, &addresses).await?;
+        let (meta, scm, om) = start_metadata(&options, &rpc_address, &host, &addresses).await?;
         if let Some(scm) = &scm {
             scm.add_to(&mut routes);
         }
@@ -193,12 +191,14 @@ impl Server {
             client = Some(connected);
         }
         info!(rpc = %rpc_address, s3 = ?s3_address, roles = ?options.roles, "started");
-        Ok(Server { rpc_address, s3_address, client, host, scm, om, datanode, rpc, s3 })
+        let roles = Arc::new(Roles { host, meta, scm, om, datanode, client });
+        http.watch(&roles);
+        Ok(Server { rpc_address, s3_address, roles, rpc, s3 })
     }
 
     /// Waits until the roles can do their work: a gateway sees a pipeline that takes writes, and the namespace.
     pub(crate) async fn ready(&self, within: Duration) -> anyhow::Result<()> {
-        match &self.client {
+        match &self.roles.client {
             Some(client) => client.ready(within).await,
             None => Ok(()),
         }
@@ -216,19 +216,21 @@ impl Server {
     /// only quicker to come back from.)
     pub(crate) async fn stop(mut self) {
         self.drain_s3().await;
-        if let Some(datanode) = &self.datanode {
+        if let Some(datanode) = &self.roles.datanode {
             datanode.shutdown().await;
         }
-        if let Some(om) = &self.om {
+        if let Some(om) = &self.roles.om {
             om.shutdown().await;
         }
-        if let Some(scm) = &self.scm {
+        if let Some(scm) = &self.roles.scm {
             scm.shutdown().await;
         }
-        self.host.shutdown().await;
+        self.roles.host.shutdown().await;
         self.rpc.drain(RPC_DRAIN_MAX).await;
     }
 }
+
+type Metadata = (Option<(PathBuf, Arc<LogSpace>)>, Option<Scm>, Option<Om>);
 
 /// SCM and OM of one process share a metadata directory.
 async fn start_metadata(
@@ -236,9 +238,9 @@ async fn start_metadata(
     rpc_address: &str,
     host: &RaftHost,
     addresses: &AddressBook,
-) -> anyhow::Result<(Option<Scm>, Option<Om>)> {
+) -> anyhow::Result<Metadata> {
     if !options.has(Role::Scm) && !options.has(Role::Om) {
-        return Ok((None, None));
+        return Ok((None, None, None));
     }
     let root = options.meta.as_ref().expect("validated: metadata roles have a directory");
     let disk = Arc::new(disk::RealDisk::open_with(root, uuid::Uuid::new_v4().as_u128(), options.disk_io)?);
@@ -260,10 +262,10 @@ async fn start_metadata(
         let om_options = OmOptions { address: rpc_address.to_owned(), ..OmOptions::default() };
         let clock = Arc::new(SystemClock);
         let started =
-            Om::start(om_options, disk.clone(), space, host.clone(), addresses.clone(), clock).await;
+            Om::start(om_options, disk.clone(), space.clone(), host.clone(), addresses.clone(), clock).await;
         om = Some(started.context("start om")?);
     }
-    Ok((scm, om))
+    Ok((Some((root.clone(), space)), scm, om))
 }
 
 async fn start_datanode(
@@ -321,17 +323,26 @@ fn serve_s3(listener: TcpListener, client: Client, options: &ServerOptions) -> S
 pub(crate) async fn run(args: ServerArgs) -> anyhow::Result<()> {
     let ready_file = args.ready_file.clone();
     check_ready_file(ready_file.as_deref())?;
-    let server = Server::start(args.into()).await?;
+    let http = Http::start(args.http, "--http", 1).await?;
+    info!(http = %http.address, "metrics and health checks");
+    let server = match Server::start(args.into(), &http).await {
+        Ok(server) => server,
+        Err(error) => {
+            http.stop().await;
+            return Err(error);
+        }
+    };
     let mut stopped = Box::pin(stop_requested());
     tokio::select! {
         ready = wait_ready(&server) => ready?,
         signal = &mut stopped => {
             signal?;
             server.stop().await;
+            http.stop().await;
             return Ok(());
         }
     }
-    let mut values = vec![("RPC", server.rpc_address.clone())];
+    let mut values = vec![("RPC", server.rpc_address.clone()), ("HTTP", format!("http://{}", http.address))];
     if let Some(address) = server.s3_address {
         values.push(("S3_ENDPOINT", format!("http://{address}")));
     }
@@ -340,6 +351,7 @@ pub(crate) async fn run(args: ServerArgs) -> anyhow::Result<()> {
     stopped.await?;
     info!("stopping");
     server.stop().await;
+    http.stop().await;
     Ok(())
 }
 

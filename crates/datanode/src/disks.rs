@@ -37,6 +37,7 @@ pub(crate) struct Disks {
     pub open: Vec<Arc<DatanodeDisk>>,
     /// Those that could not be opened, as far as their id is known.
     failed: Vec<DiskId>,
+    pub unusable: Vec<PathBuf>,
     pub node_uuid: u128,
 }
 
@@ -59,13 +60,14 @@ impl Disks {
         agreed(&stamps, "datanode", |stamp| Some(stamp.node).filter(|&node| node != 0))?;
         let node_uuid = node_uuid.unwrap_or_else(|| uuid::Uuid::new_v4().as_u128());
 
-        let mut disks = Disks { open: Vec::new(), failed: Vec::new(), node_uuid };
+        let mut disks = Disks { open: Vec::new(), failed: Vec::new(), unusable: Vec::new(), node_uuid };
         for path in &options.disks {
             match DatanodeDisk::open(path, node_uuid, options) {
                 Ok(disk) => disks.open.push(Arc::new(disk)),
                 Err(failure) if stops_the_node(&failure) => return Err(failure),
                 Err(failure) => {
                     error!(disk = %path.display(), error = format!("{failure:#}"), "disk cannot be used; going on without it");
+                    disks.unusable.push(path.clone());
                     disks
                         .failed
                         .extend(stamps.iter().find(|(of, _)| of == path).map(|(_, stamp)| stamp.disk));

@@ -44,7 +44,9 @@ impl Heartbeat {
         let mut retry = RETRY_FIRST;
         let mut reachable = true;
         loop {
-            match self.step().await {
+            let done = self.step().await;
+            self.manager.set_reported(done.is_ok());
+            match done {
                 Ok(()) => {
                     if !reachable {
                         info!(scm = %self.manager.options().scm, "SCM answers again");

@@ -10,6 +10,7 @@ use futures::future::select_all;
 use proto::scm::PipelineReport;
 use raft::{AddressBook, RaftHost, Role};
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, RwLock};
 use tokio::sync::{Mutex, Notify};
 use tokio::time::{Instant, timeout_at};
@@ -35,6 +36,8 @@ struct Inner {
     opening: Mutex<()>,
     /// Something SCM should hear of at once.
     changed: Notify,
+    /// SCM took the last report.
+    is_reported: AtomicBool,
     tasks: TaskTracker,
     stop: CancellationToken,
 }
@@ -56,8 +59,20 @@ impl ContainerManager {
     ) -> ContainerManager {
         let (pipelines, opening, changed) = Default::default();
         let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
-        let inner =
-            Inner { options, disks, host, addresses, allocator, pipelines, opening, changed, tasks, stop };
+        let is_reported = AtomicBool::new(false);
+        let inner = Inner {
+            options,
+            disks,
+            host,
+            addresses,
+            allocator,
+            pipelines,
+            opening,
+            changed,
+            is_reported,
+            tasks,
+            stop,
+        };
         ContainerManager { inner: Arc::new(inner) }
     }
 
@@ -85,6 +100,14 @@ impl ContainerManager {
 
     pub(crate) fn stop(&self) -> &CancellationToken {
         &self.inner.stop
+    }
+
+    pub(crate) fn is_reported(&self) -> bool {
+        self.inner.is_reported.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_reported(&self, is_reported: bool) {
+        self.inner.is_reported.store(is_reported, Ordering::Relaxed);
     }
 
     pub(crate) fn changed(&self) -> &Notify {

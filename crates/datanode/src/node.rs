@@ -5,7 +5,10 @@ use crate::options::DatanodeOptions;
 use crate::roll::ContainerAllocator;
 use crate::scm::ScmLink;
 use crate::service::Service;
+use disk::Disk;
+use metrics::Exposition;
 use raft::{AddressBook, RaftHost};
+use raftlog::SpaceMetrics;
 use std::sync::Arc;
 use tonic::service::RoutesBuilder;
 use types::NodeId;
@@ -53,6 +56,34 @@ impl Datanode {
     /// Who SCM said we are; `None` until it did.
     pub fn node(&self) -> Option<NodeId> {
         self.manager.disks().identity().map(|identity| identity.node)
+    }
+
+    /// The cluster SCM said we are in; `None` until it did.
+    pub fn cluster(&self) -> Option<String> {
+        self.manager.cluster()
+    }
+
+    /// Why this node cannot do its work now, if so.
+    pub fn readiness(&self) -> Result<(), String> {
+        let disks = &self.manager.disks().open;
+        if disks.iter().all(|disk| disk.real.failure().is_some()) {
+            return Err("all its disks failed".to_owned());
+        }
+        match self.manager.is_reported() {
+            true => Ok(()),
+            false => Err(format!("SCM at {} does not take its reports", self.manager.options().scm)),
+        }
+    }
+
+    /// Metrics of its disks. Those of its groups are the host's.
+    pub fn expose(&self, exposition: &mut Exposition) {
+        let disks = self.manager.disks();
+        for disk in &disks.open {
+            disk.space.metrics().expose(&disk.real.root().display().to_string(), exposition);
+        }
+        for path in &disks.unusable {
+            SpaceMetrics::expose_unusable(&path.display().to_string(), exposition);
+        }
     }
 
     pub fn manager(&self) -> &ContainerManager {

@@ -98,6 +98,7 @@ impl PipelineOrder {
             timing,
             start: GroupStart::First(self.members.clone()),
             campaign: self.members.first().is_some_and(|first| first.replica == self.replica),
+            snapshots: None,
             lease_reads: false,
         }
     }

@@ -53,20 +53,22 @@ impl StateMachine for KvMachine {
     }
 
     fn apply(&mut self, batch: Vec<Committed>, applied: Applied) -> anyhow::Result<Vec<Bytes>> {
-        let mut changed: HashMap<Bytes, Option<Bytes>> = HashMap::new();
-        let mut replies = Vec::with_capacity(batch.len());
-        for command in batch {
-            let ops = decode_ops(command.meta).with_context(|| format!("command {:?}", command.id))?;
-            let outcomes = ops.into_iter().map(|op| self.apply_op(op, &mut changed));
+        let decoded = batch
+            .into_iter()
+            .map(|command| decode_ops(command.meta).with_context(|| format!("command {:?}", command.id)));
+        let commands = decoded.collect::<anyhow::Result<Vec<_>>>()?;
+        let looks_up = commands.iter().flatten().any(|op| !matches!(op, Op::Set { .. }));
+        let mut round = Round {
+            tables: &*self.tables,
+            changes: Changes::default(),
+            changed: looks_up.then(HashMap::new),
+        };
+        let mut replies = Vec::with_capacity(commands.len());
+        for ops in commands {
+            let outcomes = ops.into_iter().map(|op| round.apply(op));
             replies.push(encode_outcomes(&outcomes.collect::<anyhow::Result<Vec<_>>>()?));
         }
-        let mut changes = Changes::default();
-        for (key, value) in changed {
-            match value {
-                Some(value) => changes.put(table_key(&key), value),
-                None => changes.delete(table_key(&key)),
-            }
-        }
+        let mut changes = round.changes;
         changes.put(APPLIED_KEY, applied.encode());
         self.tables.write(changes)?;
         Ok(replies)
@@ -77,30 +79,98 @@ impl StateMachine for KvMachine {
     }
 }
 
-impl KvMachine {
-    fn apply_op(&self, op: Op, changed: &mut HashMap<Bytes, Option<Bytes>>) -> anyhow::Result<Outcome> {
-        let (key, value) = match op {
-            Op::Set { key, value } => (key, value),
+/// Commands that are written together.
+struct Round<'a> {
+    tables: &'a dyn Tables,
+    changes: Changes,
+    /// What this round has changed, if one of its operations asks what stands somewhere.
+    changed: Option<HashMap<Bytes, Option<Bytes>>>,
+}
+
+impl Round<'_> {
+    fn apply(&mut self, op: Op) -> anyhow::Result<Outcome> {
+        match op {
+            Op::Set { key, value } => self.put(key, value),
             Op::CompareAndSet { key, expected, value } => {
-                let found = match changed.get(&key) {
-                    Some(found) => found.clone(),
-                    None => read(&*self.tables, &key)?,
-                };
+                let found = self.found(&key)?;
                 if found != expected {
                     return Ok(Outcome::Conflict(found));
                 }
-                (key, value)
+                self.put(key, value);
             }
             Op::Append { key, value } => {
-                let found = match changed.get(&key) {
-                    Some(found) => found.clone(),
-                    None => read(&*self.tables, &key)?,
-                };
-                let longer = [&found.unwrap_or_default()[..], &value].concat();
-                (key, Some(longer.into()))
+                let longer = [&self.found(&key)?.unwrap_or_default()[..], &value].concat();
+                self.put(key, Some(longer.into()));
             }
-        };
-        changed.insert(key, value);
+        }
         Ok(Outcome::Done)
+    }
+
+    fn found(&self, key: &[u8]) -> anyhow::Result<Option<Bytes>> {
+        match self.changed.as_ref().and_then(|changed| changed.get(key)) {
+            Some(found) => Ok(found.clone()),
+            None => read(self.tables, key),
+        }
+    }
+
+    fn put(&mut self, key: Bytes, value: Option<Bytes>) {
+        match &value {
+            Some(value) => self.changes.put(table_key(&key), &value[..]),
+            None => self.changes.delete(table_key(&key)),
+        }
+        if let Some(changed) = &mut self.changed {
+            changed.insert(key, value);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{decode_outcomes, encode_ops};
+    use raft::{Db, DbOptions};
+    use types::{LogId, LogIndex, Term};
+
+    fn committed(index: u64, ops: &[Op]) -> Committed {
+        let id = LogId { term: Term(1), index: LogIndex(index) };
+        let place = raftlog::Place { owner: types::OwnerId(1), segment: 1, offset: 0, body_bytes: 0 };
+        Committed { id, meta: encode_ops(ops), place, roll_to: None }
+    }
+
+    #[test]
+    fn operations_see_what_stands_before_them_in_the_same_batch() {
+        let dir = tempfile::tempdir().unwrap();
+        let tables: Arc<dyn Tables> = Arc::new(Db::open(dir.path(), &DbOptions::default()).unwrap());
+        let mut machine = KvMachine::new(tables.clone(), None);
+        let bytes = |text: &'static str| Bytes::from_static(text.as_bytes());
+        let set = |value| Op::Set { key: bytes("k"), value: Some(bytes(value)) };
+        let append = |value| Op::Append { key: bytes("k"), value: bytes(value) };
+        let swap = |expected, value| Op::CompareAndSet {
+            key: bytes("k"),
+            expected: Some(bytes(expected)),
+            value: Some(bytes(value)),
+        };
+        let mut apply = |index: u64, batch: Vec<Committed>| {
+            let id = LogId { term: Term(1), index: LogIndex(index) };
+            let applied = Applied { id, membership: Bytes::new() };
+            let replies = machine.apply(batch, applied.clone()).unwrap();
+            assert_eq!(machine.applied().unwrap(), Some(applied));
+            replies.into_iter().flat_map(|reply| decode_outcomes(reply).unwrap()).collect::<Vec<_>>()
+        };
+        // Without a look-up: the later one wins.
+        assert_eq!(
+            apply(2, vec![committed(1, &[set("a")]), committed(2, &[set("b")])]),
+            [Outcome::Done, Outcome::Done]
+        );
+        assert_eq!(read(&*tables, b"k").unwrap(), Some(bytes("b")));
+        // With look-ups: of the batch before what is stored.
+        let batch = vec![
+            committed(3, &[append("c"), swap("bc", "d")]),
+            committed(4, &[swap("b", "x"), set("e"), append("f")]),
+        ];
+        let conflict = Outcome::Conflict(Some(bytes("d")));
+        let expected = [Outcome::Done, Outcome::Done, conflict, Outcome::Done, Outcome::Done];
+        assert_eq!(apply(4, batch), expected);
+        assert_eq!(read(&*tables, b"k").unwrap(), Some(bytes("ef")));
     }
 }

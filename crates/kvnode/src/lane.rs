@@ -192,8 +192,10 @@ pub(crate) fn write_failed(error: ProposeError) -> Answer {
 fn read_failed(error: ReadIndexError) -> Answer {
     match error {
         ReadIndexError::NotLeader { leader } => Answer::NotLeader(leader.map(|leader| leader.node)),
-        ReadIndexError::NoQuorum { .. } | ReadIndexError::Stopped { .. } => {
-            Answer::Unavailable(error.to_string())
-        }
+        ReadIndexError::NoQuorum { .. }
+        | ReadIndexError::Unreachable { .. }
+        | ReadIndexError::Expired
+        | ReadIndexError::Busy { .. }
+        | ReadIndexError::Stopped { .. } => Answer::Unavailable(error.to_string()),
     }
 }

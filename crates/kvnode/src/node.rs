@@ -167,6 +167,7 @@ fn group_spec(args: &Args, number: u32) -> GroupSpec {
         start: GroupStart::First(first_members),
         campaign,
         lease_reads: false,
+        snapshots: None,
     }
 }
 

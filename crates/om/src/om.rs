@@ -61,6 +61,11 @@ impl Om {
         routes.add_service(service);
     }
 
+    /// Why the OM cannot do its work now, if so.
+    pub fn readiness(&self) -> Result<(), String> {
+        self.service.group.status().readiness()
+    }
+
     /// Closes the group and makes the tables durable, so that the next start replays little.
     pub async fn shutdown(&self) {
         self.host.close(group_id()).await;
@@ -84,7 +89,7 @@ async fn start_ready(group: &Group) -> anyhow::Result<()> {
         match group.read_index().await {
             Ok(_) => return Ok(()),
             Err(error @ ReadIndexError::Stopped { .. }) => return Err(error).context("catch up"),
-            Err(ReadIndexError::NotLeader { .. } | ReadIndexError::NoQuorum { .. }) => {
+            Err(_) => {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         }
@@ -105,6 +110,7 @@ fn group_spec(options: &OmOptions) -> GroupSpec {
         timing: options.timing,
         start: GroupStart::First(vec![Member { replica, node: NodeId(0), address: options.address.clone() }]),
         campaign: true,
+        snapshots: None,
         lease_reads: false,
     }
 }

@@ -9,7 +9,7 @@ use disk::Disk;
 use openraft::EntryPayload;
 use raftlog::Log;
 use std::sync::Arc;
-use types::{LogId, LogIndex};
+use types::{LogId, LogIndex, ReplicaId};
 
 /// Whether a replica was at work before: it may have promised something then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,15 +18,23 @@ pub(crate) enum Past {
     Restarted,
 }
 
+/// What a replica comes with.
+pub(crate) struct Begun {
+    pub(crate) past: Past,
+    /// Replicas of the group that a forced reset gave up.
+    pub(crate) lost: Vec<ReplicaId>,
+}
+
 /// Makes a replica's log and identity agree with what is asked for, or says why they do not. Repeated after a crash at
 /// any point, it comes to the same end.
 ///
 /// The log of one replica must not be opened as another's: the new name would not know the votes given under the old.
-pub(crate) async fn begin(log: &Log, disk: &Arc<dyn Disk>, spec: &GroupSpec) -> anyhow::Result<Past> {
+pub(crate) async fn begin(log: &Log, disk: &Arc<dyn Disk>, spec: &GroupSpec) -> anyhow::Result<Begun> {
     let known = Identity::read(disk, spec.group).await.context("read which replica is here")?;
     let state = log.state();
     let is_empty = state.last.max(state.purged).is_none();
     let past = if state.hard_state.is_some() { Past::Restarted } else { Past::New };
+    let lost = known.iter().flat_map(|known| known.lost.clone()).collect();
     let began = match known {
         Some(Identity { state: IdentityState::Removing, replica, .. }) => {
             bail!("the removal of replica {replica} was interrupted: remove it again first")
@@ -62,7 +70,7 @@ pub(crate) async fn begin(log: &Log, disk: &Arc<dyn Disk>, spec: &GroupSpec) -> 
         }
         start_log(log, spec).await?;
     }
-    Ok(past)
+    Ok(Begun { past, lost })
 }
 
 /// Durable before the log has anything: a log that is in use names its replica.
@@ -76,7 +84,7 @@ async fn begin_as(
     {
         bail!("replica {} is not among the first members {members:?}", spec.replica);
     }
-    let identity = Identity { group: spec.group, replica: spec.replica, state };
+    let identity = Identity { group: spec.group, replica: spec.replica, state, lost: Vec::new() };
     identity.write(disk).await.context("write which replica is here")?;
     Ok(state)
 }
@@ -114,12 +122,20 @@ async fn check_first_entry(log: &Log, spec: &GroupSpec) -> anyhow::Result<()> {
 }
 
 /// A state machine may be behind its log (a crash took what it had in memory), never ahead: it applies only what the
-/// log has durably. Ahead means that the log was lost or replaced, and with it entries this replica acknowledged.
-pub(crate) fn check_log(log: &Log, applied: Option<LogId>) -> anyhow::Result<()> {
+/// log has durably. Ahead means that the log was lost or replaced, and with it entries this replica acknowledged;
+/// except by a snapshot, which a crash may find installed and the log not purged to it. Nothing that is purged may be
+/// missing: a snapshot that is ahead of the state is installed next.
+pub(crate) fn check_log(log: &Log, applied: Option<LogId>, snapshot: Option<LogId>) -> anyhow::Result<()> {
     let state = log.state();
     let last = state.last.max(state.purged);
-    if applied.map(|id| id.index) > last.map(|id| id.index) {
+    if applied.map(|id| id.index) > last.max(snapshot).map(|id| id.index) {
         bail!("the state machine has applied {applied:?}, but the log ends at {last:?}: the log was lost");
+    }
+    if state.purged > applied.max(snapshot) {
+        bail!(
+            "the log begins after {:?}, but the state machine has applied {applied:?}: the state was lost",
+            state.purged
+        );
     }
     Ok(())
 }

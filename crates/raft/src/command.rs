@@ -1,7 +1,6 @@
+use crate::Snapshots;
 use anyhow::Context;
 use bytes::Bytes;
-use disk::Disk;
-use futures::future::BoxFuture;
 use prost::Message;
 use proto::raft as wire;
 use raftlog::Place;
@@ -72,19 +71,4 @@ pub trait StateMachine: Send + Sync + 'static {
     fn snapshots(&self) -> Option<Arc<dyn Snapshots>> {
         None
     }
-}
-
-/// Copies of a state machine's state, as files in directories of a disk.
-pub trait Snapshots: Send + Sync + 'static {
-    /// Where the directories are.
-    fn disk(&self) -> Arc<dyn Disk>;
-
-    /// Writes the state, as it was at some moment between call and return, into files of `dir`, which does not exist yet;
-    /// answers how far that state had come. On return the files are durable, and **so is the state itself** up to the
-    /// answered position: the log before it may be purged.
-    fn write(&self, dir: String) -> BoxFuture<'static, anyhow::Result<Applied>>;
-
-    /// Replaces the state by the one in the files of `dir`, which are durable; takes the files, or leaves them to be
-    /// removed. A crash leaves the old state or the new one. Whoever reads meanwhile sees the old or the new one.
-    fn install(&self, dir: String) -> BoxFuture<'static, anyhow::Result<()>>;
 }

@@ -5,6 +5,7 @@ use rocksdb::{
     Options, ReadOptions, WriteBatch, WriteOptions,
 };
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Files a database keeps open; the rest is opened when read.
 const OPEN_FILES_MAX: i32 = 256;
@@ -31,27 +32,51 @@ impl Default for DbOptions {
 /// again from the log, from the applied position that stands in the same batch as the effects. One column family,
 /// so that batches are atomic on disk too.
 pub struct Db {
-    rocks: DB,
+    /// `None` only while it is dropped.
+    rocks: Option<DB>,
     write_options: WriteOptions,
+    /// Replaced by another: its files go with it.
+    is_retired: AtomicBool,
+    is_read_only: bool,
 }
 
 impl Db {
     pub fn open(path: &Path, options: &DbOptions) -> anyhow::Result<Db> {
         let rocks = DB::open(&rocks_options(options), path)
             .with_context(|| format!("open RocksDB in {}", path.display()))?;
+        Ok(Db::over(rocks, false))
+    }
+
+    /// Opens a database that nobody has open, to read it. Its files stay as they are; RocksDB's text log goes to
+    /// `logs_dir`.
+    pub(crate) fn open_read_only(path: &Path, logs_dir: &Path) -> anyhow::Result<Db> {
+        let mut options = rocks_options(&DbOptions::default());
+        options.create_if_missing(false);
+        options.set_db_log_dir(logs_dir);
+        let rocks = DB::open_for_read_only(&options, path, false)
+            .with_context(|| format!("open RocksDB in {} to read it", path.display()))?;
+        Ok(Db::over(rocks, true))
+    }
+
+    fn over(rocks: DB, is_read_only: bool) -> Db {
         let mut write_options = WriteOptions::default();
         write_options.disable_wal(true);
-        Ok(Db { rocks, write_options })
+        Db { rocks: Some(rocks), write_options, is_retired: AtomicBool::new(false), is_read_only }
+    }
+
+    /// Another database takes its place: its files are removed when the last reader is gone.
+    pub(crate) fn retire(&self) {
+        self.is_retired.store(true, Ordering::Relaxed);
     }
 
     /// For reads and iterators.
     pub fn rocks(&self) -> &DB {
-        &self.rocks
+        self.rocks.as_ref().expect("taken only in drop")
     }
 
     /// Writes a batch to memory: readable on return, durable once flushed.
     pub fn write(&self, batch: WriteBatch) -> anyhow::Result<()> {
-        self.rocks.write_opt(batch, &self.write_options).context("write a batch to RocksDB")
+        self.rocks().write_opt(batch, &self.write_options).context("write a batch to RocksDB")
     }
 
     /// Adds a group's applied position to a batch; `key` is the caller's place for it.
@@ -60,7 +85,7 @@ impl Db {
     }
 
     pub fn applied(&self, key: &[u8]) -> anyhow::Result<Option<Applied>> {
-        let Some(stored) = self.rocks.get_pinned(key).context("read the applied position")? else {
+        let Some(stored) = self.rocks().get_pinned(key).context("read the applied position")? else {
             return Ok(None);
         };
         Applied::decode(&stored).map(Some)
@@ -70,13 +95,13 @@ impl Db {
     pub fn flush(&self) -> anyhow::Result<()> {
         let mut options = FlushOptions::default();
         options.set_wait(true);
-        self.rocks.flush_opt(&options).context("flush RocksDB")
+        self.rocks().flush_opt(&options).context("flush RocksDB")
     }
 }
 
 impl Tables for Db {
     fn get(&self, key: &[u8]) -> anyhow::Result<Option<Vec<u8>>> {
-        self.rocks.get(key).context("read a record")
+        self.rocks().get(key).context("read a record")
     }
 
     fn scan(
@@ -89,7 +114,7 @@ impl Tables for Db {
         if let Some(end) = end {
             options.set_iterate_upper_bound(end);
         }
-        let records = self.rocks.iterator_opt(IteratorMode::From(from, Direction::Forward), options);
+        let records = self.rocks().iterator_opt(IteratorMode::From(from, Direction::Forward), options);
         let records = records.take(count_max).map(|record| {
             let (key, value) = record.context("scan records")?;
             Ok((key.into_vec(), value.into_vec()))
@@ -116,8 +141,20 @@ impl Tables for Db {
 impl Drop for Db {
     /// A clean close leaves nothing to apply again. When it fails, the log has it all.
     fn drop(&mut self) {
+        if self.is_read_only {
+            return;
+        }
+        if self.is_retired.load(Ordering::Relaxed) {
+            let path = self.rocks().path().to_owned();
+            drop(self.rocks.take());
+            // What stays is removed at the next start.
+            if let Err(error) = DB::destroy(&Options::default(), &path) {
+                tracing::warn!(path = %path.display(), %error, "remove a replaced RocksDB");
+            }
+            return;
+        }
         if let Err(error) = self.flush() {
-            tracing::warn!(path = %self.rocks.path().display(), error = format!("{error:#}"), "flush on close");
+            tracing::warn!(path = %self.rocks().path().display(), error = format!("{error:#}"), "flush on close");
         }
     }
 }

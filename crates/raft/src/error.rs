@@ -52,6 +52,14 @@ pub enum ReadIndexError {
     NotLeader { leader: Option<Member> },
     #[error("no quorum confirmed the leader: {why}")]
     NoQuorum { why: String },
+    /// This replica does not lead, and the one that does was not reached.
+    #[error("the leader, replica {}, was not reached: {why}", leader.replica)]
+    Unreachable { leader: Member, why: String },
+    /// The deadline passed before the leader answered, or before this replica had applied what it named.
+    #[error("the read was not confirmed, or not applied, in time")]
+    Expired,
+    #[error("{limit} operations wait on this host already")]
+    Busy { limit: usize },
     #[error("the group stopped: {why}")]
     Stopped { why: String },
 }

@@ -24,9 +24,11 @@ impl ReadIndexError {
         let message = self.to_string();
         match self {
             ReadIndexError::NotLeader { leader } => not_leader(leader, addresses),
-            ReadIndexError::NoQuorum { .. } | ReadIndexError::Stopped { .. } => {
-                Failure::new(Code::Unavailable, message)
-            }
+            ReadIndexError::Busy { .. } => Failure::new(Code::Busy, message),
+            ReadIndexError::Expired => Failure::new(Code::NotYet, message),
+            ReadIndexError::NoQuorum { .. }
+            | ReadIndexError::Unreachable { .. }
+            | ReadIndexError::Stopped { .. } => Failure::new(Code::Unavailable, message),
         }
     }
 }

@@ -1,18 +1,19 @@
 use crate::alive::Gone;
 use crate::counts::{Counts, Share};
+use crate::doze::Doze;
+use crate::parked::{Everywhere, Waits};
 use crate::peers::Peers;
+use crate::snapshot::{Counters, SnapshotStore};
 use crate::standing::Standing;
 use crate::type_config::{Answer, Data, Raft};
 use crate::{
     AddressBook, COMMAND_BYTES_MAX, Command, Done, GroupMetrics, GroupStatus, Member, Proposal, ProposeError,
-    ReadIndexError, Role, SetMembersError, TransferError, status,
+    Role, SetMembersError, SnapshotProgress, TransferError,
 };
-use openraft::ReadPolicy;
 use openraft::async_runtime::watch::WatchReceiver;
-use openraft::errors::{LinearizableReadError, RaftError};
 use proto::raft as wire;
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::task::JoinHandle;
@@ -38,11 +39,20 @@ pub(crate) struct GroupInner {
     pub(crate) election_max: Duration,
     pub(crate) log: raftlog::Log,
     pub(crate) raft: Raft,
+    pub(crate) doze: Arc<Doze>,
     pub(crate) addresses: AddressBook,
     pub(crate) peers: Arc<Peers>,
     pub(crate) standing: Arc<Standing>,
+    pub(crate) lease_reads: bool,
+    /// Of the whole host.
+    pub(crate) waits: Waits,
+    pub(crate) waits_max: usize,
+    pub(crate) everywhere: Everywhere,
     pub(crate) statuses: watch::Receiver<GroupStatus>,
     pub(crate) applied: watch::Receiver<Option<LogIndex>>,
+    /// Gone when the group is closed: handles keep no files open.
+    pub(crate) snapshots: Weak<SnapshotStore>,
+    pub(crate) counters: Arc<Counters>,
     /// Bytes that may still be proposed.
     pub(crate) proposal_share: Arc<Semaphore>,
     pub(crate) proposal_bytes_max: usize,
@@ -62,12 +72,51 @@ impl Group {
         &self.inner.raft
     }
 
+    pub(crate) fn doze(&self) -> &Arc<Doze> {
+        &self.inner.doze
+    }
+
+    /// `None` when the state machine has no snapshots, or the group is closed.
+    pub(crate) fn snapshot_store(&self) -> Option<Arc<SnapshotStore>> {
+        self.inner.snapshots.upgrade()
+    }
+
+    /// How its snapshots are doing here.
+    pub fn snapshots(&self) -> SnapshotProgress {
+        let last = self.snapshot_store().and_then(|store| store.current_id());
+        self.inner.counters.progress(last.map(|id| id.index))
+    }
+
     pub(crate) fn peers(&self) -> &Peers {
         &self.inner.peers
     }
 
-    pub(crate) fn standing(&self) -> &Standing {
+    pub(crate) fn standing(&self) -> &Arc<Standing> {
         &self.inner.standing
+    }
+
+    pub(crate) fn lease_reads(&self) -> bool {
+        self.inner.lease_reads
+    }
+
+    pub(crate) fn election_max(&self) -> Duration {
+        self.inner.election_max
+    }
+
+    pub(crate) fn applied(&self) -> &watch::Receiver<Option<LogIndex>> {
+        &self.inner.applied
+    }
+
+    pub(crate) fn waits(&self) -> &Waits {
+        &self.inner.waits
+    }
+
+    pub(crate) fn waits_max(&self) -> usize {
+        self.inner.waits_max
+    }
+
+    pub(crate) fn everywhere(&self) -> &Everywhere {
+        &self.inner.everywhere
     }
 
     /// How a message to another replica of the group names its receiver.
@@ -118,6 +167,7 @@ impl Group {
             return Err(ProposeError::Busy { in_flight, limit: *proposal_bytes_max });
         };
         let share = Share::new(share, counts.clone());
+        self.inner.doze.used();
         let (to, answer) = oneshot::channel();
         raft.client_write_ff(Data::Whole(command), Some(Answer { to, share: Some(share) }))
             .await
@@ -128,36 +178,6 @@ impl Group {
     /// [`Group::propose`] and wait.
     pub async fn apply(&self, command: Command) -> Result<Done, ProposeError> {
         self.propose(command).await?.done().await
-    }
-
-    /// On return, this replica's state machine has applied everything that was acknowledged before the call.
-    /// Leader only.
-    pub async fn read_index(&self) -> Result<LogIndex, ReadIndexError> {
-        let stopped = |why: &dyn std::fmt::Display| ReadIndexError::Stopped { why: why.to_string() };
-        let confirmed = self.inner.raft.get_read_log_id(ReadPolicy::ReadIndex).await;
-        let index = match confirmed {
-            Ok((read, _)) => LogIndex(read.index()),
-            Err(RaftError::Fatal(fatal)) => return Err(stopped(&fatal)),
-            Err(RaftError::APIError(LinearizableReadError::QuorumNotEnough(error))) => {
-                return Err(ReadIndexError::NoQuorum { why: error.to_string() });
-            }
-            Err(RaftError::APIError(LinearizableReadError::ForwardToLeader(forward))) => {
-                let leader = forward.leader_id.zip(forward.leader_node);
-                let leader = leader.map(|(replica, peer)| status::member_of(replica, &peer));
-                return Err(ReadIndexError::NotLeader { leader });
-            }
-        };
-        match self.inner.applied.clone().wait_for(|applied| *applied >= Some(index)).await {
-            Ok(_) => Ok(index),
-            Err(_) => Err(stopped(&"its state machine is gone")),
-        }
-    }
-
-    /// Waits until this replica has applied `index`; false when `within` has passed first.
-    pub async fn wait_applied(&self, index: LogIndex, within: Duration) -> bool {
-        let mut applied = self.inner.applied.clone();
-        let reached = applied.wait_for(|applied| *applied >= Some(index));
-        matches!(tokio::time::timeout(within, reached).await, Ok(Ok(_)))
     }
 
     /// What it has done and how it stands, as plain values.
@@ -179,6 +199,7 @@ impl Group {
         let mut status = GroupStatus::of(&self.inner.raft.metrics().borrow_watched(), &self.inner.standing);
         // The machine knows first.
         status.applied = *self.inner.applied.borrow();
+        status.is_dozing = self.inner.doze.is_dozing();
         if self.inner.statuses.borrow().role == Role::Stopped {
             status.role = Role::Stopped;
             status.leader = None;
@@ -205,6 +226,7 @@ impl Group {
         if !members.is_voter(to) {
             return Err(TransferError::Learner { replica: to });
         }
+        self.inner.doze.used();
         let stopped = |why: String| TransferError::Stopped { why };
         let within = Instant::now() + self.inner.election_max;
         self.wait_caught_up(&BTreeSet::from([to]), within).await.map_err(|error| match error {
@@ -258,7 +280,7 @@ impl Group {
             }
         }
         let tasks = std::mem::take(&mut *self.inner.tasks.lock().expect("no holder panics"));
-        for task in tasks {
+        for task in tasks.into_iter().chain(self.inner.everywhere.take_watcher()) {
             task.abort();
             let _ = task.await;
         }

@@ -1,14 +1,17 @@
 use crate::alive::Alive;
-use crate::beginning::{Past, begin, check_log};
+use crate::beginning::{Begun, Past, begin, check_log};
 use crate::config::config;
 use crate::counts::{Counts, HostCounts};
+use crate::doze::{self, Doze};
 use crate::group::{Group, GroupInner, campaign};
 use crate::log_store::LogStore;
 use crate::machine::Machine;
 use crate::network::Network;
+use crate::parked::{Everywhere, Waits};
 use crate::peers::Peers;
 use crate::registry::Registry;
 use crate::service::Service;
+use crate::snapshot::{Counters, Limits, SnapshotStore, keep};
 use crate::standing::Standing;
 use crate::status::{GroupStatus, publish};
 use crate::type_config::Raft;
@@ -20,9 +23,10 @@ use futures::future::join_all;
 use openraft::async_runtime::watch::WatchReceiver;
 use proto::raft::raft_transport_server::RaftTransportServer;
 use raftlog::{Log, LogSpace, LogSpec};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use types::GroupId;
 
@@ -40,7 +44,21 @@ struct HostInner {
     addresses: AddressBook,
     peers: Arc<Peers>,
     registry: Arc<Registry>,
+    limits: Arc<Limits>,
+    waits: Waits,
     counts: Arc<HostCounts>,
+    /// Looks after the groups: from the first that is opened until the host is dropped.
+    looking_after: OnceLock<JoinHandle<()>>,
+}
+
+impl Drop for HostInner {
+    fn drop(&mut self) {
+        if let Some(task) = self.looking_after.take() {
+            task.abort();
+        }
+        // Groups whose handles outlive the host go on by themselves.
+        self.registry.all().iter().for_each(|group| group.doze().wake());
+    }
 }
 
 impl RaftHost {
@@ -51,8 +69,11 @@ impl RaftHost {
 
     pub fn over(connector: Arc<dyn Connector>, options: HostOptions, addresses: AddressBook) -> RaftHost {
         let peers = Arc::new(Peers::new(addresses.clone(), connector));
-        let (registry, counts) = Default::default();
-        RaftHost { inner: Arc::new(HostInner { options, addresses, peers, registry, counts }) }
+        let (registry, counts, looking_after) = Default::default();
+        let limits = Arc::new(Limits::new(&options));
+        let waits = Waits::new(options.waits_max);
+        let inner = HostInner { options, addresses, peers, registry, limits, waits, counts, looking_after };
+        RaftHost { inner: Arc::new(inner) }
     }
 
     /// Mounts the groups' service on the process's gRPC server, made with [`crate::server_builder`].
@@ -79,6 +100,8 @@ impl RaftHost {
         let opened = self.open_on(spec, log, Box::new(state_machine)).await;
         let opened = opened.map_err(|error| OpenGroupError::Failed { group, why: format!("{error:#}") })?;
         reservation.fill(opened.clone());
+        let look_after = || tokio::spawn(doze::look_after(self.inner.registry.clone()));
+        self.inner.looking_after.get_or_init(look_after);
         Ok(opened)
     }
 
@@ -88,15 +111,37 @@ impl RaftHost {
         log: Log,
         machine: Box<dyn StateMachine>,
     ) -> anyhow::Result<Group> {
-        let HostInner { options, addresses, peers, .. } = &*self.inner;
+        let HostInner { options, addresses, peers, limits, waits, .. } = &*self.inner;
         let (alive, gone) = Alive::new();
+        let counters = Arc::new(Counters::default());
+        let snapshots = match machine.snapshots() {
+            Some(snapshots) => {
+                let opened = SnapshotStore::open(
+                    spec.group,
+                    snapshots,
+                    limits.clone(),
+                    counters.clone(),
+                    alive.clone(),
+                );
+                Some(Arc::new(opened.await?))
+            }
+            None => None,
+        };
         let counts = Arc::new(Counts::new(spec.replica));
-        let (machine, applied) = Machine::new(machine, alive.clone(), counts.clone())?;
-        check_log(&log, machine.applied_id())?;
-        let past = begin(&log, log.space().disk(), &spec).await?;
+        let (machine, applied) = Machine::new(
+            machine,
+            snapshots.clone(),
+            alive.clone(),
+            counts.clone(),
+            waits.clone(),
+            spec.group,
+        )?;
+        let snapshot = snapshots.as_ref().and_then(|snapshots| snapshots.current_id());
+        check_log(&log, machine.applied_id(), snapshot)?;
+        let Begun { past, lost } = begin(&log, log.space().disk(), &spec).await?;
         let holds_off = spec.lease_reads && past == Past::Restarted;
         let holds_off_until = holds_off.then(|| Instant::now() + spec.timing.election_max);
-        let standing = Arc::new(Standing::new(holds_off_until));
+        let standing = Arc::new(Standing::new(holds_off_until, lost));
 
         let network = Network {
             cluster: spec.cluster.as_str().into(),
@@ -104,11 +149,14 @@ impl RaftHost {
             replica: spec.replica,
             peers: peers.clone(),
             options: options.clone(),
+            snapshots: snapshots.clone(),
+            counters: counters.clone(),
             counts: counts.clone(),
             standing: standing.clone(),
         };
         let config = config(spec.group.to_string(), spec.timing, !holds_off).map_err(anyhow::Error::msg)?;
-        let store = LogStore::new(log.clone(), options.append_bytes_max, alive, counts.clone());
+        let store =
+            LogStore::new(log.clone(), options.append_bytes_max, snapshots.clone(), alive, counts.clone());
         let raft = Raft::new(spec.replica.0, config, network, store, machine).await?;
 
         let status = GroupStatus::of(&raft.metrics().borrow_watched(), &standing);
@@ -118,6 +166,11 @@ impl RaftHost {
         if spec.campaign && spec.start != GroupStart::Join && !holds_off {
             tasks.push(tokio::spawn(campaign(raft.clone(), statuses.clone())));
         }
+        let doze = Arc::new(Doze::new(raft.clone(), spec.timing, options.doze_after));
+        let weak_snapshots = snapshots.as_ref().map(Arc::downgrade).unwrap_or_default();
+        if let (Some(snapshots), Some(policy)) = (snapshots, spec.snapshots) {
+            tasks.push(tokio::spawn(keep(raft.clone(), log.clone(), snapshots, policy, applied.clone())));
+        }
         let proposal_bytes_max = options.proposal_bytes_per_group_max.min(Semaphore::MAX_PERMITS);
         Ok(Group::new(GroupInner {
             cluster: spec.cluster,
@@ -126,11 +179,18 @@ impl RaftHost {
             election_max: spec.timing.election_max,
             log,
             raft,
+            doze,
             addresses: addresses.clone(),
             peers: peers.clone(),
             standing,
+            lease_reads: spec.lease_reads,
+            waits: waits.clone(),
+            waits_max: options.waits_max,
+            everywhere: Everywhere::default(),
             statuses,
             applied,
+            snapshots: weak_snapshots,
+            counters,
             proposal_share: Arc::new(Semaphore::new(proposal_bytes_max)),
             proposal_bytes_max,
             counts,

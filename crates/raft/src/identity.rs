@@ -8,7 +8,9 @@
 //!      6    2 zero
 //!      8    8 group
 //!     16    8 replica
-//!     24    4 crc      CRC32C of bytes 0..24
+//!     24    4 count    of lost replicas
+//!     28  8×n lost     those that a forced reset gave up
+//!   28+8n    4 crc      CRC32C of all before
 //! ```
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
@@ -20,14 +22,19 @@ use types::{GroupId, ReplicaId};
 const DIR: &str = "replicas";
 const MAGIC: [u8; 4] = *b"FLri";
 const VERSION: u8 = 1;
-const CRC_AT: usize = 24;
-const FILE_BYTES: usize = CRC_AT + 4;
+const LOST_AT: usize = 28;
+const CRC_BYTES: usize = 4;
+/// Lost replicas remembered: groups have a handful of members, and are reset once in years.
+pub(crate) const LOST_MAX: usize = 1024;
+const FILE_BYTES_MAX: usize = LOST_AT + 8 * LOST_MAX + CRC_BYTES;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Identity {
     pub(crate) group: GroupId,
     pub(crate) replica: ReplicaId,
     pub(crate) state: IdentityState,
+    /// Replicas that a forced reset gave up. They may still exist, and must not be listened to.
+    pub(crate) lost: Vec<ReplicaId>,
 }
 
 /// Persisted: never renumber.
@@ -53,7 +60,7 @@ impl Identity {
             Err(error) => return Err(error),
         };
         // One byte more than there must be, to see that there is none.
-        let bytes = file.read_at(0, FILE_BYTES + 1).await?;
+        let bytes = file.read_at(0, FILE_BYTES_MAX + 1).await?;
         let damaged =
             |why: String| io::Error::new(io::ErrorKind::InvalidData, format!("{}: {why}", path(group)));
         let identity = Identity::decode(&bytes).map_err(damaged)?;
@@ -67,10 +74,11 @@ impl Identity {
     pub(crate) async fn write(&self, disk: &Arc<dyn Disk>) -> io::Result<()> {
         let (path, temporary) = (path(self.group), format!("{}.tmp", path(self.group)));
         disk.create_dir_all(DIR).await?;
+        let bytes = self.encode();
         let file = disk.open(&temporary, true).await?;
-        file.set_len(FILE_BYTES as u64).await?;
+        file.set_len(bytes.len() as u64).await?;
         // Before the rename: else a crash could leave the new name with nothing behind it.
-        file.write_and_sync(0, vec![self.encode()]).await?;
+        file.write_and_sync(0, vec![bytes]).await?;
         disk.rename(&temporary, &path).await?;
         disk.sync_dir(DIR).await
     }
@@ -85,23 +93,31 @@ impl Identity {
     }
 
     fn encode(&self) -> Bytes {
-        let mut out = BytesMut::with_capacity(FILE_BYTES);
+        let mut out = BytesMut::with_capacity(LOST_AT + 8 * self.lost.len() + CRC_BYTES);
         out.put_slice(&MAGIC);
         out.put_u8(VERSION);
         out.put_u8(self.state as u8);
         out.put_u16_le(0);
         out.put_u64_le(self.group.to_u64());
         out.put_u64_le(self.replica.0);
+        out.put_u32_le(u32::try_from(self.lost.len()).expect("LOST_MAX fits"));
+        for replica in &self.lost {
+            out.put_u64_le(replica.0);
+        }
         let crc = crc32c::crc32c(&out);
         out.put_u32_le(crc);
         out.freeze()
     }
 
     fn decode(bytes: &[u8]) -> Result<Identity, String> {
-        if bytes.len() != FILE_BYTES || (&bytes[CRC_AT..]).get_u32_le() != crc32c::crc32c(&bytes[..CRC_AT]) {
-            return Err("it is not whole".to_owned());
+        let not_whole = || "it is not whole".to_owned();
+        let Some(crc_at) = bytes.len().checked_sub(CRC_BYTES).filter(|at| *at >= LOST_AT) else {
+            return Err(not_whole());
+        };
+        if (&bytes[crc_at..]).get_u32_le() != crc32c::crc32c(&bytes[..crc_at]) {
+            return Err(not_whole());
         }
-        let mut fields = &bytes[4..CRC_AT];
+        let mut fields = &bytes[4..crc_at];
         if bytes[..4] != MAGIC {
             return Err("it names no replica".to_owned());
         }
@@ -118,7 +134,12 @@ impl Identity {
             4 => IdentityState::Removed,
             other => return Err(format!("a newer version wrote its state {other}")),
         };
-        Ok(Identity { group, replica, state })
+        let count = fields.get_u32_le() as usize;
+        if fields.len() != 8 * count {
+            return Err(format!("it counts {count} lost replicas in {} bytes", fields.len()));
+        }
+        let lost = (0..count).map(|_| ReplicaId(fields.get_u64_le())).collect();
+        Ok(Identity { group, replica, state, lost })
     }
 }
 
@@ -130,18 +151,19 @@ fn path(group: GroupId) -> String {
 mod tests {
     use super::*;
 
-    const IDENTITY: Identity = Identity {
-        group: GroupId { kind: types::GroupKind::Om, number: 7 },
-        replica: ReplicaId(300),
-        state: IdentityState::Joined,
-    };
-
     /// Bytes written by the first version. A failure here means that old data directories cannot be read.
     #[test]
     fn a_replica_keeps_its_bytes_and_damage_is_found() {
-        let bytes = IDENTITY.encode();
-        assert_eq!(bytes[..24], *b"FLri\x01\x02\0\0\x07\0\0\0\0\0\0\x02\x2c\x01\0\0\0\0\0\0");
-        assert_eq!(Identity::decode(&bytes), Ok(IDENTITY));
+        let identity = Identity {
+            group: GroupId::om(7),
+            replica: ReplicaId(300),
+            state: IdentityState::Joined,
+            lost: vec![ReplicaId(5)],
+        };
+        let bytes = identity.encode();
+        let fields = b"FLri\x01\x02\0\0\x07\0\0\0\0\0\0\x02\x2c\x01\0\0\0\0\0\0\x01\0\0\0\x05\0\0\0\0\0\0\0";
+        assert_eq!(bytes[..36], *fields);
+        assert_eq!(Identity::decode(&bytes), Ok(identity));
         for at in 0..bytes.len() {
             let mut damaged = bytes.to_vec();
             damaged[at] ^= 1;

@@ -4,9 +4,12 @@
 //! [`raftlog::LogSpace`], a [`StateMachine`] and a [`Group`] handle to propose, read and observe.
 //!
 //! Inside: `host` opens groups (`beginning`, `identity`, `removal`: how a replica comes and goes) and `registry` finds
-//! them; `membership` changes who belongs to one, `standing` keeps some from voting; `group` and `proposal` are what callers hold. openraft
+//! them; `membership` changes who belongs to one, `standing` keeps some from voting, `reads` makes
+//! them linearizable and `parked` waits, `reset` is what is
+//! left when a majority is not; `group` and `proposal` are what callers hold. openraft
 //! works against `log_store` (a [`raftlog::Log`]), `machine` (a [`StateMachine`]) and `network` (whose `exchange` is
 //! the append stream to a follower, over the connections of `peers`, made by a `connector`); `service` receives what other members send.
+//! `heartbeats` go together for all groups of two processes, and `doze` lets groups that nobody uses cost little.
 //! `counts` is what they count while they work, `host_metrics` what comes of it, `prometheus` how that is shown.
 //! `encoding` alone knows how openraft's types look on disk and on the wire.
 
@@ -17,11 +20,14 @@ mod config;
 mod connector;
 mod counts;
 mod db;
+mod doze;
 mod encoding;
 mod error;
 mod exchange;
 mod failure;
+mod generations;
 mod group;
+mod heartbeats;
 mod host;
 mod host_metrics;
 mod identity;
@@ -31,13 +37,17 @@ mod member;
 mod membership;
 mod network;
 mod options;
+mod parked;
 mod peers;
 mod prometheus;
 mod proposal;
+mod reads;
 mod registry;
 mod removal;
+mod reset;
 mod runtime;
 mod service;
+mod snapshot;
 mod standing;
 mod status;
 #[cfg(test)]
@@ -46,19 +56,24 @@ mod tables;
 mod type_config;
 mod watch;
 
-pub use command::{Applied, Command, Committed, Snapshots, StateMachine};
+pub use command::{Applied, Command, Committed, StateMachine};
 pub use connector::{Channel, Connector, TcpConnector, server_builder};
 pub use db::{Db, DbOptions};
 pub use error::{
     Lag, OpenGroupError, ProposeError, ReadIndexError, RemoveGroupError, SetMembersError, TransferError,
 };
+pub use generations::DbGenerations;
 pub use group::Group;
 pub use host::RaftHost;
 pub use host_metrics::{FollowerMetrics, GroupMetrics, HostMetrics};
 pub use member::{AddressBook, Member};
 pub use membership::Members;
 pub use options::{COMMAND_BYTES_MAX, GroupSpec, GroupStart, HostOptions, Timing};
+pub use parked::{WaitAllError, WaitError};
 pub use proposal::{Done, Proposal};
+pub use reads::ReadPolicy;
+pub use reset::{OfflineReplica, ResetError, ResetPlan};
 pub use runtime::seed_thread;
+pub use snapshot::{SnapshotPolicy, SnapshotProgress, Snapshots};
 pub use status::{GroupStatus, Role};
 pub use tables::{Changes, Tables};

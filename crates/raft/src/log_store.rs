@@ -4,6 +4,7 @@ use crate::encoding::{
     DecodeError, entry_from_meta, entry_from_record, entry_to_record, log_id_from, log_id_of, vote_from,
     vote_to,
 };
+use crate::snapshot::SnapshotStore;
 use crate::type_config::{RaftEntry, RaftLogId, RaftVote, TypeConfig};
 use futures::{Stream, StreamExt, TryStreamExt, stream};
 use openraft::storage::{IOFlushed, RaftLogStorage};
@@ -26,14 +27,22 @@ pub(crate) struct LogStore {
     log: Log,
     /// Of the entries in one message to a follower.
     append_bytes_max: usize,
+    /// What makes purged entries dispensable; `None` where nothing does.
+    snapshots: Option<Arc<SnapshotStore>>,
     counts: Arc<Counts>,
     /// After the log, so dropped after it.
     _alive: Alive,
 }
 
 impl LogStore {
-    pub(crate) fn new(log: Log, append_bytes_max: usize, alive: Alive, counts: Arc<Counts>) -> LogStore {
-        LogStore { log, append_bytes_max, counts, _alive: alive }
+    pub(crate) fn new(
+        log: Log,
+        append_bytes_max: usize,
+        snapshots: Option<Arc<SnapshotStore>>,
+        alive: Alive,
+        counts: Arc<Counts>,
+    ) -> LogStore {
+        LogStore { log, append_bytes_max, snapshots, counts, _alive: alive }
     }
 
     /// The part of `range` that the log has.
@@ -225,7 +234,15 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         self.log.truncate_after(last.map(|id| LogIndex(id.index))).await.map_err(io::Error::other)
     }
 
+    /// Entries go only when a snapshot has them: by then the state has them durably too, while what was applied since may
+    /// be in its memory alone.
     async fn purge(&mut self, to: RaftLogId) -> Result<(), io::Error> {
+        if let Some(snapshots) = &self.snapshots {
+            let (to, durable) = (log_id_of(&to), snapshots.current_id());
+            if durable.is_none_or(|durable| durable < to) {
+                return Err(io::Error::other(format!("asked to purge up to {to:?}, durable is {durable:?}")));
+            }
+        }
         self.log.purge(log_id_of(&to)).await.map_err(io::Error::other)
     }
 }

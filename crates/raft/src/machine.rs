@@ -1,6 +1,8 @@
 use crate::alive::Alive;
 use crate::counts::Counts;
 use crate::encoding::{applied_from, applied_to, log_id_from, log_id_of};
+use crate::parked::{AppliedMark, Waits};
+use crate::snapshot::{SnapshotData, SnapshotStore};
 use crate::type_config::{Data, RaftLogId, RaftStoredMembership, Reply, TypeConfig};
 use crate::{Committed, StateMachine};
 use bytes::Bytes;
@@ -13,7 +15,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use tokio::sync::watch;
 use tokio::time::Instant;
-use types::LogIndex;
+use types::{GroupId, LogIndex};
 
 /// Commands applied with one write of the state machine: a few milliseconds of work.
 const APPLY_COUNT_MAX: usize = 1024;
@@ -23,7 +25,9 @@ pub(crate) struct Machine {
     inner: Box<dyn StateMachine>,
     id: Option<RaftLogId>,
     membership: RaftStoredMembership,
-    applied: watch::Sender<Option<LogIndex>>,
+    applied: AppliedMark,
+    /// `None` for a state that cannot be copied.
+    snapshots: Option<Arc<SnapshotStore>>,
     counts: Arc<Counts>,
     /// After the state machine, so dropped after it.
     _alive: Alive,
@@ -33,8 +37,11 @@ impl Machine {
     /// The machine, and how far it has applied from now on.
     pub(crate) fn new(
         inner: Box<dyn StateMachine>,
+        snapshots: Option<Arc<SnapshotStore>>,
         alive: Alive,
         counts: Arc<Counts>,
+        waits: Waits,
+        group: GroupId,
     ) -> anyhow::Result<(Machine, watch::Receiver<Option<LogIndex>>)> {
         let stored = inner.applied()?;
         let membership = match &stored {
@@ -44,19 +51,13 @@ impl Machine {
             None => StoredMembership::default(),
         };
         let id = stored.map(|stored| stored.id);
-        let (applied, applied_view) = watch::channel(id.map(|id| id.index));
+        let (applied, applied_view) = AppliedMark::new(id.map(|id| id.index), waits, group);
         let id = id.map(log_id_from);
-        Ok((Machine { inner, id, membership, applied, counts, _alive: alive }, applied_view))
+        Ok((Machine { inner, id, membership, applied, snapshots, counts, _alive: alive }, applied_view))
     }
 
     pub(crate) fn applied_id(&self) -> Option<types::LogId> {
         self.id.as_ref().map(log_id_of)
-    }
-
-    /// As if everything up to `id` had been applied.
-    #[cfg(test)]
-    pub(crate) fn set_position(&mut self, id: Option<RaftLogId>, membership: RaftStoredMembership) {
-        (self.id, self.membership) = (id, membership);
     }
 
     fn apply_chunk(&mut self, chunk: Vec<io::Result<EntryResponder<TypeConfig>>>) -> io::Result<()> {
@@ -75,6 +76,7 @@ impl Machine {
                     batch.push(Committed { id: log_id_of(&id), meta, place, roll_to });
                     true
                 }
+                EntryPayload::Normal(Data::Reset(_)) => false,
                 EntryPayload::Normal(Data::Whole(_)) => {
                     return Err(io::Error::other(format!(
                         "entry {id} came to apply without its place in the log"
@@ -90,7 +92,7 @@ impl Machine {
         let mut replies = self.apply_inner(batch, id)?.into_iter();
         self.counts.apply.record_duration(started.elapsed());
         self.counts.apply_entries.record(responders.len() as u64);
-        self.applied.send_replace(Some(id.index));
+        self.applied.set(Some(id.index));
         for (responder, is_command) in responders {
             let reply = if is_command { replies.next().unwrap_or_default() } else { Bytes::new() };
             if let Some(responder) = responder {
@@ -124,8 +126,8 @@ impl Machine {
 }
 
 impl RaftStateMachine<TypeConfig> for Machine {
-    type SnapshotData = ();
-    type SnapshotBuilder = NoSnapshots;
+    type SnapshotData = SnapshotData;
+    type SnapshotBuilder = Builder;
 
     async fn applied_state(&mut self) -> Result<(Option<RaftLogId>, RaftStoredMembership), io::Error> {
         Ok((self.id, self.membership.clone()))
@@ -142,34 +144,94 @@ impl RaftStateMachine<TypeConfig> for Machine {
         Ok(())
     }
 
-    async fn try_create_snapshot_builder(&mut self, force: bool) -> Option<NoSnapshots> {
-        force.then_some(NoSnapshots)
+    /// Not forced, openraft only learns of the snapshot that the keeper wrote: an attempt that fails inside openraft,
+    /// on a full disk say, would end the group. It forces at start, for a log that is purged and a snapshot that is lost.
+    async fn try_create_snapshot_builder(&mut self, force: bool) -> Option<Builder> {
+        let store = self.snapshots.clone()?;
+        let build = match (force, store.current().is_some(), &self.id) {
+            (false, false, _) => return None,
+            (false, true, _) => Build::Tell,
+            (true, _, Some(_)) => Build::Write,
+            (true, _, None) => Build::Nothing,
+        };
+        Some(Builder { store, build })
     }
 
-    async fn get_snapshot_builder(&mut self) -> NoSnapshots {
-        NoSnapshots
+    async fn get_snapshot_builder(&mut self) -> Builder {
+        unreachable!("openraft asks try_create_snapshot_builder")
     }
 
-    async fn install_snapshot(&mut self, _: &SnapshotMetaOf<TypeConfig>, _: ()) -> Result<(), io::Error> {
-        Err(no_snapshots())
+    async fn install_snapshot(
+        &mut self,
+        meta: &SnapshotMetaOf<TypeConfig>,
+        snapshot: SnapshotData,
+    ) -> Result<(), io::Error> {
+        let (Some(store), SnapshotData::Stored(stored)) = (&self.snapshots, snapshot) else {
+            return Err(no_snapshots());
+        };
+        store.install(&stored).await.map_err(|error| io::Error::other(format!("{error:#}")))?;
+        let applied = self.inner.applied().map_err(|error| io::Error::other(format!("{error:#}")))?;
+        if applied.as_ref() != Some(&stored.manifest.applied) {
+            let of = &stored.manifest.applied.id;
+            return Err(io::Error::other(format!(
+                "with the snapshot up to {of:?} installed the state machine is at {applied:?}"
+            )));
+        }
+        self.id = meta.last_log_id;
+        self.membership = meta.last_membership.clone();
+        self.applied.set(self.id.as_ref().map(|id| LogIndex(id.index)));
+        Ok(())
     }
 
-    async fn get_current_snapshot(&mut self) -> Result<Option<SnapshotOf<TypeConfig, ()>>, io::Error> {
-        Ok(None)
+    /// A group without snapshots answers with an empty one: without an answer, openraft ends the leader when a member
+    /// needs what is purged.
+    async fn get_current_snapshot(
+        &mut self,
+    ) -> Result<Option<SnapshotOf<TypeConfig, SnapshotData>>, io::Error> {
+        let Some(store) = &self.snapshots else {
+            return Ok(Some(nothing()));
+        };
+        Ok(store.current().map(|stored| stored.for_openraft()))
     }
 }
 
-/// Groups keep their whole logs, so nothing ever needs a snapshot; being asked for one is an error.
-pub(crate) struct NoSnapshots;
+pub(crate) struct Builder {
+    store: Arc<SnapshotStore>,
+    build: Build,
+}
 
-impl RaftSnapshotBuilder<TypeConfig> for NoSnapshots {
-    type SnapshotData = ();
+enum Build {
+    /// Which one is there.
+    Tell,
+    Write,
+    /// Nothing is applied that could be copied.
+    Nothing,
+}
 
-    async fn build_snapshot(&mut self) -> Result<SnapshotOf<TypeConfig, ()>, io::Error> {
-        Err(no_snapshots())
+impl RaftSnapshotBuilder<TypeConfig> for Builder {
+    type SnapshotData = SnapshotData;
+
+    async fn build_snapshot(&mut self) -> Result<SnapshotOf<TypeConfig, SnapshotData>, io::Error> {
+        let current = match self.build {
+            Build::Tell => self.store.current(),
+            Build::Write => None,
+            Build::Nothing => return Ok(nothing()),
+        };
+        let stored = match current {
+            Some(current) => current,
+            None => self.store.write().await.map_err(|error| io::Error::other(format!("{error:#}")))?,
+        };
+        Ok(stored.for_openraft())
+    }
+}
+
+fn nothing() -> SnapshotOf<TypeConfig, SnapshotData> {
+    SnapshotOf::<TypeConfig, SnapshotData> {
+        meta: SnapshotMetaOf::<TypeConfig>::default(),
+        snapshot: SnapshotData::None,
     }
 }
 
 fn no_snapshots() -> io::Error {
-    io::Error::new(io::ErrorKind::Unsupported, "groups have no snapshots: their logs are never purged")
+    io::Error::new(io::ErrorKind::Unsupported, "the group has no snapshots")
 }

@@ -1,4 +1,4 @@
-use crate::Member;
+use crate::{Member, SnapshotPolicy};
 use std::time::Duration;
 use types::{GroupId, ReplicaId};
 
@@ -36,11 +36,34 @@ pub struct HostOptions {
     pub window_bytes: usize,
     /// Bytes of entries read from the log for one append message.
     pub append_bytes_max: usize,
+    /// A group that nobody used for so long dozes: it has no timer of its own, and fewer heartbeats. `None`: never. Not
+    /// needed to be the same on all hosts.
+    pub doze_after: Option<Duration>,
+    /// Bytes of snapshots that all groups together send in a second, and that they receive. Below 1 MiB members may take
+    /// the pause between two pieces for a hanging sender.
+    pub snapshot_bytes_per_second: u64,
+    /// Snapshots written at a time: each reads and checksums a whole state.
+    pub snapshot_writers_max: usize,
+    /// Snapshots received at a time; 2 MiB of memory each. More are refused, and offered again.
+    pub snapshot_receptions_max: usize,
+    /// Operations that wait for a group at a time, all groups together: for apply, or for all members. Some 200 bytes each, so
+    /// 20 MB at the default; more get `Busy` at once.
+    pub waits_max: usize,
 }
 
 impl Default for HostOptions {
     fn default() -> Self {
-        Self { proposal_bytes_per_group_max: 64 << 20, window_bytes: 16 << 20, append_bytes_max: 4 << 20 }
+        Self {
+            proposal_bytes_per_group_max: 64 << 20,
+            window_bytes: 16 << 20,
+            append_bytes_max: 4 << 20,
+            doze_after: Some(Duration::from_secs(5)),
+            // Half of a network of 1 Gbit/s: the groups go on beside it. A state of 10 GB takes three minutes.
+            snapshot_bytes_per_second: 64 << 20,
+            snapshot_writers_max: 2,
+            snapshot_receptions_max: 4,
+            waits_max: 100_000,
+        }
     }
 }
 
@@ -59,7 +82,10 @@ pub struct GroupSpec {
     /// Stand for election as soon as it is open instead of waiting for the timeout: one replica of each group, and
     /// harmless while there is a leader.
     pub campaign: bool,
-    /// Whether reads may rely on the leader's lease instead of asking a quorum. A restarted replica has forgotten what it
+    /// When snapshots are written and the log is purged; `None`: never. Of no effect for a state machine without
+    /// [`crate::StateMachine::snapshots`].
+    pub snapshots: Option<SnapshotPolicy>,
+    /// Whether [`crate::ReadPolicy::Lease`] may answer without asking a quorum. A restarted replica has forgotten what it
     /// promised, so one of such a group gives no vote and does not stand for election for `election_max` after it was
     /// opened again (docs/adr/0005). The same on all replicas; off for pipelines.
     pub lease_reads: bool,

@@ -1,7 +1,7 @@
 //! How a replica leaves a disk.
 
 use crate::identity::{Identity, IdentityState};
-use crate::{RaftHost, RemoveGroupError};
+use crate::{RaftHost, RemoveGroupError, snapshot};
 use raftlog::{LogSpace, LogSpec};
 use std::io;
 use std::sync::Arc;
@@ -45,17 +45,22 @@ async fn remove_files(
 ) -> io::Result<()> {
     let disk = space.disk();
     let known = Identity::read(disk, group).await?;
-    if known.is_some_and(|known| known.state == IdentityState::Removed) {
+    if known.as_ref().is_some_and(|known| known.state == IdentityState::Removed) {
         return Ok(());
     }
     // 0 where nothing says whose the log is: such a replica was never opened.
-    let replica = known.map(|known| known.replica).or(open).unwrap_or_default();
-    let mark = |state| Identity { group, replica, state };
+    let replica = known.as_ref().map(|known| known.replica).or(open).unwrap_or_default();
+    let lost = known.map(|known| known.lost).unwrap_or_default();
+    let mark = |state| Identity { group, replica, state, lost: lost.clone() };
     mark(IdentityState::Removing).write(disk).await?;
     space.remove(log).await?;
     if group.kind == GroupKind::Pipeline {
         return Identity::forget(disk, group).await;
     }
+    // Another replica of the group that comes here later must not take them for its own.
+    disk.create_dir_all(snapshot::ROOT).await?;
+    disk.remove_dir_all(&snapshot::root(group)).await?;
+    disk.sync_dir(snapshot::ROOT).await?;
     space.delete_owner(&log.owners_dir, log.first_owner).await?;
     mark(IdentityState::Removed).write(disk).await
 }

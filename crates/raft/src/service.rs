@@ -1,11 +1,17 @@
 //! The gRPC service on which the groups of a process answer other members.
 
 use crate::counts::HostCounts;
-use crate::encoding::{entry_from_wire, log_id_from_wire, log_id_to_wire, vote_from_wire, vote_to_wire};
+use crate::doze::Doze;
+use crate::encoding::{
+    entry_from_wire, log_id_from_wire, log_id_to_wire, member_to_wire, vote_from_wire, vote_to_wire,
+};
 use crate::group::Group;
+use crate::heartbeats::{self, BATCH_COUNT_MAX};
 use crate::registry::Registry;
+use crate::snapshot::receive;
+use crate::standing::Standing;
 use crate::type_config::{RaftLogId, TypeConfig};
-use crate::{COMMAND_BYTES_MAX, Role};
+use crate::{COMMAND_BYTES_MAX, ReadIndexError, ReadPolicy, Role};
 use futures::stream::BoxStream;
 use futures::{FutureExt, Stream, StreamExt, TryStreamExt, stream};
 use openraft::async_runtime::watch::WatchReceiver;
@@ -21,7 +27,7 @@ use std::sync::{Arc, Mutex};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
-use types::GroupId;
+use types::{GroupId, ReplicaId};
 use wire::append_response::Result as Answer;
 
 #[derive(Clone)]
@@ -51,12 +57,52 @@ impl RaftTransport for Service {
         Ok(Response::new(stream::once(answers).try_flatten().boxed()))
     }
 
+    async fn heartbeats(
+        &self,
+        request: Request<wire::HeartbeatsRequest>,
+    ) -> Result<Response<wire::HeartbeatsResponse>, Status> {
+        let heartbeats = request.into_inner().heartbeats;
+        if heartbeats.len() > BATCH_COUNT_MAX {
+            let why = format!("{} heartbeats, the limit is {BATCH_COUNT_MAX}", heartbeats.len());
+            return Err(self.refused(Failure::new(Code::TooLarge, why)));
+        }
+        let answers = heartbeats::answer(&self.registry, &self.counts, heartbeats).await;
+        Ok(Response::new(wire::HeartbeatsResponse { answers }))
+    }
+
+    type SnapshotStream = BoxStream<'static, Result<wire::SnapshotToLeader, Status>>;
+
+    async fn snapshot(
+        &self,
+        request: Request<Streaming<wire::SnapshotToFollower>>,
+    ) -> Result<Response<Self::SnapshotStream>, Status> {
+        let answers = snapshot(self.registry.clone(), request.into_inner());
+        Ok(Response::new(stream::once(answers).try_flatten().boxed()))
+    }
+
     async fn vote(
         &self,
         request: Request<wire::VoteRequest>,
     ) -> Result<Response<wire::VoteResponse>, Status> {
         let answer = vote(&self.registry, request.into_inner()).await;
         answer.map(Response::new).map_err(|failure| self.refused(failure))
+    }
+
+    async fn read_index(
+        &self,
+        request: Request<wire::ReadIndexRequest>,
+    ) -> Result<Response<wire::ReadIndexResponse>, Status> {
+        let answer = read_index(&self.registry, request.into_inner()).await;
+        answer.map(Response::new).map_err(|failure| self.refused(failure))
+    }
+
+    async fn hello(
+        &self,
+        request: Request<wire::HelloRequest>,
+    ) -> Result<Response<wire::HelloResponse>, Status> {
+        let wire::HelloRequest { group, replica } = request.into_inner();
+        let is_here = GroupId::try_from(group).is_ok_and(|id| self.registry.has(id, ReplicaId(replica)));
+        Ok(Response::new(wire::HelloResponse { is_here }))
     }
 
     async fn dismiss(&self, request: Request<wire::DismissRequest>) -> Result<Response<wire::Empty>, Status> {
@@ -85,8 +131,17 @@ async fn vote(registry: &Registry, request: wire::VoteRequest) -> Result<wire::V
         return Err(Failure::new(Code::NotYet, why));
     }
     let dismissed_at = dismissed_at(&group, vote.leader_id.voted_for);
+    if group.standing().is_lost(vote.leader_id.voted_for) {
+        return Ok(refused_vote(&group, dismissed_at));
+    }
+    // What dismissed this replica is passed on: those that were given up must not find together.
+    let told = group.dismissed_at();
+    if told.is_some() {
+        return Ok(refused_vote(&group, told));
+    }
     let mut ask = VoteRequest::new(vote, request.last.map(log_id_from_wire));
     ask.leadership_transfer = request.leadership_transfer;
+    group.doze().used();
     let raft = group.raft();
     let answer = if request.pre_vote { raft.pre_vote(ask).await } else { raft.vote(ask).await };
     let answer = answer.map_err(|error| stopped(group.id(), error))?;
@@ -98,6 +153,27 @@ async fn vote(registry: &Registry, request: wire::VoteRequest) -> Result<wire::V
     })
 }
 
+/// A replica that a forced reset gave up would overwrite what the group has done since.
+fn check_not_lost(standing: &Standing, from: u64) -> Result<(), Failure> {
+    if standing.is_lost(from) {
+        let why = format!("replica {from} was given up when the group was reset: it must never come back");
+        return Err(Failure::invalid(why));
+    }
+    Ok(())
+}
+
+/// What a replica hears that a forced reset gave up: nothing of it counts, and that it is dismissed.
+fn refused_vote(group: &Group, dismissed_at: Option<RaftLogId>) -> wire::VoteResponse {
+    let metrics = group.raft().metrics();
+    let metrics = metrics.borrow_watched();
+    wire::VoteResponse {
+        vote: Some(vote_to_wire(&metrics.vote)),
+        granted: false,
+        last: None,
+        dismissed_at: dismissed_at.as_ref().map(log_id_to_wire),
+    }
+}
+
 /// The newest committed membership here, when the candidate is not in it. It is for the candidate to tell whether it
 /// knows a newer one.
 fn dismissed_at(group: &Group, candidate: u64) -> Option<RaftLogId> {
@@ -105,6 +181,24 @@ fn dismissed_at(group: &Group, candidate: u64) -> Option<RaftLogId> {
     let metrics = metrics.borrow_watched();
     let committed = &metrics.committed_membership_config;
     (*committed.log_id()).filter(|_| committed.get_node(&candidate).is_none())
+}
+
+async fn read_index(
+    registry: &Registry,
+    request: wire::ReadIndexRequest,
+) -> Result<wire::ReadIndexResponse, Failure> {
+    use wire::read_index_response::Result as Answer;
+    let group = registry.addressed(request.to.as_ref())?;
+    let policy = if request.lease { ReadPolicy::Lease } else { ReadPolicy::Index };
+    let result = match group.confirm_leader(policy).await {
+        Ok(index) => Answer::Index(index.0),
+        Err(ReadIndexError::NotLeader { leader }) => {
+            Answer::NotLeader(wire::NotLeader { leader: leader.map(member_to_wire) })
+        }
+        Err(ReadIndexError::NoQuorum { why }) => Answer::NoQuorum(why),
+        Err(error) => return Err(error.into_failure(group.addresses())),
+    };
+    Ok(wire::ReadIndexResponse { result: Some(result) })
 }
 
 fn dismiss(registry: &Registry, request: wire::DismissRequest) -> Result<wire::Empty, Failure> {
@@ -121,7 +215,9 @@ async fn transfer_leader(
     use wire::transfer_leader_response::Refused;
     let group = registry.addressed(request.to.as_ref())?;
     let from = vote_from_wire(request.from_leader)?;
+    check_not_lost(group.standing(), from.leader_id.voted_for)?;
     let ask = TransferLeaderRequest::new(from, request.to_replica, request.last.map(log_id_from_wire));
+    group.doze().used();
     let answer =
         group.raft().handle_transfer_leader(ask).await.map_err(|error| stopped(group.id(), error))?;
     let refused = answer.err().map(|error| match error {
@@ -142,10 +238,17 @@ async fn append(
     let Some(first) = messages.message().await? else { return Ok(stream::empty().left_stream()) };
     let to = first.to.clone();
     // Of the group only what does not keep its log open: a stream may stand idle for long.
-    let (raft, id, mut statuses, space) = {
+    let (raft, id, mut statuses, space, standing, doze) = {
         let group = service.registry.addressed(to.as_ref());
         let group = group.map_err(|failure| service.refused(failure))?;
-        (group.raft().clone(), group.id(), group.watch(), group.log().space().clone())
+        (
+            group.raft().clone(),
+            group.id(),
+            group.watch(),
+            group.log().space().clone(),
+            group.standing().clone(),
+            group.doze().clone(),
+        )
     };
     let closed = async move {
         let _ = statuses.wait_for(|status| status.role == Role::Stopped).await;
@@ -153,11 +256,15 @@ async fn append(
     let refusal = Arc::new(Mutex::new(None));
 
     let refused = refusal.clone();
+    let receiver = doze.clone();
     let messages = stream::once(std::future::ready(Ok(first))).chain(messages).take_until(closed.boxed());
     let requests = messages.scan((), move |(), message| {
         let request = message.and_then(|message| {
-            append_request(message, &to, &space).map_err(|failure| service.refused(failure))
+            append_request(message, &to, &space, &standing).map_err(|failure| service.refused(failure))
         });
+        if request.as_ref().is_ok_and(|request| !request.entries.is_empty()) {
+            receiver.used();
+        }
         std::future::ready(match request {
             Ok(request) => Some(request),
             Err(status) => {
@@ -172,7 +279,8 @@ async fn append(
     let answering = async move {
         let mut answers = pin!(raft.stream_append(requests));
         while let Some(answer) = answers.next().await {
-            let answer = answer.map(append_response).map_err(|error| stopped(id, error).into());
+            let answer = answer.map(|answer| append_response(answer, &doze));
+            let answer = answer.map_err(|error| stopped(id, error).into());
             if answers_tx.send(answer).await.is_err() {
                 return;
             }
@@ -186,15 +294,54 @@ async fn append(
     Ok(stream::select(ReceiverStream::new(answers), answering).right_stream())
 }
 
+/// Has a group receive what is offered. The stream of answers drives it: it ends when the leader drops that, or when
+/// the group is closed.
+async fn snapshot(
+    registry: Arc<Registry>,
+    mut messages: Streaming<wire::SnapshotToFollower>,
+) -> Result<impl Stream<Item = Result<wire::SnapshotToLeader, Status>>, Status> {
+    use wire::snapshot_to_follower::Message::Offer;
+    let first = messages.message().await?.and_then(|first| first.message);
+    let Some(Offer(offer)) = first else {
+        return Err(Failure::invalid("a snapshot begins with its offer").into());
+    };
+    let (raft, store, mut statuses) = {
+        let group = registry.addressed(offer.to.as_ref())?;
+        let why = || Failure::invalid(format!("{} has no snapshots here", group.id()));
+        (group.raft().clone(), group.snapshot_store().ok_or_else(why)?, group.watch())
+    };
+    if offer.vote.as_ref().is_some_and(|vote| vote.term > NUMBER_MAX) {
+        return Err(Failure::invalid(format!("a term is above {NUMBER_MAX}")).into());
+    }
+    let (answers_tx, answers) = mpsc::channel(SNAPSHOT_ANSWERS_MAX);
+    let receiving = async move {
+        let closed = statuses.wait_for(|status| status.role == Role::Stopped);
+        let received = tokio::select! {
+            received = receive(store, raft, offer, messages, &answers_tx) => received.map_err(Failure::from),
+            _ = closed => Err(Failure::new(Code::Unavailable, "the group stopped here")),
+        };
+        if let Err(failure) = received {
+            let _ = answers_tx.send(Err(failure.into())).await;
+        }
+    };
+    let receiving = stream::once(receiving).filter_map(|()| std::future::ready(None));
+    Ok(stream::select(ReceiverStream::new(answers), receiving))
+}
+
+/// Wishes for pieces that gRPC has not taken yet.
+const SNAPSHOT_ANSWERS_MAX: usize = 4;
+
 fn append_request(
     message: wire::AppendRequest,
     to: &Option<wire::Address>,
     space: &LogSpace,
+    standing: &Standing,
 ) -> Result<AppendEntriesRequest<TypeConfig>, Failure> {
     if message.to != *to {
         return Err(Failure::invalid("messages of one stream are for one replica"));
     }
     append_check(&message)?;
+    check_not_lost(standing, message.vote.as_ref().map_or(0, |vote| vote.replica))?;
     let bytes = message.entries.iter().map(|entry| entry.meta.len() + entry.body.len()).sum();
     if !message.entries.is_empty()
         && let Err(full) = space.check_space(bytes)
@@ -243,7 +390,27 @@ fn append_check(message: &wire::AppendRequest) -> Result<(), Failure> {
     Ok(())
 }
 
-fn append_response(answer: StreamAppendResult<TypeConfig>) -> wire::AppendResponse {
+/// Hands a heartbeat to its group.
+pub(crate) async fn heartbeat(
+    registry: &Registry,
+    message: wire::AppendRequest,
+) -> Result<wire::AppendResponse, Failure> {
+    let to = message.to.clone();
+    let group = registry.addressed(to.as_ref())?;
+    if !message.entries.is_empty() {
+        return Err(Failure::invalid("heartbeats have no entries"));
+    }
+    let request = append_request(message, &to, group.log().space(), group.standing())?;
+    let prev = request.prev_log_id;
+    let answer = group.raft().append_entries(request).await;
+    let answer = answer.map_err(|error| stopped(group.id(), error))?;
+    Ok(append_response(answer.into_stream_result(prev, prev), group.doze()))
+}
+
+fn append_response(answer: StreamAppendResult<TypeConfig>, doze: &Doze) -> wire::AppendResponse {
+    if !matches!(answer, Err(StreamAppendError::HigherVote(_))) {
+        doze.heard();
+    }
     let result = match answer {
         Ok(Some(id)) => Answer::Matched(log_id_to_wire(&id)),
         Ok(None) => Answer::MatchedNone(wire::Empty {}),

@@ -28,6 +28,8 @@ pub struct GroupStatus {
     /// Another member told, or a committed entry says, that the group goes on without this replica. It stands for no
     /// election any more; what it has may be removed ([`crate::RaftHost::remove`]).
     pub is_removed: bool,
+    /// Nobody used the group for a while ([`crate::HostOptions::doze_after`]).
+    pub is_dozing: bool,
     /// Why the group stopped by itself, if it did.
     pub failure: Option<String>,
 }
@@ -46,6 +48,16 @@ impl Role {
 }
 
 impl GroupStatus {
+    /// Why the group serves nobody through this replica now: it stopped, or knows no leader.
+    pub fn readiness(&self) -> Result<(), String> {
+        match (&self.failure, self.role, &self.leader) {
+            (Some(failure), ..) => Err(format!("its group stopped: {failure}")),
+            (None, Role::Stopped, _) => Err("its group stopped".to_owned()),
+            (None, _, None) => Err("its group has no leader".to_owned()),
+            (None, _, Some(_)) => Ok(()),
+        }
+    }
+
     pub(crate) fn of(metrics: &RaftMetrics<TypeConfig>, standing: &Standing) -> GroupStatus {
         let (is_running, failure) = match &metrics.running_state {
             Ok(()) => (true, None),
@@ -62,6 +74,7 @@ impl GroupStatus {
             committed: metrics.cluster_committed.as_ref().map(|id| LogIndex(id.index)),
             applied: metrics.last_applied.as_ref().map(|id| LogIndex(id.index)),
             is_removed: is_removed(metrics, standing),
+            is_dozing: false,
             failure,
         }
     }

@@ -1,65 +1,58 @@
-//! openraft's own storage tests on our log store and state machine.
+//! openraft's own storage tests on our log store and on a state machine in RocksDB, with its snapshots.
 
 use crate::alive::Alive;
 use crate::counts::Counts;
 use crate::log_store::LogStore;
-use crate::machine::Machine;
+use crate::machine::{Builder, Machine};
+use crate::snapshot::testing::carry;
+use crate::snapshot::{Counters, Limits, SnapshotData, SnapshotStore};
 use crate::type_config::{RaftLogId, RaftStoredMembership, TypeConfig};
-use crate::{Applied, Committed, Db, DbOptions, StateMachine};
+use crate::{Applied, Committed, Db, DbGenerations, DbOptions, HostOptions, Snapshots, StateMachine};
 use bytes::Bytes;
 use disk::RealDisk;
 use futures::Stream;
+use openraft::OptionalSend;
+use openraft::StorageError;
 use openraft::storage::{EntryResponder, RaftStateMachine};
 use openraft::testing::log::{StoreBuilder, Suite};
 use openraft::type_config::alias::{SnapshotMetaOf, SnapshotOf};
-use openraft::{OptionalSend, RaftSnapshotBuilder, StorageError};
 use raftlog::{LogSpace, LogSpaceOptions, LogSpec};
 use std::io;
 use std::sync::Arc;
 use tempfile::TempDir;
-use types::{OwnerId, ReplicaId};
+use types::{GroupId, OwnerId, ReplicaId};
 
 /// A state machine that holds nothing but its position.
 struct Position {
-    db: Db,
+    dbs: DbGenerations,
 }
 
 impl StateMachine for Position {
     fn applied(&self) -> anyhow::Result<Option<Applied>> {
-        self.db.applied(b"applied")
+        self.dbs.current().applied(b"applied")
     }
 
     fn apply(&mut self, batch: Vec<Committed>, applied: Applied) -> anyhow::Result<Vec<Bytes>> {
         let mut write = rocksdb::WriteBatch::default();
         Db::put_applied(&mut write, b"applied", &applied);
-        self.db.write(write)?;
+        self.dbs.current().write(write)?;
         Ok(vec![Bytes::new(); batch.len()])
     }
-}
 
-/// Our machine with snapshots, which the suite wants to see and groups do not have: of a position there is nothing to
-/// copy but itself.
-struct WithSnapshots {
-    machine: Machine,
-    current: Arc<std::sync::Mutex<Option<SnapshotMetaOf<TypeConfig>>>>,
-}
-
-struct Builder {
-    meta: SnapshotMetaOf<TypeConfig>,
-    current: Arc<std::sync::Mutex<Option<SnapshotMetaOf<TypeConfig>>>>,
-}
-
-impl RaftSnapshotBuilder<TypeConfig> for Builder {
-    type SnapshotData = ();
-
-    async fn build_snapshot(&mut self) -> Result<SnapshotOf<TypeConfig, ()>, io::Error> {
-        *self.current.lock().unwrap() = Some(self.meta.clone());
-        Ok(SnapshotOf::<TypeConfig, ()> { meta: self.meta.clone(), snapshot: () })
+    fn snapshots(&self) -> Option<Arc<dyn Snapshots>> {
+        Some(Arc::new(self.dbs.clone()))
     }
 }
 
-impl RaftStateMachine<TypeConfig> for WithSnapshots {
-    type SnapshotData = ();
+/// Our machine. The suite hands the snapshot of one machine to another as it is; here it goes the way of a transfer,
+/// from disk to disk.
+struct Carried {
+    machine: Machine,
+    store: Arc<SnapshotStore>,
+}
+
+impl RaftStateMachine<TypeConfig> for Carried {
+    type SnapshotData = SnapshotData;
     type SnapshotBuilder = Builder;
 
     async fn applied_state(&mut self) -> Result<(Option<RaftLogId>, RaftStoredMembership), io::Error> {
@@ -73,33 +66,38 @@ impl RaftStateMachine<TypeConfig> for WithSnapshots {
         self.machine.apply(entries).await
     }
 
+    async fn try_create_snapshot_builder(&mut self, force: bool) -> Option<Builder> {
+        self.machine.try_create_snapshot_builder(force).await
+    }
+
     async fn get_snapshot_builder(&mut self) -> Builder {
-        let (last_log_id, last_membership) = self.machine.applied_state().await.unwrap();
-        Builder {
-            meta: SnapshotMetaOf::<TypeConfig> { last_log_id, last_membership },
-            current: self.current.clone(),
-        }
+        self.machine.get_snapshot_builder().await
     }
 
-    async fn install_snapshot(&mut self, meta: &SnapshotMetaOf<TypeConfig>, _: ()) -> Result<(), io::Error> {
-        self.machine.set_position(meta.last_log_id, meta.last_membership.clone());
-        *self.current.lock().unwrap() = Some(meta.clone());
-        Ok(())
+    async fn install_snapshot(
+        &mut self,
+        meta: &SnapshotMetaOf<TypeConfig>,
+        snapshot: SnapshotData,
+    ) -> Result<(), io::Error> {
+        let SnapshotData::Stored(stored) = snapshot else { panic!("an empty snapshot is installed") };
+        let here = carry(&stored, &self.store).await;
+        self.machine.install_snapshot(meta, SnapshotData::Stored(here)).await
     }
 
-    async fn get_current_snapshot(&mut self) -> Result<Option<SnapshotOf<TypeConfig, ()>>, io::Error> {
-        let meta = self.current.lock().unwrap().clone();
-        Ok(meta.map(|meta| SnapshotOf::<TypeConfig, ()> { meta, snapshot: () }))
+    async fn get_current_snapshot(
+        &mut self,
+    ) -> Result<Option<SnapshotOf<TypeConfig, SnapshotData>>, io::Error> {
+        self.machine.get_current_snapshot().await
     }
 }
 
 struct Stores;
 
-impl StoreBuilder<TypeConfig, LogStore, WithSnapshots, TempDir> for Stores {
-    async fn build(&self) -> Result<(TempDir, LogStore, WithSnapshots), StorageError<TypeConfig>> {
+impl StoreBuilder<TypeConfig, LogStore, Carried, TempDir> for Stores {
+    async fn build(&self) -> Result<(TempDir, LogStore, Carried), StorageError<TypeConfig>> {
         let (alive, _) = Alive::new();
         let directory = TempDir::new().unwrap();
-        let disk = RealDisk::open(&directory.path().join("disk"), 1).unwrap();
+        let disk = Arc::new(RealDisk::open(&directory.path().join("disk"), 1).unwrap());
         let options =
             LogSpaceOptions { segment_bytes_max: 1 << 20, reserve_bytes: 0, ..LogSpaceOptions::default() };
         let spec = LogSpec {
@@ -108,12 +106,21 @@ impl StoreBuilder<TypeConfig, LogStore, WithSnapshots, TempDir> for Stores {
             owners_dir: "containers".to_owned(),
             first_owner: OwnerId(1),
         };
-        let log = LogSpace::new(Arc::new(disk), options).open(spec).await.unwrap();
-        let db = Db::open(&directory.path().join("db"), &DbOptions::default()).unwrap();
+        let log = LogSpace::new(disk.clone(), options).open(spec).await.unwrap();
+        let dbs = DbGenerations::open(disk, "db", &DbOptions::default(), b"applied").await.unwrap();
+        let limits = Arc::new(Limits::new(&HostOptions::default()));
+        let counters = Arc::new(Counters::default());
+        let snapshots = Arc::new(dbs.clone());
+        let store = SnapshotStore::open(GroupId::om(1), snapshots, limits, counters, alive.clone()).await;
+        let store = Arc::new(store.unwrap());
         let counts = Arc::new(Counts::new(ReplicaId(1)));
-        let (machine, _) = Machine::new(Box::new(Position { db }), alive.clone(), counts.clone()).unwrap();
-        let machine = WithSnapshots { machine, current: Arc::default() };
-        Ok((directory, LogStore::new(log, 4 << 20, alive, counts), machine))
+        let machine = Box::new(Position { dbs });
+        let (waits, of) = (parking::ParkingLot::new(1), GroupId::om(1));
+        let (machine, _) =
+            Machine::new(machine, Some(store.clone()), alive.clone(), counts.clone(), waits, of).unwrap();
+        let machine = Carried { machine, store };
+        // The suite purges what no snapshot has.
+        Ok((directory, LogStore::new(log, 4 << 20, None, alive, counts), machine))
     }
 }
 

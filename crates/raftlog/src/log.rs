@@ -103,6 +103,20 @@ impl Log {
         state.index.get(index).map(|located| located.id).ok_or_else(out_of_range)
     }
 
+    /// Bytes of the records after an entry; of all that are not purged, for `None` or an entry that is purged. Of the
+    /// last owner only.
+    pub fn bytes_after(&self, index: Option<LogIndex>) -> u64 {
+        let state = self.core().lock();
+        let first = index.map_or(state.index.first(), |index| index.next().max(state.index.first()));
+        match state.index.get(first) {
+            Some(next) if next.position.owner == state.tail.owner => {
+                state.tail.owner_bytes - next.position.owner_bytes
+            }
+            Some(_) => state.tail.owner_bytes,
+            None => 0,
+        }
+    }
+
     /// Removes all entries after `last` (all, when `None`), durably: they never come back. Undoes rolls. Cancellation
     /// safe: the entries are gone for readers at once, and from the disk before anything that is appended later.
     pub async fn truncate_after(&self, last: Option<LogIndex>) -> Result<(), AppendError> {

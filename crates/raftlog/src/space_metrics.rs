@@ -72,7 +72,10 @@ const FREE: Metric =
 const RESERVE: Metric =
     metric("flotilla_disk_reserve_bytes", "Free space below which the disk takes no new data.");
 const FULL: Metric = metric("flotilla_disk_full", "1 when the disk takes no new data for lack of space.");
-const FAILED: Metric = metric("flotilla_disk_failed", "1 after a failed write or sync, until restart.");
+const FAILED: Metric = metric(
+    "flotilla_disk_failed",
+    "1 for a disk that could not be opened or failed a write or sync, until restart.",
+);
 
 impl SpaceMetrics {
     /// Writes them for the disk of that name.
@@ -91,5 +94,10 @@ impl SpaceMetrics {
         }
         exposition.gauge(RESERVE, &labels, self.reserve_bytes);
         exposition.gauge(FAILED, &labels, u64::from(self.failure.is_some()));
+    }
+
+    /// Writes that a disk could not be opened.
+    pub fn expose_unusable(disk: &str, exposition: &mut Exposition) {
+        exposition.gauge(FAILED, &[("disk", disk)], 1);
     }
 }

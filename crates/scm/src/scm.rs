@@ -90,6 +90,11 @@ impl Scm {
         self.leadership.tables.read(|tables| tables.cluster().to_owned())
     }
 
+    /// Why SCM cannot do its work now, if so.
+    pub fn readiness(&self) -> Result<(), String> {
+        self.leadership.group.status().readiness()
+    }
+
     /// Ends watches and tasks, closes the group and makes the tables durable, so that the next start replays little.
     pub async fn shutdown(&self) {
         self.stop.cancel();
@@ -125,6 +130,7 @@ fn group_spec(options: &ScmOptions) -> GroupSpec {
         timing: options.timing,
         start: GroupStart::First(vec![Member { replica, node: NodeId(0), address: options.address.clone() }]),
         campaign: true,
+        snapshots: None,
         lease_reads: false,
     }
 }

@@ -37,6 +37,7 @@ impl Cluster {
         let dir = tempfile::tempdir().expect("make a temporary directory");
         let root = dir.path();
         let start = |name: &str, line: String| -> (Process, Ready) {
+            let line = format!("{line} --http 127.0.0.1:0");
             let args = line.split_whitespace().map(str::to_owned).collect();
             let (mut process, ready) = Process::start(binary, root, name, args);
             // Others are told this port, so it stays the same when the process starts again.

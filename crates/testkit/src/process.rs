@@ -22,10 +22,17 @@ const START_WITHIN: Duration = Duration::from_secs(60);
 impl Process {
     /// `args` as on the command line, without the program's name and `--ready-file`.
     pub fn start(binary: &Path, dir: &Path, name: &str, args: Vec<String>) -> (Process, Ready) {
+        let mut process = Process::spawn(binary, dir, name, args);
+        let ready = process.wait_ready();
+        (process, ready)
+    }
+
+    /// Without waiting until it is ready.
+    pub fn spawn(binary: &Path, dir: &Path, name: &str, args: Vec<String>) -> Process {
         let (binary, dir) = (binary.to_owned(), dir.to_owned());
         let mut process = Process { binary, name: name.to_owned(), args, dir, child: None, starts: 0 };
-        let ready = process.start_again();
-        (process, ready)
+        process.spawn_again();
+        process
     }
 
     pub fn spawn_again(&mut self) {

@@ -7,7 +7,9 @@ use testkit::Process;
 
 fn start(dir: &Path) -> (Process, S3, String) {
     let data = dir.join("data").display().to_string();
-    let args = ["dev", "--data", &data, "--s3-port", "0", "--rpc-port", "0"].map(str::to_owned).to_vec();
+    let args = ["dev", "--data", &data, "--s3-port", "0", "--rpc-port", "0", "--http-port", "0"]
+        .map(str::to_owned)
+        .to_vec();
     let (process, ready) = Process::start(binary(), dir, "dev", args);
     let s3 = S3::new(&ready["S3_ENDPOINT"], &ready["ACCESS_KEY"], &ready["SECRET_KEY"], "first");
     (process, s3, ready["RPC"].clone())
@@ -42,7 +44,8 @@ fn dev_cluster_refuses_a_directory_in_use_and_a_taken_port() {
     let dir = tempfile::tempdir().unwrap();
     let (_process, _, _) = start(dir.path());
     let data = dir.path().join("data").display().to_string();
-    let second = flotilla(&["dev", "--data", &data, "--s3-port", "0", "--rpc-port", "0"], None);
+    let second =
+        flotilla(&["dev", "--data", &data, "--s3-port", "0", "--rpc-port", "0", "--http-port", "0"], None);
     let stderr = String::from_utf8_lossy(&second.stderr);
     assert_eq!(second.status.code(), Some(1));
     assert!(stderr.contains("in use"), "{stderr}");
@@ -50,7 +53,8 @@ fn dev_cluster_refuses_a_directory_in_use_and_a_taken_port() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
     let other = dir.path().join("other").display().to_string();
-    let third = flotilla(&["dev", "--data", &other, "--s3-port", &port, "--rpc-port", "0"], None);
+    let third =
+        flotilla(&["dev", "--data", &other, "--s3-port", &port, "--rpc-port", "0", "--http-port", "0"], None);
     let stderr = String::from_utf8_lossy(&third.stderr);
     assert_eq!(third.status.code(), Some(1));
     assert!(stderr.contains(&port), "{stderr}");

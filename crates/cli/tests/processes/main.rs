@@ -7,6 +7,7 @@ mod commands;
 mod debug;
 mod dev;
 mod drills;
+mod http;
 mod s3;
 
 /// The binary under test.

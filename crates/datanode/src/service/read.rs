@@ -5,6 +5,7 @@ use crate::index::{BlockInfo, Piece};
 use crate::manager::{ContainerManager, blocking};
 use proto::datanode::{HeadRequest, HeadResponse, ReadChunk, ReadRequest};
 use proto::{Code, Failure, Retry};
+use raft::WaitError;
 use raftlog::{BodyPieces, ReadError};
 use std::ops::Range;
 use std::sync::Arc;
@@ -182,7 +183,10 @@ async fn wait_applied(
         return Ok(());
     }
     let applied = match manager.pipeline(pipeline) {
-        Some(pipeline) => pipeline.group.wait_applied(index, manager.options().read_wait).await,
+        Some(pipeline) => match pipeline.group.wait_applied(index, manager.options().read_wait).await {
+            Err(busy @ WaitError::Busy { .. }) => return Err(Failure::new(Code::Busy, busy.to_string())),
+            waited => waited.is_ok(),
+        },
         None => {
             let of_disk = disk.index.clone();
             let applied = blocking(move || of_disk.has_applied(pipeline, index)).await;

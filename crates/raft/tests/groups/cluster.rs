@@ -1,9 +1,11 @@
 use crate::ledger::{Ledger, LedgerView};
+use crate::links::Links;
+use crate::partition::Cables;
 use bytes::Bytes;
 use disk::{OpenDiskError, RealDisk};
 use flotilla_raft::{
     AddressBook, Command, Done, Group, GroupSpec, GroupStart, HostOptions, Member, OpenGroupError,
-    ProposeError, RaftHost, Role, Timing, server_builder,
+    ProposeError, RaftHost, Role, SnapshotPolicy, Timing, server_builder,
 };
 use raftlog::{LogSpace, LogSpaceOptions, LogSpec};
 use std::collections::HashMap;
@@ -34,23 +36,35 @@ pub(crate) fn pipeline(number: u64) -> GroupId {
     GroupId::pipeline(PipelineId(number))
 }
 
+/// A group of metadata: its state can be copied.
+pub(crate) fn metadata(number: u64) -> GroupId {
+    GroupId::om(number)
+}
+
 /// Hosts, mostly three, with a data directory each.
 pub(crate) struct Cluster {
     pub(crate) nodes: Vec<Node>,
     pub(crate) addresses: AddressBook,
+    pub(crate) links: Links,
     log_options: LogSpaceOptions,
-    host_options: HostOptions,
+    /// Of nodes that start from here on.
+    pub(crate) host_options: HostOptions,
+    /// Of metadata groups.
+    pub(crate) snapshots: Option<SnapshotPolicy>,
+    /// What hosts speak over, where a test cuts them off.
+    cables: Option<Cables>,
     _root: TempDir,
 }
 
 pub(crate) struct Node {
     pub(crate) id: NodeId,
-    dir: PathBuf,
+    pub(crate) dir: PathBuf,
     running: Option<Running>,
 }
 
 pub(crate) struct Running {
     pub(crate) host: RaftHost,
+    pub(crate) disk: Arc<RealDisk>,
     pub(crate) space: Arc<LogSpace>,
     pub(crate) ledgers: HashMap<GroupId, LedgerView>,
     stop: Option<oneshot::Sender<()>>,
@@ -77,6 +91,20 @@ impl Cluster {
         Cluster::start_many(count, HostOptions::default(), LogSpaceOptions::default()).await
     }
 
+    /// Three nodes that can be cut off from each other.
+    pub(crate) async fn start_on_cables() -> (Cluster, Cables) {
+        let mut cluster = Cluster::start_nodes(3).await;
+        let cables = Cables::default();
+        for n in 0..3 {
+            cluster.stop_node(n).await;
+        }
+        cluster.cables = Some(cables.clone());
+        for n in 0..3 {
+            cluster.start_node(n).await;
+        }
+        (cluster, cables)
+    }
+
     async fn start_many(count: u64, host_options: HostOptions, log_options: LogSpaceOptions) -> Cluster {
         let root = TempDir::new().expect("make a directory");
         let addresses = AddressBook::default();
@@ -85,7 +113,17 @@ impl Cluster {
         let nodes = (1..=count)
             .map(|id| Node { id: NodeId(id), dir: root.path().join(format!("node-{id}")), running: None })
             .collect();
-        let mut cluster = Cluster { nodes, addresses, log_options, host_options, _root: root };
+        let links = Links::new(addresses.clone());
+        let mut cluster = Cluster {
+            nodes,
+            addresses,
+            links,
+            log_options,
+            host_options,
+            snapshots: None,
+            cables: None,
+            _root: root,
+        };
         for n in 0..cluster.nodes.len() {
             cluster.start_node(n).await;
         }
@@ -103,11 +141,20 @@ impl Cluster {
                 opened => Some(opened.expect("open a disk")),
             })
             .await;
-        let space = LogSpace::new(Arc::new(disk), self.log_options.clone());
-        let host = RaftHost::new(self.host_options.clone(), self.addresses.clone());
+        let disk = Arc::new(disk);
+        let space = LogSpace::new(disk.clone(), self.log_options.clone());
+        let (options, addresses) = (self.host_options.clone(), self.addresses.clone());
+        let connector = match &self.cables {
+            None => self.links.connector(node.id),
+            Some(cables) => Arc::new(cables.of(n)),
+        };
+        let host = RaftHost::over(connector, options, addresses);
 
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind a free port");
         let address = listener.local_addr().expect("a bound address").to_string();
+        if let Some(cables) = &self.cables {
+            cables.learn(&address, n);
+        }
         self.addresses.set(node.id, address);
         let mut routes = RoutesBuilder::default();
         host.add_to(&mut routes);
@@ -120,7 +167,7 @@ impl Cluster {
         );
         let server = tokio::spawn(async move { serve.await.expect("serve") });
         let ledgers = HashMap::new();
-        node.running = Some(Running { host, space, ledgers, stop: Some(stop), server });
+        node.running = Some(Running { host, disk, space, ledgers, stop: Some(stop), server });
     }
 
     /// Stops a node without handing anything over: its server first, so that peers see it vanish.
@@ -193,6 +240,7 @@ impl Cluster {
             timing: TIMING,
             start: GroupStart::First(members),
             campaign: n == 0,
+            snapshots: self.snapshots,
             lease_reads: false,
         };
         let log = LogSpec {
@@ -210,9 +258,9 @@ impl Cluster {
         spec: GroupSpec,
         log: LogSpec,
     ) -> Result<Group, OpenGroupError> {
-        let node = &mut self.nodes[n];
-        let ledger = Ledger::open(&node.db_dir(spec.group));
-        let running = node.running.as_mut().expect("a running node");
+        let running = self.nodes[n].running.as_mut().expect("a running node");
+        let has_snapshots = spec.group == metadata(spec.group.number);
+        let ledger = Ledger::open(&running.disk, &format!("db-{}", spec.group), has_snapshots).await;
         running.ledgers.insert(spec.group, ledger.view());
         running.host.open(spec, &running.space, log, ledger).await
     }
@@ -234,7 +282,7 @@ impl Cluster {
     }
 
     /// The nodes that have the group open.
-    fn up(&self, group: GroupId) -> Vec<usize> {
+    pub(crate) fn up(&self, group: GroupId) -> Vec<usize> {
         let has =
             |n: &usize| self.nodes[*n].running.as_ref().is_some_and(|it| it.host.group(group).is_some());
         (0..self.nodes.len()).filter(has).collect()
@@ -272,7 +320,7 @@ impl Cluster {
         let up = self.up(group);
         for &n in &up {
             let reached = self.group(n, group).wait_applied(index, DEADLINE).await;
-            assert!(reached, "node {n} applies {index}: {:?}", self.group(n, group).status());
+            assert!(reached.is_ok(), "node {n} applies {index}: {:?}", self.group(n, group).status());
         }
         let seen: Vec<_> =
             up.iter().map(|&n| self.ledger(n, group)).map(|it| (it.count(), it.digest())).collect();

@@ -1,11 +1,12 @@
 use bytes::Bytes;
-use flotilla_raft::{Applied, Committed, Db, DbOptions, StateMachine};
-use std::path::Path;
-use std::sync::Arc;
+use disk::RealDisk;
+use flotilla_raft::{Applied, Committed, Db, DbGenerations, DbOptions, Snapshots, StateMachine};
+use std::sync::{Arc, Weak};
 
-/// A state machine that remembers every command, and a digest of all of them in order.
+/// A state machine that remembers a digest of all commands in order, and those whole that begin with `keep`.
 pub(crate) struct Ledger {
-    db: Arc<Db>,
+    dbs: Arc<DbGenerations>,
+    has_snapshots: bool,
 }
 
 const APPLIED: &[u8] = b"applied";
@@ -13,32 +14,33 @@ const DIGEST: &[u8] = b"digest";
 const COUNT: &[u8] = b"count";
 
 impl Ledger {
-    pub(crate) fn open(path: &Path) -> Ledger {
-        Ledger { db: Arc::new(Db::open(path, &DbOptions::default()).expect("open the ledger's database")) }
+    pub(crate) async fn open(disk: &Arc<RealDisk>, dir: &str, has_snapshots: bool) -> Ledger {
+        let dbs = DbGenerations::open(disk.clone(), dir, &DbOptions::default(), APPLIED).await;
+        Ledger { dbs: Arc::new(dbs.expect("open the ledger's database")), has_snapshots }
     }
 
     pub(crate) fn view(&self) -> LedgerView {
-        LedgerView { db: Arc::downgrade(&self.db) }
+        LedgerView { dbs: Arc::downgrade(&self.dbs) }
     }
 }
 
 /// What a test sees of a ledger, without keeping its database open.
 #[derive(Clone)]
 pub(crate) struct LedgerView {
-    db: std::sync::Weak<Db>,
+    dbs: Weak<DbGenerations>,
 }
 
 impl LedgerView {
-    fn read(&self, key: &[u8]) -> u64 {
-        read_u64(&self.db.upgrade().expect("the ledger is open"), key)
+    pub(crate) fn db(&self) -> Arc<Db> {
+        self.dbs.upgrade().expect("the ledger is open").current()
     }
 
     pub(crate) fn count(&self) -> u64 {
-        self.read(COUNT)
+        read_u64(&self.db(), COUNT)
     }
 
     pub(crate) fn digest(&self) -> u64 {
-        self.read(DIGEST)
+        read_u64(&self.db(), DIGEST)
     }
 }
 
@@ -54,13 +56,14 @@ fn continue_digest(digest: u64, bytes: &[u8]) -> u64 {
 
 impl StateMachine for Ledger {
     fn applied(&self) -> anyhow::Result<Option<Applied>> {
-        self.db.applied(APPLIED)
+        self.dbs.current().applied(APPLIED)
     }
 
     fn apply(&mut self, batch: Vec<Committed>, applied: Applied) -> anyhow::Result<Vec<Bytes>> {
-        let stored = self.db.applied(APPLIED)?;
+        let db = self.dbs.current();
+        let stored = db.applied(APPLIED)?;
         let mut write = rocksdb::WriteBatch::default();
-        let (mut digest, mut count) = (read_u64(&self.db, DIGEST), read_u64(&self.db, COUNT));
+        let (mut digest, mut count) = (read_u64(&db, DIGEST), read_u64(&db, COUNT));
         let mut replies = Vec::new();
         for command in batch {
             assert!(
@@ -71,16 +74,26 @@ impl StateMachine for Ledger {
             if command.meta.starts_with(b"fail") {
                 anyhow::bail!("told to fail");
             }
+            if command.meta.starts_with(b"keep") {
+                write.put(format!("kept {}", command.id.index.0), &command.meta);
+            }
             digest = continue_digest(digest, &command.id.index.0.to_le_bytes());
             digest = continue_digest(digest, &command.meta);
             digest = continue_digest(digest, &command.place.body_bytes.to_le_bytes());
             count += 1;
-            replies.push(Bytes::from([b"re: ".as_slice(), &command.meta].concat()));
+            replies.push(Bytes::from(
+                [b"re: ".as_slice(), &command.meta[..command.meta.len().min(40)]].concat(),
+            ));
         }
         write.put(DIGEST, digest.to_le_bytes());
         write.put(COUNT, count.to_le_bytes());
         Db::put_applied(&mut write, APPLIED, &applied);
-        self.db.write(write)?;
+        db.write(write)?;
         Ok(replies)
+    }
+
+    fn snapshots(&self) -> Option<Arc<dyn Snapshots>> {
+        let dbs: Arc<dyn Snapshots> = self.dbs.clone();
+        self.has_snapshots.then_some(dbs)
     }
 }

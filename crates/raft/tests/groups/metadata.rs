@@ -33,6 +33,7 @@ pub(crate) fn group_spec(replica: ReplicaId, start: GroupStart) -> GroupSpec {
         start,
         campaign: false,
         lease_reads: false,
+        snapshots: None,
     }
 }
 

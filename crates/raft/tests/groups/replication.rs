@@ -1,4 +1,4 @@
-use crate::cluster::{Cluster, DEADLINE, body, pipeline};
+use crate::cluster::{Cluster, DEADLINE, body, eventually, pipeline};
 use flotilla_raft::{Command, Role};
 use futures::future::join_all;
 use std::time::Duration;
@@ -22,7 +22,8 @@ async fn a_new_group_elects_its_campaigner_within_a_second() {
     let took = start.elapsed();
     assert_eq!(groups[0].status().role, Role::Leader, "the campaigner leads: {:?}", groups[0].status());
     assert!(took < Duration::from_secs(1), "took {took:?}");
-    let leader = groups[2].status().leader.expect("a known leader");
+    // What was waited for: `status` looks at another of openraft's channels, which may have it a moment later.
+    let leader = watches[2].borrow().leader.clone().expect("a known leader");
     assert_eq!(leader.replica, groups[0].replica());
     cluster.stop().await;
 }
@@ -125,20 +126,18 @@ async fn several_groups_share_hosts_and_stay_apart() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn read_index_covers_what_was_acknowledged_and_only_the_leader_gives_one() {
+async fn read_index_covers_what_was_acknowledged_on_every_member() {
     let mut cluster = Cluster::start().await;
     let group = pipeline(1);
     cluster.open(group).await;
     let done = cluster.apply(group, "seen".into(), Payload::default()).await;
-    let leader = cluster.leader(group).await;
-    let index = cluster.group(leader, group).read_index().await.expect("the leader reads");
-    assert!(index >= done.id.index);
-    let follower = (leader + 1) % 3;
-    match cluster.group(follower, group).read_index().await {
-        Err(flotilla_raft::ReadIndexError::NotLeader { leader: Some(member) }) => {
-            assert_eq!(member.replica, cluster.group(leader, group).replica());
-        }
-        other => panic!("expected a redirection, got {other:?}"),
+    cluster.leader(group).await;
+    for n in 0..3 {
+        let member = cluster.group(n, group);
+        eventually("a leader is known", || member.status().leader).await;
+        let index = member.read_index().await.expect("every member reads");
+        assert!(index >= done.id.index);
+        assert_eq!(cluster.ledger(n, group).count(), 1, "node {n} has applied it");
     }
     cluster.stop().await;
 }

@@ -83,6 +83,7 @@ async fn a_group_is_open_once_and_may_be_opened_again_when_closed() {
         timing: crate::cluster::TIMING,
         start: flotilla_raft::GroupStart::First(cluster.members(group)),
         campaign: false,
+        snapshots: None,
         lease_reads: false,
     };
     let log = raftlog::LogSpec {
@@ -91,8 +92,7 @@ async fn a_group_is_open_once_and_may_be_opened_again_when_closed() {
         owners_dir: "containers".to_owned(),
         first_owner: types::OwnerId(99),
     };
-    let directory = tempfile::TempDir::new().expect("make a directory");
-    let ledger = crate::ledger::Ledger::open(directory.path());
+    let ledger = crate::ledger::Ledger::open(&running.disk, "db-another", false).await;
     match running.host.open(spec, &running.space, log, ledger).await {
         Err(OpenGroupError::AlreadyOpen { group: named }) => assert_eq!(named, group),
         Ok(_) => panic!("one group is open twice"),

@@ -1,0 +1,119 @@
+//! The HTTP port of a process: metrics for Prometheus, and whether it is up and ready. It has no authentication, tells no
+//! secrets and changes nothing.
+
+use crate::args::Role;
+use crate::process_metrics;
+use crate::roles::Roles;
+use crate::server::Service;
+use anyhow::Context;
+use axum::Router;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::IntoResponse;
+use axum::routing::get;
+use metrics::Exposition;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, Weak};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use tracing::error;
+
+/// The port, answering from the start of the process to its end.
+pub(crate) struct Http {
+    pub(crate) address: SocketAddr,
+    watched: Arc<Watched>,
+    service: Service,
+}
+
+/// The servers of the process.
+struct Watched {
+    /// How many there will be; until then the process is starting.
+    servers: usize,
+    /// Weak: a request under way must not keep open what is being stopped.
+    roles: Mutex<Vec<Weak<Roles>>>,
+}
+
+impl Http {
+    pub(crate) async fn start(address: SocketAddr, flag: &str, servers: usize) -> anyhow::Result<Http> {
+        let listener = TcpListener::bind(address).await;
+        let listener = listener.with_context(|| format!("listen on {address} ({flag})"))?;
+        let address = listener.local_addr().context("ask for the bound address")?;
+        let watched = Arc::new(Watched { servers, roles: Mutex::default() });
+        let router = Router::new()
+            .route("/metrics", get(metrics))
+            .route("/healthz", get(async || "ok\n"))
+            .route("/readyz", get(readyz))
+            .with_state(watched.clone());
+        let stop = CancellationToken::new();
+        let stopped = stop.clone().cancelled_owned();
+        let task = tokio::spawn(async move {
+            if let Err(error) = axum::serve(listener, router).with_graceful_shutdown(stopped).await {
+                error!(%error, "http server ended");
+            }
+        });
+        Ok(Http { address, watched, service: Service { stop, task } })
+    }
+
+    /// A server runs from now on.
+    pub(crate) fn watch(&self, roles: &Arc<Roles>) {
+        self.watched.roles.lock().expect("no holder panics").push(Arc::downgrade(roles));
+    }
+
+    pub(crate) async fn stop(self) {
+        self.service.drain(crate::server::RPC_DRAIN_MAX).await;
+    }
+}
+
+impl Watched {
+    fn running(&self) -> Vec<Arc<Roles>> {
+        self.roles.lock().expect("no holder panics").iter().filter_map(Weak::upgrade).collect()
+    }
+}
+
+async fn metrics(State(watched): State<Arc<Watched>>) -> impl IntoResponse {
+    let mut exposition = Exposition::default();
+    process_metrics::expose(&mut exposition);
+    for roles in watched.running() {
+        roles.expose(&mut exposition);
+    }
+    ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], exposition.finish())
+}
+
+/// 200 when all roles can do their work, else 503; the text says which cannot, and why.
+async fn readyz(State(watched): State<Arc<Watched>>) -> (StatusCode, String) {
+    let running = watched.running();
+    let mut roles = Vec::new();
+    for server in &running {
+        roles.extend(server.readiness().await);
+    }
+    let missing = watched.servers.saturating_sub(running.len());
+    readyz_answer(missing, &roles)
+}
+
+fn readyz_answer(missing: usize, roles: &[(Role, Result<(), String>)]) -> (StatusCode, String) {
+    let mut text = String::new();
+    if missing > 0 {
+        text.push_str("starting or stopping\n");
+    }
+    for (role, readiness) in roles {
+        let word = readiness.as_ref().map_or_else(|why| format!("not ready: {why}"), |()| "ready".to_owned());
+        text.push_str(&format!("{}: {word}\n", role.name()));
+    }
+    let is_ready = missing == 0 && roles.iter().all(|(_, readiness)| readiness.is_ok());
+    let status = if is_ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    (status, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_role_that_is_not_ready_is_named_and_makes_the_process_unready() {
+        let roles = [(Role::Om, Ok(())), (Role::S3, Err("no pipeline".to_owned()))];
+        let (status, text) = readyz_answer(0, &roles);
+        assert_eq!((status.as_u16(), text.as_str()), (503, "om: ready\ns3: not ready: no pipeline\n"));
+        assert_eq!(readyz_answer(0, &roles[..1]).0, StatusCode::OK);
+        assert_eq!(readyz_answer(1, &roles[..1]).0, StatusCode::SERVICE_UNAVAILABLE);
+    }
+}

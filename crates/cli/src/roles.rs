@@ -1,0 +1,85 @@
+use crate::args::Role;
+use client::Client;
+use datanode::Datanode;
+use metrics::{Exposition, Metric};
+use om::Om;
+use raft::RaftHost;
+use raftlog::LogSpace;
+use scm::Scm;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a gateway's cluster may take to answer that it is there.
+const CLIENT_READY_WITHIN: Duration = Duration::from_secs(1);
+
+const INFO: Metric = Metric { name: "flotilla_info", help: "1; the labels say what runs here." };
+
+/// What one server of a process runs, to be asked how it is.
+pub(crate) struct Roles {
+    pub(crate) host: RaftHost,
+    /// The metadata directory of SCM and OM.
+    pub(crate) meta: Option<(PathBuf, Arc<LogSpace>)>,
+    pub(crate) scm: Option<Scm>,
+    pub(crate) om: Option<Om>,
+    pub(crate) datanode: Option<Datanode>,
+    pub(crate) client: Option<Client>,
+}
+
+impl Roles {
+    /// Each role, with the reason when it cannot do its work now.
+    pub(crate) async fn readiness(&self) -> Vec<(Role, Result<(), String>)> {
+        let mut roles = Vec::new();
+        if let Some(scm) = &self.scm {
+            roles.push((Role::Scm, scm.readiness()));
+        }
+        if let Some(om) = &self.om {
+            roles.push((Role::Om, om.readiness()));
+        }
+        if let Some(datanode) = &self.datanode {
+            roles.push((Role::Datanode, datanode.readiness()));
+        }
+        if let Some(client) = &self.client {
+            let ready = client.ready(CLIENT_READY_WITHIN).await;
+            roles.push((Role::S3, ready.map_err(|error| format!("{error:#}"))));
+        }
+        roles
+    }
+
+    pub(crate) fn expose(&self, exposition: &mut Exposition) {
+        exposition.scope(&[("cluster", self.cluster()), ("node", self.node())]);
+        exposition.gauge(INFO, &[("version", env!("CARGO_PKG_VERSION")), ("roles", &self.names())], 1);
+        self.host.metrics().expose(exposition);
+        if let Some((path, space)) = &self.meta {
+            space.metrics().expose(&path.display().to_string(), exposition);
+        }
+        if let Some(datanode) = &self.datanode {
+            datanode.expose(exposition);
+        }
+    }
+
+    /// Empty until a role knows.
+    fn cluster(&self) -> String {
+        let of_scm = self.scm.as_ref().map(Scm::cluster);
+        let of_datanode = || self.datanode.as_ref().and_then(Datanode::cluster);
+        let of_client = || self.client.as_ref().map(|client| client.view().cluster.clone());
+        of_scm.or_else(of_datanode).or_else(of_client).unwrap_or_default()
+    }
+
+    /// A datanode's number; empty for the other roles, which have none.
+    fn node(&self) -> String {
+        let node = self.datanode.as_ref().and_then(Datanode::node);
+        node.map_or(String::new(), |node| node.to_string())
+    }
+
+    fn names(&self) -> String {
+        let present = [
+            (Role::Scm, self.scm.is_some()),
+            (Role::Om, self.om.is_some()),
+            (Role::Datanode, self.datanode.is_some()),
+            (Role::S3, self.client.is_some()),
+        ];
+        let names = present.iter().filter(|(_, is_here)| *is_here).map(|(role, _)| role.name());
+        names.collect::<Vec<_>>().join(",")
+    }
+}

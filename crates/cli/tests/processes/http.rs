@@ -1,0 +1,132 @@
+//! The HTTP port of real processes, asked as Prometheus and an operator ask.
+
+use crate::binary;
+use crate::s3::S3;
+use std::path::Path;
+use std::time::{Duration, Instant};
+use testkit::prometheus::Scrape;
+use testkit::{Process, Ready};
+
+const DEADLINE: Duration = Duration::from_secs(60);
+
+fn start(dir: &Path, line: &str) -> (Process, Ready) {
+    let args = line.split_whitespace().map(str::to_owned).collect();
+    Process::start(binary(), dir, "server", args)
+}
+
+fn sum(page: &Scrape, name: &str, labels: &[(&str, &str)]) -> f64 {
+    page.with(name, labels).map(|sample| sample.value).sum()
+}
+
+async fn get(url: &str) -> (u16, String) {
+    let answer = reqwest::get(url).await.unwrap();
+    (answer.status().as_u16(), answer.text().await.unwrap())
+}
+
+async fn scrape(base: &str) -> Scrape {
+    let answer = reqwest::get(format!("{base}/metrics")).await.unwrap();
+    assert_eq!(answer.status().as_u16(), 200);
+    assert_eq!(answer.headers()["content-type"], "text/plain; version=0.0.4; charset=utf-8");
+    let text = answer.text().await.unwrap();
+    Scrape::parse(&text).unwrap_or_else(|why| panic!("{why}\n{text}"))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dev_cluster_shows_its_groups_and_disks() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data").display().to_string();
+    let line = format!("dev --data {data} --s3-port 0 --rpc-port 0 --http-port 0");
+    let (process, ready) = start(dir.path(), &line);
+    let base = &ready["HTTP"];
+    let s3 = S3::new(&ready["S3_ENDPOINT"], &ready["ACCESS_KEY"], &ready["SECRET_KEY"], "first");
+    s3.create_bucket().await.unwrap();
+    s3.put("a/b", vec![7u8; 2_500_000]).await.unwrap();
+
+    assert_eq!(get(&format!("{base}/healthz")).await, (200, "ok\n".to_owned()));
+    let (status, text) = get(&format!("{base}/readyz")).await;
+    assert_eq!(status, 200, "{text}");
+    for role in ["scm: ready", "om: ready", "datanode: ready", "s3: ready"] {
+        assert!(text.lines().any(|line| line == role), "{role} in {text}");
+    }
+    assert_eq!(get(&format!("{base}/nothing")).await.0, 404);
+
+    // Four pipelines with a leader each, SCM and OM; some may still be electing theirs.
+    let give_up = Instant::now() + DEADLINE;
+    let leaders = |page: &Scrape| sum(page, "flotilla_raft_groups", &[("role", "leader")]);
+    let mut page = scrape(base).await;
+    while leaders(&page) != 6.0 {
+        assert!(Instant::now() < give_up, "{} groups have a leader", leaders(&page));
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        page = scrape(base).await;
+    }
+    assert_eq!(sum(&page, "flotilla_raft_group_role", &[("role", "follower")]), 8.0);
+    assert_eq!(page.with("flotilla_raft_groups", &[("role", "leader")]).count(), 3, "one for each server");
+    let bytes =
+        page.with("flotilla_raft_group_append_bytes_total", &[]).map(|sample| sample.value).sum::<f64>();
+    assert!(bytes >= 3.0 * 2_500_000.0, "{bytes}");
+    let syncs = page.with("flotilla_disk_log_write_seconds_count", &[]);
+    assert_eq!(
+        syncs.filter(|sample| sample.value > 0.0).count(),
+        7,
+        "six data directories, one for metadata"
+    );
+    for node in ["1", "2", "3"] {
+        assert_eq!(
+            page.with("flotilla_disk_failed", &[("node", node)]).count(),
+            if node == "1" { 3 } else { 2 }
+        );
+    }
+    let cluster = &page.with("flotilla_info", &[("node", "1")]).next().unwrap().labels["cluster"];
+    assert!(page.with("flotilla_raft_group_term", &[]).all(|sample| &sample.labels["cluster"] == cluster));
+    assert!(page.value("process_resident_memory_bytes", &[]).unwrap() > 1e6);
+    assert!(page.value("process_open_fds", &[]).unwrap() > 10.0);
+    let before = page.value("process_cpu_seconds_total", &[]).unwrap();
+    assert!(scrape(base).await.value("process_cpu_seconds_total", &[]).unwrap() >= before);
+    drop(process);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_datanode_without_scm_is_healthy_and_not_ready() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = dir.path().join("disk").display().to_string();
+    // Nobody listens on port 1.
+    let line = format!(
+        "server --roles datanode --rpc 127.0.0.1:0 --http 127.0.0.1:0 --disk {disk} --scm 127.0.0.1:1"
+    );
+    let (process, ready) = start(dir.path(), &line);
+    let base = &ready["HTTP"];
+    assert_eq!(get(&format!("{base}/healthz")).await.0, 200);
+    let (status, text) = get(&format!("{base}/readyz")).await;
+    assert_eq!(status, 503);
+    assert!(text.starts_with("datanode: not ready: SCM at 127.0.0.1:1"), "{text}");
+    let page = scrape(base).await;
+    assert_eq!(page.value("flotilla_disk_failed", &[("disk", &disk)]), Some(0.0));
+    drop(process);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn health_is_answered_while_a_gateway_waits_for_its_cluster() {
+    let dir = tempfile::tempdir().unwrap();
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let line = format!(
+        "server --roles s3 --rpc 127.0.0.1:0 --s3 127.0.0.1:0 --http 127.0.0.1:{port} --scm 127.0.0.1:1 \
+         --om 127.0.0.1:1 --access-key KEY --secret-key long-enough-secret"
+    );
+    let args = line.split_whitespace().map(str::to_owned).collect();
+    let process = Process::spawn(binary(), dir.path(), "gateway", args);
+    let base = format!("http://127.0.0.1:{port}");
+    let give_up = Instant::now() + DEADLINE;
+    while reqwest::get(format!("{base}/healthz")).await.is_err() {
+        assert!(Instant::now() < give_up, "{}", process.log());
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    loop {
+        let (status, text) = get(&format!("{base}/readyz")).await;
+        assert_eq!(status, 503, "{text}");
+        if text.contains("s3: not ready: SCM at 127.0.0.1:1 did not answer") {
+            break;
+        }
+        assert!(Instant::now() < give_up, "{text}");
+    }
+    drop(process);
+}

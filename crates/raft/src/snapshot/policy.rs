@@ -1,0 +1,13 @@
+/// When a group whose state can be copied writes a snapshot, and what of its log stays behind it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SnapshotPolicy {
+    /// Bytes of log since the last snapshot at which the next one is written.
+    pub log_bytes_max: u64,
+    /// Bytes of log that stay when it is purged, so that a member that was away for a short time needs no snapshot.
+    pub tail_bytes: u64,
+}
+
+impl SnapshotPolicy {
+    /// A restart applies at most this much again, some seconds of work; disk: one segment (128 MiB) more than the sum.
+    pub const METADATA: SnapshotPolicy = SnapshotPolicy { log_bytes_max: 256 << 20, tail_bytes: 64 << 20 };
+}

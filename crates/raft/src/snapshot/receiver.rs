@@ -1,0 +1,205 @@
+use crate::encoding::{vote_from_wire, vote_to_wire};
+use crate::snapshot::manifest::{Manifest, Piece};
+use crate::snapshot::reception::{Mismatch, ReceiveError, Reception};
+use crate::snapshot::store::SnapshotStore;
+use crate::type_config::{Raft, RaftVote};
+use bytes::Bytes;
+use openraft::async_runtime::watch::WatchReceiver;
+use proto::raft as wire;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, MissedTickBehavior};
+use tonic::{Status, Streaming};
+use wire::snapshot_to_follower::Message as ToFollower;
+use wire::snapshot_to_leader::Message as ToLeader;
+
+/// Pieces asked for and not yet here: 2 MiB, what a network of 1 GB/s holds in 2 ms.
+const WANTED_COUNT_MAX: usize = 8;
+/// How often a piece may come damaged before the attempt ends; the leader begins another.
+const TRIES_MAX: u32 = 3;
+/// A sender that is silent for this long is gone. Four receptions at a time at 1 MiB/s: a piece takes a second.
+const SILENCE_MAX: Duration = Duration::from_secs(60);
+/// How often the leader hears that what takes long goes on, and how long it may take: a state of a terabyte is synced
+/// and opened in less.
+const WORKING_INTERVAL: Duration = Duration::from_secs(2);
+const WORKING_MAX: Duration = Duration::from_secs(600);
+
+/// Where answers to the leader go; the other end is gone when the leader is.
+pub(crate) type Answers = mpsc::Sender<Result<wire::SnapshotToLeader, Status>>;
+
+/// Receives what a leader offers and has it installed. Dropped, it leaves what it has for the next attempt.
+pub(crate) async fn receive(
+    store: Arc<SnapshotStore>,
+    raft: Raft,
+    offer: wire::SnapshotOffer,
+    messages: Streaming<wire::SnapshotToFollower>,
+    answers: &Answers,
+) -> Result<(), ReceiveError> {
+    let vote = vote_from_wire(offer.vote).map_err(|error| ReceiveError::Refused(error.to_string()))?;
+    let session = Session { store, raft, vote, messages, answers };
+    let done = session.run(offer.manifest).await?;
+    session_say(answers, ToLeader::Done(vote_to_wire(&done))).await
+}
+
+struct Session<'a> {
+    store: Arc<SnapshotStore>,
+    raft: Raft,
+    vote: RaftVote,
+    messages: Streaming<wire::SnapshotToFollower>,
+    answers: &'a Answers,
+}
+
+impl Session<'_> {
+    /// Answers this replica's vote.
+    async fn run(mut self, encoded: Bytes) -> Result<RaftVote, ReceiveError> {
+        let manifest = self.check(&encoded)?;
+        if let Some(done) = self.is_settled(&manifest)? {
+            return Ok(done);
+        }
+        let id = manifest.applied.id;
+        let store = self.store.clone();
+        let mut reception =
+            working(self.answers, async { Reception::begin(&store, manifest, encoded).await }).await?;
+        let left_bytes = reception.manifest().bytes_from(reception.cursor());
+        tracing::info!(group = %self.store.group(), last = id.index.0, left_bytes, "receive a snapshot");
+        match self.fetch(&mut reception).await {
+            Ok(()) => {}
+            // Nobody is helped by a part of it on a full disk.
+            Err(full @ ReceiveError::DiskBecameFull) => {
+                reception.discard().await?;
+                return Err(full);
+            }
+            Err(error) => return Err(error),
+        }
+        let (raft, vote) = (self.raft.clone(), self.vote);
+        let done = working(self.answers, async {
+            let stored = reception.finish().await?;
+            let answer = raft.install_full_snapshot(vote, stored.for_openraft()).await;
+            Ok(answer.map_err(|_| ReceiveError::Gone)?.vote)
+        });
+        let done = done.await;
+        self.store.sweep().await;
+        let done = done?;
+        tracing::info!(group = %self.store.group(), last = id.index.0, "installed a snapshot");
+        Ok(done)
+    }
+
+    /// What openraft takes for granted of a snapshot, and would otherwise stop the group on.
+    fn check(&self, encoded: &[u8]) -> Result<Manifest, ReceiveError> {
+        let manifest = Manifest::decode(encoded).map_err(|error| ReceiveError::Refused(error.to_string()))?;
+        let refuse = |why: String| Err(ReceiveError::Refused(why));
+        if manifest.group != self.store.group() {
+            return refuse(format!("a snapshot of {} for {}", manifest.group, self.store.group()));
+        }
+        if !self.vote.committed || manifest.applied.id.term.0 > self.vote.leader_id.term {
+            return refuse(
+                "a snapshot from one who cannot have it: it leads no term, or an earlier one".to_owned(),
+            );
+        }
+        Ok(manifest)
+    }
+
+    /// The answer when nothing is to be received.
+    fn is_settled(&self, manifest: &Manifest) -> Result<Option<RaftVote>, ReceiveError> {
+        let metrics = self.raft.metrics();
+        let metrics = metrics.borrow_watched();
+        if metrics.vote > self.vote {
+            return Ok(Some(metrics.vote));
+        }
+        let id = manifest.applied.id;
+        match metrics.last_applied.as_ref().map(crate::encoding::log_id_of) {
+            Some(applied) if applied >= id => Ok(Some(self.vote)),
+            Some(applied) if applied.index >= id.index => Err(ReceiveError::Refused(format!(
+                "a snapshot up to {id:?} contradicts what is applied here, up to {applied:?}"
+            ))),
+            _ => Ok(None),
+        }
+    }
+
+    /// Asks for the pieces that are missing until none is.
+    async fn fetch(&mut self, reception: &mut Reception) -> Result<(), ReceiveError> {
+        let mut wanted: VecDeque<Piece> = VecDeque::new();
+        // Pieces on their way behind one that came damaged: they are asked for again after it.
+        let mut unwanted_count = 0;
+        let mut tries = 0;
+        let mut next = reception.manifest().pieces_from(reception.cursor()).collect::<VecDeque<_>>();
+        loop {
+            while wanted.len() + unwanted_count < WANTED_COUNT_MAX
+                && let Some(piece) = next.pop_front()
+            {
+                self.want(reception, piece).await?;
+                wanted.push_back(piece);
+            }
+            let Some(&piece) = wanted.front() else { return Ok(()) };
+            let data = self.next_piece().await?;
+            if unwanted_count > 0 {
+                unwanted_count -= 1;
+                continue;
+            }
+            assert!(piece == reception.cursor(), "pieces are asked for in order");
+            match reception.write(data).await? {
+                Ok(()) => {
+                    wanted.pop_front();
+                    tries = 0;
+                }
+                Err(Mismatch) => {
+                    tries += 1;
+                    tracing::warn!(group = %self.store.group(), ?piece, tries, "a snapshot's piece came damaged");
+                    if tries == TRIES_MAX {
+                        return Err(ReceiveError::Damaged(piece));
+                    }
+                    unwanted_count = wanted.len() - 1;
+                    while let Some(again) = wanted.pop_back() {
+                        next.push_front(again);
+                    }
+                }
+            }
+        }
+    }
+
+    async fn want(&self, reception: &Reception, piece: Piece) -> Result<(), ReceiveError> {
+        let bytes = reception.manifest().look_up(piece).map_or(0, |(_, _, bytes, _)| bytes);
+        self.store.limits.receiving.take(bytes).await;
+        let Piece { file, number } = piece;
+        session_say(self.answers, ToLeader::Want(wire::SnapshotWant { file, number })).await
+    }
+
+    async fn next_piece(&mut self) -> Result<Bytes, ReceiveError> {
+        if self.raft.metrics().borrow_watched().vote > self.vote {
+            return Err(ReceiveError::Gone);
+        }
+        match tokio::time::timeout(SILENCE_MAX, self.messages.message()).await {
+            Ok(Ok(Some(message))) => match message.message {
+                Some(ToFollower::Piece(piece)) => Ok(piece.data),
+                _ => Err(ReceiveError::Refused("something else than a piece of a snapshot".to_owned())),
+            },
+            Ok(Ok(None) | Err(_)) | Err(_) => Err(ReceiveError::Gone),
+        }
+    }
+}
+
+async fn session_say(answers: &Answers, message: ToLeader) -> Result<(), ReceiveError> {
+    let message = wire::SnapshotToLeader { message: Some(message) };
+    answers.send(Ok(message)).await.map_err(|_| ReceiveError::Gone)
+}
+
+/// Does something that may take long, and tells the leader now and then that it goes on.
+async fn working<T>(
+    answers: &Answers,
+    work: impl Future<Output = Result<T, ReceiveError>>,
+) -> Result<T, ReceiveError> {
+    let end = Instant::now() + WORKING_MAX;
+    let mut signs = tokio::time::interval_at(Instant::now() + WORKING_INTERVAL, WORKING_INTERVAL);
+    signs.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut work = std::pin::pin!(work);
+    loop {
+        tokio::select! {
+            biased;
+            done = &mut work => return done,
+            () = tokio::time::sleep_until(end) => return Err(ReceiveError::Gone),
+            _ = signs.tick() => session_say(answers, ToLeader::Working(wire::Empty {})).await?,
+        }
+    }
+}

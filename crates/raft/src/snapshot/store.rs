@@ -1,0 +1,354 @@
+use crate::alive::Alive;
+use crate::snapshot::manifest::{FileEntry, MANIFEST_BYTES_MAX, Manifest, PIECE_BYTES, Piece, check_name};
+use crate::snapshot::stored::{Stored, files_dir};
+use crate::snapshot::{Counters, Limits, Snapshots};
+use anyhow::{Context, bail, ensure};
+use bytes::Bytes;
+use disk::Disk;
+use std::io;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard};
+use tokio::sync::{Notify, Semaphore};
+use types::{GroupId, LogId};
+
+/// Where all groups' snapshots are, on the disks of their logs.
+pub(crate) const ROOT: &str = "snapshots";
+
+/// Where a group's are.
+pub(crate) fn root(group: GroupId) -> String {
+    format!("{ROOT}/{group}")
+}
+
+/// Makes a snapshot complete: it is written when all else is durable.
+const MANIFEST: &str = "manifest";
+/// The manifest of a snapshot that is being received.
+const OFFER: &str = "offer";
+
+/// The snapshots of a group on its state machine's disk: docs/format/snapshot.md. One is current; those before it stay
+/// as long as they are being sent.
+pub(crate) struct SnapshotStore {
+    group: GroupId,
+    snapshots: Arc<dyn Snapshots>,
+    pub(crate) disk: Arc<dyn Disk>,
+    root: String,
+    pub(crate) limits: Arc<Limits>,
+    pub(crate) counters: Arc<Counters>,
+    state: Mutex<State>,
+    writing: Semaphore,
+    pub(crate) receiving: Arc<Semaphore>,
+    /// Wakes the keeper: the current snapshot was found damaged.
+    pub(crate) attention: Notify,
+    /// After `snapshots`, so dropped after it.
+    _alive: Alive,
+}
+
+struct State {
+    current: Option<Arc<Stored>>,
+    partial: Option<Partial>,
+    /// To be removed when nobody else holds them.
+    retired: Vec<Arc<Stored>>,
+    next_number: u64,
+}
+
+/// A snapshot that is not all here.
+pub(crate) struct Partial {
+    pub(crate) dir: String,
+    pub(crate) manifest: Manifest,
+    pub(crate) encoded: Bytes,
+    /// All pieces before it are here; `None` when that has to be found out.
+    pub(crate) cursor: Option<Piece>,
+}
+
+enum Found {
+    Complete(Stored),
+    Partial(Partial),
+    Nothing,
+}
+
+impl SnapshotStore {
+    /// Finds what there is, and removes what an earlier run left half-written.
+    pub(crate) async fn open(
+        group: GroupId,
+        snapshots: Arc<dyn Snapshots>,
+        limits: Arc<Limits>,
+        counters: Arc<Counters>,
+        alive: Alive,
+    ) -> anyhow::Result<SnapshotStore> {
+        let disk = snapshots.disk();
+        let root = root(group);
+        disk.create_dir_all(&root).await.with_context(|| format!("create {root}"))?;
+        let state = State { current: None, partial: None, retired: Vec::new(), next_number: 1 };
+        let store = SnapshotStore {
+            group,
+            snapshots,
+            disk,
+            root,
+            limits,
+            counters,
+            state: Mutex::new(state),
+            writing: Semaphore::new(1),
+            receiving: Arc::new(Semaphore::new(1)),
+            attention: Notify::new(),
+            _alive: alive,
+        };
+        store.open_look().await.with_context(|| format!("open the snapshots in {}", store.root))?;
+        Ok(store)
+    }
+
+    async fn open_look(&self) -> anyhow::Result<()> {
+        let mut numbers: Vec<u64> =
+            self.disk.list(&self.root).await?.iter().filter_map(|name| parse_number(name)).collect();
+        // A disk lists names in any order.
+        numbers.sort_unstable();
+        let (mut complete, mut partial, mut garbage) = (None::<Stored>, None::<Partial>, Vec::new());
+        for &number in &numbers {
+            let dir = self.dir(number);
+            match self.look(&dir).await? {
+                Found::Nothing => garbage.push(dir),
+                Found::Partial(found) => garbage.extend(partial.replace(found).map(|old| old.dir)),
+                Found::Complete(found) if complete.as_ref().is_some_and(|old| old.id() > found.id()) => {
+                    garbage.push(dir);
+                }
+                Found::Complete(found) => garbage.extend(complete.replace(found).map(|old| old.dir)),
+            }
+        }
+        let is_old = |partial: &Partial| {
+            complete.as_ref().is_some_and(|complete| complete.id() >= partial.manifest.applied.id)
+        };
+        if let Some(old) = partial.take_if(|partial| is_old(partial)) {
+            garbage.push(old.dir);
+        }
+        for dir in garbage {
+            self.remove(&dir).await?;
+        }
+        let mut state = self.lock();
+        state.next_number = numbers.last().map_or(1, |last| last + 1);
+        state.current = complete.map(Arc::new);
+        state.partial = partial;
+        Ok(())
+    }
+
+    async fn look(&self, dir: &str) -> anyhow::Result<Found> {
+        if let Some((manifest, encoded)) = self.read_manifest(dir, MANIFEST).await? {
+            for file in &manifest.files {
+                let path = format!("{}/{}", files_dir(dir), file.name);
+                if self.file_bytes(&path).await? != Some(file.bytes) {
+                    tracing::warn!(group = %self.group, path, "a snapshot lacks a file and is removed");
+                    return Ok(Found::Nothing);
+                }
+            }
+            let stored = Stored::new(self.disk.clone(), dir.to_owned(), manifest, encoded);
+            return Ok(Found::Complete(stored.map_err(anyhow::Error::msg)?));
+        }
+        Ok(match self.read_manifest(dir, OFFER).await? {
+            Some((manifest, encoded)) => {
+                Found::Partial(Partial { dir: dir.to_owned(), manifest, encoded, cursor: None })
+            }
+            None => Found::Nothing,
+        })
+    }
+
+    /// `None` when it is not there, or not whole: a crash tore it, and the snapshot never counted.
+    async fn read_manifest(&self, dir: &str, name: &str) -> anyhow::Result<Option<(Manifest, Bytes)>> {
+        let path = format!("{dir}/{name}");
+        let Some(bytes) = self.file_bytes(&path).await? else { return Ok(None) };
+        if bytes > MANIFEST_BYTES_MAX as u64 {
+            return Ok(None);
+        }
+        let encoded = self.disk.open(&path, false).await?.read_at(0, bytes as usize).await?;
+        match Manifest::decode(&encoded) {
+            Ok(manifest) => {
+                ensure!(manifest.group == self.group, "{path} is of {}", manifest.group);
+                Ok(Some((manifest, encoded)))
+            }
+            Err(error) => {
+                tracing::warn!(group = %self.group, path, %error, "a snapshot does not count");
+                Ok(None)
+            }
+        }
+    }
+
+    async fn file_bytes(&self, path: &str) -> io::Result<Option<u64>> {
+        match self.disk.open(path, false).await {
+            Ok(file) => file.len().await.map(Some),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    pub(crate) fn group(&self) -> GroupId {
+        self.group
+    }
+
+    pub(crate) fn current(&self) -> Option<Arc<Stored>> {
+        self.lock().current.clone()
+    }
+
+    /// The last entry that the newest snapshot here has.
+    pub(crate) fn current_id(&self) -> Option<LogId> {
+        self.lock().current.as_ref().map(|current| current.id())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no holder panics")
+    }
+
+    fn dir(&self, number: u64) -> String {
+        format!("{}/{number:016x}", self.root)
+    }
+
+    fn new_dir(&self) -> String {
+        let mut state = self.lock();
+        let number = state.next_number;
+        state.next_number += 1;
+        self.dir(number)
+    }
+
+    /// Writes a snapshot of the state as it is, when its turn has come; it is current on return, unless a newer one was
+    /// installed meanwhile. Dropped half way it leaves files that the next [`SnapshotStore::open`] removes.
+    pub(crate) async fn write(&self) -> anyhow::Result<Arc<Stored>> {
+        let _only_one = self.writing.acquire().await.context("write a snapshot")?;
+        let _few = self.limits.writers.acquire().await.context("write a snapshot")?;
+        let dir = self.new_dir();
+        match self.write_in(&dir).await {
+            Ok(stored) => {
+                self.counters.written_count.fetch_add(1, Ordering::Relaxed);
+                let current = self.make_current(Arc::new(stored));
+                self.sweep().await;
+                Ok(current)
+            }
+            Err(error) => {
+                self.counters.write_failed_count.fetch_add(1, Ordering::Relaxed);
+                // What cannot be removed on a broken disk is removed when the group is opened.
+                let _ = self.remove(&dir).await;
+                Err(error.context(format!("write a snapshot of {}", self.group)))
+            }
+        }
+    }
+
+    async fn write_in(&self, dir: &str) -> anyhow::Result<Stored> {
+        self.disk.create_dir_all(dir).await.with_context(|| format!("create {dir}"))?;
+        let applied = self.snapshots.write(files_dir(dir)).await?;
+        let mut names = self.disk.list(&files_dir(dir)).await?;
+        names.sort_unstable();
+        let mut files = Vec::with_capacity(names.len());
+        for name in names {
+            files.push(self.write_take_stock(dir, name).await?);
+        }
+        let manifest = Manifest { group: self.group, applied, files };
+        let encoded = manifest.encode();
+        if encoded.len() > MANIFEST_BYTES_MAX {
+            bail!("{} bytes of state need a manifest of {} bytes", manifest.bytes(), encoded.len());
+        }
+        self.write_small(dir, MANIFEST, encoded.clone()).await?;
+        Stored::new(self.disk.clone(), dir.to_owned(), manifest, encoded).map_err(anyhow::Error::msg)
+    }
+
+    async fn write_take_stock(&self, dir: &str, name: String) -> anyhow::Result<FileEntry> {
+        check_name(&name).map_err(anyhow::Error::msg)?;
+        let file = self.disk.open(&format!("{}/{name}", files_dir(dir)), false).await?;
+        let bytes = file.len().await?;
+        let mut crcs = Vec::new();
+        let mut offset = 0;
+        while offset < bytes {
+            let data = file.read_at(offset, PIECE_BYTES).await?;
+            ensure!(!data.is_empty(), "{name} became shorter than its {bytes} bytes");
+            crcs.push(crc32c::crc32c(&data));
+            offset += data.len() as u64;
+        }
+        Ok(FileEntry { name, bytes, crcs })
+    }
+
+    /// Durable on return.
+    async fn write_small(&self, dir: &str, name: &str, contents: Bytes) -> io::Result<()> {
+        let file = self.disk.open(&format!("{dir}/{name}"), true).await?;
+        file.write_and_sync(0, vec![contents]).await?;
+        self.disk.sync_dir(dir).await
+    }
+
+    fn make_current(&self, stored: Arc<Stored>) -> Arc<Stored> {
+        let mut state = self.lock();
+        state.retired.retain(|retired| !Arc::ptr_eq(retired, &stored));
+        if state.current.as_ref().is_some_and(|current| current.id() > stored.id()) {
+            state.retired.push(stored);
+        } else if let Some(old) = state.current.replace(stored) {
+            state.retired.push(old);
+        }
+        state.current.clone().expect("set above, or newer")
+    }
+
+    /// The begun reception, if there is one.
+    pub(crate) fn take_partial(&self) -> Option<Partial> {
+        self.lock().partial.take()
+    }
+
+    pub(crate) fn put_partial(&self, partial: Partial) {
+        self.lock().partial = Some(partial);
+    }
+
+    /// A place for a snapshot that is offered; found again after a restart.
+    pub(crate) async fn begin_partial(&self, manifest: Manifest, encoded: Bytes) -> io::Result<Partial> {
+        let dir = self.new_dir();
+        self.disk.create_dir_all(&files_dir(&dir)).await?;
+        self.write_small(&dir, OFFER, encoded.clone()).await?;
+        Ok(Partial { dir, manifest, encoded, cursor: Some(Piece { file: 0, number: 0 }) })
+    }
+
+    /// A reception whose files are all here and durable becomes a snapshot. It counts after [`SnapshotStore::install`]
+    /// only: openraft first removes log entries that contradict it.
+    pub(crate) fn complete(&self, partial: Partial) -> Result<Arc<Stored>, String> {
+        let Partial { dir, manifest, encoded, .. } = partial;
+        let stored = Arc::new(Stored::new(self.disk.clone(), dir, manifest, encoded)?);
+        self.lock().retired.push(stored.clone());
+        Ok(stored)
+    }
+
+    /// Replaces the state by a snapshot. From the moment that it is named complete, a restart finishes what a crash
+    /// interrupts: openraft installs a snapshot that is ahead of the state.
+    pub(crate) async fn install(&self, stored: &Arc<Stored>) -> anyhow::Result<()> {
+        let offer = format!("{}/{OFFER}", stored.dir);
+        if self.file_bytes(&offer).await?.is_some() {
+            self.disk.rename(&offer, &format!("{}/{MANIFEST}", stored.dir)).await?;
+            self.disk.sync_dir(&stored.dir).await?;
+        }
+        self.snapshots.install(stored.files_dir()).await.context("install a snapshot")?;
+        self.counters.installed_count.fetch_add(1, Ordering::Relaxed);
+        self.make_current(stored.clone());
+        self.sweep().await;
+        Ok(())
+    }
+
+    /// Removes old snapshots that nobody reads.
+    pub(crate) async fn sweep(&self) {
+        let unused = {
+            let mut state = self.lock();
+            let (unused, kept) =
+                state.retired.drain(..).partition::<Vec<_>, _>(|stored| Arc::strong_count(stored) == 1);
+            state.retired = kept;
+            unused
+        };
+        for stored in unused {
+            if let Err(error) = self.remove(&stored.dir).await {
+                tracing::warn!(group = %self.group, dir = stored.dir, %error, "remove an old snapshot");
+            }
+        }
+    }
+
+    /// Removes a snapshot: first what makes it count, so that half of one never does.
+    pub(crate) async fn remove(&self, dir: &str) -> io::Result<()> {
+        for name in [MANIFEST, OFFER] {
+            match self.disk.remove_file(&format!("{dir}/{name}")).await {
+                Ok(()) => self.disk.sync_dir(dir).await?,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+        }
+        self.disk.remove_dir_all(dir).await?;
+        self.disk.sync_dir(&self.root).await
+    }
+}
+
+fn parse_number(name: &str) -> Option<u64> {
+    let is_ours = name.len() == 16 && name.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+    if is_ours { u64::from_str_radix(name, 16).ok() } else { None }
+}

@@ -1,0 +1,115 @@
+use crate::encoding::{applied_from, log_id_from};
+use crate::snapshot::manifest::{Manifest, Piece};
+use crate::type_config::{RaftLogId, RaftStoredMembership, TypeConfig};
+use bytes::Bytes;
+use disk::{Disk, File};
+use openraft::type_config::alias::{SnapshotMetaOf, SnapshotOf};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// A complete snapshot on a disk. Its files stay while there is a handle to it.
+pub(crate) struct Stored {
+    pub(crate) disk: Arc<dyn Disk>,
+    /// The directory of manifest and files.
+    pub(crate) dir: String,
+    pub(crate) manifest: Manifest,
+    pub(crate) encoded: Bytes,
+    position: (RaftLogId, RaftStoredMembership),
+    /// A piece was not what the manifest says.
+    is_damaged: AtomicBool,
+}
+
+/// What openraft carries from a state machine to a member, and from a member to its state machine.
+#[derive(Clone)]
+pub(crate) enum SnapshotData {
+    Stored(Arc<Stored>),
+    /// The group has no snapshots. openraft asks for one nevertheless when a member needs entries that are purged.
+    None,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum PieceError {
+    #[error("the snapshot has no {0:?}")]
+    NoSuchPiece(Piece),
+    #[error("{0:?} of the snapshot in {1} is damaged on its disk")]
+    Damaged(Piece, String),
+    #[error("read a snapshot: {0}")]
+    Io(#[from] io::Error),
+}
+
+impl Stored {
+    /// An error when the position in the manifest is none of ours.
+    pub(crate) fn new(
+        disk: Arc<dyn Disk>,
+        dir: String,
+        manifest: Manifest,
+        encoded: Bytes,
+    ) -> Result<Stored, String> {
+        let position = (log_id_from(manifest.applied.id), applied_from(&manifest.applied)?);
+        Ok(Stored { disk, dir, manifest, encoded, position, is_damaged: AtomicBool::new(false) })
+    }
+
+    pub(crate) fn files_dir(&self) -> String {
+        files_dir(&self.dir)
+    }
+
+    pub(crate) fn id(&self) -> types::LogId {
+        self.manifest.applied.id
+    }
+
+    pub(crate) fn is_damaged(&self) -> bool {
+        self.is_damaged.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn meta(&self) -> SnapshotMetaOf<TypeConfig> {
+        let (id, membership) = self.position.clone();
+        SnapshotMetaOf::<TypeConfig> { last_log_id: Some(id), last_membership: membership }
+    }
+
+    pub(crate) fn for_openraft(self: &Arc<Self>) -> SnapshotOf<TypeConfig, SnapshotData> {
+        SnapshotOf::<TypeConfig, SnapshotData> {
+            meta: self.meta(),
+            snapshot: SnapshotData::Stored(self.clone()),
+        }
+    }
+}
+
+/// The files of the snapshot in `dir`.
+pub(crate) fn files_dir(dir: &str) -> String {
+    format!("{dir}/files")
+}
+
+/// Reads the pieces of a snapshot, one file open at a time.
+pub(crate) struct PieceReader {
+    stored: Arc<Stored>,
+    open: Option<(u32, Arc<dyn File>)>,
+}
+
+impl PieceReader {
+    pub(crate) fn new(stored: Arc<Stored>) -> PieceReader {
+        PieceReader { stored, open: None }
+    }
+
+    /// A piece whose checksum agrees.
+    pub(crate) async fn read(&mut self, piece: Piece) -> Result<Bytes, PieceError> {
+        let stored = &self.stored;
+        let (entry, offset, bytes, crc) =
+            stored.manifest.look_up(piece).ok_or(PieceError::NoSuchPiece(piece))?;
+        let file = match &self.open {
+            Some((number, file)) if *number == piece.file => file.clone(),
+            _ => {
+                let path = format!("{}/{}", stored.files_dir(), entry.name);
+                let file = stored.disk.open(&path, false).await?;
+                self.open = Some((piece.file, file.clone()));
+                file
+            }
+        };
+        let data = file.read_at(offset, bytes).await?;
+        if data.len() != bytes || crc32c::crc32c(&data) != crc {
+            stored.is_damaged.store(true, Ordering::Relaxed);
+            return Err(PieceError::Damaged(piece, stored.dir.clone()));
+        }
+        Ok(data)
+    }
+}
