@@ -72,6 +72,7 @@ impl Plan {
             proposal_bytes_per_group_max: 256 << 10,
             window_bytes: *random.pick(&[1 << 10, 64 << 10, 1 << 20]),
             append_bytes_max: *random.pick(&[1 << 10, 64 << 10]),
+            ..HostOptions::default()
         };
         Plan {
             processes,
@@ -135,6 +136,7 @@ impl GroupPlan {
             timing: self.timing,
             start: GroupStart::First(self.members.iter().map(member).collect()),
             campaign: self.members[0] == process,
+            snapshots: None,
             lease_reads: self.lease_reads,
         }
     }
