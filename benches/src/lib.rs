@@ -4,6 +4,7 @@
 // Benches measure wall-clock time and write files of their own.
 #![allow(clippy::disallowed_methods)]
 
+pub mod idle;
 pub mod kvnodes;
 pub mod multiraft;
 mod raw;

@@ -30,6 +30,8 @@ pub(crate) fn config(name: String, timing: Timing, stands: bool) -> Result<Arc<C
         max_append_entries: Some(256),
         api_batch_capacity: 256,
         api_channel_size: Some(1024),
+        // Six rings of so many entries for statistics that openraft only keeps with a feature we do not have.
+        log_stage_capacity: Some(16),
         // `snapshot::keeper` decides both, by bytes.
         snapshot_policy: SnapshotPolicy::Never,
         max_in_snapshot_log_to_keep: u64::MAX,

@@ -16,6 +16,7 @@ mod kind {
     pub(super) const BLANK: u8 = 1;
     pub(super) const COMMAND: u8 = 2;
     pub(super) const MEMBERSHIP: u8 = 3;
+    pub(super) const RESET: u8 = 4;
 }
 
 /// Bytes of a peer or a disk that are no entry of ours.
@@ -79,6 +80,7 @@ pub(crate) fn entry_to_record(entry: RaftEntry) -> Result<raftlog::Entry, Decode
         EntryPayload::Normal(Data::Whole(Command { meta, body, roll_to })) => {
             record(kind::COMMAND, meta, body, roll_to)
         }
+        EntryPayload::Normal(Data::Reset(meta)) => record(kind::RESET, meta, Payload::default(), None),
         EntryPayload::Normal(Data::Located { .. }) => {
             return Err(DecodeError::Missing("the body of a located entry"));
         }
@@ -135,6 +137,7 @@ fn entry_from_parts(
     let payload = match u8::try_from(kind) {
         Ok(kind::BLANK) => EntryPayload::Blank,
         Ok(kind::COMMAND) => EntryPayload::Normal(command(meta)),
+        Ok(kind::RESET) => EntryPayload::Normal(Data::Reset(meta)),
         Ok(kind::MEMBERSHIP) => {
             let why = |why: String| DecodeError::Membership { index, why };
             let membership = wire::Membership::decode(meta).map_err(|error| why(error.to_string()))?;
@@ -285,10 +288,14 @@ mod tests {
         assert!(matches!(entry_from_wire(other_body), Err(DecodeError::Body { index: 8, .. })));
         let missing_sums = wire::Entry { body_crcs: Vec::new(), ..sent.clone() };
         assert!(matches!(entry_from_wire(missing_sums), Err(DecodeError::Body { index: 8, .. })));
-        for kind in [0, 4, 258] {
+        for kind in [0, 5, 258] {
             let unknown = wire::Entry { kind, ..sent.clone() };
             assert_eq!(entry_from_wire(unknown).unwrap_err(), DecodeError::UnknownKind { index: 8, kind });
         }
+        let reset =
+            wire::Entry { kind: 4, body: Bytes::new(), body_crcs: Vec::new(), roll_to: None, ..sent.clone() };
+        let passed_on = entry_to_wire(entry_from_wire(reset.clone()).unwrap()).unwrap();
+        assert_eq!(passed_on, reset, "a record of a reset is the same on all members");
         let no_members = wire::Entry { kind: 3, meta: "\u{1}".into(), ..sent };
         assert!(matches!(entry_from_wire(no_members), Err(DecodeError::Membership { index: 8, .. })));
     }

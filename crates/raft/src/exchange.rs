@@ -137,20 +137,8 @@ where
     }
 
     async fn send(&mut self, request: AppendEntriesRequest<TypeConfig>) -> Result<(), RPCError<TypeConfig>> {
-        let entries = request
-            .entries
-            .into_iter()
-            .map(entry_to_wire)
-            .collect::<Result<Vec<_>, _>>()
-            .map_err(malformed)?;
-        let bytes = entries.iter().map(|entry| entry.meta.len() + entry.body.len()).sum();
-        let message = wire::AppendRequest {
-            to: Some(self.address.clone()),
-            vote: Some(vote_to_wire(&request.vote)),
-            prev: request.prev_log_id.as_ref().map(log_id_to_wire),
-            committed: request.leader_commit.as_ref().map(log_id_to_wire),
-            entries,
-        };
+        let message = append_to_wire(self.address.clone(), request)?;
+        let bytes = message.entries.iter().map(|entry| entry.meta.len() + entry.body.len()).sum();
         self.in_flight.push_back(InFlight { bytes, since: Instant::now() });
         self.in_flight_bytes += bytes;
         if let Some(requests) = &self.requests {
@@ -166,14 +154,32 @@ where
             return Err(NetworkError::from_string("the follower answered what nobody asked").into());
         };
         self.in_flight_bytes -= request.bytes;
-        match answer.result {
-            Some(Answer::Matched(id)) => Ok(Ok(Some(log_id_from_wire(id)))),
-            Some(Answer::MatchedNone(_)) => Ok(Ok(None)),
-            Some(Answer::ConflictAt(id)) => Ok(Err(StreamAppendError::Conflict(log_id_from_wire(id)))),
-            Some(Answer::HigherVote(vote)) => {
-                Ok(Err(StreamAppendError::HigherVote(vote_from_wire(Some(vote)).map_err(malformed)?)))
-            }
-            None => Err(malformed("an append answer of an unknown kind")),
+        append_answer(answer)
+    }
+}
+
+pub(crate) fn append_to_wire(
+    to: wire::Address,
+    request: AppendEntriesRequest<TypeConfig>,
+) -> Result<wire::AppendRequest, RPCError<TypeConfig>> {
+    let entries = request.entries.into_iter().map(entry_to_wire).collect::<Result<Vec<_>, _>>();
+    Ok(wire::AppendRequest {
+        to: Some(to),
+        vote: Some(vote_to_wire(&request.vote)),
+        prev: request.prev_log_id.as_ref().map(log_id_to_wire),
+        committed: request.leader_commit.as_ref().map(log_id_to_wire),
+        entries: entries.map_err(malformed)?,
+    })
+}
+
+pub(crate) fn append_answer(answer: wire::AppendResponse) -> AppendResult {
+    match answer.result {
+        Some(Answer::Matched(id)) => Ok(Ok(Some(log_id_from_wire(id)))),
+        Some(Answer::MatchedNone(_)) => Ok(Ok(None)),
+        Some(Answer::ConflictAt(id)) => Ok(Err(StreamAppendError::Conflict(log_id_from_wire(id)))),
+        Some(Answer::HigherVote(vote)) => {
+            Ok(Err(StreamAppendError::HigherVote(vote_from_wire(Some(vote)).map_err(malformed)?)))
         }
+        None => Err(malformed("an append answer of an unknown kind")),
     }
 }

@@ -1,5 +1,6 @@
 use crate::alive::Gone;
 use crate::counts::{Counts, Share};
+use crate::doze::Doze;
 use crate::parked::{Everywhere, Waits};
 use crate::peers::Peers;
 use crate::snapshot::{Counters, SnapshotStore};
@@ -38,6 +39,7 @@ pub(crate) struct GroupInner {
     pub(crate) election_max: Duration,
     pub(crate) log: raftlog::Log,
     pub(crate) raft: Raft,
+    pub(crate) doze: Arc<Doze>,
     pub(crate) addresses: AddressBook,
     pub(crate) peers: Arc<Peers>,
     pub(crate) standing: Arc<Standing>,
@@ -68,6 +70,10 @@ impl Group {
 
     pub(crate) fn raft(&self) -> &Raft {
         &self.inner.raft
+    }
+
+    pub(crate) fn doze(&self) -> &Arc<Doze> {
+        &self.inner.doze
     }
 
     /// `None` when the state machine has no snapshots, or the group is closed.
@@ -161,6 +167,7 @@ impl Group {
             return Err(ProposeError::Busy { in_flight, limit: *proposal_bytes_max });
         };
         let share = Share::new(share, counts.clone());
+        self.inner.doze.used();
         let (to, answer) = oneshot::channel();
         raft.client_write_ff(Data::Whole(command), Some(Answer { to, share: Some(share) }))
             .await
@@ -192,6 +199,7 @@ impl Group {
         let mut status = GroupStatus::of(&self.inner.raft.metrics().borrow_watched(), &self.inner.standing);
         // The machine knows first.
         status.applied = *self.inner.applied.borrow();
+        status.is_dozing = self.inner.doze.is_dozing();
         if self.inner.statuses.borrow().role == Role::Stopped {
             status.role = Role::Stopped;
             status.leader = None;
@@ -218,6 +226,7 @@ impl Group {
         if !members.is_voter(to) {
             return Err(TransferError::Learner { replica: to });
         }
+        self.inner.doze.used();
         let stopped = |why: String| TransferError::Stopped { why };
         let within = Instant::now() + self.inner.election_max;
         self.wait_caught_up(&BTreeSet::from([to]), within).await.map_err(|error| match error {

@@ -2,6 +2,7 @@ use crate::alive::Alive;
 use crate::beginning::{Begun, Past, begin, check_log};
 use crate::config::config;
 use crate::counts::{Counts, HostCounts};
+use crate::doze::{self, Doze};
 use crate::group::{Group, GroupInner, campaign};
 use crate::log_store::LogStore;
 use crate::machine::Machine;
@@ -22,9 +23,10 @@ use futures::future::join_all;
 use openraft::async_runtime::watch::WatchReceiver;
 use proto::raft::raft_transport_server::RaftTransportServer;
 use raftlog::{Log, LogSpace, LogSpec};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use types::GroupId;
 
@@ -45,6 +47,18 @@ struct HostInner {
     limits: Arc<Limits>,
     waits: Waits,
     counts: Arc<HostCounts>,
+    /// Looks after the groups: from the first that is opened until the host is dropped.
+    looking_after: OnceLock<JoinHandle<()>>,
+}
+
+impl Drop for HostInner {
+    fn drop(&mut self) {
+        if let Some(task) = self.looking_after.take() {
+            task.abort();
+        }
+        // Groups whose handles outlive the host go on by themselves.
+        self.registry.all().iter().for_each(|group| group.doze().wake());
+    }
 }
 
 impl RaftHost {
@@ -55,10 +69,11 @@ impl RaftHost {
 
     pub fn over(connector: Arc<dyn Connector>, options: HostOptions, addresses: AddressBook) -> RaftHost {
         let peers = Arc::new(Peers::new(addresses.clone(), connector));
-        let (registry, counts) = Default::default();
+        let (registry, counts, looking_after) = Default::default();
         let limits = Arc::new(Limits::new(&options));
         let waits = Waits::new(options.waits_max);
-        RaftHost { inner: Arc::new(HostInner { options, addresses, peers, registry, limits, waits, counts }) }
+        let inner = HostInner { options, addresses, peers, registry, limits, waits, counts, looking_after };
+        RaftHost { inner: Arc::new(inner) }
     }
 
     /// Mounts the groups' service on the process's gRPC server, made with [`crate::server_builder`].
@@ -85,6 +100,8 @@ impl RaftHost {
         let opened = self.open_on(spec, log, Box::new(state_machine)).await;
         let opened = opened.map_err(|error| OpenGroupError::Failed { group, why: format!("{error:#}") })?;
         reservation.fill(opened.clone());
+        let look_after = || tokio::spawn(doze::look_after(self.inner.registry.clone()));
+        self.inner.looking_after.get_or_init(look_after);
         Ok(opened)
     }
 
@@ -149,6 +166,7 @@ impl RaftHost {
         if spec.campaign && spec.start != GroupStart::Join && !holds_off {
             tasks.push(tokio::spawn(campaign(raft.clone(), statuses.clone())));
         }
+        let doze = Arc::new(Doze::new(raft.clone(), spec.timing, options.doze_after));
         let weak_snapshots = snapshots.as_ref().map(Arc::downgrade).unwrap_or_default();
         if let (Some(snapshots), Some(policy)) = (snapshots, spec.snapshots) {
             tasks.push(tokio::spawn(keep(raft.clone(), log.clone(), snapshots, policy, applied.clone())));
@@ -161,6 +179,7 @@ impl RaftHost {
             election_max: spec.timing.election_max,
             log,
             raft,
+            doze,
             addresses: addresses.clone(),
             peers: peers.clone(),
             standing,

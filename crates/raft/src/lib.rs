@@ -5,9 +5,11 @@
 //!
 //! Inside: `host` opens groups (`beginning`, `identity`, `removal`: how a replica comes and goes) and `registry` finds
 //! them; `membership` changes who belongs to one, `standing` keeps some from voting, `reads` makes
-//! them linearizable and `parked` waits; `group` and `proposal` are what callers hold. openraft
+//! them linearizable and `parked` waits, `reset` is what is
+//! left when a majority is not; `group` and `proposal` are what callers hold. openraft
 //! works against `log_store` (a [`raftlog::Log`]), `machine` (a [`StateMachine`]) and `network` (whose `exchange` is
 //! the append stream to a follower, over the connections of `peers`, made by a `connector`); `service` receives what other members send.
+//! `heartbeats` go together for all groups of two processes, and `doze` lets groups that nobody uses cost little.
 //! `counts` is what they count while they work, `host_metrics` what comes of it, `prometheus` how that is shown.
 //! `encoding` alone knows how openraft's types look on disk and on the wire.
 
@@ -18,12 +20,14 @@ mod config;
 mod connector;
 mod counts;
 mod db;
+mod doze;
 mod encoding;
 mod error;
 mod exchange;
 mod failure;
 mod generations;
 mod group;
+mod heartbeats;
 mod host;
 mod host_metrics;
 mod identity;
@@ -40,6 +44,7 @@ mod proposal;
 mod reads;
 mod registry;
 mod removal;
+mod reset;
 mod runtime;
 mod service;
 mod snapshot;
@@ -66,6 +71,7 @@ pub use options::{COMMAND_BYTES_MAX, GroupSpec, GroupStart, HostOptions, Timing}
 pub use parked::{WaitAllError, WaitError};
 pub use proposal::{Done, Proposal};
 pub use reads::ReadPolicy;
+pub use reset::{OfflineReplica, ResetError, ResetPlan};
 pub use runtime::seed_thread;
 pub use snapshot::{SnapshotPolicy, SnapshotProgress, Snapshots};
 pub use status::{GroupStatus, Role};

@@ -76,6 +76,7 @@ impl Machine {
                     batch.push(Committed { id: log_id_of(&id), meta, place, roll_to });
                     true
                 }
+                EntryPayload::Normal(Data::Reset(_)) => false,
                 EntryPayload::Normal(Data::Whole(_)) => {
                     return Err(io::Error::other(format!(
                         "entry {id} came to apply without its place in the log"

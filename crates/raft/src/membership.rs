@@ -1,6 +1,6 @@
 //! Who the members of a metadata group are, and how they change. Pipelines never do: a broken one is closed and replaced.
 
-use crate::encoding::log_id_to_wire;
+use crate::encoding::{log_id_to_wire, member_to_wire};
 use crate::error::step_failed;
 use crate::group::Group;
 use crate::status::member_of;
@@ -33,11 +33,21 @@ pub struct Members {
 }
 
 impl Members {
-    fn of(membership: &RaftMembership) -> Members {
+    pub(crate) fn of(membership: &RaftMembership) -> Members {
         let set = |voters: &BTreeSet<u64>| voters.iter().copied().map(ReplicaId).collect();
         Members {
             voter_sets: membership.get_joint_config().iter().map(set).collect(),
             all: membership.nodes().map(|(&replica, peer)| member_of(replica, peer)).collect(),
+        }
+    }
+
+    pub(crate) fn to_wire(&self) -> wire::Membership {
+        let set = |voters: &BTreeSet<ReplicaId>| wire::VoterSet {
+            replicas: voters.iter().map(|replica| replica.0).collect(),
+        };
+        wire::Membership {
+            voter_sets: self.voter_sets.iter().map(set).collect(),
+            members: self.all.iter().cloned().map(member_to_wire).collect(),
         }
     }
 
@@ -65,6 +75,13 @@ impl Group {
     /// The members this replica knows: the newest entry that names them, committed or not.
     pub fn members(&self) -> Members {
         Members::of(self.raft().metrics().borrow_watched().membership_config.membership())
+    }
+
+    /// The committed membership that this replica was told it is not in.
+    pub(crate) fn dismissed_at(&self) -> Option<RaftLogId> {
+        let metrics = self.raft().metrics();
+        let known = *metrics.borrow_watched().membership_config.log_id();
+        self.standing().dismissed_after(&known)
     }
 
     /// Adds a member that gets everything and votes for nothing. Leader only; safe to repeat.

@@ -49,6 +49,16 @@ impl RaftNetworkFactory<TypeConfig> for Network {
     type Network = Client;
 
     async fn new_client(&mut self, target: u64, peer: &Peer) -> Client {
+        self.client(target, peer, Use::Entries)
+    }
+
+    async fn new_heartbeat_client(&mut self, target: u64, peer: &Peer) -> Client {
+        self.client(target, peer, Use::Heartbeats)
+    }
+}
+
+impl Network {
+    fn client(&self, target: u64, peer: &Peer, used_for: Use) -> Client {
         Client {
             cluster: self.cluster.clone(),
             group: self.group,
@@ -56,12 +66,22 @@ impl RaftNetworkFactory<TypeConfig> for Network {
             target: Member { replica: ReplicaId(target), node: peer.node, address: peer.address.clone() },
             peers: self.peers.clone(),
             window_bytes: self.options.window_bytes,
+            used_for,
             snapshots: self.snapshots.clone(),
             counters: self.counters.clone(),
             standing: self.standing.clone(),
             counts: self.counts.clone(),
         }
     }
+}
+
+/// What openraft appends with a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Use {
+    /// A stream as long as all goes well.
+    Entries,
+    /// One message without entries at a time, sent together with those of other groups.
+    Heartbeats,
 }
 
 /// One replica's way to another.
@@ -72,6 +92,7 @@ pub(crate) struct Client {
     target: Member,
     peers: Arc<Peers>,
     window_bytes: usize,
+    used_for: Use,
     snapshots: Option<Arc<SnapshotStore>>,
     counters: Arc<Counters>,
     standing: Arc<Standing>,
@@ -127,13 +148,24 @@ impl Client {
             pre_vote,
             leadership_transfer: request.leadership_transfer,
         };
-        let mut client = process.client();
+        let mut client = process.control();
         let answer = self.within(limit, RPCTypes::Vote, &process, client.vote(request)).await?.into_inner();
         if let Some(at) = answer.dismissed_at {
             self.standing.dismissed(log_id_from_wire(at));
         }
         let vote = vote_from_wire(answer.vote).map_err(malformed)?;
         Ok(VoteResponse::new(vote, answer.last.map(log_id_from_wire), answer.granted))
+    }
+
+    async fn heartbeat(
+        &self,
+        heartbeat: AppendEntriesRequest<TypeConfig>,
+        limit: Duration,
+    ) -> Result<StreamAppendResult<TypeConfig>, RPCError<TypeConfig>> {
+        let process = self.process()?;
+        let heartbeat = exchange::append_to_wire(self.address(), heartbeat)?;
+        let answer = process.heartbeats().send(heartbeat);
+        exchange::append_answer(self.within(limit, RPCTypes::AppendEntries, &process, answer).await?)
     }
 }
 
@@ -172,6 +204,10 @@ impl NetStreamAppend<TypeConfig> for Client {
             // connects again and again without a pause while the follower is down.
             let mut input = input;
             let Some(first) = input.next().await else { return Ok(stream::empty().boxed()) };
+            if self.used_for == Use::Heartbeats {
+                let answer = self.heartbeat(first, option.hard_ttl()).await?;
+                return Ok(stream::iter([Ok(answer)]).boxed());
+            }
             let input = stream::iter([first]).chain(input);
             let process = self.process()?;
             let (requests, outgoing) = exchange::channel();
@@ -232,7 +268,7 @@ impl NetTransferLeader<TypeConfig> for Client {
             to_replica: *request.to_node_id(),
             last: request.last_log_id().map(log_id_to_wire),
         };
-        let mut client = process.client();
+        let mut client = process.control();
         let answer = client.transfer_leader(message);
         let answer =
             self.within(option.hard_ttl(), RPCTypes::TransferLeader, &process, answer).await?.into_inner();

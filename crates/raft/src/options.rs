@@ -36,6 +36,9 @@ pub struct HostOptions {
     pub window_bytes: usize,
     /// Bytes of entries read from the log for one append message.
     pub append_bytes_max: usize,
+    /// A group that nobody used for so long dozes: it has no timer of its own, and fewer heartbeats. `None`: never. Not
+    /// needed to be the same on all hosts.
+    pub doze_after: Option<Duration>,
     /// Bytes of snapshots that all groups together send in a second, and that they receive. Below 1 MiB members may take
     /// the pause between two pieces for a hanging sender.
     pub snapshot_bytes_per_second: u64,
@@ -54,6 +57,7 @@ impl Default for HostOptions {
             proposal_bytes_per_group_max: 64 << 20,
             window_bytes: 16 << 20,
             append_bytes_max: 4 << 20,
+            doze_after: Some(Duration::from_secs(5)),
             // Half of a network of 1 Gbit/s: the groups go on beside it. A state of 10 GB takes three minutes.
             snapshot_bytes_per_second: 64 << 20,
             snapshot_writers_max: 2,

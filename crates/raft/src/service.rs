@@ -1,10 +1,12 @@
 //! The gRPC service on which the groups of a process answer other members.
 
 use crate::counts::HostCounts;
+use crate::doze::Doze;
 use crate::encoding::{
     entry_from_wire, log_id_from_wire, log_id_to_wire, member_to_wire, vote_from_wire, vote_to_wire,
 };
 use crate::group::Group;
+use crate::heartbeats::{self, BATCH_COUNT_MAX};
 use crate::registry::Registry;
 use crate::snapshot::receive;
 use crate::standing::Standing;
@@ -25,7 +27,7 @@ use std::sync::{Arc, Mutex};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
-use types::GroupId;
+use types::{GroupId, ReplicaId};
 use wire::append_response::Result as Answer;
 
 #[derive(Clone)]
@@ -55,6 +57,19 @@ impl RaftTransport for Service {
         Ok(Response::new(stream::once(answers).try_flatten().boxed()))
     }
 
+    async fn heartbeats(
+        &self,
+        request: Request<wire::HeartbeatsRequest>,
+    ) -> Result<Response<wire::HeartbeatsResponse>, Status> {
+        let heartbeats = request.into_inner().heartbeats;
+        if heartbeats.len() > BATCH_COUNT_MAX {
+            let why = format!("{} heartbeats, the limit is {BATCH_COUNT_MAX}", heartbeats.len());
+            return Err(self.refused(Failure::new(Code::TooLarge, why)));
+        }
+        let answers = heartbeats::answer(&self.registry, &self.counts, heartbeats).await;
+        Ok(Response::new(wire::HeartbeatsResponse { answers }))
+    }
+
     type SnapshotStream = BoxStream<'static, Result<wire::SnapshotToLeader, Status>>;
 
     async fn snapshot(
@@ -79,6 +94,15 @@ impl RaftTransport for Service {
     ) -> Result<Response<wire::ReadIndexResponse>, Status> {
         let answer = read_index(&self.registry, request.into_inner()).await;
         answer.map(Response::new).map_err(|failure| self.refused(failure))
+    }
+
+    async fn hello(
+        &self,
+        request: Request<wire::HelloRequest>,
+    ) -> Result<Response<wire::HelloResponse>, Status> {
+        let wire::HelloRequest { group, replica } = request.into_inner();
+        let is_here = GroupId::try_from(group).is_ok_and(|id| self.registry.has(id, ReplicaId(replica)));
+        Ok(Response::new(wire::HelloResponse { is_here }))
     }
 
     async fn dismiss(&self, request: Request<wire::DismissRequest>) -> Result<Response<wire::Empty>, Status> {
@@ -110,8 +134,14 @@ async fn vote(registry: &Registry, request: wire::VoteRequest) -> Result<wire::V
     if group.standing().is_lost(vote.leader_id.voted_for) {
         return Ok(refused_vote(&group, dismissed_at));
     }
+    // What dismissed this replica is passed on: those that were given up must not find together.
+    let told = group.dismissed_at();
+    if told.is_some() {
+        return Ok(refused_vote(&group, told));
+    }
     let mut ask = VoteRequest::new(vote, request.last.map(log_id_from_wire));
     ask.leadership_transfer = request.leadership_transfer;
+    group.doze().used();
     let raft = group.raft();
     let answer = if request.pre_vote { raft.pre_vote(ask).await } else { raft.vote(ask).await };
     let answer = answer.map_err(|error| stopped(group.id(), error))?;
@@ -187,6 +217,7 @@ async fn transfer_leader(
     let from = vote_from_wire(request.from_leader)?;
     check_not_lost(group.standing(), from.leader_id.voted_for)?;
     let ask = TransferLeaderRequest::new(from, request.to_replica, request.last.map(log_id_from_wire));
+    group.doze().used();
     let answer =
         group.raft().handle_transfer_leader(ask).await.map_err(|error| stopped(group.id(), error))?;
     let refused = answer.err().map(|error| match error {
@@ -207,7 +238,7 @@ async fn append(
     let Some(first) = messages.message().await? else { return Ok(stream::empty().left_stream()) };
     let to = first.to.clone();
     // Of the group only what does not keep its log open: a stream may stand idle for long.
-    let (raft, id, mut statuses, space, standing) = {
+    let (raft, id, mut statuses, space, standing, doze) = {
         let group = service.registry.addressed(to.as_ref());
         let group = group.map_err(|failure| service.refused(failure))?;
         (
@@ -216,6 +247,7 @@ async fn append(
             group.watch(),
             group.log().space().clone(),
             group.standing().clone(),
+            group.doze().clone(),
         )
     };
     let closed = async move {
@@ -224,11 +256,15 @@ async fn append(
     let refusal = Arc::new(Mutex::new(None));
 
     let refused = refusal.clone();
+    let receiver = doze.clone();
     let messages = stream::once(std::future::ready(Ok(first))).chain(messages).take_until(closed.boxed());
     let requests = messages.scan((), move |(), message| {
         let request = message.and_then(|message| {
             append_request(message, &to, &space, &standing).map_err(|failure| service.refused(failure))
         });
+        if request.as_ref().is_ok_and(|request| !request.entries.is_empty()) {
+            receiver.used();
+        }
         std::future::ready(match request {
             Ok(request) => Some(request),
             Err(status) => {
@@ -243,7 +279,8 @@ async fn append(
     let answering = async move {
         let mut answers = pin!(raft.stream_append(requests));
         while let Some(answer) = answers.next().await {
-            let answer = answer.map(append_response).map_err(|error| stopped(id, error).into());
+            let answer = answer.map(|answer| append_response(answer, &doze));
+            let answer = answer.map_err(|error| stopped(id, error).into());
             if answers_tx.send(answer).await.is_err() {
                 return;
             }
@@ -353,7 +390,27 @@ fn append_check(message: &wire::AppendRequest) -> Result<(), Failure> {
     Ok(())
 }
 
-fn append_response(answer: StreamAppendResult<TypeConfig>) -> wire::AppendResponse {
+/// Hands a heartbeat to its group.
+pub(crate) async fn heartbeat(
+    registry: &Registry,
+    message: wire::AppendRequest,
+) -> Result<wire::AppendResponse, Failure> {
+    let to = message.to.clone();
+    let group = registry.addressed(to.as_ref())?;
+    if !message.entries.is_empty() {
+        return Err(Failure::invalid("heartbeats have no entries"));
+    }
+    let request = append_request(message, &to, group.log().space(), group.standing())?;
+    let prev = request.prev_log_id;
+    let answer = group.raft().append_entries(request).await;
+    let answer = answer.map_err(|error| stopped(group.id(), error))?;
+    Ok(append_response(answer.into_stream_result(prev, prev), group.doze()))
+}
+
+fn append_response(answer: StreamAppendResult<TypeConfig>, doze: &Doze) -> wire::AppendResponse {
+    if !matches!(answer, Err(StreamAppendError::HigherVote(_))) {
+        doze.heard();
+    }
     let result = match answer {
         Ok(Some(id)) => Answer::Matched(log_id_to_wire(&id)),
         Ok(None) => Answer::MatchedNone(wire::Empty {}),

@@ -47,8 +47,12 @@ impl Standing {
     /// Whether the replica was told of a membership without it that is newer than the one it knows. It is a member again
     /// when a leader sends it a newer one.
     pub(crate) fn is_dismissed(&self, known: &Option<RaftLogId>) -> bool {
-        let at = *self.dismissed_at.borrow();
-        at.is_some() && at > *known
+        self.dismissed_after(known).is_some()
+    }
+
+    /// The membership without this replica that it was told of, if that is newer than the one it knows.
+    pub(crate) fn dismissed_after(&self, known: &Option<RaftLogId>) -> Option<RaftLogId> {
+        (*self.dismissed_at.borrow()).filter(|at| Some(*at) > *known)
     }
 
     /// When it may vote again, while it may not.

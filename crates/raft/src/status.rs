@@ -28,6 +28,8 @@ pub struct GroupStatus {
     /// Another member told, or a committed entry says, that the group goes on without this replica. It stands for no
     /// election any more; what it has may be removed ([`crate::RaftHost::remove`]).
     pub is_removed: bool,
+    /// Nobody used the group for a while ([`crate::HostOptions::doze_after`]).
+    pub is_dozing: bool,
     /// Why the group stopped by itself, if it did.
     pub failure: Option<String>,
 }
@@ -72,6 +74,7 @@ impl GroupStatus {
             committed: metrics.cluster_committed.as_ref().map(|id| LogIndex(id.index)),
             applied: metrics.last_applied.as_ref().map(|id| LogIndex(id.index)),
             is_removed: is_removed(metrics, standing),
+            is_dozing: false,
             failure,
         }
     }

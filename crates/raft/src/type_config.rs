@@ -60,6 +60,8 @@ pub(crate) struct Peer {
 pub(crate) enum Data {
     /// On its way to a log: from a client, or read for a follower.
     Whole(Command),
+    /// What a forced reset noted down: a `ResetRecord`, for people. No state machine sees it.
+    Reset(Bytes),
     /// In the log, as apply sees it: the body stays where it is.
     Located { meta: Bytes, place: Place, roll_to: Option<OwnerId> },
 }
@@ -68,6 +70,7 @@ impl fmt::Display for Data {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Data::Whole(command) => write!(f, "{}+{} bytes", command.meta.len(), command.body.len()),
+            Data::Reset(record) => write!(f, "record of a reset, {} bytes", record.len()),
             Data::Located { meta, place, .. } => write!(f, "{}+{} bytes", meta.len(), place.body_bytes),
         }
     }

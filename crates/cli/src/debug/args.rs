@@ -22,11 +22,43 @@ pub(crate) enum DebugCommand {
     /// Whole logs of a data directory
     #[command(subcommand)]
     Log(LogCommand),
+    /// Make the one replica that is left of a metadata group its only member, because a majority is lost for good.
+    /// Without --yes nothing is changed
+    #[command(after_help = RESET_HELP)]
+    UnsafeResetMembership(ResetArgs),
     /// Both slots of a file `hard-state`
     HardState {
         #[arg(required = true)]
         files: Vec<PathBuf>,
     },
+}
+
+const RESET_HELP: &str = "What the lost members had acknowledged and this replica does not have is gone. The lost members must \
+    never be started again: where a majority of them is, there would be a second group. docs/forced-recovery.md says \
+    when this is the right thing, and what to do afterwards.\nExit status: 0 done (or, without --yes, possible), 1 refused.";
+
+#[derive(ClapArgs, Debug)]
+pub(crate) struct ResetArgs {
+    /// The directory with VERSION in it, of a node that does not run
+    pub data_dir: PathBuf,
+    /// The group: scm, om-0, ...
+    #[arg(long)]
+    pub group: String,
+    /// A replica that is lost for good; all members but the one here must be named
+    #[arg(long, required = true, value_name = "REPLICA")]
+    pub lost: Vec<u64>,
+    /// Why, for those who read the log later
+    #[arg(long)]
+    pub reason: String,
+    /// Ask here too whether a lost member lives; by default it is asked at the address its group knows
+    #[arg(long, value_name = "HOST:PORT")]
+    pub ask: Vec<String>,
+    /// Go on though a member that is named as lost answers
+    #[arg(long)]
+    pub even_if_alive: bool,
+    /// Do it
+    #[arg(long)]
+    pub yes: bool,
 }
 
 #[derive(Subcommand, Debug)]

@@ -1,10 +1,12 @@
-//! `flotilla debug`: looks into segments, hard states and logs (`raftlog::inspect`) and prints what is there. Reads only.
+//! `flotilla debug`: looks into segments, hard states and logs (`raftlog::inspect`) and prints what is there. Reads only,
+//! but for `reset`.
 
 pub(crate) mod args;
 mod hard_state;
 mod json;
 mod local;
 mod log;
+mod reset;
 mod segment;
 
 use crate::output;
@@ -29,6 +31,7 @@ impl Found {
 pub(crate) async fn run(args: DebugArgs) -> ExitCode {
     let as_json = args.json;
     let found = match args.command {
+        DebugCommand::UnsafeResetMembership(args) => return reset::run(args).await,
         DebugCommand::Segment(SegmentCommand::Dump { range, files }) => {
             each(&files, async |file| segment::dump(file, range, as_json).await).await
         }

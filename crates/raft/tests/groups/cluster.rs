@@ -1,4 +1,5 @@
 use crate::ledger::{Ledger, LedgerView};
+use crate::links::Links;
 use crate::partition::Cables;
 use bytes::Bytes;
 use disk::{OpenDiskError, RealDisk};
@@ -44,7 +45,9 @@ pub(crate) fn metadata(number: u64) -> GroupId {
 pub(crate) struct Cluster {
     pub(crate) nodes: Vec<Node>,
     pub(crate) addresses: AddressBook,
+    pub(crate) links: Links,
     log_options: LogSpaceOptions,
+    /// Of nodes that start from here on.
     pub(crate) host_options: HostOptions,
     /// Of metadata groups.
     pub(crate) snapshots: Option<SnapshotPolicy>,
@@ -110,9 +113,11 @@ impl Cluster {
         let nodes = (1..=count)
             .map(|id| Node { id: NodeId(id), dir: root.path().join(format!("node-{id}")), running: None })
             .collect();
+        let links = Links::new(addresses.clone());
         let mut cluster = Cluster {
             nodes,
             addresses,
+            links,
             log_options,
             host_options,
             snapshots: None,
@@ -139,10 +144,11 @@ impl Cluster {
         let disk = Arc::new(disk);
         let space = LogSpace::new(disk.clone(), self.log_options.clone());
         let (options, addresses) = (self.host_options.clone(), self.addresses.clone());
-        let host = match &self.cables {
-            None => RaftHost::new(options, addresses),
-            Some(cables) => RaftHost::over(Arc::new(cables.of(n)), options, addresses),
+        let connector = match &self.cables {
+            None => self.links.connector(node.id),
+            Some(cables) => Arc::new(cables.of(n)),
         };
+        let host = RaftHost::over(connector, options, addresses);
 
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind a free port");
         let address = listener.local_addr().expect("a bound address").to_string();
@@ -292,7 +298,7 @@ impl Cluster {
     }
 
     /// The nodes that have the group open.
-    fn up(&self, group: GroupId) -> Vec<usize> {
+    pub(crate) fn up(&self, group: GroupId) -> Vec<usize> {
         let has =
             |n: &usize| self.nodes[*n].running.as_ref().is_some_and(|it| it.host.group(group).is_some());
         (0..self.nodes.len()).filter(has).collect()

@@ -1,14 +1,17 @@
 //! Groups of three real hosts: real disks, real gRPC on loopback, RocksDB state machines.
 
 mod cluster;
+mod dozing;
 mod failover;
 mod ledger;
 mod limits;
+mod links;
 mod membership;
 mod metadata;
 mod metrics;
 mod partition;
 mod reads;
+mod recovery;
 mod replication;
 mod restart;
 mod snapshots;

@@ -1,0 +1,66 @@
+use std::time::{Duration, Instant};
+
+/// The kernel counts processor time in these (USER_HZ).
+const TICKS_PER_SECOND: f64 = 100.0;
+
+/// What a process has used so far.
+#[derive(Clone, Copy)]
+pub(super) struct Usage {
+    at: Instant,
+    cpu_seconds: f64,
+    pub(super) resident_bytes: u64,
+    /// Times one of its threads went to sleep and was woken.
+    wakeups: u64,
+}
+
+/// What a process used between two moments.
+pub(super) struct Rates {
+    pub(super) cpu_percent: f64,
+    pub(super) wakeups_per_second: f64,
+    pub(super) over: Duration,
+}
+
+impl Usage {
+    pub(super) fn of(pid: u32) -> Usage {
+        let stat = read(&format!("/proc/{pid}/stat"));
+        // The name in parentheses may hold anything; user and system time are fields 14 and 15.
+        let after_name = stat.rsplit_once(')').expect("stat names the program").1;
+        let ticks: u64 = after_name.split_whitespace().skip(11).take(2).map(number).sum();
+        Usage {
+            at: Instant::now(),
+            cpu_seconds: ticks as f64 / TICKS_PER_SECOND,
+            resident_bytes: field(&read(&format!("/proc/{pid}/status")), "VmRSS:") << 10,
+            wakeups: threads(pid).map(|status| field(&status, "voluntary_ctxt_switches:")).sum(),
+        }
+    }
+
+    pub(super) fn since(&self, earlier: &Usage) -> Rates {
+        let over = self.at - earlier.at;
+        Rates {
+            cpu_percent: 100.0 * (self.cpu_seconds - earlier.cpu_seconds) / over.as_secs_f64(),
+            // Threads that ended took their counts along.
+            wakeups_per_second: self.wakeups.saturating_sub(earlier.wakeups) as f64 / over.as_secs_f64(),
+            over,
+        }
+    }
+}
+
+fn threads(pid: u32) -> impl Iterator<Item = String> {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("the process runs");
+    let statuses = tasks.flatten().map(|task| std::fs::read_to_string(task.path().join("status")));
+    // A thread may end meanwhile.
+    statuses.flatten()
+}
+
+fn read(path: &str) -> String {
+    std::fs::read_to_string(path).expect("the kernel tells about a running process")
+}
+
+fn field(text: &str, name: &str) -> u64 {
+    let line = text.lines().find_map(|line| line.strip_prefix(name)).expect("the field is there");
+    number(line.split_whitespace().next().expect("it has a value"))
+}
+
+fn number(text: &str) -> u64 {
+    text.parse().expect("the kernel counts in numbers")
+}

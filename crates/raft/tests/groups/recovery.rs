@@ -1,0 +1,139 @@
+use crate::cluster::{Cluster, DEADLINE, body, eventually, pipeline};
+use crate::metadata::{GROUP, apply_some, found, join, log_spec, member, reopen, set_members, until_removed};
+use flotilla_raft::{Member, OfflineReplica, ResetError, Role};
+use std::collections::BTreeSet;
+use types::{LogIndex, ReplicaId};
+
+fn ids(members: &[Member]) -> BTreeSet<ReplicaId> {
+    members.iter().map(|member| member.replica).collect()
+}
+
+/// The replica of a node that is up without having opened it.
+async fn offline(cluster: &Cluster, n: usize) -> Result<OfflineReplica, ResetError> {
+    OfflineReplica::open(GROUP, &cluster.running(n).space, log_spec()).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn after_a_majority_is_lost_the_survivor_goes_on_with_what_it_has_and_grows_again() {
+    let mut cluster = Cluster::start_nodes(5).await;
+    let first = found(&mut cluster, 3).await;
+    let index = apply_some(&cluster, 60).await;
+    cluster.assert_same(GROUP, index).await;
+    let (count, digest) = (cluster.ledger(0, GROUP).count(), cluster.ledger(0, GROUP).digest());
+    for n in 0..3 {
+        cluster.stop_node(n).await;
+    }
+
+    cluster.start_node(0).await;
+    let replica = offline(&cluster, 0).await.expect("the survivor's log opens");
+    let plan = replica.plan(&ids(&first[1..])).expect("it may be reset");
+    assert_eq!((plan.survivor.replica, plan.last.index), (first[0].replica, index));
+    replica.reset(&plan, 1_700_000_000_000, "two disks burnt").await.expect("it is reset");
+    let again = offline(&cluster, 0).await.expect("the log opens again");
+    match again.plan(&ids(&first[1..])) {
+        Err(ResetError::QuorumIsLeft { left, .. }) => assert_eq!(left, [first[0].replica]),
+        other => panic!("it is done already, got {other:?}"),
+    }
+    again.close().await;
+
+    reopen(&mut cluster, 0, &first).await;
+    assert_eq!(cluster.leader(GROUP).await, 0);
+    let survivor = cluster.group(0, GROUP);
+    survivor.read_index().await.expect("it serves reads");
+    let now = cluster.ledger(0, GROUP);
+    assert_eq!((now.count(), now.digest()), (count, digest), "all it has is there, and nothing else");
+    assert_reset_is_noted(&cluster, 0, index).await;
+
+    // New replicas on other nodes; the note is in their logs too.
+    apply_some(&cluster, 5).await;
+    for n in [3, 4] {
+        join(&mut cluster, n, 2).await.expect("a new replica opens");
+    }
+    let grown = [first[0].clone(), member(&cluster, 3, 2), member(&cluster, 4, 2)];
+    set_members(&cluster, &grown).await;
+    let last = apply_some(&cluster, 5).await;
+    cluster.assert_same(GROUP, last).await;
+    assert_reset_is_noted(&cluster, 3, index).await;
+
+    // The old members come back after all.
+    for n in [1, 2] {
+        cluster.start_node(n).await;
+        reopen(&mut cluster, n, &first).await;
+        until_removed(&cluster, n).await;
+    }
+    for n in [1, 2] {
+        assert_ne!(cluster.group(n, GROUP).status().role, Role::Leader);
+        cluster.running(n).host.close(GROUP).await;
+    }
+    let last = apply_some(&cluster, 5).await;
+    cluster.assert_same(GROUP, last).await;
+    drop(survivor);
+    cluster.stop().await;
+}
+
+async fn assert_reset_is_noted(cluster: &Cluster, n: usize, after: LogIndex) {
+    const RESET: u8 = 4;
+    let at = after.next();
+    let group = cluster.group(n, GROUP);
+    let entries = group.log().read(at..at.next(), 1).await.expect("read the entry after the last one");
+    assert_eq!(entries[0].kind, RESET);
+    let text = String::from_utf8_lossy(&entries[0].meta).into_owned();
+    assert!(text.contains("two disks burnt"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reset_is_refused_where_it_is_not_needed_or_not_meant() {
+    let mut cluster = Cluster::start_nodes(3).await;
+    let first = found(&mut cluster, 3).await;
+    let index = apply_some(&cluster, 5).await;
+    cluster.assert_same(GROUP, index).await;
+    for n in 0..3 {
+        cluster.running(n).host.close(GROUP).await;
+    }
+    let replica = offline(&cluster, 0).await.expect("the survivor's log opens");
+    let all = ids(&first);
+    for named in [BTreeSet::new(), ids(&first[2..])] {
+        match replica.plan(&named) {
+            Err(ResetError::QuorumIsLeft { .. }) => {}
+            other => panic!("a majority is left, got {other:?}"),
+        }
+    }
+    let stranger: BTreeSet<_> = ids(&first[1..]).into_iter().chain([ReplicaId(4711)]).collect();
+    for named in [all, stranger] {
+        match replica.plan(&named) {
+            Err(ResetError::OthersDiffer { others, .. }) => assert_eq!(others.len(), 2),
+            other => panic!("{named:?} are not the others, got {other:?}"),
+        }
+    }
+    let plan = replica.plan(&ids(&first[1..])).expect("it may be reset");
+    assert!(plan.alive(&[]).await.is_empty(), "nobody answers at the address of old");
+    reopen(&mut cluster, 1, &first).await;
+    let address = cluster.addresses.get(cluster.nodes[1].id).expect("a known address");
+    let alive = plan.alive(&[address]).await;
+    assert_eq!(alive.iter().map(|member| member.replica).collect::<Vec<_>>(), [first[1].replica]);
+    replica.close().await;
+    check_log_in_use(&mut cluster, &first).await;
+
+    let space = cluster.running(2).space.clone();
+    match OfflineReplica::open(pipeline(1), &space, log_spec()).await {
+        Err(ResetError::Pipeline(_)) => {}
+        Err(other) => panic!("expected Pipeline, got {other}"),
+        Ok(_) => panic!("a pipeline is reset"),
+    }
+    drop(space);
+    cluster.stop().await;
+}
+
+/// A log that its node has open cannot be reset.
+async fn check_log_in_use(cluster: &mut Cluster, first: &[Member]) {
+    reopen(cluster, 0, first).await;
+    match offline(cluster, 0).await {
+        Err(ResetError::Log { why }) => assert!(why.contains("open already"), "{why}"),
+        Err(other) => panic!("expected Log, got {other}"),
+        Ok(_) => panic!("a log in use is reset"),
+    }
+    let done = cluster.apply(GROUP, "not reset".into(), body(1, 100)).await;
+    let group = cluster.group(0, GROUP);
+    group.wait_applied(done.id.index, DEADLINE).await.expect("it goes on");
+    eventually("it has a leader", || group.status().leader).await;
+}
