@@ -21,7 +21,7 @@ pub(crate) enum Command {
     Fs(FsArgs),
     /// Look at and manage a cluster
     Admin(AdminArgs),
-    /// Look into the files of a data directory, also of one in use, or at copies of them. Changes nothing
+    /// Look into the files of a data directory, also of one in use, or at copies of them; recreate a lost index
     Debug(DebugArgs),
 }
 

@@ -1,6 +1,8 @@
 //! The node's disks: opened together, failing one by one.
 
+use crate::counters::DiskCounters;
 use crate::index::Index;
+use crate::offline::install;
 use crate::options::DatanodeOptions;
 use anyhow::{Context, bail};
 use disk::{Disk, OpenDiskError, RealDisk, Stamp};
@@ -8,16 +10,17 @@ use proto::scm::DiskReport;
 use proto::{Code, Failure, uuid_bytes};
 use raft::Db;
 use raftlog::LogSpace;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use tracing::{error, info};
 use types::{ContainerId, DiskId, NodeId, PipelineId};
 
 /// Below it, container directories; relative to the disk.
 pub(crate) const OWNERS_DIR: &str = "containers";
 pub(crate) const GROUPS_DIR: &str = "groups";
-const DB_DIR: &str = "db";
+pub(crate) const DB_DIR: &str = "db";
 
 /// One data directory with its log writer and its index.
 pub(crate) struct DatanodeDisk {
@@ -26,6 +29,11 @@ pub(crate) struct DatanodeDisk {
     pub space: Arc<LogSpace>,
     pub db: Arc<Db>,
     pub index: Index,
+    pub counters: DiskCounters,
+    /// Containers known to be bad here, so that each is marked once.
+    pub unhealthy: Mutex<BTreeSet<ContainerId>>,
+    /// Held while blocks are deleted: the list of a container has one writer.
+    pub deleting: tokio::sync::Mutex<()>,
     /// Free space when it was last looked at: every heartbeat.
     free_bytes: AtomicU64,
     /// Below it, pipelines on this disk take no more chunks: the log keeps a reserve and allocates whole segments.
@@ -147,15 +155,33 @@ impl Disks {
 }
 
 impl DatanodeDisk {
-    fn open(path: &Path, node_uuid: u128, options: &DatanodeOptions) -> anyhow::Result<DatanodeDisk> {
+    pub(crate) fn open(
+        path: &Path,
+        node_uuid: u128,
+        options: &DatanodeOptions,
+    ) -> anyhow::Result<DatanodeDisk> {
         let real = Arc::new(RealDisk::open_with(path, node_uuid, options.disk_io)?);
         let space = LogSpace::new(real.clone(), options.log.clone());
+        check_index(&real)?;
         let db = Db::open(&real.root().join(DB_DIR), &options.db);
         let db = Arc::new(db.with_context(|| format!("open the block index of {}", path.display()))?);
         let (id, index) = (real.stamp().disk, Index::new(db.clone()));
         let free_bytes = AtomicU64::new(u64::MAX);
         let full_below_bytes = options.log.reserve_bytes.saturating_add(options.log.segment_bytes_max);
-        Ok(DatanodeDisk { id, real, space, db, index, free_bytes, full_below_bytes })
+        let unhealthy = Mutex::new(index.all_unhealthy()?.into_keys().collect());
+        let (counters, deleting) = Default::default();
+        Ok(DatanodeDisk {
+            id,
+            real,
+            space,
+            db,
+            index,
+            counters,
+            unhealthy,
+            deleting,
+            free_bytes,
+            full_below_bytes,
+        })
     }
 
     /// Why a chunk should not even be proposed: a log that cannot append stops its replica.
@@ -172,6 +198,26 @@ impl DatanodeDisk {
         }
         Ok(())
     }
+}
+
+/// Finishes an index that was being replaced. A disk that has logs and no index lost it: an empty one would hide the closed
+/// containers, and forget which pipelines are here.
+fn check_index(real: &Arc<RealDisk>) -> anyhow::Result<()> {
+    let real = real.clone();
+    let check = async move {
+        install::finish(&*real).await?;
+        let has_logs = !real.list(GROUPS_DIR).await.context("list the logs")?.is_empty();
+        if has_logs && !install::has_index(&*real).await? {
+            let root = real.root().display();
+            bail!(
+                "the block index {root}/{DB_DIR} is missing; `flotilla debug container rebuild {root}` recreates it from the \
+                 segments"
+            );
+        }
+        Ok(())
+    };
+    // On a thread that may block.
+    tokio::runtime::Handle::current().block_on(check)
 }
 
 /// The stamps there are. What cannot be read is left for opening to report.

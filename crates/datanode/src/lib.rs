@@ -5,17 +5,24 @@
 //! `service/write.rs` → [`raft::Group::propose`] → `index/machine.rs`; the read path is `service/read.rs`. SCM
 //! tells a node which pipelines to carry (`heartbeat.rs`), which it makes and remembers in `manager.rs`.
 
+mod counters;
+mod deletion;
 mod disks;
+mod health;
 mod heartbeat;
 mod index;
 mod manager;
 mod node;
+pub mod offline;
 mod options;
 mod pipeline;
 mod roll;
 mod scm;
+mod scrub;
 mod service;
+mod spec_file;
 
+pub use counters::{ContainerReport, DiskStats};
 pub use manager::ContainerManager;
 pub use node::Datanode;
 pub use options::DatanodeOptions;

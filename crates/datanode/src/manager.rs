@@ -1,10 +1,13 @@
 //! Disks, containers, pipelines: what is on this node.
 
+use crate::counters::{ContainerReport, DiskStats};
 use crate::disks::{DatanodeDisk, Disks, GROUPS_DIR};
 use crate::index::machine::{OpenContainer, PipelineMachine};
 use crate::options::DatanodeOptions;
 use crate::pipeline::{Pipeline, PipelineError, PipelineOrder};
 use crate::roll::{ContainerAllocator, Roller};
+use crate::scrub::{ScrubOptions, Scrubber};
+use crate::spec_file;
 use disk::Disk;
 use futures::future::select_all;
 use proto::scm::PipelineReport;
@@ -16,8 +19,8 @@ use tokio::sync::{Mutex, Notify};
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tracing::{error, info};
-use types::{ContainerId, DiskId, GroupId, PipelineId};
+use tracing::{error, info, warn};
+use types::{ContainerId, DiskId, GroupId, PipelineId, SystemClock};
 
 /// Owns what a datanode holds. A cheap handle.
 #[derive(Clone)]
@@ -117,6 +120,40 @@ impl ContainerManager {
     /// The data directories in use, in the order of the settings.
     pub fn disk_ids(&self) -> Vec<DiskId> {
         self.inner.disks.open.iter().map(|disk| disk.id).collect()
+    }
+
+    /// All containers on this node's disks.
+    pub async fn container_reports(&self) -> anyhow::Result<Vec<ContainerReport>> {
+        let manager = self.clone();
+        blocking(move || {
+            let mut reports = Vec::new();
+            for disk in &manager.inner.disks.open {
+                reports.extend(disk.container_reports()?);
+            }
+            Ok(reports)
+        })
+        .await
+    }
+
+    /// What happened on each disk since the process started.
+    pub fn disk_stats(&self) -> Vec<DiskStats> {
+        self.inner.disks.open.iter().map(|disk| disk.counters.stats(disk.id)).collect()
+    }
+
+    /// Begins to read the closed containers of each disk, again and again.
+    pub(crate) fn start_scrubbing(&self) {
+        let options = self.options();
+        let scrub = ScrubOptions {
+            bytes_per_second: options.scrub_bytes_per_second,
+            interval: options.scrub_interval,
+        };
+        if scrub.bytes_per_second == 0 {
+            return;
+        }
+        for disk in &self.inner.disks.open {
+            let scrubber = Scrubber::new(disk.clone(), scrub, Arc::new(SystemClock), self.inner.stop.clone());
+            self.inner.tasks.spawn(scrubber.run());
+        }
     }
 
     pub(crate) fn pipeline(&self, pipeline: PipelineId) -> Option<Arc<Pipeline>> {
@@ -222,6 +259,10 @@ impl ContainerManager {
                 self.inner.host.close(GroupId::pipeline(pipeline)).await;
                 return Err(PipelineError::Index(failure));
             }
+        }
+        // Beside the log too, whose index may be lost. It is not needed before that, so a failure stops nothing.
+        if let Err(failure) = spec_file::write(&*disk.real, &order.to_spec()).await {
+            warn!(%pipeline, error = format!("{failure:#}"), "cannot keep a pipeline's spec beside its log");
         }
         let opened = Arc::new(Pipeline { id: pipeline, group, disk: disk.clone(), open });
         self.inner.pipelines.write().expect("no holder panics").insert(pipeline, opened.clone());

@@ -3,6 +3,7 @@ use crate::counts::{Counts, Share};
 use crate::doze::Doze;
 use crate::parked::{Everywhere, Waits};
 use crate::peers::Peers;
+use crate::protocol;
 use crate::snapshot::{Counters, SnapshotStore};
 use crate::standing::Standing;
 use crate::type_config::{Answer, Data, Raft};
@@ -121,8 +122,7 @@ impl Group {
 
     /// How a message to another replica of the group names its receiver.
     pub(crate) fn address_of(&self, member: &Member) -> wire::Address {
-        let (group, replica) = (self.inner.id.to_u64(), member.replica.0);
-        wire::Address { group, replica, cluster: self.inner.cluster.clone() }
+        protocol::address(self.inner.id, member.replica, &self.inner.cluster)
     }
 
     pub fn id(&self) -> GroupId {

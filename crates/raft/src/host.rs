@@ -215,8 +215,13 @@ impl RaftHost {
     pub async fn close(&self, group: GroupId) {
         if let Some((group, _reservation)) = self.inner.registry.take(group) {
             group.close().await;
-            self.inner.counts.group_closed(group.counts());
+            self.closed(&group);
         }
+    }
+
+    /// What a group did stays in the totals of its host.
+    pub(crate) fn closed(&self, group: &Group) {
+        self.inner.counts.group_closed(group.counts());
     }
 
     /// What the host and its groups have done and how they stand, as plain values.

@@ -15,6 +15,7 @@
 //! `encoding` alone knows how openraft's types look on disk and on the wire.
 
 mod alive;
+mod append_check;
 mod beginning;
 mod command;
 mod config;
@@ -42,9 +43,11 @@ mod parked;
 mod peers;
 mod prometheus;
 mod proposal;
+mod protocol;
 mod reads;
 mod registry;
 mod removal;
+mod replay;
 mod reset;
 mod runtime;
 mod service;
@@ -71,7 +74,9 @@ pub use membership::Members;
 pub use options::{COMMAND_BYTES_MAX, GroupSpec, GroupStart, HostOptions, Timing};
 pub use parked::{WaitAllError, WaitError};
 pub use proposal::{Done, Proposal};
+pub use protocol::PROTOCOL_VERSION;
 pub use reads::ReadPolicy;
+pub use replay::Replay;
 pub use reset::{OfflineReplica, ResetError, ResetPlan};
 pub use runtime::seed_thread;
 pub use snapshot::{SnapshotPolicy, SnapshotProgress, Snapshots};

@@ -4,6 +4,7 @@ use crate::counts::Counts;
 use crate::encoding::{log_id_from_wire, log_id_to_wire, vote_from_wire, vote_to_wire};
 use crate::exchange::{self, Exchange};
 use crate::peers::{Peer as Process, Peers};
+use crate::protocol;
 use crate::snapshot::{Counters, SnapshotData, SnapshotStore, Transfer, send, streaming};
 use crate::standing::Standing;
 use crate::type_config::{Peer, RaftVote, TypeConfig};
@@ -101,11 +102,7 @@ pub(crate) struct Client {
 
 impl Client {
     fn address(&self) -> wire::Address {
-        wire::Address {
-            group: self.group.to_u64(),
-            replica: self.target.replica.0,
-            cluster: self.cluster.to_string(),
-        }
+        protocol::address(self.group, self.target.replica, &self.cluster)
     }
 
     fn process(&self) -> Result<Arc<Process>, RPCError<TypeConfig>> {

@@ -1,10 +1,10 @@
 //! Reading bodies by place, whether or not a log still knows them.
 
 use crate::read::read_error;
-use crate::record::{DecodeError, HEADER_BYTES, Head, Header, head_bytes, record_bytes};
-use crate::scan::ScanError;
+use crate::record::{DecodeError, HEADER_BYTES, Head, Header, check_field, head_bytes, record_bytes};
+use crate::scan::{ScanError, SegmentReader};
 use crate::segment::SegmentId;
-use crate::{BodyPieces, LogSpace, Place, ReadError};
+use crate::{BodyPieces, EntryMeta, LogSpace, Place, ReadError};
 use bytes::Bytes;
 use disk::File;
 use std::ops::Range;
@@ -46,6 +46,19 @@ impl LogSpace {
         }
     }
 
+    /// Reads everything of a record but its body, verified, whether or not a log still knows it.
+    pub async fn read_head(&self, owners_dir: &str, place: Place) -> Result<EntryMeta, ReadError> {
+        let id = SegmentId { owner: place.owner, segment: place.segment };
+        let path = id.path(owners_dir);
+        let read = async {
+            let file = self.files().open(&path).await?;
+            let Head { header, meta, .. } = SegmentReader::new(file, id).head(place.offset).await?;
+            check_field("body length", header.place.body_bytes.into(), place.body_bytes.into())?;
+            Ok(EntryMeta { id: header.id, kind: header.kind, meta, roll_to: header.roll_to, place })
+        };
+        read.await.map_err(|error| read_error(path.clone(), place.offset, error))
+    }
+
     async fn is_missing(&self, file: &str) -> bool {
         let opened = self.disk().open(file, false).await;
         opened.is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
@@ -66,7 +79,7 @@ async fn read_pieces(
     let start = read_start(&*file, place).await?;
     let header = Header::decode(&start)?;
     header.check_place(place.owner, place.segment, place.offset)?;
-    crate::record::check_field("body length", header.place.body_bytes.into(), place.body_bytes.into())?;
+    check_field("body length", header.place.body_bytes.into(), place.body_bytes.into())?;
     let head = if (header.head_bytes() as usize) <= start.len() {
         Head::decode(header, &start)?
     } else {

@@ -12,6 +12,7 @@
 mod body;
 mod cache;
 mod core;
+mod discards;
 mod entry;
 mod error;
 mod files;
@@ -31,8 +32,10 @@ mod space;
 mod space_metrics;
 mod spares;
 mod state;
+mod walk;
 mod writer;
 
+pub use discards::{Discarded, Discards, HOLE_BLOCK_BYTES};
 pub use entry::{BodyPieces, Entry, EntryMeta, Place};
 pub use error::{AppendError, OpenError, ReadError};
 pub use flush::FlushToken;
@@ -41,3 +44,4 @@ pub use options::{LogSpaceOptions, LogSpec};
 pub use space::LogSpace;
 pub use space_metrics::SpaceMetrics;
 pub use state::{HardState, LogState};
+pub use walk::{OwnerWalk, Step, WalkEnd, WalkedRecord, owners};

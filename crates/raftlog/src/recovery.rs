@@ -15,7 +15,7 @@ use crate::scan::{ScanError, SegmentReader};
 use crate::segment::{Position, SegmentId, owner_dir};
 use crate::segment_index::{self, SegmentIndex, SegmentIndexWriter};
 use crate::writer::{OpenSegment, open_existing};
-use crate::{LogSpec, OpenError};
+use crate::{Discards, LogSpec, OpenError};
 use disk::Disk;
 use std::io;
 use std::sync::Arc;
@@ -289,11 +289,21 @@ impl Recovery<'_> {
         let header = head.header;
         header.check_log(self.spec.log)?;
         check_follows(&head, chain)?;
-        if record.durable.is_none_or(|durable| durable.index < header.id.index) {
-            reader.entry(head).await?;
+        if record.durable.is_none_or(|durable| durable.index < header.id.index)
+            && let Err(error) = reader.entry(head).await
+            && !self.was_discarded(&header).await?
+        {
+            return Err(error);
         }
         chain.push(header.id, header.meta_bytes, header.place.body_bytes, header.roll_to);
         Ok(())
+    }
+
+    /// Whether the body of a record was given up. Only a log that was rolled past it has such records, all of them durable; but
+    /// the mark that says so may be lost.
+    async fn was_discarded(&self, header: &Header) -> Result<bool, ScanError> {
+        let discards = Discards::read(self.disk, &self.spec.owners_dir, header.place.owner).await?;
+        Ok(discards.contains(header.id.index, &header.place))
     }
 
     /// The record of this log at the start of a segment, if there is one.

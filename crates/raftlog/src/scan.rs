@@ -62,7 +62,7 @@ impl SegmentReader {
     }
 
     /// Bytes from `offset`, fewer than asked for only at the end of the file.
-    async fn bytes(&mut self, offset: u64, bytes: usize) -> io::Result<Bytes> {
+    pub(crate) async fn bytes(&mut self, offset: u64, bytes: usize) -> io::Result<Bytes> {
         let start = offset.checked_sub(self.window_offset).and_then(|start| usize::try_from(start).ok());
         if let Some(start) = start
             && start + bytes <= self.window.len()

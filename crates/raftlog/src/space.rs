@@ -265,6 +265,11 @@ impl LogSpace {
         Err(self.disk_full())
     }
 
+    /// What all logs of the disk have queued to be written: whether it is busy.
+    pub fn unflushed_bytes(&self) -> usize {
+        self.unflushed_bytes.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn release_unflushed(&self, bytes: usize) {
         self.unflushed_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }

@@ -29,3 +29,5 @@ mod recycling;
 mod support;
 #[path = "suite/truncate.rs"]
 mod truncate;
+#[path = "suite/walk.rs"]
+mod walk;

@@ -1,5 +1,5 @@
 use crate::process::{Process, Ready};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
 pub const ACCESS_KEY: &str = "FLOTTESTTESTTESTTEST";
@@ -29,7 +29,7 @@ pub struct Cluster {
     pub om_address: String,
     pub endpoint: String,
     // Last, so that the processes end before their directories go.
-    _dir: TempDir,
+    dir: TempDir,
 }
 
 impl Cluster {
@@ -75,7 +75,12 @@ impl Cluster {
         let (mut gateway, ready) = start("gateway", line);
         let endpoint = ready["S3_ENDPOINT"].clone();
         gateway.set_arg("--s3", endpoint.strip_prefix("http://").expect("an http endpoint"));
-        Cluster { scm, om, datanodes, gateway, scm_address, om_address, endpoint, _dir: dir }
+        Cluster { scm, om, datanodes, gateway, scm_address, om_address, endpoint, dir }
+    }
+
+    /// A data directory of a datanode; both are counted from 0.
+    pub fn disk(&self, datanode: usize, disk: usize) -> PathBuf {
+        self.dir.path().join(format!("dn{}/disk{}", datanode + 1, disk + 1))
     }
 
     fn all(&mut self) -> impl Iterator<Item = &mut Process> {

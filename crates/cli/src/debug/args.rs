@@ -22,6 +22,9 @@ pub(crate) enum DebugCommand {
     /// Whole logs of a data directory
     #[command(subcommand)]
     Log(LogCommand),
+    /// Containers of a stopped datanode's disk, and their index
+    #[command(subcommand)]
+    Container(ContainerCommand),
     /// Make the one replica that is left of a metadata group its only member, because a majority is lost for good.
     /// Without --yes nothing is changed
     #[command(after_help = RESET_HELP)]
@@ -98,6 +101,32 @@ pub(crate) enum LogCommand {
         range: RangeArgs,
         #[command(flatten)]
         place: PlaceArgs,
+    },
+}
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum ContainerCommand {
+    /// What the index and the directory say of each container
+    List {
+        /// The directory with VERSION in it; no datanode may use it
+        data_dir: PathBuf,
+    },
+    /// Check every checksum of every segment and every row of the index; a hash of each closed container by which replicas are
+    /// compared
+    Verify {
+        /// The directory with VERSION in it; no datanode may use it
+        data_dir: PathBuf,
+        /// This one only
+        #[arg(long)]
+        container: Option<u64>,
+    },
+    /// Recreate the index from logs and segments alone, and put it in the place of the one that is there
+    Rebuild {
+        /// The directory with VERSION in it; no datanode may use it
+        data_dir: PathBuf,
+        /// Replace the index that is there even if damaged segments no longer hold all that it knows
+        #[arg(long)]
+        accept_loss: bool,
     },
 }
 

@@ -1,7 +1,8 @@
-//! `flotilla debug`: looks into segments, hard states and logs (`raftlog::inspect`) and prints what is there. Reads only,
-//! but for `reset`.
+//! `flotilla debug`: looks into segments, hard states and logs (`raftlog::inspect`) and into the containers of a stopped datanode
+//! (`datanode::offline`), and prints what is there. Changes nothing, but for `container rebuild` and `unsafe-reset-membership`.
 
 pub(crate) mod args;
+mod container;
 mod hard_state;
 mod json;
 mod local;
@@ -11,7 +12,7 @@ mod segment;
 
 use crate::output;
 use anyhow::Context;
-use args::{DebugArgs, DebugCommand, LogCommand, SegmentCommand};
+use args::{ContainerCommand, DebugArgs, DebugCommand, LogCommand, SegmentCommand};
 use std::process::ExitCode;
 
 /// What looking came to; the worst of several counts.
@@ -43,6 +44,15 @@ pub(crate) async fn run(args: DebugArgs) -> ExitCode {
         }
         DebugCommand::HardState { files } => {
             each(&files, async |file| hard_state::show(file, as_json).await).await
+        }
+        DebugCommand::Container(ContainerCommand::List { data_dir }) => {
+            or_not_seen(container::list(&data_dir, as_json).await)
+        }
+        DebugCommand::Container(ContainerCommand::Verify { data_dir, container }) => {
+            or_not_seen(container::verify(&data_dir, container.map(Into::into), as_json).await)
+        }
+        DebugCommand::Container(ContainerCommand::Rebuild { data_dir, accept_loss }) => {
+            or_not_seen(container::rebuild(&data_dir, accept_loss, as_json).await)
         }
         DebugCommand::Log(LogCommand::Verify { place }) => or_not_seen(log::verify(&place, as_json).await),
         DebugCommand::Log(LogCommand::Dump { range, place }) => {

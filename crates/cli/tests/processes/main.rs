@@ -4,6 +4,7 @@
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)]
 
 mod commands;
+mod containers;
 mod debug;
 mod dev;
 mod drills;

@@ -9,6 +9,8 @@
 //! | `05` | container, local | a block, its first chunk inlined |
 //! | `06` | container, local, offset in the block | a further chunk |
 //! | `07` | container, nonce | the block's local id |
+//! | `08` | container | why this replica of it is unhealthy |
+//! | `09` | | how far the disk's scrubber has come |
 //!
 //! Numbers in keys are big-endian, so that keys sort as numbers do; every key of a table has the same length.
 
@@ -22,6 +24,8 @@ const CONTAINER: u8 = 0x04;
 const BLOCK: u8 = 0x05;
 const CHUNK: u8 = 0x06;
 const NONCE: u8 = 0x07;
+const UNHEALTHY: u8 = 0x08;
+const SCRUB: u8 = 0x09;
 
 const ID_BYTES: usize = size_of::<u64>();
 const TABLE_ID_BYTES: usize = 1 + ID_BYTES;
@@ -29,6 +33,9 @@ const BLOCK_BYTES: usize = TABLE_ID_BYTES + ID_BYTES;
 const CHUNK_BYTES: usize = BLOCK_BYTES + ID_BYTES;
 const NONCE_BYTES: usize = TABLE_ID_BYTES + size_of::<u128>();
 const _: () = assert!(CHUNK_BYTES == 25 && NONCE_BYTES == 25);
+
+/// Where the scrubber's only row is.
+pub(crate) const SCRUB_POSITION: [u8; 1] = [SCRUB];
 
 fn table_id(table: u8, id: u64) -> [u8; TABLE_ID_BYTES] {
     let mut key = [table; TABLE_ID_BYTES];
@@ -55,6 +62,70 @@ pub(crate) fn open_container(pipeline: PipelineId) -> [u8; TABLE_ID_BYTES] {
 
 pub(crate) fn container(container: ContainerId) -> [u8; TABLE_ID_BYTES] {
     table_id(CONTAINER, container.0)
+}
+
+/// Where the table of containers begins and ends.
+pub(crate) fn containers() -> std::ops::Range<[u8; 1]> {
+    [CONTAINER]..[CONTAINER + 1]
+}
+
+/// The id in a key that has nothing else.
+pub(crate) fn parse_id(key: &[u8]) -> Option<u64> {
+    let key: &[u8; TABLE_ID_BYTES] = key.try_into().ok()?;
+    Some(u64::from_be_bytes(key[1..].try_into().expect("eight bytes are left")))
+}
+
+pub(crate) fn unhealthy(container: ContainerId) -> [u8; TABLE_ID_BYTES] {
+    table_id(UNHEALTHY, container.0)
+}
+
+/// All rows that follow from the logs alone: open containers, containers, blocks, chunks, nonces.
+pub(crate) fn derived() -> std::ops::Range<[u8; 1]> {
+    [PIPELINE_OPEN_CONTAINER]..[NONCE + 1]
+}
+
+/// All blocks of a container, half-open.
+pub(crate) fn blocks(container: ContainerId) -> std::ops::Range<[u8; TABLE_ID_BYTES]> {
+    table_id(BLOCK, container.0)..table_id(BLOCK, container.0.saturating_add(1))
+}
+
+/// The chunks of a block after its first, half-open.
+pub(crate) fn chunks(of: BlockId) -> std::ops::Range<[u8; CHUNK_BYTES]> {
+    chunk(of, 0)..chunk(BlockId { local: of.local.saturating_add(1), ..of }, 0)
+}
+
+pub(crate) fn parse_block(key: &[u8]) -> Option<BlockId> {
+    let key: &[u8; BLOCK_BYTES] = key.try_into().ok()?;
+    let number = |at: usize| {
+        u64::from_be_bytes(key[at..at + ID_BYTES].try_into().expect("eight bytes of a longer key"))
+    };
+    (key[0] == BLOCK).then(|| BlockId { container: number(1).into(), local: number(TABLE_ID_BYTES) })
+}
+
+/// The container that a key of the derived tables is about, if it is about one.
+pub(crate) fn container_of(key: &[u8]) -> Option<ContainerId> {
+    let id = key.get(1..TABLE_ID_BYTES)?.try_into().expect("eight bytes");
+    (CONTAINER..=NONCE).contains(key.first()?).then_some(ContainerId(u64::from_be_bytes(id)))
+}
+
+/// A key in words.
+pub(crate) fn describe(key: &[u8]) -> String {
+    let id = || parse_id(key);
+    match key.first() {
+        Some(&PIPELINE_OPEN_CONTAINER) if id().is_some() => {
+            format!("the open container of pipeline {}", id().unwrap_or_default())
+        }
+        Some(&CONTAINER) if id().is_some() => format!("container {}", id().unwrap_or_default()),
+        Some(&NONCE) if key.len() == NONCE_BYTES => {
+            let hex: String = key[TABLE_ID_BYTES..].iter().map(|byte| format!("{byte:02x}")).collect();
+            format!("the nonce {hex} of container {}", container_of(key).unwrap_or(ContainerId(0)))
+        }
+        _ => match (parse_block(key), parse_chunk(key)) {
+            (Some(block), _) => format!("block {block}"),
+            (_, Some((block, offset))) => format!("the chunk at byte {offset} of block {block}"),
+            _ => format!("a key of no table, {key:02x?}"),
+        },
+    }
 }
 
 pub(crate) fn block(block: BlockId) -> [u8; BLOCK_BYTES] {

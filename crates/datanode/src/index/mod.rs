@@ -1,9 +1,13 @@
 //! What a disk knows of its blocks: where each piece of each block stands in the log. A cache of the log, never the
 //! truth itself. Written only by [`machine::PipelineMachine`]; read by everybody.
 
-mod keys;
+mod forget;
+pub(crate) mod keys;
 pub(crate) mod machine;
-mod records;
+pub(crate) mod records;
+mod rows;
+mod scrub_position;
+mod unhealthy;
 
 use anyhow::{Context, bail, ensure};
 use prost::Message;
@@ -12,6 +16,7 @@ use raft::{Applied, Db};
 use raftlog::Place;
 use records::{BlockRecord, ChunkRecord, ContainerRecord, ContainerState};
 use rocksdb::{Direction, IteratorMode, WriteBatch};
+pub(crate) use scrub_position::ScrubPosition;
 use std::ops::Range;
 use std::sync::Arc;
 use types::{BlockId, ContainerId, LogIndex, Nonce, PipelineId};
@@ -47,6 +52,11 @@ impl Piece {
 impl Index {
     pub(crate) fn new(db: Arc<Db>) -> Index {
         Index { db }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn db(&self) -> &Db {
+        &self.db
     }
 
     /// The pipelines this disk carries.
@@ -135,11 +145,26 @@ impl Index {
         Ok(pieces)
     }
 
-    fn container(&self, container: ContainerId) -> anyhow::Result<Option<ContainerRecord>> {
+    /// All containers of this disk, in order.
+    pub(crate) fn containers(&self) -> anyhow::Result<Vec<(ContainerId, ContainerRecord)>> {
+        let Range { start, end } = keys::containers();
+        let mut containers = Vec::new();
+        for item in self.db.rocks().iterator(IteratorMode::From(&start, Direction::Forward)) {
+            let (key, value) = item.context("list containers of the disk")?;
+            if key.as_ref() >= end.as_slice() {
+                break;
+            }
+            let id = keys::parse_id(&key).context("a key of no container among those of containers")?;
+            containers.push((ContainerId(id), ContainerRecord::decode(&value)?));
+        }
+        Ok(containers)
+    }
+
+    pub(crate) fn container(&self, container: ContainerId) -> anyhow::Result<Option<ContainerRecord>> {
         self.get(&keys::container(container), ContainerRecord::decode)
     }
 
-    fn block_record(&self, block: BlockId) -> anyhow::Result<Option<BlockRecord>> {
+    pub(crate) fn block_record(&self, block: BlockId) -> anyhow::Result<Option<BlockRecord>> {
         self.get(&keys::block(block), BlockRecord::decode)
     }
 

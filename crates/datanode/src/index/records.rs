@@ -200,6 +200,33 @@ fn versioned(value: &[u8], bytes: usize) -> anyhow::Result<&[u8]> {
     Ok(&value[1..])
 }
 
+/// A row's value in words.
+pub(crate) fn describe(key: &[u8], value: &[u8]) -> String {
+    let place = |place: ChunkPlace| {
+        let ChunkPlace { segment, offset, body_bytes } = place;
+        format!("{body_bytes} bytes in segment {segment:08x} at byte {offset}")
+    };
+    let text = if super::keys::parse_block(key).is_some() {
+        BlockRecord::decode(value).map(|record| {
+            let BlockRecord { sealed, chunks, length, first } = record;
+            format!("length {length}, {chunks} chunks, sealed {sealed}, the first {}", place(first))
+        })
+    } else if super::keys::parse_chunk(key).is_some() {
+        ChunkRecord::decode(value).map(|record| format!("chunk {}, {}", record.seq, place(record.place)))
+    } else if value.len() == ContainerRecord::BYTES {
+        ContainerRecord::decode(value).map(|record| {
+            let ContainerRecord { state, pipeline, previous, payload_bytes, blocks, chunks } = record;
+            format!(
+                "{state:?} of pipeline {pipeline} after container {previous}, {payload_bytes} bytes in {blocks} blocks \
+                 and {chunks} chunks"
+            )
+        })
+    } else {
+        decode_local(value).map(|local| local.to_string())
+    };
+    text.unwrap_or_else(|failure| format!("{value:02x?} ({failure:#})"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,11 +1,15 @@
 //! The datanode's gRPC service.
 
+mod delete;
 mod read;
 mod write;
 
 use crate::manager::ContainerManager;
 use proto::datanode::datanode_server::{Datanode, DatanodeServer};
-use proto::datanode::{HeadRequest, HeadResponse, ReadChunk, ReadRequest, WriteAck, WriteChunk};
+use proto::datanode::{
+    DeleteBlocksRequest, DeleteBlocksResponse, HeadRequest, HeadResponse, ReadChunk, ReadRequest, WriteAck,
+    WriteChunk,
+};
 use proto::{Code, Failure, Retry};
 use std::sync::Arc;
 use tokio::sync::{Semaphore, mpsc};
@@ -85,5 +89,13 @@ impl Datanode for Service {
     async fn head(&self, request: Request<HeadRequest>) -> Result<Response<HeadResponse>, Status> {
         self.check_cluster(request.metadata())?;
         Ok(Response::new(read::head(&self.manager, request.into_inner()).await?))
+    }
+
+    async fn delete_blocks(
+        &self,
+        request: Request<DeleteBlocksRequest>,
+    ) -> Result<Response<DeleteBlocksResponse>, Status> {
+        self.check_cluster(request.metadata())?;
+        Ok(Response::new(delete::delete_blocks(&self.manager, request.into_inner()).await?))
     }
 }

@@ -92,21 +92,29 @@ impl Read {
     async fn read_part(&self, piece: &Piece, part: Range<u32>) -> Result<ReadChunk, Failure> {
         let offset = piece.offset + u64::from(part.start);
         let body = self.disk.space.read_body(OWNERS_DIR, piece.place, part).await;
-        let BodyPieces { bytes, crcs, first_piece_bytes } =
-            body.map_err(|failure| self.unreadable(&failure))?;
+        let BodyPieces { bytes, crcs, first_piece_bytes } = match body {
+            Ok(body) => body,
+            Err(failure) => return Err(self.unreadable(failure).await),
+        };
         Ok(ReadChunk { offset, data: bytes, data_crcs: crcs, first_piece_bytes })
     }
 
-    fn unreadable(&self, failure: &ReadError) -> Failure {
-        let (disk, block) = (self.disk.real.root().display(), self.block);
-        error!(%disk, %block, %failure, "cannot read a block");
-        let code = match failure {
-            ReadError::Damaged { .. } | ReadError::NotFound { .. } | ReadError::OutOfRange { .. } => {
-                Code::Corrupt
-            }
-            ReadError::Io { .. } => Code::DiskFailed,
-        };
-        Failure::new(code, format!("read block {block}: {failure}"))
+    /// What becomes of a read that failed: bytes that do not check make this replica of the container unhealthy.
+    async fn unreadable(&self, failure: ReadError) -> Failure {
+        let block = self.block;
+        let message = format!("read block {block}: {failure}");
+        if let ReadError::Io { .. } = failure {
+            error!(disk = %self.disk.real.root().display(), %block, %failure, "cannot read a block");
+            return Failure::new(Code::DiskFailed, message);
+        }
+        let index = self.disk.index.clone();
+        // What was deleted since its places were looked up reads as zeros, and nothing is wrong with that.
+        if let Ok(None) = blocking(move || index.block(block)).await {
+            return not_found(block, Retry::Elsewhere);
+        }
+        error!(disk = %self.disk.real.root().display(), %block, %failure, "a block is damaged");
+        self.disk.mark_unhealthy(block.container, failure.to_string()).await;
+        Failure::new(Code::Corrupt, message)
     }
 
     fn broken_index(&self, failure: &anyhow::Error) -> Failure {
@@ -134,9 +142,9 @@ fn parse_block(block: Option<proto::datanode::BlockId>) -> Result<BlockId, Failu
     block.map(BlockId::from).ok_or_else(|| Failure::invalid("the request names no block"))
 }
 
-type Found = (Arc<DatanodeDisk>, PipelineId);
+pub(super) type Found = (Arc<DatanodeDisk>, PipelineId);
 
-async fn find_container(
+pub(super) async fn find_container(
     manager: &ContainerManager,
     container: ContainerId,
 ) -> Result<Option<Found>, Failure> {
@@ -211,11 +219,15 @@ async fn find_block(disk: &DatanodeDisk, block: BlockId, commit_index: u64) -> R
         Ok(None) => {
             // A reader that did not say how much it knows may know of a block this replica has yet to hear of.
             let retry = if commit_index == 0 { Retry::Elsewhere } else { Retry::No };
-            let message = format!("container {} has no block {block}", block.container);
-            Err(Failure { retry, ..Failure::new(Code::NotFound, message) })
+            Err(not_found(block, retry))
         }
         Err(failure) => Err(broken_index(disk, block.container, &failure)),
     }
+}
+
+fn not_found(block: BlockId, retry: Retry) -> Failure {
+    let message = format!("container {} has no block {block}", block.container);
+    Failure { retry, ..Failure::new(Code::NotFound, message) }
 }
 
 fn broken_index(disk: &DatanodeDisk, container: ContainerId, failure: &anyhow::Error) -> Failure {

@@ -248,7 +248,7 @@ impl Cluster {
         (0..2).map(|disk| self.dirs[node].path().join(format!("disk{disk}"))).collect()
     }
 
-    async fn start_nodes(&mut self) {
+    pub(crate) async fn start_nodes(&mut self) {
         let addresses = AddressBook::default();
         for node in 0..3 {
             let options = DatanodeOptions { disks: self.disk_paths(node), ..self.options.clone() };
@@ -324,10 +324,14 @@ impl Cluster {
 
     /// Stops all nodes and starts them again, on other ports.
     pub(crate) async fn restart(&mut self) {
+        self.stop_nodes().await;
+        self.start_nodes().await;
+    }
+
+    pub(crate) async fn stop_nodes(&mut self) {
         for node in self.nodes.drain(..) {
             node.shut_down().await;
         }
-        self.start_nodes().await;
     }
 
     pub(crate) async fn shut_down(self) {

@@ -6,6 +6,7 @@
 
 mod cluster;
 mod damage;
+mod deletion;
 mod disks;
 mod limits;
 mod restart;

@@ -3,6 +3,7 @@
 mod cluster;
 mod dozing;
 mod failover;
+mod hostile;
 mod ledger;
 mod limits;
 mod links;

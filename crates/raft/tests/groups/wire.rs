@@ -18,7 +18,7 @@ fn vote(term: u64, replica: u64) -> Option<wire::Vote> {
 }
 
 fn request(to: (u64, u64), entries: Vec<wire::Entry>, prev: Option<wire::LogId>) -> wire::AppendRequest {
-    let to = Some(wire::Address { group: to.0, replica: to.1, cluster: CLUSTER.to_owned() });
+    let to = Some(wire::Address { group: to.0, replica: to.1, cluster: CLUSTER.to_owned(), version: 0 });
     wire::AppendRequest { to, vote: vote(99, 101), prev, committed: None, entries }
 }
 
@@ -77,7 +77,7 @@ async fn messages_for_an_unknown_group_or_a_stale_replica_get_a_typed_error_and_
         assert_eq!(failure.expect("a failure").code, Code::NotFound);
 
         let ask = wire::VoteRequest {
-            to: Some(wire::Address { group: to.0, replica: to.1, cluster: CLUSTER.to_owned() }),
+            to: Some(wire::Address { group: to.0, replica: to.1, cluster: CLUSTER.to_owned(), version: 0 }),
             vote: Some(wire::Vote { term: 99, replica: 101, committed: false }),
             last: Some(wire::LogId { term: 99, index: 1000 }),
             pre_vote: false,
@@ -87,7 +87,7 @@ async fn messages_for_an_unknown_group_or_a_stale_replica_get_a_typed_error_and_
         assert_eq!(failure.code, Code::NotFound);
     }
     // Another cluster has the same numbers; a node of it may have taken over a port.
-    let other = wire::Address { group: group.to_u64(), replica, cluster: "another".to_owned() };
+    let other = wire::Address { group: group.to_u64(), replica, cluster: "another".to_owned(), version: 0 };
     let foreign = wire::AppendRequest { to: Some(other), ..request((group.to_u64(), replica), vec![], None) };
     let (answers, failure) = append(&mut client, vec![foreign]).await;
     assert!(answers.is_empty(), "{answers:?}");

@@ -6,7 +6,7 @@ use super::{
 use crate::hard_state::FILE_NAME;
 use crate::recovery::recover;
 use crate::segment::{SegmentId, owner_dir};
-use crate::{LogSpec, OpenError};
+use crate::{Discards, LogSpec, OpenError};
 use disk::Disk;
 use std::collections::BTreeSet;
 use std::fmt;
@@ -33,6 +33,8 @@ pub enum InspectError {
 /// The logs of a data directory.
 pub struct DataDirectory {
     source: Arc<dyn Directory>,
+    /// The one owner whose segments are looked at, if not all are.
+    only: Option<OwnerId>,
 }
 
 /// What is known of a log beside its files: see [`LogSpec`].
@@ -202,7 +204,16 @@ impl fmt::Display for Opening {
 
 impl DataDirectory {
     pub fn new(source: Arc<dyn Directory>) -> DataDirectory {
-        DataDirectory { source }
+        DataDirectory { source, only: None }
+    }
+
+    /// Reports are then of this owner's segments alone; how a log opens is still found out from all of it.
+    pub fn only(self, owner: OwnerId) -> DataDirectory {
+        DataDirectory { only: Some(owner), ..self }
+    }
+
+    fn is_asked_for(&self, owner: OwnerId) -> bool {
+        self.only.is_none_or(|only| only == owner)
     }
 
     /// Names of the groups that have a log, sorted.
@@ -254,6 +265,9 @@ impl DataDirectory {
         }
         let mut orphans = Vec::new();
         for owner in self.owners_in(CONTAINERS_DIR).await? {
+            if !self.is_asked_for(owner) {
+                continue;
+            }
             let is_here = match self.holds(CONTAINERS_DIR, owner).await? {
                 Holds::RecordsOf(log) => logs.contains(&log),
                 Holds::Misplaced(log) if logs.contains(&log) => true,
@@ -344,6 +358,9 @@ impl DataDirectory {
         let rehearsed = self.rehearse(group, &known, slot.start_owner).await;
         let mut owners = Vec::new();
         for owner in self.owners_of(group, &known, &rehearsed).await? {
+            if !self.is_asked_for(owner) {
+                continue;
+            }
             let opens = Some(matches!(rehearsed.opening, Opening::Opens { .. }));
             let evidence = Evidence { hard_state: Some(&slot), later: None, is_looked: true, opens };
             let of = Some((known.log, &rehearsed.opening));
@@ -453,7 +470,20 @@ impl DataDirectory {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
             opened => {
                 let file = opened.map_err(io_error(&path))?;
-                Ok(Some(SegmentScan::new(file, Some(name)).await.map_err(io_error(&path))?))
+                let mut scan = SegmentScan::new(file, Some(name)).await.map_err(io_error(&path))?;
+                scan.discards = self.discards(owners_dir, id.owner).await?;
+                Ok(Some(scan))
+            }
+        }
+    }
+
+    async fn discards(&self, owners_dir: &str, owner: OwnerId) -> Result<Discards, InspectError> {
+        let path = crate::discards::path(owners_dir, owner);
+        match self.source.open(&path).await {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(Discards::none(owner)),
+            opened => {
+                let file = opened.map_err(io_error(&path))?;
+                Discards::read_file(file, owner).await.map_err(io_error(&path))
             }
         }
     }

@@ -1,6 +1,7 @@
 use super::clue::{cut_at, flipped_in_head, flipped_in_piece, lengths, zero_sectors};
 use super::window::{WINDOW_BYTES, Window};
 use super::{Clue, Damage, Fault, SeenRecord};
+use crate::Discards;
 use crate::record::{ALIGNMENT, DecodeError, HEADER_BYTES, Head, Header, MAGIC, VERSION};
 use crate::segment::{NUMBER_MAX, SegmentId};
 use bytes::Bytes;
@@ -63,6 +64,8 @@ pub struct SegmentScan {
     /// What its records say: what they are checked against.
     pub found: Option<SegmentName>,
     pub log: Option<u64>,
+    /// Records without a body to check: it was given up.
+    pub discards: Discards,
     next_index: Option<LogIndex>,
     /// After damage the next record's index is not known.
     gap: bool,
@@ -79,6 +82,7 @@ impl SegmentScan {
             named,
             found: named,
             log: None,
+            discards: Discards::none(named.map_or(OwnerId(0), |named| named.owner)),
             next_index: None,
             gap: true,
             rolled: false,
@@ -221,6 +225,9 @@ impl SegmentScan {
             // How far a record reaches that belongs elsewhere says nothing about this segment.
             let fault = Fault::Misplaced { record: Box::new(record), field, expected, found };
             return Ok(Err((fault, None)));
+        }
+        if self.discards.contains(record.id.index, &record.place) {
+            return Ok(Ok(record));
         }
         Ok(match self.body_fault(at, &head).await? {
             Some(fault) => Err((fault, Some(record))),

@@ -124,8 +124,9 @@ impl<'a> Round<'a> {
         }
         match self.find(nonce)? {
             None => self.begin_block(command, chunk, nonce, place),
-            Some((block, record)) if chunk.seq < record.chunks => self.recognize(block, record, chunk),
-            Some((block, record)) => self.extend_block(block, record, chunk, place),
+            Some((block, None)) => Err(refuse_deleted(block)),
+            Some((block, Some(record))) if chunk.seq < record.chunks => self.recognize(block, record, chunk),
+            Some((block, Some(record))) => self.extend_block(block, record, chunk, place),
         }
     }
 
@@ -257,8 +258,9 @@ impl<'a> Round<'a> {
         self.write.put(keys::container(self.open.0), self.open.1.encode());
     }
 
-    /// The block a writer's nonce names, if it began in the open container or in the one before.
-    fn find(&self, nonce: Nonce) -> anyhow::Result<Option<(BlockId, BlockRecord)>> {
+    /// The block a writer's nonce names, if it began in the open container or in the one before; without a record when
+    /// it was deleted on this replica.
+    fn find(&self, nonce: Nonce) -> anyhow::Result<Option<(BlockId, Option<BlockRecord>)>> {
         let (open, previous) = (self.open.0, self.open.1.previous);
         // What this round saw counts only while the index would still have it, wherever rounds begin and end.
         let seen =
@@ -273,12 +275,10 @@ impl<'a> Round<'a> {
         };
         let Some(block) = block else { return Ok(None) };
         let record = match self.blocks.get(&block) {
-            Some(record) => *record,
-            None => {
-                let record = self.index.block_record(block)?;
-                record.with_context(|| format!("block {block} has a nonce but no record"))?
-            }
+            Some(record) => Some(*record),
+            None => self.index.block_record(block)?,
         };
+        ensure!(record.is_some() || block.container != open, "block {block} has a nonce but no record");
         Ok(Some((block, record)))
     }
 
@@ -288,6 +288,13 @@ impl<'a> Round<'a> {
             None => self.index.chunk(block, offset),
         }
     }
+}
+
+/// Blocks are deleted on each replica by itself, and only in closed containers, where no chunk changes anything: whether
+/// this one has deleted its block makes a difference to what the chunk is answered and to nothing else.
+fn refuse_deleted(block: BlockId) -> ChunkError {
+    let message = format!("container {} is closed, and block {block} was deleted", block.container);
+    ChunkError::new(Code::Closed, Retry::Elsewhere, message, None)
 }
 
 fn length_after(

@@ -1,0 +1,181 @@
+//! Containers of real datanodes: a lost index is rebuilt, replicas are compared, damage is found and never served.
+
+use crate::binary;
+use crate::commands::flotilla;
+use crate::s3::S3;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use testkit::{ACCESS_KEY, Cluster, ClusterOptions, SECRET_KEY};
+
+const SIZES: [usize; 6] = [0, 1, 4096, 65_537, 300_000, 1_500_000];
+const OBJECTS: usize = 48;
+
+/// The bytes of object `n`, the same whenever they are asked for.
+fn body(n: usize) -> Vec<u8> {
+    let mut state = (n as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 24) as u8
+    };
+    std::iter::repeat_with(&mut next).take(SIZES[n % SIZES.len()]).collect()
+}
+
+/// One disk a node and small containers, so that many are closed.
+fn start() -> (Cluster, S3) {
+    let options =
+        ClusterOptions { disks_per_datanode: 1, pipelines_per_disk: 1, container_bytes_max: 4 << 20 };
+    let cluster = Cluster::start(binary(), &options);
+    let s3 = S3::new(&cluster.endpoint, ACCESS_KEY, SECRET_KEY, "containers");
+    (cluster, s3)
+}
+
+async fn write_all(s3: &S3) {
+    s3.create_bucket().await.unwrap();
+    for n in 0..OBJECTS {
+        s3.put(&format!("o/{n}"), body(n)).await.unwrap();
+    }
+}
+
+async fn assert_all_there(s3: &S3) {
+    for n in 0..OBJECTS {
+        let found = s3.get(&format!("o/{n}")).await.unwrap();
+        assert!(found.as_deref() == Some(&body(n)[..]), "object {n} is not what was written");
+    }
+}
+
+/// Runs `flotilla debug --json container`, checks its exit status, and gives its lines.
+fn container(words: &[&str], disk: &Path, status: i32) -> Vec<Value> {
+    let args = [&["debug", "--json", "container"], words, &[disk.to_str().unwrap()]].concat();
+    let output = flotilla(&args, None);
+    let (out, said) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert_eq!(output.status.code(), Some(status), "{args:?}: {out}{said}");
+    out.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// The hash of each closed container.
+fn hashes(verified: &[Value]) -> BTreeMap<u64, String> {
+    let hash = |line: &Value| Some((line["container"].as_u64()?, line["hash"].as_str()?.to_owned()));
+    verified.iter().filter_map(hash).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lost_indexes_are_rebuilt_from_segments_and_everything_is_read_back() {
+    let (mut cluster, s3) = start();
+    write_all(&s3).await;
+    let refused = flotilla(&["debug", "container", "list", cluster.disk(0, 0).to_str().unwrap()], None);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("is in use by another process"));
+
+    // One is stopped, the others are killed.
+    assert!(cluster.datanodes[0].terminate().success());
+    cluster.datanodes[1].kill9();
+    cluster.datanodes[2].kill9();
+    let disks: Vec<PathBuf> = (0..3).map(|datanode| cluster.disk(datanode, 0)).collect();
+    let whole: Vec<_> = disks.iter().map(|disk| hashes(&container(&["verify"], disk, 0))).collect();
+    assert!(whole[0].len() >= 3, "few containers were closed: {:?}", whole[0]);
+    // A killed replica may not have heard of the last roll; what is closed on two is the same.
+    for (other, here) in [(1, 0), (2, 0), (2, 1)] {
+        for (container, hash) in &whole[other] {
+            assert!(whole[here].get(container).is_none_or(|there| there == hash), "container {container}");
+        }
+    }
+    let listed = container(&["list"], &disks[0], 0);
+    assert!(listed.iter().filter(|line| line["state"] == "CLOSED").count() >= 3, "{listed:?}");
+
+    for (n, disk) in disks.iter().enumerate() {
+        std::fs::remove_dir_all(disk.join("db")).unwrap();
+        let lost = container(&["verify"], disk, 1);
+        assert!(lost.last().unwrap().to_string().contains("the index is missing"), "{lost:?}");
+        assert!(cluster.datanodes[n].log().contains("registered"), "it ran");
+        let rebuilt = container(&["rebuild"], disk, 0);
+        assert!(rebuilt.iter().any(|line| line["log"] == "opens"), "{rebuilt:?}");
+        assert_eq!(hashes(&container(&["verify"], disk, 0)), whole[n]);
+    }
+    for datanode in &mut cluster.datanodes {
+        datanode.spawn_again();
+    }
+    for datanode in &mut cluster.datanodes {
+        datanode.wait_ready();
+    }
+    assert_all_there(&s3).await;
+    s3.put("after", body(5)).await.unwrap();
+    assert!(s3.get("after").await.unwrap() == Some(body(5)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_datanode_does_not_start_on_a_disk_that_lost_its_index() {
+    let (mut cluster, s3) = start();
+    s3.create_bucket().await.unwrap();
+    s3.put("o", body(3)).await.unwrap();
+    assert!(cluster.datanodes[0].terminate().success());
+    let disk = cluster.disk(0, 0);
+    std::fs::remove_dir_all(disk.join("db")).unwrap();
+    let address = cluster.scm_address.clone();
+    let args = ["server", "--roles", "datanode", "--rpc", "127.0.0.1:0", "--scm", &address, "--disk"];
+    let refused = flotilla(&[&args[..], &[disk.to_str().unwrap()]].concat(), None);
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert_eq!(refused.status.code(), Some(1), "{said}");
+    assert!(said.contains("is missing") && said.contains("flotilla debug container rebuild"), "{said}");
+    container(&["rebuild"], &disk, 0);
+    cluster.datanodes[0].start_again();
+}
+
+/// Flips a byte in each large body of the closed containers of a stopped datanode; answers how many.
+fn damage_closed(disk: &Path) -> usize {
+    let mut flipped = 0;
+    for line in container(&["list"], disk, 0).iter().filter(|line| line["state"] == "CLOSED") {
+        let dir = disk.join(format!("containers/{:016x}", line["container"].as_u64().unwrap()));
+        for entry in std::fs::read_dir(dir).unwrap() {
+            let path = entry.unwrap().path();
+            if path.extension().is_none_or(|extension| extension != "seg") {
+                continue;
+            }
+            let dump = flotilla(&["debug", "--json", "segment", "dump", path.to_str().unwrap()], None);
+            assert!(dump.status.success());
+            let mut bytes = std::fs::read(&path).unwrap();
+            for record in String::from_utf8(dump.stdout).unwrap().lines() {
+                let record: Value = serde_json::from_str(record).unwrap();
+                if record["body_bytes"].as_u64().is_some_and(|body| body > 1000) {
+                    let end = record["offset"].as_u64().unwrap() + record["bytes"].as_u64().unwrap();
+                    bytes[end as usize - 100] ^= 0x20;
+                    flipped += 1;
+                }
+            }
+            std::fs::write(&path, bytes).unwrap();
+        }
+    }
+    flipped
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn damaged_replicas_are_never_served_and_are_marked() {
+    let (mut cluster, s3) = start();
+    write_all(&s3).await;
+    // Two of the three are bad, so that hardly a read begins with the good one; what is in memory would be served from there.
+    for datanode in 0..2 {
+        assert!(cluster.datanodes[datanode].terminate().success());
+        let disk = cluster.disk(datanode, 0);
+        let flipped = damage_closed(&disk);
+        assert!(flipped > 5, "only {flipped} bodies are in closed containers");
+        let found = container(&["verify"], &disk, 1);
+        let findings = found.iter().filter_map(|line| line["findings"].as_array()).flatten();
+        assert_eq!(findings.filter(|finding| finding["kind"] == "damage").count(), flipped, "{found:?}");
+    }
+    for datanode in &mut cluster.datanodes[..2] {
+        datanode.start_again();
+    }
+    assert_all_there(&s3).await;
+    let logs: Vec<_> = cluster.datanodes.iter().map(|datanode| datanode.log()).collect();
+    assert!(logs[..2].iter().any(|log| log.contains("a block is damaged")), "no read met the damage");
+    assert!(!logs[2].contains("UNHEALTHY"), "{}", logs[2]);
+    for (datanode, log) in logs[..2].iter().enumerate().filter(|(_, log)| log.contains("UNHEALTHY")) {
+        assert!(cluster.datanodes[datanode].terminate().success());
+        let listed = container(&["list"], &cluster.disk(datanode, 0), 1);
+        let marked = |line: &&Value| line["unhealthy"].as_str().is_some_and(|why| why.contains("mismatch"));
+        assert!(listed.iter().any(|line| marked(&line)), "{listed:?}\n{log}");
+        cluster.datanodes[datanode].start_again();
+    }
+}

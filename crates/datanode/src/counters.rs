@@ -1,0 +1,63 @@
+//! What happened to the containers of a disk since the process started: plain numbers, for reports and metrics.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use types::{ContainerId, DiskId, PipelineId};
+
+#[derive(Debug, Default)]
+pub(crate) struct DiskCounters {
+    pub scrubbed_bytes: AtomicU64,
+    pub scrub_findings: AtomicU64,
+    pub scrub_passes: AtomicU64,
+    pub scrub_last_pass_ms: AtomicU64,
+    pub marked_unhealthy: AtomicU64,
+    pub deleted_blocks: AtomicU64,
+    pub hole_bytes: AtomicU64,
+}
+
+/// [`DiskCounters`] at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DiskStats {
+    pub disk: DiskId,
+    /// Read by the scrubber.
+    pub scrubbed_bytes: u64,
+    /// Containers the scrubber found to be bad.
+    pub scrub_findings: u64,
+    /// Times it came to the end of all closed containers.
+    pub scrub_passes: u64,
+    /// When it last did, in milliseconds since the Unix epoch, also before this process; 0 for never.
+    pub scrub_last_pass_ms: u64,
+    /// Replicas marked unhealthy, by readers and by the scrubber.
+    pub marked_unhealthy: u64,
+    pub deleted_blocks: u64,
+    /// Given back to the file system by deletions.
+    pub hole_bytes: u64,
+}
+
+impl DiskCounters {
+    pub(crate) fn stats(&self, disk: DiskId) -> DiskStats {
+        let number = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        DiskStats {
+            disk,
+            scrubbed_bytes: number(&self.scrubbed_bytes),
+            scrub_findings: number(&self.scrub_findings),
+            scrub_passes: number(&self.scrub_passes),
+            scrub_last_pass_ms: number(&self.scrub_last_pass_ms),
+            marked_unhealthy: number(&self.marked_unhealthy),
+            deleted_blocks: number(&self.deleted_blocks),
+            hole_bytes: number(&self.hole_bytes),
+        }
+    }
+}
+
+/// A container as this node holds it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ContainerReport {
+    pub container: ContainerId,
+    pub pipeline: PipelineId,
+    pub disk: DiskId,
+    pub is_closed: bool,
+    pub blocks: u64,
+    pub payload_bytes: u64,
+    /// Why this replica is to be replaced, if it is.
+    pub unhealthy: Option<String>,
+}

@@ -1,0 +1,53 @@
+//! Marking a container's replica as bad, once, whoever finds it.
+
+use crate::counters::ContainerReport;
+use crate::disks::DatanodeDisk;
+use crate::index::records::ContainerState;
+use crate::manager::blocking;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use tracing::error;
+use types::ContainerId;
+
+impl DatanodeDisk {
+    /// Remembers, durably, that this replica of a container is bad. Somebody must look, or a good replica must take its place;
+    /// until then what is good in it is still read. True when nobody had found it before.
+    pub(crate) async fn mark_unhealthy(self: &Arc<Self>, container: ContainerId, why: String) -> bool {
+        if self.unhealthy.lock().expect("no holder panics").contains(&container) {
+            return false;
+        }
+        let (index, reason) = (self.index.clone(), why.clone());
+        let disk = self.real.root().display();
+        match blocking(move || index.mark_unhealthy(container, &reason)).await {
+            Ok(is_new) => {
+                self.unhealthy.lock().expect("no holder panics").insert(container);
+                if is_new {
+                    self.counters.marked_unhealthy.fetch_add(1, Ordering::Relaxed);
+                    error!(%disk, %container, why, "this replica of a container is UNHEALTHY");
+                }
+                is_new
+            }
+            Err(failure) => {
+                let error = format!("{failure:#}");
+                error!(%disk, %container, why, error, "cannot remember that a replica is unhealthy");
+                false
+            }
+        }
+    }
+
+    /// All containers of this disk. Blocks.
+    pub(crate) fn container_reports(&self) -> anyhow::Result<Vec<ContainerReport>> {
+        let mut unhealthy = self.index.all_unhealthy()?;
+        let report =
+            |(container, record): (ContainerId, crate::index::records::ContainerRecord)| ContainerReport {
+                container,
+                pipeline: record.pipeline,
+                disk: self.id,
+                is_closed: record.state == ContainerState::Closed,
+                blocks: record.blocks,
+                payload_bytes: record.payload_bytes,
+                unhealthy: unhealthy.remove(&container),
+            };
+        Ok(self.index.containers()?.into_iter().map(report).collect())
+    }
+}

@@ -1,0 +1,81 @@
+use super::OfflineDisk;
+use crate::disks::OWNERS_DIR;
+use crate::index::records::ContainerState;
+use anyhow::Context;
+use disk::Disk;
+use raftlog::Discards;
+use std::collections::BTreeSet;
+use types::{ContainerId, OwnerId, PipelineId};
+
+/// A container as its disk's index and directory have it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListedContainer {
+    pub container: ContainerId,
+    /// What the index says; `None` when it does not know the container.
+    pub indexed: Option<IndexedContainer>,
+    /// Of its segments, as long as they are.
+    pub segment_bytes: u64,
+    pub segments: u64,
+    /// Given back of them as holes.
+    pub hole_bytes: u64,
+    pub unhealthy: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IndexedContainer {
+    pub pipeline: PipelineId,
+    pub is_closed: bool,
+    pub blocks: u64,
+    pub chunks: u64,
+    pub payload_bytes: u64,
+}
+
+impl OfflineDisk {
+    /// All containers that the index or the directory has, in order.
+    pub async fn list(&self) -> anyhow::Result<Vec<ListedContainer>> {
+        let index = self.index().await?;
+        let (known, unhealthy) = match &index {
+            Some(index) => (index.containers()?, index.all_unhealthy()?),
+            None => Default::default(),
+        };
+        let owners = raftlog::owners(&*self.real, OWNERS_DIR).await.context("list the containers")?;
+        let mut ids: BTreeSet<ContainerId> = known.iter().map(|(id, _)| *id).collect();
+        ids.extend(owners.iter().map(|owner| ContainerId(owner.0)));
+        let mut listed = Vec::with_capacity(ids.len());
+        for container in ids {
+            let record = known.iter().find(|(id, _)| *id == container).map(|(_, record)| record);
+            let indexed = record.map(|record| IndexedContainer {
+                pipeline: record.pipeline,
+                is_closed: record.state == ContainerState::Closed,
+                blocks: record.blocks,
+                chunks: record.chunks,
+                payload_bytes: record.payload_bytes,
+            });
+            let unhealthy = unhealthy.get(&container).cloned();
+            let (segments, segment_bytes, hole_bytes) = self.files(container).await?;
+            listed.push(ListedContainer {
+                container,
+                indexed,
+                segment_bytes,
+                segments,
+                hole_bytes,
+                unhealthy,
+            });
+        }
+        Ok(listed)
+    }
+
+    async fn files(&self, container: ContainerId) -> anyhow::Result<(u64, u64, u64)> {
+        let owner = OwnerId::from(container);
+        let dir = format!("{OWNERS_DIR}/{:016x}", owner.0);
+        let (mut segments, mut bytes) = (0, 0);
+        for name in self.real.list(&dir).await.with_context(|| format!("list {dir}"))? {
+            if name.ends_with(".seg") {
+                let file = self.real.open(&format!("{dir}/{name}"), false).await?;
+                (segments, bytes) = (segments + 1, bytes + file.len().await?);
+            }
+        }
+        let discards = Discards::read(&*self.real, OWNERS_DIR, owner).await?;
+        Ok((segments, bytes, discards.hole_bytes()))
+    }
+}

@@ -1,0 +1,112 @@
+//! Recreating the index of a disk from its segments and logs alone.
+
+use super::OfflineDisk;
+use super::install::{self, BUILDING_DIR};
+use super::replay::{Replayed, Until, replay};
+use super::survey::{PipelineFiles, survey};
+use crate::disks::DB_DIR;
+use crate::index::Index;
+use crate::spec_file;
+use anyhow::{Context, bail};
+use types::{ContainerId, LogIndex, PipelineId};
+
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RebuildOptions {
+    /// Replaces an index that is there even if the segments no longer hold all that it may know.
+    pub accept_loss: bool,
+}
+
+#[derive(Debug)]
+pub struct RebuildReport {
+    pub pipelines: Vec<RebuiltPipeline>,
+    /// Containers without a whole first record.
+    pub nobodys: Vec<ContainerId>,
+}
+
+#[derive(Debug)]
+pub struct RebuiltPipeline {
+    pub pipeline: PipelineId,
+    pub containers: Vec<ContainerId>,
+    /// The index has all entries up to here; a start applies what is committed after it.
+    pub applied: Option<LogIndex>,
+    /// Why entries that are known to be committed are missing.
+    pub stopped: Option<String>,
+    pub log: RebuiltLog,
+}
+
+/// What became of the pipeline as such.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RebuiltLog {
+    /// Log and spec are here: a start opens it.
+    Opens,
+    /// The spec is not beside the log: the pipeline opens once SCM orders it again.
+    WithoutSpec,
+    /// There is no log, or no hard state in it: its containers can be read, the replica must not come back.
+    Gone,
+}
+
+impl RebuildReport {
+    pub fn is_whole(&self) -> bool {
+        self.pipelines.iter().all(|pipeline| pipeline.stopped.is_none())
+    }
+}
+
+impl OfflineDisk {
+    /// Builds the index anew beside the old one and puts it in its place. A crash leaves the old one or the new one.
+    pub async fn rebuild(&self, options: RebuildOptions) -> anyhow::Result<RebuildReport> {
+        install::finish(&*self.real).await?;
+        let survey = survey(&self.disk()).await?;
+        let index = self.open_index(BUILDING_DIR)?;
+        let mut pipelines = Vec::new();
+        for (&pipeline, files) in &survey.pipelines {
+            let rebuilt = self.rebuild_pipeline(&index, pipeline, files).await;
+            pipelines.push(rebuilt.with_context(|| format!("rebuild pipeline {pipeline}"))?);
+        }
+        index.flush()?;
+        // Closed, so that all its files are as they stay.
+        drop(index);
+        let report = RebuildReport { pipelines, nobodys: survey.nobodys };
+        if !report.is_whole() && !options.accept_loss && install::has_index(&*self.real).await? {
+            install::remove(&*self.real, BUILDING_DIR).await?;
+            let stopped = report.pipelines.iter().find_map(|it| Some((it.pipeline, it.stopped.as_ref()?)));
+            let (pipeline, why) = stopped.expect("it is not whole");
+            bail!(
+                "the index in {DB_DIR} stays: the segments do not hold all that it may know (pipeline {pipeline}: {why}). \
+                 To replace it by what can still be read, repeat with --accept-loss"
+            );
+        }
+        install::install(&*self.real).await?;
+        Ok(report)
+    }
+
+    async fn rebuild_pipeline(
+        &self,
+        index: &Index,
+        pipeline: PipelineId,
+        files: &PipelineFiles,
+    ) -> anyhow::Result<RebuiltPipeline> {
+        let until = match (files.has_log, &files.hard_state) {
+            (true, Some(slot)) => slot.committed.map_or(Until::Nothing, |id| Until::Last(id.index)),
+            (true, None) | (false, _) => Until::All,
+        };
+        let Replayed { containers, applied, stopped } =
+            replay(&self.disk(), pipeline, files, index, until).await?;
+        for contents in &containers {
+            index.forget_blocks(contents.container, contents.discards.iter().map(|record| record.tag))?;
+        }
+        let log = match files.hard_state {
+            None => RebuiltLog::Gone,
+            Some(_) => match spec_file::read(&*self.real, pipeline).await {
+                Ok(Some(spec)) => {
+                    index.save_pipeline_spec(&spec)?;
+                    RebuiltLog::Opens
+                }
+                Ok(None) => RebuiltLog::WithoutSpec,
+                // SCM has it too.
+                Err(_) => RebuiltLog::WithoutSpec,
+            },
+        };
+        let containers = containers.iter().map(|contents| contents.container).collect();
+        Ok(RebuiltPipeline { pipeline, containers, applied, stopped, log })
+    }
+}

@@ -1,0 +1,191 @@
+//! Applying a pipeline's segments to an index, as the pipeline itself would.
+
+use super::survey::PipelineFiles;
+use crate::disks::OWNERS_DIR;
+use crate::index::Index;
+use crate::index::machine::PipelineMachine;
+use anyhow::Context;
+use disk::Disk;
+use raft::{Replay, StateMachine};
+use raftlog::{Discards, EntryMeta, OwnerWalk, Step, WalkEnd};
+use sha2::{Digest, Sha256};
+use std::sync::Arc;
+use types::{ContainerId, LogIndex, OwnerId, PipelineId};
+
+/// Commands applied as one batch.
+const BATCH_MAX: usize = 1024;
+
+/// How much of a log is known to be committed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Until {
+    Nothing,
+    Last(LogIndex),
+    /// The log is gone: there is nobody who could take something back.
+    All,
+}
+
+impl Until {
+    fn takes(self, index: LogIndex) -> bool {
+        match self {
+            Until::Nothing => false,
+            Until::Last(last) => index <= last,
+            Until::All => true,
+        }
+    }
+}
+
+/// What a pipeline's segments hold.
+#[derive(Debug)]
+pub(super) struct Replayed {
+    pub containers: Vec<ContainerContents>,
+    pub applied: Option<LogIndex>,
+    /// Why records that should have been applied were not.
+    pub stopped: Option<String>,
+}
+
+#[derive(Debug)]
+pub(super) struct ContainerContents {
+    pub container: ContainerId,
+    pub records: u64,
+    pub record_bytes: u64,
+    pub end: WalkEnd,
+    pub discards: Discards,
+    /// docs/format/container-hash.md
+    pub hash: String,
+}
+
+impl ContainerContents {
+    pub(super) fn is_finished(&self) -> bool {
+        matches!(self.end, WalkEnd::Rolled { .. })
+    }
+}
+
+/// Walks all containers of a pipeline, and applies what `until` says to `index`.
+pub(super) async fn replay(
+    disk: &Arc<dyn Disk>,
+    pipeline: PipelineId,
+    files: &PipelineFiles,
+    index: &Index,
+    until: Until,
+) -> anyhow::Result<Replayed> {
+    let mut containers = Vec::new();
+    let mut applying = Applying { index, pipeline, until, machine: None, applied: None, stopped: None };
+    // A log that forgot nothing begins with the container its hard state names.
+    let begins = files.hard_state.filter(|slot| slot.purged.is_none());
+    let mut next = begins.map(|slot| ContainerId(slot.start_owner.0));
+    for &container in &files.containers {
+        if let Some(expected) = next.filter(|next| *next != container) {
+            applying.stop(format!("container {expected} should follow, but {container} is there"));
+        }
+        let contents = walk(disk, container, &mut applying).await;
+        let contents = contents.with_context(|| format!("walk container {container}"))?;
+        next = match &contents.end {
+            WalkEnd::Rolled { to } => Some(ContainerId(to.0)),
+            // Nothing can follow what is not finished.
+            WalkEnd::Unfinished { .. } | WalkEnd::Bad { .. } => Some(container),
+        };
+        containers.push(contents);
+    }
+    applying.finish();
+    let Applying { applied, mut stopped, .. } = applying;
+    if let Until::Last(last) = until
+        && stopped.is_none()
+        && applied.is_none_or(|applied| applied < last)
+    {
+        let ends = containers.last().map_or("there are no records".to_owned(), end_text);
+        stopped = Some(format!("entry {last} is known to be committed, but {ends}"));
+    }
+    Ok(Replayed { containers, applied, stopped })
+}
+
+pub(super) fn end_text(contents: &ContainerContents) -> String {
+    let container = contents.container;
+    match &contents.end {
+        WalkEnd::Rolled { to } => format!("container {container} rolls to {}", ContainerId(to.0)),
+        WalkEnd::Unfinished { segment, offset } => {
+            format!("container {container} ends in segment {segment:08x} at byte {offset}")
+        }
+        WalkEnd::Bad { segment, offset, why } => {
+            format!("in container {container}, segment {segment:08x}, byte {offset}: {why}")
+        }
+    }
+}
+
+async fn walk(
+    disk: &Arc<dyn Disk>,
+    container: ContainerId,
+    applying: &mut Applying<'_>,
+) -> anyhow::Result<ContainerContents> {
+    let owner = OwnerId::from(container);
+    let discards = Discards::read(&**disk, OWNERS_DIR, owner).await?;
+    let mut walk = OwnerWalk::new(disk.clone(), OWNERS_DIR, owner).await?;
+    let (mut records, mut record_bytes, mut hash) = (0, 0, Sha256::new());
+    let end = loop {
+        match walk.next().await? {
+            Step::End(end) => break end,
+            Step::Record(record) => {
+                records += 1;
+                record_bytes += record.bytes;
+                if !discards.contains(record.meta.id.index, &record.meta.place) {
+                    hash.update(&record.head);
+                }
+                applying.push(container, record.meta);
+            }
+        }
+    };
+    let hash = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+    Ok(ContainerContents { container, records, record_bytes, end, discards, hash })
+}
+
+struct Applying<'a> {
+    index: &'a Index,
+    pipeline: PipelineId,
+    until: Until,
+    machine: Option<(PipelineMachine, Replay)>,
+    applied: Option<LogIndex>,
+    stopped: Option<String>,
+}
+
+impl Applying<'_> {
+    fn push(&mut self, container: ContainerId, record: EntryMeta) {
+        if self.stopped.is_some() || !self.until.takes(record.id.index) {
+            return;
+        }
+        if let Err(failure) = self.try_push(container, record) {
+            self.stop(format!("{failure:#}"));
+        }
+    }
+
+    fn try_push(&mut self, container: ContainerId, record: EntryMeta) -> anyhow::Result<()> {
+        if self.machine.is_none() {
+            let index = self.index.clone();
+            let (machine, _) = PipelineMachine::new(index, self.pipeline, container, u64::MAX)?;
+            self.machine = Some((machine, Replay::new(None)?));
+        }
+        let (_, replay) = self.machine.as_mut().expect("made above");
+        replay.push(record)?;
+        if replay.pending() >= BATCH_MAX { self.apply() } else { Ok(()) }
+    }
+
+    fn apply(&mut self) -> anyhow::Result<()> {
+        let Some((machine, replay)) = &mut self.machine else { return Ok(()) };
+        let Some((batch, applied)) = replay.take() else { return Ok(()) };
+        let index = applied.id.index;
+        machine.apply(batch, applied)?;
+        self.applied = Some(index);
+        Ok(())
+    }
+
+    fn stop(&mut self, why: String) {
+        self.finish();
+        self.stopped.get_or_insert(why);
+    }
+
+    fn finish(&mut self) {
+        if self.stopped.is_none()
+            && let Err(failure) = self.apply()
+        {
+            self.stopped = Some(format!("{failure:#}"));
+        }
+    }
+}

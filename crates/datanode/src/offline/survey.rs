@@ -1,0 +1,82 @@
+//! Which containers and pipelines are on a disk, by its logs and segments alone.
+
+use crate::disks::{GROUPS_DIR, OWNERS_DIR};
+use anyhow::Context;
+use disk::Disk;
+use raftlog::inspect::{HardStateSlot, SegmentName, SegmentScan, read_hard_state};
+use raftlog::{OwnerWalk, Step};
+use std::collections::BTreeMap;
+use std::io::ErrorKind;
+use std::sync::Arc;
+use types::{ContainerId, GroupId, GroupKind, OwnerId, PipelineId};
+
+#[derive(Debug, Default)]
+pub(super) struct Survey {
+    pub pipelines: BTreeMap<PipelineId, PipelineFiles>,
+    /// Containers without a whole first record: nobody can say whose they are. The open one of a pipeline that has written
+    /// nothing since it rolled is one.
+    pub nobodys: Vec<ContainerId>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct PipelineFiles {
+    /// In the order of the log.
+    pub containers: Vec<ContainerId>,
+    /// Of its log; `None` when the log is gone, or neither slot is whole.
+    pub hard_state: Option<HardStateSlot>,
+    pub has_log: bool,
+}
+
+pub(super) async fn survey(disk: &Arc<dyn Disk>) -> anyhow::Result<Survey> {
+    let mut survey = Survey::default();
+    for name in disk.list(GROUPS_DIR).await.context("list the logs")? {
+        let number = name.strip_prefix("pipeline-").and_then(|number| number.parse().ok());
+        let Some(pipeline) = number.map(PipelineId) else { continue };
+        let files = survey.pipelines.entry(pipeline).or_default();
+        (files.has_log, files.hard_state) = (true, hard_state(disk, &name).await?);
+    }
+    for owner in raftlog::owners(&**disk, OWNERS_DIR).await.context("list the containers")? {
+        let container = ContainerId(owner.0);
+        let mut walk = OwnerWalk::new(disk.clone(), OWNERS_DIR, owner).await.context("list segments")?;
+        let first = walk.next().await.with_context(|| format!("read container {container}"))?;
+        let log = match first {
+            Step::Record(record) => Some(record.log),
+            // Its first record is damaged, or the container is empty: those behind it may say.
+            Step::End(_) => log_of(disk, container).await?,
+        };
+        let log = log.and_then(|log| GroupId::try_from(log).ok());
+        match log.filter(|log| log.kind == GroupKind::Pipeline) {
+            Some(log) => {
+                survey.pipelines.entry(PipelineId(log.number)).or_default().containers.push(container);
+            }
+            None => survey.nobodys.push(container),
+        }
+    }
+    Ok(survey)
+}
+
+/// The log that most of the first records of a container say they are of.
+async fn log_of(disk: &Arc<dyn Disk>, container: ContainerId) -> anyhow::Result<Option<u64>> {
+    let name = SegmentName { owner: OwnerId::from(container), segment: 0 };
+    let path = format!("{OWNERS_DIR}/{:016x}/{:08x}.seg", name.owner.0, name.segment);
+    match disk.open(&path, false).await {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        opened => {
+            let file = opened.with_context(|| format!("open {path}"))?;
+            let scan = SegmentScan::new(file, Some(name)).await.with_context(|| format!("read {path}"))?;
+            Ok(scan.log.filter(|_| !scan.is_renamed()))
+        }
+    }
+}
+
+async fn hard_state(disk: &Arc<dyn Disk>, group: &str) -> anyhow::Result<Option<HardStateSlot>> {
+    let path = format!("{GROUPS_DIR}/{group}/hard-state");
+    match disk.open(&path, false).await {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        opened => {
+            let file = opened.with_context(|| format!("open {path}"))?;
+            let file = read_hard_state(file).await.with_context(|| format!("read {path}"))?;
+            Ok(file.newest().copied())
+        }
+    }
+}

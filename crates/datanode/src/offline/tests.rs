@@ -1,0 +1,292 @@
+use super::*;
+use crate::index::keys;
+use crate::index::machine::PipelineMachine;
+use crate::index::records::{BlockRecord, ContainerRecord};
+use crate::spec_file;
+use prost::Message;
+use proto::datanode::{
+    ChunkCommand, PipelineCommand, PipelineSpec, PipelineSpecMember, RollCommand, pipeline_command,
+};
+use proto::uuid_bytes;
+use raft::{Replay, StateMachine};
+use raftlog::{Entry, Log, LogSpace, LogSpaceOptions, LogSpec, Place};
+use rocksdb::WriteBatch;
+use std::path::PathBuf;
+use types::{BlockId, ContainerId, GroupId, LogId, LogIndex, OwnerId, Payload, PipelineId, Term};
+
+const PIPELINE: PipelineId = PipelineId(3);
+pub(crate) const FIRST: ContainerId = ContainerId(100);
+const SECOND: ContainerId = ContainerId(101);
+
+/// Entries up to here are known to be committed; one more is in the log.
+const COMMITTED: u64 = 8;
+
+/// A data directory as a datanode left it: pipeline 3 with a closed container of two segments, and an open one.
+pub(crate) struct Left {
+    dir: tempfile::TempDir,
+}
+
+type Row = (Box<[u8]>, Box<[u8]>);
+
+fn id(index: u64) -> LogId {
+    LogId { term: Term(1), index: LogIndex(index) }
+}
+
+fn body(index: u64, bytes: usize) -> Vec<u8> {
+    (0..bytes).map(|n| (n as u64 * 31 + index) as u8).collect()
+}
+
+fn command(index: u64, command: pipeline_command::Command, body: Vec<u8>, roll_to: Option<OwnerId>) -> Entry {
+    let meta = PipelineCommand { command: Some(command) }.encode_to_vec().into();
+    Entry { id: id(index), kind: 2, meta, body: Payload::seal(body.into()), roll_to }
+}
+
+fn chunk(index: u64, nonce: u128, seq: u32, offset: u64, bytes: usize, seal: bool) -> Entry {
+    let chunk = ChunkCommand { nonce: uuid_bytes(nonce), seq, offset, length: bytes as u64, seal };
+    command(index, pipeline_command::Command::Chunk(chunk), body(index, bytes), None)
+}
+
+fn entries() -> Vec<Entry> {
+    let members =
+        [(5u64, 1u64)].map(|(replica, node)| proto::raft::Member { replica, node, address: "h:1".into() });
+    let voters = vec![proto::raft::VoterSet { replicas: vec![5] }];
+    let membership = proto::raft::Membership { voter_sets: voters, members: members.to_vec() };
+    let meta = membership.encode_to_vec().into();
+    let roll = pipeline_command::Command::Roll(RollCommand { next_container: SECOND.0 });
+    vec![
+        Entry { id: id(0), kind: 3, meta, body: Payload::default(), roll_to: None },
+        Entry { id: id(1), kind: 1, meta: Default::default(), body: Payload::default(), roll_to: None },
+        chunk(2, 1, 0, 0, 10, true),
+        chunk(3, 2, 0, 0, 300_000, false),
+        chunk(4, 2, 1, 300_000, 200_000, true),
+        // It refuses a chunk: its record stands in the container and is no block's.
+        chunk(5, 2, 2, 500_000, 100_000, true),
+        command(6, roll, Vec::new(), Some(OwnerId(SECOND.0))),
+        chunk(7, 3, 0, 0, 70_000, true),
+        chunk(8, 4, 0, 0, 5, false),
+        chunk(9, 5, 0, 0, 5, true),
+    ]
+}
+
+fn spec() -> PipelineSpec {
+    let members = vec![PipelineSpecMember { replica: 5, node: 1, address: "h:1".to_owned() }];
+    PipelineSpec { pipeline: PIPELINE.0, replica: 5, first_container: FIRST.0, members }
+}
+
+impl Left {
+    pub(crate) async fn new() -> Left {
+        let left = Left { dir: tempfile::tempdir().unwrap() };
+        let disk = Arc::new(RealDisk::open(&left.root(), 1).unwrap());
+        let options =
+            LogSpaceOptions { segment_bytes_max: 400_000, reserve_bytes: 0, ..LogSpaceOptions::default() };
+        let log_spec = LogSpec {
+            log: GroupId::pipeline(PIPELINE).to_u64(),
+            dir: "groups/pipeline-3".to_owned(),
+            owners_dir: "containers".to_owned(),
+            first_owner: OwnerId(FIRST.0),
+        };
+        let log = LogSpace::new(disk.clone(), options).open(log_spec).await.unwrap();
+        log.append(entries()).unwrap().durable().await.unwrap();
+        log.save_committed(Some(id(COMMITTED)));
+        left.apply(&log).await;
+        spec_file::write(&*disk, &spec()).await.unwrap();
+        log.close().await;
+        left
+    }
+
+    /// Fills the index as a running pipeline does, two entries at a time.
+    async fn apply(&self, log: &Log) {
+        let db = Arc::new(Db::open(&self.root().join("db"), &DbOptions::default()).unwrap());
+        let index = Index::new(db);
+        index.save_pipeline_spec(&spec()).unwrap();
+        let (mut machine, _) = PipelineMachine::new(index, PIPELINE, FIRST, u64::MAX).unwrap();
+        let mut replay = Replay::new(None).unwrap();
+        for meta in log.read_meta(LogIndex(0)..LogIndex(COMMITTED + 1), 100).await.unwrap() {
+            let is_even = meta.id.index.0 % 2 == 0;
+            replay.push(meta).unwrap();
+            if is_even {
+                let (batch, applied) = replay.take().unwrap();
+                machine.apply(batch, applied).unwrap();
+            }
+        }
+    }
+
+    pub(crate) fn root(&self) -> PathBuf {
+        self.dir.path().join("disk")
+    }
+
+    fn open(&self) -> OfflineDisk {
+        OfflineDisk::open(&self.root()).unwrap()
+    }
+
+    fn index(&self) -> Index {
+        Index::new(Arc::new(Db::open(&self.root().join("db"), &DbOptions::default()).unwrap()))
+    }
+
+    pub(crate) fn change(&self, change: impl FnOnce(&mut WriteBatch)) {
+        let mut batch = WriteBatch::default();
+        change(&mut batch);
+        self.index().db().write(batch).unwrap();
+    }
+
+    fn rows(&self) -> Vec<Row> {
+        self.index().db().rocks().iterator(rocksdb::IteratorMode::Start).map(Result::unwrap).collect()
+    }
+
+    #[allow(clippy::disallowed_methods)] // the test plays the disk that loses things
+    fn lose(&self, path: &str) {
+        let path = self.root().join(path);
+        if path.is_dir() { std::fs::remove_dir_all(path) } else { std::fs::remove_file(path) }.unwrap();
+    }
+
+    #[allow(clippy::disallowed_methods)]
+    pub(crate) fn flip(&self, path: &str, at: usize) {
+        let path = self.root().join(path);
+        let mut bytes = std::fs::read(&path).unwrap();
+        bytes[at] ^= 4;
+        std::fs::write(path, bytes).unwrap();
+    }
+
+    /// All that verifying finds, as text.
+    async fn findings(&self) -> Vec<String> {
+        let report = self.open().verify(None).await.unwrap();
+        let of_containers = report.containers.values().flat_map(|verdict| &verdict.findings);
+        let told = report.findings.iter().chain(of_containers);
+        let told: Vec<_> = told.map(|finding| format!("{}: {}", finding.kind.name(), finding.what)).collect();
+        assert_eq!(report.is_whole(), told.is_empty());
+        told
+    }
+
+    /// Checks that exactly so many things are found, and what is said of them.
+    async fn check(&self, says: &[&str]) {
+        let findings = self.findings().await;
+        for expected in says {
+            assert!(findings.iter().any(|it| it.contains(expected)), "`{expected}` is not in {findings:#?}");
+        }
+        assert_eq!(findings.len(), says.len(), "{findings:#?}");
+    }
+}
+
+pub(crate) const SEGMENT: &str = "containers/0000000000000064/00000000.seg";
+
+#[tokio::test]
+async fn what_a_datanode_left_is_whole_and_rebuilt_the_same() {
+    let left = Left::new().await;
+    left.check(&[]).await;
+    let before = left.rows();
+    let report = left.open().verify(None).await.unwrap();
+    let closed = &report.containers[&FIRST];
+    assert_eq!((closed.records, closed.pipeline), (7, Some(PIPELINE)));
+    assert_eq!(closed.hash.as_ref().unwrap().len(), 64);
+    assert_eq!(report.containers[&SECOND].hash, None, "more may come");
+
+    for lost in [true, false] {
+        if lost {
+            left.lose("db");
+            left.check(&["lost: the index is missing"]).await;
+        }
+        let rebuilt = left.open().rebuild(RebuildOptions::default()).await.unwrap();
+        assert!(rebuilt.is_whole() && rebuilt.nobodys.is_empty());
+        let [pipeline] = &rebuilt.pipelines[..] else { panic!("{rebuilt:?}") };
+        assert_eq!((pipeline.applied, pipeline.log), (Some(LogIndex(COMMITTED)), RebuiltLog::Opens));
+        // Row for row, the spec and the applied position too.
+        assert!(left.rows() == before);
+        left.check(&[]).await;
+    }
+    let again = left.open().verify(Some(FIRST)).await.unwrap();
+    assert_eq!(again.containers.keys().collect::<Vec<_>>(), [&FIRST]);
+    assert_eq!(again.containers[&FIRST].hash, closed.hash);
+}
+
+#[tokio::test]
+async fn every_kind_of_wrong_row_is_found() {
+    let block = |local| BlockId { container: FIRST, local };
+    let check = async |says: &[&str], change: &dyn Fn(&mut WriteBatch)| {
+        let left = Left::new().await;
+        left.change(change);
+        left.check(says).await;
+    };
+    check(&["missing-row: the index misses block 100/3"], &|batch| batch.delete(keys::block(block(3)))).await;
+    check(&["missing-row: the index misses the chunk at byte 300000 of block 100/3"], &|batch| {
+        batch.delete(keys::chunk(block(3), 300_000));
+    })
+    .await;
+    check(&["extra-row: the index has block 100/5, the segments have not"], &|batch| {
+        batch.put(keys::block(block(5)), record(5).encode());
+    })
+    .await;
+    check(
+        &["wrong-row: the index is wrong about block 100/2: it says length 5, 1 chunks, sealed false"],
+        &|batch| {
+            batch.put(keys::block(block(2)), record(5).encode());
+        },
+    )
+    .await;
+    check(&["wrong-row: the index is wrong about container 100: it says Open of pipeline 3"], &|batch| {
+        batch.put(keys::container(FIRST), ContainerRecord::opened(PIPELINE, ContainerId(0)).encode());
+    })
+    .await;
+    check(&["missing-row: the index misses the open container of pipeline 3"], &|batch| {
+        batch.delete(keys::open_container(PIPELINE));
+    })
+    .await;
+    check(&["missing-row: the index misses the nonce 00000000000000000000000000000001"], &|batch| {
+        batch.delete(keys::nonce(FIRST, types::Nonce(1)));
+    })
+    .await;
+}
+
+fn record(length: u64) -> BlockRecord {
+    let place = Place { owner: OwnerId(FIRST.0), segment: 0, offset: 0, body_bytes: length as u32 };
+    let first = crate::index::records::ChunkPlace::of(place);
+    BlockRecord { sealed: false, chunks: 1, length, first }
+}
+
+#[tokio::test]
+async fn damaged_bytes_are_found_and_their_place_is_told() {
+    let left = Left::new().await;
+    let hash = async || left.open().verify(None).await.unwrap().containers[&FIRST].hash.clone();
+    assert!(hash().await.is_some());
+    left.flip(SEGMENT, 200_000);
+    left.check(&["damage: containers/0000000000000064/00000000.seg"]).await;
+    assert_eq!(hash().await, None, "a hash of damaged records says nothing");
+    // A body does not matter to the index.
+    assert!(left.open().rebuild(RebuildOptions::default()).await.unwrap().is_whole());
+    left.flip(SEGMENT, 200_000);
+    left.check(&[]).await;
+
+    // A head: what comes after it cannot be applied, and an index that knows more is not replaced.
+    let before = left.rows();
+    left.flip(SEGMENT, 50);
+    assert!(!left.findings().await.is_empty());
+    let refused = left.open().rebuild(RebuildOptions::default()).await.unwrap_err().to_string();
+    assert!(refused.contains("the index in db stays") && refused.contains("--accept-loss"), "{refused}");
+    assert!(left.rows() == before);
+    let rebuilt = left.open().rebuild(RebuildOptions { accept_loss: true }).await.unwrap();
+    assert!(rebuilt.pipelines[0].stopped.is_some(), "{rebuilt:?}");
+}
+
+#[tokio::test]
+async fn what_cannot_be_recreated_is_said() {
+    let left = Left::new().await;
+    left.lose("groups/pipeline-3/spec");
+    let log_of = async || left.open().rebuild(RebuildOptions::default()).await.unwrap().pipelines[0].log;
+    assert_eq!(log_of().await, RebuiltLog::WithoutSpec);
+    assert!(left.index().pipeline_specs().unwrap().is_empty());
+    left.lose("groups/pipeline-3");
+    assert_eq!(log_of().await, RebuiltLog::Gone);
+    // Nobody is left who could take the last entry back.
+    assert!(left.index().block(BlockId { container: SECOND, local: 9 }).unwrap().is_some());
+    left.check(&[]).await;
+}
+
+#[tokio::test]
+async fn a_directory_in_use_and_one_that_is_none_are_refused() {
+    let left = Left::new().await;
+    let held = left.open();
+    let refused = OfflineDisk::open(&left.root()).err().unwrap().to_string();
+    assert!(refused.contains("is in use by another process"), "{refused}");
+    drop(held);
+    let refused = OfflineDisk::open(left.dir.path()).err().unwrap().to_string();
+    assert!(refused.contains("is no data directory"), "{refused}");
+}

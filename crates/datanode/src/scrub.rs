@@ -1,0 +1,312 @@
+//! Reading closed containers again and again, so that what a disk loses is found while there are other replicas.
+//!
+//! One task for each disk goes through its closed containers in order, at a bounded rate: every record of a container is
+//! checked against its checksums, then every row of its index against the record it names, and the rows against the
+//! container's counters. A bad replica is marked unhealthy and not looked at again.
+
+use crate::deletion::finish_deletions;
+use crate::disks::{DatanodeDisk, OWNERS_DIR};
+use crate::index::Index;
+use crate::index::ScrubPosition;
+use crate::index::records::{BlockRecord, ContainerState};
+use crate::manager::blocking;
+use anyhow::{Context, ensure};
+use disk::Disk;
+use prost::Message;
+use proto::datanode::{ChunkCommand, PipelineCommand, pipeline_command};
+use raftlog::{Discards, OwnerWalk, Place, ReadError, Step, WalkEnd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tokio::time::{Instant, sleep, sleep_until};
+use tokio_util::sync::CancellationToken;
+use tracing::{error, info};
+use types::{BlockId, Clock, ContainerId, OwnerId};
+
+/// Rows looked at with one visit to RocksDB.
+const ROWS_MAX: usize = 256;
+/// What reading a record's head costs: a block of the file.
+const HEAD_READ_BYTES: u64 = 4096;
+/// The log has this much to write: the disk is busy ...
+const BUSY_BYTES: usize = 1 << 20;
+/// ... and the scrubber waits for it, but for each record no longer than this: a disk that is always busy is scrubbed too, with
+/// chunks of 1 MiB at 1 MiB/s.
+const BUSY_WAIT_MAX: Duration = Duration::from_secs(1);
+const BUSY_LOOK: Duration = Duration::from_millis(20);
+/// After the index or the directory could not be read.
+const RETRY: Duration = Duration::from_secs(60);
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ScrubOptions {
+    pub bytes_per_second: u64,
+    pub interval: Duration,
+}
+
+pub(crate) struct Scrubber {
+    disk: Arc<DatanodeDisk>,
+    options: ScrubOptions,
+    clock: Arc<dyn Clock>,
+    stop: CancellationToken,
+    /// When the next read may begin.
+    next_read: Instant,
+}
+
+/// What is wrong with a container, or that it is whole.
+type Found = Result<(), String>;
+
+impl Scrubber {
+    pub(crate) fn new(
+        disk: Arc<DatanodeDisk>,
+        options: ScrubOptions,
+        clock: Arc<dyn Clock>,
+        stop: CancellationToken,
+    ) -> Scrubber {
+        Scrubber { disk, options, clock, stop, next_read: Instant::now() }
+    }
+
+    pub(crate) async fn run(mut self) {
+        let stop = self.stop.clone();
+        // Dropped anywhere: the position is saved as a whole, and what was read since is read again. A deletion that is being
+        // finished is one that a crash may interrupt as well.
+        stop.run_until_cancelled(self.run_forever()).await;
+    }
+
+    async fn run_forever(&mut self) {
+        while self.disk.real.failure().is_none() {
+            if let Err(failure) = self.pass().await {
+                let disk = self.disk.real.root().display();
+                error!(%disk, error = format!("{failure:#}"), "scrub a disk; trying on");
+                sleep(RETRY).await;
+            }
+        }
+    }
+
+    /// Goes on with a pass, or waits until the next one is due and begins it; returns at its end.
+    async fn pass(&mut self) -> anyhow::Result<()> {
+        let index = self.disk.index.clone();
+        let mut position = blocking(move || index.scrub_position()).await?.unwrap_or_default();
+        self.disk.counters.scrub_last_pass_ms.store(position.last_pass_ms, Ordering::Relaxed);
+        if position.container == ContainerId(0) {
+            let interval_ms = u64::try_from(self.options.interval.as_millis()).unwrap_or(u64::MAX);
+            let due_ms = position.began_ms.saturating_add(interval_ms);
+            sleep(Duration::from_millis(due_ms.saturating_sub(self.clock.now_ms()))).await;
+            position.began_ms = self.clock.now_ms();
+        }
+        while let Some(container) = self.next_container(position.container).await? {
+            let segment = if container == position.container { position.segment } else { 0 };
+            position = ScrubPosition { container, segment, ..position };
+            self.scrub_marking(&mut position).await?;
+            position = ScrubPosition { container: ContainerId(container.0 + 1), segment: 0, ..position };
+            self.save(position, true).await?;
+        }
+        let now_ms = self.clock.now_ms();
+        let done = ScrubPosition { container: ContainerId(0), segment: 0, last_pass_ms: now_ms, ..position };
+        self.save(done, true).await?;
+        self.disk.counters.scrub_passes.fetch_add(1, Ordering::Relaxed);
+        self.disk.counters.scrub_last_pass_ms.store(now_ms, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// The first closed container from `from` on that is not known to be bad.
+    async fn next_container(&self, from: ContainerId) -> anyhow::Result<Option<ContainerId>> {
+        let index = self.disk.index.clone();
+        blocking(move || {
+            for (container, record) in index.containers()? {
+                let is_next = container >= from && record.state == ContainerState::Closed;
+                if is_next && index.unhealthy(container)?.is_none() {
+                    return Ok(Some(container));
+                }
+            }
+            Ok(None)
+        })
+        .await
+    }
+
+    async fn scrub_marking(&mut self, position: &mut ScrubPosition) -> anyhow::Result<()> {
+        let container = position.container;
+        finish_deletions(&self.disk, container).await?;
+        let mut found = self.scrub_records(position).await?;
+        if found.is_ok() {
+            found = self.scrub_rows(container).await?;
+        }
+        match found {
+            Ok(()) => info!(%container, "scrubbed a container"),
+            Err(why) => {
+                self.disk.counters.scrub_findings.fetch_add(1, Ordering::Relaxed);
+                self.disk.mark_unhealthy(container, why).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// Every record against its checksums, from the position's segment on.
+    async fn scrub_records(&mut self, position: &mut ScrubPosition) -> anyhow::Result<Found> {
+        let (container, owner) = (position.container, OwnerId::from(position.container));
+        let disk = self.disk.space.disk().clone();
+        let mut walk = OwnerWalk::from_segment(disk, OWNERS_DIR, owner, position.segment).await?;
+        loop {
+            let record = match walk.next().await {
+                Ok(Step::Record(record)) => record,
+                Ok(Step::End(WalkEnd::Rolled { .. })) => return Ok(Ok(())),
+                Ok(Step::End(end)) => {
+                    return Ok(Err(format!("container {container} is closed, but: {end:?}")));
+                }
+                Err(failure) => return Ok(Err(format!("container {container} cannot be read: {failure}"))),
+            };
+            let place = record.meta.place;
+            if place.segment > position.segment {
+                position.segment = place.segment;
+                self.save(*position, false).await?;
+            }
+            self.pace(record.bytes).await;
+            // Asked anew only for what fails: blocks are deleted meanwhile.
+            if let Err(failure) = walk.check_body(&record).await
+                && !self.discards(container).await?.contains(record.meta.id.index, &place)
+            {
+                return Ok(Err(failure.to_string()));
+            }
+        }
+    }
+
+    async fn discards(&self, container: ContainerId) -> anyhow::Result<Discards> {
+        let discards = self.disk.space.discards(OWNERS_DIR, OwnerId::from(container)).await;
+        discards.context("read what was discarded")
+    }
+
+    /// Every row of the index against its record, and their number against the counters.
+    async fn scrub_rows(&mut self, container: ContainerId) -> anyhow::Result<Found> {
+        let before = self.counters_of(container).await?;
+        let (mut from_local, mut sum) = (0, Counted::default());
+        loop {
+            let index = self.disk.index.clone();
+            let rows = blocking(move || read_rows(&index, container, from_local)).await;
+            let rows = match rows {
+                Ok(rows) => rows,
+                Err(failure) => return Ok(Err(format!("the index of container {container}: {failure:#}"))),
+            };
+            let Some(last) = rows.last() else { break };
+            from_local = last.block.local + 1;
+            for row in &rows {
+                sum.add(&row.record);
+                if let Err(failure) = self.scrub_block(row).await {
+                    // Deleted meanwhile, perhaps.
+                    let (index, block) = (self.disk.index.clone(), row.block);
+                    if blocking(move || index.block_record(block)).await?.is_some() {
+                        return Ok(Err(format!("block {block}: {failure:#}")));
+                    }
+                }
+            }
+        }
+        let after = self.counters_of(container).await?;
+        if before == after && sum != after {
+            return Ok(Err(format!(
+                "the index has {sum:?} of container {container}, which counts {after:?}"
+            )));
+        }
+        Ok(Ok(()))
+    }
+
+    async fn counters_of(&self, container: ContainerId) -> anyhow::Result<Counted> {
+        let index = self.disk.index.clone();
+        blocking(move || {
+            let record = index.container(container)?.context("the container is gone")?;
+            let (blocks, chunks, payload_bytes) = (record.blocks, record.chunks, record.payload_bytes);
+            Ok(Counted { blocks, chunks, payload_bytes })
+        })
+        .await
+    }
+
+    async fn scrub_block(&mut self, row: &BlockRow) -> anyhow::Result<()> {
+        let mut offset = 0;
+        for (seq, place) in (0..).zip(&row.places) {
+            self.pace(HEAD_READ_BYTES).await;
+            let meta = match self.disk.space.read_head(OWNERS_DIR, *place).await {
+                Ok(meta) => meta,
+                Err(ReadError::Io { why, .. }) => anyhow::bail!(why),
+                Err(failure) => return Err(failure.into()),
+            };
+            ensure!(
+                seq > 0 || meta.id.index.0 == row.block.local,
+                "its first record is entry {}",
+                meta.id.index
+            );
+            let command = PipelineCommand::decode(meta.meta).context("decode its command")?.command;
+            let Some(pipeline_command::Command::Chunk(chunk)) = command else {
+                anyhow::bail!("entry {} is no chunk", meta.id.index);
+            };
+            let ChunkCommand { seq: found_seq, offset: found_offset, length, .. } = chunk;
+            ensure!(
+                (found_seq, found_offset) == (seq, offset),
+                "chunk {seq} at byte {offset} is chunk {found_seq} at byte {found_offset} in entry {}",
+                meta.id.index
+            );
+            offset += length;
+        }
+        ensure!(offset == row.record.length, "its chunks have {offset} bytes, it has {}", row.record.length);
+        Ok(())
+    }
+
+    /// Waits for its turn to read so much, and for the disk to be idle.
+    async fn pace(&mut self, bytes: u64) {
+        let wait = Duration::from_secs_f64(bytes as f64 / self.options.bytes_per_second as f64);
+        sleep_until(self.next_read).await;
+        let patience = Instant::now() + BUSY_WAIT_MAX;
+        while self.disk.space.unflushed_bytes() > BUSY_BYTES && Instant::now() < patience {
+            sleep(BUSY_LOOK).await;
+        }
+        self.next_read = self.next_read.max(Instant::now()) + wait;
+        self.disk.counters.scrubbed_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    async fn save(&self, position: ScrubPosition, durably: bool) -> anyhow::Result<()> {
+        let index = self.disk.index.clone();
+        blocking(move || {
+            index.save_scrub_position(position)?;
+            if durably { index.flush() } else { Ok(()) }
+        })
+        .await
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Counted {
+    blocks: u64,
+    chunks: u64,
+    payload_bytes: u64,
+}
+
+impl Counted {
+    fn add(&mut self, record: &BlockRecord) {
+        self.blocks += 1;
+        self.chunks += u64::from(record.chunks);
+        self.payload_bytes += record.length;
+    }
+}
+
+struct BlockRow {
+    block: BlockId,
+    record: BlockRecord,
+    places: Vec<Place>,
+}
+
+fn read_rows(index: &Index, container: ContainerId, from_local: u64) -> anyhow::Result<Vec<BlockRow>> {
+    let mut rows = Vec::new();
+    for row in index.block_rows(container, from_local).take(ROWS_MAX) {
+        let (block, record) = row?;
+        let places = index.places(block)?;
+        if places.is_empty() {
+            continue; // deleted between the two looks
+        }
+        ensure!(
+            places.len() == record.chunks as usize,
+            "block {block} has {} of {} chunks",
+            places.len(),
+            record.chunks
+        );
+        rows.push(BlockRow { block, record, places });
+    }
+    Ok(rows)
+}
+
+#[cfg(test)]
+mod tests;

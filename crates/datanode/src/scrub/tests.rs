@@ -1,0 +1,95 @@
+use super::*;
+use crate::index::keys;
+use crate::offline::tests::{FIRST, Left, SEGMENT};
+use crate::options::DatanodeOptions;
+use types::ManualClock;
+
+const SECOND_SEGMENT: &str = "containers/0000000000000064/00000001.seg";
+
+async fn opened(left: &Left, bytes_per_second: u64) -> Scrubber {
+    // Opening blocks, as a datanode's start does.
+    let (root, rate) = (left.root(), bytes_per_second);
+    let disk = tokio::task::spawn_blocking(move || DatanodeDisk::open(&root, 1, &DatanodeOptions::default()));
+    let options = ScrubOptions { bytes_per_second: rate, interval: Duration::ZERO };
+    let clock = Arc::new(ManualClock::at_ms(5000));
+    Scrubber::new(Arc::new(disk.await.unwrap().unwrap()), options, clock, CancellationToken::new())
+}
+
+#[tokio::test]
+async fn a_whole_disk_is_read_to_its_end_and_so_it_is_said() {
+    let left = Left::new().await;
+    let mut scrubber = opened(&left, 1 << 30).await;
+    scrubber.pass().await.unwrap();
+    scrubber.pass().await.unwrap();
+    let stats = scrubber.disk.counters.stats(scrubber.disk.id);
+    assert_eq!((stats.scrub_passes, stats.scrub_findings, stats.scrub_last_pass_ms), (2, 0, 5000));
+    assert!(stats.scrubbed_bytes > 2 * 600_000, "{stats:?}");
+    assert_eq!(scrubber.disk.index.scrub_position().unwrap().unwrap().last_pass_ms, 5000);
+}
+
+#[tokio::test]
+async fn a_flipped_byte_is_found_and_remembered() {
+    let left = Left::new().await;
+    left.flip(SECOND_SEGMENT, 100_000);
+    let mut scrubber = opened(&left, 1 << 30).await;
+    scrubber.pass().await.unwrap();
+    let found = scrubber.disk.index.unhealthy(FIRST).unwrap().unwrap();
+    assert!(found.contains(SECOND_SEGMENT) && found.contains("mismatch"), "{found}");
+    scrubber.pass().await.unwrap();
+    let stats = scrubber.disk.counters.stats(scrubber.disk.id);
+    assert_eq!((stats.scrub_findings, stats.marked_unhealthy), (1, 1), "what is known is not found again");
+    drop(scrubber);
+    let after = opened(&left, 1 << 30).await;
+    assert_eq!(after.disk.index.unhealthy(FIRST).unwrap().unwrap(), found);
+    assert!(!after.disk.mark_unhealthy(FIRST, "again".to_owned()).await);
+}
+
+#[tokio::test]
+async fn it_goes_on_where_it_was() {
+    let left = Left::new().await;
+    left.flip(SEGMENT, 100_000);
+    let mut scrubber = opened(&left, 1 << 30).await;
+    let position = ScrubPosition { container: FIRST, segment: 1, began_ms: 1, last_pass_ms: 0 };
+    scrubber.disk.index.save_scrub_position(position).unwrap();
+    drop(scrubber);
+    scrubber = opened(&left, 1 << 30).await;
+    scrubber.pass().await.unwrap();
+    assert_eq!(scrubber.disk.index.unhealthy(FIRST).unwrap(), None, "the first segment was done before");
+    scrubber.pass().await.unwrap();
+    assert!(scrubber.disk.index.unhealthy(FIRST).unwrap().is_some());
+}
+
+#[tokio::test]
+async fn rows_that_are_wrong_or_missing_are_found() {
+    let block = BlockId { container: FIRST, local: 3 };
+    let check = async |says: &str, change: &dyn Fn(&mut rocksdb::WriteBatch)| {
+        let left = Left::new().await;
+        left.change(change);
+        let mut scrubber = opened(&left, 1 << 30).await;
+        scrubber.pass().await.unwrap();
+        let found = scrubber.disk.index.unhealthy(FIRST).unwrap().unwrap_or_default();
+        assert!(found.contains(says), "`{says}` is not in `{found}`");
+    };
+    check("block 100/3 has 1 of 2 chunks", &|batch| batch.delete(keys::chunk(block, 300_000))).await;
+    check("blocks: 1", &|batch| batch.delete(keys::block(BlockId { container: FIRST, local: 2 }))).await;
+    // The place of another record.
+    check("body length is 0, expected 300000", &|batch| {
+        batch.put(
+            keys::block(block),
+            [1, 1, 2, 0, 0, 0, 32, 161, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 224, 147, 4, 0],
+        );
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_reads_no_faster_than_it_is_told() {
+    let left = Left::new().await;
+    let mut scrubber = opened(&left, 100_000).await;
+    let start = Instant::now();
+    scrubber.pass().await.unwrap();
+    let bytes = scrubber.disk.counters.stats(scrubber.disk.id).scrubbed_bytes;
+    // The last read may begin at once when the one before it is paid for.
+    let at_least = Duration::from_millis((bytes - 120_000) / 100);
+    assert!(start.elapsed() >= at_least, "{bytes} bytes in {:?}", start.elapsed());
+}
