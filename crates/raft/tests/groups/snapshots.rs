@@ -1,6 +1,6 @@
 //! Members that the log can no longer serve.
 
-use crate::cluster::{Cluster, body, eventually, metadata, pipeline};
+use crate::cluster::{Cluster, body, eventually, metadata};
 use flotilla_raft::{HostOptions, SnapshotPolicy, SnapshotProgress};
 use raftlog::LogSpaceOptions;
 use std::time::Duration;
@@ -203,40 +203,4 @@ fn damage_snapshots(cluster: &Cluster, n: usize, group: GroupId) {
         std::fs::remove_file(&largest).expect("remove a file");
         std::fs::write(&largest, bytes).expect("write a file");
     }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_member_that_a_pipeline_cannot_serve_is_reported() {
-    let mut cluster = Cluster::start().await;
-    let group = pipeline(1);
-    cluster.open(group).await;
-    let first = cluster.apply(group, "first".into(), Payload::default()).await.id.index;
-    cluster.assert_same(group, first).await;
-    let away = 2;
-    cluster.stop_node(away).await;
-    let mut last = first;
-    for n in 0..20 {
-        last = cluster.apply(group, format!("missed {n}"), body(n, 1000)).await.id.index;
-    }
-    cluster.assert_same(group, last).await;
-    for n in [0, 1] {
-        let log = cluster.group(n, group).log().clone();
-        let upto = log.id_at(LogIndex(last.0 - 5)).await.expect("an entry");
-        drop(log);
-        cluster.stop_node(n).await;
-        cluster.purge_stopped(n, group, upto).await;
-        cluster.start_node(n).await;
-        cluster.open_on(n, group).await;
-    }
-    let leader = cluster.leader(group).await;
-    cluster.start_node(away).await;
-    cluster.open_on(away, group).await;
-    let lost = cluster.members(group)[away].replica;
-    eventually("the lost member is reported", || {
-        cluster.group(leader, group).snapshots().unserved.contains(&lost).then_some(())
-    })
-    .await;
-    // The others go on.
-    cluster.apply(group, "after".into(), Payload::default()).await;
-    cluster.stop().await;
 }
