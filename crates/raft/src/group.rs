@@ -1,7 +1,7 @@
 use crate::alive::Gone;
 use crate::counts::{Counts, Share};
 use crate::doze::Doze;
-use crate::parked::{Everywhere, Waits};
+use crate::parked::{Awaited, Everywhere, OVER, Waits};
 use crate::peers::Peers;
 use crate::protocol;
 use crate::snapshot::{Counters, SnapshotStore};
@@ -284,6 +284,8 @@ impl Group {
             task.abort();
             let _ = task.await;
         }
+        // Nothing moves this any more; who waits looks for itself.
+        self.inner.waits.reach(&Awaited::Everywhere(self.inner.id), OVER);
         let gone = self.inner.gone.lock().expect("no holder panics").take();
         if let Some(gone) = gone
             && tokio::time::timeout(CLOSE_MAX, gone).await.is_err()

@@ -1,6 +1,7 @@
 //! Groups of three real hosts: real disks, real gRPC on loopback, RocksDB state machines.
 
 mod cluster;
+mod crashes;
 mod dozing;
 mod failover;
 mod hostile;
