@@ -22,6 +22,7 @@ mod config;
 mod connector;
 mod counts;
 mod db;
+mod dismissal;
 mod doze;
 mod encoding;
 mod error;
