@@ -21,6 +21,8 @@ pub(crate) enum Past {
 
 /// What a replica comes with.
 pub(crate) struct Begun {
+    /// It was one of the group's first members.
+    pub(crate) is_first: bool,
     pub(crate) past: Past,
     /// Replicas of the group that a forced reset gave up.
     pub(crate) lost: Vec<ReplicaId>,
@@ -80,7 +82,7 @@ pub(crate) async fn begin(log: &Log, disk: &Arc<dyn Disk>, spec: &GroupSpec) -> 
     let identity =
         if is_used { identity.into_use(disk).await.context("write that it is in use")? } else { identity };
     let unused = (!identity.is_in_use()).then(|| identity.clone());
-    Ok(Begun { past, lost: identity.lost, unused })
+    Ok(Begun { is_first, past, lost: identity.lost, unused })
 }
 
 /// An empty log is that of a replica that promised nothing yet, or one that joined and promised its vote alone. Anything
