@@ -52,6 +52,7 @@ impl Code {
             | Code::WrongCluster
             | Code::NotFound
             | Code::TooLarge
+            | Code::NewerVersion
             | Code::NoSuchBucket
             | Code::BucketExists
             | Code::BucketNotEmpty
@@ -72,6 +73,7 @@ impl Code {
             }
             Code::NotLeader
             | Code::WrongCluster
+            | Code::NewerVersion
             | Code::Closed
             | Code::BucketNotEmpty
             | Code::PreconditionFailed => tonic::Code::FailedPrecondition,

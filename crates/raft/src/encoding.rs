@@ -19,11 +19,16 @@ mod kind {
     pub(super) const RESET: u8 = 4;
 }
 
+/// Terms and indexes past this cannot have come about; arithmetic on them could overflow.
+pub(crate) const NUMBER_MAX: u64 = 1 << 62;
+
 /// Bytes of a peer or a disk that are no entry of ours.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum DecodeError {
     #[error("{0} is missing")]
     Missing(&'static str),
+    #[error("term or index {number} is above {NUMBER_MAX}")]
+    NumberTooLarge { number: u64 },
     #[error("entry {index} has the unknown kind {kind}; a newer version wrote it")]
     UnknownKind { index: u64, kind: u32 },
     #[error("membership in entry {index}: {why}")]
@@ -156,12 +161,23 @@ pub(crate) fn log_id_from_wire(id: wire::LogId) -> RaftLogId {
     RaftLogId::new(id.term.into(), id.index)
 }
 
+/// The id in a message that openraft does not look at before it reckons with it.
+pub(crate) fn log_id_checked(id: wire::LogId) -> Result<RaftLogId, DecodeError> {
+    match id.term.max(id.index) {
+        number if number > NUMBER_MAX => Err(DecodeError::NumberTooLarge { number }),
+        _ => Ok(log_id_from_wire(id)),
+    }
+}
+
 pub(crate) fn vote_to_wire(vote: &RaftVote) -> wire::Vote {
     wire::Vote { term: vote.leader_id.term, replica: vote.leader_id.voted_for, committed: vote.committed }
 }
 
 pub(crate) fn vote_from_wire(wire: Option<wire::Vote>) -> Result<RaftVote, DecodeError> {
     let wire::Vote { term, replica, committed } = wire.ok_or(DecodeError::Missing("vote"))?;
+    if term > NUMBER_MAX {
+        return Err(DecodeError::NumberTooLarge { number: term });
+    }
     Ok(vote(term, replica, committed))
 }
 

@@ -9,17 +9,20 @@
 //! left when a majority is not; `group` and `proposal` are what callers hold. openraft
 //! works against `log_store` (a [`raftlog::Log`]), `machine` (a [`StateMachine`]) and `network` (whose `exchange` is
 //! the append stream to a follower, over the connections of `peers`, made by a `connector`); `service` receives what other members send.
+//! `snapshot` is copies of a state, for members that the log cannot serve; `generations` a RocksDB they are installed into.
 //! `heartbeats` go together for all groups of two processes, and `doze` lets groups that nobody uses cost little.
 //! `counts` is what they count while they work, `host_metrics` what comes of it, `prometheus` how that is shown.
 //! `encoding` alone knows how openraft's types look on disk and on the wire.
 
 mod alive;
+mod append_check;
 mod beginning;
 mod command;
 mod config;
 mod connector;
 mod counts;
 mod db;
+mod dismissal;
 mod doze;
 mod encoding;
 mod error;
@@ -41,6 +44,7 @@ mod parked;
 mod peers;
 mod prometheus;
 mod proposal;
+mod protocol;
 mod reads;
 mod registry;
 mod removal;
@@ -55,6 +59,7 @@ mod status;
 mod suite_tests;
 mod tables;
 mod type_config;
+mod watch;
 
 pub use command::{Applied, Command, Committed, StateMachine};
 pub use connector::{Channel, Connector, TcpConnector, server_builder};
@@ -71,6 +76,7 @@ pub use membership::Members;
 pub use options::{COMMAND_BYTES_MAX, GroupSpec, GroupStart, HostOptions, Timing};
 pub use parked::{WaitAllError, WaitError};
 pub use proposal::{Done, Proposal};
+pub use protocol::PROTOCOL_VERSION;
 pub use reads::ReadPolicy;
 pub use replay::Replay;
 pub use reset::{OfflineReplica, ResetError, ResetPlan};

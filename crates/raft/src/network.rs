@@ -1,9 +1,11 @@
 //! openraft's way to other members.
 
 use crate::counts::Counts;
+use crate::dismissal::Dismissal;
 use crate::encoding::{log_id_from_wire, log_id_to_wire, vote_from_wire, vote_to_wire};
 use crate::exchange::{self, Exchange};
 use crate::peers::{Peer as Process, Peers};
+use crate::protocol;
 use crate::snapshot::{Counters, SnapshotData, SnapshotStore, Transfer, send, streaming};
 use crate::standing::Standing;
 use crate::type_config::{Peer, RaftVote, TypeConfig};
@@ -101,11 +103,7 @@ pub(crate) struct Client {
 
 impl Client {
     fn address(&self) -> wire::Address {
-        wire::Address {
-            group: self.group.to_u64(),
-            replica: self.target.replica.0,
-            cluster: self.cluster.to_string(),
-        }
+        protocol::address(self.group, self.target.replica, &self.cluster)
     }
 
     fn process(&self) -> Result<Arc<Process>, RPCError<TypeConfig>> {
@@ -150,8 +148,8 @@ impl Client {
         };
         let mut client = process.control();
         let answer = self.within(limit, RPCTypes::Vote, &process, client.vote(request)).await?.into_inner();
-        if let Some(at) = answer.dismissed_at {
-            self.standing.dismissed(log_id_from_wire(at));
+        if let Some(dismissal) = answer.dismissal {
+            self.standing.dismissed(Dismissal::from_wire(dismissal).map_err(malformed)?);
         }
         let vote = vote_from_wire(answer.vote).map_err(malformed)?;
         Ok(VoteResponse::new(vote, answer.last.map(log_id_from_wire), answer.granted))

@@ -1,5 +1,6 @@
 use crate::OpenGroupError;
 use crate::group::Group;
+use crate::protocol::check_version;
 use proto::{Code, Failure, raft as wire};
 use std::collections::HashMap;
 use std::sync::{Arc, RwLock};
@@ -75,6 +76,7 @@ impl Registry {
     /// that stood here before, on a disk that was wiped.
     pub(crate) fn addressed(&self, to: Option<&wire::Address>) -> Result<Group, Failure> {
         let to = to.ok_or_else(|| Failure::invalid("the message names no receiver"))?;
+        check_version(to)?;
         let id = GroupId::try_from(to.group).map_err(|error| Failure::invalid(error.to_string()))?;
         let group = match self.groups.read().expect("no holder panics").get(&id) {
             None => return Err(Failure::new(Code::NotFound, format!("no replica of {id} is here"))),

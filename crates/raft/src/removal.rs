@@ -30,6 +30,7 @@ impl RaftHost {
         let replica = open.as_ref().map(|open| open.replica());
         if let Some(open) = open {
             open.close().await;
+            self.closed(&open);
         }
         let removed = remove_files(group, replica, space, log).await;
         removed.map_err(|error| RemoveGroupError::Io { group, why: error.to_string() })

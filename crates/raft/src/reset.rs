@@ -7,9 +7,10 @@
 
 use crate::Member;
 use crate::connector::{Connector, TcpConnector};
-use crate::encoding::{entry_from_meta, entry_to_record, log_id_from};
+use crate::encoding::{applied_from, entry_from_meta, entry_to_record, log_id_from};
 use crate::identity::{Identity, IdentityState, LOST_MAX};
 use crate::membership::Members;
+use crate::snapshot::newest_applied;
 use crate::type_config::{Data, Peer, RaftEntry, RaftMembership};
 use openraft::EntryPayload;
 use prost::Message;
@@ -73,7 +74,7 @@ pub struct OfflineReplica {
     identity: Identity,
     space: Arc<LogSpace>,
     log: Log,
-    /// The newest membership in the log.
+    /// The newest one there is.
     membership: RaftMembership,
 }
 
@@ -96,7 +97,7 @@ impl OfflineReplica {
             |identity: &Identity| matches!(identity.state, IdentityState::First | IdentityState::Joined);
         let identity = identity.filter(is_in_use).ok_or(ResetError::NoReplica(group))?;
         let log = space.open(spec).await.map_err(log_failed)?;
-        let membership = match newest_membership(&log).await {
+        let membership = match newest_membership(group, space, &log).await {
             Ok(membership) => membership,
             Err(error) => {
                 log.close().await;
@@ -195,7 +196,19 @@ fn reset_entries(plan: &ResetPlan, at_unix_ms: u64, reason: &str) -> Result<Vec<
     entries.collect()
 }
 
-async fn newest_membership(log: &Log) -> Result<RaftMembership, ResetError> {
+/// What the log says is newer than what any snapshot says.
+async fn newest_membership(
+    group: GroupId,
+    space: &Arc<LogSpace>,
+    log: &Log,
+) -> Result<RaftMembership, ResetError> {
+    if let Some(membership) = log_membership(log).await? {
+        return Ok(membership);
+    }
+    snapshot_membership(space, group).await?.ok_or(ResetError::NoMembers)
+}
+
+async fn log_membership(log: &Log) -> Result<Option<RaftMembership>, ResetError> {
     let state = log.state();
     let mut next = state.purged.map_or(LogIndex(0), |purged| purged.index.next());
     let end = state.last.map_or(next, |last| last.index.next());
@@ -209,7 +222,17 @@ async fn newest_membership(log: &Log) -> Result<RaftMembership, ResetError> {
             }
         }
     }
-    newest.ok_or(ResetError::NoMembers)
+    Ok(newest)
+}
+
+/// The members at the newest snapshot, for a log that was purged past the entry that named them.
+async fn snapshot_membership(
+    space: &Arc<LogSpace>,
+    group: GroupId,
+) -> Result<Option<RaftMembership>, ResetError> {
+    let applied = newest_applied(space.disk(), group).await.map_err(log_failed)?;
+    let Some(applied) = applied else { return Ok(None) };
+    Ok(Some(applied_from(&applied).map_err(log_failed)?.membership().clone()))
 }
 
 impl ResetPlan {

@@ -1,17 +1,20 @@
 //! The gRPC service on which the groups of a process answer other members.
 
+use crate::append_check::{append_check, check_sender};
 use crate::counts::HostCounts;
+use crate::dismissal::Dismissal;
 use crate::doze::Doze;
 use crate::encoding::{
-    entry_from_wire, log_id_from_wire, log_id_to_wire, member_to_wire, vote_from_wire, vote_to_wire,
+    entry_from_wire, log_id_checked, log_id_from_wire, log_id_of, log_id_to_wire, member_to_wire,
+    vote_from_wire, vote_to_wire,
 };
 use crate::group::Group;
 use crate::heartbeats::{self, BATCH_COUNT_MAX};
 use crate::registry::Registry;
-use crate::snapshot::receive;
+use crate::snapshot::{SnapshotStore, receive};
 use crate::standing::Standing;
-use crate::type_config::{RaftLogId, TypeConfig};
-use crate::{COMMAND_BYTES_MAX, ReadIndexError, ReadPolicy, Role};
+use crate::type_config::{Raft, TypeConfig};
+use crate::{GroupStatus, ReadIndexError, ReadPolicy, Role};
 use futures::stream::BoxStream;
 use futures::{FutureExt, Stream, StreamExt, TryStreamExt, stream};
 use openraft::async_runtime::watch::WatchReceiver;
@@ -24,7 +27,7 @@ use proto::{Code, Failure, raft as wire};
 use raftlog::LogSpace;
 use std::pin::pin;
 use std::sync::{Arc, Mutex};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 use types::{GroupId, ReplicaId};
@@ -41,6 +44,17 @@ impl Service {
     fn refused(&self, failure: Failure) -> Status {
         self.counts.refused(&failure);
         failure.into()
+    }
+
+    /// A message that gRPC could not read. One that is too large gets our words for it; the rest are broken connections.
+    fn unread(&self, status: Status) -> Status {
+        match status.code() {
+            tonic::Code::OutOfRange => {
+                let why = format!("a message is above the limit of {} bytes", proto::MESSAGE_BYTES_MAX);
+                self.refused(Failure::new(Code::TooLarge, why))
+            }
+            _ => status,
+        }
     }
 }
 
@@ -76,7 +90,7 @@ impl RaftTransport for Service {
         &self,
         request: Request<Streaming<wire::SnapshotToFollower>>,
     ) -> Result<Response<Self::SnapshotStream>, Status> {
-        let answers = snapshot(self.registry.clone(), request.into_inner());
+        let answers = snapshot(self.clone(), request.into_inner());
         Ok(Response::new(stream::once(answers).try_flatten().boxed()))
     }
 
@@ -121,25 +135,25 @@ impl RaftTransport for Service {
 
 async fn vote(registry: &Registry, request: wire::VoteRequest) -> Result<wire::VoteResponse, Failure> {
     let group = registry.addressed(request.to.as_ref())?;
-    if request.vote.as_ref().is_some_and(|vote| vote.term > NUMBER_MAX) {
-        return Err(Failure::invalid(format!("a term is above {NUMBER_MAX}")));
-    }
     let vote = vote_from_wire(request.vote)?;
+    let last = request.last.map(log_id_checked).transpose()?;
+    let candidate = vote.leader_id.voted_for;
+    check_sender(candidate, request.to.as_ref())?;
     // A leader that hands over has given its lease up before it asks.
     if group.standing().holds_off().is_some() && !request.leadership_transfer {
         let why = format!("{} was restarted here and may have promised its vote before", group.id());
         return Err(Failure::new(Code::NotYet, why));
     }
-    let dismissed_at = dismissed_at(&group, vote.leader_id.voted_for);
-    if group.standing().is_lost(vote.leader_id.voted_for) {
-        return Ok(refused_vote(&group, dismissed_at));
+    let dismissal = dismissal_of(&group, candidate);
+    if group.standing().is_lost(candidate) {
+        return Ok(refused_vote(&group, dismissal));
     }
-    // What dismissed this replica is passed on: those that were given up must not find together.
-    let told = group.dismissed_at();
-    if told.is_some() {
-        return Ok(refused_vote(&group, told));
+    // What dismissed this replica is passed on: those that were given up must not find together. A candidate that is in
+    // that membership is one of the group's, and may need this vote: it hears what openraft says.
+    if let Some(told) = group.dismissal().filter(|told| told.is_of(candidate)) {
+        return Ok(refused_vote(&group, Some(told)));
     }
-    let mut ask = VoteRequest::new(vote, request.last.map(log_id_from_wire));
+    let mut ask = VoteRequest::new(vote, last);
     ask.leadership_transfer = request.leadership_transfer;
     group.doze().used();
     let raft = group.raft();
@@ -149,7 +163,7 @@ async fn vote(registry: &Registry, request: wire::VoteRequest) -> Result<wire::V
         vote: Some(vote_to_wire(&answer.vote)),
         granted: answer.vote_granted,
         last: answer.last_log_id.as_ref().map(log_id_to_wire),
-        dismissed_at: dismissed_at.as_ref().map(log_id_to_wire),
+        dismissal: dismissal.as_ref().map(Dismissal::to_wire),
     })
 }
 
@@ -163,24 +177,23 @@ fn check_not_lost(standing: &Standing, from: u64) -> Result<(), Failure> {
 }
 
 /// What a replica hears that a forced reset gave up: nothing of it counts, and that it is dismissed.
-fn refused_vote(group: &Group, dismissed_at: Option<RaftLogId>) -> wire::VoteResponse {
+fn refused_vote(group: &Group, dismissal: Option<Dismissal>) -> wire::VoteResponse {
     let metrics = group.raft().metrics();
     let metrics = metrics.borrow_watched();
     wire::VoteResponse {
         vote: Some(vote_to_wire(&metrics.vote)),
         granted: false,
         last: None,
-        dismissed_at: dismissed_at.as_ref().map(log_id_to_wire),
+        dismissal: dismissal.as_ref().map(Dismissal::to_wire),
     }
 }
 
 /// The newest committed membership here, when the candidate is not in it. It is for the candidate to tell whether it
 /// knows a newer one.
-fn dismissed_at(group: &Group, candidate: u64) -> Option<RaftLogId> {
+fn dismissal_of(group: &Group, candidate: u64) -> Option<Dismissal> {
     let metrics = group.raft().metrics();
     let metrics = metrics.borrow_watched();
-    let committed = &metrics.committed_membership_config;
-    (*committed.log_id()).filter(|_| committed.get_node(&candidate).is_none())
+    Dismissal::by(&metrics.committed_membership_config).filter(|dismissal| dismissal.is_of(candidate))
 }
 
 async fn read_index(
@@ -203,8 +216,10 @@ async fn read_index(
 
 fn dismiss(registry: &Registry, request: wire::DismissRequest) -> Result<wire::Empty, Failure> {
     let group = registry.addressed(request.to.as_ref())?;
-    let at = request.at.ok_or_else(|| Failure::invalid("the membership is not named"))?;
-    group.standing().dismissed(log_id_from_wire(at));
+    check_sender(request.from, request.to.as_ref())?;
+    check_not_lost(group.standing(), request.from)?;
+    let dismissal = request.dismissal.ok_or_else(|| Failure::invalid("the membership is not named"))?;
+    group.standing().dismissed(Dismissal::from_wire(dismissal)?);
     Ok(wire::Empty {})
 }
 
@@ -215,8 +230,10 @@ async fn transfer_leader(
     use wire::transfer_leader_response::Refused;
     let group = registry.addressed(request.to.as_ref())?;
     let from = vote_from_wire(request.from_leader)?;
+    let last = request.last.map(log_id_checked).transpose()?;
+    check_sender(from.leader_id.voted_for, request.to.as_ref())?;
     check_not_lost(group.standing(), from.leader_id.voted_for)?;
-    let ask = TransferLeaderRequest::new(from, request.to_replica, request.last.map(log_id_from_wire));
+    let ask = TransferLeaderRequest::new(from, request.to_replica, last);
     group.doze().used();
     let answer =
         group.raft().handle_transfer_leader(ask).await.map_err(|error| stopped(group.id(), error))?;
@@ -235,7 +252,8 @@ async fn append(
     service: Service,
     mut messages: Streaming<wire::AppendRequest>,
 ) -> Result<impl Stream<Item = Result<wire::AppendResponse, Status>>, Status> {
-    let Some(first) = messages.message().await? else { return Ok(stream::empty().left_stream()) };
+    let first = messages.message().await.map_err(|status| service.unread(status))?;
+    let Some(first) = first else { return Ok(stream::empty().left_stream()) };
     let to = first.to.clone();
     // Of the group only what does not keep its log open: a stream may stand idle for long.
     let (raft, id, mut statuses, space, standing, doze) = {
@@ -255,12 +273,13 @@ async fn append(
     };
     let refusal = Arc::new(Mutex::new(None));
 
-    let refused = refusal.clone();
+    let (refused, member) = (refusal.clone(), raft.clone());
     let receiver = doze.clone();
     let messages = stream::once(std::future::ready(Ok(first))).chain(messages).take_until(closed.boxed());
     let requests = messages.scan((), move |(), message| {
-        let request = message.and_then(|message| {
-            append_request(message, &to, &space, &standing).map_err(|failure| service.refused(failure))
+        let request = message.map_err(|status| service.unread(status)).and_then(|message| {
+            append_request(message, &to, &member, &space, &standing)
+                .map_err(|failure| service.refused(failure))
         });
         if request.as_ref().is_ok_and(|request| !request.entries.is_empty()) {
             receiver.used();
@@ -297,22 +316,16 @@ async fn append(
 /// Has a group receive what is offered. The stream of answers drives it: it ends when the leader drops that, or when
 /// the group is closed.
 async fn snapshot(
-    registry: Arc<Registry>,
+    service: Service,
     mut messages: Streaming<wire::SnapshotToFollower>,
 ) -> Result<impl Stream<Item = Result<wire::SnapshotToLeader, Status>>, Status> {
     use wire::snapshot_to_follower::Message::Offer;
-    let first = messages.message().await?.and_then(|first| first.message);
-    let Some(Offer(offer)) = first else {
-        return Err(Failure::invalid("a snapshot begins with its offer").into());
+    let first = messages.message().await.map_err(|status| service.unread(status))?;
+    let Some(Offer(offer)) = first.and_then(|first| first.message) else {
+        return Err(service.refused(Failure::invalid("a snapshot begins with its offer")));
     };
-    let (raft, store, mut statuses) = {
-        let group = registry.addressed(offer.to.as_ref())?;
-        let why = || Failure::invalid(format!("{} has no snapshots here", group.id()));
-        (group.raft().clone(), group.snapshot_store().ok_or_else(why)?, group.watch())
-    };
-    if offer.vote.as_ref().is_some_and(|vote| vote.term > NUMBER_MAX) {
-        return Err(Failure::invalid(format!("a term is above {NUMBER_MAX}")).into());
-    }
+    let offered = snapshot_offered(&service.registry, &offer);
+    let (raft, store, mut statuses) = offered.map_err(|failure| service.refused(failure))?;
     let (answers_tx, answers) = mpsc::channel(SNAPSHOT_ANSWERS_MAX);
     let receiving = async move {
         let closed = statuses.wait_for(|status| status.role == Role::Stopped);
@@ -328,19 +341,32 @@ async fn snapshot(
     Ok(stream::select(ReceiverStream::new(answers), receiving))
 }
 
+type SnapshotReceiver = (Raft, Arc<SnapshotStore>, watch::Receiver<GroupStatus>);
+
+/// Of the group only what does not keep its log open.
+fn snapshot_offered(registry: &Registry, offer: &wire::SnapshotOffer) -> Result<SnapshotReceiver, Failure> {
+    let group = registry.addressed(offer.to.as_ref())?;
+    let vote = vote_from_wire(offer.vote)?;
+    check_sender(vote.leader_id.voted_for, offer.to.as_ref())?;
+    check_not_lost(group.standing(), vote.leader_id.voted_for)?;
+    let why = || Failure::invalid(format!("{} has no snapshots here", group.id()));
+    Ok((group.raft().clone(), group.snapshot_store().ok_or_else(why)?, group.watch()))
+}
+
 /// Wishes for pieces that gRPC has not taken yet.
 const SNAPSHOT_ANSWERS_MAX: usize = 4;
 
 fn append_request(
     message: wire::AppendRequest,
     to: &Option<wire::Address>,
+    raft: &Raft,
     space: &LogSpace,
     standing: &Standing,
 ) -> Result<AppendEntriesRequest<TypeConfig>, Failure> {
     if message.to != *to {
         return Err(Failure::invalid("messages of one stream are for one replica"));
     }
-    append_check(&message)?;
+    append_check(&message, raft.metrics().borrow_watched().local_committed.as_ref().map(log_id_of))?;
     check_not_lost(standing, message.vote.as_ref().map_or(0, |vote| vote.replica))?;
     let bytes = message.entries.iter().map(|entry| entry.meta.len() + entry.body.len()).sum();
     if !message.entries.is_empty()
@@ -350,44 +376,12 @@ fn append_request(
         return Err(Failure::new(Code::DiskFull, full.to_string()));
     }
     let entries = message.entries.into_iter().map(entry_from_wire).collect::<Result<Vec<_>, _>>()?;
-    let mut expected = message.prev.as_ref().map_or(0, |prev| prev.index.saturating_add(1));
-    for entry in &entries {
-        if entry.log_id.index != expected {
-            let got = entry.log_id.index;
-            return Err(Failure::invalid(format!("entry {got} stands where entry {expected} belongs")));
-        }
-        expected = expected.saturating_add(1);
-    }
     Ok(AppendEntriesRequest {
         vote: vote_from_wire(message.vote)?,
         prev_log_id: message.prev.map(log_id_from_wire),
         entries,
         leader_commit: message.committed.map(log_id_from_wire),
     })
-}
-
-/// Numbers past this cannot have come about; arithmetic on them could overflow.
-const NUMBER_MAX: u64 = 1 << 62;
-
-/// What openraft and the log take for granted of a leader's message, and what would otherwise stop the group.
-fn append_check(message: &wire::AppendRequest) -> Result<(), Failure> {
-    if !message.vote.as_ref().is_some_and(|vote| vote.committed) {
-        return Err(Failure::invalid("entries come from an elected leader only"));
-    }
-    let ids = message.prev.iter().chain(&message.committed).map(|id| (id.term, id.index));
-    let votes = message.vote.iter().map(|vote| (vote.term, 0));
-    let entries = message.entries.iter().map(|entry| (entry.term, entry.index));
-    if ids.chain(votes).chain(entries).any(|(term, index)| term > NUMBER_MAX || index > NUMBER_MAX) {
-        return Err(Failure::invalid(format!("a term or index is above {NUMBER_MAX}")));
-    }
-    for entry in &message.entries {
-        let bytes = entry.meta.len() + entry.body.len();
-        if bytes > COMMAND_BYTES_MAX {
-            let why = format!("entry {} has {bytes} bytes, the limit is {COMMAND_BYTES_MAX}", entry.index);
-            return Err(Failure::new(Code::TooLarge, why));
-        }
-    }
-    Ok(())
 }
 
 /// Hands a heartbeat to its group.
@@ -400,7 +394,7 @@ pub(crate) async fn heartbeat(
     if !message.entries.is_empty() {
         return Err(Failure::invalid("heartbeats have no entries"));
     }
-    let request = append_request(message, &to, group.log().space(), group.standing())?;
+    let request = append_request(message, &to, group.raft(), group.log().space(), group.standing())?;
     let prev = request.prev_log_id;
     let answer = group.raft().append_entries(request).await;
     let answer = answer.map_err(|error| stopped(group.id(), error))?;

@@ -7,6 +7,8 @@
 
 mod contract;
 mod counters;
+#[cfg(test)]
+mod crash_tests;
 mod keeper;
 mod limits;
 mod manifest;
@@ -29,5 +31,5 @@ pub(crate) use keeper::keep;
 pub(crate) use limits::Limits;
 pub(crate) use receiver::receive;
 pub(crate) use sender::{Transfer, send, streaming};
-pub(crate) use store::{ROOT, SnapshotStore, root};
+pub(crate) use store::{ROOT, SnapshotStore, newest_applied, root};
 pub(crate) use stored::SnapshotData;

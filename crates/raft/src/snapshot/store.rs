@@ -1,3 +1,4 @@
+use crate::Applied;
 use crate::alive::Alive;
 use crate::snapshot::manifest::{FileEntry, MANIFEST_BYTES_MAX, Manifest, PIECE_BYTES, Piece, check_name};
 use crate::snapshot::stored::{Stored, files_dir};
@@ -346,6 +347,25 @@ impl SnapshotStore {
         self.disk.remove_dir_all(dir).await?;
         self.disk.sync_dir(&self.root).await
     }
+}
+
+/// The position of the newest whole snapshot of a group on a disk, for a tool that has no state machine.
+pub(crate) async fn newest_applied(disk: &Arc<dyn Disk>, group: GroupId) -> io::Result<Option<Applied>> {
+    let mut newest = None::<Applied>;
+    for name in disk.list(&root(group)).await? {
+        let file = match disk.open(&format!("{}/{name}/{MANIFEST}", root(group)), false).await {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(error),
+        };
+        let encoded = file.read_at(0, MANIFEST_BYTES_MAX).await?;
+        let Ok(manifest) = Manifest::decode(&encoded) else { continue };
+        let is_newer = newest.as_ref().is_none_or(|newest| newest.id < manifest.applied.id);
+        if manifest.group == group && is_newer {
+            newest = Some(manifest.applied);
+        }
+    }
+    Ok(newest)
 }
 
 fn parse_number(name: &str) -> Option<u64> {

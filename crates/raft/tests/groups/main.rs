@@ -1,8 +1,10 @@
 //! Groups of three real hosts: real disks, real gRPC on loopback, RocksDB state machines.
 
 mod cluster;
+mod crashes;
 mod dozing;
 mod failover;
+mod hostile;
 mod ledger;
 mod limits;
 mod links;

@@ -108,7 +108,7 @@ async fn trouble_is_counted_where_it_is() {
     // Somebody who is not of this group.
     let address = cluster.addresses.get(cluster.nodes[leader].id).expect("a known address");
     let mut client = RaftTransportClient::connect(format!("http://{address}")).await.expect("connect");
-    let to = wire::Address { group: group.to_u64(), replica: 1, cluster: "another".to_owned() };
+    let to = wire::Address { group: group.to_u64(), replica: 1, cluster: "another".to_owned(), version: 0 };
     let ask = wire::VoteRequest { to: Some(to), ..wire::VoteRequest::default() };
     client.vote(ask.clone()).await.expect_err("refused");
     let append = wire::AppendRequest { to: ask.to, ..wire::AppendRequest::default() };

@@ -18,7 +18,7 @@ fn vote(term: u64, replica: u64) -> Option<wire::Vote> {
 }
 
 fn request(to: (u64, u64), entries: Vec<wire::Entry>, prev: Option<wire::LogId>) -> wire::AppendRequest {
-    let to = Some(wire::Address { group: to.0, replica: to.1, cluster: CLUSTER.to_owned() });
+    let to = Some(wire::Address { group: to.0, replica: to.1, cluster: CLUSTER.to_owned(), version: 0 });
     wire::AppendRequest { to, vote: vote(99, 101), prev, committed: None, entries }
 }
 
@@ -77,7 +77,7 @@ async fn messages_for_an_unknown_group_or_a_stale_replica_get_a_typed_error_and_
         assert_eq!(failure.expect("a failure").code, Code::NotFound);
 
         let ask = wire::VoteRequest {
-            to: Some(wire::Address { group: to.0, replica: to.1, cluster: CLUSTER.to_owned() }),
+            to: Some(wire::Address { group: to.0, replica: to.1, cluster: CLUSTER.to_owned(), version: 0 }),
             vote: Some(wire::Vote { term: 99, replica: 101, committed: false }),
             last: Some(wire::LogId { term: 99, index: 1000 }),
             pre_vote: false,
@@ -87,7 +87,7 @@ async fn messages_for_an_unknown_group_or_a_stale_replica_get_a_typed_error_and_
         assert_eq!(failure.code, Code::NotFound);
     }
     // Another cluster has the same numbers; a node of it may have taken over a port.
-    let other = wire::Address { group: group.to_u64(), replica, cluster: "another".to_owned() };
+    let other = wire::Address { group: group.to_u64(), replica, cluster: "another".to_owned(), version: 0 };
     let foreign = wire::AppendRequest { to: Some(other), ..request((group.to_u64(), replica), vec![], None) };
     let (answers, failure) = append(&mut client, vec![foreign]).await;
     assert!(answers.is_empty(), "{answers:?}");
@@ -100,6 +100,31 @@ async fn messages_for_an_unknown_group_or_a_stale_replica_get_a_typed_error_and_
         let message = wire::AppendRequest { vote, ..request(to, vec![], None) };
         let (_, failure) = append(&mut client, vec![message]).await;
         assert_eq!(failure.expect("a failure").code, Code::Invalid);
+    }
+    // Numbers that would overflow, where openraft reckons with them at once.
+    let to_here = request(to, vec![], None).to;
+    let huge = Some(wire::LogId { term: 99, index: u64::MAX });
+    let ask = wire::VoteRequest {
+        to: to_here.clone(),
+        vote: vote(99, 101),
+        last: huge,
+        pre_vote: false,
+        leadership_transfer: true,
+    };
+    let hand_over = wire::TransferLeaderRequest {
+        to: to_here.clone(),
+        from_leader: vote(99, 101),
+        to_replica: replica,
+        last: huge,
+    };
+    let dismissal = Some(wire::Dismissal { at: huge, members: vec![101] });
+    let dismiss = wire::DismissRequest { to: to_here, dismissal, from: 101 };
+    for refused in [
+        client.vote(ask).await.expect_err("too large a number"),
+        client.transfer_leader(hand_over).await.expect_err("too large a number"),
+        client.dismiss(dismiss).await.expect_err("too large a number"),
+    ] {
+        assert_eq!(Failure::from(refused).code, Code::Invalid);
     }
     let nonsense = (0, replica);
     let (_, failure) = append(&mut client, vec![request(nonsense, vec![], None)]).await;

@@ -99,6 +99,7 @@ fn refused(failure: &Failure) -> S3Error {
         Code::Unspecified
         | Code::Internal
         | Code::WrongCluster
+        | Code::NewerVersion
         | Code::NotFound
         | Code::Corrupt
         | Code::DiskFailed => {

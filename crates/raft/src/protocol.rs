@@ -1,0 +1,49 @@
+//! Which messages of other hosts are understood here.
+
+use proto::{Code, Failure, raft as wire};
+use types::{GroupId, ReplicaId};
+
+/// Version of what members say to each other. It grows when a message means something that an older process would get
+/// wrong; what an older one may ignore needs no new version. Hosts take messages of their own version and all before.
+pub const PROTOCOL_VERSION: u32 = 1;
+
+/// Where a message goes. Everything that is sent to a replica bears one, and [`crate::registry`] checks it.
+pub(crate) fn address(group: GroupId, replica: ReplicaId, cluster: &str) -> wire::Address {
+    wire::Address {
+        group: group.to_u64(),
+        replica: replica.0,
+        cluster: cluster.to_owned(),
+        version: PROTOCOL_VERSION,
+    }
+}
+
+/// Before anything else of a message is looked at. Processes from before versions were sent say 0.
+pub(crate) fn check_version(to: &wire::Address) -> Result<(), Failure> {
+    let version = to.version.max(1);
+    if version <= PROTOCOL_VERSION {
+        return Ok(());
+    }
+    let why = format!(
+        "the message is of version {version} of the Raft protocol, this process understands versions up to \
+         {PROTOCOL_VERSION}: install the newer release here"
+    );
+    Err(Failure::new(Code::NewerVersion, why))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn older_versions_and_our_own_are_understood_and_newer_ones_are_not() {
+        let to = |version| wire::Address { version, ..wire::Address::default() };
+        for version in 0..=PROTOCOL_VERSION {
+            assert_eq!(check_version(&to(version)), Ok(()));
+        }
+        for version in [PROTOCOL_VERSION + 1, u32::MAX] {
+            let failure = check_version(&to(version)).unwrap_err();
+            assert_eq!((failure.code, failure.retry), (Code::NewerVersion, proto::Retry::No));
+            assert!(failure.message.contains(&format!("version {version} ")), "{failure}");
+        }
+    }
+}

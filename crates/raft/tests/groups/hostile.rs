@@ -1,0 +1,339 @@
+//! Messages that no host of ours sends: of a newer release, above the limits, or random. They get an answer that says
+//! why, and change nothing that matters; none may stop a group.
+
+use crate::cluster::{CLUSTER, Cluster, body, pipeline};
+use bytes::{Buf, BufMut, Bytes};
+use flotilla_raft::{COMMAND_BYTES_MAX, Group, PROTOCOL_VERSION, Role};
+use proptest::prelude::*;
+use proptest::test_runner::{Config, RngSeed, TestRunner};
+use prost::Message;
+use proto::raft::raft_transport_client::RaftTransportClient;
+use proto::{Code, Failure, MESSAGE_BYTES_MAX, raft as wire};
+use std::time::Duration;
+use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
+use tonic::codegen::http::uri::PathAndQuery;
+use tonic::transport::Channel;
+use tonic::{Request, Status};
+use types::{GroupId, Payload};
+
+const SERVICE: &str = "/flotilla.raft.v1.RaftTransport/";
+
+/// Bytes as they are, so that a message may be none.
+#[derive(Clone, Copy, Default)]
+struct Raw;
+
+impl Codec for Raw {
+    type Encode = Bytes;
+    type Decode = Bytes;
+    type Encoder = Raw;
+    type Decoder = Raw;
+
+    fn encoder(&mut self) -> Raw {
+        Raw
+    }
+
+    fn decoder(&mut self) -> Raw {
+        Raw
+    }
+}
+
+impl Encoder for Raw {
+    type Item = Bytes;
+    type Error = Status;
+
+    fn encode(&mut self, item: Bytes, buffer: &mut EncodeBuf<'_>) -> Result<(), Status> {
+        buffer.put(item);
+        Ok(())
+    }
+}
+
+impl Decoder for Raw {
+    type Item = Bytes;
+    type Error = Status;
+
+    fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<Bytes>, Status> {
+        Ok(Some(buffer.copy_to_bytes(buffer.remaining())))
+    }
+}
+
+struct Attacker {
+    channel: Channel,
+}
+
+impl Attacker {
+    async fn new(cluster: &Cluster, n: usize) -> Attacker {
+        let address = cluster.addresses.get(cluster.nodes[n].id).expect("a known address");
+        let channel = Channel::from_shared(format!("http://{address}")).expect("an address").connect().await;
+        Attacker { channel: channel.expect("connect") }
+    }
+
+    /// Sends messages to a method of any kind, and takes what comes until the end or a failure.
+    async fn send(&self, method: &str, messages: Vec<Bytes>) -> Result<Vec<Bytes>, Failure> {
+        let mut grpc = tonic::client::Grpc::new(self.channel.clone());
+        grpc.ready().await.expect("the host is there");
+        let path = PathAndQuery::try_from(format!("{SERVICE}{method}")).expect("a path");
+        let request = Request::new(tokio_stream::iter(messages));
+        let sent = async {
+            let mut answers = grpc.streaming(request, path, Raw).await?.into_inner();
+            let mut seen = Vec::new();
+            while let Some(answer) = answers.message().await? {
+                seen.push(answer);
+            }
+            Ok(seen)
+        };
+        // openraft answers when it can: what is below its log waits for nobody, so silence is a fault too.
+        let answered = tokio::time::timeout(Duration::from_secs(20), sent).await.expect("an answer");
+        answered.map_err(|status: Status| Failure::from(status))
+    }
+}
+
+fn encode(message: &impl Message) -> Bytes {
+    message.encode_to_vec().into()
+}
+
+fn address(group: GroupId, replica: u64, version: u32) -> Option<wire::Address> {
+    Some(wire::Address { group: group.to_u64(), replica, cluster: CLUSTER.to_owned(), version })
+}
+
+/// A message for each method, as good as can be but for its address.
+fn to_every_method(to: Option<wire::Address>) -> Vec<(&'static str, Bytes)> {
+    let vote = Some(wire::Vote { term: 99, replica: 101, committed: true });
+    let at = Some(wire::LogId { term: 99, index: 1000 });
+    let append =
+        wire::AppendRequest { to: to.clone(), vote, prev: None, committed: None, entries: Vec::new() };
+    let ask =
+        wire::VoteRequest { to: to.clone(), vote, last: at, pre_vote: false, leadership_transfer: true };
+    let hand_over =
+        wire::TransferLeaderRequest { to: to.clone(), from_leader: vote, to_replica: 101, last: at };
+    let read_index = wire::ReadIndexRequest { to: to.clone(), lease: false };
+    let dismiss = wire::DismissRequest {
+        to: to.clone(),
+        dismissal: Some(wire::Dismissal { at, members: vec![101] }),
+        from: 101,
+    };
+    let offer = wire::SnapshotOffer { to, vote, manifest: Bytes::new() };
+    let snapshot =
+        wire::SnapshotToFollower { message: Some(wire::snapshot_to_follower::Message::Offer(offer)) };
+    vec![
+        ("Append", encode(&append)),
+        ("Vote", encode(&ask)),
+        ("TransferLeader", encode(&hand_over)),
+        ("Dismiss", encode(&dismiss)),
+        ("ReadIndex", encode(&read_index)),
+        ("Snapshot", encode(&snapshot)),
+    ]
+}
+
+/// What must stay as it is.
+fn state(group: &Group) -> (raftlog::LogState, types::Term, bool) {
+    let (state, status) = (group.log().state(), group.status());
+    (raftlog::LogState { committed: None, ..state }, status.term, status.is_removed)
+}
+
+/// Three hosts with one group, whose replica on the third host has applied a few entries.
+async fn prepared() -> (Cluster, GroupId, u64) {
+    let mut cluster = Cluster::start().await;
+    let group = pipeline(1);
+    cluster.open(group).await;
+    for n in 0..5 {
+        let done = cluster.apply(group, format!("{n}"), body(n, 10)).await;
+        cluster.assert_same(group, done.id.index).await;
+    }
+    let replica = cluster.members(group)[2].replica.0;
+    (cluster, group, replica)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_newer_protocol_is_refused_by_every_method_and_changes_nothing() {
+    let (cluster, group, replica) = prepared().await;
+    let attacker = Attacker::new(&cluster, 2).await;
+    let before = state(&cluster.group(2, group));
+    let newer = address(group, replica, PROTOCOL_VERSION + 1);
+    let methods = to_every_method(newer);
+    for (method, message) in &methods {
+        let failure = attacker.send(method, vec![message.clone()]).await.expect_err(method);
+        assert_eq!(failure.code, Code::NewerVersion, "{method}: {failure}");
+        assert!(failure.message.contains("install the newer release here"), "{failure}");
+    }
+    assert_eq!(state(&cluster.group(2, group)), before);
+    let refused = cluster.running(2).host.metrics().messages_refused;
+    assert!(refused.contains(&(Code::NewerVersion, methods.len() as u64)), "{refused:?}");
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_too_large_gets_a_typed_error_and_leaves_the_connection_whole() {
+    let (cluster, group, replica) = prepared().await;
+    let attacker = Attacker::new(&cluster, 2).await;
+    let here = cluster.group(2, group);
+    let before = state(&here);
+    let last = before.0.last.expect("a log");
+    let entry = |index, bytes| {
+        let body = Payload::seal(vec![7u8; bytes].into());
+        let (body, crcs) = body.into_parts();
+        wire::Entry { term: 99, index, kind: 2, body, body_crcs: crcs.to_vec(), ..wire::Entry::default() }
+    };
+    let append = |entries| {
+        let prev = Some(wire::LogId { term: last.term.0, index: last.index.0 });
+        let vote = Some(wire::Vote { term: 99, replica: 101, committed: true });
+        let to = address(group, replica, PROTOCOL_VERSION);
+        encode(&wire::AppendRequest { to, vote, prev, committed: None, entries })
+    };
+    let next = last.index.0 + 1;
+    let large_entry = append(vec![entry(next, COMMAND_BYTES_MAX + 1)]);
+    let half = MESSAGE_BYTES_MAX / 2;
+    let large_message = append(vec![entry(next, half), entry(next + 1, half)]);
+    assert!(large_entry.len() < MESSAGE_BYTES_MAX && large_message.len() > MESSAGE_BYTES_MAX);
+    for message in [&large_entry, &large_message] {
+        let failure = attacker.send("Append", vec![message.clone()]).await.expect_err("too large");
+        assert_eq!(failure.code, Code::TooLarge, "{failure}");
+    }
+    let ask = wire::VoteRequest {
+        to: Some(wire::Address { cluster: "x".repeat(MESSAGE_BYTES_MAX), ..wire::Address::default() }),
+        ..wire::VoteRequest::default()
+    };
+    let failure = attacker.send("Vote", vec![encode(&ask)]).await.expect_err("too large");
+    assert_eq!(failure.code, Code::TooLarge, "{failure}");
+    assert_eq!(state(&here), before);
+
+    // The same connection, with a message in order: an older vote, which is answered and refused.
+    let vote = Some(wire::Vote { term: 0, replica: 101, committed: false });
+    let ask = wire::VoteRequest {
+        to: address(group, replica, PROTOCOL_VERSION),
+        vote,
+        ..wire::VoteRequest::default()
+    };
+    let answers = RaftTransportClient::new(attacker.channel.clone()).vote(ask).await;
+    assert!(!answers.is_ok_and(|answer| answer.into_inner().granted));
+    cluster.stop().await;
+}
+
+/// Numbers near those of the group, and at the edges.
+fn number() -> impl Strategy<Value = u64> {
+    prop_oneof![8 => 0..12u64, 1 => Just(1 << 62), 1 => Just(u64::MAX), 1 => any::<u64>()]
+}
+
+fn log_id() -> impl Strategy<Value = wire::LogId> {
+    (number(), number()).prop_map(|(term, index)| wire::LogId { term, index })
+}
+
+fn vote() -> impl Strategy<Value = wire::Vote> {
+    let replica = prop_oneof![4 => 101..104u64, 1 => number()];
+    (number(), replica, any::<bool>()).prop_map(|(term, replica, committed)| wire::Vote {
+        term,
+        replica,
+        committed,
+    })
+}
+
+fn to(group: GroupId, replica: u64) -> impl Strategy<Value = Option<wire::Address>> {
+    prop_oneof![
+        9 => Just(address(group, replica, PROTOCOL_VERSION)),
+        1 => (any::<u64>(), number(), any::<u32>()).prop_map(|(group, replica, version)| {
+            Some(wire::Address { group, replica, cluster: CLUSTER.to_owned(), version })
+        }),
+        1 => Just(None),
+    ]
+}
+
+fn entry() -> impl Strategy<Value = wire::Entry> {
+    let membership = || {
+        let members = proptest::collection::vec((number(), number()), 0..4);
+        (members, proptest::collection::vec(proptest::collection::vec(number(), 0..4), 0..3)).prop_map(
+            |(members, sets)| {
+                let member =
+                    |(replica, node)| wire::Member { replica, node, address: "127.0.0.1:1".to_owned() };
+                let membership = wire::Membership {
+                    voter_sets: sets.into_iter().map(|replicas| wire::VoterSet { replicas }).collect(),
+                    members: members.into_iter().map(member).collect(),
+                };
+                encode(&membership)
+            },
+        )
+    };
+    let bytes = || proptest::collection::vec(any::<u8>(), 0..40).prop_map(Bytes::from);
+    let meta = prop_oneof![bytes(), membership()];
+    (log_id(), 0..5u32, meta, bytes(), any::<bool>(), proptest::option::of(number())).prop_map(
+        |(id, kind, meta, body, is_sealed, roll_to)| {
+            let (body, crcs) = Payload::seal(body).into_parts();
+            let body_crcs = if is_sealed { crcs.to_vec() } else { vec![1, 2] };
+            wire::Entry { term: id.term, index: id.index, kind, meta, body, body_crcs, roll_to }
+        },
+    )
+}
+
+/// Random, but mostly for the group, and mostly in order.
+fn append(group: GroupId, replica: u64) -> impl Strategy<Value = Bytes> {
+    let entries = proptest::collection::vec(entry(), 0..3);
+    let ids = (proptest::option::of(log_id()), proptest::option::of(log_id()));
+    (to(group, replica), proptest::option::of(vote()), ids, entries, any::<bool>()).prop_map(
+        |(to, vote, (prev, committed), mut entries, is_in_order)| {
+            if is_in_order {
+                let mut next = prev.map_or(0, |prev| prev.index.wrapping_add(1));
+                for entry in &mut entries {
+                    entry.index = next;
+                    next = next.wrapping_add(1);
+                }
+            }
+            let vote = vote.map(|vote| wire::Vote { committed: is_in_order || vote.committed, ..vote });
+            encode(&wire::AppendRequest { to, vote, prev, committed, entries })
+        },
+    )
+}
+
+fn message(group: GroupId, replica: u64) -> impl Strategy<Value = (&'static str, Vec<Bytes>)> {
+    let ask = (to(group, replica), proptest::option::of(vote()), proptest::option::of(log_id()));
+    let ask = (ask, any::<[bool; 2]>()).prop_map(|((to, vote, last), [pre_vote, leadership_transfer])| {
+        encode(&wire::VoteRequest { to, vote, last, pre_vote, leadership_transfer })
+    });
+    let hand_over = (to(group, replica), vote(), 100..105u64, proptest::option::of(log_id())).prop_map(
+        |(to, from, to_replica, last)| {
+            encode(&wire::TransferLeaderRequest { to, from_leader: Some(from), to_replica, last })
+        },
+    );
+    let one = |method, message: BoxedStrategy<Bytes>| message.prop_map(move |it| (method, vec![it]));
+    let noise = proptest::collection::vec(any::<u8>(), 0..200).prop_map(Bytes::from);
+    let method = proptest::sample::select(vec![
+        "Append",
+        "Vote",
+        "TransferLeader",
+        "Dismiss",
+        "ReadIndex",
+        "Snapshot",
+        "Hello",
+    ]);
+    prop_oneof![
+        6 => proptest::collection::vec(append(group, replica), 1..4).prop_map(|it| ("Append", it)),
+        2 => one("Vote", ask.boxed()),
+        1 => one("TransferLeader", hand_over.boxed()),
+        2 => (method, noise).prop_map(|(method, noise)| (method, vec![noise])),
+    ]
+}
+
+#[test]
+fn random_messages_stop_no_group() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let (cluster, group, replica) = runtime.block_on(prepared());
+    let attacker = runtime.block_on(Attacker::new(&cluster, 2));
+    // Each case meets what those before it left behind: the seed replays all of them, and there is nothing to shrink.
+    let seed =
+        std::env::var("FLOTILLA_SEED").map_or(4, |seed| seed.parse().expect("FLOTILLA_SEED is a number"));
+    let config = Config {
+        cases: 400,
+        failure_persistence: None,
+        max_shrink_iters: 0,
+        rng_seed: RngSeed::Fixed(seed),
+        ..Config::default()
+    };
+    let outcome = TestRunner::new(config).run(&message(group, replica), |(method, messages)| {
+        let answer = runtime.block_on(attacker.send(method, messages));
+        for n in 0..3 {
+            let status = cluster.group(n, group).status();
+            let is_well = status.failure.is_none() && status.role != Role::Stopped;
+            prop_assert!(is_well, "node {n}: {status:?} after {method}: {answer:?}");
+        }
+        Ok(())
+    });
+    outcome.unwrap_or_else(|failure| panic!("FLOTILLA_SEED={seed}: {failure}"));
+    runtime.block_on(cluster.stop());
+}
