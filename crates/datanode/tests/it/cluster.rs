@@ -218,6 +218,7 @@ pub(crate) fn chunk(nonce: u128, seq: u32, offset: usize, data: &[u8], seal: boo
         data,
         data_crcs: crcs.to_vec(),
         seal,
+        ..WriteChunk::default()
     }
 }
 
