@@ -7,6 +7,8 @@ use crate::manager::ContainerManager;
 use crate::pipeline::Pipeline;
 use crate::service::{ACKS_MAX, CHUNK_BYTES_MAX};
 use bytes::Bytes;
+use futures::StreamExt;
+use futures::stream::FuturesOrdered;
 use prost::Message;
 use proto::datanode::{
     Ack, ChunkCommand, PipelineCommand, PipelineReply, WriteAck, WriteChunk, pipeline_command,
@@ -61,7 +63,8 @@ struct Pending {
     /// Where all replicas shall have the chunk before it is acknowledged: until when to wait for them.
     all_by: Option<Instant>,
     group: Option<Group>,
-    _bytes: Option<(OwnedSemaphorePermit, OwnedSemaphorePermit)>,
+    /// Room in the stream and in the node.
+    bytes: Option<(OwnedSemaphorePermit, OwnedSemaphorePermit)>,
 }
 
 enum Outcome {
@@ -136,9 +139,9 @@ impl WriteStream {
             outcome: Outcome::Refused(Failure::internal("")),
             all_by: all_by(&chunk),
             group: None,
-            _bytes: None,
+            bytes: None,
         };
-        pending.outcome = match self.propose(&pipeline, nonce, chunk, &mut pending._bytes).await {
+        pending.outcome = match self.propose(&pipeline, nonce, chunk, &mut pending.bytes).await {
             Ok(proposal) => Outcome::Proposed(proposal),
             Err(failure) => Outcome::Refused(failure),
         };
@@ -224,27 +227,51 @@ impl WriteStream {
 #[derive(Debug, PartialEq, Eq)]
 struct Gone;
 
-/// Answers the chunks of one pipeline in the order they were taken in.
+/// Answers the chunks of one pipeline in the order they were taken in. They are waited for together, so that one that waits
+/// for all replicas does not keep those behind it from giving back their bytes when they are committed.
 async fn run_lane(mut chunks: Receiver<Pending>, acks: Acks, addresses: AddressBook) {
-    while let Some(Pending { nonce, seq, outcome, all_by, group, _bytes }) = chunks.recv().await {
-        let ack = match outcome {
-            Outcome::Refused(failure) => refused(nonce, seq, failure),
-            Outcome::Proposed(proposal) => match proposal.done().await {
-                Ok(done) => {
-                    let index = done.id.index;
-                    let ack = answered(nonce, seq, done);
-                    match group.zip(all_by) {
-                        Some((group, all_by)) if ack.error.is_none() => {
-                            on_all(ack, &group, index, all_by).await
-                        }
-                        _ => ack,
-                    }
+    let mut answers = FuturesOrdered::new();
+    loop {
+        // Both are safe to drop. Without answers to wait for, there is room for a chunk.
+        tokio::select! {
+            biased;
+            Some(ack) = answers.next() => {
+                if acks.send(Ok(ack)).await.is_err() {
+                    return;
                 }
-                Err(failure) => refused(nonce, seq, propose_failure(failure, &addresses)),
+            }
+            pending = chunks.recv(), if answers.len() < ACKS_MAX => match pending {
+                Some(pending) => answers.push_back(pending.ack(&addresses)),
+                None => break,
             },
-        };
+        }
+    }
+    while let Some(ack) = answers.next().await {
         if acks.send(Ok(ack)).await.is_err() {
             return;
+        }
+    }
+}
+
+impl Pending {
+    async fn ack(self, addresses: &AddressBook) -> WriteAck {
+        let Pending { nonce, seq, outcome, all_by, group, bytes } = self;
+        let done = match outcome {
+            Outcome::Refused(failure) => return refused(nonce, seq, failure),
+            Outcome::Proposed(proposal) => proposal.done().await,
+        };
+        // The log has them: waiting for all replicas holds no room that others could use.
+        drop(bytes);
+        match done {
+            Ok(done) => {
+                let index = done.id.index;
+                let ack = answered(nonce, seq, done);
+                match group.zip(all_by) {
+                    Some((group, all_by)) if ack.error.is_none() => on_all(ack, &group, index, all_by).await,
+                    _ => ack,
+                }
+            }
+            Err(failure) => refused(nonce, seq, propose_failure(failure, addresses)),
         }
     }
 }
@@ -254,8 +281,8 @@ fn all_by(chunk: &WriteChunk) -> Option<Instant> {
     (chunk.ack() == Ack::All).then(|| Instant::now() + within)
 }
 
-/// Waits for the other replicas, as long as the writer said, and says how far it came. Chunks behind this one wait too,
-/// but all from when they were taken in: a replica that is gone costs each of them that time once.
+/// Waits for the other replicas, as long as the writer said, and says how far it came. Acknowledgements behind this one
+/// wait too, but all from when their chunks were taken in: a replica that is gone costs each of them that time once.
 async fn on_all(mut ack: WriteAck, group: &Group, index: LogIndex, all_by: Instant) -> WriteAck {
     match group.wait_all(index, all_by).await {
         Ok(()) => ack.set_reached(Ack::All),
