@@ -74,8 +74,10 @@ fn the_replica_that_is_left_becomes_the_only_member_and_leads() {
     runtime.block_on(host.close(group.id()));
     drop((host, group));
 
-    check(&root, &["--group", "om-0", "--lost", "103"], 1, &["are a majority"]);
-    check(&root, &["--group", "om-0", "--lost", "102", "--lost", "104"], 1, &["name exactly these"]);
+    let left = "[101, 102] would be left, a majority of the voters [101, 102, 103]";
+    check(&root, &["--group", "om-0", "--lost", "103"], 1, &[left]);
+    check(&root, &["--group", "om-0"], 1, &["[101, 102, 103] would be left", "--lost"]);
+    check(&root, &[&others[..], &["--lost", "104"]].concat(), 1, &["with --lost 102 --lost 103"]);
     check(&root, &["--group", "om-1", "--lost", "102"], 1, &["no log of om-1"]);
     check(&root, &["--group", "pipeline-3", "--lost", "102"], 1, &["no metadata group"]);
     check(&dir.path().join("elsewhere"), &others, 1, &["no data directory"]);
