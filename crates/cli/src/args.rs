@@ -51,6 +51,9 @@ pub(crate) struct DevArgs {
     /// When ready, write endpoint and keys into this file as KEY=value lines
     #[arg(long)]
     pub ready_file: Option<PathBuf>,
+    /// SCM and OM each write a snapshot when their log has grown by this much since the last one, and purge it
+    #[arg(long, default_value_t = 256 << 20, env = "FLOTILLA_METADATA_LOG_BYTES", value_parser = clap::value_parser!(u64).range(64 << 10..))]
+    pub metadata_log_bytes: u64,
 }
 
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,6 +122,9 @@ pub(crate) struct ServerArgs {
     /// Pipelines whose logs share one disk
     #[arg(long, default_value_t = 2, env = "FLOTILLA_PIPELINES_PER_DISK", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub pipelines_per_disk: u32,
+    /// SCM and OM each write a snapshot when their log has grown by this much since the last one, and purge it
+    #[arg(long, default_value_t = 256 << 20, env = "FLOTILLA_METADATA_LOG_BYTES", value_parser = clap::value_parser!(u64).range(64 << 10..))]
+    pub metadata_log_bytes: u64,
     /// How data files are read and written: `uring`, `threads`, or `auto`: io_uring where the kernel offers it
     #[arg(long, default_value_t, env = "FLOTILLA_DISK_IO")]
     pub disk_io: disk::DiskIo,

@@ -88,6 +88,7 @@ fn server_options(
         container_bytes_max: 2 << 30,
         pipelines_per_disk: 2,
         reserve_bytes: RESERVE_BYTES,
+        metadata_log_bytes: args.metadata_log_bytes,
     }
 }
 

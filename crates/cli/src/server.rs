@@ -51,6 +51,8 @@ pub(crate) struct ServerOptions {
     pub pipelines_per_disk: u32,
     /// Free space below which a disk takes no more data.
     pub reserve_bytes: u64,
+    /// Growth of SCM's and OM's logs between two snapshots.
+    pub metadata_log_bytes: u64,
 }
 
 impl ServerOptions {
@@ -105,6 +107,7 @@ impl From<ServerArgs> for ServerOptions {
             pipelines_per_disk: args.pipelines_per_disk,
             disk_io: args.disk_io,
             reserve_bytes: LogSpaceOptions::default().reserve_bytes,
+            metadata_log_bytes: args.metadata_log_bytes,
         }
     }
 }
@@ -244,13 +247,20 @@ async fn start_metadata(
     }
     let root = options.meta.as_ref().expect("validated: metadata roles have a directory");
     let disk = Arc::new(disk::RealDisk::open_with(root, uuid::Uuid::new_v4().as_u128(), options.disk_io)?);
-    let log = LogSpaceOptions { reserve_bytes: METADATA_RESERVE_BYTES, ..LogSpaceOptions::default() };
+    let snapshots = raft::SnapshotPolicy::every(options.metadata_log_bytes);
+    let log = LogSpaceOptions {
+        reserve_bytes: METADATA_RESERVE_BYTES,
+        // Whole segments are deleted: with larger ones a short log would keep much more than its limit.
+        segment_bytes_max: (options.metadata_log_bytes / 2).min(LogSpaceOptions::default().segment_bytes_max),
+        ..LogSpaceOptions::default()
+    };
     let space = LogSpace::new(disk.clone(), log);
     let mut scm = None;
     if options.has(Role::Scm) {
         let scm_options = ScmOptions {
             address: rpc_address.to_owned(),
             pipelines_per_disk: options.pipelines_per_disk,
+            snapshots,
             ..ScmOptions::default()
         };
         let started =
@@ -259,7 +269,7 @@ async fn start_metadata(
     }
     let mut om = None;
     if options.has(Role::Om) {
-        let om_options = OmOptions { address: rpc_address.to_owned(), ..OmOptions::default() };
+        let om_options = OmOptions { address: rpc_address.to_owned(), snapshots, ..OmOptions::default() };
         let clock = Arc::new(SystemClock);
         let started =
             Om::start(om_options, disk.clone(), space.clone(), host.clone(), addresses.clone(), clock).await;

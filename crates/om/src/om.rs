@@ -1,11 +1,13 @@
 use crate::options::OmOptions;
 use crate::service::OmService;
 use crate::state_machine::OmStateMachine;
-use crate::tables::check_format;
+use crate::tables::{APPLIED_KEY, check_format};
 use anyhow::Context;
 use disk::RealDisk;
 use proto::om::om_server::OmServer;
-use raft::{AddressBook, Db, Group, GroupSpec, GroupStart, Member, RaftHost, ReadIndexError, Role};
+use raft::{
+    AddressBook, DbGenerations, Group, GroupSpec, GroupStart, Member, RaftHost, ReadIndexError, Role,
+};
 use raftlog::{LogSpace, LogSpec};
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,16 +35,17 @@ impl Om {
         addresses: AddressBook,
         clock: Arc<dyn Clock>,
     ) -> anyhow::Result<Om> {
-        let path = disk.root().join(format!("db-{}", group_id()));
-        let db = Arc::new(Db::open(&path, &options.db).with_context(|| format!("open {}", path.display()))?);
-        check_format(&db).with_context(|| format!("read {}", path.display()))?;
-        let machine = OmStateMachine { db: db.clone() };
+        let dir = format!("db-{}", group_id());
+        let dbs = DbGenerations::open(disk.clone(), &dir, &options.db, APPLIED_KEY).await;
+        let dbs = dbs.with_context(|| format!("open {dir} in {}", disk.root().display()))?;
+        check_format(&dbs.current()).with_context(|| format!("read {dir} in {}", disk.root().display()))?;
+        let machine = OmStateMachine { dbs: dbs.clone() };
         let group = host
             .open(group_spec(&options), &space, log_spec(), machine)
             .await
             .context("open the OM's group")?;
         let scans = Arc::new(Semaphore::new(options.scans_max));
-        let om = Om { service: OmService { group: group.clone(), db, addresses, clock, scans }, host };
+        let om = Om { service: OmService { group: group.clone(), dbs, addresses, clock, scans }, host };
         let ready = timeout(READY_TIMEOUT, start_ready(&group)).await;
         if let Err(error) =
             ready.context("wait for the OM's group to elect its leader").and_then(|ready| ready)
@@ -69,7 +72,7 @@ impl Om {
     /// Closes the group and makes the tables durable, so that the next start replays little.
     pub async fn shutdown(&self) {
         self.host.close(group_id()).await;
-        let db = self.service.db.clone();
+        let db = self.service.dbs.current();
         match tokio::task::spawn_blocking(move || db.flush()).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::warn!(error = format!("{error:#}"), "flush the OM's tables"),
@@ -110,7 +113,7 @@ fn group_spec(options: &OmOptions) -> GroupSpec {
         timing: options.timing,
         start: GroupStart::First(vec![Member { replica, node: NodeId(0), address: options.address.clone() }]),
         campaign: true,
-        snapshots: None,
+        snapshots: Some(options.snapshots),
         lease_reads: false,
     }
 }

@@ -8,6 +8,8 @@ pub struct OmOptions {
     pub scans_max: usize,
     /// Election and heartbeat times of the OM's group.
     pub timing: raft::Timing,
+    /// When the OM's group writes a snapshot and purges its log.
+    pub snapshots: raft::SnapshotPolicy,
     /// Memory of the OM's tables.
     pub db: raft::DbOptions,
 }
@@ -18,6 +20,7 @@ impl Default for OmOptions {
             address: String::new(),
             scans_max: 256,
             timing: raft::Timing::METADATA,
+            snapshots: raft::SnapshotPolicy::METADATA,
             db: raft::DbOptions { block_cache_bytes: 64 << 20, write_buffer_bytes: 32 << 20 },
         }
     }

@@ -7,7 +7,7 @@ use prost::Message;
 use proto::om::om_server::Om;
 use proto::om::*;
 use proto::{Code, Failure};
-use raft::{AddressBook, Db, Group};
+use raft::{AddressBook, DbGenerations, Group};
 use std::sync::Arc;
 use tokio::sync::Semaphore;
 use tonic::{Request, Response, Status};
@@ -19,7 +19,7 @@ use types::Clock;
 #[derive(Clone)]
 pub(crate) struct OmService {
     pub(crate) group: Group,
-    pub(crate) db: Arc<Db>,
+    pub(crate) dbs: DbGenerations,
     pub(crate) addresses: AddressBook,
     pub(crate) clock: Arc<dyn Clock>,
     /// One permit per listing under way.
@@ -59,12 +59,12 @@ impl OmService {
     async fn query_read<Q: Query>(&self, request: Q::Request) -> Result<Q::Response, Failure> {
         self.group.read_index().await.map_err(|error| error.into_failure(&self.addresses))?;
         let read = match Q::REACH {
-            Reach::Records => Q::read(&self.db, request),
+            Reach::Records => Q::read(&self.dbs.current(), request),
             Reach::Page => {
                 let permit = self.scans.clone().try_acquire_owned();
                 let permit =
                     permit.map_err(|_| Failure::new(Code::Busy, "too many listings are under way"))?;
-                let db = self.db.clone();
+                let db = self.dbs.current();
                 let read = tokio::task::spawn_blocking(move || {
                     let _held_while_reading = permit;
                     Q::read(&db, request)

@@ -5,35 +5,42 @@ use anyhow::Context;
 use bytes::Bytes;
 use prost::Message;
 use proto::om::OmCommand;
-use raft::{Applied, Committed, Db, StateMachine};
+use raft::{Applied, Committed, Db, DbGenerations, Snapshots, StateMachine};
 use std::sync::Arc;
 
 /// The namespace as a replicated state: tables in a RocksDB that has Raft's log for its WAL.
 pub(crate) struct OmStateMachine {
-    pub(crate) db: Arc<Db>,
+    pub(crate) dbs: DbGenerations,
 }
 
 impl StateMachine for OmStateMachine {
     fn applied(&self) -> anyhow::Result<Option<Applied>> {
-        self.db.applied(APPLIED_KEY)
+        self.dbs.current().applied(APPLIED_KEY)
     }
 
     fn apply(&mut self, batch: Vec<Committed>, applied: Applied) -> anyhow::Result<Vec<Bytes>> {
-        let mut overlay = Overlay::new(&self.db);
-        let mut replies = Vec::with_capacity(batch.len());
-        for committed in batch {
-            let index = committed.id.index.0;
-            let command =
-                OmCommand::decode(committed.meta).with_context(|| format!("decode command {index}"))?;
-            let reply = ops::apply(&mut overlay, index, command)?;
-            replies.push(Bytes::from(reply.encode_to_vec()));
-        }
-        let mut batch = overlay.into_batch();
-        batch.put(FORMAT_KEY, FORMAT.to_le_bytes());
-        Db::put_applied(&mut batch, APPLIED_KEY, &applied);
-        self.db.write(batch).context("write applied commands")?;
-        Ok(replies)
+        apply(&self.dbs.current(), batch, &applied)
     }
+
+    fn snapshots(&self) -> Option<Arc<dyn Snapshots>> {
+        Some(Arc::new(self.dbs.clone()))
+    }
+}
+
+fn apply(db: &Db, batch: Vec<Committed>, applied: &Applied) -> anyhow::Result<Vec<Bytes>> {
+    let mut overlay = Overlay::new(db);
+    let mut replies = Vec::with_capacity(batch.len());
+    for committed in batch {
+        let index = committed.id.index.0;
+        let command = OmCommand::decode(committed.meta).with_context(|| format!("decode command {index}"))?;
+        let reply = ops::apply(&mut overlay, index, command)?;
+        replies.push(Bytes::from(reply.encode_to_vec()));
+    }
+    let mut batch = overlay.into_batch();
+    batch.put(FORMAT_KEY, FORMAT.to_le_bytes());
+    Db::put_applied(&mut batch, APPLIED_KEY, applied);
+    db.write(batch).context("write applied commands")?;
+    Ok(replies)
 }
 
 #[cfg(test)]
@@ -50,8 +57,12 @@ mod tests {
     use std::path::Path;
     use types::{LogId, LogIndex, OwnerId, Term};
 
-    fn open(path: &Path) -> OmStateMachine {
-        OmStateMachine { db: Arc::new(Db::open(path, &raft::DbOptions::default()).unwrap()) }
+    fn open(path: &Path) -> Db {
+        Db::open(path, &raft::DbOptions::default()).unwrap()
+    }
+
+    fn applied_index(db: &Db) -> u64 {
+        db.applied(APPLIED_KEY).unwrap().unwrap().id.index.0
     }
 
     fn committed<O: Operation>(index: u64, request: O::Request) -> Committed {
@@ -64,14 +75,14 @@ mod tests {
         }
     }
 
-    fn apply(machine: &mut OmStateMachine, batch: &[Committed]) -> Vec<OmReply> {
+    fn apply(db: &Db, batch: &[Committed]) -> Vec<OmReply> {
         let applied = Applied { id: batch.last().unwrap().id, membership: Bytes::from("m") };
-        let replies = machine.apply(batch.to_vec(), applied).unwrap();
+        let replies = super::apply(db, batch.to_vec(), &applied).unwrap();
         replies.into_iter().map(|reply| OmReply::decode(reply).unwrap()).collect()
     }
 
-    fn records(machine: &OmStateMachine) -> Vec<(Vec<u8>, Vec<u8>)> {
-        Overlay::new(&machine.db).scan(b"").collect::<anyhow::Result<_>>().unwrap()
+    fn records(db: &Db) -> Vec<(Vec<u8>, Vec<u8>)> {
+        Overlay::new(db).scan(b"").collect::<anyhow::Result<_>>().unwrap()
     }
 
     fn command(index: u64, kind: u8, key: &str) -> Committed {
@@ -111,8 +122,8 @@ mod tests {
             log.extend((1u64..).zip(&commands).map(|(index, (kind, key))| command(index, *kind, key)));
             let dir = tempfile::tempdir().unwrap();
 
-            let mut one_by_one = open(&dir.path().join("one-by-one"));
-            let answers: Vec<_> = log.iter().flat_map(|c| apply(&mut one_by_one, std::slice::from_ref(c))).collect();
+            let one_by_one = open(&dir.path().join("one-by-one"));
+            let answers: Vec<_> = log.iter().flat_map(|c| apply(&one_by_one, std::slice::from_ref(c))).collect();
 
             let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut.index(log.len())).chain([0, log.len()]).collect();
             cuts.sort_unstable();
@@ -124,12 +135,12 @@ mod tests {
             for (n, cut) in cuts.windows(2).enumerate() {
                 if n == crash && n > 0 {
                     // What was not flushed is gone: it comes from the log again.
-                    batches.db.flush().unwrap();
+                    batches.flush().unwrap();
                     drop(batches);
                     batches = open(&path);
-                    prop_assert_eq!(batches.applied().unwrap().unwrap().id.index.0 as usize + 1, cut[0]);
+                    prop_assert_eq!(applied_index(&batches) as usize + 1, cut[0]);
                 }
-                batched_answers.extend(apply(&mut batches, &log[cut[0]..cut[1]]));
+                batched_answers.extend(apply(&batches, &log[cut[0]..cut[1]]));
             }
             prop_assert_eq!(answers, batched_answers);
             prop_assert_eq!(records(&one_by_one), records(&batches));
@@ -144,22 +155,19 @@ mod tests {
             (1..40).map(|index| command(index, (index * 7 % 11) as u8, ["a", "b", "c"][index as usize % 3])),
         );
         let dir = tempfile::tempdir().unwrap();
-        let mut whole = open(&dir.path().join("whole"));
-        apply(&mut whole, &log);
+        let whole = open(&dir.path().join("whole"));
+        apply(&whole, &log);
         // A copy of the tables as they were on disk half way, from which a restart begins.
-        let mut older = open(&dir.path().join("older"));
-        apply(&mut older, &log[..20]);
-        older.db.flush().unwrap();
+        let older = open(&dir.path().join("older"));
+        apply(&older, &log[..20]);
+        older.flush().unwrap();
         let checkpoint = dir.path().join("checkpoint");
-        rocksdb::checkpoint::Checkpoint::new(older.db.rocks())
-            .unwrap()
-            .create_checkpoint(&checkpoint)
-            .unwrap();
-        apply(&mut older, &log[20..]);
-        let mut restarted = open(&checkpoint);
-        let from = restarted.applied().unwrap().unwrap().id.index.0 as usize + 1;
+        rocksdb::checkpoint::Checkpoint::new(older.rocks()).unwrap().create_checkpoint(&checkpoint).unwrap();
+        apply(&older, &log[20..]);
+        let restarted = open(&checkpoint);
+        let from = applied_index(&restarted) as usize + 1;
         assert_eq!(from, 20);
-        apply(&mut restarted, &log[from..]);
+        apply(&restarted, &log[from..]);
         assert_eq!(records(&restarted), records(&whole));
         assert_eq!(records(&older), records(&whole));
     }
@@ -167,7 +175,7 @@ mod tests {
     #[test]
     fn later_commands_of_a_batch_see_earlier_ones() {
         let dir = tempfile::tempdir().unwrap();
-        let mut machine = open(dir.path());
+        let machine = open(dir.path());
         let bucket = || CreateBucketRequest { volume: "s3v".into(), bucket: "photos".into() };
         let batch = [
             committed::<CreateBucket>(0, bucket()),
@@ -175,7 +183,7 @@ mod tests {
             command(2, 4, "a"),
         ];
         let results: Vec<_> =
-            apply(&mut machine, &batch).into_iter().map(|reply| reply.result.unwrap()).collect();
+            apply(&machine, &batch).into_iter().map(|reply| reply.result.unwrap()).collect();
         assert!(matches!(results[0], om_reply::Result::CreateBucket(_)), "{results:?}");
         assert!(
             matches!(&results[1], om_reply::Result::Error(error) if error.code() == proto::Code::BucketExists)
@@ -186,16 +194,16 @@ mod tests {
     #[test]
     fn commands_and_tables_of_a_newer_version_stop_the_group() {
         let dir = tempfile::tempdir().unwrap();
-        let mut machine = open(dir.path());
+        let machine = open(dir.path());
         let unknown = Committed { meta: Bytes::new(), ..command(0, 4, "a") };
         let applied = Applied { id: unknown.id, membership: Bytes::new() };
-        let error = machine.apply(vec![unknown], applied).unwrap_err().to_string();
+        let error = super::apply(&machine, vec![unknown], &applied).unwrap_err().to_string();
         assert!(error.contains("newer flotilla"), "{error}");
 
         let mut batch = rocksdb::WriteBatch::default();
         batch.put(FORMAT_KEY, (FORMAT + 1).to_le_bytes());
-        machine.db.write(batch).unwrap();
-        let error = check_format(&machine.db).unwrap_err().to_string();
+        machine.write(batch).unwrap();
+        let error = check_format(&machine).unwrap_err().to_string();
         assert!(error.contains("newer flotilla"), "{error}");
     }
 }

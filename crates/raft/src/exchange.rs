@@ -1,7 +1,7 @@
 use crate::encoding::{entry_to_wire, log_id_from_wire, log_id_to_wire, vote_from_wire, vote_to_wire};
 use crate::network::{failed, malformed};
 use crate::peers::Peer;
-use crate::type_config::TypeConfig;
+use crate::type_config::{RaftLogId, TypeConfig};
 use futures::{Stream, StreamExt, stream};
 use openraft::errors::{NetworkError, RPCError, Unreachable};
 use openraft::raft::{AppendEntriesRequest, StreamAppendError, StreamAppendResult};
@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::Streaming;
+use tonic::Status;
 use wire::append_response::Result as Answer;
 
 /// Messages handed to gRPC and not yet taken by it; each is also counted by the byte window.
@@ -26,12 +26,17 @@ type AppendResult = Result<StreamAppendResult<TypeConfig>, RPCError<TypeConfig>>
 /// Append messages going to one follower and their answers coming back, in the same order. At most a window of bytes
 /// is under way; nothing more is read from the log meanwhile.
 ///
+/// openraft takes an answer for all requests up to the position in it, and credits the follower with having heard the
+/// leader when the newest of them was sent. A request without entries, sent when something was committed, has the same
+/// position as the one before it, which the follower may have answered long before: an answer is therefore kept back
+/// while the next request is answered by the same position. That one's own answer says the same.
+///
 /// It owns both directions, so that dropping it drops openraft's input at once, whatever the connection does.
-pub(crate) struct Exchange<S> {
+pub(crate) struct Exchange<S, A> {
     input: S,
     /// `None` once the input has ended.
     requests: Option<mpsc::Sender<wire::AppendRequest>>,
-    answers: Streaming<wire::AppendResponse>,
+    answers: A,
     process: Arc<Peer>,
     address: wire::Address,
     window_bytes: usize,
@@ -40,12 +45,14 @@ pub(crate) struct Exchange<S> {
 }
 
 struct InFlight {
+    /// What a follower has when it has taken the request.
+    last: Option<RaftLogId>,
     bytes: usize,
     since: Instant,
 }
 
 enum Event {
-    Answer(Result<Option<wire::AppendResponse>, tonic::Status>),
+    Answer(Option<Result<wire::AppendResponse, Status>>),
     Request(Option<AppendEntriesRequest<TypeConfig>>),
     Silence,
 }
@@ -55,14 +62,15 @@ pub(crate) fn channel() -> (mpsc::Sender<wire::AppendRequest>, ReceiverStream<wi
     (requests, ReceiverStream::new(outgoing))
 }
 
-impl<S> Exchange<S>
+impl<S, A> Exchange<S, A>
 where
     S: Stream<Item = AppendEntriesRequest<TypeConfig>> + Send + Unpin + 'static,
+    A: Stream<Item = Result<wire::AppendResponse, Status>> + Send + Unpin + 'static,
 {
     pub(crate) fn new(
         input: S,
         requests: mpsc::Sender<wire::AppendRequest>,
-        answers: Streaming<wire::AppendResponse>,
+        answers: A,
         process: Arc<Peer>,
         address: wire::Address,
         window_bytes: usize,
@@ -99,14 +107,18 @@ where
                         return Some(Err(error));
                     }
                 }
-                Event::Answer(Ok(Some(answer))) => return Some(self.received(answer)),
-                Event::Answer(Ok(None)) if self.in_flight.is_empty() && self.requests.is_none() => {
+                Event::Answer(Some(Ok(answer))) => {
+                    if let Some(result) = self.received(answer) {
+                        return Some(result);
+                    }
+                }
+                Event::Answer(None) if self.in_flight.is_empty() && self.requests.is_none() => {
                     return None;
                 }
-                Event::Answer(Ok(None)) => {
+                Event::Answer(None) => {
                     return Some(Err(Unreachable::from_string("the follower ended the stream").into()));
                 }
-                Event::Answer(Err(status)) => return Some(Err(failed(&self.process, &status))),
+                Event::Answer(Some(Err(status))) => return Some(Err(failed(&self.process, &status))),
                 Event::Silence => {
                     self.process.failed("append unanswered for too long");
                     let why = format!("no answer to an append within {ANSWER_MAX:?}");
@@ -130,16 +142,17 @@ where
         };
         tokio::select! {
             biased;
-            answer = self.answers.message() => Event::Answer(answer),
+            answer = self.answers.next() => Event::Answer(answer),
             request = next_request, if has_room => Event::Request(request),
             () = tokio::time::sleep_until(silence_at.unwrap_or_else(Instant::now)), if silence_at.is_some() => Event::Silence,
         }
     }
 
     async fn send(&mut self, request: AppendEntriesRequest<TypeConfig>) -> Result<(), RPCError<TypeConfig>> {
+        let last = request.entries.last().map(|entry| entry.log_id).or(request.prev_log_id);
         let message = append_to_wire(self.address.clone(), request)?;
         let bytes = message.entries.iter().map(|entry| entry.meta.len() + entry.body.len()).sum();
-        self.in_flight.push_back(InFlight { bytes, since: Instant::now() });
+        self.in_flight.push_back(InFlight { last, bytes, since: Instant::now() });
         self.in_flight_bytes += bytes;
         if let Some(requests) = &self.requests {
             // There is room: next_event waited for it, and nobody else sends. When gRPC gave up, the answers say so.
@@ -148,13 +161,21 @@ where
         Ok(())
     }
 
-    fn received(&mut self, answer: wire::AppendResponse) -> AppendResult {
+    /// What openraft is told, if anything.
+    fn received(&mut self, answer: wire::AppendResponse) -> Option<AppendResult> {
         self.process.answered();
         let Some(request) = self.in_flight.pop_front() else {
-            return Err(NetworkError::from_string("the follower answered what nobody asked").into());
+            return Some(Err(NetworkError::from_string("the follower answered what nobody asked").into()));
         };
         self.in_flight_bytes -= request.bytes;
-        append_answer(answer)
+        let result = append_answer(answer);
+        let Ok(Ok(matched)) = &result else { return Some(result) };
+        if *matched > request.last {
+            let why = "the follower says that it has more than it was sent";
+            return Some(Err(NetworkError::from_string(why).into()));
+        }
+        let speaks_of_next = self.in_flight.front().is_some_and(|next| next.last <= *matched);
+        (!speaks_of_next).then_some(result)
     }
 }
 
@@ -181,5 +202,110 @@ pub(crate) fn append_answer(answer: wire::AppendResponse) -> AppendResult {
             Ok(Err(StreamAppendError::HigherVote(vote_from_wire(Some(vote)).map_err(malformed)?)))
         }
         None => Err(malformed("an append answer of an unknown kind")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::connector::{Connector, TcpConnector};
+    use crate::type_config::{RaftEntry, RaftVote};
+    use futures::FutureExt;
+    use futures::stream::BoxStream;
+    use openraft::EntryPayload;
+
+    fn id(index: u64) -> RaftLogId {
+        RaftLogId::new(1.into(), index)
+    }
+
+    /// Entries after `prev` up to `last`.
+    fn request(prev: u64, last: u64) -> AppendEntriesRequest<TypeConfig> {
+        let entry = |index| RaftEntry { log_id: id(index), payload: EntryPayload::Blank };
+        AppendEntriesRequest {
+            vote: RaftVote::new_committed(1, 1),
+            prev_log_id: Some(id(prev)),
+            leader_commit: None,
+            entries: (prev + 1..=last).map(entry).collect(),
+        }
+    }
+
+    fn matched(index: u64) -> Answer {
+        Answer::Matched(log_id_to_wire(&id(index)))
+    }
+
+    struct Ends {
+        requests: mpsc::Sender<AppendEntriesRequest<TypeConfig>>,
+        /// What the follower gets.
+        sent: ReceiverStream<wire::AppendRequest>,
+        answers: mpsc::Sender<Result<wire::AppendResponse, Status>>,
+        results: BoxStream<'static, AppendResult>,
+    }
+
+    impl Ends {
+        fn new() -> Ends {
+            let (requests, input) = mpsc::channel(8);
+            let (answers, answers_rx) = mpsc::channel(8);
+            let (outgoing, sent) = channel();
+            let connect = || TcpConnector.connect("127.0.0.1:1").expect("nothing is connected yet");
+            let process = Arc::new(Peer::new("nobody".to_owned(), connect(), connect()));
+            let address = wire::Address::default();
+            let (input, answers_rx) = (ReceiverStream::new(input), ReceiverStream::new(answers_rx));
+            let exchange = Exchange::new(input, outgoing, answers_rx, process, address, 1 << 20);
+            Ends { requests, sent, answers, results: exchange.into_stream().boxed() }
+        }
+
+        async fn send(&mut self, request: AppendEntriesRequest<TypeConfig>) {
+            self.requests.send(request).await.unwrap();
+            assert!(self.results.next().now_or_never().is_none(), "nothing is answered");
+            assert!(self.sent.next().now_or_never().is_some(), "it is sent");
+        }
+
+        /// What openraft hears of the answer at once.
+        async fn answer(&mut self, result: Answer) -> Option<AppendResult> {
+            self.answers.send(Ok(wire::AppendResponse { result: Some(result) })).await.unwrap();
+            self.results.next().now_or_never().map(|result| result.expect("it has not ended"))
+        }
+    }
+
+    fn assert_matched(result: Option<AppendResult>, index: u64) {
+        assert!(matches!(&result, Some(Ok(Ok(Some(at)))) if *at == id(index)), "{result:?}");
+    }
+
+    /// openraft would take the first answer for one to the second request, sent later, as well: a promise that nobody
+    /// gave.
+    #[tokio::test]
+    async fn an_answer_that_would_pass_for_one_to_a_later_request_is_kept_back() {
+        let mut ends = Ends::new();
+        ends.send(request(5, 10)).await;
+        ends.send(request(10, 10)).await;
+        ends.send(request(10, 10)).await;
+        ends.send(request(10, 12)).await;
+        assert!(ends.answer(matched(10)).await.is_none(), "the second request is not answered");
+        assert!(ends.answer(matched(10)).await.is_none(), "the third request is not answered");
+        assert_matched(ends.answer(matched(10)).await, 10);
+        assert_matched(ends.answer(matched(12)).await, 12);
+    }
+
+    #[tokio::test]
+    async fn refusals_are_passed_on_at_once() {
+        for refusal in [
+            Answer::ConflictAt(log_id_to_wire(&id(10))),
+            Answer::HigherVote(wire::Vote { term: 2, replica: 2, committed: false }),
+        ] {
+            let mut ends = Ends::new();
+            ends.send(request(10, 10)).await;
+            ends.send(request(10, 10)).await;
+            let result = ends.answer(refusal).await;
+            assert!(matches!(result, Some(Ok(Err(_)))), "{result:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_follower_cannot_have_more_than_it_was_sent() {
+        let mut ends = Ends::new();
+        ends.send(request(5, 10)).await;
+        ends.send(request(10, 20)).await;
+        let result = ends.answer(matched(15)).await;
+        assert!(matches!(result, Some(Err(_))), "{result:?}");
     }
 }

@@ -196,3 +196,96 @@ impl Tables for DbGenerations {
         Db::flush(&self.current())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::db::Db;
+    use bytes::Bytes;
+    use tempfile::TempDir;
+    use types::{LogId, LogIndex, Term};
+
+    const KEY: &[u8] = b"a";
+
+    async fn open(disk: &Arc<RealDisk>) -> DbGenerations {
+        DbGenerations::open(disk.clone(), "db", &DbOptions::default(), KEY).await.unwrap()
+    }
+
+    fn disk(dir: &TempDir) -> Arc<RealDisk> {
+        Arc::new(RealDisk::open(&dir.path().join("disk"), 1).unwrap())
+    }
+
+    fn apply(dbs: &DbGenerations, index: u64) {
+        let id = LogId { term: Term(1), index: LogIndex(index) };
+        let mut batch = rocksdb::WriteBatch::default();
+        batch.put(b"value", index.to_le_bytes());
+        Db::put_applied(&mut batch, KEY, &Applied { id, membership: Bytes::new() });
+        dbs.current().write(batch).unwrap();
+    }
+
+    fn value(db: &Db) -> u64 {
+        u64::from_le_bytes(db.rocks().get(b"value").unwrap().unwrap().try_into().unwrap())
+    }
+
+    async fn names(disk: &RealDisk) -> Vec<String> {
+        let mut names = disk.list("").await.unwrap();
+        names.retain(|name| name.starts_with("db"));
+        names.sort_unstable();
+        names
+    }
+
+    #[tokio::test]
+    async fn readers_keep_what_they_have_when_it_is_replaced() {
+        let dir = TempDir::new().unwrap();
+        let disk = disk(&dir);
+        let dbs = open(&disk).await;
+        apply(&dbs, 1);
+        let written = Snapshots::write(&dbs, "snapshot".to_owned()).await.unwrap();
+        assert_eq!(written.id.index, LogIndex(1));
+        apply(&dbs, 2);
+        let before = dbs.current();
+        dbs.install("snapshot".to_owned()).await.unwrap();
+        assert_eq!((value(&before), value(&dbs.current())), (2, 1));
+        assert_eq!(names(&disk).await, ["db", "db.0000000000000001", "db.generation"]);
+        drop(before);
+        assert_eq!(names(&disk).await, ["db.0000000000000001", "db.generation"], "its last reader is gone");
+
+        // The snapshot is as it was: it can be installed again, and what is written since does not change it.
+        apply(&dbs, 3);
+        Db::flush(&dbs.current()).unwrap();
+        dbs.install("snapshot".to_owned()).await.unwrap();
+        assert_eq!(value(&dbs.current()), 1);
+        drop(dbs);
+        assert_eq!(value(&open(&disk).await.current()), 1);
+    }
+
+    #[tokio::test]
+    async fn what_an_install_left_half_done_is_removed() {
+        let dir = TempDir::new().unwrap();
+        let disk = disk(&dir);
+        let dbs = open(&disk).await;
+        apply(&dbs, 1);
+        Snapshots::write(&dbs, "snapshot".to_owned()).await.unwrap();
+        apply(&dbs, 2);
+        drop(dbs);
+        // Stopped before the pointer was written.
+        let root = disk.root().to_owned();
+        let half = root.join("db.0000000000000001");
+        disk::link_dir(&root.join("snapshot"), &half, |_| true).unwrap();
+        let dbs = open(&disk).await;
+        assert_eq!((value(&dbs.current()), names(&disk).await), (2, vec!["db".to_owned()]));
+        drop(dbs);
+        // Stopped after it: the old one is still there.
+        disk::link_dir(&root.join("snapshot"), &half, |_| true).unwrap();
+        disk::write_file_durably(&root.join("db.generation"), &encode_pointer(1)).unwrap();
+        let dbs = open(&disk).await;
+        assert_eq!(value(&dbs.current()), 1);
+        assert_eq!(names(&disk).await, ["db.0000000000000001", "db.generation"]);
+    }
+
+    /// docs/format/snapshot.md.
+    #[test]
+    fn the_pointer_keeps_its_bytes() {
+        assert_eq!(encode_pointer(0x0102)[..12], *b"FLdb\x02\x01\0\0\0\0\0\0");
+    }
+}

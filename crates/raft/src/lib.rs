@@ -9,6 +9,7 @@
 //! left when a majority is not; `group` and `proposal` are what callers hold. openraft
 //! works against `log_store` (a [`raftlog::Log`]), `machine` (a [`StateMachine`]) and `network` (whose `exchange` is
 //! the append stream to a follower, over the connections of `peers`, made by a `connector`); `service` receives what other members send.
+//! `snapshot` is copies of a state, for members that the log cannot serve; `generations` a RocksDB they are installed into.
 //! `heartbeats` go together for all groups of two processes, and `doze` lets groups that nobody uses cost little.
 //! `counts` is what they count while they work, `host_metrics` what comes of it, `prometheus` how that is shown.
 //! `encoding` alone knows how openraft's types look on disk and on the wire.

@@ -53,7 +53,7 @@ impl Peers {
 }
 
 impl Peer {
-    fn new(address: String, data: Channel, control: Channel) -> Peer {
+    pub(crate) fn new(address: String, data: Channel, control: Channel) -> Peer {
         let client = |channel| {
             RaftTransportClient::new(channel)
                 .max_decoding_message_size(proto::MESSAGE_BYTES_MAX)

@@ -19,6 +19,8 @@ pub struct ScmOptions {
     pub watchers_max: usize,
     /// Election and heartbeat times of SCM's own group.
     pub timing: raft::Timing,
+    /// When SCM's group writes a snapshot and purges its log.
+    pub snapshots: raft::SnapshotPolicy,
     /// Memory of SCM's tables.
     pub db: raft::DbOptions,
 }
@@ -33,6 +35,7 @@ impl Default for ScmOptions {
             placement_delay: Duration::from_millis(200),
             watchers_max: 10_000,
             timing: raft::Timing::METADATA,
+            snapshots: raft::SnapshotPolicy::METADATA,
             db: raft::DbOptions::default(),
         }
     }

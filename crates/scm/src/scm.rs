@@ -2,11 +2,11 @@ use crate::leadership::Leadership;
 use crate::options::ScmOptions;
 use crate::service::ScmService;
 use crate::state_machine::{ScmStateMachine, SharedTables};
-use crate::tables::Tables;
+use crate::tables::{APPLIED_KEY, Tables};
 use anyhow::{Context, bail};
 use disk::RealDisk;
 use proto::scm::scm_server::ScmServer;
-use raft::{AddressBook, Db, GroupSpec, GroupStart, Member, RaftHost};
+use raft::{AddressBook, DbGenerations, GroupSpec, GroupStart, Member, RaftHost};
 use raftlog::{LogSpace, LogSpec};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -19,10 +19,13 @@ use types::{GroupId, NodeId, OwnerId, ReplicaId};
 /// A group of one elects itself; it only waits for its disk.
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// SCM's RocksDB in the metadata directory.
+const DB_DIR: &str = "db-scm";
+
 /// A running SCM: the only member of its group for now.
 pub struct Scm {
     leadership: Arc<Leadership>,
-    db: Arc<Db>,
+    dbs: DbGenerations,
     host: RaftHost,
     stop: CancellationToken,
     task: Mutex<Option<JoinHandle<()>>>,
@@ -38,12 +41,13 @@ impl Scm {
         host: RaftHost,
         addresses: AddressBook,
     ) -> anyhow::Result<Scm> {
-        let path = disk.root().join("db-scm");
-        let db = Arc::new(Db::open(&path, &options.db).with_context(|| format!("open {}", path.display()))?);
-        let tables =
-            Tables::load(&db).with_context(|| format!("load SCM's tables from {}", path.display()))?;
+        let root = disk.root().display();
+        let dbs = DbGenerations::open(disk.clone(), DB_DIR, &options.db, APPLIED_KEY).await;
+        let dbs = dbs.with_context(|| format!("open {DB_DIR} in {root}"))?;
+        let tables = Tables::load(&dbs.current())
+            .with_context(|| format!("load SCM's tables from {DB_DIR} in {root}"))?;
         let shared = SharedTables::new(tables);
-        let machine = ScmStateMachine { db: db.clone(), shared: shared.clone() };
+        let machine = ScmStateMachine { dbs: dbs.clone(), shared: shared.clone() };
         let group =
             host.open(group_spec(&options), &space, log_spec(), machine).await.context("open SCM's group")?;
         let leadership = Arc::new(Leadership::new(options, group, addresses, shared));
@@ -52,7 +56,7 @@ impl Scm {
             let (leadership, stop) = (leadership.clone(), stop.clone());
             async move { leadership.follow(stop).await }
         });
-        let scm = Scm { leadership, db, host, stop, task: Mutex::new(Some(task)) };
+        let scm = Scm { leadership, dbs, host, stop, task: Mutex::new(Some(task)) };
         if let Err(error) = scm.start_ready(&disk).await {
             scm.shutdown().await;
             return Err(error);
@@ -105,7 +109,7 @@ impl Scm {
             tracing::error!(%error, "scm's leader task");
         }
         self.host.close(GroupId::SCM).await;
-        let db = self.db.clone();
+        let db = self.dbs.current();
         match tokio::task::spawn_blocking(move || db.flush()).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::warn!(error = format!("{error:#}"), "flush SCM's tables"),
@@ -130,7 +134,7 @@ fn group_spec(options: &ScmOptions) -> GroupSpec {
         timing: options.timing,
         start: GroupStart::First(vec![Member { replica, node: NodeId(0), address: options.address.clone() }]),
         campaign: true,
-        snapshots: None,
+        snapshots: Some(options.snapshots),
         lease_reads: false,
     }
 }

@@ -2,9 +2,11 @@ use crate::ops;
 use crate::tables::{APPLIED_KEY, Tables, TablesMut};
 use anyhow::Context;
 use bytes::Bytes;
+use disk::Disk;
+use futures::future::BoxFuture;
 use prost::Message;
 use proto::scm::ScmCommand;
-use raft::{Applied, Committed, Db, StateMachine};
+use raft::{Applied, Committed, Db, DbGenerations, Snapshots, StateMachine};
 use std::sync::{Arc, RwLock};
 use tokio::sync::watch;
 
@@ -33,32 +35,73 @@ impl SharedTables {
 
 /// SCM's replicated state: tables in memory, and in a RocksDB that has Raft's log for its WAL.
 pub(crate) struct ScmStateMachine {
-    pub(crate) db: Arc<Db>,
+    pub(crate) dbs: DbGenerations,
     pub(crate) shared: SharedTables,
 }
 
 impl StateMachine for ScmStateMachine {
     fn applied(&self) -> anyhow::Result<Option<Applied>> {
-        self.db.applied(APPLIED_KEY)
+        self.dbs.current().applied(APPLIED_KEY)
     }
 
     fn apply(&mut self, batch: Vec<Committed>, applied: Applied) -> anyhow::Result<Vec<Bytes>> {
-        let mut replies = Vec::with_capacity(batch.len());
-        {
-            // An error below leaves memory ahead of the batch; the group stops on it, and a restart loads the tables.
-            let mut tables = self.shared.tables.write().expect("no holder of the tables panics");
-            let mut change = TablesMut::new(&mut tables);
-            for committed in &batch {
-                let command = decode(committed)?;
-                replies.push(Bytes::from(ops::apply(&mut change, command).encode_to_vec()));
-            }
-            Db::put_applied(&mut change.batch, APPLIED_KEY, &applied);
-            self.db.write(change.batch).context("write applied commands")?;
+        apply(&self.dbs.current(), &self.shared, batch, &applied)
+    }
+
+    fn snapshots(&self) -> Option<Arc<dyn Snapshots>> {
+        Some(Arc::new(ScmSnapshots { dbs: self.dbs.clone(), shared: self.shared.clone() }))
+    }
+}
+
+fn apply(
+    db: &Db,
+    shared: &SharedTables,
+    batch: Vec<Committed>,
+    applied: &Applied,
+) -> anyhow::Result<Vec<Bytes>> {
+    let mut replies = Vec::with_capacity(batch.len());
+    {
+        // An error below leaves memory ahead of the batch; the group stops on it, and a restart loads the tables.
+        let mut tables = shared.tables.write().expect("no holder of the tables panics");
+        let mut change = TablesMut::new(&mut tables);
+        for committed in &batch {
+            let command = decode(committed)?;
+            replies.push(Bytes::from(ops::apply(&mut change, command).encode_to_vec()));
         }
-        if !batch.is_empty() {
-            self.shared.changes.send_modify(|changes| *changes += 1);
-        }
-        Ok(replies)
+        Db::put_applied(&mut change.batch, APPLIED_KEY, applied);
+        db.write(change.batch).context("write applied commands")?;
+    }
+    if !batch.is_empty() {
+        shared.changes.send_modify(|changes| *changes += 1);
+    }
+    Ok(replies)
+}
+
+/// What RocksDB has is all of it; the tables in memory follow an install.
+struct ScmSnapshots {
+    dbs: DbGenerations,
+    shared: SharedTables,
+}
+
+impl Snapshots for ScmSnapshots {
+    fn disk(&self) -> Arc<dyn Disk> {
+        self.dbs.disk()
+    }
+
+    fn write(&self, dir: String) -> BoxFuture<'static, anyhow::Result<Applied>> {
+        self.dbs.write(dir)
+    }
+
+    fn install(&self, dir: String) -> BoxFuture<'static, anyhow::Result<()>> {
+        let installed = self.dbs.install(dir);
+        let (dbs, shared) = (self.dbs.clone(), self.shared.clone());
+        Box::pin(async move {
+            installed.await?;
+            let tables = Tables::load(&dbs.current()).context("load SCM's tables from a snapshot")?;
+            *shared.tables.write().expect("no holder of the tables panics") = tables;
+            shared.changes.send_modify(|changes| *changes += 1);
+            Ok(())
+        })
     }
 }
 
@@ -78,10 +121,16 @@ mod tests {
     use std::path::Path;
     use types::{LogId, LogIndex, OwnerId, Term};
 
-    fn open(path: &Path) -> ScmStateMachine {
-        let db = Arc::new(Db::open(path, &raft::DbOptions::default()).unwrap());
+    /// The state machine's parts, on a database of their own.
+    struct Machine {
+        db: Db,
+        shared: SharedTables,
+    }
+
+    fn open(path: &Path) -> Machine {
+        let db = Db::open(path, &raft::DbOptions::default()).unwrap();
         let shared = SharedTables::new(Tables::load(&db).unwrap());
-        ScmStateMachine { db, shared }
+        Machine { db, shared }
     }
 
     fn log() -> Vec<Committed> {
@@ -95,27 +144,27 @@ mod tests {
         commands.into_iter().enumerate().map(committed).collect()
     }
 
-    fn apply(machine: &mut ScmStateMachine, batch: &[Committed]) {
+    fn apply(machine: &Machine, batch: &[Committed]) {
         let applied = Applied { id: batch.last().unwrap().id, membership: Bytes::new() };
-        machine.apply(batch.to_vec(), applied).unwrap();
+        super::apply(&machine.db, &machine.shared, batch.to_vec(), &applied).unwrap();
     }
 
     #[test]
     fn replay_from_any_stored_position_gives_the_same_tables() {
         let log = log();
         let dir = tempfile::tempdir().unwrap();
-        let mut whole = open(&dir.path().join("whole"));
-        apply(&mut whole, &log);
+        let whole = open(&dir.path().join("whole"));
+        apply(&whole, &log);
         for cut in 1..log.len() {
             let path = dir.path().join(cut.to_string());
-            let mut first = open(&path);
-            apply(&mut first, &log[..cut]);
+            let first = open(&path);
+            apply(&first, &log[..cut]);
             first.db.flush().unwrap();
             drop(first);
-            let mut again = open(&path);
-            let from = again.applied().unwrap().unwrap().id.index.next().0 as usize;
+            let again = open(&path);
+            let from = again.db.applied(APPLIED_KEY).unwrap().unwrap().id.index.next().0 as usize;
             assert_eq!(from, cut);
-            apply(&mut again, &log[from..]);
+            apply(&again, &log[from..]);
             whole.shared.read(|expected| again.shared.read(|tables| assert_eq!(tables, expected)));
             assert_eq!(Tables::load(&again.db).unwrap(), Tables::load(&whole.db).unwrap());
         }
@@ -124,11 +173,40 @@ mod tests {
     #[test]
     fn a_command_of_a_newer_version_stops_the_group() {
         let dir = tempfile::tempdir().unwrap();
-        let mut machine = open(dir.path());
+        let machine = open(dir.path());
         let mut command = log().remove(0);
         command.meta = Bytes::new();
         let applied = Applied { id: command.id, membership: Bytes::new() };
-        let error = machine.apply(vec![command], applied).unwrap_err().to_string();
+        let error =
+            super::apply(&machine.db, &machine.shared, vec![command], &applied).unwrap_err().to_string();
         assert!(error.contains("newer flotilla"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn an_installed_snapshot_is_what_readers_see() {
+        let dir = tempfile::tempdir().unwrap();
+        let open = async |name: &str| {
+            let disk = Arc::new(disk::RealDisk::open(&dir.path().join(name), 1).unwrap());
+            let dbs =
+                DbGenerations::open(disk, "db-scm", &raft::DbOptions::default(), APPLIED_KEY).await.unwrap();
+            let shared = SharedTables::new(Tables::load(&dbs.current()).unwrap());
+            ScmStateMachine { dbs, shared }
+        };
+        let (mut from, mut to) = (open("from").await, open("to").await);
+        let log = log();
+        let applied = |n: usize| Applied { id: log[n].id, membership: Bytes::new() };
+        from.apply(log.clone(), applied(4)).unwrap();
+        to.apply(log[..1].to_vec(), applied(0)).unwrap();
+        let mut changes = to.shared.changes();
+
+        let written = from.snapshots().unwrap().write("snapshot".to_owned()).await.unwrap();
+        assert_eq!(written, applied(4));
+        // As a transfer would bring it.
+        disk::link_dir(&dir.path().join("from/snapshot"), &dir.path().join("to/snapshot"), |_| true).unwrap();
+        to.snapshots().unwrap().install("snapshot".to_owned()).await.unwrap();
+        assert_eq!(to.applied().unwrap(), Some(applied(4)));
+        from.shared.read(|expected| to.shared.read(|tables| assert_eq!(tables, expected)));
+        assert!(changes.has_changed().unwrap(), "watchers hear of it");
+        changes.mark_unchanged();
     }
 }

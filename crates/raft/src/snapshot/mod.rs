@@ -7,6 +7,8 @@
 
 mod contract;
 mod counters;
+#[cfg(test)]
+mod crash_tests;
 mod keeper;
 mod limits;
 mod manifest;

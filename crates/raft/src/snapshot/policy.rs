@@ -9,5 +9,10 @@ pub struct SnapshotPolicy {
 
 impl SnapshotPolicy {
     /// A restart applies at most this much again, some seconds of work; disk: one segment (128 MiB) more than the sum.
-    pub const METADATA: SnapshotPolicy = SnapshotPolicy { log_bytes_max: 256 << 20, tail_bytes: 64 << 20 };
+    pub const METADATA: SnapshotPolicy = SnapshotPolicy::every(256 << 20);
+
+    /// With a quarter of the log as its tail.
+    pub const fn every(log_bytes_max: u64) -> SnapshotPolicy {
+        SnapshotPolicy { log_bytes_max, tail_bytes: log_bytes_max / 4 }
+    }
 }

@@ -3,6 +3,8 @@
 use crate::cluster::{Cluster, body, eventually, metadata};
 use flotilla_raft::{HostOptions, SnapshotPolicy, SnapshotProgress};
 use raftlog::LogSpaceOptions;
+use std::time::Duration;
+use tokio::time::Instant;
 use types::{GroupId, LogIndex, Payload};
 
 const POLICY: SnapshotPolicy = SnapshotPolicy { log_bytes_max: 1 << 20, tail_bytes: 64 << 10 };
@@ -50,14 +52,6 @@ async fn left_behind(cluster: &mut Cluster, group: GroupId) -> (Vec<usize>, usiz
     cluster.stop_node(away).await;
     let here: Vec<usize> = (0..3).filter(|&n| n != away).collect();
     let last = purge_past(cluster, group, first, &here).await;
-    (here, away, last)
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_follower_that_was_away_past_the_purge_catches_up_by_snapshot() {
-    let mut cluster = cluster(HostOptions::default()).await;
-    let group = metadata(1);
-    let (here, away, last) = left_behind(&mut cluster, group).await;
     for &n in &here {
         // The keeper looks again after the last command: less than a limit's worth since the snapshot, and the tail.
         let log = cluster.group(n, group).log().clone();
@@ -66,6 +60,14 @@ async fn a_follower_that_was_away_past_the_purge_catches_up_by_snapshot() {
         })
         .await;
     }
+    (here, away, last)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_follower_that_was_away_past_the_purge_catches_up_by_snapshot() {
+    let mut cluster = cluster(HostOptions::default()).await;
+    let group = metadata(1);
+    let (_, away, last) = left_behind(&mut cluster, group).await;
     cluster.start_node(away).await;
     cluster.open_on(away, group).await;
     cluster.assert_same(group, last).await;
@@ -82,4 +84,123 @@ async fn a_follower_that_was_away_past_the_purge_catches_up_by_snapshot() {
     let done = cluster.apply(group, "again".into(), Payload::default()).await;
     cluster.assert_same(group, done.id.index).await;
     cluster.stop().await;
+}
+
+/// Waits until the node has received so much of a snapshot.
+async fn received(cluster: &Cluster, n: usize, group: GroupId, bytes: u64) -> SnapshotProgress {
+    eventually(&format!("node {n} receives {bytes} bytes"), || {
+        Some(cluster.group(n, group).snapshots()).filter(|progress| progress.received_bytes >= bytes)
+    })
+    .await
+}
+
+/// Slow enough to come in between.
+fn slow() -> HostOptions {
+    HostOptions { snapshot_bytes_per_second: 2 << 20, ..HostOptions::default() }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_broken_transfer_goes_on_where_it_was_and_is_as_slow_as_it_should() {
+    let (mut cluster, cables) = Cluster::start_on_cables().await;
+    cluster.snapshots = Some(POLICY);
+    cluster.host_options = slow();
+    for n in 0..3 {
+        cluster.stop_node(n).await;
+        cluster.start_node(n).await;
+    }
+    let group = metadata(1);
+    let (_, away, last) = left_behind(&mut cluster, group).await;
+    let begin = Instant::now();
+    cluster.start_node(away).await;
+    cluster.open_on(away, group).await;
+    let half = received(&cluster, away, group, 1 << 20).await;
+    let whole_bytes = half.received_bytes + half.receiving_left_bytes;
+    assert!(half.receiving_left_bytes > 512 << 10, "more is to come: {half:?}");
+    cables.cut_off(away);
+    eventually("the transfer breaks", || {
+        (cluster.group(away, group).snapshots().receiving_left_bytes == 0).then_some(())
+    })
+    .await;
+    cables.mend(away);
+    cluster.assert_same(group, last).await;
+    let took = begin.elapsed();
+    let progress = cluster.group(away, group).snapshots();
+    assert_eq!(progress.installed_count, 1);
+    // Nothing was received twice.
+    assert_eq!(progress.received_bytes, whole_bytes);
+    let fastest = Duration::from_secs_f64((whole_bytes as f64 - (1 << 20) as f64) / (2 << 20) as f64);
+    assert!(took >= fastest, "{whole_bytes} bytes at 2 MiB/s came in {took:?}");
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_restarted_receiver_goes_on_where_it_was() {
+    let mut cluster = cluster(slow()).await;
+    let group = metadata(1);
+    let (_, away, last) = left_behind(&mut cluster, group).await;
+    cluster.start_node(away).await;
+    cluster.open_on(away, group).await;
+    let half = received(&cluster, away, group, 1 << 20).await;
+    cluster.stop_node(away).await;
+    cluster.start_node(away).await;
+    cluster.open_on(away, group).await;
+    cluster.assert_same(group, last).await;
+    let rest = cluster.group(away, group).snapshots();
+    assert_eq!(rest.installed_count, 1);
+    // More may have come between the look and the stop, never less.
+    assert!(rest.received_bytes <= half.receiving_left_bytes, "{half:?}, then {rest:?}");
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn when_the_sender_dies_another_leaders_snapshot_does() {
+    let mut cluster = cluster(slow()).await;
+    let group = metadata(1);
+    let (here, away, last) = left_behind(&mut cluster, group).await;
+    cluster.start_node(away).await;
+    cluster.open_on(away, group).await;
+    received(&cluster, away, group, 512 << 10).await;
+    let sender = cluster.leader(group).await;
+    assert!(here.contains(&sender));
+    cluster.stop_node(sender).await;
+    // The other one leads, with the vote of the member that is far behind.
+    cluster.assert_same(group, last).await;
+    let done = cluster.apply(group, "after".into(), Payload::default()).await;
+    cluster.assert_same(group, done.id.index).await;
+    assert_eq!(cluster.group(away, group).snapshots().installed_count, 1);
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sender_whose_snapshot_rots_writes_another() {
+    let mut cluster = cluster(HostOptions::default()).await;
+    let group = metadata(1);
+    let (here, away, last) = left_behind(&mut cluster, group).await;
+    for &n in &here {
+        damage_snapshots(&cluster, n, group);
+    }
+    cluster.start_node(away).await;
+    cluster.open_on(away, group).await;
+    cluster.assert_same(group, last).await;
+    let progress = cluster.group(away, group).snapshots();
+    assert_eq!(progress.installed_count, 1);
+    cluster.stop().await;
+}
+
+/// Flips a bit in the middle of the largest file of each snapshot on a node.
+#[allow(clippy::disallowed_methods)] // a test's own directory
+fn damage_snapshots(cluster: &Cluster, n: usize, group: GroupId) {
+    let root = cluster.nodes[n].dir.join(format!("snapshots/{group}"));
+    for snapshot in std::fs::read_dir(root).expect("list snapshots") {
+        let files = snapshot.expect("a snapshot").path().join("files");
+        let files = std::fs::read_dir(files).expect("list files").map(|file| file.expect("a file").path());
+        let largest =
+            files.max_by_key(|file| file.metadata().expect("a file").len()).expect("a snapshot has files");
+        let mut bytes = std::fs::read(&largest).expect("read a file");
+        let middle = bytes.len() / 2;
+        bytes[middle] ^= 1;
+        // A new file: the state shares the old one.
+        std::fs::remove_file(&largest).expect("remove a file");
+        std::fs::write(&largest, bytes).expect("write a file");
+    }
 }
