@@ -99,9 +99,9 @@ async fn chunks_that_wait_for_all_replicas_hold_no_room() {
     let limited =
         DatanodeOptions { write_bytes_per_stream_max: 4 << 20, write_bytes_max: 4 << 20, ..options() };
     let cluster = Cluster::start(limited).await;
-    let away = (cluster.wait_for_leader().await + 1) % 3;
-    cluster.nodes[away].host.close(types::GroupId::pipeline(crate::cluster::PIPELINE)).await;
-    let leader = cluster.leader().await;
+    let position = cluster.wait_for_leader().await;
+    let leader = &cluster.nodes[position];
+    cluster.nodes[(position + 1) % 3].host.close(types::GroupId::pipeline(crate::cluster::PIPELINE)).await;
     let patient = leader.write_stream().await;
     for nonce in 1..=8 {
         let (ack, ack_all_within_ms) = (Ack::All.into(), 30_000);
