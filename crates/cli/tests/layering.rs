@@ -49,6 +49,17 @@ const ALLOWED: &[(&str, Allowed)] = &[
     ("flotilla-cli", Allowed::Product),
     // Starts the finished binary from outside; knows none of our code.
     ("flotilla-testkit", Allowed::Only(&[])),
+    (
+        "flotilla-sim",
+        Allowed::Only(&[
+            "flotilla-disk",
+            "flotilla-kv",
+            "flotilla-proto",
+            "flotilla-raft",
+            "flotilla-raftlog",
+            "flotilla-types",
+        ]),
+    ),
     ("flotilla-benches", Allowed::Anything),
 ];
 
@@ -62,7 +73,8 @@ const SERVICE: &[&str] = &[
 ];
 
 /// Crates that exist for tests and measurements. What is shipped must not contain them.
-const TEST_ONLY: &[&str] = &["flotilla-benches", "flotilla-kv", "flotilla-kvnode", "flotilla-testkit"];
+const TEST_ONLY: &[&str] =
+    &["flotilla-benches", "flotilla-kv", "flotilla-kvnode", "flotilla-sim", "flotilla-testkit"];
 
 /// Crates of others that only some of ours may name: (their names start with, ours that may, dev-dependencies count too).
 const GUARDED: &[(&str, &[&str], bool)] = &[

@@ -4,7 +4,7 @@
 mod machine;
 mod ops;
 
-pub use machine::{KvMachine, read};
+pub use machine::{APPLIED_KEY, KvMachine, read, records};
 pub use ops::{
     DecodeError, KEY_BYTES_MAX, Op, Outcome, check_ops, decode_ops, decode_outcomes, encode_ops,
     take_outcomes,

@@ -6,7 +6,8 @@ use raft::{Applied, Changes, Committed, Snapshots, StateMachine, Tables};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-const APPLIED_KEY: &[u8] = b"a";
+/// Where the applied position stands.
+pub const APPLIED_KEY: &[u8] = b"a";
 const KEYS: u8 = b'k';
 
 /// Keys and values in the tables of one group. A command is one or more [`Op`]s, which take effect together; the answer
@@ -25,6 +26,18 @@ impl KvMachine {
 /// What stands under a key.
 pub fn read(tables: &dyn Tables, key: &[u8]) -> anyhow::Result<Option<Bytes>> {
     Ok(tables.get(&table_key(key))?.map(Bytes::from))
+}
+
+/// All keys and their values, in order; not all of one moment while commands are applied.
+pub fn records(tables: &dyn Tables) -> anyhow::Result<Vec<(Bytes, Bytes)>> {
+    const PIECE_COUNT: usize = 1000;
+    let (mut all, mut from) = (Vec::new(), vec![KEYS]);
+    loop {
+        let piece = tables.scan(&from, Some(&[KEYS + 1]), PIECE_COUNT)?;
+        let Some((last, _)) = piece.last() else { return Ok(all) };
+        from = [last.as_slice(), &[0]].concat();
+        all.extend(piece.into_iter().map(|(key, value)| (Bytes::from(key).slice(1..), Bytes::from(value))));
+    }
 }
 
 fn table_key(key: &[u8]) -> Vec<u8> {

@@ -20,6 +20,8 @@ pub(crate) enum Past {
 
 /// What a replica comes with.
 pub(crate) struct Begun {
+    /// It was one of the group's first members.
+    pub(crate) is_first: bool,
     pub(crate) past: Past,
     /// Replicas of the group that a forced reset gave up.
     pub(crate) lost: Vec<ReplicaId>,
@@ -70,7 +72,7 @@ pub(crate) async fn begin(log: &Log, disk: &Arc<dyn Disk>, spec: &GroupSpec) -> 
         }
         start_log(log, spec).await?;
     }
-    Ok(Begun { past, lost })
+    Ok(Begun { is_first: began == IdentityState::First, past, lost })
 }
 
 /// Durable before the log has anything: a log that is in use names its replica.

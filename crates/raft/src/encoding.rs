@@ -27,7 +27,7 @@ pub(crate) const NUMBER_MAX: u64 = 1 << 62;
 pub(crate) enum DecodeError {
     #[error("{0} is missing")]
     Missing(&'static str),
-    #[error("term {number} is above {NUMBER_MAX}")]
+    #[error("term or index {number} is above {NUMBER_MAX}")]
     NumberTooLarge { number: u64 },
     #[error("entry {index} has the unknown kind {kind}; a newer version wrote it")]
     UnknownKind { index: u64, kind: u32 },
@@ -159,6 +159,14 @@ pub(crate) fn log_id_to_wire(id: &RaftLogId) -> wire::LogId {
 
 pub(crate) fn log_id_from_wire(id: wire::LogId) -> RaftLogId {
     RaftLogId::new(id.term.into(), id.index)
+}
+
+/// The id in a message that openraft does not look at before it reckons with it.
+pub(crate) fn log_id_checked(id: wire::LogId) -> Result<RaftLogId, DecodeError> {
+    match id.term.max(id.index) {
+        number if number > NUMBER_MAX => Err(DecodeError::NumberTooLarge { number }),
+        _ => Ok(log_id_from_wire(id)),
+    }
 }
 
 pub(crate) fn vote_to_wire(vote: &RaftVote) -> wire::Vote {

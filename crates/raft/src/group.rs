@@ -9,14 +9,14 @@ use crate::standing::Standing;
 use crate::type_config::{Answer, Data, Raft};
 use crate::{
     AddressBook, COMMAND_BYTES_MAX, Command, Done, GroupMetrics, GroupStatus, Member, Proposal, ProposeError,
-    Role, SetMembersError, SnapshotProgress, TransferError,
+    ReadIndexError, Role, SetMembersError, SnapshotProgress, TransferError,
 };
 use openraft::async_runtime::watch::WatchReceiver;
 use proto::raft as wire;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
-use tokio::sync::{Semaphore, oneshot, watch};
+use tokio::sync::{Semaphore, SemaphorePermit, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use types::{GroupId, LogIndex, ReplicaId};
@@ -49,6 +49,9 @@ pub(crate) struct GroupInner {
     pub(crate) waits: Waits,
     pub(crate) waits_max: usize,
     pub(crate) everywhere: Everywhere,
+    /// Of the whole host: reads whose leader is being confirmed.
+    pub(crate) reads: Arc<Semaphore>,
+    pub(crate) reads_max: usize,
     pub(crate) statuses: watch::Receiver<GroupStatus>,
     pub(crate) applied: watch::Receiver<Option<LogIndex>>,
     /// Gone when the group is closed: handles keep no files open.
@@ -114,6 +117,11 @@ impl Group {
 
     pub(crate) fn waits_max(&self) -> usize {
         self.inner.waits_max
+    }
+
+    /// Room for one more read whose leader is being confirmed.
+    pub(crate) fn read_permit(&self) -> Result<SemaphorePermit<'_>, ReadIndexError> {
+        self.inner.reads.try_acquire().map_err(|_| ReadIndexError::Busy { limit: self.inner.reads_max })
     }
 
     pub(crate) fn everywhere(&self) -> &Everywhere {
@@ -229,7 +237,7 @@ impl Group {
         self.inner.doze.used();
         let stopped = |why: String| TransferError::Stopped { why };
         let within = Instant::now() + self.inner.election_max;
-        self.wait_caught_up(&BTreeSet::from([to]), within).await.map_err(|error| match error {
+        self.wait_caught_up(&BTreeSet::from([to]), 1, within).await.map_err(|error| match error {
             SetMembersError::NotLeader { leader } => TransferError::NotLeader { leader },
             SetMembersError::Lagging { members } => {
                 TransferError::Lagging { lag: *members.first().expect("one member was awaited, and it lags") }

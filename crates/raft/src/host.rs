@@ -46,6 +46,7 @@ struct HostInner {
     registry: Arc<Registry>,
     limits: Arc<Limits>,
     waits: Waits,
+    reads: Arc<Semaphore>,
     counts: Arc<HostCounts>,
     /// Looks after the groups: from the first that is opened until the host is dropped.
     looking_after: OnceLock<JoinHandle<()>>,
@@ -72,7 +73,9 @@ impl RaftHost {
         let (registry, counts, looking_after) = Default::default();
         let limits = Arc::new(Limits::new(&options));
         let waits = Waits::new(options.waits_max);
-        let inner = HostInner { options, addresses, peers, registry, limits, waits, counts, looking_after };
+        let reads = Arc::new(Semaphore::new(options.reads_max.min(Semaphore::MAX_PERMITS)));
+        let inner =
+            HostInner { options, addresses, peers, registry, limits, waits, reads, counts, looking_after };
         RaftHost { inner: Arc::new(inner) }
     }
 
@@ -138,10 +141,13 @@ impl RaftHost {
         )?;
         let snapshot = snapshots.as_ref().and_then(|snapshots| snapshots.current_id());
         check_log(&log, machine.applied_id(), snapshot)?;
-        let Begun { past, lost } = begin(&log, log.space().disk(), &spec).await?;
+        let Begun { past, lost, is_first } = begin(&log, log.space().disk(), &spec).await?;
         let holds_off = spec.lease_reads && past == Past::Restarted;
         let holds_off_until = holds_off.then(|| Instant::now() + spec.timing.election_max);
-        let standing = Arc::new(Standing::new(holds_off_until, lost));
+        let standing = Arc::new(Standing::new(spec.replica, holds_off_until, lost));
+        if is_first {
+            standing.was_member();
+        }
 
         let network = Network {
             cluster: spec.cluster.as_str().into(),
@@ -187,6 +193,8 @@ impl RaftHost {
             waits: waits.clone(),
             waits_max: options.waits_max,
             everywhere: Everywhere::default(),
+            reads: self.inner.reads.clone(),
+            reads_max: options.reads_max,
             statuses,
             applied,
             snapshots: weak_snapshots,

@@ -22,6 +22,7 @@ mod config;
 mod connector;
 mod counts;
 mod db;
+mod dismissal;
 mod doze;
 mod encoding;
 mod error;
@@ -58,6 +59,7 @@ mod status;
 mod suite_tests;
 mod tables;
 mod type_config;
+mod watch;
 
 pub use command::{Applied, Command, Committed, StateMachine};
 pub use connector::{Channel, Connector, TcpConnector, server_builder};

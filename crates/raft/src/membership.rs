@@ -1,6 +1,7 @@
 //! Who the members of a metadata group are, and how they change. Pipelines never do: a broken one is closed and replaced.
 
-use crate::encoding::{log_id_to_wire, member_to_wire};
+use crate::dismissal::Dismissal;
+use crate::encoding::member_to_wire;
 use crate::error::step_failed;
 use crate::group::Group;
 use crate::status::member_of;
@@ -78,10 +79,10 @@ impl Group {
     }
 
     /// The committed membership that this replica was told it is not in.
-    pub(crate) fn dismissed_at(&self) -> Option<RaftLogId> {
+    pub(crate) fn dismissal(&self) -> Option<Dismissal> {
         let metrics = self.raft().metrics();
         let known = *metrics.borrow_watched().membership_config.log_id();
-        self.standing().dismissed_after(&known)
+        self.standing().dismissal_after(&known)
     }
 
     /// Adds a member that gets everything and votes for nothing. Leader only; safe to repeat.
@@ -96,7 +97,7 @@ impl Group {
     }
 
     /// Makes `members` the voters of the group, and nobody else a member: missing ones are added as learners and
-    /// awaited, voters change by joint consensus, others are removed and told so. Leader only, one call at a time.
+    /// awaited, and so is a majority of all, then voters change by joint consensus, others are removed and told so. Leader only, one call at a time.
     ///
     /// Safe to repeat, here or at the next leader, whatever became of an earlier call: what it left half done is finished,
     /// and what is reached already changes nothing. A leader that is not among `members` leads until that is committed,
@@ -120,14 +121,21 @@ impl Group {
         for member in members {
             self.add_learner(member.clone(), deadline).await?;
         }
-        self.wait_caught_up(&voters, deadline).await?;
-        if !self.members().are(&voters) {
+        // Voters that are down do not keep others from being replaced, as long as a majority of the new ones is there: without
+        // it nothing could be committed, nor the change be undone.
+        let now = self.members();
+        let joining: BTreeSet<ReplicaId> =
+            voters.iter().copied().filter(|replica| !now.is_voter(*replica)).collect();
+        self.wait_caught_up(&joining, joining.len(), deadline).await?;
+        if !now.are(&voters) {
+            self.wait_caught_up(&voters, voters.len() / 2 + 1, deadline).await?;
             let ids = voters.iter().map(|replica| replica.0).collect();
             done = Some(self.change(ChangeMembers::ReplaceAllVoters(ids), deadline).await?);
         }
         if let Some(at) = done {
             let removed = before.all.into_iter().filter(|member| !voters.contains(&member.replica));
-            self.dismiss(removed.collect(), at).await;
+            let dismissal = Dismissal::new(at, voters.iter().map(|replica| replica.0));
+            self.dismiss(removed.collect(), &dismissal).await;
         }
         Ok(())
     }
@@ -185,10 +193,11 @@ impl Group {
         }
     }
 
-    /// Waits until all of `replicas` have all but the last few entries.
+    /// Waits until `enough` of `replicas` have all but the last few entries. This one has.
     pub(crate) async fn wait_caught_up(
         &self,
         replicas: &BTreeSet<ReplicaId>,
+        enough: usize,
         deadline: Instant,
     ) -> Result<(), SetMembersError> {
         let mut metrics = self.raft().metrics();
@@ -209,7 +218,7 @@ impl Group {
                 let lags = replicas.iter().filter(|replica| **replica != self.replica()).map(lag);
                 lags.filter(|lag| lag.entries > LAG_COUNT_MAX).collect::<Vec<_>>()
             };
-            if lags.is_empty() {
+            if replicas.len() - lags.len() >= enough {
                 return Ok(());
             }
             match tokio::time::timeout_at(deadline, metrics.changed()).await {
@@ -221,9 +230,13 @@ impl Group {
     }
 
     /// Tells removed members, once: openraft sends them nothing any more.
-    async fn dismiss(&self, removed: Vec<Member>, at: RaftLogId) {
+    async fn dismiss(&self, removed: Vec<Member>, dismissal: &Dismissal) {
         let tell = removed.into_iter().filter(|member| member.replica != self.replica()).map(|member| async move {
-            let request = wire::DismissRequest { to: Some(self.address_of(&member)), at: Some(log_id_to_wire(&at)) };
+            let request = wire::DismissRequest {
+                to: Some(self.address_of(&member)),
+                dismissal: Some(dismissal.to_wire()),
+                from: self.replica().0,
+            };
             let Ok(process) = self.peers().of(&member) else { return };
             let mut client = process.client();
             if let Err(status) = client.dismiss(request).await {

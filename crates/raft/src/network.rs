@@ -1,6 +1,7 @@
 //! openraft's way to other members.
 
 use crate::counts::Counts;
+use crate::dismissal::Dismissal;
 use crate::encoding::{log_id_from_wire, log_id_to_wire, vote_from_wire, vote_to_wire};
 use crate::exchange::{self, Exchange};
 use crate::peers::{Peer as Process, Peers};
@@ -147,8 +148,8 @@ impl Client {
         };
         let mut client = process.control();
         let answer = self.within(limit, RPCTypes::Vote, &process, client.vote(request)).await?.into_inner();
-        if let Some(at) = answer.dismissed_at {
-            self.standing.dismissed(log_id_from_wire(at));
+        if let Some(dismissal) = answer.dismissal {
+            self.standing.dismissed(Dismissal::from_wire(dismissal).map_err(malformed)?);
         }
         let vote = vote_from_wire(answer.vote).map_err(malformed)?;
         Ok(VoteResponse::new(vote, answer.last.map(log_id_from_wire), answer.granted))

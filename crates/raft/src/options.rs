@@ -49,6 +49,9 @@ pub struct HostOptions {
     /// Operations that wait for a group at a time, all groups together: for apply, or for all members. Some 200 bytes each, so
     /// 20 MB at the default; more get `Busy` at once.
     pub waits_max: usize,
+    /// Linearizable reads, of all groups together, whose leader is being confirmed: our own and those that followers ask of
+    /// us. Some 500 bytes each, so 50 MB at the default; more get `Busy` at once.
+    pub reads_max: usize,
 }
 
 impl Default for HostOptions {
@@ -63,6 +66,7 @@ impl Default for HostOptions {
             snapshot_writers_max: 2,
             snapshot_receptions_max: 4,
             waits_max: 100_000,
+            reads_max: 100_000,
         }
     }
 }

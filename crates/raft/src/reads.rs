@@ -68,6 +68,8 @@ impl Group {
             }
             ReadPolicy::Lease | ReadPolicy::Index => LinearizerOption::new(Some(Duration::ZERO), true),
         };
+        // What waits in openraft has no limit of its own.
+        let _permit = self.read_permit()?;
         match self.raft().get_read_log_id(option).await {
             Ok((read, _)) => Ok(LogIndex(read.index())),
             Err(RaftError::Fatal(fatal)) => Err(ReadIndexError::Stopped { why: fatal.to_string() }),
@@ -85,6 +87,7 @@ impl Group {
             wire::ReadIndexRequest { to: Some(self.address_of(&leader)), lease: policy == ReadPolicy::Lease };
         let unreachable = |why: String| ReadIndexError::Unreachable { leader: leader.clone(), why };
         let mut client = self.peers().of(&leader).map_err(unreachable)?.client();
+        let _permit = self.read_permit()?;
         let answer = client.read_index(request).await;
         let answer = answer.map_err(|status| unreachable(status.message().to_owned()))?.into_inner();
         match answer.result {

@@ -2,17 +2,18 @@
 
 use crate::append_check::{append_check, check_sender};
 use crate::counts::HostCounts;
+use crate::dismissal::Dismissal;
 use crate::doze::Doze;
 use crate::encoding::{
-    entry_from_wire, log_id_from_wire, log_id_of, log_id_to_wire, member_to_wire, vote_from_wire,
-    vote_to_wire,
+    entry_from_wire, log_id_checked, log_id_from_wire, log_id_of, log_id_to_wire, member_to_wire,
+    vote_from_wire, vote_to_wire,
 };
 use crate::group::Group;
 use crate::heartbeats::{self, BATCH_COUNT_MAX};
 use crate::registry::Registry;
 use crate::snapshot::{SnapshotStore, receive};
 use crate::standing::Standing;
-use crate::type_config::{Raft, RaftLogId, TypeConfig};
+use crate::type_config::{Raft, TypeConfig};
 use crate::{GroupStatus, ReadIndexError, ReadPolicy, Role};
 use futures::stream::BoxStream;
 use futures::{FutureExt, Stream, StreamExt, TryStreamExt, stream};
@@ -135,22 +136,24 @@ impl RaftTransport for Service {
 async fn vote(registry: &Registry, request: wire::VoteRequest) -> Result<wire::VoteResponse, Failure> {
     let group = registry.addressed(request.to.as_ref())?;
     let vote = vote_from_wire(request.vote)?;
-    check_sender(vote.leader_id.voted_for, request.to.as_ref())?;
+    let last = request.last.map(log_id_checked).transpose()?;
+    let candidate = vote.leader_id.voted_for;
+    check_sender(candidate, request.to.as_ref())?;
     // A leader that hands over has given its lease up before it asks.
     if group.standing().holds_off().is_some() && !request.leadership_transfer {
         let why = format!("{} was restarted here and may have promised its vote before", group.id());
         return Err(Failure::new(Code::NotYet, why));
     }
-    let dismissed_at = dismissed_at(&group, vote.leader_id.voted_for);
-    if group.standing().is_lost(vote.leader_id.voted_for) {
-        return Ok(refused_vote(&group, dismissed_at));
+    let dismissal = dismissal_of(&group, candidate);
+    if group.standing().is_lost(candidate) {
+        return Ok(refused_vote(&group, dismissal));
     }
-    // What dismissed this replica is passed on: those that were given up must not find together.
-    let told = group.dismissed_at();
-    if told.is_some() {
-        return Ok(refused_vote(&group, told));
+    // What dismissed this replica is passed on: those that were given up must not find together. A candidate that is in
+    // that membership is one of the group's, and may need this vote: it hears what openraft says.
+    if let Some(told) = group.dismissal().filter(|told| told.is_of(candidate)) {
+        return Ok(refused_vote(&group, Some(told)));
     }
-    let mut ask = VoteRequest::new(vote, request.last.map(log_id_from_wire));
+    let mut ask = VoteRequest::new(vote, last);
     ask.leadership_transfer = request.leadership_transfer;
     group.doze().used();
     let raft = group.raft();
@@ -160,7 +163,7 @@ async fn vote(registry: &Registry, request: wire::VoteRequest) -> Result<wire::V
         vote: Some(vote_to_wire(&answer.vote)),
         granted: answer.vote_granted,
         last: answer.last_log_id.as_ref().map(log_id_to_wire),
-        dismissed_at: dismissed_at.as_ref().map(log_id_to_wire),
+        dismissal: dismissal.as_ref().map(Dismissal::to_wire),
     })
 }
 
@@ -174,24 +177,23 @@ fn check_not_lost(standing: &Standing, from: u64) -> Result<(), Failure> {
 }
 
 /// What a replica hears that a forced reset gave up: nothing of it counts, and that it is dismissed.
-fn refused_vote(group: &Group, dismissed_at: Option<RaftLogId>) -> wire::VoteResponse {
+fn refused_vote(group: &Group, dismissal: Option<Dismissal>) -> wire::VoteResponse {
     let metrics = group.raft().metrics();
     let metrics = metrics.borrow_watched();
     wire::VoteResponse {
         vote: Some(vote_to_wire(&metrics.vote)),
         granted: false,
         last: None,
-        dismissed_at: dismissed_at.as_ref().map(log_id_to_wire),
+        dismissal: dismissal.as_ref().map(Dismissal::to_wire),
     }
 }
 
 /// The newest committed membership here, when the candidate is not in it. It is for the candidate to tell whether it
 /// knows a newer one.
-fn dismissed_at(group: &Group, candidate: u64) -> Option<RaftLogId> {
+fn dismissal_of(group: &Group, candidate: u64) -> Option<Dismissal> {
     let metrics = group.raft().metrics();
     let metrics = metrics.borrow_watched();
-    let committed = &metrics.committed_membership_config;
-    (*committed.log_id()).filter(|_| committed.get_node(&candidate).is_none())
+    Dismissal::by(&metrics.committed_membership_config).filter(|dismissal| dismissal.is_of(candidate))
 }
 
 async fn read_index(
@@ -214,8 +216,10 @@ async fn read_index(
 
 fn dismiss(registry: &Registry, request: wire::DismissRequest) -> Result<wire::Empty, Failure> {
     let group = registry.addressed(request.to.as_ref())?;
-    let at = request.at.ok_or_else(|| Failure::invalid("the membership is not named"))?;
-    group.standing().dismissed(log_id_from_wire(at));
+    check_sender(request.from, request.to.as_ref())?;
+    check_not_lost(group.standing(), request.from)?;
+    let dismissal = request.dismissal.ok_or_else(|| Failure::invalid("the membership is not named"))?;
+    group.standing().dismissed(Dismissal::from_wire(dismissal)?);
     Ok(wire::Empty {})
 }
 
@@ -226,9 +230,10 @@ async fn transfer_leader(
     use wire::transfer_leader_response::Refused;
     let group = registry.addressed(request.to.as_ref())?;
     let from = vote_from_wire(request.from_leader)?;
+    let last = request.last.map(log_id_checked).transpose()?;
     check_sender(from.leader_id.voted_for, request.to.as_ref())?;
     check_not_lost(group.standing(), from.leader_id.voted_for)?;
-    let ask = TransferLeaderRequest::new(from, request.to_replica, request.last.map(log_id_from_wire));
+    let ask = TransferLeaderRequest::new(from, request.to_replica, last);
     group.doze().used();
     let answer =
         group.raft().handle_transfer_leader(ask).await.map_err(|error| stopped(group.id(), error))?;
@@ -343,6 +348,7 @@ fn snapshot_offered(registry: &Registry, offer: &wire::SnapshotOffer) -> Result<
     let group = registry.addressed(offer.to.as_ref())?;
     let vote = vote_from_wire(offer.vote)?;
     check_sender(vote.leader_id.voted_for, offer.to.as_ref())?;
+    check_not_lost(group.standing(), vote.leader_id.voted_for)?;
     let why = || Failure::invalid(format!("{} has no snapshots here", group.id()));
     Ok((group.raft().clone(), group.snapshot_store().ok_or_else(why)?, group.watch()))
 }

@@ -81,10 +81,11 @@ impl GroupStatus {
 }
 
 fn is_removed(metrics: &RaftMetrics<TypeConfig>, standing: &Standing) -> bool {
-    let known = metrics.membership_config.log_id();
-    let is_committed = known.is_some() && *known <= metrics.cluster_committed;
-    let is_left_out = is_committed && metrics.membership_config.get_node(&metrics.id).is_none();
-    is_left_out || standing.is_dismissed(known)
+    let committed = &metrics.committed_membership_config;
+    // A newer membership that has it, committed or not, is of a group that takes it in again.
+    let is_in_newest = metrics.membership_config.get_node(&metrics.id).is_some();
+    let is_left_out = standing.is_left_out(committed) && !is_in_newest;
+    is_left_out || standing.is_dismissed(metrics.membership_config.log_id())
 }
 
 fn role_of(state: ServerState) -> Role {

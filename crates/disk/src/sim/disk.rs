@@ -218,8 +218,7 @@ impl State {
     }
 
     fn free_bytes(&self) -> u64 {
-        let used: u64 = self.tree.files().iter().map(|(_, inode)| inode.seen.allocated_bytes()).sum();
-        self.options.capacity_bytes.saturating_sub(used)
+        self.options.capacity_bytes.saturating_sub(self.tree.allocated_bytes())
     }
 
     /// How much of `bytes` from `offset` fits on the disk.

@@ -255,6 +255,20 @@ impl Tree {
         }
     }
 
+    /// What all files together take.
+    pub(super) fn allocated_bytes(&self) -> u64 {
+        self.allocated_below(ROOT)
+    }
+
+    fn allocated_below(&self, node: NodeId) -> u64 {
+        match &self.nodes[node.0] {
+            Node::File(inode) => inode.seen.allocated_bytes(),
+            Node::Directory(directory) => {
+                directory.seen.values().map(|child| self.allocated_below(*child)).sum()
+            }
+        }
+    }
+
     /// Files that have a name, with their paths.
     pub(super) fn files(&self) -> Vec<(String, &Inode)> {
         let mut paths = Vec::new();

@@ -1,10 +1,11 @@
-use crate::encoding::{vote_from_wire, vote_to_wire};
+use crate::encoding::{NUMBER_MAX, log_id_of, vote_from_wire, vote_to_wire};
 use crate::snapshot::manifest::{Manifest, Piece};
 use crate::snapshot::reception::{Mismatch, ReceiveError, Reception};
 use crate::snapshot::store::SnapshotStore;
 use crate::type_config::{Raft, RaftVote};
 use bytes::Bytes;
 use openraft::async_runtime::watch::WatchReceiver;
+use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse};
 use proto::raft as wire;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -55,8 +56,8 @@ impl Session<'_> {
     /// Answers this replica's vote.
     async fn run(mut self, encoded: Bytes) -> Result<RaftVote, ReceiveError> {
         let manifest = self.check(&encoded)?;
-        if let Some(done) = self.is_settled(&manifest)? {
-            return Ok(done);
+        if self.is_settled(&manifest)? {
+            return self.promise().await;
         }
         let id = manifest.applied.id;
         let store = self.store.clone();
@@ -93,7 +94,11 @@ impl Session<'_> {
         if manifest.group != self.store.group() {
             return refuse(format!("a snapshot of {} for {}", manifest.group, self.store.group()));
         }
-        if !self.vote.committed || manifest.applied.id.term.0 > self.vote.leader_id.term {
+        let types::LogId { term, index } = manifest.applied.id;
+        if term.0 > NUMBER_MAX || index.0 > NUMBER_MAX {
+            return refuse(format!("a term or index is above {NUMBER_MAX}"));
+        }
+        if !self.vote.committed || term.0 > self.vote.leader_id.term {
             return refuse(
                 "a snapshot from one who cannot have it: it leads no term, or an earlier one".to_owned(),
             );
@@ -101,20 +106,35 @@ impl Session<'_> {
         Ok(manifest)
     }
 
-    /// The answer when nothing is to be received.
-    fn is_settled(&self, manifest: &Manifest) -> Result<Option<RaftVote>, ReceiveError> {
+    /// Whether nothing is to be received: another leader was heard of, or the state is here already.
+    fn is_settled(&self, manifest: &Manifest) -> Result<bool, ReceiveError> {
         let metrics = self.raft.metrics();
         let metrics = metrics.borrow_watched();
         if metrics.vote > self.vote {
-            return Ok(Some(metrics.vote));
+            return Ok(true);
         }
         let id = manifest.applied.id;
-        match metrics.last_applied.as_ref().map(crate::encoding::log_id_of) {
-            Some(applied) if applied >= id => Ok(Some(self.vote)),
+        match metrics.last_applied.as_ref().map(log_id_of) {
+            Some(applied) if applied >= id => Ok(true),
             Some(applied) if applied.index >= id.index => Err(ReceiveError::Refused(format!(
                 "a snapshot up to {id:?} contradicts what is applied here, up to {applied:?}"
             ))),
-            _ => Ok(None),
+            _ => Ok(false),
+        }
+    }
+
+    /// Has openraft hear the leader, as from a heartbeat. The leader counts every answer that names no higher vote as a
+    /// promise to elect nobody else for a while (docs/adr/0005), and only openraft can keep one.
+    async fn promise(&self) -> Result<RaftVote, ReceiveError> {
+        let heartbeat = AppendEntriesRequest {
+            vote: self.vote,
+            prev_log_id: None,
+            leader_commit: None,
+            entries: Vec::new(),
+        };
+        match self.raft.append_entries(heartbeat).await.map_err(|_| ReceiveError::Gone)? {
+            AppendEntriesResponse::HigherVote(vote) => Ok(vote),
+            _ => Ok(self.vote),
         }
     }
 

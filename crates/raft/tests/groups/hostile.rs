@@ -106,7 +106,11 @@ fn to_every_method(to: Option<wire::Address>) -> Vec<(&'static str, Bytes)> {
     let hand_over =
         wire::TransferLeaderRequest { to: to.clone(), from_leader: vote, to_replica: 101, last: at };
     let read_index = wire::ReadIndexRequest { to: to.clone(), lease: false };
-    let dismiss = wire::DismissRequest { to: to.clone(), at };
+    let dismiss = wire::DismissRequest {
+        to: to.clone(),
+        dismissal: Some(wire::Dismissal { at, members: vec![101] }),
+        from: 101,
+    };
     let offer = wire::SnapshotOffer { to, vote, manifest: Bytes::new() };
     let snapshot =
         wire::SnapshotToFollower { message: Some(wire::snapshot_to_follower::Message::Offer(offer)) };

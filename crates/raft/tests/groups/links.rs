@@ -38,6 +38,10 @@ impl Links {
         }
     }
 
+    pub(crate) fn mend_between(&self, one: NodeId, other: NodeId) {
+        self.cut.send_modify(|cut| cut.retain(|link| *link != (one, other) && *link != (other, one)));
+    }
+
     pub(crate) fn mend(&self) {
         self.cut.send_modify(BTreeSet::clear);
     }

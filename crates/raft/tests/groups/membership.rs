@@ -2,7 +2,8 @@ use crate::cluster::{Cluster, DEADLINE, pipeline};
 use crate::metadata::{
     GROUP, apply_some, found, group_spec, join, log_spec, member, reopen, set_members, until_removed,
 };
-use flotilla_raft::{GroupStart, OpenGroupError, Role, SetMembersError, TransferError};
+use flotilla_raft::{GroupStart, HostOptions, OpenGroupError, Role, SetMembersError, TransferError};
+use raftlog::LogSpaceOptions;
 use std::collections::BTreeSet;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -228,5 +229,65 @@ async fn members_of_a_pipeline_never_change_and_bad_targets_are_refused() {
             other => panic!("{bad:?} cannot be members, got {other:?}"),
         }
     }
+    cluster.stop().await;
+}
+
+/// One member is away while another is replaced. The one that is away asks the replaced one for its vote, which knows
+/// of a newer membership: without itself, and with the one that asks.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn members_are_replaced_while_another_is_away_which_nobody_takes_for_removed() {
+    let mut cluster = Cluster::start_nodes(4).await;
+    found(&mut cluster, 3).await;
+    let index = apply_some(&cluster, 5).await;
+    cluster.assert_same(GROUP, index).await;
+    let leader = cluster.leader(GROUP).await;
+    let (away, replaced) = ((leader + 1) % 3, (leader + 2) % 3);
+    let id = |n: usize| types::NodeId(n as u64 + 1);
+    cluster.links.isolate(id(away));
+    apply_some(&cluster, 100).await;
+    join(&mut cluster, 3, 1).await.expect("a new replica opens");
+    let wanted = [leader, away, 3].map(|n| member(&cluster, n, 1));
+    set_members(&cluster, &wanted).await;
+    until_removed(&cluster, replaced).await;
+    cluster.stop_node(leader).await;
+
+    // Nobody but the replaced one is there to be asked.
+    cluster.links.mend_between(id(away), id(replaced));
+    let asks = cluster.group(away, GROUP);
+    let asked_enough = Instant::now() + Duration::from_secs(6);
+    while Instant::now() < asked_enough {
+        assert!(!asks.status().is_removed, "it is a member: {:?}", asks.status());
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    cluster.links.mend();
+    let index = apply_some(&cluster, 5).await;
+    assert!([away, 3].contains(&cluster.leader(GROUP).await));
+    asks.wait_applied(index, DEADLINE).await.expect("it catches up");
+    assert!(!asks.status().is_removed);
+    assert!(cluster.group(replaced, GROUP).status().is_removed);
+    drop(asks);
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_that_joins_is_never_taken_for_removed() {
+    // Many messages before the one that adds it.
+    let options = HostOptions { append_bytes_max: 5_000, ..HostOptions::default() };
+    let mut cluster = Cluster::start_with(options, LogSpaceOptions::default()).await;
+    let first = found(&mut cluster, 2).await;
+    apply_some(&cluster, 300).await;
+    let joining = join(&mut cluster, 2, 1).await.expect("a new replica opens");
+    let watched = joining.clone();
+    let watching = tokio::spawn(async move {
+        while !watched.members().is_voter(watched.replica()) {
+            assert!(!watched.status().is_removed, "it joins: {:?}", watched.status());
+            tokio::time::sleep(Duration::from_micros(200)).await;
+        }
+    });
+    set_members(&cluster, &[first.clone(), vec![member(&cluster, 2, 1)]].concat()).await;
+    tokio::time::timeout(DEADLINE, watching).await.expect("it votes").expect("it was never removed");
+    set_members(&cluster, &first).await;
+    until_removed(&cluster, 2).await;
+    drop(joining);
     cluster.stop().await;
 }

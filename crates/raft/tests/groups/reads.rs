@@ -2,8 +2,10 @@ use crate::cluster::{Cluster, DEADLINE, TIMING, eventually};
 use crate::metadata::{GROUP, apply_some, found, group_spec, join, log_spec, member, set_members};
 use crate::partition::Cables;
 use flotilla_raft::{
-    Command, Group, GroupSpec, GroupStart, Member, ReadIndexError, ReadPolicy, Role, SetMembersError, Timing,
+    Command, Group, GroupSpec, GroupStart, HostOptions, Member, ReadIndexError, ReadPolicy, Role,
+    SetMembersError, Timing,
 };
+use raftlog::LogSpaceOptions;
 use std::time::Duration;
 use tokio::time::Instant;
 use types::LogIndex;
@@ -179,5 +181,30 @@ async fn a_leader_that_is_cut_off_cannot_change_members() {
     set_members(&cluster, &members).await;
     let index = apply_some(&cluster, 5).await;
     cluster.assert_same(GROUP, index).await;
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn past_their_limit_reads_are_told_at_once_that_the_host_is_busy() {
+    let options = HostOptions { reads_max: 1, ..HostOptions::default() };
+    let mut cluster = Cluster::start_with(options, LogSpaceOptions::default()).await;
+    found(&mut cluster, 3).await;
+    apply_some(&cluster, 5).await;
+    let leader = cluster.leader(GROUP).await;
+    let leading = cluster.group(leader, GROUP);
+    leading.read_index().await.expect("there is room for one");
+    cluster.links.isolate(cluster.nodes[leader].id);
+    // Nobody confirms the first one while the second asks.
+    let deadline = Instant::now() + TIMING.election_max / 4;
+    let reads =
+        tokio::join!(leading.read(ReadPolicy::Index, deadline), leading.read(ReadPolicy::Index, deadline));
+    assert!(
+        matches!(reads, (Err(ReadIndexError::Expired), Err(ReadIndexError::Busy { limit: 1 }))),
+        "{reads:?}"
+    );
+    cluster.links.mend();
+    let index = apply_some(&cluster, 1).await;
+    cluster.assert_same(GROUP, index).await;
+    drop(leading);
     cluster.stop().await;
 }

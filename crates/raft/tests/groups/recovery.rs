@@ -1,6 +1,8 @@
-use crate::cluster::{Cluster, DEADLINE, body, eventually, pipeline};
+use crate::cluster::{CLUSTER, Cluster, DEADLINE, body, eventually, pipeline};
 use crate::metadata::{GROUP, apply_some, found, join, log_spec, member, reopen, set_members, until_removed};
 use flotilla_raft::{Member, OfflineReplica, ResetError, Role};
+use proto::raft as wire;
+use proto::raft::raft_transport_client::RaftTransportClient;
 use std::collections::BTreeSet;
 use types::{LogIndex, ReplicaId};
 
@@ -44,6 +46,8 @@ async fn after_a_majority_is_lost_the_survivor_goes_on_with_what_it_has_and_grow
     assert_eq!((now.count(), now.digest()), (count, digest), "all it has is there, and nothing else");
     assert_reset_is_noted(&cluster, 0, index).await;
 
+    assert_given_up_is_refused(&cluster, 0, &first).await;
+
     // New replicas on other nodes; the note is in their logs too.
     apply_some(&cluster, 5).await;
     for n in [3, 4] {
@@ -69,6 +73,36 @@ async fn after_a_majority_is_lost_the_survivor_goes_on_with_what_it_has_and_grow
     cluster.assert_same(GROUP, last).await;
     drop(survivor);
     cluster.stop().await;
+}
+
+/// What a leader that was given up would say to the survivor, if it still took itself for one.
+async fn assert_given_up_is_refused(cluster: &Cluster, n: usize, first: &[Member]) {
+    let address = cluster.addresses.get(cluster.nodes[n].id).expect("a known address");
+    let mut client = RaftTransportClient::connect(format!("http://{address}")).await.expect("connect");
+    let to = Some(wire::Address {
+        group: GROUP.to_u64(),
+        replica: first[n].replica.0,
+        cluster: CLUSTER.to_owned(),
+        version: flotilla_raft::PROTOCOL_VERSION,
+    });
+    let lost = first[1].replica.0;
+    let at = Some(wire::LogId { term: 99, index: 1_000_000 });
+    let dismissal = Some(wire::Dismissal { at, members: vec![lost] });
+    let refused = client.dismiss(wire::DismissRequest { to: to.clone(), dismissal, from: lost }).await;
+    let refused = refused.expect_err("it was given up");
+    assert!(refused.message().contains("given up"), "{refused}");
+
+    let vote = Some(wire::Vote { term: 99, replica: lost, committed: true });
+    let offer = wire::SnapshotOffer { to, vote, manifest: Default::default() };
+    let offer = wire::SnapshotToFollower { message: Some(wire::snapshot_to_follower::Message::Offer(offer)) };
+    let answers = client.snapshot(tokio_stream::iter([offer])).await;
+    let refused = match answers {
+        Ok(answers) => answers.into_inner().message().await.expect_err("it was given up"),
+        Err(refused) => refused,
+    };
+    assert!(refused.message().contains("given up"), "{refused}");
+    let status = cluster.group(n, GROUP).status();
+    assert!(!status.is_removed && status.role == Role::Leader, "{status:?}");
 }
 
 async fn assert_reset_is_noted(cluster: &Cluster, n: usize, after: LogIndex) {

@@ -1,7 +1,9 @@
 //! Members that the log can no longer serve.
 
-use crate::cluster::{Cluster, body, eventually, metadata};
+use crate::cluster::{CLUSTER, Cluster, body, eventually, metadata};
 use flotilla_raft::{HostOptions, SnapshotPolicy, SnapshotProgress};
+use proto::raft as wire;
+use proto::raft::raft_transport_client::RaftTransportClient;
 use raftlog::LogSpaceOptions;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -84,6 +86,51 @@ async fn a_follower_that_was_away_past_the_purge_catches_up_by_snapshot() {
     let done = cluster.apply(group, "again".into(), Payload::default()).await;
     cluster.assert_same(group, done.id.index).await;
     cluster.stop().await;
+}
+
+/// The leader counts the answer as a promise to elect nobody else for a while, so the follower must have heard it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_offer_of_what_is_here_already_is_taken_as_word_from_the_leader() {
+    let mut cluster = cluster(HostOptions::default()).await;
+    let group = metadata(1);
+    cluster.open(group).await;
+    let last = purge_past(&cluster, group, LogIndex(0), &[0, 1, 2]).await;
+    cluster.assert_same(group, last).await;
+    let follower = (cluster.leader(group).await + 1) % 3;
+    for n in (0..3).filter(|&n| n != follower) {
+        cluster.stop_node(n).await;
+    }
+    let manifest = manifest_of(&cluster, follower, group);
+    let here = cluster.group(follower, group);
+    let other = cluster.members(group)[(follower + 1) % 3].replica.0;
+    let term = here.status().term.0 + 50;
+    let to = Some(wire::Address {
+        group: group.to_u64(),
+        replica: here.replica().0,
+        cluster: CLUSTER.to_owned(),
+        version: flotilla_raft::PROTOCOL_VERSION,
+    });
+    let vote = wire::Vote { term, replica: other, committed: true };
+    let offer = wire::SnapshotOffer { to, vote: Some(vote), manifest: manifest.into() };
+    let offer = wire::SnapshotToFollower { message: Some(wire::snapshot_to_follower::Message::Offer(offer)) };
+
+    let address = cluster.addresses.get(cluster.nodes[follower].id).expect("a known address");
+    let mut client = RaftTransportClient::connect(format!("http://{address}")).await.expect("connect");
+    let mut answers = client.snapshot(tokio_stream::iter([offer])).await.expect("taken").into_inner();
+    let answer = answers.message().await.expect("an answer").and_then(|answer| answer.message);
+    assert_eq!(answer, Some(wire::snapshot_to_leader::Message::Done(vote)));
+    assert!(here.status().term.0 >= term, "it promised nothing: {:?}", here.status());
+    drop(here);
+    cluster.stop().await;
+}
+
+fn manifest_of(cluster: &Cluster, n: usize, group: GroupId) -> Vec<u8> {
+    let root = cluster.nodes[n].dir.join(format!("snapshots/{group}"));
+    #[allow(clippy::disallowed_methods)] // a test's own directory
+    let mut manifests = std::fs::read_dir(&root)
+        .expect("the group has snapshots")
+        .filter_map(|entry| std::fs::read(entry.expect("an entry").path().join("manifest")).ok());
+    manifests.next().unwrap_or_else(|| panic!("no snapshot is complete in {root:?}"))
 }
 
 /// Waits until the node has received so much of a snapshot.

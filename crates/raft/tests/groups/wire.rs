@@ -101,6 +101,31 @@ async fn messages_for_an_unknown_group_or_a_stale_replica_get_a_typed_error_and_
         let (_, failure) = append(&mut client, vec![message]).await;
         assert_eq!(failure.expect("a failure").code, Code::Invalid);
     }
+    // Numbers that would overflow, where openraft reckons with them at once.
+    let to_here = request(to, vec![], None).to;
+    let huge = Some(wire::LogId { term: 99, index: u64::MAX });
+    let ask = wire::VoteRequest {
+        to: to_here.clone(),
+        vote: vote(99, 101),
+        last: huge,
+        pre_vote: false,
+        leadership_transfer: true,
+    };
+    let hand_over = wire::TransferLeaderRequest {
+        to: to_here.clone(),
+        from_leader: vote(99, 101),
+        to_replica: replica,
+        last: huge,
+    };
+    let dismissal = Some(wire::Dismissal { at: huge, members: vec![101] });
+    let dismiss = wire::DismissRequest { to: to_here, dismissal, from: 101 };
+    for refused in [
+        client.vote(ask).await.expect_err("too large a number"),
+        client.transfer_leader(hand_over).await.expect_err("too large a number"),
+        client.dismiss(dismiss).await.expect_err("too large a number"),
+    ] {
+        assert_eq!(Failure::from(refused).code, Code::Invalid);
+    }
     let nonsense = (0, replica);
     let (_, failure) = append(&mut client, vec![request(nonsense, vec![], None)]).await;
     assert_eq!(failure.expect("a failure").code, Code::Invalid);

@@ -1,0 +1,300 @@
+use super::node::Replica;
+use super::oracle::{Began, Oracle};
+use super::plan::Plan;
+use super::planted::Planted;
+use bytes::Bytes;
+use disk::sim::Random;
+use kv::{Op, Outcome, decode_outcomes, encode_ops, read};
+use raft::{Command, ProposeError, ReadIndexError, Role};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use types::{GroupId, LogId, Payload, ReplicaId};
+
+/// How long a client waits for an answer.
+const ANSWER_MAX: Duration = Duration::from_secs(3);
+const BODY_BYTES_MAX: u64 = 3000;
+
+/// Somebody who writes to one group and reads from it, one thing at a time. Each value is written once, so a value says
+/// which write it is from.
+pub(super) struct Client {
+    number: u64,
+    pub(super) group: GroupId,
+    next_at: Duration,
+    task: Task,
+    answer: Option<Slot>,
+    values: u64,
+    attempts: u64,
+    /// What stands under this client's own key, which it changes by compare-and-set.
+    own: Option<Bytes>,
+    /// Who was said to lead.
+    leader: Option<ReplicaId>,
+}
+
+#[derive(Clone)]
+enum Task {
+    None,
+    /// A write that is not repeated.
+    Write(Vec<Op>),
+    /// Repeated until it is known to have happened.
+    Change {
+        to: Bytes,
+    },
+    Read {
+        key: Bytes,
+    },
+}
+
+type Slot = Arc<Mutex<Option<Answer>>>;
+
+enum Answer {
+    Done,
+    Changed(Outcome),
+    /// Nothing happened.
+    Refused {
+        leader: Option<ReplicaId>,
+    },
+    Unknown,
+}
+
+/// An attempt, to be made by a replica.
+pub(super) struct Attempt {
+    group: GroupId,
+    what: What,
+    slot: Slot,
+}
+
+enum What {
+    Write { command: Command, ops: Vec<Op>, change: bool },
+    Read { key: Bytes },
+}
+
+impl Client {
+    pub(super) fn new(number: u64, group: GroupId) -> Client {
+        Client {
+            number,
+            group,
+            next_at: Duration::ZERO,
+            task: Task::None,
+            answer: None,
+            values: 0,
+            attempts: 0,
+            own: None,
+            leader: None,
+        }
+    }
+
+    /// Changes its own key once.
+    pub(super) fn probe(number: u64, group: GroupId) -> Client {
+        let mut client = Client::new(number, group);
+        client.task = Task::Change { to: "probe".into() };
+        client
+    }
+
+    /// Takes the answer if it has come; true when the client may do something.
+    pub(super) fn poll(&mut self, now: Duration, plan: &Plan, random: &mut Random, oracle: &Oracle) -> bool {
+        if let Some(slot) = &self.answer {
+            let answer = slot.lock().expect("no holder panics").take();
+            let answer = match answer {
+                Some(answer) => answer,
+                // Whoever held the other end is gone.
+                None if Arc::strong_count(slot) == 1 => Answer::Unknown,
+                None => return false,
+            };
+            self.answer = None;
+            self.next_at = now + Duration::from_millis(1 + random.below(plan.think_ms_max));
+            self.answered(answer, oracle);
+        }
+        now >= self.next_at
+    }
+
+    fn answered(&mut self, answer: Answer, oracle: &Oracle) {
+        match (answer, &self.task) {
+            (Answer::Refused { leader }, _) => {
+                self.leader = leader;
+                // A read is simply made again, a change must be.
+                if !matches!(self.task, Task::Change { .. }) {
+                    self.task = Task::None;
+                }
+            }
+            (Answer::Unknown, Task::Change { .. }) => self.leader = None,
+            (Answer::Changed(Outcome::Done), Task::Change { to }) => {
+                self.own = Some(to.clone());
+                self.task = Task::None;
+            }
+            // An attempt before this one, whose outcome was unknown, took effect.
+            (Answer::Changed(Outcome::Conflict(Some(found))), Task::Change { to }) if found == *to => {
+                self.own = Some(found);
+                self.task = Task::None;
+            }
+            (Answer::Changed(Outcome::Conflict(found)), Task::Change { to }) => {
+                let (own, key) = (&self.own, self.own_key());
+                oracle.fail(format!(
+                    "{:?}: only one client changes {key:?}, it went from {own:?} to {to:?} and found {found:?}",
+                    self.group
+                ));
+            }
+            (Answer::Done | Answer::Unknown | Answer::Changed(_), _) => self.task = Task::None,
+        }
+    }
+
+    /// The next attempt. `task` is none when the last was finished; then another is thought of, unless it is time to end.
+    pub(super) fn attempt(&mut self, plan: &Plan, random: &mut Random, is_ending: bool) -> Option<Attempt> {
+        if matches!(self.task, Task::None) {
+            if is_ending {
+                return None;
+            }
+            self.task = self.think(plan, random);
+        }
+        self.attempts += 1;
+        let what = match &self.task {
+            Task::None => return None,
+            Task::Read { key } => What::Read { key: key.clone() },
+            Task::Write(ops) => {
+                What::Write { command: self.command(ops, random), ops: ops.clone(), change: false }
+            }
+            Task::Change { to } => {
+                let op = Op::CompareAndSet {
+                    key: self.own_key(),
+                    expected: self.own.clone(),
+                    value: Some(to.clone()),
+                };
+                // So that no two attempts are the same command.
+                let attempt = Op::Set {
+                    key: format!("attempt-{}", self.number).into(),
+                    value: Some(format!("{}", self.attempts).into()),
+                };
+                let ops = vec![op, attempt];
+                What::Write { command: self.command(&ops, random), ops, change: true }
+            }
+        };
+        let slot = Slot::default();
+        self.answer = Some(slot.clone());
+        Some(Attempt { group: self.group, what, slot })
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.answer.is_none() && matches!(self.task, Task::None)
+    }
+
+    pub(super) fn leader(&self) -> Option<ReplicaId> {
+        self.leader
+    }
+
+    /// Nobody there to ask.
+    pub(super) fn wait(&mut self, now: Duration) {
+        self.leader = None;
+        self.next_at = now + Duration::from_millis(20);
+    }
+
+    fn think(&mut self, plan: &Plan, random: &mut Random) -> Task {
+        let key = |random: &mut Random| Bytes::from(format!("k{}", random.below(plan.keys_per_group)));
+        self.values += 1;
+        let value = Bytes::from(format!("c{}-{}", self.number, self.values));
+        match random.below(10) {
+            0..=3 => Task::Read { key: key(random) },
+            4..=5 => Task::Change { to: value },
+            6 => Task::Write(vec![Op::Set { key: key(random), value: Some(value) }; 1]),
+            _ => {
+                // Two keys at once.
+                let other = Bytes::from(format!("c{}-{}b", self.number, self.values));
+                Task::Write(vec![
+                    Op::Set { key: key(random), value: Some(value) },
+                    Op::Set { key: "both".into(), value: Some(other) },
+                ])
+            }
+        }
+    }
+
+    fn own_key(&self) -> Bytes {
+        format!("own-{}", self.number).into()
+    }
+
+    fn command(&self, ops: &[Op], random: &mut Random) -> Command {
+        let body = if random.one_in(4) { random.below(BODY_BYTES_MAX) } else { 0 };
+        let body = Payload::seal(vec![self.number as u8; body as usize].into());
+        Command { meta: encode_ops(ops), body, roll_to: None }
+    }
+}
+
+impl Attempt {
+    /// Runs in the replica's process.
+    pub(super) async fn make(self, replica: Replica, oracle: Oracle, planted: Option<Planted>) {
+        let Attempt { group, what, slot } = self;
+        let began = oracle.began(group);
+        let made = async {
+            match what {
+                What::Write { command, ops, change } => {
+                    write(&replica, &oracle, group, began, command, ops, change).await
+                }
+                What::Read { key } if planted == Some(Planted::ReadsNotConfirmed) => {
+                    match replica.group.status().role {
+                        Role::Leader => read_here(&replica, &oracle, group, began, key),
+                        _ => Answer::Refused { leader: None },
+                    }
+                }
+                What::Read { key } => read_linearizable(&replica, &oracle, group, began, key).await,
+            }
+        };
+        let answer = tokio::time::timeout(ANSWER_MAX, made).await.unwrap_or(Answer::Unknown);
+        *slot.lock().expect("no holder panics") = Some(answer);
+    }
+}
+
+async fn write(
+    replica: &Replica,
+    oracle: &Oracle,
+    group: GroupId,
+    began: Began,
+    command: Command,
+    ops: Vec<Op>,
+    change: bool,
+) -> Answer {
+    match replica.group.apply(command).await {
+        Ok(done) => {
+            let outcomes = match decode_outcomes(done.reply) {
+                Ok(outcomes) => outcomes,
+                Err(error) => {
+                    oracle.fail(format!("{group:?}: a reply that is none: {error}"));
+                    return Answer::Unknown;
+                }
+            };
+            let id: LogId = done.id;
+            oracle.acknowledged(group, began, id, &ops, &outcomes);
+            match outcomes.into_iter().next() {
+                Some(outcome) if change => Answer::Changed(outcome),
+                _ => Answer::Done,
+            }
+        }
+        Err(ProposeError::NotLeader { leader }) => {
+            Answer::Refused { leader: leader.map(|member| member.replica) }
+        }
+        Err(ProposeError::OutcomeUnknown) => Answer::Unknown,
+        Err(_) => Answer::Refused { leader: None },
+    }
+}
+
+async fn read_linearizable(
+    replica: &Replica,
+    oracle: &Oracle,
+    group: GroupId,
+    began: Began,
+    key: Bytes,
+) -> Answer {
+    match replica.group.read_index().await {
+        Ok(_) => read_here(replica, oracle, group, began, key),
+        Err(ReadIndexError::NotLeader { leader }) => {
+            Answer::Refused { leader: leader.map(|member| member.replica) }
+        }
+        Err(_) => Answer::Refused { leader: None },
+    }
+}
+
+fn read_here(replica: &Replica, oracle: &Oracle, group: GroupId, began: Began, key: Bytes) -> Answer {
+    match read(&*replica.tables, &key) {
+        Ok(found) => {
+            oracle.read(group, began, &key, found.as_ref());
+            Answer::Done
+        }
+        Err(_) => Answer::Refused { leader: None },
+    }
+}

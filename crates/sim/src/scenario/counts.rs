@@ -1,0 +1,28 @@
+use std::ops::AddAssign;
+
+macro_rules! counts {
+    ($($name:ident),*) => {
+        /// What a run amounted to.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct Counts {
+            pub virtual_ms: u64,
+            $(pub $name: u64,)*
+        }
+
+        impl Counts {
+            /// All but the time.
+            pub fn named(&self) -> Vec<(&'static str, u64)> {
+                vec![$((stringify!($name), self.$name),)*]
+            }
+        }
+
+        impl AddAssign for Counts {
+            fn add_assign(&mut self, other: Counts) {
+                self.virtual_ms += other.virtual_ms;
+                $(self.$name += other.$name;)*
+            }
+        }
+    };
+}
+
+counts!(events, elections, crashes, partitions, transfers, full_disks, writes, reads);

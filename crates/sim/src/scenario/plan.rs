@@ -1,0 +1,182 @@
+use super::planted::Planted;
+use crate::world::ProcessId;
+use disk::sim::{DeviceModel, Keeping, Random, SimOptions};
+use raft::{GroupSpec, GroupStart, HostOptions, Member, Timing};
+use raftlog::{LogSpaceOptions, LogSpec};
+use std::time::Duration;
+use types::{GroupId, NodeId, OwnerId, ReplicaId};
+
+const CLUSTER: &str = "simulated";
+/// Enough for all that a run writes; a full disk is one of the faults.
+pub(super) const CAPACITY_BYTES: u64 = 1 << 30;
+
+/// Everything about a run that is decided before it begins.
+#[derive(Clone, Debug)]
+pub(super) struct Plan {
+    pub(super) processes: usize,
+    pub(super) groups: Vec<GroupPlan>,
+    pub(super) space: LogSpaceOptions,
+    pub(super) host: HostOptions,
+    pub(super) clients_per_group: u64,
+    pub(super) keys_per_group: u64,
+    pub(super) think_ms_max: u64,
+    /// How long there are faults, and the mean pause between them.
+    pub(super) faults_last: Duration,
+    pub(super) fault_pause_ms: u64,
+    /// How often each kind of fault is chosen.
+    pub(super) weights: Weights,
+    pub(super) planted: Option<Planted>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct GroupPlan {
+    pub(super) id: GroupId,
+    pub(super) members: Vec<ProcessId>,
+    pub(super) timing: Timing,
+    pub(super) lease_reads: bool,
+}
+
+/// Each from 0, never, to 3.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Weights {
+    pub(super) partition: u64,
+    pub(super) one_way: u64,
+    pub(super) lone_leader: u64,
+    pub(super) bad_link: u64,
+    pub(super) crash_one: u64,
+    pub(super) crash_some: u64,
+    pub(super) full_disk: u64,
+    pub(super) transfer: u64,
+    pub(super) reopen: u64,
+}
+
+impl Plan {
+    pub(super) fn new(random: &mut Random, planted: Option<Planted>) -> Plan {
+        let processes = 3 + random.below(3) as usize;
+        let mut groups: Vec<GroupPlan> =
+            (1..=1 + random.below(3)).map(|number| GroupPlan::new(number, 3, processes, random)).collect();
+        if processes == 5 {
+            groups.push(GroupPlan::new(9, 5, processes, random));
+        }
+        let cache = *random.pick(&[0, 4 << 10, 1 << 20]);
+        let space = LogSpaceOptions {
+            segment_bytes_max: *random.pick(&[8 << 10, 64 << 10, 1 << 20]),
+            cache_bytes_per_log_max: cache,
+            cache_bytes_max: 2 * cache,
+            unflushed_bytes_max: 1 << 20,
+            reserve_bytes: 64 << 10,
+            spare_bytes_max: *random.pick(&[0, 64 << 10]),
+            ..LogSpaceOptions::default()
+        };
+        let host = HostOptions {
+            proposal_bytes_per_group_max: 256 << 10,
+            window_bytes: *random.pick(&[1 << 10, 64 << 10, 1 << 20]),
+            append_bytes_max: *random.pick(&[1 << 10, 64 << 10]),
+            ..HostOptions::default()
+        };
+        Plan {
+            processes,
+            groups,
+            space,
+            host,
+            clients_per_group: 2 + random.below(3),
+            keys_per_group: 1 + random.below(4),
+            think_ms_max: *random.pick(&[20, 60, 200]),
+            faults_last: Duration::from_secs(6 + random.below(13)),
+            fault_pause_ms: *random.pick(&[300, 700, 1500, 3000]),
+            weights: Weights::new(random),
+            planted,
+        }
+    }
+
+    pub(super) fn group(&self, id: GroupId) -> &GroupPlan {
+        self.groups.iter().find(|group| group.id == id).expect("groups are planned")
+    }
+
+    pub(super) fn groups_of(&self, process: ProcessId) -> impl Iterator<Item = &GroupPlan> {
+        self.groups.iter().filter(move |group| group.members.contains(&process))
+    }
+
+    pub(super) fn election_max(&self) -> Duration {
+        self.groups.iter().map(|group| group.timing.election_max).max().unwrap_or_default()
+    }
+}
+
+impl GroupPlan {
+    fn new(number: u64, size: usize, processes: usize, random: &mut Random) -> GroupPlan {
+        let first = random.below(processes as u64) as usize;
+        let members = (0..size).map(|at| ProcessId((first + at) % processes)).collect();
+        let quick = Timing {
+            heartbeat: Duration::from_millis(60),
+            election_min: Duration::from_millis(300),
+            election_max: Duration::from_millis(450),
+        };
+        let timing = *random.pick(&[quick, quick, Timing::METADATA]);
+        GroupPlan { id: GroupId::om(number), members, timing, lease_reads: random.one_in(2) }
+    }
+
+    pub(super) fn replica_on(&self, process: ProcessId) -> ReplicaId {
+        ReplicaId(self.id.number * 100 + process.0 as u64 + 1)
+    }
+
+    pub(super) fn process_of(&self, replica: ReplicaId) -> Option<ProcessId> {
+        self.members.iter().copied().find(|process| self.replica_on(*process) == replica)
+    }
+
+    pub(super) fn spec_on(&self, process: ProcessId) -> GroupSpec {
+        let member = |process: &ProcessId| Member {
+            replica: self.replica_on(*process),
+            node: NodeId(process.0 as u64 + 1),
+            address: process.to_string(),
+        };
+        GroupSpec {
+            cluster: CLUSTER.into(),
+            group: self.id,
+            replica: self.replica_on(process),
+            timing: self.timing,
+            start: GroupStart::First(self.members.iter().map(member).collect()),
+            campaign: self.members[0] == process,
+            snapshots: None,
+            lease_reads: self.lease_reads,
+        }
+    }
+
+    pub(super) fn log_spec(&self) -> LogSpec {
+        let number = self.id.number;
+        LogSpec {
+            log: self.id.to_u64(),
+            dir: format!("g{number}/log"),
+            owners_dir: format!("g{number}/owners"),
+            first_owner: OwnerId(1),
+        }
+    }
+}
+
+impl Weights {
+    fn new(random: &mut Random) -> Weights {
+        let mut weight = || *random.pick(&[0, 1, 1, 3]);
+        Weights {
+            partition: weight(),
+            one_way: weight(),
+            lone_leader: weight(),
+            bad_link: weight(),
+            crash_one: weight(),
+            crash_some: weight(),
+            full_disk: weight(),
+            transfer: weight(),
+            reopen: weight(),
+        }
+    }
+}
+
+/// What a machine's disk is like from one start to the next.
+pub(super) fn random_disk(random: &mut Random) -> SimOptions {
+    let devices = [None, None, Some(DeviceModel::SSD), Some(DeviceModel::HDD)];
+    SimOptions {
+        seed: random.next_u64(),
+        capacity_bytes: CAPACITY_BYTES,
+        polls_max: random.below(3),
+        device: *random.pick(&devices),
+        keeping: Keeping::Contents,
+    }
+}

@@ -1,0 +1,195 @@
+//! Planted bugs. Each makes correct code behave like code with the bug, by lying to it from below; the simulation must
+//! find every one.
+
+use crate::mem_tables::MemTables;
+use bytes::Bytes;
+use disk::sim::SimDisk;
+use disk::{Disk, File, IoFuture, Space};
+use raft::{Changes, Tables};
+use std::sync::Arc;
+use std::time::Duration;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Planted {
+    /// Entries are acknowledged a moment before they are synced, by leaders and followers.
+    EntriesSyncedLate,
+    /// A vote that was given may be forgotten in a loss of power.
+    VotesNotSynced,
+    /// What a state machine did is durable, and how far it has come is not: commands are applied again.
+    AppliedTwice,
+    /// The state machine's store forgets a batch in the middle in a loss of power.
+    BatchLost,
+    /// Whoever takes itself for the leader answers reads without asking a quorum.
+    ReadsNotConfirmed,
+}
+
+impl Planted {
+    pub const ALL: [Planted; 5] = [
+        Planted::EntriesSyncedLate,
+        Planted::VotesNotSynced,
+        Planted::AppliedTwice,
+        Planted::BatchLost,
+        Planted::ReadsNotConfirmed,
+    ];
+}
+
+impl Planted {
+    pub(super) fn wrap_disk(self, disk: SimDisk) -> Arc<dyn Disk> {
+        Arc::new(Liar { disk, planted: self })
+    }
+
+    pub(super) fn wrap_tables(self, tables: MemTables) -> Arc<dyn Tables> {
+        match self {
+            Planted::AppliedTwice | Planted::BatchLost => {
+                Arc::new(LyingTables { tables, planted: self, batches: 0.into() })
+            }
+            Planted::EntriesSyncedLate | Planted::VotesNotSynced | Planted::ReadsNotConfirmed => {
+                Arc::new(tables)
+            }
+        }
+    }
+}
+
+/// How much later than promised something is synced.
+const LATE: Duration = Duration::from_millis(40);
+
+struct Liar {
+    disk: SimDisk,
+    planted: Planted,
+}
+
+struct LyingFile {
+    file: Arc<dyn File>,
+    synced: Synced,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Synced {
+    Honestly,
+    Late,
+    Never,
+}
+
+impl Disk for Liar {
+    fn open(&self, path: &str, create: bool) -> IoFuture<Arc<dyn File>> {
+        let (is_segment, is_hard_state) = (path.ends_with(".seg"), path.contains("/log/"));
+        let synced = match self.planted {
+            Planted::EntriesSyncedLate if is_segment => Synced::Late,
+            Planted::VotesNotSynced if is_hard_state => Synced::Never,
+            _ => Synced::Honestly,
+        };
+        let opened = self.disk.open(path, create);
+        Box::pin(async move { Ok(Arc::new(LyingFile { file: opened.await?, synced }) as Arc<dyn File>) })
+    }
+    fn create_dir_all(&self, path: &str) -> IoFuture<()> {
+        self.disk.create_dir_all(path)
+    }
+    fn sync_dir(&self, path: &str) -> IoFuture<()> {
+        self.disk.sync_dir(path)
+    }
+    fn list(&self, path: &str) -> IoFuture<Vec<String>> {
+        self.disk.list(path)
+    }
+    fn rename(&self, from: &str, to: &str) -> IoFuture<()> {
+        self.disk.rename(from, to)
+    }
+    fn remove_file(&self, path: &str) -> IoFuture<()> {
+        self.disk.remove_file(path)
+    }
+    fn remove_dir_all(&self, path: &str) -> IoFuture<()> {
+        self.disk.remove_dir_all(path)
+    }
+    fn space(&self) -> IoFuture<Space> {
+        self.disk.space()
+    }
+    fn failure(&self) -> Option<String> {
+        self.disk.failure()
+    }
+}
+
+impl File for LyingFile {
+    fn write_at(&self, offset: u64, buffers: Vec<Bytes>) -> IoFuture<()> {
+        self.file.write_at(offset, buffers)
+    }
+    fn write_and_sync(&self, offset: u64, buffers: Vec<Bytes>) -> IoFuture<()> {
+        match self.synced {
+            Synced::Honestly => return self.file.write_and_sync(offset, buffers),
+            Synced::Never => return self.file.write_at(offset, buffers),
+            Synced::Late => {}
+        }
+        let (written, file) = (self.file.write_at(offset, buffers), self.file.clone());
+        Box::pin(async move {
+            written.await?;
+            // Ends by itself, or with its process.
+            tokio::spawn(async move {
+                tokio::time::sleep(LATE).await;
+                file.sync_data().await
+            });
+            Ok(())
+        })
+    }
+    fn read_at(&self, offset: u64, bytes: usize) -> IoFuture<Bytes> {
+        self.file.read_at(offset, bytes)
+    }
+    fn sync_data(&self) -> IoFuture<()> {
+        match self.synced {
+            Synced::Never => Box::pin(async { Ok(()) }),
+            Synced::Honestly | Synced::Late => self.file.sync_data(),
+        }
+    }
+    fn preallocate(&self, bytes: u64) -> IoFuture<()> {
+        self.file.preallocate(bytes)
+    }
+    fn set_len(&self, bytes: u64) -> IoFuture<()> {
+        self.file.set_len(bytes)
+    }
+    fn punch_hole(&self, offset: u64, bytes: u64) -> IoFuture<()> {
+        self.file.punch_hole(offset, bytes)
+    }
+    fn len(&self) -> IoFuture<u64> {
+        self.file.len()
+    }
+}
+
+struct LyingTables {
+    tables: MemTables,
+    planted: Planted,
+    batches: std::sync::atomic::AtomicU64,
+}
+
+impl Tables for LyingTables {
+    fn get(&self, key: &[u8]) -> anyhow::Result<Option<Vec<u8>>> {
+        self.tables.get(key)
+    }
+
+    fn scan(
+        &self,
+        from: &[u8],
+        end: Option<&[u8]>,
+        count_max: usize,
+    ) -> anyhow::Result<Vec<(Vec<u8>, Vec<u8>)>> {
+        self.tables.scan(from, end, count_max)
+    }
+
+    /// The two halves of what should be one batch: a crash may come between them. Or a batch that is left out.
+    fn write(&self, changes: Changes) -> anyhow::Result<()> {
+        const LOST_ONE_IN: u64 = 50;
+        let (mut effects, mut position) = (Changes::default(), Changes::default());
+        for (key, value) in changes {
+            let half = if key == kv::APPLIED_KEY { &mut position } else { &mut effects };
+            match value {
+                Some(value) => half.put(key, value),
+                None => half.delete(key),
+            }
+        }
+        let number = self.batches.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        if self.planted == Planted::AppliedTwice || number % LOST_ONE_IN != LOST_ONE_IN - 1 {
+            self.tables.write(effects)?;
+        }
+        self.tables.write(position)
+    }
+
+    fn flush(&self) -> anyhow::Result<()> {
+        self.tables.flush()
+    }
+}

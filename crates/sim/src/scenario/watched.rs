@@ -1,0 +1,42 @@
+use super::oracle::Oracle;
+use bytes::Bytes;
+use kv::{decode_ops, decode_outcomes};
+use raft::{Applied, Committed, Snapshots, StateMachine};
+use std::sync::{Arc, Mutex};
+use types::{GroupId, LogIndex};
+
+/// A state machine that tells the oracle what it does.
+pub(super) struct Watched<M> {
+    pub(super) inner: M,
+    pub(super) oracle: Oracle,
+    pub(super) group: GroupId,
+    pub(super) name: String,
+    pub(super) applied: Arc<Mutex<Option<LogIndex>>>,
+}
+
+impl<M: StateMachine> StateMachine for Watched<M> {
+    fn applied(&self) -> anyhow::Result<Option<Applied>> {
+        let applied = self.inner.applied()?;
+        *self.applied.lock().expect("no holder panics") = applied.as_ref().map(|applied| applied.id.index);
+        Ok(applied)
+    }
+
+    fn apply(&mut self, batch: Vec<Committed>, applied: Applied) -> anyhow::Result<Vec<Bytes>> {
+        let commands: Vec<_> = batch.iter().map(|command| (command.id, command.meta.clone())).collect();
+        let id = applied.id;
+        let replies = self.inner.apply(batch, applied)?;
+        let mut after = *self.applied.lock().expect("no holder panics");
+        for ((id, meta), reply) in commands.into_iter().zip(&replies) {
+            let (ops, outcomes) = (decode_ops(meta)?, decode_outcomes(reply.clone())?);
+            self.oracle.applied(self.group, &self.name, after, id, &ops, &outcomes);
+            after = Some(id.index);
+        }
+        self.oracle.committed(self.group, id, &self.name);
+        *self.applied.lock().expect("no holder panics") = Some(id.index);
+        Ok(replies)
+    }
+
+    fn snapshots(&self) -> Option<Arc<dyn Snapshots>> {
+        self.inner.snapshots()
+    }
+}

@@ -1,0 +1,135 @@
+//! A world of simulated processes on one thread: their clocks, disks, and the network between them.
+//!
+//! Each process is a tokio runtime with a paused clock. The world moves in ticks: what arrives at the beginning of a tick is
+//! handed over, then each process in turn runs until its clock has moved by the tick. No frame takes less than a tick, so
+//! that it makes no difference who is first. A crash drops the runtime, and with it all that the process was doing.
+//!
+//! Nothing here knows what the processes do. All chance comes from the seed.
+
+mod body;
+mod connector;
+mod link;
+mod network;
+mod process;
+mod trace;
+
+pub use connector::SimConnector;
+pub use link::Link;
+pub use network::{Direction, Network, Observer, ProcessId, SILENCE_MAX, Sent};
+pub use process::{Context, Process};
+pub use trace::Trace;
+
+use disk::sim::{Loss, Random, SimDisk, SimOptions};
+use std::future::Future;
+use std::time::Duration;
+use tonic::service::Routes;
+
+/// How far all clocks move at a time; frames take at least as long.
+pub const TICK: Duration = Duration::from_millis(1);
+
+/// How a process ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Crash {
+    /// The process dies, its machine lives on: nothing written is lost, and peers see their connections reset.
+    Kill,
+    /// The machine loses power, and peers hear nothing any more. What was not synced is lost as said.
+    PowerLoss(Loss),
+}
+
+pub struct World {
+    now: Duration,
+    random: Random,
+    network: Network,
+    trace: Trace,
+    processes: Vec<Process>,
+}
+
+impl World {
+    pub fn new(seed: u64, trace: Trace) -> World {
+        let mut random = Random::new(seed);
+        let network = Network::new(random.next_u64(), trace.clone());
+        World { now: Duration::ZERO, random, network, trace, processes: Vec::new() }
+    }
+
+    pub fn now(&self) -> Duration {
+        self.now
+    }
+
+    pub fn network(&self) -> &Network {
+        &self.network
+    }
+
+    pub fn trace(&self) -> &Trace {
+        &self.trace
+    }
+
+    /// A machine that is off, under an address. The seed of `disk` is chosen here.
+    pub fn add(&mut self, address: String, disk: SimOptions) -> ProcessId {
+        let id = self.network.add(address);
+        let disk = SimDisk::new(SimOptions { seed: self.random.next_u64(), ..disk });
+        self.processes.push(Process { id, disk, runtime: None });
+        id
+    }
+
+    pub fn processes(&self) -> impl Iterator<Item = ProcessId> + use<> {
+        (0..self.processes.len()).map(ProcessId)
+    }
+
+    pub fn disk(&self, process: ProcessId) -> &SimDisk {
+        &self.processes[process.0].disk
+    }
+
+    pub fn is_up(&self, process: ProcessId) -> bool {
+        self.processes[process.0].runtime.is_some()
+    }
+
+    /// Starts a process; `main` answers with what it serves to others.
+    pub fn start<F>(&mut self, process: ProcessId, main: impl FnOnce(Context) -> F)
+    where
+        F: Future<Output = Routes> + Send + 'static,
+    {
+        self.trace.event(format_args!("{process} starts"));
+        self.processes[process.0].start(&self.network, &self.trace, main);
+    }
+
+    /// Runs something inside a process, which must be up.
+    pub fn spawn(&self, process: ProcessId, task: impl Future<Output = ()> + Send + 'static) {
+        let runtime =
+            self.processes[process.0].runtime.as_ref().expect("only a process that is up runs things");
+        runtime.spawn(task);
+    }
+
+    /// Ends a process where it stands. Its disk, as the next start finds it, gets `disk`'s properties.
+    pub fn crash(&mut self, id: ProcessId, crash: Crash, disk: SimOptions) {
+        self.trace.event(format_args!("{id} crashes: {crash:?}"));
+        self.network.down(id, crash == Crash::Kill);
+        let options = SimOptions { seed: self.random.next_u64(), ..disk };
+        let process = &mut self.processes[id.0];
+        self.trace.mix(process.disk.trace_hash());
+        // First the disk: what the runtime drops must not write any more.
+        process.disk = match crash {
+            Crash::Kill => process.disk.kill(options),
+            Crash::PowerLoss(loss) => process.disk.lose_power(loss, options),
+        };
+        process.runtime = None;
+    }
+
+    /// One tick.
+    pub fn advance(&mut self) {
+        self.trace.set_now(self.now);
+        self.network.advance(self.now);
+        for process in &mut self.processes {
+            process.advance(TICK);
+        }
+        self.now += TICK;
+        self.trace.set_now(self.now);
+    }
+
+    /// Of everything that has happened so far.
+    pub fn trace_hash(&self) -> u64 {
+        for process in &self.processes {
+            self.trace.mix(process.disk.trace_hash());
+        }
+        self.trace.hash()
+    }
+}

@@ -1,0 +1,68 @@
+use super::connector::SimConnector;
+use super::network::{Network, ProcessId};
+use super::trace::Trace;
+use disk::sim::SimDisk;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::runtime::Runtime;
+use tonic::service::Routes;
+
+/// A machine with a disk and, while it is up, a process on it: a runtime with a clock of its own that moves only when the
+/// world lets it.
+pub struct Process {
+    pub(super) id: ProcessId,
+    pub(super) disk: SimDisk,
+    pub(super) runtime: Option<Runtime>,
+}
+
+/// What a process is given when it starts.
+#[derive(Clone)]
+pub struct Context {
+    pub process: ProcessId,
+    pub disk: SimDisk,
+    pub network: Network,
+    pub trace: Trace,
+}
+
+impl Context {
+    /// The way to other processes, as `raft` wants it.
+    pub fn connector(&self) -> Arc<SimConnector> {
+        Arc::new(SimConnector { network: self.network.clone(), from: self.process })
+    }
+}
+
+impl Process {
+    /// Starts a process that answers on what `main` returns. `main` runs inside the process, at its first tick.
+    pub(super) fn start<F>(&mut self, network: &Network, trace: &Trace, main: impl FnOnce(Context) -> F)
+    where
+        F: Future<Output = Routes> + Send + 'static,
+    {
+        assert!(self.runtime.is_none(), "{} runs already", self.id);
+        let incoming = network.up(self.id);
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .build()
+            .expect("a runtime without threads and sockets needs nothing");
+        let context = Context {
+            process: self.id,
+            disk: self.disk.clone(),
+            network: network.clone(),
+            trace: trace.clone(),
+        };
+        let (main, network) = (main(context), network.clone());
+        runtime.spawn(async move {
+            let routes = main.await;
+            super::connector::serve(network, routes, incoming).await;
+        });
+        self.runtime = Some(runtime);
+    }
+
+    /// Everything of the process that has something to do until then does it.
+    pub(super) fn advance(&mut self, by: Duration) {
+        if let Some(runtime) = &self.runtime {
+            runtime.block_on(async { tokio::time::sleep(by).await });
+        }
+    }
+}
