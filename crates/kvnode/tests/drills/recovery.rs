@@ -1,13 +1,15 @@
 use crate::campaign::Report;
 use crate::cluster::{Cluster, DEADLINE, GROUPS, NODES, TIMING, client_of};
 use crate::load::{Load, Written, assert_kept};
-use disk::RealDisk;
+use disk::{OpenDiskError, RealDisk};
 use flotilla_kvnode::{CallError, log_spec, replica_id};
 use raft::{OfflineReplica, ResetError};
 use raftlog::{LogSpace, LogSpaceOptions};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
 use types::{GroupId, ReplicaId};
 
 /// The node that is left.
@@ -35,6 +37,7 @@ pub(crate) async fn forced() -> Report {
     for group in 1..=GROUPS {
         reset(&cluster.data_dir(SURVIVOR), group).await;
     }
+    drop(free_disk(&cluster.data_dir(SURVIVOR)).await);
     cluster.start_node(SURVIVOR).await;
     for group in 1..=GROUPS {
         let (leader, _) = cluster.leader(group).await;
@@ -52,8 +55,10 @@ pub(crate) async fn forced() -> Report {
 
 /// What `flotilla debug unsafe-reset-membership` does, on a node that does not run.
 async fn reset(data: &Path, group: u32) {
-    let disk = Arc::new(RealDisk::open(&data.join("disk"), SURVIVOR as u128 + 1).expect("the disk is free"));
-    let space = LogSpace::new(disk, LogSpaceOptions { reserve_bytes: 0, ..LogSpaceOptions::default() });
+    let space = LogSpace::new(
+        Arc::new(free_disk(data).await),
+        LogSpaceOptions { reserve_bytes: 0, ..LogSpaceOptions::default() },
+    );
     let open = || OfflineReplica::open(GroupId::om(u64::from(group)), &space, log_spec(group));
     let replica = open().await.expect("the survivor's log opens");
     let lost: BTreeSet<ReplicaId> =
@@ -65,4 +70,17 @@ async fn reset(data: &Path, group: u32) {
     let again = open().await.expect("the log opens again");
     assert!(matches!(again.plan(&lost), Err(ResetError::QuorumIsLeft { .. })));
     again.close().await;
+}
+
+/// A disk that was in use before is let go when its last operation has ended.
+async fn free_disk(data: &Path) -> RealDisk {
+    let deadline = Instant::now() + DEADLINE;
+    loop {
+        match RealDisk::open(&data.join("disk"), SURVIVOR as u128 + 1) {
+            Err(OpenDiskError::InUse { .. }) if Instant::now() < deadline => {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            opened => return opened.expect("the disk is free"),
+        }
+    }
 }
