@@ -1,7 +1,7 @@
 use super::args::ResetArgs;
 use super::print;
 use anyhow::{Context, anyhow, bail};
-use disk::{Disk, OpenDiskError, RealDisk};
+use disk::{Disk, RealDisk};
 use raft::{Member, OfflineReplica, ResetError, ResetPlan};
 use raftlog::{LogSpace, LogSpaceOptions, LogSpec};
 use std::collections::BTreeSet;
@@ -55,9 +55,6 @@ async fn reset(args: ResetArgs) -> anyhow::Result<()> {
 /// What is refused because of the flags is said in flags, to be copied.
 fn in_words(error: ResetError) -> anyhow::Error {
     match error {
-        ResetError::QuorumIsLeft { left, .. } if left.len() == 1 => {
-            anyhow!("replica {} is a majority by itself: it needs no reset, start its node", left[0])
-        }
         ResetError::QuorumIsLeft { left, voters } => {
             let sets: Vec<_> = voters.iter().map(|set| format!("[{}]", joined(set))).collect();
             anyhow!(
@@ -90,9 +87,7 @@ fn metadata_group(name: &str) -> anyhow::Result<GroupId> {
     match (name, number) {
         ("scm", _) => Ok(GroupId::SCM),
         (_, Some(number)) if format!("om-{number}") == name => Ok(GroupId::om(number)),
-        _ => bail!(
-            "`{name}` is no metadata group: those are scm, om-0, om-1, ...; a pipeline is closed and replaced, never reset"
-        ),
+        _ => bail!("`{name}` is no metadata group: those are scm, om-0, om-1, ..."),
     }
 }
 
@@ -100,23 +95,17 @@ fn metadata_group(name: &str) -> anyhow::Result<GroupId> {
 fn open_disk(data_dir: &Path) -> anyhow::Result<Arc<dyn Disk>> {
     let said = data_dir.display();
     let Some(stamp) = RealDisk::peek(data_dir).with_context(|| format!("look at {said}"))? else {
-        bail!(
-            "{said} is no data directory: there is no {said}/VERSION; SCM and OM are in the one their server has as --meta"
-        );
+        bail!("{said} is no data directory: there is no {said}/VERSION");
     };
-    match RealDisk::open(data_dir, stamp.node_uuid) {
-        Ok(disk) => Ok(Arc::new(disk)),
-        Err(OpenDiskError::InUse { .. }) => bail!("{said} is in use by another process: stop its node first"),
-        Err(error) => Err(error.into()),
-    }
+    let disk = RealDisk::open(data_dir, stamp.node_uuid).with_context(|| format!("open {said}"))?;
+    Ok(Arc::new(disk))
 }
 
 /// Where a group's log is. It exists, so its first owner does not matter.
 async fn log_spec(group: GroupId, disk: &Arc<dyn Disk>) -> anyhow::Result<LogSpec> {
     let dir = format!("groups/{group}");
     if disk.list(&dir).await.context("look for the log")?.is_empty() {
-        let here = disk.list("groups").await.context("look for logs")?;
-        bail!("there is no log of {group} here, there are those of [{}]", here.join(", "));
+        bail!("there is no log of {group} here");
     }
     let meta_dir = format!("meta/{group}");
     let has_own = !disk.list(&meta_dir).await.context("look for the log's segments")?.is_empty();

@@ -78,23 +78,13 @@ fn the_replica_that_is_left_becomes_the_only_member_and_leads() {
     check(&root, &["--group", "om-0", "--lost", "103"], 1, &[left]);
     check(&root, &["--group", "om-0"], 1, &["[101, 102, 103] would be left", "--lost"]);
     check(&root, &[&others[..], &["--lost", "104"]].concat(), 1, &["with --lost 102 --lost 103"]);
-    check(
-        &root,
-        &["--group", "om-1", "--lost", "102"],
-        1,
-        &["no log of om-1 here, there are those of [om-0]"],
-    );
+    check(&root, &["--group", "om-1", "--lost", "102"], 1, &["no log of om-1"]);
     check(&root, &["--group", "pipeline-3", "--lost", "102"], 1, &["no metadata group"]);
     check(&dir.path().join("elsewhere"), &others, 1, &["no data directory"]);
     let plan = ["survivor   replica 101 on node 1", "lost       replica 103 on node 3", "last entry 0"];
     check(&root, &others, 0, &[&plan[..], &["nothing was changed"]].concat());
     check(&root, &[&others[..], &["--yes"]].concat(), 0, &["om-0 has one member: replica 101"]);
-    check(
-        &root,
-        &[&others[..], &["--yes"]].concat(),
-        1,
-        &["replica 101 is a majority by itself: it needs no reset"],
-    );
+    check(&root, &[&others[..], &["--yes"]].concat(), 1, &["need no reset"]);
 
     let leads = runtime.block_on(async {
         let (host, group) = open(&root).await;
