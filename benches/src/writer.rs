@@ -86,6 +86,7 @@ impl PipelineWriter {
             data: payload.bytes().clone(),
             data_crcs: payload.crcs().to_vec(),
             seal: true,
+            ..WriteChunk::default()
         }
     }
 }

@@ -25,6 +25,7 @@ pub(crate) struct BlockWriter {
     unacked: VecDeque<Sent>,
     acked: Acked,
     sealed: bool,
+    on_all: bool,
     /// Since when somebody has been waiting for this pipeline.
     waiting_since: Instant,
 }
@@ -34,6 +35,7 @@ pub(crate) struct BlockLimits {
     pub(crate) chunk_bytes: usize,
     pub(crate) block_bytes_max: u64,
     pub(crate) stall: Duration,
+    pub(crate) ack_all_within: Option<Duration>,
 }
 
 struct Sent {
@@ -58,6 +60,8 @@ pub(crate) struct BlockEnd {
     pub(crate) more: bool,
     /// Why it ended early.
     pub(crate) failure: Option<Failure>,
+    /// All replicas had each acknowledged chunk.
+    pub(crate) on_all: bool,
 }
 
 /// Chunks of one block under way at most; with 1 MiB chunks the pipeline's window is the tighter limit.
@@ -78,6 +82,7 @@ impl BlockWriter {
             unacked: VecDeque::new(),
             acked: Acked::default(),
             sealed: false,
+            on_all: true,
             waiting_since: Instant::now(),
         }
     }
@@ -105,7 +110,8 @@ impl BlockWriter {
             tokio::select! {
                 biased;
                 event = self.events.recv() => match event.expect("this writer holds a sender") {
-                    Event::Acked { seq, block, length, commit_index } => {
+                    Event::Acked { seq, block, length, commit_index, on_all } => {
+                        self.on_all &= on_all;
                         if let Err(failure) = self.acknowledge(seq, block, length, commit_index) {
                             break Some(failure);
                         }
@@ -143,7 +149,7 @@ impl BlockWriter {
             let lost: Vec<Chunk> = unacked.into_iter().map(|sent| sent.chunk).chain(unsent).collect();
             source.give_back(lost.into_iter());
         }
-        Ok(BlockEnd { piece: self.piece(), more, failure })
+        Ok(BlockEnd { piece: self.piece(), more, failure, on_all: self.on_all })
     }
 
     fn send(&mut self, room: crate::stream::Room, chunk: Chunk) {
@@ -158,7 +164,17 @@ impl BlockWriter {
         self.sealed = chunk.last || full;
         self.unacked.push_back(Sent { seq, length: self.sent_bytes, chunk: chunk.clone() });
         let (seal, events) = (self.sealed, self.to_us.clone());
-        room.send(|share| Outgoing { nonce, seq, offset, chunk, seal, events, _share: share });
+        let ack_all_within = self.limits.ack_all_within;
+        room.send(|share| Outgoing {
+            nonce,
+            seq,
+            offset,
+            chunk,
+            seal,
+            ack_all_within,
+            events,
+            _share: share,
+        });
     }
 
     /// Acknowledgements of a block come in the order of its chunks.

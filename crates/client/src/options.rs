@@ -15,6 +15,9 @@ pub struct ClientOptions {
     /// Unacknowledged bytes kept for one pipeline by all writers of this process together: 16 chunks under way
     /// cover a round trip with an fsync of several milliseconds at gigabytes per second.
     pub stream_buffer_bytes_max: usize,
+    /// Wait so long for all replicas to have a chunk, not only a majority; past it a majority is enough, and
+    /// [`crate::Written::on_all`] says so. `None`: a majority is enough at once.
+    pub ack_all_within: Option<Duration>,
     /// How long a pipeline may acknowledge nothing before its writers go on elsewhere. About the time of an election,
     /// so that a planned change of leader moves nobody.
     pub stall: Duration,
@@ -38,6 +41,7 @@ impl Default for ClientOptions {
             chunk_bytes: 1 << 20,
             block_bytes_max: 256 << 20,
             stream_buffer_bytes_max: 16 << 20,
+            ack_all_within: None,
             stall: Duration::from_secs(2),
             write_deadline: Duration::from_secs(30),
             read_deadline: Duration::from_secs(15),
@@ -66,6 +70,10 @@ impl ClientOptions {
         }
         if self.stream_buffer_bytes_max > u32::MAX as usize {
             wrong.push(format!("stream_buffer_bytes_max {} is over 4 GiB", self.stream_buffer_bytes_max));
+        }
+        if self.ack_all_within.is_some_and(|within| 2 * within > self.stall) {
+            // A writer that waits for a replica that is gone would take the pipeline for stalled.
+            wrong.push(format!("ack_all_within must be at most half of stall, {:?}", self.stall));
         }
         if self.locations_max == 0 {
             wrong.push("locations_max must not be 0".to_owned());

@@ -2,7 +2,7 @@ use crate::channels::Channels;
 use crate::stream::{Event, Health, Outgoing};
 use futures::FutureExt;
 use proto::datanode::datanode_client::DatanodeClient;
-use proto::datanode::{WriteAck, WriteChunk};
+use proto::datanode::{Ack, WriteAck, WriteChunk};
 use proto::{Code, Failure, Retry};
 use std::collections::VecDeque;
 use std::fmt;
@@ -181,6 +181,7 @@ impl Session {
         self.sent -= 1;
         self.acknowledged = true;
         self.health.good();
+        let on_all = ack.reached() == Ack::All;
         let Some(block) = ack.block else {
             let failure = Failure::internal(format!("an acknowledgement of {nonce:?} names no block"));
             self.forget_block(nonce);
@@ -193,6 +194,7 @@ impl Session {
             block: block.into(),
             length: ack.length,
             commit_index: ack.commit_index,
+            on_all,
         });
         Ok(())
     }

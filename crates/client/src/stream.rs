@@ -2,7 +2,7 @@ use crate::channels::Channels;
 use crate::session::Session;
 use crate::source::Chunk;
 use crate::view::View;
-use proto::datanode::WriteChunk;
+use proto::datanode::{Ack, WriteChunk};
 use proto::{Code, Failure};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -34,6 +34,7 @@ pub(crate) struct Outgoing {
     pub(crate) offset: u64,
     pub(crate) chunk: Chunk,
     pub(crate) seal: bool,
+    pub(crate) ack_all_within: Option<Duration>,
     /// A writer that went on elsewhere has dropped the other end.
     pub(crate) events: mpsc::Sender<Event>,
     pub(crate) _share: OwnedSemaphorePermit,
@@ -47,6 +48,7 @@ pub(crate) enum Event {
         block: BlockId,
         length: u64,
         commit_index: u64,
+        on_all: bool,
     },
     /// The block takes no more chunks; those not acknowledged are the writer's again.
     Failed(Failure),
@@ -144,6 +146,8 @@ impl Outgoing {
             data: self.chunk.payload.bytes().clone(),
             data_crcs: self.chunk.payload.crcs().to_vec(),
             seal: self.seal,
+            ack: if self.ack_all_within.is_some() { Ack::All } else { Ack::Majority }.into(),
+            ack_all_within_ms: self.ack_all_within.map_or(0, |within| within.as_millis() as u32),
         }
     }
 }

@@ -18,6 +18,8 @@ pub struct Written {
     pub pieces: Vec<BlockPiece>,
     pub size: u64,
     pub md5: [u8; 16],
+    /// Every chunk was on all replicas when it was acknowledged; only where [`crate::ClientOptions::ack_all_within`] asks for it.
+    pub on_all: bool,
 }
 
 impl Written {
@@ -40,10 +42,12 @@ impl Client {
             chunk_bytes: options.chunk_bytes,
             block_bytes_max: options.block_bytes_max,
             stall: options.stall,
+            ack_all_within: options.ack_all_within,
         };
         let body = pin!(body);
         let mut source = Source::new(body, options.chunk_bytes);
         let mut pieces = Vec::new();
+        let mut on_all = options.ack_all_within.is_some();
         let mut patience = Patience::new(options.write_deadline);
         while let Some(first) = source.next().await? {
             let load = if first.last { Load::Small(first.payload.len()) } else { Load::Large };
@@ -53,8 +57,9 @@ impl Client {
                 continue;
             };
             let begun = Instant::now();
-            let BlockEnd { piece, more, failure } =
+            let BlockEnd { piece, more, failure, on_all: block_on_all } =
                 BlockWriter::new(pipeline.clone(), limits).write(first, &mut source).await?;
+            on_all &= block_on_all || piece.is_none();
             if piece.is_some() {
                 patience.progress();
             }
@@ -75,7 +80,7 @@ impl Client {
         let (size, md5) = source.finish();
         let written: u64 = pieces.iter().map(|piece| piece.length).sum();
         assert!(written == size, "{written} of {size} bytes are in blocks");
-        Ok(Written { pieces, size, md5 })
+        Ok(Written { pieces, size, md5, on_all })
     }
 }
 

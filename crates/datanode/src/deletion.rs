@@ -6,8 +6,8 @@
 //! the holes, synced                      then the deletion is acknowledged
 //! ```
 //!
-//! A record that is given up cannot be sent to a member of the pipeline that has yet to get it. So blocks are deleted only in
-//! containers that all replicas have closed, which is for SCM to know: it orders deletions.
+//! A record that is given up cannot be sent to a member of the pipeline that has yet to get it, and an elected leader that looks for
+//! the end of its followers' logs reads records they have. So the service refuses while the pipeline's log is open here.
 
 use crate::disks::{DatanodeDisk, OWNERS_DIR};
 use crate::index::records::ContainerState;

@@ -1,6 +1,7 @@
 //! Disks, containers, pipelines: what is on this node.
 
 use crate::counters::{ContainerReport, DiskStats};
+use crate::deletion;
 use crate::disks::{DatanodeDisk, Disks, GROUPS_DIR};
 use crate::index::machine::{OpenContainer, PipelineMachine};
 use crate::options::DatanodeOptions;
@@ -10,6 +11,7 @@ use crate::scrub::{ScrubOptions, Scrubber};
 use crate::spec_file;
 use disk::Disk;
 use futures::future::select_all;
+use proto::Failure;
 use proto::scm::PipelineReport;
 use raft::{AddressBook, RaftHost, Role};
 use std::collections::HashMap;
@@ -141,6 +143,18 @@ impl ContainerManager {
     }
 
     /// Begins to read the closed containers of each disk, again and again.
+    /// Deletes blocks of a closed container; answers how many were here. **Only where no log reads the container's
+    /// records any more**, which the service sees to.
+    pub async fn delete_blocks(&self, container: ContainerId, locals: Vec<u64>) -> Result<u64, Failure> {
+        let disks = self.clone();
+        let found = blocking(move || Ok(disks.disks().holding(container)?.map(|(disk, _)| disk.clone())));
+        let found = found.await.map_err(|failure| Failure::internal(format!("{failure:#}")))?;
+        let Some(disk) = found else { return Ok(0) };
+        // On a task of its own: a caller that hangs up must not leave a deletion half way.
+        let deleting = tokio::spawn(async move { deletion::delete_blocks(&disk, container, locals).await });
+        deleting.await.map_err(|failure| Failure::internal(format!("delete blocks: {failure}")))?
+    }
+
     pub(crate) fn start_scrubbing(&self) {
         let options = self.options();
         let scrub = ScrubOptions {

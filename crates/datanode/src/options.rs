@@ -75,6 +75,9 @@ impl DatanodeOptions {
         if self.heartbeat.is_zero() {
             wrong.push("the heartbeat interval is zero".to_owned());
         }
+        if self.scrub_interval.is_zero() {
+            wrong.push("scrub_interval is zero; scrub_bytes_per_second 0 turns scrubbing off".to_owned());
+        }
         let chunk = crate::service::CHUNK_BYTES_MAX;
         if self.write_bytes_per_stream_max < chunk {
             let bytes = self.write_bytes_per_stream_max;

@@ -20,7 +20,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::{JoinHandle, JoinSet};
 use tonic::service::RoutesBuilder;
 use tonic::transport::server::TcpIncoming;
-use types::{GroupId, LogIndex, NodeId, OwnerId, Payload, PipelineId, ReplicaId};
+use types::{GroupId, LogIndex, NodeId, OwnerId, Payload, ReplicaId};
 
 const CLUSTER: &str = "kv";
 /// How long the last answers get to be written when the process stops.
@@ -52,8 +52,14 @@ struct ServedGroup {
     lane: mpsc::Sender<Queued>,
 }
 
-pub(crate) fn group_id(number: u32) -> GroupId {
-    GroupId::pipeline(PipelineId(u64::from(number)))
+/// A metadata group, which may be reset by force when its majority is lost.
+fn group_id(number: u32) -> GroupId {
+    GroupId::om(u64::from(number))
+}
+
+/// The replica of a group on a node.
+pub fn replica_id(number: u32, node: u64) -> ReplicaId {
+    ReplicaId(u64::from(number) * 100 + node)
 }
 
 impl Node {
@@ -149,9 +155,8 @@ async fn open_groups(args: &Args, host: &RaftHost, lanes: &mut JoinSet<()>) -> a
 }
 
 fn group_spec(args: &Args, number: u32) -> GroupSpec {
-    let replica = |node: u64| ReplicaId(u64::from(number) * 100 + node);
     let members = args.peers.iter().map(|(node, address)| Member {
-        replica: replica(*node),
+        replica: replica_id(number, *node),
         node: NodeId(*node),
         address: address.clone(),
     });
@@ -162,7 +167,7 @@ fn group_spec(args: &Args, number: u32) -> GroupSpec {
     GroupSpec {
         cluster: CLUSTER.to_owned(),
         group: group_id(number),
-        replica: replica(args.node),
+        replica: replica_id(number, args.node),
         timing: args.timing,
         start: GroupStart::First(first_members),
         campaign,
@@ -171,7 +176,8 @@ fn group_spec(args: &Args, number: u32) -> GroupSpec {
     }
 }
 
-fn log_spec(number: u32) -> LogSpec {
+/// Where the log of a group is on the node's disk.
+pub fn log_spec(number: u32) -> LogSpec {
     let group = group_id(number);
     LogSpec {
         log: group.to_u64(),
@@ -223,7 +229,7 @@ impl Served {
             }
             Request::Transfer(to) => {
                 let group = served.group.clone();
-                let to = ReplicaId(u64::from(number) * 100 + to.0);
+                let to = replica_id(number, to.0);
                 self.spawn(async move {
                     let answer = match group.transfer_leader(to).await {
                         Ok(()) => Answer::Done(Bytes::new()),

@@ -47,8 +47,8 @@ pub(crate) struct ResetArgs {
     /// The group: scm, om-0, ...
     #[arg(long)]
     pub group: String,
-    /// A replica that is lost for good; all members but the one here must be named
-    #[arg(long, required = true, value_name = "REPLICA")]
+    /// A replica that is lost for good; all members but the one here must be named. Who they are is said when they are not
+    #[arg(long, value_name = "REPLICA")]
     pub lost: Vec<u64>,
     /// Why, for those who read the log later
     #[arg(long)]

@@ -1,6 +1,6 @@
 use super::args::ResetArgs;
 use super::print;
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use disk::{Disk, RealDisk};
 use raft::{Asked, Member, OfflineReplica, ResetAnswer, ResetError, ResetPlan};
 use raftlog::{LogSpace, LogSpaceOptions, LogSpec};
@@ -27,14 +27,15 @@ async fn reset(args: ResetArgs) -> anyhow::Result<()> {
     let group = metadata_group(&args.group)?;
     let disk = open_disk(&args.data_dir)?;
     let spec = log_spec(group, &disk).await?;
-    let space = LogSpace::new(disk, LogSpaceOptions::default());
-    let replica = OfflineReplica::open(group, &space, spec).await?;
+    // Two small entries are all that is written: a disk that is full for its server is not full for them.
+    let options = LogSpaceOptions { reserve_bytes: 0, ..LogSpaceOptions::default() };
+    let replica = OfflineReplica::open(group, &LogSpace::new(disk, options), spec).await?;
     let lost: BTreeSet<ReplicaId> = args.lost.iter().copied().map(ReplicaId).collect();
     let plan = match replica.plan(&lost) {
         Ok(plan) => plan,
         Err(error) => {
             replica.close().await;
-            return Err(error.into());
+            return Err(in_words(error));
         }
     };
     print(&describe(&plan))?;
@@ -44,7 +45,7 @@ async fn reset(args: ResetArgs) -> anyhow::Result<()> {
     let alive: Vec<Member> = there.map(|asked| asked.member).collect();
     if !alive.is_empty() && !args.even_if_alive {
         replica.close().await;
-        return Err(ResetError::Alive { alive }.into());
+        return Err(in_words(ResetError::Alive { alive }));
     }
     if !args.yes {
         replica.close().await;
@@ -52,6 +53,36 @@ async fn reset(args: ResetArgs) -> anyhow::Result<()> {
     }
     replica.reset(&plan, SystemClock.now_ms(), &args.reason).await?;
     print(&format!("{group} has one member: replica {}\n", plan.survivor.replica))
+}
+
+/// What is refused because of the flags is said in flags, to be copied.
+fn in_words(error: ResetError) -> anyhow::Error {
+    match error {
+        ResetError::QuorumIsLeft { left, voters } => {
+            let sets: Vec<_> = voters.iter().map(|set| format!("[{}]", joined(set))).collect();
+            anyhow!(
+                "replicas [{}] would be left, a majority of the voters {}: they need no reset, start them; if some of \
+                 them are lost for good too, name all but the one here with --lost",
+                joined(&left),
+                sets.join(" and ")
+            )
+        }
+        ResetError::OthersDiffer { others, named } => anyhow!(
+            "the members beside the one here are [{}], not [{}]: all of them must be given up, with {}",
+            joined(&others),
+            joined(&named),
+            others.iter().map(|replica| format!("--lost {replica}")).collect::<Vec<_>>().join(" ")
+        ),
+        ResetError::Alive { alive } => anyhow!(
+            "said to be lost, but it answers: {}; stop it for good first",
+            alive.iter().map(named).collect::<Vec<_>>().join("; ")
+        ),
+        other => other.into(),
+    }
+}
+
+fn joined(replicas: &[ReplicaId]) -> String {
+    replicas.iter().map(ReplicaId::to_string).collect::<Vec<_>>().join(", ")
 }
 
 fn metadata_group(name: &str) -> anyhow::Result<GroupId> {

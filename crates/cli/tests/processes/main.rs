@@ -9,6 +9,7 @@ mod debug;
 mod dev;
 mod drills;
 mod http;
+mod reset;
 mod s3;
 
 /// The binary under test.

@@ -14,8 +14,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
-use tokio_stream::wrappers::TcpListenerStream;
 use tonic::service::RoutesBuilder;
+use tonic::transport::server::TcpIncoming;
 use types::{NodeId, SystemClock};
 
 /// Whatever is waited for happens within this, or the test fails.
@@ -55,7 +55,9 @@ fn db() -> DbOptions {
 
 fn serve(listener: TcpListener, routes: RoutesBuilder) -> JoinHandle<()> {
     let server = tonic::transport::Server::builder().add_routes(routes.routes());
-    tokio::spawn(async move { server.serve_with_incoming(TcpListenerStream::new(listener)).await.unwrap() })
+    tokio::spawn(async move {
+        server.serve_with_incoming(TcpIncoming::from(listener).with_nodelay(Some(true))).await.unwrap()
+    })
 }
 
 impl Metadata {

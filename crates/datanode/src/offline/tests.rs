@@ -158,7 +158,7 @@ impl Left {
     }
 
     /// Checks that exactly so many things are found, and what is said of them.
-    async fn check(&self, says: &[&str]) {
+    pub(crate) async fn check(&self, says: &[&str]) {
         let findings = self.findings().await;
         for expected in says {
             assert!(findings.iter().any(|it| it.contains(expected)), "`{expected}` is not in {findings:#?}");

@@ -93,3 +93,33 @@ async fn it_reads_no_faster_than_it_is_told() {
     let at_least = Duration::from_millis((bytes - 120_000) / 100);
     assert!(start.elapsed() >= at_least, "{bytes} bytes in {:?}", start.elapsed());
 }
+
+/// Deletions that a crash interrupted after each of their steps.
+#[tokio::test]
+async fn deletions_that_were_begun_are_finished() {
+    let block = BlockId { container: FIRST, local: 3 };
+    for rows_are_gone in [false, true] {
+        let left = Left::new().await;
+        let mut scrubber = opened(&left, 1 << 30).await;
+        let (disk, owner) = (scrubber.disk.clone(), OwnerId::from(FIRST));
+        let places = disk.index.places(block).unwrap();
+        let records: Vec<_> = places.iter().map(|place| (block.local, *place)).collect();
+        disk.space.remember_discards(OWNERS_DIR, owner, &records).await.unwrap();
+        if rows_are_gone {
+            assert_eq!(disk.index.forget_blocks(FIRST, [block.local]).unwrap(), 1);
+        }
+        let read = async || disk.space.read_body(OWNERS_DIR, places[0], 0..300_000).await;
+        assert!(read().await.is_ok(), "no hole yet");
+        scrubber.pass().await.unwrap();
+        assert_eq!(disk.index.block(block).unwrap(), None);
+        assert!(matches!(read().await, Err(ReadError::Damaged { .. })), "a hole");
+        assert_eq!(disk.index.unhealthy(FIRST).unwrap(), None);
+        let rest = disk.index.container(FIRST).unwrap().unwrap();
+        assert_eq!((rest.blocks, rest.payload_bytes), (1, 10));
+        // Once more changes nothing.
+        scrubber.pass().await.unwrap();
+        assert_eq!(disk.index.unhealthy(FIRST).unwrap(), None);
+        drop((disk, scrubber));
+        left.check(&[]).await;
+    }
+}

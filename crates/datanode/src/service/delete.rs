@@ -1,7 +1,6 @@
 //! Deleting blocks on this replica.
 
-use super::read::{Found, find_container};
-use crate::deletion;
+use super::read::find_container;
 use crate::manager::ContainerManager;
 use proto::datanode::{DeleteBlocksRequest, DeleteBlocksResponse};
 use proto::{Code, Failure, Retry};
@@ -20,14 +19,15 @@ pub(super) async fn delete_blocks(
         return Err(Failure::new(Code::TooLarge, message));
     }
     let container = ContainerId(container);
-    let found = find_container(manager, container).await?;
-    let Some((disk, _)): Option<Found> = found else {
+    let Some((_, pipeline)) = find_container(manager, container).await? else {
         let message = format!("container {container} is not on this node");
         return Err(Failure { retry: Retry::No, ..Failure::new(Code::NotFound, message) });
     };
-    // On a task of its own: a caller that hangs up must not leave a deletion half way.
-    let deleting = tokio::spawn(async move { deletion::delete_blocks(&disk, container, locals).await });
-    let deleted =
-        deleting.await.map_err(|failure| Failure::internal(format!("delete blocks: {failure}")))??;
-    Ok(DeleteBlocksResponse { deleted })
+    // A log without its bodies cannot bring a member up to date, and an elected leader that looks for the end of its
+    // followers' logs reads its own: it would find a hole and stop.
+    if manager.pipeline(pipeline).is_some() {
+        let message = format!("the log of {pipeline} still names the blocks of container {container}");
+        return Err(Failure { retry: Retry::Here, ..Failure::new(Code::NotYet, message) });
+    }
+    Ok(DeleteBlocksResponse { deleted: manager.delete_blocks(container, locals).await? })
 }

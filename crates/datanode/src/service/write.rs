@@ -7,19 +7,24 @@ use crate::manager::ContainerManager;
 use crate::pipeline::Pipeline;
 use crate::service::{ACKS_MAX, CHUNK_BYTES_MAX};
 use bytes::Bytes;
+use futures::StreamExt;
+use futures::stream::FuturesOrdered;
 use prost::Message;
-use proto::datanode::{ChunkCommand, PipelineCommand, PipelineReply, WriteAck, WriteChunk, pipeline_command};
+use proto::datanode::{
+    Ack, ChunkCommand, PipelineCommand, PipelineReply, WriteAck, WriteChunk, pipeline_command,
+};
 use proto::{Code, Failure, Retry};
-use raft::{AddressBook, Command, Done, Proposal, ProposeError};
+use raft::{AddressBook, Command, Done, Group, Proposal, ProposeError, WaitAllError};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc::{self, Receiver, Sender};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 use tonic::{Status, Streaming};
 use tracing::{debug, error};
-use types::{Nonce, Payload, PipelineId};
+use types::{LogIndex, Nonce, Payload, PipelineId};
 
 use crate::index::machine::BLOCK_BYTES_MAX;
 
@@ -29,6 +34,9 @@ const CHUNK_OVERHEAD_BYTES: usize = 1024;
 /// Blocks whose later chunks a stream refuses because one before them was. Past it some are forgotten: their chunks
 /// are proposed and then refused by the state machine, to the same effect.
 const FAILED_BLOCKS_MAX: usize = 4096;
+
+/// However long a writer wants to wait for all replicas, it is answered after this.
+const ACK_ALL_WITHIN_MAX: Duration = Duration::from_secs(30);
 
 /// How long a stopping node waits for what is under way to be answered.
 const DRAIN_MAX: Duration = Duration::from_secs(1);
@@ -52,7 +60,11 @@ struct Pending {
     nonce: Bytes,
     seq: u32,
     outcome: Outcome,
-    _bytes: Option<(OwnedSemaphorePermit, OwnedSemaphorePermit)>,
+    /// Where all replicas shall have the chunk before it is acknowledged: until when to wait for them.
+    all_by: Option<Instant>,
+    group: Option<Group>,
+    /// Room in the stream and in the node.
+    bytes: Option<(OwnedSemaphorePermit, OwnedSemaphorePermit)>,
 }
 
 enum Outcome {
@@ -125,12 +137,15 @@ impl WriteStream {
             nonce: nonce_bytes,
             seq,
             outcome: Outcome::Refused(Failure::internal("")),
-            _bytes: None,
+            all_by: all_by(&chunk),
+            group: None,
+            bytes: None,
         };
-        pending.outcome = match self.propose(&pipeline, nonce, chunk, &mut pending._bytes).await {
+        pending.outcome = match self.propose(&pipeline, nonce, chunk, &mut pending.bytes).await {
             Ok(proposal) => Outcome::Proposed(proposal),
             Err(failure) => Outcome::Refused(failure),
         };
+        pending.group = pending.all_by.map(|_| pipeline.group.clone());
         self.remember_failure(nonce, &pending);
         let lane = self.lane(id);
         lane.send(pending).await.map_err(|_| Gone)
@@ -212,20 +227,72 @@ impl WriteStream {
 #[derive(Debug, PartialEq, Eq)]
 struct Gone;
 
-/// Answers the chunks of one pipeline in the order they were taken in.
+/// Answers the chunks of one pipeline in the order they were taken in. They are waited for together, so that one that waits
+/// for all replicas does not keep those behind it from giving back their bytes when they are committed.
 async fn run_lane(mut chunks: Receiver<Pending>, acks: Acks, addresses: AddressBook) {
-    while let Some(Pending { nonce, seq, outcome, _bytes }) = chunks.recv().await {
-        let ack = match outcome {
-            Outcome::Refused(failure) => refused(nonce, seq, failure),
-            Outcome::Proposed(proposal) => match proposal.done().await {
-                Ok(done) => answered(nonce, seq, done),
-                Err(failure) => refused(nonce, seq, propose_failure(failure, &addresses)),
+    let mut answers = FuturesOrdered::new();
+    loop {
+        // Both are safe to drop. Without answers to wait for, there is room for a chunk.
+        tokio::select! {
+            biased;
+            Some(ack) = answers.next() => {
+                if acks.send(Ok(ack)).await.is_err() {
+                    return;
+                }
+            }
+            pending = chunks.recv(), if answers.len() < ACKS_MAX => match pending {
+                Some(pending) => answers.push_back(pending.ack(&addresses)),
+                None => break,
             },
-        };
+        }
+    }
+    while let Some(ack) = answers.next().await {
         if acks.send(Ok(ack)).await.is_err() {
             return;
         }
     }
+}
+
+impl Pending {
+    async fn ack(self, addresses: &AddressBook) -> WriteAck {
+        let Pending { nonce, seq, outcome, all_by, group, bytes } = self;
+        let done = match outcome {
+            Outcome::Refused(failure) => return refused(nonce, seq, failure),
+            Outcome::Proposed(proposal) => proposal.done().await,
+        };
+        // The log has them: waiting for all replicas holds no room that others could use.
+        drop(bytes);
+        match done {
+            Ok(done) => {
+                let index = done.id.index;
+                let ack = answered(nonce, seq, done);
+                match group.zip(all_by) {
+                    Some((group, all_by)) if ack.error.is_none() => on_all(ack, &group, index, all_by).await,
+                    _ => ack,
+                }
+            }
+            Err(failure) => refused(nonce, seq, propose_failure(failure, addresses)),
+        }
+    }
+}
+
+fn all_by(chunk: &WriteChunk) -> Option<Instant> {
+    let within = Duration::from_millis(chunk.ack_all_within_ms.into()).min(ACK_ALL_WITHIN_MAX);
+    (chunk.ack() == Ack::All).then(|| Instant::now() + within)
+}
+
+/// Waits for the other replicas, as long as the writer said, and says how far it came. Acknowledgements behind this one
+/// wait too, but all from when their chunks were taken in: a replica that is gone costs each of them that time once.
+async fn on_all(mut ack: WriteAck, group: &Group, index: LogIndex, all_by: Instant) -> WriteAck {
+    match group.wait_all(index, all_by).await {
+        Ok(()) => ack.set_reached(Ack::All),
+        Err(WaitAllError::Missing { missing }) => {
+            ack.without = missing.iter().map(|lag| lag.replica.0).collect();
+        }
+        // Nobody knows who has it; a majority has.
+        Err(WaitAllError::NotLeader | WaitAllError::Busy { .. } | WaitAllError::Stopped) => {}
+    }
+    ack
 }
 
 /// The command of a chunk whose bytes are the ones its writer sent.
@@ -274,7 +341,7 @@ fn answered(nonce: Bytes, seq: u32, done: Done) -> WriteAck {
     let commit_index = done.id.index.0;
     match PipelineReply::decode(done.reply) {
         Ok(PipelineReply { error, block, length }) => {
-            WriteAck { nonce, seq, error, block, length, commit_index }
+            WriteAck { nonce, seq, error, block, length, commit_index, ..WriteAck::default() }
         }
         Err(failure) => {
             error!(commit_index, %failure, "a state machine's answer cannot be read");

@@ -15,10 +15,11 @@ use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
-use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
+use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 use tonic::service::RoutesBuilder;
 use tonic::transport::Channel;
+use tonic::transport::server::TcpIncoming;
 use types::{BlockId, CRC_CHUNK_BYTES, ContainerId, GroupId, NodeId, Payload, PipelineId, ReplicaId};
 
 pub(crate) const PIPELINE: PipelineId = PipelineId(3);
@@ -86,7 +87,10 @@ impl Node {
         let server = tonic::transport::Server::builder().add_routes(routes.routes());
         let server = tokio::spawn(async move {
             let stopped = async { drop(stopped.await) };
-            server.serve_with_incoming_shutdown(TcpListenerStream::new(listener), stopped).await.unwrap();
+            server
+                .serve_with_incoming_shutdown(TcpIncoming::from(listener).with_nodelay(Some(true)), stopped)
+                .await
+                .unwrap();
         });
         Ok(Node { datanode, host, address, stop, server })
     }
@@ -218,6 +222,7 @@ pub(crate) fn chunk(nonce: u128, seq: u32, offset: usize, data: &[u8], seal: boo
         data,
         data_crcs: crcs.to_vec(),
         seal,
+        ..WriteChunk::default()
     }
 }
 

@@ -1,8 +1,8 @@
-use crate::cluster::{Acked, Cluster, FIRST_CONTAINER, bytes, chunk, options};
-use proto::datanode::HeadRequest;
+use crate::cluster::{Acked, Cluster, FIRST_CONTAINER, PIPELINE, bytes, chunk, options};
+use proto::datanode::{Ack, HeadRequest, WriteChunk};
 use proto::{Code, Retry};
 use std::collections::BTreeMap;
-use types::BlockId;
+use types::{BlockId, GroupId};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_the_leader_took_is_read_from_every_replica() {
@@ -161,5 +161,32 @@ async fn a_pipeline_ordered_twice_is_created_once() {
         flotilla_datanode::PipelineOrder { pipeline: 9.into(), disk: types::DiskId(1), ..order };
     let failure = manager.create_pipeline(&unknown_disk).await.unwrap_err();
     assert!(matches!(failure, flotilla_datanode::PipelineError::NoDisk { .. }), "{failure}");
+    cluster.shut_down().await;
+}
+
+/// `ack = all`: the answer says whether all replicas have the chunk, and which do not.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_writer_that_asks_for_all_replicas_is_told_which_have_its_chunk() {
+    let cluster = Cluster::start(options()).await;
+    let mut stream = cluster.leader().await.write_stream().await;
+    let on_all = |nonce, within_ms| {
+        let ack_all_within_ms = within_ms;
+        WriteChunk { ack: Ack::All.into(), ack_all_within_ms, ..chunk(nonce, 0, 0, b"everywhere", true) }
+    };
+    stream.write(chunk(1, 0, 0, b"a leader is there", true)).await.unwrap();
+    stream.send(on_all(2, 20_000)).await;
+    let ack = stream.ack().await;
+    assert_eq!((ack.error.clone(), ack.reached(), ack.without.len()), (None, Ack::All, 0));
+
+    let leader = cluster.wait_for_leader().await;
+    let away = (leader + 1) % 3;
+    cluster.nodes[away].host.close(GroupId::pipeline(PIPELINE)).await;
+    stream.send(on_all(3, 300)).await;
+    let ack = stream.ack().await;
+    assert_eq!((ack.error.clone(), ack.reached(), ack.without.len()), (None, Ack::Majority, 1));
+    // Who does not ask does not wait.
+    stream.send(chunk(4, 0, 0, b"a majority", true)).await;
+    let ack = stream.ack().await;
+    assert_eq!((ack.error.clone(), ack.reached(), ack.without.len()), (None, Ack::Majority, 0));
     cluster.shut_down().await;
 }

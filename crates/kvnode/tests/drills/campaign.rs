@@ -1,7 +1,7 @@
 //! The drills as tests, and all of them again and again.
 
 use crate::proxy::Link;
-use crate::{failover, partition, restart};
+use crate::{failover, partition, recovery, restart};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use serde_json::json;
@@ -44,6 +44,12 @@ async fn a_rolling_restart_fails_no_write() {
     restart::rolling().await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_of_three_goes_on_after_forced_recovery() {
+    let _turn = TURN.lock().await;
+    recovery::forced().await;
+}
+
 type Drill = (&'static str, fn() -> BoxFuture<'static, Report>);
 
 /// The five of `./dev drill raft`, the first one with connections that break as well as with silence.
@@ -53,6 +59,7 @@ const DRILLS: &[Drill] = &[
     ("asymmetric", || partition::asymmetric().boxed()),
     ("kill", || failover::kill_leader().boxed()),
     ("rolling", || restart::rolling().boxed()),
+    ("recovery", || recovery::forced().boxed()),
 ];
 
 /// For `./dev drill raft`: FLOTILLA_DRILL_REPEAT times each drill, a line of JSON for each and one for all at the end.

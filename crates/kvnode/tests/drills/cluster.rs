@@ -1,6 +1,7 @@
 use crate::proxy::{Link, Network};
 use flotilla_kvnode::{Client, ClientOptions, GroupFacts, NodeFacts};
 use raft::{AddressBook, Timing};
+use std::path::PathBuf;
 use std::time::Duration;
 use tempfile::TempDir;
 use testkit::{Process, Ready};
@@ -21,7 +22,7 @@ pub(crate) struct Cluster {
     pub(crate) addresses: AddressBook,
     pub(crate) client: Client,
     // After the processes, so that they end before their directories go.
-    _dir: TempDir,
+    dir: TempDir,
 }
 
 pub(crate) fn node_id(n: usize) -> NodeId {
@@ -65,7 +66,7 @@ impl Cluster {
             processes.push(process);
         }
         let client = client_of(&addresses, DEADLINE);
-        let cluster = Cluster { processes, network, addresses, client, _dir: dir };
+        let cluster = Cluster { processes, network, addresses, client, dir };
         for group in 1..=GROUPS {
             cluster.settled(group).await;
         }
@@ -91,6 +92,10 @@ impl Cluster {
             assert!(Instant::now() < deadline, "all members of group {group} follow its leader");
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
+    }
+
+    pub(crate) fn data_dir(&self, n: usize) -> PathBuf {
+        self.dir.path().join(format!("node{}", n + 1))
     }
 
     pub(crate) async fn start_node(&mut self, n: usize) {
@@ -157,6 +162,19 @@ impl Cluster {
                 return;
             }
             assert!(Instant::now() < deadline, "node {} applies {goals:?}: {facts:?}", n + 1);
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    /// Waits until a node has applied its log up to `index`.
+    pub(crate) async fn wait_applied(&self, n: usize, group: u32, index: u64) {
+        let deadline = Instant::now() + DEADLINE;
+        loop {
+            let facts = self.group_facts(n, group).await;
+            if facts.as_ref().is_some_and(|facts| facts.applied >= index) {
+                return;
+            }
+            assert!(Instant::now() < deadline, "node {} applies {index} of group {group}: {facts:?}", n + 1);
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }

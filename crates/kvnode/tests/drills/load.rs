@@ -31,11 +31,16 @@ pub(crate) struct Written {
 impl Load {
     /// `within`: how long a writer tries one write before it takes it for failed.
     pub(crate) fn start(cluster: &Cluster, within: Duration) -> Load {
+        Load::start_after(cluster, within, 0)
+    }
+
+    /// Writers that are numbered from `first` on, so that their keys are not those of writers before them.
+    pub(crate) fn start_after(cluster: &Cluster, within: Duration, first: u32) -> Load {
         let stop = Arc::new(AtomicBool::new(false));
         let client = client_of(&cluster.addresses, within);
         let mut writers = JoinSet::new();
         for group in 1..=GROUPS {
-            for writer in 0..WRITERS {
+            for writer in first..first + WRITERS {
                 writers.spawn(write(client.clone(), group, writer, stop.clone()));
             }
         }
@@ -75,6 +80,10 @@ async fn write(client: Client, group: u32, writer: u32, stop: Arc<AtomicBool>) -
 }
 
 impl Written {
+    pub(crate) fn next_writer(&self) -> u32 {
+        self.writer + 1
+    }
+
     /// Reads back what this writer wrote, and says what does not fit.
     pub(crate) async fn violations(&self, client: &Client) -> Vec<String> {
         let numbers =

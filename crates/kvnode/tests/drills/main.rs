@@ -10,4 +10,5 @@ mod history;
 mod load;
 mod partition;
 mod proxy;
+mod recovery;
 mod restart;

@@ -13,9 +13,9 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
-use tokio_stream::wrappers::TcpListenerStream;
 use tonic::service::RoutesBuilder;
 use tonic::transport::Channel;
+use tonic::transport::server::TcpIncoming;
 use types::{Clock, ManualClock};
 
 pub(crate) const NOW_MS: u64 = 1_700_000_000_000;
@@ -48,7 +48,7 @@ impl Server {
         om.add_to(&mut routes);
         let (stop, stopped) = oneshot::channel::<()>();
         let serve = server_builder().add_routes(routes.routes()).serve_with_incoming_shutdown(
-            TcpListenerStream::new(listener),
+            TcpIncoming::from(listener).with_nodelay(Some(true)),
             async {
                 let _ = stopped.await;
             },

@@ -17,8 +17,8 @@ use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
-use tokio_stream::wrappers::TcpListenerStream;
 use tonic::service::RoutesBuilder;
+use tonic::transport::server::TcpIncoming;
 use types::{GroupId, LogIndex, NodeId, OwnerId, Payload, PipelineId, ReplicaId};
 
 pub(crate) const TIMING: Timing = Timing {
@@ -160,7 +160,7 @@ impl Cluster {
         host.add_to(&mut routes);
         let (stop, stopped) = oneshot::channel::<()>();
         let serve = server_builder().add_routes(routes.routes()).serve_with_incoming_shutdown(
-            TcpListenerStream::new(listener),
+            TcpIncoming::from(listener).with_nodelay(Some(true)),
             async move {
                 let _ = stopped.await;
             },

@@ -1,22 +1,33 @@
 use flotilla_raft::{AddressBook, Channel, Connector, TcpConnector};
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use types::NodeId;
 
+/// What a node asks of another one, or what it gets for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Side {
+    Questions,
+    Answers,
+}
+
+/// Who asks, and whom.
+type Way = (NodeId, NodeId, Side);
+
 /// The network between the nodes of a cluster: TCP, with a relay in each connection that can hold it up.
 #[derive(Clone)]
 pub(crate) struct Links {
-    /// Nodes whose connections to another one are held up, in both directions: nothing arrives and nothing breaks, until
-    /// one side gives up or the link is mended.
-    cut: Arc<watch::Sender<BTreeSet<(NodeId, NodeId)>>>,
+    /// What is held up: nothing arrives and nothing breaks, until one side gives up or the link is mended.
+    held: Arc<watch::Sender<BTreeSet<Way>>>,
     addresses: AddressBook,
 }
 
 impl Links {
     pub(crate) fn new(addresses: AddressBook) -> Links {
-        Links { cut: Arc::new(watch::Sender::default()), addresses }
+        Links { held: Arc::new(watch::Sender::default()), addresses }
     }
 
     pub(crate) fn connector(&self, from: NodeId) -> Arc<dyn Connector> {
@@ -25,9 +36,16 @@ impl Links {
 
     /// Holds up what `from` asks of `to`, and its answers.
     pub(crate) fn cut(&self, from: NodeId, to: NodeId) {
-        self.cut.send_modify(|cut| {
-            cut.insert((from, to));
-        });
+        self.hold(from, to, Side::Questions);
+        self.hold(from, to, Side::Answers);
+    }
+
+    pub(crate) fn hold(&self, from: NodeId, to: NodeId, side: Side) {
+        self.held.send_modify(|held| _ = held.insert((from, to, side)));
+    }
+
+    pub(crate) fn release(&self, from: NodeId, to: NodeId, side: Side) {
+        self.held.send_modify(|held| _ = held.remove(&(from, to, side)));
     }
 
     /// Cuts a node off from all others.
@@ -39,11 +57,14 @@ impl Links {
     }
 
     pub(crate) fn mend_between(&self, one: NodeId, other: NodeId) {
-        self.cut.send_modify(|cut| cut.retain(|link| *link != (one, other) && *link != (other, one)));
+        for (from, to) in [(one, other), (other, one)] {
+            self.release(from, to, Side::Questions);
+            self.release(from, to, Side::Answers);
+        }
     }
 
     pub(crate) fn mend(&self) {
-        self.cut.send_modify(BTreeSet::clear);
+        self.held.send_modify(BTreeSet::clear);
     }
 
     fn node_at(&self, address: &str) -> Option<NodeId> {
@@ -64,36 +85,37 @@ impl Connector for LinkConnector {
         listener.set_nonblocking(true).map_err(|error| error.to_string())?;
         let relay_address = listener.local_addr().map_err(|error| error.to_string())?;
         let listener = TcpListener::from_std(listener).map_err(|error| error.to_string())?;
-        let (link, cut) = ((self.from, to), self.links.cut.subscribe());
+        let (link, held) = ((self.from, to), self.links.held.subscribe());
         // Ends with the test's runtime.
-        tokio::spawn(relay_all(listener, address.to_owned(), link, cut));
+        tokio::spawn(relay_all(listener, address.to_owned(), link, held));
         TcpConnector.connect(&relay_address.to_string())
     }
 }
 
-type Cut = watch::Receiver<BTreeSet<(NodeId, NodeId)>>;
+type Held = watch::Receiver<BTreeSet<Way>>;
 
-async fn relay_all(listener: TcpListener, to: String, link: (NodeId, NodeId), cut: Cut) {
+async fn relay_all(listener: TcpListener, to: String, link: (NodeId, NodeId), held: Held) {
     while let Ok((connection, _)) = listener.accept().await {
-        tokio::spawn(relay(connection, to.clone(), link, cut.clone()));
+        tokio::spawn(relay(connection, to.clone(), link, held.clone()));
     }
 }
 
-async fn relay(mut near: TcpStream, to: String, link: (NodeId, NodeId), mut cut: Cut) {
-    let Ok(mut far) = TcpStream::connect(to).await else { return };
+async fn relay(near: TcpStream, to: String, (from, by): (NodeId, NodeId), held: Held) {
+    let Ok(far) = TcpStream::connect(to).await else { return };
     let _ = (near.set_nodelay(true), far.set_nodelay(true));
-    let mut copy = std::pin::pin!(tokio::io::copy_bidirectional(&mut near, &mut far));
-    loop {
-        tokio::select! {
-            biased;
-            is_cut = cut.wait_for(|cut| cut.contains(&link)) => {
-                if is_cut.is_err() {
-                    return;
-                }
-            }
-            _ = &mut copy => return,
-        }
-        if cut.wait_for(|cut| !cut.contains(&link)).await.is_err() {
+    let ((near_read, near_write), (far_read, far_write)) = (near.into_split(), far.into_split());
+    tokio::select! {
+        () = pump(near_read, far_write, (from, by, Side::Questions), held.clone()) => {}
+        () = pump(far_read, near_write, (from, by, Side::Answers), held) => {}
+    }
+}
+
+async fn pump(mut read: OwnedReadHalf, mut write: OwnedWriteHalf, way: Way, mut held: Held) {
+    let mut bytes = vec![0; 64 << 10];
+    while let Ok(count @ 1..) = read.read(&mut bytes).await {
+        if held.wait_for(|held| !held.contains(&way)).await.is_err()
+            || write.write_all(&bytes[..count]).await.is_err()
+        {
             return;
         }
     }

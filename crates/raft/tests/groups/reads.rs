@@ -1,4 +1,5 @@
 use crate::cluster::{Cluster, DEADLINE, TIMING, eventually};
+use crate::links::Side;
 use crate::metadata::{GROUP, apply_some, found, group_spec, join, log_spec, member, set_members};
 use crate::partition::Cables;
 use flotilla_raft::{
@@ -206,5 +207,59 @@ async fn past_their_limit_reads_are_told_at_once_that_the_host_is_busy() {
     let index = apply_some(&cluster, 1).await;
     cluster.assert_same(GROUP, index).await;
     drop(leading);
+    cluster.stop().await;
+}
+
+/// Answers that were under way while another leader was elected prove nothing about a read that began afterwards.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn answers_from_before_an_election_confirm_no_read_after_it() {
+    let mut cluster = Cluster::start().await;
+    found(&mut cluster, 3).await;
+    let settled = apply_some(&cluster, 5).await;
+    cluster.assert_same(GROUP, settled).await;
+    let old = cluster.leader(GROUP).await;
+    let others = [(old + 1) % 3, (old + 2) % 3];
+    let id = |n: usize| cluster.nodes[n].id;
+    let stale = cluster.group(old, GROUP);
+
+    // The followers write x; their answers do not arrive.
+    for n in others {
+        cluster.links.hold(id(old), id(n), Side::Answers);
+    }
+    let x = stale.propose(Command { meta: "x".into(), ..Command::default() }).await.expect("it leads");
+    for n in others {
+        let log = cluster.group(n, GROUP).log().clone();
+        let last = || log.state().last.map(|id| id.index);
+        eventually("a follower has x", || (last() > Some(settled)).then_some(())).await;
+        log.until_flushed(LogIndex(settled.0 + 2)).await.expect("x is durable");
+    }
+    tokio::time::sleep(Duration::from_millis(100)).await; // for the answers, on their way to where they are held
+
+    // Nothing reaches the followers any more, and nothing of theirs the old leader. One is elected and acknowledges y.
+    for n in others {
+        cluster.links.hold(id(old), id(n), Side::Questions);
+        cluster.links.cut(id(n), id(old));
+    }
+    let y = apply_at_one_of(&cluster, &others).await;
+
+    // A read begins at the old leader. Then one old answer comes: x is committed there, and openraft tells the other
+    // follower so. Then that one's old answer comes.
+    let deadline = Instant::now() + TIMING.election_max;
+    let reading = async {
+        let result = stale.read(ReadPolicy::Index, deadline).await;
+        assert!(result.is_err(), "a stale read: {result:?} though {y} was acknowledged elsewhere");
+    };
+    let answering = async {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        cluster.links.release(id(old), id(others[0]), Side::Answers);
+        let committed = || stale.status().committed.filter(|index| *index > settled);
+        eventually("the old answer commits x", committed).await;
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        cluster.links.release(id(old), id(others[1]), Side::Answers);
+    };
+    tokio::join!(reading, answering);
+    x.done().await.expect("x is committed: its answers came");
+    cluster.links.mend();
+    drop(stale);
     cluster.stop().await;
 }

@@ -11,9 +11,9 @@ use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
-use tokio_stream::wrappers::TcpListenerStream;
 use tonic::service::RoutesBuilder;
 use tonic::transport::Channel;
+use tonic::transport::server::TcpIncoming;
 
 /// Longer than anything takes on a busy machine.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
@@ -53,7 +53,7 @@ impl Server {
         scm.add_to(&mut routes);
         let (stop, stopped) = oneshot::channel::<()>();
         let serve = server_builder().add_routes(routes.routes()).serve_with_incoming_shutdown(
-            TcpListenerStream::new(listener),
+            TcpIncoming::from(listener).with_nodelay(Some(true)),
             async {
                 let _ = stopped.await;
             },
