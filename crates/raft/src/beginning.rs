@@ -66,7 +66,9 @@ pub(crate) async fn begin(log: &Log, disk: &Arc<dyn Disk>, spec: &GroupSpec) -> 
             begin_as(IdentityState::First, lost, disk, spec).await?
         }
         _ if past == Past::Restarted => {
-            bail!("the replica has voted, but its log is empty: the log was lost")
+            bail!(
+                "the replica has voted, but its log is empty: the log was lost; if its files are elsewhere, restore them"
+            )
         }
         _ => match spec.start {
             GroupStart::First(_) => begin_as(IdentityState::First, lost, disk, spec).await?,
@@ -90,10 +92,14 @@ pub(crate) async fn begin(log: &Log, disk: &Arc<dyn Disk>, spec: &GroupSpec) -> 
 fn check_not_lost(identity: &Identity, is_empty: bool, past: Past) -> anyhow::Result<()> {
     match (identity.state, past) {
         (IdentityState::First | IdentityState::FirstInUse, Past::Restarted) if is_empty => {
-            bail!("the replica has voted, but its log is empty: the log was lost")
+            bail!(
+                "the replica has voted, but its log is empty: the log was lost; if its files are elsewhere, restore them"
+            )
         }
         (IdentityState::FirstInUse | IdentityState::JoinedInUse, Past::New) if is_empty => {
-            bail!("the replica was in use, but its log is empty: the log was lost")
+            bail!(
+                "the replica was in use, but its log is empty: the log was lost; if its files are elsewhere, restore them"
+            )
         }
         _ => Ok(()),
     }

@@ -162,11 +162,16 @@ impl Reception {
     pub(crate) async fn write(&mut self, data: Bytes) -> Result<Result<(), Mismatch>, ReceiveError> {
         let piece = self.cursor;
         let (_, offset, bytes, crc) = self.manifest().look_up(piece).expect("the cursor is at a piece");
-        self.store.counters.received_bytes.fetch_add(data.len() as u64, Ordering::Relaxed);
-        if data.len() != bytes || crc32c::crc32c(&data) != crc {
+        let received_bytes = data.len();
+        let is_good = received_bytes == bytes && crc32c::crc32c(&data) == crc;
+        if is_good {
+            self.file(piece.file).await?.write_at(offset, vec![data]).await?;
+        }
+        // Beside what is left, so that their sum is the snapshot's size whenever somebody looks.
+        self.store.counters.received_bytes.fetch_add(received_bytes as u64, Ordering::Relaxed);
+        if !is_good {
             return Ok(Err(Mismatch));
         }
-        self.file(piece.file).await?.write_at(offset, vec![data]).await?;
         self.cursor = self.at_or_after(Piece { number: piece.number + 1, ..piece });
         self.count();
         Ok(Ok(()))
