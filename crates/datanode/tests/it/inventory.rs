@@ -73,7 +73,7 @@ async fn scm_hears_of_every_container_its_end_and_its_hash() {
         assert!(said.is_complete && said.full_reports == 1, "{said:?}");
         assert!(said.replicas[&second].last_index > replica.last_index);
         assert_eq!(said.replicas[&open].state(), ReplicaState::ReplicaOpen);
-        replicas.push(ContainerReplica { disk: Vec::new(), ..replica });
+        replicas.push(ContainerReplica { disk: Default::default(), ..replica });
     }
     assert!(replicas.iter().all(|replica| *replica == replicas[0]), "{replicas:#?}");
 
@@ -88,7 +88,7 @@ async fn scm_hears_of_every_container_its_end_and_its_hash() {
     assert_eq!(verdicts, [Some(replicas[0].hash.clone())]);
     cluster.start_nodes().await;
     let said = scm.wait(1, "a second full report", |said| said.full_reports == 2 && said.is_complete).await;
-    let again = ContainerReplica { disk: Vec::new(), ..said.replicas[&FIRST_CONTAINER.0].clone() };
+    let again = ContainerReplica { disk: Default::default(), ..said.replicas[&FIRST_CONTAINER.0].clone() };
     assert_eq!(again, replicas[0]);
     cluster.shut_down().await;
 }

@@ -113,7 +113,7 @@ impl Scm for Service {
         &self,
         request: Request<RegisterRequest>,
     ) -> Result<Response<RegisterResponse>, Status> {
-        let uuid = request.into_inner().uuid;
+        let uuid = request.into_inner().uuid.to_vec();
         let mut state = self.lock();
         let known = state.uuids.iter().position(|known| *known == uuid);
         let position = known.unwrap_or_else(|| {
