@@ -1,6 +1,7 @@
 //! What of the inventory SCM has yet to hear, and how that is put into heartbeats.
 
-use super::{Inventory, State};
+use super::{Inventory, Replica, State};
+use crate::index::records::ContainerState;
 use proto::scm::HeartbeatRequest;
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -81,8 +82,16 @@ pub(crate) struct Report {
 
 impl Inventory {
     /// SCM asks for everything, or forgot who we are: a full report begins, anew if one is under way.
+    /// What open containers take is read again for it, and told as it is found.
     pub(crate) fn report_all(&self) {
-        self.lock().telling.tell_all();
+        let mut state = self.lock();
+        state.telling.tell_all();
+        let is_open = |replica: &Replica| replica.state == ContainerState::Open;
+        let open = state.replicas.iter().filter(|(_, replica)| is_open(replica));
+        let open: Vec<_> = open.map(|(container, replica)| (replica.disk, *container)).collect();
+        state.stale.extend(open);
+        drop(state);
+        self.inner.look.notify_one();
     }
 
     /// Puts the next report into a heartbeat.
