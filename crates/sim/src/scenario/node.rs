@@ -1,7 +1,9 @@
 use super::oracle::Oracle;
 use super::plan::{GroupPlan, Plan};
+use super::planted::Planted;
 use super::seats::Seat;
-use super::watched::Watched;
+use super::watched::{Watched, WatchedSnapshots};
+use crate::mem_snapshots::MemSnapshots;
 use crate::world::{Context, ProcessId};
 use kv::KvMachine;
 use raft::{AddressBook, Group, RaftHost, Tables};
@@ -125,9 +127,17 @@ impl Node {
             Some(planted) => planted.wrap_tables(seat.tables.clone()),
             None => Arc::new(seat.tables.clone()),
         };
+        let snapshots = MemSnapshots {
+            tables: seat.tables.clone(),
+            disk: server.space.disk().clone(),
+            applied_key: kv::APPLIED_KEY,
+            filler_bytes: server.plan.snapshot_filler_bytes,
+            leaves_out_unflushed: server.plan.planted == Some(Planted::SnapshotsShort),
+        };
+        let snapshots = WatchedSnapshots { inner: Arc::new(snapshots), oracle: self.oracle.clone() };
         let applied = Arc::default();
         let machine = Watched {
-            inner: KvMachine::new(tables.clone(), None),
+            inner: KvMachine::new(tables.clone(), Some(Arc::new(snapshots))),
             tables: tables.clone(),
             oracle: self.oracle.clone(),
             group: group.id,

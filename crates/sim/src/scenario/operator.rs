@@ -166,7 +166,7 @@ impl Run {
         } else {
             now >= operator.next_at && self.random.one_in(TURNS_ONE_IN)
         };
-        if turns && !is_ending {
+        if turns && !is_ending && !plan.is_quiet(now) {
             operator.think(now, &plan, &mut self.random, &self.seats);
             self.seat(at);
         }

@@ -1,5 +1,5 @@
-//! Planted bugs. Each makes correct code behave like code with the bug, by lying to it from below; the simulation must
-//! find every one.
+//! Planted bugs. Each makes correct code behave like code with the bug, mostly by lying to it from below; the
+//! simulation must find every one.
 
 use crate::mem_tables::MemTables;
 use bytes::Bytes;
@@ -9,28 +9,26 @@ use raft::{Changes, Tables};
 use std::sync::Arc;
 use std::time::Duration;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Planted {
     /// Entries are acknowledged a moment before they are synced, by leaders and followers.
     EntriesSyncedLate,
     /// A vote that was given may be forgotten in a loss of power.
     VotesNotSynced,
+    /// A leader that was restarted leads on without an election, as openraft does by default: docs/adr/0002.
+    LeadersRestored,
     /// What a state machine did is durable, and how far it has come is not: commands are applied again.
     AppliedTwice,
     /// The state machine's store forgets a batch in the middle in a loss of power.
     BatchLost,
     /// Whoever takes itself for the leader answers reads without asking a quorum.
     ReadsNotConfirmed,
-}
-
-impl Planted {
-    pub const ALL: [Planted; 5] = [
-        Planted::EntriesSyncedLate,
-        Planted::VotesNotSynced,
-        Planted::AppliedTwice,
-        Planted::BatchLost,
-        Planted::ReadsNotConfirmed,
-    ];
+    /// Followers answer reads from what they have.
+    FollowersReadAlone,
+    /// Some clocks run at half their speed: what their processes take for the time of a lease is twice as long.
+    LeasesTooLong,
+    /// Snapshots lack the last entries that they claim to have.
+    SnapshotsShort,
 }
 
 impl Planted {
@@ -43,9 +41,7 @@ impl Planted {
             Planted::AppliedTwice | Planted::BatchLost => {
                 Arc::new(LyingTables { tables, planted: self, batches: 0.into() })
             }
-            Planted::EntriesSyncedLate | Planted::VotesNotSynced | Planted::ReadsNotConfirmed => {
-                Arc::new(tables)
-            }
+            _ => Arc::new(tables),
         }
     }
 }
