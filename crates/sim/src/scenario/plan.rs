@@ -85,6 +85,9 @@ impl Plan {
             spare_bytes_max: *random.pick(&[0, 64 << 10]),
             ..LogSpaceOptions::default()
         };
+        if planted == Some(Planted::LeasesTooLong) {
+            groups.iter_mut().for_each(|group| group.lease_reads = true);
+        }
         let host = HostOptions {
             proposal_bytes_per_group_max: 256 << 10,
             window_bytes: *random.pick(&[1 << 10, 64 << 10, 1 << 20]),
@@ -128,9 +131,12 @@ impl Plan {
     }
 }
 
+/// Of every other clock, as [`Planted::LeasesTooLong`]: a lease of such a leader lasts four times as long as its followers wait.
+const SLOW_PPM: i64 = -750_000;
+
 fn drifts(processes: usize, planted: Option<Planted>, random: &mut Random) -> Vec<i64> {
     if planted == Some(Planted::LeasesTooLong) {
-        return (0..processes as i64).map(|number| -500_000 * (number % 2)).collect();
+        return (0..processes as i64).map(|number| SLOW_PPM * (number % 2)).collect();
     }
     let drifts = random.one_in(2);
     let drift =

@@ -25,7 +25,7 @@ pub enum Planted {
     ReadsNotConfirmed,
     /// Followers answer reads from what they have.
     FollowersReadAlone,
-    /// Some clocks run at half their speed: what their processes take for the time of a lease is twice as long.
+    /// Some clocks run at a quarter of their speed: what their processes take for the time of a lease is four times as long.
     LeasesTooLong,
     /// Snapshots lack the last entries that they claim to have.
     SnapshotsShort,

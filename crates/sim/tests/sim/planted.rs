@@ -48,7 +48,10 @@ fn reads_that_no_quorum_confirmed() {
 
 #[test]
 fn leaders_that_are_not_elected_again() {
-    check(Planted::LeadersRestored, &["another entry", "outcomes", "committed", "acknowledged", "tables"]);
+    check(
+        Planted::LeadersRestored,
+        &["was read as", "another entry", "outcomes", "committed", "acknowledged", "tables"],
+    );
 }
 
 #[test]
