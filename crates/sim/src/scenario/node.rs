@@ -59,6 +59,13 @@ impl Node {
         Node { state: Arc::default(), oracle }
     }
 
+    /// The next life of its process, on the same disk.
+    pub(super) fn next(&self) -> Node {
+        let next = Node::new(self.oracle.clone());
+        next.set_disk_short(self.lock().disk_is_short);
+        next
+    }
+
     pub(super) fn replica(&self, group: GroupId) -> Option<Replica> {
         self.lock().replicas.get(&group).cloned()
     }

@@ -185,7 +185,7 @@ impl Run {
     }
 
     fn start(&mut self, process: ProcessId) {
-        let node = Node::new(self.oracle.clone());
+        let node = self.nodes[process.0].next();
         self.nodes[process.0] = node.clone();
         let plan = self.plan.clone();
         let seats = self.seats.on(process);
@@ -195,7 +195,7 @@ impl Run {
     fn crash(&mut self, process: ProcessId, crash: Crash, disk: SimOptions) {
         self.statuses.retain(|(on, _), _| *on != process);
         self.world.crash(process, crash, disk);
-        self.nodes[process.0] = Node::new(self.oracle.clone());
+        self.nodes[process.0] = self.nodes[process.0].next();
         self.seats.lose_power(process, &mut self.random);
     }
 }

@@ -32,6 +32,11 @@ fn votes_that_are_not_synced() {
 }
 
 #[test]
+fn votes_that_are_silently_lost() {
+    check(Planted::VotesLost, &["two leaders", "another entry", "leads in term", "committed", "was read as"]);
+}
+
+#[test]
 fn commands_applied_twice() {
     check(Planted::AppliedTwice, &["outcomes", "tables"]);
 }
