@@ -70,6 +70,11 @@ impl Node {
         self.lock().replicas.get(&group).cloned()
     }
 
+    /// A replica that is to be removed is nobody's any more from here on: nobody opens it again.
+    pub(super) fn forget(&self, group: GroupId) -> bool {
+        self.lock().replicas.remove(&group).is_some()
+    }
+
     /// Replicas that were opened since the last call.
     pub(super) fn take_opened(&self) -> Vec<(GroupId, Replica)> {
         std::mem::take(&mut self.lock().opened)
@@ -165,10 +170,9 @@ impl Node {
         self.open(group, replica.seat).await;
     }
 
-    /// Deletes a replica, which is open or was so in an earlier life of the process.
+    /// Deletes a replica that was forgotten, here or in an earlier life of the process.
     pub(super) async fn remove(self, group: GroupId) {
         let Some(server) = self.server() else { return };
-        self.lock().replicas.remove(&group);
         let log = server.plan.group(group).log_spec();
         loop {
             let was_short = self.lock().disk_is_short;
