@@ -8,14 +8,16 @@
 //! them linearizable and `parked` waits, `reset` is what is
 //! left when a majority is not (`begun_reset`: one cut short); `group` and `proposal` are what callers hold. openraft
 //! works against `log_store` (a [`raftlog::Log`]), `machine` (a [`StateMachine`]) and `network` (whose `exchange` is
-//! the append stream to a follower, over the connections of `peers`, made by a `connector`); `service` receives what other members send.
+//! the append stream to a follower, over the connections of `peers`, made by a `connector`); `service` receives what other members send
+//! (`appends`: a leader's entries, `elections`: votes and leadership).
 //! `snapshot` is copies of a state, for members that the log cannot serve; `generations` a RocksDB they are installed into.
 //! `heartbeats` go together for all groups of two processes, and `doze` lets groups that nobody uses cost little.
 //! `counts` is what they count while they work, `host_metrics` what comes of it, `prometheus` how that is shown.
-//! `encoding` alone knows how openraft's types look on disk and on the wire.
+//! `planted` is a bug for simulations to find. `encoding` alone knows how openraft's types look on disk and on the wire.
 
 mod alive;
 mod append_check;
+mod appends;
 mod beginning;
 mod begun_reset;
 mod command;
@@ -25,6 +27,7 @@ mod counts;
 mod db;
 mod dismissal;
 mod doze;
+mod elections;
 mod encoding;
 mod error;
 mod exchange;
@@ -43,6 +46,7 @@ mod network;
 mod options;
 mod parked;
 mod peers;
+mod planted;
 mod prometheus;
 mod proposal;
 mod protocol;
@@ -76,6 +80,7 @@ pub use member::{AddressBook, Member};
 pub use membership::Members;
 pub use options::{COMMAND_BYTES_MAX, GroupSpec, GroupStart, HostOptions, Timing};
 pub use parked::{WaitAllError, WaitError};
+pub use planted::plant_leader_restore;
 pub use proposal::{Done, Proposal};
 pub use protocol::PROTOCOL_VERSION;
 pub use reads::ReadPolicy;

@@ -25,4 +25,20 @@ macro_rules! counts {
     };
 }
 
-counts!(events, elections, crashes, partitions, transfers, full_disks, writes, reads);
+counts!(
+    events,
+    elections,
+    crashes,
+    partitions,
+    transfers,
+    full_disks,
+    writes,
+    reads,
+    follower_reads,
+    lease_reads,
+    member_changes,
+    removals,
+    snapshots_written,
+    snapshots_installed,
+    dozes
+);

@@ -1,10 +1,11 @@
 use super::planted::Planted;
+use super::seats::member;
 use crate::world::ProcessId;
 use disk::sim::{DeviceModel, Keeping, Random, SimOptions};
-use raft::{GroupSpec, GroupStart, HostOptions, Member, Timing};
+use raft::{GroupSpec, GroupStart, HostOptions, SnapshotPolicy, Timing};
 use raftlog::{LogSpaceOptions, LogSpec};
 use std::time::Duration;
-use types::{GroupId, NodeId, OwnerId, ReplicaId};
+use types::{GroupId, OwnerId, ReplicaId};
 
 const CLUSTER: &str = "simulated";
 /// Enough for all that a run writes; a full disk is one of the faults.
@@ -23,17 +24,33 @@ pub(super) struct Plan {
     /// How long there are faults, and the mean pause between them.
     pub(super) faults_last: Duration,
     pub(super) fault_pause_ms: u64,
+    /// The mean pause between changes of a group's members, where they change.
+    pub(super) change_pause_ms: u64,
     /// How often each kind of fault is chosen.
     pub(super) weights: Weights,
+    /// How much faster than the world's the processes' clocks run, in parts per million.
+    pub(super) drifts_ppm: Vec<i64>,
+    /// Clients work and rest in turn.
+    pub(super) works: Duration,
+    pub(super) rests: Duration,
+    pub(super) snapshot_filler_bytes: usize,
     pub(super) planted: Option<Planted>,
 }
+
+/// Leases are safe when clocks differ by less than a ninth (docs/adr/0005): two that drift apart by this much differ by 8.3 %, and
+/// a tick more at times, because they move in ticks.
+const DRIFT_PPM_MAX: u64 = 40_000;
 
 #[derive(Clone, Debug)]
 pub(super) struct GroupPlan {
     pub(super) id: GroupId,
-    pub(super) members: Vec<ProcessId>,
+    pub(super) first_members: Vec<ProcessId>,
+    pub(super) changes_members: bool,
+    /// Whether what removed members have is deleted.
+    pub(super) removes: bool,
     pub(super) timing: Timing,
     pub(super) lease_reads: bool,
+    pub(super) snapshots: Option<SnapshotPolicy>,
 }
 
 /// Each from 0, never, to 3.
@@ -52,10 +69,10 @@ pub(super) struct Weights {
 
 impl Plan {
     pub(super) fn new(random: &mut Random, planted: Option<Planted>) -> Plan {
-        let processes = 3 + random.below(3) as usize;
+        let processes = 3 + random.below(4) as usize;
         let mut groups: Vec<GroupPlan> =
             (1..=1 + random.below(3)).map(|number| GroupPlan::new(number, 3, processes, random)).collect();
-        if processes == 5 {
+        if processes >= 5 {
             groups.push(GroupPlan::new(9, 5, processes, random));
         }
         let cache = *random.pick(&[0, 4 << 10, 1 << 20]);
@@ -68,10 +85,15 @@ impl Plan {
             spare_bytes_max: *random.pick(&[0, 64 << 10]),
             ..LogSpaceOptions::default()
         };
+        if planted == Some(Planted::LeasesTooLong) {
+            groups.iter_mut().for_each(|group| group.lease_reads = true);
+        }
         let host = HostOptions {
             proposal_bytes_per_group_max: 256 << 10,
             window_bytes: *random.pick(&[1 << 10, 64 << 10, 1 << 20]),
             append_bytes_max: *random.pick(&[1 << 10, 64 << 10]),
+            doze_after: random.pick(&[None, Some(300), Some(1500)]).map(Duration::from_millis),
+            snapshot_bytes_per_second: *random.pick(&[1 << 20, 64 << 20]),
             ..HostOptions::default()
         };
         Plan {
@@ -84,7 +106,12 @@ impl Plan {
             think_ms_max: *random.pick(&[20, 60, 200]),
             faults_last: Duration::from_secs(6 + random.below(13)),
             fault_pause_ms: *random.pick(&[300, 700, 1500, 3000]),
+            change_pause_ms: *random.pick(&[500, 1500, 4000]),
             weights: Weights::new(random),
+            drifts_ppm: drifts(processes, planted, random),
+            works: Duration::from_millis(*random.pick(&[1000, 3000])),
+            rests: Duration::from_millis(*random.pick(&[0, 0, 2000, 4000])),
+            snapshot_filler_bytes: *random.pick(&[0, 2000, 600_000]),
             planted,
         }
     }
@@ -93,8 +120,10 @@ impl Plan {
         self.groups.iter().find(|group| group.id == id).expect("groups are planned")
     }
 
-    pub(super) fn groups_of(&self, process: ProcessId) -> impl Iterator<Item = &GroupPlan> {
-        self.groups.iter().filter(move |group| group.members.contains(&process))
+    /// Whether clients rest: groups may doze.
+    pub(super) fn is_quiet(&self, now: Duration) -> bool {
+        let phase = now.as_millis() % (self.works + self.rests).as_millis();
+        phase >= self.works.as_millis()
     }
 
     pub(super) fn election_max(&self) -> Duration {
@@ -102,41 +131,68 @@ impl Plan {
     }
 }
 
+/// Of every other clock, as [`Planted::LeasesTooLong`]: a lease of such a leader lasts four times as long as its followers wait.
+const SLOW_PPM: i64 = -750_000;
+
+fn drifts(processes: usize, planted: Option<Planted>, random: &mut Random) -> Vec<i64> {
+    if planted == Some(Planted::LeasesTooLong) {
+        return (0..processes as i64).map(|number| SLOW_PPM * (number % 2)).collect();
+    }
+    let drifts = random.one_in(2);
+    let drift =
+        |_| if drifts { random.below(2 * DRIFT_PPM_MAX + 1) as i64 - DRIFT_PPM_MAX as i64 } else { 0 };
+    (0..processes).map(drift).collect()
+}
+
+/// Replica ids say where they are and which of the replicas that were there: see [`GroupPlan::replica_on`].
+const IDS_PER_PROCESS: u64 = 1000;
+const IDS_PER_GROUP: u64 = 10 * IDS_PER_PROCESS;
+
 impl GroupPlan {
     fn new(number: u64, size: usize, processes: usize, random: &mut Random) -> GroupPlan {
         let first = random.below(processes as u64) as usize;
-        let members = (0..size).map(|at| ProcessId((first + at) % processes)).collect();
+        let first_members = (0..size).map(|at| ProcessId((first + at) % processes)).collect();
         let quick = Timing {
             heartbeat: Duration::from_millis(60),
             election_min: Duration::from_millis(300),
             election_max: Duration::from_millis(450),
         };
         let timing = *random.pick(&[quick, quick, Timing::METADATA]);
-        GroupPlan { id: GroupId::om(number), members, timing, lease_reads: random.one_in(2) }
+        GroupPlan {
+            id: GroupId::om(number),
+            first_members,
+            changes_members: random.one_in(2),
+            removes: !random.one_in(4),
+            timing,
+            lease_reads: random.one_in(2),
+            snapshots: (!random.one_in(4)).then(|| {
+                let log_bytes_max = *random.pick(&[4 << 10, 16 << 10, 64 << 10]);
+                SnapshotPolicy { log_bytes_max, tail_bytes: *random.pick(&[0, log_bytes_max / 4]) }
+            }),
+        }
     }
 
-    pub(super) fn replica_on(&self, process: ProcessId) -> ReplicaId {
-        ReplicaId(self.id.number * 100 + process.0 as u64 + 1)
+    /// The `number`th replica of the group on a process, from 0.
+    pub(super) fn replica_on(&self, process: ProcessId, number: u64) -> ReplicaId {
+        ReplicaId(self.id.number * IDS_PER_GROUP + (process.0 as u64 + 1) * IDS_PER_PROCESS + number)
     }
 
-    pub(super) fn process_of(&self, replica: ReplicaId) -> Option<ProcessId> {
-        self.members.iter().copied().find(|process| self.replica_on(*process) == replica)
+    pub(super) fn process_of(&self, replica: ReplicaId) -> ProcessId {
+        ProcessId((replica.0 % IDS_PER_GROUP / IDS_PER_PROCESS).saturating_sub(1) as usize)
     }
 
-    pub(super) fn spec_on(&self, process: ProcessId) -> GroupSpec {
-        let member = |process: &ProcessId| Member {
-            replica: self.replica_on(*process),
-            node: NodeId(process.0 as u64 + 1),
-            address: process.to_string(),
-        };
+    pub(super) fn spec(&self, replica: ReplicaId) -> GroupSpec {
+        let first = |process: &ProcessId| member(*process, self.replica_on(*process, 0));
+        let first: Vec<_> = self.first_members.iter().map(first).collect();
+        let is_first = first.iter().any(|member| member.replica == replica);
         GroupSpec {
             cluster: CLUSTER.into(),
             group: self.id,
-            replica: self.replica_on(process),
+            replica,
             timing: self.timing,
-            start: GroupStart::First(self.members.iter().map(member).collect()),
-            campaign: self.members[0] == process,
-            snapshots: None,
+            campaign: first[0].replica == replica,
+            start: if is_first { GroupStart::First(first) } else { GroupStart::Join },
+            snapshots: self.snapshots,
             lease_reads: self.lease_reads,
         }
     }
