@@ -1,12 +1,11 @@
 //! Members that need entries which are purged, in groups that have no snapshots.
 
 use crate::cluster::{Cluster, DEADLINE, body, eventually, pipeline};
-use flotilla_raft::{GroupStart, Role, SetMembersError};
+use flotilla_raft::Role;
 use metrics::Exposition;
-use raftlog::LogSpec;
 use testkit::prometheus::Scrape;
 use tokio::time::Instant;
-use types::{GroupId, LogIndex, OwnerId, Payload, ReplicaId};
+use types::{GroupId, LogIndex, Payload, ReplicaId};
 
 /// A group of which node 2 lacks what the logs of `purged` have forgotten; it is stopped.
 async fn left_behind(cluster: &mut Cluster, group: GroupId, purged: &[usize]) -> LogIndex {
@@ -84,7 +83,6 @@ async fn a_member_is_reported_until_a_leader_with_a_longer_log_has_served_it() {
     cluster.stop().await;
 }
 
-/// Its log cannot take anybody in any more, which is told too; those that are left are well.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lost_member_is_reported_until_it_is_removed() {
     let mut cluster = Cluster::start().await;
@@ -101,33 +99,6 @@ async fn a_lost_member_is_reported_until_it_is_removed() {
     let leading = cluster.group(leader, group);
     leading.set_members(&members[..2], Instant::now() + DEADLINE).await.expect("it is removed");
     all_well(&cluster, group, &[0, 1]).await;
-    let log = LogSpec {
-        log: group.to_u64(),
-        dir: format!("groups/{group}"),
-        owners_dir: "containers".to_owned(),
-        first_owner: OwnerId(group.number * 1000 + 1),
-    };
-    let (space, host) = (cluster.running(2).space.clone(), cluster.running(2).host.clone());
-    host.remove(group, &space, &log).await.expect("its files go");
-    #[allow(clippy::disallowed_methods)] // a test's own directory
-    std::fs::remove_dir_all(cluster.nodes[2].db_dir(group)).expect("remove the state");
-
-    let mut wanted = members.clone();
-    wanted[2].replica = ReplicaId(4711);
-    let spec = flotilla_raft::GroupSpec {
-        replica: wanted[2].replica,
-        start: GroupStart::Join,
-        ..crate::metadata::group_spec(wanted[2].replica, GroupStart::Join)
-    };
-    let spec = flotilla_raft::GroupSpec { group, ..spec };
-    cluster.open_spec(2, spec, log).await.expect("a new replica opens");
-    let soon = Instant::now() + std::time::Duration::from_secs(3);
-    match leading.set_members(&wanted, soon).await {
-        Err(SetMembersError::Lagging { members }) => assert_eq!(members[0].replica, ReplicaId(4711)),
-        other => panic!("the log cannot take it in, got {other:?}"),
-    }
-    reported(&cluster, group, leader, ReplicaId(4711)).await;
-    leading.set_members(&members[..2], Instant::now() + DEADLINE).await.expect("it is given up");
     let last = cluster.apply(group, "after".into(), Payload::default()).await.id.index;
     for n in [0, 1] {
         cluster.group(n, group).wait_applied(last, DEADLINE).await.expect("it is applied");
