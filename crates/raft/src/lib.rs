@@ -13,7 +13,7 @@
 //! `snapshot` is copies of a state, for members that the log cannot serve (`unserved`: where there is none); `generations` a RocksDB they are installed into.
 //! `heartbeats` go together for all groups of two processes, and `doze` lets groups that nobody uses cost little.
 //! `counts` is what they count while they work, `host_metrics` what comes of it, `prometheus` how that is shown.
-//! `encoding` alone knows how openraft's types look on disk and on the wire.
+//! `planted` is a bug for simulations to find. `encoding` alone knows how openraft's types look on disk and on the wire.
 
 mod alive;
 mod append_check;
@@ -46,6 +46,7 @@ mod network;
 mod options;
 mod parked;
 mod peers;
+mod planted;
 mod prometheus;
 mod proposal;
 mod protocol;
@@ -80,6 +81,7 @@ pub use member::{AddressBook, Member};
 pub use membership::Members;
 pub use options::{COMMAND_BYTES_MAX, GroupSpec, GroupStart, HostOptions, Timing};
 pub use parked::{WaitAllError, WaitError};
+pub use planted::plant_leader_restore;
 pub use proposal::{Done, Proposal};
 pub use protocol::PROTOCOL_VERSION;
 pub use reads::ReadPolicy;
