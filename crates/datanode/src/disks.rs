@@ -40,7 +40,7 @@ pub(crate) struct DatanodeDisk {
     /// Free space when it was last looked at: every heartbeat.
     free_bytes: AtomicU64,
     /// Below it, pipelines on this disk take no more chunks: the log keeps a reserve and allocates whole segments.
-    full_below_bytes: u64,
+    pub full_below_bytes: u64,
 }
 
 /// All of them.

@@ -20,6 +20,18 @@ impl ContainerHash {
     }
 }
 
+/// What [`to_hex`] made; `None` of other text.
+pub(crate) fn from_hex(text: &str) -> Option<[u8; 32]> {
+    let mut hash = [0; 32];
+    if text.len() != 64 || !text.is_ascii() {
+        return None;
+    }
+    for (n, byte) in hash.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(&text[2 * n..2 * n + 2], 16).ok()?;
+    }
+    Some(hash)
+}
+
 pub(crate) fn to_hex(hash: &[u8; 32]) -> String {
     hash.iter().map(|byte| format!("{byte:02x}")).collect()
 }

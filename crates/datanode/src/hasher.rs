@@ -5,20 +5,25 @@
 
 use crate::disks::{DatanodeDisk, OWNERS_DIR};
 use crate::hash::ContainerHash;
+use crate::import::manifest::REPEATS_MAX;
 use crate::index::Measure;
 use crate::index::records::ContainerState;
 use crate::manager::blocking;
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use disk::Disk;
 use parking::Throttle;
-use raftlog::{OwnerWalk, Step, WalkEnd};
+use prost::Message;
+use proto::datanode::{PipelineCommand, pipeline_command};
+use raftlog::{OwnerWalk, Step, WalkEnd, WalkedRecord};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error};
-use types::{ContainerId, OwnerId};
+use types::{BlockId, ContainerId, LogIndex, OwnerId};
 
+/// Looked up with one visit to RocksDB.
+const LOOKUPS_MAX: usize = 1024;
 /// A container of 2 GiB whose records are small, so that all of it is read, takes 32 s; it has just been written and is in the
 /// page cache mostly.
 const BYTES_PER_SECOND: u64 = 64 << 20;
@@ -35,8 +40,17 @@ pub(crate) struct Hasher {
     throttle: Throttle,
 }
 
-/// A hash, or why there is none.
-type Hashed = Result<[u8; 32], String>;
+/// What going through a container's heads gives.
+#[derive(Default)]
+struct Heads {
+    hash: ContainerHash,
+    /// Entries that look like the first chunk of a block.
+    firsts: Vec<u64>,
+    repeats: Vec<LogIndex>,
+}
+
+/// A hash and what was found with it, or why there is none.
+type Hashed = Result<([u8; 32], Vec<LogIndex>), String>;
 
 impl Hasher {
     pub(crate) fn new(disk: Arc<DatanodeDisk>, stop: CancellationToken) -> Hasher {
@@ -81,7 +95,7 @@ impl Hasher {
         let index = self.disk.index.clone();
         let before = blocking(move || index.measure(container)).await?;
         match self.hash(container).await? {
-            Ok(hash) => self.save(container, before, hash).await,
+            Ok(hashed) => self.save(container, before, hashed).await,
             Err(why) => {
                 let index = self.disk.index.clone();
                 // Gone meanwhile, perhaps.
@@ -99,19 +113,48 @@ impl Hasher {
         let discards =
             self.disk.space.discards(OWNERS_DIR, owner).await.context("read what was discarded")?;
         let mut walk = OwnerWalk::new(self.disk.space.disk().clone(), OWNERS_DIR, owner).await?;
-        let mut hash = ContainerHash::default();
+        let mut heads = Heads::default();
         loop {
             match walk.next().await? {
                 Step::Record(record) => {
                     if !discards.contains(record.meta.id.index, &record.meta.place) {
-                        hash.add(&record);
+                        heads.hash.add(&record);
+                        if begins_block(&record) {
+                            heads.firsts.push(record.meta.id.index.0);
+                        }
+                    }
+                    if heads.firsts.len() >= LOOKUPS_MAX {
+                        self.find_repeats(container, &mut heads).await?;
                     }
                     self.throttle.take(record.bytes.min(HEAD_READ_BYTES) as usize).await;
                 }
-                Step::End(WalkEnd::Rolled { .. }) => return Ok(Ok(hash.finish())),
-                Step::End(end) => return Ok(Err(format!("container {container} is closed, but: {end:?}"))),
+                Step::End(WalkEnd::Bad { segment, offset, why }) => {
+                    return Ok(Err(format!("segment {segment:08x}, byte {offset}: {why}")));
+                }
+                // A container that was closed where its log ended has no roll.
+                Step::End(WalkEnd::Rolled { .. } | WalkEnd::Unfinished { .. }) => break,
             }
         }
+        self.find_repeats(container, &mut heads).await?;
+        Ok(Ok((heads.hash.finish(), heads.repeats)))
+    }
+
+    /// Which of the first chunks began no block: their block is another, or was refused.
+    async fn find_repeats(&self, container: ContainerId, heads: &mut Heads) -> anyhow::Result<()> {
+        let (index, firsts) = (self.disk.index.clone(), std::mem::take(&mut heads.firsts));
+        let repeats = blocking(move || {
+            let mut repeats = Vec::new();
+            for local in firsts {
+                if index.block_record(BlockId { container, local })?.is_none() {
+                    repeats.push(LogIndex(local));
+                }
+            }
+            Ok(repeats)
+        });
+        heads.repeats.extend(repeats.await?);
+        // More than any source may send: such a container cannot be copied until that limit is higher.
+        ensure!(heads.repeats.len() <= REPEATS_MAX, "{} first chunks began no block", heads.repeats.len());
+        Ok(())
     }
 
     /// Keeps a hash, unless blocks were deleted since `before` was read: then it is of what no longer is, and the next look finds the
@@ -120,17 +163,15 @@ impl Hasher {
         &self,
         container: ContainerId,
         before: Option<Measure>,
-        hash: [u8; 32],
+        (hash, repeats): ([u8; 32], Vec<LogIndex>),
     ) -> anyhow::Result<()> {
         let _deleting = self.disk.deleting.lock().await;
         let index = self.disk.index.clone();
         let saved = blocking(move || {
             let now = index.measure(container)?;
-            let measure = now.filter(|_| now == before);
-            if let Some(measure) = measure {
-                index.save_measure(container, Measure { hash: Some(hash), ..measure })?;
-            }
-            Ok(measure.is_some())
+            let Some(measure) = now.filter(|now| before.as_ref() == Some(now)) else { return Ok(false) };
+            index.save_measure(container, &Measure { hash: Some(hash), repeats, ..measure })?;
+            Ok(true)
         });
         if saved.await? {
             debug!(%container, "computed the hash of a container");
@@ -146,4 +187,9 @@ impl Hasher {
         self.disk.inventory.look_again(self.disk.id, container);
         sleep(CHANGED_WAIT).await;
     }
+}
+
+fn begins_block(record: &WalkedRecord) -> bool {
+    let command = PipelineCommand::decode(record.meta.meta.clone()).ok().and_then(|it| it.command);
+    matches!(command, Some(pipeline_command::Command::Chunk(chunk)) if chunk.seq == 0)
 }

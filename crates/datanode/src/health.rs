@@ -18,8 +18,14 @@ impl DatanodeDisk {
         }
         let (index, reason) = (self.index.clone(), why.clone());
         let disk = self.real.root().display();
-        match blocking(move || index.mark_unhealthy(container, &reason)).await {
-            Ok(is_new) => {
+        let marked = blocking(move || match index.container(container)? {
+            Some(_) => index.mark_unhealthy(container, &reason).map(Some),
+            None => Ok(None),
+        });
+        match marked.await {
+            // Its replica was deleted meanwhile, and one that is copied here later must not be taken for it.
+            Ok(None) => false,
+            Ok(Some(is_new)) => {
                 self.unhealthy.lock().expect("no holder panics").insert(container);
                 self.inventory.set_unhealthy(container, self.id, &why);
                 if is_new {

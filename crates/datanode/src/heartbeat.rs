@@ -91,6 +91,7 @@ impl Heartbeat {
             return Ok(());
         }
         self.take_addresses(&response);
+        self.manager.board().told(&self.manager, response.tasks.clone());
         self.create_pipelines(identity.node, &response).await;
         Ok(())
     }
@@ -134,6 +135,7 @@ impl Heartbeat {
             address: self.manager.options().address.clone(),
             disks: self.manager.disks().report().await,
             pipelines: self.manager.pipeline_reports(),
+            tasks: self.manager.board().reports(),
             ..HeartbeatRequest::default()
         };
         let report = inventory.report(&mut request);

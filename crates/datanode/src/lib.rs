@@ -5,13 +5,16 @@
 //! `service/write.rs` → [`raft::Group::propose`] → `index/machine.rs`; the read path is `service/read.rs`. SCM
 //! tells a node which pipelines to carry (`heartbeat.rs`), which it makes and remembers in `manager.rs`.
 
+mod copies;
 mod counters;
 mod deletion;
 mod disks;
+mod exposed;
 mod hash;
 mod hasher;
 mod health;
 mod heartbeat;
+mod import;
 mod index;
 mod inventory;
 mod manager;
@@ -24,10 +27,13 @@ mod scm;
 mod scrub;
 mod service;
 mod spec_file;
+mod tasks;
 
+pub use copies::CopyStats;
 pub use counters::{ContainerReport, DiskStats};
 pub use manager::ContainerManager;
 pub use node::Datanode;
 pub use options::DatanodeOptions;
 pub use pipeline::{PipelineError, PipelineOrder};
 pub use roll::ContainerAllocator;
+pub use tasks::TaskStats;

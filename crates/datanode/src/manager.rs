@@ -1,9 +1,11 @@
 //! Disks, containers, pipelines: what is on this node.
 
+use crate::copies::{Copies, CopyStats};
 use crate::counters::{ContainerReport, DiskStats};
 use crate::deletion;
 use crate::disks::{DatanodeDisk, Disks, GROUPS_DIR};
 use crate::hasher::Hasher;
+use crate::import;
 use crate::index::machine::{OpenContainer, PipelineMachine};
 use crate::inventory::Surveyor;
 use crate::options::DatanodeOptions;
@@ -11,6 +13,7 @@ use crate::pipeline::{Pipeline, PipelineError, PipelineOrder};
 use crate::roll::{ContainerAllocator, Roller};
 use crate::scrub::{ScrubOptions, Scrubber};
 use crate::spec_file;
+use crate::tasks::{self, Sweeper, TaskBoard, TaskStats};
 use disk::Disk;
 use futures::future::select_all;
 use proto::Failure;
@@ -45,6 +48,9 @@ struct Inner {
     changed: Arc<Notify>,
     /// SCM took the last report.
     is_reported: AtomicBool,
+    copies: Copies,
+    /// What SCM wants done.
+    board: TaskBoard,
     tasks: TaskTracker,
     stop: CancellationToken,
 }
@@ -68,6 +74,8 @@ impl ContainerManager {
         let changed = disks.inventory.wake();
         let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
         let is_reported = AtomicBool::new(false);
+        let copies = Copies::new(options.copy_bytes_per_second);
+        let board = TaskBoard::default();
         let inner = Inner {
             options,
             disks,
@@ -78,6 +86,8 @@ impl ContainerManager {
             opening,
             changed,
             is_reported,
+            copies,
+            board,
             tasks,
             stop,
         };
@@ -108,6 +118,23 @@ impl ContainerManager {
 
     pub(crate) fn stop(&self) -> &CancellationToken {
         &self.inner.stop
+    }
+
+    pub(crate) fn copies(&self) -> &Copies {
+        &self.inner.copies
+    }
+
+    pub(crate) fn board(&self) -> &TaskBoard {
+        &self.inner.board
+    }
+
+    /// What was copied since the process started.
+    pub fn copy_stats(&self) -> CopyStats {
+        self.inner.copies.stats()
+    }
+
+    pub fn task_stats(&self) -> TaskStats {
+        self.inner.board.stats()
     }
 
     pub(crate) fn is_reported(&self) -> bool {
@@ -157,11 +184,26 @@ impl ContainerManager {
         deleting.await.map_err(|failure| Failure::internal(format!("delete blocks: {failure}")))?
     }
 
+    /// Finishes what a crash cut short, before anything is read. A disk where that fails is used all the same.
+    pub(crate) async fn recover(&self) {
+        for disk in &self.inner.disks.open {
+            let recover = async {
+                tasks::recover_deletions(disk).await?;
+                import::recover(disk.space.disk(), &disk.index).await
+            };
+            if let Err(failure) = recover.await {
+                let disk = disk.real.root().display();
+                error!(%disk, error = format!("{failure:#}"), "finish copies and deletions of replicas");
+            }
+        }
+    }
+
     /// Reads what is here, and begins to keep up with what changes; to be called once pipelines are open.
     pub(crate) async fn take_inventory(&self) {
         let surveyor = Surveyor::new(self.clone());
         surveyor.look_at_all().await;
         self.inner.tasks.spawn(surveyor.run());
+        self.inner.tasks.spawn(Sweeper::new(self.clone()).run());
         for disk in &self.inner.disks.open {
             self.inner.tasks.spawn(Hasher::new(disk.clone(), self.inner.stop.clone()).run());
         }
@@ -185,6 +227,11 @@ impl ContainerManager {
 
     pub(crate) fn pipeline(&self, pipeline: PipelineId) -> Option<Arc<Pipeline>> {
         self.inner.pipelines.read().expect("no holder panics").get(&pipeline).cloned()
+    }
+
+    /// A pipeline that a task is about.
+    pub(crate) fn running_pipeline(&self, pipeline: PipelineId) -> anyhow::Result<Arc<Pipeline>> {
+        self.pipeline(pipeline).with_context(|| format!("pipeline {pipeline} does not run here"))
     }
 
     pub(crate) fn pipeline_reports(&self) -> Vec<PipelineReport> {

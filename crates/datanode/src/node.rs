@@ -43,6 +43,7 @@ impl Datanode {
         let for_disks = options.clone();
         let disks = blocking(move || Disks::open(&for_disks)).await?;
         let manager = ContainerManager::new(options, disks, host, addresses, allocator);
+        manager.recover().await;
         manager.open_existing().await;
         manager.take_inventory().await;
         manager.start_scrubbing();
@@ -83,6 +84,7 @@ impl Datanode {
         for disk in &disks.open {
             disk.space.metrics().expose(&disk.real.root().display().to_string(), exposition);
         }
+        crate::exposed::expose(&self.manager, exposition);
         for path in &disks.unusable {
             SpaceMetrics::expose_unusable(&path.display().to_string(), exposition);
         }

@@ -129,6 +129,10 @@ impl Scrubber {
         if found.is_ok() {
             found = self.scrub_rows(container).await?;
         }
+        let index = self.disk.index.clone();
+        if blocking(move || index.container(container)).await?.is_none() {
+            return Ok(()); // deleted meanwhile
+        }
         match found {
             Ok(()) => info!(%container, "scrubbed a container"),
             Err(why) => {

@@ -109,18 +109,36 @@ impl OwnerWalk {
 
     /// Reads a record's body and checks all of it.
     pub async fn check_body(&self, record: &WalkedRecord) -> Result<(), ReadError> {
+        let file = self.file_of(record).await?;
+        let checked = check_body(&*file, record).await;
+        let offset = record.meta.place.offset;
+        checked.map_err(|error| crate::read::read_error(self.path_of(record), offset, error))
+    }
+
+    /// The part of a record's body that begins at `at`, a multiple of 1 MiB, verified; with the last one comes what pads the record.
+    pub async fn read_body(&self, record: &WalkedRecord, at: usize) -> Result<Bytes, ReadError> {
+        let place = record.meta.place;
+        let file = self.file_of(record).await?;
+        let read = read_body(&*file, record, at).await;
+        read.map_err(|error| crate::read::read_error(self.path_of(record), place.offset, error))
+    }
+
+    fn path_of(&self, record: &WalkedRecord) -> String {
+        let place = record.meta.place;
+        SegmentId { owner: place.owner, segment: place.segment }.path(&self.owners_dir)
+    }
+
+    async fn file_of(&self, record: &WalkedRecord) -> Result<Arc<dyn File>, ReadError> {
         let place = record.meta.place;
         let id = SegmentId { owner: place.owner, segment: place.segment };
-        let path = id.path(&self.owners_dir);
-        let file =
-            match &self.open {
-                Some((open, file, _)) if *open == id => file.clone(),
-                _ => self.disk.open(&path, false).await.map_err(|error| {
-                    crate::read::read_error(path.clone(), place.offset, ScanError::Io(error))
-                })?,
-            };
-        let checked = check_body(&*file, record).await;
-        checked.map_err(|error| crate::read::read_error(path, place.offset, error))
+        match &self.open {
+            Some((open, file, _)) if *open == id => Ok(file.clone()),
+            _ => {
+                let path = self.path_of(record);
+                let opened = self.disk.open(&path, false).await;
+                opened.map_err(|error| crate::read::read_error(path, place.offset, ScanError::Io(error)))
+            }
+        }
     }
 
     /// Opens the next segment; false when the walk ends instead.
@@ -184,32 +202,36 @@ impl OwnerWalk {
 }
 
 async fn check_body(file: &dyn File, record: &WalkedRecord) -> Result<(), ScanError> {
-    let place = record.meta.place;
-    let body_bytes = place.body_bytes as usize;
-    let start = place.offset + record.head.len() as u64;
-    let padded = (record.bytes as usize) - record.head.len();
-    debug_assert!(padded - body_bytes < ALIGNMENT as usize);
-    let mut at = 0;
-    while at < padded {
-        let bytes = BODY_READ_BYTES.min(padded - at);
-        let read = file.read_at(start + at as u64, bytes).await?;
-        if read.len() < bytes {
-            return Err(DecodeError::Cut.into());
-        }
-        let body = &read[..bytes.min(body_bytes.saturating_sub(at))];
-        for (nth, piece) in body.chunks(CRC_CHUNK_BYTES).enumerate() {
-            let chunk_offset = at + nth * CRC_CHUNK_BYTES;
-            let (stored, computed) =
-                (record.body_crcs[chunk_offset / CRC_CHUNK_BYTES], crc32c::crc32c(piece));
-            if stored != computed {
-                let mismatch = ChecksumMismatch { chunk_offset, stored, computed };
-                return Err(DecodeError::Body(PayloadError::Mismatch(mismatch)).into());
-            }
-        }
-        if read[body.len()..].iter().any(|byte| *byte != 0) {
-            return Err(DecodeError::Padding.into());
-        }
-        at += bytes;
+    let padded = record.bytes as usize - record.head.len();
+    for at in (0..padded).step_by(BODY_READ_BYTES) {
+        read_body(file, record, at).await?;
     }
     Ok(())
+}
+
+/// Reads and checks up to [`BODY_READ_BYTES`] of a body and its padding.
+async fn read_body(file: &dyn File, record: &WalkedRecord, at: usize) -> Result<Bytes, ScanError> {
+    assert!(at.is_multiple_of(BODY_READ_BYTES), "a part of a body begins at {at}");
+    let body_bytes = record.meta.place.body_bytes as usize;
+    let padded = record.bytes as usize - record.head.len();
+    debug_assert!(padded - body_bytes < ALIGNMENT as usize);
+    let bytes = BODY_READ_BYTES.min(padded.saturating_sub(at));
+    let start = record.meta.place.offset + record.head.len() as u64;
+    let read = file.read_at(start + at as u64, bytes).await?;
+    if read.len() < bytes {
+        return Err(DecodeError::Cut.into());
+    }
+    let body = &read[..bytes.min(body_bytes.saturating_sub(at))];
+    for (nth, piece) in body.chunks(CRC_CHUNK_BYTES).enumerate() {
+        let chunk_offset = at + nth * CRC_CHUNK_BYTES;
+        let (stored, computed) = (record.body_crcs[chunk_offset / CRC_CHUNK_BYTES], crc32c::crc32c(piece));
+        if stored != computed {
+            let mismatch = ChecksumMismatch { chunk_offset, stored, computed };
+            return Err(DecodeError::Body(PayloadError::Mismatch(mismatch)).into());
+        }
+    }
+    if read[body.len()..].iter().any(|byte| *byte != 0) {
+        return Err(DecodeError::Padding.into());
+    }
+    Ok(read)
 }

@@ -43,7 +43,7 @@ impl Index {
         Ok(forgotten)
     }
 
-    fn forget_block(
+    pub(super) fn forget_block(
         &self,
         batch: &mut WriteBatch,
         container: &mut ContainerRecord,

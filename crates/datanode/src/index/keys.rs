@@ -12,6 +12,7 @@
 //! | `08` | container | why this replica of it is unhealthy |
 //! | `09` | | how far the disk's scrubber has come |
 //! | `0a` | container | what reading a closed container found out: its end, size and hash |
+//! | `0b` | container | its replica is being deleted: its files are to go |
 //!
 //! Numbers in keys are big-endian, so that keys sort as numbers do; every key of a table has the same length.
 
@@ -28,6 +29,7 @@ const NONCE: u8 = 0x07;
 const UNHEALTHY: u8 = 0x08;
 const SCRUB: u8 = 0x09;
 const MEASURE: u8 = 0x0a;
+const DELETION: u8 = 0x0b;
 
 const ID_BYTES: usize = size_of::<u64>();
 const TABLE_ID_BYTES: usize = 1 + ID_BYTES;
@@ -81,6 +83,10 @@ pub(crate) fn unhealthy(container: ContainerId) -> [u8; TABLE_ID_BYTES] {
     table_id(UNHEALTHY, container.0)
 }
 
+pub(crate) fn deletion(container: ContainerId) -> [u8; TABLE_ID_BYTES] {
+    table_id(DELETION, container.0)
+}
+
 pub(crate) fn measure(container: ContainerId) -> [u8; TABLE_ID_BYTES] {
     table_id(MEASURE, container.0)
 }
@@ -98,6 +104,11 @@ pub(crate) fn blocks(container: ContainerId) -> std::ops::Range<[u8; TABLE_ID_BY
 /// The chunks of a block after its first, half-open.
 pub(crate) fn chunks(of: BlockId) -> std::ops::Range<[u8; CHUNK_BYTES]> {
     chunk(of, 0)..chunk(BlockId { local: of.local.saturating_add(1), ..of }, 0)
+}
+
+/// All further chunks of a container's blocks, half-open.
+pub(crate) fn chunks_of_container(container: ContainerId) -> std::ops::Range<[u8; TABLE_ID_BYTES]> {
+    table_id(CHUNK, container.0)..table_id(CHUNK, container.0.saturating_add(1))
 }
 
 pub(crate) fn parse_block(key: &[u8]) -> Option<BlockId> {

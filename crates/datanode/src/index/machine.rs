@@ -1,8 +1,10 @@
 //! A pipeline's state machine: chunks and rolls become index entries, on every replica the same.
 
+mod container;
 mod round;
 
 use super::{Index, keys, records::ContainerRecord};
+pub(crate) use container::ContainerMachine;
 use prost::Message;
 use raft::{Applied, Committed, Db, StateMachine};
 use rocksdb::WriteBatch;

@@ -1,6 +1,7 @@
 //! What a disk knows of its blocks: where each piece of each block stands in the log. A cache of the log, never the
 //! truth itself. Written only by [`machine::PipelineMachine`]; read by everybody.
 
+mod deletion;
 mod forget;
 pub(crate) mod keys;
 pub(crate) mod machine;

@@ -104,7 +104,8 @@ impl Surveyor {
         };
         let measure = match (record.state, measure) {
             (ContainerState::Open, _) => {
-                Measure { last: None, disk_bytes: disk_bytes(disk, container).await?, hash: None }
+                let disk_bytes = disk_bytes(disk, container).await?;
+                Measure { last: None, disk_bytes, hash: None, repeats: Vec::new() }
             }
             (_, Some(measure)) => measure,
             (_, None) => measure_closed(disk, container).await?,
@@ -154,9 +155,10 @@ async fn measure_closed(disk: &Arc<DatanodeDisk>, container: ContainerId) -> any
     let _deleting = disk.deleting.lock().await;
     let last = raftlog::last_record(disk.space.disk().clone(), OWNERS_DIR, owner).await;
     let last = last.context("look for its last record")?;
-    let measure = Measure { last, disk_bytes: disk_bytes(disk, container).await?, hash: None };
-    let index = disk.index.clone();
-    blocking(move || index.save_measure(container, measure)).await?;
+    let disk_bytes = disk_bytes(disk, container).await?;
+    let measure = Measure { last, disk_bytes, hash: None, repeats: Vec::new() };
+    let (index, saved) = (disk.index.clone(), measure.clone());
+    blocking(move || index.save_measure(container, &saved)).await?;
     Ok(measure)
 }
 

@@ -3,8 +3,10 @@
 use super::survey::PipelineFiles;
 use crate::disks::OWNERS_DIR;
 use crate::hash::{self, ContainerHash};
+use crate::import::imported_file;
+use crate::import::manifest::Manifest;
 use crate::index::Index;
-use crate::index::machine::PipelineMachine;
+use crate::index::machine::{ContainerMachine, PipelineMachine};
 use anyhow::Context;
 use disk::Disk;
 use raft::{Replay, StateMachine};
@@ -52,11 +54,18 @@ pub(super) struct ContainerContents {
     pub discards: Discards,
     /// docs/format/container-hash.md
     pub hash: String,
+    /// It was copied here as a closed one.
+    pub is_imported: bool,
 }
 
 impl ContainerContents {
     pub(super) fn is_finished(&self) -> bool {
-        matches!(self.end, WalkEnd::Rolled { .. })
+        match self.end {
+            WalkEnd::Rolled { .. } => true,
+            // One that was closed where its log ended has no roll.
+            WalkEnd::Unfinished { .. } => self.is_imported,
+            WalkEnd::Bad { .. } => false,
+        }
     }
 }
 
@@ -74,6 +83,10 @@ pub(super) async fn replay(
     let begins = files.hard_state.filter(|slot| slot.purged.is_none());
     let mut next = begins.map(|slot| ContainerId(slot.start_owner.0));
     for &container in &files.containers {
+        if let Some(manifest) = imported(disk, container).await? {
+            containers.push(replay_imported(disk, &manifest, index).await?);
+            continue;
+        }
         if let Some(expected) = next.filter(|next| *next != container) {
             applying.stop(format!("container {expected} should follow, but {container} is there"));
         }
@@ -98,6 +111,39 @@ pub(super) async fn replay(
     Ok(Replayed { containers, applied, stopped })
 }
 
+/// Where a container of this disk was copied from, if it was.
+async fn imported(disk: &Arc<dyn Disk>, container: ContainerId) -> anyhow::Result<Option<Manifest>> {
+    let dir = format!("{OWNERS_DIR}/{:016x}", OwnerId::from(container).0);
+    imported_file::read(&**disk, &dir).await?.map(Manifest::parse).transpose()
+}
+
+/// A container that was copied here is applied by itself: those before and after it may be elsewhere.
+async fn replay_imported(
+    disk: &Arc<dyn Disk>,
+    manifest: &Manifest,
+    index: &Index,
+) -> anyhow::Result<ContainerContents> {
+    let container = manifest.container;
+    let mut machine = Some(ContainerMachine::new(index.clone(), manifest.pipeline, container)?);
+    let (mut replay, mut last) = (Replay::new(None)?, manifest.last);
+    let mut apply = |replay: &mut Replay| {
+        let (before, batch) = (machine.take(), replay.take().map(|(batch, _)| batch));
+        machine = Some(before.expect("put back below").applied(batch.unwrap_or_default())?);
+        anyhow::Ok(())
+    };
+    let contents = walk_with(disk, container, |record| {
+        last = record.id;
+        if !manifest.repeats.contains(&record.id.index) {
+            replay.push(record)?;
+        }
+        if replay.pending() >= BATCH_MAX { apply(&mut replay) } else { Ok(()) }
+    });
+    let contents = contents.await.with_context(|| format!("walk container {container}"))?;
+    apply(&mut replay)?;
+    machine.expect("put back above").finish(last, &[], None)?;
+    Ok(ContainerContents { is_imported: true, ..contents })
+}
+
 pub(super) fn end_text(contents: &ContainerContents) -> String {
     let container = contents.container;
     match &contents.end {
@@ -116,6 +162,18 @@ async fn walk(
     container: ContainerId,
     applying: &mut Applying<'_>,
 ) -> anyhow::Result<ContainerContents> {
+    walk_with(disk, container, |record| {
+        applying.push(container, record);
+        Ok(())
+    })
+    .await
+}
+
+async fn walk_with(
+    disk: &Arc<dyn Disk>,
+    container: ContainerId,
+    mut take: impl FnMut(EntryMeta) -> anyhow::Result<()>,
+) -> anyhow::Result<ContainerContents> {
     let owner = OwnerId::from(container);
     let discards = Discards::read(&**disk, OWNERS_DIR, owner).await?;
     let mut walk = OwnerWalk::new(disk.clone(), OWNERS_DIR, owner).await?;
@@ -129,12 +187,12 @@ async fn walk(
                 if !discards.contains(record.meta.id.index, &record.meta.place) {
                     hash.add(&record);
                 }
-                applying.push(container, record.meta);
+                take(record.meta)?;
             }
         }
     };
     let hash = hash::to_hex(&hash.finish());
-    Ok(ContainerContents { container, records, record_bytes, end, discards, hash })
+    Ok(ContainerContents { container, records, record_bytes, end, discards, hash, is_imported: false })
 }
 
 struct Applying<'a> {

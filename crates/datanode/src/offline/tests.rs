@@ -120,7 +120,7 @@ impl Left {
         OfflineDisk::open(&self.root()).unwrap()
     }
 
-    fn index(&self) -> Index {
+    pub(crate) fn index(&self) -> Index {
         Index::new(Arc::new(Db::open(&self.root().join("db"), &DbOptions::default()).unwrap()))
     }
 

@@ -1,6 +1,7 @@
 //! The datanode's gRPC service.
 
 mod delete;
+mod fetch;
 mod read;
 mod write;
 
@@ -102,8 +103,13 @@ impl Datanode for Service {
 
     async fn fetch_container(
         &self,
-        _request: Request<FetchContainerRequest>,
+        request: Request<FetchContainerRequest>,
     ) -> Result<Response<Self::FetchContainerStream>, Status> {
-        Err(Status::unimplemented("fetch_container"))
+        self.check_cluster(request.metadata())?;
+        let fetch = fetch::prepare(&self.manager, request.into_inner()).await?;
+        let (parts, receiver) = mpsc::channel(READ_AHEAD);
+        let stop = self.manager.stop().clone();
+        self.manager.tasks().spawn(async move { stop.run_until_cancelled(fetch.run(parts)).await });
+        Ok(Response::new(ReceiverStream::new(receiver)))
     }
 }

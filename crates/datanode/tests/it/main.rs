@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod cluster;
+mod copies;
 mod damage;
 mod deletion;
 mod disks;

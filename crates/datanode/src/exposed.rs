@@ -1,0 +1,64 @@
+//! What is shown of containers, copies and tasks: docs/metrics.md.
+
+use crate::copies::CopyStats;
+use crate::index::records::ContainerState;
+use crate::inventory::Replica;
+use crate::manager::ContainerManager;
+use crate::tasks::TaskStats;
+use metrics::{Exposition, Metric};
+
+const fn metric(name: &'static str, help: &'static str) -> Metric {
+    Metric { name, help }
+}
+
+const CONTAINERS: Metric = metric("flotilla_datanode_containers", "Replicas of containers on this node.");
+const UNHEALTHY: Metric =
+    metric("flotilla_datanode_containers_unhealthy", "Replicas that another must take the place of.");
+const UNHASHED: Metric =
+    metric("flotilla_datanode_containers_unhashed", "Closed replicas whose hash is yet to be computed.");
+const BYTES: Metric = metric("flotilla_datanode_container_bytes", "What replicas take on the disks.");
+const COPY_BYTES: Metric =
+    metric("flotilla_datanode_copy_bytes_total", "Bytes of replicas, from and to other nodes.");
+const COPIES: Metric = metric("flotilla_datanode_copies_total", "Replicas made here.");
+const COPIES_FAILED: Metric =
+    metric("flotilla_datanode_copies_failed_total", "Attempts to receive or to send a replica that failed.");
+const DELETED: Metric = metric("flotilla_datanode_replicas_deleted_total", "Replicas deleted here.");
+const TASKS: Metric = metric("flotilla_datanode_tasks", "What SCM wants this node to do.");
+
+pub(crate) fn expose(manager: &ContainerManager, exposition: &mut Exposition) {
+    expose_containers(manager, exposition);
+    expose_copies(&manager.copy_stats(), exposition);
+    let TaskStats { waiting, running, failed } = manager.task_stats();
+    for (state, count) in [("waiting", waiting), ("running", running), ("failed", failed)] {
+        exposition.gauge(TASKS, &[("state", state)], count);
+    }
+}
+
+fn expose_containers(manager: &ContainerManager, exposition: &mut Exposition) {
+    let inventory = &manager.disks().inventory;
+    let count = |is_meant: &dyn Fn(&Replica) -> bool| {
+        inventory.select(|(_, replica)| is_meant(replica).then_some(())).len() as u64
+    };
+    let states = [("open", ContainerState::Open), ("closed", ContainerState::Closed)];
+    for (name, state) in states {
+        exposition.gauge(CONTAINERS, &[("state", name)], count(&|it| it.state == state));
+    }
+    exposition.gauge(UNHEALTHY, &[], count(&|it| it.unhealthy.is_some()));
+    let lacks_hash = |it: &Replica| it.state == ContainerState::Closed && it.hash.is_none();
+    exposition.gauge(UNHASHED, &[], count(&lacks_hash));
+    let bytes = inventory.select(|(_, replica)| Some(replica.disk_bytes)).into_iter().sum();
+    exposition.gauge(BYTES, &[], bytes);
+}
+
+fn expose_copies(stats: &CopyStats, exposition: &mut Exposition) {
+    let directions = [
+        ("in", stats.received_bytes, stats.receiving_failed),
+        ("out", stats.sent_bytes, stats.sending_failed),
+    ];
+    for (direction, bytes, failed) in directions {
+        exposition.counter(COPY_BYTES, &[("direction", direction)], bytes);
+        exposition.counter(COPIES_FAILED, &[("direction", direction)], failed);
+    }
+    exposition.counter(COPIES, &[], stats.received);
+    exposition.counter(DELETED, &[], stats.deleted);
+}

@@ -1,0 +1,309 @@
+//! kill -9 at every operation of a copy: the process stops where it is, its files stay as they are, and so does what RocksDB has
+//! written by itself. What the next process finds is nothing, something it goes on with, or the whole replica.
+
+use super::*;
+use crate::disks::DatanodeDisk;
+use crate::inventory::Inventory;
+use crate::offline::OfflineDisk;
+use crate::offline::tests::{FIRST, Left};
+use crate::options::DatanodeOptions;
+use bytes::Bytes;
+use disk::{File, IoFuture, Space};
+use proto::datanode::{ContainerFile, ContainerManifest};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use tokio::sync::Notify;
+
+/// Bytes of one part.
+const PART_BYTES: usize = 100_000;
+
+/// Stops for good, with all that is asked of it, after some operations.
+#[derive(Clone)]
+struct Freezing {
+    left: Arc<AtomicU64>,
+    frozen: Arc<Notify>,
+}
+
+struct FreezingDisk {
+    disk: Arc<dyn Disk>,
+    freezing: Freezing,
+}
+
+struct FreezingFile {
+    file: Arc<dyn File>,
+    freezing: Freezing,
+}
+
+impl Freezing {
+    fn after(operations: u64) -> Freezing {
+        Freezing { left: Arc::new(AtomicU64::new(operations)), frozen: Arc::default() }
+    }
+
+    fn pass<T: Send + 'static>(&self, operation: impl FnOnce() -> IoFuture<T>) -> IoFuture<T> {
+        let left = self.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
+        match left {
+            Ok(_) => operation(),
+            Err(_) => {
+                self.frozen.notify_one();
+                Box::pin(std::future::pending())
+            }
+        }
+    }
+}
+
+impl Disk for FreezingDisk {
+    fn open(&self, path: &str, create: bool) -> IoFuture<Arc<dyn File>> {
+        self.freezing.pass(|| {
+            let (opened, freezing) = (self.disk.open(path, create), self.freezing.clone());
+            Box::pin(
+                async move { Ok(Arc::new(FreezingFile { file: opened.await?, freezing }) as Arc<dyn File>) },
+            )
+        })
+    }
+    fn create_dir_all(&self, path: &str) -> IoFuture<()> {
+        self.freezing.pass(|| self.disk.create_dir_all(path))
+    }
+    fn sync_dir(&self, path: &str) -> IoFuture<()> {
+        self.freezing.pass(|| self.disk.sync_dir(path))
+    }
+    fn list(&self, path: &str) -> IoFuture<Vec<String>> {
+        self.freezing.pass(|| self.disk.list(path))
+    }
+    fn rename(&self, from: &str, to: &str) -> IoFuture<()> {
+        self.freezing.pass(|| self.disk.rename(from, to))
+    }
+    fn remove_file(&self, path: &str) -> IoFuture<()> {
+        self.freezing.pass(|| self.disk.remove_file(path))
+    }
+    fn remove_dir_all(&self, path: &str) -> IoFuture<()> {
+        self.freezing.pass(|| self.disk.remove_dir_all(path))
+    }
+    fn space(&self) -> IoFuture<Space> {
+        self.freezing.pass(|| self.disk.space())
+    }
+    fn failure(&self) -> Option<String> {
+        self.disk.failure()
+    }
+}
+
+impl File for FreezingFile {
+    fn write_at(&self, offset: u64, buffers: Vec<Bytes>) -> IoFuture<()> {
+        self.freezing.pass(|| self.file.write_at(offset, buffers))
+    }
+    fn write_and_sync(&self, offset: u64, buffers: Vec<Bytes>) -> IoFuture<()> {
+        self.freezing.pass(|| self.file.write_and_sync(offset, buffers))
+    }
+    fn read_at(&self, offset: u64, bytes: usize) -> IoFuture<Bytes> {
+        self.freezing.pass(|| self.file.read_at(offset, bytes))
+    }
+    fn sync_data(&self) -> IoFuture<()> {
+        self.freezing.pass(|| self.file.sync_data())
+    }
+    fn preallocate(&self, bytes: u64) -> IoFuture<()> {
+        self.freezing.pass(|| self.file.preallocate(bytes))
+    }
+    fn set_len(&self, bytes: u64) -> IoFuture<()> {
+        self.freezing.pass(|| self.file.set_len(bytes))
+    }
+    fn punch_hole(&self, offset: u64, bytes: u64) -> IoFuture<()> {
+        self.freezing.pass(|| self.file.punch_hole(offset, bytes))
+    }
+    fn len(&self) -> IoFuture<u64> {
+        self.freezing.pass(|| self.file.len())
+    }
+}
+
+/// A container that another node has.
+struct Source {
+    left: Left,
+    manifest: Manifest,
+    files: Vec<(String, Bytes)>,
+}
+
+impl Source {
+    #[allow(clippy::disallowed_methods)]
+    async fn new() -> Source {
+        let left = Left::new().await;
+        let report = OfflineDisk::open(&left.root()).unwrap().verify(Some(FIRST)).await.unwrap();
+        let hash = report.containers[&FIRST].hash.clone().unwrap();
+        let dir = left.root().join(format!("containers/{:016x}", FIRST.0));
+        let read = |name: &str| (name.to_owned(), Bytes::from(std::fs::read(dir.join(name)).unwrap()));
+        let files = vec![read("00000000.seg"), read("00000001.seg")];
+        let file =
+            |(name, data): &(String, Bytes)| ContainerFile { name: name.clone(), bytes: data.len() as u64 };
+        let manifest = ContainerManifest {
+            container: FIRST.0,
+            pipeline: 3,
+            files: files.iter().map(file).collect(),
+            hash,
+            last_term: 1,
+            last_index: 6,
+            repeats: Vec::new(),
+        };
+        Source { left, manifest: Manifest::parse(manifest).unwrap(), files }
+    }
+
+    /// The copy, from where it is.
+    async fn copy(&self, disk: &Arc<dyn Disk>, index: &Index) -> anyhow::Result<()> {
+        let mut incoming = Incoming::open(disk.clone(), self.manifest.clone()).await?;
+        let from = incoming.position().map(|(file, offset)| (file.name.clone(), offset as usize));
+        if let Some((first, offset)) = from {
+            let rest = self.files.iter().skip_while(|(name, _)| *name != first);
+            for (name, data) in rest {
+                let mut at = if *name == first { offset } else { 0 };
+                while at < data.len() {
+                    let part = data.slice(at..data.len().min(at + PART_BYTES));
+                    let bytes = part.len();
+                    incoming.write(name, at as u64, part).await?;
+                    at += bytes;
+                }
+            }
+        }
+        take_in(disk, index, incoming, &self.manifest).await
+    }
+}
+
+async fn open(root: &Path) -> DatanodeDisk {
+    let root = root.to_owned();
+    let opening = tokio::task::spawn_blocking(move || {
+        DatanodeDisk::open(&root, 1, &DatanodeOptions::default(), Inventory::default())
+    });
+    opening.await.unwrap().unwrap()
+}
+
+#[allow(clippy::disallowed_methods)]
+fn copy_tree(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let to = to.join(entry.file_name());
+        match entry.file_type().unwrap().is_dir() {
+            true => copy_tree(&entry.path(), &to),
+            false => drop(std::fs::copy(entry.path(), to).unwrap()),
+        }
+    }
+}
+
+/// Copies until the process is killed after `operations`; the directory as it was then, and whether it was killed.
+async fn killed_after(source: &Source, operations: u64) -> (tempfile::TempDir, bool) {
+    let (running, after) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let disk = open(running.path()).await;
+    let freezing = Freezing::after(operations);
+    let real: Arc<dyn Disk> = disk.real.clone();
+    let frozen: Arc<dyn Disk> = Arc::new(FreezingDisk { disk: real, freezing: freezing.clone() });
+    let is_killed = tokio::select! {
+        biased;
+        done = source.copy(&frozen, &disk.index) => {
+            done.unwrap();
+            false
+        }
+        () = freezing.frozen.notified() => true,
+    };
+    // While the disk is open: closing it would write what a killed process does not.
+    copy_tree(running.path(), after.path());
+    (after, is_killed)
+}
+
+/// What a start makes of it, and then the copy, told again: the whole replica in the end.
+async fn check_after(source: &Source, root: &Path, operations: u64) -> bool {
+    let disk = open(root).await;
+    let real: Arc<dyn Disk> = disk.real.clone();
+    recover(&real, &disk.index).await.unwrap();
+    let was_whole = disk.index.container(FIRST).unwrap().is_some();
+    if was_whole {
+        assert!(incoming::list(&*real).await.unwrap().is_empty(), "after {operations} operations");
+    } else {
+        source.copy(&real, &disk.index).await.unwrap();
+    }
+    let rows = |index: &Index| -> Vec<_> {
+        let rows = index.derived_rows().map(Result::unwrap);
+        let of_it = rows.filter(|(key, _)| crate::index::keys::container_of(key) == Some(FIRST));
+        of_it.filter(|(key, _)| key[0] != 0x07).collect()
+    };
+    let here = rows(&disk.index);
+    drop(disk);
+    assert_eq!(here, rows(&source.left.index()), "after {operations} operations");
+    let report = OfflineDisk::open(root).unwrap().verify(None).await.unwrap();
+    assert!(report.is_whole(), "after {operations} operations: {report:#?}");
+    assert_eq!(report.containers[&FIRST].hash.as_deref(), Some(source.manifest.hash.as_str()));
+    was_whole
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copy_that_is_killed_anywhere_is_gone_on_with_or_whole() {
+    let source = Source::new().await;
+    let (mut operations, mut whole) = (0, 0);
+    loop {
+        let (after, is_killed) = killed_after(&source, operations).await;
+        whole += u64::from(check_after(&source, after.path(), operations).await);
+        if !is_killed {
+            break;
+        }
+        operations += 1;
+    }
+    assert!(operations > 30, "{operations} operations are no copy");
+    assert!(whole > 1 && whole < operations, "{whole} of {operations}");
+}
+
+#[tokio::test]
+async fn what_is_not_as_said_never_becomes_a_replica() {
+    let check = async |damage: &dyn Fn(&mut Source), says: &str| {
+        let mut source = Source::new().await;
+        damage(&mut source);
+        let dir = tempfile::tempdir().unwrap();
+        let disk = open(dir.path()).await;
+        let real: Arc<dyn Disk> = disk.real.clone();
+        let failure = format!("{:#}", source.copy(&real, &disk.index).await.unwrap_err());
+        assert!(failure.contains(says), "`{says}` is not in `{failure}`");
+        assert_eq!(disk.index.containers().unwrap(), []);
+        assert!(
+            incoming::list(&*real).await.unwrap().is_empty()
+                && real.list("containers").await.unwrap().is_empty()
+        );
+    };
+    check(&|source| flip(&mut source.files[1].1, 50_000), "mismatch").await;
+    check(&|source| flip(&mut source.files[0].1, 20), "byte 0").await;
+    check(
+        &|source| {
+            let hash = "0".repeat(64);
+            source.manifest =
+                Manifest::parse(ContainerManifest { hash, ..source.manifest.message().clone() }).unwrap();
+        },
+        "its hash is",
+    )
+    .await;
+    check(
+        &|source| {
+            let last_index = 7;
+            source.manifest =
+                Manifest::parse(ContainerManifest { last_index, ..source.manifest.message().clone() })
+                    .unwrap();
+        },
+        "it ends with",
+    )
+    .await;
+}
+
+fn flip(data: &mut Bytes, at: usize) {
+    let mut bytes = data.to_vec();
+    bytes[at] ^= 1;
+    *data = bytes.into();
+}
+
+#[tokio::test]
+async fn an_imported_container_is_rebuilt_from_its_directory() {
+    let source = Source::new().await;
+    let dir = tempfile::tempdir().unwrap();
+    let disk = open(dir.path()).await;
+    let real: Arc<dyn Disk> = disk.real.clone();
+    source.copy(&real, &disk.index).await.unwrap();
+    let before: Vec<_> = disk.index.derived_rows().map(Result::unwrap).collect();
+    assert!(before.len() > 3);
+    drop((disk, real));
+    let offline = OfflineDisk::open(dir.path()).unwrap();
+    assert!(offline.rebuild(Default::default()).await.unwrap().is_whole());
+    drop(offline);
+    let disk = open(dir.path()).await;
+    let after: Vec<_> = disk.index.derived_rows().map(Result::unwrap).collect();
+    assert_eq!(before, after);
+}

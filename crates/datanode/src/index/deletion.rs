@@ -1,0 +1,68 @@
+//! Rows of a container as a whole: they go when its replica is deleted, or before it is imported.
+
+use super::{Index, keys};
+use anyhow::Context;
+use rocksdb::{Direction, IteratorMode, WriteBatch};
+use types::{ContainerId, PipelineId};
+
+const VERSION: u8 = 1;
+
+impl Index {
+    /// Drops a container's rows, and remembers that its files are to follow; durable on return. Nobody finds it from here on.
+    pub(crate) fn begin_deletion(&self, container: ContainerId) -> anyhow::Result<()> {
+        let mut batch = WriteBatch::default();
+        let pipeline = self.pipeline_of(container)?;
+        self.forget_container(&mut batch, container);
+        // A chunk that is repeated late would begin a block on this replica alone.
+        if pipeline.is_none_or(|pipeline| !self.remembers_writers(pipeline, container).unwrap_or(true)) {
+            let nonces = keys::nonces(container);
+            batch.delete_range(nonces.start, nonces.end);
+        }
+        batch.put(keys::deletion(container), [VERSION]);
+        self.db.write(batch)?;
+        self.flush()
+    }
+
+    /// The files are gone. Durable on return: a mark that came back would delete a replica that is copied here later.
+    pub(crate) fn finish_deletion(&self, container: ContainerId) -> anyhow::Result<()> {
+        let mut batch = WriteBatch::default();
+        batch.delete(keys::deletion(container));
+        self.db.write(batch)?;
+        self.flush()
+    }
+
+    /// Containers whose deletion was begun and not finished.
+    pub(crate) fn deletions(&self) -> anyhow::Result<Vec<ContainerId>> {
+        let start = keys::deletion(ContainerId(0));
+        let mut deletions = Vec::new();
+        for item in self.db.rocks().iterator(IteratorMode::From(&start, Direction::Forward)) {
+            let (key, _) = item.context("list containers that are being deleted")?;
+            if key.first() != start.first() {
+                break;
+            }
+            let id = keys::parse_id(&key).context("a key of no container among those to be deleted")?;
+            deletions.push(ContainerId(id));
+        }
+        Ok(deletions)
+    }
+
+    /// Whether a pipeline of this disk still looks up, in an earlier container, chunks that are sent again.
+    pub(crate) fn remembers_writers(
+        &self,
+        pipeline: PipelineId,
+        container: ContainerId,
+    ) -> anyhow::Result<bool> {
+        let Some(open) = self.open_container(pipeline)? else { return Ok(false) };
+        Ok(open == container || self.container(open)?.is_some_and(|open| open.previous == container))
+    }
+
+    /// All rows of a container but for its nonces.
+    pub(super) fn forget_container(&self, batch: &mut WriteBatch, container: ContainerId) {
+        let (blocks, chunks) = (keys::blocks(container), keys::chunks_of_container(container));
+        batch.delete_range(blocks.start, blocks.end);
+        batch.delete_range(chunks.start, chunks.end);
+        batch.delete(keys::container(container));
+        batch.delete(keys::measure(container));
+        batch.delete(keys::unhealthy(container));
+    }
+}

@@ -1,0 +1,75 @@
+//! Applying one closed container by itself, as its pipeline did, to the index of a disk that may never have carried the pipeline.
+//!
+//! Blocks never span containers, so a container has all that its rows say, but for one thing: whether a first chunk was a
+//! repetition of one in the container before. Whoever knows ([`Measure::repeats`]) leaves those out.
+
+use super::round::Round;
+use crate::index::records::{ContainerRecord, ContainerState};
+use crate::index::{Index, Measure, keys};
+use raft::Committed;
+use rocksdb::WriteBatch;
+use types::{BlockId, ContainerId, LogId, OwnerId, PipelineId};
+
+/// Leaves alone what the index knows of the pipeline itself: it may run on this disk.
+pub(crate) struct ContainerMachine {
+    index: Index,
+    pipeline: PipelineId,
+    container: ContainerId,
+    record: ContainerRecord,
+}
+
+impl ContainerMachine {
+    /// Begins, without what an earlier attempt left.
+    pub(crate) fn new(
+        index: Index,
+        pipeline: PipelineId,
+        container: ContainerId,
+    ) -> anyhow::Result<ContainerMachine> {
+        let mut batch = WriteBatch::default();
+        index.forget_container(&mut batch, container);
+        index.db.write(batch)?;
+        let record = ContainerRecord::opened(pipeline, ContainerId(0));
+        Ok(ContainerMachine { index, pipeline, container, record })
+    }
+
+    pub(crate) fn applied(mut self, batch: Vec<Committed>) -> anyhow::Result<ContainerMachine> {
+        let mut round = Round::new(&self.index, self.pipeline, (self.container, self.record));
+        let ends = |command: &Committed| command.roll_to.is_some_and(|to| to > OwnerId::from(self.container));
+        for command in batch.iter().filter(|command| !ends(command)) {
+            round.apply(command)?;
+        }
+        let (mut write, (_, record)) = round.finish();
+        // Readers find a container by this row, and it is not whole yet.
+        write.delete(keys::container(self.container));
+        self.index.db.write(write)?;
+        self.record = record;
+        Ok(self)
+    }
+
+    /// The container is whole and closed, without the blocks that were deleted. Not durable on return.
+    pub(crate) fn finish(
+        self,
+        last: LogId,
+        deleted: &[u64],
+        measure: Option<&Measure>,
+    ) -> anyhow::Result<()> {
+        let ContainerMachine { index, container, mut record, .. } = self;
+        let mut batch = WriteBatch::default();
+        let mut deleted = deleted.to_vec();
+        deleted.sort_unstable();
+        deleted.dedup();
+        for local in deleted {
+            index.forget_block(&mut batch, &mut record, BlockId { container, local })?;
+        }
+        record.state = ContainerState::Closed;
+        record.last = Some(last);
+        batch.put(keys::container(container), record.encode());
+        if let Some(measure) = measure {
+            batch.put(keys::measure(container), measure.encode());
+        }
+        // No writer asks about its blocks here.
+        let nonces = keys::nonces(container);
+        batch.delete_range(nonces.start, nonces.end);
+        index.db.write(batch)
+    }
+}

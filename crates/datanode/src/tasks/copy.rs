@@ -1,0 +1,204 @@
+//! Fetching a replica of a closed container from another node.
+
+use super::Progress;
+use crate::disks::DatanodeDisk;
+use crate::import::incoming::Incoming;
+use crate::import::manifest::Manifest;
+use crate::import::{self, incoming};
+use crate::manager::ContainerManager;
+use anyhow::{Context, bail, ensure};
+use disk::Disk;
+use proto::datanode::datanode_client::DatanodeClient;
+use proto::datanode::{ContainerPart, FetchContainerRequest, FilePart, container_part};
+use proto::scm::{CopyContainer, NodeAddress};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tokio::time::timeout;
+use tonic::Streaming;
+use tonic::transport::Endpoint;
+use tracing::info;
+use types::ContainerId;
+
+const CONNECT_MAX: Duration = Duration::from_secs(2);
+/// A source that sends nothing for so long is given up. It waits for its own rate, which others share.
+const SILENCE_MAX: Duration = Duration::from_secs(30);
+/// A break of the connection is followed by another try at the same source, as long as each try brings something.
+const BREAK_WAIT: Duration = Duration::from_millis(200);
+
+pub(super) async fn copy(
+    manager: &ContainerManager,
+    order: CopyContainer,
+    progress: &Progress,
+) -> anyhow::Result<()> {
+    let container = ContainerId(order.container);
+    if manager.disks().inventory.get(container).is_some() {
+        return Ok(());
+    }
+    let mut failures = Vec::new();
+    for source in &order.sources {
+        match copy_from(manager, &order, source, progress).await {
+            Ok(disk) => {
+                manager.copies().counters.received.fetch_add(1, Ordering::Relaxed);
+                disk.inventory.look_again(disk.id, container);
+                info!(%container, source = source.node, disk = %disk.real.root().display(), "copied a container");
+                return Ok(());
+            }
+            Err(failure) => failures.push(format!("from node {}: {failure:#}", source.node)),
+        }
+    }
+    manager.copies().counters.receiving_failed.fetch_add(1, Ordering::Relaxed);
+    bail!("copy container {container}: {}", failures.join("; "))
+}
+
+/// Copies from one source, which may break off in between; answers the disk that has the container.
+async fn copy_from(
+    manager: &ContainerManager,
+    order: &CopyContainer,
+    source: &NodeAddress,
+    progress: &Progress,
+) -> anyhow::Result<Arc<DatanodeDisk>> {
+    let mut before = None;
+    loop {
+        let mut copy = Copy::begin(manager, order, source, progress).await?;
+        let done = copy.receive().await;
+        let bytes_done = copy.incoming.bytes_done();
+        match done {
+            Ok(()) => return copy.take_in().await,
+            Err(failure) if before.is_some_and(|before| bytes_done <= before) => return Err(failure),
+            Err(failure) => {
+                info!(
+                    container = order.container,
+                    error = format!("{failure:#}"),
+                    "a copy broke off; going on"
+                );
+                before = Some(bytes_done);
+                tokio::time::sleep(BREAK_WAIT).await;
+            }
+        }
+    }
+}
+
+/// One connection's part of a copy.
+struct Copy<'a> {
+    manager: &'a ContainerManager,
+    progress: &'a Progress,
+    disk: Arc<DatanodeDisk>,
+    manifest: Manifest,
+    incoming: Incoming,
+    parts: Streaming<ContainerPart>,
+}
+
+impl<'a> Copy<'a> {
+    /// Asks what there is, and then for what is missing.
+    async fn begin(
+        manager: &'a ContainerManager,
+        order: &CopyContainer,
+        source: &NodeAddress,
+        progress: &'a Progress,
+    ) -> anyhow::Result<Copy<'a>> {
+        let cluster = manager.cluster().context("this node is in no cluster yet")?;
+        let request = FetchContainerRequest { container: order.container, cluster, ..Default::default() };
+        let (manifest, parts) = fetch(source, &request).await?;
+        let Manifest { container, pipeline, .. } = manifest;
+        let is_meant = (container.0, pipeline.0) == (order.container, order.pipeline);
+        ensure!(is_meant, "it answers with container {container} of pipeline {pipeline}");
+        let has_hash = order.hash.is_empty() || order.hash == manifest.hash;
+        ensure!(has_hash, "its replica has the hash {}, not {}", manifest.hash, order.hash);
+        let disk = choose_disk(manager, &manifest).await?;
+        let incoming = Incoming::open(disk.space.disk().clone(), manifest.clone()).await?;
+        progress.bytes_total.store(manifest.bytes(), Ordering::Relaxed);
+        progress.bytes_done.store(incoming.bytes_done(), Ordering::Relaxed);
+        let parts = match incoming.position() {
+            // All is there already, or nothing: this stream is right.
+            None => parts,
+            Some(_) if incoming.bytes_done() == 0 => parts,
+            Some((file, offset)) => {
+                let request = FetchContainerRequest { file: file.name.clone(), offset, ..request };
+                let (again, parts) = fetch(source, &request).await?;
+                ensure!(again == manifest, "what the source has changed meanwhile");
+                parts
+            }
+        };
+        Ok(Copy { manager, progress, disk, manifest, incoming, parts })
+    }
+
+    async fn receive(&mut self) -> anyhow::Result<()> {
+        if self.incoming.position().is_none() {
+            return Ok(());
+        }
+        while let Some(part) = next(&mut self.parts).await? {
+            let Some(container_part::Part::File(FilePart { name, offset, data, crc })) = part.part else {
+                bail!("the source sends what is no part of a file");
+            };
+            ensure!(crc32c::crc32c(&data) == crc, "bytes at {offset} of {name} were damaged on the way");
+            let copies = self.manager.copies();
+            copies.receiving.take(data.len()).await;
+            copies.counters.received_bytes.fetch_add(data.len() as u64, Ordering::Relaxed);
+            self.incoming.write(&name, offset, data).await?;
+            self.progress.bytes_done.store(self.incoming.bytes_done(), Ordering::Relaxed);
+        }
+        let (done, all) = (self.incoming.bytes_done(), self.manifest.bytes());
+        ensure!(done == all, "the source ended after {done} of {all} bytes");
+        Ok(())
+    }
+
+    /// On a task of its own: a copy that is given up must not leave its last steps half way in this process, where nobody would finish them.
+    async fn take_in(self) -> anyhow::Result<Arc<DatanodeDisk>> {
+        let Copy { disk, manifest, incoming, .. } = self;
+        let taken_in = tokio::spawn(async move {
+            let container = manifest.container;
+            import::take_in(disk.space.disk(), &disk.index, incoming, &manifest).await?;
+            disk.unhealthy.lock().expect("no holder panics").remove(&container);
+            disk.inventory.look_again(disk.id, container);
+            Ok(disk)
+        });
+        taken_in.await.context("take a copy in")?
+    }
+}
+
+async fn fetch(
+    source: &NodeAddress,
+    request: &FetchContainerRequest,
+) -> anyhow::Result<(Manifest, Streaming<ContainerPart>)> {
+    let endpoint = Endpoint::from_shared(format!("http://{}", source.address));
+    let endpoint = endpoint.with_context(|| format!("read the address `{}`", source.address))?;
+    let channel = endpoint.connect_timeout(CONNECT_MAX).tcp_nodelay(true).connect();
+    let channel = channel.await.with_context(|| format!("connect to {}", source.address))?;
+    let mut client = DatanodeClient::new(channel).max_decoding_message_size(proto::MESSAGE_BYTES_MAX);
+    let asked = proto::in_cluster(tonic::Request::new(request.clone()), &request.cluster);
+    let answer = timeout(SILENCE_MAX, client.fetch_container(asked)).await.context("it does not answer")?;
+    let mut parts = answer.map_err(proto::Failure::from)?.into_inner();
+    match next(&mut parts).await?.and_then(|part| part.part) {
+        Some(container_part::Part::Manifest(manifest)) => Ok((Manifest::parse(manifest)?, parts)),
+        _ => bail!("it does not begin with what there is"),
+    }
+}
+
+async fn next(parts: &mut Streaming<ContainerPart>) -> anyhow::Result<Option<ContainerPart>> {
+    let message = timeout(SILENCE_MAX, parts.message()).await.context("the source has gone silent")?;
+    Ok(message.map_err(proto::Failure::from)?)
+}
+
+/// The disk where a copy was begun; else the one of which the least is used, among those that work and have room.
+async fn choose_disk(manager: &ContainerManager, manifest: &Manifest) -> anyhow::Result<Arc<DatanodeDisk>> {
+    let mut best: Option<(f64, Arc<DatanodeDisk>)> = None;
+    for disk in &manager.disks().open {
+        if disk.real.failure().is_some() {
+            continue;
+        }
+        if incoming::list(&*disk.real).await?.contains(&manifest.container) {
+            return Ok(disk.clone());
+        }
+        let space = disk.real.space().await.context("ask a disk for its space")?;
+        if space.free_bytes < manifest.bytes().saturating_add(disk.full_below_bytes) {
+            continue;
+        }
+        let used = 1.0 - space.free_bytes as f64 / space.capacity_bytes.max(1) as f64;
+        if best.as_ref().is_none_or(|(least, _)| used < *least) {
+            best = Some((used, disk.clone()));
+        }
+    }
+    let bytes = manifest.bytes();
+    best.map(|(_, disk)| disk).with_context(|| format!("no disk of this node has room for {bytes} bytes"))
+}

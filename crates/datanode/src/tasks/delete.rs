@@ -1,0 +1,55 @@
+//! Deleting a replica of a container that no log reads any more.
+//!
+//! ```text
+//! rows go, a mark stays, flushed    nobody finds the container from here on; a crash: the start goes on
+//! its files go
+//! the mark goes
+//! ```
+//!
+//! Files before rows: a crash would leave rows of a container whose bytes are gone, which looks like damage.
+
+use crate::disks::{DatanodeDisk, OWNERS_DIR};
+use crate::manager::{ContainerManager, blocking};
+use anyhow::{Context, ensure};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use tracing::info;
+use types::{ContainerId, OwnerId};
+
+/// Deletes this node's replica; one that is not here is deleted already.
+pub(super) async fn delete_replica(manager: &ContainerManager, container: ContainerId) -> anyhow::Result<()> {
+    let inventory = &manager.disks().inventory;
+    let Some(replica) = inventory.get(container) else { return Ok(()) };
+    ensure!(replica.released, "a log still reads container {container}; it is not released");
+    let disk = manager.disks().get(replica.disk).context("its disk is not in use")?.clone();
+    let copies = manager.clone();
+    // On a task of its own: what was begun is finished, also when SCM no longer wants it.
+    let deleting = tokio::spawn(async move {
+        let _deleting = disk.deleting.lock().await;
+        let index = disk.index.clone();
+        blocking(move || index.begin_deletion(container)).await?;
+        disk.inventory.remove(container, disk.id);
+        disk.unhealthy.lock().expect("no holder panics").remove(&container);
+        finish_deletion(&disk, container).await?;
+        copies.copies().counters.deleted.fetch_add(1, Ordering::Relaxed);
+        info!(%container, disk = %disk.real.root().display(), "deleted a replica");
+        anyhow::Ok(())
+    });
+    deleting.await.context("delete a replica")?
+}
+
+/// Finishes what a crash cut short. To be called before anything reads the disk.
+pub(crate) async fn recover(disk: &Arc<DatanodeDisk>) -> anyhow::Result<()> {
+    let index = disk.index.clone();
+    for container in blocking(move || index.deletions()).await? {
+        finish_deletion(disk, container).await?;
+    }
+    Ok(())
+}
+
+async fn finish_deletion(disk: &Arc<DatanodeDisk>, container: ContainerId) -> anyhow::Result<()> {
+    let deleted = disk.space.delete_owner(OWNERS_DIR, OwnerId::from(container)).await;
+    deleted.with_context(|| format!("delete the files of container {container}"))?;
+    let index = disk.index.clone();
+    blocking(move || index.finish_deletion(container)).await
+}

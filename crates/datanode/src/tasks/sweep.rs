@@ -1,0 +1,80 @@
+//! Removing what is left of copies that SCM no longer wants.
+
+use crate::disks::DatanodeDisk;
+use crate::import::incoming;
+use crate::manager::ContainerManager;
+use disk::Disk;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
+use tracing::{info, warn};
+use types::{ContainerId, DiskId};
+
+/// A copy that nobody wants for so long is given up. A new leader of SCM wants nothing until it knows enough.
+const UNWANTED_MAX: Duration = Duration::from_secs(10 * 60);
+const LOOK_INTERVAL: Duration = Duration::from_secs(60);
+
+pub(crate) struct Sweeper {
+    manager: ContainerManager,
+    unwanted_max: Duration,
+    /// Since when nobody wants a copy.
+    unwanted: BTreeMap<(DiskId, ContainerId), Instant>,
+}
+
+impl Sweeper {
+    pub(crate) fn new(manager: ContainerManager) -> Sweeper {
+        Sweeper { manager, unwanted_max: UNWANTED_MAX, unwanted: BTreeMap::new() }
+    }
+
+    pub(crate) async fn run(mut self) {
+        let stop = self.manager.stop().clone();
+        // Dropped anywhere: what is half removed is removed by the next process.
+        let sweeping = async {
+            loop {
+                self.look().await;
+                sleep(LOOK_INTERVAL).await;
+            }
+        };
+        stop.run_until_cancelled(sweeping).await;
+    }
+
+    async fn look(&mut self) {
+        let before = std::mem::take(&mut self.unwanted);
+        for disk in self.manager.disks().open.clone() {
+            if disk.real.failure().is_some() {
+                continue;
+            }
+            match incoming::list(&*disk.real).await {
+                Ok(copies) => self.look_at(&disk, copies, &before).await,
+                Err(failure) => {
+                    let disk = disk.real.root().display();
+                    warn!(%disk, error = format!("{failure:#}"), "cannot list copies that are under way");
+                }
+            }
+        }
+    }
+
+    async fn look_at(
+        &mut self,
+        disk: &Arc<DatanodeDisk>,
+        copies: Vec<ContainerId>,
+        before: &BTreeMap<(DiskId, ContainerId), Instant>,
+    ) {
+        for container in copies {
+            if self.manager.board().wants_copy(container) {
+                continue;
+            }
+            let key = (disk.id, container);
+            let since = before.get(&key).copied().unwrap_or_else(Instant::now);
+            self.unwanted.insert(key, since);
+            if since.elapsed() < self.unwanted_max {
+                continue;
+            }
+            match incoming::remove(&*disk.real, container).await {
+                Ok(()) => info!(%container, disk = %disk.real.root().display(), "gave a copy up"),
+                Err(failure) => warn!(%container, error = format!("{failure:#}"), "cannot give a copy up"),
+            }
+        }
+    }
+}
