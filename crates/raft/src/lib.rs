@@ -82,6 +82,7 @@ pub use parked::{WaitAllError, WaitError};
 pub use proposal::{Done, Proposal};
 pub use protocol::PROTOCOL_VERSION;
 pub use reads::ReadPolicy;
+pub use removal::ReplicaEnd;
 pub use replay::Replay;
 pub use reset::{Asked, OfflineReplica, ResetAnswer, ResetError, ResetPlan};
 pub use runtime::seed_thread;

@@ -41,6 +41,15 @@ impl ContainerAllocator for NextNumber {
     }
 }
 
+/// Gives none, as SCM does while a pipeline closes.
+struct NoNumber;
+
+impl ContainerAllocator for NoNumber {
+    fn allocate(&self, _: PipelineId, _: ContainerId) -> BoxFuture<'static, Result<ContainerId, Failure>> {
+        Box::pin(async move { Err(Failure::new(Code::Closed, "the pipeline closes")) })
+    }
+}
+
 pub(crate) struct Node {
     pub(crate) datanode: Datanode,
     pub(crate) host: RaftHost,
@@ -52,6 +61,7 @@ pub(crate) struct Node {
 pub(crate) struct Cluster {
     dirs: Vec<tempfile::TempDir>,
     pub(crate) options: DatanodeOptions,
+    allocator: Arc<dyn ContainerAllocator>,
     pub(crate) nodes: Vec<Node>,
 }
 
@@ -241,8 +251,16 @@ pub(crate) fn bytes(seed: u64, length: usize) -> Vec<u8> {
 impl Cluster {
     /// Three nodes with two disks each, carrying one pipeline with a leader.
     pub(crate) async fn start(options: DatanodeOptions) -> Cluster {
+        Cluster::start_with(options, Arc::new(NextNumber)).await
+    }
+
+    pub(crate) async fn start_refusing_containers(options: DatanodeOptions) -> Cluster {
+        Cluster::start_with(options, Arc::new(NoNumber)).await
+    }
+
+    async fn start_with(options: DatanodeOptions, allocator: Arc<dyn ContainerAllocator>) -> Cluster {
         let dirs = (0..3).map(|_| tempfile::tempdir().unwrap()).collect();
-        let mut cluster = Cluster { dirs, options, nodes: Vec::new() };
+        let mut cluster = Cluster { dirs, options, allocator, nodes: Vec::new() };
         cluster.start_nodes().await;
         cluster.create_pipeline().await;
         cluster.wait_for_leader().await;
@@ -257,7 +275,7 @@ impl Cluster {
         let addresses = AddressBook::default();
         for node in 0..3 {
             let options = DatanodeOptions { disks: self.disk_paths(node), ..self.options.clone() };
-            let started = Node::start(options, addresses.clone(), Arc::new(NextNumber)).await.unwrap();
+            let started = Node::start(options, addresses.clone(), self.allocator.clone()).await.unwrap();
             addresses.set(NodeId(node as u64 + 1), started.address.clone());
             self.nodes.push(started);
         }
