@@ -102,7 +102,14 @@ async fn remove_files(
     // 0 where nothing says whose the log is: such a replica was never opened.
     let replica = known.as_ref().map(|known| known.replica).or(open).unwrap_or_default();
     let lost = known.map(|known| known.lost).unwrap_or_default();
-    let mark = |state| Identity { group, replica, state, is_resetting: false, lost: lost.clone() };
+    let mark = |state| Identity {
+        group,
+        replica,
+        state,
+        is_resetting: false,
+        was_member: false,
+        lost: lost.clone(),
+    };
     mark(IdentityState::Removing).write(disk).await?;
     space.remove(log).await?;
     // A pipeline's containers stay: they are its data. It has no snapshots.
@@ -125,5 +132,6 @@ async fn mark_retired(group: GroupId, replica: ReplicaId, space: &Arc<LogSpace>)
         return Ok(());
     }
     let lost = known.map(|known| known.lost).unwrap_or_default();
-    Identity { group, replica, state: IdentityState::Retired, is_resetting: false, lost }.write(disk).await
+    let state = IdentityState::Retired;
+    Identity { group, replica, state, is_resetting: false, was_member: false, lost }.write(disk).await
 }
