@@ -39,12 +39,16 @@ fn expose_containers(manager: &ContainerManager, exposition: &mut Exposition) {
     let count = |is_meant: &dyn Fn(&Replica) -> bool| {
         inventory.select(|(_, replica)| is_meant(replica).then_some(())).len() as u64
     };
-    let states = [("open", ContainerState::Open), ("closed", ContainerState::Closed)];
+    let states = [
+        ("open", ContainerState::Open),
+        ("closed", ContainerState::Closed),
+        ("quasi_closed", ContainerState::QuasiClosed),
+    ];
     for (name, state) in states {
         exposition.gauge(CONTAINERS, &[("state", name)], count(&|it| it.state == state));
     }
     exposition.gauge(UNHEALTHY, &[], count(&|it| it.unhealthy.is_some()));
-    let lacks_hash = |it: &Replica| it.state == ContainerState::Closed && it.hash.is_none();
+    let lacks_hash = |it: &Replica| it.state.is_over() && it.hash.is_none();
     exposition.gauge(UNHASHED, &[], count(&lacks_hash));
     let bytes = inventory.select(|(_, replica)| Some(replica.disk_bytes)).into_iter().sum();
     exposition.gauge(BYTES, &[], bytes);

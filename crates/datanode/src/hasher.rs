@@ -7,7 +7,6 @@ use crate::disks::{DatanodeDisk, OWNERS_DIR};
 use crate::hash::ContainerHash;
 use crate::import::manifest::REPEATS_MAX;
 use crate::index::Measure;
-use crate::index::records::ContainerState;
 use crate::manager::blocking;
 use anyhow::{Context, ensure};
 use disk::Disk;
@@ -20,7 +19,7 @@ use std::time::Duration;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error};
-use types::{BlockId, ContainerId, LogIndex, OwnerId};
+use types::{BlockId, ContainerId, LogId, LogIndex, OwnerId};
 
 /// Looked up with one visit to RocksDB.
 const LOOKUPS_MAX: usize = 1024;
@@ -84,7 +83,7 @@ impl Hasher {
     /// A closed container of this disk without a hash, of which nothing bad is known.
     fn next(&self) -> Option<ContainerId> {
         let mut found = self.disk.inventory.select(|(container, replica)| {
-            let lacks = replica.state == ContainerState::Closed && replica.hash.is_none();
+            let lacks = replica.state.is_over() && replica.hash.is_none();
             let is_good = replica.unhealthy.is_none() && replica.disk == self.disk.id;
             (lacks && is_good).then_some(*container)
         });
@@ -94,7 +93,8 @@ impl Hasher {
     async fn hash_marking(&self, container: ContainerId) -> anyhow::Result<()> {
         let index = self.disk.index.clone();
         let before = blocking(move || index.measure(container)).await?;
-        match self.hash(container).await? {
+        let last = before.as_ref().and_then(|before| before.last);
+        match self.hash(container, last).await? {
             Ok(hashed) => self.save(container, before, hashed).await,
             Err(why) => {
                 let index = self.disk.index.clone();
@@ -108,15 +108,16 @@ impl Hasher {
         }
     }
 
-    async fn hash(&self, container: ContainerId) -> anyhow::Result<Hashed> {
+    async fn hash(&self, container: ContainerId, last: Option<LogId>) -> anyhow::Result<Hashed> {
         let owner = OwnerId::from(container);
         let discards =
             self.disk.space.discards(OWNERS_DIR, owner).await.context("read what was discarded")?;
         let mut walk = OwnerWalk::new(self.disk.space.disk().clone(), OWNERS_DIR, owner).await?;
-        let mut heads = Heads::default();
+        let (mut heads, mut found) = (Heads::default(), None);
         loop {
             match walk.next().await? {
                 Step::Record(record) => {
+                    found = Some(record.meta.id);
                     if !discards.contains(record.meta.id.index, &record.meta.place) {
                         heads.hash.add(&record);
                         if begins_block(&record) {
@@ -131,8 +132,14 @@ impl Hasher {
                 Step::End(WalkEnd::Bad { segment, offset, why }) => {
                     return Ok(Err(format!("segment {segment:08x}, byte {offset}: {why}")));
                 }
+                Step::End(WalkEnd::Rolled { .. }) => break,
                 // A container that was closed where its log ended has no roll.
-                Step::End(WalkEnd::Rolled { .. } | WalkEnd::Unfinished { .. }) => break,
+                Step::End(WalkEnd::Unfinished { .. }) if found.is_some() && found == last => break,
+                Step::End(end) => {
+                    return Ok(Err(format!(
+                        "container {container} ends with {found:?}, not {last:?}: {end:?}"
+                    )));
+                }
             }
         }
         self.find_repeats(container, &mut heads).await?;

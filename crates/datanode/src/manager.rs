@@ -14,6 +14,7 @@ use crate::roll::{ContainerAllocator, Roller};
 use crate::scrub::{ScrubOptions, Scrubber};
 use crate::spec_file;
 use crate::tasks::{self, Sweeper, TaskBoard, TaskStats};
+use anyhow::Context;
 use disk::Disk;
 use futures::future::select_all;
 use proto::Failure;
@@ -22,7 +23,7 @@ use raft::{AddressBook, RaftHost, Role};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, RwLock};
-use tokio::sync::{Mutex, Notify};
+use tokio::sync::{Mutex, Notify, watch};
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -234,7 +235,8 @@ impl ContainerManager {
         self.pipeline(pipeline).with_context(|| format!("pipeline {pipeline} does not run here"))
     }
 
-    pub(crate) fn pipeline_reports(&self) -> Vec<PipelineReport> {
+    /// What SCM hears of the pipelines.
+    pub fn pipeline_reports(&self) -> Vec<PipelineReport> {
         let pipelines: Vec<_> =
             self.inner.pipelines.read().expect("no holder panics").values().cloned().collect();
         pipelines.iter().map(|pipeline| pipeline.report()).collect()
@@ -338,7 +340,8 @@ impl ContainerManager {
         if let Err(failure) = spec_file::write(&*disk.real, &order.to_spec()).await {
             warn!(%pipeline, error = format!("{failure:#}"), "cannot keep a pipeline's spec beside its log");
         }
-        let opened = Arc::new(Pipeline { id: pipeline, group, disk: disk.clone(), open });
+        let wanted = watch::Sender::default();
+        let opened = Arc::new(Pipeline { id: pipeline, group, disk: disk.clone(), open, wanted });
         self.inner.pipelines.write().expect("no holder panics").insert(pipeline, opened.clone());
         self.open_pipeline_tasks(opened);
         self.inner.changed.notify_one();
@@ -359,9 +362,19 @@ impl ContainerManager {
         self.inner.tasks.spawn(self.clone().observe(pipeline));
     }
 
-    /// Tells SCM at once when a pipeline has a new leader, and a person when it failed.
+    /// Carries out an order of SCM: its leader, if that is here, ends a pipeline with this container. One that is not here is
+    /// not created for that.
+    pub fn end_pipeline(&self, pipeline: PipelineId, end: ContainerId) {
+        if let Some(pipeline) = self.pipeline(pipeline) {
+            pipeline.end_with(end);
+        }
+    }
+
+    /// Tells SCM at once when a pipeline has a new leader or ended, and a person when it failed.
     async fn observe(self, pipeline: Arc<Pipeline>) {
         let mut status = pipeline.group.watch();
+        let mut open = pipeline.open.clone();
+        let mut container = open.borrow_and_update().container;
         let mut leader = None;
         loop {
             let now = status.borrow_and_update().clone();
@@ -378,10 +391,16 @@ impl ContainerManager {
                 }
                 return;
             }
+            let now = open.borrow_and_update().container;
+            if now != container {
+                container = now;
+                self.inner.changed.notify_one();
+            }
             tokio::select! {
-                // Both are safe to drop: what they would have said is still there.
+                // All are safe to drop: what they would have said is still there.
                 () = self.inner.stop.cancelled() => return,
                 changed = status.changed() => if changed.is_err() { return },
+                Ok(()) = open.changed() => {}
             }
         }
     }

@@ -107,13 +107,15 @@ impl Scrubber {
         Ok(())
     }
 
-    /// The first closed container from `from` on that is not known to be bad.
+    /// The first closed container from `from` on that is not known to be bad. The one that a pipeline ended with has nothing.
     async fn next_container(&self, from: ContainerId) -> anyhow::Result<Option<ContainerId>> {
         let index = self.disk.index.clone();
         blocking(move || {
             for (container, record) in index.containers()? {
                 let is_next = container >= from && record.state == ContainerState::Closed;
-                if is_next && index.unhealthy(container)?.is_none() {
+                let is_end =
+                    || Ok::<_, anyhow::Error>(index.open_container(record.pipeline)? == Some(container));
+                if is_next && !is_end()? && index.unhealthy(container)?.is_none() {
                     return Ok(Some(container));
                 }
             }
@@ -148,16 +150,24 @@ impl Scrubber {
         let (container, owner) = (position.container, OwnerId::from(position.container));
         let disk = self.disk.space.disk().clone();
         let mut walk = OwnerWalk::from_segment(disk, OWNERS_DIR, owner, position.segment).await?;
+        let index = self.disk.index.clone();
+        let last = blocking(move || Ok(index.container(container)?.and_then(|record| record.last))).await?;
+        let mut found = None;
         loop {
             let record = match walk.next().await {
                 Ok(Step::Record(record)) => record,
                 Ok(Step::End(WalkEnd::Rolled { .. })) => return Ok(Ok(())),
+                // One that was closed where its log ended has no roll.
+                Ok(Step::End(WalkEnd::Unfinished { .. })) if found.is_some() && found == last => {
+                    return Ok(Ok(()));
+                }
                 Ok(Step::End(end)) => {
                     return Ok(Err(format!("container {container} is closed, but: {end:?}")));
                 }
                 Err(failure) => return Ok(Err(format!("container {container} cannot be read: {failure}"))),
             };
             let place = record.meta.place;
+            found = Some(record.meta.id);
             if place.segment > position.segment {
                 position.segment = place.segment;
                 self.save(*position, false).await?;

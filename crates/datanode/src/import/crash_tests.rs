@@ -221,11 +221,14 @@ async fn check_after(source: &Source, root: &Path, operations: u64) -> bool {
         of_it.filter(|(key, _)| key[0] != 0x07).collect()
     };
     let here = rows(&disk.index);
-    drop(disk);
+    drop((disk, real));
     assert_eq!(here, rows(&source.left.index()), "after {operations} operations");
-    let report = OfflineDisk::open(root).unwrap().verify(None).await.unwrap();
-    assert!(report.is_whole(), "after {operations} operations: {report:#?}");
-    assert_eq!(report.containers[&FIRST].hash.as_deref(), Some(source.manifest.hash.as_str()));
+    // The rows are equal already; this takes the longest.
+    if operations.is_multiple_of(8) {
+        let report = OfflineDisk::open(root).unwrap().verify(None).await.unwrap();
+        assert!(report.is_whole(), "after {operations} operations: {report:#?}");
+        assert_eq!(report.containers[&FIRST].hash.as_deref(), Some(source.manifest.hash.as_str()));
+    }
     was_whole
 }
 

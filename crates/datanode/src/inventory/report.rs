@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use types::ContainerId;
 
-/// Replicas in one heartbeat: some 150 bytes each, so 1.5 MB where 24 are taken.
+/// Replicas in one heartbeat, those that are gone included: some 150 bytes each, so 1.5 MB where 24 are taken.
 pub(crate) const REPORT_REPLICAS_MAX: usize = 10_000;
 /// Replicas that are gone and not yet told; past it everything is told again, which says so too.
 const GONE_MAX: usize = 10_000;
@@ -133,10 +133,11 @@ impl State {
         let mut rest = self.replicas.range((from, Bound::Unbounded)).map(|(container, _)| *container);
         let containers: Vec<_> = rest.by_ref().take(REPORT_REPLICAS_MAX).collect();
         let ends = rest.next().is_none();
+        let room = REPORT_REPLICAS_MAX - containers.len();
         Report {
             containers,
             // Those of the parts that SCM has already.
-            gone: self.telling.gone.keys().take(REPORT_REPLICAS_MAX).copied().collect(),
+            gone: self.telling.gone.keys().take(room).copied().collect(),
             up_to: self.telling.changes,
             begins: after.is_none(),
             ends,
@@ -147,14 +148,16 @@ impl State {
 
     fn report_changes(&self) -> Report {
         let Telling { changes, changed, gone, .. } = &self.telling;
+        let containers: Vec<_> = changed.keys().take(REPORT_REPLICAS_MAX).copied().collect();
+        let room = REPORT_REPLICAS_MAX - containers.len();
         Report {
-            containers: changed.keys().take(REPORT_REPLICAS_MAX).copied().collect(),
-            gone: gone.keys().take(REPORT_REPLICAS_MAX).copied().collect(),
+            containers,
+            gone: gone.keys().take(room).copied().collect(),
             up_to: *changes,
             begins: false,
             ends: false,
             full: None,
-            has_more: changed.len() > REPORT_REPLICAS_MAX || gone.len() > REPORT_REPLICAS_MAX,
+            has_more: changed.len() + gone.len() > REPORT_REPLICAS_MAX,
         }
     }
 }

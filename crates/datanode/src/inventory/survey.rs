@@ -6,16 +6,17 @@ use crate::index::Measure;
 use crate::index::records::{ContainerRecord, ContainerState};
 use crate::manager::{ContainerManager, blocking};
 use anyhow::Context;
-use raftlog::owner_files;
+use raftlog::{OwnerFile, owner_files};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 use tracing::error;
-use types::{ContainerId, DiskId, OwnerId};
+use types::{ContainerId, DiskId, LogId, OwnerId};
 
-/// How old what SCM knows of an open container's size may be. Its pipeline's report has the size too, each second.
-const OPEN_LOOK_INTERVAL: Duration = Duration::from_secs(30);
+/// How old what SCM knows of an open container's size may be (its pipeline's report has the size too, each second), and how long after its
+/// log forgot it a container is released.
+const LOOK_INTERVAL: Duration = Duration::from_secs(30);
 /// After a disk could not be read.
 const RETRY: Duration = Duration::from_secs(10);
 
@@ -55,16 +56,16 @@ impl Surveyor {
     }
 
     async fn run_forever(&self) {
-        let mut open_due = Instant::now() + OPEN_LOOK_INTERVAL;
+        let mut look_due = Instant::now() + LOOK_INTERVAL;
         loop {
             // Both are safe to drop.
             tokio::select! {
                 () = self.inventory.inner.look.notified() => {}
-                () = sleep_until(open_due) => {
-                    open_due = Instant::now() + OPEN_LOOK_INTERVAL;
-                    let is_open = |replica: &Replica| replica.state == ContainerState::Open;
-                    let open = self.inventory.select(|(id, it)| is_open(it).then_some((it.disk, *id)));
-                    self.inventory.lock().stale.extend(open);
+                () = sleep_until(look_due) => {
+                    look_due = Instant::now() + LOOK_INTERVAL;
+                    // Open ones, and those that a log has yet to forget.
+                    let changing = self.inventory.select(|(id, it)| (!it.released).then_some((it.disk, *id)));
+                    self.inventory.lock().stale.extend(changing);
                 }
             }
             let stale = std::mem::take(&mut self.inventory.lock().stale);
@@ -102,13 +103,18 @@ impl Surveyor {
             self.inventory.remove(container, disk.id);
             return Ok(None);
         };
-        let measure = match (record.state, measure) {
-            (ContainerState::Open, _) => {
+        if record.state.is_over() && record.blocks == 0 && files_of(disk, container).await?.is_empty() {
+            // The container that a pipeline's last roll names: nothing is ever in it.
+            self.inventory.remove(container, disk.id);
+            return Ok(self.open_before(disk, &record));
+        }
+        let measure = match (record.state.is_over(), measure) {
+            (false, _) => {
                 let disk_bytes = disk_bytes(disk, container).await?;
                 Measure { last: None, disk_bytes, hash: None, repeats: Vec::new() }
             }
-            (_, Some(measure)) => measure,
-            (_, None) => measure_closed(disk, container).await?,
+            (true, Some(measure)) => measure,
+            (true, None) => measure_closed(disk, container, &record).await?,
         };
         let replica = Replica {
             pipeline: record.pipeline,
@@ -120,16 +126,31 @@ impl Surveyor {
             disk_bytes: measure.disk_bytes,
             hash: measure.hash,
             unhealthy,
-            released: self.is_released(disk, &record),
+            released: self.is_released(disk, &record, measure.last).await?,
         };
         self.inventory.put(container, replica);
         Ok(self.open_before(disk, &record))
     }
 
-    /// No log reads a record of it: its pipeline does not run on that disk.
-    fn is_released(&self, disk: &Arc<DatanodeDisk>, record: &ContainerRecord) -> bool {
-        let runs_here = |pipeline: Arc<crate::pipeline::Pipeline>| pipeline.disk.id == disk.id;
-        record.state != ContainerState::Open && !self.manager.pipeline(record.pipeline).is_some_and(runs_here)
+    /// No log reads a record of it: its pipeline is not on that disk, or has forgotten all of them.
+    async fn is_released(
+        &self,
+        disk: &Arc<DatanodeDisk>,
+        record: &ContainerRecord,
+        last: Option<LogId>,
+    ) -> anyhow::Result<bool> {
+        if !record.state.is_over() {
+            return Ok(false);
+        }
+        let pipeline = self.manager.pipeline(record.pipeline);
+        if let Some(pipeline) = pipeline.filter(|pipeline| pipeline.disk.id == disk.id) {
+            let purged = pipeline.group.log().state().purged;
+            return Ok(last.is_some_and(|last| purged.is_some_and(|purged| purged.index >= last.index)));
+        }
+        // One that could not be opened may be opened by the next process.
+        let (index, pipeline) = (disk.index.clone(), record.pipeline.0);
+        let specs = blocking(move || index.pipeline_specs()).await?;
+        Ok(specs.iter().all(|spec| spec.pipeline != pipeline))
     }
 
     fn open_before(&self, disk: &Arc<DatanodeDisk>, record: &ContainerRecord) -> Option<ContainerId> {
@@ -149,12 +170,22 @@ impl Surveyor {
 }
 
 /// Finds where a closed container ends and what it takes, and keeps that in the index: it changes only with deletions.
-async fn measure_closed(disk: &Arc<DatanodeDisk>, container: ContainerId) -> anyhow::Result<Measure> {
+async fn measure_closed(
+    disk: &Arc<DatanodeDisk>,
+    container: ContainerId,
+    record: &ContainerRecord,
+) -> anyhow::Result<Measure> {
     let owner = OwnerId::from(container);
     // What is deleted meanwhile would not be in it.
     let _deleting = disk.deleting.lock().await;
-    let last = raftlog::last_record(disk.space.disk().clone(), OWNERS_DIR, owner).await;
-    let last = last.context("look for its last record")?;
+    let last = match record.last {
+        Some(last) => Some(last),
+        // Closed by an earlier version, which did not say.
+        None => {
+            let last = raftlog::last_record(disk.space.disk().clone(), OWNERS_DIR, owner).await;
+            last.context("look for its last record")?
+        }
+    };
     let disk_bytes = disk_bytes(disk, container).await?;
     let measure = Measure { last, disk_bytes, hash: None, repeats: Vec::new() };
     let (index, saved) = (disk.index.clone(), measure.clone());
@@ -165,8 +196,13 @@ async fn measure_closed(disk: &Arc<DatanodeDisk>, container: ContainerId) -> any
 /// What a container's files take: their lengths but for the holes of deleted blocks.
 async fn disk_bytes(disk: &Arc<DatanodeDisk>, container: ContainerId) -> anyhow::Result<u64> {
     let owner = OwnerId::from(container);
-    let files = owner_files(&**disk.space.disk(), OWNERS_DIR, owner).await.context("list its files")?;
+    let files = files_of(disk, container).await?;
     let discards = disk.space.discards(OWNERS_DIR, owner).await.context("read what was discarded")?;
     let bytes: u64 = files.iter().map(|file| file.bytes).sum();
     Ok(bytes.saturating_sub(discards.hole_bytes()))
+}
+
+async fn files_of(disk: &Arc<DatanodeDisk>, container: ContainerId) -> anyhow::Result<Vec<OwnerFile>> {
+    let files = owner_files(&**disk.space.disk(), OWNERS_DIR, OwnerId::from(container)).await;
+    files.context("list its files")
 }

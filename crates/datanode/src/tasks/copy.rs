@@ -163,8 +163,8 @@ async fn fetch(
 ) -> anyhow::Result<(Manifest, Streaming<ContainerPart>)> {
     let endpoint = Endpoint::from_shared(format!("http://{}", source.address));
     let endpoint = endpoint.with_context(|| format!("read the address `{}`", source.address))?;
-    let channel = endpoint.connect_timeout(CONNECT_MAX).tcp_nodelay(true).connect();
-    let channel = channel.await.with_context(|| format!("connect to {}", source.address))?;
+    let endpoint = endpoint.connect_timeout(CONNECT_MAX).tcp_nodelay(true);
+    let channel = endpoint.connect().await.with_context(|| format!("connect to {}", source.address))?;
     let mut client = DatanodeClient::new(channel).max_decoding_message_size(proto::MESSAGE_BYTES_MAX);
     let asked = proto::in_cluster(tonic::Request::new(request.clone()), &request.cluster);
     let answer = timeout(SILENCE_MAX, client.fetch_container(asked)).await.context("it does not answer")?;

@@ -1,13 +1,14 @@
 //! What SCM wants this node to do, and how far that is. SCM says it again with each heartbeat until reports show that it is done; what
 //! it no longer says is given up.
 
+mod close;
 mod copy;
 mod delete;
 mod sweep;
 
 use crate::manager::ContainerManager;
 pub(crate) use delete::recover as recover_deletions;
-use proto::scm::{CopyContainer, DeleteReplica, RollContainer, Task, TaskKind, TaskReport, task};
+use proto::scm::{DeleteReplica, RollContainer, Task, TaskKind, TaskReport, task};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -228,7 +229,7 @@ async fn carry_out(manager: &ContainerManager, task: task::Task, progress: &Prog
         task::Task::Delete(DeleteReplica { container }) => {
             delete::delete_replica(manager, ContainerId(container)).await
         }
-        task::Task::Close(close) => manager.close_replica(close).await,
+        task::Task::Close(close) => close::close_replica(manager, close).await,
         task::Task::MoveLeader(lead) => {
             let pipeline = manager.running_pipeline(PipelineId(lead.pipeline))?;
             Ok(pipeline.group.transfer_leader(ReplicaId(lead.to_replica)).await?)

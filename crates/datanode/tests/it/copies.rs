@@ -79,10 +79,10 @@ async fn a_node_that_never_had_the_pipeline_gets_a_replica_and_loses_it_again() 
     let copied = said.replicas[&CONTAINER].clone();
     assert!(copied.released, "no log here reads it");
     let as_source = ContainerReplica { disk: copied.disk.clone(), released: true, ..replica.clone() };
-    // The file that says where it came from takes a little.
+    // The file that says where it came from takes a little, and so do indexes of segments, which are not copied.
     let with_file = ContainerReplica { disk_bytes: copied.disk_bytes, ..as_source };
     assert_eq!(copied, with_file);
-    assert!(copied.disk_bytes - replica.disk_bytes < 4096, "{copied:?} and {replica:?}");
+    assert!(copied.disk_bytes.abs_diff(replica.disk_bytes) < 8192, "{copied:?} and {replica:?}");
     check_readable(&cluster, 3, &written).await;
     assert_eq!(cluster.nodes[3].datanode.manager().copy_stats().received, 1);
 

@@ -9,6 +9,7 @@ mod copies;
 mod damage;
 mod deletion;
 mod disks;
+mod ending;
 mod inventory;
 mod limits;
 mod restart;
