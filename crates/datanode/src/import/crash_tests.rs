@@ -232,7 +232,7 @@ async fn check_after(source: &Source, root: &Path, operations: u64) -> bool {
     was_whole
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test]
 async fn a_copy_that_is_killed_anywhere_is_gone_on_with_or_whole() {
     let source = Source::new().await;
     let (mut operations, mut whole) = (0, 0);

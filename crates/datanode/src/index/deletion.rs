@@ -56,6 +56,19 @@ impl Index {
         Ok(open == container || self.container(open)?.is_some_and(|open| open.previous == container))
     }
 
+    /// A pipeline has no open container from here on: this one, which it rolled to, is no longer here, and writers of the one before are
+    /// forgotten with it. Not durable on return.
+    pub(crate) fn forget_open(&self, pipeline: PipelineId, container: ContainerId) -> anyhow::Result<()> {
+        let mut batch = WriteBatch::default();
+        if let Some(record) = self.container(container)? {
+            let nonces = keys::nonces(record.previous);
+            batch.delete_range(nonces.start, nonces.end);
+        }
+        batch.delete(keys::container(container));
+        batch.delete(keys::open_container(pipeline));
+        self.db.write(batch)
+    }
+
     /// All rows of a container but for its nonces.
     pub(super) fn forget_container(&self, batch: &mut WriteBatch, container: ContainerId) {
         let (blocks, chunks) = (keys::blocks(container), keys::chunks_of_container(container));

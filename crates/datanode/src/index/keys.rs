@@ -73,6 +73,10 @@ pub(crate) fn containers() -> std::ops::Range<[u8; 1]> {
     [CONTAINER]..[CONTAINER + 1]
 }
 
+pub(crate) fn is_nonce(key: &[u8]) -> bool {
+    key.first() == Some(&NONCE)
+}
+
 pub(crate) fn is_container(key: &[u8]) -> bool {
     key.first() == Some(&CONTAINER)
 }

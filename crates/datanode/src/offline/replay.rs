@@ -78,7 +78,15 @@ pub(super) async fn replay(
     until: Until,
 ) -> anyhow::Result<Replayed> {
     let mut containers = Vec::new();
-    let mut applying = Applying { index, pipeline, until, machine: None, applied: None, stopped: None };
+    let mut applying = Applying {
+        index,
+        pipeline,
+        until,
+        machine: None,
+        replay: Replay::new(None)?,
+        applied: None,
+        stopped: None,
+    };
     // A log that forgot nothing begins with the container its hard state names.
     let begins = files.hard_state.filter(|slot| slot.purged.is_none());
     let mut next = begins.map(|slot| ContainerId(slot.start_owner.0));
@@ -88,7 +96,11 @@ pub(super) async fn replay(
             continue;
         }
         if let Some(expected) = next.filter(|next| *next != container) {
-            applying.stop(format!("container {expected} should follow, but {container} is there"));
+            if files.may_lack(expected) {
+                applying.skip(expected)?;
+            } else {
+                applying.stop(format!("container {expected} should follow, but {container} is there"));
+            }
         }
         let contents = walk(disk, container, &mut applying).await;
         let contents = contents.with_context(|| format!("walk container {container}"))?;
@@ -199,7 +211,8 @@ struct Applying<'a> {
     index: &'a Index,
     pipeline: PipelineId,
     until: Until,
-    machine: Option<(PipelineMachine, Replay)>,
+    machine: Option<PipelineMachine>,
+    replay: Replay,
     applied: Option<LogIndex>,
     stopped: Option<String>,
 }
@@ -217,21 +230,26 @@ impl Applying<'_> {
     fn try_push(&mut self, container: ContainerId, record: EntryMeta) -> anyhow::Result<()> {
         if self.machine.is_none() {
             let index = self.index.clone();
-            let (machine, _) = PipelineMachine::new(index, self.pipeline, container, u64::MAX)?;
-            self.machine = Some((machine, Replay::new(None)?));
+            self.machine = Some(PipelineMachine::new(index, self.pipeline, container, u64::MAX)?.0);
         }
-        let (_, replay) = self.machine.as_mut().expect("made above");
-        replay.push(record)?;
-        if replay.pending() >= BATCH_MAX { self.apply() } else { Ok(()) }
+        self.replay.push(record)?;
+        if self.replay.pending() >= BATCH_MAX { self.apply() } else { Ok(()) }
     }
 
     fn apply(&mut self) -> anyhow::Result<()> {
-        let Some((machine, replay)) = &mut self.machine else { return Ok(()) };
-        let Some((batch, applied)) = replay.take() else { return Ok(()) };
+        let Some(machine) = &mut self.machine else { return Ok(()) };
+        let Some((batch, applied)) = self.replay.take() else { return Ok(()) };
         let index = applied.id.index;
         machine.apply(batch, applied)?;
         self.applied = Some(index);
         Ok(())
+    }
+
+    /// Goes on behind containers whose replicas were deleted here, the first of them this one.
+    fn skip(&mut self, deleted: ContainerId) -> anyhow::Result<()> {
+        self.finish();
+        self.machine = None;
+        self.index.forget_open(self.pipeline, deleted)
     }
 
     fn stop(&mut self, why: String) {

@@ -27,6 +27,16 @@ pub(super) struct PipelineFiles {
     pub has_log: bool,
 }
 
+impl PipelineFiles {
+    /// Replicas of containers that no log reads any more may have been deleted here.
+    pub(super) fn may_lack(&self, container: ContainerId) -> bool {
+        match &self.hard_state {
+            Some(slot) if self.has_log => container.0 < slot.start_owner.0,
+            _ => true,
+        }
+    }
+}
+
 pub(super) async fn survey(disk: &Arc<dyn Disk>) -> anyhow::Result<Survey> {
     let mut survey = Survey::default();
     for name in disk.list(GROUPS_DIR).await.context("list the logs")? {

@@ -296,7 +296,8 @@ fn compare(
         let finding = match (order, &here, &there) {
             (std::cmp::Ordering::Less, Some((key, value)), _) => {
                 let is_new = keys::container_of(key).is_some() && is_fresh_container(key, value);
-                (!is_new).then(|| (FindingKind::ExtraRow, key.clone(), String::new()))
+                let is_known = is_new || is_nonce_of_deleted(index, key)?;
+                (!is_known).then(|| (FindingKind::ExtraRow, key.clone(), String::new()))
             }
             (std::cmp::Ordering::Greater, _, Some((key, _))) => {
                 Some((FindingKind::MissingRow, key.clone(), String::new()))
@@ -340,7 +341,25 @@ fn is_fresh_container(key: &[u8], value: &[u8]) -> bool {
 
 /// Rows of an older version stay until they are written again.
 fn says_the_same(key: &[u8], found: &[u8], wanted: &[u8]) -> bool {
-    found == wanted || keys::is_container(key) && ContainerRecord::agrees(found, wanted)
+    found == wanted || keys::is_container(key) && ContainerRecord::agrees(found, &followed(found, wanted))
+}
+
+/// A container does not say which one it followed, and that may have been deleted.
+fn followed(found: &[u8], wanted: &[u8]) -> Vec<u8> {
+    match (ContainerRecord::decode(found), ContainerRecord::decode(wanted)) {
+        (Ok(found), Ok(wanted)) if wanted.previous == ContainerId(0) => {
+            ContainerRecord { previous: found.previous, ..wanted }.encode().to_vec()
+        }
+        _ => wanted.to_vec(),
+    }
+}
+
+/// Nonces outlive a replica as long as its pipeline looks them up.
+fn is_nonce_of_deleted(index: &Index, key: &[u8]) -> anyhow::Result<bool> {
+    match keys::container_of(key) {
+        Some(container) if keys::is_nonce(key) => Ok(index.container(container)?.is_none()),
+        _ => Ok(false),
+    }
 }
 
 /// What of a row is not as it should be, as far as it can be read.
