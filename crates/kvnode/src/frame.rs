@@ -3,6 +3,9 @@
 //! ```text
 //! request: bytes u32, id u64, kind u8, group u32, rest     answer: bytes u32, id u64, code u8, rest
 //! ```
+//! The last answer on a connection that the node ends in order is for nobody (`GOODBYE`): every request that was answered was
+//! taken, and no other was.
+//!
 //! `bytes` counts what follows it. Rests: operations and outcomes as `kv` encodes them; keys as length u16 and bytes;
 //! values as length u32 (`ABSENT`: none) and bytes.
 
@@ -13,6 +16,8 @@ use types::NodeId;
 const FRAME_BYTES_MAX: usize = (16 << 20) + 1024;
 const LENGTH_BYTES: usize = 4;
 const ABSENT: u32 = u32::MAX;
+/// The id of no request.
+pub(crate) const GOODBYE: u64 = 0;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Request {

@@ -118,6 +118,15 @@ impl Cluster {
         self.client.facts(node_id(n)).await.ok()
     }
 
+    /// Of the nodes that run.
+    pub(crate) async fn all_facts(&self) -> Vec<NodeFacts> {
+        let mut all = Vec::new();
+        for n in 0..NODES {
+            all.extend(self.facts(n).await);
+        }
+        all
+    }
+
     pub(crate) async fn group_facts(&self, n: usize, group: u32) -> Option<GroupFacts> {
         self.facts(n).await?.groups.into_iter().find(|facts| facts.group == group)
     }
@@ -176,6 +185,25 @@ impl Cluster {
             }
             assert!(Instant::now() < deadline, "node {} applies {index} of group {group}: {facts:?}", n + 1);
             tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    /// Waits until every group has committed `more` entries from now on.
+    pub(crate) async fn wait_progress(&self, more: u64) {
+        for group in 1..=GROUPS {
+            let (leader, _) = self.leader(group).await;
+            let from = self.group_facts(leader, group).await.map_or(0, |facts| facts.committed);
+            let deadline = Instant::now() + DEADLINE;
+            while !self
+                .all_facts()
+                .await
+                .iter()
+                .flat_map(|node| &node.groups)
+                .any(|facts| facts.group == group && facts.committed >= from + more)
+            {
+                assert!(Instant::now() < deadline, "group {group} commits {more} entries after {from}");
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
         }
     }
 
