@@ -175,6 +175,10 @@ impl Group {
         deadline: Instant,
     ) -> Result<RaftLogId, SetMembersError> {
         loop {
+            // A leader that was removed leads for a moment more, and openraft must not be asked for changes then.
+            if self.members().get(self.replica()).is_none() {
+                return Err(SetMembersError::NotLeader { leader: None });
+            }
             let step = self.raft().change_membership(changes.clone(), false);
             let done = tokio::time::timeout_at(deadline, step).await;
             let Ok(done) = done else {
@@ -193,7 +197,10 @@ impl Group {
         }
     }
 
-    /// Waits until `enough` of `replicas` have all but the last few entries. This one has.
+    /// Waits until `enough` of `replicas` have all but the last few entries, and know the newest members. This one does.
+    ///
+    /// A replica that was removed and is taken in again has nearly the whole log at once. Until it has the entry that takes
+    /// it in, it says that it is removed, and may be deleted ([`crate::GroupStatus::is_removed`]): it must not vote yet.
     pub(crate) async fn wait_caught_up(
         &self,
         replicas: &BTreeSet<ReplicaId>,
@@ -210,13 +217,16 @@ impl Group {
                 };
                 let next = |index: Option<u64>| index.map_or(0, |index| index + 1);
                 let last = next(metrics.last_log_index);
+                let members_at = next(metrics.membership_config.log_id().map(|id| id.index));
                 let lag = |replica: &ReplicaId| {
                     let matched = replication.get(&replica.0).and_then(|matched| *matched);
-                    let behind = last.saturating_sub(next(matched.map(|id| id.index)));
-                    Lag { replica: *replica, entries: behind }
+                    let has = next(matched.map(|id| id.index));
+                    let entries = last.saturating_sub(has);
+                    let is_lagging = entries > LAG_COUNT_MAX || has < members_at;
+                    is_lagging.then_some(Lag { replica: *replica, entries })
                 };
-                let lags = replicas.iter().filter(|replica| **replica != self.replica()).map(lag);
-                lags.filter(|lag| lag.entries > LAG_COUNT_MAX).collect::<Vec<_>>()
+                let others = replicas.iter().filter(|replica| **replica != self.replica());
+                others.filter_map(lag).collect::<Vec<_>>()
             };
             if replicas.len() - lags.len() >= enough {
                 return Ok(());
