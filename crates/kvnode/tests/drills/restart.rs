@@ -46,9 +46,10 @@ pub(crate) async fn rolling() -> Report {
             println!("rolling restart: group {group}: {acknowledged} writes, at most {stall:?} without one");
         }
     }
-    // Each restart stops the leader of at least one of the groups once; a machine that is busy may be late with one hand-over.
-    let all = NODES * GROUPS as usize;
-    assert!(handed_over + 1 >= all, "leaders do not hand over: {handed_over} of {all} were quick");
+    // Every restart stops at least one leader: each node leads a group at first, and takes over those of the nodes before it.
+    // Without hand-overs three windows at least were slow; a machine that is busy may be late with some.
+    let slow = NODES * GROUPS as usize - handed_over;
+    assert!(slow < NODES, "leaders do not hand over: a group stood still in {slow} windows");
     let acknowledged = assert_kept(&cluster, &written).await;
     Report { drill: "rolling restart", failovers: Vec::new(), acknowledged }
 }
