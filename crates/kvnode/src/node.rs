@@ -192,7 +192,7 @@ fn group_spec(args: &Args, number: u32) -> GroupSpec {
 }
 
 /// Where the log of a group is on the node's disk.
-pub fn log_spec(number: u32) -> LogSpec {
+fn log_spec(number: u32) -> LogSpec {
     let group = group_id(number);
     LogSpec {
         log: group.to_u64(),
@@ -280,6 +280,7 @@ impl Served {
                 committed: count(status.committed),
                 applied: count(status.applied),
                 has_failed: status.failure.is_some(),
+                is_removed: status.is_removed,
             }
         };
         NodeFacts { syncs: self.disk.syncs(), groups: self.groups.iter().map(facts).collect() }

@@ -175,6 +175,19 @@ impl Cluster {
         }
     }
 
+    /// Waits until a node knows that it is no member of a group any more.
+    pub(crate) async fn wait_removed(&self, n: usize, group: u32) {
+        let deadline = Instant::now() + DEADLINE;
+        loop {
+            let facts = self.group_facts(n, group).await;
+            if facts.as_ref().is_some_and(|facts| facts.is_removed) {
+                return;
+            }
+            assert!(Instant::now() < deadline, "node {} is dismissed from group {group}: {facts:?}", n + 1);
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
     /// Waits until a node has applied its log up to `index`.
     pub(crate) async fn wait_applied(&self, n: usize, group: u32, index: u64) {
         let deadline = Instant::now() + DEADLINE;
@@ -209,9 +222,21 @@ impl Cluster {
 
     /// Watches a group for `time`: nothing but its leader and the term may be seen, on any node that answers.
     pub(crate) async fn assert_undisturbed(&self, group: u32, leader: usize, term: u64, time: Duration) {
+        self.assert_undisturbed_on(&[0, 1, 2], group, leader, term, time).await;
+    }
+
+    /// [`Cluster::assert_undisturbed`], on these nodes.
+    pub(crate) async fn assert_undisturbed_on(
+        &self,
+        nodes: &[usize],
+        group: u32,
+        leader: usize,
+        term: u64,
+        time: Duration,
+    ) {
         let end = Instant::now() + time;
         while Instant::now() < end {
-            for n in 0..NODES {
+            for &n in nodes {
                 if let Some(facts) = self.group_facts(n, group).await {
                     assert_eq!(facts.term, term, "the term of group {group} on node {}: {facts:?}", n + 1);
                     assert_eq!(
