@@ -50,16 +50,9 @@ async fn one_of_three_goes_on_after_forced_recovery() {
     recovery::forced().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn forced_recovery_of_a_node_that_was_behind_loses_what_was_said_and_no_more() {
-    let _turn = TURN.lock().await;
-    recovery::forced_behind().await;
-}
-
 type Drill = (&'static str, fn() -> BoxFuture<'static, Report>);
 
-/// The five of `./dev drill raft`: the first one with connections that break as well as with silence, the last one with a
-/// node that has all and with one that is behind.
+/// The five of `./dev drill raft`, the first one with connections that break as well as with silence.
 const DRILLS: &[Drill] = &[
     ("symmetric", || partition::symmetric(Link::Held).boxed()),
     ("symmetric-broken", || partition::symmetric(Link::Cut).boxed()),
@@ -67,7 +60,6 @@ const DRILLS: &[Drill] = &[
     ("kill", || failover::kill_leader().boxed()),
     ("rolling", || restart::rolling().boxed()),
     ("recovery", || recovery::forced().boxed()),
-    ("recovery-behind", || recovery::forced_behind().boxed()),
 ];
 
 /// For `./dev drill raft`: FLOTILLA_DRILL_REPEAT times each drill, a line of JSON for each and one for all at the end.

@@ -87,17 +87,6 @@ impl Written {
 
     /// Reads back what this writer wrote, and says what does not fit.
     pub(crate) async fn violations(&self, client: &Client) -> Vec<String> {
-        self.violations_of(&self.history, client).await
-    }
-
-    /// [`Written::violations`], with what the writer was told taken from `history`.
-    async fn violations_of(&self, history: &History, client: &Client) -> Vec<String> {
-        let wrong = history.violations(&self.found(client).await);
-        wrong.into_iter().map(|it| format!("group {} writer {}: {it}", self.group, self.writer)).collect()
-    }
-
-    /// All numbers that stand there.
-    pub(crate) async fn found(&self, client: &Client) -> Vec<u64> {
         let numbers =
             self.history.acknowledged.len() + self.history.unknown.len() + self.history.refused.len();
         let mut found = Vec::new();
@@ -106,7 +95,8 @@ impl Written {
             let value = value.unwrap_or_default();
             found.extend(value.chunks(8).map(|it| u64::from_le_bytes(it.try_into().expect("whole numbers"))));
         }
-        found
+        let wrong = self.history.violations(&found);
+        wrong.into_iter().map(|it| format!("group {} writer {}: {it}", self.group, self.writer)).collect()
     }
 }
 
@@ -136,18 +126,13 @@ pub(crate) fn acknowledged_between(written: &[Written], group: u32, begun: Insta
 /// Everything that was written is as its writers were told, and no group and no process failed. Answers how many writes
 /// were acknowledged.
 pub(crate) async fn assert_kept(cluster: &Cluster, written: &[Written]) -> u64 {
-    assert_sound(cluster, written, |writer| writer.history.clone()).await;
-    written.iter().map(|writer| writer.history.acknowledged.len() as u64).sum()
-}
-
-/// [`assert_kept`], with what each writer counts on.
-pub(crate) async fn assert_sound(cluster: &Cluster, written: &[Written], told: impl Fn(&Written) -> History) {
     let mut wrong = failed_groups(&cluster.all_facts().await);
     wrong.extend(cluster.processes.iter().flat_map(Process::logs).filter_map(|log| first_panic(&log)));
     for writer in written {
-        wrong.extend(writer.violations_of(&told(writer), &cluster.client).await);
+        wrong.extend(writer.violations(&cluster.client).await);
     }
     assert!(wrong.is_empty(), "{} violations, the first: {:#?}", wrong.len(), &wrong[..wrong.len().min(10)]);
+    written.iter().map(|writer| writer.history.acknowledged.len() as u64).sum()
 }
 
 fn failed_groups(nodes: &[NodeFacts]) -> Vec<String> {

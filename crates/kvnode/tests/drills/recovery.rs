@@ -1,31 +1,17 @@
 use crate::campaign::Report;
 use crate::cluster::{Cluster, DEADLINE, GROUPS, NODES, TIMING, client_of};
-use crate::history::History;
-use crate::load::{Load, Written, assert_kept, assert_sound};
-use crate::proxy::Link;
+use crate::load::{Load, Written, assert_kept};
 use flotilla_kvnode::{CallError, replica_id};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use tokio::time::Instant;
 
-/// What the command says of a group, by the beginnings of its lines.
+/// What the command says of a group.
 struct Said {
     status: Option<i32>,
     text: String,
 }
 
 impl Said {
-    fn line(&self, key: &str) -> &str {
-        let line = self.text.lines().find_map(|line| line.trim_start().strip_prefix(key));
-        line.unwrap_or_else(|| panic!("no line `{key}` in: {}", self.text)).trim()
-    }
-
-    /// The first number of a line.
-    fn number(&self, key: &str) -> u64 {
-        let word = self.line(key).split(' ').find_map(|word| word.parse().ok());
-        word.unwrap_or_else(|| panic!("no number in line `{key}` of: {}", self.text))
-    }
-
     fn assert(&self, status: i32, words: &[&str]) {
         assert_eq!(self.status, Some(status), "{}", self.text);
         for word in words {
@@ -97,49 +83,6 @@ pub(crate) async fn forced() -> Report {
     Report { drill: "majority loss and forced recovery", failovers: Vec::new(), acknowledged }
 }
 
-/// The node that is left was cut off before the others were lost: it leads a group whose newest writes it could not commit,
-/// and lacks what the others did meanwhile. What is lost is said beforehand, and nothing else is.
-pub(crate) async fn forced_behind() -> Report {
-    let mut cluster = Cluster::start().await;
-    let load = Load::start(&cluster, DEADLINE);
-    let (survivor, term) = cluster.leader(1).await;
-    cluster.wait_applied(survivor, 1, 200).await;
-    let kept_until = Instant::now();
-    cluster.wait_caught_up(survivor).await;
-    let before = cluster.group_facts(survivor, 1).await.expect("it runs");
-
-    cluster.network.set_all(survivor, Link::Cut);
-    cluster.leader_after(1, term).await;
-    cluster.wait_progress(100).await;
-    let written = load.stop().await;
-    let behind = cluster.group_facts(survivor, 1).await.expect("it runs");
-    assert!(behind.last > before.committed, "nothing reached it that it could not commit: {behind:?}");
-    lose_others(&mut cluster, survivor);
-    cluster.heal();
-    cluster.stop_node(survivor).await;
-
-    for group in 1..=GROUPS {
-        let said = reset(&cluster, survivor, group, &["--yes"]);
-        said.assert(0, &["has one member"]);
-        // A count of entries is one more than the index of the last.
-        let last = said.number("last entry");
-        assert_eq!(said.number("may be gone"), last, "{}", said.text);
-        if group == 1 {
-            assert_eq!(last + 1, behind.last, "{}", said.text);
-            assert!(said.line("uncertain").contains(&format!("to {last} ")), "{}", said.text);
-            assert!(said.number("uncertain") <= behind.committed, "{}", said.text);
-        }
-    }
-    go_on_alone(&mut cluster, survivor).await;
-    assert_sound(&cluster, &written, |writer| writer.kept_until(kept_until)).await;
-    let lost = lost_writes(&cluster, &written).await;
-    assert!(lost > 0, "the node was not behind");
-    println!("forced recovery of a node that was behind: {lost} acknowledged writes are gone, as was said");
-    let acknowledged = write_more(&cluster, survivor, &written).await;
-    return_others(&mut cluster, survivor).await;
-    Report { drill: "forced recovery of a node that was behind", failovers: Vec::new(), acknowledged }
-}
-
 /// Their processes end, and so do the ports at which the survivor knew them: nobody listens there.
 fn lose_others(cluster: &mut Cluster, survivor: usize) {
     for n in others(survivor) {
@@ -185,24 +128,5 @@ async fn return_others(cluster: &mut Cluster, survivor: usize) {
             let facts = cluster.group_facts(n, group).await.expect("it runs");
             assert!(!facts.is_leader && facts.is_removed, "node {} of group {group}: {facts:?}", n + 1);
         }
-    }
-}
-
-async fn lost_writes(cluster: &Cluster, written: &[Written]) -> usize {
-    let mut lost = 0;
-    for writer in written {
-        let found = writer.found(&cluster.client).await;
-        lost += writer.history.acknowledged.iter().filter(|number| !found.contains(number)).count();
-    }
-    lost
-}
-
-impl Written {
-    /// As if nobody had been told of what was acknowledged later.
-    fn kept_until(&self, until: Instant) -> History {
-        let mut history = self.history.clone();
-        let kept = self.acknowledged_at.iter().take_while(|(_, at)| *at <= until).count();
-        history.unknown.extend(history.acknowledged.split_off(kept));
-        history
     }
 }
