@@ -97,14 +97,16 @@ impl Surveyor {
         let index = disk.index.clone();
         let read = blocking(move || {
             let Some(record) = index.container(container)? else { return Ok(None) };
-            Ok(Some((record, index.measure(container)?, index.unhealthy(container)?)))
+            let is_end = record.state == ContainerState::Closed
+                && index.open_container(record.pipeline)? == Some(container);
+            Ok(Some((record, is_end, index.measure(container)?, index.unhealthy(container)?)))
         });
-        let Some((record, measure, unhealthy)) = read.await? else {
+        let Some((record, is_end, measure, unhealthy)) = read.await? else {
             self.inventory.remove(container, disk.id);
             return Ok(None);
         };
-        if record.state.is_over() && record.blocks == 0 && files_of(disk, container).await?.is_empty() {
-            // The container that a pipeline's last roll names: nothing is ever in it.
+        if is_end {
+            // Its pipeline ended with it: nothing was ever in it, and to SCM it never was.
             self.inventory.remove(container, disk.id);
             return Ok(self.open_before(disk, &record));
         }
