@@ -122,30 +122,6 @@ async fn a_node_that_never_had_the_pipeline_gets_a_replica_and_loses_it_again() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[allow(clippy::disallowed_methods)] // the test plays the deletion
-async fn a_container_in_the_middle_may_be_gone_when_the_index_is_rebuilt() {
-    let (mut cluster, scm) = Cluster::start_with_scm(options_of_small_containers(), 3).await;
-    write_until_closed(&cluster, 3).await;
-    scm.wait(1, "its closed containers", |said| closed(said, CONTAINER + 2).is_some()).await;
-    let disk = dir_of(&cluster, 0).parent().unwrap().parent().unwrap().to_owned();
-    cluster.stop_nodes().await;
-    let middle = disk.join(format!("containers/{:016x}", CONTAINER + 1));
-    std::fs::remove_dir_all(middle).unwrap();
-    let offline = OfflineDisk::open(&disk).unwrap();
-    let refused = format!("{:#}", offline.rebuild(Default::default()).await.unwrap_err());
-    assert!(refused.contains("should follow"), "the log still reads it: {refused}");
-    drop(offline);
-    // The pipeline is over, and its log forgotten.
-    std::fs::remove_dir_all(disk.join("groups")).unwrap();
-    let offline = OfflineDisk::open(&disk).unwrap();
-    assert!(offline.rebuild(Default::default()).await.unwrap().is_whole());
-    let report = offline.verify(None).await.unwrap();
-    assert!(report.is_whole(), "{report:#?}");
-    let rest: Vec<_> = report.containers.keys().map(|container| container.0 - CONTAINER).collect();
-    assert_eq!(rest, [0, 2, 3]);
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn a_damaged_source_sends_nothing_bad_and_says_so_itself() {
     let (cluster, scm) = Cluster::start_with_scm(options_of_small_containers(), 4).await;
     let written = write_until_closed(&cluster, 1).await;
