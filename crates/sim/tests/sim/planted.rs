@@ -32,6 +32,11 @@ fn votes_that_are_not_synced() {
 }
 
 #[test]
+fn votes_that_are_silently_lost() {
+    check(Planted::VotesLost, &["two leaders", "another entry", "leads in term", "committed", "was read as"]);
+}
+
+#[test]
 fn commands_applied_twice() {
     check(Planted::AppliedTwice, &["outcomes", "tables"]);
 }
@@ -57,6 +62,11 @@ fn leaders_that_are_not_elected_again() {
 #[test]
 fn followers_that_answer_reads_alone() {
     check(Planted::FollowersReadAlone, &["was read as"]);
+}
+
+#[test]
+fn leases_that_outlive_their_promise() {
+    check(Planted::LeasesTooLong, &["was read as"]);
 }
 
 #[test]
