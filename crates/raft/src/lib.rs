@@ -10,7 +10,7 @@
 //! works against `log_store` (a [`raftlog::Log`]), `machine` (a [`StateMachine`]) and `network` (whose `exchange` is
 //! the append stream to a follower, over the connections of `peers`, made by a `connector`); `service` receives what other members send
 //! (`appends`: a leader's entries, `elections`: votes and leadership).
-//! `snapshot` is copies of a state, for members that the log cannot serve; `generations` a RocksDB they are installed into.
+//! `snapshot` is copies of a state, for members that the log cannot serve (`unserved`: where there is none); `generations` a RocksDB they are installed into.
 //! `heartbeats` go together for all groups of two processes, and `doze` lets groups that nobody uses cost little.
 //! `counts` is what they count while they work, `host_metrics` what comes of it, `prometheus` how that is shown.
 //! `planted` is a bug for simulations to find. `encoding` alone knows how openraft's types look on disk and on the wire.
@@ -64,6 +64,7 @@ mod status;
 mod suite_tests;
 mod tables;
 mod type_config;
+mod unserved;
 mod watch;
 
 pub use command::{Applied, Command, Committed, StateMachine};
@@ -87,6 +88,6 @@ pub use reads::ReadPolicy;
 pub use replay::Replay;
 pub use reset::{Asked, OfflineReplica, ResetAnswer, ResetError, ResetPlan};
 pub use runtime::seed_thread;
-pub use snapshot::{SnapshotPolicy, SnapshotProgress, Snapshots};
+pub use snapshot::{SendProgress, SnapshotPolicy, SnapshotProgress, Snapshots};
 pub use status::{GroupStatus, Role};
 pub use tables::{Changes, Tables};

@@ -50,15 +50,19 @@ impl Snapshots for MemSnapshots {
         .boxed()
     }
 
+    fn check(&self, dir: String) -> BoxFuture<'static, anyhow::Result<Applied>> {
+        let this = self.clone();
+        async move {
+            let records = this.read(&dir).await?;
+            Applied::decode(records.get(this.applied_key).context("there is no applied position")?)
+        }
+        .boxed()
+    }
+
     fn install(&self, dir: String) -> BoxFuture<'static, anyhow::Result<()>> {
         let this = self.clone();
         async move {
-            let mut records = Records::new();
-            for number in 0..RECORD_FILES {
-                decode(this.read_file(&format!("{dir}/records-{number}")).await?, &mut records)?;
-            }
-            let filler = this.read_file(&format!("{dir}/{FILLER}")).await?;
-            ensure!(filler.iter().all(|byte| *byte == FILLER_BYTE), "the filler in {dir} has other bytes");
+            let records = this.read(&dir).await?;
             ensure!(records.contains_key(this.applied_key), "{dir} has no applied position");
             this.tables.replace(records)
         }
@@ -73,6 +77,16 @@ impl MemSnapshots {
         }
         let mut records = self.tables.flushed();
         records.extend(self.tables.seen().remove_entry(self.applied_key));
+        Ok(records)
+    }
+
+    async fn read(&self, dir: &str) -> anyhow::Result<Records> {
+        let mut records = Records::new();
+        for number in 0..RECORD_FILES {
+            decode(self.read_file(&format!("{dir}/records-{number}")).await?, &mut records)?;
+        }
+        let filler = self.read_file(&format!("{dir}/{FILLER}")).await?;
+        ensure!(filler.iter().all(|byte| *byte == FILLER_BYTE), "the filler in {dir} has other bytes");
         Ok(records)
     }
 

@@ -69,6 +69,10 @@ impl Snapshots for WatchedSnapshots {
         written.inspect(move |_| oracle.count(|counts| counts.snapshots_written += 1)).boxed()
     }
 
+    fn check(&self, dir: String) -> BoxFuture<'static, anyhow::Result<Applied>> {
+        self.inner.check(dir)
+    }
+
     fn install(&self, dir: String) -> BoxFuture<'static, anyhow::Result<()>> {
         let (installed, oracle) = (self.inner.install(dir), self.oracle.clone());
         installed.inspect(move |_| oracle.count(|counts| counts.snapshots_installed += 1)).boxed()
