@@ -12,7 +12,7 @@
 //! (`appends`: a leader's entries, `elections`: votes and leadership).
 //! `snapshot` is copies of a state, for members that the log cannot serve; `generations` a RocksDB they are installed into.
 //! `heartbeats` go together for all groups of two processes, and `doze` lets groups that nobody uses cost little.
-//! `counts` is what they count while they work, `host_metrics` what comes of it, `prometheus` how that is shown.
+//! `runtime` is what openraft runs on, with its `queue` and `watch`. `counts` is what they count while they work, `host_metrics` what comes of it, `prometheus` how that is shown.
 //! `encoding` alone knows how openraft's types look on disk and on the wire.
 
 mod alive;
@@ -49,6 +49,7 @@ mod peers;
 mod prometheus;
 mod proposal;
 mod protocol;
+mod queue;
 mod reads;
 mod registry;
 mod removal;
