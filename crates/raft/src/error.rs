@@ -1,6 +1,6 @@
-use crate::Member;
 use crate::status::member_of;
 use crate::type_config::{TypeConfig, WriteError};
+use crate::{Member, TimingError};
 use openraft::errors::{ChangeMembershipError, RaftError};
 use std::fmt;
 use types::{GroupId, ReplicaId};
@@ -11,6 +11,8 @@ pub enum OpenGroupError {
     AlreadyOpen { group: GroupId },
     #[error("open log of {group}: {why}")]
     Log { group: GroupId, why: String },
+    #[error("open {group}: {why}")]
+    Timing { group: GroupId, why: TimingError },
     #[error("open {group}: {why}")]
     Failed { group: GroupId, why: String },
 }

@@ -1,7 +1,7 @@
 use crate::alive::Gone;
 use crate::counts::{Counts, Share};
 use crate::doze::Doze;
-use crate::parked::{Awaited, Everywhere, OVER, Waits};
+use crate::parked::{ApplyWaits, Awaited, Everywhere, OVER, Waits};
 use crate::peers::Peers;
 use crate::protocol;
 use crate::snapshot::{Counters, SnapshotStore};
@@ -47,6 +47,7 @@ pub(crate) struct GroupInner {
     pub(crate) lease_reads: bool,
     /// Of the whole host.
     pub(crate) waits: Waits,
+    pub(crate) apply_waits: ApplyWaits,
     pub(crate) waits_max: usize,
     pub(crate) everywhere: Everywhere,
     /// Of the whole host: reads whose leader is being confirmed.
@@ -113,6 +114,10 @@ impl Group {
 
     pub(crate) fn waits(&self) -> &Waits {
         &self.inner.waits
+    }
+
+    pub(crate) fn apply_waits(&self) -> &ApplyWaits {
+        &self.inner.apply_waits
     }
 
     pub(crate) fn waits_max(&self) -> usize {
