@@ -1,11 +1,13 @@
+use crate::admin::args::AdminArgs;
 use crate::debug::args::DebugArgs;
+use crate::version::{LONG_VERSION, VERSION};
 use clap::{ArgAction, Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
 /// Flotilla: an object store whose every byte is written through Raft.
 #[derive(Parser, Debug)]
-#[command(name = "flotilla", version, max_term_width = 110)]
+#[command(name = "flotilla", version = VERSION, long_version = LONG_VERSION, max_term_width = 110)]
 pub(crate) struct Args {
     #[command(subcommand)]
     pub command: Command,
@@ -23,6 +25,11 @@ pub(crate) enum Command {
     Admin(AdminArgs),
     /// Look into the files of a data directory, also of one in use, or at copies of them; recreate a lost index
     Debug(DebugArgs),
+    /// Print a script that completes this command line in a shell
+    Completion {
+        /// For example `flotilla completion bash > /etc/bash_completion.d/flotilla`
+        shell: clap_complete::Shell,
+    },
 }
 
 #[derive(ClapArgs, Debug)]
@@ -82,6 +89,9 @@ impl Role {
 
 #[derive(ClapArgs, Debug, Clone)]
 pub(crate) struct ServerArgs {
+    /// TOML file with any of these options, written `disk = ["/data/0", "/data/1"]`; what is given here or in the environment wins
+    #[arg(long, env = "FLOTILLA_CONFIG", value_name = "FILE")]
+    pub config: Option<PathBuf>,
     /// Roles of this process, separated by commas
     #[arg(long, value_delimiter = ',', required = true, env = "FLOTILLA_ROLES")]
     pub roles: Vec<Role>,
@@ -136,7 +146,7 @@ pub(crate) struct ServerArgs {
 /// Where a cluster is.
 #[derive(ClapArgs, Debug, Clone)]
 pub(crate) struct ClusterArgs {
-    /// host:port of SCM
+    /// host:port of SCM; several separated by commas: any of its members
     #[arg(long, default_value = "127.0.0.1:7400", env = "FLOTILLA_SCM", global = true)]
     pub scm: String,
     /// host:port of OM; default: the same as --scm
@@ -228,39 +238,6 @@ pub(crate) enum FsCommand {
     },
 }
 
-#[derive(ClapArgs, Debug)]
-pub(crate) struct AdminArgs {
-    #[command(flatten)]
-    pub cluster: ClusterArgs,
-    /// JSON instead of a table
-    #[arg(long, global = true)]
-    pub json: bool,
-    #[command(subcommand)]
-    pub command: AdminCommand,
-}
-
-#[derive(Subcommand, Debug)]
-pub(crate) enum AdminCommand {
-    /// Raft groups of three datanodes that take writes
-    #[command(subcommand)]
-    Pipeline(PipelineCommand),
-    /// Nodes that store data
-    #[command(subcommand)]
-    Datanode(DatanodeCommand),
-}
-
-#[derive(Subcommand, Debug)]
-pub(crate) enum PipelineCommand {
-    /// All pipelines: state, members, leader, open container
-    List,
-}
-
-#[derive(Subcommand, Debug)]
-pub(crate) enum DatanodeCommand {
-    /// All datanodes: state, address, disks, pipelines
-    List,
-}
-
 /// Turns `flotilla fs -ls -R /x` into `flotilla fs ls -R /x`: Hadoop's commands begin with a dash, which no option
 /// parser takes. Only the first word after `fs` (and its own options) is touched.
 pub(crate) fn with_plain_subcommands(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
@@ -296,6 +273,9 @@ pub(crate) fn with_plain_subcommands(args: impl Iterator<Item = OsString>) -> Ve
 
 /// The exit code of `hadoop fs` (its -1) for a command that is none.
 pub(crate) const WRONG_USAGE: u8 = 255;
+
+/// A settings file that is none, or says what there is not.
+pub(crate) const WRONG_SETTINGS: u8 = 2;
 
 /// 0 for help and version; wrong usage is 255 for `fs`, as Hadoop's scripts expect, and 2 elsewhere.
 pub(crate) fn usage_exit_code(error: &clap::Error) -> u8 {

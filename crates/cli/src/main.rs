@@ -12,14 +12,24 @@ mod process_metrics;
 mod ready;
 mod roles;
 mod server;
+mod settings_file;
 mod table;
+mod version;
 
 use args::{Args, Command};
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let args = match Args::try_parse_from(args::with_plain_subcommands(std::env::args_os())) {
+    let words = args::with_plain_subcommands(std::env::args_os());
+    let words = match settings_file::with_settings_file(words, &Args::command()) {
+        Ok(words) => words,
+        Err(error) => {
+            eprintln!("flotilla: {error:#}");
+            return ExitCode::from(args::WRONG_SETTINGS);
+        }
+    };
+    let args = match Args::try_parse_from(words) {
         Ok(args) => args,
         Err(error) => {
             let _ = error.print();
@@ -41,8 +51,15 @@ fn main() -> ExitCode {
             Command::Fs(args) => fs::run(args).await,
             Command::Admin(args) => exit_code(admin::run(args).await),
             Command::Debug(args) => debug::run(args).await,
+            Command::Completion { shell } => exit_code(completion(shell)),
         }
     })
+}
+
+fn completion(shell: clap_complete::Shell) -> anyhow::Result<()> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Args::command(), "flotilla", &mut script);
+    Ok(output::print(&String::from_utf8(script)?)?)
 }
 
 fn exit_code(result: anyhow::Result<()>) -> ExitCode {
@@ -61,7 +78,7 @@ fn init_logging(command: &Command) {
     let default = match command {
         Command::Server(_) => "info,openraft=error,openraft::raft::stream_append=off,s3s=off",
         Command::Dev(_) => "warn,openraft=error,openraft::raft::stream_append=off,s3s=off",
-        Command::Fs(_) | Command::Admin(_) | Command::Debug(_) => "error",
+        Command::Fs(_) | Command::Admin(_) | Command::Debug(_) | Command::Completion { .. } => "error",
     };
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default));
     let ansi = std::io::IsTerminal::is_terminal(&std::io::stderr());

@@ -1,4 +1,5 @@
 use crate::args::Role;
+use crate::version::{COMMIT, VERSION};
 use client::Client;
 use datanode::Datanode;
 use metrics::{Exposition, Metric};
@@ -48,7 +49,7 @@ impl Roles {
 
     pub(crate) fn expose(&self, exposition: &mut Exposition) {
         exposition.scope(&[("cluster", self.cluster()), ("node", self.node())]);
-        exposition.gauge(INFO, &[("version", env!("CARGO_PKG_VERSION")), ("roles", &self.names())], 1);
+        exposition.gauge(INFO, &[("version", VERSION), ("commit", COMMIT), ("roles", &self.names())], 1);
         self.host.metrics().expose(exposition);
         if let Some((path, space)) = &self.meta {
             space.metrics().expose(&path.display().to_string(), exposition);

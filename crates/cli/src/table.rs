@@ -1,23 +1,75 @@
 //! Plain tables for people.
 
+use std::io::IsTerminal;
+
+/// How a cell is to be taken. Shown as a colour, and only on a terminal; `NO_COLOR` turns it off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tone {
+    Plain,
+    Good,
+    Warning,
+    Bad,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Cell {
+    text: String,
+    tone: Tone,
+}
+
+impl Cell {
+    pub(crate) fn toned(text: impl Into<String>, tone: Tone) -> Cell {
+        Cell { text: text.into(), tone }
+    }
+}
+
+impl<T: Into<String>> From<T> for Cell {
+    fn from(text: T) -> Cell {
+        Cell::toned(text, Tone::Plain)
+    }
+}
+
 /// Rows under headings, columns as wide as their widest cell.
-pub(crate) fn table<const N: usize>(headings: [&str; N], rows: &[[String; N]]) -> String {
+pub(crate) fn table<const N: usize, C: Clone + Into<Cell>>(headings: [&str; N], rows: &[[C; N]]) -> String {
+    let has_colours = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+    let rows: Vec<[Cell; N]> = rows.iter().map(|row| row.clone().map(Into::into)).collect();
+    render(headings, &rows, has_colours)
+}
+
+fn render<const N: usize>(headings: [&str; N], rows: &[[Cell; N]], has_colours: bool) -> String {
     let mut widths = headings.map(str::len);
     for row in rows {
         for (width, cell) in widths.iter_mut().zip(row) {
-            *width = (*width).max(cell.chars().count());
+            *width = (*width).max(cell.text.chars().count());
         }
     }
-    let mut text = line(headings.iter().copied(), &widths);
+    let mut text = line(&headings.map(Cell::from), &widths, has_colours);
     for row in rows {
-        text += &line(row.iter().map(String::as_str), &widths);
+        text += &line(row, &widths, has_colours);
     }
     text
 }
 
-fn line<'a>(cells: impl Iterator<Item = &'a str>, widths: &[usize]) -> String {
-    let padded: Vec<String> = cells.zip(widths).map(|(cell, &width)| format!("{cell:<width$}")).collect();
-    format!("{}\n", padded.join("  ").trim_end())
+fn line<const N: usize>(cells: &[Cell; N], widths: &[usize; N], has_colours: bool) -> String {
+    let mut text = String::new();
+    for (at, (cell, width)) in cells.iter().zip(widths).enumerate() {
+        let colour = match cell.tone {
+            Tone::Good => "32",
+            Tone::Warning => "33",
+            Tone::Bad => "31",
+            Tone::Plain => "",
+        };
+        match has_colours && !colour.is_empty() {
+            true => text += &format!("\x1b[{colour}m{}\x1b[0m", cell.text),
+            false => text += &cell.text,
+        }
+        let is_last = cells[at + 1..].iter().all(|cell| cell.text.is_empty());
+        if is_last {
+            break;
+        }
+        text += &" ".repeat(width - cell.text.chars().count() + 2);
+    }
+    text + "\n"
 }
 
 /// 1536 → "1.5 K", as `hadoop fs -h` prints it.
@@ -43,6 +95,13 @@ mod tests {
     fn columns_are_as_wide_as_their_widest_cell() {
         let rows = [["12345".to_owned(), "x".to_owned()], ["1".to_owned(), String::new()]];
         assert_eq!(table(["A", "B"], &rows), "A      B\n12345  x\n1\n");
+    }
+
+    #[test]
+    fn colours_take_no_room() {
+        let rows = [[Cell::toned("dead", Tone::Bad), "1".into()], ["healthy".into(), "2".into()]];
+        assert_eq!(render(["S", "N"], &rows, true), "S        N\n\x1b[31mdead\x1b[0m     1\nhealthy  2\n");
+        assert_eq!(render(["S", "N"], &rows, false), "S        N\ndead     1\nhealthy  2\n");
     }
 
     #[test]

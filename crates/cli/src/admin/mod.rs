@@ -1,33 +1,41 @@
 //! `flotilla admin`: asks SCM and prints, as a table for people or as JSON for programs.
 
+mod answer;
+pub(crate) mod args;
+mod container;
 mod datanode;
 mod pipeline;
+mod safe_mode;
+mod scm;
+mod switches;
+mod words;
 
-use crate::args::{AdminArgs, AdminCommand, DatanodeCommand, PipelineCommand};
-use anyhow::Context;
-use proto::Failure;
-use proto::scm::scm_client::ScmClient;
-use std::time::Duration;
-use tonic::transport::{Channel, Endpoint};
+use answer::Answer;
+use anyhow::bail;
+use args::{AdminArgs, AdminCommand};
+use scm::Scm;
 
 pub(crate) async fn run(args: AdminArgs) -> anyhow::Result<()> {
-    let mut scm = connect(&args.cluster.scm).await?;
-    match args.command {
-        AdminCommand::Pipeline(PipelineCommand::List) => pipeline::list(&mut scm, args.json).await,
-        AdminCommand::Datanode(DatanodeCommand::List) => datanode::list(&mut scm, args.json).await,
+    let mut scm = Scm::new(&args.cluster.scm);
+    let Some(pause) = args.watch else {
+        return answer(&mut scm, args.command).await?.print(args.json);
+    };
+    if !args.command.only_looks() {
+        bail!("--watch repeats a command, and this one changes something");
+    }
+    loop {
+        answer(&mut scm, args.command.clone()).await?.print_again(args.json)?;
+        tokio::time::sleep(pause).await;
     }
 }
 
-async fn connect(address: &str) -> anyhow::Result<ScmClient<Channel>> {
-    let endpoint = Endpoint::from_shared(format!("http://{address}"));
-    let endpoint = endpoint.with_context(|| format!("`{address}` is not host:port (--scm)"))?;
-    let endpoint = endpoint.connect_timeout(Duration::from_secs(3)).timeout(Duration::from_secs(10));
-    let channel = endpoint.connect().await;
-    let channel = channel.with_context(|| format!("no SCM answers at {address} (--scm, FLOTILLA_SCM)"))?;
-    Ok(ScmClient::new(channel))
-}
-
-/// What SCM refused, in its own words.
-fn refused(status: tonic::Status) -> anyhow::Error {
-    anyhow::Error::new(Failure::from(status)).context("SCM refused")
+async fn answer(scm: &mut Scm, command: AdminCommand) -> anyhow::Result<Answer> {
+    match command {
+        AdminCommand::Pipeline(command) => pipeline::run(scm, command).await,
+        AdminCommand::Container(command) => container::run(scm, command).await,
+        AdminCommand::Datanode(command) => datanode::run(scm, command).await,
+        AdminCommand::SafeMode(command) => safe_mode::run(scm, command).await,
+        AdminCommand::Replication(command) => switches::replication(scm, command).await,
+        AdminCommand::Balancer(command) => switches::balancer(scm, command).await,
+    }
 }

@@ -20,6 +20,44 @@ pub(crate) fn admin_json(scm: &str, words: &[&str]) -> serde_json::Value {
 }
 
 #[test]
+fn settings_come_from_a_file_too_and_the_command_line_wins() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("flotilla.toml");
+    let serve = |text: &str, more: &[&str]| {
+        std::fs::write(&file, text).unwrap();
+        let args = [
+            &["server", "--config", file.to_str().unwrap(), "--rpc", "127.0.0.1:0", "--http", "127.0.0.1:0"],
+            more,
+        ];
+        let output = flotilla(&args.concat(), None);
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    // A role without what it needs says so, which shows where its settings came from.
+    let (code, stderr) = serve("roles = [\"datanode\"]\n", &[]);
+    assert!(code == Some(1) && stderr.contains("the role datanode needs at least one --disk"), "{stderr}");
+    let (code, stderr) = serve("roles = [\"datanode\"]\n", &["--roles", "om"]);
+    assert!(code == Some(1) && stderr.contains("need --meta") && !stderr.contains("--disk"), "{stderr}");
+    let (code, stderr) = serve("rolls = 1\n", &[]);
+    assert!(code == Some(2) && stderr.contains("there is no setting `rolls`; known are"), "{stderr}");
+    let (code, stderr) = serve("pipelines_per_disk = 0\nroles = \"scm\"\n", &[]);
+    assert!(code == Some(2) && stderr.contains("1..=64"), "{stderr}");
+    std::fs::remove_file(&file).unwrap();
+    let output = flotilla(&["server", "--config", file.to_str().unwrap()], None);
+    assert!(String::from_utf8_lossy(&output.stderr).contains("No such file"), "{output:?}");
+}
+
+#[test]
+fn the_version_says_what_it_was_built_from_and_completions_are_printed() {
+    let version = flotilla(&["--version"], None);
+    let version = String::from_utf8_lossy(&version.stdout).into_owned();
+    for fact in ["commit: ", "profile: ", "target: ", "compiler: rustc"] {
+        assert!(version.contains(fact), "{version}");
+    }
+    let script = flotilla(&["completion", "bash"], None);
+    assert!(script.status.success() && String::from_utf8_lossy(&script.stdout).contains("safemode"));
+}
+
+#[test]
 fn wrong_usage_says_what_is_wrong() {
     let check = |args: &[&str], code: i32, says: &str| {
         let output = flotilla(args, None);
@@ -36,5 +74,15 @@ fn wrong_usage_says_what_is_wrong() {
     check(&["server", "--roles", "datanode"], 1, "--disk");
     check(&["server", "--roles", "s3", "--rpc", "127.0.0.1:0"], 1, "--access-key");
     check(&["admin", "--scm", "127.0.0.1:1", "pipeline", "list"], 1, "no SCM answers at 127.0.0.1:1");
+    check(
+        &["admin", "--scm", "127.0.0.1:1,127.0.0.1:2", "safemode", "status"],
+        1,
+        "no SCM answers at 127.0.0.1:2",
+    );
+    check(&["admin", "--scm", ",", "datanode", "list"], 1, "no address of SCM is given");
+    check(&["admin", "pipeline", "close", "1", "--watch"], 1, "this one changes something");
+    check(&["admin", "pipeline", "create", "--nodes", "1,2"], 1, "a pipeline has 3 nodes, 2 are given");
+    check(&["admin", "datanode", "maintenance", "1", "--for", "2w"], 2, "write 90s, 30m, 2h or 1d");
+    check(&["admin", "container", "list", "--limit", "0"], 2, "1..=10000");
     check(&["fs", "--scm", "127.0.0.1:1", "-ls", "/s3v"], 1, "127.0.0.1:1");
 }

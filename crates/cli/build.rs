@@ -1,0 +1,29 @@
+//! Tells the binary what it was built from. Outside of a git checkout the commit is unknown; nothing else depends on it.
+
+use std::process::Command;
+
+fn main() {
+    println!("cargo:rustc-env=FLOTILLA_COMMIT={}", commit().unwrap_or_else(|| "unknown".to_owned()));
+    let profile = std::env::var("PROFILE").unwrap_or_default();
+    println!("cargo:rustc-env=FLOTILLA_PROFILE={profile}");
+    println!("cargo:rustc-env=FLOTILLA_TARGET={}", std::env::var("TARGET").unwrap_or_default());
+    let compiler = std::env::var("RUSTC").unwrap_or_else(|_| "rustc".to_owned());
+    let compiler = output(&compiler, &["--version"]).unwrap_or_else(|| "unknown".to_owned());
+    println!("cargo:rustc-env=FLOTILLA_COMPILER={compiler}");
+    println!("cargo:rerun-if-changed=build.rs");
+    // Changes with each commit and checkout.
+    if let Some(log) = output("git", &["rev-parse", "--git-path", "logs/HEAD"]) {
+        println!("cargo:rerun-if-changed={log}");
+    }
+}
+
+fn commit() -> Option<String> {
+    let commit = output("git", &["rev-parse", "--short=12", "HEAD"])?;
+    let is_clean = output("git", &["status", "--porcelain", "--untracked-files=no"])?.is_empty();
+    Some(if is_clean { commit } else { format!("{commit}-dirty") })
+}
+
+fn output(program: &str, args: &[&str]) -> Option<String> {
+    let output = Command::new(program).args(args).output().ok()?;
+    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}

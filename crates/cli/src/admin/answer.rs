@@ -1,0 +1,33 @@
+//! What a command has to say: to people, and to programs.
+
+use crate::output;
+use anyhow::Context;
+use serde_json::Value;
+use std::io::IsTerminal;
+
+pub(super) struct Answer {
+    pub(super) text: String,
+    pub(super) json: Value,
+}
+
+impl Answer {
+    pub(super) fn new(text: impl Into<String>, json: Value) -> Answer {
+        Answer { text: text.into(), json }
+    }
+
+    pub(super) fn print(&self, as_json: bool) -> anyhow::Result<()> {
+        let text = if as_json { format!("{:#}\n", self.json) } else { self.text.clone() };
+        output::print(&text).context("write to standard output")
+    }
+
+    /// One of many looks: on a terminal it takes the place of the one before.
+    pub(super) fn print_again(&self, as_json: bool) -> anyhow::Result<()> {
+        const CLEAR: &str = "\x1b[H\x1b[2J";
+        let text = match (as_json, std::io::stdout().is_terminal()) {
+            (true, _) => format!("{}\n", self.json),
+            (false, true) => format!("{CLEAR}{}", self.text),
+            (false, false) => format!("{}\n", self.text),
+        };
+        output::print(&text).context("write to standard output")
+    }
+}

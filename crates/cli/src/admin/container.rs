@@ -1,0 +1,182 @@
+use super::answer::Answer;
+use super::args::{ContainerCommand, ContainerListArgs};
+use super::scm::Scm;
+use super::words;
+use crate::table::{Cell, Tone, human_bytes, table};
+use anyhow::bail;
+use proto::scm::{
+    CloseContainerRequest, ClusterStatus, ContainerInfo, ContainerState, ContainerTrouble,
+    GetClusterStatusRequest, ListContainersRequest, ReplicaInfo,
+};
+use serde_json::{Value, json};
+
+pub(super) async fn run(scm: &mut Scm, command: ContainerCommand) -> anyhow::Result<Answer> {
+    match command {
+        ContainerCommand::List(args) => list(scm, args).await,
+        ContainerCommand::Info { container } => info(scm, container).await,
+        ContainerCommand::Close { container } => close(scm, container).await,
+        ContainerCommand::Report => report(scm).await,
+    }
+}
+
+async fn list(scm: &mut Scm, args: ContainerListArgs) -> anyhow::Result<Answer> {
+    let state = args.state.map_or(ContainerState::Unspecified, ContainerState::from);
+    let trouble = args.trouble.map_or(ContainerTrouble::Unspecified, ContainerTrouble::from);
+    let request = ListContainersRequest {
+        after: args.after,
+        limit: args.limit,
+        pipeline: args.pipeline.unwrap_or_default(),
+        node: args.node.unwrap_or_default(),
+        state: state as i32,
+        trouble: trouble as i32,
+        container: 0,
+    };
+    let answer = scm.call(async |client| client.list_containers(request).await).await?;
+    let rows: Vec<_> = answer.containers.iter().map(row).collect();
+    let mut text = table(HEADINGS, &rows);
+    if answer.more {
+        let last = answer.containers.last().map_or(args.after, |container| container.container);
+        text += &format!("more follow: --after {last}, or a larger --limit\n");
+    }
+    let list: Vec<_> = answer.containers.iter().map(to_json).collect();
+    Ok(Answer::new(text, json!({ "containers": list, "more": answer.more })))
+}
+
+async fn info(scm: &mut Scm, number: u64) -> anyhow::Result<Answer> {
+    let request = ListContainersRequest { container: number, ..ListContainersRequest::default() };
+    let answer = scm.call(async |client| client.list_containers(request).await).await?;
+    let Some(container) = answer.containers.iter().find(|container| container.container == number) else {
+        bail!("there is no container {number}");
+    };
+    let mut text = table(HEADINGS, &[row(container)]);
+    text += "\n";
+    let headings =
+        ["NODE", "ADDRESS", "NODE IS", "REPLICA", "LAST RECORD", "BLOCKS", "ON DISK", "HASH", "REMARKS"];
+    text += &table(headings, &container.replicas.iter().map(replica_row).collect::<Vec<_>>());
+    Ok(Answer::new(text, to_json(container)))
+}
+
+async fn close(scm: &mut Scm, container: u64) -> anyhow::Result<Answer> {
+    let request = CloseContainerRequest { container };
+    scm.call(async |client| client.close_container(request).await).await?;
+    let text = format!("the pipeline of container {container} was asked to go on to the next one\n");
+    Ok(Answer::new(text, json!({ "container": container })))
+}
+
+async fn report(scm: &mut Scm) -> anyhow::Result<Answer> {
+    let status = scm.call(async |client| client.get_cluster_status(GetClusterStatusRequest {}).await).await?;
+    let counts = counts(&status);
+    let rows: Vec<[Cell; 2]> = counts
+        .iter()
+        .map(|&(name, count, tone)| {
+            let tone = if count == 0 { Tone::Plain } else { tone };
+            [name.into(), Cell::toned(count.to_string(), tone)]
+        })
+        .collect();
+    let json: serde_json::Map<String, Value> =
+        counts.iter().map(|(name, count, _)| (name.replace('-', "_"), json!(count))).collect();
+    Ok(Answer::new(table(["CONTAINERS", "COUNT"], &rows), Value::Object(json)))
+}
+
+fn counts(status: &ClusterStatus) -> [(&'static str, u64, Tone); 9] {
+    [
+        ("all", status.containers, Tone::Plain),
+        ("open", status.containers_open, Tone::Plain),
+        ("quasi-closed", status.quasi_closed, Tone::Bad),
+        ("missing", status.missing, Tone::Bad),
+        ("under-replicated", status.under_replicated, Tone::Warning),
+        ("over-replicated", status.over_replicated, Tone::Plain),
+        ("mis-replicated", status.mis_replicated, Tone::Warning),
+        ("unhealthy", status.unhealthy, Tone::Bad),
+        ("different", status.different, Tone::Bad),
+    ]
+}
+
+const HEADINGS: [&str; 7] = ["CONTAINER", "PIPELINE", "STATE", "NODES", "BLOCKS", "BYTES", "TROUBLES"];
+
+fn row(container: &ContainerInfo) -> [Cell; 7] {
+    let nodes: Vec<String> = container.replicas.iter().map(|replica| node(replica).to_string()).collect();
+    let troubles: Vec<_> = container.troubles().map(words::trouble).collect();
+    let tone = match troubles.iter().any(|(_, tone)| *tone == Tone::Bad) {
+        true => Tone::Bad,
+        false => Tone::Warning,
+    };
+    let troubles: Vec<&str> = troubles.iter().map(|(word, _)| *word).collect();
+    [
+        container.container.to_string().into(),
+        container.pipeline.to_string().into(),
+        words::cell(words::container_state(container.state())),
+        nodes.join(",").into(),
+        container.blocks.to_string().into(),
+        human_bytes(container.payload_bytes).into(),
+        Cell::toned(troubles.join(","), tone),
+    ]
+}
+
+fn node(replica: &ReplicaInfo) -> u64 {
+    replica.node.as_ref().map_or(0, |node| node.node)
+}
+
+fn replica_row(info: &ReplicaInfo) -> [Cell; 9] {
+    /// Enough of a hash to see whether two are equal.
+    const HASH_CHARS: usize = 12;
+    let replica = info.replica.clone().unwrap_or_default();
+    let (state, duty) = (words::node_state(info.node_state()), words::node_duty(info.duty()));
+    let last = match replica.last_index {
+        0 => "-".to_owned(),
+        index => format!("{} in term {}", index, replica.last_term),
+    };
+    let mut remarks = Vec::new();
+    if !replica.unhealthy.is_empty() {
+        remarks.push(replica.unhealthy.as_str());
+    }
+    if replica.released {
+        remarks.push("released");
+    }
+    [
+        node(info).to_string().into(),
+        info.node.as_ref().map_or(String::new(), |node| node.address.clone()).into(),
+        Cell::toned(format!("{}, {}", state.0, duty.0), state.1),
+        words::cell(words::replica_state(replica.state())),
+        last.into(),
+        replica.blocks.to_string().into(),
+        human_bytes(replica.disk_bytes).into(),
+        replica.hash.chars().take(HASH_CHARS).collect::<String>().into(),
+        remarks.join("; ").into(),
+    ]
+}
+
+fn to_json(container: &ContainerInfo) -> Value {
+    let replicas: Vec<_> = container.replicas.iter().map(replica_to_json).collect();
+    let troubles: Vec<_> = container.troubles().map(|trouble| words::trouble(trouble).0).collect();
+    json!({
+        "container": container.container,
+        "pipeline": container.pipeline,
+        "state": words::container_state(container.state()).0,
+        "blocks": container.blocks,
+        "payload_bytes": container.payload_bytes,
+        "hash": (!container.hash.is_empty()).then_some(&container.hash),
+        "troubles": troubles,
+        "replicas": replicas,
+    })
+}
+
+fn replica_to_json(info: &ReplicaInfo) -> Value {
+    let replica = info.replica.clone().unwrap_or_default();
+    json!({
+        "node": node(info),
+        "address": info.node.as_ref().map(|node| &node.address),
+        "node_state": words::node_state(info.node_state()).0,
+        "duty": words::node_duty(info.duty()).0,
+        "state": words::replica_state(replica.state()).0,
+        "disk": proto::disk_id(&replica.disk).map(|id| id.to_string()).unwrap_or_default(),
+        "last_term": replica.last_term,
+        "last_index": replica.last_index,
+        "blocks": replica.blocks,
+        "payload_bytes": replica.payload_bytes,
+        "disk_bytes": replica.disk_bytes,
+        "hash": (!replica.hash.is_empty()).then_some(&replica.hash),
+        "unhealthy": (!replica.unhealthy.is_empty()).then_some(&replica.unhealthy),
+        "released": replica.released,
+    })
+}

@@ -1,0 +1,110 @@
+//! The words for states: the same in tables, in JSON and on the command line.
+
+use super::args::{StateFilter, TroubleFilter};
+use crate::table::{Cell, Tone};
+use proto::scm::{
+    ContainerState, ContainerTrouble, NodeDuty, NodeState, PipelineState, ReplicaState, TaskKind,
+};
+
+/// A word of a newer version.
+const UNKNOWN: (&str, Tone) = ("unknown", Tone::Warning);
+
+pub(super) type Word = (&'static str, Tone);
+
+pub(super) fn cell((word, tone): Word) -> Cell {
+    Cell::toned(word, tone)
+}
+
+pub(super) fn node_state(state: NodeState) -> Word {
+    match state {
+        NodeState::NodeHealthy => ("healthy", Tone::Good),
+        NodeState::NodeStale => ("stale", Tone::Warning),
+        NodeState::NodeDead => ("dead", Tone::Bad),
+        NodeState::Unspecified => UNKNOWN,
+    }
+}
+
+pub(super) fn node_duty(duty: NodeDuty) -> Word {
+    match duty {
+        NodeDuty::NodeInService | NodeDuty::Unspecified => ("in-service", Tone::Plain),
+        NodeDuty::NodeDecommissioning => ("decommissioning", Tone::Warning),
+        NodeDuty::NodeDecommissioned => ("decommissioned", Tone::Warning),
+        NodeDuty::NodeEnteringMaintenance => ("entering-maintenance", Tone::Warning),
+        NodeDuty::NodeInMaintenance => ("in-maintenance", Tone::Warning),
+    }
+}
+
+pub(super) fn pipeline_state(state: PipelineState) -> Word {
+    match state {
+        PipelineState::PipelineAllocated => ("allocated", Tone::Warning),
+        PipelineState::PipelineOpen => ("open", Tone::Good),
+        PipelineState::PipelineClosing => ("closing", Tone::Warning),
+        PipelineState::PipelineClosed => ("closed", Tone::Plain),
+        PipelineState::Unspecified => UNKNOWN,
+    }
+}
+
+pub(super) fn container_state(state: ContainerState) -> Word {
+    match state {
+        ContainerState::ContainerOpen | ContainerState::Unspecified => ("open", Tone::Plain),
+        ContainerState::ContainerClosed => ("closed", Tone::Plain),
+        ContainerState::ContainerQuasiClosed => ("quasi-closed", Tone::Bad),
+        ContainerState::ContainerDeleted => ("deleted", Tone::Plain),
+    }
+}
+
+pub(super) fn replica_state(state: ReplicaState) -> Word {
+    match state {
+        ReplicaState::ReplicaOpen => ("open", Tone::Plain),
+        ReplicaState::ReplicaClosed => ("closed", Tone::Good),
+        ReplicaState::ReplicaQuasiClosed => ("quasi-closed", Tone::Warning),
+        ReplicaState::Unspecified => UNKNOWN,
+    }
+}
+
+pub(super) fn trouble(trouble: ContainerTrouble) -> Word {
+    match trouble {
+        ContainerTrouble::ContainerMissing => ("missing", Tone::Bad),
+        ContainerTrouble::ContainerUnderReplicated => ("under-replicated", Tone::Warning),
+        ContainerTrouble::ContainerOverReplicated => ("over-replicated", Tone::Plain),
+        ContainerTrouble::ContainerMisReplicated => ("mis-replicated", Tone::Warning),
+        ContainerTrouble::ContainerUnhealthy => ("unhealthy", Tone::Bad),
+        ContainerTrouble::ContainerDifferent => ("different", Tone::Bad),
+        ContainerTrouble::Unspecified => UNKNOWN,
+    }
+}
+
+pub(super) fn task_kind(kind: TaskKind) -> &'static str {
+    match kind {
+        TaskKind::TaskCopy => "copy",
+        TaskKind::TaskDelete => "delete",
+        TaskKind::TaskClose => "close",
+        TaskKind::TaskMoveLeader => "move-leader",
+        TaskKind::TaskRoll => "roll",
+        TaskKind::Unspecified => UNKNOWN.0,
+    }
+}
+
+impl From<StateFilter> for ContainerState {
+    fn from(filter: StateFilter) -> Self {
+        match filter {
+            StateFilter::Open => ContainerState::ContainerOpen,
+            StateFilter::Closed => ContainerState::ContainerClosed,
+            StateFilter::QuasiClosed => ContainerState::ContainerQuasiClosed,
+            StateFilter::Deleted => ContainerState::ContainerDeleted,
+        }
+    }
+}
+
+impl From<TroubleFilter> for ContainerTrouble {
+    fn from(filter: TroubleFilter) -> Self {
+        match filter {
+            TroubleFilter::Missing => ContainerTrouble::ContainerMissing,
+            TroubleFilter::UnderReplicated => ContainerTrouble::ContainerUnderReplicated,
+            TroubleFilter::OverReplicated => ContainerTrouble::ContainerOverReplicated,
+            TroubleFilter::MisReplicated => ContainerTrouble::ContainerMisReplicated,
+            TroubleFilter::Unhealthy => ContainerTrouble::ContainerUnhealthy,
+            TroubleFilter::Different => ContainerTrouble::ContainerDifferent,
+        }
+    }
+}
