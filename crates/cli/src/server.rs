@@ -255,6 +255,7 @@ async fn start_metadata(
         ..LogSpaceOptions::default()
     };
     let space = LogSpace::new(disk.clone(), log);
+    let clock = Arc::new(SystemClock);
     let mut scm = None;
     if options.has(Role::Scm) {
         let scm_options = ScmOptions {
@@ -263,14 +264,14 @@ async fn start_metadata(
             snapshots,
             ..ScmOptions::default()
         };
+        let (disk, space) = (disk.clone(), space.clone());
         let started =
-            Scm::start(scm_options, disk.clone(), space.clone(), host.clone(), addresses.clone()).await;
+            Scm::start(scm_options, disk, space, host.clone(), addresses.clone(), clock.clone()).await;
         scm = Some(started.context("start scm")?);
     }
     let mut om = None;
     if options.has(Role::Om) {
         let om_options = OmOptions { address: rpc_address.to_owned(), snapshots, ..OmOptions::default() };
-        let clock = Arc::new(SystemClock);
         let started =
             Om::start(om_options, disk.clone(), space.clone(), host.clone(), addresses.clone(), clock).await;
         om = Some(started.context("start om")?);

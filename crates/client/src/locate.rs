@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use types::ContainerId;
 
-/// Where containers' replicas are, as SCM said. A stale entry heals at the first error.
+/// Where containers' replicas are, as SCM said. A stale entry heals at the first error: its reader goes on with the rest of it, and the
+/// next one asks again.
 pub(crate) struct Locations {
     scm: String,
     channels: Channels,

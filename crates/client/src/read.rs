@@ -184,6 +184,10 @@ impl Reader {
         } else {
             info!(block = %part.block, offset = part.offset, replica, why = %failure, "read from another replica");
         }
+        // Replicas move while locations are remembered: the next reader should not begin with one that failed.
+        if failure.code != Code::NotYet && failure.code != Code::Busy {
+            self.client.locations().forget(part.block.container);
+        }
         if self.replicas.is_empty() {
             self.client.locations().forget(part.block.container);
             self.rounds += 1;

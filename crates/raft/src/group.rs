@@ -7,6 +7,7 @@ use crate::protocol;
 use crate::snapshot::{Counters, SnapshotStore};
 use crate::standing::Standing;
 use crate::type_config::{Answer, Data, Raft};
+use crate::unserved::Unserved;
 use crate::{
     AddressBook, COMMAND_BYTES_MAX, Command, Done, GroupMetrics, GroupStatus, Member, Proposal, ProposeError,
     ReadIndexError, Role, SetMembersError, SnapshotProgress, TransferError,
@@ -55,9 +56,11 @@ pub(crate) struct GroupInner {
     pub(crate) reads_max: usize,
     pub(crate) statuses: watch::Receiver<GroupStatus>,
     pub(crate) applied: watch::Receiver<Option<LogIndex>>,
+    pub(crate) has_snapshots: bool,
     /// Gone when the group is closed: handles keep no files open.
     pub(crate) snapshots: Weak<SnapshotStore>,
     pub(crate) counters: Arc<Counters>,
+    pub(crate) unserved: Arc<Unserved>,
     /// Bytes that may still be proposed.
     pub(crate) proposal_share: Arc<Semaphore>,
     pub(crate) proposal_bytes_max: usize,
@@ -200,6 +203,7 @@ impl Group {
         let proposal_bytes_in_flight = proposal_bytes_max.saturating_sub(proposal_share.available_permits());
         GroupMetrics {
             proposal_bytes_in_flight,
+            snapshots: self.inner.has_snapshots.then(|| self.snapshots()),
             ..GroupMetrics::new(*id, *replica, status, &raft.metrics().borrow_watched(), counts)
         }
     }
@@ -209,7 +213,12 @@ impl Group {
     }
 
     pub fn status(&self) -> GroupStatus {
-        let mut status = GroupStatus::of(&self.inner.raft.metrics().borrow_watched(), &self.inner.standing);
+        let mut status = {
+            let metrics = self.inner.raft.metrics();
+            let metrics = metrics.borrow_watched();
+            let unserved = self.inner.unserved.now(&metrics);
+            GroupStatus { unserved, ..GroupStatus::of(&metrics, &self.inner.standing) }
+        };
         // The machine knows first.
         status.applied = *self.inner.applied.borrow();
         status.is_dozing = self.inner.doze.is_dozing();

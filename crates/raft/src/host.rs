@@ -15,6 +15,7 @@ use crate::snapshot::{Counters, Limits, SnapshotStore, keep};
 use crate::standing::Standing;
 use crate::status::{GroupStatus, publish};
 use crate::type_config::Raft;
+use crate::unserved::Unserved;
 use crate::{
     AddressBook, Connector, GroupSpec, GroupStart, HostMetrics, HostOptions, OpenGroupError, StateMachine,
     TcpConnector,
@@ -134,17 +135,20 @@ impl RaftHost {
         };
         let counts = Arc::new(Counts::new(spec.replica));
         let apply_waits = ApplyWaits::new(waits.clone(), spec.group);
-        let (machine, applied) =
+        let unserved = Arc::new(Unserved::default());
+        let (mut machine, applied) =
             Machine::new(machine, snapshots.clone(), alive.clone(), counts.clone(), apply_waits.clone())?;
         let snapshot = snapshots.as_ref().and_then(|snapshots| snapshots.current_id());
         check_log(&log, machine.applied_id(), snapshot)?;
-        let Begun { past, lost, is_first, unused } = begin(&log, log.space().disk(), &spec).await?;
+        let Begun { past, lost, was_member, unused } = begin(&log, log.space().disk(), &spec).await?;
         finish_install(&log, snapshot).await?;
         let holds_off = spec.lease_reads && past == Past::Restarted;
         let holds_off_until = holds_off.then(|| Instant::now() + spec.timing.election_max);
         let standing = Arc::new(Standing::new(spec.replica, holds_off_until, lost));
-        if is_first {
+        if was_member {
             standing.was_member();
+        } else {
+            machine.note_member(log.space().disk().clone(), spec.group, spec.replica).await?;
         }
 
         let network = Network {
@@ -154,7 +158,7 @@ impl RaftHost {
             peers: peers.clone(),
             options: options.clone(),
             snapshots: snapshots.clone(),
-            counters: counters.clone(),
+            unserved: unserved.clone(),
             counts: counts.clone(),
             standing: standing.clone(),
         };
@@ -177,6 +181,7 @@ impl RaftHost {
             tasks.push(tokio::spawn(campaign(raft.clone(), statuses.clone())));
         }
         let doze = Arc::new(Doze::new(raft.clone(), spec.timing, options.doze_after, counts.clone()));
+        let has_snapshots = snapshots.is_some();
         let weak_snapshots = snapshots.as_ref().map(Arc::downgrade).unwrap_or_default();
         if let (Some(snapshots), Some(policy)) = (snapshots, spec.snapshots) {
             tasks.push(tokio::spawn(keep(raft.clone(), log.clone(), snapshots, policy, applied.clone())));
@@ -202,8 +207,10 @@ impl RaftHost {
             reads_max: options.reads_max,
             statuses,
             applied,
+            has_snapshots,
             snapshots: weak_snapshots,
             counters,
+            unserved,
             proposal_share: Arc::new(Semaphore::new(proposal_bytes_max)),
             proposal_bytes_max,
             counts,

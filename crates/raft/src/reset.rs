@@ -315,7 +315,7 @@ async fn ask_at(group: GroupId, replica: ReplicaId, address: &str) -> ResetAnswe
 mod tests {
     use super::*;
     use crate::beginning::begin;
-    use crate::beginning::tests::{Site, first, id, log_spec};
+    use crate::beginning::tests::{Site, first, id, knows_members, log_spec};
     use crate::snapshot::testing::GROUP;
     use disk::sim::{CrashPoint, Loss, SimDisk, SimOptions};
 
@@ -344,6 +344,33 @@ mod tests {
         assert_eq!(group.log().id_at(LogIndex(5002)).await.expect("the entry is there"), id(7, 5002));
         drop(group);
         site.host.close(GROUP).await;
+    }
+
+    /// The entry that names the members is purged.
+    #[tokio::test]
+    #[ignore = "waits for its first run"]
+    async fn members_are_found_in_the_newest_snapshot_where_the_log_forgot_them() {
+        let site = Site::new();
+        site.found().await;
+        site.advance(3, id(3, 100)).await;
+        site.snapshot(id(1, 90)).await;
+        let log = site.log().await;
+        log.purge(id(1, 80)).await.expect("purged");
+        log.close().await;
+        drop(log);
+
+        let replica = offline(&site).await;
+        let plan = replica.plan(&BTreeSet::from(LOST)).expect("it may be reset");
+        assert_eq!(plan.members.all, crate::snapshot::testing::members());
+        replica.close().await;
+        for _ in 0..2 {
+            let group = site.open(first()).await.expect("it opens");
+            knows_members(&group).await;
+            assert_eq!(group.members().all, crate::snapshot::testing::members());
+            assert_eq!(group.members().voter_sets, plan.members.voter_sets);
+            drop(group);
+            site.host.close(GROUP).await;
+        }
     }
 
     /// Whoever gives up half way has a replica that listens to its group again.

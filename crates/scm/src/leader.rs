@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use types::Clock;
 
 /// What SCM's leader knows and does beyond its tables. Made anew with each leadership and dropped with it.
 pub(crate) struct Leader {
@@ -19,11 +20,12 @@ pub(crate) struct Leader {
     pub(crate) group: Group,
     pub(crate) addresses: AddressBook,
     pub(crate) tables: SharedTables,
+    pub(crate) clock: Arc<dyn Clock>,
     nodes: Mutex<Nodes>,
     /// Nodes or disks have changed: there may be places for pipelines.
     pub(crate) places_changed: Notify,
-    /// A pipeline's leader or container has changed, or where a node is.
-    pub(crate) reports_changed: Notify,
+    /// Counts the heartbeats that changed what is known of pipelines or containers.
+    pub(crate) reports_changed: watch::Sender<u64>,
     /// Rounds of pipeline creation that have ended.
     pub(crate) rounds: watch::Sender<u64>,
     /// What watchers see; a slow watcher skips to the newest.
@@ -38,6 +40,7 @@ impl Leader {
         group: Group,
         addresses: AddressBook,
         tables: SharedTables,
+        clock: Arc<dyn Clock>,
         stop: CancellationToken,
     ) -> Leader {
         let silence = Silence { stale_after: options.stale_after, dead_after: options.dead_after };
@@ -48,9 +51,10 @@ impl Leader {
             group,
             addresses,
             tables,
+            clock,
             nodes: Mutex::new(nodes),
             places_changed: Notify::new(),
-            reports_changed: Notify::new(),
+            reports_changed: watch::Sender::new(0),
             rounds: watch::Sender::new(0),
             view: watch::Sender::new(Arc::new(view)),
             stop,
@@ -65,6 +69,11 @@ impl Leader {
     /// Changes what nodes report.
     pub(crate) fn change_nodes<R>(&self, change: impl FnOnce(&mut Nodes) -> R) -> R {
         change(&mut self.nodes.lock().expect("no holder of the nodes panics"))
+    }
+
+    /// Whether too little is known yet to move or destroy anything.
+    pub(crate) fn in_safe_mode(&self) -> bool {
+        false
     }
 
     /// Carries a command through the log; what refused it is the reply's to say.

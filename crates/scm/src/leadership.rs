@@ -1,5 +1,6 @@
 use crate::leader::Leader;
 use crate::options::ScmOptions;
+use crate::pipeline_ends::end_pipelines;
 use crate::pipelines::{create_pipelines, open_pipelines};
 use crate::state_machine::SharedTables;
 use crate::watch::publish_views;
@@ -12,7 +13,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
-use types::Term;
+use types::{Clock, Term};
 
 /// A leader that failed to get ready tries again after this.
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
@@ -23,6 +24,7 @@ pub(crate) struct Leadership {
     pub(crate) group: Group,
     pub(crate) addresses: AddressBook,
     pub(crate) tables: SharedTables,
+    clock: Arc<dyn Clock>,
     current: watch::Sender<Option<Arc<Leader>>>,
 }
 
@@ -32,8 +34,9 @@ impl Leadership {
         group: Group,
         addresses: AddressBook,
         tables: SharedTables,
+        clock: Arc<dyn Clock>,
     ) -> Leadership {
-        Leadership { options, group, addresses, tables, current: watch::Sender::new(None) }
+        Leadership { options, group, addresses, tables, clock, current: watch::Sender::new(None) }
     }
 
     /// The leader to serve with, or where to go instead.
@@ -84,10 +87,16 @@ impl Leadership {
             tokio::time::sleep(RETRY_INTERVAL).await;
         }
         let (options, group) = (self.options.clone(), self.group.clone());
-        let leader = Arc::new(Leader::new(options, group, self.addresses.clone(), self.tables.clone(), stop));
+        let (addresses, tables, clock) = (self.addresses.clone(), self.tables.clone(), self.clock.clone());
+        let leader = Arc::new(Leader::new(options, group, addresses, tables, clock, stop));
         info!(cluster = self.tables.read(|tables| tables.cluster().to_owned()), "scm leads");
         self.current.send_replace(Some(leader.clone()));
-        tokio::join!(publish_views(&leader), create_pipelines(&leader), open_pipelines(&leader));
+        tokio::join!(
+            publish_views(&leader),
+            create_pipelines(&leader),
+            open_pipelines(&leader),
+            end_pipelines(&leader),
+        );
     }
 
     /// Catches up with what earlier leaders decided, and names the cluster if it has no name yet.

@@ -4,13 +4,19 @@
 //! free space, who leads a pipeline) stays in the leader's memory ([`leader`]) and is forgotten with leadership: the
 //! next heartbeats bring it back. Timers run on the leader only.
 
+mod closing;
 mod leader;
 mod leadership;
+mod locate;
 mod nodes;
 mod ops;
 mod options;
+mod pipeline_ends;
 mod pipelines;
 mod placement;
+mod quality;
+mod replicas;
+mod resolution;
 mod scm;
 mod service;
 mod state_machine;

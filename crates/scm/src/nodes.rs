@@ -1,4 +1,5 @@
-use proto::scm::{DiskReport, NodeState, PipelineRecord, PipelineReport};
+use crate::replicas::{ContainersReport, Replicas};
+use proto::scm::{DiskReport, NodeState, PipelineMember, PipelineRecord, PipelineReport};
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -17,6 +18,7 @@ pub(crate) struct Nodes {
     since: Instant,
     silence: Silence,
     reports: BTreeMap<NodeId, NodeReport>,
+    replicas: Replicas,
 }
 
 struct NodeReport {
@@ -36,7 +38,7 @@ pub(crate) struct PipelineSeen {
 
 impl Nodes {
     pub(crate) fn new(silence: Silence, now: Instant) -> Nodes {
-        Nodes { since: now, silence, reports: BTreeMap::new() }
+        Nodes { since: now, silence, reports: BTreeMap::new(), replicas: Replicas::default() }
     }
 
     /// The node is alive and has these disks. True when that makes a difference to where pipelines may go.
@@ -53,17 +55,60 @@ impl Nodes {
         changed
     }
 
-    /// What a node that was just seen says about its pipelines. True when a leader or an open container changed.
+    /// What a node that was just seen says about its pipelines. True when a leader, an open container or what runs there
+    /// changed.
     pub(crate) fn report_pipelines(&mut self, node: NodeId, pipelines: Vec<PipelineReport>) -> bool {
         let Some(report) = self.reports.get_mut(&node) else { return false };
         let pipelines: HashMap<PipelineId, PipelineReport> =
             pipelines.into_iter().map(|pipeline| (PipelineId(pipeline.pipeline), pipeline)).collect();
-        let essence =
-            |report: &PipelineReport| (report.replica, report.term, report.leader_replica, report.container);
+        let essence = |report: &PipelineReport| {
+            let of_raft = (report.replica, report.term, report.leader_replica, report.container);
+            (of_raft, report.stopped.is_empty(), report.ended)
+        };
         let changed = pipelines.len() != report.pipelines.len()
             || pipelines.iter().any(|(id, now)| report.pipelines.get(id).map(essence) != Some(essence(now)));
         report.pipelines = pipelines;
         changed
+    }
+
+    /// What the node says about its containers. True when that changes what is known.
+    pub(crate) fn report_containers(&mut self, node: NodeId, report: ContainersReport) -> bool {
+        self.replicas.report(node, report)
+    }
+
+    pub(crate) fn replicas(&self) -> &Replicas {
+        &self.replicas
+    }
+
+    pub(crate) fn replicas_mut(&mut self) -> &mut Replicas {
+        &mut self.replicas
+    }
+
+    /// When the node last spoke; `None` if it did not yet.
+    pub(crate) fn seen(&self, node: NodeId) -> Option<Instant> {
+        self.reports.get(&node).map(|report| report.seen)
+    }
+
+    /// What a member said of its pipeline in its last heartbeat.
+    pub(crate) fn member_report(
+        &self,
+        record: &PipelineRecord,
+        member: &PipelineMember,
+    ) -> Option<&PipelineReport> {
+        let report = self.reports.get(&NodeId(member.node))?;
+        let report = report.pipelines.get(&PipelineId(record.pipeline))?;
+        (report.replica == member.replica).then_some(report)
+    }
+
+    /// The pipelines that the node reported.
+    pub(crate) fn pipelines_on(&self, node: NodeId) -> impl Iterator<Item = PipelineId> {
+        self.reports.get(&node).into_iter().flat_map(|report| report.pipelines.keys().copied())
+    }
+
+    /// Whether the disk is there and works, as the node said last; `None` if it has said nothing yet.
+    pub(crate) fn disk_works(&self, node: NodeId, disk: &[u8]) -> Option<bool> {
+        let report = self.reports.get(&node)?;
+        Some(report.disks.iter().any(|here| here.disk == disk && !here.failed))
     }
 
     /// How long the node has been silent.
@@ -91,9 +136,7 @@ impl Nodes {
         let mut seen = PipelineSeen::default();
         let mut newest_term = 0;
         for member in &record.members {
-            let report = self.reports.get(&NodeId(member.node));
-            let report = report.and_then(|report| report.pipelines.get(&PipelineId(record.pipeline)));
-            let Some(report) = report.filter(|report| report.replica == member.replica) else { continue };
+            let Some(report) = self.member_report(record, member) else { continue };
             if report.leader_replica != 0 && report.term >= newest_term {
                 newest_term = report.term;
                 let leader = record.members.iter().find(|member| member.replica == report.leader_replica);

@@ -1,16 +1,14 @@
-//! The leader's tasks around pipelines: create them where there is room, open them once they have a leader.
-//!
-//! A pipeline with a dead member stays as it is for now: two members are a quorum, and closing, replacing and
-//! re-replicating belong together.
+//! The leader's tasks around new pipelines: create them where there is room, open them once they have a leader.
 
 use crate::leader::Leader;
 use crate::nodes::Nodes;
 use crate::placement::{self, DiskLoad, Existing, NodeLoad, Place};
-use crate::tables::Tables;
+use crate::tables::{Tables, duty};
 use bytes::Bytes;
 use proto::Failure;
 use proto::scm::{
-    CreatePipelineCommand, NodeState, OpenPipelineCommand, PipelinePlace, PipelineState, scm_command::Command,
+    CreatePipelineCommand, NodeDuty, NodeState, OpenPipelineCommand, PipelinePlace, PipelineState,
+    scm_command::Command,
 };
 use std::collections::HashMap;
 use std::time::Duration;
@@ -71,7 +69,7 @@ async fn create(leader: &Leader, places: [Place; 3]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The healthy nodes and disks that are registered and alive, with the pipelines they carry.
+/// The healthy nodes in service with their disks that work, with the pipelines they carry.
 fn loads(tables: &Tables, nodes: &Nodes, now: Instant) -> (Vec<NodeLoad>, Existing) {
     let mut per_disk: HashMap<&Bytes, u32> = HashMap::new();
     let mut existing = Existing::new();
@@ -81,8 +79,9 @@ fn loads(tables: &Tables, nodes: &Nodes, now: Instant) -> (Vec<NodeLoad>, Existi
             *per_disk.entry(&member.disk).or_default() += 1;
         }
     }
-    let healthy =
-        tables.nodes().iter().filter(|(node, _)| nodes.state(**node, now) == NodeState::NodeHealthy);
+    let healthy = tables.nodes().iter().filter(|(node, record)| {
+        nodes.state(**node, now) == NodeState::NodeHealthy && duty(record) == NodeDuty::NodeInService
+    });
     let loads = healthy.map(|(&node, record)| {
         let usable =
             nodes.disks(node).iter().filter(|disk| !disk.failed && record.disks.contains(&disk.disk));

@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tonic::service::RoutesBuilder;
-use types::{GroupId, NodeId, OwnerId, ReplicaId};
+use types::{Clock, GroupId, NodeId, OwnerId, ReplicaId};
 
 /// A group of one elects itself; it only waits for its disk.
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
@@ -40,6 +40,7 @@ impl Scm {
         space: Arc<LogSpace>,
         host: RaftHost,
         addresses: AddressBook,
+        clock: Arc<dyn Clock>,
     ) -> anyhow::Result<Scm> {
         let root = disk.root().display();
         let dbs = DbGenerations::open(disk.clone(), DB_DIR, &options.db, APPLIED_KEY).await;
@@ -50,7 +51,7 @@ impl Scm {
         let machine = ScmStateMachine { dbs: dbs.clone(), shared: shared.clone() };
         let group =
             host.open(group_spec(&options), &space, log_spec(), machine).await.context("open SCM's group")?;
-        let leadership = Arc::new(Leadership::new(options, group, addresses, shared));
+        let leadership = Arc::new(Leadership::new(options, group, addresses, shared, clock));
         let stop = CancellationToken::new();
         let task = tokio::spawn({
             let (leadership, stop) = (leadership.clone(), stop.clone());

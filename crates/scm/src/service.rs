@@ -1,5 +1,7 @@
 use crate::leader::Leader;
 use crate::leadership::Leadership;
+use crate::locate;
+use crate::tables::duty;
 use crate::view;
 use futures::{Stream, StreamExt};
 use proto::scm::scm_server::Scm;
@@ -11,8 +13,9 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tokio_stream::wrappers::WatchStream;
 use tonic::{Request, Response, Status};
-use types::{ContainerId, NodeId, PipelineId};
+use types::{ContainerId, NodeId};
 
+mod close_pipeline;
 mod heartbeat;
 mod register;
 
@@ -92,7 +95,7 @@ impl Scm for ScmService {
         Ok(Response::new(Box::pin(views.take_until(leader.stop.clone().cancelled_owned()))))
     }
 
-    // Where a container's replicas are does not change yet, so a leader that was just deposed answers right too.
+    // A leader that was just deposed may answer from what it knew: replicas move slowly, and readers ask again.
     async fn locate_containers(
         &self,
         request: Request<LocateContainersRequest>,
@@ -104,14 +107,9 @@ impl Scm for ScmService {
             let message = format!("asked for {asked} containers, at most {LOCATE_CONTAINERS_MAX} at a time");
             return Err(Failure::new(Code::TooLarge, message).into());
         }
-        let locations = leader.read(|tables, _| {
-            let locate = |container: u64| {
-                let record = tables.container(ContainerId(container))?;
-                let pipeline = tables.pipeline(PipelineId(record.pipeline))?;
-                let nodes = pipeline.members.iter().map(|member| NodeId(member.node));
-                let replicas = view::node_addresses(tables, nodes);
-                Some(ContainerLocation { container, pipeline: record.pipeline, replicas })
-            };
+        let now = Instant::now();
+        let locations = leader.read(|tables, nodes| {
+            let locate = |container| locate::locate(tables, nodes, ContainerId(container), now);
             containers.into_iter().filter_map(locate).collect()
         });
         Ok(Response::new(LocateContainersResponse { locations }))
@@ -136,6 +134,9 @@ impl Scm for ScmService {
                 disks: nodes.disks(node).to_vec(),
                 pipelines: tables.live_pipelines_on(node).count() as u32,
                 leaders: leads(node),
+                duty: duty(record) as i32,
+                duty_until_ms: record.duty_until_ms,
+                containers: nodes.replicas().count_on(node) as u64,
                 ..DatanodeInfo::default()
             };
             tables.nodes().iter().map(info).collect()
@@ -169,9 +170,10 @@ impl Scm for ScmService {
 
     async fn close_pipeline(
         &self,
-        _request: Request<ClosePipelineRequest>,
+        request: Request<ClosePipelineRequest>,
     ) -> Result<Response<ClosePipelineResponse>, Status> {
-        Err(Status::unimplemented("close_pipeline"))
+        close_pipeline::close_pipeline(&*self.leader()?, request.into_inner()).await?;
+        Ok(Response::new(ClosePipelineResponse {}))
     }
 
     async fn close_container(

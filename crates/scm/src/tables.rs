@@ -9,12 +9,15 @@
 //! | `k` + container, big-endian | `ContainerRecord` |
 //! | `n` + node, big-endian | `NodeRecord` |
 //! | `p` + pipeline, big-endian | `PipelineRecord` |
+//! | `s` | `Switches` |
 //!
 //! Numbers in values are little-endian; in keys big-endian, so that they sort.
 
 use anyhow::{Context, bail};
 use prost::Message;
-use proto::scm::{ContainerRecord, NodeRecord, PipelineRecord, PipelineState};
+use proto::scm::{
+    ContainerRecord, ContainerState, NodeDuty, NodeRecord, PipelineRecord, PipelineState, Switches,
+};
 use raft::Db;
 use rocksdb::{Direction, IteratorMode, WriteBatch};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -26,9 +29,15 @@ const FORMAT_KEY: &[u8] = b"f";
 const CONTAINERS: u8 = b'k';
 const NODES: u8 = b'n';
 const PIPELINES: u8 = b'p';
+const SWITCHES_KEY: &[u8] = b"s";
 
-/// Persisted: older formats stay readable, newer ones are refused.
-const FORMAT: u32 = 1;
+/// Persisted: older formats stay readable, newer ones are refused. 1 had no states of containers, no pipelines that close, no duties
+/// and no switches: it reads as 2, with all containers open and all nodes in service.
+const FORMAT: u32 = 2;
+
+#[allow(dead_code)] // the replication manager's, which comes next
+/// Before anybody has set them. Replicas are made up for on their own; moving what is well is for operators to begin.
+const SWITCHES_AT_FIRST: Switches = Switches { replication: true, balancer: false, leave_safe_mode: true };
 
 /// What a number is drawn for. Persisted: never renumber.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -57,9 +66,15 @@ pub(crate) struct Tables {
     nodes: BTreeMap<NodeId, NodeRecord>,
     nodes_by_uuid: HashMap<bytes::Bytes, NodeId>,
     pipelines: BTreeMap<PipelineId, PipelineRecord>,
-    /// The pipelines that should exist on each node.
-    live_by_node: HashMap<NodeId, BTreeSet<PipelineId>>,
+    /// The pipelines that are not over.
+    unended: BTreeSet<PipelineId>,
+    /// Those of them with a member on the node.
+    unended_by_node: HashMap<NodeId, BTreeSet<PipelineId>>,
     containers: BTreeMap<ContainerId, ContainerRecord>,
+    /// The containers that are open or quasi-closed.
+    unresolved: BTreeSet<ContainerId>,
+    /// `None` until they are set for the first time.
+    switches: Option<Switches>,
     /// The next number of each kind; numbers start at 1 because 0 means "none".
     counters: BTreeMap<Counter, u64>,
 }
@@ -87,6 +102,7 @@ impl Tables {
                     );
                 }
             }
+            SWITCHES_KEY => self.switches = Some(Switches::decode(value)?),
             CLUSTER_KEY => self.cluster = String::from_utf8(value.to_vec()).context("cluster id is text")?,
             [b'i', kind] => {
                 let counter = Counter::ALL.into_iter().find(|counter| *counter as u8 == *kind);
@@ -109,18 +125,33 @@ impl Tables {
 
     fn insert_pipeline(&mut self, record: PipelineRecord) {
         let pipeline = PipelineId(record.pipeline);
-        for member in &record.members {
-            let live = self.live_by_node.entry(NodeId(member.node)).or_default();
-            match record.state() {
-                PipelineState::PipelineClosed => live.remove(&pipeline),
-                _ => live.insert(pipeline),
+        let over = record.state() == PipelineState::PipelineClosed;
+        let sets = record.members.iter().map(|member| NodeId(member.node));
+        for node in sets {
+            let of_node = self.unended_by_node.entry(node).or_default();
+            if over {
+                of_node.remove(&pipeline)
+            } else {
+                of_node.insert(pipeline)
             };
         }
+        if over {
+            self.unended.remove(&pipeline)
+        } else {
+            self.unended.insert(pipeline)
+        };
         self.pipelines.insert(pipeline, record);
     }
 
     fn insert_container(&mut self, record: ContainerRecord) {
-        self.containers.insert(ContainerId(record.container), record);
+        let container = ContainerId(record.container);
+        match record.state() {
+            ContainerState::ContainerClosed | ContainerState::ContainerDeleted => {
+                self.unresolved.remove(&container)
+            }
+            _ => self.unresolved.insert(container),
+        };
+        self.containers.insert(container, record);
     }
 
     pub(crate) fn cluster(&self) -> &str {
@@ -143,15 +174,24 @@ impl Tables {
         &self.pipelines
     }
 
-    /// Pipelines that take writes or will: those whose members should exist.
+    /// Pipelines that take data or will: ALLOCATED and OPEN ones.
     pub(crate) fn live_pipelines(&self) -> impl Iterator<Item = &PipelineRecord> {
-        self.pipelines.values().filter(|pipeline| pipeline.state() != PipelineState::PipelineClosed)
+        self.unended_pipelines().filter(|record| is_live(record))
     }
 
     /// The live pipelines with a member on `node`.
     pub(crate) fn live_pipelines_on(&self, node: NodeId) -> impl Iterator<Item = &PipelineRecord> {
-        let ids = self.live_by_node.get(&node).into_iter().flatten();
-        ids.map(|pipeline| self.pipelines.get(pipeline).expect("the index names pipelines of the table"))
+        self.unended_pipelines_on(node).filter(|record| is_live(record))
+    }
+
+    /// Pipelines whose members have something to do for them: all but CLOSED ones.
+    pub(crate) fn unended_pipelines(&self) -> impl Iterator<Item = &PipelineRecord> {
+        self.unended.iter().map(|id| self.pipeline(*id).expect("the index names pipelines of the table"))
+    }
+
+    pub(crate) fn unended_pipelines_on(&self, node: NodeId) -> impl Iterator<Item = &PipelineRecord> {
+        let ids = self.unended_by_node.get(&node).into_iter().flatten();
+        ids.map(|id| self.pipeline(*id).expect("the index names pipelines of the table"))
     }
 
     pub(crate) fn pipeline(&self, pipeline: PipelineId) -> Option<&PipelineRecord> {
@@ -160,6 +200,27 @@ impl Tables {
 
     pub(crate) fn container(&self, container: ContainerId) -> Option<&ContainerRecord> {
         self.containers.get(&container)
+    }
+
+    #[allow(dead_code)] // the replication manager's, which comes next
+    pub(crate) fn containers(&self) -> &BTreeMap<ContainerId, ContainerRecord> {
+        &self.containers
+    }
+
+    /// A pipeline's containers in their order, without the one it ends with.
+    pub(crate) fn containers_of(&self, pipeline: &PipelineRecord) -> impl Iterator<Item = &ContainerRecord> {
+        let first = self.container(ContainerId(pipeline.first_container));
+        std::iter::successors(first, |record| self.container(ContainerId(record.next)))
+    }
+
+    /// Containers that are open or quasi-closed.
+    pub(crate) fn unresolved_containers(&self) -> impl Iterator<Item = &ContainerRecord> {
+        self.unresolved.iter().map(|id| self.container(*id).expect("the index names containers of the table"))
+    }
+
+    #[allow(dead_code)] // the replication manager's, which comes next
+    pub(crate) fn switches(&self) -> Switches {
+        self.switches.unwrap_or(SWITCHES_AT_FIRST)
     }
 
     fn counter(&self, counter: Counter) -> u64 {
@@ -201,6 +262,11 @@ impl<'a> TablesMut<'a> {
         self.tables.insert_container(record);
     }
 
+    pub(crate) fn set_switches(&mut self, switches: Switches) {
+        self.batch.put(SWITCHES_KEY, switches.encode_to_vec());
+        self.tables.switches = Some(switches);
+    }
+
     pub(crate) fn draw_node(&mut self) -> NodeId {
         NodeId(self.draw(Counter::Node))
     }
@@ -234,6 +300,27 @@ impl std::ops::Deref for TablesMut<'_> {
     }
 }
 
+/// Whether a pipeline takes data or will.
+pub(crate) fn is_live(record: &PipelineRecord) -> bool {
+    matches!(record.state(), PipelineState::PipelineAllocated | PipelineState::PipelineOpen)
+}
+
+/// What is wanted of a node; one of which nobody wants anything else is in service.
+pub(crate) fn duty(record: &NodeRecord) -> NodeDuty {
+    match record.duty() {
+        NodeDuty::Unspecified => NodeDuty::NodeInService,
+        duty => duty,
+    }
+}
+
+/// What a container is; one of which nothing else is known is open.
+pub(crate) fn container_state(record: &ContainerRecord) -> ContainerState {
+    match record.state() {
+        ContainerState::Unspecified => ContainerState::ContainerOpen,
+        state => state,
+    }
+}
+
 fn key(table: u8, number: u64) -> [u8; 9] {
     let mut key = [table; 9];
     key[1..].copy_from_slice(&number.to_be_bytes());
@@ -263,6 +350,7 @@ mod tests {
         let container = change.draw_container().0;
         change.put_container(ContainerRecord { container, pipeline, ..ContainerRecord::default() });
         change.draw_replica();
+        change.set_switches(Switches { balancer: true, ..SWITCHES_AT_FIRST });
         let batch = change.batch;
         (tables, batch)
     }
@@ -289,7 +377,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let db = Db::open(dir.path(), &raft::DbOptions::default()).unwrap();
         let mut batch = WriteBatch::default();
-        batch.put(FORMAT_KEY, 2u32.to_le_bytes());
+        batch.put(FORMAT_KEY, (FORMAT + 1).to_le_bytes());
         db.write(batch).unwrap();
         let error = format!("{:#}", Tables::load(&db).unwrap_err());
         assert!(error.contains("run a newer flotilla"), "{error}");

@@ -24,7 +24,10 @@ pub(crate) fn pipeline(record: &PipelineRecord, tables: &Tables, nodes: &Nodes) 
         leader_node: seen.leader.map_or(0, |leader| leader.0),
         container: seen.container,
         container_bytes: seen.container_bytes,
-        ..Pipeline::default()
+        end_container: record.end_container,
+        quasi_close: record.quasi_close,
+        close_reason: record.close_reason.clone(),
+        health: Vec::new(),
     }
 }
 

@@ -13,6 +13,7 @@ const VIEW_INTERVAL_MIN: Duration = Duration::from_millis(20);
 /// published at once; those that follow within [`VIEW_INTERVAL_MIN`] come together.
 pub(crate) async fn publish_views(leader: &Leader) {
     let mut tables_changes = leader.tables.changes();
+    let mut reports_changes = leader.reports_changed.subscribe();
     loop {
         let view = leader.read(view::cluster_view);
         leader.view.send_if_modified(|current: &mut Arc<ClusterView>| {
@@ -23,9 +24,9 @@ pub(crate) async fn publish_views(leader: &Leader) {
             differs
         });
         tokio::time::sleep(VIEW_INTERVAL_MIN).await;
-        // Both are safe to cancel: a notification that nobody took stays, and so does a seen-mark.
+        // Both are safe to cancel: a change that nobody has seen stays unseen.
         tokio::select! {
-            _ = leader.reports_changed.notified() => {}
+            _ = reports_changes.changed() => {}
             _ = tables_changes.changed() => {}
         }
     }

@@ -69,8 +69,16 @@ impl Metadata {
         let disk = Arc::new(disk::RealDisk::open(root, 0xd15c).unwrap());
         let space = LogSpace::new(disk.clone(), log());
         let options = ScmOptions { address: address.clone(), db: db(), ..ScmOptions::default() };
-        let scm =
-            Scm::start(options, disk.clone(), space.clone(), host.clone(), addresses.clone()).await.unwrap();
+        let scm = Scm::start(
+            options,
+            disk.clone(),
+            space.clone(),
+            host.clone(),
+            addresses.clone(),
+            Arc::new(SystemClock),
+        )
+        .await
+        .unwrap();
         let options = OmOptions { address: address.clone(), db: db(), ..OmOptions::default() };
         let clock = Arc::new(SystemClock);
         let om = Om::start(options, disk, space, host.clone(), addresses, clock).await.unwrap();

@@ -1,7 +1,7 @@
 //! The container that follows a nearly full one. Who asks again (another leader of the pipeline, or the same one
 //! after a broken connection) gets the same answer, so a pipeline's containers form one chain.
 
-use crate::tables::TablesMut;
+use crate::tables::{TablesMut, is_live};
 use proto::scm::{AllocateContainerCommand, ContainerRecord, ScmReply};
 use types::{ContainerId, PipelineId};
 
@@ -10,9 +10,8 @@ pub(super) fn apply(
     command: AllocateContainerCommand,
 ) -> Result<ScmReply, String> {
     let AllocateContainerCommand { pipeline, after } = command;
-    if tables.pipeline(PipelineId(pipeline)).is_none() {
-        return Err(format!("no pipeline {pipeline}"));
-    }
+    let record = tables.pipeline(PipelineId(pipeline)).ok_or_else(|| format!("no pipeline {pipeline}"))?;
+    let takes_data = is_live(record);
     let last = match tables.container(ContainerId(after)) {
         Some(record) if record.pipeline == pipeline => *record,
         Some(record) => {
@@ -23,6 +22,9 @@ pub(super) fn apply(
     if last.next != 0 {
         return Ok(ScmReply { container: last.next, ..ScmReply::default() });
     }
+    if !takes_data {
+        return Err(format!("pipeline {pipeline} is closing: it goes on to nothing but its end"));
+    }
     let next = tables.draw_container().0;
     tables.put_container(ContainerRecord { next, ..last });
     tables.put_container(ContainerRecord { container: next, pipeline, ..ContainerRecord::default() });
@@ -31,7 +33,7 @@ pub(super) fn apply(
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{create, run, three_nodes};
+    use super::super::testing::{close, create, run, three_nodes};
     use crate::tables::Tables;
     use proto::scm::{AllocateContainerCommand, ScmReply, scm_command::Command};
 
@@ -54,6 +56,16 @@ mod tests {
         assert_eq!(allocate(&mut tables, 1, 3).container, 4);
         assert_eq!(allocate(&mut tables, 2, 2).container, 5);
         assert_eq!(allocate(&mut tables, 1, 1).container, 3);
+    }
+
+    #[test]
+    fn a_closing_pipeline_gets_no_new_container() {
+        let mut tables = two_pipelines();
+        let next = allocate(&mut tables, 1, 1).container;
+        run(&mut tables, close(1, ""));
+        assert_eq!(allocate(&mut tables, 1, 1).container, next, "what was given stays given");
+        assert!(allocate(&mut tables, 1, next).refused.contains("closing"));
+        assert!(allocate(&mut tables, 2, 2).refused.is_empty());
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! A new pipeline on three disks of three nodes, with its first container and three replicas.
 
-use crate::tables::TablesMut;
+use crate::tables::{TablesMut, duty};
 use proto::scm::{
-    ContainerRecord, CreatePipelineCommand, PipelineMember, PipelinePlace, PipelineRecord, PipelineState,
-    ScmReply,
+    ContainerRecord, CreatePipelineCommand, NodeDuty, PipelineMember, PipelinePlace, PipelineRecord,
+    PipelineState, ScmReply,
 };
 use std::collections::BTreeSet;
 use types::NodeId;
@@ -47,6 +47,9 @@ fn check_places(tables: &TablesMut<'_>, places: &[PipelinePlace]) -> Result<(), 
     }
     for place in places {
         let node = tables.node(NodeId(place.node)).ok_or_else(|| format!("no node {}", place.node))?;
+        if duty(node) != NodeDuty::NodeInService {
+            return Err(format!("node {} is {}", place.node, duty(node).as_str_name()));
+        }
         if !node.disks.contains(&place.disk) {
             return Err(format!("node {} has no disk {:02x?}", place.node, place.disk.as_ref()));
         }

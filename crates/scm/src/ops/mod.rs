@@ -5,9 +5,15 @@
 
 mod allocate_container;
 mod bootstrap;
+pub(crate) mod close_containers;
+mod close_pipeline;
 mod create_pipeline;
+mod end_pipeline;
 mod open_pipeline;
+mod quasi_close_pipeline;
 mod register_node;
+mod set_node_duty;
+mod set_switches;
 
 use crate::tables::TablesMut;
 use proto::scm::{ScmReply, scm_command::Command};
@@ -19,12 +25,12 @@ pub(crate) fn apply(tables: &mut TablesMut<'_>, command: Command) -> ScmReply {
         Command::CreatePipeline(command) => create_pipeline::apply(tables, command),
         Command::OpenPipeline(command) => open_pipeline::apply(tables, command),
         Command::AllocateContainer(command) => allocate_container::apply(tables, command),
-        Command::ClosePipeline(_)
-        | Command::QuasiClosePipeline(_)
-        | Command::EndPipeline(_)
-        | Command::CloseContainers(_)
-        | Command::SetNodeDuty(_)
-        | Command::SetSwitches(_) => Err("this version does not propose it".to_owned()),
+        Command::ClosePipeline(command) => close_pipeline::apply(tables, command),
+        Command::QuasiClosePipeline(command) => quasi_close_pipeline::apply(tables, command),
+        Command::EndPipeline(command) => end_pipeline::apply(tables, command),
+        Command::CloseContainers(command) => close_containers::apply(tables, command),
+        Command::SetNodeDuty(command) => set_node_duty::apply(tables, command),
+        Command::SetSwitches(command) => set_switches::apply(tables, command),
     };
     result.unwrap_or_else(|why| ScmReply { refused: why, ..ScmReply::default() })
 }
@@ -34,7 +40,10 @@ pub(crate) mod testing {
     use super::*;
     use crate::tables::Tables;
     use bytes::Bytes;
-    use proto::scm::{CreatePipelineCommand, PipelinePlace, RegisterNodeCommand};
+    use proto::scm::{
+        ClosePipelineCommand, CreatePipelineCommand, EndPipelineCommand, NodeDuty, PipelinePlace,
+        RegisterNodeCommand, SetNodeDutyCommand,
+    };
 
     pub(crate) fn run(tables: &mut Tables, command: Command) -> ScmReply {
         apply(&mut TablesMut::new(tables), command)
@@ -62,6 +71,18 @@ pub(crate) mod testing {
     pub(crate) fn create(nodes: [u64; 3]) -> Command {
         let places = nodes.into_iter().map(|node| PipelinePlace { node, disk: disk(node, 0) }).collect();
         Command::CreatePipeline(CreatePipelineCommand { places })
+    }
+
+    pub(crate) fn close(pipeline: u64, reason: &str) -> Command {
+        Command::ClosePipeline(ClosePipelineCommand { pipeline, reason: reason.into(), at_ms: 1 })
+    }
+
+    pub(crate) fn end(pipeline: u64) -> Command {
+        Command::EndPipeline(EndPipelineCommand { pipeline })
+    }
+
+    pub(crate) fn set_duty(node: u64, duty: NodeDuty) -> Command {
+        Command::SetNodeDuty(SetNodeDutyCommand { node, duty: duty as i32, until_ms: 0 })
     }
 
     /// Nodes 1, 2 and 3, two disks each.

@@ -1,9 +1,14 @@
 //! A datanode says each second how it is, and learns which pipelines it should have and where their members are.
 
 use crate::leader::Leader;
+use crate::nodes::Nodes;
+use crate::replicas::{ContainersReport, check_replica};
+use crate::tables::Tables;
 use crate::view;
 use proto::Failure;
-use proto::scm::{DiskReport, HeartbeatRequest, HeartbeatResponse, NodeRecord};
+use proto::scm::{
+    DiskReport, HeartbeatRequest, HeartbeatResponse, NodeRecord, PipelineRecord, PipelineState,
+};
 use std::collections::BTreeSet;
 use std::time::Duration;
 use tokio::time::{Instant, timeout};
@@ -14,6 +19,8 @@ use types::NodeId;
 const FIRST_PIPELINES_WAIT: Duration = Duration::from_millis(500);
 /// Reports of one heartbeat.
 const PIPELINE_REPORTS_MAX: usize = 10_000;
+/// Replicas and lost replicas of one heartbeat; a full report of more comes in parts. Two to three megabytes.
+const CONTAINER_REPORTS_MAX: usize = 10_000;
 
 pub(crate) async fn heartbeat(
     leader: &Leader,
@@ -21,9 +28,7 @@ pub(crate) async fn heartbeat(
 ) -> Result<HeartbeatResponse, Failure> {
     leader.check_cluster(&request.cluster)?;
     super::register::check_disks(&request.disks)?;
-    if request.pipelines.len() > PIPELINE_REPORTS_MAX {
-        return Err(Failure::invalid(format!("more than {PIPELINE_REPORTS_MAX} pipelines on one node")));
-    }
+    check_counts(&request)?;
     let node = NodeId(request.node);
     let as_registered = leader.read(|tables, _| {
         tables.node(node).is_some_and(|record| registered_like_this(record, &request.address, &request.disks))
@@ -32,14 +37,22 @@ pub(crate) async fn heartbeat(
         return Ok(HeartbeatResponse { register_again: true, ..HeartbeatResponse::default() });
     }
     let mut round = leader.rounds.subscribe();
+    let containers = ContainersReport {
+        replicas: request.containers,
+        gone: request.containers_gone,
+        begins: request.report_begins,
+        ends: request.report_ends,
+    };
     let (places_changed, reports_changed) = leader.change_nodes(|nodes| {
-        (nodes.see(node, request.disks, Instant::now()), nodes.report_pipelines(node, request.pipelines))
+        let places = nodes.see(node, request.disks, Instant::now());
+        let pipelines = nodes.report_pipelines(node, request.pipelines);
+        (places, nodes.report_containers(node, containers) || pipelines)
     });
     if places_changed {
         leader.places_changed.notify_one();
     }
     if reports_changed {
-        leader.reports_changed.notify_one();
+        leader.reports_changed.send_modify(|changes| *changes += 1);
     }
     let has_pipelines = || leader.read(|tables, _| tables.live_pipelines_on(node).next().is_some());
     let first_pipelines = async { while !has_pipelines() && round.changed().await.is_ok() {} };
@@ -54,16 +67,38 @@ fn registered_like_this(record: &NodeRecord, address: &str, disks: &[DiskReport]
         && disks.iter().all(|disk| record.disks.contains(&disk.disk))
 }
 
-/// The node's pipelines, and the addresses of those it shares one with.
+fn check_counts(request: &HeartbeatRequest) -> Result<(), Failure> {
+    if request.pipelines.len() > PIPELINE_REPORTS_MAX {
+        return Err(Failure::invalid(format!("more than {PIPELINE_REPORTS_MAX} pipelines on one node")));
+    }
+    if request.containers.len() + request.containers_gone.len() > CONTAINER_REPORTS_MAX {
+        let message = format!("more than {CONTAINER_REPORTS_MAX} containers in one heartbeat");
+        return Err(Failure::invalid(message));
+    }
+    request.containers.iter().try_for_each(check_replica).map_err(Failure::invalid)
+}
+
+/// What the node should have and do, and the addresses of those it has to do with.
 fn answer(leader: &Leader, node: NodeId) -> HeartbeatResponse {
     leader.read(|tables, nodes| {
-        let records = || tables.live_pipelines_on(node);
-        let peers: BTreeSet<NodeId> =
-            records().flat_map(|record| record.members.iter().map(|member| NodeId(member.node))).collect();
+        let records = answer_pipelines(tables, nodes, node);
+        let members = records.iter().flat_map(|record| &record.members);
+        let peers: BTreeSet<NodeId> = members.map(|member| NodeId(member.node)).collect();
         HeartbeatResponse {
-            pipelines: records().map(|record| view::pipeline(record, tables, nodes)).collect(),
+            pipelines: records.into_iter().map(|record| view::pipeline(record, tables, nodes)).collect(),
             addresses: view::node_addresses(tables, peers),
+            report_all: nodes.replicas().wants_full_report(node),
             ..HeartbeatResponse::default()
         }
     })
+}
+
+/// All that are not over, and those that are over and the node still reports: it is to let go of them.
+fn answer_pipelines<'a>(tables: &'a Tables, nodes: &Nodes, node: NodeId) -> Vec<&'a PipelineRecord> {
+    let reported = nodes.pipelines_on(node).filter_map(|pipeline| tables.pipeline(pipeline));
+    let over = reported.filter(|record| {
+        record.state() == PipelineState::PipelineClosed
+            && record.members.iter().any(|member| member.node == node.0)
+    });
+    tables.unended_pipelines_on(node).chain(over).collect()
 }

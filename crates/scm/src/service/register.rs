@@ -23,7 +23,11 @@ pub(crate) async fn register(leader: &Leader, request: RegisterRequest) -> Resul
         disks: request.disks.iter().map(|disk| disk.disk.clone()).collect(),
     };
     let node = register_node(leader, command).await?;
-    if leader.change_nodes(|nodes| nodes.see(node, request.disks, Instant::now())) {
+    let places_changed = leader.change_nodes(|nodes| {
+        nodes.replicas_mut().expect_full_report(node);
+        nodes.see(node, request.disks, Instant::now())
+    });
+    if places_changed {
         leader.places_changed.notify_one();
     }
     Ok(RegisterResponse { node: node.0, cluster: leader.read(|tables, _| tables.cluster().to_owned()) })

@@ -46,15 +46,35 @@ impl Datanode {
         server: &mut Server,
         pipelines: Vec<PipelineReport>,
     ) -> Result<HeartbeatResponse, proto::Failure> {
+        let request = self.request(pipelines);
+        Ok(server.client.heartbeat(request).await?.into_inner())
+    }
+
+    /// A heartbeat with a full report.
+    pub(crate) async fn report_all(
+        &self,
+        server: &mut Server,
+        pipelines: Vec<PipelineReport>,
+        containers: Vec<ContainerReplica>,
+    ) -> Result<HeartbeatResponse, proto::Failure> {
         let request = HeartbeatRequest {
+            containers,
+            report_begins: true,
+            report_ends: true,
+            ..self.request(pipelines)
+        };
+        Ok(server.client.heartbeat(request).await?.into_inner())
+    }
+
+    pub(crate) fn request(&self, pipelines: Vec<PipelineReport>) -> HeartbeatRequest {
+        HeartbeatRequest {
             node: self.node,
             cluster: self.cluster.clone(),
             address: self.address.clone(),
             disks: self.disks.clone(),
             pipelines,
             ..HeartbeatRequest::default()
-        };
-        Ok(server.client.heartbeat(request).await?.into_inner())
+        }
     }
 
     /// What this node would report of these pipelines if each were led by its first member.

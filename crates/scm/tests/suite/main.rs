@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)] // all of this is tests
 
+mod closing;
 mod datanodes;
 mod placement;
 mod restart;

@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use tonic::service::RoutesBuilder;
 use tonic::transport::Channel;
 use tonic::transport::server::TcpIncoming;
+use types::SystemClock;
 
 /// Longer than anything takes on a busy machine.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
@@ -46,7 +47,7 @@ impl Server {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?.to_string();
         let options = ScmOptions { address: address.clone(), ..options };
-        let scm = Scm::start(options, disk, space, host.clone(), addresses).await?;
+        let scm = Scm::start(options, disk, space, host.clone(), addresses, Arc::new(SystemClock)).await?;
 
         let mut routes = RoutesBuilder::default();
         host.add_to(&mut routes);
@@ -78,6 +79,15 @@ impl Server {
 
     pub(crate) async fn pipelines(&mut self) -> Vec<Pipeline> {
         self.client.list_pipelines(ListPipelinesRequest {}).await.unwrap().into_inner().pipelines
+    }
+
+    /// Waits for a condition.
+    pub(crate) async fn becomes(&mut self, what: &str, wanted: impl AsyncFn(&mut Server) -> bool) {
+        let deadline = Instant::now() + DEADLINE;
+        while !wanted(self).await {
+            assert!(Instant::now() < deadline, "no {what}");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
     }
 
     pub(crate) async fn pipelines_become(

@@ -1,0 +1,37 @@
+//! All members of a closing pipeline that can end it have: it is over, and who still has it lets go of it.
+
+use crate::tables::TablesMut;
+use proto::scm::{EndPipelineCommand, PipelineRecord, PipelineState, ScmReply};
+use types::PipelineId;
+
+pub(super) fn apply(tables: &mut TablesMut<'_>, command: EndPipelineCommand) -> Result<ScmReply, String> {
+    let pipeline = command.pipeline;
+    let record = tables.pipeline(PipelineId(pipeline)).ok_or_else(|| format!("no pipeline {pipeline}"))?;
+    match record.state() {
+        PipelineState::PipelineClosing => {
+            let record = PipelineRecord { state: PipelineState::PipelineClosed as i32, ..record.clone() };
+            tables.put_pipeline(record);
+        }
+        PipelineState::PipelineClosed => {}
+        state => return Err(format!("pipeline {pipeline} is {}", state.as_str_name())),
+    }
+    Ok(ScmReply { pipeline, ..ScmReply::default() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{close, create, end, run, three_nodes};
+    use types::NodeId;
+
+    #[test]
+    fn only_closing_pipelines_end() {
+        let mut tables = three_nodes();
+        run(&mut tables, create([1, 2, 3]));
+        assert_eq!(run(&mut tables, end(1)).refused, "pipeline 1 is PIPELINE_ALLOCATED");
+        run(&mut tables, close(1, ""));
+        for _ in 0..2 {
+            assert_eq!(run(&mut tables, end(1)).refused, "");
+            assert_eq!(tables.unended_pipelines_on(NodeId(1)).count(), 0);
+        }
+    }
+}

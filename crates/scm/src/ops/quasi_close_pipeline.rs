@@ -1,0 +1,43 @@
+//! Nobody can lead a closing pipeline: its members end by themselves. Not taken back, even when a leader appears after all: members may
+//! have stopped for good.
+
+use crate::tables::TablesMut;
+use proto::scm::{PipelineRecord, PipelineState, QuasiClosePipelineCommand, ScmReply};
+use types::PipelineId;
+
+pub(super) fn apply(
+    tables: &mut TablesMut<'_>,
+    command: QuasiClosePipelineCommand,
+) -> Result<ScmReply, String> {
+    let pipeline = command.pipeline;
+    let record = tables.pipeline(PipelineId(pipeline)).ok_or_else(|| format!("no pipeline {pipeline}"))?;
+    match record.state() {
+        PipelineState::PipelineClosing if !record.quasi_close => {
+            let record = PipelineRecord { quasi_close: true, ..record.clone() };
+            tables.put_pipeline(record);
+        }
+        PipelineState::PipelineClosing | PipelineState::PipelineClosed => {}
+        state => return Err(format!("pipeline {pipeline} is {}", state.as_str_name())),
+    }
+    Ok(ScmReply { pipeline, ..ScmReply::default() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{close, create, run, three_nodes};
+    use proto::scm::{QuasiClosePipelineCommand, scm_command::Command};
+    use types::PipelineId;
+
+    #[test]
+    fn only_closing_pipelines_quasi_close() {
+        let mut tables = three_nodes();
+        run(&mut tables, create([1, 2, 3]));
+        let quasi_close = || Command::QuasiClosePipeline(QuasiClosePipelineCommand { pipeline: 1 });
+        assert_eq!(run(&mut tables, quasi_close()).refused, "pipeline 1 is PIPELINE_ALLOCATED");
+        run(&mut tables, close(1, ""));
+        for _ in 0..2 {
+            assert_eq!(run(&mut tables, quasi_close()).refused, "");
+            assert!(tables.pipeline(PipelineId(1)).unwrap().quasi_close);
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! What containers have become: a pure decision from tables and reports (docs/cluster.md, "A container's life").
+
+use crate::closing::has_let_go;
+use crate::nodes::Nodes;
+use crate::ops::close_containers::CLOSE_CONTAINERS_MAX;
+use crate::replicas::{LastRecord, last_record};
+use crate::tables::{Tables, container_state};
+use proto::scm::{
+    ClosedContainer, ContainerRecord, ContainerReplica, ContainerState, PipelineMember, PipelineRecord,
+    PipelineState, ReplicaState,
+};
+use std::collections::HashMap;
+use std::time::Duration;
+use tokio::time::Instant;
+use types::{ContainerId, NodeId, PipelineId};
+
+const MAJORITY: usize = 2;
+
+/// Since when this leader has seen pipelines as over.
+pub(crate) struct Resolution {
+    let_go_after: Duration,
+    over: HashMap<PipelineId, Instant>,
+}
+
+impl Resolution {
+    pub(crate) fn new(let_go_after: Duration) -> Resolution {
+        Resolution { let_go_after, over: HashMap::new() }
+    }
+
+    /// Containers that have become something else, as many as one command takes.
+    pub(crate) fn decide(&mut self, tables: &Tables, nodes: &Nodes, now: Instant) -> Vec<ClosedContainer> {
+        let unresolved = tables.unresolved_containers();
+        let pipelines = unresolved.filter_map(|record| tables.pipeline(PipelineId(record.pipeline)));
+        let over = pipelines.filter(|record| record.state() == PipelineState::PipelineClosed);
+        let over = over.map(|record| PipelineId(record.pipeline));
+        self.over = over.map(|id| (id, self.over.get(&id).copied().unwrap_or(now))).collect();
+        let decided =
+            tables.unresolved_containers().filter_map(|record| self.resolve(record, tables, nodes, now));
+        decided.take(CLOSE_CONTAINERS_MAX).collect()
+    }
+
+    fn resolve(
+        &self,
+        record: &ContainerRecord,
+        tables: &Tables,
+        nodes: &Nodes,
+        now: Instant,
+    ) -> Option<ClosedContainer> {
+        let container = ContainerId(record.container);
+        let closed =
+            |(_, replica): &(NodeId, &ContainerReplica)| replica.state() == ReplicaState::ReplicaClosed;
+        if let Some((_, replica)) = nodes.replicas().of(container).find(closed) {
+            return Some(closed_at(record, last_record(replica)));
+        }
+        let pipeline = tables.pipeline(PipelineId(record.pipeline))?;
+        let since = *self.over.get(&PipelineId(pipeline.pipeline))? + self.let_go_after;
+        let said = |member: &&PipelineMember| has_said_all(pipeline, member, tables, nodes, since);
+        let said: Vec<&PipelineMember> = pipeline.members.iter().filter(said).collect();
+        if said.len() >= MAJORITY {
+            let ends = said.iter().map(|member| (log_end(pipeline, member, tables, nodes), member.node));
+            let (_, best) = ends.max_by_key(|(end, node)| (*end, std::cmp::Reverse(*node)))?;
+            return Some(as_on(record, NodeId(best), nodes));
+        }
+        let is_open = container_state(record) == ContainerState::ContainerOpen;
+        (is_open && now >= since)
+            .then(|| with_state(record, ContainerState::ContainerQuasiClosed, LastRecord::default()))
+    }
+}
+
+/// Whether the member has ended, and all that it has is known.
+fn has_said_all(
+    pipeline: &PipelineRecord,
+    member: &PipelineMember,
+    tables: &Tables,
+    nodes: &Nodes,
+    since: Instant,
+) -> bool {
+    let node = NodeId(member.node);
+    let ended = match nodes.member_report(pipeline, member) {
+        Some(report) => report.ended,
+        None => has_let_go(pipeline, member, nodes, since),
+    };
+    let open = |replica: &ContainerReplica| replica.state() == ReplicaState::ReplicaOpen;
+    ended && nodes.replicas().is_complete(node) && !replicas_on(pipeline, node, tables, nodes).any(open)
+}
+
+/// Where the member's log ends.
+fn log_end(pipeline: &PipelineRecord, member: &PipelineMember, tables: &Tables, nodes: &Nodes) -> LastRecord {
+    let replicas = replicas_on(pipeline, NodeId(member.node), tables, nodes);
+    replicas.map(last_record).max().unwrap_or_default()
+}
+
+fn replicas_on<'a>(
+    pipeline: &PipelineRecord,
+    node: NodeId,
+    tables: &'a Tables,
+    nodes: &'a Nodes,
+) -> impl Iterator<Item = &'a ContainerReplica> {
+    let containers = tables.containers_of(pipeline);
+    containers.filter_map(move |container| nodes.replicas().get(ContainerId(container.container), node))
+}
+
+/// The container is what that node has of it.
+fn as_on(record: &ContainerRecord, node: NodeId, nodes: &Nodes) -> ClosedContainer {
+    match nodes.replicas().get(ContainerId(record.container), node) {
+        Some(replica) => closed_at(record, last_record(replica)),
+        None => with_state(record, ContainerState::ContainerDeleted, LastRecord::default()),
+    }
+}
+
+fn closed_at(record: &ContainerRecord, last: LastRecord) -> ClosedContainer {
+    with_state(record, ContainerState::ContainerClosed, last)
+}
+
+fn with_state(record: &ContainerRecord, state: ContainerState, last: LastRecord) -> ClosedContainer {
+    ClosedContainer {
+        container: record.container,
+        state: state as i32,
+        last_term: last.term,
+        last_index: last.index,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nodes::Silence;
+    use crate::ops::testing::{close, create, disk, end, run, three_nodes};
+    use crate::replicas::ContainersReport;
+    use ContainerState::{ContainerClosed, ContainerDeleted, ContainerQuasiClosed};
+    use ReplicaState::{ReplicaClosed, ReplicaOpen, ReplicaQuasiClosed};
+    use proto::scm::{AllocateContainerCommand, DiskReport, PipelineReport, scm_command::Command};
+
+    const LET_GO: Duration = Duration::from_secs(5);
+
+    type Had = (u64, ReplicaState, u64, u64);
+
+    /// Containers 1 and 2 of pipeline 1, which is over, and what members have: container, state, last term, last index.
+    fn decide(members: &[(u64, &[Had])]) -> Vec<(u64, ContainerState, u64, u64)> {
+        let mut tables = three_nodes();
+        run(&mut tables, create([1, 2, 3]));
+        run(&mut tables, Command::AllocateContainer(AllocateContainerCommand { pipeline: 1, after: 1 }));
+        run(&mut tables, close(1, ""));
+        run(&mut tables, end(1));
+        let start = Instant::now();
+        let silence = Silence { stale_after: LET_GO, dead_after: 100 * LET_GO };
+        let mut nodes = Nodes::new(silence, start);
+        let mut resolution = Resolution::new(LET_GO);
+        resolution.decide(&tables, &nodes, start);
+        let now = start + 2 * LET_GO;
+        for &(node, had) in members {
+            nodes.see(NodeId(node), vec![DiskReport { disk: disk(node, 0), ..DiskReport::default() }], now);
+            let report =
+                PipelineReport { pipeline: 1, replica: node, ended: true, ..PipelineReport::default() };
+            nodes.report_pipelines(NodeId(node), vec![report]);
+            let replica = |&(container, state, last_term, last_index): &Had| {
+                let state = state as i32;
+                ContainerReplica {
+                    container,
+                    pipeline: 1,
+                    state,
+                    last_term,
+                    last_index,
+                    ..ContainerReplica::default()
+                }
+            };
+            let replicas = had.iter().map(replica).collect();
+            let report = ContainersReport { replicas, gone: vec![], begins: true, ends: true };
+            nodes.report_containers(NodeId(node), report);
+        }
+        let decided = resolution.decide(&tables, &nodes, now);
+        decided.iter().map(|c| (c.container, c.state(), c.last_term, c.last_index)).collect()
+    }
+
+    #[test]
+    fn a_roll_that_was_applied_closes_the_container() {
+        let decided = decide(&[
+            (1, &[(1, ReplicaClosed, 2, 70), (2, ReplicaClosed, 3, 90)]),
+            (2, &[(1, ReplicaOpen, 0, 0)]),
+        ]);
+        assert_eq!(decided, [(1, ContainerClosed, 2, 70), (2, ContainerClosed, 3, 90)]);
+    }
+
+    #[test]
+    fn a_container_that_was_drawn_and_never_used_is_deleted() {
+        let closed: &[Had] = &[(1, ReplicaClosed, 2, 70)];
+        let decided = decide(&[(1, closed), (2, closed)]);
+        assert_eq!(decided, [(1, ContainerClosed, 2, 70), (2, ContainerDeleted, 0, 0)]);
+    }
+
+    #[test]
+    fn the_highest_log_of_a_majority_is_the_container() {
+        let decided =
+            decide(&[(1, &[(1, ReplicaQuasiClosed, 2, 60)]), (3, &[(1, ReplicaQuasiClosed, 2, 64)])]);
+        assert_eq!(decided, [(1, ContainerClosed, 2, 64), (2, ContainerDeleted, 0, 0)]);
+    }
+
+    /// The example of docs/cluster.md.
+    #[test]
+    fn whole_logs_are_compared_not_containers() {
+        let decided = decide(&[
+            (1, &[(1, ReplicaQuasiClosed, 3, 51)]),
+            (2, &[(1, ReplicaQuasiClosed, 2, 61), (2, ReplicaQuasiClosed, 5, 62)]),
+        ]);
+        assert_eq!(decided, [(1, ContainerClosed, 2, 61), (2, ContainerClosed, 5, 62)]);
+    }
+
+    #[test]
+    fn less_than_a_majority_decides_nothing() {
+        let quasi_closed = [(1, ContainerQuasiClosed, 0, 0), (2, ContainerQuasiClosed, 0, 0)];
+        assert_eq!(decide(&[]), quasi_closed);
+        assert_eq!(decide(&[(1, &[(1, ReplicaQuasiClosed, 2, 60)])]), quasi_closed);
+        let decided = decide(&[(1, &[(1, ReplicaQuasiClosed, 2, 60)]), (2, &[(1, ReplicaOpen, 0, 0)])]);
+        assert_eq!(decided, quasi_closed, "node 2 has not ended");
+    }
+
+    #[test]
+    fn a_lost_disk_says_nothing() {
+        // Node 2 speaks, but has another disk than the one its replica was on.
+        let mut tables = three_nodes();
+        run(&mut tables, create([1, 2, 3]));
+        run(&mut tables, close(1, ""));
+        run(&mut tables, end(1));
+        let start = Instant::now();
+        let mut nodes = Nodes::new(Silence { stale_after: LET_GO, dead_after: 100 * LET_GO }, start);
+        let mut resolution = Resolution::new(LET_GO);
+        resolution.decide(&tables, &nodes, start);
+        let now = start + 2 * LET_GO;
+        for (node, at) in [(1, 0), (2, 1)] {
+            nodes.see(NodeId(node), vec![DiskReport { disk: disk(node, at), ..DiskReport::default() }], now);
+            nodes.report_pipelines(NodeId(node), Vec::new());
+            let report = ContainersReport { replicas: vec![], gone: vec![], begins: true, ends: true };
+            nodes.report_containers(NodeId(node), report);
+        }
+        let decided = resolution.decide(&tables, &nodes, now);
+        assert_eq!(decided.iter().map(ClosedContainer::state).collect::<Vec<_>>(), [ContainerQuasiClosed]);
+    }
+}
