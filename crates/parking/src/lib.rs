@@ -12,4 +12,4 @@ mod slab;
 mod wheel;
 
 pub use lot::{Lot, Ticket};
-pub use parking_lot::{Outcome, ParkingLot, Wait};
+pub use parking_lot::{LotCounts, Outcome, ParkingLot, Wait};

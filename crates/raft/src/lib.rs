@@ -11,7 +11,7 @@
 //! the append stream to a follower, over the connections of `peers`, made by a `connector`); `service` receives what other members send.
 //! `snapshot` is copies of a state, for members that the log cannot serve; `generations` a RocksDB they are installed into.
 //! `heartbeats` go together for all groups of two processes, and `doze` lets groups that nobody uses cost little.
-//! `counts` is what they count while they work, `host_metrics` what comes of it, `prometheus` how that is shown.
+//! `runtime` is what openraft runs on, with its `queue` and `watch`. `counts` is what they count while they work, `host_metrics` what comes of it, `prometheus` how that is shown.
 //! `encoding` alone knows how openraft's types look on disk and on the wire.
 
 mod alive;
@@ -46,6 +46,7 @@ mod peers;
 mod prometheus;
 mod proposal;
 mod protocol;
+mod queue;
 mod reads;
 mod registry;
 mod removal;
@@ -74,8 +75,9 @@ pub use host::RaftHost;
 pub use host_metrics::{FollowerMetrics, GroupMetrics, HostMetrics};
 pub use member::{AddressBook, Member};
 pub use membership::Members;
-pub use options::{COMMAND_BYTES_MAX, GroupSpec, GroupStart, HostOptions, Timing};
-pub use parked::{WaitAllError, WaitError};
+pub use options::{COMMAND_BYTES_MAX, GroupSpec, GroupStart, HostOptions, Timing, TimingError};
+pub use parked::{WAIT_MAX, WaitAllError, WaitError};
+pub use parking::LotCounts;
 pub use proposal::{Done, Proposal};
 pub use protocol::PROTOCOL_VERSION;
 pub use reads::ReadPolicy;

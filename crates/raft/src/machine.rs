@@ -1,7 +1,7 @@
 use crate::alive::Alive;
 use crate::counts::Counts;
 use crate::encoding::{applied_from, applied_to, log_id_from, log_id_of};
-use crate::parked::{AppliedMark, Waits};
+use crate::parked::{AppliedMark, ApplyWaits};
 use crate::snapshot::{SnapshotData, SnapshotStore};
 use crate::type_config::{Data, RaftLogId, RaftStoredMembership, Reply, TypeConfig};
 use crate::{Committed, StateMachine};
@@ -15,7 +15,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use tokio::sync::watch;
 use tokio::time::Instant;
-use types::{GroupId, LogIndex};
+use types::LogIndex;
 
 /// Commands applied with one write of the state machine: a few milliseconds of work.
 const APPLY_COUNT_MAX: usize = 1024;
@@ -40,8 +40,7 @@ impl Machine {
         snapshots: Option<Arc<SnapshotStore>>,
         alive: Alive,
         counts: Arc<Counts>,
-        waits: Waits,
-        group: GroupId,
+        waits: ApplyWaits,
     ) -> anyhow::Result<(Machine, watch::Receiver<Option<LogIndex>>)> {
         let stored = inner.applied()?;
         let membership = match &stored {
@@ -51,7 +50,7 @@ impl Machine {
             None => StoredMembership::default(),
         };
         let id = stored.map(|stored| stored.id);
-        let (applied, applied_view) = AppliedMark::new(id.map(|id| id.index), waits, group);
+        let (applied, applied_view) = AppliedMark::new(id.map(|id| id.index), waits);
         let id = id.map(log_id_from);
         Ok((Machine { inner, id, membership, applied, snapshots, counts, _alive: alive }, applied_view))
     }
