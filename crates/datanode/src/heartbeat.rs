@@ -132,6 +132,7 @@ impl Heartbeat {
             address: self.manager.options().address.clone(),
             disks: self.manager.disks().report(),
             pipelines: self.manager.pipeline_reports(),
+            ..HeartbeatRequest::default()
         };
         self.scm.heartbeat(request).await.context("send a heartbeat to SCM")
     }

@@ -141,6 +141,7 @@ impl Pipeline {
             applied_index: number(applied),
             container: container.0,
             container_bytes: used_bytes,
+            ..PipelineReport::default()
         }
     }
 }

@@ -108,7 +108,10 @@ impl Roller {
             bail!("leadership changed meanwhile");
         }
         let command = PipelineCommand {
-            command: Some(pipeline_command::Command::Roll(RollCommand { next_container: next.0 })),
+            command: Some(pipeline_command::Command::Roll(RollCommand {
+                next_container: next.0,
+                ends_pipeline: false,
+            })),
         };
         let command = Command {
             meta: command.encode_to_vec().into(),

@@ -1,7 +1,7 @@
+use crate::appends;
 use crate::connector::Channel;
 use crate::counts::HostCounts;
 use crate::registry::Registry;
-use crate::service;
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use proto::raft as wire;
@@ -128,7 +128,7 @@ pub(crate) async fn answer(
     let silent = wire::HeartbeatAnswer { answer: None, refusal: "no answer in time".to_owned() };
     let mut answers = vec![silent; heartbeats.len()];
     let asked = heartbeats.into_iter().enumerate().map(async |(n, heartbeat)| {
-        let answer = match service::heartbeat(registry, heartbeat).await {
+        let answer = match appends::heartbeat(registry, heartbeat).await {
             Ok(answer) => wire::HeartbeatAnswer { answer: Some(answer), refusal: String::new() },
             Err(failure) => {
                 counts.refused(&failure);

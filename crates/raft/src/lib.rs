@@ -8,7 +8,8 @@
 //! them linearizable and `parked` waits, `reset` is what is
 //! left when a majority is not (`begun_reset`: one cut short); `group` and `proposal` are what callers hold. openraft
 //! works against `log_store` (a [`raftlog::Log`]), `machine` (a [`StateMachine`]) and `network` (whose `exchange` is
-//! the append stream to a follower, over the connections of `peers`, made by a `connector`); `service` receives what other members send.
+//! the append stream to a follower, over the connections of `peers`, made by a `connector`); `service` receives what other members send
+//! (`appends`: a leader's entries, `elections`: votes and leadership).
 //! `snapshot` is copies of a state, for members that the log cannot serve; `generations` a RocksDB they are installed into.
 //! `heartbeats` go together for all groups of two processes, and `doze` lets groups that nobody uses cost little.
 //! `runtime` is what openraft runs on, with its `queue` and `watch`. `counts` is what they count while they work, `host_metrics` what comes of it, `prometheus` how that is shown.
@@ -16,6 +17,7 @@
 
 mod alive;
 mod append_check;
+mod appends;
 mod beginning;
 mod begun_reset;
 mod command;
@@ -25,6 +27,7 @@ mod counts;
 mod db;
 mod dismissal;
 mod doze;
+mod elections;
 mod encoding;
 mod error;
 mod exchange;

@@ -20,8 +20,6 @@ use types::{GroupKind, ReplicaId};
 
 /// A learner this close to the leader's last entry counts as caught up: the rest comes while it votes.
 pub(crate) const LAG_COUNT_MAX: u64 = 64;
-/// Where it does not matter how much a member has.
-const LAG_ANY: u64 = u64::MAX;
 /// Pause before a step is tried again that has to wait for something of the group's own.
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 /// How long removed members are told that they are; those that do not hear it notice when they stand for election.
@@ -118,7 +116,7 @@ impl Group {
             voters.iter().copied().filter(|replica| before.get(*replica).is_some()).collect();
         // Of those that are to be added nobody knows anything yet.
         let added = voters.len() - old.len();
-        self.wait_there(&old, majority.saturating_sub(added), LAG_ANY, deadline).await?;
+        self.wait_there(&old, majority.saturating_sub(added), Needed::Answer, deadline).await?;
         // An earlier call that was broken off: two majorities are asked for everything until this is finished.
         let mut done = None;
         if before.is_joint() {
@@ -138,9 +136,9 @@ impl Group {
         let now = self.members();
         let joining: BTreeSet<ReplicaId> =
             voters.iter().copied().filter(|replica| !now.is_voter(*replica)).collect();
-        self.wait_there(&joining, joining.len(), LAG_COUNT_MAX, deadline).await?;
+        self.wait_there(&joining, joining.len(), Needed::NearlyAll, deadline).await?;
         if !now.are(&voters) {
-            self.wait_there(&voters, majority, LAG_COUNT_MAX, deadline).await?;
+            self.wait_there(&voters, majority, Needed::NearlyAll, deadline).await?;
             let ids = voters.iter().map(|replica| replica.0).collect();
             done = Some(self.change(ChangeMembers::ReplaceAllVoters(ids), deadline).await?);
         }
@@ -187,6 +185,10 @@ impl Group {
         deadline: Instant,
     ) -> Result<RaftLogId, SetMembersError> {
         loop {
+            // A leader that was removed leads for a moment more, and openraft must not be asked for changes then.
+            if self.members().get(self.replica()).is_none() {
+                return Err(SetMembersError::NotLeader { leader: None });
+            }
             let step = self.raft().change_membership(changes.clone(), false);
             let done = tokio::time::timeout_at(deadline, step).await;
             let Ok(done) = done else {
@@ -205,18 +207,17 @@ impl Group {
         }
     }
 
-    /// Waits until `enough` of `replicas` lack at most `lag_max` entries and have answered this leader within a lease. It has
-    /// everything, and answers, itself.
+    /// Waits until `enough` of `replicas` are there as it is needed. This one is.
     pub(crate) async fn wait_there(
         &self,
         replicas: &BTreeSet<ReplicaId>,
         enough: usize,
-        lag_max: u64,
+        needed: Needed,
         deadline: Instant,
     ) -> Result<(), SetMembersError> {
         let mut metrics = self.raft().metrics();
         loop {
-            let absent = absent(&metrics.borrow_and_update(), replicas, lag_max, self.election_max());
+            let absent = absent(&metrics.borrow_and_update(), replicas, needed, self.election_max());
             let Some(Absent { lagging, silent }) = absent else {
                 let leader = self.status().leader;
                 return Err(SetMembersError::NotLeader { leader });
@@ -251,6 +252,18 @@ impl Group {
     }
 }
 
+/// What makes a member count as there.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Needed {
+    /// It has answered this leader within a lease.
+    Answer,
+    /// That, and it has all but the last few entries, and knows the newest members.
+    ///
+    /// A replica that was removed and is taken in again has nearly the whole log at once. Until it has the entry that takes
+    /// it in, it says that it is removed, and may be deleted ([`crate::GroupStatus::is_removed`]): it must not vote yet.
+    NearlyAll,
+}
+
 /// Members that cannot be counted on.
 struct Absent {
     lagging: Vec<Lag>,
@@ -258,23 +271,24 @@ struct Absent {
     silent: Vec<ReplicaId>,
 }
 
-/// Those of `replicas` that lack more than `lag_max` entries, or have answered nothing that was sent within `lease`, the leader
-/// itself apart; `None` when this replica does not lead.
+/// Those of `replicas` that are not there, the leader itself apart; `None` when this replica does not lead.
 fn absent(
     metrics: &RaftMetrics<TypeConfig>,
     replicas: &BTreeSet<ReplicaId>,
-    lag_max: u64,
+    needed: Needed,
     lease: Duration,
 ) -> Option<Absent> {
     let (replication, answers) = (metrics.replication.as_ref()?, metrics.heartbeat.as_ref()?);
     let next = |index: Option<u64>| index.map_or(0, |index| index + 1);
     let last = next(metrics.last_log_index);
+    let members_at = next(metrics.membership_config.log_id().map(|id| id.index));
     let mut absent = Absent { lagging: Vec::new(), silent: Vec::new() };
     for &replica in replicas.iter().filter(|replica| replica.0 != metrics.id) {
         let matched = replication.get(&replica.0).and_then(|matched| *matched);
-        let entries = last.saturating_sub(next(matched.map(|id| id.index)));
+        let has = next(matched.map(|id| id.index));
+        let entries = last.saturating_sub(has);
         let answered = answers.get(&replica.0).and_then(|answered| *answered);
-        if entries > lag_max {
+        if needed == Needed::NearlyAll && (entries > LAG_COUNT_MAX || has < members_at) {
             absent.lagging.push(Lag { replica, entries });
         } else if answered.is_none_or(|answered| answered.elapsed() >= lease) {
             absent.silent.push(replica);

@@ -1,14 +1,15 @@
 //! Linearizable reads, on any member of a group: docs/adr/0005-reads-by-lease.md.
 
-use crate::encoding::member_from_wire;
+use crate::encoding::{member_from_wire, member_to_wire};
 use crate::group::Group;
 use crate::parked::WaitError;
+use crate::registry::Registry;
 use crate::status::member_of;
 use crate::type_config::TypeConfig;
 use crate::{Member, ReadIndexError, Role};
 use openraft::errors::{ForwardToLeader, LinearizableReadError, RaftError};
 use openraft::raft::linearizable_read::LinearizerOption;
-use proto::raft as wire;
+use proto::{Failure, raft as wire};
 use std::time::Duration;
 use tokio::time::Instant;
 use types::LogIndex;
@@ -99,6 +100,24 @@ impl Group {
             None => Err(unreachable("it answered nothing this version knows".to_owned())),
         }
     }
+}
+
+/// What a member that reads hears of its leader.
+pub(crate) async fn answer(
+    registry: &Registry,
+    request: wire::ReadIndexRequest,
+) -> Result<wire::ReadIndexResponse, Failure> {
+    let group = registry.addressed(request.to.as_ref())?;
+    let policy = if request.lease { ReadPolicy::Lease } else { ReadPolicy::Index };
+    let result = match group.confirm_leader(policy).await {
+        Ok(index) => Answer::Index(index.0),
+        Err(ReadIndexError::NotLeader { leader }) => {
+            Answer::NotLeader(wire::NotLeader { leader: leader.map(member_to_wire) })
+        }
+        Err(ReadIndexError::NoQuorum { why }) => Answer::NoQuorum(why),
+        Err(error) => return Err(error.into_failure(group.addresses())),
+    };
+    Ok(wire::ReadIndexResponse { result: Some(result) })
 }
 
 fn leader_of(forward: ForwardToLeader<TypeConfig>) -> Option<Member> {

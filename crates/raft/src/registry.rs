@@ -41,7 +41,6 @@ impl Registry {
         }
     }
 
-    /// In the order of their ids.
     /// Whether a replica is here, or may be.
     pub(crate) fn has(&self, group: GroupId, replica: ReplicaId) -> bool {
         match self.groups.read().expect("no holder panics").get(&group) {
@@ -51,6 +50,7 @@ impl Registry {
         }
     }
 
+    /// In the order of their ids.
     pub(crate) fn all(&self) -> Vec<Group> {
         let groups = self.groups.read().expect("no holder panics");
         let open = groups.values().filter_map(|slot| match slot {

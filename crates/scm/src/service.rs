@@ -136,6 +136,7 @@ impl Scm for ScmService {
                 disks: nodes.disks(node).to_vec(),
                 pipelines: tables.live_pipelines_on(node).count() as u32,
                 leaders: leads(node),
+                ..DatanodeInfo::default()
             };
             tables.nodes().iter().map(info).collect()
         });
@@ -150,5 +151,61 @@ impl Scm for ScmService {
             tables.pipelines().values().map(|record| view::pipeline(record, tables, nodes)).collect()
         });
         Ok(Response::new(ListPipelinesResponse { pipelines }))
+    }
+
+    async fn list_containers(
+        &self,
+        _request: Request<ListContainersRequest>,
+    ) -> Result<Response<ListContainersResponse>, Status> {
+        Err(Status::unimplemented("list_containers"))
+    }
+
+    async fn create_pipeline(
+        &self,
+        _request: Request<CreatePipelineRequest>,
+    ) -> Result<Response<CreatePipelineResponse>, Status> {
+        Err(Status::unimplemented("create_pipeline"))
+    }
+
+    async fn close_pipeline(
+        &self,
+        _request: Request<ClosePipelineRequest>,
+    ) -> Result<Response<ClosePipelineResponse>, Status> {
+        Err(Status::unimplemented("close_pipeline"))
+    }
+
+    async fn close_container(
+        &self,
+        _request: Request<CloseContainerRequest>,
+    ) -> Result<Response<CloseContainerResponse>, Status> {
+        Err(Status::unimplemented("close_container"))
+    }
+
+    async fn transfer_leader(
+        &self,
+        _request: Request<TransferLeaderRequest>,
+    ) -> Result<Response<TransferLeaderResponse>, Status> {
+        Err(Status::unimplemented("transfer_leader"))
+    }
+
+    async fn set_node_duty(
+        &self,
+        _request: Request<SetNodeDutyRequest>,
+    ) -> Result<Response<SetNodeDutyResponse>, Status> {
+        Err(Status::unimplemented("set_node_duty"))
+    }
+
+    async fn get_cluster_status(
+        &self,
+        _request: Request<GetClusterStatusRequest>,
+    ) -> Result<Response<ClusterStatus>, Status> {
+        Err(Status::unimplemented("get_cluster_status"))
+    }
+
+    async fn set_switches(
+        &self,
+        _request: Request<SetSwitchesRequest>,
+    ) -> Result<Response<ClusterStatus>, Status> {
+        Err(Status::unimplemented("set_switches"))
     }
 }

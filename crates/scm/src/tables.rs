@@ -256,11 +256,12 @@ mod tests {
             uuid,
             address: "a:1".into(),
             disks: vec![Bytes::from_static(&[1; 16])],
+            ..NodeRecord::default()
         });
         let pipeline = change.draw_pipeline().0;
         change.put_pipeline(PipelineRecord { pipeline, ..PipelineRecord::default() });
         let container = change.draw_container().0;
-        change.put_container(ContainerRecord { container, pipeline, next: 0 });
+        change.put_container(ContainerRecord { container, pipeline, ..ContainerRecord::default() });
         change.draw_replica();
         let batch = change.batch;
         (tables, batch)

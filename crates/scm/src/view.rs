@@ -24,6 +24,7 @@ pub(crate) fn pipeline(record: &PipelineRecord, tables: &Tables, nodes: &Nodes) 
         leader_node: seen.leader.map_or(0, |leader| leader.0),
         container: seen.container,
         container_bytes: seen.container_bytes,
+        ..Pipeline::default()
     }
 }
 

@@ -24,6 +24,7 @@ fn state(pipeline: &Pipeline) -> &'static str {
     match pipeline.state() {
         PipelineState::PipelineAllocated => "allocated",
         PipelineState::PipelineOpen => "open",
+        PipelineState::PipelineClosing => "closing",
         PipelineState::PipelineClosed => "closed",
         PipelineState::Unspecified => "unknown",
     }

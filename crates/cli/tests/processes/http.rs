@@ -82,7 +82,11 @@ async fn a_dev_cluster_shows_its_groups_and_disks() {
         assert_eq!(page.with(&format!("flotilla_raft_{name}"), &[]).count(), 3, "{name} of each server");
     }
     for name in ["scrub_passes_total", "scrub_findings_total", "scrubbed_bytes_total", "report_age_seconds"] {
-        assert_eq!(page.with(&format!("flotilla_disk_{name}"), &[]).count(), 6, "{name} of each data directory");
+        assert_eq!(
+            page.with(&format!("flotilla_disk_{name}"), &[]).count(),
+            6,
+            "{name} of each data directory"
+        );
     }
     assert!(page.value("process_resident_memory_bytes", &[]).unwrap() > 1e6);
     assert!(page.value("process_open_fds", &[]).unwrap() > 10.0);

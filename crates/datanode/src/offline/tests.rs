@@ -52,7 +52,8 @@ fn entries() -> Vec<Entry> {
     let voters = vec![proto::raft::VoterSet { replicas: vec![5] }];
     let membership = proto::raft::Membership { voter_sets: voters, members: members.to_vec() };
     let meta = membership.encode_to_vec().into();
-    let roll = pipeline_command::Command::Roll(RollCommand { next_container: SECOND.0 });
+    let roll =
+        pipeline_command::Command::Roll(RollCommand { next_container: SECOND.0, ends_pipeline: false });
     vec![
         Entry { id: id(0), kind: 3, meta, body: Payload::default(), roll_to: None },
         Entry { id: id(1), kind: 1, meta: Default::default(), body: Payload::default(), roll_to: None },

@@ -7,8 +7,8 @@ mod write;
 use crate::manager::ContainerManager;
 use proto::datanode::datanode_server::{Datanode, DatanodeServer};
 use proto::datanode::{
-    DeleteBlocksRequest, DeleteBlocksResponse, HeadRequest, HeadResponse, ReadChunk, ReadRequest, WriteAck,
-    WriteChunk,
+    ContainerPart, DeleteBlocksRequest, DeleteBlocksResponse, FetchContainerRequest, HeadRequest,
+    HeadResponse, ReadChunk, ReadRequest, WriteAck, WriteChunk,
 };
 use proto::{Code, Failure, Retry};
 use std::sync::Arc;
@@ -65,6 +65,7 @@ impl Service {
 impl Datanode for Service {
     type WriteStream = ReceiverStream<Result<WriteAck, Status>>;
     type ReadStream = ReceiverStream<Result<ReadChunk, Status>>;
+    type FetchContainerStream = ReceiverStream<Result<ContainerPart, Status>>;
 
     async fn write(
         &self,
@@ -97,5 +98,12 @@ impl Datanode for Service {
     ) -> Result<Response<DeleteBlocksResponse>, Status> {
         self.check_cluster(request.metadata())?;
         Ok(Response::new(delete::delete_blocks(&self.manager, request.into_inner()).await?))
+    }
+
+    async fn fetch_container(
+        &self,
+        _request: Request<FetchContainerRequest>,
+    ) -> Result<Response<Self::FetchContainerStream>, Status> {
+        Err(Status::unimplemented("fetch_container"))
     }
 }

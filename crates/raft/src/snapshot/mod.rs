@@ -2,7 +2,7 @@
 //!
 //! `contract` is what a state machine gives. `manifest` names a snapshot's files, `stored` is one on a disk and `store`
 //! keeps a group's; `keeper` decides when one is due and purges the log behind it. `sender` and `receiver` are the two
-//! ends of a transfer, whose state on the receiver's disk is `reception`; `limits` is what all transfers of a host share,
+//! ends of a transfer, which an offer begins (`offers`), and whose state on the receiver's disk is `reception`; `limits` is what all transfers of a host share,
 //! `counters` what is known of a group's.
 
 mod contract;
@@ -12,6 +12,7 @@ mod crash_tests;
 mod keeper;
 mod limits;
 mod manifest;
+mod offers;
 mod policy;
 mod receiver;
 mod reception;
@@ -29,7 +30,7 @@ pub use policy::SnapshotPolicy;
 pub(crate) use counters::Counters;
 pub(crate) use keeper::keep;
 pub(crate) use limits::Limits;
-pub(crate) use receiver::receive;
+pub(crate) use offers::take_offer;
 pub(crate) use sender::{Transfer, send, streaming};
 pub(crate) use store::{ROOT, SnapshotStore, newest_applied, root};
 pub(crate) use stored::SnapshotData;

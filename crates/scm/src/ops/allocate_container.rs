@@ -25,7 +25,7 @@ pub(super) fn apply(
     }
     let next = tables.draw_container().0;
     tables.put_container(ContainerRecord { next, ..last });
-    tables.put_container(ContainerRecord { container: next, pipeline, next: 0 });
+    tables.put_container(ContainerRecord { container: next, pipeline, ..ContainerRecord::default() });
     Ok(ScmReply { container: next, ..ScmReply::default() })
 }
 

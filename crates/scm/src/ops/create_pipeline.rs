@@ -25,12 +25,17 @@ pub(super) fn apply(tables: &mut TablesMut<'_>, command: CreatePipelineCommand) 
             address: String::new(),
         });
     }
-    tables.put_container(ContainerRecord { container: first_container.0, pipeline: pipeline.0, next: 0 });
+    tables.put_container(ContainerRecord {
+        container: first_container.0,
+        pipeline: pipeline.0,
+        ..ContainerRecord::default()
+    });
     tables.put_pipeline(PipelineRecord {
         pipeline: pipeline.0,
         state: PipelineState::PipelineAllocated as i32,
         members,
         first_container: first_container.0,
+        ..PipelineRecord::default()
     });
     Ok(ScmReply { pipeline: pipeline.0, container: first_container.0, ..ScmReply::default() })
 }

@@ -19,6 +19,12 @@ pub(crate) fn apply(tables: &mut TablesMut<'_>, command: Command) -> ScmReply {
         Command::CreatePipeline(command) => create_pipeline::apply(tables, command),
         Command::OpenPipeline(command) => open_pipeline::apply(tables, command),
         Command::AllocateContainer(command) => allocate_container::apply(tables, command),
+        Command::ClosePipeline(_)
+        | Command::QuasiClosePipeline(_)
+        | Command::EndPipeline(_)
+        | Command::CloseContainers(_)
+        | Command::SetNodeDuty(_)
+        | Command::SetSwitches(_) => Err("this version does not propose it".to_owned()),
     };
     result.unwrap_or_else(|why| ScmReply { refused: why, ..ScmReply::default() })
 }

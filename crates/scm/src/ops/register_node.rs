@@ -5,12 +5,10 @@ use crate::tables::TablesMut;
 use proto::scm::{NodeRecord, RegisterNodeCommand, ScmReply};
 
 pub(super) fn apply(tables: &mut TablesMut<'_>, command: RegisterNodeCommand) -> ScmReply {
-    let node = match tables.node_by_uuid(&command.uuid) {
-        Some(record) => record.node,
-        None => tables.draw_node().0,
-    };
+    let before = tables.node_by_uuid(&command.uuid).cloned().unwrap_or_default();
+    let node = if before.node == 0 { tables.draw_node().0 } else { before.node };
     let RegisterNodeCommand { uuid, address, disks } = command;
-    tables.put_node(NodeRecord { node, uuid, address, disks });
+    tables.put_node(NodeRecord { node, uuid, address, disks, ..before });
     ScmReply { node, ..ScmReply::default() }
 }
 

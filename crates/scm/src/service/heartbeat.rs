@@ -63,7 +63,7 @@ fn answer(leader: &Leader, node: NodeId) -> HeartbeatResponse {
         HeartbeatResponse {
             pipelines: records().map(|record| view::pipeline(record, tables, nodes)).collect(),
             addresses: view::node_addresses(tables, peers),
-            register_again: false,
+            ..HeartbeatResponse::default()
         }
     })
 }

@@ -52,6 +52,7 @@ impl Datanode {
             address: self.address.clone(),
             disks: self.disks.clone(),
             pipelines,
+            ..HeartbeatRequest::default()
         };
         Ok(server.client.heartbeat(request).await?.into_inner())
     }

@@ -25,4 +25,15 @@ macro_rules! counts {
     };
 }
 
-counts!(events, elections, crashes, partitions, transfers, full_disks, writes, reads);
+counts!(
+    events,
+    elections,
+    crashes,
+    partitions,
+    transfers,
+    full_disks,
+    writes,
+    reads,
+    member_changes,
+    removals
+);

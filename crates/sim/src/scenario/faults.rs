@@ -89,7 +89,6 @@ pub(super) fn random_fault(plan: &Plan, random: &mut Random) -> Option<(Fault, D
         6 => Fault::FullDisk { process, free_bytes: random.below(80_000) },
         7 => Fault::Transfer(group.id),
         _ => {
-            let process = *random.pick(&group.members);
             let pause = Duration::from_millis(random.below(1500));
             Fault::Reopen { group: group.id, process, pause }
         }

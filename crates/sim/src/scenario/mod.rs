@@ -6,12 +6,15 @@
 
 mod client;
 mod counts;
+mod ending;
 mod faults;
 mod node;
+mod operator;
 mod oracle;
 mod plan;
 mod planted;
 mod run;
+mod seats;
 mod watched;
 mod wire;
 

@@ -1,10 +1,10 @@
 use super::oracle::Oracle;
 use super::plan::{GroupPlan, Plan};
+use super::seats::Seat;
 use super::watched::Watched;
-use crate::mem_tables::MemTables;
 use crate::world::{Context, ProcessId};
 use kv::KvMachine;
-use raft::{AddressBook, Group, RaftHost, StateMachine, Tables};
+use raft::{AddressBook, Group, RaftHost, Tables};
 use raftlog::LogSpace;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -12,8 +12,8 @@ use std::time::Duration;
 use tonic::service::{Routes, RoutesBuilder};
 use types::{GroupId, LogIndex};
 
-/// How often a group that a full disk kept from opening is tried again.
-const REOPEN_INTERVAL: Duration = Duration::from_millis(300);
+/// How often a group that a full disk kept from being opened or removed is tried again.
+const RETRY_INTERVAL: Duration = Duration::from_millis(300);
 
 /// One life of a process that hosts replicas; what the scenario sees of it.
 #[derive(Clone)]
@@ -28,6 +28,8 @@ struct State {
     replicas: BTreeMap<GroupId, Replica>,
     /// Opened since somebody asked.
     opened: Vec<(GroupId, Replica)>,
+    /// Removed since somebody asked.
+    removed: Vec<GroupId>,
     /// The disk is full, or was until just now: what fails may be retried.
     disk_is_short: bool,
 }
@@ -38,13 +40,13 @@ struct Server {
     process: ProcessId,
     host: RaftHost,
     space: Arc<LogSpace>,
-    tables: BTreeMap<GroupId, MemTables>,
 }
 
 /// A replica that is open.
 #[derive(Clone)]
 pub(super) struct Replica {
     pub(super) group: Group,
+    seat: Seat,
     /// As its clients read them.
     pub(super) tables: Arc<dyn Tables>,
     pub(super) applied: Arc<Mutex<Option<LogIndex>>>,
@@ -64,17 +66,17 @@ impl Node {
         std::mem::take(&mut self.lock().opened)
     }
 
+    /// Groups whose replicas were removed since the last call.
+    pub(super) fn take_removed(&self) -> Vec<GroupId> {
+        std::mem::take(&mut self.lock().removed)
+    }
+
     pub(super) fn set_disk_short(&self, is_short: bool) {
         self.lock().disk_is_short = is_short;
     }
 
     /// The process: opens its replicas and answers for them.
-    pub(super) async fn run(
-        self,
-        context: Context,
-        plan: Arc<Plan>,
-        tables: BTreeMap<GroupId, MemTables>,
-    ) -> Routes {
+    pub(super) async fn run(self, context: Context, plan: Arc<Plan>, seats: Vec<(GroupId, Seat)>) -> Routes {
         let disk = match plan.planted {
             Some(planted) => planted.wrap_disk(context.disk.clone()),
             None => Arc::new(context.disk.clone()),
@@ -83,67 +85,90 @@ impl Node {
         let host = RaftHost::over(context.connector(), plan.host.clone(), AddressBook::default());
         let mut routes = RoutesBuilder::default();
         host.add_to(&mut routes);
-        let server = Server { plan: plan.clone(), process: context.process, host, space, tables };
-        self.lock().server = Some(server.clone());
-        for group in plan.groups_of(context.process) {
-            tokio::spawn(self.clone().open(server.clone(), group.clone()));
+        self.lock().server = Some(Server { plan, process: context.process, host, space });
+        for (group, seat) in seats {
+            if seat.is_leaving {
+                tokio::spawn(self.clone().remove(group));
+            } else {
+                tokio::spawn(self.clone().open(group, seat));
+            }
         }
         routes.routes()
     }
 
-    async fn open(self, server: Server, group: GroupPlan) {
+    /// Opens a replica, when its disk has space for it.
+    pub(super) async fn open(self, group: GroupId, seat: Seat) {
+        let Some(server) = self.server() else { return };
+        let plan = server.plan.group(group);
         loop {
             let was_short = self.lock().disk_is_short;
-            match self.try_open(&server, &group).await {
+            match self.try_open(&server, plan, &seat).await {
                 Ok(replica) => {
                     let state = &mut *self.lock();
-                    state.replicas.insert(group.id, replica.clone());
-                    state.opened.push((group.id, replica));
+                    state.replicas.insert(group, replica.clone());
+                    state.opened.push((group, replica));
                     return;
                 }
                 Err(_) if was_short || self.lock().disk_is_short => {
-                    tokio::time::sleep(REOPEN_INTERVAL).await;
+                    tokio::time::sleep(RETRY_INTERVAL).await;
                 }
                 Err(error) => {
-                    self.oracle.fail(format!("{} cannot open {:?}: {error:#}", server.process, group.id));
+                    self.oracle.fail(format!("{} cannot open {group:?}: {error:#}", server.process));
                     return;
                 }
             }
         }
     }
 
-    async fn try_open(&self, server: &Server, group: &GroupPlan) -> anyhow::Result<Replica> {
-        let store = &server.tables[&group.id];
+    async fn try_open(&self, server: &Server, group: &GroupPlan, seat: &Seat) -> anyhow::Result<Replica> {
         let tables: Arc<dyn Tables> = match server.plan.planted {
-            Some(planted) => planted.wrap_tables(store.clone()),
-            None => Arc::new(store.clone()),
+            Some(planted) => planted.wrap_tables(seat.tables.clone()),
+            None => Arc::new(seat.tables.clone()),
         };
         let applied = Arc::default();
         let machine = Watched {
             inner: KvMachine::new(tables.clone(), None),
+            tables: tables.clone(),
             oracle: self.oracle.clone(),
             group: group.id,
             name: server.process.to_string(),
             applied: Arc::clone(&applied),
         };
-        let at = machine.applied()?.map(|applied| applied.id.index);
-        let found = kv::records(&*tables)?.into_iter().collect();
-        self.oracle.check_tables(group.id, &machine.name, at, &found);
-        let spec = group.spec_on(server.process);
+        let spec = group.spec(seat.replica);
         let group = server.host.open(spec, &server.space, group.log_spec(), machine).await?;
-        Ok(Replica { group, tables, applied })
+        Ok(Replica { group, seat: seat.clone(), tables, applied })
     }
 
     /// Closes one replica, and opens it again after a pause.
     pub(super) async fn reopen(self, group: GroupId, pause: Duration) {
-        let Some(server) = self.lock().server.clone() else { return };
-        if self.lock().replicas.remove(&group).is_none() {
-            return;
-        }
+        let Some(server) = self.server() else { return };
+        let Some(replica) = self.lock().replicas.remove(&group) else { return };
         server.host.close(group).await;
         tokio::time::sleep(pause).await;
-        let plan = server.plan.group(group).clone();
-        self.open(server, plan).await;
+        self.open(group, replica.seat).await;
+    }
+
+    /// Deletes a replica, which is open or was so in an earlier life of the process.
+    pub(super) async fn remove(self, group: GroupId) {
+        let Some(server) = self.server() else { return };
+        self.lock().replicas.remove(&group);
+        let log = server.plan.group(group).log_spec();
+        loop {
+            let was_short = self.lock().disk_is_short;
+            match server.host.remove(group, &server.space, &log).await {
+                Ok(()) => return self.lock().removed.push(group),
+                Err(_) if was_short || self.lock().disk_is_short => {
+                    tokio::time::sleep(RETRY_INTERVAL).await;
+                }
+                Err(error) => {
+                    return self.oracle.fail(format!("{} cannot remove {group:?}: {error}", server.process));
+                }
+            }
+        }
+    }
+
+    fn server(&self) -> Option<Server> {
+        self.lock().server.clone()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

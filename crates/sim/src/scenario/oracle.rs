@@ -5,6 +5,7 @@ use super::counts::Counts;
 use crate::world::Trace;
 use bytes::Bytes;
 use kv::{Op, Outcome};
+use raft::{Applied as Position, SetMembersError};
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -30,6 +31,8 @@ struct History {
     leaders: BTreeMap<Term, ReplicaId>,
     entries: BTreeMap<LogId, Entry>,
     committed: BTreeMap<LogIndex, Term>,
+    /// Who the members are after some entries, as replicas keep it beside their state.
+    members: BTreeMap<LogIndex, Bytes>,
     /// Commands only, in order.
     applied: BTreeMap<LogIndex, Applied>,
     /// State by the commands applied so far: what the state machines must come to as well.
@@ -128,6 +131,24 @@ impl Oracle {
                 "{group:?}: {by} has the entry of term {} committed at {index}, others that of term {known}",
                 id.term
             ));
+        }
+    }
+
+    /// A replica's state has come to an entry, and with it goes who the members are by then.
+    pub(super) fn members(&self, group: GroupId, at: &Position, by: &str) {
+        let index = at.id.index;
+        let members = self.lock().group(group).members.entry(index).or_insert(at.membership.clone()).clone();
+        if members != at.membership {
+            self.fail(format!("{group:?}: {by} has other members after entry {index} than others have"));
+        }
+        self.committed(group, at.id, by);
+    }
+
+    /// What became of a call that changes members.
+    pub(super) fn members_changed(&self, group: GroupId, done: &Result<(), SetMembersError>) {
+        match done {
+            Ok(()) => self.count(|counts| counts.member_changes += 1),
+            Err(error) => self.trace.event(format_args!("{group:?}: {error}")),
         }
     }
 

@@ -1,10 +1,11 @@
 use super::planted::Planted;
+use super::seats::member;
 use crate::world::ProcessId;
 use disk::sim::{DeviceModel, Keeping, Random, SimOptions};
-use raft::{GroupSpec, GroupStart, HostOptions, Member, Timing};
+use raft::{GroupSpec, GroupStart, HostOptions, Timing};
 use raftlog::{LogSpaceOptions, LogSpec};
 use std::time::Duration;
-use types::{GroupId, NodeId, OwnerId, ReplicaId};
+use types::{GroupId, OwnerId, ReplicaId};
 
 const CLUSTER: &str = "simulated";
 /// Enough for all that a run writes; a full disk is one of the faults.
@@ -23,6 +24,8 @@ pub(super) struct Plan {
     /// How long there are faults, and the mean pause between them.
     pub(super) faults_last: Duration,
     pub(super) fault_pause_ms: u64,
+    /// The mean pause between changes of a group's members, where they change.
+    pub(super) change_pause_ms: u64,
     /// How often each kind of fault is chosen.
     pub(super) weights: Weights,
     pub(super) planted: Option<Planted>,
@@ -31,7 +34,10 @@ pub(super) struct Plan {
 #[derive(Clone, Debug)]
 pub(super) struct GroupPlan {
     pub(super) id: GroupId,
-    pub(super) members: Vec<ProcessId>,
+    pub(super) first_members: Vec<ProcessId>,
+    pub(super) changes_members: bool,
+    /// Whether what removed members have is deleted.
+    pub(super) removes: bool,
     pub(super) timing: Timing,
     pub(super) lease_reads: bool,
 }
@@ -52,10 +58,10 @@ pub(super) struct Weights {
 
 impl Plan {
     pub(super) fn new(random: &mut Random, planted: Option<Planted>) -> Plan {
-        let processes = 3 + random.below(3) as usize;
+        let processes = 3 + random.below(4) as usize;
         let mut groups: Vec<GroupPlan> =
             (1..=1 + random.below(3)).map(|number| GroupPlan::new(number, 3, processes, random)).collect();
-        if processes == 5 {
+        if processes >= 5 {
             groups.push(GroupPlan::new(9, 5, processes, random));
         }
         let cache = *random.pick(&[0, 4 << 10, 1 << 20]);
@@ -84,6 +90,7 @@ impl Plan {
             think_ms_max: *random.pick(&[20, 60, 200]),
             faults_last: Duration::from_secs(6 + random.below(13)),
             fault_pause_ms: *random.pick(&[300, 700, 1500, 3000]),
+            change_pause_ms: *random.pick(&[500, 1500, 4000]),
             weights: Weights::new(random),
             planted,
         }
@@ -93,49 +100,55 @@ impl Plan {
         self.groups.iter().find(|group| group.id == id).expect("groups are planned")
     }
 
-    pub(super) fn groups_of(&self, process: ProcessId) -> impl Iterator<Item = &GroupPlan> {
-        self.groups.iter().filter(move |group| group.members.contains(&process))
-    }
-
     pub(super) fn election_max(&self) -> Duration {
         self.groups.iter().map(|group| group.timing.election_max).max().unwrap_or_default()
     }
 }
 
+/// Replica ids say where they are and which of the replicas that were there: see [`GroupPlan::replica_on`].
+const IDS_PER_PROCESS: u64 = 1000;
+const IDS_PER_GROUP: u64 = 10 * IDS_PER_PROCESS;
+
 impl GroupPlan {
     fn new(number: u64, size: usize, processes: usize, random: &mut Random) -> GroupPlan {
         let first = random.below(processes as u64) as usize;
-        let members = (0..size).map(|at| ProcessId((first + at) % processes)).collect();
+        let first_members = (0..size).map(|at| ProcessId((first + at) % processes)).collect();
         let quick = Timing {
             heartbeat: Duration::from_millis(60),
             election_min: Duration::from_millis(300),
             election_max: Duration::from_millis(450),
         };
         let timing = *random.pick(&[quick, quick, Timing::METADATA]);
-        GroupPlan { id: GroupId::om(number), members, timing, lease_reads: random.one_in(2) }
+        GroupPlan {
+            id: GroupId::om(number),
+            first_members,
+            changes_members: random.one_in(2),
+            removes: !random.one_in(4),
+            timing,
+            lease_reads: random.one_in(2),
+        }
     }
 
-    pub(super) fn replica_on(&self, process: ProcessId) -> ReplicaId {
-        ReplicaId(self.id.number * 100 + process.0 as u64 + 1)
+    /// The `number`th replica of the group on a process, from 0.
+    pub(super) fn replica_on(&self, process: ProcessId, number: u64) -> ReplicaId {
+        ReplicaId(self.id.number * IDS_PER_GROUP + (process.0 as u64 + 1) * IDS_PER_PROCESS + number)
     }
 
-    pub(super) fn process_of(&self, replica: ReplicaId) -> Option<ProcessId> {
-        self.members.iter().copied().find(|process| self.replica_on(*process) == replica)
+    pub(super) fn process_of(&self, replica: ReplicaId) -> ProcessId {
+        ProcessId((replica.0 % IDS_PER_GROUP / IDS_PER_PROCESS).saturating_sub(1) as usize)
     }
 
-    pub(super) fn spec_on(&self, process: ProcessId) -> GroupSpec {
-        let member = |process: &ProcessId| Member {
-            replica: self.replica_on(*process),
-            node: NodeId(process.0 as u64 + 1),
-            address: process.to_string(),
-        };
+    pub(super) fn spec(&self, replica: ReplicaId) -> GroupSpec {
+        let first = |process: &ProcessId| member(*process, self.replica_on(*process, 0));
+        let first: Vec<_> = self.first_members.iter().map(first).collect();
+        let is_first = first.iter().any(|member| member.replica == replica);
         GroupSpec {
             cluster: CLUSTER.into(),
             group: self.id,
-            replica: self.replica_on(process),
+            replica,
             timing: self.timing,
-            start: GroupStart::First(self.members.iter().map(member).collect()),
-            campaign: self.members[0] == process,
+            campaign: first[0].replica == replica,
+            start: if is_first { GroupStart::First(first) } else { GroupStart::Join },
             snapshots: None,
             lease_reads: self.lease_reads,
         }

@@ -1,13 +1,15 @@
 use super::client::Client;
 use super::counts::Counts;
+use super::ending::check_log;
 use super::faults::{FREE_BYTES, Fault, Links, Remedy, random_fault};
 use super::node::{Node, Replica};
-use super::oracle::{Oracle, content_of};
+use super::operator::Operator;
+use super::oracle::Oracle;
 use super::plan::{Plan, random_disk};
 use super::planted::Planted;
+use super::seats::Seats;
 use super::wire;
-use crate::mem_tables::MemTables;
-use crate::world::{Crash, ProcessId, SILENCE_MAX, Trace, World};
+use crate::world::{Crash, ProcessId, Trace, World};
 use disk::sim::{Random, SimOptions};
 use raft::{GroupStatus, Role};
 use std::collections::BTreeMap;
@@ -15,16 +17,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
-use types::{GroupId, LogIndex, Term};
-
-/// How long a group may take to be well again, after the last fault. The sum of what may follow one another:
-/// a connection that is noticed to be dead (5 s), an append that its follower left unanswered (10 s), the pauses before an
-/// unreachable follower (1 s) and a full disk (1 s) are tried again, a client's patience twice (6 s), the recovery of some
-/// hundred small segments with three seeks each (10 s), and elections: a lease, the longest wait of somebody who saw a longer
-/// log, and two that are split.
-fn settled_within(plan: &Plan) -> Duration {
-    SILENCE_MAX + Duration::from_secs(10 + 1 + 1 + 6 + 10) + plan.election_max() * (1 + 4 + 2 * 2)
-}
+use types::{GroupId, Term};
 
 /// Between a disk that has space again and the last error that this excuses.
 const SHORT_AFTERMATH: Duration = Duration::from_secs(3);
@@ -75,28 +68,31 @@ pub fn run(options: Options) -> Result<Finished, Violation> {
     })
 }
 
-struct Run {
-    world: World,
-    plan: Arc<Plan>,
-    oracle: Oracle,
-    nodes: Vec<Node>,
-    tables: BTreeMap<(ProcessId, GroupId), MemTables>,
-    statuses: BTreeMap<(ProcessId, GroupId), Watch>,
-    clients: Vec<Client>,
-    links: Links,
-    remedies: BTreeMap<(Duration, u64), Remedy>,
-    remedies_made: u64,
+pub(super) struct Run {
+    pub(super) world: World,
+    pub(super) plan: Arc<Plan>,
+    pub(super) oracle: Oracle,
+    pub(super) nodes: Vec<Node>,
+    pub(super) seats: Seats,
+    pub(super) operators: Vec<Operator>,
+    pub(super) statuses: BTreeMap<(ProcessId, GroupId), Watch>,
+    pub(super) clients: Vec<Client>,
+    pub(super) links: Links,
+    pub(super) remedies: BTreeMap<(Duration, u64), Remedy>,
+    pub(super) remedies_made: u64,
     /// Of faults, and of clients.
-    random: Random,
-    client_random: Random,
-    next_fault: Duration,
+    pub(super) random: Random,
+    pub(super) client_random: Random,
+    pub(super) next_fault: Duration,
 }
 
 /// A replica's status, as last looked at.
-struct Watch {
-    replica: Replica,
-    statuses: watch::Receiver<GroupStatus>,
-    seen: Option<(Role, Term)>,
+pub(super) struct Watch {
+    pub(super) replica: Replica,
+    pub(super) statuses: watch::Receiver<GroupStatus>,
+    pub(super) seen: Option<(Role, Term)>,
+    /// When what a removed replica has is to be deleted.
+    pub(super) removed_at: Option<Duration>,
 }
 
 impl Run {
@@ -113,16 +109,17 @@ impl Run {
             let disk = random_disk(&mut random);
             world.add(format!("n{number}"), disk);
         }
-        let mut tables = BTreeMap::new();
+        let mut seats = Seats::default();
         let mut clients = Vec::new();
         for group in &plan.groups {
-            for process in &group.members {
-                tables.insert((*process, group.id), MemTables::default());
+            for process in &group.first_members {
+                seats.give(*process, group);
             }
             for _ in 0..plan.clients_per_group {
                 clients.push(Client::new(clients.len() as u64, group.id));
             }
         }
+        let operators = plan.groups.iter().map(Operator::new).collect();
         let links = Links::new(plan.processes, &mut random);
         links.apply_to(world.network());
         let nodes = world.processes().map(|_| Node::new(oracle.clone())).collect();
@@ -132,7 +129,8 @@ impl Run {
             plan,
             oracle,
             nodes,
-            tables,
+            seats,
+            operators,
             statuses: BTreeMap::new(),
             clients,
             links,
@@ -161,8 +159,9 @@ impl Run {
     }
 
     /// One tick of everything but faults.
-    fn step(&mut self, is_ending: bool) -> Result<(), String> {
+    pub(super) fn step(&mut self, is_ending: bool) -> Result<(), String> {
         self.clients_step(is_ending);
+        self.operators_step(is_ending);
         self.world.advance();
         self.look();
         match self.oracle.violation() {
@@ -175,20 +174,15 @@ impl Run {
         let node = Node::new(self.oracle.clone());
         self.nodes[process.0] = node.clone();
         let plan = self.plan.clone();
-        let groups = plan.groups_of(process).map(|group| group.id);
-        let tables = groups.map(|group| (group, self.tables[&(process, group)].clone())).collect();
-        self.world.start(process, |context| node.run(context, plan, tables));
+        let seats = self.seats.on(process);
+        self.world.start(process, |context| node.run(context, plan, seats));
     }
 
     fn crash(&mut self, process: ProcessId, crash: Crash, disk: SimOptions) {
         self.statuses.retain(|(on, _), _| *on != process);
         self.world.crash(process, crash, disk);
         self.nodes[process.0] = Node::new(self.oracle.clone());
-        for ((on, _), tables) in &mut self.tables {
-            if *on == process {
-                *tables = tables.lose_power(&mut self.random);
-            }
-        }
+        self.seats.lose_power(process, &mut self.random);
     }
 }
 
@@ -258,9 +252,12 @@ impl Run {
 
     fn transfer(&mut self, group: GroupId) {
         let Some(leader) = self.leader(group) else { return };
-        let others = self.plan.group(group).members.iter().filter(|member| **member != leader);
-        let others: Vec<_> = others.copied().collect();
-        let to = self.plan.group(group).replica_on(*self.random.pick(&others));
+        let mut others = self.seats.of(group);
+        others.retain(|(process, _)| *process != leader);
+        if others.is_empty() {
+            return;
+        }
+        let (_, to) = *self.random.pick(&others);
         let Some(replica) = self.nodes[leader.0].replica(group) else { return };
         self.oracle.count(|counts| counts.transfers += 1);
         self.world.spawn(leader, async move {
@@ -270,7 +267,7 @@ impl Run {
     }
 
     /// Who takes itself for the leader in the highest term.
-    fn leader(&self, group: GroupId) -> Option<ProcessId> {
+    pub(super) fn leader(&self, group: GroupId) -> Option<ProcessId> {
         let leaders = self.statuses.iter().filter_map(|((process, of), watch)| match watch.seen {
             Some((Role::Leader, term)) if *of == group => Some((term, *process)),
             _ => None,
@@ -302,7 +299,7 @@ impl Run {
         }
     }
 
-    fn stop_faults(&mut self) {
+    pub(super) fn stop_faults(&mut self) {
         self.world.trace().event(format_args!("all faults stop"));
         self.links.clear();
         self.links.apply_to(self.world.network());
@@ -322,9 +319,10 @@ impl Run {
                 continue;
             }
             let group = self.plan.group(client.group);
-            let told = client.leader().and_then(|leader| group.process_of(leader));
+            let told = client.leader().map(|leader| group.process_of(leader));
             let random = &mut self.client_random;
-            let process = told.filter(|_| !random.one_in(10)).unwrap_or(*random.pick(&group.members));
+            let (anybody, _) = *random.pick(&self.seats.of(group.id));
+            let process = told.filter(|_| !random.one_in(10)).unwrap_or(anybody);
             match self.nodes[process.0].replica(client.group) {
                 Some(replica) if self.world.is_up(process) => {
                     let attempt = client.attempt(&self.plan, random, is_ending);
@@ -340,9 +338,14 @@ impl Run {
 
     fn look(&mut self) {
         for process in self.world.processes() {
+            for group in self.nodes[process.0].take_removed() {
+                self.oracle.count(|counts| counts.removals += 1);
+                self.seats.left(process, group);
+            }
             for (group, replica) in self.nodes[process.0].take_opened() {
                 let statuses = replica.group.watch();
-                self.statuses.insert((process, group), Watch { replica, statuses, seen: None });
+                let watch = Watch { replica, statuses, seen: None, removed_at: None };
+                self.statuses.insert((process, group), watch);
             }
         }
         let mut elected = Vec::new();
@@ -354,6 +357,15 @@ impl Run {
             if let Some(why) = &status.failure {
                 self.oracle.fail(format!("{group:?} on {process} stopped by itself: {why}"));
             }
+            // A panic inside openraft leaves no reason behind.
+            if status.role == Role::Stopped && self.nodes[process.0].replica(*group).is_some() {
+                self.oracle.fail(format!("{group:?} on {process} stopped by itself"));
+            }
+            let removes = status.is_removed && self.plan.group(*group).removes;
+            watch.removed_at = match watch.removed_at.filter(|_| removes) {
+                None if removes => Some(self.world.now() + Duration::from_millis(self.random.below(3000))),
+                known => known,
+            };
             let seen = Some((status.role, status.term));
             if seen == watch.seen {
                 continue;
@@ -362,8 +374,7 @@ impl Run {
             let (role, term) = (status.role, status.term);
             self.world.trace().event(format_args!("{group:?} on {process}: {role:?} in term {term}"));
             if role == Role::Leader {
-                let replica = self.plan.group(*group).replica_on(*process);
-                self.oracle.leads(*group, term, replica);
+                self.oracle.leads(*group, term, watch.replica.group.replica());
                 elected.push((*process, *group, term, watch.replica.clone()));
             }
         }
@@ -371,99 +382,5 @@ impl Run {
             let check = check_log(self.oracle.clone(), process, group, replica, Some(term));
             self.world.spawn(process, check);
         }
-    }
-}
-
-/// The end.
-impl Run {
-    /// Without faults, all groups are well again in time.
-    fn settle(&mut self) -> Result<Duration, String> {
-        self.stop_faults();
-        let began = self.world.now();
-        let within = settled_within(&self.plan);
-        for group in &self.plan.groups {
-            self.clients.push(Client::probe(self.clients.len() as u64, group.id));
-        }
-        loop {
-            self.step(true)?;
-            let unsettled = self.unsettled();
-            let took = self.world.now() - began;
-            match unsettled {
-                None => return Ok(took),
-                Some(why) if took > within => {
-                    return Err(format!("no fault for {:.1} s, and {why}", took.as_secs_f64()));
-                }
-                Some(_) => {}
-            }
-        }
-    }
-
-    /// What is still to come before all is well.
-    fn unsettled(&self) -> Option<String> {
-        if let Some(client) = self.clients.iter().find(|client| !client.is_idle()) {
-            return Some(format!("a client of {:?} is not done", client.group));
-        }
-        for group in &self.plan.groups {
-            let last = self.oracle.last_applied(group.id);
-            for process in &group.members {
-                let watch = self.statuses.get(&(*process, group.id));
-                let applied =
-                    watch.and_then(|watch| *watch.replica.applied.lock().expect("no holder panics"));
-                if applied < last {
-                    let id = group.id;
-                    return Some(format!("{process} has applied {id:?} up to {applied:?} of {last:?}"));
-                }
-            }
-        }
-        None
-    }
-
-    /// Tables and logs of all members, against what everybody agreed on.
-    fn check_end(&mut self) -> Result<(), String> {
-        for ((process, group), watch) in &self.statuses {
-            let at = *watch.replica.applied.lock().expect("no holder panics");
-            let found = kv::records(&*watch.replica.tables).map_err(|error| format!("{error:#}"))?;
-            self.oracle.check_tables(*group, &process.to_string(), at, &found.into_iter().collect());
-            let check = check_log(self.oracle.clone(), *process, *group, watch.replica.clone(), None);
-            self.world.spawn(*process, check);
-        }
-        let ticks = 200;
-        for _ in 0..ticks {
-            self.step(true)?;
-        }
-        Ok(())
-    }
-}
-
-/// Reads a replica's whole log; a leader's must have all that was committed before.
-async fn check_log(
-    oracle: Oracle,
-    process: ProcessId,
-    group: GroupId,
-    replica: Replica,
-    leads: Option<Term>,
-) {
-    const PIECE_COUNT: usize = 256;
-    let log = replica.group.log();
-    let name = process.to_string();
-    let state = log.state();
-    let mut before = state.purged.map(|purged| purged.term);
-    let mut next = state.purged.map_or(LogIndex(0), |purged| purged.index.next());
-    let end = state.last.map_or(next, |last| last.index.next());
-    let mut found = BTreeMap::new();
-    while next < end {
-        // Truncated or purged or closed meanwhile, or the machine is down: somebody else's matter.
-        let Ok(metas) = log.read_meta(next..end, PIECE_COUNT).await else { return };
-        for meta in metas {
-            oracle.entry(group, meta.id, content_of(meta.kind.into(), &meta.meta), before, &name);
-            before = Some(meta.id.term);
-            found.insert(meta.id.index, meta.id.term);
-            next = meta.id.index.next();
-        }
-    }
-    if let Some(term) = leads
-        && replica.group.status().term == term
-    {
-        oracle.check_leader(group, &name, term, &found);
     }
 }

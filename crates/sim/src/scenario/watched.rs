@@ -1,13 +1,14 @@
 use super::oracle::Oracle;
 use bytes::Bytes;
 use kv::{decode_ops, decode_outcomes};
-use raft::{Applied, Committed, Snapshots, StateMachine};
+use raft::{Applied, Committed, Snapshots, StateMachine, Tables};
 use std::sync::{Arc, Mutex};
 use types::{GroupId, LogIndex};
 
 /// A state machine that tells the oracle what it does.
 pub(super) struct Watched<M> {
     pub(super) inner: M,
+    pub(super) tables: Arc<dyn Tables>,
     pub(super) oracle: Oracle,
     pub(super) group: GroupId,
     pub(super) name: String,
@@ -15,15 +16,23 @@ pub(super) struct Watched<M> {
 }
 
 impl<M: StateMachine> StateMachine for Watched<M> {
+    /// Asked when the state was opened or replaced as a whole, so it is looked at as a whole.
     fn applied(&self) -> anyhow::Result<Option<Applied>> {
         let applied = self.inner.applied()?;
-        *self.applied.lock().expect("no holder panics") = applied.as_ref().map(|applied| applied.id.index);
+        let at = applied.as_ref().map(|applied| applied.id.index);
+        let found = kv::records(&*self.tables)?.into_iter().collect();
+        self.oracle.check_tables(self.group, &self.name, at, &found);
+        if let Some(applied) = &applied {
+            self.oracle.members(self.group, applied, &self.name);
+        }
+        *self.applied.lock().expect("no holder panics") = at;
         Ok(applied)
     }
 
     fn apply(&mut self, batch: Vec<Committed>, applied: Applied) -> anyhow::Result<Vec<Bytes>> {
         let commands: Vec<_> = batch.iter().map(|command| (command.id, command.meta.clone())).collect();
         let id = applied.id;
+        self.oracle.members(self.group, &applied, &self.name);
         let replies = self.inner.apply(batch, applied)?;
         let mut after = *self.applied.lock().expect("no holder panics");
         for ((id, meta), reply) in commands.into_iter().zip(&replies) {

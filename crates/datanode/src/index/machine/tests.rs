@@ -114,7 +114,7 @@ impl LogOfTest {
     }
 
     fn roll(&mut self, next: u64) -> Committed {
-        let roll = RollCommand { next_container: next };
+        let roll = RollCommand { next_container: next, ends_pipeline: false };
         // As the log does: it only ever goes forward.
         let next = ContainerId(next).max(self.owner);
         let mut entry = self.entry(pipeline_command::Command::Roll(roll), 0, Some(next));

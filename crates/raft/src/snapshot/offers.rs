@@ -1,0 +1,58 @@
+use crate::append_check::check_sender;
+use crate::elections::check_not_lost;
+use crate::encoding::vote_from_wire;
+use crate::registry::Registry;
+use crate::service::Service;
+use crate::snapshot::receiver::receive;
+use crate::snapshot::store::SnapshotStore;
+use crate::type_config::Raft;
+use crate::{GroupStatus, Role};
+use futures::{Stream, StreamExt, stream};
+use proto::{Code, Failure, raft as wire};
+use std::sync::Arc;
+use tokio::sync::{mpsc, watch};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Status, Streaming};
+
+/// Wishes for pieces that gRPC has not taken yet.
+const ANSWERS_COUNT_MAX: usize = 4;
+
+/// Has a group receive what is offered. The stream of answers drives it: it ends when the leader drops that, or when
+/// the group is closed.
+pub(crate) async fn take_offer(
+    service: Service,
+    mut messages: Streaming<wire::SnapshotToFollower>,
+) -> Result<impl Stream<Item = Result<wire::SnapshotToLeader, Status>>, Status> {
+    use wire::snapshot_to_follower::Message::Offer;
+    let first = messages.message().await.map_err(|status| service.unread(status))?;
+    let Some(Offer(offer)) = first.and_then(|first| first.message) else {
+        return Err(service.refused(Failure::invalid("a snapshot begins with its offer")));
+    };
+    let offered = take_offer_check(&service.registry, &offer);
+    let (raft, store, mut statuses) = offered.map_err(|failure| service.refused(failure))?;
+    let (answers_tx, answers) = mpsc::channel(ANSWERS_COUNT_MAX);
+    let receiving = async move {
+        let closed = statuses.wait_for(|status| status.role == Role::Stopped);
+        let received = tokio::select! {
+            received = receive(store, raft, offer, messages, &answers_tx) => received.map_err(Failure::from),
+            _ = closed => Err(Failure::new(Code::Unavailable, "the group stopped here")),
+        };
+        if let Err(failure) = received {
+            let _ = answers_tx.send(Err(failure.into())).await;
+        }
+    };
+    let receiving = stream::once(receiving).filter_map(|()| std::future::ready(None));
+    Ok(stream::select(ReceiverStream::new(answers), receiving))
+}
+
+type SnapshotReceiver = (Raft, Arc<SnapshotStore>, watch::Receiver<GroupStatus>);
+
+/// Of the group only what does not keep its log open.
+fn take_offer_check(registry: &Registry, offer: &wire::SnapshotOffer) -> Result<SnapshotReceiver, Failure> {
+    let group = registry.addressed(offer.to.as_ref())?;
+    let vote = vote_from_wire(offer.vote)?;
+    check_sender(vote.leader_id.voted_for, offer.to.as_ref())?;
+    check_not_lost(group.standing(), vote.leader_id.voted_for)?;
+    let why = || Failure::invalid(format!("{} has no snapshots here", group.id()));
+    Ok((group.raft().clone(), group.snapshot_store().ok_or_else(why)?, group.watch()))
+}

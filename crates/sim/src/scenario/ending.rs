@@ -1,0 +1,122 @@
+//! The end of a run: without faults everything must be well again in time, and then all logs and tables agree.
+
+use super::client::Client;
+use super::node::Replica;
+use super::oracle::{Oracle, content_of};
+use super::plan::Plan;
+use super::run::Run;
+use crate::world::{ProcessId, SILENCE_MAX};
+use std::collections::BTreeMap;
+use std::time::Duration;
+use types::{GroupId, LogIndex, Term};
+
+/// How long a group may take to be well again, after the last fault. The sum of what may follow one another:
+/// a connection that is noticed to be dead (5 s), an append that its follower left unanswered (10 s), the pauses before an
+/// unreachable follower (1 s) and a full disk (1 s) are tried again, a client's patience twice (6 s), the recovery of some
+/// hundred small segments with three seeks each (10 s), and elections: a lease, the longest wait of somebody who saw a longer
+/// log, and two that are split.
+fn settled_within(plan: &Plan) -> Duration {
+    SILENCE_MAX + Duration::from_secs(10 + 1 + 1 + 6 + 10) + plan.election_max() * (1 + 4 + 2 * 2)
+}
+
+impl Run {
+    /// Without faults, all groups are well again in time.
+    pub(super) fn settle(&mut self) -> Result<Duration, String> {
+        self.stop_faults();
+        let began = self.world.now();
+        let within = settled_within(&self.plan);
+        for group in &self.plan.groups {
+            self.clients.push(Client::probe(self.clients.len() as u64, group.id));
+        }
+        self.operators.iter_mut().for_each(|operator| operator.settle());
+        loop {
+            self.step(true)?;
+            let unsettled = self.unsettled();
+            let took = self.world.now() - began;
+            match unsettled {
+                None => return Ok(took),
+                Some(why) if took > within => {
+                    return Err(format!("no fault for {:.1} s, and {why}", took.as_secs_f64()));
+                }
+                Some(_) => {}
+            }
+        }
+    }
+
+    /// What is still to come before all is well.
+    fn unsettled(&self) -> Option<String> {
+        if let Some(client) = self.clients.iter().find(|client| !client.is_idle()) {
+            return Some(format!("a client of {:?} is not done", client.group));
+        }
+        for operator in &self.operators {
+            let group = operator.group;
+            if self.plan.group(group).changes_members && !operator.is_done() {
+                return Some(format!("the members of {group:?} are not changed"));
+            }
+            let last = self.oracle.last_applied(group);
+            for process in operator.processes() {
+                let Some(watch) = self.statuses.get(&(process, group)) else {
+                    return Some(format!("{process} has not opened {group:?}"));
+                };
+                let applied = *watch.replica.applied.lock().expect("no holder panics");
+                if applied < last {
+                    return Some(format!("{process} has applied {group:?} up to {applied:?} of {last:?}"));
+                }
+                let members = watch.replica.group.members();
+                if !operator.agrees(&members, &self.seats) {
+                    return Some(format!("{process} takes {members:?} for the members of {group:?}"));
+                }
+            }
+        }
+        None
+    }
+
+    /// Tables and logs of all members, against what everybody agreed on.
+    pub(super) fn check_end(&mut self) -> Result<(), String> {
+        for ((process, group), watch) in &self.statuses {
+            let at = *watch.replica.applied.lock().expect("no holder panics");
+            let found = kv::records(&*watch.replica.tables).map_err(|error| format!("{error:#}"))?;
+            self.oracle.check_tables(*group, &process.to_string(), at, &found.into_iter().collect());
+            let check = check_log(self.oracle.clone(), *process, *group, watch.replica.clone(), None);
+            self.world.spawn(*process, check);
+        }
+        let ticks = 200;
+        for _ in 0..ticks {
+            self.step(true)?;
+        }
+        Ok(())
+    }
+}
+
+/// Reads a replica's whole log; a leader's must have all that was committed before.
+pub(super) async fn check_log(
+    oracle: Oracle,
+    process: ProcessId,
+    group: GroupId,
+    replica: Replica,
+    leads: Option<Term>,
+) {
+    const PIECE_COUNT: usize = 256;
+    let log = replica.group.log();
+    let name = process.to_string();
+    let state = log.state();
+    let mut before = state.purged.map(|purged| purged.term);
+    let mut next = state.purged.map_or(LogIndex(0), |purged| purged.index.next());
+    let end = state.last.map_or(next, |last| last.index.next());
+    let mut found = BTreeMap::new();
+    while next < end {
+        // Truncated or purged or closed meanwhile, or the machine is down: somebody else's matter.
+        let Ok(metas) = log.read_meta(next..end, PIECE_COUNT).await else { return };
+        for meta in metas {
+            oracle.entry(group, meta.id, content_of(meta.kind.into(), &meta.meta), before, &name);
+            before = Some(meta.id.term);
+            found.insert(meta.id.index, meta.id.term);
+            next = meta.id.index.next();
+        }
+    }
+    if let Some(term) = leads
+        && replica.group.status().term == term
+    {
+        oracle.check_leader(group, &name, term, &found);
+    }
+}
