@@ -19,7 +19,7 @@ use tokio::time::Instant;
 use types::{GroupKind, ReplicaId};
 
 /// A learner this close to the leader's last entry counts as caught up: the rest comes while it votes.
-pub(crate) const LAG_COUNT_MAX: u64 = 64;
+const LAG_COUNT_MAX: u64 = 64;
 /// Pause before a step is tried again that has to wait for something of the group's own.
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 /// How long removed members are told that they are; those that do not hear it notice when they stand for election.
