@@ -11,6 +11,7 @@ mod disks;
 mod health;
 mod heartbeat;
 mod index;
+mod known_space;
 mod manager;
 mod node;
 pub mod offline;

@@ -142,7 +142,6 @@ impl ContainerManager {
         self.inner.disks.open.iter().map(|disk| disk.counters.stats(disk.id)).collect()
     }
 
-    /// Begins to read the closed containers of each disk, again and again.
     /// Deletes blocks of a closed container; answers how many were here. **Only where no log reads the container's
     /// records any more**, which the service sees to.
     pub async fn delete_blocks(&self, container: ContainerId, locals: Vec<u64>) -> Result<u64, Failure> {
@@ -155,6 +154,20 @@ impl ContainerManager {
         deleting.await.map_err(|failure| Failure::internal(format!("delete blocks: {failure}")))?
     }
 
+    /// Begins to ask each disk for its room, as often as SCM is told of it.
+    pub(crate) fn start_asking_for_space(&self) {
+        let interval = self.options().heartbeat;
+        for disk in self.inner.disks.open.iter().cloned() {
+            let stop = self.inner.stop.clone();
+            self.inner.tasks.spawn(async move {
+                let root = disk.real.root().display().to_string();
+                let asking = disk.room.keep_asking(&root, interval, || disk.real.space());
+                stop.run_until_cancelled(asking).await;
+            });
+        }
+    }
+
+    /// Begins to read the closed containers of each disk, again and again.
     pub(crate) fn start_scrubbing(&self) {
         let options = self.options();
         let scrub = ScrubOptions {

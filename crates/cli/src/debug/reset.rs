@@ -1,29 +1,45 @@
 use super::args::ResetArgs;
 use super::print;
-use anyhow::{Context, anyhow, bail};
+use super::refusal::{Refusal, named};
+use anyhow::{Context, bail};
 use disk::{Disk, RealDisk};
 use raft::{Asked, Member, OfflineReplica, ResetAnswer, ResetError, ResetPlan};
 use raftlog::{LogSpace, LogSpaceOptions, LogSpec};
+use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
-use types::{Clock, GroupId, OwnerId, ReplicaId, SystemClock};
+use types::{Clock, GroupId, LogId, OwnerId, ReplicaId, SystemClock};
 
 /// Exit status when the group was not reset.
 const REFUSED: u8 = 1;
 
-pub(super) async fn run(args: ResetArgs) -> ExitCode {
-    match reset(args).await {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("flotilla: {error:#}");
-            ExitCode::from(REFUSED)
-        }
-    }
+/// What was found out on the way, whatever became of it.
+#[derive(Default)]
+struct Findings {
+    plan: Option<ResetPlan>,
+    asked: Vec<Asked>,
 }
 
-async fn reset(args: ResetArgs) -> anyhow::Result<()> {
+pub(super) async fn run(args: ResetArgs, as_json: bool) -> ExitCode {
+    let mut found = Findings::default();
+    let refusal = reset(&args, as_json, &mut found).await.err();
+    if let Some(refusal) = &refusal {
+        eprintln!("flotilla: {refusal}");
+    }
+    if as_json {
+        let value = in_json(&args, &found, refusal.as_ref());
+        if let Err(error) = print(&format!("{value}\n")) {
+            eprintln!("flotilla: {error:#}");
+            return ExitCode::from(REFUSED);
+        }
+    }
+    if refusal.is_some() { ExitCode::from(REFUSED) } else { ExitCode::SUCCESS }
+}
+
+async fn reset(args: &ResetArgs, as_json: bool, found: &mut Findings) -> Result<(), Refusal> {
+    let say = |text: &str| if as_json { Ok(()) } else { print(text) };
     let group = metadata_group(&args.group)?;
     let disk = open_disk(&args.data_dir)?;
     let spec = log_spec(group, &disk).await?;
@@ -32,57 +48,68 @@ async fn reset(args: ResetArgs) -> anyhow::Result<()> {
     let replica = OfflineReplica::open(group, &LogSpace::new(disk, options), spec).await?;
     let lost: BTreeSet<ReplicaId> = args.lost.iter().copied().map(ReplicaId).collect();
     let plan = match replica.plan(&lost) {
-        Ok(plan) => plan,
+        Ok(plan) => found.plan.insert(plan),
         Err(error) => {
             replica.close().await;
-            return Err(in_words(error));
+            return Err(error.into());
         }
     };
-    print(&describe(&plan))?;
-    let asked = plan.ask(&args.ask).await;
-    print(&describe_answers(&asked))?;
-    let there = asked.into_iter().filter(|asked| asked.answer == ResetAnswer::IsThere);
-    let alive: Vec<Member> = there.map(|asked| asked.member).collect();
+    say(&describe(plan))?;
+    found.asked = plan.ask(&args.ask).await;
+    say(&describe_answers(&found.asked))?;
+    let there = found.asked.iter().filter(|asked| asked.answer == ResetAnswer::IsThere);
+    let alive: Vec<Member> = there.map(|asked| asked.member.clone()).collect();
     if !alive.is_empty() && !args.even_if_alive {
         replica.close().await;
-        return Err(in_words(ResetError::Alive { alive }));
+        return Err(ResetError::Alive { alive }.into());
     }
     if !args.yes {
         replica.close().await;
-        return print("nothing was changed; repeat with --yes to do it\n");
+        say("not reset: this is what it would do; repeat with --yes to do it\n")?;
+        return Ok(());
     }
-    replica.reset(&plan, SystemClock.now_ms(), &args.reason).await?;
-    print(&format!("{group} has one member: replica {}\n", plan.survivor.replica))
+    replica.reset(plan, SystemClock.now_ms(), &args.reason).await.map_err(Refusal::cut_short)?;
+    say(&format!("{group} has one member: replica {}\n", plan.survivor.replica))?;
+    Ok(())
 }
 
-/// What is refused because of the flags is said in flags, to be copied.
-fn in_words(error: ResetError) -> anyhow::Error {
-    match error {
-        ResetError::QuorumIsLeft { left, voters } => {
-            let sets: Vec<_> = voters.iter().map(|set| format!("[{}]", joined(set))).collect();
-            anyhow!(
-                "replicas [{}] would be left, a majority of the voters {}: they need no reset, start them; if some of \
-                 them are lost for good too, name all but the one here with --lost",
-                joined(&left),
-                sets.join(" and ")
-            )
-        }
-        ResetError::OthersDiffer { others, named } => anyhow!(
-            "the members beside the one here are [{}], not [{}]: all of them must be given up, with {}",
-            joined(&others),
-            joined(&named),
-            others.iter().map(|replica| format!("--lost {replica}")).collect::<Vec<_>>().join(" ")
-        ),
-        ResetError::Alive { alive } => anyhow!(
-            "said to be lost, but it answers: {}; stop it for good first",
-            alive.iter().map(named).collect::<Vec<_>>().join("; ")
-        ),
-        other => other.into(),
-    }
+fn in_json(args: &ResetArgs, found: &Findings, refusal: Option<&Refusal>) -> Value {
+    let answers = found.asked.iter().map(|asked| {
+        let code = match &asked.answer {
+            ResetAnswer::NotReached { .. } => "not_reached",
+            ResetAnswer::NotThere => "not_there",
+            ResetAnswer::DidNotAnswer => "did_not_answer",
+            ResetAnswer::IsThere => "is_there",
+        };
+        json!({ "replica": asked.member.replica.0, "answer": code, "text": asked.answer.to_string() })
+    });
+    json!({
+        "group": args.group,
+        "plan": found.plan.as_ref().map(plan_in_json),
+        "asked": answers.collect::<Vec<_>>(),
+        "possible": refusal.is_none(),
+        "done": refusal.is_none() && args.yes,
+        "refused": refusal.map(Refusal::in_json),
+    })
 }
 
-fn joined(replicas: &[ReplicaId]) -> String {
-    replicas.iter().map(ReplicaId::to_string).collect::<Vec<_>>().join(", ")
+fn plan_in_json(plan: &ResetPlan) -> Value {
+    let id = |id: LogId| json!({ "term": id.term.0, "index": id.index.0 });
+    let member = |member: &Member| {
+        json!({
+            "replica": member.replica.0,
+            "node": member.node.0,
+            "address": member.address,
+            "voter": plan.members.is_voter(member.replica),
+        })
+    };
+    json!({
+        "survivor": member(&plan.survivor),
+        "lost": plan.lost.iter().map(member).collect::<Vec<_>>(),
+        "last": id(plan.last),
+        "committed": plan.committed.map(id),
+        "new_term": plan.term.0,
+    })
 }
 
 fn metadata_group(name: &str) -> anyhow::Result<GroupId> {
@@ -141,8 +168,4 @@ fn describe_answers(asked: &[Asked]) -> String {
     let line =
         |asked: &Asked| format!("  {:<10} replica {}: {}\n", "asked", asked.member.replica, asked.answer);
     asked.iter().map(line).collect()
-}
-
-fn named(member: &Member) -> String {
-    format!("replica {} on node {} at {}", member.replica, member.node, member.address)
 }

@@ -63,6 +63,31 @@ fn check(root: &Path, args: &[&str], status: i32, says: &[&str]) {
     }
 }
 
+/// What a program reads: of a reset that is possible, and of one that is refused.
+fn check_json(root: &Path, others: &[&str]) {
+    let command =
+        ["debug", "--json", "unsafe-reset-membership", root.to_str().unwrap(), "--reason", "a test"];
+    let run = |args: &[&str]| {
+        let output = flotilla(&[&command, args].concat(), None);
+        let said = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(said.lines().count(), 1, "one object on one line: {said}");
+        let value: serde_json::Value =
+            serde_json::from_str(&said).unwrap_or_else(|why| panic!("{why}: {said}"));
+        (output.status.code(), value)
+    };
+    let (status, value) = run(others);
+    assert_eq!(status, Some(0), "{value}");
+    assert_eq!((&value["possible"], &value["done"]), (&true.into(), &false.into()), "{value}");
+    assert_eq!(value["plan"]["survivor"]["replica"], 101);
+    assert_eq!(value["plan"]["lost"][1]["replica"], 103);
+    assert_eq!(value["asked"][0]["answer"], "not_reached");
+    let (status, value) = run(&["--group", "om-0", "--lost", "103"]);
+    assert_eq!(status, Some(1), "{value}");
+    assert_eq!((&value["possible"], &value["plan"]), (&false.into(), &serde_json::Value::Null), "{value}");
+    assert_eq!(value["refused"]["code"], "quorum_is_left");
+    assert!(value["refused"]["next"].as_str().unwrap().contains("--lost"), "{value}");
+}
+
 #[test]
 fn the_replica_that_is_left_becomes_the_only_member_and_leads() {
     let dir = tempfile::tempdir().unwrap();
@@ -77,12 +102,18 @@ fn the_replica_that_is_left_becomes_the_only_member_and_leads() {
     let left = "[101, 102] would be left, a majority of the voters [101, 102, 103]";
     check(&root, &["--group", "om-0", "--lost", "103"], 1, &[left]);
     check(&root, &["--group", "om-0"], 1, &["[101, 102, 103] would be left", "--lost"]);
-    check(&root, &[&others[..], &["--lost", "104"]].concat(), 1, &["with --lost 102 --lost 103"]);
+    check(
+        &root,
+        &[&others[..], &["--lost", "104"]].concat(),
+        1,
+        &["Next: repeat with --lost 102 --lost 103."],
+    );
     check(&root, &["--group", "om-1", "--lost", "102"], 1, &["no log of om-1"]);
     check(&root, &["--group", "pipeline-3", "--lost", "102"], 1, &["no metadata group"]);
     check(&dir.path().join("elsewhere"), &others, 1, &["no data directory"]);
     let plan = ["survivor   replica 101 on node 1", "lost       replica 103 on node 3", "last entry 0"];
-    check(&root, &others, 0, &[&plan[..], &["nothing was changed"]].concat());
+    check(&root, &others, 0, &[&plan[..], &["not reset", "repeat with --yes"]].concat());
+    check_json(&root, &others);
     check(&root, &[&others[..], &["--yes"]].concat(), 0, &["om-0 has one member: replica 101"]);
     check(&root, &[&others[..], &["--yes"]].concat(), 1, &["need no reset"]);
 
