@@ -2,6 +2,7 @@
 
 use crate::counters::DiskCounters;
 use crate::index::Index;
+use crate::inventory::Inventory;
 use crate::known_space::KnownSpace;
 use crate::offline::install;
 use crate::options::DatanodeOptions;
@@ -34,6 +35,8 @@ pub(crate) struct DatanodeDisk {
     pub unhealthy: Mutex<BTreeSet<ContainerId>>,
     /// Held while blocks are deleted: the list of a container has one writer.
     pub deleting: tokio::sync::Mutex<()>,
+    /// Of the whole node: what changes here is told there.
+    pub inventory: Inventory,
     pub room: KnownSpace,
     /// Below it, pipelines on this disk take no more chunks: the log keeps a reserve and allocates whole segments.
     full_below_bytes: u64,
@@ -46,6 +49,7 @@ pub(crate) struct Disks {
     failed: Vec<DiskId>,
     pub unusable: Vec<PathBuf>,
     pub node_uuid: u128,
+    pub inventory: Inventory,
 }
 
 /// Who this node is, by the stamps on its disks.
@@ -67,9 +71,10 @@ impl Disks {
         agreed(&stamps, "datanode", |stamp| Some(stamp.node).filter(|&node| node != 0))?;
         let node_uuid = node_uuid.unwrap_or_else(|| uuid::Uuid::new_v4().as_u128());
 
-        let mut disks = Disks { open: Vec::new(), failed: Vec::new(), unusable: Vec::new(), node_uuid };
+        let (open, failed, unusable, inventory) = Default::default();
+        let mut disks = Disks { open, failed, unusable, node_uuid, inventory };
         for path in &options.disks {
-            match DatanodeDisk::open(path, node_uuid, options) {
+            match DatanodeDisk::open(path, node_uuid, options, disks.inventory.clone()) {
                 Ok(disk) => disks.open.push(Arc::new(disk)),
                 Err(failure) if stops_the_node(&failure) => return Err(failure),
                 Err(failure) => {
@@ -157,6 +162,7 @@ impl DatanodeDisk {
         path: &Path,
         node_uuid: u128,
         options: &DatanodeOptions,
+        inventory: Inventory,
     ) -> anyhow::Result<DatanodeDisk> {
         let real = Arc::new(RealDisk::open_with(path, node_uuid, options.disk_io)?);
         let space = LogSpace::new(real.clone(), options.log.clone());
@@ -170,7 +176,19 @@ impl DatanodeDisk {
         let full_below_bytes = options.log.reserve_bytes.saturating_add(options.log.segment_bytes_max);
         let unhealthy = Mutex::new(index.all_unhealthy()?.into_keys().collect());
         let (counters, deleting) = Default::default();
-        Ok(DatanodeDisk { id, real, space, db, index, counters, unhealthy, deleting, room, full_below_bytes })
+        Ok(DatanodeDisk {
+            id,
+            real,
+            space,
+            db,
+            index,
+            counters,
+            unhealthy,
+            deleting,
+            inventory,
+            room,
+            full_below_bytes,
+        })
     }
 
     /// Why a chunk should not even be proposed: a log that cannot append stops its replica.

@@ -47,6 +47,7 @@ impl Datanode {
         let disks = blocking(move || Disks::open(&for_disks)).await?;
         let manager = ContainerManager::new(options, disks, host, addresses, allocator);
         manager.open_existing().await;
+        manager.take_inventory().await;
         manager.start_scrubbing();
         manager.start_asking_for_space();
         manager.tasks().spawn(Heartbeat::new(manager.clone(), scm).run());

@@ -18,7 +18,7 @@ use proto::raft as wire;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
-use tokio::sync::{Semaphore, SemaphorePermit, oneshot, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use types::{GroupId, LogIndex, ReplicaId};
@@ -272,6 +272,17 @@ impl Group {
             Ok(Err(_)) => Err(stopped("while its leadership moved".to_owned())),
             Err(_) => Err(TransferError::Expired { replica: to }),
         }
+    }
+
+    /// Waits until no proposal is under way; while the answer is held, none is taken. `None` when it took longer than
+    /// `limit`: what is under way then may get no answer.
+    pub(crate) async fn drain(&self, limit: Duration) -> Option<OwnedSemaphorePermit> {
+        let GroupInner { proposal_share, proposal_bytes_max, .. } = &*self.inner;
+        // Who waits for permits stands before who tries to get some, so nothing slips in between.
+        let all = u32::try_from(*proposal_bytes_max).expect("limited when the group was opened");
+        let drained = tokio::time::timeout(limit, proposal_share.clone().acquire_many_owned(all)).await;
+        // Err: closed, which nobody does.
+        drained.ok()?.ok()
     }
 
     /// Leads no more when it returns, if another member could take over within `limit`.

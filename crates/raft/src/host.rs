@@ -31,6 +31,9 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use types::GroupId;
 
+/// How long a leader waits for what is under way before its process stops. With a quorum it takes a round trip and two
+/// syncs; without one nothing is gained by waiting longer.
+const DRAIN_MAX: Duration = Duration::from_secs(1);
 /// How long a leader tries to hand over before its process stops.
 const HAND_OVER_MAX: Duration = Duration::from_millis(500);
 
@@ -186,7 +189,8 @@ impl RaftHost {
         if let (Some(snapshots), Some(policy)) = (snapshots, spec.snapshots) {
             tasks.push(tokio::spawn(keep(raft.clone(), log.clone(), snapshots, policy, applied.clone())));
         }
-        let proposal_bytes_max = options.proposal_bytes_per_group_max.min(Semaphore::MAX_PERMITS);
+        // All of them are taken at once when the group is drained, and a permit counts in 32 bits.
+        let proposal_bytes_max = options.proposal_bytes_per_group_max.min(u32::MAX as usize >> 3);
         Ok(Group::new(GroupInner {
             cluster: spec.cluster,
             id: spec.group,
@@ -255,9 +259,11 @@ impl RaftHost {
         }
     }
 
-    /// Stops all groups: leaders first hand over where they can.
+    /// Stops all groups. Where a quorum is, no proposal is left without its answer: leaders take no more of them (`Busy`), wait
+    /// for those they have, and hand over.
     pub async fn shutdown(&self) {
         let groups = self.groups();
+        let _drained = join_all(groups.iter().map(|group| group.drain(DRAIN_MAX))).await;
         join_all(groups.iter().map(|group| group.hand_over(HAND_OVER_MAX))).await;
         join_all(groups.iter().map(|group| self.close(group.id()))).await;
     }

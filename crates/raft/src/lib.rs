@@ -88,7 +88,7 @@ pub use proposal::{Done, Proposal};
 pub use protocol::PROTOCOL_VERSION;
 pub use reads::ReadPolicy;
 pub use replay::Replay;
-pub use reset::{Asked, OfflineReplica, ResetAnswer, ResetError, ResetPlan};
+pub use reset::{Asked, OfflineReplica, ResetAnswer, ResetError, ResetPlan, check_lost};
 pub use runtime::seed_thread;
 pub use snapshot::{SendProgress, SnapshotPolicy, SnapshotProgress, Snapshots};
 pub use status::{GroupStatus, Role};

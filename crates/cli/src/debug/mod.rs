@@ -7,7 +7,6 @@ mod hard_state;
 mod json;
 mod local;
 mod log;
-mod refusal;
 mod reset;
 mod segment;
 
@@ -33,7 +32,7 @@ impl Found {
 pub(crate) async fn run(args: DebugArgs) -> ExitCode {
     let as_json = args.json;
     let found = match args.command {
-        DebugCommand::UnsafeResetMembership(args) => return reset::run(args, as_json).await,
+        DebugCommand::UnsafeResetMembership(args) => return reset::run(args).await,
         DebugCommand::Segment(SegmentCommand::Dump { range, files }) => {
             each(&files, async |file| segment::dump(file, range, as_json).await).await
         }

@@ -1,115 +1,89 @@
 use super::args::ResetArgs;
 use super::print;
-use super::refusal::{Refusal, named};
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use disk::{Disk, RealDisk};
-use raft::{Asked, Member, OfflineReplica, ResetAnswer, ResetError, ResetPlan};
+use raft::{Asked, Member, OfflineReplica, ResetError, ResetPlan, check_lost};
 use raftlog::{LogSpace, LogSpaceOptions, LogSpec};
-use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
-use types::{Clock, GroupId, LogId, OwnerId, ReplicaId, SystemClock};
+use types::{Clock, GroupId, OwnerId, ReplicaId, SystemClock};
 
 /// Exit status when the group was not reset.
 const REFUSED: u8 = 1;
 
-/// What was found out on the way, whatever became of it.
-#[derive(Default)]
-struct Findings {
-    plan: Option<ResetPlan>,
-    asked: Vec<Asked>,
-}
-
-pub(super) async fn run(args: ResetArgs, as_json: bool) -> ExitCode {
-    let mut found = Findings::default();
-    let refusal = reset(&args, as_json, &mut found).await.err();
-    if let Some(refusal) = &refusal {
-        eprintln!("flotilla: {refusal}");
-    }
-    if as_json {
-        let value = in_json(&args, &found, refusal.as_ref());
-        if let Err(error) = print(&format!("{value}\n")) {
+pub(super) async fn run(args: ResetArgs) -> ExitCode {
+    match reset(args).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
             eprintln!("flotilla: {error:#}");
-            return ExitCode::from(REFUSED);
+            ExitCode::from(REFUSED)
         }
     }
-    if refusal.is_some() { ExitCode::from(REFUSED) } else { ExitCode::SUCCESS }
 }
 
-async fn reset(args: &ResetArgs, as_json: bool, found: &mut Findings) -> Result<(), Refusal> {
-    let say = |text: &str| if as_json { Ok(()) } else { print(text) };
+async fn reset(args: ResetArgs) -> anyhow::Result<()> {
     let group = metadata_group(&args.group)?;
-    let disk = open_disk(&args.data_dir)?;
+    let (disk, cluster) = open_disk(&args.data_dir)?;
     let spec = log_spec(group, &disk).await?;
     // Two small entries are all that is written: a disk that is full for its server is not full for them.
     let options = LogSpaceOptions { reserve_bytes: 0, ..LogSpaceOptions::default() };
     let replica = OfflineReplica::open(group, &LogSpace::new(disk, options), spec).await?;
     let lost: BTreeSet<ReplicaId> = args.lost.iter().copied().map(ReplicaId).collect();
     let plan = match replica.plan(&lost) {
-        Ok(plan) => found.plan.insert(plan),
+        Ok(plan) => plan,
         Err(error) => {
             replica.close().await;
-            return Err(error.into());
+            return Err(in_words(error));
         }
     };
-    say(&describe(plan))?;
-    found.asked = plan.ask(&args.ask).await;
-    say(&describe_answers(&found.asked))?;
-    let there = found.asked.iter().filter(|asked| asked.answer == ResetAnswer::IsThere);
-    let alive: Vec<Member> = there.map(|asked| asked.member.clone()).collect();
-    if !alive.is_empty() && !args.even_if_alive {
+    print(&describe(&plan))?;
+    let asked = plan.ask(&cluster, &args.ask).await;
+    print(&describe_answers(&asked))?;
+    if let Err(error) = check_lost(&asked)
+        && !args.even_if_alive
+    {
         replica.close().await;
-        return Err(ResetError::Alive { alive }.into());
+        return Err(in_words(error));
     }
     if !args.yes {
         replica.close().await;
-        say("not reset: this is what it would do; repeat with --yes to do it\n")?;
-        return Ok(());
+        return print("nothing was changed; repeat with --yes to do it\n");
     }
-    replica.reset(plan, SystemClock.now_ms(), &args.reason).await.map_err(Refusal::cut_short)?;
-    say(&format!("{group} has one member: replica {}\n", plan.survivor.replica))?;
-    Ok(())
+    replica.reset(&plan, SystemClock.now_ms(), &args.reason).await?;
+    print(&format!("{group} has one member: replica {}\n", plan.survivor.replica))
 }
 
-fn in_json(args: &ResetArgs, found: &Findings, refusal: Option<&Refusal>) -> Value {
-    let answers = found.asked.iter().map(|asked| {
-        let code = match &asked.answer {
-            ResetAnswer::NotReached { .. } => "not_reached",
-            ResetAnswer::NotThere => "not_there",
-            ResetAnswer::DidNotAnswer => "did_not_answer",
-            ResetAnswer::IsThere => "is_there",
-        };
-        json!({ "replica": asked.member.replica.0, "answer": code, "text": asked.answer.to_string() })
-    });
-    json!({
-        "group": args.group,
-        "plan": found.plan.as_ref().map(plan_in_json),
-        "asked": answers.collect::<Vec<_>>(),
-        "possible": refusal.is_none(),
-        "done": refusal.is_none() && args.yes,
-        "refused": refusal.map(Refusal::in_json),
-    })
+/// What is refused because of the flags is said in flags, to be copied.
+fn in_words(error: ResetError) -> anyhow::Error {
+    match error {
+        ResetError::QuorumIsLeft { left, voters } => {
+            let sets: Vec<_> = voters.iter().map(|set| format!("[{}]", joined(set))).collect();
+            anyhow!(
+                "replicas [{}] would be left, a majority of the voters {}: they need no reset, start them; if some of \
+                 them are lost for good too, name all but the one here with --lost",
+                joined(&left),
+                sets.join(" and ")
+            )
+        }
+        ResetError::OthersDiffer { others, named } => anyhow!(
+            "the members beside the one here are [{}], not [{}]: all of them must be given up, with {}",
+            joined(&others),
+            joined(&named),
+            others.iter().map(|replica| format!("--lost {replica}")).collect::<Vec<_>>().join(" ")
+        ),
+        ResetError::MayLive { in_doubt } => anyhow!(
+            "said to be lost for good, but may live: {}; stop it for good first, so that connections to it are refused; or if \
+             nobody can start it again, say so with --even-if-alive",
+            in_doubt.iter().map(doubted).collect::<Vec<_>>().join("; ")
+        ),
+        other => other.into(),
+    }
 }
 
-fn plan_in_json(plan: &ResetPlan) -> Value {
-    let id = |id: LogId| json!({ "term": id.term.0, "index": id.index.0 });
-    let member = |member: &Member| {
-        json!({
-            "replica": member.replica.0,
-            "node": member.node.0,
-            "address": member.address,
-            "voter": plan.members.is_voter(member.replica),
-        })
-    };
-    json!({
-        "survivor": member(&plan.survivor),
-        "lost": plan.lost.iter().map(member).collect::<Vec<_>>(),
-        "last": id(plan.last),
-        "committed": plan.committed.map(id),
-        "new_term": plan.term.0,
-    })
+fn joined(replicas: &[ReplicaId]) -> String {
+    replicas.iter().map(ReplicaId::to_string).collect::<Vec<_>>().join(", ")
 }
 
 fn metadata_group(name: &str) -> anyhow::Result<GroupId> {
@@ -121,14 +95,14 @@ fn metadata_group(name: &str) -> anyhow::Result<GroupId> {
     }
 }
 
-/// Takes the directory's lock, which a running node holds.
-fn open_disk(data_dir: &Path) -> anyhow::Result<Arc<dyn Disk>> {
+/// Takes the directory's lock, which a running node holds. With the cluster it belongs to, empty where it has joined none.
+fn open_disk(data_dir: &Path) -> anyhow::Result<(Arc<dyn Disk>, String)> {
     let said = data_dir.display();
     let Some(stamp) = RealDisk::peek(data_dir).with_context(|| format!("look at {said}"))? else {
         bail!("{said} is no data directory: there is no {said}/VERSION");
     };
     let disk = RealDisk::open(data_dir, stamp.node_uuid).with_context(|| format!("open {said}"))?;
-    Ok(Arc::new(disk))
+    Ok((Arc::new(disk), stamp.cluster))
 }
 
 /// Where a group's log is. It exists, so its first owner does not matter.
@@ -168,4 +142,12 @@ fn describe_answers(asked: &[Asked]) -> String {
     let line =
         |asked: &Asked| format!("  {:<10} replica {}: {}\n", "asked", asked.member.replica, asked.answer);
     asked.iter().map(line).collect()
+}
+
+fn doubted(asked: &Asked) -> String {
+    format!("{} ({})", named(&asked.member), asked.answer)
+}
+
+fn named(member: &Member) -> String {
+    format!("replica {} on node {} at {}", member.replica, member.node, member.address)
 }

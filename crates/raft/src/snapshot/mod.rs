@@ -23,7 +23,6 @@ mod store;
 mod stored;
 #[cfg(test)]
 pub(crate) mod testing;
-mod throttle;
 
 pub use contract::Snapshots;
 pub use counters::{SendProgress, SnapshotProgress};
