@@ -109,7 +109,9 @@ pub(super) async fn set_node_duty(leader: &Leader, request: SetNodeDutyRequest) 
         NodeDuty::NodeInService => false,
         NodeDuty::NodeDecommissioning | NodeDuty::NodeEnteringMaintenance => true,
         _ => {
-            return Err(Failure::invalid("a node is put in service, decommissioned or sent into maintenance"));
+            return Err(Failure::invalid(
+                "a node is put in service, decommissioned or sent into maintenance",
+            ));
         }
     };
     if leaves && before == NodeDuty::NodeInService && !request.force {
