@@ -211,10 +211,8 @@ fn plan_copies(
     copies: &Copies,
     count: usize,
 ) -> Vec<(NodeId, Order)> {
-    let sources = sources(sorted, limits, copies);
-    if sources.is_empty() {
-        return Vec::new();
-    }
+    let mut sources: Vec<(usize, NodeId)> =
+        sorted.sources.iter().map(|node| (copies.from(*node), *node)).collect();
     let bytes = bytes_of(known);
     let container = ContainerId(known.record.container);
     let mut targets: Vec<(NodeId, NodeView)> = targets(known, sorted, limits, bytes)
@@ -223,8 +221,19 @@ fn plan_copies(
         })
         .collect();
     targets.sort_by_key(|(node, view)| (copies.to(*node), view.utilization(), *node));
-    let copy = |(node, _): (NodeId, NodeView)| (node, copy(known, &sources, bytes, false));
-    targets.into_iter().take(count).map(copy).collect()
+    let mut orders = Vec::new();
+    for (node, _) in targets.into_iter().take(count) {
+        // The least busy source first; a copy counts at that one, and the others are there in case it fails.
+        sources.sort_unstable();
+        let Some((busy, _)) = sources.first_mut().filter(|(busy, _)| *busy < limits.copies_per_node_max)
+        else {
+            break;
+        };
+        *busy += 1;
+        let in_order: Vec<NodeId> = sources.iter().map(|(_, node)| *node).collect();
+        orders.push((node, copy(known, &in_order, bytes, false)));
+    }
+    orders
 }
 
 pub(crate) fn copy(known: &Known<'_>, sources: &[NodeId], bytes: u64, to_balance: bool) -> Order {
@@ -236,14 +245,6 @@ pub(crate) fn copy(known: &Known<'_>, sources: &[NodeId], bytes: u64, to_balance
         bytes,
         to_balance,
     }
-}
-
-/// The least busy first; `None` of them when all are as busy as they may be.
-fn sources(sorted: &Sorted<'_>, limits: &Limits<'_>, copies: &Copies) -> Vec<NodeId> {
-    let mut sources = sorted.sources.clone();
-    sources.sort_by_key(|node| (copies.from(*node), *node));
-    sources.retain(|node| copies.from(*node) < limits.copies_per_node_max);
-    sources
 }
 
 pub(crate) fn bytes_of(known: &Known<'_>) -> u64 {
