@@ -349,9 +349,12 @@ fn serve_s3(listener: TcpListener, client: Client, options: &ServerOptions) -> S
 pub(crate) async fn run(args: ServerArgs) -> anyhow::Result<()> {
     let ready_file = args.ready_file.clone();
     check_ready_file(ready_file.as_deref())?;
-    let http = Http::start(args.http, "--http", 1).await?;
+    let (http_address, options) = (args.http, ServerOptions::from(args));
+    // Before any port is bound: what is missing is said before what is taken.
+    options.validate()?;
+    let http = Http::start(http_address, "--http", 1).await?;
     info!(http = %http.address, "metrics and health checks");
-    let server = match Server::start(args.into(), &http).await {
+    let server = match Server::start(options, &http).await {
         Ok(server) => server,
         Err(error) => {
             http.stop().await;

@@ -66,6 +66,7 @@ const ALLOWED: &[(&str, Allowed)] = &[
 const SERVICE: &[&str] = &[
     "flotilla-disk",
     "flotilla-metrics",
+    "flotilla-parking",
     "flotilla-proto",
     "flotilla-raft",
     "flotilla-raftlog",

@@ -104,6 +104,7 @@ async fn carry_out(
     let forgotten = forgotten.await.map_err(|failure| failed(container, "forget blocks", &failure))?;
     let punched = disk.space.punch_discards(OWNERS_DIR, discards, |tag| locals.contains(&tag)).await;
     punched.map_err(|failure| failed(container, "punch holes", &failure.into()))?;
+    disk.inventory.look_again(disk.id, container);
     if forgotten > 0 {
         let holes = discards.iter().filter(|record| locals.contains(&record.tag)).map(|record| record.hole());
         let hole_bytes = holes.map(|hole| hole.end - hole.start).sum();

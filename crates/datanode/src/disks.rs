@@ -2,6 +2,7 @@
 
 use crate::counters::DiskCounters;
 use crate::index::Index;
+use crate::inventory::Inventory;
 use crate::offline::install;
 use crate::options::DatanodeOptions;
 use anyhow::{Context, bail};
@@ -34,6 +35,8 @@ pub(crate) struct DatanodeDisk {
     pub unhealthy: Mutex<BTreeSet<ContainerId>>,
     /// Held while blocks are deleted: the list of a container has one writer.
     pub deleting: tokio::sync::Mutex<()>,
+    /// Of the whole node: what changes here is told there.
+    pub inventory: Inventory,
     /// Free space when it was last looked at: every heartbeat.
     free_bytes: AtomicU64,
     /// Below it, pipelines on this disk take no more chunks: the log keeps a reserve and allocates whole segments.
@@ -47,6 +50,7 @@ pub(crate) struct Disks {
     failed: Vec<DiskId>,
     pub unusable: Vec<PathBuf>,
     pub node_uuid: u128,
+    pub inventory: Inventory,
 }
 
 /// Who this node is, by the stamps on its disks.
@@ -68,9 +72,10 @@ impl Disks {
         agreed(&stamps, "datanode", |stamp| Some(stamp.node).filter(|&node| node != 0))?;
         let node_uuid = node_uuid.unwrap_or_else(|| uuid::Uuid::new_v4().as_u128());
 
-        let mut disks = Disks { open: Vec::new(), failed: Vec::new(), unusable: Vec::new(), node_uuid };
+        let (open, failed, unusable, inventory) = Default::default();
+        let mut disks = Disks { open, failed, unusable, node_uuid, inventory };
         for path in &options.disks {
-            match DatanodeDisk::open(path, node_uuid, options) {
+            match DatanodeDisk::open(path, node_uuid, options, disks.inventory.clone()) {
                 Ok(disk) => disks.open.push(Arc::new(disk)),
                 Err(failure) if stops_the_node(&failure) => return Err(failure),
                 Err(failure) => {
@@ -159,6 +164,7 @@ impl DatanodeDisk {
         path: &Path,
         node_uuid: u128,
         options: &DatanodeOptions,
+        inventory: Inventory,
     ) -> anyhow::Result<DatanodeDisk> {
         let real = Arc::new(RealDisk::open_with(path, node_uuid, options.disk_io)?);
         let space = LogSpace::new(real.clone(), options.log.clone());
@@ -179,6 +185,7 @@ impl DatanodeDisk {
             counters,
             unhealthy,
             deleting,
+            inventory,
             free_bytes,
             full_below_bytes,
         })

@@ -21,6 +21,7 @@ impl DatanodeDisk {
         match blocking(move || index.mark_unhealthy(container, &reason)).await {
             Ok(is_new) => {
                 self.unhealthy.lock().expect("no holder panics").insert(container);
+                self.inventory.set_unhealthy(container, self.id, &why);
                 if is_new {
                     self.counters.marked_unhealthy.fetch_add(1, Ordering::Relaxed);
                     error!(%disk, %container, why, "this replica of a container is UNHEALTHY");

@@ -87,6 +87,7 @@ impl Heartbeat {
             info!("SCM asks this node to register again");
             self.registered = None;
             self.register().await?;
+            self.manager.disks().inventory.report_all();
             return Ok(());
         }
         self.take_addresses(&response);
@@ -126,7 +127,8 @@ impl Heartbeat {
     }
 
     async fn beat(&self, identity: &Identity) -> anyhow::Result<HeartbeatResponse> {
-        let request = HeartbeatRequest {
+        let inventory = &self.manager.disks().inventory;
+        let mut request = HeartbeatRequest {
             node: identity.node.0,
             cluster: identity.cluster.clone(),
             address: self.manager.options().address.clone(),
@@ -134,7 +136,19 @@ impl Heartbeat {
             pipelines: self.manager.pipeline_reports(),
             ..HeartbeatRequest::default()
         };
-        self.scm.heartbeat(request).await.context("send a heartbeat to SCM")
+        let report = inventory.report(&mut request);
+        let response = self.scm.heartbeat(request).await.context("send a heartbeat to SCM")?;
+        if response.register_again {
+            return Ok(response);
+        }
+        inventory.taken(&report);
+        // SCM may not have had the beginning of what this was a part of: it restarted, or has another leader.
+        if response.report_all && !report.begins {
+            inventory.report_all();
+        } else if report.has_more {
+            self.manager.changed().notify_one();
+        }
+        Ok(response)
     }
 
     fn take_addresses(&self, response: &HeartbeatResponse) {

@@ -8,9 +8,12 @@
 mod counters;
 mod deletion;
 mod disks;
+mod hash;
+mod hasher;
 mod health;
 mod heartbeat;
 mod index;
+mod inventory;
 mod manager;
 mod node;
 pub mod offline;

@@ -3,7 +3,9 @@
 use crate::counters::{ContainerReport, DiskStats};
 use crate::deletion;
 use crate::disks::{DatanodeDisk, Disks, GROUPS_DIR};
+use crate::hasher::Hasher;
 use crate::index::machine::{OpenContainer, PipelineMachine};
+use crate::inventory::Surveyor;
 use crate::options::DatanodeOptions;
 use crate::pipeline::{Pipeline, PipelineError, PipelineOrder};
 use crate::roll::{ContainerAllocator, Roller};
@@ -40,7 +42,7 @@ struct Inner {
     /// Held while a pipeline is opened, so that an order given twice opens it once.
     opening: Mutex<()>,
     /// Something SCM should hear of at once.
-    changed: Notify,
+    changed: Arc<Notify>,
     /// SCM took the last report.
     is_reported: AtomicBool,
     tasks: TaskTracker,
@@ -62,7 +64,8 @@ impl ContainerManager {
         addresses: AddressBook,
         allocator: Arc<dyn ContainerAllocator>,
     ) -> ContainerManager {
-        let (pipelines, opening, changed) = Default::default();
+        let (pipelines, opening) = Default::default();
+        let changed = disks.inventory.wake();
         let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
         let is_reported = AtomicBool::new(false);
         let inner = Inner {
@@ -142,7 +145,6 @@ impl ContainerManager {
         self.inner.disks.open.iter().map(|disk| disk.counters.stats(disk.id)).collect()
     }
 
-    /// Begins to read the closed containers of each disk, again and again.
     /// Deletes blocks of a closed container; answers how many were here. **Only where no log reads the container's
     /// records any more**, which the service sees to.
     pub async fn delete_blocks(&self, container: ContainerId, locals: Vec<u64>) -> Result<u64, Failure> {
@@ -155,6 +157,17 @@ impl ContainerManager {
         deleting.await.map_err(|failure| Failure::internal(format!("delete blocks: {failure}")))?
     }
 
+    /// Reads what is here, and begins to keep up with what changes; to be called once pipelines are open.
+    pub(crate) async fn take_inventory(&self) {
+        let surveyor = Surveyor::new(self.clone());
+        surveyor.look_at_all().await;
+        self.inner.tasks.spawn(surveyor.run());
+        for disk in &self.inner.disks.open {
+            self.inner.tasks.spawn(Hasher::new(disk.clone(), self.inner.stop.clone()).run());
+        }
+    }
+
+    /// Begins to read the closed containers of each disk, again and again.
     pub(crate) fn start_scrubbing(&self) {
         let options = self.options();
         let scrub = ScrubOptions {
@@ -294,6 +307,8 @@ impl ContainerManager {
             stop: self.inner.stop.clone(),
         };
         self.inner.tasks.spawn(roller.run());
+        let inventory = self.inner.disks.inventory.clone();
+        self.inner.tasks.spawn(inventory.follow(pipeline.clone(), self.inner.stop.clone()));
         self.inner.tasks.spawn(self.clone().observe(pipeline));
     }
 

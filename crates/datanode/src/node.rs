@@ -44,6 +44,7 @@ impl Datanode {
         let disks = blocking(move || Disks::open(&for_disks)).await?;
         let manager = ContainerManager::new(options, disks, host, addresses, allocator);
         manager.open_existing().await;
+        manager.take_inventory().await;
         manager.start_scrubbing();
         manager.tasks().spawn(Heartbeat::new(manager.clone(), scm).run());
         Ok(Datanode { service: Service::new(manager.clone()), manager })

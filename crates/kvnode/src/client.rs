@@ -1,5 +1,5 @@
 use crate::batcher::Batchers;
-use crate::connection::Connection;
+use crate::connection::{AskError, Connection};
 use crate::frame::{Answer, NodeFacts, Request, put_key, take_value};
 use bytes::{Bytes, BytesMut};
 use kv::{Op, Outcome, decode_outcomes, encode_ops};
@@ -126,7 +126,7 @@ impl Caller {
             let (pause, go_to, why) = match self.attempt(at, group, request).await {
                 Attempt::Answered(Answer::Done(bytes)) => return Ok(bytes),
                 Attempt::Answered(Answer::Invalid(why)) => return Err(CallError::Invalid(why)),
-                Attempt::Answered(Answer::OutcomeUnknown) | Attempt::Lost if !request.is_read() => {
+                Attempt::Answered(Answer::OutcomeUnknown) | Attempt::Lost if !request.is_repeatable() => {
                     return Err(CallError::OutcomeUnknown);
                 }
                 Attempt::Answered(Answer::NotLeader(Some(node))) => {
@@ -174,7 +174,8 @@ impl Caller {
         };
         match tokio::time::timeout(ANSWER_MAX, connection.ask(group, request)).await {
             Ok(Ok(answer)) => Attempt::Answered(answer),
-            Ok(Err(_)) | Err(_) => Attempt::Lost,
+            Ok(Err(error @ AskError::NotTaken)) => Attempt::NotSent(error.to_string()),
+            Ok(Err(AskError::Broken)) | Err(_) => Attempt::Lost,
         }
     }
 
@@ -204,7 +205,12 @@ enum Attempt {
 }
 
 impl Request {
-    fn is_read(&self) -> bool {
-        matches!(self, Request::Read(_) | Request::Facts)
+    /// Whether asking twice is as good as once. Operations are not: an append would stand there twice, and a value that
+    /// was set again would undo what others set in between.
+    fn is_repeatable(&self) -> bool {
+        match self {
+            Request::Read(_) | Request::Facts | Request::Put(_) => true,
+            Request::Ops(_) | Request::Transfer(_) => false,
+        }
     }
 }

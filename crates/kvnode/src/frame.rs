@@ -3,6 +3,9 @@
 //! ```text
 //! request: bytes u32, id u64, kind u8, group u32, rest     answer: bytes u32, id u64, code u8, rest
 //! ```
+//! The last answer on a connection that the node ends in order is for nobody (`GOODBYE`): every request that was answered was
+//! taken, and no other was.
+//!
 //! `bytes` counts what follows it. Rests: operations and outcomes as `kv` encodes them; keys as length u16 and bytes;
 //! values as length u32 (`ABSENT`: none) and bytes.
 
@@ -13,6 +16,8 @@ use types::NodeId;
 const FRAME_BYTES_MAX: usize = (16 << 20) + 1024;
 const LENGTH_BYTES: usize = 4;
 const ABSENT: u32 = u32::MAX;
+/// The id of no request.
+pub(crate) const GOODBYE: u64 = 0;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Request {
@@ -61,6 +66,8 @@ pub struct GroupFacts {
     pub committed: u64,
     pub applied: u64,
     pub has_failed: bool,
+    /// It knows that it is no member any more.
+    pub is_removed: bool,
 }
 
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -198,7 +205,8 @@ impl NodeFacts {
         out.put_u64_le(self.syncs);
         for facts in &self.groups {
             out.put_u32_le(facts.group);
-            out.put_u8(u8::from(facts.is_leader) | u8::from(facts.has_failed) << 1);
+            let flags = [facts.is_leader, facts.has_failed, facts.is_removed];
+            out.put_u8(flags.iter().rev().fold(0, |bits, flag| bits << 1 | u8::from(*flag)));
             for number in [facts.term, facts.leader, facts.last, facts.committed, facts.applied] {
                 out.put_u64_le(number);
             }
@@ -217,8 +225,17 @@ impl NodeFacts {
             let (group, flags) = (bytes.get_u32_le(), bytes.get_u8());
             let mut next = || bytes.get_u64_le();
             let (term, leader, last, committed, applied) = (next(), next(), next(), next(), next());
-            let (is_leader, has_failed) = (flags & 1 != 0, flags & 2 != 0);
-            groups.push(GroupFacts { group, is_leader, term, leader, last, committed, applied, has_failed });
+            groups.push(GroupFacts {
+                group,
+                is_leader: flags & 1 != 0,
+                term,
+                leader,
+                last,
+                committed,
+                applied,
+                has_failed: flags & 2 != 0,
+                is_removed: flags & 4 != 0,
+            });
         }
         Ok(NodeFacts { syncs, groups })
     }
@@ -270,7 +287,11 @@ mod tests {
             assert_eq!(Answer::decode(frame).unwrap(), (4, answer));
         }
         let group = GroupFacts { group: 1, is_leader: true, term: 2, applied: 9, ..GroupFacts::default() };
-        let facts = NodeFacts { syncs: 7, groups: vec![group, GroupFacts::default()] };
+        let (failed, removed) = (
+            GroupFacts { has_failed: true, ..GroupFacts::default() },
+            GroupFacts { is_removed: true, ..group },
+        );
+        let facts = NodeFacts { syncs: 7, groups: vec![group, GroupFacts::default(), failed, removed] };
         assert_eq!(NodeFacts::decode(facts.encode()).unwrap(), facts);
     }
 

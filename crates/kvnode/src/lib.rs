@@ -19,4 +19,4 @@ mod session;
 pub use args::{Args, DbPer};
 pub use client::{CallError, Client, ClientOptions};
 pub use frame::{GroupFacts, NodeFacts};
-pub use node::{Node, log_spec, replica_id};
+pub use node::{Node, replica_id};

@@ -16,15 +16,15 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::net::TcpListener;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{JoinHandle, JoinSet};
 use tonic::service::RoutesBuilder;
 use tonic::transport::server::TcpIncoming;
 use types::{GroupId, LogIndex, NodeId, OwnerId, Payload, ReplicaId};
 
 const CLUSTER: &str = "kv";
-/// How long the last answers get to be written when the process stops.
-const DRAIN_PAUSE: Duration = Duration::from_millis(100);
+/// How long clients may take to hear that the process stops. Above what one may take to leave, and what the last answers take.
+const GOODBYE_MAX: Duration = Duration::from_secs(2);
 
 /// A running node.
 pub struct Node {
@@ -34,6 +34,7 @@ pub struct Node {
     stop_serving: oneshot::Sender<()>,
     raft_server: JoinHandle<Result<(), tonic::transport::Error>>,
     clients: JoinHandle<()>,
+    stop_clients: watch::Sender<bool>,
     lanes: JoinSet<()>,
     served: Arc<Served>,
 }
@@ -91,8 +92,19 @@ impl Node {
 
         let mut lanes = JoinSet::new();
         let served = Arc::new(open_groups(&args, &host, &mut lanes).await?);
-        let clients = tokio::spawn(accept(clients, served.clone()));
-        Ok(Node { raft_address, client_address, host, stop_serving, raft_server, clients, lanes, served })
+        let (stop_clients, stop) = watch::channel(false);
+        let clients = tokio::spawn(accept(clients, served.clone(), stop));
+        Ok(Node {
+            raft_address,
+            client_address,
+            host,
+            stop_serving,
+            raft_server,
+            clients,
+            stop_clients,
+            lanes,
+            served,
+        })
     }
 
     pub fn raft_address(&self) -> SocketAddr {
@@ -103,12 +115,15 @@ impl Node {
         self.client_address
     }
 
-    /// Hands its groups over and closes them; what clients ask meanwhile is answered with the new leader.
+    /// Hands its groups over and closes them; what clients ask meanwhile is answered with the new leader. Then they hear goodbye:
+    /// each knows of all it asked whether it was taken.
     pub async fn stop(mut self) {
         self.host.shutdown().await;
-        tokio::time::sleep(DRAIN_PAUSE).await;
-        self.clients.abort();
-        let _ = self.clients.await;
+        self.stop_clients.send_replace(true);
+        if tokio::time::timeout(GOODBYE_MAX, &mut self.clients).await.is_err() {
+            self.clients.abort();
+            let _ = self.clients.await;
+        }
         let mut tasks = std::mem::take(&mut *self.served.tasks.lock().expect("no holder panics"));
         tasks.shutdown().await;
         drop(self.served);
@@ -177,7 +192,7 @@ fn group_spec(args: &Args, number: u32) -> GroupSpec {
 }
 
 /// Where the log of a group is on the node's disk.
-pub fn log_spec(number: u32) -> LogSpec {
+fn log_spec(number: u32) -> LogSpec {
     let group = group_id(number);
     LogSpec {
         log: group.to_u64(),
@@ -187,21 +202,26 @@ pub fn log_spec(number: u32) -> LogSpec {
     }
 }
 
-/// Takes connections; dropping it ends them all.
-async fn accept(listener: TcpListener, served: Arc<Served>) {
+/// Takes connections until `stop` is true, and ends when all of them have; dropping it ends them at once.
+async fn accept(listener: TcpListener, served: Arc<Served>, mut stop: watch::Receiver<bool>) {
     let mut sessions = JoinSet::new();
+    let for_sessions = stop.clone();
     loop {
         tokio::select! {
+            // Err: the node is gone, and stops thereby.
+            _ = stop.wait_for(|stop| *stop) => break,
             accepted = listener.accept() => {
                 if let Ok((socket, _)) = accepted {
                     // Only delays: small answers would wait for larger ones.
                     let _ = socket.set_nodelay(true);
-                    sessions.spawn(serve(socket, served.clone()));
+                    sessions.spawn(serve(socket, served.clone(), for_sessions.clone()));
                 }
             }
             Some(_) = sessions.join_next() => {}
         }
     }
+    drop(listener);
+    while sessions.join_next().await.is_some() {}
 }
 
 impl Served {
@@ -260,6 +280,7 @@ impl Served {
                 committed: count(status.committed),
                 applied: count(status.applied),
                 has_failed: status.failure.is_some(),
+                is_removed: status.is_removed,
             }
         };
         NodeFacts { syncs: self.disk.syncs(), groups: self.groups.iter().map(facts).collect() }

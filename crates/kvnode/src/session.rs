@@ -1,19 +1,22 @@
-use crate::frame::{Answer, FrameError, Request, take_frame};
+use crate::frame::{Answer, FrameError, GOODBYE, Request, take_frame};
 use crate::node::Served;
 use crate::outbox::Outbox;
 use bytes::{Bytes, BytesMut};
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio::net::tcp::OwnedReadHalf;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tracing::info;
 
 /// Requests of one connection that are not yet answered; past it nothing more is read from it. Four times what the
 /// benches have under way.
-const UNDER_WAY_MAX: usize = 65_536;
+const UNDER_WAY_MAX: u32 = 65_536;
 const READ_BYTES: usize = 64 << 10;
+/// How long a client that was told goodbye may take to leave.
+const LEAVE_MAX: Duration = Duration::from_millis(500);
 
 /// A client's connection.
 pub(crate) struct Session {
@@ -53,11 +56,12 @@ pub(crate) fn answer_all(answers: impl IntoIterator<Item = (Caller, Answer)>) {
     }
 }
 
-/// Serves a connection until the client leaves. Dropping it ends both directions.
-pub(crate) async fn serve(socket: TcpStream, served: Arc<Served>) {
-    let session = Arc::new(Session { outbox: Outbox::default(), room: Semaphore::new(UNDER_WAY_MAX) });
+/// Serves a connection until the client leaves or `stop` is true. Dropping it ends both directions.
+pub(crate) async fn serve(socket: TcpStream, served: Arc<Served>, stop: watch::Receiver<bool>) {
+    let room = Semaphore::new(UNDER_WAY_MAX as usize);
+    let session = Arc::new(Session { outbox: Outbox::default(), room });
     let (from_client, to_client) = socket.into_split();
-    let reading = read_requests(from_client, &session, &served);
+    let reading = read_until(stop, from_client, &session, &served);
     let writing = session.outbox.write_to(to_client);
     let (why, written) = tokio::join!(
         async {
@@ -73,8 +77,37 @@ pub(crate) async fn serve(socket: TcpStream, served: Arc<Served>) {
     }
 }
 
-async fn read_requests(
+/// Takes requests until the client leaves. When the node stops first, what was taken is answered, and then the client
+/// hears that nothing else was: what it had sent besides may be asked again elsewhere.
+async fn read_until(
+    mut stop: watch::Receiver<bool>,
     mut from_client: OwnedReadHalf,
+    session: &Arc<Session>,
+    served: &Arc<Served>,
+) -> io::Result<()> {
+    tokio::select! {
+        ended = read_requests(&mut from_client, session, served) => return ended,
+        // Err: the node is gone, and stops thereby.
+        _ = stop.wait_for(|stop| *stop) => {}
+    }
+    let _answered = session.room.acquire_many(UNDER_WAY_MAX).await.map_err(io::Error::other)?;
+    let goodbye = Answer::Unavailable("the node stops".to_owned());
+    // A client that is gone needs no goodbye.
+    let _ = session.outbox.push(|out| goodbye.encode(GOODBYE, out));
+    session.outbox.close();
+    // A socket that is closed with something unread takes what was written last away from the other side.
+    let leaving = async {
+        let mut rest = vec![0; READ_BYTES];
+        while from_client.read(&mut rest).await.is_ok_and(|bytes| bytes > 0) {}
+    };
+    // In time or not, it was told.
+    let _ = tokio::time::timeout(LEAVE_MAX, leaving).await;
+    Ok(())
+}
+
+/// Cancelling it loses nothing that was taken: a request is taken at once.
+async fn read_requests(
+    from_client: &mut OwnedReadHalf,
     session: &Arc<Session>,
     served: &Arc<Served>,
 ) -> io::Result<()> {

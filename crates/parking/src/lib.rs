@@ -4,12 +4,14 @@
 //! replicas. A [`Lot`] is the bare structure, without a clock: operations by key and by deadline in one slab, the
 //! deadlines in a hierarchical timing wheel ([`wheel`]), so that parking, completing and expiring cost the same however
 //! many wait, and an operation that completes leaves nothing behind until its deadline. A [`ParkingLot`] puts futures
-//! and tokio's clock to it.
+//! and tokio's clock to it. A [`Throttle`] lets bytes wait until a rate allows them.
 
 mod lot;
 mod parking_lot;
 mod slab;
+mod throttle;
 mod wheel;
 
 pub use lot::{Lot, Ticket};
 pub use parking_lot::{Outcome, ParkingLot, Wait};
+pub use throttle::Throttle;

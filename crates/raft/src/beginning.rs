@@ -21,8 +21,8 @@ pub(crate) enum Past {
 
 /// What a replica comes with.
 pub(crate) struct Begun {
-    /// It was one of the group's first members.
-    pub(crate) is_first: bool,
+    /// A committed membership has had it.
+    pub(crate) was_member: bool,
     pub(crate) past: Past,
     /// Replicas of the group that a forced reset gave up.
     pub(crate) lost: Vec<ReplicaId>,
@@ -84,7 +84,8 @@ pub(crate) async fn begin(log: &Log, disk: &Arc<dyn Disk>, spec: &GroupSpec) -> 
     let identity =
         if is_used { identity.into_use(disk).await.context("write that it is in use")? } else { identity };
     let unused = (!identity.is_in_use()).then(|| identity.clone());
-    Ok(Begun { is_first, past, lost: identity.lost, unused })
+    let was_member = is_first || identity.was_member;
+    Ok(Begun { was_member, past, lost: identity.lost, unused })
 }
 
 /// An empty log is that of a replica that promised nothing yet, or one that joined and promised its vote alone. Anything
@@ -117,7 +118,14 @@ async fn begin_as(
     {
         bail!("replica {} is not among the first members {members:?}", spec.replica);
     }
-    let identity = Identity { group: spec.group, replica: spec.replica, state, is_resetting: false, lost };
+    let identity = Identity {
+        group: spec.group,
+        replica: spec.replica,
+        state,
+        is_resetting: false,
+        was_member: false,
+        lost,
+    };
     identity.write(disk).await.context("write which replica is here")?;
     Ok(identity)
 }
@@ -209,7 +217,7 @@ fn index_max(a: Option<LogId>, b: Option<LogId>) -> Option<LogId> {
 pub(crate) mod tests {
     use super::*;
     use crate::snapshot::testing::{FileState, GROUP, members};
-    use crate::{AddressBook, Group, HostOptions, RaftHost, Timing};
+    use crate::{AddressBook, Group, HostOptions, Member, RaftHost, Timing};
     use disk::sim::{SimDisk, SimOptions};
     use raftlog::{Entry, HardState, LogSpace, LogSpaceOptions, LogSpec};
     use std::time::Duration;
@@ -245,6 +253,14 @@ pub(crate) mod tests {
 
     pub(crate) fn first() -> GroupSpec {
         group_spec(1, GroupStart::First(members()))
+    }
+
+    /// openraft tells what it has found shortly after it has begun.
+    pub(crate) async fn knows_members(group: &Group) {
+        let wait = group.raft().wait(Some(Duration::from_secs(30)));
+        let knows =
+            wait.metrics(|metrics| metrics.membership_config.log_id().is_some(), "it knows its members");
+        knows.await.expect("it knows its members");
     }
 
     /// A replica on a simulated disk.
@@ -396,6 +412,40 @@ pub(crate) mod tests {
         assert_eq!(noted.state, IdentityState::JoinedInUse);
     }
 
+    /// A leader adds it and removes it. What it has applied says that it is no member, and not that it was one.
+    #[tokio::test]
+    #[ignore = "waits for its first run"]
+    async fn one_that_joined_and_was_removed_knows_so_after_a_restart() {
+        let site = Site::new();
+        let joiner = group_spec(7, GroupStart::Join);
+        let group = site.open(joiner.clone()).await.expect("it opens");
+        let seventh =
+            Member { replica: ReplicaId(7), node: types::NodeId(7), address: "127.0.0.1:1".to_owned() };
+        let with_it = [members(), vec![seventh]].concat();
+        let entry = |(index, members): (u64, &[Member])| RaftEntry {
+            log_id: log_id_from(id(1, index)),
+            payload: EntryPayload::Membership(first_membership(members).expect("members")),
+        };
+        let append = openraft::raft::AppendEntriesRequest {
+            vote: crate::type_config::RaftVote::new_committed(3, 2),
+            prev_log_id: None,
+            leader_commit: Some(log_id_from(id(1, 2))),
+            entries: (0..).zip([&members()[..], &with_it, &members()]).map(entry).collect(),
+        };
+        group.raft().append_entries(append).await.expect("it follows");
+        group.wait_applied(LogIndex(2), Duration::from_secs(30)).await.expect("applied");
+        drop(group);
+        site.host.close(GROUP).await;
+        // What is applied is durable by now.
+        site.snapshot(id(1, 2)).await;
+        let group = site.open(joiner).await.expect("it opens again");
+        knows_members(&group).await;
+        let status = group.status();
+        assert!(status.applied == Some(LogIndex(2)) && status.is_removed, "{status:?}");
+        drop(group);
+        site.host.close(GROUP).await;
+    }
+
     #[tokio::test]
     async fn what_a_reset_gave_up_stays_known_to_the_next_replica_after_restarts() {
         let site = Site::new();
@@ -405,6 +455,7 @@ pub(crate) mod tests {
             replica: ReplicaId(1),
             state: IdentityState::Removed,
             is_resetting: false,
+            was_member: false,
             lost: lost.clone(),
         };
         removed.write(&site.disk).await.expect("written");

@@ -1,4 +1,4 @@
-use crate::Timing;
+use crate::{Timing, planted};
 use openraft::{Config, SnapshotPolicy};
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +24,7 @@ pub(crate) fn config(name: String, timing: Timing, stands: bool) -> Result<Arc<C
         // A leader commits by its followers' disks, so a crash may take entries from its log that are acknowledged. One
         // that went on leading in its old term would give their indexes, and their log ids, to other commands, and no
         // follower could tell. It must be elected again, which only those can win that have everything.
-        enable_leader_restore: Some(false),
+        enable_leader_restore: Some(planted::restores_leaders()),
         // Counts; bytes are bounded by `HostOptions`.
         max_payload_entries: 256,
         max_append_entries: Some(256),

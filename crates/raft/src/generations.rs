@@ -1,4 +1,4 @@
-use crate::{Applied, Changes, Db, DbOptions, Snapshots, Tables};
+use crate::{Applied, Db, DbOptions, Snapshots};
 use anyhow::{Context, bail, ensure};
 use disk::{Disk, RealDisk};
 use futures::FutureExt;
@@ -49,7 +49,8 @@ impl DbGenerations {
         Ok(DbGenerations { inner: Arc::new(Inner { disk, dir, options, applied_key, current }) })
     }
 
-    /// The generation that counts. Whoever holds it goes on reading it when another replaces it.
+    /// The generation that counts. Whoever holds it goes on reading it when another replaces it: what must be of one state,
+    /// like the pieces of a long scan, is read from one of these. That is why there is no reading past it.
     pub fn current(&self) -> Arc<Db> {
         self.inner.current()
     }
@@ -164,6 +165,20 @@ impl Snapshots for DbGenerations {
         .boxed()
     }
 
+    fn check(&self, dir: String) -> BoxFuture<'static, anyhow::Result<Applied>> {
+        let inner = self.inner.clone();
+        async move {
+            let (path, disk) = (inner.disk.root().join(&dir), inner.disk.clone());
+            let applied = tokio::task::spawn_blocking(move || {
+                Db::open_read_only(&path, &tempdir_for_logs(&path))?.applied(inner.applied_key)
+            });
+            let applied = applied.await.context("look into a snapshot")?;
+            disk.remove_dir_all(&format!("{dir}.logs")).await.context("remove RocksDB's text log")?;
+            applied?.context("it has no applied position")
+        }
+        .boxed()
+    }
+
     fn install(&self, dir: String) -> BoxFuture<'static, anyhow::Result<()>> {
         let inner = self.inner.clone();
         async move {
@@ -171,29 +186,6 @@ impl Snapshots for DbGenerations {
             tokio::task::spawn_blocking(move || inner.install(&path)).await.context("install a snapshot")?
         }
         .boxed()
-    }
-}
-
-impl Tables for DbGenerations {
-    fn get(&self, key: &[u8]) -> anyhow::Result<Option<Vec<u8>>> {
-        Tables::get(&*self.current(), key)
-    }
-
-    fn scan(
-        &self,
-        from: &[u8],
-        end: Option<&[u8]>,
-        count_max: usize,
-    ) -> anyhow::Result<Vec<(Vec<u8>, Vec<u8>)>> {
-        self.current().scan(from, end, count_max)
-    }
-
-    fn write(&self, changes: Changes) -> anyhow::Result<()> {
-        Tables::write(&*self.current(), changes)
-    }
-
-    fn flush(&self) -> anyhow::Result<()> {
-        Db::flush(&self.current())
     }
 }
 

@@ -7,6 +7,7 @@ use crate::protocol;
 use crate::snapshot::{Counters, SnapshotStore};
 use crate::standing::Standing;
 use crate::type_config::{Answer, Data, Raft};
+use crate::unserved::Unserved;
 use crate::{
     AddressBook, COMMAND_BYTES_MAX, Command, Done, GroupMetrics, GroupStatus, Member, Proposal, ProposeError,
     ReadIndexError, Role, SetMembersError, SnapshotProgress, TransferError,
@@ -16,7 +17,7 @@ use proto::raft as wire;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
-use tokio::sync::{Semaphore, SemaphorePermit, oneshot, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use types::{GroupId, LogIndex, ReplicaId};
@@ -54,9 +55,11 @@ pub(crate) struct GroupInner {
     pub(crate) reads_max: usize,
     pub(crate) statuses: watch::Receiver<GroupStatus>,
     pub(crate) applied: watch::Receiver<Option<LogIndex>>,
+    pub(crate) has_snapshots: bool,
     /// Gone when the group is closed: handles keep no files open.
     pub(crate) snapshots: Weak<SnapshotStore>,
     pub(crate) counters: Arc<Counters>,
+    pub(crate) unserved: Arc<Unserved>,
     /// Bytes that may still be proposed.
     pub(crate) proposal_share: Arc<Semaphore>,
     pub(crate) proposal_bytes_max: usize,
@@ -195,6 +198,7 @@ impl Group {
         let proposal_bytes_in_flight = proposal_bytes_max.saturating_sub(proposal_share.available_permits());
         GroupMetrics {
             proposal_bytes_in_flight,
+            snapshots: self.inner.has_snapshots.then(|| self.snapshots()),
             ..GroupMetrics::new(*id, *replica, status, &raft.metrics().borrow_watched(), counts)
         }
     }
@@ -204,7 +208,12 @@ impl Group {
     }
 
     pub fn status(&self) -> GroupStatus {
-        let mut status = GroupStatus::of(&self.inner.raft.metrics().borrow_watched(), &self.inner.standing);
+        let mut status = {
+            let metrics = self.inner.raft.metrics();
+            let metrics = metrics.borrow_watched();
+            let unserved = self.inner.unserved.now(&metrics);
+            GroupStatus { unserved, ..GroupStatus::of(&metrics, &self.inner.standing) }
+        };
         // The machine knows first.
         status.applied = *self.inner.applied.borrow();
         status.is_dozing = self.inner.doze.is_dozing();
@@ -254,6 +263,17 @@ impl Group {
             Ok(Err(_)) => Err(stopped("while its leadership moved".to_owned())),
             Err(_) => Err(TransferError::Expired { replica: to }),
         }
+    }
+
+    /// Waits until no proposal is under way; while the answer is held, none is taken. `None` when it took longer than
+    /// `limit`: what is under way then may get no answer.
+    pub(crate) async fn drain(&self, limit: Duration) -> Option<OwnedSemaphorePermit> {
+        let GroupInner { proposal_share, proposal_bytes_max, .. } = &*self.inner;
+        // Who waits for permits stands before who tries to get some, so nothing slips in between.
+        let all = u32::try_from(*proposal_bytes_max).expect("limited when the group was opened");
+        let drained = tokio::time::timeout(limit, proposal_share.clone().acquire_many_owned(all)).await;
+        // Err: closed, which nobody does.
+        drained.ok()?.ok()
     }
 
     /// Leads no more when it returns, if another member could take over within `limit`.

@@ -4,8 +4,8 @@ use crate::counts::HostCounts;
 use crate::registry::Registry;
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
-use proto::raft as wire;
 use proto::raft::raft_transport_client::RaftTransportClient;
+use proto::{Code, Failure, raft as wire};
 use std::pin::pin;
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -113,7 +113,11 @@ async fn send_batch(mut client: RaftTransportClient<Channel>, batch: Vec<Waiting
         let answer = match answer.answer {
             Some(answer) => Ok(answer),
             // With details, as of a process that is well: it knows what it refuses.
-            None => Err(proto::Failure::new(proto::Code::Unavailable, answer.refusal).into()),
+            None => {
+                // A process of before codes were sent says none.
+                let code = Code::try_from(answer.code).ok().filter(|code| *code as i32 != 0);
+                Err(Failure::new(code.unwrap_or(Code::Unavailable), answer.refusal).into())
+            }
         };
         let _ = waiting.send(answer);
     }
@@ -125,14 +129,16 @@ pub(crate) async fn answer(
     counts: &HostCounts,
     heartbeats: Vec<wire::AppendRequest>,
 ) -> Vec<wire::HeartbeatAnswer> {
-    let silent = wire::HeartbeatAnswer { answer: None, refusal: "no answer in time".to_owned() };
+    let refused =
+        |code: Code, why: String| wire::HeartbeatAnswer { answer: None, refusal: why, code: code as i32 };
+    let silent = refused(Code::Unavailable, "no answer in time".to_owned());
     let mut answers = vec![silent; heartbeats.len()];
     let asked = heartbeats.into_iter().enumerate().map(async |(n, heartbeat)| {
         let answer = match appends::heartbeat(registry, heartbeat).await {
-            Ok(answer) => wire::HeartbeatAnswer { answer: Some(answer), refusal: String::new() },
+            Ok(answer) => wire::HeartbeatAnswer { answer: Some(answer), ..Default::default() },
             Err(failure) => {
                 counts.refused(&failure);
-                wire::HeartbeatAnswer { answer: None, refusal: failure.message }
+                refused(failure.code, failure.message)
             }
         };
         (n, answer)

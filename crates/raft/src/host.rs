@@ -15,6 +15,7 @@ use crate::snapshot::{Counters, Limits, SnapshotStore, keep};
 use crate::standing::Standing;
 use crate::status::{GroupStatus, publish};
 use crate::type_config::Raft;
+use crate::unserved::Unserved;
 use crate::{
     AddressBook, Connector, GroupSpec, GroupStart, HostMetrics, HostOptions, OpenGroupError, StateMachine,
     TcpConnector,
@@ -30,6 +31,9 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use types::GroupId;
 
+/// How long a leader waits for what is under way before its process stops. With a quorum it takes a round trip and two
+/// syncs; without one nothing is gained by waiting longer.
+const DRAIN_MAX: Duration = Duration::from_secs(1);
 /// How long a leader tries to hand over before its process stops.
 const HAND_OVER_MAX: Duration = Duration::from_millis(500);
 
@@ -131,7 +135,8 @@ impl RaftHost {
             None => None,
         };
         let counts = Arc::new(Counts::new(spec.replica));
-        let (machine, applied) = Machine::new(
+        let unserved = Arc::new(Unserved::default());
+        let (mut machine, applied) = Machine::new(
             machine,
             snapshots.clone(),
             alive.clone(),
@@ -141,13 +146,15 @@ impl RaftHost {
         )?;
         let snapshot = snapshots.as_ref().and_then(|snapshots| snapshots.current_id());
         check_log(&log, machine.applied_id(), snapshot)?;
-        let Begun { past, lost, is_first, unused } = begin(&log, log.space().disk(), &spec).await?;
+        let Begun { past, lost, was_member, unused } = begin(&log, log.space().disk(), &spec).await?;
         finish_install(&log, snapshot).await?;
         let holds_off = spec.lease_reads && past == Past::Restarted;
         let holds_off_until = holds_off.then(|| Instant::now() + spec.timing.election_max);
         let standing = Arc::new(Standing::new(spec.replica, holds_off_until, lost));
-        if is_first {
+        if was_member {
             standing.was_member();
+        } else {
+            machine.note_member(log.space().disk().clone(), spec.group, spec.replica).await?;
         }
 
         let network = Network {
@@ -157,7 +164,7 @@ impl RaftHost {
             peers: peers.clone(),
             options: options.clone(),
             snapshots: snapshots.clone(),
-            counters: counters.clone(),
+            unserved: unserved.clone(),
             counts: counts.clone(),
             standing: standing.clone(),
         };
@@ -180,11 +187,13 @@ impl RaftHost {
             tasks.push(tokio::spawn(campaign(raft.clone(), statuses.clone())));
         }
         let doze = Arc::new(Doze::new(raft.clone(), spec.timing, options.doze_after));
+        let has_snapshots = snapshots.is_some();
         let weak_snapshots = snapshots.as_ref().map(Arc::downgrade).unwrap_or_default();
         if let (Some(snapshots), Some(policy)) = (snapshots, spec.snapshots) {
             tasks.push(tokio::spawn(keep(raft.clone(), log.clone(), snapshots, policy, applied.clone())));
         }
-        let proposal_bytes_max = options.proposal_bytes_per_group_max.min(Semaphore::MAX_PERMITS);
+        // All of them are taken at once when the group is drained, and a permit counts in 32 bits.
+        let proposal_bytes_max = options.proposal_bytes_per_group_max.min(u32::MAX as usize >> 3);
         Ok(Group::new(GroupInner {
             cluster: spec.cluster,
             id: spec.group,
@@ -204,8 +213,10 @@ impl RaftHost {
             reads_max: options.reads_max,
             statuses,
             applied,
+            has_snapshots,
             snapshots: weak_snapshots,
             counters,
+            unserved,
             proposal_share: Arc::new(Semaphore::new(proposal_bytes_max)),
             proposal_bytes_max,
             counts,
@@ -246,9 +257,11 @@ impl RaftHost {
         HostMetrics::new(groups, counts, options.proposal_bytes_per_group_max)
     }
 
-    /// Stops all groups: leaders first hand over where they can.
+    /// Stops all groups. Where a quorum is, no proposal is left without its answer: leaders take no more of them (`Busy`), wait
+    /// for those they have, and hand over.
     pub async fn shutdown(&self) {
         let groups = self.groups();
+        let _drained = join_all(groups.iter().map(|group| group.drain(DRAIN_MAX))).await;
         join_all(groups.iter().map(|group| group.hand_over(HAND_OVER_MAX))).await;
         join_all(groups.iter().map(|group| self.close(group.id()))).await;
     }

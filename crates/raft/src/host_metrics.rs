@@ -1,6 +1,6 @@
 use crate::counts::{Counts, HostCounts, Totals};
 use crate::type_config::TypeConfig;
-use crate::{GroupStatus, Role};
+use crate::{GroupStatus, Role, SnapshotProgress};
 use metrics::Distribution;
 use openraft::RaftMetrics;
 use proto::Code;
@@ -50,6 +50,8 @@ pub struct GroupMetrics {
     pub leader_changes: u64,
     /// Streams to followers that could not be opened or ended with an error.
     pub append_streams_broken: u64,
+    /// `None` in groups that have none.
+    pub snapshots: Option<SnapshotProgress>,
     /// On the leader, the other members by their replicas.
     pub followers: Vec<FollowerMetrics>,
 }
@@ -115,6 +117,7 @@ impl GroupMetrics {
             elections_won: counts.elections_won.get(),
             leader_changes: counts.leader_changes.get(),
             append_streams_broken: counts.streams_broken.get(),
+            snapshots: None,
         }
     }
 }

@@ -6,7 +6,7 @@
 //!      4    1 version  1
 //!      5    1 state    1 first member, 2 joined, 3 being removed, 4 removed, 5 first member in use, 6 joined in use
 //!      6    1 reset    1 while a forced reset is under way, else 0
-//!      7    1 zero
+//!      7    1 member   1 once a committed membership has had the replica, where it joined; else 0
 //!      8    8 group
 //!     16    8 replica
 //!     24    4 count    of lost replicas
@@ -36,6 +36,9 @@ pub(crate) struct Identity {
     pub(crate) state: IdentityState,
     /// A forced reset was begun: the end of the log says whether it was done ([`crate::begun_reset`]).
     pub(crate) is_resetting: bool,
+    /// A committed membership has had it: one without it is from after its time. Of those that joined; first members always
+    /// had one. A file from before this was noted says no.
+    pub(crate) was_member: bool,
     /// Replicas that a forced reset gave up. They may still exist, and must not be listened to.
     pub(crate) lost: Vec<ReplicaId>,
 }
@@ -107,6 +110,17 @@ impl Identity {
         Ok(identity)
     }
 
+    /// Notes durably that a committed membership has had the replica that is here. By then it is in use: nobody else writes
+    /// the file.
+    pub(crate) async fn note_member(disk: &Arc<dyn Disk>, group: GroupId) -> io::Result<()> {
+        match Identity::read(disk, group).await? {
+            Some(identity) if !identity.was_member => {
+                Identity { was_member: true, ..identity }.write(disk).await
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+
     /// As if there had never been one, durably.
     pub(crate) async fn forget(disk: &Arc<dyn Disk>, group: GroupId) -> io::Result<()> {
         match disk.remove_file(&path(group)).await {
@@ -122,7 +136,7 @@ impl Identity {
         out.put_u8(VERSION);
         out.put_u8(self.state as u8);
         out.put_u8(self.is_resetting.into());
-        out.put_u8(0);
+        out.put_u8(self.was_member.into());
         out.put_u64_le(self.group.to_u64());
         out.put_u64_le(self.replica.0);
         out.put_u32_le(u32::try_from(self.lost.len()).expect("LOST_MAX fits"));
@@ -147,7 +161,7 @@ impl Identity {
             return Err("it names no replica".to_owned());
         }
         let (version, state) = (fields.get_u8(), fields.get_u8());
-        let (is_resetting, _zero) = (fields.get_u8() != 0, fields.get_u8());
+        let (is_resetting, was_member) = (fields.get_u8() != 0, fields.get_u8() != 0);
         if version != VERSION {
             return Err(format!("a newer version, {version}, wrote it"));
         }
@@ -167,7 +181,7 @@ impl Identity {
             return Err(format!("it counts {count} lost replicas in {} bytes", fields.len()));
         }
         let lost = (0..count).map(|_| ReplicaId(fields.get_u64_le())).collect();
-        Ok(Identity { group, replica, state, is_resetting, lost })
+        Ok(Identity { group, replica, state, is_resetting, was_member, lost })
     }
 }
 
@@ -187,12 +201,16 @@ mod tests {
             replica: ReplicaId(300),
             state: IdentityState::Joined,
             is_resetting: false,
+            was_member: false,
             lost: vec![ReplicaId(5)],
         };
         let bytes = identity.encode();
         let fields = b"FLri\x01\x02\0\0\x07\0\0\0\0\0\0\x02\x2c\x01\0\0\0\0\0\0\x01\0\0\0\x05\0\0\0\0\0\0\0";
         assert_eq!(bytes[..36], *fields);
         assert_eq!(Identity::decode(&bytes), Ok(identity.clone()));
+        let member = Identity { was_member: true, ..identity.clone() };
+        assert_eq!(member.encode()[..8], *b"FLri\x01\x02\0\x01");
+        assert_eq!(Identity::decode(&member.encode()), Ok(member));
         let resetting = Identity { is_resetting: true, ..identity };
         assert_eq!(resetting.encode()[6], 1);
         assert_eq!(Identity::decode(&resetting.encode()), Ok(resetting));

@@ -10,10 +10,10 @@
 //! works against `log_store` (a [`raftlog::Log`]), `machine` (a [`StateMachine`]) and `network` (whose `exchange` is
 //! the append stream to a follower, over the connections of `peers`, made by a `connector`); `service` receives what other members send
 //! (`appends`: a leader's entries, `elections`: votes and leadership).
-//! `snapshot` is copies of a state, for members that the log cannot serve; `generations` a RocksDB they are installed into.
+//! `snapshot` is copies of a state, for members that the log cannot serve (`unserved`: where there is none); `generations` a RocksDB they are installed into.
 //! `heartbeats` go together for all groups of two processes, and `doze` lets groups that nobody uses cost little.
 //! `counts` is what they count while they work, `host_metrics` what comes of it, `prometheus` how that is shown.
-//! `encoding` alone knows how openraft's types look on disk and on the wire.
+//! `planted` is a bug for simulations to find. `encoding` alone knows how openraft's types look on disk and on the wire.
 
 mod alive;
 mod append_check;
@@ -46,6 +46,7 @@ mod network;
 mod options;
 mod parked;
 mod peers;
+mod planted;
 mod prometheus;
 mod proposal;
 mod protocol;
@@ -63,6 +64,7 @@ mod status;
 mod suite_tests;
 mod tables;
 mod type_config;
+mod unserved;
 mod watch;
 
 pub use command::{Applied, Command, Committed, StateMachine};
@@ -79,12 +81,13 @@ pub use member::{AddressBook, Member};
 pub use membership::Members;
 pub use options::{COMMAND_BYTES_MAX, GroupSpec, GroupStart, HostOptions, Timing};
 pub use parked::{WaitAllError, WaitError};
+pub use planted::plant_leader_restore;
 pub use proposal::{Done, Proposal};
 pub use protocol::PROTOCOL_VERSION;
 pub use reads::ReadPolicy;
 pub use replay::Replay;
-pub use reset::{Asked, OfflineReplica, ResetAnswer, ResetError, ResetPlan};
+pub use reset::{Asked, OfflineReplica, ResetAnswer, ResetError, ResetPlan, check_lost};
 pub use runtime::seed_thread;
-pub use snapshot::{SnapshotPolicy, SnapshotProgress, Snapshots};
+pub use snapshot::{SendProgress, SnapshotPolicy, SnapshotProgress, Snapshots};
 pub use status::{GroupStatus, Role};
 pub use tables::{Changes, Tables};

@@ -1,11 +1,13 @@
 use crate::alive::Alive;
 use crate::counts::Counts;
 use crate::encoding::{applied_from, applied_to, log_id_from, log_id_of};
+use crate::identity::Identity;
 use crate::parked::{AppliedMark, Waits};
 use crate::snapshot::{SnapshotData, SnapshotStore};
-use crate::type_config::{Data, RaftLogId, RaftStoredMembership, Reply, TypeConfig};
+use crate::type_config::{Data, RaftLogId, RaftMembership, RaftStoredMembership, Reply, TypeConfig};
 use crate::{Committed, StateMachine};
 use bytes::Bytes;
+use disk::Disk;
 use futures::{Stream, StreamExt};
 use openraft::storage::{ApplyResponder, EntryResponder, RaftStateMachine};
 use openraft::type_config::alias::{SnapshotMetaOf, SnapshotOf};
@@ -15,10 +17,17 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use tokio::sync::watch;
 use tokio::time::Instant;
-use types::{GroupId, LogIndex};
+use types::{GroupId, LogIndex, ReplicaId};
 
 /// Commands applied with one write of the state machine: a few milliseconds of work.
 const APPLY_COUNT_MAX: usize = 1024;
+
+/// A replica that no committed membership has had as far as its disk says.
+struct Newcomer {
+    disk: Arc<dyn Disk>,
+    group: GroupId,
+    replica: ReplicaId,
+}
 
 /// A [`StateMachine`] as openraft wants it.
 pub(crate) struct Machine {
@@ -29,6 +38,8 @@ pub(crate) struct Machine {
     /// `None` for a state that cannot be copied.
     snapshots: Option<Arc<SnapshotStore>>,
     counts: Arc<Counts>,
+    /// Who is to be noted down as a member once it was one.
+    newcomer: Option<Newcomer>,
     /// After the state machine, so dropped after it.
     _alive: Alive,
 }
@@ -53,11 +64,37 @@ impl Machine {
         let id = stored.map(|stored| stored.id);
         let (applied, applied_view) = AppliedMark::new(id.map(|id| id.index), waits, group);
         let id = id.map(log_id_from);
-        Ok((Machine { inner, id, membership, applied, snapshots, counts, _alive: alive }, applied_view))
+        let newcomer = None;
+        let machine = Machine { inner, id, membership, applied, snapshots, counts, newcomer, _alive: alive };
+        Ok((machine, applied_view))
     }
 
     pub(crate) fn applied_id(&self) -> Option<types::LogId> {
         self.id.as_ref().map(log_id_of)
+    }
+
+    /// Has it noted on `disk` when the replica is a member for the first time.
+    pub(crate) async fn note_member(
+        &mut self,
+        disk: Arc<dyn Disk>,
+        group: GroupId,
+        replica: ReplicaId,
+    ) -> io::Result<()> {
+        self.newcomer = Some(Newcomer { disk, group, replica });
+        let membership = self.membership.membership().clone();
+        self.note(&membership).await
+    }
+
+    /// Durable before the state gets past `membership`: after a restart only the newest one is known, which may be without
+    /// the replica.
+    async fn note(&mut self, membership: &RaftMembership) -> io::Result<()> {
+        if let Some(Newcomer { disk, group, replica }) = &self.newcomer
+            && membership.get_node(&replica.0).is_some()
+        {
+            Identity::note_member(disk, *group).await?;
+            self.newcomer = None;
+        }
+        Ok(())
     }
 
     fn apply_chunk(&mut self, chunk: Vec<io::Result<EntryResponder<TypeConfig>>>) -> io::Result<()> {
@@ -139,6 +176,11 @@ impl RaftStateMachine<TypeConfig> for Machine {
     {
         let mut chunks = entries.ready_chunks(APPLY_COUNT_MAX);
         while let Some(chunk) = chunks.next().await {
+            for (entry, _) in chunk.iter().flatten() {
+                if let EntryPayload::Membership(membership) = &entry.payload {
+                    self.note(membership).await?;
+                }
+            }
             self.apply_chunk(chunk)?;
         }
         Ok(())
@@ -166,10 +208,10 @@ impl RaftStateMachine<TypeConfig> for Machine {
         meta: &SnapshotMetaOf<TypeConfig>,
         snapshot: SnapshotData,
     ) -> Result<(), io::Error> {
-        let (Some(store), SnapshotData::Stored(stored)) = (&self.snapshots, snapshot) else {
-            return Err(no_snapshots());
-        };
-        store.install(&stored).await.map_err(|error| io::Error::other(format!("{error:#}")))?;
+        let Some(stored) = snapshot.stored() else { return Err(no_snapshots()) };
+        self.note(meta.last_membership.membership()).await?;
+        let Some(store) = &self.snapshots else { return Err(no_snapshots()) };
+        store.install(stored).await.map_err(|error| io::Error::other(format!("{error:#}")))?;
         let applied = self.inner.applied().map_err(|error| io::Error::other(format!("{error:#}")))?;
         if applied.as_ref() != Some(&stored.manifest.applied) {
             let of = &stored.manifest.applied.id;
@@ -184,12 +226,13 @@ impl RaftStateMachine<TypeConfig> for Machine {
     }
 
     /// A group without snapshots answers with an empty one: without an answer, openraft ends the leader when a member
-    /// needs what is purged.
+    /// needs what is purged. It stands at what is applied: openraft takes a purged log for broken where no snapshot has
+    /// what is missing.
     async fn get_current_snapshot(
         &mut self,
     ) -> Result<Option<SnapshotOf<TypeConfig, SnapshotData>>, io::Error> {
         let Some(store) = &self.snapshots else {
-            return Ok(Some(nothing()));
+            return Ok(Some(nothing(self.id, &self.membership)));
         };
         Ok(store.current().map(|stored| stored.for_openraft()))
     }
@@ -215,7 +258,7 @@ impl RaftSnapshotBuilder<TypeConfig> for Builder {
         let current = match self.build {
             Build::Tell => self.store.current(),
             Build::Write => None,
-            Build::Nothing => return Ok(nothing()),
+            Build::Nothing => return Ok(nothing(None, &StoredMembership::default())),
         };
         let stored = match current {
             Some(current) => current,
@@ -225,11 +268,9 @@ impl RaftSnapshotBuilder<TypeConfig> for Builder {
     }
 }
 
-fn nothing() -> SnapshotOf<TypeConfig, SnapshotData> {
-    SnapshotOf::<TypeConfig, SnapshotData> {
-        meta: SnapshotMetaOf::<TypeConfig>::default(),
-        snapshot: SnapshotData::None,
-    }
+fn nothing(at: Option<RaftLogId>, membership: &RaftStoredMembership) -> SnapshotOf<TypeConfig, SnapshotData> {
+    let meta = SnapshotMetaOf::<TypeConfig> { last_log_id: at, last_membership: membership.clone() };
+    SnapshotOf::<TypeConfig, SnapshotData> { meta, snapshot: SnapshotData::None }
 }
 
 fn no_snapshots() -> io::Error {

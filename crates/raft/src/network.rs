@@ -6,9 +6,10 @@ use crate::encoding::{log_id_from_wire, log_id_to_wire, vote_from_wire, vote_to_
 use crate::exchange::{self, Exchange};
 use crate::peers::{Peer as Process, Peers};
 use crate::protocol;
-use crate::snapshot::{Counters, SnapshotData, SnapshotStore, Transfer, send, streaming};
+use crate::snapshot::{SnapshotData, SnapshotStore, Transfer, send, streaming};
 use crate::standing::Standing;
 use crate::type_config::{Peer, RaftVote, TypeConfig};
+use crate::unserved::Unserved;
 use crate::{HostOptions, Member};
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
@@ -28,7 +29,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 use tonic::Status;
-use types::{GroupId, ReplicaId};
+use types::{GroupId, ReplicaId, Term};
 
 /// Pauses before a follower that cannot be reached is tried again.
 const BACKOFF_FIRST: Duration = Duration::from_millis(50);
@@ -42,7 +43,7 @@ pub(crate) struct Network {
     pub(crate) peers: Arc<Peers>,
     pub(crate) options: HostOptions,
     pub(crate) snapshots: Option<Arc<SnapshotStore>>,
-    pub(crate) counters: Arc<Counters>,
+    pub(crate) unserved: Arc<Unserved>,
     pub(crate) standing: Arc<Standing>,
     pub(crate) counts: Arc<Counts>,
 }
@@ -70,7 +71,7 @@ impl Network {
             window_bytes: self.options.window_bytes,
             used_for,
             snapshots: self.snapshots.clone(),
-            counters: self.counters.clone(),
+            unserved: self.unserved.clone(),
             standing: self.standing.clone(),
             counts: self.counts.clone(),
         }
@@ -96,7 +97,7 @@ pub(crate) struct Client {
     window_bytes: usize,
     used_for: Use,
     snapshots: Option<Arc<SnapshotStore>>,
-    counters: Arc<Counters>,
+    unserved: Arc<Unserved>,
     standing: Arc<Standing>,
     counts: Arc<Counts>,
 }
@@ -302,7 +303,7 @@ impl NetSnapshot<TypeConfig> for Client {
         option: RPCOption,
     ) -> Result<SnapshotResponse<TypeConfig>, StreamingError<TypeConfig>> {
         let (Some(store), SnapshotData::Stored(stored)) = (&self.snapshots, snapshot.snapshot) else {
-            return Err(self.unserved());
+            return Err(self.cannot_serve(Term(vote.leader_id.term)));
         };
         let transfer = Transfer {
             store: store.clone(),
@@ -322,9 +323,9 @@ impl NetSnapshot<TypeConfig> for Client {
 
 impl Client {
     /// Told once. openraft does not try again until the group has another leader.
-    fn unserved(&self) -> StreamingError<TypeConfig> {
+    fn cannot_serve(&self, term: Term) -> StreamingError<TypeConfig> {
         let member = self.target.replica;
-        if self.counters.set_unserved(member) {
+        if self.unserved.found(member, term) {
             tracing::warn!(
                 group = %self.group, %member,
                 "a member needs entries that are purged, and its group has no snapshots: it is lost"

@@ -42,12 +42,18 @@ impl Registry {
     }
 
     /// Whether a replica is here, or may be.
-    pub(crate) fn has(&self, group: GroupId, replica: ReplicaId) -> bool {
-        match self.groups.read().expect("no holder panics").get(&group) {
-            None => false,
-            Some(Slot::Opening) => true,
-            Some(Slot::Open(open)) => open.replica() == replica,
+    pub(crate) fn hello(&self, asked: &wire::HelloRequest) -> Result<bool, Failure> {
+        check_version(asked.version)?;
+        let id = GroupId::try_from(asked.group).map_err(|error| Failure::invalid(error.to_string()))?;
+        let group = match self.groups.read().expect("no holder panics").get(&id) {
+            None => return Ok(false),
+            Some(Slot::Opening) => return Ok(true),
+            Some(Slot::Open(group)) => group.clone(),
+        };
+        if !asked.cluster.is_empty() {
+            check_cluster(&group, &asked.cluster)?;
         }
+        Ok(group.replica() == ReplicaId(asked.replica))
     }
 
     /// In the order of their ids.
@@ -76,7 +82,7 @@ impl Registry {
     /// that stood here before, on a disk that was wiped.
     pub(crate) fn addressed(&self, to: Option<&wire::Address>) -> Result<Group, Failure> {
         let to = to.ok_or_else(|| Failure::invalid("the message names no receiver"))?;
-        check_version(to)?;
+        check_version(to.version)?;
         let id = GroupId::try_from(to.group).map_err(|error| Failure::invalid(error.to_string()))?;
         let group = match self.groups.read().expect("no holder panics").get(&id) {
             None => return Err(Failure::new(Code::NotFound, format!("no replica of {id} is here"))),
@@ -85,14 +91,7 @@ impl Registry {
             }
             Some(Slot::Open(group)) => group.clone(),
         };
-        if group.cluster() != to.cluster {
-            let why = format!(
-                "{id} here belongs to cluster `{}`, the message to `{}`",
-                group.cluster(),
-                to.cluster
-            );
-            return Err(Failure::new(Code::WrongCluster, why));
-        }
+        check_cluster(&group, &to.cluster)?;
         let (here, meant) = (group.replica(), ReplicaId(to.replica));
         if here != meant {
             let why = format!("replica {meant} of {id} is not here; replica {here} is");
@@ -100,6 +99,15 @@ impl Registry {
         }
         Ok(group)
     }
+}
+
+fn check_cluster(group: &Group, cluster: &str) -> Result<(), Failure> {
+    if group.cluster() == cluster {
+        return Ok(());
+    }
+    let (id, here) = (group.id(), group.cluster());
+    let why = format!("{id} here belongs to cluster `{here}`, the message to `{cluster}`");
+    Err(Failure::new(Code::WrongCluster, why))
 }
 
 impl Reservation {

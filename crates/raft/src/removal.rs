@@ -52,7 +52,14 @@ async fn remove_files(
     // 0 where nothing says whose the log is: such a replica was never opened.
     let replica = known.as_ref().map(|known| known.replica).or(open).unwrap_or_default();
     let lost = known.map(|known| known.lost).unwrap_or_default();
-    let mark = |state| Identity { group, replica, state, is_resetting: false, lost: lost.clone() };
+    let mark = |state| Identity {
+        group,
+        replica,
+        state,
+        is_resetting: false,
+        was_member: false,
+        lost: lost.clone(),
+    };
     mark(IdentityState::Removing).write(disk).await?;
     space.remove(log).await?;
     if group.kind == GroupKind::Pipeline {

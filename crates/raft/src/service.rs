@@ -11,7 +11,7 @@ use proto::raft::raft_transport_server::RaftTransport;
 use proto::{Code, Failure, raft as wire};
 use std::sync::Arc;
 use tonic::{Request, Response, Status, Streaming};
-use types::{GroupId, ReplicaId};
+use types::GroupId;
 
 #[derive(Clone)]
 pub(crate) struct Service {
@@ -94,9 +94,9 @@ impl RaftTransport for Service {
         &self,
         request: Request<wire::HelloRequest>,
     ) -> Result<Response<wire::HelloResponse>, Status> {
-        let wire::HelloRequest { group, replica } = request.into_inner();
-        let is_here = GroupId::try_from(group).is_ok_and(|id| self.registry.has(id, ReplicaId(replica)));
-        Ok(Response::new(wire::HelloResponse { is_here }))
+        let answer = self.registry.hello(request.get_ref());
+        let answer = answer.map(|is_here| Response::new(wire::HelloResponse { is_here }));
+        answer.map_err(|failure| self.refused(failure))
     }
 
     async fn dismiss(&self, request: Request<wire::DismissRequest>) -> Result<Response<wire::Empty>, Status> {

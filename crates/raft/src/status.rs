@@ -4,6 +4,7 @@ use crate::type_config::{Peer, Raft, RaftStoredMembership, TypeConfig};
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::errors::Fatal;
 use openraft::{RaftMetrics, ServerState};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use tokio::sync::watch;
 use types::{LogIndex, ReplicaId, Term};
@@ -30,6 +31,9 @@ pub struct GroupStatus {
     pub is_removed: bool,
     /// Nobody used the group for a while ([`crate::HostOptions::doze_after`]).
     pub is_dozing: bool,
+    /// On a leader whose group has no snapshots, members that its log can no longer bring up to date: they are lost. Told
+    /// by [`crate::Group::status`] alone.
+    pub unserved: BTreeSet<ReplicaId>,
     /// Why the group stopped by itself, if it did.
     pub failure: Option<String>,
 }
@@ -75,6 +79,7 @@ impl GroupStatus {
             applied: metrics.last_applied.as_ref().map(|id| LogIndex(id.index)),
             is_removed: is_removed(metrics, standing),
             is_dozing: false,
+            unserved: BTreeSet::new(),
             failure,
         }
     }

@@ -81,7 +81,7 @@ impl RaftStateMachine<TypeConfig> for Carried {
     ) -> Result<(), io::Error> {
         let SnapshotData::Stored(stored) = snapshot else { panic!("an empty snapshot is installed") };
         let here = carry(&stored, &self.store).await;
-        self.machine.install_snapshot(meta, SnapshotData::Stored(here)).await
+        self.machine.install_snapshot(meta, SnapshotData::Received(Arc::new(here))).await
     }
 
     async fn get_current_snapshot(

@@ -92,6 +92,10 @@ impl Snapshots for ScmSnapshots {
         self.dbs.write(dir)
     }
 
+    fn check(&self, dir: String) -> BoxFuture<'static, anyhow::Result<Applied>> {
+        self.dbs.check(dir)
+    }
+
     fn install(&self, dir: String) -> BoxFuture<'static, anyhow::Result<()>> {
         let installed = self.dbs.install(dir);
         let (dbs, shared) = (self.dbs.clone(), self.shared.clone());

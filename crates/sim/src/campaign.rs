@@ -1,4 +1,4 @@
-use crate::scenario::{Counts, Finished, Options, Violation, run};
+use crate::scenario::{Counts, Finished, Options, Planted, Violation, run};
 use std::fmt;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,6 +16,7 @@ pub struct Campaign {
     pub threads: usize,
     /// Prints the events of each run.
     pub is_printed: bool,
+    pub planted: Option<Planted>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -62,7 +63,7 @@ impl Campaign {
     }
 
     fn run_seed(self, seed: u64) -> Result<(Finished, bool), String> {
-        let options = Options { seed, is_printed: self.is_printed, planted: None };
+        let options = Options { seed, is_printed: self.is_printed, planted: self.planted };
         let finished = run(options).map_err(|violation: Violation| violation.to_string())?;
         let is_repeated = seed.is_multiple_of(REPEATED_ONE_IN);
         if is_repeated {

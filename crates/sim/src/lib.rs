@@ -1,12 +1,15 @@
 //! Simulated clusters from a seed: whole processes on one thread, with clocks, disks and a network that a test rules.
 //!
 //! [`world`] knows runtimes, disks and the network, and nothing of what runs in them. [`scenario`] runs many Raft groups in
-//! it, under faults, and checks what must hold. [`MemTables`] is where simulated state machines keep their state.
+//! it, under faults, and checks what must hold. [`MemTables`] is where simulated state machines keep their state, and
+//! [`MemSnapshots`] how it is copied.
 
 mod campaign;
+mod mem_snapshots;
 mod mem_tables;
 pub mod scenario;
 pub mod world;
 
 pub use campaign::{Campaign, Report};
+pub use mem_snapshots::MemSnapshots;
 pub use mem_tables::MemTables;

@@ -2,6 +2,7 @@
 
 use clap::Parser;
 use flotilla_sim::Campaign;
+use flotilla_sim::scenario::Planted;
 use std::process::ExitCode;
 
 #[derive(Parser)]
@@ -18,11 +19,14 @@ struct Args {
     /// Print all events.
     #[arg(long)]
     trace: bool,
+    /// A bug to be found.
+    #[arg(long)]
+    planted: Option<Planted>,
 }
 
 fn main() -> ExitCode {
-    let Args { seed, seeds, threads, trace } = Args::parse();
-    let report = Campaign { first_seed: seed, seeds, threads, is_printed: trace }.run();
+    let Args { seed, seeds, threads, trace, planted } = Args::parse();
+    let report = Campaign { first_seed: seed, seeds, threads, is_printed: trace, planted }.run();
     for violation in &report.violations {
         eprintln!("{violation}");
     }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 /// Batches kept in memory alone; older ones are flushed in the background, as RocksDB does it.
 const UNFLUSHED_COUNT_MAX: usize = 200;
 
-type Records = BTreeMap<Vec<u8>, Vec<u8>>;
+pub(crate) type Records = BTreeMap<Vec<u8>, Vec<u8>>;
 
 /// The twin of [`raft::Db`] for simulations: a store in memory that loses its newest batches in a crash, whole ones. A
 /// cheap handle.
@@ -43,6 +43,27 @@ impl MemTables {
 
     pub fn records(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
         self.lock().seen.iter().map(|(key, value)| (key.clone(), value.clone())).collect()
+    }
+
+    pub(crate) fn seen(&self) -> Records {
+        self.lock().seen.clone()
+    }
+
+    pub(crate) fn flushed(&self) -> Records {
+        self.lock().flushed.clone()
+    }
+
+    /// Other records take the place of all, durably.
+    pub(crate) fn replace(&self, records: Records) -> anyhow::Result<()> {
+        let state = &mut *self.lock();
+        state.check_up()?;
+        *state =
+            State { seen: records.clone(), flushed: records, unflushed: VecDeque::new(), is_down: false };
+        Ok(())
+    }
+
+    pub(crate) fn flush_all(&self) -> anyhow::Result<()> {
+        Tables::flush(self)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

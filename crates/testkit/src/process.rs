@@ -39,7 +39,7 @@ impl Process {
         assert!(self.child.is_none(), "{} still runs", self.name);
         self.starts += 1;
         let _ = std::fs::remove_file(self.ready_file());
-        let log = File::create(self.log_file()).expect("create the log file");
+        let log = File::create(self.log_file(self.starts)).expect("create the log file");
         let child = Command::new(&self.binary)
             .args(&self.args)
             .arg("--ready-file")
@@ -84,6 +84,21 @@ impl Process {
         self.args[at + 1] = value.to_owned();
     }
 
+    /// SIGSTOP: it hangs from here on, its ports stay bound. Whatever ends it ends it still.
+    pub fn pause(&self) {
+        self.signal("-STOP");
+    }
+
+    /// SIGCONT.
+    pub fn go_on(&self) {
+        self.signal("-CONT");
+    }
+
+    fn signal(&self, signal: &str) {
+        let status = Command::new("kill").arg(signal).arg(self.pid().to_string()).status();
+        assert!(status.expect("run kill").success());
+    }
+
     pub fn kill9(&mut self) {
         let mut child = self.child.take().expect("it runs");
         child.kill().expect("send SIGKILL");
@@ -92,9 +107,8 @@ impl Process {
 
     /// SIGTERM, then waits.
     pub fn terminate(&mut self) -> ExitStatus {
+        self.signal("-TERM");
         let mut child = self.child.take().expect("it runs");
-        let status = Command::new("kill").arg("-TERM").arg(child.id().to_string()).status();
-        assert!(status.expect("run kill").success());
         let give_up = Instant::now() + Duration::from_secs(30);
         loop {
             if let Some(status) = child.try_wait().expect("ask for its state") {
@@ -120,12 +134,23 @@ impl Process {
         line.expect("the kernel counts write_bytes").parse().expect("a number")
     }
 
+    /// What it has written since its last start.
     pub fn log(&self) -> String {
-        std::fs::read_to_string(self.log_file()).unwrap_or_default()
+        self.log_of(self.starts)
     }
 
-    fn log_file(&self) -> PathBuf {
-        self.dir.join(format!("{}.{}.log", self.name, self.starts))
+    /// What it has written since each of its starts.
+    pub fn logs(&self) -> Vec<String> {
+        (1..=self.starts).map(|start| self.log_of(start)).collect()
+    }
+
+    fn log_of(&self, start: u32) -> String {
+        let bytes = std::fs::read(self.log_file(start)).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    fn log_file(&self, start: u32) -> PathBuf {
+        self.dir.join(format!("{}.{start}.log", self.name))
     }
 
     fn ready_file(&self) -> PathBuf {

@@ -56,7 +56,8 @@ pub(crate) struct ResetArgs {
     /// Ask here too whether a lost member lives; by default it is asked at the address its group knows
     #[arg(long, value_name = "HOST:PORT")]
     pub ask: Vec<String>,
-    /// Go on though a member that is named as lost answers
+    /// Go on though a member that is named as lost answers, hangs, or cannot be reached: only where a connection is refused it is
+    /// believed that nobody is there. If one of them lives, the group splits in two
     #[arg(long)]
     pub even_if_alive: bool,
     /// Do it

@@ -2,7 +2,7 @@ use super::args::ResetArgs;
 use super::print;
 use anyhow::{Context, anyhow, bail};
 use disk::{Disk, RealDisk};
-use raft::{Asked, Member, OfflineReplica, ResetAnswer, ResetError, ResetPlan};
+use raft::{Asked, Member, OfflineReplica, ResetError, ResetPlan, check_lost};
 use raftlog::{LogSpace, LogSpaceOptions, LogSpec};
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -25,7 +25,7 @@ pub(super) async fn run(args: ResetArgs) -> ExitCode {
 
 async fn reset(args: ResetArgs) -> anyhow::Result<()> {
     let group = metadata_group(&args.group)?;
-    let disk = open_disk(&args.data_dir)?;
+    let (disk, cluster) = open_disk(&args.data_dir)?;
     let spec = log_spec(group, &disk).await?;
     // Two small entries are all that is written: a disk that is full for its server is not full for them.
     let options = LogSpaceOptions { reserve_bytes: 0, ..LogSpaceOptions::default() };
@@ -39,13 +39,13 @@ async fn reset(args: ResetArgs) -> anyhow::Result<()> {
         }
     };
     print(&describe(&plan))?;
-    let asked = plan.ask(&args.ask).await;
+    let asked = plan.ask(&cluster, &args.ask).await;
     print(&describe_answers(&asked))?;
-    let there = asked.into_iter().filter(|asked| asked.answer == ResetAnswer::IsThere);
-    let alive: Vec<Member> = there.map(|asked| asked.member).collect();
-    if !alive.is_empty() && !args.even_if_alive {
+    if let Err(error) = check_lost(&asked)
+        && !args.even_if_alive
+    {
         replica.close().await;
-        return Err(in_words(ResetError::Alive { alive }));
+        return Err(in_words(error));
     }
     if !args.yes {
         replica.close().await;
@@ -73,9 +73,10 @@ fn in_words(error: ResetError) -> anyhow::Error {
             joined(&named),
             others.iter().map(|replica| format!("--lost {replica}")).collect::<Vec<_>>().join(" ")
         ),
-        ResetError::Alive { alive } => anyhow!(
-            "said to be lost, but it answers: {}; stop it for good first",
-            alive.iter().map(named).collect::<Vec<_>>().join("; ")
+        ResetError::MayLive { in_doubt } => anyhow!(
+            "said to be lost for good, but may live: {}; stop it for good first, so that connections to it are refused; or if \
+             nobody can start it again, say so with --even-if-alive",
+            in_doubt.iter().map(doubted).collect::<Vec<_>>().join("; ")
         ),
         other => other.into(),
     }
@@ -94,14 +95,14 @@ fn metadata_group(name: &str) -> anyhow::Result<GroupId> {
     }
 }
 
-/// Takes the directory's lock, which a running node holds.
-fn open_disk(data_dir: &Path) -> anyhow::Result<Arc<dyn Disk>> {
+/// Takes the directory's lock, which a running node holds. With the cluster it belongs to, empty where it has joined none.
+fn open_disk(data_dir: &Path) -> anyhow::Result<(Arc<dyn Disk>, String)> {
     let said = data_dir.display();
     let Some(stamp) = RealDisk::peek(data_dir).with_context(|| format!("look at {said}"))? else {
         bail!("{said} is no data directory: there is no {said}/VERSION");
     };
     let disk = RealDisk::open(data_dir, stamp.node_uuid).with_context(|| format!("open {said}"))?;
-    Ok(Arc::new(disk))
+    Ok((Arc::new(disk), stamp.cluster))
 }
 
 /// Where a group's log is. It exists, so its first owner does not matter.
@@ -141,6 +142,10 @@ fn describe_answers(asked: &[Asked]) -> String {
     let line =
         |asked: &Asked| format!("  {:<10} replica {}: {}\n", "asked", asked.member.replica, asked.answer);
     asked.iter().map(line).collect()
+}
+
+fn doubted(asked: &Asked) -> String {
+    format!("{} ({})", named(&asked.member), asked.answer)
 }
 
 fn named(member: &Member) -> String {

@@ -138,3 +138,14 @@ async fn health_is_answered_while_a_gateway_waits_for_its_cluster() {
     }
     drop(process);
 }
+
+/// Nothing is bound, and so no port is found taken, before the flags are known to be whole.
+#[test]
+fn missing_flags_are_said_before_taken_ports() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let http = taken.local_addr().unwrap().to_string();
+    let output = crate::commands::flotilla(&["server", "--roles", "datanode", "--http", &http], None);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success() && said.contains("needs at least one --disk"), "{said}");
+    assert!(said.contains("give --scm HOST:PORT") && !said.contains("--http"), "{said}");
+}

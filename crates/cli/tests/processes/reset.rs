@@ -1,5 +1,6 @@
 //! `flotilla debug unsafe-reset-membership` on a data directory that a Raft host wrote.
 
+use crate::binary;
 use crate::commands::flotilla;
 use bytes::Bytes;
 use raft::{
@@ -10,7 +11,11 @@ use raftlog::{LogSpace, LogSpaceOptions, LogSpec};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
+use testkit::Process;
 use types::{GroupId, NodeId, OwnerId, ReplicaId};
+
+/// Nobody listens at this port of any machine that runs tests.
+const NOBODY: &str = "127.0.0.1:1";
 
 /// Has no state, and applies everything anew at each start.
 struct Nothing;
@@ -25,12 +30,12 @@ impl StateMachine for Nothing {
     }
 }
 
-async fn open(root: &Path) -> (RaftHost, Group) {
+/// `others`: where the other two members are.
+async fn open(root: &Path, others: &str) -> (RaftHost, Group) {
     let disk = Arc::new(disk::RealDisk::open(root, 1).unwrap());
     let options = LogSpaceOptions { reserve_bytes: 0, ..LogSpaceOptions::default() };
     let group = GroupId::om(0);
-    let member =
-        |n: u64| Member { replica: ReplicaId(100 + n), node: NodeId(n), address: "127.0.0.1:1".to_owned() };
+    let member = |n: u64| Member { replica: ReplicaId(100 + n), node: NodeId(n), address: others.to_owned() };
     let spec = GroupSpec {
         cluster: String::new(),
         group,
@@ -69,7 +74,7 @@ fn the_replica_that_is_left_becomes_the_only_member_and_leads() {
     let root = dir.path().join("meta");
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let others = ["--group", "om-0", "--lost", "102", "--lost", "103"];
-    let (host, group) = runtime.block_on(open(&root));
+    let (host, group) = runtime.block_on(open(&root, NOBODY));
     check(&root, &others, 1, &["in use"]);
     runtime.block_on(host.close(group.id()));
     drop((host, group));
@@ -87,7 +92,7 @@ fn the_replica_that_is_left_becomes_the_only_member_and_leads() {
     check(&root, &[&others[..], &["--yes"]].concat(), 1, &["need no reset"]);
 
     let leads = runtime.block_on(async {
-        let (host, group) = open(&root).await;
+        let (host, group) = open(&root, NOBODY).await;
         let mut statuses = group.watch();
         let elected = statuses.wait_for(|status| status.role == Role::Leader);
         let leads = tokio::time::timeout(Duration::from_secs(30), elected).await.is_ok();
@@ -95,4 +100,35 @@ fn the_replica_that_is_left_becomes_the_only_member_and_leads() {
         leads
     });
     assert!(leads, "the survivor was not elected");
+}
+
+/// A member that answers, hangs or starts is not taken for lost because somebody says so: the group would split in two.
+#[test]
+fn only_members_whose_connections_are_refused_go_with_one_flag() {
+    let dir = tempfile::tempdir().unwrap();
+    let args =
+        format!("server --roles om --rpc 127.0.0.1:0 --http 127.0.0.1:0 --meta {}/om", dir.path().display());
+    let args = args.split_whitespace().map(str::to_owned).collect();
+    let (mut process, ready) = Process::start(binary(), dir.path(), "member", args);
+    let root = dir.path().join("meta");
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let (host, group) = runtime.block_on(open(&root, &ready["RPC"]));
+    runtime.block_on(host.close(group.id()));
+    drop((host, group));
+
+    let lost = ["--group", "om-0", "--lost", "102", "--lost", "103"];
+    let done = [&lost[..], &["--yes"]].concat();
+    let refused = |says| check(&root, &done, 1, &["may live", says, "--even-if-alive"]);
+    refused("a process answered that it does not have it");
+    process.pause();
+    refused("did not answer within 3 s");
+    check(&root, &[&lost[..], &["--even-if-alive"]].concat(), 0, &["did not answer", "nothing was changed"]);
+    process.kill9();
+    // A server that has its port, and is not so far that it answers.
+    let starting = std::net::TcpListener::bind(&ready["RPC"]).unwrap();
+    refused("did not answer within 3 s");
+    drop(starting);
+    let elsewhere = [&done[..], &["--ask", "nobody.invalid:1"]].concat();
+    check(&root, &elsewhere, 1, &["may live", "not reached (nobody.invalid:1: ", "--even-if-alive"]);
+    check(&root, &done, 0, &["nobody listens there", "om-0 has one member: replica 101"]);
 }

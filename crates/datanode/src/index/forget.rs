@@ -36,6 +36,8 @@ impl Index {
         }
         if forgotten > 0 {
             batch.put(keys::container(container), record.encode());
+            // It takes less from now on, and its hash is of what is left.
+            batch.delete(keys::measure(container));
             self.db.write(batch)?;
         }
         Ok(forgotten)

@@ -11,6 +11,7 @@
 //! | `07` | container, nonce | the block's local id |
 //! | `08` | container | why this replica of it is unhealthy |
 //! | `09` | | how far the disk's scrubber has come |
+//! | `0a` | container | what reading a closed container found out: its end, size and hash |
 //!
 //! Numbers in keys are big-endian, so that keys sort as numbers do; every key of a table has the same length.
 
@@ -26,6 +27,7 @@ const CHUNK: u8 = 0x06;
 const NONCE: u8 = 0x07;
 const UNHEALTHY: u8 = 0x08;
 const SCRUB: u8 = 0x09;
+const MEASURE: u8 = 0x0a;
 
 const ID_BYTES: usize = size_of::<u64>();
 const TABLE_ID_BYTES: usize = 1 + ID_BYTES;
@@ -77,6 +79,10 @@ pub(crate) fn parse_id(key: &[u8]) -> Option<u64> {
 
 pub(crate) fn unhealthy(container: ContainerId) -> [u8; TABLE_ID_BYTES] {
     table_id(UNHEALTHY, container.0)
+}
+
+pub(crate) fn measure(container: ContainerId) -> [u8; TABLE_ID_BYTES] {
+    table_id(MEASURE, container.0)
 }
 
 /// All rows that follow from the logs alone: open containers, containers, blocks, chunks, nonces.

@@ -4,12 +4,14 @@
 mod forget;
 pub(crate) mod keys;
 pub(crate) mod machine;
+mod measure;
 pub(crate) mod records;
 mod rows;
 mod scrub_position;
 mod unhealthy;
 
 use anyhow::{Context, bail, ensure};
+pub(crate) use measure::Measure;
 use prost::Message;
 use proto::datanode::PipelineSpec;
 use raft::{Applied, Db};

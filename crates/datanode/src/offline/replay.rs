@@ -2,13 +2,13 @@
 
 use super::survey::PipelineFiles;
 use crate::disks::OWNERS_DIR;
+use crate::hash::{self, ContainerHash};
 use crate::index::Index;
 use crate::index::machine::PipelineMachine;
 use anyhow::Context;
 use disk::Disk;
 use raft::{Replay, StateMachine};
 use raftlog::{Discards, EntryMeta, OwnerWalk, Step, WalkEnd};
-use sha2::{Digest, Sha256};
 use std::sync::Arc;
 use types::{ContainerId, LogIndex, OwnerId, PipelineId};
 
@@ -119,7 +119,7 @@ async fn walk(
     let owner = OwnerId::from(container);
     let discards = Discards::read(&**disk, OWNERS_DIR, owner).await?;
     let mut walk = OwnerWalk::new(disk.clone(), OWNERS_DIR, owner).await?;
-    let (mut records, mut record_bytes, mut hash) = (0, 0, Sha256::new());
+    let (mut records, mut record_bytes, mut hash) = (0, 0, ContainerHash::default());
     let end = loop {
         match walk.next().await? {
             Step::End(end) => break end,
@@ -127,13 +127,13 @@ async fn walk(
                 records += 1;
                 record_bytes += record.bytes;
                 if !discards.contains(record.meta.id.index, &record.meta.place) {
-                    hash.update(&record.head);
+                    hash.add(&record);
                 }
                 applying.push(container, record.meta);
             }
         }
     };
-    let hash = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+    let hash = hash::to_hex(&hash.finish());
     Ok(ContainerContents { container, records, record_bytes, end, discards, hash })
 }
 

@@ -1,5 +1,6 @@
 //! Three datanodes and one pipeline.
 
+use crate::scm::{CLUSTER, PlayedScm};
 use bytes::Bytes;
 use flotilla_datanode::{ContainerAllocator, Datanode, DatanodeOptions, PipelineOrder};
 use futures::future::BoxFuture;
@@ -53,6 +54,8 @@ pub(crate) struct Cluster {
     dirs: Vec<tempfile::TempDir>,
     pub(crate) options: DatanodeOptions,
     pub(crate) nodes: Vec<Node>,
+    /// Where a test plays SCM.
+    scm: Option<PlayedScm>,
 }
 
 pub(crate) fn options() -> DatanodeOptions {
@@ -113,7 +116,7 @@ impl Node {
 
     pub(crate) async fn write_stream(&self) -> WriteStream {
         let (chunks, receiver) = mpsc::channel(4);
-        let response = self.client().await.write(ReceiverStream::new(receiver)).await.unwrap();
+        let response = self.client().await.write(in_cluster(ReceiverStream::new(receiver))).await.unwrap();
         WriteStream { chunks, acks: response.into_inner() }
     }
 
@@ -126,7 +129,7 @@ impl Node {
         commit_index: u64,
     ) -> Result<Vec<u8>, Failure> {
         let request = ReadRequest { block: Some(block.into()), offset, length, commit_index };
-        let mut chunks = self.client().await.read(request).await?.into_inner();
+        let mut chunks = self.client().await.read(in_cluster(request)).await?.into_inner();
         let mut bytes = Vec::new();
         while let Some(chunk) = chunks.message().await? {
             assert_eq!(chunk.offset, offset + bytes.len() as u64);
@@ -138,6 +141,11 @@ impl Node {
         }
         Ok(bytes)
     }
+}
+
+/// A request to a node of the cluster that [`PlayedScm`] makes; one that no SCM registered takes it too.
+pub(crate) fn in_cluster<T>(message: T) -> tonic::Request<T> {
+    proto::in_cluster(tonic::Request::new(message), CLUSTER)
 }
 
 fn crc_of(piece: &[u8]) -> u32 {
@@ -242,11 +250,25 @@ impl Cluster {
     /// Three nodes with two disks each, carrying one pipeline with a leader.
     pub(crate) async fn start(options: DatanodeOptions) -> Cluster {
         let dirs = (0..3).map(|_| tempfile::tempdir().unwrap()).collect();
-        let mut cluster = Cluster { dirs, options, nodes: Vec::new() };
+        let mut cluster = Cluster { dirs, options, nodes: Vec::new(), scm: None };
         cluster.start_nodes().await;
         cluster.create_pipeline().await;
         cluster.wait_for_leader().await;
         cluster
+    }
+
+    /// As [`Cluster::start`], with more nodes perhaps, which all have registered at an SCM that the test plays; the pipeline is on the
+    /// first three. Their numbers are 1, 2, 3, ...
+    pub(crate) async fn start_with_scm(options: DatanodeOptions, count: usize) -> (Cluster, PlayedScm) {
+        let scm = PlayedScm::start().await;
+        let options =
+            DatanodeOptions { scm: scm.address.clone(), heartbeat: Duration::from_millis(100), ..options };
+        let dirs = (0..count).map(|_| tempfile::tempdir().unwrap()).collect();
+        let mut cluster = Cluster { dirs, options, nodes: Vec::new(), scm: Some(scm.clone()) };
+        cluster.start_nodes().await;
+        cluster.create_pipeline().await;
+        cluster.wait_for_leader().await;
+        (cluster, scm)
     }
 
     pub(crate) fn disk_paths(&self, node: usize) -> Vec<PathBuf> {
@@ -255,11 +277,17 @@ impl Cluster {
 
     pub(crate) async fn start_nodes(&mut self) {
         let addresses = AddressBook::default();
-        for node in 0..3 {
+        for node in 0..self.dirs.len() {
             let options = DatanodeOptions { disks: self.disk_paths(node), ..self.options.clone() };
             let started = Node::start(options, addresses.clone(), Arc::new(NextNumber)).await.unwrap();
             addresses.set(NodeId(node as u64 + 1), started.address.clone());
             self.nodes.push(started);
+            if let Some(scm) = &self.scm {
+                // So that they get their numbers in order, and know their cluster before they carry anything.
+                let datanode = self.nodes[node].datanode.clone();
+                scm.wait(node as u64 + 1, "anything", |said| said.beats > 0 && datanode.cluster().is_some())
+                    .await;
+            }
         }
     }
 
@@ -276,12 +304,12 @@ impl Cluster {
             replica: ReplicaId(node as u64 + 11),
             // Not the same disk everywhere.
             disk: self.nodes[node].datanode.manager().disk_ids()[node % 2],
-            members: self.nodes.iter().enumerate().map(member).collect(),
+            members: self.nodes.iter().take(3).enumerate().map(member).collect(),
         }
     }
 
     async fn create_pipeline(&self) {
-        for (n, node) in self.nodes.iter().enumerate() {
+        for (n, node) in self.nodes.iter().enumerate().take(3) {
             assert!(node.datanode.manager().create_pipeline(&self.order(n)).await.unwrap());
         }
     }
@@ -291,7 +319,7 @@ impl Cluster {
     pub(crate) async fn wait_for_leader(&self) -> usize {
         let deadline = Instant::now() + DEADLINE;
         loop {
-            let groups: Vec<_> = self.nodes.iter().map(|node| self.group_of(node)).collect();
+            let groups: Vec<_> = self.nodes.iter().take(3).map(|node| self.group_of(node)).collect();
             let statuses: Vec<_> = groups.iter().map(|group| group.status()).collect();
             let stopped = statuses.iter().find(|status| status.role == Role::Stopped);
             assert!(stopped.is_none(), "a replica stopped: {:?}", stopped.map(|status| &status.failure));
@@ -320,7 +348,7 @@ impl Cluster {
 
     /// Checks that every replica gives the same bytes.
     pub(crate) async fn check_block(&self, block: BlockId, commit_index: u64, expect: &[u8]) {
-        for (n, node) in self.nodes.iter().enumerate() {
+        for (n, node) in self.nodes.iter().enumerate().take(3) {
             let read =
                 timeout(DEADLINE, node.read(block, 0, expect.len() as u64, commit_index)).await.unwrap();
             assert!(read.unwrap() == expect, "block {block} on node {n} differs");

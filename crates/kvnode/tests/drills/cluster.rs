@@ -118,6 +118,15 @@ impl Cluster {
         self.client.facts(node_id(n)).await.ok()
     }
 
+    /// Of the nodes that run.
+    pub(crate) async fn all_facts(&self) -> Vec<NodeFacts> {
+        let mut all = Vec::new();
+        for n in 0..NODES {
+            all.extend(self.facts(n).await);
+        }
+        all
+    }
+
     pub(crate) async fn group_facts(&self, n: usize, group: u32) -> Option<GroupFacts> {
         self.facts(n).await?.groups.into_iter().find(|facts| facts.group == group)
     }
@@ -166,6 +175,19 @@ impl Cluster {
         }
     }
 
+    /// Waits until a node knows that it is no member of a group any more.
+    pub(crate) async fn wait_removed(&self, n: usize, group: u32) {
+        let deadline = Instant::now() + DEADLINE;
+        loop {
+            let facts = self.group_facts(n, group).await;
+            if facts.as_ref().is_some_and(|facts| facts.is_removed) {
+                return;
+            }
+            assert!(Instant::now() < deadline, "node {} is dismissed from group {group}: {facts:?}", n + 1);
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
     /// Waits until a node has applied its log up to `index`.
     pub(crate) async fn wait_applied(&self, n: usize, group: u32, index: u64) {
         let deadline = Instant::now() + DEADLINE;
@@ -179,11 +201,42 @@ impl Cluster {
         }
     }
 
+    /// Waits until every group has committed `more` entries from now on.
+    pub(crate) async fn wait_progress(&self, more: u64) {
+        for group in 1..=GROUPS {
+            let (leader, _) = self.leader(group).await;
+            let from = self.group_facts(leader, group).await.map_or(0, |facts| facts.committed);
+            let deadline = Instant::now() + DEADLINE;
+            while !self
+                .all_facts()
+                .await
+                .iter()
+                .flat_map(|node| &node.groups)
+                .any(|facts| facts.group == group && facts.committed >= from + more)
+            {
+                assert!(Instant::now() < deadline, "group {group} commits {more} entries after {from}");
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        }
+    }
+
     /// Watches a group for `time`: nothing but its leader and the term may be seen, on any node that answers.
     pub(crate) async fn assert_undisturbed(&self, group: u32, leader: usize, term: u64, time: Duration) {
+        self.assert_undisturbed_on(&[0, 1, 2], group, leader, term, time).await;
+    }
+
+    /// [`Cluster::assert_undisturbed`], on these nodes.
+    pub(crate) async fn assert_undisturbed_on(
+        &self,
+        nodes: &[usize],
+        group: u32,
+        leader: usize,
+        term: u64,
+        time: Duration,
+    ) {
         let end = Instant::now() + time;
         while Instant::now() < end {
-            for n in 0..NODES {
+            for &n in nodes {
                 if let Some(facts) = self.group_facts(n, group).await {
                     assert_eq!(facts.term, term, "the term of group {group} on node {}: {facts:?}", n + 1);
                     assert_eq!(

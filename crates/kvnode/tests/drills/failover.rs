@@ -18,7 +18,8 @@ const ROUNDS: usize = 3;
 /// but then the other one stands within the same time. Two that stand within the same few milliseconds split the votes,
 /// and draw again: once is allowed for. `SLACK` is for ticks of the timers, two round trips, two syncs, the client's
 /// pauses, and a machine of two cores that compiles beside it.
-const BOUND: Duration = Duration::from_millis(3 * TIMING.election_max.as_millis() as u64 + SLACK_MS);
+pub(crate) const BOUND: Duration =
+    Duration::from_millis(3 * TIMING.election_max.as_millis() as u64 + SLACK_MS);
 const SLACK_MS: u64 = 1500;
 
 /// kill -9 of leaders under load.
@@ -53,7 +54,9 @@ pub(crate) async fn kill_leader() -> Report {
 }
 
 /// From a death to the first acknowledgement of a write that was under way then or came after it, and that no dead leader
-/// can have given: it came after the promises ended.
+/// can have given. What the leader had answered before it died has reached its writer, on this machine, a heartbeat later;
+/// the first answer of a successor comes when the promises have ended, at least `election_max` less a heartbeat after the
+/// death, so the filter hides none of those.
 fn failover(written: &[Written], group: u32, died: Instant) -> Duration {
     let of_group = written.iter().filter(|writer| writer.group == group);
     let successes = of_group.flat_map(|writer| &writer.acknowledged_at);

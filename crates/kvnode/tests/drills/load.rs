@@ -1,11 +1,12 @@
 use crate::cluster::{Cluster, DEADLINE, GROUPS, client_of};
 use crate::history::History;
 use bytes::Bytes;
-use flotilla_kvnode::{CallError, Client};
+use flotilla_kvnode::{CallError, Client, GroupFacts, NodeFacts};
 use kv::Op;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use testkit::Process;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
@@ -99,12 +100,77 @@ impl Written {
     }
 }
 
-/// Everything that was written is as its writers were told. Answers how many writes were acknowledged.
+/// The longest time in which a group acknowledged nothing, from `begun` to `ended`; and when that time began.
+pub(crate) fn longest_stall(
+    written: &[Written],
+    group: u32,
+    begun: Instant,
+    ended: Instant,
+) -> (Duration, Instant) {
+    let of_group = written.iter().filter(|writer| writer.group == group);
+    let mut times: Vec<_> = of_group.flat_map(|writer| &writer.acknowledged_at).map(|(_, at)| *at).collect();
+    times.retain(|at| (begun..ended).contains(at));
+    times.extend([begun, ended]);
+    times.sort_unstable();
+    let stalls = times.windows(2).map(|pair| (pair[1] - pair[0], pair[0]));
+    stalls.max().expect("there are a beginning and an end")
+}
+
+/// How many writes a group acknowledged from `begun` to `ended`.
+pub(crate) fn acknowledged_between(written: &[Written], group: u32, begun: Instant, ended: Instant) -> usize {
+    let of_group = written.iter().filter(|writer| writer.group == group);
+    let times = of_group.flat_map(|writer| &writer.acknowledged_at);
+    times.filter(|(_, at)| (begun..ended).contains(at)).count()
+}
+
+/// Everything that was written is as its writers were told, and no group and no process failed. Answers how many writes
+/// were acknowledged.
 pub(crate) async fn assert_kept(cluster: &Cluster, written: &[Written]) -> u64 {
-    let mut wrong = Vec::new();
+    let mut wrong = failed_groups(&cluster.all_facts().await);
+    wrong.extend(cluster.processes.iter().flat_map(Process::logs).filter_map(|log| first_panic(&log)));
     for writer in written {
         wrong.extend(writer.violations(&cluster.client).await);
     }
     assert!(wrong.is_empty(), "{} violations, the first: {:#?}", wrong.len(), &wrong[..wrong.len().min(10)]);
     written.iter().map(|writer| writer.history.acknowledged.len() as u64).sum()
+}
+
+fn failed_groups(nodes: &[NodeFacts]) -> Vec<String> {
+    let failed = nodes.iter().flat_map(|node| &node.groups).filter(|group| group.has_failed);
+    failed.map(|group| format!("group {} has failed: {group:?}", group.group)).collect()
+}
+
+/// A panic that ends a task and not its process shows in its log only.
+fn first_panic(log: &str) -> Option<String> {
+    log.lines().find(|line| line.contains("panicked")).map(|line| format!("a process said: {line}"))
+}
+
+#[test]
+fn planted_failures_and_panics_are_found() {
+    let group = |group, has_failed| GroupFacts { group, has_failed, ..GroupFacts::default() };
+    let node = |groups| NodeFacts { syncs: 0, groups };
+    let nodes = [node(vec![group(1, false), group(2, false)]), node(vec![group(1, false), group(2, true)])];
+    assert_eq!(failed_groups(&nodes[..1]), Vec::<String>::new());
+    assert!(failed_groups(&nodes)[0].contains("group 2 has failed"));
+    assert_eq!(first_panic("ready\nstopping\n"), None);
+    let log = "ready\nthread 'main' panicked at src/x.rs:1:2:\nwhy\n";
+    assert!(first_panic(log).unwrap().contains("src/x.rs"));
+}
+
+#[test]
+fn stalls_and_progress_are_seen() {
+    let zero = Instant::now();
+    let at = |millis| zero + Duration::from_millis(millis);
+    let writer = |group, writer, times: &[u64]| Written {
+        group,
+        writer,
+        history: History::default(),
+        acknowledged_at: times.iter().map(|millis| (zero, at(*millis))).collect(),
+    };
+    let written = [writer(1, 0, &[10, 900]), writer(1, 1, &[400]), writer(2, 0, &[500])];
+    let stall = |group, begun, ended| longest_stall(&written, group, at(begun), at(ended)).0.as_millis();
+    assert_eq!((stall(1, 0, 1000), stall(1, 0, 3000), stall(2, 0, 1000)), (500, 2100, 500));
+    assert_eq!(stall(3, 0, 1000), 1000, "a group that acknowledges nothing stalls all the time");
+    assert_eq!(acknowledged_between(&written, 1, at(10), at(900)), 2);
+    assert_eq!(acknowledged_between(&written, 3, at(0), at(1000)), 0);
 }

@@ -8,7 +8,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 
 /// What happens to bytes from one node to another, on connections that either of them opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,24 +28,48 @@ pub(crate) struct Network {
     links: Vec<watch::Sender<Link>>,
     ports: Vec<SocketAddr>,
     targets: Vec<Arc<Mutex<Option<SocketAddr>>>>,
-    _tasks: JoinSet<()>,
+    /// For each port, who serves it.
+    serving: Vec<AbortHandle>,
+    tasks: JoinSet<()>,
 }
 
 impl Network {
     pub(crate) async fn start(nodes: usize) -> Network {
         let links: Vec<_> = (0..nodes * nodes).map(|_| watch::Sender::new(Link::Open)).collect();
         let targets: Vec<_> = (0..nodes).map(|_| Arc::new(Mutex::new(None))).collect();
-        let (mut ports, mut tasks) = (Vec::new(), JoinSet::new());
+        let (ports, serving, tasks) = Default::default();
+        let mut network = Network { nodes, links, ports, targets, serving, tasks };
         for from in 0..nodes {
             for to in 0..nodes {
                 let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind a free port");
-                ports.push(listener.local_addr().expect("a bound address"));
-                let there = links[from * nodes + to].subscribe();
-                let back = links[to * nodes + from].subscribe();
-                tasks.spawn(serve(listener, targets[to].clone(), there, back));
+                network.ports.push(listener.local_addr().expect("a bound address"));
+                let serving = network.serve(from, to, listener);
+                network.serving.push(serving);
             }
         }
-        Network { nodes, links, ports, targets, _tasks: tasks }
+        network
+    }
+
+    fn serve(&mut self, from: usize, to: usize, listener: TcpListener) -> AbortHandle {
+        let there = self.links[from * self.nodes + to].subscribe();
+        let back = self.links[to * self.nodes + from].subscribe();
+        self.tasks.spawn(serve(listener, self.targets[to].clone(), there, back))
+    }
+
+    /// Nobody listens any more where the others reach `node`: connections are refused.
+    pub(crate) fn take_down(&self, node: usize) {
+        for from in 0..self.nodes {
+            self.serving[from * self.nodes + node].abort();
+        }
+    }
+
+    /// As it was before it was taken down, at the same ports.
+    pub(crate) async fn bring_up(&mut self, node: usize) {
+        for from in 0..self.nodes {
+            let at = from * self.nodes + node;
+            let listener = TcpListener::bind(self.ports[at]).await.expect("bind the port again");
+            self.serving[at] = self.serve(from, node, listener);
+        }
     }
 
     /// Where `from` reaches `to`.

@@ -13,6 +13,9 @@ pub trait Snapshots: Send + Sync + 'static {
     /// are durable, and **so is the state itself** up to the answered position: the log before it may be purged.
     fn write(&self, dir: String) -> BoxFuture<'static, anyhow::Result<Applied>>;
 
+    /// How far the state in the files of `dir` has come; an error when they are no state of this kind. Changes nothing.
+    fn check(&self, dir: String) -> BoxFuture<'static, anyhow::Result<Applied>>;
+
     /// Replaces the state by the one in the files of `dir`, which are durable and stay as they are: they are sent to
     /// other members too. A crash leaves the old state or the new one. Whoever reads meanwhile sees the old or the new
     /// one. On return the new one is durable.

@@ -2,8 +2,8 @@
 
 use crate::alive::Alive;
 use crate::encoding::{applied_to, first_membership};
-use crate::snapshot::manifest::{PIECE_BYTES, Piece};
-use crate::snapshot::reception::ReceiveError;
+use crate::snapshot::manifest::{Manifest, PIECE_BYTES, Piece};
+use crate::snapshot::reception::{ReceiveError, Reception};
 use crate::snapshot::stored::{PieceReader, Stored};
 use crate::snapshot::testing::{begin, carry, carry_pieces};
 use crate::snapshot::{Limits, SnapshotStore, Snapshots, root};
@@ -65,6 +65,12 @@ impl Snapshots for ByteState {
         .boxed()
     }
 
+    fn check(&self, dir: String) -> BoxFuture<'static, anyhow::Result<Applied>> {
+        let disk = self.disk.clone();
+        async move { Ok(applied(disk.open(&format!("{dir}/b"), false).await?.read_at(0, 1).await?[0])) }
+            .boxed()
+    }
+
     fn install(&self, dir: String) -> BoxFuture<'static, anyhow::Result<()>> {
         let disk = self.disk.clone();
         async move {
@@ -91,6 +97,13 @@ async fn offered() -> Arc<Stored> {
     open(&disk).await.unwrap().write().await.unwrap()
 }
 
+/// The same files, of a state that has come further.
+fn at(stored: &Arc<Stored>, state: u8) -> Arc<Stored> {
+    let manifest = Manifest { applied: applied(state), ..stored.manifest.clone() };
+    let encoded = manifest.encode();
+    Arc::new(Stored::new(stored.disk.clone(), stored.dir.clone(), manifest, encoded).unwrap())
+}
+
 #[derive(Clone, Copy, PartialEq)]
 enum Bug {
     None,
@@ -113,7 +126,7 @@ async fn receive(disk: &SimDisk, offered: &Arc<Stored>, bug: Bug) -> anyhow::Res
         Bug::None => reception.finish().await?,
         Bug::NotSynced => reception.finish_planted(),
     };
-    store.install(&here).await
+    store.install(&here.stored).await
 }
 
 /// That the new state is there, and a snapshot of it that can be sent on.
@@ -200,7 +213,7 @@ async fn a_restart_goes_on_with_what_was_received() {
     let mut reception = begin(&offered, &store).await.unwrap();
     assert_eq!(carry_pieces(&offered, &mut reception, usize::MAX).await.unwrap(), 2, "two of four are left");
     let here = reception.finish().await.unwrap();
-    store.install(&here).await.unwrap();
+    store.install(&here.stored).await.unwrap();
     drop((here, store));
     check_installed(&disk).await.unwrap();
 }
@@ -214,12 +227,76 @@ async fn another_snapshot_takes_the_place_of_one_that_is_half_here() {
     carry_pieces(&offered, &mut reception, 1).await.unwrap();
     assert!(matches!(begin(&offered, &store).await, Err(ReceiveError::Busy)), "one at a time");
     drop(reception);
-    let mut newer = other.manifest.clone();
-    newer.applied = applied(3);
-    let encoded = newer.encode();
-    let newer = Stored::new(other.disk.clone(), other.dir.clone(), newer, encoded).unwrap();
-    let here = carry(&Arc::new(newer), &store).await;
-    assert_eq!(here.id(), applied(3).id);
+    let newer = at(&other, 3);
+    let here = carry(&newer, &store).await;
+    assert_eq!(here.stored.id(), applied(3).id);
+    assert_eq!(disk.list(&root(GroupId::om(1))).await.unwrap().len(), 1);
+}
+
+/// Whoever offers may go away at any moment, and come back with something else.
+#[tokio::test(start_paused = true)]
+async fn a_reception_that_is_broken_off_anywhere_leaves_nothing_behind() {
+    let offered = offered().await;
+    let mut polls = 0;
+    loop {
+        let disk = fresh().await;
+        let store = open(&disk).await.unwrap();
+        let mut reception = begin(&offered, &store).await.unwrap();
+        carry_pieces(&offered, &mut reception, 1).await.unwrap();
+        drop(reception);
+        let second = at(&offered, 3);
+        let mut carrying = Box::pin(carry(&second, &store));
+        let mut is_done = false;
+        for _ in 0..polls {
+            is_done = is_done || futures::poll!(&mut carrying).is_ready();
+        }
+        drop(carrying);
+        let here = carry(&at(&offered, 4), &store).await;
+        store.install(&here.stored).await.unwrap();
+        let dirs = disk.list(&root(GroupId::om(1))).await.unwrap();
+        assert_eq!(dirs.len(), 1, "broken off after {polls} polls: {dirs:?}");
+        if is_done {
+            break;
+        }
+        polls += 1;
+    }
+    assert!(polls > 20, "only {polls} polls");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_snapshot_that_cannot_be_completed_leaves_nothing_behind() {
+    let offered = offered().await;
+    let disk = fresh().await;
+    let store = open(&disk).await.unwrap();
+    let no_members = Applied { membership: Bytes::from_static(b"\xff"), ..applied(NEW) };
+    let manifest = Manifest { applied: no_members, ..offered.manifest.clone() };
+    let encoded = manifest.encode();
+    let mut reception = Reception::begin(&store, manifest, encoded).await.unwrap();
+    carry_pieces(&offered, &mut reception, usize::MAX).await.unwrap();
+    let refused = reception.finish().await.map(drop);
+    assert!(matches!(refused, Err(ReceiveError::Refused(_))), "{refused:?}");
+    store.sweep().await;
+    assert!(disk.list(&root(GroupId::om(1))).await.unwrap().is_empty());
+    carry(&offered, &store).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_else_is_received_until_a_snapshot_is_installed() {
+    let offered = offered().await;
+    let disk = fresh().await;
+    let store = open(&disk).await.unwrap();
+    let received = carry(&offered, &store).await;
+    let next = at(&offered, 3);
+    assert!(matches!(begin(&next, &store).await, Err(ReceiveError::Busy)), "it is to be installed");
+    let installing = received.into_openraft();
+    assert!(matches!(begin(&next, &store).await, Err(ReceiveError::Busy)), "it is being installed");
+    store.install(installing.snapshot.stored().unwrap()).await.unwrap();
+    drop(installing);
+    let reception = begin(&next, &store).await.unwrap();
+    // What is half here is dropped when the state has come further by itself.
+    drop(reception);
+    let here = carry(&at(&offered, 4), &store).await;
+    store.install(&here.stored).await.unwrap();
     assert_eq!(disk.list(&root(GroupId::om(1))).await.unwrap().len(), 1);
 }
 
@@ -237,13 +314,14 @@ async fn a_full_disk_is_told_and_leaves_nothing_behind() {
     disk.set_free_bytes(1000);
     let full = carry_pieces(&offered, &mut reception, usize::MAX).await;
     assert!(matches!(full, Err(ReceiveError::DiskBecameFull)), "{full:?}");
-    reception.discard().await.unwrap();
+    reception.discard();
+    store.sweep().await;
     assert!(disk.list(&root(GroupId::om(1))).await.unwrap().is_empty());
     assert_eq!(ByteState { disk: disk.clone() }.read().await, OLD);
 
     disk.set_free_bytes(1 << 30);
     let here = carry(&offered, &store).await;
-    store.install(&here).await.unwrap();
+    store.install(&here.stored).await.unwrap();
     assert_eq!(ByteState { disk }.read().await, NEW);
 }
 
@@ -259,7 +337,7 @@ async fn a_damaged_piece_is_neither_written_nor_sent() {
     assert!(reception.write(damaged.into()).await.unwrap().is_err());
     assert_eq!(reception.cursor(), at, "it is asked for again");
     carry_pieces(&offered, &mut reception, usize::MAX).await.unwrap();
-    let here = reception.finish().await.unwrap();
+    let here = reception.finish().await.unwrap().stored;
 
     disk.flip_stored_bit(&format!("{}/c", here.files_dir()), 3, 0).unwrap();
     let last = here.manifest.pieces_from(Piece { file: 2, number: 0 }).next().unwrap();

@@ -17,7 +17,7 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(200);
 const RETRY_INTERVAL: Duration = Duration::from_secs(30);
 /// How long openraft may take to note a snapshot or to purge: it waits for a follower's append under way.
 const NOTE_MAX: Duration = Duration::from_secs(10);
-/// While a snapshot is sent, the next one waits until the log has grown by this much more: a transfer that has to
+/// While a snapshot is sent, or somebody who has a part of it may come back for the rest, the next one waits until the log has grown by this much more: a transfer that has to
 /// begin again with every new snapshot might never end.
 const PATIENCE: u64 = 4;
 
@@ -90,6 +90,7 @@ impl Keeper {
             self.raft.trigger().snapshot().await.map_err(|_| Trouble::Stopped)?;
             self.until(|metrics| metrics.snapshot.as_ref().is_some_and(|id| id.index >= index.0)).await?;
         }
+        self.store.sweep().await;
         self.purge().await
     }
 
@@ -97,7 +98,7 @@ impl Keeper {
         let Some(current) = self.store.current() else {
             return self.log.bytes_after(None) >= self.policy.log_bytes_max;
         };
-        let patience = if self.store.counters.is_sending() { PATIENCE } else { 1 };
+        let patience = if self.store.counters.is_awaited() { PATIENCE } else { 1 };
         let since_bytes = self.log.bytes_after(Some(current.id().index));
         current.is_damaged() || since_bytes >= self.policy.log_bytes_max.saturating_mul(patience)
     }

@@ -1,5 +1,5 @@
 use crate::HostOptions;
-use crate::snapshot::throttle::Throttle;
+use parking::Throttle;
 use std::sync::Arc;
 use tokio::sync::Semaphore;
 

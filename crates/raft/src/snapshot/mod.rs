@@ -2,9 +2,11 @@
 //!
 //! `contract` is what a state machine gives. `manifest` names a snapshot's files, `stored` is one on a disk and `store`
 //! keeps a group's; `keeper` decides when one is due and purges the log behind it. `sender` and `receiver` are the two
-//! ends of a transfer, which an offer begins (`offers`), and whose state on the receiver's disk is `reception`; `limits` is what all transfers of a host share,
+//! ends of a transfer, which an offer begins (`offers`), and whose state on the receiver's disk is `reception`;
+//! `agreement` is what the receiver checks of an offer; `limits` is what all transfers of a host share,
 //! `counters` what is known of a group's.
 
+mod agreement;
 mod contract;
 mod counters;
 #[cfg(test)]
@@ -21,10 +23,9 @@ mod store;
 mod stored;
 #[cfg(test)]
 pub(crate) mod testing;
-mod throttle;
 
 pub use contract::Snapshots;
-pub use counters::SnapshotProgress;
+pub use counters::{SendProgress, SnapshotProgress};
 pub use policy::SnapshotPolicy;
 
 pub(crate) use counters::Counters;

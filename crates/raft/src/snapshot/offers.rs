@@ -38,7 +38,12 @@ pub(crate) async fn take_offer(
             _ = closed => Err(Failure::new(Code::Unavailable, "the group stopped here")),
         };
         if let Err(failure) = received {
-            let _ = answers_tx.send(Err(failure.into())).await;
+            // Who is gone has sent nothing wrong.
+            let status = match failure.code {
+                Code::Unavailable => failure.into(),
+                _ => service.refused(failure),
+            };
+            let _ = answers_tx.send(Err(status)).await;
         }
     };
     let receiving = stream::once(receiving).filter_map(|()| std::future::ready(None));

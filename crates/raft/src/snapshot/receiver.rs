@@ -1,5 +1,6 @@
-use crate::encoding::{NUMBER_MAX, log_id_of, vote_from_wire, vote_to_wire};
-use crate::snapshot::manifest::{Manifest, Piece};
+use crate::encoding::{applied_from, log_id_of, vote_from_wire, vote_to_wire};
+use crate::snapshot::agreement::Position;
+use crate::snapshot::manifest::{DecodeError, Manifest, Piece};
 use crate::snapshot::reception::{Mismatch, ReceiveError, Reception};
 use crate::snapshot::store::SnapshotStore;
 use crate::type_config::{Raft, RaftVote};
@@ -25,7 +26,7 @@ const SILENCE_MAX: Duration = Duration::from_secs(60);
 /// How often the leader hears that what takes long goes on, and how long it may take: a state of a terabyte is synced
 /// and opened in less.
 const WORKING_INTERVAL: Duration = Duration::from_secs(2);
-const WORKING_MAX: Duration = Duration::from_secs(600);
+pub(crate) const WORKING_MAX: Duration = Duration::from_secs(600);
 
 /// Where answers to the leader go; the other end is gone when the leader is.
 pub(crate) type Answers = mpsc::Sender<Result<wire::SnapshotToLeader, Status>>;
@@ -55,8 +56,9 @@ struct Session<'a> {
 impl Session<'_> {
     /// Answers this replica's vote.
     async fn run(mut self, encoded: Bytes) -> Result<RaftVote, ReceiveError> {
-        let manifest = self.check(&encoded)?;
-        if self.is_settled(&manifest)? {
+        let (manifest, position) = self.check(&encoded)?;
+        self.check_here(&position).await?;
+        if self.is_settled(&manifest) {
             return self.promise().await;
         }
         let id = manifest.applied.id;
@@ -69,58 +71,56 @@ impl Session<'_> {
             Ok(()) => {}
             // Nobody is helped by a part of it on a full disk.
             Err(full @ ReceiveError::DiskBecameFull) => {
-                reception.discard().await?;
+                reception.discard();
+                self.store.sweep().await;
                 return Err(full);
             }
             Err(error) => return Err(error),
         }
-        let (raft, vote) = (self.raft.clone(), self.vote);
-        let done = working(self.answers, async {
-            let stored = reception.finish().await?;
-            let answer = raft.install_full_snapshot(vote, stored.for_openraft()).await;
-            Ok(answer.map_err(|_| ReceiveError::Gone)?.vote)
-        });
-        let done = done.await;
+        let done = working(self.answers, self.install(reception, &position)).await;
         self.store.sweep().await;
         let done = done?;
         tracing::info!(group = %self.store.group(), last = id.index.0, "installed a snapshot");
         Ok(done)
     }
 
-    /// What openraft takes for granted of a snapshot, and would otherwise stop the group on.
-    fn check(&self, encoded: &[u8]) -> Result<Manifest, ReceiveError> {
-        let manifest = Manifest::decode(encoded).map_err(|error| ReceiveError::Refused(error.to_string()))?;
+    /// Whatever cannot be installed is refused before openraft has it: from there on a failure ends the group.
+    async fn install(&self, reception: Reception, position: &Position) -> Result<RaftVote, ReceiveError> {
+        let received = reception.finish().await?;
+        self.store.check_state(&received.stored).await.map_err(ReceiveError::Refused)?;
+        self.check_here(position).await?;
+        position.make_way(&self.raft, self.vote).await.map_err(|_| ReceiveError::Gone)?;
+        let answer = self.raft.install_full_snapshot(self.vote, received.into_openraft()).await;
+        Ok(answer.map_err(|_| ReceiveError::Gone)?.vote)
+    }
+
+    async fn check_here(&self, position: &Position) -> Result<(), ReceiveError> {
+        let checked = position.check_here(&self.raft).await.map_err(|_| ReceiveError::Gone)?;
+        checked.map_err(ReceiveError::Refused)
+    }
+
+    /// What of an offer can be told from itself.
+    fn check(&self, encoded: &[u8]) -> Result<(Manifest, Position), ReceiveError> {
+        let manifest = Manifest::decode(encoded).map_err(|error| match error {
+            DecodeError::Damaged(_) => ReceiveError::DamagedOffer(error.to_string()),
+            _ => ReceiveError::Refused(error.to_string()),
+        })?;
         let refuse = |why: String| Err(ReceiveError::Refused(why));
         if manifest.group != self.store.group() {
             return refuse(format!("a snapshot of {} for {}", manifest.group, self.store.group()));
         }
-        let types::LogId { term, index } = manifest.applied.id;
-        if term.0 > NUMBER_MAX || index.0 > NUMBER_MAX {
-            return refuse(format!("a term or index is above {NUMBER_MAX}"));
-        }
-        if !self.vote.committed || term.0 > self.vote.leader_id.term {
-            return refuse(
-                "a snapshot from one who cannot have it: it leads no term, or an earlier one".to_owned(),
-            );
-        }
-        Ok(manifest)
+        let membership = applied_from(&manifest.applied).map_err(ReceiveError::Refused)?;
+        let position = Position { id: manifest.applied.id, membership };
+        position.check(&self.vote).map_err(ReceiveError::Refused)?;
+        Ok((manifest, position))
     }
 
     /// Whether nothing is to be received: another leader was heard of, or the state is here already.
-    fn is_settled(&self, manifest: &Manifest) -> Result<bool, ReceiveError> {
+    fn is_settled(&self, manifest: &Manifest) -> bool {
         let metrics = self.raft.metrics();
         let metrics = metrics.borrow_watched();
-        if metrics.vote > self.vote {
-            return Ok(true);
-        }
-        let id = manifest.applied.id;
-        match metrics.last_applied.as_ref().map(log_id_of) {
-            Some(applied) if applied >= id => Ok(true),
-            Some(applied) if applied.index >= id.index => Err(ReceiveError::Refused(format!(
-                "a snapshot up to {id:?} contradicts what is applied here, up to {applied:?}"
-            ))),
-            _ => Ok(false),
-        }
+        let applied = metrics.last_applied.as_ref().map(log_id_of);
+        metrics.vote > self.vote || applied >= Some(manifest.applied.id)
     }
 
     /// Has openraft hear the leader, as from a heartbeat. The leader counts every answer that names no higher vote as a
@@ -153,12 +153,17 @@ impl Session<'_> {
                 wanted.push_back(piece);
             }
             let Some(&piece) = wanted.front() else { return Ok(()) };
-            let data = self.next_piece().await?;
+            let (came, data) = self.next_piece().await?;
             if unwanted_count > 0 {
                 unwanted_count -= 1;
                 continue;
             }
             assert!(piece == reception.cursor(), "pieces are asked for in order");
+            if came != piece {
+                return Err(ReceiveError::Refused(format!(
+                    "{came:?} of a snapshot where {piece:?} was asked for"
+                )));
+            }
             match reception.write(data).await? {
                 Ok(()) => {
                     wanted.pop_front();
@@ -186,15 +191,18 @@ impl Session<'_> {
         session_say(self.answers, ToLeader::Want(wire::SnapshotWant { file, number })).await
     }
 
-    async fn next_piece(&mut self) -> Result<Bytes, ReceiveError> {
+    async fn next_piece(&mut self) -> Result<(Piece, Bytes), ReceiveError> {
         if self.raft.metrics().borrow_watched().vote > self.vote {
             return Err(ReceiveError::Gone);
         }
         match tokio::time::timeout(SILENCE_MAX, self.messages.message()).await {
             Ok(Ok(Some(message))) => match message.message {
-                Some(ToFollower::Piece(piece)) => Ok(piece.data),
+                Some(ToFollower::Piece(wire::SnapshotPiece { file, number, data })) => {
+                    Ok((Piece { file, number }, data))
+                }
                 _ => Err(ReceiveError::Refused("something else than a piece of a snapshot".to_owned())),
             },
+            Ok(Err(status)) if status.code() == tonic::Code::OutOfRange => Err(ReceiveError::TooLarge),
             Ok(Ok(None) | Err(_)) | Err(_) => Err(ReceiveError::Gone),
         }
     }
@@ -202,7 +210,9 @@ impl Session<'_> {
 
 async fn session_say(answers: &Answers, message: ToLeader) -> Result<(), ReceiveError> {
     let message = wire::SnapshotToLeader { message: Some(message) };
-    answers.send(Ok(message)).await.map_err(|_| ReceiveError::Gone)
+    // Small and few: a leader that takes none of them hangs.
+    let said = tokio::time::timeout(SILENCE_MAX, answers.send(Ok(message))).await;
+    said.map_err(|_| ReceiveError::Gone)?.map_err(|_| ReceiveError::Gone)
 }
 
 /// Does something that may take long, and tells the leader now and then that it goes on.

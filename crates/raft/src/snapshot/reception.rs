@@ -1,13 +1,13 @@
+use crate::snapshot::counters::count;
 use crate::snapshot::manifest::{Manifest, Piece};
 use crate::snapshot::store::{Partial, SnapshotStore};
-use crate::snapshot::stored::{Stored, files_dir};
+use crate::snapshot::stored::{Permits, Received, files_dir};
 use bytes::Bytes;
 use disk::File;
 use proto::{Code, Failure};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use tokio::sync::OwnedSemaphorePermit;
 
 /// What stays free beside a received snapshot: its state is a little larger than its files while it is opened.
 const FREE_BYTES_MIN: u64 = 64 << 20;
@@ -23,8 +23,8 @@ pub(crate) struct Reception {
     /// All pieces before it are written.
     cursor: Piece,
     open: Option<(u32, Arc<dyn File>)>,
-    _only_one: OwnedSemaphorePermit,
-    _few: OwnedSemaphorePermit,
+    /// `None` once it is complete.
+    permits: Option<Permits>,
 }
 
 /// Why a snapshot is not received.
@@ -38,6 +38,10 @@ pub(crate) enum ReceiveError {
     DiskBecameFull,
     #[error("{0:?} came damaged again and again")]
     Damaged(Piece),
+    #[error("a message is above the limit of {} bytes", proto::MESSAGE_BYTES_MAX)]
+    TooLarge,
+    #[error("{0}")]
+    DamagedOffer(String),
     #[error("{0}")]
     Refused(String),
     #[error("receive a snapshot: {0}")]
@@ -60,7 +64,8 @@ impl From<ReceiveError> for Failure {
         let code = match &error {
             ReceiveError::Busy => Code::Busy,
             ReceiveError::DiskFull { .. } | ReceiveError::DiskBecameFull => Code::DiskFull,
-            ReceiveError::Damaged(_) => Code::Corrupt,
+            ReceiveError::Damaged(_) | ReceiveError::DamagedOffer(_) => Code::Corrupt,
+            ReceiveError::TooLarge => Code::TooLarge,
             ReceiveError::Refused(_) => Code::Invalid,
             ReceiveError::Io(_) => Code::DiskFailed,
             ReceiveError::Gone => Code::Unavailable,
@@ -87,26 +92,29 @@ impl Reception {
             Some(partial) if partial.encoded == encoded => partial,
             other => {
                 if let Some(other) = other {
-                    store.remove(&other.dir).await?;
+                    store.discard(other.dir);
+                    store.sweep().await;
                 }
                 begin_check_space(store, &manifest).await?;
                 store.begin_partial(manifest, encoded).await?
             }
         };
+        count(&store.counters.receives_begun);
         // From here on it is given back when this future is dropped.
         let mut reception = Reception {
             store: store.clone(),
             cursor: partial.cursor.unwrap_or(BEGIN),
             partial: Some(partial),
             open: None,
-            _only_one: only_one,
-            _few: few,
+            permits: Some(Permits { _only_one: only_one, _few: few }),
         };
         if reception.partial().cursor.is_none() {
             reception.cursor = reception.find_cursor().await?;
         }
         // The first files may be empty.
         reception.cursor = reception.at_or_after(reception.cursor);
+        let bytes = reception.manifest().bytes();
+        store.counters.receiving_bytes.store(bytes, Ordering::Relaxed);
         reception.count();
         Ok(reception)
     }
@@ -182,22 +190,20 @@ impl Reception {
         self.store.counters.receiving_left_bytes.store(left, Ordering::Relaxed);
     }
 
-    /// Gives its space back.
-    pub(crate) async fn discard(mut self) -> Result<(), ReceiveError> {
+    /// Gives its space back with the store's next sweep.
+    pub(crate) fn discard(mut self) {
         let partial = self.partial.take().expect("taken only when it is complete");
-        self.open = None;
-        Ok(self.store.remove(&partial.dir).await?)
+        self.store.discard(partial.dir);
     }
 
     /// A bug that the crash test must find: what was received counts although it is not durable.
     #[cfg(test)]
-    pub(crate) fn finish_planted(mut self) -> Arc<Stored> {
-        let partial = self.partial.take().expect("taken only when it is complete");
-        self.store.complete(partial).expect("a manifest that was checked")
+    pub(crate) fn finish_planted(self) -> Received {
+        self.complete().expect("a manifest that was checked")
     }
 
     /// Makes everything durable. Called when the cursor is past the last piece.
-    pub(crate) async fn finish(mut self) -> Result<Arc<Stored>, ReceiveError> {
+    pub(crate) async fn finish(mut self) -> Result<Received, ReceiveError> {
         assert!(self.cursor == self.end(), "pieces are missing from {:?} on", self.cursor);
         // All files, also empty ones and those from before a restart, which the page cache alone may have.
         for number in 0..self.cursor.file {
@@ -206,8 +212,15 @@ impl Reception {
         let dir = self.partial().dir.clone();
         self.store.disk.sync_dir(&files_dir(&dir)).await?;
         self.store.disk.sync_dir(&dir).await?;
-        let partial = self.partial.take().expect("taken only here");
-        self.store.complete(partial).map_err(ReceiveError::Refused)
+        self.complete()
+    }
+
+    fn complete(mut self) -> Result<Received, ReceiveError> {
+        let (partial, permits) = (self.partial.take(), self.permits.take());
+        let (partial, permits) = partial.zip(permits).expect("taken only where this is consumed");
+        let stored = self.store.complete(partial).map_err(ReceiveError::Refused)?;
+        count(&self.store.counters.receives_finished);
+        Ok(Received::new(stored, permits))
     }
 }
 
@@ -223,6 +236,10 @@ async fn begin_check_space(store: &SnapshotStore, manifest: &Manifest) -> Result
 impl Drop for Reception {
     fn drop(&mut self) {
         self.store.counters.receiving_left_bytes.store(0, Ordering::Relaxed);
+        self.store.counters.receiving_bytes.store(0, Ordering::Relaxed);
+        if self.permits.is_some() {
+            count(&self.store.counters.receives_failed);
+        }
         if let Some(partial) = self.partial.take() {
             // Where a file could not be read, it is looked for again.
             let cursor = Some(self.cursor).filter(|_| partial.cursor.is_some() || self.cursor != BEGIN);

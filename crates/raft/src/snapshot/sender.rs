@@ -2,6 +2,7 @@ use crate::encoding::{vote_from_wire, vote_to_wire};
 use crate::network::{failed, malformed};
 use crate::peers::Peer;
 use crate::snapshot::manifest::Piece;
+use crate::snapshot::receiver::WORKING_MAX;
 use crate::snapshot::store::SnapshotStore;
 use crate::snapshot::stored::{PieceError, PieceReader, Stored};
 use crate::type_config::{RaftVote, TypeConfig};
@@ -13,6 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 use types::ReplicaId;
@@ -30,7 +32,8 @@ pub(crate) struct Transfer {
     pub(crate) to: wire::Address,
     pub(crate) from: ReplicaId,
     pub(crate) vote: RaftVote,
-    /// A follower that is silent for longer is given up; one that asks or says that it works may take its time.
+    /// A follower that is silent for longer, or takes nothing, is given up; one that asks may take its time, and one that
+    /// says that it works has [`WORKING_MAX`].
     pub(crate) silence_max: Duration,
 }
 
@@ -63,19 +66,28 @@ impl Transfer {
         let left = manifest.bytes();
         let sending = self.store.counters.start_sending(ReplicaId(self.to.replica), left);
         let mut reader = PieceReader::new(self.stored.clone());
+        let mut working_since = None;
         loop {
             match self.next(&mut answers).await? {
-                ToLeader::Working(_) => {}
+                ToLeader::Working(_) => {
+                    let since = *working_since.get_or_insert_with(Instant::now);
+                    if since.elapsed() > WORKING_MAX {
+                        return Err(self.timed_out("it works for ever", WORKING_MAX));
+                    }
+                }
                 ToLeader::Want(wire::SnapshotWant { file, number }) => {
+                    working_since = None;
                     let piece = Piece { file, number };
                     sending.left(manifest.bytes_from(piece));
                     let message = self.answer(&mut reader, piece).await?;
-                    // gRPC takes no more: the follower's side says why.
-                    let _ = outgoing.send(message).await;
+                    let sent = tokio::time::timeout(self.silence_max, outgoing.send(message)).await;
+                    // Where gRPC takes no more, the follower's side says why.
+                    let _ = sent.map_err(|_| self.timed_out("nothing is taken", self.silence_max))?;
                 }
                 ToLeader::Done(vote) => {
                     self.process.answered();
                     let vote = vote_from_wire(Some(vote)).map_err(|error| streaming(malformed(error)))?;
+                    sending.finish();
                     return Ok(SnapshotResponse::new(vote));
                 }
             }
@@ -98,13 +110,14 @@ impl Transfer {
         match tokio::time::timeout(self.silence_max, answer).await {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(status)) => Err(streaming(failed(&self.process, &status))),
-            Err(_) => {
-                self.process.failed("silence while a snapshot is sent");
-                let (id, target) = (self.from.0, self.to.replica);
-                Err(Timeout { action: RPCTypes::InstallSnapshot, id, target, timeout: self.silence_max }
-                    .into())
-            }
+            Err(_) => Err(self.timed_out("silence", self.silence_max)),
         }
+    }
+
+    fn timed_out(&self, why: &str, timeout: Duration) -> StreamingError<TypeConfig> {
+        self.process.failed(&format!("a snapshot is sent: {why}"));
+        let (id, target) = (self.from.0, self.to.replica);
+        Timeout { action: RPCTypes::InstallSnapshot, id, target, timeout }.into()
     }
 
     async fn answer(
@@ -134,5 +147,124 @@ pub(crate) fn streaming(error: RPCError<TypeConfig>) -> StreamingError<TypeConfi
         RPCError::Unreachable(error) => error.into(),
         RPCError::Network(error) => error.into(),
         RPCError::RemoteError(error) => Unreachable::from_string(error).into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::peers::Peers;
+    use crate::snapshot::testing::FileState;
+    use crate::{AddressBook, Member, TcpConnector};
+    use disk::Disk;
+    use disk::sim::{SimDisk, SimOptions};
+    use futures::stream::{self, BoxStream, StreamExt};
+    use proto::raft::raft_transport_server::{RaftTransport, RaftTransportServer};
+    use tokio::net::TcpListener;
+    use tonic::transport::server::TcpIncoming;
+    use tonic::{Request, Response, Status};
+    use types::{LogId, LogIndex, NodeId, Term};
+
+    /// Asks for pieces and takes none of them.
+    struct Stalls;
+
+    fn unknown<T>() -> Result<Response<T>, Status> {
+        Err(Status::unimplemented("it only stalls"))
+    }
+
+    #[tonic::async_trait]
+    impl RaftTransport for Stalls {
+        type AppendStream = BoxStream<'static, Result<wire::AppendResponse, Status>>;
+        type SnapshotStream = BoxStream<'static, Result<wire::SnapshotToLeader, Status>>;
+
+        async fn append(
+            &self,
+            _: Request<Streaming<wire::AppendRequest>>,
+        ) -> Result<Response<Self::AppendStream>, Status> {
+            unknown()
+        }
+
+        async fn heartbeats(
+            &self,
+            _: Request<wire::HeartbeatsRequest>,
+        ) -> Result<Response<wire::HeartbeatsResponse>, Status> {
+            unknown()
+        }
+
+        async fn snapshot(
+            &self,
+            request: Request<Streaming<wire::SnapshotToFollower>>,
+        ) -> Result<Response<Self::SnapshotStream>, Status> {
+            let wants = (0..100).map(|number| {
+                let want = wire::SnapshotWant { file: 0, number: number % 10 };
+                Ok(wire::SnapshotToLeader { message: Some(ToLeader::Want(want)) })
+            });
+            let never = stream::pending().inspect(move |_: &Result<_, _>| _ = &request);
+            Ok(Response::new(stream::iter(wants).chain(never).boxed()))
+        }
+
+        async fn vote(&self, _: Request<wire::VoteRequest>) -> Result<Response<wire::VoteResponse>, Status> {
+            unknown()
+        }
+
+        async fn transfer_leader(
+            &self,
+            _: Request<wire::TransferLeaderRequest>,
+        ) -> Result<Response<wire::TransferLeaderResponse>, Status> {
+            unknown()
+        }
+
+        async fn read_index(
+            &self,
+            _: Request<wire::ReadIndexRequest>,
+        ) -> Result<Response<wire::ReadIndexResponse>, Status> {
+            unknown()
+        }
+
+        async fn hello(
+            &self,
+            _: Request<wire::HelloRequest>,
+        ) -> Result<Response<wire::HelloResponse>, Status> {
+            unknown()
+        }
+
+        async fn dismiss(&self, _: Request<wire::DismissRequest>) -> Result<Response<wire::Empty>, Status> {
+            unknown()
+        }
+    }
+
+    #[tokio::test]
+    async fn a_receiver_that_takes_nothing_is_given_up() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let serving = tonic::transport::Server::builder()
+            .add_service(RaftTransportServer::new(Stalls))
+            .serve_with_incoming(TcpIncoming::from(listener));
+        let serving = tokio::spawn(serving);
+
+        let disk: Arc<dyn Disk> = Arc::new(SimDisk::new(SimOptions::default()));
+        let state = FileState::open(&disk, 3 << 20).await.unwrap();
+        state.set(LogId { term: Term(1), index: LogIndex(9) });
+        let store = state.store().await.unwrap();
+        let stored = store.write().await.unwrap();
+        let member = Member { replica: ReplicaId(2), node: NodeId(2), address };
+        let transfer = Transfer {
+            store: store.clone(),
+            stored,
+            process: Peers::new(AddressBook::default(), Arc::new(TcpConnector)).of(&member).unwrap(),
+            to: crate::protocol::address(store.group(), member.replica, "test"),
+            from: ReplicaId(1),
+            vote: RaftVote::new_committed(1, 1),
+            silence_max: Duration::from_millis(300),
+        };
+        let sent = tokio::time::timeout(Duration::from_secs(20), send(transfer)).await;
+        match sent.expect("it ends by itself") {
+            Err(StreamingError::Timeout(_)) => {}
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(store.counters.progress(None).sends_failed, 1);
+        assert!(!store.counters.progress(None).sending.contains_key(&member.replica));
+        serving.abort();
+        let _ = serving.await;
     }
 }

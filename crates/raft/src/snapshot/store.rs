@@ -36,6 +36,7 @@ pub(crate) struct SnapshotStore {
     pub(crate) counters: Arc<Counters>,
     state: Mutex<State>,
     writing: Semaphore,
+    sweeping: Semaphore,
     pub(crate) receiving: Arc<Semaphore>,
     /// Wakes the keeper: the current snapshot was found damaged.
     pub(crate) attention: Notify,
@@ -48,6 +49,8 @@ struct State {
     partial: Option<Partial>,
     /// To be removed when nobody else holds them.
     retired: Vec<Arc<Stored>>,
+    /// Directories to be removed: they stay here until they are gone, whoever stops waiting for that.
+    garbage: Vec<String>,
     next_number: u64,
 }
 
@@ -58,6 +61,27 @@ pub(crate) struct Partial {
     pub(crate) encoded: Bytes,
     /// All pieces before it are here; `None` when that has to be found out.
     pub(crate) cursor: Option<Piece>,
+}
+
+/// A place for a snapshot that is being made. Dropped before it is kept, its files go with the next
+/// [`SnapshotStore::sweep`].
+struct NewDir<'a> {
+    store: &'a SnapshotStore,
+    path: String,
+}
+
+impl NewDir<'_> {
+    fn keep(mut self) -> String {
+        std::mem::take(&mut self.path)
+    }
+}
+
+impl Drop for NewDir<'_> {
+    fn drop(&mut self) {
+        if !self.path.is_empty() {
+            self.store.discard(std::mem::take(&mut self.path));
+        }
+    }
 }
 
 enum Found {
@@ -78,7 +102,8 @@ impl SnapshotStore {
         let disk = snapshots.disk();
         let root = root(group);
         disk.create_dir_all(&root).await.with_context(|| format!("create {root}"))?;
-        let state = State { current: None, partial: None, retired: Vec::new(), next_number: 1 };
+        let state =
+            State { current: None, partial: None, retired: Vec::new(), garbage: Vec::new(), next_number: 1 };
         let store = SnapshotStore {
             group,
             snapshots,
@@ -88,6 +113,7 @@ impl SnapshotStore {
             counters,
             state: Mutex::new(state),
             writing: Semaphore::new(1),
+            sweeping: Semaphore::new(1),
             receiving: Arc::new(Semaphore::new(1)),
             attention: Notify::new(),
             _alive: alive,
@@ -187,33 +213,33 @@ impl SnapshotStore {
         format!("{}/{number:016x}", self.root)
     }
 
-    fn new_dir(&self) -> String {
+    fn new_dir(&self) -> NewDir<'_> {
         let mut state = self.lock();
         let number = state.next_number;
         state.next_number += 1;
-        self.dir(number)
+        NewDir { store: self, path: self.dir(number) }
     }
 
     /// Writes a snapshot of the state as it is, when its turn has come; it is current on return, unless a newer one was
-    /// installed meanwhile. Dropped half way it leaves files that the next [`SnapshotStore::open`] removes.
+    /// installed meanwhile. Dropped half way it leaves files that the next sweep removes.
     pub(crate) async fn write(&self) -> anyhow::Result<Arc<Stored>> {
         let _only_one = self.writing.acquire().await.context("write a snapshot")?;
         let _few = self.limits.writers.acquire().await.context("write a snapshot")?;
         let dir = self.new_dir();
-        match self.write_in(&dir).await {
+        let written = match self.write_in(&dir.path).await {
             Ok(stored) => {
                 self.counters.written_count.fetch_add(1, Ordering::Relaxed);
-                let current = self.make_current(Arc::new(stored));
-                self.sweep().await;
-                Ok(current)
+                dir.keep();
+                Ok(self.make_current(Arc::new(stored)))
             }
             Err(error) => {
                 self.counters.write_failed_count.fetch_add(1, Ordering::Relaxed);
-                // What cannot be removed on a broken disk is removed when the group is opened.
-                let _ = self.remove(&dir).await;
+                drop(dir);
                 Err(error.context(format!("write a snapshot of {}", self.group)))
             }
-        }
+        };
+        self.sweep().await;
+        written
     }
 
     async fn write_in(&self, dir: &str) -> anyhow::Result<Stored> {
@@ -264,6 +290,11 @@ impl SnapshotStore {
         } else if let Some(old) = state.current.replace(stored) {
             state.retired.push(old);
         }
+        // Nobody needs the rest of what is older than the state here.
+        let newest = state.current.as_ref().map(|current| current.id());
+        if let Some(old) = state.partial.take_if(|partial| Some(partial.manifest.applied.id) <= newest) {
+            state.garbage.push(old.dir);
+        }
         state.current.clone().expect("set above, or newer")
     }
 
@@ -273,24 +304,48 @@ impl SnapshotStore {
     }
 
     pub(crate) fn put_partial(&self, partial: Partial) {
-        self.lock().partial = Some(partial);
+        let mut state = self.lock();
+        let newest = state.current.as_ref().map(|current| current.id());
+        if Some(partial.manifest.applied.id) <= newest {
+            state.garbage.push(partial.dir);
+        } else {
+            state.partial = Some(partial);
+        }
+    }
+
+    /// Has the next [`SnapshotStore::sweep`] remove a directory that nobody reads or writes.
+    pub(crate) fn discard(&self, dir: String) {
+        self.lock().garbage.push(dir);
     }
 
     /// A place for a snapshot that is offered; found again after a restart.
     pub(crate) async fn begin_partial(&self, manifest: Manifest, encoded: Bytes) -> io::Result<Partial> {
         let dir = self.new_dir();
-        self.disk.create_dir_all(&files_dir(&dir)).await?;
-        self.write_small(&dir, OFFER, encoded.clone()).await?;
-        Ok(Partial { dir, manifest, encoded, cursor: Some(Piece { file: 0, number: 0 }) })
+        self.disk.create_dir_all(&files_dir(&dir.path)).await?;
+        self.write_small(&dir.path, OFFER, encoded.clone()).await?;
+        Ok(Partial { dir: dir.keep(), manifest, encoded, cursor: Some(Piece { file: 0, number: 0 }) })
     }
 
     /// A reception whose files are all here and durable becomes a snapshot. It counts after [`SnapshotStore::install`]
     /// only: openraft first removes log entries that contradict it.
     pub(crate) fn complete(&self, partial: Partial) -> Result<Arc<Stored>, String> {
         let Partial { dir, manifest, encoded, .. } = partial;
-        let stored = Arc::new(Stored::new(self.disk.clone(), dir, manifest, encoded)?);
+        let stored = Stored::new(self.disk.clone(), dir.clone(), manifest, encoded);
+        let stored = Arc::new(stored.inspect_err(|_| self.discard(dir))?);
         self.lock().retired.push(stored.clone());
         Ok(stored)
+    }
+
+    /// Whether the state in the files is what the manifest says. They come from a member; the pieces agree with their
+    /// checksums, and that is all that is known of them.
+    pub(crate) async fn check_state(&self, stored: &Stored) -> Result<(), String> {
+        match self.snapshots.check(stored.files_dir()).await {
+            Ok(applied) if applied == stored.manifest.applied => Ok(()),
+            Ok(applied) => {
+                Err(format!("a snapshot up to {:?} whose state is at {:?}", stored.id(), applied.id))
+            }
+            Err(error) => Err(format!("a snapshot whose files are no state: {error:#}")),
+        }
     }
 
     /// Replaces the state by a snapshot. From the moment that it is named complete, a restart finishes what a crash
@@ -308,24 +363,28 @@ impl SnapshotStore {
         Ok(())
     }
 
-    /// Removes old snapshots that nobody reads.
+    /// Removes old snapshots that nobody reads, and what is left of those that came to nothing. Cancellation safe: what is
+    /// not removed yet is the next sweep's.
     pub(crate) async fn sweep(&self) {
-        let unused = {
+        let Ok(_only_one) = self.sweeping.acquire().await else { return };
+        let garbage = {
             let mut state = self.lock();
             let (unused, kept) =
                 state.retired.drain(..).partition::<Vec<_>, _>(|stored| Arc::strong_count(stored) == 1);
             state.retired = kept;
-            unused
+            state.garbage.extend(unused.into_iter().map(|stored| stored.dir.clone()));
+            state.garbage.clone()
         };
-        for stored in unused {
-            if let Err(error) = self.remove(&stored.dir).await {
-                tracing::warn!(group = %self.group, dir = stored.dir, %error, "remove an old snapshot");
+        for dir in garbage {
+            match self.remove(&dir).await {
+                Ok(()) => self.lock().garbage.retain(|left| *left != dir),
+                Err(error) => tracing::warn!(group = %self.group, dir, %error, "remove a snapshot"),
             }
         }
     }
 
     /// Removes a snapshot: first what makes it count, so that half of one never does.
-    pub(crate) async fn remove(&self, dir: &str) -> io::Result<()> {
+    async fn remove(&self, dir: &str) -> io::Result<()> {
         for name in [MANIFEST, OFFER] {
             match self.disk.remove_file(&format!("{dir}/{name}")).await {
                 Ok(()) => self.disk.sync_dir(dir).await?,

@@ -7,6 +7,7 @@ use openraft::type_config::alias::{SnapshotMetaOf, SnapshotOf};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use tokio::sync::OwnedSemaphorePermit;
 
 /// A complete snapshot on a disk. Its files stay while there is a handle to it.
 pub(crate) struct Stored {
@@ -24,8 +25,44 @@ pub(crate) struct Stored {
 #[derive(Clone)]
 pub(crate) enum SnapshotData {
     Stored(Arc<Stored>),
+    /// One that was received just now, to be installed.
+    Received(Arc<Received>),
     /// The group has no snapshots. openraft asks for one nevertheless when a member needs entries that are purged.
     None,
+}
+
+impl SnapshotData {
+    pub(crate) fn stored(&self) -> Option<&Arc<Stored>> {
+        match self {
+            SnapshotData::Stored(stored) => Some(stored),
+            SnapshotData::Received(received) => Some(&received.stored),
+            SnapshotData::None => None,
+        }
+    }
+}
+
+/// A snapshot that came from a member. Until it is installed, or refused, nobody else is received.
+pub(crate) struct Received {
+    pub(crate) stored: Arc<Stored>,
+    _permits: Permits,
+}
+
+/// To receive a snapshot: one at a time for a group, few at a time for a host.
+pub(crate) struct Permits {
+    pub(crate) _only_one: OwnedSemaphorePermit,
+    pub(crate) _few: OwnedSemaphorePermit,
+}
+
+impl Received {
+    pub(crate) fn new(stored: Arc<Stored>, permits: Permits) -> Received {
+        Received { stored, _permits: permits }
+    }
+
+    /// The permits go with it: openraft installs to the end, whether or not the session that began it is still there.
+    pub(crate) fn into_openraft(self) -> SnapshotOf<TypeConfig, SnapshotData> {
+        let meta = self.stored.meta();
+        SnapshotOf::<TypeConfig, SnapshotData> { meta, snapshot: SnapshotData::Received(Arc::new(self)) }
+    }
 }
 
 #[derive(Debug, thiserror::Error)]

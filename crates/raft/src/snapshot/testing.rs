@@ -3,7 +3,7 @@
 use crate::alive::Alive;
 use crate::encoding::{applied_to, first_membership, log_id_from};
 use crate::snapshot::reception::{ReceiveError, Reception};
-use crate::snapshot::stored::{PieceReader, Stored};
+use crate::snapshot::stored::{PieceReader, Received, Stored};
 use crate::snapshot::{Counters, Limits, SnapshotStore, Snapshots};
 use crate::type_config::RaftStoredMembership;
 use crate::{Applied, Committed, HostOptions, Member, StateMachine};
@@ -128,6 +128,12 @@ impl Snapshots for FileState {
         .boxed()
     }
 
+    fn check(&self, dir: String) -> BoxFuture<'static, anyhow::Result<Applied>> {
+        let disk = self.disk.clone();
+        async move { Applied::decode(&read(&disk, &format!("{dir}/state")).await?.context("no state")?) }
+            .boxed()
+    }
+
     fn install(&self, dir: String) -> BoxFuture<'static, anyhow::Result<()>> {
         let state = self.clone();
         async move {
@@ -148,7 +154,7 @@ impl Snapshots for FileState {
 }
 
 /// Receives `stored` into another store, whole.
-pub(crate) async fn carry(stored: &Arc<Stored>, to: &Arc<SnapshotStore>) -> Arc<Stored> {
+pub(crate) async fn carry(stored: &Arc<Stored>, to: &Arc<SnapshotStore>) -> Received {
     let mut reception = begin(stored, to).await.unwrap();
     carry_pieces(stored, &mut reception, usize::MAX).await.unwrap();
     reception.finish().await.unwrap()

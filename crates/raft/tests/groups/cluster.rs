@@ -19,7 +19,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tonic::service::RoutesBuilder;
 use tonic::transport::server::TcpIncoming;
-use types::{GroupId, LogIndex, NodeId, OwnerId, Payload, PipelineId, ReplicaId};
+use types::{GroupId, LogId, LogIndex, NodeId, OwnerId, Payload, PipelineId, ReplicaId};
 
 pub(crate) const TIMING: Timing = Timing {
     heartbeat: Duration::from_millis(100),
@@ -179,6 +179,22 @@ impl Cluster {
         for group in running.host.groups() {
             running.host.close(group.id()).await;
         }
+    }
+
+    /// Forgets entries of a stopped node's log.
+    pub(crate) async fn purge_stopped(&mut self, n: usize, group: GroupId, upto: LogId) {
+        self.start_node(n).await;
+        let log = LogSpec {
+            log: group.to_u64(),
+            dir: format!("groups/{group}"),
+            owners_dir: "containers".to_owned(),
+            first_owner: OwnerId(group.number * 1000 + 1),
+        };
+        let log = self.running(n).space.open(log).await.expect("open the log");
+        log.purge(upto).await.expect("purge the log");
+        log.close().await;
+        drop(log);
+        self.stop_node(n).await;
     }
 
     /// What a crash does to a stopped node whose disk was slower than the others': the log ends before `first_lost`, and

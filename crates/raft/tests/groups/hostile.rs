@@ -56,19 +56,19 @@ impl Decoder for Raw {
     }
 }
 
-struct Attacker {
+pub(crate) struct Attacker {
     channel: Channel,
 }
 
 impl Attacker {
-    async fn new(cluster: &Cluster, n: usize) -> Attacker {
+    pub(crate) async fn new(cluster: &Cluster, n: usize) -> Attacker {
         let address = cluster.addresses.get(cluster.nodes[n].id).expect("a known address");
         let channel = Channel::from_shared(format!("http://{address}")).expect("an address").connect().await;
         Attacker { channel: channel.expect("connect") }
     }
 
     /// Sends messages to a method of any kind, and takes what comes until the end or a failure.
-    async fn send(&self, method: &str, messages: Vec<Bytes>) -> Result<Vec<Bytes>, Failure> {
+    pub(crate) async fn send(&self, method: &str, messages: Vec<Bytes>) -> Result<Vec<Bytes>, Failure> {
         let mut grpc = tonic::client::Grpc::new(self.channel.clone());
         grpc.ready().await.expect("the host is there");
         let path = PathAndQuery::try_from(format!("{SERVICE}{method}")).expect("a path");
@@ -87,11 +87,11 @@ impl Attacker {
     }
 }
 
-fn encode(message: &impl Message) -> Bytes {
+pub(crate) fn encode(message: &impl Message) -> Bytes {
     message.encode_to_vec().into()
 }
 
-fn address(group: GroupId, replica: u64, version: u32) -> Option<wire::Address> {
+pub(crate) fn address(group: GroupId, replica: u64, version: u32) -> Option<wire::Address> {
     Some(wire::Address { group: group.to_u64(), replica, cluster: CLUSTER.to_owned(), version })
 }
 
@@ -125,7 +125,7 @@ fn to_every_method(to: Option<wire::Address>) -> Vec<(&'static str, Bytes)> {
 }
 
 /// What must stay as it is.
-fn state(group: &Group) -> (raftlog::LogState, types::Term, bool) {
+pub(crate) fn state(group: &Group) -> (raftlog::LogState, types::Term, bool) {
     let (state, status) = (group.log().state(), group.status());
     (raftlog::LogState { committed: None, ..state }, status.term, status.is_removed)
 }

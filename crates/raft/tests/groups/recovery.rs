@@ -1,6 +1,6 @@
 use crate::cluster::{CLUSTER, Cluster, DEADLINE, body, eventually, pipeline};
 use crate::metadata::{GROUP, apply_some, found, join, log_spec, member, reopen, set_members, until_removed};
-use flotilla_raft::{Asked, Member, OfflineReplica, ResetAnswer, ResetError, Role};
+use flotilla_raft::{Asked, Member, OfflineReplica, ResetAnswer, ResetError, Role, check_lost};
 use proto::raft as wire;
 use proto::raft::raft_transport_client::RaftTransportClient;
 use std::collections::BTreeSet;
@@ -140,21 +140,33 @@ async fn a_reset_is_refused_where_it_is_not_needed_or_not_meant() {
         }
     }
     let plan = replica.plan(&ids(&first[1..])).expect("it may be reset");
-    let asked = plan.ask(&[]).await;
-    let not_reached = |asked: &Asked| matches!(&asked.answer, ResetAnswer::NotReached { .. });
-    assert!(asked.len() == 2 && asked.iter().all(not_reached), "nobody is at the address of old: {asked:?}");
+    let asked = plan.ask(CLUSTER, &[]).await;
+    let nobody = |asked: &Asked| asked.answer == ResetAnswer::NobodyListens;
+    assert!(asked.len() == 2 && asked.iter().all(nobody), "nobody is at the address of old: {asked:?}");
+    check_lost(&asked).expect("that is how the lost look");
+    let unknown = "nobody.invalid:1".to_owned();
+    let asked = plan.ask(CLUSTER, &[unknown]).await;
+    assert!(matches!(&asked[0].answer, ResetAnswer::NotReached { .. }), "{asked:?}");
+    assert_in_doubt(&asked, 2);
     // The process that accepts and never says a word may be one that hangs.
     let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("bind a free port");
     let silent = (silent.local_addr().expect("a bound address").to_string(), silent);
-    let asked = plan.ask(std::slice::from_ref(&silent.0)).await;
+    let asked = plan.ask(CLUSTER, std::slice::from_ref(&silent.0)).await;
+    assert_in_doubt(&asked, 2);
     let answers: Vec<_> = asked.into_iter().map(|asked| asked.answer).collect();
     assert_eq!(answers, [ResetAnswer::DidNotAnswer, ResetAnswer::DidNotAnswer]);
     reopen(&mut cluster, 1, &first).await;
     let address = cluster.addresses.get(cluster.nodes[1].id).expect("a known address");
-    let asked: Vec<_> =
-        plan.ask(&[address]).await.into_iter().map(|it| (it.member.replica, it.answer)).collect();
+    let answers = |asked: &[Asked]| asked.iter().map(|it| it.answer.clone()).collect::<Vec<_>>();
     let (there, not) = (ResetAnswer::IsThere, ResetAnswer::NotThere);
-    assert_eq!(asked, [(first[1].replica, there), (first[2].replica, not)]);
+    for cluster in [CLUSTER, ""] {
+        let asked = plan.ask(cluster, std::slice::from_ref(&address)).await;
+        assert_eq!(answers(&asked), [there.clone(), not.clone()], "asked for cluster `{cluster}`");
+        assert_in_doubt(&asked, 2);
+    }
+    let asked = plan.ask("another", &[address]).await;
+    assert_eq!(answers(&asked), [not.clone(), not], "another cluster's process took the port over");
+    assert_in_doubt(&asked, 2);
     replica.close().await;
     check_log_in_use(&mut cluster, &first).await;
 
@@ -166,6 +178,13 @@ async fn a_reset_is_refused_where_it_is_not_needed_or_not_meant() {
     }
     drop(space);
     cluster.stop().await;
+}
+
+fn assert_in_doubt(asked: &[Asked], count: usize) {
+    match check_lost(asked) {
+        Err(ResetError::MayLive { in_doubt }) => assert_eq!(in_doubt.len(), count, "{in_doubt:?}"),
+        other => panic!("expected MayLive, got {other:?}: {asked:?}"),
+    }
 }
 
 /// A log that its node has open cannot be reset.

@@ -180,6 +180,54 @@ async fn a_broken_transfer_goes_on_where_it_was_and_is_as_slow_as_it_should() {
     cluster.stop().await;
 }
 
+/// The log grows by more than a snapshot's worth while the transfer is broken.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_broken_transfer_of_a_busy_group_goes_on_where_it_was() {
+    let (mut cluster, cables) = Cluster::start_on_cables().await;
+    cluster.snapshots = Some(POLICY);
+    cluster.host_options = slow();
+    for n in 0..3 {
+        cluster.stop_node(n).await;
+        cluster.start_node(n).await;
+    }
+    let group = metadata(1);
+    let (here, away, _) = left_behind(&mut cluster, group).await;
+    let leader = cluster.leader(group).await;
+    assert!(here.contains(&leader));
+    cluster.start_node(away).await;
+    cluster.open_on(away, group).await;
+    let half = received(&cluster, away, group, 1 << 20).await;
+    let whole_bytes = half.received_bytes + half.receiving_left_bytes;
+    assert_eq!(half.receiving_bytes, whole_bytes);
+    let sending = cluster.group(leader, group).snapshots().sending;
+    assert!(sending.values().all(|sending| sending.bytes == whole_bytes), "{sending:?}");
+    cables.cut_off(away);
+    eventually("both ends notice", || {
+        let (sent, got) = (progress(&cluster, group, &[leader]), progress(&cluster, group, &[away]));
+        (sent[0].sends_failed == 1 && got[0].receives_failed == 1).then_some(())
+    })
+    .await;
+    let written = progress(&cluster, group, &[leader])[0].written_count;
+    let mut last = LogIndex(0);
+    for n in 0..25 {
+        last = cluster.apply(group, kept(n, 60_000), Payload::default()).await.id.index;
+    }
+    // Busy for as long as the keeper needs to look at all that, more than once.
+    let until = Instant::now() + Duration::from_millis(600);
+    while Instant::now() < until {
+        last = cluster.apply(group, "busy".into(), Payload::default()).await.id.index;
+    }
+    cables.mend(away);
+    cluster.assert_same(group, last).await;
+    let got = &progress(&cluster, group, &[away])[0];
+    assert_eq!((got.installed_count, got.receives_finished), (1, 1));
+    assert_eq!(got.received_bytes, whole_bytes, "nothing was received twice");
+    let sent = &progress(&cluster, group, &[leader])[0];
+    assert!(sent.sends_finished == 1 && sent.sent_bytes >= whole_bytes, "{sent:?}");
+    assert!(sent.written_count <= written + 1, "{sent:?}");
+    cluster.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_restarted_receiver_goes_on_where_it_was() {
     let mut cluster = cluster(slow()).await;

@@ -5,13 +5,16 @@ use super::planted::Planted;
 use bytes::Bytes;
 use disk::sim::Random;
 use kv::{Op, Outcome, decode_outcomes, encode_ops, read};
-use raft::{Command, ProposeError, ReadIndexError, Role};
+use raft::{Command, ProposeError, ReadIndexError, ReadPolicy, Role};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use tokio::time::Instant;
 use types::{GroupId, LogId, Payload, ReplicaId};
 
 /// How long a client waits for an answer.
 const ANSWER_MAX: Duration = Duration::from_secs(3);
+/// ... and for the confirmation of a read.
+const READ_MAX: Duration = Duration::from_secs(2);
 const BODY_BYTES_MAX: u64 = 3000;
 
 /// Somebody who writes to one group and reads from it, one thing at a time. Each value is written once, so a value says
@@ -41,6 +44,7 @@ enum Task {
     },
     Read {
         key: Bytes,
+        policy: ReadPolicy,
     },
 }
 
@@ -65,7 +69,7 @@ pub(super) struct Attempt {
 
 enum What {
     Write { command: Command, ops: Vec<Op>, change: bool },
-    Read { key: Bytes },
+    Read { key: Bytes, policy: ReadPolicy },
 }
 
 impl Client {
@@ -148,7 +152,7 @@ impl Client {
         self.attempts += 1;
         let what = match &self.task {
             Task::None => return None,
-            Task::Read { key } => What::Read { key: key.clone() },
+            Task::Read { key, policy } => What::Read { key: key.clone(), policy: *policy },
             Task::Write(ops) => {
                 What::Write { command: self.command(ops, random), ops: ops.clone(), change: false }
             }
@@ -191,7 +195,8 @@ impl Client {
         self.values += 1;
         let value = Bytes::from(format!("c{}-{}", self.number, self.values));
         match random.below(10) {
-            0..=3 => Task::Read { key: key(random) },
+            0..=1 => Task::Read { key: key(random), policy: ReadPolicy::Index },
+            2..=3 => Task::Read { key: key(random), policy: ReadPolicy::Lease },
             4..=5 => Task::Change { to: value },
             6 => Task::Write(vec![Op::Set { key: key(random), value: Some(value) }; 1]),
             _ => {
@@ -226,13 +231,19 @@ impl Attempt {
                 What::Write { command, ops, change } => {
                     write(&replica, &oracle, group, began, command, ops, change).await
                 }
-                What::Read { key } if planted == Some(Planted::ReadsNotConfirmed) => {
-                    match replica.group.status().role {
-                        Role::Leader => read_here(&replica, &oracle, group, began, key),
-                        _ => Answer::Refused { leader: None },
+                What::Read { key, policy } => {
+                    let role = replica.group.status().role;
+                    match planted {
+                        Some(Planted::ReadsNotConfirmed) if role != Role::Leader => {
+                            Answer::Refused { leader: None }
+                        }
+                        Some(Planted::ReadsNotConfirmed) => read_here(&replica, &oracle, group, began, key),
+                        Some(Planted::FollowersReadAlone) if role == Role::Follower => {
+                            read_here(&replica, &oracle, group, began, key)
+                        }
+                        _ => read_linearizable(&replica, &oracle, group, began, key, policy).await,
                     }
                 }
-                What::Read { key } => read_linearizable(&replica, &oracle, group, began, key).await,
             }
         };
         let answer = tokio::time::timeout(ANSWER_MAX, made).await.unwrap_or(Answer::Unknown);
@@ -279,9 +290,17 @@ async fn read_linearizable(
     group: GroupId,
     began: Began,
     key: Bytes,
+    policy: ReadPolicy,
 ) -> Answer {
-    match replica.group.read_index().await {
-        Ok(_) => read_here(replica, oracle, group, began, key),
+    let leads = replica.group.status().role == Role::Leader;
+    match replica.group.read(policy, Instant::now() + READ_MAX).await {
+        Ok(_) => {
+            oracle.count(|counts| {
+                counts.follower_reads += u64::from(!leads);
+                counts.lease_reads += u64::from(policy == ReadPolicy::Lease);
+            });
+            read_here(replica, oracle, group, began, key)
+        }
         Err(ReadIndexError::NotLeader { leader }) => {
             Answer::Refused { leader: leader.map(|member| member.replica) }
         }

@@ -34,6 +34,11 @@ counts!(
     full_disks,
     writes,
     reads,
+    follower_reads,
+    lease_reads,
     member_changes,
-    removals
+    removals,
+    snapshots_written,
+    snapshots_installed,
+    dozes
 );

@@ -14,9 +14,12 @@ use types::{GroupId, LogIndex, Term};
 /// a connection that is noticed to be dead (5 s), an append that its follower left unanswered (10 s), the pauses before an
 /// unreachable follower (1 s) and a full disk (1 s) are tried again, a client's patience twice (6 s), the recovery of some
 /// hundred small segments with three seeks each (10 s), and elections: a lease, the longest wait of somebody who saw a longer
-/// log, and two that are split.
+/// log, and two that are split. All of it by the slowest clock.
 fn settled_within(plan: &Plan) -> Duration {
-    SILENCE_MAX + Duration::from_secs(10 + 1 + 1 + 6 + 10) + plan.election_max() * (1 + 4 + 2 * 2)
+    let longest =
+        SILENCE_MAX + Duration::from_secs(10 + 1 + 1 + 6 + 10) + plan.election_max() * (1 + 4 + 2 * 2);
+    let slowest_ppm = plan.drifts_ppm.iter().copied().min().unwrap_or_default().min(0);
+    longest * 1_000_000 / (1_000_000 + slowest_ppm) as u32
 }
 
 impl Run {

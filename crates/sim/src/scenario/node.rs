@@ -1,7 +1,9 @@
 use super::oracle::Oracle;
 use super::plan::{GroupPlan, Plan};
+use super::planted::Planted;
 use super::seats::Seat;
-use super::watched::Watched;
+use super::watched::{Watched, WatchedSnapshots};
+use crate::mem_snapshots::MemSnapshots;
 use crate::world::{Context, ProcessId};
 use kv::KvMachine;
 use raft::{AddressBook, Group, RaftHost, Tables};
@@ -57,8 +59,20 @@ impl Node {
         Node { state: Arc::default(), oracle }
     }
 
+    /// The next life of its process, on the same disk.
+    pub(super) fn next(&self) -> Node {
+        let next = Node::new(self.oracle.clone());
+        next.set_disk_short(self.lock().disk_is_short);
+        next
+    }
+
     pub(super) fn replica(&self, group: GroupId) -> Option<Replica> {
         self.lock().replicas.get(&group).cloned()
+    }
+
+    /// A replica that is to be removed is nobody's any more from here on: nobody opens it again.
+    pub(super) fn forget(&self, group: GroupId) -> bool {
+        self.lock().replicas.remove(&group).is_some()
     }
 
     /// Replicas that were opened since the last call.
@@ -125,9 +139,17 @@ impl Node {
             Some(planted) => planted.wrap_tables(seat.tables.clone()),
             None => Arc::new(seat.tables.clone()),
         };
+        let snapshots = MemSnapshots {
+            tables: seat.tables.clone(),
+            disk: server.space.disk().clone(),
+            applied_key: kv::APPLIED_KEY,
+            filler_bytes: server.plan.snapshot_filler_bytes,
+            leaves_out_unflushed: server.plan.planted == Some(Planted::SnapshotsShort),
+        };
+        let snapshots = WatchedSnapshots { inner: Arc::new(snapshots), oracle: self.oracle.clone() };
         let applied = Arc::default();
         let machine = Watched {
-            inner: KvMachine::new(tables.clone(), None),
+            inner: KvMachine::new(tables.clone(), Some(Arc::new(snapshots))),
             tables: tables.clone(),
             oracle: self.oracle.clone(),
             group: group.id,
@@ -148,10 +170,9 @@ impl Node {
         self.open(group, replica.seat).await;
     }
 
-    /// Deletes a replica, which is open or was so in an earlier life of the process.
+    /// Deletes a replica that was forgotten, here or in an earlier life of the process.
     pub(super) async fn remove(self, group: GroupId) {
         let Some(server) = self.server() else { return };
-        self.lock().replicas.remove(&group);
         let log = server.plan.group(group).log_spec();
         loop {
             let was_short = self.lock().disk_is_short;

@@ -166,7 +166,7 @@ impl Run {
         } else {
             now >= operator.next_at && self.random.one_in(TURNS_ONE_IN)
         };
-        if turns && !is_ending {
+        if turns && !is_ending && !plan.is_quiet(now) {
             operator.think(now, &plan, &mut self.random, &self.seats);
             self.seat(at);
         }
@@ -214,10 +214,7 @@ impl Run {
             let operator = self.operators.iter().find(|operator| operator.group == *group);
             let is_wanted = operator.is_none_or(|operator| operator.wants(*process));
             let is_due = watch.removed_at.is_some_and(|at| at <= now) && !is_wanted;
-            if is_due
-                && watch.replica.group.status().is_removed
-                && self.nodes[process.0].replica(*group).is_some()
-            {
+            if is_due && watch.replica.group.status().is_removed && self.nodes[process.0].forget(*group) {
                 leaving.push((*process, *group));
             }
         }

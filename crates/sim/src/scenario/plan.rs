@@ -2,7 +2,7 @@ use super::planted::Planted;
 use super::seats::member;
 use crate::world::ProcessId;
 use disk::sim::{DeviceModel, Keeping, Random, SimOptions};
-use raft::{GroupSpec, GroupStart, HostOptions, Timing};
+use raft::{GroupSpec, GroupStart, HostOptions, SnapshotPolicy, Timing};
 use raftlog::{LogSpaceOptions, LogSpec};
 use std::time::Duration;
 use types::{GroupId, OwnerId, ReplicaId};
@@ -28,8 +28,18 @@ pub(super) struct Plan {
     pub(super) change_pause_ms: u64,
     /// How often each kind of fault is chosen.
     pub(super) weights: Weights,
+    /// How much faster than the world's the processes' clocks run, in parts per million.
+    pub(super) drifts_ppm: Vec<i64>,
+    /// Clients work and rest in turn.
+    pub(super) works: Duration,
+    pub(super) rests: Duration,
+    pub(super) snapshot_filler_bytes: usize,
     pub(super) planted: Option<Planted>,
 }
+
+/// Leases are safe when clocks differ by less than a ninth (docs/adr/0005): two that drift apart by this much differ by 8.3 %, and
+/// a tick more at times, because they move in ticks.
+const DRIFT_PPM_MAX: u64 = 40_000;
 
 #[derive(Clone, Debug)]
 pub(super) struct GroupPlan {
@@ -40,6 +50,7 @@ pub(super) struct GroupPlan {
     pub(super) removes: bool,
     pub(super) timing: Timing,
     pub(super) lease_reads: bool,
+    pub(super) snapshots: Option<SnapshotPolicy>,
 }
 
 /// Each from 0, never, to 3.
@@ -74,10 +85,15 @@ impl Plan {
             spare_bytes_max: *random.pick(&[0, 64 << 10]),
             ..LogSpaceOptions::default()
         };
+        if planted == Some(Planted::LeasesTooLong) {
+            groups.iter_mut().for_each(|group| group.lease_reads = true);
+        }
         let host = HostOptions {
             proposal_bytes_per_group_max: 256 << 10,
             window_bytes: *random.pick(&[1 << 10, 64 << 10, 1 << 20]),
             append_bytes_max: *random.pick(&[1 << 10, 64 << 10]),
+            doze_after: random.pick(&[None, Some(300), Some(1500)]).map(Duration::from_millis),
+            snapshot_bytes_per_second: *random.pick(&[1 << 20, 64 << 20]),
             ..HostOptions::default()
         };
         Plan {
@@ -92,6 +108,10 @@ impl Plan {
             fault_pause_ms: *random.pick(&[300, 700, 1500, 3000]),
             change_pause_ms: *random.pick(&[500, 1500, 4000]),
             weights: Weights::new(random),
+            drifts_ppm: drifts(processes, planted, random),
+            works: Duration::from_millis(*random.pick(&[1000, 3000])),
+            rests: Duration::from_millis(*random.pick(&[0, 0, 2000, 4000])),
+            snapshot_filler_bytes: *random.pick(&[0, 2000, 600_000]),
             planted,
         }
     }
@@ -100,9 +120,28 @@ impl Plan {
         self.groups.iter().find(|group| group.id == id).expect("groups are planned")
     }
 
+    /// Whether clients rest: groups may doze.
+    pub(super) fn is_quiet(&self, now: Duration) -> bool {
+        let phase = now.as_millis() % (self.works + self.rests).as_millis();
+        phase >= self.works.as_millis()
+    }
+
     pub(super) fn election_max(&self) -> Duration {
         self.groups.iter().map(|group| group.timing.election_max).max().unwrap_or_default()
     }
+}
+
+/// Of every other clock, as [`Planted::LeasesTooLong`]: a lease of such a leader lasts four times as long as its followers wait.
+const SLOW_PPM: i64 = -750_000;
+
+fn drifts(processes: usize, planted: Option<Planted>, random: &mut Random) -> Vec<i64> {
+    if planted == Some(Planted::LeasesTooLong) {
+        return (0..processes as i64).map(|number| SLOW_PPM * (number % 2)).collect();
+    }
+    let drifts = random.one_in(2);
+    let drift =
+        |_| if drifts { random.below(2 * DRIFT_PPM_MAX + 1) as i64 - DRIFT_PPM_MAX as i64 } else { 0 };
+    (0..processes).map(drift).collect()
 }
 
 /// Replica ids say where they are and which of the replicas that were there: see [`GroupPlan::replica_on`].
@@ -126,6 +165,10 @@ impl GroupPlan {
             removes: !random.one_in(4),
             timing,
             lease_reads: random.one_in(2),
+            snapshots: (!random.one_in(4)).then(|| {
+                let log_bytes_max = *random.pick(&[4 << 10, 16 << 10, 64 << 10]);
+                SnapshotPolicy { log_bytes_max, tail_bytes: *random.pick(&[0, log_bytes_max / 4]) }
+            }),
         }
     }
 
@@ -149,7 +192,7 @@ impl GroupPlan {
             timing: self.timing,
             campaign: first[0].replica == replica,
             start: if is_first { GroupStart::First(first) } else { GroupStart::Join },
-            snapshots: None,
+            snapshots: self.snapshots,
             lease_reads: self.lease_reads,
         }
     }

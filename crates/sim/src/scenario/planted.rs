@@ -1,5 +1,5 @@
-//! Planted bugs. Each makes correct code behave like code with the bug, by lying to it from below; the simulation must
-//! find every one.
+//! Planted bugs. Each makes correct code behave like code with the bug, mostly by lying to it from below; the
+//! simulation must find every one.
 
 use crate::mem_tables::MemTables;
 use bytes::Bytes;
@@ -7,35 +7,36 @@ use disk::sim::SimDisk;
 use disk::{Disk, File, IoFuture, Space};
 use raft::{Changes, Tables};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Planted {
     /// Entries are acknowledged a moment before they are synced, by leaders and followers.
     EntriesSyncedLate,
     /// A vote that was given may be forgotten in a loss of power.
     VotesNotSynced,
+    /// Every other vote that is saved is silently left out: after a restart the one before it stands there, whole.
+    VotesLost,
+    /// A leader that was restarted leads on without an election, as openraft does by default: docs/adr/0002.
+    LeadersRestored,
     /// What a state machine did is durable, and how far it has come is not: commands are applied again.
     AppliedTwice,
     /// The state machine's store forgets a batch in the middle in a loss of power.
     BatchLost,
     /// Whoever takes itself for the leader answers reads without asking a quorum.
     ReadsNotConfirmed,
-}
-
-impl Planted {
-    pub const ALL: [Planted; 5] = [
-        Planted::EntriesSyncedLate,
-        Planted::VotesNotSynced,
-        Planted::AppliedTwice,
-        Planted::BatchLost,
-        Planted::ReadsNotConfirmed,
-    ];
+    /// Followers answer reads from what they have.
+    FollowersReadAlone,
+    /// Some clocks run at a quarter of their speed: what their processes take for the time of a lease is four times as long.
+    LeasesTooLong,
+    /// Snapshots lack the last entries that they claim to have.
+    SnapshotsShort,
 }
 
 impl Planted {
     pub(super) fn wrap_disk(self, disk: SimDisk) -> Arc<dyn Disk> {
-        Arc::new(Liar { disk, planted: self })
+        Arc::new(Liar { disk, planted: self, votes: Arc::default() })
     }
 
     pub(super) fn wrap_tables(self, tables: MemTables) -> Arc<dyn Tables> {
@@ -43,9 +44,7 @@ impl Planted {
             Planted::AppliedTwice | Planted::BatchLost => {
                 Arc::new(LyingTables { tables, planted: self, batches: 0.into() })
             }
-            Planted::EntriesSyncedLate | Planted::VotesNotSynced | Planted::ReadsNotConfirmed => {
-                Arc::new(tables)
-            }
+            _ => Arc::new(tables),
         }
     }
 }
@@ -56,11 +55,14 @@ const LATE: Duration = Duration::from_millis(40);
 struct Liar {
     disk: SimDisk,
     planted: Planted,
+    /// Written so far, of all groups.
+    votes: Arc<AtomicU64>,
 }
 
 struct LyingFile {
     file: Arc<dyn File>,
     synced: Synced,
+    votes: Arc<AtomicU64>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -68,6 +70,8 @@ enum Synced {
     Honestly,
     Late,
     Never,
+    /// Nor even written, every other time.
+    HalfWritten,
 }
 
 impl Disk for Liar {
@@ -76,10 +80,13 @@ impl Disk for Liar {
         let synced = match self.planted {
             Planted::EntriesSyncedLate if is_segment => Synced::Late,
             Planted::VotesNotSynced if is_hard_state => Synced::Never,
+            Planted::VotesLost if is_hard_state => Synced::HalfWritten,
             _ => Synced::Honestly,
         };
-        let opened = self.disk.open(path, create);
-        Box::pin(async move { Ok(Arc::new(LyingFile { file: opened.await?, synced }) as Arc<dyn File>) })
+        let (opened, votes) = (self.disk.open(path, create), self.votes.clone());
+        Box::pin(
+            async move { Ok(Arc::new(LyingFile { file: opened.await?, synced, votes }) as Arc<dyn File>) },
+        )
     }
     fn create_dir_all(&self, path: &str) -> IoFuture<()> {
         self.disk.create_dir_all(path)
@@ -115,6 +122,14 @@ impl File for LyingFile {
         match self.synced {
             Synced::Honestly => return self.file.write_and_sync(offset, buffers),
             Synced::Never => return self.file.write_at(offset, buffers),
+            Synced::HalfWritten => {
+                let is_lost = self.votes.fetch_add(1, Ordering::Relaxed) % 2 == 1;
+                return if is_lost {
+                    Box::pin(async { Ok(()) })
+                } else {
+                    self.file.write_and_sync(offset, buffers)
+                };
+            }
             Synced::Late => {}
         }
         let (written, file) = (self.file.write_at(offset, buffers), self.file.clone());
@@ -134,7 +149,7 @@ impl File for LyingFile {
     fn sync_data(&self) -> IoFuture<()> {
         match self.synced {
             Synced::Never => Box::pin(async { Ok(()) }),
-            Synced::Honestly | Synced::Late => self.file.sync_data(),
+            Synced::Honestly | Synced::Late | Synced::HalfWritten => self.file.sync_data(),
         }
     }
     fn preallocate(&self, bytes: u64) -> IoFuture<()> {
@@ -154,7 +169,7 @@ impl File for LyingFile {
 struct LyingTables {
     tables: MemTables,
     planted: Planted,
-    batches: std::sync::atomic::AtomicU64,
+    batches: AtomicU64,
 }
 
 impl Tables for LyingTables {
@@ -182,7 +197,7 @@ impl Tables for LyingTables {
                 None => half.delete(key),
             }
         }
-        let number = self.batches.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let number = self.batches.fetch_add(1, Ordering::Relaxed);
         if self.planted == Planted::AppliedTwice || number % LOST_ONE_IN != LOST_ONE_IN - 1 {
             self.tables.write(effects)?;
         }

@@ -10,6 +10,7 @@ use super::planted::Planted;
 use super::seats::Seats;
 use super::wire;
 use crate::world::{Crash, ProcessId, Trace, World};
+use clap::ValueEnum;
 use disk::sim::{Random, SimOptions};
 use raft::{GroupStatus, Role};
 use std::collections::BTreeMap;
@@ -18,6 +19,11 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 use types::{GroupId, Term};
+
+/// Of the attempts of clients, one in so many is made with any replica, whoever was said to lead.
+const ANYWHERE_ONE_IN: u64 = 4;
+/// How often it is looked who dozes.
+const DOZE_LOOK_MS: u128 = 50;
 
 /// Between a disk that has space again and the last error that this excuses.
 const SHORT_AFTERMATH: Duration = Duration::from_secs(3);
@@ -44,15 +50,20 @@ pub struct Violation {
     pub seed: u64,
     pub at: Duration,
     pub what: String,
+    pub planted: Option<Planted>,
     /// The events before it.
     pub recent: String,
 }
 
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Violation { seed, at, what, recent } = self;
+        let Violation { seed, at, what, planted, recent } = self;
         writeln!(f, "seed {seed}, after {:.3} s: {what}\nevents before it:", at.as_secs_f64())?;
-        write!(f, "{recent}replay: ./dev sim --seed {seed} --seeds 1    (all events: --trace)")
+        write!(f, "{recent}replay: ./dev sim --seed {seed} --seeds 1")?;
+        if let Some(name) = planted.and_then(|planted| planted.to_possible_value()) {
+            write!(f, " --planted {}", name.get_name())?;
+        }
+        write!(f, "    (all events: --trace)")
     }
 }
 
@@ -64,6 +75,7 @@ pub fn run(options: Options) -> Result<Finished, Violation> {
         seed: options.seed,
         at: run.world.now(),
         what,
+        planted: options.planted,
         recent: run.world.trace().recent(),
     })
 }
@@ -93,21 +105,23 @@ pub(super) struct Watch {
     pub(super) seen: Option<(Role, Term)>,
     /// When what a removed replica has is to be deleted.
     pub(super) removed_at: Option<Duration>,
+    pub(super) is_dozing: bool,
 }
 
 impl Run {
     fn new(options: Options) -> Run {
         let mut random = Random::new(options.seed);
         raft::seed_thread(random.next_u64());
+        raft::plant_leader_restore(options.planted == Some(Planted::LeadersRestored));
         let plan = Arc::new(Plan::new(&mut random, options.planted));
         let trace = Trace::new(options.is_printed);
         trace.event(format_args!("{plan:?}"));
         let oracle = Oracle::new(trace.clone());
         let mut world = World::new(random.next_u64(), trace);
         world.network().observe(wire::observer(oracle.clone()));
-        for number in 1..=plan.processes {
+        for (number, drift_ppm) in plan.drifts_ppm.iter().enumerate() {
             let disk = random_disk(&mut random);
-            world.add(format!("n{number}"), disk);
+            world.add(format!("n{}", number + 1), disk, *drift_ppm);
         }
         let mut seats = Seats::default();
         let mut clients = Vec::new();
@@ -171,7 +185,7 @@ impl Run {
     }
 
     fn start(&mut self, process: ProcessId) {
-        let node = Node::new(self.oracle.clone());
+        let node = self.nodes[process.0].next();
         self.nodes[process.0] = node.clone();
         let plan = self.plan.clone();
         let seats = self.seats.on(process);
@@ -181,7 +195,7 @@ impl Run {
     fn crash(&mut self, process: ProcessId, crash: Crash, disk: SimOptions) {
         self.statuses.retain(|(on, _), _| *on != process);
         self.world.crash(process, crash, disk);
-        self.nodes[process.0] = Node::new(self.oracle.clone());
+        self.nodes[process.0] = self.nodes[process.0].next();
         self.seats.lose_power(process, &mut self.random);
     }
 }
@@ -313,8 +327,12 @@ impl Run {
 impl Run {
     fn clients_step(&mut self, is_ending: bool) {
         let now = self.world.now();
+        let is_quiet = !is_ending && self.plan.is_quiet(now);
         let mut attempts = Vec::new();
         for client in &mut self.clients {
+            if is_quiet && client.is_idle() {
+                continue;
+            }
             if !client.poll(now, &self.plan, &mut self.client_random, &self.oracle) {
                 continue;
             }
@@ -322,7 +340,7 @@ impl Run {
             let told = client.leader().map(|leader| group.process_of(leader));
             let random = &mut self.client_random;
             let (anybody, _) = *random.pick(&self.seats.of(group.id));
-            let process = told.filter(|_| !random.one_in(10)).unwrap_or(anybody);
+            let process = told.filter(|_| !random.one_in(ANYWHERE_ONE_IN)).unwrap_or(anybody);
             match self.nodes[process.0].replica(client.group) {
                 Some(replica) if self.world.is_up(process) => {
                     let attempt = client.attempt(&self.plan, random, is_ending);
@@ -344,10 +362,11 @@ impl Run {
             }
             for (group, replica) in self.nodes[process.0].take_opened() {
                 let statuses = replica.group.watch();
-                let watch = Watch { replica, statuses, seen: None, removed_at: None };
+                let watch = Watch { replica, statuses, seen: None, removed_at: None, is_dozing: false };
                 self.statuses.insert((process, group), watch);
             }
         }
+        self.look_who_dozes();
         let mut elected = Vec::new();
         for ((process, group), watch) in &mut self.statuses {
             if watch.seen.is_some() && !watch.statuses.has_changed().unwrap_or(false) {
@@ -381,6 +400,19 @@ impl Run {
         for (process, group, term, replica) in elected {
             let check = check_log(self.oracle.clone(), process, group, replica, Some(term));
             self.world.spawn(process, check);
+        }
+    }
+
+    fn look_who_dozes(&mut self) {
+        if !self.world.now().as_millis().is_multiple_of(DOZE_LOOK_MS) {
+            return;
+        }
+        for watch in self.statuses.values_mut() {
+            let is_dozing = watch.replica.group.status().is_dozing;
+            if is_dozing && !watch.is_dozing {
+                self.oracle.count(|counts| counts.dozes += 1);
+            }
+            watch.is_dozing = is_dozing;
         }
     }
 }

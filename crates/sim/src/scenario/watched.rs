@@ -1,5 +1,8 @@
 use super::oracle::Oracle;
 use bytes::Bytes;
+use disk::Disk;
+use futures::FutureExt;
+use futures::future::BoxFuture;
 use kv::{decode_ops, decode_outcomes};
 use raft::{Applied, Committed, Snapshots, StateMachine, Tables};
 use std::sync::{Arc, Mutex};
@@ -47,5 +50,31 @@ impl<M: StateMachine> StateMachine for Watched<M> {
 
     fn snapshots(&self) -> Option<Arc<dyn Snapshots>> {
         self.inner.snapshots()
+    }
+}
+
+/// Snapshots that are counted.
+pub(super) struct WatchedSnapshots {
+    pub(super) inner: Arc<dyn Snapshots>,
+    pub(super) oracle: Oracle,
+}
+
+impl Snapshots for WatchedSnapshots {
+    fn disk(&self) -> Arc<dyn Disk> {
+        self.inner.disk()
+    }
+
+    fn write(&self, dir: String) -> BoxFuture<'static, anyhow::Result<Applied>> {
+        let (written, oracle) = (self.inner.write(dir), self.oracle.clone());
+        written.inspect(move |_| oracle.count(|counts| counts.snapshots_written += 1)).boxed()
+    }
+
+    fn check(&self, dir: String) -> BoxFuture<'static, anyhow::Result<Applied>> {
+        self.inner.check(dir)
+    }
+
+    fn install(&self, dir: String) -> BoxFuture<'static, anyhow::Result<()>> {
+        let (installed, oracle) = (self.inner.install(dir), self.oracle.clone());
+        installed.inspect(move |_| oracle.count(|counts| counts.snapshots_installed += 1)).boxed()
     }
 }

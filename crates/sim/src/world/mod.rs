@@ -1,7 +1,7 @@
 //! A world of simulated processes on one thread: their clocks, disks, and the network between them.
 //!
 //! Each process is a tokio runtime with a paused clock. The world moves in ticks: what arrives at the beginning of a tick is
-//! handed over, then each process in turn runs until its clock has moved by the tick. No frame takes less than a tick, so
+//! handed over, then each process in turn runs until its clock has moved by the tick, or a little more or less where it drifts. No frame takes less than a tick, so
 //! that it makes no difference who is first. A crash drops the runtime, and with it all that the process was doing.
 //!
 //! Nothing here knows what the processes do. All chance comes from the seed.
@@ -63,11 +63,12 @@ impl World {
         &self.trace
     }
 
-    /// A machine that is off, under an address. The seed of `disk` is chosen here.
-    pub fn add(&mut self, address: String, disk: SimOptions) -> ProcessId {
+    /// A machine that is off, under an address, whose clock runs faster than the world's by `drift_ppm` parts per million.
+    /// The seed of `disk` is chosen here.
+    pub fn add(&mut self, address: String, disk: SimOptions, drift_ppm: i64) -> ProcessId {
         let id = self.network.add(address);
         let disk = SimDisk::new(SimOptions { seed: self.random.next_u64(), ..disk });
-        self.processes.push(Process { id, disk, runtime: None });
+        self.processes.push(Process { id, disk, runtime: None, drift_ppm, owed_nanos: 0 });
         id
     }
 

@@ -14,6 +14,10 @@ pub struct Process {
     pub(super) id: ProcessId,
     pub(super) disk: SimDisk,
     pub(super) runtime: Option<Runtime>,
+    /// How much faster than the world's its clock runs, in parts per million.
+    pub(super) drift_ppm: i64,
+    /// What its clock has yet to move: less than a tick.
+    pub(super) owed_nanos: i64,
 }
 
 /// What a process is given when it starts.
@@ -59,10 +63,15 @@ impl Process {
         self.runtime = Some(runtime);
     }
 
-    /// Everything of the process that has something to do until then does it.
-    pub(super) fn advance(&mut self, by: Duration) {
-        if let Some(runtime) = &self.runtime {
-            runtime.block_on(async { tokio::time::sleep(by).await });
+    /// Everything of the process that has something to do until then does it. Its clock moves whole ticks: none, one or
+    /// more, as it drifts.
+    pub(super) fn advance(&mut self, tick: Duration) {
+        let tick_nanos = tick.as_nanos() as i64;
+        self.owed_nanos += tick_nanos + tick_nanos * self.drift_ppm / 1_000_000;
+        let ticks = self.owed_nanos / tick_nanos;
+        self.owed_nanos -= ticks * tick_nanos;
+        if let Some(runtime) = self.runtime.as_ref().filter(|_| ticks > 0) {
+            runtime.block_on(async { tokio::time::sleep(tick * ticks as u32).await });
         }
     }
 }

@@ -11,7 +11,7 @@ fn check(planted: Planted, expected: &[&str]) {
             continue;
         };
         let what = &violation.what;
-        println!("{planted:?}: {what} (seed {seed})");
+        println!("{planted:?}: {what}\n{}", violation.to_string().lines().last().unwrap_or_default());
         assert!(expected.iter().any(|part| what.contains(part)), "{planted:?} shows as: {violation}");
         return;
     }
@@ -44,4 +44,22 @@ fn a_batch_that_is_lost() {
 #[test]
 fn reads_that_no_quorum_confirmed() {
     check(Planted::ReadsNotConfirmed, &["was read as"]);
+}
+
+#[test]
+fn leaders_that_are_not_elected_again() {
+    check(
+        Planted::LeadersRestored,
+        &["was read as", "another entry", "outcomes", "committed", "acknowledged", "tables"],
+    );
+}
+
+#[test]
+fn followers_that_answer_reads_alone() {
+    check(Planted::FollowersReadAlone, &["was read as"]);
+}
+
+#[test]
+fn snapshots_without_their_last_entries() {
+    check(Planted::SnapshotsShort, &["tables"]);
 }

@@ -5,20 +5,20 @@ use tokio::time::Instant;
 /// What may go at once after a pause: this much time's worth of bytes, and always one piece.
 const BURST: Duration = Duration::from_millis(100);
 
-/// Lets bytes through at a rate, in the order of the calls. All transfers of a host in one direction share one.
-pub(crate) struct Throttle {
+/// Lets bytes through at a rate, in the order of the calls. All transfers that are to keep to one rate share one.
+pub struct Throttle {
     bytes_per_second: u64,
     /// When what was let through so far has had its time.
     busy_until: Mutex<Option<Instant>>,
 }
 
 impl Throttle {
-    pub(crate) fn new(bytes_per_second: u64) -> Throttle {
+    pub fn new(bytes_per_second: u64) -> Throttle {
         Throttle { bytes_per_second: bytes_per_second.max(1), busy_until: Mutex::new(None) }
     }
 
     /// Waits until `bytes` may go. Dropped while it waits, it has used its share for nothing.
-    pub(crate) async fn take(&self, bytes: usize) {
+    pub async fn take(&self, bytes: usize) {
         let may_go = self.reserve(bytes, Instant::now());
         tokio::time::sleep_until(may_go).await;
     }

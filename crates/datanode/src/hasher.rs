@@ -1,0 +1,149 @@
+//! Computing the hashes of closed containers, so that SCM can compare replicas.
+//!
+//! One task for each disk takes the closed containers that have none: those that just closed, those in which blocks were deleted,
+//! and all of a rebuilt index. Only heads are read; bodies are the scrubber's.
+
+use crate::disks::{DatanodeDisk, OWNERS_DIR};
+use crate::hash::ContainerHash;
+use crate::index::Measure;
+use crate::index::records::ContainerState;
+use crate::manager::blocking;
+use anyhow::Context;
+use disk::Disk;
+use parking::Throttle;
+use raftlog::{OwnerWalk, Step, WalkEnd};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, error};
+use types::{ContainerId, OwnerId};
+
+/// A container of 2 GiB whose records are small, so that all of it is read, takes 32 s; it has just been written and is in the
+/// page cache mostly.
+const BYTES_PER_SECOND: u64 = 64 << 20;
+/// What reading a head costs where bodies are large: a block of the file.
+const HEAD_READ_BYTES: u64 = 4096;
+/// After a container could not be read.
+const RETRY: Duration = Duration::from_secs(60);
+/// After a container changed while it was read.
+const CHANGED_WAIT: Duration = Duration::from_secs(1);
+
+pub(crate) struct Hasher {
+    disk: Arc<DatanodeDisk>,
+    stop: CancellationToken,
+    throttle: Throttle,
+}
+
+/// A hash, or why there is none.
+type Hashed = Result<[u8; 32], String>;
+
+impl Hasher {
+    pub(crate) fn new(disk: Arc<DatanodeDisk>, stop: CancellationToken) -> Hasher {
+        Hasher { disk, stop, throttle: Throttle::new(BYTES_PER_SECOND) }
+    }
+
+    pub(crate) async fn run(self) {
+        let stop = self.stop.clone();
+        // Dropped anywhere: a hash that was not saved is computed again.
+        stop.run_until_cancelled(self.run_forever()).await;
+    }
+
+    async fn run_forever(&self) {
+        let mut changes = self.disk.inventory.watch();
+        while self.disk.real.failure().is_none() {
+            changes.borrow_and_update();
+            let Some(container) = self.next() else {
+                if changes.changed().await.is_err() {
+                    return;
+                }
+                continue;
+            };
+            if let Err(failure) = self.hash_marking(container).await {
+                let disk = self.disk.real.root().display();
+                error!(%disk, %container, error = format!("{failure:#}"), "compute the hash of a container; trying on");
+                sleep(RETRY).await;
+            }
+        }
+    }
+
+    /// A closed container of this disk without a hash, of which nothing bad is known.
+    fn next(&self) -> Option<ContainerId> {
+        let mut found = self.disk.inventory.select(|(container, replica)| {
+            let lacks = replica.state == ContainerState::Closed && replica.hash.is_none();
+            let is_good = replica.unhealthy.is_none() && replica.disk == self.disk.id;
+            (lacks && is_good).then_some(*container)
+        });
+        found.pop()
+    }
+
+    async fn hash_marking(&self, container: ContainerId) -> anyhow::Result<()> {
+        let index = self.disk.index.clone();
+        let before = blocking(move || index.measure(container)).await?;
+        match self.hash(container).await? {
+            Ok(hash) => self.save(container, before, hash).await,
+            Err(why) => {
+                let index = self.disk.index.clone();
+                // Gone meanwhile, perhaps.
+                if blocking(move || index.container(container)).await?.is_some() {
+                    self.disk.mark_unhealthy(container, why).await;
+                }
+                self.look_again(container).await;
+                Ok(())
+            }
+        }
+    }
+
+    async fn hash(&self, container: ContainerId) -> anyhow::Result<Hashed> {
+        let owner = OwnerId::from(container);
+        let discards =
+            self.disk.space.discards(OWNERS_DIR, owner).await.context("read what was discarded")?;
+        let mut walk = OwnerWalk::new(self.disk.space.disk().clone(), OWNERS_DIR, owner).await?;
+        let mut hash = ContainerHash::default();
+        loop {
+            match walk.next().await? {
+                Step::Record(record) => {
+                    if !discards.contains(record.meta.id.index, &record.meta.place) {
+                        hash.add(&record);
+                    }
+                    self.throttle.take(record.bytes.min(HEAD_READ_BYTES) as usize).await;
+                }
+                Step::End(WalkEnd::Rolled { .. }) => return Ok(Ok(hash.finish())),
+                Step::End(end) => return Ok(Err(format!("container {container} is closed, but: {end:?}"))),
+            }
+        }
+    }
+
+    /// Keeps a hash, unless blocks were deleted since `before` was read: then it is of what no longer is, and the next look finds the
+    /// container without one again.
+    async fn save(
+        &self,
+        container: ContainerId,
+        before: Option<Measure>,
+        hash: [u8; 32],
+    ) -> anyhow::Result<()> {
+        let _deleting = self.disk.deleting.lock().await;
+        let index = self.disk.index.clone();
+        let saved = blocking(move || {
+            let now = index.measure(container)?;
+            let measure = now.filter(|_| now == before);
+            if let Some(measure) = measure {
+                index.save_measure(container, Measure { hash: Some(hash), ..measure })?;
+            }
+            Ok(measure.is_some())
+        });
+        if saved.await? {
+            debug!(%container, "computed the hash of a container");
+            self.disk.inventory.set_hash(container, self.disk.id, hash);
+        } else {
+            self.look_again(container).await;
+        }
+        Ok(())
+    }
+
+    /// The inventory is not as the disk is: gives it time to be.
+    async fn look_again(&self, container: ContainerId) {
+        self.disk.inventory.look_again(self.disk.id, container);
+        sleep(CHANGED_WAIT).await;
+    }
+}

@@ -1,0 +1,182 @@
+//! What SCM is told of this node's containers: all replicas, in memory, and which of them SCM has yet to hear of.
+//!
+//! Replicas come from the indexes and the segments ([`survey`] reads them, at the start and when something says that one has
+//! changed), reports go out with heartbeats ([`report`]). A heartbeat that fails takes nothing with it: what it carried counts as
+//! told only once SCM has answered.
+
+mod follow;
+mod report;
+mod survey;
+
+use crate::index::records::ContainerState;
+use proto::scm::{ContainerReplica, ReplicaState};
+use proto::uuid_bytes;
+use report::Telling;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard};
+pub(crate) use survey::Surveyor;
+use tokio::sync::{Notify, watch};
+use types::{ContainerId, DiskId, LogId, PipelineId};
+
+/// One replica of a container as this node holds it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Replica {
+    pub pipeline: PipelineId,
+    pub disk: DiskId,
+    pub state: ContainerState,
+    /// Its last record; `None` for an open one.
+    pub last: Option<LogId>,
+    pub blocks: u64,
+    pub payload_bytes: u64,
+    pub disk_bytes: u64,
+    /// docs/format/container-hash.md; `None` until it was computed.
+    pub hash: Option<[u8; 32]>,
+    pub unhealthy: Option<String>,
+    /// No log reads its records any more.
+    pub released: bool,
+}
+
+/// A cheap handle to the one inventory of a node.
+#[derive(Clone, Default)]
+pub(crate) struct Inventory {
+    inner: Arc<Inner>,
+}
+
+#[derive(Default)]
+struct Inner {
+    state: Mutex<State>,
+    /// There is something to look at.
+    look: Notify,
+    /// Something SCM should hear of at once.
+    wake: Arc<Notify>,
+    /// Counts changes of replicas, for those who wait for one.
+    version: watch::Sender<u64>,
+}
+
+#[derive(Default)]
+struct State {
+    replicas: BTreeMap<ContainerId, Replica>,
+    telling: Telling,
+    /// To be read again, each with its disk: something about it has changed. As many as there are containers, at most.
+    stale: BTreeSet<(DiskId, ContainerId)>,
+}
+
+impl Inventory {
+    /// Rings when SCM should hear of something at once.
+    pub(crate) fn wake(&self) -> Arc<Notify> {
+        self.inner.wake.clone()
+    }
+
+    /// Changes when a replica does.
+    pub(crate) fn watch(&self) -> watch::Receiver<u64> {
+        self.inner.version.subscribe()
+    }
+
+    pub(crate) fn get(&self, container: ContainerId) -> Option<Replica> {
+        self.lock().replicas.get(&container).cloned()
+    }
+
+    /// What `of` makes of the replicas, in the order of their numbers.
+    pub(crate) fn select<T>(&self, of: impl FnMut((&ContainerId, &Replica)) -> Option<T>) -> Vec<T> {
+        self.lock().replicas.iter().filter_map(of).collect()
+    }
+
+    /// Says that a container of this disk may have changed: it is read again soon.
+    pub(crate) fn look_again(&self, disk: DiskId, container: ContainerId) {
+        self.lock().stale.insert((disk, container));
+        self.inner.look.notify_one();
+    }
+
+    /// As [`Inventory::look_again`], for all containers of a pipeline: when its log has forgotten some of them, or is over.
+    pub(crate) fn look_again_at_pipeline(&self, pipeline: PipelineId) {
+        let mut state = self.lock();
+        let of_it = state.replicas.iter().filter(|(_, replica)| replica.pipeline == pipeline);
+        let of_it: Vec<_> = of_it.map(|(container, replica)| (replica.disk, *container)).collect();
+        state.stale.extend(of_it);
+        drop(state);
+        self.inner.look.notify_one();
+    }
+
+    /// Something is known against a replica: SCM hears of it at once.
+    pub(crate) fn set_unhealthy(&self, container: ContainerId, disk: DiskId, why: &str) {
+        let replica = self.get(container).filter(|replica| replica.disk == disk);
+        if let Some(replica) = replica {
+            self.put(container, Replica { unhealthy: Some(why.to_owned()), ..replica });
+        }
+    }
+
+    /// The hash of a closed replica was computed.
+    pub(crate) fn set_hash(&self, container: ContainerId, disk: DiskId, hash: [u8; 32]) {
+        let replica = self.get(container).filter(|replica| replica.disk == disk);
+        if let Some(replica) = replica {
+            self.put(container, Replica { hash: Some(hash), ..replica });
+        }
+    }
+
+    pub(crate) fn put(&self, container: ContainerId, replica: Replica) {
+        let mut state = self.lock();
+        let before = state.replicas.insert(container, replica.clone());
+        if before.as_ref() == Some(&replica) {
+            return;
+        }
+        state.telling.change(container);
+        drop(state);
+        self.changed(before.is_none_or(|before| replica.is_news(&before)));
+    }
+
+    /// Forgets a replica of this disk: it is gone.
+    pub(crate) fn remove(&self, container: ContainerId, disk: DiskId) {
+        let mut state = self.lock();
+        if state.replicas.get(&container).is_none_or(|replica| replica.disk != disk) {
+            return;
+        }
+        state.replicas.remove(&container);
+        state.telling.lose(container);
+        drop(state);
+        self.changed(true);
+    }
+
+    fn changed(&self, is_urgent: bool) {
+        self.inner.version.send_modify(|version| *version += 1);
+        if is_urgent {
+            self.inner.wake.notify_one();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.inner.state.lock().expect("no holder panics")
+    }
+}
+
+impl Replica {
+    /// Whether SCM decides otherwise because of what is new since `before`; sizes alone can wait for the next heartbeat.
+    fn is_news(&self, before: &Replica) -> bool {
+        let decisive =
+            |it: &Replica| (it.state, it.last, it.hash, it.unhealthy.clone(), it.released, it.disk);
+        decisive(self) != decisive(before)
+    }
+
+    pub(crate) fn to_proto(&self, container: ContainerId) -> ContainerReplica {
+        let state = match self.state {
+            ContainerState::Open => ReplicaState::ReplicaOpen,
+            ContainerState::Closed => ReplicaState::ReplicaClosed,
+        };
+        ContainerReplica {
+            container: container.0,
+            pipeline: self.pipeline.0,
+            disk: uuid_bytes(self.disk.0),
+            state: state.into(),
+            last_term: self.last.map_or(0, |last| last.term.0),
+            last_index: self.last.map_or(0, |last| last.index.0),
+            blocks: self.blocks,
+            payload_bytes: self.payload_bytes,
+            disk_bytes: self.disk_bytes,
+            hash: self.hash.map_or_else(String::new, |hash| crate::hash::to_hex(&hash)),
+            unhealthy: self.unhealthy.clone().unwrap_or_default(),
+            released: self.released,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,166 @@
+//! What of the inventory SCM has yet to hear, and how that is put into heartbeats.
+
+use super::{Inventory, Replica, State};
+use crate::index::records::ContainerState;
+use proto::scm::HeartbeatRequest;
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use types::ContainerId;
+
+/// Replicas in one heartbeat: some 150 bytes each, so 1.5 MB where 24 are taken.
+pub(crate) const REPORT_REPLICAS_MAX: usize = 10_000;
+/// Replicas that are gone and not yet told; past it everything is told again, which says so too.
+const GONE_MAX: usize = 10_000;
+
+/// When something changed, counted.
+type Change = u64;
+
+/// What SCM does not know. Every change has a number, so that one that comes while a heartbeat is under way is not taken for told when
+/// that is answered.
+pub(super) struct Telling {
+    changes: Change,
+    changed: BTreeMap<ContainerId, Change>,
+    gone: BTreeMap<ContainerId, Change>,
+    full: Option<Full>,
+}
+
+/// A full report that is due or under way.
+#[derive(Clone, Copy)]
+struct Full {
+    /// What was counted when it was asked for, which tells it from the one before.
+    asked: Change,
+    /// SCM has everything up to here.
+    after: Option<ContainerId>,
+}
+
+impl Default for Telling {
+    /// A process begins with telling everything.
+    fn default() -> Telling {
+        let full = Some(Full { asked: 0, after: None });
+        Telling { changes: 0, changed: BTreeMap::new(), gone: BTreeMap::new(), full }
+    }
+}
+
+impl Telling {
+    pub(super) fn change(&mut self, container: ContainerId) {
+        self.changes += 1;
+        self.changed.insert(container, self.changes);
+        self.gone.remove(&container);
+    }
+
+    pub(super) fn lose(&mut self, container: ContainerId) {
+        self.changes += 1;
+        self.changed.remove(&container);
+        self.gone.insert(container, self.changes);
+        if self.gone.len() > GONE_MAX {
+            self.tell_all();
+        }
+    }
+
+    fn tell_all(&mut self) {
+        self.changes += 1;
+        self.full = Some(Full { asked: self.changes, after: None });
+        // A full report begins with SCM forgetting all it knew.
+        self.gone.clear();
+    }
+}
+
+/// What one heartbeat says of containers.
+#[derive(Debug)]
+pub(crate) struct Report {
+    containers: Vec<ContainerId>,
+    gone: Vec<ContainerId>,
+    /// Changes up to this one are in it.
+    up_to: Change,
+    pub begins: bool,
+    ends: bool,
+    /// Of a full report, when that was asked for.
+    full: Option<Change>,
+    /// More follows at once.
+    pub has_more: bool,
+}
+
+impl Inventory {
+    /// SCM asks for everything, or forgot who we are: a full report begins, anew if one is under way.
+    /// What open containers take is read again for it, and told as it is found.
+    pub(crate) fn report_all(&self) {
+        let mut state = self.lock();
+        state.telling.tell_all();
+        let is_open = |replica: &Replica| replica.state == ContainerState::Open;
+        let open = state.replicas.iter().filter(|(_, replica)| is_open(replica));
+        let open: Vec<_> = open.map(|(container, replica)| (replica.disk, *container)).collect();
+        state.stale.extend(open);
+        drop(state);
+        self.inner.look.notify_one();
+    }
+
+    /// Puts the next report into a heartbeat.
+    pub(crate) fn report(&self, request: &mut HeartbeatRequest) -> Report {
+        let state = self.lock();
+        let report = match state.telling.full {
+            Some(full) => state.report_page(full),
+            None => state.report_changes(),
+        };
+        let replica = |id: &ContainerId| state.replicas.get(id).map(|replica| replica.to_proto(*id));
+        request.containers = report.containers.iter().filter_map(replica).collect();
+        request.containers_gone = report.gone.iter().map(|container| container.0).collect();
+        (request.report_begins, request.report_ends) = (report.begins, report.ends);
+        report
+    }
+
+    /// SCM took the heartbeat with this report.
+    pub(crate) fn taken(&self, report: &Report) {
+        let mut state = self.lock();
+        let telling = &mut state.telling;
+        for container in &report.containers {
+            take_up_to(&mut telling.changed, container, report.up_to);
+        }
+        for container in &report.gone {
+            take_up_to(&mut telling.gone, container, report.up_to);
+        }
+        // Not when another full report was asked for meanwhile.
+        if let Some(full) = telling.full.filter(|full| report.full == Some(full.asked)) {
+            let after = report.containers.last().copied();
+            telling.full = if report.ends { None } else { Some(Full { after, ..full }) };
+        }
+    }
+}
+
+impl State {
+    fn report_page(&self, full: Full) -> Report {
+        let Full { asked, after } = full;
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let mut rest = self.replicas.range((from, Bound::Unbounded)).map(|(container, _)| *container);
+        let containers: Vec<_> = rest.by_ref().take(REPORT_REPLICAS_MAX).collect();
+        let ends = rest.next().is_none();
+        Report {
+            containers,
+            // Those of the parts that SCM has already.
+            gone: self.telling.gone.keys().take(REPORT_REPLICAS_MAX).copied().collect(),
+            up_to: self.telling.changes,
+            begins: after.is_none(),
+            ends,
+            full: Some(asked),
+            has_more: !ends,
+        }
+    }
+
+    fn report_changes(&self) -> Report {
+        let Telling { changes, changed, gone, .. } = &self.telling;
+        Report {
+            containers: changed.keys().take(REPORT_REPLICAS_MAX).copied().collect(),
+            gone: gone.keys().take(REPORT_REPLICAS_MAX).copied().collect(),
+            up_to: *changes,
+            begins: false,
+            ends: false,
+            full: None,
+            has_more: changed.len() > REPORT_REPLICAS_MAX || gone.len() > REPORT_REPLICAS_MAX,
+        }
+    }
+}
+
+fn take_up_to(changes: &mut BTreeMap<ContainerId, Change>, container: &ContainerId, up_to: Change) {
+    if changes.get(container).is_some_and(|change| *change <= up_to) {
+        changes.remove(container);
+    }
+}

@@ -1,0 +1,170 @@
+//! Reading replicas from their disks.
+
+use super::{Inventory, Replica};
+use crate::disks::{DatanodeDisk, OWNERS_DIR};
+use crate::index::Measure;
+use crate::index::records::{ContainerRecord, ContainerState};
+use crate::manager::{ContainerManager, blocking};
+use anyhow::Context;
+use raftlog::owner_files;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::{Instant, sleep_until};
+use tracing::error;
+use types::{ContainerId, DiskId, OwnerId};
+
+/// How old what SCM knows of an open container's size may be. Its pipeline's report has the size too, each second.
+const OPEN_LOOK_INTERVAL: Duration = Duration::from_secs(30);
+/// After a disk could not be read.
+const RETRY: Duration = Duration::from_secs(10);
+
+/// Keeps the inventory as the disks are. One task for each node, so that no two looks at one container cross.
+pub(crate) struct Surveyor {
+    manager: ContainerManager,
+    inventory: Inventory,
+}
+
+impl Surveyor {
+    pub(crate) fn new(manager: ContainerManager) -> Surveyor {
+        let inventory = manager.disks().inventory.clone();
+        Surveyor { manager, inventory }
+    }
+
+    /// Reads everything, before the first report.
+    pub(crate) async fn look_at_all(&self) {
+        for disk in &self.manager.disks().open {
+            let index = disk.index.clone();
+            match blocking(move || index.containers()).await {
+                Ok(containers) => {
+                    let containers = containers.into_iter().map(|(container, _)| (disk.id, container));
+                    self.look_at(containers.collect()).await;
+                }
+                Err(failure) => {
+                    let disk = disk.real.root().display();
+                    error!(%disk, error = format!("{failure:#}"), "cannot list the containers of a disk");
+                }
+            }
+        }
+    }
+
+    pub(crate) async fn run(self) {
+        let stop = self.manager.stop().clone();
+        // Dropped anywhere: the next process looks at everything.
+        stop.run_until_cancelled(self.run_forever()).await;
+    }
+
+    async fn run_forever(&self) {
+        let mut open_due = Instant::now() + OPEN_LOOK_INTERVAL;
+        loop {
+            // Both are safe to drop.
+            tokio::select! {
+                () = self.inventory.inner.look.notified() => {}
+                () = sleep_until(open_due) => {
+                    open_due = Instant::now() + OPEN_LOOK_INTERVAL;
+                    let is_open = |replica: &Replica| replica.state == ContainerState::Open;
+                    let open = self.inventory.select(|(id, it)| is_open(it).then_some((it.disk, *id)));
+                    self.inventory.lock().stale.extend(open);
+                }
+            }
+            let stale = std::mem::take(&mut self.inventory.lock().stale);
+            self.look_at(stale).await;
+        }
+    }
+
+    async fn look_at(&self, mut stale: BTreeSet<(DiskId, ContainerId)>) {
+        // From the last on: looking at one may bring up the one before it.
+        while let Some((disk, container)) = stale.pop_last() {
+            let Some(disk) = self.manager.disks().get(disk) else { continue };
+            match self.look(disk, container).await {
+                Ok(before) => stale.extend(before.map(|before| (disk.id, before))),
+                Err(failure) => {
+                    let (error, disk_root) = (format!("{failure:#}"), disk.real.root().display());
+                    error!(disk = %disk_root, %container, error, "cannot read what a container is; trying on");
+                    self.look_later(disk.id, container);
+                }
+            }
+        }
+    }
+
+    /// Reads one replica; answers the container before it if that was open when it was last looked at: it no longer is.
+    async fn look(
+        &self,
+        disk: &Arc<DatanodeDisk>,
+        container: ContainerId,
+    ) -> anyhow::Result<Option<ContainerId>> {
+        let index = disk.index.clone();
+        let read = blocking(move || {
+            let Some(record) = index.container(container)? else { return Ok(None) };
+            Ok(Some((record, index.measure(container)?, index.unhealthy(container)?)))
+        });
+        let Some((record, measure, unhealthy)) = read.await? else {
+            self.inventory.remove(container, disk.id);
+            return Ok(None);
+        };
+        let measure = match (record.state, measure) {
+            (ContainerState::Open, _) => {
+                Measure { last: None, disk_bytes: disk_bytes(disk, container).await?, hash: None }
+            }
+            (_, Some(measure)) => measure,
+            (_, None) => measure_closed(disk, container).await?,
+        };
+        let replica = Replica {
+            pipeline: record.pipeline,
+            disk: disk.id,
+            state: record.state,
+            last: measure.last,
+            blocks: record.blocks,
+            payload_bytes: record.payload_bytes,
+            disk_bytes: measure.disk_bytes,
+            hash: measure.hash,
+            unhealthy,
+            released: self.is_released(disk, &record),
+        };
+        self.inventory.put(container, replica);
+        Ok(self.open_before(disk, &record))
+    }
+
+    /// No log reads a record of it: its pipeline does not run on that disk.
+    fn is_released(&self, disk: &Arc<DatanodeDisk>, record: &ContainerRecord) -> bool {
+        let runs_here = |pipeline: Arc<crate::pipeline::Pipeline>| pipeline.disk.id == disk.id;
+        record.state != ContainerState::Open && !self.manager.pipeline(record.pipeline).is_some_and(runs_here)
+    }
+
+    fn open_before(&self, disk: &Arc<DatanodeDisk>, record: &ContainerRecord) -> Option<ContainerId> {
+        let known = self.inventory.get(record.previous)?;
+        (known.disk == disk.id && known.state == ContainerState::Open).then_some(record.previous)
+    }
+
+    fn look_later(&self, disk: DiskId, container: ContainerId) {
+        let (inventory, stop) = (self.inventory.clone(), self.manager.stop().clone());
+        self.manager.tasks().spawn(async move {
+            let later = tokio::time::sleep(RETRY);
+            if stop.run_until_cancelled(later).await.is_some() {
+                inventory.look_again(disk, container);
+            }
+        });
+    }
+}
+
+/// Finds where a closed container ends and what it takes, and keeps that in the index: it changes only with deletions.
+async fn measure_closed(disk: &Arc<DatanodeDisk>, container: ContainerId) -> anyhow::Result<Measure> {
+    let owner = OwnerId::from(container);
+    // What is deleted meanwhile would not be in it.
+    let _deleting = disk.deleting.lock().await;
+    let last = raftlog::last_record(disk.space.disk().clone(), OWNERS_DIR, owner).await;
+    let last = last.context("look for its last record")?;
+    let measure = Measure { last, disk_bytes: disk_bytes(disk, container).await?, hash: None };
+    let index = disk.index.clone();
+    blocking(move || index.save_measure(container, measure)).await?;
+    Ok(measure)
+}
+
+/// What a container's files take: their lengths but for the holes of deleted blocks.
+async fn disk_bytes(disk: &Arc<DatanodeDisk>, container: ContainerId) -> anyhow::Result<u64> {
+    let owner = OwnerId::from(container);
+    let files = owner_files(&**disk.space.disk(), OWNERS_DIR, owner).await.context("list its files")?;
+    let discards = disk.space.discards(OWNERS_DIR, owner).await.context("read what was discarded")?;
+    let bytes: u64 = files.iter().map(|file| file.bytes).sum();
+    Ok(bytes.saturating_sub(discards.hole_bytes()))
+}
