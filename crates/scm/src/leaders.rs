@@ -87,8 +87,8 @@ fn best_move(
         let to = fit.min_by_key(|member| (excess(NodeId(member.node)), member.node))?;
         let gain = excess(from) - excess(NodeId(to.node));
         // Moving one changes the difference by six: less than four would only swap.
-        (gain > 3 && !moved_lately(pipeline))
-            .then(|| (gain, Move { pipeline, from, to: NodeId(to.node), to_replica: to.replica }))
+        let is_due = gain > 3 && !moved_lately(pipeline);
+        is_due.then_some((gain, Move { pipeline, from, to: NodeId(to.node), to_replica: to.replica }))
     };
     let moves = led.into_iter().filter_map(of_pipeline);
     moves.max_by_key(|(gain, best)| (*gain, std::cmp::Reverse(best.pipeline))).map(|(_, best)| best)

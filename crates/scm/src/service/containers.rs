@@ -25,7 +25,6 @@ pub(super) fn list_containers(leader: &Leader, request: &ListContainersRequest) 
     leader.plan(|tables, nodes, replication| {
         let now = Instant::now();
         let matching = candidates(tables, nodes, replication, request)
-            .into_iter()
             .filter_map(|container| tables.container(container))
             .filter(|record| matches(record, nodes, replication, request));
         let mut found: Vec<&ContainerRecord> = matching.take(limit + 1).collect();
