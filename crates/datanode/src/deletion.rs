@@ -75,9 +75,9 @@ async fn find_records(
     });
     match found.await.map_err(|failure| failed(container, "look for blocks", &failure))? {
         Some((ContainerState::Closed, records)) => Ok(records),
-        Some((ContainerState::Open, _)) => {
+        Some((ContainerState::Open | ContainerState::QuasiClosed, _)) => {
             let message =
-                format!("container {container} is open; its blocks can be deleted once it is closed");
+                format!("container {container} is not closed; its blocks can be deleted once it is");
             Err(Failure { retry: Retry::Here, ..Failure::new(Code::NotYet, message) })
         }
         None => {

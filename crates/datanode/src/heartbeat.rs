@@ -5,13 +5,13 @@ use crate::manager::{ContainerManager, blocking};
 use crate::pipeline::PipelineOrder;
 use crate::scm::ScmLink;
 use anyhow::{Context, ensure};
-use proto::scm::{HeartbeatRequest, HeartbeatResponse, RegisterRequest};
+use proto::scm::{HeartbeatRequest, HeartbeatResponse, PipelineState, RegisterRequest};
 use proto::uuid_bytes;
 use std::collections::HashMap;
 use std::time::Duration;
 use tokio::time::sleep;
 use tracing::{debug, error, info, warn};
-use types::{NodeId, PipelineId};
+use types::{ContainerId, NodeId, PipelineId};
 
 const RETRY_FIRST: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(5);
@@ -91,7 +91,7 @@ impl Heartbeat {
             return Ok(());
         }
         self.take_addresses(&response);
-        self.create_pipelines(identity.node, &response).await;
+        self.carry_pipelines(identity.node, &response).await;
         Ok(())
     }
 
@@ -159,18 +159,11 @@ impl Heartbeat {
         }
     }
 
-    async fn create_pipelines(&mut self, node: NodeId, response: &HeartbeatResponse) {
+    async fn carry_pipelines(&mut self, node: NodeId, response: &HeartbeatResponse) {
         for pipeline in &response.pipelines {
             let id = PipelineId(pipeline.pipeline);
-            let done = match PipelineOrder::for_node(pipeline, node) {
-                Ok(Some(order)) => {
-                    self.manager.create_pipeline(&order).await.map_err(|failure| failure.to_string())
-                }
-                Ok(None) => continue,
-                Err(failure) => Err(failure.to_string()),
-            };
-            match done {
-                Ok(_) => {
+            match self.carry_pipeline(node, pipeline).await {
+                Ok(()) => {
                     self.complained.remove(&id);
                 }
                 Err(failure) if self.complained.get(&id) == Some(&failure) => {}
@@ -179,6 +172,24 @@ impl Heartbeat {
                     self.complained.insert(id, failure);
                 }
             }
+        }
+    }
+
+    async fn carry_pipeline(&self, node: NodeId, pipeline: &proto::scm::Pipeline) -> Result<(), String> {
+        let id = PipelineId(pipeline.pipeline);
+        match pipeline.state() {
+            PipelineState::PipelineAllocated | PipelineState::PipelineOpen => {
+                let order = PipelineOrder::for_node(pipeline, node).map_err(|failure| failure.to_string())?;
+                let Some(order) = order else { return Ok(()) };
+                let created = self.manager.create_pipeline(&order).await;
+                created.map(drop).map_err(|failure| failure.to_string())
+            }
+            PipelineState::PipelineClosing => {
+                self.manager.end_pipeline(id, ContainerId(pipeline.end_container));
+                Ok(())
+            }
+            PipelineState::PipelineClosed => Ok(()),
+            PipelineState::Unspecified => Err("SCM names no state of it that is known here".to_owned()),
         }
     }
 }

@@ -19,7 +19,7 @@ use raft::{AddressBook, RaftHost, Role};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, RwLock};
-use tokio::sync::{Mutex, Notify};
+use tokio::sync::{Mutex, Notify, watch};
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -187,7 +187,8 @@ impl ContainerManager {
         self.inner.pipelines.read().expect("no holder panics").get(&pipeline).cloned()
     }
 
-    pub(crate) fn pipeline_reports(&self) -> Vec<PipelineReport> {
+    /// What SCM hears of the pipelines.
+    pub fn pipeline_reports(&self) -> Vec<PipelineReport> {
         let pipelines: Vec<_> =
             self.inner.pipelines.read().expect("no holder panics").values().cloned().collect();
         pipelines.iter().map(|pipeline| pipeline.report()).collect()
@@ -291,7 +292,8 @@ impl ContainerManager {
         if let Err(failure) = spec_file::write(&*disk.real, &order.to_spec()).await {
             warn!(%pipeline, error = format!("{failure:#}"), "cannot keep a pipeline's spec beside its log");
         }
-        let opened = Arc::new(Pipeline { id: pipeline, group, disk: disk.clone(), open });
+        let wanted = watch::Sender::default();
+        let opened = Arc::new(Pipeline { id: pipeline, group, disk: disk.clone(), open, wanted });
         self.inner.pipelines.write().expect("no holder panics").insert(pipeline, opened.clone());
         self.open_pipeline_tasks(opened);
         self.inner.changed.notify_one();
@@ -312,9 +314,19 @@ impl ContainerManager {
         self.inner.tasks.spawn(self.clone().observe(pipeline));
     }
 
-    /// Tells SCM at once when a pipeline has a new leader, and a person when it failed.
+    /// Carries out an order of SCM: its leader, if that is here, ends a pipeline with this container. One that is not here is
+    /// not created for that.
+    pub fn end_pipeline(&self, pipeline: PipelineId, end: ContainerId) {
+        if let Some(pipeline) = self.pipeline(pipeline) {
+            pipeline.end_with(end);
+        }
+    }
+
+    /// Tells SCM at once when a pipeline has a new leader or ended, and a person when it failed.
     async fn observe(self, pipeline: Arc<Pipeline>) {
         let mut status = pipeline.group.watch();
+        let mut open = pipeline.open.clone();
+        let mut container = open.borrow_and_update().container;
         let mut leader = None;
         loop {
             let now = status.borrow_and_update().clone();
@@ -331,10 +343,16 @@ impl ContainerManager {
                 }
                 return;
             }
+            let now = open.borrow_and_update().container;
+            if now != container {
+                container = now;
+                self.inner.changed.notify_one();
+            }
             tokio::select! {
-                // Both are safe to drop: what they would have said is still there.
+                // All are safe to drop: what they would have said is still there.
                 () = self.inner.stop.cancelled() => return,
                 changed = status.changed() => if changed.is_err() { return },
+                Ok(()) = open.changed() => {}
             }
         }
     }

@@ -2,10 +2,11 @@
 
 use crate::disks::{DatanodeDisk, GROUPS_DIR, OWNERS_DIR};
 use crate::index::machine::OpenContainer;
+use crate::roll::Wanted;
 use proto::Failure;
 use proto::datanode::{PipelineSpec, PipelineSpecMember};
-use proto::scm::{PipelineReport, PipelineState};
-use raft::{Group, GroupSpec, GroupStart, GroupStatus, Member, OpenGroupError, Timing};
+use proto::scm::PipelineReport;
+use raft::{Group, GroupSpec, GroupStart, GroupStatus, Member, OpenGroupError, Role, Timing};
 use raftlog::LogSpec;
 use std::sync::Arc;
 use tokio::sync::watch;
@@ -38,14 +39,11 @@ pub enum PipelineError {
 }
 
 impl PipelineOrder {
-    /// This node's part in a pipeline of SCM's list; `None` when it has none, or the pipeline is closed.
+    /// This node's part in a pipeline of SCM's list; `None` when it has none.
     pub(crate) fn for_node(
         pipeline: &proto::scm::Pipeline,
         node: NodeId,
     ) -> Result<Option<PipelineOrder>, Failure> {
-        if pipeline.state() == PipelineState::PipelineClosed {
-            return Ok(None);
-        }
         let Some(own) = pipeline.members.iter().find(|member| member.node == node.0) else { return Ok(None) };
         let member = |member: &proto::scm::PipelineMember| Member {
             replica: member.replica.into(),
@@ -121,16 +119,26 @@ pub(crate) struct Pipeline {
     pub group: Group,
     pub disk: Arc<DatanodeDisk>,
     pub open: watch::Receiver<OpenContainer>,
+    pub wanted: watch::Sender<Wanted>,
 }
 
 impl Pipeline {
+    /// Makes the leader end the pipeline with this container. Said again and again by SCM.
+    pub(crate) fn end_with(&self, end: ContainerId) {
+        self.wanted.send_if_modified(|wanted| wanted.end.replace(end) != Some(end));
+    }
+
     pub(crate) fn open_container(&self) -> OpenContainer {
         *self.open.borrow()
     }
 
     pub(crate) fn report(&self) -> PipelineReport {
-        let GroupStatus { term, leader, last, applied, .. } = self.group.status();
-        let OpenContainer { container, used_bytes } = self.open_container();
+        let GroupStatus { role, term, leader, last, applied, failure, .. } = self.group.status();
+        let OpenContainer { container, used_bytes, is_ended } = self.open_container();
+        let stopped = match role {
+            Role::Stopped => failure.unwrap_or_else(|| "its Raft core ended without a word".to_owned()),
+            Role::Leader | Role::Follower | Role::Candidate | Role::Learner => String::new(),
+        };
         let number = |index: Option<LogIndex>| index.map_or(0, |index| index.0);
         PipelineReport {
             pipeline: self.id.0,
@@ -141,7 +149,9 @@ impl Pipeline {
             applied_index: number(applied),
             container: container.0,
             container_bytes: used_bytes,
-            ..PipelineReport::default()
+            stopped,
+            ended: is_ended,
+            purged_index: number(self.group.log().state().purged.map(|purged| purged.index)),
         }
     }
 }

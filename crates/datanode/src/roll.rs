@@ -1,4 +1,4 @@
-//! Going on to the next container when one is nearly full.
+//! Going on to the next container when one is nearly full, or when SCM says so; and ending a pipeline, which is a roll too: its last.
 //!
 //! The leader asks SCM for the next container and proposes a roll. Where the log's records go is switched when the roll
 //! is *appended*, before anybody applies it, so a roll that was decided on old news could send the log back to a closed
@@ -13,7 +13,12 @@
 //! 5. containers are numbered upwards, and the log takes no roll to an earlier owner than it has: should an old roll
 //!    be appended regardless, it changes nothing, in the log as in the state machine. The state machine also checks
 //!    every record's place against the open container: a log that went astray would stop its pipeline, not be served.
+//!
+//! The container that a pipeline ends with is drawn when the pipeline begins to close, after all that were given out to follow
+//! another, and none is given out after it. So an end follows every roll there is, and a roll that was decided before it and is appended
+//! after it is an old one by rule 5. Nobody rolls once an end is applied.
 
+use crate::index::machine::OpenContainer;
 use crate::pipeline::Pipeline;
 use anyhow::{Context, bail, ensure};
 use futures::future::BoxFuture;
@@ -41,6 +46,15 @@ const RETRY_FIRST: Duration = Duration::from_millis(200);
 const RETRY_MAX: Duration = Duration::from_secs(5);
 const READ_INDEX_MAX: Duration = Duration::from_secs(5);
 
+/// What SCM wants of a pipeline's leader beside what the size of the container demands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Wanted {
+    /// Go on to the next container if this one is still open.
+    pub roll_of: Option<ContainerId>,
+    /// End with this container.
+    pub end: Option<ContainerId>,
+}
+
 /// Rolls one pipeline while this node leads it.
 pub(crate) struct Roller {
     pub pipeline: Arc<Pipeline>,
@@ -59,10 +73,15 @@ impl Roller {
     async fn run_forever(self) {
         let mut status = self.pipeline.group.watch();
         let mut open = self.pipeline.open.clone();
+        let mut wanted = self.pipeline.wanted.subscribe();
         let mut retry = RETRY_FIRST;
         loop {
             let role = status.borrow_and_update().role;
-            let due = open.borrow_and_update().used_bytes >= self.roll_bytes;
+            let now = *open.borrow_and_update();
+            if now.is_ended {
+                return;
+            }
+            let due = self.is_due(&now, *wanted.borrow_and_update());
             if due && role == Role::Leader {
                 match self.roll().await {
                     Ok(()) => retry = RETRY_FIRST,
@@ -81,6 +100,7 @@ impl Roller {
             let changed = tokio::select! {
                 changed = status.changed() => changed,
                 changed = open.changed() => changed,
+                changed = wanted.changed() => changed,
             };
             if changed.is_err() {
                 return;
@@ -88,19 +108,30 @@ impl Roller {
         }
     }
 
+    fn is_due(&self, open: &OpenContainer, wanted: Wanted) -> bool {
+        let is_full = open.used_bytes >= self.roll_bytes;
+        !open.is_ended && (is_full || wanted.end.is_some() || wanted.roll_of == Some(open.container))
+    }
+
     async fn roll(&self) -> anyhow::Result<()> {
-        let Pipeline { id, group, .. } = self.pipeline.as_ref();
+        let Pipeline { id, group, wanted, .. } = self.pipeline.as_ref();
         let term = group.status().term;
         timeout(READ_INDEX_MAX, group.read_index())
             .await
             .context("wait for a read index")?
             .context("read index")?;
         let open = self.pipeline.open_container();
-        if open.used_bytes < self.roll_bytes {
+        let wanted = *wanted.borrow();
+        if !self.is_due(&open, wanted) {
             return Ok(());
         }
-        let next =
-            self.allocator.allocate(*id, open.container).await.context("ask SCM for the next container")?;
+        let next = match wanted.end {
+            Some(end) => end,
+            None => {
+                let next = self.allocator.allocate(*id, open.container).await;
+                next.context("ask SCM for the next container")?
+            }
+        };
         ensure!(next > open.container, "SCM gave container {next} to follow {}", open.container);
 
         let status = group.status();
@@ -110,7 +141,7 @@ impl Roller {
         let command = PipelineCommand {
             command: Some(pipeline_command::Command::Roll(RollCommand {
                 next_container: next.0,
-                ends_pipeline: false,
+                ends_pipeline: wanted.end.is_some(),
             })),
         };
         let command = Command {
@@ -119,7 +150,10 @@ impl Roller {
             roll_to: Some(OwnerId::from(next)),
         };
         group.apply(command).await.context("propose a roll")?;
-        info!(pipeline = %id, closed = %open.container, opened = %next, "container rolled");
+        match wanted.end {
+            Some(end) => info!(pipeline = %id, closed = %open.container, %end, "pipeline ended"),
+            None => info!(pipeline = %id, closed = %open.container, opened = %next, "container rolled"),
+        }
         Ok(())
     }
 }

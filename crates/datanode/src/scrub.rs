@@ -107,13 +107,15 @@ impl Scrubber {
         Ok(())
     }
 
-    /// The first closed container from `from` on that is not known to be bad.
+    /// The first closed container from `from` on that is not known to be bad. The one that a pipeline ended with has nothing.
     async fn next_container(&self, from: ContainerId) -> anyhow::Result<Option<ContainerId>> {
         let index = self.disk.index.clone();
         blocking(move || {
             for (container, record) in index.containers()? {
                 let is_next = container >= from && record.state == ContainerState::Closed;
-                if is_next && index.unhealthy(container)?.is_none() {
+                let is_end =
+                    || Ok::<_, anyhow::Error>(index.open_container(record.pipeline)? == Some(container));
+                if is_next && !is_end()? && index.unhealthy(container)?.is_none() {
                     return Ok(Some(container));
                 }
             }

@@ -50,6 +50,9 @@ pub(crate) async fn begin(log: &Log, disk: &Arc<dyn Disk>, spec: &GroupSpec) -> 
         Some(Identity { state: IdentityState::Removed, replica, .. }) if replica == spec.replica => {
             bail!("replica {replica} was removed: its id is never used again")
         }
+        Some(Identity { state: IdentityState::Retired, replica, .. }) => {
+            bail!("replica {replica} is retired: it never votes or appends again")
+        }
         Some(known) if known.state != IdentityState::Removed => {
             if known.replica != spec.replica {
                 bail!(

@@ -4,7 +4,7 @@
 //! offset size field
 //!      0    4 magic    "FLri"
 //!      4    1 version  1
-//!      5    1 state    1 first member, 2 joined, 3 being removed, 4 removed, 5 first member in use, 6 joined in use
+//!      5    1 state    1 first member, 2 joined, 3 being removed, 4 removed, 5 first member in use, 6 joined in use, 7 retired
 //!      6    1 reset    1 while a forced reset is under way, else 0
 //!      7    1 member   1 once a committed membership has had the replica, where it joined; else 0
 //!      8    8 group
@@ -59,6 +59,8 @@ pub(crate) enum IdentityState {
     FirstInUse = 5,
     /// One that joined and has at least voted. A log without a vote was lost.
     JoinedInUse = 6,
+    /// Its log is there, and no member of the group any more: it never votes or appends again.
+    Retired = 7,
 }
 
 impl Identity {
@@ -121,15 +123,6 @@ impl Identity {
         }
     }
 
-    /// As if there had never been one, durably.
-    pub(crate) async fn forget(disk: &Arc<dyn Disk>, group: GroupId) -> io::Result<()> {
-        match disk.remove_file(&path(group)).await {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            Ok(()) | Err(_) => {}
-        }
-        disk.sync_dir(DIR).await
-    }
-
     fn encode(&self) -> Bytes {
         let mut out = BytesMut::with_capacity(LOST_AT + 8 * self.lost.len() + CRC_BYTES);
         out.put_slice(&MAGIC);
@@ -174,6 +167,7 @@ impl Identity {
             4 => IdentityState::Removed,
             5 => IdentityState::FirstInUse,
             6 => IdentityState::JoinedInUse,
+            7 => IdentityState::Retired,
             other => return Err(format!("a newer version wrote its state {other}")),
         };
         let count = fields.get_u32_le() as usize;

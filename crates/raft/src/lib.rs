@@ -85,6 +85,7 @@ pub use planted::plant_leader_restore;
 pub use proposal::{Done, Proposal};
 pub use protocol::PROTOCOL_VERSION;
 pub use reads::ReadPolicy;
+pub use removal::ReplicaEnd;
 pub use replay::Replay;
 pub use reset::{Asked, OfflineReplica, ResetAnswer, ResetError, ResetPlan, check_lost};
 pub use runtime::seed_thread;

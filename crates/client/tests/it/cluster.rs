@@ -16,7 +16,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tonic::service::RoutesBuilder;
 use tonic::transport::server::TcpIncoming;
-use types::{NodeId, SystemClock};
+use types::{ContainerId, NodeId, PipelineId, SystemClock};
 
 /// Whatever is waited for happens within this, or the test fails.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
@@ -190,6 +190,23 @@ impl Cluster {
         let address = members.into_iter().find(|member| member.node == node).unwrap().address.clone();
         let at = self.nodes.iter().position(|node| node.address == address).unwrap();
         self.nodes.remove(at).stop().await;
+    }
+
+    /// Ends a pipeline as SCM would, and waits until its members have.
+    pub(crate) async fn end_pipeline(&self, pipeline: PipelineId) {
+        const END: ContainerId = ContainerId(1 << 40);
+        let has_ended = |node: &Node| {
+            let reports = node.datanode.manager().pipeline_reports();
+            reports.iter().all(|report| report.pipeline != pipeline.0 || report.ended)
+        };
+        let deadline = tokio::time::Instant::now() + DEADLINE;
+        while !self.nodes.iter().all(has_ended) {
+            assert!(tokio::time::Instant::now() < deadline, "pipeline {pipeline} does not end");
+            for node in &self.nodes {
+                node.datanode.manager().end_pipeline(pipeline, END);
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
     }
 
     pub(crate) async fn stop(self) {

@@ -1,9 +1,10 @@
 use crate::cluster::{BUCKET, Cluster, bytes_of, frames};
 use bytes::Bytes;
-use flotilla_client::S3_VOLUME;
+use flotilla_client::{ClientError, Put, S3_VOLUME};
 use futures::StreamExt;
 use tokio::sync::oneshot;
-use types::{ContainerId, NodeId};
+use tokio::task::JoinHandle;
+use types::{ContainerId, NodeId, PipelineId};
 
 const MIB: usize = 1 << 20;
 
@@ -14,33 +15,67 @@ fn leader_of(cluster: &Cluster, container: ContainerId) -> NodeId {
     pipeline.expect("its container is open").leader.expect("it has a leader")
 }
 
+/// A put whose body waits in the middle.
+struct HalfPut {
+    go_on: oneshot::Sender<()>,
+    put: JoinHandle<Result<Put, ClientError>>,
+}
+
+impl HalfPut {
+    /// Returns when the first half is on its way.
+    async fn begin(cluster: &Cluster, key: &'static str, body: &Bytes) -> HalfPut {
+        let (go_on, wait) = oneshot::channel::<()>();
+        let (half_sent, wait_half) = oneshot::channel::<()>();
+        let half = body.len() / 2;
+        let pause = futures::stream::once(async move {
+            let _ = half_sent.send(());
+            let _ = wait.await;
+            Ok(Bytes::new())
+        });
+        let whole = frames(body.slice(..half)).chain(pause).chain(frames(body.slice(half..)));
+        let client = cluster.client.clone();
+        let put = tokio::spawn(async move {
+            let whole = std::pin::pin!(whole);
+            client.put(S3_VOLUME, BUCKET, key.as_bytes(), Default::default(), None, whole).await
+        });
+        wait_half.await.unwrap();
+        HalfPut { go_on, put }
+    }
+
+    async fn finish(self) {
+        self.go_on.send(()).unwrap();
+        self.put.await.unwrap().unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_put_goes_on_elsewhere_when_its_pipeline_ends() {
+    let cluster = Cluster::start().await;
+    cluster.all_pipelines_led().await;
+    let body = bytes_of(40 * MIB, 42);
+    let put = HalfPut::begin(&cluster, "beyond-the-end", &body).await;
+    let busiest = client_busiest(&cluster).await;
+    cluster.end_pipeline(PipelineId(busiest.pipeline)).await;
+    put.finish().await;
+
+    let key = cluster.client.lookup(S3_VOLUME, BUCKET, b"beyond-the-end").await.unwrap();
+    assert!(key.pieces.len() >= 2, "{:?}", key.pieces);
+    let first = ContainerId(key.pieces[0].block.unwrap().container);
+    assert_eq!(first, ContainerId(busiest.container), "the block that was begun ends where its pipeline did");
+    assert!(cluster.read(&key, 0..key.size).await.unwrap() == body);
+    cluster.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_put_survives_the_loss_of_its_pipelines_leader() {
     let mut cluster = Cluster::start().await;
     cluster.all_pipelines_led().await;
     let body = bytes_of(40 * MIB, 40);
-
-    // The first half is sent, then the body waits until a node is gone, whichever pipeline the block is on.
-    let (gone, wait_gone) = oneshot::channel::<()>();
-    let (half_sent, wait_half) = oneshot::channel::<()>();
-    let first = frames(body.slice(..20 * MIB));
-    let pause = futures::stream::once(async move {
-        let _ = half_sent.send(());
-        let _ = wait_gone.await;
-        Ok(Bytes::new())
-    });
-    let whole = first.chain(pause).chain(frames(body.slice(20 * MIB..)));
-
-    let client = cluster.client.clone();
-    let put = tokio::spawn(async move {
-        let whole = std::pin::pin!(whole);
-        client.put(S3_VOLUME, BUCKET, b"survivor", Default::default(), None, whole).await
-    });
-    wait_half.await.unwrap();
+    // Whichever pipeline the block is on.
+    let put = HalfPut::begin(&cluster, "survivor", &body).await;
     let busiest = client_busiest(&cluster).await;
-    cluster.stop_node(busiest).await;
-    gone.send(()).unwrap();
-    put.await.unwrap().unwrap();
+    cluster.stop_node(NodeId(busiest.leader_node)).await;
+    put.finish().await;
 
     let key = cluster.client.lookup(S3_VOLUME, BUCKET, b"survivor").await.unwrap();
     // Whether the rest is in the same block, under a new leader, or in another one: that is up to how fast the election was.
@@ -48,14 +83,14 @@ async fn a_put_survives_the_loss_of_its_pipelines_leader() {
     cluster.stop().await;
 }
 
-/// The leader of the pipeline that has taken the most bytes, by what the datanodes report.
-async fn client_busiest(cluster: &Cluster) -> NodeId {
+/// The pipeline that has taken the most bytes, by what the datanodes report; it has a leader.
+async fn client_busiest(cluster: &Cluster) -> proto::scm::Pipeline {
     let deadline = tokio::time::Instant::now() + crate::cluster::DEADLINE;
     loop {
         let pipelines = cluster.client.list_pipelines().await.unwrap();
         let busiest = pipelines.iter().max_by_key(|pipeline| pipeline.container_bytes).unwrap();
         if busiest.container_bytes > 10 * MIB as u64 && busiest.leader_node != 0 {
-            return NodeId(busiest.leader_node);
+            return busiest.clone();
         }
         assert!(tokio::time::Instant::now() < deadline, "no pipeline reports the bytes: {pipelines:?}");
         tokio::time::sleep(std::time::Duration::from_millis(50)).await;

@@ -71,6 +71,10 @@ pub(crate) fn containers() -> std::ops::Range<[u8; 1]> {
     [CONTAINER]..[CONTAINER + 1]
 }
 
+pub(crate) fn is_container(key: &[u8]) -> bool {
+    key.first() == Some(&CONTAINER)
+}
+
 /// The id in a key that has nothing else.
 pub(crate) fn parse_id(key: &[u8]) -> Option<u64> {
     let key: &[u8; TABLE_ID_BYTES] = key.try_into().ok()?;

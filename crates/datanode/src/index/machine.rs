@@ -19,6 +19,14 @@ pub(crate) struct OpenContainer {
     pub container: ContainerId,
     /// About what it takes on disk.
     pub used_bytes: u64,
+    /// The pipeline's last roll is applied: nothing is written any more, and this container never held anything.
+    pub is_ended: bool,
+}
+
+impl OpenContainer {
+    fn of(container: ContainerId, record: &ContainerRecord) -> OpenContainer {
+        OpenContainer { container, used_bytes: record.used_bytes(), is_ended: record.state.is_over() }
+    }
 }
 
 /// Applies a pipeline's log to the index of its disk: one atomic batch for each round of commands.
@@ -50,13 +58,13 @@ impl PipelineMachine {
                 record
             }
         };
-        let (published, watch) = watch::channel(OpenContainer { container, used_bytes: record.used_bytes() });
+        let (published, watch) = watch::channel(OpenContainer::of(container, &record));
         Ok((PipelineMachine { index, pipeline, open: (container, record), published, wake_bytes }, watch))
     }
 
     fn publish(&self) {
         let (container, record) = &self.open;
-        let now = OpenContainer { container: *container, used_bytes: record.used_bytes() };
+        let now = OpenContainer::of(*container, record);
         self.published.send_if_modified(|before| {
             let fills = before.used_bytes < self.wake_bytes && now.used_bytes >= self.wake_bytes;
             let wake = before.container != now.container || fills;

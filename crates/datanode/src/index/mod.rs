@@ -16,7 +16,7 @@ use prost::Message;
 use proto::datanode::PipelineSpec;
 use raft::{Applied, Db};
 use raftlog::Place;
-use records::{BlockRecord, ChunkRecord, ContainerRecord, ContainerState};
+use records::{BlockRecord, ChunkRecord, ContainerRecord};
 use rocksdb::{Direction, IteratorMode, WriteBatch};
 pub(crate) use scrub_position::ScrubPosition;
 use std::ops::Range;
@@ -101,7 +101,7 @@ impl Index {
     pub(crate) fn block(&self, block: BlockId) -> anyhow::Result<Option<BlockInfo>> {
         let Some(record) = self.block_record(block)? else { return Ok(None) };
         let container = self.container(block.container)?;
-        let closed = container.is_some_and(|container| container.state == ContainerState::Closed);
+        let closed = container.is_some_and(|container| container.state.is_over());
         Ok(Some(BlockInfo { length: record.length, sealed: record.sealed || closed, chunks: record.chunks }))
     }
 
@@ -179,7 +179,8 @@ impl Index {
         Ok(local.map(|local| BlockId { container, local }))
     }
 
-    fn open_container(&self, pipeline: PipelineId) -> anyhow::Result<Option<ContainerId>> {
+    /// The one a pipeline writes to, or ended with; `None` while that is its first.
+    pub(crate) fn open_container(&self, pipeline: PipelineId) -> anyhow::Result<Option<ContainerId>> {
         Ok(self.get(&keys::open_container(pipeline), records::decode_local)?.map(ContainerId))
     }
 

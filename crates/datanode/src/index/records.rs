@@ -3,20 +3,23 @@
 //!
 //! | block | bytes | | chunk | bytes | | container | bytes |
 //! |---|---|---|---|---|---|---|---|
-//! | version = 1 | 1 | | version = 1 | 1 | | version = 1 | 1 |
+//! | version = 1 | 1 | | version = 1 | 1 | | version = 2 | 1 |
 //! | flags: 1 = sealed | 1 | | seq | 4 | | state | 1 |
 //! | chunks | 4 | | segment | 4 | | pipeline | 8 |
 //! | length | 8 | | record's offset | 8 | | previous container | 8 |
 //! | first: segment | 4 | | body bytes | 4 | | payload bytes | 8 |
 //! | first: record's offset | 8 | | | | | blocks | 8 |
 //! | first: body bytes | 4 | | | | | chunks | 8 |
+//! | | | | | | | last record: term, index | 16 |
 
 use anyhow::{Context, bail, ensure};
 use bytes::{Buf, BufMut};
 use raftlog::Place;
-use types::{ContainerId, OwnerId, PipelineId};
+use types::{ContainerId, LogId, LogIndex, OwnerId, PipelineId, Term};
 
 const VERSION: u8 = 1;
+/// Of container records; version 1 ends before the last record.
+const CONTAINER_VERSION: u8 = 2;
 const SEALED: u8 = 1;
 
 /// Where a chunk's bytes are: a [`Place`] without the owner, which is the block's container.
@@ -112,7 +115,20 @@ impl ChunkRecord {
 #[repr(u8)]
 pub(crate) enum ContainerState {
     Open = 1,
+    /// Ends in a roll that was committed: complete, and equal to all other closed replicas. Or SCM said that it is.
     Closed = 2,
+    /// Ends where this replica's log ended: perhaps incomplete, perhaps with more than was ever committed.
+    QuasiClosed = 3,
+}
+
+impl ContainerState {
+    /// No log writes to it any more.
+    pub(crate) fn is_over(self) -> bool {
+        match self {
+            ContainerState::Open => false,
+            ContainerState::Closed | ContainerState::QuasiClosed => true,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,6 +140,9 @@ pub(crate) struct ContainerRecord {
     pub payload_bytes: u64,
     pub blocks: u64,
     pub chunks: u64,
+    /// The last record of the log that stands in it, once no more can come; also `None` if there is none, and of containers that
+    /// were closed by a version that did not keep it.
+    pub last: Option<LogId>,
 }
 
 /// What a record costs beside its payload, about: header, command and padding. Only used to decide when a container
@@ -131,7 +150,8 @@ pub(crate) struct ContainerRecord {
 const RECORD_OVERHEAD_BYTES: u64 = 128;
 
 impl ContainerRecord {
-    pub(crate) const BYTES: usize = 1 + 1 + 8 + 8 + 8 + 8 + 8;
+    const BYTES_V1: usize = 1 + 1 + 8 + 8 + 8 + 8 + 8;
+    pub(crate) const BYTES: usize = Self::BYTES_V1 + 8 + 8;
 
     pub(crate) fn opened(pipeline: PipelineId, previous: ContainerId) -> ContainerRecord {
         ContainerRecord {
@@ -141,7 +161,13 @@ impl ContainerRecord {
             payload_bytes: 0,
             blocks: 0,
             chunks: 0,
+            last: None,
         }
+    }
+
+    /// The container that a pipeline's last roll names: nothing is ever in it.
+    pub(crate) fn end(pipeline: PipelineId, previous: ContainerId) -> ContainerRecord {
+        ContainerRecord { state: ContainerState::Closed, ..ContainerRecord::opened(pipeline, previous) }
     }
 
     /// About what the container takes on disk.
@@ -152,31 +178,54 @@ impl ContainerRecord {
     pub(crate) fn encode(&self) -> [u8; Self::BYTES] {
         let mut value = [0; Self::BYTES];
         let mut at = &mut value[..];
-        at.put_u8(VERSION);
+        at.put_u8(CONTAINER_VERSION);
         at.put_u8(self.state as u8);
         at.put_u64_le(self.pipeline.0);
         at.put_u64_le(self.previous.0);
         at.put_u64_le(self.payload_bytes);
         at.put_u64_le(self.blocks);
         at.put_u64_le(self.chunks);
+        // No roll, and no end of a log that voted, is at term 0 and index 0: there the group's first members stand.
+        let last = self.last.unwrap_or_default();
+        at.put_u64_le(last.term.0);
+        at.put_u64_le(last.index.0);
         value
     }
 
     pub(crate) fn decode(value: &[u8]) -> anyhow::Result<ContainerRecord> {
-        let mut value = versioned(value, Self::BYTES).context("decode container record")?;
+        let versioned = match value.first() {
+            Some(&VERSION) => versioned(value, Self::BYTES_V1),
+            _ => versioned_as(CONTAINER_VERSION, value, Self::BYTES),
+        };
+        let mut value = versioned.context("decode container record")?;
         let state = match value.get_u8() {
             1 => ContainerState::Open,
             2 => ContainerState::Closed,
+            3 => ContainerState::QuasiClosed,
             unknown => bail!("unknown container state {unknown}"),
         };
-        Ok(ContainerRecord {
+        let mut record = ContainerRecord {
             state,
             pipeline: PipelineId(value.get_u64_le()),
             previous: ContainerId(value.get_u64_le()),
             payload_bytes: value.get_u64_le(),
             blocks: value.get_u64_le(),
             chunks: value.get_u64_le(),
-        })
+            last: None,
+        };
+        if value.has_remaining() {
+            let last = LogId { term: Term(value.get_u64_le()), index: LogIndex(value.get_u64_le()) };
+            record.last = Some(last).filter(|last| *last != LogId::default());
+        }
+        Ok(record)
+    }
+
+    /// Whether a row says the same as another that may be of a newer version, as far as its own goes.
+    pub(crate) fn agrees(older: &[u8], newer: &[u8]) -> bool {
+        let (Ok(here), Ok(there)) = (ContainerRecord::decode(older), ContainerRecord::decode(newer)) else {
+            return false;
+        };
+        here == there || older[0] == VERSION && here == ContainerRecord { last: None, ..there }
     }
 }
 
@@ -195,7 +244,11 @@ pub(crate) fn decode_local(value: &[u8]) -> anyhow::Result<u64> {
 
 /// Checks version and length; what follows the version is returned.
 fn versioned(value: &[u8], bytes: usize) -> anyhow::Result<&[u8]> {
-    ensure!(value.first() == Some(&VERSION), "version {:?}, this code reads {VERSION}", value.first());
+    versioned_as(VERSION, value, bytes)
+}
+
+fn versioned_as(version: u8, value: &[u8], bytes: usize) -> anyhow::Result<&[u8]> {
+    ensure!(value.first() == Some(&version), "version {:?}, this code reads {version}", value.first());
     ensure!(value.len() == bytes, "{} bytes, expected {bytes}", value.len());
     Ok(&value[1..])
 }
@@ -213,12 +266,13 @@ pub(crate) fn describe(key: &[u8], value: &[u8]) -> String {
         })
     } else if super::keys::parse_chunk(key).is_some() {
         ChunkRecord::decode(value).map(|record| format!("chunk {}, {}", record.seq, place(record.place)))
-    } else if value.len() == ContainerRecord::BYTES {
+    } else if [ContainerRecord::BYTES_V1, ContainerRecord::BYTES].contains(&value.len()) {
         ContainerRecord::decode(value).map(|record| {
-            let ContainerRecord { state, pipeline, previous, payload_bytes, blocks, chunks } = record;
+            let ContainerRecord { state, pipeline, previous, payload_bytes, blocks, chunks, last } = record;
+            let last = last.map_or(String::new(), |last| format!(", to entry {} of term {}", last.index, last.term));
             format!(
                 "{state:?} of pipeline {pipeline} after container {previous}, {payload_bytes} bytes in {blocks} blocks \
-                 and {chunks} chunks"
+                 and {chunks} chunks{last}"
             )
         })
     } else {
@@ -258,11 +312,37 @@ mod tests {
             1, 2, 8, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 6, 0, 0, 0, 0, 0,
             0, 0, 7, 0, 0, 0, 0, 0, 0, 0,
         ];
-        assert_eq!(container.encode(), container_bytes);
         assert_eq!(ContainerRecord::decode(&container_bytes).unwrap(), container);
 
         assert_eq!(encode_local(5), [1, 5, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(decode_local(&encode_local(u64::MAX)).unwrap(), u64::MAX);
+    }
+
+    #[test]
+    fn version_2_of_a_container_says_where_it_ends() {
+        let container = ContainerRecord {
+            state: ContainerState::QuasiClosed,
+            payload_bytes: 5,
+            blocks: 6,
+            chunks: 7,
+            last: Some(LogId { term: Term(9), index: LogIndex(0x0a0b) }),
+            ..ContainerRecord::opened(PipelineId(8), ContainerId(4))
+        };
+        let bytes = [
+            2, 3, 8, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 6, 0, 0, 0, 0, 0,
+            0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0x0b, 0x0a, 0, 0, 0, 0, 0, 0,
+        ];
+        assert_eq!(container.encode(), bytes);
+        assert_eq!(ContainerRecord::decode(&bytes).unwrap(), container);
+        let open = ContainerRecord::opened(PipelineId(8), ContainerId(4));
+        assert_eq!(ContainerRecord::decode(&open.encode()).unwrap(), open);
+
+        let mut older = bytes[..ContainerRecord::BYTES_V1].to_vec();
+        older[0] = 1;
+        assert!(ContainerRecord::agrees(&older, &bytes), "as far as it goes");
+        assert!(!ContainerRecord::agrees(&bytes, &older));
+        older[18] += 1;
+        assert!(!ContainerRecord::agrees(&older, &bytes));
     }
 
     #[test]
@@ -275,7 +355,7 @@ mod tests {
         block[0] = 2;
         assert!(BlockRecord::decode(&block).is_err());
         let mut container = ContainerRecord::opened(PipelineId(1), ContainerId(0)).encode();
-        container[1] = 3;
+        container[1] = 4;
         assert!(ContainerRecord::decode(&container).is_err());
     }
 }

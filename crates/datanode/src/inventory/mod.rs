@@ -160,6 +160,7 @@ impl Replica {
         let state = match self.state {
             ContainerState::Open => ReplicaState::ReplicaOpen,
             ContainerState::Closed => ReplicaState::ReplicaClosed,
+            ContainerState::QuasiClosed => ReplicaState::ReplicaQuasiClosed,
         };
         ContainerReplica {
             container: container.0,

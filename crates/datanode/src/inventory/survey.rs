@@ -96,12 +96,18 @@ impl Surveyor {
         let index = disk.index.clone();
         let read = blocking(move || {
             let Some(record) = index.container(container)? else { return Ok(None) };
-            Ok(Some((record, index.measure(container)?, index.unhealthy(container)?)))
+            let is_end = record.state == ContainerState::Closed
+                && index.open_container(record.pipeline)? == Some(container);
+            Ok(Some((record, is_end, index.measure(container)?, index.unhealthy(container)?)))
         });
-        let Some((record, measure, unhealthy)) = read.await? else {
+        let Some((record, is_end, measure, unhealthy)) = read.await? else {
             self.inventory.remove(container, disk.id);
             return Ok(None);
         };
+        if is_end {
+            // Its pipeline ended with it: nothing was ever in it, and to SCM it never was.
+            return Ok(self.open_before(disk, &record));
+        }
         let measure = match (record.state, measure) {
             (ContainerState::Open, _) => {
                 Measure { last: None, disk_bytes: disk_bytes(disk, container).await?, hash: None }

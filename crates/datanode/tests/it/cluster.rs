@@ -42,6 +42,15 @@ impl ContainerAllocator for NextNumber {
     }
 }
 
+/// Gives none, as SCM does while a pipeline closes.
+struct NoNumber;
+
+impl ContainerAllocator for NoNumber {
+    fn allocate(&self, _: PipelineId, _: ContainerId) -> BoxFuture<'static, Result<ContainerId, Failure>> {
+        Box::pin(async move { Err(Failure::new(Code::Closed, "the pipeline closes")) })
+    }
+}
+
 pub(crate) struct Node {
     pub(crate) datanode: Datanode,
     pub(crate) host: RaftHost,
@@ -53,6 +62,7 @@ pub(crate) struct Node {
 pub(crate) struct Cluster {
     dirs: Vec<tempfile::TempDir>,
     pub(crate) options: DatanodeOptions,
+    allocator: Arc<dyn ContainerAllocator>,
     pub(crate) nodes: Vec<Node>,
     /// Where a test plays SCM.
     scm: Option<PlayedScm>,
@@ -249,8 +259,16 @@ pub(crate) fn bytes(seed: u64, length: usize) -> Vec<u8> {
 impl Cluster {
     /// Three nodes with two disks each, carrying one pipeline with a leader.
     pub(crate) async fn start(options: DatanodeOptions) -> Cluster {
+        Cluster::start_with(options, Arc::new(NextNumber)).await
+    }
+
+    pub(crate) async fn start_refusing_containers(options: DatanodeOptions) -> Cluster {
+        Cluster::start_with(options, Arc::new(NoNumber)).await
+    }
+
+    async fn start_with(options: DatanodeOptions, allocator: Arc<dyn ContainerAllocator>) -> Cluster {
         let dirs = (0..3).map(|_| tempfile::tempdir().unwrap()).collect();
-        let mut cluster = Cluster { dirs, options, nodes: Vec::new(), scm: None };
+        let mut cluster = Cluster { dirs, options, allocator, nodes: Vec::new(), scm: None };
         cluster.start_nodes().await;
         cluster.create_pipeline().await;
         cluster.wait_for_leader().await;
@@ -264,7 +282,8 @@ impl Cluster {
         let options =
             DatanodeOptions { scm: scm.address.clone(), heartbeat: Duration::from_millis(100), ..options };
         let dirs = (0..count).map(|_| tempfile::tempdir().unwrap()).collect();
-        let mut cluster = Cluster { dirs, options, nodes: Vec::new(), scm: Some(scm.clone()) };
+        let allocator = Arc::new(NextNumber);
+        let mut cluster = Cluster { dirs, options, allocator, nodes: Vec::new(), scm: Some(scm.clone()) };
         cluster.start_nodes().await;
         cluster.create_pipeline().await;
         cluster.wait_for_leader().await;
@@ -279,7 +298,7 @@ impl Cluster {
         let addresses = AddressBook::default();
         for node in 0..self.dirs.len() {
             let options = DatanodeOptions { disks: self.disk_paths(node), ..self.options.clone() };
-            let started = Node::start(options, addresses.clone(), Arc::new(NextNumber)).await.unwrap();
+            let started = Node::start(options, addresses.clone(), self.allocator.clone()).await.unwrap();
             addresses.set(NodeId(node as u64 + 1), started.address.clone());
             self.nodes.push(started);
             if let Some(scm) = &self.scm {

@@ -8,6 +8,7 @@ mod cluster;
 mod damage;
 mod deletion;
 mod disks;
+mod ending;
 mod inventory;
 mod limits;
 mod restart;

@@ -138,6 +138,10 @@ impl<'a> Round<'a> {
         nonce: Nonce,
         place: ChunkPlace,
     ) -> Result<(BlockId, u64), ChunkError> {
+        if self.open.1.state.is_over() {
+            let message = format!("pipeline {} has ended", self.pipeline);
+            return Err(ChunkError::new(Code::Closed, Retry::Elsewhere, message, None));
+        }
         if chunk.seq != 0 {
             // Not `NotFound`: that says that a pipeline is not on this node yet, and is worth another try.
             let message = format!("chunk {} of a block that is not being written here", chunk.seq);
@@ -227,7 +231,7 @@ impl<'a> Round<'a> {
         self.open.1.chunks += 1;
     }
 
-    /// Closes the open container and opens the next. Containers are numbered upwards, so a roll to the open one or
+    /// Closes the open container and opens the next, or ends the pipeline. Containers are numbered upwards, so a roll to the open one or
     /// to an earlier one is an old decision that was carried out already: it changes nothing.
     fn apply_roll(&mut self, command: &Committed, roll: &RollCommand) -> anyhow::Result<PipelineReply> {
         let next = ContainerId(roll.next_container);
@@ -242,14 +246,25 @@ impl<'a> Round<'a> {
         if next <= open {
             return Ok(PipelineReply::default());
         }
+        ensure!(
+            !record.state.is_over(),
+            "entry {} of pipeline {} rolls to container {next}, but the pipeline ended with {open}",
+            command.id.index,
+            self.pipeline
+        );
         self.open.1.state = ContainerState::Closed;
+        self.open.1.last = Some(command.id);
         self.save_open();
         // Writers may still ask about blocks of the container that closes now, but no longer about those before it.
         if record.previous != ContainerId(0) {
             let forgotten = keys::nonces(record.previous);
             self.write.delete_range(forgotten.start, forgotten.end);
         }
-        self.open = (next, ContainerRecord::opened(self.pipeline, open));
+        let record = match roll.ends_pipeline {
+            true => ContainerRecord::end(self.pipeline, open),
+            false => ContainerRecord::opened(self.pipeline, open),
+        };
+        self.open = (next, record);
         self.write.put(keys::open_container(self.pipeline), encode_local(next.0));
         Ok(PipelineReply::default())
     }

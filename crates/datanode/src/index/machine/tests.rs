@@ -1,4 +1,5 @@
 use super::*;
+use crate::index::records::ContainerState;
 use crate::index::{BlockInfo, Piece};
 use bytes::Bytes;
 use proptest::prelude::*;
@@ -114,7 +115,15 @@ impl LogOfTest {
     }
 
     fn roll(&mut self, next: u64) -> Committed {
-        let roll = RollCommand { next_container: next, ends_pipeline: false };
+        self.roll_command(RollCommand { next_container: next, ends_pipeline: false })
+    }
+
+    fn end(&mut self, end: u64) -> Committed {
+        self.roll_command(RollCommand { next_container: end, ends_pipeline: true })
+    }
+
+    fn roll_command(&mut self, roll: RollCommand) -> Committed {
+        let next = roll.next_container;
         // As the log does: it only ever goes forward.
         let next = ContainerId(next).max(self.owner);
         let mut entry = self.entry(pipeline_command::Command::Roll(roll), 0, Some(next));
@@ -243,6 +252,36 @@ fn a_roll_closes_the_container_and_its_blocks() {
 }
 
 #[test]
+fn the_last_roll_ends_the_pipeline() {
+    let (mut replica, mut log) = (Replica::new(), LogOfTest::new());
+    replica.apply_one(log.chunk(1, 0, 0, 100, false)).unwrap();
+    let end = log.end(20);
+    assert_eq!(replica.apply(&[end])[0], PipelineReply::default());
+    let index = replica.machine.index.clone();
+    let closed = index.container(FIRST).unwrap().unwrap();
+    let last = Some(LogId { term: Term(1), index: LogIndex(2) });
+    assert_eq!((closed.state, closed.last), (ContainerState::Closed, last));
+    let end = index.container(ContainerId(20)).unwrap().unwrap();
+    assert_eq!((end.state, end.last, end.blocks), (ContainerState::Closed, None, 0));
+    assert!(replica.open.borrow().is_ended);
+    // Before and after a restart: nothing new is taken, what was acknowledged is acknowledged again.
+    for _ in 0..2 {
+        assert_eq!(replica.apply_one(log.chunk(2, 0, 0, 5, true)).unwrap_err().code, Code::Closed);
+        let reply = replica.apply(&[log.chunk(1, 1, 100, 5, false)]).pop().unwrap();
+        assert_eq!(Failure::from(reply.error.unwrap()).code, Code::Closed);
+        assert_eq!((BlockId::from(reply.block.unwrap()), reply.length), (id(10, 1), 100));
+        assert_eq!(replica.apply_one(log.chunk(1, 0, 0, 100, false)).unwrap(), (id(10, 1), 100));
+        // The end told again, and a roll that was decided before it.
+        replica.apply(&[log.end(20), log.roll(15)]);
+        assert_eq!(
+            *replica.open.borrow(),
+            OpenContainer { container: ContainerId(20), used_bytes: 0, is_ended: true }
+        );
+        replica = replica.reopen();
+    }
+}
+
+#[test]
 fn an_old_roll_changes_nothing() {
     let (mut replica, mut log) = (Replica::new(), LogOfTest::new());
     replica.apply(&[log.roll(12)]);
@@ -307,6 +346,7 @@ enum Step {
     Wild { nonce: u128, seq: u32, offset: u64, length: u32, seal: bool },
     Roll { by: u64 },
     OldRoll,
+    End { by: u64 },
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -317,12 +357,14 @@ fn step() -> impl Strategy<Value = Step> {
             .prop_map(|(nonce, seq, offset, length, seal)| Step::Wild { nonce, seq, offset, length, seal }),
         1 => (1u64..3).prop_map(|by| Step::Roll { by }),
         1 => Just(Step::OldRoll),
+        1 => (1u64..3).prop_map(|by| Step::End { by }),
     ]
 }
 
 /// A log as writers with lost acks, impatience and bugs make it.
 fn log_of(steps: Vec<Step>) -> Vec<Committed> {
     let mut log = LogOfTest::new();
+    let mut is_ended = false;
     let mut entries: Vec<(Committed, Step)> = Vec::new();
     let mut writers = std::collections::BTreeMap::<u128, (u32, u64)>::new();
     for step in steps {
@@ -346,8 +388,14 @@ fn log_of(steps: Vec<Step>) -> Vec<Committed> {
             Step::Wild { nonce, seq, offset, length, seal } => {
                 log.chunk(*nonce, *seq, *offset, *length, *seal)
             }
-            Step::Roll { by } => log.roll(log.owner.0 + by),
             Step::OldRoll => log.roll(log.owner.0),
+            // Nothing but old rolls follows an end.
+            Step::Roll { .. } | Step::End { .. } if is_ended => log.roll(log.owner.0),
+            Step::Roll { by } => log.roll(log.owner.0 + by),
+            Step::End { by } => {
+                is_ended = true;
+                log.end(log.owner.0 + by)
+            }
         };
         // Remembered as what was sent, so that it can be sent again word for word.
         let sent = match PipelineCommand::decode(entry.meta.clone()).unwrap().command.unwrap() {
