@@ -1,7 +1,7 @@
 //! What happened to the containers of a disk since the process started: plain numbers, for reports and metrics.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use types::{ContainerId, DiskId, PipelineId};
+use types::{ContainerId, DiskId, LogId, PipelineId};
 
 #[derive(Debug, Default)]
 pub(crate) struct DiskCounters {
@@ -56,6 +56,8 @@ pub struct ContainerReport {
     pub pipeline: PipelineId,
     pub disk: DiskId,
     pub is_closed: bool,
+    /// Where it ends, once no more can come.
+    pub last: Option<LogId>,
     pub blocks: u64,
     pub payload_bytes: u64,
     /// Why this replica is to be replaced, if it is.
