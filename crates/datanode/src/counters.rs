@@ -1,5 +1,6 @@
 //! What happened to the containers of a disk since the process started: plain numbers, for reports and metrics.
 
+use metrics::{Exposition, Metric};
 use std::sync::atomic::{AtomicU64, Ordering};
 use types::{ContainerId, DiskId, LogId, PipelineId};
 
@@ -46,6 +47,47 @@ impl DiskCounters {
             deleted_blocks: number(&self.deleted_blocks),
             hole_bytes: number(&self.hole_bytes),
         }
+    }
+}
+
+const fn metric(name: &'static str, help: &'static str) -> Metric {
+    Metric { name, help }
+}
+
+const SCRUBBED: Metric = metric("flotilla_disk_scrubbed_bytes_total", "Read by the scrubber of the disk.");
+const FINDINGS: Metric =
+    metric("flotilla_disk_scrub_findings_total", "Containers that the scrubber found to be bad.");
+const PASSES: Metric = metric(
+    "flotilla_disk_scrub_passes_total",
+    "Times the scrubber came to the end of all closed containers.",
+);
+const LAST_PASS: Metric = metric(
+    "flotilla_disk_scrub_last_pass_timestamp_seconds",
+    "When the scrubber last came to the end, also before this process; 0 for never.",
+);
+const UNHEALTHY: Metric =
+    metric("flotilla_disk_marked_unhealthy_total", "Replicas marked unhealthy, by readers and the scrubber.");
+const DELETED: Metric =
+    metric("flotilla_disk_deleted_blocks_total", "Blocks deleted from closed containers.");
+const HOLES: Metric =
+    metric("flotilla_disk_hole_bytes_total", "Given back to the file system by deletions of blocks.");
+
+impl DiskStats {
+    /// Writes them for the disk of that name.
+    pub(crate) fn expose(&self, disk: &str, exposition: &mut Exposition) {
+        let labels = [("disk", disk)];
+        let counters = [
+            (SCRUBBED, self.scrubbed_bytes),
+            (FINDINGS, self.scrub_findings),
+            (PASSES, self.scrub_passes),
+            (UNHEALTHY, self.marked_unhealthy),
+            (DELETED, self.deleted_blocks),
+            (HOLES, self.hole_bytes),
+        ];
+        for (metric, value) in counters {
+            exposition.counter(metric, &labels, value);
+        }
+        exposition.gauge(LAST_PASS, &labels, self.scrub_last_pass_ms / 1000);
     }
 }
 

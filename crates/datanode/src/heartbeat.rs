@@ -102,7 +102,7 @@ impl Heartbeat {
             uuid: uuid_bytes(disks.node_uuid),
             cluster: known.as_ref().map_or(String::new(), |known| known.cluster.clone()),
             address: self.manager.options().address.clone(),
-            disks: disks.report().await,
+            disks: disks.report(),
         };
         let response = self.scm.register(request).await.context("register at SCM")?;
         let identity = Identity { node: NodeId(response.node), cluster: response.cluster };
@@ -132,7 +132,7 @@ impl Heartbeat {
             node: identity.node.0,
             cluster: identity.cluster.clone(),
             address: self.manager.options().address.clone(),
-            disks: self.manager.disks().report().await,
+            disks: self.manager.disks().report(),
             pipelines: self.manager.pipeline_reports(),
             ..HeartbeatRequest::default()
         };

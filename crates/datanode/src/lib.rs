@@ -17,6 +17,7 @@ mod health;
 mod heartbeat;
 mod index;
 mod inventory;
+mod known_space;
 mod manager;
 mod node;
 pub mod offline;

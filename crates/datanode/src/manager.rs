@@ -170,6 +170,19 @@ impl ContainerManager {
         deleting.await.map_err(|failure| Failure::internal(format!("delete blocks: {failure}")))?
     }
 
+    /// Begins to ask each disk for its room, as often as SCM is told of it.
+    pub(crate) fn start_asking_for_space(&self) {
+        let interval = self.options().heartbeat;
+        for disk in self.inner.disks.open.iter().cloned() {
+            let stop = self.inner.stop.clone();
+            self.inner.tasks.spawn(async move {
+                let root = disk.real.root().display().to_string();
+                let asking = disk.room.keep_asking(&root, interval, || disk.real.space());
+                stop.run_until_cancelled(asking).await;
+            });
+        }
+    }
+
     /// Reads what is here, and begins to keep up with what changes; to be called once pipelines are open.
     pub(crate) async fn take_inventory(&self) {
         let surveyor = Surveyor::new(self.clone());

@@ -12,7 +12,7 @@
 //! (`appends`: a leader's entries, `elections`: votes and leadership).
 //! `forgetting` shortens the logs of groups without snapshots. `snapshot` is copies of a state, for members that the log cannot serve (`unserved`: where there is none); `generations` a RocksDB they are installed into.
 //! `heartbeats` go together for all groups of two processes, and `doze` lets groups that nobody uses cost little.
-//! `counts` is what they count while they work, `host_metrics` what comes of it, `prometheus` how that is shown.
+//! `runtime` is what openraft runs on, with its `queue` and `watch`. `counts` is what they count while they work, `host_metrics` what comes of it, `prometheus` how that is shown.
 //! `planted` is a bug for simulations to find. `encoding` alone knows how openraft's types look on disk and on the wire.
 
 mod alive;
@@ -51,6 +51,7 @@ mod planted;
 mod prometheus;
 mod proposal;
 mod protocol;
+mod queue;
 mod reads;
 mod registry;
 mod removal;
@@ -81,8 +82,9 @@ pub use host::RaftHost;
 pub use host_metrics::{FollowerMetrics, GroupMetrics, HostMetrics};
 pub use member::{AddressBook, Member};
 pub use membership::Members;
-pub use options::{COMMAND_BYTES_MAX, GroupSpec, GroupStart, HostOptions, Timing};
-pub use parked::{WaitAllError, WaitError};
+pub use options::{COMMAND_BYTES_MAX, GroupSpec, GroupStart, HostOptions, Timing, TimingError};
+pub use parked::{WAIT_MAX, WaitAllError, WaitError};
+pub use parking::LotCounts;
 pub use planted::plant_leader_restore;
 pub use proposal::{Done, Proposal};
 pub use protocol::PROTOCOL_VERSION;

@@ -2,7 +2,7 @@ use crate::alive::Alive;
 use crate::counts::Counts;
 use crate::encoding::{applied_from, applied_to, log_id_from, log_id_of};
 use crate::identity::Identity;
-use crate::parked::{AppliedMark, Waits};
+use crate::parked::{AppliedMark, ApplyWaits};
 use crate::snapshot::{SnapshotData, SnapshotStore};
 use crate::type_config::{Data, RaftLogId, RaftMembership, RaftStoredMembership, Reply, TypeConfig};
 use crate::{Committed, StateMachine};
@@ -51,8 +51,7 @@ impl Machine {
         snapshots: Option<Arc<SnapshotStore>>,
         alive: Alive,
         counts: Arc<Counts>,
-        waits: Waits,
-        group: GroupId,
+        waits: ApplyWaits,
     ) -> anyhow::Result<(Machine, watch::Receiver<Option<LogIndex>>)> {
         let stored = inner.applied()?;
         let membership = match &stored {
@@ -62,7 +61,7 @@ impl Machine {
             None => StoredMembership::default(),
         };
         let id = stored.map(|stored| stored.id);
-        let (applied, applied_view) = AppliedMark::new(id.map(|id| id.index), waits, group);
+        let (applied, applied_view) = AppliedMark::new(id.map(|id| id.index), waits);
         let id = id.map(log_id_from);
         let newcomer = None;
         let machine = Machine { inner, id, membership, applied, snapshots, counts, newcomer, _alive: alive };
