@@ -1,7 +1,6 @@
 use crate::cluster::{Cluster, NextNumber, Node, PIPELINE, chunk, options};
 use crate::ending::report;
 use flotilla_datanode::{DatanodeOptions, PipelineError};
-use proto::Code;
 use raft::AddressBook;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -143,30 +142,5 @@ async fn a_log_that_is_missing_is_told_and_does_not_begin_anew() {
     // Once the pipeline is over, it is forgotten here too.
     manager.let_go_pipeline(PIPELINE).await.unwrap();
     assert_eq!(report(&cluster, 0), None);
-    cluster.shut_down().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_full_disk_takes_no_chunks_and_is_read() {
-    let mut cluster = Cluster::start(options()).await;
-    let mut stream = cluster.leader().await.write_stream().await;
-    let acked = stream.write(chunk(1, 0, 0, b"before", true)).await.unwrap();
-    cluster.check_block(acked.block, acked.commit_index, b"before").await;
-    cluster.stop_nodes().await;
-    // As if all but this much were taken: no disk has so much.
-    cluster.options.log.reserve_bytes = 1 << 60;
-    cluster.start_nodes().await;
-    let leader = cluster.wait_for_leader().await;
-    let mut stream = cluster.nodes[leader].write_stream().await;
-    let failure = stream.write(chunk(2, 0, 0, b"after", true)).await.unwrap_err();
-    assert_eq!(failure.code, Code::DiskFull, "{failure}");
-    cluster.check_block(acked.block, acked.commit_index, b"before").await;
-    let report = report(&cluster, leader).unwrap();
-    assert!(report.stopped.is_empty(), "a full disk stops no pipeline: {report:?}");
-    cluster.stop_nodes().await;
-    cluster.options.log.reserve_bytes = options().log.reserve_bytes;
-    cluster.start_nodes().await;
-    let mut stream = cluster.leader().await.write_stream().await;
-    stream.write(chunk(2, 0, 0, b"after", true)).await.unwrap();
     cluster.shut_down().await;
 }
