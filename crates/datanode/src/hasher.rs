@@ -3,6 +3,7 @@
 //! One task for each disk takes the closed containers that have none: those that just closed, those in which blocks were deleted,
 //! and all of a rebuilt index. Only heads are read; bodies are the scrubber's.
 
+use crate::container_end::{self, ContainerEnd};
 use crate::disks::{DatanodeDisk, OWNERS_DIR};
 use crate::hash::ContainerHash;
 use crate::import::manifest::REPEATS_MAX;
@@ -13,13 +14,13 @@ use disk::Disk;
 use parking::Throttle;
 use prost::Message;
 use proto::datanode::{PipelineCommand, pipeline_command};
-use raftlog::{OwnerWalk, Step, WalkEnd, WalkedRecord};
+use raftlog::{OwnerWalk, Step, WalkedRecord};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error};
-use types::{BlockId, ContainerId, LogId, LogIndex, OwnerId};
+use types::{BlockId, ContainerId, LogIndex, OwnerId};
 
 /// Looked up with one visit to RocksDB.
 const LOOKUPS_MAX: usize = 1024;
@@ -93,8 +94,7 @@ impl Hasher {
     async fn hash_marking(&self, container: ContainerId) -> anyhow::Result<()> {
         let index = self.disk.index.clone();
         let before = blocking(move || index.measure(container)).await?;
-        let last = before.as_ref().and_then(|before| before.last);
-        match self.hash(container, last).await? {
+        match self.hash(container).await? {
             Ok(hashed) => self.save(container, before, hashed).await,
             Err(why) => {
                 let index = self.disk.index.clone();
@@ -108,16 +108,17 @@ impl Hasher {
         }
     }
 
-    async fn hash(&self, container: ContainerId, last: Option<LogId>) -> anyhow::Result<Hashed> {
+    async fn hash(&self, container: ContainerId) -> anyhow::Result<Hashed> {
         let owner = OwnerId::from(container);
         let discards =
             self.disk.space.discards(OWNERS_DIR, owner).await.context("read what was discarded")?;
         let mut walk = OwnerWalk::new(self.disk.space.disk().clone(), OWNERS_DIR, owner).await?;
-        let (mut heads, mut found) = (Heads::default(), None);
+        let end = ContainerEnd::read(&**self.disk.space.disk(), container).await?;
+        let (mut heads, mut last) = (Heads::default(), None);
         loop {
             match walk.next().await? {
                 Step::Record(record) => {
-                    found = Some(record.meta.id);
+                    last = Some(record.meta.id);
                     if !discards.contains(record.meta.id.index, &record.meta.place) {
                         heads.hash.add(&record);
                         if begins_block(&record) {
@@ -129,17 +130,8 @@ impl Hasher {
                     }
                     self.throttle.take(record.bytes.min(HEAD_READ_BYTES) as usize).await;
                 }
-                Step::End(WalkEnd::Bad { segment, offset, why }) => {
-                    return Ok(Err(format!("segment {segment:08x}, byte {offset}: {why}")));
-                }
-                Step::End(WalkEnd::Rolled { .. }) => break,
-                // A container that was closed where its log ended has no roll.
-                Step::End(WalkEnd::Unfinished { .. }) if found.is_some() && found == last => break,
-                Step::End(end) => {
-                    return Ok(Err(format!(
-                        "container {container} ends with {found:?}, not {last:?}: {end:?}"
-                    )));
-                }
+                Step::End(walked) if container_end::is_whole(&walked, last, end) => break,
+                Step::End(end) => return Ok(Err(format!("container {container} is closed, but: {end:?}"))),
             }
         }
         self.find_repeats(container, &mut heads).await?;

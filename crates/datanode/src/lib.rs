@@ -5,11 +5,14 @@
 //! `service/write.rs` → [`raft::Group::propose`] → `index/machine.rs`; the read path is `service/read.rs`. SCM
 //! tells a node which pipelines to carry (`heartbeat.rs`), which it makes and remembers in `manager.rs`.
 
+mod container_end;
 mod copies;
 mod counters;
 mod deletion;
 mod disks;
+mod ending;
 mod exposed;
+mod forgetting;
 mod hash;
 mod hasher;
 mod health;
@@ -23,6 +26,7 @@ mod node;
 pub mod offline;
 mod options;
 mod pipeline;
+mod retired;
 mod roll;
 mod scm;
 mod scrub;

@@ -1,6 +1,7 @@
 //! Going through a copied container's records: verifying them, and applying them as their pipeline did.
 
 use super::manifest::Manifest;
+use crate::container_end::ContainerEnd;
 use crate::disks::OWNERS_DIR;
 use crate::hash::{self, ContainerHash};
 use crate::import::incoming::INCOMING_DIR;
@@ -56,7 +57,11 @@ pub(super) async fn index(disk: &Arc<dyn Disk>, index: &Index, manifest: &Manife
     let mut replay = Replay::new(None)?;
     let mut walk = OwnerWalk::new(disk.clone(), OWNERS_DIR, owner).await?;
     let mut last = LogId::default();
-    while let Step::Record(record) = walk.next().await? {
+    let end = loop {
+        let record = match walk.next().await? {
+            Step::Record(record) => record,
+            Step::End(end) => break end,
+        };
         last = record.meta.id;
         if !manifest.repeats.contains(&last.index) {
             replay.push(record.meta)?;
@@ -66,8 +71,12 @@ pub(super) async fn index(disk: &Arc<dyn Disk>, index: &Index, manifest: &Manife
         {
             machine = blocking(move || machine.applied(batch)).await?;
         }
-    }
+    };
     ensure!(last == manifest.last, "it ends with {last:?}, not {:?}", manifest.last);
+    if matches!(end, WalkEnd::Unfinished { .. }) {
+        // It was closed where its log ended.
+        ContainerEnd { is_closed: true, last: Some(last) }.write(&**disk, container).await?;
+    }
     let rest = replay.take().map(|(batch, _)| batch).unwrap_or_default();
     let files = owner_files(&**disk, OWNERS_DIR, owner).await?;
     let bytes: u64 = files.iter().map(|file| file.bytes).sum();

@@ -1,6 +1,7 @@
 //! Reading replicas from their disks.
 
 use super::{Inventory, Replica};
+use crate::container_end::ContainerEnd;
 use crate::disks::{DatanodeDisk, OWNERS_DIR};
 use crate::index::Measure;
 use crate::index::records::{ContainerRecord, ContainerState};
@@ -12,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 use tracing::error;
-use types::{ContainerId, DiskId, LogId, OwnerId};
+use types::{ContainerId, DiskId, OwnerId};
 
 /// How old what SCM knows of an open container's size may be (its pipeline's report has the size too, each second), and how long after its
 /// log forgot it a container is released.
@@ -97,15 +98,14 @@ impl Surveyor {
         let index = disk.index.clone();
         let read = blocking(move || {
             let Some(record) = index.container(container)? else { return Ok(None) };
-            let is_end = record.state == ContainerState::Closed
-                && index.open_container(record.pipeline)? == Some(container);
+            let is_end = record.state == ContainerState::Closed && index.is_written(container, &record)?;
             Ok(Some((record, is_end, index.measure(container)?, index.unhealthy(container)?)))
         });
         let Some((record, is_end, measure, unhealthy)) = read.await? else {
             self.inventory.remove(container, disk.id);
             return Ok(None);
         };
-        if is_end {
+        if is_end && ContainerEnd::read(&**disk.space.disk(), container).await?.is_none() {
             // Its pipeline ended with it: nothing was ever in it, and to SCM it never was.
             self.inventory.remove(container, disk.id);
             return Ok(self.open_before(disk, &record));
@@ -122,37 +122,16 @@ impl Surveyor {
             pipeline: record.pipeline,
             disk: disk.id,
             state: record.state,
-            last: measure.last,
+            last: record.last.or(measure.last),
             blocks: record.blocks,
             payload_bytes: record.payload_bytes,
             disk_bytes: measure.disk_bytes,
             hash: measure.hash,
             unhealthy,
-            released: self.is_released(disk, &record, measure.last).await?,
+            released: self.manager.is_released(&record),
         };
         self.inventory.put(container, replica);
         Ok(self.open_before(disk, &record))
-    }
-
-    /// No log reads a record of it: its pipeline is not on that disk, or has forgotten all of them.
-    async fn is_released(
-        &self,
-        disk: &Arc<DatanodeDisk>,
-        record: &ContainerRecord,
-        last: Option<LogId>,
-    ) -> anyhow::Result<bool> {
-        if !record.state.is_over() {
-            return Ok(false);
-        }
-        let pipeline = self.manager.pipeline(record.pipeline);
-        if let Some(pipeline) = pipeline.filter(|pipeline| pipeline.disk.id == disk.id) {
-            let purged = pipeline.group.log().state().purged;
-            return Ok(last.is_some_and(|last| purged.is_some_and(|purged| purged.index >= last.index)));
-        }
-        // One that could not be opened may be opened by the next process.
-        let (index, pipeline) = (disk.index.clone(), record.pipeline.0);
-        let specs = blocking(move || index.pipeline_specs()).await?;
-        Ok(specs.iter().all(|spec| spec.pipeline != pipeline))
     }
 
     fn open_before(&self, disk: &Arc<DatanodeDisk>, record: &ContainerRecord) -> Option<ContainerId> {

@@ -1,18 +1,20 @@
 //! Applying a pipeline's segments to an index, as the pipeline itself would.
 
 use super::survey::PipelineFiles;
+use crate::container_end::ContainerEnd;
 use crate::disks::OWNERS_DIR;
 use crate::hash::{self, ContainerHash};
 use crate::import::imported_file;
 use crate::import::manifest::Manifest;
 use crate::index::Index;
 use crate::index::machine::{ContainerMachine, PipelineMachine};
+use crate::index::records::ContainerState;
 use anyhow::Context;
 use disk::Disk;
-use raft::{Replay, StateMachine};
+use raft::{Replay, ReplicaEnd, StateMachine};
 use raftlog::{Discards, EntryMeta, OwnerWalk, Step, WalkEnd};
 use std::sync::Arc;
-use types::{ContainerId, LogIndex, OwnerId, PipelineId};
+use types::{ContainerId, GroupId, LogIndex, OwnerId, PipelineId};
 
 /// Commands applied as one batch.
 const BATCH_MAX: usize = 1024;
@@ -54,17 +56,17 @@ pub(super) struct ContainerContents {
     pub discards: Discards,
     /// docs/format/container-hash.md
     pub hash: String,
-    /// It was copied here as a closed one.
-    pub is_imported: bool,
+    /// How it ended, if no roll that is known to be committed ended it.
+    pub alone: Option<ContainerEnd>,
 }
 
 impl ContainerContents {
     pub(super) fn is_finished(&self) -> bool {
-        match self.end {
-            WalkEnd::Rolled { .. } => true,
-            // One that was closed where its log ended has no roll.
-            WalkEnd::Unfinished { .. } => self.is_imported,
-            WalkEnd::Bad { .. } => false,
+        match (&self.end, self.alone) {
+            (WalkEnd::Bad { .. }, _) => false,
+            (_, Some(end)) => end.is_closed,
+            (WalkEnd::Rolled { .. }, None) => true,
+            (WalkEnd::Unfinished { .. }, None) => false,
         }
     }
 }
@@ -112,6 +114,7 @@ pub(super) async fn replay(
         containers.push(contents);
     }
     applying.finish();
+    set_ends(disk, pipeline, index).await?;
     let Applying { applied, mut stopped, .. } = applying;
     if let Until::Last(last) = until
         && stopped.is_none()
@@ -153,7 +156,42 @@ async fn replay_imported(
     let contents = contents.await.with_context(|| format!("walk container {container}"))?;
     apply(&mut replay)?;
     machine.expect("put back above").finish(last, &[], None)?;
-    Ok(ContainerContents { is_imported: true, ..contents })
+    Ok(contents)
+}
+
+/// What the segments do not say of the ends of containers is beside them.
+async fn set_ends(disk: &Arc<dyn Disk>, pipeline: PipelineId, index: &Index) -> anyhow::Result<()> {
+    for (container, record) in index.containers()? {
+        if record.pipeline == pipeline
+            && let Some(end) = ContainerEnd::read(&**disk, container).await?
+        {
+            index.set_end(container, end)?;
+        }
+    }
+    Ok(())
+}
+
+/// Forgets a pipeline that was let go, as the datanode did: the container it ended with is the one that no record is in.
+pub(super) async fn forget_let_go(
+    disk: &Arc<dyn Disk>,
+    pipeline: PipelineId,
+    index: &Index,
+) -> anyhow::Result<()> {
+    let mut end = None;
+    if let Some(open) = index.open_container(pipeline)? {
+        let is_closed = index.container(open)?.is_some_and(|record| record.state == ContainerState::Closed);
+        if is_closed && ContainerEnd::read(&**disk, open).await?.is_none() {
+            end = Some(open);
+        }
+    }
+    index.forget_pipeline(pipeline, end)
+}
+
+/// Whether a pipeline's replica here was let go of: its log is gone because it is not needed.
+pub(super) async fn is_let_go(disk: &Arc<dyn Disk>, pipeline: PipelineId) -> anyhow::Result<bool> {
+    let end = ReplicaEnd::of(GroupId::pipeline(pipeline), disk).await;
+    let end = end.with_context(|| format!("read how the replica of pipeline {pipeline} ends"))?;
+    Ok(matches!(end, Some(ReplicaEnd::Removed(_))))
 }
 
 pub(super) fn end_text(contents: &ContainerContents) -> String {
@@ -204,7 +242,8 @@ async fn walk_with(
         }
     };
     let hash = hash::to_hex(&hash.finish());
-    Ok(ContainerContents { container, records, record_bytes, end, discards, hash, is_imported: false })
+    let alone = ContainerEnd::read(&**disk, container).await?;
+    Ok(ContainerContents { container, records, record_bytes, end, discards, hash, alone })
 }
 
 struct Applying<'a> {

@@ -1,14 +1,13 @@
 //! What SCM wants this node to do, and how far that is. SCM says it again with each heartbeat until reports show that it is done; what
 //! it no longer says is given up.
 
-mod close;
 mod copy;
 mod delete;
 mod sweep;
 
 use crate::manager::ContainerManager;
 pub(crate) use delete::recover as recover_deletions;
-use proto::scm::{DeleteReplica, RollContainer, Task, TaskKind, TaskReport, task};
+use proto::scm::{CloseReplica, DeleteReplica, RollContainer, Task, TaskKind, TaskReport, task};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -17,7 +16,7 @@ pub(crate) use sweep::Sweeper;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
-use types::{ContainerId, PipelineId, ReplicaId};
+use types::{ContainerId, LogId, LogIndex, PipelineId, ReplicaId, Term};
 
 /// Tasks known at a time; SCM tells a few. More are left for when it says them again.
 const TASKS_MAX: usize = 1000;
@@ -229,7 +228,11 @@ async fn carry_out(manager: &ContainerManager, task: task::Task, progress: &Prog
         task::Task::Delete(DeleteReplica { container }) => {
             delete::delete_replica(manager, ContainerId(container)).await
         }
-        task::Task::Close(close) => close::close_replica(manager, close).await,
+        task::Task::Close(CloseReplica { container, last_term, last_index }) => {
+            let last = LogId { term: Term(last_term), index: LogIndex(last_index) };
+            let last = Some(last).filter(|last| *last != LogId::default());
+            Ok(manager.close_replica(ContainerId(container), last).await?)
+        }
         task::Task::MoveLeader(lead) => {
             let pipeline = manager.running_pipeline(PipelineId(lead.pipeline))?;
             Ok(pipeline.group.transfer_leader(ReplicaId(lead.to_replica)).await?)

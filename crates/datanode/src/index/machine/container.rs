@@ -33,7 +33,7 @@ impl ContainerMachine {
     }
 
     pub(crate) fn applied(mut self, batch: Vec<Committed>) -> anyhow::Result<ContainerMachine> {
-        let mut round = Round::new(&self.index, self.pipeline, (self.container, self.record));
+        let mut round = Round::new(&self.index, self.pipeline, (self.container, self.record), None);
         let ends = |command: &Committed| command.roll_to.is_some_and(|to| to > OwnerId::from(self.container));
         for command in batch.iter().filter(|command| !ends(command)) {
             round.apply(command)?;
