@@ -1,5 +1,4 @@
 use super::*;
-use crate::index::records::ContainerRecord;
 use crate::inventory::Inventory;
 use crate::offline::tests::{END, FIRST, Left, SECOND};
 use crate::offline::{OfflineDisk, RebuildOptions};
