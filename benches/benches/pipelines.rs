@@ -40,6 +40,7 @@ fn main() {
             disks_per_datanode: pipelines.min(2),
             pipelines_per_disk: pipelines.div_ceil(2) as u32,
             container_bytes_max: 8 << 30,
+            ..ClusterOptions::default()
         };
         let cluster = Cluster::start(&flotilla_binary(), &options);
         let mut writers =

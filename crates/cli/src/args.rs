@@ -1,9 +1,11 @@
 use crate::admin::args::AdminArgs;
+use crate::admin::args::duration;
 use crate::debug::args::DebugArgs;
 use crate::version::{LONG_VERSION, VERSION};
 use clap::{ArgAction, Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// Flotilla: an object store whose every byte is written through Raft.
 #[derive(Parser, Debug)]
@@ -135,12 +137,34 @@ pub(crate) struct ServerArgs {
     /// SCM and OM each write a snapshot when their log has grown by this much since the last one, and purge it
     #[arg(long, default_value_t = 256 << 20, env = "FLOTILLA_METADATA_LOG_BYTES", value_parser = clap::value_parser!(u64).range(64 << 10..))]
     pub metadata_log_bytes: u64,
+    #[command(flatten)]
+    pub scm_times: ScmTimes,
     /// How data files are read and written: `uring`, `threads`, or `auto`: io_uring where the kernel offers it
     #[arg(long, default_value_t, env = "FLOTILLA_DISK_IO")]
     pub disk_io: disk::DiskIo,
     /// When ready, write addresses into this file as KEY=value lines
     #[arg(long)]
     pub ready_file: Option<PathBuf>,
+}
+
+/// How long SCM waits before it acts; written as 5s, 10m or 2h.
+#[derive(ClapArgs, Debug, Clone)]
+pub(crate) struct ScmTimes {
+    /// SCM: a datanode that is silent for this long gets no new pipelines and no copies
+    #[arg(long, default_value = "5s", env = "FLOTILLA_STALE_AFTER", value_parser = duration)]
+    pub stale_after: Duration,
+    /// SCM: a datanode that is silent for this long is given up: its pipelines close, its containers are copied elsewhere
+    #[arg(long, default_value = "10m", env = "FLOTILLA_DEAD_AFTER", value_parser = duration)]
+    pub dead_after: Duration,
+    /// SCM: a pipeline closes when a member's disk or group is broken for this long while its node speaks
+    #[arg(long, default_value = "30s", env = "FLOTILLA_MEMBER_FAULT_GRACE", value_parser = duration)]
+    pub member_fault_grace: Duration,
+    /// SCM: the members of a closing pipeline that has had no leader for this long end by themselves
+    #[arg(long, default_value = "60s", env = "FLOTILLA_QUASI_CLOSE_AFTER", value_parser = duration)]
+    pub quasi_close_after: Duration,
+    /// SCM: a copy that has not come on for this long is given to another node
+    #[arg(long, default_value = "2m", env = "FLOTILLA_TASK_WITHIN", value_parser = duration)]
+    pub task_within: Duration,
 }
 
 /// Where a cluster is.

@@ -89,6 +89,7 @@ fn server_options(
         pipelines_per_disk: 2,
         reserve_bytes: RESERVE_BYTES,
         metadata_log_bytes: args.metadata_log_bytes,
+        scm_times: None,
     }
 }
 

@@ -54,6 +54,9 @@ impl Roles {
         if let Some((path, space)) = &self.meta {
             space.metrics().expose(&path.display().to_string(), exposition);
         }
+        if let Some(scm) = &self.scm {
+            scm.expose(exposition);
+        }
         if let Some(datanode) = &self.datanode {
             datanode.expose(exposition);
         }

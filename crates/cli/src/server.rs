@@ -1,4 +1,4 @@
-use crate::args::{Role, ServerArgs};
+use crate::args::{Role, ScmTimes, ServerArgs};
 use crate::http::Http;
 use crate::ready::{check_ready_file, write_ready_file};
 use crate::roles::Roles;
@@ -53,6 +53,8 @@ pub(crate) struct ServerOptions {
     pub reserve_bytes: u64,
     /// Growth of SCM's and OM's logs between two snapshots.
     pub metadata_log_bytes: u64,
+    /// `None`: SCM's own defaults.
+    pub scm_times: Option<ScmTimes>,
 }
 
 impl ServerOptions {
@@ -108,6 +110,7 @@ impl From<ServerArgs> for ServerOptions {
             disk_io: args.disk_io,
             reserve_bytes: LogSpaceOptions::default().reserve_bytes,
             metadata_log_bytes: args.metadata_log_bytes,
+            scm_times: Some(args.scm_times),
         }
     }
 }
@@ -258,12 +261,7 @@ async fn start_metadata(
     let clock = Arc::new(SystemClock);
     let mut scm = None;
     if options.has(Role::Scm) {
-        let scm_options = ScmOptions {
-            address: rpc_address.to_owned(),
-            pipelines_per_disk: options.pipelines_per_disk,
-            snapshots,
-            ..ScmOptions::default()
-        };
+        let scm_options = ScmOptions { snapshots, ..scm_options(options, rpc_address) };
         let (disk, space) = (disk.clone(), space.clone());
         let started =
             Scm::start(scm_options, disk, space, host.clone(), addresses.clone(), clock.clone()).await;
@@ -277,6 +275,23 @@ async fn start_metadata(
         om = Some(started.context("start om")?);
     }
     Ok((Some((root.clone(), space)), scm, om))
+}
+
+fn scm_options(options: &ServerOptions, rpc_address: &str) -> ScmOptions {
+    let defaults = ScmOptions {
+        address: rpc_address.to_owned(),
+        pipelines_per_disk: options.pipelines_per_disk,
+        ..ScmOptions::default()
+    };
+    let Some(times) = &options.scm_times else { return defaults };
+    ScmOptions {
+        stale_after: times.stale_after,
+        dead_after: times.dead_after,
+        member_fault_grace: times.member_fault_grace,
+        quasi_close_after: times.quasi_close_after,
+        task_within: times.task_within,
+        ..defaults
+    }
 }
 
 async fn start_datanode(

@@ -16,7 +16,7 @@ pub struct ClientOptions {
     /// cover a round trip with an fsync of several milliseconds at gigabytes per second.
     pub stream_buffer_bytes_max: usize,
     /// Wait so long for all replicas to have a chunk, not only a majority; past it a majority is enough, and
-    /// [`crate::Written::on_all`] says so. `None`: a majority is enough at once.
+    /// [`crate::Written::on_all`] says so. Datanodes wait no longer than [`proto::ACK_ALL_WITHIN_MAX`]. `None`: a majority is enough at once.
     pub ack_all_within: Option<Duration>,
     /// How long a pipeline may acknowledge nothing before its writers go on elsewhere. About the time of an election,
     /// so that a planned change of leader moves nobody.
@@ -71,7 +71,7 @@ impl ClientOptions {
         if self.stream_buffer_bytes_max > u32::MAX as usize {
             wrong.push(format!("stream_buffer_bytes_max {} is over 4 GiB", self.stream_buffer_bytes_max));
         }
-        if self.ack_all_within.is_some_and(|within| 2 * within > self.stall) {
+        if self.ack_all_within.is_some_and(|within| within > self.stall / 2) {
             // A writer that waits for a replica that is gone would take the pipeline for stalled.
             wrong.push(format!("ack_all_within must be at most half of stall, {:?}", self.stall));
         }
@@ -92,5 +92,7 @@ mod tests {
         let wrong = ClientOptions { chunk_bytes: 0, locations_max: 0, ..ClientOptions::default() };
         let message = wrong.validate().unwrap_err();
         assert!(message.contains("chunk_bytes") && message.contains("locations_max"), "{message}");
+        let endless = ClientOptions { ack_all_within: Some(Duration::MAX), ..ClientOptions::default() };
+        assert!(endless.validate().unwrap_err().contains("half of stall"));
     }
 }

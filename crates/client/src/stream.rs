@@ -147,9 +147,15 @@ impl Outgoing {
             data_crcs: self.chunk.payload.crcs().to_vec(),
             seal: self.seal,
             ack: if self.ack_all_within.is_some() { Ack::All } else { Ack::Majority }.into(),
-            ack_all_within_ms: self.ack_all_within.map_or(0, |within| within.as_millis() as u32),
+            ack_all_within_ms: self.ack_all_within.map_or(0, ack_all_within_ms),
         }
     }
+}
+
+/// In the words of the message.
+fn ack_all_within_ms(within: Duration) -> u32 {
+    let within = within.min(proto::ACK_ALL_WITHIN_MAX);
+    u32::try_from(within.as_millis()).expect("the limit is below 49 days")
 }
 
 /// Keeps a session with the pipeline's leader while there is something to write: finds the leader, and after each
@@ -194,5 +200,20 @@ async fn own(mut session: Session, view: watch::Receiver<Arc<View>>) {
             tokio::time::sleep(retry).await;
             retry = (retry * 2).min(RETRY_MAX);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_for_all_replicas_is_cut_at_the_limit_and_does_not_wrap() {
+        let longest = proto::ACK_ALL_WITHIN_MAX.as_millis() as u32;
+        // 2^32 ms are 0 in 32 bits.
+        for long in [Duration::MAX, Duration::from_millis(1 << 32), proto::ACK_ALL_WITHIN_MAX] {
+            assert_eq!(ack_all_within_ms(long), longest, "{long:?}");
+        }
+        assert_eq!(ack_all_within_ms(Duration::from_millis(300)), 300);
     }
 }

@@ -1,7 +1,8 @@
 //! What happened to the containers of a disk since the process started: plain numbers, for reports and metrics.
 
+use metrics::{Exposition, Metric};
 use std::sync::atomic::{AtomicU64, Ordering};
-use types::{ContainerId, DiskId, PipelineId};
+use types::{ContainerId, DiskId, LogId, PipelineId};
 
 #[derive(Debug, Default)]
 pub(crate) struct DiskCounters {
@@ -49,6 +50,47 @@ impl DiskCounters {
     }
 }
 
+const fn metric(name: &'static str, help: &'static str) -> Metric {
+    Metric { name, help }
+}
+
+const SCRUBBED: Metric = metric("flotilla_disk_scrubbed_bytes_total", "Read by the scrubber of the disk.");
+const FINDINGS: Metric =
+    metric("flotilla_disk_scrub_findings_total", "Containers that the scrubber found to be bad.");
+const PASSES: Metric = metric(
+    "flotilla_disk_scrub_passes_total",
+    "Times the scrubber came to the end of all closed containers.",
+);
+const LAST_PASS: Metric = metric(
+    "flotilla_disk_scrub_last_pass_timestamp_seconds",
+    "When the scrubber last came to the end, also before this process; 0 for never.",
+);
+const UNHEALTHY: Metric =
+    metric("flotilla_disk_marked_unhealthy_total", "Replicas marked unhealthy, by readers and the scrubber.");
+const DELETED: Metric =
+    metric("flotilla_disk_deleted_blocks_total", "Blocks deleted from closed containers.");
+const HOLES: Metric =
+    metric("flotilla_disk_hole_bytes_total", "Given back to the file system by deletions of blocks.");
+
+impl DiskStats {
+    /// Writes them for the disk of that name.
+    pub(crate) fn expose(&self, disk: &str, exposition: &mut Exposition) {
+        let labels = [("disk", disk)];
+        let counters = [
+            (SCRUBBED, self.scrubbed_bytes),
+            (FINDINGS, self.scrub_findings),
+            (PASSES, self.scrub_passes),
+            (UNHEALTHY, self.marked_unhealthy),
+            (DELETED, self.deleted_blocks),
+            (HOLES, self.hole_bytes),
+        ];
+        for (metric, value) in counters {
+            exposition.counter(metric, &labels, value);
+        }
+        exposition.gauge(LAST_PASS, &labels, self.scrub_last_pass_ms / 1000);
+    }
+}
+
 /// A container as this node holds it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ContainerReport {
@@ -56,6 +98,8 @@ pub struct ContainerReport {
     pub pipeline: PipelineId,
     pub disk: DiskId,
     pub is_closed: bool,
+    /// Where it ends, once no more can come.
+    pub last: Option<LogId>,
     pub blocks: u64,
     pub payload_bytes: u64,
     /// Why this replica is to be replaced, if it is.

@@ -3,6 +3,7 @@
 use crate::counters::DiskCounters;
 use crate::index::Index;
 use crate::inventory::Inventory;
+use crate::known_space::KnownSpace;
 use crate::offline::install;
 use crate::options::DatanodeOptions;
 use anyhow::{Context, bail};
@@ -13,7 +14,6 @@ use raft::Db;
 use raftlog::LogSpace;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use tracing::{error, info};
 use types::{ContainerId, DiskId, NodeId, PipelineId};
@@ -37,8 +37,7 @@ pub(crate) struct DatanodeDisk {
     pub deleting: tokio::sync::Mutex<()>,
     /// Of the whole node: what changes here is told there.
     pub inventory: Inventory,
-    /// Free space when it was last looked at: every heartbeat.
-    free_bytes: AtomicU64,
+    pub room: KnownSpace,
     /// Below it, pipelines on this disk take no more chunks: the log keeps a reserve and allocates whole segments.
     full_below_bytes: u64,
 }
@@ -129,15 +128,14 @@ impl Disks {
         Ok(())
     }
 
-    /// What SCM hears of the disks.
-    pub(crate) async fn report(&self) -> Vec<DiskReport> {
+    /// What SCM hears of the disks: what is known of them, without asking them.
+    pub(crate) fn report(&self) -> Vec<DiskReport> {
         let mut reports = Vec::with_capacity(self.open.len() + self.failed.len());
         for disk in &self.open {
-            let space = disk.real.space().await;
-            let failed = disk.real.failure().is_some() || space.is_err();
+            let space = disk.room.get();
+            let failed = disk.real.failure().is_some() || space.is_none();
             let (capacity_bytes, free_bytes) =
                 space.map_or((0, 0), |space| (space.capacity_bytes, space.free_bytes));
-            disk.free_bytes.store(free_bytes, Ordering::Relaxed);
             reports.push(DiskReport { disk: uuid_bytes(disk.id.0), capacity_bytes, free_bytes, failed });
         }
         let failed = self.failed.iter();
@@ -166,13 +164,26 @@ impl DatanodeDisk {
         options: &DatanodeOptions,
         inventory: Inventory,
     ) -> anyhow::Result<DatanodeDisk> {
+        Self::open_over(path, node_uuid, options, inventory, |disk| disk)
+    }
+
+    /// [`DatanodeDisk::open`] with something between the disk and what changes its files.
+    pub(crate) fn open_over(
+        path: &Path,
+        node_uuid: u128,
+        options: &DatanodeOptions,
+        inventory: Inventory,
+        over: impl FnOnce(Arc<dyn Disk>) -> Arc<dyn Disk>,
+    ) -> anyhow::Result<DatanodeDisk> {
         let real = Arc::new(RealDisk::open_with(path, node_uuid, options.disk_io)?);
-        let space = LogSpace::new(real.clone(), options.log.clone());
+        let space = LogSpace::new(over(real.clone()), options.log.clone());
         check_index(&real)?;
         let db = Db::open(&real.root().join(DB_DIR), &options.db);
         let db = Arc::new(db.with_context(|| format!("open the block index of {}", path.display()))?);
         let (id, index) = (real.stamp().disk, Index::new(db.clone()));
-        let free_bytes = AtomicU64::new(u64::MAX);
+        // On a thread that may block.
+        let room = tokio::runtime::Handle::current().block_on(real.space()).context("ask for free space")?;
+        let room = KnownSpace::new(room);
         let full_below_bytes = options.log.reserve_bytes.saturating_add(options.log.segment_bytes_max);
         let unhealthy = Mutex::new(index.all_unhealthy()?.into_keys().collect());
         let (counters, deleting) = Default::default();
@@ -186,7 +197,7 @@ impl DatanodeDisk {
             unhealthy,
             deleting,
             inventory,
-            free_bytes,
+            room,
             full_below_bytes,
         })
     }
@@ -196,7 +207,7 @@ impl DatanodeDisk {
         if let Some(why) = self.real.failure() {
             return Err(Failure::new(Code::DiskFailed, format!("disk {} failed: {why}", self.id)));
         }
-        let free_bytes = self.free_bytes.load(Ordering::Relaxed);
+        let free_bytes = self.room.get().map_or(0, |space| space.free_bytes);
         if free_bytes < self.full_below_bytes {
             let (id, full) = (self.id, self.full_below_bytes);
             let message =
@@ -207,14 +218,15 @@ impl DatanodeDisk {
     }
 }
 
-/// Finishes an index that was being replaced. A disk that has logs and no index lost it: an empty one would hide the closed
-/// containers, and forget which pipelines are here.
+/// Finishes an index that was being replaced. A disk that has logs or containers and no index lost it: an empty one would hide the
+/// closed containers, and forget which pipelines are here.
 fn check_index(real: &Arc<RealDisk>) -> anyhow::Result<()> {
     let real = real.clone();
     let check = async move {
         install::finish(&*real).await?;
         let has_logs = !real.list(GROUPS_DIR).await.context("list the logs")?.is_empty();
-        if has_logs && !install::has_index(&*real).await? {
+        let has_data = has_logs || !real.list(OWNERS_DIR).await.context("list the containers")?.is_empty();
+        if has_data && !install::has_index(&*real).await? {
             let root = real.root().display();
             bail!(
                 "the block index {root}/{DB_DIR} is missing; `flotilla debug container rebuild {root}` recreates it from the \

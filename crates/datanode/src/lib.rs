@@ -5,20 +5,25 @@
 //! `service/write.rs` → [`raft::Group::propose`] → `index/machine.rs`; the read path is `service/read.rs`. SCM
 //! tells a node which pipelines to carry (`heartbeat.rs`), which it makes and remembers in `manager.rs`.
 
+mod container_end;
 mod counters;
 mod deletion;
 mod disks;
+mod ending;
+mod forgetting;
 mod hash;
 mod hasher;
 mod health;
 mod heartbeat;
 mod index;
 mod inventory;
+mod known_space;
 mod manager;
 mod node;
 pub mod offline;
 mod options;
 mod pipeline;
+mod retired;
 mod roll;
 mod scm;
 mod scrub;

@@ -6,12 +6,15 @@ use crate::roll::ContainerAllocator;
 use crate::scm::ScmLink;
 use crate::service::Service;
 use disk::Disk;
-use metrics::Exposition;
+use metrics::{Exposition, Metric};
 use raft::{AddressBook, RaftHost};
 use raftlog::SpaceMetrics;
 use std::sync::Arc;
 use tonic::service::RoutesBuilder;
 use types::NodeId;
+
+const ROOM_AGE: Metric =
+    Metric { name: "flotilla_disk_report_age_seconds", help: "Age of the free space that SCM is told." };
 
 /// A running datanode; a cheap handle. A process may run several, each on a [`RaftHost`] of its own.
 #[derive(Clone)]
@@ -46,6 +49,7 @@ impl Datanode {
         manager.open_existing().await;
         manager.take_inventory().await;
         manager.start_scrubbing();
+        manager.start_asking_for_space();
         manager.tasks().spawn(Heartbeat::new(manager.clone(), scm).run());
         Ok(Datanode { service: Service::new(manager.clone()), manager })
     }
@@ -81,7 +85,10 @@ impl Datanode {
     pub fn expose(&self, exposition: &mut Exposition) {
         let disks = self.manager.disks();
         for disk in &disks.open {
-            disk.space.metrics().expose(&disk.real.root().display().to_string(), exposition);
+            let root = disk.real.root().display().to_string();
+            disk.space.metrics().expose(&root, exposition);
+            disk.counters.stats(disk.id).expose(&root, exposition);
+            exposition.gauge(ROOM_AGE, &[("disk", &root)], disk.room.age().as_secs());
         }
         for path in &disks.unusable {
             SpaceMetrics::expose_unusable(&path.display().to_string(), exposition);

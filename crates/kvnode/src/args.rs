@@ -80,9 +80,11 @@ fn timing(text: &str) -> Result<Timing, String> {
     let parts = parts.map_err(|error| format!("`{text}`: {error}"))?;
     let [heartbeat, election_min, election_max] =
         parts[..].try_into().map_err(|_| format!("`{text}` is not three numbers"))?;
-    Ok(Timing {
+    let timing = Timing {
         heartbeat: Duration::from_millis(heartbeat),
         election_min: Duration::from_millis(election_min),
         election_max: Duration::from_millis(election_max),
-    })
+    };
+    timing.validate().map_err(|error| format!("`{text}`: {error}"))?;
+    Ok(timing)
 }

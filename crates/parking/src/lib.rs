@@ -13,5 +13,5 @@ mod throttle;
 mod wheel;
 
 pub use lot::{Lot, Ticket};
-pub use parking_lot::{Outcome, ParkingLot, Wait};
+pub use parking_lot::{LotCounts, Outcome, ParkingLot, Wait};
 pub use throttle::Throttle;

@@ -31,8 +31,22 @@ struct Shared<K> {
     sooner: Arc<Notify>,
 }
 
+/// What happened in a [`ParkingLot`] since it was made, and how many wait now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LotCounts {
+    pub pending: usize,
+    pub parked: u64,
+    pub expired: u64,
+    /// Turned away, because so many wait already.
+    pub full: u64,
+    /// Calls of [`ParkingLot::reach`].
+    pub reaches: u64,
+}
+
 struct State<K> {
     lot: Lot<K, oneshot::Sender<Outcome>>,
+    /// Without `pending`, which the lot knows.
+    counts: LotCounts,
     /// When the driver looks again; `None` when there is no driver.
     driver_stop: Option<u64>,
 }
@@ -46,7 +60,7 @@ impl<K: Hash + Eq + Clone + Send + 'static> Clone for ParkingLot<K> {
 impl<K: Hash + Eq + Clone + Send + 'static> ParkingLot<K> {
     /// At most `pending_max` operations wait at a time.
     pub fn new(pending_max: usize) -> ParkingLot<K> {
-        let state = State { lot: Lot::default(), driver_stop: None };
+        let state = State { lot: Lot::default(), counts: LotCounts::default(), driver_stop: None };
         let (started, sooner) = (Instant::now(), Arc::default());
         ParkingLot { shared: Arc::new(Shared { started, pending_max, state: Mutex::new(state), sooner }) }
     }
@@ -54,6 +68,11 @@ impl<K: Hash + Eq + Clone + Send + 'static> ParkingLot<K> {
     /// Operations that wait now.
     pub fn pending(&self) -> usize {
         self.shared.lock().lot.len()
+    }
+
+    pub fn counts(&self) -> LotCounts {
+        let state = self.shared.lock();
+        LotCounts { pending: state.lot.len(), ..state.counts }
     }
 
     /// Waits until `key` has reached `value`, at most until `deadline`. `has_reached` is asked once, after the operation
@@ -71,9 +90,11 @@ impl<K: Hash + Eq + Clone + Send + 'static> ParkingLot<K> {
             let mut state = self.shared.lock();
             if state.lot.len() >= self.shared.pending_max {
                 let ended = if has_reached() { Outcome::Reached } else { Outcome::Full };
+                state.counts.full += u64::from(ended == Outcome::Full);
                 return Wait { shared: self.shared.clone(), ended: Some(ended), parked: None };
             }
             let ticket = state.lot.park(key, value, due, sender);
+            state.counts.parked += 1;
             self.shared.drive_until(&mut state, &runtime);
             ticket
         };
@@ -85,7 +106,11 @@ impl<K: Hash + Eq + Clone + Send + 'static> ParkingLot<K> {
     pub fn reach(&self, key: &K, value: u64) {
         // Collected first: a waker that runs under the lock could want it.
         let mut completed = Vec::new();
-        self.shared.lock().lot.reach(key, value, |waiter| completed.push(waiter));
+        {
+            let mut state = self.shared.lock();
+            state.counts.reaches += 1;
+            state.lot.reach(key, value, |waiter| completed.push(waiter));
+        }
         for waiter in completed {
             let _ = waiter.send(Outcome::Reached); // it may have been dropped meanwhile
         }
@@ -129,6 +154,7 @@ impl<K: Hash + Eq + Clone + Send + 'static> Shared<K> {
             let mut state = self.lock();
             let now = self.tick_now();
             state.lot.expire(now, |waiter| expired.push(waiter));
+            state.counts.expired += expired.len() as u64;
             state.driver_stop = state.lot.next_stop();
             state.driver_stop
         };
@@ -248,6 +274,8 @@ mod tests {
         drop(one);
         assert_eq!(lot.pending(), 1);
         assert_eq!(two.await, Outcome::Expired);
+        lot.reach(&1, 9);
+        assert_eq!(lot.counts(), LotCounts { pending: 0, parked: 3, expired: 1, full: 1, reaches: 1 });
     }
 
     #[tokio::test]

@@ -417,7 +417,6 @@ pub(crate) mod tests {
 
     /// A leader adds it and removes it. What it has applied says that it is no member, and not that it was one.
     #[tokio::test]
-    #[ignore = "waits for its first run"]
     async fn one_that_joined_and_was_removed_knows_so_after_a_restart() {
         let site = Site::new();
         let joiner = group_spec(7, GroupStart::Join);

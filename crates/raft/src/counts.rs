@@ -30,6 +30,8 @@ pub(crate) struct Counts {
     pub(crate) elections_won: Counter,
     pub(crate) leader_changes: Counter,
     pub(crate) streams_broken: Counter,
+    /// Times its doze ended.
+    pub(crate) woken: Counter,
 }
 
 impl Counts {
@@ -51,6 +53,7 @@ impl Counts {
             elections_won: Counter::default(),
             leader_changes: Counter::default(),
             streams_broken: Counter::default(),
+            woken: Counter::default(),
         }
     }
 
@@ -117,6 +120,7 @@ pub(crate) struct Totals {
     pub(crate) append: Distribution,
     pub(crate) apply: Distribution,
     pub(crate) apply_entries: Distribution,
+    pub(crate) woken: u64,
 }
 
 impl Default for Totals {
@@ -125,6 +129,7 @@ impl Default for Totals {
             append: Distribution::new(Unit::Nanoseconds),
             apply: Distribution::new(Unit::Nanoseconds),
             apply_entries: Distribution::new(Unit::Count),
+            woken: 0,
         }
     }
 }
@@ -134,6 +139,7 @@ impl Totals {
         self.append.merge(&counts.append.take());
         self.apply.merge(&counts.apply.take());
         self.apply_entries.merge(&counts.apply_entries.take());
+        self.woken += counts.woken.get();
     }
 }
 

@@ -6,6 +6,7 @@
 //! members doze. See docs/adr on dozing groups.
 
 use crate::Timing;
+use crate::counts::Counts;
 use crate::registry::Registry;
 use crate::type_config::Raft;
 use futures::FutureExt;
@@ -42,6 +43,7 @@ pub(crate) struct Doze {
     was_used: AtomicBool,
     dozes: AtomicBool,
     state: Mutex<State>,
+    counts: Arc<Counts>,
 }
 
 struct State {
@@ -65,7 +67,7 @@ struct Seen {
 }
 
 impl Doze {
-    pub(crate) fn new(raft: Raft, timing: Timing, after: Option<Duration>) -> Doze {
+    pub(crate) fn new(raft: Raft, timing: Timing, after: Option<Duration>, counts: Arc<Counts>) -> Doze {
         let now = Instant::now();
         let state = State { idle_since: now, last: None, heard: now, next_heartbeat: now };
         Doze {
@@ -75,6 +77,7 @@ impl Doze {
             was_used: AtomicBool::new(true),
             dozes: AtomicBool::new(false),
             state: Mutex::new(state),
+            counts,
         }
     }
 
@@ -160,7 +163,10 @@ impl Doze {
     }
 
     fn set(&self, _held: &MutexGuard<'_, State>, dozes: bool) {
-        self.dozes.store(dozes, Ordering::SeqCst);
+        let dozed = self.dozes.swap(dozes, Ordering::SeqCst);
+        if dozed && !dozes {
+            self.counts.woken.count();
+        }
         self.raft.runtime_config().tick(!dozes);
     }
 

@@ -1,6 +1,6 @@
-use crate::Member;
 use crate::status::member_of;
 use crate::type_config::{TypeConfig, WriteError};
+use crate::{Member, TimingError};
 use openraft::errors::{ChangeMembershipError, RaftError};
 use std::fmt;
 use types::{GroupId, ReplicaId};
@@ -11,6 +11,8 @@ pub enum OpenGroupError {
     AlreadyOpen { group: GroupId },
     #[error("open log of {group}: {why}")]
     Log { group: GroupId, why: String },
+    #[error("open {group}: {why}")]
+    Timing { group: GroupId, why: TimingError },
     #[error("open {group}: {why}")]
     Failed { group: GroupId, why: String },
 }
@@ -91,6 +93,9 @@ pub enum SetMembersError {
     /// These are learners, and were not made voters because they are too far behind.
     #[error("members lag behind: {}", join(members))]
     Lagging { members: Vec<Lag> },
+    /// These do not answer, and without them there is no majority of the new members. The voters are as they were.
+    #[error("members do not answer: {}", ids(members))]
+    Silent { members: Vec<ReplicaId> },
     /// The deadline passed with a change under way, which may still come about.
     #[error("the change of members did not come about in time: {why}")]
     Expired { why: String },
@@ -113,11 +118,18 @@ pub enum TransferError {
     /// Nothing was asked of it.
     #[error("the member is too far behind to lead: {lag}")]
     Lagging { lag: Lag },
+    /// Nothing was asked of it.
+    #[error("replica {replica} does not answer")]
+    Silent { replica: ReplicaId },
     /// It was asked, and may still take over.
     #[error("replica {replica} did not take over in time")]
     Expired { replica: ReplicaId },
     #[error("the group stopped: {why}")]
     Stopped { why: String },
+}
+
+fn ids(replicas: &[ReplicaId]) -> String {
+    replicas.iter().map(ReplicaId::to_string).collect::<Vec<_>>().join(", ")
 }
 
 fn join(lags: &[Lag]) -> String {

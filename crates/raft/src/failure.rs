@@ -40,7 +40,9 @@ impl SetMembersError {
         match self {
             SetMembersError::NotLeader { leader } => not_leader(leader, addresses),
             SetMembersError::Pipeline | SetMembersError::Invalid { .. } => Failure::invalid(message),
-            SetMembersError::Lagging { .. } => Failure::new(Code::NotYet, message),
+            SetMembersError::Lagging { .. } | SetMembersError::Silent { .. } => {
+                Failure::new(Code::NotYet, message)
+            }
             SetMembersError::Stopped { .. } => Failure::new(Code::Unavailable, message),
             SetMembersError::Expired { .. } | SetMembersError::OutcomeUnknown => {
                 Failure::new(Code::OutcomeUnknown, message)
@@ -56,7 +58,9 @@ impl TransferError {
         match self {
             TransferError::NotLeader { leader } => not_leader(leader, addresses),
             TransferError::NotMember { .. } | TransferError::Learner { .. } => Failure::invalid(message),
-            TransferError::Lagging { .. } => Failure::new(Code::NotYet, message),
+            TransferError::Lagging { .. } | TransferError::Silent { .. } => {
+                Failure::new(Code::NotYet, message)
+            }
             TransferError::Stopped { .. } => Failure::new(Code::Unavailable, message),
             TransferError::Expired { .. } => Failure::new(Code::OutcomeUnknown, message),
         }

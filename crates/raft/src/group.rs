@@ -1,7 +1,8 @@
 use crate::alive::Gone;
 use crate::counts::{Counts, Share};
 use crate::doze::Doze;
-use crate::parked::{Awaited, Everywhere, OVER, Waits};
+use crate::membership::Needed;
+use crate::parked::{ApplyWaits, Awaited, Everywhere, OVER, Waits};
 use crate::peers::Peers;
 use crate::protocol;
 use crate::snapshot::{Counters, SnapshotStore};
@@ -48,6 +49,7 @@ pub(crate) struct GroupInner {
     pub(crate) lease_reads: bool,
     /// Of the whole host.
     pub(crate) waits: Waits,
+    pub(crate) apply_waits: ApplyWaits,
     pub(crate) waits_max: usize,
     pub(crate) everywhere: Everywhere,
     /// Of the whole host: reads whose leader is being confirmed.
@@ -116,6 +118,10 @@ impl Group {
 
     pub(crate) fn waits(&self) -> &Waits {
         &self.inner.waits
+    }
+
+    pub(crate) fn apply_waits(&self) -> &ApplyWaits {
+        &self.inner.apply_waits
     }
 
     pub(crate) fn waits_max(&self) -> usize {
@@ -246,12 +252,15 @@ impl Group {
         self.inner.doze.used();
         let stopped = |why: String| TransferError::Stopped { why };
         let within = Instant::now() + self.inner.election_max;
-        self.wait_caught_up(&BTreeSet::from([to]), 1, within).await.map_err(|error| match error {
-            SetMembersError::NotLeader { leader } => TransferError::NotLeader { leader },
-            SetMembersError::Lagging { members } => {
-                TransferError::Lagging { lag: *members.first().expect("one member was awaited, and it lags") }
+        self.wait_there(&BTreeSet::from([to]), 1, Needed::NearlyAll, within).await.map_err(|error| {
+            match error {
+                SetMembersError::NotLeader { leader } => TransferError::NotLeader { leader },
+                SetMembersError::Lagging { members } => TransferError::Lagging {
+                    lag: *members.first().expect("one member was awaited, and it lags"),
+                },
+                SetMembersError::Silent { .. } => TransferError::Silent { replica: to },
+                other => stopped(other.to_string()),
             }
-            other => stopped(other.to_string()),
         })?;
         let asked = self.inner.raft.trigger().transfer_leader(to.0).await;
         asked.map_err(|fatal| stopped(fatal.to_string()))?;

@@ -7,7 +7,7 @@ use crate::group::{Group, GroupInner, campaign};
 use crate::log_store::LogStore;
 use crate::machine::Machine;
 use crate::network::Network;
-use crate::parked::{Everywhere, Waits};
+use crate::parked::{ApplyWaits, Everywhere, Waits};
 use crate::peers::Peers;
 use crate::registry::Registry;
 use crate::service::Service;
@@ -92,7 +92,8 @@ impl RaftHost {
         routes.add_service(server);
     }
 
-    /// Opens a replica: creates it when its log does not exist yet.
+    /// Opens a replica: creates it when its log does not exist yet. Times that make no sense are refused before anything is
+    /// touched.
     pub async fn open(
         &self,
         spec: GroupSpec,
@@ -101,6 +102,7 @@ impl RaftHost {
         state_machine: impl StateMachine,
     ) -> Result<Group, OpenGroupError> {
         let group = spec.group;
+        spec.timing.validate().map_err(|why| OpenGroupError::Timing { group, why })?;
         let reservation = self.inner.registry.reserve(group)?;
         let log =
             space.open(log).await.map_err(|error| OpenGroupError::Log { group, why: error.to_string() })?;
@@ -135,15 +137,10 @@ impl RaftHost {
             None => None,
         };
         let counts = Arc::new(Counts::new(spec.replica));
+        let apply_waits = ApplyWaits::new(waits.clone(), spec.group);
         let unserved = Arc::new(Unserved::default());
-        let (mut machine, applied) = Machine::new(
-            machine,
-            snapshots.clone(),
-            alive.clone(),
-            counts.clone(),
-            waits.clone(),
-            spec.group,
-        )?;
+        let (mut machine, applied) =
+            Machine::new(machine, snapshots.clone(), alive.clone(), counts.clone(), apply_waits.clone())?;
         let snapshot = snapshots.as_ref().and_then(|snapshots| snapshots.current_id());
         check_log(&log, machine.applied_id(), snapshot)?;
         let Begun { past, lost, was_member, unused } = begin(&log, log.space().disk(), &spec).await?;
@@ -186,7 +183,7 @@ impl RaftHost {
         if spec.campaign && spec.start != GroupStart::Join && !holds_off {
             tasks.push(tokio::spawn(campaign(raft.clone(), statuses.clone())));
         }
-        let doze = Arc::new(Doze::new(raft.clone(), spec.timing, options.doze_after));
+        let doze = Arc::new(Doze::new(raft.clone(), spec.timing, options.doze_after, counts.clone()));
         let has_snapshots = snapshots.is_some();
         let weak_snapshots = snapshots.as_ref().map(Arc::downgrade).unwrap_or_default();
         if let (Some(snapshots), Some(policy)) = (snapshots, spec.snapshots) {
@@ -207,6 +204,7 @@ impl RaftHost {
             standing,
             lease_reads: spec.lease_reads,
             waits: waits.clone(),
+            apply_waits,
             waits_max: options.waits_max,
             everywhere: Everywhere::default(),
             reads: self.inner.reads.clone(),
@@ -252,9 +250,13 @@ impl RaftHost {
 
     /// What the host and its groups have done and how they stand, as plain values.
     pub fn metrics(&self) -> HostMetrics {
-        let HostInner { options, counts, .. } = &*self.inner;
+        let HostInner { options, counts, waits, .. } = &*self.inner;
         let groups = self.groups().iter().map(Group::metrics).collect();
-        HostMetrics::new(groups, counts, options.proposal_bytes_per_group_max)
+        HostMetrics {
+            waits: waits.counts(),
+            waits_max: options.waits_max,
+            ..HostMetrics::new(groups, counts, options.proposal_bytes_per_group_max)
+        }
     }
 
     /// Stops all groups. Where a quorum is, no proposal is left without its answer: leaders take no more of them (`Busy`), wait

@@ -3,6 +3,7 @@ use crate::type_config::TypeConfig;
 use crate::{GroupStatus, Role, SnapshotProgress};
 use metrics::Distribution;
 use openraft::RaftMetrics;
+use parking::LotCounts;
 use proto::Code;
 use types::{GroupId, LogIndex, ReplicaId};
 
@@ -16,6 +17,11 @@ pub struct HostMetrics {
     /// ... and writes of state machines, with the number of entries in each.
     pub apply_nanos: Distribution,
     pub apply_entries: Distribution,
+    /// Times that a group's doze ended, of all groups together; how many doze is in their status.
+    pub dozes_ended: u64,
+    /// Operations that wait for apply or for all members, and their limit.
+    pub waits: LotCounts,
+    pub waits_max: usize,
     /// Messages of other hosts that were refused and changed nothing, by reason.
     pub messages_refused: Vec<(Code, u64)>,
     /// The limit of [`GroupMetrics::proposal_bytes_in_flight`].
@@ -48,6 +54,7 @@ pub struct GroupMetrics {
     pub elections_won: u64,
     /// Leaders this replica has followed or been, one after the other.
     pub leader_changes: u64,
+    pub dozes_ended: u64,
     /// Streams to followers that could not be opened or ended with an error.
     pub append_streams_broken: u64,
     /// `None` in groups that have none.
@@ -70,17 +77,21 @@ impl HostMetrics {
         proposal_bytes_max: usize,
     ) -> HostMetrics {
         groups.sort_unstable_by_key(|group| group.group);
-        let Totals { mut append, mut apply, mut apply_entries } = counts.closed();
+        let Totals { mut append, mut apply, mut apply_entries, mut woken } = counts.closed();
         for group in &groups {
             append.merge(&group.append_nanos);
             apply.merge(&group.apply_nanos);
             apply_entries.merge(&group.apply_entries);
+            woken += group.dozes_ended;
         }
         HostMetrics {
             groups,
             append_nanos: append,
             apply_nanos: apply,
             apply_entries,
+            dozes_ended: woken,
+            waits: LotCounts::default(),
+            waits_max: 0,
             messages_refused: counts.refusals(),
             proposal_bytes_max,
         }
@@ -116,6 +127,7 @@ impl GroupMetrics {
             elections_started: counts.elections_started.get(),
             elections_won: counts.elections_won.get(),
             leader_changes: counts.leader_changes.get(),
+            dozes_ended: counts.woken.get(),
             append_streams_broken: counts.streams_broken.get(),
             snapshots: None,
         }

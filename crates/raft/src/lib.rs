@@ -10,9 +10,9 @@
 //! works against `log_store` (a [`raftlog::Log`]), `machine` (a [`StateMachine`]) and `network` (whose `exchange` is
 //! the append stream to a follower, over the connections of `peers`, made by a `connector`, or by that of `tls`); `service` receives what other members send
 //! (`appends`: a leader's entries, `elections`: votes and leadership).
-//! `snapshot` is copies of a state, for members that the log cannot serve (`unserved`: where there is none); `generations` a RocksDB they are installed into.
+//! `forgetting` shortens the logs of groups without snapshots. `snapshot` is copies of a state, for members that the log cannot serve (`unserved`: where there is none); `generations` a RocksDB they are installed into.
 //! `heartbeats` go together for all groups of two processes, and `doze` lets groups that nobody uses cost little.
-//! `counts` is what they count while they work, `host_metrics` what comes of it, `prometheus` how that is shown.
+//! `runtime` is what openraft runs on, with its `queue` and `watch`. `counts` is what they count while they work, `host_metrics` what comes of it, `prometheus` how that is shown.
 //! `planted` is a bug for simulations to find. `encoding` alone knows how openraft's types look on disk and on the wire.
 
 mod alive;
@@ -32,6 +32,7 @@ mod encoding;
 mod error;
 mod exchange;
 mod failure;
+mod forgetting;
 mod generations;
 mod group;
 mod heartbeats;
@@ -50,6 +51,7 @@ mod planted;
 mod prometheus;
 mod proposal;
 mod protocol;
+mod queue;
 mod reads;
 mod registry;
 mod removal;
@@ -74,14 +76,16 @@ pub use db::{Db, DbOptions};
 pub use error::{
     Lag, OpenGroupError, ProposeError, ReadIndexError, RemoveGroupError, SetMembersError, TransferError,
 };
+pub use forgetting::ForgetError;
 pub use generations::DbGenerations;
 pub use group::Group;
 pub use host::RaftHost;
 pub use host_metrics::{FollowerMetrics, GroupMetrics, HostMetrics};
 pub use member::{AddressBook, Member};
 pub use membership::Members;
-pub use options::{COMMAND_BYTES_MAX, GroupSpec, GroupStart, HostOptions, Timing};
-pub use parked::{WaitAllError, WaitError};
+pub use options::{COMMAND_BYTES_MAX, GroupSpec, GroupStart, HostOptions, Timing, TimingError};
+pub use parked::{WAIT_MAX, WaitAllError, WaitError};
+pub use parking::LotCounts;
 pub use planted::plant_leader_restore;
 pub use proposal::{Done, Proposal};
 pub use protocol::PROTOCOL_VERSION;

@@ -2,7 +2,7 @@ use crate::alive::Alive;
 use crate::counts::Counts;
 use crate::encoding::{applied_from, applied_to, log_id_from, log_id_of};
 use crate::identity::Identity;
-use crate::parked::{AppliedMark, Waits};
+use crate::parked::{AppliedMark, ApplyWaits};
 use crate::snapshot::{SnapshotData, SnapshotStore};
 use crate::type_config::{Data, RaftLogId, RaftMembership, RaftStoredMembership, Reply, TypeConfig};
 use crate::{Committed, StateMachine};
@@ -51,8 +51,7 @@ impl Machine {
         snapshots: Option<Arc<SnapshotStore>>,
         alive: Alive,
         counts: Arc<Counts>,
-        waits: Waits,
-        group: GroupId,
+        waits: ApplyWaits,
     ) -> anyhow::Result<(Machine, watch::Receiver<Option<LogIndex>>)> {
         let stored = inner.applied()?;
         let membership = match &stored {
@@ -62,7 +61,7 @@ impl Machine {
             None => StoredMembership::default(),
         };
         let id = stored.map(|stored| stored.id);
-        let (applied, applied_view) = AppliedMark::new(id.map(|id| id.index), waits, group);
+        let (applied, applied_view) = AppliedMark::new(id.map(|id| id.index), waits);
         let id = id.map(log_id_from);
         let newcomer = None;
         let machine = Machine { inner, id, membership, applied, snapshots, counts, newcomer, _alive: alive };
@@ -189,14 +188,16 @@ impl RaftStateMachine<TypeConfig> for Machine {
     /// Not forced, openraft only learns of the snapshot that the keeper wrote: an attempt that fails inside openraft,
     /// on a full disk say, would end the group. It forces at start, for a log that is purged and a snapshot that is lost.
     async fn try_create_snapshot_builder(&mut self, force: bool) -> Option<Builder> {
-        let store = self.snapshots.clone()?;
+        let Some(store) = self.snapshots.clone() else {
+            return Some(Builder::Position(Some(nothing(self.id, &self.membership))));
+        };
         let build = match (force, store.current().is_some(), &self.id) {
             (false, false, _) => return None,
             (false, true, _) => Build::Tell,
             (true, _, Some(_)) => Build::Write,
             (true, _, None) => Build::Nothing,
         };
-        Some(Builder { store, build })
+        Some(Builder::Stored { store, build })
     }
 
     async fn get_snapshot_builder(&mut self) -> Builder {
@@ -238,12 +239,16 @@ impl RaftStateMachine<TypeConfig> for Machine {
     }
 }
 
-pub(crate) struct Builder {
-    store: Arc<SnapshotStore>,
-    build: Build,
+pub(crate) enum Builder {
+    Stored {
+        store: Arc<SnapshotStore>,
+        build: Build,
+    },
+    /// Of a state that cannot be copied; given once.
+    Position(Option<SnapshotOf<TypeConfig, SnapshotData>>),
 }
 
-enum Build {
+pub(crate) enum Build {
     /// Which one is there.
     Tell,
     Write,
@@ -255,14 +260,20 @@ impl RaftSnapshotBuilder<TypeConfig> for Builder {
     type SnapshotData = SnapshotData;
 
     async fn build_snapshot(&mut self) -> Result<SnapshotOf<TypeConfig, SnapshotData>, io::Error> {
-        let current = match self.build {
-            Build::Tell => self.store.current(),
+        let (store, build) = match self {
+            Builder::Stored { store, build } => (store, build),
+            Builder::Position(position) => {
+                return Ok(position.take().unwrap_or_else(|| nothing(None, &StoredMembership::default())));
+            }
+        };
+        let current = match build {
+            Build::Tell => store.current(),
             Build::Write => None,
             Build::Nothing => return Ok(nothing(None, &StoredMembership::default())),
         };
         let stored = match current {
             Some(current) => current,
-            None => self.store.write().await.map_err(|error| io::Error::other(format!("{error:#}")))?,
+            None => store.write().await.map_err(|error| io::Error::other(format!("{error:#}")))?,
         };
         Ok(stored.for_openraft())
     }

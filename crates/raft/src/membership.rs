@@ -8,9 +8,10 @@ use crate::status::member_of;
 use crate::type_config::{Peer, RaftLogId, RaftMembership, TypeConfig, WriteError};
 use crate::{Lag, Member, Role, SetMembersError};
 use futures::future::join_all;
-use openraft::ChangeMembers;
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::errors::{ChangeMembershipError, ForwardReason, RaftError};
+use openraft::rt::Instant as _;
+use openraft::{ChangeMembers, RaftMetrics};
 use proto::raft as wire;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -18,7 +19,7 @@ use tokio::time::Instant;
 use types::{GroupKind, ReplicaId};
 
 /// A learner this close to the leader's last entry counts as caught up: the rest comes while it votes.
-pub(crate) const LAG_COUNT_MAX: u64 = 64;
+const LAG_COUNT_MAX: u64 = 64;
 /// Pause before a step is tried again that has to wait for something of the group's own.
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 /// How long removed members are told that they are; those that do not hear it notice when they stand for election.
@@ -99,13 +100,23 @@ impl Group {
     /// Makes `members` the voters of the group, and nobody else a member: missing ones are added as learners and
     /// awaited, and so is a majority of all, then voters change by joint consensus, others are removed and told so. Leader only, one call at a time.
     ///
+    /// Where a majority of `members` does not answer this leader until `deadline`, the voters stay as they are: without them
+    /// nothing could be committed, nor the change be undone ([`SetMembersError::Silent`]).
+    ///
     /// Safe to repeat, here or at the next leader, whatever became of an earlier call: what it left half done is finished,
     /// and what is reached already changes nothing. A leader that is not among `members` leads until that is committed,
     /// and then hands over.
     pub async fn set_members(&self, members: &[Member], deadline: Instant) -> Result<(), SetMembersError> {
         self.set_members_check(members)?;
         let voters: BTreeSet<ReplicaId> = members.iter().map(|member| member.replica).collect();
+        self.doze().used();
         let before = self.members();
+        let majority = voters.len() / 2 + 1;
+        let old: BTreeSet<ReplicaId> =
+            voters.iter().copied().filter(|replica| before.get(*replica).is_some()).collect();
+        // Of those that are to be added nobody knows anything yet.
+        let added = voters.len() - old.len();
+        self.wait_there(&old, majority.saturating_sub(added), Needed::Answer, deadline).await?;
         // An earlier call that was broken off: two majorities are asked for everything until this is finished.
         let mut done = None;
         if before.is_joint() {
@@ -121,14 +132,13 @@ impl Group {
         for member in members {
             self.add_learner(member.clone(), deadline).await?;
         }
-        // Voters that are down do not keep others from being replaced, as long as a majority of the new ones is there: without
-        // it nothing could be committed, nor the change be undone.
+        // Voters that are down do not keep others from being replaced, as long as a majority of the new ones is there.
         let now = self.members();
         let joining: BTreeSet<ReplicaId> =
             voters.iter().copied().filter(|replica| !now.is_voter(*replica)).collect();
-        self.wait_caught_up(&joining, joining.len(), deadline).await?;
+        self.wait_there(&joining, joining.len(), Needed::NearlyAll, deadline).await?;
         if !now.are(&voters) {
-            self.wait_caught_up(&voters, voters.len() / 2 + 1, deadline).await?;
+            self.wait_there(&voters, majority, Needed::NearlyAll, deadline).await?;
             let ids = voters.iter().map(|replica| replica.0).collect();
             done = Some(self.change(ChangeMembers::ReplaceAllVoters(ids), deadline).await?);
         }
@@ -197,44 +207,29 @@ impl Group {
         }
     }
 
-    /// Waits until `enough` of `replicas` have all but the last few entries, and know the newest members. This one does.
-    ///
-    /// A replica that was removed and is taken in again has nearly the whole log at once. Until it has the entry that takes
-    /// it in, it says that it is removed, and may be deleted ([`crate::GroupStatus::is_removed`]): it must not vote yet.
-    pub(crate) async fn wait_caught_up(
+    /// Waits until `enough` of `replicas` are there as it is needed. This one is.
+    pub(crate) async fn wait_there(
         &self,
         replicas: &BTreeSet<ReplicaId>,
         enough: usize,
+        needed: Needed,
         deadline: Instant,
     ) -> Result<(), SetMembersError> {
         let mut metrics = self.raft().metrics();
         loop {
-            let lags = {
-                let metrics = metrics.borrow_and_update();
-                let Some(replication) = &metrics.replication else {
-                    let leader = self.status().leader;
-                    return Err(SetMembersError::NotLeader { leader });
-                };
-                let next = |index: Option<u64>| index.map_or(0, |index| index + 1);
-                let last = next(metrics.last_log_index);
-                let members_at = next(metrics.membership_config.log_id().map(|id| id.index));
-                let lag = |replica: &ReplicaId| {
-                    let matched = replication.get(&replica.0).and_then(|matched| *matched);
-                    let has = next(matched.map(|id| id.index));
-                    let entries = last.saturating_sub(has);
-                    let is_lagging = entries > LAG_COUNT_MAX || has < members_at;
-                    is_lagging.then_some(Lag { replica: *replica, entries })
-                };
-                let others = replicas.iter().filter(|replica| **replica != self.replica());
-                others.filter_map(lag).collect::<Vec<_>>()
+            let absent = absent(&metrics.borrow_and_update(), replicas, needed, self.election_max());
+            let Some(Absent { lagging, silent }) = absent else {
+                let leader = self.status().leader;
+                return Err(SetMembersError::NotLeader { leader });
             };
-            if replicas.len() - lags.len() >= enough {
+            if replicas.len() - lagging.len() - silent.len() >= enough {
                 return Ok(());
             }
             match tokio::time::timeout_at(deadline, metrics.changed()).await {
                 Ok(Ok(())) => {}
                 Ok(Err(_)) => return Err(SetMembersError::Stopped { why: "its core is gone".to_owned() }),
-                Err(_) => return Err(SetMembersError::Lagging { members: lags }),
+                Err(_) if lagging.is_empty() => return Err(SetMembersError::Silent { members: silent }),
+                Err(_) => return Err(SetMembersError::Lagging { members: lagging }),
             }
         }
     }
@@ -255,6 +250,51 @@ impl Group {
         });
         let _ = tokio::time::timeout(DISMISS_MAX, join_all(tell)).await;
     }
+}
+
+/// What makes a member count as there.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Needed {
+    /// It has answered this leader within a lease.
+    Answer,
+    /// That, and it has all but the last few entries, and knows the newest members.
+    ///
+    /// A replica that was removed and is taken in again has nearly the whole log at once. Until it has the entry that takes
+    /// it in, it says that it is removed, and may be deleted ([`crate::GroupStatus::is_removed`]): it must not vote yet.
+    NearlyAll,
+}
+
+/// Members that cannot be counted on.
+struct Absent {
+    lagging: Vec<Lag>,
+    /// They have what they need, but answer nothing.
+    silent: Vec<ReplicaId>,
+}
+
+/// Those of `replicas` that are not there, the leader itself apart; `None` when this replica does not lead.
+fn absent(
+    metrics: &RaftMetrics<TypeConfig>,
+    replicas: &BTreeSet<ReplicaId>,
+    needed: Needed,
+    lease: Duration,
+) -> Option<Absent> {
+    let (replication, answers) = (metrics.replication.as_ref()?, metrics.heartbeat.as_ref()?);
+    let next = |index: Option<u64>| index.map_or(0, |index| index + 1);
+    let last = next(metrics.last_log_index);
+    let members_at = next(metrics.membership_config.log_id().map(|id| id.index));
+    let mut absent = Absent { lagging: Vec::new(), silent: Vec::new() };
+    for &replica in replicas.iter().filter(|replica| replica.0 != metrics.id) {
+        let matched = replication.get(&replica.0).and_then(|matched| *matched);
+        let has = next(matched.map(|id| id.index));
+        let entries = last.saturating_sub(has);
+        let answered = answers.get(&replica.0).and_then(|answered| *answered);
+        if needed == Needed::NearlyAll && (entries > LAG_COUNT_MAX || has < members_at) {
+            absent.lagging.push(Lag { replica, entries });
+        } else if answered.is_none_or(|answered| answered.elapsed() >= lease) {
+            absent.silent.push(replica);
+        }
+    }
+    Some(absent)
 }
 
 type ChangeError = RaftError<TypeConfig, WriteError>;

@@ -6,6 +6,9 @@ use types::{GroupId, ReplicaId};
 /// message (`proto::MESSAGE_BYTES_MAX`, 24 MiB = 16 MiB + 4 MiB of other entries + headers).
 pub const COMMAND_BYTES_MAX: usize = 16 << 20;
 
+/// Heartbeats that fit into the shortest election timeout, at least.
+const HEARTBEATS_PER_ELECTION_MIN: u32 = 3;
+
 /// Election and heartbeat times of a group. The lease equals `election_max`, which must be the same on all members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
@@ -25,6 +28,41 @@ impl Timing {
         election_min: Duration::from_millis(1000),
         election_max: Duration::from_millis(1500),
     };
+}
+
+/// Times with which a group would lose its leader for no reason, or never have one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TimingError {
+    #[error("a heartbeat each 0 ms would never end")]
+    NoHeartbeat,
+    /// One late heartbeat, or two that are lost, must not cost the leader.
+    #[error(
+        "three heartbeats, {heartbeat:?} apart, do not fit into the shortest election timeout, {election_min:?}"
+    )]
+    HeartbeatTooLong { heartbeat: Duration, election_min: Duration },
+    /// Timeouts are drawn from between the two: with nothing between them, members stand for election together.
+    #[error(
+        "the longest election timeout, {election_max:?}, is not longer than the shortest, {election_min:?}"
+    )]
+    NothingBetween { election_min: Duration, election_max: Duration },
+}
+
+impl Timing {
+    /// # Errors
+    /// The first thing that is wrong; the others are written where they can be seen beside it.
+    pub fn validate(&self) -> Result<(), TimingError> {
+        let Timing { heartbeat, election_min, election_max } = *self;
+        if heartbeat < Duration::from_millis(1) {
+            return Err(TimingError::NoHeartbeat);
+        }
+        if heartbeat > election_min / HEARTBEATS_PER_ELECTION_MIN {
+            return Err(TimingError::HeartbeatTooLong { heartbeat, election_min });
+        }
+        if election_max <= election_min {
+            return Err(TimingError::NothingBetween { election_min, election_max });
+        }
+        Ok(())
+    }
 }
 
 /// Limits of a host; each group's share where it says so.
@@ -103,4 +141,30 @@ pub enum GroupStart {
     /// Later: without members, quiet until a leader that was told of it ([`crate::Group::set_members`]) finds it. Its id
     /// must never have been used in the group.
     Join,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_that_cost_a_group_its_leader_are_refused() {
+        let check = |heartbeat, min, max, expect: fn(&TimingError) -> bool| {
+            let [heartbeat, election_min, election_max] = [heartbeat, min, max].map(Duration::from_millis);
+            let refused = Timing { heartbeat, election_min, election_max }.validate().unwrap_err();
+            assert!(expect(&refused), "{heartbeat:?}, {election_min:?}, {election_max:?}: {refused}");
+        };
+        check(0, 300, 450, |error| matches!(error, TimingError::NoHeartbeat));
+        check(101, 300, 450, |error| matches!(error, TimingError::HeartbeatTooLong { .. }));
+        check(100, 300, 300, |error| matches!(error, TimingError::NothingBetween { .. }));
+        for timing in [Timing::PIPELINE, Timing::METADATA] {
+            assert_eq!(timing.validate(), Ok(()));
+        }
+        let [heartbeat, election_min, election_max] = [100, 300, 301].map(Duration::from_millis);
+        assert_eq!(
+            Timing { heartbeat, election_min, election_max }.validate(),
+            Ok(()),
+            "the closest there is"
+        );
+    }
 }

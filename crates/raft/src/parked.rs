@@ -7,6 +7,7 @@ use crate::{Lag, Role};
 use openraft::RaftMetrics;
 use openraft::async_runtime::watch::WatchReceiver;
 use parking::{Outcome, ParkingLot};
+use std::sync::atomic::{AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
@@ -23,25 +24,85 @@ pub(crate) enum Awaited {
 
 pub(crate) type Waits = ParkingLot<Awaited>;
 
+/// Nothing is waited for longer. Past what any caller means, and far from where the sum of a clock and a duration overflows.
+pub const WAIT_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+
 /// Past every index: whoever waits looks for itself what became of it.
 pub(crate) const OVER: u64 = u64::MAX;
+
+/// The waits for what one replica applies. Most of the time there are none, and then applying leaves the host's lot, whose one
+/// lock is everybody's, alone.
+#[derive(Clone)]
+pub(crate) struct ApplyWaits {
+    lot: Waits,
+    group: GroupId,
+    waiting: Arc<AtomicUsize>,
+}
+
+impl ApplyWaits {
+    pub(crate) fn new(lot: Waits, group: GroupId) -> ApplyWaits {
+        ApplyWaits { lot, group, waiting: Arc::default() }
+    }
+
+    /// Waits for an index; `is_over` is asked once everybody who applies sees that somebody waits.
+    ///
+    /// ```text
+    ///  who waits              who applies
+    ///  waiting += 1           publish the index
+    ///  fence                  fence
+    ///  is_over: the index?    waiting > 0?
+    /// ```
+    /// One of the two sees what the other did before its fence, so nobody waits for what is there.
+    async fn wait(&self, index: LogIndex, deadline: Instant, is_over: impl FnOnce() -> bool) -> Outcome {
+        let _counted = Counted::new(&self.waiting);
+        fence(Ordering::SeqCst);
+        self.lot.wait(Awaited::Applied(self.group), index.0, deadline, is_over).await
+    }
+
+    /// To be called after `index` is to be seen by `is_over` of those who wait.
+    fn reach(&self, index: LogIndex) {
+        fence(Ordering::SeqCst);
+        if self.waiting.load(Ordering::Relaxed) > 0 {
+            self.lot.reach(&Awaited::Applied(self.group), index.0);
+        }
+    }
+
+    /// Nothing will be applied any more.
+    fn end(&self) {
+        self.lot.reach(&Awaited::Applied(self.group), OVER);
+    }
+}
+
+/// One more, as long as it is kept.
+struct Counted<'a>(&'a AtomicUsize);
+
+impl Counted<'_> {
+    fn new(count: &AtomicUsize) -> Counted<'_> {
+        count.fetch_add(1, Ordering::Relaxed);
+        Counted(count)
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
 
 /// How far a state machine has applied; whoever waits for it is told.
 pub(crate) struct AppliedMark {
     /// Gone first when the machine goes, so that nobody begins to wait after the others were told.
     sender: Option<watch::Sender<Option<LogIndex>>>,
-    waits: Waits,
-    group: GroupId,
+    waits: ApplyWaits,
 }
 
 impl AppliedMark {
     pub(crate) fn new(
         applied: Option<LogIndex>,
-        waits: Waits,
-        group: GroupId,
+        waits: ApplyWaits,
     ) -> (AppliedMark, watch::Receiver<Option<LogIndex>>) {
         let (sender, view) = watch::channel(applied);
-        (AppliedMark { sender: Some(sender), waits, group }, view)
+        (AppliedMark { sender: Some(sender), waits }, view)
     }
 
     pub(crate) fn set(&self, applied: Option<LogIndex>) {
@@ -49,7 +110,7 @@ impl AppliedMark {
             sender.send_replace(applied);
         }
         if let Some(applied) = applied {
-            self.waits.reach(&Awaited::Applied(self.group), applied.0);
+            self.waits.reach(applied);
         }
     }
 }
@@ -57,7 +118,7 @@ impl AppliedMark {
 impl Drop for AppliedMark {
     fn drop(&mut self) {
         drop(self.sender.take());
-        self.waits.reach(&Awaited::Applied(self.group), OVER);
+        self.waits.end();
     }
 }
 
@@ -91,9 +152,9 @@ fn list(missing: &[Lag]) -> String {
 }
 
 impl Group {
-    /// Waits until this replica has applied `index`.
+    /// Waits until this replica has applied `index`; for [`WAIT_MAX`] at most.
     pub async fn wait_applied(&self, index: LogIndex, within: Duration) -> Result<(), WaitError> {
-        self.wait_applied_until(index, Instant::now() + within).await
+        self.wait_applied_until(index, Instant::now() + within.min(WAIT_MAX)).await
     }
 
     pub(crate) async fn wait_applied_until(
@@ -108,7 +169,7 @@ impl Group {
         }
         // The machine drops its end when it stops, and then moves the key past every index.
         let is_over = || has_applied() || applied.has_changed().is_err();
-        match self.waits().wait(Awaited::Applied(self.id()), index.0, deadline, is_over).await {
+        match self.apply_waits().wait(index, deadline, is_over).await {
             Outcome::Reached if has_applied() => Ok(()),
             Outcome::Reached => Err(WaitError::Stopped),
             Outcome::Expired => Err(WaitError::Expired),
@@ -152,7 +213,7 @@ fn missing(metrics: &RaftMetrics<TypeConfig>, index: LogIndex) -> Option<Vec<Lag
 }
 
 /// Up to where all members have everything; [`OVER`] when this replica does not lead.
-fn everywhere(metrics: &RaftMetrics<TypeConfig>) -> Option<u64> {
+pub(crate) fn everywhere(metrics: &RaftMetrics<TypeConfig>) -> Option<u64> {
     let Some(replication) = &metrics.replication else { return Some(OVER) };
     let members = metrics.membership_config.nodes();
     let matched = members.map(|(replica, _)| replication.get(replica).and_then(|matched| *matched));
@@ -237,5 +298,75 @@ async fn watch(everywhere_of: Everywhere, raft: Raft, waits: Waits, group: Group
             waits.reach(&Awaited::Everywhere(group), OVER);
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::Timing;
+
+    fn parts() -> (Waits, ApplyWaits, AppliedMark, watch::Receiver<Option<LogIndex>>) {
+        let lot = Waits::new(100);
+        let waits = ApplyWaits::new(lot.clone(), GroupId::om(1));
+        let (mark, applied) = AppliedMark::new(None, waits.clone());
+        (lot, waits, mark, applied)
+    }
+
+    /// Without the limit, the deadline overflows.
+    #[tokio::test(start_paused = true)]
+    async fn nobody_waits_longer_than_the_limit() {
+        let site = crate::beginning::tests::Site::new();
+        let group = site.open(crate::beginning::tests::first()).await.expect("it opens");
+        let started = Instant::now();
+        let waited = group.wait_applied(LogIndex(1 << 40), Duration::MAX).await;
+        assert_eq!(waited, Err(WaitError::Expired));
+        let late = started.elapsed() - WAIT_MAX;
+        assert!(late < Duration::from_secs(1), "{late:?}");
+    }
+
+    #[tokio::test]
+    async fn applying_leaves_the_lot_alone_while_nobody_waits() {
+        let (lot, waits, mark, applied) = parts();
+        for index in 1..=1000 {
+            mark.set(Some(LogIndex(index)));
+        }
+        assert_eq!(lot.counts().reaches, 0);
+        let deadline = Instant::now() + Timing::METADATA.election_max;
+        let mut wait = std::pin::pin!(waits.wait(LogIndex(1001), deadline, || false));
+        assert!(futures::poll!(&mut wait).is_pending());
+        mark.set(Some(LogIndex(1001)));
+        assert_eq!((wait.await, lot.counts().reaches), (Outcome::Reached, 1));
+        // The finished future is still there; what it counted is not.
+        mark.set(Some(LogIndex(1002)));
+        assert_eq!((lot.counts().reaches, *applied.borrow()), (1, Some(LogIndex(1002))));
+    }
+
+    /// The one who applies and the one who waits are two threads that meet at each index.
+    #[test]
+    fn no_wait_is_missed_that_begins_while_its_entry_is_applied() {
+        const ENTRIES: u64 = 20_000;
+        let (_lot, waits, mark, applied) = parts();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let asked = Arc::new(std::sync::atomic::AtomicU64::new(0));
+        let to_apply = asked.clone();
+        let applier = std::thread::spawn(move || {
+            for index in 1..=ENTRIES {
+                while to_apply.load(Ordering::Acquire) < index {
+                    std::hint::spin_loop();
+                }
+                mark.set(Some(LogIndex(index)));
+            }
+            mark
+        });
+        runtime.block_on(async {
+            for index in (1..=ENTRIES).map(LogIndex) {
+                asked.store(index.0, Ordering::Release);
+                let deadline = Instant::now() + Duration::from_secs(30);
+                let is_over = || *applied.borrow() >= Some(index);
+                assert_eq!(waits.wait(index, deadline, is_over).await, Outcome::Reached, "entry {index}");
+            }
+        });
+        drop(applier.join().unwrap());
     }
 }

@@ -21,6 +21,17 @@ const APPLY_ENTRIES: Metric =
     metric("flotilla_raft_apply_entries", "Entries applied with one write of a state machine.");
 const REFUSED: Metric =
     metric("flotilla_raft_messages_refused_total", "Messages of other hosts that were refused, by reason.");
+const DOZING: Metric =
+    metric("flotilla_raft_dozing_groups", "Raft groups that nobody uses, without a timer.");
+const WOKEN: Metric = metric("flotilla_raft_dozes_ended_total", "Times that a dozing group woke.");
+const WAITS: Metric =
+    metric("flotilla_raft_waits", "Operations that wait for apply or for all members of a group.");
+const WAITS_MAX: Metric = metric("flotilla_raft_waits_max", "Waiting operations at which more are refused.");
+const WAITS_PARKED: Metric = metric("flotilla_raft_waits_total", "Operations that began to wait.");
+const WAITS_EXPIRED: Metric =
+    metric("flotilla_raft_waits_expired_total", "Operations that waited until their deadline.");
+const WAITS_FULL: Metric =
+    metric("flotilla_raft_waits_refused_total", "Operations for which there was no room.");
 const PROPOSAL_BYTES_MAX: Metric =
     metric("flotilla_raft_proposal_bytes_max", "Bytes of proposals a group has in flight before it is busy.");
 
@@ -95,6 +106,14 @@ impl HostMetrics {
         }
         let failed = self.groups.iter().filter(|group| group.status.failure.is_some()).count();
         exposition.gauge(FAILED_GROUPS, &[], failed as u64);
+        let dozing = self.groups.iter().filter(|group| group.status.is_dozing).count();
+        exposition.gauge(DOZING, &[], dozing as u64);
+        exposition.counter(WOKEN, &[], self.dozes_ended);
+        exposition.gauge(WAITS, &[], self.waits.pending as u64);
+        exposition.gauge(WAITS_MAX, &[], self.waits_max as u64);
+        exposition.counter(WAITS_PARKED, &[], self.waits.parked);
+        exposition.counter(WAITS_EXPIRED, &[], self.waits.expired);
+        exposition.counter(WAITS_FULL, &[], self.waits.full);
         exposition.histogram(APPEND, &[], &self.append_nanos);
         exposition.histogram(APPLY, &[], &self.apply_nanos);
         exposition.histogram(APPLY_ENTRIES, &[], &self.apply_entries);

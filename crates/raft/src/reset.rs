@@ -396,7 +396,6 @@ mod tests {
 
     /// The entry that names the members is purged.
     #[tokio::test]
-    #[ignore = "waits for its first run"]
     async fn members_are_found_in_the_newest_snapshot_where_the_log_forgot_them() {
         let site = Site::new();
         site.found().await;

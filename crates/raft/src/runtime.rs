@@ -32,7 +32,7 @@ impl AsyncRuntime for Runtime {
     type TimeoutError = <TokioRuntime as AsyncRuntime>::TimeoutError;
     type Timeout<R, T: Future<Output = R> + OptionalSend> = <TokioRuntime as AsyncRuntime>::Timeout<R, T>;
     type ThreadLocalRng = SmallRng;
-    type Mpsc = <TokioRuntime as AsyncRuntime>::Mpsc;
+    type Mpsc = crate::queue::BoxedQueue;
     type Watch = crate::watch::OrderedWatch;
     type Oneshot = <TokioRuntime as AsyncRuntime>::Oneshot;
     type Mutex<T: OptionalSend + 'static> = <TokioRuntime as AsyncRuntime>::Mutex<T>;

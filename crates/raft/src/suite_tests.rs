@@ -4,6 +4,7 @@ use crate::alive::Alive;
 use crate::counts::Counts;
 use crate::log_store::LogStore;
 use crate::machine::{Builder, Machine};
+use crate::parked::ApplyWaits;
 use crate::snapshot::testing::carry;
 use crate::snapshot::{Counters, Limits, SnapshotData, SnapshotStore};
 use crate::type_config::{RaftLogId, RaftStoredMembership, TypeConfig};
@@ -115,9 +116,9 @@ impl StoreBuilder<TypeConfig, LogStore, Carried, TempDir> for Stores {
         let store = Arc::new(store.unwrap());
         let counts = Arc::new(Counts::new(ReplicaId(1)));
         let machine = Box::new(Position { dbs });
-        let (waits, of) = (parking::ParkingLot::new(1), GroupId::om(1));
+        let waits = ApplyWaits::new(parking::ParkingLot::new(1), GroupId::om(1));
         let (machine, _) =
-            Machine::new(machine, Some(store.clone()), alive.clone(), counts.clone(), waits, of).unwrap();
+            Machine::new(machine, Some(store.clone()), alive.clone(), counts.clone(), waits).unwrap();
         let machine = Carried { machine, store };
         // The suite purges what no snapshot has.
         Ok((directory, LogStore::new(log, 4 << 20, None, alive, counts, None), machine))

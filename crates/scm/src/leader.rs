@@ -1,5 +1,6 @@
 use crate::nodes::{Nodes, Silence};
 use crate::options::ScmOptions;
+use crate::replication::Replication;
 use crate::state_machine::SharedTables;
 use crate::tables::Tables;
 use crate::view;
@@ -8,11 +9,13 @@ use prost::Message;
 use proto::scm::{ClusterView, ScmCommand, ScmReply, scm_command::Command};
 use proto::{Code, Failure};
 use raft::{AddressBook, Group};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use types::Clock;
+use types::{Clock, ContainerId};
 
 /// What SCM's leader knows and does beyond its tables. Made anew with each leadership and dropped with it.
 pub(crate) struct Leader {
@@ -22,6 +25,11 @@ pub(crate) struct Leader {
     pub(crate) tables: SharedTables,
     pub(crate) clock: Arc<dyn Clock>,
     nodes: Mutex<Nodes>,
+    replication: Mutex<Replication>,
+    /// Enough was known once in this leadership, or an operator said so.
+    left_safe_mode: AtomicBool,
+    /// Containers that operators want closed while they are written to, and when they said so.
+    pub(crate) rolls: Mutex<BTreeMap<ContainerId, Instant>>,
     /// Nodes or disks have changed: there may be places for pipelines.
     pub(crate) places_changed: Notify,
     /// Counts the heartbeats that changed what is known of pipelines or containers.
@@ -53,6 +61,9 @@ impl Leader {
             tables,
             clock,
             nodes: Mutex::new(nodes),
+            replication: Mutex::default(),
+            left_safe_mode: AtomicBool::new(false),
+            rolls: Mutex::default(),
             places_changed: Notify::new(),
             reports_changed: watch::Sender::new(0),
             rounds: watch::Sender::new(0),
@@ -71,9 +82,29 @@ impl Leader {
         change(&mut self.nodes.lock().expect("no holder of the nodes panics"))
     }
 
-    /// Whether too little is known yet to move or destroy anything.
+    /// Reads tables and reports, and changes what is asked of the nodes. `plan` takes no lock but that of `rolls`.
+    pub(crate) fn plan<R>(&self, plan: impl FnOnce(&Tables, &Nodes, &mut Replication) -> R) -> R {
+        self.read(|tables, nodes| {
+            plan(tables, nodes, &mut self.replication.lock().expect("no holder of the tasks panics"))
+        })
+    }
+
+    /// Whether too little is known yet to move or destroy anything, or an operator wants that it is left.
     pub(crate) fn in_safe_mode(&self) -> bool {
-        false
+        !self.has_left_safe_mode() || !self.tables.read(Tables::switches).leave_safe_mode
+    }
+
+    pub(crate) fn has_left_safe_mode(&self) -> bool {
+        self.left_safe_mode.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_left_safe_mode(&self) {
+        self.left_safe_mode.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether replicas are to be copied and deleted.
+    pub(crate) fn may_move_data(&self) -> bool {
+        !self.in_safe_mode() && self.tables.read(Tables::switches).replication
     }
 
     /// Carries a command through the log; what refused it is the reply's to say.

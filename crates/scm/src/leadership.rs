@@ -1,7 +1,12 @@
+use crate::balancer::balance;
+use crate::departures::follow_departures;
 use crate::leader::Leader;
+use crate::leaders::balance_leaders;
 use crate::options::ScmOptions;
 use crate::pipeline_ends::end_pipelines;
 use crate::pipelines::{create_pipelines, open_pipelines};
+use crate::replication::replicate;
+use crate::safe_mode::leave_safe_mode;
 use crate::state_machine::SharedTables;
 use crate::watch::publish_views;
 use anyhow::Context;
@@ -96,6 +101,11 @@ impl Leadership {
             create_pipelines(&leader),
             open_pipelines(&leader),
             end_pipelines(&leader),
+            leave_safe_mode(&leader),
+            replicate(&leader),
+            follow_departures(&leader),
+            balance_leaders(&leader),
+            balance(&leader),
         );
     }
 

@@ -4,10 +4,14 @@
 //! free space, who leads a pipeline) stays in the leader's memory ([`leader`]) and is forgotten with leadership: the
 //! next heartbeats bring it back. Timers run on the leader only.
 
+mod balancer;
 mod closing;
+mod departures;
 mod leader;
+mod leaders;
 mod leadership;
 mod locate;
+mod metrics;
 mod nodes;
 mod ops;
 mod options;
@@ -16,7 +20,10 @@ mod pipelines;
 mod placement;
 mod quality;
 mod replicas;
+mod replication;
 mod resolution;
+mod rolls;
+mod safe_mode;
 mod scm;
 mod service;
 mod state_machine;

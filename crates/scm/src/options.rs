@@ -18,6 +18,19 @@ pub struct ScmOptions {
     /// How long a closing pipeline may be without a leader until its members are told to end by themselves, and an open one whose members
     /// are there until it is closed: twenty elections.
     pub quasi_close_after: Duration,
+    /// Copies of containers to one node, and from it, at a time. Two keep a disk and a gigabit of network busy and leave room for writers.
+    pub copies_per_node_max: usize,
+    /// Tasks of a node at a time: bounds its heartbeat's answer, a hundred bytes each.
+    pub tasks_per_node_max: usize,
+    /// A task of a node that has not come on for this long is given to another: longer than the longest pause of a busy disk, and than the
+    /// way of a heartbeat and back.
+    pub task_within: Duration,
+    /// The balancer moves containers while the fullest node is this many percent of its capacity above the mean, or the emptiest below.
+    pub balancer_threshold_percent: u64,
+    /// Containers that the balancer moves at a time.
+    pub balancer_moves_max: usize,
+    /// A pipeline's leader is moved for balance at most once in this time: a new leader has work to do before it earns its keep.
+    pub leader_move_interval: Duration,
     /// How long SCM waits after the last new node or disk before it places pipelines, so that the pipelines of
     /// nodes that start together spread over all of them.
     pub placement_delay: Duration,
@@ -40,6 +53,12 @@ impl Default for ScmOptions {
             dead_after: Duration::from_secs(600),
             member_fault_grace: Duration::from_secs(30),
             quasi_close_after: Duration::from_secs(60),
+            copies_per_node_max: 2,
+            tasks_per_node_max: 100,
+            task_within: Duration::from_secs(120),
+            balancer_threshold_percent: 10,
+            balancer_moves_max: 4,
+            leader_move_interval: Duration::from_secs(60),
             placement_delay: Duration::from_millis(200),
             watchers_max: 10_000,
             timing: raft::Timing::METADATA,

@@ -37,10 +37,10 @@ async fn end_pipelines_round(
     closing: &mut Closing,
     resolution: &mut Resolution,
 ) -> Result<(), Failure> {
-    let at_ms = leader.clock.now_ms();
+    let (at_ms, in_safe_mode) = (leader.clock.now_ms(), leader.in_safe_mode());
     let (commands, containers) = leader.read(|tables, nodes| {
         let now = Instant::now();
-        let commands = closing.decide(tables, nodes, now, at_ms, leader.in_safe_mode());
+        let commands = closing.decide(tables, nodes, now, at_ms, in_safe_mode);
         (commands, resolution.decide(tables, nodes, now))
     });
     let proposed = commands.into_iter().take(COMMANDS_MAX).map(|command| propose(leader, command));

@@ -10,7 +10,7 @@ use proto::scm::{
     CreatePipelineCommand, NodeDuty, NodeState, OpenPipelineCommand, PipelinePlace, PipelineState,
     scm_command::Command,
 };
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 use tokio::time::{Instant, timeout, timeout_at};
 use tracing::{info, warn};
@@ -53,11 +53,27 @@ async fn create_pipelines_round(leader: &Leader) -> Result<(), Failure> {
         }
         let created =
             futures::future::join_all(planned.into_iter().map(|places| create(leader, places))).await;
-        created.into_iter().collect::<Result<(), Failure>>()?;
+        created.into_iter().collect::<Result<Vec<PipelineId>, Failure>>()?;
     }
 }
 
-async fn create(leader: &Leader, places: [Place; 3]) -> Result<(), Failure> {
+/// One more pipeline, on these three nodes or, when none are named, wherever there is most room; the limit per disk is not asked.
+pub(crate) async fn create_one(leader: &Leader, wanted: &BTreeSet<NodeId>) -> Result<PipelineId, Failure> {
+    /// More than a disk will ever carry.
+    const PER_DISK: u32 = 1_000_000;
+    let planned = leader.read(|tables, nodes| {
+        let (mut loads, existing) = loads(tables, nodes, Instant::now());
+        loads.retain(|load| wanted.is_empty() || wanted.contains(&load.node));
+        placement::plan(loads, &existing, PER_DISK, 1)
+    });
+    let places = planned.into_iter().next();
+    let places = places.ok_or_else(|| {
+        Failure::invalid("not three of these nodes are healthy, in service and have a working disk")
+    })?;
+    create(leader, places).await
+}
+
+async fn create(leader: &Leader, places: [Place; 3]) -> Result<PipelineId, Failure> {
     let nodes = places.each_ref().map(|place| place.node);
     let places = places.map(|place| PipelinePlace { node: place.node.0, disk: place.disk });
     let reply =
@@ -66,7 +82,7 @@ async fn create(leader: &Leader, places: [Place; 3]) -> Result<(), Failure> {
         return Err(Failure::internal(format!("a planned pipeline was refused: {}", reply.refused)));
     }
     info!(pipeline = reply.pipeline, ?nodes, "created pipeline");
-    Ok(())
+    Ok(PipelineId(reply.pipeline))
 }
 
 /// The healthy nodes in service with their disks that work, with the pipelines they carry.

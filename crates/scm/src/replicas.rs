@@ -4,6 +4,7 @@
 
 use proto::scm::{ContainerReplica, ReplicaState};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Bound;
 use types::{ContainerId, NodeId};
 
 /// The end of a replica or a container: term and index of its last record. Of members that ended by themselves, the one whose log has the
@@ -138,16 +139,20 @@ impl Replicas {
         self.by_container.get(&container)?.get(&node)
     }
 
-    #[allow(dead_code)] // the replication manager's, which comes next
     pub(crate) fn on(&self, node: NodeId) -> impl Iterator<Item = ContainerId> {
         self.by_node.get(&node).into_iter().flat_map(|of_node| &of_node.containers).copied()
+    }
+
+    /// The node's containers with higher numbers than `after`, in their order.
+    pub(crate) fn on_after(&self, node: NodeId, after: ContainerId) -> impl Iterator<Item = ContainerId> {
+        let above = (Bound::Excluded(after), Bound::Unbounded);
+        self.by_node.get(&node).into_iter().flat_map(move |of_node| of_node.containers.range(above)).copied()
     }
 
     pub(crate) fn count_on(&self, node: NodeId) -> usize {
         self.by_node.get(&node).map_or(0, |of_node| of_node.containers.len())
     }
 
-    #[allow(dead_code)] // the replication manager's, which comes next
     /// Takes up to `count_max` containers that reports have changed.
     pub(crate) fn take_changed(&mut self, count_max: usize) -> Vec<ContainerId> {
         std::iter::from_fn(|| self.changed.pop_first()).take(count_max).collect()

@@ -15,6 +15,9 @@ use tokio::time::Instant;
 use types::{ContainerId, NodeId, PipelineId};
 
 const MAJORITY: usize = 2;
+/// What ended members have lacked for this long after their pipeline was over they will not report any more. Nobody waits for a container that
+/// is empty, and one that is not must not be taken for it because a report was late.
+const DELETE_AFTER: Duration = Duration::from_secs(60);
 
 /// Since when this leader has seen pipelines as over.
 pub(crate) struct Resolution {
@@ -59,7 +62,9 @@ impl Resolution {
         if said.len() >= MAJORITY {
             let ends = said.iter().map(|member| (log_end(pipeline, member, tables, nodes), member.node));
             let (_, best) = ends.max_by_key(|(end, node)| (*end, std::cmp::Reverse(*node)))?;
-            return Some(as_on(record, NodeId(best), nodes));
+            let settled = as_on(record, NodeId(best), nodes);
+            let is_deleted = settled.state() == ContainerState::ContainerDeleted;
+            return (!is_deleted || now >= since + DELETE_AFTER).then_some(settled);
         }
         let is_open = container_state(record) == ContainerState::ContainerOpen;
         (is_open && now >= since)
@@ -77,7 +82,8 @@ fn has_said_all(
 ) -> bool {
     let node = NodeId(member.node);
     let ended = match nodes.member_report(pipeline, member) {
-        Some(report) => report.ended,
+        // Until what it says of its containers is all of its log, that is late.
+        Some(report) => report.ended && log_end(pipeline, member, tables, nodes).index >= report.last_index,
         None => has_let_go(pipeline, member, nodes, since),
     };
     let open = |replica: &ContainerReplica| replica.state() == ReplicaState::ReplicaOpen;
@@ -86,8 +92,10 @@ fn has_said_all(
 
 /// Where the member's log ends.
 fn log_end(pipeline: &PipelineRecord, member: &PipelineMember, tables: &Tables, nodes: &Nodes) -> LastRecord {
-    let replicas = replicas_on(pipeline, NodeId(member.node), tables, nodes);
-    replicas.map(last_record).max().unwrap_or_default()
+    let node = NodeId(member.node);
+    // A leader that came after the last roll has begun the container that never holds data with a record of its own.
+    let end = nodes.replicas().get(ContainerId(pipeline.end_container), node);
+    replicas_on(pipeline, node, tables, nodes).chain(end).map(last_record).max().unwrap_or_default()
 }
 
 fn replicas_on<'a>(
@@ -135,24 +143,42 @@ mod tests {
 
     type Had = (u64, ReplicaState, u64, u64);
 
-    /// Containers 1 and 2 of pipeline 1, which is over, and what members have: container, state, last term, last index.
-    fn decide(members: &[(u64, &[Had])]) -> Vec<(u64, ContainerState, u64, u64)> {
-        let mut tables = three_nodes();
-        run(&mut tables, create([1, 2, 3]));
-        run(&mut tables, Command::AllocateContainer(AllocateContainerCommand { pipeline: 1, after: 1 }));
-        run(&mut tables, close(1, ""));
-        run(&mut tables, end(1));
-        let start = Instant::now();
-        let silence = Silence { stale_after: LET_GO, dead_after: 100 * LET_GO };
-        let mut nodes = Nodes::new(silence, start);
-        let mut resolution = Resolution::new(LET_GO);
-        resolution.decide(&tables, &nodes, start);
-        let now = start + 2 * LET_GO;
-        for &(node, had) in members {
-            nodes.see(NodeId(node), vec![DiskReport { disk: disk(node, 0), ..DiskReport::default() }], now);
-            let report =
-                PipelineReport { pipeline: 1, replica: node, ended: true, ..PipelineReport::default() };
-            nodes.report_pipelines(NodeId(node), vec![report]);
+    type Decided = Vec<(u64, ContainerState, u64, u64)>;
+
+    /// Containers 1 and 2 of pipeline 1, which is over.
+    struct Fixture {
+        tables: Tables,
+        nodes: Nodes,
+        resolution: Resolution,
+        start: Instant,
+    }
+
+    impl Fixture {
+        fn new() -> Fixture {
+            let mut tables = three_nodes();
+            run(&mut tables, create([1, 2, 3]));
+            run(&mut tables, Command::AllocateContainer(AllocateContainerCommand { pipeline: 1, after: 1 }));
+            run(&mut tables, close(1, ""));
+            run(&mut tables, end(1));
+            let start = Instant::now();
+            let nodes = Nodes::new(Silence { stale_after: LET_GO, dead_after: 100 * LET_GO }, start);
+            let mut resolution = Resolution::new(LET_GO);
+            resolution.decide(&tables, &nodes, start);
+            Fixture { tables, nodes, resolution, start }
+        }
+
+        /// A member has ended, and its log with this index.
+        fn member(&mut self, node: u64, had: &[Had], last_index: u64) {
+            let disk = DiskReport { disk: disk(node, 0), ..DiskReport::default() };
+            self.nodes.see(NodeId(node), vec![disk], self.start);
+            let report = PipelineReport {
+                pipeline: 1,
+                replica: node,
+                ended: true,
+                last_index,
+                ..PipelineReport::default()
+            };
+            self.nodes.report_pipelines(NodeId(node), vec![report]);
             let replica = |&(container, state, last_term, last_index): &Had| {
                 let state = state as i32;
                 ContainerReplica {
@@ -166,10 +192,23 @@ mod tests {
             };
             let replicas = had.iter().map(replica).collect();
             let report = ContainersReport { replicas, gone: vec![], begins: true, ends: true };
-            nodes.report_containers(NodeId(node), report);
+            self.nodes.report_containers(NodeId(node), report);
         }
-        let decided = resolution.decide(&tables, &nodes, now);
-        decided.iter().map(|c| (c.container, c.state(), c.last_term, c.last_index)).collect()
+
+        fn decide(&mut self, later: Duration) -> Decided {
+            let decided = self.resolution.decide(&self.tables, &self.nodes, self.start + later);
+            decided.iter().map(|c| (c.container, c.state(), c.last_term, c.last_index)).collect()
+        }
+    }
+
+    /// What members have: container, state, last term, last index.
+    fn decide(members: &[(u64, &[Had])]) -> Decided {
+        let mut fixture = Fixture::new();
+        for &(node, had) in members {
+            let last_index = had.iter().map(|(_, _, _, last_index)| *last_index).max().unwrap_or(0);
+            fixture.member(node, had, last_index);
+        }
+        fixture.decide(LET_GO + DELETE_AFTER)
     }
 
     #[test]
@@ -212,6 +251,32 @@ mod tests {
         assert_eq!(decide(&[(1, &[(1, ReplicaQuasiClosed, 2, 60)])]), quasi_closed);
         let decided = decide(&[(1, &[(1, ReplicaQuasiClosed, 2, 60)]), (2, &[(1, ReplicaOpen, 0, 0)])]);
         assert_eq!(decided, quasi_closed, "node 2 has not ended");
+    }
+
+    /// The report of the pipeline was quicker than that of its containers.
+    #[test]
+    fn a_log_that_is_half_reported_decides_nothing() {
+        let mut fixture = Fixture::new();
+        for node in [1, 2] {
+            fixture.member(node, &[(1, ReplicaQuasiClosed, 2, 60)], 64);
+        }
+        let quasi_closed = [(1, ContainerQuasiClosed, 0, 0), (2, ContainerQuasiClosed, 0, 0)];
+        assert_eq!(fixture.decide(LET_GO), quasi_closed);
+        for node in [1, 2] {
+            fixture.member(node, &[(1, ReplicaQuasiClosed, 2, 60), (2, ReplicaQuasiClosed, 2, 64)], 64);
+        }
+        assert_eq!(fixture.decide(LET_GO), [(1, ContainerClosed, 2, 60), (2, ContainerClosed, 2, 64)]);
+    }
+
+    #[test]
+    fn nothing_is_deleted_in_a_hurry() {
+        let mut fixture = Fixture::new();
+        for node in [1, 2] {
+            fixture.member(node, &[(1, ReplicaClosed, 2, 70)], 70);
+        }
+        assert_eq!(fixture.decide(LET_GO), [(1, ContainerClosed, 2, 70)]);
+        let decided = fixture.decide(LET_GO + DELETE_AFTER);
+        assert_eq!(decided, [(1, ContainerClosed, 2, 70), (2, ContainerDeleted, 0, 0)]);
     }
 
     #[test]

@@ -3,6 +3,7 @@ use crate::options::ScmOptions;
 use crate::service::ScmService;
 use crate::state_machine::{ScmStateMachine, SharedTables};
 use crate::tables::{APPLIED_KEY, Tables};
+use ::metrics::Exposition;
 use anyhow::{Context, bail};
 use disk::RealDisk;
 use proto::scm::scm_server::ScmServer;
@@ -98,6 +99,11 @@ impl Scm {
     /// Why SCM cannot do its work now, if so.
     pub fn readiness(&self) -> Result<(), String> {
         self.leadership.group.status().readiness()
+    }
+
+    /// What its leader knows of nodes, pipelines and containers.
+    pub fn expose(&self, exposition: &mut Exposition) {
+        crate::metrics::expose(self.leadership.leader().ok().as_deref(), exposition);
     }
 
     /// Ends watches and tasks, closes the group and makes the tables durable, so that the next start replays little.

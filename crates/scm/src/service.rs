@@ -1,7 +1,6 @@
 use crate::leader::Leader;
 use crate::leadership::Leadership;
 use crate::locate;
-use crate::tables::duty;
 use crate::view;
 use futures::{Stream, StreamExt};
 use proto::scm::scm_server::Scm;
@@ -13,10 +12,12 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tokio_stream::wrappers::WatchStream;
 use tonic::{Request, Response, Status};
-use types::{ContainerId, NodeId};
+use types::ContainerId;
 
-mod close_pipeline;
+mod cluster;
+mod containers;
 mod heartbeat;
+mod pipelines;
 mod register;
 
 /// Containers of one question; one answer stays well below the message limit.
@@ -119,28 +120,7 @@ impl Scm for ScmService {
         &self,
         _request: Request<ListDatanodesRequest>,
     ) -> Result<Response<ListDatanodesResponse>, Status> {
-        let now = Instant::now();
-        let datanodes = self.leader()?.read(|tables, nodes| {
-            let leads = |node: NodeId| {
-                let led = |record: &&PipelineRecord| nodes.pipeline_seen(record).leader == Some(node);
-                tables.live_pipelines_on(node).filter(led).count() as u32
-            };
-            let info = |(&node, record): (&NodeId, &NodeRecord)| DatanodeInfo {
-                node: node.0,
-                uuid: record.uuid.clone(),
-                address: record.address.clone(),
-                state: nodes.state(node, now) as i32,
-                last_heartbeat_age_ms: nodes.age(node, now).as_millis() as u64,
-                disks: nodes.disks(node).to_vec(),
-                pipelines: tables.live_pipelines_on(node).count() as u32,
-                leaders: leads(node),
-                duty: duty(record) as i32,
-                duty_until_ms: record.duty_until_ms,
-                containers: nodes.replicas().count_on(node) as u64,
-                ..DatanodeInfo::default()
-            };
-            tables.nodes().iter().map(info).collect()
-        });
+        let datanodes = cluster::datanodes(&*self.leader()?);
         Ok(Response::new(ListDatanodesResponse { datanodes }))
     }
 
@@ -149,65 +129,72 @@ impl Scm for ScmService {
         _request: Request<ListPipelinesRequest>,
     ) -> Result<Response<ListPipelinesResponse>, Status> {
         let pipelines = self.leader()?.read(|tables, nodes| {
-            tables.pipelines().values().map(|record| view::pipeline(record, tables, nodes)).collect()
+            let now = Instant::now();
+            let pipeline = |record| view::pipeline_with_health(record, tables, nodes, now);
+            tables.pipelines().values().map(pipeline).collect()
         });
         Ok(Response::new(ListPipelinesResponse { pipelines }))
     }
 
     async fn list_containers(
         &self,
-        _request: Request<ListContainersRequest>,
+        request: Request<ListContainersRequest>,
     ) -> Result<Response<ListContainersResponse>, Status> {
-        Err(Status::unimplemented("list_containers"))
+        let listed = containers::list_containers(&*self.leader()?, &request.into_inner());
+        Ok(Response::new(listed))
     }
 
     async fn create_pipeline(
         &self,
-        _request: Request<CreatePipelineRequest>,
+        request: Request<CreatePipelineRequest>,
     ) -> Result<Response<CreatePipelineResponse>, Status> {
-        Err(Status::unimplemented("create_pipeline"))
+        let created = pipelines::create_pipeline(&*self.leader()?, request.into_inner()).await?;
+        Ok(Response::new(created))
     }
 
     async fn close_pipeline(
         &self,
         request: Request<ClosePipelineRequest>,
     ) -> Result<Response<ClosePipelineResponse>, Status> {
-        close_pipeline::close_pipeline(&*self.leader()?, request.into_inner()).await?;
+        pipelines::close_pipeline(&*self.leader()?, request.into_inner()).await?;
         Ok(Response::new(ClosePipelineResponse {}))
     }
 
     async fn close_container(
         &self,
-        _request: Request<CloseContainerRequest>,
+        request: Request<CloseContainerRequest>,
     ) -> Result<Response<CloseContainerResponse>, Status> {
-        Err(Status::unimplemented("close_container"))
+        self.leader()?.want_roll(ContainerId(request.into_inner().container))?;
+        Ok(Response::new(CloseContainerResponse {}))
     }
 
     async fn transfer_leader(
         &self,
-        _request: Request<TransferLeaderRequest>,
+        request: Request<TransferLeaderRequest>,
     ) -> Result<Response<TransferLeaderResponse>, Status> {
-        Err(Status::unimplemented("transfer_leader"))
+        pipelines::transfer_leader(&*self.leader()?, request.into_inner())?;
+        Ok(Response::new(TransferLeaderResponse {}))
     }
 
     async fn set_node_duty(
         &self,
-        _request: Request<SetNodeDutyRequest>,
+        request: Request<SetNodeDutyRequest>,
     ) -> Result<Response<SetNodeDutyResponse>, Status> {
-        Err(Status::unimplemented("set_node_duty"))
+        cluster::set_node_duty(&*self.leader()?, request.into_inner()).await?;
+        Ok(Response::new(SetNodeDutyResponse {}))
     }
 
     async fn get_cluster_status(
         &self,
         _request: Request<GetClusterStatusRequest>,
     ) -> Result<Response<ClusterStatus>, Status> {
-        Err(Status::unimplemented("get_cluster_status"))
+        Ok(Response::new(cluster::status(&*self.leader()?)))
     }
 
     async fn set_switches(
         &self,
-        _request: Request<SetSwitchesRequest>,
+        request: Request<SetSwitchesRequest>,
     ) -> Result<Response<ClusterStatus>, Status> {
-        Err(Status::unimplemented("set_switches"))
+        Ok(Response::new(cluster::set_switches(&*self.leader()?, request.into_inner()).await?))
     }
 }

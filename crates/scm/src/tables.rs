@@ -35,7 +35,6 @@ const SWITCHES_KEY: &[u8] = b"s";
 /// and no switches: it reads as 2, with all containers open and all nodes in service.
 const FORMAT: u32 = 2;
 
-#[allow(dead_code)] // the replication manager's, which comes next
 /// Before anybody has set them. Replicas are made up for on their own; moving what is well is for operators to begin.
 const SWITCHES_AT_FIRST: Switches = Switches { replication: true, balancer: false, leave_safe_mode: true };
 
@@ -202,7 +201,6 @@ impl Tables {
         self.containers.get(&container)
     }
 
-    #[allow(dead_code)] // the replication manager's, which comes next
     pub(crate) fn containers(&self) -> &BTreeMap<ContainerId, ContainerRecord> {
         &self.containers
     }
@@ -218,7 +216,6 @@ impl Tables {
         self.unresolved.iter().map(|id| self.container(*id).expect("the index names containers of the table"))
     }
 
-    #[allow(dead_code)] // the replication manager's, which comes next
     pub(crate) fn switches(&self) -> Switches {
         self.switches.unwrap_or(SWITCHES_AT_FIRST)
     }

@@ -1,8 +1,13 @@
 //! What SCM tells others about pipelines: the tables, joined with what nodes report.
 
+use crate::closing::member_fault;
 use crate::nodes::Nodes;
 use crate::tables::Tables;
-use proto::scm::{ClusterView, NodeAddress, Pipeline, PipelineMember, PipelineRecord};
+use proto::scm::{
+    ClusterView, MemberHealth, NodeAddress, NodeState, Pipeline, PipelineMember, PipelineRecord,
+    PipelineState,
+};
+use tokio::time::Instant;
 use types::NodeId;
 
 pub(crate) fn cluster_view(tables: &Tables, nodes: &Nodes) -> ClusterView {
@@ -31,11 +36,40 @@ pub(crate) fn pipeline(record: &PipelineRecord, tables: &Tables, nodes: &Nodes) 
     }
 }
 
+/// [`pipeline`], with what is wrong with its members: for people, who look once; time alone changes it.
+pub(crate) fn pipeline_with_health(
+    record: &PipelineRecord,
+    tables: &Tables,
+    nodes: &Nodes,
+    now: Instant,
+) -> Pipeline {
+    let health = match record.state() {
+        PipelineState::PipelineClosed => Vec::new(),
+        _ => record.members.iter().filter_map(|member| member_health(record, member, nodes, now)).collect(),
+    };
+    Pipeline { health, ..pipeline(record, tables, nodes) }
+}
+
+fn member_health(
+    record: &PipelineRecord,
+    member: &PipelineMember,
+    nodes: &Nodes,
+    now: Instant,
+) -> Option<MemberHealth> {
+    let node = NodeId(member.node);
+    let silent = || format!("node {node} has been silent for {} s", nodes.age(node, now).as_secs());
+    let problem = match nodes.state(node, now) {
+        NodeState::NodeHealthy => member_fault(record, member, nodes, now)?,
+        _ => silent(),
+    };
+    Some(MemberHealth { node: node.0, problem })
+}
+
 pub(crate) fn node_addresses(tables: &Tables, nodes: impl IntoIterator<Item = NodeId>) -> Vec<NodeAddress> {
     nodes.into_iter().map(|node| NodeAddress { node: node.0, address: address(tables, node) }).collect()
 }
 
-fn address(tables: &Tables, node: NodeId) -> String {
+pub(crate) fn address(tables: &Tables, node: NodeId) -> String {
     tables.node(node).map(|record| record.address.clone()).unwrap_or_default()
 }
 

@@ -10,20 +10,31 @@ pub struct ClusterOptions {
     pub disks_per_datanode: usize,
     pub pipelines_per_disk: u32,
     pub container_bytes_max: u64,
+    pub datanodes: usize,
+    /// More of SCM's command line.
+    pub scm_args: String,
 }
 
 impl Default for ClusterOptions {
     /// Small containers, so that tests meet the change from one to the next.
     fn default() -> Self {
-        Self { disks_per_datanode: 2, pipelines_per_disk: 2, container_bytes_max: 64 << 20 }
+        Self {
+            disks_per_datanode: 2,
+            pipelines_per_disk: 2,
+            container_bytes_max: 64 << 20,
+            datanodes: 3,
+            scm_args: String::new(),
+        }
     }
 }
 
-/// One SCM, one OM, three datanodes, one gateway: six processes on free ports, in a temporary directory.
+/// One SCM, one OM, three datanodes or as many as wanted, one gateway: processes on free ports, in a temporary directory.
 pub struct Cluster {
     pub scm: Process,
     pub om: Process,
     pub datanodes: Vec<Process>,
+    /// In the order of `datanodes`.
+    pub datanode_addresses: Vec<String>,
     pub gateway: Process,
     pub scm_address: String,
     pub om_address: String,
@@ -47,16 +58,16 @@ impl Cluster {
         let root_path = root.display();
 
         let line = format!(
-            "server --roles scm --rpc 127.0.0.1:0 --meta {root_path}/scm --pipelines-per-disk {}",
-            options.pipelines_per_disk
+            "server --roles scm --rpc 127.0.0.1:0 --meta {root_path}/scm --pipelines-per-disk {} {}",
+            options.pipelines_per_disk, options.scm_args
         );
         let (scm, ready) = start("scm", line);
         let scm_address = ready["RPC"].clone();
         let (om, ready) = start("om", format!("server --roles om --rpc 127.0.0.1:0 --meta {root_path}/om"));
         let om_address = ready["RPC"].clone();
 
-        let mut datanodes = Vec::new();
-        for number in 1..=3 {
+        let (mut datanodes, mut datanode_addresses) = (Vec::new(), Vec::new());
+        for number in 1..=options.datanodes {
             let name = format!("dn{number}");
             let disks: String = (1..=options.disks_per_datanode)
                 .map(|disk| format!(" --disk {root_path}/{name}/disk{disk}"))
@@ -65,7 +76,9 @@ impl Cluster {
                 "server --roles datanode --rpc 127.0.0.1:0{disks} --scm {scm_address} --container-bytes-max {}",
                 options.container_bytes_max
             );
-            datanodes.push(start(&name, line).0);
+            let (datanode, ready) = start(&name, line);
+            datanodes.push(datanode);
+            datanode_addresses.push(ready["RPC"].clone());
         }
 
         let line = format!(
@@ -75,7 +88,7 @@ impl Cluster {
         let (mut gateway, ready) = start("gateway", line);
         let endpoint = ready["S3_ENDPOINT"].clone();
         gateway.set_arg("--s3", endpoint.strip_prefix("http://").expect("an http endpoint"));
-        Cluster { scm, om, datanodes, gateway, scm_address, om_address, endpoint, dir }
+        Cluster { scm, om, datanodes, datanode_addresses, gateway, scm_address, om_address, endpoint, dir }
     }
 
     /// A data directory of a datanode; both are counted from 0.

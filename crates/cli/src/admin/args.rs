@@ -206,7 +206,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
 }
 
 /// `90s`, `30m`, `2h`, `1d`.
-fn duration(text: &str) -> Result<Duration, String> {
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let wrong = || format!("`{text}` is no duration; write 90s, 30m, 2h or 1d");
     let unit = text.chars().last().ok_or_else(wrong)?;
     let seconds_each = match unit {

@@ -25,8 +25,12 @@ fn body(n: usize) -> Vec<u8> {
 
 /// One disk a node and small containers, so that many are closed.
 fn start() -> (Cluster, S3) {
-    let options =
-        ClusterOptions { disks_per_datanode: 1, pipelines_per_disk: 1, container_bytes_max: 4 << 20 };
+    let options = ClusterOptions {
+        disks_per_datanode: 1,
+        pipelines_per_disk: 1,
+        container_bytes_max: 4 << 20,
+        ..ClusterOptions::default()
+    };
     let cluster = Cluster::start(binary(), &options);
     let s3 = S3::new(&cluster.endpoint, ACCESS_KEY, SECRET_KEY, "containers");
     (cluster, s3)

@@ -7,7 +7,7 @@ use testkit::{ACCESS_KEY, Cluster, ClusterOptions, SECRET_KEY};
 use tokio::task::JoinSet;
 
 /// Writers that put objects of many sizes until told to stop, each key once, and remember what was acknowledged.
-struct Writers {
+pub(crate) struct Writers {
     tasks: JoinSet<()>,
     shared: Arc<Shared>,
 }
@@ -45,7 +45,7 @@ fn key(n: u64) -> String {
 }
 
 impl Writers {
-    fn start(s3: &S3, first: u64) -> Writers {
+    pub(crate) fn start(s3: &S3, first: u64) -> Writers {
         let shared = Arc::new(Shared { next: AtomicU64::new(first), ..Shared::default() });
         let mut tasks = JoinSet::new();
         for _ in 0..WRITERS {
@@ -63,12 +63,12 @@ impl Writers {
         Writers { tasks, shared }
     }
 
-    fn acknowledged(&self) -> usize {
+    pub(crate) fn acknowledged(&self) -> usize {
         self.shared.acknowledged.lock().unwrap().len()
     }
 
     /// Waits until `more` further objects are acknowledged.
-    async fn progress(&self, more: usize) {
+    pub(crate) async fn progress(&self, more: usize) {
         let goal = self.acknowledged() + more;
         let give_up = Instant::now() + Duration::from_secs(120);
         while self.acknowledged() < goal {
@@ -82,14 +82,14 @@ impl Writers {
         }
     }
 
-    async fn stop(mut self) -> Written {
+    pub(crate) async fn stop(mut self) -> Written {
         self.shared.stop.store(true, Ordering::Relaxed);
         while self.tasks.join_next().await.is_some() {}
         self.written()
     }
 
     /// What stands so far, with the writers still running (or cut off).
-    fn written(&self) -> Written {
+    pub(crate) fn written(&self) -> Written {
         Written {
             acknowledged: self.shared.acknowledged.lock().unwrap().clone(),
             errors: self.shared.errors.lock().unwrap().clone(),
@@ -98,13 +98,13 @@ impl Writers {
     }
 }
 
-struct Written {
-    acknowledged: Vec<u64>,
-    errors: Vec<String>,
+pub(crate) struct Written {
+    pub(crate) acknowledged: Vec<u64>,
+    pub(crate) errors: Vec<String>,
     next: u64,
 }
 
-async fn assert_all_there(s3: &S3, acknowledged: &[u64]) {
+pub(crate) async fn assert_all_there(s3: &S3, acknowledged: &[u64]) {
     for &n in acknowledged {
         match s3.get(&key(n)).await {
             Ok(Some(found)) => assert!(

@@ -86,6 +86,16 @@ async fn a_dev_cluster_shows_its_groups_and_disks() {
     }
     let cluster = &page.with("flotilla_info", &[("node", "1")]).next().unwrap().labels["cluster"];
     assert!(page.with("flotilla_raft_group_term", &[]).all(|sample| &sample.labels["cluster"] == cluster));
+    for name in ["dozing_groups", "dozes_ended_total", "waits", "waits_expired_total"] {
+        assert_eq!(page.with(&format!("flotilla_raft_{name}"), &[]).count(), 3, "{name} of each server");
+    }
+    for name in ["scrub_passes_total", "scrub_findings_total", "scrubbed_bytes_total", "report_age_seconds"] {
+        assert_eq!(
+            page.with(&format!("flotilla_disk_{name}"), &[]).count(),
+            6,
+            "{name} of each data directory"
+        );
+    }
     assert!(page.value("process_resident_memory_bytes", &[]).unwrap() > 1e6);
     assert!(page.value("process_open_fds", &[]).unwrap() > 10.0);
     let before = page.value("process_cpu_seconds_total", &[]).unwrap();

@@ -13,7 +13,7 @@ use prost::Message;
 use proto::datanode::{
     Ack, ChunkCommand, PipelineCommand, PipelineReply, WriteAck, WriteChunk, pipeline_command,
 };
-use proto::{Code, Failure, Retry};
+use proto::{ACK_ALL_WITHIN_MAX, Code, Failure, Retry};
 use raft::{AddressBook, Command, Done, Group, Proposal, ProposeError, WaitAllError};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -34,9 +34,6 @@ const CHUNK_OVERHEAD_BYTES: usize = 1024;
 /// Blocks whose later chunks a stream refuses because one before them was. Past it some are forgotten: their chunks
 /// are proposed and then refused by the state machine, to the same effect.
 const FAILED_BLOCKS_MAX: usize = 4096;
-
-/// However long a writer wants to wait for all replicas, it is answered after this.
-const ACK_ALL_WITHIN_MAX: Duration = Duration::from_secs(30);
 
 /// How long a stopping node waits for what is under way to be answered.
 const DRAIN_MAX: Duration = Duration::from_secs(1);
@@ -128,8 +125,13 @@ impl WriteStream {
             Err(failure) => return self.answer(refused(nonce_bytes, seq, failure)).await,
         };
         let Some(pipeline) = self.manager.pipeline(id) else {
-            let message = format!("pipeline {id} is not on this node");
-            let failure = Failure { retry: Retry::Elsewhere, ..Failure::new(Code::NotFound, message) };
+            let failure = match self.manager.stopped_report(id) {
+                Some(_) => {
+                    Failure::new(Code::Closed, format!("pipeline {id} takes nothing on this node any more"))
+                }
+                None => Failure::new(Code::NotFound, format!("pipeline {id} is not on this node")),
+            };
+            let failure = Failure { retry: Retry::Elsewhere, ..failure };
             return self.answer(refused(nonce_bytes, seq, failure)).await;
         };
 
@@ -350,5 +352,20 @@ fn answered(nonce: Bytes, seq: u32, done: Done) -> WriteAck {
             error!(commit_index, %failure, "a state machine's answer cannot be read");
             refused(nonce, seq, Failure::internal("the chunk was applied, its answer cannot be read"))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn nobody_waits_for_all_replicas_longer_than_the_limit() {
+        let chunk =
+            |ack: Ack, ms| WriteChunk { ack: ack.into(), ack_all_within_ms: ms, ..WriteChunk::default() };
+        let now = Instant::now();
+        assert_eq!(all_by(&chunk(Ack::All, u32::MAX)), Some(now + ACK_ALL_WITHIN_MAX));
+        assert_eq!(all_by(&chunk(Ack::All, 300)), Some(now + Duration::from_millis(300)));
+        assert_eq!(all_by(&chunk(Ack::Majority, 300)), None);
     }
 }

@@ -1,7 +1,11 @@
 use crate::cluster::{Acked, Cluster, FIRST_CONTAINER, PIPELINE, bytes, chunk, options};
+use flotilla_datanode::DatanodeOptions;
+use futures::FutureExt;
 use proto::datanode::{Ack, HeadRequest, WriteChunk};
 use proto::{Code, Retry};
 use std::collections::BTreeMap;
+use std::time::Duration;
+use tokio::time::Instant;
 use types::{BlockId, GroupId};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -188,5 +192,45 @@ async fn a_writer_that_asks_for_all_replicas_is_told_which_have_its_chunk() {
     stream.send(chunk(4, 0, 0, b"a majority", true)).await;
     let ack = stream.ack().await;
     assert_eq!((ack.error.clone(), ack.reached(), ack.without.len()), (None, Ack::Majority, 0));
+    cluster.shut_down().await;
+}
+
+/// The budget is for what is not yet committed: chunks that wait for a replica that is gone take none of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn chunks_that_wait_for_all_replicas_hold_no_room() {
+    const CHUNK_BYTES: usize = 1 << 20;
+    const CHUNKS: u128 = 6;
+    let limit = 2 * CHUNK_BYTES + 4096;
+    let limited = DatanodeOptions { write_bytes_per_stream_max: limit, write_bytes_max: limit, ..options() };
+    let cluster = Cluster::start(limited).await;
+    let mut waiting = cluster.leader().await.write_stream().await;
+    waiting.write(chunk(1, 0, 0, b"a leader is there", true)).await.unwrap();
+    let leader = cluster.wait_for_leader().await;
+    cluster.nodes[(leader + 1) % 3].host.close(GroupId::pipeline(PIPELINE)).await;
+    // Longer than a datanode waits.
+    for nonce in 0..CHUNKS {
+        let data = bytes(nonce as u64, CHUNK_BYTES);
+        let asked = WriteChunk {
+            ack: Ack::All.into(),
+            ack_all_within_ms: u32::MAX,
+            ..chunk(100 + nonce, 0, 0, &data, true)
+        };
+        waiting.send(asked).await;
+    }
+    // Three times the limit is committed while the first of them still waits.
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        let reports = cluster.nodes[leader].datanode.manager().container_reports().await.unwrap();
+        let committed: u64 = reports.iter().map(|report| report.payload_bytes).sum();
+        if committed >= CHUNKS as u64 * CHUNK_BYTES as u64 {
+            break;
+        }
+        assert!(Instant::now() < deadline, "only {committed} bytes are committed");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert!(waiting.ack().now_or_never().is_none(), "it is acknowledged without the replica that is gone");
+    let mut other = cluster.nodes[leader].write_stream().await;
+    other.write(chunk(2, 0, 0, &bytes(2, CHUNK_BYTES), true)).await.expect("the node has room for another");
+    drop((waiting, other));
     cluster.shut_down().await;
 }

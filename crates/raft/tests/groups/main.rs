@@ -6,6 +6,7 @@ mod dozing;
 mod failover;
 mod hostile;
 mod hostile_heartbeats;
+mod hostile_offers;
 mod ledger;
 mod limits;
 mod links;

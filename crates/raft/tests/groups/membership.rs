@@ -121,6 +121,53 @@ async fn a_member_that_lags_is_named_and_the_repeated_call_finishes() {
     cluster.stop().await;
 }
 
+/// They have everything, and are gone: a change to them could be neither committed nor undone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn members_of_whom_a_majority_does_not_answer_are_refused_and_nothing_changes() {
+    let mut cluster = Cluster::start_nodes(5).await;
+    found(&mut cluster, 3).await;
+    apply_some(&cluster, 10).await;
+    let leader = cluster.leader(GROUP).await;
+    let leading = cluster.group(leader, GROUP);
+    let wanted = [leader, 3, 4].map(|n| member(&cluster, n, 1));
+    for n in [3, 4] {
+        join(&mut cluster, n, 1).await.expect("a new replica opens");
+        leading.add_learner(member(&cluster, n, 1), soon()).await.expect("a learner is added");
+        let index = leading.status().committed.expect("something is committed");
+        assert!(cluster.group(n, GROUP).wait_applied(index, DEADLINE).await.is_ok(), "node {n} catches up");
+    }
+    let id = |n: usize| types::NodeId(n as u64 + 1);
+    for n in [3, 4] {
+        cluster.links.isolate(id(n));
+    }
+    // What was answered counts for a lease.
+    tokio::time::sleep(2 * crate::cluster::TIMING.election_max).await;
+    let (before, last) = (leading.members(), leading.status().last);
+    match leading.set_members(&wanted, Instant::now() + Duration::from_millis(300)).await {
+        Err(SetMembersError::Silent { members }) => {
+            assert_eq!(members, [wanted[1].replica, wanted[2].replica])
+        }
+        other => panic!("a majority of the new members is gone, got {other:?}"),
+    }
+    assert_eq!((leading.members(), leading.status().last), (before, last), "nothing was changed");
+    apply_some(&cluster, 5).await;
+    // A follower of today that has everything and does not answer is not handed the group either.
+    let follower = (leader + 1) % 3;
+    cluster.links.isolate(id(follower));
+    tokio::time::sleep(2 * crate::cluster::TIMING.election_max).await;
+    match leading.transfer_leader(member(&cluster, follower, 1).replica).await {
+        Err(TransferError::Silent { replica }) => assert_eq!(replica, member(&cluster, follower, 1).replica),
+        other => panic!("it does not answer, got {other:?}"),
+    }
+    // The same call finishes when they are back.
+    cluster.links.mend();
+    drop(leading);
+    set_members(&cluster, &wanted).await;
+    let index = apply_some(&cluster, 5).await;
+    cluster.assert_same(GROUP, index).await;
+    cluster.stop().await;
+}
+
 /// The call is broken off in the joint state, and its leader goes; the next one finishes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_change_that_was_left_half_done_is_finished_by_the_next_leader() {
@@ -136,9 +183,10 @@ async fn a_change_that_was_left_half_done_is_finished_by_the_next_leader() {
         let index = leading.status().committed.expect("something is committed");
         assert!(cluster.group(n, GROUP).wait_applied(index, DEADLINE).await.is_ok(), "node {n} catches up");
     }
-    // Without the new members the joint state cannot be committed, nor left.
+    // Without the new members the joint state cannot be committed, nor left. Until a lease is over nobody knows that they are
+    // gone.
     for n in [3, 4] {
-        cluster.stop_node(n).await;
+        cluster.links.isolate(types::NodeId(n as u64 + 1));
     }
     let within = Instant::now() + Duration::from_millis(500);
     match leading.set_members(&wanted, within).await {
@@ -148,6 +196,10 @@ async fn a_change_that_was_left_half_done_is_finished_by_the_next_leader() {
     assert!(leading.members().is_joint());
     drop(leading);
     cluster.stop_node(leader).await;
+    for n in [3, 4] {
+        cluster.stop_node(n).await;
+    }
+    cluster.links.mend();
     for n in [3, 4] {
         cluster.start_node(n).await;
         join(&mut cluster, n, 1).await.expect("it opens again");

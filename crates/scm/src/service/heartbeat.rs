@@ -3,11 +3,12 @@
 use crate::leader::Leader;
 use crate::nodes::Nodes;
 use crate::replicas::{ContainersReport, check_replica};
+use crate::replication::Replication;
 use crate::tables::Tables;
 use crate::view;
 use proto::Failure;
 use proto::scm::{
-    DiskReport, HeartbeatRequest, HeartbeatResponse, NodeRecord, PipelineRecord, PipelineState,
+    DiskReport, HeartbeatRequest, HeartbeatResponse, NodeRecord, PipelineRecord, PipelineState, Task,
 };
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -48,6 +49,7 @@ pub(crate) async fn heartbeat(
         let pipelines = nodes.report_pipelines(node, request.pipelines);
         (places, nodes.report_containers(node, containers) || pipelines)
     });
+    leader.plan(|_, _, replication| replication.tasks.report(node, request.tasks, Instant::now()));
     if places_changed {
         leader.places_changed.notify_one();
     }
@@ -75,12 +77,16 @@ fn check_counts(request: &HeartbeatRequest) -> Result<(), Failure> {
         let message = format!("more than {CONTAINER_REPORTS_MAX} containers in one heartbeat");
         return Err(Failure::invalid(message));
     }
+    if request.tasks.len() > CONTAINER_REPORTS_MAX {
+        return Err(Failure::invalid(format!("more than {CONTAINER_REPORTS_MAX} tasks in one heartbeat")));
+    }
     request.containers.iter().try_for_each(check_replica).map_err(Failure::invalid)
 }
 
 /// What the node should have and do, and the addresses of those it has to do with.
 fn answer(leader: &Leader, node: NodeId) -> HeartbeatResponse {
-    leader.read(|tables, nodes| {
+    let may_move_data = leader.may_move_data();
+    leader.plan(|tables, nodes, replication| {
         let records = answer_pipelines(tables, nodes, node);
         let members = records.iter().flat_map(|record| &record.members);
         let peers: BTreeSet<NodeId> = members.map(|member| NodeId(member.node)).collect();
@@ -88,9 +94,25 @@ fn answer(leader: &Leader, node: NodeId) -> HeartbeatResponse {
             pipelines: records.into_iter().map(|record| view::pipeline(record, tables, nodes)).collect(),
             addresses: view::node_addresses(tables, peers),
             report_all: nodes.replicas().wants_full_report(node),
-            ..HeartbeatResponse::default()
+            tasks: answer_tasks(leader, tables, nodes, replication, node, may_move_data),
+            register_again: false,
         }
     })
+}
+
+/// What the node is asked to do; while data is not to be moved, only what moves none.
+fn answer_tasks(
+    leader: &Leader,
+    tables: &Tables,
+    nodes: &Nodes,
+    replication: &Replication,
+    node: NodeId,
+    may_move_data: bool,
+) -> Vec<Task> {
+    let told = replication.tasks.of(node).map(|asked| &asked.order);
+    let told = told.filter(|order| may_move_data || !order.moves_data());
+    let orders = told.map(|order| order.to_task(|node| view::address(tables, node)));
+    orders.chain(leader.rolls_for(node, tables, nodes)).collect()
 }
 
 /// All that are not over, and those that are over and the node still reports: it is to let go of them.

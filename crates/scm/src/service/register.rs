@@ -27,6 +27,7 @@ pub(crate) async fn register(leader: &Leader, request: RegisterRequest) -> Resul
         nodes.replicas_mut().expect_full_report(node);
         nodes.see(node, request.disks, Instant::now())
     });
+    leader.plan(|_, _, replication| replication.tasks.forget_node(node));
     if places_changed {
         leader.places_changed.notify_one();
     }

@@ -5,6 +5,7 @@
 mod closing;
 mod datanodes;
 mod placement;
+mod replication;
 mod restart;
 mod server;
 mod watch;

@@ -1,5 +1,5 @@
 use super::node::Replica;
-use super::oracle::{Began, Oracle};
+use super::oracle::{Began, Oracle, digest};
 use super::plan::Plan;
 use super::planted::Planted;
 use bytes::Bytes;
@@ -16,11 +16,14 @@ const ANSWER_MAX: Duration = Duration::from_secs(3);
 /// ... and for the confirmation of a read.
 const READ_MAX: Duration = Duration::from_secs(2);
 const BODY_BYTES_MAX: u64 = 3000;
+/// The longest pause of a client that has little time.
+const HASTY_MS_MAX: u64 = 20;
 
 /// Somebody who writes to one group and reads from it, one thing at a time. Each value is written once, so a value says
 /// which write it is from.
 pub(super) struct Client {
     number: u64,
+    pub(super) part: Part,
     pub(super) group: GroupId,
     next_at: Duration,
     task: Task,
@@ -31,6 +34,16 @@ pub(super) struct Client {
     own: Option<Bytes>,
     /// Who was said to lead.
     leader: Option<ReplicaId>,
+}
+
+/// What a client is there for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Part {
+    Anything,
+    /// While the leader is alone: reads from it ...
+    ReadByLease,
+    /// ... and writes on the other side.
+    WriteElsewhere,
 }
 
 #[derive(Clone)]
@@ -73,9 +86,10 @@ enum What {
 }
 
 impl Client {
-    pub(super) fn new(number: u64, group: GroupId) -> Client {
+    pub(super) fn new(number: u64, group: GroupId, part: Part) -> Client {
         Client {
             number,
+            part,
             group,
             next_at: Duration::ZERO,
             task: Task::None,
@@ -89,7 +103,7 @@ impl Client {
 
     /// Changes its own key once.
     pub(super) fn probe(number: u64, group: GroupId) -> Client {
-        let mut client = Client::new(number, group);
+        let mut client = Client::new(number, group, Part::Anything);
         client.task = Task::Change { to: "probe".into() };
         client
     }
@@ -105,7 +119,11 @@ impl Client {
                 None => return false,
             };
             self.answer = None;
-            self.next_at = now + Duration::from_millis(1 + random.below(plan.think_ms_max));
+            let think_ms_max = match self.part {
+                Part::Anything => plan.think_ms_max,
+                Part::ReadByLease | Part::WriteElsewhere => HASTY_MS_MAX,
+            };
+            self.next_at = now + Duration::from_millis(1 + random.below(think_ms_max));
             self.answered(answer, oracle);
         }
         now >= self.next_at
@@ -194,6 +212,13 @@ impl Client {
         let key = |random: &mut Random| Bytes::from(format!("k{}", random.below(plan.keys_per_group)));
         self.values += 1;
         let value = Bytes::from(format!("c{}-{}", self.number, self.values));
+        match self.part {
+            Part::Anything => {}
+            Part::ReadByLease => return Task::Read { key: key(random), policy: ReadPolicy::Lease },
+            Part::WriteElsewhere => {
+                return Task::Write(vec![Op::Set { key: key(random), value: Some(value) }]);
+            }
+        }
         match random.below(10) {
             0..=1 => Task::Read { key: key(random), policy: ReadPolicy::Index },
             2..=3 => Task::Read { key: key(random), policy: ReadPolicy::Lease },
@@ -215,9 +240,11 @@ impl Client {
     }
 
     fn command(&self, ops: &[Op], random: &mut Random) -> Command {
-        let body = if random.one_in(4) { random.below(BODY_BYTES_MAX) } else { 0 };
-        let body = Payload::seal(vec![self.number as u8; body as usize].into());
-        Command { meta: encode_ops(ops), body, roll_to: None }
+        let bytes = if random.one_in(4) { random.below(BODY_BYTES_MAX) as usize } else { 0 };
+        // No two attempts have the same.
+        let mut unique = Random::new(self.number << 32 | self.attempts);
+        let body = std::iter::repeat_with(|| unique.next_u64().to_le_bytes()).flatten().take(bytes);
+        Command { meta: encode_ops(ops), body: Payload::seal(body.collect()), roll_to: None }
     }
 }
 
@@ -229,7 +256,7 @@ impl Attempt {
         let made = async {
             match what {
                 What::Write { command, ops, change } => {
-                    write(&replica, &oracle, group, began, command, ops, change).await
+                    write(&replica, &oracle, began, command, ops, change, planted).await
                 }
                 What::Read { key, policy } => {
                     let role = replica.group.status().role;
@@ -254,12 +281,14 @@ impl Attempt {
 async fn write(
     replica: &Replica,
     oracle: &Oracle,
-    group: GroupId,
     began: Began,
     command: Command,
     ops: Vec<Op>,
     change: bool,
+    planted: Option<Planted>,
 ) -> Answer {
+    let group = replica.group.id();
+    let body = digest(&command.body.bytes()[..]);
     match replica.group.apply(command).await {
         Ok(done) => {
             let outcomes = match decode_outcomes(done.reply) {
@@ -270,17 +299,22 @@ async fn write(
                 }
             };
             let id: LogId = done.id;
-            oracle.acknowledged(group, began, id, &ops, &outcomes);
+            oracle.acknowledged(group, began, id, &ops, body, &outcomes);
             match outcomes.into_iter().next() {
                 Some(outcome) if change => Answer::Changed(outcome),
                 _ => Answer::Done,
             }
         }
-        Err(ProposeError::NotLeader { leader }) => {
-            Answer::Refused { leader: leader.map(|member| member.replica) }
+        Err(ProposeError::OutcomeUnknown) if planted != Some(Planted::UnknownRefused) => Answer::Unknown,
+        // All others say that nothing was proposed.
+        Err(error) => {
+            oracle.refused(group, &ops);
+            let leader = match error {
+                ProposeError::NotLeader { leader } => leader.map(|member| member.replica),
+                _ => None,
+            };
+            Answer::Refused { leader }
         }
-        Err(ProposeError::OutcomeUnknown) => Answer::Unknown,
-        Err(_) => Answer::Refused { leader: None },
     }
 }
 

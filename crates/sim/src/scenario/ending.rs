@@ -2,7 +2,7 @@
 
 use super::client::Client;
 use super::node::Replica;
-use super::oracle::{Oracle, content_of};
+use super::oracle::{Content, Oracle};
 use super::plan::Plan;
 use super::run::Run;
 use crate::world::{ProcessId, SILENCE_MAX};
@@ -99,7 +99,7 @@ pub(super) async fn check_log(
     replica: Replica,
     leads: Option<Term>,
 ) {
-    const PIECE_COUNT: usize = 256;
+    const PIECE_BYTES: usize = 256 << 10;
     let log = replica.group.log();
     let name = process.to_string();
     let state = log.state();
@@ -109,12 +109,13 @@ pub(super) async fn check_log(
     let mut found = BTreeMap::new();
     while next < end {
         // Truncated or purged or closed meanwhile, or the machine is down: somebody else's matter.
-        let Ok(metas) = log.read_meta(next..end, PIECE_COUNT).await else { return };
-        for meta in metas {
-            oracle.entry(group, meta.id, content_of(meta.kind.into(), &meta.meta), before, &name);
-            before = Some(meta.id.term);
-            found.insert(meta.id.index, meta.id.term);
-            next = meta.id.index.next();
+        let Ok(entries) = log.read(next..end, PIECE_BYTES).await else { return };
+        for entry in entries {
+            let content = Content::of(entry.kind.into(), &entry.meta, entry.body.bytes());
+            oracle.entry(group, entry.id, content, before, &name);
+            before = Some(entry.id.term);
+            found.insert(entry.id.index, entry.id.term);
+            next = entry.id.index.next();
         }
     }
     if let Some(term) = leads

@@ -31,6 +31,10 @@ pub(super) enum Fault {
         free_bytes: u64,
     },
     Transfer(GroupId),
+    /// The leader of a group is alone with a client that reads from it by lease, while another writes on the other side.
+    SplitClients(GroupId),
+    /// The next leader of a group is cut off when it is elected, and the others crash before they hear from it.
+    UpsetElection(GroupId, SimOptions),
     Reopen {
         group: GroupId,
         process: ProcessId,
@@ -49,17 +53,30 @@ pub(super) fn random_fault(plan: &Plan, random: &mut Random) -> Option<(Fault, D
         crash_some,
         full_disk,
         transfer,
+        split_clients,
+        upset_election,
         reopen,
     } = plan.weights;
-    let weights =
-        [partition, one_way, lone_leader, bad_link, crash_one, crash_some, full_disk, transfer, reopen];
+    let weights = [
+        partition,
+        one_way,
+        lone_leader,
+        bad_link,
+        crash_one,
+        crash_some,
+        full_disk,
+        transfer,
+        split_clients,
+        upset_election,
+        reopen,
+    ];
     let mut chosen = random.below(weights.iter().sum());
     let kind = weights.iter().position(|weight| {
         let is_it = chosen < *weight;
         chosen = chosen.saturating_sub(*weight);
         is_it
     })?;
-    let lasts = Duration::from_millis(100 + below_one_of(random, [500, 2000, 8000]));
+    let mut lasts = Duration::from_millis(100 + below_one_of(random, [500, 2000, 8000]));
     let process = ProcessId(random.below(plan.processes as u64) as usize);
     let group = random.pick(&plan.groups).clone();
     let fault = match kind {
@@ -78,22 +95,35 @@ pub(super) fn random_fault(plan: &Plan, random: &mut Random) -> Option<(Fault, D
                 _ if random.one_in(3) => (0..plan.processes).map(ProcessId).collect(),
                 _ => random_side(plan, random),
             };
-            let crash = match random.below(5) {
-                0 => Crash::Kill,
-                1 => Crash::PowerLoss(Loss::AllUnsynced),
-                _ => Crash::PowerLoss(Loss::Random(random.next_u64())),
-            };
+            let crash = random_crash(random);
             let down = Duration::from_millis(below_one_of(random, [50, 1000, 6000]));
             Fault::Crash { processes, crash, disk: random_disk(random), down }
         }
         6 => Fault::FullDisk { process, free_bytes: random.below(80_000) },
         7 => Fault::Transfer(group.id),
+        8 => {
+            // Long enough for an election on the other side.
+            lasts += 2 * group.timing.election_max;
+            Fault::SplitClients(group.id)
+        }
+        9 => {
+            lasts += 2 * group.timing.election_max;
+            Fault::UpsetElection(group.id, random_disk(random))
+        }
         _ => {
             let pause = Duration::from_millis(random.below(1500));
             Fault::Reopen { group: group.id, process, pause }
         }
     };
     Some((fault, lasts))
+}
+
+pub(super) fn random_crash(random: &mut Random) -> Crash {
+    match random.below(5) {
+        0 => Crash::Kill,
+        1 => Crash::PowerLoss(Loss::AllUnsynced),
+        _ => Crash::PowerLoss(Loss::Random(random.next_u64())),
+    }
 }
 
 fn random_side(plan: &Plan, random: &mut Random) -> Vec<ProcessId> {

@@ -1,14 +1,16 @@
+use super::counts::Counts;
 use super::oracle::Oracle;
 use super::plan::{GroupPlan, Plan};
-use super::planted::Planted;
+use super::planted::{Planted, panic_once};
 use super::seats::Seat;
-use super::watched::{Watched, WatchedSnapshots};
+use super::watched::{Bodies, SnapshotWork, Watched, WatchedSnapshots};
 use crate::mem_snapshots::MemSnapshots;
 use crate::world::{Context, ProcessId};
 use kv::KvMachine;
 use raft::{AddressBook, Group, RaftHost, Tables};
 use raftlog::LogSpace;
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use tonic::service::{Routes, RoutesBuilder};
@@ -52,6 +54,22 @@ pub(super) struct Replica {
     /// As its clients read them.
     pub(super) tables: Arc<dyn Tables>,
     pub(super) applied: Arc<Mutex<Option<LogIndex>>>,
+    work: Arc<SnapshotWork>,
+}
+
+impl Replica {
+    /// Counts a crash by what it hits.
+    pub(super) fn crashes(&self, counts: &mut Counts) {
+        let is = |flag: &AtomicBool| flag.load(Ordering::Relaxed);
+        let (is_writing, is_installing) = (is(&self.work.is_writing), is(&self.work.is_installing));
+        let snapshots = self.group.snapshots();
+        let received = snapshots.receives_finished + snapshots.receives_failed;
+        let is_receiving = snapshots.receives_begun > received && !is_installing;
+        counts.crashes_amid_member_changes += u64::from(self.group.members().is_joint());
+        counts.crashes_amid_snapshot_writes += u64::from(is_writing);
+        counts.crashes_amid_snapshot_receives += u64::from(is_receiving);
+        counts.crashes_amid_snapshot_installs += u64::from(is_installing);
+    }
 }
 
 impl Node {
@@ -99,7 +117,10 @@ impl Node {
         let host = RaftHost::over(context.connector(), plan.host.clone(), AddressBook::default());
         let mut routes = RoutesBuilder::default();
         host.add_to(&mut routes);
-        self.lock().server = Some(Server { plan, process: context.process, host, space });
+        self.lock().server = Some(Server { plan: plan.clone(), process: context.process, host, space });
+        if plan.planted == Some(Planted::TaskPanics) {
+            tokio::spawn(panic_once());
+        }
         for (group, seat) in seats {
             if seat.is_leaving {
                 tokio::spawn(self.clone().remove(group));
@@ -146,7 +167,13 @@ impl Node {
             filler_bytes: server.plan.snapshot_filler_bytes,
             leaves_out_unflushed: server.plan.planted == Some(Planted::SnapshotsShort),
         };
-        let snapshots = WatchedSnapshots { inner: Arc::new(snapshots), oracle: self.oracle.clone() };
+        let (oracle, work) = (self.oracle.clone(), Arc::<SnapshotWork>::default());
+        let snapshots = WatchedSnapshots { inner: Arc::new(snapshots), oracle, work: work.clone() };
+        let bodies = Bodies {
+            space: server.space.clone(),
+            owners_dir: group.log_spec().owners_dir,
+            is_there: Arc::new(()),
+        };
         let applied = Arc::default();
         let machine = Watched {
             inner: KvMachine::new(tables.clone(), Some(Arc::new(snapshots))),
@@ -155,10 +182,11 @@ impl Node {
             group: group.id,
             name: server.process.to_string(),
             applied: Arc::clone(&applied),
+            bodies,
         };
         let spec = group.spec(seat.replica);
         let group = server.host.open(spec, &server.space, group.log_spec(), machine).await?;
-        Ok(Replica { group, seat: seat.clone(), tables, applied })
+        Ok(Replica { group, seat: seat.clone(), tables, applied, work })
     }
 
     /// Closes one replica, and opens it again after a pause.

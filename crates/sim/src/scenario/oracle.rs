@@ -6,7 +6,7 @@ use crate::world::Trace;
 use bytes::Bytes;
 use kv::{Op, Outcome};
 use raft::{Applied as Position, SetMembersError};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard};
 use types::{GroupId, LogId, LogIndex, ReplicaId, Term};
@@ -30,11 +30,17 @@ struct State {
 struct History {
     leaders: BTreeMap<Term, ReplicaId>,
     entries: BTreeMap<LogId, Entry>,
+    /// What bodies entries have, whoever told: logs and messages, clients, or who reads where the state has them.
+    bodies: BTreeMap<LogId, u64>,
     committed: BTreeMap<LogIndex, Term>,
     /// Who the members are after some entries, as replicas keep it beside their state.
     members: BTreeMap<LogIndex, Bytes>,
     /// Commands only, in order.
     applied: BTreeMap<LogIndex, Applied>,
+    /// Where each command was applied: a client proposes it once.
+    commands: BTreeMap<u64, LogIndex>,
+    /// Commands of which a client was told that no entry was made of them.
+    refused: BTreeSet<u64>,
     /// State by the commands applied so far: what the state machines must come to as well.
     versions: BTreeMap<Bytes, Vec<(LogIndex, Option<Bytes>)>>,
     /// Up to here, what was written has been acknowledged or read.
@@ -107,7 +113,9 @@ impl Oracle {
     }
 
     /// An entry stands in somebody's log, or is sent; `before` is the term of the one before it.
-    pub(super) fn entry(&self, group: GroupId, id: LogId, content: u64, before: Option<Term>, by: &str) {
+    pub(super) fn entry(&self, group: GroupId, id: LogId, found: Content, before: Option<Term>, by: &str) {
+        self.body(group, id, found.body, by);
+        let content = found.rest;
         let mut wrong = None;
         {
             let state = &mut *self.lock();
@@ -120,6 +128,14 @@ impl Oracle {
             }
         }
         wrong.into_iter().for_each(|why| self.fail(why));
+    }
+
+    /// Somebody found the body of an entry.
+    pub(super) fn body(&self, group: GroupId, id: LogId, body: u64, by: &str) {
+        let known = *self.lock().group(group).bodies.entry(id).or_insert(body);
+        if known != body {
+            self.fail(format!("{group:?}: {by} has another body of entry {id:?} than was seen before"));
+        }
     }
 
     /// Somebody takes an entry for committed.
@@ -218,6 +234,19 @@ impl Oracle {
         Began { known: self.lock().group(group).known }
     }
 
+    /// A client was told that nothing was proposed.
+    pub(super) fn refused(&self, group: GroupId, ops: &[Op]) {
+        let applied = {
+            let (state, command) = (&mut *self.lock(), command_of(ops));
+            let history = state.group(group);
+            history.refused.insert(command);
+            history.commands.get(&command).copied()
+        };
+        if let Some(index) = applied {
+            self.fail(format!("{group:?}: a command was refused that was applied at {index}"));
+        }
+    }
+
     /// A client was told that its command was applied as this entry, with these outcomes.
     pub(super) fn acknowledged(
         &self,
@@ -225,8 +254,10 @@ impl Oracle {
         began: Began,
         id: LogId,
         ops: &[Op],
+        body: u64,
         outcomes: &[Outcome],
     ) {
+        self.body(group, id, body, "a client");
         let result = {
             let state = &mut *self.lock();
             state.counts.writes += 1;
@@ -260,14 +291,26 @@ impl Oracle {
 }
 
 /// What an entry holds, for comparing.
-pub(super) fn content_of(kind: u32, meta: &[u8]) -> u64 {
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Content {
+    rest: u64,
+    body: u64,
+}
+
+impl Content {
+    pub(super) fn of(kind: u32, meta: &[u8], body: &[u8]) -> Content {
+        Content { rest: digest(&(kind, meta)), body: digest(body) }
+    }
+}
+
+pub(super) fn digest(what: &(impl Hash + ?Sized)) -> u64 {
     let mut hasher = DefaultHasher::new();
-    (kind, meta).hash(&mut hasher);
+    what.hash(&mut hasher);
     hasher.finish()
 }
 
 fn command_of(ops: &[Op]) -> u64 {
-    content_of(0, &kv::encode_ops(ops))
+    digest(&kv::encode_ops(ops))
 }
 
 impl State {
@@ -303,6 +346,12 @@ impl History {
             && *last > id.index
         {
             return Err(format!("applied {id:?}, which others passed over on their way to {last}"));
+        }
+        if self.refused.contains(&command) {
+            return Err(format!("applied {id:?}, a command that was refused"));
+        }
+        if let Some(first) = self.commands.insert(command, id.index) {
+            return Err(format!("applied {id:?}, a command that was applied at {first} already"));
         }
         let expected = self.apply(id.index, ops);
         if expected != outcomes {

@@ -64,6 +64,8 @@ pub(super) struct Weights {
     pub(super) crash_some: u64,
     pub(super) full_disk: u64,
     pub(super) transfer: u64,
+    pub(super) split_clients: u64,
+    pub(super) upset_election: u64,
     pub(super) reopen: u64,
 }
 
@@ -131,12 +133,13 @@ impl Plan {
     }
 }
 
-/// Of every other clock, as [`Planted::LeasesTooLong`]: a lease of such a leader lasts four times as long as its followers wait.
+/// Of every third clock, as [`Planted::LeasesTooLong`]: a lease of such a leader lasts four times as long as its followers wait,
+/// most of whom have better clocks.
 const SLOW_PPM: i64 = -750_000;
 
 fn drifts(processes: usize, planted: Option<Planted>, random: &mut Random) -> Vec<i64> {
     if planted == Some(Planted::LeasesTooLong) {
-        return (0..processes as i64).map(|number| SLOW_PPM * (number % 2)).collect();
+        return (0..processes).map(|number| if number % 3 == 1 { SLOW_PPM } else { 0 }).collect();
     }
     let drifts = random.one_in(2);
     let drift =
@@ -220,6 +223,8 @@ impl Weights {
             crash_some: weight(),
             full_disk: weight(),
             transfer: weight(),
+            split_clients: weight(),
+            upset_election: weight(),
             reopen: weight(),
         }
     }

@@ -16,13 +16,13 @@ pub enum Planted {
     EntriesSyncedLate,
     /// A vote that was given may be forgotten in a loss of power.
     VotesNotSynced,
-    /// Every other vote that is saved is silently left out: after a restart the one before it stands there, whole.
+    /// Votes are not saved before their candidate leads: whoever restarts in between votes again.
     VotesLost,
     /// A leader that was restarted leads on without an election, as openraft does by default: docs/adr/0002.
     LeadersRestored,
     /// What a state machine did is durable, and how far it has come is not: commands are applied again.
     AppliedTwice,
-    /// The state machine's store forgets a batch in the middle in a loss of power.
+    /// The state machine's store forgets a batch in the middle.
     BatchLost,
     /// Whoever takes itself for the leader answers reads without asking a quorum.
     ReadsNotConfirmed,
@@ -32,11 +32,25 @@ pub enum Planted {
     LeasesTooLong,
     /// Snapshots lack the last entries that they claim to have.
     SnapshotsShort,
+    /// A client whose write lost its leader is told that nothing was proposed.
+    UnknownRefused,
+    /// A task of which nobody asks what became of it panics.
+    TaskPanics,
+    /// A connection that broke is never made again.
+    CutStays,
+}
+
+/// After so long.
+const PANIC_AFTER: Duration = Duration::from_secs(2);
+
+pub(super) async fn panic_once() {
+    tokio::time::sleep(PANIC_AFTER).await;
+    panic!("a planted panic");
 }
 
 impl Planted {
     pub(super) fn wrap_disk(self, disk: SimDisk) -> Arc<dyn Disk> {
-        Arc::new(Liar { disk, planted: self, votes: Arc::default() })
+        Arc::new(Liar { disk, planted: self })
     }
 
     pub(super) fn wrap_tables(self, tables: MemTables) -> Arc<dyn Tables> {
@@ -55,14 +69,11 @@ const LATE: Duration = Duration::from_millis(40);
 struct Liar {
     disk: SimDisk,
     planted: Planted,
-    /// Written so far, of all groups.
-    votes: Arc<AtomicU64>,
 }
 
 struct LyingFile {
     file: Arc<dyn File>,
     synced: Synced,
-    votes: Arc<AtomicU64>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -70,8 +81,8 @@ enum Synced {
     Honestly,
     Late,
     Never,
-    /// Nor even written, every other time.
-    HalfWritten,
+    /// Nor even written, when it has the vote for a candidate: docs/format/hard-state.md.
+    WithoutCandidates,
 }
 
 impl Disk for Liar {
@@ -80,13 +91,11 @@ impl Disk for Liar {
         let synced = match self.planted {
             Planted::EntriesSyncedLate if is_segment => Synced::Late,
             Planted::VotesNotSynced if is_hard_state => Synced::Never,
-            Planted::VotesLost if is_hard_state => Synced::HalfWritten,
+            Planted::VotesLost if is_hard_state => Synced::WithoutCandidates,
             _ => Synced::Honestly,
         };
-        let (opened, votes) = (self.disk.open(path, create), self.votes.clone());
-        Box::pin(
-            async move { Ok(Arc::new(LyingFile { file: opened.await?, synced, votes }) as Arc<dyn File>) },
-        )
+        let opened = self.disk.open(path, create);
+        Box::pin(async move { Ok(Arc::new(LyingFile { file: opened.await?, synced }) as Arc<dyn File>) })
     }
     fn create_dir_all(&self, path: &str) -> IoFuture<()> {
         self.disk.create_dir_all(path)
@@ -114,22 +123,28 @@ impl Disk for Liar {
     }
 }
 
+/// Whether a slot of a hard state has a vote that is not committed.
+fn is_for_candidate(buffers: &[Bytes]) -> bool {
+    const FLAGS_OFFSET: usize = 5;
+    const VOTE: u8 = 1;
+    const VOTE_COMMITTED: u8 = 2;
+    let flags = buffers.first().and_then(|slot| slot.get(FLAGS_OFFSET)).copied().unwrap_or_default();
+    flags & (VOTE | VOTE_COMMITTED) == VOTE
+}
+
 impl File for LyingFile {
     fn write_at(&self, offset: u64, buffers: Vec<Bytes>) -> IoFuture<()> {
+        if self.synced == Synced::WithoutCandidates && is_for_candidate(&buffers) {
+            return Box::pin(async { Ok(()) });
+        }
         self.file.write_at(offset, buffers)
     }
     fn write_and_sync(&self, offset: u64, buffers: Vec<Bytes>) -> IoFuture<()> {
         match self.synced {
             Synced::Honestly => return self.file.write_and_sync(offset, buffers),
             Synced::Never => return self.file.write_at(offset, buffers),
-            Synced::HalfWritten => {
-                let is_lost = self.votes.fetch_add(1, Ordering::Relaxed) % 2 == 1;
-                return if is_lost {
-                    Box::pin(async { Ok(()) })
-                } else {
-                    self.file.write_and_sync(offset, buffers)
-                };
-            }
+            Synced::WithoutCandidates if is_for_candidate(&buffers) => return Box::pin(async { Ok(()) }),
+            Synced::WithoutCandidates => return self.file.write_and_sync(offset, buffers),
             Synced::Late => {}
         }
         let (written, file) = (self.file.write_at(offset, buffers), self.file.clone());
@@ -149,7 +164,7 @@ impl File for LyingFile {
     fn sync_data(&self) -> IoFuture<()> {
         match self.synced {
             Synced::Never => Box::pin(async { Ok(()) }),
-            Synced::Honestly | Synced::Late | Synced::HalfWritten => self.file.sync_data(),
+            Synced::Honestly | Synced::Late | Synced::WithoutCandidates => self.file.sync_data(),
         }
     }
     fn preallocate(&self, bytes: u64) -> IoFuture<()> {
@@ -186,9 +201,14 @@ impl Tables for LyingTables {
         self.tables.scan(from, end, count_max)
     }
 
-    /// The two halves of what should be one batch: a crash may come between them. Or a batch that is left out.
+    /// The two halves of what should be one batch: a crash may come between them, or the first is left out.
     fn write(&self, changes: Changes) -> anyhow::Result<()> {
         const LOST_ONE_IN: u64 = 50;
+        let number = self.batches.fetch_add(1, Ordering::Relaxed);
+        let is_lost = self.planted == Planted::BatchLost && number % LOST_ONE_IN == LOST_ONE_IN - 1;
+        if self.planted == Planted::BatchLost && !is_lost {
+            return self.tables.write(changes);
+        }
         let (mut effects, mut position) = (Changes::default(), Changes::default());
         for (key, value) in changes {
             let half = if key == kv::APPLIED_KEY { &mut position } else { &mut effects };
@@ -197,8 +217,7 @@ impl Tables for LyingTables {
                 None => half.delete(key),
             }
         }
-        let number = self.batches.fetch_add(1, Ordering::Relaxed);
-        if self.planted == Planted::AppliedTwice || number % LOST_ONE_IN != LOST_ONE_IN - 1 {
+        if !is_lost {
             self.tables.write(effects)?;
         }
         self.tables.write(position)

@@ -1,7 +1,7 @@
-use super::client::Client;
+use super::client::{Client, Part};
 use super::counts::Counts;
 use super::ending::check_log;
-use super::faults::{FREE_BYTES, Fault, Links, Remedy, random_fault};
+use super::faults::{FREE_BYTES, Fault, Links, Remedy, random_crash, random_fault};
 use super::node::{Node, Replica};
 use super::operator::Operator;
 use super::oracle::Oracle;
@@ -15,6 +15,7 @@ use disk::sim::{Random, SimOptions};
 use raft::{GroupStatus, Role};
 use std::collections::BTreeMap;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -70,7 +71,10 @@ impl fmt::Display for Violation {
 /// One cluster's life.
 pub fn run(options: Options) -> Result<Finished, Violation> {
     let mut run = Run::new(options);
-    let result = run.live();
+    // The simulation's own panics are violations too, for the sake of the seed.
+    let result = catch_unwind(AssertUnwindSafe(|| run.live())).unwrap_or_else(|_| {
+        Err(format!("the simulation {}", run.world.take_panic().unwrap_or_else(|| "panicked".to_owned())))
+    });
     result.map_err(|what| Violation {
         seed: options.seed,
         at: run.world.now(),
@@ -96,6 +100,20 @@ pub(super) struct Run {
     pub(super) random: Random,
     pub(super) client_random: Random,
     pub(super) next_fault: Duration,
+    splits: BTreeMap<GroupId, Split>,
+    upsets: BTreeMap<GroupId, Upset>,
+}
+
+/// A leader is alone with those of its group's clients that read by lease; others write elsewhere.
+struct Split {
+    leader: ProcessId,
+    until: Duration,
+}
+
+/// What the next election of a group is followed by: a leader that is cut off for so long, and crashes of all others.
+struct Upset {
+    lasts: Duration,
+    disk: SimOptions,
 }
 
 /// A replica's status, as last looked at.
@@ -129,8 +147,9 @@ impl Run {
             for process in &group.first_members {
                 seats.give(*process, group);
             }
-            for _ in 0..plan.clients_per_group {
-                clients.push(Client::new(clients.len() as u64, group.id));
+            let ordinary = std::iter::repeat_n(Part::Anything, plan.clients_per_group as usize);
+            for part in ordinary.chain([Part::ReadByLease, Part::WriteElsewhere]) {
+                clients.push(Client::new(clients.len() as u64, group.id, part));
             }
         }
         let operators = plan.groups.iter().map(Operator::new).collect();
@@ -153,6 +172,8 @@ impl Run {
             random,
             client_random,
             next_fault: Duration::from_secs(1),
+            splits: BTreeMap::new(),
+            upsets: BTreeMap::new(),
         }
     }
 
@@ -177,6 +198,10 @@ impl Run {
         self.clients_step(is_ending);
         self.operators_step(is_ending);
         self.world.advance();
+        // First of all: whoever panicked may hold what all else needs.
+        if let Some(panicked) = self.world.panicked() {
+            return Err(panicked.to_owned());
+        }
         self.look();
         match self.oracle.violation() {
             Some(violation) => Err(violation),
@@ -193,6 +218,12 @@ impl Run {
     }
 
     fn crash(&mut self, process: ProcessId, crash: Crash, disk: SimOptions) {
+        self.oracle.count(|counts| counts.crashes += 1);
+        for group in &self.plan.groups {
+            if let Some(replica) = self.nodes[process.0].replica(group.id) {
+                self.oracle.count(|counts| replica.crashes(counts));
+            }
+        }
         self.statuses.retain(|(on, _), _| *on != process);
         self.world.crash(process, crash, disk);
         self.nodes[process.0] = self.nodes[process.0].next();
@@ -234,12 +265,19 @@ impl Run {
             }
             Fault::Crash { processes, crash, disk, down } => {
                 for process in processes {
-                    if self.world.is_up(process) {
-                        self.oracle.count(|counts| counts.crashes += 1);
-                        self.crash(process, crash, disk);
-                        self.later(self.world.now() + down, Remedy::Start(process));
-                    }
+                    self.crash_for(process, crash, disk, down);
                 }
+            }
+            Fault::SplitClients(group) => {
+                if let Some(leader) = self.leader(group) {
+                    self.oracle.count(|counts| counts.split_clients += 1);
+                    self.cut(&[leader], false, until);
+                    self.splits.insert(group, Split { leader, until });
+                }
+            }
+            Fault::UpsetElection(group, disk) => {
+                let lasts = until - self.world.now();
+                self.upsets.insert(group, Upset { lasts, disk });
             }
             Fault::FullDisk { process, free_bytes } => {
                 self.oracle.count(|counts| counts.full_disks += 1);
@@ -253,6 +291,30 @@ impl Run {
                     let node = self.nodes[process.0].clone();
                     self.world.spawn(process, node.reopen(group, pause));
                 }
+            }
+        }
+    }
+
+    /// Unless it is down already.
+    fn crash_for(&mut self, process: ProcessId, crash: Crash, disk: SimOptions, down: Duration) {
+        if self.world.is_up(process) {
+            self.crash(process, crash, disk);
+            self.later(self.world.now() + down, Remedy::Start(process));
+        }
+    }
+
+    /// A new leader has heard of its election, and nobody has heard of the leader.
+    fn upset(&mut self, leader: ProcessId, group: GroupId) {
+        const DOWN_MS_MAX: u64 = 50;
+        let Some(Upset { lasts, disk }) = self.upsets.remove(&group) else { return };
+        self.world.trace().event(format_args!("{group:?}: the election of {leader} is upset"));
+        self.oracle.count(|counts| counts.upset_elections += 1);
+        self.cut(&[leader], false, self.world.now() + lasts);
+        for (process, _) in self.seats.of(group) {
+            let down = Duration::from_millis(1 + self.random.below(DOWN_MS_MAX));
+            if process != leader {
+                let crash = random_crash(&mut self.random);
+                self.crash_for(process, crash, disk, down);
             }
         }
     }
@@ -315,7 +377,12 @@ impl Run {
 
     pub(super) fn stop_faults(&mut self) {
         self.world.trace().event(format_args!("all faults stop"));
+        self.splits.clear();
+        self.upsets.clear();
         self.links.clear();
+        if self.plan.planted == Some(Planted::CutStays) {
+            self.links.cut(&[ProcessId(0)], false);
+        }
         self.links.apply_to(self.world.network());
         for (_, remedy) in std::mem::take(&mut self.remedies) {
             self.remedy(remedy);
@@ -330,17 +397,29 @@ impl Run {
         let is_quiet = !is_ending && self.plan.is_quiet(now);
         let mut attempts = Vec::new();
         for client in &mut self.clients {
-            if is_quiet && client.is_idle() {
+            let split = self.splits.get(&client.group).filter(|split| now < split.until);
+            let rests = if client.part == Part::Anything { is_quiet } else { split.is_none() };
+            if rests && client.is_idle() {
                 continue;
             }
-            if !client.poll(now, &self.plan, &mut self.client_random, &self.oracle) {
+            if !client.poll(now, &self.plan, &mut self.client_random, &self.oracle)
+                || rests && client.is_idle()
+            {
                 continue;
             }
             let group = self.plan.group(client.group);
             let told = client.leader().map(|leader| group.process_of(leader));
             let random = &mut self.client_random;
             let (anybody, _) = *random.pick(&self.seats.of(group.id));
-            let process = told.filter(|_| !random.one_in(ANYWHERE_ONE_IN)).unwrap_or(anybody);
+            let process = match split {
+                Some(split) if client.part == Part::ReadByLease => split.leader,
+                // A leader that is alone answers nobody on the other side.
+                Some(split) if client.part == Part::WriteElsewhere && anybody == split.leader => continue,
+                Some(split) if client.part == Part::WriteElsewhere => {
+                    told.filter(|told| *told != split.leader).unwrap_or(anybody)
+                }
+                _ => told.filter(|_| !random.one_in(ANYWHERE_ONE_IN)).unwrap_or(anybody),
+            };
             match self.nodes[process.0].replica(client.group) {
                 Some(replica) if self.world.is_up(process) => {
                     let attempt = client.attempt(&self.plan, random, is_ending);
@@ -398,6 +477,10 @@ impl Run {
             }
         }
         for (process, group, term, replica) in elected {
+            self.upset(process, group);
+            if !self.world.is_up(process) {
+                continue;
+            }
             let check = check_log(self.oracle.clone(), process, group, replica, Some(term));
             self.world.spawn(process, check);
         }

@@ -1,18 +1,24 @@
 //! What goes over the network, as the oracle sees it: whether or not it arrives, somebody said it.
 
-use super::oracle::{Oracle, content_of};
+use super::oracle::{Content, Oracle};
 use crate::world::{Direction, Observer, Sent};
 use bytes::{Buf, Bytes};
 use prost::Message;
-use proto::raft::AppendRequest;
+use proto::raft::{
+    Address, AppendRequest, HeartbeatsRequest, SnapshotToFollower, Vote, snapshot_to_follower,
+};
 use std::sync::Arc;
 use types::{GroupId, LogId, LogIndex, ReplicaId, Term};
 
 pub(super) fn observer(oracle: Oracle) -> Observer {
     Arc::new(move |sent: &Sent<'_>| {
-        if sent.direction == Direction::Request && sent.path.ends_with("/Append") {
-            for message in messages(sent.data.clone()) {
-                append_seen(&oracle, sent, message);
+        let method = sent.path.rsplit('/').next().unwrap_or_default();
+        if sent.direction != Direction::Request || !LEADERS_SAY.contains(&method) {
+            return;
+        }
+        for message in messages(sent.data.clone()) {
+            if let Err(error) = seen(&oracle, method, &sent.from.to_string(), message) {
+                oracle.fail(format!("{} sent a message of {method} that is none: {error}", sent.from));
             }
         }
     })
@@ -31,24 +37,46 @@ fn messages(mut data: Bytes) -> impl Iterator<Item = Bytes> {
     })
 }
 
-fn append_seen(oracle: &Oracle, sent: &Sent<'_>, message: Bytes) {
-    let by = sent.from.to_string();
-    let message = match AppendRequest::decode(message) {
-        Ok(message) => message,
-        Err(error) => return oracle.fail(format!("{by} sent an append that is none: {error}")),
-    };
-    let Some(group) = message.to.as_ref().and_then(|to| GroupId::try_from(to.group).ok()) else {
-        return oracle.fail(format!("{by} sent an append to nobody"));
-    };
-    let Some(vote) = message.vote else { return oracle.fail(format!("{by} sent an append without a vote")) };
-    oracle.leads(group, Term(vote.term), ReplicaId(vote.replica));
-    if let Some(id) = message.committed {
-        oracle.committed(group, LogId { term: Term(id.term), index: LogIndex(id.index) }, &by);
+/// By these calls leaders speak to the members of their group.
+const LEADERS_SAY: [&str; 3] = ["Append", "Heartbeats", "Snapshot"];
+
+fn seen(oracle: &Oracle, method: &str, by: &str, message: Bytes) -> Result<(), prost::DecodeError> {
+    match method {
+        "Append" => append_seen(oracle, by, &AppendRequest::decode(message)?),
+        "Heartbeats" => {
+            let heartbeats = HeartbeatsRequest::decode(message)?.heartbeats;
+            heartbeats.iter().for_each(|heartbeat| append_seen(oracle, by, heartbeat));
+        }
+        _ => {
+            let message = SnapshotToFollower::decode(message)?.message;
+            if let Some(snapshot_to_follower::Message::Offer(offer)) = message {
+                leader_seen(oracle, by, offer.to.as_ref(), offer.vote);
+            }
+        }
     }
-    let mut before = message.prev.map(|prev| Term(prev.term));
+    Ok(())
+}
+
+/// Who sends such a thing leads; answers in which group.
+fn leader_seen(oracle: &Oracle, by: &str, to: Option<&Address>, vote: Option<Vote>) -> Option<GroupId> {
+    let group = to.and_then(|to| GroupId::try_from(to.group).ok());
+    let (Some(group), Some(vote)) = (group, vote) else {
+        oracle.fail(format!("{by} sent something to nobody, or without a vote"));
+        return None;
+    };
+    oracle.leads(group, Term(vote.term), ReplicaId(vote.replica));
+    Some(group)
+}
+
+fn append_seen(oracle: &Oracle, by: &str, message: &AppendRequest) {
+    let Some(group) = leader_seen(oracle, by, message.to.as_ref(), message.vote) else { return };
+    if let Some(id) = &message.committed {
+        oracle.committed(group, LogId { term: Term(id.term), index: LogIndex(id.index) }, by);
+    }
+    let mut before = message.prev.as_ref().map(|prev| Term(prev.term));
     for entry in &message.entries {
         let id = LogId { term: Term(entry.term), index: LogIndex(entry.index) };
-        oracle.entry(group, id, content_of(entry.kind, &entry.meta), before, &by);
+        oracle.entry(group, id, Content::of(entry.kind, &entry.meta, &entry.body), before, by);
         before = Some(id.term);
     }
 }

@@ -10,6 +10,7 @@ mod body;
 mod connector;
 mod link;
 mod network;
+mod panics;
 mod process;
 mod trace;
 
@@ -18,6 +19,8 @@ pub use link::Link;
 pub use network::{Direction, Network, Observer, ProcessId, SILENCE_MAX, Sent};
 pub use process::{Context, Process};
 pub use trace::Trace;
+
+use panics::Panics;
 
 use disk::sim::{Loss, Random, SimDisk, SimOptions};
 use std::future::Future;
@@ -42,13 +45,23 @@ pub struct World {
     network: Network,
     trace: Trace,
     processes: Vec<Process>,
+    panics: Panics,
+    panicked: Option<String>,
 }
 
 impl World {
     pub fn new(seed: u64, trace: Trace) -> World {
         let mut random = Random::new(seed);
         let network = Network::new(random.next_u64(), trace.clone());
-        World { now: Duration::ZERO, random, network, trace, processes: Vec::new() }
+        World {
+            now: Duration::ZERO,
+            random,
+            network,
+            trace,
+            processes: Vec::new(),
+            panics: Panics::watch(),
+            panicked: None,
+        }
     }
 
     pub fn now(&self) -> Duration {
@@ -113,17 +126,36 @@ impl World {
             Crash::PowerLoss(loss) => process.disk.lose_power(loss, options),
         };
         process.runtime = None;
+        self.look_for_panics(id);
     }
 
     /// One tick.
     pub fn advance(&mut self) {
         self.trace.set_now(self.now);
         self.network.advance(self.now);
-        for process in &mut self.processes {
-            process.advance(TICK);
+        for at in 0..self.processes.len() {
+            self.processes[at].advance(TICK);
+            self.look_for_panics(ProcessId(at));
         }
         self.now += TICK;
         self.trace.set_now(self.now);
+    }
+
+    /// The first panic in any process, be it in a task that nobody awaits.
+    pub fn panicked(&self) -> Option<&str> {
+        self.panicked.as_deref()
+    }
+
+    /// A panic outside of the processes, in whoever moves the world, on its thread.
+    pub fn take_panic(&self) -> Option<String> {
+        self.panics.take()
+    }
+
+    fn look_for_panics(&mut self, process: ProcessId) {
+        if let Some(why) = self.panics.take() {
+            self.trace.event(format_args!("{process} {why}"));
+            self.panicked.get_or_insert(format!("{process} {why}"));
+        }
     }
 
     /// Of everything that has happened so far.

@@ -1,7 +1,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::hash::{DefaultHasher, Hasher};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// Events shown with a violation.
@@ -76,6 +76,7 @@ impl Trace {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, State> {
-        self.state.lock().expect("no holder of the trace panics")
+        // It is read after a panic, to tell what led to it.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,0 +1,137 @@
+//! How much room a disk has, asked beside everything else: the question may take as long as the disk hangs, and a node that
+//! says nothing meanwhile is taken for dead, with its other disks.
+
+use disk::{IoFuture, Space};
+use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
+use tokio::time::{Instant, sleep, timeout};
+use tracing::{info, warn};
+
+/// A disk that takes longer to say how much room it has is complained about. Healthy ones answer in microseconds from
+/// memory, busy spinning ones within a second or two.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
+
+/// What a disk last said of its room.
+pub(crate) struct KnownSpace {
+    state: Mutex<State>,
+}
+
+#[derive(Clone, Copy)]
+struct State {
+    space: Space,
+    /// When it was asked for what it said.
+    asked: Instant,
+    /// It could not say, the last time.
+    failed: bool,
+}
+
+impl KnownSpace {
+    pub(crate) fn new(space: Space) -> KnownSpace {
+        KnownSpace { state: Mutex::new(State { space, asked: Instant::now(), failed: false }) }
+    }
+
+    /// `None` when the disk could not say the last time it was asked.
+    pub(crate) fn get(&self) -> Option<Space> {
+        let State { space, failed, .. } = *self.lock();
+        (!failed).then_some(space)
+    }
+
+    /// How old that is.
+    pub(crate) fn age(&self) -> Duration {
+        self.lock().asked.elapsed()
+    }
+
+    /// Asks again and again, `interval` after each answer. May be dropped anywhere.
+    pub(crate) async fn keep_asking(
+        &self,
+        disk: &str,
+        interval: Duration,
+        ask: impl Fn() -> IoFuture<Space>,
+    ) {
+        loop {
+            sleep(interval).await;
+            let asked = Instant::now();
+            let mut answer = ask();
+            let answer = match timeout(ANSWER_PATIENCE, &mut answer).await {
+                Ok(answer) => answer,
+                Err(_) => {
+                    warn!(disk, patience = ?ANSWER_PATIENCE, "a disk does not say how much room it has; waiting on");
+                    let answer = answer.await;
+                    info!(disk, took = ?asked.elapsed(), "the disk has answered");
+                    answer
+                }
+            };
+            let mut state = self.lock();
+            match answer {
+                Ok(space) => *state = State { space, asked, failed: false },
+                Err(error) => {
+                    if !state.failed {
+                        warn!(disk, %error, "a disk cannot say how much room it has");
+                    }
+                    state.failed = true;
+                }
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no holder panics")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    fn space(free_bytes: u64) -> Space {
+        Space { capacity_bytes: 100, free_bytes }
+    }
+
+    async fn pass(seconds: u64) {
+        sleep(Duration::from_secs(seconds)).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_disk_that_hangs_is_answered_for_with_what_it_last_said() {
+        let known = Arc::new(KnownSpace::new(space(50)));
+        let asked = Arc::new(AtomicU64::new(0));
+        let (watched, count) = (known.clone(), asked.clone());
+        let task = tokio::spawn(async move {
+            let ask = || -> IoFuture<Space> {
+                let number = count.fetch_add(1, Ordering::Relaxed);
+                Box::pin(async move {
+                    match number {
+                        0 => Ok(space(40)),
+                        1 => {
+                            pass(60).await;
+                            Ok(space(30))
+                        }
+                        2 => Err(io::Error::other("planted")),
+                        _ => Ok(space(20)),
+                    }
+                })
+            };
+            watched.keep_asking("d1", Duration::from_secs(1), ask).await;
+        });
+        pass(0).await;
+        assert_eq!(known.get(), Some(space(50)), "what it said when it was opened");
+        tokio::time::sleep(Duration::from_millis(1500)).await;
+        assert_eq!(known.get(), Some(space(40)));
+        // The second question hangs from 2 s to 62 s.
+        pass(50).await;
+        assert_eq!(known.get(), Some(space(40)), "while it hangs");
+        assert_eq!(asked.load(Ordering::Relaxed), 2, "one question at a time");
+        assert_eq!(known.age(), Duration::from_millis(50_500));
+        pass(11).await;
+        assert_eq!(known.get(), Some(space(30)));
+        pass(1).await;
+        assert_eq!(known.get(), None, "it could not say");
+        pass(1).await;
+        assert_eq!(known.get(), Some(space(20)));
+        task.abort();
+        assert!(task.await.unwrap_err().is_cancelled());
+    }
+}

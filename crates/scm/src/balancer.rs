@@ -1,0 +1,256 @@
+//! Moves closed containers from full nodes to empty ones: a copy to the emptiest, after which the replication manager finds one replica too many
+//! and deletes that of the fullest.
+
+use crate::leader::Leader;
+use crate::nodes::Nodes;
+use crate::quality::{Quality, quality};
+use crate::replication::{self, Copies, NodeView, NodeViews, Order, REPLICAS, Replication};
+use crate::tables::Tables;
+use proto::scm::TaskKind;
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
+use tracing::info;
+use types::{ContainerId, NodeId};
+
+const LOOK_INTERVAL: Duration = Duration::from_secs(2);
+/// Containers of the fullest node that one look considers; the next look goes on behind them.
+const CANDIDATES_MAX: usize = 10_000;
+
+/// When and how much.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BalancerLimits {
+    pub(crate) threshold_percent: u64,
+    pub(crate) moves_max: usize,
+    pub(crate) copies_per_node_max: usize,
+}
+
+/// How full the nodes are that the balancer looks at, in millionths.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub(crate) struct Spread {
+    pub(crate) min: u64,
+    pub(crate) max: u64,
+    pub(crate) mean: u64,
+}
+
+/// Runs until the leadership ends.
+pub(crate) async fn balance(leader: &Leader) {
+    let options = &leader.options;
+    let limits = BalancerLimits {
+        threshold_percent: options.balancer_threshold_percent,
+        moves_max: options.balancer_moves_max,
+        copies_per_node_max: options.copies_per_node_max,
+    };
+    let mut cursor = ContainerId(0);
+    loop {
+        sleep(LOOK_INTERVAL).await;
+        if !leader.may_move_data() || !leader.tables.read(Tables::switches).balancer {
+            continue;
+        }
+        leader.plan(|tables, nodes, replication| {
+            let now = Instant::now();
+            if let Some((to, order)) = next_move(tables, nodes, replication, limits, &mut cursor, now) {
+                info!(%to, ?order, "move a container for balance");
+                replication.tasks.ask(to, order, now);
+            }
+        });
+    }
+}
+
+/// Nodes in service that speak and whose replicas are known, the emptiest first.
+fn by_utilization(views: &NodeViews) -> Vec<(NodeId, NodeView)> {
+    let firm = views.iter().filter(|(_, view)| view.is_firm() && view.capacity_bytes > 0);
+    let mut firm: Vec<(NodeId, NodeView)> = firm.map(|(node, view)| (*node, *view)).collect();
+    firm.sort_by_key(|(node, view)| (view.utilization(), *node));
+    firm
+}
+
+pub(crate) fn spread(views: &NodeViews) -> Spread {
+    let nodes = by_utilization(views);
+    let (Some((_, first)), Some((_, last))) = (nodes.first(), nodes.last()) else { return Spread::default() };
+    let sum = |of: fn(&NodeView) -> u64| nodes.iter().map(|(_, view)| u128::from(of(view))).sum::<u128>();
+    let (free, capacity) = (sum(|view| view.free_bytes), sum(|view| view.capacity_bytes));
+    let mean = (capacity.saturating_sub(free) * 1_000_000 / capacity.max(1)) as u64;
+    Spread { min: first.utilization(), max: last.utilization(), mean }
+}
+
+/// The next copy and where it goes, if the nodes are uneven and not enough are under way.
+fn next_move(
+    tables: &Tables,
+    nodes: &Nodes,
+    replication: &Replication,
+    limits: BalancerLimits,
+    cursor: &mut ContainerId,
+    now: Instant,
+) -> Option<(NodeId, Order)> {
+    let views = replication::node_views(tables, nodes, now);
+    let spread = spread(&views);
+    let threshold = limits.threshold_percent * 10_000;
+    let is_even =
+        spread.max - spread.mean <= threshold && spread.mean.saturating_sub(spread.min) <= threshold;
+    if is_even || moves_under_way(replication) >= limits.moves_max {
+        return None;
+    }
+    let nodes_by_use = by_utilization(&views);
+    let (from, fullest) = *nodes_by_use.last()?;
+    let copies = replication.tasks.copies();
+    let candidates: Vec<ContainerId> =
+        nodes.replicas().on_after(from, *cursor).take(CANDIDATES_MAX).collect();
+    *cursor = if candidates.len() < CANDIDATES_MAX { ContainerId(0) } else { *candidates.last()? };
+    candidates.into_iter().find_map(|container| {
+        let known = replication::known(container, tables, nodes, now)?;
+        let bytes = movable_bytes(&known, from, &views, replication)?;
+        let sources: Vec<NodeId> = sources(&known, from, &copies, limits.copies_per_node_max);
+        let (to, _) = *nodes_by_use.iter().find(|(to, view)| {
+            let evens = is_worth(bytes, &fullest, view);
+            let takes =
+                copies.to(*to) < limits.copies_per_node_max && !replication.tasks.avoids(*to, container, now);
+            evens && takes && !known.replicas.iter().any(|(holder, _)| holder == to)
+        })?;
+        let order = replication::copy(&known, &sources, bytes, true);
+        *cursor = container;
+        (!sources.is_empty()).then_some((to, order))
+    })
+}
+
+pub(crate) fn moves_under_way(replication: &Replication) -> usize {
+    let to_balance = |order: &Order| matches!(order, Order::Copy { to_balance: true, .. });
+    replication.tasks.all().filter(|(_, asked)| to_balance(&asked.order)).count()
+}
+
+/// The container's size, if it has just the replicas it should have, nothing goes on with it, and `from` may delete its own.
+fn movable_bytes(
+    known: &replication::Known<'_>,
+    from: NodeId,
+    views: &NodeViews,
+    replication: &Replication,
+) -> Option<u64> {
+    let container = ContainerId(known.record.container);
+    let firm = |node: &NodeId| views.get(node).is_some_and(NodeView::is_firm);
+    let good = |(node, replica): &&(NodeId, &proto::scm::ContainerReplica)| {
+        firm(node) && quality(known.record, replica) == Quality::Good
+    };
+    let may_go = known.replicas.iter().any(|(node, replica)| *node == from && replica.released);
+    let is_settled =
+        known.replicas.len() == REPLICAS && known.replicas.iter().filter(good).count() == REPLICAS;
+    let quiet = [TaskKind::TaskCopy, TaskKind::TaskDelete]
+        .iter()
+        .all(|kind| replication.tasks.nodes_with(*kind, container).is_empty());
+    let bytes = replication::bytes_of(known);
+    (may_go && is_settled && quiet && bytes > 0).then_some(bytes)
+}
+
+fn sources(
+    known: &replication::Known<'_>,
+    from: NodeId,
+    copies: &Copies,
+    per_node_max: usize,
+) -> Vec<NodeId> {
+    let mut sources: Vec<NodeId> = known.replicas.iter().map(|(node, _)| *node).collect();
+    sources.retain(|node| copies.from(*node) < per_node_max);
+    sources.sort_by_key(|node| (copies.from(*node), *node != from));
+    sources
+}
+
+/// Whether the move leaves the two nodes closer to each other, not the other way round.
+fn is_worth(bytes: u64, from: &NodeView, to: &NodeView) -> bool {
+    let after = |view: &NodeView, free_bytes: u64| NodeView { free_bytes, ..*view }.utilization();
+    let from_after = after(from, from.free_bytes.saturating_add(bytes));
+    let to_after = after(to, to.free_bytes.saturating_sub(bytes));
+    from_after >= to_after && to.free_bytes > bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nodes::Silence;
+    use crate::ops::testing::{create, disk, register, run, three_nodes};
+    use crate::replicas::ContainersReport;
+    use proto::scm::{
+        CloseContainersCommand, ClosedContainer, ContainerReplica, ContainerState, DiskReport, ReplicaState,
+        scm_command::Command,
+    };
+
+    const LIMITS: BalancerLimits =
+        BalancerLimits { threshold_percent: 10, moves_max: 2, copies_per_node_max: 2 };
+
+    /// Four nodes of 1 000 bytes with `free` of each; one closed container of 50 bytes on the first three.
+    fn cluster(free: [u64; 4], released: bool) -> (Tables, Nodes, Instant) {
+        let mut tables = three_nodes();
+        run(&mut tables, register(4));
+        run(&mut tables, create([1, 2, 3]));
+        let closed = ClosedContainer {
+            container: 1,
+            state: ContainerState::ContainerClosed as i32,
+            last_term: 1,
+            last_index: 9,
+        };
+        run(&mut tables, Command::CloseContainers(CloseContainersCommand { containers: vec![closed] }));
+        let now = Instant::now();
+        let mut nodes =
+            Nodes::new(Silence { stale_after: LOOK_INTERVAL, dead_after: 9 * LOOK_INTERVAL }, now);
+        for (node, free_bytes) in (1..).zip(free) {
+            let disk = DiskReport { disk: disk(node, 0), capacity_bytes: 1000, free_bytes, failed: false };
+            nodes.see(NodeId(node), vec![disk], now);
+            let replica = ContainerReplica {
+                container: 1,
+                pipeline: 1,
+                state: ReplicaState::ReplicaClosed as i32,
+                last_term: 1,
+                last_index: 9,
+                disk_bytes: 50,
+                released,
+                ..ContainerReplica::default()
+            };
+            let replicas = if node < 4 { vec![replica] } else { vec![] };
+            nodes.report_containers(
+                NodeId(node),
+                ContainersReport { replicas, gone: vec![], begins: true, ends: true },
+            );
+        }
+        (tables, nodes, now)
+    }
+
+    fn check(free: [u64; 4], released: bool, expect: Option<(u64, u64)>) {
+        let (tables, nodes, now) = cluster(free, released);
+        let found = next_move(&tables, &nodes, &Replication::default(), LIMITS, &mut ContainerId(0), now);
+        let brief = found.map(|(to, order)| {
+            let Order::Copy { sources, to_balance: true, .. } = order else { panic!("{order:?}") };
+            (to.0, sources[0].0)
+        });
+        assert_eq!(brief, expect);
+    }
+
+    #[test]
+    fn the_fullest_gives_to_the_emptiest() {
+        check([500, 200, 500, 800], true, Some((4, 2)));
+        check([500, 200, 500, 800], false, None);
+        check([500, 450, 500, 550], true, None);
+    }
+
+    #[test]
+    fn a_move_that_only_swaps_is_not_made() {
+        // 40 bytes apart around a container of 50, in a cluster that others make uneven.
+        check([900, 440, 900, 480], true, None);
+    }
+
+    #[test]
+    fn a_few_at_a_time() {
+        let (tables, nodes, now) = cluster([500, 200, 500, 800], true);
+        let mut replication = Replication::default();
+        let (to, order) = next_move(&tables, &nodes, &replication, LIMITS, &mut ContainerId(0), now).unwrap();
+        replication.tasks.ask(to, order, now);
+        assert_eq!(moves_under_way(&replication), 1);
+        assert_eq!(
+            next_move(&tables, &nodes, &replication, LIMITS, &mut ContainerId(0), now),
+            None,
+            "it is on its way"
+        );
+    }
+
+    #[test]
+    fn the_spread_is_of_nodes_in_service() {
+        let (tables, nodes, now) = cluster([500, 200, 500, 800], true);
+        let views = replication::node_views(&tables, &nodes, now);
+        assert_eq!(spread(&views), Spread { min: 200_000, max: 800_000, mean: 500_000 });
+    }
+}

@@ -1,0 +1,211 @@
+//! Each node leads its share of the open pipelines: a third of those it is a member of. Leading costs CPU and network, and after restarts a few nodes
+//! lead everything.
+
+use crate::closing::member_fault;
+use crate::leader::Leader;
+use crate::nodes::Nodes;
+use crate::replication::Order;
+use crate::tables::Tables;
+use proto::scm::{NodeState, PipelineMember, PipelineRecord, PipelineState, TaskKind};
+use std::collections::HashMap;
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
+use tracing::info;
+use types::{NodeId, PipelineId};
+
+/// Between two looks; each moves at most one leader.
+const LOOK_INTERVAL: Duration = Duration::from_secs(2);
+/// Leaders on their way at a time: each is a pause of some milliseconds for its pipeline's writers.
+const MOVES_MAX: usize = 4;
+/// A member that lacks more entries than this is behind. Reports of different nodes are up to a heartbeat apart, in which a busy pipeline
+/// appends some thousands.
+const BEHIND_ENTRIES_MAX: u64 = 20_000;
+
+/// A leader that should move.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Move {
+    pub(crate) pipeline: PipelineId,
+    pub(crate) from: NodeId,
+    pub(crate) to: NodeId,
+    pub(crate) to_replica: u64,
+}
+
+impl Move {
+    pub(crate) fn order(&self) -> Order {
+        Order::MoveLeader { pipeline: self.pipeline, to_replica: self.to_replica }
+    }
+}
+
+/// Runs until the leadership ends.
+pub(crate) async fn balance_leaders(leader: &Leader) {
+    let mut moved: HashMap<PipelineId, Instant> = HashMap::new();
+    loop {
+        sleep(LOOK_INTERVAL).await;
+        if leader.in_safe_mode() {
+            continue;
+        }
+        let now = Instant::now();
+        moved.retain(|_, at| now.saturating_duration_since(*at) < leader.options.leader_move_interval);
+        leader.plan(|tables, nodes, replication| {
+            if replication.tasks.count(TaskKind::TaskMoveLeader) >= MOVES_MAX {
+                return;
+            }
+            if let Some(best) = best_move(tables, nodes, now, |pipeline| moved.contains_key(&pipeline)) {
+                info!(pipeline = %best.pipeline, from = %best.from, to = %best.to, "move leader for balance");
+                moved.insert(best.pipeline, now);
+                replication.tasks.ask(best.from, best.order(), now);
+            }
+        });
+    }
+}
+
+/// The move that evens out most, if any does.
+fn best_move(
+    tables: &Tables,
+    nodes: &Nodes,
+    now: Instant,
+    moved_lately: impl Fn(PipelineId) -> bool,
+) -> Option<Move> {
+    let mut led: Vec<(&PipelineRecord, NodeId)> = Vec::new();
+    // Three times what a node leads above its share.
+    let mut excess: HashMap<NodeId, i64> = HashMap::new();
+    for record in tables.live_pipelines().filter(|record| record.state() == PipelineState::PipelineOpen) {
+        let Some(leader) = nodes.pipeline_seen(record).leader else { continue };
+        for member in &record.members {
+            *excess.entry(NodeId(member.node)).or_default() -= 1;
+        }
+        *excess.entry(leader).or_default() += 3;
+        led.push((record, leader));
+    }
+    let excess = |node: NodeId| excess.get(&node).copied().unwrap_or(0);
+    let of_pipeline = |(record, from): (&PipelineRecord, NodeId)| {
+        let pipeline = PipelineId(record.pipeline);
+        let fit = record
+            .members
+            .iter()
+            .filter(|member| NodeId(member.node) != from && may_lead(record, member, from, nodes, now));
+        let to = fit.min_by_key(|member| (excess(NodeId(member.node)), member.node))?;
+        let gain = excess(from) - excess(NodeId(to.node));
+        // Moving one changes the difference by six: less than four would only swap.
+        let is_due = gain > 3 && !moved_lately(pipeline);
+        is_due.then_some((gain, Move { pipeline, from, to: NodeId(to.node), to_replica: to.replica }))
+    };
+    let moves = led.into_iter().filter_map(of_pipeline);
+    moves.max_by_key(|(gain, best)| (*gain, std::cmp::Reverse(best.pipeline))).map(|(_, best)| best)
+}
+
+/// Where an operator's wish goes: to that member, or to any other than the leader.
+pub(crate) fn wished_move(
+    record: &PipelineRecord,
+    to: Option<NodeId>,
+    nodes: &Nodes,
+    now: Instant,
+) -> Result<Option<Move>, String> {
+    let pipeline = PipelineId(record.pipeline);
+    let from =
+        nodes.pipeline_seen(record).leader.ok_or_else(|| format!("pipeline {pipeline} has no leader"))?;
+    if to == Some(from) {
+        return Ok(None);
+    }
+    let is_wanted = |member: &&PipelineMember| match to {
+        Some(node) => member.node == node.0,
+        None => member.node != from.0,
+    };
+    if !record.members.iter().any(|member| is_wanted(&member)) {
+        return Err(format!("pipeline {pipeline} has no member on node {}", to.unwrap_or_default()));
+    }
+    let fit = |member: &&PipelineMember| may_lead(record, member, from, nodes, now);
+    let member = record.members.iter().filter(is_wanted).find(fit);
+    let member = member.ok_or_else(|| "it does not run there, is silent, or is behind".to_owned())?;
+    Ok(Some(Move { pipeline, from, to: NodeId(member.node), to_replica: member.replica }))
+}
+
+/// Whether the member is well and has nearly all that the leader has.
+fn may_lead(
+    record: &PipelineRecord,
+    member: &PipelineMember,
+    leader: NodeId,
+    nodes: &Nodes,
+    now: Instant,
+) -> bool {
+    let of_leader = record.members.iter().find(|member| NodeId(member.node) == leader);
+    let of_leader = of_leader.and_then(|leader| nodes.member_report(record, leader));
+    let (Some(report), Some(of_leader)) = (nodes.member_report(record, member), of_leader) else {
+        return false;
+    };
+    nodes.state(NodeId(member.node), now) == NodeState::NodeHealthy
+        && member_fault(record, member, nodes, now).is_none()
+        && report.last_index + BEHIND_ENTRIES_MAX >= of_leader.last_index
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nodes::Silence;
+    use crate::ops::testing::{create, disk, run, three_nodes};
+    use proto::scm::{DiskReport, OpenPipelineCommand, PipelineReport, scm_command::Command};
+
+    /// Six pipelines of three nodes; `leaders` names the leader of each. `last` is the last index of each node.
+    fn cluster(leaders: [u64; 6], last: [u64; 3]) -> (Tables, Nodes, Instant) {
+        let mut tables = three_nodes();
+        let now = Instant::now();
+        let mut nodes =
+            Nodes::new(Silence { stale_after: LOOK_INTERVAL, dead_after: 9 * LOOK_INTERVAL }, now);
+        for pipeline in 1..=6 {
+            run(&mut tables, create([1, 2, 3]));
+            run(&mut tables, Command::OpenPipeline(OpenPipelineCommand { pipeline }));
+        }
+        for node in 1..=3u64 {
+            nodes.see(NodeId(node), vec![DiskReport { disk: disk(node, 0), ..DiskReport::default() }], now);
+            let report = |(n, leader): (usize, &u64)| PipelineReport {
+                pipeline: n as u64 + 1,
+                replica: n as u64 * 3 + node,
+                term: 1,
+                leader_replica: n as u64 * 3 + leader,
+                last_index: last[node as usize - 1],
+                ..PipelineReport::default()
+            };
+            nodes.report_pipelines(NodeId(node), leaders.iter().enumerate().map(report).collect());
+        }
+        (tables, nodes, now)
+    }
+
+    fn check(leaders: [u64; 6], last: [u64; 3], expect: Option<(u64, u64, u64)>) {
+        let (tables, nodes, now) = cluster(leaders, last);
+        let found = best_move(&tables, &nodes, now, |_| false);
+        assert_eq!(found.map(|found| (found.pipeline.0, found.from.0, found.to.0)), expect);
+    }
+
+    #[test]
+    fn who_leads_too_much_gives_one_away() {
+        check([1, 1, 2, 2, 3, 3], [9; 3], None);
+        check([1, 1, 1, 2, 2, 3], [9; 3], Some((1, 1, 3)));
+        check([2, 1, 1, 1, 1, 1], [9; 3], Some((2, 1, 3)));
+        check([1, 1, 1, 2, 2, 2], [9; 3], Some((1, 1, 3)));
+    }
+
+    #[test]
+    fn nobody_who_is_behind_gets_one() {
+        check([1; 6], [90_000, 90_000, 5], Some((1, 1, 2)));
+        check([1; 6], [90_000, 5, 5], None);
+    }
+
+    #[test]
+    fn a_pipeline_that_was_moved_lately_stays() {
+        let (tables, nodes, now) = cluster([1; 6], [9; 3]);
+        let found = best_move(&tables, &nodes, now, |pipeline| pipeline.0 < 3).unwrap();
+        assert_eq!(found.pipeline, PipelineId(3));
+        assert_eq!(best_move(&tables, &nodes, now, |_| true), None);
+    }
+
+    #[test]
+    fn operators_may_choose() {
+        let (tables, nodes, now) = cluster([1; 6], [90_000, 90_000, 5]);
+        let record = tables.pipeline(PipelineId(1)).unwrap();
+        let wished = |to| wished_move(record, to, &nodes, now);
+        assert_eq!(wished(Some(NodeId(1))), Ok(None), "it leads already");
+        assert_eq!(wished(None).unwrap().unwrap().to, NodeId(2));
+        assert!(wished(Some(NodeId(3))).unwrap_err().contains("behind"));
+        assert!(wished(Some(NodeId(7))).unwrap_err().contains("no member on node 7"));
+    }
+}

@@ -1,0 +1,125 @@
+//! What SCM's leader knows, for Prometheus. Followers say only that they are none.
+
+use crate::leader::Leader;
+use crate::nodes::Nodes;
+use crate::replication::Replication;
+use crate::tables::{Tables, container_state, duty};
+use ::metrics::{Exposition, Metric};
+use proto::scm::{ContainerState, ContainerTrouble, NodeDuty, NodeState, PipelineState, TaskKind};
+use std::collections::HashMap;
+use tokio::time::Instant;
+
+const LEADS: Metric = Metric { name: "flotilla_scm_leader", help: "1: this SCM leads and decides." };
+const NODES: Metric = Metric { name: "flotilla_scm_nodes", help: "Datanodes by what their silence says." };
+const DUTIES: Metric =
+    Metric { name: "flotilla_scm_node_duties", help: "Datanodes by what operators want of them." };
+const PIPELINES: Metric =
+    Metric { name: "flotilla_scm_pipelines", help: "Pipelines that are not over, by state." };
+const CONTAINERS: Metric = Metric { name: "flotilla_scm_containers", help: "Containers by state." };
+const TROUBLES: Metric = Metric {
+    name: "flotilla_scm_containers_troubled",
+    help: "Containers by what is wrong with their replicas.",
+};
+const TASKS: Metric = Metric { name: "flotilla_scm_tasks", help: "What nodes are asked to do, by kind." };
+const COPIES: Metric = Metric { name: "flotilla_scm_copies_total", help: "Replicas copied." };
+const COPIES_FAILED: Metric = Metric {
+    name: "flotilla_scm_copies_failed_total",
+    help: "Copies that failed or showed no result in time.",
+};
+const DELETIONS: Metric = Metric { name: "flotilla_scm_deletions_total", help: "Replicas deleted." };
+const MOVED: Metric =
+    Metric { name: "flotilla_scm_balancer_moved_bytes_total", help: "Bytes moved for balance." };
+const SAFE_MODE: Metric = Metric {
+    name: "flotilla_scm_safe_mode",
+    help: "1: too little is known to move or delete data, or an operator wants it so.",
+};
+
+pub(crate) fn expose(leader: Option<&Leader>, exposition: &mut Exposition) {
+    exposition.gauge(LEADS, &[], u64::from(leader.is_some()));
+    let Some(leader) = leader else { return };
+    exposition.gauge(SAFE_MODE, &[], u64::from(leader.in_safe_mode()));
+    let now = Instant::now();
+    leader.plan(|tables, nodes, replication| {
+        expose_nodes(tables, nodes, now, exposition);
+        expose_pipelines(tables, exposition);
+        expose_containers(tables, replication, exposition);
+        expose_tasks(replication, exposition);
+    });
+}
+
+/// One gauge for each value of a label, those that count nothing too: an alert needs a zero to compare with.
+fn by_label<T: Copy + Eq + std::hash::Hash>(
+    exposition: &mut Exposition,
+    metric: Metric,
+    label: &str,
+    values: &[(T, &str)],
+    found: impl Iterator<Item = T>,
+) {
+    let mut counts: HashMap<T, u64> = HashMap::new();
+    found.for_each(|value| *counts.entry(value).or_default() += 1);
+    for (value, name) in values {
+        exposition.gauge(metric, &[(label, name)], counts.get(value).copied().unwrap_or(0));
+    }
+}
+
+fn expose_nodes(tables: &Tables, nodes: &Nodes, now: Instant, exposition: &mut Exposition) {
+    let states =
+        [(NodeState::NodeHealthy, "healthy"), (NodeState::NodeStale, "stale"), (NodeState::NodeDead, "dead")];
+    by_label(exposition, NODES, "state", &states, tables.nodes().keys().map(|node| nodes.state(*node, now)));
+    let duties = [
+        (NodeDuty::NodeInService, "in_service"),
+        (NodeDuty::NodeDecommissioning, "decommissioning"),
+        (NodeDuty::NodeDecommissioned, "decommissioned"),
+        (NodeDuty::NodeEnteringMaintenance, "entering_maintenance"),
+        (NodeDuty::NodeInMaintenance, "in_maintenance"),
+    ];
+    by_label(exposition, DUTIES, "duty", &duties, tables.nodes().values().map(duty));
+}
+
+fn expose_pipelines(tables: &Tables, exposition: &mut Exposition) {
+    let states = [
+        (PipelineState::PipelineAllocated, "allocated"),
+        (PipelineState::PipelineOpen, "open"),
+        (PipelineState::PipelineClosing, "closing"),
+    ];
+    by_label(
+        exposition,
+        PIPELINES,
+        "state",
+        &states,
+        tables.unended_pipelines().map(|record| record.state()),
+    );
+}
+
+fn expose_containers(tables: &Tables, replication: &Replication, exposition: &mut Exposition) {
+    let states = [
+        (ContainerState::ContainerOpen, "open"),
+        (ContainerState::ContainerQuasiClosed, "quasi_closed"),
+        (ContainerState::ContainerClosed, "closed"),
+        (ContainerState::ContainerDeleted, "deleted"),
+    ];
+    by_label(exposition, CONTAINERS, "state", &states, tables.containers().values().map(container_state));
+    let troubles = [
+        (ContainerTrouble::ContainerMissing, "missing"),
+        (ContainerTrouble::ContainerUnderReplicated, "under_replicated"),
+        (ContainerTrouble::ContainerOverReplicated, "over_replicated"),
+        (ContainerTrouble::ContainerUnhealthy, "unhealthy"),
+        (ContainerTrouble::ContainerDifferent, "different"),
+    ];
+    by_label(exposition, TROUBLES, "trouble", &troubles, replication.troubles.values().flatten().copied());
+}
+
+fn expose_tasks(replication: &Replication, exposition: &mut Exposition) {
+    let kinds = [
+        (TaskKind::TaskCopy, "copy"),
+        (TaskKind::TaskDelete, "delete"),
+        (TaskKind::TaskClose, "close"),
+        (TaskKind::TaskMoveLeader, "move_leader"),
+    ];
+    let tasks = &replication.tasks;
+    by_label(exposition, TASKS, "kind", &kinds, tasks.all().map(|(_, asked)| asked.order.key().kind));
+    exposition.counter(COPIES, &[], tasks.copies_done);
+    exposition.counter(COPIES_FAILED, &[], tasks.copies_failed);
+    exposition.counter(DELETIONS, &[], tasks.deletions_done);
+    exposition.counter(MOVED, &[], tasks.moved_bytes);
+}

@@ -1,0 +1,223 @@
+//! The replication manager: sees to it that each closed container has three good replicas.
+//!
+//! [`planner`] decides for one container, [`tasks`] remembers what was asked. The task here goes through all containers in slices, so that
+//! a look never holds up heartbeats for long, and looks first at those that reports have changed.
+
+mod planner;
+#[cfg(test)]
+mod planner_tests;
+mod tasks;
+
+pub(crate) use planner::{
+    Findings, Known, Limits, NodeView, NodeViews, REPLICAS, REPLICAS_BESIDES_MAINTENANCE, bytes_of, copy,
+    examine,
+};
+pub(crate) use tasks::{Copies, Order, Tasks};
+
+use crate::leader::Leader;
+use crate::nodes::Nodes;
+use crate::quality::quality;
+use crate::tables::{Tables, container_state, duty};
+use proto::scm::{
+    ContainerRecord, ContainerState, ContainerTrouble, NodeState, PipelineRecord, PipelineState, ReplicaState,
+};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
+use types::{ContainerId, NodeId, PipelineId};
+
+/// Between two looks.
+const LOOK_INTERVAL: Duration = Duration::from_millis(500);
+/// Containers of one look: about ten milliseconds. A million is gone through in less than a minute.
+const SLICE: usize = 10_000;
+
+/// What the leader knows about containers beyond tables and reports.
+#[derive(Default)]
+pub(crate) struct Replication {
+    pub(crate) tasks: Tasks,
+    /// What was wrong when they were last looked at.
+    pub(crate) troubles: BTreeMap<ContainerId, Vec<ContainerTrouble>>,
+    /// Where the next slice begins.
+    cursor: ContainerId,
+}
+
+/// Runs until the leadership ends.
+pub(crate) async fn replicate(leader: &Leader) {
+    loop {
+        look(leader);
+        sleep(LOOK_INTERVAL).await;
+    }
+}
+
+fn look(leader: &Leader) {
+    let changed = leader.change_nodes(|nodes| nodes.replicas_mut().take_changed(SLICE));
+    let may_order = leader.may_move_data();
+    leader.plan(|tables, nodes, replication| {
+        let now = Instant::now();
+        let options = &leader.options;
+        let views = node_views(tables, nodes, now);
+        let limits = Limits {
+            all_known: all_known(&views),
+            nodes: &views,
+            copies_per_node_max: options.copies_per_node_max,
+            tasks_per_node_max: options.tasks_per_node_max,
+            now,
+        };
+        replication.settle(tables, nodes, &limits, options.task_within);
+        let mut copies = replication.tasks.copies();
+        let slice = replication.take_slice(tables);
+        for container in changed.into_iter().chain(slice) {
+            replication.look_at(container, tables, nodes, &limits, &mut copies, may_order);
+        }
+    });
+}
+
+impl Replication {
+    /// The next containers in the order of their numbers; after the last one it begins again.
+    fn take_slice(&mut self, tables: &Tables) -> Vec<ContainerId> {
+        let rest = tables.containers().range((Bound::Excluded(self.cursor), Bound::Unbounded));
+        let slice: Vec<ContainerId> = rest.map(|(container, _)| *container).take(SLICE).collect();
+        self.cursor = if slice.len() < SLICE { ContainerId(0) } else { slice[SLICE - 1] };
+        slice
+    }
+
+    fn settle(&mut self, tables: &Tables, nodes: &Nodes, limits: &Limits<'_>, within: Duration) {
+        let is_done = |node: NodeId, order: &Order| is_done(node, order, tables, nodes);
+        let gone =
+            |node: NodeId| limits.nodes.get(&node).is_none_or(|view| view.state == NodeState::NodeDead);
+        let is_void = |node: NodeId, order: &Order| gone(node) || is_void(order, tables);
+        self.tasks.settle(limits.now, within, is_done, is_void);
+    }
+
+    fn look_at(
+        &mut self,
+        container: ContainerId,
+        tables: &Tables,
+        nodes: &Nodes,
+        limits: &Limits<'_>,
+        copies: &mut Copies,
+        may_order: bool,
+    ) {
+        let Some(known) = known(container, tables, nodes, limits.now) else { return };
+        let Findings { troubles, orders } = examine(&known, limits, &self.tasks, copies);
+        match troubles.is_empty() {
+            true => self.troubles.remove(&container),
+            false => self.troubles.insert(container, troubles),
+        };
+        for (node, order) in orders.into_iter().filter(|_| may_order) {
+            tracing::info!(%container, %node, ?order, "ask");
+            if let Order::Copy { sources, .. } = &order {
+                copies.add(node, sources.first().copied());
+            }
+            self.tasks.ask(node, order, limits.now);
+        }
+    }
+}
+
+/// Whether reports show that an order was carried out.
+fn is_done(node: NodeId, order: &Order, tables: &Tables, nodes: &Nodes) -> bool {
+    match order {
+        Order::Copy { container, .. } => {
+            let replica = nodes.replicas().get(*container, node);
+            replica.is_some_and(|replica| replica.state() != ReplicaState::ReplicaOpen)
+        }
+        Order::Delete { container } => nodes.replicas().get(*container, node).is_none(),
+        Order::Close { container, .. } => {
+            let replica = nodes.replicas().get(*container, node);
+            replica.is_none_or(|replica| replica.state() == ReplicaState::ReplicaClosed)
+        }
+        Order::MoveLeader { pipeline, to_replica } => {
+            let Some(record) = tables.pipeline(*pipeline) else { return true };
+            let leader = nodes.pipeline_seen(record).leader;
+            record
+                .members
+                .iter()
+                .any(|member| member.replica == *to_replica && Some(NodeId(member.node)) == leader)
+        }
+    }
+}
+
+/// Whether nobody wants it any more.
+fn is_void(order: &Order, tables: &Tables) -> bool {
+    match order {
+        Order::Copy { container, .. } | Order::Close { container, .. } => {
+            let record = tables.container(*container);
+            record.is_none_or(|record| container_state(record) == ContainerState::ContainerDeleted)
+        }
+        Order::Delete { .. } => false,
+        Order::MoveLeader { pipeline, .. } => {
+            tables.pipeline(*pipeline).is_none_or(|record| record.state() != PipelineState::PipelineOpen)
+        }
+    }
+}
+
+/// What the planner has to know of the nodes.
+pub(crate) fn node_views(tables: &Tables, nodes: &Nodes, now: Instant) -> NodeViews {
+    let view = |(&node, record): (&NodeId, &proto::scm::NodeRecord)| {
+        let disks = || nodes.disks(node).iter().filter(|disk| !disk.failed);
+        let view = NodeView {
+            state: nodes.state(node, now),
+            duty: duty(record),
+            complete: nodes.replicas().is_complete(node),
+            capacity_bytes: disks().map(|disk| disk.capacity_bytes).fold(0, u64::saturating_add),
+            free_bytes: disks().map(|disk| disk.free_bytes).fold(0, u64::saturating_add),
+        };
+        (node, view)
+    };
+    tables.nodes().iter().map(view).collect()
+}
+
+/// What one that has not told of its replicas may have is not made up for: it is not known to be lost.
+pub(crate) fn all_known(views: &NodeViews) -> bool {
+    views.values().all(|view| view.complete || view.state == NodeState::NodeDead)
+}
+
+/// What is known of a container.
+pub(crate) fn known<'a>(
+    container: ContainerId,
+    tables: &'a Tables,
+    nodes: &'a Nodes,
+    now: Instant,
+) -> Option<Known<'a>> {
+    let record = tables.container(container)?;
+    let pipeline = tables.pipeline(PipelineId(record.pipeline))?;
+    let pipeline_over = pipeline.state() == PipelineState::PipelineClosed;
+    let coming = match pipeline_over {
+        true => BTreeSet::new(),
+        false => coming(record, pipeline, nodes, now),
+    };
+    Some(Known { record, pipeline_over, replicas: nodes.replicas().of(container).collect(), coming })
+}
+
+/// Members that run and have not applied the container's last record yet.
+fn coming(
+    record: &ContainerRecord,
+    pipeline: &PipelineRecord,
+    nodes: &Nodes,
+    now: Instant,
+) -> BTreeSet<NodeId> {
+    let container = ContainerId(record.container);
+    let comes = pipeline.members.iter().filter(|member| {
+        let node = NodeId(member.node);
+        let replica = nodes.replicas().get(container, node);
+        let is_behind = nodes.member_report(pipeline, member).is_some_and(|report| {
+            report.stopped.is_empty() && !report.ended && report.applied_index < record.last_index
+        });
+        let open = replica.is_none_or(|replica| replica.state() == ReplicaState::ReplicaOpen);
+        open && is_behind
+            && nodes.state(node, now) != NodeState::NodeDead
+            && nodes.disk_works(node, &member.disk) == Some(true)
+    });
+    comes.map(|member| NodeId(member.node)).collect()
+}
+
+/// Nodes with a good replica, other than `besides`, that stay and may be relied upon.
+pub(crate) fn good_elsewhere(known: &Known<'_>, views: &NodeViews, besides: NodeId) -> usize {
+    let good = known.replicas.iter().filter(|(node, replica)| {
+        *node != besides
+            && quality(known.record, replica).is_good()
+            && views.get(node).is_some_and(|view| view.counts() && view.complete)
+    });
+    good.count()
+}

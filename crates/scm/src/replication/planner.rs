@@ -1,0 +1,365 @@
+//! What is wrong with a container's replicas, and what is to be done about it: a pure function of what is known of the
+//! container, of the nodes, and of what has been asked already.
+
+use super::tasks::{Copies, Order, Tasks};
+use crate::quality::{Quality, quality};
+use crate::tables::container_state;
+use proto::scm::{
+    ContainerRecord, ContainerReplica, ContainerState, ContainerTrouble, NodeDuty, NodeState, TaskKind,
+};
+use std::collections::{BTreeMap, BTreeSet};
+use tokio::time::Instant;
+use types::{ContainerId, NodeId, PipelineId};
+
+/// Good replicas that a container should have, and how many there must be besides one that is in maintenance.
+pub(crate) const REPLICAS: usize = 3;
+pub(crate) const REPLICAS_BESIDES_MAINTENANCE: usize = 2;
+
+/// A target keeps this much free beyond the copy, in hundredths of its capacity: a disk must not run full of copies.
+const KEEP_FREE_PERCENT: u64 = 5;
+
+/// A node as the planner sees it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NodeView {
+    pub(crate) state: NodeState,
+    pub(crate) duty: NodeDuty,
+    /// All its replicas are known.
+    pub(crate) complete: bool,
+    /// Of its working disks.
+    pub(crate) capacity_bytes: u64,
+    pub(crate) free_bytes: u64,
+}
+
+impl NodeView {
+    /// Whether its replicas count towards three: it stays, and it is there or will be.
+    pub(crate) fn counts(&self) -> bool {
+        match self.duty {
+            NodeDuty::NodeInService | NodeDuty::Unspecified => self.state != NodeState::NodeDead,
+            NodeDuty::NodeEnteringMaintenance | NodeDuty::NodeInMaintenance => true,
+            NodeDuty::NodeDecommissioning | NodeDuty::NodeDecommissioned => false,
+        }
+    }
+
+    pub(crate) fn in_service(&self) -> bool {
+        self.duty == NodeDuty::NodeInService && self.state != NodeState::NodeDead
+    }
+
+    /// In service, speaking, and with all its replicas known: what may be relied upon when something is deleted.
+    pub(crate) fn is_firm(&self) -> bool {
+        self.in_service() && self.state == NodeState::NodeHealthy && self.complete
+    }
+
+    /// Used space in millionths.
+    pub(crate) fn utilization(&self) -> u64 {
+        let used = self.capacity_bytes.saturating_sub(self.free_bytes);
+        match self.capacity_bytes {
+            0 => 1_000_000,
+            capacity => (u128::from(used) * 1_000_000 / u128::from(capacity)) as u64,
+        }
+    }
+
+    fn has_room_for(&self, bytes: u64) -> bool {
+        self.free_bytes >= bytes.saturating_add(self.capacity_bytes / 100 * KEEP_FREE_PERCENT)
+    }
+}
+
+pub(crate) type NodeViews = BTreeMap<NodeId, NodeView>;
+
+/// A container with what is known of it.
+pub(crate) struct Known<'a> {
+    pub(crate) record: &'a ContainerRecord,
+    /// Its pipeline is over: no log writes to its replicas.
+    pub(crate) pipeline_over: bool,
+    pub(crate) replicas: Vec<(NodeId, &'a ContainerReplica)>,
+    /// Members of its pipeline that have not come to its end yet, but will.
+    pub(crate) coming: BTreeSet<NodeId>,
+}
+
+/// Limits and what is under way.
+pub(crate) struct Limits<'a> {
+    pub(crate) nodes: &'a NodeViews,
+    /// Every node that may have replicas has told of all of them, or is dead.
+    pub(crate) all_known: bool,
+    pub(crate) copies_per_node_max: usize,
+    pub(crate) tasks_per_node_max: usize,
+    pub(crate) now: Instant,
+}
+
+/// What was found out about a container.
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
+pub(crate) struct Findings {
+    pub(crate) troubles: Vec<ContainerTrouble>,
+    pub(crate) orders: Vec<(NodeId, Order)>,
+}
+
+pub(crate) fn examine(known: &Known<'_>, limits: &Limits<'_>, tasks: &Tasks, copies: &Copies) -> Findings {
+    let sorted = Sorted::new(known, limits, tasks);
+    let orders = match container_state(known.record) {
+        ContainerState::ContainerClosed => plan_closed(known, &sorted, limits, tasks, copies),
+        ContainerState::ContainerDeleted if known.pipeline_over => plan_deleted(known, limits, tasks),
+        _ => Vec::new(),
+    };
+    Findings { troubles: troubles(known, &sorted, limits), orders }
+}
+
+/// A container's replicas by what they are worth.
+struct Sorted<'a> {
+    /// Good ones on nodes that count, and members that will have one.
+    counted: BTreeSet<NodeId>,
+    /// Those of them in service; the others are in maintenance.
+    counted_in_service: usize,
+    /// Good ones that may be relied upon when something is deleted: none of them is going to be.
+    firm: Vec<(NodeId, &'a ContainerReplica)>,
+    /// Good ones on nodes that are there, wherever, to copy from.
+    sources: Vec<NodeId>,
+    good: usize,
+    /// Neither good nor unfinished, on nodes that speak.
+    worthless: Vec<(NodeId, &'a ContainerReplica)>,
+    copying: Vec<NodeId>,
+    deleting: Vec<NodeId>,
+}
+
+impl<'a> Sorted<'a> {
+    fn new(known: &Known<'a>, limits: &Limits<'_>, tasks: &Tasks) -> Sorted<'a> {
+        let container = ContainerId(known.record.container);
+        let deleting = tasks.nodes_with(TaskKind::TaskDelete, container);
+        let view = |node: &NodeId| limits.nodes.get(node).copied();
+        let mut sorted = Sorted {
+            counted: known
+                .coming
+                .iter()
+                .filter(|node| view(node).is_some_and(|view| view.counts()))
+                .copied()
+                .collect(),
+            counted_in_service: 0,
+            firm: Vec::new(),
+            sources: Vec::new(),
+            good: 0,
+            worthless: Vec::new(),
+            copying: tasks.nodes_with(TaskKind::TaskCopy, container),
+            deleting,
+        };
+        for &(node, replica) in &known.replicas {
+            let Some(of_node) = view(&node) else { continue };
+            sorted.sort(node, replica, of_node, quality(known.record, replica));
+        }
+        let in_service = |node: &&NodeId| view(node).is_some_and(|view| view.in_service());
+        sorted.counted_in_service = sorted.counted.iter().filter(in_service).count();
+        sorted
+    }
+
+    fn sort(&mut self, node: NodeId, replica: &'a ContainerReplica, view: NodeView, quality: Quality) {
+        let going = self.deleting.contains(&node);
+        if quality.is_good() && !going {
+            self.good += usize::from(view.counts() || view.state != NodeState::NodeDead);
+            if view.counts() {
+                self.counted.insert(node);
+            }
+            if view.is_firm() {
+                self.firm.push((node, replica));
+            }
+            if view.state == NodeState::NodeHealthy {
+                self.sources.push(node);
+            }
+        }
+        if matches!(quality, Quality::Bad | Quality::Stale) && !going && view.state == NodeState::NodeHealthy
+        {
+            self.worthless.push((node, replica));
+        }
+    }
+
+    /// Good replicas that are still to be made.
+    fn lacking(&self) -> usize {
+        let in_maintenance = self.counted.len() > self.counted_in_service;
+        let besides = if in_maintenance { REPLICAS_BESIDES_MAINTENANCE } else { 0 };
+        let for_three = REPLICAS.saturating_sub(self.counted.len());
+        for_three.max(besides.saturating_sub(self.counted_in_service))
+    }
+}
+
+fn plan_closed(
+    known: &Known<'_>,
+    sorted: &Sorted<'_>,
+    limits: &Limits<'_>,
+    tasks: &Tasks,
+    copies: &Copies,
+) -> Vec<(NodeId, Order)> {
+    let mut orders = plan_marks(known, limits, tasks);
+    let lacking = sorted.lacking().saturating_sub(sorted.copying.len());
+    if lacking > 0 && limits.all_known {
+        orders.extend(plan_copies(known, sorted, limits, tasks, copies, lacking));
+    }
+    orders.extend(plan_deletion(known, sorted, limits, tasks));
+    orders
+}
+
+/// Replicas that ended by themselves and are what the container is.
+fn plan_marks(known: &Known<'_>, limits: &Limits<'_>, tasks: &Tasks) -> Vec<(NodeId, Order)> {
+    let ContainerRecord { container, last_term, last_index, .. } = *known.record;
+    let container = ContainerId(container);
+    let unmarked = known.replicas.iter().filter(|(node, replica)| {
+        quality(known.record, replica) == Quality::GoodUnmarked && may_ask(*node, container, limits, tasks)
+    });
+    unmarked.map(|(node, _)| (*node, Order::Close { container, last_term, last_index })).collect()
+}
+
+fn plan_copies(
+    known: &Known<'_>,
+    sorted: &Sorted<'_>,
+    limits: &Limits<'_>,
+    tasks: &Tasks,
+    copies: &Copies,
+    count: usize,
+) -> Vec<(NodeId, Order)> {
+    let mut sources: Vec<(usize, NodeId)> =
+        sorted.sources.iter().map(|node| (copies.from(*node), *node)).collect();
+    let bytes = bytes_of(known);
+    let container = ContainerId(known.record.container);
+    let mut targets: Vec<(NodeId, NodeView)> = targets(known, sorted, limits, bytes)
+        .filter(|(node, _)| {
+            !tasks.avoids(*node, container, limits.now) && copies.to(*node) < limits.copies_per_node_max
+        })
+        .collect();
+    targets.sort_by_key(|(node, view)| (copies.to(*node), view.utilization(), *node));
+    let mut orders = Vec::new();
+    for (node, _) in targets.into_iter().take(count) {
+        // The least busy source first; a copy counts at that one, and the others are there in case it fails.
+        sources.sort_unstable();
+        let Some((busy, _)) = sources.first_mut().filter(|(busy, _)| *busy < limits.copies_per_node_max)
+        else {
+            break;
+        };
+        *busy += 1;
+        let in_order: Vec<NodeId> = sources.iter().map(|(_, node)| *node).collect();
+        orders.push((node, copy(known, &in_order, bytes, false)));
+    }
+    orders
+}
+
+pub(crate) fn copy(known: &Known<'_>, sources: &[NodeId], bytes: u64, to_balance: bool) -> Order {
+    Order::Copy {
+        container: ContainerId(known.record.container),
+        pipeline: PipelineId(known.record.pipeline),
+        sources: sources.to_vec(),
+        hash: String::new(),
+        bytes,
+        to_balance,
+    }
+}
+
+pub(crate) fn bytes_of(known: &Known<'_>) -> u64 {
+    known.replicas.iter().map(|(_, replica)| replica.disk_bytes.max(replica.payload_bytes)).max().unwrap_or(0)
+}
+
+/// Nodes that may get a replica.
+fn targets<'a>(
+    known: &'a Known<'_>,
+    sorted: &'a Sorted<'_>,
+    limits: &'a Limits<'_>,
+    bytes: u64,
+) -> impl Iterator<Item = (NodeId, NodeView)> + 'a {
+    let free = move |node: &NodeId| {
+        !known.replicas.iter().any(|(holder, _)| holder == node)
+            && !sorted.counted.contains(node)
+            && !sorted.copying.contains(node)
+    };
+    let fits =
+        move |(node, view): &(&NodeId, &NodeView)| view.is_firm() && view.has_room_for(bytes) && free(node);
+    limits.nodes.iter().filter(fits).map(|(node, view)| (*node, *view))
+}
+
+/// At most one at a time, so that each is decided on what the one before has left.
+fn plan_deletion(
+    known: &Known<'_>,
+    sorted: &Sorted<'_>,
+    limits: &Limits<'_>,
+    tasks: &Tasks,
+) -> Option<(NodeId, Order)> {
+    if !sorted.deleting.is_empty() {
+        return None;
+    }
+    let container = ContainerId(known.record.container);
+    let may = |(node, replica): &&(NodeId, &ContainerReplica)| {
+        replica.released && may_ask(*node, container, limits, tasks)
+    };
+    let utilization = |node: &NodeId| limits.nodes.get(node).map_or(0, NodeView::utilization);
+    let most_utilized = |replicas: &[(NodeId, &ContainerReplica)]| {
+        let candidates = replicas.iter().filter(may).map(|(node, _)| *node);
+        candidates.max_by_key(|node| (utilization(node), *node))
+    };
+    let enough = sorted.firm.len() >= REPLICAS;
+    let worthless = || most_utilized(&sorted.worthless);
+    let victim = match enough || must_make_room(known, sorted, limits) {
+        true => {
+            worthless().or_else(|| (sorted.firm.len() > REPLICAS).then(|| most_utilized(&sorted.firm))?)
+        }
+        false => None,
+    };
+    victim.map(|node| (node, Order::Delete { container }))
+}
+
+/// A good replica can only be made where a worthless one is.
+fn must_make_room(known: &Known<'_>, sorted: &Sorted<'_>, limits: &Limits<'_>) -> bool {
+    let nothing_coming = known.coming.is_empty() && sorted.copying.is_empty();
+    !sorted.firm.is_empty()
+        && sorted.lacking() > 0
+        && limits.all_known
+        && nothing_coming
+        && targets(known, sorted, limits, bytes_of(known)).next().is_none()
+}
+
+/// A container that holds nothing any more.
+fn plan_deleted(known: &Known<'_>, limits: &Limits<'_>, tasks: &Tasks) -> Vec<(NodeId, Order)> {
+    let container = ContainerId(known.record.container);
+    let left = known
+        .replicas
+        .iter()
+        .filter(|(node, replica)| replica.released && may_ask(*node, container, limits, tasks));
+    left.map(|(node, _)| (*node, Order::Delete { container })).collect()
+}
+
+fn may_ask(node: NodeId, container: ContainerId, limits: &Limits<'_>, tasks: &Tasks) -> bool {
+    limits.nodes.get(&node).is_some_and(|view| view.state == NodeState::NodeHealthy)
+        && tasks.count_of(node) < limits.tasks_per_node_max
+        && !tasks.avoids(node, container, limits.now)
+}
+
+fn troubles(known: &Known<'_>, sorted: &Sorted<'_>, limits: &Limits<'_>) -> Vec<ContainerTrouble> {
+    use ContainerTrouble::*;
+    let mut troubles = Vec::new();
+    let state = container_state(known.record);
+    if state == ContainerState::ContainerDeleted {
+        return troubles;
+    }
+    let is_closed = state == ContainerState::ContainerClosed;
+    let quasi_closed = state == ContainerState::ContainerQuasiClosed;
+    let nothing = is_closed && sorted.good == 0 || quasi_closed && known.replicas.is_empty();
+    let mut found = |is: bool, trouble: ContainerTrouble| {
+        if is {
+            troubles.push(trouble);
+        }
+    };
+    found(nothing && limits.all_known && known.coming.is_empty(), ContainerMissing);
+    found(is_closed && sorted.good > 0 && sorted.lacking() > 0, ContainerUnderReplicated);
+    found(is_closed && sorted.firm.len() > REPLICAS, ContainerOverReplicated);
+    found(known.replicas.iter().any(|(_, replica)| !replica.unhealthy.is_empty()), ContainerUnhealthy);
+    found(is_different(known, is_closed, quasi_closed), ContainerDifferent);
+    troubles
+}
+
+fn is_different(known: &Known<'_>, is_closed: bool, quasi_closed: bool) -> bool {
+    let differ = |mut values: Box<dyn Iterator<Item = (u64, u64, &str)> + '_>| {
+        let first = values.next();
+        values.any(|value| Some(value) != first)
+    };
+    if quasi_closed {
+        let ends = known.replicas.iter().map(|(_, replica)| (replica.last_term, replica.last_index, ""));
+        return differ(Box::new(ends));
+    }
+    let good = known.replicas.iter().filter(|(_, replica)| quality(known.record, replica).is_good());
+    let hashes = good.filter(|(_, replica)| !replica.hash.is_empty());
+    let stale = |(_, replica): &(NodeId, &ContainerReplica)| quality(known.record, replica) == Quality::Stale;
+    is_closed
+        && (known.replicas.iter().any(stale)
+            || differ(Box::new(hashes.map(|(_, replica)| (0, 0, replica.hash.as_str())))))
+}

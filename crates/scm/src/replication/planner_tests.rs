@@ -1,0 +1,495 @@
+//! Cases of the planner, and a model: random clusters and events, after which every container has exactly three good replicas wherever
+//! that is possible.
+
+use super::planner::{Findings, Known, Limits, NodeView, NodeViews, examine};
+use super::tasks::{Order, Tasks};
+use crate::quality::quality;
+use ContainerTrouble::*;
+use NodeDuty::*;
+use ReplicaState::{ReplicaClosed, ReplicaOpen, ReplicaQuasiClosed};
+use proptest::prelude::*;
+use proto::scm::{
+    ContainerRecord, ContainerReplica, ContainerState, ContainerTrouble, NodeDuty, NodeState, ReplicaState,
+    TaskKind, TaskReport,
+};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+use tokio::time::Instant;
+use types::{ContainerId, NodeId};
+
+const COPIES_PER_NODE_MAX: usize = 2;
+const TASKS_PER_NODE_MAX: usize = 3;
+
+fn record(container: u64, state: ContainerState) -> ContainerRecord {
+    let state = state as i32;
+    ContainerRecord {
+        container,
+        pipeline: 1,
+        state,
+        last_term: 1,
+        last_index: 10,
+        ..ContainerRecord::default()
+    }
+}
+
+fn replica(container: u64, state: ReplicaState) -> ContainerReplica {
+    ContainerReplica {
+        container,
+        pipeline: 1,
+        state: state as i32,
+        last_term: 1,
+        last_index: 10,
+        disk_bytes: 100,
+        released: true,
+        ..ContainerReplica::default()
+    }
+}
+
+fn node(duty: NodeDuty, state: NodeState) -> NodeView {
+    NodeView { state, duty, complete: true, capacity_bytes: 1_000_000, free_bytes: 500_000 }
+}
+
+fn limits(nodes: &NodeViews, now: Instant) -> Limits<'_> {
+    Limits {
+        all_known: super::all_known(nodes),
+        nodes,
+        copies_per_node_max: COPIES_PER_NODE_MAX,
+        tasks_per_node_max: TASKS_PER_NODE_MAX,
+        now,
+    }
+}
+
+/// One closed container among five nodes in service, changed by the case.
+struct Case {
+    record: ContainerRecord,
+    nodes: NodeViews,
+    replicas: BTreeMap<NodeId, ContainerReplica>,
+    coming: BTreeSet<NodeId>,
+    over: bool,
+}
+
+impl Case {
+    /// Good replicas on these nodes.
+    fn new(good: &[u64]) -> Case {
+        Case {
+            record: record(1, ContainerState::ContainerClosed),
+            nodes: (1..=5).map(|n| (NodeId(n), node(NodeInService, NodeState::NodeHealthy))).collect(),
+            replicas: good.iter().map(|n| (NodeId(*n), replica(1, ReplicaClosed))).collect(),
+            coming: BTreeSet::new(),
+            over: true,
+        }
+    }
+
+    fn with(mut self, at: u64, change: impl FnOnce(&mut ContainerReplica)) -> Case {
+        change(self.replicas.entry(NodeId(at)).or_insert_with(|| replica(1, ReplicaClosed)));
+        self
+    }
+
+    fn node(mut self, at: u64, change: impl FnOnce(&mut NodeView)) -> Case {
+        change(self.nodes.get_mut(&NodeId(at)).unwrap());
+        self
+    }
+
+    fn only(mut self, nodes: u64) -> Case {
+        self.nodes.retain(|node, _| node.0 <= nodes);
+        self
+    }
+
+    fn findings(&self, tasks: &Tasks) -> Findings {
+        let known = Known {
+            record: &self.record,
+            pipeline_over: self.over,
+            replicas: self.replicas.iter().map(|(node, replica)| (*node, replica)).collect(),
+            coming: self.coming.clone(),
+        };
+        examine(&known, &limits(&self.nodes, Instant::now()), tasks, &tasks.copies())
+    }
+
+    /// What is wrong, and what is asked of whom.
+    fn check(&self, troubles: &[ContainerTrouble], asked: &[(u64, TaskKind)]) {
+        let found = self.findings(&Tasks::default());
+        let orders: Vec<_> = found.orders.iter().map(|(node, order)| (node.0, order.key().kind)).collect();
+        assert_eq!((found.troubles.as_slice(), orders.as_slice()), (troubles, asked), "{:?}", found.orders);
+    }
+}
+
+use TaskKind::{TaskClose, TaskCopy, TaskDelete};
+
+#[test]
+fn three_good_replicas_are_left_alone() {
+    Case::new(&[1, 3, 5]).check(&[], &[]);
+}
+
+#[test]
+fn what_lacks_is_copied_to_the_emptiest_nodes() {
+    let case = Case::new(&[1]).node(4, |node| node.free_bytes = 900_000);
+    case.check(&[ContainerUnderReplicated], &[(4, TaskCopy), (2, TaskCopy)]);
+    let dead = Case::new(&[1, 2, 3]).node(2, |node| node.state = NodeState::NodeDead);
+    dead.check(&[ContainerUnderReplicated], &[(4, TaskCopy)]);
+    let stale = Case::new(&[1, 2, 3]).node(2, |node| node.state = NodeState::NodeStale);
+    stale.check(&[], &[]);
+    let full = Case::new(&[1, 2]).node(3, |node| node.free_bytes = 50_050).only(3);
+    full.check(&[ContainerUnderReplicated], &[]);
+}
+
+#[test]
+fn a_source_gives_to_a_few_at_a_time() {
+    let mut tasks = Tasks::default();
+    let case = Case::new(&[1]);
+    let another = Known {
+        record: &record(2, ContainerState::ContainerClosed),
+        pipeline_over: true,
+        replicas: vec![],
+        coming: BTreeSet::new(),
+    };
+    tasks.ask(NodeId(5), super::copy(&another, &[NodeId(1)], 100, false), Instant::now());
+    assert_eq!(case.findings(&tasks).orders.len(), 1, "one of its two is under way");
+    // With two sources each copy begins at another one.
+    let first_of = |order: &Order| match order {
+        Order::Copy { sources, .. } => sources[0].0,
+        _ => panic!("{order:?}"),
+    };
+    let found = Case::new(&[1, 2]).node(2, |node| node.duty = NodeDecommissioning).findings(&tasks);
+    assert_eq!(found.orders.iter().map(|(_, order)| first_of(order)).collect::<BTreeSet<_>>(), [1, 2].into());
+}
+
+#[test]
+fn nothing_is_made_up_for_while_a_node_has_not_told_what_it_has() {
+    Case::new(&[1, 2]).node(5, |node| node.complete = false).check(&[ContainerUnderReplicated], &[]);
+    Case::new(&[]).node(5, |node| node.complete = false).check(&[], &[]);
+    Case::new(&[]).check(&[ContainerMissing], &[]);
+}
+
+#[test]
+fn members_that_will_have_it_are_waited_for() {
+    let mut case = Case::new(&[1, 2]).with(3, |replica| *replica = self::replica(1, ReplicaOpen));
+    case.over = false;
+    case.coming = [NodeId(3)].into();
+    case.check(&[], &[]);
+    case.coming.clear();
+    case.check(&[ContainerUnderReplicated], &[(4, TaskCopy)]);
+}
+
+#[test]
+fn one_too_many_goes_from_the_fullest_node_that_may() {
+    let case = || Case::new(&[1, 2, 3, 4]).node(2, |node| node.free_bytes = 100_000);
+    case().check(&[ContainerOverReplicated], &[(2, TaskDelete)]);
+    case().with(2, |replica| replica.released = false).check(&[ContainerOverReplicated], &[(4, TaskDelete)]);
+    // A stale node's replica is not counted on.
+    case().node(3, |node| node.state = NodeState::NodeStale).check(&[], &[]);
+}
+
+#[test]
+fn a_bad_replica_goes_when_three_good_ones_are_there() {
+    let bad = |replica: &mut ContainerReplica| replica.unhealthy = "checksum".into();
+    Case::new(&[1, 2]).with(3, bad).check(&[ContainerUnderReplicated, ContainerUnhealthy], &[(4, TaskCopy)]);
+    Case::new(&[1, 2, 4]).with(3, bad).check(&[ContainerUnhealthy], &[(3, TaskDelete)]);
+    // No other node: it makes room.
+    let room = Case::new(&[1, 2]).with(3, bad).only(3);
+    room.check(&[ContainerUnderReplicated, ContainerUnhealthy], &[(3, TaskDelete)]);
+    // It may be the best there is.
+    let all_bad = Case::new(&[]).with(1, bad).with(2, bad).with(3, bad);
+    all_bad.check(&[ContainerMissing, ContainerUnhealthy], &[]);
+}
+
+#[test]
+fn replicas_that_ended_by_themselves_are_marked_or_replaced() {
+    let exact = |replica: &mut ContainerReplica| *replica = self::replica(1, ReplicaQuasiClosed);
+    Case::new(&[1, 2]).with(3, exact).check(&[], &[(3, TaskClose)]);
+    let short = |replica: &mut ContainerReplica| {
+        *replica = ContainerReplica { last_index: 9, ..self::replica(1, ReplicaQuasiClosed) }
+    };
+    Case::new(&[1, 2])
+        .with(3, short)
+        .check(&[ContainerUnderReplicated, ContainerDifferent], &[(4, TaskCopy)]);
+    Case::new(&[1, 2, 4]).with(3, short).check(&[ContainerDifferent], &[(3, TaskDelete)]);
+}
+
+#[test]
+fn nodes_that_leave_count_as_their_duty_says() {
+    let leaves = |duty| Case::new(&[1, 2, 3]).node(3, |node| node.duty = duty);
+    leaves(NodeDecommissioning).check(&[ContainerUnderReplicated], &[(4, TaskCopy)]);
+    leaves(NodeEnteringMaintenance).check(&[], &[]);
+    leaves(NodeInMaintenance).node(3, |node| node.state = NodeState::NodeDead).check(&[], &[]);
+    let two = leaves(NodeInMaintenance).node(2, |node| node.duty = NodeInMaintenance);
+    two.check(&[ContainerUnderReplicated], &[(4, TaskCopy)]);
+    Case::new(&[1, 2, 4]).with(3, |_| {}).node(3, |node| node.duty = NodeDecommissioning).check(&[], &[]);
+}
+
+#[test]
+fn what_holds_nothing_any_more_is_deleted_when_no_log_needs_it() {
+    let mut case = Case::new(&[1, 2]);
+    case.record.state = ContainerState::ContainerDeleted as i32;
+    case.check(&[], &[(1, TaskDelete), (2, TaskDelete)]);
+    case.over = false;
+    case.check(&[], &[]);
+}
+
+#[test]
+fn what_differs_is_said() {
+    let hash = |text: &'static str| move |replica: &mut ContainerReplica| replica.hash = text.into();
+    Case::new(&[1, 2, 3]).with(1, hash("a")).with(2, hash("a")).check(&[], &[]);
+    Case::new(&[1, 2, 3]).with(1, hash("a")).with(2, hash("b")).check(&[ContainerDifferent], &[]);
+    let mut quasi = Case::new(&[1, 2]).with(2, |replica| replica.last_index = 7);
+    quasi.record.state = ContainerState::ContainerQuasiClosed as i32;
+    quasi.check(&[ContainerDifferent], &[]);
+}
+
+// ---- the model ----
+
+const NODES: u64 = 6;
+const CONTAINERS: u64 = 5;
+
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    Kill(u64),
+    Revive(u64),
+    Leave(u64),
+    Return(u64),
+    /// A replica is found to be bad, ends elsewhere, or its disk is gone.
+    Corrupt(u64, u64),
+    Shorten(u64, u64),
+    Lose(u64, u64),
+    /// SCM looks, and nodes carry out what they are told; each `n`-th task fails.
+    Work(u64),
+}
+
+fn events() -> impl Strategy<Value = Vec<Event>> {
+    let node = || 1..=NODES;
+    let container = || 1..=CONTAINERS;
+    let event = prop_oneof![
+        2 => node().prop_map(Event::Kill),
+        3 => node().prop_map(Event::Revive),
+        1 => node().prop_map(Event::Leave),
+        2 => node().prop_map(Event::Return),
+        2 => (container(), node()).prop_map(|(container, node)| Event::Corrupt(container, node)),
+        1 => (container(), node()).prop_map(|(container, node)| Event::Shorten(container, node)),
+        1 => (container(), node()).prop_map(|(container, node)| Event::Lose(container, node)),
+        8 => (1..8u64).prop_map(Event::Work),
+    ];
+    prop::collection::vec(event, 0..60)
+}
+
+struct Model {
+    nodes: NodeViews,
+    containers: BTreeMap<ContainerId, (ContainerRecord, BTreeMap<NodeId, ContainerReplica>)>,
+    tasks: Tasks,
+    now: Instant,
+    worked: u64,
+}
+
+impl Model {
+    fn new(nodes: u64, places: &[u64]) -> Model {
+        let container = |(n, first): (usize, &u64)| {
+            let number = n as u64 + 1;
+            let on = (0..3).map(|step| NodeId(1 + (first + step) % nodes));
+            let replicas = on.map(|node| (node, replica(number, ReplicaClosed))).collect();
+            (ContainerId(number), (record(number, ContainerState::ContainerClosed), replicas))
+        };
+        Model {
+            nodes: (1..=nodes).map(|n| (NodeId(n), node(NodeInService, NodeState::NodeHealthy))).collect(),
+            containers: places.iter().enumerate().map(container).collect(),
+            tasks: Tasks::default(),
+            now: Instant::now(),
+            worked: 0,
+        }
+    }
+
+    fn happen(&mut self, event: Event) {
+        let set_node = |nodes: &mut NodeViews, node: u64, change: &dyn Fn(&mut NodeView)| {
+            if let Some(view) = nodes.get_mut(&NodeId(node)) {
+                change(view);
+            }
+        };
+        match event {
+            Event::Kill(node) => set_node(&mut self.nodes, node, &|view| view.state = NodeState::NodeDead),
+            Event::Revive(node) => {
+                set_node(&mut self.nodes, node, &|view| view.state = NodeState::NodeHealthy)
+            }
+            Event::Leave(node) => set_node(&mut self.nodes, node, &|view| view.duty = NodeDecommissioning),
+            Event::Return(node) => set_node(&mut self.nodes, node, &|view| view.duty = NodeInService),
+            Event::Corrupt(container, node) => {
+                self.change(container, node, |replica| replica.unhealthy = "checksum".to_owned());
+            }
+            Event::Shorten(container, node) => self.change(container, node, |replica| replica.last_index = 9),
+            Event::Lose(container, node) => {
+                let lost = self.containers.get_mut(&ContainerId(container));
+                lost.and_then(|(_, replicas)| replicas.remove(&NodeId(node)));
+            }
+            Event::Work(fails) => self.work(fails),
+        }
+    }
+
+    fn change(&mut self, container: u64, node: u64, change: impl FnOnce(&mut ContainerReplica)) {
+        if let Some((_, replicas)) = self.containers.get_mut(&ContainerId(container))
+            && let Some(replica) = replicas.get_mut(&NodeId(node))
+        {
+            change(replica);
+        }
+    }
+
+    fn good_on(&self, container: ContainerId, wanted: impl Fn(NodeId, &NodeView) -> bool) -> usize {
+        let (record, replicas) = &self.containers[&container];
+        let good = replicas.iter().filter(|(node, replica)| {
+            quality(record, replica).is_good() && wanted(**node, &self.nodes[node])
+        });
+        good.count()
+    }
+
+    /// SCM's look at all containers; what it decides is checked as it is decided. How many orders there were.
+    fn look(&mut self) -> usize {
+        self.now += Duration::from_secs(10);
+        let mut ordered = 0;
+        for container in self.containers.keys().copied().collect::<Vec<_>>() {
+            let copies = self.tasks.copies();
+            let (record, replicas) = &self.containers[&container];
+            let known = Known {
+                record,
+                pipeline_over: true,
+                replicas: replicas.iter().map(|(node, replica)| (*node, replica)).collect(),
+                coming: BTreeSet::new(),
+            };
+            let found = examine(&known, &limits(&self.nodes, self.now), &self.tasks, &copies);
+            for (node, order) in found.orders {
+                if order.key().kind == TaskDelete {
+                    self.check_deletion(container, node);
+                }
+                self.tasks.ask(node, order, self.now);
+                ordered += 1;
+            }
+        }
+        self.check_limits();
+        ordered
+    }
+
+    fn check_deletion(&self, container: ContainerId, node: NodeId) {
+        let going = self.tasks.nodes_with(TaskDelete, container);
+        let left = self
+            .good_on(container, |other, view| other != node && !going.contains(&other) && view.in_service());
+        let (record, replicas) = &self.containers[&container];
+        let needed = if quality(record, &replicas[&node]).is_good() { 3 } else { 1 };
+        assert!(left >= needed, "deleting {container} on {node} leaves {left} good replicas");
+    }
+
+    fn check_limits(&self) {
+        let copies = self.tasks.copies();
+        for &node in self.nodes.keys() {
+            assert!(copies.to(node) <= COPIES_PER_NODE_MAX, "copies to {node}");
+            assert!(copies.from(node) <= COPIES_PER_NODE_MAX, "copies from {node}");
+            assert!(self.tasks.count_of(node) <= TASKS_PER_NODE_MAX + COPIES_PER_NODE_MAX, "tasks of {node}");
+        }
+    }
+
+    /// A look, and nodes that speak carry out what they are told.
+    fn work(&mut self, fails: u64) {
+        self.look();
+        let orders: Vec<(NodeId, Order)> =
+            self.tasks.all().map(|(node, asked)| (node, asked.order.clone())).collect();
+        for (node, order) in orders {
+            if self.nodes[&node].state != NodeState::NodeHealthy {
+                continue;
+            }
+            self.worked += 1;
+            if fails > 1 && self.worked.is_multiple_of(fails) || !self.carry_out(node, &order) {
+                self.fail(node, &order);
+            }
+        }
+        let containers = &self.containers;
+        let nodes = &self.nodes;
+        let is_done = |node: NodeId, order: &Order| match order {
+            Order::Copy { container, .. } => containers[container].1.contains_key(&node),
+            Order::Delete { container } => !containers[container].1.contains_key(&node),
+            _ => true,
+        };
+        let is_void = |node: NodeId, _: &Order| nodes[&node].state == NodeState::NodeDead;
+        self.tasks.settle(self.now, Duration::from_secs(120), is_done, is_void);
+    }
+
+    fn carry_out(&mut self, node: NodeId, order: &Order) -> bool {
+        let nodes = &self.nodes;
+        match order {
+            Order::Copy { container, sources, .. } => {
+                let (record, replicas) = self.containers.get_mut(container).unwrap();
+                let has = |source: &NodeId| {
+                    let speaks = nodes[source].state == NodeState::NodeHealthy;
+                    speaks && replicas.get(source).is_some_and(|replica| quality(record, replica).is_good())
+                };
+                let found = sources.iter().any(has);
+                if found {
+                    replicas.insert(node, replica(container.0, ReplicaClosed));
+                }
+                found
+            }
+            Order::Delete { container } => {
+                self.containers.get_mut(container).unwrap().1.remove(&node);
+                true
+            }
+            _ => true,
+        }
+    }
+
+    fn fail(&mut self, node: NodeId, order: &Order) {
+        let key = order.key();
+        let report = TaskReport {
+            container: key.number,
+            kind: key.kind as i32,
+            failed: "the model says so".to_owned(),
+            ..TaskReport::default()
+        };
+        self.tasks.report(node, vec![report], self.now);
+    }
+
+    fn settle_down(&mut self) {
+        for _ in 0..300 {
+            self.work(1);
+        }
+        assert_eq!(self.look(), 0, "still busy after 300 looks");
+    }
+
+    fn check_settled(&self) {
+        let in_service = self.nodes.values().filter(|view| view.in_service()).count();
+        for (container, (record, replicas)) in &self.containers {
+            let to_copy_from = self.good_on(*container, |_, view| view.state == NodeState::NodeHealthy);
+            let good = self.good_on(*container, |_, view| view.in_service());
+            let expect = in_service.min(3);
+            // A worthless replica gives way only where a good one is in service: nowhere else is firm ground.
+            if good == 0 {
+                continue;
+            }
+            assert!(to_copy_from >= good);
+            assert_eq!(good, expect, "good replicas of {container}: {replicas:?} on {:?}", self.nodes);
+            if good == 3 {
+                let worthless = replicas.iter().filter(|(node, replica)| {
+                    self.nodes[node].state == NodeState::NodeHealthy && !quality(record, replica).is_good()
+                });
+                assert_eq!(worthless.count(), 0, "{container}: {replicas:?}");
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// A failure prints the fewest events that lead to it; they can be given to the model as they are.
+    #[test]
+    fn whatever_happens_three_good_replicas_come_of_it(
+        nodes in 3..=NODES,
+        places in prop::collection::vec(0..NODES, CONTAINERS as usize),
+        events in events(),
+    ) {
+        let mut model = Model::new(nodes, &places);
+        for event in events {
+            model.happen(event);
+        }
+        model.settle_down();
+        model.check_settled();
+    }
+}
+
+/// The checker of the model finds what it is there for: a planner whose deletion counts on too little is caught.
+#[test]
+#[should_panic(expected = "leaves 2 good replicas")]
+fn the_model_catches_a_deletion_too_many() {
+    Model::new(4, &[0, 0, 0, 0, 0]).check_deletion(ContainerId(1), NodeId(1));
+}

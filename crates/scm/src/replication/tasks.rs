@@ -1,0 +1,343 @@
+//! What SCM's leader has asked of the nodes and not yet seen done.
+
+use proto::scm::task::Task as Kind;
+use proto::scm::{
+    CloseReplica, CopyContainer, DeleteReplica, MoveLeader, NodeAddress, Task, TaskInfo, TaskKind, TaskReport,
+};
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+use tokio::time::Instant;
+use types::{ContainerId, NodeId, PipelineId};
+
+/// A node that failed at a container is not asked for the same again for this long: what was wrong may have passed.
+const AVOID_FOR: Duration = Duration::from_secs(60);
+
+/// What may be asked of a node.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Order {
+    /// Sources, best first.
+    Copy {
+        container: ContainerId,
+        pipeline: PipelineId,
+        sources: Vec<NodeId>,
+        hash: String,
+        bytes: u64,
+        to_balance: bool,
+    },
+    Delete {
+        container: ContainerId,
+    },
+    Close {
+        container: ContainerId,
+        last_term: u64,
+        last_index: u64,
+    },
+    MoveLeader {
+        pipeline: PipelineId,
+        to_replica: u64,
+    },
+}
+
+/// A node is asked for one thing of a kind and a container, or pipeline, at a time.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct OrderKey {
+    pub(crate) kind: TaskKind,
+    /// Of the container; of the pipeline for a leader's move.
+    pub(crate) number: u64,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Asked {
+    pub(crate) order: Order,
+    since: Instant,
+    /// When it was last seen to come on.
+    progress: Instant,
+    report: Option<TaskReport>,
+}
+
+#[derive(Default)]
+pub(crate) struct Tasks {
+    asked: BTreeMap<NodeId, BTreeMap<OrderKey, Asked>>,
+    /// Until when a node is not asked about a container again.
+    avoid: HashMap<(NodeId, ContainerId), Instant>,
+    pub(crate) copies_failed: u64,
+    pub(crate) copies_done: u64,
+    pub(crate) deletions_done: u64,
+    pub(crate) moved_containers: u64,
+    pub(crate) moved_bytes: u64,
+}
+
+impl Order {
+    pub(crate) fn key(&self) -> OrderKey {
+        let (kind, number) = match self {
+            Order::Copy { container, .. } => (TaskKind::TaskCopy, container.0),
+            Order::Delete { container } => (TaskKind::TaskDelete, container.0),
+            Order::Close { container, .. } => (TaskKind::TaskClose, container.0),
+            Order::MoveLeader { pipeline, .. } => (TaskKind::TaskMoveLeader, pipeline.0),
+        };
+        OrderKey { kind, number }
+    }
+
+    /// Whether replicas come or go by it.
+    pub(crate) fn moves_data(&self) -> bool {
+        matches!(self, Order::Copy { .. } | Order::Delete { .. })
+    }
+
+    /// As it is told, with the addresses that `locate` finds.
+    pub(crate) fn to_task(&self, locate: impl Fn(NodeId) -> String) -> Task {
+        let address = |node: &NodeId| NodeAddress { node: node.0, address: locate(*node) };
+        let task = match self {
+            Order::Copy { container, pipeline, sources, hash, .. } => Kind::Copy(CopyContainer {
+                container: container.0,
+                pipeline: pipeline.0,
+                sources: sources.iter().map(address).collect(),
+                hash: hash.clone(),
+            }),
+            Order::Delete { container } => Kind::Delete(DeleteReplica { container: container.0 }),
+            Order::Close { container, last_term, last_index } => Kind::Close(CloseReplica {
+                container: container.0,
+                last_term: *last_term,
+                last_index: *last_index,
+            }),
+            Order::MoveLeader { pipeline, to_replica } => {
+                Kind::MoveLeader(MoveLeader { pipeline: pipeline.0, to_replica: *to_replica })
+            }
+        };
+        Task { task: Some(task) }
+    }
+}
+
+impl Tasks {
+    /// From now on the node is told so. Asking again for what is asked already changes nothing.
+    pub(crate) fn ask(&mut self, node: NodeId, order: Order, now: Instant) {
+        let asked = Asked { order, since: now, progress: now, report: None };
+        self.asked.entry(node).or_default().entry(asked.order.key()).or_insert(asked);
+    }
+
+    pub(crate) fn of(&self, node: NodeId) -> impl Iterator<Item = &Asked> {
+        self.asked.get(&node).into_iter().flat_map(BTreeMap::values)
+    }
+
+    pub(crate) fn all(&self) -> impl Iterator<Item = (NodeId, &Asked)> {
+        self.asked.iter().flat_map(|(node, asked)| asked.values().map(|asked| (*node, asked)))
+    }
+
+    pub(crate) fn is_asked(&self, node: NodeId, kind: TaskKind, number: u64) -> bool {
+        self.asked.get(&node).is_some_and(|asked| asked.contains_key(&OrderKey { kind, number }))
+    }
+
+    /// Nodes that were asked to do this with a container.
+    pub(crate) fn nodes_with(&self, kind: TaskKind, container: ContainerId) -> Vec<NodeId> {
+        let has = |node: &&NodeId| self.is_asked(**node, kind, container.0);
+        self.asked.keys().filter(has).copied().collect()
+    }
+
+    pub(crate) fn count(&self, kind: TaskKind) -> usize {
+        self.all().filter(|(_, asked)| asked.order.key().kind == kind).count()
+    }
+
+    pub(crate) fn count_of(&self, node: NodeId) -> usize {
+        self.asked.get(&node).map_or(0, BTreeMap::len)
+    }
+
+    /// Copies under way to each node, and from each that is first among a copy's sources.
+    pub(crate) fn copies(&self) -> Copies {
+        let mut copies = Copies::default();
+        for (node, asked) in self.all() {
+            if let Order::Copy { sources, .. } = &asked.order {
+                copies.add(node, sources.first().copied());
+            }
+        }
+        copies
+    }
+
+    pub(crate) fn avoids(&self, node: NodeId, container: ContainerId, now: Instant) -> bool {
+        self.avoid.get(&(node, container)).is_some_and(|until| *until > now)
+    }
+
+    /// What a node says of its tasks. A failed one is not asked of it again for a while.
+    pub(crate) fn report(&mut self, node: NodeId, reports: Vec<TaskReport>, now: Instant) {
+        for report in reports {
+            let number = if report.container == 0 { report.pipeline } else { report.container };
+            let key = OrderKey { kind: report.kind(), number };
+            let of_node = self.asked.entry(node).or_default();
+            let Some(asked) = of_node.get_mut(&key) else { continue };
+            if !report.failed.is_empty() {
+                tracing::info!(%node, kind = key.kind.as_str_name(), number, why = report.failed, "task failed");
+                of_node.remove(&key);
+                self.failed(node, key, now);
+                continue;
+            }
+            if asked.report.as_ref().is_none_or(|before| before.bytes_done != report.bytes_done) {
+                asked.progress = now;
+            }
+            asked.report = Some(report);
+        }
+    }
+
+    fn failed(&mut self, node: NodeId, key: OrderKey, now: Instant) {
+        self.copies_failed += u64::from(key.kind == TaskKind::TaskCopy);
+        if key.kind != TaskKind::TaskMoveLeader {
+            self.avoid.insert((node, ContainerId(key.number)), now + AVOID_FOR);
+        }
+    }
+
+    /// Takes off what `is_done`, what `is_void`, and what has not come on for `within`. A deletion that was told stays until the node says
+    /// something: it may be carried out at any moment, and the replica must not be counted on.
+    pub(crate) fn settle(
+        &mut self,
+        now: Instant,
+        within: Duration,
+        is_done: impl Fn(NodeId, &Order) -> bool,
+        is_void: impl Fn(NodeId, &Order) -> bool,
+    ) {
+        let mut late = Vec::new();
+        let mut done = Vec::new();
+        for (node, of_node) in &mut self.asked {
+            of_node.retain(|key, asked| {
+                if is_done(*node, &asked.order) {
+                    done.push(asked.order.clone());
+                    return false;
+                }
+                if is_void(*node, &asked.order) {
+                    return false;
+                }
+                let is_late = key.kind != TaskKind::TaskDelete
+                    && now.saturating_duration_since(asked.progress) >= within;
+                if is_late {
+                    late.push((*node, *key));
+                }
+                !is_late
+            });
+        }
+        self.asked.retain(|_, of_node| !of_node.is_empty());
+        self.avoid.retain(|_, until| *until > now);
+        for (node, key) in late {
+            tracing::info!(%node, kind = key.kind.as_str_name(), number = key.number, "task shows no result");
+            self.failed(node, key, now);
+        }
+        done.iter().for_each(|order| self.count_done(order));
+    }
+
+    fn count_done(&mut self, order: &Order) {
+        match order {
+            Order::Copy { bytes, to_balance, .. } => {
+                self.copies_done += 1;
+                self.moved_containers += u64::from(*to_balance);
+                self.moved_bytes += if *to_balance { *bytes } else { 0 };
+            }
+            Order::Delete { .. } => self.deletions_done += 1,
+            Order::Close { .. } | Order::MoveLeader { .. } => {}
+        }
+    }
+
+    /// Nothing that was asked of it counts: it starts anew.
+    pub(crate) fn forget_node(&mut self, node: NodeId) {
+        self.asked.remove(&node);
+    }
+
+    pub(crate) fn infos(&self, now: Instant, count_max: usize) -> Vec<TaskInfo> {
+        let info = |(node, asked): (NodeId, &Asked)| {
+            let key = asked.order.key();
+            let (container, pipeline) = match key.kind {
+                TaskKind::TaskMoveLeader => (0, key.number),
+                _ => (key.number, 0),
+            };
+            let told = TaskReport { container, pipeline, kind: key.kind as i32, ..TaskReport::default() };
+            let age_ms = now.saturating_duration_since(asked.since).as_millis() as u64;
+            TaskInfo { node: node.0, report: Some(asked.report.clone().unwrap_or(told)), age_ms }
+        };
+        self.all().map(info).take(count_max).collect()
+    }
+}
+
+/// How many copies go on at each node.
+#[derive(Default)]
+pub(crate) struct Copies {
+    to: HashMap<NodeId, usize>,
+    from: HashMap<NodeId, usize>,
+}
+
+impl Copies {
+    pub(crate) fn add(&mut self, to: NodeId, from: Option<NodeId>) {
+        *self.to.entry(to).or_default() += 1;
+        if let Some(from) = from {
+            *self.from.entry(from).or_default() += 1;
+        }
+    }
+
+    pub(crate) fn to(&self, node: NodeId) -> usize {
+        self.to.get(&node).copied().unwrap_or(0)
+    }
+
+    pub(crate) fn from(&self, node: NodeId) -> usize {
+        self.from.get(&node).copied().unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NODE: NodeId = NodeId(1);
+    const WITHIN: Duration = Duration::from_secs(120);
+
+    fn copy(container: u64) -> Order {
+        Order::Copy {
+            container: ContainerId(container),
+            pipeline: PipelineId(1),
+            sources: vec![NodeId(2)],
+            hash: String::new(),
+            bytes: 7,
+            to_balance: true,
+        }
+    }
+
+    fn report(container: u64, bytes_done: u64, failed: &str) -> Vec<TaskReport> {
+        let kind = TaskKind::TaskCopy as i32;
+        vec![TaskReport { container, kind, bytes_done, failed: failed.into(), ..TaskReport::default() }]
+    }
+
+    fn settle(tasks: &mut Tasks, now: Instant, done: bool) {
+        tasks.settle(now, WITHIN, |_, _| done, |_, _| false);
+    }
+
+    #[test]
+    fn a_task_that_comes_on_is_not_late() {
+        let start = Instant::now();
+        let mut tasks = Tasks::default();
+        tasks.ask(NODE, copy(1), start);
+        for minute in 1..10 {
+            let now = start + Duration::from_secs(60 * minute);
+            tasks.report(NODE, report(1, minute, ""), now);
+            settle(&mut tasks, now, false);
+            assert!(tasks.is_asked(NODE, TaskKind::TaskCopy, 1), "minute {minute}");
+        }
+        let now = start + Duration::from_secs(60 * 11);
+        settle(&mut tasks, now, false);
+        assert_eq!((tasks.count_of(NODE), tasks.copies_failed), (0, 1));
+        assert!(tasks.avoids(NODE, ContainerId(1), now));
+        assert!(!tasks.avoids(NODE, ContainerId(1), now + AVOID_FOR));
+    }
+
+    #[test]
+    fn a_failed_task_is_taken_off_and_a_done_one_counts() {
+        let now = Instant::now();
+        let mut tasks = Tasks::default();
+        tasks.ask(NODE, copy(1), now);
+        tasks.ask(NODE, copy(2), now);
+        tasks.report(NODE, report(1, 0, "no route"), now);
+        assert_eq!((tasks.count_of(NODE), tasks.copies().from(NodeId(2))), (1, 1));
+        settle(&mut tasks, now, true);
+        assert_eq!((tasks.copies_done, tasks.moved_containers, tasks.moved_bytes), (1, 1, 7));
+    }
+
+    #[test]
+    fn a_deletion_that_was_told_is_not_forgotten() {
+        let start = Instant::now();
+        let mut tasks = Tasks::default();
+        tasks.ask(NODE, Order::Delete { container: ContainerId(1) }, start);
+        settle(&mut tasks, start + 100 * WITHIN, false);
+        assert_eq!(tasks.nodes_with(TaskKind::TaskDelete, ContainerId(1)), [NODE]);
+    }
+}

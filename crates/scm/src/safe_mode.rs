@@ -1,0 +1,97 @@
+//! A leader of SCM moves and destroys nothing until it knows enough.
+
+use crate::leader::Leader;
+use crate::nodes::Nodes;
+use crate::quality::quality;
+use crate::tables::{Tables, container_state, duty};
+use proto::scm::{ContainerState, NodeDuty, NodeState};
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
+use tracing::info;
+
+const LOOK_INTERVAL: Duration = Duration::from_millis(500);
+
+/// What is still waited for, in words; nothing when enough is known.
+pub(crate) fn waits(tables: &Tables, nodes: &Nodes, now: Instant) -> Vec<String> {
+    let told_all = |node| nodes.replicas().is_complete(node);
+    let silent = tables
+        .nodes()
+        .keys()
+        .filter(|node| !told_all(**node) && nodes.state(**node, now) != NodeState::NodeDead);
+    if silent.count() == 0 {
+        // More will not be heard.
+        return Vec::new();
+    }
+    let in_service = tables.nodes().iter().filter(|(_, record)| duty(record) == NodeDuty::NodeInService);
+    let in_service: Vec<_> = in_service.map(|(node, _)| *node).collect();
+    let told = in_service.iter().filter(|node| told_all(**node)).count();
+    let needed = (in_service.len() * 2).div_ceil(3);
+    let mut waits = Vec::new();
+    if told < needed {
+        waits.push(format!(
+            "full reports of {needed} of {} nodes in service; {told} are in",
+            in_service.len()
+        ));
+    }
+    let (closed, found) = closed_containers(tables, nodes);
+    let needed = closed - closed / 100;
+    if found < needed {
+        waits.push(format!("a good replica of {needed} of {closed} closed containers; {found} have one"));
+    }
+    waits
+}
+
+/// How many closed containers there are, and how many of them have a good replica.
+fn closed_containers(tables: &Tables, nodes: &Nodes) -> (usize, usize) {
+    let (mut closed, mut found) = (0, 0);
+    for (&container, record) in tables.containers() {
+        if container_state(record) == ContainerState::ContainerClosed {
+            closed += 1;
+            let good = nodes.replicas().of(container).any(|(_, replica)| quality(record, replica).is_good());
+            found += usize::from(good);
+        }
+    }
+    (closed, found)
+}
+
+/// Waits until enough is known, once for each leadership.
+pub(crate) async fn leave_safe_mode(leader: &Leader) {
+    while !leader.has_left_safe_mode() {
+        let waits = leader.read(|tables, nodes| waits(tables, nodes, Instant::now()));
+        if waits.is_empty() {
+            info!("enough is known to move data");
+            leader.set_left_safe_mode();
+            return;
+        }
+        sleep(LOOK_INTERVAL).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nodes::Silence;
+    use crate::ops::testing::three_nodes;
+    use crate::replicas::ContainersReport;
+    use types::NodeId;
+
+    #[test]
+    fn two_thirds_of_the_nodes_are_enough_and_the_dead_are_not_waited_for() {
+        let tables = three_nodes();
+        let start = Instant::now();
+        let silence = Silence { stale_after: Duration::from_secs(5), dead_after: Duration::from_secs(600) };
+        let mut nodes = Nodes::new(silence, start);
+        let told = |nodes: &mut Nodes, node: u64| {
+            nodes.see(NodeId(node), Vec::new(), start);
+            let report = ContainersReport { replicas: vec![], gone: vec![], begins: true, ends: true };
+            nodes.report_containers(NodeId(node), report);
+        };
+        let nothing_told = waits(&tables, &nodes, start);
+        assert_eq!(nothing_told, ["full reports of 2 of 3 nodes in service; 0 are in"]);
+        assert_eq!(waits(&tables, &nodes, start + silence.dead_after), [""; 0]);
+        told(&mut nodes, 1);
+        assert_eq!(waits(&tables, &nodes, start).len(), 1);
+        told(&mut nodes, 2);
+        assert_eq!(waits(&tables, &nodes, start), [""; 0]);
+    }
+}

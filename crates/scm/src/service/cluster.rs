@@ -1,0 +1,160 @@
+//! The cluster as a whole: how it is, and what operators want of SCM and of nodes.
+
+use crate::balancer;
+use crate::departures;
+use crate::leader::Leader;
+use crate::nodes::Nodes;
+use crate::replication::{self, Replication};
+use crate::safe_mode;
+use crate::tables::{Tables, container_state, duty};
+use proto::scm::{
+    BalancerStatus, ClusterStatus, ContainerState, ContainerTrouble, DatanodeInfo, NodeDuty, NodeRecord,
+    PipelineRecord, SetNodeDutyCommand, SetNodeDutyRequest, SetSwitchesCommand, SetSwitchesRequest, TaskKind,
+    scm_command::Command,
+};
+use proto::{Code, Failure};
+use tokio::time::Instant;
+use tracing::info;
+use types::NodeId;
+
+/// Tasks of one answer.
+const TASKS_MAX: usize = 1000;
+
+pub(super) fn status(leader: &Leader) -> ClusterStatus {
+    let safe_mode = leader.in_safe_mode();
+    let term = leader.group.status().term.0;
+    leader.plan(|tables, nodes, replication| {
+        let now = Instant::now();
+        let tasks = &replication.tasks;
+        let troubled =
+            |trouble| replication.troubles.values().filter(|all| all.contains(&trouble)).count() as u64;
+        let unresolved = |state| {
+            tables.unresolved_containers().filter(|record| container_state(record) == state).count() as u64
+        };
+        ClusterStatus {
+            cluster: tables.cluster().to_owned(),
+            safe_mode,
+            safe_mode_waits: if safe_mode { safe_mode_waits(leader, tables, nodes, now) } else { Vec::new() },
+            switches: Some(tables.switches()),
+            containers: tables.containers().len() as u64,
+            containers_open: unresolved(ContainerState::ContainerOpen),
+            missing: troubled(ContainerTrouble::ContainerMissing),
+            under_replicated: troubled(ContainerTrouble::ContainerUnderReplicated),
+            over_replicated: troubled(ContainerTrouble::ContainerOverReplicated),
+            mis_replicated: 0,
+            unhealthy: troubled(ContainerTrouble::ContainerUnhealthy),
+            different: troubled(ContainerTrouble::ContainerDifferent),
+            quasi_closed: unresolved(ContainerState::ContainerQuasiClosed),
+            copies_under_way: tasks.count(TaskKind::TaskCopy) as u64,
+            copies_failed: tasks.copies_failed,
+            deletions_under_way: tasks.count(TaskKind::TaskDelete) as u64,
+            tasks: tasks.infos(now, TASKS_MAX),
+            balancer: Some(balancer_status(tables, nodes, replication, now)),
+            leader_node_term: term,
+        }
+    })
+}
+
+fn safe_mode_waits(leader: &Leader, tables: &Tables, nodes: &Nodes, now: Instant) -> Vec<String> {
+    let mut waits = match leader.has_left_safe_mode() {
+        true => Vec::new(),
+        false => safe_mode::waits(tables, nodes, now),
+    };
+    if !tables.switches().leave_safe_mode {
+        waits.push("an operator to leave it".to_owned());
+    }
+    waits
+}
+
+fn balancer_status(
+    tables: &Tables,
+    nodes: &Nodes,
+    replication: &Replication,
+    now: Instant,
+) -> BalancerStatus {
+    let spread = balancer::spread(&replication::node_views(tables, nodes, now));
+    let fraction = |millionths: u64| millionths as f64 / 1e6;
+    BalancerStatus {
+        utilization_min: fraction(spread.min),
+        utilization_max: fraction(spread.max),
+        utilization_mean: fraction(spread.mean),
+        moves_under_way: balancer::moves_under_way(replication) as u64,
+        moved_containers: replication.tasks.moved_containers,
+        moved_bytes: replication.tasks.moved_bytes,
+    }
+}
+
+pub(super) async fn set_switches(
+    leader: &Leader,
+    request: SetSwitchesRequest,
+) -> Result<ClusterStatus, Failure> {
+    let SetSwitchesRequest { replication, balancer, safe_mode } = request;
+    let mut switches = leader.tables.read(Tables::switches);
+    switches.replication = replication.unwrap_or(switches.replication);
+    switches.balancer = balancer.unwrap_or(switches.balancer);
+    switches.leave_safe_mode = safe_mode.map_or(switches.leave_safe_mode, |enter| !enter);
+    info!(?switches, "an operator sets switches");
+    leader.propose(Command::SetSwitches(SetSwitchesCommand { switches: Some(switches) })).await?;
+    if safe_mode == Some(false) {
+        leader.set_left_safe_mode();
+    }
+    Ok(status(leader))
+}
+
+pub(super) async fn set_node_duty(leader: &Leader, request: SetNodeDutyRequest) -> Result<(), Failure> {
+    let (node, wanted) = (NodeId(request.node), request.duty());
+    let before = leader.read(|tables, _| tables.node(node).map(duty));
+    let before = before.ok_or_else(|| Failure::new(Code::NotFound, format!("no node {node}")))?;
+    let leaves = match wanted {
+        NodeDuty::NodeInService => false,
+        NodeDuty::NodeDecommissioning | NodeDuty::NodeEnteringMaintenance => true,
+        _ => {
+            return Err(Failure::invalid(
+                "a node is put in service, decommissioned or sent into maintenance",
+            ));
+        }
+    };
+    if leaves && before == NodeDuty::NodeInService && !request.force {
+        leader.read(|tables, nodes| departures::check_enough_left(tables, nodes, node, Instant::now()))?;
+    }
+    let until_ms = match request.for_ms {
+        0 => 0,
+        for_ms => leader.clock.now_ms().saturating_add(for_ms),
+    };
+    let command = SetNodeDutyCommand { node: node.0, duty: wanted as i32, until_ms };
+    let reply = leader.propose(Command::SetNodeDuty(command)).await?;
+    if !reply.refused.is_empty() {
+        return Err(Failure::invalid(reply.refused));
+    }
+    info!(%node, duty = wanted.as_str_name(), "an operator sets the node's duty");
+    leader.places_changed.notify_one();
+    Ok(())
+}
+
+pub(super) fn datanodes(leader: &Leader) -> Vec<DatanodeInfo> {
+    leader.read(|tables, nodes| {
+        let now = Instant::now();
+        let views = replication::node_views(tables, nodes, now);
+        let info = |(&node, record): (&NodeId, &NodeRecord)| {
+            let waiting = departures::waiting(node, tables, nodes, &views, now);
+            let leads = |record: &&PipelineRecord| nodes.pipeline_seen(record).leader == Some(node);
+            DatanodeInfo {
+                node: node.0,
+                uuid: record.uuid.clone(),
+                address: record.address.clone(),
+                state: nodes.state(node, now) as i32,
+                last_heartbeat_age_ms: nodes.age(node, now).as_millis() as u64,
+                disks: nodes.disks(node).to_vec(),
+                pipelines: tables.live_pipelines_on(node).count() as u32,
+                leaders: tables.live_pipelines_on(node).filter(leads).count() as u32,
+                duty: duty(record) as i32,
+                containers: nodes.replicas().count_on(node) as u64,
+                containers_waiting: waiting.containers as u64,
+                pipelines_waiting: waiting.pipelines as u64,
+                rack: String::new(),
+                duty_until_ms: record.duty_until_ms,
+            }
+        };
+        tables.nodes().iter().map(info).collect()
+    })
+}

@@ -1,0 +1,58 @@
+//! What operators do with pipelines and containers that are written to.
+
+use crate::leader::Leader;
+use crate::leaders;
+use crate::pipelines;
+use proto::scm::{
+    ClosePipelineCommand, ClosePipelineRequest, CreatePipelineRequest, CreatePipelineResponse, PipelineState,
+    TransferLeaderRequest, scm_command::Command,
+};
+use proto::{Code, Failure};
+use std::collections::BTreeSet;
+use tokio::time::Instant;
+use tracing::info;
+use types::{NodeId, PipelineId};
+
+pub(super) async fn close_pipeline(leader: &Leader, request: ClosePipelineRequest) -> Result<(), Failure> {
+    let pipeline = request.pipeline;
+    let reason = "an operator closed it".to_owned();
+    let at_ms = leader.clock.now_ms();
+    let command = Command::ClosePipeline(ClosePipelineCommand { pipeline, reason, at_ms });
+    let reply = leader.propose(command).await?;
+    if !reply.refused.is_empty() {
+        return Err(Failure::new(Code::NotFound, reply.refused));
+    }
+    info!(pipeline, "an operator closes the pipeline");
+    leader.places_changed.notify_one();
+    Ok(())
+}
+
+pub(super) async fn create_pipeline(
+    leader: &Leader,
+    request: CreatePipelineRequest,
+) -> Result<CreatePipelineResponse, Failure> {
+    let wanted: BTreeSet<NodeId> = request.nodes.iter().map(|node| NodeId(*node)).collect();
+    if !request.nodes.is_empty() && (request.nodes.len() != 3 || wanted.len() != 3) {
+        return Err(Failure::invalid("name three different nodes, or none"));
+    }
+    let pipeline = pipelines::create_one(leader, &wanted).await?;
+    Ok(CreatePipelineResponse { pipeline: pipeline.0 })
+}
+
+pub(super) fn transfer_leader(leader: &Leader, request: TransferLeaderRequest) -> Result<(), Failure> {
+    let TransferLeaderRequest { pipeline, node } = request;
+    let to = (node != 0).then_some(NodeId(node));
+    let now = Instant::now();
+    leader.plan(|tables, nodes, replication| {
+        let record = tables.pipeline(PipelineId(pipeline));
+        let record = record.ok_or_else(|| Failure::new(Code::NotFound, format!("no pipeline {pipeline}")))?;
+        if record.state() != PipelineState::PipelineOpen {
+            return Err(Failure::invalid(format!("pipeline {pipeline} is {}", record.state().as_str_name())));
+        }
+        if let Some(wished) = leaders::wished_move(record, to, nodes, now).map_err(Failure::invalid)? {
+            info!(pipeline, from = %wished.from, to = %wished.to, "an operator moves the leader");
+            replication.tasks.ask(wished.from, wished.order(), now);
+        }
+        Ok(())
+    })
+}
