@@ -1,6 +1,8 @@
 //! A group of three hosts over mutual TLS, and who is refused. A binary of its own, so that it is quickly built.
 //! `./dev cargo test -p flotilla-raft --test tls` runs it again; nothing in it depends on a seed.
 
+#![allow(clippy::unwrap_used)] // clippy takes only functions with #[test] for tests, not what they call
+
 use bytes::Bytes;
 use disk::RealDisk;
 use flotilla_raft::{
