@@ -18,7 +18,7 @@
 use crate::container_end::ContainerEnd;
 use crate::disks::{DatanodeDisk, GROUPS_DIR, OWNERS_DIR};
 use crate::index::machine::PipelineMachine;
-use crate::index::records::ContainerState;
+use crate::index::records::{ContainerRecord, ContainerState};
 use crate::manager::blocking;
 use crate::pipeline::PipelineOrder;
 use anyhow::{Context, ensure};
@@ -106,12 +106,19 @@ impl Retired {
         .await
     }
 
-    /// The container that the last roll named, if it is applied. One that was closed by SCM's word has a file that says so.
+    /// The container that the last roll named, if it is applied and not yet forgotten. One that was closed by SCM's word has a file
+    /// that says so. Only what is said to be the pipeline's open container may be taken for it: once that is forgotten, the
+    /// others stay, however often this is repeated.
     async fn end_container(&self) -> anyhow::Result<Option<ContainerId>> {
-        let (open, state) = self.open_container().await?;
-        let is_end = state == Some(ContainerState::Closed)
-            && ContainerEnd::read(&**self.disk.space.disk(), open).await?.is_none();
-        Ok(is_end.then_some(open))
+        let (index, pipeline) = (self.disk.index.clone(), self.order.pipeline);
+        let open = blocking(move || {
+            let Some(open) = index.open_container(pipeline)? else { return Ok(None) };
+            let is_end = |record: ContainerRecord| record == ContainerRecord::end(pipeline, record.previous);
+            Ok(index.container(open)?.is_some_and(is_end).then_some(open))
+        });
+        let Some(open) = open.await? else { return Ok(None) };
+        let alone = ContainerEnd::read(&**self.disk.space.disk(), open).await?;
+        Ok(alone.is_none().then_some(open))
     }
 
     /// Applies what the log has and the index has not.

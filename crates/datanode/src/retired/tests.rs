@@ -1,5 +1,4 @@
 use super::*;
-use crate::index::records::ContainerRecord;
 use crate::inventory::Inventory;
 use crate::offline::tests::{END, FIRST, Left, SECOND};
 use crate::offline::{OfflineDisk, RebuildOptions};
@@ -104,6 +103,20 @@ impl File for FragileFile {
 
 /// The replica on a disk that takes `changes` more.
 async fn retired(left: &Left, changes: usize) -> Retired {
+    let deadline = tokio::time::Instant::now() + std::time::Duration::from_secs(20);
+    let disk = loop {
+        match open(left, changes).await {
+            Ok(disk) => break Arc::new(disk),
+            // Who had it before lets go of its last file in the background.
+            Err(failure) if tokio::time::Instant::now() > deadline => panic!("{failure:#}"),
+            Err(_) => tokio::time::sleep(std::time::Duration::from_millis(5)).await,
+        }
+    };
+    let order = PipelineOrder::from_spec(&crate::offline::tests::spec(), disk.id);
+    Retired { disk, order }
+}
+
+async fn open(left: &Left, changes: usize) -> anyhow::Result<DatanodeDisk> {
     let root = left.root();
     let wrap = move |inner| -> Arc<dyn Disk> {
         Arc::new(Fragile { inner, left: Arc::new(AtomicUsize::new(changes)) })
@@ -113,9 +126,7 @@ async fn retired(left: &Left, changes: usize) -> Retired {
     let opened = tokio::task::spawn_blocking(move || {
         DatanodeDisk::open_over(&root, 1, &options, Inventory::default(), wrap)
     });
-    let disk = Arc::new(opened.await.unwrap().unwrap());
-    let order = PipelineOrder::from_spec(&crate::offline::tests::spec(), disk.id);
-    Retired { disk, order }
+    opened.await.unwrap()
 }
 
 fn host() -> RaftHost {
