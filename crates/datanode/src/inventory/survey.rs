@@ -17,7 +17,7 @@ use types::{ContainerId, DiskId, OwnerId};
 
 /// How old what SCM knows of an open container's size may be (its pipeline's report has the size too, each second), and how long after its
 /// log forgot it a container is released.
-const LOOK_INTERVAL: Duration = Duration::from_secs(30);
+const LOOK_INTERVAL: Duration = Duration::from_secs(10);
 /// After a disk could not be read.
 const RETRY: Duration = Duration::from_secs(10);
 
@@ -125,7 +125,8 @@ impl Surveyor {
             last: record.last.or(measure.last),
             blocks: record.blocks,
             payload_bytes: record.payload_bytes,
-            disk_bytes: measure.disk_bytes,
+            // Of a container that was just closed the last segment is cut to its length a moment later.
+            disk_bytes: disk_bytes(disk, container).await?,
             hash: measure.hash,
             unhealthy,
             released: self.manager.is_released(&record),

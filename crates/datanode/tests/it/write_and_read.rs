@@ -199,8 +199,8 @@ async fn a_writer_that_asks_for_all_replicas_is_told_which_have_its_chunk() {
 #[tokio::test(flavor = "multi_thread")]
 async fn chunks_that_wait_for_all_replicas_hold_no_room() {
     const CHUNK_BYTES: usize = 1 << 20;
-    const CHUNKS: u128 = 6;
-    let limit = 2 * CHUNK_BYTES + 4096;
+    const CHUNKS: u128 = 12;
+    let limit = 4 * CHUNK_BYTES + 4096;
     let limited = DatanodeOptions { write_bytes_per_stream_max: limit, write_bytes_max: limit, ..options() };
     let cluster = Cluster::start(limited).await;
     let mut waiting = cluster.leader().await.write_stream().await;
