@@ -2,7 +2,7 @@
 
 use metrics::{Exposition, Metric};
 use std::sync::atomic::{AtomicU64, Ordering};
-use types::{ContainerId, DiskId, PipelineId};
+use types::{ContainerId, DiskId, LogId, PipelineId};
 
 #[derive(Debug, Default)]
 pub(crate) struct DiskCounters {
@@ -98,6 +98,8 @@ pub struct ContainerReport {
     pub pipeline: PipelineId,
     pub disk: DiskId,
     pub is_closed: bool,
+    /// Where it ends, once no more can come.
+    pub last: Option<LogId>,
     pub blocks: u64,
     pub payload_bytes: u64,
     /// Why this replica is to be replaced, if it is.

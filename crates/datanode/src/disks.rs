@@ -164,8 +164,19 @@ impl DatanodeDisk {
         options: &DatanodeOptions,
         inventory: Inventory,
     ) -> anyhow::Result<DatanodeDisk> {
+        Self::open_over(path, node_uuid, options, inventory, |disk| disk)
+    }
+
+    /// [`DatanodeDisk::open`] with something between the disk and what changes its files.
+    pub(crate) fn open_over(
+        path: &Path,
+        node_uuid: u128,
+        options: &DatanodeOptions,
+        inventory: Inventory,
+        over: impl FnOnce(Arc<dyn Disk>) -> Arc<dyn Disk>,
+    ) -> anyhow::Result<DatanodeDisk> {
         let real = Arc::new(RealDisk::open_with(path, node_uuid, options.disk_io)?);
-        let space = LogSpace::new(real.clone(), options.log.clone());
+        let space = LogSpace::new(over(real.clone()), options.log.clone());
         check_index(&real)?;
         let db = Db::open(&real.root().join(DB_DIR), &options.db);
         let db = Arc::new(db.with_context(|| format!("open the block index of {}", path.display()))?);
@@ -207,14 +218,15 @@ impl DatanodeDisk {
     }
 }
 
-/// Finishes an index that was being replaced. A disk that has logs and no index lost it: an empty one would hide the closed
-/// containers, and forget which pipelines are here.
+/// Finishes an index that was being replaced. A disk that has logs or containers and no index lost it: an empty one would hide the
+/// closed containers, and forget which pipelines are here.
 fn check_index(real: &Arc<RealDisk>) -> anyhow::Result<()> {
     let real = real.clone();
     let check = async move {
         install::finish(&*real).await?;
         let has_logs = !real.list(GROUPS_DIR).await.context("list the logs")?.is_empty();
-        if has_logs && !install::has_index(&*real).await? {
+        let has_data = has_logs || !real.list(OWNERS_DIR).await.context("list the containers")?.is_empty();
+        if has_data && !install::has_index(&*real).await? {
             let root = real.root().display();
             bail!(
                 "the block index {root}/{DB_DIR} is missing; `flotilla debug container rebuild {root}` recreates it from the \

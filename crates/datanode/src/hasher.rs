@@ -3,6 +3,7 @@
 //! One task for each disk takes the closed containers that have none: those that just closed, those in which blocks were deleted,
 //! and all of a rebuilt index. Only heads are read; bodies are the scrubber's.
 
+use crate::container_end::{self, ContainerEnd};
 use crate::disks::{DatanodeDisk, OWNERS_DIR};
 use crate::hash::ContainerHash;
 use crate::index::Measure;
@@ -11,7 +12,7 @@ use crate::manager::blocking;
 use anyhow::Context;
 use disk::Disk;
 use parking::Throttle;
-use raftlog::{OwnerWalk, Step, WalkEnd};
+use raftlog::{OwnerWalk, Step};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::sleep;
@@ -99,16 +100,20 @@ impl Hasher {
         let discards =
             self.disk.space.discards(OWNERS_DIR, owner).await.context("read what was discarded")?;
         let mut walk = OwnerWalk::new(self.disk.space.disk().clone(), OWNERS_DIR, owner).await?;
-        let mut hash = ContainerHash::default();
+        let end = ContainerEnd::read(&**self.disk.space.disk(), container).await?;
+        let (mut hash, mut last) = (ContainerHash::default(), None);
         loop {
             match walk.next().await? {
                 Step::Record(record) => {
+                    last = Some(record.meta.id);
                     if !discards.contains(record.meta.id.index, &record.meta.place) {
                         hash.add(&record);
                     }
                     self.throttle.take(record.bytes.min(HEAD_READ_BYTES) as usize).await;
                 }
-                Step::End(WalkEnd::Rolled { .. }) => return Ok(Ok(hash.finish())),
+                Step::End(walked) if container_end::is_whole(&walked, last, end) => {
+                    return Ok(Ok(hash.finish()));
+                }
                 Step::End(end) => return Ok(Err(format!("container {container} is closed, but: {end:?}"))),
             }
         }

@@ -45,6 +45,7 @@ impl DatanodeDisk {
                 pipeline: record.pipeline,
                 disk: self.id,
                 is_closed: record.state == ContainerState::Closed,
+                last: record.last,
                 blocks: record.blocks,
                 payload_bytes: record.payload_bytes,
                 unhealthy: unhealthy.remove(&container),

@@ -175,6 +175,11 @@ impl Heartbeat {
         }
     }
 
+    /// What may take longer than a heartbeat may wait. Whether it failed is told there, and SCM says it again.
+    fn spawn(&self, ending: impl Future<Output = Result<(), String>> + Send + 'static) {
+        self.manager.tasks().spawn(async move { drop(ending.await) });
+    }
+
     async fn carry_pipeline(&self, node: NodeId, pipeline: &proto::scm::Pipeline) -> Result<(), String> {
         let id = PipelineId(pipeline.pipeline);
         match pipeline.state() {
@@ -186,9 +191,17 @@ impl Heartbeat {
             }
             PipelineState::PipelineClosing => {
                 self.manager.end_pipeline(id, ContainerId(pipeline.end_container));
+                if pipeline.quasi_close {
+                    let manager = self.manager.clone();
+                    self.spawn(async move { manager.quasi_close_pipeline(id).await });
+                }
                 Ok(())
             }
-            PipelineState::PipelineClosed => Ok(()),
+            PipelineState::PipelineClosed => {
+                let manager = self.manager.clone();
+                self.spawn(async move { manager.let_go_pipeline(id).await });
+                Ok(())
+            }
             PipelineState::Unspecified => Err("SCM names no state of it that is known here".to_owned()),
         }
     }

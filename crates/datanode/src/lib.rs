@@ -5,9 +5,12 @@
 //! `service/write.rs` → [`raft::Group::propose`] → `index/machine.rs`; the read path is `service/read.rs`. SCM
 //! tells a node which pipelines to carry (`heartbeat.rs`), which it makes and remembers in `manager.rs`.
 
+mod container_end;
 mod counters;
 mod deletion;
 mod disks;
+mod ending;
+mod forgetting;
 mod hash;
 mod hasher;
 mod health;
@@ -20,6 +23,7 @@ mod node;
 pub mod offline;
 mod options;
 mod pipeline;
+mod retired;
 mod roll;
 mod scm;
 mod scrub;

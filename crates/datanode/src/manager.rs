@@ -3,6 +3,8 @@
 use crate::counters::{ContainerReport, DiskStats};
 use crate::deletion;
 use crate::disks::{DatanodeDisk, Disks, GROUPS_DIR};
+use crate::ending::{StoppedPipeline, StoppedPipelines};
+use crate::forgetting::Forgetter;
 use crate::hasher::Hasher;
 use crate::index::machine::{OpenContainer, PipelineMachine};
 use crate::inventory::Surveyor;
@@ -15,7 +17,7 @@ use disk::Disk;
 use futures::future::select_all;
 use proto::Failure;
 use proto::scm::PipelineReport;
-use raft::{AddressBook, RaftHost, Role};
+use raft::{AddressBook, RaftHost, ReplicaEnd, Role};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, RwLock};
@@ -39,6 +41,8 @@ struct Inner {
     addresses: AddressBook,
     allocator: Arc<dyn ContainerAllocator>,
     pipelines: RwLock<HashMap<PipelineId, Arc<Pipeline>>>,
+    /// The others that the disks remember.
+    stopped: StoppedPipelines,
     /// Held while a pipeline is opened, so that an order given twice opens it once.
     opening: Mutex<()>,
     /// Something SCM should hear of at once.
@@ -64,7 +68,7 @@ impl ContainerManager {
         addresses: AddressBook,
         allocator: Arc<dyn ContainerAllocator>,
     ) -> ContainerManager {
-        let (pipelines, opening) = Default::default();
+        let (pipelines, stopped, opening) = Default::default();
         let changed = disks.inventory.wake();
         let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
         let is_reported = AtomicBool::new(false);
@@ -75,6 +79,7 @@ impl ContainerManager {
             addresses,
             allocator,
             pipelines,
+            stopped,
             opening,
             changed,
             is_reported,
@@ -82,6 +87,14 @@ impl ContainerManager {
             stop,
         };
         ContainerManager { inner: Arc::new(inner) }
+    }
+
+    pub(crate) fn host(&self) -> &RaftHost {
+        &self.inner.host
+    }
+
+    pub(crate) fn stopped(&self) -> &StoppedPipelines {
+        &self.inner.stopped
     }
 
     pub(crate) fn options(&self) -> &DatanodeOptions {
@@ -200,11 +213,18 @@ impl ContainerManager {
         self.inner.pipelines.read().expect("no holder panics").get(&pipeline).cloned()
     }
 
+    /// Takes a pipeline out of use here; its group goes on until somebody stops it.
+    pub(crate) fn forget_open(&self, pipeline: PipelineId) -> Option<Arc<Pipeline>> {
+        self.inner.pipelines.write().expect("no holder panics").remove(&pipeline)
+    }
+
     /// What SCM hears of the pipelines.
     pub fn pipeline_reports(&self) -> Vec<PipelineReport> {
         let pipelines: Vec<_> =
             self.inner.pipelines.read().expect("no holder panics").values().cloned().collect();
-        pipelines.iter().map(|pipeline| pipeline.report()).collect()
+        let open = pipelines.iter().map(|pipeline| pipeline.report());
+        let stopped = self.inner.stopped.read().expect("no holder panics");
+        open.chain(stopped.values().map(|stopped| stopped.report.clone())).collect()
     }
 
     /// Waits until a pipeline of this node has rolled to `container` or beyond it; false when `deadline` comes first, or
@@ -244,8 +264,14 @@ impl ContainerManager {
             };
             for spec in specs {
                 let order = PipelineOrder::from_spec(&spec, disk.id);
-                if let Err(failure) = self.open_pipeline(&order, &disk, Log::MustExist).await {
-                    error!(pipeline = %order.pipeline, %failure, "cannot open a pipeline");
+                match self.open_pipeline(&order, &disk, Log::MustExist).await {
+                    Ok(_) => {}
+                    Err(PipelineError::Over { .. }) => self.finish_ending(order, disk.clone()).await,
+                    Err(failure) => {
+                        error!(pipeline = %order.pipeline, %failure, "cannot open a pipeline");
+                        let stopped = StoppedPipeline::new(order.clone(), disk.clone(), failure.to_string());
+                        self.inner.stopped.write().expect("no holder panics").insert(order.pipeline, stopped);
+                    }
                 }
             }
         }
@@ -280,6 +306,10 @@ impl ContainerManager {
         if self.pipeline(pipeline).is_some() {
             return Ok(false);
         }
+        let ended = ReplicaEnd::of(GroupId::pipeline(pipeline), disk.space.disk()).await;
+        if ended.map_err(|failure| PipelineError::Index(failure.into()))?.is_some() {
+            return Err(PipelineError::Over { pipeline, root: disk.real.root().display().to_string() });
+        }
         if log == Log::MustExist && !has_log(disk, pipeline).await {
             return Err(PipelineError::LogLost { pipeline, root: disk.real.root().display().to_string() });
         }
@@ -288,6 +318,7 @@ impl ContainerManager {
         let (index, first) = (disk.index.clone(), order.first_container);
         let machine = blocking(move || PipelineMachine::new(index, pipeline, first, roll_bytes));
         let (machine, open) = machine.await.map_err(PipelineError::Index)?;
+        let forget_to = machine.forgettable();
         let cluster = self.cluster().unwrap_or_default();
         let spec = order.group_spec(cluster, self.inner.options.pipeline_timing);
         let group = self.inner.host.open(spec, &disk.space, order.log_spec(), machine).await?;
@@ -306,11 +337,13 @@ impl ContainerManager {
             warn!(%pipeline, error = format!("{failure:#}"), "cannot keep a pipeline's spec beside its log");
         }
         let wanted = watch::Sender::default();
-        let opened = Arc::new(Pipeline { id: pipeline, group, disk: disk.clone(), open, wanted });
+        let (order, disk) = (order.clone(), disk.clone());
+        info!(%pipeline, replica = %order.replica, disk = %disk.real.root().display(), "pipeline open");
+        let opened = Arc::new(Pipeline { id: pipeline, order, group, disk, open, wanted, forget_to });
+        self.inner.stopped.write().expect("no holder panics").remove(&pipeline);
         self.inner.pipelines.write().expect("no holder panics").insert(pipeline, opened.clone());
         self.open_pipeline_tasks(opened);
         self.inner.changed.notify_one();
-        info!(%pipeline, replica = %order.replica, disk = %disk.real.root().display(), "pipeline open");
         Ok(true)
     }
 
@@ -322,17 +355,17 @@ impl ContainerManager {
             stop: self.inner.stop.clone(),
         };
         self.inner.tasks.spawn(roller.run());
+        let forgetter = Forgetter {
+            pipeline: pipeline.clone(),
+            tail_bytes: self.inner.options.log_tail_bytes,
+            interval: self.inner.options.forget_interval,
+            stop: self.inner.stop.clone(),
+            inventory: self.inner.disks.inventory.clone(),
+        };
+        self.inner.tasks.spawn(forgetter.run());
         let inventory = self.inner.disks.inventory.clone();
         self.inner.tasks.spawn(inventory.follow(pipeline.clone(), self.inner.stop.clone()));
         self.inner.tasks.spawn(self.clone().observe(pipeline));
-    }
-
-    /// Carries out an order of SCM: its leader, if that is here, ends a pipeline with this container. One that is not here is
-    /// not created for that.
-    pub fn end_pipeline(&self, pipeline: PipelineId, end: ContainerId) {
-        if let Some(pipeline) = self.pipeline(pipeline) {
-            pipeline.end_with(end);
-        }
     }
 
     /// Tells SCM at once when a pipeline has a new leader or ended, and a person when it failed.
@@ -348,7 +381,8 @@ impl ContainerManager {
                 self.inner.changed.notify_one();
             }
             if now.role == Role::Stopped {
-                if !self.inner.stop.is_cancelled() {
+                let is_expected = self.inner.stop.is_cancelled() || self.pipeline(pipeline.id).is_none();
+                if !is_expected {
                     let failure =
                         now.failure.unwrap_or_else(|| "its Raft core ended without a word".to_owned());
                     error!(pipeline = %pipeline.id, %failure, "pipeline stopped; restart this node to open it again");

@@ -30,6 +30,11 @@ pub struct DatanodeOptions {
     pub scrub_bytes_per_second: u64,
     /// From the beginning of one such pass to the beginning of the next, if it ends sooner.
     pub scrub_interval: Duration,
+    /// Of each pipeline's log so much stays, for members that were away for a while; what is older goes once all have it. The log's
+    /// index in memory takes 16 bytes for each entry that stays, so 256 KiB with entries of 4 KiB.
+    pub log_tail_bytes: u64,
+    /// How often a pipeline's leader looks whether some of the log may go.
+    pub forget_interval: Duration,
     pub log: raftlog::LogSpaceOptions,
     pub db: raft::DbOptions,
 }
@@ -49,6 +54,8 @@ impl Default for DatanodeOptions {
             read_wait: Duration::from_secs(1),
             scrub_bytes_per_second: 8 << 20,
             scrub_interval: Duration::from_secs(7 * 24 * 3600),
+            log_tail_bytes: 64 << 20,
+            forget_interval: Duration::from_secs(5),
             log: raftlog::LogSpaceOptions::default(),
             db: raft::DbOptions::default(),
         }
@@ -93,6 +100,9 @@ impl DatanodeOptions {
                 self.write_bytes_max,
                 u32::MAX
             ));
+        }
+        if self.forget_interval.is_zero() {
+            wrong.push("forget_interval is zero".to_owned());
         }
         if self.container_bytes_max == 0 {
             wrong.push("container_bytes_max is zero".to_owned());

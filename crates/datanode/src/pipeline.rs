@@ -10,7 +10,7 @@ use raft::{Group, GroupSpec, GroupStart, GroupStatus, Member, OpenGroupError, Ro
 use raftlog::LogSpec;
 use std::sync::Arc;
 use tokio::sync::watch;
-use types::{ContainerId, DiskId, GroupId, LogIndex, NodeId, OwnerId, PipelineId, ReplicaId};
+use types::{ContainerId, DiskId, GroupId, LogId, LogIndex, NodeId, OwnerId, PipelineId, ReplicaId};
 
 /// What SCM wants this node to carry.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,6 +32,8 @@ pub enum PipelineError {
         "the log of pipeline {pipeline} is missing from {root}; its votes are lost, so this replica must not come back"
     )]
     LogLost { pipeline: PipelineId, root: String },
+    #[error("the replica of pipeline {pipeline} on {root} has ended; it must not come back")]
+    Over { pipeline: PipelineId, root: String },
     #[error(transparent)]
     Group(#[from] OpenGroupError),
     #[error("the block index: {0:#}")]
@@ -116,10 +118,13 @@ impl PipelineOrder {
 /// A pipeline that is open here.
 pub(crate) struct Pipeline {
     pub id: PipelineId,
+    pub order: PipelineOrder,
     pub group: Group,
     pub disk: Arc<DatanodeDisk>,
     pub open: watch::Receiver<OpenContainer>,
     pub wanted: watch::Sender<Wanted>,
+    /// Up to here all members have the log.
+    pub forget_to: watch::Receiver<Option<LogId>>,
 }
 
 impl Pipeline {

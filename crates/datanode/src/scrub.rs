@@ -4,17 +4,18 @@
 //! checked against its checksums, then every row of its index against the record it names, and the rows against the
 //! container's counters. A bad replica is marked unhealthy and not looked at again.
 
+use crate::container_end::{self, ContainerEnd};
 use crate::deletion::finish_deletions;
 use crate::disks::{DatanodeDisk, OWNERS_DIR};
 use crate::index::Index;
 use crate::index::ScrubPosition;
-use crate::index::records::{BlockRecord, ContainerState};
+use crate::index::records::BlockRecord;
 use crate::manager::blocking;
 use anyhow::{Context, ensure};
 use disk::Disk;
 use prost::Message;
 use proto::datanode::{ChunkCommand, PipelineCommand, pipeline_command};
-use raftlog::{Discards, OwnerWalk, Place, ReadError, Step, WalkEnd};
+use raftlog::{Discards, OwnerWalk, Place, ReadError, Step};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -112,10 +113,9 @@ impl Scrubber {
         let index = self.disk.index.clone();
         blocking(move || {
             for (container, record) in index.containers()? {
-                let is_next = container >= from && record.state == ContainerState::Closed;
-                let is_end =
-                    || Ok::<_, anyhow::Error>(index.open_container(record.pipeline)? == Some(container));
-                if is_next && !is_end()? && index.unhealthy(container)?.is_none() {
+                let is_next = container >= from && record.state.is_over();
+                if is_next && !index.is_written(container, &record)? && index.unhealthy(container)?.is_none()
+                {
                     return Ok(Some(container));
                 }
             }
@@ -146,16 +146,19 @@ impl Scrubber {
         let (container, owner) = (position.container, OwnerId::from(position.container));
         let disk = self.disk.space.disk().clone();
         let mut walk = OwnerWalk::from_segment(disk, OWNERS_DIR, owner, position.segment).await?;
+        let end = ContainerEnd::read(&**self.disk.space.disk(), container).await?;
+        let mut last = None;
         loop {
             let record = match walk.next().await {
                 Ok(Step::Record(record)) => record,
-                Ok(Step::End(WalkEnd::Rolled { .. })) => return Ok(Ok(())),
+                Ok(Step::End(walked)) if container_end::is_whole(&walked, last, end) => return Ok(Ok(())),
                 Ok(Step::End(end)) => {
                     return Ok(Err(format!("container {container} is closed, but: {end:?}")));
                 }
                 Err(failure) => return Ok(Err(format!("container {container} cannot be read: {failure}"))),
             };
             let place = record.meta.place;
+            last = Some(record.meta.id);
             if place.segment > position.segment {
                 position.segment = place.segment;
                 self.save(*position, false).await?;

@@ -10,7 +10,7 @@
 //! works against `log_store` (a [`raftlog::Log`]), `machine` (a [`StateMachine`]) and `network` (whose `exchange` is
 //! the append stream to a follower, over the connections of `peers`, made by a `connector`); `service` receives what other members send
 //! (`appends`: a leader's entries, `elections`: votes and leadership).
-//! `snapshot` is copies of a state, for members that the log cannot serve (`unserved`: where there is none); `generations` a RocksDB they are installed into.
+//! `forgetting` shortens the logs of groups without snapshots. `snapshot` is copies of a state, for members that the log cannot serve (`unserved`: where there is none); `generations` a RocksDB they are installed into.
 //! `heartbeats` go together for all groups of two processes, and `doze` lets groups that nobody uses cost little.
 //! `runtime` is what openraft runs on, with its `queue` and `watch`. `counts` is what they count while they work, `host_metrics` what comes of it, `prometheus` how that is shown.
 //! `planted` is a bug for simulations to find. `encoding` alone knows how openraft's types look on disk and on the wire.
@@ -32,6 +32,7 @@ mod encoding;
 mod error;
 mod exchange;
 mod failure;
+mod forgetting;
 mod generations;
 mod group;
 mod heartbeats;
@@ -74,6 +75,7 @@ pub use db::{Db, DbOptions};
 pub use error::{
     Lag, OpenGroupError, ProposeError, ReadIndexError, RemoveGroupError, SetMembersError, TransferError,
 };
+pub use forgetting::ForgetError;
 pub use generations::DbGenerations;
 pub use group::Group;
 pub use host::RaftHost;

@@ -188,14 +188,16 @@ impl RaftStateMachine<TypeConfig> for Machine {
     /// Not forced, openraft only learns of the snapshot that the keeper wrote: an attempt that fails inside openraft,
     /// on a full disk say, would end the group. It forces at start, for a log that is purged and a snapshot that is lost.
     async fn try_create_snapshot_builder(&mut self, force: bool) -> Option<Builder> {
-        let store = self.snapshots.clone()?;
+        let Some(store) = self.snapshots.clone() else {
+            return Some(Builder::Position(Some(nothing(self.id, &self.membership))));
+        };
         let build = match (force, store.current().is_some(), &self.id) {
             (false, false, _) => return None,
             (false, true, _) => Build::Tell,
             (true, _, Some(_)) => Build::Write,
             (true, _, None) => Build::Nothing,
         };
-        Some(Builder { store, build })
+        Some(Builder::Stored { store, build })
     }
 
     async fn get_snapshot_builder(&mut self) -> Builder {
@@ -237,12 +239,16 @@ impl RaftStateMachine<TypeConfig> for Machine {
     }
 }
 
-pub(crate) struct Builder {
-    store: Arc<SnapshotStore>,
-    build: Build,
+pub(crate) enum Builder {
+    Stored {
+        store: Arc<SnapshotStore>,
+        build: Build,
+    },
+    /// Of a state that cannot be copied; given once.
+    Position(Option<SnapshotOf<TypeConfig, SnapshotData>>),
 }
 
-enum Build {
+pub(crate) enum Build {
     /// Which one is there.
     Tell,
     Write,
@@ -254,14 +260,20 @@ impl RaftSnapshotBuilder<TypeConfig> for Builder {
     type SnapshotData = SnapshotData;
 
     async fn build_snapshot(&mut self) -> Result<SnapshotOf<TypeConfig, SnapshotData>, io::Error> {
-        let current = match self.build {
-            Build::Tell => self.store.current(),
+        let (store, build) = match self {
+            Builder::Stored { store, build } => (store, build),
+            Builder::Position(position) => {
+                return Ok(position.take().unwrap_or_else(|| nothing(None, &StoredMembership::default())));
+            }
+        };
+        let current = match build {
+            Build::Tell => store.current(),
             Build::Write => None,
             Build::Nothing => return Ok(nothing(None, &StoredMembership::default())),
         };
         let stored = match current {
             Some(current) => current,
-            None => self.store.write().await.map_err(|error| io::Error::other(format!("{error:#}")))?,
+            None => store.write().await.map_err(|error| io::Error::other(format!("{error:#}")))?,
         };
         Ok(stored.for_openraft())
     }

@@ -213,7 +213,7 @@ fn missing(metrics: &RaftMetrics<TypeConfig>, index: LogIndex) -> Option<Vec<Lag
 }
 
 /// Up to where all members have everything; [`OVER`] when this replica does not lead.
-fn everywhere(metrics: &RaftMetrics<TypeConfig>) -> Option<u64> {
+pub(crate) fn everywhere(metrics: &RaftMetrics<TypeConfig>) -> Option<u64> {
     let Some(replication) = &metrics.replication else { return Some(OVER) };
     let members = metrics.membership_config.nodes();
     let matched = members.map(|(replica, _)| replication.get(replica).and_then(|matched| *matched));

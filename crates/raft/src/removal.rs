@@ -4,6 +4,7 @@
 use crate::identity::{Identity, IdentityState};
 use crate::registry::Reservation;
 use crate::{Group, RaftHost, RemoveGroupError, snapshot};
+use disk::Disk;
 use raftlog::{LogSpace, LogSpec};
 use std::io;
 use std::sync::Arc;
@@ -21,8 +22,8 @@ pub enum ReplicaEnd {
 
 impl ReplicaEnd {
     /// `None` for a replica that may be opened, and where there was none.
-    pub async fn of(group: GroupId, space: &Arc<LogSpace>) -> io::Result<Option<ReplicaEnd>> {
-        let Some(known) = Identity::read(space.disk(), group).await? else { return Ok(None) };
+    pub async fn of(group: GroupId, disk: &Arc<dyn Disk>) -> io::Result<Option<ReplicaEnd>> {
+        let Some(known) = Identity::read(disk, group).await? else { return Ok(None) };
         Ok(match known.state {
             IdentityState::First
             | IdentityState::Joined

@@ -1,10 +1,11 @@
-//! Rows that go because their blocks are deleted.
+//! Rows that go: their blocks are deleted, or their pipeline is over; and containers that end without a roll.
 
 use super::records::ContainerRecord;
 use super::{Index, keys};
+use crate::container_end::ContainerEnd;
 use anyhow::Context;
 use rocksdb::WriteBatch;
-use types::{BlockId, ContainerId};
+use types::{BlockId, ContainerId, PipelineId};
 
 impl Index {
     /// The places of all chunks of a block, each with the chunk's number; empty when it is not here.
@@ -63,6 +64,39 @@ impl Index {
         container.blocks = fewer(container.blocks, 1)?;
         container.chunks = fewer(container.chunks, record.chunks.into())?;
         Ok(true)
+    }
+
+    /// Forgets a pipeline that is over, and the container it ended with; not durable on return. The other containers stay: late
+    /// writers, who would need their nonces, are told that the pipeline is not here.
+    pub(crate) fn forget_pipeline(
+        &self,
+        pipeline: PipelineId,
+        end: Option<ContainerId>,
+    ) -> anyhow::Result<()> {
+        let mut batch = WriteBatch::default();
+        for (container, record) in self.containers()? {
+            if record.pipeline == pipeline {
+                let nonces = keys::nonces(container);
+                batch.delete_range(nonces.start, nonces.end);
+            }
+        }
+        batch.delete(keys::pipeline_spec(pipeline));
+        batch.delete(keys::applied(pipeline));
+        batch.delete(keys::open_container(pipeline));
+        if let Some(end) = end {
+            batch.delete(keys::container(end));
+            batch.delete(keys::unhealthy(end));
+        }
+        self.db.write(batch)
+    }
+
+    /// Says how a container ended that no roll ended; not durable on return. One that is not here stays so.
+    pub(crate) fn set_end(&self, container: ContainerId, end: ContainerEnd) -> anyhow::Result<()> {
+        let Some(record) = self.container(container)? else { return Ok(()) };
+        let record = ContainerRecord { state: end.state(), last: end.last, ..record };
+        let mut batch = WriteBatch::default();
+        batch.put(keys::container(container), record.encode());
+        self.db.write(batch)
     }
 
     /// Makes everything in the index durable.

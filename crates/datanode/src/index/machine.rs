@@ -8,7 +8,7 @@ use raft::{Applied, Committed, Db, StateMachine};
 use rocksdb::WriteBatch;
 use round::Round;
 use tokio::sync::watch;
-use types::{ContainerId, PipelineId};
+use types::{ContainerId, LogId, LogIndex, PipelineId};
 
 /// A block ends here at the latest. Part of what applying means: changing it changes what replicas answer.
 pub(crate) const BLOCK_BYTES_MAX: u64 = 256 << 20;
@@ -35,8 +35,12 @@ pub(crate) struct PipelineMachine {
     pipeline: PipelineId,
     open: (ContainerId, ContainerRecord),
     published: watch::Sender<OpenContainer>,
+    /// Up to here the log may be forgotten.
+    forget_to: watch::Sender<Option<LogId>>,
     /// Watchers are woken when the open container changes or passes this, not at each command.
     wake_bytes: u64,
+    /// Rolls past it may never have been committed: what they end is quasi-closed.
+    committed_to: Option<LogIndex>,
 }
 
 impl PipelineMachine {
@@ -59,7 +63,29 @@ impl PipelineMachine {
             }
         };
         let (published, watch) = watch::channel(OpenContainer::of(container, &record));
-        Ok((PipelineMachine { index, pipeline, open: (container, record), published, wake_bytes }, watch))
+        let open = (container, record);
+        // What a group applies is committed.
+        let committed_to = Some(LogIndex(u64::MAX));
+        let forget_to = watch::Sender::default();
+        let machine =
+            PipelineMachine { index, pipeline, open, published, forget_to, wake_bytes, committed_to };
+        Ok((machine, watch))
+    }
+
+    /// How much of the log all members have, as the leader says in the log.
+    pub(crate) fn forgettable(&self) -> watch::Receiver<Option<LogId>> {
+        self.forget_to.subscribe()
+    }
+
+    /// For a log that ended without its group: what is known of it to be committed.
+    pub(crate) fn knowing_committed(self, to: Option<LogIndex>) -> PipelineMachine {
+        PipelineMachine { committed_to: to, ..self }
+    }
+
+    /// The container that more could be written to.
+    pub(crate) fn still_open(&self) -> Option<ContainerId> {
+        let (container, record) = &self.open;
+        (!record.state.is_over()).then_some(*container)
     }
 
     fn publish(&self) {
@@ -80,16 +106,20 @@ impl StateMachine for PipelineMachine {
     }
 
     fn apply(&mut self, batch: Vec<Committed>, applied: Applied) -> anyhow::Result<Vec<bytes::Bytes>> {
-        let mut round = Round::new(&self.index, self.pipeline, self.open);
+        let mut round = Round::new(&self.index, self.pipeline, self.open, self.committed_to);
         let mut replies = Vec::with_capacity(batch.len());
         for command in &batch {
             replies.push(round.apply(command)?.encode_to_vec().into());
         }
+        let forget_to = round.forget_to;
         let (mut write, open) = round.finish();
         Db::put_applied(&mut write, &keys::applied(self.pipeline), &applied);
         self.index.db.write(write)?;
         self.open = open;
         self.publish();
+        if let Some(to) = forget_to {
+            self.forget_to.send_replace(Some(to));
+        }
         Ok(replies)
     }
 }

@@ -16,7 +16,7 @@ use prost::Message;
 use proto::datanode::PipelineSpec;
 use raft::{Applied, Db};
 use raftlog::Place;
-use records::{BlockRecord, ChunkRecord, ContainerRecord};
+use records::{BlockRecord, ChunkRecord, ContainerRecord, ContainerState};
 use rocksdb::{Direction, IteratorMode, WriteBatch};
 pub(crate) use scrub_position::ScrubPosition;
 use std::ops::Range;
@@ -88,9 +88,25 @@ impl Index {
         self.db.applied(&keys::applied(pipeline))
     }
 
-    /// Whether everything up to `index` of the pipeline is in this index.
-    pub(crate) fn has_applied(&self, pipeline: PipelineId, index: LogIndex) -> anyhow::Result<bool> {
-        Ok(self.applied(pipeline)?.is_some_and(|applied| applied.id.index >= index))
+    /// Whether all there is of a container up to an entry of its pipeline is in this index.
+    pub(crate) fn has_applied(&self, container: ContainerId, index: LogIndex) -> anyhow::Result<bool> {
+        let Some(record) = self.container(container)? else { return Ok(false) };
+        Ok(match record.state {
+            ContainerState::Closed => true,
+            ContainerState::QuasiClosed => record.last.is_some_and(|last| last.index >= index),
+            ContainerState::Open => {
+                self.applied(record.pipeline)?.is_some_and(|applied| applied.id.index >= index)
+            }
+        })
+    }
+
+    /// Whether a pipeline writes to a container that takes nothing any more: the one that it ended with, or ended in by itself.
+    pub(crate) fn is_written(
+        &self,
+        container: ContainerId,
+        record: &ContainerRecord,
+    ) -> anyhow::Result<bool> {
+        Ok(self.open_container(record.pipeline)? == Some(container))
     }
 
     /// The pipeline a container belongs or belonged to, if it is on this disk.

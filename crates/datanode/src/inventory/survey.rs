@@ -1,6 +1,7 @@
 //! Reading replicas from their disks.
 
 use super::{Inventory, Replica};
+use crate::container_end::ContainerEnd;
 use crate::disks::{DatanodeDisk, OWNERS_DIR};
 use crate::index::Measure;
 use crate::index::records::{ContainerRecord, ContainerState};
@@ -96,15 +97,14 @@ impl Surveyor {
         let index = disk.index.clone();
         let read = blocking(move || {
             let Some(record) = index.container(container)? else { return Ok(None) };
-            let is_end = record.state == ContainerState::Closed
-                && index.open_container(record.pipeline)? == Some(container);
+            let is_end = record.state == ContainerState::Closed && index.is_written(container, &record)?;
             Ok(Some((record, is_end, index.measure(container)?, index.unhealthy(container)?)))
         });
         let Some((record, is_end, measure, unhealthy)) = read.await? else {
             self.inventory.remove(container, disk.id);
             return Ok(None);
         };
-        if is_end {
+        if is_end && ContainerEnd::read(&**disk.space.disk(), container).await?.is_none() {
             // Its pipeline ended with it: nothing was ever in it, and to SCM it never was.
             return Ok(self.open_before(disk, &record));
         }
@@ -119,22 +119,16 @@ impl Surveyor {
             pipeline: record.pipeline,
             disk: disk.id,
             state: record.state,
-            last: measure.last,
+            last: record.last.or(measure.last),
             blocks: record.blocks,
             payload_bytes: record.payload_bytes,
             disk_bytes: measure.disk_bytes,
             hash: measure.hash,
             unhealthy,
-            released: self.is_released(disk, &record),
+            released: self.manager.is_released(&record),
         };
         self.inventory.put(container, replica);
         Ok(self.open_before(disk, &record))
-    }
-
-    /// No log reads a record of it: its pipeline does not run on that disk.
-    fn is_released(&self, disk: &Arc<DatanodeDisk>, record: &ContainerRecord) -> bool {
-        let runs_here = |pipeline: Arc<crate::pipeline::Pipeline>| pipeline.disk.id == disk.id;
-        record.state != ContainerState::Open && !self.manager.pipeline(record.pipeline).is_some_and(runs_here)
     }
 
     fn open_before(&self, disk: &Arc<DatanodeDisk>, record: &ContainerRecord) -> Option<ContainerId> {

@@ -2,7 +2,7 @@
 
 use super::OfflineDisk;
 use super::install::{self, BUILDING_DIR};
-use super::replay::{Replayed, Until, replay};
+use super::replay::{Replayed, Until, forget_let_go, is_let_go, replay};
 use super::survey::{PipelineFiles, survey};
 use crate::disks::DB_DIR;
 use crate::index::Index;
@@ -93,6 +93,9 @@ impl OfflineDisk {
             replay(&self.disk(), pipeline, files, index, until).await?;
         for contents in &containers {
             index.forget_blocks(contents.container, contents.discards.iter().map(|record| record.tag))?;
+        }
+        if is_let_go(&self.disk(), pipeline).await? {
+            forget_let_go(&self.disk(), pipeline, index).await?;
         }
         let log = match files.hard_state {
             None => RebuiltLog::Gone,

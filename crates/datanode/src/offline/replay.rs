@@ -1,16 +1,18 @@
 //! Applying a pipeline's segments to an index, as the pipeline itself would.
 
 use super::survey::PipelineFiles;
+use crate::container_end::ContainerEnd;
 use crate::disks::OWNERS_DIR;
 use crate::hash::{self, ContainerHash};
 use crate::index::Index;
 use crate::index::machine::PipelineMachine;
+use crate::index::records::ContainerState;
 use anyhow::Context;
 use disk::Disk;
-use raft::{Replay, StateMachine};
+use raft::{Replay, ReplicaEnd, StateMachine};
 use raftlog::{Discards, EntryMeta, OwnerWalk, Step, WalkEnd};
 use std::sync::Arc;
-use types::{ContainerId, LogIndex, OwnerId, PipelineId};
+use types::{ContainerId, GroupId, LogIndex, OwnerId, PipelineId};
 
 /// Commands applied as one batch.
 const BATCH_MAX: usize = 1024;
@@ -52,11 +54,18 @@ pub(super) struct ContainerContents {
     pub discards: Discards,
     /// docs/format/container-hash.md
     pub hash: String,
+    /// How it ended, if no roll that is known to be committed ended it.
+    pub alone: Option<ContainerEnd>,
 }
 
 impl ContainerContents {
     pub(super) fn is_finished(&self) -> bool {
-        matches!(self.end, WalkEnd::Rolled { .. })
+        match (&self.end, self.alone) {
+            (WalkEnd::Bad { .. }, _) => false,
+            (_, Some(end)) => end.is_closed,
+            (WalkEnd::Rolled { .. }, None) => true,
+            (WalkEnd::Unfinished { .. }, None) => false,
+        }
     }
 }
 
@@ -87,6 +96,7 @@ pub(super) async fn replay(
         containers.push(contents);
     }
     applying.finish();
+    set_ends(disk, pipeline, index).await?;
     let Applying { applied, mut stopped, .. } = applying;
     if let Until::Last(last) = until
         && stopped.is_none()
@@ -96,6 +106,41 @@ pub(super) async fn replay(
         stopped = Some(format!("entry {last} is known to be committed, but {ends}"));
     }
     Ok(Replayed { containers, applied, stopped })
+}
+
+/// What the segments do not say of the ends of containers is beside them.
+async fn set_ends(disk: &Arc<dyn Disk>, pipeline: PipelineId, index: &Index) -> anyhow::Result<()> {
+    for (container, record) in index.containers()? {
+        if record.pipeline == pipeline
+            && let Some(end) = ContainerEnd::read(&**disk, container).await?
+        {
+            index.set_end(container, end)?;
+        }
+    }
+    Ok(())
+}
+
+/// Forgets a pipeline that was let go, as the datanode did: the container it ended with is the one that no record is in.
+pub(super) async fn forget_let_go(
+    disk: &Arc<dyn Disk>,
+    pipeline: PipelineId,
+    index: &Index,
+) -> anyhow::Result<()> {
+    let mut end = None;
+    if let Some(open) = index.open_container(pipeline)? {
+        let is_closed = index.container(open)?.is_some_and(|record| record.state == ContainerState::Closed);
+        if is_closed && ContainerEnd::read(&**disk, open).await?.is_none() {
+            end = Some(open);
+        }
+    }
+    index.forget_pipeline(pipeline, end)
+}
+
+/// Whether a pipeline's replica here was let go of: its log is gone because it is not needed.
+pub(super) async fn is_let_go(disk: &Arc<dyn Disk>, pipeline: PipelineId) -> anyhow::Result<bool> {
+    let end = ReplicaEnd::of(GroupId::pipeline(pipeline), disk).await;
+    let end = end.with_context(|| format!("read how the replica of pipeline {pipeline} ends"))?;
+    Ok(matches!(end, Some(ReplicaEnd::Removed(_))))
 }
 
 pub(super) fn end_text(contents: &ContainerContents) -> String {
@@ -134,7 +179,8 @@ async fn walk(
         }
     };
     let hash = hash::to_hex(&hash.finish());
-    Ok(ContainerContents { container, records, record_bytes, end, discards, hash })
+    let alone = ContainerEnd::read(&**disk, container).await?;
+    Ok(ContainerContents { container, records, record_bytes, end, discards, hash, alone })
 }
 
 struct Applying<'a> {

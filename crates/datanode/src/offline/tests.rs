@@ -16,7 +16,8 @@ use types::{BlockId, ContainerId, GroupId, LogId, LogIndex, OwnerId, Payload, Pi
 
 const PIPELINE: PipelineId = PipelineId(3);
 pub(crate) const FIRST: ContainerId = ContainerId(100);
-const SECOND: ContainerId = ContainerId(101);
+pub(crate) const SECOND: ContainerId = ContainerId(101);
+pub(crate) const END: ContainerId = ContainerId(900);
 
 /// Entries up to here are known to be committed; one more is in the log.
 const COMMITTED: u64 = 8;
@@ -69,13 +70,31 @@ fn entries() -> Vec<Entry> {
     ]
 }
 
-fn spec() -> PipelineSpec {
+pub(crate) fn spec() -> PipelineSpec {
     let members = vec![PipelineSpecMember { replica: 5, node: 1, address: "h:1".to_owned() }];
     PipelineSpec { pipeline: PIPELINE.0, replica: 5, first_container: FIRST.0, members }
 }
 
 impl Left {
     pub(crate) async fn new() -> Left {
+        Left::with(entries(), COMMITTED).await
+    }
+
+    /// Its pipeline ended, and that is applied.
+    pub(crate) async fn ended() -> Left {
+        let mut entries = entries();
+        let roll = RollCommand { next_container: END.0, ends_pipeline: true };
+        entries.push(command(10, pipeline_command::Command::Roll(roll), Vec::new(), Some(OwnerId(END.0))));
+        entries.push(chunk(11, 6, 0, 0, 7, true));
+        Left::with(entries, 11).await
+    }
+
+    /// The roll to the second container is in the log, and not known to be committed.
+    pub(crate) async fn with_unconfirmed_roll() -> Left {
+        Left::with(entries(), 5).await
+    }
+
+    async fn with(entries: Vec<Entry>, committed: u64) -> Left {
         let left = Left { dir: tempfile::tempdir().unwrap() };
         let disk = Arc::new(RealDisk::open(&left.root(), 1).unwrap());
         let options =
@@ -87,29 +106,51 @@ impl Left {
             first_owner: OwnerId(FIRST.0),
         };
         let log = LogSpace::new(disk.clone(), options).open(log_spec).await.unwrap();
-        log.append(entries()).unwrap().durable().await.unwrap();
-        log.save_committed(Some(id(COMMITTED)));
-        left.apply(&log).await;
+        log.append(entries).unwrap().durable().await.unwrap();
+        log.save_committed(Some(id(committed)));
+        left.apply(&log, committed).await;
         spec_file::write(&*disk, &spec()).await.unwrap();
         log.close().await;
         left
     }
 
     /// Fills the index as a running pipeline does, two entries at a time.
-    async fn apply(&self, log: &Log) {
+    async fn apply(&self, log: &Log, committed: u64) {
         let db = Arc::new(Db::open(&self.root().join("db"), &DbOptions::default()).unwrap());
         let index = Index::new(db);
         index.save_pipeline_spec(&spec()).unwrap();
         let (mut machine, _) = PipelineMachine::new(index, PIPELINE, FIRST, u64::MAX).unwrap();
         let mut replay = Replay::new(None).unwrap();
-        for meta in log.read_meta(LogIndex(0)..LogIndex(COMMITTED + 1), 100).await.unwrap() {
-            let is_even = meta.id.index.0 % 2 == 0;
+        for meta in log.read_meta(LogIndex(0)..LogIndex(committed + 1), 100).await.unwrap() {
+            let is_due = meta.id.index.0 % 2 == 0 || meta.id.index.0 == committed;
             replay.push(meta).unwrap();
-            if is_even {
+            if is_due {
                 let (batch, applied) = replay.take().unwrap();
                 machine.apply(batch, applied).unwrap();
             }
         }
+    }
+
+    /// As a process leaves it that is killed now: what its index has in memory is not here.
+    #[allow(clippy::disallowed_methods)]
+    pub(crate) fn copy(&self) -> Left {
+        fn copy(from: &std::path::Path, to: &std::path::Path) {
+            std::fs::create_dir_all(to).unwrap();
+            for entry in std::fs::read_dir(from).unwrap() {
+                let (from, to) = (entry.as_ref().unwrap().path(), to.join(entry.unwrap().file_name()));
+                match from.is_dir() {
+                    true => copy(&from, &to),
+                    // RocksDB may remove a file meanwhile, of what it no longer needs.
+                    false => match std::fs::copy(&from, &to) {
+                        Err(gone) if gone.kind() == std::io::ErrorKind::NotFound => {}
+                        copied => assert!(copied.is_ok(), "copy {}: {copied:?}", from.display()),
+                    },
+                }
+            }
+        }
+        let left = Left { dir: tempfile::tempdir().unwrap() };
+        copy(&self.root(), &left.root());
+        left
     }
 
     pub(crate) fn root(&self) -> PathBuf {
@@ -135,7 +176,7 @@ impl Left {
     }
 
     #[allow(clippy::disallowed_methods)] // the test plays the disk that loses things
-    fn lose(&self, path: &str) {
+    pub(crate) fn lose(&self, path: &str) {
         let path = self.root().join(path);
         if path.is_dir() { std::fs::remove_dir_all(path) } else { std::fs::remove_file(path) }.unwrap();
     }

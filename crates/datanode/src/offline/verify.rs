@@ -2,7 +2,7 @@
 
 use super::OfflineDisk;
 use super::install::{self, SCRATCH_DIR};
-use super::replay::{ContainerContents, Replayed, Until, end_text, replay};
+use super::replay::{ContainerContents, Replayed, Until, end_text, forget_let_go, is_let_go, replay};
 use super::survey::{PipelineFiles, survey};
 use crate::index::records::ContainerRecord;
 use crate::index::{Index, keys};
@@ -178,12 +178,20 @@ impl OfflineDisk {
                 Some(index) => index.applied(pipeline)?.map(|applied| applied.id.index),
                 None => None,
             };
-            let until = applied.map_or(Until::Nothing, Until::Last);
+            let let_go = is_let_go(&self.disk(), pipeline).await?;
+            let until = match applied {
+                Some(applied) => Until::Last(applied),
+                None if let_go => Until::All,
+                None => Until::Nothing,
+            };
             let Replayed { containers, stopped, .. } =
                 replay(&self.disk(), pipeline, files, expected, until).await?;
             if let Some(why) = stopped {
                 let what = format!("pipeline {pipeline}: the index goes beyond what its segments say: {why}");
                 report.find(FindingKind::Lost, what);
+            }
+            if let_go {
+                forget_let_go(&self.disk(), pipeline, expected).await?;
             }
             note_position(report, pipeline, files, applied);
             for contents in &containers {

@@ -1,7 +1,7 @@
 //! Deleting blocks on this replica.
 
 use super::read::find_container;
-use crate::manager::ContainerManager;
+use crate::manager::{ContainerManager, blocking};
 use proto::datanode::{DeleteBlocksRequest, DeleteBlocksResponse};
 use proto::{Code, Failure, Retry};
 use types::ContainerId;
@@ -19,14 +19,16 @@ pub(super) async fn delete_blocks(
         return Err(Failure::new(Code::TooLarge, message));
     }
     let container = ContainerId(container);
-    let Some((_, pipeline)) = find_container(manager, container).await? else {
+    let Some((disk, _)) = find_container(manager, container).await? else {
         let message = format!("container {container} is not on this node");
         return Err(Failure { retry: Retry::No, ..Failure::new(Code::NotFound, message) });
     };
     // A log without its bodies cannot bring a member up to date, and an elected leader that looks for the end of its
     // followers' logs reads its own: it would find a hole and stop.
-    if manager.pipeline(pipeline).is_some() {
-        let message = format!("the log of {pipeline} still names the blocks of container {container}");
+    let record = blocking(move || disk.index.container(container)).await;
+    let record = record.map_err(|failure| Failure::internal(format!("{failure:#}")))?;
+    if record.is_some_and(|record| !manager.is_released(&record)) {
+        let message = format!("a log still has the blocks of container {container}");
         return Err(Failure { retry: Retry::Here, ..Failure::new(Code::NotYet, message) });
     }
     Ok(DeleteBlocksResponse { deleted: manager.delete_blocks(container, locals).await? })

@@ -36,7 +36,7 @@ pub(super) async fn prepare(manager: &ContainerManager, request: ReadRequest) ->
         Some(found) => found,
         None => await_container(manager, block.container, request.commit_index).await?,
     };
-    wait_applied(manager, &disk, pipeline, LogIndex(request.commit_index)).await?;
+    wait_applied(manager, &disk, block.container, pipeline, LogIndex(request.commit_index)).await?;
     let info = find_block(&disk, block, request.commit_index).await?;
     let end = request.offset.checked_add(request.length).filter(|&end| end <= info.length);
     let Some(end) = end else {
@@ -184,6 +184,7 @@ fn not_here(container: ContainerId) -> Failure {
 async fn wait_applied(
     manager: &ContainerManager,
     disk: &DatanodeDisk,
+    container: ContainerId,
     pipeline: PipelineId,
     index: LogIndex,
 ) -> Result<(), Failure> {
@@ -197,7 +198,7 @@ async fn wait_applied(
         },
         None => {
             let of_disk = disk.index.clone();
-            let applied = blocking(move || of_disk.has_applied(pipeline, index)).await;
+            let applied = blocking(move || of_disk.has_applied(container, index)).await;
             applied.unwrap_or_else(|failure| {
                 warn!(%pipeline, error = format!("{failure:#}"), "cannot tell how far a pipeline is applied");
                 false

@@ -125,8 +125,13 @@ impl WriteStream {
             Err(failure) => return self.answer(refused(nonce_bytes, seq, failure)).await,
         };
         let Some(pipeline) = self.manager.pipeline(id) else {
-            let message = format!("pipeline {id} is not on this node");
-            let failure = Failure { retry: Retry::Elsewhere, ..Failure::new(Code::NotFound, message) };
+            let failure = match self.manager.stopped_report(id) {
+                Some(_) => {
+                    Failure::new(Code::Closed, format!("pipeline {id} takes nothing on this node any more"))
+                }
+                None => Failure::new(Code::NotFound, format!("pipeline {id} is not on this node")),
+            };
+            let failure = Failure { retry: Retry::Elsewhere, ..failure };
             return self.answer(refused(nonce_bytes, seq, failure)).await;
         };
 

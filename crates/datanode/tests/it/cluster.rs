@@ -63,6 +63,7 @@ pub(crate) struct Cluster {
     dirs: Vec<tempfile::TempDir>,
     pub(crate) options: DatanodeOptions,
     allocator: Arc<dyn ContainerAllocator>,
+    addresses: AddressBook,
     pub(crate) nodes: Vec<Node>,
     /// Where a test plays SCM.
     scm: Option<PlayedScm>,
@@ -268,7 +269,8 @@ impl Cluster {
 
     async fn start_with(options: DatanodeOptions, allocator: Arc<dyn ContainerAllocator>) -> Cluster {
         let dirs = (0..3).map(|_| tempfile::tempdir().unwrap()).collect();
-        let mut cluster = Cluster { dirs, options, allocator, nodes: Vec::new(), scm: None };
+        let addresses = AddressBook::default();
+        let mut cluster = Cluster { dirs, options, allocator, addresses, nodes: Vec::new(), scm: None };
         cluster.start_nodes().await;
         cluster.create_pipeline().await;
         cluster.wait_for_leader().await;
@@ -283,7 +285,8 @@ impl Cluster {
             DatanodeOptions { scm: scm.address.clone(), heartbeat: Duration::from_millis(100), ..options };
         let dirs = (0..count).map(|_| tempfile::tempdir().unwrap()).collect();
         let allocator = Arc::new(NextNumber);
-        let mut cluster = Cluster { dirs, options, allocator, nodes: Vec::new(), scm: Some(scm.clone()) };
+        let (addresses, nodes) = Default::default();
+        let mut cluster = Cluster { dirs, options, allocator, addresses, nodes, scm: Some(scm.clone()) };
         cluster.start_nodes().await;
         cluster.create_pipeline().await;
         cluster.wait_for_leader().await;
@@ -295,19 +298,29 @@ impl Cluster {
     }
 
     pub(crate) async fn start_nodes(&mut self) {
-        let addresses = AddressBook::default();
+        self.addresses = AddressBook::default();
         for node in 0..self.dirs.len() {
-            let options = DatanodeOptions { disks: self.disk_paths(node), ..self.options.clone() };
-            let started = Node::start(options, addresses.clone(), self.allocator.clone()).await.unwrap();
-            addresses.set(NodeId(node as u64 + 1), started.address.clone());
-            self.nodes.push(started);
-            if let Some(scm) = &self.scm {
-                // So that they get their numbers in order, and know their cluster before they carry anything.
-                let datanode = self.nodes[node].datanode.clone();
-                scm.wait(node as u64 + 1, "anything", |said| said.beats > 0 && datanode.cluster().is_some())
-                    .await;
-            }
+            self.start_node(node).await;
         }
+    }
+
+    /// Starts a node that is not running, on a port of its own.
+    pub(crate) async fn start_node(&mut self, node: usize) {
+        let options = DatanodeOptions { disks: self.disk_paths(node), ..self.options.clone() };
+        let started = Node::start(options, self.addresses.clone(), self.allocator.clone()).await.unwrap();
+        self.addresses.set(NodeId(node as u64 + 1), started.address.clone());
+        self.nodes.insert(node, started);
+        if let Some(scm) = &self.scm {
+            // So that they get their numbers in order, and know their cluster before they carry anything.
+            let datanode = self.nodes[node].datanode.clone();
+            scm.wait(node as u64 + 1, "anything", |said| said.beats > 0 && datanode.cluster().is_some())
+                .await;
+        }
+    }
+
+    /// The nodes after it move up.
+    pub(crate) async fn stop_node(&mut self, node: usize) {
+        self.nodes.remove(node).shut_down().await;
     }
 
     /// What SCM would order of a node.

@@ -1,7 +1,8 @@
-use crate::cluster::{NextNumber, Node, options};
-use flotilla_datanode::DatanodeOptions;
+use crate::cluster::{Cluster, NextNumber, Node, PIPELINE, chunk, options};
+use crate::ending::report;
+use flotilla_datanode::{DatanodeOptions, PipelineError};
 use raft::AddressBook;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 async fn start(disks: &[&Path]) -> anyhow::Result<Node> {
@@ -75,4 +76,71 @@ async fn a_disk_that_does_not_work_is_left_out() {
     node.shut_down().await;
     let message = refused(&[&broken]).await;
     assert!(message.contains("none of the 1 data directories"), "{message}");
+}
+
+/// The disk of a node that has the pipeline.
+fn pipelines_disk(cluster: &Cluster, node: usize) -> PathBuf {
+    let has_log = |disk: &PathBuf| disk.join("groups").join(format!("pipeline-{PIPELINE}")).is_dir();
+    cluster.disk_paths(node).into_iter().find(has_log).expect("one of its disks has the log")
+}
+
+#[allow(clippy::disallowed_methods)] // the test plays the operator who pulls a disk
+fn remove(path: &Path) {
+    std::fs::remove_dir_all(path).unwrap();
+}
+
+/// Where a disk was is an empty directory: it becomes a new disk, and nothing that was on the old one is made up on it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_missing_disk_is_not_replaced_by_an_empty_one() {
+    let mut cluster = Cluster::start(options()).await;
+    let mut stream = cluster.leader().await.write_stream().await;
+    let acked = stream.write(chunk(1, 0, 0, b"on two of three", true)).await.unwrap();
+    cluster.check_block(acked.block, acked.commit_index, b"on two of three").await;
+    let order = cluster.order(0);
+    let lost = pipelines_disk(&cluster, 0);
+    cluster.stop_nodes().await;
+    remove(&lost);
+    cluster.start_nodes().await;
+
+    let ids = cluster.nodes[0].datanode.manager().disk_ids();
+    assert!(ids.len() == 2 && !ids.contains(&order.disk), "{ids:?}, the old one is {}", order.disk);
+    assert_eq!(report(&cluster, 0), None);
+    let refused = cluster.nodes[0].datanode.manager().create_pipeline(&order).await.unwrap_err();
+    assert!(matches!(refused, PipelineError::NoDisk { .. }), "{refused}");
+    // On the new one it would be a replica that has forgotten its votes: SCM never asks for it.
+    for node in 1..3 {
+        let read = cluster.nodes[node].read(acked.block, 0, 15, acked.commit_index).await.unwrap();
+        assert_eq!(read, b"on two of three");
+    }
+    assert!(cluster.nodes[0].read(acked.block, 0, 15, 0).await.is_err());
+    cluster.shut_down().await;
+}
+
+/// A disk that is there, without the log of its pipeline: the replica is out, and SCM hears why.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_that_is_missing_is_told_and_does_not_begin_anew() {
+    let mut cluster = Cluster::start(options()).await;
+    let mut stream = cluster.leader().await.write_stream().await;
+    let acked = stream.write(chunk(1, 0, 0, b"still here", true)).await.unwrap();
+    cluster.check_block(acked.block, acked.commit_index, b"still here").await;
+    let order = cluster.order(0);
+    let disk = pipelines_disk(&cluster, 0);
+    cluster.stop_nodes().await;
+    remove(&disk.join("groups").join(format!("pipeline-{PIPELINE}")));
+    cluster.start_nodes().await;
+    let manager = cluster.nodes[0].datanode.manager();
+    let told = report(&cluster, 0).unwrap();
+    assert!(told.stopped.contains("votes are lost") && !told.ended, "{told:?}");
+    let refused = manager.create_pipeline(&order).await.unwrap_err();
+    assert!(matches!(refused, PipelineError::LogLost { .. }), "{refused}");
+    // Nobody can say what it had, so it does not say that it ended either.
+    manager.quasi_close_pipeline(PIPELINE).await.unwrap_err();
+    let told = report(&cluster, 0).unwrap();
+    assert!(told.stopped.contains("the log is missing") && !told.ended, "{told:?}");
+    // What was applied is read all the same.
+    assert_eq!(cluster.nodes[0].read(acked.block, 0, 10, 0).await.unwrap(), b"still here");
+    // Once the pipeline is over, it is forgotten here too.
+    manager.let_go_pipeline(PIPELINE).await.unwrap();
+    assert_eq!(report(&cluster, 0), None);
+    cluster.shut_down().await;
 }

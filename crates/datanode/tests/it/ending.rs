@@ -86,3 +86,100 @@ async fn an_end_replaces_a_roll_that_gets_no_container() {
     }
     cluster.shut_down().await;
 }
+
+/// What each node says of the containers.
+async fn containers(cluster: &Cluster, node: usize) -> Vec<flotilla_datanode::ContainerReport> {
+    cluster.nodes[node].datanode.manager().container_reports().await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn members_that_nobody_leads_end_by_themselves_and_are_let_go() {
+    let mut cluster = Cluster::start(options()).await;
+    let data = bytes(5, 400_000);
+    let mut stream = cluster.leader().await.write_stream().await;
+    let acked = stream.write(chunk(1, 0, 0, &data, true)).await.unwrap();
+    cluster.check_block(acked.block, acked.commit_index, &data).await;
+    for node in &cluster.nodes {
+        node.datanode.manager().quasi_close_pipeline(PIPELINE).await.unwrap();
+    }
+
+    let mut lasts = Vec::new();
+    for attempt in 0..2 {
+        for (n, node) in cluster.nodes.iter().enumerate() {
+            let report = report(&cluster, n).unwrap();
+            assert!(report.ended && !report.stopped.is_empty(), "attempt {attempt}, node {n}: {report:?}");
+            assert!(node.host.groups().is_empty(), "attempt {attempt}, node {n}");
+            let refused = node.datanode.manager().create_pipeline(&cluster.order(n)).await.unwrap_err();
+            assert!(matches!(refused, flotilla_datanode::PipelineError::Over { .. }), "{refused}");
+            let [container] = &containers(&cluster, n).await[..] else { panic!("one container") };
+            assert!(!container.is_closed && container.last.is_some(), "{container:?}");
+            lasts.push(container.last);
+        }
+        cluster.check_block(acked.block, acked.commit_index, &data).await;
+        let mut stream = cluster.nodes[0].write_stream().await;
+        let failure = stream.write(chunk(2, 0, 0, b"late", true)).await.unwrap_err();
+        assert_eq!(failure.code, Code::Closed, "{failure}");
+        cluster.restart().await;
+    }
+    assert_eq!(lasts[..3], lasts[3..], "a restart changes nothing");
+
+    // SCM has chosen: those that end where the highest does are the container.
+    let last = *lasts.iter().max().unwrap();
+    for (n, node) in cluster.nodes.iter().enumerate() {
+        let closed = node.datanode.manager().close_replica(FIRST_CONTAINER, last).await;
+        assert_eq!(closed.is_ok(), lasts[n] == last, "node {n}: {closed:?}");
+        node.datanode.manager().let_go_pipeline(PIPELINE).await.unwrap();
+    }
+    for attempt in 0..2 {
+        for (n, node) in cluster.nodes.iter().enumerate() {
+            assert_eq!(report(&cluster, n), None, "attempt {attempt}, node {n}");
+            let [container] = &containers(&cluster, n).await[..] else { panic!("one container") };
+            assert_eq!((container.is_closed, container.last), (lasts[n] == last, lasts[n]), "node {n}");
+            let refused = node.datanode.manager().create_pipeline(&cluster.order(n)).await.unwrap_err();
+            assert!(refused.to_string().contains("must not come back"), "{refused}");
+        }
+        cluster.check_block(acked.block, acked.commit_index, &data).await;
+        cluster.restart().await;
+    }
+    cluster.stop_nodes().await;
+    check_whole(&cluster).await;
+}
+
+pub(crate) async fn check_whole(cluster: &Cluster) {
+    for node in 0..3 {
+        for disk in cluster.disk_paths(node) {
+            let report =
+                flotilla_datanode::offline::OfflineDisk::open(&disk).unwrap().verify(None).await.unwrap();
+            assert!(report.is_whole(), "{}: {report:#?}", disk.display());
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pipeline_that_ended_is_let_go_and_its_blocks_can_be_deleted() {
+    let mut cluster = Cluster::start(options()).await;
+    let data = bytes(6, 200_000);
+    let mut stream = cluster.leader().await.write_stream().await;
+    let acked = stream.write(chunk(1, 0, 0, &data, true)).await.unwrap();
+    let gone = stream.write(chunk(2, 0, 0, b"not for long", true)).await.unwrap();
+    end(&cluster).await;
+    let request = || proto::datanode::DeleteBlocksRequest {
+        container: FIRST_CONTAINER.0,
+        locals: vec![gone.block.local],
+    };
+    for (n, node) in cluster.nodes.iter().enumerate() {
+        let refused = node.client().await.delete_blocks(request()).await.unwrap_err();
+        assert_eq!(Failure::from(refused).code, Code::NotYet, "a log has them");
+        node.datanode.manager().let_go_pipeline(PIPELINE).await.unwrap();
+        assert_eq!(report(&cluster, n), None);
+        let [container] = &containers(&cluster, n).await[..] else { panic!("the end container is gone") };
+        assert!(container.is_closed && container.container == FIRST_CONTAINER, "{container:?}");
+        let deleted = node.client().await.delete_blocks(request()).await.unwrap().into_inner();
+        assert_eq!(deleted.deleted, 1);
+    }
+    cluster.restart().await;
+    cluster.check_block(acked.block, acked.commit_index, &data).await;
+    assert!(cluster.nodes[0].read(gone.block, 0, 1, 0).await.is_err());
+    cluster.stop_nodes().await;
+    check_whole(&cluster).await;
+}

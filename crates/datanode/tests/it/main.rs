@@ -9,6 +9,7 @@ mod damage;
 mod deletion;
 mod disks;
 mod ending;
+mod forgetting;
 mod inventory;
 mod limits;
 mod restart;

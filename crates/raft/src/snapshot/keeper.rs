@@ -76,7 +76,7 @@ struct Keeper {
     policy: SnapshotPolicy,
 }
 
-enum Trouble {
+pub(crate) enum Trouble {
     Stopped,
     Write(anyhow::Error),
 }
@@ -88,7 +88,9 @@ impl Keeper {
             let index = stored.id().index;
             tracing::info!(group = %self.store.group(), last = index.0, bytes = stored.manifest.bytes(), "wrote a snapshot");
             self.raft.trigger().snapshot().await.map_err(|_| Trouble::Stopped)?;
-            self.until(|metrics| metrics.snapshot.as_ref().is_some_and(|id| id.index >= index.0)).await?;
+            let is_noted =
+                until(&self.raft, |metrics| metrics.snapshot.as_ref().is_some_and(|id| id.index >= index.0));
+            is_noted.await?;
         }
         self.store.sweep().await;
         self.purge().await
@@ -109,8 +111,8 @@ impl Keeper {
         let Some((to, gain_bytes)) = due_purge(&self.log, &self.policy, current.index) else { return Ok(()) };
         self.raft.trigger().purge_log(to.0).await.map_err(|_| Trouble::Stopped)?;
         let is_purged =
-            self.until(|metrics| metrics.purged.as_ref().is_some_and(|id| id.index >= to.0)).await?;
-        if is_purged {
+            until(&self.raft, |metrics| metrics.purged.as_ref().is_some_and(|id| id.index >= to.0));
+        if is_purged.await? {
             if let Err(error) = self.log.delete_purged_segments().await {
                 tracing::warn!(group = %self.store.group(), %error, "delete purged segments");
             }
@@ -118,42 +120,42 @@ impl Keeper {
         }
         Ok(())
     }
+}
 
-    /// Waits a while until openraft has come somewhere; whether it has.
-    async fn until(
-        &self,
-        is_there: impl Fn(&openraft::RaftMetrics<crate::type_config::TypeConfig>) -> bool,
-    ) -> Result<bool, Trouble> {
-        let deadline = Instant::now() + NOTE_MAX;
-        let mut metrics = self.raft.metrics();
-        loop {
-            if is_there(&metrics.borrow_and_update()) {
-                return Ok(true);
-            }
-            match tokio::time::timeout_at(deadline, metrics.changed()).await {
-                Ok(Ok(())) => {}
-                Ok(Err(_)) => return Err(Trouble::Stopped),
-                Err(_) => return Ok(false),
-            }
+/// Waits a while until openraft has come somewhere; whether it has.
+pub(crate) async fn until(
+    raft: &Raft,
+    is_there: impl Fn(&openraft::RaftMetrics<crate::type_config::TypeConfig>) -> bool,
+) -> Result<bool, Trouble> {
+    let deadline = Instant::now() + NOTE_MAX;
+    let mut metrics = raft.metrics();
+    loop {
+        if is_there(&metrics.borrow_and_update()) {
+            return Ok(true);
+        }
+        match tokio::time::timeout_at(deadline, metrics.changed()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(_)) => return Err(Trouble::Stopped),
+            Err(_) => return Ok(false),
         }
     }
 }
 
 /// Where to purge to and what that frees, when it is enough to be worth it.
 fn due_purge(log: &Log, policy: &SnapshotPolicy, current: LogIndex) -> Option<(LogIndex, u64)> {
-    let to = purge_to(log, policy, current)?;
+    let to = forgettable_to(log, policy.tail_bytes, current)?;
     let gain_bytes = log.bytes_up_to(to);
     (gain_bytes > 0 && gain_bytes >= policy.log_bytes_max / 8).then_some((to, gain_bytes))
 }
 
-/// The last entry that may go: in the snapshot, with a tail's worth of bytes after it. `None` when no more may go than
+/// The last entry that may go: up to `current`, with a tail's worth of bytes after it. `None` when no more may go than
 /// is purged.
-fn purge_to(log: &Log, policy: &SnapshotPolicy, current: LogIndex) -> Option<LogIndex> {
+pub(crate) fn forgettable_to(log: &Log, tail_bytes: u64, current: LogIndex) -> Option<LogIndex> {
     let first = log.state().purged.map_or(0, |purged| purged.index.0 + 1);
     let (mut may_go, mut must_stay) = (first, current.0 + 1);
     while may_go < must_stay {
         let middle = may_go + (must_stay - may_go) / 2;
-        if log.bytes_after(Some(LogIndex(middle))) >= policy.tail_bytes {
+        if log.bytes_after(Some(LogIndex(middle))) >= tail_bytes {
             may_go = middle + 1;
         } else {
             must_stay = middle;

@@ -29,7 +29,7 @@ pub use counters::{SendProgress, SnapshotProgress};
 pub use policy::SnapshotPolicy;
 
 pub(crate) use counters::Counters;
-pub(crate) use keeper::keep;
+pub(crate) use keeper::{forgettable_to, keep, until};
 pub(crate) use limits::Limits;
 pub(crate) use offers::take_offer;
 pub(crate) use sender::{Transfer, send, streaming};

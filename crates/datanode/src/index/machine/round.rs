@@ -8,18 +8,23 @@ use super::super::{Index, keys};
 use super::BLOCK_BYTES_MAX;
 use anyhow::{Context, bail, ensure};
 use prost::Message;
-use proto::datanode::{ChunkCommand, PipelineCommand, PipelineReply, RollCommand, pipeline_command};
+use proto::datanode::{
+    ChunkCommand, ForgetCommand, PipelineCommand, PipelineReply, RollCommand, pipeline_command,
+};
 use proto::{Code, Failure, Retry, bytes16};
 use raft::Committed;
 use rocksdb::WriteBatch;
 use std::collections::BTreeMap;
-use types::{BlockId, ContainerId, Nonce, OwnerId, PipelineId};
+use types::{BlockId, ContainerId, LogId, LogIndex, Nonce, OwnerId, PipelineId, Term};
 
 /// The index with the effects of this round's commands so far.
 pub(super) struct Round<'a> {
     index: &'a Index,
     pipeline: PipelineId,
     open: (ContainerId, ContainerRecord),
+    committed_to: Option<LogIndex>,
+    /// What the last of its commands that said so allows to forget.
+    pub(super) forget_to: Option<LogId>,
     write: WriteBatch,
     nonces: BTreeMap<Nonce, BlockId>,
     blocks: BTreeMap<BlockId, BlockRecord>,
@@ -56,10 +61,12 @@ impl<'a> Round<'a> {
         index: &'a Index,
         pipeline: PipelineId,
         open: (ContainerId, ContainerRecord),
+        committed_to: Option<LogIndex>,
     ) -> Round<'a> {
         let write = WriteBatch::default();
         let (nonces, blocks, chunks) = Default::default();
-        Round { index, pipeline, open, write, nonces, blocks, chunks }
+        let forget_to = None;
+        Round { index, pipeline, open, committed_to, forget_to, write, nonces, blocks, chunks }
     }
 
     /// Carries out one command. An error means that this replica cannot go on: a command of a newer version, or a log
@@ -78,6 +85,11 @@ impl<'a> Round<'a> {
         match decoded.command {
             Some(pipeline_command::Command::Chunk(chunk)) => self.apply_chunk(command, &chunk),
             Some(pipeline_command::Command::Roll(roll)) => self.apply_roll(command, &roll),
+            Some(pipeline_command::Command::Forget(forget)) => {
+                let ForgetCommand { last_term, last_index } = forget;
+                self.forget_to = Some(LogId { term: Term(last_term), index: LogIndex(last_index) });
+                Ok(PipelineReply::default())
+            }
             None => bail!("entry {at} of pipeline {} is of a kind this version does not know", self.pipeline),
         }
     }
@@ -252,7 +264,10 @@ impl<'a> Round<'a> {
             command.id.index,
             self.pipeline
         );
-        self.open.1.state = ContainerState::Closed;
+        self.open.1.state = match Some(command.id.index) <= self.committed_to {
+            true => ContainerState::Closed,
+            false => ContainerState::QuasiClosed,
+        };
         self.open.1.last = Some(command.id);
         self.save_open();
         // Writers may still ask about blocks of the container that closes now, but no longer about those before it.

@@ -406,7 +406,7 @@ fn log_of(steps: Vec<Step>) -> Vec<Committed> {
                 length: u32::try_from(chunk.length).unwrap(),
                 seal: chunk.seal,
             },
-            pipeline_command::Command::Roll(_) => step,
+            pipeline_command::Command::Roll(_) | pipeline_command::Command::Forget(_) => step,
         };
         entries.push((entry, sent));
     }

@@ -1,0 +1,186 @@
+//! Orders of SCM that end pipelines. It says them again and again, so one that is being carried out, or has been, changes nothing.
+
+use crate::container_end::ContainerEnd;
+use crate::disks::DatanodeDisk;
+use crate::index::records::{ContainerRecord, ContainerState};
+use crate::manager::{ContainerManager, blocking};
+use crate::pipeline::PipelineOrder;
+use crate::retired::Retired;
+use proto::scm::PipelineReport;
+use proto::{Code, Failure, Retry};
+use std::collections::BTreeMap;
+use std::sync::{Arc, RwLock};
+use tracing::error;
+use types::{ContainerId, LogId, PipelineId};
+
+/// A pipeline that a disk remembers and no group runs for.
+#[derive(Clone)]
+pub(crate) struct StoppedPipeline {
+    pub order: PipelineOrder,
+    pub disk: Arc<DatanodeDisk>,
+    pub report: PipelineReport,
+    /// Held while it is being ended.
+    pub busy: Arc<tokio::sync::Mutex<()>>,
+}
+
+pub(crate) type StoppedPipelines = RwLock<BTreeMap<PipelineId, StoppedPipeline>>;
+
+impl StoppedPipeline {
+    pub(crate) fn new(order: PipelineOrder, disk: Arc<DatanodeDisk>, why: String) -> StoppedPipeline {
+        let report = PipelineReport {
+            pipeline: order.pipeline.0,
+            replica: order.replica.0,
+            stopped: why,
+            ..PipelineReport::default()
+        };
+        StoppedPipeline { order, disk, report, busy: Arc::default() }
+    }
+
+    fn retired(&self) -> Retired {
+        Retired { disk: self.disk.clone(), order: self.order.clone() }
+    }
+}
+
+impl ContainerManager {
+    /// Its leader, if that is here, ends a pipeline with this container. A pipeline that is not here is not created for that.
+    pub fn end_pipeline(&self, pipeline: PipelineId, end: ContainerId) {
+        if let Some(pipeline) = self.pipeline(pipeline) {
+            pipeline.end_with(end);
+        }
+    }
+
+    /// Ends this node's replica of a pipeline that nobody can lead.
+    pub async fn quasi_close_pipeline(&self, pipeline: PipelineId) -> Result<(), String> {
+        if self.pipeline(pipeline).is_some_and(|open| open.open_container().is_ended) {
+            return Ok(());
+        }
+        let Some(stopped) = self.take_down(pipeline, "it is being quasi-closed") else { return Ok(()) };
+        let Ok(_busy) = stopped.busy.try_lock() else { return Ok(()) };
+        if self.stopped_report(pipeline).is_none_or(|report| report.ended) {
+            return Ok(());
+        }
+        let done = stopped.retired().quasi_close(self.host()).await;
+        self.note_end(pipeline, done.map_err(|failure| format!("{failure:#}")))
+    }
+
+    /// Forgets a pipeline that is over; its containers stay.
+    pub async fn let_go_pipeline(&self, pipeline: PipelineId) -> Result<(), String> {
+        let Some(stopped) = self.take_down(pipeline, "it is being let go") else { return Ok(()) };
+        let Ok(_busy) = stopped.busy.try_lock() else { return Ok(()) };
+        match stopped.retired().let_go(self.host()).await {
+            Ok(()) => {
+                self.stopped().write().expect("no holder panics").remove(&pipeline);
+                self.disks().inventory.look_again_at_pipeline(pipeline);
+                self.changed().notify_one();
+                Ok(())
+            }
+            Err(failure) => self.note_end(pipeline, Err(format!("let it go: {failure:#}"))),
+        }
+    }
+
+    /// Goes on with what a crash interrupted: the pipeline was retired, or more.
+    pub(crate) async fn finish_ending(&self, order: PipelineOrder, disk: Arc<DatanodeDisk>) {
+        let pipeline = order.pipeline;
+        let stopped = StoppedPipeline::new(order, disk, "it was quasi-closed, or let go".to_owned());
+        let retired = stopped.retired();
+        self.stopped().write().expect("no holder panics").insert(pipeline, stopped);
+        let failed = match retired.is_being_removed().await {
+            Ok(true) => self.let_go_pipeline(pipeline).await,
+            Ok(false) => self.quasi_close_pipeline(pipeline).await,
+            Err(failure) => Err(format!("{failure:#}")),
+        };
+        if let Err(failure) = failed {
+            error!(%pipeline, failure, "cannot go on with ending a pipeline");
+        }
+    }
+
+    /// Makes a quasi-closed replica CLOSED if its last record is what SCM says the container ends with.
+    pub async fn close_replica(&self, container: ContainerId, last: Option<LogId>) -> Result<(), Failure> {
+        let finder = self.clone();
+        let found = blocking(move || {
+            let Some((disk, _)) = finder.disks().holding(container)? else { return Ok(None) };
+            Ok(disk.index.container(container)?.map(|record| (disk.clone(), record)))
+        });
+        let broken = |failure: anyhow::Error| Failure::internal(format!("{failure:#}"));
+        let Some((disk, record)) = found.await.map_err(broken)? else {
+            let message = format!("container {container} is not on this node");
+            return Err(Failure { retry: Retry::No, ..Failure::new(Code::NotFound, message) });
+        };
+        match record.state {
+            ContainerState::Closed => return Ok(()),
+            ContainerState::QuasiClosed if record.last == last => {}
+            ContainerState::QuasiClosed => {
+                let message =
+                    format!("container {container} ends at {:?} here, not at {last:?}", record.last);
+                return Err(Failure::invalid(message));
+            }
+            ContainerState::Open => {
+                let message = format!("container {container} is open here");
+                return Err(Failure { retry: Retry::Here, ..Failure::new(Code::NotYet, message) });
+            }
+        }
+        // The file first: the index may be lost, and is made after it.
+        let end = ContainerEnd { is_closed: true, last };
+        end.write(&**disk.space.disk(), container).await.map_err(broken)?;
+        let closed = disk.clone();
+        let marked = blocking(move || {
+            closed.index.set_end(container, end)?;
+            closed.index.flush()
+        });
+        marked.await.map_err(broken)?;
+        disk.inventory.look_again(disk.id, container);
+        Ok(())
+    }
+
+    /// Whether no log of this node reads a container's records any more.
+    pub(crate) fn is_released(&self, record: &ContainerRecord) -> bool {
+        if !record.state.is_over() {
+            return false;
+        }
+        match self.pipeline(record.pipeline) {
+            Some(open) => {
+                let purged = open.group.log().state().purged.map(|purged| purged.index);
+                record.last.is_some_and(|last| Some(last.index) <= purged)
+            }
+            None => self.stopped_report(record.pipeline).is_none(),
+        }
+    }
+
+    pub(crate) fn stopped_report(&self, pipeline: PipelineId) -> Option<PipelineReport> {
+        let stopped = self.stopped().read().expect("no holder panics");
+        stopped.get(&pipeline).map(|stopped| stopped.report.clone())
+    }
+
+    /// Takes an open pipeline out of use; what it was stays known, so that SCM goes on hearing of it.
+    fn take_down(&self, pipeline: PipelineId, why: &str) -> Option<StoppedPipeline> {
+        let mut stopped = self.stopped().write().expect("no holder panics");
+        if let Some(open) = self.forget_open(pipeline) {
+            let report = PipelineReport { stopped: why.to_owned(), ..open.report() };
+            let (order, disk) = (open.order.clone(), open.disk.clone());
+            let busy = Arc::default();
+            stopped.insert(pipeline, StoppedPipeline { order, disk, report, busy });
+        }
+        stopped.get(&pipeline).cloned()
+    }
+
+    /// What became of a pipeline that was to end: for reports, and for a person once.
+    fn note_end(&self, pipeline: PipelineId, done: Result<(), String>) -> Result<(), String> {
+        if let Some(stopped) = self.stopped().write().expect("no holder panics").get_mut(&pipeline) {
+            match &done {
+                Ok(()) => {
+                    stopped.report.ended = true;
+                    stopped.report.stopped = "it ended by itself, without a leader".to_owned();
+                }
+                Err(failure) => {
+                    if stopped.report.stopped != *failure {
+                        error!(%pipeline, failure, "cannot end a pipeline; SCM will say it again");
+                    }
+                    stopped.report.stopped.clone_from(failure);
+                }
+            }
+        }
+        self.disks().inventory.look_again_at_pipeline(pipeline);
+        self.changed().notify_one();
+        done
+    }
+}

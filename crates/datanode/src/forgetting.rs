@@ -1,0 +1,108 @@
+//! Forgetting a pipeline's log, as a log, up to what all three members have: docs/cluster.md.
+//!
+//! The leader sees in openraft's replication what every member has durably, and says so in the log itself ([`ForgetCommand`]), once in a
+//! while. It is true for good when it is said, so whoever applies it, now or after a restart, may forget up to there, each in its
+//! own time:
+//!
+//! ```text
+//! leader    all have 1000, 64 MiB follow it ──► entry 1900: forget up to 1000
+//! any       applies 1900 ──► the index is flushed ──► the log begins after 1000
+//! ```
+//!
+//! The index first: it has no log of its own, and what a crash takes from its memory is applied again from this one. Only containers all
+//! of whose records are forgotten are *released*.
+
+use crate::inventory::Inventory;
+use crate::manager::blocking;
+use crate::pipeline::Pipeline;
+use anyhow::Context;
+use prost::Message;
+use proto::datanode::{ForgetCommand, PipelineCommand, pipeline_command};
+use raft::{Command, ForgetError, Role};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::{MissedTickBehavior, interval};
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info, warn};
+use types::{LogId, Payload};
+
+/// What goes at a time is at least this part of the tail that stays: each time costs a flush of the index.
+const STEP_OF_TAIL: u64 = 2;
+
+pub(crate) struct Forgetter {
+    pub pipeline: Arc<Pipeline>,
+    pub tail_bytes: u64,
+    pub interval: Duration,
+    pub stop: CancellationToken,
+    /// Hears of containers that are released.
+    pub inventory: Inventory,
+}
+
+impl Forgetter {
+    pub(crate) async fn run(self) {
+        let stop = self.stop.clone();
+        // Dropped anywhere: what was said in the log is applied again, or said again.
+        stop.run_until_cancelled(self.run_forever()).await;
+    }
+
+    async fn run_forever(self) {
+        let mut said = self.pipeline.forget_to.clone();
+        let mut look = interval(self.interval);
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                changed = said.changed() => if changed.is_err() { return },
+                _ = look.tick() => {}
+            }
+            let to = *said.borrow_and_update();
+            if let Some(to) = to {
+                self.forget(to).await;
+            }
+            if let Err(failure) = self.say().await {
+                debug!(pipeline = %self.pipeline.id, error = format!("{failure:#}"), "cannot say what may be forgotten");
+            }
+        }
+    }
+
+    /// Leader only.
+    async fn say(&self) -> anyhow::Result<()> {
+        let Pipeline { group, .. } = self.pipeline.as_ref();
+        if group.status().role != Role::Leader || self.pipeline.open_container().is_ended {
+            return Ok(());
+        }
+        let Some(to) = group.forgettable(self.tail_bytes) else { return Ok(()) };
+        if group.log().bytes_up_to(to) < self.tail_bytes / STEP_OF_TAIL {
+            return Ok(());
+        }
+        let LogId { term, index } = group.log().id_at(to).await?;
+        let forget = ForgetCommand { last_term: term.0, last_index: index.0 };
+        let command = PipelineCommand { command: Some(pipeline_command::Command::Forget(forget)) };
+        let meta = command.encode_to_vec().into();
+        group.apply(Command { meta, body: Payload::default(), roll_to: None }).await.context("propose it")?;
+        Ok(())
+    }
+
+    async fn forget(&self, to: LogId) {
+        let Pipeline { id, group, disk, .. } = self.pipeline.as_ref();
+        if group.log().state().purged.is_some_and(|purged| purged.index >= to.index) {
+            return;
+        }
+        let index = disk.index.clone();
+        let flushed = blocking(move || index.flush()).await;
+        if let Err(failure) = flushed {
+            warn!(pipeline = %id, error = format!("{failure:#}"), "the index cannot be flushed, so the log is kept");
+            return;
+        }
+        match group.forget_log(to.index).await {
+            Ok(()) => {
+                info!(pipeline = %id, to = to.index.0, "the log is forgotten up to what all members have");
+                self.inventory.look_again_at_pipeline(*id);
+            }
+            // It is tried again with the next look.
+            Err(failure @ (ForgetError::InUse { .. } | ForgetError::NotApplied { .. })) => {
+                debug!(pipeline = %id, %failure, "the log is not forgotten yet");
+            }
+            Err(ForgetError::Stopped) => {}
+        }
+    }
+}

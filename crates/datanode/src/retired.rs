@@ -1,0 +1,259 @@
+//! A pipeline's replica that ends without its group: quasi-closing, and letting go.
+//!
+//! ```text
+//! retired, durably                    from here on it never votes or appends again, whatever crashes
+//! the group stops
+//! the rest of the log is applied      a roll that is not known to be committed quasi-closes its container
+//! `end` beside each quasi-closed one  so that a rebuilt index has them too
+//! the index says so, and is flushed   quasi-closed: reports may say it
+//!
+//! the log is removed, its id kept     a start that finds this begun goes on with it, and opens nothing
+//! the end container is deleted        nothing was ever in it
+//! the index forgets the pipeline, and is flushed
+//! ```
+//!
+//! Every step may be repeated, and what follows a crash begins with the first. One that had ended with its pipeline is flushed
+//! instead of quasi-closed: the log that would apply it again goes.
+
+use crate::container_end::ContainerEnd;
+use crate::disks::{DatanodeDisk, GROUPS_DIR, OWNERS_DIR};
+use crate::index::machine::PipelineMachine;
+use crate::index::records::{ContainerRecord, ContainerState};
+use crate::manager::blocking;
+use crate::pipeline::PipelineOrder;
+use anyhow::{Context, ensure};
+use disk::Disk;
+use raft::{RaftHost, Replay, ReplicaEnd, StateMachine};
+use raftlog::{EntryMeta, Log, LogState, OpenError};
+use std::sync::Arc;
+use tracing::{info, warn};
+use types::{ContainerId, GroupId, LogId, LogIndex, OwnerId};
+
+/// Entries read and applied at a time.
+const BATCH_MAX: usize = 1024;
+
+pub(crate) struct Retired {
+    pub disk: Arc<DatanodeDisk>,
+    pub order: PipelineOrder,
+}
+
+impl Retired {
+    fn group(&self) -> GroupId {
+        GroupId::pipeline(self.order.pipeline)
+    }
+
+    /// Ends the replica by itself, unless it has ended; on return that is durable, and its containers say what they have.
+    /// An error where its log is lost: then nobody can say what it had.
+    pub(crate) async fn quasi_close(&self, host: &RaftHost) -> anyhow::Result<()> {
+        self.retire(host).await?;
+        self.apply_rest().await?;
+        self.mark_ends().await
+    }
+
+    async fn retire(&self, host: &RaftHost) -> anyhow::Result<()> {
+        if self.has_ended().await? {
+            let index = self.disk.index.clone();
+            blocking(move || index.flush()).await?;
+        }
+        Ok(host.retire(self.group(), self.order.replica, &self.disk.space).await?)
+    }
+
+    /// Whether it is past the point where its log is of use.
+    pub(crate) async fn is_being_removed(&self) -> anyhow::Result<bool> {
+        let end = ReplicaEnd::of(self.group(), self.disk.space.disk()).await.context("read how it ends")?;
+        Ok(matches!(end, Some(ReplicaEnd::Removing(_) | ReplicaEnd::Removed(_))))
+    }
+
+    /// Makes the disk forget the pipeline; its containers stay.
+    pub(crate) async fn let_go(&self, host: &RaftHost) -> anyhow::Result<()> {
+        if !self.is_being_removed().await? {
+            self.retire(host).await?;
+            match self.apply_rest().await {
+                Ok(()) => {}
+                Err(failure) if is_lost(&failure) => self.give_up(&failure).await?,
+                Err(failure) => return Err(failure),
+            }
+            self.mark_ends().await?;
+        }
+        host.remove(self.group(), &self.disk.space, &self.order.log_spec()).await?;
+        let end = self.end_container().await?;
+        if let Some(end) = end {
+            let deleted = self.disk.space.delete_owner(OWNERS_DIR, OwnerId::from(end)).await;
+            deleted.with_context(|| format!("delete container {end}, which the pipeline ended with"))?;
+        }
+        let (index, pipeline) = (self.disk.index.clone(), self.order.pipeline);
+        blocking(move || {
+            index.forget_pipeline(pipeline, end)?;
+            index.flush()
+        })
+        .await?;
+        info!(%pipeline, disk = %self.disk.real.root().display(), "pipeline let go; its containers stay");
+        Ok(())
+    }
+
+    async fn has_ended(&self) -> anyhow::Result<bool> {
+        let (_, state) = self.open_container().await?;
+        Ok(state.is_some_and(ContainerState::is_over))
+    }
+
+    async fn open_container(&self) -> anyhow::Result<(ContainerId, Option<ContainerState>)> {
+        let (index, pipeline, first) =
+            (self.disk.index.clone(), self.order.pipeline, self.order.first_container);
+        blocking(move || {
+            let open = index.open_container(pipeline)?.unwrap_or(first);
+            Ok((open, index.container(open)?.map(|record| record.state)))
+        })
+        .await
+    }
+
+    /// The container that the last roll named, if it is applied and not yet forgotten. One that was closed by SCM's word has a file
+    /// that says so. Only what is said to be the pipeline's open container may be taken for it: once that is forgotten, the
+    /// others stay, however often this is repeated.
+    async fn end_container(&self) -> anyhow::Result<Option<ContainerId>> {
+        let (index, pipeline) = (self.disk.index.clone(), self.order.pipeline);
+        let open = blocking(move || {
+            let Some(open) = index.open_container(pipeline)? else { return Ok(None) };
+            let is_end = |record: ContainerRecord| record == ContainerRecord::end(pipeline, record.previous);
+            Ok(index.container(open)?.is_some_and(is_end).then_some(open))
+        });
+        let Some(open) = open.await? else { return Ok(None) };
+        let alone = ContainerEnd::read(&**self.disk.space.disk(), open).await?;
+        Ok(alone.is_none().then_some(open))
+    }
+
+    /// Applies what the log has and the index has not.
+    async fn apply_rest(&self) -> anyhow::Result<()> {
+        // Opening it would make an empty one.
+        if !self.has_log().await? {
+            return Err(LogGone.into());
+        }
+        let log = self.disk.space.open(self.order.log_spec()).await.context("open its log")?;
+        let applied = self.apply_rest_of(&log).await;
+        log.close().await;
+        applied
+    }
+
+    async fn apply_rest_of(&self, log: &Log) -> anyhow::Result<()> {
+        let (index, pipeline) = (self.disk.index.clone(), self.order.pipeline);
+        let applied = blocking(move || index.applied(pipeline)).await?;
+        let LogState { last, purged, committed, .. } = log.state();
+        let last = last.context("the log is empty")?;
+        let at = applied.as_ref().map(|applied| applied.id.index);
+        ensure!(
+            purged.is_none_or(|purged| Some(purged.index) <= at),
+            "the log begins after {purged:?}, but {at:?} is applied"
+        );
+        let hint = match committed {
+            Some(id) => log.id_at(id.index).await.is_ok_and(|there| there == id).then_some(id.index),
+            None => None,
+        };
+        let mut rest = Rest {
+            machine: PipelineMachine::new(
+                self.disk.index.clone(),
+                pipeline,
+                self.order.first_container,
+                u64::MAX,
+            )?
+            .0
+            .knowing_committed(at.max(hint)),
+            replay: Replay::new(applied.as_ref())?,
+        };
+        let mut next = at.map_or(LogIndex(0), LogIndex::next);
+        while next <= last.index {
+            let metas = log.read_meta(next..last.index.next(), BATCH_MAX).await.context("read the log")?;
+            next = metas.last().context("the log gave no entry")?.id.index.next();
+            rest = blocking(move || {
+                rest.apply(metas)?;
+                Ok(rest)
+            })
+            .await?;
+        }
+        self.note_last(log, last, rest.machine).await
+    }
+
+    /// Quasi-closes the container that is still open, in the index alone so far.
+    async fn note_last(&self, log: &Log, last: LogId, machine: PipelineMachine) -> anyhow::Result<()> {
+        let Some(open) = machine.still_open() else { return Ok(()) };
+        let metas =
+            log.read_meta(last.index..last.index.next(), 1).await.context("read the log's last entry")?;
+        let meta = metas.first().context("the log's last entry is purged")?;
+        // After a roll nothing is in it yet.
+        let last = Some(last).filter(|_| meta.place.owner == OwnerId::from(open));
+        let index = self.disk.index.clone();
+        blocking(move || index.set_end(open, ContainerEnd { is_closed: false, last })).await
+    }
+
+    async fn has_log(&self) -> anyhow::Result<bool> {
+        let names = self.disk.real.list(GROUPS_DIR).await.context("list the logs")?;
+        Ok(names.contains(&self.group().to_string()))
+    }
+
+    /// What can still be said of a replica whose log is lost or damaged: what was applied before.
+    async fn give_up(&self, failure: &anyhow::Error) -> anyhow::Result<()> {
+        let (open, state) = self.open_container().await?;
+        let pipeline = self.order.pipeline;
+        let why = format!("the log of its pipeline cannot be read: {failure:#}");
+        warn!(%pipeline, container = %open, why, "the open container ends with what was applied");
+        if state != Some(ContainerState::Open) {
+            return Ok(());
+        }
+        let index = self.disk.index.clone();
+        blocking(move || {
+            let last = index.applied(pipeline)?.map(|applied| applied.id);
+            index.set_end(open, ContainerEnd { is_closed: false, last })
+        })
+        .await?;
+        self.disk.mark_unhealthy(open, why).await;
+        Ok(())
+    }
+
+    /// Says beside each quasi-closed container how it ended, and makes all of it durable.
+    async fn mark_ends(&self) -> anyhow::Result<()> {
+        let (index, pipeline) = (self.disk.index.clone(), self.order.pipeline);
+        let containers = blocking(move || index.containers()).await?;
+        for (container, record) in containers {
+            if record.pipeline != pipeline || record.state != ContainerState::QuasiClosed {
+                continue;
+            }
+            let end = ContainerEnd { is_closed: false, last: record.last };
+            let disk = self.disk.space.disk();
+            if ContainerEnd::read(&**disk, container).await? != Some(end) {
+                end.write(&**disk, container).await?;
+            }
+        }
+        let index = self.disk.index.clone();
+        blocking(move || index.flush()).await
+    }
+}
+
+/// The log's directory is not there.
+#[derive(Debug, thiserror::Error)]
+#[error("the log is missing")]
+struct LogGone;
+
+/// Whether trying again can help: not where the log is gone or damaged.
+fn is_lost(failure: &anyhow::Error) -> bool {
+    let is_damaged = matches!(
+        failure.downcast_ref::<OpenError>(),
+        Some(OpenError::Damaged { .. } | OpenError::Inconsistent { .. })
+    );
+    is_damaged || failure.downcast_ref::<LogGone>().is_some()
+}
+
+struct Rest {
+    machine: PipelineMachine,
+    replay: Replay,
+}
+
+impl Rest {
+    fn apply(&mut self, metas: Vec<EntryMeta>) -> anyhow::Result<()> {
+        for meta in metas {
+            self.replay.push(meta)?;
+        }
+        let Some((batch, applied)) = self.replay.take() else { return Ok(()) };
+        self.machine.apply(batch, applied).map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,290 @@
+use super::*;
+use crate::inventory::Inventory;
+use crate::offline::tests::{END, FIRST, Left, SECOND};
+use crate::offline::{OfflineDisk, RebuildOptions};
+use crate::options::DatanodeOptions;
+use crate::pipeline::PipelineError;
+use crate::spec_file;
+use bytes::Bytes;
+use disk::{Disk, File, IoFuture, Space};
+use raft::{AddressBook, HostOptions, Timing};
+use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use types::{BlockId, PipelineId, Term};
+
+const PIPELINE: PipelineId = PipelineId(3);
+
+fn id(index: u64) -> LogId {
+    LogId { term: Term(1), index: LogIndex(index) }
+}
+
+/// A disk that takes so many changes and then none: what a process does that is killed there.
+struct Fragile {
+    inner: Arc<dyn Disk>,
+    left: Arc<AtomicUsize>,
+}
+
+struct FragileFile {
+    inner: Arc<dyn File>,
+    left: Arc<AtomicUsize>,
+}
+
+fn take<T: Send + 'static>(left: &AtomicUsize, change: impl FnOnce() -> IoFuture<T>) -> IoFuture<T> {
+    let taken = left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
+    match taken {
+        Ok(_) => change(),
+        Err(_) => Box::pin(async { Err(io::Error::other("the process was killed")) }),
+    }
+}
+
+impl Disk for Fragile {
+    fn open(&self, path: &str, create: bool) -> IoFuture<Arc<dyn File>> {
+        let open = |file: IoFuture<Arc<dyn File>>| -> IoFuture<Arc<dyn File>> {
+            let left = self.left.clone();
+            Box::pin(async move { Ok(Arc::new(FragileFile { inner: file.await?, left }) as Arc<dyn File>) })
+        };
+        match create {
+            true => open(take(&self.left, || self.inner.open(path, true))),
+            false => open(self.inner.open(path, false)),
+        }
+    }
+    fn create_dir_all(&self, path: &str) -> IoFuture<()> {
+        take(&self.left, || self.inner.create_dir_all(path))
+    }
+    fn sync_dir(&self, path: &str) -> IoFuture<()> {
+        take(&self.left, || self.inner.sync_dir(path))
+    }
+    fn list(&self, path: &str) -> IoFuture<Vec<String>> {
+        self.inner.list(path)
+    }
+    fn rename(&self, from: &str, to: &str) -> IoFuture<()> {
+        take(&self.left, || self.inner.rename(from, to))
+    }
+    fn remove_file(&self, path: &str) -> IoFuture<()> {
+        take(&self.left, || self.inner.remove_file(path))
+    }
+    fn remove_dir_all(&self, path: &str) -> IoFuture<()> {
+        take(&self.left, || self.inner.remove_dir_all(path))
+    }
+    fn space(&self) -> IoFuture<Space> {
+        self.inner.space()
+    }
+    fn failure(&self) -> Option<String> {
+        self.inner.failure()
+    }
+}
+
+impl File for FragileFile {
+    fn write_at(&self, offset: u64, buffers: Vec<Bytes>) -> IoFuture<()> {
+        take(&self.left, || self.inner.write_at(offset, buffers))
+    }
+    fn write_and_sync(&self, offset: u64, buffers: Vec<Bytes>) -> IoFuture<()> {
+        take(&self.left, || self.inner.write_and_sync(offset, buffers))
+    }
+    fn read_at(&self, offset: u64, bytes: usize) -> IoFuture<Bytes> {
+        self.inner.read_at(offset, bytes)
+    }
+    fn sync_data(&self) -> IoFuture<()> {
+        take(&self.left, || self.inner.sync_data())
+    }
+    fn preallocate(&self, bytes: u64) -> IoFuture<()> {
+        take(&self.left, || self.inner.preallocate(bytes))
+    }
+    fn set_len(&self, bytes: u64) -> IoFuture<()> {
+        take(&self.left, || self.inner.set_len(bytes))
+    }
+    fn punch_hole(&self, offset: u64, bytes: u64) -> IoFuture<()> {
+        take(&self.left, || self.inner.punch_hole(offset, bytes))
+    }
+    fn len(&self) -> IoFuture<u64> {
+        self.inner.len()
+    }
+}
+
+/// The replica on a disk that takes `changes` more.
+async fn retired(left: &Left, changes: usize) -> Retired {
+    let deadline = tokio::time::Instant::now() + std::time::Duration::from_secs(20);
+    let disk = loop {
+        match open(left, changes).await {
+            Ok(disk) => break Arc::new(disk),
+            // Who had it before lets go of its last file in the background.
+            Err(failure) if tokio::time::Instant::now() > deadline => panic!("{failure:#}"),
+            Err(_) => tokio::time::sleep(std::time::Duration::from_millis(5)).await,
+        }
+    };
+    let order = PipelineOrder::from_spec(&crate::offline::tests::spec(), disk.id);
+    Retired { disk, order }
+}
+
+async fn open(left: &Left, changes: usize) -> anyhow::Result<DatanodeDisk> {
+    let root = left.root();
+    let wrap = move |inner| -> Arc<dyn Disk> {
+        Arc::new(Fragile { inner, left: Arc::new(AtomicUsize::new(changes)) })
+    };
+    // Opening blocks, as a datanode's start does.
+    let options = DatanodeOptions::default();
+    let opened = tokio::task::spawn_blocking(move || {
+        DatanodeDisk::open_over(&root, 1, &options, Inventory::default(), wrap)
+    });
+    opened.await.unwrap()
+}
+
+fn host() -> RaftHost {
+    RaftHost::new(HostOptions::default(), AddressBook::default())
+}
+
+impl Retired {
+    /// Opens the group, as an order to create it would.
+    async fn open_group(&self) -> Result<(), PipelineError> {
+        let (index, first) = (self.disk.index.clone(), self.order.first_container);
+        let (machine, _) = PipelineMachine::new(index, PIPELINE, first, u64::MAX).unwrap();
+        let spec = self.order.group_spec(String::new(), Timing::PIPELINE);
+        let host = host();
+        host.open(spec, &self.disk.space, self.order.log_spec(), machine).await?;
+        host.close(self.group()).await;
+        Ok(())
+    }
+
+    fn record(&self, container: ContainerId) -> Option<ContainerRecord> {
+        self.disk.index.container(container).unwrap()
+    }
+
+    /// Reads all there is of all blocks.
+    async fn read_all(&self) -> Vec<(BlockId, u64)> {
+        let mut read = Vec::new();
+        for container in [FIRST, SECOND] {
+            let blocks: Vec<_> = self.disk.index.block_rows(container, 0).map(Result::unwrap).collect();
+            for (block, record) in blocks {
+                let pieces = self.disk.index.pieces(block, 0..record.length, usize::MAX).unwrap();
+                for piece in pieces {
+                    let all = 0..piece.place.body_bytes;
+                    self.disk.space.read_body(OWNERS_DIR, piece.place, all).await.unwrap();
+                }
+                read.push((block, record.length));
+            }
+        }
+        read
+    }
+
+    fn is_forgotten(&self) -> bool {
+        let index = &self.disk.index;
+        let applied = index.applied(PIPELINE).unwrap();
+        index.pipeline_specs().unwrap().is_empty()
+            && applied.is_none()
+            && index.open_container(PIPELINE).unwrap().is_none()
+    }
+
+    async fn how(&self) -> Option<ReplicaEnd> {
+        ReplicaEnd::of(self.group(), self.disk.space.disk()).await.unwrap()
+    }
+}
+
+/// Kills the process at each change of the disk in turn, and checks that the next one finds the replica as it was, or finishes what was
+/// begun; `check` says whether the containers are as they must be at the end.
+async fn crash_everywhere(template: &Left, check: impl Fn(&Retired)) {
+    let whole = template.copy();
+    let blocks = retired(&whole, usize::MAX).await;
+    blocks.quasi_close(&host()).await.unwrap();
+    let expected = blocks.read_all().await;
+    assert!(expected.len() >= 4, "{expected:?}");
+    for changes in 0.. {
+        let left = template.copy();
+        let first = retired(&left, changes).await;
+        let done = first.let_go(&host()).await;
+        // What the index has in memory is lost with the process.
+        let after = left.copy();
+        drop(first);
+        let second = retired(&after, usize::MAX).await;
+        let how = second.how().await;
+        match &how {
+            None => assert!(done.is_err(), "after {changes} changes it was let go, and is as before"),
+            Some(_) => {
+                let opened = second.open_group().await;
+                assert!(opened.is_err(), "after {changes} changes it is {how:?}, and its group opens");
+            }
+        }
+        second.let_go(&host()).await.unwrap_or_else(|failure| panic!("after {changes} changes: {failure:#}"));
+        assert!(second.is_forgotten(), "after {changes} changes");
+        assert_eq!(second.read_all().await, expected, "after {changes} changes");
+        assert!(
+            matches!(second.how().await, Some(ReplicaEnd::Removed(replica)) if replica == second.order.replica)
+        );
+        assert!(second.open_group().await.is_err(), "after {changes} changes its group opens");
+        check(&second);
+        drop(second);
+        check_offline(&after, &expected, &check).await;
+        if done.is_ok() {
+            assert!(changes > 10, "only {changes} changes");
+            return;
+        }
+    }
+}
+
+/// The index follows from what is beside the segments.
+async fn check_offline(left: &Left, expected: &[(BlockId, u64)], check: impl Fn(&Retired)) {
+    left.check(&[]).await;
+    left.lose("db");
+    let rebuilt = OfflineDisk::open(&left.root()).unwrap().rebuild(RebuildOptions::default()).await.unwrap();
+    assert!(rebuilt.is_whole(), "{rebuilt:?}");
+    left.check(&[]).await;
+    let again = retired(left, usize::MAX).await;
+    assert!(again.is_forgotten());
+    assert_eq!(again.read_all().await, expected);
+    check(&again);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_that_ended_alone_is_let_go_whatever_crashes() {
+    let template = Left::new().await;
+    crash_everywhere(&template, |retired| {
+        let first = retired.record(FIRST).unwrap();
+        assert_eq!((first.state, first.last), (ContainerState::Closed, Some(id(6))));
+        let second = retired.record(SECOND).unwrap();
+        assert_eq!((second.state, second.last), (ContainerState::QuasiClosed, Some(id(9))));
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_that_ended_with_its_pipeline_is_let_go_whatever_crashes() {
+    let template = Left::ended().await;
+    crash_everywhere(&template, |retired| {
+        let second = retired.record(SECOND).unwrap();
+        assert_eq!((second.state, second.last), (ContainerState::Closed, Some(id(10))));
+        assert_eq!(retired.record(END), None);
+    })
+    .await;
+}
+
+/// The log ends with a roll that this member does not know to be committed.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unconfirmed_roll_quasi_closes_its_container() {
+    let left = Left::with_unconfirmed_roll().await;
+    let retired = retired(&left, usize::MAX).await;
+    for _ in 0..2 {
+        retired.quasi_close(&host()).await.unwrap();
+        let first = retired.record(FIRST).unwrap();
+        assert_eq!((first.state, first.last), (ContainerState::QuasiClosed, Some(id(6))));
+        let second = retired.record(SECOND).unwrap();
+        assert_eq!((second.state, second.last), (ContainerState::QuasiClosed, Some(id(9))));
+    }
+    retired.let_go(&host()).await.unwrap();
+    drop(retired);
+    left.check(&[]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_without_its_log_says_nothing_of_its_end_and_can_be_let_go() {
+    let left = Left::new().await;
+    left.lose("groups/pipeline-3");
+    let retired = retired(&left, usize::MAX).await;
+    let failure = retired.quasi_close(&host()).await.unwrap_err();
+    assert!(format!("{failure:#}").contains("the log is missing"), "{failure:#}");
+    assert_eq!(retired.record(SECOND).unwrap().state, ContainerState::Open);
+    retired.let_go(&host()).await.unwrap();
+    let second = retired.record(SECOND).unwrap();
+    assert_eq!((second.state, second.last), (ContainerState::QuasiClosed, Some(id(8))));
+    let why = retired.disk.index.unhealthy(SECOND).unwrap().unwrap();
+    assert!(why.contains("the log is missing"), "{why}");
+    assert!(spec_file::read(&*retired.disk.real, PIPELINE).await.unwrap().is_none());
+}
