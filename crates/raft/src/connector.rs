@@ -1,6 +1,7 @@
 use std::time::Duration;
 use tonic::Status;
 use tonic::codegen::http::{Request, Response};
+use tonic::transport::Endpoint;
 use tower::util::{BoxCloneSyncService, MapErr};
 
 /// How long a connection may take to come about.
@@ -19,7 +20,7 @@ const STREAMS_MAX: u32 = 16_384;
 /// A way to the gRPC services of one process; cheap to clone.
 pub type Channel = BoxCloneSyncService<Request<tonic::body::Body>, Response<tonic::body::Body>, Status>;
 
-/// How a process reaches others: over TCP, or in a simulation.
+/// How a process reaches others: over TCP, over TLS ([`crate::TlsConnector`]), or in a simulation.
 pub trait Connector: Send + Sync + 'static {
     /// A channel to "host:port". Nothing is connected until something is sent; an error says what is wrong with the
     /// address.
@@ -31,19 +32,23 @@ pub struct TcpConnector;
 
 impl Connector for TcpConnector {
     fn connect(&self, address: &str) -> Result<Channel, String> {
-        let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{address}"))
-            .map_err(|error| format!("`{address}` is not a host:port: {error}"))?
-            .connect_timeout(CONNECT_MAX)
-            .tcp_nodelay(true)
-            .initial_stream_window_size(STREAM_WINDOW_BYTES)
-            .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
-            .http2_keep_alive_interval(PING_INTERVAL)
-            .keep_alive_timeout(PING_ANSWER_MAX)
-            .keep_alive_while_idle(true);
-        Ok(BoxCloneSyncService::new(MapErr::new(endpoint.connect_lazy(), |error| {
-            Status::from_error(Box::new(error))
-        })))
+        let channel = endpoint("http", address)?.connect_lazy();
+        Ok(BoxCloneSyncService::new(MapErr::new(channel, |error| Status::from_error(Box::new(error)))))
     }
+}
+
+/// What every connection to an address has in common.
+pub(crate) fn endpoint(scheme: &str, address: &str) -> Result<Endpoint, String> {
+    let endpoint = Endpoint::from_shared(format!("{scheme}://{address}"))
+        .map_err(|error| format!("`{address}` is not a host:port: {error}"))?
+        .connect_timeout(CONNECT_MAX)
+        .tcp_nodelay(true)
+        .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .http2_keep_alive_interval(PING_INTERVAL)
+        .keep_alive_timeout(PING_ANSWER_MAX)
+        .keep_alive_while_idle(true);
+    Ok(endpoint)
 }
 
 /// A gRPC server that takes entries of MiB sizes at full speed, and notices peers that are gone. Mount

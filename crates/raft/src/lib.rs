@@ -8,7 +8,7 @@
 //! them linearizable and `parked` waits, `reset` is what is
 //! left when a majority is not (`begun_reset`: one cut short); `group` and `proposal` are what callers hold. openraft
 //! works against `log_store` (a [`raftlog::Log`]), `machine` (a [`StateMachine`]) and `network` (whose `exchange` is
-//! the append stream to a follower, over the connections of `peers`, made by a `connector`); `service` receives what other members send
+//! the append stream to a follower, over the connections of `peers`, made by a `connector`, or by that of `tls`); `service` receives what other members send
 //! (`appends`: a leader's entries, `elections`: votes and leadership).
 //! `forgetting` shortens the logs of groups without snapshots. `snapshot` is copies of a state, for members that the log cannot serve (`unserved`: where there is none); `generations` a RocksDB they are installed into.
 //! `heartbeats` go together for all groups of two processes, and `doze` lets groups that nobody uses cost little.
@@ -65,6 +65,7 @@ mod status;
 #[cfg(test)]
 mod suite_tests;
 mod tables;
+mod tls;
 mod type_config;
 mod unserved;
 mod watch;
@@ -96,3 +97,7 @@ pub use runtime::seed_thread;
 pub use snapshot::{SendProgress, SnapshotPolicy, SnapshotProgress, Snapshots};
 pub use status::{GroupStatus, Role};
 pub use tables::{Changes, Tables};
+pub use tls::{
+    TlsConnection, TlsConnector, TlsCounts, TlsIdentity, TlsIdentityError, TlsIncoming, TlsPart, TlsPem,
+    TlsRefusal,
+};
