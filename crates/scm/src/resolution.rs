@@ -67,7 +67,7 @@ impl Resolution {
             return (!is_deleted || now >= since + DELETE_AFTER).then_some(settled);
         }
         let is_open = container_state(record) == ContainerState::ContainerOpen;
-        (is_open && now >= since)
+        (is_open && now >= since + self.let_go_after)
             .then(|| with_state(record, ContainerState::ContainerQuasiClosed, LastRecord::default()))
     }
 }
@@ -261,7 +261,8 @@ mod tests {
             fixture.member(node, &[(1, ReplicaQuasiClosed, 2, 60)], 64);
         }
         let quasi_closed = [(1, ContainerQuasiClosed, 0, 0), (2, ContainerQuasiClosed, 0, 0)];
-        assert_eq!(fixture.decide(LET_GO), quasi_closed);
+        assert_eq!(fixture.decide(LET_GO), [], "it may still come");
+        assert_eq!(fixture.decide(2 * LET_GO), quasi_closed);
         for node in [1, 2] {
             fixture.member(node, &[(1, ReplicaQuasiClosed, 2, 60), (2, ReplicaQuasiClosed, 2, 64)], 64);
         }
