@@ -309,3 +309,51 @@ fn is_passing(error: &ChangeError) -> bool {
         _ => false,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::type_config::RaftStoredMembership;
+    use openraft::type_config::alias::InstantOf;
+    use std::sync::Arc;
+
+    const LEASE: Duration = Duration::from_secs(1);
+    /// A change that adds replica 2 stands at this index; the log goes on after it.
+    const TAKEN_IN_AT: u64 = 100;
+
+    /// What replica 1 knows, which leads, and whose log ends at `last`, when 2 is known to have all up to `matched` and has
+    /// just answered.
+    fn leading(last: u64, matched: Option<u64>) -> RaftMetrics<TypeConfig> {
+        let id = |index| RaftLogId::new(1.into(), index);
+        let mut metrics = RaftMetrics::new_initial(1);
+        let peers: BTreeMap<u64, Peer> = [1, 2].map(|replica| (replica, Peer::default())).into();
+        let membership = RaftMembership::new(vec![BTreeSet::from([1])], peers).expect("a voter is a member");
+        metrics.membership_config = Arc::new(RaftStoredMembership::new(Some(id(TAKEN_IN_AT)), membership));
+        metrics.last_log_index = Some(last);
+        metrics.replication = Some([(2, matched.map(id))].into());
+        metrics.heartbeat = Some([(2, Some(InstantOf::<TypeConfig>::now().into()))].into());
+        metrics
+    }
+
+    fn check(last: u64, matched: Option<u64>, needed: Needed, lagging: &[u64]) {
+        let replicas = [1, 2].map(ReplicaId).into();
+        let absent = absent(&leading(last, matched), &replicas, needed, LEASE).expect("it leads");
+        let entries: Vec<_> = absent.lagging.iter().map(|lag| lag.entries).collect();
+        assert_eq!(entries, lagging, "{matched:?} of {last}, which were taken in at {TAKEN_IN_AT}");
+        assert!(absent.silent.is_empty(), "it has answered");
+    }
+
+    #[tokio::test]
+    async fn a_replica_that_is_taken_in_again_has_caught_up_only_with_the_entry_that_takes_it_in() {
+        let near = LAG_COUNT_MAX - 1;
+        // It was removed a moment ago and lacks next to nothing, but says that it is removed.
+        check(TAKEN_IN_AT, Some(TAKEN_IN_AT - 1), Needed::NearlyAll, &[1]);
+        check(TAKEN_IN_AT + near, Some(TAKEN_IN_AT - 1), Needed::NearlyAll, &[near + 1]);
+        check(TAKEN_IN_AT, None, Needed::NearlyAll, &[TAKEN_IN_AT + 1]);
+        check(TAKEN_IN_AT, Some(TAKEN_IN_AT), Needed::NearlyAll, &[]);
+        // Beyond that, a few entries do not matter, and many do.
+        check(TAKEN_IN_AT + LAG_COUNT_MAX, Some(TAKEN_IN_AT), Needed::NearlyAll, &[]);
+        check(TAKEN_IN_AT + LAG_COUNT_MAX + 1, Some(TAKEN_IN_AT), Needed::NearlyAll, &[LAG_COUNT_MAX + 1]);
+        check(TAKEN_IN_AT, None, Needed::Answer, &[]);
+    }
+}

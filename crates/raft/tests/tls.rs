@@ -264,10 +264,11 @@ async fn hello(channel: Channel) -> Result<bool, String> {
     answer.map(|answer| answer.get_ref().is_here).map_err(|status| status.to_string())
 }
 
-/// Somebody with our host's certificate who does TLS as a test tells it to: `certified` shows it, `protocols` are offered.
+/// Somebody with a host's certificate who does TLS as a test tells it to, and is refused: `certified` shows it, `protocols`
+/// are offered.
 async fn raw_client(
     papers: &Papers,
-    address: &str,
+    node: &Node,
     certified: bool,
     protocols: &[&str],
 ) -> std::io::Result<Vec<u8>> {
@@ -286,10 +287,16 @@ async fn raw_client(
         builder.with_no_client_auth()
     };
     config.alpn_protocols = protocols.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
-    let tcp = TcpStream::connect(address).await?;
+    let refused_before = node.counts.refused_in_all();
+    let tcp = TcpStream::connect(&node.address).await?;
     let name = ServerName::try_from("127.0.0.1").unwrap();
     let mut tls = tokio_rustls::TlsConnector::from(Arc::new(config)).connect(name, tcp).await?;
-    tls.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await?;
+    let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+    tls.write_all(preface).await?;
+    // Who goes on writing still gets to read why it was refused.
+    let is_refused = || (node.counts.refused_in_all() > refused_before).then_some(());
+    eventually("the server refuses", is_refused).await;
+    tls.write_all(preface).await?;
     let mut answer = Vec::new();
     tls.read_to_end(&mut answer).await?;
     Ok(answer)
@@ -341,7 +348,7 @@ async fn clients_that_are_not_believed_change_nothing() {
 
     let silent = TcpStream::connect(&node.address).await.unwrap();
 
-    let nobody = raw_client(&papers, &node.address, false, &["h2"]).await;
+    let nobody = raw_client(&papers, node, false, &["h2"]).await;
     check_error(nobody, "CertificateRequired");
     check_refused(TlsRefusal::NoCertificate, 1).await;
 
@@ -363,11 +370,11 @@ async fn clients_that_are_not_believed_change_nothing() {
     assert!(plain.is_err());
     check_refused(TlsRefusal::NotTls, 1).await;
 
-    let other_protocol = raw_client(&papers, &node.address, true, &["http/1.1"]).await;
+    let other_protocol = raw_client(&papers, node, true, &["http/1.1"]).await;
     check_error(other_protocol, "NoApplicationProtocol");
     check_refused(TlsRefusal::NotHttp2, 1).await;
     // Without a protocol named TLS has nothing to object.
-    let no_protocol = raw_client(&papers, &node.address, true, &[]).await;
+    let no_protocol = raw_client(&papers, node, true, &[]).await;
     assert!(no_protocol.is_err());
     check_refused(TlsRefusal::NotHttp2, 2).await;
 

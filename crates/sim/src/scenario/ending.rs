@@ -105,6 +105,7 @@ pub(super) async fn check_log(
     let state = log.state();
     let mut before = state.purged.map(|purged| purged.term);
     let mut next = state.purged.map_or(LogIndex(0), |purged| purged.index.next());
+    let first = next;
     let end = state.last.map_or(next, |last| last.index.next());
     let mut found = BTreeMap::new();
     while next < end {
@@ -121,6 +122,6 @@ pub(super) async fn check_log(
     if let Some(term) = leads
         && replica.group.status().term == term
     {
-        oracle.check_leader(group, &name, term, &found);
+        oracle.check_leader(group, &name, term, first, &found);
     }
 }

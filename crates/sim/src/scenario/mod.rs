@@ -11,6 +11,8 @@ mod faults;
 mod node;
 mod operator;
 mod oracle;
+#[cfg(test)]
+mod oracle_tests;
 mod plan;
 mod planted;
 mod run;

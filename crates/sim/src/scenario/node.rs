@@ -10,7 +10,7 @@ use kv::KvMachine;
 use raft::{AddressBook, Group, RaftHost, Tables};
 use raftlog::LogSpace;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use tonic::service::{Routes, RoutesBuilder};
@@ -57,18 +57,36 @@ pub(super) struct Replica {
     work: Arc<SnapshotWork>,
 }
 
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum SnapshotStage {
+    Write,
+    Receive,
+    Install,
+}
+
 impl Replica {
-    /// Counts a crash by what it hits.
-    pub(super) fn crashes(&self, counts: &mut Counts) {
-        let is = |flag: &AtomicBool| flag.load(Ordering::Relaxed);
-        let (is_writing, is_installing) = (is(&self.work.is_writing), is(&self.work.is_installing));
+    /// What it is doing about a snapshot.
+    pub(super) fn snapshot_stage(&self) -> Option<SnapshotStage> {
+        if self.work.is_installing.load(Ordering::Relaxed) {
+            return Some(SnapshotStage::Install);
+        }
+        if self.work.is_writing.load(Ordering::Relaxed) {
+            return Some(SnapshotStage::Write);
+        }
         let snapshots = self.group.snapshots();
         let received = snapshots.receives_finished + snapshots.receives_failed;
-        let is_receiving = snapshots.receives_begun > received && !is_installing;
+        (snapshots.receives_begun > received).then_some(SnapshotStage::Receive)
+    }
+
+    /// Counts a crash by what it hits.
+    pub(super) fn crashes(&self, counts: &mut Counts) {
         counts.crashes_amid_member_changes += u64::from(self.group.members().is_joint());
-        counts.crashes_amid_snapshot_writes += u64::from(is_writing);
-        counts.crashes_amid_snapshot_receives += u64::from(is_receiving);
-        counts.crashes_amid_snapshot_installs += u64::from(is_installing);
+        match self.snapshot_stage() {
+            Some(SnapshotStage::Write) => counts.crashes_amid_snapshot_writes += 1,
+            Some(SnapshotStage::Receive) => counts.crashes_amid_snapshot_receives += 1,
+            Some(SnapshotStage::Install) => counts.crashes_amid_snapshot_installs += 1,
+            None => {}
+        }
     }
 }
 

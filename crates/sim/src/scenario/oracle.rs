@@ -168,17 +168,17 @@ impl Oracle {
         }
     }
 
-    /// A leader's log must have all that was committed before its term: answers what is missing.
+    /// A leader's log, which begins at `first`, must have all that was committed before its term.
     pub(super) fn check_leader(
         &self,
         group: GroupId,
         leader: &str,
         term: Term,
+        first: LogIndex,
         log: &BTreeMap<LogIndex, Term>,
     ) {
         let missing = {
             let state = &mut *self.lock();
-            let first = log.keys().next().copied().unwrap_or_default();
             let committed = state.group(group).committed.range(first..);
             let mut earlier = committed.filter(|(_, committed)| **committed < term);
             earlier

