@@ -136,8 +136,15 @@ impl Left {
     pub(crate) fn copy(&self) -> Left {
         fn copy(from: &std::path::Path, to: &std::path::Path) {
             std::fs::create_dir_all(to).unwrap();
-            for entry in std::fs::read_dir(from).unwrap() {
-                let (from, to) = (entry.as_ref().unwrap().path(), to.join(entry.unwrap().file_name()));
+            let names = std::fs::read_dir(from).unwrap().map(|entry| entry.unwrap().file_name());
+            let mut names: Vec<_> = names.collect();
+            // RocksDB may be writing: what its manifest names at this moment is there, what it will name may not be copied.
+            let names_others = |name: &std::ffi::OsStr| {
+                name.to_str().is_some_and(|name| name == "CURRENT" || name.starts_with("MANIFEST"))
+            };
+            names.sort_by_key(|name| !names_others(name));
+            for name in names {
+                let (from, to) = (from.join(&name), to.join(&name));
                 match from.is_dir() {
                     true => copy(&from, &to),
                     // RocksDB may remove a file meanwhile, of what it no longer needs.
