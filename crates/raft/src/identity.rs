@@ -18,9 +18,12 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use disk::Disk;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 use types::{GroupId, ReplicaId};
 
 const DIR: &str = "replicas";
+/// How often a full disk is tried again.
+const ROOM_RETRY: Duration = Duration::from_millis(200);
 const MAGIC: [u8; 4] = *b"FLri";
 const VERSION: u8 = 1;
 const LOST_AT: usize = 28;
@@ -102,14 +105,41 @@ impl Identity {
     /// From now on an empty log is one that was lost; durable on return. Written after the log's first content is durable
     /// (else a crash in between would look like a loss) and before anybody is told of it.
     pub(crate) async fn into_use(self, disk: &Arc<dyn Disk>) -> io::Result<Identity> {
+        let used = self.clone().used();
+        if used != self {
+            used.write(disk).await?;
+        }
+        Ok(used)
+    }
+
+    /// [`Identity::into_use`] of a group that runs.
+    pub(crate) async fn into_use_with_room(&self, disk: &Arc<dyn Disk>) -> io::Result<()> {
+        self.clone().used().write_with_room(disk).await
+    }
+
+    /// A full disk stops no replica: it waits, as with what it appends.
+    async fn write_with_room(&self, disk: &Arc<dyn Disk>) -> io::Result<()> {
+        let mut is_first = true;
+        loop {
+            match self.write(disk).await {
+                Err(error)
+                    if matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) => {}
+                result => return result,
+            }
+            if std::mem::take(&mut is_first) {
+                tracing::warn!(group = %self.group, "the disk is full: the group waits for room to note whose replica this is");
+            }
+            tokio::time::sleep(ROOM_RETRY).await;
+        }
+    }
+
+    fn used(self) -> Identity {
         let state = match self.state {
             IdentityState::First => IdentityState::FirstInUse,
             IdentityState::Joined => IdentityState::JoinedInUse,
-            _ => return Ok(self),
+            other => other,
         };
-        let identity = Identity { state, ..self };
-        identity.write(disk).await?;
-        Ok(identity)
+        Identity { state, ..self }
     }
 
     /// Notes durably that a committed membership has had the replica that is here. By then it is in use: nobody else writes
@@ -117,7 +147,8 @@ impl Identity {
     pub(crate) async fn note_member(disk: &Arc<dyn Disk>, group: GroupId) -> io::Result<()> {
         match Identity::read(disk, group).await? {
             Some(identity) if !identity.was_member => {
-                Identity { was_member: true, ..identity }.write(disk).await
+                let noted = Identity { was_member: true, ..identity };
+                noted.write_with_room(disk).await
             }
             Some(_) | None => Ok(()),
         }
