@@ -112,8 +112,8 @@ impl Identity {
         Ok(used)
     }
 
-    /// [`Identity::into_use`] of a group that runs.
-    pub(crate) async fn into_use_with_room(&self, disk: &Arc<dyn Disk>) -> io::Result<()> {
+    /// [`Identity::into_use`], of a group that runs.
+    pub(crate) async fn note_use(&self, disk: &Arc<dyn Disk>) -> io::Result<()> {
         self.clone().used().write_with_room(disk).await
     }
 

@@ -199,7 +199,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         let (before, vote) = (self.log.state().hard_state, vote_to(vote));
         self.log.save_hard_state(vote).await.map_err(io::Error::other)?;
         if let Some(unused) = &self.unused {
-            unused.into_use_with_room(self.log.space().disk()).await?;
+            unused.note_use(self.log.space().disk()).await?;
             self.unused = None;
         }
         self.counts.vote_saved(before, vote);
