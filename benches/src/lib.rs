@@ -4,10 +4,12 @@
 // Benches measure wall-clock time and write files of their own.
 #![allow(clippy::disallowed_methods)]
 
+pub mod blocks;
 pub mod idle;
 pub mod kvnodes;
 pub mod multiraft;
 mod raw;
+mod usage;
 pub mod wal;
 mod writer;
 

@@ -1,14 +1,21 @@
+use crate::blocks::Window;
 use anyhow::{Context, bail};
 use bytes::Bytes;
 use proto::datanode::WriteChunk;
 use proto::datanode::datanode_client::DatanodeClient;
 use proto::scm::WatchRequest;
 use proto::scm::scm_client::ScmClient;
-use std::time::Duration;
-use tokio::sync::mpsc;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use tokio::sync::{Semaphore, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 use types::Payload;
+
+/// Streams of this process so far: no two may name their blocks alike.
+static STREAMS: AtomicU32 = AtomicU32::new(0);
 
 /// Writes one-chunk blocks to one pipeline's leader, a fixed number of them under way.
 pub struct PipelineWriter {
@@ -54,7 +61,8 @@ impl PipelineWriter {
         let (chunks, receiver) = mpsc::channel(4);
         let request = proto::in_cluster(tonic::Request::new(ReceiverStream::new(receiver)), cluster);
         let acks = datanode.write(request).await.context("open a write stream")?.into_inner();
-        let next_nonce = u128::from(pipeline) << 96 | u128::from(std::process::id()) << 64;
+        let stream = u128::from(STREAMS.fetch_add(1, Ordering::Relaxed));
+        let next_nonce = u128::from(pipeline) << 96 | u128::from(std::process::id()) << 64 | stream << 40;
         Ok(PipelineWriter { pipeline, chunks, acks, next_nonce })
     }
 
@@ -78,15 +86,75 @@ impl PipelineWriter {
 
     fn chunk(&mut self, payload: &Payload) -> WriteChunk {
         self.next_nonce += 1;
-        WriteChunk {
-            pipeline: self.pipeline,
-            nonce: Bytes::copy_from_slice(&self.next_nonce.to_be_bytes()),
-            seq: 0,
-            offset: 0,
-            data: payload.bytes().clone(),
-            data_crcs: payload.crcs().to_vec(),
-            seal: true,
-            ..WriteChunk::default()
-        }
+        one_chunk(self.pipeline, self.next_nonce, 0, 0, payload, true)
+    }
+
+    /// Keeps `outstanding` blocks under way, each made of these chunks, until the window is over, and answers with the
+    /// microseconds that those took which ended while it counted.
+    pub(crate) async fn write_while(
+        self,
+        chunks: Arc<[Payload]>,
+        outstanding: usize,
+        window: Arc<Window>,
+    ) -> anyhow::Result<Vec<u32>> {
+        let PipelineWriter { pipeline, chunks: stream, mut acks, mut next_nonce } = self;
+        let begun: Mutex<HashMap<Bytes, Instant>> = Mutex::default();
+        let places = Semaphore::new(outstanding);
+        let last_seq = chunks.len() as u32 - 1;
+        let send = async {
+            while !window.is_over() {
+                places.acquire().await.context("the stream broke")?.forget();
+                next_nonce += 1;
+                let nonce = Bytes::copy_from_slice(&next_nonce.to_be_bytes());
+                begun.lock().expect("no holder panics").insert(nonce, Instant::now());
+                let mut offset = 0;
+                for (chunk, seq) in chunks.iter().zip(0..) {
+                    let chunk = one_chunk(pipeline, next_nonce, seq, offset, chunk, seq == last_seq);
+                    offset += chunk.data.len() as u64;
+                    stream.send(chunk).await.ok().context("the leader ended the stream")?;
+                }
+            }
+            // The leader ends its side when this one has ended and all is answered.
+            drop(stream);
+            anyhow::Ok(())
+        };
+        let receive = async {
+            let mut latencies = Vec::new();
+            while let Some(ack) = acks.message().await? {
+                if let Some(error) = ack.error {
+                    bail!("pipeline {pipeline} refused a chunk: {}", error.message);
+                }
+                if ack.seq < last_seq {
+                    continue;
+                }
+                let begun = begun.lock().expect("no holder panics").remove(&ack.nonce);
+                let begun = begun.context("an answer to nothing")?;
+                window.note(begun, &mut latencies);
+                places.add_permits(1);
+            }
+            Ok(latencies)
+        };
+        let ((), latencies) = futures::try_join!(send, receive)?;
+        Ok(latencies)
+    }
+}
+
+fn one_chunk(
+    pipeline: u64,
+    nonce: u128,
+    seq: u32,
+    offset: u64,
+    payload: &Payload,
+    is_last: bool,
+) -> WriteChunk {
+    WriteChunk {
+        pipeline,
+        nonce: Bytes::copy_from_slice(&nonce.to_be_bytes()),
+        seq,
+        offset,
+        data: payload.bytes().clone(),
+        data_crcs: payload.crcs().to_vec(),
+        seal: is_last,
+        ..WriteChunk::default()
     }
 }

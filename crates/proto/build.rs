@@ -1,7 +1,7 @@
 //! Compiles `proto/*.proto` with protox, so no `protoc` is needed.
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let files = ["error.proto", "raft.proto", "datanode.proto", "scm.proto", "om.proto"];
+    let files = ["error.proto", "raft.proto", "datanode.proto", "registry.proto", "scm.proto", "om.proto"];
     for file in files {
         println!("cargo:rerun-if-changed=proto/{file}");
     }

@@ -1,5 +1,5 @@
-use crate::idle::meter::Usage;
 use crate::idle::{Mode, NodePlan};
+use crate::usage::Usage;
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};

@@ -2,7 +2,6 @@
 //! itself again as the nodes.
 
 mod cluster;
-mod meter;
 mod node;
 
 pub use cluster::{Plan, run_mode};

@@ -51,6 +51,9 @@ pub(crate) struct DevArgs {
     /// Port of metrics and health checks (`/metrics`, `/healthz`, `/readyz`), on 127.0.0.1; 0 takes a free one
     #[arg(long, default_value_t = 7480, env = "FLOTILLA_HTTP_PORT")]
     pub http_port: u16,
+    /// Answer DNS for the registry's healthy instances on this port of 127.0.0.1, UDP and TCP; 0 takes a free one. Default: off
+    #[arg(long, env = "FLOTILLA_DNS_PORT")]
+    pub dns_port: Option<u16>,
     /// Disks (directories) of each of the three datanodes
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=64))]
     pub disks: u8,
@@ -89,6 +92,13 @@ impl Role {
     }
 }
 
+/// What DNS answers for unless told otherwise.
+pub(crate) const DNS_ZONE: &str = "flotilla";
+
+fn dns_zone(text: &str) -> Result<String, String> {
+    registry::dns::parse_zone(text).map(|_| text.to_owned())
+}
+
 #[derive(ClapArgs, Debug, Clone)]
 pub(crate) struct ServerArgs {
     /// TOML file with any of these options, written `disk = ["/data/0", "/data/1"]`; what is given here or in the environment wins
@@ -109,7 +119,8 @@ pub(crate) struct ServerArgs {
     /// A disk (directory) of the datanode; give one for each disk
     #[arg(long = "disk", env = "FLOTILLA_DISKS", value_delimiter = ',')]
     pub disks: Vec<PathBuf>,
-    /// host:port of SCM; default: this process, if it has the role
+    /// host:port of SCM; several separated by commas: its members, the same list for all of them. Default: this process, if it has
+    /// the role
     #[arg(long, env = "FLOTILLA_SCM")]
     pub scm: Option<String>,
     /// host:port of OM; default: this process, if it has the role
@@ -122,6 +133,12 @@ pub(crate) struct ServerArgs {
     /// free one
     #[arg(long, default_value = "127.0.0.1:7480", env = "FLOTILLA_HTTP")]
     pub http: std::net::SocketAddr,
+    /// Answer DNS for the registry's healthy instances at this address, UDP and TCP; port 0 takes a free one. Default: off
+    #[arg(long, env = "FLOTILLA_DNS_LISTEN")]
+    pub dns_listen: Option<std::net::SocketAddr>,
+    /// The zone that DNS answers for: s3gw.service.ZONE and others
+    #[arg(long, default_value = DNS_ZONE, env = "FLOTILLA_DNS_ZONE", value_parser = dns_zone)]
+    pub dns_zone: String,
     /// S3 access key (for the s3 role)
     #[arg(long, env = "FLOTILLA_ACCESS_KEY")]
     pub access_key: Option<String>,
@@ -131,6 +148,15 @@ pub(crate) struct ServerArgs {
     /// A container is closed, and the next one opened, near this size
     #[arg(long, default_value_t = 2 << 30, env = "FLOTILLA_CONTAINER_BYTES_MAX")]
     pub container_bytes_max: u64,
+    /// A disk of a datanode takes no new data when less than this, and the next segment, is free
+    #[arg(long, default_value_t = raftlog::LogSpaceOptions::default().reserve_bytes, env = "FLOTILLA_RESERVE_BYTES")]
+    pub reserve_bytes: u64,
+    /// Closed containers of each disk are read at this rate, to find what it lost; 0 turns that off
+    #[arg(long, default_value_t = 8 << 20, env = "FLOTILLA_SCRUB_BYTES_PER_SECOND")]
+    pub scrub_bytes_per_second: u64,
+    /// From the beginning of one such pass to that of the next, if it ends sooner
+    #[arg(long, default_value = "7d", env = "FLOTILLA_SCRUB_INTERVAL", value_parser = duration)]
+    pub scrub_interval: Duration,
     /// Pipelines whose logs share one disk
     #[arg(long, default_value_t = 2, env = "FLOTILLA_PIPELINES_PER_DISK", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub pipelines_per_disk: u32,
@@ -171,10 +197,10 @@ pub(crate) struct ScmTimes {
 #[derive(ClapArgs, Debug, Clone)]
 pub(crate) struct ClusterArgs {
     /// host:port of SCM; several separated by commas: any of its members
-    #[arg(long, default_value = "127.0.0.1:7400", env = "FLOTILLA_SCM", global = true)]
+    #[arg(long, default_value = "127.0.0.1:7400", env = "FLOTILLA_SCM", global = true, value_parser = addresses)]
     pub scm: String,
     /// host:port of OM; default: the same as --scm
-    #[arg(long, env = "FLOTILLA_OM", global = true)]
+    #[arg(long, env = "FLOTILLA_OM", global = true, value_parser = addresses)]
     pub om: Option<String>,
 }
 
@@ -260,6 +286,10 @@ pub(crate) enum FsCommand {
         #[arg(required = true)]
         paths: Vec<String>,
     },
+}
+
+fn addresses(text: &str) -> Result<String, String> {
+    proto::Seeker::parse(text).map(|_| text.to_owned()).map_err(|failure| failure.message)
 }
 
 /// Turns `flotilla fs -ls -R /x` into `flotilla fs ls -R /x`: Hadoop's commands begin with a dash, which no option

@@ -1,4 +1,4 @@
-use crate::args::{DevArgs, Role};
+use crate::args::{DNS_ZONE, DevArgs, Role};
 use crate::credentials::Credentials;
 use crate::http::Http;
 use crate::output;
@@ -72,6 +72,7 @@ fn server_options(
 ) -> ServerOptions {
     let first = number == 1;
     let rpc_port = if args.rpc_port == 0 { 0 } else { args.rpc_port + (number - 1) };
+    let defaults = datanode::DatanodeOptions::default();
     let node_dir = args.data.join(format!("dn{number}"));
     ServerOptions {
         roles: if first { vec![Role::Scm, Role::Om, Role::Datanode, Role::S3] } else { vec![Role::Datanode] },
@@ -83,11 +84,15 @@ fn server_options(
         om: scm.clone(),
         scm,
         s3: SocketAddr::new(args.host, args.s3_port),
+        dns: args.dns_port.filter(|_| first).map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port))),
+        dns_zone: DNS_ZONE.to_owned(),
         access_key: credentials.access_key.clone(),
         secret_key: credentials.secret_key.clone(),
         container_bytes_max: 2 << 30,
         pipelines_per_disk: 2,
         reserve_bytes: RESERVE_BYTES,
+        scrub_bytes_per_second: defaults.scrub_bytes_per_second,
+        scrub_interval: defaults.scrub_interval,
         metadata_log_bytes: args.metadata_log_bytes,
         scm_times: None,
     }
@@ -108,12 +113,15 @@ fn announce(
         http.address,
         args.data.display(),
     ))?;
-    let values = [
+    let mut values = vec![
         ("S3_ENDPOINT", endpoint.to_owned()),
         ("ACCESS_KEY", credentials.access_key.clone()),
         ("SECRET_KEY", credentials.secret_key.clone()),
         ("RPC", rpc.clone()),
         ("HTTP", format!("http://{}", http.address)),
     ];
+    if let Some(dns) = servers[0].dns_address {
+        values.push(("DNS", dns.to_string()));
+    }
     write_ready_file(args.ready_file.as_deref(), &values)
 }

@@ -1,7 +1,8 @@
-//! The HTTP port of a process: metrics for Prometheus, and whether it is up and ready. It has no authentication, tells no
-//! secrets and changes nothing.
+//! The HTTP port of a process: metrics for Prometheus, whether it is up and ready, and the registry. It has no authentication. Who reaches
+//! it may read and change the registry, as whoever reaches gRPC may, and nothing else.
 
 use crate::args::Role;
+use crate::presence::expose_dns;
 use crate::process_metrics;
 use crate::roles::Roles;
 use crate::server::Service;
@@ -12,6 +13,8 @@ use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::get;
 use metrics::Exposition;
+use registry::RegistryClient;
+use registry::dns::DnsServer;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, Weak};
 use tokio::net::TcpListener;
@@ -31,6 +34,9 @@ struct Watched {
     servers: usize,
     /// Weak: a request under way must not keep open what is being stopped.
     roles: Mutex<Vec<Weak<Roles>>>,
+    dns: Mutex<Option<Weak<DnsServer>>>,
+    /// Whom registry requests go to, once a server runs.
+    registry: registry::http::Slot,
 }
 
 impl Http {
@@ -38,12 +44,14 @@ impl Http {
         let listener = TcpListener::bind(address).await;
         let listener = listener.with_context(|| format!("listen on {address} ({flag})"))?;
         let address = listener.local_addr().context("ask for the bound address")?;
-        let watched = Arc::new(Watched { servers, roles: Mutex::default() });
+        let (roles, dns, registry) = (Mutex::default(), Mutex::default(), registry::http::Slot::default());
+        let watched = Arc::new(Watched { servers, roles, dns, registry: registry.clone() });
         let router = Router::new()
             .route("/metrics", get(metrics))
             .route("/healthz", get(async || "ok\n"))
             .route("/readyz", get(readyz))
-            .with_state(watched.clone());
+            .with_state(watched.clone())
+            .merge(registry::http::router(registry));
         let stop = CancellationToken::new();
         let stopped = stop.clone().cancelled_owned();
         let task = tokio::spawn(async move {
@@ -57,6 +65,15 @@ impl Http {
     /// A server runs from now on.
     pub(crate) fn watch(&self, roles: &Arc<Roles>) {
         self.watched.roles.lock().expect("no holder panics").push(Arc::downgrade(roles));
+    }
+
+    /// The registry is asked through this client from now on; of several servers in one process, the first one's will do.
+    pub(crate) fn serve_registry(&self, client: RegistryClient) {
+        let _ = self.watched.registry.set(client);
+    }
+
+    pub(crate) fn watch_dns(&self, dns: &Arc<DnsServer>) {
+        *self.watched.dns.lock().expect("no holder panics") = Some(Arc::downgrade(dns));
     }
 
     pub(crate) async fn stop(self) {
@@ -75,6 +92,10 @@ async fn metrics(State(watched): State<Arc<Watched>>) -> impl IntoResponse {
     process_metrics::expose(&mut exposition);
     for roles in watched.running() {
         roles.expose(&mut exposition);
+    }
+    if let Some(dns) = &*watched.dns.lock().expect("no holder panics") {
+        exposition.scope(&[]);
+        expose_dns(dns, &mut exposition);
     }
     ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], exposition.finish())
 }

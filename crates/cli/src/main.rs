@@ -8,6 +8,7 @@ mod dev;
 mod fs;
 mod http;
 mod output;
+mod presence;
 mod process_metrics;
 mod ready;
 mod roles;
@@ -49,7 +50,7 @@ fn main() -> ExitCode {
             Command::Dev(args) => exit_code(dev::run(args).await),
             Command::Server(args) => exit_code(server::run(*args).await),
             Command::Fs(args) => fs::run(args).await,
-            Command::Admin(args) => exit_code(admin::run(args).await),
+            Command::Admin(args) => admin_exit_code(admin::run(args).await),
             Command::Debug(args) => debug::run(args).await,
             Command::Completion { shell } => exit_code(completion(shell)),
         }
@@ -60,6 +61,16 @@ fn completion(shell: clap_complete::Shell) -> anyhow::Result<()> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Args::command(), "flotilla", &mut script);
     Ok(output::print(&String::from_utf8(script)?)?)
+}
+
+fn admin_exit_code(result: anyhow::Result<()>) -> ExitCode {
+    match result.as_ref().err().and_then(admin::exit_code) {
+        Some(code) => {
+            let _ = exit_code(result);
+            ExitCode::from(code)
+        }
+        None => exit_code(result),
+    }
 }
 
 fn exit_code(result: anyhow::Result<()>) -> ExitCode {

@@ -31,20 +31,25 @@ impl Roles {
     /// Each role, with the reason when it cannot do its work now.
     pub(crate) async fn readiness(&self) -> Vec<(Role, Result<(), String>)> {
         let mut roles = Vec::new();
-        if let Some(scm) = &self.scm {
-            roles.push((Role::Scm, scm.readiness()));
-        }
-        if let Some(om) = &self.om {
-            roles.push((Role::Om, om.readiness()));
-        }
-        if let Some(datanode) = &self.datanode {
-            roles.push((Role::Datanode, datanode.readiness()));
-        }
-        if let Some(client) = &self.client {
-            let ready = client.ready(CLIENT_READY_WITHIN).await;
-            roles.push((Role::S3, ready.map_err(|error| format!("{error:#}"))));
+        for role in [Role::Scm, Role::Om, Role::Datanode, Role::S3] {
+            if let Some(readiness) = self.role_readiness(role).await {
+                roles.push((role, readiness));
+            }
         }
         roles
+    }
+
+    /// `None` for a role that is not here.
+    pub(crate) async fn role_readiness(&self, role: Role) -> Option<Result<(), String>> {
+        match role {
+            Role::Scm => self.scm.as_ref().map(Scm::readiness),
+            Role::Om => self.om.as_ref().map(Om::readiness),
+            Role::Datanode => self.datanode.as_ref().map(Datanode::readiness),
+            Role::S3 => {
+                let ready = self.client.as_ref()?.ready(CLIENT_READY_WITHIN).await;
+                Some(ready.map_err(|error| format!("{error:#}")))
+            }
+        }
     }
 
     pub(crate) fn expose(&self, exposition: &mut Exposition) {

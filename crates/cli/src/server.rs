@@ -1,13 +1,16 @@
 use crate::args::{Role, ScmTimes, ServerArgs};
 use crate::http::Http;
+use crate::presence::{Presence, Reached};
 use crate::ready::{check_ready_file, write_ready_file};
 use crate::roles::Roles;
 use anyhow::{Context, bail};
 use client::{Client, ClientOptions};
 use datanode::{Datanode, DatanodeOptions};
 use om::{Om, OmOptions};
+use proto::Seeker;
 use raft::{AddressBook, HostOptions, RaftHost};
 use raftlog::{LogSpace, LogSpaceOptions};
+use registry::dns::DnsSockets;
 use s3gw::GatewayOptions;
 use scm::{Scm, ScmOptions};
 use std::net::SocketAddr;
@@ -45,12 +48,17 @@ pub(crate) struct ServerOptions {
     pub scm: Option<String>,
     pub om: Option<String>,
     pub s3: SocketAddr,
+    /// Where DNS is answered; `None`: nowhere.
+    pub dns: Option<SocketAddr>,
+    pub dns_zone: String,
     pub access_key: String,
     pub secret_key: String,
     pub container_bytes_max: u64,
     pub pipelines_per_disk: u32,
     /// Free space below which a disk takes no more data.
     pub reserve_bytes: u64,
+    pub scrub_bytes_per_second: u64,
+    pub scrub_interval: Duration,
     /// Growth of SCM's and OM's logs between two snapshots.
     pub metadata_log_bytes: u64,
     /// `None`: SCM's own defaults.
@@ -75,12 +83,20 @@ impl ServerOptions {
         if !self.has(Role::Scm) && self.scm.is_none() && (self.has(Role::Datanode) || self.has(Role::S3)) {
             wrong.push("without the role scm, give --scm HOST:PORT".to_owned());
         }
+        for (option, addresses) in [("--scm", &self.scm), ("--om", &self.om)] {
+            if let Some(Err(failure)) = addresses.as_ref().map(|addresses| Seeker::parse(addresses)) {
+                wrong.push(format!("{option}: {failure}"));
+            }
+        }
         if !self.has(Role::Om) && self.om.is_none() && self.has(Role::S3) {
             wrong.push("the role s3 without the role om needs --om HOST:PORT".to_owned());
         }
         if self.has(Role::S3) && (self.access_key.is_empty() || self.secret_key.len() < 8) {
             let keys = "the role s3 needs --access-key and --secret-key (8 characters or more), or FLOTILLA_ACCESS_KEY and FLOTILLA_SECRET_KEY";
             wrong.push(keys.to_owned());
+        }
+        if self.dns.is_some() && !self.has(Role::Scm) && self.scm.is_none() {
+            wrong.push("--dns-listen needs --scm HOST:PORT".to_owned());
         }
         if self.advertise.is_none() && self.rpc.ip().is_unspecified() {
             wrong.push(format!(
@@ -103,12 +119,16 @@ impl From<ServerArgs> for ServerOptions {
             scm: args.scm,
             om: args.om,
             s3: args.s3,
+            dns: args.dns_listen,
+            dns_zone: args.dns_zone,
             access_key: args.access_key.unwrap_or_default(),
             secret_key: args.secret_key.unwrap_or_default(),
             container_bytes_max: args.container_bytes_max,
             pipelines_per_disk: args.pipelines_per_disk,
             disk_io: args.disk_io,
-            reserve_bytes: LogSpaceOptions::default().reserve_bytes,
+            reserve_bytes: args.reserve_bytes,
+            scrub_bytes_per_second: args.scrub_bytes_per_second,
+            scrub_interval: args.scrub_interval,
             metadata_log_bytes: args.metadata_log_bytes,
             scm_times: Some(args.scm_times),
         }
@@ -119,9 +139,12 @@ impl From<ServerArgs> for ServerOptions {
 pub(crate) struct Server {
     pub rpc_address: String,
     pub s3_address: Option<SocketAddr>,
+    pub dns_address: Option<SocketAddr>,
     roles: Arc<Roles>,
     rpc: Service,
     s3: Option<Service>,
+    /// `None` where nobody knows of an SCM.
+    presence: Option<Presence>,
 }
 
 /// A listener and its connections. Each has a token of its own: the gateway's last requests need the gRPC of this very
@@ -161,6 +184,15 @@ impl Server {
             ),
             false => None,
         };
+        let dns = match options.dns {
+            Some(address) => Some(
+                DnsSockets::bind(address)
+                    .await
+                    .with_context(|| format!("listen on {address} (--dns-listen)"))?,
+            ),
+            None => None,
+        };
+        let knows_scm = options.has(Role::Scm) || options.scm.is_some();
 
         let scm_address = options.scm.clone().unwrap_or_else(|| rpc_address.clone());
         let om_address = options.om.clone().unwrap_or_else(|| rpc_address.clone());
@@ -188,7 +220,7 @@ impl Server {
         let (mut client, mut s3_address, mut s3) = (None, None, None);
         if let Some(listener) = s3_listener {
             let connected = Client::connect(ClientOptions {
-                scm: scm_address,
+                scm: scm_address.clone(),
                 om: om_address,
                 ..ClientOptions::default()
             });
@@ -199,7 +231,14 @@ impl Server {
         info!(rpc = %rpc_address, s3 = ?s3_address, roles = ?options.roles, "started");
         let roles = Arc::new(Roles { host, meta, scm, om, datanode, client });
         http.watch(&roles);
-        Ok(Server { rpc_address, s3_address, roles, rpc, s3 })
+        let dns_address = dns.as_ref().map(|sockets| sockets.address);
+        let mut presence = None;
+        if knows_scm {
+            let reached = Reached { rpc: &rpc_address, s3: s3_address };
+            let dns = dns.map(|sockets| (sockets, options.dns_zone.as_str()));
+            presence = Some(Presence::start(&scm_address, &roles, &reached, http, dns)?);
+        }
+        Ok(Server { rpc_address, s3_address, dns_address, roles, rpc, s3, presence })
     }
 
     /// Waits until the roles can do their work: a gateway sees a pipeline that takes writes, and the namespace.
@@ -210,11 +249,19 @@ impl Server {
         }
     }
 
-    /// Lets the gateway finish what it has under way; `stop` does it too.
+    /// Leaves the registry, and lets the gateway finish what it has under way; `stop` does it too.
     pub(crate) async fn drain_s3(&mut self) {
+        if let Some(presence) = &mut self.presence {
+            presence.leave().await;
+        }
         if let Some(s3) = self.s3.take() {
             s3.drain(DRAIN_MAX).await;
         }
+    }
+
+    /// Lets others lead what this server leads, so that nobody waits for elections once it stops.
+    pub(crate) async fn hand_over(&self) {
+        self.roles.host.hand_over().await;
     }
 
     /// Stops in the order in which nothing acknowledged is at stake: callers first, then data, then names, then
@@ -222,6 +269,9 @@ impl Server {
     /// only quicker to come back from.)
     pub(crate) async fn stop(mut self) {
         self.drain_s3().await;
+        if let Some(presence) = self.presence.take() {
+            presence.stop().await;
+        }
         if let Some(datanode) = &self.roles.datanode {
             datanode.shutdown().await;
         }
@@ -277,10 +327,15 @@ async fn start_metadata(
     Ok((Some((root.clone(), space)), scm, om))
 }
 
+fn addresses_of(list: &str) -> impl Iterator<Item = String> {
+    list.split(',').map(|address| address.trim().to_owned()).filter(|address| !address.is_empty())
+}
+
 fn scm_options(options: &ServerOptions, rpc_address: &str) -> ScmOptions {
     let defaults = ScmOptions {
         address: rpc_address.to_owned(),
         pipelines_per_disk: options.pipelines_per_disk,
+        members: options.scm.iter().flat_map(|list| addresses_of(list)).collect(),
         ..ScmOptions::default()
     };
     let Some(times) = &options.scm_times else { return defaults };
@@ -307,6 +362,8 @@ async fn start_datanode(
         scm: scm_address.to_owned(),
         address: rpc_address.to_owned(),
         container_bytes_max: options.container_bytes_max,
+        scrub_bytes_per_second: options.scrub_bytes_per_second,
+        scrub_interval: options.scrub_interval,
         log: LogSpaceOptions { reserve_bytes: options.reserve_bytes, ..LogSpaceOptions::default() },
         ..DatanodeOptions::default()
     };
@@ -375,10 +432,14 @@ pub(crate) async fn run(args: ServerArgs) -> anyhow::Result<()> {
     if let Some(address) = server.s3_address {
         values.push(("S3_ENDPOINT", format!("http://{address}")));
     }
+    if let Some(address) = server.dns_address {
+        values.push(("DNS", address.to_string()));
+    }
     write_ready_file(ready_file.as_deref(), &values)?;
     info!("ready");
     stopped.await?;
     info!("stopping");
+    server.hand_over().await;
     server.stop().await;
     http.stop().await;
     Ok(())
@@ -387,6 +448,9 @@ pub(crate) async fn run(args: ServerArgs) -> anyhow::Result<()> {
 /// A gateway that starts before its cluster waits for it, and says so now and then.
 async fn wait_ready(server: &Server) -> anyhow::Result<()> {
     const PATIENCE: Duration = Duration::from_secs(10);
+    if let Some(scm) = &server.roles.scm {
+        scm.joined().await.context("become a member of SCM")?;
+    }
     while let Err(error) = server.ready(PATIENCE).await {
         info!(why = format!("{error:#}"), "not ready yet");
     }

@@ -7,6 +7,7 @@ use crate::{ClientError, ClientOptions};
 use anyhow::Context;
 use bytes::Bytes;
 use futures::Stream;
+use proto::Seeker;
 use proto::om::{Key, KeyAttributes, ListBucketsRequest, Precondition};
 use proto::scm::scm_client::ScmClient;
 use proto::scm::{ListDatanodesRequest, ListPipelinesRequest};
@@ -26,6 +27,7 @@ struct Shared {
     view: watch::Receiver<Arc<View>>,
     pipelines: Pipelines,
     locations: Locations,
+    scm: Arc<Seeker>,
     om: OmCaller,
     /// Follows SCM's watch until the client is gone.
     follower: tokio::task::JoinHandle<()>,
@@ -54,19 +56,18 @@ impl Client {
         if let Err(wrong) = options.validate() {
             panic!("client options: {wrong}");
         }
+        let seeker = |addresses: &str| Seeker::parse(addresses).expect("validated: addresses are host:port");
+        let (scm, om) = (Arc::new(seeker(&options.scm)), seeker(&options.om));
         let channels = Channels::default();
         let (view_sender, view) = watch::channel(Arc::new(View::default()));
-        let follower = tokio::spawn(view::follow(options.scm.clone(), channels.clone(), view_sender));
+        let follower = tokio::spawn(view::follow(scm.clone(), channels.clone(), view_sender));
         let pipelines = Pipelines::new(options.clone(), channels.clone(), view.clone());
-        let locations = Locations::new(
-            options.scm.clone(),
-            channels.clone(),
-            options.call_timeout,
-            options.locations_max,
-        );
-        let om =
-            OmCaller::new(options.om.clone(), channels.clone(), options.call_timeout, options.write_deadline);
-        Client { shared: Arc::new(Shared { options, channels, view, pipelines, locations, om, follower }) }
+        let locations =
+            Locations::new(scm.clone(), channels.clone(), options.call_timeout, options.locations_max);
+        let om = OmCaller::new(om, channels.clone(), options.call_timeout, options.write_deadline);
+        Client {
+            shared: Arc::new(Shared { options, channels, view, pipelines, locations, scm, om, follower }),
+        }
     }
 
     /// Waits until there is an open pipeline with a leader and OM answers.
@@ -148,7 +149,7 @@ impl Client {
     }
 
     fn scm(&self) -> Result<ScmClient<tonic::transport::Channel>, ClientError> {
-        let channel = self.channels().to(&self.options().scm)?;
+        let channel = self.channels().to(&self.shared.scm.address())?;
         Ok(ScmClient::new(channel).max_decoding_message_size(proto::MESSAGE_BYTES_MAX))
     }
 

@@ -1,7 +1,7 @@
 use crate::channels::Channels;
-use proto::scm::LocateContainersRequest;
 use proto::scm::scm_client::ScmClient;
-use proto::{Code, Failure};
+use proto::scm::{LocateContainersRequest, LocateContainersResponse};
+use proto::{Code, Failure, Retry, Seeker};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use types::ContainerId;
 /// Where containers' replicas are, as SCM said. A stale entry heals at the first error: its reader goes on with the rest of it, and the
 /// next one asks again.
 pub(crate) struct Locations {
-    scm: String,
+    scm: Arc<Seeker>,
     channels: Channels,
     call_timeout: Duration,
     locations_max: usize,
@@ -19,7 +19,7 @@ pub(crate) struct Locations {
 
 impl Locations {
     pub(crate) fn new(
-        scm: String,
+        scm: Arc<Seeker>,
         channels: Channels,
         call_timeout: Duration,
         locations_max: usize,
@@ -46,12 +46,36 @@ impl Locations {
         self.known.lock().expect("no holder panics").remove(&container);
     }
 
-    async fn ask(&self, container: ContainerId) -> Result<Arc<[String]>, Failure> {
-        let mut scm = ScmClient::new(self.channels.to(&self.scm)?);
+    /// One that does not lead says who does.
+    async fn ask_leader(&self, container: ContainerId) -> Result<LocateContainersResponse, Failure> {
+        let mut tries = self.scm.configured().len() + 1;
+        loop {
+            let address = self.scm.address();
+            let failure = match self.ask_once(&address, container).await {
+                Ok(answer) => return Ok(answer),
+                Err(failure) => failure,
+            };
+            self.scm.failed(&address, &failure);
+            tries -= 1;
+            if tries == 0 || failure.retry == Retry::No {
+                return Err(failure);
+            }
+        }
+    }
+
+    async fn ask_once(
+        &self,
+        address: &str,
+        container: ContainerId,
+    ) -> Result<LocateContainersResponse, Failure> {
+        let mut scm = ScmClient::new(self.channels.to(address)?);
         let request = LocateContainersRequest { containers: vec![container.0] };
         let answer = tokio::time::timeout(self.call_timeout, scm.locate_containers(request)).await;
-        let answer =
-            answer.map_err(|_| Failure::new(Code::Unavailable, "SCM does not answer"))??.into_inner();
+        Ok(answer.map_err(|_| Failure::unanswered("SCM does not answer"))??.into_inner())
+    }
+
+    async fn ask(&self, container: ContainerId) -> Result<Arc<[String]>, Failure> {
+        let answer = self.ask_leader(container).await?;
         let addresses: Arc<[String]> = answer
             .locations
             .into_iter()

@@ -4,8 +4,7 @@ use crate::client::Client;
 use bytes::Bytes;
 use proto::om::om_client::OmClient;
 use proto::om::*;
-use proto::{Code, Failure, Retry};
-use std::sync::Mutex;
+use proto::{Code, Failure, Retry, Seeker};
 use std::time::Duration;
 use tokio::time::Instant;
 use tonic::transport::Channel;
@@ -14,9 +13,7 @@ use tracing::debug;
 /// Calls to OM: follows its leader, and repeats what may be repeated.
 pub(crate) struct OmCaller {
     channels: Channels,
-    configured: String,
-    /// Where the last answer came from, or where the leader is said to be.
-    address: Mutex<String>,
+    om: Seeker,
     call_timeout: Duration,
     deadline: Duration,
 }
@@ -43,12 +40,12 @@ impl Failed {
 
 impl OmCaller {
     pub(crate) fn new(
-        om: String,
+        om: Seeker,
         channels: Channels,
         call_timeout: Duration,
         deadline: Duration,
     ) -> OmCaller {
-        OmCaller { channels, configured: om.clone(), address: Mutex::new(om), call_timeout, deadline }
+        OmCaller { channels, om, call_timeout, deadline }
     }
 
     /// Calls until OM says yes or no, or the deadline passes. All requests may be sent twice: reads by nature, commits
@@ -68,7 +65,7 @@ impl OmCaller {
         let mut retry = RETRY_FIRST;
         let mut unsure = false;
         loop {
-            let address = self.address.lock().expect("no holder panics").clone();
+            let address = self.om.address();
             let failure = match self.call_once(&address, request.clone(), &method).await {
                 Ok(answer) => return Ok(answer),
                 Err(failure) => failure,
@@ -84,9 +81,7 @@ impl OmCaller {
                 return Err(Failed { error, unsure });
             }
             debug!(om = address, why = %failure, "call OM again");
-            // After a break the configured address is the one to start from.
-            *self.address.lock().expect("no holder panics") =
-                failure.leader_address.clone().unwrap_or_else(|| self.configured.clone());
+            self.om.failed(&address, &failure);
             tokio::time::sleep(retry).await;
             retry = (retry * 2).min(RETRY_MAX);
         }

@@ -3,9 +3,9 @@ use std::time::Duration;
 /// Where the services are, and the client's limits.
 #[derive(Clone, Debug)]
 pub struct ClientOptions {
-    /// "host:port" of SCM.
+    /// "host:port" of SCM; several, separated by commas, are its members.
     pub scm: String,
-    /// "host:port" of OM.
+    /// "host:port" of OM; several, separated by commas, are its members.
     pub om: String,
     /// Bytes of one chunk, that is, of one Raft entry: large enough that its fixed costs vanish, small enough that
     /// several are under way while a body still arrives.
@@ -56,6 +56,11 @@ impl ClientOptions {
     /// All contradictions at once.
     pub fn validate(&self) -> Result<(), String> {
         let mut wrong = Vec::new();
+        for (service, addresses) in [("SCM", &self.scm), ("OM", &self.om)] {
+            if let Err(failure) = proto::Seeker::parse(addresses) {
+                wrong.push(format!("address of {service}: {failure}"));
+            }
+        }
         if self.chunk_bytes == 0 || self.chunk_bytes > 4 << 20 {
             wrong.push(format!("chunk_bytes must be from 1 to 4 MiB, it is {}", self.chunk_bytes));
         }

@@ -1,6 +1,6 @@
 use crate::channels::Channels;
-use proto::scm;
 use proto::scm::scm_client::ScmClient;
+use proto::{Code, Failure, Seeker, scm};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -72,46 +72,55 @@ impl From<scm::Pipeline> for PipelineView {
 }
 
 /// Keeps `view` at what SCM says, for as long as anybody looks at it. While SCM is away the last view stays.
-pub(crate) async fn follow(scm_address: String, channels: Channels, view: watch::Sender<Arc<View>>) {
+pub(crate) async fn follow(scm: Arc<Seeker>, channels: Channels, view: watch::Sender<Arc<View>>) {
     const RETRY_FIRST: Duration = Duration::from_millis(50);
     const RETRY_MAX: Duration = Duration::from_secs(1);
     let mut retry = RETRY_FIRST;
     loop {
-        match follow_once(&scm_address, &channels, &view).await {
-            Ok(()) => retry = RETRY_FIRST,
-            Err(why) => debug!(scm = %scm_address, why, "watch of the cluster broke"),
+        let address = scm.address();
+        let Ended { had_views, failure } = follow_once(&address, &channels, &view).await;
+        debug!(scm = address, %failure, "watch of the cluster broke");
+        scm.failed(&address, &failure);
+        if had_views {
+            retry = RETRY_FIRST;
         }
         tokio::time::sleep(retry).await;
         retry = (retry * 2).min(RETRY_MAX);
     }
 }
 
-/// One watch stream. `Ok` when it brought at least one view before it ended.
-async fn follow_once(
-    scm_address: &str,
+/// Why a watch is over.
+struct Ended {
+    had_views: bool,
+    failure: Failure,
+}
+
+/// One watch stream, to its end.
+async fn follow_once(address: &str, channels: &Channels, view: &watch::Sender<Arc<View>>) -> Ended {
+    let mut had_views = false;
+    let failure = follow_until_failed(address, channels, view, &mut had_views).await.err();
+    let failure = failure.unwrap_or_else(|| Failure::new(Code::Unavailable, "the watch ended"));
+    Ended { had_views, failure }
+}
+
+async fn follow_until_failed(
+    address: &str,
     channels: &Channels,
     view: &watch::Sender<Arc<View>>,
-) -> Result<(), String> {
-    let channel = channels.to(scm_address).map_err(|failure| failure.message)?;
+    had_views: &mut bool,
+) -> Result<(), Failure> {
+    let channel = channels.to(address)?;
     let mut scm = ScmClient::new(channel).max_decoding_message_size(proto::MESSAGE_BYTES_MAX);
-    let mut views =
-        scm.watch(scm::WatchRequest {}).await.map_err(|status| status.message().to_owned())?.into_inner();
-    let mut seen = false;
-    loop {
-        match views.message().await {
-            Ok(Some(next)) => {
-                let next = View::from(next);
-                if !seen {
-                    info!(cluster = %next.cluster, pipelines = next.pipelines.len(), "follow the cluster");
-                }
-                seen = true;
-                view.send_replace(Arc::new(next));
-            }
-            Ok(None) | Err(_) if seen => return Ok(()),
-            Ok(None) => return Err("the watch ended at once".to_owned()),
-            Err(status) => return Err(status.message().to_owned()),
+    let mut views = scm.watch(scm::WatchRequest {}).await?.into_inner();
+    while let Some(next) = views.message().await? {
+        let next = View::from(next);
+        if !*had_views {
+            info!(cluster = %next.cluster, pipelines = next.pipelines.len(), "follow the cluster");
         }
+        *had_views = true;
+        view.send_replace(Arc::new(next));
     }
+    Ok(())
 }
 
 #[cfg(test)]

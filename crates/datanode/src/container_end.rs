@@ -88,7 +88,8 @@ pub(crate) fn is_whole(walked: &WalkEnd, last: Option<LogId>, end: Option<Contai
     match (walked, end) {
         (WalkEnd::Bad { .. }, _) | (WalkEnd::Unfinished { .. }, None) => false,
         (WalkEnd::Rolled { .. }, _) => true,
-        (WalkEnd::Unfinished { .. }, Some(end)) => end.last == last,
+        // Entry 0, the first members, is `LogId::default()`, which the file has for "nothing": a member may have come no further.
+        (WalkEnd::Unfinished { .. }, Some(end)) => end.last.unwrap_or_default() == last.unwrap_or_default(),
     }
 }
 
@@ -132,6 +133,18 @@ fn decode(bytes: &Bytes, container: ContainerId) -> anyhow::Result<ContainerEnd>
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_member_that_came_no_further_than_the_first_entry_has_all_it_ever_had() {
+        let walked = WalkEnd::Unfinished { segment: 0, offset: 120 };
+        let end = |last| Some(ContainerEnd { is_closed: false, last });
+        let log_id = |index| LogId { term: Term(0), index: LogIndex(index) };
+        // As it is read back: `None`.
+        assert!(is_whole(&walked, Some(log_id(0)), end(None)));
+        assert!(is_whole(&walked, None, end(None)));
+        assert!(!is_whole(&walked, Some(log_id(0)), end(Some(log_id(1)))));
+        assert!(!is_whole(&walked, Some(log_id(1)), None));
+    }
 
     #[test]
     fn version_1_is_laid_out_as_documented_and_every_flipped_bit_is_found() {

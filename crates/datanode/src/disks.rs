@@ -4,10 +4,11 @@ use crate::counters::DiskCounters;
 use crate::index::Index;
 use crate::inventory::Inventory;
 use crate::known_space::KnownSpace;
+use crate::manager::blocking;
 use crate::offline::install;
 use crate::options::DatanodeOptions;
 use anyhow::{Context, bail};
-use disk::{Disk, OpenDiskError, RealDisk, Stamp};
+use disk::{DataDirectory, Disk, OpenDiskError, RealDisk, Stamp};
 use proto::scm::DiskReport;
 use proto::{Code, Failure, uuid_bytes};
 use raft::Db;
@@ -26,7 +27,7 @@ pub(crate) const DB_DIR: &str = "db";
 /// One data directory with its log writer and its index.
 pub(crate) struct DatanodeDisk {
     pub id: DiskId,
-    pub real: Arc<RealDisk>,
+    pub real: Arc<dyn DataDirectory>,
     pub space: Arc<LogSpace>,
     pub db: Arc<Db>,
     pub index: Index,
@@ -59,22 +60,66 @@ pub(crate) struct Identity {
     pub cluster: String,
 }
 
+/// Where a node's data directories come from.
+enum Source<'a> {
+    /// Of this machine, by their paths.
+    Machine(disk::DiskIo),
+    Opened(&'a [Arc<dyn DataDirectory>]),
+}
+
+impl Source<'_> {
+    async fn open(&self, path: &Path, node_uuid: u128) -> anyhow::Result<Arc<dyn DataDirectory>> {
+        match self {
+            Source::Machine(io) => {
+                let (path, io) = (path.to_owned(), *io);
+                blocking(move || Ok(Arc::new(RealDisk::open_with(&path, node_uuid, io)?) as Arc<_>)).await
+            }
+            Source::Opened(directories) => {
+                let found = directories.iter().find(|directory| directory.root() == path);
+                found.cloned().with_context(|| format!("nobody opened {}", path.display()))
+            }
+        }
+    }
+}
+
 impl Disks {
-    /// Opens what can be opened. Disks that contradict each other, are in use or of a newer version stop the node: to
-    /// go on would harm somebody's data. A disk that merely does not work is left out, loudly. Blocks.
-    pub(crate) fn open(options: &DatanodeOptions) -> anyhow::Result<Disks> {
-        let stamps = peek(&options.disks)?;
-        let node_uuid = agreed(&stamps, "datanode", |stamp| Some(stamp.node_uuid))?;
-        agreed(&stamps, "cluster", |stamp| {
-            Some(stamp.cluster.clone()).filter(|cluster| !cluster.is_empty())
-        })?;
-        agreed(&stamps, "datanode", |stamp| Some(stamp.node).filter(|&node| node != 0))?;
+    /// Opens what can be opened of this machine's data directories.
+    pub(crate) async fn open(options: &DatanodeOptions) -> anyhow::Result<Disks> {
+        let paths = options.disks.clone();
+        let stamps = blocking(move || peek(&paths)).await?;
+        Disks::open_from(Source::Machine(options.disk_io), &stamps, options).await
+    }
+
+    /// [`Disks::open`] with data directories that are open already.
+    pub(crate) async fn over(
+        directories: Vec<Arc<dyn DataDirectory>>,
+        options: &DatanodeOptions,
+    ) -> anyhow::Result<Disks> {
+        let stamps: Vec<_> =
+            directories.iter().map(|directory| (directory.root().to_owned(), directory.stamp())).collect();
+        Disks::open_from(Source::Opened(&directories), &stamps, options).await
+    }
+
+    /// Disks that contradict each other, are in use or of a newer version stop the node: to go on would harm somebody's data. A disk
+    /// that merely does not work is left out, loudly.
+    async fn open_from(
+        source: Source<'_>,
+        stamps: &[(PathBuf, Stamp)],
+        options: &DatanodeOptions,
+    ) -> anyhow::Result<Disks> {
+        let node_uuid = agreed(stamps, "datanode", |stamp| Some(stamp.node_uuid))?;
+        agreed(stamps, "cluster", |stamp| Some(stamp.cluster.clone()).filter(|cluster| !cluster.is_empty()))?;
+        agreed(stamps, "datanode", |stamp| Some(stamp.node).filter(|&node| node != 0))?;
         let node_uuid = node_uuid.unwrap_or_else(|| uuid::Uuid::new_v4().as_u128());
 
         let (open, failed, unusable, inventory) = Default::default();
         let mut disks = Disks { open, failed, unusable, node_uuid, inventory };
         for path in &options.disks {
-            match DatanodeDisk::open(path, node_uuid, options, disks.inventory.clone()) {
+            let opened = async {
+                let directory = source.open(path, node_uuid).await?;
+                DatanodeDisk::open(directory, options, disks.inventory.clone()).await
+            };
+            match opened.await {
                 Ok(disk) => disks.open.push(Arc::new(disk)),
                 Err(failure) if stops_the_node(&failure) => return Err(failure),
                 Err(failure) => {
@@ -136,7 +181,14 @@ impl Disks {
             let failed = disk.real.failure().is_some() || space.is_none();
             let (capacity_bytes, free_bytes) =
                 space.map_or((0, 0), |space| (space.capacity_bytes, space.free_bytes));
-            reports.push(DiskReport { disk: uuid_bytes(disk.id.0), capacity_bytes, free_bytes, failed });
+            let full = !failed && free_bytes < disk.full_below_bytes;
+            reports.push(DiskReport {
+                disk: uuid_bytes(disk.id.0),
+                capacity_bytes,
+                free_bytes,
+                failed,
+                full,
+            });
         }
         let failed = self.failed.iter();
         reports.extend(failed.map(|id| DiskReport {
@@ -158,34 +210,33 @@ impl Disks {
 }
 
 impl DatanodeDisk {
-    pub(crate) fn open(
-        path: &Path,
-        node_uuid: u128,
+    pub(crate) async fn open(
+        real: Arc<dyn DataDirectory>,
         options: &DatanodeOptions,
         inventory: Inventory,
     ) -> anyhow::Result<DatanodeDisk> {
-        Self::open_over(path, node_uuid, options, inventory, |disk| disk)
+        let log_disk = real.clone();
+        Self::open_over(real, log_disk, options, inventory).await
     }
 
-    /// [`DatanodeDisk::open`] with something between the disk and what changes its files.
-    pub(crate) fn open_over(
-        path: &Path,
-        node_uuid: u128,
+    /// [`DatanodeDisk::open`] with something between the disk and what changes the files of its logs.
+    pub(crate) async fn open_over(
+        real: Arc<dyn DataDirectory>,
+        log_disk: Arc<dyn Disk>,
         options: &DatanodeOptions,
         inventory: Inventory,
-        over: impl FnOnce(Arc<dyn Disk>) -> Arc<dyn Disk>,
     ) -> anyhow::Result<DatanodeDisk> {
-        let real = Arc::new(RealDisk::open_with(path, node_uuid, options.disk_io)?);
-        let space = LogSpace::new(over(real.clone()), options.log.clone());
-        check_index(&real)?;
-        let db = Db::open(&real.root().join(DB_DIR), &options.db);
-        let db = Arc::new(db.with_context(|| format!("open the block index of {}", path.display()))?);
+        let space = LogSpace::new(log_disk, options.log.clone());
+        check_index(&*real).await?;
+        let (path, db_options) = (real.root().join(DB_DIR), options.db.clone());
+        let db = blocking(move || Db::open(&path, &db_options)).await;
+        let db = Arc::new(db.with_context(|| format!("open the block index of {}", real.root().display()))?);
         let (id, index) = (real.stamp().disk, Index::new(db.clone()));
-        // On a thread that may block.
-        let room = tokio::runtime::Handle::current().block_on(real.space()).context("ask for free space")?;
-        let room = KnownSpace::new(room);
+        let room = KnownSpace::new(real.space().await.context("ask for free space")?);
         let full_below_bytes = options.log.reserve_bytes.saturating_add(options.log.segment_bytes_max);
-        let unhealthy = Mutex::new(index.all_unhealthy()?.into_keys().collect());
+        let of_disk = index.clone();
+        let unhealthy = blocking(move || of_disk.all_unhealthy()).await?;
+        let unhealthy = Mutex::new(unhealthy.into_keys().collect());
         let (counters, deleting) = Default::default();
         Ok(DatanodeDisk {
             id,
@@ -220,23 +271,18 @@ impl DatanodeDisk {
 
 /// Finishes an index that was being replaced. A disk that has logs or containers and no index lost it: an empty one would hide the
 /// closed containers, and forget which pipelines are here.
-fn check_index(real: &Arc<RealDisk>) -> anyhow::Result<()> {
-    let real = real.clone();
-    let check = async move {
-        install::finish(&*real).await?;
-        let has_logs = !real.list(GROUPS_DIR).await.context("list the logs")?.is_empty();
-        let has_data = has_logs || !real.list(OWNERS_DIR).await.context("list the containers")?.is_empty();
-        if has_data && !install::has_index(&*real).await? {
-            let root = real.root().display();
-            bail!(
-                "the block index {root}/{DB_DIR} is missing; `flotilla debug container rebuild {root}` recreates it from the \
-                 segments"
-            );
-        }
-        Ok(())
-    };
-    // On a thread that may block.
-    tokio::runtime::Handle::current().block_on(check)
+async fn check_index(real: &dyn DataDirectory) -> anyhow::Result<()> {
+    install::finish(real).await?;
+    let has_logs = !real.list(GROUPS_DIR).await.context("list the logs")?.is_empty();
+    let has_data = has_logs || !real.list(OWNERS_DIR).await.context("list the containers")?.is_empty();
+    if has_data && !install::has_index(real).await? {
+        let root = real.root().display();
+        bail!(
+            "the block index {root}/{DB_DIR} is missing; `flotilla debug container rebuild {root}` recreates it from the \
+             segments"
+        );
+    }
+    Ok(())
 }
 
 /// The stamps there are. What cannot be read is left for opening to report.

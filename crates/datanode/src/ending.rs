@@ -60,7 +60,7 @@ impl ContainerManager {
             return Ok(());
         }
         let done = stopped.retired().quasi_close(self.host()).await;
-        self.note_end(pipeline, done.map_err(|failure| format!("{failure:#}")))
+        self.note_end(&stopped, done.map_err(|failure| format!("{failure:#}"))).await
     }
 
     /// Forgets a pipeline that is over; its containers stay.
@@ -70,11 +70,10 @@ impl ContainerManager {
         match stopped.retired().let_go(self.host()).await {
             Ok(()) => {
                 self.stopped().write().expect("no holder panics").remove(&pipeline);
-                self.disks().inventory.look_again_at_pipeline(pipeline);
-                self.changed().notify_one();
+                self.look_again_at(&stopped).await;
                 Ok(())
             }
-            Err(failure) => self.note_end(pipeline, Err(format!("let it go: {failure:#}"))),
+            Err(failure) => self.note_end(&stopped, Err(format!("let it go: {failure:#}"))).await,
         }
     }
 
@@ -164,7 +163,8 @@ impl ContainerManager {
     }
 
     /// What became of a pipeline that was to end: for reports, and for a person once.
-    fn note_end(&self, pipeline: PipelineId, done: Result<(), String>) -> Result<(), String> {
+    async fn note_end(&self, ended: &StoppedPipeline, done: Result<(), String>) -> Result<(), String> {
+        let pipeline = ended.order.pipeline;
         if let Some(stopped) = self.stopped().write().expect("no holder panics").get_mut(&pipeline) {
             match &done {
                 Ok(()) => {
@@ -179,8 +179,28 @@ impl ContainerManager {
                 }
             }
         }
-        self.disks().inventory.look_again_at_pipeline(pipeline);
-        self.changed().notify_one();
+        self.look_again_at(ended).await;
         done
+    }
+
+    /// Has all containers of a pipeline read again, also those that nobody has heard of: the rest of its log may have rolled.
+    async fn look_again_at(&self, ended: &StoppedPipeline) {
+        let (disk, pipeline) = (&ended.disk, ended.order.pipeline);
+        // Those that are gone are known.
+        disk.inventory.look_again_at_pipeline(pipeline);
+        let index = disk.index.clone();
+        match blocking(move || index.containers()).await {
+            Ok(containers) => {
+                for (container, _) in containers.into_iter().filter(|(_, record)| record.pipeline == pipeline)
+                {
+                    disk.inventory.look_again(disk.id, container);
+                }
+            }
+            Err(failure) => {
+                let disk = disk.real.root().display();
+                error!(%disk, error = format!("{failure:#}"), "cannot list the containers of a disk");
+            }
+        }
+        self.changed().notify_one();
     }
 }

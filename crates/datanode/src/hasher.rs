@@ -10,7 +10,6 @@ use crate::import::manifest::REPEATS_MAX;
 use crate::index::Measure;
 use crate::manager::blocking;
 use anyhow::{Context, ensure};
-use disk::Disk;
 use parking::Throttle;
 use prost::Message;
 use proto::datanode::{PipelineCommand, pipeline_command};

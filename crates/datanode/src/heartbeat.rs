@@ -8,19 +8,22 @@ use anyhow::{Context, ensure};
 use proto::scm::{HeartbeatRequest, HeartbeatResponse, PipelineState, RegisterRequest};
 use proto::uuid_bytes;
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::sleep;
 use tracing::{debug, error, info, warn};
-use types::{ContainerId, NodeId, PipelineId};
+use types::{Clock, ContainerId, NodeId, PipelineId};
 
 const RETRY_FIRST: Duration = Duration::from_millis(100);
-const RETRY_MAX: Duration = Duration::from_secs(5);
+/// As often as it reports anyway.
+const RETRY_MAX: Duration = Duration::from_secs(1);
 /// Changes that come together (a leader's death moves many pipelines) are told together.
 const GATHER: Duration = Duration::from_millis(20);
 
 pub(crate) struct Heartbeat {
     manager: ContainerManager,
     scm: ScmLink,
+    clock: Arc<dyn Clock>,
     /// Set once SCM has said in this process's life who we are.
     registered: Option<Identity>,
     /// What could not be done and was said already.
@@ -28,8 +31,8 @@ pub(crate) struct Heartbeat {
 }
 
 impl Heartbeat {
-    pub(crate) fn new(manager: ContainerManager, scm: ScmLink) -> Heartbeat {
-        Heartbeat { manager, scm, registered: None, complained: HashMap::new() }
+    pub(crate) fn new(manager: ContainerManager, scm: ScmLink, clock: Arc<dyn Clock>) -> Heartbeat {
+        Heartbeat { manager, scm, clock, registered: None, complained: HashMap::new() }
     }
 
     pub(crate) async fn run(self) {
@@ -136,6 +139,7 @@ impl Heartbeat {
             disks: self.manager.disks().report(),
             pipelines: self.manager.pipeline_reports(),
             tasks: self.manager.board().reports(),
+            clock_ms: self.clock.now_ms(),
             ..HeartbeatRequest::default()
         };
         let report = inventory.report(&mut request);

@@ -17,7 +17,6 @@ use crate::scrub::{ScrubOptions, Scrubber};
 use crate::spec_file;
 use crate::tasks::{self, Sweeper, TaskBoard, TaskStats};
 use anyhow::Context;
-use disk::Disk;
 use futures::future::select_all;
 use proto::Failure;
 use proto::scm::PipelineReport;
@@ -30,7 +29,7 @@ use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{error, info, warn};
-use types::{ContainerId, DiskId, GroupId, PipelineId, SystemClock};
+use types::{Clock, ContainerId, DiskId, GroupId, PipelineId};
 
 /// Owns what a datanode holds. A cheap handle.
 #[derive(Clone)]
@@ -43,6 +42,7 @@ struct Inner {
     disks: Disks,
     host: RaftHost,
     addresses: AddressBook,
+    clock: Arc<dyn Clock>,
     allocator: Arc<dyn ContainerAllocator>,
     pipelines: RwLock<HashMap<PipelineId, Arc<Pipeline>>>,
     /// The others that the disks remember.
@@ -73,6 +73,7 @@ impl ContainerManager {
         disks: Disks,
         host: RaftHost,
         addresses: AddressBook,
+        clock: Arc<dyn Clock>,
         allocator: Arc<dyn ContainerAllocator>,
     ) -> ContainerManager {
         let (pipelines, stopped, opening) = Default::default();
@@ -86,6 +87,7 @@ impl ContainerManager {
             disks,
             host,
             addresses,
+            clock,
             allocator,
             pipelines,
             stopped,
@@ -247,7 +249,8 @@ impl ContainerManager {
             return;
         }
         for disk in &self.inner.disks.open {
-            let scrubber = Scrubber::new(disk.clone(), scrub, Arc::new(SystemClock), self.inner.stop.clone());
+            let scrubber =
+                Scrubber::new(disk.clone(), scrub, self.inner.clock.clone(), self.inner.stop.clone());
             self.inner.tasks.spawn(scrubber.run());
         }
     }
@@ -474,11 +477,11 @@ async fn has_log(disk: &DatanodeDisk, pipeline: PipelineId) -> bool {
     disk.real.list(GROUPS_DIR).await.map_or(true, |names| names.contains(&name))
 }
 
-/// Runs what blocks (RocksDB, opening disks) where it may.
+/// As [`raft::blocking`].
 pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> anyhow::Result<T> + Send + 'static,
 ) -> anyhow::Result<T> {
-    match tokio::task::spawn_blocking(work).await {
+    match raft::blocking(work).await {
         Ok(result) => result,
         Err(failure) => Err(anyhow::Error::new(failure).context("run a blocking step")),
     }

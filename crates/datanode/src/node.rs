@@ -1,17 +1,17 @@
 use crate::disks::Disks;
 use crate::heartbeat::Heartbeat;
-use crate::manager::{ContainerManager, blocking};
+use crate::manager::ContainerManager;
 use crate::options::DatanodeOptions;
 use crate::roll::ContainerAllocator;
 use crate::scm::ScmLink;
 use crate::service::Service;
-use disk::Disk;
+use disk::DataDirectory;
 use metrics::{Exposition, Metric};
 use raft::{AddressBook, RaftHost};
 use raftlog::SpaceMetrics;
 use std::sync::Arc;
 use tonic::service::RoutesBuilder;
-use types::NodeId;
+use types::{Clock, NodeId, SystemClock};
 
 const ROOM_AGE: Metric =
     Metric { name: "flotilla_disk_report_age_seconds", help: "Age of the free space that SCM is told." };
@@ -30,7 +30,7 @@ impl Datanode {
         host: RaftHost,
         addresses: AddressBook,
     ) -> anyhow::Result<Datanode> {
-        let scm = ScmLink::new(&options.scm)?;
+        let scm = ScmLink::new(&options.scm, host.connector().clone())?;
         Self::start_with_allocator(options, host, addresses, Arc::new(scm)).await
     }
 
@@ -42,16 +42,40 @@ impl Datanode {
         allocator: Arc<dyn ContainerAllocator>,
     ) -> anyhow::Result<Datanode> {
         options.validate()?;
-        let scm = ScmLink::new(&options.scm)?;
-        let for_disks = options.clone();
-        let disks = blocking(move || Disks::open(&for_disks)).await?;
-        let manager = ContainerManager::new(options, disks, host, addresses, allocator);
+        let disks = Disks::open(&options).await?;
+        Self::start_with(disks, options, host, addresses, Arc::new(SystemClock), allocator).await
+    }
+
+    /// [`Datanode::start`] on data directories that somebody opened, each under one of the paths in the options, and with a clock.
+    pub async fn start_on(
+        directories: Vec<Arc<dyn DataDirectory>>,
+        options: DatanodeOptions,
+        host: RaftHost,
+        addresses: AddressBook,
+        clock: Arc<dyn Clock>,
+    ) -> anyhow::Result<Datanode> {
+        options.validate()?;
+        let scm = ScmLink::new(&options.scm, host.connector().clone())?;
+        let disks = Disks::over(directories, &options).await?;
+        Self::start_with(disks, options, host, addresses, clock, Arc::new(scm)).await
+    }
+
+    async fn start_with(
+        disks: Disks,
+        options: DatanodeOptions,
+        host: RaftHost,
+        addresses: AddressBook,
+        clock: Arc<dyn Clock>,
+        allocator: Arc<dyn ContainerAllocator>,
+    ) -> anyhow::Result<Datanode> {
+        let scm = ScmLink::new(&options.scm, host.connector().clone())?;
+        let manager = ContainerManager::new(options, disks, host, addresses, clock.clone(), allocator);
         manager.recover().await;
         manager.open_existing().await;
         manager.take_inventory().await;
         manager.start_scrubbing();
         manager.start_asking_for_space();
-        manager.tasks().spawn(Heartbeat::new(manager.clone(), scm).run());
+        manager.tasks().spawn(Heartbeat::new(manager.clone(), scm, clock).run());
         Ok(Datanode { service: Service::new(manager.clone()), manager })
     }
 

@@ -22,7 +22,6 @@ use crate::index::records::{ContainerRecord, ContainerState};
 use crate::manager::blocking;
 use crate::pipeline::PipelineOrder;
 use anyhow::{Context, ensure};
-use disk::Disk;
 use raft::{RaftHost, Replay, ReplicaEnd, StateMachine};
 use raftlog::{EntryMeta, Log, LogState, OpenError};
 use std::sync::Arc;
@@ -171,7 +170,8 @@ impl Retired {
         self.note_last(log, last, rest.machine).await
     }
 
-    /// Quasi-closes the container that is still open, in the index alone so far.
+    /// Quasi-closes the container that is still open. Its file comes first: whoever reads the container because the index says that it is
+    /// over looks for where it ends, and takes it for damaged when nothing says so.
     async fn note_last(&self, log: &Log, last: LogId, machine: PipelineMachine) -> anyhow::Result<()> {
         let Some(open) = machine.still_open() else { return Ok(()) };
         let metas =
@@ -179,8 +179,10 @@ impl Retired {
         let meta = metas.first().context("the log's last entry is purged")?;
         // After a roll nothing is in it yet.
         let last = Some(last).filter(|_| meta.place.owner == OwnerId::from(open));
+        let end = ContainerEnd { is_closed: false, last };
+        end.write(&**self.disk.space.disk(), open).await?;
         let index = self.disk.index.clone();
-        blocking(move || index.set_end(open, ContainerEnd { is_closed: false, last })).await
+        blocking(move || index.set_end(open, end)).await
     }
 
     async fn has_log(&self) -> anyhow::Result<bool> {

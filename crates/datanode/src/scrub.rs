@@ -12,7 +12,6 @@ use crate::index::ScrubPosition;
 use crate::index::records::BlockRecord;
 use crate::manager::blocking;
 use anyhow::{Context, ensure};
-use disk::Disk;
 use prost::Message;
 use proto::datanode::{ChunkCommand, PipelineCommand, pipeline_command};
 use raftlog::{Discards, OwnerWalk, Place, ReadError, Step};

@@ -19,7 +19,8 @@ pub trait Disk: Send + Sync + 'static {
     fn sync_dir(&self, path: &str) -> IoFuture<()>;
     /// Names in `path`, in no order; empty when it does not exist.
     fn list(&self, path: &str) -> IoFuture<Vec<String>>;
-    /// Renames a file over whatever has the new name; durable after [`Disk::sync_dir`] on both directories.
+    /// Renames a file over whatever file has the new name, or a directory over an empty one or nothing; durable after
+    /// [`Disk::sync_dir`] on both directories.
     fn rename(&self, from: &str, to: &str) -> IoFuture<()>;
     /// Removes a file; durable after [`Disk::sync_dir`] on its directory.
     fn remove_file(&self, path: &str) -> IoFuture<()>;
@@ -32,7 +33,8 @@ pub trait Disk: Send + Sync + 'static {
     fn failure(&self) -> Option<String>;
 }
 
-/// An open file. Offsets are positions in the file; operations on disjoint ranges may run at the same time.
+/// An open file. Offsets are positions in the file; operations on disjoint ranges may run at the same time, but large writes (64 KiB and more) of
+/// ranges that share a page of memory should follow one another: they may go around the page cache.
 #[allow(clippy::len_without_is_empty)] // asking is an operation of the disk; nobody asks only that
 pub trait File: Send + Sync + 'static {
     /// Writes the buffers one after another from `offset`, all of them, without copying them. Not durable. When it

@@ -7,6 +7,8 @@
 #![allow(clippy::disallowed_methods)] // this is the crate that the refused methods of std::fs point to
 
 mod counting_disk;
+mod data_directory;
+mod direct;
 mod disk_io;
 mod health;
 mod interface;
@@ -24,6 +26,7 @@ mod stamp;
 mod syscalls;
 
 pub use counting_disk::CountingDisk;
+pub use data_directory::DataDirectory;
 pub use disk_io::DiskIo;
 pub use interface::{Disk, File, IoFuture, Space};
 pub use link::link_dir;

@@ -1,3 +1,4 @@
+use crate::direct::{DataFile, Direct};
 use crate::health::{Health, Operation};
 use crate::path::below;
 use crate::pool::Pool;
@@ -58,6 +59,8 @@ pub(crate) struct Inner {
     /// Reads, writes and syncs go here, if it is there; all else, and all if it is not, to the pool.
     pub(crate) ring: Option<Ring>,
     pub(crate) pool: Pool,
+    /// Large writes through the ring go around the page cache.
+    direct: Arc<Direct>,
     _lock: fs::File,
 }
 
@@ -89,6 +92,7 @@ impl RealDisk {
                 health,
                 ring,
                 pool: Pool::new(),
+                direct: Arc::default(),
                 _lock: lock,
             }),
         })
@@ -125,23 +129,12 @@ impl RealDisk {
     /// Writes cluster and node into the stamp, durably. A stamp that names another cluster or node is refused;
     /// node 0 means "no number yet" and never contradicts.
     pub fn join_cluster(&self, cluster: &str, node: u64) -> Result<(), OpenDiskError> {
-        let path = self.inner.root.clone();
-        Stamp::check_cluster(cluster).map_err(|why| OpenDiskError::BadStamp { path: path.clone(), why })?;
+        let root = &self.inner.root;
         let mut stamp = self.inner.stamp.lock().expect("no holder of the stamp panics");
-        let other_cluster = !stamp.cluster.is_empty() && stamp.cluster != cluster;
-        let other_node = stamp.node != 0 && node != 0 && stamp.node != node;
-        if other_cluster || other_node {
-            return Err(OpenDiskError::OtherOwner {
-                path,
-                found: format!("node {} of cluster `{}`", stamp.node, stamp.cluster),
-                asked: format!("node {node} of cluster `{cluster}`"),
-            });
-        }
-        let node = if node == 0 { stamp.node } else { node };
-        let joined = Stamp { cluster: cluster.to_owned(), node, ..stamp.clone() };
+        let joined = stamp.joined(root, cluster, node)?;
         if joined != *stamp {
-            write_file_durably(&self.inner.root.join(VERSION), &joined.encode())
-                .map_err(|why| OpenDiskError::Io { path, why })?;
+            write_file_durably(&root.join(VERSION), &joined.encode())
+                .map_err(|why| OpenDiskError::Io { path: root.clone(), why })?;
             *stamp = joined;
         }
         Ok(())
@@ -216,6 +209,21 @@ impl RealDisk {
     }
 }
 
+/// Fails the disk when its directory was removed, unmounted or exchanged under it. Its open files would go on taking data, and
+/// syncing it to where nobody finds it again.
+fn check_still_there(root: &Path, disk: DiskId, health: &Health) -> io::Result<()> {
+    let why = match RealDisk::peek(root) {
+        Ok(Some(stamp)) if stamp.disk == disk => return Ok(()),
+        Ok(Some(stamp)) => format!("disk {} is there instead", stamp.disk),
+        Ok(None) => "there is no stamp: it was removed or unmounted".to_owned(),
+        // That it cannot be read at the moment (too many open files, say) does not say that it is another one.
+        Err(_) => return Ok(()),
+    };
+    let error = io::Error::other(why);
+    health.judge(Operation::Change, || format!("look for disk {disk} at {}", root.display()), &error);
+    Err(error)
+}
+
 /// Creates a directory and its parents below `root`; their names are durable on return.
 fn create_dir_all(health: &Health, root: &Path, full: &Path) -> io::Result<()> {
     let what = || format!("create directory {}", full.display());
@@ -239,7 +247,8 @@ impl Disk for RealDisk {
         });
         let (disk, path) = (self.inner.clone(), Arc::<str>::from(path));
         Box::pin(async move {
-            Ok(Arc::new(RealFile { disk, file: Arc::new(opened.await?), path }) as Arc<dyn File>)
+            let data = DataFile::new(opened.await?, disk.direct.clone());
+            Ok(Arc::new(RealFile { disk, data, path }) as Arc<dyn File>)
         })
     }
 
@@ -292,7 +301,11 @@ impl Disk for RealDisk {
     }
 
     fn space(&self) -> IoFuture<Space> {
-        self.run(Operation::Read, "stat", "", syscalls::space)
+        let (health, disk) = (self.inner.health.clone(), self.stamp().disk);
+        self.run(Operation::Read, "stat", "", move |root| {
+            check_still_there(root, disk, &health)?;
+            syscalls::space(root)
+        })
     }
 
     fn failure(&self) -> Option<String> {
@@ -311,6 +324,24 @@ mod tests {
         let refused = create_dir_all(&health, Path::new("/proc/self"), Path::new("/proc/self/fd"));
         assert_eq!(refused.unwrap_err().kind(), io::ErrorKind::InvalidInput);
         assert!(health.failure().unwrap().contains("sync directory /proc/self"), "{:?}", health.failure());
+    }
+
+    #[tokio::test]
+    async fn a_disk_that_was_removed_or_exchanged_fails() {
+        let dir = tempfile::tempdir().unwrap();
+        let (here, there) = (dir.path().join("here"), dir.path().join("there"));
+        let (disk, other) = (RealDisk::open(&here, 1).unwrap(), RealDisk::open(&there, 1).unwrap());
+        assert!(disk.space().await.is_ok());
+        assert_eq!(disk.failure(), None);
+        fs::rename(&here, dir.path().join("away")).unwrap();
+        assert!(disk.space().await.unwrap_err().to_string().contains("removed or unmounted"));
+        assert!(disk.failure().unwrap().contains("removed or unmounted"));
+        fs::rename(dir.path().join("away"), &here).unwrap();
+        assert!(disk.space().await.is_err(), "what was written meanwhile is nowhere: final until restart");
+
+        fs::rename(&there, dir.path().join("away")).unwrap();
+        RealDisk::open(&there, 1).unwrap();
+        assert!(other.space().await.unwrap_err().to_string().contains("is there instead"));
     }
 
     #[test]

@@ -1,3 +1,4 @@
+use crate::direct::DataFile;
 use crate::health::Operation;
 use crate::queue::Kind;
 use crate::real_disk::Inner;
@@ -9,7 +10,7 @@ use std::sync::Arc;
 /// An open file of a [`crate::RealDisk`]. Holds on to the disk and so to its lock.
 pub(crate) struct RealFile {
     pub(crate) disk: Arc<Inner>,
-    pub(crate) file: Arc<std::fs::File>,
+    pub(crate) data: DataFile,
     pub(crate) path: Arc<str>,
 }
 
@@ -20,7 +21,7 @@ impl RealFile {
         name: &'static str,
         call: impl FnOnce(&std::fs::File) -> io::Result<T> + Send + 'static,
     ) -> IoFuture<T> {
-        let (health, file, path) = (self.disk.health.clone(), self.file.clone(), self.path.clone());
+        let (health, file, path) = (self.disk.health.clone(), self.data.file.clone(), self.path.clone());
         self.disk
             .pool
             .run(operation.kind(), move || health.run(operation, || format!("{name} {path}"), || call(&file)))
@@ -30,16 +31,16 @@ impl RealFile {
 impl File for RealFile {
     fn write_at(&self, offset: u64, buffers: Vec<Bytes>) -> IoFuture<()> {
         if let Some(ring) = &self.disk.ring {
-            return ring.write(&self.file, &self.path, offset, buffers, false);
+            return ring.write(&self.data, &self.path, offset, buffers, false);
         }
         self.run(Operation::Change, "write", move |file| syscalls::write_all_at(file, offset, buffers))
     }
 
     fn write_and_sync(&self, offset: u64, buffers: Vec<Bytes>) -> IoFuture<()> {
         if let Some(ring) = &self.disk.ring {
-            return ring.write(&self.file, &self.path, offset, buffers, true);
+            return ring.write(&self.data, &self.path, offset, buffers, true);
         }
-        let (health, file, path) = (self.disk.health.clone(), self.file.clone(), self.path.clone());
+        let (health, file, path) = (self.disk.health.clone(), self.data.file.clone(), self.path.clone());
         self.disk.pool.run(Kind::Change, move || {
             let name = |operation: &str| format!("{operation} {path}");
             health.run(
@@ -53,14 +54,14 @@ impl File for RealFile {
 
     fn read_at(&self, offset: u64, bytes: usize) -> IoFuture<Bytes> {
         if let Some(ring) = &self.disk.ring {
-            return ring.read(&self.file, &self.path, offset, bytes);
+            return ring.read(&self.data.file, &self.path, offset, bytes);
         }
         self.run(Operation::Read, "read", move |file| syscalls::read_at(file, offset, bytes))
     }
 
     fn sync_data(&self) -> IoFuture<()> {
         if let Some(ring) = &self.disk.ring {
-            return ring.sync(&self.file, &self.path);
+            return ring.sync(&self.data.file, &self.path);
         }
         self.run(Operation::Sync, "sync", |file| file.sync_data())
     }

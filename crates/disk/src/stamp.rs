@@ -10,6 +10,8 @@
 //! crc32c 1a2b3c4d
 //! ```
 
+use crate::OpenDiskError;
+use std::path::Path;
 use types::DiskId;
 
 /// What a data directory is and whose: kept in its file `VERSION`.
@@ -72,6 +74,23 @@ impl Stamp {
             return Err(bad("there is text after its checksum"));
         }
         Ok(Stamp { disk, cluster, node_uuid, node })
+    }
+
+    /// As it is once the directory has joined a cluster as a node. One that names another is refused.
+    pub(crate) fn joined(&self, root: &Path, cluster: &str, node: u64) -> Result<Stamp, OpenDiskError> {
+        let path = || root.to_owned();
+        Stamp::check_cluster(cluster).map_err(|why| OpenDiskError::BadStamp { path: path(), why })?;
+        let other_cluster = !self.cluster.is_empty() && self.cluster != cluster;
+        let other_node = self.node != 0 && node != 0 && self.node != node;
+        if other_cluster || other_node {
+            return Err(OpenDiskError::OtherOwner {
+                path: path(),
+                found: format!("node {} of cluster `{}`", self.node, self.cluster),
+                asked: format!("node {node} of cluster `{cluster}`"),
+            });
+        }
+        let node = if node == 0 { self.node } else { node };
+        Ok(Stamp { cluster: cluster.to_owned(), node, ..self.clone() })
     }
 
     /// A cluster's name stands on one line of the stamp.

@@ -120,7 +120,8 @@ impl Shared {
                 let mut waiting = self.waiting.lock().expect("no holder panics");
                 for (id, answer) in answers.drain(..) {
                     if id == GOODBYE {
-                        waiting.said_goodbye = true;
+                        // What was noted too late to be written is left, and was not taken; what was written has its answer before this.
+                        waiting.said_goodbye = !waiting.is_closed;
                         return Ok(());
                     }
                     if let Some(to) = waiting.by_id.remove(&id) {

@@ -5,7 +5,8 @@ use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::sync::Notify;
 
 /// Bytes on their way out of a connection. Whoever has a frame encodes it into the buffer; one task takes what has come
-/// together since it last looked and writes it with one call. Its size is bounded by what each side lets be under way.
+/// together since it last looked and writes it with one call. A client's is bounded by what it lets be under way; a node's
+/// by what its client asks for and does not read: this node is for drills and benches, whose clients read.
 #[derive(Default)]
 pub(crate) struct Outbox {
     state: Mutex<State>,

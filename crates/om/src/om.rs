@@ -69,6 +69,11 @@ impl Om {
         self.service.group.status().readiness()
     }
 
+    /// Entries that are committed and not applied here.
+    pub fn lag(&self) -> u64 {
+        self.service.group.status().lag()
+    }
+
     /// Closes the group and makes the tables durable, so that the next start replays little.
     pub async fn shutdown(&self) {
         self.host.close(group_id()).await;

@@ -21,7 +21,11 @@ impl Default for OmOptions {
             scans_max: 256,
             timing: raft::Timing::METADATA,
             snapshots: raft::SnapshotPolicy::METADATA,
-            db: raft::DbOptions { block_cache_bytes: 64 << 20, write_buffer_bytes: 32 << 20 },
+            db: raft::DbOptions {
+                block_cache_bytes: 64 << 20,
+                write_buffer_bytes: 32 << 20,
+                ..raft::DbOptions::default()
+            },
         }
     }
 }

@@ -28,6 +28,11 @@ impl Failure {
         Failure::new(Code::Internal, message)
     }
 
+    /// Nobody answered. Whether the request arrived is unknown.
+    pub fn unanswered(message: impl Into<String>) -> Failure {
+        Failure { retry: Retry::Unknown, ..Failure::new(Code::Unavailable, message) }
+    }
+
     pub fn not_leader(leader_address: Option<String>) -> Failure {
         let message = match &leader_address {
             Some(address) => format!("not the leader; try {address}"),
@@ -53,6 +58,8 @@ impl Code {
             | Code::NotFound
             | Code::TooLarge
             | Code::NewerVersion
+            | Code::Compacted
+            | Code::LimitReached
             | Code::NoSuchBucket
             | Code::BucketExists
             | Code::BucketNotEmpty
@@ -77,7 +84,10 @@ impl Code {
             | Code::Closed
             | Code::BucketNotEmpty
             | Code::PreconditionFailed => tonic::Code::FailedPrecondition,
-            Code::Busy | Code::DiskFull | Code::TooLarge => tonic::Code::ResourceExhausted,
+            Code::Busy | Code::DiskFull | Code::TooLarge | Code::LimitReached => {
+                tonic::Code::ResourceExhausted
+            }
+            Code::Compacted => tonic::Code::OutOfRange,
             Code::Unavailable | Code::NotYet | Code::DiskFailed => tonic::Code::Unavailable,
             Code::OutcomeUnknown => tonic::Code::Unknown,
             Code::NotFound | Code::NoSuchBucket | Code::NoSuchKey | Code::NoSuchUpload => {

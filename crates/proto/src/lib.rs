@@ -14,10 +14,12 @@
 mod cluster;
 mod convert;
 mod error;
+mod seeker;
 
 pub use cluster::{cluster_of, in_cluster};
 pub use convert::{bytes16, disk_id, uuid_bytes};
 pub use error::{Code, Failure, Retry};
+pub use seeker::Seeker;
 
 // Laid out like the protobuf packages, because generated code names its neighbours relatively.
 mod flotilla {
@@ -32,6 +34,11 @@ mod flotilla {
     pub mod datanode {
         pub mod v1 {
             tonic::include_proto!("flotilla.datanode.v1");
+        }
+    }
+    pub mod registry {
+        pub mod v1 {
+            tonic::include_proto!("flotilla.registry.v1");
         }
     }
     pub mod scm {
@@ -50,6 +57,8 @@ pub use flotilla::datanode::v1 as datanode;
 pub use flotilla::om::v1 as om;
 /// Raft groups talking to each other.
 pub use flotilla::raft::v1 as raft;
+/// Instances and keys, kept by SCM.
+pub use flotilla::registry::v1 as registry;
 pub use flotilla::scm::v1 as scm;
 pub use flotilla::v1;
 

@@ -408,7 +408,15 @@ pub(crate) mod tests {
         assert_eq!(identity.state, IdentityState::Joined);
         let counts = Arc::new(crate::counts::Counts::new(ReplicaId(7)));
         let (alive, _) = crate::alive::Alive::new();
-        let mut store = crate::log_store::LogStore::new(log, 1 << 20, None, alive, counts, Some(identity));
+        let mut store = crate::log_store::LogStore::new(
+            log,
+            1 << 20,
+            None,
+            alive,
+            counts,
+            Some(identity),
+            Default::default(),
+        );
         let vote = crate::type_config::RaftVote::new(3, 2);
         openraft::storage::RaftLogStorage::save_vote(&mut store, &vote).await.expect("saved");
         let noted = Identity::read(&site.disk, GROUP).await.expect("read").expect("there");

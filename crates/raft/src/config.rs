@@ -32,6 +32,9 @@ pub(crate) fn config(name: String, timing: Timing, stands: bool) -> Result<Arc<C
         api_channel_size: Some(1024),
         // Six rings of so many entries for statistics that openraft only keeps with a feature we do not have.
         log_stage_capacity: Some(16),
+        // Nobody but a leader may know of an entry before the round of its core in which it took it is over: reads by lease
+        // rely on that (docs/adr/0005).
+        broadcast_submitted_on_append: Some(false),
         // `snapshot::keeper` decides both, by bytes.
         snapshot_policy: SnapshotPolicy::Never,
         max_in_snapshot_log_to_keep: u64::MAX,

@@ -111,7 +111,14 @@ impl Drop for Share {
 #[derive(Default)]
 pub(crate) struct HostCounts {
     refused: Mutex<BTreeMap<i32, u64>>,
-    closed: Mutex<Totals>,
+    ledger: Mutex<Ledger>,
+}
+
+/// Every group is in one of the two at any moment, so that totals never fall.
+#[derive(Default)]
+struct Ledger {
+    open: Vec<Arc<Counts>>,
+    closed: Totals,
 }
 
 /// Of several groups together.
@@ -155,14 +162,23 @@ impl HostCounts {
         refused.iter().filter_map(known).collect()
     }
 
-    /// What a group did stays in the host's totals, which only grow.
-    pub(crate) fn group_closed(&self, counts: &Counts) {
-        self.closed.lock().expect("no holder panics").add(counts);
+    pub(crate) fn group_opened(&self, counts: Arc<Counts>) {
+        self.ledger.lock().expect("no holder panics").open.push(counts);
     }
 
-    /// Of the groups that are gone.
-    pub(crate) fn closed(&self) -> Totals {
-        self.closed.lock().expect("no holder panics").clone()
+    /// What a group did stays in the host's totals.
+    pub(crate) fn group_closed(&self, counts: &Arc<Counts>) {
+        let mut ledger = self.ledger.lock().expect("no holder panics");
+        ledger.open.retain(|open| !Arc::ptr_eq(open, counts));
+        ledger.closed.add(counts);
+    }
+
+    /// Of the groups that are here and of those that were. They only grow.
+    pub(crate) fn totals(&self) -> Totals {
+        let ledger = self.ledger.lock().expect("no holder panics");
+        let mut totals = ledger.closed.clone();
+        ledger.open.iter().for_each(|counts| totals.add(counts));
+        totals
     }
 }
 

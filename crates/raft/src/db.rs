@@ -1,9 +1,10 @@
 use crate::{Applied, Changes, Tables};
 use anyhow::Context;
 use rocksdb::{
-    BlockBasedOptions, Cache, DB, DBCompressionType, Direction, FlushOptions, IteratorMode, LogLevel,
+    BlockBasedOptions, Cache, DB, DBCompressionType, Direction, Env, FlushOptions, IteratorMode, LogLevel,
     Options, ReadOptions, WriteBatch, WriteOptions,
 };
+use std::fmt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -20,11 +21,30 @@ const INFO_LOG_BYTES_MAX: usize = 1 << 20;
 pub struct DbOptions {
     pub block_cache_bytes: usize,
     pub write_buffer_bytes: usize,
+    /// Where its files are kept instead of on a disk: in simulations.
+    pub memory: Option<DbMemory>,
+}
+
+/// Files of databases in memory, by their paths: for simulations. A database there that is dropped has crashed: what it had not
+/// flushed is lost.
+#[derive(Clone)]
+pub struct DbMemory(Env);
+
+impl DbMemory {
+    pub fn new() -> anyhow::Result<DbMemory> {
+        Env::mem_env().map(DbMemory).context("make room for databases in memory")
+    }
+}
+
+impl fmt::Debug for DbMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("DbMemory")
+    }
 }
 
 impl Default for DbOptions {
     fn default() -> Self {
-        Self { block_cache_bytes: 32 << 20, write_buffer_bytes: 16 << 20 }
+        Self { block_cache_bytes: 32 << 20, write_buffer_bytes: 16 << 20, memory: None }
     }
 }
 
@@ -37,14 +57,31 @@ pub struct Db {
     write_options: WriteOptions,
     /// Replaced by another: its files go with it.
     is_retired: AtomicBool,
-    is_read_only: bool,
+    closes: Closes,
+}
+
+/// What becomes of what is in memory alone when a database is dropped.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Closes {
+    Flushing,
+    /// It has nothing to lose, or is meant to lose it.
+    AsItIs,
 }
 
 impl Db {
     pub fn open(path: &Path, options: &DbOptions) -> anyhow::Result<Db> {
-        let rocks = DB::open(&rocks_options(options), path)
-            .with_context(|| format!("open RocksDB in {}", path.display()))?;
-        Ok(Db::over(rocks, false))
+        let mut settings = rocks_options(options);
+        let closes = match &options.memory {
+            None => Closes::Flushing,
+            Some(memory) => {
+                settings = settings.get_options_from_string("avoid_flush_during_shutdown=true")?;
+                settings.set_env(&memory.0);
+                Closes::AsItIs
+            }
+        };
+        let rocks =
+            DB::open(&settings, path).with_context(|| format!("open RocksDB in {}", path.display()))?;
+        Ok(Db::over(rocks, closes))
     }
 
     /// Opens a database that nobody has open, to read it. Its files stay as they are; RocksDB's text log goes to
@@ -55,13 +92,13 @@ impl Db {
         options.set_db_log_dir(logs_dir);
         let rocks = DB::open_for_read_only(&options, path, false)
             .with_context(|| format!("open RocksDB in {} to read it", path.display()))?;
-        Ok(Db::over(rocks, true))
+        Ok(Db::over(rocks, Closes::AsItIs))
     }
 
-    fn over(rocks: DB, is_read_only: bool) -> Db {
+    fn over(rocks: DB, closes: Closes) -> Db {
         let mut write_options = WriteOptions::default();
         write_options.disable_wal(true);
-        Db { rocks: Some(rocks), write_options, is_retired: AtomicBool::new(false), is_read_only }
+        Db { rocks: Some(rocks), write_options, is_retired: AtomicBool::new(false), closes }
     }
 
     /// Another database takes its place: its files are removed when the last reader is gone.
@@ -141,7 +178,7 @@ impl Tables for Db {
 impl Drop for Db {
     /// A clean close leaves nothing to apply again. When it fails, the log has it all.
     fn drop(&mut self) {
-        if self.is_read_only {
+        if self.closes == Closes::AsItIs {
             return;
         }
         if self.is_retired.load(Ordering::Relaxed) {

@@ -7,6 +7,13 @@ use rocksdb::checkpoint::Checkpoint;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, RwLock};
 
+/// The database of one group, which a snapshot replaces as a whole: [`DbGenerations`], or one in memory in simulations.
+pub trait GroupDb: Snapshots {
+    /// The one that counts. Whoever holds it goes on reading it when another replaces it: what must be of one state,
+    /// like the pieces of a long scan, is read from one of these. That is why there is no reading past it.
+    fn current(&self) -> Arc<Db>;
+}
+
 /// A [`Db`] of one group that can be replaced as a whole while others read it: docs/format/snapshot.md. Each one is a
 /// generation in a directory of its own; a pointer file says which one counts. Cheap to clone.
 #[derive(Clone)]
@@ -49,9 +56,14 @@ impl DbGenerations {
         Ok(DbGenerations { inner: Arc::new(Inner { disk, dir, options, applied_key, current }) })
     }
 
-    /// The generation that counts. Whoever holds it goes on reading it when another replaces it: what must be of one state,
-    /// like the pieces of a long scan, is read from one of these. That is why there is no reading past it.
+    /// As [`GroupDb::current`].
     pub fn current(&self) -> Arc<Db> {
+        self.inner.current()
+    }
+}
+
+impl GroupDb for DbGenerations {
+    fn current(&self) -> Arc<Db> {
         self.inner.current()
     }
 }

@@ -1,8 +1,10 @@
 use crate::alive::Gone;
 use crate::counts::{Counts, Share};
 use crate::doze::Doze;
+use crate::first_answer::FirstAnswer;
 use crate::membership::Needed;
 use crate::parked::{ApplyWaits, Awaited, Everywhere, OVER, Waits};
+use crate::patience::Patience;
 use crate::peers::Peers;
 use crate::protocol;
 use crate::snapshot::{Counters, SnapshotStore};
@@ -14,6 +16,7 @@ use crate::{
     ReadIndexError, Role, SetMembersError, SnapshotProgress, TransferError,
 };
 use openraft::async_runtime::watch::WatchReceiver;
+use openraft::rt::Instant as _;
 use proto::raft as wire;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, Weak};
@@ -66,6 +69,8 @@ pub(crate) struct GroupInner {
     pub(crate) proposal_share: Arc<Semaphore>,
     pub(crate) proposal_bytes_max: usize,
     pub(crate) counts: Arc<Counts>,
+    pub(crate) patience: Patience,
+    pub(crate) first_answer: FirstAnswer,
     /// Joined when the group is closed.
     pub(crate) tasks: Mutex<Vec<JoinHandle<()>>>,
     /// Resolves when openraft has dropped state machine and log.
@@ -209,7 +214,7 @@ impl Group {
         }
     }
 
-    pub(crate) fn counts(&self) -> &Counts {
+    pub(crate) fn counts(&self) -> &Arc<Counts> {
         &self.inner.counts
     }
 
@@ -223,9 +228,11 @@ impl Group {
         // The machine knows first.
         status.applied = *self.inner.applied.borrow();
         status.is_dozing = self.inner.doze.is_dozing();
-        if self.inner.statuses.borrow().role == Role::Stopped {
+        let known = self.inner.statuses.borrow();
+        if known.role == Role::Stopped {
             status.role = Role::Stopped;
             status.leader = None;
+            status.failure = known.failure.clone();
         }
         status
     }
@@ -274,6 +281,21 @@ impl Group {
         }
     }
 
+    /// As leader: a majority has answered something that was sent within the time of two elections, in which others may have had one; or
+    /// it was elected within that time. openraft's leaders go on believing in themselves when nobody answers; whoever acts on leadership
+    /// alone must not.
+    pub fn hears_majority(&self) -> bool {
+        let metrics = self.inner.raft.metrics();
+        let metrics = metrics.borrow_watched();
+        let is_alone = metrics.membership_config.voter_ids().all(|voter| voter == self.inner.replica.0);
+        let limit = 2 * self.inner.election_max;
+        let silence = match &metrics.last_quorum_acked {
+            Some(acked) => acked.elapsed(),
+            None => self.inner.first_answer.awaited_since(metrics.current_term).elapsed(),
+        };
+        is_alone || silence < limit
+    }
+
     /// Waits until no proposal is under way; while the answer is held, none is taken. `None` when it took longer than
     /// `limit`: what is under way then may get no answer.
     pub(crate) async fn drain(&self, limit: Duration) -> Option<OwnedSemaphorePermit> {
@@ -307,6 +329,7 @@ impl Group {
     /// Stops and waits until the state machine is dropped and the log's files are closed. Handles still answer: with
     /// [`Role::Stopped`].
     pub(crate) async fn close(&self) {
+        self.inner.patience.end();
         // openraft may wait for a change of the log that waits for space on the disk; closing the log ends that.
         match tokio::time::timeout(CLOSE_MAX, self.inner.raft.shutdown()).await {
             Ok(Ok(())) => {}

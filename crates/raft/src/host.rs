@@ -3,11 +3,13 @@ use crate::beginning::{Begun, Past, begin, check_log, finish_install};
 use crate::config::config;
 use crate::counts::{Counts, HostCounts};
 use crate::doze::{self, Doze};
+use crate::first_answer::FirstAnswer;
 use crate::group::{Group, GroupInner, campaign};
 use crate::log_store::LogStore;
 use crate::machine::Machine;
 use crate::network::Network;
 use crate::parked::{ApplyWaits, Everywhere, Waits};
+use crate::patience::Patience;
 use crate::peers::Peers;
 use crate::registry::Registry;
 use crate::service::Service;
@@ -46,6 +48,7 @@ pub struct RaftHost {
 struct HostInner {
     options: HostOptions,
     addresses: AddressBook,
+    connector: Arc<dyn Connector>,
     peers: Arc<Peers>,
     registry: Arc<Registry>,
     limits: Arc<Limits>,
@@ -73,14 +76,29 @@ impl RaftHost {
     }
 
     pub fn over(connector: Arc<dyn Connector>, options: HostOptions, addresses: AddressBook) -> RaftHost {
-        let peers = Arc::new(Peers::new(addresses.clone(), connector));
+        let peers = Arc::new(Peers::new(addresses.clone(), connector.clone()));
         let (registry, counts, looking_after) = Default::default();
         let limits = Arc::new(Limits::new(&options));
         let waits = Waits::new(options.waits_max);
         let reads = Arc::new(Semaphore::new(options.reads_max.min(Semaphore::MAX_PERMITS)));
-        let inner =
-            HostInner { options, addresses, peers, registry, limits, waits, reads, counts, looking_after };
+        let inner = HostInner {
+            options,
+            addresses,
+            connector,
+            peers,
+            registry,
+            limits,
+            waits,
+            reads,
+            counts,
+            looking_after,
+        };
         RaftHost { inner: Arc::new(inner) }
+    }
+
+    /// How this process reaches others, for services beside its groups.
+    pub fn connector(&self) -> &Arc<dyn Connector> {
+        &self.inner.connector
     }
 
     /// Mounts the groups' service on the process's gRPC server, made with [`crate::server_builder`].
@@ -106,8 +124,10 @@ impl RaftHost {
         let reservation = self.inner.registry.reserve(group)?;
         let log =
             space.open(log).await.map_err(|error| OpenGroupError::Log { group, why: error.to_string() })?;
-        let opened = self.open_on(spec, log, Box::new(state_machine)).await;
+        // Boxed: it is large, and so would be all futures in which a group is opened.
+        let opened = Box::pin(self.open_on(spec, log, Box::new(state_machine))).await;
         let opened = opened.map_err(|error| OpenGroupError::Failed { group, why: format!("{error:#}") })?;
+        self.inner.counts.group_opened(opened.counts().clone());
         reservation.fill(opened.clone());
         let look_after = || tokio::spawn(doze::look_after(self.inner.registry.clone()));
         self.inner.looking_after.get_or_init(look_after);
@@ -148,10 +168,12 @@ impl RaftHost {
         let holds_off = spec.lease_reads && past == Past::Restarted;
         let holds_off_until = holds_off.then(|| Instant::now() + spec.timing.election_max);
         let standing = Arc::new(Standing::new(spec.replica, holds_off_until, lost));
+        let patience = Patience::default();
         if was_member {
             standing.was_member();
         } else {
-            machine.note_member(log.space().disk().clone(), spec.group, spec.replica).await?;
+            let disk = log.space().disk().clone();
+            machine.note_member(disk, spec.group, spec.replica, patience.clone()).await?;
         }
 
         let network = Network {
@@ -173,7 +195,9 @@ impl RaftHost {
             alive,
             counts.clone(),
             unused,
+            patience.clone(),
         );
+        patience.begin();
         let raft = Raft::new(spec.replica.0, config, network, store, machine).await?;
 
         let status = GroupStatus::of(&raft.metrics().borrow_watched(), &standing);
@@ -218,6 +242,8 @@ impl RaftHost {
             proposal_share: Arc::new(Semaphore::new(proposal_bytes_max)),
             proposal_bytes_max,
             counts,
+            patience,
+            first_answer: FirstAnswer::default(),
             tasks: Mutex::new(tasks),
             gone: Mutex::new(Some(gone)),
         }))
@@ -241,6 +267,19 @@ impl RaftHost {
             group.close().await;
             self.closed(&group);
         }
+    }
+
+    /// [`RaftHost::close`], where nobody is kept waiting for an election: proposals get their answers, and another member leads.
+    pub async fn leave(&self, group: GroupId) {
+        if let Some(group) = self.group(group) {
+            hand_over(&group).await;
+        }
+        self.close(group).await;
+    }
+
+    /// All groups go on, and on return others lead those that others could take over in a short time.
+    pub async fn hand_over(&self) {
+        join_all(self.groups().iter().map(hand_over)).await;
     }
 
     /// What a group did stays in the totals of its host.
@@ -267,4 +306,10 @@ impl RaftHost {
         join_all(groups.iter().map(|group| group.hand_over(HAND_OVER_MAX))).await;
         join_all(groups.iter().map(|group| self.close(group.id()))).await;
     }
+}
+
+async fn hand_over(group: &Group) {
+    // While leadership moves, proposals would not be answered: none is under way then.
+    let _drained = group.drain(DRAIN_MAX).await;
+    group.hand_over(HAND_OVER_MAX).await;
 }

@@ -77,13 +77,7 @@ impl HostMetrics {
         proposal_bytes_max: usize,
     ) -> HostMetrics {
         groups.sort_unstable_by_key(|group| group.group);
-        let Totals { mut append, mut apply, mut apply_entries, mut woken } = counts.closed();
-        for group in &groups {
-            append.merge(&group.append_nanos);
-            apply.merge(&group.apply_nanos);
-            apply_entries.merge(&group.apply_entries);
-            woken += group.dozes_ended;
-        }
+        let Totals { append, apply, apply_entries, woken } = counts.totals();
         HostMetrics {
             groups,
             append_nanos: append,

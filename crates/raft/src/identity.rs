@@ -14,6 +14,7 @@
 //!   28+8n    4 crc      CRC32C of all before
 //! ```
 
+use crate::patience::Patience;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use disk::Disk;
 use std::io;
@@ -66,6 +67,25 @@ pub(crate) enum IdentityState {
     Retired = 7,
 }
 
+/// The replica of a group that a disk has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReplicaHere {
+    pub replica: ReplicaId,
+    /// A committed membership has had it: it is a member, or was removed.
+    pub was_member: bool,
+}
+
+impl ReplicaHere {
+    /// `None` also when it was removed from the disk.
+    pub async fn of(group: GroupId, disk: &Arc<dyn Disk>) -> io::Result<Option<ReplicaHere>> {
+        let Some(known) = Identity::read(disk, group).await? else { return Ok(None) };
+        let is_first = matches!(known.state, IdentityState::First | IdentityState::FirstInUse);
+        let here = ReplicaHere { replica: known.replica, was_member: is_first || known.was_member };
+        let is_gone = matches!(known.state, IdentityState::Removing | IdentityState::Removed);
+        Ok((!is_gone).then_some(here))
+    }
+}
+
 impl Identity {
     /// `None` when the disk never had a replica of the group.
     pub(crate) async fn read(disk: &Arc<dyn Disk>, group: GroupId) -> io::Result<Option<Identity>> {
@@ -113,23 +133,27 @@ impl Identity {
     }
 
     /// [`Identity::into_use`], of a group that runs.
-    pub(crate) async fn note_use(&self, disk: &Arc<dyn Disk>) -> io::Result<()> {
-        self.clone().used().write_with_room(disk).await
+    pub(crate) async fn note_use(&self, disk: &Arc<dyn Disk>, patience: &Patience) -> io::Result<()> {
+        self.clone().used().write_with_room(disk, patience).await
     }
 
-    /// A full disk stops no replica: it waits, as with what it appends.
-    async fn write_with_room(&self, disk: &Arc<dyn Disk>) -> io::Result<()> {
+    /// A full disk stops no replica that runs: it waits, as with what it appends.
+    async fn write_with_room(&self, disk: &Arc<dyn Disk>, patience: &Patience) -> io::Result<()> {
         let mut is_first = true;
         loop {
-            match self.write(disk).await {
-                Err(error)
-                    if matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) => {}
+            let full = match self.write(disk).await {
+                Err(error) if is_full(&error) => error,
                 result => return result,
-            }
+            };
             if std::mem::take(&mut is_first) {
                 tracing::warn!(group = %self.group, "the disk is full: the group waits for room to note whose replica this is");
             }
-            tokio::time::sleep(ROOM_RETRY).await;
+            if patience.lasts() {
+                tokio::time::sleep(ROOM_RETRY).await;
+            }
+            if !patience.lasts() {
+                return Err(full);
+            }
         }
     }
 
@@ -144,11 +168,15 @@ impl Identity {
 
     /// Notes durably that a committed membership has had the replica that is here. By then it is in use: nobody else writes
     /// the file.
-    pub(crate) async fn note_member(disk: &Arc<dyn Disk>, group: GroupId) -> io::Result<()> {
+    pub(crate) async fn note_member(
+        disk: &Arc<dyn Disk>,
+        group: GroupId,
+        patience: &Patience,
+    ) -> io::Result<()> {
         match Identity::read(disk, group).await? {
             Some(identity) if !identity.was_member => {
                 let noted = Identity { was_member: true, ..identity };
-                noted.write_with_room(disk).await
+                noted.write_with_room(disk, patience).await
             }
             Some(_) | None => Ok(()),
         }
@@ -210,6 +238,10 @@ impl Identity {
     }
 }
 
+fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
 fn path(group: GroupId) -> String {
     format!("{DIR}/{group}")
 }
@@ -217,6 +249,7 @@ fn path(group: GroupId) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use disk::sim::{SimDisk, SimOptions};
 
     /// Bytes written by the first version. A failure here means that old data directories cannot be read.
     #[test]
@@ -245,5 +278,47 @@ mod tests {
             assert!(Identity::decode(&damaged).is_err(), "byte {at}");
             assert!(Identity::decode(&bytes[..at]).is_err(), "{at} bytes");
         }
+    }
+
+    fn joined() -> Identity {
+        Identity {
+            group: GroupId::om(7),
+            replica: ReplicaId(300),
+            state: IdentityState::Joined,
+            is_resetting: false,
+            was_member: false,
+            lost: Vec::new(),
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_that_runs_notes_its_use_when_a_full_disk_has_room_again() {
+        let sim = SimDisk::new(SimOptions::default());
+        let disk: Arc<dyn Disk> = Arc::new(sim.clone());
+        let (identity, patience) = (joined(), Patience::default());
+        patience.begin();
+        sim.set_free_bytes(0);
+        let mut noting = std::pin::pin!(identity.note_use(&disk, &patience));
+        assert!(tokio::time::timeout(Duration::from_secs(1), &mut noting).await.is_err(), "it waits");
+        sim.set_free_bytes(1 << 20);
+        noting.await.expect("there is room");
+        let noted = Identity::read(&disk, identity.group).await.expect("it is read").expect("it is there");
+        assert_eq!(noted.state, IdentityState::JoinedInUse);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_wait_for_room_ends_with_the_group_and_writes_nothing_afterwards() {
+        let sim = SimDisk::new(SimOptions::default());
+        let disk: Arc<dyn Disk> = Arc::new(sim.clone());
+        let (identity, patience) = (joined(), Patience::default());
+        patience.begin();
+        sim.set_free_bytes(0);
+        let mut noting = std::pin::pin!(identity.note_use(&disk, &patience));
+        assert!(tokio::time::timeout(Duration::from_secs(1), &mut noting).await.is_err(), "it waits");
+        patience.end();
+        sim.set_free_bytes(1 << 20);
+        let error = noting.await.expect_err("its group is closed");
+        assert_eq!(error.kind(), io::ErrorKind::StorageFull);
+        assert!(Identity::read(&disk, identity.group).await.expect("it is read").is_none());
     }
 }

@@ -5,6 +5,7 @@ use crate::encoding::{
     vote_to,
 };
 use crate::identity::Identity;
+use crate::patience::Patience;
 use crate::snapshot::SnapshotStore;
 use crate::type_config::{RaftEntry, RaftLogId, RaftVote, TypeConfig};
 use futures::{Stream, StreamExt, TryStreamExt, stream};
@@ -33,6 +34,7 @@ pub(crate) struct LogStore {
     counts: Arc<Counts>,
     /// The replica, until it is written down that its log is in use.
     unused: Option<Identity>,
+    patience: Patience,
     /// After the log, so dropped after it.
     _alive: Alive,
 }
@@ -45,8 +47,9 @@ impl LogStore {
         alive: Alive,
         counts: Arc<Counts>,
         unused: Option<Identity>,
+        patience: Patience,
     ) -> LogStore {
-        LogStore { log, append_bytes_max, snapshots, counts, unused, _alive: alive }
+        LogStore { log, append_bytes_max, snapshots, counts, unused, patience, _alive: alive }
     }
 
     /// The part of `range` that the log has.
@@ -199,7 +202,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         let (before, vote) = (self.log.state().hard_state, vote_to(vote));
         self.log.save_hard_state(vote).await.map_err(io::Error::other)?;
         if let Some(unused) = &self.unused {
-            unused.note_use(self.log.space().disk()).await?;
+            unused.note_use(self.log.space().disk(), &self.patience).await?;
             self.unused = None;
         }
         self.counts.vote_saved(before, vote);

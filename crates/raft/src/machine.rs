@@ -3,6 +3,7 @@ use crate::counts::Counts;
 use crate::encoding::{applied_from, applied_to, log_id_from, log_id_of};
 use crate::identity::Identity;
 use crate::parked::{AppliedMark, ApplyWaits};
+use crate::patience::Patience;
 use crate::snapshot::{SnapshotData, SnapshotStore};
 use crate::type_config::{Data, RaftLogId, RaftMembership, RaftStoredMembership, Reply, TypeConfig};
 use crate::{Committed, StateMachine};
@@ -27,6 +28,7 @@ struct Newcomer {
     disk: Arc<dyn Disk>,
     group: GroupId,
     replica: ReplicaId,
+    patience: Patience,
 }
 
 /// A [`StateMachine`] as openraft wants it.
@@ -78,8 +80,9 @@ impl Machine {
         disk: Arc<dyn Disk>,
         group: GroupId,
         replica: ReplicaId,
+        patience: Patience,
     ) -> io::Result<()> {
-        self.newcomer = Some(Newcomer { disk, group, replica });
+        self.newcomer = Some(Newcomer { disk, group, replica, patience });
         let membership = self.membership.membership().clone();
         self.note(&membership).await
     }
@@ -87,10 +90,10 @@ impl Machine {
     /// Durable before the state gets past `membership`: after a restart only the newest one is known, which may be without
     /// the replica.
     async fn note(&mut self, membership: &RaftMembership) -> io::Result<()> {
-        if let Some(Newcomer { disk, group, replica }) = &self.newcomer
+        if let Some(Newcomer { disk, group, replica, patience }) = &self.newcomer
             && membership.get_node(&replica.0).is_some()
         {
-            Identity::note_member(disk, *group).await?;
+            Identity::note_member(disk, *group, patience).await?;
             self.newcomer = None;
         }
         Ok(())

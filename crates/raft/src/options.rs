@@ -49,7 +49,7 @@ pub enum TimingError {
 
 impl Timing {
     /// # Errors
-    /// The first thing that is wrong; the others are written where they can be seen beside it.
+    /// The first thing that is wrong; its message names both values that do not fit together.
     pub fn validate(&self) -> Result<(), TimingError> {
         let Timing { heartbeat, election_min, election_max } = *self;
         if heartbeat < Duration::from_millis(1) {

@@ -317,7 +317,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn nobody_waits_longer_than_the_limit() {
         let site = crate::beginning::tests::Site::new();
-        let group = site.open(crate::beginning::tests::first()).await.expect("it opens");
+        // A day passes here: one with few heartbeats.
+        let minutes = |minutes: u64| Duration::from_secs(60 * minutes);
+        let timing = Timing { heartbeat: minutes(10), election_min: minutes(40), election_max: minutes(60) };
+        let spec = crate::GroupSpec { timing, ..crate::beginning::tests::first() };
+        let group = site.open(spec).await.expect("it opens");
         let started = Instant::now();
         let waited = group.wait_applied(LogIndex(1 << 40), Duration::MAX).await;
         assert_eq!(waited, Err(WaitError::Expired));

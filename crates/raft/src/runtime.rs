@@ -5,19 +5,32 @@ use openraft::impls::TokioRuntime;
 use openraft::rt::{AsyncRuntime, OptionalSend};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::time::Duration;
 
 thread_local! {
     /// From the system's entropy, unless [`seed_thread`] was called on this thread.
     static RANDOM: RefCell<SmallRng> = RefCell::new(SmallRng::seed_from_u64(rand::rng().next_u64()));
+    static IS_SEEDED: Cell<bool> = const { Cell::new(false) };
 }
 
 /// From here on, all that groups on this thread choose by chance follows from `seed`: for simulations, whose processes all
 /// run on one thread. A task-local seed would be lost in tasks that others spawn, like a gRPC server's.
 pub fn seed_thread(seed: u64) {
     RANDOM.with_borrow_mut(|random| *random = SmallRng::seed_from_u64(seed));
+    IS_SEEDED.set(true);
+}
+
+/// Runs what blocks (RocksDB, opening disks) where it may: on tokio's threads for that, or here and now on a thread that was
+/// seeded, where no other thread may decide what comes first.
+pub async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, tokio::task::JoinError> {
+    if IS_SEEDED.get() {
+        return Ok(work());
+    }
+    tokio::task::spawn_blocking(work).await
 }
 
 /// Tokio, with the thread's [`RANDOM`].

@@ -9,6 +9,9 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use types::{LogIndex, ReplicaId, Term};
 
+/// openraft tells why it stops, unless its task panics.
+const PANICKED: &str = "its task panicked; the process's log says where";
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     Leader,
@@ -60,6 +63,12 @@ impl GroupStatus {
             (None, _, None) => Err("its group has no leader".to_owned()),
             (None, _, Some(_)) => Ok(()),
         }
+    }
+
+    /// Entries that are committed, as far as is known here, and not applied.
+    pub fn lag(&self) -> u64 {
+        let after = |index: Option<LogIndex>| index.map_or(0, |index| index.0 + 1);
+        after(self.committed).saturating_sub(after(self.applied))
     }
 
     pub(crate) fn of(metrics: &RaftMetrics<TypeConfig>, standing: &Standing) -> GroupStatus {
@@ -129,6 +138,9 @@ pub(crate) async fn publish(raft: Raft, standing: Arc<Standing>, statuses: watch
             GroupStatus::of(&metrics, &standing)
         };
         if is_over {
+            if status.role != Role::Stopped {
+                status.failure = Some(PANICKED.to_owned());
+            }
             status.role = Role::Stopped;
             status.leader = None;
         } else {
@@ -150,5 +162,34 @@ pub(crate) async fn publish(raft: Raft, standing: Arc<Standing>, statuses: watch
         if is_over {
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::beginning::tests::{Site, first, knows_members};
+
+    #[tokio::test(start_paused = true)]
+    async fn one_whose_task_panicked_says_so() {
+        let site = Site::new();
+        let group = site.open(first()).await.expect("it opens");
+        knows_members(&group).await;
+        let mut statuses = group.watch();
+        group.raft().external_request(|_| panic!("meant")).await.expect("it is asked");
+        let stopped = statuses.wait_for(|status| status.role == Role::Stopped).await;
+        let failure = stopped.expect("its last word stays").failure.clone().expect("a reason");
+        assert!(failure.contains("panicked"), "{failure}");
+        assert_eq!(group.status().failure, Some(failure));
+        site.host.close(group.id()).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_that_was_told_to_stop_has_no_failure() {
+        let site = Site::new();
+        let group = site.open(first()).await.expect("it opens");
+        knows_members(&group).await;
+        site.host.close(group.id()).await;
+        assert_eq!((group.status().role, group.status().failure), (Role::Stopped, None));
     }
 }

@@ -121,7 +121,7 @@ impl StoreBuilder<TypeConfig, LogStore, Carried, TempDir> for Stores {
             Machine::new(machine, Some(store.clone()), alive.clone(), counts.clone(), waits).unwrap();
         let machine = Carried { machine, store };
         // The suite purges what no snapshot has.
-        Ok((directory, LogStore::new(log, 4 << 20, None, alive, counts, None), machine))
+        Ok((directory, LogStore::new(log, 4 << 20, None, alive, counts, None, Default::default()), machine))
     }
 }
 

@@ -34,7 +34,7 @@ use types::{GroupId, ManualClock, NodeId, OwnerId, PipelineId, ReplicaId, System
 
 const CLUSTER: &str = "test";
 /// Longer than anything takes on a busy machine.
-const DEADLINE: Duration = Duration::from_secs(30);
+const DEADLINE: Duration = Duration::from_secs(60);
 /// Patient: an election for no other reason than a busy machine would pass for something that a stranger changed.
 const TIMING: Timing = Timing {
     heartbeat: Duration::from_millis(200),

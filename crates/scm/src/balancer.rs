@@ -4,6 +4,7 @@
 use crate::leader::Leader;
 use crate::nodes::Nodes;
 use crate::quality::{Quality, quality};
+use crate::racks::spread as spread_of_racks;
 use crate::replication::{self, Copies, NodeView, NodeViews, Order, REPLICAS, Replication};
 use crate::tables::Tables;
 use proto::scm::TaskKind;
@@ -104,7 +105,9 @@ fn next_move(
             let evens = is_worth(bytes, &fullest, view);
             let takes =
                 copies.to(*to) < limits.copies_per_node_max && !replication.tasks.avoids(*to, container, now);
-            evens && takes && !known.replicas.iter().any(|(holder, _)| holder == to)
+            let is_new = !known.replicas.iter().any(|(holder, _)| holder == to);
+            let had = known.on_lost_disks.contains(to);
+            evens && takes && is_new && !had && keeps_racks(&known, from, *to, &views)
         })?;
         let order = replication::copy(&known, &sources, bytes, true);
         *cursor = container;
@@ -151,6 +154,16 @@ fn sources(
     sources
 }
 
+/// Whether the replicas stand in enough racks after the move, or in as many as before.
+fn keeps_racks(known: &replication::Known<'_>, from: NodeId, to: NodeId, views: &NodeViews) -> bool {
+    let racks = |nodes: Vec<NodeId>| {
+        spread_of_racks(nodes.iter().filter_map(|node| views.get(node)).map(|view| view.rack))
+    };
+    let before: Vec<NodeId> = known.replicas.iter().map(|(node, _)| *node).collect();
+    let after = before.iter().copied().filter(|node| *node != from).chain([to]).collect();
+    racks(after) >= racks(before).min(replication::racks_wanted(views))
+}
+
 /// Whether the move leaves the two nodes closer to each other, not the other way round.
 fn is_worth(bytes: u64, from: &NodeView, to: &NodeView) -> bool {
     let after = |view: &NodeView, free_bytes: u64| NodeView { free_bytes, ..*view }.utilization();
@@ -186,10 +199,17 @@ mod tests {
         };
         run(&mut tables, Command::CloseContainers(CloseContainersCommand { containers: vec![closed] }));
         let now = Instant::now();
-        let mut nodes =
-            Nodes::new(Silence { stale_after: LOOK_INTERVAL, dead_after: 9 * LOOK_INTERVAL }, now);
+        let mut nodes = Nodes::new(
+            Silence {
+                stale_after: LOOK_INTERVAL,
+                dead_after: 9 * LOOK_INTERVAL,
+                disk_lost_after: std::time::Duration::from_secs(30),
+            },
+            now,
+        );
         for (node, free_bytes) in (1..).zip(free) {
-            let disk = DiskReport { disk: disk(node, 0), capacity_bytes: 1000, free_bytes, failed: false };
+            let disk =
+                DiskReport { disk: disk(node, 0), capacity_bytes: 1000, free_bytes, ..DiskReport::default() };
             nodes.see(NodeId(node), vec![disk], now);
             let replica = ContainerReplica {
                 container: 1,

@@ -256,7 +256,11 @@ mod tests {
             let mut tables = three_nodes();
             run(&mut tables, create([1, 2, 3]));
             let now = Instant::now();
-            let silence = Silence { stale_after: 5 * SECOND, dead_after: 600 * SECOND };
+            let silence = Silence {
+                stale_after: 5 * SECOND,
+                dead_after: 600 * SECOND,
+                disk_lost_after: std::time::Duration::from_secs(30),
+            };
             Fixture { tables, nodes: Nodes::new(silence, now), closing: Closing::new(GRACES), now }
         }
 

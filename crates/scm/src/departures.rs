@@ -112,7 +112,14 @@ mod tests {
         let entering = NodeDuty::NodeEnteringMaintenance as i32;
         run(&mut tables, Command::SetNodeDuty(SetNodeDutyCommand { node: 2, duty: entering, until_ms }));
         let now = Instant::now();
-        let nodes = Nodes::new(Silence { stale_after: LOOK_INTERVAL, dead_after: LOOK_INTERVAL }, now);
+        let nodes = Nodes::new(
+            Silence {
+                stale_after: LOOK_INTERVAL,
+                dead_after: LOOK_INTERVAL,
+                disk_lost_after: std::time::Duration::from_secs(30),
+            },
+            now,
+        );
         let duties = |tables: &Tables, now_ms: u64| -> Vec<NodeDuty> {
             due(tables, &nodes, now, now_ms).iter().map(|command| command.duty()).collect()
         };
@@ -127,7 +134,14 @@ mod tests {
     fn the_last_three_nodes_stay() {
         let mut tables = three_nodes();
         let now = Instant::now();
-        let nodes = Nodes::new(Silence { stale_after: LOOK_INTERVAL, dead_after: 9 * LOOK_INTERVAL }, now);
+        let nodes = Nodes::new(
+            Silence {
+                stale_after: LOOK_INTERVAL,
+                dead_after: 9 * LOOK_INTERVAL,
+                disk_lost_after: std::time::Duration::from_secs(30),
+            },
+            now,
+        );
         let check = |tables: &Tables| check_enough_left(tables, &nodes, NodeId(1), now);
         assert!(check(&tables).unwrap_err().message.contains("2 nodes would be left"));
         run(&mut tables, register(4));

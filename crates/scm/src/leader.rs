@@ -1,11 +1,13 @@
 use crate::nodes::{Nodes, Silence};
 use crate::options::ScmOptions;
+use crate::registry::{Confirmations, Leases};
 use crate::replication::Replication;
 use crate::state_machine::SharedTables;
 use crate::tables::Tables;
 use crate::view;
 use bytes::Bytes;
 use prost::Message;
+use proto::registry::{RegistryCommand, RegistryReply, registry_command};
 use proto::scm::{ClusterView, ScmCommand, ScmReply, scm_command::Command};
 use proto::{Code, Failure};
 use raft::{AddressBook, Group};
@@ -15,17 +17,22 @@ use std::sync::{Arc, Mutex};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use types::{Clock, ContainerId};
+use types::{Clock, ContainerId, Term};
 
 /// What SCM's leader knows and does beyond its tables. Made anew with each leadership and dropped with it.
 pub(crate) struct Leader {
     pub(crate) options: ScmOptions,
     pub(crate) group: Group,
+    /// In which the group is led.
+    pub(crate) term: Term,
     pub(crate) addresses: AddressBook,
     pub(crate) tables: SharedTables,
     pub(crate) clock: Arc<dyn Clock>,
     nodes: Mutex<Nodes>,
     replication: Mutex<Replication>,
+    /// Of the registry's instances and keys.
+    leases: Mutex<Leases>,
+    pub(crate) confirmations: Confirmations,
     /// Enough was known once in this leadership, or an operator said so.
     left_safe_mode: AtomicBool,
     /// Containers that operators want closed while they are written to, and when they said so.
@@ -46,22 +53,30 @@ impl Leader {
     pub(crate) fn new(
         options: ScmOptions,
         group: Group,
+        term: Term,
         addresses: AddressBook,
         tables: SharedTables,
         clock: Arc<dyn Clock>,
         stop: CancellationToken,
     ) -> Leader {
-        let silence = Silence { stale_after: options.stale_after, dead_after: options.dead_after };
+        let silence = Silence {
+            stale_after: options.stale_after,
+            dead_after: options.dead_after,
+            disk_lost_after: options.member_fault_grace,
+        };
         let nodes = Nodes::new(silence, Instant::now());
         let view = tables.read(|tables| view::cluster_view(tables, &nodes));
         Leader {
             options,
             group,
+            term,
             addresses,
             tables,
             clock,
             nodes: Mutex::new(nodes),
             replication: Mutex::default(),
+            leases: Mutex::default(),
+            confirmations: Confirmations::default(),
             left_safe_mode: AtomicBool::new(false),
             rolls: Mutex::default(),
             places_changed: Notify::new(),
@@ -89,6 +104,11 @@ impl Leader {
         })
     }
 
+    /// Looks at leases or changes them. `look` takes no other lock; the tables' may be held.
+    pub(crate) fn leases<R>(&self, look: impl FnOnce(&mut Leases) -> R) -> R {
+        look(&mut self.leases.lock().expect("no holder of the leases panics"))
+    }
+
     /// Whether too little is known yet to move or destroy anything, or an operator wants that it is left.
     pub(crate) fn in_safe_mode(&self) -> bool {
         !self.has_left_safe_mode() || !self.tables.read(Tables::switches).leave_safe_mode
@@ -114,6 +134,33 @@ impl Leader {
         let done = done.map_err(|error| error.into_failure(&self.addresses))?;
         ScmReply::decode(done.reply)
             .map_err(|error| Failure::internal(format!("decode SCM's reply: {error}")))
+    }
+
+    /// Carries a change of the registry through the log.
+    pub(crate) async fn propose_registry(
+        &self,
+        command: registry_command::Command,
+    ) -> Result<RegistryReply, Failure> {
+        self.propose_registry_with(RegistryCommand { command: Some(command), only_in_term: 0 }).await
+    }
+
+    /// [`Leader::propose_registry`] of what this leader decided by what is in its memory: where another has led since, that counts for nothing.
+    pub(crate) async fn propose_registry_in_term(
+        &self,
+        command: registry_command::Command,
+    ) -> Result<RegistryReply, Failure> {
+        let only_in_term = self.term.0;
+        self.propose_registry_with(RegistryCommand { command: Some(command), only_in_term }).await
+    }
+
+    async fn propose_registry_with(&self, command: RegistryCommand) -> Result<RegistryReply, Failure> {
+        let command = Command::Registry(command);
+        let reply = self.propose(command).await?.registry;
+        let reply = reply.ok_or_else(|| Failure::internal("the registry gave no reply"))?;
+        match reply.refused {
+            Some(refused) => Err(refused.into()),
+            None => Ok(reply),
+        }
     }
 
     /// Refuses callers of another cluster; one that has joined none yet names none.

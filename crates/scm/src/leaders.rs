@@ -149,8 +149,14 @@ mod tests {
     fn cluster(leaders: [u64; 6], last: [u64; 3]) -> (Tables, Nodes, Instant) {
         let mut tables = three_nodes();
         let now = Instant::now();
-        let mut nodes =
-            Nodes::new(Silence { stale_after: LOOK_INTERVAL, dead_after: 9 * LOOK_INTERVAL }, now);
+        let mut nodes = Nodes::new(
+            Silence {
+                stale_after: LOOK_INTERVAL,
+                dead_after: 9 * LOOK_INTERVAL,
+                disk_lost_after: std::time::Duration::from_secs(30),
+            },
+            now,
+        );
         for pipeline in 1..=6 {
             run(&mut tables, create([1, 2, 3]));
             run(&mut tables, Command::OpenPipeline(OpenPipelineCommand { pipeline }));

@@ -5,8 +5,10 @@ use crate::leaders::balance_leaders;
 use crate::options::ScmOptions;
 use crate::pipeline_ends::end_pipelines;
 use crate::pipelines::{create_pipelines, open_pipelines};
+use crate::registry::{confirm_leadership, expire_leases, follow_datanodes};
 use crate::replication::replicate;
 use crate::safe_mode::leave_safe_mode;
+use crate::seat::{Seat, Seats};
 use crate::state_machine::SharedTables;
 use crate::watch::publish_views;
 use anyhow::Context;
@@ -26,7 +28,7 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 /// Follows the group's role: while this replica leads, there is a [`Leader`] to serve with.
 pub(crate) struct Leadership {
     pub(crate) options: ScmOptions,
-    pub(crate) group: Group,
+    seats: Arc<Seats>,
     pub(crate) addresses: AddressBook,
     pub(crate) tables: SharedTables,
     clock: Arc<dyn Clock>,
@@ -36,12 +38,12 @@ pub(crate) struct Leadership {
 impl Leadership {
     pub(crate) fn new(
         options: ScmOptions,
-        group: Group,
+        seats: Arc<Seats>,
         addresses: AddressBook,
         tables: SharedTables,
         clock: Arc<dyn Clock>,
     ) -> Leadership {
-        Leadership { options, group, addresses, tables, clock, current: watch::Sender::new(None) }
+        Leadership { options, seats, addresses, tables, clock, current: watch::Sender::new(None) }
     }
 
     /// The leader to serve with, or where to go instead.
@@ -49,7 +51,11 @@ impl Leadership {
         if let Some(leader) = self.current.borrow().clone() {
             return Ok(leader);
         }
-        let status = self.group.status();
+        let status = self.seats.group()?.status();
+        if status.is_removed {
+            // Whom it last followed may be gone long since.
+            return Err(Failure::new(Code::Unavailable, "this process is no member of SCM any more"));
+        }
         match status.role {
             Role::Leader => Err(Failure::new(Code::Unavailable, "SCM's leader is not ready yet")),
             Role::Stopped => {
@@ -62,18 +68,37 @@ impl Leadership {
         }
     }
 
+    /// SCM's own group.
+    pub(crate) fn group(&self) -> Result<Group, Failure> {
+        self.seats.group()
+    }
+
     /// Resolves when this replica leads and serves.
     pub(crate) async fn ready(&self) {
         let mut current = self.current.subscribe();
         let _ = current.wait_for(Option::is_some).await;
     }
 
+    /// The cluster's id, once the group has named it.
+    pub(crate) async fn cluster_named(&self) -> String {
+        let mut changes = self.tables.changes();
+        loop {
+            let cluster = self.tables.read(|tables| tables.cluster().to_owned());
+            if !cluster.is_empty() {
+                return cluster;
+            }
+            // The sender is ours.
+            let _ = changes.changed().await;
+        }
+    }
+
     /// Runs until `stop`; on return nothing of a leader runs any more.
     pub(crate) async fn follow(&self, stop: CancellationToken) {
-        let mut status = self.group.watch();
+        let Some(seat) = stop.run_until_cancelled(self.seats.until_taken()).await else { return };
+        let mut status = seat.group.watch();
         while let Some(term) = follow_until_leader(&mut status, &stop).await {
             let leading = stop.child_token();
-            let led = self.lead(leading.clone());
+            let led = self.lead(&seat, term, leading.clone());
             // Cancelling `lead` anywhere is safe: it owns no state but the leader's memory.
             tokio::select! {
                 () = led => {}
@@ -85,39 +110,36 @@ impl Leadership {
         }
     }
 
-    /// Gets ready, serves and runs the leader's tasks; only ends by being dropped.
-    async fn lead(&self, stop: CancellationToken) {
-        while let Err(error) = self.lead_prepare().await {
+    /// Gets ready, serves and runs the leader's tasks, until nobody answers any more: others may have another leader, and who asks here must
+    /// go and look for that.
+    async fn lead(&self, seat: &Seat, term: Term, stop: CancellationToken) {
+        while !seat.group.hears_majority() {
+            tokio::time::sleep(RETRY_INTERVAL).await;
+        }
+        while let Err(error) = self.lead_prepare(seat).await {
             warn!(error = format!("{error:#}"), "scm's leader is not ready");
             tokio::time::sleep(RETRY_INTERVAL).await;
         }
-        let (options, group) = (self.options.clone(), self.group.clone());
+        let (options, group) = (self.options.clone(), seat.group.clone());
         let (addresses, tables, clock) = (self.addresses.clone(), self.tables.clone(), self.clock.clone());
-        let leader = Arc::new(Leader::new(options, group, addresses, tables, clock, stop));
+        let leader = Arc::new(Leader::new(options, group, term, addresses, tables, clock, stop));
         info!(cluster = self.tables.read(|tables| tables.cluster().to_owned()), "scm leads");
         self.current.send_replace(Some(leader.clone()));
-        tokio::join!(
-            publish_views(&leader),
-            create_pipelines(&leader),
-            open_pipelines(&leader),
-            end_pipelines(&leader),
-            leave_safe_mode(&leader),
-            replicate(&leader),
-            follow_departures(&leader),
-            balance_leaders(&leader),
-            balance(&leader),
-        );
+        tokio::select! {
+            () = seat.hears_no_majority() => warn!("a majority of SCM's members is silent: this leader serves nobody until it answers"),
+            _ = lead_tasks(&leader) => {}
+        }
     }
 
     /// Catches up with what earlier leaders decided, and names the cluster if it has no name yet.
-    async fn lead_prepare(&self) -> anyhow::Result<()> {
-        self.group.read_index().await.context("catch up")?;
+    async fn lead_prepare(&self, seat: &Seat) -> anyhow::Result<()> {
+        seat.group.read_index().await.context("catch up")?;
         if self.tables.read(|tables| tables.cluster().is_empty()) {
-            let cluster = uuid::Uuid::new_v4().to_string();
+            let cluster = seat.cluster.clone();
             let command = Command::Bootstrap(BootstrapCommand { cluster });
             let command = proto::scm::ScmCommand { command: Some(command) };
             let meta = prost::Message::encode_to_vec(&command).into();
-            self.group
+            seat.group
                 .apply(raft::Command { meta, ..raft::Command::default() })
                 .await
                 .context("name the cluster")?;
@@ -129,6 +151,25 @@ impl Leadership {
         });
         Ok(())
     }
+}
+
+/// Only ends by being dropped.
+async fn lead_tasks(leader: &Leader) {
+    tokio::join!(
+        publish_views(leader),
+        create_pipelines(leader),
+        open_pipelines(leader),
+        end_pipelines(leader),
+        leave_safe_mode(leader),
+        replicate(leader),
+        follow_departures(leader),
+        balance_leaders(leader),
+        balance(leader),
+        // Boxed: what is joined here is one future.
+        Box::pin(expire_leases(leader)),
+        Box::pin(confirm_leadership(leader)),
+        Box::pin(follow_datanodes(leader)),
+    );
 }
 
 /// The term in which this replica leads; `None` when told to stop first.

@@ -4,9 +4,11 @@
 //! free space, who leads a pipeline) stays in the leader's memory ([`leader`]) and is forgotten with leadership: the
 //! next heartbeats bring it back. Timers run on the leader only.
 
+mod admission;
 mod balancer;
 mod closing;
 mod departures;
+mod formation;
 mod leader;
 mod leaders;
 mod leadership;
@@ -18,13 +20,17 @@ mod options;
 mod pipeline_ends;
 mod pipelines;
 mod placement;
+mod planted;
 mod quality;
+mod racks;
+mod registry;
 mod replicas;
 mod replication;
 mod resolution;
 mod rolls;
 mod safe_mode;
 mod scm;
+mod seat;
 mod service;
 mod state_machine;
 mod tables;
@@ -32,4 +38,6 @@ mod view;
 mod watch;
 
 pub use options::ScmOptions;
+pub use planted::plant_copies_count_early;
 pub use scm::Scm;
+pub use tables::APPLIED_KEY;

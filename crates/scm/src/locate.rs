@@ -17,7 +17,7 @@ pub(crate) fn locate(
 ) -> Option<ContainerLocation> {
     let record = tables.container(container)?;
     let pipeline = tables.pipeline(PipelineId(record.pipeline))?;
-    let candidates = candidates(record, pipeline, nodes)?;
+    let candidates = candidates(record, pipeline, nodes, now)?;
     // Silent nodes only when there is no other: each costs its reader a time-out.
     let with_state = |state: NodeState| -> Vec<NodeId> {
         candidates.iter().copied().filter(|node| nodes.state(*node, now) == state).collect()
@@ -28,19 +28,25 @@ pub(crate) fn locate(
     Some(ContainerLocation { container: container.0, pipeline: record.pipeline, replicas })
 }
 
-fn candidates(record: &ContainerRecord, pipeline: &PipelineRecord, nodes: &Nodes) -> Option<Vec<NodeId>> {
+fn candidates(
+    record: &ContainerRecord,
+    pipeline: &PipelineRecord,
+    nodes: &Nodes,
+    now: Instant,
+) -> Option<Vec<NodeId>> {
     let container = ContainerId(record.container);
+    // What is on a disk that is lost is read by nobody.
+    let there = || {
+        let replicas = nodes.replicas().of(container);
+        replicas.filter(|(node, replica)| !nodes.disk_is_lost(*node, &replica.disk, now))
+    };
     let members = || leader_first(pipeline, nodes);
     let found: Vec<NodeId> = match container_state(record) {
         ContainerState::ContainerDeleted => return None,
         ContainerState::ContainerClosed => {
-            let good =
-                nodes.replicas().of(container).filter(|(_, replica)| quality(record, replica).is_good());
-            good.map(|(node, _)| node).collect()
+            there().filter(|(_, replica)| quality(record, replica).is_good()).map(|(node, _)| node).collect()
         }
-        ContainerState::ContainerQuasiClosed => {
-            nodes.replicas().of(container).map(|(node, _)| node).collect()
-        }
+        ContainerState::ContainerQuasiClosed => there().map(|(node, _)| node).collect(),
         ContainerState::ContainerOpen | ContainerState::Unspecified => members(),
     };
     // A new leader of SCM has not heard of replicas yet, or there are none: who had it first may have something.
@@ -52,4 +58,62 @@ fn leader_first(pipeline: &PipelineRecord, nodes: &Nodes) -> Vec<NodeId> {
     let mut members: Vec<NodeId> = pipeline.members.iter().map(|member| NodeId(member.node)).collect();
     members.sort_by_key(|member| Some(*member) != leader);
     members
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nodes::Silence;
+    use crate::ops::testing::{close, create, disk, end, run, three_nodes};
+    use crate::replicas::ContainersReport;
+    use proto::scm::{ContainerReplica, DiskReport, ReplicaState};
+    use std::time::Duration;
+
+    const SILENCE: Silence = Silence {
+        stale_after: Duration::from_secs(5),
+        dead_after: Duration::from_secs(600),
+        disk_lost_after: Duration::from_secs(30),
+    };
+
+    /// Nodes with the container's replica on their first disk, which some of them call broken.
+    fn hear(nodes: &mut Nodes, of: impl IntoIterator<Item = u64>, broken: &[u64], now: Instant) {
+        for node in of {
+            let failed = broken.contains(&node);
+            let here = DiskReport { disk: disk(node, 0), failed, ..DiskReport::default() };
+            nodes.see(NodeId(node), vec![here], now);
+            let replica = ContainerReplica {
+                container: 1,
+                pipeline: 1,
+                state: ReplicaState::ReplicaQuasiClosed as i32,
+                disk: disk(node, 0),
+                ..ContainerReplica::default()
+            };
+            let report = ContainersReport { replicas: vec![replica], gone: vec![], begins: true, ends: true };
+            nodes.report_containers(NodeId(node), report);
+        }
+    }
+
+    #[test]
+    fn nobody_is_sent_to_a_lost_disk() {
+        let mut tables = three_nodes();
+        run(&mut tables, create([1, 2, 3]));
+        run(&mut tables, close(1, "test"));
+        run(&mut tables, end(1));
+        let record = ContainerRecord {
+            state: ContainerState::ContainerQuasiClosed as i32,
+            ..*tables.container(ContainerId(1)).unwrap()
+        };
+        let pipeline = tables.pipeline(PipelineId(1)).unwrap();
+        let start = Instant::now();
+        let mut nodes = Nodes::new(SILENCE, start);
+        hear(&mut nodes, 1..=3, &[2], start);
+        let found = |nodes: &Nodes, seconds: u64| {
+            let mut found =
+                candidates(&record, pipeline, nodes, start + Duration::from_secs(seconds)).unwrap();
+            found.sort();
+            found.into_iter().map(|node| node.0).collect::<Vec<_>>()
+        };
+        assert_eq!(found(&nodes, 29), [1, 2, 3]);
+        assert_eq!(found(&nodes, 30), [1, 3]);
+    }
 }

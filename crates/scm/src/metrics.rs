@@ -2,7 +2,7 @@
 
 use crate::leader::Leader;
 use crate::nodes::Nodes;
-use crate::replication::Replication;
+use crate::replication::{CopyWait, Replication};
 use crate::tables::{Tables, container_state, duty};
 use ::metrics::{Exposition, Metric};
 use proto::scm::{ContainerState, ContainerTrouble, NodeDuty, NodeState, PipelineState, TaskKind};
@@ -21,6 +21,10 @@ const TROUBLES: Metric = Metric {
     help: "Containers by what is wrong with their replicas.",
 };
 const TASKS: Metric = Metric { name: "flotilla_scm_tasks", help: "What nodes are asked to do, by kind." };
+const WAITS: Metric = Metric {
+    name: "flotilla_scm_copies_waiting",
+    help: "Containers that lack replicas of which not all are being copied, by what they wait for.",
+};
 const COPIES: Metric = Metric { name: "flotilla_scm_copies_total", help: "Replicas copied." };
 const COPIES_FAILED: Metric = Metric {
     name: "flotilla_scm_copies_failed_total",
@@ -43,6 +47,7 @@ pub(crate) fn expose(leader: Option<&Leader>, exposition: &mut Exposition) {
         expose_nodes(tables, nodes, now, exposition);
         expose_pipelines(tables, exposition);
         expose_containers(tables, replication, exposition);
+        expose_waits(replication, exposition);
         expose_tasks(replication, exposition);
     });
 }
@@ -107,6 +112,17 @@ fn expose_containers(tables: &Tables, replication: &Replication, exposition: &mu
         (ContainerTrouble::ContainerDifferent, "different"),
     ];
     by_label(exposition, TROUBLES, "trouble", &troubles, replication.troubles.values().flatten().copied());
+}
+
+fn expose_waits(replication: &Replication, exposition: &mut Exposition) {
+    let waits = [
+        (CopyWait::Reports, "reports"),
+        (CopyWait::Source, "source"),
+        (CopyWait::Node, "node"),
+        (CopyWait::Room, "room"),
+        (CopyWait::Turn, "turn"),
+    ];
+    by_label(exposition, WAITS, "for", &waits, replication.waits.values().copied());
 }
 
 fn expose_tasks(replication: &Replication, exposition: &mut Exposition) {

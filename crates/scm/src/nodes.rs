@@ -1,4 +1,5 @@
 use crate::replicas::{ContainersReport, Replicas};
+use bytes::Bytes;
 use proto::scm::{DiskReport, NodeState, PipelineMember, PipelineRecord, PipelineReport};
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -10,6 +11,8 @@ use types::{NodeId, PipelineId};
 pub(crate) struct Silence {
     pub(crate) stale_after: Duration,
     pub(crate) dead_after: Duration,
+    /// Not silence, but as good as: a disk that its node calls broken for this long is lost, with the replicas on it.
+    pub(crate) disk_lost_after: Duration,
 }
 
 /// What the nodes reported to this leader. A node that has said nothing yet counts as silent since the leader
@@ -23,8 +26,36 @@ pub(crate) struct Nodes {
 
 struct NodeReport {
     seen: Instant,
+    clock: ClockApart,
     disks: Vec<DiskReport>,
+    /// Since when the node calls them broken.
+    broken: HashMap<Bytes, Instant>,
     pipelines: HashMap<PipelineId, PipelineReport>,
+}
+
+/// A node's clock, less SCM's. Nothing is decided by it; but times that people read, and until when a maintenance lasts, are wrong
+/// somewhere.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub(crate) struct ClockApart {
+    ahead_ms: i64,
+}
+
+impl ClockApart {
+    /// As long as a heartbeat may be under way: a clock that seems to be behind by less may be right.
+    const MAX_MS: i64 = 5000;
+
+    pub(crate) fn of(theirs_ms: u64, ours_ms: u64) -> ClockApart {
+        let ahead = i128::from(theirs_ms) - i128::from(ours_ms);
+        let far = if ahead < 0 { i64::MIN } else { i64::MAX };
+        ClockApart { ahead_ms: i64::try_from(ahead).unwrap_or(far) }
+    }
+
+    pub(crate) fn problem(self) -> Option<String> {
+        let seconds = self.ahead_ms.unsigned_abs() as f64 / 1000.0;
+        let side = if self.ahead_ms < 0 { "behind" } else { "ahead of" };
+        (self.ahead_ms.unsigned_abs() > Self::MAX_MS as u64)
+            .then(|| format!("its clock is {seconds:.0} s {side} SCM's"))
+    }
 }
 
 /// What the reports of its members say about a pipeline.
@@ -46,13 +77,29 @@ impl Nodes {
         let healthy_before = self.state(node, now) == NodeState::NodeHealthy;
         let report = self.reports.entry(node).or_insert_with(|| NodeReport {
             seen: now,
+            clock: ClockApart::default(),
             disks: Vec::new(),
+            broken: HashMap::new(),
             pipelines: HashMap::new(),
         });
         let changed = !healthy_before || usable(&report.disks).ne(usable(&disks));
         report.seen = now;
+        let broken = disks.iter().filter(|disk| disk.failed).map(|disk| &disk.disk);
+        report.broken =
+            broken.map(|disk| (disk.clone(), report.broken.get(disk).copied().unwrap_or(now))).collect();
         report.disks = disks;
         changed
+    }
+
+    /// How far the clock of a node that was just seen is from this one's. True when that became a problem.
+    pub(crate) fn see_clock(&mut self, node: NodeId, clock: ClockApart) -> bool {
+        let Some(report) = self.reports.get_mut(&node) else { return false };
+        let before = std::mem::replace(&mut report.clock, clock);
+        before.problem().is_none() && clock.problem().is_some()
+    }
+
+    pub(crate) fn clock_problem(&self, node: NodeId) -> Option<String> {
+        self.reports.get(&node).and_then(|report| report.clock.problem())
     }
 
     /// What a node that was just seen says about its pipelines. True when a leader, an open container or what runs there
@@ -100,6 +147,16 @@ impl Nodes {
         (report.replica == member.replica).then_some(report)
     }
 
+    /// Whether this leader began so lately that a healthy node need not have spoken to it yet.
+    pub(crate) fn is_young(&self, now: Instant) -> bool {
+        now.saturating_duration_since(self.since) < self.silence.stale_after
+    }
+
+    /// What the node said of its pipelines.
+    pub(crate) fn pipeline_reports(&self, node: NodeId) -> impl Iterator<Item = &PipelineReport> {
+        self.reports.get(&node).into_iter().flat_map(|report| report.pipelines.values())
+    }
+
     /// The pipelines that the node reported.
     pub(crate) fn pipelines_on(&self, node: NodeId) -> impl Iterator<Item = PipelineId> {
         self.reports.get(&node).into_iter().flat_map(|report| report.pipelines.keys().copied())
@@ -109,6 +166,17 @@ impl Nodes {
     pub(crate) fn disk_works(&self, node: NodeId, disk: &[u8]) -> Option<bool> {
         let report = self.reports.get(&node)?;
         Some(report.disks.iter().any(|here| here.disk == disk && !here.failed))
+    }
+
+    /// Whether the node calls the disk broken.
+    pub(crate) fn disk_is_broken(&self, node: NodeId, disk: &[u8]) -> bool {
+        self.reports.get(&node).is_some_and(|report| report.broken.contains_key(disk))
+    }
+
+    /// Whether the node has called the disk broken for so long that what is on it counts no more.
+    pub(crate) fn disk_is_lost(&self, node: NodeId, disk: &[u8], now: Instant) -> bool {
+        let since = self.reports.get(&node).and_then(|report| report.broken.get(disk));
+        since.is_some_and(|since| now.saturating_duration_since(*since) >= self.silence.disk_lost_after)
     }
 
     /// How long the node has been silent.
@@ -149,8 +217,13 @@ impl Nodes {
     }
 }
 
-fn usable(disks: &[DiskReport]) -> impl Iterator<Item = &bytes::Bytes> {
-    disks.iter().filter(|disk| !disk.failed).map(|disk| &disk.disk)
+/// Whether new pipelines may go there.
+pub(crate) fn takes_pipelines(disk: &DiskReport) -> bool {
+    !disk.failed && !disk.full
+}
+
+fn usable(disks: &[DiskReport]) -> impl Iterator<Item = &Bytes> {
+    disks.iter().filter(|disk| takes_pipelines(disk)).map(|disk| &disk.disk)
 }
 
 #[cfg(test)]
@@ -159,8 +232,11 @@ mod tests {
     use bytes::Bytes;
     use proto::scm::PipelineMember;
 
-    const SILENCE: Silence =
-        Silence { stale_after: Duration::from_secs(5), dead_after: Duration::from_secs(600) };
+    const SILENCE: Silence = Silence {
+        stale_after: Duration::from_secs(5),
+        dead_after: Duration::from_secs(600),
+        disk_lost_after: std::time::Duration::from_secs(30),
+    };
 
     fn disk(number: u8, failed: bool) -> DiskReport {
         DiskReport { disk: Bytes::from(vec![number; 16]), failed, ..DiskReport::default() }
@@ -174,6 +250,21 @@ mod tests {
         let members =
             (1..=3).map(|n| PipelineMember { node: n, replica: 10 + n, ..PipelineMember::default() });
         PipelineRecord { pipeline: 1, members: members.collect(), ..PipelineRecord::default() }
+    }
+
+    #[test]
+    fn a_clock_that_is_apart_is_told_once() {
+        let mut nodes = Nodes::new(SILENCE, Instant::now());
+        let node = NodeId(1);
+        assert!(!nodes.see_clock(node, ClockApart::of(0, 10_000)), "it has not spoken");
+        nodes.see(node, vec![], Instant::now());
+        let mut see =
+            |theirs, ours| (nodes.see_clock(node, ClockApart::of(theirs, ours)), nodes.clock_problem(node));
+        assert_eq!(see(10_000, 14_900), (false, None), "the heartbeat may have been under way as long");
+        assert_eq!(see(10_000, 71_000), (true, Some("its clock is 61 s behind SCM's".to_owned())));
+        assert_eq!(see(80_000, 10_000), (false, Some("its clock is 70 s ahead of SCM's".to_owned())));
+        assert_eq!(see(10_000, 10_001), (false, None));
+        assert!(see(u64::MAX, 0).0);
     }
 
     #[test]
@@ -199,8 +290,27 @@ mod tests {
         nodes.see(NodeId(1), vec![disk(1, false)], start);
         let fuller = DiskReport { free_bytes: 7, ..disk(1, false) };
         assert!(!nodes.see(NodeId(1), vec![fuller], start));
+        let full = DiskReport { full: true, ..disk(1, false) };
+        assert!(nodes.see(NodeId(1), vec![full], start));
+        assert!(nodes.see(NodeId(1), vec![disk(1, false)], start), "there is room again");
         assert!(nodes.see(NodeId(1), vec![disk(1, true)], start));
         assert!(nodes.see(NodeId(1), vec![disk(1, true), disk(2, false)], start));
+    }
+
+    #[test]
+    fn a_disk_is_lost_when_it_stays_broken() {
+        let start = Instant::now();
+        let mut nodes = Nodes::new(SILENCE, start);
+        let (node, at) = (NodeId(1), |seconds| start + Duration::from_secs(seconds));
+        let is_lost = |nodes: &Nodes, now| nodes.disk_is_lost(node, &disk(1, true).disk, now);
+        nodes.see(node, vec![disk(1, true)], at(0));
+        nodes.see(node, vec![disk(1, true)], at(29));
+        assert!(!is_lost(&nodes, at(29)));
+        assert!(is_lost(&nodes, at(30)), "since it was first called broken");
+        nodes.see(node, vec![disk(1, false)], at(31));
+        nodes.see(node, vec![disk(1, true)], at(32));
+        assert!(!is_lost(&nodes, at(61)), "it was well in between");
+        assert!(!nodes.disk_is_lost(node, &disk(2, true).disk, at(100)), "another disk");
     }
 
     #[test]

@@ -1,3 +1,4 @@
+use anyhow::bail;
 use std::time::Duration;
 
 /// Settings of an SCM.
@@ -5,6 +6,8 @@ use std::time::Duration;
 pub struct ScmOptions {
     /// "host:port" where other processes reach this one.
     pub address: String,
+    /// Addresses of all members that SCM is to have, this one among them, the same for all; fewer than two: SCM is this process alone.
+    pub members: Vec<String>,
     /// Pipelines that SCM places on each healthy disk. Two keep a disk's writer busy while one of them changes
     /// leader; each costs a Raft group with its log cache.
     pub pipelines_per_disk: u32,
@@ -48,6 +51,7 @@ impl Default for ScmOptions {
     fn default() -> Self {
         Self {
             address: String::new(),
+            members: Vec::new(),
             pipelines_per_disk: 2,
             stale_after: Duration::from_secs(5),
             dead_after: Duration::from_secs(600),
@@ -65,5 +69,32 @@ impl Default for ScmOptions {
             snapshots: raft::SnapshotPolicy::METADATA,
             db: raft::DbOptions::default(),
         }
+    }
+}
+
+impl ScmOptions {
+    pub(crate) fn is_alone(&self) -> bool {
+        self.members.len() < 2
+    }
+
+    /// With the members in the order that all of them agree on.
+    pub(crate) fn in_order(mut self) -> anyhow::Result<ScmOptions> {
+        self.members.sort();
+        self.members.dedup();
+        if !self.members.is_empty() && self.members.len().is_multiple_of(2) {
+            bail!(
+                "the list of SCMs has {} addresses, {}: an even number bears the loss of no more members than one less; give one or three",
+                self.members.len(),
+                self.members.join(",")
+            );
+        }
+        if !self.members.is_empty() && !self.members.contains(&self.address) {
+            bail!(
+                "the list of SCMs is {}, and this one, which is at {}, is not in it",
+                self.members.join(","),
+                self.address
+            );
+        }
+        Ok(self)
     }
 }

@@ -1,7 +1,7 @@
 //! The leader's tasks around new pipelines: create them where there is room, open them once they have a leader.
 
 use crate::leader::Leader;
-use crate::nodes::Nodes;
+use crate::nodes::{Nodes, takes_pipelines};
 use crate::placement::{self, DiskLoad, Existing, NodeLoad, Place};
 use crate::tables::{Tables, duty};
 use bytes::Bytes;
@@ -98,15 +98,18 @@ fn loads(tables: &Tables, nodes: &Nodes, now: Instant) -> (Vec<NodeLoad>, Existi
     let healthy = tables.nodes().iter().filter(|(node, record)| {
         nodes.state(**node, now) == NodeState::NodeHealthy && duty(record) == NodeDuty::NodeInService
     });
+    let racks = tables.racks().numbers();
     let loads = healthy.map(|(&node, record)| {
-        let usable =
-            nodes.disks(node).iter().filter(|disk| !disk.failed && record.disks.contains(&disk.disk));
+        let usable = nodes
+            .disks(node)
+            .iter()
+            .filter(|disk| takes_pipelines(disk) && record.disks.contains(&disk.disk));
         let disks = usable.map(|disk| DiskLoad {
             disk: disk.disk.clone(),
             pipelines: per_disk.get(&disk.disk).copied().unwrap_or(0),
             free_bytes: disk.free_bytes,
         });
-        NodeLoad { node, disks: disks.collect() }
+        NodeLoad { node, rack: racks[tables.racks().of(record)], disks: disks.collect() }
     });
     (loads.collect(), existing)
 }

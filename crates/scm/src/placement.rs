@@ -1,10 +1,11 @@
 //! Where new pipelines go: a pure function, so that it can be tested without a cluster.
 //!
-//! Each pipeline takes one disk of three different nodes. The nodes with the most room for pipelines go first, which
-//! keeps nodes of one kind even and fills as many places as can be filled; among equals those that share the fewest
+//! Each pipeline takes one disk of three different nodes, of different racks where they have room. The nodes with the most room for
+//! pipelines go first, which keeps nodes of one kind even and fills as many places as can be filled; among equals those that share the fewest
 //! pipelines with the members chosen already (so that the loss of a node burdens all others, not two of them), then
 //! those with the most free space. The first member stands for the first election, so that role goes round.
 
+use crate::racks::Rack;
 use bytes::Bytes;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -22,6 +23,7 @@ pub(crate) struct DiskLoad {
 #[derive(Clone, Debug)]
 pub(crate) struct NodeLoad {
     pub(crate) node: NodeId,
+    pub(crate) rack: Rack,
     pub(crate) disks: Vec<DiskLoad>,
 }
 
@@ -92,10 +94,11 @@ impl Plan {
         let candidates = self.nodes.values().filter(|load| !chosen.contains(&load.node));
         let with_room = candidates.filter(|load| self.room(load) > 0);
         let best = with_room.min_by_key(|load| {
+            let same_rack = chosen.iter().filter(|other| self.nodes[other].rack == load.rack).count();
             let shared: u32 =
                 chosen.iter().map(|&other| self.shared.get(&(load.node, other)).copied().unwrap_or(0)).sum();
             let free_bytes: u64 = load.disks.iter().map(|disk| disk.free_bytes).fold(0, u64::saturating_add);
-            (Reverse(self.room(load)), shared, Reverse(free_bytes), load.node)
+            (same_rack, Reverse(self.room(load)), shared, Reverse(free_bytes), load.node)
         });
         best.map(|load| load.node)
     }
@@ -127,7 +130,11 @@ mod tests {
             free_bytes: 1_000_000 - node * 7 - u64::from(n) * 3,
         };
         (1..=nodes)
-            .map(|node| NodeLoad { node: NodeId(node), disks: (0..disks).map(|n| disk(node, n)).collect() })
+            .map(|node| NodeLoad {
+                node: NodeId(node),
+                rack: Rack::default(),
+                disks: (0..disks).map(|n| disk(node, n)).collect(),
+            })
             .collect()
     }
 
@@ -214,6 +221,38 @@ mod tests {
         let pipelines = plan(nodes, &vec![], 2, 100);
         assert_eq!(pipelines.len(), 4, "{pipelines:?}");
         assert!(pipelines.iter().all(|places| places.iter().any(|place| place.node == NodeId(5))));
+    }
+
+    fn racks_of(pipelines: &[[Place; 3]], rack: impl Fn(NodeId) -> u32) -> Vec<usize> {
+        let spread =
+            |places: &[Place; 3]| places.iter().map(|place| rack(place.node)).collect::<BTreeSet<_>>().len();
+        pipelines.iter().map(spread).collect()
+    }
+
+    #[test]
+    fn members_stand_in_as_many_racks_as_there_are() {
+        for racks in [2u64, 3] {
+            let mut nodes = cluster(6, 2);
+            for load in &mut nodes {
+                load.rack = Rack((load.node.0 % racks) as u32);
+            }
+            let pipelines = plan(nodes, &vec![], 2, 100);
+            assert_eq!(pipelines.len(), 8, "no place stays empty");
+            let spread = racks_of(&pipelines, |node| (node.0 % racks) as u32);
+            assert!(spread.iter().all(|spread| *spread as u64 == racks), "{racks} racks: {spread:?}");
+        }
+    }
+
+    #[test]
+    fn where_one_rack_is_full_pipelines_go_into_the_other_alone() {
+        let mut nodes = cluster(4, 1);
+        nodes[0].rack = Rack(1);
+        let pipelines = plan(nodes, &vec![], 2, 100);
+        assert_eq!(racks_of(&pipelines, |node| u32::from(node == NodeId(1))), [2, 2]);
+        let mut nodes = cluster(4, 1);
+        nodes[0].rack = Rack(1);
+        nodes[0].disks[0].pipelines = 2;
+        assert_eq!(plan(nodes, &vec![], 2, 100).len(), 2);
     }
 
     #[test]

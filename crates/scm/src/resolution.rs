@@ -6,8 +6,8 @@ use crate::ops::close_containers::CLOSE_CONTAINERS_MAX;
 use crate::replicas::{LastRecord, last_record};
 use crate::tables::{Tables, container_state};
 use proto::scm::{
-    ClosedContainer, ContainerRecord, ContainerReplica, ContainerState, PipelineMember, PipelineRecord,
-    PipelineState, ReplicaState,
+    ClosedContainer, ContainerRecord, ContainerReplica, ContainerState, NodeState, PipelineMember,
+    PipelineRecord, PipelineState, ReplicaState,
 };
 use std::collections::HashMap;
 use std::time::Duration;
@@ -72,6 +72,51 @@ impl Resolution {
     }
 }
 
+/// Of a pipeline that lost its majority for good: what its containers are by the member left whose log ends highest, and who that is. What
+/// the others had acknowledged and it has not is gone: so all must have said what they have, but those that are dead or whose disk is broken. A
+/// member speaks of a pipeline it let go of by having spoken since `since`.
+pub(crate) fn accept_loss(
+    pipeline: PipelineId,
+    tables: &Tables,
+    nodes: &Nodes,
+    since: Instant,
+    now: Instant,
+) -> Result<(NodeId, Vec<ClosedContainer>), String> {
+    let record = tables.pipeline(pipeline).ok_or_else(|| format!("no pipeline {pipeline}"))?;
+    if record.state() != PipelineState::PipelineClosed {
+        let state = record.state().as_str_name();
+        return Err(format!("pipeline {pipeline} is {state}: close it, and wait until it is CLOSED"));
+    }
+    let undecided =
+        |container: &&ContainerRecord| container_state(container) == ContainerState::ContainerQuasiClosed;
+    let containers: Vec<_> =
+        tables.containers_of(record).filter(undecided).take(CLOSE_CONTAINERS_MAX).collect();
+    if containers.is_empty() {
+        return Err(format!("no container of pipeline {pipeline} waits for a decision"));
+    }
+    // What is remembered of one that is gone is nothing to go on with.
+    let is_there = |member: &&PipelineMember| {
+        nodes.state(NodeId(member.node), now) != NodeState::NodeDead
+            && nodes.disk_works(NodeId(member.node), &member.disk) != Some(false)
+    };
+    let said = |member: &&PipelineMember| has_said_all(record, member, tables, nodes, since);
+    let (said, silent): (Vec<_>, Vec<_>) = record.members.iter().filter(is_there).partition(said);
+    if let Some(silent) = silent.first() {
+        let node = silent.node;
+        return Err(format!(
+            "node {node} is not dead and has not said all that it has: wait for it, or stop it for good"
+        ));
+    }
+    let ends = said.iter().map(|member| (log_end(record, member, tables, nodes), member.node));
+    let (_, best) = ends
+        .max_by_key(|(end, node)| (*end, std::cmp::Reverse(*node)))
+        .ok_or_else(|| format!("no member of pipeline {pipeline} is left"))?;
+    Ok((
+        NodeId(best),
+        containers.into_iter().map(|container| as_on(container, NodeId(best), nodes)).collect(),
+    ))
+}
+
 /// Whether the member has ended, and all that it has is known.
 fn has_said_all(
     pipeline: &PipelineRecord,
@@ -110,10 +155,15 @@ fn replicas_on<'a>(
 
 /// The container is what that node has of it.
 fn as_on(record: &ContainerRecord, node: NodeId, nodes: &Nodes) -> ClosedContainer {
-    match nodes.replicas().get(ContainerId(record.container), node) {
+    match nodes.replicas().get(ContainerId(record.container), node).filter(|replica| !is_empty(replica)) {
         Some(replica) => closed_at(record, last_record(replica)),
         None => with_state(record, ContainerState::ContainerDeleted, LastRecord::default()),
     }
+}
+
+/// Whether there is nothing to keep three copies of: no record, or entry 0, which says who the first members are.
+fn is_empty(replica: &ContainerReplica) -> bool {
+    last_record(replica) == LastRecord::default() && replica.blocks == 0 && replica.unhealthy.is_empty()
 }
 
 fn closed_at(record: &ContainerRecord, last: LastRecord) -> ClosedContainer {
@@ -161,7 +211,14 @@ mod tests {
             run(&mut tables, close(1, ""));
             run(&mut tables, end(1));
             let start = Instant::now();
-            let nodes = Nodes::new(Silence { stale_after: LET_GO, dead_after: 100 * LET_GO }, start);
+            let nodes = Nodes::new(
+                Silence {
+                    stale_after: LET_GO,
+                    dead_after: 100 * LET_GO,
+                    disk_lost_after: std::time::Duration::from_secs(30),
+                },
+                start,
+            );
             let mut resolution = Resolution::new(LET_GO);
             resolution.decide(&tables, &nodes, start);
             Fixture { tables, nodes, resolution, start }
@@ -227,6 +284,17 @@ mod tests {
         assert_eq!(decided, [(1, ContainerClosed, 2, 70), (2, ContainerDeleted, 0, 0)]);
     }
 
+    /// One member at least has rolled to it, or has the pipeline's first entry, and no more.
+    #[test]
+    fn a_container_that_was_begun_and_never_written_to_is_deleted() {
+        let begun: &[Had] = &[(1, ReplicaClosed, 2, 70), (2, ReplicaQuasiClosed, 0, 0)];
+        let decided = decide(&[(1, begun), (2, begun)]);
+        assert_eq!(decided, [(1, ContainerClosed, 2, 70), (2, ContainerDeleted, 0, 0)]);
+        let begun: &[Had] = &[(1, ReplicaQuasiClosed, 0, 0)];
+        let decided = decide(&[(1, begun), (2, begun)]);
+        assert_eq!(decided, [(1, ContainerDeleted, 0, 0), (2, ContainerDeleted, 0, 0)]);
+    }
+
     #[test]
     fn the_highest_log_of_a_majority_is_the_container() {
         let decided =
@@ -251,6 +319,33 @@ mod tests {
         assert_eq!(decide(&[(1, &[(1, ReplicaQuasiClosed, 2, 60)])]), quasi_closed);
         let decided = decide(&[(1, &[(1, ReplicaQuasiClosed, 2, 60)]), (2, &[(1, ReplicaOpen, 0, 0)])]);
         assert_eq!(decided, quasi_closed, "node 2 has not ended");
+    }
+
+    #[test]
+    fn who_accepts_the_loss_gets_what_the_best_member_left_has() {
+        let mut fixture = Fixture::new();
+        let accept = |fixture: &Fixture, later: Duration| {
+            let Fixture { tables, nodes, start, .. } = fixture;
+            let accepted = accept_loss(PipelineId(1), tables, nodes, *start, *start + later);
+            accepted.map(|(node, kept)| {
+                (node.0, kept.iter().map(|c| (c.container, c.state(), c.last_index)).collect::<Vec<_>>())
+            })
+        };
+        fixture.member(1, &[(1, ReplicaQuasiClosed, 2, 60)], 60);
+        let undecided = accept(&fixture, LET_GO).unwrap_err();
+        assert_eq!(undecided, "no container of pipeline 1 waits for a decision");
+        let containers =
+            fixture.resolution.decide(&fixture.tables, &fixture.nodes, fixture.start + 2 * LET_GO);
+        let quasi_close = proto::scm::CloseContainersCommand { containers };
+        run(&mut fixture.tables, Command::CloseContainers(quasi_close));
+        let early = accept(&fixture, LET_GO).unwrap_err();
+        assert!(early.starts_with("node 2 is not dead"), "{early}");
+        let dead = 101 * LET_GO;
+        assert_eq!(accept(&fixture, dead).unwrap_err(), "no member of pipeline 1 is left");
+        let disk = DiskReport { disk: disk(1, 0), ..DiskReport::default() };
+        fixture.nodes.see(NodeId(1), vec![disk], fixture.start + dead);
+        let kept = vec![(1, ContainerClosed, 60), (2, ContainerDeleted, 0)];
+        assert_eq!(accept(&fixture, dead), Ok((1, kept)));
     }
 
     /// The report of the pipeline was quicker than that of its containers.
@@ -288,7 +383,14 @@ mod tests {
         run(&mut tables, close(1, ""));
         run(&mut tables, end(1));
         let start = Instant::now();
-        let mut nodes = Nodes::new(Silence { stale_after: LET_GO, dead_after: 100 * LET_GO }, start);
+        let mut nodes = Nodes::new(
+            Silence {
+                stale_after: LET_GO,
+                dead_after: 100 * LET_GO,
+                disk_lost_after: std::time::Duration::from_secs(30),
+            },
+            start,
+        );
         let mut resolution = Resolution::new(LET_GO);
         resolution.decide(&tables, &nodes, start);
         let now = start + 2 * LET_GO;

@@ -4,10 +4,11 @@ use crate::leader::Leader;
 use crate::nodes::Nodes;
 use crate::quality::quality;
 use crate::tables::{Tables, container_state, duty};
-use proto::scm::{ContainerState, NodeDuty, NodeState};
+use proto::scm::{ContainerReplica, ContainerState, NodeDuty, NodeState};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use tracing::info;
+use types::NodeId;
 
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 
@@ -33,7 +34,7 @@ pub(crate) fn waits(tables: &Tables, nodes: &Nodes, now: Instant) -> Vec<String>
             in_service.len()
         ));
     }
-    let (closed, found) = closed_containers(tables, nodes);
+    let (closed, found) = closed_containers(tables, nodes, now);
     let needed = closed - closed / 100;
     if found < needed {
         waits.push(format!("a good replica of {needed} of {closed} closed containers; {found} have one"));
@@ -41,14 +42,16 @@ pub(crate) fn waits(tables: &Tables, nodes: &Nodes, now: Instant) -> Vec<String>
     waits
 }
 
-/// How many closed containers there are, and how many of them have a good replica.
-fn closed_containers(tables: &Tables, nodes: &Nodes) -> (usize, usize) {
+/// How many closed containers there are, and how many of them have a good replica. What is on a disk that is lost is none.
+fn closed_containers(tables: &Tables, nodes: &Nodes, now: Instant) -> (usize, usize) {
     let (mut closed, mut found) = (0, 0);
     for (&container, record) in tables.containers() {
         if container_state(record) == ContainerState::ContainerClosed {
             closed += 1;
-            let good = nodes.replicas().of(container).any(|(_, replica)| quality(record, replica).is_good());
-            found += usize::from(good);
+            let is_good = |(node, replica): (NodeId, &ContainerReplica)| {
+                quality(record, replica).is_good() && !nodes.disk_is_lost(node, &replica.disk, now)
+            };
+            found += usize::from(nodes.replicas().of(container).any(is_good));
         }
     }
     (closed, found)
@@ -73,13 +76,16 @@ mod tests {
     use crate::nodes::Silence;
     use crate::ops::testing::three_nodes;
     use crate::replicas::ContainersReport;
-    use types::NodeId;
 
     #[test]
     fn two_thirds_of_the_nodes_are_enough_and_the_dead_are_not_waited_for() {
         let tables = three_nodes();
         let start = Instant::now();
-        let silence = Silence { stale_after: Duration::from_secs(5), dead_after: Duration::from_secs(600) };
+        let silence = Silence {
+            stale_after: Duration::from_secs(5),
+            dead_after: Duration::from_secs(600),
+            disk_lost_after: std::time::Duration::from_secs(30),
+        };
         let mut nodes = Nodes::new(silence, start);
         let told = |nodes: &mut Nodes, node: u64| {
             nodes.see(NodeId(node), Vec::new(), start);

@@ -1,6 +1,8 @@
+use crate::admission;
 use crate::leader::Leader;
 use crate::leadership::Leadership;
 use crate::locate;
+use crate::seat::Seats;
 use crate::view;
 use futures::{Stream, StreamExt};
 use proto::scm::scm_server::Scm;
@@ -17,7 +19,9 @@ use types::ContainerId;
 mod cluster;
 mod containers;
 mod heartbeat;
+mod members;
 mod pipelines;
+mod racks;
 mod register;
 
 /// Containers of one question; one answer stays well below the message limit.
@@ -27,13 +31,14 @@ const LOCATE_CONTAINERS_MAX: usize = 10_000;
 #[derive(Clone)]
 pub(crate) struct ScmService {
     leadership: Arc<Leadership>,
+    seats: Arc<Seats>,
     watchers: Arc<Semaphore>,
 }
 
 impl ScmService {
-    pub(crate) fn new(leadership: Arc<Leadership>) -> ScmService {
+    pub(crate) fn new(leadership: Arc<Leadership>, seats: Arc<Seats>) -> ScmService {
         let watchers = Arc::new(Semaphore::new(leadership.options.watchers_max));
-        ScmService { leadership, watchers }
+        ScmService { leadership, seats, watchers }
     }
 
     fn leader(&self) -> Result<Arc<Leader>, Failure> {
@@ -160,6 +165,14 @@ impl Scm for ScmService {
         Ok(Response::new(ClosePipelineResponse {}))
     }
 
+    async fn accept_loss(
+        &self,
+        request: Request<AcceptLossRequest>,
+    ) -> Result<Response<AcceptLossResponse>, Status> {
+        let accepted = pipelines::accept_loss(&*self.leader()?, request.into_inner()).await?;
+        Ok(Response::new(accepted))
+    }
+
     async fn close_container(
         &self,
         request: Request<CloseContainerRequest>,
@@ -191,10 +204,53 @@ impl Scm for ScmService {
         Ok(Response::new(cluster::status(&*self.leader()?)))
     }
 
+    async fn get_racks(&self, _request: Request<GetRacksRequest>) -> Result<Response<Racks>, Status> {
+        Ok(Response::new(racks::racks(&*self.leader()?)))
+    }
+
+    async fn set_racks(&self, request: Request<SetRacksRequest>) -> Result<Response<Racks>, Status> {
+        Ok(Response::new(racks::set_racks(&*self.leader()?, request.into_inner()).await?))
+    }
+
     async fn set_switches(
         &self,
         request: Request<SetSwitchesRequest>,
     ) -> Result<Response<ClusterStatus>, Status> {
         Ok(Response::new(cluster::set_switches(&*self.leader()?, request.into_inner()).await?))
+    }
+
+    async fn introduce(
+        &self,
+        _request: Request<IntroduceRequest>,
+    ) -> Result<Response<IntroduceResponse>, Status> {
+        Ok(Response::new(self.seats.introduction()))
+    }
+
+    async fn join_scm(&self, request: Request<JoinScmRequest>) -> Result<Response<JoinScmResponse>, Status> {
+        let joined = admission::join(&*self.leader()?, &self.seats, request.into_inner()).await?;
+        Ok(Response::new(joined))
+    }
+
+    async fn list_scm_members(
+        &self,
+        _request: Request<ListScmMembersRequest>,
+    ) -> Result<Response<ListScmMembersResponse>, Status> {
+        Ok(Response::new(members::list(&*self.leader()?)))
+    }
+
+    async fn transfer_scm_leader(
+        &self,
+        request: Request<TransferScmLeaderRequest>,
+    ) -> Result<Response<TransferScmLeaderResponse>, Status> {
+        members::transfer(&*self.leader()?, request.into_inner()).await?;
+        Ok(Response::new(TransferScmLeaderResponse {}))
+    }
+
+    async fn remove_scm_member(
+        &self,
+        request: Request<RemoveScmMemberRequest>,
+    ) -> Result<Response<RemoveScmMemberResponse>, Status> {
+        admission::remove(&*self.leader()?, &self.seats, &request.into_inner().address).await?;
+        Ok(Response::new(RemoveScmMemberResponse {}))
     }
 }

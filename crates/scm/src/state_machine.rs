@@ -1,4 +1,5 @@
 use crate::ops;
+use crate::registry::Feed;
 use crate::tables::{APPLIED_KEY, Tables, TablesMut};
 use anyhow::Context;
 use bytes::Bytes;
@@ -6,7 +7,8 @@ use disk::Disk;
 use futures::future::BoxFuture;
 use prost::Message;
 use proto::scm::ScmCommand;
-use raft::{Applied, Committed, Db, DbGenerations, Snapshots, StateMachine};
+use proto::scm::scm_command::Command;
+use raft::{Applied, Committed, Db, GroupDb, Snapshots, StateMachine};
 use std::sync::{Arc, RwLock};
 use tokio::sync::watch;
 
@@ -16,16 +18,23 @@ pub(crate) struct SharedTables {
     tables: Arc<RwLock<Tables>>,
     /// Counts the batches that changed something.
     changes: Arc<watch::Sender<u64>>,
+    /// The registry's last changes.
+    feed: Arc<Feed>,
 }
 
 impl SharedTables {
     pub(crate) fn new(tables: Tables) -> SharedTables {
-        SharedTables { tables: Arc::new(RwLock::new(tables)), changes: Arc::new(watch::Sender::new(0)) }
+        let feed = Arc::new(Feed::new(tables.revision()));
+        SharedTables { tables: Arc::new(RwLock::new(tables)), changes: Arc::new(watch::Sender::new(0)), feed }
     }
 
     /// Reads under the lock; `read` is quick and takes no other lock.
     pub(crate) fn read<R>(&self, read: impl FnOnce(&Tables) -> R) -> R {
         read(&self.tables.read().expect("no holder of the tables panics"))
+    }
+
+    pub(crate) fn feed(&self) -> Arc<Feed> {
+        self.feed.clone()
     }
 
     pub(crate) fn changes(&self) -> watch::Receiver<u64> {
@@ -35,7 +44,7 @@ impl SharedTables {
 
 /// SCM's replicated state: tables in memory, and in a RocksDB that has Raft's log for its WAL.
 pub(crate) struct ScmStateMachine {
-    pub(crate) dbs: DbGenerations,
+    pub(crate) dbs: Arc<dyn GroupDb>,
     pub(crate) shared: SharedTables,
 }
 
@@ -66,10 +75,13 @@ fn apply(
         let mut change = TablesMut::new(&mut tables);
         for committed in &batch {
             let command = decode(committed)?;
-            replies.push(Bytes::from(ops::apply(&mut change, command).encode_to_vec()));
+            replies.push(Bytes::from(ops::apply(&mut change, command, committed.id.term).encode_to_vec()));
         }
         Db::put_applied(&mut change.batch, APPLIED_KEY, applied);
-        db.write(change.batch).context("write applied commands")?;
+        let (batch, events) = (change.batch, change.events);
+        db.write(batch).context("write applied commands")?;
+        // Under the lock: who reads a revision in the tables finds its event in the feed.
+        shared.feed.push(events);
     }
     if !batch.is_empty() {
         shared.changes.send_modify(|changes| *changes += 1);
@@ -79,7 +91,7 @@ fn apply(
 
 /// What RocksDB has is all of it; the tables in memory follow an install.
 struct ScmSnapshots {
-    dbs: DbGenerations,
+    dbs: Arc<dyn GroupDb>,
     shared: SharedTables,
 }
 
@@ -102,25 +114,32 @@ impl Snapshots for ScmSnapshots {
         Box::pin(async move {
             installed.await?;
             let tables = Tables::load(&dbs.current()).context("load SCM's tables from a snapshot")?;
-            *shared.tables.write().expect("no holder of the tables panics") = tables;
+            let revision = tables.revision();
+            {
+                let mut current = shared.tables.write().expect("no holder of the tables panics");
+                *current = tables;
+                shared.feed.reset(revision);
+            }
             shared.changes.send_modify(|changes| *changes += 1);
             Ok(())
         })
     }
 }
 
-fn decode(committed: &Committed) -> anyhow::Result<proto::scm::scm_command::Command> {
+fn decode(committed: &Committed) -> anyhow::Result<Command> {
     let index = committed.id.index;
     let command =
         ScmCommand::decode(committed.meta.clone()).with_context(|| format!("decode command {index}"))?;
-    command.command.with_context(|| format!("command {index} is unknown; a newer flotilla wrote it"))
+    let is_known =
+        |command: &Command| !matches!(command, Command::Registry(registry) if registry.command.is_none());
+    let command = command.command.filter(is_known);
+    command.with_context(|| format!("command {index} is unknown; a newer flotilla wrote it"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::ops::testing::{create, register};
-    use proto::scm::scm_command::Command;
     use raftlog::Place;
     use std::path::Path;
     use types::{LogId, LogIndex, OwnerId, Term};
@@ -191,10 +210,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let open = async |name: &str| {
             let disk = Arc::new(disk::RealDisk::open(&dir.path().join(name), 1).unwrap());
-            let dbs =
-                DbGenerations::open(disk, "db-scm", &raft::DbOptions::default(), APPLIED_KEY).await.unwrap();
+            let dbs = raft::DbGenerations::open(disk, "db-scm", &raft::DbOptions::default(), APPLIED_KEY)
+                .await
+                .unwrap();
             let shared = SharedTables::new(Tables::load(&dbs.current()).unwrap());
-            ScmStateMachine { dbs, shared }
+            ScmStateMachine { dbs: Arc::new(dbs), shared }
         };
         let (mut from, mut to) = (open("from").await, open("to").await);
         let log = log();

@@ -4,17 +4,26 @@
 //! |---|---|
 //! | `a` | applied position |
 //! | `c` | cluster id, text |
+//! | `e` + key | `KeyValue` |
 //! | `f` | format of the tables, `u32` |
-//! | `i` + `n`/`p`/`c`/`r` | next node / pipeline / container / replica number, `u64` |
+//! | `g` + service + 0 + id | `Instance` |
+//! | `i` + `n`/`p`/`c`/`r`/`m`/`v` | next node / pipeline / container / replica / replica of SCM itself / revision, `u64` |
 //! | `k` + container, big-endian | `ContainerRecord` |
 //! | `n` + node, big-endian | `NodeRecord` |
 //! | `p` + pipeline, big-endian | `PipelineRecord` |
 //! | `s` | `Switches` |
+//! | `t` + host | the rack it stands in, text |
 //!
 //! Numbers in values are little-endian; in keys big-endian, so that they sort.
 
+mod registry;
+
+use crate::formation::FOUNDER;
+use crate::racks::RackMap;
+use crate::registry::Directory;
 use anyhow::{Context, bail};
 use prost::Message;
+use proto::registry::{Event, Instance, KeyValue};
 use proto::scm::{
     ContainerRecord, ContainerState, NodeDuty, NodeRecord, PipelineRecord, PipelineState, Switches,
 };
@@ -23,13 +32,17 @@ use rocksdb::{Direction, IteratorMode, WriteBatch};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use types::{ContainerId, NodeId, PipelineId, ReplicaId};
 
-pub(crate) const APPLIED_KEY: &[u8] = b"a";
+/// Where the database keeps how far it is.
+pub const APPLIED_KEY: &[u8] = b"a";
 const CLUSTER_KEY: &[u8] = b"c";
 const FORMAT_KEY: &[u8] = b"f";
 const CONTAINERS: u8 = b'k';
+const INSTANCES: u8 = b'g';
+const KEYS: u8 = b'e';
 const NODES: u8 = b'n';
 const PIPELINES: u8 = b'p';
 const SWITCHES_KEY: &[u8] = b"s";
+const RACKS: u8 = b't';
 
 /// Persisted: older formats stay readable, newer ones are refused. 1 had no states of containers, no pipelines that close, no duties
 /// and no switches: it reads as 2, with all containers open and all nodes in service.
@@ -46,13 +59,32 @@ enum Counter {
     Pipeline = b'p',
     Container = b'c',
     Replica = b'r',
+    /// Changes of the registry.
+    Revision = b'v',
+    /// Replicas of SCM's own group.
+    Member = b'm',
 }
 
 impl Counter {
-    const ALL: [Counter; 4] = [Counter::Node, Counter::Pipeline, Counter::Container, Counter::Replica];
+    const ALL: [Counter; 6] = [
+        Counter::Node,
+        Counter::Pipeline,
+        Counter::Container,
+        Counter::Replica,
+        Counter::Revision,
+        Counter::Member,
+    ];
 
     fn key(self) -> [u8; 2] {
         [b'i', self as u8]
+    }
+
+    /// 0 means "none"; SCM's founder has the id 1 without drawing it.
+    fn first(self) -> u64 {
+        match self {
+            Counter::Member => FOUNDER.0 + 1,
+            _ => 1,
+        }
     }
 }
 
@@ -72,6 +104,8 @@ pub(crate) struct Tables {
     containers: BTreeMap<ContainerId, ContainerRecord>,
     /// The containers that are open or quasi-closed.
     unresolved: BTreeSet<ContainerId>,
+    racks: RackMap,
+    directory: Directory,
     /// `None` until they are set for the first time.
     switches: Option<Switches>,
     /// The next number of each kind; numbers start at 1 because 0 means "none".
@@ -111,6 +145,13 @@ impl Tables {
             [NODES, ..] => self.insert_node(NodeRecord::decode(value)?),
             [PIPELINES, ..] => self.insert_pipeline(PipelineRecord::decode(value)?),
             [CONTAINERS, ..] => self.insert_container(ContainerRecord::decode(value)?),
+            [RACKS, host @ ..] => {
+                let text =
+                    |bytes: &[u8]| String::from_utf8(bytes.to_vec()).context("hosts and racks are text");
+                self.racks.set(text(host)?, text(value)?);
+            }
+            [INSTANCES, ..] => self.directory.insert_instance(Instance::decode(value)?),
+            [KEYS, ..] => self.directory.insert_key(KeyValue::decode(value)?),
             _ => bail!("unknown table; a newer flotilla wrote it"),
         }
         Ok(())
@@ -151,6 +192,11 @@ impl Tables {
             _ => self.unresolved.insert(container),
         };
         self.containers.insert(container, record);
+    }
+
+    /// Whether this id of a replica of SCM's own group was given to somebody.
+    pub(crate) fn is_drawn_member(&self, replica: ReplicaId) -> bool {
+        replica.0 != 0 && replica.0 < self.counter(Counter::Member)
     }
 
     pub(crate) fn cluster(&self) -> &str {
@@ -216,12 +262,16 @@ impl Tables {
         self.unresolved.iter().map(|id| self.container(*id).expect("the index names containers of the table"))
     }
 
+    pub(crate) fn racks(&self) -> &RackMap {
+        &self.racks
+    }
+
     pub(crate) fn switches(&self) -> Switches {
         self.switches.unwrap_or(SWITCHES_AT_FIRST)
     }
 
     fn counter(&self, counter: Counter) -> u64 {
-        self.counters.get(&counter).copied().unwrap_or(1)
+        self.counters.get(&counter).copied().unwrap_or_else(|| counter.first())
     }
 }
 
@@ -230,13 +280,15 @@ impl Tables {
 pub(crate) struct TablesMut<'a> {
     tables: &'a mut Tables,
     pub(crate) batch: WriteBatch,
+    /// What changed in the registry, in the order of the revisions.
+    pub(crate) events: Vec<Event>,
 }
 
 impl<'a> TablesMut<'a> {
     pub(crate) fn new(tables: &'a mut Tables) -> Self {
         let mut batch = WriteBatch::default();
         batch.put(FORMAT_KEY, FORMAT.to_le_bytes());
-        TablesMut { tables, batch }
+        TablesMut { tables, batch, events: Vec::new() }
     }
 
     pub(crate) fn set_cluster(&mut self, cluster: &str) {
@@ -264,6 +316,16 @@ impl<'a> TablesMut<'a> {
         self.tables.switches = Some(switches);
     }
 
+    pub(crate) fn set_rack(&mut self, host: &str, rack: &str) {
+        self.batch.put([&[RACKS], host.as_bytes()].concat(), rack);
+        self.tables.racks.set(host.to_owned(), rack.to_owned());
+    }
+
+    pub(crate) fn forget_rack(&mut self, host: &str) {
+        self.batch.delete([&[RACKS], host.as_bytes()].concat());
+        self.tables.racks.forget(host);
+    }
+
     pub(crate) fn draw_node(&mut self) -> NodeId {
         NodeId(self.draw(Counter::Node))
     }
@@ -278,6 +340,10 @@ impl<'a> TablesMut<'a> {
 
     pub(crate) fn draw_replica(&mut self) -> ReplicaId {
         ReplicaId(self.draw(Counter::Replica))
+    }
+
+    pub(crate) fn draw_member(&mut self) -> ReplicaId {
+        ReplicaId(self.draw(Counter::Member))
     }
 
     /// A number that was never given out before and never will be again.
@@ -348,6 +414,9 @@ mod tests {
         change.put_container(ContainerRecord { container, pipeline, ..ContainerRecord::default() });
         change.draw_replica();
         change.set_switches(Switches { balancer: true, ..SWITCHES_AT_FIRST });
+        change.set_rack("a", "r1");
+        change.set_rack("b", "r2");
+        change.forget_rack("a");
         let batch = change.batch;
         (tables, batch)
     }
@@ -387,6 +456,6 @@ mod tests {
         assert_eq!(key(PIPELINES, 1), *b"p\0\0\0\0\0\0\0\x01");
         assert_eq!(key(CONTAINERS, 1), *b"k\0\0\0\0\0\0\0\x01");
         let keys: Vec<_> = Counter::ALL.map(Counter::key).to_vec();
-        assert_eq!(keys, [*b"in", *b"ip", *b"ic", *b"ir"]);
+        assert_eq!(keys, [*b"in", *b"ip", *b"ic", *b"ir", *b"iv", *b"im"]);
     }
 }

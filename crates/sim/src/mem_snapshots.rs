@@ -103,7 +103,7 @@ impl MemSnapshots {
 }
 
 /// Each record: lengths of key and value, key, value.
-fn encode<'a>(records: impl Iterator<Item = (&'a Vec<u8>, &'a Vec<u8>)>) -> Bytes {
+pub(crate) fn encode<'a>(records: impl Iterator<Item = (&'a Vec<u8>, &'a Vec<u8>)>) -> Bytes {
     let mut out = BytesMut::new();
     for (key, value) in records {
         out.put_u32_le(key.len() as u32);
@@ -114,7 +114,7 @@ fn encode<'a>(records: impl Iterator<Item = (&'a Vec<u8>, &'a Vec<u8>)>) -> Byte
     out.freeze()
 }
 
-fn decode(mut bytes: Bytes, records: &mut Records) -> anyhow::Result<()> {
+pub(crate) fn decode(mut bytes: Bytes, records: &mut Records) -> anyhow::Result<()> {
     while !bytes.is_empty() {
         ensure!(bytes.len() >= 8, "half a record");
         let (key, value) = (bytes.get_u32_le() as usize, bytes.get_u32_le() as usize);

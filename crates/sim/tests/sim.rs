@@ -4,6 +4,8 @@
 
 #[path = "sim/campaign.rs"]
 mod campaign;
+#[path = "sim/cluster.rs"]
+mod cluster;
 #[path = "sim/planted.rs"]
 mod planted;
 #[path = "sim/tables.rs"]

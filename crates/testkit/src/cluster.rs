@@ -1,3 +1,4 @@
+use crate::ports::free_addresses;
 use crate::process::{Process, Ready};
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
@@ -7,38 +8,54 @@ pub const SECRET_KEY: &str = "test-secret-key-of-some-length";
 
 #[derive(Clone, Debug)]
 pub struct ClusterOptions {
+    /// One or three.
+    pub scms: usize,
     pub disks_per_datanode: usize,
     pub pipelines_per_disk: u32,
     pub container_bytes_max: u64,
     pub datanodes: usize,
-    /// More of SCM's command line.
+    /// More of SCM's command line, and of each datanode's.
     pub scm_args: String,
+    pub datanode_args: String,
+    /// Where the first disk of the first datanode is, if not in the cluster's directory.
+    pub first_disk: Option<PathBuf>,
 }
 
 impl Default for ClusterOptions {
     /// Small containers, so that tests meet the change from one to the next.
     fn default() -> Self {
         Self {
+            scms: 1,
             disks_per_datanode: 2,
             pipelines_per_disk: 2,
             container_bytes_max: 64 << 20,
             datanodes: 3,
             scm_args: String::new(),
+            datanode_args: String::new(),
+            first_disk: None,
         }
     }
 }
 
-/// One SCM, one OM, three datanodes or as many as wanted, one gateway: processes on free ports, in a temporary directory.
+/// One SCM or three, one OM, three datanodes or as many as wanted, one gateway: processes on free ports, in a temporary directory.
 pub struct Cluster {
-    pub scm: Process,
+    pub scms: Vec<Process>,
     pub om: Process,
     pub datanodes: Vec<Process>,
     /// In the order of `datanodes`.
     pub datanode_addresses: Vec<String>,
+    /// "http://host:port" of their metrics, in the same order; others after a restart.
+    pub datanode_http: Vec<String>,
     pub gateway: Process,
+    /// In the order of `scms`.
+    pub scm_addresses: Vec<String>,
+    /// All of them, as in `--scm`.
     pub scm_address: String,
+    /// What the first SCM said when it was ready.
+    pub scm_ready: Ready,
     pub om_address: String,
     pub endpoint: String,
+    first_disk: Option<PathBuf>,
     // Last, so that the processes end before their directories go.
     dir: TempDir,
 }
@@ -57,28 +74,46 @@ impl Cluster {
         };
         let root_path = root.display();
 
-        let line = format!(
-            "server --roles scm --rpc 127.0.0.1:0 --meta {root_path}/scm --pipelines-per-disk {} {}",
-            options.pipelines_per_disk, options.scm_args
+        let scm_addresses = free_addresses(options.scms);
+        let scm_address = scm_addresses.join(",");
+        // Together: none is ready before a majority is there.
+        let scm_names = (1..).map(|number| format!("scm{number}"));
+        let mut scms: Vec<Process> = scm_names
+            .zip(&scm_addresses)
+            .map(|(name, address)| {
+                let line = format!(
+                    "server --roles scm --rpc {address} --meta {root_path}/{name} --scm {scm_address} --pipelines-per-disk {} \
+                     --http 127.0.0.1:0 {}",
+                    options.pipelines_per_disk, options.scm_args
+                );
+                Process::spawn(binary, root, &name, line.split_whitespace().map(str::to_owned).collect())
+            })
+            .collect();
+        let scm_ready: Vec<Ready> = scms.iter_mut().map(Process::wait_ready).collect();
+        let scm_ready = scm_ready.into_iter().next().expect("there is an SCM");
+        let (om, ready) = start(
+            "om",
+            format!("server --roles om --rpc 127.0.0.1:0 --meta {root_path}/om --scm {scm_address}"),
         );
-        let (scm, ready) = start("scm", line);
-        let scm_address = ready["RPC"].clone();
-        let (om, ready) = start("om", format!("server --roles om --rpc 127.0.0.1:0 --meta {root_path}/om"));
         let om_address = ready["RPC"].clone();
 
-        let (mut datanodes, mut datanode_addresses) = (Vec::new(), Vec::new());
+        let (mut datanodes, mut datanode_addresses, mut datanode_http) = (Vec::new(), Vec::new(), Vec::new());
         for number in 1..=options.datanodes {
             let name = format!("dn{number}");
             let disks: String = (1..=options.disks_per_datanode)
-                .map(|disk| format!(" --disk {root_path}/{name}/disk{disk}"))
+                .map(|disk| match &options.first_disk {
+                    Some(first) if (number, disk) == (1, 1) => format!(" --disk {}", first.display()),
+                    _ => format!(" --disk {root_path}/{name}/disk{disk}"),
+                })
                 .collect();
             let line = format!(
-                "server --roles datanode --rpc 127.0.0.1:0{disks} --scm {scm_address} --container-bytes-max {}",
-                options.container_bytes_max
+                "server --roles datanode --rpc 127.0.0.1:0{disks} --scm {scm_address} --container-bytes-max {} {}",
+                options.container_bytes_max, options.datanode_args
             );
             let (datanode, ready) = start(&name, line);
             datanodes.push(datanode);
             datanode_addresses.push(ready["RPC"].clone());
+            datanode_http.push(ready["HTTP"].clone());
         }
 
         let line = format!(
@@ -88,16 +123,33 @@ impl Cluster {
         let (mut gateway, ready) = start("gateway", line);
         let endpoint = ready["S3_ENDPOINT"].clone();
         gateway.set_arg("--s3", endpoint.strip_prefix("http://").expect("an http endpoint"));
-        Cluster { scm, om, datanodes, datanode_addresses, gateway, scm_address, om_address, endpoint, dir }
+        Cluster {
+            scms,
+            om,
+            datanodes,
+            datanode_addresses,
+            datanode_http,
+            gateway,
+            scm_addresses,
+            scm_address,
+            scm_ready,
+            om_address,
+            endpoint,
+            first_disk: options.first_disk.clone(),
+            dir,
+        }
     }
 
     /// A data directory of a datanode; both are counted from 0.
     pub fn disk(&self, datanode: usize, disk: usize) -> PathBuf {
-        self.dir.path().join(format!("dn{}/disk{}", datanode + 1, disk + 1))
+        match &self.first_disk {
+            Some(first) if (datanode, disk) == (0, 0) => first.clone(),
+            _ => self.dir.path().join(format!("dn{}/disk{}", datanode + 1, disk + 1)),
+        }
     }
 
     fn all(&mut self) -> impl Iterator<Item = &mut Process> {
-        let metadata = [&mut self.scm, &mut self.om].into_iter();
+        let metadata = self.scms.iter_mut().chain([&mut self.om]);
         metadata.chain(self.datanodes.iter_mut()).chain([&mut self.gateway])
     }
 

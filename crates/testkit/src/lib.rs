@@ -4,8 +4,10 @@
 #![allow(clippy::disallowed_methods)]
 
 mod cluster;
+mod ports;
 mod process;
 pub mod prometheus;
 
 pub use cluster::{ACCESS_KEY, Cluster, ClusterOptions, SECRET_KEY};
+pub use ports::free_addresses;
 pub use process::{Process, Ready};

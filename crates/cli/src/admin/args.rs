@@ -2,6 +2,7 @@
 
 use crate::args::ClusterArgs;
 use clap::{Args as ClapArgs, Subcommand, ValueEnum};
+use std::path::PathBuf;
 use std::time::Duration;
 
 #[derive(ClapArgs, Debug)]
@@ -29,6 +30,15 @@ pub(crate) enum AdminCommand {
     /// Nodes that store data
     #[command(subcommand)]
     Datanode(DatanodeCommand),
+    /// SCM's own members
+    #[command(subcommand)]
+    Scm(ScmCommand),
+    /// Groups that have lost a majority of their members
+    #[command(subcommand)]
+    Raft(RaftCommand),
+    /// Which hosts stand in which racks: replicas of the same data do not stand in one
+    #[command(subcommand)]
+    Rack(RackCommand),
     /// Whether SCM knows enough to repair and to delete
     #[command(subcommand, name = "safemode")]
     SafeMode(SafeModeCommand),
@@ -38,6 +48,87 @@ pub(crate) enum AdminCommand {
     /// Moving containers from full nodes to empty ones
     #[command(subcommand)]
     Balancer(SwitchCommand),
+    /// Who runs where and how they are, and a small key-value space. Exits with 3 when a comparison failed, with 4 for what is not there
+    #[command(subcommand)]
+    Registry(RegistryCommand),
+}
+
+#[derive(Subcommand, Debug, Clone)]
+pub(crate) enum RegistryCommand {
+    /// All services, and how many of their instances are well
+    Services,
+    /// Instances with their addresses and checks
+    Instances {
+        /// Only of this service
+        service: Option<String>,
+        /// Only those of which all checks pass
+        #[arg(long)]
+        passing: bool,
+    },
+    /// Print what changes among instances, line by line, until Ctrl-C
+    Watch {
+        /// Only of this service
+        service: Option<String>,
+        #[command(flatten)]
+        watch: WatchArgs,
+    },
+    /// Keys and values
+    #[command(subcommand)]
+    Kv(KvCommand),
+}
+
+#[derive(Subcommand, Debug, Clone)]
+pub(crate) enum KvCommand {
+    /// Print a key's value; with --json also its revisions, and the value in base64
+    Get { key: String },
+    /// Set a key's value
+    Put {
+        key: String,
+        /// The value; `-` reads standard input
+        value: String,
+        /// Only if the key is at this revision (mod_revision); 0: only if there is none
+        #[arg(long, value_name = "REVISION")]
+        cas: Option<u64>,
+        /// Delete the key after this time unless it is put or renewed (10s, 5m, 1h)
+        #[arg(long, value_parser = duration)]
+        ttl: Option<Duration>,
+    },
+    /// Give a key with a time to live its whole time again, if it is still at this revision
+    Renew { key: String, revision: u64 },
+    /// Delete a key
+    Delete {
+        key: String,
+        /// All keys that begin with it
+        #[arg(long, conflicts_with = "cas")]
+        prefix: bool,
+        /// Only if the key is at this revision
+        #[arg(long, value_name = "REVISION")]
+        cas: Option<u64>,
+    },
+    /// List keys in their order
+    List {
+        /// Only those that begin with it
+        #[arg(default_value = "")]
+        prefix: String,
+    },
+    /// Print what changes among keys, line by line, until Ctrl-C
+    Watch {
+        /// Keys that begin with it
+        #[arg(default_value = "")]
+        prefix: String,
+        #[command(flatten)]
+        watch: WatchArgs,
+    },
+}
+
+#[derive(ClapArgs, Debug, Clone)]
+pub(crate) struct WatchArgs {
+    /// Begin with this revision; 0: with the next change
+    #[arg(long, default_value_t = 0, value_name = "REVISION")]
+    pub from: u64,
+    /// End after so many changes
+    #[arg(long)]
+    pub count: Option<u64>,
 }
 
 #[derive(Subcommand, Debug, Clone)]
@@ -58,6 +149,14 @@ pub(crate) enum PipelineCommand {
     },
     /// Take no more writes and close the open container; SCM creates another where there is room
     Close { pipeline: u64 },
+    /// A majority of its members is lost for good: its containers that are QUASI_CLOSED become what the best member left has of them.
+    /// What only the lost ones had is gone
+    AcceptLoss {
+        pipeline: u64,
+        /// Do it, with what this node has: the one that the command names without this option
+        #[arg(long, value_name = "NODE", value_parser = clap::value_parser!(u64).range(1..))]
+        keep: Option<u64>,
+    },
     /// Move the leader to another member
     TransferLeader {
         pipeline: u64,
@@ -159,6 +258,50 @@ pub(crate) enum DatanodeCommand {
 }
 
 #[derive(Subcommand, Debug, Clone)]
+pub(crate) enum RackCommand {
+    /// Racks with their nodes and hosts
+    List,
+    /// Say that hosts stand in a rack; nodes that come later stand there from the beginning
+    Set {
+        rack: String,
+        /// Names or addresses as nodes give them; host:port where several nodes share one
+        #[arg(required = true)]
+        hosts: Vec<String>,
+    },
+    /// Hosts stand in no rack any more (their nodes: in `default`)
+    Unset {
+        #[arg(required = true)]
+        hosts: Vec<String>,
+    },
+    /// Replace the whole map by a file's: lines of a host and its rack, `#` begins a comment
+    Load { file: PathBuf },
+}
+
+#[derive(Subcommand, Debug, Clone)]
+pub(crate) enum ScmCommand {
+    /// Who leads, who follows, and how far behind; without a leader, what each says of itself
+    Roles,
+    /// Move the leader to another member
+    Transfer {
+        /// host:port of the one that is to lead; default: whichever other member is best
+        #[arg(long)]
+        to: Option<String>,
+    },
+    /// Take a member out, for good: a process that is never to come back at this address
+    Remove { address: String },
+}
+
+#[derive(Subcommand, Debug, Clone)]
+pub(crate) enum RaftCommand {
+    /// Say what to do, where, when a majority of SCM's members is lost for good. Changes nothing: the survivor must be stopped for it
+    ResetMembership {
+        /// scm, or a pipeline like pipeline-3
+        #[arg(long, default_value = "scm")]
+        group: String,
+    },
+}
+
+#[derive(Subcommand, Debug, Clone)]
 pub(crate) enum SafeModeCommand {
     /// Whether it is on, and what it waits for
     Status,
@@ -189,10 +332,20 @@ impl AdminCommand {
                 command,
                 DatanodeCommand::List | DatanodeCommand::Info { .. } | DatanodeCommand::Diskinfo { .. }
             ),
+            AdminCommand::Rack(command) => matches!(command, RackCommand::List),
+            AdminCommand::Scm(command) => matches!(command, ScmCommand::Roles),
+            AdminCommand::Raft(RaftCommand::ResetMembership { .. }) => true,
             AdminCommand::SafeMode(command) => matches!(command, SafeModeCommand::Status),
             AdminCommand::Replication(command) | AdminCommand::Balancer(command) => {
                 matches!(command, SwitchCommand::Status)
             }
+            AdminCommand::Registry(command) => match command {
+                RegistryCommand::Services | RegistryCommand::Instances { .. } => true,
+                RegistryCommand::Kv(command) => {
+                    matches!(command, KvCommand::Get { .. } | KvCommand::List { .. })
+                }
+                RegistryCommand::Watch { .. } => false,
+            },
         }
     }
 }

@@ -130,6 +130,9 @@ fn replica_row(info: &ReplicaInfo) -> [Cell; 9] {
     if !replica.unhealthy.is_empty() {
         remarks.push(replica.unhealthy.as_str());
     }
+    if info.disk_lost {
+        remarks.push("its disk is lost");
+    }
     if replica.released {
         remarks.push("released");
     }
@@ -178,5 +181,6 @@ fn replica_to_json(info: &ReplicaInfo) -> Value {
         "hash": (!replica.hash.is_empty()).then_some(&replica.hash),
         "unhealthy": (!replica.unhealthy.is_empty()).then_some(&replica.unhealthy),
         "released": replica.released,
+        "disk_lost": info.disk_lost,
     })
 }

@@ -36,12 +36,20 @@ async fn list(scm: &mut Scm) -> anyhow::Result<Answer> {
     let datanodes = datanodes(scm).await?;
     let rows: Vec<_> = datanodes.iter().map(row).collect();
     let list: Vec<_> = datanodes.iter().map(to_json).collect();
-    Ok(Answer::new(table(HEADINGS, &rows), json!(list)))
+    let problems: String = datanodes.iter().filter_map(clock_problem).collect();
+    Ok(Answer::new(table(HEADINGS, &rows) + &problems, json!(list)))
+}
+
+/// Nothing is decided by clocks, so the node's state says nothing of it.
+fn clock_problem(datanode: &DatanodeInfo) -> Option<String> {
+    let DatanodeInfo { node, clock_problem, .. } = datanode;
+    (!clock_problem.is_empty()).then(|| format!("\nnode {node}: {clock_problem}\n"))
 }
 
 async fn info(scm: &mut Scm, node: u64) -> anyhow::Result<Answer> {
     let datanode = datanode(scm, node).await?;
     let mut text = table(HEADINGS, &[row(&datanode)]);
+    text += &clock_problem(&datanode).unwrap_or_default();
     if let Some(waits) = waits(&datanode) {
         text += &format!("\n{waits}\n");
     }
@@ -93,7 +101,7 @@ async fn set_duty(
     Ok(Answer::new(text, to_json(&datanode)))
 }
 
-async fn datanodes(scm: &mut Scm) -> anyhow::Result<Vec<DatanodeInfo>> {
+pub(super) async fn datanodes(scm: &mut Scm) -> anyhow::Result<Vec<DatanodeInfo>> {
     let answer = scm.call(async |client| client.list_datanodes(ListDatanodesRequest {}).await).await?;
     let mut datanodes = answer.datanodes;
     datanodes.sort_by_key(|datanode| datanode.node);
@@ -113,11 +121,12 @@ fn waits(datanode: &DatanodeInfo) -> Option<String> {
     })
 }
 
-const HEADINGS: [&str; 11] = [
+const HEADINGS: [&str; 12] = [
     "NODE",
     "STATE",
     "DUTY",
     "ADDRESS",
+    "RACK",
     "LAST HEARTBEAT",
     "DISKS",
     "FREE",
@@ -127,7 +136,7 @@ const HEADINGS: [&str; 11] = [
     "LEADERS",
 ];
 
-fn row(datanode: &DatanodeInfo) -> [Cell; 11] {
+fn row(datanode: &DatanodeInfo) -> [Cell; 12] {
     let failed = datanode.disks.iter().filter(|disk| disk.failed).count();
     let disks = match failed {
         0 => datanode.disks.len().to_string().into(),
@@ -138,6 +147,7 @@ fn row(datanode: &DatanodeInfo) -> [Cell; 11] {
         words::cell(words::node_state(datanode.state())),
         words::cell(words::node_duty(datanode.duty())),
         datanode.address.clone().into(),
+        datanode.rack.clone().into(),
         format!("{:.1} s ago", datanode.last_heartbeat_age_ms as f64 / 1000.0).into(),
         disks,
         human_bytes(datanode.disks.iter().map(|disk| disk.free_bytes).sum()).into(),
@@ -204,5 +214,6 @@ fn to_json(datanode: &DatanodeInfo) -> Value {
         "leaders": datanode.leaders,
         "containers_waiting": datanode.containers_waiting,
         "pipelines_waiting": datanode.pipelines_waiting,
+        "clock_problem": (!datanode.clock_problem.is_empty()).then_some(&datanode.clock_problem),
     })
 }

@@ -4,19 +4,28 @@ mod answer;
 pub(crate) mod args;
 mod container;
 mod datanode;
+mod members;
 mod pipeline;
+mod rack;
+mod raft;
+mod registry;
 mod safe_mode;
 mod scm;
 mod switches;
+mod views;
 mod words;
 
+pub(crate) use self::registry::exit_code;
 use answer::Answer;
 use anyhow::bail;
 use args::{AdminArgs, AdminCommand};
 use scm::Scm;
 
 pub(crate) async fn run(args: AdminArgs) -> anyhow::Result<()> {
-    let mut scm = Scm::new(&args.cluster.scm);
+    if let Some(watch) = registry::watch_of(&args.command) {
+        return registry::watch(&args.cluster.scm, watch, args.json).await;
+    }
+    let mut scm = Scm::new(&args.cluster.scm)?;
     let Some(pause) = args.watch else {
         return answer(&mut scm, args.command).await?.print(args.json);
     };
@@ -34,8 +43,12 @@ async fn answer(scm: &mut Scm, command: AdminCommand) -> anyhow::Result<Answer> 
         AdminCommand::Pipeline(command) => pipeline::run(scm, command).await,
         AdminCommand::Container(command) => container::run(scm, command).await,
         AdminCommand::Datanode(command) => datanode::run(scm, command).await,
+        AdminCommand::Rack(command) => rack::run(scm, command).await,
+        AdminCommand::Scm(command) => members::run(scm, command).await,
+        AdminCommand::Raft(command) => raft::run(scm, command).await,
         AdminCommand::SafeMode(command) => safe_mode::run(scm, command).await,
         AdminCommand::Replication(command) => switches::replication(scm, command).await,
         AdminCommand::Balancer(command) => switches::balancer(scm, command).await,
+        AdminCommand::Registry(command) => registry::run(&scm.addresses().join(","), command).await,
     }
 }

@@ -2,11 +2,11 @@ use super::answer::Answer;
 use super::args::PipelineCommand;
 use super::scm::Scm;
 use super::words;
-use crate::table::{Cell, human_bytes, table};
+use crate::table::{Cell, Tone, human_bytes, table};
 use anyhow::bail;
 use proto::scm::{
-    ClosePipelineRequest, CreatePipelineRequest, ListPipelinesRequest, Pipeline, PipelineState,
-    TransferLeaderRequest,
+    AcceptLossRequest, ClosePipelineRequest, ClosedContainer, ContainerState, CreatePipelineRequest,
+    ListPipelinesRequest, Pipeline, PipelineState, TransferLeaderRequest,
 };
 use serde_json::{Value, json};
 
@@ -18,9 +18,42 @@ pub(super) async fn run(scm: &mut Scm, command: PipelineCommand) -> anyhow::Resu
         PipelineCommand::Info { pipeline } => info(scm, pipeline).await,
         PipelineCommand::Create { nodes } => create(scm, nodes).await,
         PipelineCommand::Close { pipeline } => close(scm, pipeline).await,
+        PipelineCommand::AcceptLoss { pipeline, keep } => {
+            accept_loss(scm, pipeline, keep.unwrap_or_default()).await
+        }
         PipelineCommand::TransferLeader { pipeline, to } => transfer_leader(scm, pipeline, to).await,
         PipelineCommand::StepDown { pipeline } => transfer_leader(scm, pipeline, 0).await,
     }
+}
+
+async fn accept_loss(scm: &mut Scm, pipeline: u64, keep_node: u64) -> anyhow::Result<Answer> {
+    let request = AcceptLossRequest { pipeline, keep_node };
+    let accepted = scm.call(async |client| client.accept_loss(request).await).await?;
+    let row = |container: &ClosedContainer| -> [Cell; 3] {
+        let (kept, upto) = match container.state() {
+            ContainerState::ContainerDeleted => (Cell::toned("nothing", Tone::Bad), "-".to_owned()),
+            _ => ("yes".into(), format!("{} of term {}", container.last_index, container.last_term)),
+        };
+        [container.container.to_string().into(), kept, upto.into()]
+    };
+    let rows: Vec<_> = accepted.containers.iter().map(row).collect();
+    let mut text = table(["CONTAINER", "KEPT", "UP TO ENTRY"], &rows);
+    let node = accepted.node;
+    let is_done = keep_node != 0;
+    text += &match is_done {
+        false => {
+            format!("\nas node {node} has them; nothing was changed, repeat with --keep {node} to do it\n")
+        }
+        true => format!("\nas node {node} has them; copies are made where they lack\n"),
+    };
+    let json = |container: &ClosedContainer| {
+        let is_kept = container.state() != ContainerState::ContainerDeleted;
+        json!({ "container": container.container, "kept": is_kept, "last_term": container.last_term, "last_index": container.last_index })
+    };
+    let containers: Vec<Value> = accepted.containers.iter().map(json).collect();
+    let json =
+        json!({ "pipeline": pipeline, "node": accepted.node, "done": is_done, "containers": containers });
+    Ok(Answer::new(text, json))
 }
 
 async fn list(scm: &mut Scm, all: bool) -> anyhow::Result<Answer> {

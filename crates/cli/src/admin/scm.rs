@@ -1,85 +1,90 @@
 //! SCM, wherever its leader is.
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use proto::scm::scm_client::ScmClient;
-use proto::{Code, Failure};
+use proto::{Code, Failure, Retry, Seeker};
+use std::collections::BTreeSet;
 use std::time::Duration;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Response, Status};
 
 const CONNECT_MAX: Duration = Duration::from_secs(3);
 const ANSWER_MAX: Duration = Duration::from_secs(30);
-/// How often a call follows a leader that moved before it says so.
-const MOVES_MAX: usize = 5;
-/// Before the addresses are asked once more when nobody leads.
+/// Pauses while nobody leads: together longer than an election.
+const ELECTION_TRIES: usize = 8;
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// Calls go to the leader: to one of the addresses given, or to where that one says the leader is.
 pub(super) struct Scm {
-    addresses: Vec<String>,
-    leader: Option<ScmClient<Channel>>,
+    seeker: Seeker,
+    connected: Option<(String, ScmClient<Channel>)>,
 }
 
 impl Scm {
     /// `addresses`: host:port, several separated by commas.
-    pub(super) fn new(addresses: &str) -> Scm {
-        let addresses = addresses.split(',').map(|address| address.trim().to_owned());
-        Scm { addresses: addresses.filter(|address| !address.is_empty()).collect(), leader: None }
+    pub(super) fn new(addresses: &str) -> anyhow::Result<Scm> {
+        let seeker = Seeker::parse(addresses).context("address of SCM (--scm, FLOTILLA_SCM)")?;
+        Ok(Scm { seeker, connected: None })
     }
 
     pub(super) async fn call<T>(
         &mut self,
         call: impl AsyncFn(&mut ScmClient<Channel>) -> Result<Response<T>, Status>,
     ) -> anyhow::Result<T> {
-        let mut moves = 0;
+        // Each may be asked, and say who leads; and there may be an election.
+        let mut tries = 2 * self.seeker.configured().len() + ELECTION_TRIES;
+        let mut silent = BTreeSet::new();
         loop {
-            let mut client = match self.leader.take() {
-                Some(client) => client,
-                None => self.connect_any().await?,
+            let address = self.seeker.address();
+            let mut client = match self.client(&address).await {
+                Ok(client) => client,
+                Err(error) => {
+                    tries -= 1;
+                    // Others may name for a while a leader that is gone.
+                    let is_known = !silent.insert(address.clone());
+                    if tries == 0 || self.seeker.configured().iter().all(|address| silent.contains(address)) {
+                        return Err(error);
+                    }
+                    self.seeker.failed(&address, &Failure::unanswered(""));
+                    if is_known {
+                        tokio::time::sleep(PAUSE).await;
+                    }
+                    continue;
+                }
             };
             let failure = match call(&mut client).await {
-                Ok(answer) => {
-                    self.leader = Some(client);
-                    return Ok(answer.into_inner());
-                }
+                Ok(answer) => return Ok(answer.into_inner()),
                 Err(status) => Failure::from(status),
             };
-            moves += 1;
-            if failure.code != Code::NotLeader || moves > MOVES_MAX {
+            tries -= 1;
+            let moved = matches!(failure.code, Code::NotLeader | Code::Unavailable)
+                && failure.retry != Retry::Unknown;
+            if !moved || tries == 0 {
                 return Err(anyhow::Error::new(failure).context("SCM refused"));
             }
-            match &failure.leader_address {
-                Some(address) => self.leader = Some(connect(address).await?),
-                None => {
-                    // There may be a leader soon, and another address may know it.
-                    self.addresses.rotate_left(1);
-                    tokio::time::sleep(PAUSE).await;
-                }
+            self.seeker.failed(&address, &failure);
+            // Unless it goes on where the leader is said to be: nobody leads, or only one that does not answer.
+            if failure.leader_address != Some(self.seeker.address()) {
+                tokio::time::sleep(PAUSE).await;
             }
         }
     }
 
-    /// The first that answers.
-    async fn connect_any(&self) -> anyhow::Result<ScmClient<Channel>> {
-        let mut failures = Vec::new();
-        for address in &self.addresses {
-            match connect(address).await {
-                Ok(client) => return Ok(client),
-                Err(failure) => failures.push(failure),
-            }
+    pub(super) fn addresses(&self) -> &[String] {
+        self.seeker.configured()
+    }
+
+    async fn client(&mut self, address: &str) -> anyhow::Result<ScmClient<Channel>> {
+        if let Some((_, client)) = self.connected.as_ref().filter(|(to, _)| to == address) {
+            return Ok(client.clone());
         }
-        match failures.len() {
-            0 => bail!("no address of SCM is given (--scm, FLOTILLA_SCM)"),
-            1 => Err(failures.remove(0)),
-            _ => {
-                let failures: Vec<String> = failures.iter().map(|failure| format!("{failure:#}")).collect();
-                bail!("{}", failures.join("; "))
-            }
-        }
+        let client = connect(address).await?;
+        self.connected = Some((address.to_owned(), client.clone()));
+        Ok(client)
     }
 }
 
-async fn connect(address: &str) -> anyhow::Result<ScmClient<Channel>> {
+pub(super) async fn connect(address: &str) -> anyhow::Result<ScmClient<Channel>> {
     let endpoint = Endpoint::from_shared(format!("http://{address}"));
     let endpoint = endpoint.with_context(|| format!("`{address}` is not host:port (--scm)"))?;
     let channel = endpoint.connect_timeout(CONNECT_MAX).timeout(ANSWER_MAX).connect().await;

@@ -5,7 +5,7 @@ use super::args::SwitchCommand;
 use super::scm::Scm;
 use super::words;
 use crate::table::{human_bytes, table};
-use proto::scm::{ClusterStatus, GetClusterStatusRequest, SetSwitchesRequest, TaskInfo};
+use proto::scm::{ClusterStatus, CopiesWaiting, GetClusterStatusRequest, SetSwitchesRequest, TaskInfo};
 use serde_json::{Value, json};
 
 pub(super) async fn replication(scm: &mut Scm, command: SwitchCommand) -> anyhow::Result<Answer> {
@@ -20,6 +20,8 @@ pub(super) async fn replication(scm: &mut Scm, command: SwitchCommand) -> anyhow
         "\n{} copies are under way, {} failed lately; {} replicas are being deleted\n",
         status.copies_under_way, status.copies_failed, status.deletions_under_way
     );
+    let waiting = status.copies_waiting.unwrap_or_default();
+    text += &waits(&waiting);
     if !status.tasks.is_empty() {
         let rows: Vec<_> = status.tasks.iter().map(row).collect();
         text += "\n";
@@ -32,9 +34,30 @@ pub(super) async fn replication(scm: &mut Scm, command: SwitchCommand) -> anyhow
         "copies_under_way": status.copies_under_way,
         "copies_failed": status.copies_failed,
         "deletions_under_way": status.deletions_under_way,
+        "waiting": {
+            "reports": waiting.for_reports,
+            "source": waiting.for_source,
+            "node": waiting.for_node,
+            "room": waiting.for_room,
+            "turn": waiting.for_turn,
+        },
         "tasks": tasks,
     });
     Ok(Answer::new(text, json))
+}
+
+/// A line for each thing that copies wait for.
+fn waits(waiting: &CopiesWaiting) -> String {
+    let room = format!("room: a node keeps {} % of its space free beyond a copy", waiting.keep_free_percent);
+    let waits = [
+        (waiting.for_reports, "nodes to tell of all they have"),
+        (waiting.for_source, "a node with a good replica to speak"),
+        (waiting.for_node, "a node in service that has no replica"),
+        (waiting.for_room, room.as_str()),
+        (waiting.for_turn, "their turn"),
+    ];
+    let lines = waits.into_iter().filter(|(containers, _)| *containers > 0);
+    lines.map(|(containers, what)| format!("{containers} containers wait for {what}\n")).collect()
 }
 
 pub(super) async fn balancer(scm: &mut Scm, command: SwitchCommand) -> anyhow::Result<Answer> {

@@ -2,6 +2,7 @@
 
 use super::args::{StateFilter, TroubleFilter};
 use crate::table::{Cell, Tone};
+use proto::registry::Health;
 use proto::scm::{
     ContainerState, ContainerTrouble, NodeDuty, NodeState, PipelineState, ReplicaState, TaskKind,
 };
@@ -71,6 +72,15 @@ pub(super) fn trouble(trouble: ContainerTrouble) -> Word {
         ContainerTrouble::ContainerUnhealthy => ("unhealthy", Tone::Bad),
         ContainerTrouble::ContainerDifferent => ("different", Tone::Bad),
         ContainerTrouble::Unspecified => UNKNOWN,
+    }
+}
+
+pub(super) fn health(health: Health) -> Word {
+    match health {
+        Health::Passing => ("passing", Tone::Good),
+        Health::Warning => ("warning", Tone::Warning),
+        Health::Critical => ("critical", Tone::Bad),
+        Health::Unspecified => UNKNOWN,
     }
 }
 

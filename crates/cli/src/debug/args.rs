@@ -26,7 +26,7 @@ pub(crate) enum DebugCommand {
     #[command(subcommand)]
     Container(ContainerCommand),
     /// Make the one replica that is left of a metadata group its only member, because a majority is lost for good.
-    /// Without --yes it only says what it would do
+    /// Without --yes nobody is given up: it only says what it would do
     #[command(after_help = RESET_HELP)]
     UnsafeResetMembership(ResetArgs),
     /// Both slots of a file `hard-state`
@@ -38,7 +38,7 @@ pub(crate) enum DebugCommand {
 
 const RESET_HELP: &str = "What the lost members had acknowledged and this replica does not have is gone. The lost members must \
     never be started again: where a majority of them is, there would be a second group. docs/forced-recovery.md says \
-    when this is the right thing, and what to do afterwards.\nWithout --yes, neither members, votes nor entries change. Opening the log still does what a start of the node \
+    when this is the right thing, and what to do afterwards.\nWithout --yes nobody is given up and nothing is added to the log. Opening the log still does what a start of the node \
     would: it cuts a torn tail, finishes an interrupted install of a snapshot, and settles a reset that was cut short.\nExit status: 0 done (or, without --yes, possible), 1 refused.";
 
 #[derive(ClapArgs, Debug)]

@@ -32,6 +32,10 @@ impl Found {
 pub(crate) async fn run(args: DebugArgs) -> ExitCode {
     let as_json = args.json;
     let found = match args.command {
+        DebugCommand::UnsafeResetMembership(_) if as_json => {
+            eprintln!("flotilla: unsafe-reset-membership tells people what it does: leave --json out");
+            return ExitCode::from(reset::REFUSED);
+        }
         DebugCommand::UnsafeResetMembership(args) => return reset::run(args).await,
         DebugCommand::Segment(SegmentCommand::Dump { range, files }) => {
             each(&files, async |file| segment::dump(file, range, as_json).await).await

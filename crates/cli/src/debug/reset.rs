@@ -11,7 +11,7 @@ use std::sync::Arc;
 use types::{Clock, GroupId, OwnerId, ReplicaId, SystemClock};
 
 /// Exit status when the group was not reset.
-const REFUSED: u8 = 1;
+pub(super) const REFUSED: u8 = 1;
 
 pub(super) async fn run(args: ResetArgs) -> ExitCode {
     match reset(args).await {
@@ -49,7 +49,7 @@ async fn reset(args: ResetArgs) -> anyhow::Result<()> {
     }
     if !args.yes {
         replica.close().await;
-        return print("nothing was changed; repeat with --yes to do it\n");
+        return print("nobody was given up; repeat with --yes to do it\n");
     }
     replica.reset(&plan, SystemClock.now_ms(), &args.reason).await?;
     print(&format!("{group} has one member: replica {}\n", plan.survivor.replica))

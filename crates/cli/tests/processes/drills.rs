@@ -17,6 +17,8 @@ struct Shared {
     next: AtomicU64,
     stop: AtomicBool,
     acknowledged: Mutex<Vec<u64>>,
+    /// When each of them was, and how long it took.
+    acks: Mutex<Vec<(Instant, Duration)>>,
     errors: Mutex<Vec<String>>,
 }
 
@@ -46,6 +48,11 @@ fn key(n: u64) -> String {
 
 impl Writers {
     pub(crate) fn start(s3: &S3, first: u64) -> Writers {
+        Writers::paced(s3, first, Duration::ZERO)
+    }
+
+    /// Each rests for so long after each object.
+    pub(crate) fn paced(s3: &S3, first: u64, rest: Duration) -> Writers {
         let shared = Arc::new(Shared { next: AtomicU64::new(first), ..Shared::default() });
         let mut tasks = JoinSet::new();
         for _ in 0..WRITERS {
@@ -53,10 +60,15 @@ impl Writers {
             tasks.spawn(async move {
                 while !shared.stop.load(Ordering::Relaxed) {
                     let n = shared.next.fetch_add(1, Ordering::Relaxed);
+                    let begun = Instant::now();
                     match s3.put(&key(n), body(n)).await {
-                        Ok(()) => shared.acknowledged.lock().unwrap().push(n),
+                        Ok(()) => {
+                            shared.acknowledged.lock().unwrap().push(n);
+                            shared.acks.lock().unwrap().push((Instant::now(), begun.elapsed()));
+                        }
                         Err(error) => shared.errors.lock().unwrap().push(format!("put {n}: {error}")),
                     }
+                    tokio::time::sleep(rest).await;
                 }
             });
         }
@@ -82,6 +94,21 @@ impl Writers {
         }
     }
 
+    /// The longest time in which nothing was acknowledged to any of them, from that moment until the last acknowledgement.
+    pub(crate) fn longest_silence_since(&self, from: Instant) -> Duration {
+        let acks = self.shared.acks.lock().unwrap();
+        let mut at: Vec<Instant> = acks.iter().map(|(at, _)| *at).filter(|at| *at > from).collect();
+        at.push(from);
+        at.sort_unstable();
+        at.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or_default()
+    }
+
+    /// The longest that one took, of those acknowledged after that moment.
+    pub(crate) fn slowest_since(&self, from: Instant) -> Duration {
+        let acks = self.shared.acks.lock().unwrap();
+        acks.iter().filter(|(at, _)| *at > from).map(|(_, took)| *took).max().unwrap_or_default()
+    }
+
     pub(crate) async fn stop(mut self) -> Written {
         self.shared.stop.store(true, Ordering::Relaxed);
         while self.tasks.join_next().await.is_some() {}
@@ -101,7 +128,7 @@ impl Writers {
 pub(crate) struct Written {
     pub(crate) acknowledged: Vec<u64>,
     pub(crate) errors: Vec<String>,
-    next: u64,
+    pub(crate) next: u64,
 }
 
 pub(crate) async fn assert_all_there(s3: &S3, acknowledged: &[u64]) {

@@ -10,8 +10,11 @@ mod debug;
 mod dev;
 mod drills;
 mod http;
+mod locks;
+mod registry;
 mod reset;
 mod s3;
+mod scm_members;
 
 /// The binary under test.
 fn binary() -> &'static std::path::Path {

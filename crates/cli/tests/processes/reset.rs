@@ -87,7 +87,7 @@ fn the_replica_that_is_left_becomes_the_only_member_and_leads() {
     check(&root, &["--group", "pipeline-3", "--lost", "102"], 1, &["no metadata group"]);
     check(&dir.path().join("elsewhere"), &others, 1, &["no data directory"]);
     let plan = ["survivor   replica 101 on node 1", "lost       replica 103 on node 3", "last entry 0"];
-    check(&root, &others, 0, &[&plan[..], &["nothing was changed"]].concat());
+    check(&root, &others, 0, &[&plan[..], &["nobody was given up"]].concat());
     check(&root, &[&others[..], &["--yes"]].concat(), 0, &["om-0 has one member: replica 101"]);
     check(&root, &[&others[..], &["--yes"]].concat(), 1, &["need no reset"]);
 
@@ -122,7 +122,7 @@ fn only_members_whose_connections_are_refused_go_with_one_flag() {
     refused("a process answered that it does not have it");
     process.pause();
     refused("did not answer within 3 s");
-    check(&root, &[&lost[..], &["--even-if-alive"]].concat(), 0, &["did not answer", "nothing was changed"]);
+    check(&root, &[&lost[..], &["--even-if-alive"]].concat(), 0, &["did not answer", "nobody was given up"]);
     process.kill9();
     // A server that has its port, and is not so far that it answers.
     let starting = std::net::TcpListener::bind(&ready["RPC"]).unwrap();

@@ -19,7 +19,7 @@ use tonic::transport::server::TcpIncoming;
 use types::{ContainerId, NodeId, PipelineId, SystemClock};
 
 /// Whatever is waited for happens within this, or the test fails.
-pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
+pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 
 pub(crate) const BUCKET: &str = "bucket";
 
@@ -50,7 +50,7 @@ fn log() -> LogSpaceOptions {
 }
 
 fn db() -> DbOptions {
-    DbOptions { block_cache_bytes: 4 << 20, write_buffer_bytes: 4 << 20 }
+    DbOptions { block_cache_bytes: 4 << 20, write_buffer_bytes: 4 << 20, ..DbOptions::default() }
 }
 
 fn serve(listener: TcpListener, routes: RoutesBuilder) -> JoinHandle<()> {

@@ -8,7 +8,7 @@ use crate::offline::OfflineDisk;
 use crate::offline::tests::{FIRST, Left};
 use crate::options::DatanodeOptions;
 use bytes::Bytes;
-use disk::{File, IoFuture, Space};
+use disk::{File, IoFuture, RealDisk, Space};
 use proto::datanode::{ContainerFile, ContainerManifest};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -164,11 +164,8 @@ impl Source {
 }
 
 async fn open(root: &Path) -> DatanodeDisk {
-    let root = root.to_owned();
-    let opening = tokio::task::spawn_blocking(move || {
-        DatanodeDisk::open(&root, 1, &DatanodeOptions::default(), Inventory::default())
-    });
-    opening.await.unwrap().unwrap()
+    let real = Arc::new(RealDisk::open(root, 1).unwrap());
+    DatanodeDisk::open(real, &DatanodeOptions::default(), Inventory::default()).await.unwrap()
 }
 
 #[allow(clippy::disallowed_methods)]

@@ -18,6 +18,7 @@ pub(crate) mod manifest;
 use crate::disks::OWNERS_DIR;
 use crate::index::Index;
 use crate::manager::blocking;
+use crate::planted::{self, Planted};
 use anyhow::{Context, ensure};
 use disk::Disk;
 use incoming::Incoming;
@@ -35,7 +36,9 @@ pub(crate) async fn take_in(
     manifest: &Manifest,
 ) -> anyhow::Result<()> {
     incoming.finish().await?;
-    if let Err(failure) = contents::verify(disk, manifest).await {
+    if !planted::has(Planted::ImportsUnverified)
+        && let Err(failure) = contents::verify(disk, manifest).await
+    {
         incoming::remove(&**disk, manifest.container).await?;
         return Err(failure.context("verify a copy; it is given up"));
     }

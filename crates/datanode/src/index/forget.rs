@@ -1,8 +1,9 @@
 //! Rows that go: their blocks are deleted, or their pipeline is over; and containers that end without a roll.
 
-use super::records::ContainerRecord;
+use super::records::{ContainerRecord, ContainerState};
 use super::{Index, keys};
 use crate::container_end::ContainerEnd;
+use crate::planted::{self, Planted};
 use anyhow::Context;
 use rocksdb::WriteBatch;
 use types::{BlockId, ContainerId, PipelineId};
@@ -93,7 +94,11 @@ impl Index {
     /// Says how a container ended that no roll ended; not durable on return. One that is not here stays so.
     pub(crate) fn set_end(&self, container: ContainerId, end: ContainerEnd) -> anyhow::Result<()> {
         let Some(record) = self.container(container)? else { return Ok(()) };
-        let record = ContainerRecord { state: end.state(), last: end.last, ..record };
+        let state = match planted::has(Planted::QuasiClosedIsClosed) {
+            true => ContainerState::Closed,
+            false => end.state(),
+        };
+        let record = ContainerRecord { state, last: end.last, ..record };
         let mut batch = WriteBatch::default();
         batch.put(keys::container(container), record.encode());
         self.db.write(batch)

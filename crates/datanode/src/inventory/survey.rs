@@ -78,11 +78,16 @@ impl Surveyor {
         // From the last on: looking at one may bring up the one before it.
         while let Some((disk, container)) = stale.pop_last() {
             let Some(disk) = self.manager.disks().get(disk) else { continue };
+            // A disk that failed stays so until restart: what was known of its replicas stands, and SCM knows of the disk.
+            if disk.real.failure().is_some() {
+                continue;
+            }
             match self.look(disk, container).await {
                 Ok(before) => stale.extend(before.map(|before| (disk.id, before))),
                 Err(failure) => {
                     let (error, disk_root) = (format!("{failure:#}"), disk.real.root().display());
                     error!(disk = %disk_root, %container, error, "cannot read what a container is; trying on");
+                    self.note_unread(disk, container).await;
                     self.look_later(disk.id, container);
                 }
             }
@@ -90,6 +95,7 @@ impl Surveyor {
     }
 
     /// Reads one replica; answers the container before it if that was open when it was last looked at: it no longer is.
+    /// Or if nothing is known of it: several rolls that come at once (a member catches up) ring once, with the last one's container.
     async fn look(
         &self,
         disk: &Arc<DatanodeDisk>,
@@ -135,9 +141,36 @@ impl Surveyor {
         Ok(self.open_before(disk, &record))
     }
 
+    /// One that cannot be read at the moment, and of which nothing is known, is there nevertheless: where SCM took it for missing, it could decide
+    /// that nobody has the container. As an open one it says that its end is not known, and SCM waits for that.
+    async fn note_unread(&self, disk: &Arc<DatanodeDisk>, container: ContainerId) {
+        if self.inventory.get(container).is_some() {
+            return;
+        }
+        let index = disk.index.clone();
+        // Where the index cannot be read either, the disk is about to fail.
+        let Ok(Some(record)) = blocking(move || index.container(container)).await else { return };
+        let replica = Replica {
+            pipeline: record.pipeline,
+            disk: disk.id,
+            state: ContainerState::Open,
+            last: None,
+            blocks: record.blocks,
+            payload_bytes: record.payload_bytes,
+            disk_bytes: 0,
+            hash: None,
+            unhealthy: None,
+            released: false,
+        };
+        self.inventory.put(container, replica);
+    }
+
     fn open_before(&self, disk: &Arc<DatanodeDisk>, record: &ContainerRecord) -> Option<ContainerId> {
-        let known = self.inventory.get(record.previous)?;
-        (known.disk == disk.id && known.state == ContainerState::Open).then_some(record.previous)
+        let is_to_be_read = match self.inventory.get(record.previous) {
+            Some(known) => known.disk == disk.id && known.state == ContainerState::Open,
+            None => record.previous != ContainerId(0),
+        };
+        is_to_be_read.then_some(record.previous)
     }
 
     fn look_later(&self, disk: DiskId, container: ContainerId) {
@@ -188,3 +221,6 @@ async fn files_of(disk: &Arc<DatanodeDisk>, container: ContainerId) -> anyhow::R
     let files = owner_files(&**disk.space.disk(), OWNERS_DIR, OwnerId::from(container)).await;
     files.context("list its files")
 }
+
+#[cfg(test)]
+mod tests;

@@ -75,6 +75,29 @@ pub(crate) fn spec() -> PipelineSpec {
     PipelineSpec { pipeline: PIPELINE.0, replica: 5, first_container: FIRST.0, members }
 }
 
+/// Copies a directory; an error if one of its files goes meanwhile. A manifest comes before all that it may name.
+#[allow(clippy::disallowed_methods)]
+fn copy(from: &std::path::Path, to: &std::path::Path) -> std::io::Result<()> {
+    std::fs::create_dir_all(to)?;
+    let names = || -> std::io::Result<Vec<std::ffi::OsString>> {
+        std::fs::read_dir(from)?.map(|entry| Ok(entry?.file_name())).collect()
+    };
+    let is_manifest = |name: &std::ffi::OsStr| {
+        name.to_str().is_some_and(|name| name == "CURRENT" || name.starts_with("MANIFEST"))
+    };
+    for name in names()?.iter().filter(|name| is_manifest(name)) {
+        std::fs::copy(from.join(name), to.join(name))?;
+    }
+    for name in names()?.iter().filter(|name| !is_manifest(name)) {
+        let (from, to) = (from.join(name), to.join(name));
+        match from.is_dir() {
+            true => copy(&from, &to)?,
+            false => drop(std::fs::copy(&from, &to)?),
+        }
+    }
+    Ok(())
+}
+
 impl Left {
     pub(crate) async fn new() -> Left {
         Left::with(entries(), COMMITTED).await
@@ -132,32 +155,16 @@ impl Left {
     }
 
     /// As a process leaves it that is killed now: what its index has in memory is not here.
-    #[allow(clippy::disallowed_methods)]
     pub(crate) fn copy(&self) -> Left {
-        fn copy(from: &std::path::Path, to: &std::path::Path) {
-            std::fs::create_dir_all(to).unwrap();
-            let names = std::fs::read_dir(from).unwrap().map(|entry| entry.unwrap().file_name());
-            let mut names: Vec<_> = names.collect();
-            // RocksDB may be writing: what its manifest names at this moment is there, what it will name may not be copied.
-            let names_others = |name: &std::ffi::OsStr| {
-                name.to_str().is_some_and(|name| name == "CURRENT" || name.starts_with("MANIFEST"))
-            };
-            names.sort_by_key(|name| !names_others(name));
-            for name in names {
-                let (from, to) = (from.join(&name), to.join(&name));
-                match from.is_dir() {
-                    true => copy(&from, &to),
-                    // RocksDB may remove a file meanwhile, of what it no longer needs.
-                    false => match std::fs::copy(&from, &to) {
-                        Err(gone) if gone.kind() == std::io::ErrorKind::NotFound => {}
-                        copied => assert!(copied.is_ok(), "copy {}: {copied:?}", from.display()),
-                    },
-                }
+        // RocksDB may be at work, and remove what the manifest names that was copied.
+        for _ in 0..1000 {
+            let left = Left { dir: tempfile::tempdir().unwrap() };
+            match copy(&self.root(), &left.root()) {
+                Ok(()) => return left,
+                Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::NotFound, "{error}"),
             }
         }
-        let left = Left { dir: tempfile::tempdir().unwrap() };
-        copy(&self.root(), &left.root());
-        left
+        panic!("{} does not come to rest", self.root().display());
     }
 
     pub(crate) fn root(&self) -> PathBuf {

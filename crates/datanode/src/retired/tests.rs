@@ -6,7 +6,7 @@ use crate::options::DatanodeOptions;
 use crate::pipeline::PipelineError;
 use crate::spec_file;
 use bytes::Bytes;
-use disk::{Disk, File, IoFuture, Space};
+use disk::{Disk, File, IoFuture, RealDisk, Space};
 use raft::{AddressBook, HostOptions, Timing};
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -118,15 +118,9 @@ async fn retired(left: &Left, changes: usize) -> Retired {
 
 async fn open(left: &Left, changes: usize) -> anyhow::Result<DatanodeDisk> {
     let root = left.root();
-    let wrap = move |inner| -> Arc<dyn Disk> {
-        Arc::new(Fragile { inner, left: Arc::new(AtomicUsize::new(changes)) })
-    };
-    // Opening blocks, as a datanode's start does.
-    let options = DatanodeOptions::default();
-    let opened = tokio::task::spawn_blocking(move || {
-        DatanodeDisk::open_over(&root, 1, &options, Inventory::default(), wrap)
-    });
-    opened.await.unwrap()
+    let real = Arc::new(RealDisk::open(&root, 1)?);
+    let fragile = Fragile { inner: real.clone(), left: Arc::new(AtomicUsize::new(changes)) };
+    DatanodeDisk::open_over(real, Arc::new(fragile), &DatanodeOptions::default(), Inventory::default()).await
 }
 
 fn host() -> RaftHost {

@@ -3,19 +3,17 @@ use crate::index::keys;
 use crate::inventory::Inventory;
 use crate::offline::tests::{FIRST, Left, SEGMENT};
 use crate::options::DatanodeOptions;
+use disk::RealDisk;
 use types::ManualClock;
 
 const SECOND_SEGMENT: &str = "containers/0000000000000064/00000001.seg";
 
 async fn opened(left: &Left, bytes_per_second: u64) -> Scrubber {
-    // Opening blocks, as a datanode's start does.
-    let (root, rate) = (left.root(), bytes_per_second);
-    let disk = tokio::task::spawn_blocking(move || {
-        DatanodeDisk::open(&root, 1, &DatanodeOptions::default(), Inventory::default())
-    });
-    let options = ScrubOptions { bytes_per_second: rate, interval: Duration::ZERO };
+    let real = Arc::new(RealDisk::open(&left.root(), 1).unwrap());
+    let disk = DatanodeDisk::open(real, &DatanodeOptions::default(), Inventory::default()).await.unwrap();
+    let options = ScrubOptions { bytes_per_second, interval: Duration::ZERO };
     let clock = Arc::new(ManualClock::at_ms(5000));
-    Scrubber::new(Arc::new(disk.await.unwrap().unwrap()), options, clock, CancellationToken::new())
+    Scrubber::new(Arc::new(disk), options, clock, CancellationToken::new())
 }
 
 #[tokio::test]

@@ -7,7 +7,6 @@ use crate::hash;
 use crate::index::records::ContainerState;
 use crate::manager::{ContainerManager, blocking};
 use bytes::{Bytes, BytesMut};
-use disk::Disk;
 use proto::datanode::{
     ContainerFile, ContainerManifest, ContainerPart, FetchContainerRequest, FilePart, container_part,
 };

@@ -6,8 +6,7 @@ use crate::import::incoming::Incoming;
 use crate::import::manifest::Manifest;
 use crate::import::{self, incoming};
 use crate::manager::ContainerManager;
-use anyhow::{Context, bail, ensure};
-use disk::Disk;
+use anyhow::{Context, anyhow, bail, ensure};
 use proto::datanode::datanode_client::DatanodeClient;
 use proto::datanode::{ContainerPart, FetchContainerRequest, FilePart, container_part};
 use proto::scm::{CopyContainer, NodeAddress};
@@ -16,11 +15,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::time::timeout;
 use tonic::Streaming;
-use tonic::transport::Endpoint;
 use tracing::info;
 use types::ContainerId;
 
-const CONNECT_MAX: Duration = Duration::from_secs(2);
 /// A source that sends nothing for so long is given up. It waits for its own rate, which others share.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 /// A break of the connection is followed by another try at the same source, as long as each try brings something.
@@ -99,7 +96,7 @@ impl<'a> Copy<'a> {
     ) -> anyhow::Result<Copy<'a>> {
         let cluster = manager.cluster().context("this node is in no cluster yet")?;
         let request = FetchContainerRequest { container: order.container, cluster, ..Default::default() };
-        let (manifest, parts) = fetch(source, &request).await?;
+        let (manifest, parts) = fetch(manager, source, &request).await?;
         let Manifest { container, pipeline, .. } = manifest;
         let is_meant = (container.0, pipeline.0) == (order.container, order.pipeline);
         ensure!(is_meant, "it answers with container {container} of pipeline {pipeline}");
@@ -115,7 +112,7 @@ impl<'a> Copy<'a> {
             Some(_) if incoming.bytes_done() == 0 => parts,
             Some((file, offset)) => {
                 let request = FetchContainerRequest { file: file.name.clone(), offset, ..request };
-                let (again, parts) = fetch(source, &request).await?;
+                let (again, parts) = fetch(manager, source, &request).await?;
                 ensure!(again == manifest, "what the source has changed meanwhile");
                 parts
             }
@@ -158,13 +155,12 @@ impl<'a> Copy<'a> {
 }
 
 async fn fetch(
+    manager: &ContainerManager,
     source: &NodeAddress,
     request: &FetchContainerRequest,
 ) -> anyhow::Result<(Manifest, Streaming<ContainerPart>)> {
-    let endpoint = Endpoint::from_shared(format!("http://{}", source.address));
-    let endpoint = endpoint.with_context(|| format!("read the address `{}`", source.address))?;
-    let endpoint = endpoint.connect_timeout(CONNECT_MAX).tcp_nodelay(true);
-    let channel = endpoint.connect().await.with_context(|| format!("connect to {}", source.address))?;
+    let channel = manager.host().connector().connect(&source.address);
+    let channel = channel.map_err(|why| anyhow!("the source's address: {why}"))?;
     let mut client = DatanodeClient::new(channel).max_decoding_message_size(proto::MESSAGE_BYTES_MAX);
     let asked = proto::in_cluster(tonic::Request::new(request.clone()), &request.cluster);
     let answer = timeout(SILENCE_MAX, client.fetch_container(asked)).await.context("it does not answer")?;

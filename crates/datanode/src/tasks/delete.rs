@@ -16,26 +16,42 @@ use std::sync::atomic::Ordering;
 use tracing::info;
 use types::{ContainerId, OwnerId};
 
-/// Deletes this node's replica; one that is not here is deleted already.
+/// Deletes this node's replica; one that is not here is deleted already. A disk that was out of use for a while may have it besides the
+/// disk that it was copied to meanwhile: then it goes from both.
 pub(super) async fn delete_replica(manager: &ContainerManager, container: ContainerId) -> anyhow::Result<()> {
     let inventory = &manager.disks().inventory;
     let Some(replica) = inventory.get(container) else { return Ok(()) };
     ensure!(replica.released, "a log still reads container {container}; it is not released");
-    let disk = manager.disks().get(replica.disk).context("its disk is not in use")?.clone();
-    let copies = manager.clone();
-    // On a task of its own: what was begun is finished, also when SCM no longer wants it.
-    let deleting = tokio::spawn(async move {
-        let _deleting = disk.deleting.lock().await;
+    manager.disks().get(replica.disk).context("its disk is not in use")?;
+    // The one that is known last: as long as it is, SCM says this again.
+    let (of_known, others): (Vec<_>, Vec<_>) =
+        manager.disks().open.iter().cloned().partition(|disk| disk.id == replica.disk);
+    for disk in others.into_iter().filter(|disk| disk.real.failure().is_none()).chain(of_known) {
         let index = disk.index.clone();
-        blocking(move || index.begin_deletion(container)).await?;
-        disk.inventory.remove(container, disk.id);
-        disk.unhealthy.lock().expect("no holder panics").remove(&container);
-        finish_deletion(&disk, container).await?;
-        copies.copies().counters.deleted.fetch_add(1, Ordering::Relaxed);
-        info!(%container, disk = %disk.real.root().display(), "deleted a replica");
-        anyhow::Ok(())
-    });
-    deleting.await.context("delete a replica")?
+        let Some(record) = blocking(move || index.container(container)).await? else { continue };
+        ensure!(manager.is_released(&record), "a log still reads container {container} on another disk");
+        let copies = manager.clone();
+        // On a task of its own: what was begun is finished, also when SCM no longer wants it.
+        let deleting = tokio::spawn(async move { delete_from(&copies, &disk, container).await });
+        deleting.await.context("delete a replica")??;
+    }
+    Ok(())
+}
+
+async fn delete_from(
+    manager: &ContainerManager,
+    disk: &Arc<DatanodeDisk>,
+    container: ContainerId,
+) -> anyhow::Result<()> {
+    let _deleting = disk.deleting.lock().await;
+    let index = disk.index.clone();
+    blocking(move || index.begin_deletion(container)).await?;
+    disk.inventory.remove(container, disk.id);
+    disk.unhealthy.lock().expect("no holder panics").remove(&container);
+    finish_deletion(disk, container).await?;
+    manager.copies().counters.deleted.fetch_add(1, Ordering::Relaxed);
+    info!(%container, disk = %disk.real.root().display(), "deleted a replica");
+    Ok(())
 }
 
 /// Finishes what a crash cut short. To be called before anything reads the disk.

@@ -3,7 +3,6 @@
 use crate::disks::DatanodeDisk;
 use crate::import::incoming;
 use crate::manager::ContainerManager;
-use disk::Disk;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;

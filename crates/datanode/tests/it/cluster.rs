@@ -27,7 +27,7 @@ pub(crate) const PIPELINE: PipelineId = PipelineId(3);
 pub(crate) const FIRST_CONTAINER: ContainerId = ContainerId(100);
 
 /// Whatever is waited for happens within this, or the test fails.
-pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
+pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Numbers containers upwards, as SCM does: the same successor however often it is asked.
 pub(crate) struct NextNumber;
@@ -78,7 +78,7 @@ pub(crate) fn options() -> DatanodeOptions {
             reserve_bytes: 16 << 20,
             ..LogSpaceOptions::default()
         },
-        db: DbOptions { block_cache_bytes: 4 << 20, write_buffer_bytes: 4 << 20 },
+        db: DbOptions { block_cache_bytes: 4 << 20, write_buffer_bytes: 4 << 20, ..DbOptions::default() },
         ..DatanodeOptions::default()
     }
 }

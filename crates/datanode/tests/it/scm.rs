@@ -209,6 +209,21 @@ impl Scm for Service {
         not_played()
     }
 
+    async fn accept_loss(
+        &self,
+        _: Request<AcceptLossRequest>,
+    ) -> Result<Response<AcceptLossResponse>, Status> {
+        not_played()
+    }
+
+    async fn get_racks(&self, _: Request<GetRacksRequest>) -> Result<Response<Racks>, Status> {
+        not_played()
+    }
+
+    async fn set_racks(&self, _: Request<SetRacksRequest>) -> Result<Response<Racks>, Status> {
+        not_played()
+    }
+
     async fn close_container(
         &self,
         _: Request<CloseContainerRequest>,
@@ -238,6 +253,35 @@ impl Scm for Service {
     }
 
     async fn set_switches(&self, _: Request<SetSwitchesRequest>) -> Result<Response<ClusterStatus>, Status> {
+        not_played()
+    }
+
+    async fn introduce(&self, _: Request<IntroduceRequest>) -> Result<Response<IntroduceResponse>, Status> {
+        not_played()
+    }
+
+    async fn join_scm(&self, _: Request<JoinScmRequest>) -> Result<Response<JoinScmResponse>, Status> {
+        not_played()
+    }
+
+    async fn list_scm_members(
+        &self,
+        _: Request<ListScmMembersRequest>,
+    ) -> Result<Response<ListScmMembersResponse>, Status> {
+        not_played()
+    }
+
+    async fn transfer_scm_leader(
+        &self,
+        _: Request<TransferScmLeaderRequest>,
+    ) -> Result<Response<TransferScmLeaderResponse>, Status> {
+        not_played()
+    }
+
+    async fn remove_scm_member(
+        &self,
+        _: Request<RemoveScmMemberRequest>,
+    ) -> Result<Response<RemoveScmMemberResponse>, Status> {
         not_played()
     }
 }

@@ -4,6 +4,7 @@
 #![allow(unsafe_code)]
 
 use super::transfer::{Answer, Round};
+use crate::direct::Part;
 use io_uring::squeue::{Entry, Flags};
 use io_uring::{IoUring, Probe, opcode, types};
 use std::fs::File;
@@ -109,7 +110,8 @@ impl<T> Kernel<T> {
     pub(super) fn start(&mut self, round: Round, tag: T) {
         let slot = self.free.pop().expect("no more rounds are started than there are slots");
         let iovecs = match &round {
-            Round::Write { buffers, .. } => buffers
+            Round::Write { part, .. } => part
+                .buffers
                 .iter()
                 .take(IOVECS_MAX)
                 .map(|buffer| libc::iovec {
@@ -130,14 +132,14 @@ impl<T> Kernel<T> {
         });
         let first = (slot as u64) << 1 | FIRST;
         match &mut slot_ref.round {
-            Round::Write { file, offset, buffers, sync } => {
+            Round::Write { part: Part { file, offset, buffers, .. }, after, sync } => {
                 let count = slot_ref._iovecs.len() as u32; // at most IOVECS_MAX
                 let write = opcode::Writev::new(descriptor(file), slot_ref._iovecs.as_ptr(), count)
                     .offset(*offset)
                     .build()
                     .user_data(first);
                 // Only the write that ends it all: the kernel starts the sync when the write has completed in full.
-                if *sync && buffers.len() <= IOVECS_MAX {
+                if *sync && after.is_empty() && buffers.len() <= IOVECS_MAX {
                     slot_ref.answers_missing = 2;
                     self.beginning.push(slot);
                     let linked = sync_entry(descriptor(file)).user_data((slot as u64) << 1 | LINKED_SYNC);

@@ -5,6 +5,7 @@ mod kernel;
 mod transfer;
 
 use crate::IoFuture;
+use crate::direct::DataFile;
 use crate::health::{Health, Operation};
 use crate::queue::{Gate, Kind, Queue, Slots};
 use bytes::Bytes;
@@ -89,13 +90,13 @@ impl Ring {
     /// Writes all buffers one after another from `offset`, and syncs the file after that, if it is wanted.
     pub(crate) fn write(
         &self,
-        file: &Arc<File>,
+        file: &DataFile,
         path: &Arc<str>,
         offset: u64,
         buffers: Vec<Bytes>,
         sync: bool,
     ) -> IoFuture<()> {
-        let written = self.run(Kind::Change, path, Next::write(file.clone(), offset, buffers, sync));
+        let written = self.run(Kind::Change, path, Next::write(file, offset, buffers, sync));
         Box::pin(async { written.await.map(drop) })
     }
 
@@ -235,10 +236,14 @@ mod tests {
         "x".into()
     }
 
+    fn data(file: File) -> DataFile {
+        DataFile::new(file, Arc::default())
+    }
+
     /// A file into which nothing can be written until somebody reads from the other end.
-    fn blocked() -> (Arc<File>, File) {
+    fn blocked() -> (DataFile, File) {
         let (reader, writer) = std::io::pipe().unwrap();
-        (Arc::new(File::from(OwnedFd::from(writer))), File::from(OwnedFd::from(reader)))
+        (data(File::from(OwnedFd::from(writer))), File::from(OwnedFd::from(reader)))
     }
 
     const PIPE_BYTES: usize = 64 << 10;
@@ -250,9 +255,9 @@ mod tests {
         let writes: Vec<_> = (0..3000)
             .map(|_| ring.write(&full, &name(), 0, vec![Bytes::from(vec![1; PIPE_BYTES])], false))
             .collect();
-        let file = Arc::new(tempfile::tempfile().unwrap());
-        std::os::unix::fs::FileExt::write_at(&*file, b"hello", 0).unwrap();
-        let read = ring.read(&file, &name(), 1, 10);
+        let file = data(tempfile::tempfile().unwrap());
+        std::os::unix::fs::FileExt::write_at(&*file.file, b"hello", 0).unwrap();
+        let read = ring.read(&file.file, &name(), 1, 10);
         assert_eq!(tokio::time::timeout(Duration::from_secs(30), read).await.unwrap().unwrap(), b"ello"[..]);
         let drain = std::thread::spawn(move || {
             let mut sink = vec![0; 1 << 20];
@@ -270,13 +275,13 @@ mod tests {
     #[tokio::test]
     async fn operations_finish_though_nobody_waits_and_before_the_ring_is_gone() {
         let Some((_, ring)) = ring() else { return };
-        let file = Arc::new(tempfile::tempfile().unwrap());
+        let file = data(tempfile::tempfile().unwrap());
         for n in 0..500u64 {
             drop(ring.write(&file, &name(), n, vec![Bytes::from(vec![n as u8])], n % 50 == 0));
         }
         drop(ring);
         let mut found = Vec::new();
-        let mut file = &*file;
+        let mut file = &*file.file;
         file.read_to_end(&mut found).unwrap();
         assert_eq!(found, (0..500u64).map(|n| n as u8).collect::<Vec<_>>());
     }
@@ -299,8 +304,8 @@ mod tests {
     async fn a_failed_write_fails_the_disk_and_a_failed_read_does_not() {
         let Some((health, ring)) = ring() else { return };
         let dir = tempfile::tempdir().unwrap();
-        let read_only = Arc::new(File::open(dir.path()).unwrap());
-        let read = ring.read(&read_only, &name(), 0, 10).await.unwrap_err();
+        let read_only = data(File::open(dir.path()).unwrap());
+        let read = ring.read(&read_only.file, &name(), 0, 10).await.unwrap_err();
         assert_eq!((read.kind(), health.failure()), (io::ErrorKind::IsADirectory, None));
         let negative = ring.write(&read_only, &name(), u64::MAX, vec![Bytes::from_static(b"x")], true).await;
         assert_eq!((negative.unwrap_err().kind(), health.failure()), (io::ErrorKind::InvalidInput, None));
@@ -309,7 +314,7 @@ mod tests {
         let written = ring.write(&pipe, &name(), 0, vec![Bytes::from_static(b"x")], true).await;
         assert_eq!(written.unwrap_err().raw_os_error(), Some(libc::EINVAL));
         assert!(health.failure().unwrap().contains("sync x"), "{:?}", health.failure());
-        let later = ring.read(&read_only, &name(), 0, 10).await.unwrap_err();
+        let later = ring.read(&read_only.file, &name(), 0, 10).await.unwrap_err();
         assert!(later.to_string().contains("the disk failed earlier: sync x"), "{later}");
     }
 
@@ -341,19 +346,19 @@ mod tests {
         for write in under_way {
             assert!(answer(write).await.is_err());
         }
-        assert!(answer(ring.sync(&full, &name())).await.is_err());
+        assert!(answer(ring.sync(&full.file, &name())).await.is_err());
     }
 
     #[tokio::test]
     async fn thousands_wait_their_turn() {
         let Some((_, ring)) = ring() else { return };
-        let file = Arc::new(tempfile::tempfile().unwrap());
+        let file = data(tempfile::tempfile().unwrap());
         let byte = |n: u64| vec![Bytes::from(vec![n as u8])];
         let writes: Vec<_> = (0..5000).map(|n| ring.write(&file, &name(), n, byte(n), false)).collect();
         for write in writes {
             write.await.unwrap();
         }
-        let reads: Vec<_> = (0..5000).map(|n| ring.read(&file, &name(), n, 1)).collect();
+        let reads: Vec<_> = (0..5000).map(|n| ring.read(&file.file, &name(), n, 1)).collect();
         for (n, read) in reads.into_iter().enumerate() {
             assert_eq!(read.await.unwrap()[..], [n as u8]);
         }

@@ -1,7 +1,9 @@
 //! What is asked of the kernel, and what to ask next: it may transfer less than it was asked to.
 
+use crate::direct::{DataFile, Part};
 use crate::syscalls;
 use bytes::Bytes;
+use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
 use std::sync::Arc;
@@ -9,11 +11,10 @@ use std::sync::Arc;
 /// One question to the kernel, with all that it needs until it has answered.
 #[derive(Debug)]
 pub(super) enum Round {
-    /// As many of the buffers as one call takes; if those are all, and it is wanted, then a sync.
+    /// As many of the part's buffers as one call takes; if those are all, nothing comes after it, and it is wanted, then a sync.
     Write {
-        file: Arc<File>,
-        offset: u64,
-        buffers: Vec<Bytes>,
+        part: Part,
+        after: VecDeque<Part>,
         sync: bool,
     },
     Sync {
@@ -54,15 +55,18 @@ pub(super) enum Step {
 }
 
 impl Next {
-    pub(super) fn write(file: Arc<File>, offset: u64, mut buffers: Vec<Bytes>, sync: bool) -> Next {
-        if let Err(error) = syscalls::to_offset(offset) {
-            return Next::Refused(error);
+    pub(super) fn write(file: &DataFile, offset: u64, buffers: Vec<Bytes>, sync: bool) -> Next {
+        match syscalls::to_offset(offset) {
+            Ok(_) => Next::write_parts(&file.file, file.parts(offset, buffers).into(), sync),
+            Err(error) => Next::Refused(error),
         }
-        buffers.retain(|buffer| !buffer.is_empty());
-        match (buffers.is_empty(), sync) {
-            (false, _) => Next::Ask(Round::Write { file, offset, buffers, sync }),
-            (true, true) => Next::Ask(Round::Sync { file }),
-            (true, false) => Next::Done(Bytes::new()),
+    }
+
+    fn write_parts(file: &Arc<File>, mut parts: VecDeque<Part>, sync: bool) -> Next {
+        match (parts.pop_front(), sync) {
+            (Some(part), _) => Next::Ask(Round::Write { part, after: parts, sync }),
+            (None, true) => Next::Ask(Round::Sync { file: file.clone() }),
+            (None, false) => Next::Done(Bytes::new()),
         }
     }
 
@@ -80,9 +84,7 @@ impl Next {
 impl Round {
     pub(super) fn next(self, answer: Answer) -> Next {
         match self {
-            Round::Write { file, offset, buffers, sync } => {
-                next_of_write(file, offset, buffers, sync, answer)
-            }
+            Round::Write { part, after, sync } => next_of_write(part, after, sync, answer),
             Round::Sync { file } => match judge_sync(answer.first) {
                 Ok(_) => Next::Done(Bytes::new()),
                 Err(None) => Next::Ask(Round::Sync { file }),
@@ -104,7 +106,7 @@ impl Round {
     }
 }
 
-fn next_of_write(file: Arc<File>, offset: u64, mut buffers: Vec<Bytes>, sync: bool, answer: Answer) -> Next {
+fn next_of_write(mut part: Part, after: VecDeque<Part>, sync: bool, answer: Answer) -> Next {
     // First: a sync that failed has lost data, whatever became of the write.
     let synced = match answer.sync.map(judge_sync) {
         Some(Err(Some(error))) => return Next::Failed(Step::Sync, error),
@@ -115,13 +117,28 @@ fn next_of_write(file: Arc<File>, offset: u64, mut buffers: Vec<Bytes>, sync: bo
         Ok(0) => return Next::Failed(Step::Write, io::ErrorKind::WriteZero.into()),
         Ok(written) => written,
         Err(None) => 0,
-        Err(Some(error)) => return Next::Failed(Step::Write, error),
+        Err(Some(error)) => match part.instead.take() {
+            Some(instead) if is_refusal(&error) => {
+                part.file = instead.take(&error);
+                0
+            }
+            _ => return Next::Failed(Step::Write, error),
+        },
     };
-    advance(&mut buffers, written);
-    match Next::write(file, offset + written as u64, buffers, sync) {
+    advance(&mut part.buffers, written);
+    part.offset += written as u64;
+    if !part.buffers.is_empty() {
+        return Next::Ask(Round::Write { part, after, sync });
+    }
+    match Next::write_parts(&part.file, after, sync) {
         Next::Ask(Round::Sync { .. }) if synced => Next::Done(Bytes::new()),
         next => next,
     }
+}
+
+/// The file system, or the device, does not write around the cache, or not so.
+fn is_refusal(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP))
 }
 
 /// `Err(None)` when nothing took place and the same is to be asked again: the call was interrupted, or the kernel gave it
@@ -165,7 +182,8 @@ mod tests {
 
     fn write(sync: bool) -> Round {
         let buffers = vec![Bytes::from_static(b"abc"), Bytes::new(), Bytes::from_static(b"defg")];
-        let Next::Ask(round) = Next::write(file(), 100, buffers, sync) else { panic!("there is work") };
+        let file = DataFile::new(tempfile::tempfile().unwrap(), Arc::default());
+        let Next::Ask(round) = Next::write(&file, 100, buffers, sync) else { panic!("there is work") };
         round
     }
 
@@ -176,8 +194,9 @@ mod tests {
     /// What is asked next, or what it came to.
     fn told(next: Next) -> String {
         match next {
-            Next::Ask(Round::Write { offset, buffers, sync, .. }) => {
-                format!("write {} at {offset}, sync {sync}", String::from_utf8(buffers.concat()).unwrap())
+            Next::Ask(Round::Write { part, sync, .. }) => {
+                let bytes = String::from_utf8(part.buffers.concat()).unwrap();
+                format!("write {bytes} at {}, sync {sync}", part.offset)
             }
             Next::Ask(Round::Sync { .. }) => "sync".to_owned(),
             Next::Ask(Round::Read { filled, .. }) => format!("read after {filled}"),

@@ -16,6 +16,7 @@
 
 mod contents;
 mod device;
+mod directory;
 mod disk;
 mod inode;
 mod page_set;
@@ -24,5 +25,6 @@ mod tree;
 
 pub use contents::Keeping;
 pub use device::DeviceModel;
+pub use directory::SimDirectory;
 pub use disk::{CrashPoint, Loss, SimDisk, SimOptions};
 pub use random::Random;

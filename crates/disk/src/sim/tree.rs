@@ -145,12 +145,22 @@ impl Tree {
         // Found before the file is looked for, as the kernel does.
         let to_parent = if is_above(to, from) { None } else { Some(self.find_parent(to)?) };
         let node = *self.entries(from_dir)?.get(from_name).ok_or(ErrorKind::NotFound)?;
-        self.file(node)?;
+        let is_directory = self.file(node).is_err();
+        if is_directory && is_above(from, to) {
+            return Err(ErrorKind::InvalidInput.into());
+        }
         let (to_dir, to_name) = to_parent.ok_or(ErrorKind::DirectoryNotEmpty)?;
         if let Some(replaced) = self.entries(to_dir)?.get(to_name) {
-            self.file(*replaced)?;
             if *replaced == node {
                 return Ok(());
+            }
+            match &self.nodes[replaced.0] {
+                Node::File(_) if is_directory => return Err(ErrorKind::NotADirectory.into()),
+                Node::Directory(_) if !is_directory => return Err(ErrorKind::IsADirectory.into()),
+                Node::Directory(directory) if !directory.seen.is_empty() => {
+                    return Err(ErrorKind::DirectoryNotEmpty.into());
+                }
+                Node::File(_) | Node::Directory(_) => {}
             }
         }
         self.edit(vec![
@@ -215,7 +225,10 @@ impl Tree {
     fn sync_edits(&mut self, covered: impl Fn(&Edit) -> bool) -> bool {
         let mut any = false;
         for edits in std::mem::take(&mut self.pending) {
-            let (synced, rest): (Edits, Edits) = edits.into_iter().partition(&covered);
+            // A directory is never in two places: file systems move it in one transaction.
+            let is_whole = edits.len() > 1 && edits.iter().any(|edit| self.names_directory(edit));
+            let all = is_whole && edits.iter().any(&covered);
+            let (synced, rest): (Edits, Edits) = edits.into_iter().partition(|edit| all || covered(edit));
             any |= !synced.is_empty();
             for Edit { dir, name, node } in synced {
                 set(&mut self.directory(dir).durable, &name, node);
@@ -225,6 +238,10 @@ impl Tree {
             }
         }
         any
+    }
+
+    fn names_directory(&self, edit: &Edit) -> bool {
+        edit.node.is_some_and(|node| matches!(self.nodes[node.0], Node::Directory(_)))
     }
 
     /// Names and files as a machine finds them that lost power.

@@ -13,7 +13,7 @@ pub(crate) const GROUPS: u32 = 3;
 /// The times of the groups that Flotilla's own metadata lives in.
 pub(crate) const TIMING: Timing = Timing::METADATA;
 /// Longer than anything takes on a busy machine.
-pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
+pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Three `kvnode` processes that reach each other through [`Network`], and a client that reaches them directly.
 pub(crate) struct Cluster {

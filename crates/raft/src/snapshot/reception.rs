@@ -53,7 +53,7 @@ pub(crate) enum ReceiveError {
 impl From<io::Error> for ReceiveError {
     fn from(error: io::Error) -> Self {
         match error.kind() {
-            io::ErrorKind::StorageFull => ReceiveError::DiskBecameFull,
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ReceiveError::DiskBecameFull,
             _ => ReceiveError::Io(error),
         }
     }

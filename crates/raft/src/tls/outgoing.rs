@@ -49,7 +49,8 @@ impl AsyncRead for Outgoing {
         let read = ready!(Pin::new(&mut self.stream).poll_read(cx, buf));
         match &read {
             Ok(()) => self.has_answered |= buf.filled().len() > before,
-            Err(error) if !self.has_answered => self.verdict.refuse(error),
+            // A connection that breaks is no verdict.
+            Err(error) if !self.has_answered && is_of_tls(error) => self.verdict.refuse(error),
             Err(_) => {}
         }
         Poll::Ready(read)
@@ -80,4 +81,8 @@ impl AsyncWrite for Outgoing {
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(cx)
     }
+}
+
+fn is_of_tls(error: &io::Error) -> bool {
+    error.get_ref().is_some_and(|inner| inner.is::<tokio_rustls::rustls::Error>())
 }

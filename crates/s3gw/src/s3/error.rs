@@ -100,6 +100,8 @@ fn refused(failure: &Failure) -> S3Error {
         | Code::Internal
         | Code::WrongCluster
         | Code::NewerVersion
+        | Code::Compacted
+        | Code::LimitReached
         | Code::NotFound
         | Code::Corrupt
         | Code::DiskFailed => {

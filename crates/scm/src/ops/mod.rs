@@ -3,6 +3,7 @@
 //! `apply` is a pure function of tables and command. A command that cannot be carried out changes nothing and
 //! answers [`refused`](proto::scm::ScmReply).
 
+mod admit_member;
 mod allocate_container;
 mod bootstrap;
 pub(crate) mod close_containers;
@@ -12,13 +13,17 @@ mod end_pipeline;
 mod open_pipeline;
 mod quasi_close_pipeline;
 mod register_node;
+mod registry;
 mod set_node_duty;
+mod set_racks;
 mod set_switches;
 
 use crate::tables::TablesMut;
 use proto::scm::{ScmReply, scm_command::Command};
+use types::Term;
 
-pub(crate) fn apply(tables: &mut TablesMut<'_>, command: Command) -> ScmReply {
+/// `term`: of the leader that has put it into the log.
+pub(crate) fn apply(tables: &mut TablesMut<'_>, command: Command, term: Term) -> ScmReply {
     let result = match command {
         Command::Bootstrap(command) => Ok(bootstrap::apply(tables, command)),
         Command::RegisterNode(command) => Ok(register_node::apply(tables, command)),
@@ -30,7 +35,10 @@ pub(crate) fn apply(tables: &mut TablesMut<'_>, command: Command) -> ScmReply {
         Command::EndPipeline(command) => end_pipeline::apply(tables, command),
         Command::CloseContainers(command) => close_containers::apply(tables, command),
         Command::SetNodeDuty(command) => set_node_duty::apply(tables, command),
+        Command::SetRacks(command) => set_racks::apply(tables, command),
         Command::SetSwitches(command) => set_switches::apply(tables, command),
+        Command::Registry(command) => Ok(registry::apply(tables, command, term)),
+        Command::AdmitMember(command) => Ok(admit_member::apply(tables, command)),
     };
     result.unwrap_or_else(|why| ScmReply { refused: why, ..ScmReply::default() })
 }
@@ -46,7 +54,7 @@ pub(crate) mod testing {
     };
 
     pub(crate) fn run(tables: &mut Tables, command: Command) -> ScmReply {
-        apply(&mut TablesMut::new(tables), command)
+        apply(&mut TablesMut::new(tables), command, Term(1))
     }
 
     pub(crate) fn uuid(number: u8) -> Bytes {

@@ -9,8 +9,8 @@ mod planner_tests;
 mod tasks;
 
 pub(crate) use planner::{
-    Findings, Known, Limits, NodeView, NodeViews, REPLICAS, REPLICAS_BESIDES_MAINTENANCE, bytes_of, copy,
-    examine,
+    CopyWait, Findings, KEEP_FREE_PERCENT, Known, Limits, NodeView, NodeViews, REPLICAS,
+    REPLICAS_BESIDES_MAINTENANCE, bytes_of, copy, examine, racks_wanted,
 };
 pub(crate) use tasks::{Copies, Order, Tasks};
 
@@ -19,7 +19,8 @@ use crate::nodes::Nodes;
 use crate::quality::quality;
 use crate::tables::{Tables, container_state, duty};
 use proto::scm::{
-    ContainerRecord, ContainerState, ContainerTrouble, NodeState, PipelineRecord, PipelineState, ReplicaState,
+    ContainerRecord, ContainerReplica, ContainerState, ContainerTrouble, NodeState, PipelineRecord,
+    PipelineState, ReplicaState,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -32,12 +33,20 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 /// Containers of one look: about ten milliseconds. A million is gone through in less than a minute.
 const SLICE: usize = 10_000;
 
+/// A container that lacks replicas for a shorter time gets none. That a container is closed, and that all its members have applied its end, is
+/// heard at one moment, of their closed replicas a second or two later, and copies would be made of what is there.
+const COPY_AFTER: Duration = Duration::from_secs(5);
+
 /// What the leader knows about containers beyond tables and reports.
 #[derive(Default)]
 pub(crate) struct Replication {
     pub(crate) tasks: Tasks,
     /// What was wrong when they were last looked at.
     pub(crate) troubles: BTreeMap<ContainerId, Vec<ContainerTrouble>>,
+    /// Containers that lack replicas of which not all are being copied, with what they wait for.
+    pub(crate) waits: BTreeMap<ContainerId, CopyWait>,
+    /// Since when containers lack replicas.
+    lacking: BTreeMap<ContainerId, Instant>,
     /// Where the next slice begins.
     cursor: ContainerId,
 }
@@ -100,11 +109,21 @@ impl Replication {
         may_order: bool,
     ) {
         let Some(known) = known(container, tables, nodes, limits.now) else { return };
-        let Findings { troubles, orders } = examine(&known, limits, &self.tasks, copies);
+        let Findings { troubles, mut orders, wait } = examine(&known, limits, &self.tasks, copies);
+        match wait {
+            None => self.waits.remove(&container),
+            Some(wait) => self.waits.insert(container, wait),
+        };
         match troubles.is_empty() {
             true => self.troubles.remove(&container),
             false => self.troubles.insert(container, troubles),
         };
+        let lacks = wait.is_some() || orders.iter().any(|(_, order)| order.is_copy());
+        if !lacks {
+            self.lacking.remove(&container);
+        } else if limits.now - *self.lacking.entry(container).or_insert(limits.now) < COPY_AFTER {
+            orders.retain(|(_, order)| !order.is_copy());
+        }
         for (node, order) in orders.into_iter().filter(|_| may_order) {
             tracing::info!(%container, %node, ?order, "ask");
             if let Order::Copy { sources, .. } = &order {
@@ -154,11 +173,13 @@ fn is_void(order: &Order, tables: &Tables) -> bool {
 
 /// What the planner has to know of the nodes.
 pub(crate) fn node_views(tables: &Tables, nodes: &Nodes, now: Instant) -> NodeViews {
+    let racks = tables.racks().numbers();
     let view = |(&node, record): (&NodeId, &proto::scm::NodeRecord)| {
         let disks = || nodes.disks(node).iter().filter(|disk| !disk.failed);
         let view = NodeView {
             state: nodes.state(node, now),
             duty: duty(record),
+            rack: racks[tables.racks().of(record)],
             complete: nodes.replicas().is_complete(node),
             capacity_bytes: disks().map(|disk| disk.capacity_bytes).fold(0, u64::saturating_add),
             free_bytes: disks().map(|disk| disk.free_bytes).fold(0, u64::saturating_add),
@@ -187,7 +208,13 @@ pub(crate) fn known<'a>(
         true => BTreeSet::new(),
         false => coming(record, pipeline, nodes, now),
     };
-    Some(Known { record, pipeline_over, replicas: nodes.replicas().of(container).collect(), coming })
+    let is_there =
+        |(node, replica): &(NodeId, &ContainerReplica)| !nodes.disk_is_lost(*node, &replica.disk, now);
+    let (replicas, on_lost_disks): (Vec<_>, Vec<_>) = nodes.replicas().of(container).partition(is_there);
+    let on_lost_disks = on_lost_disks.into_iter().map(|(node, _)| node).collect();
+    let fails = |(node, replica): &&(NodeId, &ContainerReplica)| nodes.disk_is_broken(*node, &replica.disk);
+    let on_failing_disks = replicas.iter().filter(fails).map(|(node, _)| *node).collect();
+    Some(Known { record, pipeline_over, replicas, on_lost_disks, on_failing_disks, coming })
 }
 
 /// Members that run and have not applied the container's last record yet.

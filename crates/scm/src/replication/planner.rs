@@ -2,7 +2,9 @@
 //! container, of the nodes, and of what has been asked already.
 
 use super::tasks::{Copies, Order, Tasks};
+use crate::planted;
 use crate::quality::{Quality, quality};
+use crate::racks::{Rack, spread, wanted};
 use crate::tables::container_state;
 use proto::scm::{
     ContainerRecord, ContainerReplica, ContainerState, ContainerTrouble, NodeDuty, NodeState, TaskKind,
@@ -16,13 +18,14 @@ pub(crate) const REPLICAS: usize = 3;
 pub(crate) const REPLICAS_BESIDES_MAINTENANCE: usize = 2;
 
 /// A target keeps this much free beyond the copy, in hundredths of its capacity: a disk must not run full of copies.
-const KEEP_FREE_PERCENT: u64 = 5;
+pub(crate) const KEEP_FREE_PERCENT: u64 = 5;
 
 /// A node as the planner sees it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NodeView {
     pub(crate) state: NodeState,
     pub(crate) duty: NodeDuty,
+    pub(crate) rack: Rack,
     /// All its replicas are known.
     pub(crate) complete: bool,
     /// Of its working disks.
@@ -65,12 +68,21 @@ impl NodeView {
 
 pub(crate) type NodeViews = BTreeMap<NodeId, NodeView>;
 
+/// In how many racks the replicas of a container should stand.
+pub(crate) fn racks_wanted(nodes: &NodeViews) -> usize {
+    wanted(nodes.values().filter(|view| view.in_service()).map(|view| view.rack))
+}
+
 /// A container with what is known of it.
 pub(crate) struct Known<'a> {
     pub(crate) record: &'a ContainerRecord,
     /// Its pipeline is over: no log writes to its replicas.
     pub(crate) pipeline_over: bool,
     pub(crate) replicas: Vec<(NodeId, &'a ContainerReplica)>,
+    /// Nodes whose replica went with a disk. It may come back with it, so they get no other one.
+    pub(crate) on_lost_disks: BTreeSet<NodeId>,
+    /// Nodes with a replica on a disk that does not work at the moment: it counts, and nothing relies on it.
+    pub(crate) on_failing_disks: BTreeSet<NodeId>,
     /// Members of its pipeline that have not come to its end yet, but will.
     pub(crate) coming: BTreeSet<NodeId>,
 }
@@ -90,16 +102,57 @@ pub(crate) struct Limits<'a> {
 pub(crate) struct Findings {
     pub(crate) troubles: Vec<ContainerTrouble>,
     pub(crate) orders: Vec<(NodeId, Order)>,
+    /// Why not all that it lacks is being copied, if it is not.
+    pub(crate) wait: Option<CopyWait>,
+}
+
+/// What a container that lacks replicas waits for. The first that applies, in this order.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum CopyWait {
+    /// A node that is not dead has not told of all it has.
+    Reports,
+    /// No good replica is on a node that speaks.
+    Source,
+    /// All nodes in service have a replica already, or had one.
+    Node,
+    /// Those that have none have no room for it.
+    Room,
+    /// They have enough to do, or failed at it a moment ago.
+    Turn,
 }
 
 pub(crate) fn examine(known: &Known<'_>, limits: &Limits<'_>, tasks: &Tasks, copies: &Copies) -> Findings {
     let sorted = Sorted::new(known, limits, tasks);
+    let is_closed = container_state(known.record) == ContainerState::ContainerClosed;
     let orders = match container_state(known.record) {
         ContainerState::ContainerClosed => plan_closed(known, &sorted, limits, tasks, copies),
         ContainerState::ContainerDeleted if known.pipeline_over => plan_deleted(known, limits, tasks),
         _ => Vec::new(),
     };
-    Findings { troubles: troubles(known, &sorted, limits), orders }
+    let targets: Vec<NodeId> =
+        orders.iter().filter(|(_, order)| order.is_copy()).map(|(node, _)| *node).collect();
+    let waits = is_closed && sorted.lacking(limits) > sorted.copying.len() + targets.len();
+    let wait = waits.then(|| copy_wait(known, &sorted, limits, &targets));
+    Findings { troubles: troubles(known, &sorted, limits), orders, wait }
+}
+
+/// What those copies wait for that are not going to `targets`.
+fn copy_wait(known: &Known<'_>, sorted: &Sorted<'_>, limits: &Limits<'_>, targets: &[NodeId]) -> CopyWait {
+    let bytes = bytes_of(known);
+    let crowded: BTreeSet<Rack> = match sorted.is_misplaced(limits) {
+        true => racks_of(&sorted.counted, limits).collect(),
+        false => BTreeSet::new(),
+    };
+    let free = free_nodes(known, sorted, limits);
+    let mut free =
+        free.filter(|(node, view)| !targets.contains(node) && !crowded.contains(&view.rack)).peekable();
+    match () {
+        () if !limits.all_known => CopyWait::Reports,
+        () if sorted.sources.is_empty() => CopyWait::Source,
+        () if free.peek().is_none() => CopyWait::Node,
+        () if !free.any(|(_, view)| view.has_room_for(bytes)) => CopyWait::Room,
+        () => CopyWait::Turn,
+    }
 }
 
 /// A container's replicas by what they are worth.
@@ -141,24 +194,32 @@ impl<'a> Sorted<'a> {
         };
         for &(node, replica) in &known.replicas {
             let Some(of_node) = view(&node) else { continue };
-            sorted.sort(node, replica, of_node, quality(known.record, replica));
+            let is_readable = !known.on_failing_disks.contains(&node);
+            sorted.sort(node, replica, of_node, quality(known.record, replica), is_readable);
         }
         let in_service = |node: &&NodeId| view(node).is_some_and(|view| view.in_service());
         sorted.counted_in_service = sorted.counted.iter().filter(in_service).count();
         sorted
     }
 
-    fn sort(&mut self, node: NodeId, replica: &'a ContainerReplica, view: NodeView, quality: Quality) {
+    fn sort(
+        &mut self,
+        node: NodeId,
+        replica: &'a ContainerReplica,
+        view: NodeView,
+        quality: Quality,
+        is_readable: bool,
+    ) {
         let going = self.deleting.contains(&node);
         if quality.is_good() && !going {
             self.good += usize::from(view.counts() || view.state != NodeState::NodeDead);
             if view.counts() {
                 self.counted.insert(node);
             }
-            if view.is_firm() {
+            if view.is_firm() && is_readable {
                 self.firm.push((node, replica));
             }
-            if view.state == NodeState::NodeHealthy {
+            if view.state == NodeState::NodeHealthy && is_readable {
                 self.sources.push(node);
             }
         }
@@ -169,11 +230,17 @@ impl<'a> Sorted<'a> {
     }
 
     /// Good replicas that are still to be made.
-    fn lacking(&self) -> usize {
+    fn lacking(&self, limits: &Limits<'_>) -> usize {
         let in_maintenance = self.counted.len() > self.counted_in_service;
         let besides = if in_maintenance { REPLICAS_BESIDES_MAINTENANCE } else { 0 };
         let for_three = REPLICAS.saturating_sub(self.counted.len());
-        for_three.max(besides.saturating_sub(self.counted_in_service))
+        let in_one_rack = usize::from(self.is_misplaced(limits));
+        for_three.max(besides.saturating_sub(self.counted_in_service)).max(in_one_rack)
+    }
+
+    /// Enough of them, and in too few racks.
+    fn is_misplaced(&self, limits: &Limits<'_>) -> bool {
+        self.counted.len() >= REPLICAS && spread(racks_of(&self.counted, limits)) < racks_wanted(limits.nodes)
     }
 }
 
@@ -185,7 +252,7 @@ fn plan_closed(
     copies: &Copies,
 ) -> Vec<(NodeId, Order)> {
     let mut orders = plan_marks(known, limits, tasks);
-    let lacking = sorted.lacking().saturating_sub(sorted.copying.len());
+    let lacking = sorted.lacking(limits).saturating_sub(sorted.copying.len());
     if lacking > 0 && limits.all_known {
         orders.extend(plan_copies(known, sorted, limits, tasks, copies, lacking));
     }
@@ -216,13 +283,28 @@ fn plan_copies(
     let bytes = bytes_of(known);
     let container = ContainerId(known.record.container);
     let mut targets: Vec<(NodeId, NodeView)> = targets(known, sorted, limits, bytes)
-        .filter(|(node, _)| {
-            !tasks.avoids(*node, container, limits.now) && copies.to(*node) < limits.copies_per_node_max
-        })
+        .filter(|(node, _)| !tasks.avoids(*node, container, limits.now))
         .collect();
-    targets.sort_by_key(|(node, view)| (copies.to(*node), view.utilization(), *node));
+    let is_busy = |node: NodeId| copies.to(node) >= limits.copies_per_node_max;
+    let mut racks: BTreeSet<Rack> = racks_of(sorted.counted.iter().chain(&sorted.copying), limits).collect();
+    let wanted = racks_wanted(limits.nodes);
+    // Another rack is all that a copy of one that is only misplaced is for.
+    let only_elsewhere = sorted.is_misplaced(limits);
     let mut orders = Vec::new();
-    for (node, _) in targets.into_iter().take(count) {
+    while orders.len() < count {
+        let crowds = |rack: &Rack| racks.len() < wanted && racks.contains(rack);
+        // Where those in other racks are merely busy, their turn is waited for: a copy beside the others would have to be made once more.
+        // Not so where there is but one: a second one anywhere comes first.
+        let waits = sorted.counted.len() + orders.len() > 1
+            && targets.iter().any(|(node, view)| is_busy(*node) && !crowds(&view.rack));
+        let candidates = targets
+            .iter()
+            .filter(|(node, view)| !is_busy(*node) && !(crowds(&view.rack) && (only_elsewhere || waits)));
+        let best = candidates
+            .min_by_key(|(node, view)| (crowds(&view.rack), copies.to(*node), view.utilization(), *node));
+        let Some(&(node, view)) = best else { break };
+        targets.retain(|(other, _)| *other != node);
+        racks.insert(view.rack);
         // The least busy source first; a copy counts at that one, and the others are there in case it fails.
         sources.sort_unstable();
         let Some((busy, _)) = sources.first_mut().filter(|(busy, _)| *busy < limits.copies_per_node_max)
@@ -258,14 +340,23 @@ fn targets<'a>(
     limits: &'a Limits<'_>,
     bytes: u64,
 ) -> impl Iterator<Item = (NodeId, NodeView)> + 'a {
+    free_nodes(known, sorted, limits).filter(move |(_, view)| view.has_room_for(bytes))
+}
+
+/// Nodes that may be relied upon and have no replica, whether or not there is room for one.
+fn free_nodes<'a>(
+    known: &'a Known<'_>,
+    sorted: &'a Sorted<'_>,
+    limits: &'a Limits<'_>,
+) -> impl Iterator<Item = (NodeId, NodeView)> + 'a {
     let free = move |node: &NodeId| {
         !known.replicas.iter().any(|(holder, _)| holder == node)
+            && !known.on_lost_disks.contains(node)
             && !sorted.counted.contains(node)
             && !sorted.copying.contains(node)
     };
-    let fits =
-        move |(node, view): &(&NodeId, &NodeView)| view.is_firm() && view.has_room_for(bytes) && free(node);
-    limits.nodes.iter().filter(fits).map(|(node, view)| (*node, *view))
+    let free = move |(node, view): &(&NodeId, &NodeView)| view.is_firm() && free(node);
+    limits.nodes.iter().filter(free).map(|(node, view)| (*node, *view))
 }
 
 /// At most one at a time, so that each is decided on what the one before has left.
@@ -287,22 +378,42 @@ fn plan_deletion(
         let candidates = replicas.iter().filter(may).map(|(node, _)| *node);
         candidates.max_by_key(|node| (utilization(node), *node))
     };
-    let enough = sorted.firm.len() >= REPLICAS;
+    let early = if planted::copies_count_early() { sorted.copying.len() } else { 0 };
+    let firm = sorted.firm.len() + early;
+    let enough = firm >= REPLICAS;
     let worthless = || most_utilized(&sorted.worthless);
+    let surplus = || {
+        let spare: Vec<_> =
+            sorted.firm.iter().filter(|(node, _)| is_spare(*node, sorted, limits)).copied().collect();
+        (firm > REPLICAS).then(|| most_utilized(&spare))?
+    };
     let victim = match enough || must_make_room(known, sorted, limits) {
-        true => {
-            worthless().or_else(|| (sorted.firm.len() > REPLICAS).then(|| most_utilized(&sorted.firm))?)
-        }
+        true => worthless().or_else(surplus),
         false => None,
     };
     victim.map(|node| (node, Order::Delete { container }))
+}
+
+fn racks_of<'a>(
+    nodes: impl IntoIterator<Item = &'a NodeId>,
+    limits: &Limits<'_>,
+) -> impl Iterator<Item = Rack> {
+    nodes.into_iter().filter_map(|node| limits.nodes.get(node).map(|view| view.rack))
+}
+
+/// Whether the others stand in enough racks without it, or in as many as with it.
+fn is_spare(node: NodeId, sorted: &Sorted<'_>, limits: &Limits<'_>) -> bool {
+    let all = || sorted.firm.iter().map(|(node, _)| node);
+    let with = spread(racks_of(all(), limits));
+    let without = spread(racks_of(all().filter(|other| **other != node), limits));
+    without >= with.min(racks_wanted(limits.nodes))
 }
 
 /// A good replica can only be made where a worthless one is.
 fn must_make_room(known: &Known<'_>, sorted: &Sorted<'_>, limits: &Limits<'_>) -> bool {
     let nothing_coming = known.coming.is_empty() && sorted.copying.is_empty();
     !sorted.firm.is_empty()
-        && sorted.lacking() > 0
+        && sorted.lacking(limits) > 0
         && limits.all_known
         && nothing_coming
         && targets(known, sorted, limits, bytes_of(known)).next().is_none()
@@ -340,8 +451,10 @@ fn troubles(known: &Known<'_>, sorted: &Sorted<'_>, limits: &Limits<'_>) -> Vec<
         }
     };
     found(nothing && limits.all_known && known.coming.is_empty(), ContainerMissing);
-    found(is_closed && sorted.good > 0 && sorted.lacking() > 0, ContainerUnderReplicated);
+    let misplaced = is_closed && sorted.is_misplaced(limits);
+    found(is_closed && sorted.good > 0 && sorted.lacking(limits) > 0 && !misplaced, ContainerUnderReplicated);
     found(is_closed && sorted.firm.len() > REPLICAS, ContainerOverReplicated);
+    found(misplaced, ContainerMisReplicated);
     found(known.replicas.iter().any(|(_, replica)| !replica.unhealthy.is_empty()), ContainerUnhealthy);
     found(is_different(known, is_closed, quasi_closed), ContainerDifferent);
     troubles

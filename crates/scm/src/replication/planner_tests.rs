@@ -1,9 +1,10 @@
 //! Cases of the planner, and a model: random clusters and events, after which every container has exactly three good replicas wherever
 //! that is possible.
 
-use super::planner::{Findings, Known, Limits, NodeView, NodeViews, examine};
+use super::planner::{CopyWait, Findings, Known, Limits, NodeView, NodeViews, examine, racks_wanted};
 use super::tasks::{Order, Tasks};
 use crate::quality::quality;
+use crate::racks::{Rack, spread};
 use ContainerTrouble::*;
 use NodeDuty::*;
 use ReplicaState::{ReplicaClosed, ReplicaOpen, ReplicaQuasiClosed};
@@ -46,7 +47,18 @@ fn replica(container: u64, state: ReplicaState) -> ContainerReplica {
 }
 
 fn node(duty: NodeDuty, state: NodeState) -> NodeView {
-    NodeView { state, duty, complete: true, capacity_bytes: 1_000_000, free_bytes: 500_000 }
+    NodeView {
+        state,
+        duty,
+        rack: Rack::default(),
+        complete: true,
+        capacity_bytes: 1_000_000,
+        free_bytes: 500_000,
+    }
+}
+
+fn in_rack(rack: u64) -> NodeView {
+    NodeView { rack: Rack(rack as u32), ..node(NodeInService, NodeState::NodeHealthy) }
 }
 
 fn limits(nodes: &NodeViews, now: Instant) -> Limits<'_> {
@@ -64,6 +76,8 @@ struct Case {
     record: ContainerRecord,
     nodes: NodeViews,
     replicas: BTreeMap<NodeId, ContainerReplica>,
+    on_lost_disks: BTreeSet<NodeId>,
+    on_failing_disks: BTreeSet<NodeId>,
     coming: BTreeSet<NodeId>,
     over: bool,
 }
@@ -75,6 +89,8 @@ impl Case {
             record: record(1, ContainerState::ContainerClosed),
             nodes: (1..=5).map(|n| (NodeId(n), node(NodeInService, NodeState::NodeHealthy))).collect(),
             replicas: good.iter().map(|n| (NodeId(*n), replica(1, ReplicaClosed))).collect(),
+            on_lost_disks: BTreeSet::new(),
+            on_failing_disks: BTreeSet::new(),
             coming: BTreeSet::new(),
             over: true,
         }
@@ -100,6 +116,8 @@ impl Case {
             record: &self.record,
             pipeline_over: self.over,
             replicas: self.replicas.iter().map(|(node, replica)| (*node, replica)).collect(),
+            on_lost_disks: self.on_lost_disks.clone(),
+            on_failing_disks: self.on_failing_disks.clone(),
             coming: self.coming.clone(),
         };
         examine(&known, &limits(&self.nodes, Instant::now()), tasks, &tasks.copies())
@@ -133,6 +151,48 @@ fn what_lacks_is_copied_to_the_emptiest_nodes() {
 }
 
 #[test]
+fn what_waits_for_a_copy_says_for_what() {
+    let check = |case: Case, expect: Option<CopyWait>| {
+        let found = case.findings(&Tasks::default());
+        assert_eq!(found.wait, expect, "{:?}", found.orders);
+    };
+    check(Case::new(&[1, 2, 3]), None);
+    check(Case::new(&[1]), None);
+    check(Case::new(&[1, 2]).only(2), Some(CopyWait::Node));
+    // Room for the copy alone, and nothing beyond it.
+    check(Case::new(&[1, 2]).node(3, |node| node.free_bytes = 50_050).only(3), Some(CopyWait::Room));
+    check(Case::new(&[1]).node(3, |node| node.free_bytes = 50_050).only(3), Some(CopyWait::Room));
+    let mut in_one_rack = Case::new(&[1, 2, 3]).node(5, |node| node.rack = Rack(1));
+    in_one_rack = in_one_rack.node(5, |node| node.free_bytes = 0);
+    check(in_one_rack, Some(CopyWait::Room));
+    check(Case::new(&[1, 2]).node(3, |node| node.complete = false).only(3), Some(CopyWait::Reports));
+    let silent = Case::new(&[1]).node(1, |node| node.state = NodeState::NodeStale);
+    check(silent, Some(CopyWait::Source));
+}
+
+#[test]
+fn a_replica_on_a_lost_disk_is_made_elsewhere_and_not_there() {
+    let mut case = Case::new(&[1, 2]).only(4);
+    case.on_lost_disks = [NodeId(3)].into();
+    case.check(&[ContainerUnderReplicated], &[(4, TaskCopy)]);
+    let mut case = Case::new(&[1, 2]).only(3);
+    case.on_lost_disks = [NodeId(3)].into();
+    case.check(&[ContainerUnderReplicated], &[]);
+    assert_eq!(case.findings(&Tasks::default()).wait, Some(CopyWait::Node));
+}
+
+#[test]
+fn nothing_relies_on_a_disk_that_does_not_work() {
+    let mut too_many = Case::new(&[1, 2, 3, 4]);
+    too_many.on_failing_disks = [NodeId(1)].into();
+    too_many.check(&[], &[]);
+    let bad = |replica: &mut ContainerReplica| replica.unhealthy = "checksum".into();
+    let mut last = Case::new(&[1]).with(2, bad).with(3, bad).only(3);
+    last.on_failing_disks = [NodeId(1)].into();
+    last.check(&[ContainerUnderReplicated, ContainerUnhealthy], &[]);
+}
+
+#[test]
 fn a_source_gives_to_a_few_at_a_time() {
     let mut tasks = Tasks::default();
     let case = Case::new(&[1]);
@@ -140,6 +200,8 @@ fn a_source_gives_to_a_few_at_a_time() {
         record: &record(2, ContainerState::ContainerClosed),
         pipeline_over: true,
         replicas: vec![],
+        on_lost_disks: BTreeSet::new(),
+        on_failing_disks: BTreeSet::new(),
         coming: BTreeSet::new(),
     };
     tasks.ask(NodeId(5), super::copy(&another, &[NodeId(1)], 100, false), Instant::now());
@@ -217,6 +279,58 @@ fn nodes_that_leave_count_as_their_duty_says() {
 }
 
 #[test]
+fn replicas_stand_in_two_racks_where_there_are_two() {
+    let racks = |good: &[u64], racks: [u32; 5]| {
+        let mut case = Case::new(good);
+        case.nodes.values_mut().zip(racks).for_each(|(node, rack)| node.rack = Rack(rack));
+        case
+    };
+    racks(&[1, 2, 3], [0, 0, 1, 1, 1]).check(&[], &[]);
+    racks(&[1, 2, 3], [0, 0, 0, 0, 1]).check(&[ContainerMisReplicated], &[(5, TaskCopy)]);
+    // The fullest goes, but for the one that stands alone in its rack.
+    let one_too_many = racks(&[1, 2, 3, 5], [0, 0, 0, 0, 1]).node(5, |node| node.free_bytes = 100_000);
+    one_too_many
+        .node(2, |node| node.free_bytes = 200_000)
+        .check(&[ContainerOverReplicated], &[(2, TaskDelete)]);
+    // What lacks goes to the other rack, if it can, though nodes of this one are emptier.
+    let lacks = || racks(&[1, 2], [0, 0, 0, 1, 1]).node(3, |node| node.free_bytes = 900_000);
+    lacks().check(&[ContainerUnderReplicated], &[(4, TaskCopy)]);
+    let nobody = |node: &mut NodeView| node.free_bytes = 0;
+    lacks().node(4, nobody).node(5, nobody).check(&[ContainerUnderReplicated], &[(3, TaskCopy)]);
+    // Where the other rack has no room, three in one rack are better than a copy more.
+    racks(&[1, 2, 3], [0, 0, 0, 0, 1]).node(5, nobody).check(&[ContainerMisReplicated], &[]);
+    racks(&[1, 2, 3], [0, 0, 0, 0, 1]).node(5, |node| node.state = NodeState::NodeDead).check(&[], &[]);
+}
+
+#[test]
+fn nodes_of_another_rack_that_are_merely_busy_are_waited_for() {
+    let case = |good: &[u64]| {
+        let mut case = Case::new(good);
+        case.nodes.values_mut().zip([0, 0, 0, 1, 1]).for_each(|(node, rack)| node.rack = Rack(rack));
+        case
+    };
+    let mut tasks = Tasks::default();
+    for (number, target) in [4, 4, 5, 5].into_iter().enumerate() {
+        let record = record(10 + number as u64, ContainerState::ContainerClosed);
+        let another = Known {
+            record: &record,
+            pipeline_over: true,
+            replicas: vec![],
+            on_lost_disks: BTreeSet::new(),
+            on_failing_disks: BTreeSet::new(),
+            coming: BTreeSet::new(),
+        };
+        tasks.ask(NodeId(target), super::copy(&another, &[NodeId(9)], 100, false), Instant::now());
+    }
+    let waiting = case(&[1, 2]).findings(&tasks);
+    assert_eq!((waiting.orders.as_slice(), waiting.wait), (&[][..], Some(CopyWait::Turn)));
+    // The only replica there is waits for nobody, but the third one does.
+    let last = case(&[1]).node(3, |node| node.free_bytes = 900_000).findings(&tasks);
+    let targets: Vec<u64> = last.orders.iter().map(|(node, _)| node.0).collect();
+    assert_eq!((targets, last.wait), (vec![3], Some(CopyWait::Turn)));
+}
+
+#[test]
 fn what_holds_nothing_any_more_is_deleted_when_no_log_needs_it() {
     let mut case = Case::new(&[1, 2]);
     case.record.state = ContainerState::ContainerDeleted as i32;
@@ -279,7 +393,7 @@ struct Model {
 }
 
 impl Model {
-    fn new(nodes: u64, places: &[u64]) -> Model {
+    fn new(nodes: u64, racks: u64, places: &[u64]) -> Model {
         let container = |(n, first): (usize, &u64)| {
             let number = n as u64 + 1;
             let on = (0..3).map(|step| NodeId(1 + (first + step) % nodes));
@@ -287,7 +401,7 @@ impl Model {
             (ContainerId(number), (record(number, ContainerState::ContainerClosed), replicas))
         };
         Model {
-            nodes: (1..=nodes).map(|n| (NodeId(n), node(NodeInService, NodeState::NodeHealthy))).collect(),
+            nodes: (1..=nodes).map(|n| (NodeId(n), in_rack(n % racks))).collect(),
             containers: places.iter().enumerate().map(container).collect(),
             tasks: Tasks::default(),
             now: Instant::now(),
@@ -347,6 +461,8 @@ impl Model {
                 record,
                 pipeline_over: true,
                 replicas: replicas.iter().map(|(node, replica)| (*node, replica)).collect(),
+                on_lost_disks: BTreeSet::new(),
+                on_failing_disks: BTreeSet::new(),
                 coming: BTreeSet::new(),
             };
             let found = examine(&known, &limits(&self.nodes, self.now), &self.tasks, &copies);
@@ -463,6 +579,9 @@ impl Model {
                     self.nodes[node].state == NodeState::NodeHealthy && !quality(record, replica).is_good()
                 });
                 assert_eq!(worthless.count(), 0, "{container}: {replicas:?}");
+                let holders = replicas.keys().map(|node| self.nodes[node]).filter(NodeView::in_service);
+                let spread = spread(holders.map(|view| view.rack));
+                assert!(spread >= racks_wanted(&self.nodes), "{container}: {replicas:?} on {:?}", self.nodes);
             }
         }
     }
@@ -475,10 +594,11 @@ proptest! {
     #[test]
     fn whatever_happens_three_good_replicas_come_of_it(
         nodes in 3..=NODES,
+        racks in 1..=3u64,
         places in prop::collection::vec(0..NODES, CONTAINERS as usize),
         events in events(),
     ) {
-        let mut model = Model::new(nodes, &places);
+        let mut model = Model::new(nodes, racks, &places);
         for event in events {
             model.happen(event);
         }
@@ -491,5 +611,5 @@ proptest! {
 #[test]
 #[should_panic(expected = "leaves 2 good replicas")]
 fn the_model_catches_a_deletion_too_many() {
-    Model::new(4, &[0, 0, 0, 0, 0]).check_deletion(ContainerId(1), NodeId(1));
+    Model::new(4, 1, &[0, 0, 0, 0, 0]).check_deletion(ContainerId(1), NodeId(1));
 }

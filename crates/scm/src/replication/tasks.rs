@@ -78,6 +78,10 @@ impl Order {
         OrderKey { kind, number }
     }
 
+    pub(crate) fn is_copy(&self) -> bool {
+        matches!(self, Order::Copy { .. })
+    }
+
     /// Whether replicas come or go by it.
     pub(crate) fn moves_data(&self) -> bool {
         matches!(self, Order::Copy { .. } | Order::Delete { .. })

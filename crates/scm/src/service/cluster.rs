@@ -4,13 +4,13 @@ use crate::balancer;
 use crate::departures;
 use crate::leader::Leader;
 use crate::nodes::Nodes;
-use crate::replication::{self, Replication};
+use crate::replication::{self, CopyWait, Replication};
 use crate::safe_mode;
 use crate::tables::{Tables, container_state, duty};
 use proto::scm::{
-    BalancerStatus, ClusterStatus, ContainerState, ContainerTrouble, DatanodeInfo, NodeDuty, NodeRecord,
-    PipelineRecord, SetNodeDutyCommand, SetNodeDutyRequest, SetSwitchesCommand, SetSwitchesRequest, TaskKind,
-    scm_command::Command,
+    BalancerStatus, ClusterStatus, ContainerState, ContainerTrouble, CopiesWaiting, DatanodeInfo, NodeDuty,
+    NodeRecord, PipelineRecord, SetNodeDutyCommand, SetNodeDutyRequest, SetSwitchesCommand,
+    SetSwitchesRequest, TaskKind, scm_command::Command,
 };
 use proto::{Code, Failure};
 use tokio::time::Instant;
@@ -28,6 +28,7 @@ pub(super) fn status(leader: &Leader) -> ClusterStatus {
         let tasks = &replication.tasks;
         let troubled =
             |trouble| replication.troubles.values().filter(|all| all.contains(&trouble)).count() as u64;
+        let waiting = |wait| replication.waits.values().filter(|of| **of == wait).count() as u64;
         let unresolved = |state| {
             tables.unresolved_containers().filter(|record| container_state(record) == state).count() as u64
         };
@@ -41,7 +42,7 @@ pub(super) fn status(leader: &Leader) -> ClusterStatus {
             missing: troubled(ContainerTrouble::ContainerMissing),
             under_replicated: troubled(ContainerTrouble::ContainerUnderReplicated),
             over_replicated: troubled(ContainerTrouble::ContainerOverReplicated),
-            mis_replicated: 0,
+            mis_replicated: troubled(ContainerTrouble::ContainerMisReplicated),
             unhealthy: troubled(ContainerTrouble::ContainerUnhealthy),
             different: troubled(ContainerTrouble::ContainerDifferent),
             quasi_closed: unresolved(ContainerState::ContainerQuasiClosed),
@@ -51,6 +52,14 @@ pub(super) fn status(leader: &Leader) -> ClusterStatus {
             tasks: tasks.infos(now, TASKS_MAX),
             balancer: Some(balancer_status(tables, nodes, replication, now)),
             leader_node_term: term,
+            copies_waiting: Some(CopiesWaiting {
+                for_reports: waiting(CopyWait::Reports),
+                for_source: waiting(CopyWait::Source),
+                for_node: waiting(CopyWait::Node),
+                for_room: waiting(CopyWait::Room),
+                for_turn: waiting(CopyWait::Turn),
+                keep_free_percent: replication::KEEP_FREE_PERCENT,
+            }),
         }
     })
 }
@@ -151,8 +160,9 @@ pub(super) fn datanodes(leader: &Leader) -> Vec<DatanodeInfo> {
                 containers: nodes.replicas().count_on(node) as u64,
                 containers_waiting: waiting.containers as u64,
                 pipelines_waiting: waiting.pipelines as u64,
-                rack: String::new(),
+                rack: tables.racks().of(record).to_owned(),
                 duty_until_ms: record.duty_until_ms,
+                clock_problem: nodes.clock_problem(node).unwrap_or_default(),
             }
         };
         tables.nodes().iter().map(info).collect()

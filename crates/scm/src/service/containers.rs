@@ -119,5 +119,6 @@ fn replica_info(
         node_state: nodes.state(node, now) as i32,
         duty: tables.node(node).map_or(0, |record| duty(record) as i32),
         replica: Some(replica.clone()),
+        disk_lost: nodes.disk_is_lost(node, &replica.disk, now),
     }
 }

@@ -1,7 +1,7 @@
 //! A datanode says each second how it is, and learns which pipelines it should have and where their members are.
 
 use crate::leader::Leader;
-use crate::nodes::Nodes;
+use crate::nodes::{ClockApart, Nodes};
 use crate::replicas::{ContainersReport, check_replica};
 use crate::replication::Replication;
 use crate::tables::Tables;
@@ -13,6 +13,7 @@ use proto::scm::{
 use std::collections::BTreeSet;
 use std::time::Duration;
 use tokio::time::{Instant, timeout};
+use tracing::warn;
 use types::NodeId;
 
 /// How long the answer to a node without pipelines waits for rounds of pipeline creation: a node that just joined
@@ -44,8 +45,13 @@ pub(crate) async fn heartbeat(
         begins: request.report_begins,
         ends: request.report_ends,
     };
+    let clock = ClockApart::of(request.clock_ms, leader.clock.now_ms());
     let (places_changed, reports_changed) = leader.change_nodes(|nodes| {
         let places = nodes.see(node, request.disks, Instant::now());
+        // 0: a node of a version that does not say it.
+        if request.clock_ms != 0 && nodes.see_clock(node, clock) {
+            warn!(%node, problem = clock.problem(), "clocks are apart");
+        }
         let pipelines = nodes.report_pipelines(node, request.pipelines);
         (places, nodes.report_containers(node, containers) || pipelines)
     });

@@ -3,14 +3,16 @@
 use crate::leader::Leader;
 use crate::leaders;
 use crate::pipelines;
+use crate::resolution;
 use proto::scm::{
-    ClosePipelineCommand, ClosePipelineRequest, CreatePipelineRequest, CreatePipelineResponse, PipelineState,
+    AcceptLossRequest, AcceptLossResponse, CloseContainersCommand, ClosePipelineCommand,
+    ClosePipelineRequest, CreatePipelineRequest, CreatePipelineResponse, PipelineState,
     TransferLeaderRequest, scm_command::Command,
 };
 use proto::{Code, Failure};
 use std::collections::BTreeSet;
 use tokio::time::Instant;
-use tracing::info;
+use tracing::{info, warn};
 use types::{NodeId, PipelineId};
 
 pub(super) async fn close_pipeline(leader: &Leader, request: ClosePipelineRequest) -> Result<(), Failure> {
@@ -25,6 +27,35 @@ pub(super) async fn close_pipeline(leader: &Leader, request: ClosePipelineReques
     info!(pipeline, "an operator closes the pipeline");
     leader.places_changed.notify_one();
     Ok(())
+}
+
+pub(super) async fn accept_loss(
+    leader: &Leader,
+    request: AcceptLossRequest,
+) -> Result<AcceptLossResponse, Failure> {
+    let AcceptLossRequest { pipeline, keep_node } = request;
+    if leader.in_safe_mode() {
+        return Err(Failure::new(Code::NotYet, "SCM is in safe mode: not all that is there is known yet"));
+    }
+    let now = Instant::now();
+    let since = now.checked_sub(leader.options.stale_after).unwrap_or(now);
+    let decided =
+        leader.read(|tables, nodes| resolution::accept_loss(PipelineId(pipeline), tables, nodes, since, now));
+    let (node, containers) = decided.map_err(Failure::invalid)?;
+    if keep_node != 0 {
+        if keep_node != node.0 {
+            return Err(Failure::invalid(format!(
+                "node {node} has the most of what is left, not node {keep_node}"
+            )));
+        }
+        warn!(pipeline, %node, ?containers, "an operator accepts what the pipeline lost");
+        let command = Command::CloseContainers(CloseContainersCommand { containers: containers.clone() });
+        let reply = leader.propose(command).await?;
+        if !reply.refused.is_empty() {
+            return Err(Failure::invalid(reply.refused));
+        }
+    }
+    Ok(AcceptLossResponse { node: node.0, containers })
 }
 
 pub(super) async fn create_pipeline(

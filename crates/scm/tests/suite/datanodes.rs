@@ -19,7 +19,7 @@ impl Datanode {
             disk: Bytes::from([&[uuid; 15][..], &[n]].concat()),
             capacity_bytes: 1000,
             free_bytes: 1000 - u64::from(uuid) - u64::from(n),
-            failed: false,
+            ..DiskReport::default()
         };
         let disks = (0..disks).map(disk).collect();
         Datanode { uuid, node: 0, cluster: String::new(), address: format!("node{uuid}:7400"), disks }

@@ -4,7 +4,10 @@
 
 mod closing;
 mod datanodes;
+mod members;
 mod placement;
+mod registry;
+mod registry_members;
 mod replication;
 mod restart;
 mod server;

@@ -1,5 +1,6 @@
 use disk::RealDisk;
 use flotilla_scm::{Scm, ScmOptions};
+use proto::registry::registry_client::RegistryClient;
 use proto::scm::scm_client::ScmClient;
 use proto::scm::*;
 use raft::{AddressBook, HostOptions, RaftHost, server_builder};
@@ -17,12 +18,13 @@ use tonic::transport::server::TcpIncoming;
 use types::SystemClock;
 
 /// Longer than anything takes on a busy machine.
-pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
+pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 
-/// An SCM on a free port.
+/// An SCM on a free port, or where its options say.
 pub(crate) struct Server {
     pub(crate) scm: Scm,
     pub(crate) client: ScmClient<Channel>,
+    pub(crate) registry: RegistryClient<Channel>,
     host: RaftHost,
     stop: oneshot::Sender<()>,
     served: JoinHandle<()>,
@@ -44,7 +46,8 @@ impl Server {
         let space = LogSpace::new(disk.clone(), log);
         let addresses = AddressBook::default();
         let host = RaftHost::new(HostOptions::default(), addresses.clone());
-        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let at = if options.address.is_empty() { "127.0.0.1:0" } else { &options.address };
+        let listener = TcpListener::bind(at).await?;
         let address = listener.local_addr()?.to_string();
         let options = ScmOptions { address: address.clone(), ..options };
         let scm = Scm::start(options, disk, space, host.clone(), addresses, Arc::new(SystemClock)).await?;
@@ -61,14 +64,15 @@ impl Server {
         );
         let served = tokio::spawn(async { serve.await.unwrap() });
         let client = ScmClient::connect(format!("http://{address}")).await?;
-        Ok(Server { scm, client, host, stop, served })
+        let registry = RegistryClient::connect(format!("http://{address}")).await?;
+        Ok(Server { scm, client, registry, host, stop, served })
     }
 
     /// Stops in the order of the server: services first, so that streams end and the port closes.
     pub(crate) async fn stop(self) {
         self.scm.shutdown().await;
         self.host.shutdown().await;
-        drop(self.client);
+        drop((self.client, self.registry));
         let _ = self.stop.send(());
         tokio::time::timeout(DEADLINE, self.served).await.expect("the server ends with its streams").unwrap();
     }

@@ -118,7 +118,7 @@ pub(super) fn random_fault(plan: &Plan, random: &mut Random) -> Option<(Fault, D
     Some((fault, lasts))
 }
 
-pub(super) fn random_crash(random: &mut Random) -> Crash {
+pub(crate) fn random_crash(random: &mut Random) -> Crash {
     match random.below(5) {
         0 => Crash::Kill,
         1 => Crash::PowerLoss(Loss::AllUnsynced),
@@ -130,7 +130,7 @@ fn random_side(plan: &Plan, random: &mut Random) -> Vec<ProcessId> {
     (0..plan.processes).map(ProcessId).filter(|_| random.one_in(2)).collect()
 }
 
-fn random_link(random: &mut Random) -> Link {
+pub(crate) fn random_link(random: &mut Random) -> Link {
     let delay_min = Duration::from_millis(1 + below_one_of(random, [5, 50, 300]));
     let spread = Duration::from_millis(below_one_of(random, [5, 50, 300]));
     let lost_per_mille = *random.pick(&[0, 5, 50, 300]);
@@ -138,7 +138,7 @@ fn random_link(random: &mut Random) -> Link {
 }
 
 /// The links of a cluster under all faults of the network that are there now.
-pub(super) struct Links {
+pub(crate) struct Links {
     processes: usize,
     base: BTreeMap<(ProcessId, ProcessId), Link>,
     active: BTreeMap<u64, Vec<(ProcessId, ProcessId, Link)>>,
@@ -146,7 +146,7 @@ pub(super) struct Links {
 }
 
 impl Links {
-    pub(super) fn new(processes: usize, random: &mut Random) -> Links {
+    pub(crate) fn new(processes: usize, random: &mut Random) -> Links {
         let style = random.below(3);
         let mut links = Links { processes, base: BTreeMap::new(), active: BTreeMap::new(), made: 0 };
         for (from, to) in links.pairs() {
@@ -164,7 +164,7 @@ impl Links {
     }
 
     /// Cuts one side off: what it sends does not arrive, and unless it is one-way, neither does what it is sent.
-    pub(super) fn cut(&mut self, side: &[ProcessId], one_way: bool) -> u64 {
+    pub(crate) fn cut(&mut self, side: &[ProcessId], one_way: bool) -> u64 {
         let is_crossing = |from: &ProcessId, to: &ProcessId| {
             let out = side.contains(from) && !side.contains(to);
             let into = side.contains(to) && !side.contains(from);
@@ -176,21 +176,21 @@ impl Links {
         self.add(pairs)
     }
 
-    pub(super) fn add(&mut self, links: Vec<(ProcessId, ProcessId, Link)>) -> u64 {
+    pub(crate) fn add(&mut self, links: Vec<(ProcessId, ProcessId, Link)>) -> u64 {
         self.made += 1;
         self.active.insert(self.made, links);
         self.made
     }
 
-    pub(super) fn remove(&mut self, fault: u64) {
+    pub(crate) fn remove(&mut self, fault: u64) {
         self.active.remove(&fault);
     }
 
-    pub(super) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.active.clear();
     }
 
-    pub(super) fn apply_to(&self, network: &Network) {
+    pub(crate) fn apply_to(&self, network: &Network) {
         for (from, to) in self.pairs() {
             let mut link = self.base[&(from, to)];
             for (_, _, worse) in self.active.values().flatten().filter(|(a, b, _)| (*a, *b) == (from, to)) {

@@ -21,5 +21,7 @@ mod watched;
 mod wire;
 
 pub use counts::Counts;
+pub(crate) use counts::counts;
+pub(crate) use faults::{Links, random_crash, random_link};
 pub use planted::Planted;
 pub use run::{Finished, Options, Violation, run};

@@ -36,6 +36,8 @@ pub enum Planted {
     UnknownRefused,
     /// A task of which nobody asks what became of it panics.
     TaskPanics,
+    /// The state machine's store fails, which ends its group.
+    TablesFail,
     /// A connection that broke is never made again.
     CutStays,
 }
@@ -55,7 +57,7 @@ impl Planted {
 
     pub(super) fn wrap_tables(self, tables: MemTables) -> Arc<dyn Tables> {
         match self {
-            Planted::AppliedTwice | Planted::BatchLost => {
+            Planted::AppliedTwice | Planted::BatchLost | Planted::TablesFail => {
                 Arc::new(LyingTables { tables, planted: self, batches: 0.into() })
             }
             _ => Arc::new(tables),
@@ -204,7 +206,12 @@ impl Tables for LyingTables {
     /// The two halves of what should be one batch: a crash may come between them, or the first is left out.
     fn write(&self, changes: Changes) -> anyhow::Result<()> {
         const LOST_ONE_IN: u64 = 50;
+        const FAILS_AT: u64 = 20;
         let number = self.batches.fetch_add(1, Ordering::Relaxed);
+        if self.planted == Planted::TablesFail {
+            anyhow::ensure!(number != FAILS_AT, "a planted error");
+            return self.tables.write(changes);
+        }
         let is_lost = self.planted == Planted::BatchLost && number % LOST_ONE_IN == LOST_ONE_IN - 1;
         if self.planted == Planted::BatchLost && !is_lost {
             return self.tables.write(changes);

@@ -473,14 +473,15 @@ impl Run {
         self.look_who_dozes();
         let mut elected = Vec::new();
         for ((process, group), watch) in &mut self.statuses {
-            if watch.seen.is_some() && !watch.statuses.has_changed().unwrap_or(false) {
+            // One that stopped tells its last word by dropping the channel, too.
+            if watch.seen.is_some() && !watch.statuses.has_changed().unwrap_or(true) {
                 continue;
             }
             let status = watch.statuses.borrow_and_update().clone();
             if let Some(why) = &status.failure {
                 self.oracle.fail(format!("{group:?} on {process} stopped by itself: {why}"));
             }
-            // A panic inside openraft leaves no reason behind.
+            // One that was told to stop is no replica of this node any more.
             if status.role == Role::Stopped && self.nodes[process.0].replica(*group).is_some() {
                 self.oracle.fail(format!("{group:?} on {process} stopped by itself"));
             }

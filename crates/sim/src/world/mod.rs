@@ -8,6 +8,7 @@
 
 mod body;
 mod connector;
+mod entropy;
 mod link;
 mod network;
 mod panics;
@@ -15,15 +16,17 @@ mod process;
 mod trace;
 
 pub use connector::SimConnector;
+pub(crate) use entropy::fix_entropy;
 pub use link::Link;
 pub use network::{Direction, Network, Observer, ProcessId, SILENCE_MAX, Sent};
-pub use process::{Context, Process};
+pub use process::{Context, Process, running};
 pub use trace::Trace;
 
 use panics::Panics;
 
 use disk::sim::{Loss, Random, SimDisk, SimOptions};
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 use tonic::service::Routes;
 
@@ -79,10 +82,26 @@ impl World {
     /// A machine that is off, under an address, whose clock runs faster than the world's by `drift_ppm` parts per million.
     /// The seed of `disk` is chosen here.
     pub fn add(&mut self, address: String, disk: SimOptions, drift_ppm: i64) -> ProcessId {
+        self.add_with_disks(address, &[disk], drift_ppm)
+    }
+
+    /// [`World::add`] for a machine with several disks, at least one.
+    pub fn add_with_disks(&mut self, address: String, disks: &[SimOptions], drift_ppm: i64) -> ProcessId {
+        assert!(!disks.is_empty(), "a machine has a disk");
         let id = self.network.add(address);
-        let disk = SimDisk::new(SimOptions { seed: self.random.next_u64(), ..disk });
-        self.processes.push(Process { id, disk, runtime: None, drift_ppm, owed_nanos: 0 });
+        let disks = disks.iter().map(|disk| self.blank(*disk)).collect();
+        self.processes.push(Process { id, disks, runtime: None, drift_ppm, owed_nanos: 0 });
         id
+    }
+
+    fn blank(&mut self, disk: SimOptions) -> SimDisk {
+        SimDisk::new(SimOptions { seed: self.random.next_u64(), ..disk })
+    }
+
+    /// Puts an empty disk in the place of one, in a machine that is off.
+    pub fn replace_disk(&mut self, process: ProcessId, number: usize, disk: SimOptions) {
+        assert!(!self.is_up(process), "{process} is up");
+        self.processes[process.0].disks[number] = self.blank(disk);
     }
 
     pub fn processes(&self) -> impl Iterator<Item = ProcessId> + use<> {
@@ -90,7 +109,11 @@ impl World {
     }
 
     pub fn disk(&self, process: ProcessId) -> &SimDisk {
-        &self.processes[process.0].disk
+        &self.processes[process.0].disks[0]
+    }
+
+    pub fn disks(&self, process: ProcessId) -> &[SimDisk] {
+        &self.processes[process.0].disks
     }
 
     pub fn is_up(&self, process: ProcessId) -> bool {
@@ -106,6 +129,11 @@ impl World {
         self.processes[process.0].start(&self.network, &self.trace, main);
     }
 
+    /// A process's way to others.
+    pub fn connector(&self, process: ProcessId) -> Arc<SimConnector> {
+        Arc::new(SimConnector { network: self.network.clone(), from: process })
+    }
+
     /// Runs something inside a process, which must be up.
     pub fn spawn(&self, process: ProcessId, task: impl Future<Output = ()> + Send + 'static) {
         let runtime =
@@ -113,18 +141,20 @@ impl World {
         runtime.spawn(task);
     }
 
-    /// Ends a process where it stands. Its disk, as the next start finds it, gets `disk`'s properties.
+    /// Ends a process where it stands. Its disks, as the next start finds them, get `disk`'s properties.
     pub fn crash(&mut self, id: ProcessId, crash: Crash, disk: SimOptions) {
         self.trace.event(format_args!("{id} crashes: {crash:?}"));
         self.network.down(id, crash == Crash::Kill);
-        let options = SimOptions { seed: self.random.next_u64(), ..disk };
         let process = &mut self.processes[id.0];
-        self.trace.mix(process.disk.trace_hash());
-        // First the disk: what the runtime drops must not write any more.
-        process.disk = match crash {
-            Crash::Kill => process.disk.kill(options),
-            Crash::PowerLoss(loss) => process.disk.lose_power(loss, options),
-        };
+        // First the disks: what the runtime drops must not write any more.
+        for of_process in &mut process.disks {
+            let options = SimOptions { seed: self.random.next_u64(), ..disk };
+            self.trace.mix(of_process.trace_hash());
+            *of_process = match crash {
+                Crash::Kill => of_process.kill(options),
+                Crash::PowerLoss(loss) => of_process.lose_power(loss, options),
+            };
+        }
         process.runtime = None;
         self.look_for_panics(id);
     }
@@ -160,8 +190,8 @@ impl World {
 
     /// Of everything that has happened so far.
     pub fn trace_hash(&self) -> u64 {
-        for process in &self.processes {
-            self.trace.mix(process.disk.trace_hash());
+        for disk in self.processes.iter().flat_map(|process| &process.disks) {
+            self.trace.mix(disk.trace_hash());
         }
         self.trace.hash()
     }

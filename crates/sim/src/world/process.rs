@@ -2,17 +2,19 @@ use super::connector::SimConnector;
 use super::network::{Network, ProcessId};
 use super::trace::Trace;
 use disk::sim::SimDisk;
+use std::cell::Cell;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::Runtime;
 use tonic::service::Routes;
 
-/// A machine with a disk and, while it is up, a process on it: a runtime with a clock of its own that moves only when the
+/// A machine with disks and, while it is up, a process on it: a runtime with a clock of its own that moves only when the
 /// world lets it.
 pub struct Process {
     pub(super) id: ProcessId,
-    pub(super) disk: SimDisk,
+    /// At least one.
+    pub(super) disks: Vec<SimDisk>,
     pub(super) runtime: Option<Runtime>,
     /// How much faster than the world's its clock runs, in parts per million.
     pub(super) drift_ppm: i64,
@@ -24,7 +26,10 @@ pub struct Process {
 #[derive(Clone)]
 pub struct Context {
     pub process: ProcessId,
+    /// The first of its disks ...
     pub disk: SimDisk,
+    /// ... and all of them.
+    pub disks: Vec<SimDisk>,
     pub network: Network,
     pub trace: Trace,
 }
@@ -51,7 +56,8 @@ impl Process {
             .expect("a runtime without threads and sockets needs nothing");
         let context = Context {
             process: self.id,
-            disk: self.disk.clone(),
+            disk: self.disks[0].clone(),
+            disks: self.disks.clone(),
             network: network.clone(),
             trace: trace.clone(),
         };
@@ -71,7 +77,18 @@ impl Process {
         let ticks = self.owed_nanos / tick_nanos;
         self.owed_nanos -= ticks * tick_nanos;
         if let Some(runtime) = self.runtime.as_ref().filter(|_| ticks > 0) {
+            RUNNING.set(Some(self.id));
             runtime.block_on(async { tokio::time::sleep(tick * ticks as u32).await });
+            RUNNING.set(None);
         }
     }
+}
+
+thread_local! {
+    static RUNNING: Cell<Option<ProcessId>> = const { Cell::new(None) };
+}
+
+/// The process that this thread moves now.
+pub fn running() -> Option<ProcessId> {
+    RUNNING.get()
 }

@@ -81,6 +81,11 @@ fn a_panic_in_a_task_that_nobody_awaits() {
 }
 
 #[test]
+fn a_group_that_stops_by_itself() {
+    check(Planted::TablesFail, "stopped by itself");
+}
+
+#[test]
 fn a_connection_that_is_never_made_again() {
     check(Planted::CutStays, "no fault for ");
 }

@@ -27,7 +27,8 @@ struct Replica {
 impl Replica {
     fn new() -> Replica {
         let dir = tempfile::tempdir().unwrap();
-        let options = DbOptions { block_cache_bytes: 1 << 20, write_buffer_bytes: 1 << 20 };
+        let options =
+            DbOptions { block_cache_bytes: 1 << 20, write_buffer_bytes: 1 << 20, ..DbOptions::default() };
         let db = Arc::new(Db::open(&dir.path().join("db"), &options).unwrap());
         let (machine, open) = PipelineMachine::new(Index::new(db), PIPELINE, FIRST, WAKE_BYTES).unwrap();
         Replica { dir: Arc::new(dir), machine, open }

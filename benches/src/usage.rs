@@ -5,23 +5,23 @@ const TICKS_PER_SECOND: f64 = 100.0;
 
 /// What a process has used so far.
 #[derive(Clone, Copy)]
-pub(super) struct Usage {
+pub(crate) struct Usage {
     at: Instant,
-    cpu_seconds: f64,
-    pub(super) resident_bytes: u64,
+    pub(crate) cpu_seconds: f64,
+    pub(crate) resident_bytes: u64,
     /// Times one of its threads went to sleep and was woken.
     wakeups: u64,
 }
 
 /// What a process used between two moments.
-pub(super) struct Rates {
-    pub(super) cpu_percent: f64,
-    pub(super) wakeups_per_second: f64,
-    pub(super) over: Duration,
+pub(crate) struct Rates {
+    pub(crate) cpu_percent: f64,
+    pub(crate) wakeups_per_second: f64,
+    pub(crate) over: Duration,
 }
 
 impl Usage {
-    pub(super) fn of(pid: u32) -> Usage {
+    pub(crate) fn of(pid: u32) -> Usage {
         let stat = read(&format!("/proc/{pid}/stat"));
         // The name in parentheses may hold anything; user and system time are fields 14 and 15.
         let after_name = stat.rsplit_once(')').expect("stat names the program").1;
@@ -34,7 +34,7 @@ impl Usage {
         }
     }
 
-    pub(super) fn since(&self, earlier: &Usage) -> Rates {
+    pub(crate) fn since(&self, earlier: &Usage) -> Rates {
         let over = self.at - earlier.at;
         Rates {
             cpu_percent: 100.0 * (self.cpu_seconds - earlier.cpu_seconds) / over.as_secs_f64(),

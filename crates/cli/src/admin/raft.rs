@@ -1,0 +1,81 @@
+//! What to do when a majority of a group is lost. Nothing here does it: the survivor's process must be stopped, and only a person can know
+//! that the others never come back.
+
+use super::answer::Answer;
+use super::args::RaftCommand;
+use super::scm::Scm;
+use super::views::{self, View};
+use anyhow::bail;
+use proto::scm::{ScmMember, ScmReplica};
+use serde_json::json;
+
+pub(super) async fn run(scm: &mut Scm, command: RaftCommand) -> anyhow::Result<Answer> {
+    let RaftCommand::ResetMembership { group } = command;
+    match (group.as_str(), group.strip_prefix("pipeline-")) {
+        ("scm", _) => advise(&views::of_each(scm).await),
+        (_, Some(pipeline)) => bail!(
+            "pipelines are never reset: SCM closes one that has no leader, and copies its containers from what is left; \
+             `flotilla admin pipeline close {pipeline}` has it do so now"
+        ),
+        _ => bail!("`{group}` is no group that this can help with: scm, or a pipeline like pipeline-3"),
+    }
+}
+
+fn advise(views: &[View]) -> anyhow::Result<Answer> {
+    let told = views::told(views);
+    let replicas = || views.iter().filter_map(|view| view.replica().map(|replica| (view, replica)));
+    if let Some((view, _)) = replicas().find(|(_, replica)| replica.role == "leader") {
+        bail!("SCM has a leader, at {}: there is nothing to reset\n\n{told}", view.address);
+    }
+    let newest = |(_, replica): &(&View, &ScmReplica)| (replica.last_term, replica.last_index);
+    let Some((at, survivor)) =
+        replicas().filter(|(_, replica)| is_voter(replica, replica.replica)).max_by_key(newest)
+    else {
+        bail!(
+            "no member of SCM answers: start one of them first; one whose disk is whole can be made the only member\n\n{told}"
+        );
+    };
+    let voters: Vec<&ScmMember> = survivor.members.iter().filter(|member| member.is_voter).collect();
+    let there =
+        voters.iter().filter(|voter| replicas().any(|(_, replica)| replica.replica == voter.replica)).count();
+    if there > voters.len() / 2 {
+        bail!(
+            "{there} of {} members answer, which is a majority: they elect a leader by themselves; their logs say what keeps them\n\n{told}",
+            voters.len()
+        );
+    }
+    let lost: Vec<u64> =
+        voters.iter().map(|voter| voter.replica).filter(|voter| *voter != survivor.replica).collect();
+    let data_dir = at.said.as_ref().map_or("", |said| said.data_dir.as_str());
+    let named: String = lost.iter().map(|lost| format!(" --lost {lost}")).collect();
+    let command =
+        format!("flotilla debug unsafe-reset-membership {data_dir} --group scm{named} --reason \"WHY\"");
+    let others: Vec<&str> = voters
+        .iter()
+        .filter(|voter| lost.contains(&voter.replica))
+        .map(|voter| voter.address.as_str())
+        .collect();
+    let (address, others) = (&at.address, others.join(", "));
+    let text = format!(
+        "{told}
+{there} of {} members of SCM answers; {others} must come back for a majority. Data can be read and written meanwhile, but nothing is
+repaired and no node can join. If you can bring one of them back with its disk, do that: nothing is lost then.
+
+Only if they are lost FOR GOOD (docs/forced-recovery.md says what is given up), make the one at {address} the only member:
+  1. Nothing may run at {others}: the next steps refuse while something answers there.
+  2. On {address}: stop the server.
+  3. There, look, which changes nothing:
+       {command}
+  4. The same with --yes.
+  5. Start the server there again; `flotilla admin scm roles` shows one leader.
+  6. Start the others with an EMPTY --meta, never with their old ones. They join by themselves.
+",
+        voters.len()
+    );
+    let json = json!({ "survivor": address, "replica": survivor.replica, "lost": lost, "command": command });
+    Ok(Answer::new(text, json))
+}
+
+fn is_voter(of: &ScmReplica, replica: u64) -> bool {
+    of.members.iter().any(|member| member.replica == replica && member.is_voter)
+}

@@ -1,0 +1,290 @@
+//! A cluster under load from S3, and what a drill asks of it.
+
+use crate::binary;
+use crate::drills::{Writers, Written, assert_all_there};
+use crate::s3::S3;
+use proto::scm::scm_client::ScmClient;
+use proto::scm::*;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+use testkit::{ACCESS_KEY, Cluster, ClusterOptions, SECRET_KEY};
+use tonic::transport::Channel;
+
+/// Silence after which SCM gives a node up in these drills.
+pub(super) const DEAD_AFTER: Duration = Duration::from_secs(10);
+/// How long a disk or a group may be broken until SCM replaces it.
+pub(super) const FAULT_GRACE: Duration = Duration::from_secs(5);
+/// From the loss of something to three good replicas of everything: far more than it takes, on a machine that does other things too.
+pub(super) const REPAIRED_WITHIN: Duration = Duration::from_secs(180);
+/// Somebody leads SCM again by then.
+const LED_WITHIN: Duration = Duration::from_secs(60);
+/// The longest time without an acknowledgement, all writers together, while something is being lost ...
+const STAND_STILL_MAX: Duration = Duration::from_secs(3);
+/// ... and where the whole test command runs beside it on two cores, so that seconds say little.
+const STAND_STILL_AMONG_TESTS_MAX: Duration = Duration::from_secs(20);
+/// What a writer rests there after each object: the drills are two at a time, and most of a drill is waiting.
+const REST_AMONG_TESTS: Duration = Duration::from_millis(100);
+pub(super) const DATANODES: usize = 5;
+/// Objects that every drill begins with: enough to close several containers.
+const OBJECTS_FIRST: usize = 100;
+
+/// What is not as in most drills.
+pub(super) struct Setup {
+    pub(super) scms: usize,
+    pub(super) disks_per_datanode: usize,
+    /// Small, so that a few hundred objects close many containers.
+    pub(super) container_bytes_max: u64,
+    /// Where the first datanode's first disk is, if not beside the others.
+    pub(super) first_disk: Option<PathBuf>,
+    pub(super) datanode_args: &'static str,
+}
+
+impl Default for Setup {
+    fn default() -> Setup {
+        Setup {
+            scms: 1,
+            disks_per_datanode: 1,
+            container_bytes_max: 8 << 20,
+            first_disk: None,
+            datanode_args: "",
+        }
+    }
+}
+
+pub(super) struct Drill {
+    pub(super) cluster: Cluster,
+    scms: Vec<ScmClient<Channel>>,
+    pub(super) s3: S3,
+}
+
+impl Drill {
+    pub(super) async fn start(setup: Setup) -> Drill {
+        let options = ClusterOptions {
+            scms: setup.scms,
+            disks_per_datanode: setup.disks_per_datanode,
+            pipelines_per_disk: 2,
+            container_bytes_max: setup.container_bytes_max,
+            datanodes: DATANODES,
+            first_disk: setup.first_disk,
+            datanode_args: setup.datanode_args.to_owned(),
+            scm_args: format!(
+                "--stale-after 3s --dead-after {}s --member-fault-grace {}s --quasi-close-after 10s",
+                DEAD_AFTER.as_secs(),
+                FAULT_GRACE.as_secs()
+            ),
+        };
+        let cluster = Cluster::start(binary(), &options);
+        // Lazily: SCM may be away for a while, and is asked again.
+        let connect = |address: &String| {
+            let uri = format!("http://{address}").parse().unwrap();
+            ScmClient::new(Channel::builder(uri).connect_lazy())
+        };
+        let scms = cluster.scm_addresses.iter().map(connect).collect();
+        let s3 = S3::new(&cluster.endpoint, ACCESS_KEY, SECRET_KEY, "drill");
+        s3.create_bucket().await.unwrap();
+        Drill { cluster, scms, s3 }
+    }
+
+    pub(super) fn writers(&self, first: u64) -> Writers {
+        let rest = if is_campaign() { Duration::ZERO } else { REST_AMONG_TESTS };
+        Writers::paced(&self.s3, first, rest)
+    }
+
+    /// Writers that have written something, of which some containers are closed already.
+    pub(super) async fn load(&self) -> Writers {
+        let writers = self.writers(0);
+        writers.progress(OBJECTS_FIRST).await;
+        self.until("closed containers", REPAIRED_WITHIN, async || {
+            match self.containers(ContainerState::ContainerClosed).await.len() {
+                closed @ 0..3 => Err(format!("{closed} are closed")),
+                _ => Ok(()),
+            }
+        })
+        .await;
+        writers
+    }
+
+    /// The SCM that leads, as soon as one does.
+    pub(super) async fn scm(&self) -> ScmClient<Channel> {
+        let give_up = Instant::now() + LED_WITHIN;
+        loop {
+            for scm in &self.scms {
+                if scm.clone().get_cluster_status(GetClusterStatusRequest {}).await.is_ok() {
+                    return scm.clone();
+                }
+            }
+            assert!(Instant::now() < give_up, "no SCM leads");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+
+    /// One of the SCMs leads, or why the last that was asked does not.
+    pub(super) async fn scm_leads(&self) -> Result<(), String> {
+        let mut refusal = String::new();
+        for scm in &self.scms {
+            match scm.clone().get_cluster_status(GetClusterStatusRequest {}).await {
+                Ok(_) => return Ok(()),
+                Err(status) => refusal = status.to_string(),
+            }
+        }
+        Err(refusal)
+    }
+
+    pub(super) async fn pipelines(&self) -> Vec<Pipeline> {
+        let listed = self.scm().await.list_pipelines(ListPipelinesRequest {}).await;
+        listed.unwrap().into_inner().pipelines
+    }
+
+    pub(super) async fn datanodes(&self) -> Vec<DatanodeInfo> {
+        let listed = self.scm().await.list_datanodes(ListDatanodesRequest {}).await;
+        listed.unwrap().into_inner().datanodes
+    }
+
+    pub(super) async fn containers(&self, state: ContainerState) -> Vec<ContainerInfo> {
+        let request = ListContainersRequest { state: state as i32, ..ListContainersRequest::default() };
+        self.scm().await.list_containers(request).await.unwrap().into_inner().containers
+    }
+
+    pub(super) async fn status(&self) -> ClusterStatus {
+        self.scm().await.get_cluster_status(GetClusterStatusRequest {}).await.unwrap().into_inner()
+    }
+
+    /// The number SCM gave to the datanode at this place of the cluster's list.
+    pub(super) async fn node_at(&self, at: usize) -> u64 {
+        let port = self.cluster.datanode_addresses[at].clone();
+        let datanodes = self.datanodes().await;
+        datanodes.iter().find(|datanode| datanode.address == port).expect("it has registered").node
+    }
+
+    /// Waits for a condition, which says what is missing while it does not hold.
+    pub(super) async fn until(
+        &self,
+        what: &str,
+        within: Duration,
+        holds: impl AsyncFn() -> Result<(), String>,
+    ) -> Duration {
+        let started = Instant::now();
+        while let Err(missing) = holds().await {
+            assert!(started.elapsed() < within, "no {what} within {within:?}: {missing}");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        started.elapsed()
+    }
+
+    /// No pipeline that takes data has a member there (on `disk` of it, if that is named), and there are some.
+    pub(super) async fn replaced_without(&self, node: u64, disk: Option<&[u8]>) -> Result<(), String> {
+        let pipelines = self.pipelines().await;
+        let of_state = |state| pipelines.iter().filter(move |pipeline| pipeline.state() == state);
+        let live = || of_state(PipelineState::PipelineOpen).chain(of_state(PipelineState::PipelineAllocated));
+        let is_there = |pipeline: &&Pipeline| {
+            let mut members = pipeline.members.iter();
+            members.any(|member| member.node == node && disk.is_none_or(|disk| member.disk == disk))
+        };
+        let with = live().filter(is_there).count();
+        let open = of_state(PipelineState::PipelineOpen).count();
+        match with == 0 && open >= 2 {
+            true => Ok(()),
+            false => Err(format!("{with} pipelines have node {node}, {open} are open")),
+        }
+    }
+
+    /// The pipelines with a member there are over, and each closed container has three good replicas on other nodes in service.
+    pub(super) async fn repaired_without(&self, node: u64) -> Result<(), String> {
+        let unended = self.pipelines().await.into_iter().filter(|pipeline| {
+            let is_member = pipeline.members.iter().any(|member| member.node == node);
+            is_member && pipeline.state() != PipelineState::PipelineClosed
+        });
+        let unended: Vec<u64> = unended.map(|pipeline| pipeline.pipeline).collect();
+        if !unended.is_empty() {
+            return Err(format!("pipelines {unended:?} are not over"));
+        }
+        self.whole_besides(Some(node)).await
+    }
+
+    /// Nothing closes, and each closed container has exactly three good replicas.
+    pub(super) async fn whole(&self) -> Result<(), String> {
+        let pipelines = self.pipelines().await;
+        let closing: Vec<u64> = pipelines
+            .iter()
+            .filter(|pipeline| pipeline.state() == PipelineState::PipelineClosing)
+            .map(|pipeline| pipeline.pipeline)
+            .collect();
+        if !closing.is_empty() {
+            return Err(format!("pipelines {closing:?} are closing"));
+        }
+        let status = self.status().await;
+        if status.unhealthy + status.different + status.missing + status.under_replicated > 0 {
+            return Err(format!("{status:?}"));
+        }
+        self.whole_besides(None).await
+    }
+
+    async fn whole_besides(&self, node: Option<u64>) -> Result<(), String> {
+        let quasi_closed = self.containers(ContainerState::ContainerQuasiClosed).await.len();
+        let closed = self.containers(ContainerState::ContainerClosed).await;
+        let lacking: Vec<_> = closed
+            .iter()
+            .map(|container| (container.container, good_besides(container, node)))
+            .filter(|(_, good)| *good != 3)
+            .collect();
+        if quasi_closed == 0 && lacking.is_empty() && !closed.is_empty() {
+            return Ok(());
+        }
+        let status = self.status().await;
+        Err(format!(
+            "{quasi_closed} containers are quasi-closed, (container, good replicas): {lacking:?}; {} copies under way, {} failed, \
+             waiting: {:?}, tasks {:?}, safe mode waits for {:?}",
+            status.copies_under_way,
+            status.copies_failed,
+            status.copies_waiting,
+            status.tasks,
+            status.safe_mode_waits
+        ))
+    }
+
+    /// Ends the load, and the drill: everything acknowledged is there, and everything closed has three good replicas.
+    pub(super) async fn settle(&self, writers: Writers) -> Written {
+        let written = writers.stop().await;
+        assert_eq!(written.errors, Vec::<String>::new(), "writers notice nothing");
+        assert_all_there(&self.s3, &written.acknowledged).await;
+        self.until("three good replicas of everything", REPAIRED_WITHIN, async || self.whole().await).await;
+        assert_all_there(&self.s3, &written.acknowledged).await;
+        written
+    }
+}
+
+/// Closed replicas on healthy nodes in service, `node` apart, that end alike.
+pub(super) fn good_besides(container: &ContainerInfo, node: Option<u64>) -> usize {
+    let there = container.replicas.iter().filter(|info| {
+        let on = info.node.as_ref().map_or(0, |on| on.node);
+        Some(on) != node
+            && info.node_state() == NodeState::NodeHealthy
+            && info.duty() == NodeDuty::NodeInService
+            && !info.disk_lost
+    });
+    let ends: Vec<_> = there
+        .filter_map(|info| info.replica.as_ref())
+        .filter(|replica| replica.state() == ReplicaState::ReplicaClosed && replica.unhealthy.is_empty())
+        .map(|replica| (replica.last_term, replica.last_index, replica.blocks))
+        .collect();
+    ends.iter().filter(|end| ends.first() == Some(end)).count()
+}
+
+/// This is `./dev drill cluster`, which has the machine for itself.
+pub(super) fn is_campaign() -> bool {
+    std::env::var_os("FLOTILLA_DRILL_REPEAT").is_some()
+}
+
+/// What a drill has shown, for its line of JSON.
+pub(super) struct Shown {
+    pub(super) objects: usize,
+    pub(super) figures: Vec<(&'static str, f64)>,
+}
+
+/// Checks how long writers stood still since `from`, and says it in seconds.
+pub(super) fn stood_still(writers: &Writers, from: Instant) -> f64 {
+    let longest = writers.longest_silence_since(from);
+    let limit = if is_campaign() { STAND_STILL_MAX } else { STAND_STILL_AMONG_TESTS_MAX };
+    assert!(longest <= limit, "no write was acknowledged for {longest:?}");
+    longest.as_secs_f64()
+}

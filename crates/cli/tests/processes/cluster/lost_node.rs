@@ -1,0 +1,60 @@
+use super::harness::{Drill, REPAIRED_WITHIN, Setup, Shown, stood_still};
+use crate::drills::assert_all_there;
+use proto::scm::{NodeDuty, SetNodeDutyRequest};
+use std::time::Instant;
+
+/// kill -9 of a datanode for good, in the middle of writes; then an operator takes another one out.
+pub(super) async fn run() -> Shown {
+    let mut drill = Drill::start(Setup::default()).await;
+    let writers = drill.load().await;
+
+    let lost = drill.node_at(1).await;
+    drill.cluster.datanodes[1].kill9();
+    let killed = Instant::now();
+    let without = async || drill.replaced_without(lost, None).await;
+    drill.until("replaced pipelines", REPAIRED_WITHIN, without).await;
+    let replaced = killed.elapsed();
+    writers.progress(60).await;
+    let still = stood_still(&writers, killed);
+    let slowest = writers.slowest_since(killed);
+    let written = writers.stop().await;
+    assert_eq!(written.errors, Vec::<String>::new(), "writers notice nothing");
+    drill.until("repair", REPAIRED_WITHIN, async || drill.repaired_without(lost).await).await;
+    let repaired = killed.elapsed();
+    assert_all_there(&drill.s3, &written.acknowledged).await;
+
+    let leaving = drill.node_at(3).await;
+    let duty = NodeDuty::NodeDecommissioning as i32;
+    let request = SetNodeDutyRequest { node: leaving, duty, ..SetNodeDutyRequest::default() };
+    drill.scm().await.set_node_duty(request).await.unwrap();
+    let emptied = async || {
+        let datanodes = drill.datanodes().await;
+        let info = datanodes.iter().find(|info| info.node == leaving).expect("it stays listed");
+        match info.duty() {
+            NodeDuty::NodeDecommissioned => Ok(()),
+            _ => Err(format!(
+                "{} pipelines and {} containers wait",
+                info.pipelines_waiting, info.containers_waiting
+            )),
+        }
+    };
+    let decommissioned = drill.until("decommissioned node", REPAIRED_WITHIN, emptied).await;
+    drill
+        .repaired_without(leaving)
+        .await
+        .expect("a node that is decommissioned holds nothing that others lack");
+    drill.cluster.datanodes[3].terminate();
+    assert_all_there(&drill.s3, &written.acknowledged).await;
+    let status = drill.status().await;
+    assert_eq!((status.missing, status.under_replicated), (0, 0), "{status:?}");
+    Shown {
+        objects: written.acknowledged.len(),
+        figures: vec![
+            ("stood_still_s", still),
+            ("slowest_put_s", slowest.as_secs_f64()),
+            ("replaced_s", replaced.as_secs_f64()),
+            ("repaired_s", repaired.as_secs_f64()),
+            ("decommissioned_s", decommissioned.as_secs_f64()),
+        ],
+    }
+}

@@ -1,0 +1,78 @@
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use tempfile::TempDir;
+
+/// An ext4 of its own in a file, which a drill can fill or have turn read-only. Unmounted with the drill.
+pub(super) struct SmallDisk {
+    dir: TempDir,
+}
+
+impl SmallDisk {
+    /// `None` where this process may not mount (it takes root and a free loop device), with the reason printed.
+    pub(super) fn mount(bytes: u64) -> Option<SmallDisk> {
+        let dir = tempfile::tempdir().expect("make a temporary directory");
+        let image = dir.path().join("image");
+        let file = std::fs::File::create(&image).expect("create an image");
+        file.set_len(bytes).expect("extend it");
+        let disk = SmallDisk { dir };
+        std::fs::create_dir(disk.root()).expect("make a directory to mount at");
+        // None of it is reserved for root, who runs this.
+        let made = run("mkfs.ext4", &["-q", "-F", "-m", "0", path(&image)]);
+        let mounted = made.and_then(|()| run("mount", &["-o", "loop", path(&image), path(&disk.root())]));
+        match mounted {
+            Ok(()) => Some(disk),
+            Err(why) => {
+                println!("SKIPPED: this drill needs a file system of its own: {why}");
+                None
+            }
+        }
+    }
+
+    pub(super) fn root(&self) -> PathBuf {
+        self.dir.path().join("mounted")
+    }
+
+    /// Takes all that is free but for so many bytes.
+    pub(super) fn fill_but(&self, left_bytes: u64) {
+        let mut ballast = std::fs::File::create(self.ballast()).expect("create ballast");
+        let zeros = vec![0; 1 << 20];
+        while ballast.write_all(&zeros).is_ok() {}
+        let bytes = ballast.metadata().expect("ask for its size").len();
+        ballast.set_len(bytes.saturating_sub(left_bytes)).expect("give some back");
+    }
+
+    pub(super) fn make_room(&self) {
+        std::fs::remove_file(self.ballast()).expect("remove the ballast");
+    }
+
+    fn ballast(&self) -> PathBuf {
+        self.root().join("ballast")
+    }
+
+    /// As after an error that the kernel does not trust the file system after: reads go on, writes fail, also of open files.
+    pub(super) fn turn_read_only(&self) {
+        run("mount", &["-o", "remount,abort", path(&self.root())]).expect("abort the file system");
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        // Lazily: a process that is being reaped may still have files open.
+        if let Err(why) = run("umount", &["-l", path(&self.root())]) {
+            eprintln!("{why}");
+        }
+    }
+}
+
+fn path(path: &Path) -> &str {
+    path.to_str().expect("temporary directories have plain names")
+}
+
+fn run(program: &str, args: &[&str]) -> Result<(), String> {
+    let output = Command::new(program).args(args).output().map_err(|error| format!("{program}: {error}"))?;
+    match output.status.success() {
+        true => Ok(()),
+        false => Err(format!("{program} {args:?}: {}", String::from_utf8_lossy(&output.stderr).trim())),
+    }
+}

@@ -1,0 +1,75 @@
+use super::*;
+use crate::ending::StoppedPipeline;
+use crate::offline::tests::{FIRST, Left, SECOND, spec};
+use crate::options::DatanodeOptions;
+use crate::pipeline::PipelineOrder;
+use crate::scm::ScmLink;
+use raft::{AddressBook, HostOptions, RaftHost};
+use types::SystemClock;
+
+/// A node with one disk, of which nobody knows anything yet.
+async fn surveyor(left: &Left) -> (Surveyor, Arc<DatanodeDisk>) {
+    let options =
+        DatanodeOptions { disks: vec![left.root()], scm: "127.0.0.1:1".to_owned(), ..Default::default() };
+    let disks = crate::disks::Disks::open(&options).await.unwrap();
+    let addresses = AddressBook::default();
+    let host = RaftHost::new(HostOptions::default(), addresses.clone());
+    let scm = ScmLink::new(&options.scm, host.connector().clone()).unwrap();
+    let disk = disks.open[0].clone();
+    let manager =
+        ContainerManager::new(options, disks, host, addresses, Arc::new(SystemClock), Arc::new(scm));
+    (Surveyor::new(manager), disk)
+}
+
+fn states(surveyor: &Surveyor) -> Vec<(ContainerId, ContainerState)> {
+    surveyor.inventory.select(|(container, replica)| Some((*container, replica.state)))
+}
+
+/// A member that catches up rolls twice before anybody looks: the watch of its open container shows the last one only.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_container_that_was_opened_and_closed_unseen_is_found_from_the_next() {
+    let left = Left::new().await.copy();
+    let (surveyor, disk) = surveyor(&left).await;
+    surveyor.look_at(BTreeSet::from([(disk.id, SECOND)])).await;
+    let expected = [(FIRST, ContainerState::Closed), (SECOND, ContainerState::Open)];
+    assert_eq!(states(&surveyor), expected);
+}
+
+/// The roll is in the part of the log that is applied when the pipeline has stopped.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_container_that_the_rest_of_a_log_opens_is_found() {
+    let template = Left::with_unconfirmed_roll().await;
+    for is_let_go in [false, true] {
+        let left = template.copy();
+        let (surveyor, disk) = surveyor(&left).await;
+        surveyor.look_at_all().await;
+        assert_eq!(states(&surveyor), [(FIRST, ContainerState::Open)]);
+        let order = PipelineOrder::from_spec(&spec(), disk.id);
+        let (manager, pipeline) = (&surveyor.manager, order.pipeline);
+        let stopped = StoppedPipeline::new(order, disk, "it does not run".to_owned());
+        manager.stopped().write().unwrap().insert(pipeline, stopped);
+        match is_let_go {
+            true => manager.let_go_pipeline(pipeline).await.unwrap(),
+            false => manager.quasi_close_pipeline(pipeline).await.unwrap(),
+        }
+        let stale = std::mem::take(&mut surveyor.inventory.lock().stale);
+        surveyor.look_at(stale).await;
+        let expected = [(FIRST, ContainerState::QuasiClosed), (SECOND, ContainerState::QuasiClosed)];
+        assert_eq!(states(&surveyor), expected, "let go: {is_let_go}");
+    }
+}
+
+/// What cannot be read when the node starts is told as open: else SCM could take it that nobody has the container.
+#[tokio::test(flavor = "multi_thread")]
+#[allow(clippy::disallowed_methods)] // the test plays the failing disk
+async fn a_container_that_cannot_be_read_is_not_told_as_missing() {
+    let left = Left::new().await.copy();
+    let in_the_way = left.root().join(format!("containers/{:016x}/discarded", FIRST.0));
+    std::fs::create_dir(&in_the_way).unwrap();
+    let (surveyor, disk) = surveyor(&left).await;
+    surveyor.look_at_all().await;
+    assert_eq!(states(&surveyor), [(FIRST, ContainerState::Open), (SECOND, ContainerState::Open)]);
+    std::fs::remove_dir(&in_the_way).unwrap();
+    surveyor.look_at(BTreeSet::from([(disk.id, FIRST)])).await;
+    assert_eq!(states(&surveyor)[0], (FIRST, ContainerState::Closed));
+}

@@ -1,0 +1,94 @@
+use super::Counts;
+use super::reply::{Over, Reply, reply};
+use super::zone::Zone;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+use tracing::debug;
+
+/// Connections at a time: a few kilobytes each. One more is closed at once.
+const CONNECTIONS_MAX: usize = 256;
+/// A connection that asks nothing, or takes no answer, for this long is closed.
+const IDLE_MAX: Duration = Duration::from_secs(10);
+/// A question is a few dozen bytes; what is longer than this is none.
+const QUESTION_BYTES_MAX: usize = 4096;
+const ERROR_PAUSE: Duration = Duration::from_millis(10);
+
+/// Until `stop`; on return no connection is open.
+pub(super) async fn serve(
+    listener: TcpListener,
+    zone: Arc<Zone>,
+    counts: Arc<Counts>,
+    stop: CancellationToken,
+) {
+    let mut connections = JoinSet::new();
+    while let Some(accepted) = stop.run_until_cancelled(listener.accept()).await {
+        while connections.try_join_next().is_some() {}
+        match accepted {
+            Ok(_) if connections.len() >= CONNECTIONS_MAX => {
+                counts.connections_refused.fetch_add(1, Ordering::Relaxed);
+            }
+            Ok((stream, from)) => {
+                let (zone, counts) = (zone.clone(), counts.clone());
+                connections.spawn(async move {
+                    if let Err(error) = answer_all(stream, &zone, &counts).await {
+                        debug!(%error, %from, "dns over tcp");
+                    }
+                });
+            }
+            Err(error) => {
+                debug!(%error, "accept a dns connection");
+                tokio::time::sleep(ERROR_PAUSE).await;
+            }
+        }
+    }
+    connections.shutdown().await;
+}
+
+/// Each message has its length in front of it.
+async fn answer_all(mut stream: TcpStream, zone: &Zone, counts: &Counts) -> io::Result<()> {
+    let late = |_| io::Error::from(io::ErrorKind::TimedOut);
+    loop {
+        let Some(question) = timeout(IDLE_MAX, read(&mut stream)).await.map_err(late)?? else {
+            return Ok(());
+        };
+        counts.tcp.fetch_add(1, Ordering::Relaxed);
+        match reply(zone, &question, Over::Tcp) {
+            Reply::Answer(answer) => timeout(IDLE_MAX, write(&mut stream, &answer)).await.map_err(late)??,
+            // The rest of such a stream is no better.
+            Reply::Malformed(answer) => {
+                counts.malformed.fetch_add(1, Ordering::Relaxed);
+                if let Some(answer) = answer {
+                    timeout(IDLE_MAX, write(&mut stream, &answer)).await.map_err(late)??;
+                }
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// `None` at the end of the stream.
+async fn read(stream: &mut TcpStream) -> io::Result<Option<Vec<u8>>> {
+    let len = match stream.read_u16().await {
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
+        other => usize::from(other?),
+    };
+    if len > QUESTION_BYTES_MAX {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, format!("a question of {len} bytes")));
+    }
+    let mut question = vec![0; len];
+    stream.read_exact(&mut question).await?;
+    Ok(Some(question))
+}
+
+async fn write(stream: &mut TcpStream, answer: &[u8]) -> io::Result<()> {
+    let len = u16::try_from(answer.len()).map_err(|_| io::Error::from(io::ErrorKind::InvalidData))?;
+    let framed = [&len.to_be_bytes(), answer].concat();
+    stream.write_all(&framed).await
+}

@@ -1,0 +1,152 @@
+//! Datanodes are in the registry by their heartbeats: what they say there is all that is to be known.
+
+use super::health::{differ, with_connectivity};
+use crate::leader::Leader;
+use crate::nodes::Nodes;
+use crate::tables::{Tables, duty};
+use proto::registry::registry_command::Command;
+use proto::registry::{
+    Check, Health, Instance, InstanceName, PutInstanceCommand, RemoveInstanceCommand, SetChecksCommand,
+};
+use proto::scm::{DiskReport, NodeRecord, NodeState};
+use std::time::Duration;
+use tokio::time::Instant;
+use tracing::debug;
+use types::NodeId;
+
+/// The service's name.
+pub(super) const DATANODE: &str = "datanode";
+
+/// How often the registry is compared with what is known of the nodes.
+const LOOK_INTERVAL: Duration = Duration::from_millis(500);
+/// Changes of one look, one after the other; the rest is for the next.
+const CHANGES_MAX: usize = 100;
+/// A disk with less than this share of it free is nearly full.
+const FREE_PERCENT_MIN: u64 = 5;
+/// A replica that has not applied so many entries of its own log is behind: seconds of writing.
+const LAG_ENTRIES_MAX: u64 = 10_000;
+
+/// Keeps the instances of the service `datanode` at what heartbeats say, until the leadership ends.
+pub(crate) async fn follow_datanodes(leader: &Leader) {
+    loop {
+        let now = Instant::now();
+        let wanted = leader.read(|tables, nodes| {
+            let changes = tables.nodes().values().filter_map(|record| change(record, tables, nodes, now));
+            changes.take(CHANGES_MAX).collect::<Vec<Command>>()
+        });
+        for command in wanted {
+            if let Err(failure) = leader.propose_registry(command).await {
+                debug!(%failure, "tell the registry of a datanode, again in a moment");
+                break;
+            }
+        }
+        tokio::time::sleep(LOOK_INTERVAL).await;
+    }
+}
+
+/// What must be told of a node, if anything.
+fn change(record: &NodeRecord, tables: &Tables, nodes: &Nodes, now: Instant) -> Option<Command> {
+    let node = NodeId(record.node);
+    let id = format!("dn{node}");
+    let known = tables.directory().instance(DATANODE, &id);
+    let state = nodes.state(node, now);
+    let name = Some(InstanceName { service: DATANODE.to_owned(), id: id.clone() });
+    if state == NodeState::NodeDead {
+        let lease = known?.lease;
+        return Some(Command::RemoveInstance(RemoveInstanceCommand { name, lease, expired: true }));
+    }
+    // A new leader has not heard of it yet, and knows nothing against it.
+    if nodes.seen(node).is_none() && nodes.is_young(now) {
+        return None;
+    }
+    let wanted = instance(record, id, nodes, now);
+    match known {
+        // One that has never spoken to this leader is news only once it does.
+        None if nodes.seen(node).is_none() => None,
+        Some(known) if known.addresses == wanted.addresses && known.metadata == wanted.metadata => {
+            let lease = known.lease;
+            let set = SetChecksCommand { name, lease, checks: wanted.checks };
+            differ(&known.checks, &set.checks).then_some(Command::SetChecks(set))
+        }
+        _ => Some(Command::PutInstance(PutInstanceCommand {
+            instance: Some(wanted),
+            instances_max: super::limits::INSTANCES_MAX,
+        })),
+    }
+}
+
+fn instance(record: &NodeRecord, id: String, nodes: &Nodes, now: Instant) -> Instance {
+    let node = NodeId(record.node);
+    let uuid: String = record.uuid.iter().map(|byte| format!("{byte:02x}")).collect();
+    let duty = duty(record).as_str_name().trim_start_matches("NODE_").to_lowercase().replace('_', "-");
+    let (health, output) = match nodes.state(node, now) {
+        NodeState::NodeHealthy => (Health::Passing, "heartbeats arrive".to_owned()),
+        _ => (Health::Critical, format!("silent for {} s", nodes.age(node, now).as_secs())),
+    };
+    Instance {
+        service: DATANODE.to_owned(),
+        id,
+        addresses: [("grpc".to_owned(), record.address.clone())].into(),
+        metadata: [("uuid".to_owned(), uuid), ("duty".to_owned(), duty)].into(),
+        checks: with_connectivity(
+            vec![disk_check(nodes.disks(node)), raft_check(node, nodes)],
+            health,
+            &output,
+        ),
+        ..Instance::default()
+    }
+}
+
+fn check(name: &str, health: Health, output: String) -> Check {
+    Check { name: name.to_owned(), health: health as i32, output }
+}
+
+fn disk_check(disks: &[DiskReport]) -> Check {
+    let failed = disks.iter().filter(|disk| disk.failed).count();
+    let is_full =
+        |disk: &&DiskReport| !disk.failed && disk.free_bytes < disk.capacity_bytes / 100 * FREE_PERCENT_MIN;
+    let full = disks.iter().filter(is_full).count();
+    let all = disks.len();
+    let health = match (failed, full) {
+        (0, 0) => Health::Passing,
+        _ if failed + full == all => Health::Critical,
+        _ => Health::Warning,
+    };
+    let output = match health {
+        Health::Passing => format!("{all} disks work"),
+        _ => format!("of {all} disks {failed} failed and {full} are nearly full"),
+    };
+    check("disk", health, output)
+}
+
+fn raft_check(node: NodeId, nodes: &Nodes) -> Check {
+    let reports = || nodes.pipeline_reports(node);
+    let stopped = reports().filter(|report| !report.stopped.is_empty() && !report.ended).count();
+    let behind = reports().map(|report| report.last_index.saturating_sub(report.applied_index)).max();
+    let behind = behind.unwrap_or(0);
+    let is_well = stopped == 0 && behind <= LAG_ENTRIES_MAX;
+    let health = if is_well { Health::Passing } else { Health::Warning };
+    let output = format!(
+        "{} pipelines, {stopped} of them stopped; at most {behind} entries to apply",
+        reports().count()
+    );
+    check("raft", health, output)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn disk(free_percent: u64, failed: bool) -> DiskReport {
+        DiskReport { capacity_bytes: 1000, free_bytes: free_percent * 10, failed, ..DiskReport::default() }
+    }
+
+    #[test]
+    fn a_node_with_one_good_disk_is_of_use() {
+        let health = |disks: &[DiskReport]| disk_check(disks).health();
+        assert_eq!(health(&[disk(50, false), disk(6, false)]), Health::Passing);
+        assert_eq!(health(&[disk(50, false), disk(4, false)]), Health::Warning);
+        assert_eq!(health(&[disk(50, false), disk(50, true)]), Health::Warning);
+        assert_eq!(health(&[disk(4, false), disk(50, true)]), Health::Critical);
+    }
+}

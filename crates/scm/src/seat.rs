@@ -1,0 +1,272 @@
+//! This process's replica of SCM's group, once it has one.
+
+use crate::formation::FOUNDER;
+use crate::options::ScmOptions;
+use crate::state_machine::{ScmStateMachine, SharedTables};
+use anyhow::{Context, bail};
+use disk::{DataDirectory, Stamp};
+use proto::scm::{IntroduceResponse, ScmMember, ScmReplica};
+use proto::{Code, Failure};
+use raft::{Group, GroupDb, GroupSpec, GroupStart, Member, RaftHost, ReplicaHere, Role};
+use raftlog::{LogSpace, LogSpec};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{Semaphore, watch};
+use types::{GroupId, NodeId, OwnerId, ReplicaId};
+
+/// Between two looks at what the group knows of its members.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+
+#[derive(Clone)]
+pub(crate) struct Seat {
+    pub(crate) group: Group,
+    pub(crate) cluster: String,
+    /// Otherwise the leader is still to take it in.
+    pub(crate) was_member: bool,
+}
+
+impl Seat {
+    /// As leader: resolves when it hears no majority any more.
+    pub(crate) async fn hears_no_majority(&self) {
+        while self.group.hears_majority() {
+            tokio::time::sleep(LOOK_AGAIN).await;
+        }
+    }
+
+    fn told(&self) -> ScmReplica {
+        let (status, members) = (self.group.status(), self.group.members());
+        let log = self.group.log().state();
+        let last = log.last.max(log.purged).unwrap_or_default();
+        let member = |member: &Member| ScmMember {
+            replica: member.replica.0,
+            address: member.address.clone(),
+            is_voter: members.is_voter(member.replica),
+            ..ScmMember::default()
+        };
+        let role = match status.role {
+            _ if status.is_removed => "removed",
+            Role::Leader if !self.group.hears_majority() => "leader of a minority",
+            role => role.name(),
+        };
+        ScmReplica {
+            replica: self.group.replica().0,
+            role: role.to_owned(),
+            term: status.term.0,
+            leader_address: status.leader.map_or(String::new(), |leader| leader.address),
+            last_term: last.term.0,
+            last_index: last.index.0,
+            members: members.all.iter().map(member).collect(),
+        }
+    }
+
+    /// Where other members are; never resolves while there are none.
+    pub(crate) async fn others(&self) -> Vec<String> {
+        loop {
+            let members = self.group.members().all;
+            let others = members.into_iter().filter(|member| member.replica != self.group.replica());
+            let others: Vec<String> = others.map(|member| member.address).collect();
+            if !others.is_empty() {
+                return others;
+            }
+            tokio::time::sleep(LOOK_AGAIN).await;
+        }
+    }
+}
+
+/// How far this process is.
+#[derive(Clone, Debug)]
+enum Standing {
+    WaitsFor(String),
+    Member,
+    /// It never will be, as it was started.
+    Failed(String),
+}
+
+/// Where the seat is taken, and where others wait for that.
+pub(crate) struct Seats {
+    options: ScmOptions,
+    disk: Arc<dyn DataDirectory>,
+    space: Arc<LogSpace>,
+    host: RaftHost,
+    dbs: Arc<dyn GroupDb>,
+    shared: SharedTables,
+    seat: watch::Sender<Option<Seat>>,
+    standing: watch::Sender<Standing>,
+    /// One at a time may change who the members are.
+    pub(crate) member_changes: Semaphore,
+}
+
+impl Seats {
+    pub(crate) fn new(
+        options: ScmOptions,
+        disk: Arc<dyn DataDirectory>,
+        space: Arc<LogSpace>,
+        host: RaftHost,
+        dbs: Arc<dyn GroupDb>,
+        shared: SharedTables,
+    ) -> Seats {
+        let standing = watch::Sender::new(Standing::WaitsFor("it is starting".to_owned()));
+        let (seat, member_changes) = (watch::Sender::new(None), Semaphore::new(1));
+        Seats { options, disk, space, host, dbs, shared, seat, standing, member_changes }
+    }
+
+    pub(crate) fn options(&self) -> &ScmOptions {
+        &self.options
+    }
+
+    /// What this process says of itself: to others that look for their place, and to people when nobody leads.
+    pub(crate) fn introduction(&self) -> IntroduceResponse {
+        let ScmOptions { address, members, .. } = &self.options;
+        let seat = self.taken();
+        // The stamp's, also where SCM's files are gone from the directory, or are not opened yet: nobody founds a cluster besides it. Only a
+        // founder has none until its group has named the cluster.
+        let cluster = match (self.disk.stamp().cluster, &seat) {
+            (stamped, Some(seat)) if stamped.is_empty() => seat.cluster.clone(),
+            (stamped, _) => stamped,
+        };
+        IntroduceResponse {
+            cluster,
+            members: members.clone(),
+            address: address.clone(),
+            data_dir: self.disk.root().display().to_string(),
+            waits_for: self.waiting().unwrap_or_default(),
+            replica: seat.map(|seat| seat.told()),
+        }
+    }
+
+    pub(crate) fn taken(&self) -> Option<Seat> {
+        self.seat.borrow().clone()
+    }
+
+    /// Resolves when the seat is taken; never, if it is not.
+    pub(crate) async fn until_taken(&self) -> Seat {
+        let mut seat = self.seat.subscribe();
+        let taken = seat.wait_for(Option::is_some).await.map(|seat| seat.clone());
+        match taken {
+            Ok(Some(seat)) => seat,
+            Ok(None) | Err(_) => std::future::pending().await,
+        }
+    }
+
+    /// The group, or why there is none.
+    pub(crate) fn group(&self) -> Result<Group, Failure> {
+        match self.taken() {
+            Some(seat) => Ok(seat.group),
+            None => {
+                let why = self.waiting().unwrap_or_default();
+                Err(Failure::new(Code::Unavailable, format!("this SCM is no member of a cluster yet: {why}")))
+            }
+        }
+    }
+
+    pub(crate) fn waits_for(&self, why: String) {
+        self.standing.send_replace(Standing::WaitsFor(why));
+    }
+
+    pub(crate) fn is_member(&self) {
+        self.standing.send_replace(Standing::Member);
+    }
+
+    pub(crate) fn failed(&self, why: String) {
+        self.standing.send_replace(Standing::Failed(why));
+    }
+
+    /// Resolves when this process is a member; an error when it cannot be.
+    pub(crate) async fn until_member(&self) -> anyhow::Result<()> {
+        let mut standing = self.standing.subscribe();
+        let settled = standing.wait_for(|standing| !matches!(standing, Standing::WaitsFor(_))).await;
+        match &*settled.context("SCM is gone")? {
+            Standing::Failed(why) => bail!("{why}"),
+            Standing::Member | Standing::WaitsFor(_) => Ok(()),
+        }
+    }
+
+    /// What this process waits for before it is a member.
+    pub(crate) fn waiting(&self) -> Option<String> {
+        match &*self.standing.borrow() {
+            Standing::WaitsFor(why) | Standing::Failed(why) => Some(why.clone()),
+            Standing::Member => None,
+        }
+    }
+
+    /// Goes on as the replica that is on the disk, if there is one.
+    pub(crate) async fn reopen(&self) -> anyhow::Result<Option<Seat>> {
+        let disk: Arc<dyn disk::Disk> = self.disk.clone();
+        let here = ReplicaHere::of(GroupId::SCM, &disk).await.context("read which replica is here")?;
+        // A founder stamps the directory once the group has named the cluster, others before they open their replica.
+        let stamped = self.disk.stamp().cluster;
+        let seat = match here {
+            None => return Ok(None),
+            Some(ReplicaHere { replica: FOUNDER, .. }) => {
+                let cluster = if stamped.is_empty() { self.own_cluster() } else { stamped };
+                self.open(cluster, FOUNDER, self.alone(), true).await?
+            }
+            Some(ReplicaHere { replica, was_member }) => {
+                self.open(stamped, replica, GroupStart::Join, was_member).await?
+            }
+        };
+        Ok(Some(seat))
+    }
+
+    /// Becomes the only member of a cluster that begins with it.
+    pub(crate) async fn found(&self) -> anyhow::Result<Seat> {
+        let Stamp { cluster, .. } = self.disk.stamp();
+        if !cluster.is_empty() {
+            bail!(
+                "{} belongs to cluster {cluster}, and SCM's files are gone from it: restore them, or start with an empty directory",
+                self.disk.root().display()
+            );
+        }
+        self.open(self.own_cluster(), FOUNDER, self.alone(), true).await
+    }
+
+    /// Opens the replica that the leader has given an id to. It becomes a member later.
+    pub(crate) async fn join(&self, cluster: String, replica: ReplicaId) -> anyhow::Result<Seat> {
+        self.open(cluster, replica, GroupStart::Join, false).await
+    }
+
+    async fn open(
+        &self,
+        cluster: String,
+        replica: ReplicaId,
+        start: GroupStart,
+        was_member: bool,
+    ) -> anyhow::Result<Seat> {
+        let machine = ScmStateMachine { dbs: self.dbs.clone(), shared: self.shared.clone() };
+        let spec = GroupSpec {
+            cluster: cluster.clone(),
+            group: GroupId::SCM,
+            replica,
+            timing: self.options.timing,
+            start,
+            campaign: true,
+            snapshots: Some(self.options.snapshots),
+            lease_reads: false,
+        };
+        let group =
+            self.host.open(spec, &self.space, log_spec(), machine).await.context("open SCM's group")?;
+        let seat = Seat { group, cluster, was_member };
+        self.seat.send_replace(Some(seat.clone()));
+        Ok(seat)
+    }
+
+    /// The id of the cluster that this one founds: the disk's, which nobody else has, and which is the same after a crash in between.
+    fn own_cluster(&self) -> String {
+        uuid::Uuid::from_u128(self.disk.stamp().disk.0).to_string()
+    }
+
+    fn alone(&self) -> GroupStart {
+        let address = self.options.address.clone();
+        GroupStart::First(vec![Member { replica: FOUNDER, node: NodeId(0), address }])
+    }
+}
+
+fn log_spec() -> LogSpec {
+    let group = GroupId::SCM;
+    LogSpec {
+        log: group.to_u64(),
+        dir: format!("groups/{group}"),
+        owners_dir: format!("meta/{group}"),
+        first_owner: OwnerId(0),
+    }
+}

@@ -1,0 +1,184 @@
+//! The registry on several members: all of them read, one writes, and when that one goes nobody loses a lease or an event.
+
+use crate::members::{Places, roles, stop};
+use crate::registry::{Client, enroll, get, health_of, name, put, value, web};
+use crate::server::DEADLINE;
+use futures::StreamExt;
+use proto::registry::event::Change;
+use proto::registry::watch_request::What;
+use proto::registry::*;
+use proto::{Code, Failure};
+use std::time::Duration;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, timeout};
+
+const TTL: Duration = Duration::from_secs(5);
+
+/// Asks one after the other until one leads.
+async fn at_leader<T>(clients: &[Client], call: impl AsyncFn(Client) -> Result<T, Failure>) -> T {
+    let deadline = Instant::now() + DEADLINE;
+    loop {
+        for client in clients {
+            match call(client.clone()).await {
+                Ok(answer) => return answer,
+                Err(failure) => assert!(Instant::now() < deadline, "nobody leads: {failure}"),
+            }
+        }
+        sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// Renews an instance's lease and a key's until it is aborted. Whoever does not lead refuses.
+fn keep(clients: Vec<Client>, lease: u64, key: RenewKeyRequest) -> JoinHandle<()> {
+    tokio::spawn(async move {
+        loop {
+            for client in &clients {
+                let renewal = RenewInstanceRequest { name: name("web", "a"), lease, checks: Vec::new() };
+                let _ = client.clone().renew_instance(renewal).await;
+                let _ = client.clone().renew_key(key.clone()).await;
+            }
+            sleep(TTL / 8).await;
+        }
+    })
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_that_goes_takes_no_lease_and_no_event_with_it() {
+    let places = Places::new();
+    let mut servers = places.start_all().await;
+    let (at, _) = roles(&mut servers).await;
+    let mut clients: Vec<Client> = servers.iter().map(|server| server.registry.clone()).collect();
+    let leader = &mut clients[at].clone();
+    let other = (at + 1) % 3;
+    for number in 0..20 {
+        put(leader, &format!("k/{number:02}"), "x").await;
+        let read = get(&mut clients[other], &format!("k/{number:02}")).await;
+        assert!(read.is_some(), "a follower reads what was acknowledged a moment ago");
+    }
+    let refused = Failure::from(clients[other].put_key(value("k", "x")).await.unwrap_err());
+    assert_eq!(refused.code, Code::NotLeader);
+    assert!(refused.leader_address.is_some(), "{refused}");
+
+    let lease = enroll(leader, web("a", TTL.as_millis() as u64)).await.unwrap();
+    let lock = PutKeyRequest { ttl_ms: TTL.as_millis() as u64, ..value("lock", "me") };
+    let lock = leader.put_key(lock).await.unwrap().into_inner().revision;
+    let request = WatchRequest { from: 1, what: None };
+    let mut stream = clients[other].watch(request).await.unwrap().into_inner();
+    let mut events: Vec<Event> = Vec::new();
+
+    clients.remove(at);
+    let keeping =
+        keep(clients.clone(), lease, RenewKeyRequest { key: "lock".to_owned(), mod_revision: lock });
+    servers.remove(at).stop().await;
+    // Longer than a lease, with another leader.
+    for number in 20..40 {
+        let request = value(&format!("k/{number:02}"), "x");
+        at_leader(&clients, async |mut client| Ok(client.put_key(request.clone()).await?)).await;
+        sleep(TTL / 15).await;
+    }
+    assert!(get(&mut clients[0], "lock").await.is_some(), "it was renewed all the time");
+    keeping.abort();
+    let both_end = timeout(DEADLINE, async {
+        while !has_lapsed(&events) {
+            events.extend(stream.next().await.expect("the watch of a follower goes on").unwrap().events);
+        }
+    });
+    both_end.await.expect("without renewals both end");
+
+    let revisions: Vec<u64> = events.iter().map(|event| event.revision).collect();
+    let all: Vec<u64> = (1..=revisions.len() as u64).collect();
+    assert_eq!(revisions, all, "each event once, in order, across the change of leader");
+    let last_put = events
+        .iter()
+        .rposition(|event| matches!(&event.change, Some(Change::Key(entry)) if entry.key == "k/39"));
+    let first_lapse = (0..events.len()).find(|at| has_lapsed_one(&events[*at])).unwrap();
+    assert!(last_put.unwrap() < first_lapse, "leases ended while they were renewed: {events:?}");
+    let what = Some(What::Key("lock".to_owned()));
+    let mut again = clients[0].watch(WatchRequest { from: lock, what }).await.unwrap().into_inner();
+    let told = timeout(DEADLINE, again.next()).await.unwrap().unwrap().unwrap().events;
+    assert_eq!(told.len(), 2, "any member knows what happened: {told:?}");
+    stop(servers).await;
+}
+
+/// Others may have elected a leader by then, and let the key go there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_renewal_that_no_majority_confirms_is_not_acknowledged() {
+    let places = Places::new();
+    let mut servers = places.start_all().await;
+    let (at, _) = roles(&mut servers).await;
+    let leader = servers.remove(at);
+    let client = leader.registry.clone();
+    let (ttl_ms, key) = (60_000, "lock".to_owned());
+    let put = PutKeyRequest { ttl_ms, ..value(&key, "me") };
+    let mod_revision = client.clone().put_key(put).await.unwrap().into_inner().revision;
+    let lease = enroll(&mut client.clone(), web("a", ttl_ms)).await.unwrap();
+    let renew = async || {
+        let key = RenewKeyRequest { key: key.clone(), mod_revision };
+        let instance = RenewInstanceRequest { name: name("web", "a"), lease, checks: Vec::new() };
+        let (mut of_key, mut of_instance) = (client.clone(), client.clone());
+        let (key, instance) = tokio::join!(of_key.renew_key(key), of_instance.renew_instance(instance));
+        [key.map(|_| ()).map_err(Failure::from), instance.map(|_| ()).map_err(Failure::from)]
+    };
+    assert_eq!(renew().await, [Ok(()), Ok(())]);
+    // It believes that it leads for two elections more.
+    stop(servers).await;
+    let began = Instant::now();
+    while began.elapsed() < 2 * raft::Timing::METADATA.election_max {
+        for renewed in renew().await {
+            let failure = renewed.expect_err("nobody else is there");
+            assert!(matches!(failure.retry, proto::Retry::Elsewhere | proto::Retry::Here), "{failure:?}");
+        }
+    }
+
+    let other = places.start((at + 1) % 3).await;
+    let mut both = vec![leader, other];
+    roles(&mut both).await;
+    let key = RenewKeyRequest { key, mod_revision };
+    // Of two that have just met, either may lead in the end.
+    let clients: Vec<Client> = both.iter().map(|server| server.registry.clone()).collect();
+    at_leader(&clients, async |mut client| Ok(client.renew_key(key.clone()).await?)).await;
+    stop(both).await;
+}
+
+/// As many as a large cluster has, all at once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn renewals_that_come_together_are_confirmed_together() {
+    const RENEWALS: usize = 2000;
+    let places = Places::new();
+    let mut servers = places.start_all().await;
+    let (at, _) = roles(&mut servers).await;
+    let client = servers[at].registry.clone();
+    let put = PutKeyRequest { ttl_ms: 60_000, ..value("lock", "me") };
+    let mod_revision = client.clone().put_key(put).await.unwrap().into_inner().revision;
+    let rounds = || {
+        let mut exposition = metrics::Exposition::default();
+        servers[at].scm.expose(&mut exposition);
+        let page = exposition.finish();
+        let line = page.lines().find(|line| line.starts_with("flotilla_registry_confirmations_total"));
+        line.unwrap().rsplit(' ').next().unwrap().parse::<usize>().unwrap()
+    };
+    let (before, began) = (rounds(), Instant::now());
+    let renewals = (0..RENEWALS).map(|_| {
+        let mut client = client.clone();
+        async move { client.renew_key(RenewKeyRequest { key: "lock".to_owned(), mod_revision }).await }
+    });
+    let renewed = timeout(DEADLINE, futures::future::join_all(renewals)).await.unwrap();
+    renewed.into_iter().for_each(|renewed| drop(renewed.unwrap()));
+    let rounds = rounds() - before;
+    eprintln!("{RENEWALS} renewals in {rounds} rounds and {:?}", began.elapsed());
+    assert!(rounds < RENEWALS / 4, "{rounds} rounds for {RENEWALS} renewals");
+    stop(servers).await;
+}
+
+fn has_lapsed_one(event: &Event) -> bool {
+    match &event.change {
+        Some(Change::Instance(instance)) => health_of(instance, "connectivity") == Health::Critical,
+        Some(Change::KeyGone(_)) => event.expired,
+        _ => false,
+    }
+}
+
+/// Both the instance and the key.
+fn has_lapsed(events: &[Event]) -> bool {
+    events.iter().filter(|event| has_lapsed_one(event)).count() == 2
+}

@@ -1,0 +1,159 @@
+use super::counts::Counts;
+use super::planted::Planted;
+use clap::ValueEnum;
+use std::fmt;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// Of so many seeds one is run twice, to see that it takes the same steps.
+const REPEATED_ONE_IN: u64 = 16;
+
+/// Many seeds, some at the same time, each in a process of its own: so the same seed takes the same steps, and nothing is left of one
+/// when the next begins.
+#[derive(Clone, Debug)]
+pub struct Campaign {
+    /// `flotilla-sim`.
+    pub program: PathBuf,
+    pub first_seed: u64,
+    pub seeds: u64,
+    pub threads: usize,
+    /// Prints the events of each run.
+    pub is_printed: bool,
+    pub planted: Option<Planted>,
+    /// Goes on after a violation.
+    pub keeps_going: bool,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    pub seeds: u64,
+    pub counts: Counts,
+    pub settled_ms_max: u64,
+    pub repeated: u64,
+    pub violations: Vec<String>,
+    pub elapsed: Duration,
+}
+
+/// What the process of a seed says when all went well, in one line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Said(String);
+
+impl Campaign {
+    /// Runs until all seeds are done, or one of them finds something.
+    pub fn run(&self) -> Report {
+        let started = Instant::now();
+        let (next, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
+        let report = Mutex::new(Report::default());
+        let work = || {
+            while !is_over.load(Ordering::Relaxed) {
+                let at = next.fetch_add(1, Ordering::Relaxed);
+                if at >= self.seeds {
+                    return;
+                }
+                let result = self.run_seed(self.first_seed.wrapping_add(at));
+                let mut report = report.lock().expect("no holder of the report panics");
+                match result {
+                    Ok((said, is_repeated)) => report.add(&said, is_repeated),
+                    Err(why) => {
+                        is_over.store(!self.keeps_going, Ordering::Relaxed);
+                        if self.keeps_going {
+                            eprintln!("{why}");
+                        }
+                        report.violations.push(why);
+                    }
+                }
+            }
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..self.threads {
+                scope.spawn(work);
+            }
+        });
+        let mut report = report.into_inner().expect("no holder of the report panics");
+        report.elapsed = started.elapsed();
+        report
+    }
+
+    fn run_seed(&self, seed: u64) -> Result<(Said, bool), String> {
+        let said = self.run_process(seed, self.is_printed)?;
+        let is_repeated = seed.is_multiple_of(REPEATED_ONE_IN);
+        if is_repeated {
+            let again =
+                self.run_process(seed, false).map_err(|why| format!("the second time only: {why}"))?;
+            if again != said {
+                return Err(format!(
+                    "seed {seed} took other steps the second time:\n{}\n{}",
+                    said.0, again.0
+                ));
+            }
+        }
+        Ok((said, is_repeated))
+    }
+
+    fn run_process(&self, seed: u64, is_printed: bool) -> Result<Said, String> {
+        let mut command = Command::new(&self.program);
+        command.args(["cluster-seed", "--seed", &seed.to_string()]);
+        if let Some(name) = self.planted.and_then(|planted| planted.to_possible_value()) {
+            command.args(["--planted", name.get_name()]);
+        }
+        if is_printed {
+            command.arg("--trace").stderr(std::process::Stdio::inherit());
+        }
+        let output =
+            command.output().map_err(|error| format!("start {}: {error}", self.program.display()))?;
+        let said = String::from_utf8_lossy(&output.stdout).trim_end().to_owned();
+        match output.status.success() {
+            true => Ok(Said(said)),
+            false if said.is_empty() => {
+                let last = String::from_utf8_lossy(&output.stderr);
+                Err(format!("the process of seed {seed} ended with {}: {last}", output.status))
+            }
+            false => Err(said),
+        }
+    }
+}
+
+impl super::Finished {
+    /// One line, as [`Report`] reads it.
+    pub fn line(&self) -> String {
+        let counts = self.counts.named().into_iter().map(|(name, count)| format!(" {name} {count}"));
+        let counts: String = counts.collect();
+        format!(
+            "hash {} settled_ms {} virtual_ms {}{counts}",
+            self.hash, self.settled_ms, self.counts.virtual_ms
+        )
+    }
+}
+
+impl Report {
+    fn add(&mut self, said: &Said, is_repeated: bool) {
+        self.seeds += 1;
+        self.repeated += u64::from(is_repeated);
+        let words: Vec<&str> = said.0.split(' ').collect();
+        for pair in words.chunks_exact(2) {
+            let count: u64 = pair[1].parse().unwrap_or(0);
+            match pair[0] {
+                "settled_ms" => self.settled_ms_max = self.settled_ms_max.max(count),
+                name => self.counts.add(name, count),
+            }
+        }
+    }
+}
+
+/// One line of JSON.
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Report { seeds, counts, settled_ms_max, repeated, violations, elapsed } = self;
+        write!(f, "{{\"seeds\": {seeds}, \"virtual_seconds\": {}, ", counts.virtual_ms / 1000)?;
+        for (name, count) in counts.named() {
+            write!(f, "\"{name}\": {count}, ")?;
+        }
+        let (seconds, violations) = (elapsed.as_secs_f64(), violations.len());
+        write!(f, "\"settled_ms_max\": {settled_ms_max}, \"repeated\": {repeated}, ")?;
+        write!(f, "\"violations\": {violations}, \"elapsed_seconds\": {seconds:.1}}}")
+    }
+}

@@ -1,0 +1,86 @@
+//! Who holds which containers, by the directories on the disks: a good replica may go only when three others stay.
+
+use super::run::{Run, machine_at};
+use super::view::View;
+use crate::world::ProcessId;
+use proto::scm::{ContainerState, ReplicaState};
+use std::collections::{BTreeMap, BTreeSet};
+use types::{ContainerId, OwnerId};
+
+const REPLICAS: usize = 3;
+const LOOK_MS: u128 = 200;
+
+/// As it was when last looked at.
+#[derive(Default)]
+pub(super) struct Holdings {
+    held: BTreeMap<usize, BTreeSet<OwnerId>>,
+    /// Which machine has which replica that SCM took for good.
+    good: BTreeSet<(usize, ContainerId)>,
+}
+
+impl Holdings {
+    /// What a machine held is gone with its disk.
+    pub(super) fn forget(&mut self, machine: usize) {
+        self.held.remove(&machine);
+    }
+}
+
+impl Run {
+    pub(super) fn look_for_deletions(&mut self) {
+        if !self.world.now().as_millis().is_multiple_of(LOOK_MS) {
+            return;
+        }
+        let there = self.nodes().filter(|node| !self.gone.contains(node));
+        let now: BTreeMap<usize, BTreeSet<OwnerId>> = there.map(|node| (node, self.owners(node))).collect();
+        for container in self.ledger.containers() {
+            let owner = OwnerId::from(container);
+            let holders: Vec<usize> =
+                now.iter().filter(|(_, held)| held.contains(&owner)).map(|(node, _)| *node).collect();
+            let is_closed = self.holdings.good.iter().any(|(_, good)| *good == container);
+            let before =
+                |node: &&usize| self.holdings.held.get(node).is_none_or(|held| held.contains(&owner));
+            let made = holders.iter().filter(|node| is_closed && !before(node)).count() as u64;
+            self.ledger.count(|counts| counts.copies += made);
+            for (node, held) in &self.holdings.held {
+                let is_deleted = held.contains(&owner) && !holders.contains(node) && now.contains_key(node);
+                if is_deleted && self.holdings.good.contains(&(*node, container)) {
+                    self.ledger.count(|counts| counts.deletions += 1);
+                    if holders.len() < REPLICAS {
+                        self.ledger.fail(format!(
+                            "the good replica of container {container} on dn{node} was deleted, and only {holders:?} have others"
+                        ));
+                    }
+                }
+            }
+        }
+        self.holdings.held = now;
+        if let Some(view) = self.views.newest() {
+            self.holdings.good = good_now(&view);
+        }
+    }
+
+    fn owners(&self, machine: usize) -> BTreeSet<OwnerId> {
+        let files = self.world.disks(ProcessId(machine)).iter().flat_map(|disk| disk.files());
+        let owner = |(path, _): (String, u64)| {
+            let (hex, _) = path.strip_prefix("containers/")?.split_once('/')?;
+            u64::from_str_radix(hex, 16).ok().map(OwnerId)
+        };
+        files.filter_map(owner).collect()
+    }
+}
+
+fn good_now(view: &View) -> BTreeSet<(usize, ContainerId)> {
+    let mut good = BTreeSet::new();
+    for info in view.containers.iter().filter(|info| info.state() == ContainerState::ContainerClosed) {
+        for of_info in &info.replicas {
+            let (Some(node), Some(replica)) = (&of_info.node, &of_info.replica) else { continue };
+            let is_good = replica.state() == ReplicaState::ReplicaClosed && replica.unhealthy.is_empty();
+            if let Some(machine) = machine_at(&node.address)
+                && is_good
+            {
+                good.insert((machine, ContainerId(info.container)));
+            }
+        }
+    }
+    good
+}

@@ -1,0 +1,338 @@
+//! The end of a run, and what must hold before anything is destroyed: everything acknowledged has three good copies.
+
+use super::ledger::Written;
+use super::plan::quick_disk;
+use super::reader::{Way, read_checked};
+use super::replica_files::ReplicaFiles;
+use super::run::{Run, machine_at};
+use super::view::View;
+use crate::world::{Crash, ProcessId};
+use proto::scm::{
+    CloseContainerRequest, ContainerInfo, ContainerState, NodeDuty, NodeState, PipelineState, ReplicaInfo,
+    ReplicaState,
+};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use types::ContainerId;
+
+const REPLICAS: usize = 3;
+/// How long the view of a cluster counts as what it is.
+const VIEW_AGE_MAX: Duration = Duration::from_secs(2);
+const LOOK_MS: u128 = 50;
+/// How often an operator asks for containers to be closed.
+const CLOSE_AGAIN: Duration = Duration::from_secs(5);
+
+/// How long a cluster may take to be well again after the last fault: what may follow one another. A connection is noticed to be dead (5 s),
+/// a node to be dead (6 s), its pipelines end without a leader (6 s), their members let go of them, and what they lack is deleted (60 s);
+/// a task that failed is given to somebody else, or to the same node after a minute, twice (120 s), and so does who could not hash or scrub a
+/// container (60 s); each container is scrubbed again (10 s), and copied, at 200 KiB/s, some tens of MiB in all (60 s).
+const SETTLED_WITHIN: Duration = Duration::from_secs(5 + 6 + 6 + 60 + 120 + 60 + 10 + 60);
+
+impl Run {
+    /// Without faults, all is well again in time.
+    pub(super) fn settle(&mut self) -> Result<Duration, String> {
+        self.stop_faults();
+        self.ledger.stop_writing();
+        let began = self.world.now();
+        let mut close_at = began;
+        loop {
+            if self.world.now() >= close_at {
+                self.close_containers();
+                close_at = self.world.now() + CLOSE_AGAIN;
+            }
+            self.step()?;
+            let took = self.world.now() - began;
+            if !took.as_millis().is_multiple_of(LOOK_MS) {
+                continue;
+            }
+            match self.unsettled() {
+                None => return Ok(took),
+                Some(why) if took > SETTLED_WITHIN => {
+                    return Err(format!("no fault for {:.1} s, and {why}", took.as_secs_f64()));
+                }
+                Some(_) => {}
+            }
+        }
+    }
+
+    /// An operator wants all containers closed that have something in them.
+    fn close_containers(&self) {
+        let Some(view) = self.views.newest() else { return };
+        let written = self.ledger.containers();
+        let is_open = |info: &&ContainerInfo| info.state() == ContainerState::ContainerOpen;
+        for info in view.containers.iter().filter(is_open) {
+            let container = info.container;
+            if written.contains(&ContainerId(container)) {
+                let scm = self.scm_calls();
+                self.world.spawn(self.operator(), async move {
+                    let request = CloseContainerRequest { container };
+                    // Asked again until it is.
+                    let _ = scm.call(|mut scm| async move { scm.close_container(request).await }).await;
+                });
+            }
+        }
+    }
+
+    fn unsettled(&self) -> Option<String> {
+        let away = self.nodes().find(|node| !self.gone.contains(node) && !self.is_running(*node));
+        if let Some(node) = away {
+            return Some(format!("{} is not there", self.plan.address(node)));
+        }
+        let unheard = self.nodes().find(|node| !self.gone.contains(node) && !self.is_healthy(*node));
+        if let Some(node) = unheard {
+            return Some(format!("SCM does not hear {}", self.plan.address(node)));
+        }
+        if let Some(why) = self.unsound() {
+            return Some(why);
+        }
+        let view = self.views.newest()?;
+        let written = self.ledger.containers();
+        let open = view.containers.iter().find(|info| {
+            written.contains(&ContainerId(info.container)) && info.state() != ContainerState::ContainerClosed
+        });
+        if let Some(open) = open {
+            return Some(format!("container {} is {:?}", open.container, open.state()));
+        }
+        let leaves = view.datanodes.iter().find(|info| info.duty() == NodeDuty::NodeDecommissioning);
+        leaves.map(|node| format!("node {} is still leaving", node.node))
+    }
+
+    /// What is not as it should be, of closed containers and pipelines.
+    pub(super) fn unsound(&self) -> Option<String> {
+        let Some(view) = self.views.newest() else { return Some("SCM has shown nothing".to_owned()) };
+        if self.world.now() > view.asked_at + VIEW_AGE_MAX {
+            return Some("SCM shows nothing".to_owned());
+        }
+        unsound_cluster(&view).or_else(|| self.unsound_containers(&view))
+    }
+
+    fn unsound_containers(&self, view: &View) -> Option<String> {
+        let by_number: BTreeMap<u64, &ContainerInfo> =
+            view.containers.iter().map(|info| (info.container, info)).collect();
+        for container in self.ledger.containers() {
+            let Some(info) = by_number.get(&container.0) else {
+                return Some(format!("container {container} is unknown"));
+            };
+            match info.state() {
+                ContainerState::ContainerOpen => {}
+                ContainerState::ContainerClosed => {
+                    if let Some(why) = unsound_replicas(info) {
+                        return Some(format!("container {container}: {why}"));
+                    }
+                }
+                state => return Some(format!("container {container} is {state:?}")),
+            }
+        }
+        None
+    }
+
+    /// Blocks as they are read, replicas as the nodes know them, and the files.
+    pub(super) fn check_end(&mut self) -> Result<(), String> {
+        let view = self.views.newest().ok_or("SCM has shown nothing")?;
+        self.read_all(&view)?;
+        let view = self.views.newest().ok_or("SCM has shown nothing")?;
+        self.compare_inventories(&view)?;
+        for machine in 0..self.nodes().end {
+            if self.world.is_up(ProcessId(machine)) {
+                self.crash(machine, Crash::Kill, quick_disk());
+            }
+        }
+        self.compare_files(&view)
+    }
+
+    /// Each acknowledged block from each good replica.
+    fn read_all(&mut self, view: &View) -> Result<(), String> {
+        const READERS: usize = 8;
+        // Some thousand reads, of disks that take 32 ms for each.
+        const WITHIN: Duration = Duration::from_secs(200);
+        let mut reads: Vec<(Written, String)> = Vec::new();
+        for written in self.ledger.blocks() {
+            let info = view.containers.iter().find(|info| info.container == written.block.container.0);
+            let good = info.into_iter().flat_map(good_replicas);
+            reads.extend(good.map(|(_, address)| (written, address)));
+        }
+        let share = reads.len().div_ceil(READERS).max(1);
+        let under_way = Arc::new(());
+        for reads in reads.chunks(share) {
+            let (reads, ledger, under_way) = (reads.to_vec(), self.ledger.clone(), under_way.clone());
+            let (connector, cluster) = (self.world.connector(self.operator()), view.status.cluster.clone());
+            self.world.spawn(self.operator(), async move {
+                let _under_way = under_way;
+                for (written, address) in reads {
+                    let way = Way { connector: &*connector, cluster: &cluster, address: &address };
+                    let read = read_checked(&way, &ledger, &written, 0, written.length).await;
+                    if let Err(failure) = read {
+                        ledger
+                            .fail(format!("{written:?} cannot be read from {address}: {}", failure.message));
+                    }
+                }
+            });
+        }
+        let until = self.world.now() + WITHIN;
+        while Arc::strong_count(&under_way) > 1 {
+            self.step()?;
+            if self.world.now() > until {
+                return Err(format!("reading all blocks takes longer than {WITHIN:?}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// What SCM says of a node's replicas is what the node has.
+    fn compare_inventories(&mut self, view: &View) -> Result<(), String> {
+        let found: Arc<Mutex<BTreeMap<usize, BTreeSet<ContainerId>>>> = Arc::default();
+        let mut expected: BTreeMap<usize, BTreeSet<ContainerId>> = BTreeMap::new();
+        for (node, slot) in &self.slots {
+            let Some(datanode) = slot.lock().expect("no holder panics").clone() else { continue };
+            let number = datanode.node().map_or(0, |node| node.0);
+            let (node, found) = (*node, found.clone());
+            let has = |info: &&ContainerInfo| {
+                info.replicas.iter().any(|replica| replica.node.as_ref().is_some_and(|of| of.node == number))
+            };
+            let shown = view.containers.iter().filter(has).map(|info| ContainerId(info.container));
+            expected.insert(node, shown.collect());
+            let (ledger, address) = (self.ledger.clone(), self.plan.address(node));
+            self.world.spawn(ProcessId(node), async move {
+                match datanode.manager().container_reports().await {
+                    Ok(reports) => {
+                        let here = reports.into_iter().map(|report| report.container).collect();
+                        found.lock().expect("no holder panics").insert(node, here);
+                    }
+                    Err(failure) => ledger.fail(format!("{address}: {failure:#}")),
+                }
+            });
+        }
+        for _ in 0..100 {
+            self.step()?;
+        }
+        let written = self.ledger.containers();
+        let found = std::mem::take(&mut *found.lock().expect("no holder panics"));
+        for (node, shown) in expected {
+            let here = found.get(&node).cloned().unwrap_or_default();
+            let differ: Vec<_> =
+                shown.symmetric_difference(&here).filter(|container| written.contains(container)).collect();
+            if !differ.is_empty() {
+                let address = self.plan.address(node);
+                return Err(format!("{address} and SCM disagree whether {differ:?} are there"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Each good replica of each container, byte for byte.
+    fn compare_files(&self, view: &View) -> Result<(), String> {
+        let written = self.ledger.containers();
+        for info in view.containers.iter().filter(|info| written.contains(&ContainerId(info.container))) {
+            self.ledger.count(|counts| counts.containers += 1);
+            let container = ContainerId(info.container);
+            let mut replicas: Vec<(usize, ReplicaFiles)> = Vec::new();
+            for (_, address) in good_replicas(info) {
+                let Some(machine) = machine_at(&address) else { continue };
+                let files = ReplicaFiles::read(self.world.disks(ProcessId(machine)), container);
+                let files = files.map_err(|why| format!("container {container} on {address}: {why}"))?;
+                replicas.push((machine, files));
+                self.ledger.count(|counts| counts.replicas_compared += 1);
+            }
+            let Some(((first, expected), others)) = replicas.split_first() else { continue };
+            for (other, files) in others {
+                if let Some(why) = expected.difference(files) {
+                    return Err(format!(
+                        "container {container} differs on machines {first} and {other}: {why}"
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn unsound_cluster(view: &View) -> Option<String> {
+    let status = &view.status;
+    if status.safe_mode {
+        return Some(format!("SCM is in safe mode, waiting for {:?}", status.safe_mode_waits));
+    }
+    let counts = [
+        ("missing", status.missing),
+        ("under-replicated", status.under_replicated),
+        ("over-replicated", status.over_replicated),
+        ("unhealthy", status.unhealthy),
+        ("different", status.different),
+        ("quasi-closed", status.quasi_closed),
+        ("being copied", status.copies_under_way),
+        ("being deleted", status.deletions_under_way),
+    ];
+    if let Some((what, count)) = counts.iter().find(|(_, count)| *count > 0) {
+        let troubled = view.containers.iter().filter(|info| !info.troubles.is_empty()).map(describe);
+        let troubled: Vec<_> = troubled.collect();
+        return Some(format!("{count} containers are {what}: {}", troubled.join("; ")));
+    }
+    for pipeline in &view.pipelines {
+        if pipeline.state() == PipelineState::PipelineClosing || !pipeline.health.is_empty() {
+            return Some(format!(
+                "pipeline {} is {:?}: {:?}",
+                pipeline.pipeline,
+                pipeline.state(),
+                pipeline.health
+            ));
+        }
+        if pipeline.state() == PipelineState::PipelineOpen && pipeline.leader_node == 0 {
+            return Some(format!("pipeline {} has no leader", pipeline.pipeline));
+        }
+    }
+    None
+}
+
+fn describe(info: &ContainerInfo) -> String {
+    let replicas = info.replicas.iter().map(|info| {
+        let (node, replica) =
+            (info.node.clone().unwrap_or_default(), info.replica.clone().unwrap_or_default());
+        let (state, bad) = (replica.state().as_str_name(), replica.unhealthy.clone());
+        format!(
+            "{} {:?} {:?} {state} ({}, {}) {bad}",
+            node.address,
+            info.node_state(),
+            info.duty(),
+            replica.last_term,
+            replica.last_index
+        )
+    });
+    let replicas: Vec<_> = replicas.collect();
+    format!("container {} {:?} {:?} [{}]", info.container, info.state(), info.troubles, replicas.join(", "))
+}
+
+/// Node and address of each.
+fn good_replicas(info: &ContainerInfo) -> Vec<(u64, String)> {
+    let is_good = |info: &&ReplicaInfo| {
+        let is_there = info.node_state() == NodeState::NodeHealthy && info.duty() == NodeDuty::NodeInService;
+        let replica = info.replica.as_ref();
+        let is_whole = replica.is_some_and(|replica| {
+            replica.state() == ReplicaState::ReplicaClosed
+                && replica.unhealthy.is_empty()
+                && !replica.hash.is_empty()
+        });
+        is_there && is_whole
+    };
+    let good = info.replicas.iter().filter(is_good).filter_map(|info| info.node.clone());
+    good.map(|node| (node.node, node.address)).collect()
+}
+
+fn unsound_replicas(info: &ContainerInfo) -> Option<String> {
+    let good = good_replicas(info);
+    // One too many, be it that it still lacks its hash, is deleted in a moment.
+    let is_counted = |info: &&ReplicaInfo| {
+        info.node_state() == NodeState::NodeHealthy && info.duty() == NodeDuty::NodeInService
+    };
+    let counted = info.replicas.iter().filter(is_counted).count();
+    if good.len() != REPLICAS || counted != REPLICAS {
+        return Some(format!("{} good replicas of {counted}: {}", good.len(), describe(info)));
+    }
+    let of_good = info.replicas.iter().filter(|info| {
+        info.node.as_ref().is_some_and(|node| good.iter().any(|(number, _)| *number == node.node))
+    });
+    let ends: BTreeSet<_> = of_good
+        .filter_map(|info| info.replica.as_ref())
+        .map(|replica| (replica.last_term, replica.last_index, replica.hash.clone()))
+        .collect();
+    (ends.len() != 1).then(|| format!("good replicas end as {ends:?}"))
+}

@@ -1,0 +1,119 @@
+use super::plan::{Plan, random_disk};
+use crate::scenario::{random_crash, random_link};
+use crate::world::{Crash, Link};
+use disk::sim::{Random, SimOptions};
+use std::time::Duration;
+
+/// Something that goes wrong, on machines as [`Plan::nodes`] numbers them.
+#[derive(Clone, Debug)]
+pub(super) enum Fault {
+    Partition {
+        side: Vec<usize>,
+        one_way: bool,
+    },
+    BadLink {
+        from: usize,
+        to: usize,
+        link: Link,
+    },
+    Crash {
+        machines: Vec<usize>,
+        crash: Crash,
+        disk: SimOptions,
+        down: Duration,
+    },
+    /// A machine that is being given a copy of a container, if there is one.
+    CrashCopying {
+        crash: Crash,
+        disk: SimOptions,
+        down: Duration,
+    },
+    FullDisk {
+        node: usize,
+        disk: usize,
+        free_bytes: u64,
+    },
+    /// It fails after so many more changes, until its process starts again.
+    FailedDisk {
+        node: usize,
+        disk: usize,
+        steps: u64,
+    },
+    Decommission {
+        node: usize,
+    },
+    LostDisk {
+        node: usize,
+        disk: usize,
+        crash: Crash,
+        options: SimOptions,
+        down: Duration,
+    },
+    LostNode {
+        node: usize,
+        crash: Crash,
+    },
+    Flip,
+}
+
+/// A fault out of the seed, and how long it lasts.
+pub(super) fn random_fault(plan: &Plan, random: &mut Random) -> Option<(Fault, Duration)> {
+    let weights = plan.weights.all();
+    let mut chosen = random.below(weights.iter().sum());
+    let kind = weights.iter().position(|weight| {
+        let is_it = chosen < *weight;
+        chosen = chosen.saturating_sub(*weight);
+        is_it
+    })?;
+    let nodes = plan.nodes();
+    // With SCM and the clients.
+    let all = plan.clients() + 1;
+    let number = random.below(nodes.len() as u64) as usize;
+    let (node, disk) = (nodes.start + number, random.below(plan.disks[number] as u64) as usize);
+    let lasts = Duration::from_millis(200 + below_one_of(random, [1000, 4000, 12_000]));
+    let down = Duration::from_millis(below_one_of(random, [100, 2000, 5000]));
+    let crash = random_crash(random);
+    let options = random_disk(random);
+    let fault = match kind {
+        0 | 1 => Fault::Partition { side: some(0..all, random), one_way: kind == 1 },
+        2 => {
+            let (from, to) = (random.below(all as u64) as usize, random.below(all as u64) as usize);
+            if from == to {
+                return None;
+            }
+            Fault::BadLink { from, to, link: random_link(random) }
+        }
+        3 => Fault::Crash { machines: vec![node], crash, disk: options, down },
+        4 => Fault::Crash { machines: some(nodes, random), crash, disk: options, down },
+        5 => Fault::Crash { machines: (0..nodes.end).collect(), crash, disk: options, down },
+        6 => Fault::Crash {
+            machines: vec![random.below(plan.scms as u64) as usize],
+            crash,
+            disk: options,
+            down,
+        },
+        7 => {
+            // Given up by SCM, and back again.
+            let machines = if random.one_in(2) { vec![node] } else { some(nodes, random) };
+            let down = plan.scm.dead_after + Duration::from_millis(random.below(15_000));
+            Fault::Crash { machines, crash, disk: options, down }
+        }
+        8 => Fault::FullDisk { node, disk, free_bytes: random.below(600_000) },
+        9 => Fault::FailedDisk { node, disk, steps: random.below(200) },
+        10 => Fault::Decommission { node },
+        11 if random.one_in(3) => Fault::LostNode { node, crash },
+        11 => Fault::LostDisk { node, disk, crash, options, down },
+        12 => Fault::CrashCopying { crash, disk: options, down },
+        _ => Fault::Flip,
+    };
+    Some((fault, lasts))
+}
+
+fn some(range: std::ops::Range<usize>, random: &mut Random) -> Vec<usize> {
+    range.filter(|_| random.one_in(2)).collect()
+}
+
+fn below_one_of(random: &mut Random, bounds: [u64; 3]) -> u64 {
+    let end = *random.pick(&bounds);
+    random.below(end)
+}

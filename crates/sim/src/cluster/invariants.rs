@@ -1,0 +1,57 @@
+//! What holds at any time, by what SCM shows.
+
+use super::run::{Run, machine_at};
+use super::view::View;
+use proto::scm::{ContainerInfo, ContainerReplica, ReplicaState};
+use types::ContainerId;
+
+const LOOK_MS: u128 = 100;
+
+impl Run {
+    pub(super) fn look_at_view(&self) {
+        if !self.world.now().as_millis().is_multiple_of(LOOK_MS) {
+            return;
+        }
+        let Some(view) = self.views.newest() else { return };
+        self.look_for_damage(&view);
+        self.look_for_ends(&view);
+    }
+
+    /// A replica that is bad was damaged by us, or its disk has failed.
+    fn look_for_damage(&self, view: &View) {
+        for info in &view.containers {
+            for (machine, replica) in replicas(info) {
+                if !replica.unhealthy.is_empty() && !self.ledger.is_damaged(machine) {
+                    let (container, why) = (ContainerId(info.container), &replica.unhealthy);
+                    self.ledger.fail(format!(
+                        "container {container} on dn{machine} is bad, and nobody damaged it: {why}"
+                    ));
+                }
+            }
+        }
+    }
+
+    /// Replicas that are CLOSED all end with the same record: they are what the container is.
+    fn look_for_ends(&self, view: &View) {
+        for info in &view.containers {
+            let closed = replicas(info).filter(|(_, replica)| replica.state() == ReplicaState::ReplicaClosed);
+            let mut ends =
+                closed.map(|(machine, replica)| (machine, (replica.last_term, replica.last_index)));
+            let Some((first, expected)) = ends.next() else { continue };
+            if let Some((other, end)) = ends.find(|(_, end)| *end != expected) {
+                let container = ContainerId(info.container);
+                self.ledger.fail(format!(
+                    "container {container} is CLOSED on dn{first} with {expected:?} as its last record, on dn{other} with {end:?}"
+                ));
+            }
+        }
+    }
+}
+
+/// Those of machines that are known, with the machine's number.
+fn replicas(info: &ContainerInfo) -> impl Iterator<Item = (usize, &ContainerReplica)> {
+    info.replicas.iter().filter_map(|of| {
+        let machine = machine_at(&of.node.as_ref()?.address)?;
+        Some((machine, of.replica.as_ref()?))
+    })
+}

@@ -1,0 +1,129 @@
+use super::counts::Counts;
+use crate::world::Trace;
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard};
+use types::{BlockId, ContainerId};
+
+/// What clients were acknowledged, and what went wrong. A cheap handle.
+#[derive(Clone)]
+pub(super) struct Ledger {
+    state: Arc<Mutex<State>>,
+    trace: Trace,
+}
+
+struct State {
+    blocks: Vec<Written>,
+    violation: Option<String>,
+    counts: Counts,
+    is_writing: bool,
+    /// Machines where a bit was flipped, or a disk failed: what they have may be bad.
+    damaged: BTreeSet<usize>,
+}
+
+/// A block of which so many bytes were acknowledged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Written {
+    pub(super) number: u64,
+    pub(super) block: BlockId,
+    pub(super) length: u64,
+    pub(super) commit_index: u64,
+}
+
+impl Ledger {
+    pub(super) fn new(trace: Trace) -> Ledger {
+        let state = State {
+            blocks: Vec::new(),
+            violation: None,
+            counts: Counts::default(),
+            is_writing: true,
+            damaged: BTreeSet::new(),
+        };
+        Ledger { state: Arc::new(Mutex::new(state)), trace }
+    }
+
+    pub(super) fn event(&self, what: fmt::Arguments<'_>) {
+        self.trace.event(what);
+    }
+
+    /// Only the first counts.
+    pub(super) fn fail(&self, what: String) {
+        self.trace.event(format_args!("violation: {what}"));
+        self.lock().violation.get_or_insert(what);
+    }
+
+    pub(super) fn violation(&self) -> Option<String> {
+        self.lock().violation.clone()
+    }
+
+    pub(super) fn count(&self, count: impl FnOnce(&mut Counts)) {
+        count(&mut self.lock().counts);
+    }
+
+    pub(super) fn counts(&self) -> Counts {
+        self.lock().counts
+    }
+
+    /// More of a block, or its first chunk.
+    pub(super) fn acknowledge(&self, written: Written) {
+        self.trace.event(format_args!("acknowledged: {written:?}"));
+        let state = &mut *self.lock();
+        state.counts.chunks += 1;
+        match state.blocks.iter_mut().rev().find(|block| block.number == written.number) {
+            Some(block) if block.block != written.block => {
+                let what = format!("block {} became {} as well", block.block, written.block);
+                state.violation.get_or_insert(what);
+            }
+            Some(block) => *block = written,
+            None => {
+                state.counts.blocks += 1;
+                state.blocks.push(written);
+            }
+        }
+    }
+
+    pub(super) fn blocks(&self) -> Vec<Written> {
+        self.lock().blocks.clone()
+    }
+
+    pub(super) fn pick(&self, pick: impl FnOnce(usize) -> usize) -> Option<Written> {
+        let state = self.lock();
+        (!state.blocks.is_empty()).then(|| state.blocks[pick(state.blocks.len())])
+    }
+
+    /// Those with acknowledged blocks.
+    pub(super) fn containers(&self) -> BTreeSet<ContainerId> {
+        self.lock().blocks.iter().map(|written| written.block.container).collect()
+    }
+
+    pub(super) fn stop_writing(&self) {
+        self.lock().is_writing = false;
+    }
+
+    pub(super) fn is_writing(&self) -> bool {
+        self.lock().is_writing
+    }
+
+    pub(super) fn damage(&self, machine: usize) {
+        self.lock().damaged.insert(machine);
+    }
+
+    pub(super) fn is_damaged(&self, machine: usize) -> bool {
+        self.lock().damaged.contains(&machine)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no holder of the ledger panics")
+    }
+}
+
+/// The bytes of a block, from its number.
+pub(super) fn contents(number: u64, range: std::ops::Range<u64>) -> Vec<u8> {
+    let byte = |at: u64| {
+        let mut word =
+            number.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (at / 8).wrapping_mul(0xd6e8_feb8_6659_fd93);
+        word = (word ^ (word >> 32)).wrapping_mul(0xd6e8_feb8_6659_fd93);
+        (word >> (8 * (at % 8))) as u8
+    };
+    range.map(byte).collect()
+}

@@ -1,0 +1,187 @@
+//! What runs on the machines: SCM, datanodes, clients, and somebody who looks at it all.
+
+use super::ledger::Ledger;
+use super::plan::Plan;
+use super::reader::Reader;
+use super::scm_calls::ScmCalls;
+use super::scm_db::{ScmDb, ScmDbPlace};
+use super::view::Views;
+use super::writer::Writer;
+use crate::world::{Context, Trace};
+use anyhow::Context as _;
+use datanode::{Datanode, DatanodeOptions};
+use disk::sim::{Random, SimDirectory};
+use disk::{DataDirectory, Disk};
+use proto::scm::GetClusterStatusRequest;
+use raft::{AddressBook, RaftHost};
+use raftlog::LogSpace;
+use scm::{Scm, ScmOptions};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::time::sleep;
+use tonic::service::{Routes, RoutesBuilder};
+use types::Clock;
+
+/// A process that could not start is started again after this, as a service manager does it.
+const START_AGAIN: Duration = Duration::from_millis(500);
+
+/// The world's time, for everybody, from some day on.
+struct WorldClock(Trace);
+
+impl Clock for WorldClock {
+    fn now_ms(&self) -> u64 {
+        const SOME_DAY_MS: u64 = 1_700_000_000_000;
+        SOME_DAY_MS + self.0.now().as_millis() as u64
+    }
+}
+
+/// One life of a datanode's process, as the scenario sees it. Emptied when the process ends.
+pub(super) type DatanodeSlot = Arc<Mutex<Option<Datanode>>>;
+
+pub(super) struct DatanodeStart {
+    pub(super) plan: Arc<Plan>,
+    pub(super) ledger: Ledger,
+    pub(super) directories: Vec<SimDirectory>,
+    pub(super) address: String,
+    pub(super) scm: String,
+    pub(super) slot: DatanodeSlot,
+}
+
+impl DatanodeStart {
+    pub(super) async fn run(self, context: Context) -> Routes {
+        loop {
+            match self.try_start(&context).await {
+                Ok(routes) => return routes,
+                Err(failure) => {
+                    self.ledger.event(format_args!("{} cannot start: {failure:#}", self.address));
+                    sleep(START_AGAIN).await;
+                }
+            }
+        }
+    }
+
+    async fn try_start(&self, context: &Context) -> anyhow::Result<Routes> {
+        let mut directories: Vec<Arc<dyn DataDirectory>> = Vec::new();
+        for directory in &self.directories {
+            mark_index(directory).await.context("mark where the index is")?;
+            directories.push(Arc::new(directory.clone()));
+        }
+        let addresses = AddressBook::default();
+        let host = RaftHost::over(context.connector(), self.plan.host.clone(), addresses.clone());
+        let options = DatanodeOptions {
+            disks: directories.iter().map(|directory| directory.root().to_owned()).collect(),
+            scm: self.scm.clone(),
+            address: self.address.clone(),
+            ..self.plan.datanode.clone()
+        };
+        let clock = Arc::new(WorldClock(context.trace.clone()));
+        let datanode = Datanode::start_on(directories, options, host.clone(), addresses, clock).await?;
+        let mut routes = RoutesBuilder::default();
+        host.add_to(&mut routes);
+        datanode.add_to(&mut routes);
+        *self.slot.lock().expect("no holder panics") = Some(datanode);
+        Ok(routes.routes())
+    }
+}
+
+/// Whether a disk has an index is told by a file that RocksDB makes; here the databases are elsewhere.
+async fn mark_index(directory: &SimDirectory) -> std::io::Result<()> {
+    directory.create_dir_all("db").await?;
+    directory.open("db/CURRENT", true).await?;
+    directory.sync_dir("db").await
+}
+
+pub(super) struct ScmStart {
+    pub(super) plan: Arc<Plan>,
+    pub(super) ledger: Ledger,
+    pub(super) directory: SimDirectory,
+    pub(super) place: ScmDbPlace,
+    pub(super) address: String,
+}
+
+impl ScmStart {
+    pub(super) async fn run(self, context: Context) -> Routes {
+        loop {
+            match self.try_start(&context).await {
+                Ok(routes) => return routes,
+                Err(failure) => {
+                    self.ledger.event(format_args!("{} cannot start: {failure:#}", self.address));
+                    sleep(START_AGAIN).await;
+                }
+            }
+        }
+    }
+
+    async fn try_start(&self, context: &Context) -> anyhow::Result<Routes> {
+        let disk: Arc<dyn DataDirectory> = Arc::new(self.directory.clone());
+        let dbs = ScmDb::open(self.place.clone(), self.plan.scm.db.clone(), disk.clone())?;
+        let space = LogSpace::new(disk.clone(), self.plan.space.clone());
+        let addresses = AddressBook::default();
+        let host = RaftHost::over(context.connector(), self.plan.host.clone(), addresses.clone());
+        let (address, members) = (self.address.clone(), self.plan.scm_addresses());
+        let options = ScmOptions { address, members, ..self.plan.scm.clone() };
+        let clock = Arc::new(WorldClock(context.trace.clone()));
+        let scm = Scm::start_on(options, disk, Arc::new(dbs), space, host.clone(), addresses, clock).await?;
+        let mut routes = RoutesBuilder::default();
+        host.add_to(&mut routes);
+        scm.add_to(&mut routes);
+        // It lives as long as its process.
+        tokio::spawn(async move {
+            let _scm = scm;
+            std::future::pending::<()>().await;
+        });
+        Ok(routes.routes())
+    }
+}
+
+pub(super) struct ClientsStart {
+    pub(super) plan: Arc<Plan>,
+    pub(super) ledger: Ledger,
+    pub(super) scms: Vec<String>,
+    pub(super) datanodes: Vec<String>,
+    pub(super) random: Random,
+}
+
+impl ClientsStart {
+    pub(super) async fn run(mut self, context: Context) -> Routes {
+        let connector = context.connector();
+        let scm = || ScmCalls::new(connector.clone(), self.scms.clone());
+        let writers: Vec<_> = (0..self.plan.writers).map(|number| (number, scm())).collect();
+        let cluster = scm();
+        let (plan, ledger, addresses) = (self.plan.clone(), self.ledger.clone(), self.datanodes.clone());
+        let mut randoms = std::iter::repeat_with(move || Random::new(self.random.next_u64()));
+        tokio::spawn(async move {
+            let cluster = cluster_named(&cluster).await;
+            for ((number, scm), random) in writers.into_iter().zip(&mut randoms) {
+                let (plan, ledger, connector) = (plan.clone(), ledger.clone(), connector.clone());
+                let writer =
+                    Writer { number, plan, ledger, connector, scm, cluster: cluster.clone(), random };
+                tokio::spawn(writer.run());
+            }
+            for random in randoms.take(plan.readers as usize) {
+                let (ledger, connector) = (ledger.clone(), connector.clone());
+                let (cluster, addresses) = (cluster.clone(), addresses.clone());
+                tokio::spawn(Reader { ledger, connector, cluster, addresses, random }.run());
+            }
+        });
+        Routes::default()
+    }
+}
+
+async fn cluster_named(scm: &ScmCalls) -> String {
+    loop {
+        let status =
+            scm.call(|mut scm| async move { scm.get_cluster_status(GetClusterStatusRequest {}).await });
+        match status.await {
+            Ok(status) => return status.cluster,
+            Err(_) => sleep(START_AGAIN).await,
+        }
+    }
+}
+
+/// The operator's machine, which no fault touches.
+pub(super) async fn run_operator(context: Context, views: Views, scm: ScmCalls, ledger: Ledger) -> Routes {
+    let trace = context.trace.clone();
+    tokio::spawn(views.follow(scm, ledger, move || trace.now()));
+    Routes::default()
+}

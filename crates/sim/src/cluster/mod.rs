@@ -1,0 +1,32 @@
+//! Whole clusters of SCM and datanodes under faults, from a seed: the real services on simulated machines.
+//!
+//! A run: machines and settings as [`plan`] chose them; clients write blocks and read them back while there are faults
+//! ([`faults`]); then there are none, and within a bound that follows from the settings every acknowledged block must stand in a closed
+//! container with three good replicas, as SCM sees them, as the nodes say, and byte for byte on the disks ([`ending`]).
+//!
+//! What a client was acknowledged is kept in the [`ledger`]. A read may fail with a reason at any time; it never answers other bytes.
+//! One thing is destroyed at a time, as the design wants it: the next one only when all of that holds again.
+
+mod campaign;
+mod counts;
+mod deletions;
+mod ending;
+mod faults;
+mod invariants;
+mod ledger;
+mod logs;
+mod machine;
+mod plan;
+mod planted;
+mod reader;
+mod replica_files;
+mod run;
+mod scm_calls;
+mod scm_db;
+mod view;
+mod writer;
+
+pub use campaign::{Campaign, Report};
+pub use counts::Counts;
+pub use planted::Planted;
+pub use run::{Finished, Options, Violation, run};

@@ -1,0 +1,20 @@
+/// Bugs that the simulation must find.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Planted {
+    /// SCM takes a replica that is still being copied for a good one, and deletes others.
+    CopiesCountEarly,
+    /// A datanode that ends without a leader marks as CLOSED what it has.
+    QuasiClosedIsClosed,
+    /// A datanode takes a copy in without looking at it.
+    ImportsUnverified,
+}
+
+/// From here on, what runs on this thread has the bug, or none.
+pub(super) fn plant(planted: Option<Planted>) {
+    scm::plant_copies_count_early(planted == Some(Planted::CopiesCountEarly));
+    datanode::plant(match planted {
+        Some(Planted::QuasiClosedIsClosed) => Some(datanode::Planted::QuasiClosedIsClosed),
+        Some(Planted::ImportsUnverified) => Some(datanode::Planted::ImportsUnverified),
+        Some(Planted::CopiesCountEarly) | None => None,
+    });
+}

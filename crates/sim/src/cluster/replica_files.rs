@@ -1,0 +1,69 @@
+use disk::Disk;
+use disk::sim::SimDisk;
+use futures::FutureExt;
+use raftlog::{OwnerWalk, Step, WalkEnd};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use types::{ContainerId, OwnerId};
+
+const OWNERS_DIR: &str = "containers";
+
+/// What a machine that is off has of a container: of each segment all up to where its records end. What is behind them (room, or what a
+/// file that was used again held before, when a crash came before it was cut) is no part of a container.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct ReplicaFiles {
+    segments: BTreeMap<u32, Vec<u8>>,
+}
+
+impl ReplicaFiles {
+    /// From the disks of a machine, of which one has it.
+    pub(super) fn read(disks: &[SimDisk], container: ContainerId) -> Result<ReplicaFiles, String> {
+        let mut replica = ReplicaFiles::default();
+        for disk in disks {
+            let read = replica.read_from(disk, OwnerId::from(container)).now_or_never();
+            // These disks answer at once.
+            read.ok_or("a disk makes its reader wait")??;
+        }
+        match replica.segments.is_empty() {
+            true => Err("it has no segments".to_owned()),
+            false => Ok(replica),
+        }
+    }
+
+    async fn read_from(&mut self, disk: &SimDisk, owner: OwnerId) -> Result<(), String> {
+        let text = |error: std::io::Error| error.to_string();
+        let mut walk = OwnerWalk::new(Arc::new(disk.clone()), OWNERS_DIR, owner).await.map_err(text)?;
+        let mut ends: BTreeMap<u32, u64> = BTreeMap::new();
+        loop {
+            match walk.next().await.map_err(text)? {
+                Step::Record(record) => {
+                    let place = record.meta.place;
+                    ends.insert(place.segment, place.offset + record.bytes);
+                }
+                Step::End(WalkEnd::Bad { segment, offset, why }) => {
+                    return Err(format!("segment {segment:08x}, byte {offset}: {why}"));
+                }
+                Step::End(WalkEnd::Rolled { .. } | WalkEnd::Unfinished { .. }) => break,
+            }
+        }
+        for (segment, end) in ends {
+            let path = format!("{OWNERS_DIR}/{:016x}/{segment:08x}.seg", owner.0);
+            let file = disk.open(&path, false).await.map_err(text)?;
+            let bytes = file.read_at(0, end as usize).await.map_err(text)?;
+            self.segments.insert(segment, bytes.to_vec());
+        }
+        Ok(())
+    }
+
+    /// Where two replicas differ, if they do.
+    pub(super) fn difference(&self, other: &ReplicaFiles) -> Option<String> {
+        if !self.segments.keys().eq(other.segments.keys()) {
+            return Some(format!("segments {:?} and {:?}", self.segments.keys(), other.segments.keys()));
+        }
+        let mut pairs = self.segments.iter().zip(other.segments.values());
+        let ((segment, one), other) = pairs.find(|((_, one), other)| one != other)?;
+        let same = one.iter().zip(other).take_while(|(a, b)| a == b).count();
+        let (one, other) = (one.len(), other.len());
+        Some(format!("segment {segment:08x} from byte {same} on, of {one} and {other}"))
+    }
+}

@@ -1,0 +1,550 @@
+use super::counts::Counts;
+use super::deletions::Holdings;
+use super::faults::{Fault, random_fault};
+use super::ledger::Ledger;
+use super::logs;
+use super::machine::{ClientsStart, DatanodeSlot, DatanodeStart, ScmStart, run_operator};
+use super::plan::{CAPACITY_BYTES, Plan, random_disk};
+use super::planted::{Planted, plant};
+use super::scm_calls::ScmCalls;
+use super::scm_db::ScmDbPlace;
+use super::view::Views;
+use crate::scenario::Links;
+use crate::world::{Crash, ProcessId, Trace, World, fix_entropy};
+use clap::ValueEnum;
+use disk::Stamp;
+use disk::sim::{Random, SimDirectory, SimOptions};
+use proto::scm::{ContainerState, DatanodeInfo, NodeDuty, NodeState, SetNodeDutyRequest};
+use raft::DbMemory;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Duration;
+use types::{ContainerId, DiskId, OwnerId};
+
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    pub seed: u64,
+    /// Prints every event.
+    pub is_printed: bool,
+    pub planted: Option<Planted>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Finished {
+    pub counts: Counts,
+    /// Of all events.
+    pub hash: u64,
+    /// How long it took after the faults.
+    pub settled_ms: u64,
+}
+
+#[derive(Clone, Debug)]
+pub struct Violation {
+    pub seed: u64,
+    pub at: Duration,
+    pub what: String,
+    pub planted: Option<Planted>,
+    /// The events before it.
+    pub recent: String,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Violation { seed, at, what, planted, recent } = self;
+        writeln!(f, "seed {seed}, after {:.3} s: {what}\nevents before it:", at.as_secs_f64())?;
+        write!(f, "{recent}replay: ./dev sim cluster --seed {seed} --seeds 1")?;
+        if let Some(name) = planted.and_then(|planted| planted.to_possible_value()) {
+            write!(f, " --planted {}", name.get_name())?;
+        }
+        write!(f, "    (all events: --trace)")
+    }
+}
+
+/// One cluster's life, on a thread of its own. Only the first one of a process takes the same steps each time.
+pub fn run(options: Options) -> Result<Finished, Violation> {
+    let simulate = move || {
+        fix_entropy(options.seed);
+        let mut run = Run::new(options);
+        // The simulation's own panics are violations too, for the sake of the seed.
+        let result = catch_unwind(AssertUnwindSafe(|| run.live())).unwrap_or_else(|_| {
+            Err(format!("the simulation {}", run.world.take_panic().unwrap_or_else(|| "panicked".to_owned())))
+        });
+        result.map_err(|what| Violation {
+            seed: options.seed,
+            at: run.world.now(),
+            what,
+            planted: options.planted,
+            recent: run.world.trace().recent(),
+        })
+    };
+    std::thread::spawn(simulate).join().expect("panics of the run are caught")
+}
+
+pub(super) struct Run {
+    pub(super) world: World,
+    pub(super) plan: Arc<Plan>,
+    pub(super) ledger: Ledger,
+    pub(super) views: Views,
+    scm: ScmCalls,
+    pub(super) random: Random,
+    /// The datanode on each machine where one runs.
+    pub(super) slots: BTreeMap<usize, DatanodeSlot>,
+    /// Data directories of the machines that have some: of SCM, of datanodes.
+    directories: BTreeMap<usize, Vec<SimDirectory>>,
+    scm_places: Vec<ScmDbPlace>,
+    disks_made: u64,
+    links: Links,
+    remedies: BTreeMap<(Duration, u64), Remedy>,
+    remedies_made: u64,
+    next_fault: Duration,
+    /// Machines that do not come back.
+    pub(super) gone: BTreeSet<usize>,
+    /// Machines whose disk failed in this life.
+    failed: BTreeSet<usize>,
+    /// Nodes that operators want empty.
+    leaving: BTreeSet<usize>,
+    /// When something was damaged or lost last.
+    harmed_at: Option<Duration>,
+    pub(super) holdings: Holdings,
+}
+
+/// What ends a fault.
+#[derive(Clone, Copy, Debug)]
+enum Remedy {
+    Network(u64),
+    Start(usize),
+    Space(usize, usize),
+    Recommission(usize),
+}
+
+impl Run {
+    fn new(options: Options) -> Run {
+        let mut random = Random::new(options.seed);
+        raft::seed_thread(random.next_u64());
+        plant(options.planted);
+        let memory = DbMemory::new().expect("RocksDB makes an environment in memory");
+        let plan = Arc::new(Plan::new(&mut random, options.planted, memory));
+        let trace = Trace::new(options.is_printed);
+        if options.is_printed {
+            logs::print(&trace);
+        }
+        trace.event(format_args!("{plan:?}"));
+        let ledger = Ledger::new(trace.clone());
+        let mut world = World::new(random.next_u64(), trace);
+        let disks = std::iter::repeat_n(1, plan.scms).chain(plan.disks.iter().copied());
+        for (machine, disks) in disks.enumerate() {
+            let disks: Vec<_> = (0..disks).map(|_| random_disk(&mut random)).collect();
+            world.add_with_disks(plan.address(machine), &disks, 0);
+        }
+        world.add(plan.address(plan.clients()), SimOptions::default(), 0);
+        let touched = world.processes().count();
+        world.add(plan.address(plan.operator()), SimOptions::default(), 0);
+        let scm_places = (0..plan.scms).map(|machine| ScmDbPlace::new(format!("/scm{machine}"))).collect();
+        let links = Links::new(touched, &mut random);
+        links.apply_to(world.network());
+        let scm = ScmCalls::new(world.connector(ProcessId(plan.operator())), plan.scm_addresses());
+        let mut run = Run {
+            world,
+            plan,
+            ledger,
+            views: Views::default(),
+            scm,
+            random,
+            slots: BTreeMap::new(),
+            directories: BTreeMap::new(),
+            scm_places,
+            disks_made: 0,
+            links,
+            remedies: BTreeMap::new(),
+            remedies_made: 0,
+            next_fault: Duration::from_secs(5),
+            gone: BTreeSet::new(),
+            failed: BTreeSet::new(),
+            leaving: BTreeSet::new(),
+            harmed_at: None,
+            holdings: Holdings::default(),
+        };
+        for machine in 0..run.nodes().end {
+            let uuid = run.random_u128();
+            let disks = run.world.disks(ProcessId(machine)).len();
+            let directories = (0..disks).map(|number| run.directory(machine, number, uuid)).collect();
+            run.directories.insert(machine, directories);
+        }
+        run
+    }
+
+    fn live(&mut self) -> Result<Finished, String> {
+        for machine in 0..=self.plan.operator() {
+            self.start(machine);
+        }
+        while self.world.now() < self.plan.faults_last {
+            self.faults_step();
+            self.step()?;
+        }
+        let settled = self.settle()?;
+        self.check_end()?;
+        let mut counts = self.ledger.counts();
+        counts.virtual_ms = self.world.now().as_millis() as u64;
+        counts.events = self.world.trace().events();
+        Ok(Finished { counts, hash: self.world.trace_hash(), settled_ms: settled.as_millis() as u64 })
+    }
+
+    /// One tick of everything but faults.
+    pub(super) fn step(&mut self) -> Result<(), String> {
+        self.world.advance();
+        if let Some(panicked) = self.world.panicked() {
+            return Err(panicked.to_owned());
+        }
+        self.look_at_view();
+        self.look_for_deletions();
+        match self.ledger.violation() {
+            Some(violation) => Err(violation),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Machines and what runs on them.
+impl Run {
+    pub(super) fn nodes(&self) -> std::ops::Range<usize> {
+        self.plan.nodes()
+    }
+
+    pub(super) fn operator(&self) -> ProcessId {
+        ProcessId(self.plan.operator())
+    }
+
+    /// The operator's; all of them know where SCM's leader was found last.
+    pub(super) fn scm_calls(&self) -> ScmCalls {
+        self.scm.clone()
+    }
+
+    fn random_u128(&mut self) -> u128 {
+        u128::from(self.random.next_u64()) << 64 | u128::from(self.random.next_u64())
+    }
+
+    /// An empty one, formatted.
+    fn directory(&mut self, machine: usize, number: usize, node_uuid: u128) -> SimDirectory {
+        self.disks_made += 1;
+        let stamp = Stamp { disk: DiskId(self.random_u128()), cluster: String::new(), node_uuid, node: 0 };
+        let disk = self.world.disks(ProcessId(machine))[number].clone();
+        SimDirectory::new(format!("/machine{machine}/disk{number}.{}", self.disks_made), disk, stamp)
+    }
+
+    /// The directories of a machine, over the disks as they are after a crash.
+    fn directories(&mut self, machine: usize) -> Vec<SimDirectory> {
+        let disks = self.world.disks(ProcessId(machine));
+        let directories = self.directories.get_mut(&machine).expect("only machines with disks are asked");
+        for (directory, disk) in directories.iter_mut().zip(disks) {
+            *directory = directory.over(disk.clone());
+        }
+        directories.clone()
+    }
+
+    fn start(&mut self, machine: usize) {
+        let (plan, ledger) = (self.plan.clone(), self.ledger.clone());
+        let process = ProcessId(machine);
+        self.failed.remove(&machine);
+        let address = plan.address(machine);
+        if machine < plan.scms {
+            let directory = self.directories(machine).remove(0);
+            let place = self.scm_places[machine].clone();
+            let start = ScmStart { plan, ledger, directory, place, address };
+            self.world.start(process, |context| start.run(context));
+        } else if self.nodes().contains(&machine) {
+            let directories = self.directories(machine);
+            let slot = DatanodeSlot::default();
+            self.slots.insert(machine, slot.clone());
+            let scm = plan.scm_addresses().join(",");
+            let start = DatanodeStart { plan, ledger, directories, address, scm, slot };
+            self.world.start(process, |context| start.run(context));
+        } else if machine == plan.clients() {
+            let datanodes = self.nodes().map(|node| plan.address(node)).collect();
+            let random = Random::new(self.random.next_u64());
+            let scms = plan.scm_addresses();
+            let start = ClientsStart { plan, ledger, scms, datanodes, random };
+            self.world.start(process, |context| start.run(context));
+        } else {
+            let (views, scm) = (self.views.clone(), self.scm_calls());
+            self.world.start(process, |context| run_operator(context, views, scm, ledger));
+        }
+    }
+
+    pub(super) fn crash(&mut self, machine: usize, crash: Crash, disk: SimOptions) {
+        self.ledger.count(|counts| counts.crashes += 1);
+        self.ledger.count(|counts| counts.slow_disks += u64::from(disk.device.is_some()));
+        if machine < self.plan.scms {
+            self.ledger.count(|counts| counts.scm_crashes += 1);
+        }
+        if let Some(slot) = self.slots.remove(&machine) {
+            drop(slot.lock().expect("no holder panics").take());
+        }
+        self.world.crash(ProcessId(machine), crash, disk);
+    }
+}
+
+/// The datanode's machine with an address.
+pub(super) fn machine_at(address: &str) -> Option<usize> {
+    address.strip_prefix("dn")?.strip_suffix(":1")?.parse().ok()
+}
+
+/// Faults and what ends them.
+impl Run {
+    fn faults_step(&mut self) {
+        let now = self.world.now();
+        while let Some(first) = self.remedies.first_entry().filter(|first| first.key().0 <= now) {
+            let remedy = first.remove();
+            self.remedy(remedy);
+        }
+        if now < self.next_fault {
+            return;
+        }
+        self.next_fault = now + Duration::from_millis(1 + self.random.below(2 * self.plan.fault_pause_ms));
+        let plan = self.plan.clone();
+        if let Some((fault, lasts)) = random_fault(&plan, &mut self.random) {
+            self.fault(fault, now + lasts);
+        }
+    }
+
+    fn fault(&mut self, fault: Fault, until: Duration) {
+        let (now, ledger) = (self.world.now(), self.ledger.clone());
+        self.world.trace().event(format_args!("{fault:?} until {} ms", until.as_millis()));
+        match fault {
+            Fault::Partition { side, one_way } => {
+                ledger.count(|counts| counts.partitions += 1);
+                let side: Vec<_> = side.into_iter().map(ProcessId).collect();
+                let cut = self.links.cut(&side, one_way);
+                self.later(until, Remedy::Network(cut));
+            }
+            Fault::BadLink { from, to, link } => {
+                ledger.count(|counts| counts.bad_links += 1);
+                let bad = self.links.add(vec![(ProcessId(from), ProcessId(to), link)]);
+                self.later(until, Remedy::Network(bad));
+            }
+            Fault::Crash { machines, crash, disk, down } => {
+                if machines.len() == self.nodes().end {
+                    ledger.count(|counts| counts.all_crashed += 1);
+                }
+                for machine in machines {
+                    self.crash_for(machine, crash, disk, down);
+                }
+            }
+            Fault::CrashCopying { crash, disk, down } => {
+                if let Some(machine) = self.copying() {
+                    ledger.count(|counts| counts.crashed_copying += 1);
+                    self.crash_for(machine, crash, disk, down);
+                }
+            }
+            Fault::FullDisk { node, disk, free_bytes } => {
+                ledger.count(|counts| counts.full_disks += 1);
+                self.world.disks(ProcessId(node))[disk].set_free_bytes(free_bytes);
+                self.later(until, Remedy::Space(node, disk));
+            }
+            Fault::FailedDisk { node, disk, steps } => {
+                if self.world.is_up(ProcessId(node)) {
+                    ledger.count(|counts| counts.disks_failed += 1);
+                    self.failed.insert(node);
+                    ledger.damage(node);
+                    let disk = &self.world.disks(ProcessId(node))[disk];
+                    disk.fail_at(disk.steps() + steps);
+                }
+            }
+            Fault::Decommission { node } => self.decommission(node, until),
+            Fault::LostDisk { node, disk, crash, options, down } => {
+                if self.may_harm() && !self.leaving.contains(&node) {
+                    ledger.count(|counts| counts.disks_lost += 1);
+                    self.crash_for(node, crash, options, down);
+                    self.lose_disk(node, disk, options);
+                    self.harmed_at = Some(now);
+                }
+            }
+            Fault::LostNode { node, crash } => {
+                if self.may_harm() && self.staying() > 4 && !self.leaving.contains(&node) {
+                    ledger.count(|counts| counts.nodes_lost += 1);
+                    self.crash(node, crash, SimOptions::default());
+                    self.gone.insert(node);
+                    self.harmed_at = Some(now);
+                }
+            }
+            Fault::Flip => {
+                if self.may_harm() && self.flip() {
+                    ledger.count(|counts| counts.bits_flipped += 1);
+                    self.harmed_at = Some(now);
+                }
+            }
+        }
+        self.links.apply_to(self.world.network());
+    }
+
+    /// Unless it is down already.
+    fn crash_for(&mut self, machine: usize, crash: Crash, disk: SimOptions, down: Duration) {
+        if self.world.is_up(ProcessId(machine)) {
+            self.crash(machine, crash, disk);
+            self.later(self.world.now() + down, Remedy::Start(machine));
+        }
+    }
+
+    /// Some node that has part of a copy and is up.
+    fn copying(&mut self) -> Option<usize> {
+        let has_part = |node: &usize| {
+            let disks = self.world.disks(ProcessId(*node));
+            let mut files = disks.iter().flat_map(|disk| disk.files());
+            files.any(|(path, bytes)| path.starts_with("incoming/") && path.ends_with(".seg") && bytes > 0)
+        };
+        let copying: Vec<usize> =
+            self.nodes().filter(|node| self.is_running(*node)).filter(has_part).collect();
+        (!copying.is_empty()).then(|| *self.random.pick(&copying))
+    }
+
+    /// Nodes that are there and are to stay.
+    fn staying(&self) -> usize {
+        self.nodes().len() - self.gone.len() - self.leaving.len()
+    }
+
+    /// Whether something may be destroyed: all that was destroyed before is made up for, and nobody is away.
+    fn may_harm(&self) -> bool {
+        let now = self.world.now();
+        let noticed = self.plan.scm.dead_after + Duration::from_secs(5);
+        let is_early = self.harmed_at.is_some_and(|harmed_at| now < harmed_at + noticed);
+        let all_up = self
+            .nodes()
+            .all(|node| self.gone.contains(&node) || self.is_running(node) && self.is_healthy(node));
+        !is_early && all_up && self.failed.is_empty() && self.unsound().is_none()
+    }
+
+    /// Whether SCM knows that it is there: what it counts as a replica may be one too many a moment after a node is back.
+    pub(super) fn is_healthy(&self, node: usize) -> bool {
+        let Some(view) = self.views.newest() else { return false };
+        let address = self.plan.address(node);
+        let is_it = |info: &DatanodeInfo| info.address == address && info.state() == NodeState::NodeHealthy;
+        view.datanodes.iter().any(is_it)
+    }
+
+    pub(super) fn is_running(&self, node: usize) -> bool {
+        self.slots.get(&node).is_some_and(|slot| slot.lock().expect("no holder panics").is_some())
+    }
+
+    /// The machine comes back with an empty disk in one place. When it was its only one, nobody knows which node it was.
+    fn lose_disk(&mut self, node: usize, number: usize, options: SimOptions) {
+        self.world.replace_disk(ProcessId(node), number, options);
+        self.holdings.forget(node);
+        let others = &self.directories[&node];
+        let uuid = match others.len() {
+            1 => None,
+            _ => Some(disk::DataDirectory::stamp(&others[1 - number]).node_uuid),
+        };
+        let uuid = uuid.unwrap_or_else(|| self.random_u128());
+        let empty = self.directory(node, number, uuid);
+        self.directories.get_mut(&node).expect("nodes have directories")[number] = empty;
+    }
+
+    fn decommission(&mut self, node: usize, until: Duration) {
+        if self.leaving.contains(&node) || self.gone.contains(&node) || self.staying() <= 4 {
+            return;
+        }
+        self.ledger.count(|counts| counts.decommissions += 1);
+        self.leaving.insert(node);
+        self.set_duty(node, NodeDuty::NodeDecommissioning);
+        // Some stay empty.
+        if !self.random.one_in(3) {
+            self.later(until + Duration::from_secs(5), Remedy::Recommission(node));
+        }
+    }
+
+    /// Asks SCM once; an operator may fail too.
+    fn set_duty(&self, node: usize, duty: NodeDuty) {
+        let Some(view) = self.views.newest() else { return };
+        let numbers: Vec<u64> = view
+            .datanodes
+            .iter()
+            .filter(|info| info.address == self.plan.address(node))
+            .map(|info| info.node)
+            .collect();
+        let (scm, ledger) = (self.scm_calls(), self.ledger.clone());
+        self.world.spawn(self.operator(), async move {
+            for node in numbers {
+                let request = SetNodeDutyRequest { node, duty: duty as i32, for_ms: 0, force: false };
+                let set = scm.call(|mut scm| async move { scm.set_node_duty(request).await }).await;
+                if let Err(failure) = set {
+                    ledger.event(format_args!("node {node} stays as it is: {}", failure.message));
+                }
+            }
+        });
+    }
+
+    /// Flips a bit of a closed container that all its replicas have.
+    fn flip(&mut self) -> bool {
+        let Some(view) = self.views.newest() else { return false };
+        let closed = |info: &&proto::scm::ContainerInfo| {
+            info.state() == ContainerState::ContainerClosed
+                && info.payload_bytes > 0
+                && info.replicas.len() == 3
+        };
+        let closed: Vec<_> = view.containers.iter().filter(closed).collect();
+        if closed.is_empty() {
+            return false;
+        }
+        let info = *self.random.pick(&closed);
+        let container = ContainerId(info.container);
+        let node = self.random.pick(&info.replicas).node.clone().unwrap_or_default();
+        let Some(machine) = machine_at(&node.address) else { return false };
+        let prefix = format!("containers/{:016x}/", OwnerId::from(container).0);
+        for disk in self.world.disks(ProcessId(machine)) {
+            let mut files = disk.files();
+            files.retain(|(path, bytes)| path.starts_with(&prefix) && path.ends_with(".seg") && *bytes > 0);
+            let Some((path, bytes)) = files.first() else { continue };
+            // Beyond its records a segment has room that nobody reads.
+            let used = if files.len() > 1 { *bytes / 2 } else { info.payload_bytes.min(*bytes) };
+            let (offset, bit) = (self.random.below(used.max(1)), self.random.below(8) as u8);
+            self.ledger.damage(machine);
+            self.world.trace().event(format_args!("bit {bit} of byte {offset} of {path} on {machine} flips"));
+            return disk.flip_stored_bit(path, offset, bit).is_ok();
+        }
+        false
+    }
+
+    fn later(&mut self, at: Duration, remedy: Remedy) {
+        self.remedies_made += 1;
+        self.remedies.insert((at, self.remedies_made), remedy);
+    }
+
+    fn remedy(&mut self, remedy: Remedy) {
+        match remedy {
+            Remedy::Network(fault) => {
+                self.links.remove(fault);
+                self.links.apply_to(self.world.network());
+            }
+            Remedy::Start(machine) => {
+                if !self.world.is_up(ProcessId(machine)) && !self.gone.contains(&machine) {
+                    self.start(machine);
+                }
+            }
+            Remedy::Space(node, disk) => {
+                self.world.disks(ProcessId(node))[disk].set_free_bytes(CAPACITY_BYTES / 2);
+            }
+            Remedy::Recommission(node) => {
+                self.leaving.remove(&node);
+                self.set_duty(node, NodeDuty::NodeInService);
+            }
+        }
+    }
+
+    /// All that can be mended is.
+    pub(super) fn stop_faults(&mut self) {
+        self.world.trace().event(format_args!("all faults stop"));
+        self.links.clear();
+        self.links.apply_to(self.world.network());
+        for (_, remedy) in std::mem::take(&mut self.remedies) {
+            self.remedy(remedy);
+        }
+        for machine in self.failed.clone() {
+            if self.world.is_up(ProcessId(machine)) {
+                let disk = random_disk(&mut self.random);
+                self.crash(machine, Crash::Kill, disk);
+                self.start(machine);
+            }
+        }
+    }
+}

@@ -1,0 +1,109 @@
+use crate::mem_snapshots::{decode, encode};
+use crate::mem_tables::Records;
+use anyhow::{Context, ensure};
+use disk::Disk;
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use raft::{Applied, Changes, Db, DbOptions, GroupDb, Snapshots, Tables};
+use scm::APPLIED_KEY;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, RwLock};
+
+/// What [`raft::DbGenerations`] is on a real disk: the database of SCM's group in memory, replaced as a whole by a snapshot, whose
+/// files are on a disk that can crash. Cheap to clone.
+#[derive(Clone)]
+pub(super) struct ScmDb {
+    options: DbOptions,
+    disk: Arc<dyn Disk>,
+    place: ScmDbPlace,
+    current: Arc<RwLock<Arc<Db>>>,
+}
+
+/// Where it is, and which generation counts: what outlives a crash.
+#[derive(Clone)]
+pub(super) struct ScmDbPlace {
+    root: PathBuf,
+    counts: Arc<AtomicU64>,
+    made: Arc<AtomicU64>,
+}
+
+const RECORDS: &str = "records";
+
+impl ScmDbPlace {
+    pub(super) fn new(root: impl Into<PathBuf>) -> ScmDbPlace {
+        ScmDbPlace { root: root.into(), counts: Arc::default(), made: Arc::default() }
+    }
+
+    fn path(&self, generation: u64) -> PathBuf {
+        self.root.join(format!("db.{generation}"))
+    }
+}
+
+impl ScmDb {
+    pub(super) fn open(place: ScmDbPlace, options: DbOptions, disk: Arc<dyn Disk>) -> anyhow::Result<ScmDb> {
+        let db = Db::open(&place.path(place.counts.load(Ordering::Relaxed)), &options)?;
+        Ok(ScmDb { options, disk, place, current: Arc::new(RwLock::new(Arc::new(db))) })
+    }
+
+    async fn read(&self, dir: &str) -> anyhow::Result<Records> {
+        let path = format!("{dir}/{RECORDS}");
+        let file = self.disk.open(&path, false).await.with_context(|| format!("open {path}"))?;
+        let bytes = file.len().await?;
+        let mut records = Records::new();
+        decode(file.read_at(0, bytes as usize).await?, &mut records)?;
+        ensure!(records.contains_key(APPLIED_KEY), "{dir} has no applied position");
+        Ok(records)
+    }
+}
+
+impl GroupDb for ScmDb {
+    fn current(&self) -> Arc<Db> {
+        self.current.read().expect("no holder panics").clone()
+    }
+}
+
+impl Snapshots for ScmDb {
+    fn disk(&self) -> Arc<dyn Disk> {
+        self.disk.clone()
+    }
+
+    fn write(&self, dir: String) -> BoxFuture<'static, anyhow::Result<Applied>> {
+        let this = self.clone();
+        async move {
+            let db = this.current();
+            let records: Records = db.scan(&[], None, usize::MAX)?.into_iter().collect();
+            let applied = Applied::decode(records.get(APPLIED_KEY).context("nothing is applied")?)?;
+            this.disk.create_dir_all(&dir).await?;
+            let file = this.disk.open(&format!("{dir}/{RECORDS}"), true).await?;
+            file.write_and_sync(0, vec![encode(records.iter())]).await?;
+            this.disk.sync_dir(&dir).await?;
+            db.flush()?;
+            Ok(applied)
+        }
+        .boxed()
+    }
+
+    fn check(&self, dir: String) -> BoxFuture<'static, anyhow::Result<Applied>> {
+        let this = self.clone();
+        async move { Applied::decode(&this.read(&dir).await?[APPLIED_KEY]) }.boxed()
+    }
+
+    fn install(&self, dir: String) -> BoxFuture<'static, anyhow::Result<()>> {
+        let this = self.clone();
+        async move {
+            let records = this.read(&dir).await?;
+            let number = this.place.made.fetch_add(1, Ordering::Relaxed) + 1;
+            let db = Db::open(&this.place.path(number), &this.options)?;
+            let mut changes = Changes::default();
+            records.into_iter().for_each(|(key, value)| changes.put(key, value));
+            Tables::write(&db, changes)?;
+            db.flush()?;
+            // From here on a crash leaves the new one.
+            this.place.counts.store(number, Ordering::Relaxed);
+            *this.current.write().expect("no holder panics") = Arc::new(db);
+            Ok(())
+        }
+        .boxed()
+    }
+}

@@ -1,0 +1,59 @@
+use super::ledger::Ledger;
+use super::scm_calls::ScmCalls;
+use proto::Failure;
+use proto::scm::{
+    ClusterStatus, ContainerInfo, DatanodeInfo, GetClusterStatusRequest, ListContainersRequest,
+    ListDatanodesRequest, ListPipelinesRequest, Pipeline,
+};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::time::sleep;
+
+const INTERVAL: Duration = Duration::from_millis(250);
+
+/// The cluster as SCM shows it to operators.
+#[derive(Clone, Debug)]
+pub(super) struct View {
+    /// By the world's clock, before it was asked.
+    pub(super) asked_at: Duration,
+    pub(super) status: ClusterStatus,
+    pub(super) datanodes: Vec<DatanodeInfo>,
+    pub(super) pipelines: Vec<Pipeline>,
+    pub(super) containers: Vec<ContainerInfo>,
+}
+
+/// The newest one; a cheap handle.
+#[derive(Clone, Default)]
+pub(super) struct Views {
+    newest: Arc<Mutex<Option<Arc<View>>>>,
+}
+
+impl Views {
+    pub(super) fn newest(&self) -> Option<Arc<View>> {
+        self.newest.lock().expect("no holder panics").clone()
+    }
+
+    /// Asks again and again.
+    pub(super) async fn follow(self, scm: ScmCalls, ledger: Ledger, now: impl Fn() -> Duration) {
+        loop {
+            match ask(&scm, now()).await {
+                Ok(view) => *self.newest.lock().expect("no holder panics") = Some(Arc::new(view)),
+                Err(failure) => ledger.event(format_args!("SCM shows nothing: {}", failure.message)),
+            }
+            sleep(INTERVAL).await;
+        }
+    }
+}
+
+async fn ask(scm: &ScmCalls, asked_at: Duration) -> Result<View, Failure> {
+    let status = scm.call(|mut scm| async move { scm.get_cluster_status(GetClusterStatusRequest {}).await });
+    let status = status.await?;
+    let datanodes = scm.call(|mut scm| async move { scm.list_datanodes(ListDatanodesRequest {}).await });
+    let datanodes = datanodes.await?.datanodes;
+    let pipelines = scm.call(|mut scm| async move { scm.list_pipelines(ListPipelinesRequest {}).await });
+    let pipelines = pipelines.await?.pipelines;
+    let containers =
+        scm.call(|mut scm| async move { scm.list_containers(ListContainersRequest::default()).await });
+    let containers = containers.await?.containers;
+    Ok(View { asked_at, status, datanodes, pipelines, containers })
+}
