@@ -7,9 +7,10 @@ use crate::scm::ScmLink;
 use anyhow::{Context, ensure};
 use proto::scm::{HeartbeatRequest, HeartbeatResponse, PipelineState, RegisterRequest};
 use proto::uuid_bytes;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::task::JoinHandle;
 use tokio::time::sleep;
 use tracing::{debug, error, info, warn};
 use types::{Clock, ContainerId, NodeId, PipelineId};
@@ -26,13 +27,21 @@ pub(crate) struct Heartbeat {
     clock: Arc<dyn Clock>,
     /// Set once SCM has said in this process's life who we are.
     registered: Option<Identity>,
+    creating: BTreeMap<PipelineId, JoinHandle<Result<(), String>>>,
     /// What could not be done and was said already.
     complained: HashMap<PipelineId, String>,
 }
 
 impl Heartbeat {
     pub(crate) fn new(manager: ContainerManager, scm: ScmLink, clock: Arc<dyn Clock>) -> Heartbeat {
-        Heartbeat { manager, scm, clock, registered: None, complained: HashMap::new() }
+        Heartbeat {
+            manager,
+            scm,
+            clock,
+            registered: None,
+            creating: BTreeMap::new(),
+            complained: HashMap::new(),
+        }
     }
 
     pub(crate) async fn run(self) {
@@ -166,18 +175,31 @@ impl Heartbeat {
     }
 
     async fn carry_pipelines(&mut self, node: NodeId, response: &HeartbeatResponse) {
+        self.end_creations().await;
         for pipeline in &response.pipelines {
             let id = PipelineId(pipeline.pipeline);
-            match self.carry_pipeline(node, pipeline).await {
-                Ok(()) => {
-                    self.complained.remove(&id);
-                }
-                Err(failure) if self.complained.get(&id) == Some(&failure) => {}
-                Err(failure) => {
-                    error!(pipeline = %id, error = failure, "cannot carry a pipeline");
-                    self.complained.insert(id, failure);
-                }
+            if !self.creating.contains_key(&id)
+                && let Err(failure) = self.carry_pipeline(node, pipeline)
+            {
+                self.complain(id, failure);
             }
+        }
+    }
+
+    async fn end_creations(&mut self) {
+        let ended: Vec<_> = self.creating.extract_if(.., |_, creation| creation.is_finished()).collect();
+        for (id, creation) in ended {
+            match creation.await.unwrap_or_else(|failure| Err(failure.to_string())) {
+                Ok(()) => _ = self.complained.remove(&id),
+                Err(failure) => self.complain(id, failure),
+            }
+        }
+    }
+
+    fn complain(&mut self, id: PipelineId, failure: String) {
+        if self.complained.get(&id) != Some(&failure) {
+            error!(pipeline = %id, error = failure, "cannot carry a pipeline");
+            self.complained.insert(id, failure);
         }
     }
 
@@ -186,14 +208,28 @@ impl Heartbeat {
         self.manager.tasks().spawn(async move { drop(ending.await) });
     }
 
-    async fn carry_pipeline(&self, node: NodeId, pipeline: &proto::scm::Pipeline) -> Result<(), String> {
+    /// Beside the heartbeats: on a slow disk it takes longer than SCM waits for one before it counts the node as gone.
+    fn create(&mut self, order: PipelineOrder) {
+        if self.manager.pipeline(order.pipeline).is_some() {
+            return;
+        }
+        let (id, manager) = (order.pipeline, self.manager.clone());
+        let creation = async move {
+            let created = manager.stop().run_until_cancelled(manager.create_pipeline(&order)).await;
+            created.transpose().map(drop).map_err(|failure| failure.to_string())
+        };
+        self.creating.insert(id, self.manager.tasks().spawn(creation));
+    }
+
+    fn carry_pipeline(&mut self, node: NodeId, pipeline: &proto::scm::Pipeline) -> Result<(), String> {
         let id = PipelineId(pipeline.pipeline);
         match pipeline.state() {
             PipelineState::PipelineAllocated | PipelineState::PipelineOpen => {
                 let order = PipelineOrder::for_node(pipeline, node).map_err(|failure| failure.to_string())?;
-                let Some(order) = order else { return Ok(()) };
-                let created = self.manager.create_pipeline(&order).await;
-                created.map(drop).map_err(|failure| failure.to_string())
+                if let Some(order) = order {
+                    self.create(order);
+                }
+                Ok(())
             }
             PipelineState::PipelineClosing => {
                 self.manager.end_pipeline(id, ContainerId(pipeline.end_container));

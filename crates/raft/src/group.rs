@@ -356,7 +356,7 @@ impl Group {
     }
 }
 
-/// Stands for election until there is a leader. Each attempt asks first whether it could win (pre-vote), so that it
+/// Stands for election until there is a leader, or the group is known to go on without this replica. Each attempt asks first whether it could win (pre-vote), so that it
 /// disturbs nobody; replicas that are not there yet when it starts are asked again soon.
 pub(crate) async fn campaign(raft: Raft, mut statuses: watch::Receiver<GroupStatus>) {
     let mut pause = CAMPAIGN_PAUSE_FIRST;
@@ -364,7 +364,9 @@ pub(crate) async fn campaign(raft: Raft, mut statuses: watch::Receiver<GroupStat
         if raft.trigger().elect(true).await.is_err() {
             return;
         }
-        let settled = |status: &GroupStatus| status.leader.is_some() || status.role == Role::Stopped;
+        let settled = |status: &GroupStatus| {
+            status.leader.is_some() || status.is_removed || status.role == Role::Stopped
+        };
         match tokio::time::timeout(pause, statuses.wait_for(settled)).await {
             Ok(_) => return,
             Err(_) => pause = (pause * 3 / 2).min(CAMPAIGN_PAUSE_MAX),

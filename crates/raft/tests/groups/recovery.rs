@@ -1,4 +1,4 @@
-use crate::cluster::{CLUSTER, Cluster, DEADLINE, body, eventually, pipeline};
+use crate::cluster::{CLUSTER, Cluster, DEADLINE, TIMING, body, eventually, pipeline};
 use crate::metadata::{GROUP, apply_some, found, join, log_spec, member, reopen, set_members, until_removed};
 use flotilla_raft::{Asked, Member, OfflineReplica, ResetAnswer, ResetError, Role, check_lost};
 use proto::raft as wire;
@@ -72,6 +72,41 @@ async fn after_a_majority_is_lost_the_survivor_goes_on_with_what_it_has_and_grow
     let last = apply_some(&cluster, 5).await;
     cluster.assert_same(GROUP, last).await;
     drop(survivor);
+    cluster.stop().await;
+}
+
+/// The one that comes back first is to lead when it is opened, and hears from the survivor that it may not. The other one cannot
+/// hear the survivor: it would make the first one leader, as a majority of the members they know.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn those_that_were_given_up_do_not_go_on_together() {
+    const SURVIVOR: usize = 2;
+    let (mut cluster, cables) = Cluster::start_on_cables().await;
+    let first = found(&mut cluster, 3).await;
+    let index = apply_some(&cluster, 5).await;
+    cluster.assert_same(GROUP, index).await;
+    for n in 0..3 {
+        cluster.stop_node(n).await;
+    }
+    cluster.start_node(SURVIVOR).await;
+    let replica = offline(&cluster, SURVIVOR).await.expect("the survivor's log opens");
+    let plan = replica.plan(&ids(&first[..SURVIVOR])).expect("it may be reset");
+    replica.reset(&plan, 1_700_000_000_000, "two disks burnt").await.expect("it is reset");
+    reopen(&mut cluster, SURVIVOR, &first).await;
+    assert_eq!(cluster.leader(GROUP).await, SURVIVOR);
+
+    cluster.start_node(0).await;
+    let favoured = reopen(&mut cluster, 0, &first).await;
+    until_removed(&cluster, 0).await;
+    cables.cut_off(SURVIVOR);
+    cluster.start_node(1).await;
+    let other = reopen(&mut cluster, 1, &first).await;
+    until_removed(&cluster, 1).await;
+    tokio::time::sleep(3 * TIMING.election_max).await;
+    for group in [&favoured, &other] {
+        let status = group.status();
+        assert!(status.is_removed && status.leader.is_none() && status.role != Role::Leader, "{status:?}");
+    }
+    drop((favoured, other));
     cluster.stop().await;
 }
 
