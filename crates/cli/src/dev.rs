@@ -9,7 +9,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 /// A cluster that is not ready after this long is broken, and somebody wants to read why.
-const READY_WITHIN: Duration = Duration::from_secs(30);
+const READY_WITHIN: Duration = Duration::from_secs(60);
 
 /// Datanodes; the first one's server is everything else too.
 const SERVERS: u16 = 3;

@@ -25,8 +25,9 @@ use tonic::transport::server::TcpIncoming;
 use tracing::{error, info};
 use types::SystemClock;
 
-/// How long connections get to finish what they are doing when the process stops.
-const DRAIN_MAX: Duration = Duration::from_secs(5);
+/// How long the gateway's connections get to finish what they are doing when the process stops: a chunk and its commit on disks that
+/// stand still for a while. With all else that stopping takes it is less than service managers wait (`deploy/flotilla.service`).
+const DRAIN_MAX: Duration = Duration::from_secs(20);
 
 /// By then the groups are gone; answers only have to be written.
 pub(crate) const RPC_DRAIN_MAX: Duration = Duration::from_millis(500);

@@ -66,15 +66,17 @@ impl Cluster {
         let root = dir.path();
         let start = |name: &str, line: String| -> (Process, Ready) {
             let line = format!("{line} --http 127.0.0.1:0");
-            let args = line.split_whitespace().map(str::to_owned).collect();
-            let (mut process, ready) = Process::start(binary, root, name, args);
-            // Others are told this port, so it stays the same when the process starts again.
-            process.set_arg("--rpc", &ready["RPC"]);
-            (process, ready)
+            Process::start(binary, root, name, line.split_whitespace().map(str::to_owned).collect())
         };
         let root_path = root.display();
 
-        let scm_addresses = free_addresses(options.scms);
+        // Others are told these, so they stay the same when a process starts again. They are not of those that the kernel gives to
+        // whoever asks: it might give them away while their process is down.
+        let mut addresses = free_addresses(options.scms + options.datanodes + 3).into_iter();
+        let scm_addresses: Vec<String> = addresses.by_ref().take(options.scms).collect();
+        let datanode_addresses: Vec<String> = addresses.by_ref().take(options.datanodes).collect();
+        let [om_address, gateway_address, s3_address] =
+            [(); 3].map(|()| addresses.next().expect("one for each"));
         let scm_address = scm_addresses.join(",");
         // Together: none is ready before a majority is there.
         let scm_names = (1..).map(|number| format!("scm{number}"));
@@ -91,14 +93,11 @@ impl Cluster {
             .collect();
         let scm_ready: Vec<Ready> = scms.iter_mut().map(Process::wait_ready).collect();
         let scm_ready = scm_ready.into_iter().next().expect("there is an SCM");
-        let (om, ready) = start(
-            "om",
-            format!("server --roles om --rpc 127.0.0.1:0 --meta {root_path}/om --scm {scm_address}"),
-        );
-        let om_address = ready["RPC"].clone();
+        let line = format!("server --roles om --rpc {om_address} --meta {root_path}/om --scm {scm_address}");
+        let (om, _) = start("om", line);
 
-        let (mut datanodes, mut datanode_addresses, mut datanode_http) = (Vec::new(), Vec::new(), Vec::new());
-        for number in 1..=options.datanodes {
+        let (mut datanodes, mut datanode_http) = (Vec::new(), Vec::new());
+        for (number, address) in (1..).zip(&datanode_addresses) {
             let name = format!("dn{number}");
             let disks: String = (1..=options.disks_per_datanode)
                 .map(|disk| match &options.first_disk {
@@ -107,22 +106,20 @@ impl Cluster {
                 })
                 .collect();
             let line = format!(
-                "server --roles datanode --rpc 127.0.0.1:0{disks} --scm {scm_address} --container-bytes-max {} {}",
+                "server --roles datanode --rpc {address}{disks} --scm {scm_address} --container-bytes-max {} {}",
                 options.container_bytes_max, options.datanode_args
             );
             let (datanode, ready) = start(&name, line);
             datanodes.push(datanode);
-            datanode_addresses.push(ready["RPC"].clone());
             datanode_http.push(ready["HTTP"].clone());
         }
 
         let line = format!(
-            "server --roles s3 --rpc 127.0.0.1:0 --s3 127.0.0.1:0 --scm {scm_address} --om {om_address} \
+            "server --roles s3 --rpc {gateway_address} --s3 {s3_address} --scm {scm_address} --om {om_address} \
              --access-key {ACCESS_KEY} --secret-key {SECRET_KEY}"
         );
-        let (mut gateway, ready) = start("gateway", line);
+        let (gateway, ready) = start("gateway", line);
         let endpoint = ready["S3_ENDPOINT"].clone();
-        gateway.set_arg("--s3", endpoint.strip_prefix("http://").expect("an http endpoint"));
         Cluster {
             scms,
             om,

@@ -18,6 +18,8 @@ pub type Ready = HashMap<String, String>;
 
 /// Generous, because the whole suite may run on two busy cores.
 const START_WITHIN: Duration = Duration::from_secs(60);
+/// The same for a stop: what a server gives its parts to stop is half a minute in all.
+const STOP_WITHIN: Duration = Duration::from_secs(60);
 
 impl Process {
     /// `args` as on the command line, without the program's name and `--ready-file`.
@@ -78,12 +80,6 @@ impl Process {
         }
     }
 
-    /// Makes the next start use other arguments, for example the port it was given at the first.
-    pub fn set_arg(&mut self, flag: &str, value: &str) {
-        let at = self.args.iter().position(|arg| arg == flag).expect("the flag was given at the first start");
-        self.args[at + 1] = value.to_owned();
-    }
-
     /// SIGSTOP: it hangs from here on, its ports stay bound. Whatever ends it ends it still.
     pub fn pause(&self) {
         self.signal("-STOP");
@@ -109,14 +105,14 @@ impl Process {
     pub fn terminate(&mut self) -> ExitStatus {
         self.signal("-TERM");
         let mut child = self.child.take().expect("it runs");
-        let give_up = Instant::now() + Duration::from_secs(30);
+        let give_up = Instant::now() + STOP_WITHIN;
         loop {
             if let Some(status) = child.try_wait().expect("ask for its state") {
                 return status;
             }
             if Instant::now() > give_up {
                 let _ = child.kill();
-                panic!("{} did not stop within 30 s of SIGTERM:\n{}", self.name, self.log());
+                panic!("{} did not stop within {STOP_WITHIN:?} of SIGTERM:\n{}", self.name, self.log());
             }
             std::thread::sleep(Duration::from_millis(10));
         }

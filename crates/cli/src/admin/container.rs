@@ -31,7 +31,7 @@ async fn list(scm: &mut Scm, args: ContainerListArgs) -> anyhow::Result<Answer> 
         trouble: trouble as i32,
         container: 0,
     };
-    let answer = scm.call(async |client| client.list_containers(request).await).await?;
+    let answer = scm.look(async |client| client.list_containers(request).await).await?;
     let rows: Vec<_> = answer.containers.iter().map(row).collect();
     let mut text = table(HEADINGS, &rows);
     if answer.more {
@@ -44,7 +44,7 @@ async fn list(scm: &mut Scm, args: ContainerListArgs) -> anyhow::Result<Answer> 
 
 async fn info(scm: &mut Scm, number: u64) -> anyhow::Result<Answer> {
     let request = ListContainersRequest { container: number, ..ListContainersRequest::default() };
-    let answer = scm.call(async |client| client.list_containers(request).await).await?;
+    let answer = scm.look(async |client| client.list_containers(request).await).await?;
     let Some(container) = answer.containers.iter().find(|container| container.container == number) else {
         bail!("there is no container {number}");
     };
@@ -58,13 +58,13 @@ async fn info(scm: &mut Scm, number: u64) -> anyhow::Result<Answer> {
 
 async fn close(scm: &mut Scm, container: u64) -> anyhow::Result<Answer> {
     let request = CloseContainerRequest { container };
-    scm.call(async |client| client.close_container(request).await).await?;
+    scm.change(async |client| client.close_container(request).await).await?;
     let text = format!("the pipeline of container {container} was asked to go on to the next one\n");
     Ok(Answer::new(text, json!({ "container": container })))
 }
 
 async fn report(scm: &mut Scm) -> anyhow::Result<Answer> {
-    let status = scm.call(async |client| client.get_cluster_status(GetClusterStatusRequest {}).await).await?;
+    let status = scm.look(async |client| client.get_cluster_status(GetClusterStatusRequest {}).await).await?;
     let counts = counts(&status);
     let rows: Vec<[Cell; 2]> = counts
         .iter()

@@ -80,7 +80,7 @@ async fn set_duty(
     request: SetNodeDutyRequest,
     until: Option<NodeDuty>,
 ) -> anyhow::Result<Answer> {
-    scm.call(async |client| client.set_node_duty(request).await).await?;
+    scm.change(async |client| client.set_node_duty(request).await).await?;
     let datanode = loop {
         let datanode = datanode(scm, request.node).await?;
         match until {
@@ -102,7 +102,7 @@ async fn set_duty(
 }
 
 pub(super) async fn datanodes(scm: &mut Scm) -> anyhow::Result<Vec<DatanodeInfo>> {
-    let answer = scm.call(async |client| client.list_datanodes(ListDatanodesRequest {}).await).await?;
+    let answer = scm.look(async |client| client.list_datanodes(ListDatanodesRequest {}).await).await?;
     let mut datanodes = answer.datanodes;
     datanodes.sort_by_key(|datanode| datanode.node);
     Ok(datanodes)

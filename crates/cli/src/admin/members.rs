@@ -11,6 +11,10 @@ use proto::scm::{
     TransferScmLeaderRequest,
 };
 use serde_json::{Value, json};
+use std::time::Duration;
+
+/// Longer than an election. Who asks for the members wants to be told soon that none of them leads, and what each says of itself.
+const ROLES_PATIENCE: Duration = Duration::from_secs(7);
 
 pub(super) async fn run(scm: &mut Scm, command: ScmCommand) -> anyhow::Result<Answer> {
     match command {
@@ -21,7 +25,9 @@ pub(super) async fn run(scm: &mut Scm, command: ScmCommand) -> anyhow::Result<An
 }
 
 async fn roles(scm: &mut Scm) -> anyhow::Result<Answer> {
-    let answer = scm.call(async |client| client.list_scm_members(ListScmMembersRequest {}).await).await;
+    let answer = scm
+        .look_within(ROLES_PATIENCE, async |client| client.list_scm_members(ListScmMembersRequest {}).await)
+        .await;
     let answer = match answer {
         Ok(answer) => answer,
         Err(error) => {
@@ -39,13 +45,13 @@ async fn roles(scm: &mut Scm) -> anyhow::Result<Answer> {
 
 async fn transfer(scm: &mut Scm, address: String) -> anyhow::Result<Answer> {
     let request = TransferScmLeaderRequest { address };
-    scm.call(async |client| client.transfer_scm_leader(request.clone()).await).await?;
+    scm.change(async |client| client.transfer_scm_leader(request.clone()).await).await?;
     roles(scm).await
 }
 
 async fn remove(scm: &mut Scm, address: String) -> anyhow::Result<Answer> {
     let request = RemoveScmMemberRequest { address };
-    scm.call(async |client| client.remove_scm_member(request.clone()).await).await?;
+    scm.change(async |client| client.remove_scm_member(request.clone()).await).await?;
     roles(scm).await
 }
 

@@ -28,7 +28,7 @@ pub(super) async fn run(scm: &mut Scm, command: PipelineCommand) -> anyhow::Resu
 
 async fn accept_loss(scm: &mut Scm, pipeline: u64, keep_node: u64) -> anyhow::Result<Answer> {
     let request = AcceptLossRequest { pipeline, keep_node };
-    let accepted = scm.call(async |client| client.accept_loss(request).await).await?;
+    let accepted = scm.change(async |client| client.accept_loss(request).await).await?;
     let row = |container: &ClosedContainer| -> [Cell; 3] {
         let (kept, upto) = match container.state() {
             ContainerState::ContainerDeleted => (Cell::toned("nothing", Tone::Bad), "-".to_owned()),
@@ -101,13 +101,13 @@ async fn create(scm: &mut Scm, nodes: Vec<u64>) -> anyhow::Result<Answer> {
         bail!("a pipeline has {MEMBERS} nodes, {} are given (--nodes)", nodes.len());
     }
     let request = CreatePipelineRequest { nodes };
-    let pipeline = scm.call(async |client| client.create_pipeline(request.clone()).await).await?.pipeline;
+    let pipeline = scm.change(async |client| client.create_pipeline(request.clone()).await).await?.pipeline;
     Ok(Answer::new(format!("created pipeline {pipeline}\n"), json!({ "pipeline": pipeline })))
 }
 
 async fn close(scm: &mut Scm, pipeline: u64) -> anyhow::Result<Answer> {
     let request = ClosePipelineRequest { pipeline };
-    scm.call(async |client| client.close_pipeline(request).await).await?;
+    scm.change(async |client| client.close_pipeline(request).await).await?;
     let text = format!(
         "pipeline {pipeline} is closing; `flotilla admin pipeline info {pipeline}` tells how far it is\n"
     );
@@ -119,14 +119,14 @@ async fn close(scm: &mut Scm, pipeline: u64) -> anyhow::Result<Answer> {
 
 async fn transfer_leader(scm: &mut Scm, pipeline: u64, node: u64) -> anyhow::Result<Answer> {
     let request = TransferLeaderRequest { pipeline, node };
-    scm.call(async |client| client.transfer_leader(request).await).await?;
+    scm.change(async |client| client.transfer_leader(request).await).await?;
     let whom = if node == 0 { "another member".to_owned() } else { format!("node {node}") };
     let text = format!("the leader of pipeline {pipeline} was asked to hand over to {whom}\n");
     Ok(Answer::new(text, json!({ "pipeline": pipeline, "to": (node != 0).then_some(node) })))
 }
 
 async fn pipelines(scm: &mut Scm) -> anyhow::Result<Vec<Pipeline>> {
-    let answer = scm.call(async |client| client.list_pipelines(ListPipelinesRequest {}).await).await?;
+    let answer = scm.look(async |client| client.list_pipelines(ListPipelinesRequest {}).await).await?;
     let mut pipelines = answer.pipelines;
     pipelines.sort_by_key(|pipeline| pipeline.pipeline);
     Ok(pipelines)

@@ -29,12 +29,12 @@ fn in_rack(hosts: Vec<String>, rack: &str) -> Vec<RackOfHost> {
 
 async fn set(scm: &mut Scm, hosts: Vec<RackOfHost>, replace: bool) -> anyhow::Result<Answer> {
     let request = SetRacksRequest { hosts, replace };
-    scm.call(async |client| client.set_racks(request.clone()).await).await?;
+    scm.change(async |client| client.set_racks(request.clone()).await).await?;
     list(scm).await
 }
 
 async fn list(scm: &mut Scm) -> anyhow::Result<Answer> {
-    let map = scm.call(async |client| client.get_racks(GetRacksRequest {}).await).await?;
+    let map = scm.look(async |client| client.get_racks(GetRacksRequest {}).await).await?;
     let datanodes = datanodes(scm).await?;
     let mut racks: BTreeMap<&str, Vec<&DatanodeInfo>> = BTreeMap::new();
     for host in &map.hosts {

@@ -19,14 +19,14 @@ pub(super) async fn run(scm: &mut Scm, command: SafeModeCommand) -> anyhow::Resu
             }
             tokio::time::sleep(PAUSE).await;
         },
-        SafeModeCommand::Enter => scm.call(async |client| client.set_switches(set(true)).await).await?,
-        SafeModeCommand::Exit => scm.call(async |client| client.set_switches(set(false)).await).await?,
+        SafeModeCommand::Enter => scm.change(async |client| client.set_switches(set(true)).await).await?,
+        SafeModeCommand::Exit => scm.change(async |client| client.set_switches(set(false)).await).await?,
     };
     Ok(answer(&status))
 }
 
 async fn ask(scm: &mut Scm) -> anyhow::Result<ClusterStatus> {
-    scm.call(async |client| client.get_cluster_status(GetClusterStatusRequest {}).await).await
+    scm.look(async |client| client.get_cluster_status(GetClusterStatusRequest {}).await).await
 }
 
 fn answer(status: &ClusterStatus) -> Answer {

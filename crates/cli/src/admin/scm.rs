@@ -5,19 +5,29 @@ use proto::scm::scm_client::ScmClient;
 use proto::{Code, Failure, Retry, Seeker};
 use std::collections::BTreeSet;
 use std::time::Duration;
+use tokio::time::Instant;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Response, Status};
 
 const CONNECT_MAX: Duration = Duration::from_secs(3);
 const ANSWER_MAX: Duration = Duration::from_secs(30);
-/// Pauses while nobody leads: together longer than an election.
-const ELECTION_TRIES: usize = 8;
+/// How long a command looks for a leader: longer than elections take where disks and processors are busy with other things.
+const PATIENCE: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// Calls go to the leader: to one of the addresses given, or to where that one says the leader is.
 pub(super) struct Scm {
     seeker: Seeker,
     connected: Option<(String, ScmClient<Channel>)>,
+}
+
+/// What a call may be sent again after.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Repeat {
+    /// Anything: it changes nothing.
+    Always,
+    /// What did certainly not reach the leader.
+    IfRefused,
 }
 
 impl Scm {
@@ -27,22 +37,49 @@ impl Scm {
         Ok(Scm { seeker, connected: None })
     }
 
-    pub(super) async fn call<T>(
+    /// A call that changes nothing.
+    pub(super) async fn look<T>(
         &mut self,
         call: impl AsyncFn(&mut ScmClient<Channel>) -> Result<Response<T>, Status>,
     ) -> anyhow::Result<T> {
-        // Each may be asked, and say who leads; and there may be an election.
-        let mut tries = 2 * self.seeker.configured().len() + ELECTION_TRIES;
+        self.call(Repeat::Always, PATIENCE, call).await
+    }
+
+    /// A call that changes nothing, for who has something to say also where nobody leads.
+    pub(super) async fn look_within<T>(
+        &mut self,
+        patience: Duration,
+        call: impl AsyncFn(&mut ScmClient<Channel>) -> Result<Response<T>, Status>,
+    ) -> anyhow::Result<T> {
+        self.call(Repeat::Always, patience, call).await
+    }
+
+    /// A call that changes something.
+    pub(super) async fn change<T>(
+        &mut self,
+        call: impl AsyncFn(&mut ScmClient<Channel>) -> Result<Response<T>, Status>,
+    ) -> anyhow::Result<T> {
+        self.call(Repeat::IfRefused, PATIENCE, call).await
+    }
+
+    /// Goes on while somebody answers, though nobody leads; where nobody answers, a person wants to know that at once.
+    async fn call<T>(
+        &mut self,
+        repeat: Repeat,
+        patience: Duration,
+        call: impl AsyncFn(&mut ScmClient<Channel>) -> Result<Response<T>, Status>,
+    ) -> anyhow::Result<T> {
+        let give_up = Instant::now() + patience;
         let mut silent = BTreeSet::new();
         loop {
             let address = self.seeker.address();
             let mut client = match self.client(&address).await {
                 Ok(client) => client,
                 Err(error) => {
-                    tries -= 1;
                     // Others may name for a while a leader that is gone.
                     let is_known = !silent.insert(address.clone());
-                    if tries == 0 || self.seeker.configured().iter().all(|address| silent.contains(address)) {
+                    let are_all = self.seeker.configured().iter().all(|address| silent.contains(address));
+                    if are_all || Instant::now() >= give_up {
                         return Err(error);
                     }
                     self.seeker.failed(&address, &Failure::unanswered(""));
@@ -56,11 +93,18 @@ impl Scm {
                 Ok(answer) => return Ok(answer.into_inner()),
                 Err(status) => Failure::from(status),
             };
-            tries -= 1;
-            let moved = matches!(failure.code, Code::NotLeader | Code::Unavailable)
-                && failure.retry != Retry::Unknown;
-            if !moved || tries == 0 {
+            let may_repeat = match failure.retry {
+                Retry::Unknown => repeat == Repeat::Always,
+                _ => matches!(failure.code, Code::NotLeader | Code::Unavailable),
+            };
+            if !may_repeat || Instant::now() >= give_up {
                 return Err(anyhow::Error::new(failure).context("SCM refused"));
+            }
+            if failure.retry == Retry::Unknown {
+                // Connecting again tells at once whether anybody is there.
+                self.connected = None;
+            } else {
+                silent.remove(&address);
             }
             self.seeker.failed(&address, &failure);
             // Unless it goes on where the leader is said to be: nobody leads, or only one that does not answer.

@@ -96,10 +96,10 @@ async fn switch(
 ) -> anyhow::Result<ClusterStatus> {
     match command {
         SwitchCommand::Status => {
-            scm.call(async |client| client.get_cluster_status(GetClusterStatusRequest {}).await).await
+            scm.look(async |client| client.get_cluster_status(GetClusterStatusRequest {}).await).await
         }
-        SwitchCommand::Start => scm.call(async |client| client.set_switches(set(true)).await).await,
-        SwitchCommand::Stop => scm.call(async |client| client.set_switches(set(false)).await).await,
+        SwitchCommand::Start => scm.change(async |client| client.set_switches(set(true)).await).await,
+        SwitchCommand::Stop => scm.change(async |client| client.set_switches(set(false)).await).await,
     }
 }
 

@@ -1,4 +1,8 @@
 use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// Longer than anything takes on a busy machine.
+const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Runs the binary to its end.
 pub(crate) fn flotilla(args: &[&str], stdin: Option<&[u8]>) -> Output {
@@ -12,11 +16,25 @@ pub(crate) fn flotilla(args: &[&str], stdin: Option<&[u8]>) -> Output {
     child.wait_with_output().expect("wait for it")
 }
 
+/// What SCM says. Only for commands that change nothing: while it refuses, as between two leaders, it is asked again.
 pub(crate) fn admin_json(scm: &str, words: &[&str]) -> serde_json::Value {
-    let args = [&["admin", "--scm", scm, "--json"], words].concat();
-    let output = flotilla(&args, None);
-    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
-    serde_json::from_slice(&output.stdout).expect("JSON on stdout")
+    let give_up = Instant::now() + DEADLINE;
+    loop {
+        match admin_once(scm, words) {
+            Ok(told) => return told,
+            Err(why) => assert!(Instant::now() < give_up, "{words:?}: {why}"),
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// What SCM says, or why it refuses.
+pub(crate) fn admin_once(scm: &str, words: &[&str]) -> Result<serde_json::Value, String> {
+    let output = flotilla(&[&["admin", "--scm", scm, "--json"], words].concat(), None);
+    match output.status.success() {
+        true => Ok(serde_json::from_slice(&output.stdout).expect("JSON on stdout")),
+        false => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
+    }
 }
 
 #[test]

@@ -6,10 +6,13 @@ use crate::s3::S3;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 use testkit::{ACCESS_KEY, Cluster, ClusterOptions, SECRET_KEY};
 
 const SIZES: [usize; 6] = [0, 1, 4096, 65_537, 300_000, 1_500_000];
 const OBJECTS: usize = 48;
+/// By then what is there can be read again, also where a whole cluster has started.
+const READ_WITHIN: Duration = Duration::from_secs(60);
 
 /// The bytes of object `n`, the same whenever they are asked for.
 fn body(n: usize) -> Vec<u8> {
@@ -28,7 +31,7 @@ fn start() -> (Cluster, S3) {
     let options = ClusterOptions {
         disks_per_datanode: 1,
         pipelines_per_disk: 1,
-        container_bytes_max: 4 << 20,
+        container_bytes_max: 2 << 20,
         ..ClusterOptions::default()
     };
     let cluster = Cluster::start(binary(), &options);
@@ -43,9 +46,17 @@ async fn write_all(s3: &S3) {
     }
 }
 
+/// Datanodes have just started: a pipeline may have no leader yet.
 async fn assert_all_there(s3: &S3) {
+    let give_up = Instant::now() + READ_WITHIN;
     for n in 0..OBJECTS {
-        let found = s3.get(&format!("o/{n}")).await.unwrap();
+        let found = loop {
+            match s3.get(&format!("o/{n}")).await {
+                Ok(found) => break found,
+                Err(why) => assert!(Instant::now() < give_up, "object {n} cannot be read: {why}"),
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        };
         assert!(found.as_deref() == Some(&body(n)[..]), "object {n} is not what was written");
     }
 }

@@ -24,6 +24,9 @@ struct Shared {
 
 const WRITERS: usize = 6;
 
+/// By then all that was killed works again, on a machine that does other things too.
+const BACK_WITHIN: Duration = Duration::from_secs(60);
+
 /// Sizes that end in each interesting place: nothing, one chunk, a 64 KiB edge, several chunks.
 const SIZES: [usize; 8] = [0, 1, 4096, 65_536, 65_537, 300_000, 1 << 20, 3_500_000];
 
@@ -131,25 +134,46 @@ pub(crate) struct Written {
     pub(crate) next: u64,
 }
 
+/// All of it can be read at once.
 pub(crate) async fn assert_all_there(s3: &S3, acknowledged: &[u64]) {
+    assert_all_read(s3, acknowledged, Duration::ZERO).await;
+}
+
+/// After everything has started anew, when pipelines still elect: all of it can be read soon, and until then nothing else is.
+pub(crate) async fn assert_all_come_back(s3: &S3, acknowledged: &[u64]) {
+    assert_all_read(s3, acknowledged, BACK_WITHIN).await;
+}
+
+async fn assert_all_read(s3: &S3, acknowledged: &[u64], within: Duration) {
+    let give_up = Instant::now() + within;
     for &n in acknowledged {
-        match s3.get(&key(n)).await {
-            Ok(Some(found)) => assert!(
-                found == body(n),
-                "object {n} has {} other bytes than the {} that were acknowledged",
-                found.len(),
-                body(n).len()
-            ),
-            Ok(None) => panic!("object {n} was acknowledged and is gone"),
-            Err(error) => panic!("object {n} cannot be read: {error}"),
-        }
+        let found = read(s3, n, give_up).await;
+        let found = found.unwrap_or_else(|| panic!("object {n} was acknowledged and is gone"));
+        assert!(
+            found == body(n),
+            "object {n} has {} other bytes than the {} that were acknowledged",
+            found.len(),
+            body(n).len()
+        );
     }
 }
 
-/// A key that was never acknowledged may exist or not, but never with other bytes.
+/// `None`: it is not there. What cannot be read is tried again until `give_up`.
+async fn read(s3: &S3, n: u64, give_up: Instant) -> Option<Vec<u8>> {
+    loop {
+        match s3.get(&key(n)).await {
+            Ok(found) => return found,
+            Err(error) => assert!(Instant::now() < give_up, "object {n} cannot be read: {error}"),
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// After everything has started anew: a key that was never acknowledged may exist or not, but never with other bytes.
 async fn assert_none_mixed(s3: &S3, keys: impl Iterator<Item = u64>) {
+    let give_up = Instant::now() + BACK_WITHIN;
     for n in keys {
-        if let Some(found) = s3.get(&key(n)).await.unwrap() {
+        if let Some(found) = read(s3, n, give_up).await {
             assert!(found == body(n), "object {n} has bytes that nobody wrote");
         }
     }
@@ -198,7 +222,7 @@ async fn everything_killed_at_once_loses_nothing_acknowledged() {
         let started = Instant::now();
         cluster.start_all_again();
         println!("round {round}: {} acknowledged, back after {:?}", acknowledged.len(), started.elapsed());
-        assert_all_there(&s3, &acknowledged).await;
+        assert_all_come_back(&s3, &acknowledged).await;
         assert_none_mixed(&s3, next..written.next).await;
         next = written.next;
     }

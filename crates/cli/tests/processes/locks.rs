@@ -10,13 +10,14 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
-const TTL: Duration = Duration::from_secs(4);
+/// Twice what a client waits for one answer: a renewal that gets none is followed by another in time.
+const TTL: Duration = Duration::from_secs(10);
 /// Between the attempts of holder and rival.
 const PAUSE: Duration = Duration::from_millis(100);
-/// How long a key may be there after its time: what a busy machine adds. Nobody is elected then.
-const LEAVES_WITHIN: Duration = Duration::from_secs(3);
+/// How long a key may be there after its time: a moment, and what a busy machine adds.
+const LEAVES_WITHIN: Duration = Duration::from_secs(60);
 /// Longer than an election takes on a busy machine.
-const ELECTED_WITHIN: Duration = Duration::from_secs(30);
+const ELECTED_WITHIN: Duration = Duration::from_secs(60);
 const KEY: &str = "lock";
 
 fn acquisition(who: &str) -> PutKeyRequest {
@@ -87,9 +88,11 @@ async fn a_lock_stays_while_scms_leader_is_killed() {
     let stop = Arc::new(AtomicBool::new(false));
     let holding = hold(holder, revision, sent, stop.clone());
     let trying = rival(other);
+    // For so long, and until somebody has read it, who has asked a leader.
     let stays = async |duration: Duration| {
         let (begun, mut reads) = (Instant::now(), 0);
-        while begun.elapsed() < duration {
+        while begun.elapsed() < duration || reads == 0 {
+            assert!(begun.elapsed() < duration + ELECTED_WITHIN, "nobody leads");
             if let Some(found) = holder_of(&reader).await {
                 assert_eq!(found, revision, "{:?} after {reads} reads", begun.elapsed());
                 reads += 1;
@@ -98,21 +101,17 @@ async fn a_lock_stays_while_scms_leader_is_killed() {
             assert!(!holding.is_finished(), "the holder lost it");
             sleep(PAUSE).await;
         }
-        reads
     };
-    assert!(stays(TTL / 4).await > 0);
+    stays(Duration::from_secs(1)).await;
 
     let at = cluster.leader();
     let killed = Instant::now();
     cluster.scms[at].kill9();
-    // Who reads has asked a leader.
-    while stays(Duration::from_millis(1)).await == 0 {
-        assert!(killed.elapsed() < ELECTED_WITHIN, "nobody leads");
-    }
+    stays(Duration::ZERO).await;
     let elected = killed.elapsed();
     assert_ne!(cluster.leader(), at);
     // Longer than the new leader gives to a key that nobody renews.
-    assert!(stays(TTL + PAUSE * 5).await > 0);
+    stays(TTL + PAUSE * 5).await;
 
     stop.store(true, Ordering::Relaxed);
     let held = holding.await.unwrap();

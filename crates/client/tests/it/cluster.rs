@@ -9,6 +9,7 @@ use proto::om::KeyAttributes;
 use raft::{AddressBook, DbOptions, HostOptions, RaftHost};
 use raftlog::{LogSpace, LogSpaceOptions};
 use scm::{Scm, ScmOptions};
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -155,6 +156,24 @@ impl Cluster {
         };
         let mut view = self.client.watch_view();
         tokio::time::timeout(DEADLINE, view.wait_for(led)).await.expect("pipelines get leaders").unwrap();
+    }
+
+    /// Until every replica has applied what any replica of its pipeline has: what is acknowledged is what a majority has.
+    pub(crate) async fn all_caught_up(&self) {
+        let deadline = tokio::time::Instant::now() + DEADLINE;
+        loop {
+            // The last entry of any replica, and the one that all have applied.
+            let mut pipelines = BTreeMap::<u64, (u64, u64)>::new();
+            for report in self.nodes.iter().flat_map(|node| node.datanode.manager().pipeline_reports()) {
+                let (last, applied) = pipelines.entry(report.pipeline).or_insert((0, u64::MAX));
+                (*last, *applied) = (report.last_index.max(*last), report.applied_index.min(*applied));
+            }
+            if pipelines.values().all(|(last, applied)| applied >= last) {
+                return;
+            }
+            assert!(tokio::time::Instant::now() < deadline, "replicas do not catch up: {pipelines:?}");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
     }
 
     pub(crate) async fn put(&self, key: &str, body: Bytes) -> Result<Put, ClientError> {

@@ -1,18 +1,32 @@
-use crate::cluster::{BUCKET, Cluster, bytes_of, frames};
+use crate::cluster::{BUCKET, Cluster, DEADLINE, bytes_of, frames};
 use bytes::Bytes;
-use flotilla_client::{ClientError, Put, S3_VOLUME};
+use flotilla_client::{Client, ClientError, ClientOptions, Put, S3_VOLUME, View};
 use futures::StreamExt;
+use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use types::{ContainerId, NodeId, PipelineId};
 
 const MIB: usize = 1 << 20;
 
-/// Who leads the pipeline that this container belongs to.
-fn leader_of(cluster: &Cluster, container: ContainerId) -> NodeId {
-    let view = cluster.client.view();
-    let pipeline = view.pipelines.iter().find(|pipeline| pipeline.container == container);
-    pipeline.expect("its container is open").leader.expect("it has a leader")
+/// Who leads the pipeline whose open container this is. It may be between two leaders when this is asked.
+async fn leader_of(cluster: &Cluster, container: ContainerId) -> NodeId {
+    let leader_in = |view: &View| {
+        let pipeline = view.pipelines.iter().find(|pipeline| pipeline.container == container);
+        pipeline.and_then(|pipeline| pipeline.leader)
+    };
+    let mut view = cluster.client.watch_view();
+    let led = view.wait_for(|view: &Arc<View>| leader_in(view).is_some());
+    let led = tokio::time::timeout(DEADLINE, led).await.expect("the container is open, and led").unwrap();
+    leader_in(&led).unwrap()
+}
+
+/// A client with these options that knows the cluster.
+async fn client(options: ClientOptions) -> Client {
+    let client = Client::connect(options);
+    client.ready(DEADLINE).await.unwrap();
+    client
 }
 
 /// A put whose body waits in the middle.
@@ -23,7 +37,7 @@ struct HalfPut {
 
 impl HalfPut {
     /// Returns when the first half is on its way.
-    async fn begin(cluster: &Cluster, key: &'static str, body: &Bytes) -> HalfPut {
+    async fn begin(client: Client, key: &'static str, body: &Bytes) -> HalfPut {
         let (go_on, wait) = oneshot::channel::<()>();
         let (half_sent, wait_half) = oneshot::channel::<()>();
         let half = body.len() / 2;
@@ -33,7 +47,6 @@ impl HalfPut {
             Ok(Bytes::new())
         });
         let whole = frames(body.slice(..half)).chain(pause).chain(frames(body.slice(half..)));
-        let client = cluster.client.clone();
         let put = tokio::spawn(async move {
             let whole = std::pin::pin!(whole);
             client.put(S3_VOLUME, BUCKET, key.as_bytes(), Default::default(), None, whole).await
@@ -53,15 +66,17 @@ async fn a_put_goes_on_elsewhere_when_its_pipeline_ends() {
     let cluster = Cluster::start().await;
     cluster.all_pipelines_led().await;
     let body = bytes_of(40 * MIB, 42);
-    let put = HalfPut::begin(&cluster, "beyond-the-end", &body).await;
+    // It moves because the pipeline ends, and not because a busy machine acknowledges nothing for a while.
+    let options = ClientOptions { stall: DEADLINE / 2, write_deadline: DEADLINE, ..cluster.client_options() };
+    let put = HalfPut::begin(client(options).await, "beyond-the-end", &body).await;
     let busiest = client_busiest(&cluster).await;
     cluster.end_pipeline(PipelineId(busiest.pipeline)).await;
     put.finish().await;
 
     let key = cluster.client.lookup(S3_VOLUME, BUCKET, b"beyond-the-end").await.unwrap();
     assert!(key.pieces.len() >= 2, "{:?}", key.pieces);
-    let first = ContainerId(key.pieces[0].block.unwrap().container);
-    assert_eq!(first, ContainerId(busiest.container), "the block that was begun ends where its pipeline did");
+    let is_there = key.pieces.iter().any(|piece| piece.block.unwrap().container == busiest.container);
+    assert!(is_there, "the block that was begun ends where its pipeline did: {:?}, {busiest:?}", key.pieces);
     assert!(cluster.read(&key, 0..key.size).await.unwrap() == body);
     cluster.stop().await;
 }
@@ -72,7 +87,7 @@ async fn a_put_survives_the_loss_of_its_pipelines_leader() {
     cluster.all_pipelines_led().await;
     let body = bytes_of(40 * MIB, 40);
     // Whichever pipeline the block is on.
-    let put = HalfPut::begin(&cluster, "survivor", &body).await;
+    let put = HalfPut::begin(cluster.client.clone(), "survivor", &body).await;
     let busiest = client_busiest(&cluster).await;
     cluster.stop_node(NodeId(busiest.leader_node)).await;
     put.finish().await;
@@ -85,7 +100,7 @@ async fn a_put_survives_the_loss_of_its_pipelines_leader() {
 
 /// The pipeline that has taken the most bytes, by what the datanodes report; it has a leader.
 async fn client_busiest(cluster: &Cluster) -> proto::scm::Pipeline {
-    let deadline = tokio::time::Instant::now() + crate::cluster::DEADLINE;
+    let deadline = tokio::time::Instant::now() + DEADLINE;
     loop {
         let pipelines = cluster.client.list_pipelines().await.unwrap();
         let busiest = pipelines.iter().max_by_key(|pipeline| pipeline.container_bytes).unwrap();
@@ -93,7 +108,7 @@ async fn client_busiest(cluster: &Cluster) -> proto::scm::Pipeline {
             return busiest.clone();
         }
         assert!(tokio::time::Instant::now() < deadline, "no pipeline reports the bytes: {pipelines:?}");
-        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
 
@@ -117,7 +132,7 @@ async fn reads_and_writes_go_on_with_one_node_down() {
     cluster.put("before", body.clone()).await.unwrap();
     let key = cluster.client.lookup(S3_VOLUME, BUCKET, b"before").await.unwrap();
     let block = key.pieces[0].block.unwrap();
-    let leader = leader_of(&cluster, ContainerId(block.container));
+    let leader = leader_of(&cluster, ContainerId(block.container)).await;
     cluster.stop_node(leader).await;
 
     for _ in 0..6 {
@@ -138,6 +153,8 @@ async fn a_read_under_way_goes_on_when_its_replica_is_lost() {
     let body = bytes_of(40 * MIB, 7);
     cluster.put("long", body.clone()).await.unwrap();
     let key = cluster.client.lookup(S3_VOLUME, BUCKET, b"long").await.unwrap();
+    // The one that is left must have all of it: it has nobody to hear the rest from.
+    cluster.all_caught_up().await;
 
     // Whichever replica serves it: one after the other is taken away, never more than one at a time is needed.
     let mut stream = Box::pin(cluster.client.read(&key.pieces, 0..key.size));
@@ -162,19 +179,16 @@ async fn without_a_quorum_a_write_fails_within_its_deadline() {
     let mut cluster = Cluster::start().await;
     cluster.all_pipelines_led().await;
     let view = cluster.client.view();
-    let options = flotilla_client::ClientOptions {
-        write_deadline: std::time::Duration::from_secs(5),
-        ..cluster.client_options()
-    };
-    let impatient = flotilla_client::Client::connect(options);
-    impatient.ready(crate::cluster::DEADLINE).await.unwrap();
+    let options = ClientOptions { write_deadline: Duration::from_secs(5), ..cluster.client_options() };
+    let impatient = client(options).await;
     for member in &view.pipelines[0].members[..2] {
         cluster.stop_node(member.node).await;
     }
     let begun = tokio::time::Instant::now();
     let body = frames(bytes_of(100_000, 8));
     let error = impatient.write_blocks(body).await.unwrap_err();
-    assert!(matches!(error, flotilla_client::ClientError::Unavailable(_)), "{error:?}");
-    assert!(begun.elapsed() < std::time::Duration::from_secs(15), "{:?}", begun.elapsed());
+    assert!(matches!(error, ClientError::Unavailable(_)), "{error:?}");
+    // Late perhaps, on a busy machine, but by no other deadline than its own.
+    assert!(begun.elapsed() < ClientOptions::default().write_deadline, "{:?}", begun.elapsed());
     cluster.stop().await;
 }

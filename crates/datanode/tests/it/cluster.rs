@@ -2,14 +2,16 @@
 
 use crate::scm::{CLUSTER, PlayedScm};
 use bytes::Bytes;
+use disk::OpenDiskError;
+use flotilla_datanode::offline::OfflineDisk;
 use flotilla_datanode::{ContainerAllocator, Datanode, DatanodeOptions, PipelineOrder};
 use futures::future::BoxFuture;
 use proto::datanode::datanode_client::DatanodeClient;
 use proto::datanode::{ReadRequest, WriteAck, WriteChunk};
-use proto::{Code, Failure, uuid_bytes};
-use raft::{AddressBook, DbOptions, HostOptions, Member, RaftHost, Role};
+use proto::{Code, Failure, Retry, uuid_bytes};
+use raft::{AddressBook, DbOptions, HostOptions, Member, RaftHost, Role, Timing};
 use raftlog::LogSpaceOptions;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
@@ -28,6 +30,18 @@ pub(crate) const FIRST_CONTAINER: ContainerId = ContainerId(100);
 
 /// Whatever is waited for happens within this, or the test fails.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
+
+/// Between two looks at what is waited for.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// A machine that stands still for seconds must not cost a leader its lease: the tests hold on to the one they found. None of them needs
+/// an election that only silence brings about, because the first member campaigns at once, and [`Cluster::stop_nodes`] sees to it that it
+/// can win. Where that fails all the same (nobody took over in time), silence decides: well below [`DEADLINE`].
+const PATIENT: Timing = Timing {
+    heartbeat: Duration::from_millis(500),
+    election_min: Duration::from_secs(8),
+    election_max: Duration::from_secs(12),
+};
 
 /// Numbers containers upwards, as SCM does: the same successor however often it is asked.
 pub(crate) struct NextNumber;
@@ -73,6 +87,7 @@ pub(crate) fn options() -> DatanodeOptions {
     DatanodeOptions {
         // Nobody answers there: what the disks hold must do.
         scm: "127.0.0.1:1".to_owned(),
+        pipeline_timing: PATIENT,
         log: LogSpaceOptions {
             segment_bytes_max: 16 << 20,
             reserve_bytes: 16 << 20,
@@ -81,6 +96,29 @@ pub(crate) fn options() -> DatanodeOptions {
         db: DbOptions { block_cache_bytes: 4 << 20, write_buffer_bytes: 4 << 20, ..DbOptions::default() },
         ..DatanodeOptions::default()
     }
+}
+
+/// Repeats what needs data directories that somebody has just closed, until they are free: what their logs began last (asking for the
+/// free space of the disk) ends by itself, and holds them until then.
+async fn once_free<T>(attempt: impl AsyncFn() -> anyhow::Result<T>) -> anyhow::Result<T> {
+    let deadline = Instant::now() + DEADLINE;
+    loop {
+        match attempt().await {
+            Err(failure) if is_in_use(&failure) && Instant::now() < deadline => {
+                tokio::time::sleep(LOOK).await;
+            }
+            done => return done,
+        }
+    }
+}
+
+fn is_in_use(failure: &anyhow::Error) -> bool {
+    matches!(failure.downcast_ref::<OpenDiskError>(), Some(OpenDiskError::InUse { .. }))
+}
+
+/// The disk of a node that was stopped.
+pub(crate) async fn open_offline(disk: &Path) -> OfflineDisk {
+    once_free(async || OfflineDisk::open(disk)).await.unwrap()
 }
 
 impl Node {
@@ -151,6 +189,37 @@ impl Node {
             bytes.extend_from_slice(&chunk.data);
         }
         Ok(bytes)
+    }
+
+    /// [`Node::read`] of what was acknowledged. That is what a majority has: a replica that is behind, on a busy machine by more than a
+    /// read waits for, is asked again until it has caught up.
+    pub(crate) async fn read_acknowledged(
+        &self,
+        block: BlockId,
+        offset: u64,
+        length: u64,
+        commit_index: u64,
+    ) -> Result<Vec<u8>, Failure> {
+        let deadline = Instant::now() + DEADLINE;
+        loop {
+            let read = timeout(DEADLINE, self.read(block, offset, length, commit_index)).await;
+            match read.expect("a read ends in time") {
+                Err(failure) if commit_index > 0 && is_behind(&failure) && Instant::now() < deadline => {
+                    tokio::time::sleep(LOOK).await;
+                }
+                read => return read,
+            }
+        }
+    }
+}
+
+/// Whether a replica may know more when it is asked again.
+fn is_behind(failure: &Failure) -> bool {
+    match failure.code {
+        Code::NotYet | Code::Busy => true,
+        // The container is yet to come. Of a container that lacks the block, a replica says that asking again is no use.
+        Code::NotFound => failure.retry == Retry::Elsewhere,
+        _ => false,
     }
 }
 
@@ -307,7 +376,9 @@ impl Cluster {
     /// Starts a node that is not running, on a port of its own.
     pub(crate) async fn start_node(&mut self, node: usize) {
         let options = DatanodeOptions { disks: self.disk_paths(node), ..self.options.clone() };
-        let started = Node::start(options, self.addresses.clone(), self.allocator.clone()).await.unwrap();
+        let start =
+            async || Node::start(options.clone(), self.addresses.clone(), self.allocator.clone()).await;
+        let started = once_free(start).await.unwrap();
         self.addresses.set(NodeId(node as u64 + 1), started.address.clone());
         self.nodes.insert(node, started);
         if let Some(scm) = &self.scm {
@@ -366,7 +437,7 @@ impl Cluster {
                 }
             }
             assert!(Instant::now() < deadline, "no leader that all know: {leaders:?}");
-            tokio::time::sleep(Duration::from_millis(5)).await;
+            tokio::time::sleep(LOOK).await;
         }
     }
 
@@ -381,8 +452,7 @@ impl Cluster {
     /// Checks that every replica gives the same bytes.
     pub(crate) async fn check_block(&self, block: BlockId, commit_index: u64, expect: &[u8]) {
         for (n, node) in self.nodes.iter().enumerate().take(3) {
-            let read =
-                timeout(DEADLINE, node.read(block, 0, expect.len() as u64, commit_index)).await.unwrap();
+            let read = node.read_acknowledged(block, 0, expect.len() as u64, commit_index).await;
             assert!(read.unwrap() == expect, "block {block} on node {n} differs");
         }
     }
@@ -393,7 +463,11 @@ impl Cluster {
         self.start_nodes().await;
     }
 
+    /// The first member last, so that leadership ends with it: it has the longest log then, and when all come back, its campaign is won
+    /// at once. In another order it would lack the entries with which its successors began.
     pub(crate) async fn stop_nodes(&mut self) {
+        let members = self.nodes.len().min(3);
+        self.nodes[..members].reverse();
         for node in self.nodes.drain(..) {
             node.shut_down().await;
         }

@@ -1,8 +1,7 @@
-use crate::cluster::{Acked, Cluster, FIRST_CONTAINER, PIPELINE};
+use crate::cluster::{Acked, Cluster, FIRST_CONTAINER, PIPELINE, open_offline};
 use crate::inventory::{closed, hashed, options_of_small_containers, write_until_closed};
 use crate::scm::{PlayedScm, Said};
 use flotilla_datanode::DatanodeOptions;
-use flotilla_datanode::offline::OfflineDisk;
 use proto::Code;
 use proto::scm::{ContainerReplica, CopyContainer, DeleteReplica, NodeAddress, Task, TaskKind, task};
 use std::path::PathBuf;
@@ -64,7 +63,8 @@ fn of_first(written: &[(Acked, Vec<u8>)]) -> Vec<&(Acked, Vec<u8>)> {
 
 async fn check_readable(cluster: &Cluster, node: usize, written: &[(Acked, Vec<u8>)]) {
     for (acked, data) in of_first(written) {
-        let read = cluster.nodes[node].read(acked.block, 0, data.len() as u64, acked.commit_index).await;
+        let length = data.len() as u64;
+        let read = cluster.nodes[node].read_acknowledged(acked.block, 0, length, acked.commit_index).await;
         assert!(read.unwrap() == *data, "block {} on node {node} differs", acked.block);
     }
 }
@@ -93,7 +93,7 @@ async fn a_node_that_never_had_the_pipeline_gets_a_replica_and_loses_it_again() 
     // The disk by itself says the same, and the next process finds all as it was; the task is not done again.
     let disk = dir_of(&cluster, 3).parent().unwrap().parent().unwrap().to_owned();
     cluster.stop_nodes().await;
-    let offline = OfflineDisk::open(&disk).unwrap();
+    let offline = open_offline(&disk).await;
     let report = offline.verify(None).await.unwrap();
     assert!(report.is_whole(), "{report:#?}");
     assert_eq!(report.containers[&FIRST_CONTAINER].hash.as_ref(), Some(&replica.hash));
@@ -178,7 +178,8 @@ async fn a_replica_on_two_disks_of_a_node_is_deleted_from_both() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_copy_whose_source_restarts_goes_on_where_it_was() {
-    let options = DatanodeOptions { copy_bytes_per_second: 400_000, ..options_of_small_containers() };
+    // After the first part the copy waits for many seconds, in which all this happens.
+    let options = DatanodeOptions { copy_bytes_per_second: 50_000, ..options_of_small_containers() };
     let (mut cluster, scm) = Cluster::start_with_scm(options, 4).await;
     let written = write_until_closed(&cluster, 1).await;
     let replica = wait_hashed(&scm).await;
@@ -186,7 +187,8 @@ async fn a_copy_whose_source_restarts_goes_on_where_it_was() {
     let begun =
         scm.wait(4, "some bytes", |said| said.tasks.iter().any(|task| task.bytes_done > 100_000)).await;
     assert!(begun.tasks[0].bytes_done < begun.tasks[0].bytes_total, "{begun:?}");
-    // All processes go: source and target.
+    // All processes go: source and target. What is left need not be slow.
+    cluster.options.copy_bytes_per_second = DatanodeOptions::default().copy_bytes_per_second;
     cluster.restart().await;
     scm.tell(4, |told| told.tasks = vec![copy_task(&cluster, &[1], &replica.hash)]);
     scm.wait(4, "its replica", |said| hashed(said, CONTAINER).is_some()).await;

@@ -1,5 +1,5 @@
-use crate::cluster::{Acked, Cluster, DEADLINE, FIRST_CONTAINER, bytes, chunk, options};
-use flotilla_datanode::offline::{OfflineDisk, RebuildOptions};
+use crate::cluster::{Acked, Cluster, DEADLINE, FIRST_CONTAINER, bytes, chunk, open_offline, options};
+use flotilla_datanode::offline::RebuildOptions;
 use flotilla_datanode::{ContainerReport, DatanodeOptions};
 use proto::datanode::DeleteBlocksRequest;
 use proto::{Code, Failure};
@@ -123,7 +123,7 @@ async fn deleted_blocks_give_their_space_back_and_stay_deleted() {
     cluster.stop_nodes().await;
     let mut hashes = Vec::new();
     for disk in &disks {
-        let offline = OfflineDisk::open(disk).unwrap();
+        let offline = open_offline(disk).await;
         let report = offline.verify(None).await.unwrap();
         assert!(report.is_whole(), "{report:#?}");
         let verdict = &report.containers[&FIRST_CONTAINER];

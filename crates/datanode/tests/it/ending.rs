@@ -1,6 +1,6 @@
 //! The end of a pipeline that has a leader.
 
-use crate::cluster::{Cluster, DEADLINE, FIRST_CONTAINER, PIPELINE, bytes, chunk, options};
+use crate::cluster::{Cluster, DEADLINE, FIRST_CONTAINER, PIPELINE, bytes, chunk, open_offline, options};
 use proto::scm::PipelineReport;
 use proto::{Code, Failure};
 use std::time::Duration;
@@ -62,13 +62,7 @@ async fn a_pipeline_ends_on_all_members_and_takes_no_more() {
     }
     cluster.wait_for_leader().await;
     cluster.stop_nodes().await;
-    for node in 0..3 {
-        for disk in cluster.disk_paths(node) {
-            let report =
-                flotilla_datanode::offline::OfflineDisk::open(&disk).unwrap().verify(None).await.unwrap();
-            assert!(report.is_whole(), "{}: {report:#?}", disk.display());
-        }
-    }
+    check_whole(&cluster).await;
 }
 
 /// The leader has asked for the next container, and hears of the end before it has rolled to it.
@@ -148,8 +142,7 @@ async fn members_that_nobody_leads_end_by_themselves_and_are_let_go() {
 pub(crate) async fn check_whole(cluster: &Cluster) {
     for node in 0..3 {
         for disk in cluster.disk_paths(node) {
-            let report =
-                flotilla_datanode::offline::OfflineDisk::open(&disk).unwrap().verify(None).await.unwrap();
+            let report = open_offline(&disk).await.verify(None).await.unwrap();
             assert!(report.is_whole(), "{}: {report:#?}", disk.display());
         }
     }

@@ -1,7 +1,6 @@
-use crate::cluster::{Acked, Cluster, DEADLINE, FIRST_CONTAINER, bytes, chunk, options};
+use crate::cluster::{Acked, Cluster, DEADLINE, FIRST_CONTAINER, bytes, chunk, open_offline, options};
 use crate::scm::{PlayedScm, Said};
 use flotilla_datanode::DatanodeOptions;
-use flotilla_datanode::offline::OfflineDisk;
 use proto::Code;
 use proto::scm::{ContainerReplica, ReplicaState};
 use std::path::Path;
@@ -87,7 +86,7 @@ async fn scm_hears_of_every_container_its_end_and_its_hash() {
     cluster.stop_nodes().await;
     let mut verdicts = Vec::new();
     for disk in &disks {
-        let report = OfflineDisk::open(disk).unwrap().verify(None).await.unwrap();
+        let report = open_offline(disk).await.verify(None).await.unwrap();
         verdicts.extend(report.containers.get(&FIRST_CONTAINER).map(|verdict| verdict.hash.clone()));
     }
     assert_eq!(verdicts, [Some(replicas[0].hash.clone())]);

@@ -85,7 +85,8 @@ async fn a_block_that_was_open_at_the_roll_ends_there() {
         "the answer says where the block ends"
     );
     for node in &cluster.nodes {
-        assert_eq!(node.read(begun.block, 0, 12, ack.commit_index).await.unwrap(), b"begun before");
+        let read = node.read_acknowledged(begun.block, 0, 12, ack.commit_index).await.unwrap();
+        assert_eq!(read, b"begun before");
         let head = proto::datanode::HeadRequest { block: Some(begun.block.into()) };
         assert!(node.client().await.head(head).await.unwrap().into_inner().sealed);
     }

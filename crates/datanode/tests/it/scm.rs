@@ -22,6 +22,8 @@ pub(crate) struct Said {
     pub(crate) tasks: Vec<TaskReport>,
     pub(crate) beats: u64,
     pub(crate) full_reports: u64,
+    /// The last heartbeat began a full report.
+    begins: bool,
 }
 
 /// What one node is told.
@@ -122,6 +124,7 @@ impl Scm for Service {
         });
         let node = position as u64 + 1;
         state.told.entry(node).or_default().unknown = false;
+        state.said.entry(node).or_default().begins = false;
         Ok(Response::new(RegisterResponse { node, cluster: CLUSTER.to_owned() }))
     }
 
@@ -143,15 +146,20 @@ impl Scm for Service {
         said.beats += 1;
         if request.report_begins {
             (said.replicas, said.is_complete) = Default::default();
-            said.full_reports += 1;
+            // One that is sent again, because it was not answered in time, is the same.
+            said.full_reports += u64::from(!said.begins);
         }
+        said.begins = request.report_begins;
         said.replicas.extend(request.containers.into_iter().map(|it| (it.container, it)));
         request.containers_gone.iter().for_each(|gone| drop(said.replicas.remove(gone)));
         said.is_complete |= request.report_ends;
         said.tasks = request.tasks;
+        let told_now = state.told.entry(request.node).or_default();
+        // Until the report begins: an answer that comes too late is lost.
+        told_now.report_all &= !request.report_begins;
+        let report_all = told_now.report_all;
         drop(state);
         self.beats.send_modify(|beats| *beats += 1);
-        let report_all = std::mem::take(&mut self.lock().told.entry(request.node).or_default().report_all);
         Ok(Response::new(HeartbeatResponse { tasks: told.tasks, report_all, ..Default::default() }))
     }
 

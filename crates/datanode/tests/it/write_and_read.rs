@@ -130,6 +130,8 @@ async fn a_read_is_refused_precisely() {
     let acked =
         cluster.leader().await.write_stream().await.write(chunk(1, 0, 0, b"0123456789", true)).await.unwrap();
     let Acked { block, commit_index, .. } = acked;
+    // A replica that has yet to hear of it would refuse for that reason.
+    cluster.check_block(block, commit_index, b"0123456789").await;
     for node in &cluster.nodes {
         let check = |read: Result<Vec<u8>, proto::Failure>, code: Code, retry: Retry, message: &str| {
             let failure = read.unwrap_err();

@@ -62,7 +62,8 @@ const DRILLS: &[Drill] = &[
     ("recovery", || recovery::forced().boxed()),
 ];
 
-/// For `./dev drill raft`: FLOTILLA_DRILL_REPEAT times each drill, a line of JSON for each and one for all at the end.
+/// For `./dev drill raft`: FLOTILLA_DRILL_REPEAT times each drill, a line of JSON for each and one for all at the end. Without
+/// that variable once, and judged as among tests.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "takes minutes; run by ./dev drill raft"]
 async fn campaign() {

@@ -1,5 +1,5 @@
 use crate::campaign::Report;
-use crate::cluster::{Cluster, DEADLINE, GROUPS, TIMING};
+use crate::cluster::{Cluster, DEADLINE, GROUPS, TIMING, is_campaign};
 use crate::load::{Load, Written, assert_kept};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -17,7 +17,7 @@ const ROUNDS: usize = 3;
 /// `election_max`; the other grants its vote, since its own promise has ended too. A follower whose log is shorter is refused,
 /// but then the other one stands within the same time. Two that stand within the same few milliseconds split the votes,
 /// and draw again: once is allowed for. `SLACK` is for ticks of the timers, two round trips, two syncs, the client's
-/// pauses, and a machine of two cores that compiles beside it.
+/// pauses, and a machine of two cores. Among tests, which share the machine, it is no bound.
 pub(crate) const BOUND: Duration =
     Duration::from_millis(3 * TIMING.election_max.as_millis() as u64 + SLACK_MS);
 const SLACK_MS: u64 = 1500;
@@ -46,8 +46,10 @@ pub(crate) async fn kill_leader() -> Report {
     cluster.client.read(last_group, b"nothing").await.expect("the last group answers");
     let written = load.stop().await;
     let failovers: Vec<_> = deaths.iter().map(|(group, died)| failover(&written, *group, *died)).collect();
+    let bound = if is_campaign() { BOUND } else { DEADLINE };
     for (failover, (group, _)) in failovers.iter().zip(&deaths) {
-        assert!(*failover <= BOUND, "group {group} took {failover:?}, the bound is {BOUND:?}");
+        println!("kill -9 of the leader: group {group} took {failover:?}");
+        assert!(*failover <= bound, "group {group} took {failover:?}, the bound is {bound:?}");
     }
     let acknowledged = assert_kept(&cluster, &written).await;
     Report { drill: "kill -9 of the leader", failovers, acknowledged }
@@ -71,13 +73,13 @@ fn failover(written: &[Written], group: u32, died: Instant) -> Duration {
 async fn planted_early_acknowledgements_are_found() {
     const DEATHS_MAX: usize = 5;
     let _turn = crate::campaign::TURN.lock().await;
-    let mut cluster = Cluster::start_with(&["--planted-early-ack"]).await;
+    let mut cluster = Cluster::start_with(TIMING, &["--planted-early-ack"]).await;
     for _ in 0..DEATHS_MAX {
         let load = Load::start(&cluster, DEADLINE);
         let (leader, term) = cluster.leader(1).await;
         // The load runs, on this leader.
-        let begun = cluster.group_facts(leader, 1).await.expect("it runs").last;
-        while cluster.group_facts(leader, 1).await.expect("it runs").last < begun + 50 {}
+        let begun = cluster.group_facts_of_running(leader, 1).await.last;
+        while cluster.group_facts_of_running(leader, 1).await.last < begun + 50 {}
         cluster.kill_node(leader);
         cluster.leader_after(1, term).await;
         let written = load.stop().await;

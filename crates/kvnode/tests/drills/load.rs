@@ -27,6 +27,8 @@ pub(crate) struct Written {
     pub(crate) history: History,
     /// When acknowledged writes were begun and acknowledged.
     pub(crate) acknowledged_at: Vec<(Instant, Instant)>,
+    /// When writers were told that the outcome is unknown.
+    unknown_at: Vec<Instant>,
 }
 
 impl Load {
@@ -60,7 +62,8 @@ fn key(writer: u32, number: u64) -> Bytes {
 }
 
 async fn write(client: Client, group: u32, writer: u32, stop: Arc<AtomicBool>) -> Written {
-    let mut written = Written { group, writer, history: History::default(), acknowledged_at: Vec::new() };
+    let (history, acknowledged_at, unknown_at) = Default::default();
+    let mut written = Written { group, writer, history, acknowledged_at, unknown_at };
     for number in 0u64.. {
         if stop.load(Ordering::Relaxed) {
             break;
@@ -72,7 +75,10 @@ async fn write(client: Client, group: u32, writer: u32, stop: Arc<AtomicBool>) -
                 written.history.acknowledged.push(number);
                 written.acknowledged_at.push((begun, Instant::now()));
             }
-            Err(CallError::OutcomeUnknown) => written.history.unknown.push(number),
+            Err(CallError::OutcomeUnknown) => {
+                written.history.unknown.push(number);
+                written.unknown_at.push(Instant::now());
+            }
             Err(CallError::GaveUp { .. }) => written.history.refused.push(number),
             Err(CallError::Invalid(why)) => panic!("a write of a drill is refused: {why}"),
         }
@@ -123,6 +129,12 @@ pub(crate) fn acknowledged_between(written: &[Written], group: u32, begun: Insta
     times.filter(|(_, at)| (begun..ended).contains(at)).count()
 }
 
+/// How many writes of all groups ended with an unknown outcome from `begun` to `ended`.
+pub(crate) fn unknown_between(written: &[Written], begun: Instant, ended: Instant) -> usize {
+    let times = written.iter().flat_map(|writer| &writer.unknown_at);
+    times.filter(|at| (begun..ended).contains(*at)).count()
+}
+
 /// Everything that was written is as its writers were told, and no group and no process failed. Answers how many writes
 /// were acknowledged.
 pub(crate) async fn assert_kept(cluster: &Cluster, written: &[Written]) -> u64 {
@@ -166,6 +178,7 @@ fn stalls_and_progress_are_seen() {
         writer,
         history: History::default(),
         acknowledged_at: times.iter().map(|millis| (zero, at(*millis))).collect(),
+        unknown_at: vec![at(700)],
     };
     let written = [writer(1, 0, &[10, 900]), writer(1, 1, &[400]), writer(2, 0, &[500])];
     let stall = |group, begun, ended| longest_stall(&written, group, at(begun), at(ended)).0.as_millis();
@@ -173,4 +186,6 @@ fn stalls_and_progress_are_seen() {
     assert_eq!(stall(3, 0, 1000), 1000, "a group that acknowledges nothing stalls all the time");
     assert_eq!(acknowledged_between(&written, 1, at(10), at(900)), 2);
     assert_eq!(acknowledged_between(&written, 3, at(0), at(1000)), 0);
+    assert_eq!(unknown_between(&written, at(700), at(701)), 3, "of all writers");
+    assert_eq!(unknown_between(&written, at(0), at(700)), 0);
 }

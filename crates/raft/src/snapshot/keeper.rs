@@ -169,6 +169,7 @@ mod tests {
     use super::*;
     use disk::sim::{SimDisk, SimOptions};
     use raftlog::{Entry, LogSpace, LogSpaceOptions, LogSpec};
+    use std::sync::atomic::{AtomicBool, Ordering};
     use types::{LogId, OwnerId, Payload};
 
     fn entry(index: u64) -> Entry {
@@ -187,14 +188,18 @@ mod tests {
         log.append((0..10).map(entry).collect()).unwrap().durable().await.unwrap();
         log.purge(LogId { index: LogIndex(5), ..LogId::default() }).await.unwrap();
 
+        let is_looked_at = Arc::new(AtomicBool::new(false));
         let appending = tokio::spawn({
-            let log = log.clone();
+            let (log, is_looked_at) = (log.clone(), is_looked_at.clone());
             async move {
-                for index in 10..20_000 {
+                // For as long as it takes to look at the log often enough.
+                let mut index = 10;
+                while index < 20_000 || !is_looked_at.load(Ordering::Relaxed) {
                     let token = log.append(vec![entry(index)]).unwrap();
                     if index % 64 == 0 {
                         token.durable().await.unwrap();
                     }
+                    index += 1;
                 }
             }
         });
@@ -214,6 +219,7 @@ mod tests {
                     looks += 1;
                 }
             }
+            is_looked_at.store(looks > 100 && gains > 25, Ordering::Relaxed);
             tokio::task::yield_now().await;
         }
         appending.await.unwrap();

@@ -1,9 +1,9 @@
 //! Messages that no host of ours sends: of a newer release, above the limits, or random. They get an answer that says
 //! why, and change nothing that matters; none may stop a group.
 
-use crate::cluster::{CLUSTER, Cluster, body, pipeline};
+use crate::cluster::{CLUSTER, Cluster, PATIENT, TIMING, body, pipeline};
 use bytes::{Buf, BufMut, Bytes};
-use flotilla_raft::{COMMAND_BYTES_MAX, Group, PROTOCOL_VERSION, Role};
+use flotilla_raft::{COMMAND_BYTES_MAX, Group, PROTOCOL_VERSION, Role, Timing};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed, TestRunner};
 use prost::Message;
@@ -124,15 +124,15 @@ fn to_every_method(to: Option<wire::Address>) -> Vec<(&'static str, Bytes)> {
     ]
 }
 
-/// What must stay as it is.
+/// What must stay as it is. An election changes it too, so the group is to be [`PATIENT`].
 pub(crate) fn state(group: &Group) -> (raftlog::LogState, types::Term, bool) {
     let (state, status) = (group.log().state(), group.status());
     (raftlog::LogState { committed: None, ..state }, status.term, status.is_removed)
 }
 
 /// Three hosts with one group, whose replica on the third host has applied a few entries.
-async fn prepared() -> (Cluster, GroupId, u64) {
-    let mut cluster = Cluster::start().await;
+async fn prepared(timing: Timing) -> (Cluster, GroupId, u64) {
+    let mut cluster = Cluster::start().await.with_timing(timing);
     let group = pipeline(1);
     cluster.open(group).await;
     for n in 0..5 {
@@ -145,7 +145,7 @@ async fn prepared() -> (Cluster, GroupId, u64) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_newer_protocol_is_refused_by_every_method_and_changes_nothing() {
-    let (cluster, group, replica) = prepared().await;
+    let (cluster, group, replica) = prepared(PATIENT).await;
     let attacker = Attacker::new(&cluster, 2).await;
     let before = state(&cluster.group(2, group));
     let newer = address(group, replica, PROTOCOL_VERSION + 1);
@@ -163,7 +163,7 @@ async fn a_newer_protocol_is_refused_by_every_method_and_changes_nothing() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_too_large_gets_a_typed_error_and_leaves_the_connection_whole() {
-    let (cluster, group, replica) = prepared().await;
+    let (cluster, group, replica) = prepared(PATIENT).await;
     let attacker = Attacker::new(&cluster, 2).await;
     let here = cluster.group(2, group);
     let before = state(&here);
@@ -313,7 +313,7 @@ fn message(group: GroupId, replica: u64) -> impl Strategy<Value = (&'static str,
 #[test]
 fn random_messages_stop_no_group() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    let (cluster, group, replica) = runtime.block_on(prepared());
+    let (cluster, group, replica) = runtime.block_on(prepared(TIMING));
     let attacker = runtime.block_on(Attacker::new(&cluster, 2));
     // Each case meets what those before it left behind: the seed replays all of them, and there is nothing to shrink.
     let seed =

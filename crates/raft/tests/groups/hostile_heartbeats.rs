@@ -1,6 +1,6 @@
 //! Heartbeats that no host of ours sends. They come many in a message, and each has an answer of its own.
 
-use crate::cluster::{CLUSTER, Cluster, body, pipeline};
+use crate::cluster::{CLUSTER, Cluster, PATIENT, body, pipeline};
 use crate::hostile::{Attacker, address, encode, state};
 use flotilla_raft::PROTOCOL_VERSION;
 use prost::Message;
@@ -9,7 +9,7 @@ use types::GroupId;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn heartbeats_that_are_not_for_a_group_here_are_refused_one_by_one_and_change_nothing() {
-    let mut cluster = Cluster::start().await;
+    let mut cluster = Cluster::start().await.with_timing(PATIENT);
     let group = pipeline(1);
     cluster.open(group).await;
     let done = cluster.apply(group, "one".into(), body(1, 10)).await;

@@ -1,6 +1,6 @@
 //! Snapshots that no host of ours offers, and pieces that nobody asked for.
 
-use crate::cluster::{CLUSTER, Cluster, body, metadata, pipeline};
+use crate::cluster::{CLUSTER, Cluster, PATIENT, body, metadata, pipeline};
 use crate::hostile::{Attacker, address, encode, state};
 use bytes::{BufMut, Bytes, BytesMut};
 use flotilla_raft::{PROTOCOL_VERSION, Role};
@@ -66,7 +66,7 @@ struct Prepared {
 
 /// Three hosts with a group of metadata and a pipeline, and somebody who talks to the third.
 async fn prepared() -> Prepared {
-    let mut cluster = Cluster::start().await;
+    let mut cluster = Cluster::start().await.with_timing(PATIENT);
     let group = metadata(1);
     for group in [group, pipeline(2)] {
         cluster.open(group).await;

@@ -1,4 +1,4 @@
-use crate::cluster::{Cluster, body, pipeline};
+use crate::cluster::{Cluster, PATIENT, body, pipeline};
 use flotilla_raft::{COMMAND_BYTES_MAX, Command, HostOptions, ProposeError};
 use raftlog::LogSpaceOptions;
 
@@ -6,13 +6,13 @@ use raftlog::LogSpaceOptions;
 async fn proposals_past_the_byte_limit_are_busy_at_once_and_their_share_comes_back() {
     let limit = 100_000;
     let options = HostOptions { proposal_bytes_per_group_max: limit, ..HostOptions::default() };
-    let mut cluster = Cluster::start_with(options, LogSpaceOptions::default()).await;
+    let mut cluster = Cluster::start_with(options, LogSpaceOptions::default()).await.with_timing(PATIENT);
     let group = pipeline(1);
     cluster.open(group).await;
     cluster.apply(group, "ready".into(), body(0, 10)).await;
     let leader = cluster.leader(group).await;
     let leading = cluster.group(leader, group);
-    // Without followers nothing is applied, so proposals stay in flight.
+    // Without followers nothing is applied, so proposals stay in flight; they are taken as long as the lease lasts.
     for n in (0..3).filter(|&n| n != leader) {
         cluster.stop_node(n).await;
     }

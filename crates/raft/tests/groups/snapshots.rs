@@ -1,6 +1,6 @@
 //! Members that the log can no longer serve.
 
-use crate::cluster::{CLUSTER, Cluster, body, eventually, metadata};
+use crate::cluster::{CLUSTER, Cluster, PATIENT, body, eventually, metadata};
 use flotilla_raft::{HostOptions, SnapshotPolicy, SnapshotProgress};
 use proto::raft as wire;
 use proto::raft::raft_transport_client::RaftTransportClient;
@@ -141,15 +141,18 @@ async fn received(cluster: &Cluster, n: usize, group: GroupId, bytes: u64) -> Sn
     .await
 }
 
-/// Slow enough to come in between.
+/// Slow enough to come in between: of some 3 MB, two seconds after the first half MiB a part is still to be sent.
+const SLOW_BYTES_PER_SECOND: u64 = 1 << 20;
+
 fn slow() -> HostOptions {
-    HostOptions { snapshot_bytes_per_second: 2 << 20, ..HostOptions::default() }
+    HostOptions { snapshot_bytes_per_second: SLOW_BYTES_PER_SECOND, ..HostOptions::default() }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_broken_transfer_goes_on_where_it_was_and_is_as_slow_as_it_should() {
     let (mut cluster, cables) = Cluster::start_on_cables().await;
     cluster.snapshots = Some(POLICY);
+    cluster.timing = PATIENT;
     cluster.host_options = slow();
     for n in 0..3 {
         cluster.stop_node(n).await;
@@ -160,7 +163,7 @@ async fn a_broken_transfer_goes_on_where_it_was_and_is_as_slow_as_it_should() {
     let begin = Instant::now();
     cluster.start_node(away).await;
     cluster.open_on(away, group).await;
-    let half = received(&cluster, away, group, 1 << 20).await;
+    let half = received(&cluster, away, group, 512 << 10).await;
     let whole_bytes = half.received_bytes + half.receiving_left_bytes;
     assert!(half.receiving_left_bytes > 512 << 10, "more is to come: {half:?}");
     cables.cut_off(away);
@@ -175,8 +178,8 @@ async fn a_broken_transfer_goes_on_where_it_was_and_is_as_slow_as_it_should() {
     assert_eq!(progress.installed_count, 1);
     // Nothing was received twice.
     assert_eq!(progress.received_bytes, whole_bytes);
-    let fastest = Duration::from_secs_f64((whole_bytes as f64 - (1 << 20) as f64) / (2 << 20) as f64);
-    assert!(took >= fastest, "{whole_bytes} bytes at 2 MiB/s came in {took:?}");
+    let fastest = (whole_bytes as f64 - (1 << 20) as f64) / SLOW_BYTES_PER_SECOND as f64;
+    assert!(took >= Duration::from_secs_f64(fastest), "{whole_bytes} bytes at 1 MiB/s came in {took:?}");
     cluster.stop().await;
 }
 
@@ -185,6 +188,7 @@ async fn a_broken_transfer_goes_on_where_it_was_and_is_as_slow_as_it_should() {
 async fn a_broken_transfer_of_a_busy_group_goes_on_where_it_was() {
     let (mut cluster, cables) = Cluster::start_on_cables().await;
     cluster.snapshots = Some(POLICY);
+    cluster.timing = PATIENT;
     cluster.host_options = slow();
     for n in 0..3 {
         cluster.stop_node(n).await;
@@ -196,7 +200,7 @@ async fn a_broken_transfer_of_a_busy_group_goes_on_where_it_was() {
     assert!(here.contains(&leader));
     cluster.start_node(away).await;
     cluster.open_on(away, group).await;
-    let half = received(&cluster, away, group, 1 << 20).await;
+    let half = received(&cluster, away, group, 512 << 10).await;
     let whole_bytes = half.received_bytes + half.receiving_left_bytes;
     assert_eq!(half.receiving_bytes, whole_bytes);
     let sending = cluster.group(leader, group).snapshots().sending;
@@ -230,12 +234,12 @@ async fn a_broken_transfer_of_a_busy_group_goes_on_where_it_was() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_restarted_receiver_goes_on_where_it_was() {
-    let mut cluster = cluster(slow()).await;
+    let mut cluster = cluster(slow()).await.with_timing(PATIENT);
     let group = metadata(1);
     let (_, away, last) = left_behind(&mut cluster, group).await;
     cluster.start_node(away).await;
     cluster.open_on(away, group).await;
-    let half = received(&cluster, away, group, 1 << 20).await;
+    let half = received(&cluster, away, group, 512 << 10).await;
     cluster.stop_node(away).await;
     cluster.start_node(away).await;
     cluster.open_on(away, group).await;

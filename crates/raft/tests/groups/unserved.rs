@@ -1,6 +1,6 @@
 //! Members that need entries which are purged, in groups that have no snapshots.
 
-use crate::cluster::{Cluster, DEADLINE, body, eventually, pipeline};
+use crate::cluster::{Cluster, DEADLINE, STEADY, body, eventually, pipeline};
 use flotilla_raft::Role;
 use metrics::Exposition;
 use testkit::prometheus::Scrape;
@@ -63,7 +63,7 @@ async fn all_well(cluster: &Cluster, group: GroupId, nodes: &[usize]) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_member_is_reported_until_a_leader_with_a_longer_log_has_served_it() {
-    let mut cluster = Cluster::start().await;
+    let mut cluster = Cluster::start().await.with_timing(STEADY);
     let group = pipeline(1);
     left_behind(&mut cluster, group, &[0]).await;
     lead(&cluster, group, 0).await;
@@ -85,7 +85,7 @@ async fn a_member_is_reported_until_a_leader_with_a_longer_log_has_served_it() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lost_member_is_reported_until_it_is_removed() {
-    let mut cluster = Cluster::start().await;
+    let mut cluster = Cluster::start().await.with_timing(STEADY);
     // SCM's group changes its members; the test's state machine has snapshots in groups of OMs only.
     let group = GroupId::SCM;
     left_behind(&mut cluster, group, &[0, 1]).await;

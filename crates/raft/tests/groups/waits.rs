@@ -1,4 +1,4 @@
-use crate::cluster::{Cluster, DEADLINE, body, eventually, pipeline};
+use crate::cluster::{Cluster, DEADLINE, PATIENT, body, eventually, pipeline};
 use flotilla_raft::{HostOptions, WaitAllError, WaitError};
 use raftlog::LogSpaceOptions;
 use std::time::Duration;
@@ -55,7 +55,7 @@ async fn past_the_limit_whoever_wants_to_wait_is_told_at_once() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_entry_is_on_all_members_or_those_without_it_are_named() {
-    let mut cluster = Cluster::start().await;
+    let mut cluster = Cluster::start().await.with_timing(PATIENT);
     let group = pipeline(1);
     cluster.open(group).await;
     let done = cluster.apply(group, "one".into(), body(1, 100)).await;

@@ -1,6 +1,6 @@
 //! What a host answers to messages that are not for it, or damaged. None of them may change anything.
 
-use crate::cluster::{CLUSTER, Cluster, body, pipeline};
+use crate::cluster::{CLUSTER, Cluster, PATIENT, body, pipeline};
 use flotilla_raft::Group;
 use proto::raft::raft_transport_client::RaftTransportClient;
 use proto::{Code, Failure, raft as wire};
@@ -60,7 +60,7 @@ fn state(group: &Group) -> (raftlog::LogState, types::Term) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn messages_for_an_unknown_group_or_a_stale_replica_get_a_typed_error_and_change_nothing() {
-    let mut cluster = Cluster::start().await;
+    let mut cluster = Cluster::start().await.with_timing(PATIENT);
     let group = pipeline(1);
     cluster.open(group).await;
     let done = cluster.apply(group, "one".into(), body(1, 10)).await;

@@ -647,7 +647,7 @@ async fn a_record_that_was_durable_is_missed_also_before_old_bytes() {
     let machine = Machine::small_segments(10_000);
     let (_space, log) = with_spares(&machine).await;
     append(&log, entries(2, 30..32, 3000)).await;
-    let deadline = tokio::time::Instant::now() + std::time::Duration::from_secs(20);
+    let deadline = tokio::time::Instant::now() + std::time::Duration::from_secs(60);
     loop {
         let file = read_hard_state(disk::open_read_only(&machine.hard_state(1)).unwrap()).await.unwrap();
         if file.newest().unwrap().durable == Some(id(2, 31)) {

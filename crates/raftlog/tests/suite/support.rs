@@ -38,7 +38,7 @@ impl Machine {
 
     /// Starts on the same directory once the process before has let go of it.
     pub(crate) async fn start_again(&self) -> Arc<LogSpace> {
-        let deadline = tokio::time::Instant::now() + std::time::Duration::from_secs(20);
+        let deadline = tokio::time::Instant::now() + std::time::Duration::from_secs(60);
         loop {
             match RealDisk::open(&self.dir.path().join("disk"), 1) {
                 Ok(disk) => return LogSpace::new(Arc::new(disk), self.options.clone()),

@@ -4,6 +4,7 @@ use crate::leader::Leader;
 use proto::scm::{ListScmMembersResponse, ScmMember, TransferScmLeaderRequest};
 use proto::{Code, Failure};
 use raft::{Member, TransferError};
+use types::ReplicaId;
 
 pub(crate) fn list(leader: &Leader) -> ListScmMembersResponse {
     let (status, members, metrics) = (leader.group.status(), leader.group.members(), leader.group.metrics());
@@ -42,12 +43,21 @@ pub(crate) async fn transfer(leader: &Leader, request: TransferScmLeaderRequest)
         }
     };
     let mut last = Failure::new(Code::PreconditionFailed, "SCM has no other member");
-    for replica in target {
+    for &replica in &target {
         match leader.group.transfer_leader(replica).await {
             Ok(()) => return Ok(()),
-            Err(TransferError::NotLeader { .. }) => return Ok(()),
+            Err(TransferError::NotLeader { .. }) => return check_moved(leader, &target),
             Err(error) => last = Failure::new(Code::Unavailable, error.to_string()),
         }
     }
     Err(last)
+}
+
+/// This replica leads no more. Who does is one of those that were wanted, or was elected by others meanwhile: then it is asked again there.
+fn check_moved(leader: &Leader, wanted: &[ReplicaId]) -> Result<(), Failure> {
+    let leads = leader.group.status().leader;
+    match leads.as_ref().is_some_and(|member| wanted.contains(&member.replica)) {
+        true => Ok(()),
+        false => Err(TransferError::NotLeader { leader: leads }.into_failure(&leader.addresses)),
+    }
 }

@@ -15,7 +15,7 @@ use tonic::transport::Channel;
 
 pub(crate) type Client = RegistryClient<Channel>;
 
-async fn put_with(client: &mut Client, request: PutKeyRequest) -> Result<u64, Failure> {
+pub(crate) async fn put_with(client: &mut Client, request: PutKeyRequest) -> Result<u64, Failure> {
     Ok(client.put_key(request).await?.into_inner().revision)
 }
 
@@ -23,7 +23,7 @@ pub(crate) fn value(key: &str, value: &str) -> PutKeyRequest {
     PutKeyRequest { key: key.to_owned(), value: value.to_owned().into(), ..PutKeyRequest::default() }
 }
 
-pub(crate) async fn put(client: &mut Client, key: &str, word: &str) -> u64 {
+async fn put(client: &mut Client, key: &str, word: &str) -> u64 {
     put_with(client, value(key, word)).await.unwrap()
 }
 
@@ -31,9 +31,13 @@ async fn read_with(client: &mut Client, request: ReadKeysRequest) -> ReadKeysRes
     client.read_keys(request).await.unwrap().into_inner()
 }
 
-pub(crate) async fn get(client: &mut Client, key: &str) -> Option<KeyValue> {
+async fn get(client: &mut Client, key: &str) -> Option<KeyValue> {
+    try_get(client, key).await.unwrap()
+}
+
+pub(crate) async fn try_get(client: &mut Client, key: &str) -> Result<Option<KeyValue>, Failure> {
     let request = ReadKeysRequest { key: key.to_owned(), ..ReadKeysRequest::default() };
-    read_with(client, request).await.entries.pop()
+    Ok(client.read_keys(request).await?.into_inner().entries.pop())
 }
 
 async fn delete(client: &mut Client, key: &str, if_mod_revision: Option<u64>) -> Result<u64, Failure> {
@@ -139,25 +143,29 @@ async fn prefixes_are_read_in_pages_and_deleted_in_parts() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_key_lives_as_long_as_it_is_renewed() {
+    /// The machine may stand still for nearly as long between two renewals.
+    const TTL: Duration = Duration::from_secs(5);
     let dir = tempfile::tempdir().unwrap();
     let mut server = Server::start(dir.path()).await;
     let client = &mut server.registry;
-    let revision = put_with(client, PutKeyRequest { ttl_ms: 3000, ..value("lock", "me") }).await.unwrap();
+    let lock = PutKeyRequest { ttl_ms: TTL.as_millis() as u64, ..value("lock", "me") };
+    let revision = put_with(client, lock).await.unwrap();
     let renewal = RenewKeyRequest { key: "lock".to_owned(), mod_revision: revision };
-    let renewed_until = Instant::now() + Duration::from_secs(6);
+    let mut renewed = Instant::now();
+    let renewed_until = renewed + TTL + Duration::from_secs(2);
     while Instant::now() < renewed_until {
+        renewed = Instant::now();
         client.renew_key(renewal.clone()).await.unwrap();
         assert!(get(client, "lock").await.is_some());
         tokio::time::sleep(Duration::from_millis(300)).await;
     }
-    let last = Instant::now();
     let gone = ReadKeysRequest {
-        reading: Some(Reading { stale: false, after: revision, wait_ms: 20_000 }),
+        reading: Some(Reading { stale: false, after: revision, wait_ms: DEADLINE.as_millis() as u64 }),
         key: "lock".to_owned(),
         ..ReadKeysRequest::default()
     };
     assert_eq!(read_with(client, gone).await.entries, []);
-    assert!(last.elapsed() > Duration::from_millis(2000), "{:?}", last.elapsed());
+    assert!(renewed.elapsed() >= TTL, "{:?}", renewed.elapsed());
     assert_eq!(Failure::from(client.renew_key(renewal).await.unwrap_err()).code, Code::NotFound);
     let events = events(client, 1, Some(What::Key("lock".to_owned())), 2).await;
     assert!(!events[0].expired && events[1].expired);
@@ -227,17 +235,18 @@ async fn an_instance_that_speaks_again_is_well_again() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_leader_that_begins_gives_leases_their_whole_time() {
-    const TTL: Duration = Duration::from_secs(4);
+    const TTL: Duration = Duration::from_secs(6);
     let dir = tempfile::tempdir().unwrap();
     let mut server = Server::start(dir.path()).await;
     let lock = PutKeyRequest { ttl_ms: TTL.as_millis() as u64, ..value("lock", "me") };
     let revision = put_with(&mut server.registry, lock).await.unwrap();
-    tokio::time::sleep(TTL / 2).await;
+    // The rest of its time is for the stop: if the key ended before the restart, nothing would be seen of it afterwards.
+    tokio::time::sleep(TTL / 6).await;
     server.stop().await;
     let restarted = Instant::now();
     let mut server = Server::start(dir.path()).await;
     let gone = ReadKeysRequest {
-        reading: Some(Reading { stale: false, after: revision, wait_ms: 20_000 }),
+        reading: Some(Reading { stale: false, after: revision, wait_ms: DEADLINE.as_millis() as u64 }),
         key: "lock".to_owned(),
         ..ReadKeysRequest::default()
     };
@@ -379,10 +388,14 @@ async fn datanodes_are_registered_by_their_heartbeats() {
     };
     let becomes = async |server: &mut Server| {
         let known = speak(server).await;
-        known[0].addresses["grpc"] == "elsewhere:7400"
-            && health_of(&known[0], "disk") == Health::Warning
-            && health_of(&known[0], "connectivity") == Health::Passing
-            && health_of(&known[1], "connectivity") == Health::Critical
+        let of = |id: &str| known.iter().find(|instance| instance.id == id);
+        let speaks = of("dn1").is_some_and(|first| {
+            first.addresses["grpc"] == "elsewhere:7400"
+                && health_of(first, "disk") == Health::Warning
+                && health_of(first, "connectivity") == Health::Passing
+        });
+        // On a machine that stood still it may be given up before anybody looks.
+        speaks && of("dn2").is_none_or(|second| health_of(second, "connectivity") == Health::Critical)
     };
     server.becomes("a disk and a node that fail", becomes).await;
     let is_gone = async |server: &mut Server| {

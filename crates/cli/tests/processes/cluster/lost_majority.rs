@@ -1,9 +1,10 @@
 use super::harness::{Drill, REPAIRED_WITHIN, Setup, Shown};
-use crate::commands::{admin_json, flotilla};
+use crate::commands::admin_once;
 use crate::drills::assert_all_there;
 use proto::scm::{ContainerInfo, ContainerState, Pipeline, PipelineState};
-use std::collections::BTreeSet;
-use std::time::{Duration, Instant};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
+use testkit::prometheus::Scrape;
 
 /// Two datanodes are gone for good, and with them the majority of some pipelines. What all members had is readable throughout; an
 /// operator says that the others never come back, and the containers have three good copies again.
@@ -12,8 +13,9 @@ pub(super) async fn run() -> Shown {
     let writers = drill.load().await;
     let written = writers.stop().await;
     assert_eq!(written.errors, Vec::<String>::new());
-    // What a majority has is acknowledged; the third member of each pipeline gets it a moment later, on a machine that does other things too.
-    tokio::time::sleep(Duration::from_secs(10)).await;
+    // What a majority has is acknowledged; the third member of each pipeline gets it a moment later.
+    let caught_up = async || all_have_everything(&drill).await;
+    drill.until("members that have everything", REPAIRED_WITHIN, caught_up).await;
     let lost = BTreeSet::from([drill.node_at(0).await, drill.node_at(1).await]);
     drill.cluster.datanodes[0].kill9();
     drill.cluster.datanodes[1].kill9();
@@ -43,17 +45,14 @@ pub(super) async fn run() -> Shown {
     for pipeline in &undecided {
         let pipeline = pipeline.to_string();
         let command = ["pipeline", "accept-loss", &pipeline];
-        // A member that was asked to end may have said so, and not yet all that it has.
-        let offer = async || {
-            let words = [&["admin", "--scm", &drill.cluster.scm_address][..], &command].concat();
-            let output = flotilla(&words, None);
-            let said = || String::from_utf8_lossy(&output.stderr).into_owned();
-            output.status.success().then_some(()).ok_or_else(said)
+        // A member that was asked to end may have said so, and not yet all that it has; and one that is silent for a moment has said
+        // nothing.
+        let accepted = async || {
+            let offered = admin_once(&drill.cluster.scm_address, &command)?;
+            let keep = offered["node"].as_u64().expect("the member that has the most").to_string();
+            admin_once(&drill.cluster.scm_address, &[&command[..], &["--keep", &keep]].concat()).map(drop)
         };
-        drill.until("offer of what is left", REPAIRED_WITHIN, offer).await;
-        let offered = admin_json(&drill.cluster.scm_address, &command);
-        let keep = offered["node"].as_u64().expect("the member that has the most").to_string();
-        admin_json(&drill.cluster.scm_address, &[&command[..], &["--keep", &keep]].concat());
+        drill.until("use of what is left", REPAIRED_WITHIN, accepted).await;
     }
     drill.until("three good replicas of everything", REPAIRED_WITHIN, async || drill.whole().await).await;
     let repaired = killed.elapsed();
@@ -71,4 +70,28 @@ pub(super) async fn run() -> Shown {
             ("repaired_s", repaired.as_secs_f64()),
         ],
     }
+}
+
+/// Each member of an open pipeline has applied all that any of them has in its log.
+async fn all_have_everything(drill: &Drill) -> Result<(), String> {
+    let mut groups: BTreeMap<String, Vec<f64>> = BTreeMap::new();
+    for base in &drill.cluster.datanode_http {
+        let answer = reqwest::get(format!("{base}/metrics")).await.map_err(|error| error.to_string())?;
+        let text = answer.text().await.map_err(|error| error.to_string())?;
+        let page = Scrape::parse(&text)?;
+        for name in ["flotilla_raft_group_last_index", "flotilla_raft_group_applied_index"] {
+            for sample in page.with(name, &[]) {
+                groups.entry(sample.labels["group"].clone()).or_default().push(sample.value);
+            }
+        }
+    }
+    let pipelines = drill.pipelines().await;
+    for pipeline in pipelines.iter().filter(|pipeline| pipeline.state() == PipelineState::PipelineOpen) {
+        let group = format!("pipeline-{}", pipeline.pipeline);
+        let indexes = groups.remove(&group).unwrap_or_default();
+        if indexes.len() != 2 * pipeline.members.len() || indexes.iter().any(|index| *index != indexes[0]) {
+            return Err(format!("last and applied entries of {group}'s members: {indexes:?}"));
+        }
+    }
+    Ok(())
 }

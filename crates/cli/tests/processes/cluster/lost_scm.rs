@@ -28,7 +28,7 @@ pub(super) async fn run() -> Shown {
 
     // It knows its pipelines, and closes and replaces them.
     for pipeline in pipelines.iter().map(|pipeline| pipeline.pipeline) {
-        drill.scm().await.close_pipeline(ClosePipelineRequest { pipeline }).await.unwrap();
+        drill.scm(async |mut scm| scm.close_pipeline(ClosePipelineRequest { pipeline }).await).await;
     }
     let closed = async || match drill.containers(ContainerState::ContainerClosed).await.len() {
         closed if closed >= pipelines.len() => Ok(()),

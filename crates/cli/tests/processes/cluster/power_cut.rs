@@ -1,5 +1,5 @@
 use super::harness::{DATANODES, Drill, REPAIRED_WITHIN, Setup, Shown};
-use crate::drills::assert_all_there;
+use crate::drills::{assert_all_come_back, assert_all_there};
 use proto::scm::NodeState;
 use std::time::Instant;
 
@@ -11,7 +11,7 @@ pub(super) async fn run() -> Shown {
     let cut = writers.stop().await;
     let started = Instant::now();
     drill.cluster.start_all_again();
-    assert_all_there(&drill.s3, &cut.acknowledged).await;
+    assert_all_come_back(&drill.s3, &cut.acknowledged).await;
     let all_healthy = async || {
         let healthy = drill.datanodes().await;
         let healthy = healthy.iter().filter(|info| info.state() == NodeState::NodeHealthy).count();
