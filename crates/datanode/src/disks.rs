@@ -34,8 +34,6 @@ pub(crate) struct DatanodeDisk {
     pub counters: DiskCounters,
     /// Containers known to be bad here, so that each is marked once.
     pub unhealthy: Mutex<BTreeSet<ContainerId>>,
-    /// Held while a pipeline is opened, so that an order given twice opens it once.
-    pub opening: tokio::sync::Mutex<()>,
     /// Held while blocks are deleted: the list of a container has one writer.
     pub deleting: tokio::sync::Mutex<()>,
     /// Of the whole node: what changes here is told there.
@@ -239,7 +237,7 @@ impl DatanodeDisk {
         let of_disk = index.clone();
         let unhealthy = blocking(move || of_disk.all_unhealthy()).await?;
         let unhealthy = Mutex::new(unhealthy.into_keys().collect());
-        let (counters, opening, deleting) = Default::default();
+        let (counters, deleting) = Default::default();
         Ok(DatanodeDisk {
             id,
             real,
@@ -248,7 +246,6 @@ impl DatanodeDisk {
             index,
             counters,
             unhealthy,
-            opening,
             deleting,
             inventory,
             room,

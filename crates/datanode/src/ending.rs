@@ -63,6 +63,29 @@ impl ContainerManager {
         self.note_end(&stopped, done.map_err(|failure| format!("{failure:#}"))).await
     }
 
+    /// Forgets a pipeline that is over, also one of which only an interrupted creation is here: SCM names it for as long as it hears
+    /// of the container that was to be its first.
+    pub async fn let_go_ordered(&self, order: PipelineOrder) -> Result<(), String> {
+        self.take_up_leftover(&order).await.map_err(|failure| format!("{failure:#}"))?;
+        self.let_go_pipeline(order.pipeline).await
+    }
+
+    async fn take_up_leftover(&self, order: &PipelineOrder) -> anyhow::Result<()> {
+        let (pipeline, first) = (order.pipeline, order.first_container);
+        if self.pipeline(pipeline).is_some() || self.stopped_report(pipeline).is_some() {
+            return Ok(());
+        }
+        let Some(disk) = self.disks().get(order.disk) else { return Ok(()) };
+        let index = disk.index.clone();
+        let found = blocking(move || index.container(first)).await?;
+        if found.is_some_and(|record| record.pipeline == pipeline && record.state == ContainerState::Open) {
+            let why = "its creation was interrupted".to_owned();
+            let left = StoppedPipeline::new(order.clone(), disk.clone(), why);
+            self.stopped().write().expect("no holder panics").entry(pipeline).or_insert(left);
+        }
+        Ok(())
+    }
+
     /// Forgets a pipeline that is over; its containers stay.
     pub async fn let_go_pipeline(&self, pipeline: PipelineId) -> Result<(), String> {
         let Some(stopped) = self.take_down(pipeline, "it is being let go") else { return Ok(()) };

@@ -7,10 +7,9 @@ use crate::scm::ScmLink;
 use anyhow::{Context, ensure};
 use proto::scm::{HeartbeatRequest, HeartbeatResponse, PipelineState, RegisterRequest};
 use proto::uuid_bytes;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::task::JoinHandle;
 use tokio::time::sleep;
 use tracing::{debug, error, info, warn};
 use types::{Clock, ContainerId, NodeId, PipelineId};
@@ -27,21 +26,13 @@ pub(crate) struct Heartbeat {
     clock: Arc<dyn Clock>,
     /// Set once SCM has said in this process's life who we are.
     registered: Option<Identity>,
-    creating: BTreeMap<PipelineId, JoinHandle<Result<(), String>>>,
     /// What could not be done and was said already.
     complained: HashMap<PipelineId, String>,
 }
 
 impl Heartbeat {
     pub(crate) fn new(manager: ContainerManager, scm: ScmLink, clock: Arc<dyn Clock>) -> Heartbeat {
-        Heartbeat {
-            manager,
-            scm,
-            clock,
-            registered: None,
-            creating: BTreeMap::new(),
-            complained: HashMap::new(),
-        }
+        Heartbeat { manager, scm, clock, registered: None, complained: HashMap::new() }
     }
 
     pub(crate) async fn run(self) {
@@ -175,31 +166,18 @@ impl Heartbeat {
     }
 
     async fn carry_pipelines(&mut self, node: NodeId, response: &HeartbeatResponse) {
-        self.end_creations().await;
         for pipeline in &response.pipelines {
             let id = PipelineId(pipeline.pipeline);
-            if !self.creating.contains_key(&id)
-                && let Err(failure) = self.carry_pipeline(node, pipeline)
-            {
-                self.complain(id, failure);
+            match self.carry_pipeline(node, pipeline).await {
+                Ok(()) => {
+                    self.complained.remove(&id);
+                }
+                Err(failure) if self.complained.get(&id) == Some(&failure) => {}
+                Err(failure) => {
+                    error!(pipeline = %id, error = failure, "cannot carry a pipeline");
+                    self.complained.insert(id, failure);
+                }
             }
-        }
-    }
-
-    async fn end_creations(&mut self) {
-        let ended: Vec<_> = self.creating.extract_if(.., |_, creation| creation.is_finished()).collect();
-        for (id, creation) in ended {
-            match creation.await.unwrap_or_else(|failure| Err(failure.to_string())) {
-                Ok(()) => _ = self.complained.remove(&id),
-                Err(failure) => self.complain(id, failure),
-            }
-        }
-    }
-
-    fn complain(&mut self, id: PipelineId, failure: String) {
-        if self.complained.get(&id) != Some(&failure) {
-            error!(pipeline = %id, error = failure, "cannot carry a pipeline");
-            self.complained.insert(id, failure);
         }
     }
 
@@ -208,28 +186,14 @@ impl Heartbeat {
         self.manager.tasks().spawn(async move { drop(ending.await) });
     }
 
-    /// Beside the heartbeats: on a slow disk it takes longer than SCM waits for one before it counts the node as gone.
-    fn create(&mut self, order: PipelineOrder) {
-        if self.manager.pipeline(order.pipeline).is_some() {
-            return;
-        }
-        let (id, manager) = (order.pipeline, self.manager.clone());
-        let creation = async move {
-            let created = manager.stop().run_until_cancelled(manager.create_pipeline(&order)).await;
-            created.transpose().map(drop).map_err(|failure| failure.to_string())
-        };
-        self.creating.insert(id, self.manager.tasks().spawn(creation));
-    }
-
-    fn carry_pipeline(&mut self, node: NodeId, pipeline: &proto::scm::Pipeline) -> Result<(), String> {
+    async fn carry_pipeline(&self, node: NodeId, pipeline: &proto::scm::Pipeline) -> Result<(), String> {
         let id = PipelineId(pipeline.pipeline);
         match pipeline.state() {
             PipelineState::PipelineAllocated | PipelineState::PipelineOpen => {
                 let order = PipelineOrder::for_node(pipeline, node).map_err(|failure| failure.to_string())?;
-                if let Some(order) = order {
-                    self.create(order);
-                }
-                Ok(())
+                let Some(order) = order else { return Ok(()) };
+                let created = self.manager.create_pipeline(&order).await;
+                created.map(drop).map_err(|failure| failure.to_string())
             }
             PipelineState::PipelineClosing => {
                 self.manager.end_pipeline(id, ContainerId(pipeline.end_container));
@@ -240,8 +204,11 @@ impl Heartbeat {
                 Ok(())
             }
             PipelineState::PipelineClosed => {
-                let manager = self.manager.clone();
-                self.spawn(async move { manager.let_go_pipeline(id).await });
+                let order = PipelineOrder::for_node(pipeline, node).map_err(|failure| failure.to_string())?;
+                if let Some(order) = order {
+                    let manager = self.manager.clone();
+                    self.spawn(async move { manager.let_go_ordered(order).await });
+                }
                 Ok(())
             }
             PipelineState::Unspecified => Err("SCM names no state of it that is known here".to_owned()),

@@ -24,7 +24,7 @@ use raft::{AddressBook, RaftHost, ReplicaEnd, Role};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, RwLock};
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Mutex, Notify, watch};
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -47,6 +47,8 @@ struct Inner {
     pipelines: RwLock<HashMap<PipelineId, Arc<Pipeline>>>,
     /// The others that the disks remember.
     stopped: StoppedPipelines,
+    /// Held while a pipeline is opened, so that an order given twice opens it once.
+    opening: Mutex<()>,
     /// Something SCM should hear of at once.
     changed: Arc<Notify>,
     /// SCM took the last report.
@@ -74,7 +76,7 @@ impl ContainerManager {
         clock: Arc<dyn Clock>,
         allocator: Arc<dyn ContainerAllocator>,
     ) -> ContainerManager {
-        let (pipelines, stopped) = Default::default();
+        let (pipelines, stopped, opening) = Default::default();
         let changed = disks.inventory.wake();
         let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
         let is_reported = AtomicBool::new(false);
@@ -89,6 +91,7 @@ impl ContainerManager {
             allocator,
             pipelines,
             stopped,
+            opening,
             changed,
             is_reported,
             copies,
@@ -349,7 +352,7 @@ impl ContainerManager {
         disk: &Arc<DatanodeDisk>,
         log: Log,
     ) -> Result<bool, PipelineError> {
-        let _opening = disk.opening.lock().await;
+        let _opening = self.inner.opening.lock().await;
         let pipeline = order.pipeline;
         if self.pipeline(pipeline).is_some() {
             return Ok(false);

@@ -23,7 +23,7 @@ use crate::manager::blocking;
 use crate::pipeline::PipelineOrder;
 use anyhow::{Context, ensure};
 use raft::{RaftHost, Replay, ReplicaEnd, StateMachine};
-use raftlog::{EntryMeta, Log, LogState, OpenError};
+use raftlog::{EntryMeta, Log, LogState, OpenError, owner_files};
 use std::sync::Arc;
 use tracing::{info, warn};
 use types::{ContainerId, GroupId, LogId, LogIndex, OwnerId};
@@ -124,7 +124,7 @@ impl Retired {
     async fn apply_rest(&self) -> anyhow::Result<()> {
         // Opening it would make an empty one.
         if !self.has_log().await? {
-            return Err(LogGone.into());
+            return Err(LogGone::Missing.into());
         }
         let log = self.disk.space.open(self.order.log_spec()).await.context("open its log")?;
         let applied = self.apply_rest_of(&log).await;
@@ -136,7 +136,7 @@ impl Retired {
         let (index, pipeline) = (self.disk.index.clone(), self.order.pipeline);
         let applied = blocking(move || index.applied(pipeline)).await?;
         let LogState { last, purged, committed, .. } = log.state();
-        let last = last.context("the log is empty")?;
+        let last = last.ok_or(LogGone::Empty)?;
         let at = applied.as_ref().map(|applied| applied.id.index);
         ensure!(
             purged.is_none_or(|purged| Some(purged.index) <= at),
@@ -195,11 +195,14 @@ impl Retired {
         let (open, state) = self.open_container().await?;
         let pipeline = self.order.pipeline;
         let why = format!("the log of its pipeline cannot be read: {failure:#}");
-        warn!(%pipeline, container = %open, why, "the open container ends with what was applied");
         if state != Some(ContainerState::Open) {
             return Ok(());
         }
         let index = self.disk.index.clone();
+        if self.was_never_in_use(open, failure).await? {
+            return blocking(move || index.end_unused(pipeline, open)).await;
+        }
+        warn!(%pipeline, container = %open, why, "the open container ends with what was applied");
         blocking(move || {
             let last = index.applied(pipeline)?.map(|applied| applied.id);
             index.set_end(open, ContainerEnd { is_closed: false, last })
@@ -207,6 +210,26 @@ impl Retired {
         .await?;
         self.disk.mark_unhealthy(open, why).await;
         Ok(())
+    }
+
+    /// Whether the pipeline's creation was interrupted before its log began: nothing was ever written to its first container.
+    async fn was_never_in_use(&self, open: ContainerId, failure: &anyhow::Error) -> anyhow::Result<bool> {
+        let (index, pipeline) = (self.disk.index.clone(), self.order.pipeline);
+        let is_new = blocking(move || {
+            let untouched = ContainerRecord::opened(pipeline, ContainerId(0));
+            Ok(index.container(open)? == Some(untouched) && index.applied(pipeline)?.is_none())
+        });
+        Ok(match failure.downcast_ref::<LogGone>() {
+            Some(LogGone::Empty) => is_new.await?,
+            // Where it was lost, the container's files tell of it.
+            Some(LogGone::Missing) => {
+                is_new.await?
+                    && owner_files(&**self.disk.space.disk(), OWNERS_DIR, OwnerId::from(open))
+                        .await?
+                        .is_empty()
+            }
+            None => false,
+        })
     }
 
     /// Says beside each quasi-closed container how it ended, and makes all of it durable.
@@ -228,10 +251,15 @@ impl Retired {
     }
 }
 
-/// The log's directory is not there.
 #[derive(Debug, thiserror::Error)]
-#[error("the log is missing")]
-struct LogGone;
+enum LogGone {
+    /// Its directory is not there.
+    #[error("the log is missing")]
+    Missing,
+    /// It never took the entry that its group begins with.
+    #[error("the log is empty")]
+    Empty,
+}
 
 /// Whether trying again can help: not where the log is gone or damaged.
 fn is_lost(failure: &anyhow::Error) -> bool {

@@ -356,8 +356,8 @@ impl Group {
     }
 }
 
-/// Stands for election until there is a leader, or the group is known to go on without this replica. Each attempt asks first whether it could win (pre-vote), so that it
-/// disturbs nobody; replicas that are not there yet when it starts are asked again soon.
+/// Stands for election until there is a leader, or the replica hears that it is dismissed. Each attempt asks first whether it could
+/// win (pre-vote), so that it disturbs nobody; replicas that are not there yet when it starts are asked again soon.
 pub(crate) async fn campaign(raft: Raft, mut statuses: watch::Receiver<GroupStatus>) {
     let mut pause = CAMPAIGN_PAUSE_FIRST;
     loop {

@@ -200,7 +200,12 @@ impl RaftHost {
         patience.begin();
         let raft = Raft::new(spec.replica.0, config, network, store, machine).await?;
 
-        let status = GroupStatus::of(&raft.metrics().borrow_watched(), &standing);
+        let status = {
+            let metrics = raft.metrics();
+            let metrics = metrics.borrow_watched();
+            standing.decide(&raft, metrics.membership_config.log_id());
+            GroupStatus::of(&metrics, &standing)
+        };
         let (statuses_tx, statuses) = watch::channel(status);
         let mut tasks = vec![tokio::spawn(publish(raft.clone(), standing.clone(), statuses_tx))];
         // One that joins has nobody to ask, and one that restarted may have to wait before it asks.

@@ -8,7 +8,7 @@ use crate::peers::{Peer as Process, Peers};
 use crate::protocol;
 use crate::snapshot::{SnapshotData, SnapshotStore, Transfer, send, streaming};
 use crate::standing::Standing;
-use crate::type_config::{Peer, RaftLogId, RaftVote, TypeConfig};
+use crate::type_config::{Peer, RaftVote, TypeConfig};
 use crate::unserved::Unserved;
 use crate::{HostOptions, Member};
 use futures::future::BoxFuture;
@@ -139,13 +139,12 @@ impl Client {
         pre_vote: bool,
         limit: Duration,
     ) -> Result<VoteResponse<TypeConfig>, RPCError<TypeConfig>> {
-        let last = request.last_log_id;
-        self.check_not_dismissed(&last)?;
+        self.check_not_dismissed()?;
         let process = self.process()?;
         let request = wire::VoteRequest {
             to: Some(self.address()),
             vote: Some(vote_to_wire(&request.vote)),
-            last: last.as_ref().map(log_id_to_wire),
+            last: request.last_log_id.as_ref().map(log_id_to_wire),
             pre_vote,
             leadership_transfer: request.leadership_transfer,
         };
@@ -155,15 +154,14 @@ impl Client {
             self.standing.dismissed(Dismissal::from_wire(dismissal).map_err(malformed)?);
         }
         // Also what was granted counts for nothing when another has said so meanwhile.
-        self.check_not_dismissed(&last)?;
+        self.check_not_dismissed()?;
         let vote = vote_from_wire(answer.vote).map_err(malformed)?;
         Ok(VoteResponse::new(vote, answer.last.map(log_id_from_wire), answer.granted))
     }
 
-    /// One whose group went on without it does not lead those that were left behind with it, whatever made it stand. `last`: its
-    /// newest entry; with one as new as what dismissed it, it may be a member again.
-    fn check_not_dismissed(&self, last: &Option<RaftLogId>) -> Result<(), RPCError<TypeConfig>> {
-        match self.standing.is_dismissed(last) {
+    /// One whose group went on without it does not lead those that were left behind with it, whatever made it stand.
+    fn check_not_dismissed(&self) -> Result<(), RPCError<TypeConfig>> {
+        match self.standing.must_not_stand() {
             true => Err(Unreachable::from_string("this replica was removed from its group").into()),
             false => Ok(()),
         }

@@ -24,6 +24,8 @@ pub(crate) struct Standing {
 
 /// The last decision whether openraft may stand.
 struct Decided {
+    /// The newest membership that the replica knew then.
+    known: Option<RaftLogId>,
     stands: bool,
     /// It was made when the replica held off no more.
     was_held_off: bool,
@@ -42,7 +44,7 @@ impl Standing {
             lost,
             dismissal: watch::channel(None).0,
             was_member: AtomicBool::new(false),
-            decided: Mutex::new(Decided { stands: free, was_held_off: free }),
+            decided: Mutex::new(Decided { known: None, stands: free, was_held_off: free }),
         }
     }
 
@@ -88,6 +90,12 @@ impl Standing {
         self.dismissal_after(known).is_some()
     }
 
+    /// What [`Standing::decide`] would say of a dismissal, as of its last decision: whatever made this replica stand, it must not.
+    pub(crate) fn must_not_stand(&self) -> bool {
+        let known = self.decided.lock().expect("no holder panics").known;
+        self.is_dismissed(&known)
+    }
+
     /// The membership without this replica that it was told of, if that is newer than the one it knows.
     pub(crate) fn dismissal_after(&self, known: &Option<RaftLogId>) -> Option<Dismissal> {
         self.dismissal.borrow().clone().filter(|told| Some(told.at) > *known)
@@ -103,6 +111,7 @@ impl Standing {
         let was_held_off = self.holds_off().is_none();
         let stands = was_held_off && !self.is_dismissed(known);
         let mut decided = self.decided.lock().expect("no holder panics");
+        decided.known = *known;
         decided.was_held_off = was_held_off;
         if decided.stands != stands {
             decided.stands = stands;
@@ -153,6 +162,17 @@ mod tests {
         assert_eq!(removed.dismissal_after(&Some(id(99))), Some(now.clone()));
         assert!(!removed.is_dismissed(&Some(id(102))), "it is a member again");
         assert_eq!((now.is_of(4), now.is_of(3)), (false, true), "only to the others is it passed on");
+    }
+
+    #[test]
+    fn a_dismissal_counts_against_the_membership_that_is_known_and_not_against_the_logs_end() {
+        let removed = Standing::new(3.into(), None, vec![]);
+        removed.decided.lock().unwrap().known = Some(id(99));
+        assert!(!removed.must_not_stand());
+        removed.dismissed(Dismissal::by(&membership(101, &[1, 2, 4])).unwrap());
+        assert!(removed.must_not_stand());
+        removed.decided.lock().unwrap().known = Some(id(102));
+        assert!(!removed.must_not_stand(), "it is a member again");
     }
 
     #[test]

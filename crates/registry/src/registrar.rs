@@ -10,8 +10,8 @@ use tracing::{debug, info, warn};
 
 /// A lease ends when three renewals in a row are missed.
 const RENEWALS_PER_TTL: u32 = 3;
-/// How long leaving may take: an election of SCM, or one slow write. A lease that is not given back ends by itself.
-const LEAVE_MAX: Duration = Duration::from_secs(5);
+/// How long leaving may take: one slow write of SCM. A lease that is not given back ends by itself.
+const LEAVE_MAX: Duration = Duration::from_secs(2);
 
 /// Of an instance, what stays the same while its process runs.
 #[derive(Clone, Debug)]

@@ -5,7 +5,7 @@
 use proto::scm::{ContainerReplica, ReplicaState};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Bound;
-use types::{ContainerId, NodeId};
+use types::{ContainerId, NodeId, PipelineId};
 
 /// The end of a replica or a container: term and index of its last record. Of members that ended by themselves, the one whose log has the
 /// greatest is the one that could lead.
@@ -26,6 +26,8 @@ pub(crate) struct Replicas {
 #[derive(Default)]
 struct NodeReplicas {
     containers: BTreeSet<ContainerId>,
+    /// Those of them that are open there.
+    open: BTreeSet<ContainerId>,
     /// A full report is in, and what came after it.
     complete: bool,
     /// The parts of a full report that has begun. Until it ends, what was known before stays: a report that is half told must not look
@@ -94,8 +96,14 @@ impl Replicas {
         if nodes.get(&node) == Some(&replica) {
             return false;
         }
+        let is_open = replica.state() == ReplicaState::ReplicaOpen;
         nodes.insert(node, replica);
-        self.by_node.entry(node).or_default().containers.insert(container);
+        let of_node = self.by_node.entry(node).or_default();
+        of_node.containers.insert(container);
+        match is_open {
+            true => of_node.open.insert(container),
+            false => of_node.open.remove(&container),
+        };
         self.changed.insert(container);
         true
     }
@@ -108,7 +116,9 @@ impl Replicas {
         if nodes.is_empty() {
             self.by_container.remove(&container);
         }
-        self.by_node.entry(node).or_default().containers.remove(&container);
+        let of_node = self.by_node.entry(node).or_default();
+        of_node.containers.remove(&container);
+        of_node.open.remove(&container);
         self.changed.insert(container);
         true
     }
@@ -133,6 +143,12 @@ impl Replicas {
     /// A container's replicas, in the order of their nodes.
     pub(crate) fn of(&self, container: ContainerId) -> impl Iterator<Item = (NodeId, &ContainerReplica)> {
         self.by_container.get(&container).into_iter().flatten().map(|(node, replica)| (*node, replica))
+    }
+
+    /// Pipelines that a node has open containers of.
+    pub(crate) fn open_pipelines_on(&self, node: NodeId) -> impl Iterator<Item = PipelineId> {
+        let open = self.by_node.get(&node).into_iter().flat_map(|of_node| &of_node.open);
+        open.filter_map(move |container| Some(PipelineId(self.get(*container, node)?.pipeline)))
     }
 
     pub(crate) fn get(&self, container: ContainerId, node: NodeId) -> Option<&ContainerReplica> {
@@ -216,6 +232,21 @@ mod tests {
         assert!(replicas.report(NODE, part(&[4], false, true)));
         assert_eq!(on_node(&replicas), [2, 4]);
         assert_eq!(replicas.take_changed(100), [1, 2, 3, 4].map(ContainerId));
+    }
+
+    #[test]
+    fn the_pipelines_of_open_replicas_are_known() {
+        let mut replicas = Replicas::default();
+        let open = |container, pipeline| {
+            let state = ReplicaState::ReplicaOpen as i32;
+            ContainerReplica { container, pipeline, state, ..ContainerReplica::default() }
+        };
+        let report = |replicas, gone| ContainersReport { replicas, gone, begins: false, ends: false };
+        let on_node = |replicas: &Replicas| replicas.open_pipelines_on(NODE).collect::<Vec<_>>();
+        replicas.report(NODE, report(vec![open(1, 1), open(2, 2), open(3, 3), replica(4, 1)], vec![]));
+        assert_eq!(on_node(&replicas), [1, 2, 3].map(PipelineId));
+        replicas.report(NODE, report(vec![replica(1, 1)], vec![3]));
+        assert_eq!(on_node(&replicas), [PipelineId(2)], "one was closed, one is gone");
     }
 
     #[test]

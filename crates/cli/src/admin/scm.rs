@@ -12,7 +12,9 @@ use tonic::{Response, Status};
 const CONNECT_MAX: Duration = Duration::from_secs(3);
 const ANSWER_MAX: Duration = Duration::from_secs(30);
 /// How long a command looks for a leader: longer than elections take where disks and processors are busy with other things.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(15);
+/// One that hangs must not keep a question from the others.
+const LOOK_MAX: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// Calls go to the leader: to one of the addresses given, or to where that one says the leader is.
@@ -26,7 +28,7 @@ pub(super) struct Scm {
 enum Repeat {
     /// Anything: it changes nothing.
     Always,
-    /// What did certainly not reach the leader.
+    /// What was certainly not carried out.
     IfRefused,
 }
 
@@ -89,9 +91,16 @@ impl Scm {
                     continue;
                 }
             };
-            let failure = match call(&mut client).await {
-                Ok(answer) => return Ok(answer.into_inner()),
-                Err(status) => Failure::from(status),
+            let within = match repeat {
+                Repeat::Always => LOOK_MAX,
+                Repeat::IfRefused => ANSWER_MAX,
+            };
+            let failure = match tokio::time::timeout(within, call(&mut client)).await {
+                Ok(Ok(answer)) => return Ok(answer.into_inner()),
+                Ok(Err(status)) => Failure::from(status),
+                Err(_) => {
+                    Failure::new(Code::OutcomeUnknown, format!("no answer from {address} in {within:?}"))
+                }
             };
             let may_repeat = match failure.retry {
                 Retry::Unknown => repeat == Repeat::Always,

@@ -1,6 +1,6 @@
 //! Rows that go: their blocks are deleted, or their pipeline is over; and containers that end without a roll.
 
-use super::records::{ContainerRecord, ContainerState};
+use super::records::{self, ContainerRecord, ContainerState};
 use super::{Index, keys};
 use crate::container_end::ContainerEnd;
 use crate::planted::{self, Planted};
@@ -101,6 +101,14 @@ impl Index {
         let record = ContainerRecord { state, last: end.last, ..record };
         let mut batch = WriteBatch::default();
         batch.put(keys::container(container), record.encode());
+        self.db.write(batch)
+    }
+
+    /// Takes a pipeline's first container for the one that it ended with, and nothing was written before; not durable on return.
+    pub(crate) fn end_unused(&self, pipeline: PipelineId, first: ContainerId) -> anyhow::Result<()> {
+        let mut batch = WriteBatch::default();
+        batch.put(keys::open_container(pipeline), records::encode_local(first.0));
+        batch.put(keys::container(first), ContainerRecord::end(pipeline, ContainerId(0)).encode());
         self.db.write(batch)
     }
 

@@ -282,3 +282,53 @@ async fn a_replica_without_its_log_says_nothing_of_its_end_and_can_be_let_go() {
     assert!(why.contains("the log is missing"), "{why}");
     assert!(spec_file::read(&*retired.disk.real, PIPELINE).await.unwrap().is_none());
 }
+
+/// A disk on which nothing is remembered of the pipeline.
+async fn new_disk(root: &std::path::Path) -> Retired {
+    let real = Arc::new(RealDisk::open(root, 1).unwrap());
+    let disk = DatanodeDisk::open(real, &DatanodeOptions::default(), Inventory::default()).await.unwrap();
+    let order = PipelineOrder::from_spec(&crate::offline::tests::spec(), disk.id);
+    Retired { disk: Arc::new(disk), order }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_stays_of_a_creation_that_ended_before_its_log_began() {
+    let dir = tempfile::tempdir().unwrap();
+    let left = new_disk(dir.path()).await;
+    let container = left.order.first_container;
+    PipelineMachine::new(left.disk.index.clone(), PIPELINE, container, u64::MAX).unwrap();
+    assert_eq!(left.record(container).unwrap().state, ContainerState::Open);
+    for _ in 0..2 {
+        left.let_go(&host()).await.unwrap();
+        assert!(left.is_forgotten());
+        assert_eq!(left.record(container), None);
+        assert_eq!(left.disk.index.unhealthy(container).unwrap(), None);
+        assert_eq!(left.how().await, Some(ReplicaEnd::Removed(left.order.replica)));
+    }
+    assert!(left.open_group().await.is_err(), "what ended is not created again");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_creation_that_began_its_log_ends_like_any_replica() {
+    let dir = tempfile::tempdir().unwrap();
+    let left = new_disk(dir.path()).await;
+    let container = left.order.first_container;
+    left.open_group().await.unwrap();
+    left.let_go(&host()).await.unwrap();
+    assert!(left.is_forgotten());
+    assert_eq!(left.record(container).unwrap().state, ContainerState::QuasiClosed);
+    assert_eq!(left.disk.index.unhealthy(container).unwrap(), None);
+}
+
+/// The files of its container tell that there was more.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_container_whose_log_is_lost_is_no_interrupted_creation() {
+    let dir = tempfile::tempdir().unwrap();
+    let left = new_disk(dir.path()).await;
+    let container = left.order.first_container;
+    left.open_group().await.unwrap();
+    left.disk.real.remove_dir_all(&format!("{GROUPS_DIR}/pipeline-3")).await.unwrap();
+    left.let_go(&host()).await.unwrap();
+    assert_eq!(left.record(container).unwrap().state, ContainerState::QuasiClosed);
+    assert!(left.disk.index.unhealthy(container).unwrap().unwrap().contains("the log is missing"));
+}

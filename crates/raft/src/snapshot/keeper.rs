@@ -194,7 +194,7 @@ mod tests {
             async move {
                 // For as long as it takes to look at the log often enough.
                 let mut index = 10;
-                while index < 20_000 || !is_looked_at.load(Ordering::Relaxed) {
+                while index < 20_000 || (index < 2_000_000 && !is_looked_at.load(Ordering::Relaxed)) {
                     let token = log.append(vec![entry(index)]).unwrap();
                     if index % 64 == 0 {
                         token.durable().await.unwrap();

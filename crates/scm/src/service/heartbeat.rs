@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 use tokio::time::{Instant, timeout};
 use tracing::warn;
-use types::NodeId;
+use types::{NodeId, PipelineId};
 
 /// How long the answer to a node without pipelines waits for rounds of pipeline creation: a node that just joined
 /// hears of its pipelines as soon as they exist, not at its next heartbeat.
@@ -121,10 +121,12 @@ fn answer_tasks(
     orders.chain(leader.rolls_for(node, tables, nodes)).collect()
 }
 
-/// All that are not over, and those that are over and the node still reports: it is to let go of them.
+/// All that are not over, and those that are over and the node still has something of: it is to let go of them. Where a creation was
+/// interrupted, that is an open container alone.
 fn answer_pipelines<'a>(tables: &'a Tables, nodes: &Nodes, node: NodeId) -> Vec<&'a PipelineRecord> {
-    let reported = nodes.pipelines_on(node).filter_map(|pipeline| tables.pipeline(pipeline));
-    let over = reported.filter(|record| {
+    let found: BTreeSet<PipelineId> =
+        nodes.pipelines_on(node).chain(nodes.replicas().open_pipelines_on(node)).collect();
+    let over = found.into_iter().filter_map(|pipeline| tables.pipeline(pipeline)).filter(|record| {
         record.state() == PipelineState::PipelineClosed
             && record.members.iter().any(|member| member.node == node.0)
     });

@@ -43,20 +43,24 @@ pub(crate) async fn transfer(leader: &Leader, request: TransferScmLeaderRequest)
         }
     };
     let mut last = Failure::new(Code::PreconditionFailed, "SCM has no other member");
-    for &replica in &target {
+    for replica in target {
         match leader.group.transfer_leader(replica).await {
             Ok(()) => return Ok(()),
-            Err(TransferError::NotLeader { .. }) => return check_moved(leader, &target),
+            Err(TransferError::NotLeader { .. }) if request.address.is_empty() => return Ok(()),
+            Err(TransferError::NotLeader { .. }) => return check_moved(leader, replica),
+            Err(error @ (TransferError::NotMember { .. } | TransferError::Learner { .. })) => {
+                last = error.into_failure(&leader.addresses);
+            }
             Err(error) => last = Failure::new(Code::Unavailable, error.to_string()),
         }
     }
     Err(last)
 }
 
-/// This replica leads no more. Who does is one of those that were wanted, or was elected by others meanwhile: then it is asked again there.
-fn check_moved(leader: &Leader, wanted: &[ReplicaId]) -> Result<(), Failure> {
+/// This replica leads no more. Who does is the one that was wanted, or was elected by others meanwhile: then it is asked again there.
+fn check_moved(leader: &Leader, wanted: ReplicaId) -> Result<(), Failure> {
     let leads = leader.group.status().leader;
-    match leads.as_ref().is_some_and(|member| wanted.contains(&member.replica)) {
+    match leads.as_ref().is_some_and(|member| member.replica == wanted) {
         true => Ok(()),
         false => Err(TransferError::NotLeader { leader: leads }.into_failure(&leader.addresses)),
     }
