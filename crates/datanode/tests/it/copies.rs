@@ -1,11 +1,12 @@
-use crate::cluster::{Acked, Cluster, FIRST_CONTAINER, PIPELINE, open_offline};
+use crate::cluster::{Acked, Cluster, DEADLINE, FIRST_CONTAINER, PIPELINE, open_offline};
 use crate::inventory::{closed, hashed, options_of_small_containers, write_until_closed};
 use crate::scm::{PlayedScm, Said};
-use flotilla_datanode::DatanodeOptions;
+use flotilla_datanode::{CopyStats, DatanodeOptions};
 use proto::Code;
 use proto::scm::{ContainerReplica, CopyContainer, DeleteReplica, NodeAddress, Task, TaskKind, task};
 use std::path::PathBuf;
 use std::time::Duration;
+use tokio::time::{Instant, sleep};
 
 const CONTAINER: u64 = FIRST_CONTAINER.0;
 
@@ -69,6 +70,19 @@ async fn check_readable(cluster: &Cluster, node: usize, written: &[(Acked, Vec<u
     }
 }
 
+/// A node counts what it has done a little after SCM hears of it.
+async fn wait_counted(cluster: &Cluster, node: usize, is_so: impl Fn(&CopyStats) -> bool) {
+    let deadline = Instant::now() + DEADLINE;
+    loop {
+        let stats = cluster.nodes[node].datanode.manager().copy_stats();
+        if is_so(&stats) {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{stats:?}");
+        sleep(Duration::from_millis(10)).await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_never_had_the_pipeline_gets_a_replica_and_loses_it_again() {
     let (mut cluster, scm) = Cluster::start_with_scm(options_of_small_containers(), 4).await;
@@ -88,7 +102,7 @@ async fn a_node_that_never_had_the_pipeline_gets_a_replica_and_loses_it_again() 
     };
     scm.wait(3, &format!("a size as of {copied:?}"), is_as_large).await;
     check_readable(&cluster, 3, &written).await;
-    assert_eq!(cluster.nodes[3].datanode.manager().copy_stats().received, 1);
+    wait_counted(&cluster, 3, |stats| stats.received == 1).await;
 
     // The disk by itself says the same, and the next process finds all as it was; the task is not done again.
     let disk = dir_of(&cluster, 3).parent().unwrap().parent().unwrap().to_owned();
@@ -113,7 +127,7 @@ async fn a_node_that_never_had_the_pipeline_gets_a_replica_and_loses_it_again() 
     let (acked, _) = of_first(&written)[0];
     let failure = cluster.nodes[3].read(acked.block, 0, 1, 0).await.map(|_| ()).unwrap_err();
     assert_eq!(failure.code, Code::NotFound, "{failure}");
-    assert_eq!(cluster.nodes[3].datanode.manager().copy_stats().deleted, 1);
+    wait_counted(&cluster, 3, |stats| stats.deleted == 1).await;
 
     // One that a log still reads is never deleted.
     scm.tell(1, |told| told.tasks = vec![delete_task()]);

@@ -208,7 +208,8 @@ async fn a_broken_transfer_of_a_busy_group_goes_on_where_it_was() {
     cables.cut_off(away);
     eventually("both ends notice", || {
         let (sent, got) = (progress(&cluster, group, &[leader]), progress(&cluster, group, &[away]));
-        (sent[0].sends_failed == 1 && got[0].receives_failed == 1).then_some(())
+        // More than once where the sender has tried again meanwhile.
+        (sent[0].sends_failed >= 1 && got[0].receives_failed >= 1).then_some(())
     })
     .await;
     let written = progress(&cluster, group, &[leader])[0].written_count;
