@@ -192,6 +192,8 @@ impl Heartbeat {
             PipelineState::PipelineAllocated | PipelineState::PipelineOpen => {
                 let order = PipelineOrder::for_node(pipeline, node).map_err(|failure| failure.to_string())?;
                 let Some(order) = order else { return Ok(()) };
+                // Before the next heartbeat, however long it takes: SCM takes one that does not speak of the pipeline as proof that
+                // nothing of it is here.
                 let created = self.manager.create_pipeline(&order).await;
                 created.map(drop).map_err(|failure| failure.to_string())
             }
