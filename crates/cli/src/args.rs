@@ -27,6 +27,8 @@ pub(crate) enum Command {
     Admin(AdminArgs),
     /// Look into the files of a data directory, also of one in use, or at copies of them; recreate a lost index
     Debug(DebugArgs),
+    /// Ask a process whether it is ready: exit code 0 or 1. For health checks of containers, and for scripts
+    Health(HealthArgs),
     /// Print a script that completes this command line in a shell
     Completion {
         /// For example `flotilla completion bash > /etc/bash_completion.d/flotilla`
@@ -191,6 +193,19 @@ pub(crate) struct ScmTimes {
     /// SCM: a copy that has not come on for this long is given to another node
     #[arg(long, default_value = "2m", env = "FLOTILLA_TASK_WITHIN", value_parser = duration)]
     pub task_within: Duration,
+}
+
+#[derive(ClapArgs, Debug)]
+pub(crate) struct HealthArgs {
+    /// host:port of its metrics and health checks, as its own --http says
+    #[arg(long, default_value = "127.0.0.1:7480", env = "FLOTILLA_HTTP")]
+    pub http: String,
+    /// Whether it answers at all, ready or not. A process that waits for others is not ready, and nothing is won by restarting it
+    #[arg(long)]
+    pub live: bool,
+    /// Ask again and again until it is, or until so long after the start; written as 30s, 5m. Default: ask once
+    #[arg(long, value_parser = duration)]
+    pub within: Option<Duration>,
 }
 
 /// Where a cluster is.

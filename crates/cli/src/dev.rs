@@ -4,6 +4,7 @@ use crate::http::Http;
 use crate::output;
 use crate::ready::{check_ready_file, write_ready_file};
 use crate::server::{Server, ServerOptions, stop_requested};
+use crate::service_manager::{NotifyOptions, ServiceManager};
 use anyhow::Context;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -24,6 +25,7 @@ pub(crate) async fn run(args: DevArgs) -> anyhow::Result<()> {
     let credentials = Credentials::load_or_create(&args.data.join("credentials"))?;
     let http_address = SocketAddr::from((Ipv4Addr::LOCALHOST, args.http_port));
     let http = Http::start(http_address, "--http-port", SERVERS.into()).await?;
+    let manager = ServiceManager::start(&NotifyOptions::from_environment(), http.status());
     let mut servers = Vec::new();
     let mut stopped = Box::pin(stop_requested());
     let started = tokio::select! {
@@ -32,9 +34,12 @@ pub(crate) async fn run(args: DevArgs) -> anyhow::Result<()> {
     };
     if let Ok(Some(endpoint)) = &started {
         announce(&args, &credentials, endpoint, &http, &servers)?;
+        // All of the cluster is here: ready is when it takes writes.
+        manager.ready().await;
         stopped.await?;
         eprintln!("stopping");
     }
+    manager.stopping().await;
     // What the gateway has under way needs all three servers.
     if let Some(gateway) = servers.first_mut() {
         gateway.drain_s3().await;

@@ -12,6 +12,7 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::get;
+use futures::future::BoxFuture;
 use metrics::Exposition;
 use registry::RegistryClient;
 use registry::dns::DnsServer;
@@ -26,6 +27,19 @@ pub(crate) struct Http {
     pub(crate) address: SocketAddr,
     watched: Arc<Watched>,
     service: Service,
+}
+
+/// What the servers of the process say of themselves.
+struct Readiness {
+    /// Servers that do not run yet, or no more.
+    missing: usize,
+    roles: Vec<(Role, Result<(), String>)>,
+}
+
+impl Readiness {
+    fn is_ready(&self) -> bool {
+        self.missing == 0 && self.roles.iter().all(|(_, readiness)| readiness.is_ok())
+    }
 }
 
 /// The servers of the process.
@@ -76,6 +90,15 @@ impl Http {
         *self.watched.dns.lock().expect("no holder panics") = Some(Arc::downgrade(dns));
     }
 
+    /// Asks all roles, and says which cannot do their work, and why.
+    pub(crate) fn status(&self) -> impl Fn() -> BoxFuture<'static, String> + Send + Sync + use<> {
+        let watched = self.watched.clone();
+        move || {
+            let watched = watched.clone();
+            Box::pin(async move { status_of(&watched.readiness().await) })
+        }
+    }
+
     pub(crate) async fn stop(self) {
         self.service.drain(crate::server::RPC_DRAIN_MAX).await;
     }
@@ -84,6 +107,15 @@ impl Http {
 impl Watched {
     fn running(&self) -> Vec<Arc<Roles>> {
         self.roles.lock().expect("no holder panics").iter().filter_map(Weak::upgrade).collect()
+    }
+
+    async fn readiness(&self) -> Readiness {
+        let running = self.running();
+        let mut roles = Vec::new();
+        for server in &running {
+            roles.extend(server.readiness().await);
+        }
+        Readiness { missing: self.servers.saturating_sub(running.len()), roles }
     }
 }
 
@@ -102,27 +134,33 @@ async fn metrics(State(watched): State<Arc<Watched>>) -> impl IntoResponse {
 
 /// 200 when all roles can do their work, else 503; the text says which cannot, and why.
 async fn readyz(State(watched): State<Arc<Watched>>) -> (StatusCode, String) {
-    let running = watched.running();
-    let mut roles = Vec::new();
-    for server in &running {
-        roles.extend(server.readiness().await);
-    }
-    let missing = watched.servers.saturating_sub(running.len());
-    readyz_answer(missing, &roles)
+    readyz_answer(&watched.readiness().await)
 }
 
-fn readyz_answer(missing: usize, roles: &[(Role, Result<(), String>)]) -> (StatusCode, String) {
+fn readyz_answer(readiness: &Readiness) -> (StatusCode, String) {
     let mut text = String::new();
-    if missing > 0 {
+    if readiness.missing > 0 {
         text.push_str("starting or stopping\n");
     }
-    for (role, readiness) in roles {
+    for (role, readiness) in &readiness.roles {
         let word = readiness.as_ref().map_or_else(|why| format!("not ready: {why}"), |()| "ready".to_owned());
         text.push_str(&format!("{}: {word}\n", role.name()));
     }
-    let is_ready = missing == 0 && roles.iter().all(|(_, readiness)| readiness.is_ok());
-    let status = if is_ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let status = if readiness.is_ready() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     (status, text)
+}
+
+/// The same in a line, of what is not as it should be.
+fn status_of(readiness: &Readiness) -> String {
+    if readiness.is_ready() {
+        return "ready".to_owned();
+    }
+    if readiness.missing > 0 {
+        return "starting or stopping".to_owned();
+    }
+    let unready =
+        readiness.roles.iter().filter_map(|(role, readiness)| Some((role, readiness.as_ref().err()?)));
+    unready.map(|(role, why)| format!("{}: not ready: {why}", role.name())).collect::<Vec<_>>().join("; ")
 }
 
 #[cfg(test)]
@@ -131,10 +169,14 @@ mod tests {
 
     #[test]
     fn one_role_that_is_not_ready_is_named_and_makes_the_process_unready() {
+        let check = |missing, roles: &[(Role, Result<(), String>)], status: u16, text: &str, line: &str| {
+            let readiness = Readiness { missing, roles: roles.to_vec() };
+            assert_eq!(readyz_answer(&readiness), (StatusCode::from_u16(status).unwrap(), text.to_owned()));
+            assert_eq!(status_of(&readiness), line);
+        };
         let roles = [(Role::Om, Ok(())), (Role::S3, Err("no pipeline".to_owned()))];
-        let (status, text) = readyz_answer(0, &roles);
-        assert_eq!((status.as_u16(), text.as_str()), (503, "om: ready\ns3: not ready: no pipeline\n"));
-        assert_eq!(readyz_answer(0, &roles[..1]).0, StatusCode::OK);
-        assert_eq!(readyz_answer(1, &roles[..1]).0, StatusCode::SERVICE_UNAVAILABLE);
+        check(0, &roles, 503, "om: ready\ns3: not ready: no pipeline\n", "s3: not ready: no pipeline");
+        check(0, &roles[..1], 200, "om: ready\n", "ready");
+        check(1, &roles[..1], 503, "starting or stopping\nom: ready\n", "starting or stopping");
     }
 }

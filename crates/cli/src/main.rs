@@ -6,6 +6,7 @@ mod credentials;
 mod debug;
 mod dev;
 mod fs;
+mod health;
 mod http;
 mod output;
 mod presence;
@@ -13,6 +14,7 @@ mod process_metrics;
 mod ready;
 mod roles;
 mod server;
+mod service_manager;
 mod settings_file;
 mod table;
 mod version;
@@ -20,6 +22,9 @@ mod version;
 use args::{Args, Command};
 use clap::{CommandFactory, Parser};
 use std::process::ExitCode;
+
+/// For blocking work that is still under way when everything else has ended.
+const STRAGGLERS_WITHIN: std::time::Duration = std::time::Duration::from_secs(5);
 
 fn main() -> ExitCode {
     let words = args::with_plain_subcommands(std::env::args_os());
@@ -45,16 +50,20 @@ fn main() -> ExitCode {
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.expect("a tokio runtime starts where threads and epoll are to be had");
-    runtime.block_on(async move {
+    let code = runtime.block_on(async move {
         match args.command {
             Command::Dev(args) => exit_code(dev::run(args).await),
             Command::Server(args) => exit_code(server::run(*args).await),
             Command::Fs(args) => fs::run(args).await,
             Command::Admin(args) => admin_exit_code(admin::run(args).await),
             Command::Debug(args) => debug::run(args).await,
+            Command::Health(args) => health::run(args).await,
             Command::Completion { shell } => exit_code(completion(shell)),
         }
-    })
+    });
+    // A stop that comes while disks are being opened does not wait for logs of hours: what a crash leaves is what this leaves.
+    runtime.shutdown_timeout(STRAGGLERS_WITHIN);
+    code
 }
 
 fn completion(shell: clap_complete::Shell) -> anyhow::Result<()> {
@@ -89,7 +98,11 @@ fn init_logging(command: &Command) {
     let default = match command {
         Command::Server(_) => "info,openraft=error,openraft::raft::stream_append=off,s3s=off",
         Command::Dev(_) => "warn,openraft=error,openraft::raft::stream_append=off,s3s=off",
-        Command::Fs(_) | Command::Admin(_) | Command::Debug(_) | Command::Completion { .. } => "error",
+        Command::Fs(_)
+        | Command::Admin(_)
+        | Command::Debug(_)
+        | Command::Health(_)
+        | Command::Completion { .. } => "error",
     };
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default));
     let ansi = std::io::IsTerminal::is_terminal(&std::io::stderr());

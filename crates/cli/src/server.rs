@@ -3,6 +3,7 @@ use crate::http::Http;
 use crate::presence::{Presence, Reached};
 use crate::ready::{check_ready_file, write_ready_file};
 use crate::roles::Roles;
+use crate::service_manager::{NotifyOptions, ServiceManager};
 use anyhow::{Context, bail};
 use client::{Client, ClientOptions};
 use datanode::{Datanode, DatanodeOptions};
@@ -412,18 +413,24 @@ pub(crate) async fn run(args: ServerArgs) -> anyhow::Result<()> {
     options.validate()?;
     let http = Http::start(http_address, "--http", 1).await?;
     info!(http = %http.address, "metrics and health checks");
-    let server = match Server::start(options, &http).await {
-        Ok(server) => server,
-        Err(error) => {
-            http.stop().await;
-            return Err(error);
-        }
-    };
+    let manager = ServiceManager::start(&NotifyOptions::from_environment(), http.status());
     let mut stopped = Box::pin(stop_requested());
+    // The first process of a container hears SIGTERM only where somebody listens for it.
+    let started = tokio::select! {
+        started = Box::pin(Server::start(options, &http)) => started.map(Some),
+        signal = &mut stopped => signal.map(|()| None),
+    };
+    let Ok(Some(server)) = started else {
+        manager.stopping().await;
+        http.stop().await;
+        return started.map(|_| ());
+    };
+    manager.ready().await;
     tokio::select! {
         ready = wait_ready(&server) => ready?,
         signal = &mut stopped => {
             signal?;
+            manager.stopping().await;
             server.stop().await;
             http.stop().await;
             return Ok(());
@@ -440,6 +447,7 @@ pub(crate) async fn run(args: ServerArgs) -> anyhow::Result<()> {
     info!("ready");
     stopped.await?;
     info!("stopping");
+    manager.stopping().await;
     server.hand_over().await;
     server.stop().await;
     http.stop().await;

@@ -1,20 +1,29 @@
 //! What this binary was built from.
 
+macro_rules! facts {
+    () => {
+        concat!(
+            env!("CARGO_PKG_VERSION"),
+            "\ncommit:   ",
+            env!("FLOTILLA_COMMIT"),
+            "\nprofile:  ",
+            env!("FLOTILLA_PROFILE"),
+            "\ntarget:   ",
+            env!("FLOTILLA_TARGET"),
+            "\ncompiler: ",
+            env!("FLOTILLA_COMPILER"),
+        )
+    };
+}
+
 /// `flotilla -V`.
 pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// `flotilla --version`: enough to find the sources again.
-pub(crate) const LONG_VERSION: &str = concat!(
-    env!("CARGO_PKG_VERSION"),
-    "\ncommit:   ",
-    env!("FLOTILLA_COMMIT"),
-    "\nprofile:  ",
-    env!("FLOTILLA_PROFILE"),
-    "\ntarget:   ",
-    env!("FLOTILLA_TARGET"),
-    "\ncompiler: ",
-    env!("FLOTILLA_COMPILER"),
-);
+pub(crate) const LONG_VERSION: &str = match planted::POSSIBLE {
+    true => concat!(facts!(), "\nplanted:  tests can plant bugs in this build; do not deploy it"),
+    false => facts!(),
+};
 
 /// The commit, with `-dirty` behind it where the sources had changes; `unknown` outside of a checkout.
 pub(crate) const COMMIT: &str = env!("FLOTILLA_COMMIT");

@@ -9,22 +9,28 @@
 //! speaks openraft's types would break with its next release.
 
 use cargo_metadata::{DependencyKind, MetadataCommand};
+use std::process::Command;
 
 /// What each crate may name among ours. A crate that is not here is a violation: give it a layer.
 const ALLOWED: &[(&str, Allowed)] = &[
     ("base2histogram", Allowed::Only(&[])),
     ("flotilla-types", Allowed::Only(&[])),
+    ("flotilla-planted", Allowed::Only(&[])),
     ("flotilla-metrics", Allowed::Only(&[])),
     ("flotilla-disk", Allowed::Only(&["flotilla-types"])),
     ("flotilla-parking", Allowed::Only(&[])),
     ("flotilla-proto", Allowed::Only(&["flotilla-types"])),
-    ("flotilla-raftlog", Allowed::Only(&["flotilla-disk", "flotilla-metrics", "flotilla-types"])),
+    (
+        "flotilla-raftlog",
+        Allowed::Only(&["flotilla-disk", "flotilla-metrics", "flotilla-planted", "flotilla-types"]),
+    ),
     (
         "flotilla-raft",
         Allowed::Only(&[
             "flotilla-disk",
             "flotilla-metrics",
             "flotilla-parking",
+            "flotilla-planted",
             "flotilla-proto",
             "flotilla-raftlog",
             "flotilla-types",
@@ -49,6 +55,8 @@ const ALLOWED: &[(&str, Allowed)] = &[
     ("flotilla-registry", Allowed::Only(&["flotilla-metrics", "flotilla-proto"])),
     ("flotilla-s3gw", Allowed::Only(&["flotilla-client", "flotilla-proto", "flotilla-types"])),
     ("flotilla-cli", Allowed::Product),
+    ("flotilla-rocksdb", Allowed::Only(&[])),
+    ("flotilla-runner", Allowed::Only(&[])),
     // Starts the finished binary from outside; knows none of our code.
     ("flotilla-testkit", Allowed::Only(&[])),
     (
@@ -57,6 +65,7 @@ const ALLOWED: &[(&str, Allowed)] = &[
             "flotilla-datanode",
             "flotilla-disk",
             "flotilla-kv",
+            "flotilla-planted",
             "flotilla-proto",
             "flotilla-raft",
             "flotilla-raftlog",
@@ -71,6 +80,7 @@ const SERVICE: &[&str] = &[
     "flotilla-disk",
     "flotilla-metrics",
     "flotilla-parking",
+    "flotilla-planted",
     "flotilla-proto",
     "flotilla-raft",
     "flotilla-raftlog",
@@ -78,8 +88,15 @@ const SERVICE: &[&str] = &[
 ];
 
 /// Crates that exist for tests and measurements. What is shipped must not contain them.
-const TEST_ONLY: &[&str] =
-    &["flotilla-benches", "flotilla-kv", "flotilla-kvnode", "flotilla-sim", "flotilla-testkit"];
+const TEST_ONLY: &[&str] = &[
+    "flotilla-benches",
+    "flotilla-kv",
+    "flotilla-kvnode",
+    "flotilla-rocksdb",
+    "flotilla-runner",
+    "flotilla-sim",
+    "flotilla-testkit",
+];
 
 /// Crates of others that only some of ours may name: (their names start with, ours that may, dev-dependencies count too).
 const GUARDED: &[(&str, &[&str], bool)] = &[
@@ -91,7 +108,7 @@ const GUARDED: &[(&str, &[&str], bool)] = &[
         &["flotilla-benches", "flotilla-datanode", "flotilla-om", "flotilla-raft", "flotilla-scm"],
         false,
     ),
-    ("librocksdb", &[], false),
+    ("librocksdb", &["flotilla-rocksdb"], false),
 ];
 
 #[derive(Clone, Copy)]
@@ -125,6 +142,25 @@ fn every_layer_in_the_table_is_a_crate() {
     for (name, _) in ALLOWED {
         assert!(crates.iter().any(|c| c == name), "{name} is in the table and not in the workspace");
     }
+}
+
+/// What `cargo build --release -p flotilla-cli` links: nothing that is for tests, and no bug can be planted in it.
+#[test]
+fn a_release_has_nothing_of_the_tests() {
+    let crates = linked_crates("flotilla-cli");
+    assert!(crates.contains(&"flotilla-planted ".to_owned()), "{crates:?}");
+    assert_eq!(violations_of_a_release(&crates), [""; 0]);
+
+    let of_a_simulation = violations_of_a_release(&linked_crates("flotilla-sim"));
+    assert_eq!(of_a_simulation, ["flotilla-kv", "flotilla-planted with planted", "flotilla-sim"]);
+}
+
+/// What this binary says of itself is how a person, and `./dev release --check`, can tell.
+#[test]
+fn a_binary_in_which_bugs_can_be_planted_says_so() {
+    let version = Command::new(env!("CARGO_BIN_EXE_flotilla")).arg("--version").output().unwrap();
+    let version = String::from_utf8(version.stdout).unwrap();
+    assert_eq!(version.contains("planted: "), planted::POSSIBLE, "{version}");
 }
 
 #[test]
@@ -201,6 +237,43 @@ fn layering_violations(crates: &[String], edges: &[Edge]) -> Vec<String> {
         }
     }
     violations
+}
+
+fn violations_of_a_release(crates: &[String]) -> Vec<String> {
+    let mut violations = Vec::new();
+    for line in crates {
+        let (name, features) = line.split_once(' ').expect("a name and features");
+        if TEST_ONLY.contains(&name) {
+            violations.push(name.to_owned());
+        }
+        if name == "flotilla-planted" && !features.is_empty() {
+            violations.push(format!("{name} with {features}"));
+        }
+    }
+    violations
+}
+
+/// What a build of `package` alone links: a name and its features, separated by a space, sorted.
+fn linked_crates(package: &str) -> Vec<String> {
+    let tree = Command::new(env!("CARGO"))
+        .args(["tree", "--locked", "--offline", "--prefix", "none", "--no-dedupe"])
+        .args(["--package", package, "--edges", "normal", "--format", "{p} [{f}]"])
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .output()
+        .expect("run cargo tree");
+    assert!(tree.status.success(), "{}", String::from_utf8_lossy(&tree.stderr));
+    let lines = String::from_utf8(tree.stdout).expect("cargo writes UTF-8");
+    let mut crates: Vec<String> = lines
+        .lines()
+        .filter_map(|line| {
+            let name = line.split_whitespace().next()?;
+            let features = line.rsplit_once('[')?.1.trim_end_matches(']');
+            Some(format!("{name} {features}"))
+        })
+        .collect();
+    crates.sort();
+    crates.dedup();
+    crates
 }
 
 /// Crates of others that `reasons` does not name in backquotes.

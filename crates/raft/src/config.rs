@@ -1,5 +1,6 @@
-use crate::{Timing, planted};
+use crate::Timing;
 use openraft::{Config, SnapshotPolicy};
+use planted::Bug;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,7 +25,7 @@ pub(crate) fn config(name: String, timing: Timing, stands: bool) -> Result<Arc<C
         // A leader commits by its followers' disks, so a crash may take entries from its log that are acknowledged. One
         // that went on leading in its old term would give their indexes, and their log ids, to other commands, and no
         // follower could tell. It must be elected again, which only those can win that have everything.
-        enable_leader_restore: Some(planted::restores_leaders()),
+        enable_leader_restore: Some(planted::has(Bug::LeadersRestored)),
         // Counts; bytes are bounded by `HostOptions`.
         max_payload_entries: 256,
         max_append_entries: Some(256),

@@ -13,7 +13,7 @@
 //! `forgetting` shortens the logs of groups without snapshots. `snapshot` is copies of a state, for members that the log cannot serve (`unserved`: where there is none); `generations` a RocksDB they are installed into.
 //! `heartbeats` go together for all groups of two processes, and `doze` lets groups that nobody uses cost little.
 //! `runtime` is what openraft runs on, with its `queue` and `watch`. `counts` is what they count while they work, `host_metrics` what comes of it, `prometheus` how that is shown.
-//! `planted` is a bug for simulations to find. `encoding` alone knows how openraft's types look on disk and on the wire.
+//! `encoding` alone knows how openraft's types look on disk and on the wire.
 
 mod alive;
 mod append_check;
@@ -49,7 +49,6 @@ mod options;
 mod parked;
 mod patience;
 mod peers;
-mod planted;
 mod prometheus;
 mod proposal;
 mod protocol;
@@ -89,7 +88,6 @@ pub use membership::Members;
 pub use options::{COMMAND_BYTES_MAX, GroupSpec, GroupStart, HostOptions, Timing, TimingError};
 pub use parked::{WAIT_MAX, WaitAllError, WaitError};
 pub use parking::LotCounts;
-pub use planted::plant_leader_restore;
 pub use proposal::{Done, Proposal};
 pub use protocol::PROTOCOL_VERSION;
 pub use reads::ReadPolicy;

@@ -18,9 +18,6 @@ pub struct LogSpaceOptions {
     /// Files of deleted segments kept for the next ones, all logs of the disk together; 0 keeps none. They count as
     /// free space, and are given back when there is less than this above the reserve.
     pub spare_bytes_max: u64,
-    /// A bug that the crash suite must find: truncated segments are recycled, and spares go where they were.
-    #[doc(hidden)]
-    pub planted_careless_spares: bool,
 }
 
 impl Default for LogSpaceOptions {
@@ -33,7 +30,6 @@ impl Default for LogSpaceOptions {
             reserve_bytes: 1 << 30,
             // Four segments: a disk that writes 200 MB/s takes one in 0.6 s, and old ones are deleted many at a time.
             spare_bytes_max: 4 * (128 << 20),
-            planted_careless_spares: false,
         }
     }
 }

@@ -48,7 +48,7 @@ impl LogSpace {
     pub fn new(disk: Arc<dyn Disk>, options: LogSpaceOptions) -> Arc<LogSpace> {
         Arc::new(LogSpace {
             files: Files::new(disk.clone()),
-            spares: Arc::new(Spares::new(disk.clone(), options.planted_careless_spares)),
+            spares: Arc::new(Spares::new(disk.clone())),
             disk,
             options,
             logs: Mutex::default(),

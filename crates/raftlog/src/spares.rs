@@ -13,6 +13,7 @@
 use crate::segment::{SegmentId, owner_dir};
 use crate::writer::is_full;
 use disk::Disk;
+use planted::Bug;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::sync::OnceCell;
@@ -21,8 +22,6 @@ const DIR: &str = "spares";
 
 pub(crate) struct Spares {
     disk: Arc<dyn Disk>,
-    /// Spares are kept wherever they come from, and go also where they were: what the crash suite must find.
-    planted_careless: bool,
     kept: Mutex<Kept>,
     swept: OnceCell<()>,
     dir_created: OnceCell<()>,
@@ -65,23 +64,13 @@ impl Spare {
 }
 
 impl Spares {
-    pub(crate) fn new(disk: Arc<dyn Disk>, planted_careless: bool) -> Spares {
-        Spares {
-            disk,
-            planted_careless,
-            kept: Mutex::default(),
-            swept: OnceCell::new(),
-            dir_created: OnceCell::new(),
-        }
+    pub(crate) fn new(disk: Arc<dyn Disk>) -> Spares {
+        Spares { disk, kept: Mutex::default(), swept: OnceCell::new(), dir_created: OnceCell::new() }
     }
 
     /// What all spares together take.
     pub(crate) fn bytes(&self) -> u64 {
         self.lock().bytes
-    }
-
-    pub(crate) fn planted_careless(&self) -> bool {
-        self.planted_careless
     }
 
     /// Removes what an earlier process left, the first time it is called. So the directory of spares need never be synced.
@@ -192,7 +181,7 @@ impl Spares {
 
     fn pick(&self, id: SegmentId) -> Option<Spare> {
         let mut kept = self.lock();
-        let fits = |spare: &Spare| spare.was != id || self.planted_careless;
+        let fits = |spare: &Spare| spare.was != id || planted::has(Bug::CarelessSpares);
         let at = kept.spares.iter().rposition(fits)?;
         Some(kept.spares.remove(at))
     }

@@ -9,6 +9,7 @@ use crate::segment::{SegmentId, allocation, owner_dir};
 use crate::segment_index::{self, SegmentIndexWriter};
 use bytes::Bytes;
 use disk::{Disk, File};
+use planted::Bug;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -365,7 +366,7 @@ impl Writer {
         let owners_dir = self.core.spec.owners_dir.clone();
         for id in gone.iter().rev() {
             segment_index::remove(&*self.disk, &owners_dir, *id).await?;
-            if self.core.space.spares().planted_careless() {
+            if planted::has(Bug::CarelessSpares) {
                 if open_existing(&*self.disk, &owners_dir, *id).await?.is_some() {
                     self.core.space.delete_finished_segments(&owners_dir, &[*id]).await?;
                 }

@@ -20,7 +20,6 @@ mod options;
 mod pipeline_ends;
 mod pipelines;
 mod placement;
-mod planted;
 mod quality;
 mod racks;
 mod registry;
@@ -38,6 +37,5 @@ mod view;
 mod watch;
 
 pub use options::ScmOptions;
-pub use planted::plant_copies_count_early;
 pub use scm::Scm;
 pub use tables::APPLIED_KEY;

@@ -15,6 +15,7 @@ mod registry;
 mod reset;
 mod s3;
 mod scm_members;
+mod service_manager;
 
 /// The binary under test.
 fn binary() -> &'static std::path::Path {

@@ -18,11 +18,11 @@ pub(crate) mod manifest;
 use crate::disks::OWNERS_DIR;
 use crate::index::Index;
 use crate::manager::blocking;
-use crate::planted::{self, Planted};
 use anyhow::{Context, ensure};
 use disk::Disk;
 use incoming::Incoming;
 use manifest::Manifest;
+use planted::Bug;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use tracing::{info, warn};
@@ -36,7 +36,7 @@ pub(crate) async fn take_in(
     manifest: &Manifest,
 ) -> anyhow::Result<()> {
     incoming.finish().await?;
-    if !planted::has(Planted::ImportsUnverified)
+    if !planted::has(Bug::ImportsUnverified)
         && let Err(failure) = contents::verify(disk, manifest).await
     {
         incoming::remove(&**disk, manifest.container).await?;

@@ -3,8 +3,8 @@
 use super::records::{self, ContainerRecord, ContainerState};
 use super::{Index, keys};
 use crate::container_end::ContainerEnd;
-use crate::planted::{self, Planted};
 use anyhow::Context;
+use planted::Bug;
 use rocksdb::WriteBatch;
 use types::{BlockId, ContainerId, PipelineId};
 
@@ -94,7 +94,7 @@ impl Index {
     /// Says how a container ended that no roll ended; not durable on return. One that is not here stays so.
     pub(crate) fn set_end(&self, container: ContainerId, end: ContainerEnd) -> anyhow::Result<()> {
         let Some(record) = self.container(container)? else { return Ok(()) };
-        let state = match planted::has(Planted::QuasiClosedIsClosed) {
+        let state = match planted::has(Bug::QuasiClosedIsClosed) {
             true => ContainerState::Closed,
             false => end.state(),
         };

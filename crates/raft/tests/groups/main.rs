@@ -20,6 +20,7 @@ mod replication;
 mod restart;
 mod snapshots;
 mod throughput;
+mod tls;
 mod unserved;
 mod waits;
 mod wire;

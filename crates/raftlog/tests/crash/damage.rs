@@ -51,7 +51,7 @@ fn damage_in_one_log_is_reported_or_cut_and_reaches_no_other() {
             world.disk.flip_stored_bit(&path, offset, bit).unwrap();
             let context = format!("seed {seed}, bit {bit} of byte {offset} of {path}");
 
-            let space = LogSpace::new(world.lie.wrap(world.disk.clone()), world.options.clone());
+            let space = world.open_space();
             for log in 0..world.drivers.len() {
                 if log != damaged {
                     let driver = &mut world.drivers[log];

@@ -6,6 +6,7 @@ use crate::liar::Lie;
 use crate::model::Model;
 use disk::Disk;
 use disk::sim::{CrashPoint, Loss, Random, SimDisk, SimOptions};
+use planted::Bug;
 use raftlog::{LogSpace, LogSpaceOptions, LogSpec};
 use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -72,7 +73,6 @@ impl World {
         disk: SimOptions,
         lie: Lie,
     ) -> World {
-        let options = LogSpaceOptions { planted_careless_spares: lie == Lie::CarelessSpares, ..options };
         let drivers = logs.into_iter().map(|nth| {
             let spec = spec(nth);
             let model = Model::new(spec.first_owner, options.segment_bytes_max);
@@ -90,10 +90,16 @@ impl World {
         }
     }
 
+    /// The disk's logs as they are now, with what this world lies about.
+    pub(crate) fn open_space(&self) -> Arc<LogSpace> {
+        planted::plant((self.lie == Lie::CarelessSpares).then_some(Bug::CarelessSpares));
+        LogSpace::new(self.lie.wrap(self.disk.clone()), self.options.clone())
+    }
+
     /// Opens all logs and checks what they hold. An error of a machine that went down on the way is no violation:
     /// then the answer is false.
     pub(crate) async fn start(&mut self) -> Result<bool, String> {
-        let space = LogSpace::new(self.lie.wrap(self.disk.clone()), self.options.clone());
+        let space = self.open_space();
         let mut found = Vec::new();
         for driver in &mut self.drivers {
             let opened = driver.open(&space).await;

@@ -2,10 +2,10 @@
 //! container, of the nodes, and of what has been asked already.
 
 use super::tasks::{Copies, Order, Tasks};
-use crate::planted;
 use crate::quality::{Quality, quality};
 use crate::racks::{Rack, spread, wanted};
 use crate::tables::container_state;
+use planted::Bug;
 use proto::scm::{
     ContainerRecord, ContainerReplica, ContainerState, ContainerTrouble, NodeDuty, NodeState, TaskKind,
 };
@@ -378,7 +378,7 @@ fn plan_deletion(
         let candidates = replicas.iter().filter(may).map(|(node, _)| *node);
         candidates.max_by_key(|node| (utilization(node), *node))
     };
-    let early = if planted::copies_count_early() { sorted.copying.len() } else { 0 };
+    let early = if planted::has(Bug::CopiesCountEarly) { sorted.copying.len() } else { 0 };
     let firm = sorted.firm.len() + early;
     let enough = firm >= REPLICAS;
     let worthless = || most_utilized(&sorted.worthless);

@@ -1,0 +1,174 @@
+# shellcheck shell=bash
+# Campaigns, which look for bugs for as long as one likes: ./dev crash, fuzz, drill, sim. Sourced by ./dev.
+
+help_crash() {
+    cat <<'HELP'
+usage: ./dev crash [--points N] [--seed S]
+
+Runs random histories of many logs on a simulated disk, crashes them at N points (10000 when not given) before or after some
+write or sync, also during recovery, and checks what is left against a model. Begins with seed S (1 when not given).
+The last line is JSON: points, seeds, crashes, seconds. The first violation stops it and names its seed;
+--points 1 --seed S runs that seed alone. The whole suite, planted bugs included:  ./dev test raftlog/crash
+HELP
+}
+
+verb_crash() {
+    local points=10000 seed=1 report
+    while [[ $# -gt 0 ]]; do
+        case $1 in
+        --points | --seed)
+            [[ ${2:-} =~ ^[0-9]{1,18}$ ]] || usage_error crash "$1 needs a number"
+            [[ $1 == --points ]] && points=$2 || seed=$2
+            shift 2
+            ;;
+        *) usage_error crash "what is '$1'?" ;;
+        esac
+    done
+    ensure_build_environment
+    cd "$root"
+    scratch=$(mktemp -d)
+    report=$scratch/crash.log
+    # Everything but the result goes to stderr; libtest has its own last lines.
+    FLOTILLA_CRASH_POINTS=$points FLOTILLA_CRASH_SEED=$seed \
+        cargo test --locked --workspace --test crash -- --exact campaign::campaign --nocapture 2>&1 | tee "$report" >&2
+    grep -E '^\{"points"' "$report" || die "the campaign ended without a result"
+}
+
+help_fuzz() {
+    cat <<'HELP'
+usage: ./dev fuzz [--minutes N] [--seed S]
+
+For N minutes (1 when not given): decodes records and hard states that were damaged, cut, spliced or made up, with checksums
+that fit or do not; damages whole data directories at rest and opens them; and lets the inspect tool look at all of it. Nothing
+may panic, believe a length, change a file by looking, return wrong bytes, or silently lose what was durable. Begins with
+seed S (1 when not given). Prints each finding with its replay, stops after five of them; the last line is JSON: cases, seed,
+seeds, minutes, findings, targets. The exit status is 0 only without findings. --minutes 0 --seed S runs seed S alone.
+The whole suite, planted bugs included:  ./dev test raftlog/fuzz
+HELP
+}
+
+verb_fuzz() {
+    local minutes=1 seed=1 report status=0
+    while [[ $# -gt 0 ]]; do
+        case $1 in
+        --minutes | --seed)
+            [[ ${2:-} =~ ^[0-9]{1,18}$ ]] || usage_error fuzz "$1 needs a number"
+            [[ $1 == --minutes ]] && minutes=$2 || seed=$2
+            shift 2
+            ;;
+        *) usage_error fuzz "what is '$1'?" ;;
+        esac
+    done
+    ensure_build_environment
+    cd "$root"
+    scratch=$(mktemp -d)
+    report=$scratch/fuzz.log
+    # Everything but the result goes to stderr; libtest has its own last lines.
+    FLOTILLA_FUZZ_MINUTES=$minutes FLOTILLA_FUZZ_SEED=$seed \
+        cargo test --locked --workspace --test fuzz -- --exact campaign::campaign --nocapture 2>&1 | tee "$report" >&2 || status=$?
+    # libtest begins the line with the test's name.
+    grep -oE '\{"cases".*' "$report" || die "the fuzzer ended without a result"
+    return "$status"
+}
+
+help_drill() {
+    cat <<'HELP'
+usage: ./dev drill raft|cluster [--repeat N] [--only NAME]
+
+raft: processes with Raft groups on this machine, reaching each other through proxies that hold back or cut what they say, under
+load: a node cut off from all, a node that does not hear the leader, kill -9 of leaders, a rolling restart,
+two of three nodes lost and the third made the only member by force (`flotilla debug unsafe-reset-membership`), not
+while they only hang, and the lost ones coming back. Checks that no
+healthy leader is deposed, that successors come within the bound that the settings imply, that nothing acknowledged is lost and nothing
+is done twice, that a rolling restart fails no write and makes no group stand still, that no group fails and no process panics, and
+that the one that is left has all it had. Each N times (1 when not given), a quarter of a minute each.
+The last line is JSON: runs, failures, failover times, acknowledged writes. The exit status is 0 only without failures.
+The same as tests, once each:  ./dev test kvnode/drills
+
+cluster: SCM, OM, five datanodes and a gateway as processes, under load from S3, lose something: lost-node (kill -9 of a datanode for good, then
+another one is decommissioned), lost-majority (two datanodes for good, `accept-loss`), pulled-disk (its directory is removed, under a running and under a stopped datanode), corruption (a bit
+changes in a closed segment), full-disk and read-only-disk (an ext4 of its own, where this may be mounted), power-cut (kill -9 of everything at once),
+lost-scm, lost-scm-leader (of three, and a datanode with it). Checks that writers notice nothing and are never without an acknowledgement for 3 s, that pipelines are replaced, that every closed container
+has three good replicas again, and that every acknowledged object reads back right, during the trouble and after it.
+All of them N times (1 when not given), or the one called NAME; a minute each. The last line is JSON: runs, objects, what failed, what was skipped, and
+for each drill the longest times. The exit status is 0 only without failures. Once each as tests:  ./dev test 'cli/processes cluster::'
+HELP
+}
+
+verb_drill() {
+    local repeat=1 only="" report status=0 which
+    case ${1:-} in
+    raft | cluster)
+        which=$1
+        shift
+        ;;
+    *) usage_error drill "which drill? there are: raft, cluster" ;;
+    esac
+    while [[ $# -gt 0 ]]; do
+        case $1 in
+        --repeat)
+            [[ ${2:-} =~ ^[1-9][0-9]{0,5}$ ]] || usage_error drill "$1 needs a number"
+            repeat=$2
+            shift 2
+            ;;
+        --only)
+            [[ $which == cluster && ${2:-} =~ ^[a-z-]+$ ]] || usage_error drill "$1 needs the name of a drill of the cluster"
+            only=$2
+            shift 2
+            ;;
+        *) usage_error drill "what is '$1'?" ;;
+        esac
+    done
+    ensure_build_environment
+    cd "$root"
+    scratch=$(mktemp -d)
+    report=$scratch/drill.log
+    # Everything but the result goes to stderr; libtest has its own last lines.
+    local target=(--test drills -- --exact campaign::campaign)
+    local result='\{"acknowledged_writes".*'
+    if [[ $which == cluster ]]; then
+        target=(--test processes -- --exact cluster::drill)
+        result='\{"acknowledged_objects".*'
+    else
+        # These run the finished binary too, and find it beside their own.
+        cargo build --locked --workspace --bin flotilla --test drills >&2
+    fi
+    FLOTILLA_DRILL_REPEAT=$repeat FLOTILLA_DRILL_ONLY=$only cargo test --locked --workspace "${target[@]}" --ignored --nocapture 2>&1 | tee "$report" >&2 || status=$?
+    grep -oE "$result" "$report" || die "the drills ended without a result"
+    return "$status"
+}
+
+help_sim() {
+    cat <<'HELP'
+usage: ./dev sim [--seeds N] [--seed S] [--threads T] [--trace] [--planted NAME]
+       ./dev sim cluster [--seeds N] [--seed S] [--threads T] [--trace] [--planted NAME] [--all]
+
+Simulates N clusters (200 when not given), each from a seed, beginning with seed S (1 when not given): three to six processes with
+several Raft groups on simulated disks and a simulated network, all on one thread and on virtual time, with partitions, lost and slow
+messages, crashes that lose what was not synced, slow and full disks, clocks that drift, transfers, restarts, members that change,
+snapshots, and phases in which groups doze. What must hold of Raft and of its clients is checked with each message that a leader sends,
+each batch that is applied (the whole state after it), each answer to a client, and each log of a new leader; all logs and states once more
+at the end. A panic anywhere in a process is a violation. After the faults every group must be well again in time. One seed in 16 is run twice and must
+take the same steps. The first violation ends it and names its seed: --seeds 1 --seed S runs that alone, --trace prints all events.
+The last line is JSON. The exit status is 0 only without violations. T threads (2 when not given) run different seeds.
+--planted runs them with a bug that is to be found (an unknown NAME lists them). A slice of it, and the planted bugs:  ./dev test sim/sim
+
+`cluster` simulates N clusters (50 when not given) of the real SCM and five to seven real datanodes with one or two disks each, while clients
+write blocks and read them: processes are killed and lose power, the network is cut, disks fill up, fail and are lost, nodes are given up,
+decommissioned and lost for good, bits flip in closed containers. A read never answers other bytes than were written. At the end every
+acknowledged block must stand in a closed container with three good replicas, byte for byte the same on the disks. Each seed runs in a
+process of its own. --all goes on after a violation.
+HELP
+}
+
+verb_sim() {
+    local argument
+    for argument in "$@"; do
+        [[ $argument =~ ^([0-9]{1,18}|[a-z][a-z-]*|--seeds?|--threads|--trace|--planted|--all)$ ]] || usage_error sim "what is '$argument'?"
+    done
+    ensure_build_environment
+    cd "$root"
+    # The features of the tests, so that nothing is built twice: see build_binary.
+    cargo build --locked --quiet --workspace --bin flotilla-sim --test layering
+    "$(target_directory)/debug/flotilla-sim" "$@"
+}

@@ -1,0 +1,52 @@
+//! Bugs that tests plant in shipped code, to see that they would find them. A place that can have one asks [`has`]; a test that
+//! wants it, and runs what it tests on its own thread, says [`plant`].
+//!
+//! Only with the cargo feature `planted`, which simulations and crash tests ask for. Without it, as in every release,
+//! [`has`] is the constant `false` and the compiler removes what it guards: `crates/cli/tests/layering.rs` and
+//! `./dev release --check` hold a release to that.
+
+/// What can be planted, each in the crate that its comment names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bug {
+    /// `raft`: a leader that was restarted leads on without an election, as openraft does by default (docs/adr/0002).
+    LeadersRestored,
+    /// `raftlog`: truncated segments are recycled, and spares go where they were.
+    CarelessSpares,
+    /// `datanode`: what ended without a leader is marked as CLOSED.
+    QuasiClosedIsClosed,
+    /// `datanode`: a copy is taken in without a look at its records.
+    ImportsUnverified,
+    /// `scm`: a replica counts as a good one while it is being copied.
+    CopiesCountEarly,
+}
+
+/// Whether this build can have bugs planted.
+pub const POSSIBLE: bool = cfg!(feature = "planted");
+
+/// Whether what runs on this thread has this bug.
+#[cfg(not(feature = "planted"))]
+pub const fn has(_: Bug) -> bool {
+    false
+}
+
+#[cfg(feature = "planted")]
+pub use planting::{has, plant};
+
+#[cfg(feature = "planted")]
+mod planting {
+    use super::Bug;
+    use std::cell::Cell;
+
+    thread_local! {
+        static PLANTED: Cell<Option<Bug>> = const { Cell::new(None) };
+    }
+
+    /// Gives what runs on this thread this bug from here on, or none.
+    pub fn plant(bug: Option<Bug>) {
+        PLANTED.set(bug);
+    }
+
+    pub fn has(bug: Bug) -> bool {
+        PLANTED.get() == Some(bug)
+    }
+}

@@ -1,0 +1,122 @@
+//! One test as a process: started, waited for with a deadline, and what it printed.
+
+use crate::artifacts::Test;
+use anyhow::Context;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read;
+use std::ops::Range;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// What became of a test.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    Passed,
+    /// Why, in a few words.
+    Failed(String),
+}
+
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
+
+/// Where `testkit` looks for the ports that this test may use: others run at the same time.
+const PORTS_VARIABLE: &str = "FLOTILLA_TEST_PORTS";
+
+/// What libtest prints when its one test has passed.
+const PASSED: &str = "test result: ok. 1 passed";
+
+/// Runs `test` alone in a process and returns when that has ended: its verdict, and what a failed one printed.
+pub(crate) fn run(test: &Test, ports: &Range<usize>, within: Duration) -> (Verdict, String) {
+    match run_to_its_end(test, ports, within) {
+        // Whoever exits early, or has no test of this name any more, has passed nothing.
+        Ok((Verdict::Passed, printed)) if !printed.contains(PASSED) => {
+            (Verdict::Failed("ended well and ran no test".to_owned()), cut(&printed))
+        }
+        Ok((Verdict::Passed, _)) => (Verdict::Passed, String::new()),
+        Ok((failed, printed)) => (failed, cut(&printed)),
+        Err(error) => (Verdict::Failed(format!("{error:#}")), String::new()),
+    }
+}
+
+fn run_to_its_end(test: &Test, ports: &Range<usize>, within: Duration) -> anyhow::Result<(Verdict, String)> {
+    let mut printed = tempfile::tempfile().context("make a file for what a test prints")?;
+    let mut child = Command::new(&test.binary.executable)
+        .args(["--exact", &test.name, "--include-ignored", "--nocapture", "--test-threads", "1"])
+        .current_dir(&test.binary.directory)
+        .env("CARGO_MANIFEST_DIR", &test.binary.directory)
+        .env(PORTS_VARIABLE, format!("{}..{}", ports.start, ports.end))
+        .stdin(Stdio::null())
+        .stdout(printed.try_clone()?)
+        .stderr(printed.try_clone()?)
+        .spawn()
+        .with_context(|| format!("start {test}"))?;
+    let verdict = wait(&mut child, within)?;
+    Ok((verdict, text(&mut printed)?))
+}
+
+/// Waits for a process without a thread or a signal of its own; a few milliseconds late are nothing for a test.
+fn wait(child: &mut Child, within: Duration) -> anyhow::Result<Verdict> {
+    let deadline = Instant::now() + within;
+    loop {
+        match child.try_wait().context("wait for a test")? {
+            Some(status) if status.success() => return Ok(Verdict::Passed),
+            Some(status) => return Ok(Verdict::Failed(status.to_string())),
+            None if Instant::now() > deadline => {
+                end_with_descendants(child.id());
+                // The shell may be what was missing.
+                child.kill().context("end a test that hangs")?;
+                child.wait().context("wait for a test that was ended")?;
+                return Ok(Verdict::Failed(format!("did not end within {} s", within.as_secs())));
+            }
+            None => std::thread::sleep(POLL_INTERVAL),
+        }
+    }
+}
+
+/// Ends a test that hangs and the processes it started, which its destructors cannot end any more.
+fn end_with_descendants(pid: u32) {
+    let parents = parents();
+    let mut doomed = vec![pid];
+    let mut next = 0;
+    while next < doomed.len() {
+        let parent = doomed[next];
+        doomed.extend(parents.iter().filter(|(_, of)| **of == parent).map(|(child, _)| *child));
+        next += 1;
+    }
+    let pids = doomed.iter().map(u32::to_string);
+    // A shell's own kill: not every machine has the program. One that has ended meanwhile is no error.
+    let kill = ["-c", "kill -KILL \"$@\"", "sh"];
+    drop(Command::new("sh").args(kill).args(pids).stderr(Stdio::null()).status());
+}
+
+/// The parent of each process of this machine.
+fn parents() -> BTreeMap<u32, u32> {
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    processes
+        .filter_map(|entry| {
+            let pid: u32 = entry.file_name().to_str()?.parse().ok()?;
+            let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
+            // "pid (name) state parent …", and a name may contain anything.
+            let parent = stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()?;
+            Some((pid, parent))
+        })
+        .collect()
+}
+
+/// The beginning and the end of what a test printed, if that is much.
+fn cut(printed: &str) -> String {
+    const EACH_BYTES_MAX: usize = 256 << 10;
+    if printed.len() <= 2 * EACH_BYTES_MAX {
+        return printed.to_owned();
+    }
+    let (head, tail) = (printed.floor_char_boundary(EACH_BYTES_MAX), printed.len() - EACH_BYTES_MAX);
+    let tail = printed.ceil_char_boundary(tail);
+    format!("{}\n[… {} bytes …]\n{}", &printed[..head], tail - head, &printed[tail..])
+}
+
+fn text(file: &mut File) -> anyhow::Result<String> {
+    use std::io::Seek as _;
+    let mut bytes = Vec::new();
+    file.rewind().and_then(|()| file.read_to_end(&mut bytes)).context("read what a test printed")?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}

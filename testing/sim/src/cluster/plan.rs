@@ -1,0 +1,247 @@
+use super::planted::Planted;
+use datanode::DatanodeOptions;
+use disk::sim::{DeviceModel, Keeping, Random, SimOptions};
+use raft::{DbMemory, DbOptions, HostOptions, SnapshotPolicy, Timing};
+use raftlog::LogSpaceOptions;
+use scm::ScmOptions;
+use std::time::Duration;
+
+/// Enough for all that a run writes, on each disk; a full disk is one of the faults.
+pub(super) const CAPACITY_BYTES: u64 = 256 << 20;
+/// Memory of each database. Nothing is flushed but by its owner: what RocksDB did on its own would be done at another moment each time.
+const DB_BYTES: usize = 8 << 20;
+
+/// Everything about a run that is decided before it begins.
+#[derive(Clone, Debug)]
+pub(super) struct Plan {
+    /// Members of SCM: one or three.
+    pub(super) scms: usize,
+    /// Of each datanode, how many disks it has.
+    pub(super) disks: Vec<usize>,
+    pub(super) writers: u64,
+    pub(super) readers: u64,
+    pub(super) think_ms_max: u64,
+    pub(super) chunk_bytes_max: u64,
+    pub(super) faults_last: Duration,
+    pub(super) fault_pause_ms: u64,
+    pub(super) weights: Weights,
+    pub(super) datanode: DatanodeOptions,
+    pub(super) scm: ScmOptions,
+    pub(super) space: LogSpaceOptions,
+    pub(super) host: HostOptions,
+}
+
+/// Each from 0, never, to 3.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Weights {
+    pub(super) partition: u64,
+    pub(super) one_way: u64,
+    pub(super) bad_link: u64,
+    pub(super) crash_one: u64,
+    pub(super) crash_some: u64,
+    pub(super) crash_all: u64,
+    pub(super) crash_scm: u64,
+    pub(super) long_away: u64,
+    pub(super) full_disk: u64,
+    pub(super) failed_disk: u64,
+    pub(super) decommission: u64,
+    /// What cannot be undone: a disk or a node that is lost.
+    pub(super) loss: u64,
+    pub(super) crash_copying: u64,
+    pub(super) flip: u64,
+}
+
+impl Weights {
+    fn new(random: &mut Random, planted: Option<Planted>) -> Weights {
+        let mut weight = || *random.pick(&[0, 1, 1, 3]);
+        let weights = Weights {
+            partition: weight(),
+            one_way: weight(),
+            bad_link: weight(),
+            crash_one: weight(),
+            crash_some: weight(),
+            crash_all: weight(),
+            crash_scm: weight(),
+            long_away: weight(),
+            full_disk: weight(),
+            failed_disk: weight(),
+            decommission: weight(),
+            loss: 3,
+            crash_copying: weight(),
+            flip: 2,
+        };
+        let none = Weights {
+            partition: 0,
+            one_way: 0,
+            bad_link: 0,
+            crash_one: 0,
+            crash_some: 0,
+            crash_all: 0,
+            crash_scm: 0,
+            long_away: 0,
+            full_disk: 0,
+            failed_disk: 0,
+            decommission: 0,
+            loss: 0,
+            crash_copying: 0,
+            flip: 0,
+        };
+        match planted {
+            None => weights,
+            // What each of them needs to show. A copy goes bad when its target loses power in the middle, and goes on with what is left.
+            Some(Planted::ImportsUnverified) => {
+                Weights { crash_copying: 9, decommission: 9, long_away: 2, ..none }
+            }
+            // One member is away, the others go on and leave too, and it comes back alone.
+            Some(Planted::QuasiClosedIsClosed) => Weights { long_away: 9, crash_some: 1, ..none },
+            Some(Planted::CopiesCountEarly) => Weights { loss: 9, decommission: 3, long_away: 3, ..weights },
+        }
+    }
+
+    pub(super) fn all(&self) -> [u64; 14] {
+        [
+            self.partition,
+            self.one_way,
+            self.bad_link,
+            self.crash_one,
+            self.crash_some,
+            self.crash_all,
+            self.crash_scm,
+            self.long_away,
+            self.full_disk,
+            self.failed_disk,
+            self.decommission,
+            self.loss,
+            self.crash_copying,
+            self.flip,
+        ]
+    }
+}
+
+impl Plan {
+    pub(super) fn new(random: &mut Random, planted: Option<Planted>, memory: DbMemory) -> Plan {
+        let nodes = 5 + random.below(3);
+        let disks: Vec<usize> = (0..nodes).map(|_| 1 + random.below(2) as usize).collect();
+        let db = DbOptions { block_cache_bytes: 1 << 20, write_buffer_bytes: DB_BYTES, memory: Some(memory) };
+        let quick = Timing {
+            heartbeat: Duration::from_millis(100),
+            election_min: Duration::from_millis(500),
+            election_max: Duration::from_millis(800),
+        };
+        let timing = *random.pick(&[quick, quick, Timing::PIPELINE]);
+        let space = LogSpaceOptions {
+            segment_bytes_max: *random.pick(&[64 << 10, 128 << 10]),
+            cache_bytes_per_log_max: *random.pick(&[16 << 10, 1 << 20]),
+            cache_bytes_max: 4 << 20,
+            unflushed_bytes_max: 4 << 20,
+            reserve_bytes: 256 << 10,
+            spare_bytes_max: *random.pick(&[0, 256 << 10]),
+        };
+        let datanode = DatanodeOptions {
+            heartbeat: Duration::from_millis(*random.pick(&[200, 500])),
+            pipeline_timing: timing,
+            container_bytes_max: *random.pick(&[200 << 10, 500 << 10]),
+            read_wait: Duration::from_millis(500),
+            scrub_bytes_per_second: 4 << 20,
+            scrub_interval: Duration::from_secs(*random.pick(&[4, 10])),
+            copy_bytes_per_second: *random.pick(&[200 << 10, 2 << 20]),
+            log_tail_bytes: *random.pick(&[20 << 10, 100 << 10]),
+            forget_interval: Duration::from_secs(1),
+            log: space.clone(),
+            db: db.clone(),
+            ..DatanodeOptions::default()
+        };
+        let scm = ScmOptions {
+            pipelines_per_disk: 1 + random.below(2) as u32,
+            stale_after: Duration::from_secs(2),
+            dead_after: Duration::from_secs(6),
+            member_fault_grace: Duration::from_secs(3),
+            quasi_close_after: Duration::from_secs(6),
+            task_within: Duration::from_secs(15),
+            leader_move_interval: Duration::from_secs(10),
+            timing: quick,
+            snapshots: SnapshotPolicy { log_bytes_max: 16 << 10, tail_bytes: 4 << 10 },
+            db,
+            ..ScmOptions::default()
+        };
+        let plan = Plan {
+            scms: *random.pick(&[1, 3, 3]),
+            disks,
+            writers: 2 + random.below(4),
+            readers: 1 + random.below(3),
+            think_ms_max: *random.pick(&[50, 200, 600]),
+            chunk_bytes_max: *random.pick(&[3_000, 20_000, 80_000]),
+            faults_last: Duration::from_secs(20 + random.below(40)),
+            fault_pause_ms: *random.pick(&[1000, 2500, 6000]),
+            weights: Weights::new(random, planted),
+            datanode,
+            scm,
+            space,
+            host: HostOptions {
+                doze_after: random.pick(&[None, Some(1500)]).map(Duration::from_millis),
+                ..HostOptions::default()
+            },
+        };
+        match planted {
+            Some(Planted::ImportsUnverified) => plan.with_long_copies(),
+            _ => plan,
+        }
+    }
+
+    /// Of files that come in several messages of 1 MiB, some with nothing but a part of a record's body: a loss of power in the middle
+    /// finds them written and not synced, and of damage to a head indexing would tell.
+    fn with_long_copies(mut self) -> Plan {
+        self.space.segment_bytes_max = 8 << 20;
+        self.datanode.log.segment_bytes_max = 8 << 20;
+        self.datanode.container_bytes_max = 6 << 20;
+        self.datanode.copy_bytes_per_second = 1 << 20;
+        self.scm.pipelines_per_disk = 1;
+        (self.writers, self.think_ms_max, self.chunk_bytes_max) = (2, 2000, 2 << 20);
+        (self.faults_last, self.fault_pause_ms) = (Duration::from_secs(40), 1000);
+        self
+    }
+
+    /// Machines: those of SCM first, then the datanodes', then the clients', then the operator's.
+    pub(super) fn nodes(&self) -> std::ops::Range<usize> {
+        self.scms..self.scms + self.disks.len()
+    }
+
+    pub(super) fn clients(&self) -> usize {
+        self.nodes().end
+    }
+
+    pub(super) fn operator(&self) -> usize {
+        self.clients() + 1
+    }
+
+    pub(super) fn scm_addresses(&self) -> Vec<String> {
+        (0..self.scms).map(|machine| self.address(machine)).collect()
+    }
+
+    pub(super) fn address(&self, machine: usize) -> String {
+        match machine {
+            machine if machine < self.scms => format!("scm{machine}:1"),
+            machine if self.nodes().contains(&machine) => format!("dn{machine}:1"),
+            machine if machine == self.clients() => "clients:1".to_owned(),
+            _ => "operator:1".to_owned(),
+        }
+    }
+}
+
+/// What a machine's disks are like from one start to the next.
+pub(super) fn random_disk(random: &mut Random) -> SimOptions {
+    let devices =
+        [None, None, Some(DeviceModel::SSD), Some(DeviceModel::HDD), Some(DeviceModel::HDD.slowed_by(4))];
+    SimOptions {
+        seed: random.next_u64(),
+        capacity_bytes: CAPACITY_BYTES,
+        polls_max: random.below(3),
+        device: *random.pick(&devices),
+        keeping: Keeping::Contents,
+    }
+}
+
+/// One that answers at once, to be looked at.
+pub(super) fn quick_disk() -> SimOptions {
+    SimOptions { capacity_bytes: CAPACITY_BYTES, polls_max: 0, ..SimOptions::default() }
+}

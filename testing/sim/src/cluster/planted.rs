@@ -1,0 +1,21 @@
+use planted::Bug;
+
+/// Bugs that the simulation must find.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Planted {
+    /// SCM takes a replica that is still being copied for a good one, and deletes others.
+    CopiesCountEarly,
+    /// A datanode that ends without a leader marks as CLOSED what it has.
+    QuasiClosedIsClosed,
+    /// A datanode takes a copy in without looking at it.
+    ImportsUnverified,
+}
+
+/// From here on, what runs on this thread has the bug, or none.
+pub(super) fn plant(planted: Option<Planted>) {
+    planted::plant(planted.map(|planted| match planted {
+        Planted::CopiesCountEarly => Bug::CopiesCountEarly,
+        Planted::QuasiClosedIsClosed => Bug::QuasiClosedIsClosed,
+        Planted::ImportsUnverified => Bug::ImportsUnverified,
+    }));
+}
