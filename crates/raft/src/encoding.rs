@@ -35,6 +35,8 @@ pub(crate) enum DecodeError {
     Membership { index: u64, why: String },
     #[error("body of entry {index}: {why}")]
     Body { index: u64, why: String },
+    #[error("the answer names this replica as having stood for term {term}, for which it never stood: somebody else did in its name")]
+    OwnVote { term: u64 },
 }
 
 impl From<DecodeError> for Failure {
@@ -179,6 +181,17 @@ pub(crate) fn vote_from_wire(wire: Option<wire::Vote>) -> Result<RaftVote, Decod
         return Err(DecodeError::NumberTooLarge { number: term });
     }
     Ok(vote(term, replica, committed))
+}
+
+/// The vote in an answer to what was sent with the vote `sent`. openraft takes a vote that names its own replica for one of its own, and
+/// would lead in one term with a later one as its vote.
+pub(crate) fn answered_vote(sent: &RaftVote, wire: Option<wire::Vote>) -> Result<RaftVote, DecodeError> {
+    let answered = vote_from_wire(wire)?;
+    let (here, there) = (&sent.leader_id, &answered.leader_id);
+    if there.voted_for == here.voted_for && there.term > here.term {
+        return Err(DecodeError::OwnVote { term: there.term });
+    }
+    Ok(answered)
 }
 
 /// The membership a new group starts with.

@@ -1,7 +1,7 @@
-use crate::encoding::{entry_to_wire, log_id_from_wire, log_id_to_wire, vote_from_wire, vote_to_wire};
+use crate::encoding::{answered_vote, entry_to_wire, log_id_from_wire, log_id_to_wire, vote_to_wire};
 use crate::network::{failed, malformed};
 use crate::peers::Peer;
-use crate::type_config::{RaftLogId, TypeConfig};
+use crate::type_config::{RaftLogId, RaftVote, TypeConfig};
 use futures::{Stream, StreamExt, stream};
 use openraft::errors::{NetworkError, RPCError, Unreachable};
 use openraft::raft::{AppendEntriesRequest, StreamAppendError, StreamAppendResult};
@@ -45,6 +45,8 @@ pub(crate) struct Exchange<S, A> {
 }
 
 struct InFlight {
+    /// Whose request it is.
+    vote: RaftVote,
     /// What a follower has when it has taken the request.
     last: Option<RaftLogId>,
     bytes: usize,
@@ -149,10 +151,11 @@ where
     }
 
     async fn send(&mut self, request: AppendEntriesRequest<TypeConfig>) -> Result<(), RPCError<TypeConfig>> {
+        let vote = request.vote;
         let last = request.entries.last().map(|entry| entry.log_id).or(request.prev_log_id);
         let message = append_to_wire(self.address.clone(), request)?;
         let bytes = message.entries.iter().map(|entry| entry.meta.len() + entry.body.len()).sum();
-        self.in_flight.push_back(InFlight { last, bytes, since: Instant::now() });
+        self.in_flight.push_back(InFlight { vote, last, bytes, since: Instant::now() });
         self.in_flight_bytes += bytes;
         if let Some(requests) = &self.requests {
             // There is room: next_event waited for it, and nobody else sends. When gRPC gave up, the answers say so.
@@ -168,7 +171,7 @@ where
             return Some(Err(NetworkError::from_string("the follower answered what nobody asked").into()));
         };
         self.in_flight_bytes -= request.bytes;
-        let result = append_answer(answer);
+        let result = append_answer(&request.vote, answer);
         let Ok(Ok(matched)) = &result else { return Some(result) };
         if *matched > request.last {
             let why = "the follower says that it has more than it was sent";
@@ -193,13 +196,13 @@ pub(crate) fn append_to_wire(
     })
 }
 
-pub(crate) fn append_answer(answer: wire::AppendResponse) -> AppendResult {
+pub(crate) fn append_answer(sent: &RaftVote, answer: wire::AppendResponse) -> AppendResult {
     match answer.result {
         Some(Answer::Matched(id)) => Ok(Ok(Some(log_id_from_wire(id)))),
         Some(Answer::MatchedNone(_)) => Ok(Ok(None)),
         Some(Answer::ConflictAt(id)) => Ok(Err(StreamAppendError::Conflict(log_id_from_wire(id)))),
         Some(Answer::HigherVote(vote)) => {
-            Ok(Err(StreamAppendError::HigherVote(vote_from_wire(Some(vote)).map_err(malformed)?)))
+            Ok(Err(StreamAppendError::HigherVote(answered_vote(sent, Some(vote)).map_err(malformed)?)))
         }
         None => Err(malformed("an append answer of an unknown kind")),
     }
@@ -209,7 +212,7 @@ pub(crate) fn append_answer(answer: wire::AppendResponse) -> AppendResult {
 mod tests {
     use super::*;
     use crate::connector::{Connector, TcpConnector};
-    use crate::type_config::{RaftEntry, RaftVote};
+    use crate::type_config::RaftEntry;
     use futures::FutureExt;
     use futures::stream::BoxStream;
     use openraft::EntryPayload;
@@ -297,6 +300,20 @@ mod tests {
             ends.send(request(10, 10)).await;
             let result = ends.answer(refusal).await;
             assert!(matches!(result, Some(Ok(Err(_)))), "{result:?}");
+        }
+    }
+
+    /// openraft would take it for its own, and lead in a term behind its vote.
+    #[tokio::test]
+    async fn nobody_stands_in_the_name_of_who_asks() {
+        for (vote, passes) in [((2, 2), true), ((2, 1), false), ((1, 1), true)] {
+            let mut ends = Ends::new();
+            ends.send(request(5, 10)).await;
+            let (term, replica) = vote;
+            let higher = Answer::HigherVote(wire::Vote { term, replica, committed: false });
+            let result = ends.answer(higher).await;
+            assert_eq!(matches!(result, Some(Ok(Err(_)))), passes, "{result:?}");
+            assert_eq!(matches!(result, Some(Err(_))), !passes, "{result:?}");
         }
     }
 

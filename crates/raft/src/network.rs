@@ -2,7 +2,7 @@
 
 use crate::counts::Counts;
 use crate::dismissal::Dismissal;
-use crate::encoding::{log_id_from_wire, log_id_to_wire, vote_from_wire, vote_to_wire};
+use crate::encoding::{answered_vote, log_id_from_wire, log_id_to_wire, vote_from_wire, vote_to_wire};
 use crate::exchange::{self, Exchange};
 use crate::peers::{Peer as Process, Peers};
 use crate::protocol;
@@ -141,9 +141,10 @@ impl Client {
     ) -> Result<VoteResponse<TypeConfig>, RPCError<TypeConfig>> {
         self.check_not_dismissed()?;
         let process = self.process()?;
+        let asked = request.vote;
         let request = wire::VoteRequest {
             to: Some(self.address()),
-            vote: Some(vote_to_wire(&request.vote)),
+            vote: Some(vote_to_wire(&asked)),
             last: request.last_log_id.as_ref().map(log_id_to_wire),
             pre_vote,
             leadership_transfer: request.leadership_transfer,
@@ -155,7 +156,7 @@ impl Client {
         }
         // Also what was granted counts for nothing when another has said so meanwhile.
         self.check_not_dismissed()?;
-        let vote = vote_from_wire(answer.vote).map_err(malformed)?;
+        let vote = answered_vote(&asked, answer.vote).map_err(malformed)?;
         Ok(VoteResponse::new(vote, answer.last.map(log_id_from_wire), answer.granted))
     }
 
@@ -173,9 +174,10 @@ impl Client {
         limit: Duration,
     ) -> Result<StreamAppendResult<TypeConfig>, RPCError<TypeConfig>> {
         let process = self.process()?;
+        let sent = heartbeat.vote;
         let heartbeat = exchange::append_to_wire(self.address(), heartbeat)?;
         let answer = process.heartbeats().send(heartbeat);
-        exchange::append_answer(self.within(limit, RPCTypes::AppendEntries, &process, answer).await?)
+        exchange::append_answer(&sent, self.within(limit, RPCTypes::AppendEntries, &process, answer).await?)
     }
 }
 

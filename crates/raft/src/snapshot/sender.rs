@@ -1,4 +1,4 @@
-use crate::encoding::{vote_from_wire, vote_to_wire};
+use crate::encoding::{answered_vote, vote_to_wire};
 use crate::network::{failed, malformed};
 use crate::peers::Peer;
 use crate::snapshot::manifest::Piece;
@@ -86,7 +86,8 @@ impl Transfer {
                 }
                 ToLeader::Done(vote) => {
                     self.process.answered();
-                    let vote = vote_from_wire(Some(vote)).map_err(|error| streaming(malformed(error)))?;
+                    let vote = answered_vote(&self.vote, Some(vote));
+                    let vote = vote.map_err(|error| streaming(malformed(error)))?;
                     sending.finish();
                     return Ok(SnapshotResponse::new(vote));
                 }
