@@ -82,7 +82,7 @@ impl ServerOptions {
         if self.has(Role::Datanode) && self.disks.is_empty() {
             wrong.push("the role datanode needs at least one --disk DIR".to_owned());
         }
-        if !self.has(Role::Scm) && self.scm.is_none() && (self.has(Role::Datanode) || self.has(Role::S3)) {
+        if !self.has(Role::Scm) && self.scm.is_none() {
             wrong.push("without the role scm, give --scm HOST:PORT".to_owned());
         }
         for (option, addresses) in [("--scm", &self.scm), ("--om", &self.om)] {
@@ -321,7 +321,9 @@ async fn start_metadata(
     }
     let mut om = None;
     if options.has(Role::Om) {
-        let om_options = OmOptions { address: rpc_address.to_owned(), snapshots, ..OmOptions::default() };
+        let scm = options.scm.clone().unwrap_or_else(|| rpc_address.to_owned());
+        let om_options =
+            OmOptions { address: rpc_address.to_owned(), scm, snapshots, ..OmOptions::default() };
         let started =
             Om::start(om_options, disk.clone(), space.clone(), host.clone(), addresses.clone(), clock).await;
         om = Some(started.context("start om")?);
@@ -457,11 +459,13 @@ pub(crate) async fn run(args: ServerArgs) -> anyhow::Result<()> {
 /// A gateway that starts before its cluster waits for it, and says so now and then.
 async fn wait_ready(server: &Server) -> anyhow::Result<()> {
     const PATIENCE: Duration = Duration::from_secs(10);
+    const ASK_AGAIN: Duration = Duration::from_secs(1);
     if let Some(scm) = &server.roles.scm {
         scm.joined().await.context("become a member of SCM")?;
     }
     while let Err(error) = server.ready(PATIENCE).await {
         info!(why = format!("{error:#}"), "not ready yet");
+        tokio::time::sleep(ASK_AGAIN).await;
     }
     Ok(())
 }

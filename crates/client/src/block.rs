@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
-use types::{BlockId, Nonce};
+use types::{BlockId, BlockName, Nonce, RunningCrc};
 
 /// One block being written to one pipeline.
 pub(crate) struct BlockWriter {
@@ -50,6 +50,7 @@ struct Acked {
     block: Option<BlockId>,
     length: u64,
     commit_index: u64,
+    crc: RunningCrc,
 }
 
 /// What became of a block.
@@ -199,7 +200,9 @@ impl BlockWriter {
                 sent.length
             )));
         }
-        self.acked = Acked { block: Some(block), length: sent.length, commit_index };
+        let mut crc = self.acked.crc;
+        crc.push_payload(&sent.chunk.payload);
+        self.acked = Acked { block: Some(block), length: sent.length, commit_index, crc };
         self.unacked.pop_front();
         self.waiting_since = Instant::now();
         Ok(())
@@ -213,7 +216,8 @@ impl BlockWriter {
     }
 
     fn piece(&self) -> Option<BlockPiece> {
-        let Acked { block, length, commit_index } = self.acked;
-        block.map(|block| BlockPiece { block: Some(block.into()), offset: 0, length, commit_index })
+        let Acked { block, length, commit_index, crc } = self.acked;
+        let block = Some(BlockName::new(block?, self.nonce).into());
+        Some(BlockPiece { block, offset: 0, length, commit_index, crc: crc.value() })
     }
 }

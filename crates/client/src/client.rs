@@ -1,3 +1,4 @@
+use crate::avoided::Avoided;
 use crate::channels::Channels;
 use crate::locate::Locations;
 use crate::om::OmCaller;
@@ -27,6 +28,7 @@ struct Shared {
     view: watch::Receiver<Arc<View>>,
     pipelines: Pipelines,
     locations: Locations,
+    avoided: Avoided,
     scm: Arc<Seeker>,
     om: OmCaller,
     /// Follows SCM's watch until the client is gone.
@@ -62,11 +64,27 @@ impl Client {
         let (view_sender, view) = watch::channel(Arc::new(View::default()));
         let follower = tokio::spawn(view::follow(scm.clone(), channels.clone(), view_sender));
         let pipelines = Pipelines::new(options.clone(), channels.clone(), view.clone());
-        let locations =
-            Locations::new(scm.clone(), channels.clone(), options.call_timeout, options.locations_max);
-        let om = OmCaller::new(om, channels.clone(), options.call_timeout, options.write_deadline);
+        let locations = Locations::new(
+            scm.clone(),
+            channels.clone(),
+            view.clone(),
+            options.call_timeout,
+            options.locations_max,
+        );
+        let om =
+            OmCaller::new(om, channels.clone(), view.clone(), options.call_timeout, options.write_deadline);
         Client {
-            shared: Arc::new(Shared { options, channels, view, pipelines, locations, scm, om, follower }),
+            shared: Arc::new(Shared {
+                options,
+                channels,
+                view,
+                pipelines,
+                locations,
+                avoided: Avoided::default(),
+                scm,
+                om,
+                follower,
+            }),
         }
     }
 
@@ -167,6 +185,10 @@ impl Client {
 
     pub(crate) fn locations(&self) -> &Locations {
         &self.shared.locations
+    }
+
+    pub(crate) fn avoided(&self) -> &Avoided {
+        &self.shared.avoided
     }
 
     pub(crate) fn om(&self) -> &OmCaller {

@@ -15,7 +15,7 @@ pub enum ClientError {
     OutcomeUnknown(String),
     /// No replica has these bytes with a matching checksum.
     #[error("data of block {block} at {offset} cannot be read: {why}")]
-    Unreadable { block: types::BlockId, offset: u64, why: String },
+    Unreadable { block: types::BlockName, offset: u64, why: String },
     /// The caller's own body stream failed; the error is the caller's.
     #[error("the body failed: {0}")]
     Body(Arc<dyn std::error::Error + Send + Sync>),

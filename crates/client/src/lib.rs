@@ -4,6 +4,7 @@
 //! pipeline ([`block`], over the pipeline's shared stream in [`stream`]) → further blocks, elsewhere if need be
 //! ([`write`]) → one commit in OM ([`om`]). A get goes OM lookup → pieces → replicas, verified ([`read`]).
 
+mod avoided;
 mod block;
 mod channels;
 mod client;

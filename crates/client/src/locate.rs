@@ -1,10 +1,12 @@
 use crate::channels::Channels;
+use crate::view::View;
 use proto::scm::scm_client::ScmClient;
 use proto::scm::{LocateContainersRequest, LocateContainersResponse};
 use proto::{Code, Failure, Retry, Seeker};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use tokio::sync::watch;
 use types::ContainerId;
 
 /// Where containers' replicas are, as SCM said. A stale entry heals at the first error: its reader goes on with the rest of it, and the
@@ -12,6 +14,7 @@ use types::ContainerId;
 pub(crate) struct Locations {
     scm: Arc<Seeker>,
     channels: Channels,
+    view: watch::Receiver<Arc<View>>,
     call_timeout: Duration,
     locations_max: usize,
     known: Mutex<HashMap<ContainerId, Arc<[String]>>>,
@@ -21,10 +24,11 @@ impl Locations {
     pub(crate) fn new(
         scm: Arc<Seeker>,
         channels: Channels,
+        view: watch::Receiver<Arc<View>>,
         call_timeout: Duration,
         locations_max: usize,
     ) -> Locations {
-        Locations { scm, channels, call_timeout, locations_max, known: Mutex::default() }
+        Locations { scm, channels, view, call_timeout, locations_max, known: Mutex::default() }
     }
 
     /// Addresses of a container's replicas, in no order that means anything.
@@ -69,7 +73,8 @@ impl Locations {
         container: ContainerId,
     ) -> Result<LocateContainersResponse, Failure> {
         let mut scm = ScmClient::new(self.channels.to(address)?);
-        let request = LocateContainersRequest { containers: vec![container.0] };
+        let request = tonic::Request::new(LocateContainersRequest { containers: vec![container.0] });
+        let request = proto::in_cluster(request, &self.view.borrow().cluster);
         let answer = tokio::time::timeout(self.call_timeout, scm.locate_containers(request)).await;
         Ok(answer.map_err(|_| Failure::unanswered("SCM does not answer"))??.into_inner())
     }

@@ -1,7 +1,7 @@
 use crate::ClientOptions;
 use crate::channels::Channels;
 use crate::stream::PipelineStream;
-use crate::view::View;
+use crate::view::{PipelineView, View};
 use rand::RngExt;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -57,12 +57,14 @@ impl Pipelines {
         choose_among(&candidates, load, self.start, |stream| stream.in_flight_bytes()).cloned()
     }
 
-    /// The streams of all open pipelines (of the decided ones, while none is open), in the order of their ids.
+    /// The streams of all pipelines that are open and led (of all open ones, while none is led; of the decided ones, while none is open), in
+    /// the order of their ids.
     fn streams_of(&self, view: &View) -> Vec<Arc<PipelineStream>> {
-        let any_open = view.pipelines.iter().any(|pipeline| pipeline.open);
+        let worth = |pipeline: &PipelineView| (pipeline.open, pipeline.leader.is_some());
+        let most = view.pipelines.iter().map(worth).max();
         let mut streams = self.streams.lock().expect("no holder panics");
         streams.retain(|id, _| view.pipeline(*id).is_some());
-        let usable = view.pipelines.iter().filter(|pipeline| pipeline.open || !any_open);
+        let usable = view.pipelines.iter().filter(|pipeline| Some(worth(pipeline)) == most);
         usable
             .map(|pipeline| streams.entry(pipeline.id).or_insert_with(|| self.start(pipeline.id)).clone())
             .collect()

@@ -13,7 +13,11 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tonic::Request;
 use tracing::{info, warn};
-use types::{BlockId, CRC_CHUNK_BYTES};
+use types::{BlockName, CRC_CHUNK_BYTES, RunningCrc};
+
+/// A replica that has sent nothing for this long is late, and a second one is asked: a disk that hangs, or a path that is broken on one side.
+/// Many times what a read takes, so that few are read twice.
+const LATE_AFTER: Duration = Duration::from_millis(300);
 
 impl Client {
     /// The bytes `range` of a key made of `pieces`. Each byte is verified against its checksum before it is handed
@@ -41,10 +45,27 @@ impl Client {
 /// A stretch of one block still to be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Part {
-    block: BlockId,
+    block: BlockName,
     offset: u64,
     end: u64,
     commit_index: u64,
+    /// The checksum of a piece that is read from its beginning to its end, and that of what came so far.
+    whole: Option<(u32, RunningCrc)>,
+}
+
+impl Part {
+    /// Bytes that fit the checksums their replica sent with them may still not be those that were written: another block's.
+    fn check_whole(&self) -> Result<(), Failure> {
+        match self.whole {
+            Some((written, sum)) if self.offset == self.end && sum.value() != written => {
+                let (block, read) = (self.block, sum.value());
+                let why =
+                    format!("block {block} has the checksum {read:#010x}, what was written {written:#010x}");
+                Err(Failure::new(Code::Corrupt, why))
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 /// Cuts a key's range into stretches of blocks.
@@ -52,15 +73,18 @@ fn parts_of(pieces: &[BlockPiece], range: Range<u64>) -> Result<VecDeque<Part>, 
     let mut parts = VecDeque::new();
     let mut piece_start = 0;
     for piece in pieces {
-        let block = piece.block.ok_or_else(|| ClientError::Invalid("a piece names no block".to_owned()))?;
+        let block =
+            piece.block.as_ref().ok_or_else(|| ClientError::Invalid("a piece names no block".to_owned()))?;
         let piece_end = piece_start + piece.length;
         let (start, end) = (range.start.max(piece_start), range.end.min(piece_end));
         if start < end {
             parts.push_back(Part {
-                block: block.into(),
+                block: block.try_into()?,
                 offset: piece.offset + (start - piece_start),
                 end: piece.offset + (end - piece_start),
                 commit_index: piece.commit_index,
+                whole: ((start, end) == (piece_start, piece_end))
+                    .then_some((piece.crc, RunningCrc::default())),
             });
         }
         piece_start = piece_end;
@@ -91,6 +115,55 @@ struct Open {
     chunks: tonic::Streaming<ReadChunk>,
 }
 
+impl Open {
+    async fn next(&mut self, part: &Part, stall: Duration) -> Result<ReadChunk, Failure> {
+        let early = || format!("{} ended {} bytes early", self.address, part.end - part.offset);
+        match tokio::time::timeout(stall, self.chunks.message()).await {
+            Ok(Ok(Some(chunk))) => Ok(chunk),
+            Ok(Ok(None)) => Err(Failure::new(Code::Unavailable, early())),
+            Ok(Err(status)) => Err(status.into()),
+            Err(_) => Err(silent(&self.address, stall)),
+        }
+    }
+}
+
+fn silent(address: &str, stall: Duration) -> Failure {
+    Failure::new(Code::Unavailable, format!("{address} sent nothing for {stall:?}"))
+}
+
+/// Whether it says something about the replica's node, rather than about the block.
+fn is_its_own(failure: &Failure) -> bool {
+    matches!(failure.code, Code::Unavailable | Code::OutcomeUnknown | Code::DiskFailed)
+}
+
+/// Opens a part at a replica and waits for its first bytes.
+async fn open_and_hear(client: &Client, address: &str, part: &Part) -> Result<(Open, ReadChunk), Failure> {
+    let stall = client.options().read_stall;
+    let heard = async {
+        let mut datanode = DatanodeClient::new(client.channels().to(address)?)
+            .max_decoding_message_size(proto::MESSAGE_BYTES_MAX);
+        let request = ReadRequest {
+            block: Some(part.block.into()),
+            offset: part.offset,
+            length: part.end - part.offset,
+            commit_index: part.commit_index,
+        };
+        let request = proto::in_cluster(Request::new(request), &client.view().cluster);
+        let opened = tokio::time::timeout(stall, datanode.read(request)).await;
+        let chunks = opened.map_err(|_| silent(address, stall))??.into_inner();
+        let mut open = Open { address: address.to_owned(), chunks };
+        let chunk = open.next(part, stall).await?;
+        Ok((open, chunk))
+    };
+    let heard: Result<_, Failure> = heard.await;
+    if let Err(failure) = &heard
+        && is_its_own(failure)
+    {
+        client.avoided().avoid(address);
+    }
+    heard
+}
+
 impl Reader {
     fn new(client: Client, parts: VecDeque<Part>) -> Reader {
         Reader {
@@ -115,9 +188,22 @@ impl Reader {
                 continue;
             }
             match self.next_chunk(&part).await {
-                Ok(bytes) => {
+                Ok((bytes, after)) => {
+                    if let Err(failure) = after.check_whole() {
+                        // What was handed out cannot be taken back.
+                        if part.offset > 0 {
+                            let replica = self.open.take().map(|open| open.address).unwrap_or_default();
+                            warn!(block = %part.block, replica, why = %failure, "a replica sent what was not written");
+                            self.client.avoided().avoid(&replica);
+                            self.client.locations().forget(part.block.container);
+                            let (block, offset, why) = (part.block, 0, failure.to_string());
+                            return Err(ClientError::Unreadable { block, offset, why });
+                        }
+                        self.failed(&part, failure).await?;
+                        continue;
+                    }
                     self.rounds = 0;
-                    self.parts.front_mut().expect("it was there above").offset += bytes.len() as u64;
+                    *self.parts.front_mut().expect("it was there above") = after;
                     return Ok(Some(bytes));
                 }
                 Err(failure) => self.failed(&part, failure).await?,
@@ -131,39 +217,49 @@ impl Reader {
         self.rounds = 0;
     }
 
-    async fn next_chunk(&mut self, part: &Part) -> Result<Bytes, Failure> {
-        let stall = self.client.options().read_stall;
-        let silent =
-            |address: &str| Failure::new(Code::Unavailable, format!("{address} sent nothing for {stall:?}"));
-        if self.open.is_none() {
-            let address = self.next_replica(part).await?;
-            let opened = tokio::time::timeout(stall, self.open(&address, part)).await;
-            let chunks = opened.map_err(|_| silent(&address))??;
-            self.open = Some(Open { address, chunks });
-        }
-        let open = self.open.as_mut().expect("opened above");
-        match tokio::time::timeout(stall, open.chunks.message()).await {
-            Ok(Ok(Some(chunk))) => verify(chunk, part),
-            Ok(Ok(None)) => Err(Failure::new(
-                Code::Unavailable,
-                format!("{} ended {} bytes early", open.address, part.end - part.offset),
-            )),
-            Ok(Err(status)) => Err(status.into()),
-            Err(_) => Err(silent(&open.address)),
-        }
+    /// The next bytes of a part, and what is left of it.
+    async fn next_chunk(&mut self, part: &Part) -> Result<(Bytes, Part), Failure> {
+        let chunk = match &mut self.open {
+            Some(open) => open.next(part, self.client.options().read_stall).await,
+            None => self.begin(part).await,
+        };
+        verify(chunk?, part)
     }
 
-    async fn open(&self, address: &str, part: &Part) -> Result<tonic::Streaming<ReadChunk>, Failure> {
-        let mut datanode = DatanodeClient::new(self.client.channels().to(address)?)
-            .max_decoding_message_size(proto::MESSAGE_BYTES_MAX);
-        let request = ReadRequest {
-            block: Some(part.block.into()),
-            offset: part.offset,
-            length: part.end - part.offset,
-            commit_index: part.commit_index,
+    /// Opens a part at a replica, and at a second one when the first is late: whoever sends first is read on from.
+    async fn begin(&mut self, part: &Part) -> Result<ReadChunk, Failure> {
+        let client = self.client.clone();
+        let first = self.next_replica(part).await?;
+        let mut reading = Box::pin(open_and_hear(&client, &first, part));
+        let in_time = tokio::time::timeout(LATE_AFTER, &mut reading).await;
+        let read = match in_time {
+            Ok(read) => read,
+            Err(_) => match (self.replicas.pop(), client.avoided().second_reads.try_acquire()) {
+                (Some(second), Ok(_permit)) => {
+                    let mut reading_second = Box::pin(open_and_hear(&client, &second, part));
+                    tokio::select! {
+                        read = &mut reading => match read {
+                            Ok(read) => Ok(read),
+                            Err(_) => reading_second.await,
+                        },
+                        read = &mut reading_second => match read {
+                            Ok(read) => {
+                                client.avoided().avoid(&first);
+                                Ok(read)
+                            }
+                            Err(_) => reading.await,
+                        },
+                    }
+                }
+                (second, _) => {
+                    self.replicas.extend(second);
+                    reading.await
+                }
+            },
         };
-        let request = proto::in_cluster(Request::new(request), &self.client.view().cluster);
-        Ok(datanode.read(request).await?.into_inner())
+        let (open, chunk) = read?;
+        self.open = Some(open);
+        Ok(chunk)
     }
 
     /// A replica not asked in this round; rounds start with what SCM says, in random order to spread readers.
@@ -172,6 +268,7 @@ impl Reader {
             let found = self.client.locations().of(part.block.container).await?;
             self.replicas = found.to_vec();
             self.replicas.shuffle(&mut rand::rng());
+            self.client.avoided().to_the_front(&mut self.replicas);
         }
         Ok(self.replicas.pop().expect("locations are never empty"))
     }
@@ -179,6 +276,9 @@ impl Reader {
     /// Notes a failure, and waits before the next round when all replicas were asked.
     async fn failed(&mut self, part: &Part, failure: Failure) -> Result<(), ClientError> {
         let replica = self.open.take().map(|open| open.address).unwrap_or_default();
+        if !replica.is_empty() && is_its_own(&failure) {
+            self.client.avoided().avoid(&replica);
+        }
         if failure.code == Code::Corrupt {
             warn!(block = %part.block, offset = part.offset, replica, why = %failure, "a replica failed verification");
         } else {
@@ -204,9 +304,9 @@ impl Reader {
     }
 }
 
-/// The bytes of a chunk that `part` wants next, after checking all of them. Checksummed pieces end at multiples of
-/// 64 KiB of the record they lie in, so only the first one has a length that must be said.
-fn verify(chunk: ReadChunk, part: &Part) -> Result<Bytes, Failure> {
+/// The bytes of a chunk that `part` wants next, after checking all of them, and what is left of the part. Checksummed pieces end at
+/// multiples of 64 KiB of the record they lie in, so only the first one has a length that must be said.
+fn verify(chunk: ReadChunk, part: &Part) -> Result<(Bytes, Part), Failure> {
     let corrupt = |why: String| Failure::new(Code::Corrupt, why);
     let ReadChunk { offset, data, data_crcs, first_piece_bytes } = chunk;
     let first = (first_piece_bytes as usize).min(data.len());
@@ -222,7 +322,7 @@ fn verify(chunk: ReadChunk, part: &Part) -> Result<Bytes, Failure> {
             data_crcs.len()
         )));
     }
-    for (n, (piece, &stored)) in pieces.zip(&data_crcs).enumerate() {
+    for (n, (piece, &stored)) in pieces.clone().zip(&data_crcs).enumerate() {
         let computed = crc32c::crc32c(piece);
         if computed != stored {
             return Err(corrupt(format!(
@@ -237,17 +337,26 @@ fn verify(chunk: ReadChunk, part: &Part) -> Result<Bytes, Failure> {
     }
     let skip = (part.offset - offset) as usize;
     let wanted = (end.min(part.end) - part.offset) as usize;
-    Ok(data.slice(skip..skip + wanted))
+    let bytes = data.slice(skip..skip + wanted);
+    let mut after = Part { offset: part.offset + wanted as u64, ..part.clone() };
+    if let Some((_, sum)) = &mut after.whole {
+        if bytes.len() == data.len() {
+            pieces.zip(&data_crcs).for_each(|(piece, &crc)| sum.push(crc, piece.len()));
+        } else {
+            sum.push(crc32c::crc32c(&bytes), bytes.len());
+        }
+    }
+    Ok((bytes, after))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use types::ContainerId;
+    use types::{ContainerId, Nonce};
 
     fn piece(local: u64, offset: u64, length: u64) -> BlockPiece {
-        let block = BlockId { container: ContainerId(1), local };
-        BlockPiece { block: Some(block.into()), offset, length, commit_index: 9 }
+        let block = Some(BlockName { container: ContainerId(1), local, nonce: Nonce(7) }.into());
+        BlockPiece { block, offset, length, commit_index: 9, crc: 1 }
     }
 
     #[test]
@@ -277,16 +386,45 @@ mod tests {
     }
 
     fn part(offset: u64, end: u64) -> Part {
-        Part { block: BlockId { container: ContainerId(1), local: 1 }, offset, end, commit_index: 0 }
+        let block = BlockName { container: ContainerId(1), local: 1, nonce: Nonce(7) };
+        Part { block, offset, end, commit_index: 0, whole: None }
     }
 
     #[test]
     fn chunks_are_trimmed_to_what_is_wanted() {
         let data: Vec<u8> = (0..200_000u32).map(|n| (n % 253) as u8).collect();
-        let got = verify(chunk(1000, &data, 500), &part(1500, 100_000)).unwrap();
+        let (got, after) = verify(chunk(1000, &data, 500), &part(1500, 100_000)).unwrap();
         assert!(got == data[500..99_000]);
+        assert_eq!((after.offset, after.end), (100_000, 100_000));
         assert!(verify(chunk(1000, &data, 500), &part(999, 2000)).is_err());
         assert!(verify(chunk(1000, &data, 500), &part(201_000, 202_000)).is_err());
+    }
+
+    /// Each replica's bytes fit the checksums that it sends with them: only what was written tells that they are another block's.
+    #[test]
+    fn a_whole_piece_has_the_checksum_it_was_written_with() {
+        let data: Vec<u8> = (0..300_000u32).map(|n| (n % 251) as u8).collect();
+        let written = crc32c::crc32c(&data[..250_000]);
+        let whole = Part { whole: Some((written, RunningCrc::default())), ..part(0, 250_000) };
+        // The block may go on after the piece.
+        let cuts = [0, 131_072, 200_000, 300_000];
+        let chunks = cuts.windows(2).map(|cut| {
+            let first = CRC_CHUNK_BYTES.min(cut[1] - cut[0]);
+            chunk(cut[0] as u64, &data[cut[0]..cut[1]], first)
+        });
+        let read = |mut part: Part, chunks: &mut dyn Iterator<Item = ReadChunk>| {
+            for chunk in chunks {
+                part = verify(chunk, &part)?.1;
+            }
+            part.check_whole()?;
+            Ok::<_, Failure>(part.offset)
+        };
+        assert_eq!(read(whole.clone(), &mut chunks.clone()), Ok(250_000));
+        let mut others = data.clone();
+        others[100_000] ^= 1;
+        let first = chunk(0, &others[..131_072], CRC_CHUNK_BYTES);
+        let failure = read(whole, &mut [first].into_iter().chain(chunks.skip(1))).unwrap_err();
+        assert!(failure.code == Code::Corrupt && failure.message.contains("what was written"), "{failure}");
     }
 
     #[test]

@@ -111,9 +111,17 @@ async fn follow_until_failed(
 ) -> Result<(), Failure> {
     let channel = channels.to(address)?;
     let mut scm = ScmClient::new(channel).max_decoding_message_size(proto::MESSAGE_BYTES_MAX);
-    let mut views = scm.watch(scm::WatchRequest {}).await?.into_inner();
+    let ours = view.borrow().cluster.clone();
+    let watch = proto::in_cluster(tonic::Request::new(scm::WatchRequest {}), &ours);
+    let mut views = scm.watch(watch).await?.into_inner();
     while let Some(next) = views.message().await? {
         let next = View::from(next);
+        // What this process has open belongs to the cluster that it found first.
+        let ours = view.borrow().cluster.clone();
+        if !ours.is_empty() && next.cluster != ours {
+            let why = format!("{address} is an SCM of cluster {}, not of {ours}", next.cluster);
+            return Err(Failure::new(Code::WrongCluster, why));
+        }
         if !*had_views {
             info!(cluster = %next.cluster, pipelines = next.pipelines.len(), "follow the cluster");
         }

@@ -3,18 +3,19 @@
 //! ```text
 //! offset size field
 //!      0    4 magic      "FLce"
-//!      4    1 version    1
-//!      5    1 state      1 quasi-closed, 2 closed
+//!      4    1 version    2
+//!      5    1 state      2 closed, 3 quasi-closed, 4 without its log
 //!      6    2 zero
 //!      8    8 owner
 //!     16    8 last_term  of its last record; 0 if there is none
 //!     24    8 last_index
-//!     32    4 crc        CRC32C of bytes 0..32
+//!     32    8 committed  what was known to be committed when the log ended; 0 of a closed one
+//!     40    4 crc        CRC32C of bytes 0..40
 //! ```
 
 use crate::disks::OWNERS_DIR;
 use crate::index::records::ContainerState;
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, ensure};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use disk::Disk;
 use raftlog::WalkEnd;
@@ -24,29 +25,24 @@ use types::{ContainerId, LogId, LogIndex, Term};
 /// In the container's directory.
 pub(crate) const FILE_NAME: &str = "end";
 const MAGIC: [u8; 4] = *b"FLce";
-const VERSION: u8 = 1;
-const CRC_AT: usize = 32;
+const VERSION: u8 = 2;
+const CRC_AT: usize = 40;
 const FILE_BYTES: usize = CRC_AT + 4;
-
-// Persisted: never renumber.
-const QUASI_CLOSED: u8 = 1;
-const CLOSED: u8 = 2;
 
 /// How a container ended that no roll ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ContainerEnd {
-    /// SCM has said that its last record is the container's.
-    pub is_closed: bool,
+    /// Never open. Closed: SCM has said that its last record is the container's.
+    pub state: ContainerState,
     /// `None`: there is no record in it.
     pub last: Option<LogId>,
+    /// The entry up to which this replica knew its log to be committed when that ended; 0 of a closed one.
+    pub committed: LogIndex,
 }
 
 impl ContainerEnd {
-    pub(crate) fn state(&self) -> ContainerState {
-        match self.is_closed {
-            true => ContainerState::Closed,
-            false => ContainerState::QuasiClosed,
-        }
+    pub(crate) fn closed(last: Option<LogId>) -> ContainerEnd {
+        ContainerEnd { state: ContainerState::Closed, last, committed: LogIndex(0) }
     }
 
     /// `None` for a container that is open, or ended in a roll.
@@ -101,12 +97,13 @@ fn encode(end: &ContainerEnd, container: ContainerId) -> Bytes {
     let mut out = BytesMut::with_capacity(FILE_BYTES);
     out.put_slice(&MAGIC);
     out.put_u8(VERSION);
-    out.put_u8(if end.is_closed { CLOSED } else { QUASI_CLOSED });
+    out.put_u8(end.state as u8);
     out.put_u16_le(0);
     out.put_u64_le(container.0);
     let last = end.last.unwrap_or_default();
     out.put_u64_le(last.term.0);
     out.put_u64_le(last.index.0);
+    out.put_u64_le(end.committed.0);
     let crc = crc32c::crc32c(&out);
     out.put_u32_le(crc);
     out.freeze()
@@ -118,26 +115,28 @@ fn decode(bytes: &Bytes, container: ContainerId) -> anyhow::Result<ContainerEnd>
     let (stored, computed) = ((&bytes[CRC_AT..]).get_u32_le(), crc32c::crc32c(&bytes[..CRC_AT]));
     ensure!(stored == computed, "checksum mismatch: stored {stored:#010x}, computed {computed:#010x}");
     ensure!(bytes[4] == VERSION, "its version {} is unknown", bytes[4]);
-    let is_closed = match bytes[5] {
-        QUASI_CLOSED => false,
-        CLOSED => true,
-        unknown => bail!("its state {unknown} is unknown"),
-    };
+    let state = ContainerState::decode(bytes[5])?;
+    ensure!(state.is_over(), "it says that its container is open");
     let mut rest = &bytes[8..CRC_AT];
     let owner = rest.get_u64_le();
     ensure!(owner == container.0, "it is that of container {owner}");
     let last = LogId { term: Term(rest.get_u64_le()), index: LogIndex(rest.get_u64_le()) };
-    Ok(ContainerEnd { is_closed, last: Some(last).filter(|last| *last != LogId::default()) })
+    let committed = LogIndex(rest.get_u64_le());
+    Ok(ContainerEnd { state, last: Some(last).filter(|last| *last != LogId::default()), committed })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn quasi_closed(last: Option<LogId>) -> ContainerEnd {
+        ContainerEnd { state: ContainerState::QuasiClosed, last, committed: LogIndex(5) }
+    }
+
     #[test]
     fn a_member_that_came_no_further_than_the_first_entry_has_all_it_ever_had() {
         let walked = WalkEnd::Unfinished { segment: 0, offset: 120 };
-        let end = |last| Some(ContainerEnd { is_closed: false, last });
+        let end = |last| Some(quasi_closed(last));
         let log_id = |index| LogId { term: Term(0), index: LogIndex(index) };
         // As it is read back: `None`.
         assert!(is_whole(&walked, Some(log_id(0)), end(None)));
@@ -147,12 +146,13 @@ mod tests {
     }
 
     #[test]
-    fn version_1_is_laid_out_as_documented_and_every_flipped_bit_is_found() {
+    fn the_file_is_laid_out_as_documented_and_every_flipped_bit_is_found() {
         let container = ContainerId(0x0102);
         let last = Some(LogId { term: Term(7), index: LogIndex(0x0304) });
-        let end = ContainerEnd { is_closed: true, last };
+        let end = ContainerEnd { state: ContainerState::WithoutLog, last, committed: LogIndex(0x0301) };
         let bytes = encode(&end, container);
-        let fields = b"FLce\x01\x02\0\0\x02\x01\0\0\0\0\0\0\x07\0\0\0\0\0\0\0\x04\x03\0\0\0\0\0\0";
+        let fields =
+            b"FLce\x02\x04\0\0\x02\x01\0\0\0\0\0\0\x07\0\0\0\0\0\0\0\x04\x03\0\0\0\0\0\0\x01\x03\0\0\0\0\0\0";
         assert_eq!(bytes[..CRC_AT], *fields);
         assert_eq!(decode(&bytes, container).unwrap(), end);
         assert!(decode(&bytes, ContainerId(9)).is_err(), "another container's");
@@ -161,7 +161,7 @@ mod tests {
             damaged[bit / 8] ^= 1 << (bit % 8);
             assert!(decode(&damaged.into(), container).is_err(), "bit {bit}");
         }
-        let empty = ContainerEnd { is_closed: false, last: None };
+        let empty = quasi_closed(None);
         assert_eq!(decode(&encode(&empty, container), container).unwrap(), empty);
     }
 }

@@ -75,7 +75,7 @@ async fn find_records(
     });
     match found.await.map_err(|failure| failed(container, "look for blocks", &failure))? {
         Some((ContainerState::Closed, records)) => Ok(records),
-        Some((ContainerState::Open | ContainerState::QuasiClosed, _)) => {
+        Some((ContainerState::Open | ContainerState::QuasiClosed | ContainerState::WithoutLog, _)) => {
             let message =
                 format!("container {container} is not closed; its blocks can be deleted once it is");
             Err(Failure { retry: Retry::Here, ..Failure::new(Code::NotYet, message) })

@@ -234,8 +234,15 @@ impl DatanodeDisk {
         let (id, index) = (real.stamp().disk, Index::new(db.clone()));
         let room = KnownSpace::new(real.space().await.context("ask for free space")?);
         let full_below_bytes = options.log.reserve_bytes.saturating_add(options.log.segment_bytes_max);
+        // An index that opens and cannot be read would make the disk look empty, and an empty disk says that its logs have ended.
         let of_disk = index.clone();
-        let unhealthy = blocking(move || of_disk.all_unhealthy()).await?;
+        let listed = blocking(move || {
+            of_disk.pipeline_specs()?;
+            of_disk.containers()?;
+            of_disk.all_unhealthy()
+        });
+        let root = real.root().display();
+        let unhealthy = listed.await.with_context(|| format!("read the block index of {root}"))?;
         let unhealthy = Mutex::new(unhealthy.into_keys().collect());
         let (counters, deleting) = Default::default();
         Ok(DatanodeDisk {

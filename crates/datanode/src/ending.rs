@@ -19,6 +19,8 @@ pub(crate) struct StoppedPipeline {
     pub order: PipelineOrder,
     pub disk: Arc<DatanodeDisk>,
     pub report: PipelineReport,
+    /// SCM has heard that its log is lost.
+    pub loss_is_told: bool,
     /// Held while it is being ended.
     pub busy: Arc<tokio::sync::Mutex<()>>,
 }
@@ -33,11 +35,11 @@ impl StoppedPipeline {
             stopped: why,
             ..PipelineReport::default()
         };
-        StoppedPipeline { order, disk, report, busy: Arc::default() }
+        StoppedPipeline { order, disk, report, loss_is_told: false, busy: Arc::default() }
     }
 
     fn retired(&self) -> Retired {
-        Retired { disk: self.disk.clone(), order: self.order.clone() }
+        Retired { disk: self.disk.clone(), order: self.order.clone(), loss_is_told: self.loss_is_told }
     }
 }
 
@@ -60,7 +62,17 @@ impl ContainerManager {
             return Ok(());
         }
         let done = stopped.retired().quasi_close(self.host()).await;
-        self.note_end(&stopped, done.map_err(|failure| format!("{failure:#}"))).await
+        self.note_end(&stopped, done).await
+    }
+
+    /// SCM has taken the reports in which these pipelines say that their logs are lost.
+    pub(crate) fn loss_was_told(&self, pipelines: &[PipelineId]) {
+        let mut stopped = self.stopped().write().expect("no holder panics");
+        for pipeline in pipelines {
+            if let Some(stopped) = stopped.get_mut(pipeline) {
+                stopped.loss_is_told = true;
+            }
+        }
     }
 
     /// Forgets a pipeline that is over, also one of which only an interrupted creation is here: SCM names it for as long as it hears
@@ -96,7 +108,7 @@ impl ContainerManager {
                 self.look_again_at(&stopped).await;
                 Ok(())
             }
-            Err(failure) => self.note_end(&stopped, Err(format!("let it go: {failure:#}"))).await,
+            Err(failure) => self.note_end(&stopped, Err(failure.context("let it go"))).await,
         }
     }
 
@@ -130,8 +142,8 @@ impl ContainerManager {
         };
         match record.state {
             ContainerState::Closed => return Ok(()),
-            ContainerState::QuasiClosed if record.last == last => {}
-            ContainerState::QuasiClosed => {
+            ContainerState::QuasiClosed | ContainerState::WithoutLog if record.last == last => {}
+            ContainerState::QuasiClosed | ContainerState::WithoutLog => {
                 let message =
                     format!("container {container} ends at {:?} here, not at {last:?}", record.last);
                 return Err(Failure::invalid(message));
@@ -142,7 +154,7 @@ impl ContainerManager {
             }
         }
         // The file first: the index may be lost, and is made after it.
-        let end = ContainerEnd { is_closed: true, last };
+        let end = ContainerEnd::closed(last);
         end.write(&**disk.space.disk(), container).await.map_err(broken)?;
         let closed = disk.clone();
         let marked = blocking(move || {
@@ -180,14 +192,19 @@ impl ContainerManager {
             let report = PipelineReport { stopped: why.to_owned(), ..open.report() };
             let (order, disk) = (open.order.clone(), open.disk.clone());
             let busy = Arc::default();
-            stopped.insert(pipeline, StoppedPipeline { order, disk, report, busy });
+            stopped.insert(pipeline, StoppedPipeline { order, disk, report, loss_is_told: false, busy });
         }
         stopped.get(&pipeline).cloned()
     }
 
     /// What became of a pipeline that was to end: for reports, and for a person once.
-    async fn note_end(&self, ended: &StoppedPipeline, done: Result<(), String>) -> Result<(), String> {
+    async fn note_end(&self, ended: &StoppedPipeline, done: anyhow::Result<()>) -> Result<(), String> {
         let pipeline = ended.order.pipeline;
+        let has_lost_log = match &done {
+            Ok(()) => false,
+            Err(failure) => ended.retired().has_lost_log(failure).await,
+        };
+        let done = done.map_err(|failure| format!("{failure:#}"));
         if let Some(stopped) = self.stopped().write().expect("no holder panics").get_mut(&pipeline) {
             match &done {
                 Ok(()) => {
@@ -199,6 +216,7 @@ impl ContainerManager {
                         error!(%pipeline, failure, "cannot end a pipeline; SCM will say it again");
                     }
                     stopped.report.stopped.clone_from(failure);
+                    stopped.report.log_lost |= has_lost_log;
                 }
             }
         }

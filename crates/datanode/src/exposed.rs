@@ -43,6 +43,7 @@ fn expose_containers(manager: &ContainerManager, exposition: &mut Exposition) {
         ("open", ContainerState::Open),
         ("closed", ContainerState::Closed),
         ("quasi_closed", ContainerState::QuasiClosed),
+        ("without_log", ContainerState::WithoutLog),
     ];
     for (name, state) in states {
         exposition.gauge(CONTAINERS, &[("state", name)], count(&|it| it.state == state));

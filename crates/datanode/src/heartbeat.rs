@@ -10,7 +10,7 @@ use proto::uuid_bytes;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 use tracing::{debug, error, info, warn};
 use types::{Clock, ContainerId, NodeId, PipelineId};
 
@@ -85,6 +85,7 @@ impl Heartbeat {
             Some(identity) => identity.clone(),
             None => self.register().await?,
         };
+        let asked_at = Instant::now();
         let response = self.beat(&identity).await?;
         if response.register_again {
             info!("SCM asks this node to register again");
@@ -94,7 +95,7 @@ impl Heartbeat {
             return Ok(());
         }
         self.take_addresses(&response);
-        self.manager.board().told(&self.manager, response.tasks.clone());
+        self.manager.board().told(&self.manager, response.tasks.clone(), asked_at);
         self.carry_pipelines(identity.node, &response).await;
         Ok(())
     }
@@ -143,11 +144,14 @@ impl Heartbeat {
             ..HeartbeatRequest::default()
         };
         let report = inventory.report(&mut request);
+        let lost_logs = request.pipelines.iter().filter(|told| told.log_lost);
+        let lost_logs: Vec<PipelineId> = lost_logs.map(|told| PipelineId(told.pipeline)).collect();
         let response = self.scm.heartbeat(request).await.context("send a heartbeat to SCM")?;
         if response.register_again {
             return Ok(response);
         }
         inventory.taken(&report);
+        self.manager.loss_was_told(&lost_logs);
         // SCM may not have had the beginning of what this was a part of: it restarted, or has another leader.
         if response.report_all && !report.begins {
             inventory.report_all();

@@ -307,6 +307,7 @@ impl ContainerManager {
             .await
             {
                 Ok(specs) => specs,
+                // It was read a moment ago.
                 Err(failure) => {
                     let root = disk.real.root().display();
                     error!(disk = %root, error = format!("{failure:#}"), "cannot list the pipelines of a disk");

@@ -163,6 +163,7 @@ impl Pipeline {
             container_bytes: used_bytes,
             stopped,
             ended: is_ended,
+            log_lost: false,
             purged_index: number(self.group.log().state().purged.map(|purged| purged.index)),
         }
     }

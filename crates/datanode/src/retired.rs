@@ -4,7 +4,7 @@
 //! retired, durably                    from here on it never votes or appends again, whatever crashes
 //! the group stops
 //! the rest of the log is applied      a roll that is not known to be committed quasi-closes its container
-//! `end` beside each quasi-closed one  so that a rebuilt index has them too
+//! `end` beside each that no committed roll ended  so that a rebuilt index has them too
 //! the index says so, and is flushed   quasi-closed: reports may say it
 //!
 //! the log is removed, its id kept     a start that finds this begun goes on with it, and opens nothing
@@ -34,6 +34,8 @@ const BATCH_MAX: usize = 1024;
 pub(crate) struct Retired {
     pub disk: Arc<DatanodeDisk>,
     pub order: PipelineOrder,
+    /// SCM knows that the log is lost, if it is: what is left may be let go of.
+    pub loss_is_told: bool,
 }
 
 impl Retired {
@@ -69,6 +71,10 @@ impl Retired {
             self.retire(host).await?;
             match self.apply_rest().await {
                 Ok(()) => {}
+                // Until SCM has it in its log, this replica must not become one that has nothing to say.
+                Err(failure) if self.has_lost_log(&failure).await && !self.loss_is_told => {
+                    return Err(failure);
+                }
                 Err(failure) if is_lost(&failure) => self.give_up(&failure).await?,
                 Err(failure) => return Err(failure),
             }
@@ -179,7 +185,8 @@ impl Retired {
         let meta = metas.first().context("the log's last entry is purged")?;
         // After a roll nothing is in it yet.
         let last = Some(last).filter(|_| meta.place.owner == OwnerId::from(open));
-        let end = ContainerEnd { is_closed: false, last };
+        let end =
+            ContainerEnd { state: ContainerState::QuasiClosed, last, committed: machine.known_committed() };
         end.write(&**self.disk.space.disk(), open).await?;
         let index = self.disk.index.clone();
         blocking(move || index.set_end(open, end)).await
@@ -188,6 +195,17 @@ impl Retired {
     async fn has_log(&self) -> anyhow::Result<bool> {
         let names = self.disk.real.list(GROUPS_DIR).await.context("list the logs")?;
         Ok(names.contains(&self.group().to_string()))
+    }
+
+    /// Whether an end failed because the log is lost or damaged, and there was one.
+    pub(crate) async fn has_lost_log(&self, failure: &anyhow::Error) -> bool {
+        let was_never_in_use = async {
+            let (open, state) = self.open_container().await?;
+            Ok::<_, anyhow::Error>(
+                state == Some(ContainerState::Open) && self.was_never_in_use(open, failure).await?,
+            )
+        };
+        is_lost(failure) && !was_never_in_use.await.unwrap_or(false)
     }
 
     /// What can still be said of a replica whose log is lost or damaged: what was applied before.
@@ -202,14 +220,13 @@ impl Retired {
         if self.was_never_in_use(open, failure).await? {
             return blocking(move || index.end_unused(pipeline, open)).await;
         }
-        warn!(%pipeline, container = %open, why, "the open container ends with what was applied");
+        warn!(%pipeline, container = %open, why, "the open container ends with what was applied, which proves nothing");
         blocking(move || {
             let last = index.applied(pipeline)?.map(|applied| applied.id);
-            index.set_end(open, ContainerEnd { is_closed: false, last })
+            let committed = last.map(|last| last.index).unwrap_or_default();
+            index.set_end(open, ContainerEnd { state: ContainerState::WithoutLog, last, committed })
         })
-        .await?;
-        self.disk.mark_unhealthy(open, why).await;
-        Ok(())
+        .await
     }
 
     /// Whether the pipeline's creation was interrupted before its log began: nothing was ever written to its first container.
@@ -237,10 +254,12 @@ impl Retired {
         let (index, pipeline) = (self.disk.index.clone(), self.order.pipeline);
         let containers = blocking(move || index.containers()).await?;
         for (container, record) in containers {
-            if record.pipeline != pipeline || record.state != ContainerState::QuasiClosed {
+            let ContainerRecord { state, last, committed, .. } = record;
+            let is_alone = matches!(state, ContainerState::QuasiClosed | ContainerState::WithoutLog);
+            if record.pipeline != pipeline || !is_alone {
                 continue;
             }
-            let end = ContainerEnd { is_closed: false, last: record.last };
+            let end = ContainerEnd { state, last, committed };
             let disk = self.disk.space.disk();
             if ContainerEnd::read(&**disk, container).await? != Some(end) {
                 end.write(&**disk, container).await?;

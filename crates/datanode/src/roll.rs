@@ -33,10 +33,11 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 use types::{ContainerId, OwnerId, Payload, PipelineId};
 
-/// Gives the container that follows another in its pipeline; asked twice, the same.
+/// Gives the container that follows another in its pipeline of a cluster; asked twice, the same.
 pub trait ContainerAllocator: Send + Sync + 'static {
     fn allocate(
         &self,
+        cluster: &str,
         pipeline: PipelineId,
         after: ContainerId,
     ) -> BoxFuture<'static, Result<ContainerId, Failure>>;
@@ -128,7 +129,7 @@ impl Roller {
         let next = match wanted.end {
             Some(end) => end,
             None => {
-                let next = self.allocator.allocate(*id, open.container).await;
+                let next = self.allocator.allocate(group.cluster(), *id, open.container).await;
                 next.context("ask SCM for the next container")?
             }
         };

@@ -77,12 +77,14 @@ impl ScmLink {
 impl ContainerAllocator for ScmLink {
     fn allocate(
         &self,
+        cluster: &str,
         pipeline: PipelineId,
         after: ContainerId,
     ) -> BoxFuture<'static, Result<ContainerId, Failure>> {
-        let link = self.clone();
+        let (link, cluster) = (self.clone(), cluster.to_owned());
         Box::pin(async move {
             let request = AllocateContainerRequest { pipeline: pipeline.0, after: after.0 };
+            let request = proto::in_cluster(tonic::Request::new(request), &cluster);
             let answer = link.call(async |client| client.allocate_container(request).await).await?;
             Ok(ContainerId(answer.container))
         })

@@ -83,6 +83,11 @@ impl File for CountingFile {
         self.file.sync_data()
     }
 
+    fn settle(&self) -> IoFuture<()> {
+        self.syncs.fetch_add(1, Ordering::Relaxed);
+        self.file.settle()
+    }
+
     fn preallocate(&self, bytes: u64) -> IoFuture<()> {
         self.file.preallocate(bytes)
     }

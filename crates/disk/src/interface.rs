@@ -46,6 +46,9 @@ pub trait File: Send + Sync + 'static {
     fn read_at(&self, offset: u64, bytes: usize) -> IoFuture<Bytes>;
     /// Makes written data durable (and the length, if it changed).
     fn sync_data(&self) -> IoFuture<()>;
+    /// [`File::sync_data`], and what is read from then on is what the disk has. After a sync that failed the page cache goes on showing what
+    /// never reached the disk, to this process and to the next, and a later sync succeeds without writing it.
+    fn settle(&self) -> IoFuture<()>;
     /// Allocates zeroed space up to `bytes` and extends the file to it, so that later syncs change no length. Never
     /// shortens. Fails with [`io::ErrorKind::StorageFull`], and changes nothing, when the disk is full.
     fn preallocate(&self, bytes: u64) -> IoFuture<()>;

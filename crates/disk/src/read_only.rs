@@ -49,6 +49,10 @@ impl File for ReadOnlyFile {
         refused()
     }
 
+    fn settle(&self) -> IoFuture<()> {
+        refused()
+    }
+
     fn preallocate(&self, _bytes: u64) -> IoFuture<()> {
         refused()
     }

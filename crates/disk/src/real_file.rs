@@ -66,6 +66,13 @@ impl File for RealFile {
         self.run(Operation::Sync, "sync", |file| file.sync_data())
     }
 
+    fn settle(&self) -> IoFuture<()> {
+        self.run(Operation::Sync, "settle", |file| {
+            file.sync_data()?;
+            syscalls::forget_cached(file)
+        })
+    }
+
     fn preallocate(&self, bytes: u64) -> IoFuture<()> {
         self.run(Operation::Change, "preallocate", move |file| syscalls::preallocate(file, bytes))
     }

@@ -109,6 +109,16 @@ pub(crate) fn preallocate(file: &File, bytes: u64) -> io::Result<()> {
     }
 }
 
+/// Has the kernel read a file anew. What is to be written it keeps.
+#[allow(unsafe_code)]
+pub(crate) fn forget_cached(file: &File) -> io::Result<()> {
+    // SAFETY: a call without pointers, on a descriptor that is open as long as `file` is.
+    match unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) } {
+        0 => Ok(()),
+        error => Err(io::Error::from_raw_os_error(error)),
+    }
+}
+
 /// Gives back `[offset, offset + bytes)`; where the file system cannot, zeros are written.
 pub(crate) fn punch_hole(file: &File, offset: u64, bytes: u64) -> io::Result<()> {
     let bytes = bytes.min(file.metadata()?.len().saturating_sub(offset));

@@ -1,32 +1,43 @@
 use crate::options::OmOptions;
-use crate::service::OmService;
+use crate::service::{OmService, Opened};
 use crate::state_machine::OmStateMachine;
 use crate::tables::{APPLIED_KEY, check_format};
 use anyhow::Context;
 use disk::RealDisk;
 use proto::om::om_server::OmServer;
+use proto::scm::GetClusterStatusRequest;
+use proto::scm::scm_client::ScmClient;
+use proto::{ClusterGuard, Failure, Seeker};
 use raft::{
     AddressBook, DbGenerations, Group, GroupSpec, GroupStart, Member, RaftHost, ReadIndexError, Role,
 };
 use raftlog::{LogSpace, LogSpec};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-use tokio::sync::Semaphore;
+use tokio::sync::{Mutex, Semaphore};
+use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tonic::service::RoutesBuilder;
+use tonic::service::interceptor::InterceptedService;
 use types::{Clock, GroupId, NodeId, OwnerId, ReplicaId};
 
 /// A group of one elects itself; it only waits for its disk.
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
+/// Between two tries to find out which cluster this OM is of.
+const ASK_AGAIN: Duration = Duration::from_millis(200);
+const ANSWER_MAX: Duration = Duration::from_secs(5);
 
 /// A running OM: the only member of its only group for now.
 pub struct Om {
     service: OmService,
     host: RaftHost,
+    /// Runs until the group is open.
+    opening: Mutex<JoinHandle<()>>,
 }
 
 impl Om {
-    /// Opens the OM's group in a metadata directory, which it may share with an SCM, and waits until it leads.
+    /// Opens the OM's group in a metadata directory, which it may share with an SCM, and waits until it leads. In a directory that
+    /// belongs to no cluster yet that happens later: once SCM has said which cluster this is.
     pub async fn start(
         options: OmOptions,
         disk: Arc<RealDisk>,
@@ -35,54 +46,140 @@ impl Om {
         addresses: AddressBook,
         clock: Arc<dyn Clock>,
     ) -> anyhow::Result<Om> {
-        let dir = format!("db-{}", group_id());
-        let dbs = DbGenerations::open(disk.clone(), &dir, &options.db, APPLIED_KEY).await;
-        let dbs = dbs.with_context(|| format!("open {dir} in {}", disk.root().display()))?;
-        check_format(&dbs.current()).with_context(|| format!("read {dir} in {}", disk.root().display()))?;
-        let machine = OmStateMachine { dbs: dbs.clone() };
-        let group = host
-            .open(group_spec(&options), &space, log_spec(), machine)
-            .await
-            .context("open the OM's group")?;
         let scans = Arc::new(Semaphore::new(options.scans_max));
-        let om = Om { service: OmService { group: group.clone(), dbs, addresses, clock, scans }, host };
-        let ready = timeout(READY_TIMEOUT, start_ready(&group)).await;
-        if let Err(error) =
-            ready.context("wait for the OM's group to elect its leader").and_then(|ready| ready)
-        {
-            om.shutdown().await;
-            return Err(error);
-        }
-        Ok(om)
+        let service = OmService { opened: Arc::default(), addresses, clock, scans };
+        let opener = Opener { options, disk, space, host: host.clone(), opened: service.opened.clone() };
+        let opening = match opener.disk.stamp().cluster.is_empty() {
+            false => {
+                opener.open().await?;
+                tokio::spawn(async {})
+            }
+            true => tokio::spawn(opener.join_and_open()),
+        };
+        Ok(Om { service, host, opening: Mutex::new(opening) })
     }
 
     /// Mounts the OM's service on the process's gRPC server.
     pub fn add_to(&self, routes: &mut RoutesBuilder) {
+        let opened = self.service.opened.clone();
+        let here = move || {
+            let opened = opened.get()?.as_ref().ok()?;
+            Some(opened.group.cluster().to_owned())
+        };
         let service = OmServer::new(self.service.clone())
             .max_decoding_message_size(proto::MESSAGE_BYTES_MAX)
             .max_encoding_message_size(proto::MESSAGE_BYTES_MAX);
-        routes.add_service(service);
+        routes.add_service(InterceptedService::new(service, ClusterGuard::new(here)));
     }
 
     /// Why the OM cannot do its work now, if so.
     pub fn readiness(&self) -> Result<(), String> {
-        self.service.group.status().readiness()
+        self.service.opened().map_err(|failure| failure.message)?.group.status().readiness()
     }
 
     /// Entries that are committed and not applied here.
     pub fn lag(&self) -> u64 {
-        self.service.group.status().lag()
+        self.service.opened().map_or(0, |opened| opened.group.status().lag())
     }
 
     /// Closes the group and makes the tables durable, so that the next start replays little.
     pub async fn shutdown(&self) {
+        let mut opening = self.opening.lock().await;
+        opening.abort();
+        // What it had begun is done, or never will be.
+        let _ = (&mut *opening).await;
         self.host.close(group_id()).await;
-        let db = self.service.dbs.current();
+        let Ok(opened) = self.service.opened() else { return };
+        let db = opened.dbs.current();
         match tokio::task::spawn_blocking(move || db.flush()).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::warn!(error = format!("{error:#}"), "flush the OM's tables"),
             Err(error) => tracing::error!(%error, "flush the OM's tables"),
         }
+    }
+}
+
+/// What it takes to open the OM's group.
+struct Opener {
+    options: OmOptions,
+    disk: Arc<RealDisk>,
+    space: Arc<LogSpace>,
+    host: RaftHost,
+    opened: Arc<OnceLock<Result<Opened, String>>>,
+}
+
+impl Opener {
+    /// Asks until SCM answers: it may be away, or not yet be there. What fails after that does not mend itself.
+    async fn join_and_open(self) {
+        let mut said = String::new();
+        let cluster = loop {
+            match self.ask_cluster().await {
+                Ok(cluster) => break cluster,
+                Err(failure) => {
+                    let why = format!("{failure:#}");
+                    if why != said {
+                        tracing::info!(
+                            why,
+                            scm = self.options.scm,
+                            "OM waits for SCM to say which cluster this is"
+                        );
+                        said = why;
+                    }
+                    tokio::time::sleep(ASK_AGAIN).await;
+                }
+            }
+        };
+        let joined = self.disk.join_cluster(&cluster, 0).context("stamp the metadata directory");
+        let opened = match joined {
+            Ok(()) => self.open().await,
+            Err(failure) => Err(failure),
+        };
+        match opened {
+            Ok(()) => tracing::info!(cluster, "OM joined the cluster"),
+            Err(failure) => {
+                let why = format!("{failure:#}");
+                tracing::error!(why, "OM cannot open its group: stop it, and mend that");
+                let _ = self.opened.set(Err(why));
+            }
+        }
+    }
+
+    async fn ask_cluster(&self) -> anyhow::Result<String> {
+        let seeker = Seeker::parse(&self.options.scm)?;
+        let mut failed = anyhow::anyhow!("nobody was asked");
+        for _ in 0..=seeker.configured().len() {
+            let address = seeker.address();
+            let channel = self.host.connector().connect(&address).map_err(Failure::invalid)?;
+            let mut scm = ScmClient::new(channel);
+            let asked = timeout(ANSWER_MAX, scm.get_cluster_status(GetClusterStatusRequest {})).await;
+            let failure = match asked {
+                Ok(Ok(answer)) => return Ok(answer.into_inner().cluster),
+                Ok(Err(status)) => Failure::from(status),
+                Err(_) => Failure::unanswered(format!("{address} does not answer")),
+            };
+            seeker.failed(&address, &failure);
+            failed = failure.into();
+        }
+        Err(failed)
+    }
+
+    async fn open(&self) -> anyhow::Result<()> {
+        let Opener { options, disk, space, host, opened } = self;
+        let dir = format!("db-{}", group_id());
+        let dbs = DbGenerations::open(disk.clone(), &dir, &options.db, APPLIED_KEY).await;
+        let dbs = dbs.with_context(|| format!("open {dir} in {}", disk.root().display()))?;
+        check_format(&dbs.current()).with_context(|| format!("read {dir} in {}", disk.root().display()))?;
+        let machine = OmStateMachine { dbs: dbs.clone() };
+        let spec = group_spec(options, disk.stamp().cluster);
+        let group = host.open(spec, space, log_spec(), machine).await.context("open the OM's group")?;
+        let ready = timeout(READY_TIMEOUT, start_ready(&group)).await;
+        let ready = ready.context("wait for the OM's group to elect its leader").and_then(|ready| ready);
+        if let Err(error) = ready {
+            host.close(group_id()).await;
+            return Err(error);
+        }
+        let _ = opened.set(Ok(Opened { group, dbs }));
+        Ok(())
     }
 }
 
@@ -108,11 +205,10 @@ fn group_id() -> GroupId {
     GroupId::om(0)
 }
 
-fn group_spec(options: &OmOptions) -> GroupSpec {
+fn group_spec(options: &OmOptions, cluster: String) -> GroupSpec {
     let replica = ReplicaId(1);
     GroupSpec {
-        // One member: nobody else is spoken to.
-        cluster: String::new(),
+        cluster,
         group: group_id(),
         replica,
         timing: options.timing,

@@ -3,6 +3,8 @@
 pub struct OmOptions {
     /// "host:port" where other processes reach this one.
     pub address: String,
+    /// "host:port" of SCM; several, separated by commas, are its members. Asked once: which cluster this is.
+    pub scm: String,
     /// Listings that run at the same time; more are refused as busy. Each holds a thread for about a millisecond per
     /// thousand entries and at most one page (10 MiB at the very worst) in memory.
     pub scans_max: usize,
@@ -18,6 +20,7 @@ impl Default for OmOptions {
     fn default() -> Self {
         Self {
             address: String::new(),
+            scm: String::new(),
             scans_max: 256,
             timing: raft::Timing::METADATA,
             snapshots: raft::SnapshotPolicy::METADATA,

@@ -89,7 +89,8 @@ pub(crate) fn check_attributes(attributes: Option<&KeyAttributes>) -> Result<(),
 pub(crate) fn check_pieces(pieces: &[BlockPiece], size: u64) -> Result<(), Failure> {
     let mut sum: u64 = 0;
     for piece in pieces {
-        if piece.block.is_none() || piece.length == 0 || piece.offset.checked_add(piece.length).is_none() {
+        let names_block = piece.block.as_ref().is_some_and(|block| block.nonce.len() == 16);
+        if !names_block || piece.length == 0 || piece.offset.checked_add(piece.length).is_none() {
             return Err(Failure::invalid(format!(
                 "a piece must be a non-empty range of a block, got {piece:?}"
             )));
@@ -116,10 +117,6 @@ pub(crate) fn part_md5(etag: &str) -> Result<[u8; 16], Failure> {
     Ok(parsed.to_be_bytes())
 }
 
-pub(crate) fn check_request_id(request_id: &[u8]) -> Result<(), Failure> {
-    if request_id.is_empty() { Ok(()) } else { proto::bytes16(request_id, "request id").map(|_| ()) }
-}
-
 /// A request that sets no limit gets whole pages.
 pub(crate) fn page_limit(limit: u32) -> usize {
     let limit = if limit == 0 { PAGE_ENTRIES_MAX } else { limit.min(PAGE_ENTRIES_MAX) };
@@ -129,7 +126,7 @@ pub(crate) fn page_limit(limit: u32) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proto::datanode::BlockId;
+    use proto::datanode::BlockName;
 
     #[test]
     fn bucket_names_follow_s3() {
@@ -189,10 +186,11 @@ mod tests {
     #[test]
     fn pieces_add_up_to_the_size() {
         let piece = |offset, length| BlockPiece {
-            block: Some(BlockId { container: 1, local: 2 }),
+            block: Some(BlockName { container: 1, local: 2, nonce: proto::uuid_bytes(3) }),
             offset,
             length,
             commit_index: 0,
+            crc: 0,
         };
         assert_eq!(check_pieces(&[], 0), Ok(()));
         assert_eq!(check_pieces(&[piece(0, 3), piece(9, 4)], 7), Ok(()));
@@ -201,6 +199,8 @@ mod tests {
         assert!(check_pieces(&[piece(u64::MAX, 2)], 2).is_err());
         assert!(check_pieces(&[piece(0, u64::MAX), piece(0, 1)], 0).is_err());
         assert!(check_pieces(&[BlockPiece { length: 1, ..BlockPiece::default() }], 1).is_err());
+        let nameless = Some(BlockName { container: 1, local: 2, nonce: bytes::Bytes::new() });
+        assert!(check_pieces(&[BlockPiece { block: nameless, ..piece(0, 1) }], 1).is_err());
     }
 
     #[test]

@@ -1,4 +1,4 @@
-use crate::ops::{self, Fresh, Operation};
+use crate::ops::{self, Fresh, Operation, REMEMBERED};
 use crate::queries::{self, Query, Reach};
 use crate::rules::COMMAND_BYTES_MAX;
 use crate::tables::Refusal;
@@ -6,9 +6,9 @@ use bytes::Bytes;
 use prost::Message;
 use proto::om::om_server::Om;
 use proto::om::*;
-use proto::{Code, Failure};
+use proto::{Code, Failure, RequestId, Retry};
 use raft::{AddressBook, DbGenerations, Group};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use tokio::sync::Semaphore;
 use tonic::{Request, Response, Status};
 use tracing::error;
@@ -18,23 +18,51 @@ use types::Clock;
 /// current.
 #[derive(Clone)]
 pub(crate) struct OmService {
-    pub(crate) group: Group,
-    pub(crate) dbs: DbGenerations,
+    /// Empty until this OM has joined a cluster; or why its group cannot be opened.
+    pub(crate) opened: Arc<OnceLock<Result<Opened, String>>>,
     pub(crate) addresses: AddressBook,
     pub(crate) clock: Arc<dyn Clock>,
     /// One permit per listing under way.
     pub(crate) scans: Arc<Semaphore>,
 }
 
+/// The OM's group, and its tables.
+pub(crate) struct Opened {
+    pub(crate) group: Group,
+    pub(crate) dbs: DbGenerations,
+}
+
 impl OmService {
-    async fn change<O: Operation>(&self, request: O::Request) -> Result<Response<O::Response>, Status> {
-        Ok(Response::new(self.change_apply::<O>(request).await?))
+    pub(crate) fn opened(&self) -> Result<&Opened, Failure> {
+        let why = match self.opened.get() {
+            Some(Ok(opened)) => return Ok(opened),
+            Some(Err(why)) => why,
+            None => "this OM has not joined a cluster yet: it waits for SCM",
+        };
+        Err(Failure::new(Code::Unavailable, why))
     }
 
-    async fn change_apply<O: Operation>(&self, request: O::Request) -> Result<O::Response, Failure> {
+    async fn change<O: Operation>(
+        &self,
+        request: Request<O::Request>,
+    ) -> Result<Response<O::Response>, Status> {
+        let (id, age) = proto::request_of(request.metadata())?;
+        if age > REMEMBERED / 2 {
+            let why = format!("the request was first sent {age:?} ago: whether it took effect is forgotten");
+            return Err(Failure { retry: Retry::No, ..Failure::new(Code::OutcomeUnknown, why) }.into());
+        }
+        Ok(Response::new(self.change_apply::<O>(id, request.into_inner()).await?))
+    }
+
+    async fn change_apply<O: Operation>(
+        &self,
+        id: RequestId,
+        request: O::Request,
+    ) -> Result<O::Response, Failure> {
         let fresh = Fresh { random: uuid::Uuid::new_v4().as_u128() };
         let command = O::into_log(O::prepare(request, fresh)?);
-        let command = OmCommand { now_ms: self.clock.now_ms(), command: Some(command) };
+        let (now_ms, request_id) = (self.clock.now_ms(), proto::uuid_bytes(id.0));
+        let command = OmCommand { now_ms, request_id, command: Some(command) };
         let bytes = command.encoded_len();
         if bytes > COMMAND_BYTES_MAX {
             let message = format!("the request has {bytes} bytes, at most {COMMAND_BYTES_MAX} are allowed");
@@ -42,11 +70,12 @@ impl OmService {
         }
         let command =
             raft::Command { meta: Bytes::from(command.encode_to_vec()), ..raft::Command::default() };
-        let done = self.group.apply(command).await.map_err(|error| error.into_failure(&self.addresses))?;
+        let done =
+            self.opened()?.group.apply(command).await.map_err(|error| error.into_failure(&self.addresses))?;
         match OmReply::decode(done.reply).map(|reply| reply.result) {
             Ok(Some(om_reply::Result::Error(error))) => Err(error.into()),
             Ok(Some(result)) => O::from_reply(result)
-                .ok_or_else(|| Failure::internal("the reply belongs to another operation")),
+                .ok_or_else(|| Failure::invalid("the request id was used for another kind of request")),
             Ok(None) => Err(Failure::internal("the reply is empty")),
             Err(error) => Err(Failure::internal(format!("decode the reply: {error}"))),
         }
@@ -57,14 +86,15 @@ impl OmService {
     }
 
     async fn query_read<Q: Query>(&self, request: Q::Request) -> Result<Q::Response, Failure> {
-        self.group.read_index().await.map_err(|error| error.into_failure(&self.addresses))?;
+        let Opened { group, dbs } = self.opened()?;
+        group.read_index().await.map_err(|error| error.into_failure(&self.addresses))?;
         let read = match Q::REACH {
-            Reach::Records => Q::read(&self.dbs.current(), request),
+            Reach::Records => Q::read(&dbs.current(), request),
             Reach::Page => {
                 let permit = self.scans.clone().try_acquire_owned();
                 let permit =
                     permit.map_err(|_| Failure::new(Code::Busy, "too many listings are under way"))?;
-                let db = self.dbs.current();
+                let db = dbs.current();
                 let read = tokio::task::spawn_blocking(move || {
                     let _held_while_reading = permit;
                     Q::read(&db, request)
@@ -88,7 +118,7 @@ macro_rules! om_service {
         #[tonic::async_trait]
         impl Om for OmService {
             $(async fn $change(&self, request: Request<$change_request>) -> Result<Response<$change_response>, Status> {
-                self.change::<ops::$operation>(request.into_inner()).await
+                self.change::<ops::$operation>(request).await
             })*
             $(async fn $query(&self, request: Request<$query_request>) -> Result<Response<$query_response>, Status> {
                 self.query::<queries::$reader>(request.into_inner()).await

@@ -50,9 +50,7 @@ mod tests {
     use crate::ops::{CommitKey, CreateBucket, CreateUpload, DeleteKeys, Fresh, Operation};
     use crate::tables::check_format;
     use proptest::prelude::*;
-    use proto::om::{
-        CommitKeyRequest, CreateBucketRequest, CreateUploadRequest, DeleteKeysRequest, OmReply, om_reply,
-    };
+    use proto::om::{CreateBucketRequest, CreateUploadRequest, DeleteKeysRequest, OmReply, om_reply};
     use raftlog::Place;
     use std::path::Path;
     use types::{LogId, LogIndex, OwnerId, Term};
@@ -66,10 +64,17 @@ mod tests {
     }
 
     fn committed<O: Operation>(index: u64, request: O::Request) -> Committed {
+        committed_as::<O>(index, u128::from(index) << 64, request)
+    }
+
+    fn committed_as<O: Operation>(index: u64, id: u128, request: O::Request) -> Committed {
         let command = O::into_log(O::prepare(request, Fresh { random: index.into() }).unwrap());
         Committed {
             id: LogId { term: Term(1), index: LogIndex(index) },
-            meta: Bytes::from(OmCommand { now_ms: index, command: Some(command) }.encode_to_vec()),
+            meta: Bytes::from(
+                OmCommand { now_ms: index, request_id: proto::uuid_bytes(id), command: Some(command) }
+                    .encode_to_vec(),
+            ),
             place: Place { owner: OwnerId(0), segment: 0, offset: 0, body_bytes: 0 },
             roll_to: None,
         }
@@ -88,10 +93,7 @@ mod tests {
     fn command(index: u64, kind: u8, key: &str) -> Committed {
         let bucket = || ("s3v".to_owned(), "photos".to_owned());
         match kind {
-            0..=3 => {
-                let request_id = Bytes::from(vec![kind; 16]);
-                committed::<CommitKey>(index, CommitKeyRequest { request_id, ..commit_request(key, index) })
-            }
+            0..=3 => committed_as::<CommitKey>(index, kind.into(), commit_request(key, index)),
             4..=7 => committed::<CommitKey>(index, commit_request(key, index)),
             8 => {
                 let ((volume, bucket), key) = (bucket(), Bytes::copy_from_slice(key.as_bytes()));

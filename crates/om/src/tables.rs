@@ -12,7 +12,7 @@
 //! | `p` + bucket + upload id + part number `u32` | `Part` |
 //! | `q` | `RequestQueue` |
 //! | `r` + request id | `OmReply` |
-//! | `s` + place in the queue | request id |
+//! | `s` + place in the queue | `RememberedRequest` |
 //! | `u` + bucket + escaped key + upload id | `Upload` |
 //! | `x` + bucket | `DroppedBucket` |
 
@@ -27,8 +27,8 @@ pub(crate) const FORMAT_KEY: &[u8] = b"f";
 pub(crate) const NEXT_BUCKET_KEY: &[u8] = b"n";
 pub(crate) const QUEUE_KEY: &[u8] = b"q";
 
-/// Persisted: older formats stay readable, newer ones are refused.
-pub(crate) const FORMAT: u32 = 1;
+/// Persisted. Format 1 remembered only some requests and pieces without their nonces; it was in no release.
+pub(crate) const FORMAT: u32 = 2;
 
 /// Upload ids are 128 random bits in hexadecimal.
 pub(crate) const UPLOAD_ID_BYTES: usize = 32;
@@ -202,12 +202,13 @@ pub(crate) fn upload_existing(
     Ok(known.ok_or_else(missing)?)
 }
 
-/// Refuses tables that a newer version wrote.
+/// Refuses tables that another version wrote.
 pub(crate) fn check_format(db: &Db) -> anyhow::Result<()> {
     let Some(value) = db.get(FORMAT_KEY)? else { return Ok(()) };
     let format = u32::from_le_bytes(value.as_slice().try_into().context("format has 4 bytes")?);
-    if format > FORMAT {
-        bail!("tables have format {format}, this version reads up to {FORMAT}; run a newer flotilla");
+    if format != FORMAT {
+        let other = if format > FORMAT { "a newer" } else { "an older" };
+        bail!("tables have format {format}, this version reads {FORMAT}: run {other} flotilla");
     }
     Ok(())
 }

@@ -1,6 +1,6 @@
 use crate::{Failure, datanode};
 use bytes::Bytes;
-use types::{BlockId, DiskId, Nonce};
+use types::{BlockId, BlockName, DiskId, Nonce};
 
 /// Reads a 16-byte id; `what` names the field in the error.
 pub fn bytes16(bytes: &[u8], what: &str) -> Result<[u8; 16], Failure> {
@@ -26,6 +26,25 @@ impl From<BlockId> for datanode::BlockId {
 impl From<datanode::BlockId> for BlockId {
     fn from(block: datanode::BlockId) -> Self {
         BlockId { container: block.container.into(), local: block.local }
+    }
+}
+
+impl From<BlockName> for datanode::BlockName {
+    fn from(block: BlockName) -> Self {
+        datanode::BlockName {
+            container: block.container.0,
+            local: block.local,
+            nonce: uuid_bytes(block.nonce.0),
+        }
+    }
+}
+
+impl TryFrom<&datanode::BlockName> for BlockName {
+    type Error = Failure;
+
+    fn try_from(block: &datanode::BlockName) -> Result<Self, Failure> {
+        let nonce = Nonce(u128::from_be_bytes(bytes16(&block.nonce, "nonce")?));
+        Ok(BlockName { container: block.container.into(), local: block.local, nonce })
     }
 }
 

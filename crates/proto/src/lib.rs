@@ -14,11 +14,13 @@
 mod cluster;
 mod convert;
 mod error;
+mod request_id;
 mod seeker;
 
-pub use cluster::{cluster_of, in_cluster};
+pub use cluster::{ClusterGuard, in_cluster};
 pub use convert::{bytes16, disk_id, uuid_bytes};
 pub use error::{Code, Failure, Retry};
+pub use request_id::{RequestId, as_request, request_of};
 pub use seeker::Seeker;
 
 // Laid out like the protobuf packages, because generated code names its neighbours relatively.

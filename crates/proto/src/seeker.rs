@@ -67,7 +67,9 @@ impl Seeker {
         }
         let next = match (&failure.leader_address, failure.code) {
             (Some(leader), _) if leader != asked && !sought.is_silent(leader) => leader.clone(),
-            (_, Code::NotLeader | Code::Unavailable | Code::OutcomeUnknown) => self.after(asked, &sought),
+            (_, Code::NotLeader | Code::Unavailable | Code::OutcomeUnknown | Code::WrongCluster) => {
+                self.after(asked, &sought)
+            }
             _ => return,
         };
         // Another call may have found it meanwhile.

@@ -66,6 +66,12 @@ pub trait StateMachine: Send + Sync + 'static {
     /// An error stops the group: it means a broken disk or a bug, never a command that cannot be carried out.
     fn apply(&mut self, batch: Vec<Committed>, applied: Applied) -> anyhow::Result<Vec<Bytes>>;
 
+    /// The group was reset by force here: whatever its lost members had committed beyond this state is gone, and what others were told of it
+    /// may still be around. As deterministic as `apply`, in one atomic write with `applied`.
+    fn reset(&mut self, applied: Applied) -> anyhow::Result<()> {
+        self.apply(Vec::new(), applied).map(drop)
+    }
+
     /// How the state is copied; `None` when it cannot be: such a group keeps its whole log, and a member that the log
     /// cannot bring up to date is lost.
     fn snapshots(&self) -> Option<Arc<dyn Snapshots>> {

@@ -35,7 +35,9 @@ pub(crate) enum DecodeError {
     Membership { index: u64, why: String },
     #[error("body of entry {index}: {why}")]
     Body { index: u64, why: String },
-    #[error("the answer names this replica as having stood for term {term}, for which it never stood: somebody else did in its name")]
+    #[error(
+        "the answer names this replica as having stood for term {term}, for which it never stood: somebody else did in its name"
+    )]
     OwnVote { term: u64 },
 }
 

@@ -6,13 +6,14 @@ use crate::parked::{AppliedMark, ApplyWaits};
 use crate::patience::Patience;
 use crate::snapshot::{SnapshotData, SnapshotStore};
 use crate::type_config::{Data, RaftLogId, RaftMembership, RaftStoredMembership, Reply, TypeConfig};
-use crate::{Committed, StateMachine};
+use crate::{Applied, Committed, StateMachine};
 use bytes::Bytes;
 use disk::Disk;
 use futures::{Stream, StreamExt};
 use openraft::storage::{ApplyResponder, EntryResponder, RaftStateMachine};
 use openraft::type_config::alias::{SnapshotMetaOf, SnapshotOf};
 use openraft::{EntryPayload, OptionalSend, RaftSnapshotBuilder, StoredMembership};
+use std::collections::VecDeque;
 use std::io;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -101,6 +102,7 @@ impl Machine {
 
     fn apply_chunk(&mut self, chunk: Vec<io::Result<EntryResponder<TypeConfig>>>) -> io::Result<()> {
         let mut batch = Vec::with_capacity(chunk.len());
+        let mut replies = VecDeque::new();
         let mut responders: Vec<(Option<ApplyResponder<TypeConfig>>, bool)> = Vec::with_capacity(chunk.len());
         for item in chunk {
             let (entry, responder) = item?;
@@ -115,7 +117,13 @@ impl Machine {
                     batch.push(Committed { id: log_id_of(&id), meta, place, roll_to });
                     true
                 }
-                EntryPayload::Normal(Data::Reset(_)) => false,
+                EntryPayload::Normal(Data::Reset(_)) => {
+                    if let Some(before) = self.id.as_ref().map(log_id_of) {
+                        replies.extend(self.apply_inner(std::mem::take(&mut batch), before)?);
+                    }
+                    self.guarded(log_id_of(&id), |inner, applied| inner.reset(applied))?;
+                    false
+                }
                 EntryPayload::Normal(Data::Whole(_)) => {
                     return Err(io::Error::other(format!(
                         "entry {id} came to apply without its place in the log"
@@ -128,12 +136,12 @@ impl Machine {
 
         let Some(id) = self.id.as_ref().map(log_id_of) else { return Ok(()) };
         let started = Instant::now();
-        let mut replies = self.apply_inner(batch, id)?.into_iter();
+        replies.extend(self.apply_inner(batch, id)?);
         self.counts.apply.record_duration(started.elapsed());
         self.counts.apply_entries.record(responders.len() as u64);
         self.applied.set(Some(id.index));
         for (responder, is_command) in responders {
-            let reply = if is_command { replies.next().unwrap_or_default() } else { Bytes::new() };
+            let reply = if is_command { replies.pop_front().unwrap_or_default() } else { Bytes::new() };
             if let Some(responder) = responder {
                 responder.send(Reply(reply));
             }
@@ -141,26 +149,29 @@ impl Machine {
         Ok(())
     }
 
-    /// A panic in a state machine stops its group with a reason, like an error: openraft would only go silent.
     fn apply_inner(&mut self, batch: Vec<Committed>, id: types::LogId) -> io::Result<Vec<Bytes>> {
         let count = batch.len();
-        let applied = applied_to(id, &self.membership);
-        let result = std::panic::catch_unwind(AssertUnwindSafe(|| self.inner.apply(batch, applied)));
-        let replies = match result {
-            Ok(result) => {
-                result.map_err(|error| io::Error::other(format!("apply up to {id:?}: {error:#}")))?
-            }
-            Err(_) => {
-                return Err(io::Error::other(format!(
-                    "the state machine panicked while applying up to {id:?}"
-                )));
-            }
-        };
+        let replies = self.guarded(id, |inner, applied| inner.apply(batch, applied))?;
         if replies.len() != count {
             let got = replies.len();
             return Err(io::Error::other(format!("the state machine answered {got} of {count} commands")));
         }
         Ok(replies)
+    }
+
+    /// A panic in a state machine stops its group with a reason, like an error: openraft would only go silent.
+    fn guarded<T>(
+        &mut self,
+        id: types::LogId,
+        apply: impl FnOnce(&mut dyn StateMachine, Applied) -> anyhow::Result<T>,
+    ) -> io::Result<T> {
+        let applied = applied_to(id, &self.membership);
+        match std::panic::catch_unwind(AssertUnwindSafe(|| apply(&mut *self.inner, applied))) {
+            Ok(result) => result.map_err(|error| io::Error::other(format!("apply up to {id:?}: {error:#}"))),
+            Err(_) => {
+                Err(io::Error::other(format!("the state machine panicked while applying up to {id:?}")))
+            }
+        }
     }
 }
 

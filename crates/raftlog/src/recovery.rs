@@ -95,7 +95,9 @@ impl Recovery<'_> {
             }
             result => result,
         };
-        let opened = HardStateFile::open(file.map_err(|e| self.io(e))?).await.map_err(|e| self.io(e))?;
+        let file = file.map_err(|e| self.io(e))?;
+        file.settle().await.map_err(|e| self.io(e))?;
+        let opened = HardStateFile::open(file).await.map_err(|e| self.io(e))?;
         let Some((hard_state, record)) = opened else {
             let why = "neither slot holds a whole hard state".to_owned();
             return Err(OpenError::Damaged { log: self.spec.log, file: path, offset: 0, why });
@@ -176,10 +178,19 @@ impl Recovery<'_> {
         Ok(chain)
     }
 
+    /// Opens a segment that may not exist. What is found in it is called durable, so memory must not speak for the disk.
+    async fn open_segment(&self, id: SegmentId) -> Result<Option<OpenSegment>, OpenError> {
+        let opened = open_existing(self.disk, &self.spec.owners_dir, id).await.map_err(|e| self.io(e))?;
+        let Some(open) = opened else { return Ok(None) };
+        open.file.settle().await.map_err(|e| self.io(e))?;
+        let end = open.file.len().await.map_err(|e| self.io(e))?;
+        Ok(Some(OpenSegment { allocated_bytes: end, end, ..open }))
+    }
+
     /// Follows the records of the segment the chain ends in; false when the chain ends here.
     async fn follow_segment(&self, record: &SlotRecord, chain: &mut Chain) -> Result<bool, OpenError> {
         let id = chain.tail.file();
-        let opened = open_existing(self.disk, &self.spec.owners_dir, id).await.map_err(|e| self.io(e))?;
+        let opened = self.open_segment(id).await?;
         let Some(open) = opened.filter(|open| open.end >= chain.tail.offset) else {
             if chain.tail.offset > 0 {
                 return Err(
@@ -308,9 +319,7 @@ impl Recovery<'_> {
 
     /// The record of this log at the start of a segment, if there is one.
     async fn first_head(&self, at: Position) -> Result<Option<Head>, OpenError> {
-        let opened =
-            open_existing(self.disk, &self.spec.owners_dir, at.file()).await.map_err(|e| self.io(e))?;
-        let Some(open) = opened else { return Ok(None) };
+        let Some(open) = self.open_segment(at.file()).await? else { return Ok(None) };
         match SegmentReader::new(open.file, at.file()).head(0).await {
             Ok(head) if head.header.log == self.spec.log => Ok(Some(head)),
             Ok(_) | Err(ScanError::Bad(_)) => Ok(None),

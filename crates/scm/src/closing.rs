@@ -37,6 +37,9 @@ enum Ending {
     NotYet,
 }
 
+/// A member that is behind for a shorter time is only slow. Longer than a disk in order ever takes.
+const STANDS_STILL_AFTER: Duration = Duration::from_secs(10);
+
 const MEMBERS: usize = 3;
 const MAJORITY: usize = MEMBERS / 2 + 1;
 
@@ -207,17 +210,32 @@ pub(crate) fn member_fault(
     }
     match nodes.member_report(record, member) {
         None => Some(format!("node {node} does not have it")),
-        Some(report) if report.stopped.is_empty() || report.ended => None,
+        Some(report) if report.ended => None,
+        Some(report) if report.stopped.is_empty() => stands_still(record, member, nodes),
         Some(report) => Some(format!("its group stopped on node {node}: {}", report.stopped)),
     }
 }
 
-/// Whether a member that speaks and runs says of itself that it leads.
+/// A member whose node speaks and whose group runs, and that nevertheless takes nothing, or, where it leads, can commit nothing: a full
+/// disk, or one that hangs.
+fn stands_still(record: &PipelineRecord, member: &PipelineMember, nodes: &Nodes) -> Option<String> {
+    let for_long = nodes.stands_still(record, member);
+    let (node, seconds) = (member.node, for_long.as_secs());
+    (for_long >= STANDS_STILL_AFTER).then(|| {
+        let disks = nodes.disks(NodeId(node)).iter();
+        let is_full = disks.filter(|disk| disk.disk == member.disk).any(|disk| disk.full);
+        let why = if is_full { ": its disk is full" } else { "" };
+        format!("it has been behind on node {node} for {seconds} s without coming on{why}")
+    })
+}
+
+/// Whether a member that speaks and runs says of itself that it leads, and can.
 fn is_led(record: &PipelineRecord, nodes: &Nodes, now: Instant) -> bool {
-    let Some(leader) = nodes.pipeline_seen(record).leader else { return false };
+    let Some(leader) = nodes.pipeline_seen(record, now).leader else { return false };
     let leads = |member: &PipelineMember| {
         let report = nodes.member_report(record, member);
         report.is_some_and(|report| report.leader_replica == member.replica && report.stopped.is_empty())
+            && stands_still(record, member, nodes).is_none()
     };
     nodes.state(leader, now) == NodeState::NodeHealthy
         && record.members.iter().any(|member| member.node == leader.0 && leads(member))
@@ -278,7 +296,7 @@ mod tests {
         fn heartbeat(&mut self, node: u64, reports: Vec<PipelineReport>) {
             let disks = (0..2).map(|n| DiskReport { disk: disk(node, n), ..DiskReport::default() });
             self.nodes.see(NodeId(node), disks.collect(), self.now);
-            self.nodes.report_pipelines(NodeId(node), reports);
+            self.nodes.report_pipelines(NodeId(node), reports, &Default::default());
         }
 
         fn heartbeats(&mut self, nodes: &[u64], leader: u64) {
@@ -421,7 +439,7 @@ mod tests {
                 fixture.heartbeat(node, vec![ended(&fixture, node)]);
             }
             fixture.nodes.see(NodeId(3), Vec::new(), fixture.now);
-            fixture.nodes.report_pipelines(NodeId(3), Vec::new());
+            fixture.nodes.report_pipelines(NodeId(3), Vec::new(), &Default::default());
             let decided = fixture.decide();
             match second {
                 0..30 => assert_eq!(decided, [], "after {second} s"),

@@ -64,8 +64,9 @@ impl Leader {
             dead_after: options.dead_after,
             disk_lost_after: options.member_fault_grace,
         };
-        let nodes = Nodes::new(silence, Instant::now());
-        let view = tables.read(|tables| view::cluster_view(tables, &nodes));
+        let now = Instant::now();
+        let nodes = Nodes::new(silence, now);
+        let view = tables.read(|tables| view::cluster_view(tables, &nodes, now));
         Leader {
             options,
             group,

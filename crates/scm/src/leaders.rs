@@ -70,7 +70,7 @@ fn best_move(
     // Three times what a node leads above its share.
     let mut excess: HashMap<NodeId, i64> = HashMap::new();
     for record in tables.live_pipelines().filter(|record| record.state() == PipelineState::PipelineOpen) {
-        let Some(leader) = nodes.pipeline_seen(record).leader else { continue };
+        let Some(leader) = nodes.pipeline_seen(record, now).leader else { continue };
         for member in &record.members {
             *excess.entry(NodeId(member.node)).or_default() -= 1;
         }
@@ -102,8 +102,10 @@ pub(crate) fn wished_move(
     now: Instant,
 ) -> Result<Option<Move>, String> {
     let pipeline = PipelineId(record.pipeline);
-    let from =
-        nodes.pipeline_seen(record).leader.ok_or_else(|| format!("pipeline {pipeline} has no leader"))?;
+    let from = nodes
+        .pipeline_seen(record, now)
+        .leader
+        .ok_or_else(|| format!("pipeline {pipeline} has no leader"))?;
     if to == Some(from) {
         return Ok(None);
     }
@@ -171,7 +173,11 @@ mod tests {
                 last_index: last[node as usize - 1],
                 ..PipelineReport::default()
             };
-            nodes.report_pipelines(NodeId(node), leaders.iter().enumerate().map(report).collect());
+            nodes.report_pipelines(
+                NodeId(node),
+                leaders.iter().enumerate().map(report).collect(),
+                &Default::default(),
+            );
         }
         (tables, nodes, now)
     }

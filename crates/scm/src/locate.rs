@@ -40,7 +40,7 @@ fn candidates(
         let replicas = nodes.replicas().of(container);
         replicas.filter(|(node, replica)| !nodes.disk_is_lost(*node, &replica.disk, now))
     };
-    let members = || leader_first(pipeline, nodes);
+    let members = || leader_first(pipeline, nodes, now);
     let found: Vec<NodeId> = match container_state(record) {
         ContainerState::ContainerDeleted => return None,
         ContainerState::ContainerClosed => {
@@ -53,8 +53,8 @@ fn candidates(
     Some(if found.is_empty() { members() } else { found })
 }
 
-fn leader_first(pipeline: &PipelineRecord, nodes: &Nodes) -> Vec<NodeId> {
-    let leader = nodes.pipeline_seen(pipeline).leader;
+fn leader_first(pipeline: &PipelineRecord, nodes: &Nodes, now: Instant) -> Vec<NodeId> {
+    let leader = nodes.pipeline_seen(pipeline, now).leader;
     let mut members: Vec<NodeId> = pipeline.members.iter().map(|member| NodeId(member.node)).collect();
     members.sort_by_key(|member| Some(*member) != leader);
     members

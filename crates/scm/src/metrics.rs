@@ -108,8 +108,10 @@ fn expose_containers(tables: &Tables, replication: &Replication, exposition: &mu
         (ContainerTrouble::ContainerMissing, "missing"),
         (ContainerTrouble::ContainerUnderReplicated, "under_replicated"),
         (ContainerTrouble::ContainerOverReplicated, "over_replicated"),
+        (ContainerTrouble::ContainerMisReplicated, "mis_replicated"),
         (ContainerTrouble::ContainerUnhealthy, "unhealthy"),
         (ContainerTrouble::ContainerDifferent, "different"),
+        (ContainerTrouble::ContainerAhead, "ahead"),
     ];
     by_label(exposition, TROUBLES, "trouble", &troubles, replication.troubles.values().flatten().copied());
 }

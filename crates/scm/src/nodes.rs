@@ -1,9 +1,10 @@
 use crate::replicas::{ContainersReport, Replicas};
 use bytes::Bytes;
 use proto::scm::{DiskReport, NodeState, PipelineMember, PipelineRecord, PipelineReport};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
 use tokio::time::Instant;
+use tracing::warn;
 use types::{NodeId, PipelineId};
 
 /// Which silence means what.
@@ -21,6 +22,10 @@ pub(crate) struct Nodes {
     since: Instant,
     silence: Silence,
     reports: BTreeMap<NodeId, NodeReport>,
+    /// Silent ones at whose address another node speaks, since when, and which.
+    replaced: BTreeMap<NodeId, (Instant, NodeId)>,
+    /// How far any member has said that its pipeline is applied.
+    applied: HashMap<PipelineId, u64>,
     replicas: Replicas,
 }
 
@@ -31,6 +36,8 @@ struct NodeReport {
     /// Since when the node calls them broken.
     broken: HashMap<Bytes, Instant>,
     pipelines: HashMap<PipelineId, PipelineReport>,
+    /// Since when its replicas have been behind without coming on.
+    stands_still: HashMap<PipelineId, Instant>,
 }
 
 /// A node's clock, less SCM's. Nothing is decided by it; but times that people read, and until when a maintenance lasts, are wrong
@@ -69,20 +76,27 @@ pub(crate) struct PipelineSeen {
 
 impl Nodes {
     pub(crate) fn new(silence: Silence, now: Instant) -> Nodes {
-        Nodes { since: now, silence, reports: BTreeMap::new(), replicas: Replicas::default() }
+        let (reports, replaced, applied, replicas) = Default::default();
+        Nodes { since: now, silence, reports, replaced, applied, replicas }
     }
 
     /// The node is alive and has these disks. True when that makes a difference to where pipelines may go.
     pub(crate) fn see(&mut self, node: NodeId, disks: Vec<DiskReport>, now: Instant) -> bool {
         let healthy_before = self.state(node, now) == NodeState::NodeHealthy;
+        self.replaced.remove(&node);
         let report = self.reports.entry(node).or_insert_with(|| NodeReport {
             seen: now,
             clock: ClockApart::default(),
             disks: Vec::new(),
             broken: HashMap::new(),
             pipelines: HashMap::new(),
+            stands_still: HashMap::new(),
         });
         let changed = !healthy_before || usable(&report.disks).ne(usable(&disks));
+        if now.saturating_duration_since(report.seen) >= self.silence.stale_after {
+            // Silence is no standing still.
+            report.stands_still.clear();
+        }
         report.seen = now;
         let broken = disks.iter().filter(|disk| disk.failed).map(|disk| &disk.disk);
         report.broken =
@@ -98,13 +112,32 @@ impl Nodes {
         before.problem().is_none() && clock.problem().is_some()
     }
 
-    pub(crate) fn clock_problem(&self, node: NodeId) -> Option<String> {
-        self.reports.get(&node).and_then(|report| report.clock.problem())
+    /// Where `by` speaks now, `node` was before: its disks are gone, or it goes by a wrong address.
+    pub(crate) fn replace(&mut self, node: NodeId, by: NodeId, now: Instant) {
+        if self.state(node, now) == NodeState::NodeHealthy || self.replaced.contains_key(&node) {
+            return;
+        }
+        warn!(%node, %by, "another datanode speaks at the address of one that is silent: it was wiped, or got its address");
+        self.replaced.insert(node, (now, by));
     }
 
-    /// What a node that was just seen says about its pipelines. True when a leader, an open container or what runs there
+    /// What a person should know of a node beside its state.
+    pub(crate) fn problem(&self, node: NodeId) -> Option<String> {
+        let replaced = self.replaced.get(&node).map(|(_, by)| {
+            let grace = self.silence.disk_lost_after.as_secs();
+            format!("node {by} speaks at its address: unless it comes back elsewhere it counts as dead after {grace} s")
+        });
+        replaced.or_else(|| self.reports.get(&node).and_then(|report| report.clock.problem()))
+    }
+
+    /// What a node that was just seen says about its pipelines; of `strangers` it is no member, and nothing is reckoned by what it says. True when a leader, an open container or what runs there
     /// changed.
-    pub(crate) fn report_pipelines(&mut self, node: NodeId, pipelines: Vec<PipelineReport>) -> bool {
+    pub(crate) fn report_pipelines(
+        &mut self,
+        node: NodeId,
+        pipelines: Vec<PipelineReport>,
+        strangers: &HashSet<PipelineId>,
+    ) -> bool {
         let Some(report) = self.reports.get_mut(&node) else { return false };
         let pipelines: HashMap<PipelineId, PipelineReport> =
             pipelines.into_iter().map(|pipeline| (PipelineId(pipeline.pipeline), pipeline)).collect();
@@ -114,8 +147,32 @@ impl Nodes {
         };
         let changed = pipelines.len() != report.pipelines.len()
             || pipelines.iter().any(|(id, now)| report.pipelines.get(id).map(essence) != Some(essence(now)));
+        for gone in report.pipelines.keys().filter(|id| !pipelines.contains_key(id)) {
+            // Others that still have it say so with their next heartbeats.
+            self.applied.remove(gone);
+        }
+        let mut stands_still = HashMap::new();
+        for (id, told) in pipelines.iter().filter(|(id, _)| !strangers.contains(id)) {
+            let furthest = self.applied.entry(*id).or_default();
+            *furthest = told.applied_index.max(*furthest);
+            // A leader that cannot commit what it has is behind itself.
+            let leads = told.leader_replica == told.replica;
+            let goal = if leads { told.last_index.max(*furthest) } else { *furthest };
+            let before = report.pipelines.get(id).map(|before| before.applied_index);
+            if told.applied_index < goal && before == Some(told.applied_index) {
+                stands_still.insert(*id, report.stands_still.get(id).copied().unwrap_or(report.seen));
+            }
+        }
+        report.stands_still = stands_still;
         report.pipelines = pipelines;
         changed
+    }
+
+    /// How long a member that runs has been behind without coming on.
+    pub(crate) fn stands_still(&self, record: &PipelineRecord, member: &PipelineMember) -> Duration {
+        let Some(report) = self.reports.get(&NodeId(member.node)) else { return Duration::ZERO };
+        let since = report.stands_still.get(&PipelineId(record.pipeline));
+        since.map_or(Duration::ZERO, |since| report.seen.saturating_duration_since(*since))
     }
 
     /// What the node says about its containers. True when that changes what is known.
@@ -186,7 +243,11 @@ impl Nodes {
 
     pub(crate) fn state(&self, node: NodeId, now: Instant) -> NodeState {
         let age = self.age(node, now);
-        if age >= self.silence.dead_after {
+        let is_replaced = self
+            .replaced
+            .get(&node)
+            .is_some_and(|(since, _)| now.saturating_duration_since(*since) >= self.silence.disk_lost_after);
+        if age >= self.silence.dead_after || is_replaced {
             NodeState::NodeDead
         } else if age >= self.silence.stale_after || !self.reports.contains_key(&node) {
             NodeState::NodeStale
@@ -199,16 +260,19 @@ impl Nodes {
         self.reports.get(&node).map_or(&[], |report| &report.disks)
     }
 
-    /// The newest term's word on the leader counts: an old leader that was cut off keeps believing in itself.
-    pub(crate) fn pipeline_seen(&self, record: &PipelineRecord) -> PipelineSeen {
+    /// The newest term's word on the leader counts: an old leader that was cut off keeps believing in itself. Who is silent says nothing, and
+    /// leads nothing.
+    pub(crate) fn pipeline_seen(&self, record: &PipelineRecord, now: Instant) -> PipelineSeen {
+        let speaks = |node: &NodeId| self.state(*node, now) == NodeState::NodeHealthy;
         let mut seen = PipelineSeen::default();
         let mut newest_term = 0;
         for member in &record.members {
             let Some(report) = self.member_report(record, member) else { continue };
-            if report.leader_replica != 0 && report.term >= newest_term {
+            let is_word = report.leader_replica != 0 && speaks(&NodeId(member.node));
+            if is_word && report.term >= newest_term {
                 newest_term = report.term;
                 let leader = record.members.iter().find(|member| member.replica == report.leader_replica);
-                seen.leader = leader.map(|leader| NodeId(leader.node));
+                seen.leader = leader.map(|leader| NodeId(leader.node)).filter(speaks);
             }
             (seen.container, seen.container_bytes) =
                 (seen.container, seen.container_bytes).max((report.container, report.container_bytes));
@@ -259,7 +323,7 @@ mod tests {
         assert!(!nodes.see_clock(node, ClockApart::of(0, 10_000)), "it has not spoken");
         nodes.see(node, vec![], Instant::now());
         let mut see =
-            |theirs, ours| (nodes.see_clock(node, ClockApart::of(theirs, ours)), nodes.clock_problem(node));
+            |theirs, ours| (nodes.see_clock(node, ClockApart::of(theirs, ours)), nodes.problem(node));
         assert_eq!(see(10_000, 14_900), (false, None), "the heartbeat may have been under way as long");
         assert_eq!(see(10_000, 71_000), (true, Some("its clock is 61 s behind SCM's".to_owned())));
         assert_eq!(see(80_000, 10_000), (false, Some("its clock is 70 s ahead of SCM's".to_owned())));
@@ -320,21 +384,106 @@ mod tests {
         for node in 1..=3 {
             nodes.see(NodeId(node), Vec::new(), start);
         }
-        assert_eq!(nodes.pipeline_seen(&pipeline()).leader, None);
-        assert!(nodes.report_pipelines(NodeId(1), vec![report(11, 4, 11)]));
-        assert_eq!(nodes.pipeline_seen(&pipeline()).leader, Some(NodeId(1)));
-        assert!(nodes.report_pipelines(NodeId(3), vec![report(13, 5, 12)]));
-        assert_eq!(nodes.pipeline_seen(&pipeline()).leader, Some(NodeId(2)));
-        assert!(!nodes.report_pipelines(NodeId(3), vec![report(13, 5, 12)]), "the same again");
-        nodes.report_pipelines(NodeId(1), vec![report(11, 6, 12)]);
-        nodes.report_pipelines(NodeId(3), vec![report(13, 5, 13)]);
+        assert_eq!(nodes.pipeline_seen(&pipeline(), start).leader, None);
+        assert!(nodes.report_pipelines(NodeId(1), vec![report(11, 4, 11)], &HashSet::new()));
+        assert_eq!(nodes.pipeline_seen(&pipeline(), start).leader, Some(NodeId(1)));
+        assert!(nodes.report_pipelines(NodeId(3), vec![report(13, 5, 12)], &HashSet::new()));
+        assert_eq!(nodes.pipeline_seen(&pipeline(), start).leader, Some(NodeId(2)));
+        assert!(
+            !nodes.report_pipelines(NodeId(3), vec![report(13, 5, 12)], &HashSet::new()),
+            "the same again"
+        );
+        nodes.report_pipelines(NodeId(1), vec![report(11, 6, 12)], &HashSet::new());
+        nodes.report_pipelines(NodeId(3), vec![report(13, 5, 13)], &HashSet::new());
         assert_eq!(
-            nodes.pipeline_seen(&pipeline()).leader,
+            nodes.pipeline_seen(&pipeline(), start).leader,
             Some(NodeId(2)),
             "3 was cut off and does not know"
         );
-        nodes.report_pipelines(NodeId(1), vec![report(11, 4, 11)]);
-        nodes.report_pipelines(NodeId(3), vec![report(99, 9, 13)]);
-        assert_eq!(nodes.pipeline_seen(&pipeline()).leader, Some(NodeId(1)), "not the pipeline's replica");
+        nodes.report_pipelines(NodeId(1), vec![report(11, 4, 11)], &HashSet::new());
+        nodes.report_pipelines(NodeId(3), vec![report(99, 9, 13)], &HashSet::new());
+        assert_eq!(
+            nodes.pipeline_seen(&pipeline(), start).leader,
+            Some(NodeId(1)),
+            "not the pipeline's replica"
+        );
+    }
+
+    #[test]
+    fn who_is_replaced_at_its_address_is_dead_after_the_grace_of_a_disk() {
+        let start = Instant::now();
+        let mut nodes = Nodes::new(SILENCE, start);
+        let at = |seconds| start + Duration::from_secs(seconds);
+        for node in [1, 2] {
+            nodes.see(NodeId(node), vec![], at(0));
+        }
+        nodes.replace(NodeId(1), NodeId(3), at(1));
+        assert_eq!(nodes.problem(NodeId(1)), None, "it still speaks: somebody is wrong about an address");
+        nodes.replace(NodeId(1), NodeId(3), at(10));
+        assert!(nodes.problem(NodeId(1)).unwrap().starts_with("node 3 speaks at its address"));
+        nodes.replace(NodeId(1), NodeId(3), at(30));
+        assert_eq!(nodes.state(NodeId(1), at(39)), NodeState::NodeStale);
+        assert_eq!(nodes.state(NodeId(1), at(40)), NodeState::NodeDead);
+        nodes.see(NodeId(1), vec![], at(41));
+        assert_eq!(nodes.state(NodeId(1), at(41)), NodeState::NodeHealthy, "it has moved");
+    }
+
+    #[test]
+    fn who_is_silent_leads_nothing() {
+        let start = Instant::now();
+        let mut nodes = Nodes::new(SILENCE, start);
+        for node in 1..=3 {
+            nodes.see(NodeId(node), Vec::new(), start);
+            nodes.report_pipelines(NodeId(node), vec![report(10 + node, 4, 11)], &HashSet::new());
+        }
+        let later = start + SILENCE.stale_after;
+        let leader = |nodes: &Nodes| nodes.pipeline_seen(&pipeline(), later).leader;
+        assert_eq!(leader(&nodes), None, "all are silent");
+        for node in [2, 3] {
+            nodes.see(NodeId(node), Vec::new(), later);
+        }
+        assert_eq!(leader(&nodes), None, "the others still name it");
+        nodes.report_pipelines(NodeId(2), vec![report(12, 5, 13)], &HashSet::new());
+        assert_eq!(leader(&nodes), Some(NodeId(3)));
+    }
+
+    #[test]
+    fn a_member_that_is_behind_and_does_not_come_on_stands_still() {
+        let start = Instant::now();
+        let mut nodes = Nodes::new(SILENCE, start);
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let record = pipeline();
+        let mut tell = |node: u64, last_index, applied_index, seconds| {
+            nodes.see(NodeId(node), Vec::new(), at(seconds));
+            let report = PipelineReport { last_index, applied_index, ..report(10 + node, 1, 11) };
+            nodes.report_pipelines(NodeId(node), vec![report], &HashSet::new());
+            nodes.stands_still(&record, &record.members[node as usize - 1]).as_secs()
+        };
+        assert_eq!(tell(1, 10, 10, 0), 0);
+        assert_eq!(tell(2, 10, 10, 0), 0);
+        // Time in which nothing is written.
+        for at in (4..100).step_by(4) {
+            assert_eq!((tell(1, 10, 10, at), tell(2, 10, 10, at)), (0, 0));
+        }
+        assert_eq!((tell(1, 20, 20, 100), tell(2, 10, 10, 100)), (0, 0), "it may not have heard yet");
+        assert_eq!((tell(1, 20, 20, 103), tell(2, 10, 10, 103)), (0, 3), "of what it heard at 100");
+        for at in (106..=130).step_by(4) {
+            assert_eq!(tell(2, 10, 10, at), at - 100);
+        }
+        assert_eq!(tell(2, 10, 10, 140), 0, "it was silent, and nobody knows why");
+        assert_eq!((tell(2, 10, 10, 143), tell(2, 10, 11, 144)), (3, 0), "it comes on");
+        assert_eq!((tell(1, 30, 20, 144), tell(1, 30, 20, 145)), (0, 1), "silence does not count");
+        assert_eq!(tell(1, 40, 20, 149), 5, "a leader that cannot commit");
+        assert_eq!(tell(1, 40, 40, 150), 0);
+        // Of what a stranger says nobody is behind.
+        let strange = PipelineReport { last_index: 999, applied_index: 999, ..report(99, 1, 0) };
+        nodes.see(NodeId(9), Vec::new(), at(150));
+        nodes.report_pipelines(NodeId(9), vec![strange], &HashSet::from([PipelineId(1)]));
+        for at_seconds in [151, 154] {
+            nodes.see(NodeId(1), Vec::new(), at(at_seconds));
+            let told = PipelineReport { last_index: 40, applied_index: 40, ..report(11, 1, 11) };
+            nodes.report_pipelines(NodeId(1), vec![told], &HashSet::new());
+        }
+        assert_eq!(nodes.stands_still(&record, &record.members[0]), Duration::ZERO);
     }
 }

@@ -28,6 +28,9 @@ pub struct ScmOptions {
     /// A task of a node that has not come on for this long is given to another: longer than the longest pause of a busy disk, and than the
     /// way of a heartbeat and back.
     pub task_within: Duration,
+    /// A replica that goes on past its container with more than the others have is told of as trouble for this long before it is deleted: if the
+    /// container was cut short by mistake, it is the only one that has the rest.
+    pub ahead_kept: Duration,
     /// The balancer moves containers while the fullest node is this many percent of its capacity above the mean, or the emptiest below.
     pub balancer_threshold_percent: u64,
     /// Containers that the balancer moves at a time.
@@ -60,6 +63,7 @@ impl Default for ScmOptions {
             copies_per_node_max: 2,
             tasks_per_node_max: 100,
             task_within: Duration::from_secs(120),
+            ahead_kept: Duration::from_secs(3600),
             balancer_threshold_percent: 10,
             balancer_moves_max: 4,
             leader_move_interval: Duration::from_secs(60),

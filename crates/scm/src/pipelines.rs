@@ -129,10 +129,11 @@ pub(crate) async fn open_pipelines(leader: &Leader) {
 }
 
 fn ready_to_open(leader: &Leader) -> Vec<PipelineId> {
+    let now = Instant::now();
     leader.read(|tables, nodes| {
         let allocated =
             tables.live_pipelines().filter(|record| record.state() == PipelineState::PipelineAllocated);
-        let led = allocated.filter(|record| nodes.pipeline_seen(record).leader.is_some());
+        let led = allocated.filter(|record| nodes.pipeline_seen(record, now).leader.is_some());
         led.map(|record| PipelineId(record.pipeline)).collect()
     })
 }

@@ -13,6 +13,8 @@ pub(crate) enum Quality {
     GoodUnmarked,
     /// Something is known against it.
     Bad,
+    /// It ends past what the container is: its node has, or had once, what nobody else has.
+    Ahead,
     /// It ends elsewhere than the container, or the container is not there any more.
     Stale,
     /// It is still written to, or what the container is has not been found out.
@@ -27,6 +29,8 @@ impl Quality {
 
 pub(crate) fn quality(record: &ContainerRecord, replica: &ContainerReplica) -> Quality {
     match container_state(record) {
+        // A member's uncommitted tail, most likely. Where it is not, it is all that is left.
+        ContainerState::ContainerDeleted if replica.blocks > 0 => return Quality::Ahead,
         ContainerState::ContainerDeleted => return Quality::Stale,
         ContainerState::ContainerClosed => {}
         _ => return Quality::Unfinished,
@@ -34,10 +38,12 @@ pub(crate) fn quality(record: &ContainerRecord, replica: &ContainerReplica) -> Q
     let end = LastRecord { term: record.last_term, index: record.last_index };
     match replica.state() {
         ReplicaState::Unspecified | ReplicaState::ReplicaOpen => Quality::Unfinished,
+        _ if last_record(replica) > end => Quality::Ahead,
         _ if last_record(replica) != end => Quality::Stale,
         _ if !replica.unhealthy.is_empty() => Quality::Bad,
         ReplicaState::ReplicaClosed => Quality::Good,
-        ReplicaState::ReplicaQuasiClosed => Quality::GoodUnmarked,
+        // All up to its last record was applied.
+        ReplicaState::ReplicaQuasiClosed | ReplicaState::ReplicaWithoutLog => Quality::GoodUnmarked,
     }
 }
 
@@ -77,11 +83,18 @@ mod tests {
         check(ContainerClosed, ReplicaClosed, 70, "", Quality::Good);
         check(ContainerClosed, ReplicaQuasiClosed, 70, "", Quality::GoodUnmarked);
         check(ContainerClosed, ReplicaQuasiClosed, 69, "", Quality::Stale);
-        check(ContainerClosed, ReplicaClosed, 71, "", Quality::Stale);
+        check(ContainerClosed, ReplicaClosed, 71, "", Quality::Ahead);
+        check(ContainerClosed, ReplicaQuasiClosed, 71, "", Quality::Ahead);
+        check(ContainerClosed, ReplicaWithoutLog, 70, "", Quality::GoodUnmarked);
+        check(ContainerClosed, ReplicaWithoutLog, 69, "", Quality::Stale);
         check(ContainerClosed, ReplicaClosed, 70, "checksum of block 7", Quality::Bad);
         check(ContainerClosed, ReplicaOpen, 0, "", Quality::Unfinished);
         check(ContainerOpen, ReplicaOpen, 0, "", Quality::Unfinished);
         check(ContainerQuasiClosed, ReplicaQuasiClosed, 70, "", Quality::Unfinished);
         check(ContainerDeleted, ReplicaClosed, 70, "", Quality::Stale);
+        let record =
+            ContainerRecord { state: ContainerDeleted as i32, container: 1, ..ContainerRecord::default() };
+        let full = ContainerReplica { blocks: 3, last_index: 70, ..ContainerReplica::default() };
+        assert_eq!(quality(&record, &full), Quality::Ahead);
     }
 }

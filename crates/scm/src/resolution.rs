@@ -57,10 +57,10 @@ impl Resolution {
         }
         let pipeline = tables.pipeline(PipelineId(record.pipeline))?;
         let since = *self.over.get(&PipelineId(pipeline.pipeline))? + self.let_go_after;
-        let said = |member: &&PipelineMember| has_said_all(pipeline, member, tables, nodes, since);
-        let said: Vec<&PipelineMember> = pipeline.members.iter().filter(said).collect();
-        if said.len() >= MAJORITY {
-            let ends = said.iter().map(|member| (log_end(pipeline, member, tables, nodes), member.node));
+        let proved = |member: &&PipelineMember| has_proved_all(pipeline, member, tables, nodes, since);
+        let proved: Vec<&PipelineMember> = pipeline.members.iter().filter(proved).collect();
+        if proved.len() >= MAJORITY {
+            let ends = proved.iter().map(|member| (log_end(pipeline, member, tables, nodes), member.node));
             let (_, best) = ends.max_by_key(|(end, node)| (*end, std::cmp::Reverse(*node)))?;
             let settled = as_on(record, NodeId(best), nodes);
             let is_deleted = settled.state() == ContainerState::ContainerDeleted;
@@ -107,7 +107,10 @@ pub(crate) fn accept_loss(
             "node {node} is not dead and has not said all that it has: wait for it, or stop it for good"
         ));
     }
-    let ends = said.iter().map(|member| (log_end(record, member, tables, nodes), member.node));
+    // What one that lost its log has left was applied, so it is committed.
+    let proved = |member: &PipelineMember| has_proved_all(record, member, tables, nodes, since);
+    let ends =
+        said.iter().map(|member| ((log_end(record, member, tables, nodes), proved(member)), member.node));
     let (_, best) = ends
         .max_by_key(|(end, node)| (*end, std::cmp::Reverse(*node)))
         .ok_or_else(|| format!("no member of pipeline {pipeline} is left"))?;
@@ -115,6 +118,18 @@ pub(crate) fn accept_loss(
         NodeId(best),
         containers.into_iter().map(|container| as_on(container, NodeId(best), nodes)).collect(),
     ))
+}
+
+/// Whether the member has ended, and all that it ever had is known.
+fn has_proved_all(
+    pipeline: &PipelineRecord,
+    member: &PipelineMember,
+    tables: &Tables,
+    nodes: &Nodes,
+    since: Instant,
+) -> bool {
+    // What one without its log says is what is left: it may have acknowledged more.
+    !pipeline.lost_logs.contains(&member.replica) && has_said_all(pipeline, member, tables, nodes, since)
 }
 
 /// Whether the member has ended, and all that it has is known.
@@ -186,8 +201,10 @@ mod tests {
     use crate::ops::testing::{close, create, disk, end, run, three_nodes};
     use crate::replicas::ContainersReport;
     use ContainerState::{ContainerClosed, ContainerDeleted, ContainerQuasiClosed};
-    use ReplicaState::{ReplicaClosed, ReplicaOpen, ReplicaQuasiClosed};
-    use proto::scm::{AllocateContainerCommand, DiskReport, PipelineReport, scm_command::Command};
+    use ReplicaState::{ReplicaClosed, ReplicaOpen, ReplicaQuasiClosed, ReplicaWithoutLog};
+    use proto::scm::{
+        AllocateContainerCommand, DiskReport, NoteLostLogCommand, PipelineReport, scm_command::Command,
+    };
 
     const LET_GO: Duration = Duration::from_secs(5);
 
@@ -224,6 +241,11 @@ mod tests {
             Fixture { tables, nodes, resolution, start }
         }
 
+        fn replica_on(&self, node: u64) -> u64 {
+            let record = self.tables.pipeline(PipelineId(1)).unwrap();
+            record.members.iter().find(|member| member.node == node).unwrap().replica
+        }
+
         /// A member has ended, and its log with this index.
         fn member(&mut self, node: u64, had: &[Had], last_index: u64) {
             let disk = DiskReport { disk: disk(node, 0), ..DiskReport::default() };
@@ -235,7 +257,7 @@ mod tests {
                 last_index,
                 ..PipelineReport::default()
             };
-            self.nodes.report_pipelines(NodeId(node), vec![report]);
+            self.nodes.report_pipelines(NodeId(node), vec![report], &Default::default());
             let replica = |&(container, state, last_term, last_index): &Had| {
                 let state = state as i32;
                 ContainerReplica {
@@ -321,6 +343,53 @@ mod tests {
         assert_eq!(decided, quasi_closed, "node 2 has not ended");
     }
 
+    /// It voted for what is acknowledged and cannot tell: only the third knows, or nobody.
+    #[test]
+    fn who_lost_its_log_decides_nothing() {
+        let decide = |had_by_1: &[Had], others: &[(u64, Had)]| {
+            let mut fixture = Fixture::new();
+            let note = NoteLostLogCommand { pipeline: 1, replica: fixture.replica_on(1) };
+            run(&mut fixture.tables, Command::NoteLostLog(note));
+            fixture.member(1, had_by_1, had_by_1.first().map_or(0, |had| had.3));
+            for &(node, had) in others {
+                fixture.member(node, &[had], had.3);
+            }
+            fixture.decide(LET_GO + DELETE_AFTER)
+        };
+        let undecided = [(1, ContainerQuasiClosed, 0, 0), (2, ContainerQuasiClosed, 0, 0)];
+        let behind = (1, ReplicaQuasiClosed, 2, 10);
+        let third = (1, ReplicaQuasiClosed, 2, 64);
+        // What it had left may be gone since: it proves as little.
+        for left in [&[(1, ReplicaWithoutLog, 2, 60)][..], &[]] {
+            assert_eq!(decide(left, &[(2, behind)]), undecided, "{left:?}");
+            let decided = decide(left, &[(2, behind), (3, third)]);
+            assert_eq!(decided, [(1, ContainerClosed, 2, 64), (2, ContainerDeleted, 0, 0)], "{left:?}");
+        }
+    }
+
+    /// All that it has left was applied, and acknowledged perhaps: the member that lags and proves it is no better.
+    #[test]
+    fn who_accepts_a_loss_does_not_lose_what_one_without_its_log_has_left() {
+        let mut fixture = Fixture::new();
+        let note = NoteLostLogCommand { pipeline: 1, replica: fixture.replica_on(1) };
+        run(&mut fixture.tables, Command::NoteLostLog(note));
+        fixture.member(1, &[(1, ReplicaWithoutLog, 2, 60)], 60);
+        fixture.member(2, &[(1, ReplicaQuasiClosed, 2, 10)], 10);
+        let containers =
+            fixture.resolution.decide(&fixture.tables, &fixture.nodes, fixture.start + 2 * LET_GO);
+        assert_eq!(containers.len(), 2);
+        let undecided = proto::scm::CloseContainersCommand { containers };
+        run(&mut fixture.tables, Command::CloseContainers(undecided));
+        let dead = fixture.start + 101 * LET_GO;
+        for node in [1, 2] {
+            let disk = DiskReport { disk: disk(node, 0), ..DiskReport::default() };
+            fixture.nodes.see(NodeId(node), vec![disk], dead);
+        }
+        let accepted = accept_loss(PipelineId(1), &fixture.tables, &fixture.nodes, fixture.start, dead);
+        let (keep, kept) = accepted.unwrap();
+        assert_eq!((keep, kept[0].state(), kept[0].last_index), (NodeId(1), ContainerClosed, 60));
+    }
+
     #[test]
     fn who_accepts_the_loss_gets_what_the_best_member_left_has() {
         let mut fixture = Fixture::new();
@@ -396,7 +465,7 @@ mod tests {
         let now = start + 2 * LET_GO;
         for (node, at) in [(1, 0), (2, 1)] {
             nodes.see(NodeId(node), vec![DiskReport { disk: disk(node, at), ..DiskReport::default() }], now);
-            nodes.report_pipelines(NodeId(node), Vec::new());
+            nodes.report_pipelines(NodeId(node), Vec::new(), &Default::default());
             let report = ContainersReport { replicas: vec![], gone: vec![], begins: true, ends: true };
             nodes.report_containers(NodeId(node), report);
         }

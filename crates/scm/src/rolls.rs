@@ -36,6 +36,7 @@ impl Leader {
 
     /// Those that `node` can carry out as the leader; what is done or took too long is forgotten.
     pub(crate) fn rolls_for(&self, node: NodeId, tables: &Tables, nodes: &Nodes) -> Vec<Task> {
+        let now = Instant::now();
         let mut rolls = self.rolls.lock().expect("no holder of the rolls panics");
         rolls.retain(|container, since| {
             let record = tables.container(*container);
@@ -45,7 +46,7 @@ impl Leader {
         let here = rolls.keys().filter_map(|container| {
             let record = tables.container(*container)?;
             let pipeline = tables.pipeline(PipelineId(record.pipeline))?;
-            let seen = nodes.pipeline_seen(pipeline);
+            let seen = nodes.pipeline_seen(pipeline, now);
             let is_here = seen.leader == Some(node) && seen.container == container.0;
             is_here.then_some(RollContainer { pipeline: record.pipeline, container: container.0 })
         });

@@ -9,6 +9,7 @@ use crate::tables::{APPLIED_KEY, Tables};
 use ::metrics::Exposition;
 use anyhow::{Context, bail};
 use disk::{DataDirectory, RealDisk};
+use proto::ClusterGuard;
 use proto::registry::registry_server::RegistryServer;
 use proto::scm::scm_server::ScmServer;
 use raft::{AddressBook, DbGenerations, GroupDb, RaftHost, Role};
@@ -19,6 +20,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tonic::service::RoutesBuilder;
+use tonic::service::interceptor::InterceptedService;
 use types::{Clock, GroupId};
 
 /// A group of one elects itself; it only waits for its disk.
@@ -143,13 +145,15 @@ impl Scm {
         let service = ScmServer::new(ScmService::new(self.leadership.clone(), self.seats.clone()))
             .max_decoding_message_size(proto::MESSAGE_BYTES_MAX)
             .max_encoding_message_size(proto::MESSAGE_BYTES_MAX);
-        routes.add_service(service);
-        let registry = RegistryService::new(self.leadership.clone(), self.stop.clone());
-        routes.add_service(
-            RegistryServer::new(registry)
-                .max_decoding_message_size(proto::MESSAGE_BYTES_MAX)
-                .max_encoding_message_size(proto::MESSAGE_BYTES_MAX),
-        );
+        let tables = self.leadership.tables.clone();
+        let here =
+            move || Some(tables.read(|tables| tables.cluster().to_owned())).filter(|id| !id.is_empty());
+        let guard = ClusterGuard::taking_strangers(here);
+        routes.add_service(InterceptedService::new(service, guard.clone()));
+        let registry = RegistryServer::new(RegistryService::new(self.leadership.clone(), self.stop.clone()))
+            .max_decoding_message_size(proto::MESSAGE_BYTES_MAX)
+            .max_encoding_message_size(proto::MESSAGE_BYTES_MAX);
+        routes.add_service(InterceptedService::new(registry, guard));
     }
 
     /// The cluster's id.

@@ -57,6 +57,21 @@ impl StateMachine for ScmStateMachine {
         apply(&self.dbs.current(), &self.shared, batch, &applied)
     }
 
+    /// Numbers that the lost members gave out are on disks of datanodes and in OM: they are never given out again.
+    fn reset(&mut self, applied: Applied) -> anyhow::Result<()> {
+        {
+            let mut tables = self.shared.tables.write().expect("no holder of the tables panics");
+            let mut change = TablesMut::new(&mut tables);
+            change.skip_numbers();
+            Db::put_applied(&mut change.batch, APPLIED_KEY, &applied);
+            self.dbs.current().write(change.batch).context("write a reset")?;
+            // Whoever follows the registry lists it again.
+            self.shared.feed.reset(tables.revision());
+        }
+        self.shared.changes.send_modify(|changes| *changes += 1);
+        Ok(())
+    }
+
     fn snapshots(&self) -> Option<Arc<dyn Snapshots>> {
         Some(Arc::new(ScmSnapshots { dbs: self.dbs.clone(), shared: self.shared.clone() }))
     }

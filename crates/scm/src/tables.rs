@@ -51,6 +51,10 @@ const FORMAT: u32 = 2;
 /// Before anybody has set them. Replicas are made up for on their own; moving what is well is for operators to begin.
 const SWITCHES_AT_FIRST: Switches = Switches { replication: true, balancer: false, leave_safe_mode: true };
 
+/// What a forced reset of SCM leaves free of each kind of number, at least: more than lost members can have given out since the one that is left fell
+/// behind. A million containers hold two petabytes; decimal, so that people see in a number how many resets were before it.
+const NUMBERS_SKIPPED: u64 = 1_000_000;
+
 /// What a number is drawn for. Persisted: never renumber.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[repr(u8)]
@@ -346,6 +350,15 @@ impl<'a> TablesMut<'a> {
         ReplicaId(self.draw(Counter::Member))
     }
 
+    /// Goes on with numbers past all that may have been given out without this replica's knowledge.
+    pub(crate) fn skip_numbers(&mut self) {
+        for counter in Counter::ALL {
+            let next = (self.tables.counter(counter) / NUMBERS_SKIPPED + 2) * NUMBERS_SKIPPED;
+            self.batch.put(counter.key(), next.to_le_bytes());
+            self.tables.counters.insert(counter, next);
+        }
+    }
+
     /// A number that was never given out before and never will be again.
     fn draw(&mut self, counter: Counter) -> u64 {
         let number = self.tables.counter(counter);
@@ -436,6 +449,19 @@ mod tests {
         let mut change = TablesMut::new(&mut tables);
         assert_eq!((change.draw_node(), change.draw_node()), (NodeId(1), NodeId(2)));
         assert_eq!(change.draw_pipeline(), PipelineId(1));
+    }
+
+    /// The survivor lags: others have drawn 4 to 9 already, and datanodes have containers with these numbers.
+    #[test]
+    fn what_was_drawn_by_those_that_are_given_up_is_not_drawn_again() {
+        let mut tables = Tables::default();
+        let mut change = TablesMut::new(&mut tables);
+        assert_eq!([1, 2, 3].map(|_| change.draw_container().0), [1, 2, 3]);
+        change.skip_numbers();
+        assert_eq!(change.draw_container(), ContainerId(2 * NUMBERS_SKIPPED));
+        assert_eq!(change.draw_pipeline(), PipelineId(2 * NUMBERS_SKIPPED));
+        change.skip_numbers();
+        assert_eq!(change.draw_container(), ContainerId(4 * NUMBERS_SKIPPED));
     }
 
     #[test]

@@ -10,13 +10,13 @@ use proto::scm::{
 use tokio::time::Instant;
 use types::NodeId;
 
-pub(crate) fn cluster_view(tables: &Tables, nodes: &Nodes) -> ClusterView {
-    let pipelines = tables.live_pipelines().map(|record| pipeline(record, tables, nodes)).collect();
+pub(crate) fn cluster_view(tables: &Tables, nodes: &Nodes, now: Instant) -> ClusterView {
+    let pipelines = tables.live_pipelines().map(|record| pipeline(record, tables, nodes, now)).collect();
     ClusterView { cluster: tables.cluster().to_owned(), pipelines }
 }
 
-pub(crate) fn pipeline(record: &PipelineRecord, tables: &Tables, nodes: &Nodes) -> Pipeline {
-    let seen = nodes.pipeline_seen(record);
+pub(crate) fn pipeline(record: &PipelineRecord, tables: &Tables, nodes: &Nodes, now: Instant) -> Pipeline {
+    let seen = nodes.pipeline_seen(record, now);
     let member = |member: &PipelineMember| PipelineMember {
         address: address(tables, NodeId(member.node)),
         ..member.clone()
@@ -47,7 +47,7 @@ pub(crate) fn pipeline_with_health(
         PipelineState::PipelineClosed => Vec::new(),
         _ => record.members.iter().filter_map(|member| member_health(record, member, nodes, now)).collect(),
     };
-    Pipeline { health, ..pipeline(record, tables, nodes) }
+    Pipeline { health, ..pipeline(record, tables, nodes, now) }
 }
 
 fn member_health(

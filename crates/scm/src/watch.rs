@@ -5,9 +5,13 @@ use crate::view;
 use proto::scm::ClusterView;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::time::Instant;
 
 /// At least this much time lies between two views, so that a cluster in motion costs at most fifty views a second.
 const VIEW_INTERVAL_MIN: Duration = Duration::from_millis(20);
+
+/// Silence changes the view too: whoever led and says nothing more leads no more.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Publishes a new view after each change of tables or reports, until the leadership ends. A first change is
 /// published at once; those that follow within [`VIEW_INTERVAL_MIN`] come together.
@@ -15,7 +19,8 @@ pub(crate) async fn publish_views(leader: &Leader) {
     let mut tables_changes = leader.tables.changes();
     let mut reports_changes = leader.reports_changed.subscribe();
     loop {
-        let view = leader.read(view::cluster_view);
+        let now = Instant::now();
+        let view = leader.read(|tables, nodes| view::cluster_view(tables, nodes, now));
         leader.view.send_if_modified(|current: &mut Arc<ClusterView>| {
             let differs = view::differs(current, &view);
             if differs {
@@ -28,6 +33,7 @@ pub(crate) async fn publish_views(leader: &Leader) {
         tokio::select! {
             _ = reports_changes.changed() => {}
             _ = tables_changes.changed() => {}
+            () = tokio::time::sleep(LOOK_INTERVAL) => {}
         }
     }
 }

@@ -110,6 +110,31 @@ impl fmt::Display for BlockId {
     }
 }
 
+/// A block as one refers to it. An id may come to mean another block when a disaster sets a log or a cluster back, a nonce never does: who
+/// asks by name gets this block's bytes or an error.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct BlockName {
+    pub container: ContainerId,
+    pub local: u64,
+    pub nonce: Nonce,
+}
+
+impl BlockName {
+    pub fn new(id: BlockId, nonce: Nonce) -> BlockName {
+        BlockName { container: id.container, local: id.local, nonce }
+    }
+
+    pub fn id(&self) -> BlockId {
+        BlockId { container: self.container, local: self.local }
+    }
+}
+
+impl fmt::Display for BlockName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({:032x})", self.id(), self.nonce.0)
+    }
+}
+
 /// What a writer calls a block before the log has given it an id; 128 random bits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Nonce(pub u128);

@@ -6,9 +6,9 @@ mod checksum;
 mod clock;
 mod ids;
 
-pub use checksum::{CRC_CHUNK_BYTES, ChecksumMismatch, Payload, PayloadError, crc_chunks};
+pub use checksum::{CRC_CHUNK_BYTES, ChecksumMismatch, Payload, PayloadError, RunningCrc, crc_chunks};
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use ids::{
-    BlockId, ContainerId, DiskId, GroupId, GroupKind, LogId, LogIndex, NodeId, Nonce, OwnerId, ParseIdError,
-    PipelineId, ReplicaId, Term,
+    BlockId, BlockName, ContainerId, DiskId, GroupId, GroupKind, LogId, LogIndex, NodeId, Nonce, OwnerId,
+    ParseIdError, PipelineId, ReplicaId, Term,
 };

@@ -137,6 +137,11 @@ impl Cluster {
         }
     }
 
+    /// Where everything of it is; gone with it.
+    pub fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
     /// A data directory of a datanode; both are counted from 0.
     pub fn disk(&self, datanode: usize, disk: usize) -> PathBuf {
         match &self.first_disk {

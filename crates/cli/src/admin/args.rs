@@ -218,6 +218,7 @@ pub(crate) enum TroubleFilter {
     MisReplicated,
     Unhealthy,
     Different,
+    Ahead,
 }
 
 #[derive(Subcommand, Debug, Clone)]

@@ -78,7 +78,7 @@ async fn report(scm: &mut Scm) -> anyhow::Result<Answer> {
     Ok(Answer::new(table(["CONTAINERS", "COUNT"], &rows), Value::Object(json)))
 }
 
-fn counts(status: &ClusterStatus) -> [(&'static str, u64, Tone); 9] {
+fn counts(status: &ClusterStatus) -> [(&'static str, u64, Tone); 10] {
     [
         ("all", status.containers, Tone::Plain),
         ("open", status.containers_open, Tone::Plain),
@@ -89,6 +89,7 @@ fn counts(status: &ClusterStatus) -> [(&'static str, u64, Tone); 9] {
         ("mis-replicated", status.mis_replicated, Tone::Warning),
         ("unhealthy", status.unhealthy, Tone::Bad),
         ("different", status.different, Tone::Bad),
+        ("ahead", status.ahead, Tone::Bad),
     ]
 }
 

@@ -36,20 +36,20 @@ async fn list(scm: &mut Scm) -> anyhow::Result<Answer> {
     let datanodes = datanodes(scm).await?;
     let rows: Vec<_> = datanodes.iter().map(row).collect();
     let list: Vec<_> = datanodes.iter().map(to_json).collect();
-    let problems: String = datanodes.iter().filter_map(clock_problem).collect();
+    let problems: String = datanodes.iter().filter_map(problem).collect();
     Ok(Answer::new(table(HEADINGS, &rows) + &problems, json!(list)))
 }
 
 /// Nothing is decided by clocks, so the node's state says nothing of it.
-fn clock_problem(datanode: &DatanodeInfo) -> Option<String> {
-    let DatanodeInfo { node, clock_problem, .. } = datanode;
-    (!clock_problem.is_empty()).then(|| format!("\nnode {node}: {clock_problem}\n"))
+fn problem(datanode: &DatanodeInfo) -> Option<String> {
+    let DatanodeInfo { node, problem, .. } = datanode;
+    (!problem.is_empty()).then(|| format!("\nnode {node}: {problem}\n"))
 }
 
 async fn info(scm: &mut Scm, node: u64) -> anyhow::Result<Answer> {
     let datanode = datanode(scm, node).await?;
     let mut text = table(HEADINGS, &[row(&datanode)]);
-    text += &clock_problem(&datanode).unwrap_or_default();
+    text += &problem(&datanode).unwrap_or_default();
     if let Some(waits) = waits(&datanode) {
         text += &format!("\n{waits}\n");
     }
@@ -214,6 +214,6 @@ fn to_json(datanode: &DatanodeInfo) -> Value {
         "leaders": datanode.leaders,
         "containers_waiting": datanode.containers_waiting,
         "pipelines_waiting": datanode.pipelines_waiting,
-        "clock_problem": (!datanode.clock_problem.is_empty()).then_some(&datanode.clock_problem),
+        "problem": (!datanode.problem.is_empty()).then_some(&datanode.problem),
     })
 }

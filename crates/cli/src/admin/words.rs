@@ -59,6 +59,7 @@ pub(super) fn replica_state(state: ReplicaState) -> Word {
         ReplicaState::ReplicaOpen => ("open", Tone::Plain),
         ReplicaState::ReplicaClosed => ("closed", Tone::Good),
         ReplicaState::ReplicaQuasiClosed => ("quasi-closed", Tone::Warning),
+        ReplicaState::ReplicaWithoutLog => ("without its log", Tone::Bad),
         ReplicaState::Unspecified => UNKNOWN,
     }
 }
@@ -71,6 +72,7 @@ pub(super) fn trouble(trouble: ContainerTrouble) -> Word {
         ContainerTrouble::ContainerMisReplicated => ("mis-replicated", Tone::Warning),
         ContainerTrouble::ContainerUnhealthy => ("unhealthy", Tone::Bad),
         ContainerTrouble::ContainerDifferent => ("different", Tone::Bad),
+        ContainerTrouble::ContainerAhead => ("ahead", Tone::Bad),
         ContainerTrouble::Unspecified => UNKNOWN,
     }
 }
@@ -115,6 +117,7 @@ impl From<TroubleFilter> for ContainerTrouble {
             TroubleFilter::MisReplicated => ContainerTrouble::ContainerMisReplicated,
             TroubleFilter::Unhealthy => ContainerTrouble::ContainerUnhealthy,
             TroubleFilter::Different => ContainerTrouble::ContainerDifferent,
+            TroubleFilter::Ahead => ContainerTrouble::ContainerAhead,
         }
     }
 }

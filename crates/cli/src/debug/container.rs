@@ -52,8 +52,7 @@ fn listed_row(it: &ListedContainer) -> [String; HEADINGS.len()] {
 fn state(listed: &ListedContainer) -> &'static str {
     match listed.indexed {
         None => "UNKNOWN",
-        Some(indexed) if indexed.is_closed => "CLOSED",
-        Some(_) => "OPEN",
+        Some(indexed) => indexed.state,
     }
 }
 

@@ -10,6 +10,7 @@ mod debug;
 mod dev;
 mod drills;
 mod http;
+mod lights;
 mod locks;
 mod registry;
 mod reset;

@@ -124,8 +124,10 @@ fn the_replica_that_is_left_becomes_the_only_member_and_leads() {
 #[test]
 fn only_members_whose_connections_are_refused_go_with_one_flag() {
     let dir = tempfile::tempdir().unwrap();
-    let args =
-        format!("server --roles om --rpc 127.0.0.1:0 --http 127.0.0.1:0 --meta {}/om", dir.path().display());
+    let args = format!(
+        "server --roles scm --rpc 127.0.0.1:0 --http 127.0.0.1:0 --meta {}/scm",
+        dir.path().display()
+    );
     let args = args.split_whitespace().map(str::to_owned).collect();
     let (mut process, ready) = Process::start(binary(), dir.path(), "member", args);
     let root = dir.path().join("meta");

@@ -43,7 +43,8 @@ impl Cluster {
     fn start() -> Cluster {
         let mut cluster = Cluster::of_scms();
         let (list, root) = (cluster.list(), cluster.dir.path().display().to_string());
-        let (om, ready) = cluster.process("om", &format!("--roles om --rpc 127.0.0.1:0 --meta {root}/om"));
+        let (om, ready) =
+            cluster.process("om", &format!("--roles om --rpc 127.0.0.1:0 --meta {root}/om --scm {list}"));
         let om_address = ready["RPC"].clone();
         for at in 1..=3 {
             let line = format!(

@@ -80,7 +80,8 @@ impl Metadata {
         )
         .await
         .unwrap();
-        let options = OmOptions { address: address.clone(), db: db(), ..OmOptions::default() };
+        let (scm_address, db) = (address.clone(), db());
+        let options = OmOptions { address: address.clone(), scm: scm_address, db, ..OmOptions::default() };
         let clock = Arc::new(SystemClock);
         let om = Om::start(options, disk, space, host.clone(), addresses, clock).await.unwrap();
         let mut routes = RoutesBuilder::default();

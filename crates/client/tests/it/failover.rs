@@ -75,7 +75,8 @@ async fn a_put_goes_on_elsewhere_when_its_pipeline_ends() {
 
     let key = cluster.client.lookup(S3_VOLUME, BUCKET, b"beyond-the-end").await.unwrap();
     assert!(key.pieces.len() >= 2, "{:?}", key.pieces);
-    let is_there = key.pieces.iter().any(|piece| piece.block.unwrap().container == busiest.container);
+    let is_there =
+        key.pieces.iter().any(|piece| piece.block.as_ref().unwrap().container == busiest.container);
     assert!(is_there, "the block that was begun ends where its pipeline did: {:?}, {busiest:?}", key.pieces);
     assert!(cluster.read(&key, 0..key.size).await.unwrap() == body);
     cluster.stop().await;
@@ -131,7 +132,7 @@ async fn reads_and_writes_go_on_with_one_node_down() {
     let body = bytes_of(5 * MIB + 1, 6);
     cluster.put("before", body.clone()).await.unwrap();
     let key = cluster.client.lookup(S3_VOLUME, BUCKET, b"before").await.unwrap();
-    let block = key.pieces[0].block.unwrap();
+    let block = key.pieces[0].block.clone().unwrap();
     let leader = leader_of(&cluster, ContainerId(block.container)).await;
     cluster.stop_node(leader).await;
 

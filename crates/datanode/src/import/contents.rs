@@ -75,7 +75,7 @@ pub(super) async fn index(disk: &Arc<dyn Disk>, index: &Index, manifest: &Manife
     ensure!(last == manifest.last, "it ends with {last:?}, not {:?}", manifest.last);
     if matches!(end, WalkEnd::Unfinished { .. }) {
         // It was closed where its log ended.
-        ContainerEnd { is_closed: true, last: Some(last) }.write(&**disk, container).await?;
+        ContainerEnd::closed(Some(last)).write(&**disk, container).await?;
     }
     let rest = replay.take().map(|(batch, _)| batch).unwrap_or_default();
     let files = owner_files(&**disk, OWNERS_DIR, owner).await?;

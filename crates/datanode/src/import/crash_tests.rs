@@ -99,6 +99,10 @@ impl File for FreezingFile {
     fn sync_data(&self) -> IoFuture<()> {
         self.freezing.pass(|| self.file.sync_data())
     }
+    fn settle(&self) -> IoFuture<()> {
+        self.freezing.pass(|| self.file.settle())
+    }
+
     fn preallocate(&self, bytes: u64) -> IoFuture<()> {
         self.freezing.pass(|| self.file.preallocate(bytes))
     }

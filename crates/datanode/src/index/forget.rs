@@ -94,11 +94,12 @@ impl Index {
     /// Says how a container ended that no roll ended; not durable on return. One that is not here stays so.
     pub(crate) fn set_end(&self, container: ContainerId, end: ContainerEnd) -> anyhow::Result<()> {
         let Some(record) = self.container(container)? else { return Ok(()) };
+        let ContainerEnd { state, last, committed } = end;
         let state = match planted::has(Bug::QuasiClosedIsClosed) {
             true => ContainerState::Closed,
-            false => end.state(),
+            false => state,
         };
-        let record = ContainerRecord { state, last: end.last, ..record };
+        let record = ContainerRecord { state, last, committed, ..record };
         let mut batch = WriteBatch::default();
         batch.put(keys::container(container), record.encode());
         self.db.write(batch)

@@ -37,6 +37,7 @@ pub(crate) struct BlockInfo {
     /// Also when its container is closed: then nothing can be added any more.
     pub sealed: bool,
     pub chunks: u32,
+    pub nonce: Nonce,
 }
 
 /// A chunk of a block: `offset..offset + place.body_bytes` of the block is the body of the record at `place`.
@@ -89,12 +90,13 @@ impl Index {
         self.db.applied(&keys::applied(pipeline))
     }
 
-    /// Whether all there is of a container up to an entry of its pipeline is in this index.
+    /// Whether all there is of a container up to an entry of its pipeline is in this index, and known to be committed.
     pub(crate) fn has_applied(&self, container: ContainerId, index: LogIndex) -> anyhow::Result<bool> {
         let Some(record) = self.container(container)? else { return Ok(false) };
         Ok(match record.state {
             ContainerState::Closed => true,
-            ContainerState::QuasiClosed => record.last.is_some_and(|last| last.index >= index),
+            // What it has beyond may never have been: others may have acknowledged something else in its place.
+            ContainerState::QuasiClosed | ContainerState::WithoutLog => record.committed >= index,
             ContainerState::Open => {
                 self.applied(record.pipeline)?.is_some_and(|applied| applied.id.index >= index)
             }
@@ -119,7 +121,8 @@ impl Index {
         let Some(record) = self.block_record(block)? else { return Ok(None) };
         let container = self.container(block.container)?;
         let closed = container.is_some_and(|container| container.state.is_over());
-        Ok(Some(BlockInfo { length: record.length, sealed: record.sealed || closed, chunks: record.chunks }))
+        let BlockRecord { length, sealed, chunks, nonce, .. } = record;
+        Ok(Some(BlockInfo { length, sealed: sealed || closed, chunks, nonce }))
     }
 
     /// The chunks that hold `range` of a block, in order, from the one its start lies in; at most `count_max`. An

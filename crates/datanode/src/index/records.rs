@@ -3,23 +3,26 @@
 //!
 //! | block | bytes | | chunk | bytes | | container | bytes |
 //! |---|---|---|---|---|---|---|---|
-//! | version = 1 | 1 | | version = 1 | 1 | | version = 2 | 1 |
+//! | version = 2 | 1 | | version = 1 | 1 | | version = 3 | 1 |
 //! | flags: 1 = sealed | 1 | | seq | 4 | | state | 1 |
 //! | chunks | 4 | | segment | 4 | | pipeline | 8 |
 //! | length | 8 | | record's offset | 8 | | previous container | 8 |
 //! | first: segment | 4 | | body bytes | 4 | | payload bytes | 8 |
 //! | first: record's offset | 8 | | | | | blocks | 8 |
 //! | first: body bytes | 4 | | | | | chunks | 8 |
-//! | | | | | | | last record: term, index | 16 |
+//! | nonce | 16 | | | | | last record: term, index | 16 |
+//! | | | | | | | known to be committed | 8 |
 
 use anyhow::{Context, bail, ensure};
 use bytes::{Buf, BufMut};
 use raftlog::Place;
-use types::{ContainerId, LogId, LogIndex, OwnerId, PipelineId, Term};
+use types::{ContainerId, LogId, LogIndex, Nonce, OwnerId, PipelineId, Term};
 
 const VERSION: u8 = 1;
-/// Of container records; version 1 ends before the last record.
-const CONTAINER_VERSION: u8 = 2;
+/// Of block records; version 1, which was in no release, had no nonce.
+const BLOCK_VERSION: u8 = 2;
+/// Of container records; the versions before, which were in no release, ended earlier.
+const CONTAINER_VERSION: u8 = 3;
 const SEALED: u8 = 1;
 
 /// Where a chunk's bytes are: a [`Place`] without the owner, which is the block's container.
@@ -60,28 +63,32 @@ pub(crate) struct BlockRecord {
     pub chunks: u32,
     pub length: u64,
     pub first: ChunkPlace,
+    /// What tells it from every other block, whatever id that has.
+    pub nonce: Nonce,
 }
 
 impl BlockRecord {
-    pub(crate) const BYTES: usize = 1 + 1 + 4 + 8 + PLACE_BYTES;
+    pub(crate) const BYTES: usize = 1 + 1 + 4 + 8 + PLACE_BYTES + 16;
 
     pub(crate) fn encode(&self) -> [u8; Self::BYTES] {
         let mut value = [0; Self::BYTES];
         let mut at = &mut value[..];
-        at.put_u8(VERSION);
+        at.put_u8(BLOCK_VERSION);
         at.put_u8(if self.sealed { SEALED } else { 0 });
         at.put_u32_le(self.chunks);
         at.put_u64_le(self.length);
         self.first.put(&mut at);
+        at.put_u128_le(self.nonce.0);
         value
     }
 
     pub(crate) fn decode(value: &[u8]) -> anyhow::Result<BlockRecord> {
-        let mut value = versioned(value, Self::BYTES).context("decode block record")?;
+        let mut value = versioned_as(BLOCK_VERSION, value, Self::BYTES).context("decode block record")?;
         let flags = value.get_u8();
         ensure!(flags & !SEALED == 0, "unknown flags {flags:#04x} in a block record");
         let (chunks, length) = (value.get_u32_le(), value.get_u64_le());
-        Ok(BlockRecord { sealed: flags & SEALED != 0, chunks, length, first: ChunkPlace::get(&mut value) })
+        let (first, nonce) = (ChunkPlace::get(&mut value), Nonce(value.get_u128_le()));
+        Ok(BlockRecord { sealed: flags & SEALED != 0, chunks, length, first, nonce })
     }
 }
 
@@ -119,15 +126,36 @@ pub(crate) enum ContainerState {
     Closed = 2,
     /// Ends where this replica's log ended: perhaps incomplete, perhaps with more than was ever committed.
     QuasiClosed = 3,
+    /// Ends where this replica had applied its log, which is lost or damaged: it may lack what this very replica acknowledged.
+    WithoutLog = 4,
 }
 
 impl ContainerState {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            ContainerState::Open => "OPEN",
+            ContainerState::Closed => "CLOSED",
+            ContainerState::QuasiClosed => "QUASI_CLOSED",
+            ContainerState::WithoutLog => "WITHOUT_LOG",
+        }
+    }
+
     /// No log writes to it any more.
     pub(crate) fn is_over(self) -> bool {
         match self {
             ContainerState::Open => false,
-            ContainerState::Closed | ContainerState::QuasiClosed => true,
+            ContainerState::Closed | ContainerState::QuasiClosed | ContainerState::WithoutLog => true,
         }
+    }
+
+    pub(crate) fn decode(state: u8) -> anyhow::Result<ContainerState> {
+        Ok(match state {
+            1 => ContainerState::Open,
+            2 => ContainerState::Closed,
+            3 => ContainerState::QuasiClosed,
+            4 => ContainerState::WithoutLog,
+            unknown => bail!("unknown container state {unknown}"),
+        })
     }
 }
 
@@ -140,9 +168,10 @@ pub(crate) struct ContainerRecord {
     pub payload_bytes: u64,
     pub blocks: u64,
     pub chunks: u64,
-    /// The last record of the log that stands in it, once no more can come; also `None` if there is none, and of containers that
-    /// were closed by a version that did not keep it.
+    /// The last record of the log that stands in it, once no more can come; also `None` if there is none.
     pub last: Option<LogId>,
+    /// Of one that is over and not closed: the entry up to which this replica knew its log to be committed when that ended.
+    pub committed: LogIndex,
 }
 
 /// What a record costs beside its payload, about: header, command and padding. Only used to decide when a container
@@ -150,8 +179,7 @@ pub(crate) struct ContainerRecord {
 const RECORD_OVERHEAD_BYTES: u64 = 128;
 
 impl ContainerRecord {
-    const BYTES_V1: usize = 1 + 1 + 8 + 8 + 8 + 8 + 8;
-    pub(crate) const BYTES: usize = Self::BYTES_V1 + 8 + 8;
+    pub(crate) const BYTES: usize = 1 + 1 + 8 + 8 + 8 + 8 + 8 + 8 + 8 + 8;
 
     pub(crate) fn opened(pipeline: PipelineId, previous: ContainerId) -> ContainerRecord {
         ContainerRecord {
@@ -162,6 +190,7 @@ impl ContainerRecord {
             blocks: 0,
             chunks: 0,
             last: None,
+            committed: LogIndex(0),
         }
     }
 
@@ -189,43 +218,26 @@ impl ContainerRecord {
         let last = self.last.unwrap_or_default();
         at.put_u64_le(last.term.0);
         at.put_u64_le(last.index.0);
+        at.put_u64_le(self.committed.0);
         value
     }
 
     pub(crate) fn decode(value: &[u8]) -> anyhow::Result<ContainerRecord> {
-        let versioned = match value.first() {
-            Some(&VERSION) => versioned(value, Self::BYTES_V1),
-            _ => versioned_as(CONTAINER_VERSION, value, Self::BYTES),
-        };
+        let versioned = versioned_as(CONTAINER_VERSION, value, Self::BYTES);
         let mut value = versioned.context("decode container record")?;
-        let state = match value.get_u8() {
-            1 => ContainerState::Open,
-            2 => ContainerState::Closed,
-            3 => ContainerState::QuasiClosed,
-            unknown => bail!("unknown container state {unknown}"),
-        };
-        let mut record = ContainerRecord {
-            state,
-            pipeline: PipelineId(value.get_u64_le()),
-            previous: ContainerId(value.get_u64_le()),
-            payload_bytes: value.get_u64_le(),
-            blocks: value.get_u64_le(),
-            chunks: value.get_u64_le(),
-            last: None,
-        };
-        if value.has_remaining() {
-            let last = LogId { term: Term(value.get_u64_le()), index: LogIndex(value.get_u64_le()) };
-            record.last = Some(last).filter(|last| *last != LogId::default());
-        }
-        Ok(record)
-    }
-
-    /// Whether a row says the same as another that may be of a newer version, as far as its own goes.
-    pub(crate) fn agrees(older: &[u8], newer: &[u8]) -> bool {
-        let (Ok(here), Ok(there)) = (ContainerRecord::decode(older), ContainerRecord::decode(newer)) else {
-            return false;
-        };
-        here == there || older[0] == VERSION && here == ContainerRecord { last: None, ..there }
+        let (state, pipeline, previous) = (value.get_u8(), value.get_u64_le(), value.get_u64_le());
+        let (payload_bytes, blocks, chunks) = (value.get_u64_le(), value.get_u64_le(), value.get_u64_le());
+        let last = LogId { term: Term(value.get_u64_le()), index: LogIndex(value.get_u64_le()) };
+        Ok(ContainerRecord {
+            state: ContainerState::decode(state)?,
+            pipeline: PipelineId(pipeline),
+            previous: ContainerId(previous),
+            payload_bytes,
+            blocks,
+            chunks,
+            last: Some(last).filter(|last| *last != LogId::default()),
+            committed: LogIndex(value.get_u64_le()),
+        })
     }
 }
 
@@ -261,15 +273,22 @@ pub(crate) fn describe(key: &[u8], value: &[u8]) -> String {
     };
     let text = if super::keys::parse_block(key).is_some() {
         BlockRecord::decode(value).map(|record| {
-            let BlockRecord { sealed, chunks, length, first } = record;
-            format!("length {length}, {chunks} chunks, sealed {sealed}, the first {}", place(first))
+            let BlockRecord { sealed, chunks, length, first, nonce } = record;
+            let first = place(first);
+            format!("length {length}, {chunks} chunks, sealed {sealed}, the first {first}, {nonce:?}")
         })
     } else if super::keys::parse_chunk(key).is_some() {
         ChunkRecord::decode(value).map(|record| format!("chunk {}, {}", record.seq, place(record.place)))
-    } else if [ContainerRecord::BYTES_V1, ContainerRecord::BYTES].contains(&value.len()) {
+    } else if value.len() == ContainerRecord::BYTES {
         ContainerRecord::decode(value).map(|record| {
-            let ContainerRecord { state, pipeline, previous, payload_bytes, blocks, chunks, last } = record;
-            let last = last.map_or(String::new(), |last| format!(", to entry {} of term {}", last.index, last.term));
+            let ContainerRecord { state, pipeline, previous, payload_bytes, blocks, chunks, last, committed } = record;
+            let last = last.map_or(String::new(), |last| {
+                let known = match state {
+                    ContainerState::QuasiClosed | ContainerState::WithoutLog => format!(", {committed} known to be committed"),
+                    ContainerState::Open | ContainerState::Closed => String::new(),
+                };
+                format!(", to entry {} of term {}{known}", last.index, last.term)
+            });
             format!(
                 "{state:?} of pipeline {pipeline} after container {previous}, {payload_bytes} bytes in {blocks} blocks \
                  and {chunks} chunks{last}"
@@ -287,12 +306,15 @@ mod tests {
 
     const FIRST: ChunkPlace = ChunkPlace { segment: 3, offset: 0x0102_0304_0506, body_bytes: 0xa0b0 };
 
-    /// The bytes of version 1: they stay readable for good.
+    /// The bytes of docs/format/block-index.md.
     #[test]
-    fn version_1_is_what_it_was() {
-        let block = BlockRecord { sealed: true, chunks: 2, length: 0x1_0000, first: FIRST };
-        let block_bytes =
-            [1, 1, 2, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 3, 0, 0, 0, 6, 5, 4, 3, 2, 1, 0, 0, 0xb0, 0xa0, 0, 0];
+    fn records_are_laid_out_as_documented() {
+        let nonce = Nonce(0x0102_0304_0506_0708_090a_0b0c_0d0e_0f10);
+        let block = BlockRecord { sealed: true, chunks: 2, length: 0x1_0000, first: FIRST, nonce };
+        let block_bytes = [
+            2, 1, 2, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 3, 0, 0, 0, 6, 5, 4, 3, 2, 1, 0, 0, 0xb0, 0xa0, 0, 0,
+            16, 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1,
+        ];
         assert_eq!(block.encode(), block_bytes);
         assert_eq!(BlockRecord::decode(&block_bytes).unwrap(), block);
 
@@ -301,61 +323,44 @@ mod tests {
         assert_eq!(chunk.encode(), chunk_bytes);
         assert_eq!(ChunkRecord::decode(&chunk_bytes).unwrap(), chunk);
 
-        let container = ContainerRecord {
-            state: ContainerState::Closed,
-            payload_bytes: 5,
-            blocks: 6,
-            chunks: 7,
-            ..ContainerRecord::opened(PipelineId(8), ContainerId(4))
-        };
-        let container_bytes = [
-            1, 2, 8, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 6, 0, 0, 0, 0, 0,
-            0, 0, 7, 0, 0, 0, 0, 0, 0, 0,
-        ];
-        assert_eq!(ContainerRecord::decode(&container_bytes).unwrap(), container);
-
         assert_eq!(encode_local(5), [1, 5, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(decode_local(&encode_local(u64::MAX)).unwrap(), u64::MAX);
     }
 
     #[test]
-    fn version_2_of_a_container_says_where_it_ends() {
+    fn a_container_says_where_it_ends_and_what_of_it_is_committed() {
         let container = ContainerRecord {
             state: ContainerState::QuasiClosed,
             payload_bytes: 5,
             blocks: 6,
             chunks: 7,
             last: Some(LogId { term: Term(9), index: LogIndex(0x0a0b) }),
+            committed: LogIndex(0x0a01),
             ..ContainerRecord::opened(PipelineId(8), ContainerId(4))
         };
         let bytes = [
-            2, 3, 8, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 6, 0, 0, 0, 0, 0,
-            0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0x0b, 0x0a, 0, 0, 0, 0, 0, 0,
+            3, 3, 8, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 6, 0, 0, 0, 0, 0,
+            0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0x0b, 0x0a, 0, 0, 0, 0, 0, 0, 0x01, 0x0a,
+            0, 0, 0, 0, 0, 0,
         ];
         assert_eq!(container.encode(), bytes);
         assert_eq!(ContainerRecord::decode(&bytes).unwrap(), container);
         let open = ContainerRecord::opened(PipelineId(8), ContainerId(4));
         assert_eq!(ContainerRecord::decode(&open.encode()).unwrap(), open);
-
-        let mut older = bytes[..ContainerRecord::BYTES_V1].to_vec();
-        older[0] = 1;
-        assert!(ContainerRecord::agrees(&older, &bytes), "as far as it goes");
-        assert!(!ContainerRecord::agrees(&bytes, &older));
-        older[18] += 1;
-        assert!(!ContainerRecord::agrees(&older, &bytes));
     }
 
     #[test]
     fn unknown_versions_states_and_lengths_are_errors() {
-        let mut block = BlockRecord { sealed: false, chunks: 1, length: 1, first: FIRST }.encode();
+        let nonce = Nonce(1);
+        let mut block = BlockRecord { sealed: false, chunks: 1, length: 1, first: FIRST, nonce }.encode();
         assert!(BlockRecord::decode(&block[1..]).is_err());
         assert!(BlockRecord::decode(&[]).is_err());
         block[1] = 0x80;
         assert!(BlockRecord::decode(&block).is_err());
-        block[0] = 2;
+        block[0] = 1;
         assert!(BlockRecord::decode(&block).is_err());
         let mut container = ContainerRecord::opened(PipelineId(1), ContainerId(0)).encode();
-        container[1] = 4;
+        container[1] = 5;
         assert!(ContainerRecord::decode(&container).is_err());
     }
 }

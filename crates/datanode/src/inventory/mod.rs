@@ -161,6 +161,7 @@ impl Replica {
             ContainerState::Open => ReplicaState::ReplicaOpen,
             ContainerState::Closed => ReplicaState::ReplicaClosed,
             ContainerState::QuasiClosed => ReplicaState::ReplicaQuasiClosed,
+            ContainerState::WithoutLog => ReplicaState::ReplicaWithoutLog,
         };
         ContainerReplica {
             container: container.0,

@@ -190,19 +190,10 @@ async fn measure_closed(
     container: ContainerId,
     record: &ContainerRecord,
 ) -> anyhow::Result<Measure> {
-    let owner = OwnerId::from(container);
     // What is deleted meanwhile would not be in it.
     let _deleting = disk.deleting.lock().await;
-    let last = match record.last {
-        Some(last) => Some(last),
-        // Closed by an earlier version, which did not say.
-        None => {
-            let last = raftlog::last_record(disk.space.disk().clone(), OWNERS_DIR, owner).await;
-            last.context("look for its last record")?
-        }
-    };
     let disk_bytes = disk_bytes(disk, container).await?;
-    let measure = Measure { last, disk_bytes, hash: None, repeats: Vec::new() };
+    let measure = Measure { last: record.last, disk_bytes, hash: None, repeats: Vec::new() };
     let (index, saved) = (disk.index.clone(), measure.clone());
     blocking(move || index.save_measure(container, &saved)).await?;
     Ok(measure)

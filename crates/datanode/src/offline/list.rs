@@ -1,6 +1,5 @@
 use super::OfflineDisk;
 use crate::disks::OWNERS_DIR;
-use crate::index::records::ContainerState;
 use anyhow::Context;
 use disk::Disk;
 use raftlog::Discards;
@@ -24,7 +23,8 @@ pub struct ListedContainer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IndexedContainer {
     pub pipeline: PipelineId,
-    pub is_closed: bool,
+    /// In the words of docs/format/block-index.md.
+    pub state: &'static str,
     pub blocks: u64,
     pub chunks: u64,
     pub payload_bytes: u64,
@@ -46,7 +46,7 @@ impl OfflineDisk {
             let record = known.iter().find(|(id, _)| *id == container).map(|(_, record)| record);
             let indexed = record.map(|record| IndexedContainer {
                 pipeline: record.pipeline,
-                is_closed: record.state == ContainerState::Closed,
+                state: record.state.name(),
                 blocks: record.blocks,
                 chunks: record.chunks,
                 payload_bytes: record.payload_bytes,

@@ -64,7 +64,7 @@ impl ContainerContents {
     pub(super) fn is_finished(&self) -> bool {
         match (&self.end, self.alone) {
             (WalkEnd::Bad { .. }, _) => false,
-            (_, Some(end)) => end.is_closed,
+            (_, Some(end)) => end.state == ContainerState::Closed,
             (WalkEnd::Rolled { .. }, None) => true,
             (WalkEnd::Unfinished { .. }, None) => false,
         }

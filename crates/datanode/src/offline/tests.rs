@@ -295,7 +295,7 @@ async fn every_kind_of_wrong_row_is_found() {
 fn record(length: u64) -> BlockRecord {
     let place = Place { owner: OwnerId(FIRST.0), segment: 0, offset: 0, body_bytes: length as u32 };
     let first = crate::index::records::ChunkPlace::of(place);
-    BlockRecord { sealed: false, chunks: 1, length, first }
+    BlockRecord { sealed: false, chunks: 1, length, first, nonce: types::Nonce(1) }
 }
 
 #[tokio::test]

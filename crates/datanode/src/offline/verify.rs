@@ -347,9 +347,8 @@ fn is_fresh_container(key: &[u8], value: &[u8]) -> bool {
         && record.is_ok_and(|record| record == ContainerRecord::opened(record.pipeline, ContainerId(0)))
 }
 
-/// Rows of an older version stay until they are written again.
 fn says_the_same(key: &[u8], found: &[u8], wanted: &[u8]) -> bool {
-    found == wanted || keys::is_container(key) && ContainerRecord::agrees(found, &followed(found, wanted))
+    found == wanted || keys::is_container(key) && found == followed(found, wanted)
 }
 
 /// A container does not say which one it followed, and that may have been deleted.

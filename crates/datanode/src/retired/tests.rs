@@ -87,6 +87,10 @@ impl File for FragileFile {
     fn sync_data(&self) -> IoFuture<()> {
         take(&self.left, || self.inner.sync_data())
     }
+    fn settle(&self) -> IoFuture<()> {
+        take(&self.left, || self.inner.settle())
+    }
+
     fn preallocate(&self, bytes: u64) -> IoFuture<()> {
         take(&self.left, || self.inner.preallocate(bytes))
     }
@@ -113,7 +117,7 @@ async fn retired(left: &Left, changes: usize) -> Retired {
         }
     };
     let order = PipelineOrder::from_spec(&crate::offline::tests::spec(), disk.id);
-    Retired { disk, order }
+    Retired { disk, order, loss_is_told: true }
 }
 
 async fn open(left: &Left, changes: usize) -> anyhow::Result<DatanodeDisk> {
@@ -259,6 +263,10 @@ async fn an_unconfirmed_roll_quasi_closes_its_container() {
         retired.quasi_close(&host()).await.unwrap();
         let first = retired.record(FIRST).unwrap();
         assert_eq!((first.state, first.last), (ContainerState::QuasiClosed, Some(id(6))));
+        // What is not known to be committed is answered by those who know.
+        let serves = |index| retired.disk.index.has_applied(FIRST, index).unwrap();
+        assert!(first.committed < LogIndex(6), "{first:?}");
+        assert!(serves(first.committed) && !serves(first.committed.next()));
         let second = retired.record(SECOND).unwrap();
         assert_eq!((second.state, second.last), (ContainerState::QuasiClosed, Some(id(9))));
     }
@@ -274,12 +282,19 @@ async fn a_replica_without_its_log_says_nothing_of_its_end_and_can_be_let_go() {
     let retired = retired(&left, usize::MAX).await;
     let failure = retired.quasi_close(&host()).await.unwrap_err();
     assert!(format!("{failure:#}").contains("the log is missing"), "{failure:#}");
+    assert!(retired.has_lost_log(&failure).await);
+    assert_eq!(retired.record(SECOND).unwrap().state, ContainerState::Open);
+    // Not before SCM knows.
+    let untold = Retired { loss_is_told: false, disk: retired.disk.clone(), order: retired.order.clone() };
+    let failure = untold.let_go(&host()).await.unwrap_err();
+    assert!(untold.has_lost_log(&failure).await, "{failure:#}");
     assert_eq!(retired.record(SECOND).unwrap().state, ContainerState::Open);
     retired.let_go(&host()).await.unwrap();
     let second = retired.record(SECOND).unwrap();
-    assert_eq!((second.state, second.last), (ContainerState::QuasiClosed, Some(id(8))));
-    let why = retired.disk.index.unhealthy(SECOND).unwrap().unwrap();
-    assert!(why.contains("the log is missing"), "{why}");
+    assert_eq!(
+        (second.state, second.last, second.committed),
+        (ContainerState::WithoutLog, Some(id(8)), LogIndex(8))
+    );
     assert!(spec_file::read(&*retired.disk.real, PIPELINE).await.unwrap().is_none());
 }
 
@@ -288,7 +303,7 @@ async fn new_disk(root: &std::path::Path) -> Retired {
     let real = Arc::new(RealDisk::open(root, 1).unwrap());
     let disk = DatanodeDisk::open(real, &DatanodeOptions::default(), Inventory::default()).await.unwrap();
     let order = PipelineOrder::from_spec(&crate::offline::tests::spec(), disk.id);
-    Retired { disk: Arc::new(disk), order }
+    Retired { disk: Arc::new(disk), order, loss_is_told: true }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -329,6 +344,5 @@ async fn a_container_whose_log_is_lost_is_no_interrupted_creation() {
     left.open_group().await.unwrap();
     left.disk.real.remove_dir_all(&format!("{GROUPS_DIR}/pipeline-3")).await.unwrap();
     left.let_go(&host()).await.unwrap();
-    assert_eq!(left.record(container).unwrap().state, ContainerState::QuasiClosed);
-    assert!(left.disk.index.unhealthy(container).unwrap().unwrap().contains("the log is missing"));
+    assert_eq!(left.record(container).unwrap().state, ContainerState::WithoutLog);
 }

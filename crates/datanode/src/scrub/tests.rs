@@ -1,10 +1,11 @@
 use super::*;
 use crate::index::keys;
+use crate::index::records::{BlockRecord, ChunkPlace};
 use crate::inventory::Inventory;
 use crate::offline::tests::{FIRST, Left, SEGMENT};
 use crate::options::DatanodeOptions;
 use disk::RealDisk;
-use types::ManualClock;
+use types::{ManualClock, Nonce};
 
 const SECOND_SEGMENT: &str = "containers/0000000000000064/00000001.seg";
 
@@ -75,10 +76,9 @@ async fn rows_that_are_wrong_or_missing_are_found() {
     check("blocks: 1", &|batch| batch.delete(keys::block(BlockId { container: FIRST, local: 2 }))).await;
     // The place of another record.
     check("body length is 0, expected 300000", &|batch| {
-        batch.put(
-            keys::block(block),
-            [1, 1, 2, 0, 0, 0, 32, 161, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 224, 147, 4, 0],
-        );
+        let first = ChunkPlace { segment: 0, offset: 0, body_bytes: 300_000 };
+        let record = BlockRecord { sealed: true, chunks: 2, length: 500_000, first, nonce: Nonce(3) };
+        batch.put(keys::block(block), record.encode());
     })
     .await;
 }

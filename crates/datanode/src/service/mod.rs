@@ -6,16 +6,16 @@ mod read;
 mod write;
 
 use crate::manager::ContainerManager;
+use proto::ClusterGuard;
 use proto::datanode::datanode_server::{Datanode, DatanodeServer};
 use proto::datanode::{
     ContainerPart, DeleteBlocksRequest, DeleteBlocksResponse, FetchContainerRequest, HeadRequest,
     HeadResponse, ReadChunk, ReadRequest, WriteAck, WriteChunk,
 };
-use proto::{Code, Failure, Retry};
 use std::sync::Arc;
 use tokio::sync::{Semaphore, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::metadata::MetadataMap;
+use tonic::service::interceptor::InterceptedService;
 use tonic::{Request, Response, Status, Streaming};
 use write::WriteStream;
 
@@ -41,24 +41,12 @@ impl Service {
         Service { manager, write_bytes }
     }
 
-    /// Pipelines and containers have the same numbers in every cluster: a client whose address of a node is old must
-    /// not read or write those of the cluster that has the address now.
-    fn check_cluster(&self, metadata: &MetadataMap) -> Result<(), Failure> {
-        let Some(here) = self.manager.cluster() else { return Ok(()) };
-        let meant = proto::cluster_of(metadata);
-        if meant == Some(here.as_str()) {
-            return Ok(());
-        }
-        let why =
-            format!("this node belongs to cluster `{here}`, the request to `{}`", meant.unwrap_or_default());
-        Err(Failure { retry: Retry::Elsewhere, ..Failure::new(Code::WrongCluster, why) })
-    }
-
-    pub(crate) fn into_server(self) -> DatanodeServer<Service> {
-        let server = DatanodeServer::new(self);
-        server
+    pub(crate) fn into_server(self) -> InterceptedService<DatanodeServer<Service>, ClusterGuard> {
+        let manager = self.manager.clone();
+        let server = DatanodeServer::new(self)
             .max_decoding_message_size(proto::MESSAGE_BYTES_MAX)
-            .max_encoding_message_size(proto::MESSAGE_BYTES_MAX)
+            .max_encoding_message_size(proto::MESSAGE_BYTES_MAX);
+        InterceptedService::new(server, ClusterGuard::new(move || manager.cluster()))
     }
 }
 
@@ -72,7 +60,6 @@ impl Datanode for Service {
         &self,
         request: Request<Streaming<WriteChunk>>,
     ) -> Result<Response<Self::WriteStream>, Status> {
-        self.check_cluster(request.metadata())?;
         let (acks, receiver) = mpsc::channel(ACKS_MAX);
         let stream = WriteStream::new(self.manager.clone(), self.write_bytes.clone(), acks);
         self.manager.tasks().spawn(stream.run(request.into_inner()));
@@ -80,7 +67,6 @@ impl Datanode for Service {
     }
 
     async fn read(&self, request: Request<ReadRequest>) -> Result<Response<Self::ReadStream>, Status> {
-        self.check_cluster(request.metadata())?;
         let read = read::prepare(&self.manager, request.into_inner()).await?;
         let (chunks, receiver) = mpsc::channel(READ_AHEAD);
         let stop = self.manager.stop().clone();
@@ -89,7 +75,6 @@ impl Datanode for Service {
     }
 
     async fn head(&self, request: Request<HeadRequest>) -> Result<Response<HeadResponse>, Status> {
-        self.check_cluster(request.metadata())?;
         Ok(Response::new(read::head(&self.manager, request.into_inner()).await?))
     }
 
@@ -97,7 +82,6 @@ impl Datanode for Service {
         &self,
         request: Request<DeleteBlocksRequest>,
     ) -> Result<Response<DeleteBlocksResponse>, Status> {
-        self.check_cluster(request.metadata())?;
         Ok(Response::new(delete::delete_blocks(&self.manager, request.into_inner()).await?))
     }
 
@@ -105,7 +89,6 @@ impl Datanode for Service {
         &self,
         request: Request<FetchContainerRequest>,
     ) -> Result<Response<Self::FetchContainerStream>, Status> {
-        self.check_cluster(request.metadata())?;
         let fetch = fetch::prepare(&self.manager, request.into_inner()).await?;
         let (parts, receiver) = mpsc::channel(READ_AHEAD);
         let stop = self.manager.stop().clone();

@@ -13,7 +13,7 @@ use tokio::sync::mpsc::Sender;
 use tokio::time::Instant;
 use tonic::Status;
 use tracing::{error, warn};
-use types::{BlockId, ContainerId, LogIndex, PipelineId};
+use types::{BlockId, BlockName, ContainerId, LogIndex, PipelineId};
 
 /// Data of one message; cut where the record's own 64 KiB pieces end, so that sums can be passed on as they are.
 const MESSAGE_DATA_BYTES_MAX: u32 = 1 << 20;
@@ -31,12 +31,12 @@ pub(super) struct Read {
 
 /// Finds the block, once this replica knows as much as the reader does.
 pub(super) async fn prepare(manager: &ContainerManager, request: ReadRequest) -> Result<Read, Failure> {
-    let block = parse_block(request.block)?;
+    let block = parse_block(request.block.as_ref())?;
     let (disk, pipeline) = match find_container(manager, block.container).await? {
         Some(found) => found,
         None => await_container(manager, block.container, request.commit_index).await?,
     };
-    wait_applied(manager, &disk, block.container, pipeline, LogIndex(request.commit_index)).await?;
+    wait_applied(manager, &disk, block.id(), pipeline, LogIndex(request.commit_index)).await?;
     let info = find_block(&disk, block, request.commit_index).await?;
     let end = request.offset.checked_add(request.length).filter(|&end| end <= info.length);
     let Some(end) = end else {
@@ -45,14 +45,15 @@ pub(super) async fn prepare(manager: &ContainerManager, request: ReadRequest) ->
             format!("{length} bytes from {offset} of block {block} are more than its {} bytes", info.length);
         return Err(Failure::invalid(message));
     };
-    Ok(Read { disk, block, range: request.offset..end })
+    Ok(Read { disk, block: block.id(), range: request.offset..end })
 }
 
 pub(super) async fn head(manager: &ContainerManager, request: HeadRequest) -> Result<HeadResponse, Failure> {
-    let block = parse_block(request.block)?;
+    let block = parse_block(request.block.as_ref())?;
     let found = find_container(manager, block.container).await?;
-    let (disk, _) = found.ok_or_else(|| not_here(block.container))?;
-    let BlockInfo { length, sealed, chunks } = find_block(&disk, block, 0).await?;
+    let (disk, pipeline) = found.ok_or_else(|| not_here(block.container))?;
+    wait_applied(manager, &disk, block.id(), pipeline, LogIndex(0)).await?;
+    let BlockInfo { length, sealed, chunks, .. } = find_block(&disk, block, 0).await?;
     Ok(HeadResponse { length, sealed, chunks })
 }
 
@@ -138,8 +139,8 @@ fn parts(piece: &Piece, range: Range<u64>) -> impl Iterator<Item = Range<u32>> +
     })
 }
 
-fn parse_block(block: Option<proto::datanode::BlockId>) -> Result<BlockId, Failure> {
-    block.map(BlockId::from).ok_or_else(|| Failure::invalid("the request names no block"))
+fn parse_block(block: Option<&proto::datanode::BlockName>) -> Result<BlockName, Failure> {
+    block.ok_or_else(|| Failure::invalid("the request names no block"))?.try_into()
 }
 
 pub(super) type Found = (Arc<DatanodeDisk>, PipelineId);
@@ -184,21 +185,21 @@ fn not_here(container: ContainerId) -> Failure {
 async fn wait_applied(
     manager: &ContainerManager,
     disk: &DatanodeDisk,
-    container: ContainerId,
+    block: BlockId,
     pipeline: PipelineId,
     index: LogIndex,
 ) -> Result<(), Failure> {
-    if index == LogIndex(0) {
-        return Ok(());
-    }
     let applied = match manager.pipeline(pipeline) {
+        Some(_) if index == LogIndex(0) => true,
         Some(pipeline) => match pipeline.group.wait_applied(index, manager.options().read_wait).await {
             Err(busy @ WaitError::Busy { .. }) => return Err(Failure::new(Code::Busy, busy.to_string())),
             waited => waited.is_ok(),
         },
         None => {
             let of_disk = disk.index.clone();
-            let applied = blocking(move || of_disk.has_applied(container, index)).await;
+            // Where not all is known to be committed, a reader that does not say how much it knows gets nothing.
+            let index = if index == LogIndex(0) { LogIndex(u64::MAX) } else { index };
+            let applied = blocking(move || of_disk.has_applied(block.container, index)).await;
             applied.unwrap_or_else(|failure| {
                 warn!(%pipeline, error = format!("{failure:#}"), "cannot tell how far a pipeline is applied");
                 false
@@ -213,10 +214,14 @@ async fn wait_applied(
     Err(Failure { retry: Retry::Elsewhere, ..Failure::new(Code::NotYet, message) })
 }
 
-async fn find_block(disk: &DatanodeDisk, block: BlockId, commit_index: u64) -> Result<BlockInfo, Failure> {
-    let index = disk.index.clone();
+async fn find_block(disk: &DatanodeDisk, name: BlockName, commit_index: u64) -> Result<BlockInfo, Failure> {
+    let (index, block) = (disk.index.clone(), name.id());
     match blocking(move || index.block(block)).await {
-        Ok(Some(info)) => Ok(info),
+        Ok(Some(info)) if info.nonce == name.nonce => Ok(info),
+        Ok(Some(_)) => {
+            warn!(disk = %disk.real.root().display(), block = %name, "somebody asks for another block than has this id here");
+            Err(not_this_block(name))
+        }
         Ok(None) => {
             // A reader that did not say how much it knows may know of a block this replica has yet to hear of.
             let retry = if commit_index == 0 { Retry::Elsewhere } else { Retry::No };
@@ -224,6 +229,12 @@ async fn find_block(disk: &DatanodeDisk, block: BlockId, commit_index: u64) -> R
         }
         Err(failure) => Err(broken_index(disk, block.container, &failure)),
     }
+}
+
+/// This replica's log went another way than the one the reader's block was acknowledged in, or the id was given out twice.
+fn not_this_block(name: BlockName) -> Failure {
+    let message = format!("block {} is another one here than {name}", name.id());
+    Failure { retry: Retry::Elsewhere, ..Failure::new(Code::NotFound, message) }
 }
 
 fn not_found(block: BlockId, retry: Retry) -> Failure {

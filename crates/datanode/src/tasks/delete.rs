@@ -13,12 +13,22 @@ use crate::manager::{ContainerManager, blocking};
 use anyhow::{Context, ensure};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tokio::time::Instant;
 use tracing::info;
 use types::{ContainerId, OwnerId};
 
+/// An order to delete is followed for so long after the heartbeat that brought it was sent. SCM says it again with each heartbeat, and
+/// takes a node that is silent for longer for dead at some time.
+const ORDER_HOLDS: Duration = Duration::from_secs(30);
+
 /// Deletes this node's replica; one that is not here is deleted already. A disk that was out of use for a while may have it besides the
 /// disk that it was copied to meanwhile: then it goes from both.
-pub(super) async fn delete_replica(manager: &ContainerManager, container: ContainerId) -> anyhow::Result<()> {
+pub(super) async fn delete_replica(
+    manager: &ContainerManager,
+    container: ContainerId,
+    asked_at: Instant,
+) -> anyhow::Result<()> {
     let inventory = &manager.disks().inventory;
     let Some(replica) = inventory.get(container) else { return Ok(()) };
     ensure!(replica.released, "a log still reads container {container}; it is not released");
@@ -32,7 +42,7 @@ pub(super) async fn delete_replica(manager: &ContainerManager, container: Contai
         ensure!(manager.is_released(&record), "a log still reads container {container} on another disk");
         let copies = manager.clone();
         // On a task of its own: what was begun is finished, also when SCM no longer wants it.
-        let deleting = tokio::spawn(async move { delete_from(&copies, &disk, container).await });
+        let deleting = tokio::spawn(async move { delete_from(&copies, &disk, container, asked_at).await });
         deleting.await.context("delete a replica")??;
     }
     Ok(())
@@ -42,8 +52,14 @@ async fn delete_from(
     manager: &ContainerManager,
     disk: &Arc<DatanodeDisk>,
     container: ContainerId,
+    asked_at: Instant,
 ) -> anyhow::Result<()> {
     let _deleting = disk.deleting.lock().await;
+    // A node that stood still meanwhile may be the last that has it.
+    ensure!(
+        asked_at.elapsed() < ORDER_HOLDS,
+        "the order to delete container {container} is too old to be followed"
+    );
     let index = disk.index.clone();
     blocking(move || index.begin_deletion(container)).await?;
     disk.inventory.remove(container, disk.id);

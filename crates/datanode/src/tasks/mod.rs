@@ -49,6 +49,8 @@ pub(crate) struct Progress {
 
 struct Entry {
     task: task::Task,
+    /// When this node last asked, and SCM said it.
+    asked_at: Instant,
     progress: Arc<Progress>,
     state: State,
     failed: String,
@@ -133,8 +135,8 @@ impl TaskBoard {
         self.lock().contains_key(&TaskKey::Copy(container))
     }
 
-    /// SCM told these tasks, and no others.
-    pub(crate) fn told(&self, manager: &ContainerManager, tasks: Vec<Task>) {
+    /// SCM told these tasks, and no others, to a heartbeat that was sent at `asked_at`.
+    pub(crate) fn told(&self, manager: &ContainerManager, tasks: Vec<Task>, asked_at: Instant) {
         let now = Instant::now();
         let mut entries = self.lock();
         let mut told: BTreeMap<TaskKey, task::Task> = BTreeMap::new();
@@ -154,12 +156,13 @@ impl TaskBoard {
         for (key, task) in told {
             let entry = entries.entry(key).or_insert_with(|| Entry {
                 task: task.clone(),
+                asked_at,
                 progress: Arc::default(),
                 state: State::Waits(now),
                 failed: String::new(),
                 retry: RETRY_FIRST,
             });
-            entry.task = task;
+            (entry.task, entry.asked_at) = (task, asked_at);
         }
         begin(&mut entries, manager, now);
     }
@@ -212,9 +215,10 @@ fn begin(entries: &mut BTreeMap<TaskKey, Entry>, manager: &ContainerManager, now
         let stop = manager.stop().child_token();
         entry.state = State::Runs(stop.clone());
         let (manager, task, progress) = (manager.clone(), entry.task.clone(), entry.progress.clone());
+        let asked_at = entry.asked_at;
         manager.clone().tasks().spawn(async move {
             // Dropped anywhere: each task may be cut short by a crash too, and is told again.
-            let done = stop.run_until_cancelled(carry_out(&manager, task, &progress)).await;
+            let done = stop.run_until_cancelled(carry_out(&manager, task, asked_at, &progress)).await;
             if let Some(done) = done {
                 manager.board().ended(&manager, key, done);
             }
@@ -222,11 +226,16 @@ fn begin(entries: &mut BTreeMap<TaskKey, Entry>, manager: &ContainerManager, now
     }
 }
 
-async fn carry_out(manager: &ContainerManager, task: task::Task, progress: &Progress) -> anyhow::Result<()> {
+async fn carry_out(
+    manager: &ContainerManager,
+    task: task::Task,
+    asked_at: Instant,
+    progress: &Progress,
+) -> anyhow::Result<()> {
     match task {
         task::Task::Copy(copy) => copy::copy(manager, copy, progress).await,
         task::Task::Delete(DeleteReplica { container }) => {
-            delete::delete_replica(manager, ContainerId(container)).await
+            delete::delete_replica(manager, ContainerId(container), asked_at).await
         }
         task::Task::Close(CloseReplica { container, last_term, last_index }) => {
             let last = LogId { term: Term(last_term), index: LogIndex(last_index) };

@@ -23,7 +23,9 @@ use tonic::Streaming;
 use tonic::service::RoutesBuilder;
 use tonic::transport::Channel;
 use tonic::transport::server::TcpIncoming;
-use types::{BlockId, CRC_CHUNK_BYTES, ContainerId, GroupId, NodeId, Payload, PipelineId, ReplicaId};
+use types::{
+    BlockName, CRC_CHUNK_BYTES, ContainerId, GroupId, NodeId, Nonce, Payload, PipelineId, ReplicaId,
+};
 
 pub(crate) const PIPELINE: PipelineId = PipelineId(3);
 pub(crate) const FIRST_CONTAINER: ContainerId = ContainerId(100);
@@ -32,7 +34,7 @@ pub(crate) const FIRST_CONTAINER: ContainerId = ContainerId(100);
 pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Between two looks at what is waited for.
-const LOOK: Duration = Duration::from_millis(5);
+pub(crate) const LOOK: Duration = Duration::from_millis(5);
 
 /// A machine that stands still for seconds must not cost a leader its lease: the tests hold on to the one they found. None of them needs
 /// an election that only silence brings about, because the first member campaigns at once, and [`Cluster::stop_nodes`] sees to it that it
@@ -49,6 +51,7 @@ pub(crate) struct NextNumber;
 impl ContainerAllocator for NextNumber {
     fn allocate(
         &self,
+        _: &str,
         _: PipelineId,
         after: ContainerId,
     ) -> BoxFuture<'static, Result<ContainerId, Failure>> {
@@ -60,7 +63,12 @@ impl ContainerAllocator for NextNumber {
 struct NoNumber;
 
 impl ContainerAllocator for NoNumber {
-    fn allocate(&self, _: PipelineId, _: ContainerId) -> BoxFuture<'static, Result<ContainerId, Failure>> {
+    fn allocate(
+        &self,
+        _: &str,
+        _: PipelineId,
+        _: ContainerId,
+    ) -> BoxFuture<'static, Result<ContainerId, Failure>> {
         Box::pin(async move { Err(Failure::new(Code::Closed, "the pipeline closes")) })
     }
 }
@@ -172,7 +180,7 @@ impl Node {
     /// Reads and verifies a range.
     pub(crate) async fn read(
         &self,
-        block: BlockId,
+        block: BlockName,
         offset: u64,
         length: u64,
         commit_index: u64,
@@ -195,7 +203,7 @@ impl Node {
     /// read waits for, is asked again until it has caught up.
     pub(crate) async fn read_acknowledged(
         &self,
-        block: BlockId,
+        block: BlockName,
         offset: u64,
         length: u64,
         commit_index: u64,
@@ -237,11 +245,18 @@ pub(crate) struct WriteStream {
     acks: Streaming<WriteAck>,
 }
 
+/// The block of an answer.
+pub(crate) fn named(ack: &WriteAck) -> BlockName {
+    let nonce = proto::bytes16(&ack.nonce, "nonce").unwrap();
+    let block = ack.block.expect("an ack names its block").into();
+    BlockName::new(block, Nonce(u128::from_be_bytes(nonce)))
+}
+
 /// What an acknowledgement says when it is one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Acked {
     pub(crate) seq: u32,
-    pub(crate) block: BlockId,
+    pub(crate) block: BlockName,
     pub(crate) length: u64,
     pub(crate) commit_index: u64,
 }
@@ -264,13 +279,20 @@ impl WriteStream {
     }
 
     pub(crate) async fn acked(&mut self) -> Result<Acked, Failure> {
-        let WriteAck { seq, error, block, length, commit_index, .. } = self.ack().await;
-        match error {
+        let ack = self.ack().await;
+        match ack.error.clone() {
             Some(error) => Err(error.into()),
             None => {
-                Ok(Acked { seq, block: block.expect("an ack names its block").into(), length, commit_index })
+                let (seq, length, commit_index) = (ack.seq, ack.length, ack.commit_index);
+                Ok(Acked { seq, block: named(&ack), length, commit_index })
             }
         }
+    }
+
+    /// Writes a chunk and waits for its answer, whatever that is.
+    pub(crate) async fn write_once(&mut self, chunk: WriteChunk) -> Result<Acked, Failure> {
+        self.send(chunk).await;
+        self.acked().await
     }
 
     /// Writes a chunk and waits for its answer. A leader that has not heard of its followers for a while (a busy machine)
@@ -278,8 +300,7 @@ impl WriteStream {
     pub(crate) async fn write(&mut self, chunk: WriteChunk) -> Result<Acked, Failure> {
         let deadline = Instant::now() + DEADLINE;
         loop {
-            self.send(chunk.clone()).await;
-            match self.acked().await {
+            match self.write_once(chunk.clone()).await {
                 Err(failure)
                     if failure.code == Code::NotLeader
                         && failure.leader_address.is_none()
@@ -373,13 +394,19 @@ impl Cluster {
         }
     }
 
-    /// Starts a node that is not running, on a port of its own.
-    pub(crate) async fn start_node(&mut self, node: usize) {
+    /// Starts a node that is not running, on a port of its own; it is the caller's to stop.
+    pub(crate) async fn start_apart(&self, node: usize) -> Node {
         let options = DatanodeOptions { disks: self.disk_paths(node), ..self.options.clone() };
         let start =
             async || Node::start(options.clone(), self.addresses.clone(), self.allocator.clone()).await;
         let started = once_free(start).await.unwrap();
         self.addresses.set(NodeId(node as u64 + 1), started.address.clone());
+        started
+    }
+
+    /// Starts a node that is not running.
+    pub(crate) async fn start_node(&mut self, node: usize) {
+        let started = self.start_apart(node).await;
         self.nodes.insert(node, started);
         if let Some(scm) = &self.scm {
             // So that they get their numbers in order, and know their cluster before they carry anything.
@@ -449,8 +476,23 @@ impl Cluster {
         &self.nodes[self.wait_for_leader().await]
     }
 
+    /// Writes a chunk to whoever leads, as often as it takes.
+    pub(crate) async fn write(&self, chunk: WriteChunk) -> Acked {
+        let deadline = Instant::now() + DEADLINE;
+        loop {
+            let leader = self.leader().await;
+            match leader.write_stream().await.write(chunk.clone()).await {
+                Ok(acked) => return acked,
+                Err(failure) => {
+                    assert!(failure.retry != Retry::No && Instant::now() < deadline, "{failure}");
+                    tokio::time::sleep(LOOK).await;
+                }
+            }
+        }
+    }
+
     /// Checks that every replica gives the same bytes.
-    pub(crate) async fn check_block(&self, block: BlockId, commit_index: u64, expect: &[u8]) {
+    pub(crate) async fn check_block(&self, block: BlockName, commit_index: u64, expect: &[u8]) {
         for (n, node) in self.nodes.iter().enumerate().take(3) {
             let read = node.read_acknowledged(block, 0, expect.len() as u64, commit_index).await;
             assert!(read.unwrap() == expect, "block {block} on node {n} differs");

@@ -1,9 +1,10 @@
-use crate::cluster::{Cluster, NextNumber, Node, PIPELINE, chunk, options};
+use crate::cluster::{Cluster, DEADLINE, LOOK, NextNumber, Node, PIPELINE, chunk, options};
 use crate::ending::report;
 use flotilla_datanode::{DatanodeOptions, PipelineError};
 use raft::AddressBook;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use tokio::time::Instant;
 
 async fn start(disks: &[&Path]) -> anyhow::Result<Node> {
     let options = DatanodeOptions { disks: disks.iter().map(|&disk| disk.to_owned()).collect(), ..options() };
@@ -119,7 +120,7 @@ async fn a_missing_disk_is_not_replaced_by_an_empty_one() {
 /// A disk that is there, without the log of its pipeline: the replica is out, and SCM hears why.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_log_that_is_missing_is_told_and_does_not_begin_anew() {
-    let mut cluster = Cluster::start(options()).await;
+    let (mut cluster, _scm) = Cluster::start_with_scm(options(), 3).await;
     let mut stream = cluster.leader().await.write_stream().await;
     let acked = stream.write(chunk(1, 0, 0, b"still here", true)).await.unwrap();
     cluster.check_block(acked.block, acked.commit_index, b"still here").await;
@@ -136,11 +137,15 @@ async fn a_log_that_is_missing_is_told_and_does_not_begin_anew() {
     // Nobody can say what it had, so it does not say that it ended either.
     manager.quasi_close_pipeline(PIPELINE).await.unwrap_err();
     let told = report(&cluster, 0).unwrap();
-    assert!(told.stopped.contains("the log is missing") && !told.ended, "{told:?}");
+    assert!(told.stopped.contains("the log is missing") && told.log_lost && !told.ended, "{told:?}");
     // What was applied is read all the same.
-    assert_eq!(cluster.nodes[0].read(acked.block, 0, 10, 0).await.unwrap(), b"still here");
-    // Once the pipeline is over, it is forgotten here too.
-    manager.let_go_pipeline(PIPELINE).await.unwrap();
+    assert_eq!(cluster.nodes[0].read(acked.block, 0, 10, acked.commit_index).await.unwrap(), b"still here");
+    // Once the pipeline is over, and SCM has heard of the loss, it is forgotten here too.
+    let deadline = Instant::now() + DEADLINE;
+    while let Err(failure) = manager.let_go_pipeline(PIPELINE).await {
+        assert!(Instant::now() < deadline, "{failure}");
+        tokio::time::sleep(LOOK).await;
+    }
     assert_eq!(report(&cluster, 0), None);
     cluster.shut_down().await;
 }

@@ -9,6 +9,7 @@ mod copies;
 mod damage;
 mod deletion;
 mod disks;
+mod diverged;
 mod ending;
 mod forgetting;
 mod inventory;

@@ -6,7 +6,7 @@ use proto::{Code, Retry};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::time::Instant;
-use types::{BlockId, GroupId};
+use types::{BlockName, GroupId, Nonce};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_the_leader_took_is_read_from_every_replica() {
@@ -66,7 +66,7 @@ async fn many_blocks_share_a_stream() {
     let mut stream = leader.write_stream().await;
     let data: Vec<Vec<u8>> = (0..BLOCKS).map(|nonce| bytes(nonce as u64 + 1, 30_000)).collect();
     let (send, receive) = (stream.sender(), async {
-        let mut blocks = BTreeMap::<BlockId, u32>::new();
+        let mut blocks = BTreeMap::<BlockName, u32>::new();
         let mut last_commit = 0;
         for _ in 0..BLOCKS * u128::from(CHUNKS) {
             let ack = stream.acked().await.unwrap();
@@ -142,11 +142,15 @@ async fn a_read_is_refused_precisely() {
         check(past, Code::Invalid, Retry::No, "6 bytes from 5");
         let overflow = node.read(block, u64::MAX, 2, commit_index).await;
         check(overflow, Code::Invalid, Retry::No, "more than its 10 bytes");
-        let unknown = BlockId { local: block.local + 1000, ..block };
+        let unknown = BlockName { local: block.local + 1000, ..block };
         check(node.read(unknown, 0, 1, commit_index).await, Code::NotFound, Retry::No, "no block");
         check(node.read(unknown, 0, 1, 0).await, Code::NotFound, Retry::Elsewhere, "no block");
-        let elsewhere = BlockId { container: 4711.into(), ..block };
+        let elsewhere = BlockName { container: 4711.into(), ..block };
         check(node.read(elsewhere, 0, 1, 0).await, Code::NotFound, Retry::Elsewhere, "container 4711");
+        // A number given out twice, or a log that went another way.
+        let other = BlockName { nonce: Nonce(2), ..block };
+        let read = node.read(other, 0, 1, commit_index).await;
+        check(read, Code::NotFound, Retry::Elsewhere, "is another one here");
         check(
             node.read(block, 0, 1, commit_index + 1000).await,
             Code::NotYet,

@@ -125,7 +125,8 @@ impl SimDisk {
     }
 
     /// The step with this number fails with EIO and with it the disk, like a real one. Any part of a write may have
-    /// taken place; what a failed sync was to cover is kept or lost on the spot.
+    /// taken place; what a failed sync was to cover is kept or lost on the spot, and all of it goes on being read until power is lost or the
+    /// file settles.
     pub fn fail_at(&self, step: u64) {
         self.shared.lock().fail_at = Some(step);
     }
@@ -488,7 +489,7 @@ impl SimFile {
                     Ok((changes > 0).then_some(Work::Sync { end, bytes }))
                 }
                 Course::Failing => {
-                    inode.lose_power(&mut Losing::Random(Random::new(random.next_u64())));
+                    inode.fail_sync(random);
                     Ok(None)
                 }
             }
@@ -551,6 +552,17 @@ impl File for SimFile {
 
     fn sync_data(&self) -> IoFuture<()> {
         self.sync_end(self.sync(None), Arc::default())
+    }
+
+    fn settle(&self) -> IoFuture<()> {
+        let synced = self.sync(None);
+        let settled = synced.and_then(|work| {
+            self.shared.look(|state| {
+                state.tree.file_mut(self.node)?.settle();
+                Ok(work)
+            })
+        });
+        self.sync_end(settled, Arc::default())
     }
 
     fn preallocate(&self, bytes: u64) -> IoFuture<()> {

@@ -159,6 +159,19 @@ impl Inode {
         self.seen = self.durable.clone();
     }
 
+    /// A sync fails: the device takes any part of what was to become durable. The kernel goes on showing all of it, and takes it for written.
+    pub(super) fn fail_sync(&mut self, random: &mut Random) {
+        let seen = self.seen.clone();
+        self.lose_power(&mut Losing::Random(Random::new(random.next_u64())));
+        self.seen = seen;
+    }
+
+    /// After a sync: what is seen is what the device has, and what is under way.
+    pub(super) fn settle(&mut self) {
+        self.seen = self.durable.clone();
+        self.pending.iter().for_each(|one| one.change.apply(&mut self.seen));
+    }
+
     /// The process that made the changes is gone, the kernel is not.
     pub(super) fn outlive_process(&mut self) {
         self.pending.iter().for_each(|one| one.delivered.store(true, Ordering::Relaxed));

@@ -39,6 +39,8 @@ async fn buffers_are_written_one_after_another() {
         assert_eq!(file.len().await.unwrap(), 200_000 + whole.len() as u64);
         assert!(file.read_at(1 << 30, 10).await.unwrap().is_empty());
         file.write_at(0, vec![]).await.unwrap();
+        file.settle().await.unwrap();
+        assert_eq!(file.read_at(1000, whole.len()).await.unwrap(), whole);
     })
     .await;
 }

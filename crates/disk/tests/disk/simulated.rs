@@ -173,6 +173,33 @@ async fn an_io_error_fails_the_disk_until_restart() {
 }
 
 #[tokio::test]
+async fn what_a_failed_sync_lost_is_seen_until_the_file_settles() {
+    let (mut lost, mut kept) = (0, 0);
+    for seed in 0..20 {
+        let disk = SimDisk::new(SimOptions { seed, ..OPTIONS });
+        let file = durable_file(&disk).await;
+        let before = contents(&disk, "f").await;
+        // The write is one step, the sync the next.
+        disk.fail_at(disk.steps() + 1);
+        assert!(file.write_and_sync(0, bytes(10, b'b')).await.is_err());
+        let again = disk.kill(OPTIONS);
+        assert_eq!(contents(&again, "f").await[..10], [b'b'; 10], "the page cache has it");
+        let file = again.open("f", false).await.unwrap();
+        file.sync_data().await.unwrap();
+        assert_eq!(contents(&again, "f").await[..10], [b'b'; 10], "and a later sync says nothing");
+        file.settle().await.unwrap();
+        let settled = contents(&again, "f").await;
+        let after_power_loss = contents(&again.lose_power(Loss::AllUnsynced, OPTIONS), "f").await;
+        assert_eq!(settled, after_power_loss);
+        match settled == before {
+            true => lost += 1,
+            false => kept += 1,
+        }
+    }
+    assert!(lost > 0 && kept > 0, "{lost} lost, {kept} kept");
+}
+
+#[tokio::test]
 async fn a_full_disk_refuses_and_goes_on() {
     let disk = SimDisk::new(SimOptions { capacity_bytes: 40_960, ..OPTIONS });
     let file = disk.open("a", true).await.unwrap();

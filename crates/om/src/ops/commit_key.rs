@@ -1,11 +1,11 @@
 //! Makes an object visible: its blocks are written already. Replaces what the key was before.
 
-use super::{Apply, Fresh, Operation, precondition, requests, wire};
-use crate::rules::{check_attributes, check_etag, check_key, check_pieces, check_request_id, check_volume};
+use super::{Apply, Fresh, Operation, precondition, wire};
+use crate::rules::{check_attributes, check_etag, check_key, check_pieces, check_volume};
 use crate::tables::{Read, Refusal, bucket_number, key_key};
 use prost::Message;
 use proto::Failure;
-use proto::om::{CommitKeyRequest, CommitKeyResponse, Key, om_reply};
+use proto::om::{CommitKeyRequest, CommitKeyResponse, Key};
 
 pub(crate) struct CommitKey;
 
@@ -17,7 +17,6 @@ impl Operation for CommitKey {
 
     fn prepare(request: CommitKeyRequest, _: Fresh) -> Result<CommitKeyRequest, Failure> {
         check_volume(&request.volume)?;
-        check_request_id(&request.request_id)?;
         let key = request.key.as_ref().ok_or_else(|| Failure::invalid("the request has no key"))?;
         check_key(&key.key)?;
         check_etag(&key.etag)?;
@@ -28,9 +27,6 @@ impl Operation for CommitKey {
     }
 
     fn apply(apply: &mut Apply<'_, '_>, command: CommitKeyRequest) -> Result<CommitKeyResponse, Refusal> {
-        if let Some(answer) = requests::answered(apply, &command.request_id)? {
-            return Ok(Self::from_reply(answer).ok_or_else(requests::foreign)?);
-        }
         let bucket = bucket_number(apply.tables, &command.volume, &command.bucket)?;
         let mut key = command.key.ok_or_else(|| Failure::invalid("the command has no key"))?;
         let table_key = key_key(bucket, &key.key);
@@ -42,10 +38,7 @@ impl Operation for CommitKey {
         if let Some(existing) = existing {
             apply.delete_replaced(existing.pieces, &key.pieces);
         }
-        let response = CommitKeyResponse { modified_ms: apply.now_ms };
-        let answer = om_reply::Result::CommitKey(response);
-        requests::remember(apply, &command.request_id, answer, requests::REQUESTS_MAX)?;
-        Ok(response)
+        Ok(CommitKeyResponse { modified_ms: apply.now_ms })
     }
 }
 
@@ -73,21 +66,6 @@ mod tests {
         let key = namespace.key("a").unwrap();
         assert_eq!((key.etag.as_str(), key.modified_ms, key.pieces), ("etag-2", modified_ms, pieces(2, 10)));
         assert_eq!(namespace.deleted_containers(), [1], "the replaced pieces wait for reclamation");
-    }
-
-    #[test]
-    fn a_repeated_commit_takes_effect_once() {
-        let mut namespace = Namespace::new();
-        let first = CommitKeyRequest { request_id: Bytes::from(vec![7; 16]), ..commit_request("a", 1) };
-        let answer = namespace.run::<CommitKey>(first.clone()).unwrap();
-        namespace.commit("a", 2).unwrap();
-        assert_eq!(namespace.run::<CommitKey>(first).unwrap(), answer);
-        assert_eq!(
-            namespace.key("a").unwrap().etag,
-            "etag-2",
-            "the repetition must not bring the old value back"
-        );
-        assert_eq!(namespace.deleted_containers(), [1]);
     }
 
     #[test]
@@ -130,7 +108,6 @@ mod tests {
         check(Code::NoSuchBucket, &|request| request.bucket = "music".into());
         check(Code::NotFound, &|request| request.volume = "other".into());
         check(Code::Invalid, &|request| request.key = None);
-        check(Code::Invalid, &|request| request.request_id = Bytes::from("short"));
         check(Code::Invalid, &|request| request.key.as_mut().unwrap().size = 11);
         check(Code::Invalid, &|request| request.key.as_mut().unwrap().etag.clear());
         check(Code::Invalid, &|request| request.key.as_mut().unwrap().part_sizes = vec![5, 6]);

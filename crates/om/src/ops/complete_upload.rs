@@ -1,12 +1,12 @@
 //! Makes an object of an upload's parts: those the client names, in their order. The others are deleted.
 
 use super::abort_upload::take_parts;
-use super::{Apply, Fresh, Operation, precondition, requests, wire};
-use crate::rules::{PART_BYTES_MIN, PARTS_MAX, check_key, check_request_id, check_volume, part_md5};
+use super::{Apply, Fresh, Operation, precondition, wire};
+use crate::rules::{PART_BYTES_MIN, PARTS_MAX, check_key, check_volume, part_md5};
 use crate::tables::{Read, Refusal, bucket_number, key_key, upload_existing};
 use md5::{Digest, Md5};
 use prost::Message;
-use proto::om::{CompleteUploadRequest, CompleteUploadResponse, CompletedPart, Key, Part, om_reply};
+use proto::om::{CompleteUploadRequest, CompleteUploadResponse, CompletedPart, Key, Part};
 use proto::{Code, Failure};
 use std::collections::BTreeMap;
 
@@ -21,7 +21,6 @@ impl Operation for CompleteUpload {
     fn prepare(request: CompleteUploadRequest, _: Fresh) -> Result<CompleteUploadRequest, Failure> {
         check_volume(&request.volume)?;
         check_key(&request.key)?;
-        check_request_id(&request.request_id)?;
         check_parts_ascend(&request.parts)?;
         Ok(request)
     }
@@ -30,9 +29,6 @@ impl Operation for CompleteUpload {
         apply: &mut Apply<'_, '_>,
         command: CompleteUploadRequest,
     ) -> Result<CompleteUploadResponse, Refusal> {
-        if let Some(answer) = requests::answered(apply, &command.request_id)? {
-            return Ok(Self::from_reply(answer).ok_or_else(requests::foreign)?);
-        }
         let bucket = bucket_number(apply.tables, &command.volume, &command.bucket)?;
         let upload = upload_existing(apply.tables, bucket, &command.key, &command.upload)?;
         let table_key = key_key(bucket, &command.key);
@@ -59,10 +55,7 @@ impl Operation for CompleteUpload {
         apply.delete_replaced(replaced.collect(), &key.pieces);
         // The answer is remembered, so it is without what is long.
         let key = Key { pieces: Vec::new(), part_sizes: Vec::new(), ..key };
-        let response = CompleteUploadResponse { key: Some(key) };
-        let answer = om_reply::Result::CompleteUpload(response.clone());
-        requests::remember(apply, &command.request_id, answer, requests::REQUESTS_MAX)?;
-        Ok(response)
+        Ok(CompleteUploadResponse { key: Some(key) })
     }
 }
 
@@ -151,8 +144,7 @@ mod tests {
                 .run::<CommitPart>(CommitPartRequest { volume, bucket, key, upload, part: Some(part) })
                 .unwrap();
         }
-        let request_id = Bytes::from(vec![3; 16]);
-        CompleteUploadRequest { volume, bucket, key, upload, request_id, ..CompleteUploadRequest::default() }
+        CompleteUploadRequest { volume, bucket, key, upload, ..CompleteUploadRequest::default() }
     }
 
     fn named(numbers: &[u32]) -> Vec<CompletedPart> {
@@ -181,9 +173,7 @@ mod tests {
         assert_eq!(namespace.deleted_containers(), [2, 99]);
         assert_eq!((namespace.records(b"u"), namespace.records(b"p")), (vec![], vec![]));
 
-        assert_eq!(namespace.run::<CompleteUpload>(request.clone()).unwrap(), answer, "repeated");
-        let other = CompleteUploadRequest { request_id: Bytes::new(), ..request };
-        namespace.check_refused::<CompleteUpload>(other, Code::NoSuchUpload);
+        namespace.check_refused::<CompleteUpload>(request, Code::NoSuchUpload);
     }
 
     #[test]

@@ -22,6 +22,7 @@ pub(crate) use create_bucket::CreateBucket;
 pub(crate) use create_upload::CreateUpload;
 pub(crate) use delete_bucket::DeleteBucket;
 pub(crate) use delete_keys::DeleteKeys;
+pub(crate) use requests::REMEMBERED;
 
 use crate::overlay::Overlay;
 use crate::tables::{Refusal, deleted_key};
@@ -92,9 +93,8 @@ impl<'a, 'db> Apply<'a, 'db> {
     /// Files what `replaced` has and `by` does not: a key may be written again over its own blocks, with other
     /// attributes or because its writer repeats itself. Blocks that both refer to stay whole.
     pub(crate) fn delete_replaced(&mut self, replaced: Vec<BlockPiece>, by: &[BlockPiece]) {
-        let id = |piece: &BlockPiece| piece.block.map(|block| (block.container, block.local));
-        let kept: HashSet<_> = by.iter().map(id).collect();
-        self.delete_pieces(replaced.into_iter().filter(|piece| !kept.contains(&id(piece))).collect());
+        let kept: HashSet<_> = by.iter().map(|piece| &piece.block).collect();
+        self.delete_pieces(replaced.into_iter().filter(|piece| !kept.contains(&piece.block)).collect());
     }
 
     /// Files pieces that no key refers to any more, for reclamation.
@@ -108,11 +108,15 @@ impl<'a, 'db> Apply<'a, 'db> {
     }
 }
 
-/// Carries out one command. A refused one changes nothing; an error means that the tables cannot be read.
+/// Carries out one command, unless its request took effect before. A refused one changes nothing; an error means that the tables cannot
+/// be read.
 pub(crate) fn apply(tables: &mut Overlay<'_>, index: u64, command: OmCommand) -> anyhow::Result<OmReply> {
     let what = command
         .command
         .ok_or_else(|| anyhow::anyhow!("command {index} is unknown; a newer flotilla wrote it"))?;
+    if let Some(answer) = requests::answered(tables, &command.request_id)? {
+        return Ok(OmReply { result: Some(answer) });
+    }
     let result = {
         let apply = &mut Apply::new(tables, index, command.now_ms);
         match what {
@@ -128,6 +132,7 @@ pub(crate) fn apply(tables: &mut Overlay<'_>, index: u64, command: OmCommand) ->
     };
     let result = match result {
         Ok(result) => {
+            requests::remember(tables, &command.request_id, &result, command.now_ms)?;
             tables.keep_command();
             result
         }

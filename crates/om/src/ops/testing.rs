@@ -5,7 +5,7 @@ use crate::rules::VOLUME;
 use crate::tables::Read;
 use bytes::Bytes;
 use proto::Code;
-use proto::datanode::BlockId;
+use proto::datanode::BlockName;
 use proto::om::{CommitKeyRequest, CreateBucketRequest, Key};
 use raft::Db;
 
@@ -27,13 +27,23 @@ impl Namespace {
         namespace
     }
 
-    /// Prepares and applies a request; each takes a millisecond.
+    /// Prepares and applies a request of its own; each takes a millisecond.
     pub(crate) fn run<O: Operation>(&mut self, request: O::Request) -> Result<O::Response, Failure> {
+        self.run_as::<O>(u128::from(self.next_index) << 64, request)
+    }
+
+    /// The same for a request with a known id.
+    pub(crate) fn run_as<O: Operation>(
+        &mut self,
+        id: u128,
+        request: O::Request,
+    ) -> Result<O::Response, Failure> {
         let index = self.next_index;
         self.next_index += 1;
         self.now_ms += 1;
         let command = O::prepare(request, Fresh { random: u128::from(index) })?;
-        let command = OmCommand { now_ms: self.now_ms, command: Some(O::into_log(command)) };
+        let command = Some(O::into_log(command));
+        let command = OmCommand { now_ms: self.now_ms, request_id: proto::uuid_bytes(id), command };
         let mut overlay = Overlay::new(&self.db);
         let reply = apply(&mut overlay, index, command).unwrap();
         self.db.write(overlay.into_batch()).unwrap();
@@ -75,7 +85,8 @@ impl Namespace {
 }
 
 pub(crate) fn pieces(container: u64, length: u64) -> Vec<BlockPiece> {
-    vec![BlockPiece { block: Some(BlockId { container, local: 1 }), offset: 0, length, commit_index: 9 }]
+    let block = Some(BlockName { container, local: 1, nonce: proto::uuid_bytes(container.into()) });
+    vec![BlockPiece { block, offset: 0, length, commit_index: 9, crc: 0 }]
 }
 
 /// A key of ten bytes in `container`.

@@ -1,7 +1,8 @@
-use crate::server::{NOW_MS, Server, commit};
+use crate::server::{NOW_MS, Server, anew, commit};
 use bytes::Bytes;
 use proto::om::*;
-use proto::{Code, Failure, Retry};
+use proto::{Code, Failure, RequestId, Retry};
+use std::time::Duration;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn buckets_and_keys_come_and_go() {
@@ -9,7 +10,7 @@ async fn buckets_and_keys_come_and_go() {
     let mut server = Server::start(dir.path()).await;
     let (volume, bucket) = (|| "s3v".to_owned(), || "photos".to_owned());
     let again = CreateBucketRequest { volume: volume(), bucket: bucket() };
-    let failure = Failure::from(server.client.create_bucket(again).await.unwrap_err());
+    let failure = Failure::from(server.client.create_bucket(anew(again)).await.unwrap_err());
     assert_eq!((failure.code, failure.retry), (Code::BucketExists, Retry::No));
     let head = HeadBucketRequest { volume: volume(), bucket: bucket() };
     let found = server.client.head_bucket(head.clone()).await.unwrap().into_inner().bucket.unwrap();
@@ -22,9 +23,9 @@ async fn buckets_and_keys_come_and_go() {
 
     let keys = vec![Bytes::from("a"), Bytes::from("c")];
     let delete = DeleteKeysRequest { volume: volume(), bucket: bucket(), keys, precondition: None };
-    assert_eq!(server.client.delete_keys(delete).await.unwrap().into_inner().existed, [true, false]);
+    assert_eq!(server.client.delete_keys(anew(delete)).await.unwrap().into_inner().existed, [true, false]);
     let delete_bucket = DeleteBucketRequest { volume: volume(), bucket: bucket() };
-    let failure = Failure::from(server.client.delete_bucket(delete_bucket.clone()).await.unwrap_err());
+    let failure = Failure::from(server.client.delete_bucket(anew(delete_bucket.clone())).await.unwrap_err());
     assert_eq!(failure.code, Code::BucketNotEmpty);
     let delete = DeleteKeysRequest {
         volume: volume(),
@@ -32,8 +33,8 @@ async fn buckets_and_keys_come_and_go() {
         keys: vec![Bytes::from("b")],
         precondition: None,
     };
-    server.client.delete_keys(delete).await.unwrap();
-    server.client.delete_bucket(delete_bucket).await.unwrap();
+    server.client.delete_keys(anew(delete)).await.unwrap();
+    server.client.delete_bucket(anew(delete_bucket)).await.unwrap();
     let failure = Failure::from(server.client.head_bucket(head).await.unwrap_err());
     assert_eq!(failure.code, Code::NoSuchBucket);
     assert_eq!(server.commit(commit("a", 3)).await.unwrap_err().code, Code::NoSuchBucket);
@@ -67,15 +68,15 @@ async fn an_upload_goes_from_parts_to_an_object() {
         key: key.clone(),
         attributes: None,
     };
-    let upload = server.client.create_upload(create).await.unwrap().into_inner().upload;
+    let upload = server.client.create_upload(anew(create)).await.unwrap().into_inner().upload;
     let etag = "0123456789abcdef0123456789abcdef".to_owned();
     for number in 1..=2 {
         let pieces = commit("big", number.into()).key.unwrap().pieces;
-        let pieces = vec![BlockPiece { length: 5 << 20, ..pieces[0] }];
+        let pieces = vec![BlockPiece { length: 5 << 20, ..pieces[0].clone() }];
         let part = Part { number, size: 5 << 20, etag: etag.clone(), pieces, ..Part::default() };
         let (volume, bucket, key, upload) = (volume.clone(), bucket.clone(), key.clone(), upload.clone());
         let request = CommitPartRequest { volume, bucket, key, upload, part: Some(part) };
-        server.client.commit_part(request).await.unwrap();
+        server.client.commit_part(anew(request)).await.unwrap();
     }
     let list = ListUploadsRequest {
         volume: volume.clone(),
@@ -97,7 +98,7 @@ async fn an_upload_goes_from_parts_to_an_object() {
     let parts = vec![CompletedPart { number: 1, etag: etag.clone() }, CompletedPart { number: 2, etag }];
     let complete =
         CompleteUploadRequest { volume, bucket, key, upload, parts, ..CompleteUploadRequest::default() };
-    let answer = server.client.complete_upload(complete).await.unwrap().into_inner().key.unwrap();
+    let answer = server.client.complete_upload(anew(complete)).await.unwrap().into_inner().key.unwrap();
     let found = server.lookup("big").await.unwrap();
     assert_eq!((found.size, found.pieces.len(), found.part_sizes.len()), (10 << 20, 2, 2));
     assert!(found.etag.ends_with("-2") && found.etag == answer.etag, "{}", found.etag);
@@ -111,12 +112,21 @@ async fn oversized_and_malformed_requests_are_refused() {
     let server = Server::start(dir.path()).await;
     let mut large = commit("a", 1);
     let key = large.key.as_mut().unwrap();
-    key.pieces = vec![key.pieces[0]; 200_000];
+    key.pieces = vec![key.pieces[0].clone(); 200_000];
     key.size = 2_000_000;
     assert_eq!(server.commit(large).await.unwrap_err().code, Code::TooLarge);
     assert_eq!(server.commit(CommitKeyRequest::default()).await.unwrap_err().code, Code::NotFound);
     let keyless = CommitKeyRequest { key: None, ..commit("a", 1) };
     assert_eq!(server.commit(keyless).await.unwrap_err().code, Code::Invalid);
     server.commit(commit("a", 1)).await.expect("the server goes on");
+
+    let nameless = server.client.clone().commit_key(commit("a", 2)).await.unwrap_err();
+    assert_eq!(Failure::from(nameless).code, Code::Invalid, "a change says which request it is");
+    let mut late = server.client.clone();
+    let an_hour = Duration::from_secs(3600);
+    let late = late.commit_key(proto::as_request(tonic::Request::new(commit("a", 3)), RequestId(9), an_hour));
+    let failure = Failure::from(late.await.unwrap_err());
+    assert_eq!((failure.code, failure.retry), (Code::OutcomeUnknown, Retry::No));
+    assert_eq!(server.lookup("a").await.unwrap().etag, "etag-1");
     server.stop().await;
 }

@@ -1,6 +1,4 @@
 use crate::server::{Server, commit};
-use bytes::Bytes;
-use proto::om::CommitKeyRequest;
 use std::path::Path;
 
 const KEYS: u64 = 2_500;
@@ -10,10 +8,7 @@ fn name(number: u64) -> String {
 }
 
 async fn fill(server: &Server) {
-    let commits = (1..=KEYS).map(|number| {
-        let request_id = Bytes::copy_from_slice(&u128::from(number).to_le_bytes());
-        server.commit(CommitKeyRequest { request_id, ..commit(&name(number), number) })
-    });
+    let commits = (1..=KEYS).map(|number| server.commit_as(number.into(), commit(&name(number), number)));
     for result in futures::future::join_all(commits).await {
         result.unwrap();
     }
@@ -39,8 +34,7 @@ async fn a_restarted_om_has_every_key() {
     check_filled(&server).await;
     // A commit whose answer was lost, repeated after the restart: it must not undo what came later.
     server.commit(commit(&name(1), 9_999)).await.unwrap();
-    let request_id = Bytes::copy_from_slice(&1u128.to_le_bytes());
-    server.commit(CommitKeyRequest { request_id, ..commit(&name(1), 1) }).await.unwrap();
+    server.commit_as(1, commit(&name(1), 1)).await.unwrap();
     assert_eq!(server.lookup(&name(1)).await.unwrap().etag, "etag-9999");
     server.stop().await;
 }

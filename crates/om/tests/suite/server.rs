@@ -1,10 +1,10 @@
 use bytes::Bytes;
 use disk::RealDisk;
 use flotilla_om::{Om, OmOptions};
-use proto::Failure;
-use proto::datanode::BlockId;
+use proto::datanode::BlockName;
 use proto::om::om_client::OmClient;
 use proto::om::*;
+use proto::{Failure, RequestId};
 use raft::{AddressBook, HostOptions, RaftHost, server_builder};
 use raftlog::{LogSpace, LogSpaceOptions};
 use std::path::Path;
@@ -14,15 +14,26 @@ use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tonic::service::RoutesBuilder;
-use tonic::transport::Channel;
+use tonic::service::interceptor::InterceptedService;
 use tonic::transport::server::TcpIncoming;
+use tonic::transport::{Channel, Endpoint};
 use types::{Clock, ManualClock};
+
+const CLUSTER: &str = "of-the-suite";
 
 pub(crate) const NOW_MS: u64 = 1_700_000_000_000;
 
+type NameCluster = fn(tonic::Request<()>) -> Result<tonic::Request<()>, tonic::Status>;
+
+type Client = OmClient<InterceptedService<Channel, NameCluster>>;
+
+fn name_cluster(call: tonic::Request<()>) -> Result<tonic::Request<()>, tonic::Status> {
+    Ok(proto::in_cluster(call, CLUSTER))
+}
+
 /// An OM on a free port, with a bucket `photos`.
 pub(crate) struct Server {
-    pub(crate) client: OmClient<Channel>,
+    pub(crate) client: Client,
     om: Om,
     host: RaftHost,
     stop: oneshot::Sender<()>,
@@ -32,6 +43,7 @@ pub(crate) struct Server {
 impl Server {
     pub(crate) async fn start(dir: &Path) -> Server {
         let disk = Arc::new(RealDisk::open(dir, 1).unwrap());
+        disk.join_cluster(CLUSTER, 0).unwrap();
         let log =
             LogSpaceOptions { reserve_bytes: 0, segment_bytes_max: 1 << 20, ..LogSpaceOptions::default() };
         let space = LogSpace::new(disk.clone(), log);
@@ -54,10 +66,12 @@ impl Server {
             },
         );
         let served = tokio::spawn(async { serve.await.unwrap() });
-        let client = OmClient::connect(format!("http://{address}")).await.unwrap();
+        let channel = Endpoint::from_shared(format!("http://{address}")).unwrap().connect().await.unwrap();
+        let client = OmClient::with_interceptor(channel, name_cluster as NameCluster);
         let server = Server { client, om, host, stop, served };
         let bucket = CreateBucketRequest { volume: "s3v".into(), bucket: "photos".into() };
-        let _ = server.client.clone().create_bucket(bucket).await;
+        // The same request at each start.
+        server.client.clone().create_bucket(request(0, bucket)).await.unwrap();
         server
     }
 
@@ -69,8 +83,16 @@ impl Server {
         tokio::time::timeout(Duration::from_secs(30), self.served).await.expect("the server ends").unwrap();
     }
 
-    pub(crate) async fn commit(&self, request: CommitKeyRequest) -> Result<CommitKeyResponse, Failure> {
-        Ok(self.client.clone().commit_key(request).await?.into_inner())
+    pub(crate) async fn commit(&self, commit: CommitKeyRequest) -> Result<CommitKeyResponse, Failure> {
+        Ok(self.client.clone().commit_key(anew(commit)).await?.into_inner())
+    }
+
+    pub(crate) async fn commit_as(
+        &self,
+        id: u128,
+        commit: CommitKeyRequest,
+    ) -> Result<CommitKeyResponse, Failure> {
+        Ok(self.client.clone().commit_key(request(id, commit)).await?.into_inner())
     }
 
     pub(crate) async fn lookup(&self, key: &str) -> Result<Key, Failure> {
@@ -99,14 +121,24 @@ impl Server {
     }
 }
 
+/// A request like no other.
+pub(crate) fn anew<T>(message: T) -> tonic::Request<T> {
+    request(uuid::Uuid::new_v4().as_u128(), message)
+}
+
+/// A request that is sent for the first time.
+pub(crate) fn request<T>(id: u128, message: T) -> tonic::Request<T> {
+    proto::as_request(tonic::Request::new(message), RequestId(id), Duration::ZERO)
+}
+
 /// A key of ten bytes in container `number`.
 pub(crate) fn commit(key: &str, number: u64) -> CommitKeyRequest {
-    let block = Some(BlockId { container: number, local: 1 });
+    let block = Some(BlockName { container: number, local: 1, nonce: proto::uuid_bytes(number.into()) });
     let key = Key {
         key: Bytes::copy_from_slice(key.as_bytes()),
         size: 10,
         etag: format!("etag-{number}"),
-        pieces: vec![BlockPiece { block, offset: 0, length: 10, commit_index: 3 }],
+        pieces: vec![BlockPiece { block, offset: 0, length: 10, commit_index: 3, crc: 0 }],
         ..Key::default()
     };
     CommitKeyRequest {

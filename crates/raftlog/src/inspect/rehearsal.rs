@@ -268,6 +268,10 @@ impl File for RehearsedFile {
         done(Ok(()))
     }
 
+    fn settle(&self) -> IoFuture<()> {
+        done(Ok(()))
+    }
+
     fn preallocate(&self, bytes: u64) -> IoFuture<()> {
         let mut contents = self.contents();
         contents.bytes = contents.bytes.max(bytes);

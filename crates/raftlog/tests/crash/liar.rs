@@ -16,6 +16,8 @@ pub(crate) enum Lie {
     HardStateNotSynced,
     /// A separate sync does nothing: of a truncation, of what recovery found.
     SyncDataDoesNothing,
+    /// Recovery reads what memory shows, also what a failed sync left there.
+    MemoryTrusted,
     /// The contents of a cut file stay.
     CutsNotMade,
     /// Checksums in segments always fit.
@@ -100,6 +102,14 @@ impl File for LyingFile {
     fn sync_data(&self) -> IoFuture<()> {
         if self.lie == Lie::SyncDataDoesNothing { nothing() } else { self.file.sync_data() }
     }
+    fn settle(&self) -> IoFuture<()> {
+        match self.lie {
+            Lie::SyncDataDoesNothing => nothing(),
+            Lie::MemoryTrusted => self.file.sync_data(),
+            _ => self.file.settle(),
+        }
+    }
+
     fn preallocate(&self, bytes: u64) -> IoFuture<()> {
         self.file.preallocate(bytes)
     }

@@ -30,6 +30,12 @@ fn a_sync_that_recovery_or_truncation_forgets_is_found() {
     finds(Lie::SyncDataDoesNothing, 200);
 }
 
+/// A sync fails, the process is restarted, and then power is lost.
+#[test]
+fn a_recovery_that_trusts_memory_is_found() {
+    finds(Lie::MemoryTrusted, 400);
+}
+
 #[test]
 fn a_tail_that_is_not_cut_is_found() {
     finds(Lie::CutsNotMade, 40);

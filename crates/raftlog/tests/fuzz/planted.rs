@@ -208,6 +208,10 @@ impl File for SeenFile {
     fn sync_data(&self) -> IoFuture<()> {
         self.file.sync_data()
     }
+    fn settle(&self) -> IoFuture<()> {
+        self.file.settle()
+    }
+
     fn preallocate(&self, bytes: u64) -> IoFuture<()> {
         self.file.preallocate(bytes)
     }

@@ -73,6 +73,10 @@ impl File for FailingFile {
     fn sync_data(&self) -> IoFuture<()> {
         self.file.sync_data()
     }
+    fn settle(&self) -> IoFuture<()> {
+        self.file.settle()
+    }
+
     fn preallocate(&self, bytes: u64) -> IoFuture<()> {
         self.file.preallocate(bytes)
     }

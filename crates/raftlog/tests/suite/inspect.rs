@@ -542,6 +542,10 @@ impl File for CountedFile {
         unreachable!("looking changes nothing")
     }
 
+    fn settle(&self) -> IoFuture<()> {
+        unreachable!("looking changes nothing")
+    }
+
     fn preallocate(&self, _: u64) -> IoFuture<()> {
         unreachable!("looking changes nothing")
     }

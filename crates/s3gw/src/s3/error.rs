@@ -92,13 +92,17 @@ fn refused(failure: &Failure) -> S3Error {
             tracing::info!(code = ?failure.code, why = %failure, "slow down");
             return slow_down("SlowDown", "Please reduce your request rate.");
         }
-        Code::Unavailable | Code::NotYet | Code::NotLeader | Code::OutcomeUnknown | Code::Closed => {
+        Code::Unavailable
+        | Code::NotYet
+        | Code::NotLeader
+        | Code::OutcomeUnknown
+        | Code::Closed
+        | Code::WrongCluster => {
             tracing::warn!(code = ?failure.code, why = %failure, "request not served");
             return slow_down("ServiceUnavailable", "The store cannot serve this now. Please try again.");
         }
         Code::Unspecified
         | Code::Internal
-        | Code::WrongCluster
         | Code::NewerVersion
         | Code::Compacted
         | Code::LimitReached

@@ -206,7 +206,6 @@ impl Gateway {
             upload: input.upload_id,
             parts,
             precondition,
-            request_id: Bytes::new(), // the client's to choose
             checksum,
         };
         let key = self.client.complete_upload(request).await?;

@@ -10,6 +10,7 @@ pub(crate) mod close_containers;
 mod close_pipeline;
 mod create_pipeline;
 mod end_pipeline;
+mod note_lost_log;
 mod open_pipeline;
 mod quasi_close_pipeline;
 mod register_node;
@@ -32,6 +33,7 @@ pub(crate) fn apply(tables: &mut TablesMut<'_>, command: Command, term: Term) ->
         Command::AllocateContainer(command) => allocate_container::apply(tables, command),
         Command::ClosePipeline(command) => close_pipeline::apply(tables, command),
         Command::QuasiClosePipeline(command) => quasi_close_pipeline::apply(tables, command),
+        Command::NoteLostLog(command) => note_lost_log::apply(tables, command),
         Command::EndPipeline(command) => end_pipeline::apply(tables, command),
         Command::CloseContainers(command) => close_containers::apply(tables, command),
         Command::SetNodeDuty(command) => set_node_duty::apply(tables, command),

@@ -16,11 +16,11 @@ pub(crate) use tasks::{Copies, Order, Tasks};
 
 use crate::leader::Leader;
 use crate::nodes::Nodes;
-use crate::quality::quality;
+use crate::quality::{Quality, quality};
 use crate::tables::{Tables, container_state, duty};
 use proto::scm::{
-    ContainerRecord, ContainerReplica, ContainerState, ContainerTrouble, NodeState, PipelineRecord,
-    PipelineState, ReplicaState,
+    ContainerRecord, ContainerReplica, ContainerState, ContainerTrouble, NodeRecord, NodeState,
+    PipelineRecord, PipelineState, ReplicaState,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -37,6 +37,8 @@ const SLICE: usize = 10_000;
 /// heard at one moment, of their closed replicas a second or two later, and copies would be made of what is there.
 const COPY_AFTER: Duration = Duration::from_secs(5);
 
+/// A member that has been behind for this long without coming on is not waited for.
+const COMES_WITHIN: Duration = Duration::from_secs(30);
 /// What the leader knows about containers beyond tables and reports.
 #[derive(Default)]
 pub(crate) struct Replication {
@@ -47,6 +49,8 @@ pub(crate) struct Replication {
     pub(crate) waits: BTreeMap<ContainerId, CopyWait>,
     /// Since when containers lack replicas.
     lacking: BTreeMap<ContainerId, Instant>,
+    /// Since when a node that speaks has had a replica that goes on past its container.
+    ahead: BTreeMap<(ContainerId, NodeId), Instant>,
     /// Where the next slice begins.
     cursor: ContainerId,
 }
@@ -60,6 +64,7 @@ pub(crate) async fn replicate(leader: &Leader) {
 }
 
 fn look(leader: &Leader) {
+    note_replaced(leader);
     let changed = leader.change_nodes(|nodes| nodes.replicas_mut().take_changed(SLICE));
     let may_order = leader.may_move_data();
     leader.plan(|tables, nodes, replication| {
@@ -71,6 +76,7 @@ fn look(leader: &Leader) {
             nodes: &views,
             copies_per_node_max: options.copies_per_node_max,
             tasks_per_node_max: options.tasks_per_node_max,
+            ahead_kept: options.ahead_kept,
             now,
         };
         replication.settle(tables, nodes, &limits, options.task_within);
@@ -80,6 +86,25 @@ fn look(leader: &Leader) {
             replication.look_at(container, tables, nodes, &limits, &mut copies, may_order);
         }
     });
+}
+
+/// Silent nodes at whose address another one speaks.
+fn note_replaced(leader: &Leader) {
+    let now = Instant::now();
+    let replaced: Vec<(NodeId, NodeId)> = leader.read(|tables, nodes| {
+        let speaks = |node: &NodeId| nodes.state(*node, now) == NodeState::NodeHealthy;
+        let (speak, silent): (Vec<_>, Vec<_>) = tables.nodes().iter().partition(|(node, _)| speaks(node));
+        if silent.is_empty() {
+            return Vec::new();
+        }
+        let at: BTreeMap<&str, NodeId> =
+            speak.into_iter().map(|(node, record)| (record.address.as_str(), *node)).collect();
+        let by = |(node, record): (&NodeId, &NodeRecord)| Some((*node, *at.get(record.address.as_str())?));
+        silent.into_iter().filter_map(by).collect()
+    });
+    if !replaced.is_empty() {
+        leader.change_nodes(|nodes| replaced.iter().for_each(|(node, by)| nodes.replace(*node, *by, now)));
+    }
 }
 
 impl Replication {
@@ -92,7 +117,7 @@ impl Replication {
     }
 
     fn settle(&mut self, tables: &Tables, nodes: &Nodes, limits: &Limits<'_>, within: Duration) {
-        let is_done = |node: NodeId, order: &Order| is_done(node, order, tables, nodes);
+        let is_done = |node: NodeId, order: &Order| is_done(node, order, tables, nodes, limits.now);
         let gone =
             |node: NodeId| limits.nodes.get(&node).is_none_or(|view| view.state == NodeState::NodeDead);
         let is_void = |node: NodeId, order: &Order| gone(node) || is_void(order, tables);
@@ -108,7 +133,11 @@ impl Replication {
         copies: &mut Copies,
         may_order: bool,
     ) {
-        let Some(known) = known(container, tables, nodes, limits.now) else { return };
+        let Some(mut known) = known(container, tables, nodes, limits.now) else {
+            self.ahead.retain(|(of, _), _| *of != container);
+            return;
+        };
+        known.ahead_is_told = self.ahead_is_told(container, &known, limits);
         let Findings { troubles, mut orders, wait } = examine(&known, limits, &self.tasks, copies);
         match wait {
             None => self.waits.remove(&container),
@@ -134,8 +163,31 @@ impl Replication {
     }
 }
 
+impl Replication {
+    /// The nodes whose replica has been told of as going on past its container for long enough.
+    fn ahead_is_told(
+        &mut self,
+        container: ContainerId,
+        known: &Known<'_>,
+        limits: &Limits<'_>,
+    ) -> BTreeSet<NodeId> {
+        let speaks =
+            |node: &NodeId| limits.nodes.get(node).is_some_and(|view| view.state == NodeState::NodeHealthy);
+        let ahead = known
+            .replicas
+            .iter()
+            .filter(|(node, replica)| known.quality(replica) == Quality::Ahead && speaks(node));
+        let ahead: BTreeSet<NodeId> = ahead.map(|(node, _)| *node).collect();
+        self.ahead.retain(|(of, node), _| *of != container || ahead.contains(node));
+        let is_told = |node: &NodeId| {
+            limits.now - *self.ahead.entry((container, *node)).or_insert(limits.now) >= limits.ahead_kept
+        };
+        ahead.into_iter().filter(is_told).collect()
+    }
+}
+
 /// Whether reports show that an order was carried out.
-fn is_done(node: NodeId, order: &Order, tables: &Tables, nodes: &Nodes) -> bool {
+fn is_done(node: NodeId, order: &Order, tables: &Tables, nodes: &Nodes, now: Instant) -> bool {
     match order {
         Order::Copy { container, .. } => {
             let replica = nodes.replicas().get(*container, node);
@@ -148,7 +200,7 @@ fn is_done(node: NodeId, order: &Order, tables: &Tables, nodes: &Nodes) -> bool 
         }
         Order::MoveLeader { pipeline, to_replica } => {
             let Some(record) = tables.pipeline(*pipeline) else { return true };
-            let leader = nodes.pipeline_seen(record).leader;
+            let leader = nodes.pipeline_seen(record, now).leader;
             record
                 .members
                 .iter()
@@ -214,10 +266,11 @@ pub(crate) fn known<'a>(
     let on_lost_disks = on_lost_disks.into_iter().map(|(node, _)| node).collect();
     let fails = |(node, replica): &&(NodeId, &ContainerReplica)| nodes.disk_is_broken(*node, &replica.disk);
     let on_failing_disks = replicas.iter().filter(fails).map(|(node, _)| *node).collect();
-    Some(Known { record, pipeline_over, replicas, on_lost_disks, on_failing_disks, coming })
+    let ahead_is_told = BTreeSet::new();
+    Some(Known { record, pipeline_over, replicas, on_lost_disks, on_failing_disks, coming, ahead_is_told })
 }
 
-/// Members that run and have not applied the container's last record yet.
+/// Members that run, have not applied the container's last record yet, and come on.
 fn coming(
     record: &ContainerRecord,
     pipeline: &PipelineRecord,
@@ -233,6 +286,7 @@ fn coming(
         });
         let open = replica.is_none_or(|replica| replica.state() == ReplicaState::ReplicaOpen);
         open && is_behind
+            && nodes.stands_still(pipeline, member) < COMES_WITHIN
             && nodes.state(node, now) != NodeState::NodeDead
             && nodes.disk_works(node, &member.disk) == Some(true)
     });

@@ -10,6 +10,7 @@ use proto::scm::{
     ContainerRecord, ContainerReplica, ContainerState, ContainerTrouble, NodeDuty, NodeState, TaskKind,
 };
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 use tokio::time::Instant;
 use types::{ContainerId, NodeId, PipelineId};
 
@@ -85,6 +86,23 @@ pub(crate) struct Known<'a> {
     pub(crate) on_failing_disks: BTreeSet<NodeId>,
     /// Members of its pipeline that have not come to its end yet, but will.
     pub(crate) coming: BTreeSet<NodeId>,
+    /// Nodes of whose replica it has been told for long enough that it goes on past the container.
+    pub(crate) ahead_is_told: BTreeSet<NodeId>,
+}
+
+impl Known<'_> {
+    /// [`quality`]; one that ends past the container with no more blocks than a good one has is only a leader's that began a term there.
+    pub(crate) fn quality(&self, replica: &ContainerReplica) -> Quality {
+        let has_no_more = |(_, good): &(NodeId, &ContainerReplica)| {
+            quality(self.record, good).is_good()
+                && replica.blocks <= good.blocks
+                && replica.payload_bytes <= good.payload_bytes
+        };
+        match quality(self.record, replica) {
+            Quality::Ahead if self.replicas.iter().any(has_no_more) => Quality::Stale,
+            quality => quality,
+        }
+    }
 }
 
 /// Limits and what is under way.
@@ -94,6 +112,7 @@ pub(crate) struct Limits<'a> {
     pub(crate) all_known: bool,
     pub(crate) copies_per_node_max: usize,
     pub(crate) tasks_per_node_max: usize,
+    pub(crate) ahead_kept: Duration,
     pub(crate) now: Instant,
 }
 
@@ -195,7 +214,11 @@ impl<'a> Sorted<'a> {
         for &(node, replica) in &known.replicas {
             let Some(of_node) = view(&node) else { continue };
             let is_readable = !known.on_failing_disks.contains(&node);
-            sorted.sort(node, replica, of_node, quality(known.record, replica), is_readable);
+            let quality = match known.quality(replica) {
+                Quality::Ahead if known.ahead_is_told.contains(&node) => Quality::Stale,
+                quality => quality,
+            };
+            sorted.sort(node, replica, of_node, quality, is_readable);
         }
         let in_service = |node: &&NodeId| view(node).is_some_and(|view| view.in_service());
         sorted.counted_in_service = sorted.counted.iter().filter(in_service).count();
@@ -265,7 +288,7 @@ fn plan_marks(known: &Known<'_>, limits: &Limits<'_>, tasks: &Tasks) -> Vec<(Nod
     let ContainerRecord { container, last_term, last_index, .. } = *known.record;
     let container = ContainerId(container);
     let unmarked = known.replicas.iter().filter(|(node, replica)| {
-        quality(known.record, replica) == Quality::GoodUnmarked && may_ask(*node, container, limits, tasks)
+        known.quality(replica) == Quality::GoodUnmarked && may_ask(*node, container, limits, tasks)
     });
     unmarked.map(|(node, _)| (*node, Order::Close { container, last_term, last_index })).collect()
 }
@@ -323,9 +346,19 @@ pub(crate) fn copy(known: &Known<'_>, sources: &[NodeId], bytes: u64, to_balance
         container: ContainerId(known.record.container),
         pipeline: PipelineId(known.record.pipeline),
         sources: sources.to_vec(),
-        hash: String::new(),
+        hash: hash_of(known),
         bytes,
         to_balance,
+    }
+}
+
+/// What the good replicas that have been read agree on; empty where none was, or they do not.
+fn hash_of(known: &Known<'_>) -> String {
+    let good = known.replicas.iter().filter(|(_, replica)| known.quality(replica).is_good());
+    let mut hashes = good.map(|(_, replica)| &replica.hash).filter(|hash| !hash.is_empty());
+    match hashes.next() {
+        Some(first) if hashes.all(|hash| hash == first) => first.clone(),
+        _ => String::new(),
     }
 }
 
@@ -409,10 +442,13 @@ fn is_spare(node: NodeId, sorted: &Sorted<'_>, limits: &Limits<'_>) -> bool {
     without >= with.min(racks_wanted(limits.nodes))
 }
 
-/// A good replica can only be made where a worthless one is.
+/// A good replica can only be made where a worthless one is. What is worthless as a whole may have the one block that a good one turns out to lack:
+/// a single good one must have been read as a whole, which its hash shows.
 fn must_make_room(known: &Known<'_>, sorted: &Sorted<'_>, limits: &Limits<'_>) -> bool {
     let nothing_coming = known.coming.is_empty() && sorted.copying.is_empty();
-    !sorted.firm.is_empty()
+    let has_been_read = |(_, replica): &(NodeId, &ContainerReplica)| !replica.hash.is_empty();
+    let is_enough = sorted.firm.len() >= 2 || sorted.firm.iter().any(has_been_read);
+    is_enough
         && sorted.lacking(limits) > 0
         && limits.all_known
         && nothing_coming
@@ -422,10 +458,12 @@ fn must_make_room(known: &Known<'_>, sorted: &Sorted<'_>, limits: &Limits<'_>) -
 /// A container that holds nothing any more.
 fn plan_deleted(known: &Known<'_>, limits: &Limits<'_>, tasks: &Tasks) -> Vec<(NodeId, Order)> {
     let container = ContainerId(known.record.container);
-    let left = known
-        .replicas
-        .iter()
-        .filter(|(node, replica)| replica.released && may_ask(*node, container, limits, tasks));
+    let may_go = |node: &NodeId, replica: &ContainerReplica| {
+        known.quality(replica) != Quality::Ahead || known.ahead_is_told.contains(node)
+    };
+    let left = known.replicas.iter().filter(|(node, replica)| {
+        replica.released && may_go(node, replica) && may_ask(*node, container, limits, tasks)
+    });
     left.map(|(node, _)| (*node, Order::Delete { container })).collect()
 }
 
@@ -439,6 +477,10 @@ fn troubles(known: &Known<'_>, sorted: &Sorted<'_>, limits: &Limits<'_>) -> Vec<
     use ContainerTrouble::*;
     let mut troubles = Vec::new();
     let state = container_state(known.record);
+    let ahead = |(_, replica): &(NodeId, &ContainerReplica)| known.quality(replica) == Quality::Ahead;
+    if known.replicas.iter().any(ahead) {
+        troubles.push(ContainerAhead);
+    }
     if state == ContainerState::ContainerDeleted {
         return troubles;
     }
@@ -469,9 +511,9 @@ fn is_different(known: &Known<'_>, is_closed: bool, quasi_closed: bool) -> bool 
         let ends = known.replicas.iter().map(|(_, replica)| (replica.last_term, replica.last_index, ""));
         return differ(Box::new(ends));
     }
-    let good = known.replicas.iter().filter(|(_, replica)| quality(known.record, replica).is_good());
+    let good = known.replicas.iter().filter(|(_, replica)| known.quality(replica).is_good());
     let hashes = good.filter(|(_, replica)| !replica.hash.is_empty());
-    let stale = |(_, replica): &(NodeId, &ContainerReplica)| quality(known.record, replica) == Quality::Stale;
+    let stale = |(_, replica): &(NodeId, &ContainerReplica)| known.quality(replica) == Quality::Stale;
     is_closed
         && (known.replicas.iter().any(stale)
             || differ(Box::new(hashes.map(|(_, replica)| (0, 0, replica.hash.as_str())))))

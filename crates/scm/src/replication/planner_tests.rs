@@ -42,6 +42,7 @@ fn replica(container: u64, state: ReplicaState) -> ContainerReplica {
         last_index: 10,
         disk_bytes: 100,
         released: true,
+        hash: "as read".to_owned(),
         ..ContainerReplica::default()
     }
 }
@@ -67,6 +68,7 @@ fn limits(nodes: &NodeViews, now: Instant) -> Limits<'_> {
         nodes,
         copies_per_node_max: COPIES_PER_NODE_MAX,
         tasks_per_node_max: TASKS_PER_NODE_MAX,
+        ahead_kept: std::time::Duration::from_secs(3600),
         now,
     }
 }
@@ -80,6 +82,7 @@ struct Case {
     on_failing_disks: BTreeSet<NodeId>,
     coming: BTreeSet<NodeId>,
     over: bool,
+    ahead_is_told: BTreeSet<NodeId>,
 }
 
 impl Case {
@@ -93,6 +96,7 @@ impl Case {
             on_failing_disks: BTreeSet::new(),
             coming: BTreeSet::new(),
             over: true,
+            ahead_is_told: BTreeSet::new(),
         }
     }
 
@@ -119,6 +123,7 @@ impl Case {
             on_lost_disks: self.on_lost_disks.clone(),
             on_failing_disks: self.on_failing_disks.clone(),
             coming: self.coming.clone(),
+            ahead_is_told: self.ahead_is_told.clone(),
         };
         examine(&known, &limits(&self.nodes, Instant::now()), tasks, &tasks.copies())
     }
@@ -203,6 +208,7 @@ fn a_source_gives_to_a_few_at_a_time() {
         on_lost_disks: BTreeSet::new(),
         on_failing_disks: BTreeSet::new(),
         coming: BTreeSet::new(),
+        ahead_is_told: BTreeSet::new(),
     };
     tasks.ask(NodeId(5), super::copy(&another, &[NodeId(1)], 100, false), Instant::now());
     assert_eq!(case.findings(&tasks).orders.len(), 1, "one of its two is under way");
@@ -249,6 +255,11 @@ fn a_bad_replica_goes_when_three_good_ones_are_there() {
     // No other node: it makes room.
     let room = Case::new(&[1, 2]).with(3, bad).only(3);
     room.check(&[ContainerUnderReplicated, ContainerUnhealthy], &[(3, TaskDelete)]);
+    // A single good one was read as a whole, or the bad ones may have what it lacks.
+    let single = || Case::new(&[1]).with(2, bad).with(3, bad).only(3);
+    single().check(&[ContainerUnderReplicated, ContainerUnhealthy], &[(3, TaskDelete)]);
+    let unread = single().with(1, |replica| replica.hash.clear());
+    unread.check(&[ContainerUnderReplicated, ContainerUnhealthy], &[]);
     // It may be the best there is.
     let all_bad = Case::new(&[]).with(1, bad).with(2, bad).with(3, bad);
     all_bad.check(&[ContainerMissing, ContainerUnhealthy], &[]);
@@ -265,6 +276,23 @@ fn replicas_that_ended_by_themselves_are_marked_or_replaced() {
         .with(3, short)
         .check(&[ContainerUnderReplicated, ContainerDifferent], &[(4, TaskCopy)]);
     Case::new(&[1, 2, 4]).with(3, short).check(&[ContainerDifferent], &[(3, TaskDelete)]);
+}
+
+/// It may be the only one that has what was acknowledged.
+#[test]
+fn a_replica_that_goes_on_past_the_container_is_told_of_before_it_is_deleted() {
+    let long = |replica: &mut ContainerReplica| {
+        *replica = ContainerReplica { last_index: 1000, blocks: 3, ..self::replica(1, ReplicaQuasiClosed) }
+    };
+    let blank = |replica: &mut ContainerReplica| {
+        *replica = ContainerReplica { last_index: 1000, ..self::replica(1, ReplicaQuasiClosed) }
+    };
+    Case::new(&[1, 2, 4]).with(3, blank).check(&[ContainerDifferent], &[(3, TaskDelete)]);
+    let case = Case::new(&[1, 2, 4]).with(3, long);
+    case.check(&[ContainerAhead], &[]);
+    Case { ahead_is_told: [NodeId(1)].into(), ..Case::new(&[1, 2, 4]).with(3, long) }
+        .check(&[ContainerAhead], &[]);
+    Case { ahead_is_told: [NodeId(3)].into(), ..case }.check(&[ContainerAhead], &[(3, TaskDelete)]);
 }
 
 #[test]
@@ -319,6 +347,7 @@ fn nodes_of_another_rack_that_are_merely_busy_are_waited_for() {
             on_lost_disks: BTreeSet::new(),
             on_failing_disks: BTreeSet::new(),
             coming: BTreeSet::new(),
+            ahead_is_told: BTreeSet::new(),
         };
         tasks.ask(NodeId(target), super::copy(&another, &[NodeId(9)], 100, false), Instant::now());
     }
@@ -342,8 +371,12 @@ fn what_holds_nothing_any_more_is_deleted_when_no_log_needs_it() {
 #[test]
 fn what_differs_is_said() {
     let hash = |text: &'static str| move |replica: &mut ContainerReplica| replica.hash = text.into();
-    Case::new(&[1, 2, 3]).with(1, hash("a")).with(2, hash("a")).check(&[], &[]);
-    Case::new(&[1, 2, 3]).with(1, hash("a")).with(2, hash("b")).check(&[ContainerDifferent], &[]);
+    Case::new(&[1, 2, 3]).with(1, hash("a")).with(2, hash("a")).with(3, hash("")).check(&[], &[]);
+    Case::new(&[1, 2, 3])
+        .with(1, hash("a"))
+        .with(2, hash("b"))
+        .with(3, hash(""))
+        .check(&[ContainerDifferent], &[]);
     let mut quasi = Case::new(&[1, 2]).with(2, |replica| replica.last_index = 7);
     quasi.record.state = ContainerState::ContainerQuasiClosed as i32;
     quasi.check(&[ContainerDifferent], &[]);
@@ -464,6 +497,7 @@ impl Model {
                 on_lost_disks: BTreeSet::new(),
                 on_failing_disks: BTreeSet::new(),
                 coming: BTreeSet::new(),
+                ahead_is_told: BTreeSet::new(),
             };
             let found = examine(&known, &limits(&self.nodes, self.now), &self.tasks, &copies);
             for (node, order) in found.orders {

@@ -45,6 +45,7 @@ pub(super) fn status(leader: &Leader) -> ClusterStatus {
             mis_replicated: troubled(ContainerTrouble::ContainerMisReplicated),
             unhealthy: troubled(ContainerTrouble::ContainerUnhealthy),
             different: troubled(ContainerTrouble::ContainerDifferent),
+            ahead: troubled(ContainerTrouble::ContainerAhead),
             quasi_closed: unresolved(ContainerState::ContainerQuasiClosed),
             copies_under_way: tasks.count(TaskKind::TaskCopy) as u64,
             copies_failed: tasks.copies_failed,
@@ -146,7 +147,7 @@ pub(super) fn datanodes(leader: &Leader) -> Vec<DatanodeInfo> {
         let views = replication::node_views(tables, nodes, now);
         let info = |(&node, record): (&NodeId, &NodeRecord)| {
             let waiting = departures::waiting(node, tables, nodes, &views, now);
-            let leads = |record: &&PipelineRecord| nodes.pipeline_seen(record).leader == Some(node);
+            let leads = |record: &&PipelineRecord| nodes.pipeline_seen(record, now).leader == Some(node);
             DatanodeInfo {
                 node: node.0,
                 uuid: record.uuid.clone(),
@@ -162,7 +163,7 @@ pub(super) fn datanodes(leader: &Leader) -> Vec<DatanodeInfo> {
                 pipelines_waiting: waiting.pipelines as u64,
                 rack: tables.racks().of(record).to_owned(),
                 duty_until_ms: record.duty_until_ms,
-                clock_problem: nodes.clock_problem(node).unwrap_or_default(),
+                problem: nodes.problem(node).unwrap_or_default(),
             }
         };
         tables.nodes().iter().map(info).collect()

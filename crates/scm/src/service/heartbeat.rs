@@ -8,9 +8,10 @@ use crate::tables::Tables;
 use crate::view;
 use proto::Failure;
 use proto::scm::{
-    DiskReport, HeartbeatRequest, HeartbeatResponse, NodeRecord, PipelineRecord, PipelineState, Task,
+    DiskReport, HeartbeatRequest, HeartbeatResponse, NodeRecord, NoteLostLogCommand, PipelineRecord,
+    PipelineReport, PipelineState, Task, scm_command::Command,
 };
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::time::Duration;
 use tokio::time::{Instant, timeout};
 use tracing::warn;
@@ -38,6 +39,8 @@ pub(crate) async fn heartbeat(
     if !as_registered {
         return Ok(HeartbeatResponse { register_again: true, ..HeartbeatResponse::default() });
     }
+    note_lost_logs(leader, node, &request.pipelines).await?;
+    let strangers = strangers(leader, node, &request.pipelines);
     let mut round = leader.rounds.subscribe();
     let containers = ContainersReport {
         replicas: request.containers,
@@ -52,7 +55,7 @@ pub(crate) async fn heartbeat(
         if request.clock_ms != 0 && nodes.see_clock(node, clock) {
             warn!(%node, problem = clock.problem(), "clocks are apart");
         }
-        let pipelines = nodes.report_pipelines(node, request.pipelines);
+        let pipelines = nodes.report_pipelines(node, request.pipelines, &strangers);
         (places, nodes.report_containers(node, containers) || pipelines)
     });
     leader.plan(|_, _, replication| replication.tasks.report(node, request.tasks, Instant::now()));
@@ -66,6 +69,38 @@ pub(crate) async fn heartbeat(
     let first_pipelines = async { while !has_pipelines() && round.changed().await.is_ok() {} };
     let _ = timeout(FIRST_PIPELINES_WAIT, first_pipelines).await;
     Ok(answer(leader, node))
+}
+
+/// In SCM's log before the node hears anything: it waits for that before it lets go of what is left.
+async fn note_lost_logs(leader: &Leader, node: NodeId, reports: &[PipelineReport]) -> Result<(), Failure> {
+    for report in reports.iter().filter(|report| report.log_lost) {
+        let (pipeline, replica) = (report.pipeline, report.replica);
+        let is_news = leader.read(|tables, _| {
+            let record = tables.pipeline(PipelineId(pipeline));
+            record
+                .is_some_and(|record| is_member(record, node, report) && !record.lost_logs.contains(&replica))
+        });
+        if is_news {
+            warn!(%node, pipeline, replica, "a member has lost its log: it counts in no decision on the pipeline's containers");
+            leader.propose(Command::NoteLostLog(NoteLostLogCommand { pipeline, replica })).await?;
+        }
+    }
+    Ok(())
+}
+
+fn is_member(record: &PipelineRecord, node: NodeId, report: &PipelineReport) -> bool {
+    record.members.iter().any(|member| member.node == node.0 && member.replica == report.replica)
+}
+
+/// Pipelines of which the node speaks and that it is no member of.
+fn strangers(leader: &Leader, node: NodeId, reports: &[PipelineReport]) -> HashSet<PipelineId> {
+    leader.read(|tables, _| {
+        let is_strange = |report: &&PipelineReport| {
+            let record = tables.pipeline(PipelineId(report.pipeline));
+            !record.is_some_and(|record| is_member(record, node, report))
+        };
+        reports.iter().filter(is_strange).map(|report| PipelineId(report.pipeline)).collect()
+    })
 }
 
 /// A node that moved, or whose disks are not those it registered with, goes into the log again.
@@ -91,13 +126,13 @@ fn check_counts(request: &HeartbeatRequest) -> Result<(), Failure> {
 
 /// What the node should have and do, and the addresses of those it has to do with.
 fn answer(leader: &Leader, node: NodeId) -> HeartbeatResponse {
-    let may_move_data = leader.may_move_data();
+    let (may_move_data, now) = (leader.may_move_data(), Instant::now());
     leader.plan(|tables, nodes, replication| {
         let records = answer_pipelines(tables, nodes, node);
         let members = records.iter().flat_map(|record| &record.members);
         let peers: BTreeSet<NodeId> = members.map(|member| NodeId(member.node)).collect();
         HeartbeatResponse {
-            pipelines: records.into_iter().map(|record| view::pipeline(record, tables, nodes)).collect(),
+            pipelines: records.into_iter().map(|record| view::pipeline(record, tables, nodes, now)).collect(),
             addresses: view::node_addresses(tables, peers),
             report_all: nodes.replicas().wants_full_report(node),
             tasks: answer_tasks(leader, tables, nodes, replication, node, may_move_data),

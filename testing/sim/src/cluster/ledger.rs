@@ -3,7 +3,7 @@ use crate::world::Trace;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
-use types::{BlockId, ContainerId};
+use types::{BlockName, ContainerId};
 
 /// What clients were acknowledged, and what went wrong. A cheap handle.
 #[derive(Clone)]
@@ -25,7 +25,7 @@ struct State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Written {
     pub(super) number: u64,
-    pub(super) block: BlockId,
+    pub(super) block: BlockName,
     pub(super) length: u64,
     pub(super) commit_index: u64,
 }

@@ -158,6 +158,7 @@ impl Plan {
             member_fault_grace: Duration::from_secs(3),
             quasi_close_after: Duration::from_secs(6),
             task_within: Duration::from_secs(15),
+            ahead_kept: Duration::from_secs(5),
             leader_move_interval: Duration::from_secs(10),
             timing: quick,
             snapshots: SnapshotPolicy { log_bytes_max: 16 << 10, tail_bytes: 4 << 10 },

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
 use tokio_stream::wrappers::ReceiverStream;
-use types::Payload;
+use types::{BlockName, Nonce, Payload};
 
 const ACK_MAX: Duration = Duration::from_secs(3);
 /// Of one chunk, on one pipeline.
@@ -87,7 +87,7 @@ impl Writer {
                 let length = ack.length;
                 return self.ledger.fail(format!("block {number} has {length} bytes, {offset} were written"));
             }
-            let (block, commit_index) = (block.into(), ack.commit_index);
+            let (block, commit_index) = (BlockName::new(block.into(), Nonce(nonce)), ack.commit_index);
             self.ledger.acknowledge(Written { number, block, length: offset, commit_index });
         }
     }

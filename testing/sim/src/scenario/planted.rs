@@ -169,6 +169,13 @@ impl File for LyingFile {
             Synced::Honestly | Synced::Late | Synced::WithoutCandidates => self.file.sync_data(),
         }
     }
+    fn settle(&self) -> IoFuture<()> {
+        match self.synced {
+            Synced::Never => Box::pin(async { Ok(()) }),
+            Synced::Honestly | Synced::Late | Synced::WithoutCandidates => self.file.settle(),
+        }
+    }
+
     fn preallocate(&self, bytes: u64) -> IoFuture<()> {
         self.file.preallocate(bytes)
     }

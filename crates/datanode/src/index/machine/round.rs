@@ -165,7 +165,7 @@ impl<'a> Round<'a> {
         }
         length_after(0, chunk, None)?;
         let block = BlockId { container: self.open.0, local: command.id.index.0 };
-        let record = BlockRecord { sealed: chunk.seal, chunks: 1, length: chunk.length, first: place };
+        let record = BlockRecord { sealed: chunk.seal, chunks: 1, length: chunk.length, first: place, nonce };
         self.write.put(keys::nonce(block.container, nonce), encode_local(block.local));
         self.nonces.insert(nonce, block);
         self.blocks.insert(block, record);
@@ -269,6 +269,9 @@ impl<'a> Round<'a> {
             false => ContainerState::QuasiClosed,
         };
         self.open.1.last = Some(command.id);
+        if self.open.1.state == ContainerState::QuasiClosed {
+            self.open.1.committed = self.committed_to.unwrap_or_default();
+        }
         self.save_open();
         // Writers may still ask about blocks of the container that closes now, but no longer about those before it.
         if record.previous != ContainerId(0) {

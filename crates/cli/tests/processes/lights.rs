@@ -1,0 +1,111 @@
+//! What a gateway says of itself, and whether that is so.
+
+use crate::binary;
+use crate::commands::flotilla;
+use crate::s3::S3;
+use std::time::{Duration, Instant};
+use testkit::{ACCESS_KEY, Cluster, ClusterOptions, Process, SECRET_KEY};
+
+/// Silence after which SCM takes a node for away.
+const STALE_AFTER: Duration = Duration::from_secs(2);
+/// On a machine that does other things too.
+const SOON: Duration = Duration::from_secs(60);
+
+async fn readiness(endpoint: &str) -> (bool, String) {
+    let answer = reqwest::get(format!("{endpoint}/-/health/ready")).await.unwrap();
+    (answer.status().is_success(), answer.text().await.unwrap())
+}
+
+async fn until_ready_is(expected: bool, endpoint: &str, when: &str) {
+    let give_up = Instant::now() + SOON;
+    loop {
+        let (is_ready, says) = readiness(endpoint).await;
+        if is_ready == expected {
+            return;
+        }
+        assert!(Instant::now() < give_up, "{when}, ready is {is_ready} for good: {says}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_gateway_is_ready_while_a_byte_could_be_written_and_no_longer() {
+    let scm_args = format!("--stale-after {}s", STALE_AFTER.as_secs());
+    let mut cluster = Cluster::start(binary(), &ClusterOptions { scm_args, ..ClusterOptions::default() });
+    let endpoint = cluster.endpoint.clone();
+    let s3 = S3::new(&endpoint, ACCESS_KEY, SECRET_KEY, "lights");
+    s3.create_bucket().await.unwrap();
+    s3.put("a", vec![1; 1000]).await.unwrap();
+    until_ready_is(true, &endpoint, "all are there").await;
+    cluster.datanodes[0].kill9();
+    until_ready_is(true, &endpoint, "two of three are there").await;
+    s3.put("b", vec![2; 1000]).await.unwrap();
+    cluster.datanodes[1].kill9();
+    until_ready_is(false, &endpoint, "one of three is there").await;
+    cluster.datanodes[2].kill9();
+    until_ready_is(false, &endpoint, "none is there").await;
+    tokio::time::sleep(2 * STALE_AFTER).await;
+    assert!(!readiness(&endpoint).await.0, "nobody has come back");
+    let pipelines = crate::commands::admin_json(&cluster.scm_address, &["pipeline", "list"]);
+    for pipeline in pipelines.as_array().unwrap() {
+        assert!(pipeline["leader_node"].is_null(), "a dead node leads: {pipeline}");
+    }
+    cluster.datanodes.iter_mut().for_each(|datanode| drop(datanode.start_again()));
+    until_ready_is(true, &endpoint, "all are there again").await;
+    s3.put("c", vec![3; 1000]).await.unwrap();
+    for (key, byte) in [("a", 1), ("b", 2), ("c", 3)] {
+        assert_eq!(s3.get(key).await.unwrap().unwrap(), vec![byte; 1000]);
+    }
+}
+
+/// One stale name, or a restored directory, is enough for that: names of one cluster, bytes of another.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_gateway_between_two_clusters_is_never_ready_and_touches_neither() {
+    let ours = Cluster::start(binary(), &ClusterOptions::default());
+    let start = |name: &str, line: String| {
+        Process::spawn(binary(), ours.path(), name, line.split_whitespace().map(str::to_owned).collect())
+    };
+    let root = ours.path().display();
+    let theirs = format!("server --roles scm,om --rpc 127.0.0.1:0 --meta {root}/theirs --http 127.0.0.1:0");
+    let mut theirs = start("theirs", theirs);
+    let their_address = theirs.wait_ready()["RPC"].clone();
+    let s3 = S3::new(&ours.endpoint, ACCESS_KEY, SECRET_KEY, "ours");
+    s3.create_bucket().await.unwrap();
+    s3.put("a", b"ours".to_vec()).await.unwrap();
+
+    let fs = |om: &str, args: &[&str]| {
+        let output = flotilla(&[&["fs", "--scm", &ours.scm_address, "--om", om], args].concat(), None);
+        (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let (done, _) = fs(&ours.om_address, &["-ls", "/s3v/ours"]);
+    assert!(done);
+    for args in [&["-ls", "/s3v"][..], &["-mkdir", "/s3v/mixed"], &["-cat", "/s3v/ours/a"]] {
+        let (done, says) = fs(&their_address, args);
+        assert!(!done && says.contains("belongs to cluster"), "{args:?}: {says}");
+    }
+    let listing = flotilla(&["fs", "--scm", &their_address, "--om", &their_address, "-ls", "/s3v"], None);
+    assert!(listing.status.success(), "{listing:?}");
+    assert!(!String::from_utf8_lossy(&listing.stdout).contains("mixed"), "{listing:?}");
+
+    let between = format!(
+        "server --roles s3 --rpc 127.0.0.1:0 --s3 127.0.0.1:{} --scm {} --om {their_address} --http 127.0.0.1:0 \
+         --access-key {ACCESS_KEY} --secret-key {SECRET_KEY}",
+        testkit::free_addresses(1)[0].rsplit_once(':').unwrap().1,
+        ours.scm_address,
+    );
+    let endpoint = between.split_whitespace().nth(6).map(|s3| format!("http://{s3}")).unwrap();
+    let _between = start("between", between);
+    let give_up = Instant::now() + SOON;
+    let says = loop {
+        match reqwest::get(format!("{endpoint}/-/health/ready")).await {
+            Ok(answer) if answer.status().as_u16() == 503 => break answer.text().await.unwrap(),
+            Ok(answer) => panic!("{answer:?}"),
+            Err(_) => assert!(Instant::now() < give_up, "the gateway does not listen"),
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    };
+    let mixed = S3::new(&endpoint, ACCESS_KEY, SECRET_KEY, "ours");
+    let refused = mixed.put("b", b"lost".to_vec()).await.unwrap_err();
+    assert!(refused.starts_with("503"), "{refused}; ready says {says}");
+    assert!(mixed.get("a").await.is_err());
+}
