@@ -230,6 +230,10 @@ impl DatanodeDisk {
         check_index(&*real).await?;
         let (path, db_options) = (real.root().join(DB_DIR), options.db.clone());
         let db = blocking(move || Db::open(&path, &db_options)).await;
+        if db.as_ref().is_err_and(is_locked) {
+            // Somebody has it open still: the disk is well, and must not be left out.
+            return Err(OpenDiskError::InUse { path: real.root().to_owned() }.into());
+        }
         let db = Arc::new(db.with_context(|| format!("open the block index of {}", real.root().display()))?);
         let (id, index) = (real.stamp().disk, Index::new(db.clone()));
         let room = KnownSpace::new(real.space().await.context("ask for free space")?);
@@ -328,6 +332,13 @@ fn agreed<T: PartialEq + std::fmt::Debug>(
         }
     }
     Ok(agreed.map(|(_, value)| value))
+}
+
+/// Whether RocksDB found its own lock taken.
+fn is_locked(failure: &anyhow::Error) -> bool {
+    let of_rocksdb = failure.chain().filter_map(|cause| cause.downcast_ref::<rocksdb::Error>());
+    let mut texts = of_rocksdb.map(|error| error.to_string());
+    texts.any(|text| text.contains("lock hold by current process") || text.contains("While lock file"))
 }
 
 fn stops_the_node(failure: &anyhow::Error) -> bool {

@@ -1,4 +1,4 @@
-use crate::cluster::{Cluster, DEADLINE, LOOK, NextNumber, Node, PIPELINE, chunk, options};
+use crate::cluster::{Cluster, DEADLINE, LOOK, NextNumber, Node, PIPELINE, chunk, open_offline, options};
 use crate::ending::report;
 use flotilla_datanode::{DatanodeOptions, PipelineError};
 use raft::AddressBook;
@@ -100,6 +100,8 @@ async fn a_missing_disk_is_not_replaced_by_an_empty_one() {
     let order = cluster.order(0);
     let lost = pipelines_disk(&cluster, 0);
     cluster.stop_nodes().await;
+    // What its tasks began last may hold it, and write to it, a moment longer.
+    drop(open_offline(&lost).await);
     remove(&lost);
     cluster.start_nodes().await;
 
@@ -127,6 +129,7 @@ async fn a_log_that_is_missing_is_told_and_does_not_begin_anew() {
     let order = cluster.order(0);
     let disk = pipelines_disk(&cluster, 0);
     cluster.stop_nodes().await;
+    drop(open_offline(&disk).await);
     remove(&disk.join("groups").join(format!("pipeline-{PIPELINE}")));
     cluster.start_nodes().await;
     let manager = cluster.nodes[0].datanode.manager();
