@@ -345,3 +345,22 @@ fn stops_the_node(failure: &anyhow::Error) -> bool {
     let known = failure.downcast_ref::<OpenDiskError>();
     matches!(known, Some(OpenDiskError::InUse { .. } | OpenDiskError::NewerFormat { .. }))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Left out as broken, it would be made up for elsewhere.
+    #[tokio::test]
+    async fn a_disk_whose_index_is_open_still_is_in_use() {
+        let dir = tempfile::tempdir().unwrap();
+        let real = Arc::new(RealDisk::open(dir.path(), 1).unwrap());
+        let held = Db::open(&dir.path().join(DB_DIR), &raft::DbOptions::default()).unwrap();
+        let options = DatanodeOptions::default();
+        let refused = DatanodeDisk::open(real.clone(), &options, Inventory::default()).await.map(drop);
+        let refused = refused.unwrap_err();
+        assert!(stops_the_node(&refused), "{refused:#}");
+        drop(held);
+        DatanodeDisk::open(real, &options, Inventory::default()).await.map(drop).unwrap();
+    }
+}
