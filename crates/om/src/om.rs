@@ -86,8 +86,10 @@ impl Om {
     pub async fn shutdown(&self) {
         let mut opening = self.opening.lock().await;
         opening.abort();
-        // What it had begun is done, or never will be.
-        let _ = (&mut *opening).await;
+        // What it had begun is done, or never will be. One that was waited for must not be again.
+        if !opening.is_finished() {
+            let _ = (&mut *opening).await;
+        }
         self.host.close(group_id()).await;
         let Ok(opened) = self.service.opened() else { return };
         let db = opened.dbs.current();

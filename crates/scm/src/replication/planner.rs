@@ -7,7 +7,8 @@ use crate::racks::{Rack, spread, wanted};
 use crate::tables::container_state;
 use planted::Bug;
 use proto::scm::{
-    ContainerRecord, ContainerReplica, ContainerState, ContainerTrouble, NodeDuty, NodeState, TaskKind,
+    ContainerRecord, ContainerReplica, ContainerState, ContainerTrouble, NodeDuty, NodeState, ReplicaState,
+    TaskKind,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -91,8 +92,13 @@ pub(crate) struct Known<'a> {
 }
 
 impl Known<'_> {
-    /// [`quality`]; one that ends past the container with no more blocks than a good one has is only a leader's that began a term there.
+    /// [`quality`], beside the others. One that ends past the container with no more blocks than a good one has is only a leader's that began a term
+    /// there. One whose log could not be read is as good as its end only where there is no better: what damaged the log may have
+    /// damaged its records.
     pub(crate) fn quality(&self, replica: &ContainerReplica) -> Quality {
+        let has_its_log = |(_, other): &(NodeId, &ContainerReplica)| {
+            quality(self.record, other).is_good() && other.state() != ReplicaState::ReplicaWithoutLog
+        };
         let has_no_more = |(_, good): &(NodeId, &ContainerReplica)| {
             quality(self.record, good).is_good()
                 && replica.blocks <= good.blocks
@@ -100,6 +106,12 @@ impl Known<'_> {
         };
         match quality(self.record, replica) {
             Quality::Ahead if self.replicas.iter().any(has_no_more) => Quality::Stale,
+            Quality::GoodUnmarked
+                if replica.state() == ReplicaState::ReplicaWithoutLog
+                    && self.replicas.iter().any(has_its_log) =>
+            {
+                Quality::Bad
+            }
             quality => quality,
         }
     }

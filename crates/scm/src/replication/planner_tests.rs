@@ -7,7 +7,7 @@ use crate::quality::quality;
 use crate::racks::{Rack, spread};
 use ContainerTrouble::*;
 use NodeDuty::*;
-use ReplicaState::{ReplicaClosed, ReplicaOpen, ReplicaQuasiClosed};
+use ReplicaState::{ReplicaClosed, ReplicaOpen, ReplicaQuasiClosed, ReplicaWithoutLog};
 use proptest::prelude::*;
 use proto::scm::{
     ContainerRecord, ContainerReplica, ContainerState, ContainerTrouble, NodeDuty, NodeState, ReplicaState,
@@ -276,6 +276,18 @@ fn replicas_that_ended_by_themselves_are_marked_or_replaced() {
         .with(3, short)
         .check(&[ContainerUnderReplicated, ContainerDifferent], &[(4, TaskCopy)]);
     Case::new(&[1, 2, 4]).with(3, short).check(&[ContainerDifferent], &[(3, TaskDelete)]);
+}
+
+#[test]
+fn a_replica_without_its_log_is_kept_where_it_is_all_there_is_and_replaced_where_it_is_not() {
+    let without_log = |replica: &mut ContainerReplica| *replica = self::replica(1, ReplicaWithoutLog);
+    Case::new(&[1, 2]).with(3, without_log).check(&[ContainerUnderReplicated], &[(4, TaskCopy)]);
+    Case::new(&[1, 2, 4]).with(3, without_log).check(&[], &[(3, TaskDelete)]);
+    let alone = Case::new(&[]).with(3, without_log);
+    let asked: Vec<_> =
+        alone.findings(&Tasks::default()).orders.iter().map(|(_, order)| order.key().kind).collect();
+    assert_eq!(asked[0], TaskClose);
+    assert!(!asked.contains(&TaskDelete), "{asked:?}");
 }
 
 /// It may be the only one that has what was acknowledged.
