@@ -42,7 +42,7 @@ pub use error::{AppendError, OpenError, ReadError};
 pub use flush::FlushToken;
 pub use log::Log;
 pub use options::{LogSpaceOptions, LogSpec};
-pub use owner_files::{OwnerFile, last_record, owner_files};
+pub use owner_files::{OwnerFile, owner_files};
 pub use space::LogSpace;
 pub use space_metrics::SpaceMetrics;
 pub use state::{HardState, LogState};

@@ -1,11 +1,9 @@
 //! The files of one owner, whether or not a log knows them.
 
 use crate::segment::{SegmentId, owner_dir};
-use crate::{OwnerWalk, Step};
 use disk::Disk;
 use std::io;
-use std::sync::Arc;
-use types::{LogId, OwnerId};
+use types::OwnerId;
 
 /// A file in an owner's directory: a segment, its index, the list of what was discarded.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,22 +34,4 @@ pub async fn owner_files(disk: &dyn Disk, owners_dir: &str, owner: OwnerId) -> i
         }
     }
     Ok(files)
-}
-
-/// The last whole record of an owner, by the heads of its last segment that has one.
-pub async fn last_record(disk: Arc<dyn Disk>, owners_dir: &str, owner: OwnerId) -> io::Result<Option<LogId>> {
-    let names = disk.list(&owner_dir(owners_dir, owner)).await?;
-    let mut segments: Vec<_> = names.iter().filter_map(|name| SegmentId::parse_number(name)).collect();
-    segments.sort_unstable();
-    while let Some(segment) = segments.pop() {
-        let mut walk = OwnerWalk::from_segment(disk.clone(), owners_dir, owner, segment).await?;
-        let mut last = None;
-        while let Step::Record(record) = walk.next().await? {
-            last = Some(record.meta.id);
-        }
-        if last.is_some() {
-            return Ok(last);
-        }
-    }
-    Ok(None)
 }
