@@ -72,13 +72,14 @@ fn completion(shell: clap_complete::Shell) -> anyhow::Result<()> {
     Ok(output::print(&String::from_utf8(script)?)?)
 }
 
-fn admin_exit_code(result: anyhow::Result<()>) -> ExitCode {
-    match result.as_ref().err().and_then(admin::exit_code) {
-        Some(code) => {
-            let _ = exit_code(result);
-            ExitCode::from(code)
+fn admin_exit_code(result: anyhow::Result<u8>) -> ExitCode {
+    match result {
+        Ok(code) => ExitCode::from(code),
+        Err(error) => {
+            let code = admin::exit_code(&error).map(ExitCode::from);
+            let failure = exit_code(Err(error));
+            code.unwrap_or(failure)
         }
-        None => exit_code(result),
     }
 }
 

@@ -8,11 +8,13 @@ use std::io::IsTerminal;
 pub(super) struct Answer {
     pub(super) text: String,
     pub(super) json: Value,
+    /// What a command ends with that came to a verdict: 0 where there is nothing to say.
+    pub(super) exit_code: u8,
 }
 
 impl Answer {
     pub(super) fn new(text: impl Into<String>, json: Value) -> Answer {
-        Answer { text: text.into(), json }
+        Answer { text: text.into(), json, exit_code: 0 }
     }
 
     pub(super) fn print(&self, as_json: bool) -> anyhow::Result<()> {

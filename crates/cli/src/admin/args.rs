@@ -21,6 +21,9 @@ pub(crate) struct AdminArgs {
 
 #[derive(Subcommand, Debug, Clone)]
 pub(crate) enum AdminCommand {
+    /// Is all well? What is not, worst first, and the command that tells more. Exits with 0 when all is well, 1 on warnings, 2 when
+    /// something is lost, down or full
+    Status,
     /// Raft groups of three datanodes that take writes
     #[command(subcommand)]
     Pipeline(PipelineCommand),
@@ -325,6 +328,7 @@ impl AdminCommand {
     /// Whether it only looks: what `--watch` may repeat.
     pub(crate) fn only_looks(&self) -> bool {
         match self {
+            AdminCommand::Status => true,
             AdminCommand::Pipeline(command) => {
                 matches!(command, PipelineCommand::List { .. } | PipelineCommand::Info { .. })
             }

@@ -11,6 +11,7 @@ mod raft;
 mod registry;
 mod safe_mode;
 mod scm;
+mod status;
 mod switches;
 mod views;
 mod words;
@@ -21,13 +22,17 @@ use anyhow::bail;
 use args::{AdminArgs, AdminCommand};
 use scm::Scm;
 
-pub(crate) async fn run(args: AdminArgs) -> anyhow::Result<()> {
+/// Does what is asked, and returns the exit code.
+pub(crate) async fn run(args: AdminArgs) -> anyhow::Result<u8> {
     if let Some(watch) = registry::watch_of(&args.command) {
-        return registry::watch(&args.cluster.scm, watch, args.json).await;
+        registry::watch(&args.cluster.scm, watch, args.json).await?;
+        return Ok(0);
     }
     let mut scm = Scm::new(&args.cluster.scm)?;
     let Some(pause) = args.watch else {
-        return answer(&mut scm, args.command).await?.print(args.json);
+        let answer = answer(&mut scm, args.command).await?;
+        answer.print(args.json)?;
+        return Ok(answer.exit_code);
     };
     if !args.command.only_looks() {
         bail!("--watch repeats a command, and this one changes something");
@@ -40,6 +45,7 @@ pub(crate) async fn run(args: AdminArgs) -> anyhow::Result<()> {
 
 async fn answer(scm: &mut Scm, command: AdminCommand) -> anyhow::Result<Answer> {
     match command {
+        AdminCommand::Status => status::run(scm).await,
         AdminCommand::Pipeline(command) => pipeline::run(scm, command).await,
         AdminCommand::Container(command) => container::run(scm, command).await,
         AdminCommand::Datanode(command) => datanode::run(scm, command).await,

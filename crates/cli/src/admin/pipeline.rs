@@ -125,7 +125,7 @@ async fn transfer_leader(scm: &mut Scm, pipeline: u64, node: u64) -> anyhow::Res
     Ok(Answer::new(text, json!({ "pipeline": pipeline, "to": (node != 0).then_some(node) })))
 }
 
-async fn pipelines(scm: &mut Scm) -> anyhow::Result<Vec<Pipeline>> {
+pub(super) async fn pipelines(scm: &mut Scm) -> anyhow::Result<Vec<Pipeline>> {
     let answer = scm.look(async |client| client.list_pipelines(ListPipelinesRequest {}).await).await?;
     let mut pipelines = answer.pipelines;
     pipelines.sort_by_key(|pipeline| pipeline.pipeline);

@@ -98,6 +98,7 @@ fn wrong_usage_says_what_is_wrong() {
         1,
         "no SCM answers at 127.0.0.1:2",
     );
+    check(&["admin", "--scm", "127.0.0.1:1", "status"], 2, "");
     check(&["admin", "--scm", ",", "datanode", "list"], 2, "no address is given");
     check(&["admin", "pipeline", "close", "1", "--watch"], 1, "this one changes something");
     check(&["admin", "pipeline", "create", "--nodes", "1,2"], 1, "a pipeline has 3 nodes, 2 are given");

@@ -28,6 +28,30 @@ async fn until_ready_is(expected: bool, endpoint: &str, when: &str) {
     }
 }
 
+/// The exit code of `admin status` and the codes of its findings; not how full the disk is that the tests run on.
+fn status(scm: &str) -> (i32, Vec<String>) {
+    let output = flotilla(&["admin", "--scm", scm, "--json", "status"], None);
+    let told: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON on stdout");
+    let codes = told["findings"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|finding| finding["code"].as_str().unwrap().to_owned());
+    (output.status.code().unwrap(), codes.filter(|code| !code.starts_with("disk-f")).collect())
+}
+
+fn until_status_says(expected: &str, scm: &str) -> i32 {
+    let give_up = Instant::now() + SOON;
+    loop {
+        let (code, findings) = status(scm);
+        if findings.iter().any(|finding| finding == expected) {
+            return code;
+        }
+        assert!(Instant::now() < give_up, "it says {findings:?} for good, never {expected}");
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_gateway_is_ready_while_a_byte_could_be_written_and_no_longer() {
     let scm_args = format!("--stale-after {}s", STALE_AFTER.as_secs());
@@ -37,7 +61,9 @@ async fn a_gateway_is_ready_while_a_byte_could_be_written_and_no_longer() {
     s3.create_bucket().await.unwrap();
     s3.put("a", vec![1; 1000]).await.unwrap();
     until_ready_is(true, &endpoint, "all are there").await;
+    assert_eq!(status(&cluster.scm_address).1, Vec::<String>::new(), "all is well");
     cluster.datanodes[0].kill9();
+    assert_eq!(until_status_says("node-stale", &cluster.scm_address), 1);
     until_ready_is(true, &endpoint, "two of three are there").await;
     s3.put("b", vec![2; 1000]).await.unwrap();
     cluster.datanodes[1].kill9();
@@ -46,6 +72,7 @@ async fn a_gateway_is_ready_while_a_byte_could_be_written_and_no_longer() {
     until_ready_is(false, &endpoint, "none is there").await;
     tokio::time::sleep(2 * STALE_AFTER).await;
     assert!(!readiness(&endpoint).await.0, "nobody has come back");
+    assert_eq!(until_status_says("pipeline-none", &cluster.scm_address), 2);
     let pipelines = crate::commands::admin_json(&cluster.scm_address, &["pipeline", "list"]);
     for pipeline in pipelines.as_array().unwrap() {
         assert!(pipeline["leader_node"].is_null(), "a dead node leads: {pipeline}");

@@ -1,0 +1,462 @@
+//! `flotilla admin status`: one verdict on the whole cluster, and the command that tells more of each thing that is wrong.
+
+use super::answer::Answer;
+use super::scm::Scm;
+use super::{datanode, pipeline, words};
+use crate::table::{Cell, Tone, table};
+use proto::registry::{Health, Instance};
+use proto::scm::{
+    ClusterStatus, DatanodeInfo, GetClusterStatusRequest, ListScmMembersRequest, NodeDuty, NodeState,
+    Pipeline, PipelineState, ScmMember,
+};
+use registry::{RegistryClient, health};
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+/// Free space of a disk below which it is time for more disks, and below which writes are about to fail.
+const FREE_PERCENT_WARNING: u64 = 15;
+const FREE_PERCENT_CRITICAL: u64 = 5;
+/// Entries of SCM's log that a member may lack in a cluster at work.
+const BEHIND_USUALLY: u64 = 1000;
+/// How many of the same kind are named; the command behind it lists all.
+const NAMED_MAX: usize = 8;
+/// Without a leader for so long SCM counts as down.
+const PATIENCE: Duration = Duration::from_secs(7);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Severity {
+    Ok,
+    Warning,
+    Critical,
+}
+
+impl Severity {
+    fn word(self) -> words::Word {
+        match self {
+            Severity::Ok => ("ok", Tone::Good),
+            Severity::Warning => ("warning", Tone::Warning),
+            Severity::Critical => ("critical", Tone::Bad),
+        }
+    }
+
+    fn exit_code(self) -> u8 {
+        match self {
+            Severity::Ok => 0,
+            Severity::Warning => 1,
+            Severity::Critical => 2,
+        }
+    }
+}
+
+/// One kind of thing that is not as it should be.
+#[derive(Debug, PartialEq, Eq)]
+struct Finding {
+    code: &'static str,
+    severity: Severity,
+    what: String,
+    /// The command that tells more, without `flotilla admin`.
+    more: &'static str,
+}
+
+#[derive(Default)]
+struct Findings(Vec<Finding>);
+
+impl Findings {
+    fn note(&mut self, severity: Severity, code: &'static str, what: String, more: &'static str) {
+        self.0.push(Finding { code, severity, what, more });
+    }
+
+    /// One finding for all that are named, or none.
+    fn note_each(
+        &mut self,
+        severity: Severity,
+        code: &'static str,
+        what: &str,
+        names: Vec<String>,
+        more: &'static str,
+    ) {
+        if names.is_empty() {
+            return;
+        }
+        let mut said = names.iter().take(NAMED_MAX).cloned().collect::<Vec<_>>().join(", ");
+        if names.len() > NAMED_MAX {
+            said += &format!(" and {} more", names.len() - NAMED_MAX);
+        }
+        self.note(severity, code, format!("{what}: {said}"), more);
+    }
+
+    fn count(&mut self, severity: Severity, code: &'static str, what: &str, count: u64, more: &'static str) {
+        if count > 0 {
+            self.note(severity, code, format!("{count} {what}"), more);
+        }
+    }
+
+    fn verdict(&self) -> Severity {
+        self.0.iter().map(|finding| finding.severity).max().unwrap_or(Severity::Ok)
+    }
+}
+
+pub(super) async fn run(scm: &mut Scm) -> anyhow::Result<Answer> {
+    let mut findings = Findings::default();
+    let mut cluster = String::new();
+    if let Err(error) = look(scm, &mut cluster, &mut findings).await {
+        let what = format!("SCM does not answer, so nothing else is known: {error:#}");
+        findings.note(Severity::Critical, "scm-down", what, "scm roles");
+    }
+    Ok(answer(&cluster, findings))
+}
+
+async fn look(scm: &mut Scm, cluster: &mut String, findings: &mut Findings) -> anyhow::Result<()> {
+    // First, and for a short while: whoever asks this at night wants the answer "nobody leads" soon.
+    let members =
+        scm.look_within(PATIENCE, async |client| client.list_scm_members(ListScmMembersRequest {}).await);
+    let members = members.await?;
+    *cluster = members.cluster;
+    let status = scm.look(async |client| client.get_cluster_status(GetClusterStatusRequest {}).await).await?;
+    look_at_scm(&members.members, &status, findings);
+    look_at_nodes(&datanode::datanodes(scm).await?, findings);
+    look_at_pipelines(&pipeline::pipelines(scm).await?, findings);
+    look_at_containers(&status, findings);
+    let registry = RegistryClient::new(&scm.addresses().join(","))?;
+    match registry.instances("").await {
+        Ok(listed) => look_at_services(&listed.instances, findings),
+        Err(failure) => {
+            let what = format!("the registry does not answer: {failure}");
+            findings.note(Severity::Warning, "registry", what, "registry services");
+        }
+    }
+    Ok(())
+}
+
+fn answer(cluster: &str, mut findings: Findings) -> Answer {
+    findings.0.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
+    let verdict = findings.verdict();
+    let rows: Vec<[Cell; 4]> = findings
+        .0
+        .iter()
+        .map(|finding| {
+            [
+                words::cell(finding.severity.word()),
+                finding.code.into(),
+                finding.what.as_str().into(),
+                format!("flotilla admin {}", finding.more).into(),
+            ]
+        })
+        .collect();
+    let mut text = match cluster {
+        "" => format!("{}\n", verdict.word().0),
+        _ => format!("cluster {cluster}: {}\n", verdict.word().0),
+    };
+    if !rows.is_empty() {
+        text += "\n";
+        text += &table(["SEVERITY", "CODE", "WHAT", "MORE"], &rows);
+    }
+    let findings: Vec<Value> = findings
+        .0
+        .iter()
+        .map(|finding| {
+            json!({
+                "code": finding.code,
+                "severity": finding.severity.word().0,
+                "what": finding.what,
+                "more": format!("flotilla admin {}", finding.more),
+            })
+        })
+        .collect();
+    let cluster = (!cluster.is_empty()).then_some(cluster);
+    let json = json!({ "verdict": verdict.word().0, "cluster": cluster, "findings": findings });
+    Answer { exit_code: verdict.exit_code(), ..Answer::new(text, json) }
+}
+
+fn look_at_scm(members: &[ScmMember], status: &ClusterStatus, findings: &mut Findings) {
+    let behind = members.iter().filter(|member| member.behind > BEHIND_USUALLY);
+    let behind = behind.map(|member| format!("{} ({} entries)", member.address, member.behind)).collect();
+    findings.note_each(Severity::Warning, "scm-behind", "members of SCM are behind", behind, "scm roles");
+    let joining = members.iter().filter(|member| !member.is_voter);
+    let joining = joining.map(|member| member.address.clone()).collect();
+    findings.note_each(
+        Severity::Warning,
+        "scm-joining",
+        "members of SCM have no vote yet",
+        joining,
+        "scm roles",
+    );
+    if status.safe_mode {
+        let what =
+            format!("safe mode: nothing is repaired or deleted; {}", status.safe_mode_waits.join("; "));
+        findings.note(Severity::Warning, "safe-mode", what, "safemode status");
+    }
+    if !status.switches.unwrap_or_default().replication {
+        let what = "replication is switched off: lost replicas are not made up for".to_owned();
+        findings.note(Severity::Warning, "replication-off", what, "replication status");
+    }
+}
+
+fn look_at_nodes(nodes: &[DatanodeInfo], findings: &mut Findings) {
+    // Of these an operator has said that they may be away.
+    let expected: Vec<&DatanodeInfo> = nodes
+        .iter()
+        .filter(|node| !matches!(node.duty(), NodeDuty::NodeDecommissioned | NodeDuty::NodeInMaintenance))
+        .collect();
+    if nodes.is_empty() {
+        let what = "no datanode has registered: nothing can be written".to_owned();
+        findings.note(Severity::Critical, "node-none", what, "datanode list");
+    }
+    let named = |state: NodeState| {
+        let all = expected.iter().filter(move |node| node.state() == state);
+        all.map(|node| format!("{} ({})", node.node, node.address)).collect()
+    };
+    let list = "datanode list";
+    findings.note_each(Severity::Critical, "node-dead", "nodes are dead", named(NodeState::NodeDead), list);
+    findings.note_each(
+        Severity::Warning,
+        "node-stale",
+        "nodes are silent",
+        named(NodeState::NodeStale),
+        list,
+    );
+    let problems = expected.iter().filter(|node| !node.problem.is_empty());
+    let problems = problems.map(|node| format!("node {}: {}", node.node, node.problem)).collect();
+    findings.note_each(Severity::Warning, "node-problem", "nodes with a problem", problems, list);
+
+    let disks = || expected.iter().flat_map(|node| node.disks.iter().map(|disk| (node.node, disk)));
+    let name = |node: u64, disk: &[u8]| {
+        let disk = proto::disk_id(disk).map(|id| id.to_string()).unwrap_or_default();
+        format!("{disk} of node {node}")
+    };
+    let diskinfo = "datanode diskinfo";
+    let failed = disks().filter(|(_, disk)| disk.failed).map(|(node, disk)| name(node, &disk.disk)).collect();
+    findings.note_each(Severity::Critical, "disk-failed", "disks have failed", failed, diskinfo);
+    let with_free = |is_meant: &dyn Fn(u64) -> bool| {
+        disks()
+            .filter(|(_, disk)| !disk.failed && disk.capacity_bytes > 0)
+            .filter(|(_, disk)| is_meant(free_percent(disk.free_bytes, disk.capacity_bytes)))
+            .map(|(node, disk)| name(node, &disk.disk))
+            .collect()
+    };
+    let full = with_free(&|percent| percent < FREE_PERCENT_CRITICAL);
+    let what = format!("disks have less than {FREE_PERCENT_CRITICAL} % free");
+    findings.note_each(Severity::Critical, "disk-full", &what, full, diskinfo);
+    let filling = with_free(&|percent| (FREE_PERCENT_CRITICAL..FREE_PERCENT_WARNING).contains(&percent));
+    let what = format!("disks have less than {FREE_PERCENT_WARNING} % free");
+    findings.note_each(Severity::Warning, "disk-filling", &what, filling, diskinfo);
+}
+
+fn free_percent(free: u64, capacity: u64) -> u64 {
+    u64::try_from(u128::from(free) * 100 / u128::from(capacity)).unwrap_or(100)
+}
+
+fn look_at_pipelines(pipelines: &[Pipeline], findings: &mut Findings) {
+    let open = || pipelines.iter().filter(|pipeline| pipeline.state() == PipelineState::PipelineOpen);
+    let list = "pipeline list";
+    if !open().any(|pipeline| pipeline.leader_node != 0) {
+        let what = "no pipeline is open and led: nothing can be written".to_owned();
+        findings.note(Severity::Critical, "pipeline-none", what, list);
+    }
+    let unled = open().filter(|pipeline| pipeline.leader_node == 0);
+    let unled = unled.map(|pipeline| pipeline.pipeline.to_string()).collect();
+    findings.note_each(Severity::Warning, "pipeline-unled", "pipelines have no leader", unled, list);
+    let closing = pipelines.iter().filter(|pipeline| pipeline.state() == PipelineState::PipelineClosing);
+    let closing =
+        closing.map(|pipeline| format!("{} ({})", pipeline.pipeline, pipeline.close_reason)).collect();
+    findings.note_each(Severity::Warning, "pipeline-closing", "pipelines are closing", closing, list);
+    let ill = open().flat_map(|pipeline| {
+        let number = pipeline.pipeline;
+        pipeline.health.iter().map(move |ill| format!("{number} on node {}: {}", ill.node, ill.problem))
+    });
+    let ill = ill.collect();
+    findings.note_each(Severity::Warning, "pipeline-member", "pipelines with a bad member", ill, list);
+}
+
+fn look_at_containers(status: &ClusterStatus, findings: &mut Findings) {
+    use Severity::{Critical, Warning};
+    let mut count = |severity, code, what, count, more| findings.count(severity, code, what, count, more);
+    let report = "container report";
+    let missing = "container list --trouble missing";
+    count(Critical, "container-missing", "containers have no good replica", status.missing, missing);
+    let undecided = "container list --state quasi-closed";
+    let what = "containers wait for members that may have more of them";
+    count(Critical, "container-quasi-closed", what, status.quasi_closed, undecided);
+    let few = "container list --trouble under-replicated";
+    let what = "containers have less than three good replicas";
+    count(Warning, "container-under-replicated", what, status.under_replicated, few);
+    let bad = "container list --trouble unhealthy";
+    count(Warning, "container-unhealthy", "containers have a bad replica", status.unhealthy, bad);
+    let different = "container list --trouble different";
+    count(
+        Warning,
+        "container-different",
+        "containers have replicas that differ",
+        status.different,
+        different,
+    );
+    let ahead = "container list --trouble ahead";
+    let what = "containers have a replica that goes on past their end";
+    count(Warning, "container-ahead", what, status.ahead, ahead);
+    let what = "containers have all replicas in one rack";
+    count(Warning, "container-mis-replicated", what, status.mis_replicated, report);
+    let what = "copies of containers failed lately";
+    count(Warning, "copies-failed", what, status.copies_failed, "replication status");
+}
+
+fn look_at_services(instances: &[Instance], findings: &mut Findings) {
+    let passing = |service: &str| {
+        instances.iter().any(|instance| instance.service == service && health(instance) != Health::Critical)
+    };
+    let more = "registry instances";
+    if !passing("om") {
+        let what = "no OM is well: no name can be read or changed".to_owned();
+        findings.note(Severity::Critical, "om-down", what, "registry instances om");
+    }
+    // Datanodes are judged by SCM's own word, above.
+    let others = || instances.iter().filter(|instance| instance.service != "datanode");
+    let ill = |wanted: Health| {
+        let all = others().filter(move |instance| health(instance) == wanted);
+        all.map(|instance| {
+            let checks = instance.checks.iter().filter(|check| check.health() != Health::Passing);
+            let said = checks.map(|check| check.output.as_str()).collect::<Vec<_>>().join("; ");
+            format!("{} {} ({said})", instance.service, instance.id)
+        })
+        .collect()
+    };
+    findings.note_each(
+        Severity::Critical,
+        "service-critical",
+        "services do no work",
+        ill(Health::Critical),
+        more,
+    );
+    findings.note_each(
+        Severity::Warning,
+        "service-warning",
+        "services are not well",
+        ill(Health::Warning),
+        more,
+    );
+    let versions: BTreeSet<&str> = instances
+        .iter()
+        .filter_map(|instance| instance.metadata.get("version"))
+        .map(String::as_str)
+        .collect();
+    if versions.len() > 1 {
+        let versions = versions.into_iter().map(str::to_owned).collect();
+        findings.note_each(
+            Severity::Warning,
+            "versions",
+            "processes of several versions run",
+            versions,
+            more,
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proto::registry::Check;
+    use proto::scm::{DiskReport, MemberHealth, Switches};
+
+    fn codes(look: impl FnOnce(&mut Findings)) -> Vec<(&'static str, Severity)> {
+        let mut findings = Findings::default();
+        look(&mut findings);
+        findings.0.iter().map(|finding| (finding.code, finding.severity)).collect()
+    }
+
+    fn node(node: u64, state: NodeState) -> DatanodeInfo {
+        let disk = DiskReport { capacity_bytes: 1000, free_bytes: 500, ..DiskReport::default() };
+        DatanodeInfo { node, state: state as i32, disks: vec![disk], ..DatanodeInfo::default() }
+    }
+
+    #[test]
+    fn nodes_and_disks_are_named_unless_somebody_said_that_they_may_be_away() {
+        let of = |nodes: &[DatanodeInfo]| codes(|findings| look_at_nodes(nodes, findings));
+        assert_eq!(of(&[]), [("node-none", Severity::Critical)]);
+        assert_eq!(of(&[node(1, NodeState::NodeHealthy)]), []);
+        let dead = node(1, NodeState::NodeDead);
+        assert_eq!(
+            of(&[dead.clone(), node(2, NodeState::NodeStale)]),
+            [("node-dead", Severity::Critical), ("node-stale", Severity::Warning)]
+        );
+        assert_eq!(of(&[DatanodeInfo { duty: NodeDuty::NodeInMaintenance as i32, ..dead }]), []);
+        let with = |free: u64, failed: bool| {
+            let mut node = node(1, NodeState::NodeHealthy);
+            node.disks[0] = DiskReport { free_bytes: free, failed, ..node.disks[0].clone() };
+            of(&[node])
+        };
+        assert_eq!(with(150, false), []);
+        assert_eq!(with(149, false), [("disk-filling", Severity::Warning)]);
+        assert_eq!(with(50, false), [("disk-filling", Severity::Warning)]);
+        assert_eq!(with(49, false), [("disk-full", Severity::Critical)]);
+        assert_eq!(with(49, true), [("disk-failed", Severity::Critical)]);
+    }
+
+    #[test]
+    fn pipelines_without_a_leader_are_told_of_and_none_at_all_is_critical() {
+        let open = |pipeline: u64, leader_node: u64| Pipeline {
+            pipeline,
+            leader_node,
+            state: PipelineState::PipelineOpen as i32,
+            ..Pipeline::default()
+        };
+        let of = |pipelines: &[Pipeline]| codes(|findings| look_at_pipelines(pipelines, findings));
+        let none = ("pipeline-none", Severity::Critical);
+        let unled = ("pipeline-unled", Severity::Warning);
+        assert_eq!(of(&[]), [none]);
+        assert_eq!(of(&[open(1, 3)]), []);
+        assert_eq!(of(&[open(1, 3), open(2, 0)]), [unled]);
+        assert_eq!(of(&[open(2, 0)]), [none, unled]);
+        let health = vec![MemberHealth { node: 2, problem: "behind".to_owned() }];
+        assert_eq!(of(&[Pipeline { health, ..open(1, 3) }]), [("pipeline-member", Severity::Warning)]);
+    }
+
+    #[test]
+    fn the_worst_finding_is_the_verdict_and_stands_first() {
+        let mut findings = Findings::default();
+        look_at_containers(
+            &ClusterStatus { under_replicated: 2, missing: 1, ..ClusterStatus::default() },
+            &mut findings,
+        );
+        look_at_scm(&[], &ClusterStatus { switches: None, ..ClusterStatus::default() }, &mut findings);
+        let answer = answer("c", findings);
+        assert_eq!(answer.exit_code, 2);
+        let codes: Vec<_> = answer.json["findings"].as_array().unwrap().iter().map(|f| &f["code"]).collect();
+        assert_eq!(codes, ["container-missing", "container-under-replicated", "replication-off"]);
+        let well = ClusterStatus {
+            switches: Some(Switches { replication: true, ..Switches::default() }),
+            ..ClusterStatus::default()
+        };
+        let mut findings = Findings::default();
+        look_at_scm(&[], &well, &mut findings);
+        let answer = super::answer("c", findings);
+        assert_eq!((answer.exit_code, answer.text.as_str()), (0, "cluster c: ok\n"));
+    }
+
+    #[test]
+    fn services_are_judged_by_their_checks_and_an_om_is_needed() {
+        let instance = |service: &str, health: Health, version: &str| Instance {
+            service: service.to_owned(),
+            checks: vec![Check { health: health as i32, ..Check::default() }],
+            metadata: [("version".to_owned(), version.to_owned())].into(),
+            ..Instance::default()
+        };
+        let of = |instances: &[Instance]| codes(|findings| look_at_services(instances, findings));
+        assert_eq!(of(&[instance("om", Health::Passing, "1")]), []);
+        assert_eq!(
+            of(&[instance("om", Health::Critical, "1")]),
+            [("om-down", Severity::Critical), ("service-critical", Severity::Critical)]
+        );
+        assert_eq!(
+            of(&[instance("om", Health::Passing, "1"), instance("s3gw", Health::Warning, "2")]),
+            [("service-warning", Severity::Warning), ("versions", Severity::Warning)]
+        );
+    }
+
+    #[test]
+    fn many_of_a_kind_are_one_line() {
+        let mut findings = Findings::default();
+        let names = (0..20).map(|name| name.to_string()).collect();
+        findings.note_each(Severity::Warning, "x", "things", names, "");
+        assert_eq!(findings.0[0].what, "things: 0, 1, 2, 3, 4, 5, 6, 7 and 12 more");
+    }
+}
