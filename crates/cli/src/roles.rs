@@ -62,6 +62,9 @@ impl Roles {
         if let Some(scm) = &self.scm {
             scm.expose(exposition);
         }
+        if let Some(om) = &self.om {
+            om.expose(exposition);
+        }
         if let Some(datanode) = &self.datanode {
             datanode.expose(exposition);
         }

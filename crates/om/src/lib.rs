@@ -4,6 +4,7 @@
 //! on all members to [`tables`]. Everything that only reads is a query of [`queries`], answered by the leader from
 //! its own tables once it knows that they are current.
 
+mod counted;
 mod om;
 mod ops;
 mod options;

@@ -1,9 +1,11 @@
+use crate::counted::{Counted, expose_listings, expose_tables};
 use crate::options::OmOptions;
-use crate::service::{OmService, Opened};
+use crate::service::{OPERATIONS, OmService, Opened};
 use crate::state_machine::OmStateMachine;
 use crate::tables::{APPLIED_KEY, check_format};
 use anyhow::Context;
 use disk::RealDisk;
+use metrics::Exposition;
 use proto::om::om_server::OmServer;
 use proto::scm::GetClusterStatusRequest;
 use proto::scm::scm_client::ScmClient;
@@ -30,6 +32,7 @@ const ANSWER_MAX: Duration = Duration::from_secs(5);
 /// A running OM: the only member of its only group for now.
 pub struct Om {
     service: OmService,
+    scans_max: usize,
     host: RaftHost,
     /// Runs until the group is open.
     opening: Mutex<JoinHandle<()>>,
@@ -46,8 +49,10 @@ impl Om {
         addresses: AddressBook,
         clock: Arc<dyn Clock>,
     ) -> anyhow::Result<Om> {
-        let scans = Arc::new(Semaphore::new(options.scans_max));
-        let service = OmService { opened: Arc::default(), addresses, clock, scans };
+        let scans_max = options.scans_max;
+        let scans = Arc::new(Semaphore::new(scans_max));
+        let counted = Arc::new(Counted::new(OPERATIONS));
+        let service = OmService { opened: Arc::default(), addresses, clock, scans, counted };
         let opener = Opener { options, disk, space, host: host.clone(), opened: service.opened.clone() };
         let opening = match opener.disk.stamp().cluster.is_empty() {
             false => {
@@ -56,7 +61,7 @@ impl Om {
             }
             true => tokio::spawn(opener.join_and_open()),
         };
-        Ok(Om { service, host, opening: Mutex::new(opening) })
+        Ok(Om { service, scans_max, host, opening: Mutex::new(opening) })
     }
 
     /// Mounts the OM's service on the process's gRPC server.
@@ -80,6 +85,14 @@ impl Om {
     /// Entries that are committed and not applied here.
     pub fn lag(&self) -> u64 {
         self.service.opened().map_or(0, |opened| opened.group.status().lag())
+    }
+
+    pub fn expose(&self, exposition: &mut Exposition) {
+        self.service.counted.expose(exposition);
+        expose_listings(self.scans_max - self.service.scans.available_permits(), exposition);
+        if let Ok(opened) = self.service.opened() {
+            expose_tables(opened.dbs.current().rocks(), exposition);
+        }
     }
 
     /// Closes the group and makes the tables durable, so that the next start replays little.

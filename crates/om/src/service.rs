@@ -1,3 +1,4 @@
+use crate::counted::Counted;
 use crate::ops::{self, Fresh, Operation, REMEMBERED};
 use crate::queries::{self, Query, Reach};
 use crate::rules::COMMAND_BYTES_MAX;
@@ -24,6 +25,7 @@ pub(crate) struct OmService {
     pub(crate) clock: Arc<dyn Clock>,
     /// One permit per listing under way.
     pub(crate) scans: Arc<Semaphore>,
+    pub(crate) counted: Arc<Counted>,
 }
 
 /// The OM's group, and its tables.
@@ -42,16 +44,13 @@ impl OmService {
         Err(Failure::new(Code::Unavailable, why))
     }
 
-    async fn change<O: Operation>(
-        &self,
-        request: Request<O::Request>,
-    ) -> Result<Response<O::Response>, Status> {
+    async fn change<O: Operation>(&self, request: Request<O::Request>) -> Result<O::Response, Failure> {
         let (id, age) = proto::request_of(request.metadata())?;
         if age > REMEMBERED / 2 {
             let why = format!("the request was first sent {age:?} ago: whether it took effect is forgotten");
-            return Err(Failure { retry: Retry::No, ..Failure::new(Code::OutcomeUnknown, why) }.into());
+            return Err(Failure { retry: Retry::No, ..Failure::new(Code::OutcomeUnknown, why) });
         }
-        Ok(Response::new(self.change_apply::<O>(id, request.into_inner()).await?))
+        self.change_apply::<O>(id, request.into_inner()).await
     }
 
     async fn change_apply<O: Operation>(
@@ -81,11 +80,7 @@ impl OmService {
         }
     }
 
-    async fn query<Q: Query>(&self, request: Q::Request) -> Result<Response<Q::Response>, Status> {
-        Ok(Response::new(self.query_read::<Q>(request).await?))
-    }
-
-    async fn query_read<Q: Query>(&self, request: Q::Request) -> Result<Q::Response, Failure> {
+    async fn query<Q: Query>(&self, request: Q::Request) -> Result<Q::Response, Failure> {
         let Opened { group, dbs } = self.opened()?;
         group.read_index().await.map_err(|error| error.into_failure(&self.addresses))?;
         let read = match Q::REACH {
@@ -115,13 +110,17 @@ impl OmService {
 macro_rules! om_service {
     (changes { $($change:ident, $change_request:ident => $change_response:ident, $operation:ident;)* }
      queries { $($query:ident, $query_request:ident => $query_response:ident, $reader:ident;)* }) => {
+        pub(crate) const OPERATIONS: &[&str] = &[$(stringify!($change),)* $(stringify!($query),)*];
+
         #[tonic::async_trait]
         impl Om for OmService {
             $(async fn $change(&self, request: Request<$change_request>) -> Result<Response<$change_response>, Status> {
-                self.change::<ops::$operation>(request).await
+                let call = self.change::<ops::$operation>(request);
+                Ok(Response::new(self.counted.call(stringify!($change), call).await?))
             })*
             $(async fn $query(&self, request: Request<$query_request>) -> Result<Response<$query_response>, Status> {
-                self.query::<queries::$reader>(request.into_inner()).await
+                let call = self.query::<queries::$reader>(request.into_inner());
+                Ok(Response::new(self.counted.call(stringify!($query), call).await?))
             })*
         }
     };

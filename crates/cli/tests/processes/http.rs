@@ -104,7 +104,32 @@ async fn a_dev_cluster_shows_its_groups_and_disks() {
     assert!(page.value("process_open_fds", &[]).unwrap() > 10.0);
     let before = page.value("process_cpu_seconds_total", &[]).unwrap();
     assert!(scrape(base).await.value("process_cpu_seconds_total", &[]).unwrap() >= before);
+    names_exist_or_are_written_of(&get(&format!("{base}/metrics")).await.1);
     drop(process);
+}
+
+/// Alerts and the dashboard name what docs/metrics.md explains, and a running store shows.
+fn names_exist_or_are_written_of(page: &str) {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let read = |file: &str| std::fs::read_to_string(root.join(file)).unwrap();
+    let docs = read("docs/metrics.md");
+    for file in ["deploy/monitoring/alerts.yml", "deploy/monitoring/dashboard.json"] {
+        let names = metric_names(&read(file));
+        assert!(names.len() > 10, "{file} names {names:?}");
+        for name in names {
+            let family = ["_bucket", "_count", "_sum"].iter().find_map(|suffix| name.strip_suffix(suffix));
+            let family = family.unwrap_or(&name);
+            assert!(page.contains(&format!("\n{name}")), "{file}: no process shows {name}");
+            assert!(docs.contains(family), "{file}: docs/metrics.md does not have {family}");
+        }
+    }
+}
+
+/// Words that begin as names of our metrics do.
+fn metric_names(text: &str) -> std::collections::BTreeSet<String> {
+    let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    let is_ours = |word: &&str| word.starts_with("flotilla_") || word.starts_with("process_");
+    words.filter(is_ours).map(str::to_owned).collect()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

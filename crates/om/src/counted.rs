@@ -1,0 +1,118 @@
+//! What OM counts of the calls it answers, for Prometheus.
+
+use metrics::{Counter, Exposition, Histogram, Metric};
+use proto::{Failure, Retry};
+use rocksdb::DB;
+use std::collections::BTreeMap;
+use tokio::time::Instant;
+
+const CALLS: Metric = Metric {
+    name: "flotilla_om_call_seconds",
+    help: "Time to the answer of calls, refused and failed ones too, by operation.",
+};
+const REFUSED: Metric = Metric {
+    name: "flotilla_om_calls_refused_total",
+    help: "Calls answered with an error that trying again does not mend, as for a key that is not there, by operation.",
+};
+const FAILED: Metric = Metric {
+    name: "flotilla_om_calls_failed_total",
+    help: "Calls that could not be carried out, or whose outcome is unknown, by operation.",
+};
+const LISTINGS: Metric =
+    Metric { name: "flotilla_om_listings", help: "Listings under way; beyond a limit they are refused." };
+const ROWS: Metric =
+    Metric { name: "flotilla_om_rows_estimate", help: "Rows in OM's tables, as RocksDB estimates them." };
+const TABLES_BYTES: Metric =
+    Metric { name: "flotilla_om_tables_bytes", help: "Live data in the files of OM's tables." };
+const STALLED: Metric = Metric {
+    name: "flotilla_om_tables_stalled",
+    help: "1: RocksDB holds back writes until it has compacted.",
+};
+
+/// Calls of all operations. The names are those of the methods in om.proto.
+#[derive(Debug)]
+pub(crate) struct Counted {
+    operations: BTreeMap<&'static str, Calls>,
+}
+
+#[derive(Debug, Default)]
+struct Calls {
+    seconds: Histogram,
+    refused: Counter,
+    failed: Counter,
+}
+
+impl Counted {
+    pub(crate) fn new(operations: &[&'static str]) -> Counted {
+        Counted { operations: operations.iter().map(|name| (*name, Calls::default())).collect() }
+    }
+
+    /// Answers a call and counts how that went.
+    pub(crate) async fn call<T>(
+        &self,
+        operation: &'static str,
+        call: impl Future<Output = Result<T, Failure>>,
+    ) -> Result<T, Failure> {
+        let begun = Instant::now();
+        let answer = call.await;
+        if let Some(calls) = self.operations.get(operation) {
+            calls.seconds.record_duration(begun.elapsed());
+            match answer.as_ref().err().map(|failure| failure.retry) {
+                None => {}
+                Some(Retry::No) => calls.refused.count(),
+                Some(_) => calls.failed.count(),
+            }
+        }
+        answer
+    }
+
+    pub(crate) fn expose(&self, exposition: &mut Exposition) {
+        for (operation, calls) in &self.operations {
+            let labels = [("operation", *operation)];
+            exposition.histogram(CALLS, &labels, &calls.seconds.take());
+            exposition.counter(REFUSED, &labels, calls.refused.get());
+            exposition.counter(FAILED, &labels, calls.failed.get());
+        }
+    }
+}
+
+pub(crate) fn expose_listings(under_way: usize, exposition: &mut Exposition) {
+    exposition.gauge(LISTINGS, &[], under_way as u64);
+}
+
+/// A property that RocksDB cannot tell is left out.
+pub(crate) fn expose_tables(db: &DB, exposition: &mut Exposition) {
+    let mut expose = |metric, property: &str| {
+        if let Ok(Some(value)) = db.property_int_value(property) {
+            exposition.gauge(metric, &[], value);
+        }
+    };
+    expose(ROWS, "rocksdb.estimate-num-keys");
+    expose(TABLES_BYTES, "rocksdb.estimate-live-data-size");
+    expose(STALLED, "rocksdb.is-write-stopped");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proto::Code;
+
+    #[tokio::test]
+    async fn what_was_refused_is_told_from_what_failed() {
+        let counted = Counted::new(&["lookup_key"]);
+        for answer in [Ok(()), Err(Code::NotFound), Err(Code::Busy), Err(Code::Unavailable)] {
+            let answer = answer.map_err(|code| Failure::new(code, ""));
+            let _ = counted.call("lookup_key", async { answer }).await;
+        }
+        let mut exposition = Exposition::default();
+        counted.expose(&mut exposition);
+        let text = exposition.finish();
+        for line in [
+            "flotilla_om_call_seconds_count{operation=\"lookup_key\"} 4",
+            "flotilla_om_calls_refused_total{operation=\"lookup_key\"} 1",
+            "flotilla_om_calls_failed_total{operation=\"lookup_key\"} 2",
+        ] {
+            assert!(text.contains(line), "{line} is not in\n{text}");
+        }
+    }
+}
