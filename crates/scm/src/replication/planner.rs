@@ -504,9 +504,12 @@ fn troubles(known: &Known<'_>, sorted: &Sorted<'_>, limits: &Limits<'_>) -> Vec<
             troubles.push(trouble);
         }
     };
-    found(nothing && limits.all_known && known.coming.is_empty(), ContainerMissing);
+    let is_missing = nothing && limits.all_known && known.coming.is_empty();
+    found(is_missing, ContainerMissing);
     let misplaced = is_closed && sorted.is_misplaced(limits);
-    found(is_closed && sorted.good > 0 && sorted.lacking(limits) > 0 && !misplaced, ContainerUnderReplicated);
+    // Until all have told what they have, none is no more than not known.
+    let is_lacking = sorted.lacking(limits) > 0 && (sorted.good > 0 || limits.all_known && !is_missing);
+    found(is_closed && is_lacking && !misplaced, ContainerUnderReplicated);
     found(is_closed && sorted.firm.len() > REPLICAS, ContainerOverReplicated);
     found(misplaced, ContainerMisReplicated);
     found(known.replicas.iter().any(|(_, replica)| !replica.unhealthy.is_empty()), ContainerUnhealthy);
