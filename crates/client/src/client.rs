@@ -4,6 +4,7 @@ use crate::locate::Locations;
 use crate::om::OmCaller;
 use crate::pipelines::Pipelines;
 use crate::view::{self, View};
+use crate::writable::any_is_writable;
 use crate::{ClientError, ClientOptions};
 use anyhow::Context;
 use bytes::Bytes;
@@ -88,13 +89,14 @@ impl Client {
         }
     }
 
-    /// Waits until there is an open pipeline with a leader and OM answers.
+    /// Waits until a pipeline would take a byte and OM answers.
     pub async fn ready(&self, within: Duration) -> anyhow::Result<()> {
+        /// Between two rounds of questions.
+        const ASK_AGAIN: Duration = Duration::from_millis(200);
         let ready = async {
-            let has_leader = |view: &Arc<View>| {
-                view.pipelines.iter().any(|pipeline| pipeline.open && pipeline.leader.is_some())
-            };
-            self.shared.view.clone().wait_for(has_leader).await.context("follow SCM's watch")?;
+            while !any_is_writable(&self.view(), &self.shared.channels).await {
+                tokio::time::sleep(ASK_AGAIN).await;
+            }
             let one =
                 ListBucketsRequest { volume: crate::S3_VOLUME.to_owned(), limit: 1, ..Default::default() };
             self.list_buckets(one).await.context("ask OM")?;
@@ -106,7 +108,7 @@ impl Client {
                 anyhow::bail!("SCM at {} did not answer within {within:?}", self.options().scm)
             }
             Err(_) => anyhow::bail!(
-                "no open pipeline with a leader, or no answer from OM at {}, within {within:?}; pipelines: {:?}",
+                "no open pipeline that takes bytes, or no answer from OM at {}, within {within:?}; pipelines: {:?}",
                 self.options().om,
                 self.view().pipelines
             ),

@@ -18,6 +18,7 @@ mod session;
 mod source;
 mod stream;
 mod view;
+mod writable;
 mod write;
 
 pub use client::{Client, Put};

@@ -269,6 +269,15 @@ impl ContainerManager {
         self.inner.pipelines.write().expect("no holder panics").remove(&pipeline)
     }
 
+    /// Those that this node would take a chunk to.
+    pub(crate) fn writable_pipelines(&self) -> Vec<PipelineId> {
+        let refuse_bytes = self.inner.options.container_refuse_bytes();
+        let pipelines = self.inner.pipelines.read().expect("no holder panics");
+        let writable =
+            pipelines.values().filter(|open| open.leads() && open.takes_chunks(refuse_bytes).is_ok());
+        writable.map(|open| open.id).collect()
+    }
+
     /// What SCM hears of the pipelines.
     pub fn pipeline_reports(&self) -> Vec<PipelineReport> {
         let pipelines: Vec<_> =

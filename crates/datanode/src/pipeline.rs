@@ -3,7 +3,8 @@
 use crate::disks::{DatanodeDisk, GROUPS_DIR, OWNERS_DIR};
 use crate::index::machine::OpenContainer;
 use crate::roll::Wanted;
-use proto::Failure;
+use bytes::Bytes;
+use proto::{Code, Failure};
 use proto::datanode::{PipelineSpec, PipelineSpecMember};
 use proto::scm::PipelineReport;
 use raft::{Group, GroupSpec, GroupStart, GroupStatus, Member, OpenGroupError, Role, Timing};
@@ -162,6 +163,25 @@ impl Pipeline {
             container: container.0,
             container_bytes: used_bytes,
             stopped,
+    /// Refuses chunks where there is no room for them.
+    pub(crate) fn takes_chunks(&self, container_refuse_bytes: u64) -> Result<(), Failure> {
+        self.disk.takes_chunks()?;
+        let open = self.open_container();
+        if open.is_ended {
+            return Err(Failure::new(Code::Closed, format!("pipeline {} has ended", self.id)));
+        }
+        if open.used_bytes >= container_refuse_bytes {
+            let message = format!("container {} is full and no next one was to be had yet", open.container);
+            return Err(Failure::new(Code::Closed, message));
+        }
+        Ok(())
+    }
+
+    /// Whether this replica leads, and commits what it is given.
+    pub(crate) fn leads(&self) -> bool {
+        self.group.status().role == Role::Leader && self.group.hears_majority()
+    }
+
             ended: is_ended,
             log_lost: false,
             purged_index: number(self.group.log().state().purged.map(|purged| purged.index)),

@@ -85,6 +85,48 @@ async fn a_gateway_is_ready_while_a_byte_could_be_written_and_no_longer() {
     }
 }
 
+/// Nobody tells the gateway of anything, and writers need SCM only when their containers are full.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_gateway_without_scm_is_ready_for_as_long_as_a_byte_could_be_written() {
+    const OBJECT_BYTES: usize = 1 << 20;
+    /// Four pipelines, whose containers are refused chunks at twice their size.
+    const FULL_AFTER: usize = 4 * 2 * 4;
+    let options = ClusterOptions { container_bytes_max: 4 << 20, ..ClusterOptions::default() };
+    let mut cluster = Cluster::start(binary(), &options);
+    let endpoint = cluster.endpoint.clone();
+    let s3 = S3::new(&endpoint, ACCESS_KEY, SECRET_KEY, "lights");
+    s3.create_bucket().await.unwrap();
+    s3.put("a", vec![1; 1000]).await.unwrap();
+    until_ready_is(true, &endpoint, "all are there").await;
+
+    cluster.scms[0].kill9();
+    s3.put("b", vec![2; 1000]).await.unwrap();
+    until_ready_is(true, &endpoint, "only SCM is away").await;
+    cluster.datanodes[0].kill9();
+    cluster.datanodes[1].kill9();
+    until_ready_is(false, &endpoint, "SCM is away, and two of three").await;
+    cluster.datanodes[0].spawn_again();
+    cluster.datanodes[1].spawn_again();
+    until_ready_is(true, &endpoint, "only SCM is away again").await;
+    s3.put("c", vec![3; 1000]).await.unwrap();
+
+    let mut written = 0;
+    while readiness(&endpoint).await.0 {
+        let put = s3.put("full", vec![4; OBJECT_BYTES]);
+        // The one that finds all of them full waits for half a minute.
+        let _ = tokio::time::timeout(Duration::from_secs(5), put).await;
+        written += 1;
+        assert!(written <= 4 * FULL_AFTER, "ready after {written} objects");
+    }
+    until_ready_is(false, &endpoint, "all containers are full").await;
+    cluster.scms[0].start_again();
+    until_ready_is(true, &endpoint, "there are containers again").await;
+    s3.put("d", vec![4; 1000]).await.unwrap();
+    for (key, byte) in [("a", 1), ("b", 2), ("c", 3), ("d", 4)] {
+        assert_eq!(s3.get(key).await.unwrap().unwrap(), vec![byte; 1000]);
+    }
+}
+
 /// One stale name, or a restored directory, is enough for that: names of one cluster, bytes of another.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_gateway_between_two_clusters_is_never_ready_and_touches_neither() {

@@ -10,7 +10,7 @@ use proto::ClusterGuard;
 use proto::datanode::datanode_server::{Datanode, DatanodeServer};
 use proto::datanode::{
     ContainerPart, DeleteBlocksRequest, DeleteBlocksResponse, FetchContainerRequest, HeadRequest,
-    HeadResponse, ReadChunk, ReadRequest, WriteAck, WriteChunk,
+    HeadResponse, ListWritableRequest, ListWritableResponse, ReadChunk, ReadRequest, WriteAck, WriteChunk,
 };
 use std::sync::Arc;
 use tokio::sync::{Semaphore, mpsc};
@@ -83,6 +83,14 @@ impl Datanode for Service {
         request: Request<DeleteBlocksRequest>,
     ) -> Result<Response<DeleteBlocksResponse>, Status> {
         Ok(Response::new(delete::delete_blocks(&self.manager, request.into_inner()).await?))
+    }
+
+    async fn list_writable(
+        &self,
+        _request: Request<ListWritableRequest>,
+    ) -> Result<Response<ListWritableResponse>, Status> {
+        let pipelines = self.manager.writable_pipelines().into_iter().map(|pipeline| pipeline.0).collect();
+        Ok(Response::new(ListWritableResponse { pipelines }))
     }
 
     async fn fetch_container(

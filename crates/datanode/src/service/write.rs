@@ -167,15 +167,7 @@ impl WriteStream {
         }
         let command = check(chunk)?;
         *bytes = Some(self.reserve(command.body.len()).await?);
-        pipeline.disk.takes_chunks()?;
-        let open = pipeline.open_container();
-        if open.is_ended {
-            return Err(Failure::new(Code::Closed, format!("pipeline {} has ended", pipeline.id)));
-        }
-        if open.used_bytes >= self.manager.options().container_refuse_bytes() {
-            let message = format!("container {} is full and no next one was to be had yet", open.container);
-            return Err(Failure::new(Code::Closed, message));
-        }
+        pipeline.takes_chunks(self.manager.options().container_refuse_bytes())?;
         let proposed = pipeline.group.propose(command).await;
         proposed.map_err(|failure| propose_failure(failure, self.manager.addresses()))
     }
