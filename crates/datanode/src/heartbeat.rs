@@ -26,13 +26,16 @@ pub(crate) struct Heartbeat {
     clock: Arc<dyn Clock>,
     /// Set once SCM has said in this process's life who we are.
     registered: Option<Identity>,
+    /// Pipelines that SCM has lost in a forced reset, and asks about.
+    to_describe: Vec<PipelineId>,
     /// What could not be done and was said already.
     complained: HashMap<PipelineId, String>,
 }
 
 impl Heartbeat {
     pub(crate) fn new(manager: ContainerManager, scm: ScmLink, clock: Arc<dyn Clock>) -> Heartbeat {
-        Heartbeat { manager, scm, clock, registered: None, complained: HashMap::new() }
+        let (to_describe, complained) = Default::default();
+        Heartbeat { manager, scm, clock, registered: None, to_describe, complained }
     }
 
     pub(crate) async fn run(self) {
@@ -108,6 +111,7 @@ impl Heartbeat {
             cluster: known.as_ref().map_or(String::new(), |known| known.cluster.clone()),
             address: self.manager.options().address.clone(),
             disks: disks.report(),
+            node: known.as_ref().map_or(0, |known| known.node.0),
         };
         let response = self.scm.register(request).await.context("register at SCM")?;
         let identity = Identity { node: NodeId(response.node), cluster: response.cluster };
@@ -131,7 +135,7 @@ impl Heartbeat {
         Ok(identity)
     }
 
-    async fn beat(&self, identity: &Identity) -> anyhow::Result<HeartbeatResponse> {
+    async fn beat(&mut self, identity: &Identity) -> anyhow::Result<HeartbeatResponse> {
         let inventory = &self.manager.disks().inventory;
         let mut request = HeartbeatRequest {
             node: identity.node.0,
@@ -141,6 +145,7 @@ impl Heartbeat {
             pipelines: self.manager.pipeline_reports(),
             tasks: self.manager.board().reports(),
             clock_ms: self.clock.now_ms(),
+            described: self.manager.describe(&self.to_describe),
             ..HeartbeatRequest::default()
         };
         let report = inventory.report(&mut request);
@@ -151,7 +156,14 @@ impl Heartbeat {
             return Ok(response);
         }
         inventory.taken(&report);
-        self.manager.loss_was_told(&lost_logs);
+        let asked: Vec<PipelineId> = response.describe.iter().copied().map(PipelineId).collect();
+        // Of a pipeline that it does not know, SCM has noted nothing.
+        let noted: Vec<PipelineId> = lost_logs.into_iter().filter(|lost| !asked.contains(lost)).collect();
+        self.manager.loss_was_told(&noted);
+        if asked != self.to_describe {
+            self.to_describe = asked;
+            self.manager.changed().notify_one();
+        }
         // SCM may not have had the beginning of what this was a part of: it restarted, or has another leader.
         if response.report_all && !report.begins {
             inventory.report_all();

@@ -19,7 +19,7 @@ use crate::tasks::{self, Sweeper, TaskBoard, TaskStats};
 use anyhow::Context;
 use futures::future::select_all;
 use proto::Failure;
-use proto::scm::PipelineReport;
+use proto::scm::{PipelineDescription, PipelineReport};
 use raft::{AddressBook, RaftHost, ReplicaEnd, Role};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -285,6 +285,17 @@ impl ContainerManager {
         let open = pipelines.iter().map(|pipeline| pipeline.report());
         let stopped = self.inner.stopped.read().expect("no holder panics");
         open.chain(stopped.values().map(|stopped| stopped.report.clone())).collect()
+    }
+
+    /// Those of the pipelines that are here, running or not, with their members.
+    pub(crate) fn describe(&self, pipelines: &[PipelineId]) -> Vec<PipelineDescription> {
+        let stopped = self.inner.stopped.read().expect("no holder panics");
+        let of_stopped = |id: &PipelineId| stopped.get(id).map(|stopped| stopped.order.describe());
+        let order = |id: &PipelineId| match self.pipeline(*id) {
+            Some(open) => Some(open.order.describe()),
+            None => of_stopped(id),
+        };
+        pipelines.iter().filter_map(order).collect()
     }
 
     /// Waits until a pipeline of this node has rolled to `container` or beyond it; false when `deadline` comes first, or

@@ -6,7 +6,7 @@ use crate::roll::Wanted;
 use bytes::Bytes;
 use proto::{Code, Failure};
 use proto::datanode::{PipelineSpec, PipelineSpecMember};
-use proto::scm::PipelineReport;
+use proto::scm::{PipelineDescription, PipelineMember, PipelineReport};
 use raft::{Group, GroupSpec, GroupStart, GroupStatus, Member, OpenGroupError, Role, Timing};
 use raftlog::LogSpec;
 use std::sync::Arc;
@@ -23,6 +23,8 @@ pub struct PipelineOrder {
     pub disk: DiskId,
     /// All members; the first one starts the first election.
     pub members: Vec<Member>,
+    /// The disks of the members, in their order, as SCM names them.
+    pub member_disks: Vec<Bytes>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -59,6 +61,7 @@ impl PipelineOrder {
             replica: own.replica.into(),
             disk: proto::disk_id(&own.disk)?,
             members: pipeline.members.iter().map(member).collect(),
+            member_disks: pipeline.members.iter().map(|member| member.disk.clone()).collect(),
         }))
     }
 
@@ -74,20 +77,37 @@ impl PipelineOrder {
             replica: spec.replica.into(),
             disk,
             members: spec.members.iter().map(member).collect(),
+            member_disks: spec.members.iter().map(|member| member.disk.clone()).collect(),
         }
     }
 
     pub(crate) fn to_spec(&self) -> PipelineSpec {
-        let member = |member: &Member| PipelineSpecMember {
+        let member = |(member, disk): (&Member, &Bytes)| PipelineSpecMember {
             replica: member.replica.0,
             node: member.node.0,
             address: member.address.clone(),
+            disk: disk.clone(),
         };
         PipelineSpec {
             pipeline: self.pipeline.0,
             replica: self.replica.0,
             first_container: self.first_container.0,
-            members: self.members.iter().map(member).collect(),
+            members: self.members.iter().zip(&self.member_disks).map(member).collect(),
+        }
+    }
+
+    /// What SCM has to know of a pipeline that it has lost.
+    pub(crate) fn describe(&self) -> PipelineDescription {
+        let member = |(member, disk): (&Member, &Bytes)| PipelineMember {
+            node: member.node.0,
+            replica: member.replica.0,
+            disk: disk.clone(),
+            address: String::new(),
+        };
+        PipelineDescription {
+            pipeline: self.pipeline.0,
+            first_container: self.first_container.0,
+            members: self.members.iter().zip(&self.member_disks).map(member).collect(),
         }
     }
 
@@ -143,6 +163,25 @@ impl Pipeline {
         *self.open.borrow()
     }
 
+    /// Refuses chunks where there is no room for them.
+    pub(crate) fn takes_chunks(&self, container_refuse_bytes: u64) -> Result<(), Failure> {
+        self.disk.takes_chunks()?;
+        let open = self.open_container();
+        if open.is_ended {
+            return Err(Failure::new(Code::Closed, format!("pipeline {} has ended", self.id)));
+        }
+        if open.used_bytes >= container_refuse_bytes {
+            let message = format!("container {} is full and no next one was to be had yet", open.container);
+            return Err(Failure::new(Code::Closed, message));
+        }
+        Ok(())
+    }
+
+    /// Whether this replica leads, and commits what it is given.
+    pub(crate) fn leads(&self) -> bool {
+        self.group.status().role == Role::Leader && self.group.hears_majority()
+    }
+
     pub(crate) fn report(&self) -> PipelineReport {
         let GroupStatus { role, term, leader, last, applied, failure, .. } = self.group.status();
         let OpenContainer { container, used_bytes, is_ended } = self.open_container();
@@ -163,25 +202,6 @@ impl Pipeline {
             container: container.0,
             container_bytes: used_bytes,
             stopped,
-    /// Refuses chunks where there is no room for them.
-    pub(crate) fn takes_chunks(&self, container_refuse_bytes: u64) -> Result<(), Failure> {
-        self.disk.takes_chunks()?;
-        let open = self.open_container();
-        if open.is_ended {
-            return Err(Failure::new(Code::Closed, format!("pipeline {} has ended", self.id)));
-        }
-        if open.used_bytes >= container_refuse_bytes {
-            let message = format!("container {} is full and no next one was to be had yet", open.container);
-            return Err(Failure::new(Code::Closed, message));
-        }
-        Ok(())
-    }
-
-    /// Whether this replica leads, and commits what it is given.
-    pub(crate) fn leads(&self) -> bool {
-        self.group.status().role == Role::Leader && self.group.hears_majority()
-    }
-
             ended: is_ended,
             log_lost: false,
             purged_index: number(self.group.log().state().purged.map(|purged| purged.index)),

@@ -120,6 +120,10 @@ impl Closing {
                 }
                 _ => return Some(format!("node {node} goes into maintenance")),
             }
+            // Whoever told it to end was given up in a forced reset.
+            if nodes.member_report(record, member).is_some_and(|report| report.ended) {
+                return Some(format!("it has ended on node {node}"));
+            }
             if lasts(self.faults.get(&(PipelineId(record.pipeline), node)), now, self.graces.member_fault) {
                 return member_fault(record, member, nodes, now);
             }
@@ -138,9 +142,15 @@ impl Closing {
     fn end(&self, record: &PipelineRecord, nodes: &Nodes, now: Instant) -> Option<Command> {
         let endings = record.members.iter().map(|member| self.ending(record, member, nodes, now));
         let endings: Vec<Ending> = endings.collect();
+        let says_so = |member: &&PipelineMember| {
+            nodes.member_report(record, member).is_some_and(|report| report.ended)
+        };
         let ended = endings.iter().filter(|ending| **ending == Ending::Ended).count();
         let due = !endings.contains(&Ending::NotYet) && (ended >= MAJORITY || record.quasi_close);
-        due.then_some(Command::EndPipeline(EndPipelineCommand { pipeline: record.pipeline }))
+        let said = || record.members.iter().filter(says_so).map(|member| member.replica).collect();
+        due.then(|| {
+            Command::EndPipeline(EndPipelineCommand { pipeline: record.pipeline, ended: said() })
+        })
     }
 
     fn ending(
@@ -346,7 +356,8 @@ mod tests {
         fixture.heartbeat(1, vec![ended(&fixture, 1)]);
         assert_eq!(fixture.decide(), [], "node 2 has not ended");
         fixture.heartbeat(2, vec![ended(&fixture, 2)]);
-        assert_eq!(fixture.decide(), [end(1)]);
+        let said_so = EndPipelineCommand { pipeline: 1, ended: vec![1, 2] };
+        assert_eq!(fixture.decide(), [Command::EndPipeline(said_so)]);
     }
 
     #[test]
@@ -383,6 +394,15 @@ mod tests {
         }
     }
 
+    /// Whoever told them to end it was given up in a forced reset.
+    #[test]
+    fn one_that_has_ended_is_not_held_for_open() {
+        let mut fixture = Fixture::new();
+        fixture.wait(3, &[1, 2, 3], 1);
+        fixture.heartbeat(2, vec![PipelineReport { ended: true, ..fixture.report(2, 1) }]);
+        closes(&fixture.decide(), "it has ended on node 2");
+    }
+
     #[test]
     fn a_node_that_leaves_takes_its_pipelines_along() {
         let mut fixture = Fixture::new();
@@ -409,7 +429,8 @@ mod tests {
         }
         fixture.now += 600 * SECOND;
         fixture.heartbeat(3, vec![ended]);
-        assert_eq!(fixture.decide(), [end(1)]);
+        let said_so = EndPipelineCommand { pipeline: 1, ended: vec![3] };
+        assert_eq!(fixture.decide(), [Command::EndPipeline(said_so)]);
     }
 
     #[test]
@@ -443,7 +464,10 @@ mod tests {
             let decided = fixture.decide();
             match second {
                 0..30 => assert_eq!(decided, [], "after {second} s"),
-                30 => assert_eq!(decided, [end(1)]),
+                30 => assert_eq!(
+                    decided,
+                    [Command::EndPipeline(EndPipelineCommand { pipeline: 1, ended: vec![1, 2] })]
+                ),
                 _ => {}
             }
         }

@@ -5,6 +5,7 @@
 //! next heartbeats bring it back. Timers run on the leader only.
 
 mod admission;
+mod adoption;
 mod balancer;
 mod closing;
 mod departures;

@@ -1,5 +1,6 @@
 //! What SCM's leader knows, for Prometheus. Followers say only that they are none.
 
+use crate::adoption::count_unknown_replicas;
 use crate::leader::Leader;
 use crate::nodes::Nodes;
 use crate::replication::{CopyWait, Replication};
@@ -19,6 +20,14 @@ const CONTAINERS: Metric = Metric { name: "flotilla_scm_containers", help: "Cont
 const TROUBLES: Metric = Metric {
     name: "flotilla_scm_containers_troubled",
     help: "Containers by what is wrong with their replicas.",
+};
+const ADOPTED: Metric = Metric {
+    name: "flotilla_scm_containers_adopted",
+    help: "Containers that a forced reset had lost, and their replicas brought back.",
+};
+const UNKNOWN_REPLICAS: Metric = Metric {
+    name: "flotilla_scm_replicas_unknown",
+    help: "Replicas of containers that SCM does not know: nobody reads, copies or deletes them.",
 };
 const TASKS: Metric = Metric { name: "flotilla_scm_tasks", help: "What nodes are asked to do, by kind." };
 const WAITS: Metric = Metric {
@@ -47,6 +56,9 @@ pub(crate) fn expose(leader: Option<&Leader>, exposition: &mut Exposition) {
         expose_nodes(tables, nodes, now, exposition);
         expose_pipelines(tables, exposition);
         expose_containers(tables, replication, exposition);
+        let adopted = tables.containers().values().filter(|record| record.adopted).count();
+        exposition.gauge(ADOPTED, &[], adopted as u64);
+        exposition.gauge(UNKNOWN_REPLICAS, &[], count_unknown_replicas(tables, nodes) as u64);
         expose_waits(replication, exposition);
         expose_tasks(replication, exposition);
     });

@@ -1,6 +1,8 @@
 use crate::replicas::{ContainersReport, Replicas};
 use bytes::Bytes;
-use proto::scm::{DiskReport, NodeState, PipelineMember, PipelineRecord, PipelineReport};
+use proto::scm::{
+    DiskReport, NodeState, PipelineDescription, PipelineMember, PipelineRecord, PipelineReport,
+};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -15,6 +17,9 @@ pub(crate) struct Silence {
     /// Not silence, but as good as: a disk that its node calls broken for this long is lost, with the replicas on it.
     pub(crate) disk_lost_after: Duration,
 }
+
+/// Pipelines that one heartbeat asks about, or describes.
+pub(crate) const DESCRIBED_MAX: usize = 1000;
 
 /// What the nodes reported to this leader. A node that has said nothing yet counts as silent since the leader
 /// started: it may have been well a moment ago.
@@ -36,6 +41,8 @@ struct NodeReport {
     /// Since when the node calls them broken.
     broken: HashMap<Bytes, Instant>,
     pipelines: HashMap<PipelineId, PipelineReport>,
+    /// What it answered in its last heartbeat about those that it was asked to describe.
+    described: Vec<PipelineDescription>,
     /// Since when its replicas have been behind without coming on.
     stands_still: HashMap<PipelineId, Instant>,
 }
@@ -90,6 +97,7 @@ impl Nodes {
             disks: Vec::new(),
             broken: HashMap::new(),
             pipelines: HashMap::new(),
+            described: Vec::new(),
             stands_still: HashMap::new(),
         });
         let changed = !healthy_before || usable(&report.disks).ne(usable(&disks));
@@ -166,6 +174,31 @@ impl Nodes {
         report.stands_still = stands_still;
         report.pipelines = pipelines;
         changed
+    }
+
+    /// What a node that was just seen answers about pipelines that it was asked to describe.
+    pub(crate) fn describe(&mut self, node: NodeId, described: Vec<PipelineDescription>) {
+        if let Some(report) = self.reports.get_mut(&node) {
+            report.described = described;
+        }
+    }
+
+    /// What nodes say that they know of a pipeline.
+    pub(crate) fn described(
+        &self,
+        pipeline: PipelineId,
+    ) -> impl Iterator<Item = (NodeId, &PipelineDescription)> {
+        let all = self.reports.iter().flat_map(|(node, report)| report.described.iter().map(|it| (*node, it)));
+        all.filter(move |(_, described)| described.pipeline == pipeline.0)
+    }
+
+    /// All pipelines that any node has said it has.
+    pub(crate) fn all_pipelines(&self) -> impl Iterator<Item = PipelineId> {
+        self.reports.values().flat_map(|report| report.pipelines.keys().copied())
+    }
+
+    pub(crate) fn has_pipeline(&self, pipeline: PipelineId) -> bool {
+        self.reports.values().any(|report| report.pipelines.contains_key(&pipeline))
     }
 
     /// How long a member that runs has been behind without coming on.

@@ -1,10 +1,12 @@
-//! The leader's task that closes pipelines, ends them and settles what their containers are.
+//! The leader's task that closes pipelines, ends them and settles what their containers are; and that adopts what a forced reset has lost, which ends
+//! the same way.
 
+use crate::adoption::Adoption;
 use crate::closing::{Closing, ClosingGraces};
 use crate::leader::Leader;
 use crate::resolution::Resolution;
 use proto::Failure;
-use proto::scm::{CloseContainersCommand, scm_command::Command};
+use proto::scm::{AdoptedContainer, CloseContainersCommand, scm_command::Command};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
@@ -24,7 +26,11 @@ pub(crate) async fn end_pipelines(leader: &Leader) {
     };
     let mut closing = Closing::new(graces);
     let mut resolution = Resolution::new(options.stale_after);
+    let mut adoption = Adoption::new(options.stale_after);
     loop {
+        if let Err(failure) = adopt(leader, &mut adoption).await {
+            warn!(%failure, "adopt what a forced reset has lost");
+        }
         if let Err(failure) = end_pipelines_round(leader, &mut closing, &mut resolution).await {
             warn!(%failure, "close pipelines and containers");
         }
@@ -58,6 +64,24 @@ async fn end_pipelines_round(
         leader.propose(Command::CloseContainers(CloseContainersCommand { containers })).await?;
     }
     Ok(())
+}
+
+async fn adopt(leader: &Leader, adoption: &mut Adoption) -> Result<(), Failure> {
+    let (at_ms, now) = (leader.clock.now_ms(), Instant::now());
+    let command = leader.read(|tables, nodes| adoption.decide(tables, nodes, now, at_ms));
+    let Some(command) = command else { return Ok(()) };
+    for described in &command.pipelines {
+        let members: Vec<u64> = described.members.iter().map(|member| member.node).collect();
+        warn!(pipeline = described.pipeline, ?members, "adopt a pipeline that the forced reset had lost");
+    }
+    for AdoptedContainer { container, pipeline } in &command.containers {
+        warn!(container, pipeline, "adopt a container that the forced reset had lost");
+    }
+    let reply = leader.propose(Command::Adopt(command)).await?;
+    match reply.refused.is_empty() {
+        true => Ok(()),
+        false => Err(Failure::internal(reply.refused)),
+    }
 }
 
 async fn propose(leader: &Leader, command: Command) -> Result<(), Failure> {

@@ -4,7 +4,7 @@
 
 use proto::scm::{ContainerReplica, ReplicaState};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::ops::Bound;
+use std::ops::{Bound, Range};
 use types::{ContainerId, NodeId, PipelineId};
 
 /// The end of a replica or a container: term and index of its last record. Of members that ended by themselves, the one whose log has the
@@ -153,6 +153,21 @@ impl Replicas {
 
     pub(crate) fn get(&self, container: ContainerId, node: NodeId) -> Option<&ContainerReplica> {
         self.by_container.get(&container)?.get(&node)
+    }
+
+    /// All replicas of the containers with these numbers.
+    pub(crate) fn in_range(
+        &self,
+        range: Range<ContainerId>,
+    ) -> impl Iterator<Item = (ContainerId, &ContainerReplica)> {
+        let containers = self.by_container.range(range);
+        containers.flat_map(|(container, nodes)| nodes.values().map(|replica| (*container, replica)))
+    }
+
+    /// How many replicas there are of containers that `is_known` does not know.
+    pub(crate) fn count_unknown(&self, is_known: impl Fn(ContainerId) -> bool) -> usize {
+        let unknown = self.by_container.iter().filter(|(container, _)| !is_known(**container));
+        unknown.map(|(_, nodes)| nodes.len()).sum()
     }
 
     pub(crate) fn on(&self, node: NodeId) -> impl Iterator<Item = ContainerId> {

@@ -9,7 +9,7 @@ use proto::scm::{
     ClosedContainer, ContainerRecord, ContainerReplica, ContainerState, NodeState, PipelineMember,
     PipelineRecord, PipelineState, ReplicaState,
 };
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 use tokio::time::Instant;
 use types::{ContainerId, NodeId, PipelineId};
@@ -64,7 +64,13 @@ impl Resolution {
             let (_, best) = ends.max_by_key(|(end, node)| (*end, std::cmp::Reverse(*node)))?;
             let settled = as_on(record, NodeId(best), nodes);
             let is_deleted = settled.state() == ContainerState::ContainerDeleted;
-            return (!is_deleted || now >= since + DELETE_AFTER).then_some(settled);
+            // Those who were given up in a forced reset may have closed it, and had its replicas moved.
+            let may_be_elsewhere = is_deleted
+                && tables.container_is_before_a_reset(container)
+                && nodes.replicas().get(container, NodeId(best)).is_none();
+            if !may_be_elsewhere {
+                return (!is_deleted || now >= since + DELETE_AFTER).then_some(settled);
+            }
         }
         let is_open = container_state(record) == ContainerState::ContainerOpen;
         (is_open && now >= since + self.let_go_after)
@@ -94,13 +100,14 @@ pub(crate) fn accept_loss(
     if containers.is_empty() {
         return Err(format!("no container of pipeline {pipeline} waits for a decision"));
     }
+    let members = members_or_holders(record, tables, nodes);
     // What is remembered of one that is gone is nothing to go on with.
     let is_there = |member: &&PipelineMember| {
         nodes.state(NodeId(member.node), now) != NodeState::NodeDead
             && nodes.disk_works(NodeId(member.node), &member.disk) != Some(false)
     };
     let said = |member: &&PipelineMember| has_said_all(record, member, tables, nodes, since);
-    let (said, silent): (Vec<_>, Vec<_>) = record.members.iter().filter(is_there).partition(said);
+    let (said, silent): (Vec<_>, Vec<_>) = members.iter().filter(is_there).partition(said);
     if let Some(silent) = silent.first() {
         let node = silent.node;
         return Err(format!(
@@ -120,6 +127,20 @@ pub(crate) fn accept_loss(
     ))
 }
 
+/// Of a pipeline that is known by its containers alone, who has some of them.
+fn members_or_holders(record: &PipelineRecord, tables: &Tables, nodes: &Nodes) -> Vec<PipelineMember> {
+    if !record.members.is_empty() {
+        return record.members.clone();
+    }
+    let replicas = tables
+        .containers_of(record)
+        .flat_map(|container| nodes.replicas().of(ContainerId(container.container)));
+    let holder = |(node, replica): (NodeId, &ContainerReplica)| {
+        (node, PipelineMember { node: node.0, disk: replica.disk.clone(), ..PipelineMember::default() })
+    };
+    replicas.map(holder).collect::<BTreeMap<_, _>>().into_values().collect()
+}
+
 /// Whether the member has ended, and all that it ever had is known.
 fn has_proved_all(
     pipeline: &PipelineRecord,
@@ -128,8 +149,20 @@ fn has_proved_all(
     nodes: &Nodes,
     since: Instant,
 ) -> bool {
-    // What one without its log says is what is left: it may have acknowledged more.
-    !pipeline.lost_logs.contains(&member.replica) && has_said_all(pipeline, member, tables, nodes, since)
+    // What one without its log says is what is left: it may have acknowledged more. A forced reset may have lost the note of that.
+    let is_without_log = |replica: &ContainerReplica| replica.state() == ReplicaState::ReplicaWithoutLog;
+    !pipeline.lost_logs.contains(&member.replica)
+        && !replicas_on(pipeline, NodeId(member.node), tables, nodes).any(is_without_log)
+        && is_heard(pipeline, member, tables, nodes)
+        && has_said_all(pipeline, member, tables, nodes, since)
+}
+
+/// Whether the member's end was told to SCM as it is now. One that let go of its log for those who were given up in a forced reset may have had, by their
+/// word, replicas that were deleted since.
+fn is_heard(pipeline: &PipelineRecord, member: &PipelineMember, tables: &Tables, nodes: &Nodes) -> bool {
+    !tables.pipeline_is_before_a_reset(PipelineId(pipeline.pipeline))
+        || pipeline.ended.contains(&member.replica)
+        || nodes.member_report(pipeline, member).is_some()
 }
 
 /// Whether the member has ended, and all that it has is known.
@@ -200,6 +233,7 @@ mod tests {
     use crate::nodes::Silence;
     use crate::ops::testing::{close, create, disk, end, run, three_nodes};
     use crate::replicas::ContainersReport;
+    use crate::tables::TablesMut;
     use ContainerState::{ContainerClosed, ContainerDeleted, ContainerQuasiClosed};
     use ReplicaState::{ReplicaClosed, ReplicaOpen, ReplicaQuasiClosed, ReplicaWithoutLog};
     use proto::scm::{
@@ -272,6 +306,14 @@ mod tests {
             let replicas = had.iter().map(replica).collect();
             let report = ContainersReport { replicas, gone: vec![], begins: true, ends: true };
             self.nodes.report_containers(NodeId(node), report);
+        }
+
+        /// A member says nothing of the pipeline any more, and has this.
+        fn let_go(&mut self, node: u64, had: &[Had]) {
+            self.member(node, had, 0);
+            let disk = DiskReport { disk: disk(node, 0), ..DiskReport::default() };
+            self.nodes.see(NodeId(node), vec![disk], self.start + LET_GO);
+            self.nodes.report_pipelines(NodeId(node), Vec::new(), &Default::default());
         }
 
         fn decide(&mut self, later: Duration) -> Decided {
@@ -365,6 +407,61 @@ mod tests {
             let decided = decide(left, &[(2, behind), (3, third)]);
             assert_eq!(decided, [(1, ContainerClosed, 2, 64), (2, ContainerDeleted, 0, 0)], "{left:?}");
         }
+    }
+
+    /// Those who were given up closed container 1 at 70, by the logs of 2 and 3, and had its replicas moved to nodes that are away. Node 1 has a
+    /// stale one.
+    #[test]
+    fn after_a_reset_who_has_let_go_proves_nothing() {
+        let stale = (1, ReplicaQuasiClosed, 2, 60);
+        let fixture = |is_reset: bool, ended: &[u64]| {
+            let mut fixture = Fixture::new();
+            let mut change = TablesMut::new(&mut fixture.tables);
+            if is_reset {
+                change.skip_numbers();
+            }
+            let record = change.pipeline(PipelineId(1)).unwrap().clone();
+            change.put_pipeline(PipelineRecord { ended: ended.to_vec(), ..record });
+            fixture.member(1, &[stale], 60);
+            fixture.let_go(2, &[]);
+            fixture
+        };
+        let late = LET_GO + DELETE_AFTER;
+        let settled = [(1, ContainerClosed, 2, 60), (2, ContainerDeleted, 0, 0)];
+        assert_eq!(fixture(false, &[]).decide(late), settled, "SCM itself had 2 let go");
+        let undecided = [(1, ContainerQuasiClosed, 0, 0), (2, ContainerQuasiClosed, 0, 0)];
+        assert_eq!(fixture(true, &[]).decide(late), undecided, "others had");
+        // Where it said to this SCM that it had ended, it had all that it ever had; what nobody has may be elsewhere all the same.
+        let heard = [(1, ContainerClosed, 2, 60), (2, ContainerQuasiClosed, 0, 0)];
+        assert_eq!(fixture(true, &[1, 2]).decide(late), heard);
+        let mut come = fixture(true, &[]);
+        come.member(3, &[(1, ReplicaClosed, 2, 70)], 70);
+        assert_eq!(come.decide(late)[0], (1, ContainerClosed, 2, 70), "one that was closed says so");
+    }
+
+    /// The note of it was lost with those who were given up.
+    #[test]
+    fn a_replica_without_its_log_proves_nothing_whoever_noted_it() {
+        let decided = decide(&[(1, &[(1, ReplicaWithoutLog, 2, 60)]), (2, &[(1, ReplicaQuasiClosed, 2, 10)])]);
+        assert_eq!(decided, [(1, ContainerQuasiClosed, 0, 0), (2, ContainerQuasiClosed, 0, 0)]);
+    }
+
+    #[test]
+    fn a_pipeline_without_members_is_decided_by_an_operator_on_what_holders_have() {
+        let mut fixture = Fixture::new();
+        let mut change = TablesMut::new(&mut fixture.tables);
+        let record = change.pipeline(PipelineId(1)).unwrap().clone();
+        change.put_pipeline(PipelineRecord { members: vec![], ..record });
+        fixture.let_go(1, &[(1, ReplicaQuasiClosed, 2, 60)]);
+        fixture.let_go(2, &[(1, ReplicaQuasiClosed, 2, 64)]);
+        let containers =
+            fixture.resolution.decide(&fixture.tables, &fixture.nodes, fixture.start + 2 * LET_GO);
+        assert_eq!(containers.len(), 2);
+        let undecided = proto::scm::CloseContainersCommand { containers };
+        run(&mut fixture.tables, Command::CloseContainers(undecided));
+        let Fixture { tables, nodes, start, .. } = &fixture;
+        let (keep, kept) = accept_loss(PipelineId(1), tables, nodes, *start, *start + LET_GO).unwrap();
+        assert_eq!((keep, kept[0].state(), kept[0].last_index), (NodeId(2), ContainerClosed, 64));
     }
 
     /// All that it has left was applied, and acknowledged perhaps: the member that lags and proves it is no better.

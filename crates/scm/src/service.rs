@@ -73,9 +73,9 @@ impl Scm for ScmService {
         // Asked before: the answer stands in the tables and needs no log entry.
         let known = leader.read(|tables, _| {
             let record = tables.container(ContainerId(after));
-            record.filter(|record| record.pipeline == pipeline && record.next != 0).map(|record| record.next)
+            tables.container_after(record.filter(|record| record.pipeline == pipeline)?)
         });
-        if let Some(container) = known {
+        if let Some(ContainerId(container)) = known {
             return Ok(Response::new(AllocateContainerResponse { container }));
         }
         let command = AllocateContainerCommand { pipeline, after };

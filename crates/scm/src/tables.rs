@@ -13,6 +13,7 @@
 //! | `p` + pipeline, big-endian | `PipelineRecord` |
 //! | `s` | `Switches` |
 //! | `t` + host | the rack it stands in, text |
+//! | `u` + `n`/`p`/`c`/`r` + from, big-endian | to, `u64`: numbers that those whom a forced reset gave up may have drawn |
 //!
 //! Numbers in values are little-endian; in keys big-endian, so that they sort.
 
@@ -30,6 +31,7 @@ use proto::scm::{
 use raft::Db;
 use rocksdb::{Direction, IteratorMode, WriteBatch};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::{Bound, Range};
 use types::{ContainerId, NodeId, PipelineId, ReplicaId};
 
 /// Where the database keeps how far it is.
@@ -43,6 +45,7 @@ const NODES: u8 = b'n';
 const PIPELINES: u8 = b'p';
 const SWITCHES_KEY: &[u8] = b"s";
 const RACKS: u8 = b't';
+const LOST_NUMBERS: u8 = b'u';
 
 /// Persisted: older formats stay readable, newer ones are refused. 1 had no states of containers, no pipelines that close, no duties
 /// and no switches: it reads as 2, with all containers open and all nodes in service.
@@ -79,8 +82,19 @@ impl Counter {
         Counter::Member,
     ];
 
+    /// What datanodes have things of that a forced reset has lost.
+    const OF_DATANODES: [Counter; 4] =
+        [Counter::Node, Counter::Pipeline, Counter::Container, Counter::Replica];
+
     fn key(self) -> [u8; 2] {
         [b'i', self as u8]
+    }
+
+    fn lost_key(self, from: u64) -> [u8; 10] {
+        let mut key = [LOST_NUMBERS; 10];
+        key[1] = self as u8;
+        key[2..].copy_from_slice(&from.to_be_bytes());
+        key
     }
 
     /// 0 means "none"; SCM's founder has the id 1 without drawing it.
@@ -106,6 +120,8 @@ pub(crate) struct Tables {
     /// Those of them with a member on the node.
     unended_by_node: HashMap<NodeId, BTreeSet<PipelineId>>,
     containers: BTreeMap<ContainerId, ContainerRecord>,
+    /// In the order in which they follow each other: each has a higher number than the one before.
+    containers_by_pipeline: HashMap<PipelineId, BTreeSet<ContainerId>>,
     /// The containers that are open or quasi-closed.
     unresolved: BTreeSet<ContainerId>,
     racks: RackMap,
@@ -114,6 +130,8 @@ pub(crate) struct Tables {
     switches: Option<Switches>,
     /// The next number of each kind; numbers start at 1 because 0 means "none".
     counters: BTreeMap<Counter, u64>,
+    /// Numbers that those whom a forced reset gave up may have drawn: by the first of them, half-open.
+    lost_numbers: BTreeMap<Counter, BTreeMap<u64, u64>>,
 }
 
 impl Tables {
@@ -145,6 +163,12 @@ impl Tables {
                 let counter = Counter::ALL.into_iter().find(|counter| *counter as u8 == *kind);
                 let next = u64::from_le_bytes(value.try_into().context("a counter has 8 bytes")?);
                 self.counters.insert(counter.context("unknown counter")?, next);
+            }
+            [LOST_NUMBERS, kind, from @ ..] => {
+                let counter = Counter::ALL.into_iter().find(|counter| *counter as u8 == *kind);
+                let from = u64::from_be_bytes(from.try_into().context("a number has 8 bytes")?);
+                let to = u64::from_le_bytes(value.try_into().context("a number has 8 bytes")?);
+                self.insert_lost_numbers(counter.context("unknown counter")?, from, to);
             }
             [NODES, ..] => self.insert_node(NodeRecord::decode(value)?),
             [PIPELINES, ..] => self.insert_pipeline(PipelineRecord::decode(value)?),
@@ -195,7 +219,56 @@ impl Tables {
             }
             _ => self.unresolved.insert(container),
         };
+        self.containers_by_pipeline.entry(PipelineId(record.pipeline)).or_default().insert(container);
         self.containers.insert(container, record);
+    }
+
+    fn insert_lost_numbers(&mut self, counter: Counter, from: u64, to: u64) {
+        self.lost_numbers.entry(counter).or_default().insert(from, to);
+    }
+
+    fn is_lost(&self, counter: Counter, number: u64) -> bool {
+        let ranges = self.lost_numbers.get(&counter);
+        let range = ranges.and_then(|ranges| ranges.range(..=number).next_back());
+        range.is_some_and(|(_, to)| number < *to)
+    }
+
+    /// Whether a forced reset may have lost a node of this number, and nobody has it yet.
+    pub(crate) fn is_lost_node(&self, node: NodeId) -> bool {
+        self.is_lost(Counter::Node, node.0) && self.node(node).is_none()
+    }
+
+    pub(crate) fn is_lost_pipeline(&self, pipeline: PipelineId) -> bool {
+        self.is_lost(Counter::Pipeline, pipeline.0) && self.pipeline(pipeline).is_none()
+    }
+
+    pub(crate) fn is_lost_container(&self, container: ContainerId) -> bool {
+        self.is_lost(Counter::Container, container.0) && self.container(container).is_none()
+    }
+
+    pub(crate) fn may_be_lost_replica(&self, replica: ReplicaId) -> bool {
+        self.is_lost(Counter::Replica, replica.0)
+    }
+
+    /// The containers that a forced reset may have lost, as ranges of numbers.
+    pub(crate) fn lost_containers(&self) -> impl Iterator<Item = Range<ContainerId>> {
+        let ranges = self.lost_numbers.get(&Counter::Container).into_iter().flatten();
+        ranges.map(|(from, to)| ContainerId(*from)..ContainerId(*to))
+    }
+
+    /// Whether there was a forced reset after this pipeline was drawn: what was decided about it may be lost.
+    pub(crate) fn pipeline_is_before_a_reset(&self, pipeline: PipelineId) -> bool {
+        self.is_before_a_reset(Counter::Pipeline, pipeline.0)
+    }
+
+    /// As [`Tables::pipeline_is_before_a_reset`].
+    pub(crate) fn container_is_before_a_reset(&self, container: ContainerId) -> bool {
+        self.is_before_a_reset(Counter::Container, container.0)
+    }
+
+    fn is_before_a_reset(&self, counter: Counter, number: u64) -> bool {
+        let ranges = self.lost_numbers.get(&counter);
+        ranges.and_then(|ranges| ranges.values().next_back()).is_some_and(|to| number < *to)
     }
 
     /// Whether this id of a replica of SCM's own group was given to somebody.
@@ -257,8 +330,19 @@ impl Tables {
 
     /// A pipeline's containers in their order, without the one it ends with.
     pub(crate) fn containers_of(&self, pipeline: &PipelineRecord) -> impl Iterator<Item = &ContainerRecord> {
-        let first = self.container(ContainerId(pipeline.first_container));
-        std::iter::successors(first, |record| self.container(ContainerId(record.next)))
+        let end = ContainerId(pipeline.end_container);
+        let ids = self.containers_by_pipeline.get(&PipelineId(pipeline.pipeline)).into_iter().flatten();
+        let ids = ids.filter(move |id| **id != end);
+        ids.map(|id| self.container(*id).expect("the index names containers of the table"))
+    }
+
+    /// The container that follows this one in its pipeline; `None` while there is none.
+    pub(crate) fn container_after(&self, record: &ContainerRecord) -> Option<ContainerId> {
+        let pipeline = PipelineId(record.pipeline);
+        let end = self.pipeline(pipeline).map_or(0, |pipeline| pipeline.end_container);
+        let above = (Bound::Excluded(ContainerId(record.container)), Bound::Unbounded);
+        let next = self.containers_by_pipeline.get(&pipeline)?.range(above).next().copied();
+        next.filter(|next| next.0 != end)
     }
 
     /// Containers that are open or quasi-closed.
@@ -350,12 +434,17 @@ impl<'a> TablesMut<'a> {
         ReplicaId(self.draw(Counter::Member))
     }
 
-    /// Goes on with numbers past all that may have been given out without this replica's knowledge.
+    /// Goes on with numbers past all that may have been given out without this replica's knowledge, and remembers which these are: what has one
+    /// of them and is not in the tables was lost, and never deleted.
     pub(crate) fn skip_numbers(&mut self) {
         for counter in Counter::ALL {
             let next = (self.tables.counter(counter) / NUMBERS_SKIPPED + 2) * NUMBERS_SKIPPED;
             self.batch.put(counter.key(), next.to_le_bytes());
-            self.tables.counters.insert(counter, next);
+            let before = self.tables.counters.insert(counter, next).unwrap_or_else(|| counter.first());
+            if Counter::OF_DATANODES.contains(&counter) {
+                self.batch.put(counter.lost_key(before), next.to_le_bytes());
+                self.tables.insert_lost_numbers(counter, before, next);
+            }
         }
     }
 
@@ -430,6 +519,7 @@ mod tests {
         change.set_rack("a", "r1");
         change.set_rack("b", "r2");
         change.forget_rack("a");
+        change.skip_numbers();
         let batch = change.batch;
         (tables, batch)
     }
@@ -465,6 +555,27 @@ mod tests {
     }
 
     #[test]
+    fn lost_is_what_others_may_have_drawn_and_nobody_knows() {
+        let mut tables = Tables::default();
+        let mut change = TablesMut::new(&mut tables);
+        let known = change.draw_container().0;
+        change.put_container(ContainerRecord { container: known, pipeline: 1, ..ContainerRecord::default() });
+        assert!(!change.is_lost_container(ContainerId(known + 1)), "nobody was given up");
+        assert!(!change.pipeline_is_before_a_reset(PipelineId(1)));
+        change.skip_numbers();
+        let drawn = change.draw_container().0;
+        change.skip_numbers();
+        let is_lost = |number| change.is_lost_container(ContainerId(number));
+        assert!(!is_lost(known) && !is_lost(drawn), "what is drawn here is known");
+        let lost = [known + 1, drawn - 1, drawn + 1, 4 * NUMBERS_SKIPPED - 1];
+        assert_eq!(lost.map(is_lost), [true; 4]);
+        assert!(!is_lost(4 * NUMBERS_SKIPPED), "it is yet to be drawn");
+        assert!(change.is_lost_node(NodeId(1)) && change.is_lost_pipeline(PipelineId(5)));
+        assert!([1, 5, 3_999_999].iter().all(|before| change.pipeline_is_before_a_reset(PipelineId(*before))));
+        assert!(!change.container_is_before_a_reset(ContainerId(4 * NUMBERS_SKIPPED)));
+    }
+
+    #[test]
     fn tables_of_a_newer_version_are_refused() {
         let dir = tempfile::tempdir().unwrap();
         let db = Db::open(dir.path(), &raft::DbOptions::default()).unwrap();
@@ -483,5 +594,6 @@ mod tests {
         assert_eq!(key(CONTAINERS, 1), *b"k\0\0\0\0\0\0\0\x01");
         let keys: Vec<_> = Counter::ALL.map(Counter::key).to_vec();
         assert_eq!(keys, [*b"in", *b"ip", *b"ic", *b"ir", *b"iv", *b"im"]);
+        assert_eq!(Counter::Container.lost_key(0x0102), *b"uc\0\0\0\0\0\0\x01\x02");
     }
 }

@@ -191,6 +191,9 @@ pub(crate) struct ContainerListArgs {
     /// Only with this trouble
     #[arg(long)]
     pub trouble: Option<TroubleFilter>,
+    /// Only those that a forced reset of SCM had lost, and their replicas brought back
+    #[arg(long)]
+    pub adopted: bool,
     /// Only of this pipeline
     #[arg(long)]
     pub pipeline: Option<u64>,

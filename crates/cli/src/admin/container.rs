@@ -30,6 +30,7 @@ async fn list(scm: &mut Scm, args: ContainerListArgs) -> anyhow::Result<Answer> 
         state: state as i32,
         trouble: trouble as i32,
         container: 0,
+        adopted: args.adopted,
     };
     let answer = scm.look(async |client| client.list_containers(request).await).await?;
     let rows: Vec<_> = answer.containers.iter().map(row).collect();
@@ -78,7 +79,7 @@ async fn report(scm: &mut Scm) -> anyhow::Result<Answer> {
     Ok(Answer::new(table(["CONTAINERS", "COUNT"], &rows), Value::Object(json)))
 }
 
-fn counts(status: &ClusterStatus) -> [(&'static str, u64, Tone); 10] {
+fn counts(status: &ClusterStatus) -> [(&'static str, u64, Tone); 12] {
     [
         ("all", status.containers, Tone::Plain),
         ("open", status.containers_open, Tone::Plain),
@@ -90,6 +91,8 @@ fn counts(status: &ClusterStatus) -> [(&'static str, u64, Tone); 10] {
         ("unhealthy", status.unhealthy, Tone::Bad),
         ("different", status.different, Tone::Bad),
         ("ahead", status.ahead, Tone::Bad),
+        ("adopted", status.adopted, Tone::Warning),
+        ("unknown-replicas", status.unknown_replicas, Tone::Bad),
     ]
 }
 
@@ -102,7 +105,8 @@ fn row(container: &ContainerInfo) -> [Cell; 7] {
         true => Tone::Bad,
         false => Tone::Warning,
     };
-    let troubles: Vec<&str> = troubles.iter().map(|(word, _)| *word).collect();
+    let adopted = container.adopted.then_some("adopted");
+    let troubles: Vec<&str> = troubles.iter().map(|(word, _)| *word).chain(adopted).collect();
     [
         container.container.to_string().into(),
         container.pipeline.to_string().into(),
@@ -161,6 +165,7 @@ fn to_json(container: &ContainerInfo) -> Value {
         "payload_bytes": container.payload_bytes,
         "hash": (!container.hash.is_empty()).then_some(&container.hash),
         "troubles": troubles,
+        "adopted": container.adopted,
         "replicas": replicas,
     })
 }

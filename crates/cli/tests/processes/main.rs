@@ -3,6 +3,7 @@
 // The tests touch files and clocks of their own, outside of any server, and may panic in helpers too.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)]
 
+mod adoption;
 mod cluster;
 mod commands;
 mod containers;

@@ -16,12 +16,12 @@ const DEADLINE: Duration = Duration::from_secs(60);
 pub(crate) struct Cluster {
     pub(crate) scms: Vec<Process>,
     /// As in `--scm`.
-    addresses: Vec<String>,
-    others: Vec<Process>,
-    datanodes: Vec<Process>,
-    endpoint: String,
+    pub(crate) addresses: Vec<String>,
+    pub(crate) others: Vec<Process>,
+    pub(crate) datanodes: Vec<Process>,
+    pub(crate) endpoint: String,
     // Last, so that the processes end before their directories go.
-    dir: TempDir,
+    pub(crate) dir: TempDir,
 }
 
 impl Cluster {
@@ -40,7 +40,7 @@ impl Cluster {
     }
 
     /// With OM, three datanodes and a gateway.
-    fn start() -> Cluster {
+    pub(crate) fn start() -> Cluster {
         let mut cluster = Cluster::of_scms();
         let (list, root) = (cluster.list(), cluster.dir.path().display().to_string());
         let (om, ready) =
@@ -63,7 +63,7 @@ impl Cluster {
         cluster
     }
 
-    fn process(&self, name: &str, line: &str) -> (Process, Ready) {
+    pub(crate) fn process(&self, name: &str, line: &str) -> (Process, Ready) {
         Process::start(binary(), self.dir.path(), name, words(line))
     }
 
@@ -77,7 +77,7 @@ impl Cluster {
         Process::spawn(binary(), self.dir.path(), &format!("scm{at}"), words(&line))
     }
 
-    fn meta(&self, at: usize) -> PathBuf {
+    pub(crate) fn meta(&self, at: usize) -> PathBuf {
         self.dir.path().join(format!("scm{at}"))
     }
 
@@ -86,7 +86,7 @@ impl Cluster {
     }
 
     /// For commands that change nothing.
-    fn admin(&self, line: &str) -> Value {
+    pub(crate) fn admin(&self, line: &str) -> Value {
         let words: Vec<&str> = line.split(' ').collect();
         admin_json(&self.list(), &words)
     }
@@ -112,7 +112,7 @@ impl Cluster {
         }
     }
 
-    fn until(&self, what: &str, line: &str, holds: impl Fn(&Value) -> bool) -> Value {
+    pub(crate) fn until(&self, what: &str, line: &str, holds: impl Fn(&Value) -> bool) -> Value {
         let give_up = Instant::now() + DEADLINE;
         loop {
             let told = self.admin(line);
@@ -134,7 +134,36 @@ impl Cluster {
         self.until("end of safe mode", "safemode status", |told| told["safe_mode"] == false);
     }
 
-    fn all_follow(&self) {
+    /// What `admin raft reset-membership` says once it knows a survivor.
+    pub(crate) fn advised(&self) -> Value {
+        let list = self.list();
+        let give_up = Instant::now() + DEADLINE;
+        loop {
+            let output = flotilla(&["admin", "--scm", &list, "--json", "raft", "reset-membership"], None);
+            if output.status.success() {
+                return serde_json::from_slice(&output.stdout).unwrap();
+            }
+            assert!(Instant::now() < give_up, "{}", String::from_utf8_lossy(&output.stderr));
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    /// Makes this one the only member, as advised, and has the others join again with empty directories.
+    pub(crate) fn reset_to(&mut self, survivor: usize, advised: &Value) {
+        self.scms[survivor].terminate();
+        let command = advised["command"].as_str().unwrap().replace("\"WHY\"", "test");
+        let words: Vec<&str> = command.split(' ').skip(1).chain(["--yes"]).collect();
+        let reset = flotilla(&words, None);
+        assert!(reset.status.success(), "{}", String::from_utf8_lossy(&reset.stderr));
+        self.scms[survivor].start_again();
+        assert_eq!(self.admin("scm roles")["members"].as_array().unwrap().len(), 1);
+        for at in (0..3).filter(|at| *at != survivor) {
+            std::fs::remove_dir_all(self.meta(at)).unwrap();
+            self.scms[at].start_again();
+        }
+    }
+
+    pub(crate) fn all_follow(&self) {
         let three = |told: &Value| {
             let members = told["members"].as_array().unwrap();
             let is_voter = |member: &Value| member["role"] != "joining";
@@ -291,15 +320,7 @@ fn a_lost_majority_is_mended_as_the_command_says() {
     }
     cluster.scms[1].kill9();
     cluster.scms[2].kill9();
-    let give_up = Instant::now() + DEADLINE;
-    let advised = loop {
-        let output = advice();
-        if output.status.success() {
-            break serde_json::from_slice::<Value>(&output.stdout).unwrap();
-        }
-        assert!(Instant::now() < give_up, "{}", String::from_utf8_lossy(&output.stderr));
-        std::thread::sleep(Duration::from_millis(100));
-    };
+    let advised = cluster.advised();
     assert_eq!(advised["survivor"], *cluster.addresses[0]);
     let roles = flotilla(&["admin", "--scm", &list, "scm", "roles"], None);
     let said = String::from_utf8_lossy(&roles.stderr).into_owned();
@@ -308,17 +329,7 @@ fn a_lost_majority_is_mended_as_the_command_says() {
         "{said}"
     );
 
-    cluster.scms[0].terminate();
-    let command = advised["command"].as_str().unwrap().replace("\"WHY\"", "test");
-    let words: Vec<&str> = command.split(' ').skip(1).chain(["--yes"]).collect();
-    let reset = flotilla(&words, None);
-    assert!(reset.status.success(), "{}", String::from_utf8_lossy(&reset.stderr));
-    cluster.scms[0].start_again();
-    assert_eq!(cluster.admin("scm roles")["members"].as_array().unwrap().len(), 1);
-    for at in [1, 2] {
-        std::fs::remove_dir_all(cluster.meta(at)).unwrap();
-        cluster.scms[at].start_again();
-    }
+    cluster.reset_to(0, &advised);
     cluster.all_follow();
     assert_eq!(cluster.admin("scm roles")["cluster"], cluster_id);
 }

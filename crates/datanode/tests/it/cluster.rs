@@ -435,6 +435,7 @@ impl Cluster {
             // Not the same disk everywhere.
             disk: self.nodes[node].datanode.manager().disk_ids()[node % 2],
             members: self.nodes.iter().take(3).enumerate().map(member).collect(),
+            member_disks: vec![bytes::Bytes::new(); 3],
         }
     }
 

@@ -19,14 +19,13 @@ pub(super) fn apply(
         }
         None => return Err(format!("no container {after}")),
     };
-    if last.next != 0 {
-        return Ok(ScmReply { container: last.next, ..ScmReply::default() });
+    if let Some(next) = tables.container_after(&last) {
+        return Ok(ScmReply { container: next.0, ..ScmReply::default() });
     }
     if !takes_data {
         return Err(format!("pipeline {pipeline} is closing: it goes on to nothing but its end"));
     }
     let next = tables.draw_container().0;
-    tables.put_container(ContainerRecord { next, ..last });
     tables.put_container(ContainerRecord { container: next, pipeline, ..ContainerRecord::default() });
     Ok(ScmReply { container: next, ..ScmReply::default() })
 }

@@ -5,11 +5,12 @@ use proto::scm::{EndPipelineCommand, PipelineRecord, PipelineState, ScmReply};
 use types::PipelineId;
 
 pub(super) fn apply(tables: &mut TablesMut<'_>, command: EndPipelineCommand) -> Result<ScmReply, String> {
-    let pipeline = command.pipeline;
+    let EndPipelineCommand { pipeline, ended } = command;
     let record = tables.pipeline(PipelineId(pipeline)).ok_or_else(|| format!("no pipeline {pipeline}"))?;
     match record.state() {
         PipelineState::PipelineClosing => {
-            let record = PipelineRecord { state: PipelineState::PipelineClosed as i32, ..record.clone() };
+            let state = PipelineState::PipelineClosed as i32;
+            let record = PipelineRecord { state, ended, ..record.clone() };
             tables.put_pipeline(record);
         }
         PipelineState::PipelineClosed => {}

@@ -4,6 +4,7 @@
 //! answers [`refused`](proto::scm::ScmReply).
 
 mod admit_member;
+pub(crate) mod adopt;
 mod allocate_container;
 mod bootstrap;
 pub(crate) mod close_containers;
@@ -40,6 +41,7 @@ pub(crate) fn apply(tables: &mut TablesMut<'_>, command: Command, term: Term) ->
         Command::SetRacks(command) => set_racks::apply(tables, command),
         Command::SetSwitches(command) => set_switches::apply(tables, command),
         Command::Registry(command) => Ok(registry::apply(tables, command, term)),
+        Command::Adopt(command) => adopt::apply(tables, command),
         Command::AdmitMember(command) => Ok(admit_member::apply(tables, command)),
     };
     result.unwrap_or_else(|why| ScmReply { refused: why, ..ScmReply::default() })
@@ -75,6 +77,7 @@ pub(crate) mod testing {
             uuid: uuid(number),
             address: format!("node{number}:1"),
             disks: vec![disk(number.into(), 0), disk(number.into(), 1)],
+            node: 0,
         })
     }
 
@@ -88,7 +91,7 @@ pub(crate) mod testing {
     }
 
     pub(crate) fn end(pipeline: u64) -> Command {
-        Command::EndPipeline(EndPipelineCommand { pipeline })
+        Command::EndPipeline(EndPipelineCommand { pipeline, ended: vec![] })
     }
 
     pub(crate) fn set_duty(node: u64, duty: NodeDuty) -> Command {

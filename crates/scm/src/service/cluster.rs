@@ -1,5 +1,6 @@
 //! The cluster as a whole: how it is, and what operators want of SCM and of nodes.
 
+use crate::adoption;
 use crate::balancer;
 use crate::departures;
 use crate::leader::Leader;
@@ -46,6 +47,8 @@ pub(super) fn status(leader: &Leader) -> ClusterStatus {
             unhealthy: troubled(ContainerTrouble::ContainerUnhealthy),
             different: troubled(ContainerTrouble::ContainerDifferent),
             ahead: troubled(ContainerTrouble::ContainerAhead),
+            adopted: tables.containers().values().filter(|record| record.adopted).count() as u64,
+            unknown_replicas: adoption::count_unknown_replicas(tables, nodes) as u64,
             quasi_closed: unresolved(ContainerState::ContainerQuasiClosed),
             copies_under_way: tasks.count(TaskKind::TaskCopy) as u64,
             copies_failed: tasks.copies_failed,

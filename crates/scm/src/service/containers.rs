@@ -70,6 +70,7 @@ fn matches(
         || replication.troubles.get(&container).is_some_and(|troubles| troubles.contains(&request.trouble()));
     (request.pipeline == 0 || record.pipeline == request.pipeline)
         && (request.state() == ContainerState::Unspecified || container_state(record) == request.state())
+        && (!request.adopted || record.adopted)
         && (request.node == 0 || nodes.replicas().get(container, NodeId(request.node)).is_some())
         && (request.trouble() == ContainerTrouble::Unspecified || trouble())
 }
@@ -96,6 +97,7 @@ fn info(
         container: record.container,
         pipeline: record.pipeline,
         state: state as i32,
+        adopted: record.adopted,
         troubles: troubles.map(|trouble| *trouble as i32).collect(),
         blocks: telling.iter().map(|replica| replica.blocks).max().unwrap_or(0),
         payload_bytes: telling.iter().map(|replica| replica.payload_bytes).max().unwrap_or(0),

@@ -1,7 +1,8 @@
 //! A datanode says each second how it is, and learns which pipelines it should have and where their members are.
 
+use crate::adoption::is_to_be_described;
 use crate::leader::Leader;
-use crate::nodes::{ClockApart, Nodes};
+use crate::nodes::{ClockApart, DESCRIBED_MAX, Nodes};
 use crate::replicas::{ContainersReport, check_replica};
 use crate::replication::Replication;
 use crate::tables::Tables;
@@ -56,6 +57,7 @@ pub(crate) async fn heartbeat(
             warn!(%node, problem = clock.problem(), "clocks are apart");
         }
         let pipelines = nodes.report_pipelines(node, request.pipelines, &strangers);
+        nodes.describe(node, request.described);
         (places, nodes.report_containers(node, containers) || pipelines)
     });
     leader.plan(|_, _, replication| replication.tasks.report(node, request.tasks, Instant::now()));
@@ -118,6 +120,9 @@ fn check_counts(request: &HeartbeatRequest) -> Result<(), Failure> {
         let message = format!("more than {CONTAINER_REPORTS_MAX} containers in one heartbeat");
         return Err(Failure::invalid(message));
     }
+    if request.described.len() > DESCRIBED_MAX {
+        return Err(Failure::invalid(format!("more than {DESCRIBED_MAX} pipelines described at once")));
+    }
     if request.tasks.len() > CONTAINER_REPORTS_MAX {
         return Err(Failure::invalid(format!("more than {CONTAINER_REPORTS_MAX} tasks in one heartbeat")));
     }
@@ -136,9 +141,16 @@ fn answer(leader: &Leader, node: NodeId) -> HeartbeatResponse {
             addresses: view::node_addresses(tables, peers),
             report_all: nodes.replicas().wants_full_report(node),
             tasks: answer_tasks(leader, tables, nodes, replication, node, may_move_data),
+            describe: answer_describe(tables, nodes, node),
             register_again: false,
         }
     })
+}
+
+/// Pipelines that it has and a forced reset has lost.
+fn answer_describe(tables: &Tables, nodes: &Nodes, node: NodeId) -> Vec<u64> {
+    let lost = nodes.pipelines_on(node).filter(|pipeline| is_to_be_described(tables, *pipeline));
+    lost.take(DESCRIBED_MAX).map(|pipeline| pipeline.0).collect()
 }
 
 /// What the node is asked to do; while data is not to be moved, only what moves none.

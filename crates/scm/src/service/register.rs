@@ -5,7 +5,7 @@ use proto::scm::{DiskReport, RegisterNodeCommand, RegisterRequest, RegisterRespo
 use proto::{Failure, bytes16, disk_id};
 use std::collections::BTreeSet;
 use tokio::time::Instant;
-use tracing::info;
+use tracing::{info, warn};
 use types::NodeId;
 
 /// A node with more disks than this is a mistake, not a machine.
@@ -21,6 +21,7 @@ pub(crate) async fn register(leader: &Leader, request: RegisterRequest) -> Resul
         uuid: request.uuid,
         address: request.address,
         disks: request.disks.iter().map(|disk| disk.disk.clone()).collect(),
+        node: request.node,
     };
     let node = register_node(leader, command).await?;
     let places_changed = leader.change_nodes(|nodes| {
@@ -44,8 +45,14 @@ async fn register_node(leader: &Leader, command: RegisterNodeCommand) -> Result<
         return Ok(node);
     }
     let address = command.address.clone();
+    let is_lost = leader.read(|tables, _| {
+        tables.node_by_uuid(&command.uuid).is_none() && tables.is_lost_node(NodeId(command.node))
+    });
     let node = NodeId(leader.propose(Command::RegisterNode(command)).await?.node);
-    info!(%node, %address, "registered datanode");
+    match is_lost {
+        true => warn!(%node, %address, "adopt a datanode that the forced reset had lost"),
+        false => info!(%node, %address, "registered datanode"),
+    }
     leader.addresses.set(node, address);
     Ok(node)
 }

@@ -31,6 +31,7 @@ impl Datanode {
             cluster: self.cluster.clone(),
             address: self.address.clone(),
             disks: self.disks.clone(),
+            node: 0,
         };
         let response = server.client.register(request).await?.into_inner();
         (self.node, self.cluster) = (response.node, response.cluster);

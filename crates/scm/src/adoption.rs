@@ -1,0 +1,261 @@
+//! What a forced reset of SCM has lost and datanodes have: a pure decision from tables and reports.
+//!
+//! The one that was left may have fallen behind: what the others drew and decided since then it does not know. The numbers that they may have
+//! drawn it remembers ([`Tables::is_lost_container`]): a replica with one of these is of a container that was drawn by this cluster and that nobody
+//! here has deleted. So one node's word is enough for a container to be known again. *What it is* is decided as ever, by `resolution`.
+//!
+//! Of a pipeline one member's word is enough, too: members are told once, before they begin, and never change.
+
+use crate::nodes::Nodes;
+use crate::ops::adopt::ADOPTED_MAX;
+use crate::tables::Tables;
+use proto::scm::{AdoptCommand, AdoptedContainer, PipelineDescription, PipelineMember};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::Duration;
+use tokio::time::Instant;
+use tracing::error;
+use types::{NodeId, PipelineId};
+
+/// Since when this leader has known of lost pipelines that nobody describes.
+pub(crate) struct Adoption {
+    described_within: Duration,
+    undescribed: HashMap<PipelineId, Instant>,
+    complained: BTreeSet<PipelineId>,
+}
+
+impl Adoption {
+    /// A pipeline whose containers are here, and that no member describes for as long, is over: nobody has it.
+    pub(crate) fn new(described_within: Duration) -> Adoption {
+        Adoption { described_within, undescribed: HashMap::new(), complained: BTreeSet::new() }
+    }
+
+    /// What is adopted now, as much as one command takes.
+    pub(crate) fn decide(
+        &mut self,
+        tables: &Tables,
+        nodes: &Nodes,
+        now: Instant,
+        at_ms: u64,
+    ) -> Option<AdoptCommand> {
+        if tables.lost_containers().next().is_none() {
+            return None;
+        }
+        let found: BTreeMap<u64, AdoptedContainer> =
+            lost_containers(tables, nodes).map(|container| (container.container, container)).collect();
+        let spoken_of = nodes.all_pipelines().chain(found.values().map(|it| PipelineId(it.pipeline)));
+        let unknown: BTreeSet<PipelineId> =
+            spoken_of.filter(|pipeline| is_to_be_described(tables, *pipeline)).collect();
+        self.undescribed.retain(|pipeline, _| unknown.contains(pipeline));
+        let mut pipelines = Vec::new();
+        for &pipeline in &unknown {
+            pipelines.extend(self.pipeline(pipeline, tables, nodes, now));
+        }
+        pipelines.truncate(ADOPTED_MAX);
+        let is_coming = |pipeline: u64| pipelines.iter().any(|described| described.pipeline == pipeline);
+        let room = ADOPTED_MAX - pipelines.len();
+        let containers = found.into_values().filter(|container| {
+            tables.pipeline(PipelineId(container.pipeline)).is_some() || is_coming(container.pipeline)
+        });
+        let containers: Vec<_> = containers.take(room).collect();
+        let is_empty = pipelines.is_empty() && containers.is_empty();
+        (!is_empty).then_some(AdoptCommand { pipelines, containers, at_ms })
+    }
+
+    fn pipeline(
+        &mut self,
+        pipeline: PipelineId,
+        tables: &Tables,
+        nodes: &Nodes,
+        now: Instant,
+    ) -> Option<PipelineDescription> {
+        let mut described = nodes.described(pipeline).filter(|(node, it)| is_of_member(*node, it, tables));
+        if let Some((_, first)) = described.next() {
+            if described.all(|(_, other)| is_same(first, other)) {
+                return Some(first.clone());
+            }
+            if self.complained.insert(pipeline) {
+                error!(%pipeline, "its members say different things of it; it is not adopted");
+            }
+            return None;
+        }
+        let is_here = nodes.has_pipeline(pipeline);
+        let is_known = tables.pipeline(pipeline).is_some();
+        let since = *self.undescribed.entry(pipeline).or_insert(now);
+        let is_over = !is_here && !is_known && now.saturating_duration_since(since) >= self.described_within;
+        is_over.then(|| PipelineDescription { pipeline: pipeline.0, ..PipelineDescription::default() })
+    }
+}
+
+/// Whether it is lost, or known by its containers alone: who has it is to say what it is.
+pub(crate) fn is_to_be_described(tables: &Tables, pipeline: PipelineId) -> bool {
+    tables.is_lost_pipeline(pipeline)
+        || tables.pipeline(pipeline).is_some_and(|record| record.members.is_empty())
+}
+
+/// Replicas that nobody reads, copies or deletes: of containers that SCM does not know, and has not adopted.
+pub(crate) fn count_unknown_replicas(tables: &Tables, nodes: &Nodes) -> usize {
+    nodes.replicas().count_unknown(|container| tables.container(container).is_some())
+}
+
+fn lost_containers(tables: &Tables, nodes: &Nodes) -> impl Iterator<Item = AdoptedContainer> {
+    let replicas = tables.lost_containers().flat_map(|range| nodes.replicas().in_range(range));
+    let lost = replicas.filter(|(container, _)| tables.is_lost_container(*container));
+    lost.map(|(container, replica)| AdoptedContainer { container: container.0, pipeline: replica.pipeline })
+}
+
+/// Whether the one who says it is a member, as it says, and all that it names may have been lost.
+fn is_of_member(node: NodeId, described: &PipelineDescription, tables: &Tables) -> bool {
+    let is_node = |member: &PipelineMember| {
+        let node = NodeId(member.node);
+        tables.node(node).is_some() || tables.is_lost_node(node)
+    };
+    described.members.iter().any(|member| member.node == node.0) && described.members.iter().all(is_node)
+}
+
+fn is_same(one: &PipelineDescription, other: &PipelineDescription) -> bool {
+    let member = |member: &PipelineMember| (member.node, member.replica, member.disk.clone());
+    one.first_container == other.first_container
+        && one.members.iter().map(member).eq(other.members.iter().map(member))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nodes::Silence;
+    use crate::ops::testing::{create, disk, run, three_nodes};
+    use crate::replicas::ContainersReport;
+    use crate::tables::TablesMut;
+    use proto::scm::{ContainerReplica, DiskReport, PipelineReport, ReplicaState, scm_command::Command};
+    use types::ContainerId;
+
+    const WITHIN: Duration = Duration::from_secs(5);
+
+    /// SCM knows nodes 1 to 3, pipeline 1 and container 1.
+    struct Fixture {
+        tables: Tables,
+        nodes: Nodes,
+        adoption: Adoption,
+        now: Instant,
+    }
+
+    impl Fixture {
+        fn new() -> Fixture {
+            let mut tables = three_nodes();
+            run(&mut tables, create([1, 2, 3]));
+            TablesMut::new(&mut tables).skip_numbers();
+            let now = Instant::now();
+            let silence =
+                Silence { stale_after: WITHIN, dead_after: 100 * WITHIN, disk_lost_after: 6 * WITHIN };
+            Fixture { tables, nodes: Nodes::new(silence, now), adoption: Adoption::new(WITHIN), now }
+        }
+
+        /// What a node says: pipelines it has, containers with their pipelines, and descriptions.
+        fn says(
+            &mut self,
+            node: u64,
+            pipelines: &[u64],
+            containers: &[(u64, u64)],
+            described: Vec<PipelineDescription>,
+        ) {
+            let of_disk = DiskReport { disk: disk(node, 0), ..DiskReport::default() };
+            self.nodes.see(NodeId(node), vec![of_disk], self.now);
+            let report =
+                |&pipeline: &u64| PipelineReport { pipeline, replica: 3 + node, ..PipelineReport::default() };
+            let reports = pipelines.iter().map(report).collect();
+            self.nodes.report_pipelines(NodeId(node), reports, &Default::default());
+            self.nodes.describe(NodeId(node), described);
+            let state = ReplicaState::ReplicaQuasiClosed as i32;
+            let replica = |&(container, pipeline): &(u64, u64)| ContainerReplica {
+                container,
+                pipeline,
+                state,
+                ..ContainerReplica::default()
+            };
+            let replicas = containers.iter().map(replica).collect();
+            let report = ContainersReport { replicas, gone: vec![], begins: true, ends: true };
+            self.nodes.report_containers(NodeId(node), report);
+        }
+
+        /// The pipelines and the containers that are adopted.
+        fn decide(&mut self) -> (Vec<u64>, Vec<u64>) {
+            let command = self.adoption.decide(&self.tables, &self.nodes, self.now, 7);
+            let Some(command) = command else { return (vec![], vec![]) };
+            let pipelines = command.pipelines.iter().map(|described| described.pipeline).collect();
+            let containers = command.containers.iter().map(|container| container.container).collect();
+            let reply = run(&mut self.tables, Command::Adopt(command));
+            assert_eq!(reply.refused, "", "what is decided is carried out");
+            (pipelines, containers)
+        }
+    }
+
+    fn described(pipeline: u64) -> PipelineDescription {
+        let member = |node| PipelineMember {
+            node,
+            replica: 3 + node,
+            disk: disk(node, 0),
+            ..PipelineMember::default()
+        };
+        PipelineDescription { pipeline, first_container: 2, members: (1..=3).map(member).collect() }
+    }
+
+    #[test]
+    fn containers_of_known_pipelines_need_one_word() {
+        let mut fixture = Fixture::new();
+        fixture.says(2, &[1], &[(1, 1), (9, 1)], vec![]);
+        assert_eq!(fixture.decide(), (vec![], vec![9]));
+        assert_eq!(fixture.decide(), (vec![], vec![]));
+        assert!(fixture.tables.container(ContainerId(9)).unwrap().adopted);
+    }
+
+    #[test]
+    fn pipelines_wait_until_a_member_has_named_the_members() {
+        let mut fixture = Fixture::new();
+        fixture.says(2, &[2], &[(2, 2)], vec![]);
+        for _ in 0..100 {
+            assert_eq!(fixture.decide(), (vec![], vec![]), "it has it, so it will say");
+            fixture.now += WITHIN;
+        }
+        fixture.says(2, &[2], &[(2, 2)], vec![described(2)]);
+        assert_eq!(fixture.decide(), (vec![2], vec![2]));
+        assert_eq!(fixture.decide(), (vec![], vec![]));
+    }
+
+    #[test]
+    fn members_that_contradict_each_other_are_not_believed() {
+        let mut fixture = Fixture::new();
+        let mut other = described(2);
+        other.members[2].replica = 77;
+        fixture.says(1, &[2], &[(2, 2)], vec![described(2)]);
+        fixture.says(2, &[2], &[(2, 2)], vec![other]);
+        assert_eq!(fixture.decide(), (vec![], vec![]));
+        // Nor is one who is none.
+        let mut fixture = Fixture::new();
+        TablesMut::new(&mut fixture.tables).put_node(proto::scm::NodeRecord { node: 4, ..Default::default() });
+        fixture.says(4, &[2], &[(2, 2)], vec![described(2)]);
+        assert_eq!(fixture.decide(), (vec![], vec![]));
+    }
+
+    #[test]
+    fn a_pipeline_that_nobody_has_is_over_and_its_containers_are_known() {
+        let mut fixture = Fixture::new();
+        fixture.says(1, &[], &[(2, 2)], vec![]);
+        assert_eq!(fixture.decide(), (vec![], vec![]), "a member may be about to speak");
+        fixture.now += WITHIN;
+        assert_eq!(fixture.decide(), (vec![2], vec![2]));
+        // It was away.
+        fixture.says(3, &[2], &[(3, 2)], vec![]);
+        assert_eq!(fixture.decide(), (vec![], vec![3]));
+        fixture.says(3, &[2], &[(3, 2)], vec![described(2)]);
+        assert_eq!(fixture.decide(), (vec![2], vec![]));
+        assert_eq!(fixture.tables.pipeline(PipelineId(2)).unwrap().members.len(), 3);
+    }
+
+    #[test]
+    fn what_was_never_drawn_or_is_known_is_left_alone() {
+        let mut fixture = Fixture::new();
+        fixture.says(1, &[1, 5_000_000], &[(1, 1), (5_000_000, 1), (7, 5_000_000)], vec![]);
+        assert_eq!(fixture.decide(), (vec![], vec![]));
+        fixture.now += 2 * WITHIN;
+        assert_eq!(fixture.decide(), (vec![], vec![]));
+    }
+}
