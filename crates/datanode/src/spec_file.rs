@@ -97,7 +97,12 @@ mod tests {
 
     #[test]
     fn version_1_is_laid_out_as_documented_and_every_flipped_bit_is_found() {
-        let member = PipelineSpecMember { replica: 5, node: 6, address: "h:1".to_owned(), disk: Bytes::from_static(&[9; 16]) };
+        let member = PipelineSpecMember {
+            replica: 5,
+            node: 6,
+            address: "h:1".to_owned(),
+            disk: Bytes::from_static(&[9; 16]),
+        };
         let spec = PipelineSpec { pipeline: 3, replica: 5, first_container: 7, members: vec![member] };
         let bytes = encode(&spec);
         let message = spec.encode_to_vec();

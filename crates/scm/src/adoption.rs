@@ -230,7 +230,8 @@ mod tests {
         assert_eq!(fixture.decide(), (vec![], vec![]));
         // Nor is one who is none.
         let mut fixture = Fixture::new();
-        TablesMut::new(&mut fixture.tables).put_node(proto::scm::NodeRecord { node: 4, ..Default::default() });
+        TablesMut::new(&mut fixture.tables)
+            .put_node(proto::scm::NodeRecord { node: 4, ..Default::default() });
         fixture.says(4, &[2], &[(2, 2)], vec![described(2)]);
         assert_eq!(fixture.decide(), (vec![], vec![]));
     }

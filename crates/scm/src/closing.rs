@@ -142,15 +142,12 @@ impl Closing {
     fn end(&self, record: &PipelineRecord, nodes: &Nodes, now: Instant) -> Option<Command> {
         let endings = record.members.iter().map(|member| self.ending(record, member, nodes, now));
         let endings: Vec<Ending> = endings.collect();
-        let says_so = |member: &&PipelineMember| {
-            nodes.member_report(record, member).is_some_and(|report| report.ended)
-        };
+        let says_so =
+            |member: &&PipelineMember| nodes.member_report(record, member).is_some_and(|report| report.ended);
         let ended = endings.iter().filter(|ending| **ending == Ending::Ended).count();
         let due = !endings.contains(&Ending::NotYet) && (ended >= MAJORITY || record.quasi_close);
         let said = || record.members.iter().filter(says_so).map(|member| member.replica).collect();
-        due.then(|| {
-            Command::EndPipeline(EndPipelineCommand { pipeline: record.pipeline, ended: said() })
-        })
+        due.then(|| Command::EndPipeline(EndPipelineCommand { pipeline: record.pipeline, ended: said() }))
     }
 
     fn ending(

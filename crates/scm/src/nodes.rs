@@ -188,7 +188,8 @@ impl Nodes {
         &self,
         pipeline: PipelineId,
     ) -> impl Iterator<Item = (NodeId, &PipelineDescription)> {
-        let all = self.reports.iter().flat_map(|(node, report)| report.described.iter().map(|it| (*node, it)));
+        let all =
+            self.reports.iter().flat_map(|(node, report)| report.described.iter().map(|it| (*node, it)));
         all.filter(move |(_, described)| described.pipeline == pipeline.0)
     }
 

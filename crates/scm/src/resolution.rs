@@ -442,7 +442,8 @@ mod tests {
     /// The note of it was lost with those who were given up.
     #[test]
     fn a_replica_without_its_log_proves_nothing_whoever_noted_it() {
-        let decided = decide(&[(1, &[(1, ReplicaWithoutLog, 2, 60)]), (2, &[(1, ReplicaQuasiClosed, 2, 10)])]);
+        let decided =
+            decide(&[(1, &[(1, ReplicaWithoutLog, 2, 60)]), (2, &[(1, ReplicaQuasiClosed, 2, 10)])]);
         assert_eq!(decided, [(1, ContainerQuasiClosed, 0, 0), (2, ContainerQuasiClosed, 0, 0)]);
     }
 

@@ -571,7 +571,9 @@ mod tests {
         assert_eq!(lost.map(is_lost), [true; 4]);
         assert!(!is_lost(4 * NUMBERS_SKIPPED), "it is yet to be drawn");
         assert!(change.is_lost_node(NodeId(1)) && change.is_lost_pipeline(PipelineId(5)));
-        assert!([1, 5, 3_999_999].iter().all(|before| change.pipeline_is_before_a_reset(PipelineId(*before))));
+        assert!(
+            [1, 5, 3_999_999].iter().all(|before| change.pipeline_is_before_a_reset(PipelineId(*before)))
+        );
         assert!(!change.container_is_before_a_reset(ContainerId(4 * NUMBERS_SKIPPED)));
     }
 

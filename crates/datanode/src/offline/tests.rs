@@ -71,7 +71,12 @@ fn entries() -> Vec<Entry> {
 }
 
 pub(crate) fn spec() -> PipelineSpec {
-    let members = vec![PipelineSpecMember { replica: 5, node: 1, address: "h:1".to_owned(), disk: bytes::Bytes::default() }];
+    let members = vec![PipelineSpecMember {
+        replica: 5,
+        node: 1,
+        address: "h:1".to_owned(),
+        disk: bytes::Bytes::default(),
+    }];
     PipelineSpec { pipeline: PIPELINE.0, replica: 5, first_container: FIRST.0, members }
 }
 

@@ -194,7 +194,10 @@ mod tests {
         check(reset(), vec![], &[(7, 2)], "no pipeline 2");
         check(reset(), vec![described(2_000_000, [4, 5, 6])], &[], "pipeline 2000000 is no lost one");
         check(reset(), vec![described(2, [4, 5, 3])], &[], "replica 3 of pipeline 2 is no lost one");
-        let two = PipelineDescription { members: described(2, [4, 5, 6]).members[..2].to_vec(), ..described(2, [4, 5, 6]) };
+        let two = PipelineDescription {
+            members: described(2, [4, 5, 6]).members[..2].to_vec(),
+            ..described(2, [4, 5, 6])
+        };
         let refused = adopt(&mut reset(), vec![two], &[]).refused;
         assert!(refused.starts_with("pipeline 2 does not have 3 members"), "{refused}");
     }

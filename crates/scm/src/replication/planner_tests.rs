@@ -669,10 +669,8 @@ fn any_node() -> impl Strategy<Value = NodeView> {
         NodeEnteringMaintenance,
         NodeInMaintenance,
     ];
-    let states =
-        [NodeState::NodeHealthy, NodeState::NodeHealthy, NodeState::NodeStale, NodeState::NodeDead];
-    let (duties, states) =
-        (prop::sample::select(duties.to_vec()), prop::sample::select(states.to_vec()));
+    let states = [NodeState::NodeHealthy, NodeState::NodeHealthy, NodeState::NodeStale, NodeState::NodeDead];
+    let (duties, states) = (prop::sample::select(duties.to_vec()), prop::sample::select(states.to_vec()));
     let views = (duties, states, prop::bool::weighted(0.9), 0..2u32, prop::bool::ANY);
     views.prop_map(|(duty, state, complete, rack, has_room)| NodeView {
         rack: Rack(rack),
