@@ -58,10 +58,8 @@ impl OmService {
         id: RequestId,
         request: O::Request,
     ) -> Result<O::Response, Failure> {
-        let fresh = Fresh { random: uuid::Uuid::new_v4().as_u128() };
-        let command = O::into_log(O::prepare(request, fresh)?);
-        let (now_ms, request_id) = (self.clock.now_ms(), proto::uuid_bytes(id.0));
-        let command = OmCommand { now_ms, request_id, command: Some(command) };
+        let fresh = Fresh { random: uuid::Uuid::new_v4().as_u128(), now_ms: self.clock.now_ms() };
+        let command = ops::prepare::<O>(id, request, fresh)?;
         let bytes = command.encoded_len();
         if bytes > COMMAND_BYTES_MAX {
             let message = format!("the request has {bytes} bytes, at most {COMMAND_BYTES_MAX} are allowed");
@@ -74,7 +72,7 @@ impl OmService {
         match OmReply::decode(done.reply).map(|reply| reply.result) {
             Ok(Some(om_reply::Result::Error(error))) => Err(error.into()),
             Ok(Some(result)) => O::from_reply(result)
-                .ok_or_else(|| Failure::invalid("the request id was used for another kind of request")),
+                .ok_or_else(|| Failure::internal("the reply is to another kind of request")),
             Ok(None) => Err(Failure::internal("the reply is empty")),
             Err(error) => Err(Failure::internal(format!("decode the reply: {error}"))),
         }

@@ -50,6 +50,7 @@ mod tests {
     use crate::ops::{CommitKey, CreateBucket, CreateUpload, DeleteKeys, Fresh, Operation};
     use crate::tables::check_format;
     use proptest::prelude::*;
+    use proto::RequestId;
     use proto::om::{CreateBucketRequest, CreateUploadRequest, DeleteKeysRequest, OmReply, om_reply};
     use raftlog::Place;
     use std::path::Path;
@@ -68,13 +69,11 @@ mod tests {
     }
 
     fn committed_as<O: Operation>(index: u64, id: u128, request: O::Request) -> Committed {
-        let command = O::into_log(O::prepare(request, Fresh { random: index.into() }).unwrap());
+        let fresh = Fresh { random: index.into(), now_ms: index };
+        let command = ops::prepare::<O>(RequestId(id), request, fresh).unwrap();
         Committed {
             id: LogId { term: Term(1), index: LogIndex(index) },
-            meta: Bytes::from(
-                OmCommand { now_ms: index, request_id: proto::uuid_bytes(id), command: Some(command) }
-                    .encode_to_vec(),
-            ),
+            meta: Bytes::from(command.encode_to_vec()),
             place: Place { owner: OwnerId(0), segment: 0, offset: 0, body_bytes: 0 },
             roll_to: None,
         }
@@ -93,7 +92,8 @@ mod tests {
     fn command(index: u64, kind: u8, key: &str) -> Committed {
         let bucket = || ("s3v".to_owned(), "photos".to_owned());
         match kind {
-            0..=3 => committed_as::<CommitKey>(index, kind.into(), commit_request(key, index)),
+            // The same request again, or its id for another key.
+            0..=3 => committed_as::<CommitKey>(index, kind.into(), commit_request(key, kind.into())),
             4..=7 => committed::<CommitKey>(index, commit_request(key, index)),
             8 => {
                 let ((volume, bucket), key) = (bucket(), Bytes::copy_from_slice(key.as_bytes()));

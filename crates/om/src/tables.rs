@@ -11,7 +11,7 @@
 //! | `n` | next bucket number, `u64` |
 //! | `p` + bucket + upload id + part number `u32` | `Part` |
 //! | `q` | `RequestQueue` |
-//! | `r` + request id | `OmReply` |
+//! | `r` + request id | `RememberedAnswer` |
 //! | `s` + place in the queue | `RememberedRequest` |
 //! | `u` + bucket + escaped key + upload id | `Upload` |
 //! | `x` + bucket | `DroppedBucket` |
@@ -27,8 +27,9 @@ pub(crate) const FORMAT_KEY: &[u8] = b"f";
 pub(crate) const NEXT_BUCKET_KEY: &[u8] = b"n";
 pub(crate) const QUEUE_KEY: &[u8] = b"q";
 
-/// Persisted. Format 1 remembered only some requests and pieces without their nonces; it was in no release.
-pub(crate) const FORMAT: u32 = 2;
+/// Persisted. Format 1 remembered only some requests and pieces without their nonces, format 2 neither refusals nor what a request was; both
+/// were in no release.
+pub(crate) const FORMAT: u32 = 3;
 
 /// Upload ids are 128 random bits in hexadecimal.
 pub(crate) const UPLOAD_ID_BYTES: usize = 32;

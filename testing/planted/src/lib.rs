@@ -18,6 +18,14 @@ pub enum Bug {
     ImportsUnverified,
     /// `scm`: a replica counts as a good one while it is being copied.
     CopiesCountEarly,
+    /// `om`: a request that is repeated takes effect again.
+    RequestIdsIgnored,
+    /// `om`: a request is forgotten when two others came after it.
+    RequestsForgottenSoon,
+    /// `om`: a part that is committed again replaces what came after it.
+    PartsRepeated,
+    /// `om`: a request that was refused may take effect when it is repeated.
+    RefusalsForgotten,
 }
 
 /// Whether this build can have bugs planted.

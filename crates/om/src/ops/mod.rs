@@ -26,17 +26,20 @@ pub(crate) use requests::REMEMBERED;
 
 use crate::overlay::Overlay;
 use crate::tables::{Refusal, deleted_key};
+use bytes::Bytes;
+use md5::{Digest, Md5};
 use prost::Message;
-use proto::Failure;
 use proto::om::{BlockPiece, DeletedPieces, OmCommand, OmReply, om_command, om_reply};
+use proto::{Failure, RequestId};
 use std::collections::HashSet;
 
 /// One kind of command, from request to response.
 pub(crate) trait Operation {
-    type Request;
+    type Request: Message;
     /// What stands in the log.
     type Command;
     type Response;
+    const NAME: &'static str;
 
     /// On the leader: refuses what can never be carried out, and puts in what must not differ between members.
     fn prepare(request: Self::Request, fresh: Fresh) -> Result<Self::Command, Failure>;
@@ -49,9 +52,11 @@ pub(crate) trait Operation {
     fn from_reply(reply: om_reply::Result) -> Option<Self::Response>;
 }
 
-/// The three functions of [`Operation`] that name its variant in log and reply.
+/// What in [`Operation`] names its variant in log and reply.
 macro_rules! wire {
     ($variant:ident) => {
+        const NAME: &'static str = stringify!($variant);
+
         fn into_log(command: Self::Command) -> proto::om::om_command::Command {
             proto::om::om_command::Command::$variant(command)
         }
@@ -75,6 +80,24 @@ use wire;
 pub(crate) struct Fresh {
     /// 128 random bits.
     pub(crate) random: u128,
+    pub(crate) now_ms: u64,
+}
+
+/// What stands in the log for a request.
+pub(crate) fn prepare<O: Operation>(
+    id: RequestId,
+    request: O::Request,
+    fresh: Fresh,
+) -> Result<OmCommand, Failure> {
+    let request_digest = digest::<O>(&request);
+    let command = Some(O::into_log(O::prepare(request, fresh)?));
+    Ok(OmCommand { now_ms: fresh.now_ms, request_id: proto::uuid_bytes(id.0), request_digest, command })
+}
+
+/// Tells a request from others that come under its id, without what a leader adds to it.
+fn digest<O: Operation>(request: &O::Request) -> Bytes {
+    let md5 = Md5::new().chain_update(O::NAME).chain_update([0]).chain_update(request.encode_to_vec());
+    Bytes::copy_from_slice(&md5.finalize())
 }
 
 /// A command being applied: the tables as the commands before it left them, and its place in the log.
@@ -108,17 +131,21 @@ impl<'a, 'db> Apply<'a, 'db> {
     }
 }
 
-/// Carries out one command, unless its request took effect before. A refused one changes nothing; an error means that the tables cannot
-/// be read.
+/// Carries out one command, unless its request was answered before. A refused one changes nothing but what is remembered of requests; an
+/// error means that the tables cannot be read.
 pub(crate) fn apply(tables: &mut Overlay<'_>, index: u64, command: OmCommand) -> anyhow::Result<OmReply> {
-    let what = command
-        .command
-        .ok_or_else(|| anyhow::anyhow!("command {index} is unknown; a newer flotilla wrote it"))?;
-    if let Some(answer) = requests::answered(tables, &command.request_id)? {
-        return Ok(OmReply { result: Some(answer) });
+    let OmCommand { now_ms, request_id, request_digest, command } = command;
+    let what =
+        command.ok_or_else(|| anyhow::anyhow!("command {index} is unknown; a newer flotilla wrote it"))?;
+    let request = requests::Request { id: request_id, digest: request_digest };
+    if let Some(answer) = requests::answered(tables, &request, &what)? {
+        return Ok(answer);
+    }
+    if let Some(full) = requests::make_room(tables, now_ms)? {
+        return Ok(full);
     }
     let result = {
-        let apply = &mut Apply::new(tables, index, command.now_ms);
+        let apply = &mut Apply::new(tables, index, now_ms);
         match what {
             om_command::Command::CreateBucket(command) => run::<CreateBucket>(apply, command),
             om_command::Command::DeleteBucket(command) => run::<DeleteBucket>(apply, command),
@@ -131,18 +158,17 @@ pub(crate) fn apply(tables: &mut Overlay<'_>, index: u64, command: OmCommand) ->
         }
     };
     let result = match result {
-        Ok(result) => {
-            requests::remember(tables, &command.request_id, &result, command.now_ms)?;
-            tables.keep_command();
-            result
-        }
+        Ok(result) => result,
         Err(Refusal::Failure(failure)) => {
             tables.undo_command();
             om_reply::Result::Error(failure.into())
         }
         Err(Refusal::Broken(error)) => return Err(error.context(format!("apply command {index}"))),
     };
-    Ok(OmReply { result: Some(result) })
+    let answer = OmReply { result: Some(result) };
+    requests::remember(tables, &request, &answer, now_ms)?;
+    tables.keep_command();
+    Ok(answer)
 }
 
 fn run<O: Operation>(apply: &mut Apply<'_, '_>, command: O::Command) -> Result<om_reply::Result, Refusal> {
