@@ -25,7 +25,7 @@ pub(crate) const NOW_MS: u64 = 1_700_000_000_000;
 
 type NameCluster = fn(tonic::Request<()>) -> Result<tonic::Request<()>, tonic::Status>;
 
-type Client = OmClient<InterceptedService<Channel, NameCluster>>;
+pub(crate) type Client = OmClient<InterceptedService<Channel, NameCluster>>;
 
 fn name_cluster(call: tonic::Request<()>) -> Result<tonic::Request<()>, tonic::Status> {
     Ok(proto::in_cluster(call, CLUSTER))
@@ -42,6 +42,15 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) async fn start(dir: &Path) -> Server {
+        let server = Server::open(dir).await;
+        let bucket = CreateBucketRequest { volume: "s3v".into(), bucket: "photos".into() };
+        // The same request at each start.
+        server.client.clone().create_bucket(request(0, bucket)).await.unwrap();
+        server
+    }
+
+    /// The same without a bucket.
+    pub(crate) async fn open(dir: &Path) -> Server {
         let disk = Arc::new(RealDisk::open(dir, 1).unwrap());
         disk.join_cluster(CLUSTER, 0).unwrap();
         let log =
@@ -68,11 +77,7 @@ impl Server {
         let served = tokio::spawn(async { serve.await.unwrap() });
         let channel = Endpoint::from_shared(format!("http://{address}")).unwrap().connect().await.unwrap();
         let client = OmClient::with_interceptor(channel, name_cluster as NameCluster);
-        let server = Server { client, om, host, stop, served };
-        let bucket = CreateBucketRequest { volume: "s3v".into(), bucket: "photos".into() };
-        // The same request at each start.
-        server.client.clone().create_bucket(request(0, bucket)).await.unwrap();
-        server
+        Server { client, om, host, stop, served }
     }
 
     pub(crate) async fn stop(self) {
