@@ -76,7 +76,9 @@ impl OmCaller {
             if is_final {
                 return Err(match failure.code {
                     Code::OutcomeUnknown => ClientError::OutcomeUnknown(failure.message),
-                    Code::WrongCluster if unsure => ClientError::OutcomeUnknown(failure.message),
+                    code if unsure && !is_decided_by_tables(code) => {
+                        ClientError::OutcomeUnknown(failure.message)
+                    }
                     _ => failure.into(),
                 });
             }
@@ -117,6 +119,22 @@ impl OmCaller {
             Err(_) => Err(Failure::new(Code::OutcomeUnknown, format!("{address} does not answer"))),
         }
     }
+}
+
+/// Whether OM says so once for all: it remembers what a request was answered, so no earlier try took effect, and none ever will.
+/// Other refusals say nothing of earlier tries, which may have come to another server, or to the same one before it was replaced.
+fn is_decided_by_tables(code: Code) -> bool {
+    matches!(
+        code,
+        Code::NoSuchBucket
+            | Code::BucketExists
+            | Code::BucketNotEmpty
+            | Code::NoSuchKey
+            | Code::NoSuchUpload
+            | Code::PreconditionFailed
+            | Code::InvalidPart
+            | Code::PartTooSmall
+    )
 }
 
 macro_rules! query {

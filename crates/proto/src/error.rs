@@ -139,7 +139,13 @@ impl From<Status> for Failure {
         {
             return error.into();
         }
+        let is_of_connection = std::error::Error::source(&status).is_some();
         let (code, retry) = match status.code() {
+            // HTTP/2 ends a connection with `ENHANCE_YOUR_CALM`, whatever became of the requests on it, and gRPC has for that the word it has
+            // for what is too large.
+            _ if is_of_connection && status.code() != tonic::Code::Unavailable => {
+                (Code::OutcomeUnknown, Retry::Unknown)
+            }
             tonic::Code::InvalidArgument | tonic::Code::Unimplemented => (Code::Invalid, Retry::No),
             tonic::Code::OutOfRange | tonic::Code::ResourceExhausted => (Code::TooLarge, Retry::No),
             tonic::Code::Unavailable => (Code::Unavailable, Retry::Unknown),
@@ -162,5 +168,10 @@ mod tests {
     #[test]
     fn a_broken_connection_leaves_the_outcome_unknown() {
         assert_eq!(Failure::from(Status::unavailable("gone")).retry, Retry::Unknown);
+        // As tonic reports a connection that the other side ended with ENHANCE_YOUR_CALM.
+        let mut status = Status::resource_exhausted("h2 protocol error");
+        assert_eq!(Failure::from(status.clone()).retry, Retry::No);
+        status.set_source(std::sync::Arc::new(std::io::Error::other("too_many_resets")));
+        assert_eq!(Failure::from(status).retry, Retry::Unknown);
     }
 }

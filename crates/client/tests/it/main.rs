@@ -1,7 +1,9 @@
 //! The client against a whole store over loopback: SCM, OM and three datanodes, each with real disks.
 #![allow(clippy::unwrap_used)] // a test that fails may panic
 
+mod checksums;
 mod cluster;
 mod failover;
 mod namespace;
+mod repeats;
 mod sizes;
