@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 use testkit::Process;
 
-fn start(dir: &Path) -> (Process, S3, String) {
+pub(crate) fn start(dir: &Path) -> (Process, S3, String) {
     let data = dir.join("data").display().to_string();
     let args = ["dev", "--data", &data, "--s3-port", "0", "--rpc-port", "0", "--http-port", "0"]
         .map(str::to_owned)

@@ -18,6 +18,7 @@ mod reset;
 mod s3;
 mod scm_members;
 mod service_manager;
+mod wrong_bytes;
 
 /// The binary under test.
 fn binary() -> &'static std::path::Path {

@@ -36,6 +36,19 @@ impl S3 {
         self.bucket.put_object(Some(&self.credentials), key).sign(SIGNED_FOR)
     }
 
+    /// Where anybody can read this key, or one part of it.
+    pub(crate) fn get_url(&self, key: &str, part: Option<u32>) -> reqwest::Url {
+        let mut get = self.bucket.get_object(Some(&self.credentials), key);
+        if let Some(part) = part {
+            get.query_mut().insert("partNumber", part.to_string());
+        }
+        get.sign(SIGNED_FOR)
+    }
+
+    pub(crate) fn head_url(&self, key: &str) -> reqwest::Url {
+        self.bucket.head_object(Some(&self.credentials), key).sign(SIGNED_FOR)
+    }
+
     /// `None` when the server says that the key does not exist.
     pub(crate) async fn get(&self, key: &str) -> Result<Option<Vec<u8>>, String> {
         let url = self.bucket.get_object(Some(&self.credentials), key).sign(SIGNED_FOR);
