@@ -85,10 +85,13 @@ that the one that is left has all it had. Each N times (1 when not given), a qua
 The last line is JSON: runs, failures, failover times, acknowledged writes. The exit status is 0 only without failures.
 The same as tests, once each:  ./dev test kvnode/drills
 
-cluster: SCM, OM, five datanodes and a gateway as processes, under load from S3, lose something: lost-node (kill -9 of a datanode for good, then
+cluster: SCM, OM, three to five datanodes and a gateway as processes, under load from S3, lose something: lost-node (kill -9 of a datanode for good, then
 another one is decommissioned), lost-majority (two datanodes for good, `accept-loss`), pulled-disk (its directory is removed, under a running and under a stopped datanode), corruption (a bit
 changes in a closed segment), full-disk and read-only-disk (an ext4 of its own, where this may be mounted), power-cut (kill -9 of everything at once),
-lost-scm, lost-scm-leader (of three, and a datanode with it). Checks that writers notice nothing and are never without an acknowledgement for 3 s, that pipelines are replaced, that every closed container
+lost-scm, lost-scm-leader (of three, and a datanode with it), lost-scm-tail (a forced reset from a member that was away), lost-log (a member's
+`hard-state`, while another one is away for longer than SCM waits), full-follower (for good; then a node is lost), full-and-lost (both at once: nobody can commit), wiped-node (empty again at its old address),
+failed-sync (a block device that fails some writes, a restart, a loss of power; where this may be mounted), broken-path (a datanode that the gateway alone cannot reach).
+Checks that writers notice nothing and are never without an acknowledgement for 3 s, as far as a majority is there, that pipelines are replaced, that every closed container
 has three good replicas again, and that every acknowledged object reads back right, during the trouble and after it.
 All of them N times (1 when not given), or the one called NAME; a minute each. The last line is JSON: runs, objects, what failed, what was skipped, and
 for each drill the longest times. The exit status is 0 only without failures. Once each as tests:  ./dev test 'cli/processes cluster::'

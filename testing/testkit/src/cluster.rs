@@ -19,6 +19,15 @@ pub struct ClusterOptions {
     pub datanode_args: String,
     /// Where the first disk of the first datanode is, if not in the cluster's directory.
     pub first_disk: Option<PathBuf>,
+    /// Where the first datanode is bound, and under which address others are told to reach it, if that is another one.
+    pub first_detour: Option<Detour>,
+}
+
+/// Whoever made it passes on what is said to `advertised`.
+#[derive(Clone, Debug)]
+pub struct Detour {
+    pub bound: String,
+    pub advertised: String,
 }
 
 impl Default for ClusterOptions {
@@ -33,6 +42,7 @@ impl Default for ClusterOptions {
             scm_args: String::new(),
             datanode_args: String::new(),
             first_disk: None,
+            first_detour: None,
         }
     }
 }
@@ -42,7 +52,7 @@ pub struct Cluster {
     pub scms: Vec<Process>,
     pub om: Process,
     pub datanodes: Vec<Process>,
-    /// In the order of `datanodes`.
+    /// In the order of `datanodes`: where others reach them.
     pub datanode_addresses: Vec<String>,
     /// "http://host:port" of their metrics, in the same order; others after a restart.
     pub datanode_http: Vec<String>,
@@ -55,7 +65,8 @@ pub struct Cluster {
     pub scm_ready: Ready,
     pub om_address: String,
     pub endpoint: String,
-    first_disk: Option<PathBuf>,
+    binary: PathBuf,
+    options: ClusterOptions,
     // Last, so that the processes end before their directories go.
     dir: TempDir,
 }
@@ -74,7 +85,10 @@ impl Cluster {
         // whoever asks: it might give them away while their process is down.
         let mut addresses = free_addresses(options.scms + options.datanodes + 3).into_iter();
         let scm_addresses: Vec<String> = addresses.by_ref().take(options.scms).collect();
-        let datanode_addresses: Vec<String> = addresses.by_ref().take(options.datanodes).collect();
+        let mut datanode_addresses: Vec<String> = addresses.by_ref().take(options.datanodes).collect();
+        if let (Some(detour), Some(first)) = (&options.first_detour, datanode_addresses.first_mut()) {
+            first.clone_from(&detour.advertised);
+        }
         let [om_address, gateway_address, s3_address] =
             [(); 3].map(|()| addresses.next().expect("one for each"));
         let scm_address = scm_addresses.join(",");
@@ -98,17 +112,7 @@ impl Cluster {
 
         let (mut datanodes, mut datanode_http) = (Vec::new(), Vec::new());
         for (number, address) in (1..).zip(&datanode_addresses) {
-            let name = format!("dn{number}");
-            let disks: String = (1..=options.disks_per_datanode)
-                .map(|disk| match &options.first_disk {
-                    Some(first) if (number, disk) == (1, 1) => format!(" --disk {}", first.display()),
-                    _ => format!(" --disk {root_path}/{name}/disk{disk}"),
-                })
-                .collect();
-            let line = format!(
-                "server --roles datanode --rpc {address}{disks} --scm {scm_address} --container-bytes-max {} {}",
-                options.container_bytes_max, options.datanode_args
-            );
+            let (name, line) = datanode(options, root, &scm_address, number, address);
             let (datanode, ready) = start(&name, line);
             datanodes.push(datanode);
             datanode_http.push(ready["HTTP"].clone());
@@ -132,9 +136,23 @@ impl Cluster {
             scm_ready,
             om_address,
             endpoint,
-            first_disk: options.first_disk.clone(),
+            binary: binary.to_owned(),
+            options: options.clone(),
             dir,
         }
+    }
+
+    /// One more, the last of the list from now on.
+    pub fn add_datanode(&mut self) {
+        let address = free_addresses(1).remove(0);
+        let number = self.datanodes.len() + 1;
+        let (name, line) = datanode(&self.options, self.dir.path(), &self.scm_address, number, &address);
+        let line = format!("{line} --http 127.0.0.1:0");
+        let args = line.split_whitespace().map(str::to_owned).collect();
+        let (datanode, ready) = Process::start(&self.binary, self.dir.path(), &name, args);
+        self.datanodes.push(datanode);
+        self.datanode_addresses.push(address);
+        self.datanode_http.push(ready["HTTP"].clone());
     }
 
     /// Where everything of it is; gone with it.
@@ -144,10 +162,7 @@ impl Cluster {
 
     /// A data directory of a datanode; both are counted from 0.
     pub fn disk(&self, datanode: usize, disk: usize) -> PathBuf {
-        match &self.first_disk {
-            Some(first) if (datanode, disk) == (0, 0) => first.clone(),
-            _ => self.dir.path().join(format!("dn{}/disk{}", datanode + 1, disk + 1)),
-        }
+        disk_dir(&self.options, self.dir.path(), datanode + 1, disk + 1)
     }
 
     fn all(&mut self) -> impl Iterator<Item = &mut Process> {
@@ -166,4 +181,33 @@ impl Cluster {
             process.wait_ready();
         });
     }
+}
+
+/// Both are counted from 1.
+fn disk_dir(options: &ClusterOptions, root: &Path, number: usize, disk: usize) -> PathBuf {
+    match &options.first_disk {
+        Some(first) if (number, disk) == (1, 1) => first.clone(),
+        _ => root.join(format!("dn{number}/disk{disk}")),
+    }
+}
+
+/// Its name and command line.
+fn datanode(
+    options: &ClusterOptions,
+    root: &Path,
+    scm_address: &str,
+    number: usize,
+    address: &str,
+) -> (String, String) {
+    let place = match &options.first_detour {
+        Some(Detour { bound, advertised }) if number == 1 => format!("--rpc {bound} --advertise {advertised}"),
+        _ => format!("--rpc {address}"),
+    };
+    let disks = (1..=options.disks_per_datanode).map(|disk| disk_dir(options, root, number, disk));
+    let disks: String = disks.map(|disk| format!(" --disk {}", disk.display())).collect();
+    let line = format!(
+        "server --roles datanode {place}{disks} --scm {scm_address} --container-bytes-max {} {}",
+        options.container_bytes_max, options.datanode_args
+    );
+    (format!("dn{number}"), line)
 }

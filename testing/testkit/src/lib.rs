@@ -8,6 +8,6 @@ mod ports;
 mod process;
 pub mod prometheus;
 
-pub use cluster::{ACCESS_KEY, Cluster, ClusterOptions, SECRET_KEY};
+pub use cluster::{ACCESS_KEY, Cluster, ClusterOptions, Detour, SECRET_KEY};
 pub use ports::free_addresses;
 pub use process::{Process, Ready};

@@ -4,15 +4,23 @@
 //! `./dev drill cluster [--repeat N] [--only NAME]` runs them again and again.
 
 mod bad_disk;
+mod broken_path;
 mod corruption;
+mod detour;
+mod failed_sync;
+mod flaky_disk;
+mod full_follower;
 mod harness;
+mod lost_log;
 mod lost_majority;
 mod lost_node;
 mod lost_scm;
 mod lost_scm_leader;
+mod lost_scm_tail;
 mod power_cut;
 mod pulled_disk;
 mod small_disk;
+mod wiped_node;
 
 use futures::FutureExt;
 use futures::future::LocalBoxFuture;
@@ -27,7 +35,7 @@ static TWO_AT_A_TIME: Semaphore = Semaphore::const_new(2);
 /// A drill; `None` when this machine cannot run it.
 type Run = fn() -> LocalBoxFuture<'static, Option<Shown>>;
 
-const DRILLS: [(&str, Run); 9] = [
+const DRILLS: [(&str, Run); 16] = [
     ("lost-node", || Box::pin(async { Some(lost_node::run().await) })),
     ("lost-majority", || Box::pin(async { Some(lost_majority::run().await) })),
     ("pulled-disk", || Box::pin(async { Some(pulled_disk::run().await) })),
@@ -37,6 +45,13 @@ const DRILLS: [(&str, Run); 9] = [
     ("power-cut", || Box::pin(async { Some(power_cut::run().await) })),
     ("lost-scm", || Box::pin(async { Some(lost_scm::run().await) })),
     ("lost-scm-leader", || Box::pin(async { Some(lost_scm_leader::run().await) })),
+    ("lost-scm-tail", || Box::pin(async { Some(lost_scm_tail::run().await) })),
+    ("lost-log", || Box::pin(async { Some(lost_log::run().await) })),
+    ("full-follower", || Box::pin(full_follower::run())),
+    ("full-and-lost", || Box::pin(full_follower::and_lost())),
+    ("wiped-node", || Box::pin(async { Some(wiped_node::run().await) })),
+    ("failed-sync", || Box::pin(failed_sync::run())),
+    ("broken-path", || Box::pin(async { Some(broken_path::run().await) })),
 ];
 
 /// Runs one of them in its turn. A panic of it says how to do that again.
@@ -92,6 +107,41 @@ async fn an_scm_that_comes_back_puts_right_what_broke_meanwhile() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_next_leader_of_scm_goes_on_with_what_broke() {
     in_turn("lost-scm-leader").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_scm_that_lost_its_newest_decisions_gives_no_number_out_again() {
+    in_turn("lost-scm-tail").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_lost_its_log_decides_nothing_while_another_is_away() {
+    in_turn("lost-log").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_follower_whose_disk_is_full_is_replaced() {
+    in_turn("full-follower").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_between_a_full_member_and_a_lost_one_ends_its_pipeline() {
+    in_turn("full-and-lost").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wiped_node_takes_its_own_place_again() {
+    in_turn("wiped-node").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_failed_sync_left_in_the_page_cache_counts_for_nothing() {
+    in_turn("failed-sync").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn readers_go_round_a_datanode_that_they_cannot_reach() {
+    in_turn("broken-path").await;
 }
 
 /// `./dev drill cluster`: as often as `FLOTILLA_DRILL_REPEAT` says, those that `FLOTILLA_DRILL_ONLY` names or all, with one line of

@@ -128,6 +128,72 @@ impl Writers {
     }
 }
 
+/// Readers that get objects until told to stop, one after the other, and remember how long each took.
+pub(crate) struct Readers {
+    tasks: JoinSet<()>,
+    shared: Arc<SharedReads>,
+}
+
+#[derive(Default)]
+struct SharedReads {
+    next: AtomicU64,
+    stop: AtomicBool,
+    /// When each began, and how long it took.
+    reads: Mutex<Vec<(Instant, Duration)>>,
+    errors: Mutex<Vec<String>>,
+}
+
+const READERS: usize = 6;
+
+impl Readers {
+    pub(crate) fn start(s3: &S3, objects: &[u64]) -> Readers {
+        let shared = Arc::new(SharedReads::default());
+        let mut tasks = JoinSet::new();
+        for _ in 0..READERS {
+            let (s3, shared, objects) = (s3.clone(), shared.clone(), objects.to_vec());
+            tasks.spawn(async move {
+                while !shared.stop.load(Ordering::Relaxed) {
+                    let n = objects[shared.next.fetch_add(1, Ordering::Relaxed) as usize % objects.len()];
+                    let begun = Instant::now();
+                    let found = s3.get(&key(n)).await;
+                    shared.reads.lock().unwrap().push((begun, begun.elapsed()));
+                    match found {
+                        Ok(Some(found)) if found == body(n) => {}
+                        Ok(found) => {
+                            let bytes = found.map(|found| found.len());
+                            shared.errors.lock().unwrap().push(format!("get {n}: {bytes:?} other bytes"));
+                        }
+                        Err(error) => shared.errors.lock().unwrap().push(format!("get {n}: {error}")),
+                    }
+                }
+            });
+        }
+        Readers { tasks, shared }
+    }
+
+    pub(crate) async fn stop(mut self) -> Reads {
+        self.shared.stop.store(true, Ordering::Relaxed);
+        while self.tasks.join_next().await.is_some() {}
+        let reads = self.shared.reads.lock().unwrap().clone();
+        Reads { reads, errors: self.shared.errors.lock().unwrap().clone() }
+    }
+}
+
+pub(crate) struct Reads {
+    reads: Vec<(Instant, Duration)>,
+    pub(crate) errors: Vec<String>,
+}
+
+impl Reads {
+    /// How long those took that began then, the shortest first.
+    pub(crate) fn took(&self, begun: std::ops::Range<Instant>) -> Vec<Duration> {
+        let begun = self.reads.iter().filter(|(at, _)| begun.contains(at));
+        let mut took: Vec<Duration> = begun.map(|(_, took)| *took).collect();
+        took.sort_unstable();
+        took
+    }
+}
+
 pub(crate) struct Written {
     pub(crate) acknowledged: Vec<u64>,
     pub(crate) errors: Vec<String>,
@@ -142,6 +208,24 @@ pub(crate) async fn assert_all_there(s3: &S3, acknowledged: &[u64]) {
 /// After everything has started anew, when pipelines still elect: all of it can be read soon, and until then nothing else is.
 pub(crate) async fn assert_all_come_back(s3: &S3, acknowledged: &[u64]) {
     assert_all_read(s3, acknowledged, BACK_WITHIN).await;
+}
+
+/// While members are away for good or not: what cannot be read says so, and what can is right. How many were refused.
+pub(crate) async fn assert_none_wrong(s3: &S3, acknowledged: &[u64]) -> usize {
+    let mut reads = JoinSet::new();
+    for &n in acknowledged {
+        let s3 = s3.clone();
+        reads.spawn(async move { (n, s3.get(&key(n)).await) });
+    }
+    let mut refused = 0;
+    for (n, found) in reads.join_all().await {
+        match found {
+            Ok(Some(found)) => assert!(found == body(n), "object {n} has bytes that nobody wrote"),
+            Ok(None) => panic!("object {n} was acknowledged and is gone"),
+            Err(_) => refused += 1,
+        }
+    }
+    refused
 }
 
 async fn assert_all_read(s3: &S3, acknowledged: &[u64], within: Duration) {

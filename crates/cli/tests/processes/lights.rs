@@ -138,6 +138,17 @@ async fn a_gateway_between_two_clusters_is_never_ready_and_touches_neither() {
     let theirs = format!("server --roles scm,om --rpc 127.0.0.1:0 --meta {root}/theirs --http 127.0.0.1:0");
     let mut theirs = start("theirs", theirs);
     let their_address = theirs.wait_ready()["RPC"].clone();
+    // The same names as here, and nothing in them: what needs no datanode could be answered and changed at once.
+    let empty = ours.path().join("empty");
+    std::fs::write(&empty, b"").unwrap();
+    let in_theirs = |args: &[&str]| {
+        let done =
+            flotilla(&[&["fs", "--scm", &their_address, "--om", &their_address], args].concat(), None);
+        assert!(done.status.success(), "{args:?}: {done:?}");
+        String::from_utf8_lossy(&done.stdout).into_owned()
+    };
+    in_theirs(&["-mkdir", "/s3v/ours"]);
+    in_theirs(&["-put", empty.to_str().unwrap(), "/s3v/ours/a"]);
     let s3 = S3::new(&ours.endpoint, ACCESS_KEY, SECRET_KEY, "ours");
     s3.create_bucket().await.unwrap();
     s3.put("a", b"ours".to_vec()).await.unwrap();
@@ -152,9 +163,7 @@ async fn a_gateway_between_two_clusters_is_never_ready_and_touches_neither() {
         let (done, says) = fs(&their_address, args);
         assert!(!done && says.contains("belongs to cluster"), "{args:?}: {says}");
     }
-    let listing = flotilla(&["fs", "--scm", &their_address, "--om", &their_address, "-ls", "/s3v"], None);
-    assert!(listing.status.success(), "{listing:?}");
-    assert!(!String::from_utf8_lossy(&listing.stdout).contains("mixed"), "{listing:?}");
+    assert!(!in_theirs(&["-ls", "/s3v"]).contains("mixed"));
 
     let between = format!(
         "server --roles s3 --rpc 127.0.0.1:0 --s3 127.0.0.1:{} --scm {} --om {their_address} --http 127.0.0.1:0 \
@@ -174,7 +183,15 @@ async fn a_gateway_between_two_clusters_is_never_ready_and_touches_neither() {
         tokio::time::sleep(Duration::from_millis(50)).await;
     };
     let mixed = S3::new(&endpoint, ACCESS_KEY, SECRET_KEY, "ours");
-    let refused = mixed.put("b", b"lost".to_vec()).await.unwrap_err();
-    assert!(refused.starts_with("503"), "{refused}; ready says {says}");
-    assert!(mixed.get("a").await.is_err());
+    for body in [&b"lost"[..], b""] {
+        let refused = mixed.put("b", body.to_vec()).await.unwrap_err();
+        assert!(refused.starts_with("503"), "{refused}; ready says {says}");
+    }
+    for key in ["a", "b"] {
+        let refused = mixed.get(key).await.unwrap_err();
+        assert!(refused.starts_with("503"), "{refused}");
+    }
+    assert!(!in_theirs(&["-ls", "/s3v/ours"]).contains("/b"));
+    assert_eq!(s3.get("a").await.unwrap().unwrap(), b"ours");
+    assert_eq!(s3.get("b").await.unwrap(), None);
 }

@@ -7,12 +7,16 @@ use proto::scm::scm_client::ScmClient;
 use proto::scm::*;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
-use testkit::{ACCESS_KEY, Cluster, ClusterOptions, SECRET_KEY};
+use testkit::{ACCESS_KEY, Cluster, ClusterOptions, Detour, SECRET_KEY};
 use tonic::transport::Channel;
 use tonic::{Response, Status};
 
 /// Silence after which SCM gives a node up in these drills.
 pub(super) const DEAD_AFTER: Duration = Duration::from_secs(10);
+/// Silence after which SCM relies on a node no more.
+const STALE_AFTER: Duration = Duration::from_secs(3);
+/// How long a pipeline that closes may be without a leader until its members end by themselves.
+const QUASI_CLOSE_AFTER: Duration = Duration::from_secs(10);
 /// How long a disk or a group may be broken until SCM replaces it.
 pub(super) const FAULT_GRACE: Duration = Duration::from_secs(5);
 /// From the loss of something to three good replicas of everything: far more than it takes, on a machine that does other things too.
@@ -31,22 +35,33 @@ const OBJECTS_FIRST: usize = 100;
 /// What is not as in most drills.
 pub(super) struct Setup {
     pub(super) scms: usize,
+    pub(super) datanodes: usize,
     pub(super) disks_per_datanode: usize,
     /// Small, so that a few hundred objects close many containers.
     pub(super) container_bytes_max: u64,
     /// Where the first datanode's first disk is, if not beside the others.
     pub(super) first_disk: Option<PathBuf>,
+    /// How others reach the first datanode, if not where it is bound.
+    pub(super) first_detour: Option<Detour>,
     pub(super) datanode_args: &'static str,
+    pub(super) dead_after: Duration,
+    pub(super) fault_grace: Duration,
+    pub(super) quasi_close_after: Duration,
 }
 
 impl Default for Setup {
     fn default() -> Setup {
         Setup {
             scms: 1,
+            datanodes: DATANODES,
             disks_per_datanode: 1,
             container_bytes_max: 8 << 20,
             first_disk: None,
+            first_detour: None,
             datanode_args: "",
+            dead_after: DEAD_AFTER,
+            fault_grace: FAULT_GRACE,
+            quasi_close_after: QUASI_CLOSE_AFTER,
         }
     }
 }
@@ -64,13 +79,16 @@ impl Drill {
             disks_per_datanode: setup.disks_per_datanode,
             pipelines_per_disk: 2,
             container_bytes_max: setup.container_bytes_max,
-            datanodes: DATANODES,
+            datanodes: setup.datanodes,
             first_disk: setup.first_disk,
+            first_detour: setup.first_detour,
             datanode_args: setup.datanode_args.to_owned(),
             scm_args: format!(
-                "--stale-after 3s --dead-after {}s --member-fault-grace {}s --quasi-close-after 10s",
-                DEAD_AFTER.as_secs(),
-                FAULT_GRACE.as_secs()
+                "--stale-after {}s --dead-after {}s --member-fault-grace {}s --quasi-close-after {}s",
+                STALE_AFTER.as_secs(),
+                setup.dead_after.as_secs(),
+                setup.fault_grace.as_secs(),
+                setup.quasi_close_after.as_secs()
             ),
         };
         let cluster = Cluster::start(binary(), &options);
@@ -152,11 +170,47 @@ impl Drill {
         self.scm(async |mut scm| scm.get_cluster_status(GetClusterStatusRequest {}).await).await
     }
 
-    /// The number SCM gave to the datanode at this place of the cluster's list.
+    /// The number SCM gave to the datanode at this place of the cluster's list; the last one, if it was wiped.
     pub(super) async fn node_at(&self, at: usize) -> u64 {
         let port = self.cluster.datanode_addresses[at].clone();
+        let datanodes = self.datanodes().await.into_iter().filter(|datanode| datanode.address == port);
+        datanodes.map(|datanode| datanode.node).max().expect("it has registered")
+    }
+
+    pub(super) async fn state_of(&self, node: u64) -> NodeState {
         let datanodes = self.datanodes().await;
-        datanodes.iter().find(|datanode| datanode.address == port).expect("it has registered").node
+        datanodes.iter().find(|info| info.node == node).expect("it has registered").state()
+    }
+
+    /// So many datanodes are there and speak.
+    pub(super) async fn healthy(&self, count: usize) -> Result<(), String> {
+        let datanodes = self.datanodes().await;
+        let healthy = datanodes.iter().filter(|info| info.state() == NodeState::NodeHealthy).count();
+        (healthy == count).then_some(()).ok_or(format!("{healthy} nodes are healthy"))
+    }
+
+    /// The light of three good copies: no pipeline closes for good, and what lacks something says so.
+    pub(super) async fn whole_or_in_trouble(&self) -> Result<(), String> {
+        let closing = self.in_state(PipelineState::PipelineClosing).await;
+        if !closing.is_empty() {
+            return Err(format!("these close still: {closing:?}"));
+        }
+        let mut live = self.in_state(PipelineState::PipelineOpen).await;
+        live.extend(self.in_state(PipelineState::PipelineAllocated).await);
+        let is_live = |pipeline: u64| live.iter().any(|live| live.pipeline == pipeline);
+        let unsaid = |info: &ContainerInfo| match info.state() {
+            ContainerState::ContainerClosed => info.troubles.is_empty() && good_besides(info, None) != 3,
+            ContainerState::ContainerQuasiClosed => info.troubles.is_empty(),
+            ContainerState::ContainerOpen => !is_live(info.pipeline),
+            ContainerState::ContainerDeleted | ContainerState::Unspecified => false,
+        };
+        let containers = self.containers(ContainerState::Unspecified).await;
+        let unsaid: Vec<&ContainerInfo> = containers.iter().filter(|info| unsaid(info)).collect();
+        unsaid.is_empty().then_some(()).ok_or_else(|| format!("nobody says what these lack: {unsaid:?}"))
+    }
+
+    pub(super) async fn in_state(&self, state: PipelineState) -> Vec<Pipeline> {
+        self.pipelines().await.into_iter().filter(|pipeline| pipeline.state() == state).collect()
     }
 
     /// Waits for a condition, which says what is missing while it does not hold.

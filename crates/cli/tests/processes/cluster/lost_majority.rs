@@ -73,7 +73,7 @@ pub(super) async fn run() -> Shown {
 }
 
 /// Each member of an open pipeline has applied all that any of them has in its log.
-async fn all_have_everything(drill: &Drill) -> Result<(), String> {
+pub(super) async fn all_have_everything(drill: &Drill) -> Result<(), String> {
     let mut groups: BTreeMap<String, Vec<f64>> = BTreeMap::new();
     for base in &drill.cluster.datanode_http {
         let answer = reqwest::get(format!("{base}/metrics")).await.map_err(|error| error.to_string())?;

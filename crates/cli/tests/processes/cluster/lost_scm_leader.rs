@@ -39,7 +39,7 @@ pub(super) async fn run() -> Shown {
 }
 
 /// Where SCM's leader is in the cluster's list.
-fn leader(drill: &Drill) -> usize {
+pub(super) fn leader(drill: &Drill) -> usize {
     let roles = admin_json(&drill.cluster.scm_address, &["scm", "roles"]);
     let members = roles["members"].as_array().unwrap();
     let leader = members.iter().find(|member| member["role"] == "leader").expect("the one that answered");

@@ -19,9 +19,9 @@ impl SmallDisk {
         std::fs::create_dir(disk.root()).expect("make a directory to mount at");
         // None of it is reserved for root, who runs this.
         let made = run("mkfs.ext4", &["-q", "-F", "-m", "0", path(&image)]);
-        let mounted = made.and_then(|()| run("mount", &["-o", "loop", path(&image), path(&disk.root())]));
+        let mounted = made.and_then(|_| run("mount", &["-o", "loop", path(&image), path(&disk.root())]));
         match mounted {
-            Ok(()) => Some(disk),
+            Ok(_) => Some(disk),
             Err(why) => {
                 println!("SKIPPED: this drill needs a file system of its own: {why}");
                 None
@@ -65,14 +65,15 @@ impl Drop for SmallDisk {
     }
 }
 
-fn path(path: &Path) -> &str {
+pub(super) fn path(path: &Path) -> &str {
     path.to_str().expect("temporary directories have plain names")
 }
 
-fn run(program: &str, args: &[&str]) -> Result<(), String> {
+/// What it prints.
+pub(super) fn run(program: &str, args: &[&str]) -> Result<String, String> {
     let output = Command::new(program).args(args).output().map_err(|error| format!("{program}: {error}"))?;
     match output.status.success() {
-        true => Ok(()),
+        true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
         false => Err(format!("{program} {args:?}: {}", String::from_utf8_lossy(&output.stderr).trim())),
     }
 }
