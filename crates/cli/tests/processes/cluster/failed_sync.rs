@@ -40,7 +40,7 @@ pub(super) async fn run() -> Option<Shown> {
     let failed_at = Instant::now();
     let mut rounds = 0;
     while !has_failed_disk(&drill, node).await {
-        assert!(rounds < ROUNDS_MAX, "no write failed");
+        assert!(rounds < ROUNDS_MAX, "no write failed, of {armed} bytes");
         put_small(&drill.s3, rounds).await;
         rounds += 1;
     }

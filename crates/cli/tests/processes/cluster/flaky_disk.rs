@@ -61,12 +61,14 @@ impl FlakyDisk {
         self.memory().join("ballast")
     }
 
-    /// Writes into what the segments there have ready and did not use yet fail from now on. What they have is as before, and so is the rest of
+    /// Writes behind what the segments there have fail from now on. What they have is as before, and so is the rest of
     /// the device. How many bytes that is.
     pub(super) fn fail_writes(&self) -> u64 {
         let mut bytes = 0;
         for segment in segments(&self.root()) {
-            for (first, count) in unwritten(&segment) {
+            // A file that is being written back would take its blocks again.
+            run("sync", &[path(&segment)]).expect("sync a segment");
+            for (first, count) in unused(&segment) {
                 let (offset, length) = (first * BLOCK_BYTES, count * BLOCK_BYTES);
                 let (at, long) = (offset.to_string(), length.to_string());
                 let punched = run("fallocate", &["-p", "-o", &at, "-l", &long, path(&self.image())]);
@@ -115,14 +117,24 @@ fn segments(dir: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// The blocks of the device that belong to a file and were never written: the first of each stretch, and how many they are.
-fn unwritten(file: &Path) -> Vec<(u64, u64)> {
+/// The blocks of the device that belong to a segment behind its last record: the first of each stretch, and how many they are.
+fn unused(segment: &Path) -> Vec<(u64, u64)> {
+    let used = used_bytes(segment).div_ceil(BLOCK_BYTES);
     // "   1:       16..    4095:      16400..     20479:   4080:             last,unwritten,eof"
-    let listed = run("filefrag", &["-v", &format!("-b{BLOCK_BYTES}"), path(file)]).expect("list extents");
-    let extents = listed.lines().filter(|line| line.contains("unwritten")).filter_map(|line| {
-        let mut fields = line.split(':').skip(2);
-        let first = fields.next()?.split("..").next()?.trim().parse().ok()?;
-        Some((first, fields.next()?.trim().parse().ok()?))
+    let listed = run("filefrag", &["-v", &format!("-b{BLOCK_BYTES}"), path(segment)]).expect("list extents");
+    let extents = listed.lines().filter_map(|line| {
+        let mut fields = line.split(':').skip(1);
+        let mut first = || fields.next()?.split("..").next()?.trim().parse::<u64>().ok();
+        let (of_file, of_device) = (first()?, first()?);
+        let count: u64 = fields.next()?.trim().parse().ok()?;
+        let skipped = used.saturating_sub(of_file).min(count);
+        (skipped < count).then_some((of_device + skipped, count - skipped))
     });
     extents.collect()
+}
+
+/// What is behind the last record of a segment that was not used before is zero.
+fn used_bytes(segment: &Path) -> u64 {
+    let bytes = std::fs::read(segment).expect("read a segment");
+    bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last as u64 + 1)
 }

@@ -225,6 +225,7 @@ impl Drill {
             assert!(started.elapsed() < within, "no {what} within {within:?}: {missing}");
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
+        println!("{what}: after {:.1} s", started.elapsed().as_secs_f64());
         started.elapsed()
     }
 

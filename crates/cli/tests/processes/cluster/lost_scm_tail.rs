@@ -2,8 +2,8 @@ use super::harness::{Drill, REPAIRED_WITHIN, Setup, Shown};
 use super::lost_scm_leader::leader;
 use crate::commands::{admin_json, flotilla};
 use crate::drills::{assert_all_come_back, assert_none_wrong};
-use proto::scm::ContainerState;
-use std::collections::BTreeMap;
+use proto::scm::{ClosePipelineRequest, ContainerState, PipelineState};
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 /// Containers that the survivor knows nothing of.
@@ -31,6 +31,7 @@ pub(super) async fn run() -> Shown {
     let written = writers.stop().await;
     assert_eq!(written.errors, Vec::<String>::new(), "writers notice nothing");
     let drawn = numbers(&drill).await;
+    let kept = directories(&drill);
 
     let lost: Vec<usize> = (0..3).filter(|at| *at != survivor).collect();
     for at in &lost {
@@ -54,6 +55,17 @@ pub(super) async fn run() -> Shown {
     assert_all_come_back(&drill.s3, &before.acknowledged).await;
     let refused = assert_none_wrong(&drill.s3, &written.acknowledged).await;
 
+    // What it does not know the last container of gets no next one from it: its pipelines are closed, and others take their place.
+    for pipeline in drill.in_state(PipelineState::PipelineOpen).await {
+        let request = ClosePipelineRequest { pipeline: pipeline.pipeline };
+        drill.scm(async |mut scm| scm.close_pipeline(request).await).await;
+    }
+    let anew = async || {
+        let open = drill.in_state(PipelineState::PipelineOpen).await;
+        let new = open.iter().filter(|pipeline| !drawn.contains_key(&pipeline.first_container)).count();
+        (new >= 2 && new == open.len()).then_some(()).ok_or_else(|| format!("{new} are new: {open:?}"))
+    };
+    drill.until("new pipelines", REPAIRED_WITHIN, anew).await;
     let writers = drill.writers(written.next);
     writers.progress(60).await;
     drill
@@ -74,6 +86,8 @@ pub(super) async fn run() -> Shown {
     assert_all_come_back(&drill.s3, &more.acknowledged).await;
     assert_all_come_back(&drill.s3, &before.acknowledged).await;
     assert_none_wrong(&drill.s3, &written.acknowledged).await;
+    let gone: Vec<_> = kept.difference(&directories(&drill)).cloned().collect();
+    assert!(gone.is_empty(), "SCM knows nothing of these, and had them deleted: {gone:?}");
     let works = started.elapsed();
     Shown {
         objects: written.acknowledged.len() + more.acknowledged.len(),
@@ -83,6 +97,20 @@ pub(super) async fn run() -> Shown {
             ("works_s", works.as_secs_f64()),
         ],
     }
+}
+
+/// The containers with segments on any disk, by node: only those of which somebody knows too much may go, and nothing here is one of them.
+fn directories(drill: &Drill) -> BTreeSet<(usize, String)> {
+    let nodes = 0..drill.cluster.datanodes.len();
+    let on = |node: usize| std::fs::read_dir(drill.cluster.disk(node, 0).join("containers")).into_iter().flatten();
+    let named = nodes.flat_map(|node| {
+        let kept = on(node).flatten().filter(|dir| {
+            let files = std::fs::read_dir(dir.path()).into_iter().flatten().flatten();
+            files.count() > 0
+        });
+        kept.map(move |dir| (node, dir.file_name().to_string_lossy().into_owned())).collect::<Vec<_>>()
+    });
+    named.collect()
 }
 
 /// All containers that SCM has drawn, with their pipelines.
