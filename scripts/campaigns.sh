@@ -94,7 +94,7 @@ failed-sync (a block device that fails some writes, a restart, a loss of power; 
 Checks that writers notice nothing and are never without an acknowledgement for 3 s, as far as a majority is there, that pipelines are replaced, that every closed container
 has three good replicas again, and that every acknowledged object reads back right, during the trouble and after it.
 All of them N times (1 when not given), or the one called NAME; a minute each. The last line is JSON: runs, objects, what failed, what was skipped, and
-for each drill the longest times. The exit status is 0 only without failures. Once each as tests:  ./dev test 'cli/processes cluster::'
+for each drill the longest times. The exit status is 0 only without failures. Those up to lost-scm-leader once each as tests:  ./dev test 'cli/processes cluster::'
 HELP
 }
 
