@@ -40,10 +40,11 @@ usage: ./dev fuzz [--minutes N] [--seed S]
 
 For N minutes (1 when not given): decodes records and hard states that were damaged, cut, spliced or made up, with checksums
 that fit or do not; damages whole data directories at rest and opens them; and lets the inspect tool look at all of it. Nothing
-may panic, believe a length, change a file by looking, return wrong bytes, or silently lose what was durable. Begins with
-seed S (1 when not given). Prints each finding with its replay, stops after five of them; the last line is JSON: cases, seed,
-seeds, minutes, findings, targets. The exit status is 0 only without findings. --minutes 0 --seed S runs seed S alone.
-The whole suite, planted bugs included:  ./dev test raftlog/fuzz
+may panic, believe a length, change a file by looking, return wrong bytes, or silently lose what was durable. As long again it
+decodes messages that strangers may send to each gRPC method: none may take more memory than its method's limits come to. Begins
+with seed S (1 when not given). Prints each finding with its replay, stops after five of them; the last lines are JSON, one for
+each of the two: cases, seed, seeds, minutes, findings, targets. The exit status is 0 only without findings. --minutes 0 --seed S
+runs seed S alone. The whole suite, planted bugs included:  ./dev test /fuzz
 HELP
 }
 

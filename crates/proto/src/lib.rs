@@ -12,14 +12,17 @@
 )]
 
 mod cluster;
+mod codec;
 mod convert;
 mod error;
+mod limits;
 mod request_id;
 mod seeker;
 
 pub use cluster::{ClusterGuard, in_cluster};
 pub use convert::{bytes16, disk_id, uuid_bytes};
 pub use error::{Code, Failure, Retry};
+pub use limits::{MessageLimit, SMALL, decode_asked};
 pub use request_id::{RequestId, as_request, request_of};
 pub use seeker::Seeker;
 

@@ -1,17 +1,20 @@
 //! What a replica does with the entries and heartbeats of its leader.
 
 use crate::Role;
-use crate::append_check::append_check;
+use crate::append_check::{append_check, check_members};
 use crate::doze::Doze;
 use crate::elections::check_not_lost;
 use crate::encoding::{
     entry_from_wire, log_id_from_wire, log_id_of, log_id_to_wire, vote_from_wire, vote_to_wire,
 };
+use crate::group::Group;
 use crate::registry::Registry;
 use crate::service::{Service, stopped};
 use crate::standing::Standing;
-use crate::type_config::{Raft, TypeConfig};
+use crate::terms::TermLimit;
+use crate::type_config::{Raft, RaftEntry, RaftMembership, TypeConfig};
 use futures::{FutureExt, Stream, StreamExt, stream};
+use openraft::EntryPayload;
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::raft::{AppendEntriesRequest, StreamAppendError, StreamAppendResult};
 use proto::{Code, Failure, raft as wire};
@@ -21,6 +24,7 @@ use std::sync::{Arc, Mutex};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
+use types::Clock;
 use wire::append_response::Result as Answer;
 
 /// Feeds one sender's messages to its group, verified one by one. The first bad one ends the stream: those before it
@@ -33,31 +37,23 @@ pub(crate) async fn append(
     let Some(first) = first else { return Ok(stream::empty().left_stream()) };
     let to = first.to.clone();
     // Of the group only what does not keep its log open: a stream may stand idle for long.
-    let (raft, id, mut statuses, space, standing, doze) = {
+    let (raft, id, mut statuses, taker, doze) = {
         let group = service.registry.addressed(to.as_ref());
         let group = group.map_err(|failure| service.refused(failure))?;
-        (
-            group.raft().clone(),
-            group.id(),
-            group.watch(),
-            group.log().space().clone(),
-            group.standing().clone(),
-            group.doze().clone(),
-        )
+        (group.raft().clone(), group.id(), group.watch(), Taker::new(&group), group.doze().clone())
     };
     let closed = async move {
         let _ = statuses.wait_for(|status| status.role == Role::Stopped).await;
     };
     let refusal = Arc::new(Mutex::new(None));
 
-    let (refused, member) = (refusal.clone(), raft.clone());
+    let refused = refusal.clone();
     let receiver = doze.clone();
     let messages = stream::once(std::future::ready(Ok(first))).chain(messages).take_until(closed.boxed());
-    let requests = messages.scan((), move |(), message| {
-        let request = message.map_err(|status| service.unread(status)).and_then(|message| {
-            append_request(message, &to, &member, &space, &standing)
-                .map_err(|failure| service.refused(failure))
-        });
+    let requests = messages.scan(taker, move |taker, message| {
+        let request = message
+            .map_err(|status| service.unread(status))
+            .and_then(|message| taker.take(message, &to).map_err(|failure| service.refused(failure)));
         if request.as_ref().is_ok_and(|request| !request.entries.is_empty()) {
             receiver.used();
         }
@@ -90,32 +86,70 @@ pub(crate) async fn append(
     Ok(stream::select(ReceiverStream::new(answers), answering).right_stream())
 }
 
-fn append_request(
-    message: wire::AppendRequest,
-    to: &Option<wire::Address>,
-    raft: &Raft,
-    space: &LogSpace,
-    standing: &Standing,
-) -> Result<AppendEntriesRequest<TypeConfig>, Failure> {
-    if message.to != *to {
-        return Err(Failure::invalid("messages of one stream are for one replica"));
+/// What messages of one sender are checked against. Of the group only what does not keep its log open.
+struct Taker {
+    replica: u64,
+    raft: Raft,
+    space: Arc<LogSpace>,
+    standing: Arc<Standing>,
+    clock: Arc<dyn Clock>,
+    /// Newest members in what was taken: openraft may not have come to them yet.
+    members: Option<RaftMembership>,
+}
+
+impl Taker {
+    fn new(group: &Group) -> Taker {
+        Taker {
+            replica: group.replica().0,
+            raft: group.raft().clone(),
+            space: group.log().space().clone(),
+            standing: group.standing().clone(),
+            clock: group.clock().clone(),
+            members: None,
+        }
     }
-    append_check(&message, raft.metrics().borrow_watched().local_committed.as_ref().map(log_id_of))?;
-    check_not_lost(standing, message.vote.as_ref().map_or(0, |vote| vote.replica))?;
-    let bytes = message.entries.iter().map(|entry| entry.meta.len() + entry.body.len()).sum();
-    if !message.entries.is_empty()
-        && let Err(full) = space.check_space(bytes)
-    {
-        // The sender pauses and tries again. In openraft this would end the group for good.
-        return Err(Failure::new(Code::DiskFull, full.to_string()));
+
+    fn take(
+        &mut self,
+        message: wire::AppendRequest,
+        to: &Option<wire::Address>,
+    ) -> Result<AppendEntriesRequest<TypeConfig>, Failure> {
+        if message.to != *to {
+            return Err(Failure::invalid("messages of one stream are for one replica"));
+        }
+        let vote = vote_from_wire(message.vote, TermLimit::now(&*self.clock))?;
+        let committed = self.raft.metrics().borrow_watched().local_committed.as_ref().map(log_id_of);
+        append_check(&message, committed)?;
+        check_not_lost(&self.standing, vote.leader_id.voted_for)?;
+        let bytes = message.entries.iter().map(|entry| entry.meta.len() + entry.body.len()).sum();
+        if !message.entries.is_empty()
+            && let Err(full) = self.space.check_space(bytes)
+        {
+            // The sender pauses and tries again. In openraft this would end the group for good.
+            return Err(Failure::new(Code::DiskFull, full.to_string()));
+        }
+        let entries = message.entries.into_iter().map(entry_from_wire).collect::<Result<Vec<_>, _>>()?;
+        self.take_members(&entries)?;
+        Ok(AppendEntriesRequest {
+            vote,
+            prev_log_id: message.prev.map(log_id_from_wire),
+            entries,
+            leader_commit: message.committed.map(log_id_from_wire),
+        })
     }
-    let entries = message.entries.into_iter().map(entry_from_wire).collect::<Result<Vec<_>, _>>()?;
-    Ok(AppendEntriesRequest {
-        vote: vote_from_wire(message.vote)?,
-        prev_log_id: message.prev.map(log_id_from_wire),
-        entries,
-        leader_commit: message.committed.map(log_id_from_wire),
-    })
+
+    fn take_members(&mut self, entries: &[RaftEntry]) -> Result<(), Failure> {
+        for entry in entries {
+            let EntryPayload::Membership(offered) = &entry.payload else { continue };
+            let metrics = self.raft.metrics();
+            let metrics = metrics.borrow_watched();
+            let (newest, committed) = (&metrics.membership_config, &metrics.committed_membership_config);
+            let known = self.members.iter().chain([newest.membership(), committed.membership()]);
+            check_members(self.replica, offered, known)?;
+            self.members = Some(offered.clone());
+        }
+        Ok(())
+    }
 }
 
 /// Hands a heartbeat to its group.
@@ -128,7 +162,7 @@ pub(crate) async fn heartbeat(
     if !message.entries.is_empty() {
         return Err(Failure::invalid("heartbeats have no entries"));
     }
-    let request = append_request(message, &to, group.raft(), group.log().space(), group.standing())?;
+    let request = Taker::new(&group).take(message, &to)?;
     let prev = request.prev_log_id;
     let answer = group.raft().append_entries(request).await;
     let answer = answer.map_err(|error| stopped(group.id(), error))?;

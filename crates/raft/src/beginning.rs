@@ -3,6 +3,7 @@
 use crate::begun_reset::settle_reset;
 use crate::encoding::{entry_from_meta, entry_to_record, first_membership, log_id_from};
 use crate::identity::{Identity, IdentityState};
+use crate::terms::TermLimit;
 use crate::type_config::RaftEntry;
 use crate::{GroupSpec, GroupStart};
 use anyhow::{Context, bail};
@@ -191,6 +192,19 @@ pub(crate) fn check_log(log: &Log, applied: Option<LogId>, snapshot: Option<LogI
             "the log begins after {:?}, but the state machine has applied {applied:?}: the state was lost",
             state.purged
         );
+    }
+    Ok(())
+}
+
+/// No election can have led to a term that is too high, and none can lead past it: such a replica would wait for ever.
+pub(crate) fn check_terms(log: &Log, limit: TermLimit) -> anyhow::Result<()> {
+    let state = log.state();
+    let voted = state.hard_state.map(|state| state.vote_term);
+    let ids = [state.last, state.purged].into_iter().flatten();
+    for term in voted.into_iter().chain(ids.map(|id| id.term.0)) {
+        limit.check(term).context(
+            "the disk has a term that cannot be right: set the clock, or see docs/forced-recovery.md",
+        )?;
     }
     Ok(())
 }

@@ -7,16 +7,12 @@ use tower::util::{BoxCloneSyncService, MapErr};
 /// How long a connection may take to come about.
 const CONNECT_MAX: Duration = Duration::from_secs(1);
 /// A connection whose peer answers no ping for `PING_INTERVAL + PING_ANSWER_MAX` is dead.
-const PING_INTERVAL: Duration = Duration::from_secs(2);
-const PING_ANSWER_MAX: Duration = Duration::from_secs(3);
+pub(crate) const PING_INTERVAL: Duration = Duration::from_secs(2);
+pub(crate) const PING_ANSWER_MAX: Duration = Duration::from_secs(3);
 /// Unacknowledged bytes: of a stream, so that one entry of a MiB needs no round trips, and of a connection, so that
 /// several groups can be in the middle of theirs.
-const STREAM_WINDOW_BYTES: u32 = 4 << 20;
-const CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
-/// Streams at a time on one connection: two long ones for each group that two processes share, one way each, and
-/// short ones for heartbeats and votes. HTTP/2 servers stop at 200 by default.
-const STREAMS_MAX: u32 = 16_384;
-
+pub(crate) const STREAM_WINDOW_BYTES: u32 = 4 << 20;
+pub(crate) const CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
 /// A way to the gRPC services of one process; cheap to clone.
 pub type Channel = BoxCloneSyncService<Request<tonic::body::Body>, Response<tonic::body::Body>, Status>;
 
@@ -49,16 +45,4 @@ pub(crate) fn endpoint(scheme: &str, address: &str) -> Result<Endpoint, String> 
         .keep_alive_timeout(PING_ANSWER_MAX)
         .keep_alive_while_idle(true);
     Ok(endpoint)
-}
-
-/// A gRPC server that takes entries of MiB sizes at full speed, and notices peers that are gone. Mount
-/// [`crate::RaftHost::add_to`] on one made here: gRPC's own defaults stop a sender every 64 KiB.
-pub fn server_builder() -> tonic::transport::Server {
-    tonic::transport::Server::builder()
-        .tcp_nodelay(true)
-        .initial_stream_window_size(STREAM_WINDOW_BYTES)
-        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
-        .max_concurrent_streams(STREAMS_MAX)
-        .http2_keepalive_interval(Some(PING_INTERVAL))
-        .http2_keepalive_timeout(Some(PING_ANSWER_MAX))
 }

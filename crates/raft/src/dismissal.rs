@@ -1,6 +1,7 @@
 //! What tells a replica that its group goes on without it.
 
 use crate::encoding::{DecodeError, log_id_checked, log_id_to_wire};
+use crate::terms::TermLimit;
 use crate::type_config::{RaftLogId, RaftStoredMembership};
 use proto::raft as wire;
 use std::collections::BTreeSet;
@@ -33,8 +34,8 @@ impl Dismissal {
         wire::Dismissal { at: Some(log_id_to_wire(&self.at)), members }
     }
 
-    pub(crate) fn from_wire(wire: wire::Dismissal) -> Result<Dismissal, DecodeError> {
-        let at = log_id_checked(wire.at.ok_or(DecodeError::Missing("the entry of a membership"))?)?;
+    pub(crate) fn from_wire(wire: wire::Dismissal, terms: TermLimit) -> Result<Dismissal, DecodeError> {
+        let at = log_id_checked(wire.at.ok_or(DecodeError::Missing("the entry of a membership"))?, terms)?;
         if wire.members.is_empty() {
             return Err(DecodeError::Missing("the members of a membership"));
         }

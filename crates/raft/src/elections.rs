@@ -7,6 +7,8 @@ use crate::group::Group;
 use crate::registry::Registry;
 use crate::service::stopped;
 use crate::standing::Standing;
+use crate::terms::TermLimit;
+use crate::type_config::{RaftLogId, RaftVote};
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::raft::{TransferLeaderError, TransferLeaderRequest, VoteRequest};
 use proto::{Code, Failure, raft as wire};
@@ -16,8 +18,9 @@ pub(crate) async fn vote(
     request: wire::VoteRequest,
 ) -> Result<wire::VoteResponse, Failure> {
     let group = registry.addressed(request.to.as_ref())?;
-    let vote = vote_from_wire(request.vote)?;
-    let last = request.last.map(log_id_checked).transpose()?;
+    let terms = group.terms();
+    let vote = vote_from_wire(request.vote, terms)?;
+    let last = last_checked(request.last, &vote, terms)?;
     let candidate = vote.leader_id.voted_for;
     check_sender(candidate, request.to.as_ref())?;
     // A leader that hands over has given its lease up before it asks.
@@ -46,6 +49,24 @@ pub(crate) async fn vote(
         last: answer.last_log_id.as_ref().map(log_id_to_wire),
         dismissal: dismissal.as_ref().map(Dismissal::to_wire),
     })
+}
+
+/// The end of a log: nobody has an entry of a later term than the one it votes in.
+fn last_checked(
+    last: Option<wire::LogId>,
+    vote: &RaftVote,
+    terms: TermLimit,
+) -> Result<Option<RaftLogId>, Failure> {
+    let last = last.map(|last| log_id_checked(last, terms)).transpose()?;
+    match &last {
+        Some(id) if id.leader_id.term > vote.leader_id.term => {
+            let (id, term) = (id.leader_id.term, vote.leader_id.term);
+            Err(Failure::invalid(format!(
+                "the message is of term {term}, its sender's last entry of term {id}"
+            )))
+        }
+        _ => Ok(last),
+    }
 }
 
 /// A replica that a forced reset gave up would overwrite what the group has done since.
@@ -82,7 +103,7 @@ pub(crate) fn dismiss(registry: &Registry, request: wire::DismissRequest) -> Res
     check_sender(request.from, request.to.as_ref())?;
     check_not_lost(group.standing(), request.from)?;
     let dismissal = request.dismissal.ok_or_else(|| Failure::invalid("the membership is not named"))?;
-    group.standing().dismissed(Dismissal::from_wire(dismissal)?);
+    group.standing().dismissed(Dismissal::from_wire(dismissal, group.terms())?);
     Ok(wire::Empty {})
 }
 
@@ -92,8 +113,9 @@ pub(crate) async fn transfer_leader(
 ) -> Result<wire::TransferLeaderResponse, Failure> {
     use wire::transfer_leader_response::Refused;
     let group = registry.addressed(request.to.as_ref())?;
-    let from = vote_from_wire(request.from_leader)?;
-    let last = request.last.map(log_id_checked).transpose()?;
+    let terms = group.terms();
+    let from = vote_from_wire(request.from_leader, terms)?;
+    let last = last_checked(request.last, &from, terms)?;
     check_sender(from.leader_id.voted_for, request.to.as_ref())?;
     check_not_lost(group.standing(), from.leader_id.voted_for)?;
     let ask = TransferLeaderRequest::new(from, request.to_replica, last);

@@ -1,6 +1,7 @@
 //! openraft's types as they stand on disk and cross the wire: docs/format/entry.md. openraft may change its types
 //! with every release; these encodings may not.
 
+use crate::terms::{TermLimit, TermTooHigh};
 use crate::type_config::{Data, Peer, RaftEntry, RaftLogId, RaftMembership, RaftStoredMembership, RaftVote};
 use crate::{Applied, Command, Member};
 use bytes::Bytes;
@@ -19,16 +20,21 @@ mod kind {
     pub(super) const RESET: u8 = 4;
 }
 
-/// Terms and indexes past this cannot have come about; arithmetic on them could overflow.
-pub(crate) const NUMBER_MAX: u64 = 1 << 62;
+/// Indexes past this cannot have come about; arithmetic on them could overflow.
+pub(crate) const INDEX_MAX: u64 = 1 << 62;
+
+/// Some thousand members. Two bytes of a membership may be a structure in memory, so it is not looked at when it has more.
+const MEMBERSHIP_BYTES_MAX: usize = 64 << 10;
 
 /// Bytes of a peer or a disk that are no entry of ours.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum DecodeError {
     #[error("{0} is missing")]
     Missing(&'static str),
-    #[error("term or index {number} is above {NUMBER_MAX}")]
-    NumberTooLarge { number: u64 },
+    #[error("index {index} is above {INDEX_MAX}")]
+    IndexTooLarge { index: u64 },
+    #[error(transparent)]
+    Term(#[from] TermTooHigh),
     #[error("entry {index} has the unknown kind {kind}; a newer version wrote it")]
     UnknownKind { index: u64, kind: u32 },
     #[error("membership in entry {index}: {why}")]
@@ -149,6 +155,7 @@ fn entry_from_parts(
         Ok(kind::RESET) => EntryPayload::Normal(Data::Reset(meta)),
         Ok(kind::MEMBERSHIP) => {
             let why = |why: String| DecodeError::Membership { index, why };
+            check_membership_bytes(&meta).map_err(why)?;
             let membership = wire::Membership::decode(meta).map_err(|error| why(error.to_string()))?;
             EntryPayload::Membership(membership_from_wire(membership).map_err(why)?)
         }
@@ -166,9 +173,10 @@ pub(crate) fn log_id_from_wire(id: wire::LogId) -> RaftLogId {
 }
 
 /// The id in a message that openraft does not look at before it reckons with it.
-pub(crate) fn log_id_checked(id: wire::LogId) -> Result<RaftLogId, DecodeError> {
-    match id.term.max(id.index) {
-        number if number > NUMBER_MAX => Err(DecodeError::NumberTooLarge { number }),
+pub(crate) fn log_id_checked(id: wire::LogId, terms: TermLimit) -> Result<RaftLogId, DecodeError> {
+    terms.check(id.term)?;
+    match id.index {
+        index if index > INDEX_MAX => Err(DecodeError::IndexTooLarge { index }),
         _ => Ok(log_id_from_wire(id)),
     }
 }
@@ -177,18 +185,20 @@ pub(crate) fn vote_to_wire(vote: &RaftVote) -> wire::Vote {
     wire::Vote { term: vote.leader_id.term, replica: vote.leader_id.voted_for, committed: vote.committed }
 }
 
-pub(crate) fn vote_from_wire(wire: Option<wire::Vote>) -> Result<RaftVote, DecodeError> {
+pub(crate) fn vote_from_wire(wire: Option<wire::Vote>, terms: TermLimit) -> Result<RaftVote, DecodeError> {
     let wire::Vote { term, replica, committed } = wire.ok_or(DecodeError::Missing("vote"))?;
-    if term > NUMBER_MAX {
-        return Err(DecodeError::NumberTooLarge { number: term });
-    }
+    terms.check(term)?;
     Ok(vote(term, replica, committed))
 }
 
 /// The vote in an answer to what was sent with the vote `sent`. openraft takes a vote that names its own replica for one of its own, and
 /// would lead in one term with a later one as its vote.
-pub(crate) fn answered_vote(sent: &RaftVote, wire: Option<wire::Vote>) -> Result<RaftVote, DecodeError> {
-    let answered = vote_from_wire(wire)?;
+pub(crate) fn answered_vote(
+    sent: &RaftVote,
+    wire: Option<wire::Vote>,
+    terms: TermLimit,
+) -> Result<RaftVote, DecodeError> {
+    let answered = vote_from_wire(wire, terms)?;
     let (here, there) = (&sent.leader_id, &answered.leader_id);
     if there.voted_for == here.voted_for && there.term > here.term {
         return Err(DecodeError::OwnVote { term: there.term });
@@ -235,6 +245,15 @@ pub(crate) fn member_from_wire(member: wire::Member) -> Member {
     Member { replica: ReplicaId(member.replica), node: member.node.into(), address: member.address }
 }
 
+fn check_membership_bytes(bytes: &Bytes) -> Result<(), String> {
+    match bytes.len() {
+        count if count > MEMBERSHIP_BYTES_MAX => {
+            Err(format!("it has {count} bytes, the limit is {MEMBERSHIP_BYTES_MAX}"))
+        }
+        _ => Ok(()),
+    }
+}
+
 fn membership_from_wire(wire: wire::Membership) -> Result<RaftMembership, String> {
     let voter_sets: Vec<BTreeSet<u64>> =
         wire.voter_sets.into_iter().map(|voters| voters.replicas.into_iter().collect()).collect();
@@ -256,6 +275,7 @@ pub(crate) fn applied_to(id: LogId, membership: &RaftStoredMembership) -> Applie
 }
 
 pub(crate) fn applied_from(applied: &Applied) -> Result<RaftStoredMembership, String> {
+    check_membership_bytes(&applied.membership)?;
     let stored =
         wire::StoredMembership::decode(applied.membership.clone()).map_err(|error| error.to_string())?;
     let membership = membership_from_wire(stored.membership.unwrap_or_default())?;
@@ -327,8 +347,10 @@ mod tests {
             wire::Entry { kind: 4, body: Bytes::new(), body_crcs: Vec::new(), roll_to: None, ..sent.clone() };
         let passed_on = entry_to_wire(entry_from_wire(reset.clone()).unwrap()).unwrap();
         assert_eq!(passed_on, reset, "a record of a reset is the same on all members");
-        let no_members = wire::Entry { kind: 3, meta: "\u{1}".into(), ..sent };
-        assert!(matches!(entry_from_wire(no_members), Err(DecodeError::Membership { index: 8, .. })));
+        for meta in [Bytes::from_static(b"\x01"), vec![0x0a, 0].repeat(8 << 20).into()] {
+            let no_members = wire::Entry { kind: 3, meta, ..sent.clone() };
+            assert!(matches!(entry_from_wire(no_members), Err(DecodeError::Membership { index: 8, .. })));
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
-use crate::encoding::{answered_vote, entry_to_wire, log_id_from_wire, log_id_to_wire, vote_to_wire};
+use crate::encoding::{answered_vote, entry_to_wire, log_id_checked, log_id_to_wire, vote_to_wire};
 use crate::network::{failed, malformed};
 use crate::peers::Peer;
+use crate::terms::TermLimit;
 use crate::type_config::{RaftLogId, RaftVote, TypeConfig};
 use futures::{Stream, StreamExt, stream};
 use openraft::errors::{NetworkError, RPCError, Unreachable};
@@ -13,6 +14,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
+use types::Clock;
 use wire::append_response::Result as Answer;
 
 /// Messages handed to gRPC and not yet taken by it; each is also counted by the byte window.
@@ -40,6 +42,7 @@ pub(crate) struct Exchange<S, A> {
     process: Arc<Peer>,
     address: wire::Address,
     window_bytes: usize,
+    clock: Arc<dyn Clock>,
     in_flight: VecDeque<InFlight>,
     in_flight_bytes: usize,
 }
@@ -76,6 +79,7 @@ where
         process: Arc<Peer>,
         address: wire::Address,
         window_bytes: usize,
+        clock: Arc<dyn Clock>,
     ) -> Self {
         let (in_flight, in_flight_bytes) = (VecDeque::new(), 0);
         Exchange {
@@ -85,6 +89,7 @@ where
             process,
             address,
             window_bytes,
+            clock,
             in_flight,
             in_flight_bytes,
         }
@@ -171,7 +176,13 @@ where
             return Some(Err(NetworkError::from_string("the follower answered what nobody asked").into()));
         };
         self.in_flight_bytes -= request.bytes;
-        let result = append_answer(&request.vote, answer);
+        let result = append_answer(&request.vote, answer, TermLimit::now(&*self.clock));
+        if let Ok(Err(StreamAppendError::Conflict(at))) = &result
+            && Some(*at) > request.last
+        {
+            let why = "the follower misses an entry that it was not asked about";
+            return Some(Err(NetworkError::from_string(why).into()));
+        }
         let Ok(Ok(matched)) = &result else { return Some(result) };
         if *matched > request.last {
             let why = "the follower says that it has more than it was sent";
@@ -196,13 +207,14 @@ pub(crate) fn append_to_wire(
     })
 }
 
-pub(crate) fn append_answer(sent: &RaftVote, answer: wire::AppendResponse) -> AppendResult {
+pub(crate) fn append_answer(sent: &RaftVote, answer: wire::AppendResponse, terms: TermLimit) -> AppendResult {
+    let id_of = |id| log_id_checked(id, terms).map_err(malformed);
     match answer.result {
-        Some(Answer::Matched(id)) => Ok(Ok(Some(log_id_from_wire(id)))),
+        Some(Answer::Matched(id)) => Ok(Ok(Some(id_of(id)?))),
         Some(Answer::MatchedNone(_)) => Ok(Ok(None)),
-        Some(Answer::ConflictAt(id)) => Ok(Err(StreamAppendError::Conflict(log_id_from_wire(id)))),
+        Some(Answer::ConflictAt(id)) => Ok(Err(StreamAppendError::Conflict(id_of(id)?))),
         Some(Answer::HigherVote(vote)) => {
-            Ok(Err(StreamAppendError::HigherVote(answered_vote(sent, Some(vote)).map_err(malformed)?)))
+            Ok(Err(StreamAppendError::HigherVote(answered_vote(sent, Some(vote), terms).map_err(malformed)?)))
         }
         None => Err(malformed("an append answer of an unknown kind")),
     }
@@ -253,7 +265,8 @@ mod tests {
             let process = Arc::new(Peer::new("nobody".to_owned(), connect(), connect()));
             let address = wire::Address::default();
             let (input, answers_rx) = (ReceiverStream::new(input), ReceiverStream::new(answers_rx));
-            let exchange = Exchange::new(input, outgoing, answers_rx, process, address, 1 << 20);
+            let clock = Arc::new(types::SystemClock);
+            let exchange = Exchange::new(input, outgoing, answers_rx, process, address, 1 << 20, clock);
             Ends { requests, sent, answers, results: exchange.into_stream().boxed() }
         }
 
@@ -315,6 +328,25 @@ mod tests {
             assert_eq!(matches!(result, Some(Ok(Err(_)))), passes, "{result:?}");
             assert_eq!(matches!(result, Some(Err(_))), !passes, "{result:?}");
         }
+    }
+
+    /// What no member can know: a term that no election led to, and entries past those it was asked about.
+    #[tokio::test]
+    async fn an_answer_with_numbers_that_cannot_have_come_about_is_none() {
+        for term in [1 << 62, u64::MAX] {
+            let at = wire::LogId { term, index: 3 };
+            let vote = wire::Vote { term, replica: 2, committed: false };
+            for answer in [Answer::HigherVote(vote), Answer::ConflictAt(at), Answer::Matched(at)] {
+                let mut ends = Ends::new();
+                ends.send(request(5, 10)).await;
+                let result = ends.answer(answer).await;
+                assert!(matches!(result, Some(Err(_))), "{result:?}");
+            }
+        }
+        let mut ends = Ends::new();
+        ends.send(request(5, 10)).await;
+        let result = ends.answer(Answer::ConflictAt(wire::LogId { term: 1, index: 11 })).await;
+        assert!(matches!(result, Some(Err(_))), "{result:?}");
     }
 
     #[tokio::test]

@@ -9,6 +9,7 @@ use crate::peers::Peers;
 use crate::protocol;
 use crate::snapshot::{Counters, SnapshotStore};
 use crate::standing::Standing;
+use crate::terms::TermLimit;
 use crate::type_config::{Answer, Data, Raft};
 use crate::unserved::Unserved;
 use crate::{
@@ -24,7 +25,7 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
-use types::{GroupId, LogIndex, ReplicaId};
+use types::{Clock, GroupId, LogIndex, ReplicaId};
 
 /// Pauses between attempts to be elected right after a start, while other replicas are still being made.
 const CAMPAIGN_PAUSE_FIRST: Duration = Duration::from_millis(100);
@@ -50,6 +51,7 @@ pub(crate) struct GroupInner {
     pub(crate) peers: Arc<Peers>,
     pub(crate) standing: Arc<Standing>,
     pub(crate) lease_reads: bool,
+    pub(crate) clock: Arc<dyn Clock>,
     /// Of the whole host.
     pub(crate) waits: Waits,
     pub(crate) apply_waits: ApplyWaits,
@@ -107,6 +109,15 @@ impl Group {
 
     pub(crate) fn standing(&self) -> &Arc<Standing> {
         &self.inner.standing
+    }
+
+    /// Which terms may be heard of now.
+    pub(crate) fn terms(&self) -> TermLimit {
+        TermLimit::now(&*self.inner.clock)
+    }
+
+    pub(crate) fn clock(&self) -> &Arc<dyn Clock> {
+        &self.inner.clock
     }
 
     pub(crate) fn lease_reads(&self) -> bool {

@@ -1,5 +1,5 @@
 use crate::alive::Alive;
-use crate::beginning::{Begun, Past, begin, check_log, finish_install};
+use crate::beginning::{Begun, Past, begin, check_log, check_terms, finish_install};
 use crate::config::config;
 use crate::counts::{Counts, HostCounts};
 use crate::doze::{self, Doze};
@@ -16,6 +16,7 @@ use crate::service::Service;
 use crate::snapshot::{Counters, Limits, SnapshotStore, keep};
 use crate::standing::Standing;
 use crate::status::{GroupStatus, publish};
+use crate::terms::TermLimit;
 use crate::type_config::Raft;
 use crate::unserved::Unserved;
 use crate::{
@@ -101,7 +102,7 @@ impl RaftHost {
         &self.inner.connector
     }
 
-    /// Mounts the groups' service on the process's gRPC server, made with [`crate::server_builder`].
+    /// Mounts the groups' service on the process's gRPC server, made by a [`crate::Gate`].
     pub fn add_to(&self, routes: &mut tonic::service::RoutesBuilder) {
         let service = Service { registry: self.inner.registry.clone(), counts: self.inner.counts.clone() };
         let server = RaftTransportServer::new(service)
@@ -163,6 +164,7 @@ impl RaftHost {
             Machine::new(machine, snapshots.clone(), alive.clone(), counts.clone(), apply_waits.clone())?;
         let snapshot = snapshots.as_ref().and_then(|snapshots| snapshots.current_id());
         check_log(&log, machine.applied_id(), snapshot)?;
+        check_terms(&log, TermLimit::stored(&*options.clock))?;
         let Begun { past, lost, was_member, unused } = begin(&log, log.space().disk(), &spec).await?;
         finish_install(&log, snapshot).await?;
         let holds_off = spec.lease_reads && past == Past::Restarted;
@@ -232,6 +234,7 @@ impl RaftHost {
             peers: peers.clone(),
             standing,
             lease_reads: spec.lease_reads,
+            clock: options.clock.clone(),
             waits: waits.clone(),
             apply_waits,
             waits_max: options.waits_max,

@@ -12,8 +12,9 @@
 //! (`appends`: a leader's entries, `elections`: votes and leadership).
 //! `forgetting` shortens the logs of groups without snapshots. `snapshot` is copies of a state, for members that the log cannot serve (`unserved`: where there is none); `generations` a RocksDB they are installed into.
 //! `heartbeats` go together for all groups of two processes, and `doze` lets groups that nobody uses cost little.
+//! `gate` is the door of a process's gRPC port: what may come in, and how much of it.
 //! `runtime` is what openraft runs on, with its `queue` and `watch`. `counts` is what they count while they work, `host_metrics` what comes of it, `prometheus` how that is shown.
-//! `encoding` alone knows how openraft's types look on disk and on the wire.
+//! `encoding` alone knows how openraft's types look on disk and on the wire; `terms` which numbers pass for terms.
 
 mod alive;
 mod append_check;
@@ -34,6 +35,7 @@ mod exchange;
 mod failure;
 mod first_answer;
 mod forgetting;
+mod gate;
 mod generations;
 mod group;
 mod heartbeats;
@@ -66,18 +68,22 @@ mod status;
 #[cfg(test)]
 mod suite_tests;
 mod tables;
+mod terms;
 mod tls;
 mod type_config;
 mod unserved;
 mod watch;
 
 pub use command::{Applied, Command, Committed, StateMachine};
-pub use connector::{Channel, Connector, TcpConnector, server_builder};
+pub use connector::{Channel, Connector, TcpConnector};
 pub use db::{Db, DbMemory, DbOptions};
 pub use error::{
     Lag, OpenGroupError, ProposeError, ReadIndexError, RemoveGroupError, SetMembersError, TransferError,
 };
 pub use forgetting::ForgetError;
+pub use gate::{
+    Gate, GateConnection, GateCounts, GateIncoming, GateOptions, Gated, GatedBody, server_builder,
+};
 pub use generations::{DbGenerations, GroupDb};
 pub use group::Group;
 pub use host::RaftHost;

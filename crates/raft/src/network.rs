@@ -2,12 +2,13 @@
 
 use crate::counts::Counts;
 use crate::dismissal::Dismissal;
-use crate::encoding::{answered_vote, log_id_from_wire, log_id_to_wire, vote_from_wire, vote_to_wire};
+use crate::encoding::{answered_vote, log_id_checked, log_id_to_wire, vote_from_wire, vote_to_wire};
 use crate::exchange::{self, Exchange};
 use crate::peers::{Peer as Process, Peers};
 use crate::protocol;
 use crate::snapshot::{SnapshotData, SnapshotStore, Transfer, send, streaming};
 use crate::standing::Standing;
+use crate::terms::TermLimit;
 use crate::type_config::{Peer, RaftVote, TypeConfig};
 use crate::unserved::Unserved;
 use crate::{HostOptions, Member};
@@ -29,7 +30,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 use tonic::Status;
-use types::{GroupId, ReplicaId, Term};
+use types::{Clock, GroupId, ReplicaId, Term};
 
 /// Pauses before a follower that cannot be reached is tried again.
 const BACKOFF_FIRST: Duration = Duration::from_millis(50);
@@ -74,6 +75,7 @@ impl Network {
             unserved: self.unserved.clone(),
             standing: self.standing.clone(),
             counts: self.counts.clone(),
+            clock: self.options.clock.clone(),
         }
     }
 }
@@ -100,9 +102,14 @@ pub(crate) struct Client {
     unserved: Arc<Unserved>,
     standing: Arc<Standing>,
     counts: Arc<Counts>,
+    clock: Arc<dyn Clock>,
 }
 
 impl Client {
+    fn terms(&self) -> TermLimit {
+        TermLimit::now(&*self.clock)
+    }
+
     fn address(&self) -> wire::Address {
         protocol::address(self.group, self.target.replica, &self.cluster)
     }
@@ -152,12 +159,14 @@ impl Client {
         let mut client = process.control();
         let answer = self.within(limit, RPCTypes::Vote, &process, client.vote(request)).await?.into_inner();
         if let Some(dismissal) = answer.dismissal {
-            self.standing.dismissed(Dismissal::from_wire(dismissal).map_err(malformed)?);
+            self.standing.dismissed(Dismissal::from_wire(dismissal, self.terms()).map_err(malformed)?);
         }
         // Also what was granted counts for nothing when another has said so meanwhile.
         self.check_not_dismissed()?;
-        let vote = answered_vote(&asked, answer.vote).map_err(malformed)?;
-        Ok(VoteResponse::new(vote, answer.last.map(log_id_from_wire), answer.granted))
+        let terms = self.terms();
+        let vote = answered_vote(&asked, answer.vote, terms).map_err(malformed)?;
+        let last = answer.last.map(|last| log_id_checked(last, terms)).transpose().map_err(malformed)?;
+        Ok(VoteResponse::new(vote, last, answer.granted))
     }
 
     /// One whose group went on without it does not lead those that were left behind with it, whatever made it stand.
@@ -177,7 +186,8 @@ impl Client {
         let sent = heartbeat.vote;
         let heartbeat = exchange::append_to_wire(self.address(), heartbeat)?;
         let answer = process.heartbeats().send(heartbeat);
-        exchange::append_answer(&sent, self.within(limit, RPCTypes::AppendEntries, &process, answer).await?)
+        let answer = self.within(limit, RPCTypes::AppendEntries, &process, answer).await?;
+        exchange::append_answer(&sent, answer, self.terms())
     }
 }
 
@@ -235,6 +245,7 @@ impl NetStreamAppend<TypeConfig> for Client {
                 process,
                 self.address(),
                 self.window_bytes,
+                self.clock.clone(),
             );
             let counts = self.counts.clone();
             let answers = exchange.into_stream().inspect(move |answer| {
@@ -287,12 +298,12 @@ impl NetTransferLeader<TypeConfig> for Client {
         Ok(match answer.refused {
             None => Ok(()),
             Some(Refused::VoteChanged(actual)) => {
-                let actual = vote_from_wire(Some(actual)).map_err(malformed)?;
+                let actual = vote_from_wire(Some(actual), self.terms()).map_err(malformed)?;
                 Err(TransferLeaderError::VoteChanged { expected: *request.from_leader(), actual })
             }
             Some(Refused::LogNotFlushed(wire::LastLog { last })) => Err(TransferLeaderError::LogNotFlushed {
                 expected: request.last_log_id().copied(),
-                actual: last.map(log_id_from_wire),
+                actual: last.map(|last| log_id_checked(last, self.terms())).transpose().map_err(malformed)?,
             }),
         })
     }
@@ -326,6 +337,7 @@ impl NetSnapshot<TypeConfig> for Client {
             from: self.replica,
             vote,
             silence_max: option.hard_ttl(),
+            clock: self.clock.clone(),
         };
         tokio::select! {
             closed = cancel => Err(closed.into()),

@@ -1,6 +1,7 @@
 use crate::{Member, SnapshotPolicy};
+use std::sync::Arc;
 use std::time::Duration;
-use types::{GroupId, ReplicaId};
+use types::{Clock, GroupId, ReplicaId, SystemClock};
 
 /// Commands above this size (meta and body) are refused: one of them and the entries read with it must fit into a
 /// message (`proto::MESSAGE_BYTES_MAX`, 24 MiB = 16 MiB + 4 MiB of other entries + headers).
@@ -90,6 +91,8 @@ pub struct HostOptions {
     /// Linearizable reads, of all groups together, whose leader is being confirmed: our own and those that followers ask of
     /// us. Some 500 bytes each, so 50 MB at the default; more get `Busy` at once.
     pub reads_max: usize,
+    /// By which terms are refused that cannot have come about. Nothing else depends on it, and no term below 2^32 does.
+    pub clock: Arc<dyn Clock>,
 }
 
 impl Default for HostOptions {
@@ -105,6 +108,7 @@ impl Default for HostOptions {
             snapshot_receptions_max: 4,
             waits_max: 100_000,
             reads_max: 100_000,
+            clock: Arc::new(SystemClock),
         }
     }
 }

@@ -3,7 +3,7 @@
 //! A group has about 25 series, one with snapshots 15 more: 200 groups are 5 000, half a megabyte a scrape. Histograms have 23 lines each, so groups
 //! show only sum and count of theirs, a rate and a mean; the buckets are shown for the host, where the disks are.
 
-use crate::{GroupMetrics, HostMetrics, Role, SendProgress, SnapshotProgress};
+use crate::{GateCounts, GroupMetrics, HostMetrics, Role, SendProgress, SnapshotProgress};
 use metrics::{Exposition, Metric};
 use types::LogIndex;
 
@@ -21,6 +21,18 @@ const APPLY_ENTRIES: Metric =
     metric("flotilla_raft_apply_entries", "Entries applied with one write of a state machine.");
 const REFUSED: Metric =
     metric("flotilla_raft_messages_refused_total", "Messages of other hosts that were refused, by reason.");
+const GATE_REFUSED: Metric = metric(
+    "flotilla_rpc_connections_refused_total",
+    "Connections to the gRPC port that were closed, by reason.",
+);
+const GATE_CALLS_REFUSED: Metric = metric(
+    "flotilla_rpc_calls_refused_total",
+    "Calls for which the limit of an address, or of all, had no room.",
+);
+const GATE_TOO_LARGE: Metric = metric(
+    "flotilla_rpc_messages_too_large_total",
+    "Messages above the limit of their method, not read further.",
+);
 const DOZING: Metric =
     metric("flotilla_raft_dozing_groups", "Raft groups that nobody uses, without a timer.");
 const WOKEN: Metric = metric("flotilla_raft_dozes_ended_total", "Times that a dozing group woke.");
@@ -96,6 +108,16 @@ const SENDING_LEFT: Metric =
     metric("flotilla_raft_group_snapshot_sending_left_bytes", "What the follower lacks of it.");
 
 const ROLES: [Role; 5] = [Role::Leader, Role::Follower, Role::Candidate, Role::Learner, Role::Stopped];
+
+impl GateCounts {
+    /// Of the gRPC port.
+    pub fn expose(&self, exposition: &mut Exposition) {
+        exposition.counter(GATE_REFUSED, &[("reason", "address_full")], self.connections_refused.get());
+        exposition.counter(GATE_REFUSED, &[("reason", "silent")], self.connections_silent.get());
+        exposition.counter(GATE_CALLS_REFUSED, &[], self.calls_refused.get());
+        exposition.counter(GATE_TOO_LARGE, &[], self.messages_too_large.get());
+    }
+}
 
 impl HostMetrics {
     /// Writes them, with the labels that `exposition` has in force in front of their own.

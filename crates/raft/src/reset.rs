@@ -14,6 +14,7 @@ use crate::identity::{Identity, IdentityState, LOST_MAX};
 use crate::membership::Members;
 use crate::protocol::PROTOCOL_VERSION;
 use crate::snapshot::newest_applied;
+use crate::terms::TermLimit;
 use crate::type_config::{Data, Peer, RaftEntry, RaftMembership};
 use openraft::EntryPayload;
 use prost::Message;
@@ -115,8 +116,9 @@ impl OfflineReplica {
         }
     }
 
-    /// What a reset would do, with `lost` given up; or why it is refused.
-    pub fn plan(&self, lost: &BTreeSet<ReplicaId>) -> Result<ResetPlan, ResetError> {
+    /// What a reset would do, with `lost` given up; or why it is refused. A vote in a term that cannot have come about by `now_ms` is
+    /// forgotten: nobody was elected in it, and whoever it was given to is given up.
+    pub fn plan(&self, lost: &BTreeSet<ReplicaId>, now_ms: u64) -> Result<ResetPlan, ResetError> {
         let members = Members::of(&self.membership);
         let all: Vec<ReplicaId> = members.all.iter().map(|member| member.replica).collect();
         let replica = self.identity.replica;
@@ -141,7 +143,10 @@ impl OfflineReplica {
         }
         let state = self.log.state();
         let last = state.last.max(state.purged).ok_or(ResetError::NoMembers)?;
+        let terms = TermLimit::at(now_ms);
+        terms.check(last.term.0 + 1).map_err(log_failed)?;
         let voted = state.hard_state.map_or(0, |state| state.vote_term);
+        let voted = if terms.allows(Term(voted.saturating_add(1))) { voted } else { 0 };
         Ok(ResetPlan {
             group: self.group,
             survivor: members.get(replica).cloned().ok_or(ResetError::NoMembers)?,
@@ -368,6 +373,7 @@ mod tests {
     use disk::sim::{CrashPoint, Loss, SimDisk, SimOptions};
 
     const LOST: [ReplicaId; 2] = [ReplicaId(2), ReplicaId(3)];
+    const NOW_MS: u64 = 1_700_000_000_000;
 
     async fn offline(site: &Site) -> OfflineReplica {
         OfflineReplica::open(GROUP, &site.space, log_spec()).await.expect("the log opens")
@@ -381,7 +387,7 @@ mod tests {
         site.advance(6, id(5, 100)).await;
         site.snapshot(id(4, 5000)).await;
         let replica = offline(&site).await;
-        let plan = replica.plan(&BTreeSet::from(LOST)).expect("it may be reset");
+        let plan = replica.plan(&BTreeSet::from(LOST), NOW_MS).expect("it may be reset");
         assert_eq!((plan.last, plan.committed, plan.term), (id(4, 5000), Some(id(4, 5000)), Term(7)));
         replica.reset(&plan, 1, "test").await.expect("it is reset");
         let group = site.open(first()).await.expect("it opens");
@@ -392,6 +398,27 @@ mod tests {
         assert_eq!(group.log().id_at(LogIndex(5002)).await.expect("the entry is there"), id(7, 5002));
         drop(group);
         site.host.close(GROUP).await;
+    }
+
+    /// Written by a release that took any number for a term: there is none left to be elected in.
+    #[tokio::test]
+    async fn a_reset_forgets_a_term_that_cannot_have_come_about() {
+        for term in [1 << 62, u64::MAX] {
+            let site = Site::new();
+            site.found().await;
+            site.advance(term, id(5, 100)).await;
+            let refused = site.open(first()).await.map(|_| ()).expect_err("nobody can be elected");
+            assert!(refused.contains("forced-recovery.md"), "{refused}");
+            let replica = offline(&site).await;
+            let plan = replica.plan(&BTreeSet::from(LOST), NOW_MS).expect("it may be reset");
+            assert_eq!(plan.term, Term(6));
+            replica.reset(&plan, NOW_MS, "test").await.expect("it is reset");
+            let group = site.open(first()).await.expect("it opens");
+            let applied = group.wait_applied(LogIndex(102), Duration::from_secs(30)).await;
+            applied.expect("it elects itself and applies");
+            drop(group);
+            site.host.close(GROUP).await;
+        }
     }
 
     /// The entry that names the members is purged.
@@ -407,7 +434,7 @@ mod tests {
         drop(log);
 
         let replica = offline(&site).await;
-        let plan = replica.plan(&BTreeSet::from(LOST)).expect("it may be reset");
+        let plan = replica.plan(&BTreeSet::from(LOST), NOW_MS).expect("it may be reset");
         assert_eq!(plan.members.all, crate::snapshot::testing::members());
         replica.close().await;
         for _ in 0..2 {
@@ -430,7 +457,7 @@ mod tests {
                 let site = Site::on(Arc::new(disk.clone()));
                 site.found().await;
                 let replica = offline(&site).await;
-                let plan = replica.plan(&BTreeSet::from(LOST)).expect("it may be reset");
+                let plan = replica.plan(&BTreeSet::from(LOST), NOW_MS).expect("it may be reset");
                 let at = disk.steps() + step;
                 disk.crash_at(if kind % 2 == 0 { CrashPoint::Before(at) } else { CrashPoint::After(at) });
                 let outcome = replica.reset(&plan, 1, "test").await;

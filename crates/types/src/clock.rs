@@ -1,3 +1,4 @@
+use std::fmt;
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -5,6 +6,12 @@ use std::time::Duration;
 /// it. Used for what people read (modification times); never for deciding an order.
 pub trait Clock: Send + Sync + 'static {
     fn now_ms(&self) -> u64;
+}
+
+impl fmt::Debug for dyn Clock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Clock({})", self.now_ms())
+    }
 }
 
 /// The machine's clock.

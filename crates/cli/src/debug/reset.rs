@@ -31,7 +31,8 @@ async fn reset(args: ResetArgs) -> anyhow::Result<()> {
     let options = LogSpaceOptions { reserve_bytes: 0, ..LogSpaceOptions::default() };
     let replica = OfflineReplica::open(group, &LogSpace::new(disk, options), spec).await?;
     let lost: BTreeSet<ReplicaId> = args.lost.iter().copied().map(ReplicaId).collect();
-    let plan = match replica.plan(&lost) {
+    let now_ms = SystemClock.now_ms();
+    let plan = match replica.plan(&lost, now_ms) {
         Ok(plan) => plan,
         Err(error) => {
             replica.close().await;
@@ -51,7 +52,7 @@ async fn reset(args: ResetArgs) -> anyhow::Result<()> {
         replica.close().await;
         return print("nobody was given up; repeat with --yes to do it\n");
     }
-    replica.reset(&plan, SystemClock.now_ms(), &args.reason).await?;
+    replica.reset(&plan, now_ms, &args.reason).await?;
     print(&format!("{group} has one member: replica {}\n", plan.survivor.replica))
 }
 

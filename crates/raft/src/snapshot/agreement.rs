@@ -1,13 +1,16 @@
 //! Whether a snapshot that is offered can be of this group, as this replica knows it. openraft takes that for granted, and
 //! would stop the group where it is not so.
 
-use crate::encoding::{NUMBER_MAX, log_id_from, log_id_of};
+use crate::encoding::{INDEX_MAX, log_id_from, log_id_of};
 use crate::type_config::{Raft, RaftLogId, RaftStoredMembership, RaftVote, TypeConfig};
 use openraft::RaftState;
 use openraft::errors::{Fatal, RaftError};
 use openraft::raft::AppendEntriesRequest;
 use std::cmp::Ordering;
 use types::LogId;
+
+/// A snapshot is the one thing that takes a log forward without the entries in between: it leaves as many numbers as it passes over.
+const OFFERED_INDEX_MAX: u64 = INDEX_MAX / 2;
 
 /// How far a snapshot's state has come, and the membership there.
 #[derive(Clone, Debug)]
@@ -28,8 +31,8 @@ impl Position {
     /// Whether a leader of `vote` can have such a state at all.
     pub(crate) fn check(&self, vote: &RaftVote) -> Result<(), String> {
         let LogId { term, index } = self.id;
-        if term.0 > NUMBER_MAX || index.0 > NUMBER_MAX {
-            return Err(format!("a term or index is above {NUMBER_MAX}"));
+        if index.0 > OFFERED_INDEX_MAX {
+            return Err(format!("index {index} is above {OFFERED_INDEX_MAX}"));
         }
         if !vote.committed || term.0 > vote.leader_id.term {
             return Err(

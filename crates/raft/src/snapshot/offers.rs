@@ -5,7 +5,7 @@ use crate::registry::Registry;
 use crate::service::Service;
 use crate::snapshot::receiver::receive;
 use crate::snapshot::store::SnapshotStore;
-use crate::type_config::Raft;
+use crate::type_config::{Raft, RaftVote};
 use crate::{GroupStatus, Role};
 use futures::{Stream, StreamExt, stream};
 use proto::{Code, Failure, raft as wire};
@@ -29,12 +29,12 @@ pub(crate) async fn take_offer(
         return Err(service.refused(Failure::invalid("a snapshot begins with its offer")));
     };
     let offered = take_offer_check(&service.registry, &offer);
-    let (raft, store, mut statuses) = offered.map_err(|failure| service.refused(failure))?;
+    let (raft, store, vote, mut statuses) = offered.map_err(|failure| service.refused(failure))?;
     let (answers_tx, answers) = mpsc::channel(ANSWERS_COUNT_MAX);
     let receiving = async move {
         let closed = statuses.wait_for(|status| status.role == Role::Stopped);
         let received = tokio::select! {
-            received = receive(store, raft, offer, messages, &answers_tx) => received.map_err(Failure::from),
+            received = receive(store, raft, vote, offer.manifest, messages, &answers_tx) => received.map_err(Failure::from),
             _ = closed => Err(Failure::new(Code::Unavailable, "the group stopped here")),
         };
         if let Err(failure) = received {
@@ -50,14 +50,14 @@ pub(crate) async fn take_offer(
     Ok(stream::select(ReceiverStream::new(answers), receiving))
 }
 
-type SnapshotReceiver = (Raft, Arc<SnapshotStore>, watch::Receiver<GroupStatus>);
+type SnapshotReceiver = (Raft, Arc<SnapshotStore>, RaftVote, watch::Receiver<GroupStatus>);
 
 /// Of the group only what does not keep its log open.
 fn take_offer_check(registry: &Registry, offer: &wire::SnapshotOffer) -> Result<SnapshotReceiver, Failure> {
     let group = registry.addressed(offer.to.as_ref())?;
-    let vote = vote_from_wire(offer.vote)?;
+    let vote = vote_from_wire(offer.vote, group.terms())?;
     check_sender(vote.leader_id.voted_for, offer.to.as_ref())?;
     check_not_lost(group.standing(), vote.leader_id.voted_for)?;
     let why = || Failure::invalid(format!("{} has no snapshots here", group.id()));
-    Ok((group.raft().clone(), group.snapshot_store().ok_or_else(why)?, group.watch()))
+    Ok((group.raft().clone(), group.snapshot_store().ok_or_else(why)?, vote, group.watch()))
 }

@@ -1,4 +1,4 @@
-use crate::encoding::{applied_from, log_id_of, vote_from_wire, vote_to_wire};
+use crate::encoding::{applied_from, log_id_of, vote_to_wire};
 use crate::snapshot::agreement::Position;
 use crate::snapshot::manifest::{DecodeError, Manifest, Piece};
 use crate::snapshot::reception::{Mismatch, ReceiveError, Reception};
@@ -35,13 +35,13 @@ pub(crate) type Answers = mpsc::Sender<Result<wire::SnapshotToLeader, Status>>;
 pub(crate) async fn receive(
     store: Arc<SnapshotStore>,
     raft: Raft,
-    offer: wire::SnapshotOffer,
+    vote: RaftVote,
+    manifest: Bytes,
     messages: Streaming<wire::SnapshotToFollower>,
     answers: &Answers,
 ) -> Result<(), ReceiveError> {
-    let vote = vote_from_wire(offer.vote).map_err(|error| ReceiveError::Refused(error.to_string()))?;
     let session = Session { store, raft, vote, messages, answers };
-    let done = session.run(offer.manifest).await?;
+    let done = session.run(manifest).await?;
     session_say(answers, ToLeader::Done(vote_to_wire(&done))).await
 }
 

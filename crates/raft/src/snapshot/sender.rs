@@ -5,6 +5,7 @@ use crate::snapshot::manifest::Piece;
 use crate::snapshot::receiver::WORKING_MAX;
 use crate::snapshot::store::SnapshotStore;
 use crate::snapshot::stored::{PieceError, PieceReader, Stored};
+use crate::terms::TermLimit;
 use crate::type_config::{RaftVote, TypeConfig};
 use openraft::RPCTypes;
 use openraft::errors::{RPCError, StreamingError, Timeout, Unreachable};
@@ -17,7 +18,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
-use types::ReplicaId;
+use types::{Clock, ReplicaId};
 use wire::snapshot_to_follower::Message as ToFollower;
 use wire::snapshot_to_leader::Message as ToLeader;
 
@@ -35,6 +36,7 @@ pub(crate) struct Transfer {
     /// A follower that is silent for longer, or takes nothing, is given up; one that asks may take its time, and one that
     /// says that it works has [`WORKING_MAX`].
     pub(crate) silence_max: Duration,
+    pub(crate) clock: Arc<dyn Clock>,
 }
 
 /// Offers a snapshot and answers the follower's wishes until it has installed it.
@@ -86,7 +88,7 @@ impl Transfer {
                 }
                 ToLeader::Done(vote) => {
                     self.process.answered();
-                    let vote = answered_vote(&self.vote, Some(vote));
+                    let vote = answered_vote(&self.vote, Some(vote), TermLimit::now(&*self.clock));
                     let vote = vote.map_err(|error| streaming(malformed(error)))?;
                     sending.finish();
                     return Ok(SnapshotResponse::new(vote));
@@ -258,6 +260,7 @@ mod tests {
             vote: RaftVote::new_committed(1, 1),
             // Long enough to connect on a busy machine, which counts too.
             silence_max: Duration::from_secs(2),
+            clock: Arc::new(types::SystemClock),
         };
         let sent = tokio::time::timeout(Duration::from_secs(60), send(transfer)).await;
         match sent.expect("it ends by itself") {

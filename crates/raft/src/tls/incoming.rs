@@ -19,8 +19,8 @@ const HANDSHAKES_MAX: usize = 512;
 /// come to, with room.
 const LINGER_BYTES_MAX: u64 = 64 << 10;
 
-/// Connections to a listener whose handshakes are done, for `serve_with_incoming` of a server made with
-/// [`crate::server_builder`]. Handshakes run beside each other while the stream is polled and end with it; one that fails is
+/// Connections to a listener whose handshakes are done, for `serve_with_incoming` of a server made by a
+/// [`crate::Gate`]. Handshakes run beside each other while the stream is polled and end with it; one that fails is
 /// counted, logged and forgotten. Whoever fills all places with silent connections delays new ones, those that stand go on.
 pub struct TlsIncoming {
     connections: BoxStream<'static, io::Result<TlsConnection>>,

@@ -26,6 +26,7 @@ impl StateMachine for Nothing {
     }
 }
 
+const NOW_MS: u64 = 1_700_000_000_000;
 const LOST: [ReplicaId; 2] = [ReplicaId(2), ReplicaId(3)];
 
 fn first_members() -> GroupStart {
@@ -112,7 +113,7 @@ impl Crashes {
 
 async fn reset(disk: &SimDisk) -> Result<(), ResetError> {
     let replica = OfflineReplica::open(GROUP, &space(disk), log_spec()).await?;
-    let plan = replica.plan(&BTreeSet::from(LOST))?;
+    let plan = replica.plan(&BTreeSet::from(LOST), NOW_MS)?;
     replica.reset(&plan, 1, "crash test").await
 }
 

@@ -1,20 +1,21 @@
 //! Messages that no host of ours sends: of a newer release, above the limits, or random. They get an answer that says
 //! why, and change nothing that matters; none may stop a group.
 
-use crate::cluster::{CLUSTER, Cluster, PATIENT, TIMING, body, pipeline};
+use crate::cluster::{CLUSTER, Cluster, DEADLINE, PATIENT, TIMING, body, pipeline};
 use bytes::{Buf, BufMut, Bytes};
-use flotilla_raft::{COMMAND_BYTES_MAX, Group, PROTOCOL_VERSION, Role, Timing};
+use flotilla_raft::{COMMAND_BYTES_MAX, Command, Group, PROTOCOL_VERSION, Role, Timing};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed, TestRunner};
 use prost::Message;
 use proto::raft::raft_transport_client::RaftTransportClient;
 use proto::{Code, Failure, MESSAGE_BYTES_MAX, raft as wire};
 use std::time::Duration;
+use tokio::time::Instant;
 use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::codegen::http::uri::PathAndQuery;
 use tonic::transport::Channel;
 use tonic::{Request, Status};
-use types::{GroupId, Payload};
+use types::{Clock, GroupId, Payload, SystemClock};
 
 const SERVICE: &str = "/flotilla.raft.v1.RaftTransport/";
 
@@ -210,7 +211,8 @@ async fn what_is_too_large_gets_a_typed_error_and_leaves_the_connection_whole() 
 
 /// Numbers near those of the group, and at the edges.
 fn number() -> impl Strategy<Value = u64> {
-    prop_oneof![8 => 0..12u64, 1 => Just(1 << 62), 1 => Just(u64::MAX), 1 => any::<u64>()]
+    let edges = proptest::sample::select(vec![(1 << 62) - 1, 1 << 62, (1 << 62) + 1, u64::MAX - 1, u64::MAX]);
+    prop_oneof![8 => 0..12u64, 2 => edges, 1 => any::<u64>()]
 }
 
 fn log_id() -> impl Strategy<Value = wire::LogId> {
@@ -310,6 +312,129 @@ fn message(group: GroupId, replica: u64) -> impl Strategy<Value = (&'static str,
     ]
 }
 
+/// Each ends with an election, and many of them with one that waits for its time.
+const CASES: u32 = 200;
+
+/// Another term than the one that is, with a leader that commits.
+async fn elects_and_commits(cluster: &Cluster, group: GroupId) -> Result<(), String> {
+    let deadline = Instant::now() + DEADLINE;
+    let from = (0..3).map(|n| cluster.group(n, group).status().term).max().expect("three of them");
+    loop {
+        let leads = |n: &usize| cluster.group(*n, group).status().role == Role::Leader;
+        let Some(leader) = (0..3).find(leads) else {
+            if Instant::now() > deadline {
+                let seen = [0, 1, 2].map(|n| cluster.group(n, group).status());
+                return Err(format!("nobody is elected: {seen:?}"));
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            continue;
+        };
+        let here = cluster.group(leader, group);
+        if here.status().term > from {
+            let command = Command { meta: Bytes::from_static(b"after"), body: body(1, 10), roll_to: None };
+            if here.apply(command).await.is_ok() {
+                return Ok(());
+            }
+        } else {
+            // The attacked member may be too far apart by now to be handed anything.
+            let other = cluster.members(group)[if leader == 0 { 1 } else { 0 }].replica;
+            let _ = here.transfer_leader(other).await;
+        }
+        if Instant::now() > deadline {
+            let seen = [0, 1, 2].map(|n| cluster.group(n, group).status());
+            return Err(format!("nobody commits: {seen:?}"));
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// What ended SCM for good: nobody is elected after the last term there is. To all members at once, in each kind of message that
+/// carries a term, and then once more after they were started again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_term_that_elections_cannot_have_led_to_is_refused_everywhere() {
+    let (mut cluster, group, _) = prepared(TIMING).await;
+    for _ in 0..2 {
+        for term in [1 << 45, 1 << 62, (1 << 62) + 1, u64::MAX] {
+            for n in 0..3 {
+                let attacker = Attacker::new(&cluster, n).await;
+                let replica = cluster.members(group)[n].replica.0;
+                let from = cluster.members(group)[(n + 1) % 3].replica.0;
+                for (method, message) in with_term(address(group, replica, PROTOCOL_VERSION), from, term) {
+                    let failure = attacker.send(method, vec![message]).await.expect_err(method);
+                    assert_eq!(failure.code, Code::Invalid, "{method}: {failure}");
+                    assert!(failure.message.contains("cannot have come about"), "{method}: {failure}");
+                }
+                assert!(cluster.group(n, group).status().term.0 < 1 << 32);
+            }
+        }
+        elects_and_commits(&cluster, group).await.expect("the group goes on");
+        for n in 0..3 {
+            cluster.stop_node(n).await;
+            cluster.start_node(n).await;
+            cluster.open_on(n, group).await;
+        }
+    }
+    elects_and_commits(&cluster, group).await.expect("the group goes on");
+    cluster.stop().await;
+}
+
+/// The highest term that is believed leaves the next ones free.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn after_the_highest_term_that_passes_there_is_another_election() {
+    let (mut cluster, group, _) = prepared(TIMING).await;
+    for _ in 0..3 {
+        for n in 0..3 {
+            let attacker = Attacker::new(&cluster, n).await;
+            let replica = cluster.members(group)[n].replica.0;
+            let from = cluster.members(group)[(n + 1) % 3].replica.0;
+            let to = address(group, replica, PROTOCOL_VERSION);
+            let vote = Some(wire::Vote { term: SystemClock.now_ms(), replica: from, committed: true });
+            let append = wire::AppendRequest { to, vote, prev: None, committed: None, entries: Vec::new() };
+            attacker.send("Append", vec![encode(&append)]).await.expect("it passes for a leader's");
+        }
+        elects_and_commits(&cluster, group).await.expect("the group goes on");
+    }
+    for n in 0..3 {
+        cluster.stop_node(n).await;
+        cluster.start_node(n).await;
+        cluster.open_on(n, group).await;
+    }
+    elects_and_commits(&cluster, group).await.expect("the group goes on");
+    cluster.stop().await;
+}
+
+/// A message for each method that carries a term.
+fn with_term(to: Option<wire::Address>, from: u64, term: u64) -> Vec<(&'static str, Bytes)> {
+    let vote = |committed| Some(wire::Vote { term, replica: from, committed });
+    let at = Some(wire::LogId { term, index: 1000 });
+    let append = wire::AppendRequest { to: to.clone(), vote: vote(true), ..wire::AppendRequest::default() };
+    let ask = |pre_vote| wire::VoteRequest {
+        to: to.clone(),
+        vote: vote(false),
+        last: at,
+        pre_vote,
+        leadership_transfer: true,
+    };
+    let hand_over = wire::TransferLeaderRequest {
+        to: to.clone(),
+        from_leader: vote(true),
+        to_replica: to.as_ref().map_or(0, |to| to.replica),
+        last: at,
+    };
+    let dismissal = Some(wire::Dismissal { at, members: vec![from] });
+    let dismiss = wire::DismissRequest { to: to.clone(), dismissal, from };
+    let offer = wire::SnapshotOffer { to: to.clone(), vote: vote(true), manifest: Bytes::new() };
+    let offer = wire::SnapshotToFollower { message: Some(wire::snapshot_to_follower::Message::Offer(offer)) };
+    vec![
+        ("Append", encode(&append)),
+        ("Vote", encode(&ask(true))),
+        ("Vote", encode(&ask(false))),
+        ("TransferLeader", encode(&hand_over)),
+        ("Dismiss", encode(&dismiss)),
+        ("Snapshot", encode(&offer)),
+    ]
+}
+
 #[test]
 fn random_messages_stop_no_group() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
@@ -319,7 +444,7 @@ fn random_messages_stop_no_group() {
     let seed =
         std::env::var("FLOTILLA_SEED").map_or(4, |seed| seed.parse().expect("FLOTILLA_SEED is a number"));
     let config = Config {
-        cases: 400,
+        cases: CASES,
         failure_persistence: None,
         max_shrink_iters: 0,
         rng_seed: RngSeed::Fixed(seed),
@@ -332,6 +457,8 @@ fn random_messages_stop_no_group() {
             let is_well = status.failure.is_none() && status.role != Role::Stopped;
             prop_assert!(is_well, "node {n}: {status:?} after {method}: {answer:?}");
         }
+        let elected = runtime.block_on(elects_and_commits(&cluster, group));
+        prop_assert!(elected.is_ok(), "{elected:?} after {method}: {answer:?}");
         Ok(())
     });
     outcome.unwrap_or_else(|failure| panic!("FLOTILLA_SEED={seed}: {failure}"));

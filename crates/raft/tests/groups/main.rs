@@ -4,6 +4,7 @@ mod cluster;
 mod crashes;
 mod dozing;
 mod failover;
+mod gate;
 mod hostile;
 mod hostile_heartbeats;
 mod hostile_offers;

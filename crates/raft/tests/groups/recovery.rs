@@ -6,6 +6,8 @@ use proto::raft::raft_transport_client::RaftTransportClient;
 use std::collections::BTreeSet;
 use types::{LogIndex, ReplicaId};
 
+const NOW_MS: u64 = 1_700_000_000_000;
+
 fn ids(members: &[Member]) -> BTreeSet<ReplicaId> {
     members.iter().map(|member| member.replica).collect()
 }
@@ -28,13 +30,13 @@ async fn after_a_majority_is_lost_the_survivor_goes_on_with_what_it_has_and_grow
 
     cluster.start_node(0).await;
     let replica = offline(&cluster, 0).await.expect("the survivor's log opens");
-    let plan = replica.plan(&ids(&first[1..])).expect("it may be reset");
+    let plan = replica.plan(&ids(&first[1..]), NOW_MS).expect("it may be reset");
     // An election meanwhile makes an entry too.
     assert!(plan.survivor.replica == first[0].replica && plan.last.index >= index, "{plan:?}, {index}");
     let index = plan.last.index;
-    replica.reset(&plan, 1_700_000_000_000, "two disks burnt").await.expect("it is reset");
+    replica.reset(&plan, NOW_MS, "two disks burnt").await.expect("it is reset");
     let again = offline(&cluster, 0).await.expect("the log opens again");
-    match again.plan(&ids(&first[1..])) {
+    match again.plan(&ids(&first[1..]), NOW_MS) {
         Err(ResetError::QuorumIsLeft { left, .. }) => assert_eq!(left, [first[0].replica]),
         other => panic!("it is done already, got {other:?}"),
     }
@@ -92,8 +94,8 @@ async fn those_that_were_given_up_do_not_go_on_together() {
     }
     cluster.start_node(SURVIVOR).await;
     let replica = offline(&cluster, SURVIVOR).await.expect("the survivor's log opens");
-    let plan = replica.plan(&ids(&first[..SURVIVOR])).expect("it may be reset");
-    replica.reset(&plan, 1_700_000_000_000, "two disks burnt").await.expect("it is reset");
+    let plan = replica.plan(&ids(&first[..SURVIVOR]), NOW_MS).expect("it may be reset");
+    replica.reset(&plan, NOW_MS, "two disks burnt").await.expect("it is reset");
     reopen(&mut cluster, SURVIVOR, &first).await;
     assert_eq!(cluster.leader(GROUP).await, SURVIVOR);
 
@@ -170,19 +172,19 @@ async fn a_reset_is_refused_where_it_is_not_needed_or_not_meant() {
     let replica = offline(&cluster, 0).await.expect("the survivor's log opens");
     let all = ids(&first);
     for named in [BTreeSet::new(), ids(&first[2..])] {
-        match replica.plan(&named) {
+        match replica.plan(&named, NOW_MS) {
             Err(ResetError::QuorumIsLeft { .. }) => {}
             other => panic!("a majority is left, got {other:?}"),
         }
     }
     let stranger: BTreeSet<_> = ids(&first[1..]).into_iter().chain([ReplicaId(4711)]).collect();
     for named in [all, stranger] {
-        match replica.plan(&named) {
+        match replica.plan(&named, NOW_MS) {
             Err(ResetError::OthersDiffer { others, .. }) => assert_eq!(others.len(), 2),
             other => panic!("{named:?} are not the others, got {other:?}"),
         }
     }
-    let plan = replica.plan(&ids(&first[1..])).expect("it may be reset");
+    let plan = replica.plan(&ids(&first[1..]), NOW_MS).expect("it may be reset");
     let asked = plan.ask(CLUSTER, &[]).await;
     let nobody = |asked: &Asked| asked.answer == ResetAnswer::NobodyListens;
     assert!(asked.len() == 2 && asked.iter().all(nobody), "nobody is at the address of old: {asked:?}");

@@ -1,0 +1,293 @@
+//! How large a message may be that a server is asked with: in bytes, before they are gathered, and in parts, before they become
+//! structures. Two bytes on the wire can be a structure of 200 in memory, so a limit of bytes alone is none.
+//!
+//! A message that is not named here has the limits of [`SMALL`]. Answers are taken from servers that were asked for them, and have
+//! [`crate::MESSAGE_BYTES_MAX`] alone.
+
+use crate::{Code, Failure};
+use bytes::Buf;
+use prost::Message;
+
+/// Of one message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MessageLimit {
+    pub bytes_max: usize,
+    /// Structures, strings and numbers that the message has many of. Each is some hundred bytes in memory at most.
+    pub parts_max: u32,
+}
+
+/// Most requests have some hundred bytes; the longest key and all its attributes are 9 KiB.
+pub const SMALL: MessageLimit = MessageLimit { bytes_max: 64 << 10, parts_max: 1024 };
+
+const fn limit(bytes_max: usize, parts_max: u32) -> MessageLimit {
+    MessageLimit { bytes_max, parts_max }
+}
+
+/// Messages that need more.
+const LARGER: &[(&str, MessageLimit)] = &[
+    // Entries of 16 MiB at most and 4 MiB of others with it; 256 of them, a checksum for each 64 KiB.
+    ("flotilla.raft.v1.AppendRequest", limit(crate::MESSAGE_BYTES_MAX, 2048)),
+    // 1024 heartbeats of some 100 bytes, each with four structures in it.
+    ("flotilla.raft.v1.HeartbeatsRequest", limit(512 << 10, 5 * 1024)),
+    // A manifest is 16 MiB at most, a piece 256 KiB.
+    ("flotilla.raft.v1.SnapshotToFollower", limit(17 << 20, 16)),
+    // A chunk is 4 MiB at most, its checksums 256 bytes.
+    ("flotilla.datanode.v1.WriteChunk", limit((4 << 20) + (64 << 10), 256)),
+    // 16 384 numbers of eight bytes.
+    ("flotilla.datanode.v1.DeleteBlocksRequest", limit(256 << 10, 17 * 1024)),
+    // What one command of the OM may be, 4 MiB, and its request; a piece is some 60 bytes there.
+    ("flotilla.om.v1.CommitKeyRequest", limit(5 << 20, 160_000)),
+    ("flotilla.om.v1.CommitPartRequest", limit(5 << 20, 160_000)),
+    // 10 000 parts, with entity tags.
+    ("flotilla.om.v1.CompleteUploadRequest", limit(4 << 20, 12_000)),
+    // 1 000 keys of 1 KiB.
+    ("flotilla.om.v1.DeleteKeysRequest", limit(2 << 20, 2048)),
+    // 10 000 pipelines, replicas of containers, and numbers of those that are gone; what is wrong with one takes 1 KiB.
+    ("flotilla.scm.v1.HeartbeatRequest", limit(crate::MESSAGE_BYTES_MAX, 100_000)),
+    // 1 000 disks.
+    ("flotilla.scm.v1.RegisterRequest", limit(512 << 10, 4096)),
+    // 10 000 numbers.
+    ("flotilla.scm.v1.LocateContainersRequest", limit(128 << 10, 11_000)),
+    // 10 000 hosts, with two names of 255 bytes.
+    ("flotilla.scm.v1.SetRacksRequest", limit(6 << 20, 11_000)),
+    // A value of 64 KiB, or an instance of 16, and its key.
+    ("flotilla.registry.v1.PutKeyRequest", limit(128 << 10, 16)),
+];
+
+/// How deep messages stand in each other: ours five at most.
+const DEPTH_MAX: u32 = 16;
+
+/// What a message consists of, where it may be many.
+pub(crate) struct Shape {
+    pub(crate) name: &'static str,
+    pub(crate) parts: &'static [(u32, Part)],
+}
+
+#[derive(Clone, Copy)]
+pub(crate) enum Part {
+    /// Another message, by its number in [`SHAPES`].
+    Message(usize),
+    /// A string or bytes that may come many times.
+    Element,
+    /// Numbers that may come many times, alone or together.
+    Numbers,
+}
+
+/// What a call carries.
+pub(crate) trait Carried {
+    /// The number of its shape in [`SHAPES`], for what a server is asked with.
+    const ASKED: Option<usize>;
+}
+
+include!(concat!(env!("OUT_DIR"), "/shapes.rs"));
+
+/// Why a message is not decoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Refused {
+    #[error("{name} has more than {parts_max} parts")]
+    TooMany { name: &'static str, parts_max: u32 },
+    #[error("{name} is no message of that kind")]
+    Malformed { name: &'static str },
+}
+
+impl MessageLimit {
+    fn of(shape: &Shape) -> MessageLimit {
+        LARGER.iter().find(|(name, _)| *name == shape.name).map_or(SMALL, |(_, limit)| *limit)
+    }
+
+    /// Of what the method at this path is asked with; `None`: there is no such method.
+    pub fn of_method(path: &str) -> Option<MessageLimit> {
+        let at = METHODS.binary_search_by_key(&path, |(path, _)| *path).ok()?;
+        Some(MessageLimit::of(&SHAPES[METHODS[at].1]))
+    }
+
+    /// Of all methods, in the order of their paths.
+    pub fn of_all() -> impl Iterator<Item = (&'static str, MessageLimit)> {
+        METHODS.iter().map(|(path, shape)| (*path, MessageLimit::of(&SHAPES[*shape])))
+    }
+}
+
+/// Counts what decoding would make, without making it.
+pub(crate) fn check(shape: usize, bytes: &[u8]) -> Result<(), Refused> {
+    let shape = &SHAPES[shape];
+    let parts_max = MessageLimit::of(shape).parts_max;
+    let mut left = parts_max;
+    count(shape, bytes, &mut left, DEPTH_MAX).map_err(|end| match end {
+        End::TooMany => Refused::TooMany { name: shape.name, parts_max },
+        End::Malformed => Refused::Malformed { name: shape.name },
+    })
+}
+
+impl From<Refused> for Failure {
+    fn from(refused: Refused) -> Failure {
+        match refused {
+            Refused::TooMany { .. } => Failure::new(Code::TooLarge, refused.to_string()),
+            Refused::Malformed { .. } => Failure::invalid(refused.to_string()),
+        }
+    }
+}
+
+/// Does with a message what a server does that is asked with it at this path, and drops it: for who looks for messages that cost too
+/// much. `None`: there is no such method.
+#[doc(hidden)]
+pub fn decode_asked(path: &str, message: &[u8]) -> Option<Result<(), Failure>> {
+    let at = DECODERS.binary_search_by_key(&path, |(path, _)| *path).ok()?;
+    Some(DECODERS[at].1(message))
+}
+
+fn decode_as<M: Message + Carried + Default>(message: &[u8]) -> Result<(), Failure> {
+    check(M::ASKED.expect("what a server is asked with"), message)?;
+    M::decode(message).map(drop).map_err(|error| Failure::invalid(error.to_string()))
+}
+
+enum End {
+    TooMany,
+    Malformed,
+}
+
+fn count(shape: &Shape, mut bytes: &[u8], left: &mut u32, depth: u32) -> Result<(), End> {
+    let depth = depth.checked_sub(1).ok_or(End::Malformed)?;
+    while bytes.has_remaining() {
+        let key = varint(&mut bytes)?;
+        let number = u32::try_from(key >> 3).map_err(|_| End::Malformed)?;
+        let part = shape.parts.iter().find(|(field, _)| *field == number).map(|(_, part)| *part);
+        let value = match key & 7 {
+            0 => varint(&mut bytes).map(|_| &[][..])?,
+            1 => take(&mut bytes, 8)?,
+            2 => {
+                let length = varint(&mut bytes)?;
+                take(&mut bytes, length)?
+            }
+            5 => take(&mut bytes, 4)?,
+            // Groups, which no message of ours has.
+            _ => return Err(End::Malformed),
+        };
+        let Some(part) = part else { continue };
+        // Numbers that stand together take eight times their bytes in memory at most: as many as a structure in sixteen bytes.
+        let parts = match (part, key & 7) {
+            (Part::Numbers, 2) => 1 + u32::try_from(value.len() / 16).unwrap_or(u32::MAX),
+            _ => 1,
+        };
+        *left = left.checked_sub(parts).ok_or(End::TooMany)?;
+        if let (Part::Message(inner), 2) = (part, key & 7) {
+            count(&SHAPES[inner], value, left, depth)?;
+        }
+    }
+    Ok(())
+}
+
+fn varint(bytes: &mut &[u8]) -> Result<u64, End> {
+    let mut value = 0;
+    for shift in (0..70).step_by(7) {
+        let byte = bytes.try_get_u8().map_err(|_| End::Malformed)?;
+        value |= u64::from(byte & 0x7f).checked_shl(shift).unwrap_or(0);
+        if byte < 0x80 {
+            return Ok(value);
+        }
+    }
+    Err(End::Malformed)
+}
+
+fn take<'a>(bytes: &mut &'a [u8], length: u64) -> Result<&'a [u8], End> {
+    let length = usize::try_from(length).map_err(|_| End::Malformed)?;
+    let (value, rest) = bytes.split_at_checked(length).ok_or(End::Malformed)?;
+    *bytes = rest;
+    Ok(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{om, raft, registry, scm};
+    fn check_message<M: Message + Carried>(message: &M) -> Result<(), Refused> {
+        check(M::ASKED.expect("what a server is asked with"), &message.encode_to_vec())
+    }
+
+    #[test]
+    fn each_name_is_that_of_a_message_some_method_is_asked_with() {
+        for (name, _) in LARGER {
+            assert!(METHODS.iter().any(|(_, shape)| SHAPES[*shape].name == *name), "{name}");
+        }
+        assert_eq!(MessageLimit::of_method("/flotilla.raft.v1.RaftTransport/Vote"), Some(SMALL));
+        let appends = MessageLimit::of_method("/flotilla.raft.v1.RaftTransport/Append");
+        assert_eq!(appends.map(|limit| limit.bytes_max), Some(crate::MESSAGE_BYTES_MAX));
+        assert_eq!(MessageLimit::of_method("/flotilla.raft.v1.RaftTransport/Nothing"), None);
+    }
+
+    /// Eight MiB of empty heartbeats became 590 MiB.
+    #[test]
+    fn what_is_empty_counts() {
+        let heartbeats =
+            |count| raft::HeartbeatsRequest { heartbeats: vec![raft::AppendRequest::default(); count] };
+        assert_eq!(check_message(&heartbeats(1024)), Ok(()));
+        assert!(matches!(check_message(&heartbeats(4 << 20)), Err(Refused::TooMany { .. })));
+
+        let entries = |count| raft::AppendRequest {
+            entries: vec![raft::Entry::default(); count],
+            ..Default::default()
+        };
+        assert_eq!(check_message(&entries(256)), Ok(()));
+        assert!(matches!(check_message(&entries(100_000)), Err(Refused::TooMany { .. })));
+        let nested = raft::HeartbeatsRequest { heartbeats: vec![entries(20_000)] };
+        assert!(matches!(check_message(&nested), Err(Refused::TooMany { .. })), "within another message");
+
+        let keys = om::DeleteKeysRequest { keys: vec![Default::default(); 1 << 20], ..Default::default() };
+        assert!(matches!(check_message(&keys), Err(Refused::TooMany { .. })), "of strings");
+        let numbers = scm::HeartbeatRequest { containers_gone: vec![1; 8 << 20], ..Default::default() };
+        assert!(matches!(check_message(&numbers), Err(Refused::TooMany { .. })), "of numbers");
+        let pair = |n: u32| (n.to_string(), String::new());
+        let instance = registry::Instance { metadata: (0..5000).map(pair).collect(), ..Default::default() };
+        let pairs = registry::RegisterInstanceRequest { instance: Some(instance), ..Default::default() };
+        assert!(matches!(check_message(&pairs), Err(Refused::TooMany { .. })), "of pairs");
+    }
+
+    /// As many as each has a use for.
+    #[test]
+    fn what_our_own_send_passes() {
+        let to = raft::Address { group: 1, replica: 2, cluster: "c".repeat(36), version: 1 };
+        let id = Some(raft::LogId { term: 1 << 40, index: 1 << 40 });
+        let vote = Some(raft::Vote { term: 1 << 40, replica: 1 << 40, committed: true });
+        let heartbeat =
+            raft::AppendRequest { to: Some(to), vote, prev: id, committed: id, ..Default::default() };
+        let heartbeats = raft::HeartbeatsRequest { heartbeats: vec![heartbeat; 1024] };
+        assert_eq!(check_message(&heartbeats), Ok(()));
+        assert!(heartbeats.encoded_len() <= limit_of(&heartbeats).bytes_max);
+
+        let part = |number| om::CompletedPart { number, etag: "e".repeat(256) };
+        let complete =
+            om::CompleteUploadRequest { parts: (0..10_000).map(part).collect(), ..Default::default() };
+        assert_eq!(check_message(&complete), Ok(()));
+        assert!(complete.encoded_len() <= limit_of(&complete).bytes_max);
+
+        let locate = scm::LocateContainersRequest { containers: vec![u64::from(u32::MAX); 10_000] };
+        assert_eq!(check_message(&locate), Ok(()));
+        assert!(locate.encoded_len() <= limit_of(&locate).bytes_max);
+
+        let replica = scm::ContainerReplica { ..Default::default() };
+        let heartbeat = scm::HeartbeatRequest {
+            containers: vec![replica; 10_000],
+            pipelines: vec![scm::PipelineReport::default(); 10_000],
+            containers_gone: vec![u64::MAX; 10_000],
+            ..Default::default()
+        };
+        assert_eq!(check_message(&heartbeat), Ok(()));
+    }
+
+    fn limit_of<M: Message + Carried>(_: &M) -> MessageLimit {
+        MessageLimit::of(&SHAPES[M::ASKED.expect("what a server is asked with")])
+    }
+
+    #[test]
+    fn what_is_cut_or_stands_too_deep_is_malformed() {
+        let shape = <raft::HeartbeatsRequest as Carried>::ASKED.expect("what a server is asked with");
+        for bytes in [
+            &b"\x0a"[..],
+            b"\x0a\x05\x00",
+            b"\x0b\x0c",
+            b"\x80\x80\x80\x80\x80\x80\x80\x80\x80\x80\x80",
+            b"\x09\x01",
+        ] {
+            assert!(matches!(check(shape, bytes), Err(Refused::Malformed { .. })), "{bytes:?}");
+        }
+    }
+}
