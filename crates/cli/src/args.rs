@@ -1,5 +1,6 @@
 use crate::admin::args::AdminArgs;
 use crate::admin::args::duration;
+use crate::credentials::Secret;
 use crate::debug::args::DebugArgs;
 use crate::version::{LONG_VERSION, VERSION};
 use clap::{ArgAction, Args as ClapArgs, Parser, Subcommand, ValueEnum};
@@ -135,6 +136,10 @@ pub(crate) struct ServerArgs {
     /// free one
     #[arg(long, default_value = "127.0.0.1:7480", env = "FLOTILLA_HTTP")]
     pub http: std::net::SocketAddr,
+    /// Another name under which the registry is asked over HTTP; one that begins with a dot stands for all below it. It answers at addresses,
+    /// at names of a single word and below the DNS zone without that, and nowhere else: pages in a browser could ask it
+    #[arg(long, env = "FLOTILLA_HTTP_HOST", value_delimiter = ',')]
+    pub http_host: Vec<String>,
     /// Answer DNS for the registry's healthy instances at this address, UDP and TCP; port 0 takes a free one. Default: off
     #[arg(long, env = "FLOTILLA_DNS_LISTEN")]
     pub dns_listen: Option<std::net::SocketAddr>,
@@ -144,9 +149,12 @@ pub(crate) struct ServerArgs {
     /// S3 access key (for the s3 role)
     #[arg(long, env = "FLOTILLA_ACCESS_KEY")]
     pub access_key: Option<String>,
-    /// S3 secret key (for the s3 role); better given in the environment, where `ps` does not show it
+    /// S3 secret key (for the s3 role). Better given with --secret-key-file or in the environment: `ps` shows it to everybody
     #[arg(long, env = "FLOTILLA_SECRET_KEY", hide_env_values = true)]
-    pub secret_key: Option<String>,
+    pub secret_key: Option<Secret>,
+    /// File with the S3 secret key. Without one, systemd's credential `flotilla-secret-key` is taken
+    #[arg(long, env = "FLOTILLA_SECRET_KEY_FILE")]
+    pub secret_key_file: Option<PathBuf>,
     /// A container is closed, and the next one opened, near this size
     #[arg(long, default_value_t = 2 << 30, env = "FLOTILLA_CONTAINER_BYTES_MAX")]
     pub container_bytes_max: u64,

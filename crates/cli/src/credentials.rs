@@ -1,11 +1,77 @@
 use anyhow::{Context, bail};
-use std::path::Path;
+use std::convert::Infallible;
+use std::fmt;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use uuid::Uuid;
+
+/// Where systemd puts the files that a unit's `LoadCredential=` names.
+const SYSTEMD_DIRECTORY: &str = "CREDENTIALS_DIRECTORY";
+/// The name it has there.
+const SYSTEMD_NAME: &str = "flotilla-secret-key";
+
+/// What is shown to nobody.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub(crate) struct Secret(String);
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(..)")
+    }
+}
+
+impl FromStr for Secret {
+    type Err = Infallible;
+
+    fn from_str(text: &str) -> Result<Secret, Infallible> {
+        Ok(Secret(text.to_owned()))
+    }
+}
+
+impl Secret {
+    pub(crate) fn reveal(&self) -> &str {
+        &self.0
+    }
+
+    /// The gateway's secret key: from the command line or the environment, else from a file, else from systemd. Empty when nobody
+    /// gave one.
+    pub(crate) fn find(given: Option<Secret>, file: Option<&Path>) -> anyhow::Result<Secret> {
+        if let Some(given) = given {
+            let words = std::env::args_os().skip(1);
+            if words.map(|word| word.to_string_lossy().into_owned()).any(|word| is_secret_option(&word)) {
+                tracing::warn!(
+                    "everybody on this machine sees --secret-key: use --secret-key-file, or FLOTILLA_SECRET_KEY"
+                );
+            }
+            return Ok(given);
+        }
+        if let Some(file) = file {
+            return Secret::read(file)?.with_context(|| format!("there is no {}", file.display()));
+        }
+        let Some(directory) = std::env::var_os(SYSTEMD_DIRECTORY) else { return Ok(Secret::default()) };
+        Ok(Secret::read(&PathBuf::from(directory).join(SYSTEMD_NAME))?.unwrap_or_default())
+    }
+
+    fn read(path: &Path) -> anyhow::Result<Option<Secret>> {
+        let read = disk::read_file(path).with_context(|| format!("read {}", path.display()))?;
+        let Some(contents) = read else { return Ok(None) };
+        if path.metadata().is_ok_and(|metadata| metadata.permissions().mode() & 0o007 != 0) {
+            tracing::warn!(path = %path.display(), "everybody on this machine may read the secret key: chmod 600");
+        }
+        let text = String::from_utf8(contents).with_context(|| format!("{} is no text", path.display()))?;
+        Ok(Some(Secret(text.trim_end_matches(['\r', '\n']).to_owned())))
+    }
+}
+
+fn is_secret_option(word: &str) -> bool {
+    word == "--secret-key" || word.starts_with("--secret-key=")
+}
 
 /// The key pair of a `flotilla dev` cluster, made at its first start and kept in a file that only the owner reads.
 pub(crate) struct Credentials {
     pub access_key: String,
-    pub secret_key: String,
+    pub secret_key: Secret,
 }
 
 impl Credentials {
@@ -16,7 +82,8 @@ impl Credentials {
                 let credentials = Self::random();
                 let contents = format!(
                     "AWS_ACCESS_KEY_ID={}\nAWS_SECRET_ACCESS_KEY={}\n",
-                    credentials.access_key, credentials.secret_key
+                    credentials.access_key,
+                    credentials.secret_key.reveal()
                 );
                 disk::write_private_file_durably(path, contents.as_bytes())
                     .with_context(|| format!("write {}", path.display()))?;
@@ -29,7 +96,11 @@ impl Credentials {
         let hex = |n: usize| Uuid::new_v4().simple().to_string().to_uppercase()[..n].to_owned();
         Credentials {
             access_key: format!("FLOT{}", hex(16)),
-            secret_key: format!("{}{}", Uuid::new_v4().simple(), &Uuid::new_v4().simple().to_string()[..8]),
+            secret_key: Secret(format!(
+                "{}{}",
+                Uuid::new_v4().simple(),
+                &Uuid::new_v4().simple().to_string()[..8]
+            )),
         }
     }
 
@@ -41,7 +112,7 @@ impl Credentials {
         };
         match (value("AWS_ACCESS_KEY_ID"), value("AWS_SECRET_ACCESS_KEY")) {
             (Some(access_key), Some(secret_key)) if !access_key.is_empty() && secret_key.len() >= 8 => {
-                Ok(Credentials { access_key, secret_key })
+                Ok(Credentials { access_key, secret_key: Secret(secret_key) })
             }
             _ => bail!(
                 "expected lines AWS_ACCESS_KEY_ID=... and AWS_SECRET_ACCESS_KEY=... (8 characters at least)"
@@ -61,6 +132,20 @@ mod tests {
         let first = Credentials::load_or_create(&path).unwrap();
         let second = Credentials::load_or_create(&path).unwrap();
         assert_eq!((first.access_key, first.secret_key), (second.access_key, second.secret_key));
+    }
+
+    #[test]
+    fn a_secret_is_read_from_its_file_and_shown_to_nobody() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("key");
+        Secret::find(None, Some(&path)).unwrap_err();
+        disk::write_private_file_durably(&path, b" a secret of some length\n").unwrap();
+        let secret = Secret::find(None, Some(&path)).unwrap();
+        assert_eq!(secret.reveal(), " a secret of some length");
+        assert_eq!(format!("{secret:?}"), "Secret(..)");
+        let given = Secret::find(Some("another one".parse().unwrap()), Some(&path)).unwrap();
+        assert_eq!(given.reveal(), "another one");
+        assert!(is_secret_option("--secret-key=x") && !is_secret_option("--secret-key-file"));
     }
 
     #[test]

@@ -6,7 +6,9 @@ use crate::ready::{check_ready_file, write_ready_file};
 use crate::server::{Server, ServerOptions, stop_requested};
 use crate::service_manager::{NotifyOptions, ServiceManager};
 use anyhow::Context;
+use registry::http::Hosts;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// A cluster that is not ready after this long is broken, and somebody wants to read why.
@@ -22,9 +24,10 @@ const RESERVE_BYTES: u64 = 256 << 20;
 /// exactly as `flotilla server` would run them.
 pub(crate) async fn run(args: DevArgs) -> anyhow::Result<()> {
     check_ready_file(args.ready_file.as_deref())?;
-    let credentials = Credentials::load_or_create(&args.data.join("credentials"))?;
+    let credentials = Credentials::load_or_create(&credentials_path(&args))?;
     let http_address = SocketAddr::from((Ipv4Addr::LOCALHOST, args.http_port));
-    let http = Http::start(http_address, "--http-port", SERVERS.into()).await?;
+    let hosts = Hosts::new([format!(".{DNS_ZONE}")]);
+    let http = Http::start(http_address, "--http-port", SERVERS.into(), hosts).await?;
     let manager = ServiceManager::start(&NotifyOptions::from_environment(), http.status());
     let mut servers = Vec::new();
     let mut stopped = Box::pin(stop_requested());
@@ -67,6 +70,11 @@ async fn start_all(
     servers[0].ready(READY_WITHIN).await.context("wait for the cluster")?;
     let address = servers[0].s3_address.expect("the first server is the gateway");
     Ok(Some(format!("http://{address}")))
+}
+
+/// Only its owner reads it.
+fn credentials_path(args: &DevArgs) -> PathBuf {
+    args.data.join("credentials")
 }
 
 fn server_options(
@@ -112,16 +120,16 @@ fn announce(
 ) -> anyhow::Result<()> {
     let rpc = &servers[0].rpc_address;
     output::print(&format!(
-        "S3 endpoint  {endpoint}\naccess key   {}\nsecret key   {}\nSCM and OM   {rpc}\nmetrics      http://{}/metrics\ndata         {}\nready\n",
+        "S3 endpoint  {endpoint}\naccess key   {}\nsecret key   in {}\nSCM and OM   {rpc}\nmetrics      http://{}/metrics\ndata         {}\nready\n",
         credentials.access_key,
-        credentials.secret_key,
+        credentials_path(args).display(),
         http.address,
         args.data.display(),
     ))?;
     let mut values = vec![
         ("S3_ENDPOINT", endpoint.to_owned()),
         ("ACCESS_KEY", credentials.access_key.clone()),
-        ("SECRET_KEY", credentials.secret_key.clone()),
+        ("SECRET_KEY", credentials.secret_key.reveal().to_owned()),
         ("RPC", rpc.clone()),
         ("HTTP", format!("http://{}", http.address)),
     ];

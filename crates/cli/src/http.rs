@@ -1,5 +1,5 @@
 //! The HTTP port of a process: metrics for Prometheus, whether it is up and ready, and the registry. It has no authentication. Who reaches
-//! it may read and change the registry, as whoever reaches gRPC may, and nothing else.
+//! it may read and change the registry, as whoever reaches gRPC may, and nothing else; only pages of a browser may not (`registry::http`).
 
 use crate::args::Role;
 use crate::presence::expose_dns;
@@ -16,6 +16,7 @@ use futures::future::BoxFuture;
 use metrics::Exposition;
 use registry::RegistryClient;
 use registry::dns::DnsServer;
+use registry::http::Hosts;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, Weak};
 use tokio::net::TcpListener;
@@ -54,7 +55,12 @@ struct Watched {
 }
 
 impl Http {
-    pub(crate) async fn start(address: SocketAddr, flag: &str, servers: usize) -> anyhow::Result<Http> {
+    pub(crate) async fn start(
+        address: SocketAddr,
+        flag: &str,
+        servers: usize,
+        hosts: Hosts,
+    ) -> anyhow::Result<Http> {
         let listener = TcpListener::bind(address).await;
         let listener = listener.with_context(|| format!("listen on {address} ({flag})"))?;
         let address = listener.local_addr().context("ask for the bound address")?;
@@ -65,7 +71,7 @@ impl Http {
             .route("/healthz", get(async || "ok\n"))
             .route("/readyz", get(readyz))
             .with_state(watched.clone())
-            .merge(registry::http::router(registry));
+            .merge(registry::http::router(registry, hosts));
         let stop = CancellationToken::new();
         let stopped = stop.clone().cancelled_owned();
         let task = tokio::spawn(async move {

@@ -43,6 +43,10 @@ fn main() -> ExitCode {
         }
     };
     init_logging(&args.command);
+    // Not where people fetch files of theirs.
+    if matches!(args.command, Command::Dev(_) | Command::Server(_) | Command::Debug(_)) {
+        disk::keep_new_files_private();
+    }
     if matches!(args.command, Command::Dev(_) | Command::Server(_))
         && let Err(error) = disk::raise_open_files_limit()
     {

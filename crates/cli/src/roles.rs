@@ -4,7 +4,7 @@ use client::Client;
 use datanode::Datanode;
 use metrics::{Exposition, Metric};
 use om::Om;
-use raft::RaftHost;
+use raft::{GateCounts, RaftHost};
 use raftlog::LogSpace;
 use scm::Scm;
 use std::path::PathBuf;
@@ -19,6 +19,8 @@ const INFO: Metric = Metric { name: "flotilla_info", help: "1; the labels say wh
 /// What one server of a process runs, to be asked how it is.
 pub(crate) struct Roles {
     pub(crate) host: RaftHost,
+    /// Of the gRPC port.
+    pub(crate) gate: Arc<GateCounts>,
     /// The metadata directory of SCM and OM.
     pub(crate) meta: Option<(PathBuf, Arc<LogSpace>)>,
     pub(crate) scm: Option<Scm>,
@@ -56,6 +58,7 @@ impl Roles {
         exposition.scope(&[("cluster", self.cluster()), ("node", self.node())]);
         exposition.gauge(INFO, &[("version", VERSION), ("commit", COMMIT), ("roles", &self.names())], 1);
         self.host.metrics().expose(exposition);
+        self.gate.expose(exposition);
         if let Some((path, space)) = &self.meta {
             space.metrics().expose(&path.display().to_string(), exposition);
         }

@@ -1,4 +1,5 @@
 use crate::args::{Role, ScmTimes, ServerArgs};
+use crate::credentials::Secret;
 use crate::http::Http;
 use crate::presence::{Presence, Reached};
 use crate::ready::{check_ready_file, write_ready_file};
@@ -9,9 +10,10 @@ use client::{Client, ClientOptions};
 use datanode::{Datanode, DatanodeOptions};
 use om::{Om, OmOptions};
 use proto::Seeker;
-use raft::{AddressBook, HostOptions, RaftHost};
+use raft::{AddressBook, Gate, GateOptions, HostOptions, RaftHost};
 use raftlog::{LogSpace, LogSpaceOptions};
 use registry::dns::DnsSockets;
+use registry::http::Hosts;
 use s3gw::GatewayOptions;
 use scm::{Scm, ScmOptions};
 use std::net::SocketAddr;
@@ -22,7 +24,6 @@ use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tonic::service::RoutesBuilder;
-use tonic::transport::server::TcpIncoming;
 use tracing::{error, info};
 use types::SystemClock;
 
@@ -54,7 +55,7 @@ pub(crate) struct ServerOptions {
     pub dns: Option<SocketAddr>,
     pub dns_zone: String,
     pub access_key: String,
-    pub secret_key: String,
+    pub secret_key: Secret,
     pub container_bytes_max: u64,
     pub pipelines_per_disk: u32,
     /// Free space below which a disk takes no more data.
@@ -93,8 +94,8 @@ impl ServerOptions {
         if !self.has(Role::Om) && self.om.is_none() && self.has(Role::S3) {
             wrong.push("the role s3 without the role om needs --om HOST:PORT".to_owned());
         }
-        if self.has(Role::S3) && (self.access_key.is_empty() || self.secret_key.len() < 8) {
-            let keys = "the role s3 needs --access-key and --secret-key (8 characters or more), or FLOTILLA_ACCESS_KEY and FLOTILLA_SECRET_KEY";
+        if self.has(Role::S3) && (self.access_key.is_empty() || self.secret_key.reveal().len() < 8) {
+            let keys = "the role s3 needs --access-key and --secret-key-file (8 characters or more), or FLOTILLA_ACCESS_KEY and FLOTILLA_SECRET_KEY";
             wrong.push(keys.to_owned());
         }
         if self.dns.is_some() && !self.has(Role::Scm) && self.scm.is_none() {
@@ -110,9 +111,11 @@ impl ServerOptions {
     }
 }
 
-impl From<ServerArgs> for ServerOptions {
-    fn from(args: ServerArgs) -> Self {
-        ServerOptions {
+impl ServerOptions {
+    /// Looks for the secret key where the arguments say that it is.
+    fn of(args: ServerArgs) -> anyhow::Result<ServerOptions> {
+        let secret_key = Secret::find(args.secret_key, args.secret_key_file.as_deref())?;
+        Ok(ServerOptions {
             roles: args.roles,
             rpc: args.rpc,
             advertise: args.advertise,
@@ -124,7 +127,7 @@ impl From<ServerArgs> for ServerOptions {
             dns: args.dns_listen,
             dns_zone: args.dns_zone,
             access_key: args.access_key.unwrap_or_default(),
-            secret_key: args.secret_key.unwrap_or_default(),
+            secret_key,
             container_bytes_max: args.container_bytes_max,
             pipelines_per_disk: args.pipelines_per_disk,
             disk_io: args.disk_io,
@@ -133,7 +136,7 @@ impl From<ServerArgs> for ServerOptions {
             scrub_interval: args.scrub_interval,
             metadata_log_bytes: args.metadata_log_bytes,
             scm_times: Some(args.scm_times),
-        }
+        })
     }
 }
 
@@ -218,7 +221,8 @@ impl Server {
             datanode.add_to(&mut routes);
         }
 
-        let rpc = serve_rpc(listener, routes);
+        let gate = Gate::new(GateOptions::default());
+        let rpc = serve_rpc(listener, &gate, routes);
         let (mut client, mut s3_address, mut s3) = (None, None, None);
         if let Some(listener) = s3_listener {
             let connected = Client::connect(ClientOptions {
@@ -231,7 +235,7 @@ impl Server {
             client = Some(connected);
         }
         info!(rpc = %rpc_address, s3 = ?s3_address, roles = ?options.roles, "started");
-        let roles = Arc::new(Roles { host, meta, scm, om, datanode, client });
+        let roles = Arc::new(Roles { host, gate: gate.counts().clone(), meta, scm, om, datanode, client });
         http.watch(&roles);
         let dns_address = dns.as_ref().map(|sockets| sockets.address);
         let mut presence = None;
@@ -374,11 +378,11 @@ async fn start_datanode(
     Datanode::start(datanode_options, host.clone(), addresses.clone()).await.context("start datanode")
 }
 
-fn serve_rpc(listener: TcpListener, routes: RoutesBuilder) -> Service {
+fn serve_rpc(listener: TcpListener, gate: &Gate, routes: RoutesBuilder) -> Service {
     let stop = CancellationToken::new();
     let stopped = stop.clone().cancelled_owned();
-    let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
-    let server = raft::server_builder().add_routes(routes.routes());
+    let incoming = gate.incoming(listener);
+    let server = gate.server().add_routes(routes.routes());
     let task = tokio::spawn(async move {
         let served = server.serve_with_incoming_shutdown(incoming, stopped).await;
         if let Err(error) = served {
@@ -393,7 +397,7 @@ fn serve_s3(listener: TcpListener, client: Client, options: &ServerOptions) -> S
     let stopped = stop.clone().cancelled_owned();
     let gateway = GatewayOptions {
         access_key: options.access_key.clone(),
-        secret_key: options.secret_key.clone(),
+        secret_key: options.secret_key.reveal().to_owned(),
         ..GatewayOptions::default()
     };
     let router = s3gw::router(client, gateway);
@@ -410,10 +414,11 @@ fn serve_s3(listener: TcpListener, client: Client, options: &ServerOptions) -> S
 pub(crate) async fn run(args: ServerArgs) -> anyhow::Result<()> {
     let ready_file = args.ready_file.clone();
     check_ready_file(ready_file.as_deref())?;
-    let (http_address, options) = (args.http, ServerOptions::from(args));
+    let hosts = Hosts::new(args.http_host.iter().cloned().chain([format!(".{}", args.dns_zone)]));
+    let (http_address, options) = (args.http, ServerOptions::of(args)?);
     // Before any port is bound: what is missing is said before what is taken.
     options.validate()?;
-    let http = Http::start(http_address, "--http", 1).await?;
+    let http = Http::start(http_address, "--http", 1, hosts).await?;
     info!(http = %http.address, "metrics and health checks");
     let manager = ServiceManager::start(&NotifyOptions::from_environment(), http.status());
     let mut stopped = Box::pin(stop_requested());

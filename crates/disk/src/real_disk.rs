@@ -5,11 +5,14 @@ use crate::pool::Pool;
 use crate::queue::Kind;
 use crate::real_file::RealFile;
 use crate::ring::Ring;
-use crate::small_file::{create_dir_all_durably, read_file, sync_dir, write_file_durably};
+use crate::small_file::{
+    FILE_MODE, create_dir_all_durably, private_directory, read_file, sync_dir, write_file_durably,
+};
 use crate::stamp::{DecodeStampError, FORMAT, Stamp};
 use crate::{Disk, DiskIo, File, IoFuture, Space, syscalls};
 use std::fs;
 use std::io;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use types::DiskId;
@@ -165,7 +168,8 @@ fn start_ring(root: &Path, io: DiskIo, health: &Arc<Health>) -> Result<Option<Ri
 
 fn open_lock(root: &Path) -> Result<fs::File, OpenDiskError> {
     let path = root.to_owned();
-    let open = fs::OpenOptions::new().create(true).truncate(false).write(true).open(root.join(LOCK));
+    let mut options = fs::OpenOptions::new();
+    let open = options.create(true).truncate(false).write(true).mode(FILE_MODE).open(root.join(LOCK));
     let lock = open.map_err(|why| OpenDiskError::Io { path: path.clone(), why })?;
     match lock.try_lock() {
         Ok(()) => Ok(lock),
@@ -227,7 +231,7 @@ fn check_still_there(root: &Path, disk: DiskId, health: &Health) -> io::Result<(
 /// Creates a directory and its parents below `root`; their names are durable on return.
 fn create_dir_all(health: &Health, root: &Path, full: &Path) -> io::Result<()> {
     let what = || format!("create directory {}", full.display());
-    health.run(Operation::Change, what, || fs::create_dir_all(full))?;
+    health.run(Operation::Change, what, || private_directory().recursive(true).create(full))?;
     // All of them, also those that exist: a process that died may have created and not synced them.
     for parent in full.ancestors().skip(1).take_while(|parent| parent.starts_with(root)) {
         let what = || format!("sync directory {}", parent.display());
@@ -243,7 +247,8 @@ impl Disk for RealDisk {
         // Opening what exists changes nothing; that it fails (too many open files, say) says nothing of the disk.
         let operation = if create { Operation::Change } else { Operation::Read };
         let opened = self.run(operation, "open", path, move |full| {
-            fs::OpenOptions::new().read(true).write(true).create(create).truncate(false).open(full)
+            let mut options = fs::OpenOptions::new();
+            options.read(true).write(true).create(create).truncate(false).mode(FILE_MODE).open(full)
         });
         let (disk, path) = (self.inner.clone(), Arc::<str>::from(path));
         Box::pin(async move {

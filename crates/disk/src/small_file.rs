@@ -1,13 +1,15 @@
 use std::fs;
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
 
 /// Replaces `path` by `contents` so that a crash leaves the old file or the new one, never a mixture: for small
 /// files next to the data (credentials, settings). Creates missing parents. Not for two writers of one file at the
 /// same time.
 pub fn write_file_durably(path: &Path, contents: &[u8]) -> io::Result<()> {
-    write_durably(path, contents, |temporary| fs::File::create(temporary))
+    write_durably(path, contents, |temporary| {
+        fs::OpenOptions::new().write(true).create(true).truncate(true).mode(FILE_MODE).open(temporary)
+    })
 }
 
 /// [`write_file_durably`] for secrets: only the owner can read the file, from its first byte on.
@@ -18,7 +20,7 @@ pub fn write_private_file_durably(path: &Path, contents: &[u8]) -> io::Result<()
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             Ok(()) | Err(_) => {}
         }
-        fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(temporary)
+        fs::OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(temporary)
     })
 }
 
@@ -58,6 +60,16 @@ pub(crate) fn sync_dir(path: &Path) -> io::Result<()> {
     fs::File::open(path)?.sync_all()
 }
 
+/// What is stored here is for the process that stores it.
+pub(crate) const FILE_MODE: u32 = 0o600;
+const DIRECTORY_MODE: u32 = 0o700;
+
+pub(crate) fn private_directory() -> fs::DirBuilder {
+    let mut builder = fs::DirBuilder::new();
+    builder.mode(DIRECTORY_MODE);
+    builder
+}
+
 /// Creates a directory and its missing parents; each name is durable on return.
 pub(crate) fn create_dir_all_durably(path: &Path) -> io::Result<()> {
     if path.is_dir() {
@@ -69,7 +81,7 @@ pub(crate) fn create_dir_all_durably(path: &Path) -> io::Result<()> {
         None => return Ok(()),
     };
     create_dir_all_durably(parent)?;
-    match fs::create_dir(path) {
+    match private_directory().create(path) {
         Ok(()) => {}
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => {}
         Err(error) => return Err(error),

@@ -27,6 +27,16 @@ pub fn raise_open_files_limit() -> io::Result<u64> {
     Ok(limit.rlim_cur)
 }
 
+/// From now on nobody but the owner may look into files and directories that this process makes, whoever in it makes them: RocksDB
+/// gives its files to all who may come to them.
+pub fn keep_new_files_private() {
+    // SAFETY: takes a number, and cannot fail.
+    #[allow(unsafe_code)]
+    unsafe {
+        libc::umask(0o077)
+    };
+}
+
 /// Buffers one `pwritev` takes on Linux.
 const IOVECS_MAX: usize = 1024;
 

@@ -9,6 +9,7 @@ mod commands;
 mod containers;
 mod debug;
 mod dev;
+mod doors;
 mod drills;
 mod http;
 mod lights;

@@ -37,7 +37,15 @@ impl IntoResponse for Refused {
 }
 
 fn refuse(failure: &Failure) -> Response {
-    let status = status_of(failure.code);
+    refuse_with(status_of(failure.code), failure)
+}
+
+/// Of a request that is not looked at, whatever it asks.
+pub(super) fn refused(failure: &Failure) -> Response {
+    refuse_with(StatusCode::FORBIDDEN, failure)
+}
+
+fn refuse_with(status: StatusCode, failure: &Failure) -> Response {
     let body = json!({ "error": failure.message, "code": failure.code.as_str_name() });
     let mut headers = HeaderMap::new();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));

@@ -2,15 +2,18 @@
 //! blocks until what is asked for has changed after revision N; `X-Flotilla-Index` of an answer is the N for the next request.
 
 mod answer;
+mod caller;
 mod keys;
 mod question;
 mod services;
+
+pub use caller::Hosts;
 
 use crate::client::RegistryClient;
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::http::{HeaderValue, StatusCode, header};
-use axum::middleware::map_response;
+use axum::middleware::{from_fn_with_state, map_response};
 use axum::response::Response;
 use axum::routing::{get, post};
 use proto::{Code, Failure};
@@ -22,8 +25,8 @@ const BODY_BYTES_MAX: usize = 256 << 10;
 /// Whom to ask, once the process knows.
 pub type Slot = Arc<OnceLock<RegistryClient>>;
 
-/// Everything below `/v1`.
-pub fn router(slot: Slot) -> Router {
+/// Everything below `/v1`, for whoever asks under one of `hosts`.
+pub fn router(slot: Slot, hosts: Hosts) -> Router {
     Router::new()
         .route("/v1/registry/services", get(services::list))
         .route("/v1/registry/services/{service}", get(services::instances))
@@ -36,13 +39,14 @@ pub fn router(slot: Slot) -> Router {
         .route("/v1/kv/", get(keys::get_all).delete(keys::delete_all))
         .route("/v1/kv/{*key}", get(keys::get).put(keys::put).post(keys::renew).delete(keys::delete))
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+        .layer(from_fn_with_state(hosts, caller::of_ours))
         .layer(map_response(closes_when_unread))
         .with_state(slot)
 }
 
 /// A body that is refused unread ends its connection: without a word of it the client would send its next request there.
 async fn closes_when_unread(mut response: Response) -> Response {
-    if response.status() == StatusCode::PAYLOAD_TOO_LARGE {
+    if [StatusCode::PAYLOAD_TOO_LARGE, StatusCode::FORBIDDEN].contains(&response.status()) {
         response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
     response
