@@ -26,6 +26,14 @@ pub enum Bug {
     PartsRepeated,
     /// `om`: a request that was refused may take effect when it is repeated.
     RefusalsForgotten,
+    /// `datanode`: a replica that ended by itself answers for all that it has, by places and not by names.
+    TailsAreRead,
+    /// `scm`: what a member that lost its log has left counts in decisions.
+    LogsNeedNoProof,
+    /// `scm`: a member that runs and takes nothing is waited for.
+    ComingForEver,
+    /// `scm`: after a forced reset numbers are drawn from where the one that is left was.
+    NumbersDrawnAgain,
 }
 
 /// Whether this build can have bugs planted.

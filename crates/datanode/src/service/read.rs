@@ -3,6 +3,7 @@
 use crate::disks::{DatanodeDisk, OWNERS_DIR};
 use crate::index::{BlockInfo, Piece};
 use crate::manager::{ContainerManager, blocking};
+use planted::Bug;
 use proto::datanode::{HeadRequest, HeadResponse, ReadChunk, ReadRequest};
 use proto::{Code, Failure, Retry};
 use raft::WaitError;
@@ -217,7 +218,7 @@ async fn wait_applied(
 async fn find_block(disk: &DatanodeDisk, name: BlockName, commit_index: u64) -> Result<BlockInfo, Failure> {
     let (index, block) = (disk.index.clone(), name.id());
     match blocking(move || index.block(block)).await {
-        Ok(Some(info)) if info.nonce == name.nonce => Ok(info),
+        Ok(Some(info)) if info.nonce == name.nonce || planted::has(Bug::TailsAreRead) => Ok(info),
         Ok(Some(_)) => {
             warn!(disk = %disk.real.root().display(), block = %name, "somebody asks for another block than has this id here");
             Err(not_this_block(name))

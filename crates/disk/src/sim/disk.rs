@@ -83,6 +83,7 @@ struct State {
     steps: u64,
     crash_at: Option<CrashPoint>,
     fail_at: Option<u64>,
+    fail_sync_from: Option<u64>,
     flip_one_in: Option<u64>,
     down: bool,
     trace: VecDeque<String>,
@@ -111,6 +112,7 @@ impl SimDisk {
             steps: 0,
             crash_at: None,
             fail_at: None,
+            fail_sync_from: None,
             flip_one_in: None,
             down: false,
             trace: VecDeque::new(),
@@ -131,6 +133,11 @@ impl SimDisk {
         self.shared.lock().fail_at = Some(step);
     }
 
+    /// [`SimDisk::fail_at`] for the first sync from a step on.
+    pub fn fail_sync_from(&self, step: u64) {
+        self.shared.lock().fail_sync_from = Some(step);
+    }
+
     /// From now on one read in so many returns a flipped bit; what is stored stays as it is.
     pub fn flip_bits_on_read(&self, one_in: Option<u64>) {
         self.shared.lock().flip_one_in = one_in;
@@ -148,6 +155,28 @@ impl SimDisk {
         let node = state.tree.find(path)?;
         state.tree.file_mut(node)?.flip_bit(offset, bit);
         Ok(())
+    }
+
+    /// Loses what is stored under a path and below it, for good.
+    pub fn lose_stored(&self, path: &str) -> io::Result<()> {
+        let tree = &mut self.shared.lock().tree;
+        let node = tree.find(path)?;
+        let lost = match tree.file(node) {
+            Ok(_) => vec![path.to_owned()],
+            Err(_) => tree.below(path)?,
+        };
+        for name in lost {
+            tree.unlink(&name)?;
+            tree.sync_dir(name.rsplit_once('/').map_or("", |(dir, _)| dir))?;
+        }
+        Ok(())
+    }
+
+    /// What is stored in a file, as the running system sees it.
+    pub fn stored(&self, path: &str) -> io::Result<Bytes> {
+        let state = self.shared.lock();
+        let contents = &state.tree.file(state.tree.find(path)?)?.seen;
+        Ok(contents.read(0, contents.len() as usize))
     }
 
     /// Changes that took place, or began to.
@@ -274,7 +303,8 @@ impl Shared {
         }
         let name = || format!("{what} {path}");
         let result = self.health.run(operation, name, || {
-            if state.fail_at == Some(step) {
+            let sync_fails = operation == Operation::Sync && state.fail_sync_from.is_some_and(|from| from <= step);
+            if state.fail_at == Some(step) || sync_fails {
                 let _ = effect(&mut state, Course::Failing);
                 return Err(io::Error::from_raw_os_error(libc::EIO));
             }

@@ -23,5 +23,22 @@ counts!(
     disks_lost,
     nodes_lost,
     bits_flipped,
-    decommissions
+    decommissions,
+    machines_paused,
+    disks_misread,
+    failed_disks_restarted,
+    logs_harmed,
+    logs_lost_beside_away,
+    logs_lost_beside_lost,
+    logs_lost_of_two,
+    leaders_diverged,
+    disks_full_for_good,
+    disks_full_beside_lost,
+    probes,
+    probes_failed,
+    quasi_closed_probed,
+    without_log_probed,
+    containers_waiting,
+    scm_resets,
+    containers_lost_with_scm
 );

@@ -23,6 +23,11 @@ impl Holdings {
     pub(super) fn forget(&mut self, machine: usize) {
         self.held.remove(&machine);
     }
+
+    /// Who had a container when last looked at.
+    pub(super) fn holders(&self, owner: OwnerId) -> BTreeSet<usize> {
+        self.held.iter().filter(|(_, held)| held.contains(&owner)).map(|(machine, _)| *machine).collect()
+    }
 }
 
 impl Run {
@@ -59,7 +64,7 @@ impl Run {
         }
     }
 
-    fn owners(&self, machine: usize) -> BTreeSet<OwnerId> {
+    pub(super) fn owners(&self, machine: usize) -> BTreeSet<OwnerId> {
         let files = self.world.disks(ProcessId(machine)).iter().flat_map(|disk| disk.files());
         let owner = |(path, _): (String, u64)| {
             let (hex, _) = path.strip_prefix("containers/")?.split_once('/')?;

@@ -8,7 +8,7 @@ use super::run::{Run, machine_at};
 use super::view::View;
 use crate::world::{Crash, ProcessId};
 use proto::scm::{
-    CloseContainerRequest, ContainerInfo, ContainerState, NodeDuty, NodeState, PipelineState, ReplicaInfo,
+    CloseContainerRequest, ContainerInfo, ContainerState, NodeDuty, NodeState, Pipeline, PipelineState, ReplicaInfo,
     ReplicaState,
 };
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,6 +29,9 @@ const CLOSE_AGAIN: Duration = Duration::from_secs(5);
 /// container (60 s); each container is scrubbed again (10 s), and copied, at 200 KiB/s, some tens of MiB in all (60 s).
 const SETTLED_WITHIN: Duration = Duration::from_secs(5 + 6 + 6 + 60 + 120 + 60 + 10 + 60);
 
+/// How long SCM may say nothing of a container that lacks a replica: until who stands still is not waited for any more (30 s), twice.
+const TOLD_WITHIN: Duration = Duration::from_secs(60);
+
 impl Run {
     /// Without faults, all is well again in time.
     pub(super) fn settle(&mut self) -> Result<Duration, String> {
@@ -36,6 +39,7 @@ impl Run {
         self.ledger.stop_writing();
         let began = self.world.now();
         let mut close_at = began;
+        let mut untold = BTreeMap::new();
         loop {
             if self.world.now() >= close_at {
                 self.close_containers();
@@ -46,6 +50,7 @@ impl Run {
             if !took.as_millis().is_multiple_of(LOOK_MS) {
                 continue;
             }
+            self.look_for_untold(&mut untold)?;
             match self.unsettled() {
                 None => return Ok(took),
                 Some(why) if took > SETTLED_WITHIN => {
@@ -54,6 +59,29 @@ impl Run {
                 Some(_) => {}
             }
         }
+    }
+
+    /// A container that lacks a replica is in trouble, and SCM says so.
+    fn look_for_untold(&self, untold: &mut BTreeMap<u64, Duration>) -> Result<(), String> {
+        let (now, Some(view)) = (self.world.now(), self.views.newest()) else { return Ok(()) };
+        let lacks_some = |info: &&ContainerInfo| {
+            let closed = info.replicas.iter().filter(|info| {
+                let is_closed = info.replica.as_ref().is_some_and(|it| it.state() == ReplicaState::ReplicaClosed);
+                is_closed && info.node_state() == NodeState::NodeHealthy
+            });
+            info.state() == ContainerState::ContainerClosed && closed.count() < REPLICAS
+        };
+        let silent = view.containers.iter().filter(lacks_some).filter(|info| info.troubles.is_empty());
+        let silent: Vec<&ContainerInfo> = if view.status.safe_mode { Vec::new() } else { silent.collect() };
+        untold.retain(|container, _| silent.iter().any(|info| info.container == *container));
+        for info in silent {
+            let since = *untold.entry(info.container).or_insert(now);
+            if now - since > TOLD_WITHIN {
+                let seconds = (now - since).as_secs();
+                return Err(format!("nothing is said for {seconds} s of what is lacking: {}", describe(info)));
+            }
+        }
+        Ok(())
     }
 
     /// An operator wants all containers closed that have something in them.
@@ -89,7 +117,9 @@ impl Run {
         let view = self.views.newest()?;
         let written = self.ledger.containers();
         let open = view.containers.iter().find(|info| {
-            written.contains(&ContainerId(info.container)) && info.state() != ContainerState::ContainerClosed
+            written.contains(&ContainerId(info.container))
+                && info.state() != ContainerState::ContainerClosed
+                && !self.losses.excuse(info)
         });
         if let Some(open) = open {
             return Some(format!("container {} is {:?}", open.container, open.state()));
@@ -104,7 +134,28 @@ impl Run {
         if self.world.now() > view.asked_at + VIEW_AGE_MAX {
             return Some("SCM shows nothing".to_owned());
         }
-        unsound_cluster(&view).or_else(|| self.unsound_containers(&view))
+        self.unsound_cluster(&view).or_else(|| self.unsound_containers(&view))
+    }
+
+    fn unsound_cluster(&self, view: &View) -> Option<String> {
+        let status = &view.status;
+        if status.safe_mode {
+            return Some(format!("SCM is in safe mode, waiting for {:?}", status.safe_mode_waits));
+        }
+        let counts =
+            [("being copied", status.copies_under_way), ("being deleted", status.deletions_under_way)];
+        if let Some((what, count)) = counts.iter().find(|(_, count)| *count > 0) {
+            return Some(format!("{count} containers are {what}"));
+        }
+        let is_troubled = |info: &&ContainerInfo| {
+            let is_undecided = info.state() == ContainerState::ContainerQuasiClosed;
+            (is_undecided || !info.troubles.is_empty()) && !self.losses.excuse(info)
+        };
+        let troubled: Vec<_> = view.containers.iter().filter(is_troubled).map(describe).collect();
+        if !troubled.is_empty() {
+            return Some(format!("containers are in trouble: {}", troubled.join("; ")));
+        }
+        view.pipelines.iter().find_map(unsound_pipeline)
     }
 
     fn unsound_containers(&self, view: &View) -> Option<String> {
@@ -112,9 +163,13 @@ impl Run {
             view.containers.iter().map(|info| (info.container, info)).collect();
         for container in self.ledger.containers() {
             let Some(info) = by_number.get(&container.0) else {
+                if self.is_lost_with_scm(container) {
+                    continue;
+                }
                 return Some(format!("container {container} is unknown"));
             };
             match info.state() {
+                _ if self.losses.excuse(info) => {}
                 ContainerState::ContainerOpen => {}
                 ContainerState::ContainerClosed => {
                     if let Some(why) = unsound_replicas(info) {
@@ -133,6 +188,7 @@ impl Run {
         self.read_all(&view)?;
         let view = self.views.newest().ok_or("SCM has shown nothing")?;
         self.compare_inventories(&view)?;
+        self.check_waiting(&view)?;
         for machine in 0..self.nodes().end {
             if self.world.is_up(ProcessId(machine)) {
                 self.crash(machine, Crash::Kill, quick_disk());
@@ -141,23 +197,22 @@ impl Run {
         self.compare_files(&view)
     }
 
-    /// Each acknowledged block from each good replica; and some from every other node, which has no replica, or one that is not read: it gives
-    /// the right bytes or an error.
+    /// Each acknowledged block from every node: from those with a good replica, and from all others, which have none, or one that is not
+    /// read: they give the right bytes or an error.
     fn read_all(&mut self, view: &View) -> Result<(), String> {
         const READERS: usize = 8;
         // Some thousand reads, of disks that take 32 ms for each.
         const WITHIN: Duration = Duration::from_secs(200);
-        const OTHERS_ONE_IN: usize = 4;
         let mut reads: Vec<(Written, String, MustBe)> = Vec::new();
-        for (n, written) in self.ledger.blocks().into_iter().enumerate() {
+        let nodes: Vec<usize> = self.nodes().filter(|node| self.is_running(*node)).collect();
+        for written in self.ledger.blocks() {
             let info = view.containers.iter().find(|info| info.container == written.block.container.0);
+            let decided = info.into_iter().filter(|info| !self.losses.excuse(info));
             let good: BTreeSet<String> =
-                info.into_iter().flat_map(good_replicas).map(|(_, address)| address).collect();
-            if n % OTHERS_ONE_IN == 0 {
-                let nodes = self.nodes().map(|machine| self.plan.address(machine));
-                let others = nodes.filter(|address| !good.contains(address));
-                reads.extend(others.map(|address| (written, address, MustBe::RightOrAnError)));
-            }
+                decided.flat_map(good_replicas).map(|(_, address)| address).collect();
+            let all = nodes.iter().map(|machine| self.plan.address(*machine));
+            let others = all.filter(|address| !good.contains(address));
+            reads.extend(others.map(|address| (written, address, MustBe::RightOrAnError)));
             reads.extend(good.into_iter().map(|address| (written, address, MustBe::Right)));
         }
         let share = reads.len().div_ceil(READERS).max(1);
@@ -220,8 +275,10 @@ impl Run {
         let found = std::mem::take(&mut *found.lock().expect("no holder panics"));
         for (node, shown) in expected {
             let here = found.get(&node).cloned().unwrap_or_default();
-            let differ: Vec<_> =
-                shown.symmetric_difference(&here).filter(|container| written.contains(container)).collect();
+            let is_meant = |container: &&ContainerId| {
+                written.contains(container) && !self.is_lost_with_scm(**container)
+            };
+            let differ: Vec<_> = shown.symmetric_difference(&here).filter(is_meant).collect();
             if !differ.is_empty() {
                 let address = self.plan.address(node);
                 return Err(format!("{address} and SCM disagree whether {differ:?} are there"));
@@ -233,7 +290,8 @@ impl Run {
     /// Each good replica of each container, byte for byte.
     fn compare_files(&self, view: &View) -> Result<(), String> {
         let written = self.ledger.containers();
-        for info in view.containers.iter().filter(|info| written.contains(&ContainerId(info.container))) {
+        let decided = view.containers.iter().filter(|info| !self.losses.excuse(info));
+        for info in decided.filter(|info| written.contains(&ContainerId(info.container))) {
             self.ledger.count(|counts| counts.containers += 1);
             let container = ContainerId(info.container);
             let mut replicas: Vec<(usize, ReplicaFiles)> = Vec::new();
@@ -257,40 +315,13 @@ impl Run {
     }
 }
 
-fn unsound_cluster(view: &View) -> Option<String> {
-    let status = &view.status;
-    if status.safe_mode {
-        return Some(format!("SCM is in safe mode, waiting for {:?}", status.safe_mode_waits));
+fn unsound_pipeline(pipeline: &Pipeline) -> Option<String> {
+    let (id, state, health) = (pipeline.pipeline, pipeline.state(), &pipeline.health);
+    if state == PipelineState::PipelineClosing || !health.is_empty() {
+        return Some(format!("pipeline {id} is {state:?}: {health:?}"));
     }
-    let counts = [
-        ("missing", status.missing),
-        ("under-replicated", status.under_replicated),
-        ("over-replicated", status.over_replicated),
-        ("unhealthy", status.unhealthy),
-        ("different", status.different),
-        ("quasi-closed", status.quasi_closed),
-        ("being copied", status.copies_under_way),
-        ("being deleted", status.deletions_under_way),
-    ];
-    if let Some((what, count)) = counts.iter().find(|(_, count)| *count > 0) {
-        let troubled = view.containers.iter().filter(|info| !info.troubles.is_empty()).map(describe);
-        let troubled: Vec<_> = troubled.collect();
-        return Some(format!("{count} containers are {what}: {}", troubled.join("; ")));
-    }
-    for pipeline in &view.pipelines {
-        if pipeline.state() == PipelineState::PipelineClosing || !pipeline.health.is_empty() {
-            return Some(format!(
-                "pipeline {} is {:?}: {:?}",
-                pipeline.pipeline,
-                pipeline.state(),
-                pipeline.health
-            ));
-        }
-        if pipeline.state() == PipelineState::PipelineOpen && pipeline.leader_node == 0 {
-            return Some(format!("pipeline {} has no leader", pipeline.pipeline));
-        }
-    }
-    None
+    let is_led = state != PipelineState::PipelineOpen || pipeline.leader_node != 0;
+    (!is_led).then(|| format!("pipeline {id} has no leader"))
 }
 
 fn describe(info: &ContainerInfo) -> String {
@@ -311,13 +342,13 @@ fn describe(info: &ContainerInfo) -> String {
     format!("container {} {:?} {:?} [{}]", info.container, info.state(), info.troubles, replicas.join(", "))
 }
 
-/// Node and address of each.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum MustBe {
     Right,
     RightOrAnError,
 }
 
+/// Node and address of each.
 fn good_replicas(info: &ContainerInfo) -> Vec<(u64, String)> {
     let is_good = |info: &&ReplicaInfo| {
         let is_there = info.node_state() == NodeState::NodeHealthy && info.duty() == NodeDuty::NodeInService;

@@ -33,11 +33,15 @@ pub(super) enum Fault {
         disk: usize,
         free_bytes: u64,
     },
-    /// It fails after so many more changes, until its process starts again.
+    /// It fails after so many more changes, or with the first sync after them, until its process starts again. A service manager may do
+    /// that, and then the machine may lose power.
     FailedDisk {
         node: usize,
         disk: usize,
         steps: u64,
+        at_sync: bool,
+        restarts_after: Option<Duration>,
+        power_lost_after: Option<Duration>,
     },
     Decommission {
         node: usize,
@@ -54,6 +58,16 @@ pub(super) enum Fault {
         crash: Crash,
     },
     Flip,
+    /// Nothing of it moves, and nothing gets to it.
+    Pause {
+        machine: usize,
+    },
+    /// One read in so many gets a flipped bit.
+    Misread {
+        node: usize,
+        disk: usize,
+        one_in: u64,
+    },
 }
 
 /// A fault out of the seed, and how long it lasts.
@@ -99,12 +113,27 @@ pub(super) fn random_fault(plan: &Plan, random: &mut Random) -> Option<(Fault, D
             Fault::Crash { machines, crash, disk: options, down }
         }
         8 => Fault::FullDisk { node, disk, free_bytes: random.below(600_000) },
-        9 => Fault::FailedDisk { node, disk, steps: random.below(200) },
+        9 => {
+            let restarts_after =
+                (!random.one_in(3)).then(|| Duration::from_millis(100 + random.below(4000)));
+            let power_lost_after = restarts_after.filter(|_| random.one_in(2));
+            let power_lost_after =
+                power_lost_after.map(|after| after + Duration::from_millis(200 + random.below(4000)));
+            let (steps, at_sync) = (random.below(200), random.one_in(2));
+            Fault::FailedDisk { node, disk, steps, at_sync, restarts_after, power_lost_after }
+        }
         10 => Fault::Decommission { node },
         11 if random.one_in(3) => Fault::LostNode { node, crash },
         11 => Fault::LostDisk { node, disk, crash, options, down },
         12 => Fault::CrashCopying { crash, disk: options, down },
-        _ => Fault::Flip,
+        13 => Fault::Flip,
+        14 => {
+            let machine = random.below(nodes.end as u64) as usize;
+            // Up to what no connection, no lease and no order outlives.
+            let pause = Duration::from_millis(500 + below_one_of(random, [5000, 15_000, 60_000]));
+            return Some((Fault::Pause { machine }, pause));
+        }
+        _ => Fault::Misread { node, disk, one_in: 5 + random.below(100) },
     };
     Some((fault, lasts))
 }

@@ -6,21 +6,22 @@ use super::reader::Reader;
 use super::scm_calls::ScmCalls;
 use super::scm_db::{ScmDb, ScmDbPlace};
 use super::view::Views;
-use super::writer::Writer;
+use super::writer::{TRIES, Writer};
 use crate::world::{Context, Trace};
 use anyhow::Context as _;
 use datanode::{Datanode, DatanodeOptions};
 use disk::sim::{Random, SimDirectory};
 use disk::{DataDirectory, Disk};
 use proto::scm::GetClusterStatusRequest;
-use raft::{AddressBook, RaftHost};
-use raftlog::LogSpace;
+use raft::{AddressBook, OfflineReplica, RaftHost, ReplicaHere, ResetError};
+use raftlog::{LogSpace, LogSpec};
 use scm::{Scm, ScmOptions};
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::time::sleep;
 use tonic::service::{Routes, RoutesBuilder};
-use types::Clock;
+use types::{Clock, GroupId, OwnerId, ReplicaId};
 
 /// A process that could not start is started again after this, as a service manager does it.
 const START_AGAIN: Duration = Duration::from_millis(500);
@@ -97,10 +98,15 @@ pub(super) struct ScmStart {
     pub(super) directory: SimDirectory,
     pub(super) place: ScmDbPlace,
     pub(super) address: String,
+    /// The other members are lost for good: an operator makes this one the only one before it starts.
+    pub(super) is_reset: bool,
 }
 
 impl ScmStart {
     pub(super) async fn run(self, context: Context) -> Routes {
+        if self.is_reset && let Err(failure) = self.reset().await {
+            self.ledger.fail(format!("{} cannot be reset: {failure:#}", self.address));
+        }
         loop {
             match self.try_start(&context).await {
                 Ok(routes) => return routes,
@@ -110,6 +116,29 @@ impl ScmStart {
                 }
             }
         }
+    }
+
+    /// `flotilla debug unsafe-reset-membership`.
+    async fn reset(&self) -> anyhow::Result<()> {
+        let group = GroupId::SCM;
+        let spec = LogSpec {
+            log: group.to_u64(),
+            dir: format!("groups/{group}"),
+            owners_dir: format!("meta/{group}"),
+            first_owner: OwnerId(0),
+        };
+        let disk: Arc<dyn Disk> = Arc::new(self.directory.clone());
+        let here = ReplicaHere::of(group, &disk).await?.map(|here| here.replica);
+        let space = LogSpace::new(disk, self.plan.space.clone());
+        let replica = OfflineReplica::open(group, &space, spec).await?;
+        // Who names nobody as lost is told who the members are.
+        let members = match replica.plan(&BTreeSet::new()) {
+            Err(ResetError::QuorumIsLeft { left, .. }) => left.into_iter(),
+            other => anyhow::bail!("nobody is named as lost, and {other:?}"),
+        };
+        let lost: BTreeSet<ReplicaId> = members.filter(|replica| Some(*replica) != here).collect();
+        let plan = replica.plan(&lost)?;
+        Ok(replica.reset(&plan, 0, "the simulation lost the others").await?)
     }
 
     async fn try_start(&self, context: &Context) -> anyhow::Result<Routes> {
@@ -153,9 +182,17 @@ impl ClientsStart {
         tokio::spawn(async move {
             let cluster = cluster_named(&cluster).await;
             for ((number, scm), random) in writers.into_iter().zip(&mut randoms) {
-                let (plan, ledger, connector) = (plan.clone(), ledger.clone(), connector.clone());
-                let writer =
-                    Writer { number, plan, ledger, connector, scm, cluster: cluster.clone(), random };
+                let writer = Writer {
+                    number,
+                    ledger: ledger.clone(),
+                    connector: connector.clone(),
+                    scm,
+                    cluster: cluster.clone(),
+                    random,
+                    think_ms_max: plan.think_ms_max,
+                    chunk_bytes_max: plan.chunk_bytes_max,
+                    tries: TRIES,
+                };
                 tokio::spawn(writer.run());
             }
             for random in randoms.take(plan.readers as usize) {

@@ -5,22 +5,27 @@
 //! container with three good replicas, as SCM sees them, as the nodes say, and byte for byte on the disks ([`ending`]).
 //!
 //! What a client was acknowledged is kept in the [`ledger`]. A read may fail with a reason at any time; it never answers other bytes.
-//! One thing is destroyed at a time, as the design wants it: the next one only when all of that holds again.
+//! What chance destroys it destroys one at a time, as the design wants it: the next one only when all of that holds again. Most runs have a scheme
+//! besides ([`schemes`]): harm in pairs, or while others are away. Where that may have cost what was acknowledged ([`losses`]), the containers
+//! must wait for an operator, visibly and untouched, and nobody may read wrong bytes.
 
 mod campaign;
 mod counts;
 mod deletions;
 mod ending;
 mod faults;
+mod harm;
 mod invariants;
 mod ledger;
 mod logs;
+mod losses;
 mod machine;
 mod plan;
 mod planted;
 mod reader;
 mod replica_files;
 mod run;
+mod schemes;
 mod scm_calls;
 mod scm_db;
 mod view;

@@ -1,4 +1,5 @@
 use super::planted::Planted;
+use super::schemes::Scheme;
 use datanode::DatanodeOptions;
 use disk::sim::{DeviceModel, Keeping, Random, SimOptions};
 use raft::{DbMemory, DbOptions, HostOptions, SnapshotPolicy, Timing};
@@ -25,6 +26,9 @@ pub(super) struct Plan {
     pub(super) faults_last: Duration,
     pub(super) fault_pause_ms: u64,
     pub(super) weights: Weights,
+    pub(super) scheme: Option<Scheme>,
+    /// Whether faults come by chance while a scheme lasts.
+    pub(super) more_beside_scheme: bool,
     pub(super) datanode: DatanodeOptions,
     pub(super) scm: ScmOptions,
     pub(super) space: LogSpaceOptions,
@@ -49,6 +53,8 @@ pub(super) struct Weights {
     pub(super) loss: u64,
     pub(super) crash_copying: u64,
     pub(super) flip: u64,
+    pub(super) pause: u64,
+    pub(super) misread: u64,
 }
 
 impl Weights {
@@ -69,6 +75,8 @@ impl Weights {
             loss: 3,
             crash_copying: weight(),
             flip: 2,
+            pause: weight(),
+            misread: 1,
         };
         let none = Weights {
             partition: 0,
@@ -85,6 +93,8 @@ impl Weights {
             loss: 0,
             crash_copying: 0,
             flip: 0,
+            pause: 0,
+            misread: 0,
         };
         match planted {
             None => weights,
@@ -95,10 +105,17 @@ impl Weights {
             // One member is away, the others go on and leave too, and it comes back alone.
             Some(Planted::QuasiClosedIsClosed) => Weights { long_away: 9, crash_some: 1, ..none },
             Some(Planted::CopiesCountEarly) => Weights { loss: 9, decommission: 3, long_away: 3, ..weights },
+            // Their schemes show them.
+            Some(
+                Planted::TailsAreRead
+                | Planted::LogsNeedNoProof
+                | Planted::ComingForEver
+                | Planted::NumbersDrawnAgain,
+            ) => none,
         }
     }
 
-    pub(super) fn all(&self) -> [u64; 14] {
+    pub(super) fn all(&self) -> [u64; 16] {
         [
             self.partition,
             self.one_way,
@@ -114,6 +131,8 @@ impl Weights {
             self.loss,
             self.crash_copying,
             self.flip,
+            self.pause,
+            self.misread,
         ]
     }
 }
@@ -165,6 +184,7 @@ impl Plan {
             db,
             ..ScmOptions::default()
         };
+        let scheme = Scheme::random(random, planted);
         let plan = Plan {
             scms: *random.pick(&[1, 3, 3]),
             disks,
@@ -172,9 +192,15 @@ impl Plan {
             readers: 1 + random.below(3),
             think_ms_max: *random.pick(&[50, 200, 600]),
             chunk_bytes_max: *random.pick(&[3_000, 20_000, 80_000]),
-            faults_last: Duration::from_secs(20 + random.below(40)),
+            // A scheme makes it longer.
+            faults_last: match scheme {
+                None => Duration::from_secs(20 + random.below(40)),
+                Some(_) => Duration::from_secs(10 + random.below(20)),
+            },
             fault_pause_ms: *random.pick(&[1000, 2500, 6000]),
             weights: Weights::new(random, planted),
+            scheme,
+            more_beside_scheme: planted.is_none() && random.one_in(3),
             datanode,
             scm,
             space,
@@ -185,7 +211,7 @@ impl Plan {
         };
         match planted {
             Some(Planted::ImportsUnverified) => plan.with_long_copies(),
-            _ => plan,
+            _ => plan.for_scheme(quick),
         }
     }
 

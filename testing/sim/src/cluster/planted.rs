@@ -9,6 +9,14 @@ pub enum Planted {
     QuasiClosedIsClosed,
     /// A datanode takes a copy in without looking at it.
     ImportsUnverified,
+    /// A replica that ended by itself answers for all it has, by places alone.
+    TailsAreRead,
+    /// SCM takes what a member without its log has left for all it had.
+    LogsNeedNoProof,
+    /// SCM waits for members that stand still.
+    ComingForEver,
+    /// SCM draws numbers again that it gave out before a forced reset.
+    NumbersDrawnAgain,
 }
 
 /// From here on, what runs on this thread has the bug, or none.
@@ -17,5 +25,9 @@ pub(super) fn plant(planted: Option<Planted>) {
         Planted::CopiesCountEarly => Bug::CopiesCountEarly,
         Planted::QuasiClosedIsClosed => Bug::QuasiClosedIsClosed,
         Planted::ImportsUnverified => Bug::ImportsUnverified,
+        Planted::TailsAreRead => Bug::TailsAreRead,
+        Planted::LogsNeedNoProof => Bug::LogsNeedNoProof,
+        Planted::ComingForEver => Bug::ComingForEver,
+        Planted::NumbersDrawnAgain => Bug::NumbersDrawnAgain,
     }));
 }

@@ -5,10 +5,12 @@ use super::ledger::Ledger;
 use super::logs;
 use super::machine::{ClientsStart, DatanodeSlot, DatanodeStart, ScmStart, run_operator};
 use super::plan::{CAPACITY_BYTES, Plan, random_disk};
+use super::losses::Losses;
 use super::planted::{Planted, plant};
+use super::schemes::Step;
 use super::scm_calls::ScmCalls;
 use super::scm_db::ScmDbPlace;
-use super::view::Views;
+use super::view::{View, Views};
 use crate::scenario::Links;
 use crate::world::{Crash, ProcessId, Trace, World, fix_entropy};
 use clap::ValueEnum;
@@ -95,28 +97,46 @@ pub(super) struct Run {
     directories: BTreeMap<usize, Vec<SimDirectory>>,
     scm_places: Vec<ScmDbPlace>,
     disks_made: u64,
-    links: Links,
+    pub(super) links: Links,
     remedies: BTreeMap<(Duration, u64), Remedy>,
     remedies_made: u64,
     next_fault: Duration,
+    /// Faults come until then.
+    pub(super) faults_until: Duration,
+    pub(super) scheme_began: Option<Duration>,
+    pub(super) steps: BTreeMap<(Duration, u64), Step>,
+    pub(super) steps_made: u64,
+    /// By schemes.
+    pub(super) clients_made: u64,
     /// Machines that do not come back.
     pub(super) gone: BTreeSet<usize>,
     /// Machines whose disk failed in this life.
     failed: BTreeSet<usize>,
     /// Nodes that operators want empty.
-    leaving: BTreeSet<usize>,
+    pub(super) leaving: BTreeSet<usize>,
+    /// Disks that stay full, by machine and number, and how much room they have.
+    pub(super) full: BTreeMap<(usize, usize), u64>,
     /// When something was damaged or lost last.
-    harmed_at: Option<Duration>,
+    pub(super) harmed_at: Option<Duration>,
     pub(super) holdings: Holdings,
+    pub(super) losses: Losses,
+    /// The member of SCM that is left when the others are lost; and when it was made the only one.
+    pub(super) scm_survivor: Option<usize>,
+    pub(super) scm_reset_at: Option<Duration>,
+    /// All that SCM knew when its survivor began to lag.
+    pub(super) known_to_survivor: BTreeSet<ContainerId>,
 }
 
 /// What ends a fault.
 #[derive(Clone, Copy, Debug)]
-enum Remedy {
+pub(super) enum Remedy {
     Network(u64),
     Start(usize),
     Space(usize, usize),
     Recommission(usize),
+    /// A machine goes on, and its network with it.
+    Thaw(usize, u64),
+    ReadsRight(usize, usize),
 }
 
 impl Run {
@@ -160,11 +180,21 @@ impl Run {
             remedies: BTreeMap::new(),
             remedies_made: 0,
             next_fault: Duration::from_secs(5),
+            faults_until: Duration::ZERO,
+            scheme_began: None,
+            steps: BTreeMap::new(),
+            steps_made: 0,
+            clients_made: 0,
             gone: BTreeSet::new(),
             failed: BTreeSet::new(),
             leaving: BTreeSet::new(),
+            full: BTreeMap::new(),
             harmed_at: None,
             holdings: Holdings::default(),
+            losses: Losses::default(),
+            scm_survivor: None,
+            scm_reset_at: None,
+            known_to_survivor: BTreeSet::new(),
         };
         for machine in 0..run.nodes().end {
             let uuid = run.random_u128();
@@ -179,7 +209,7 @@ impl Run {
         for machine in 0..=self.plan.operator() {
             self.start(machine);
         }
-        while self.world.now() < self.plan.faults_last {
+        while self.world.now() < self.plan.faults_last.max(self.faults_until) {
             self.faults_step();
             self.step()?;
         }
@@ -251,7 +281,11 @@ impl Run {
         if machine < plan.scms {
             let directory = self.directories(machine).remove(0);
             let place = self.scm_places[machine].clone();
-            let start = ScmStart { plan, ledger, directory, place, address };
+            let is_reset = self.scm_survivor == Some(machine) && self.scm_reset_at.is_none();
+            if is_reset {
+                self.scm_reset_at = Some(self.world.now());
+            }
+            let start = ScmStart { plan, ledger, directory, place, address, is_reset };
             self.world.start(process, |context| start.run(context));
         } else if self.nodes().contains(&machine) {
             let directories = self.directories(machine);
@@ -282,6 +316,9 @@ impl Run {
             drop(slot.lock().expect("no holder panics").take());
         }
         self.world.crash(ProcessId(machine), crash, disk);
+        for ((_, number), free_bytes) in self.full.range((machine, 0)..(machine + 1, 0)) {
+            self.world.disks(ProcessId(machine))[*number].set_free_bytes(*free_bytes);
+        }
     }
 }
 
@@ -298,7 +335,8 @@ impl Run {
             let remedy = first.remove();
             self.remedy(remedy);
         }
-        if now < self.next_fault {
+        self.schemes_step();
+        if now < self.next_fault || self.scheme_comes_first() {
             return;
         }
         self.next_fault = now + Duration::from_millis(1 + self.random.below(2 * self.plan.fault_pause_ms));
@@ -337,18 +375,28 @@ impl Run {
                     self.crash_for(machine, crash, disk, down);
                 }
             }
+            Fault::FullDisk { node, disk, .. } if self.full.contains_key(&(node, disk)) => {}
             Fault::FullDisk { node, disk, free_bytes } => {
                 ledger.count(|counts| counts.full_disks += 1);
                 self.world.disks(ProcessId(node))[disk].set_free_bytes(free_bytes);
                 self.later(until, Remedy::Space(node, disk));
             }
-            Fault::FailedDisk { node, disk, steps } => {
+            Fault::FailedDisk { node, disk, steps, at_sync, restarts_after, power_lost_after } => {
                 if self.world.is_up(ProcessId(node)) {
                     ledger.count(|counts| counts.disks_failed += 1);
                     self.failed.insert(node);
                     ledger.damage(node);
                     let disk = &self.world.disks(ProcessId(node))[disk];
-                    disk.fail_at(disk.steps() + steps);
+                    match at_sync {
+                        true => disk.fail_sync_from(disk.steps() + steps),
+                        false => disk.fail_at(disk.steps() + steps),
+                    }
+                    if let Some(after) = restarts_after {
+                        self.at(now + after, Step::Restart { machine: node });
+                    }
+                    if let Some(after) = power_lost_after {
+                        self.at(now + after, Step::LosePower { machine: node });
+                    }
                 }
             }
             Fault::Decommission { node } => self.decommission(node, until),
@@ -362,10 +410,7 @@ impl Run {
             }
             Fault::LostNode { node, crash } => {
                 if self.may_harm() && self.staying() > 4 && !self.leaving.contains(&node) {
-                    ledger.count(|counts| counts.nodes_lost += 1);
-                    self.crash(node, crash, SimOptions::default());
-                    self.gone.insert(node);
-                    self.harmed_at = Some(now);
+                    self.lose_node(node, crash);
                 }
             }
             Fault::Flip => {
@@ -374,12 +419,29 @@ impl Run {
                     self.harmed_at = Some(now);
                 }
             }
+            Fault::Pause { machine } => {
+                if self.world.is_up(ProcessId(machine)) {
+                    ledger.count(|counts| counts.machines_paused += 1);
+                    let cut = self.links.cut(&[ProcessId(machine)], false);
+                    self.world.freeze(ProcessId(machine));
+                    self.later(until, Remedy::Thaw(machine, cut));
+                }
+            }
+            Fault::Misread { node, disk, one_in } => {
+                if self.may_harm() {
+                    ledger.count(|counts| counts.disks_misread += 1);
+                    ledger.damage(node);
+                    self.world.disks(ProcessId(node))[disk].flip_bits_on_read(Some(one_in));
+                    self.harmed_at = Some(now);
+                    self.later(until, Remedy::ReadsRight(node, disk));
+                }
+            }
         }
         self.links.apply_to(self.world.network());
     }
 
     /// Unless it is down already.
-    fn crash_for(&mut self, machine: usize, crash: Crash, disk: SimOptions, down: Duration) {
+    pub(super) fn crash_for(&mut self, machine: usize, crash: Crash, disk: SimOptions, down: Duration) {
         if self.world.is_up(ProcessId(machine)) {
             self.crash(machine, crash, disk);
             self.later(self.world.now() + down, Remedy::Start(machine));
@@ -399,12 +461,13 @@ impl Run {
     }
 
     /// Nodes that are there and are to stay.
-    fn staying(&self) -> usize {
-        self.nodes().len() - self.gone.len() - self.leaving.len()
+    pub(super) fn staying(&self) -> usize {
+        let full = self.full.keys().filter(|(node, _)| !self.gone.contains(node)).count();
+        (self.nodes().len() - self.gone.len()).saturating_sub(self.leaving.len() + full)
     }
 
     /// Whether something may be destroyed: all that was destroyed before is made up for, and nobody is away.
-    fn may_harm(&self) -> bool {
+    pub(super) fn may_harm(&self) -> bool {
         let now = self.world.now();
         let noticed = self.plan.scm.dead_after + Duration::from_secs(5);
         let is_early = self.harmed_at.is_some_and(|harmed_at| now < harmed_at + noticed);
@@ -428,6 +491,8 @@ impl Run {
 
     /// The machine comes back with an empty disk in one place. When it was its only one, nobody knows which node it was.
     fn lose_disk(&mut self, node: usize, number: usize, options: SimOptions) {
+        self.note_lost_disk(node, number);
+        self.full.remove(&(node, number));
         self.world.replace_disk(ProcessId(node), number, options);
         self.holdings.forget(node);
         let others = &self.directories[&node];
@@ -438,6 +503,40 @@ impl Run {
         let uuid = uuid.unwrap_or_else(|| self.random_u128());
         let empty = self.directory(node, number, uuid);
         self.directories.get_mut(&node).expect("nodes have directories")[number] = empty;
+    }
+
+    /// Its members but one lose their disks, all at once; the one that is left is made the only one, and empty ones join it.
+    pub(super) fn lose_scm(&mut self, survivor: usize) {
+        self.ledger.count(|counts| counts.scm_resets += 1);
+        self.scm_survivor = Some(survivor);
+        for machine in 0..self.plan.scms {
+            if self.world.is_up(ProcessId(machine)) {
+                let disk = random_disk(&mut self.random);
+                self.crash(machine, Crash::Kill, disk);
+            }
+            let pause = match machine == survivor {
+                true => Duration::from_millis(300),
+                false => Duration::from_millis(500 + self.random.below(6000)),
+            };
+            self.later(self.world.now() + pause, Remedy::Start(machine));
+            if machine != survivor {
+                let disk = random_disk(&mut self.random);
+                self.world.replace_disk(ProcessId(machine), 0, disk);
+                let uuid = self.random_u128();
+                let empty = self.directory(machine, 0, uuid);
+                self.directories.insert(machine, vec![empty]);
+                self.scm_places[machine] = ScmDbPlace::new(format!("/scm{machine}.{}", self.disks_made));
+            }
+        }
+    }
+
+    /// Whether only the lost members of SCM knew of it.
+    pub(super) fn is_lost_with_scm(&self, container: ContainerId) -> bool {
+        let is_shown =
+            |view: Arc<View>| view.containers.iter().any(|info| info.container == container.0);
+        self.scm_reset_at.is_some()
+            && !self.known_to_survivor.contains(&container)
+            && !self.views.newest().is_some_and(is_shown)
     }
 
     fn decommission(&mut self, node: usize, until: Duration) {
@@ -505,7 +604,7 @@ impl Run {
         false
     }
 
-    fn later(&mut self, at: Duration, remedy: Remedy) {
+    pub(super) fn later(&mut self, at: Duration, remedy: Remedy) {
         self.remedies_made += 1;
         self.remedies.insert((at, self.remedies_made), remedy);
     }
@@ -521,12 +620,21 @@ impl Run {
                     self.start(machine);
                 }
             }
+            Remedy::Space(node, disk) if self.full.contains_key(&(node, disk)) => {}
             Remedy::Space(node, disk) => {
                 self.world.disks(ProcessId(node))[disk].set_free_bytes(CAPACITY_BYTES / 2);
             }
             Remedy::Recommission(node) => {
                 self.leaving.remove(&node);
                 self.set_duty(node, NodeDuty::NodeInService);
+            }
+            Remedy::Thaw(machine, cut) => {
+                self.world.thaw(ProcessId(machine));
+                self.links.remove(cut);
+                self.links.apply_to(self.world.network());
+            }
+            Remedy::ReadsRight(node, disk) => {
+                self.world.disks(ProcessId(node))[disk].flip_bits_on_read(None);
             }
         }
     }
@@ -536,6 +644,7 @@ impl Run {
         self.world.trace().event(format_args!("all faults stop"));
         self.links.clear();
         self.links.apply_to(self.world.network());
+        self.steps.clear();
         for (_, remedy) in std::mem::take(&mut self.remedies) {
             self.remedy(remedy);
         }

@@ -1,5 +1,4 @@
 use super::ledger::{Ledger, Written, contents};
-use super::plan::Plan;
 use super::scm_calls::ScmCalls;
 use bytes::Bytes;
 use disk::sim::Random;
@@ -16,20 +15,25 @@ use types::{BlockName, Nonce, Payload};
 
 const ACK_MAX: Duration = Duration::from_secs(3);
 /// Of one chunk, on one pipeline.
-const TRIES: usize = 6;
+pub(super) const TRIES: usize = 6;
 const RETRY: Duration = Duration::from_millis(300);
 const CHUNKS_MAX: u64 = 3;
 
 /// Writes blocks, one after the other, each to some open pipeline.
 pub(super) struct Writer {
     pub(super) number: u64,
-    pub(super) plan: Arc<Plan>,
     pub(super) ledger: Ledger,
     pub(super) connector: Arc<dyn Connector>,
     pub(super) scm: ScmCalls,
     pub(super) cluster: String,
     pub(super) random: Random,
+    pub(super) think_ms_max: u64,
+    pub(super) chunk_bytes_max: u64,
+    pub(super) tries: usize,
 }
+
+/// A writer's blocks have numbers from this times its own: they do not meet.
+const BLOCKS_EACH: u64 = 1_000_000;
 
 /// What a chunk's last try came to.
 enum Tried {
@@ -43,13 +47,17 @@ impl Writer {
     pub(super) async fn run(mut self) {
         let mut written = 0;
         while self.ledger.is_writing() {
-            sleep(Duration::from_millis(1 + self.random.below(self.plan.think_ms_max))).await;
+            sleep(Duration::from_millis(1 + self.random.below(self.think_ms_max))).await;
             let Some(pipeline) = self.choose().await else { continue };
-            // Writers' numbers do not meet.
-            let block = self.number * 1_000_000 + written;
+            let block = self.number * BLOCKS_EACH + written;
             written += 1;
             self.write(block, &pipeline).await;
         }
+    }
+
+    /// Writes one, to that pipeline.
+    pub(super) async fn write_one(mut self, pipeline: Pipeline) {
+        self.write(self.number * BLOCKS_EACH, &pipeline).await;
     }
 
     async fn choose(&mut self) -> Option<Pipeline> {
@@ -65,7 +73,7 @@ impl Writer {
         let chunks = 1 + self.random.below(CHUNKS_MAX);
         let mut offset = 0;
         for seq in 0..chunks {
-            let bytes = 1 + self.random.below(self.plan.chunk_bytes_max);
+            let bytes = 1 + self.random.below(self.chunk_bytes_max);
             let data = Bytes::from(contents(number, offset..offset + bytes));
             let (data, crcs) = Payload::seal(data).into_parts();
             let chunk = WriteChunk {
@@ -95,7 +103,7 @@ impl Writer {
     async fn write_chunk(&mut self, pipeline: &Pipeline, chunk: WriteChunk) -> Option<WriteAck> {
         let leader = pipeline.members.iter().find(|member| member.node == pipeline.leader_node);
         let mut address = leader.map(|leader| leader.address.clone());
-        for attempt in 0..TRIES {
+        for attempt in 0..self.tries {
             if attempt > 0 {
                 self.ledger.count(|counts| counts.chunks_repeated += 1);
                 sleep(RETRY).await;

@@ -90,7 +90,7 @@ impl World {
         assert!(!disks.is_empty(), "a machine has a disk");
         let id = self.network.add(address);
         let disks = disks.iter().map(|disk| self.blank(*disk)).collect();
-        self.processes.push(Process { id, disks, runtime: None, drift_ppm, owed_nanos: 0 });
+        self.processes.push(Process { id, disks, runtime: None, drift_ppm, owed_nanos: 0, is_frozen: false });
         id
     }
 
@@ -156,7 +156,23 @@ impl World {
             };
         }
         process.runtime = None;
+        process.is_frozen = false;
         self.look_for_panics(id);
+    }
+
+    /// Stops a machine where it stands, as when it is moved to another host. What it was sent arrives; what it says to that comes later.
+    pub fn freeze(&mut self, id: ProcessId) {
+        self.trace.event(format_args!("{id} stands still"));
+        self.processes[id.0].is_frozen = true;
+    }
+
+    /// The machine goes on; all its timers that came due meanwhile are late.
+    pub fn thaw(&mut self, id: ProcessId) {
+        if self.processes[id.0].is_frozen {
+            self.trace.event(format_args!("{id} goes on"));
+            self.processes[id.0].thaw(TICK);
+            self.look_for_panics(id);
+        }
     }
 
     /// One tick.

@@ -20,6 +20,8 @@ pub struct Process {
     pub(super) drift_ppm: i64,
     /// What its clock has yet to move: less than a tick.
     pub(super) owed_nanos: i64,
+    /// Nothing of it moves, and its clock goes on.
+    pub(super) is_frozen: bool,
 }
 
 /// What a process is given when it starts.
@@ -74,11 +76,26 @@ impl Process {
     pub(super) fn advance(&mut self, tick: Duration) {
         let tick_nanos = tick.as_nanos() as i64;
         self.owed_nanos += tick_nanos + tick_nanos * self.drift_ppm / 1_000_000;
+        if self.is_frozen {
+            return;
+        }
         let ticks = self.owed_nanos / tick_nanos;
         self.owed_nanos -= ticks * tick_nanos;
         if let Some(runtime) = self.runtime.as_ref().filter(|_| ticks > 0) {
             RUNNING.set(Some(self.id));
             runtime.block_on(async { tokio::time::sleep(tick * ticks as u32).await });
+            RUNNING.set(None);
+        }
+    }
+
+    /// It goes on, and finds that its clock has jumped.
+    pub(super) fn thaw(&mut self, tick: Duration) {
+        let ticks = self.owed_nanos / tick.as_nanos() as i64;
+        self.owed_nanos -= ticks * tick.as_nanos() as i64;
+        self.is_frozen = false;
+        if let Some(runtime) = &self.runtime {
+            RUNNING.set(Some(self.id));
+            runtime.block_on(tokio::time::advance(tick * ticks as u32));
             RUNNING.set(None);
         }
     }

@@ -1,0 +1,101 @@
+//! What bad luck does to the files of a pipeline's replica, on a machine that is off.
+
+use disk::sim::{Random, SimDisk};
+use std::collections::BTreeSet;
+use types::{ContainerId, GroupId, OwnerId, PipelineId};
+
+/// What is damaged or lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Harm {
+    /// Votes, and how far the log was durable.
+    HardStateLost,
+    /// A bit in each of its two slots.
+    HardStateDamaged,
+    /// The directory of the log. Its segments are containers, and stay.
+    LogLost,
+    /// A bit of what says which replica it is, and whether it has ended.
+    IdentityDamaged,
+    /// A bit of a record that others follow.
+    SegmentDamaged,
+    /// A segment that others follow, or the only one.
+    SegmentLost,
+}
+
+impl Harm {
+    const ALL: [Harm; 6] = [
+        Harm::HardStateLost,
+        Harm::HardStateDamaged,
+        Harm::LogLost,
+        Harm::IdentityDamaged,
+        Harm::SegmentDamaged,
+        Harm::SegmentLost,
+    ];
+
+    pub(super) fn random(random: &mut Random) -> Harm {
+        *random.pick(&Harm::ALL)
+    }
+
+    /// Does it to a disk that has the replica; of its containers `written` is the newest. False where there is nothing to harm.
+    pub(super) fn strike(
+        self,
+        disk: &SimDisk,
+        pipeline: PipelineId,
+        written: ContainerId,
+        random: &mut Random,
+    ) -> bool {
+        let group = GroupId::pipeline(pipeline);
+        let (log, identity) = (format!("groups/{group}"), format!("replicas/{group}"));
+        let hard_state = format!("{log}/hard-state");
+        let done = match self {
+            Harm::HardStateLost => disk.lose_stored(&hard_state),
+            Harm::HardStateDamaged => {
+                // Its fields, in two slots.
+                let (offset, bit) = (random.below(112), random.below(8) as u8);
+                let flip = |slot: u64| disk.flip_stored_bit(&hard_state, slot + offset, bit);
+                flip(0).and_then(|()| flip(4096))
+            }
+            Harm::LogLost => disk.lose_stored(&log),
+            Harm::IdentityDamaged => {
+                disk.flip_stored_bit(&identity, random.below(32), random.below(8) as u8)
+            }
+            Harm::SegmentDamaged | Harm::SegmentLost => {
+                let segments = segments_of(disk, written);
+                let followed = &segments[..segments.len().saturating_sub(1).max(1).min(segments.len())];
+                let Some(segment) = (!followed.is_empty()).then(|| random.pick(followed)) else { return false };
+                match self {
+                    Harm::SegmentLost => disk.lose_stored(segment),
+                    _ => {
+                        let used = disk.stored(segment).map_or(0, |bytes| used_bytes(&bytes));
+                        if used < 2 {
+                            return false;
+                        }
+                        disk.flip_stored_bit(segment, random.below(used / 2), random.below(8) as u8)
+                    }
+                }
+            }
+        };
+        done.is_ok()
+    }
+}
+
+/// A container's, in their order.
+fn segments_of(disk: &SimDisk, container: ContainerId) -> Vec<String> {
+    let prefix = format!("containers/{:016x}/", OwnerId::from(container).0);
+    let files = disk.files().into_iter().map(|(path, _)| path);
+    files.filter(|path| path.starts_with(&prefix) && path.ends_with(".seg")).collect()
+}
+
+/// Without the room behind the last record.
+fn used_bytes(stored: &[u8]) -> u64 {
+    stored.iter().rposition(|byte| *byte != 0).map_or(0, |last| last as u64 + 1)
+}
+
+/// Pipelines that have a log on the disk.
+pub(super) fn logs_on(disk: &SimDisk) -> BTreeSet<PipelineId> {
+    let files = disk.files().into_iter();
+    let log = |(path, _): (String, u64)| {
+        let (group, _) = path.strip_prefix("groups/pipeline-")?.split_once('/')?;
+        group.parse().ok().map(PipelineId)
+    };
+    files.filter_map(log).collect()
+}
