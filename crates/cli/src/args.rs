@@ -2,6 +2,7 @@ use crate::admin::args::AdminArgs;
 use crate::admin::args::duration;
 use crate::credentials::Secret;
 use crate::debug::args::DebugArgs;
+use crate::s3_limits::S3Limits;
 use crate::version::{LONG_VERSION, VERSION};
 use clap::{ArgAction, Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
@@ -69,6 +70,8 @@ pub(crate) struct DevArgs {
     /// SCM and OM each write a snapshot when their log has grown by this much since the last one, and purge it
     #[arg(long, default_value_t = 256 << 20, env = "FLOTILLA_METADATA_LOG_BYTES", value_parser = clap::value_parser!(u64).range(64 << 10..))]
     pub metadata_log_bytes: u64,
+    #[command(flatten)]
+    pub s3_limits: S3Limits,
 }
 
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
@@ -173,6 +176,8 @@ pub(crate) struct ServerArgs {
     /// SCM and OM each write a snapshot when their log has grown by this much since the last one, and purge it
     #[arg(long, default_value_t = 256 << 20, env = "FLOTILLA_METADATA_LOG_BYTES", value_parser = clap::value_parser!(u64).range(64 << 10..))]
     pub metadata_log_bytes: u64,
+    #[command(flatten)]
+    pub s3_limits: S3Limits,
     #[command(flatten)]
     pub scm_times: ScmTimes,
     /// How data files are read and written: `uring`, `threads`, or `auto`: io_uring where the kernel offers it

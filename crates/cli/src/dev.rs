@@ -3,8 +3,9 @@ use crate::credentials::Credentials;
 use crate::http::Http;
 use crate::output;
 use crate::ready::{check_ready_file, write_ready_file};
-use crate::server::{Server, ServerOptions, stop_requested};
+use crate::server::{Server, ServerOptions};
 use crate::service_manager::{NotifyOptions, ServiceManager};
+use crate::signals;
 use anyhow::Context;
 use registry::http::Hosts;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -25,21 +26,21 @@ const RESERVE_BYTES: u64 = 256 << 20;
 pub(crate) async fn run(args: DevArgs) -> anyhow::Result<()> {
     check_ready_file(args.ready_file.as_deref())?;
     let credentials = Credentials::load_or_create(&credentials_path(&args))?;
+    let stopped = signals::listen()?;
     let http_address = SocketAddr::from((Ipv4Addr::LOCALHOST, args.http_port));
     let hosts = Hosts::new([format!(".{DNS_ZONE}")]);
     let http = Http::start(http_address, "--http-port", SERVERS.into(), hosts).await?;
     let manager = ServiceManager::start(&NotifyOptions::from_environment(), http.status());
     let mut servers = Vec::new();
-    let mut stopped = Box::pin(stop_requested());
     let started = tokio::select! {
         started = start_all(&args, &credentials, &http, &mut servers) => started,
-        signal = &mut stopped => signal.map(|()| None),
+        () = stopped.cancelled() => Ok(None),
     };
     if let Ok(Some(endpoint)) = &started {
         announce(&args, &credentials, endpoint, &http, &servers)?;
         // All of the cluster is here: ready is when it takes writes.
         manager.ready().await;
-        stopped.await?;
+        stopped.cancelled().await;
         eprintln!("stopping");
     }
     manager.stopping().await;
@@ -97,6 +98,7 @@ fn server_options(
         om: scm.clone(),
         scm,
         s3: SocketAddr::new(args.host, args.s3_port),
+        s3_limits: args.s3_limits.clone(),
         dns: args.dns_port.filter(|_| first).map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port))),
         dns_zone: DNS_ZONE.to_owned(),
         access_key: credentials.access_key.clone(),

@@ -9,10 +9,11 @@ use crate::server::Service;
 use anyhow::Context;
 use axum::Router;
 use axum::extract::State;
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderName, StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::get;
 use futures::future::BoxFuture;
+use httpd::{Counters, Limits, Plain, Port, RequestId};
 use metrics::Exposition;
 use registry::RegistryClient;
 use registry::dns::DnsServer;
@@ -21,7 +22,10 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, Weak};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
-use tracing::error;
+
+/// Metrics, health checks and long polls: fewer clients than a gateway has, each with a few connections.
+const CONNECTIONS_MAX: usize = 4096;
+const CONNECTIONS_PER_ADDRESS_MAX: usize = 1024;
 
 /// The port, answering from the start of the process to its end.
 pub(crate) struct Http {
@@ -50,6 +54,8 @@ struct Watched {
     /// Weak: a request under way must not keep open what is being stopped.
     roles: Mutex<Vec<Weak<Roles>>>,
     dns: Mutex<Option<Weak<DnsServer>>>,
+    /// HTTP ports of the process by their names, this one included.
+    ports: Mutex<Vec<(&'static str, Arc<Counters>)>>,
     /// Whom registry requests go to, once a server runs.
     registry: registry::http::Slot,
 }
@@ -65,20 +71,30 @@ impl Http {
         let listener = listener.with_context(|| format!("listen on {address} ({flag})"))?;
         let address = listener.local_addr().context("ask for the bound address")?;
         let (roles, dns, registry) = (Mutex::default(), Mutex::default(), registry::http::Slot::default());
-        let watched = Arc::new(Watched { servers, roles, dns, registry: registry.clone() });
+        let counters = Arc::new(Counters::default());
+        let ports = Mutex::new(vec![("http", counters.clone())]);
+        let watched = Arc::new(Watched { servers, roles, dns, ports, registry: registry.clone() });
         let router = Router::new()
             .route("/metrics", get(metrics))
             .route("/healthz", get(async || "ok\n"))
             .route("/readyz", get(readyz))
             .with_state(watched.clone())
             .merge(registry::http::router(registry, hosts));
+        let limits = Limits {
+            connections_max: CONNECTIONS_MAX,
+            connections_per_address_max: CONNECTIONS_PER_ADDRESS_MAX,
+            ..Limits::default()
+        };
+        let port = Port {
+            name: "http",
+            router,
+            limits: Arc::new(limits),
+            counters,
+            document,
+            request_id_header: HeaderName::from_static("x-request-id"),
+        };
         let stop = CancellationToken::new();
-        let stopped = stop.clone().cancelled_owned();
-        let task = tokio::spawn(async move {
-            if let Err(error) = axum::serve(listener, router).with_graceful_shutdown(stopped).await {
-                error!(%error, "http server ended");
-            }
-        });
+        let task = tokio::spawn(httpd::serve(listener, port, Plain, stop.clone()));
         Ok(Http { address, watched, service: Service { stop, task } })
     }
 
@@ -90,6 +106,11 @@ impl Http {
     /// The registry is asked through this client from now on; of several servers in one process, the first one's will do.
     pub(crate) fn serve_registry(&self, client: RegistryClient) {
         let _ = self.watched.registry.set(client);
+    }
+
+    /// Another HTTP port of the process shows its metrics here.
+    pub(crate) fn watch_port(&self, name: &'static str, counters: Arc<Counters>) {
+        self.watched.ports.lock().expect("no holder panics").push((name, counters));
     }
 
     pub(crate) fn watch_dns(&self, dns: &Arc<DnsServer>) {
@@ -125,14 +146,21 @@ impl Watched {
     }
 }
 
+fn document(_code: &str, message: &str, _id: RequestId) -> (&'static str, String) {
+    ("text/plain; charset=utf-8", format!("{message}\n"))
+}
+
 async fn metrics(State(watched): State<Arc<Watched>>) -> impl IntoResponse {
     let mut exposition = Exposition::default();
     process_metrics::expose(&mut exposition);
     for roles in watched.running() {
         roles.expose(&mut exposition);
     }
+    exposition.scope(&[]);
+    for (name, counters) in &*watched.ports.lock().expect("no holder panics") {
+        counters.expose(name, &mut exposition);
+    }
     if let Some(dns) = &*watched.dns.lock().expect("no holder panics") {
-        exposition.scope(&[]);
         expose_dns(dns, &mut exposition);
     }
     ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], exposition.finish())

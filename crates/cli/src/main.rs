@@ -13,9 +13,11 @@ mod presence;
 mod process_metrics;
 mod ready;
 mod roles;
+mod s3_limits;
 mod server;
 mod service_manager;
 mod settings_file;
+mod signals;
 mod table;
 mod version;
 

@@ -4,10 +4,13 @@ use crate::http::Http;
 use crate::presence::{Presence, Reached};
 use crate::ready::{check_ready_file, write_ready_file};
 use crate::roles::Roles;
+use crate::s3_limits::S3Limits;
 use crate::service_manager::{NotifyOptions, ServiceManager};
+use crate::signals;
 use anyhow::{Context, bail};
 use client::{Client, ClientOptions};
 use datanode::{Datanode, DatanodeOptions};
+use httpd::{Counters, Plain, Port, Work};
 use om::{Om, OmOptions};
 use proto::Seeker;
 use raft::{AddressBook, Gate, GateOptions, HostOptions, RaftHost};
@@ -51,6 +54,7 @@ pub(crate) struct ServerOptions {
     pub scm: Option<String>,
     pub om: Option<String>,
     pub s3: SocketAddr,
+    pub s3_limits: S3Limits,
     /// Where DNS is answered; `None`: nowhere.
     pub dns: Option<SocketAddr>,
     pub dns_zone: String,
@@ -124,6 +128,7 @@ impl ServerOptions {
             scm: args.scm,
             om: args.om,
             s3: args.s3,
+            s3_limits: args.s3_limits,
             dns: args.dns_listen,
             dns_zone: args.dns_zone,
             access_key: args.access_key.unwrap_or_default(),
@@ -231,7 +236,7 @@ impl Server {
                 ..ClientOptions::default()
             });
             s3_address = Some(listener.local_addr().context("ask for the bound address")?);
-            s3 = Some(serve_s3(listener, connected.clone(), &options));
+            s3 = Some(serve_s3(listener, connected.clone(), &options, http));
             client = Some(connected);
         }
         info!(rpc = %rpc_address, s3 = ?s3_address, roles = ?options.roles, "started");
@@ -392,21 +397,25 @@ fn serve_rpc(listener: TcpListener, gate: &Gate, routes: RoutesBuilder) -> Servi
     Service { stop, task }
 }
 
-fn serve_s3(listener: TcpListener, client: Client, options: &ServerOptions) -> Service {
-    let stop = CancellationToken::new();
-    let stopped = stop.clone().cancelled_owned();
+fn serve_s3(listener: TcpListener, client: Client, options: &ServerOptions, http: &Http) -> Service {
     let gateway = GatewayOptions {
         access_key: options.access_key.clone(),
         secret_key: options.secret_key.reveal().to_owned(),
         ..GatewayOptions::default()
     };
-    let router = s3gw::router(client, gateway);
-    let task = tokio::spawn(async move {
-        let served = axum::serve(listener, router).with_graceful_shutdown(stopped).await;
-        if let Err(error) = served {
-            error!(%error, "s3 server ended");
-        }
-    });
+    let counters = Arc::new(Counters::default());
+    let work = Work::new(options.s3_limits.s3_requests_max, counters.clone());
+    let port = Port {
+        name: "s3",
+        router: s3gw::router(client, gateway, work),
+        limits: Arc::new(options.s3_limits.limits()),
+        counters: counters.clone(),
+        document: s3gw::document,
+        request_id_header: s3gw::REQUEST_ID_HEADER,
+    };
+    http.watch_port(port.name, counters);
+    let stop = CancellationToken::new();
+    let task = tokio::spawn(httpd::serve(listener, port, Plain, stop.clone()));
     Service { stop, task }
 }
 
@@ -418,14 +427,14 @@ pub(crate) async fn run(args: ServerArgs) -> anyhow::Result<()> {
     let (http_address, options) = (args.http, ServerOptions::of(args)?);
     // Before any port is bound: what is missing is said before what is taken.
     options.validate()?;
+    let stopped = signals::listen()?;
     let http = Http::start(http_address, "--http", 1, hosts).await?;
     info!(http = %http.address, "metrics and health checks");
     let manager = ServiceManager::start(&NotifyOptions::from_environment(), http.status());
-    let mut stopped = Box::pin(stop_requested());
     // The first process of a container hears SIGTERM only where somebody listens for it.
     let started = tokio::select! {
         started = Box::pin(Server::start(options, &http)) => started.map(Some),
-        signal = &mut stopped => signal.map(|()| None),
+        () = stopped.cancelled() => Ok(None),
     };
     let Ok(Some(server)) = started else {
         manager.stopping().await;
@@ -435,8 +444,7 @@ pub(crate) async fn run(args: ServerArgs) -> anyhow::Result<()> {
     manager.ready().await;
     tokio::select! {
         ready = wait_ready(&server) => ready?,
-        signal = &mut stopped => {
-            signal?;
+        () = stopped.cancelled() => {
             manager.stopping().await;
             server.stop().await;
             http.stop().await;
@@ -452,7 +460,7 @@ pub(crate) async fn run(args: ServerArgs) -> anyhow::Result<()> {
     }
     write_ready_file(ready_file.as_deref(), &values)?;
     info!("ready");
-    stopped.await?;
+    stopped.cancelled().await;
     info!("stopping");
     manager.stopping().await;
     server.hand_over().await;
@@ -473,13 +481,4 @@ async fn wait_ready(server: &Server) -> anyhow::Result<()> {
         tokio::time::sleep(ASK_AGAIN).await;
     }
     Ok(())
-}
-
-pub(crate) async fn stop_requested() -> anyhow::Result<()> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let mut terminate = signal(SignalKind::terminate()).context("wait for SIGTERM")?;
-    tokio::select! {
-        _ = terminate.recv() => Ok(()),
-        interrupted = tokio::signal::ctrl_c() => interrupted.context("wait for Ctrl-C"),
-    }
 }

@@ -3,6 +3,7 @@
 //! ```text
 //! types → disk → raftlog → raft → datanode, scm, om → cli
 //! types → proto → client → s3gw → cli
+//! metrics → httpd → s3gw → cli
 //! ```
 //!
 //! Services know each other only through `proto`. Dev-dependencies may do as they like, except name openraft: even a test that
@@ -53,7 +54,11 @@ const ALLOWED: &[(&str, Allowed)] = &[
     ("flotilla-om", Allowed::Only(SERVICE)),
     ("flotilla-client", Allowed::Only(&["flotilla-proto", "flotilla-types"])),
     ("flotilla-registry", Allowed::Only(&["flotilla-metrics", "flotilla-proto"])),
-    ("flotilla-s3gw", Allowed::Only(&["flotilla-client", "flotilla-proto", "flotilla-types"])),
+    ("flotilla-httpd", Allowed::Only(&["flotilla-metrics"])),
+    (
+        "flotilla-s3gw",
+        Allowed::Only(&["flotilla-client", "flotilla-httpd", "flotilla-proto", "flotilla-types"]),
+    ),
     ("flotilla-cli", Allowed::Product),
     ("flotilla-rocksdb", Allowed::Only(&[])),
     ("flotilla-runner", Allowed::Only(&[])),
@@ -103,6 +108,8 @@ const GUARDED: &[(&str, &[&str], bool)] = &[
     ("openraft", &["flotilla-raft"], true),
     ("s3s", &["flotilla-s3gw"], false),
     ("hickory", &["flotilla-registry"], false),
+    // Connections of HTTP have one accept loop.
+    ("hyper", &["flotilla-httpd", "flotilla-raft"], false),
     (
         "rocksdb",
         &["flotilla-benches", "flotilla-datanode", "flotilla-om", "flotilla-raft", "flotilla-scm"],
@@ -179,6 +186,8 @@ fn planted_violations_are_found() {
     check_planted("flotilla-raftlog", "openraft", true, true);
     check_planted("flotilla-benches", "openraft-rt-tokio", false, true);
     check_planted("flotilla-cli", "s3s", false, true);
+    check_planted("flotilla-s3gw", "hyper-util", false, true);
+    check_planted("flotilla-httpd", "flotilla-s3gw", false, true);
     check_planted("flotilla-cli", "s3s-fs", true, false);
     check_planted("flotilla-disk", "rocksdb", false, true);
     check_planted("flotilla-raft", "librocksdb-sys", false, true);

@@ -1,7 +1,7 @@
 use crate::options::GatewayOptions;
 use crate::request_body::{Progress, RequestBody, Stage};
 use crate::s3::Protocol;
-use axum::Router;
+use axum::{Extension, Router};
 use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::{Request, State};
 use axum::http::header::{AUTHORIZATION, CONNECTION, CONTENT_TYPE, EXPECT, RETRY_AFTER};
@@ -9,14 +9,11 @@ use axum::http::{HeaderName, HeaderValue, Method, StatusCode, Version};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use client::Client;
-use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Poll};
+use httpd::{RequestId, Work};
 use std::time::Duration;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-const REQUEST_ID: HeaderName = HeaderName::from_static("x-amz-request-id");
+/// In which header answers name their requests.
+pub const REQUEST_ID_HEADER: HeaderName = HeaderName::from_static("x-amz-request-id");
 
 /// Error documents are far smaller; anything larger is passed on as it is.
 const ERROR_BYTES_MAX: usize = 64 * 1024;
@@ -25,15 +22,9 @@ const ERROR_BYTES_MAX: usize = 64 * 1024;
 const READY_WITHIN: Duration = Duration::from_secs(2);
 
 /// The gateway as an axum service: S3 on every path, and `/-/health/live` and `/-/health/ready`, which no bucket can be
-/// called.
-pub fn router(client: Client, options: GatewayOptions) -> Router {
-    let front = Front {
-        requests: Arc::new(Semaphore::new(options.requests_max)),
-        ids: Arc::new(RequestIds::default()),
-        protocol: Protocol::new(client.clone(), &options),
-        client,
-        body_idle_max: options.body_idle_max,
-    };
+/// called. `work` bounds the requests of S3 that are worked for at once; more get `SlowDown`.
+pub fn router(client: Client, options: GatewayOptions, work: Work) -> Router {
+    let front = Front { work, protocol: Protocol::new(client.clone(), &options), client };
     Router::new()
         .route("/-/health/live", get(|| async { "alive\n" }))
         .route("/-/health/ready", get(ready))
@@ -43,30 +34,9 @@ pub fn router(client: Client, options: GatewayOptions) -> Router {
 
 #[derive(Clone)]
 struct Front {
-    requests: Arc<Semaphore>,
-    ids: Arc<RequestIds>,
+    work: Work,
     protocol: Protocol,
     client: Client,
-    body_idle_max: Duration,
-}
-
-/// Unique in a process, and told apart between processes by what they began with.
-struct RequestIds {
-    first: u64,
-    next: AtomicU64,
-}
-
-impl Default for RequestIds {
-    fn default() -> Self {
-        use std::hash::{BuildHasher, RandomState};
-        RequestIds { first: RandomState::new().hash_one("request ids"), next: AtomicU64::new(1) }
-    }
-}
-
-impl RequestIds {
-    fn take(&self) -> String {
-        format!("{:08X}{:08X}", self.first as u32, self.next.fetch_add(1, Ordering::Relaxed))
-    }
 }
 
 async fn ready(State(front): State<Front>) -> Response {
@@ -76,22 +46,21 @@ async fn ready(State(front): State<Front>) -> Response {
     }
 }
 
-async fn serve(State(front): State<Front>, request: Request) -> Response {
-    let id = front.ids.take();
-    let (request, connection) = watch(request, front.body_idle_max);
-    let response = match (refuse(&request), front.requests.clone().try_acquire_owned()) {
+async fn serve(State(front): State<Front>, Extension(id): Extension<RequestId>, request: Request) -> Response {
+    let (request, connection) = watch(request);
+    let response = match (refuse(&request), front.work.begin()) {
         (Some(refusal), _) => refusal,
-        (None, Err(_)) => slow_down(),
-        (None, Ok(permit)) => {
+        (None, None) => slow_down(),
+        (None, Some(permit)) => {
+            let request = request.map(|body| permit.request_body(body));
             let response = front.protocol.call(request, &connection.progress).await;
-            response.map(|body| Body::new(Counted { body, _permit: permit }))
+            response.map(|body| permit.response_body(body))
         }
     };
-    let mut response = name_in_error(response, &id).await;
+    let mut response = name_in_error(response, id).await;
     if connection.is_over() {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
-    response.headers_mut().insert(REQUEST_ID, HeaderValue::from_str(&id).expect("hexadecimal digits"));
     response
 }
 
@@ -117,11 +86,11 @@ impl Reuse {
     }
 }
 
-fn watch(request: Request, body_idle_max: Duration) -> (Request, Reuse) {
+fn watch(request: Request) -> (Request, Reuse) {
     let http1 = request.version() < Version::HTTP_2;
     let waits = request.headers().get(EXPECT).is_some_and(|value| value.as_bytes() == b"100-continue");
     let (parts, body) = request.into_parts();
-    let (body, progress) = RequestBody::new(body, body_idle_max);
+    let (body, progress) = RequestBody::new(body);
     (Request::from_parts(parts, Body::new(body)), Reuse { http1, waits, progress })
 }
 
@@ -149,6 +118,15 @@ fn refuse(request: &Request) -> Option<Response> {
     None
 }
 
+/// An error document of S3.
+pub fn document(code: &str, message: &str, id: RequestId) -> (&'static str, String) {
+    let body = format!(
+        "<?xml version=\"1.0\" encoding=\"UTF-8\"?><Error><Code>{code}</Code><Message>{message}</Message>\
+         <RequestId>{id}</RequestId></Error>"
+    );
+    ("application/xml", body)
+}
+
 fn slow_down() -> Response {
     let body = "<?xml version=\"1.0\" encoding=\"UTF-8\"?><Error><Code>SlowDown</Code><Message>Please reduce your request \
                 rate: this gateway serves as many requests as it may.</Message></Error>";
@@ -157,7 +135,7 @@ fn slow_down() -> Response {
 }
 
 /// Puts the request's id into an error document, for the support request that quotes it.
-async fn name_in_error(response: Response, id: &str) -> Response {
+async fn name_in_error(response: Response, id: RequestId) -> Response {
     let is_xml = |value: &HeaderValue| value.as_bytes().starts_with(b"application/xml");
     let is_error = response.status().is_client_error() || response.status().is_server_error();
     let is_small = response.body().size_hint().upper().is_some_and(|bytes| bytes <= ERROR_BYTES_MAX as u64);
@@ -179,43 +157,18 @@ async fn name_in_error(response: Response, id: &str) -> Response {
     Response::from_parts(parts, Body::from(body))
 }
 
-/// A body that counts as a request under way until its last byte.
-struct Counted {
-    body: Body,
-    _permit: OwnedSemaphorePermit,
-}
-
-impl HttpBody for Counted {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<http_body::Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(cx)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> http_body::SizeHint {
-        self.body.size_hint()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[tokio::test]
     async fn error_documents_name_their_request() {
-        let response = name_in_error(slow_down(), "AB12").await;
+        let id = RequestId::random();
+        let response = name_in_error(slow_down(), id).await;
         assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
         let body = axum::body::to_bytes(response.into_body(), 4096).await.unwrap();
         let text = String::from_utf8(body.to_vec()).unwrap();
-        assert!(text.ends_with("<RequestId>AB12</RequestId></Error>"), "{text}");
+        assert!(text.ends_with(&format!("<RequestId>{id}</RequestId></Error>")), "{text}");
     }
 
     #[test]
@@ -239,7 +192,7 @@ mod tests {
                 request = request.header("expect", "100-continue");
             }
             let (request, connection) =
-                watch(request.body(Body::from(body)).unwrap(), Duration::from_secs(60));
+                watch(request.body(Body::from(body)).unwrap());
             if read {
                 axum::body::to_bytes(request.into_body(), 100).await.unwrap();
             }
@@ -251,11 +204,5 @@ mod tests {
         check(false, "data", true, false).await;
         check(false, "data", false, true).await;
         check(false, "", false, false).await;
-    }
-
-    #[test]
-    fn request_ids_differ() {
-        let ids = RequestIds::default();
-        assert_ne!(ids.take(), ids.take());
     }
 }

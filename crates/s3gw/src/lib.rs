@@ -16,5 +16,5 @@ mod request_body;
 mod s3;
 mod store;
 
-pub use front::router;
+pub use front::{REQUEST_ID_HEADER, document, router};
 pub use options::GatewayOptions;

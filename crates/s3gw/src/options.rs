@@ -1,5 +1,3 @@
-use std::time::Duration;
-
 /// Settings of one gateway.
 #[derive(Clone)]
 pub struct GatewayOptions {
@@ -8,11 +6,6 @@ pub struct GatewayOptions {
     pub secret_key: String,
     /// What `GetBucketLocation` answers. Requests signed for any region are accepted.
     pub region: String,
-    /// Requests under way at once, streaming of bodies included; more get `SlowDown`. Each holds at most two chunks
-    /// of 1 MiB besides the windows of its connections.
-    pub requests_max: usize,
-    /// A request whose client sends nothing of its body for this long is refused.
-    pub body_idle_max: Duration,
 }
 
 impl GatewayOptions {
@@ -32,8 +25,6 @@ impl Default for GatewayOptions {
             access_key: String::new(),
             secret_key: String::new(),
             region: "us-east-1".to_owned(),
-            requests_max: 1024,
-            body_idle_max: Duration::from_secs(60),
         }
     }
 }
@@ -44,8 +35,6 @@ impl std::fmt::Debug for GatewayOptions {
         f.debug_struct("GatewayOptions")
             .field("access_key", &self.access_key)
             .field("region", &self.region)
-            .field("requests_max", &self.requests_max)
-            .field("body_idle_max", &self.body_idle_max)
             .finish_non_exhaustive()
     }
 }

@@ -2,24 +2,14 @@ use axum::body::{Body, Bytes, HttpBody};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::task::{Context, Poll};
-use std::time::Duration;
-use tokio::time::Sleep;
+use std::task::{Context, Poll, ready};
 
-/// A request body as it comes from the connection. It notes how far it got, for whoever answers, and ends with
-/// [`Stalled`] when its client sends nothing for too long: else a few sleeping clients would hold every permit.
+/// A request body as it comes from the connection. It notes how far it got, for whoever answers. The words of its errors are what
+/// `incoming` knows them by: on their way they become the text of the protocol layer's own.
 pub(crate) struct RequestBody {
     body: Body,
     progress: Progress,
-    idle_max: Duration,
-    /// Runs while a reader waits for the next frame.
-    idle: Option<Pin<Box<Sleep>>>,
 }
-
-/// The words are what `incoming` knows it by: on its way it becomes the text of the protocol layer's own errors.
-#[derive(Debug, thiserror::Error)]
-#[error("RequestTimeout: nothing of the body came for {0:?}")]
-struct Stalled(Duration);
 
 /// How far a request body got; shared with its reader.
 #[derive(Clone, Debug)]
@@ -50,10 +40,10 @@ impl Progress {
 }
 
 impl RequestBody {
-    pub(crate) fn new(body: Body, idle_max: Duration) -> (RequestBody, Progress) {
+    pub(crate) fn new(body: Body) -> (RequestBody, Progress) {
         let stage = if body.is_end_stream() { Stage::Empty } else { Stage::Unread };
         let progress = Progress(Arc::new(AtomicU8::new(stage as u8)));
-        (RequestBody { body, progress: progress.clone(), idle_max, idle: None }, progress)
+        (RequestBody { body, progress: progress.clone() }, progress)
     }
 }
 
@@ -69,16 +59,9 @@ impl HttpBody for RequestBody {
         if this.progress.stage() == Stage::Unread {
             this.progress.set(Stage::Reading);
         }
-        let Poll::Ready(frame) = Pin::new(&mut this.body).poll_frame(cx) else {
-            let idle_max = this.idle_max;
-            let idle = this.idle.get_or_insert_with(|| Box::pin(tokio::time::sleep(idle_max)));
-            return idle.as_mut().poll(cx).map(|()| {
-                this.progress.set(Stage::Stalled);
-                Some(Err(axum::Error::new(Stalled(idle_max))))
-            });
-        };
-        this.idle = None;
+        let frame = ready!(Pin::new(&mut this.body).poll_frame(cx));
         match &frame {
+            Some(Err(error)) if httpd::Stalled::caused(error) => this.progress.set(Stage::Stalled),
             Some(Err(_)) => this.progress.set(Stage::Broken),
             // A reader that knows the length does not ask for what follows the last byte.
             Some(Ok(_)) if this.body.is_end_stream() => this.progress.set(Stage::Ended),
@@ -102,21 +85,19 @@ mod tests {
     use super::*;
     use futures::StreamExt;
 
-    const IDLE_MAX: Duration = Duration::from_secs(60);
-
     #[tokio::test]
     async fn a_body_knows_how_far_it_got() {
-        let (body, progress) = RequestBody::new(Body::from("data"), IDLE_MAX);
+        let (body, progress) = RequestBody::new(Body::from("data"));
         assert_eq!(progress.stage(), Stage::Unread);
         axum::body::to_bytes(Body::new(body), 100).await.unwrap();
         assert_eq!(progress.stage(), Stage::Ended);
 
-        let (body, progress) = RequestBody::new(Body::empty(), IDLE_MAX);
+        let (body, progress) = RequestBody::new(Body::empty());
         axum::body::to_bytes(Body::new(body), 100).await.unwrap();
         assert_eq!(progress.stage(), Stage::Empty);
 
         let frames = futures::stream::iter([Ok("a"), Err(std::io::Error::other("reset"))]);
-        let (body, progress) = RequestBody::new(Body::from_stream(frames), IDLE_MAX);
+        let (body, progress) = RequestBody::new(Body::from_stream(frames));
         let mut body = Body::new(body).into_data_stream();
         body.next().await.unwrap().unwrap();
         assert_eq!(progress.stage(), Stage::Reading);
@@ -124,21 +105,11 @@ mod tests {
         assert_eq!(progress.stage(), Stage::Broken);
     }
 
-    /// Frames come in time one by one, but all of them take longer than one may.
     #[tokio::test]
-    async fn a_client_may_be_slow_but_not_asleep() {
-        let idle_max = Duration::from_secs(1);
-        let slow = futures::stream::iter([1, 2, 3]).then(|n| async move {
-            tokio::time::sleep(Duration::from_millis(400)).await;
-            Ok::<_, std::io::Error>(vec![n])
-        });
-        let body = Body::from_stream(slow.chain(futures::stream::pending()));
-        let (body, progress) = RequestBody::new(body, idle_max);
-        let mut body = Body::new(body).into_data_stream();
-        for _ in 0..3 {
-            body.next().await.unwrap().unwrap();
-        }
-        let error = body.next().await.unwrap().unwrap_err();
+    async fn a_client_that_was_given_up_is_told_apart_from_one_that_broke_off() {
+        let frames = futures::stream::iter([Ok("a"), Err(httpd::Stalled)]);
+        let (body, progress) = RequestBody::new(Body::from_stream(frames));
+        let error = axum::body::to_bytes(Body::new(body), 100).await.unwrap_err();
         assert!(error.to_string().contains("RequestTimeout"), "{error}");
         assert_eq!(progress.stage(), Stage::Stalled);
     }

@@ -6,6 +6,7 @@
 mod adoption;
 mod cluster;
 mod commands;
+mod connections;
 mod containers;
 mod debug;
 mod dev;

@@ -1,0 +1,89 @@
+use crate::admin::args::duration;
+use clap::Args as ClapArgs;
+use httpd::Limits;
+use std::time::Duration;
+
+/// Requests of S3 that a gateway works for at once. Each has at most two chunks of 1 MiB in the making: 2 GiB.
+const REQUESTS_MAX: usize = 1024;
+
+/// What a gateway takes of its clients. The limits without an option are in [`Limits`].
+#[derive(ClapArgs, Debug, Clone)]
+pub(crate) struct S3Limits {
+    /// S3: connections at once; more are told to slow down. At most half of the process's open files
+    #[arg(long, default_value_t = Limits::default().connections_max, env = "FLOTILLA_S3_CONNECTIONS_MAX")]
+    pub s3_connections_max: usize,
+    /// S3: connections of one address (of IPv6: one network of 64 bits); a proxy in front of the gateway is one
+    #[arg(long, default_value_t = Limits::default().connections_per_address_max, env = "FLOTILLA_S3_CONNECTIONS_PER_ADDRESS_MAX")]
+    pub s3_connections_per_address_max: usize,
+    /// S3: requests that are worked for at once, without those that wait for their clients; more get SlowDown
+    #[arg(long, default_value_t = REQUESTS_MAX, env = "FLOTILLA_S3_REQUESTS_MAX")]
+    pub s3_requests_max: usize,
+    /// S3: how long a request's headers may take to come
+    #[arg(long, default_value = "10s", env = "FLOTILLA_S3_HEAD_MAX", value_parser = duration)]
+    pub s3_head_max: Duration,
+    /// S3: how long a connection may lie without a request
+    #[arg(long, default_value = "2m", env = "FLOTILLA_S3_IDLE_MAX", value_parser = duration)]
+    pub s3_idle_max: Duration,
+    /// S3: how long a client may stand still that sends a body or takes an answer; it is let go then
+    #[arg(long, default_value = "60s", env = "FLOTILLA_S3_TRANSFER_IDLE_MAX", value_parser = duration)]
+    pub s3_transfer_idle_max: Duration,
+    /// S3: a client that sends or takes less than this while it is waited for is let go as if it stood still; 0: no least rate
+    #[arg(long, default_value_t = Limits::default().bytes_per_second_min, env = "FLOTILLA_S3_BYTES_PER_SECOND_MIN")]
+    pub s3_bytes_per_second_min: u64,
+}
+
+impl Default for S3Limits {
+    fn default() -> Self {
+        let limits = Limits::default();
+        S3Limits {
+            s3_connections_max: limits.connections_max,
+            s3_connections_per_address_max: limits.connections_per_address_max,
+            s3_requests_max: REQUESTS_MAX,
+            s3_head_max: limits.head_max,
+            s3_idle_max: limits.idle_max,
+            s3_transfer_idle_max: limits.transfer_idle_max,
+            s3_bytes_per_second_min: limits.bytes_per_second_min,
+        }
+    }
+}
+
+impl S3Limits {
+    pub(crate) fn limits(&self) -> Limits {
+        Limits {
+            connections_max: self.s3_connections_max.min(connections_affordable()),
+            connections_per_address_max: self.s3_connections_per_address_max,
+            head_max: self.s3_head_max,
+            idle_max: self.s3_idle_max,
+            transfer_idle_max: self.s3_transfer_idle_max,
+            bytes_per_second_min: self.s3_bytes_per_second_min,
+            ..Limits::default()
+        }
+    }
+}
+
+/// Half of the open files: the other half is for disks, and for what the gateway asks of others.
+fn connections_affordable() -> usize {
+    match disk::raise_open_files_limit() {
+        Ok(files) => usize::try_from(files / 2).unwrap_or(usize::MAX),
+        Err(_) => usize::MAX,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        limits: S3Limits,
+    }
+
+    #[test]
+    fn defaults_of_the_command_line_are_those_of_the_code() {
+        let line = Line::parse_from(["flotilla"]).limits;
+        assert_eq!(line.limits(), S3Limits::default().limits());
+        assert_eq!(line.s3_requests_max, REQUESTS_MAX);
+    }
+}

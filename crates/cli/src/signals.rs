@@ -1,0 +1,48 @@
+use anyhow::Context;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+/// What an operator says to the process with signals, from this call on. The token is cancelled by the first SIGTERM or Ctrl-C: the process is
+/// to stop in an orderly way. The second one ends it at once, which is what a crash does, and costs no more than that.
+/// SIGHUP, which a closed terminal sends too, ends nothing.
+pub(crate) fn listen() -> anyhow::Result<CancellationToken> {
+    let signals = Signals {
+        terminate: signal(SignalKind::terminate()).context("wait for SIGTERM")?,
+        interrupt: signal(SignalKind::interrupt()).context("wait for Ctrl-C")?,
+        hangup: signal(SignalKind::hangup()).context("wait for SIGHUP")?,
+    };
+    let stop = CancellationToken::new();
+    tokio::spawn(run(signals, stop.clone()));
+    Ok(stop)
+}
+
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    hangup: Signal,
+}
+
+async fn run(mut signals: Signals, stop: CancellationToken) {
+    loop {
+        let ends = tokio::select! {
+            received = signals.terminate.recv() => received.map(|()| SignalKind::terminate()),
+            received = signals.interrupt.recv() => received.map(|()| SignalKind::interrupt()),
+            received = signals.hangup.recv() => match received {
+                Some(()) => {
+                    info!("SIGHUP: nothing to open again, and nothing is done");
+                    continue;
+                }
+                None => None,
+            },
+        };
+        // The runtime ends.
+        let Some(kind) = ends else { return };
+        if stop.is_cancelled() {
+            warn!("a second signal: the process ends at once");
+            // As a shell says that a signal ended it.
+            std::process::exit(128 + kind.as_raw_value());
+        }
+        stop.cancel();
+    }
+}

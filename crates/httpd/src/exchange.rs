@@ -1,0 +1,60 @@
+use crate::accept::Port;
+use crate::refusal::Refusal;
+use crate::request_body::RequestBody;
+use crate::request_id::RequestId;
+use crate::response_body::ResponseBody;
+use crate::traffic::{Traffic, UnderWay};
+use axum::body::Body;
+use axum::http::header::CONNECTION;
+use axum::http::{HeaderValue, Request, Response, Version};
+use hyper::body::Incoming;
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use tokio::sync::Notify;
+use tower::Service;
+use tracing::Instrument;
+
+/// What the requests of one connection have in common.
+pub(crate) struct Exchange {
+    pub(crate) port: Arc<Port>,
+    pub(crate) peer: SocketAddr,
+    pub(crate) traffic: Arc<Traffic>,
+    /// The connection has had all its requests.
+    pub(crate) spent: Notify,
+}
+
+impl Exchange {
+    /// One request and its answer. The request knows its [`RequestId`] and where it comes from, as extensions.
+    pub(crate) async fn serve(
+        self: Arc<Self>,
+        mut request: Request<Incoming>,
+    ) -> Result<Response<Body>, Infallible> {
+        let under_way = Arc::new(UnderWay::begin(&self.traffic));
+        let id = RequestId::random();
+        // At the level of errors, so that no filter takes the id from a line that it lets pass.
+        let span = tracing::error_span!("request", %id, peer = %self.peer);
+        let http2 = request.version() == Version::HTTP_2;
+        let mut response = if request.headers().len() > self.port.limits.headers_max {
+            Refusal::HeadTooLarge.answer(self.port.document, id, &self.port.request_id_header)
+        } else {
+            request.extensions_mut().insert(id);
+            request.extensions_mut().insert(self.peer);
+            let request = request.map(|body| Body::new(RequestBody::new(body, under_way.clone())));
+            let Ok(response) = self.port.router.clone().call(request).instrument(span.clone()).await;
+            response
+        };
+        response.headers_mut().insert(self.port.request_id_header.clone(), id.header_value());
+        if under_way.number >= self.port.limits.requests_per_connection_max {
+            self.spent.notify_one();
+            if !http2 {
+                response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            }
+        }
+        if http2 {
+            // It has no meaning there, and clients refuse what has it.
+            response.headers_mut().remove(CONNECTION);
+        }
+        Ok(response.map(|body| Body::new(ResponseBody::new(body, http2, under_way, span))))
+    }
+}

@@ -1,0 +1,308 @@
+use crate::counters::Counters;
+use crate::limits::Limits;
+use crate::pace::Pace;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// How long a connection that drains is given for a request that began to arrive: what was sent before its client could know.
+const DRAIN_HEAD_MAX: Duration = Duration::from_secs(1);
+
+/// What a connection's client has sent and taken, and since when it is waited for. Its stream, its requests and their bodies
+/// write here what happens; [`Traffic::look`] says what follows.
+#[derive(Debug)]
+pub(crate) struct Traffic {
+    pub(crate) limits: Arc<Limits>,
+    pub(crate) counters: Arc<Counters>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    beginning: Beginning,
+    /// Requests under way, to the last byte of their answers as far as it was handed to hyper.
+    under_way: usize,
+    begun: u64,
+    /// Without requests since then.
+    idle_since: Instant,
+    /// Of HTTP/1: what has come of the next head, and since when.
+    head_bytes: usize,
+    head_since: Option<Instant>,
+    head_too_large: bool,
+    /// Taking what is written to the stream.
+    output: Pace,
+    /// Of HTTP/2, where a client can stop a single answer: taking them, by the number of the request.
+    answers: HashMap<u64, Pace>,
+    /// Request bodies that are waited for, by the number of the request.
+    bodies: HashMap<u64, Instant>,
+    /// A body was left unread, so that its client may still be sending.
+    unread: bool,
+    draining: bool,
+    /// Counts as slow.
+    slow: bool,
+}
+
+/// The first bytes of a connection, which tell the two versions of HTTP apart.
+#[derive(Debug, Default)]
+struct Beginning {
+    bytes: [u8; 3],
+    known: usize,
+}
+
+impl Beginning {
+    fn take(&mut self, bytes: &[u8]) {
+        let count = bytes.len().min(self.bytes.len() - self.known);
+        self.bytes[self.known..][..count].copy_from_slice(&bytes[..count]);
+        self.known += count;
+    }
+
+    /// The preface of HTTP/2 begins with what is no method of HTTP/1.
+    fn is_http2(&self) -> bool {
+        self.bytes == *b"PRI"
+    }
+}
+
+/// Why a connection was closed. Numbers index counters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// Its client closed it, or an answer said that it ends.
+    Finished,
+    /// It broke, or what came over it was not HTTP.
+    Broken,
+    Handshake,
+    Idle,
+    HeadTimeout,
+    HeadTooLarge,
+    SlowReader,
+    /// Slow, and there are too many of those.
+    Crowded,
+    Drained,
+}
+
+impl End {
+    pub(crate) const ALL: [End; 9] = [
+        End::Finished,
+        End::Broken,
+        End::Handshake,
+        End::Idle,
+        End::HeadTimeout,
+        End::HeadTooLarge,
+        End::SlowReader,
+        End::Crowded,
+        End::Drained,
+    ];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            End::Finished => "finished",
+            End::Broken => "broken",
+            End::Handshake => "handshake",
+            End::Idle => "idle",
+            End::HeadTimeout => "head_timeout",
+            End::HeadTooLarge => "head_too_large",
+            End::SlowReader => "slow_reader",
+            End::Crowded => "crowded",
+            End::Drained => "drained",
+        }
+    }
+}
+
+impl Traffic {
+    pub(crate) fn new(limits: Arc<Limits>, counters: Arc<Counters>) -> Traffic {
+        let output = Pace::new(limits.transfer_idle_max, limits.bytes_per_second_min);
+        let state = State {
+            beginning: Beginning::default(),
+            under_way: 0,
+            begun: 0,
+            idle_since: Instant::now(),
+            head_bytes: 0,
+            head_since: None,
+            head_too_large: false,
+            output,
+            answers: HashMap::new(),
+            bodies: HashMap::new(),
+            unread: false,
+            draining: false,
+            slow: false,
+        };
+        Traffic { limits, counters, state: Mutex::new(state) }
+    }
+
+    /// What is to be done now: nothing, and to look again at some moment, or to end the connection.
+    pub(crate) fn look(&self, now: Instant) -> Result<Instant, End> {
+        let mut state = self.state();
+        let mut next = now + self.limits.look_again_after();
+        let over_at = state.output.over_at().into_iter().chain(state.answers.values().filter_map(Pace::over_at));
+        if let Some(over_at) = over_at.min() {
+            if over_at <= now {
+                return Err(End::SlowReader);
+            }
+            next = next.min(over_at);
+        }
+        self.look_whether_slow(&mut state, now)?;
+        // What is still being taken of the last answer is bound by its pace alone.
+        if state.under_way == 0 && state.output.waiting_since().is_none() {
+            let (since, max, end) = match state.head_since {
+                Some(since) => (since, self.limits.head_max, End::HeadTimeout),
+                None => (state.idle_since, self.limits.idle_max, End::Idle),
+            };
+            let over_at = since + max;
+            if over_at <= now {
+                return Err(end);
+            }
+            next = next.min(over_at);
+        }
+        Ok(next)
+    }
+
+    fn look_whether_slow(&self, state: &mut State, now: Instant) -> Result<(), End> {
+        let answers = state.answers.values().filter_map(Pace::waiting_since);
+        let waiting = answers.chain(state.output.waiting_since()).chain(state.bodies.values().copied());
+        let slow = waiting.min().is_some_and(|since| now >= since + Limits::SLOW_AFTER);
+        if slow && !state.slow {
+            self.counters.slow.up();
+        } else if !slow && state.slow {
+            self.counters.slow.down();
+        }
+        state.slow = slow;
+        if slow && self.counters.slow.get() > self.limits.slow_max as u64 { Err(End::Crowded) } else { Ok(()) }
+    }
+
+    /// The connection is to end; a request that has half arrived may still come.
+    pub(crate) fn drain(&self, now: Instant) {
+        let mut state = self.state();
+        state.draining = true;
+        state.idle_since = now;
+    }
+
+    /// The time of a drained connection without requests, once [`Traffic::drain`] was called.
+    pub(crate) fn is_drained(&self, now: Instant) -> bool {
+        let state = self.state();
+        let is_idle = state.under_way == 0 && state.output.waiting_since().is_none();
+        state.draining && is_idle && now >= state.idle_since + DRAIN_HEAD_MAX
+    }
+
+    /// How many bytes may be read; `None`: any.
+    pub(crate) fn head_room(&self) -> Option<usize> {
+        let mut state = self.state();
+        if state.under_way > 0 || state.beginning.is_http2() {
+            return None;
+        }
+        let room = self.limits.head_bytes_max.saturating_sub(state.head_bytes);
+        state.head_too_large = room == 0;
+        Some(room)
+    }
+
+    pub(crate) fn received(&self, bytes: &[u8], now: Instant) {
+        self.counters.received_bytes.add(bytes.len() as u64);
+        let mut state = self.state();
+        state.beginning.take(bytes);
+        if state.beginning.is_http2() {
+            state.head_since = None;
+        } else if state.under_way == 0 && !bytes.is_empty() {
+            state.head_bytes += bytes.len();
+            state.head_since.get_or_insert(now);
+        }
+    }
+
+    pub(crate) fn cannot_send(&self, now: Instant) {
+        self.state().output.wait(now);
+    }
+
+    pub(crate) fn sent(&self, bytes: usize, now: Instant) {
+        self.counters.sent_bytes.add(bytes as u64);
+        let mut state = self.state();
+        state.output.moved(bytes, now);
+        if state.under_way == 0 {
+            state.idle_since = now;
+        }
+    }
+
+    pub(crate) fn is_http2(&self) -> bool {
+        self.state().beginning.is_http2()
+    }
+
+    pub(crate) fn head_is_too_large(&self) -> bool {
+        let state = self.state();
+        state.head_too_large && state.under_way == 0
+    }
+
+    /// Whether the client may be sending what nobody will read.
+    pub(crate) fn is_unread(&self) -> bool {
+        self.state().unread
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no holder panics")
+    }
+}
+
+impl Drop for Traffic {
+    fn drop(&mut self) {
+        if self.state().slow {
+            self.counters.slow.down();
+        }
+    }
+}
+
+/// A request under way, until its answer was handed over or nobody wants it any more.
+#[derive(Debug)]
+pub(crate) struct UnderWay {
+    pub(crate) traffic: Arc<Traffic>,
+    /// From 1, on its connection.
+    pub(crate) number: u64,
+}
+
+impl UnderWay {
+    pub(crate) fn begin(traffic: &Arc<Traffic>) -> UnderWay {
+        let mut state = traffic.state();
+        state.under_way += 1;
+        state.begun += 1;
+        state.head_bytes = 0;
+        state.head_since = None;
+        traffic.counters.requests.count();
+        traffic.counters.under_way.up();
+        UnderWay { traffic: traffic.clone(), number: state.begun }
+    }
+
+    /// Part of the answer is with hyper, which asks for more when the client has room for it.
+    pub(crate) fn answered(&self, bytes: usize, now: Instant) {
+        let limits = &self.traffic.limits;
+        let mut state = self.traffic.state();
+        let pace = state.answers.entry(self.number);
+        let pace = pace.or_insert_with(|| Pace::new(limits.transfer_idle_max, limits.bytes_per_second_min));
+        // The client has taken what was there before this.
+        pace.moved(bytes, now);
+        pace.wait(now);
+    }
+
+    pub(crate) fn asked_for_more(&self, now: Instant) {
+        if let Some(pace) = self.traffic.state().answers.get_mut(&self.number) {
+            pace.moved(0, now);
+        }
+    }
+
+    pub(crate) fn body_is_waited_for(&self, since: Option<Instant>) {
+        let mut state = self.traffic.state();
+        match since {
+            Some(since) => state.bodies.insert(self.number, since),
+            None => state.bodies.remove(&self.number),
+        };
+    }
+
+    pub(crate) fn body_is_left_unread(&self) {
+        self.traffic.state().unread = true;
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        let mut state = self.traffic.state();
+        state.under_way -= 1;
+        state.answers.remove(&self.number);
+        state.bodies.remove(&self.number);
+        state.idle_since = Instant::now();
+        self.traffic.counters.under_way.down();
+    }
+}

@@ -1,0 +1,112 @@
+use crate::server::{DEADLINE, SMALL_BYTES, Server};
+use axum::body::{Body, Bytes};
+use axum::http::{Request, StatusCode};
+use http_body::Body as _;
+use httpd::Limits;
+use hyper::client::conn::http2::{Builder, SendRequest};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use std::pin::Pin;
+use std::time::Duration;
+use tokio::net::TcpStream;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+/// A connection that gives each answer a window of 64 KiB until it is read.
+async fn connect(server: &Server) -> (SendRequest<Body>, JoinHandle<hyper::Result<()>>) {
+    let stream = TcpStream::connect(server.address).await.unwrap();
+    let mut builder = Builder::new(TokioExecutor::new());
+    builder.initial_stream_window_size(64 << 10).initial_connection_window_size(16 << 20);
+    let (client, connection) = builder.handshake(TokioIo::new(stream)).await.unwrap();
+    (client, tokio::spawn(connection))
+}
+
+fn request(path: &str) -> Request<Body> {
+    Request::get(format!("http://t{path}")).body(Body::empty()).unwrap()
+}
+
+async fn get(client: &mut SendRequest<Body>, path: &str) -> (StatusCode, Bytes) {
+    let answer = timeout(DEADLINE, client.send_request(request(path))).await.unwrap().unwrap();
+    assert!(answer.headers().contains_key("x-request-id"));
+    let status = answer.status();
+    (status, axum::body::to_bytes(Body::new(answer.into_body()), 1 << 20).await.unwrap())
+}
+
+#[tokio::test]
+async fn an_answer_that_is_not_taken_ends_its_connection_though_the_socket_has_room() {
+    let limits = Limits { transfer_idle_max: Duration::from_millis(700), ..Limits::default() };
+    let server = Server::start(limits).await;
+    let (mut client, connection) = connect(&server).await;
+    let (status, body) = get(&mut client, "/small").await;
+    assert_eq!((status, body.len()), (StatusCode::OK, SMALL_BYTES));
+
+    let stopped = client.send_request(request("/large")).await.unwrap();
+    // Other answers come over the same socket all the time.
+    while !connection.is_finished() {
+        let Ok(answer) = client.send_request(request("/small")).await else { break };
+        let _ = axum::body::to_bytes(Body::new(answer.into_body()), 1 << 20).await;
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    server.wait_until("it was let go for it", |server| server.closed("slow_reader") == 1).await;
+    drop(stopped);
+}
+
+#[tokio::test]
+async fn answers_that_are_taken_slowly_but_steadily_are_served() {
+    let limits = Limits { transfer_idle_max: Duration::from_millis(1500), ..Limits::default() };
+    let server = Server::start(limits).await;
+    let (mut client, _connection) = connect(&server).await;
+    let mut body = client.send_request(request("/large")).await.unwrap().into_body();
+    let mut bytes = 0;
+    for _ in 0..60 {
+        let frame = std::future::poll_fn(|cx| Pin::new(&mut body).poll_frame(cx));
+        let frame = timeout(DEADLINE, frame).await.unwrap().unwrap().unwrap();
+        bytes += frame.into_data().unwrap().len();
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert!(bytes > 100 << 10, "{bytes}");
+    assert_eq!(server.closed("slow_reader"), 0);
+}
+
+#[tokio::test]
+async fn a_connection_without_requests_and_one_that_had_all_of_them_end() {
+    let limits =
+        Limits { idle_max: Duration::from_millis(300), requests_per_connection_max: 3, ..Limits::default() };
+    let server = Server::start(limits).await;
+    let (_client, idle) = connect(&server).await;
+    let _ = timeout(DEADLINE, idle).await.expect("idle for too long");
+
+    let (mut client, connection) = connect(&server).await;
+    for _ in 0..3 {
+        assert_eq!(get(&mut client, "/small").await.0, StatusCode::OK);
+    }
+    timeout(DEADLINE, connection).await.expect("it ends by itself").unwrap().unwrap();
+    server.wait_until("both are gone", |server| server.of_port("connections") == 0).await;
+    assert_eq!((server.closed("idle"), server.closed("finished")), (1, 1));
+}
+
+#[tokio::test]
+async fn heads_above_a_limit_are_refused_and_a_drain_finishes_what_runs() {
+    let server = Server::start(Limits { head_bytes_max: 9000, ..Limits::default() }).await;
+    let (mut client, connection) = connect(&server).await;
+    let check = async |client: &mut SendRequest<Body>, headers: Vec<(String, String)>| {
+        let mut request = request("/small");
+        for (name, value) in headers {
+            let name: axum::http::HeaderName = name.parse().unwrap();
+            request.headers_mut().insert(name, value.parse().unwrap());
+        }
+        timeout(DEADLINE, client.send_request(request)).await.unwrap().map(|answer| answer.status().as_u16())
+    };
+    let many = |count: usize| (0..count).map(|n| (format!("x-{n}"), "y".to_owned())).collect();
+    assert_eq!(check(&mut client, many(100)).await.unwrap(), 200);
+    assert_eq!(check(&mut client, many(101)).await.unwrap(), 431);
+    let long = vec![("x-a".to_owned(), "y".repeat(9000))];
+    let refused = check(&mut client, long).await;
+    assert_eq!(refused.unwrap(), 431);
+
+    let waiting = tokio::spawn(client.send_request(request("/wait")));
+    server.wait_until("it is under way", |server| server.of_port("requests_under_way") == 1).await;
+    server.stop.cancel();
+    server.go.add_permits(1);
+    assert_eq!(timeout(DEADLINE, waiting).await.unwrap().unwrap().unwrap().status(), StatusCode::OK);
+    timeout(DEADLINE, connection).await.expect("it ends").unwrap().unwrap();
+}

@@ -1,0 +1,12 @@
+//! The accept loop on real sockets, with clients that send and read as they should not.
+
+extern crate flotilla_httpd as httpd;
+
+mod bodies;
+mod connections;
+mod drain;
+mod heads;
+mod http2;
+mod server;
+mod slow;
+mod starved;
