@@ -124,7 +124,9 @@ async fn run_close<S: Stream>(mut stream: S, end: End, port: &Port, traffic: &Tr
         End::HeadTimeout => refuse(stream, Refusal::HeadTimeout, port).await,
         End::HeadTooLarge => refuse(stream, Refusal::HeadTooLarge, port).await,
         End::SlowReader | End::Crowded => forget(&stream),
-        End::Finished | End::Broken if traffic.is_unread() && !traffic.is_http2() => linger(&mut stream, port).await,
+        End::Finished | End::Broken if traffic.is_unread() && !traffic.is_http2() => {
+            linger(&mut stream, port).await
+        }
         End::Finished | End::Broken | End::Handshake | End::Idle | End::Drained => {}
     }
 }

@@ -25,12 +25,22 @@ pub(crate) struct Exchange {
 }
 
 impl Exchange {
-    /// One request and its answer. The request knows its [`RequestId`] and where it comes from, as extensions.
-    pub(crate) async fn serve(
+    /// One request and its answer. It is under way from this call on, not from the first poll: hyper reads on in between, and what
+    /// it reads is no head.
+    pub(crate) fn serve(
+        self: Arc<Self>,
+        request: Request<Incoming>,
+    ) -> impl Future<Output = Result<Response<Body>, Infallible>> + Send {
+        let under_way = Arc::new(UnderWay::begin(&self.traffic));
+        self.answer(request, under_way)
+    }
+
+    /// The request knows its [`RequestId`] and where it comes from, as extensions.
+    async fn answer(
         self: Arc<Self>,
         mut request: Request<Incoming>,
+        under_way: Arc<UnderWay>,
     ) -> Result<Response<Body>, Infallible> {
-        let under_way = Arc::new(UnderWay::begin(&self.traffic));
         let id = RequestId::random();
         // At the level of errors, so that no filter takes the id from a line that it lets pass.
         let span = tracing::error_span!("request", %id, peer = %self.peer);

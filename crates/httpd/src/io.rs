@@ -36,11 +36,7 @@ impl<S: Stream> Lent<S> {
 }
 
 impl<S: Stream> AsyncRead for Lent<S> {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let room = self.traffic.head_room().unwrap_or(usize::MAX);
         if room == 0 {
             return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, "a head is too large")));

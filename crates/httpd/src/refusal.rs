@@ -30,18 +30,14 @@ impl Refusal {
                 ("SlowDown", "Your address has as many connections as it may have.")
             }
             Refusal::HeadTimeout => ("RequestTimeout", "The request's headers did not come in time."),
-            Refusal::HeadTooLarge => {
-                ("RequestHeaderSectionTooLarge", "Your request header section exceeds the maximum allowed size.")
-            }
+            Refusal::HeadTooLarge => (
+                "RequestHeaderSectionTooLarge",
+                "Your request header section exceeds the maximum allowed size.",
+            ),
         }
     }
 
-    pub(crate) fn answer(
-        self,
-        document: Document,
-        id: RequestId,
-        id_header: &HeaderName,
-    ) -> Response<Body> {
+    pub(crate) fn answer(self, document: Document, id: RequestId, id_header: &HeaderName) -> Response<Body> {
         let (response, body) = self.parts(document, id, id_header);
         response.map(|()| Body::from(body))
     }

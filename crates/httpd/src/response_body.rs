@@ -26,10 +26,7 @@ impl ResponseBody {
         ResponseBody { body, rest: Bytes::new(), http2, under_way, span }
     }
 
-    fn poll_piece(
-        &mut self,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+    fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         self.under_way.asked_for_more(Instant::now());
         if self.rest.is_empty() {
             match ready!(Pin::new(&mut self.body).poll_frame(cx)) {

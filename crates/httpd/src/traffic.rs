@@ -133,7 +133,8 @@ impl Traffic {
     pub(crate) fn look(&self, now: Instant) -> Result<Instant, End> {
         let mut state = self.state();
         let mut next = now + self.limits.look_again_after();
-        let over_at = state.output.over_at().into_iter().chain(state.answers.values().filter_map(Pace::over_at));
+        let over_at =
+            state.output.over_at().into_iter().chain(state.answers.values().filter_map(Pace::over_at));
         if let Some(over_at) = over_at.min() {
             if over_at <= now {
                 return Err(End::SlowReader);
@@ -166,7 +167,11 @@ impl Traffic {
             self.counters.slow.down();
         }
         state.slow = slow;
-        if slow && self.counters.slow.get() > self.limits.slow_max as u64 { Err(End::Crowded) } else { Ok(()) }
+        if slow && self.counters.slow.get() > self.limits.slow_max as u64 {
+            Err(End::Crowded)
+        } else {
+            Ok(())
+        }
     }
 
     /// The connection is to end; a request that has half arrived may still come.

@@ -1,13 +1,13 @@
 use crate::options::GatewayOptions;
 use crate::request_body::{Progress, RequestBody, Stage};
 use crate::s3::Protocol;
-use axum::{Extension, Router};
 use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::{Request, State};
 use axum::http::header::{AUTHORIZATION, CONNECTION, CONTENT_TYPE, EXPECT, RETRY_AFTER};
 use axum::http::{HeaderName, HeaderValue, Method, StatusCode, Version};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use axum::{Extension, Router};
 use client::Client;
 use httpd::{RequestId, Work};
 use std::time::Duration;
@@ -46,7 +46,11 @@ async fn ready(State(front): State<Front>) -> Response {
     }
 }
 
-async fn serve(State(front): State<Front>, Extension(id): Extension<RequestId>, request: Request) -> Response {
+async fn serve(
+    State(front): State<Front>,
+    Extension(id): Extension<RequestId>,
+    request: Request,
+) -> Response {
     let (request, connection) = watch(request);
     let response = match (refuse(&request), front.work.begin()) {
         (Some(refusal), _) => refusal,
@@ -191,8 +195,7 @@ mod tests {
             if expects {
                 request = request.header("expect", "100-continue");
             }
-            let (request, connection) =
-                watch(request.body(Body::from(body)).unwrap());
+            let (request, connection) = watch(request.body(Body::from(body)).unwrap());
             if read {
                 axum::body::to_bytes(request.into_body(), 100).await.unwrap();
             }

@@ -23,11 +23,8 @@ async fn an_early_refusal_is_read_by_a_client_that_is_still_sending() {
 /// But only a little is read of it, and only for a while.
 #[tokio::test]
 async fn a_refused_client_that_never_stops_sending_is_left() {
-    let limits = Limits {
-        linger_bytes_max: 1 << 20,
-        linger_max: Duration::from_millis(300),
-        ..Limits::default()
-    };
+    let limits =
+        Limits { linger_bytes_max: 1 << 20, linger_max: Duration::from_millis(300), ..Limits::default() };
     let server = Server::start(limits).await;
     let head = "PUT /refuse HTTP/1.1\r\nhost: t\r\ncontent-length: 1000000000\r\n\r\n";
     let mut sends = server.connect().await;

@@ -13,10 +13,11 @@ async fn what_is_under_way_is_finished_and_nothing_else_begins() {
     half.send("GET /small HTTP/1.1\r\nho").await;
     let mut busy = server.connect().await;
     busy.send("GET /wait HTTP/1.1\r\nhost: t\r\n\r\n").await;
-    server.wait_until("it is under way", |server| {
-        server.of_port("requests_under_way") == 1 && server.of_port("connections") == 4
-    })
-    .await;
+    server
+        .wait_until("it is under way", |server| {
+            server.of_port("requests_under_way") == 1 && server.of_port("connections") == 4
+        })
+        .await;
 
     server.stop.cancel();
     assert_eq!(idle.ended().await, b"");

@@ -15,7 +15,7 @@ use tokio::time::timeout;
 async fn connect(server: &Server) -> (SendRequest<Body>, JoinHandle<hyper::Result<()>>) {
     let stream = TcpStream::connect(server.address).await.unwrap();
     let mut builder = Builder::new(TokioExecutor::new());
-    builder.initial_stream_window_size(64 << 10).initial_connection_window_size(16 << 20);
+    builder.initial_stream_window_size(64u32 << 10).initial_connection_window_size(16u32 << 20);
     let (client, connection) = builder.handshake(TokioIo::new(stream)).await.unwrap();
     (client, tokio::spawn(connection))
 }

@@ -1,9 +1,9 @@
+use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::{Extension, Request};
 use axum::http::{HeaderName, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, put};
-use axum::Router;
 use futures::StreamExt;
 use httpd::{Counters, Limits, Plain, Port, RequestId, Stalled, Transport, Work};
 use std::net::SocketAddr;
@@ -160,7 +160,11 @@ async fn read(request: Request) -> Response {
         match frame {
             Ok(frame) => bytes += frame.len(),
             Err(error) => {
-                let status = if Stalled::caused(&error) { StatusCode::REQUEST_TIMEOUT } else { StatusCode::BAD_REQUEST };
+                let status = if Stalled::caused(&error) {
+                    StatusCode::REQUEST_TIMEOUT
+                } else {
+                    StatusCode::BAD_REQUEST
+                };
                 return status.into_response();
             }
         }
