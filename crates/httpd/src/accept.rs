@@ -73,7 +73,7 @@ pub async fn serve<T: Transport>(listener: TcpListener, port: Port, transport: T
                 });
             }
             Err(full) => {
-                let (port, transport) = (port.clone(), transport.clone());
+                let (port, transport, stop) = (port.clone(), transport.clone(), stop.clone());
                 let refusal = match full {
                     Full::All => Refusal::Connections,
                     Full::OfAddress => Refusal::ConnectionsOfAddress,
@@ -85,7 +85,7 @@ pub async fn serve<T: Transport>(listener: TcpListener, port: Port, transport: T
                 let Ok(permit) = refusals.clone().try_acquire_owned() else { continue };
                 connections.spawn(async move {
                     let _permit = permit;
-                    refuse(connection, refusal, &port, &transport).await;
+                    refuse(connection, refusal, &port, &transport, &stop).await;
                 });
             }
         }
@@ -119,10 +119,16 @@ fn prepare(connection: &TcpStream, limits: &Limits) {
     let _ = SockRef::from(connection).set_tcp_notsent_lowat(limits.unsent_bytes_max);
 }
 
-async fn refuse<T: Transport>(connection: TcpStream, refusal: Refusal, port: &Port, transport: &T) {
+async fn refuse<T: Transport>(
+    connection: TcpStream,
+    refusal: Refusal,
+    port: &Port,
+    transport: &T,
+    stop: &CancellationToken,
+) {
     let opened = tokio::time::timeout(port.limits.linger_max, transport.open(connection)).await;
     if let Ok(Ok(stream)) = opened {
-        connection::refuse(stream, refusal, port).await;
+        connection::refuse(stream, refusal, port, stop).await;
     }
 }
 

@@ -22,6 +22,9 @@ use tracing::debug;
 /// What each read takes of a client that lingers, and is thrown away.
 const LINGER_READ_BYTES: usize = 16 << 10;
 
+/// How long a client that lingers is still read when the process is to end.
+const LINGER_DRAIN_MAX: Duration = Duration::from_millis(300);
+
 /// hyper's settings, the same for all connections of a port.
 pub(crate) fn builder(port: &Port) -> Builder<TokioExecutor> {
     let limits = &port.limits;
@@ -62,11 +65,11 @@ pub(crate) async fn run<T: Transport>(
     let traffic = Arc::new(Traffic::new(port.limits.clone(), port.counters.clone()));
     let (lent, stream) = Lent::new(stream, traffic.clone());
     let exchange = Exchange { port: port.clone(), peer, traffic: traffic.clone(), spent: Default::default() };
-    let end = run_http(lent, Arc::new(exchange), &builder, stop).await;
+    let end = run_http(lent, Arc::new(exchange), &builder, &stop).await;
     debug!(%peer, ?end, "connection ends");
     // hyper is done with it, and nobody else has a handle.
     if let Some(stream) = Arc::into_inner(stream).and_then(|stream| stream.into_inner().ok()) {
-        run_close(stream, end, &port, &traffic).await;
+        run_close(stream, end, &port, &traffic, &stop).await;
     }
     end
 }
@@ -75,7 +78,7 @@ async fn run_http<S: Stream>(
     lent: Lent<S>,
     exchange: Arc<Exchange>,
     builder: &Builder<TokioExecutor>,
-    stop: CancellationToken,
+    stop: &CancellationToken,
 ) -> End {
     let traffic = exchange.traffic.clone();
     let service = {
@@ -119,13 +122,19 @@ async fn run_http<S: Stream>(
 }
 
 /// Says what can still be said, and lets the client read it.
-async fn run_close<S: Stream>(mut stream: S, end: End, port: &Port, traffic: &Traffic) {
+async fn run_close<S: Stream>(
+    mut stream: S,
+    end: End,
+    port: &Port,
+    traffic: &Traffic,
+    stop: &CancellationToken,
+) {
     match end {
-        End::HeadTimeout => refuse(stream, Refusal::HeadTimeout, port).await,
-        End::HeadTooLarge => refuse(stream, Refusal::HeadTooLarge, port).await,
+        End::HeadTimeout => refuse(stream, Refusal::HeadTimeout, port, stop).await,
+        End::HeadTooLarge => refuse(stream, Refusal::HeadTooLarge, port, stop).await,
         End::SlowReader | End::Crowded => forget(&stream),
-        End::Finished | End::Broken if traffic.is_unread() && !traffic.is_http2() => {
-            linger(&mut stream, port).await
+        End::Finished | End::Broken | End::Drained if traffic.is_unread() && !traffic.is_http2() => {
+            linger(&mut stream, port, stop).await;
         }
         End::Finished | End::Broken | End::Handshake | End::Idle | End::Drained => {}
     }
@@ -137,19 +146,24 @@ fn forget(stream: &impl Stream) {
 }
 
 /// An answer without a request, on a connection that was accepted to be refused, or on which HTTP/1 has ended.
-pub(crate) async fn refuse<S: Stream>(mut stream: S, refusal: Refusal, port: &Port) {
+pub(crate) async fn refuse<S: Stream>(
+    mut stream: S,
+    refusal: Refusal,
+    port: &Port,
+    stop: &CancellationToken,
+) {
     let id = RequestId::random();
     let answer = refusal.bytes(port.document, id, &port.request_id_header);
     let said = timeout(port.limits.linger_max, stream.write_all(&answer)).await;
     if matches!(said, Ok(Ok(()))) {
         port.counters.sent_bytes.add(answer.len() as u64);
-        linger(&mut stream, port).await;
+        linger(&mut stream, port, stop).await;
     }
 }
 
 /// Reads on a little. Bytes that arrive at a closed socket are answered with a reset, which takes from the client what it
 /// has not read yet: the answer. And one that is still writing learns of it as EPIPE, and reads no answer at all.
-async fn linger<S: Stream>(stream: &mut S, port: &Port) {
+async fn linger<S: Stream>(stream: &mut S, port: &Port, stop: &CancellationToken) {
     let limits = &port.limits;
     let reading = async {
         let mut left = limits.linger_bytes_max;
@@ -166,5 +180,13 @@ async fn linger<S: Stream>(stream: &mut S, port: &Port) {
             }
         }
     };
-    let _ = timeout(limits.linger_max, reading).await;
+    let drained = async {
+        stop.cancelled().await;
+        tokio::time::sleep(LINGER_DRAIN_MAX).await;
+    };
+    tokio::select! {
+        () = reading => {}
+        () = tokio::time::sleep(limits.linger_max) => {}
+        () = drained => {}
+    }
 }
