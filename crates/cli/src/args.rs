@@ -49,6 +49,9 @@ pub(crate) struct DevArgs {
     /// Port of the S3 endpoint; 0 takes a free one
     #[arg(long, default_value_t = 9000)]
     pub s3_port: u16,
+    /// A host name of the S3 endpoint, as of `flotilla server`
+    #[arg(long = "s3-domain", env = "FLOTILLA_S3_DOMAINS", value_delimiter = ',', value_name = "NAME")]
+    pub s3_domains: Vec<String>,
     /// Port of SCM, OM and the first datanode; the other two datanodes take the next two. 0 takes free ones
     #[arg(long, default_value_t = 7400, value_parser = clap::value_parser!(u16).range(0..=65533))]
     pub rpc_port: u16,
@@ -158,6 +161,10 @@ pub(crate) struct ServerArgs {
     /// File with the S3 secret key. Without one, systemd's credential `flotilla-secret-key` is taken
     #[arg(long, env = "FLOTILLA_SECRET_KEY_FILE")]
     pub secret_key_file: Option<PathBuf>,
+    /// A host name of the S3 endpoint; give one for each. NAME is asked with the bucket in the path, BUCKET.NAME for a bucket.
+    /// Addresses, localhost, names without a dot and s3gw.service.ZONE need none; other hosts are refused
+    #[arg(long = "s3-domain", env = "FLOTILLA_S3_DOMAINS", value_delimiter = ',', value_name = "NAME")]
+    pub s3_domains: Vec<String>,
     /// A container is closed, and the next one opened, near this size
     #[arg(long, default_value_t = 2 << 30, env = "FLOTILLA_CONTAINER_BYTES_MAX")]
     pub container_bytes_max: u64,

@@ -103,6 +103,7 @@ fn server_options(
         dns_zone: DNS_ZONE.to_owned(),
         access_key: credentials.access_key.clone(),
         secret_key: credentials.secret_key.clone(),
+        s3_domains: args.s3_domains.clone(),
         container_bytes_max: 2 << 30,
         pipelines_per_disk: 2,
         reserve_bytes: RESERVE_BYTES,

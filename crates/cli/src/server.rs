@@ -60,6 +60,8 @@ pub(crate) struct ServerOptions {
     pub dns_zone: String,
     pub access_key: String,
     pub secret_key: Secret,
+    /// Host names of the S3 endpoint.
+    pub s3_domains: Vec<String>,
     pub container_bytes_max: u64,
     pub pipelines_per_disk: u32,
     /// Free space below which a disk takes no more data.
@@ -133,6 +135,7 @@ impl ServerOptions {
             dns_zone: args.dns_zone,
             access_key: args.access_key.unwrap_or_default(),
             secret_key,
+            s3_domains: args.s3_domains,
             container_bytes_max: args.container_bytes_max,
             pipelines_per_disk: args.pipelines_per_disk,
             disk_io: args.disk_io,
@@ -397,10 +400,17 @@ fn serve_rpc(listener: TcpListener, gate: &Gate, routes: RoutesBuilder) -> Servi
     Service { stop, task }
 }
 
+/// The names by which the S3 endpoint is asked: those it was given, and the one that the registry's DNS answers for.
+fn s3_domains(options: &ServerOptions) -> Vec<String> {
+    let in_zone = format!("s3gw.service.{}", options.dns_zone);
+    options.s3_domains.iter().cloned().chain([in_zone]).collect()
+}
+
 fn serve_s3(listener: TcpListener, client: Client, options: &ServerOptions, http: &Http) -> Service {
     let gateway = GatewayOptions {
         access_key: options.access_key.clone(),
         secret_key: options.secret_key.reveal().to_owned(),
+        domains: s3_domains(options),
         ..GatewayOptions::default()
     };
     let counters = Arc::new(Counters::default());

@@ -44,6 +44,9 @@ pub(crate) enum GatewayError {
     InvalidArgument(String),
     #[error("{0}")]
     InvalidRequest(String),
+    /// For what nobody branches on.
+    #[error("{message}")]
+    Refused { code: &'static str, status: u16, message: String },
     #[error("{0} is not implemented.")]
     NotImplemented(&'static str),
     #[error("The specified version does not exist.")]
@@ -54,6 +57,12 @@ pub(crate) enum GatewayError {
     InvalidStorageClass,
     #[error("The XML you provided was not well-formed or did not validate against our published schema")]
     MalformedXml,
+}
+
+impl GatewayError {
+    pub(crate) fn refused(code: &'static str, status: u16, message: impl Into<String>) -> GatewayError {
+        GatewayError::Refused { code, status, message: message.into() }
+    }
 }
 
 pub(crate) type Result<T, E = GatewayError> = std::result::Result<T, E>;

@@ -3,8 +3,8 @@ use crate::request_body::{Progress, RequestBody, Stage};
 use crate::s3::Protocol;
 use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::{Request, State};
-use axum::http::header::{AUTHORIZATION, CONNECTION, CONTENT_TYPE, EXPECT, RETRY_AFTER};
-use axum::http::{HeaderName, HeaderValue, Method, StatusCode, Version};
+use axum::http::header::{CONNECTION, CONTENT_TYPE, EXPECT, RETRY_AFTER};
+use axum::http::{HeaderName, HeaderValue, StatusCode, Version};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Extension, Router};
@@ -52,10 +52,9 @@ async fn serve(
     request: Request,
 ) -> Response {
     let (request, connection) = watch(request);
-    let response = match (refuse(&request), front.work.begin()) {
-        (Some(refusal), _) => refusal,
-        (None, None) => slow_down(),
-        (None, Some(permit)) => {
+    let response = match front.work.begin() {
+        None => slow_down(),
+        Some(permit) => {
             let request = request.map(|body| permit.request_body(body));
             let response = front.protocol.call(request, &connection.progress).await;
             response.map(|body| permit.response_body(body))
@@ -96,30 +95,6 @@ fn watch(request: Request) -> (Request, Reuse) {
     let (parts, body) = request.into_parts();
     let (body, progress) = RequestBody::new(body);
     (Request::from_parts(parts, Body::new(body)), Reuse { http1, waits, progress })
-}
-
-/// What the protocol layer would take and we do not want: the old signature, which it compares byte by byte, and forms,
-/// whose files it keeps in memory.
-fn refuse(request: &Request) -> Option<Response> {
-    let text = |name| request.headers().get(name).and_then(|value: &HeaderValue| value.to_str().ok());
-    let old_header = text(AUTHORIZATION).is_some_and(|value| value.starts_with("AWS "));
-    let old_query = request.uri().query().is_some_and(|query| {
-        query.split('&').any(|pair| pair.starts_with("Signature=") || pair.starts_with("AWSAccessKeyId="))
-    });
-    if old_header || old_query {
-        let body = "<?xml version=\"1.0\" encoding=\"UTF-8\"?><Error><Code>InvalidRequest</Code><Message>The authorization \
-                    mechanism you have provided is not supported. Please use AWS4-HMAC-SHA256.</Message></Error>";
-        return Some((StatusCode::BAD_REQUEST, [(CONTENT_TYPE, "application/xml")], body).into_response());
-    }
-    let form = text(CONTENT_TYPE).is_some_and(|kind| kind.trim_start().starts_with("multipart/form-data"));
-    if form && *request.method() == Method::POST {
-        let body = "<?xml version=\"1.0\" encoding=\"UTF-8\"?><Error><Code>NotImplemented</Code><Message>Uploads by \
-                    POST with a form are not implemented.</Message></Error>";
-        return Some(
-            (StatusCode::NOT_IMPLEMENTED, [(CONTENT_TYPE, "application/xml")], body).into_response(),
-        );
-    }
-    None
 }
 
 /// An error document of S3.
@@ -173,19 +148,6 @@ mod tests {
         let body = axum::body::to_bytes(response.into_body(), 4096).await.unwrap();
         let text = String::from_utf8(body.to_vec()).unwrap();
         assert!(text.ends_with(&format!("<RequestId>{id}</RequestId></Error>")), "{text}");
-    }
-
-    #[test]
-    fn old_signatures_and_forms_are_refused() {
-        let status = |request: axum::http::request::Builder| {
-            refuse(&request.body(Body::empty()).unwrap()).map(|response| response.status().as_u16())
-        };
-        assert_eq!(status(Request::get("/b/k")), None);
-        assert_eq!(status(Request::get("/b/k?X-Amz-Signature=b")), None);
-        assert_eq!(status(Request::get("/b/k").header("authorization", "AWS AK:sig")), Some(400));
-        assert_eq!(status(Request::get("/b/k?AWSAccessKeyId=a&Signature=b&Expires=1")), Some(400));
-        let form = Request::post("/b").header("content-type", "multipart/form-data; boundary=x");
-        assert_eq!(status(form), Some(501));
     }
 
     #[tokio::test]

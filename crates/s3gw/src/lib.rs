@@ -1,17 +1,21 @@
 //! The S3 gateway: stateless, any number of them.
 //!
-//! [`router`] is an axum service: request limits and ids ([`front`]), then the S3 protocol ([`s3`], the only module
-//! that names the `s3s` crate), which turns requests into calls of [`client::Client`]. Bodies stream both ways;
+//! [`router`] is an axum service: request limits and ids ([`front`]), what a request may be and whose it is ([`admission`]),
+//! then the S3 protocol ([`s3`], the only module that names the `s3s` crate), which turns requests into calls of
+//! [`client::Client`]. Bodies stream both ways; [`payload`] decodes them,
 //! [`incoming`] and [`store`] verify what clients promise about an upload before it is committed. What is supported
 //! and where we differ from AWS is in `docs/s3.md`.
 
+mod admission;
 mod checksum;
+mod chunked;
 mod conditions;
 mod error;
 mod front;
 mod incoming;
 mod options;
 mod page;
+mod payload;
 mod request_body;
 mod s3;
 mod store;

@@ -6,6 +6,9 @@ pub struct GatewayOptions {
     pub secret_key: String,
     /// What `GetBucketLocation` answers. Requests signed for any region are accepted.
     pub region: String,
+    /// The host names of this gateway. `NAME` asks path-style, `BUCKET.NAME` for a bucket; addresses, `localhost` and names
+    /// without a dot need not be here, and what is none of these is refused.
+    pub domains: Vec<String>,
 }
 
 impl GatewayOptions {
@@ -25,6 +28,7 @@ impl Default for GatewayOptions {
             access_key: String::new(),
             secret_key: String::new(),
             region: "us-east-1".to_owned(),
+            domains: Vec::new(),
         }
     }
 }
@@ -35,6 +39,7 @@ impl std::fmt::Debug for GatewayOptions {
         f.debug_struct("GatewayOptions")
             .field("access_key", &self.access_key)
             .field("region", &self.region)
+            .field("domains", &self.domains)
             .finish_non_exhaustive()
     }
 }

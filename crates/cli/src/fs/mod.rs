@@ -10,6 +10,7 @@ mod put;
 mod rm;
 mod store;
 
+use crate::output::printable;
 use crate::args::{FsArgs, FsCommand, WRONG_USAGE};
 use client::{Client, ClientOptions};
 use std::process::ExitCode;
@@ -49,7 +50,7 @@ pub(crate) async fn run(args: FsArgs) -> ExitCode {
     for failure in &failures {
         match failure {
             Failure::Cluster(why) => eprintln!("{name}: OM at {om}: {why}"),
-            other => eprintln!("{name}: {other}"),
+            other => eprintln!("{name}: {}", printable(&other.to_string())),
         }
     }
     match failures.as_slice() {

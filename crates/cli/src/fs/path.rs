@@ -1,3 +1,4 @@
+use crate::output::printable;
 use std::fmt;
 
 /// A place in the store: `/volume/bucket/key`. Directories inside a bucket are prefixes that end in `/`.
@@ -59,13 +60,14 @@ impl StorePath {
     }
 }
 
+/// For people: see [`printable`].
 impl fmt::Display for StorePath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             StorePath::Root => write!(f, "/"),
             StorePath::Volume(volume) => write!(f, "/{volume}"),
             StorePath::Bucket(volume, bucket) => write!(f, "/{volume}/{bucket}"),
-            StorePath::Key(volume, bucket, key) => write!(f, "/{volume}/{bucket}/{key}"),
+            StorePath::Key(volume, bucket, key) => write!(f, "/{volume}/{bucket}/{}", printable(key)),
         }
     }
 }
@@ -82,6 +84,7 @@ mod tests {
         check("/s3v/", "/s3v");
         check("//s3v//b/", "/s3v/b");
         check("/s3v/b/x//y/", "/s3v/b/x/y");
+        check("/s3v/b/x\x1b[2J\ny", "/s3v/b/x\\u{1b}[2J\\ny");
         assert!(StorePath::parse("photos").unwrap_err().contains("/volume/bucket"));
         assert!(StorePath::parse("/s3v/b/../c").is_err());
     }

@@ -1,5 +1,6 @@
 use super::Gateway;
 use super::convert::timestamp;
+use crate::admission::OWNER;
 use crate::error::{GatewayError, Result};
 use crate::page::{parse_token, token};
 use client::S3_VOLUME;
@@ -57,6 +58,10 @@ impl Gateway {
         if input.acl.as_ref().is_some_and(|acl| acl.as_str() != BucketCannedACL::PRIVATE) {
             return Err(GatewayError::NoAcls);
         }
+        let enforced = ObjectOwnership::BUCKET_OWNER_ENFORCED;
+        if input.object_ownership.as_ref().is_some_and(|ownership| ownership.as_str() != enforced) {
+            return Err(GatewayError::NoAcls);
+        }
         if input.object_lock_enabled_for_bucket == Some(true) {
             return Err(GatewayError::NotImplemented("Object lock"));
         }
@@ -88,5 +93,5 @@ impl Gateway {
 
 /// Everything belongs to the one key pair there is.
 pub(super) fn owner() -> Owner {
-    Owner { display_name: Some("flotilla".to_owned()), id: Some("flotilla".to_owned()) }
+    Owner { display_name: Some(OWNER.to_owned()), id: Some(OWNER.to_owned()) }
 }

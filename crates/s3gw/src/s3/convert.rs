@@ -1,9 +1,11 @@
 //! Between S3's words and the namespace's.
 
 use crate::checksum::{Algorithm, Kind};
-use crate::conditions::{Conditions, Match};
+use crate::conditions::{Conditions, Match, precondition};
 use crate::error::{GatewayError, Result};
-use proto::om::{Checksum, KeyAttributes};
+use axum::http::header::{IF_MATCH, IF_NONE_MATCH};
+use axum::http::{HeaderMap, HeaderName};
+use proto::om::{Checksum, KeyAttributes, Precondition};
 use s3s::dto::*;
 use std::collections::HashMap;
 use time::OffsetDateTime;
@@ -40,6 +42,15 @@ fn etag_match(condition: ETagCondition) -> Match {
 
 pub(super) fn matches(condition: Option<ETagCondition>) -> Option<Match> {
     condition.map(etag_match)
+}
+
+/// The conditions on what is written, where the protocol layer does not read them.
+pub(super) fn written_precondition(headers: &HeaderMap) -> Result<Option<Precondition>> {
+    let read = |name: HeaderName| {
+        let parsed = headers.get(&name).map(|value| ETagCondition::parse_http_header(value.as_bytes()));
+        parsed.transpose().map_err(|_| GatewayError::InvalidArgument(format!("The header {name} is invalid.")))
+    };
+    precondition(matches(read(IF_MATCH)?), matches(read(IF_NONE_MATCH)?))
 }
 
 pub(super) fn conditions(

@@ -1,13 +1,12 @@
 use super::Gateway;
 use super::convert::{Described, Sums, conditions, etag, timestamp};
-use super::put::check_storage_class;
+use super::put::{check_acl, check_storage_class};
 use crate::checksum::Algorithm;
 use crate::error::{GatewayError, Result};
 use crate::store::{Promise, Stored, store};
-use axum::http::HeaderMap;
 use client::S3_VOLUME;
 use futures::TryStreamExt;
-use proto::om::Key;
+use proto::om::{Key, Precondition};
 use s3s::dto::*;
 use std::ops::Range as ByteRange;
 
@@ -19,10 +18,10 @@ impl Gateway {
     pub(super) async fn object_copy(
         &self,
         input: CopyObjectInput,
-        headers: &HeaderMap,
+        precondition: Option<Precondition>,
     ) -> Result<CopyObjectOutput> {
         check_storage_class(input.storage_class.as_ref())?;
-        super::put::Asked::of(headers, None).check()?;
+        check_acl(input.acl.as_ref().map(ObjectCannedACL::as_str))?;
         let (bucket, name) = parse_source(&input.copy_source)?;
         let source = self.key(bucket, name, version(&input.copy_source)).await?;
         let wanted = conditions(
@@ -36,10 +35,11 @@ impl Gateway {
             let why = "The specified copy source is larger than the maximum allowable size for a copy source: 5368709120";
             return Err(GatewayError::InvalidRequest(why.to_owned()));
         }
-        let replace = input
-            .metadata_directive
-            .as_ref()
-            .is_some_and(|directive| directive.as_str() == MetadataDirective::REPLACE);
+        let replace = match input.metadata_directive.as_ref().map(MetadataDirective::as_str) {
+            None | Some(MetadataDirective::COPY) => false,
+            Some(MetadataDirective::REPLACE) => true,
+            Some(_) => return Err(GatewayError::InvalidArgument("Unknown metadata directive.".to_owned())),
+        };
         if !replace && bucket == input.bucket && name == input.key {
             let why = "This copy request is illegal because it is trying to copy an object to itself without changing \
                        the object's metadata, storage class, website redirect location or encryption attributes.";
@@ -79,7 +79,7 @@ impl Gateway {
             pieces: stored.written.pieces,
             ..Key::default()
         };
-        let modified_ms = self.client.commit_key(S3_VOLUME, &input.bucket, key, None).await?;
+        let modified_ms = self.client.commit_key(S3_VOLUME, &input.bucket, key, precondition).await?;
         let result = CopyObjectResult {
             e_tag: Some(etag(&md5_hex)),
             last_modified: Some(timestamp(modified_ms)),

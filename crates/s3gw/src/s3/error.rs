@@ -29,6 +29,7 @@ pub(super) fn to_s3(error: GatewayError) -> S3Error {
         GatewayError::InvalidPart => ("InvalidPart", 400),
         GatewayError::InvalidArgument(_) => ("InvalidArgument", 400),
         GatewayError::InvalidRequest(_) => ("InvalidRequest", 400),
+        GatewayError::Refused { code, status, .. } => (*code, *status),
         GatewayError::NotImplemented(_) => ("NotImplemented", 501),
         GatewayError::NoSuchVersion => ("NoSuchVersion", 404),
         GatewayError::NoAcls => ("AccessControlListNotSupported", 400),

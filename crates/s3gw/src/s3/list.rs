@@ -18,14 +18,17 @@ struct Page {
     next_after: Option<Bytes>,
 }
 
+/// The version of an object that has no other.
+pub(super) const NULL_VERSION: &str = "null";
+
 /// How names stand in the answer.
 #[derive(Clone, Copy)]
-struct Names {
+pub(super) struct Names {
     url_encoded: bool,
 }
 
 impl Names {
-    fn of(encoding: Option<&EncodingType>) -> Result<Names> {
+    pub(super) fn of(encoding: Option<&EncodingType>) -> Result<Names> {
         match encoding.map(EncodingType::as_str) {
             None => Ok(Names { url_encoded: false }),
             Some(EncodingType::URL) => Ok(Names { url_encoded: true }),
@@ -35,11 +38,11 @@ impl Names {
         }
     }
 
-    fn show(self, name: &str) -> String {
+    pub(super) fn show(self, name: &str) -> String {
         if self.url_encoded { url_encode(name) } else { name.to_owned() }
     }
 
-    fn show_all(self, name: Option<String>) -> Option<String> {
+    pub(super) fn show_all(self, name: Option<String>) -> Option<String> {
         name.map(|name| self.show(&name))
     }
 }
@@ -99,7 +102,48 @@ impl Gateway {
         })
     }
 
-    #[allow(clippy::too_many_arguments)] // what both listings have in common, once
+    /// Each object has one version, `null`, which is the latest.
+    pub(super) async fn versions_list(&self, input: ListObjectVersionsInput) -> Result<ListObjectVersionsOutput> {
+        let names = Names::of(input.encoding_type.as_ref())?;
+        let max_keys = limit(input.max_keys, "max-keys")?;
+        if input.version_id_marker.is_some() && input.key_marker.is_none() {
+            let why = "A version-id marker cannot be specified without a key marker.";
+            return Err(GatewayError::InvalidArgument(why.to_owned()));
+        }
+        let after = Bytes::copy_from_slice(input.key_marker.as_deref().unwrap_or_default().as_bytes());
+        let prefix = input.prefix.as_deref();
+        let page = self.page(&input.bucket, prefix, input.delimiter.as_deref(), after, max_keys, names, true);
+        let page = page.await?;
+        let next_key_marker = page.next_after.as_ref().map(|after| names.show(&key_text(after)));
+        let versions = page.contents.into_iter().map(|object| ObjectVersion {
+            e_tag: object.e_tag,
+            is_latest: Some(true),
+            key: object.key,
+            last_modified: object.last_modified,
+            owner: object.owner,
+            size: object.size,
+            storage_class: Some(ObjectVersionStorageClass::from_static(ObjectVersionStorageClass::STANDARD)),
+            version_id: Some(NULL_VERSION.to_owned()),
+            ..Default::default()
+        });
+        Ok(ListObjectVersionsOutput {
+            name: Some(input.bucket),
+            prefix: Some(names.show(input.prefix.as_deref().unwrap_or_default())),
+            key_marker: Some(names.show(input.key_marker.as_deref().unwrap_or_default())),
+            version_id_marker: Some(input.version_id_marker.unwrap_or_default()),
+            max_keys: Some(max_keys as i32), // at most 1000
+            is_truncated: Some(page.next_after.is_some()),
+            next_version_id_marker: next_key_marker.is_some().then(|| NULL_VERSION.to_owned()),
+            next_key_marker,
+            versions: Some(versions.collect()),
+            common_prefixes: Some(page.common_prefixes),
+            delimiter: names.show_all(input.delimiter),
+            encoding_type: input.encoding_type,
+            ..Default::default()
+        })
+    }
+
+    #[allow(clippy::too_many_arguments)] // what the listings have in common, once
     async fn page(
         &self,
         bucket: &str,

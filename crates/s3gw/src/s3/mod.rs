@@ -1,4 +1,4 @@
-//! The S3 protocol, by the `s3s` crate: signatures, requests and answers in XML and headers, chunked bodies. The only
+//! The S3 protocol, by the `s3s` crate: requests and answers in XML and headers, of requests that `admission` let through. The only
 //! module that names it. Each operation is a function from its input to its output or a [`GatewayError`].
 
 mod buckets;
@@ -9,41 +9,62 @@ mod error;
 mod get;
 mod list;
 mod multipart;
+mod probes;
 mod put;
+mod xml;
 
+use crate::admission::{Admission, AdmittedBody};
 use crate::error::GatewayError;
 use crate::options::GatewayOptions;
-use crate::request_body::{Progress, Stage};
+use crate::payload::Trailers;
+use crate::request_body::Progress;
 use async_trait::async_trait;
 use axum::body::Body;
 use axum::http::StatusCode;
+use axum::http::header::HOST;
 use axum::response::{IntoResponse, Response};
 use client::Client;
-use s3s::auth::{S3Auth, SecretKey};
+use probes::Lacking;
 use s3s::dto::*;
 use s3s::service::{S3Service, S3ServiceBuilder};
-use s3s::{S3, S3Error, S3ErrorCode, S3Request, S3Response, S3Result};
+use s3s::{S3, S3Request, S3Response, S3Result};
+use std::sync::Arc;
+use time::OffsetDateTime;
+use types::{Clock, SystemClock};
 
 /// Takes HTTP requests, answers HTTP responses.
 #[derive(Clone)]
-pub(crate) struct Protocol(S3Service);
+pub(crate) struct Protocol {
+    admission: Arc<Admission>,
+    service: S3Service,
+}
 
 impl Protocol {
+    /// The protocol layer gets no keys: signatures are verified before it, and it never sees one.
     pub(crate) fn new(client: Client, options: &GatewayOptions) -> Protocol {
-        let mut builder = S3ServiceBuilder::new(Gateway { client, region: options.region.clone() });
-        builder.set_auth(OneKeyPair {
-            access_key: options.access_key.clone(),
-            secret_key: SecretKey::from(options.secret_key.clone()),
-        });
-        Protocol(builder.build())
+        let gateway = Gateway { client, region: options.region.clone() };
+        let service = S3ServiceBuilder::new(gateway).build();
+        Protocol { admission: Arc::new(Admission::new(options)), service }
     }
 
-    pub(crate) async fn call(&self, request: axum::extract::Request, body: &Progress) -> Response {
-        match self.0.call(request.map(s3s::Body::http_body_unsync)).await {
-            Ok(response) => match body_failure(&response, body.stage()) {
-                Some(failure) => document(failure),
-                None => response.map(Body::new),
-            },
+    pub(crate) async fn call(&self, request: axum::extract::Request, progress: &Progress) -> Response {
+        let (parts, body) = request.into_parts();
+        let now = now();
+        let admitted = match self.admission.admit(parts, body, progress.clone(), now).await {
+            Ok(admitted) => admitted,
+            Err(refusal) => return document(refusal),
+        };
+        let body = match admitted.body {
+            AdmittedBody::Empty => s3s::Body::empty(),
+            AdmittedBody::Document(document) => s3s::Body::from(document),
+            AdmittedBody::Data(payload) => s3s::Body::http_body_unsync(payload),
+        };
+        match self.service.call(axum::http::Request::from_parts(admitted.parts, body)).await {
+            // What an object contains is sent as it is; all else that has a body is ours, and XML.
+            Ok(response) if admitted.operation == "GetObject" && response.status().is_success() => {
+                response.map(Body::new)
+            }
+            Ok(response) => xml::escape_controls(response),
             Err(error) => {
                 let why: Box<dyn std::error::Error + Send + Sync> = error.into();
                 tracing::warn!(error = %why, "request failed in the protocol layer");
@@ -53,42 +74,16 @@ impl Protocol {
     }
 }
 
-/// The protocol layer itself reads bodies that are XML, and says of all that goes wrong there that it is an internal
-/// error, without a message; ours have one.
-fn body_failure(response: &s3s::HttpResponse, stage: Stage) -> Option<GatewayError> {
-    const NO_MESSAGE: &[u8] = b"<Error><Code>InternalError</Code></Error>";
-    let internal = response.status() == StatusCode::INTERNAL_SERVER_ERROR;
-    if !internal || !response.body().bytes().is_some_and(|body| body.ends_with(NO_MESSAGE)) {
-        return None;
-    }
-    match stage {
-        Stage::Empty | Stage::Unread => None,
-        Stage::Ended => Some(GatewayError::ContentSha256Mismatch),
-        Stage::Stalled => Some(GatewayError::RequestTimeout),
-        Stage::Reading | Stage::Broken => Some(GatewayError::IncompleteBody),
-    }
+/// By the machine's clock, as signatures are dated by those of clients.
+fn now() -> OffsetDateTime {
+    let now_ms = SystemClock.now_ms();
+    OffsetDateTime::from_unix_timestamp_nanos(i128::from(now_ms) * 1_000_000).unwrap_or(OffsetDateTime::UNIX_EPOCH)
 }
 
 fn document(failure: GatewayError) -> Response {
     match error::to_s3(failure).to_http_response() {
-        Ok(response) => response.map(Body::new),
+        Ok(response) => xml::escape_controls(response),
         Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
-    }
-}
-
-struct OneKeyPair {
-    access_key: String,
-    secret_key: SecretKey,
-}
-
-#[async_trait]
-impl S3Auth for OneKeyPair {
-    async fn get_secret_key(&self, access_key: &str) -> S3Result<SecretKey> {
-        if access_key == self.access_key && !self.access_key.is_empty() {
-            return Ok(self.secret_key.clone());
-        }
-        let why = "The AWS Access Key Id you provided does not exist in our records.";
-        Err(S3Error::with_message(S3ErrorCode::InvalidAccessKeyId, why))
     }
 }
 
@@ -102,7 +97,7 @@ fn answer<T>(result: Result<T, GatewayError>) -> S3Result<S3Response<T>> {
     result.map(S3Response::new).map_err(error::to_s3)
 }
 
-/// What is not here answers `NotImplemented`.
+/// What is not here is not in `admission`'s table either, and never comes.
 #[async_trait]
 impl S3 for Gateway {
     async fn list_buckets(
@@ -139,7 +134,7 @@ impl S3 for Gateway {
     }
 
     async fn put_object(&self, req: S3Request<PutObjectInput>) -> S3Result<S3Response<PutObjectOutput>> {
-        let asked = put::Asked::of(&req.headers, req.trailing_headers);
+        let asked = put::Asked::of(&req.headers, req.extensions.get::<Trailers>().cloned());
         answer(self.object_put(req.input, asked).await)
     }
 
@@ -169,7 +164,8 @@ impl S3 for Gateway {
     }
 
     async fn copy_object(&self, req: S3Request<CopyObjectInput>) -> S3Result<S3Response<CopyObjectOutput>> {
-        answer(self.object_copy(req.input, &req.headers).await)
+        let precondition = convert::written_precondition(&req.headers);
+        answer(async { self.object_copy(req.input, precondition?).await }.await)
     }
 
     async fn list_objects(
@@ -194,7 +190,7 @@ impl S3 for Gateway {
     }
 
     async fn upload_part(&self, req: S3Request<UploadPartInput>) -> S3Result<S3Response<UploadPartOutput>> {
-        let asked = put::Asked::of(&req.headers, req.trailing_headers);
+        let asked = put::Asked::of(&req.headers, req.extensions.get::<Trailers>().cloned());
         answer(self.part_put(req.input, asked).await)
     }
 
@@ -209,7 +205,8 @@ impl S3 for Gateway {
         &self,
         req: S3Request<CompleteMultipartUploadInput>,
     ) -> S3Result<S3Response<CompleteMultipartUploadOutput>> {
-        answer(self.upload_complete(req.input).await)
+        let host = req.headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default().to_owned();
+        answer(self.upload_complete(req.input, &host).await)
     }
 
     async fn abort_multipart_upload(
@@ -229,5 +226,152 @@ impl S3 for Gateway {
         req: S3Request<ListMultipartUploadsInput>,
     ) -> S3Result<S3Response<ListMultipartUploadsOutput>> {
         answer(self.uploads_list(req.input).await)
+    }
+
+    async fn get_bucket_accelerate_configuration(
+        &self,
+        req: S3Request<GetBucketAccelerateConfigurationInput>,
+    ) -> S3Result<S3Response<GetBucketAccelerateConfigurationOutput>> {
+        answer(self.of_bucket(&req.input.bucket, GetBucketAccelerateConfigurationOutput::default()).await)
+    }
+
+    async fn get_bucket_acl(
+        &self,
+        req: S3Request<GetBucketAclInput>,
+    ) -> S3Result<S3Response<GetBucketAclOutput>> {
+        answer(self.bucket_acl(req.input).await)
+    }
+
+    async fn get_bucket_cors(
+        &self,
+        req: S3Request<GetBucketCorsInput>,
+    ) -> S3Result<S3Response<GetBucketCorsOutput>> {
+        answer(self.lacks(&req.input.bucket, Lacking::Cors).await)
+    }
+
+    async fn get_bucket_encryption(
+        &self,
+        req: S3Request<GetBucketEncryptionInput>,
+    ) -> S3Result<S3Response<GetBucketEncryptionOutput>> {
+        answer(self.lacks(&req.input.bucket, Lacking::Encryption).await)
+    }
+
+    async fn get_bucket_lifecycle_configuration(
+        &self,
+        req: S3Request<GetBucketLifecycleConfigurationInput>,
+    ) -> S3Result<S3Response<GetBucketLifecycleConfigurationOutput>> {
+        answer(self.lacks(&req.input.bucket, Lacking::Lifecycle).await)
+    }
+
+    async fn get_bucket_logging(
+        &self,
+        req: S3Request<GetBucketLoggingInput>,
+    ) -> S3Result<S3Response<GetBucketLoggingOutput>> {
+        answer(self.of_bucket(&req.input.bucket, GetBucketLoggingOutput::default()).await)
+    }
+
+    async fn get_bucket_notification_configuration(
+        &self,
+        req: S3Request<GetBucketNotificationConfigurationInput>,
+    ) -> S3Result<S3Response<GetBucketNotificationConfigurationOutput>> {
+        answer(self.of_bucket(&req.input.bucket, GetBucketNotificationConfigurationOutput::default()).await)
+    }
+
+    async fn get_bucket_ownership_controls(
+        &self,
+        req: S3Request<GetBucketOwnershipControlsInput>,
+    ) -> S3Result<S3Response<GetBucketOwnershipControlsOutput>> {
+        answer(self.bucket_ownership(&req.input.bucket).await)
+    }
+
+    async fn get_bucket_policy(
+        &self,
+        req: S3Request<GetBucketPolicyInput>,
+    ) -> S3Result<S3Response<GetBucketPolicyOutput>> {
+        answer(self.lacks(&req.input.bucket, Lacking::Policy).await)
+    }
+
+    async fn get_bucket_policy_status(
+        &self,
+        req: S3Request<GetBucketPolicyStatusInput>,
+    ) -> S3Result<S3Response<GetBucketPolicyStatusOutput>> {
+        answer(self.lacks(&req.input.bucket, Lacking::Policy).await)
+    }
+
+    async fn get_bucket_replication(
+        &self,
+        req: S3Request<GetBucketReplicationInput>,
+    ) -> S3Result<S3Response<GetBucketReplicationOutput>> {
+        answer(self.lacks(&req.input.bucket, Lacking::Replication).await)
+    }
+
+    async fn get_bucket_request_payment(
+        &self,
+        req: S3Request<GetBucketRequestPaymentInput>,
+    ) -> S3Result<S3Response<GetBucketRequestPaymentOutput>> {
+        answer(self.bucket_payer(&req.input.bucket).await)
+    }
+
+    async fn get_bucket_tagging(
+        &self,
+        req: S3Request<GetBucketTaggingInput>,
+    ) -> S3Result<S3Response<GetBucketTaggingOutput>> {
+        answer(self.lacks(&req.input.bucket, Lacking::Tags).await)
+    }
+
+    async fn get_bucket_versioning(
+        &self,
+        req: S3Request<GetBucketVersioningInput>,
+    ) -> S3Result<S3Response<GetBucketVersioningOutput>> {
+        answer(self.of_bucket(&req.input.bucket, GetBucketVersioningOutput::default()).await)
+    }
+
+    async fn get_bucket_website(
+        &self,
+        req: S3Request<GetBucketWebsiteInput>,
+    ) -> S3Result<S3Response<GetBucketWebsiteOutput>> {
+        answer(self.lacks(&req.input.bucket, Lacking::Website).await)
+    }
+
+    async fn get_object_acl(
+        &self,
+        req: S3Request<GetObjectAclInput>,
+    ) -> S3Result<S3Response<GetObjectAclOutput>> {
+        answer(self.object_acl(req.input).await)
+    }
+
+    async fn get_object_attributes(
+        &self,
+        req: S3Request<GetObjectAttributesInput>,
+    ) -> S3Result<S3Response<GetObjectAttributesOutput>> {
+        answer(self.object_attributes(req.input).await)
+    }
+
+    async fn get_object_lock_configuration(
+        &self,
+        req: S3Request<GetObjectLockConfigurationInput>,
+    ) -> S3Result<S3Response<GetObjectLockConfigurationOutput>> {
+        answer(self.lacks(&req.input.bucket, Lacking::ObjectLock).await)
+    }
+
+    async fn get_object_tagging(
+        &self,
+        req: S3Request<GetObjectTaggingInput>,
+    ) -> S3Result<S3Response<GetObjectTaggingOutput>> {
+        answer(self.object_tags(req.input).await)
+    }
+
+    async fn get_public_access_block(
+        &self,
+        req: S3Request<GetPublicAccessBlockInput>,
+    ) -> S3Result<S3Response<GetPublicAccessBlockOutput>> {
+        answer(self.lacks(&req.input.bucket, Lacking::PublicAccessBlock).await)
+    }
+
+    async fn list_object_versions(
+        &self,
+        req: S3Request<ListObjectVersionsInput>,
+    ) -> S3Result<S3Response<ListObjectVersionsOutput>> {
+        answer(self.versions_list(req.input).await)
     }
 }

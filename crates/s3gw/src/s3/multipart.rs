@@ -5,14 +5,17 @@ use super::convert::{
 };
 use super::copy::{parse_source, version};
 use super::get::signed;
-use super::put::{Asked, body, check_storage_class};
+use super::list::Names;
+use super::put::{Asked, body, check_acl, check_storage_class};
 use crate::checksum::{Algorithm, Kind, of_parts};
 use crate::conditions::precondition;
 use crate::error::{GatewayError, Result};
-use crate::page::limit;
+use crate::page::{limit, url_encode};
 use crate::store::{Stored, checksum, store};
 use bytes::Bytes;
-use client::S3_VOLUME;
+use client::{ClientError, S3_VOLUME};
+use md5::{Digest, Md5};
+use proto::Code;
 use proto::om::{self, Checksum, KeyAttributes};
 use s3s::dto::*;
 use std::collections::BTreeMap;
@@ -25,15 +28,7 @@ impl Gateway {
         input: CreateMultipartUploadInput,
     ) -> Result<CreateMultipartUploadOutput> {
         check_storage_class(input.storage_class.as_ref())?;
-        if input.server_side_encryption.is_some() || input.sse_customer_algorithm.is_some() {
-            return Err(GatewayError::NotImplemented("Server-side encryption"));
-        }
-        if input.tagging.is_some() {
-            return Err(GatewayError::NotImplemented("Object tagging"));
-        }
-        if input.object_lock_mode.is_some() || input.object_lock_legal_hold_status.is_some() {
-            return Err(GatewayError::NotImplemented("Object lock"));
-        }
+        check_acl(input.acl.as_ref().map(ObjectCannedACL::as_str))?;
         let described = Described {
             content_type: input.content_type,
             cache_control: input.cache_control,
@@ -72,7 +67,6 @@ impl Gateway {
     }
 
     pub(super) async fn part_put(&self, input: UploadPartInput, asked: Asked) -> Result<UploadPartOutput> {
-        asked.check()?;
         let number = part_number(input.part_number)?;
         let sums = Sums {
             crc32: input.checksum_crc32,
@@ -83,7 +77,7 @@ impl Gateway {
             kind: None,
         };
         let md5 = input.content_md5.as_deref();
-        let promise = asked.promise(input.content_length, md5, input.checksum_algorithm.as_ref(), sums)?;
+        let promise = asked.promise(input.content_length, md5, sums)?;
         // Asked before the bytes travel; the commit decides.
         self.parts_page(&input.bucket, &input.key, &input.upload_id, 0, 1).await?;
         let stored = store(&self.client, body(input.body), promise, |name| asked.trailer(name)).await?;
@@ -164,6 +158,7 @@ impl Gateway {
     pub(super) async fn upload_complete(
         &self,
         input: CompleteMultipartUploadInput,
+        host: &str,
     ) -> Result<CompleteMultipartUploadOutput> {
         let precondition = precondition(matches(input.if_match), matches(input.if_none_match))?;
         let named = input.multipart_upload.and_then(|upload| upload.parts).unwrap_or_default();
@@ -188,6 +183,7 @@ impl Gateway {
         let uploaded = self.upload_parts(&input.bucket, &input.key, &input.upload_id).await;
         let checksum = match uploaded {
             Ok((attributes, uploaded)) => {
+                check_named_kind(input.checksum_type.as_ref(), &attributes)?;
                 check_named(&named, &uploaded)?;
                 let size: u64 =
                     parts.iter().filter_map(|part| uploaded.get(&part.number)).map(|part| part.size).sum();
@@ -197,7 +193,10 @@ impl Gateway {
                 }
                 whole_checksum(&attributes, &parts, &uploaded, promised)?
             }
-            Err(error) => return Err(error),
+            Err(error) => {
+                let key = self.completed_before(&input.bucket, &input.key, &parts, error).await?;
+                return Ok(completed(host, input.bucket, input.key, &key));
+            }
         };
         let request = om::CompleteUploadRequest {
             volume: S3_VOLUME.to_owned(),
@@ -208,21 +207,29 @@ impl Gateway {
             precondition,
             checksum,
         };
-        let key = self.client.complete_upload(request).await?;
-        let sums = Sums::of(key.attributes.as_ref().and_then(|attributes| attributes.checksum.as_ref()));
-        Ok(CompleteMultipartUploadOutput {
-            location: Some(format!("/{}/{}", input.bucket, input.key)),
-            bucket: Some(input.bucket),
-            key: Some(input.key),
-            e_tag: Some(etag(&key.etag)),
-            checksum_crc32: sums.crc32,
-            checksum_crc32c: sums.crc32c,
-            checksum_crc64nvme: sums.crc64nvme,
-            checksum_sha1: sums.sha1,
-            checksum_sha256: sums.sha256,
-            checksum_type: sums.kind,
-            ..Default::default()
-        })
+        let named = request.parts.clone();
+        let key = match self.client.complete_upload(request).await {
+            Ok(key) => key,
+            Err(error) => self.completed_before(&input.bucket, &input.key, &named, error.into()).await?,
+        };
+        Ok(completed(host, input.bucket, input.key, &key))
+    }
+
+    /// The object that the same parts became already: an upload is gone once it is completed, and a client that did not hear
+    /// so asks again. Anything else is the `error` that was found.
+    async fn completed_before(
+        &self,
+        bucket: &str,
+        key: &str,
+        parts: &[om::CompletedPart],
+        error: GatewayError,
+    ) -> Result<om::Key> {
+        let is_gone = matches!(&error, GatewayError::Client(ClientError::Refused(why)) if why.code == Code::NoSuchUpload);
+        let Some(etag) = is_gone.then(|| parts_etag(parts)).flatten() else { return Err(error) };
+        match self.client.lookup(S3_VOLUME, bucket, key.as_bytes()).await {
+            Ok(found) if found.etag == etag => Ok(found),
+            _ => Err(error),
+        }
     }
 
     /// All parts of an upload, a page at a time.
@@ -282,8 +289,13 @@ impl Gateway {
         let after = u32::try_from(marker).map_err(|_| {
             GatewayError::InvalidArgument("part-number-marker must not be negative".to_owned())
         })?;
-        let page =
+        let mut page =
             self.parts_page(&input.bucket, &input.key, &input.upload_id, after, max_parts.max(1)).await?;
+        // OM takes no page of nothing; a page of nothing is the last.
+        if max_parts == 0 {
+            page.parts.clear();
+            page.truncated = false;
+        }
         let (algorithm, kind) = upload_checksum(page.attributes.as_ref());
         let next = page.parts.last().map(|part| part.number as i32); // at most 10 000
         let parts = page.parts.into_iter().map(|part| {
@@ -324,6 +336,7 @@ impl Gateway {
         if input.delimiter.is_some() {
             return Err(GatewayError::NotImplemented("Listing multipart uploads with a delimiter"));
         }
+        let names = Names::of(input.encoding_type.as_ref())?;
         let max_uploads = limit(input.max_uploads, "max-uploads")?;
         let request = om::ListUploadsRequest {
             volume: S3_VOLUME.to_owned(),
@@ -333,13 +346,17 @@ impl Gateway {
             after_upload: input.upload_id_marker.clone().unwrap_or_default(),
             limit: max_uploads.max(1),
         };
-        let page = self.client.list_uploads(request).await?;
+        let mut page = self.client.list_uploads(request).await?;
+        if max_uploads == 0 {
+            page.uploads.clear();
+            page.truncated = false;
+        }
         let last = page.uploads.last().filter(|_| page.truncated);
-        let (next_key, next_upload) = last.map(|last| (key_text(&last.key), last.upload.clone())).unzip();
+        let (next_key, next_upload) = last.map(|last| (names.show(&key_text(&last.key)), last.upload.clone())).unzip();
         let uploads = page.uploads.iter().map(|upload| {
             let (algorithm, kind) = upload_checksum(upload.attributes.as_ref());
             MultipartUpload {
-                key: Some(key_text(&upload.key)),
+                key: Some(names.show(&key_text(&upload.key))),
                 upload_id: Some(upload.upload.clone()),
                 initiated: Some(timestamp(upload.created_ms)),
                 owner: Some(owner()),
@@ -354,14 +371,55 @@ impl Gateway {
             uploads: Some(uploads.collect()),
             is_truncated: Some(page.truncated),
             max_uploads: Some(max_uploads as i32), // at most 1000
-            prefix: input.prefix,
-            key_marker: input.key_marker,
+            prefix: names.show_all(input.prefix),
+            key_marker: names.show_all(input.key_marker),
+            encoding_type: input.encoding_type,
             upload_id_marker: input.upload_id_marker,
             next_key_marker: next_key,
             next_upload_id_marker: next_upload,
             ..Default::default()
         })
     }
+}
+
+fn completed(host: &str, bucket: String, name: String, key: &om::Key) -> CompleteMultipartUploadOutput {
+    let sums = Sums::of(key.attributes.as_ref().and_then(|attributes| attributes.checksum.as_ref()));
+    CompleteMultipartUploadOutput {
+        location: Some(format!("http://{host}/{bucket}/{}", url_encode(&name))),
+        bucket: Some(bucket),
+        key: Some(name),
+        e_tag: Some(etag(&key.etag)),
+        checksum_crc32: sums.crc32,
+        checksum_crc32c: sums.crc32c,
+        checksum_crc64nvme: sums.crc64nvme,
+        checksum_sha1: sums.sha1,
+        checksum_sha256: sums.sha256,
+        checksum_type: sums.kind,
+        ..Default::default()
+    }
+}
+
+/// The ETag of an object of these parts: the MD5 of their MD5s, and how many they are.
+fn parts_etag(parts: &[om::CompletedPart]) -> Option<String> {
+    let mut md5 = Md5::new();
+    for part in parts {
+        let digits = part.etag.as_bytes();
+        let digit = |byte: u8| (byte as char).to_digit(16).map(|digit| digit as u8);
+        let bytes = digits.chunks(2).map(|pair| Some(digit(pair[0])? << 4 | digit(*pair.get(1)?)?));
+        md5.update(bytes.collect::<Option<Vec<u8>>>().filter(|bytes| bytes.len() == 16)?);
+    }
+    let hex: String = md5.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+    Some(format!("{hex}-{}", parts.len()))
+}
+
+/// A kind of checksum that is named at the end must be the one that the upload was begun with.
+fn check_named_kind(named: Option<&ChecksumType>, attributes: &KeyAttributes) -> Result<()> {
+    let (_, kind) = upload_checksum(Some(attributes));
+    if named.is_none_or(|named| *named == checksum_type(kind)) {
+        return Ok(());
+    }
+    let why = "The upload was begun with another checksum type than x-amz-checksum-type names.";
+    Err(GatewayError::InvalidRequest(why.to_owned()))
 }
 
 fn part_number(number: i32) -> Result<u32> {
@@ -476,6 +534,13 @@ fn copy_range(text: &str, size: u64) -> Result<std::ops::Range<u64>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn parts_have_the_etag_that_om_gives_them() {
+        let part = |digit: &str| om::CompletedPart { number: 1, etag: digit.repeat(32) };
+        assert_eq!(parts_etag(&[part("a"), part("b")]).unwrap(), "8039a288fc27346c4ebd08f17995e8bc-2");
+        assert_eq!(parts_etag(&[om::CompletedPart { number: 1, etag: "nonsense".to_owned() }]), None);
+    }
 
     #[test]
     fn copy_ranges_name_both_ends() {

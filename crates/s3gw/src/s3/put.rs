@@ -3,53 +3,30 @@ use super::convert::{Described, Sums, etag, matches};
 use crate::checksum::{Algorithm, decode_md5};
 use crate::conditions::precondition;
 use crate::error::{GatewayError, Result};
+use crate::payload::Trailers;
 use crate::store::{Promise, store};
 use axum::http::HeaderMap;
 use bytes::Bytes;
 use client::S3_VOLUME;
 use proto::om::Key;
-use s3s::TrailingHeaders;
 use s3s::dto::*;
 
 /// What the headers of an upload say about its body, beyond what the protocol layer parses.
 pub(super) struct Asked {
-    trailers: Option<TrailingHeaders>,
+    trailers: Option<Trailers>,
     /// The checksum that `x-amz-trailer` announces.
     announced: Option<String>,
-    decoded_bytes: Option<u64>,
-    acl: Option<String>,
-    unsupported: Option<&'static str>,
+    /// The checksum that is to be kept.
+    algorithm: Option<String>,
 }
 
 impl Asked {
-    pub(super) fn of(headers: &HeaderMap, trailers: Option<TrailingHeaders>) -> Asked {
+    pub(super) fn of(headers: &HeaderMap, trailers: Option<Trailers>) -> Asked {
         let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
-        // To store an object without what the client asked to protect it with would be a lie.
-        const UNSUPPORTED: [(&str, &str); 6] = [
-            ("x-amz-object-lock-mode", "Object lock"),
-            ("x-amz-object-lock-legal-hold", "Object lock"),
-            ("x-amz-server-side-encryption", "Server-side encryption"),
-            ("x-amz-server-side-encryption-customer-algorithm", "Server-side encryption"),
-            ("x-amz-tagging", "Object tagging"),
-            ("x-amz-write-offset-bytes", "Appending through S3"),
-        ];
-        let given = UNSUPPORTED.into_iter().find(|(header, _)| headers.contains_key(*header));
         Asked {
             trailers,
             announced: text("x-amz-trailer"),
-            decoded_bytes: text("x-amz-decoded-content-length").and_then(|bytes| bytes.parse().ok()),
-            acl: text("x-amz-acl"),
-            unsupported: given.map(|(_, what)| what),
-        }
-    }
-
-    pub(super) fn check(&self) -> Result<()> {
-        if let Some(what) = self.unsupported {
-            return Err(GatewayError::NotImplemented(what));
-        }
-        match self.acl.as_deref() {
-            None | Some("private" | "bucket-owner-full-control") => Ok(()),
-            Some(_) => Err(GatewayError::NoAcls),
+            algorithm: text("x-amz-sdk-checksum-algorithm").or_else(|| text("x-amz-checksum-algorithm")),
         }
     }
 
@@ -58,22 +35,22 @@ impl Asked {
         &self,
         content_length: Option<i64>,
         content_md5: Option<&str>,
-        algorithm: Option<&ChecksumAlgorithm>,
         sums: Sums,
     ) -> Result<Promise> {
         let in_header = sums.one()?;
         let announced = self.announced.as_deref().map(str::trim);
         let in_trailer = announced
             .and_then(|name| Algorithm::ALL.into_iter().find(|a| a.header().eq_ignore_ascii_case(name)));
-        let (algorithm, sum) = match (in_header, in_trailer, algorithm) {
+        let named = self.algorithm.as_deref().map(Algorithm::parse).transpose()?;
+        let (algorithm, sum) = match (in_header, in_trailer, named) {
             (Some((algorithm, sum)), _, _) => (algorithm, Some(sum)),
             (None, Some(algorithm), _) => (algorithm, None),
-            (None, None, Some(named)) => (Algorithm::parse(named.as_str())?, None),
+            (None, None, Some(named)) => (named, None),
             (None, None, None) => (Algorithm::DEFAULT, None),
         };
         let length = content_length.and_then(|bytes| u64::try_from(bytes).ok());
         Ok(Promise {
-            bytes: self.decoded_bytes.or(length),
+            bytes: length,
             md5: content_md5.map(decode_md5).transpose()?,
             algorithm,
             sum_in_trailer: sum.is_none() && in_trailer.is_some(),
@@ -83,9 +60,15 @@ impl Asked {
 
     /// A trailer's value, once the body has ended.
     pub(super) fn trailer(&self, name: &str) -> Option<String> {
-        let trailers = self.trailers.as_ref()?;
-        trailers
-            .read(|trailers| trailers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned))?
+        self.trailers.as_ref()?.get(name).map(str::to_owned)
+    }
+}
+
+/// Access is not given to single objects or buckets; what says that only the owner has it is true.
+pub(super) fn check_acl(acl: Option<&str>) -> Result<()> {
+    match acl {
+        None | Some("private" | "bucket-owner-full-control") => Ok(()),
+        Some(_) => Err(GatewayError::NoAcls),
     }
 }
 
@@ -100,7 +83,7 @@ pub(super) fn body(body: Option<StreamingBlob>) -> StreamingBlob {
 
 impl Gateway {
     pub(super) async fn object_put(&self, input: PutObjectInput, asked: Asked) -> Result<PutObjectOutput> {
-        asked.check()?;
+        check_acl(input.acl.as_ref().map(ObjectCannedACL::as_str))?;
         check_storage_class(input.storage_class.as_ref())?;
         let precondition = precondition(matches(input.if_match), matches(input.if_none_match))?;
         let sums = Sums {
@@ -112,7 +95,7 @@ impl Gateway {
             kind: None,
         };
         let md5 = input.content_md5.as_deref();
-        let promise = asked.promise(input.content_length, md5, input.checksum_algorithm.as_ref(), sums)?;
+        let promise = asked.promise(input.content_length, md5, sums)?;
         let described = Described {
             content_type: input.content_type,
             cache_control: input.cache_control,

@@ -1,0 +1,728 @@
+//! What a request may be and do, decided before the protocol layer sees it and before a byte of its body is read: on which
+//! host it asks, who signed what of it, and which operation it is. What this lets through, the protocol layer takes as it
+//! is: it has no keys, sees no signature, and finds only paths with the bucket in front.
+
+mod elements;
+mod hosts;
+mod operations;
+mod query;
+mod signature;
+
+use crate::checksum::{Algorithm, Hasher, decode_md5};
+use crate::chunked::Chunked;
+use crate::error::{GatewayError, Result};
+use crate::options::GatewayOptions;
+use crate::payload::{Coding, Payload, Trailers};
+use crate::request_body::Progress;
+use axum::body::Body;
+use axum::http::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HOST};
+use axum::http::request::Parts;
+use axum::http::uri::PathAndQuery;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, Version};
+use bytes::Bytes;
+use hosts::{Addressing, Hosts};
+use md5::{Digest, Md5};
+use operations::{Operation, Scope, Sums};
+use query::Query;
+pub(crate) use signature::Seed;
+use signature::{Covered, KeyPair, Verified};
+use time::OffsetDateTime;
+
+/// The owner of everything, as `x-amz-expected-bucket-owner` and access lists name it.
+pub(crate) const OWNER: &str = "flotilla";
+
+/// Headers that a signature need not cover: how the body travels is told by headers that transports add afterwards, and
+/// cannot make another request of this one.
+const MAY_BE_UNSIGNED: [&str; 6] = [
+    "x-amz-checksum-algorithm",
+    "x-amz-content-sha256",
+    "x-amz-decoded-content-length",
+    "x-amz-sdk-checksum-algorithm",
+    "x-amz-trailer",
+    "x-amz-user-agent",
+];
+
+/// Headers of which there may be one; of two, two readers could each see another one.
+const ONCE: [&str; 8] = [
+    "authorization",
+    "content-encoding",
+    "content-length",
+    "content-md5",
+    "content-type",
+    "host",
+    "if-match",
+    "if-none-match",
+];
+
+/// Headers that are for us alone.
+const OURS: [&str; 5] = [
+    "authorization",
+    "x-amz-content-sha256",
+    "x-amz-date",
+    "x-amz-decoded-content-length",
+    "x-amz-user-agent",
+];
+
+pub(crate) struct Admission {
+    keys: KeyPair,
+    hosts: Hosts,
+}
+
+/// A request as the protocol layer may have it.
+pub(crate) struct Admitted {
+    pub(crate) parts: Parts,
+    pub(crate) body: AdmittedBody,
+    pub(crate) operation: &'static str,
+}
+
+pub(crate) enum AdmittedBody {
+    Empty,
+    Document(Bytes),
+    Data(Payload),
+}
+
+impl Admission {
+    pub(crate) fn new(options: &GatewayOptions) -> Admission {
+        let (access_key, secret_key) = (options.access_key.clone(), options.secret_key.clone());
+        Admission { keys: KeyPair { access_key, secret_key }, hosts: Hosts::new(&options.domains) }
+    }
+
+    /// Reads a body only where the request is signed, is an operation, and that operation takes a document.
+    pub(crate) async fn admit(
+        &self,
+        mut parts: Parts,
+        body: Body,
+        progress: Progress,
+        now: OffsetDateTime,
+    ) -> Result<Admitted> {
+        let mut query = Query::parse(parts.uri.query().unwrap_or_default())?;
+        refuse_version_2(&parts.headers, &query)?;
+        refuse_forms(&parts)?;
+        refuse_repeated(&parts.headers)?;
+        set_host(&mut parts)?;
+        let addressing = self.hosts.addressing(text(&parts.headers, HOST.as_str())?.unwrap_or_default())?;
+
+        let covered =
+            Covered { method: &parts.method, path: parts.uri.path(), query: &query, headers: &parts.headers };
+        let mut verified = self.keys.verify(&covered, now)?;
+        if verified.is_presigned {
+            verified.signed_headers.extend(take_presigned(&mut query, &mut parts.headers)?);
+        }
+        refuse_unsigned(&parts.headers, &verified)?;
+        refuse_tokens(&parts.headers)?;
+
+        address(&mut parts, addressing, &query)?;
+        let names = parts.headers.keys().map(HeaderName::as_str).filter(|name| name.starts_with("x-amz-"));
+        let names: Vec<&str> = names.collect();
+        let scope = scope(parts.uri.path());
+        let operation = operations::operation(&parts.method, scope, &query, &names)
+            .map_err(|what| GatewayError::refused("NotImplemented", 501, format!("{what} is not implemented.")))?;
+        refuse_other_owners(&parts.headers)?;
+
+        let body = match operation.body {
+            operations::Body::None => AdmittedBody::Empty,
+            operations::Body::Data => AdmittedBody::Data(payload(&parts, body, progress, verified)?),
+            operations::Body::Xml { .. } => {
+                let payload = payload(&parts, body, progress, verified)?;
+                AdmittedBody::Document(document(operation, &parts.headers, payload).await?)
+            }
+        };
+        hand_over(&mut parts, &body);
+        Ok(Admitted { parts, body, operation: operation.name })
+    }
+}
+
+/// The one value of a header, as text.
+fn text<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<&'a str>> {
+    let invalid = |_| GatewayError::InvalidArgument(format!("The header {name} is not text."));
+    headers.get(name).map(|value| value.to_str().map_err(invalid)).transpose()
+}
+
+/// Some clients presign with Version 2 unless told otherwise; they are told how.
+fn refuse_version_2(headers: &HeaderMap, query: &Query) -> Result<()> {
+    let is_old = |scheme: &[u8]| scheme.eq_ignore_ascii_case(b"AWS ");
+    let old_header = headers.get_all(AUTHORIZATION).iter().any(|value| value.as_bytes().get(..4).is_some_and(is_old));
+    let is_old = |name: &str| ["awsaccesskeyid", "signature"].contains(&name.to_ascii_lowercase().as_str());
+    if !old_header && !query.names().any(is_old) {
+        return Ok(());
+    }
+    let why = "The authorization mechanism you have provided is not supported. Please use AWS4-HMAC-SHA256: \
+               signature_version='s3v4' in boto3's and s3fs's Config, `aws configure set default.s3.signature_version s3v4` \
+               for the aws cli, signature_v2 = False for s3cmd.";
+    Err(GatewayError::InvalidRequest(why.to_owned()))
+}
+
+/// A form comes with its own signature inside the body, which would have to be read to look at it.
+fn refuse_forms(parts: &Parts) -> Result<()> {
+    let is_form = |value: &HeaderValue| {
+        let value = value.as_bytes().trim_ascii_start();
+        value.get(..10).is_some_and(|kind| kind.eq_ignore_ascii_case(b"multipart/"))
+    };
+    if parts.method == Method::POST && parts.headers.get_all(CONTENT_TYPE).iter().any(is_form) {
+        return Err(GatewayError::NotImplemented("An upload by POST with a form"));
+    }
+    Ok(())
+}
+
+fn refuse_repeated(headers: &HeaderMap) -> Result<()> {
+    // Of lists there may be several, which are one.
+    let is_list = |name: &str| name.ends_with("object-attributes");
+    let counts = |name: &HeaderName| {
+        let name = name.as_str();
+        (name.starts_with("x-amz-") && !is_list(name)) || ONCE.contains(&name)
+    };
+    match headers.keys().find(|name| counts(name) && headers.get_all(*name).iter().count() > 1) {
+        Some(name) => Err(GatewayError::InvalidArgument(format!("The header {name} is given more than once."))),
+        None => Ok(()),
+    }
+}
+
+/// In HTTP/2 the host stands in the address.
+fn set_host(parts: &mut Parts) -> Result<()> {
+    if parts.headers.contains_key(HOST) || parts.version < Version::HTTP_2 {
+        return Ok(());
+    }
+    if let Some(authority) = parts.uri.authority() {
+        let host = HeaderValue::from_str(authority.as_str()).map_err(|_| invalid_uri())?;
+        parts.headers.insert(HOST, host);
+    }
+    Ok(())
+}
+
+fn refuse_unsigned(headers: &HeaderMap, verified: &Verified) -> Result<()> {
+    let is_free = |name: &str| {
+        !name.starts_with("x-amz-")
+            || MAY_BE_UNSIGNED.contains(&name)
+            || verified.signed_headers.iter().any(|signed| signed == name)
+    };
+    let unsigned: Vec<&str> = headers.keys().map(HeaderName::as_str).filter(|name| !is_free(name)).collect();
+    if unsigned.is_empty() {
+        return Ok(());
+    }
+    let why = format!("There were headers present in the request which were not signed: {}", unsigned.join(", "));
+    Err(GatewayError::refused("AccessDenied", 403, why))
+}
+
+/// Takes the parameters of a presigned URL that are not the operation's. SDKs put headers among them, which then hold as if
+/// they were sent: they are signed. Returns their names.
+fn take_presigned(query: &mut Query, headers: &mut HeaderMap) -> Result<Vec<String>> {
+    query.take(signature::is_presigned_parameter);
+    let is_header = |name: &str| name.get(..6).is_some_and(|start| start.eq_ignore_ascii_case("x-amz-"));
+    let mut names = Vec::new();
+    for (name, value) in query.take(is_header) {
+        let invalid = || GatewayError::InvalidArgument(format!("The parameter {} is invalid.", name.escape_debug()));
+        let header: HeaderName = name.parse().map_err(|_| invalid())?;
+        let value = HeaderValue::from_str(&value).map_err(|_| invalid())?;
+        if headers.get(&header).is_some_and(|sent| *sent != value) {
+            let why = format!("The header {header} is not what the presigned URL says.");
+            return Err(GatewayError::refused("AccessDenied", 403, why));
+        }
+        names.push(header.as_str().to_owned());
+        headers.insert(header, value);
+    }
+    Ok(names)
+}
+
+/// There are no temporary keys: who sends a token has the keys of another store.
+fn refuse_tokens(headers: &HeaderMap) -> Result<()> {
+    if headers.contains_key("x-amz-security-token") {
+        let why = "The provided token is malformed or otherwise invalid: this store gives out none.";
+        return Err(GatewayError::refused("InvalidToken", 400, why));
+    }
+    Ok(())
+}
+
+/// Puts the bucket into the path, and into the query what is left of it.
+fn address(parts: &mut Parts, addressing: Addressing, query: &Query) -> Result<()> {
+    let mut path = parts.uri.path().to_owned();
+    if let Addressing::VirtualHosted { bucket, own_host } = addressing {
+        path = format!("/{bucket}{path}");
+        parts.headers.insert(HOST, HeaderValue::from_str(&own_host).map_err(|_| invalid_uri())?);
+    }
+    if !path.starts_with('/') {
+        return Err(invalid_uri());
+    }
+    let query = query.canonical(|_| true);
+    let path = if query.is_empty() { path } else { format!("{path}?{query}") };
+    parts.uri = Uri::from(path.parse::<PathAndQuery>().map_err(|_| invalid_uri())?);
+    Ok(())
+}
+
+fn invalid_uri() -> GatewayError {
+    GatewayError::refused("InvalidURI", 400, "Couldn't parse the specified URI.")
+}
+
+/// What a path with the bucket in front names. The protocol layer sees the path decoded; an encoded slash is one to it.
+fn scope(path: &str) -> Scope {
+    let decoded = query::decode(path, query::Plus::IsPlus).unwrap_or_default();
+    match decoded.strip_prefix('/').unwrap_or_default().split_once('/') {
+        None if decoded.len() <= 1 => Scope::Service,
+        None | Some((_, "")) => Scope::Bucket,
+        Some(_) => Scope::Object,
+    }
+}
+
+/// There is one owner; a client that expects another one must not find a bucket.
+fn refuse_other_owners(headers: &HeaderMap) -> Result<()> {
+    for name in ["x-amz-expected-bucket-owner", "x-amz-source-expected-bucket-owner"] {
+        if text(headers, name)?.is_some_and(|owner| owner != OWNER) {
+            let why = format!("The bucket is not owned by whom {name} says: every owner is {OWNER}.");
+            return Err(GatewayError::refused("AccessDenied", 403, why));
+        }
+    }
+    Ok(())
+}
+
+/// The body as its headers say that it travels.
+fn payload(parts: &Parts, body: Body, progress: Progress, verified: Verified) -> Result<Payload> {
+    use axum::body::HttpBody;
+    let headers = &parts.headers;
+    let announced = announced(headers)?;
+    let sent = match text(headers, CONTENT_LENGTH.as_str())? {
+        Some(length) => Some(parse_length(length)?),
+        None => body.size_hint().exact(),
+    };
+    let hash = text(headers, "x-amz-content-sha256")?.unwrap_or("UNSIGNED-PAYLOAD");
+    let chunked = |seed: Option<Seed>| -> Result<(Coding, Option<u64>)> {
+        let decoded = text(headers, "x-amz-decoded-content-length")?.ok_or_else(|| {
+            let why = "You must provide the x-amz-decoded-content-length HTTP header.";
+            GatewayError::refused("MissingContentLength", 411, why)
+        });
+        let decoded = parse_length(decoded?)?;
+        let chunked = Chunked::new(decoded, seed, announced.iter().cloned().collect());
+        Ok((Coding::Chunked(Box::new(chunked)), Some(decoded)))
+    };
+    let needs_trailer = || match announced {
+        Some(_) => Ok(()),
+        None => Err(GatewayError::InvalidRequest("The header x-amz-trailer is missing.".to_owned())),
+    };
+    let (coding, length) = match hash {
+        _ if verified.is_presigned && hash.starts_with("STREAMING-") => {
+            return Err(GatewayError::NotImplemented("A presigned URL with a chunked body"));
+        }
+        "UNSIGNED-PAYLOAD" => (Coding::Plain, sent),
+        "STREAMING-AWS4-HMAC-SHA256-PAYLOAD" => chunked(Some(verified.seed))?,
+        "STREAMING-AWS4-HMAC-SHA256-PAYLOAD-TRAILER" => {
+            needs_trailer()?;
+            chunked(Some(verified.seed))?
+        }
+        "STREAMING-UNSIGNED-PAYLOAD-TRAILER" => {
+            needs_trailer()?;
+            chunked(None)?
+        }
+        hash => match signature::unhex(hash) {
+            Some(hash) => (Coding::hashed(hash), sent),
+            None => {
+                let why = "x-amz-content-sha256 must be UNSIGNED-PAYLOAD, STREAMING-AWS4-HMAC-SHA256-PAYLOAD, \
+                           STREAMING-AWS4-HMAC-SHA256-PAYLOAD-TRAILER, STREAMING-UNSIGNED-PAYLOAD-TRAILER or a valid sha256 value.";
+                return Err(GatewayError::InvalidArgument(why.to_owned()));
+            }
+        },
+    };
+    if length.is_none() && !verified.is_presigned {
+        let why = "You must provide the Content-Length HTTP header.";
+        return Err(GatewayError::refused("MissingContentLength", 411, why));
+    }
+    Ok(Payload::new(body, progress, coding, length))
+}
+
+/// The trailer that `x-amz-trailer` announces: one, with a checksum that we verify.
+fn announced(headers: &HeaderMap) -> Result<Option<HeaderName>> {
+    let Some(name) = text(headers, "x-amz-trailer")? else { return Ok(None) };
+    let name = name.trim();
+    let known = Algorithm::ALL.into_iter().find(|algorithm| algorithm.header().eq_ignore_ascii_case(name));
+    match known {
+        Some(algorithm) => Ok(Some(HeaderName::from_static(algorithm.header()))),
+        None => {
+            let why = format!("The trailer {} is not implemented.", name.escape_debug());
+            Err(GatewayError::refused("NotImplemented", 501, why))
+        }
+    }
+}
+
+fn parse_length(length: &str) -> Result<u64> {
+    let is_number = !length.is_empty() && length.bytes().all(|byte| byte.is_ascii_digit());
+    let parsed = is_number.then(|| length.parse().ok()).flatten();
+    parsed.ok_or_else(|| GatewayError::InvalidArgument("A content length is no number.".to_owned()))
+}
+
+/// Reads a document, compares it with all that was said of it, and refuses elements that would be left out.
+async fn document(operation: &Operation, headers: &HeaderMap, payload: Payload) -> Result<Bytes> {
+    let operations::Body::Xml { bytes_max, elements, sums } = operation.body else { return Ok(Bytes::new()) };
+    let trailers = payload.trailers();
+    let document = payload.read(bytes_max).await?;
+    if let Some(md5) = text(headers, "content-md5")?
+        && decode_md5(md5)? != <[u8; 16]>::from(Md5::digest(&document))
+    {
+        return Err(GatewayError::BadDigest { what: "Content-MD5".to_owned() });
+    }
+    check_sums(headers, &trailers, sums, &document)?;
+    let xml = std::str::from_utf8(&document).map_err(|_| GatewayError::MalformedXml)?;
+    match elements::unknown(xml, elements) {
+        Some(element) => {
+            let what = format!("The element {} of {}", element.escape_debug(), operation.name);
+            Err(GatewayError::refused("NotImplemented", 501, format!("{what} is not implemented.")))
+        }
+        None => Ok(document),
+    }
+}
+
+fn check_sums(headers: &HeaderMap, trailers: &Trailers, sums: Sums, document: &[u8]) -> Result<()> {
+    for algorithm in Algorithm::ALL {
+        let in_header = text(headers, algorithm.header())?.filter(|_| sums == Sums::OfDocument);
+        for sum in in_header.into_iter().chain(trailers.get(algorithm.header())) {
+            let mut hasher = Hasher::new(algorithm);
+            hasher.update(document);
+            if hasher.finish() != sum {
+                return Err(GatewayError::BadDigest { what: algorithm.name().to_owned() });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Leaves in the request what is the operation's: nothing of the signature, and the length of what it will read.
+fn hand_over(parts: &mut Parts, body: &AdmittedBody) {
+    for name in OURS {
+        parts.headers.remove(name);
+    }
+    let length = match body {
+        AdmittedBody::Empty => Some(0),
+        AdmittedBody::Document(document) => Some(document.len() as u64),
+        AdmittedBody::Data(payload) => {
+            parts.extensions.insert(payload.trailers());
+            payload.length()
+        }
+    };
+    parts.headers.remove(CONTENT_LENGTH);
+    parts.headers.extend(length.map(|length| (CONTENT_LENGTH, HeaderValue::from(length))));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::request_body::RequestBody;
+    use futures::StreamExt;
+    use signature::tests::{example_keys, sign};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
+    use time::macros::datetime;
+
+    const NOW: OffsetDateTime = datetime!(2013-05-24 00:00:00 UTC);
+    const DATE: &str = "20130524T000000Z";
+    const SCOPE: &str = "20130524/us-east-1/s3/aws4_request";
+
+    /// A request, signed in its headers unless it brings a signature, and what of its body was read.
+    struct Sent {
+        method: Method,
+        uri: String,
+        headers: Vec<(&'static str, String)>,
+        signed: Vec<&'static str>,
+        body: &'static [u8],
+        read: Arc<AtomicUsize>,
+    }
+
+    fn put(uri: &str) -> Sent {
+        sent(Method::PUT, uri)
+    }
+
+    fn sent(method: Method, uri: &str) -> Sent {
+        let headers = vec![
+            ("host", "localhost".to_owned()),
+            ("x-amz-content-sha256", "UNSIGNED-PAYLOAD".to_owned()),
+            ("x-amz-date", DATE.to_owned()),
+        ];
+        let signed = vec!["host", "x-amz-content-sha256", "x-amz-date"];
+        Sent { method, uri: uri.to_owned(), headers, signed, body: b"", read: Arc::default() }
+    }
+
+    /// A presigned URL; what comes before its signature stands in `uri`.
+    fn presigned(method: Method, uri: &str) -> Sent {
+        let mark = if uri.contains('?') { '&' } else { '?' };
+        let zeros = "0".repeat(64);
+        let uri = format!(
+            "{uri}{mark}X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Credential={}%2F{}&X-Amz-Date={DATE}&X-Amz-Expires=600\
+             &X-Amz-SignedHeaders=host&X-Amz-Signature={zeros}",
+            example_keys().access_key,
+            SCOPE.replace('/', "%2F"),
+        );
+        let headers = vec![("host", "localhost".to_owned())];
+        Sent { method, uri, headers, signed: vec!["host"], body: b"", read: Arc::default() }
+    }
+
+    impl Sent {
+        fn signing(mut self, name: &'static str, value: &str) -> Sent {
+            self.headers.retain(|(other, _)| *other != name);
+            self.headers.push((name, value.to_owned()));
+            if !self.signed.contains(&name) {
+                self.signed.push(name);
+                self.signed.sort_unstable();
+            }
+            self
+        }
+
+        fn adding(mut self, name: &'static str, value: &str) -> Sent {
+            self.headers.push((name, value.to_owned()));
+            self
+        }
+
+        fn with(mut self, body: &'static [u8]) -> Sent {
+            self.body = body;
+            self
+        }
+
+        async fn admit(&self) -> Result<Admitted> {
+            self.admit_by(Vec::new()).await
+        }
+
+        async fn admit_by(&self, domains: Vec<String>) -> Result<Admitted> {
+            let KeyPair { access_key, secret_key } = example_keys();
+            let options = GatewayOptions { access_key, secret_key, domains, ..GatewayOptions::default() };
+            let mut headers = HeaderMap::new();
+            for (name, value) in &self.headers {
+                headers.append(HeaderName::from_static(name), HeaderValue::from_str(value).unwrap());
+            }
+            let mut uri = self.uri.clone();
+            let presigned = uri.contains("X-Amz-Signature");
+            if !presigned && !self.signed.is_empty() {
+                let authorization = format!(
+                    "AWS4-HMAC-SHA256 Credential={}/{SCOPE}, SignedHeaders={}, Signature={}",
+                    example_keys().access_key,
+                    self.signed.join(";"),
+                    "0".repeat(64),
+                );
+                headers.insert(AUTHORIZATION, HeaderValue::from_str(&authorization).unwrap());
+            }
+            if !self.signed.is_empty() {
+                uri = sign(&self.method, &uri, &mut headers);
+            }
+            let mut request = axum::http::Request::builder().method(self.method.clone()).uri(uri).body(()).unwrap();
+            *request.headers_mut() = headers;
+            let read = self.read.clone();
+            let body = Body::from_stream(futures::stream::iter(self.body.chunks(7)).map(move |frame| {
+                read.fetch_add(frame.len(), Ordering::Relaxed);
+                Ok::<_, std::io::Error>(Bytes::from_static(frame))
+            }));
+            let body = match self.body.is_empty() {
+                true => Body::empty(),
+                false => body,
+            };
+            let (body, progress) = RequestBody::new(body, Duration::from_secs(60));
+            Admission::new(&options).admit(request.into_parts().0, Body::new(body), progress, NOW).await
+        }
+
+        async fn refusal(&self) -> String {
+            match self.admit().await {
+                Ok(admitted) => panic!("{} {} is let through as {}", self.method, self.uri, admitted.operation),
+                Err(GatewayError::Refused { code, message, .. }) => format!("{code}: {message}"),
+                Err(error) => format!("{error:?}: {error}"),
+            }
+        }
+
+        async fn refused(&self, why: &str) {
+            let refusal = self.refusal().await;
+            assert!(refusal.contains(why), "{} {}: {refusal}", self.method, self.uri);
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_let_through_has_no_signature_left() {
+        let admitted = put("/b/k?x-id=PutObject").signing("x-amz-meta-a", "1").with(b"data").signing("content-length", "4");
+        let admitted = admitted.admit().await.unwrap();
+        assert_eq!(admitted.operation, "PutObject");
+        assert_eq!(admitted.parts.uri, "/b/k?x-id=PutObject");
+        let names: Vec<&str> = admitted.parts.headers.keys().map(HeaderName::as_str).collect();
+        assert_eq!(names.len(), 3, "{names:?}");
+        assert_eq!(admitted.parts.headers["content-length"], "4");
+
+        let admitted = presigned(Method::GET, "/b/k?versionId=null").admit().await.unwrap();
+        assert_eq!((admitted.operation, admitted.parts.uri.to_string()), ("GetObject", "/b/k?versionId=null".to_owned()));
+    }
+
+    #[tokio::test]
+    async fn headers_that_make_another_request_must_be_signed() {
+        for request in [put("/b/k").signing("content-length", "0"), presigned(Method::PUT, "/b/k")] {
+            request.adding("x-amz-copy-source", "/b/secret").refused("not signed: x-amz-copy-source").await;
+        }
+        for header in ["x-amz-acl", "x-amz-meta-a", "x-amz-never-heard-of", "x-amz-checksum-crc32", "x-amz-tagging"] {
+            presigned(Method::PUT, "/b/k").adding(header, "x").refused(header).await;
+        }
+        for header in ["x-amz-user-agent", "x-amz-sdk-checksum-algorithm"] {
+            presigned(Method::PUT, "/b/k").adding(header, "CRC32").admit().await.unwrap();
+        }
+        // Signed rightly, but for the host.
+        let mut anywhere = put("/b/k").signing("content-length", "0");
+        anywhere.signed.retain(|name| *name != "host");
+        anywhere.refused("The Host header must be signed").await;
+    }
+
+    #[tokio::test]
+    async fn parameters_of_a_presigned_url_are_its_headers() {
+        let admitted = presigned(Method::PUT, "/b/k?x-amz-meta-color=green&X-Amz-Acl=private").admit().await.unwrap();
+        assert_eq!(admitted.parts.headers["x-amz-meta-color"], "green");
+        assert_eq!(admitted.parts.headers["x-amz-acl"], "private");
+        assert_eq!(admitted.parts.uri, "/b/k");
+        presigned(Method::PUT, "/b/k?x-amz-tagging=a%3Db").refused("x-amz-tagging").await;
+        let other = presigned(Method::PUT, "/b/k?X-Amz-Acl=private").adding("x-amz-acl", "public-read");
+        other.refused("not what the presigned URL says").await;
+        put("/b/k?x-amz-acl=private").signing("content-length", "0").refused("NotImplemented").await;
+        presigned(Method::GET, "/b/k?X-Amz-Security-Token=t").refused("InvalidToken").await;
+    }
+
+    #[tokio::test]
+    async fn version_2_is_refused_however_it_is_spelled() {
+        for query in [
+            "AWSAccessKeyId=a&Signature=b&Expires=1", "%53ignature=b", "Signatur%65=b", "%41WSAccessKeyId=a", "signature=b",
+        ] {
+            let mut request = sent(Method::GET, &format!("/b/k?{query}"));
+            request.signed.clear();
+            request.refused("AWS4-HMAC-SHA256").await;
+        }
+        for header in ["AWS AKIA:signature", "aws AKIA:signature"] {
+            let mut request = sent(Method::GET, "/b/k").adding("authorization", header);
+            request.signed.clear();
+            request.refused("signature_version='s3v4'").await;
+        }
+    }
+
+    #[tokio::test]
+    async fn nothing_of_a_strangers_body_is_read() {
+        for kind in ["multipart/form-data; boundary=x", "Multipart/form-data;boundary=x", " MULTIPART/FORM-DATA", "multipart/mixed"] {
+            let mut form = sent(Method::POST, "/b").adding("content-type", kind).with(b"--x and 5 GiB more");
+            form.refused("form").await;
+            form.signed.clear();
+            form.refused("form").await;
+            assert_eq!(form.read.load(Ordering::Relaxed), 0);
+        }
+        for uri in ["/b?delete", "/b/k?uploadId=u", "/b/k"] {
+            let method = if uri.contains('?') { Method::POST } else { Method::PUT };
+            let mut stranger = sent(method, uri).with(b"<Delete></Delete>");
+            stranger.signed.clear();
+            stranger.refused("Access Denied").await;
+            assert_eq!(stranger.read.load(Ordering::Relaxed), 0);
+        }
+    }
+
+    #[tokio::test]
+    async fn hosts_with_a_bucket_are_served_or_refused() {
+        let domains = || vec!["s3.example.com".to_owned()];
+        let request = sent(Method::GET, "/a/b%20c?acl").signing("host", "photos.s3.example.com:9000");
+        let admitted = request.admit_by(domains()).await.unwrap();
+        assert_eq!((admitted.operation, admitted.parts.uri.to_string()), ("GetObjectAcl", "/photos/a/b%20c?acl=".to_owned()));
+        assert_eq!(admitted.parts.headers["host"], "s3.example.com:9000");
+        let list = sent(Method::GET, "/?list-type=2").signing("host", "photos.s3.example.com");
+        assert_eq!(list.admit_by(domains()).await.unwrap().operation, "ListObjectsV2");
+        let path = sent(Method::GET, "/photos?list-type=2").signing("host", "s3.example.com");
+        assert_eq!(path.admit_by(domains()).await.unwrap().operation, "ListObjectsV2");
+        // A key that would have become a bucket.
+        let key = put("/key").signing("host", "photos.s3.example.com").signing("content-length", "0");
+        key.refused("does not know the host name photos.s3.example.com").await;
+    }
+
+    #[tokio::test]
+    async fn what_is_given_twice_is_refused() {
+        let once = || put("/b/k").signing("content-length", "0");
+        once().adding("content-length", "0").refused("more than once").await;
+        once().signing("x-amz-acl", "private").adding("x-amz-acl", "public-read").refused("more than once").await;
+        once().adding("host", "localhost").refused("more than once").await;
+    }
+
+    #[tokio::test]
+    async fn documents_are_limited_and_compared() {
+        use base64::Engine;
+        let document = b"<Delete><Object><Key>k</Key></Object></Delete>";
+        let delete = || sent(Method::POST, "/b?delete").with(document).signing("content-length", "46");
+        assert!(matches!(delete().admit().await.unwrap().body, AdmittedBody::Document(bytes) if &bytes[..] == document));
+        let encode = |sum: &[u8]| base64::engine::general_purpose::STANDARD.encode(sum);
+        delete().signing("content-md5", &encode(&Md5::digest(document))).admit().await.unwrap();
+        delete().signing("content-md5", &encode(&Md5::digest(b"other"))).refused("BadDigest").await;
+        delete().signing("x-amz-checksum-crc32", "AAAAAA==").refused("BadDigest").await;
+        delete().signing("x-amz-content-sha256", &"0".repeat(64)).refused("ContentSha256Mismatch").await;
+
+        let long = |uri: &str, length: usize| {
+            sent(Method::POST, uri).with(b"<").signing("content-length", &length.to_string())
+        };
+        long("/b?delete", (2 << 20) + 1).refused("MaxMessageLengthExceeded").await;
+        long("/b/k?uploadId=u", (4 << 20) + 1).refused("MaxMessageLengthExceeded").await;
+        let tagged = b"<CreateBucketConfiguration><Tags><Tag/></Tags></CreateBucketConfiguration>";
+        put("/b").with(tagged).signing("content-length", "74").refused("The element Tags of CreateBucket").await;
+    }
+
+    #[tokio::test]
+    async fn checksums_that_nobody_verifies_are_refused() {
+        for header in ["x-amz-checksum-sha512", "x-amz-checksum-md5", "x-amz-checksum-xxhash64"] {
+            put("/b/k").signing("content-length", "0").signing(header, "AAAA").refused("NotImplemented").await;
+            let trailer = put("/b/k")
+                .signing("x-amz-content-sha256", "STREAMING-UNSIGNED-PAYLOAD-TRAILER")
+                .signing("x-amz-decoded-content-length", "0")
+                .signing("x-amz-trailer", header);
+            trailer.refused("NotImplemented").await;
+        }
+    }
+
+    #[tokio::test]
+    async fn other_owners_have_nothing_here() {
+        let get = |owner| sent(Method::GET, "/b/k").signing("x-amz-expected-bucket-owner", owner);
+        get(OWNER).admit().await.unwrap();
+        get("123456789012").refused("AccessDenied").await;
+    }
+
+    /// "Signature calculations for the authorization header: transferring payload in multiple chunks", of AWS.
+    fn documented_chunks(last_signature: &str) -> (HeaderMap, Vec<u8>) {
+        let authorization = "AWS4-HMAC-SHA256 Credential=AKIAIOSFODNN7EXAMPLE/20130524/us-east-1/s3/aws4_request,\
+            SignedHeaders=content-encoding;content-length;host;x-amz-content-sha256;x-amz-date;x-amz-decoded-content-length;\
+            x-amz-storage-class,Signature=4f232c4386841ef735655705268965c44a0e4690baa4adea153f7db9fa80a0a9";
+        let mut headers = HeaderMap::new();
+        for (name, value) in [
+            ("authorization", authorization),
+            ("content-encoding", "aws-chunked"),
+            ("content-length", "66824"),
+            ("host", "s3.amazonaws.com"),
+            ("x-amz-content-sha256", "STREAMING-AWS4-HMAC-SHA256-PAYLOAD"),
+            ("x-amz-date", DATE),
+            ("x-amz-decoded-content-length", "66560"),
+            ("x-amz-storage-class", "REDUCED_REDUNDANCY"),
+        ] {
+            headers.insert(name, HeaderValue::from_str(value).unwrap());
+        }
+        let mut body = Vec::new();
+        for (length, signature) in [
+            (65536, "ad80c730a21e5b8d04586a2213dd63b9a0e99e0e2307b0ade35a65485a288648"),
+            (1024, "0055627c9e194cb4542bae2aa5492e3c1575bbb81b612b7d234b86a503ef5497"),
+            (0, last_signature),
+        ] {
+            body.extend_from_slice(format!("{length:x};chunk-signature={signature}\r\n").as_bytes());
+            body.extend(std::iter::repeat_n(b'a', length));
+            body.extend_from_slice(b"\r\n");
+        }
+        (headers, body)
+    }
+
+    async fn read_chunks(headers: HeaderMap, body: Vec<u8>) -> Result<Bytes> {
+        let KeyPair { access_key, secret_key } = example_keys();
+        let domains = vec!["s3.amazonaws.com".to_owned()];
+        let options = GatewayOptions { access_key, secret_key, domains, ..GatewayOptions::default() };
+        let mut request = axum::http::Request::put("/examplebucket/chunkObject.txt").body(()).unwrap();
+        *request.headers_mut() = headers;
+        let pieces: Vec<_> = body.chunks(1000).map(|piece| Ok::<_, std::io::Error>(piece.to_vec())).collect();
+        let (body, progress) =
+            RequestBody::new(Body::from_stream(futures::stream::iter(pieces)), Duration::from_secs(60));
+        let admitted = Admission::new(&options).admit(request.into_parts().0, Body::new(body), progress, NOW).await?;
+        let AdmittedBody::Data(payload) = admitted.body else { panic!("an object has data") };
+        payload.read(1 << 20).await
+    }
+
+    #[tokio::test]
+    async fn signed_chunks_follow_from_each_other() {
+        let right = "b6c6ea8a5354eaf15b3cb7646744f4275b71ea724fed81ceb9323e279d449df9";
+        let (headers, body) = documented_chunks(right);
+        assert_eq!(read_chunks(headers.clone(), body.clone()).await.unwrap(), "a".repeat(66560));
+        let mut other = body.clone();
+        other[40_000] = b'b';
+        assert!(matches!(read_chunks(headers.clone(), other).await, Err(GatewayError::ChunkSignature)));
+        let (headers, body) = documented_chunks(&right.replace("b6c6", "b6c7"));
+        assert!(matches!(read_chunks(headers.clone(), body.clone()).await, Err(GatewayError::ChunkSignature)));
+        assert!(read_chunks(headers, body[..body.len() - 90].to_vec()).await.is_err());
+    }
+}
