@@ -64,7 +64,7 @@ impl Protocol {
             Ok(response) if admitted.operation == "GetObject" && response.status().is_success() => {
                 response.map(Body::new)
             }
-            Ok(response) => xml::escape_controls(response),
+            Ok(response) => xml::mend(response),
             Err(error) => {
                 let why: Box<dyn std::error::Error + Send + Sync> = error.into();
                 tracing::warn!(error = %why, "request failed in the protocol layer");
@@ -82,7 +82,7 @@ fn now() -> OffsetDateTime {
 
 fn document(failure: GatewayError) -> Response {
     match error::to_s3(failure).to_http_response() {
-        Ok(response) => xml::escape_controls(response),
+        Ok(response) => xml::mend(response),
         Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
     }
 }

@@ -1,18 +1,44 @@
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use axum::http::header::CONTENT_LENGTH;
 use axum::response::Response;
 
-/// An answer whose XML has control characters as references. The protocol layer writes them as they are: a carriage return
-/// would be read as a line feed, and three keys as one.
-pub(super) fn escape_controls(response: s3s::HttpResponse) -> Response {
-    let document = response.body().bytes();
-    match document.filter(|document| document.iter().any(|byte| is_control(*byte))) {
-        None => response.map(Body::new),
-        Some(document) => {
-            let (mut parts, _) = response.into_parts();
-            parts.headers.remove(CONTENT_LENGTH);
-            Response::from_parts(parts, Body::from(escaped(&document)))
+/// An answer of the protocol layer as clients can read it. It leaves out messages, without which clients know of no error
+/// but that it is "Unknown"; and it writes control characters as they are: a carriage return would be read as a line feed,
+/// and three keys as one.
+pub(super) fn mend(response: s3s::HttpResponse) -> Response {
+    let is_error = response.status().is_client_error() || response.status().is_server_error();
+    let Some(document) = response.body().bytes().filter(|document| !document.is_empty()) else {
+        return response.map(Body::new);
+    };
+    let explained = is_error.then(|| explained(&document)).flatten();
+    let document = explained.map_or(document, Bytes::from);
+    let (mut parts, _) = response.into_parts();
+    parts.headers.remove(CONTENT_LENGTH);
+    let has_controls = document.iter().any(|byte| is_control(*byte));
+    let document = if has_controls { Bytes::from(escaped(&document)) } else { document };
+    Response::from_parts(parts, Body::from(document))
+}
+
+/// An error document with a message, if it has none.
+fn explained(document: &[u8]) -> Option<String> {
+    let text = std::str::from_utf8(document).ok().filter(|text| !text.contains("<Message>"))?;
+    let (before, after) = text.split_once("</Code>")?;
+    let (_, code) = before.split_once("<Code>")?;
+    Some(format!("{before}</Code><Message>{}</Message>{after}", message(code)))
+}
+
+fn message(code: &str) -> &'static str {
+    match code {
+        "InternalError" => "We encountered an internal error. Please try again.",
+        "InvalidBucketName" => "The specified bucket is not valid.",
+        "InvalidURI" => "Couldn't parse the specified URI.",
+        "KeyTooLongError" => "Your key is too long.",
+        "MalformedXML" => {
+            "The XML you provided was not well-formed or did not validate against our published schema."
         }
+        "MethodNotAllowed" => "The specified method is not allowed against this resource.",
+        "NotImplemented" => "A header or parameter you provided implies functionality that is not implemented.",
+        _ => "A header, a parameter or the body of the request is not valid.",
     }
 }
 
@@ -37,6 +63,14 @@ fn escaped(document: &[u8]) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn errors_have_a_message() {
+        let bare = b"<?xml version=\"1.0\"?><Error><Code>KeyTooLongError</Code></Error>";
+        let expect = "<?xml version=\"1.0\"?><Error><Code>KeyTooLongError</Code><Message>Your key is too long.</Message></Error>";
+        assert_eq!(explained(bare).unwrap(), expect);
+        assert_eq!(explained(expect.as_bytes()), None);
+    }
 
     #[test]
     fn controls_become_references() {

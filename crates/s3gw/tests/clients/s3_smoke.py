@@ -76,6 +76,8 @@ def refuses(code, status, call, **arguments):
         got = (error.response["Error"]["Code"], error.response["ResponseMetadata"]["HTTPStatusCode"])
         assert got == (code, status), f"expected {code} {status}, got {got}"
         assert error.response["ResponseMetadata"].get("RequestId"), "no request id"
+        # What is asked with HEAD is answered without a body, and so without words.
+        assert code.isdigit() or error.response["Error"].get("Message"), f"{code} without a message"
         return error
     raise AssertionError(f"expected {code}, and the call succeeded")
 
@@ -495,7 +497,6 @@ def unknown_buckets_and_operations():
         refuses("NoSuchBucket", 404, call, Bucket="no-such-bucket-" + uuid.uuid4().hex[:8], **more)
     refuses("404", 404, S3.head_bucket, Bucket="no-such-bucket-" + uuid.uuid4().hex[:8])
     refuses("404", 404, S3.head_object, Bucket=BUCKET, Key="no-such-key")
-    refuses("NotImplemented", 501, S3.get_bucket_versioning, Bucket=BUCKET)
     refuses("NotImplemented", 501, S3.put_object, Bucket=BUCKET, Key="x", Body=b"", Tagging="a=b")
     refuses("NoSuchVersion", 404, S3.get_object, Bucket=BUCKET, Key="size/1", VersionId="3sL4kqtJlcpXroDTDmJ")
 
@@ -514,6 +515,261 @@ def presigned_urls():
         raise AssertionError("a forged URL was served")
     except urllib.error.HTTPError as error:
         assert error.code == 403, error.code
+
+
+# Operations that the gateway has, and old names of the same requests.
+SERVED = {
+    "AbortMultipartUpload", "CompleteMultipartUpload", "CopyObject", "CreateBucket", "CreateMultipartUpload", "DeleteBucket",
+    "DeleteObject", "DeleteObjects", "GetBucketAccelerateConfiguration", "GetBucketAcl", "GetBucketCors",
+    "GetBucketEncryption", "GetBucketLifecycle", "GetBucketLifecycleConfiguration", "GetBucketLocation", "GetBucketLogging",
+    "GetBucketNotification", "GetBucketNotificationConfiguration", "GetBucketOwnershipControls", "GetBucketPolicy",
+    "GetBucketPolicyStatus", "GetBucketReplication", "GetBucketRequestPayment", "GetBucketTagging", "GetBucketVersioning",
+    "GetBucketWebsite", "GetObject", "GetObjectAcl", "GetObjectAttributes", "GetObjectLockConfiguration", "GetObjectTagging",
+    "GetPublicAccessBlock", "HeadBucket", "HeadObject", "ListBuckets", "ListMultipartUploads", "ListObjectVersions",
+    "ListObjects", "ListObjectsV2", "ListParts", "PutObject", "UploadPart", "UploadPartCopy",
+}
+
+
+def example(shape, depth=0):
+    """The least that botocore takes for a shape of its model."""
+    if shape.type_name == "structure":
+        wanted = shape.required_members or (list(shape.members)[:1] if getattr(shape, "is_tagged_union", False) else [])
+        return {name: example(shape.members[name], depth + 1) for name in wanted}
+    if shape.type_name == "list":
+        return [example(shape.member, depth + 1)]
+    if shape.type_name == "map":
+        return {}
+    if shape.type_name == "string":
+        return shape.enum[0] if shape.enum else "x"
+    return {"boolean": True, "blob": b"x", "timestamp": 1893456000}.get(shape.type_name, 1)
+
+
+@check
+def every_other_operation_of_the_model_is_refused_and_does_nothing():
+    bucket, key, body = BUCKET + "-walk", "walked", b"what was there before"
+    S3.create_bucket(Bucket=bucket)
+    S3.put_object(Bucket=bucket, Key=key, Body=body, Metadata={"kept": "yes"})
+    there = S3.head_object(Bucket=bucket, Key=key)
+    empty = BUCKET + "-walk-empty"
+    S3.create_bucket(Bucket=empty)
+    walker = client(inject_host_prefix=False, retries={"max_attempts": 1})
+    model = walker.meta.service_model
+    names = {name: method for method, name in walker.meta.method_to_api_mapping.items()}
+    others = [name for name in model.operation_names if name not in SERVED]
+    assert len(others) > 50 and SERVED <= set(model.operation_names), SERVED - set(model.operation_names)
+    wrong = []
+    for name in others:
+        for target in (bucket, empty):
+            arguments = example(model.operation_model(name).input_shape) if model.operation_model(name).input_shape else {}
+            members = model.operation_model(name).input_shape.members if arguments is not None else {}
+            if "Bucket" in members:
+                arguments["Bucket"] = target
+            if "Key" in members:
+                arguments["Key"] = key
+            if name == "ListDirectoryBuckets":
+                arguments["MaxDirectoryBuckets"] = 1  # else it is ListBuckets, to the letter
+            try:
+                getattr(walker, names[name])(**arguments)
+                wrong.append(f"{name} succeeded")
+            except ClientError as error:
+                got = (error.response["Error"]["Code"], error.response["ResponseMetadata"]["HTTPStatusCode"])
+                # What is asked with HEAD has no code.
+                if got not in [("NotImplemented", 501), ("501", 501)]:
+                    wrong.append(f"{name}: {got}")
+        now = S3.head_object(Bucket=bucket, Key=key)
+        same = all(now[field] == there[field] for field in ("ETag", "LastModified", "Metadata", "ContentLength"))
+        if not same or [entry["Key"] for entry in S3.list_objects_v2(Bucket=bucket)["Contents"]] != [key]:
+            wrong.append(f"{name} changed the object")
+        S3.head_bucket(Bucket=empty)
+    assert not wrong, wrong
+    assert S3.get_object(Bucket=bucket, Key=key)["Body"].read() == body
+    S3.delete_object(Bucket=bucket, Key=key)
+    S3.delete_bucket(Bucket=bucket)
+    S3.delete_bucket(Bucket=empty)
+
+
+@check
+def a_plain_bucket_says_what_it_has_not():
+    S3.put_object(Bucket=BUCKET, Key="asked", Body=b"x")
+    name = {"Bucket": BUCKET}
+    assert "Status" not in S3.get_bucket_versioning(**name)
+    assert S3.get_bucket_acl(**name)["Grants"][0]["Permission"] == "FULL_CONTROL"
+    assert S3.get_object_acl(**name, Key="asked")["Grants"][0]["Grantee"]["Type"] == "CanonicalUser"
+    assert S3.get_object_tagging(**name, Key="asked")["TagSet"] == []
+    assert S3.get_bucket_request_payment(**name)["Payer"] == "BucketOwner"
+    assert S3.get_bucket_ownership_controls(**name)["OwnershipControls"]["Rules"][0]["ObjectOwnership"]
+    for call in (S3.get_bucket_logging, S3.get_bucket_notification_configuration, S3.get_bucket_accelerate_configuration):
+        assert set(call(**name)) == {"ResponseMetadata"}, call(**name)
+    for call, code in [
+        (S3.get_bucket_tagging, "NoSuchTagSet"),
+        (S3.get_bucket_policy, "NoSuchBucketPolicy"),
+        (S3.get_bucket_policy_status, "NoSuchBucketPolicy"),
+        (S3.get_bucket_cors, "NoSuchCORSConfiguration"),
+        (S3.get_bucket_lifecycle_configuration, "NoSuchLifecycleConfiguration"),
+        (S3.get_bucket_encryption, "ServerSideEncryptionConfigurationNotFoundError"),
+        (S3.get_bucket_replication, "ReplicationConfigurationNotFoundError"),
+        (S3.get_bucket_website, "NoSuchWebsiteConfiguration"),
+        (S3.get_public_access_block, "NoSuchPublicAccessBlockConfiguration"),
+        (S3.get_object_lock_configuration, "ObjectLockConfigurationNotFoundError"),
+    ]:
+        refuses(code, 404, call, **name)
+        refuses("NoSuchBucket", 404, call, Bucket="no-such-bucket-" + uuid.uuid4().hex[:8])
+    refuses("NoSuchKey", 404, S3.get_object_acl, **name, Key="never-was")
+
+
+@check
+def versions_and_attributes_of_objects_without():
+    keys = [f"versions/{n}" for n in range(7)] + ["versions/below/one"]
+    for key in keys:
+        S3.put_object(Bucket=BUCKET, Key=key, Body=key.encode())
+    pages = S3.get_paginator("list_object_versions").paginate(
+        Bucket=BUCKET, Prefix="versions/", PaginationConfig={"PageSize": 3}
+    )
+    found = [version for page in pages for version in page["Versions"]]
+    assert [version["Key"] for version in found] == sorted(keys), found
+    assert all(version["VersionId"] == "null" and version["IsLatest"] for version in found)
+    below = S3.list_object_versions(Bucket=BUCKET, Prefix="versions/", Delimiter="/")["CommonPrefixes"]
+    assert below == [{"Prefix": "versions/below/"}], below
+    deleted = S3.delete_objects(
+        Bucket=BUCKET, Delete={"Objects": [{"Key": version["Key"], "VersionId": "null"} for version in found]}
+    )
+    assert len(deleted["Deleted"]) == len(keys) and "Errors" not in deleted
+
+    S3.put_object(Bucket=BUCKET, Key="attributes", Body=b"12345", ChecksumAlgorithm="CRC32")
+    asked = ["ETag", "Checksum", "ObjectSize", "StorageClass", "ObjectParts"]
+    answer = S3.get_object_attributes(Bucket=BUCKET, Key="attributes", ObjectAttributes=asked)
+    assert answer["ETag"].strip('"') == hashlib.md5(b"12345").hexdigest(), answer["ETag"]
+    assert answer["ObjectSize"] == 5 and answer["StorageClass"] == "STANDARD" and "ObjectParts" not in answer
+    assert answer["Checksum"]["ChecksumCRC32"] == base64.b64encode(zlib.crc32(b"12345").to_bytes(4, "big")).decode()
+    part = S3.get_object_attributes(Bucket=BUCKET, Key="attributes", ObjectAttributes=["ObjectSize"])
+    assert "ETag" not in part and part["ObjectSize"] == 5
+
+
+@check
+def what_would_be_left_out_is_refused():
+    S3.put_object(Bucket=BUCKET, Key="kept", Body=b"first")
+    put = {"Bucket": BUCKET, "Key": "kept", "Body": b"second"}
+    refuses("AccessControlListNotSupported", 400, S3.put_object, **put, ACL="public-read")
+    for more in [
+        {"GrantRead": "id=x"}, {"WebsiteRedirectLocation": "/x"}, {"ServerSideEncryption": "AES256"}, {"Tagging": "a=b"},
+        {"ObjectLockLegalHoldStatus": "ON"},
+    ]:
+        refuses("NotImplemented", 501, S3.put_object, **put, **more)
+    create = S3.create_multipart_upload
+    refuses("AccessControlListNotSupported", 400, create, Bucket=BUCKET, Key="kept", ACL="public-read")
+    refuses("NotImplemented", 501, create, Bucket=BUCKET, Key="kept", Tagging="a=b")
+    tagged = {"Tags": [{"Key": "a", "Value": "b"}]}
+    name = BUCKET + "-tagged"
+    refuses("NotImplemented", 501, S3.create_bucket, Bucket=name, CreateBucketConfiguration=tagged)
+    refuses("404", 404, S3.head_bucket, Bucket=name)
+    source = {"Bucket": BUCKET, "Key": "kept"}
+    refuses("PreconditionFailed", 412, S3.copy_object, Bucket=BUCKET, Key="attributes", CopySource=source, IfNoneMatch="*")
+    S3.copy_object(Bucket=BUCKET, Key="copied-once", CopySource=source, IfNoneMatch="*")
+    refuses("AccessDenied", 403, S3.get_object, Bucket=BUCKET, Key="kept", ExpectedBucketOwner="123456789012")
+    for algorithm in ["sha512", "md5", "xxhash64", "xxhash3", "xxhash128"]:
+        status, body = ask("PUT", f"/{BUCKET}/kept", b"third", {f"x-amz-checksum-{algorithm}": "AAAA"})
+        assert status == 501 and b"NotImplemented" in body, (algorithm, status, body)
+    assert get("kept") == b"first" and get("copied-once") == b"first"
+
+
+def ask(method, path, body=b"", headers=(), host=None, sign=True):
+    """One request, signed for `host`, over a connection to the store; status and body of the answer."""
+    address = urllib.parse.urlsplit(ENDPOINT).netloc
+    request = AWSRequest(method=method, url=f"http://{host or address}{path}", data=body, headers=dict(headers))
+    if sign:
+        S3SigV4Auth(Credentials(ACCESS_KEY, SECRET_KEY), "s3", "US").add_auth(request)
+    connection = http.client.HTTPConnection(address, timeout=30)
+    connection.request(method, path, body, {"Host": host or address, **dict(request.headers)})
+    answer = connection.getresponse()
+    status, body = answer.status, answer.read()
+    connection.close()
+    return status, body
+
+
+@check
+def a_signature_covers_all_that_matters():
+    S3.put_object(Bucket=BUCKET, Key="secret", Body=b"top secret")
+    signer = client(signature_version="s3v4")
+    put = signer.generate_presigned_url("put_object", Params={"Bucket": BUCKET, "Key": "mine"}, ExpiresIn=60)
+
+    def opened(url, **more):
+        try:
+            return 200, urllib.request.urlopen(urllib.request.Request(url, **more)).read()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read()
+
+    for header in ["x-amz-copy-source", "X-Amz-Copy-Source", "x-amz-acl", "x-amz-meta-a", "x-amz-storage-class"]:
+        status, body = opened(put, method="PUT", data=b"", headers={header: f"/{BUCKET}/secret"})
+        assert status == 403 and header.lower().encode() in body and b"AccessDenied" in body, (header, status, body)
+    refuses("404", 404, S3.head_object, Bucket=BUCKET, Key="mine")
+    assert opened(put, method="PUT", data=b"mine")[0] == 200
+    century = signer.generate_presigned_url(
+        "get_object", Params={"Bucket": BUCKET, "Key": "mine"}, ExpiresIn=100 * 365 * 24 * 3600
+    )
+    status, body = opened(century)
+    assert status == 400 and b"604800" in body, (status, body)
+    old = client(signature_version="s3").generate_presigned_url("get_object", Params={"Bucket": BUCKET, "Key": "mine"})
+    for url in [old, old.replace("Signature", "%53ignature"), old.replace("AWSAccessKeyId", "%41WSAccessKeyId")]:
+        status, body = opened(url)
+        assert status == 400 and b"signature_version=&apos;s3v4&apos;" in body.replace(b"'", b"&apos;"), (status, body)
+    for kind in ["multipart/form-data; boundary=x", "Multipart/Form-Data; boundary=x"]:
+        status, body = ask("POST", f"/{BUCKET}", b"--x--", {"Content-Type": kind}, sign=False)
+        assert status == 501 and b"NotImplemented" in body, (status, body)
+
+
+@check
+def a_host_with_a_bucket_is_not_taken_for_a_path():
+    for host in [f"{BUCKET}.s3.example.com", "s3.example.com"]:
+        for method, path in [("PUT", "/new-bucket"), ("DELETE", "/" + BUCKET), ("GET", "/?list-type=2")]:
+            status, body = ask(method, path, host=host)
+            assert status == 400 and b"--s3-domain" in body, (host, status, body)
+    assert "new-bucket" not in [bucket["Name"] for bucket in S3.list_buckets()["Buckets"]]
+    host = f"{BUCKET}.localhost"
+    assert ask("PUT", "/hosted%20key", b"hosted", host=host)[0] == 200
+    assert get("hosted key") == b"hosted"
+    assert ask("GET", "/hosted%20key", host=host) == (200, b"hosted")
+    status, body = ask("GET", "/?list-type=2&prefix=hosted", host=host)
+    assert status == 200 and b"<Key>hosted key</Key>" in body, (status, body)
+
+
+@check
+def control_characters_survive():
+    keys = ["control/a\rb", "control/a\nb", "control/a\r\nb", "control/\x01\x7f\x1b"]
+    for key in keys:
+        S3.put_object(Bucket=BUCKET, Key=key, Body=key.encode())
+    listed = [entry["Key"] for entry in S3.list_objects_v2(Bucket=BUCKET, Prefix="control/")["Contents"]]
+    assert listed == sorted(keys), listed
+    status, body = ask("GET", f"/{BUCKET}?list-type=2&prefix=control%2Fa")
+    assert status == 200 and b"\r" not in body and b"<Key>control/a&#13;b</Key>" in body, body
+    upload = S3.create_multipart_upload(Bucket=BUCKET, Key=keys[3])["UploadId"]
+    uploads = S3.list_multipart_uploads(Bucket=BUCKET, Prefix="control/", EncodingType="url")
+    assert [urllib.parse.unquote(upload["Key"]) for upload in uploads["Uploads"]] == [keys[3]], uploads["Uploads"]
+    assert uploads["EncodingType"] == "url"
+    name = {"Bucket": BUCKET, "Key": keys[3], "UploadId": upload}
+    S3.upload_part(**name, PartNumber=1, Body=b"x")
+    none = S3.list_parts(**name, MaxParts=0)
+    assert "Parts" not in none and not none["IsTruncated"], none
+    S3.abort_multipart_upload(**name)
+
+
+@check
+def an_upload_is_completed_twice():
+    name = {"Bucket": BUCKET, "Key": "completed twice"}
+    upload = S3.create_multipart_upload(**name)["UploadId"]
+    parts = [bytes_of(5 * MIB, 51), b"end"]
+    done = [
+        {"PartNumber": n, "ETag": S3.upload_part(**name, UploadId=upload, PartNumber=n, Body=part)["ETag"]}
+        for n, part in enumerate(parts, 1)
+    ]
+    complete = lambda **more: S3.complete_multipart_upload(**name, UploadId=upload, **more)
+    first = complete(MultipartUpload={"Parts": done})
+    assert first["Location"] == f"{ENDPOINT}/{BUCKET}/completed%20twice", first["Location"]
+    again = complete(MultipartUpload={"Parts": done}, IfNoneMatch="*")
+    assert (again["ETag"], again["Location"]) == (first["ETag"], first["Location"])
+    refuses("NoSuchUpload", 404, complete, MultipartUpload={"Parts": done[:1]})
+    S3.put_object(**name, Body=b"something newer")
+    refuses("NoSuchUpload", 404, complete, MultipartUpload={"Parts": done})
+    assert get("completed twice") == b"something newer"
 
 
 @check
