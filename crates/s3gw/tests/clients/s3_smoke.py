@@ -540,7 +540,7 @@ def example(shape, depth=0):
     if shape.type_name == "map":
         return {}
     if shape.type_name == "string":
-        return shape.enum[0] if shape.enum else "x"
+        return shape.enum[0] if shape.enum else "x" * max(1, shape.metadata.get("min", 1))
     return {"boolean": True, "blob": b"x", "timestamp": 1893456000}.get(shape.type_name, 1)
 
 
@@ -559,22 +559,23 @@ def every_other_operation_of_the_model_is_refused_and_does_nothing():
     assert len(others) > 50 and SERVED <= set(model.operation_names), SERVED - set(model.operation_names)
     wrong = []
     for name in others:
+        shape = model.operation_model(name).input_shape
+        members = shape.members if shape else {}
         for target in (bucket, empty):
-            arguments = example(model.operation_model(name).input_shape) if model.operation_model(name).input_shape else {}
-            members = model.operation_model(name).input_shape.members if arguments is not None else {}
+            arguments = example(shape) if shape else {}
             if "Bucket" in members:
                 arguments["Bucket"] = target
             if "Key" in members:
                 arguments["Key"] = key
-            if name == "ListDirectoryBuckets":
-                arguments["MaxDirectoryBuckets"] = 1  # else it is ListBuckets, to the letter
             try:
                 getattr(walker, names[name])(**arguments)
                 wrong.append(f"{name} succeeded")
             except ClientError as error:
                 got = (error.response["Error"]["Code"], error.response["ResponseMetadata"]["HTTPStatusCode"])
-                # What is asked with HEAD has no code.
-                if got not in [("NotImplemented", 501), ("501", 501)]:
+                # Signed for another of AWS's services, which this is not.
+                elsewhere = name in ("ListDirectoryBuckets", "WriteGetObjectResponse")
+                expected = ("AuthorizationHeaderMalformed", 400) if elsewhere else ("NotImplemented", 501)
+                if got != expected:
                     wrong.append(f"{name}: {got}")
         now = S3.head_object(Bucket=bucket, Key=key)
         same = all(now[field] == there[field] for field in ("ETag", "LastModified", "Metadata", "ContentLength"))
@@ -741,14 +742,23 @@ def control_characters_survive():
     assert listed == sorted(keys), listed
     status, body = ask("GET", f"/{BUCKET}?list-type=2&prefix=control%2Fa")
     assert status == 200 and b"\r" not in body and b"<Key>control/a&#13;b</Key>" in body, body
-    upload = S3.create_multipart_upload(Bucket=BUCKET, Key=keys[3])["UploadId"]
+    # XML has no form of this name that boto3 reads: asked for by hand.
+    status, body = ask("POST", f"/{BUCKET}/{urllib.parse.quote(keys[3])}?uploads")
+    assert status == 200 and b"<Key>control/&#1;" in body, (status, body)
+    upload = body.split(b"<UploadId>")[1].split(b"</UploadId>")[0].decode()
     uploads = S3.list_multipart_uploads(Bucket=BUCKET, Prefix="control/", EncodingType="url")
     assert [urllib.parse.unquote(upload["Key"]) for upload in uploads["Uploads"]] == [keys[3]], uploads["Uploads"]
     assert uploads["EncodingType"] == "url"
     name = {"Bucket": BUCKET, "Key": keys[3], "UploadId": upload}
     S3.upload_part(**name, PartNumber=1, Body=b"x")
+    S3.abort_multipart_upload(**name)
+    for key in keys:
+        S3.delete_object(Bucket=BUCKET, Key=key)
+    name = {"Bucket": BUCKET, "Key": "control/a\rb"}
+    name["UploadId"] = S3.create_multipart_upload(**name)["UploadId"]
+    S3.upload_part(**name, PartNumber=1, Body=b"x")
     none = S3.list_parts(**name, MaxParts=0)
-    assert "Parts" not in none and not none["IsTruncated"], none
+    assert none["Key"] == name["Key"] and "Parts" not in none and not none["IsTruncated"], none
     S3.abort_multipart_upload(**name)
 
 
