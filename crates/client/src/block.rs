@@ -173,6 +173,7 @@ impl BlockWriter {
             chunk,
             seal,
             ack_all_within,
+            again: false,
             events,
             _share: share,
         });

@@ -12,6 +12,7 @@ mod error;
 mod locate;
 mod om;
 mod options;
+mod outbox;
 mod pipelines;
 mod read;
 mod session;

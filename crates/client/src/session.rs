@@ -1,10 +1,10 @@
 use crate::channels::Channels;
+use crate::outbox::Outbox;
 use crate::stream::{Event, Health, Outgoing};
 use futures::FutureExt;
 use proto::datanode::datanode_client::DatanodeClient;
 use proto::datanode::{Ack, WriteAck, WriteChunk};
 use proto::{Code, Failure, Retry};
-use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 use types::{Nonce, PipelineId};
 
-/// The chunks of one pipeline that are not acknowledged, and the connection they go over.
+/// The connection that the chunks of one pipeline go over.
 pub(crate) struct Session {
     pipeline: PipelineId,
     orders: mpsc::Receiver<Outgoing>,
@@ -23,9 +23,7 @@ pub(crate) struct Session {
     health: Arc<Health>,
     stall: Duration,
     channels: Channels,
-    /// In the order they must be sent. The first `sent` of them are on the current connection.
-    pending: VecDeque<Outgoing>,
-    sent: usize,
+    outbox: Outbox,
     /// The current or last connection brought an acknowledgement.
     acknowledged: bool,
 }
@@ -57,8 +55,7 @@ impl Session {
             health,
             stall,
             channels,
-            pending: VecDeque::new(),
-            sent: 0,
+            outbox: Outbox::default(),
             acknowledged: false,
         }
     }
@@ -74,14 +71,12 @@ impl Session {
     /// Waits until there is something to send; false when there never will be.
     pub(crate) async fn wait_for_work(&mut self) -> bool {
         loop {
-            // Chunks whose writer went on elsewhere are nobody's.
-            self.pending.retain(|outgoing| !outgoing.events.is_closed());
-            self.sent = 0;
-            if !self.pending.is_empty() {
+            self.outbox.connection_ended();
+            if !self.outbox.is_empty() {
                 return true;
             }
             match self.orders.recv().await {
-                Some(outgoing) => self.pending.push_back(outgoing),
+                Some(outgoing) => self.outbox.push(outgoing),
                 None => return false,
             }
         }
@@ -89,7 +84,6 @@ impl Session {
 
     /// One connection, until it breaks, stalls or a chunk is answered with a failure that a new try may mend.
     pub(crate) async fn run(&mut self, cluster: &str, address: &str) -> End {
-        self.sent = 0;
         self.acknowledged = false;
         let (to_wire, wire) = mpsc::channel::<WriteChunk>(WIRE_QUEUE_MAX);
         let channel = match self.channels.to(address) {
@@ -118,9 +112,10 @@ impl Session {
         // Since when somebody has been waiting for an answer.
         let mut waiting_since = Instant::now();
         loop {
-            if self.orders_closed && self.pending.is_empty() {
+            if self.orders_closed && self.outbox.is_empty() {
                 return End::Idle;
             }
+            let held_until = self.outbox.held_until();
             let is_open = acks.is_some();
             let ack = async {
                 match &mut acks {
@@ -141,27 +136,31 @@ impl Session {
                             return End::Broken(failure);
                         }
                     }
-                    Ok(None) if self.pending.is_empty() => return End::Idle,
+                    Ok(None) if self.outbox.is_empty() => return End::Idle,
                     Ok(None) => return End::Broken(Failure::new(Code::Unavailable, "the write stream ended")),
-                    Err(_) if self.pending.is_empty() => return End::Idle,
+                    Err(_) if self.outbox.is_empty() => return End::Idle,
                     Err(status) => return End::Broken(status.into()),
                 },
-                room = to_wire.reserve(), if self.sent < self.pending.len() => match room {
+                () = tokio::time::sleep_until(held_until.unwrap_or_else(Instant::now)), if held_until.is_some() => {
+                    self.outbox.release();
+                }
+                room = to_wire.reserve(), if self.outbox.has_unsent() && held_until.is_none() => match room {
                     Ok(room) => {
-                        if self.sent == 0 {
+                        if !self.outbox.is_on_wire() {
                             waiting_since = Instant::now();
                         }
-                        room.send(self.pending[self.sent].message(self.pipeline));
-                        self.sent += 1;
+                        if let Some(outgoing) = self.outbox.send() {
+                            room.send(outgoing.message(self.pipeline));
+                        }
                     }
                     Err(_) => return End::Broken(Failure::new(Code::Unavailable, "the write stream was refused")),
                 },
                 // What is not yet sent waits in the bounded queue of orders.
-                order = self.orders.recv(), if !self.orders_closed && self.sent == self.pending.len() => match order {
-                    Some(outgoing) => self.pending.push_back(outgoing),
+                order = self.orders.recv(), if !self.orders_closed && !self.outbox.has_unsent() => match order {
+                    Some(outgoing) => self.outbox.push(outgoing),
                     None => self.orders_closed = true,
                 },
-                () = tokio::time::sleep_until(waiting_since + self.stall), if self.sent > 0 => return End::Stalled,
+                () = tokio::time::sleep_until(waiting_since + self.stall), if self.outbox.is_on_wire() => return End::Stalled,
             }
         }
     }
@@ -169,22 +168,18 @@ impl Session {
     /// Hands an answer to its writer. `Err` when everything should be sent again on a new connection.
     fn answered(&mut self, ack: WriteAck) -> Result<(), Failure> {
         let nonce = proto::bytes16(&ack.nonce, "nonce").map(|bytes| Nonce(u128::from_be_bytes(bytes)))?;
-        let Some(at) =
-            self.pending.iter().take(self.sent).position(|out| out.nonce == nonce && out.seq == ack.seq)
-        else {
+        if let Some(error) = ack.error {
+            return self.answered_failure(nonce, ack.seq, error.into());
+        }
+        let Some(outgoing) = self.outbox.answered(nonce, ack.seq) else {
             return Ok(()); // of a block that failed before
         };
-        if let Some(error) = ack.error {
-            return self.answered_failure(at, error.into());
-        }
-        let outgoing = self.pending.remove(at).expect("position found it");
-        self.sent -= 1;
         self.acknowledged = true;
         self.health.good();
         let on_all = ack.reached() == Ack::All;
         let Some(block) = ack.block else {
             let failure = Failure::internal(format!("an acknowledgement of {nonce:?} names no block"));
-            self.forget_block(nonce);
+            self.outbox.forget_block(nonce);
             let _ = outgoing.events.try_send(Event::Failed(failure));
             return Ok(());
         };
@@ -199,28 +194,30 @@ impl Session {
         Ok(())
     }
 
-    fn answered_failure(&mut self, at: usize, failure: Failure) -> Result<(), Failure> {
+    fn answered_failure(&mut self, nonce: Nonce, seq: u32, failure: Failure) -> Result<(), Failure> {
         let try_again = match failure.code {
-            Code::NotLeader | Code::Unavailable | Code::OutcomeUnknown | Code::Busy | Code::NotYet => true,
+            // Nothing was proposed, and what else is under way is on its way: only this one goes again, later.
+            Code::Busy => {
+                self.outbox.refused(nonce, seq);
+                self.health.avoid(self.stall);
+                return Ok(());
+            }
+            Code::NotLeader | Code::Unavailable | Code::OutcomeUnknown | Code::NotYet => true,
             // The pipeline may not be open yet on this member, or this member is not in it any more.
             Code::NotFound => true,
             Code::Closed | Code::DiskFull | Code::DiskFailed => false,
             _ => failure.retry == Retry::Here,
         };
+        let Some(outgoing) = self.outbox.answered(nonce, seq) else {
+            return Ok(()); // of a block that failed before
+        };
         if try_again {
+            self.outbox.take_back(outgoing);
             return Err(failure);
         }
-        let outgoing = self.pending.remove(at).expect("the caller found it");
-        self.sent -= 1;
-        self.forget_block(outgoing.nonce);
+        self.outbox.forget_block(nonce);
         let _ = outgoing.events.try_send(Event::Failed(failure));
         Ok(())
-    }
-
-    fn forget_block(&mut self, nonce: Nonce) {
-        let sent_of_others = self.pending.iter().take(self.sent).filter(|out| out.nonce != nonce).count();
-        self.pending.retain(|out| out.nonce != nonce);
-        self.sent = sent_of_others;
     }
 }
 

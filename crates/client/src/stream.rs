@@ -35,6 +35,8 @@ pub(crate) struct Outgoing {
     pub(crate) chunk: Chunk,
     pub(crate) seal: bool,
     pub(crate) ack_all_within: Option<Duration>,
+    /// It was on a connection that broke before it was answered.
+    pub(crate) again: bool,
     /// A writer that went on elsewhere has dropped the other end.
     pub(crate) events: mpsc::Sender<Event>,
     pub(crate) _share: OwnedSemaphorePermit,
@@ -148,6 +150,7 @@ impl Outgoing {
             seal: self.seal,
             ack: if self.ack_all_within.is_some() { Ack::All } else { Ack::Majority }.into(),
             ack_all_within_ms: self.ack_all_within.map_or(0, ack_all_within_ms),
+            again: self.again,
         }
     }
 }
@@ -159,7 +162,7 @@ fn ack_all_within_ms(within: Duration) -> u32 {
 }
 
 /// Keeps a session with the pipeline's leader while there is something to write: finds the leader, and after each
-/// break sends everything again that was not acknowledged. The pipeline recognizes what it had applied.
+/// break sends everything again that was not acknowledged. The pipeline recognizes what it has.
 async fn own(mut session: Session, view: watch::Receiver<Arc<View>>) {
     const RETRY_FIRST: Duration = Duration::from_millis(20);
     const RETRY_MAX: Duration = Duration::from_millis(500);

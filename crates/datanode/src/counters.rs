@@ -8,10 +8,13 @@ use types::{ContainerId, DiskId, LogId, PipelineId};
 pub(crate) struct DiskCounters {
     pub scrubbed_bytes: AtomicU64,
     pub scrub_findings: AtomicU64,
+    pub scrub_unread: AtomicU64,
     pub scrub_passes: AtomicU64,
     pub scrub_last_pass_ms: AtomicU64,
     pub marked_unhealthy: AtomicU64,
     pub deleted_blocks: AtomicU64,
+    pub repeated_chunks: AtomicU64,
+    pub busy_chunks: AtomicU64,
     pub hole_bytes: AtomicU64,
 }
 
@@ -23,6 +26,8 @@ pub struct DiskStats {
     pub scrubbed_bytes: u64,
     /// Containers the scrubber found to be bad.
     pub scrub_findings: u64,
+    /// Looks at a container that ended without a verdict: it could not be read, and that says nothing of its bytes.
+    pub scrub_unread: u64,
     /// Times it came to the end of all closed containers.
     pub scrub_passes: u64,
     /// When it last did, in milliseconds since the Unix epoch, also before this process; 0 for never.
@@ -30,6 +35,10 @@ pub struct DiskStats {
     /// Replicas marked unhealthy, by readers and by the scrubber.
     pub marked_unhealthy: u64,
     pub deleted_blocks: u64,
+    /// Chunks that were sent again and answered without being proposed again.
+    pub repeated_chunks: u64,
+    /// Chunks that were refused because too much was under way.
+    pub busy_chunks: u64,
     /// Given back to the file system by deletions.
     pub hole_bytes: u64,
 }
@@ -41,10 +50,13 @@ impl DiskCounters {
             disk,
             scrubbed_bytes: number(&self.scrubbed_bytes),
             scrub_findings: number(&self.scrub_findings),
+            scrub_unread: number(&self.scrub_unread),
             scrub_passes: number(&self.scrub_passes),
             scrub_last_pass_ms: number(&self.scrub_last_pass_ms),
             marked_unhealthy: number(&self.marked_unhealthy),
             deleted_blocks: number(&self.deleted_blocks),
+            repeated_chunks: number(&self.repeated_chunks),
+            busy_chunks: number(&self.busy_chunks),
             hole_bytes: number(&self.hole_bytes),
         }
     }
@@ -57,6 +69,10 @@ const fn metric(name: &'static str, help: &'static str) -> Metric {
 const SCRUBBED: Metric = metric("flotilla_disk_scrubbed_bytes_total", "Read by the scrubber of the disk.");
 const FINDINGS: Metric =
     metric("flotilla_disk_scrub_findings_total", "Containers that the scrubber found to be bad.");
+const UNREAD: Metric = metric(
+    "flotilla_disk_scrub_unread_total",
+    "Looks of the scrubber at a container that came to no end, and are repeated.",
+);
 const PASSES: Metric = metric(
     "flotilla_disk_scrub_passes_total",
     "Times the scrubber came to the end of all closed containers.",
@@ -72,6 +88,15 @@ const DELETED: Metric =
 const HOLES: Metric =
     metric("flotilla_disk_hole_bytes_total", "Given back to the file system by deletions of blocks.");
 
+const REPEATED: Metric = metric(
+    "flotilla_disk_repeated_chunks_total",
+    "Chunks that were sent again, and answered without being appended again.",
+);
+const BUSY: Metric = metric(
+    "flotilla_disk_busy_chunks_total",
+    "Chunks refused because too much was under way; they are sent again.",
+);
+
 impl DiskStats {
     /// Writes them for the disk of that name.
     pub(crate) fn expose(&self, disk: &str, exposition: &mut Exposition) {
@@ -79,10 +104,13 @@ impl DiskStats {
         let counters = [
             (SCRUBBED, self.scrubbed_bytes),
             (FINDINGS, self.scrub_findings),
+            (UNREAD, self.scrub_unread),
             (PASSES, self.scrub_passes),
             (UNHEALTHY, self.marked_unhealthy),
             (DELETED, self.deleted_blocks),
             (HOLES, self.hole_bytes),
+            (REPEATED, self.repeated_chunks),
+            (BUSY, self.busy_chunks),
         ];
         for (metric, value) in counters {
             exposition.counter(metric, &labels, value);

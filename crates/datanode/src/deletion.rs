@@ -115,7 +115,7 @@ async fn carry_out(
 }
 
 async fn unreadable(disk: &Arc<DatanodeDisk>, container: ContainerId, failure: ReadError) -> Failure {
-    if let ReadError::Damaged { .. } | ReadError::NotFound { .. } = failure {
+    if failure.condemns() {
         disk.mark_unhealthy(container, failure.to_string()).await;
         return Failure::new(Code::Corrupt, format!("delete blocks of container {container}: {failure}"));
     }

@@ -7,16 +7,17 @@ use crate::known_space::KnownSpace;
 use crate::manager::blocking;
 use crate::offline::install;
 use crate::options::DatanodeOptions;
+use crate::verdict::is_shortage;
 use anyhow::{Context, bail};
-use disk::{DataDirectory, Disk, OpenDiskError, RealDisk, Stamp};
+use disk::{DataDirectory, Disk, IoFuture, OpenDiskError, RealDisk, Space, Stamp};
 use proto::scm::DiskReport;
 use proto::{Code, Failure, uuid_bytes};
-use raft::Db;
+use raft::{Db, DbState};
 use raftlog::LogSpace;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
-use tracing::{error, info};
+use tracing::{error, info, warn};
 use types::{ContainerId, DiskId, NodeId, PipelineId};
 
 /// Below it, container directories; relative to the disk.
@@ -178,10 +179,10 @@ impl Disks {
         let mut reports = Vec::with_capacity(self.open.len() + self.failed.len());
         for disk in &self.open {
             let space = disk.room.get();
-            let failed = disk.real.failure().is_some() || space.is_none();
+            let failed = disk.failure().is_some() || space.is_none();
             let (capacity_bytes, free_bytes) =
                 space.map_or((0, 0), |space| (space.capacity_bytes, space.free_bytes));
-            let full = !failed && free_bytes < disk.full_below_bytes;
+            let full = !failed && (free_bytes < disk.full_below_bytes || disk.has_full_index());
             reports.push(DiskReport {
                 disk: uuid_bytes(disk.id.0),
                 capacity_bytes,
@@ -264,10 +265,40 @@ impl DatanodeDisk {
         })
     }
 
+    /// Why it takes nothing until the next start: a write or a sync failed, or its index turned read-only, which stops every pipeline that
+    /// applies something.
+    pub(crate) fn failure(&self) -> Option<String> {
+        self.real.failure().or_else(|| match self.db.state() {
+            DbState::Well | DbState::Full(_) => None,
+            DbState::Failed(why) => Some(format!("its index takes no more writes: {why}")),
+        })
+    }
+
+    /// Nothing is applied until RocksDB has found room.
+    pub(crate) fn has_full_index(&self) -> bool {
+        matches!(self.db.state(), DbState::Full(_))
+    }
+
+    /// Asks for its room, and finds out whether its index takes writes: RocksDB flushes and compacts when it likes, also when nobody writes.
+    pub(crate) fn ask(self: &Arc<Self>) -> IoFuture<Space> {
+        let disk = self.clone();
+        Box::pin(async move {
+            let db = disk.db.clone();
+            if let Err(failure) = blocking(move || Ok(db.probe())).await {
+                warn!(disk = %disk.real.root().display(), error = format!("{failure:#}"), "probe an index");
+            }
+            disk.real.space().await
+        })
+    }
+
     /// Why a chunk should not even be proposed: a log that cannot append stops its replica.
     pub(crate) fn takes_chunks(&self) -> Result<(), Failure> {
-        if let Some(why) = self.real.failure() {
+        if let Some(why) = self.failure() {
             return Err(Failure::new(Code::DiskFailed, format!("disk {} failed: {why}", self.id)));
+        }
+        if let DbState::Full(why) = self.db.state() {
+            let message = format!("disk {} is full: its index has no room: {why}", self.id);
+            return Err(Failure::new(Code::DiskFull, message));
         }
         let free_bytes = self.room.get().map_or(0, |space| space.free_bytes);
         if free_bytes < self.full_below_bytes {
@@ -341,9 +372,11 @@ fn is_locked(failure: &anyhow::Error) -> bool {
     texts.any(|text| text.contains("lock hold by current process") || text.contains("While lock file"))
 }
 
+/// Also where the process ran out of something: the disk may be well, and one that is left out is made up for elsewhere.
 fn stops_the_node(failure: &anyhow::Error) -> bool {
     let known = failure.downcast_ref::<OpenDiskError>();
     matches!(known, Some(OpenDiskError::InUse { .. } | OpenDiskError::NewerFormat { .. }))
+        || is_shortage(failure)
 }
 
 #[cfg(test)]

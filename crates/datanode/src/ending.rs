@@ -5,11 +5,11 @@ use crate::disks::DatanodeDisk;
 use crate::index::records::{ContainerRecord, ContainerState};
 use crate::manager::{ContainerManager, blocking};
 use crate::pipeline::PipelineOrder;
+use crate::pipelines::Hosted;
 use crate::retired::Retired;
 use proto::scm::PipelineReport;
 use proto::{Code, Failure, Retry};
-use std::collections::BTreeMap;
-use std::sync::{Arc, RwLock};
+use std::sync::Arc;
 use tracing::error;
 use types::{ContainerId, LogId, PipelineId};
 
@@ -24,8 +24,6 @@ pub(crate) struct StoppedPipeline {
     /// Held while it is being ended.
     pub busy: Arc<tokio::sync::Mutex<()>>,
 }
-
-pub(crate) type StoppedPipelines = RwLock<BTreeMap<PipelineId, StoppedPipeline>>;
 
 impl StoppedPipeline {
     pub(crate) fn new(order: PipelineOrder, disk: Arc<DatanodeDisk>, why: String) -> StoppedPipeline {
@@ -67,11 +65,8 @@ impl ContainerManager {
 
     /// SCM has taken the reports in which these pipelines say that their logs are lost.
     pub(crate) fn loss_was_told(&self, pipelines: &[PipelineId]) {
-        let mut stopped = self.stopped().write().expect("no holder panics");
         for pipeline in pipelines {
-            if let Some(stopped) = stopped.get_mut(pipeline) {
-                stopped.loss_is_told = true;
-            }
+            self.pipelines().update_stopped(*pipeline, |stopped| stopped.loss_is_told = true);
         }
     }
 
@@ -84,7 +79,7 @@ impl ContainerManager {
 
     async fn take_up_leftover(&self, order: &PipelineOrder) -> anyhow::Result<()> {
         let (pipeline, first) = (order.pipeline, order.first_container);
-        if self.pipeline(pipeline).is_some() || self.stopped_report(pipeline).is_some() {
+        if self.pipelines().get(pipeline).is_some() {
             return Ok(());
         }
         let Some(disk) = self.disks().get(order.disk) else { return Ok(()) };
@@ -93,7 +88,7 @@ impl ContainerManager {
         if found.is_some_and(|record| record.pipeline == pipeline && record.state == ContainerState::Open) {
             let why = "its creation was interrupted".to_owned();
             let left = StoppedPipeline::new(order.clone(), disk.clone(), why);
-            self.stopped().write().expect("no holder panics").entry(pipeline).or_insert(left);
+            self.pipelines().stop_unknown(left);
         }
         Ok(())
     }
@@ -104,7 +99,7 @@ impl ContainerManager {
         let Ok(_busy) = stopped.busy.try_lock() else { return Ok(()) };
         match stopped.retired().let_go(self.host()).await {
             Ok(()) => {
-                self.stopped().write().expect("no holder panics").remove(&pipeline);
+                self.pipelines().forget(pipeline);
                 self.look_again_at(&stopped).await;
                 Ok(())
             }
@@ -117,7 +112,7 @@ impl ContainerManager {
         let pipeline = order.pipeline;
         let stopped = StoppedPipeline::new(order, disk, "it was quasi-closed, or let go".to_owned());
         let retired = stopped.retired();
-        self.stopped().write().expect("no holder panics").insert(pipeline, stopped);
+        self.pipelines().stop(stopped);
         let failed = match retired.is_being_removed().await {
             Ok(true) => self.let_go_pipeline(pipeline).await,
             Ok(false) => self.quasi_close_pipeline(pipeline).await,
@@ -171,30 +166,27 @@ impl ContainerManager {
         if !record.state.is_over() {
             return false;
         }
-        match self.pipeline(record.pipeline) {
-            Some(open) => {
+        match self.pipelines().get(record.pipeline) {
+            Some(Hosted::Open(open)) => {
                 let purged = open.group.log().state().purged.map(|purged| purged.index);
                 record.last.is_some_and(|last| Some(last.index) <= purged)
             }
-            None => self.stopped_report(record.pipeline).is_none(),
+            Some(Hosted::Opening | Hosted::Stopped(_)) => false,
+            None => true,
         }
     }
 
     pub(crate) fn stopped_report(&self, pipeline: PipelineId) -> Option<PipelineReport> {
-        let stopped = self.stopped().read().expect("no holder panics");
-        stopped.get(&pipeline).map(|stopped| stopped.report.clone())
+        self.pipelines().stopped_report(pipeline)
     }
 
     /// Takes an open pipeline out of use; what it was stays known, so that SCM goes on hearing of it.
     fn take_down(&self, pipeline: PipelineId, why: &str) -> Option<StoppedPipeline> {
-        let mut stopped = self.stopped().write().expect("no holder panics");
-        if let Some(open) = self.forget_open(pipeline) {
+        self.pipelines().take_down(pipeline, |open| {
             let report = PipelineReport { stopped: why.to_owned(), ..open.report() };
             let (order, disk) = (open.order.clone(), open.disk.clone());
-            let busy = Arc::default();
-            stopped.insert(pipeline, StoppedPipeline { order, disk, report, loss_is_told: false, busy });
-        }
-        stopped.get(&pipeline).cloned()
+            StoppedPipeline { order, disk, report, loss_is_told: false, busy: Arc::default() }
+        })
     }
 
     /// What became of a pipeline that was to end: for reports, and for a person once.
@@ -205,21 +197,19 @@ impl ContainerManager {
             Err(failure) => ended.retired().has_lost_log(failure).await,
         };
         let done = done.map_err(|failure| format!("{failure:#}"));
-        if let Some(stopped) = self.stopped().write().expect("no holder panics").get_mut(&pipeline) {
-            match &done {
-                Ok(()) => {
-                    stopped.report.ended = true;
-                    stopped.report.stopped = "it ended by itself, without a leader".to_owned();
-                }
-                Err(failure) => {
-                    if stopped.report.stopped != *failure {
-                        error!(%pipeline, failure, "cannot end a pipeline; SCM will say it again");
-                    }
-                    stopped.report.stopped.clone_from(failure);
-                    stopped.report.log_lost |= has_lost_log;
-                }
+        self.pipelines().update_stopped(pipeline, |stopped| match &done {
+            Ok(()) => {
+                stopped.report.ended = true;
+                stopped.report.stopped = "it ended by itself, without a leader".to_owned();
             }
-        }
+            Err(failure) => {
+                if stopped.report.stopped != *failure {
+                    error!(%pipeline, failure, "cannot end a pipeline; SCM will say it again");
+                }
+                stopped.report.stopped.clone_from(failure);
+                stopped.report.log_lost |= has_lost_log;
+            }
+        });
         self.look_again_at(ended).await;
         done
     }

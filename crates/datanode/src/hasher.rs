@@ -64,7 +64,7 @@ impl Hasher {
 
     async fn run_forever(&self) {
         let mut changes = self.disk.inventory.watch();
-        while self.disk.real.failure().is_none() {
+        while self.disk.failure().is_none() {
             changes.borrow_and_update();
             let Some(container) = self.next() else {
                 if changes.changed().await.is_err() {
@@ -115,7 +115,12 @@ impl Hasher {
         let end = ContainerEnd::read(&**self.disk.space.disk(), container).await?;
         let (mut heads, mut last) = (Heads::default(), None);
         loop {
-            match walk.next().await? {
+            let step = match walk.next().await {
+                Ok(step) => step,
+                Err(failure) if failure.condemns() => return Ok(Err(failure.to_string())),
+                Err(failure) => return Err(failure.into()),
+            };
+            match step {
                 Step::Record(record) => {
                     last = Some(record.meta.id);
                     if !discards.contains(record.meta.id.index, &record.meta.place) {

@@ -1,7 +1,7 @@
 //! How much room a disk has, asked beside everything else: the question may take as long as the disk hangs, and a node that
 //! says nothing meanwhile is taken for dead, with its other disks.
 
-use disk::{IoFuture, Space};
+use disk::{IoFuture, ReadFault, Space};
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
@@ -64,6 +64,10 @@ impl KnownSpace {
             let mut state = self.lock();
             match answer {
                 Ok(space) => *state = State { space, asked, failed: false },
+                // The process could not ask: that says nothing of the disk. How old the last answer is, is shown.
+                Err(error) if ReadFault::of(&error) == ReadFault::Shortage => {
+                    warn!(disk, %error, "a disk could not be asked how much room it has");
+                }
                 Err(error) => {
                     if !state.failed {
                         warn!(disk, %error, "a disk cannot say how much room it has");
@@ -109,7 +113,9 @@ mod tests {
                             pass(60).await;
                             Ok(space(30))
                         }
-                        2 => Err(io::Error::other("planted")),
+                        // EMFILE
+                        2 => Err(io::Error::from_raw_os_error(24)),
+                        3 => Err(io::Error::other("planted")),
                         _ => Ok(space(20)),
                     }
                 })
@@ -127,6 +133,9 @@ mod tests {
         assert_eq!(known.age(), Duration::from_millis(50_500));
         pass(11).await;
         assert_eq!(known.get(), Some(space(30)));
+        pass(1).await;
+        assert_eq!(known.get(), Some(space(30)), "this process had no file to ask with");
+        assert_eq!(known.age(), Duration::from_millis(61_500), "which shows");
         pass(1).await;
         assert_eq!(known.get(), None, "it could not say");
         pass(1).await;

@@ -26,6 +26,7 @@ mod node;
 pub mod offline;
 mod options;
 mod pipeline;
+mod pipelines;
 mod retired;
 mod roll;
 mod scm;
@@ -33,6 +34,8 @@ mod scrub;
 mod service;
 mod spec_file;
 mod tasks;
+mod under_way;
+mod verdict;
 
 pub use copies::CopyStats;
 pub use counters::{ContainerReport, DiskStats};

@@ -4,7 +4,7 @@ use crate::copies::{Copies, CopyStats};
 use crate::counters::{ContainerReport, DiskStats};
 use crate::deletion;
 use crate::disks::{DatanodeDisk, Disks, GROUPS_DIR};
-use crate::ending::{StoppedPipeline, StoppedPipelines};
+use crate::ending::StoppedPipeline;
 use crate::forgetting::Forgetter;
 use crate::hasher::Hasher;
 use crate::import;
@@ -12,18 +12,19 @@ use crate::index::machine::{OpenContainer, PipelineMachine};
 use crate::inventory::Surveyor;
 use crate::options::DatanodeOptions;
 use crate::pipeline::{Pipeline, PipelineError, PipelineOrder};
+use crate::pipelines::{Hosted, Pipelines};
 use crate::roll::{ContainerAllocator, Roller};
 use crate::scrub::{ScrubOptions, Scrubber};
 use crate::spec_file;
 use crate::tasks::{self, Sweeper, TaskBoard, TaskStats};
+use crate::under_way::UnderWay;
 use anyhow::Context;
 use futures::future::select_all;
 use proto::Failure;
 use proto::scm::{PipelineDescription, PipelineReport};
 use raft::{AddressBook, RaftHost, ReplicaEnd, Role};
-use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, RwLock};
 use tokio::sync::{Mutex, Notify, watch};
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
@@ -44,9 +45,7 @@ struct Inner {
     addresses: AddressBook,
     clock: Arc<dyn Clock>,
     allocator: Arc<dyn ContainerAllocator>,
-    pipelines: RwLock<HashMap<PipelineId, Arc<Pipeline>>>,
-    /// The others that the disks remember.
-    stopped: StoppedPipelines,
+    pipelines: Pipelines,
     /// Held while a pipeline is opened, so that an order given twice opens it once.
     opening: Mutex<()>,
     /// Something SCM should hear of at once.
@@ -76,7 +75,7 @@ impl ContainerManager {
         clock: Arc<dyn Clock>,
         allocator: Arc<dyn ContainerAllocator>,
     ) -> ContainerManager {
-        let (pipelines, stopped, opening) = Default::default();
+        let (pipelines, opening) = Default::default();
         let changed = disks.inventory.wake();
         let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
         let is_reported = AtomicBool::new(false);
@@ -90,7 +89,6 @@ impl ContainerManager {
             clock,
             allocator,
             pipelines,
-            stopped,
             opening,
             changed,
             is_reported,
@@ -106,8 +104,8 @@ impl ContainerManager {
         &self.inner.host
     }
 
-    pub(crate) fn stopped(&self) -> &StoppedPipelines {
-        &self.inner.stopped
+    pub(crate) fn pipelines(&self) -> &Pipelines {
+        &self.inner.pipelines
     }
 
     pub(crate) fn options(&self) -> &DatanodeOptions {
@@ -214,14 +212,14 @@ impl ContainerManager {
         }
     }
 
-    /// Begins to ask each disk for its room, as often as SCM is told of it.
-    pub(crate) fn start_asking_for_space(&self) {
+    /// Begins to ask each disk for its room, and whether its index takes writes, as often as SCM is told of it.
+    pub(crate) fn start_watching_disks(&self) {
         let interval = self.options().heartbeat;
         for disk in self.inner.disks.open.iter().cloned() {
             let stop = self.inner.stop.clone();
             self.inner.tasks.spawn(async move {
                 let root = disk.real.root().display().to_string();
-                let asking = disk.room.keep_asking(&root, interval, || disk.real.space());
+                let asking = disk.room.keep_asking(&root, interval, || disk.ask());
                 stop.run_until_cancelled(asking).await;
             });
         }
@@ -256,7 +254,7 @@ impl ContainerManager {
     }
 
     pub(crate) fn pipeline(&self, pipeline: PipelineId) -> Option<Arc<Pipeline>> {
-        self.inner.pipelines.read().expect("no holder panics").get(&pipeline).cloned()
+        self.inner.pipelines.open(pipeline)
     }
 
     /// A pipeline that a task is about.
@@ -264,49 +262,35 @@ impl ContainerManager {
         self.pipeline(pipeline).with_context(|| format!("pipeline {pipeline} does not run here"))
     }
 
-    /// Takes a pipeline out of use here; its group goes on until somebody stops it.
-    pub(crate) fn forget_open(&self, pipeline: PipelineId) -> Option<Arc<Pipeline>> {
-        self.inner.pipelines.write().expect("no holder panics").remove(&pipeline)
-    }
-
     /// Those that this node would take a chunk to.
     pub(crate) fn writable_pipelines(&self) -> Vec<PipelineId> {
         let refuse_bytes = self.inner.options.container_refuse_bytes();
-        let pipelines = self.inner.pipelines.read().expect("no holder panics");
-        let writable =
-            pipelines.values().filter(|open| open.leads() && open.takes_chunks(refuse_bytes).is_ok());
-        writable.map(|open| open.id).collect()
+        let mut open = self.inner.pipelines.all_open();
+        open.retain(|open| open.leads() && open.takes_chunks(refuse_bytes).is_ok());
+        open.into_iter().map(|open| open.id).collect()
     }
 
     /// What SCM hears of the pipelines.
     pub fn pipeline_reports(&self) -> Vec<PipelineReport> {
-        let pipelines: Vec<_> =
-            self.inner.pipelines.read().expect("no holder panics").values().cloned().collect();
-        let open = pipelines.iter().map(|pipeline| pipeline.report());
-        let stopped = self.inner.stopped.read().expect("no holder panics");
-        open.chain(stopped.values().map(|stopped| stopped.report.clone())).collect()
+        self.inner.pipelines.reports()
     }
 
     /// Those of the pipelines that are here, running or not, with their members.
     pub(crate) fn describe(&self, pipelines: &[PipelineId]) -> Vec<PipelineDescription> {
-        let stopped = self.inner.stopped.read().expect("no holder panics");
-        let of_stopped = |id: &PipelineId| stopped.get(id).map(|stopped| stopped.order.describe());
-        let order = |id: &PipelineId| match self.pipeline(*id) {
-            Some(open) => Some(open.order.describe()),
-            None => of_stopped(id),
+        let describe = |id: &PipelineId| match self.inner.pipelines.get(*id)? {
+            Hosted::Open(open) => Some(open.order.describe()),
+            Hosted::Stopped(stopped) => Some(stopped.order.describe()),
+            Hosted::Opening => None,
         };
-        pipelines.iter().filter_map(order).collect()
+        pipelines.iter().filter_map(describe).collect()
     }
 
     /// Waits until a pipeline of this node has rolled to `container` or beyond it; false when `deadline` comes first, or
     /// none is on its way there. Containers are numbered upwards, so most unknown ones need no waiting.
     pub(crate) async fn container_arrives(&self, container: ContainerId, deadline: Instant) -> bool {
         let behind = |open: &OpenContainer| open.container < container;
-        let arrivals: Vec<_> = {
-            let pipelines = self.inner.pipelines.read().expect("no holder panics");
-            let open = pipelines.values().map(|pipeline| pipeline.open.clone());
-            open.filter(|open| behind(&open.borrow())).collect()
-        };
+        let open = self.inner.pipelines.all_open().into_iter().map(|pipeline| pipeline.open.clone());
+        let arrivals: Vec<_> = open.filter(|open| behind(&open.borrow())).collect();
         let arrivals = arrivals
             .into_iter()
             .map(|mut open| Box::pin(async move { open.wait_for(|open| !behind(open)).await.is_ok() }));
@@ -342,7 +326,7 @@ impl ContainerManager {
                     Err(failure) => {
                         error!(pipeline = %order.pipeline, %failure, "cannot open a pipeline");
                         let stopped = StoppedPipeline::new(order.clone(), disk.clone(), failure.to_string());
-                        self.inner.stopped.write().expect("no holder panics").insert(order.pipeline, stopped);
+                        self.inner.pipelines.stop(stopped);
                     }
                 }
             }
@@ -378,6 +362,7 @@ impl ContainerManager {
         if self.pipeline(pipeline).is_some() {
             return Ok(false);
         }
+        let opening = self.inner.pipelines.begin_opening(pipeline);
         let ended = ReplicaEnd::of(GroupId::pipeline(pipeline), disk.space.disk()).await;
         if ended.map_err(|failure| PipelineError::Index(failure.into()))?.is_some() {
             return Err(PipelineError::Over { pipeline, root: disk.real.root().display().to_string() });
@@ -411,9 +396,9 @@ impl ContainerManager {
         let wanted = watch::Sender::default();
         let (order, disk) = (order.clone(), disk.clone());
         info!(%pipeline, replica = %order.replica, disk = %disk.real.root().display(), "pipeline open");
-        let opened = Arc::new(Pipeline { id: pipeline, order, group, disk, open, wanted, forget_to });
-        self.inner.stopped.write().expect("no holder panics").remove(&pipeline);
-        self.inner.pipelines.write().expect("no holder panics").insert(pipeline, opened.clone());
+        let (id, under_way) = (pipeline, UnderWay::default());
+        let opened = Arc::new(Pipeline { id, order, group, disk, open, wanted, forget_to, under_way });
+        opening.opened(opened.clone());
         self.open_pipeline_tasks(opened);
         self.inner.changed.notify_one();
         Ok(true)

@@ -16,6 +16,11 @@ use types::{Clock, NodeId, SystemClock};
 const ROOM_AGE: Metric =
     Metric { name: "flotilla_disk_report_age_seconds", help: "Age of the free space that SCM is told." };
 
+const INDEX_ERRORS: Metric = Metric {
+    name: "flotilla_disk_index_errors_total",
+    help: "Flushes and compactions of the disk's block index that failed.",
+};
+
 /// A running datanode; a cheap handle. A process may run several, each on a [`RaftHost`] of its own.
 #[derive(Clone)]
 pub struct Datanode {
@@ -74,7 +79,7 @@ impl Datanode {
         manager.open_existing().await;
         manager.take_inventory().await;
         manager.start_scrubbing();
-        manager.start_asking_for_space();
+        manager.start_watching_disks();
         manager.tasks().spawn(Heartbeat::new(manager.clone(), scm, clock).run());
         Ok(Datanode { service: Service::new(manager.clone()), manager })
     }
@@ -97,7 +102,7 @@ impl Datanode {
     /// Why this node cannot do its work now, if so.
     pub fn readiness(&self) -> Result<(), String> {
         let disks = &self.manager.disks().open;
-        if disks.iter().all(|disk| disk.real.failure().is_some()) {
+        if disks.iter().all(|disk| disk.failure().is_some()) {
             return Err("all its disks failed".to_owned());
         }
         match self.manager.is_reported() {
@@ -111,7 +116,14 @@ impl Datanode {
         let disks = self.manager.disks();
         for disk in &disks.open {
             let root = disk.real.root().display().to_string();
-            disk.space.metrics().expose(&root, exposition);
+            let is_full = disk.room.get().is_some_and(|space| space.free_bytes < disk.full_below_bytes);
+            let metrics = SpaceMetrics {
+                failure: disk.failure(),
+                is_full: is_full || disk.has_full_index(),
+                ..disk.space.metrics()
+            };
+            metrics.expose(&root, exposition);
+            exposition.counter(INDEX_ERRORS, &[("disk", &root)], disk.db.background_errors());
             disk.counters.stats(disk.id).expose(&root, exposition);
             exposition.gauge(ROOM_AGE, &[("disk", &root)], disk.room.age().as_secs());
         }

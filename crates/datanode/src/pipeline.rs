@@ -3,6 +3,7 @@
 use crate::disks::{DatanodeDisk, GROUPS_DIR, OWNERS_DIR};
 use crate::index::machine::OpenContainer;
 use crate::roll::Wanted;
+use crate::under_way::UnderWay;
 use bytes::Bytes;
 use proto::datanode::{PipelineSpec, PipelineSpecMember};
 use proto::scm::{PipelineDescription, PipelineMember, PipelineReport};
@@ -146,6 +147,7 @@ pub(crate) struct Pipeline {
     pub wanted: watch::Sender<Wanted>,
     /// Up to here all members have the log.
     pub forget_to: watch::Receiver<Option<LogId>>,
+    pub under_way: UnderWay,
 }
 
 impl Pipeline {

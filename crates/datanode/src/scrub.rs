@@ -2,7 +2,7 @@
 //!
 //! One task for each disk goes through its closed containers in order, at a bounded rate: every record of a container is
 //! checked against its checksums, then every row of its index against the record it names, and the rows against the
-//! container's counters. A bad replica is marked unhealthy and not looked at again.
+//! container's counters. A bad replica is marked unhealthy and not looked at again; one that cannot be read for another reason is tried again.
 
 use crate::container_end::{self, ContainerEnd};
 use crate::deletion::finish_deletions;
@@ -11,10 +11,11 @@ use crate::index::Index;
 use crate::index::ScrubPosition;
 use crate::index::records::BlockRecord;
 use crate::manager::blocking;
-use anyhow::{Context, ensure};
+use crate::verdict::condemns;
+use anyhow::{Context, bail, ensure};
 use prost::Message;
 use proto::datanode::{ChunkCommand, PipelineCommand, pipeline_command};
-use raftlog::{Discards, OwnerWalk, Place, ReadError, Step};
+use raftlog::{Discards, OwnerWalk, Place, Step};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -33,8 +34,11 @@ const BUSY_BYTES: usize = 1 << 20;
 /// chunks of 1 MiB at 1 MiB/s.
 const BUSY_WAIT_MAX: Duration = Duration::from_secs(1);
 const BUSY_LOOK: Duration = Duration::from_millis(20);
-/// After the index or the directory could not be read.
+/// After the index or a container could not be read.
 const RETRY: Duration = Duration::from_secs(60);
+/// Looks at a container that all end without a verdict, before the pass goes on to the next one: what a process lacks for longer than two
+/// minutes must not keep the scrubber from the others.
+const TRIES_MAX: u32 = 3;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ScrubOptions {
@@ -50,9 +54,6 @@ pub(crate) struct Scrubber {
     /// When the next read may begin.
     next_read: Instant,
 }
-
-/// What is wrong with a container, or that it is whole.
-type Found = Result<(), String>;
 
 impl Scrubber {
     pub(crate) fn new(
@@ -72,7 +73,7 @@ impl Scrubber {
     }
 
     async fn run_forever(&mut self) {
-        while self.disk.real.failure().is_none() {
+        while self.disk.failure().is_none() {
             if let Err(failure) = self.pass().await {
                 let disk = self.disk.real.root().display();
                 error!(%disk, error = format!("{failure:#}"), "scrub a disk; trying on");
@@ -95,7 +96,7 @@ impl Scrubber {
         while let Some(container) = self.next_container(position.container).await? {
             let segment = if container == position.container { position.segment } else { 0 };
             position = ScrubPosition { container, segment, ..position };
-            self.scrub_marking(&mut position).await?;
+            self.scrub_trying(&mut position).await;
             position = ScrubPosition { container: ContainerId(container.0 + 1), segment: 0, ..position };
             self.save(position, true).await?;
         }
@@ -123,42 +124,59 @@ impl Scrubber {
         .await
     }
 
+    /// Looks at a container until it is known whether it is good. One of which nobody could tell is looked at with the next pass.
+    async fn scrub_trying(&mut self, position: &mut ScrubPosition) {
+        for attempt in 1..=TRIES_MAX {
+            let Err(failure) = self.scrub_marking(position).await else { return };
+            self.disk.counters.scrub_unread.fetch_add(1, Ordering::Relaxed);
+            let (disk, container) = (self.disk.real.root().display(), position.container);
+            let error = format!("{failure:#}");
+            error!(%disk, %container, attempt, error, "cannot tell whether a container is good; trying again");
+            if self.disk.failure().is_some() {
+                return;
+            }
+            if attempt < TRIES_MAX {
+                sleep(RETRY).await;
+            }
+        }
+    }
+
+    /// An error says nothing of the container, but that this look at it came to no end.
     async fn scrub_marking(&mut self, position: &mut ScrubPosition) -> anyhow::Result<()> {
         let container = position.container;
         finish_deletions(&self.disk, container).await?;
-        let mut found = self.scrub_records(position).await?;
-        if found.is_ok() {
-            found = self.scrub_rows(container).await?;
-        }
+        let found = match self.scrub_records(position).await {
+            Ok(()) => self.scrub_rows(container).await,
+            Err(failure) => Err(failure),
+        };
         let index = self.disk.index.clone();
         if blocking(move || index.container(container)).await?.is_none() {
             return Ok(()); // deleted meanwhile
         }
         match found {
             Ok(()) => info!(%container, "scrubbed a container"),
-            Err(why) => {
+            Err(failure) if condemns(&failure) => {
                 self.disk.counters.scrub_findings.fetch_add(1, Ordering::Relaxed);
-                self.disk.mark_unhealthy(container, why).await;
+                self.disk.mark_unhealthy(container, format!("{failure:#}")).await;
             }
+            Err(failure) => return Err(failure),
         }
         Ok(())
     }
 
     /// Every record against its checksums, from the position's segment on.
-    async fn scrub_records(&mut self, position: &mut ScrubPosition) -> anyhow::Result<Found> {
+    async fn scrub_records(&mut self, position: &mut ScrubPosition) -> anyhow::Result<()> {
         let (container, owner) = (position.container, OwnerId::from(position.container));
         let disk = self.disk.space.disk().clone();
         let mut walk = OwnerWalk::from_segment(disk, OWNERS_DIR, owner, position.segment).await?;
         let end = ContainerEnd::read(&**self.disk.space.disk(), container).await?;
         let mut last = None;
         loop {
-            let record = match walk.next().await {
-                Ok(Step::Record(record)) => record,
-                Ok(Step::End(walked)) if container_end::is_whole(&walked, last, end) => return Ok(Ok(())),
-                Ok(Step::End(end)) => {
-                    return Ok(Err(format!("container {container} is closed, but: {end:?}")));
-                }
-                Err(failure) => return Ok(Err(format!("container {container} cannot be read: {failure}"))),
+            let step = walk.next().await.with_context(|| format!("read container {container}"))?;
+            let record = match step {
+                Step::Record(record) => record,
+                Step::End(walked) if container_end::is_whole(&walked, last, end) => return Ok(()),
+                Step::End(end) => bail!("container {container} is closed, but: {end:?}"),
             };
             let place = record.meta.place;
             last = Some(record.meta.id);
@@ -171,7 +189,7 @@ impl Scrubber {
             if let Err(failure) = walk.check_body(&record).await
                 && !self.discards(container).await?.contains(record.meta.id.index, &place)
             {
-                return Ok(Err(failure.to_string()));
+                return Err(failure.into());
             }
         }
     }
@@ -182,16 +200,13 @@ impl Scrubber {
     }
 
     /// Every row of the index against its record, and their number against the counters.
-    async fn scrub_rows(&mut self, container: ContainerId) -> anyhow::Result<Found> {
+    async fn scrub_rows(&mut self, container: ContainerId) -> anyhow::Result<()> {
         let before = self.counters_of(container).await?;
         let (mut from_local, mut sum) = (0, Counted::default());
         loop {
             let index = self.disk.index.clone();
             let rows = blocking(move || read_rows(&index, container, from_local)).await;
-            let rows = match rows {
-                Ok(rows) => rows,
-                Err(failure) => return Ok(Err(format!("the index of container {container}: {failure:#}"))),
-            };
+            let rows = rows.with_context(|| format!("the index of container {container}"))?;
             let Some(last) = rows.last() else { break };
             from_local = last.block.local + 1;
             for row in &rows {
@@ -200,18 +215,16 @@ impl Scrubber {
                     // Deleted meanwhile, perhaps.
                     let (index, block) = (self.disk.index.clone(), row.block);
                     if blocking(move || index.block_record(block)).await?.is_some() {
-                        return Ok(Err(format!("block {block}: {failure:#}")));
+                        return Err(failure.context(format!("block {block}")));
                     }
                 }
             }
         }
         let after = self.counters_of(container).await?;
         if before == after && sum != after {
-            return Ok(Err(format!(
-                "the index has {sum:?} of container {container}, which counts {after:?}"
-            )));
+            bail!("the index has {sum:?} of container {container}, which counts {after:?}");
         }
-        Ok(Ok(()))
+        Ok(())
     }
 
     async fn counters_of(&self, container: ContainerId) -> anyhow::Result<Counted> {
@@ -228,11 +241,7 @@ impl Scrubber {
         let mut offset = 0;
         for (seq, place) in (0..).zip(&row.places) {
             self.pace(HEAD_READ_BYTES).await;
-            let meta = match self.disk.space.read_head(OWNERS_DIR, *place).await {
-                Ok(meta) => meta,
-                Err(ReadError::Io { why, .. }) => anyhow::bail!(why),
-                Err(failure) => return Err(failure.into()),
-            };
+            let meta = self.disk.space.read_head(OWNERS_DIR, *place).await?;
             ensure!(
                 seq > 0 || meta.id.index.0 == row.block.local,
                 "its first record is entry {}",
@@ -240,7 +249,7 @@ impl Scrubber {
             );
             let command = PipelineCommand::decode(meta.meta).context("decode its command")?.command;
             let Some(pipeline_command::Command::Chunk(chunk)) = command else {
-                anyhow::bail!("entry {} is no chunk", meta.id.index);
+                bail!("entry {} is no chunk", meta.id.index);
             };
             let ChunkCommand { seq: found_seq, offset: found_offset, length, .. } = chunk;
             ensure!(

@@ -6,6 +6,7 @@ use rocksdb::{
 };
 use std::fmt;
 use std::path::Path;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Files a database keeps open; the rest is opened when read.
@@ -15,6 +16,8 @@ const BACKGROUND_JOBS_MAX: i32 = 2;
 /// RocksDB's own text logs: kept for the last few starts, small.
 const INFO_LOGS_MAX: usize = 3;
 const INFO_LOG_BYTES_MAX: usize = 1 << 20;
+/// What stands in errors that RocksDB recovers from by itself.
+const NO_ROOM: [&str; 2] = ["No space left on device", "Space limit reached"];
 
 /// Memory and behaviour of a RocksDB that holds state derived from Raft logs.
 #[derive(Clone, Debug)]
@@ -58,6 +61,18 @@ pub struct Db {
     /// Replaced by another: its files go with it.
     is_retired: AtomicBool,
     closes: Closes,
+    state: Mutex<DbState>,
+}
+
+/// Whether a database takes writes. RocksDB turns read-only when it cannot flush or compact.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum DbState {
+    #[default]
+    Well,
+    /// Its disk has no room. RocksDB looks every five seconds whether it has, and goes on by itself.
+    Full(String),
+    /// Until it is opened again.
+    Failed(String),
 }
 
 /// What becomes of what is in memory alone when a database is dropped.
@@ -98,7 +113,8 @@ impl Db {
     fn over(rocks: DB, closes: Closes) -> Db {
         let mut write_options = WriteOptions::default();
         write_options.disable_wal(true);
-        Db { rocks: Some(rocks), write_options, is_retired: AtomicBool::new(false), closes }
+        let (is_retired, state) = Default::default();
+        Db { rocks: Some(rocks), write_options, is_retired, closes, state }
     }
 
     /// Another database takes its place: its files are removed when the last reader is gone.
@@ -113,7 +129,58 @@ impl Db {
 
     /// Writes a batch to memory: readable on return, durable once flushed.
     pub fn write(&self, batch: WriteBatch) -> anyhow::Result<()> {
-        self.rocks().write_opt(batch, &self.write_options).context("write a batch to RocksDB")
+        self.judged(self.rocks().write_opt(batch, &self.write_options)).context("write a batch to RocksDB")
+    }
+
+    /// How it was, the last time that something was written.
+    pub fn state(&self) -> DbState {
+        self.state.lock().expect("no holder panics").clone()
+    }
+
+    /// Finds out whether it takes writes, with one that changes nothing.
+    pub fn probe(&self) -> DbState {
+        let mut options = WriteOptions::default();
+        options.disable_wal(true);
+        // One that would have to wait for flushes is no answer.
+        options.set_no_slowdown(true);
+        if self.judged(self.rocks().write_opt(WriteBatch::default(), &options)).is_ok() {
+            let mut state = self.state.lock().expect("no holder panics");
+            if let DbState::Full(_) = *state {
+                tracing::info!(path = %self.rocks().path().display(), "RocksDB has room again");
+                *state = DbState::Well;
+            }
+        }
+        self.state()
+    }
+
+    /// Flushes and compactions that failed since it was opened.
+    pub fn background_errors(&self) -> u64 {
+        let errors = self.rocks().property_int_value(rocksdb::properties::BACKGROUND_ERRORS);
+        errors.ok().flatten().unwrap_or_default()
+    }
+
+    /// Remembers what an error says of the database: what is written goes to memory, so that only a background error makes it fail.
+    fn judged<T>(&self, done: Result<T, rocksdb::Error>) -> Result<T, rocksdb::Error> {
+        let Err(error) = &done else { return done };
+        let why = error.to_string();
+        let found = match error.kind() {
+            rocksdb::ErrorKind::IOError if NO_ROOM.iter().any(|words| why.contains(words)) => {
+                DbState::Full(why)
+            }
+            rocksdb::ErrorKind::IOError | rocksdb::ErrorKind::Corruption => DbState::Failed(why),
+            _ => return done,
+        };
+        let mut state = self.state.lock().expect("no holder panics");
+        let is_worse = match (&*state, &found) {
+            (DbState::Well, _) | (DbState::Full(_), DbState::Failed(_)) => true,
+            (DbState::Full(_), _) | (DbState::Failed(_), _) => false,
+        };
+        if is_worse {
+            let path = self.rocks().path().display();
+            tracing::error!(%path, state = ?found, "RocksDB takes no more writes");
+            *state = found;
+        }
+        done
     }
 
     /// Adds a group's applied position to a batch; `key` is the caller's place for it.
@@ -132,7 +199,7 @@ impl Db {
     pub fn flush(&self) -> anyhow::Result<()> {
         let mut options = FlushOptions::default();
         options.set_wait(true);
-        self.rocks().flush_opt(&options).context("flush RocksDB")
+        self.judged(self.rocks().flush_opt(&options)).context("flush RocksDB")
     }
 }
 
@@ -216,4 +283,81 @@ fn rocks_options(options: &DbOptions) -> Options {
     rocks.set_keep_log_file_num(INFO_LOGS_MAX);
     rocks.set_max_log_file_size(INFO_LOG_BYTES_MAX);
     rocks
+}
+
+#[cfg(test)]
+#[allow(clippy::disallowed_methods)] // the tests play the failing disk
+mod tests {
+    use super::*;
+    use std::path::PathBuf;
+    use std::time::{Duration, Instant};
+
+    const DEADLINE: Duration = Duration::from_secs(60);
+
+    fn opened(dir: &Path) -> Db {
+        Db::open(dir, &DbOptions::default()).unwrap()
+    }
+
+    fn put(db: &Db, key: &str) -> anyhow::Result<()> {
+        let mut batch = WriteBatch::default();
+        batch.put(key, key);
+        db.write(batch)
+    }
+
+    /// Puts the tables that RocksDB is going to write on a device that is full.
+    fn fill(dir: &Path) -> Vec<PathBuf> {
+        let tables = (1..500).map(|number| dir.join(format!("{number:06}.sst")));
+        let new: Vec<_> = tables.filter(|table| !table.exists()).collect();
+        new.iter().for_each(|table| std::os::unix::fs::symlink("/dev/full", table).unwrap());
+        new
+    }
+
+    fn make_room(tables: &[PathBuf]) {
+        // Those it gave up are gone.
+        let is_device = |table: &&PathBuf| std::fs::read_link(table).is_ok();
+        tables.iter().filter(is_device).for_each(|table| std::fs::remove_file(table).unwrap());
+    }
+
+    #[test]
+    fn a_database_without_room_says_so_and_goes_on_when_there_is_some() {
+        let dir = tempfile::tempdir().unwrap();
+        let db = opened(dir.path());
+        put(&db, "before").unwrap();
+        let tables = fill(dir.path());
+        db.flush().unwrap_err();
+        assert!(matches!(db.state(), DbState::Full(_)), "{:?}", db.state());
+        put(&db, "while it is full").unwrap_err();
+        assert!(matches!(db.probe(), DbState::Full(_)));
+        assert!(db.background_errors() > 0);
+        make_room(&tables);
+        let since = Instant::now();
+        while db.probe() != DbState::Well {
+            assert!(since.elapsed() < DEADLINE, "it does not go on: {:?}", db.state());
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        put(&db, "after").unwrap();
+        db.flush().unwrap();
+        drop(db);
+        let db = opened(dir.path());
+        for (key, is_there) in [("before", true), ("while it is full", false), ("after", true)] {
+            assert_eq!(db.rocks().get(key).unwrap().is_some(), is_there, "{key}");
+        }
+    }
+
+    #[test]
+    fn a_database_that_could_not_write_its_files_is_failed_until_it_is_opened_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, away) = (dir.path().join("db"), dir.path().join("away"));
+        let db = opened(&path);
+        put(&db, "before").unwrap();
+        assert_eq!(db.probe(), DbState::Well);
+        std::fs::rename(&path, &away).unwrap();
+        db.flush().unwrap_err();
+        assert!(matches!(db.state(), DbState::Failed(_)), "{:?}", db.state());
+        std::fs::rename(&away, &path).unwrap();
+        put(&db, "after").unwrap_err();
+        assert!(matches!(db.probe(), DbState::Failed(_)));
+        drop(db);
+        assert_eq!(opened(&path).probe(), DbState::Well);
+    }
 }

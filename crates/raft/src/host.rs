@@ -160,8 +160,15 @@ impl RaftHost {
         let counts = Arc::new(Counts::new(spec.replica));
         let apply_waits = ApplyWaits::new(waits.clone(), spec.group);
         let unserved = Arc::new(Unserved::default());
-        let (mut machine, applied) =
-            Machine::new(machine, snapshots.clone(), alive.clone(), counts.clone(), apply_waits.clone())?;
+        let patience = Patience::default();
+        let (mut machine, applied) = Machine::new(
+            machine,
+            snapshots.clone(),
+            alive.clone(),
+            counts.clone(),
+            apply_waits.clone(),
+            patience.clone(),
+        )?;
         let snapshot = snapshots.as_ref().and_then(|snapshots| snapshots.current_id());
         check_log(&log, machine.applied_id(), snapshot)?;
         check_terms(&log, TermLimit::stored(&*options.clock))?;
@@ -170,7 +177,6 @@ impl RaftHost {
         let holds_off = spec.lease_reads && past == Past::Restarted;
         let holds_off_until = holds_off.then(|| Instant::now() + spec.timing.election_max);
         let standing = Arc::new(Standing::new(spec.replica, holds_off_until, lost));
-        let patience = Patience::default();
         if was_member {
             standing.was_member();
         } else {

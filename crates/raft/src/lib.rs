@@ -76,7 +76,7 @@ mod watch;
 
 pub use command::{Applied, Command, Committed, StateMachine};
 pub use connector::{Channel, Connector, TcpConnector};
-pub use db::{Db, DbMemory, DbOptions};
+pub use db::{Db, DbMemory, DbOptions, DbState};
 pub use error::{
     Lag, OpenGroupError, ProposeError, ReadIndexError, RemoveGroupError, SetMembersError, TransferError,
 };

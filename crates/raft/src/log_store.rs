@@ -8,6 +8,7 @@ use crate::identity::Identity;
 use crate::patience::Patience;
 use crate::snapshot::SnapshotStore;
 use crate::type_config::{RaftEntry, RaftLogId, RaftVote, TypeConfig};
+use disk::ReadFault;
 use futures::{Stream, StreamExt, TryStreamExt, stream};
 use openraft::storage::{IOFlushed, RaftLogStorage};
 use openraft::{LogState, OptionalSend, RaftLogReader};
@@ -22,6 +23,8 @@ use types::LogIndex;
 
 /// Entries without bodies that are read at once: some ten thousand bytes in memory, a seek on disk.
 const META_COUNT_MAX: usize = 512;
+/// Between two attempts to read where the process lacks something.
+const SHORTAGE_LOOK: Duration = Duration::from_millis(200);
 
 /// A [`Log`] as openraft wants it. The log does the work; this translates.
 #[derive(Clone)]
@@ -63,7 +66,12 @@ impl LogStore {
 
     /// Entries from the start of `range` without bodies.
     async fn read_meta(&self, range: Range<LogIndex>) -> Result<Vec<RaftEntry>, MetaError> {
-        let metas = self.log.read_meta(range, META_COUNT_MAX).await?;
+        let metas = loop {
+            match self.log.read_meta(range.clone(), META_COUNT_MAX).await {
+                Err(failure) if self.may_wait_after(&failure) => tokio::time::sleep(SHORTAGE_LOOK).await,
+                read => break read?,
+            }
+        };
         Ok(metas.into_iter().map(entry_from_meta).collect::<Result<_, _>>()?)
     }
 
@@ -85,6 +93,16 @@ impl LogStore {
             }
         })
         .try_flatten()
+    }
+
+    /// Whether a read failed only because the process ran out of something (open files, memory): that comes back, and is no reason to end the
+    /// group, which a person would have to open again.
+    fn may_wait_after(&self, failure: &ReadError) -> bool {
+        let is_short = matches!(failure, ReadError::Io { fault: ReadFault::Shortage, .. });
+        if is_short {
+            tracing::warn!(%failure, "a log cannot be read for the moment; trying on");
+        }
+        is_short && self.patience.lasts()
     }
 
     /// Appends when the disk's queue has room, however long that takes: a disk that hangs for a minute must not end the
@@ -151,7 +169,12 @@ impl RaftLogReader<TypeConfig> for LogStore {
     /// What followers are sent: whole entries, at least one, up to the byte limit.
     async fn limited_get_log_entries(&mut self, start: u64, end: u64) -> Result<Vec<RaftEntry>, io::Error> {
         let range = LogIndex(start)..LogIndex(end);
-        let records = self.log.read(range, self.append_bytes_max).await.map_err(io::Error::other)?;
+        let records = loop {
+            match self.log.read(range.clone(), self.append_bytes_max).await {
+                Err(failure) if self.may_wait_after(&failure) => tokio::time::sleep(SHORTAGE_LOOK).await,
+                read => break read.map_err(io::Error::other)?,
+            }
+        };
         records.into_iter().map(|record| Ok(entry_from_record(record)?)).collect()
     }
 

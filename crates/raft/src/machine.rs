@@ -17,12 +17,15 @@ use std::collections::VecDeque;
 use std::io;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use types::{GroupId, LogIndex, ReplicaId};
 
 /// Commands applied with one write of the state machine: a few milliseconds of work.
 const APPLY_COUNT_MAX: usize = 1024;
+/// Between two attempts where a state machine lacks room.
+const ROOM_LOOK: Duration = Duration::from_millis(500);
 
 /// A replica that no committed membership has had as far as its disk says.
 struct Newcomer {
@@ -43,6 +46,7 @@ pub(crate) struct Machine {
     counts: Arc<Counts>,
     /// Who is to be noted down as a member once it was one.
     newcomer: Option<Newcomer>,
+    patience: Patience,
     /// After the state machine, so dropped after it.
     _alive: Alive,
 }
@@ -55,6 +59,7 @@ impl Machine {
         alive: Alive,
         counts: Arc<Counts>,
         waits: ApplyWaits,
+        patience: Patience,
     ) -> anyhow::Result<(Machine, watch::Receiver<Option<LogIndex>>)> {
         let stored = inner.applied()?;
         let membership = match &stored {
@@ -67,7 +72,9 @@ impl Machine {
         let (applied, applied_view) = AppliedMark::new(id.map(|id| id.index), waits);
         let id = id.map(log_id_from);
         let newcomer = None;
-        let machine = Machine { inner, id, membership, applied, snapshots, counts, newcomer, _alive: alive };
+        let _alive = alive;
+        let machine =
+            Machine { inner, id, membership, applied, snapshots, counts, newcomer, patience, _alive };
         Ok((machine, applied_view))
     }
 
@@ -100,7 +107,7 @@ impl Machine {
         Ok(())
     }
 
-    fn apply_chunk(&mut self, chunk: Vec<io::Result<EntryResponder<TypeConfig>>>) -> io::Result<()> {
+    async fn apply_chunk(&mut self, chunk: Vec<io::Result<EntryResponder<TypeConfig>>>) -> io::Result<()> {
         let mut batch = Vec::with_capacity(chunk.len());
         let mut replies = VecDeque::new();
         let mut responders: Vec<(Option<ApplyResponder<TypeConfig>>, bool)> = Vec::with_capacity(chunk.len());
@@ -119,7 +126,7 @@ impl Machine {
                 }
                 EntryPayload::Normal(Data::Reset(_)) => {
                     if let Some(before) = self.id.as_ref().map(log_id_of) {
-                        replies.extend(self.apply_inner(std::mem::take(&mut batch), before)?);
+                        replies.extend(self.apply_inner(std::mem::take(&mut batch), before).await?);
                     }
                     self.guarded(log_id_of(&id), |inner, applied| inner.reset(applied))?;
                     false
@@ -136,7 +143,7 @@ impl Machine {
 
         let Some(id) = self.id.as_ref().map(log_id_of) else { return Ok(()) };
         let started = Instant::now();
-        replies.extend(self.apply_inner(batch, id)?);
+        replies.extend(self.apply_inner(batch, id).await?);
         self.counts.apply.record_duration(started.elapsed());
         self.counts.apply_entries.record(responders.len() as u64);
         self.applied.set(Some(id.index));
@@ -149,9 +156,18 @@ impl Machine {
         Ok(())
     }
 
-    fn apply_inner(&mut self, batch: Vec<Committed>, id: types::LogId) -> io::Result<Vec<Bytes>> {
+    /// Waits where there is no room: others' disks have it, and a group that ended would have to be opened again by a person.
+    async fn apply_inner(&mut self, batch: Vec<Committed>, id: types::LogId) -> io::Result<Vec<Bytes>> {
         let count = batch.len();
-        let replies = self.guarded(id, |inner, applied| inner.apply(batch, applied))?;
+        let replies = loop {
+            // The bytes are shared, not copied.
+            match self.guarded(id, |inner, applied| inner.apply(batch.clone(), applied)) {
+                Err(_) if self.patience.lasts() && self.inner.lacks_room() => {
+                    tokio::time::sleep(ROOM_LOOK).await;
+                }
+                applied => break applied?,
+            }
+        };
         if replies.len() != count {
             let got = replies.len();
             return Err(io::Error::other(format!("the state machine answered {got} of {count} commands")));
@@ -194,7 +210,7 @@ impl RaftStateMachine<TypeConfig> for Machine {
                     self.note(membership).await?;
                 }
             }
-            self.apply_chunk(chunk)?;
+            self.apply_chunk(chunk).await?;
         }
         Ok(())
     }

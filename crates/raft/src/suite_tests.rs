@@ -117,8 +117,15 @@ impl StoreBuilder<TypeConfig, LogStore, Carried, TempDir> for Stores {
         let counts = Arc::new(Counts::new(ReplicaId(1)));
         let machine = Box::new(Position { dbs });
         let waits = ApplyWaits::new(parking::ParkingLot::new(1), GroupId::om(1));
-        let (machine, _) =
-            Machine::new(machine, Some(store.clone()), alive.clone(), counts.clone(), waits).unwrap();
+        let (machine, _) = Machine::new(
+            machine,
+            Some(store.clone()),
+            alive.clone(),
+            counts.clone(),
+            waits,
+            Default::default(),
+        )
+        .unwrap();
         let machine = Carried { machine, store };
         // The suite purges what no snapshot has.
         Ok((directory, LogStore::new(log, 4 << 20, None, alive, counts, None, Default::default()), machine))

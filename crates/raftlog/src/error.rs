@@ -1,3 +1,4 @@
+use disk::ReadFault;
 use types::{LogId, LogIndex};
 
 #[derive(Debug, thiserror::Error)]
@@ -34,5 +35,16 @@ pub enum ReadError {
     #[error("{file} at byte {offset}: {why}")]
     Damaged { file: String, offset: u64, why: String },
     #[error("{file}: {why}")]
-    Io { file: String, why: String },
+    Io { file: String, fault: ReadFault, why: String },
+}
+
+impl ReadError {
+    /// Whether it says that the bytes are wrong, gone, or not to be had from the medium. Any other read may succeed when it is tried again.
+    pub fn condemns(&self) -> bool {
+        match self {
+            ReadError::Damaged { .. } | ReadError::NotFound { .. } => true,
+            ReadError::Io { fault, .. } => *fault == ReadFault::Medium,
+            ReadError::OutOfRange { .. } => false,
+        }
+    }
 }

@@ -6,6 +6,7 @@ use crate::record::{Head, check_field};
 use crate::scan::{ScanError, SegmentReader};
 use crate::segment::SegmentId;
 use crate::{Entry, EntryMeta, Log, ReadError};
+use disk::ReadFault;
 use std::io;
 use std::ops::Range;
 use types::LogIndex;
@@ -138,7 +139,7 @@ impl Source<'_> {
 pub(crate) fn read_error(file: String, offset: u64, error: ScanError) -> ReadError {
     match error {
         ScanError::Io(error) if error.kind() == io::ErrorKind::NotFound => ReadError::NotFound { file },
-        ScanError::Io(error) => ReadError::Io { file, why: error.to_string() },
+        ScanError::Io(error) => ReadError::Io { file, fault: ReadFault::of(&error), why: error.to_string() },
         ScanError::Bad(why) => ReadError::Damaged { file, offset, why: why.to_string() },
     }
 }

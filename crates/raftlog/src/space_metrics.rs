@@ -27,6 +27,8 @@ pub struct SpaceMetrics {
     /// log is opened.
     pub free_bytes: Option<u64>,
     pub reserve_bytes: u64,
+    /// It takes no new data for lack of space.
+    pub is_full: bool,
     /// Why the disk takes nothing until the next start.
     pub failure: Option<String>,
 }
@@ -35,6 +37,7 @@ impl LogSpace {
     /// Asks the disk nothing.
     pub fn metrics(&self) -> SpaceMetrics {
         let options = self.options();
+        let free_bytes = Some(self.free_bytes()).filter(|&bytes| bytes != u64::MAX);
         SpaceMetrics {
             logs: self.cores().len(),
             write_and_sync_nanos: self.counts.write_and_sync.take(),
@@ -43,8 +46,9 @@ impl LogSpace {
             unflushed_bytes_max: options.unflushed_bytes_max,
             cached_bytes: self.cached_bytes.load(Ordering::Relaxed).max(0) as usize,
             cached_bytes_max: options.cache_bytes_max,
-            free_bytes: Some(self.free_bytes()).filter(|&bytes| bytes != u64::MAX),
+            free_bytes,
             reserve_bytes: options.reserve_bytes,
+            is_full: free_bytes.is_some_and(|bytes| bytes < options.reserve_bytes),
             failure: self.disk().failure(),
         }
     }
@@ -74,7 +78,7 @@ const RESERVE: Metric =
 const FULL: Metric = metric("flotilla_disk_full", "1 when the disk takes no new data for lack of space.");
 const FAILED: Metric = metric(
     "flotilla_disk_failed",
-    "1 for a disk that could not be opened or failed a write or sync, until restart.",
+    "1 for a disk that could not be opened, failed a write or sync, or whose index takes no more writes; until restart.",
 );
 
 impl SpaceMetrics {
@@ -90,8 +94,8 @@ impl SpaceMetrics {
         exposition.gauge(CACHED_MAX, &labels, self.cached_bytes_max as u64);
         if let Some(free_bytes) = self.free_bytes {
             exposition.gauge(FREE, &labels, free_bytes);
-            exposition.gauge(FULL, &labels, u64::from(free_bytes < self.reserve_bytes));
         }
+        exposition.gauge(FULL, &labels, u64::from(self.is_full));
         exposition.gauge(RESERVE, &labels, self.reserve_bytes);
         exposition.gauge(FAILED, &labels, u64::from(self.failure.is_some()));
     }

@@ -1,6 +1,7 @@
 //! Going through an owner's records by place, whether or not a log knows them: what is derived from them is rebuilt,
 //! compared and scrubbed this way.
 
+use crate::read::read_error;
 use crate::record::{ALIGNMENT, DecodeError, Head, check_field};
 use crate::scan::{ScanError, SegmentReader};
 use crate::segment::{SegmentId, owner_dir};
@@ -91,7 +92,7 @@ impl OwnerWalk {
     }
 
     /// The next record. Once they end, the same end however often it is asked.
-    pub async fn next(&mut self) -> io::Result<Step> {
+    pub async fn next(&mut self) -> Result<Step, ReadError> {
         loop {
             if let Some(end) = &self.end {
                 return Ok(Step::End(end.clone()));
@@ -101,8 +102,11 @@ impl OwnerWalk {
             }
             match self.record().await {
                 Ok(record) => return Ok(Step::Record(Box::new(record))),
-                Err(ScanError::Io(error)) => return Err(error),
                 Err(ScanError::Bad(why)) => self.end_segment(why),
+                Err(ScanError::Io(error)) => {
+                    let (id, _, _) = self.open.as_ref().expect("it was read from");
+                    return Err(read_error(id.path(&self.owners_dir), self.offset, ScanError::Io(error)));
+                }
             }
         }
     }
@@ -112,7 +116,7 @@ impl OwnerWalk {
         let file = self.file_of(record).await?;
         let checked = check_body(&*file, record).await;
         let offset = record.meta.place.offset;
-        checked.map_err(|error| crate::read::read_error(self.path_of(record), offset, error))
+        checked.map_err(|error| read_error(self.path_of(record), offset, error))
     }
 
     /// The part of a record's body that begins at `at`, a multiple of 1 MiB, verified; with the last one comes what pads the record.
@@ -120,7 +124,7 @@ impl OwnerWalk {
         let place = record.meta.place;
         let file = self.file_of(record).await?;
         let read = read_body(&*file, record, at).await;
-        read.map_err(|error| crate::read::read_error(self.path_of(record), place.offset, error))
+        read.map_err(|error| read_error(self.path_of(record), place.offset, error))
     }
 
     fn path_of(&self, record: &WalkedRecord) -> String {
@@ -136,13 +140,13 @@ impl OwnerWalk {
             _ => {
                 let path = self.path_of(record);
                 let opened = self.disk.open(&path, false).await;
-                opened.map_err(|error| crate::read::read_error(path, place.offset, ScanError::Io(error)))
+                opened.map_err(|error| read_error(path, place.offset, ScanError::Io(error)))
             }
         }
     }
 
     /// Opens the next segment; false when the walk ends instead.
-    async fn open_next(&mut self) -> io::Result<bool> {
+    async fn open_next(&mut self) -> Result<bool, ReadError> {
         let segment = self.next_segment;
         match self.later.pop() {
             None => self.end = Some(WalkEnd::Unfinished { segment, offset: 0 }),
@@ -152,7 +156,9 @@ impl OwnerWalk {
             }
             Some(_) => {
                 let id = SegmentId { owner: self.owner, segment };
-                let file = self.disk.open(&id.path(&self.owners_dir), false).await?;
+                let path = id.path(&self.owners_dir);
+                let opened = self.disk.open(&path, false).await;
+                let file = opened.map_err(|error| read_error(path, 0, ScanError::Io(error)))?;
                 self.open = Some((id, file.clone(), SegmentReader::new(file, id)));
                 (self.next_segment, self.offset) = (segment + 1, 0);
                 return Ok(true);

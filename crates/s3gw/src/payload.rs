@@ -167,10 +167,9 @@ impl HttpBody for Payload {
 mod tests {
     use super::*;
     use crate::request_body::RequestBody;
-    use std::time::Duration;
 
     fn payload(body: Body, coding: Coding, length: Option<u64>) -> Payload {
-        let (body, progress) = RequestBody::new(body, Duration::from_millis(50));
+        let (body, progress) = RequestBody::new(body);
         Payload::new(Body::new(body), progress, coding, length)
     }
 
@@ -211,7 +210,7 @@ mod tests {
         let broken = Body::from_stream(futures::stream::iter([Ok("a"), Err(std::io::Error::other("reset"))]));
         let read = payload(broken, Coding::Plain, None).read(100).await;
         assert!(matches!(read, Err(GatewayError::IncompleteBody)));
-        let asleep = Body::from_stream(futures::stream::pending::<Result<&str, std::io::Error>>());
+        let asleep = Body::from_stream(futures::stream::iter([Ok("a"), Err(httpd::Stalled)]));
         let read = payload(asleep, Coding::Plain, None).read(100).await;
         assert!(matches!(read, Err(GatewayError::RequestTimeout)));
     }

@@ -32,8 +32,8 @@ struct Metadata {
 }
 
 pub(crate) struct Node {
-    datanode: Datanode,
-    host: RaftHost,
+    pub(crate) datanode: Datanode,
+    pub(crate) host: RaftHost,
     server: JoinHandle<()>,
     pub(crate) address: String,
 }
@@ -93,7 +93,7 @@ impl Metadata {
 }
 
 impl Node {
-    async fn start(root: &Path, scm: &str, container_bytes_max: u64) -> Node {
+    async fn start(root: &Path, scm: &str, options: DatanodeOptions) -> Node {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let addresses = AddressBook::default();
@@ -102,10 +102,9 @@ impl Node {
             disks: vec![root.join("disk1"), root.join("disk2")],
             scm: scm.to_owned(),
             address: address.clone(),
-            container_bytes_max,
             log: log(),
             db: db(),
-            ..DatanodeOptions::default()
+            ..options
         };
         let datanode = Datanode::start(options, host.clone(), addresses).await.unwrap();
         let mut routes = RoutesBuilder::default();
@@ -129,15 +128,15 @@ fn options_for(address: &str) -> ClientOptions {
 
 impl Cluster {
     pub(crate) async fn start() -> Cluster {
-        Cluster::start_with_containers_of(DatanodeOptions::default().container_bytes_max).await
+        Cluster::start_with(DatanodeOptions::default()).await
     }
 
-    pub(crate) async fn start_with_containers_of(container_bytes_max: u64) -> Cluster {
+    pub(crate) async fn start_with(options: DatanodeOptions) -> Cluster {
         let dir = tempfile::tempdir().unwrap();
         let (metadata, address) = Metadata::start(&dir.path().join("meta")).await;
         let mut nodes = Vec::new();
         for n in 1..=3 {
-            nodes.push(Node::start(&dir.path().join(format!("dn{n}")), &address, container_bytes_max).await);
+            nodes.push(Node::start(&dir.path().join(format!("dn{n}")), &address, options.clone()).await);
         }
         let client = Client::connect(options_for(&address));
         client.ready(DEADLINE).await.unwrap();

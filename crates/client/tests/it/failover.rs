@@ -1,5 +1,6 @@
 use crate::cluster::{BUCKET, Cluster, DEADLINE, bytes_of, frames};
 use bytes::Bytes;
+use datanode::DatanodeOptions;
 use flotilla_client::{Client, ClientError, ClientOptions, Put, S3_VOLUME, View};
 use futures::StreamExt;
 use std::sync::Arc;
@@ -115,7 +116,9 @@ async fn client_busiest(cluster: &Cluster) -> proto::scm::Pipeline {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_put_goes_on_in_another_block_when_its_container_is_full() {
-    let cluster = Cluster::start_with_containers_of(8 << 20).await;
+    let cluster =
+        Cluster::start_with(DatanodeOptions { container_bytes_max: 8 << 20, ..DatanodeOptions::default() })
+            .await;
     let body = bytes_of(40 * MIB, 41);
     cluster.put("over-the-edge", body.clone()).await.unwrap();
     let key = cluster.client.lookup(S3_VOLUME, BUCKET, b"over-the-edge").await.unwrap();

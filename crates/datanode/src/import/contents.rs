@@ -81,7 +81,6 @@ pub(super) async fn index(disk: &Arc<dyn Disk>, index: &Index, manifest: &Manife
     let files = owner_files(&**disk, OWNERS_DIR, owner).await?;
     let bytes: u64 = files.iter().map(|file| file.bytes).sum();
     let measure = Measure {
-        last: Some(last),
         disk_bytes: bytes.saturating_sub(discards.hole_bytes()),
         hash: hash::from_hex(&manifest.hash),
         repeats: manifest.repeats.iter().copied().collect(),

@@ -4,9 +4,11 @@ mod container;
 mod round;
 
 use super::{Index, keys, records::ContainerRecord};
+use anyhow::Context;
 pub(crate) use container::ContainerMachine;
 use prost::Message;
-use raft::{Applied, Committed, Db, StateMachine};
+use proto::datanode::ChunkCommand;
+use raft::{Applied, Committed, Db, DbState, Done, StateMachine};
 use rocksdb::WriteBatch;
 use round::Round;
 use tokio::sync::watch;
@@ -106,7 +108,27 @@ impl PipelineMachine {
     }
 }
 
+/// What a chunk that was applied here before was answered, at what is applied now; `None` where it has to be proposed. Blocks.
+pub(crate) fn answer_again(
+    index: &Index,
+    pipeline: PipelineId,
+    first_container: ContainerId,
+    chunk: &ChunkCommand,
+) -> anyhow::Result<Option<Done>> {
+    let open = index.open_container(pipeline)?.unwrap_or(first_container);
+    let Some(record) = index.container(open)? else { return Ok(None) };
+    let Some(answer) = Round::new(index, pipeline, (open, record), None).answer_again(chunk)? else {
+        return Ok(None);
+    };
+    let applied = index.applied(pipeline)?.context("a block was applied, and no position")?;
+    Ok(Some(Done { id: applied.id, reply: answer.encode_to_vec().into() }))
+}
+
 impl StateMachine for PipelineMachine {
+    fn lacks_room(&self) -> bool {
+        matches!(self.index.db.probe(), DbState::Full(_))
+    }
+
     fn applied(&self) -> anyhow::Result<Option<Applied>> {
         self.index.applied(self.pipeline)
     }

@@ -1,23 +1,21 @@
-//! What was found out about a closed container by reading its segments: where it ends, what it takes, its hash. A cache that is
-//! computed again where it is missing; deleting blocks changes all but the end.
+//! What was found out about a closed container by reading its segments: what it takes, its hash. A cache that is computed again where it is
+//! missing; deleting blocks changes all of it. Where the container ends is in its record.
 
 use super::{Index, keys};
 use anyhow::ensure;
 use bytes::{Buf, BufMut};
 use rocksdb::WriteBatch;
-use types::{ContainerId, LogId, LogIndex, Term};
+use types::{ContainerId, LogIndex};
 
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 const HASHED: u8 = 1;
 const HASH_BYTES: usize = 32;
 /// Before the repeats.
-const BYTES: usize = 1 + 1 + 8 + 8 + 8 + HASH_BYTES;
+const BYTES: usize = 1 + 1 + 8 + HASH_BYTES;
 const REPEAT_BYTES: usize = 8;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Measure {
-    /// `None` where not one record is whole. A closed container never ends with entry 0, which is a membership.
-    pub last: Option<LogId>,
     pub disk_bytes: u64,
     /// docs/format/container-hash.md
     pub hash: Option<[u8; HASH_BYTES]>,
@@ -30,8 +28,6 @@ impl Measure {
         let mut at = Vec::with_capacity(BYTES + self.repeats.len() * REPEAT_BYTES);
         at.put_u8(VERSION);
         at.put_u8(if self.hash.is_some() { HASHED } else { 0 });
-        at.put_u64_le(self.last.map_or(0, |last| last.term.0));
-        at.put_u64_le(self.last.map_or(0, |last| last.index.0));
         at.put_u64_le(self.disk_bytes);
         at.put_slice(&self.hash.unwrap_or_default());
         self.repeats.iter().for_each(|index| at.put_u64_le(index.0));
@@ -46,12 +42,11 @@ impl Measure {
         ensure!(version == VERSION, "the version {version} of a measure is unknown");
         let flags = value.get_u8();
         ensure!(flags & !HASHED == 0, "unknown flags {flags:#04x} in a measure");
-        let (term, index, disk_bytes) = (value.get_u64_le(), value.get_u64_le(), value.get_u64_le());
-        let last = (index > 0).then_some(LogId { term: Term(term), index: LogIndex(index) });
+        let disk_bytes = value.get_u64_le();
         let (hash, repeats) = value.split_at(HASH_BYTES);
         let hash = (flags & HASHED != 0).then(|| hash.try_into().expect("it has 32 bytes"));
         let repeats = repeats.chunks_exact(REPEAT_BYTES).map(|mut repeat| LogIndex(repeat.get_u64_le()));
-        Ok(Measure { last, disk_bytes, hash, repeats: repeats.collect() })
+        Ok(Measure { disk_bytes, hash, repeats: repeats.collect() })
     }
 }
 
@@ -73,12 +68,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn version_1_is_laid_out_as_documented() {
-        let last = Some(LogId { term: Term(2), index: LogIndex(3) });
-        let measure =
-            Measure { last, disk_bytes: 4, hash: Some([5; HASH_BYTES]), repeats: vec![LogIndex(6)] };
-        let mut bytes = vec![1, 1];
-        [2u64, 3, 4].iter().for_each(|number| bytes.extend(number.to_le_bytes()));
+    fn version_2_is_laid_out_as_documented() {
+        let measure = Measure { disk_bytes: 4, hash: Some([5; HASH_BYTES]), repeats: vec![LogIndex(6)] };
+        let mut bytes = vec![2, 1];
+        bytes.extend(4u64.to_le_bytes());
         bytes.extend([5; HASH_BYTES]);
         bytes.extend(6u64.to_le_bytes());
         assert_eq!(measure.encode(), bytes);
@@ -86,7 +79,7 @@ mod tests {
         assert!(Measure::decode(&bytes[1..]).is_err());
         bytes[1] = 2;
         assert!(Measure::decode(&bytes).is_err(), "unknown flags");
-        let none = Measure { last: None, disk_bytes: 0, hash: None, repeats: Vec::new() };
+        let none = Measure { disk_bytes: 0, hash: None, repeats: Vec::new() };
         assert_eq!(Measure::decode(&none.encode()).unwrap(), none);
     }
 }

@@ -79,7 +79,7 @@ impl Surveyor {
         while let Some((disk, container)) = stale.pop_last() {
             let Some(disk) = self.manager.disks().get(disk) else { continue };
             // A disk that failed stays so until restart: what was known of its replicas stands, and SCM knows of the disk.
-            if disk.real.failure().is_some() {
+            if disk.failure().is_some() {
                 continue;
             }
             match self.look(disk, container).await {
@@ -119,16 +119,16 @@ impl Surveyor {
         let measure = match (record.state.is_over(), measure) {
             (false, _) => {
                 let disk_bytes = disk_bytes(disk, container).await?;
-                Measure { last: None, disk_bytes, hash: None, repeats: Vec::new() }
+                Measure { disk_bytes, hash: None, repeats: Vec::new() }
             }
             (true, Some(measure)) => measure,
-            (true, None) => measure_closed(disk, container, &record).await?,
+            (true, None) => measure_closed(disk, container).await?,
         };
         let replica = Replica {
             pipeline: record.pipeline,
             disk: disk.id,
             state: record.state,
-            last: record.last.or(measure.last),
+            last: record.last,
             blocks: record.blocks,
             payload_bytes: record.payload_bytes,
             // Of a container that was just closed the last segment is cut to its length a moment later.
@@ -184,16 +184,12 @@ impl Surveyor {
     }
 }
 
-/// Finds where a closed container ends and what it takes, and keeps that in the index: it changes only with deletions.
-async fn measure_closed(
-    disk: &Arc<DatanodeDisk>,
-    container: ContainerId,
-    record: &ContainerRecord,
-) -> anyhow::Result<Measure> {
+/// Finds what a closed container takes, and keeps that in the index: it changes only with deletions.
+async fn measure_closed(disk: &Arc<DatanodeDisk>, container: ContainerId) -> anyhow::Result<Measure> {
     // What is deleted meanwhile would not be in it.
     let _deleting = disk.deleting.lock().await;
     let disk_bytes = disk_bytes(disk, container).await?;
-    let measure = Measure { last: record.last, disk_bytes, hash: None, repeats: Vec::new() };
+    let measure = Measure { disk_bytes, hash: None, repeats: Vec::new() };
     let (index, saved) = (disk.index.clone(), measure.clone());
     blocking(move || index.save_measure(container, &saved)).await?;
     Ok(measure)

@@ -4,14 +4,67 @@ use crate::index::records::{BlockRecord, ChunkPlace};
 use crate::inventory::Inventory;
 use crate::offline::tests::{FIRST, Left, SEGMENT};
 use crate::options::DatanodeOptions;
-use disk::RealDisk;
+use raftlog::ReadError;
+use disk::{Disk, File, IoFuture, RealDisk, Space};
+use std::io;
+use std::sync::atomic::AtomicI32;
 use types::{ManualClock, Nonce};
+
+const EIO: i32 = 5;
+const EMFILE: i32 = 24;
 
 const SECOND_SEGMENT: &str = "containers/0000000000000064/00000001.seg";
 
+/// A disk that does not open segments while there is an error to answer with.
+struct Refusing {
+    disk: Arc<RealDisk>,
+    errno: Arc<AtomicI32>,
+}
+
+impl Disk for Refusing {
+    fn open(&self, path: &str, create: bool) -> IoFuture<Arc<dyn File>> {
+        match self.errno.load(Ordering::SeqCst) {
+            errno if errno != 0 && path.ends_with(".seg") => {
+                Box::pin(async move { Err(io::Error::from_raw_os_error(errno)) })
+            }
+            _ => self.disk.open(path, create),
+        }
+    }
+    fn create_dir_all(&self, path: &str) -> IoFuture<()> {
+        self.disk.create_dir_all(path)
+    }
+    fn sync_dir(&self, path: &str) -> IoFuture<()> {
+        self.disk.sync_dir(path)
+    }
+    fn list(&self, path: &str) -> IoFuture<Vec<String>> {
+        self.disk.list(path)
+    }
+    fn rename(&self, from: &str, to: &str) -> IoFuture<()> {
+        self.disk.rename(from, to)
+    }
+    fn remove_file(&self, path: &str) -> IoFuture<()> {
+        self.disk.remove_file(path)
+    }
+    fn remove_dir_all(&self, path: &str) -> IoFuture<()> {
+        self.disk.remove_dir_all(path)
+    }
+    fn space(&self) -> IoFuture<Space> {
+        self.disk.space()
+    }
+    fn failure(&self) -> Option<String> {
+        self.disk.failure()
+    }
+}
+
 async fn opened(left: &Left, bytes_per_second: u64) -> Scrubber {
+    opened_refusing(left, bytes_per_second, &Arc::default()).await
+}
+
+async fn opened_refusing(left: &Left, bytes_per_second: u64, errno: &Arc<AtomicI32>) -> Scrubber {
     let real = Arc::new(RealDisk::open(&left.root(), 1).unwrap());
-    let disk = DatanodeDisk::open(real, &DatanodeOptions::default(), Inventory::default()).await.unwrap();
+    let refusing = Arc::new(Refusing { disk: real.clone(), errno: errno.clone() });
+    let options = DatanodeOptions::default();
+    let disk = DatanodeDisk::open_over(real, refusing, &options, Inventory::default()).await.unwrap();
     let options = ScrubOptions { bytes_per_second, interval: Duration::ZERO };
     let clock = Arc::new(ManualClock::at_ms(5000));
     Scrubber::new(Arc::new(disk), options, clock, CancellationToken::new())
@@ -44,6 +97,29 @@ async fn a_flipped_byte_is_found_and_remembered() {
     let after = opened(&left, 1 << 30).await;
     assert_eq!(after.disk.index.unhealthy(FIRST).unwrap().unwrap(), found);
     assert!(!after.disk.mark_unhealthy(FIRST, "again".to_owned()).await);
+}
+
+/// A process that has no file left for a while must not condemn each replica that it looks at meanwhile.
+#[tokio::test(start_paused = true)]
+async fn only_an_error_of_the_medium_condemns_a_replica() {
+    let left = Left::new().await;
+    let errno = Arc::new(AtomicI32::new(EMFILE));
+    let mut scrubber = opened_refusing(&left, 1 << 30, &errno).await;
+    scrubber.pass().await.unwrap();
+    let stats = |scrubber: &Scrubber| {
+        let stats = scrubber.disk.counters.stats(scrubber.disk.id);
+        (stats.scrub_findings, u32::try_from(stats.scrub_unread).unwrap(), stats.scrub_passes)
+    };
+    assert_eq!(stats(&scrubber), (0, TRIES_MAX, 1), "it is tried again, and then with the next pass");
+    assert_eq!(scrubber.disk.index.unhealthy(FIRST).unwrap(), None);
+    errno.store(0, Ordering::SeqCst);
+    scrubber.pass().await.unwrap();
+    assert_eq!(stats(&scrubber), (0, TRIES_MAX, 2), "it is whole");
+    errno.store(EIO, Ordering::SeqCst);
+    scrubber.pass().await.unwrap();
+    assert_eq!(stats(&scrubber), (1, TRIES_MAX, 3));
+    let found = scrubber.disk.index.unhealthy(FIRST).unwrap().unwrap();
+    assert!(found.contains("os error 5"), "{found}");
 }
 
 #[tokio::test]

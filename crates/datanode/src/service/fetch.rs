@@ -187,7 +187,12 @@ impl Fetch {
         let mut walk = walk.map_err(|error| failed(self.container)(error.into()))?;
         let mut pending = Pending { name: String::new(), offset: 0, data: BytesMut::new() };
         loop {
-            let record = match walk.next().await.map_err(|error| failed(self.container)(error.into()))? {
+            let step = match walk.next().await {
+                Ok(step) => step,
+                Err(failure) if failure.condemns() => return Err(self.damaged(failure.to_string()).await),
+                Err(failure) => return Err(failed(self.container)(failure.into()).into()),
+            };
+            let record = match step {
                 Step::Record(record) => record,
                 Step::End(WalkEnd::Bad { segment, offset, why }) => {
                     return Err(self.damaged(format!("segment {segment:08x}, byte {offset}: {why}")).await);
@@ -297,7 +302,7 @@ impl Fetch {
 
     /// A record that does not check: damage, unless its block was deleted since this began.
     async fn unreadable(&self, record: &WalkedRecord, failure: ReadError) -> Broken {
-        if let ReadError::Io { .. } = failure {
+        if !failure.condemns() {
             return failed(self.container)(failure.into()).into();
         }
         match self.discards().await {
@@ -329,6 +334,6 @@ fn failed(container: ContainerId) -> impl Fn(anyhow::Error) -> Failure {
     move |failure| {
         error!(%container, error = format!("{failure:#}"), "cannot read a container that is to be sent");
         let message = format!("read container {container}: {failure:#}");
-        Failure { retry: Retry::Elsewhere, ..Failure::new(Code::DiskFailed, message) }
+        Failure { retry: Retry::Elsewhere, ..Failure::new(Code::Unavailable, message) }
     }
 }

@@ -3,6 +3,7 @@
 use crate::disks::{DatanodeDisk, OWNERS_DIR};
 use crate::index::{BlockInfo, Piece};
 use crate::manager::{ContainerManager, blocking};
+use crate::verdict::condemns;
 use planted::Bug;
 use proto::datanode::{HeadRequest, HeadResponse, ReadChunk, ReadRequest};
 use proto::{Code, Failure, Retry};
@@ -101,13 +102,14 @@ impl Read {
         Ok(ReadChunk { offset, data: bytes, data_crcs: crcs, first_piece_bytes })
     }
 
-    /// What becomes of a read that failed: bytes that do not check make this replica of the container unhealthy.
+    /// What becomes of a read that failed: bytes that do not check, or that the medium cannot give back, make this replica of the
+    /// container unhealthy.
     async fn unreadable(&self, failure: ReadError) -> Failure {
         let block = self.block;
         let message = format!("read block {block}: {failure}");
-        if let ReadError::Io { .. } = failure {
+        if !failure.condemns() {
             error!(disk = %self.disk.real.root().display(), %block, %failure, "cannot read a block");
-            return Failure::new(Code::DiskFailed, message);
+            return Failure { retry: Retry::Elsewhere, ..Failure::new(Code::Unavailable, message) };
         }
         let index = self.disk.index.clone();
         // What was deleted since its places were looked up reads as zeros, and nothing is wrong with that.
@@ -157,7 +159,8 @@ pub(super) async fn find_container(
     });
     found.await.map_err(|failure| {
         error!(%container, error = format!("{failure:#}"), "look up a container");
-        Failure::new(Code::DiskFailed, format!("look up container {container}: {failure:#}"))
+        let message = format!("look up container {container}: {failure:#}");
+        Failure { retry: Retry::Elsewhere, ..Failure::new(Code::Unavailable, message) }
     })
 }
 
@@ -245,7 +248,9 @@ fn not_found(block: BlockId, retry: Retry) -> Failure {
 
 fn broken_index(disk: &DatanodeDisk, container: ContainerId, failure: &anyhow::Error) -> Failure {
     error!(disk = %disk.real.root().display(), %container, error = format!("{failure:#}"), "read the block index");
-    Failure::new(Code::Corrupt, format!("the index of container {container} on this node: {failure:#}"))
+    let code = if condemns(failure) { Code::Corrupt } else { Code::Unavailable };
+    let message = format!("the index of container {container} on this node: {failure:#}");
+    Failure { retry: Retry::Elsewhere, ..Failure::new(code, message) }
 }
 
 #[cfg(test)]

@@ -3,9 +3,11 @@
 //! The stream's task takes chunks in and proposes them in order. What becomes of them is awaited by one lane per
 //! pipeline, so that a pipeline that stalls holds up neither the others nor the reading of the stream.
 
-use crate::manager::ContainerManager;
+use crate::index::machine::answer_again;
+use crate::manager::{ContainerManager, blocking};
 use crate::pipeline::Pipeline;
 use crate::service::{ACKS_MAX, CHUNK_BYTES_MAX};
+use crate::under_way::{self, ChunkName};
 use bytes::Bytes;
 use futures::StreamExt;
 use futures::stream::FuturesOrdered;
@@ -14,9 +16,10 @@ use proto::datanode::{
     Ack, ChunkCommand, PipelineCommand, PipelineReply, WriteAck, WriteChunk, pipeline_command,
 };
 use proto::{ACK_ALL_WITHIN_MAX, Code, Failure, Retry};
-use raft::{AddressBook, Command, Done, Group, Proposal, ProposeError, WaitAllError};
+use raft::{AddressBook, Command, Done, Group, ProposeError, Role, WaitAllError};
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::sync::mpsc::{self, Receiver, Sender};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -24,7 +27,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tonic::{Status, Streaming};
 use tracing::{debug, error};
-use types::{LogIndex, Nonce, Payload, PipelineId};
+use types::{LogIndex, Nonce, Payload, PipelineId, Term};
 
 use crate::index::machine::BLOCK_BYTES_MAX;
 
@@ -50,6 +53,8 @@ pub(super) struct WriteStream {
     lane_tasks: JoinSet<()>,
     /// For each block with a refused chunk: which, and why.
     failed: HashMap<Nonce, (u32, Failure)>,
+    /// Pipelines that have applied all their logs had when the first chunk came again over this stream, each in the term it was seen to lead.
+    caught_up: HashMap<PipelineId, Term>,
 }
 
 /// A chunk that waits for its ack.
@@ -66,15 +71,27 @@ struct Pending {
 
 enum Outcome {
     Refused(Failure),
-    Proposed(Proposal),
+    Proposed(under_way::Outcome),
+    /// It was applied before.
+    Written(Done),
 }
 
 impl WriteStream {
     pub(super) fn new(manager: ContainerManager, node_bytes: Arc<Semaphore>, acks: Acks) -> WriteStream {
         let stream_bytes_max = manager.options().write_bytes_per_stream_max;
         let stream_bytes = Arc::new(Semaphore::new(stream_bytes_max));
-        let (lanes, lane_tasks, failed) = Default::default();
-        WriteStream { manager, node_bytes, stream_bytes, stream_bytes_max, acks, lanes, lane_tasks, failed }
+        let (lanes, lane_tasks, failed, caught_up) = Default::default();
+        WriteStream {
+            manager,
+            node_bytes,
+            stream_bytes,
+            stream_bytes_max,
+            acks,
+            lanes,
+            lane_tasks,
+            failed,
+            caught_up,
+        }
     }
 
     pub(super) async fn run(mut self, mut chunks: Streaming<WriteChunk>) {
@@ -144,9 +161,12 @@ impl WriteStream {
             bytes: None,
         };
         pending.outcome = match self.propose(&pipeline, nonce, chunk, &mut pending.bytes).await {
-            Ok(proposal) => Outcome::Proposed(proposal),
+            Ok(outcome) => outcome,
             Err(failure) => Outcome::Refused(failure),
         };
+        if let Outcome::Refused(Failure { code: Code::Busy, .. }) = pending.outcome {
+            pipeline.disk.counters.busy_chunks.fetch_add(1, Ordering::Relaxed);
+        }
         pending.group = pending.all_by.map(|_| pipeline.group.clone());
         self.remember_failure(nonce, &pending);
         let lane = self.lane(id);
@@ -159,17 +179,58 @@ impl WriteStream {
         nonce: Nonce,
         chunk: WriteChunk,
         bytes: &mut Option<(OwnedSemaphorePermit, OwnedSemaphorePermit)>,
-    ) -> Result<Proposal, Failure> {
+    ) -> Result<Outcome, Failure> {
         if let Some((refused, failure)) = self.failed.get(&nonce)
             && chunk.seq > *refused
         {
             return Err(failure.clone());
         }
+        let (seq, offset, seal) = (chunk.seq, chunk.offset, chunk.seal);
+        let name = ChunkName { nonce, seq, offset, length: chunk.data.len() as u64, seal };
+        let mut outcome = pipeline.under_way.get(&name).map(Outcome::Proposed);
+        if outcome.is_none() && chunk.again {
+            outcome = self.find_applied(pipeline, name).await;
+        }
+        if let Some(outcome) = outcome {
+            pipeline.disk.counters.repeated_chunks.fetch_add(1, Ordering::Relaxed);
+            return Ok(outcome);
+        }
         let command = check(chunk)?;
         *bytes = Some(self.reserve(command.body.len()).await?);
         pipeline.takes_chunks(self.manager.options().container_refuse_bytes())?;
         let proposed = pipeline.group.propose(command).await;
-        proposed.map_err(|failure| propose_failure(failure, self.manager.addresses()))
+        let proposed = proposed.map_err(|failure| propose_failure(failure, self.manager.addresses()))?;
+        Ok(Outcome::Proposed(pipeline.under_way.add(name, proposed)))
+    }
+
+    /// What a chunk was answered that was sent before and is applied. Whatever is missed here, the state machine recognizes, after it was
+    /// appended on all members.
+    async fn find_applied(&mut self, pipeline: &Pipeline, name: ChunkName) -> Option<Outcome> {
+        self.catch_up(pipeline).await;
+        let (index, id, first) = (pipeline.disk.index.clone(), pipeline.id, pipeline.order.first_container);
+        let ChunkName { nonce, seq, offset, length, seal } = name;
+        let chunk = ChunkCommand { nonce: proto::uuid_bytes(nonce.0), seq, offset, length, seal };
+        match blocking(move || answer_again(&index, id, first, &chunk)).await {
+            Ok(done) => done.map(Outcome::Written),
+            Err(failure) => {
+                error!(pipeline = %id, error = format!("{failure:#}"), "cannot look for a chunk that came again");
+                None
+            }
+        }
+    }
+
+    /// A leader that was elected a moment ago has what the one before it had taken in its log, and not yet in its index.
+    async fn catch_up(&mut self, pipeline: &Pipeline) {
+        let status = pipeline.group.status();
+        let is_done = self.caught_up.get(&pipeline.id) == Some(&status.term);
+        if status.role != Role::Leader || is_done {
+            return;
+        }
+        if let Some(last) = pipeline.group.log().state().last
+            && pipeline.group.wait_applied(last.index, self.manager.options().read_wait).await.is_ok()
+        {
+            self.caught_up.insert(pipeline.id, status.term);
+        }
     }
 
     /// Waits for room in the stream, which makes its sender wait; asks for room in the node, which must not.
@@ -201,7 +262,7 @@ impl WriteStream {
                     *failed = (pending.seq, failure.clone());
                 }
             }
-            Outcome::Proposed(_) => {
+            Outcome::Proposed(_) | Outcome::Written(_) => {
                 self.failed.remove(&nonce);
             }
         }
@@ -255,7 +316,8 @@ impl Pending {
         let Pending { nonce, seq, outcome, all_by, group, bytes } = self;
         let done = match outcome {
             Outcome::Refused(failure) => return refused(nonce, seq, failure),
-            Outcome::Proposed(proposal) => proposal.done().await,
+            Outcome::Proposed(outcome) => outcome.await,
+            Outcome::Written(done) => Ok(done),
         };
         // The log has them: waiting for all replicas holds no room that others could use.
         drop(bytes);

@@ -180,7 +180,7 @@ async fn next(parts: &mut Streaming<ContainerPart>) -> anyhow::Result<Option<Con
 async fn choose_disk(manager: &ContainerManager, manifest: &Manifest) -> anyhow::Result<Arc<DatanodeDisk>> {
     let mut best: Option<(f64, Arc<DatanodeDisk>)> = None;
     for disk in &manager.disks().open {
-        if disk.real.failure().is_some() {
+        if disk.failure().is_some() {
             continue;
         }
         if incoming::list(&*disk.real).await?.contains(&manifest.container) {

@@ -36,7 +36,7 @@ pub(super) async fn delete_replica(
     // The one that is known last: as long as it is, SCM says this again.
     let (of_known, others): (Vec<_>, Vec<_>) =
         manager.disks().open.iter().cloned().partition(|disk| disk.id == replica.disk);
-    for disk in others.into_iter().filter(|disk| disk.real.failure().is_none()).chain(of_known) {
+    for disk in others.into_iter().filter(|disk| disk.failure().is_none()).chain(of_known) {
         let index = disk.index.clone();
         let Some(record) = blocking(move || index.container(container)).await? else { continue };
         ensure!(manager.is_released(&record), "a log still reads container {container} on another disk");

@@ -41,7 +41,7 @@ impl Sweeper {
     async fn look(&mut self) {
         let before = std::mem::take(&mut self.unwanted);
         for disk in self.manager.disks().open.clone() {
-            if disk.real.failure().is_some() {
+            if disk.failure().is_some() {
                 continue;
             }
             match incoming::list(&*disk.real).await {

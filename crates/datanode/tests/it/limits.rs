@@ -90,3 +90,56 @@ async fn a_node_with_too_much_under_way_says_busy() {
     assert_eq!((failure.code, failure.retry), (Code::Busy, Retry::Here), "{failure}");
     cluster.shut_down().await;
 }
+
+/// Bytes that the leader's log took, of which every member's log has as many.
+fn appended_bytes(node: &crate::cluster::Node) -> u64 {
+    let group = node.host.group(types::GroupId::pipeline(crate::cluster::PIPELINE)).unwrap();
+    group.metrics().append_bytes
+}
+
+/// A writer whose connection breaks sends everything again that was not acknowledged. Some of it is applied by then, some under way.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_chunk_that_comes_again_is_answered_and_not_appended_again() {
+    const BLOCKS: u128 = 40;
+    const CHUNK_BYTES: usize = 100_000;
+    let cluster = Cluster::start(options()).await;
+    let leader = cluster.leader().await;
+    let before = appended_bytes(leader);
+    let again = |chunk: proto::datanode::WriteChunk| proto::datanode::WriteChunk { again: true, ..chunk };
+    for nonce in 1..=BLOCKS {
+        let (first, second) = (bytes(nonce as u64, CHUNK_BYTES), bytes(nonce as u64 + 1000, CHUNK_BYTES));
+        let whole = [first.clone(), second.clone()].concat();
+        let chunks = [chunk(nonce, 0, 0, &first, false), chunk(nonce, 1, CHUNK_BYTES, &second, true)];
+        let mut broken = leader.write_stream().await;
+        broken.send(chunks[0].clone()).await;
+        if nonce % 2 == 0 {
+            broken.acked().await.unwrap();
+        }
+        broken.send(chunks[1].clone()).await;
+        // Taken in, and under way or applied by now.
+        let deadline = tokio::time::Instant::now() + crate::cluster::DEADLINE;
+        while appended_bytes(leader) < before + nonce as u64 * 2 * CHUNK_BYTES as u64 {
+            assert!(tokio::time::Instant::now() < deadline, "the chunks of block {nonce} are not appended");
+            tokio::time::sleep(std::time::Duration::from_micros(200)).await;
+        }
+        drop(broken);
+        let mut stream = leader.write_stream().await;
+        stream.send(again(chunks[0].clone())).await;
+        stream.send(again(chunks[1].clone())).await;
+        let (one, two) = (stream.acked().await.unwrap(), stream.acked().await.unwrap());
+        assert_eq!((one.block, one.length, two.length), (two.block, CHUNK_BYTES as u64, whole.len() as u64));
+        cluster.check_block(two.block, two.commit_index, &whole).await;
+    }
+    let payload = BLOCKS as u64 * 2 * CHUNK_BYTES as u64;
+    let appended = appended_bytes(leader) - before;
+    let one_more = payload + CHUNK_BYTES as u64;
+    assert!((payload..one_more).contains(&appended), "{appended} bytes appended for {payload}");
+    let disks = leader.datanode.manager().disk_stats();
+    let repeated: u64 = disks.iter().map(|disk| disk.repeated_chunks).sum();
+    assert_eq!(repeated, 2 * BLOCKS as u64);
+    // One that only looks like it is none.
+    let mut stream = leader.write_stream().await;
+    let other = again(chunk(1, 0, 0, b"another one", false));
+    assert_eq!(stream.write(other).await.unwrap_err().code, Code::Invalid);
+    cluster.shut_down().await;
+}

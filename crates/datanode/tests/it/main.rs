@@ -12,6 +12,7 @@ mod disks;
 mod diverged;
 mod ending;
 mod forgetting;
+mod full_index;
 mod inventory;
 mod limits;
 mod restart;

@@ -20,7 +20,6 @@ mod recovery;
 mod replication;
 mod restart;
 mod snapshots;
-mod throughput;
 mod tls;
 mod unserved;
 mod waits;

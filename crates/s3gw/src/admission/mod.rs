@@ -508,7 +508,7 @@ mod tests {
                 true => Body::empty(),
                 false => body,
             };
-            let (body, progress) = RequestBody::new(body, Duration::from_secs(60));
+            let (body, progress) = RequestBody::new(body);
             Admission::new(&options).admit(request.into_parts().0, Body::new(body), progress, NOW).await
         }
 
@@ -707,7 +707,7 @@ mod tests {
         *request.headers_mut() = headers;
         let pieces: Vec<_> = body.chunks(1000).map(|piece| Ok::<_, std::io::Error>(piece.to_vec())).collect();
         let (body, progress) =
-            RequestBody::new(Body::from_stream(futures::stream::iter(pieces)), Duration::from_secs(60));
+            RequestBody::new(Body::from_stream(futures::stream::iter(pieces)));
         let admitted = Admission::new(&options).admit(request.into_parts().0, Body::new(body), progress, NOW).await?;
         let AdmittedBody::Data(payload) = admitted.body else { panic!("an object has data") };
         payload.read(1 << 20).await

@@ -39,29 +39,6 @@ async fn a_restarted_scm_knows_what_it_knew() {
     server.stop().await;
 }
 
-/// What the files hold while SCM runs is what a crash leaves: nothing was flushed or closed for it.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn decisions_survive_a_crash() {
-    let dir = tempfile::tempdir().unwrap();
-    let (running, crashed) = (dir.path().join("running"), dir.path().join("crashed"));
-    let mut server = Server::start(&running).await;
-    register(&mut server, 3).await;
-    let before = server.pipelines_become("pipelines", |pipelines| pipelines.len() == 4).await;
-    copy_dir(&running, &crashed);
-    let cluster = server.scm.cluster();
-    server.stop().await;
-
-    let mut server = Server::start(&crashed).await;
-    assert_eq!(server.scm.cluster(), cluster);
-    // The nodes have not spoken to this one yet.
-    let decided = |pipelines: Vec<Pipeline>| -> Vec<Pipeline> {
-        pipelines.into_iter().map(|pipeline| Pipeline { health: Vec::new(), ..pipeline }).collect()
-    };
-    assert_eq!(decided(server.pipelines().await), decided(before));
-    assert_eq!(server.datanodes().await.len(), 3);
-    server.stop().await;
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_directory_whose_scm_was_lost_is_refused() {
     let dir = tempfile::tempdir().unwrap();
@@ -96,19 +73,6 @@ async fn containers_are_found_where_their_pipeline_is() {
 async fn allocate(server: &mut Server, pipeline: u64, after: u64) -> Result<u64, Failure> {
     let request = AllocateContainerRequest { pipeline, after };
     Ok(server.client.allocate_container(request).await?.into_inner().container)
-}
-
-fn copy_dir(from: &Path, to: &Path) {
-    std::fs::create_dir(to).unwrap();
-    for entry in std::fs::read_dir(from).unwrap() {
-        let entry = entry.unwrap();
-        let to = to.join(entry.file_name());
-        if entry.file_type().unwrap().is_dir() {
-            copy_dir(&entry.path(), &to);
-        } else {
-            std::fs::copy(entry.path(), to).unwrap();
-        }
-    }
 }
 
 #[allow(clippy::disallowed_methods)] // the test damages a stopped server's files

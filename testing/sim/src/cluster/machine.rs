@@ -132,12 +132,12 @@ impl ScmStart {
         let space = LogSpace::new(disk, self.plan.space.clone());
         let replica = OfflineReplica::open(group, &space, spec).await?;
         // Who names nobody as lost is told who the members are.
-        let members = match replica.plan(&BTreeSet::new()) {
+        let members = match replica.plan(&BTreeSet::new(), 0) {
             Err(ResetError::QuorumIsLeft { left, .. }) => left.into_iter(),
             other => anyhow::bail!("nobody is named as lost, and {other:?}"),
         };
         let lost: BTreeSet<ReplicaId> = members.filter(|replica| Some(*replica) != here).collect();
-        let plan = replica.plan(&lost)?;
+        let plan = replica.plan(&lost, 0)?;
         Ok(replica.reset(&plan, 0, "the simulation lost the others").await?)
     }
 

@@ -35,7 +35,7 @@ impl ReplicaFiles {
         let mut walk = OwnerWalk::new(Arc::new(disk.clone()), OWNERS_DIR, owner).await.map_err(text)?;
         let mut ends: BTreeMap<u32, u64> = BTreeMap::new();
         loop {
-            match walk.next().await.map_err(text)? {
+            match walk.next().await.map_err(|error| error.to_string())? {
                 Step::Record(record) => {
                     let place = record.meta.place;
                     ends.insert(place.segment, place.offset + record.bytes);

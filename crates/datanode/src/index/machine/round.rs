@@ -116,6 +116,23 @@ impl<'a> Round<'a> {
         }
     }
 
+    /// What a chunk is answered that was applied already, as it is now.
+    pub(super) fn answer_again(&self, chunk: &ChunkCommand) -> anyhow::Result<Option<PipelineReply>> {
+        let Ok(nonce) = bytes16(&chunk.nonce, "nonce") else { return Ok(None) };
+        let Some((block, Some(record))) = self.find(Nonce(u128::from_be_bytes(nonce)))? else {
+            return Ok(None);
+        };
+        if chunk.seq >= record.chunks {
+            return Ok(None);
+        }
+        match self.recognize(block, record, chunk) {
+            Ok((block, length)) => Ok(Some(PipelineReply { error: None, block: Some(block.into()), length })),
+            // The state machine says why, to all alike.
+            Err(ChunkError::Refused(_)) => Ok(None),
+            Err(ChunkError::Broken(failure)) => Err(failure),
+        }
+    }
+
     /// The block and its length up to the end of the chunk.
     fn apply_chunk_checked(
         &mut self,

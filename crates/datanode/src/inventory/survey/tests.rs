@@ -47,7 +47,7 @@ async fn a_container_that_the_rest_of_a_log_opens_is_found() {
         let order = PipelineOrder::from_spec(&spec(), disk.id);
         let (manager, pipeline) = (&surveyor.manager, order.pipeline);
         let stopped = StoppedPipeline::new(order, disk, "it does not run".to_owned());
-        manager.stopped().write().unwrap().insert(pipeline, stopped);
+        manager.pipelines().stop(stopped);
         match is_let_go {
             true => manager.let_go_pipeline(pipeline).await.unwrap(),
             false => manager.quasi_close_pipeline(pipeline).await.unwrap(),
@@ -72,4 +72,35 @@ async fn a_container_that_cannot_be_read_is_not_told_as_missing() {
     std::fs::remove_dir(&in_the_way).unwrap();
     surveyor.look_at(BTreeSet::from([(disk.id, FIRST)])).await;
     assert_eq!(states(&surveyor)[0], (FIRST, ContainerState::Closed));
+}
+
+/// A container whose log runs, or is about to, is that log's: whatever is deleted of it meanwhile, the log would miss.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_container_is_not_released_while_its_log_is_opened_or_stands_still() {
+    let left = Left::new().await.copy();
+    let (surveyor, disk) = surveyor(&left).await;
+    let (manager, order) = (&surveyor.manager, PipelineOrder::from_spec(&spec(), disk.id));
+    let closed = disk.index.container(FIRST).unwrap().unwrap();
+    assert!(closed.state == ContainerState::Closed && manager.is_released(&closed), "no log is here");
+    let (pipelines, pipeline) = (manager.pipelines(), order.pipeline);
+    let opening = pipelines.begin_opening(pipeline);
+    assert!(!manager.is_released(&closed), "its log is being opened");
+    assert_eq!(pipelines.reports(), [], "which SCM hears once it is known what became of it");
+    drop(opening);
+    assert!(manager.is_released(&closed), "nothing came of it");
+
+    pipelines.stop(StoppedPipeline::new(order.clone(), disk.clone(), "it does not run".to_owned()));
+    assert!(!manager.is_released(&closed), "its log may run again");
+    let opening = pipelines.begin_opening(pipeline);
+    assert!(!manager.is_released(&closed) && pipelines.stopped_report(pipeline).is_some());
+    drop(opening);
+    assert!(!manager.is_released(&closed), "it stands still as before");
+    manager.create_pipeline(&order).await.unwrap();
+    assert!(!manager.is_released(&closed) && pipelines.stopped_report(pipeline).is_none());
+    let stopped = pipelines.take_down(pipeline, |open| {
+        StoppedPipeline::new(open.order.clone(), open.disk.clone(), "it is taken down".to_owned())
+    });
+    assert_eq!(stopped.unwrap().report.stopped, "it is taken down");
+    assert!(!manager.is_released(&closed));
+    manager.host().shutdown().await;
 }

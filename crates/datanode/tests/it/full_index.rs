@@ -1,0 +1,116 @@
+//! An index that takes no more writes: its disk says so, and goes on where it can.
+
+use crate::cluster::{Acked, Cluster, DEADLINE, PIPELINE, bytes, chunk, options};
+use crate::scm::PlayedScm;
+use flotilla_datanode::DatanodeOptions;
+use metrics::Exposition;
+use raft::{DbOptions, Role};
+use std::path::{Path, PathBuf};
+use tokio::time::Instant;
+use types::GroupId;
+
+/// Some hundred blocks fill the least memory that RocksDB takes.
+fn small_memory() -> DatanodeOptions {
+    let db = DbOptions { write_buffer_bytes: 64 << 10, ..options().db };
+    DatanodeOptions { db, ..options() }
+}
+
+/// The index of a follower, in the directory of the disk that carries the pipeline.
+async fn follower(cluster: &Cluster) -> (usize, PathBuf) {
+    let leader = cluster.wait_for_leader().await;
+    let follower = (leader + 1) % 3;
+    (follower, cluster.disk_paths(follower)[follower % 2].join("db"))
+}
+
+/// Puts the tables that RocksDB is going to write on a device that is full.
+#[allow(clippy::disallowed_methods)] // the test plays the full disk
+fn fill(db: &Path) -> Vec<PathBuf> {
+    let tables = (1..5000).map(|number| db.join(format!("{number:06}.sst")));
+    let new: Vec<_> = tables.filter(|table| !table.exists()).collect();
+    new.iter().for_each(|table| std::os::unix::fs::symlink("/dev/full", table).unwrap());
+    new
+}
+
+#[allow(clippy::disallowed_methods)]
+fn make_room(tables: &[PathBuf]) {
+    let is_device = |table: &&PathBuf| std::fs::read_link(table).is_ok();
+    // One that RocksDB gave up a moment ago is gone.
+    tables.iter().filter(is_device).for_each(|table| drop(std::fs::remove_file(table)));
+}
+
+/// Writes small blocks until somebody is in trouble; what was acknowledged.
+async fn write_until(cluster: &Cluster, is_there: impl Fn() -> bool) -> Vec<(Acked, Vec<u8>)> {
+    let mut stream = cluster.leader().await.write_stream().await;
+    let deadline = Instant::now() + DEADLINE;
+    let mut written = Vec::new();
+    for number in 1u64.. {
+        if is_there() {
+            return written;
+        }
+        assert!(Instant::now() < deadline, "{number} blocks were written, and nothing happened");
+        let data = bytes(number, 100);
+        let acked = stream.write(chunk(u128::from(number), 0, 0, &data, true)).await.unwrap();
+        written.push((acked, data));
+    }
+    unreachable!("numbers do not end")
+}
+
+fn metric(cluster: &Cluster, node: usize, name: &str, disk: &Path) -> String {
+    let mut exposition = Exposition::default();
+    cluster.nodes[node].datanode.expose(&mut exposition);
+    let text = exposition.finish();
+    let of_disk = format!("disk=\"{}\"", disk.display());
+    let line = text.lines().find(|line| line.starts_with(name) && line.contains(&of_disk));
+    line.unwrap_or_else(|| panic!("{name} of {of_disk} is not in {text}"))
+        .rsplit(' ')
+        .next()
+        .unwrap()
+        .to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_disk_whose_index_has_no_room_is_full_until_it_has_and_its_pipelines_go_on() {
+    let (cluster, scm) = Cluster::start_with_scm(small_memory(), 3).await;
+    let (node, db) = follower(&cluster).await;
+    let disk = db.parent().unwrap().canonicalize().unwrap();
+    let tables = fill(&db);
+    let is_full = |scm: &PlayedScm| scm.said(node as u64 + 1).disks.iter().any(|disk| disk.full);
+    let written = write_until(&cluster, || is_full(&scm)).await;
+    assert!(scm.said(node as u64 + 1).disks.iter().all(|disk| !disk.failed));
+    assert_eq!(metric(&cluster, node, "flotilla_disk_full{", &disk), "1");
+    assert_ne!(metric(&cluster, node, "flotilla_disk_index_errors_total{", &disk), "0");
+    let group = cluster.nodes[node].host.group(GroupId::pipeline(PIPELINE)).unwrap();
+    assert_eq!(group.status().role, Role::Follower, "{:?}", group.status());
+    make_room(&tables);
+    scm.wait(node as u64 + 1, "that it has room", |said| said.disks.iter().all(|disk| !disk.full)).await;
+    assert_eq!(metric(&cluster, node, "flotilla_disk_full{", &disk), "0");
+    for (acked, data) in &written {
+        let read = cluster.nodes[node].read_acknowledged(acked.block, 0, 100, acked.commit_index).await;
+        assert!(read.unwrap() == *data, "{acked:?}");
+    }
+    cluster.shut_down().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[allow(clippy::disallowed_methods)] // the test plays the failing disk
+async fn a_disk_whose_index_is_read_only_is_failed() {
+    let (cluster, scm) = Cluster::start_with_scm(small_memory(), 3).await;
+    let (node, db) = follower(&cluster).await;
+    let disk = db.parent().unwrap().canonicalize().unwrap();
+    let away = db.with_file_name("away");
+    std::fs::rename(&db, &away).unwrap();
+    let failed = |scm: &PlayedScm| scm.said(node as u64 + 1).disks.iter().filter(|disk| disk.failed).count();
+    let written = write_until(&cluster, || failed(&scm) > 0).await;
+    assert_eq!(failed(&scm), 1, "the other disk is well");
+    assert_eq!(metric(&cluster, node, "flotilla_disk_failed{", &disk), "1");
+    std::fs::rename(&away, &db).unwrap();
+    let beats = scm.said(node as u64 + 1).beats;
+    scm.wait(node as u64 + 1, "more", |said| said.beats > beats + 5).await;
+    assert_eq!(failed(&scm), 1, "until the node is started again");
+    // The others have a majority.
+    let (acked, data) = written.last().unwrap();
+    let other = (node + 1) % 3;
+    let read = cluster.nodes[other].read_acknowledged(acked.block, 0, 100, acked.commit_index).await;
+    assert!(read.unwrap() == *data);
+    cluster.shut_down().await;
+}

@@ -1,0 +1,77 @@
+use std::io;
+
+/// What a failed read says of what was to be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReadFault {
+    /// The medium cannot give the bytes back, or the file system found what it keeps of them damaged.
+    Medium,
+    /// The process or the machine ran out of something, or was interrupted. It passes, and says nothing of the disk.
+    Shortage,
+    /// Anything else: nobody can tell what it says.
+    Other,
+}
+
+/// EIO; ENODATA, EREMOTEIO and EILSEQ of block devices that name the sector or the protection of its bytes; EBADMSG and EUCLEAN, which ext4
+/// and xfs have for a checksum that does not match and for a structure that cannot be.
+const MEDIUM: [i32; 6] =
+    [libc::EIO, libc::ENODATA, libc::EREMOTEIO, libc::EILSEQ, libc::EBADMSG, libc::EUCLEAN];
+const SHORTAGE: [i32; 6] =
+    [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::ENOBUFS, libc::EINTR, libc::EAGAIN];
+
+impl ReadFault {
+    pub fn of(error: &io::Error) -> ReadFault {
+        match error.raw_os_error() {
+            Some(code) if MEDIUM.contains(&code) => ReadFault::Medium,
+            Some(code) if SHORTAGE.contains(&code) => ReadFault::Shortage,
+            Some(_) => ReadFault::Other,
+            None => match error.kind() {
+                io::ErrorKind::OutOfMemory | io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock => {
+                    ReadFault::Shortage
+                }
+                _ => ReadFault::Other,
+            },
+        }
+    }
+
+    /// As [`ReadFault::of`], of an error that is left in words alone: a library has put the system's name for it into its own sentence.
+    pub fn in_words(words: &str) -> ReadFault {
+        let names = |codes: &[i32]| codes.iter().any(|&code| words.contains(&name_of(code)));
+        match () {
+            () if names(&MEDIUM) => ReadFault::Medium,
+            () if names(&SHORTAGE) => ReadFault::Shortage,
+            () => ReadFault::Other,
+        }
+    }
+}
+
+/// The system's name of an error: what std says of it, without the number.
+fn name_of(code: i32) -> String {
+    let said = io::Error::from_raw_os_error(code).to_string();
+    said.split(" (os error").next().unwrap_or_default().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_names_the_medium_is_held_against_it() {
+        let check = |code: i32, expect: ReadFault| {
+            let error = io::Error::from_raw_os_error(code);
+            assert_eq!(ReadFault::of(&error), expect, "{error}");
+            let words = format!("IO error: While pread offset 7: {}", name_of(code));
+            assert_eq!(ReadFault::in_words(&words), expect, "{words}");
+        };
+        check(libc::EIO, ReadFault::Medium);
+        check(libc::EBADMSG, ReadFault::Medium);
+        check(libc::EUCLEAN, ReadFault::Medium);
+        check(libc::ENODATA, ReadFault::Medium);
+        check(libc::EMFILE, ReadFault::Shortage);
+        check(libc::ENFILE, ReadFault::Shortage);
+        check(libc::ENOMEM, ReadFault::Shortage);
+        check(libc::EINTR, ReadFault::Shortage);
+        check(libc::EACCES, ReadFault::Other);
+        check(libc::ENODEV, ReadFault::Other);
+        assert_eq!(ReadFault::of(&io::Error::other("the disk failed earlier")), ReadFault::Other);
+    }
+}
