@@ -38,7 +38,10 @@ mod tests {
     #[test]
     fn names_cannot_command_a_terminal() {
         assert_eq!(printable("plain é 日本 \\ ok"), "plain é 日本 \\ ok");
-        assert_eq!(printable("a\x1b]0;t\x07b\r\nc\u{9b}2J\u{202e}d"), "a\\u{1b}]0;t\\u{7}b\\r\\nc\\u{9b}2J\\u{202e}d");
+        assert_eq!(
+            printable("a\x1b]0;t\x07b\r\nc\u{9b}2J\u{202e}d"),
+            "a\\u{1b}]0;t\\u{7}b\\r\\nc\\u{9b}2J\\u{202e}d"
+        );
     }
 
     #[test]

@@ -206,7 +206,12 @@ mod tests {
     use super::*;
 
     /// Decodes a body that comes in pieces of `step` bytes.
-    fn decode(declared: u64, announced: &[&'static str], body: &[u8], step: usize) -> Result<(Vec<u8>, HeaderMap)> {
+    fn decode(
+        declared: u64,
+        announced: &[&'static str],
+        body: &[u8],
+        step: usize,
+    ) -> Result<(Vec<u8>, HeaderMap)> {
         let announced = announced.iter().map(|name| HeaderName::from_static(name)).collect();
         let mut chunked = Chunked::new(declared, None, announced);
         let mut data = Vec::new();
@@ -255,11 +260,26 @@ mod tests {
     fn bodies_of_another_form_are_refused() {
         let long = format!("{}5\r\nhello\r\n0\r\n\r\n", "0".repeat(300));
         for body in [
-            "5\r\nhello\r\n", "5\r\nhello\r\n0", "5\r\nhell", "6\r\nhello!\r\n0\r\n\r\n", "4\r\nhell\r\n0\r\n\r\n",
-            "5\nhello\r\n0\r\n\r\n", "5\r\nhello0\r\n\r\n", "+5\r\nhello\r\n0\r\n\r\n", "-1\r\n", "\r\n", "x\r\n",
-            "5;chunk-signature=aa\r\nhello\r\n0\r\n\r\n", "5;other=1\r\nhello\r\n0\r\n\r\n",
-            "5\r\nhello\r\n0\r\n\r\nmore", "5\r\nhello\r\n0\r\nnot-announced:1\r\n\r\n", "5\r\nhello\r\n0\r\nno colon\r\n\r\n",
-            "ffffffffffffffff\r\n", "10000000000000000\r\n", "", &long,
+            "5\r\nhello\r\n",
+            "5\r\nhello\r\n0",
+            "5\r\nhell",
+            "6\r\nhello!\r\n0\r\n\r\n",
+            "4\r\nhell\r\n0\r\n\r\n",
+            "5\nhello\r\n0\r\n\r\n",
+            "5\r\nhello0\r\n\r\n",
+            "+5\r\nhello\r\n0\r\n\r\n",
+            "-1\r\n",
+            "\r\n",
+            "x\r\n",
+            "5;chunk-signature=aa\r\nhello\r\n0\r\n\r\n",
+            "5;other=1\r\nhello\r\n0\r\n\r\n",
+            "5\r\nhello\r\n0\r\n\r\nmore",
+            "5\r\nhello\r\n0\r\nnot-announced:1\r\n\r\n",
+            "5\r\nhello\r\n0\r\nno colon\r\n\r\n",
+            "ffffffffffffffff\r\n",
+            "10000000000000000\r\n",
+            "",
+            &long,
         ] {
             for step in [1, 1000] {
                 assert!(decode(5, &[], body.as_bytes(), step).is_err(), "{body:?}");

@@ -26,7 +26,10 @@ pub(crate) struct Payload {
 pub(crate) enum Coding {
     Plain,
     /// With this SHA-256.
-    Hashed { hasher: Sha256, expected: [u8; 32] },
+    Hashed {
+        hasher: Sha256,
+        expected: [u8; 32],
+    },
     Chunked(Box<Chunked>),
     /// The end was reached.
     Over,
@@ -188,7 +191,8 @@ mod tests {
     #[tokio::test]
     async fn payloads_have_the_signed_hash() {
         let hash: [u8; 32] = Sha256::digest(b"data").into();
-        let read = async |body: &'static str| payload(body.into(), Coding::hashed(hash), None).read(100).await;
+        let read =
+            async |body: &'static str| payload(body.into(), Coding::hashed(hash), None).read(100).await;
         assert_eq!(read("data").await.unwrap(), "data");
         assert!(matches!(read("date").await, Err(GatewayError::ContentSha256Mismatch)));
         assert!(matches!(read("").await, Err(GatewayError::ContentSha256Mismatch)));

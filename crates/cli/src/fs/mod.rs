@@ -10,8 +10,8 @@ mod put;
 mod rm;
 mod store;
 
-use crate::output::printable;
 use crate::args::{FsArgs, FsCommand, WRONG_USAGE};
+use crate::output::printable;
 use client::{Client, ClientOptions};
 use std::process::ExitCode;
 use std::time::Duration;

@@ -14,7 +14,10 @@ pub(super) struct Hosts {
 pub(super) enum Addressing {
     Path,
     /// The bucket stands in front of our own host, which may have a port.
-    VirtualHosted { bucket: String, own_host: String },
+    VirtualHosted {
+        bucket: String,
+        own_host: String,
+    },
 }
 
 impl Hosts {
@@ -65,10 +68,20 @@ mod tests {
 
     #[test]
     fn hosts_are_ours_or_buckets_of_ours_or_refused() {
-        let hosts = Hosts::new(&["s3.example.com".to_owned(), "EU.s3.example.com.".to_owned(), String::new()]);
+        let hosts =
+            Hosts::new(&["s3.example.com".to_owned(), "EU.s3.example.com.".to_owned(), String::new()]);
         for ours in [
-            "127.0.0.1:9000", "127.0.0.1", "[::1]:9000", "[::ffff:10.0.0.1]", "localhost", "LocalHost:9000", "flotilla:9000",
-            "s3.example.com", "S3.Example.com:443", "s3.example.com.", "eu.s3.example.com",
+            "127.0.0.1:9000",
+            "127.0.0.1",
+            "[::1]:9000",
+            "[::ffff:10.0.0.1]",
+            "localhost",
+            "LocalHost:9000",
+            "flotilla:9000",
+            "s3.example.com",
+            "S3.Example.com:443",
+            "s3.example.com.",
+            "eu.s3.example.com",
         ] {
             assert_eq!(hosts.addressing(ours).unwrap(), Addressing::Path, "{ours}");
         }
@@ -78,12 +91,20 @@ mod tests {
             ("b.EU.s3.example.com", "b", "eu.s3.example.com"),
             ("b.localhost:9000", "b", "localhost:9000"),
         ] {
-            let expect = Addressing::VirtualHosted { bucket: bucket.to_owned(), own_host: own_host.to_owned() };
+            let expect =
+                Addressing::VirtualHosted { bucket: bucket.to_owned(), own_host: own_host.to_owned() };
             assert_eq!(hosts.addressing(host).unwrap(), expect, "{host}");
         }
         for other in [
-            "bucket.s3.amazonaws.com", "example.com", "xs3.example.com", "s3.example.com.evil", "", ":80", "a b.localhost",
-            "a/b.localhost", "127.0.0.1.nip.io",
+            "bucket.s3.amazonaws.com",
+            "example.com",
+            "xs3.example.com",
+            "s3.example.com.evil",
+            "",
+            ":80",
+            "a b.localhost",
+            "a/b.localhost",
+            "127.0.0.1.nip.io",
         ] {
             assert!(hosts.addressing(other).is_err(), "{other}");
         }

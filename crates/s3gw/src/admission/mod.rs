@@ -115,8 +115,9 @@ impl Admission {
         let names = parts.headers.keys().map(HeaderName::as_str).filter(|name| name.starts_with("x-amz-"));
         let names: Vec<&str> = names.collect();
         let scope = scope(parts.uri.path());
-        let operation = operations::operation(&parts.method, scope, &query, &names)
-            .map_err(|what| GatewayError::refused("NotImplemented", 501, format!("{what} is not implemented.")))?;
+        let operation = operations::operation(&parts.method, scope, &query, &names).map_err(|what| {
+            GatewayError::refused("NotImplemented", 501, format!("{what} is not implemented."))
+        })?;
         refuse_other_owners(&parts.headers)?;
 
         let body = match operation.body {
@@ -141,7 +142,8 @@ fn text<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<&'a str>> {
 /// Some clients presign with Version 2 unless told otherwise; they are told how.
 fn refuse_version_2(headers: &HeaderMap, query: &Query) -> Result<()> {
     let is_old = |scheme: &[u8]| scheme.eq_ignore_ascii_case(b"AWS ");
-    let old_header = headers.get_all(AUTHORIZATION).iter().any(|value| value.as_bytes().get(..4).is_some_and(is_old));
+    let old_header =
+        headers.get_all(AUTHORIZATION).iter().any(|value| value.as_bytes().get(..4).is_some_and(is_old));
     let is_old = |name: &str| ["awsaccesskeyid", "signature"].contains(&name.to_ascii_lowercase().as_str());
     if !old_header && !query.names().any(is_old) {
         return Ok(());
@@ -172,7 +174,9 @@ fn refuse_repeated(headers: &HeaderMap) -> Result<()> {
         (name.starts_with("x-amz-") && !is_list(name)) || ONCE.contains(&name)
     };
     match headers.keys().find(|name| counts(name) && headers.get_all(*name).iter().count() > 1) {
-        Some(name) => Err(GatewayError::InvalidArgument(format!("The header {name} is given more than once."))),
+        Some(name) => {
+            Err(GatewayError::InvalidArgument(format!("The header {name} is given more than once.")))
+        }
         None => Ok(()),
     }
 }
@@ -199,7 +203,8 @@ fn refuse_unsigned(headers: &HeaderMap, verified: &Verified) -> Result<()> {
     if unsigned.is_empty() {
         return Ok(());
     }
-    let why = format!("There were headers present in the request which were not signed: {}", unsigned.join(", "));
+    let why =
+        format!("There were headers present in the request which were not signed: {}", unsigned.join(", "));
     Err(GatewayError::refused("AccessDenied", 403, why))
 }
 
@@ -210,7 +215,8 @@ fn take_presigned(query: &mut Query, headers: &mut HeaderMap) -> Result<Vec<Stri
     let is_header = |name: &str| name.get(..6).is_some_and(|start| start.eq_ignore_ascii_case("x-amz-"));
     let mut names = Vec::new();
     for (name, value) in query.take(is_header) {
-        let invalid = || GatewayError::InvalidArgument(format!("The parameter {} is invalid.", name.escape_debug()));
+        let invalid =
+            || GatewayError::InvalidArgument(format!("The parameter {} is invalid.", name.escape_debug()));
         let header: HeaderName = name.parse().map_err(|_| invalid())?;
         let value = HeaderValue::from_str(&value).map_err(|_| invalid())?;
         if headers.get(&header).is_some_and(|sent| *sent != value) {
@@ -406,7 +412,6 @@ mod tests {
     use signature::tests::{example_keys, sign};
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
-    use std::time::Duration;
     use time::macros::datetime;
 
     const NOW: OffsetDateTime = datetime!(2013-05-24 00:00:00 UTC);
@@ -497,7 +502,8 @@ mod tests {
             if !self.signed.is_empty() {
                 uri = sign(&self.method, &uri, &mut headers);
             }
-            let mut request = axum::http::Request::builder().method(self.method.clone()).uri(uri).body(()).unwrap();
+            let mut request =
+                axum::http::Request::builder().method(self.method.clone()).uri(uri).body(()).unwrap();
             *request.headers_mut() = headers;
             let read = self.read.clone();
             let body = Body::from_stream(futures::stream::iter(self.body.chunks(7)).map(move |frame| {
@@ -514,7 +520,9 @@ mod tests {
 
         async fn refusal(&self) -> String {
             match self.admit().await {
-                Ok(admitted) => panic!("{} {} is let through as {}", self.method, self.uri, admitted.operation),
+                Ok(admitted) => {
+                    panic!("{} {} is let through as {}", self.method, self.uri, admitted.operation)
+                }
                 Err(GatewayError::Refused { code, message, .. }) => format!("{code}: {message}"),
                 Err(error) => format!("{error:?}: {error}"),
             }
@@ -528,7 +536,10 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_let_through_has_no_signature_left() {
-        let admitted = put("/b/k?x-id=PutObject").signing("x-amz-meta-a", "1").with(b"data").signing("content-length", "4");
+        let admitted = put("/b/k?x-id=PutObject")
+            .signing("x-amz-meta-a", "1")
+            .with(b"data")
+            .signing("content-length", "4");
         let admitted = admitted.admit().await.unwrap();
         assert_eq!(admitted.operation, "PutObject");
         assert_eq!(admitted.parts.uri, "/b/k?x-id=PutObject");
@@ -537,7 +548,10 @@ mod tests {
         assert_eq!(admitted.parts.headers["content-length"], "4");
 
         let admitted = presigned(Method::GET, "/b/k?versionId=null").admit().await.unwrap();
-        assert_eq!((admitted.operation, admitted.parts.uri.to_string()), ("GetObject", "/b/k?versionId=null".to_owned()));
+        assert_eq!(
+            (admitted.operation, admitted.parts.uri.to_string()),
+            ("GetObject", "/b/k?versionId=null".to_owned())
+        );
     }
 
     #[tokio::test]
@@ -545,7 +559,9 @@ mod tests {
         for request in [put("/b/k").signing("content-length", "0"), presigned(Method::PUT, "/b/k")] {
             request.adding("x-amz-copy-source", "/b/secret").refused("not signed: x-amz-copy-source").await;
         }
-        for header in ["x-amz-acl", "x-amz-meta-a", "x-amz-never-heard-of", "x-amz-checksum-crc32", "x-amz-tagging"] {
+        for header in
+            ["x-amz-acl", "x-amz-meta-a", "x-amz-never-heard-of", "x-amz-checksum-crc32", "x-amz-tagging"]
+        {
             presigned(Method::PUT, "/b/k").adding(header, "x").refused(header).await;
         }
         for header in ["x-amz-user-agent", "x-amz-sdk-checksum-algorithm"] {
@@ -559,7 +575,8 @@ mod tests {
 
     #[tokio::test]
     async fn parameters_of_a_presigned_url_are_its_headers() {
-        let admitted = presigned(Method::PUT, "/b/k?x-amz-meta-color=green&X-Amz-Acl=private").admit().await.unwrap();
+        let admitted =
+            presigned(Method::PUT, "/b/k?x-amz-meta-color=green&X-Amz-Acl=private").admit().await.unwrap();
         assert_eq!(admitted.parts.headers["x-amz-meta-color"], "green");
         assert_eq!(admitted.parts.headers["x-amz-acl"], "private");
         assert_eq!(admitted.parts.uri, "/b/k");
@@ -573,7 +590,11 @@ mod tests {
     #[tokio::test]
     async fn version_2_is_refused_however_it_is_spelled() {
         for query in [
-            "AWSAccessKeyId=a&Signature=b&Expires=1", "%53ignature=b", "Signatur%65=b", "%41WSAccessKeyId=a", "signature=b",
+            "AWSAccessKeyId=a&Signature=b&Expires=1",
+            "%53ignature=b",
+            "Signatur%65=b",
+            "%41WSAccessKeyId=a",
+            "signature=b",
         ] {
             let mut request = sent(Method::GET, &format!("/b/k?{query}"));
             request.signed.clear();
@@ -588,7 +609,12 @@ mod tests {
 
     #[tokio::test]
     async fn nothing_of_a_strangers_body_is_read() {
-        for kind in ["multipart/form-data; boundary=x", "Multipart/form-data;boundary=x", " MULTIPART/FORM-DATA", "multipart/mixed"] {
+        for kind in [
+            "multipart/form-data; boundary=x",
+            "Multipart/form-data;boundary=x",
+            " MULTIPART/FORM-DATA",
+            "multipart/mixed",
+        ] {
             let mut form = sent(Method::POST, "/b").adding("content-type", kind).with(b"--x and 5 GiB more");
             form.refused("form").await;
             form.signed.clear();
@@ -609,7 +635,10 @@ mod tests {
         let domains = || vec!["s3.example.com".to_owned()];
         let request = sent(Method::GET, "/a/b%20c?acl").signing("host", "photos.s3.example.com:9000");
         let admitted = request.admit_by(domains()).await.unwrap();
-        assert_eq!((admitted.operation, admitted.parts.uri.to_string()), ("GetObjectAcl", "/photos/a/b%20c?acl=".to_owned()));
+        assert_eq!(
+            (admitted.operation, admitted.parts.uri.to_string()),
+            ("GetObjectAcl", "/photos/a/b%20c?acl=".to_owned())
+        );
         assert_eq!(admitted.parts.headers["host"], "s3.example.com:9000");
         let list = sent(Method::GET, "/?list-type=2").signing("host", "photos.s3.example.com");
         assert_eq!(list.admit_by(domains()).await.unwrap().operation, "ListObjectsV2");
@@ -624,7 +653,11 @@ mod tests {
     async fn what_is_given_twice_is_refused() {
         let once = || put("/b/k").signing("content-length", "0");
         once().adding("content-length", "0").refused("more than once").await;
-        once().signing("x-amz-acl", "private").adding("x-amz-acl", "public-read").refused("more than once").await;
+        once()
+            .signing("x-amz-acl", "private")
+            .adding("x-amz-acl", "public-read")
+            .refused("more than once")
+            .await;
         once().adding("host", "localhost").refused("more than once").await;
     }
 
@@ -633,7 +666,9 @@ mod tests {
         use base64::Engine;
         let document = b"<Delete><Object><Key>k</Key></Object></Delete>";
         let delete = || sent(Method::POST, "/b?delete").with(document).signing("content-length", "46");
-        assert!(matches!(delete().admit().await.unwrap().body, AdmittedBody::Document(bytes) if &bytes[..] == document));
+        assert!(
+            matches!(delete().admit().await.unwrap().body, AdmittedBody::Document(bytes) if &bytes[..] == document)
+        );
         let encode = |sum: &[u8]| base64::engine::general_purpose::STANDARD.encode(sum);
         delete().signing("content-md5", &encode(&Md5::digest(document))).admit().await.unwrap();
         delete().signing("content-md5", &encode(&Md5::digest(b"other"))).refused("BadDigest").await;
@@ -646,13 +681,21 @@ mod tests {
         long("/b?delete", (2 << 20) + 1).refused("MaxMessageLengthExceeded").await;
         long("/b/k?uploadId=u", (4 << 20) + 1).refused("MaxMessageLengthExceeded").await;
         let tagged = b"<CreateBucketConfiguration><Tags><Tag/></Tags></CreateBucketConfiguration>";
-        put("/b").with(tagged).signing("content-length", "74").refused("The element Tags of CreateBucket").await;
+        put("/b")
+            .with(tagged)
+            .signing("content-length", "74")
+            .refused("The element Tags of CreateBucket")
+            .await;
     }
 
     #[tokio::test]
     async fn checksums_that_nobody_verifies_are_refused() {
         for header in ["x-amz-checksum-sha512", "x-amz-checksum-md5", "x-amz-checksum-xxhash64"] {
-            put("/b/k").signing("content-length", "0").signing(header, "AAAA").refused("NotImplemented").await;
+            put("/b/k")
+                .signing("content-length", "0")
+                .signing(header, "AAAA")
+                .refused("NotImplemented")
+                .await;
             let trailer = put("/b/k")
                 .signing("x-amz-content-sha256", "STREAMING-UNSIGNED-PAYLOAD-TRAILER")
                 .signing("x-amz-decoded-content-length", "0")
@@ -706,9 +749,9 @@ mod tests {
         let mut request = axum::http::Request::put("/examplebucket/chunkObject.txt").body(()).unwrap();
         *request.headers_mut() = headers;
         let pieces: Vec<_> = body.chunks(1000).map(|piece| Ok::<_, std::io::Error>(piece.to_vec())).collect();
-        let (body, progress) =
-            RequestBody::new(Body::from_stream(futures::stream::iter(pieces)));
-        let admitted = Admission::new(&options).admit(request.into_parts().0, Body::new(body), progress, NOW).await?;
+        let (body, progress) = RequestBody::new(Body::from_stream(futures::stream::iter(pieces)));
+        let admitted =
+            Admission::new(&options).admit(request.into_parts().0, Body::new(body), progress, NOW).await?;
         let AdmittedBody::Data(payload) = admitted.body else { panic!("an object has data") };
         payload.read(1 << 20).await
     }
@@ -722,7 +765,10 @@ mod tests {
         other[40_000] = b'b';
         assert!(matches!(read_chunks(headers.clone(), other).await, Err(GatewayError::ChunkSignature)));
         let (headers, body) = documented_chunks(&right.replace("b6c6", "b6c7"));
-        assert!(matches!(read_chunks(headers.clone(), body.clone()).await, Err(GatewayError::ChunkSignature)));
+        assert!(matches!(
+            read_chunks(headers.clone(), body.clone()).await,
+            Err(GatewayError::ChunkSignature)
+        ));
         assert!(read_chunks(headers, body[..body.len() - 90].to_vec()).await.is_err());
     }
 }

@@ -287,16 +287,7 @@ static OPERATIONS: &[Operation] = &[
         .headers(&["x-amz-bypass-governance-retention"])
         .body(Body::Xml {
             bytes_max: XML_BYTES_MAX,
-            elements: &[
-                "Delete",
-                "ETag",
-                "Key",
-                "LastModifiedTime",
-                "Object",
-                "Quiet",
-                "Size",
-                "VersionId",
-            ],
+            elements: &["Delete", "ETag", "Key", "LastModifiedTime", "Object", "Quiet", "Size", "VersionId"],
             sums: Sums::OfDocument,
         }),
     // Uploads by parts.

@@ -43,7 +43,9 @@ impl Query {
     pub(super) fn canonical(&self, is_wanted: impl Fn(&str) -> bool) -> String {
         let wanted = self.0.iter().filter(|(name, _)| is_wanted(name));
         let mut pairs: Vec<String> = wanted
-            .map(|(name, value)| format!("{}={}", encode(name, Slash::Encoded), encode(value, Slash::Encoded)))
+            .map(|(name, value)| {
+                format!("{}={}", encode(name, Slash::Encoded), encode(value, Slash::Encoded))
+            })
             .collect();
         pairs.sort_unstable_by(|one, two| one.split('=').cmp(two.split('=')));
         pairs.join("&")

@@ -91,7 +91,8 @@ impl KeyPair {
         }
         let key = claim.scope.signing_key(&self.secret_key);
         let signature = unhex(&claim.signature).ok_or_else(mismatch)?;
-        let is_right = |request: String| hmac(&key, &claim.string_to_sign(&request)).verify_slice(&signature).is_ok();
+        let is_right =
+            |request: String| hmac(&key, &claim.string_to_sign(&request)).verify_slice(&signature).is_ok();
         if !claim.canonical_requests(covered)?.into_iter().any(is_right) {
             return Err(mismatch());
         }
@@ -129,7 +130,8 @@ impl Claim {
         check_algorithm(algorithm)?;
         let (mut credential, mut signed_headers, mut signature) = (None, None, None);
         for field in rest.split(',') {
-            let (name, value) = field.trim().split_once('=').ok_or_else(|| malformed_header("a field has no value"))?;
+            let (name, value) =
+                field.trim().split_once('=').ok_or_else(|| malformed_header("a field has no value"))?;
             let slot = match name {
                 "Credential" => &mut credential,
                 "SignedHeaders" => &mut signed_headers,
@@ -146,7 +148,8 @@ impl Claim {
             let why = "AWS authentication requires a valid x-amz-date header.";
             GatewayError::refused("AccessDenied", 403, why)
         })?;
-        let (access_key, scope) = parse_credential(credential.ok_or_else(missing)?, date).map_err(malformed_header)?;
+        let (access_key, scope) =
+            parse_credential(credential.ok_or_else(missing)?, date).map_err(malformed_header)?;
         Ok(Claim {
             access_key,
             scope,
@@ -157,7 +160,8 @@ impl Claim {
     }
 
     fn of_query(query: &Query) -> Result<Claim> {
-        let [algorithm, credential, date, expires, signed_headers, signature] = PRESIGNED.map(|name| query.get(name));
+        let [algorithm, credential, date, expires, signed_headers, signature] =
+            PRESIGNED.map(|name| query.get(name));
         let missing = || {
             malformed_query(
                 "Query-string authentication version 4 requires the X-Amz-Algorithm, X-Amz-Credential, X-Amz-Signature, \
@@ -208,7 +212,8 @@ impl Claim {
         let encoded = encode(&decode(covered.path, Plus::IsPlus)?, Slash::Kept);
         let mut paths = vec![encoded.as_str()];
         paths.extend((covered.path != encoded).then_some(covered.path));
-        let hash = covered.headers.get("x-amz-content-sha256").map(|hash| hash.to_str().map_err(|_| mismatch()));
+        let hash =
+            covered.headers.get("x-amz-content-sha256").map(|hash| hash.to_str().map_err(|_| mismatch()));
         let hash = hash.transpose()?;
         let payloads = match (self.expires, hash) {
             (None, None) => {
@@ -218,7 +223,10 @@ impl Claim {
             (None, Some(hash)) => vec![hash],
             (Some(_), hash) => {
                 let named = covered.query.get("X-Amz-Content-Sha256").or(hash);
-                vec![UNSIGNED_PAYLOAD].into_iter().chain(named.filter(|hash| *hash != UNSIGNED_PAYLOAD)).collect()
+                vec![UNSIGNED_PAYLOAD]
+                    .into_iter()
+                    .chain(named.filter(|hash| *hash != UNSIGNED_PAYLOAD))
+                    .collect()
             }
         };
         let query = covered.query.canonical(|name| name != SIGNATURE || self.expires.is_none());
@@ -273,7 +281,9 @@ impl Seed {
 /// `KEY/20261122/region/s3/aws4_request`; any region will do. The date is that of the time.
 fn parse_credential(credential: &str, time: &str) -> Result<(String, Scope), &'static str> {
     let mut words = credential.rsplitn(5, '/');
-    let [Some(end), Some(service), Some(region), Some(date), Some(access_key)] = [(); 5].map(|()| words.next()) else {
+    let [Some(end), Some(service), Some(region), Some(date), Some(access_key)] =
+        [(); 5].map(|()| words.next())
+    else {
         return Err("the credential is not of the form KEY/DATE/REGION/s3/aws4_request");
     };
     if end != "aws4_request" || service != "s3" || region.is_empty() {
@@ -405,7 +415,13 @@ pub(crate) mod tests {
         pairs.iter().map(pair).collect()
     }
 
-    fn verify(method: Method, path: &str, query: &str, pairs: &[(&str, &str)], now: &str) -> Result<Verified, String> {
+    fn verify(
+        method: Method,
+        path: &str,
+        query: &str,
+        pairs: &[(&str, &str)],
+        now: &str,
+    ) -> Result<Verified, String> {
         let (query, headers) = (Query::parse(query).map_err(|error| error.to_string())?, headers(pairs));
         let covered = Covered { method: &method, path, query: &query, headers: &headers };
         example_keys().verify(&covered, at(now)).map_err(|error| error.to_string())

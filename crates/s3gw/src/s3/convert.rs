@@ -48,7 +48,9 @@ pub(super) fn matches(condition: Option<ETagCondition>) -> Option<Match> {
 pub(super) fn written_precondition(headers: &HeaderMap) -> Result<Option<Precondition>> {
     let read = |name: HeaderName| {
         let parsed = headers.get(&name).map(|value| ETagCondition::parse_http_header(value.as_bytes()));
-        parsed.transpose().map_err(|_| GatewayError::InvalidArgument(format!("The header {name} is invalid.")))
+        parsed
+            .transpose()
+            .map_err(|_| GatewayError::InvalidArgument(format!("The header {name} is invalid.")))
     };
     precondition(matches(read(IF_MATCH)?), matches(read(IF_NONE_MATCH)?))
 }

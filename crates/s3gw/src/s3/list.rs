@@ -103,7 +103,10 @@ impl Gateway {
     }
 
     /// Each object has one version, `null`, which is the latest.
-    pub(super) async fn versions_list(&self, input: ListObjectVersionsInput) -> Result<ListObjectVersionsOutput> {
+    pub(super) async fn versions_list(
+        &self,
+        input: ListObjectVersionsInput,
+    ) -> Result<ListObjectVersionsOutput> {
         let names = Names::of(input.encoding_type.as_ref())?;
         let max_keys = limit(input.max_keys, "max-keys")?;
         if input.version_id_marker.is_some() && input.key_marker.is_none() {

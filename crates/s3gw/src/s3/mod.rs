@@ -77,7 +77,8 @@ impl Protocol {
 /// By the machine's clock, as signatures are dated by those of clients.
 fn now() -> OffsetDateTime {
     let now_ms = SystemClock.now_ms();
-    OffsetDateTime::from_unix_timestamp_nanos(i128::from(now_ms) * 1_000_000).unwrap_or(OffsetDateTime::UNIX_EPOCH)
+    OffsetDateTime::from_unix_timestamp_nanos(i128::from(now_ms) * 1_000_000)
+        .unwrap_or(OffsetDateTime::UNIX_EPOCH)
 }
 
 fn document(failure: GatewayError) -> Response {

@@ -352,7 +352,8 @@ impl Gateway {
             page.truncated = false;
         }
         let last = page.uploads.last().filter(|_| page.truncated);
-        let (next_key, next_upload) = last.map(|last| (names.show(&key_text(&last.key)), last.upload.clone())).unzip();
+        let (next_key, next_upload) =
+            last.map(|last| (names.show(&key_text(&last.key)), last.upload.clone())).unzip();
         let uploads = page.uploads.iter().map(|upload| {
             let (algorithm, kind) = upload_checksum(upload.attributes.as_ref());
             MultipartUpload {

@@ -47,10 +47,9 @@ impl Lacking {
                 "NoSuchPublicAccessBlockConfiguration",
                 "The public access block configuration was not found",
             ),
-            Lacking::Replication => (
-                "ReplicationConfigurationNotFoundError",
-                "The replication configuration was not found",
-            ),
+            Lacking::Replication => {
+                ("ReplicationConfigurationNotFoundError", "The replication configuration was not found")
+            }
             Lacking::Tags => ("NoSuchTagSet", "The TagSet does not exist"),
             Lacking::Website => {
                 ("NoSuchWebsiteConfiguration", "The specified bucket does not have a website configuration")
@@ -156,7 +155,8 @@ fn attributes(headers: &[ObjectAttributes]) -> Result<Vec<&str>> {
         ObjectAttributes::OBJECT_SIZE,
         ObjectAttributes::STORAGE_CLASS,
     ];
-    let names: Vec<&str> = headers.iter().flat_map(|names| names.as_str().split(',')).map(str::trim).collect();
+    let names: Vec<&str> =
+        headers.iter().flat_map(|names| names.as_str().split(',')).map(str::trim).collect();
     match names.iter().find(|name| !ALL.contains(name)) {
         Some(_) => Err(GatewayError::InvalidArgument("Invalid attribute name specified.".to_owned())),
         None => Ok(names),
@@ -215,7 +215,10 @@ mod tests {
     #[test]
     fn attributes_come_in_one_header_or_in_several() {
         let header = |text: &str| ObjectAttributes::from(text.to_owned());
-        assert_eq!(attributes(&[header("ETag, ObjectSize"), header("Checksum")]).unwrap(), ["ETag", "ObjectSize", "Checksum"]);
+        assert_eq!(
+            attributes(&[header("ETag, ObjectSize"), header("Checksum")]).unwrap(),
+            ["ETag", "ObjectSize", "Checksum"]
+        );
         assert!(attributes(&[header("ETag,Owner")]).is_err());
     }
 }

@@ -37,7 +37,9 @@ fn message(code: &str) -> &'static str {
             "The XML you provided was not well-formed or did not validate against our published schema."
         }
         "MethodNotAllowed" => "The specified method is not allowed against this resource.",
-        "NotImplemented" => "A header or parameter you provided implies functionality that is not implemented.",
+        "NotImplemented" => {
+            "A header or parameter you provided implies functionality that is not implemented."
+        }
         _ => "A header, a parameter or the body of the request is not valid.",
     }
 }
@@ -74,6 +76,9 @@ mod tests {
 
     #[test]
     fn controls_become_references() {
-        assert_eq!(escaped("<Key>a\rb\u{1}c\nd\te\u{e9}</Key>".as_bytes()), "<Key>a&#13;b&#1;c\nd\te\u{e9}</Key>".as_bytes());
+        assert_eq!(
+            escaped("<Key>a\rb\u{1}c\nd\te\u{e9}</Key>".as_bytes()),
+            "<Key>a&#13;b&#1;c\nd\te\u{e9}</Key>".as_bytes()
+        );
     }
 }
