@@ -23,8 +23,8 @@ use crate::formation::FOUNDER;
 use crate::racks::RackMap;
 use crate::registry::Directory;
 use anyhow::{Context, bail};
-use prost::Message;
 use planted::Bug;
+use prost::Message;
 use proto::registry::{Event, Instance, KeyValue};
 use proto::scm::{
     ContainerRecord, ContainerState, NodeDuty, NodeRecord, PipelineRecord, PipelineState, Switches,

@@ -200,7 +200,9 @@ fn datanode(
     address: &str,
 ) -> (String, String) {
     let place = match &options.first_detour {
-        Some(Detour { bound, advertised }) if number == 1 => format!("--rpc {bound} --advertise {advertised}"),
+        Some(Detour { bound, advertised }) if number == 1 => {
+            format!("--rpc {bound} --advertise {advertised}")
+        }
         _ => format!("--rpc {address}"),
     };
     let disks = (1..=options.disks_per_datanode).map(|disk| disk_dir(options, root, number, disk));

@@ -142,8 +142,7 @@ async fn a_gateway_between_two_clusters_is_never_ready_and_touches_neither() {
     let empty = ours.path().join("empty");
     std::fs::write(&empty, b"").unwrap();
     let in_theirs = |args: &[&str]| {
-        let done =
-            flotilla(&[&["fs", "--scm", &their_address, "--om", &their_address], args].concat(), None);
+        let done = flotilla(&[&["fs", "--scm", &their_address, "--om", &their_address], args].concat(), None);
         assert!(done.status.success(), "{args:?}: {done:?}");
         String::from_utf8_lossy(&done.stdout).into_owned()
     };

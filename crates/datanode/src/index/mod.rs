@@ -13,9 +13,9 @@ mod unhealthy;
 
 use anyhow::{Context, bail, ensure};
 pub(crate) use measure::Measure;
+use planted::Bug;
 use prost::Message;
 use proto::datanode::PipelineSpec;
-use planted::Bug;
 use raft::{Applied, Db};
 use raftlog::Place;
 use records::{BlockRecord, ChunkRecord, ContainerRecord, ContainerState};

@@ -303,7 +303,8 @@ impl Shared {
         }
         let name = || format!("{what} {path}");
         let result = self.health.run(operation, name, || {
-            let sync_fails = operation == Operation::Sync && state.fail_sync_from.is_some_and(|from| from <= step);
+            let sync_fails =
+                operation == Operation::Sync && state.fail_sync_from.is_some_and(|from| from <= step);
             if state.fail_at == Some(step) || sync_fails {
                 let _ = effect(&mut state, Course::Failing);
                 return Err(io::Error::from_raw_os_error(libc::EIO));

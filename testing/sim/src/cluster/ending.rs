@@ -8,8 +8,8 @@ use super::run::{Run, machine_at};
 use super::view::View;
 use crate::world::{Crash, ProcessId};
 use proto::scm::{
-    CloseContainerRequest, ContainerInfo, ContainerState, NodeDuty, NodeState, Pipeline, PipelineState, ReplicaInfo,
-    ReplicaState,
+    CloseContainerRequest, ContainerInfo, ContainerState, NodeDuty, NodeState, Pipeline, PipelineState,
+    ReplicaInfo, ReplicaState,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -66,7 +66,8 @@ impl Run {
         let (now, Some(view)) = (self.world.now(), self.views.newest()) else { return Ok(()) };
         let lacks_some = |info: &&ContainerInfo| {
             let closed = info.replicas.iter().filter(|info| {
-                let is_closed = info.replica.as_ref().is_some_and(|it| it.state() == ReplicaState::ReplicaClosed);
+                let is_closed =
+                    info.replica.as_ref().is_some_and(|it| it.state() == ReplicaState::ReplicaClosed);
                 is_closed && info.node_state() == NodeState::NodeHealthy
             });
             info.state() == ContainerState::ContainerClosed && closed.count() < REPLICAS
@@ -78,7 +79,10 @@ impl Run {
             let since = *untold.entry(info.container).or_insert(now);
             if now - since > TOLD_WITHIN {
                 let seconds = (now - since).as_secs();
-                return Err(format!("nothing is said for {seconds} s of what is lacking: {}", describe(info)));
+                return Err(format!(
+                    "nothing is said for {seconds} s of what is lacking: {}",
+                    describe(info)
+                ));
             }
         }
         Ok(())
@@ -275,9 +279,8 @@ impl Run {
         let found = std::mem::take(&mut *found.lock().expect("no holder panics"));
         for (node, shown) in expected {
             let here = found.get(&node).cloned().unwrap_or_default();
-            let is_meant = |container: &&ContainerId| {
-                written.contains(container) && !self.is_lost_with_scm(**container)
-            };
+            let is_meant =
+                |container: &&ContainerId| written.contains(container) && !self.is_lost_with_scm(**container);
             let differ: Vec<_> = shown.symmetric_difference(&here).filter(is_meant).collect();
             if !differ.is_empty() {
                 let address = self.plan.address(node);

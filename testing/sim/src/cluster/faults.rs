@@ -114,8 +114,7 @@ pub(super) fn random_fault(plan: &Plan, random: &mut Random) -> Option<(Fault, D
         }
         8 => Fault::FullDisk { node, disk, free_bytes: random.below(600_000) },
         9 => {
-            let restarts_after =
-                (!random.one_in(3)).then(|| Duration::from_millis(100 + random.below(4000)));
+            let restarts_after = (!random.one_in(3)).then(|| Duration::from_millis(100 + random.below(4000)));
             let power_lost_after = restarts_after.filter(|_| random.one_in(2));
             let power_lost_after =
                 power_lost_after.map(|after| after + Duration::from_millis(200 + random.below(4000)));

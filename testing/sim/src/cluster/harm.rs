@@ -55,13 +55,13 @@ impl Harm {
                 flip(0).and_then(|()| flip(4096))
             }
             Harm::LogLost => disk.lose_stored(&log),
-            Harm::IdentityDamaged => {
-                disk.flip_stored_bit(&identity, random.below(32), random.below(8) as u8)
-            }
+            Harm::IdentityDamaged => disk.flip_stored_bit(&identity, random.below(32), random.below(8) as u8),
             Harm::SegmentDamaged | Harm::SegmentLost => {
                 let segments = segments_of(disk, written);
                 let followed = &segments[..segments.len().saturating_sub(1).max(1).min(segments.len())];
-                let Some(segment) = (!followed.is_empty()).then(|| random.pick(followed)) else { return false };
+                let Some(segment) = (!followed.is_empty()).then(|| random.pick(followed)) else {
+                    return false;
+                };
                 match self {
                     Harm::SegmentLost => disk.lose_stored(segment),
                     _ => {

@@ -23,7 +23,9 @@ impl Losses {
     pub(super) fn excuse(&self, info: &ContainerInfo) -> bool {
         let waits = match info.state() {
             ContainerState::ContainerQuasiClosed => true,
-            ContainerState::ContainerClosed => info.troubles().any(|it| it == ContainerTrouble::ContainerMissing),
+            ContainerState::ContainerClosed => {
+                info.troubles().any(|it| it == ContainerTrouble::ContainerMissing)
+            }
             _ => false,
         };
         waits && self.of.get(&PipelineId(info.pipeline)).is_some_and(|lost| lost.len() >= MAJORITY)
@@ -48,7 +50,9 @@ impl Run {
         for pipeline in logs_on(&self.world.disks(ProcessId(machine))[number]) {
             self.note_lost_log(pipeline, machine);
         }
-        self.losses.held.values_mut().for_each(|holders| drop(holders.remove(&machine)));
+        for holders in self.losses.held.values_mut() {
+            holders.remove(&machine);
+        }
     }
 
     /// What waits is all still there.

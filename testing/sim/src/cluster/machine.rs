@@ -104,7 +104,9 @@ pub(super) struct ScmStart {
 
 impl ScmStart {
     pub(super) async fn run(self, context: Context) -> Routes {
-        if self.is_reset && let Err(failure) = self.reset().await {
+        if self.is_reset
+            && let Err(failure) = self.reset().await
+        {
             self.ledger.fail(format!("{} cannot be reset: {failure:#}", self.address));
         }
         loop {

@@ -3,9 +3,9 @@ use super::deletions::Holdings;
 use super::faults::{Fault, random_fault};
 use super::ledger::Ledger;
 use super::logs;
+use super::losses::Losses;
 use super::machine::{ClientsStart, DatanodeSlot, DatanodeStart, ScmStart, run_operator};
 use super::plan::{CAPACITY_BYTES, Plan, random_disk};
-use super::losses::Losses;
 use super::planted::{Planted, plant};
 use super::schemes::Step;
 use super::scm_calls::ScmCalls;
@@ -532,8 +532,7 @@ impl Run {
 
     /// Whether only the lost members of SCM knew of it.
     pub(super) fn is_lost_with_scm(&self, container: ContainerId) -> bool {
-        let is_shown =
-            |view: Arc<View>| view.containers.iter().any(|info| info.container == container.0);
+        let is_shown = |view: Arc<View>| view.containers.iter().any(|info| info.container == container.0);
         self.scm_reset_at.is_some()
             && !self.known_to_survivor.contains(&container)
             && !self.views.newest().is_some_and(is_shown)

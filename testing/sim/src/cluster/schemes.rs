@@ -61,19 +61,45 @@ pub(super) enum Third {
 #[derive(Clone, Debug)]
 pub(super) enum Step {
     /// So many clients write a block each.
-    Write { pipeline: Pipeline, blocks: u64, tries: usize },
-    Crash { machine: usize, crash: Crash, down: Duration },
+    Write {
+        pipeline: Pipeline,
+        blocks: u64,
+        tries: usize,
+    },
+    Crash {
+        machine: usize,
+        crash: Crash,
+        down: Duration,
+    },
     /// ... and while it is down, its replica of a pipeline is harmed.
-    CrashHarmed { machine: usize, crash: Crash, down: Duration, pipeline: PipelineId, harm: Harm },
-    Lose { machine: usize, crash: Crash },
+    CrashHarmed {
+        machine: usize,
+        crash: Crash,
+        down: Duration,
+        pipeline: PipelineId,
+        harm: Harm,
+    },
+    Lose {
+        machine: usize,
+        crash: Crash,
+    },
     /// All acknowledged blocks of a pipeline are read from one node.
-    Probe { machine: usize, pipeline: PipelineId },
+    Probe {
+        machine: usize,
+        pipeline: PipelineId,
+    },
     /// All of SCM's members but this one lose their disks.
-    LoseScm { survivor: usize },
+    LoseScm {
+        survivor: usize,
+    },
     /// A process that reported a failed disk is restarted by its service manager, ...
-    Restart { machine: usize },
+    Restart {
+        machine: usize,
+    },
     /// ... and its machine loses power a little later.
-    LosePower { machine: usize },
+    LosePower {
+        machine: usize,
+    },
 }
 
 fn ms(random: &mut Random, from: u64, below: u64) -> Duration {
@@ -132,7 +158,9 @@ impl Run {
         if now > GIVEN_UP_AT {
             return false;
         }
-        if self.may_harm() && let Some(pipeline) = self.pipeline_for_scheme() {
+        if self.may_harm()
+            && let Some(pipeline) = self.pipeline_for_scheme()
+        {
             self.world.trace().event(format_args!("{scheme:?} of pipeline {}", pipeline.pipeline));
             self.scheme_began = Some(now);
             self.begin(scheme, &pipeline);
@@ -148,7 +176,9 @@ impl Run {
             pipeline.state() == PipelineState::PipelineOpen
                 && pipeline.leader_node != 0
                 && pipeline.health.is_empty()
-                && members.all(|member| machine_at(&member.address).is_some_and(|node| !self.leaving.contains(&node)))
+                && members.all(|member| {
+                    machine_at(&member.address).is_some_and(|node| !self.leaving.contains(&node))
+                })
         };
         let well: Vec<&Pipeline> = view.pipelines.iter().filter(is_well).collect();
         (!well.is_empty()).then(|| (*self.random.pick(&well)).clone())
@@ -156,9 +186,11 @@ impl Run {
 
     fn begin(&mut self, scheme: Scheme, pipeline: &Pipeline) {
         let address = |member: &proto::scm::PipelineMember| machine_at(&member.address);
-        let leader = pipeline.members.iter().find(|member| member.node == pipeline.leader_node).and_then(address);
+        let leader =
+            pipeline.members.iter().find(|member| member.node == pipeline.leader_node).and_then(address);
         let Some(leader) = leader else { return };
-        let others: Vec<usize> = pipeline.members.iter().filter_map(address).filter(|it| *it != leader).collect();
+        let others: Vec<usize> =
+            pipeline.members.iter().filter_map(address).filter(|it| *it != leader).collect();
         let [one, other] = others[..] else { return };
         let (one, other) = if self.random.one_in(2) { (one, other) } else { (other, one) };
         let now = self.world.now();
@@ -168,11 +200,16 @@ impl Run {
             }
             Scheme::LoseLog { harm, third, lag, down } => {
                 // Who leads has what is acknowledged, in any case; it is harmed, or the third one.
-                let (harmed, third_one) = if self.random.one_in(2) { (leader, other) } else { (other, leader) };
+                let (harmed, third_one) =
+                    if self.random.one_in(2) { (leader, other) } else { (other, leader) };
                 self.lose_log(pipeline, [one, harmed, third_one], harm, third, now + lag, down)
             }
             Scheme::FullForGood { free_bytes, leader: leads, lost_after } => {
-                let (full, lost) = if leads { (leader, one) } else { (one, if self.random.one_in(2) { leader } else { other }) };
+                let (full, lost) = if leads {
+                    (leader, one)
+                } else {
+                    (one, if self.random.one_in(2) { leader } else { other })
+                };
                 self.fill(pipeline, full, lost, free_bytes, lost_after)
             }
             Scheme::ResetScm { lag } => self.reset_scm(now + lag),
@@ -227,7 +264,10 @@ impl Run {
     ) -> Duration {
         let (now, id) = (self.world.now(), PipelineId(pipeline.pipeline));
         self.isolate(lags, at);
-        self.at(now + Duration::from_millis(100), Step::Write { pipeline: pipeline.clone(), blocks: 20, tries: 6 });
+        self.at(
+            now + Duration::from_millis(100),
+            Step::Write { pipeline: pipeline.clone(), blocks: 20, tries: 6 },
+        );
         let crash = random_crash(&mut self.random);
         self.at(at, Step::CrashHarmed { machine: harmed, crash, down, pipeline: id, harm });
         let crash = random_crash(&mut self.random);
@@ -249,7 +289,8 @@ impl Run {
                 down
             }
         };
-        for (seconds, machine) in [(8, lags), (13, lags), (14, harmed), (18, harmed), (20, lags), (26, lags)] {
+        for (seconds, machine) in [(8, lags), (13, lags), (14, harmed), (18, harmed), (20, lags), (26, lags)]
+        {
             self.at(at + Duration::from_secs(seconds), Step::Probe { machine, pipeline: id });
         }
         at + back.max(down) + Duration::from_secs(4)
@@ -277,7 +318,9 @@ impl Run {
             let at = now + Duration::from_secs(2 * n) + Duration::from_millis(50);
             self.at(at, Step::Write { pipeline: pipeline.clone(), blocks: 30, tries: 6 });
         }
-        if let Some(after) = lost_after && self.staying() > 4 {
+        if let Some(after) = lost_after
+            && self.staying() > 4
+        {
             self.ledger.count(|counts| counts.disks_full_beside_lost += 1);
             let crash = random_crash(&mut self.random);
             self.at(now + after, Step::Lose { machine: lost, crash });
@@ -423,10 +466,15 @@ impl Run {
         let mut containers = std::collections::BTreeSet::new();
         for info in of_pipeline {
             containers.insert(ContainerId(info.container));
-            let here = info.replicas.iter().find(|it| it.node.as_ref().is_some_and(|node| node.address == address));
+            let here =
+                info.replicas.iter().find(|it| it.node.as_ref().is_some_and(|node| node.address == address));
             match here.and_then(|it| it.replica.as_ref()).map(|replica| replica.state()) {
-                Some(ReplicaState::ReplicaQuasiClosed) => self.ledger.count(|counts| counts.quasi_closed_probed += 1),
-                Some(ReplicaState::ReplicaWithoutLog) => self.ledger.count(|counts| counts.without_log_probed += 1),
+                Some(ReplicaState::ReplicaQuasiClosed) => {
+                    self.ledger.count(|counts| counts.quasi_closed_probed += 1)
+                }
+                Some(ReplicaState::ReplicaWithoutLog) => {
+                    self.ledger.count(|counts| counts.without_log_probed += 1)
+                }
                 _ => {}
             }
         }

@@ -113,6 +113,10 @@ async fn check_small(s3: &S3, round: u64) {
     for object in 0..AT_A_TIME {
         let (key, body) = small(round, object);
         let found = s3.get(&key).await.expect("it can be read");
-        assert!(found.as_ref() == Some(&body), "{key} was acknowledged, and is {:?}", found.map(|it| it.len()));
+        assert!(
+            found.as_ref() == Some(&body),
+            "{key} was acknowledged, and is {:?}",
+            found.map(|it| it.len())
+        );
     }
 }

@@ -40,7 +40,11 @@ pub(super) async fn run() -> Shown {
     let writers = drill.writers(before.next);
     writers.progress(50).await;
     let written = writers.stop().await;
-    assert_eq!([before.errors, written.errors], [const { Vec::<String>::new() }; 2], "writers notice nothing");
+    assert_eq!(
+        [before.errors, written.errors],
+        [const { Vec::<String>::new() }; 2],
+        "writers notice nothing"
+    );
     drill.cluster.datanodes[WITHOUT_LOG].kill9();
     drill.cluster.datanodes[AWAY].kill9();
     lose_hard_states(&drill.cluster.disk(WITHOUT_LOG, 0));
@@ -77,7 +81,8 @@ pub(super) async fn run() -> Shown {
 
     drill.cluster.datanodes[AWAY].start_again();
     let back = Instant::now();
-    assert_all_come_back(&drill.s3, &[before.acknowledged.clone(), written.acknowledged.clone()].concat()).await;
+    assert_all_come_back(&drill.s3, &[before.acknowledged.clone(), written.acknowledged.clone()].concat())
+        .await;
     let readable = back.elapsed();
     drill.until("three good replicas of everything", REPAIRED_WITHIN, async || drill.whole().await).await;
     let repaired = back.elapsed();

@@ -80,7 +80,9 @@ pub(super) async fn run() -> Shown {
     for (container, pipeline) in numbers(&drill).await {
         match drawn.get(&container) {
             Some(of) => assert_eq!(*of, pipeline, "container {container} was given out a second time"),
-            None => assert!(container > *highest, "{container} is new, and below {highest}, which was given out"),
+            None => {
+                assert!(container > *highest, "{container} is new, and below {highest}, which was given out")
+            }
         }
     }
     assert_all_come_back(&drill.s3, &more.acknowledged).await;
@@ -102,7 +104,8 @@ pub(super) async fn run() -> Shown {
 /// The containers with segments on any disk, by node: only those of which somebody knows too much may go, and nothing here is one of them.
 fn directories(drill: &Drill) -> BTreeSet<(usize, String)> {
     let nodes = 0..drill.cluster.datanodes.len();
-    let on = |node: usize| std::fs::read_dir(drill.cluster.disk(node, 0).join("containers")).into_iter().flatten();
+    let on =
+        |node: usize| std::fs::read_dir(drill.cluster.disk(node, 0).join("containers")).into_iter().flatten();
     let named = nodes.flat_map(|node| {
         let kept = on(node).flatten().filter(|dir| {
             let files = std::fs::read_dir(dir.path()).into_iter().flatten().flatten();

@@ -12,8 +12,7 @@ const SAID_WITHIN: Duration = Duration::from_secs(30);
 /// A datanode loses all its disks and starts again at its old address: it is a new node, the old one is said to be gone, and the new one gets
 /// copies. Then one more node may go.
 pub(super) async fn run() -> Shown {
-    let mut drill =
-        Drill::start(Setup { datanodes: 3, dead_after: DEAD_AFTER, ..Setup::default() }).await;
+    let mut drill = Drill::start(Setup { datanodes: 3, dead_after: DEAD_AFTER, ..Setup::default() }).await;
     let writers = drill.load().await;
     let ghost = drill.node_at(1).await;
     drill.cluster.datanodes[1].kill9();
