@@ -159,9 +159,13 @@ The last line is JSON. The exit status is 0 only without violations. T threads (
 
 `cluster` simulates N clusters (50 when not given) of the real SCM and five to seven real datanodes with one or two disks each, while clients
 write blocks and read them: processes are killed and lose power, the network is cut, disks fill up, fail and are lost, nodes are given up,
-decommissioned and lost for good, bits flip in closed containers. A read never answers other bytes than were written. At the end every
-acknowledged block must stand in a closed container with three good replicas, byte for byte the same on the disks. Each seed runs in a
-process of its own. --all goes on after a violation.
+decommissioned and lost for good, stand still for up to a minute, misread, bits flip in closed containers. Three of four have a scheme, harm
+in several steps to one pipeline or to SCM: a leader is cut off with chunks that nobody acknowledges and comes back alone; a log is lost or
+damaged while another member lags and the third is away, lost, or harmed as well; a disk is full for good; SCM loses two disks and is reset. A
+read never answers other bytes than were written, whichever node is asked. At the end every acknowledged block must stand in a closed container
+with three good replicas, byte for byte the same on the disks; where two of three members lost what they could prove, the container may
+wait instead, named as trouble and untouched. The counts in the last line say how often each happened. Each seed runs in a process
+of its own. --all goes on after a violation.
 HELP
 }
 

@@ -4,6 +4,8 @@ use flotilla_sim::cluster::{Campaign, Planted, Report};
 
 /// A seed takes about five seconds of one core.
 const SEEDS: u64 = 6;
+/// From here on they have something of most.
+const FIRST_SEED: u64 = 19;
 /// Tried before a bug counts as not found. Half of the seeds or more show each.
 const SEEDS_MAX: u64 = 12;
 
@@ -15,7 +17,7 @@ fn campaign(first_seed: u64, seeds: u64, planted: Option<Planted>) -> Report {
 
 #[test]
 fn a_slice_of_clusters_keeps_what_it_was_given() {
-    let report = campaign(1, SEEDS, None);
+    let report = campaign(FIRST_SEED, SEEDS, None);
     assert!(report.violations.is_empty(), "{}", report.violations.join("\n"));
     // A slice in which nothing happens proves nothing.
     let counts = report.counts;
@@ -29,7 +31,9 @@ fn a_slice_of_clusters_keeps_what_it_was_given() {
         ("crashes of SCM", counts.scm_crashes),
         ("partitions", counts.partitions),
         ("losses", counts.disks_lost + counts.nodes_lost),
-        ("flipped bits", counts.bits_flipped),
+        ("harmed logs", counts.logs_harmed),
+        ("leaders that diverge", counts.leaders_diverged),
+        ("disks full for good", counts.disks_full_for_good),
         ("nodes that leave", counts.decommissions),
     ] {
         assert!(count > 0, "no {what} in {report}");
