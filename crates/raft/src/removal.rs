@@ -21,9 +21,10 @@ pub enum ReplicaEnd {
 }
 
 impl ReplicaEnd {
-    /// `None` for a replica that may be opened, and where there was none.
+    /// `None` for a replica that may be opened, and where there was none. Damage hides an end: who opens the replica hears of it, and who ends
+    /// it needs nothing that it hides.
     pub async fn of(group: GroupId, disk: &Arc<dyn Disk>) -> io::Result<Option<ReplicaEnd>> {
-        let Some(known) = Identity::read(disk, group).await? else { return Ok(None) };
+        let Some(known) = read_unless_damaged(disk, group).await? else { return Ok(None) };
         Ok(match known.state {
             IdentityState::First
             | IdentityState::Joined
@@ -125,9 +126,19 @@ async fn remove_files(
     mark(IdentityState::Removed).write(disk).await
 }
 
+async fn read_unless_damaged(disk: &Arc<dyn Disk>, group: GroupId) -> io::Result<Option<Identity>> {
+    match Identity::read(disk, group).await {
+        Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+            tracing::warn!(%group, %error, "the file that says whose replica this is is damaged");
+            Ok(None)
+        }
+        read => read,
+    }
+}
+
 async fn mark_retired(group: GroupId, replica: ReplicaId, space: &Arc<LogSpace>) -> io::Result<()> {
     let disk = space.disk();
-    let known = Identity::read(disk, group).await?;
+    let known = read_unless_damaged(disk, group).await?;
     let over = [IdentityState::Retired, IdentityState::Removing, IdentityState::Removed];
     if known.as_ref().is_some_and(|known| over.contains(&known.state)) {
         return Ok(());
@@ -135,4 +146,34 @@ async fn mark_retired(group: GroupId, replica: ReplicaId, space: &Arc<LogSpace>)
     let lost = known.map(|known| known.lost).unwrap_or_default();
     let state = IdentityState::Retired;
     Identity { group, replica, state, is_resetting: false, was_member: false, lost }.write(disk).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use disk::sim::{SimDisk, SimOptions};
+    use raftlog::LogSpaceOptions;
+
+    /// Else it would stay for ever, as something that SCM can neither use nor delete.
+    #[tokio::test]
+    async fn a_replica_whose_identity_is_damaged_can_be_ended() {
+        let disk: Arc<dyn Disk> = Arc::new(SimDisk::new(SimOptions::default()));
+        let space = LogSpace::new(disk.clone(), LogSpaceOptions::default());
+        let (group, replica) = (GroupId::om(7), ReplicaId(300));
+        let in_use = Identity {
+            group,
+            replica,
+            state: IdentityState::FirstInUse,
+            is_resetting: false,
+            was_member: false,
+            lost: Vec::new(),
+        };
+        in_use.write(&disk).await.unwrap();
+        let file = disk.open("replicas/om-7", false).await.unwrap();
+        file.write_and_sync(0, vec![bytes::Bytes::from_static(b"X")]).await.unwrap();
+        Identity::read(&disk, group).await.unwrap_err();
+        assert_eq!(ReplicaEnd::of(group, &disk).await.unwrap(), None);
+        mark_retired(group, replica, &space).await.unwrap();
+        assert_eq!(ReplicaEnd::of(group, &disk).await.unwrap(), Some(ReplicaEnd::Retired(replica)));
+    }
 }

@@ -218,7 +218,9 @@ pub(crate) fn member_fault(
     match nodes.member_report(record, member) {
         None => Some(format!("node {node} does not have it")),
         Some(report) if report.ended => None,
-        Some(report) if report.stopped.is_empty() => stands_still(record, member, nodes),
+        Some(report) if report.stopped.is_empty() => {
+            stands_still(record, member, nodes).or_else(|| leads_without_room(record, member, nodes))
+        }
         Some(report) => Some(format!("its group stopped on node {node}: {}", report.stopped)),
     }
 }
@@ -229,20 +231,33 @@ fn stands_still(record: &PipelineRecord, member: &PipelineMember, nodes: &Nodes)
     let for_long = nodes.stands_still(record, member);
     let (node, seconds) = (member.node, for_long.as_secs());
     (for_long >= STANDS_STILL_AFTER).then(|| {
-        let disks = nodes.disks(NodeId(node)).iter();
-        let is_full = disks.filter(|disk| disk.disk == member.disk).any(|disk| disk.full);
-        let why = if is_full { ": its disk is full" } else { "" };
+        let why = if is_full(member, nodes) { ": its disk is full" } else { "" };
         format!("it has been behind on node {node} for {seconds} s without coming on{why}")
     })
 }
 
-/// Whether a member that speaks and runs says of itself that it leads, and can.
+fn is_full(member: &PipelineMember, nodes: &Nodes) -> bool {
+    nodes.disks(NodeId(member.node)).iter().any(|disk| disk.disk == member.disk && disk.full)
+}
+
+/// A leader whose disk is full while others have room. It refuses writes and can write no roll, and is never behind.
+fn leads_without_room(record: &PipelineRecord, member: &PipelineMember, nodes: &Nodes) -> Option<String> {
+    let leads =
+        nodes.member_report(record, member).is_some_and(|report| report.leader_replica == member.replica);
+    // Where all are full another pipeline could take no more than this one.
+    let has_room_elsewhere = record.members.iter().any(|member| !is_full(member, nodes));
+    (leads && is_full(member, nodes) && has_room_elsewhere)
+        .then(|| format!("it leads on node {}, and its disk there is full", member.node))
+}
+
+/// Whether a member that speaks and runs says of itself that it leads, and can. One that closes is not led by who has no room for its roll.
 fn is_led(record: &PipelineRecord, nodes: &Nodes, now: Instant) -> bool {
     let Some(leader) = nodes.pipeline_seen(record, now).leader else { return false };
     let leads = |member: &PipelineMember| {
         let report = nodes.member_report(record, member);
         report.is_some_and(|report| report.leader_replica == member.replica && report.stopped.is_empty())
             && stands_still(record, member, nodes).is_none()
+            && !(record.state() == PipelineState::PipelineClosing && is_full(member, nodes))
     };
     nodes.state(leader, now) == NodeState::NodeHealthy
         && record.members.iter().any(|member| member.node == leader.0 && leads(member))
@@ -274,6 +289,8 @@ mod tests {
         nodes: Nodes,
         closing: Closing,
         now: Instant,
+        /// Nodes whose disks are.
+        full: Vec<u64>,
     }
 
     impl Fixture {
@@ -286,7 +303,13 @@ mod tests {
                 dead_after: 600 * SECOND,
                 disk_lost_after: std::time::Duration::from_secs(30),
             };
-            Fixture { tables, nodes: Nodes::new(silence, now), closing: Closing::new(GRACES), now }
+            Fixture {
+                tables,
+                nodes: Nodes::new(silence, now),
+                closing: Closing::new(GRACES),
+                now,
+                full: Vec::new(),
+            }
         }
 
         /// Node and replica have the same number here.
@@ -301,7 +324,8 @@ mod tests {
         }
 
         fn heartbeat(&mut self, node: u64, reports: Vec<PipelineReport>) {
-            let disks = (0..2).map(|n| DiskReport { disk: disk(node, n), ..DiskReport::default() });
+            let full = self.full.contains(&node);
+            let disks = (0..2).map(|n| DiskReport { disk: disk(node, n), full, ..DiskReport::default() });
             self.nodes.see(NodeId(node), disks.collect(), self.now);
             self.nodes.report_pipelines(NodeId(node), reports, &Default::default());
         }
@@ -389,6 +413,26 @@ mod tests {
             fixture.heartbeat(3, if second % 20 == 0 { vec![fixture.report(3, 1)] } else { vec![] });
             assert_eq!(fixture.decide(), []);
         }
+    }
+
+    #[test]
+    fn a_leader_on_a_full_disk_closes_it_where_others_have_room_and_does_not_end_it() {
+        let mut fixture = Fixture::new();
+        fixture.full = vec![1, 2, 3];
+        assert_eq!(fixture.wait(700, &[1, 2, 3], 1), [], "no other pipeline would have more room");
+        fixture.full = vec![2];
+        assert_eq!(
+            fixture.wait(700, &[1, 2, 3], 1),
+            [],
+            "who follows says that it is full by standing still"
+        );
+        fixture.full = vec![1];
+        assert_eq!(fixture.wait(30, &[1, 2, 3], 1), [], "it may be for a moment");
+        closes(&fixture.wait(1, &[1, 2, 3], 1), "it leads on node 1, and its disk there is full");
+        run(&mut fixture.tables, close(1, "full"));
+        assert_eq!(fixture.wait(60, &[1, 2, 3], 1), [], "its roll may be on its way");
+        let ends = fixture.wait(1, &[1, 2, 3], 1);
+        assert_eq!(ends, [Command::QuasiClosePipeline(QuasiClosePipelineCommand { pipeline: 1 })]);
     }
 
     /// Whoever told them to end it was given up in a forced reset.
