@@ -144,8 +144,12 @@ impl Taker {
             let metrics = self.raft.metrics();
             let metrics = metrics.borrow_watched();
             let (newest, committed) = (&metrics.membership_config, &metrics.committed_membership_config);
-            let known = self.members.iter().chain([newest.membership(), committed.membership()]);
-            check_members(self.replica, offered, known)?;
+            // One that is not past the newest known here is that one's forerunner, or what it was until a leader decided otherwise.
+            let is_old = newest.log_id().as_ref().is_some_and(|newest| entry.log_id.index <= newest.index);
+            if !is_old {
+                let known = self.members.iter().chain([newest.membership(), committed.membership()]);
+                check_members(self.replica, offered, known)?;
+            }
             self.members = Some(offered.clone());
         }
         Ok(())

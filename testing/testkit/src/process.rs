@@ -104,6 +104,11 @@ impl Process {
     /// SIGTERM, then waits.
     pub fn terminate(&mut self) -> ExitStatus {
         self.signal("-TERM");
+        self.wait_end()
+    }
+
+    /// Waits for a process that somebody has told to end.
+    pub fn wait_end(&mut self) -> ExitStatus {
         let mut child = self.child.take().expect("it runs");
         let give_up = Instant::now() + STOP_WITHIN;
         loop {

@@ -147,7 +147,8 @@ async fn an_upload_under_way_is_finished_before_the_cluster_stops() {
     let mut answer = String::new();
     connection.read_to_string(&mut answer).unwrap();
     assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
-    assert!(process.terminate().success(), "{}", process.log());
+    // A second signal would not wait.
+    assert!(process.wait_end().success(), "{}", process.log());
     drop(process);
 
     let (_process, s3, _) = start(dir.path());
