@@ -2,7 +2,6 @@
 
 use crate::COMMAND_BYTES_MAX;
 use crate::encoding::INDEX_MAX;
-use crate::type_config::RaftMembership;
 use proto::{Code, Failure, raft as wire};
 use types::LogId;
 
@@ -80,32 +79,9 @@ fn check_order(prev: Option<(u64, u64)>, entries: impl Iterator<Item = (u64, u64
     Ok(())
 }
 
-/// Members that no change can have led to. A change keeps one set of voters at least, until the other one is all there is; a replica that is
-/// in none of those it knows may be far behind, and takes what it is told. `known`: the newest ones, among them what is committed.
-pub(crate) fn check_members<'a>(
-    replica: u64,
-    offered: &RaftMembership,
-    known: impl IntoIterator<Item = &'a RaftMembership>,
-) -> Result<(), Failure> {
-    let mut is_member = false;
-    for members in known {
-        is_member |= members.get_node(&replica).is_some();
-        let mut sets = members.get_joint_config().iter();
-        if sets.any(|voters| offered.get_joint_config().contains(voters)) {
-            return Ok(());
-        }
-    }
-    match is_member {
-        true => Err(Failure::invalid(format!("no change of the members here leads to {offered}"))),
-        false => Ok(()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::type_config::Peer;
-    use std::collections::{BTreeMap, BTreeSet};
     use types::{LogIndex, Term};
 
     fn check_to(
@@ -134,29 +110,6 @@ mod tests {
         entries: &[(u64, u64)],
     ) -> Result<(), String> {
         check_to(2, prev, committed, entries)
-    }
-
-    fn members(sets: &[&[u64]]) -> RaftMembership {
-        let sets: Vec<BTreeSet<u64>> = sets.iter().map(|set| set.iter().copied().collect()).collect();
-        let peer = |replica: u64| (replica, Peer { node: replica.into(), address: String::new() });
-        let peers: BTreeMap<u64, Peer> = sets.iter().flatten().copied().map(peer).collect();
-        RaftMembership::new(sets, peers).unwrap()
-    }
-
-    #[test]
-    fn members_change_a_set_at_a_time() {
-        let steps: [&[&[u64]]; 4] =
-            [&[&[1, 2, 3]], &[&[1, 2, 3], &[1, 2, 4]], &[&[1, 2, 4]], &[&[1, 2, 4], &[4]]];
-        for step in steps.windows(2) {
-            for replica in [1, 9] {
-                assert_eq!(check_members(replica, &members(step[1]), [&members(step[0])]), Ok(()));
-            }
-        }
-        let (here, strange) = (members(&[&[1, 2, 3]]), members(&[&[999]]));
-        assert!(check_members(1, &strange, [&here]).is_err());
-        assert!(check_members(1, &members(&[&[1, 2]]), [&here]).is_err());
-        assert_eq!(check_members(9, &strange, [&here]), Ok(()), "one that joins may be far behind");
-        assert_eq!(check_members(1, &strange, []), Ok(()), "one that knows nobody");
     }
 
     #[test]

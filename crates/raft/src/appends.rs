@@ -1,7 +1,7 @@
 //! What a replica does with the entries and heartbeats of its leader.
 
 use crate::Role;
-use crate::append_check::{append_check, check_members};
+use crate::append_check::append_check;
 use crate::doze::Doze;
 use crate::elections::check_not_lost;
 use crate::encoding::{
@@ -12,9 +12,8 @@ use crate::registry::Registry;
 use crate::service::{Service, stopped};
 use crate::standing::Standing;
 use crate::terms::TermLimit;
-use crate::type_config::{Raft, RaftEntry, RaftMembership, TypeConfig};
+use crate::type_config::{Raft, TypeConfig};
 use futures::{FutureExt, Stream, StreamExt, stream};
-use openraft::EntryPayload;
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::raft::{AppendEntriesRequest, StreamAppendError, StreamAppendResult};
 use proto::{Code, Failure, raft as wire};
@@ -88,29 +87,24 @@ pub(crate) async fn append(
 
 /// What messages of one sender are checked against. Of the group only what does not keep its log open.
 struct Taker {
-    replica: u64,
     raft: Raft,
     space: Arc<LogSpace>,
     standing: Arc<Standing>,
     clock: Arc<dyn Clock>,
-    /// Newest members in what was taken: openraft may not have come to them yet.
-    members: Option<RaftMembership>,
 }
 
 impl Taker {
     fn new(group: &Group) -> Taker {
         Taker {
-            replica: group.replica().0,
             raft: group.raft().clone(),
             space: group.log().space().clone(),
             standing: group.standing().clone(),
             clock: group.clock().clone(),
-            members: None,
         }
     }
 
     fn take(
-        &mut self,
+        &self,
         message: wire::AppendRequest,
         to: &Option<wire::Address>,
     ) -> Result<AppendEntriesRequest<TypeConfig>, Failure> {
@@ -129,30 +123,12 @@ impl Taker {
             return Err(Failure::new(Code::DiskFull, full.to_string()));
         }
         let entries = message.entries.into_iter().map(entry_from_wire).collect::<Result<Vec<_>, _>>()?;
-        self.take_members(&entries)?;
         Ok(AppendEntriesRequest {
             vote,
             prev_log_id: message.prev.map(log_id_from_wire),
             entries,
             leader_commit: message.committed.map(log_id_from_wire),
         })
-    }
-
-    fn take_members(&mut self, entries: &[RaftEntry]) -> Result<(), Failure> {
-        for entry in entries {
-            let EntryPayload::Membership(offered) = &entry.payload else { continue };
-            let metrics = self.raft.metrics();
-            let metrics = metrics.borrow_watched();
-            let (newest, committed) = (&metrics.membership_config, &metrics.committed_membership_config);
-            // One that is not past the newest known here is that one's forerunner, or what it was until a leader decided otherwise.
-            let is_old = newest.log_id().as_ref().is_some_and(|newest| entry.log_id.index <= newest.index);
-            if !is_old {
-                let known = self.members.iter().chain([newest.membership(), committed.membership()]);
-                check_members(self.replica, offered, known)?;
-            }
-            self.members = Some(offered.clone());
-        }
-        Ok(())
     }
 }
 

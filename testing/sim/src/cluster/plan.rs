@@ -5,7 +5,9 @@ use disk::sim::{DeviceModel, Keeping, Random, SimOptions};
 use raft::{DbMemory, DbOptions, HostOptions, SnapshotPolicy, Timing};
 use raftlog::LogSpaceOptions;
 use scm::ScmOptions;
+use std::sync::Arc;
 use std::time::Duration;
+use types::ManualClock;
 
 /// Enough for all that a run writes, on each disk; a full disk is one of the faults.
 pub(super) const CAPACITY_BYTES: u64 = 256 << 20;
@@ -206,6 +208,8 @@ impl Plan {
             space,
             host: HostOptions {
                 doze_after: random.pick(&[None, Some(1500)]).map(Duration::from_millis),
+                // Terms stay far below where it would be asked.
+                clock: Arc::new(ManualClock::at_ms(0)),
                 ..HostOptions::default()
             },
         };

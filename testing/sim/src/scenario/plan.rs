@@ -4,8 +4,9 @@ use crate::world::ProcessId;
 use disk::sim::{DeviceModel, Keeping, Random, SimOptions};
 use raft::{GroupSpec, GroupStart, HostOptions, SnapshotPolicy, Timing};
 use raftlog::{LogSpaceOptions, LogSpec};
+use std::sync::Arc;
 use std::time::Duration;
-use types::{GroupId, OwnerId, ReplicaId};
+use types::{GroupId, ManualClock, OwnerId, ReplicaId};
 
 const CLUSTER: &str = "simulated";
 /// Enough for all that a run writes; a full disk is one of the faults.
@@ -95,6 +96,8 @@ impl Plan {
             append_bytes_max: *random.pick(&[1 << 10, 64 << 10]),
             doze_after: random.pick(&[None, Some(300), Some(1500)]).map(Duration::from_millis),
             snapshot_bytes_per_second: *random.pick(&[1 << 20, 64 << 20]),
+            // Terms stay far below where it would be asked.
+            clock: Arc::new(ManualClock::at_ms(0)),
             ..HostOptions::default()
         };
         Plan {
