@@ -1,5 +1,7 @@
 //! Compiles `proto/*.proto` with protox, so no `protoc` is needed, and writes down what `src/limits.rs` must know of the messages.
 
+#![allow(clippy::disallowed_methods)] // a build script writes what it was made for
+
 use std::collections::HashMap;
 use std::fmt::Write;
 use std::path::Path;

@@ -64,7 +64,8 @@ impl OmCaller {
                 Ok(answer) => return Ok(answer),
                 Err(failure) => failure,
             };
-            unsure |= failure.retry == Retry::Unknown;
+            // A question has no outcome to be unsure of.
+            unsure |= failure.retry == Retry::Unknown && id.is_some();
             if failure.code == Code::WrongCluster {
                 strangers += 1;
             }

@@ -9,6 +9,7 @@ use types::PipelineId;
 
 /// What is known of a pipeline here.
 #[derive(Clone)]
+#[allow(clippy::large_enum_variant)] // a node has some dozens of them
 pub(crate) enum Hosted {
     /// Its log is being opened, and nothing was known of it before.
     Opening,

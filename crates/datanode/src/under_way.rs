@@ -36,8 +36,10 @@ struct State {
 const SWEEP_AT_MIN: usize = 256;
 
 impl UnderWay {
+    /// One that is answered is under way no more: what was said of it may be of another time.
     pub(crate) fn get(&self, chunk: &ChunkName) -> Option<Outcome> {
-        self.state.lock().expect("no holder panics").chunks.get(chunk).cloned()
+        let outcome = self.state.lock().expect("no holder panics").chunks.get(chunk).cloned()?;
+        outcome.clone().now_or_never().is_none().then_some(outcome)
     }
 
     /// Remembers a chunk until it is answered. As many as the group has proposals in flight, and as many again.

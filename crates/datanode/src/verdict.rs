@@ -32,7 +32,7 @@ fn of_cause(cause: &(dyn Error + 'static)) -> Option<bool> {
 fn of_index(error: &rocksdb::Error) -> bool {
     match error.kind() {
         rocksdb::ErrorKind::Corruption => true,
-        rocksdb::ErrorKind::IOError => ReadFault::in_words(&error.to_string()) == ReadFault::Medium,
+        rocksdb::ErrorKind::IOError => ReadFault::in_words(error.as_ref()) == ReadFault::Medium,
         _ => false,
     }
 }
@@ -42,7 +42,7 @@ pub(crate) fn is_shortage(failure: &anyhow::Error) -> bool {
     failure.chain().any(|cause| {
         let of_system = cause.downcast_ref::<io::Error>().map(ReadFault::of);
         let of_index =
-            cause.downcast_ref::<rocksdb::Error>().map(|error| ReadFault::in_words(&error.to_string()));
+            cause.downcast_ref::<rocksdb::Error>().map(|error| ReadFault::in_words(error.as_ref()));
         let of_disk = cause.downcast_ref::<OpenDiskError>().and_then(|error| match error {
             OpenDiskError::Io { why, .. } | OpenDiskError::NoRing { why, .. } => Some(ReadFault::of(why)),
             _ => None,

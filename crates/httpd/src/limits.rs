@@ -23,7 +23,7 @@ pub struct Limits {
     /// The least rate of a transfer, while the client is waited for. 0: any, as long as it does not stand still.
     pub bytes_per_second_min: u64,
     /// Clients that have let us wait for [`SLOW_AFTER`](Limits::SLOW_AFTER) or more; above it, those that are looked at first
-    /// are let go. Each holds up to 2 MiB: a chunk of 1 MiB and buffers of 400 KiB. 2 GiB in all.
+    /// are let go. Each holds up to 2 MiB: a chunk of 1 MiB and buffers of 400 KiB. 2 GiB in all, for each stream of HTTP/2 that much again.
     pub slow_max: usize,
     /// Requests of one connection, after which it is closed in an orderly way: clients spread over gateways that came later.
     pub requests_per_connection_max: u64,
@@ -65,7 +65,7 @@ impl Default for Limits {
             bytes_per_second_min: 1024,
             slow_max: 1024,
             requests_per_connection_max: 100_000,
-            http2_streams_max: 128,
+            http2_streams_max: 16,
             http2_resets_pending_max: 20,
             unsent_bytes_max: 128 << 10,
             linger_bytes_max: 16 << 20,

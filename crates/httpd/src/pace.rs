@@ -72,7 +72,7 @@ mod tests {
         let second = Duration::from_secs(1);
         assert_eq!(let_go_after(0, 90 * second, 1024), Some(60));
         assert_eq!(let_go_after(1, second, 1024), Some(60));
-        assert_eq!(let_go_after(512, second, 1024), Some(118), "half the rate: twice the time");
+        assert_eq!(let_go_after(512, second, 1024), Some(119), "half the rate: twice the time");
         assert_eq!(let_go_after(1025, second, 1024), None);
         assert_eq!(let_go_after(60 << 10, 59 * second, 1024), None, "in large pieces");
         assert_eq!(let_go_after(1, 59 * second, 0), None, "no rate: only standing still counts");

@@ -164,9 +164,7 @@ impl Db {
         let Err(error) = &done else { return done };
         let why = error.to_string();
         let found = match error.kind() {
-            rocksdb::ErrorKind::IOError if NO_ROOM.iter().any(|words| why.contains(words)) => {
-                DbState::Full(why)
-            }
+            _ if lacks_room(error) => DbState::Full(why),
             rocksdb::ErrorKind::IOError | rocksdb::ErrorKind::Corruption => DbState::Failed(why),
             _ => return done,
         };
@@ -181,6 +179,11 @@ impl Db {
             *state = found;
         }
         done
+    }
+
+    /// Whether a write failed for lack of room, whatever has become of that since.
+    pub fn is_no_room(error: &anyhow::Error) -> bool {
+        error.chain().filter_map(|cause| cause.downcast_ref::<rocksdb::Error>()).any(lacks_room)
     }
 
     /// Adds a group's applied position to a batch; `key` is the caller's place for it.
@@ -283,6 +286,11 @@ fn rocks_options(options: &DbOptions) -> Options {
     rocks.set_keep_log_file_num(INFO_LOGS_MAX);
     rocks.set_max_log_file_size(INFO_LOG_BYTES_MAX);
     rocks
+}
+
+fn lacks_room(error: &rocksdb::Error) -> bool {
+    let why: &str = error.as_ref();
+    error.kind() == rocksdb::ErrorKind::IOError && NO_ROOM.iter().any(|words| why.contains(words))
 }
 
 #[cfg(test)]

@@ -347,7 +347,7 @@ mod tests {
             wire::Entry { kind: 4, body: Bytes::new(), body_crcs: Vec::new(), roll_to: None, ..sent.clone() };
         let passed_on = entry_to_wire(entry_from_wire(reset.clone()).unwrap()).unwrap();
         assert_eq!(passed_on, reset, "a record of a reset is the same on all members");
-        for meta in [Bytes::from_static(b"\x01"), vec![0x0a, 0].repeat(8 << 20).into()] {
+        for meta in [Bytes::from_static(b"\x01"), [0x0a, 0].repeat(8 << 20).into()] {
             let no_members = wire::Entry { kind: 3, meta, ..sent.clone() };
             assert!(matches!(entry_from_wire(no_members), Err(DecodeError::Membership { index: 8, .. })));
         }

@@ -144,7 +144,7 @@ impl OfflineReplica {
         let state = self.log.state();
         let last = state.last.max(state.purged).ok_or(ResetError::NoMembers)?;
         let terms = TermLimit::at(now_ms);
-        terms.check(last.term.0 + 1).map_err(log_failed)?;
+        terms.check(last.term.0.saturating_add(1)).map_err(log_failed)?;
         let voted = state.hard_state.map_or(0, |state| state.vote_term);
         let voted = if terms.allows(Term(voted.saturating_add(1))) { voted } else { 0 };
         Ok(ResetPlan {

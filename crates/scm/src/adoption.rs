@@ -37,9 +37,7 @@ impl Adoption {
         now: Instant,
         at_ms: u64,
     ) -> Option<AdoptCommand> {
-        if tables.lost_containers().next().is_none() {
-            return None;
-        }
+        tables.lost_containers().next()?;
         let found: BTreeMap<u64, AdoptedContainer> =
             lost_containers(tables, nodes).map(|container| (container.container, container)).collect();
         let spoken_of = nodes.all_pipelines().chain(found.values().map(|it| PipelineId(it.pipeline)));

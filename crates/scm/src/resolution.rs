@@ -284,8 +284,9 @@ mod tests {
 
         /// A member has ended, and its log with this index.
         fn member(&mut self, node: u64, had: &[Had], last_index: u64) {
-            let disk = DiskReport { disk: disk(node, 0), ..DiskReport::default() };
-            self.nodes.see(NodeId(node), vec![disk], self.start);
+            let disk = disk(node, 0);
+            let told = DiskReport { disk: disk.clone(), ..DiskReport::default() };
+            self.nodes.see(NodeId(node), vec![told], self.start);
             let report = PipelineReport {
                 pipeline: 1,
                 replica: node,
@@ -302,6 +303,7 @@ mod tests {
                     state,
                     last_term,
                     last_index,
+                    disk: disk.clone(),
                     ..ContainerReplica::default()
                 }
             };

@@ -45,6 +45,8 @@ pub(crate) struct PipelineMachine {
     wake_bytes: u64,
     /// Rolls past it may never have been committed: what they end is quasi-closed.
     committed_to: Option<LogIndex>,
+    /// The last batch failed for lack of room; there may be some by now.
+    lacked_room: bool,
 }
 
 impl PipelineMachine {
@@ -71,8 +73,16 @@ impl PipelineMachine {
         // What a group applies is committed.
         let committed_to = Some(LogIndex(u64::MAX));
         let forget_to = watch::Sender::default();
-        let machine =
-            PipelineMachine { index, pipeline, open, published, forget_to, wake_bytes, committed_to };
+        let machine = PipelineMachine {
+            index,
+            pipeline,
+            open,
+            published,
+            forget_to,
+            wake_bytes,
+            committed_to,
+            lacked_room: false,
+        };
         Ok((machine, watch))
     }
 
@@ -126,7 +136,7 @@ pub(crate) fn answer_again(
 
 impl StateMachine for PipelineMachine {
     fn lacks_room(&self) -> bool {
-        matches!(self.index.db.probe(), DbState::Full(_))
+        self.lacked_room || matches!(self.index.db.probe(), DbState::Full(_))
     }
 
     fn applied(&self) -> anyhow::Result<Option<Applied>> {
@@ -134,9 +144,17 @@ impl StateMachine for PipelineMachine {
     }
 
     fn apply(&mut self, batch: Vec<Committed>, applied: Applied) -> anyhow::Result<Vec<bytes::Bytes>> {
+        let replies = self.apply_batch(&batch, applied);
+        self.lacked_room = replies.as_ref().err().is_some_and(Db::is_no_room);
+        replies
+    }
+}
+
+impl PipelineMachine {
+    fn apply_batch(&mut self, batch: &[Committed], applied: Applied) -> anyhow::Result<Vec<bytes::Bytes>> {
         let mut round = Round::new(&self.index, self.pipeline, self.open, self.committed_to);
         let mut replies = Vec::with_capacity(batch.len());
-        for command in &batch {
+        for command in batch {
             replies.push(round.apply(command)?.encode_to_vec().into());
         }
         let forget_to = round.forget_to;

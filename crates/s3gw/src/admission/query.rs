@@ -1,5 +1,8 @@
 use crate::error::{GatewayError, Result};
 
+/// No operation has a tenth of them; each is compared with all before it.
+const PARAMETERS_MAX: usize = 128;
+
 /// The parameters of a query, decoded, each name once, in the order they came.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Query(Vec<(String, String)>);
@@ -9,6 +12,10 @@ impl Query {
     pub(super) fn parse(raw: &str) -> Result<Query> {
         let mut pairs: Vec<(String, String)> = Vec::new();
         for pair in raw.split('&').filter(|pair| !pair.is_empty()) {
+            if pairs.len() == PARAMETERS_MAX {
+                let why = format!("There are more than {PARAMETERS_MAX} parameters.");
+                return Err(GatewayError::InvalidArgument(why));
+            }
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             let (name, value) = (decode(name, Plus::IsSpace)?, decode(value, Plus::IsSpace)?);
             if pairs.iter().any(|(other, _)| *other == name) {

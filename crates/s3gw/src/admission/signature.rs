@@ -2,8 +2,8 @@
 
 use super::query::{Plus, Query, Slash, decode, encode};
 use crate::error::{GatewayError, Result};
-use axum::http::header::AUTHORIZATION;
-use axum::http::{HeaderMap, Method};
+use axum::http::header::{AUTHORIZATION, REFERER, USER_AGENT};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256};
 use time::macros::format_description;
@@ -320,6 +320,12 @@ fn check_signed_headers(names: &[String], headers: &HeaderMap) -> Result<()> {
     }
     if names.windows(2).any(|pair| pair[0] == pair[1]) {
         return denied("SignedHeaders lists a header twice.".to_owned());
+    }
+    // What the protocol layer cannot read it leaves out; of these two it uses nothing.
+    let is_used = |name: &HeaderName| *name != USER_AGENT && *name != REFERER;
+    let is_text = |value: &HeaderValue| std::str::from_utf8(value.as_bytes()).is_ok();
+    if let Some((name, _)) = headers.iter().find(|(name, value)| is_used(name) && !is_text(value)) {
+        return denied(format!("The header {name} is not UTF-8."));
     }
     let lower = |name: &String| !name.bytes().any(|byte| byte.is_ascii_uppercase());
     match names.iter().find(|name| !lower(name) || !headers.contains_key(name.as_str())) {

@@ -698,8 +698,11 @@ fn any_oddity() -> impl Strategy<Value = Oddity> {
     prop_oneof![4 => Just(None), 2 => prop::sample::select(odd.to_vec())]
 }
 
+/// Its state, its last index, and whether it is bad.
+type AnyReplica = (ReplicaState, u64, bool);
+
 /// A state of the container and what was asked, as long as it can be one.
-fn case_of(states: &[(NodeView, Option<(ReplicaState, u64, bool)>, Oddity)]) -> (Case, Tasks) {
+fn case_of(states: &[(NodeView, Option<AnyReplica>, Oddity)]) -> (Case, Tasks) {
     let (mut case, mut tasks) = (Case::new(&[]), Tasks::default());
     case.nodes.clear();
     for (n, (view, has, oddity)) in (1..).zip(states) {
@@ -760,7 +763,10 @@ fn check_is_said(case: &Case, tasks: &Tasks) -> Result<(), String> {
         return Ok(());
     }
     let is_said = found.troubles.iter().any(|it| matches!(it, ContainerMissing | ContainerUnderReplicated));
-    let waits_for_reports = !all_known && found.wait == Some(CopyWait::Reports);
+    // Until all have told what they have, none is no more than not known; what is being copied waits for nothing.
+    let copying = tasks.nodes_with(TaskCopy, ContainerId(1)).len();
+    let waits_for_reports =
+        !all_known && (found.wait == Some(CopyWait::Reports) || good + coming + copying >= 3);
     if !is_said && !waits_for_reports {
         return Err(format!("{good} good ones, {coming} coming, and nothing is said: {found:?}"));
     }

@@ -150,7 +150,9 @@ fn answer(leader: &Leader, node: NodeId) -> HeartbeatResponse {
 /// Pipelines that it has and a forced reset has lost.
 fn answer_describe(tables: &Tables, nodes: &Nodes, node: NodeId) -> Vec<u64> {
     let lost = nodes.pipelines_on(node).filter(|pipeline| is_to_be_described(tables, *pipeline));
-    lost.take(DESCRIBED_MAX).map(|pipeline| pipeline.0).collect()
+    // In the same order each time: who is asked for others than before answers at once.
+    let lost: BTreeSet<PipelineId> = lost.collect();
+    lost.into_iter().take(DESCRIBED_MAX).map(|pipeline| pipeline.0).collect()
 }
 
 /// What the node is asked to do; while data is not to be moved, only what moves none.
