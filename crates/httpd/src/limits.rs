@@ -23,7 +23,8 @@ pub struct Limits {
     /// The least rate of a transfer, while the client is waited for. 0: any, as long as it does not stand still.
     pub bytes_per_second_min: u64,
     /// Clients that have let us wait for [`SLOW_AFTER`](Limits::SLOW_AFTER) or more; above it, those that are looked at first
-    /// are let go. Each holds up to 2 MiB: a chunk of 1 MiB and buffers of 400 KiB. 2 GiB in all, for each stream of HTTP/2 that much again.
+    /// are let go. Each holds up to 2 MiB, a chunk of 1 MiB and buffers of 400 KiB: 2 GiB in all over HTTP/1.
+    /// A connection of HTTP/2 counts once, and its streams hold as much each.
     pub slow_max: usize,
     /// Requests of one connection, after which it is closed in an orderly way: clients spread over gateways that came later.
     pub requests_per_connection_max: u64,

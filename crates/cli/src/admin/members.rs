@@ -14,7 +14,10 @@ use serde_json::{Value, json};
 use std::time::Duration;
 
 /// Longer than an election. Who asks for the members wants to be told soon that none of them leads, and what each says of itself.
-const ROLES_PATIENCE: Duration = Duration::from_secs(7);
+pub(super) const ROLES_PATIENCE: Duration = Duration::from_secs(7);
+
+/// Entries that are on their way in a cluster at work; more is worth a look.
+pub(super) const BEHIND_USUALLY: u64 = 1000;
 
 pub(super) async fn run(scm: &mut Scm, command: ScmCommand) -> anyhow::Result<Answer> {
     match command {
@@ -64,8 +67,6 @@ fn role(member: &ScmMember) -> (&'static str, Tone) {
 }
 
 fn row(member: &ScmMember) -> [Cell; 4] {
-    /// What is on its way in a cluster at work; more is worth a look.
-    const BEHIND_USUALLY: u64 = 1000;
     let (word, tone) = role(member);
     let lag = if member.behind > BEHIND_USUALLY { Tone::Warning } else { Tone::Plain };
     [

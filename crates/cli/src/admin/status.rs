@@ -1,6 +1,7 @@
 //! `flotilla admin status`: one verdict on the whole cluster, and the command that tells more of each thing that is wrong.
 
 use super::answer::Answer;
+use super::members::{BEHIND_USUALLY, ROLES_PATIENCE};
 use super::scm::Scm;
 use super::{datanode, pipeline, words};
 use crate::table::{Cell, Tone, table};
@@ -12,17 +13,12 @@ use proto::scm::{
 use registry::{RegistryClient, health};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 /// Free space of a disk below which it is time for more disks, and below which writes are about to fail.
 const FREE_PERCENT_WARNING: u64 = 15;
 const FREE_PERCENT_CRITICAL: u64 = 5;
-/// Entries of SCM's log that a member may lack in a cluster at work.
-const BEHIND_USUALLY: u64 = 1000;
 /// How many of the same kind are named; the command behind it lists all.
 const NAMED_MAX: usize = 8;
-/// Without a leader for so long SCM counts as down.
-const PATIENCE: Duration = Duration::from_secs(7);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Severity {
@@ -109,8 +105,8 @@ pub(super) async fn run(scm: &mut Scm) -> anyhow::Result<Answer> {
 
 async fn look(scm: &mut Scm, cluster: &mut String, findings: &mut Findings) -> anyhow::Result<()> {
     // First, and for a short while: whoever asks this at night wants the answer "nobody leads" soon.
-    let members =
-        scm.look_within(PATIENCE, async |client| client.list_scm_members(ListScmMembersRequest {}).await);
+    let members = scm
+        .look_within(ROLES_PATIENCE, async |client| client.list_scm_members(ListScmMembersRequest {}).await);
     let members = members.await?;
     *cluster = members.cluster;
     let status = scm.look(async |client| client.get_cluster_status(GetClusterStatusRequest {}).await).await?;
