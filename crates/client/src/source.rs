@@ -19,6 +19,8 @@ pub(crate) struct Source<S> {
     body: Option<S>,
     chunk_bytes: usize,
     frames: VecDeque<Bytes>,
+    /// Small frames, after all others, as one.
+    small: BytesMut,
     frame_bytes: usize,
     hashing: Hashing,
     returned: VecDeque<Chunk>,
@@ -34,6 +36,8 @@ enum Hashing {
 
 /// Below this, hashing takes less than handing the work to another thread and back.
 const HASH_HERE_BYTES_MAX: usize = 64 * 1024;
+/// A frame below this is copied: kept as it is, one of a single byte would cost forty times that, and hold what it is a part of.
+const SMALL_FRAME_BYTES: usize = 4 * 1024;
 
 impl<S, E> Source<S>
 where
@@ -45,6 +49,7 @@ where
             body: Some(body),
             chunk_bytes,
             frames: VecDeque::new(),
+            small: BytesMut::new(),
             frame_bytes: 0,
             hashing: Hashing::Here(Md5::new()),
             returned: VecDeque::new(),
@@ -65,10 +70,7 @@ where
             {
                 match body.next().await {
                     Some(Ok(frame)) if frame.is_empty() => {}
-                    Some(Ok(frame)) => {
-                        self.frame_bytes += frame.len();
-                        self.frames.push_back(frame);
-                    }
+                    Some(Ok(frame)) => self.push(frame),
                     Some(Err(err)) => return Err(ClientError::Body(Arc::from(err.into()))),
                     None => self.body = None,
                 }
@@ -100,8 +102,25 @@ where
         }
     }
 
+    fn push(&mut self, frame: Bytes) {
+        self.frame_bytes += frame.len();
+        if frame.len() < SMALL_FRAME_BYTES {
+            self.small.extend_from_slice(&frame);
+            return;
+        }
+        self.push_small();
+        self.frames.push_back(frame);
+    }
+
+    fn push_small(&mut self) {
+        if !self.small.is_empty() {
+            self.frames.push_back(std::mem::take(&mut self.small).freeze());
+        }
+    }
+
     /// Cuts `count` bytes off the front; copies only when they lie in several frames.
     fn take(&mut self, count: usize) -> Bytes {
+        self.push_small();
         self.frame_bytes -= count;
         self.bytes += count as u64;
         let front = self.frames.front_mut().expect("count is at most what the frames hold");
@@ -191,6 +210,7 @@ mod tests {
         check(&[4, 0], 4, &[4]).await;
         check(&[9], 4, &[4, 4, 1]).await;
         check(&[1, 2, 3, 4], 4, &[4, 4, 2]).await;
+        check(&[1, 1, 5000, 1, 4096, 2, 0, 3], 5001, &[5001, 4103]).await;
         check(&[300_000, 5, 100_000], 100_000, &[100_000, 100_000, 100_000, 100_000, 5]).await;
     }
 

@@ -105,8 +105,12 @@ impl Pipelines {
         }
     }
 
+    /// Only one that stands still is forgotten: its log is gone.
     pub(crate) fn forget(&self, pipeline: PipelineId) {
-        self.write().remove(&pipeline);
+        let mut by_id = self.write();
+        if matches!(by_id.get(&pipeline), Some(Hosted::Stopped(_))) {
+            by_id.remove(&pipeline);
+        }
     }
 
     fn read(&self) -> RwLockReadGuard<'_, BTreeMap<PipelineId, Hosted>> {

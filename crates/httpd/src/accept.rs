@@ -66,10 +66,10 @@ pub async fn serve<T: Transport>(listener: TcpListener, port: Port, transport: T
                 let (port, transport, builder) = (port.clone(), transport.clone(), builder.clone());
                 let stop = stop.clone();
                 connections.spawn(async move {
-                    let _place = place;
                     let _open = Open::new(port.counters.clone());
                     let counters = port.counters.clone();
-                    counters.closed(connection::run(connection, peer, port, transport, builder, stop).await);
+                    let end = connection::run(connection, peer, &place, port, transport, builder, stop);
+                    counters.closed(end.await);
                 });
             }
             Err(full) => {

@@ -1,4 +1,5 @@
 use crate::accept::Port;
+use crate::addresses::Place;
 use crate::exchange::Exchange;
 use crate::io::Lent;
 use crate::refusal::Refusal;
@@ -50,6 +51,7 @@ pub(crate) fn builder(port: &Port) -> Builder<TokioExecutor> {
 pub(crate) async fn run<T: Transport>(
     connection: TcpStream,
     peer: SocketAddr,
+    place: &Place,
     port: Arc<Port>,
     transport: T,
     builder: Arc<Builder<TokioExecutor>>,
@@ -62,7 +64,7 @@ pub(crate) async fn run<T: Transport>(
         },
         () = stop.cancelled() => return End::Drained,
     };
-    let traffic = Arc::new(Traffic::new(port.limits.clone(), port.counters.clone()));
+    let traffic = Arc::new(Traffic::new(port.limits.clone(), port.counters.clone(), place.slowness()));
     let (lent, stream) = Lent::new(stream, traffic.clone());
     let exchange = Exchange { port: port.clone(), peer, traffic: traffic.clone(), spent: Default::default() };
     let end = run_http(lent, Arc::new(exchange), &builder, &stop).await;

@@ -102,6 +102,9 @@ where
 
 impl<B> Drop for RequestBody<B> {
     fn drop(&mut self) {
+        if self.timer.is_some() {
+            self.under_way.body_is_waited_for(None);
+        }
         if !self.ended {
             self.under_way.body_is_left_unread();
         }

@@ -1,3 +1,4 @@
+use crate::addresses::Slowness;
 use crate::counters::Counters;
 use crate::limits::Limits;
 use crate::pace::Pace;
@@ -39,8 +40,7 @@ struct State {
     /// A body was left unread, so that its client may still be sending.
     unread: bool,
     draining: bool,
-    /// Counts as slow.
-    slow: bool,
+    slowness: Slowness,
 }
 
 /// The first bytes of a connection, which tell the two versions of HTTP apart.
@@ -75,7 +75,7 @@ pub(crate) enum End {
     HeadTimeout,
     HeadTooLarge,
     SlowReader,
-    /// Slow, and there are too many of those.
+    /// Slow, and there are too many of those, most of them of its address.
     Crowded,
     Drained,
 }
@@ -109,7 +109,7 @@ impl End {
 }
 
 impl Traffic {
-    pub(crate) fn new(limits: Arc<Limits>, counters: Arc<Counters>) -> Traffic {
+    pub(crate) fn new(limits: Arc<Limits>, counters: Arc<Counters>, slowness: Slowness) -> Traffic {
         let output = Pace::new(limits.transfer_idle_max, limits.bytes_per_second_min);
         let state = State {
             beginning: Beginning::default(),
@@ -124,7 +124,7 @@ impl Traffic {
             bodies: HashMap::new(),
             unread: false,
             draining: false,
-            slow: false,
+            slowness,
         };
         Traffic { limits, counters, state: Mutex::new(state) }
     }
@@ -161,16 +161,15 @@ impl Traffic {
         let answers = state.answers.values().filter_map(Pace::waiting_since);
         let waiting = answers.chain(state.output.waiting_since()).chain(state.bodies.values().copied());
         let slow = waiting.min().is_some_and(|since| now >= since + Limits::SLOW_AFTER);
-        if slow && !state.slow {
-            self.counters.slow.up();
-        } else if !slow && state.slow {
-            self.counters.slow.down();
+        match (state.slowness.is_slow(), slow) {
+            (false, true) => self.counters.slow.up(),
+            (true, false) => self.counters.slow.down(),
+            (false, false) | (true, true) => {}
         }
-        state.slow = slow;
-        if slow && self.counters.slow.get() > self.limits.slow_max as u64 {
-            Err(End::Crowded)
-        } else {
-            Ok(())
+        state.slowness.set(slow);
+        match state.slowness.crowds(self.limits.slow_max) {
+            true => Err(End::Crowded),
+            false => Ok(()),
         }
     }
 
@@ -218,8 +217,10 @@ impl Traffic {
     pub(crate) fn sent(&self, bytes: usize, now: Instant) {
         self.counters.sent_bytes.add(bytes as u64);
         let mut state = self.state();
+        // The end of an answer, and no answer to a ping, which asks for nothing.
+        let was_waited_for = state.output.waiting_since().is_some();
         state.output.moved(bytes, now);
-        if state.under_way == 0 {
+        if state.under_way == 0 && was_waited_for {
             state.idle_since = now;
         }
     }
@@ -245,7 +246,7 @@ impl Traffic {
 
 impl Drop for Traffic {
     fn drop(&mut self) {
-        if self.state().slow {
+        if self.state().slowness.is_slow() {
             self.counters.slow.down();
         }
     }

@@ -10,7 +10,10 @@ use axum::routing::get;
 use axum::{Extension, Router};
 use client::Client;
 use httpd::{RequestId, Work};
+use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::Mutex;
+use tokio::time::Instant;
 
 /// In which header answers name their requests.
 pub const REQUEST_ID_HEADER: HeaderName = HeaderName::from_static("x-amz-request-id");
@@ -21,10 +24,14 @@ const ERROR_BYTES_MAX: usize = 64 * 1024;
 /// How long a readiness probe waits for the cluster.
 const READY_WITHIN: Duration = Duration::from_secs(2);
 
+/// How long its answer is given to others who ask: anybody may, and each question is one to OM and to datanodes.
+const READY_FOR: Duration = Duration::from_secs(1);
+
 /// The gateway as an axum service: S3 on every path, and `/-/health/live` and `/-/health/ready`, which no bucket can be
 /// called. `work` bounds the requests of S3 that are worked for at once; more get `SlowDown`.
 pub fn router(client: Client, options: GatewayOptions, work: Work) -> Router {
-    let front = Front { work, protocol: Protocol::new(client.clone(), &options), client };
+    let readiness = Arc::new(Readiness { client: client.clone(), last: Mutex::default() });
+    let front = Front { work, protocol: Protocol::new(client, &options), readiness };
     Router::new()
         .route("/-/health/live", get(|| async { "alive\n" }))
         .route("/-/health/ready", get(ready))
@@ -36,13 +43,34 @@ pub fn router(client: Client, options: GatewayOptions, work: Work) -> Router {
 struct Front {
     work: Work,
     protocol: Protocol,
+    readiness: Arc<Readiness>,
+}
+
+/// Whether a byte could be written, as of a moment ago.
+struct Readiness {
     client: Client,
+    /// Held while the cluster is asked: whoever asks meanwhile takes the same answer.
+    last: Mutex<Option<(Instant, Result<(), String>)>>,
+}
+
+impl Readiness {
+    async fn ask(&self) -> Result<(), String> {
+        let mut last = self.last.lock().await;
+        match &*last {
+            Some((at, answer)) if at.elapsed() < READY_FOR => answer.clone(),
+            _ => {
+                let answer = self.client.ready(READY_WITHIN).await.map_err(|why| format!("{why:#}"));
+                *last = Some((Instant::now(), answer.clone()));
+                answer
+            }
+        }
+    }
 }
 
 async fn ready(State(front): State<Front>) -> Response {
-    match front.client.ready(READY_WITHIN).await {
+    match front.readiness.ask().await {
         Ok(()) => "ready\n".into_response(),
-        Err(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("{why:#}\n")).into_response(),
+        Err(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")).into_response(),
     }
 }
 

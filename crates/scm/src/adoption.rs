@@ -7,7 +7,7 @@
 //! Of a pipeline one member's word is enough, too: members are told once, before they begin, and never change.
 
 use crate::nodes::Nodes;
-use crate::ops::adopt::ADOPTED_MAX;
+use crate::ops::adopt::{ADOPTED_MAX, check_pipeline};
 use crate::tables::Tables;
 use proto::scm::{AdoptCommand, AdoptedContainer, PipelineDescription, PipelineMember};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -66,14 +66,26 @@ impl Adoption {
         nodes: &Nodes,
         now: Instant,
     ) -> Option<PipelineDescription> {
-        let mut described = nodes.described(pipeline).filter(|(node, it)| is_of_member(*node, it, tables));
-        if let Some((_, first)) = described.next() {
-            if described.all(|(_, other)| is_same(first, other)) {
-                return Some(first.clone());
+        let (mut said, mut doubt) = (Vec::new(), None);
+        for (node, described) in nodes.described(pipeline) {
+            match check(node, described, tables) {
+                Ok(()) => said.push(described),
+                Err(why) => doubt = Some(why),
             }
-            if self.complained.insert(pipeline) {
-                error!(%pipeline, "its members say different things of it; it is not adopted");
-            }
+        }
+        if !said.windows(2).all(|two| is_same(two[0], two[1])) {
+            said.clear();
+            doubt = Some("its members say different things of it".to_owned());
+        }
+        if let Some(doubt) = &doubt
+            && self.complained.insert(pipeline)
+        {
+            error!(%pipeline, doubt, "a description of a lost pipeline is not believed");
+        }
+        if let Some(described) = said.first() {
+            return Some((*described).clone());
+        }
+        if doubt.is_some() {
             return None;
         }
         let is_here = nodes.has_pipeline(pipeline);
@@ -101,13 +113,19 @@ fn lost_containers(tables: &Tables, nodes: &Nodes) -> impl Iterator<Item = Adopt
     lost.map(|(container, replica)| AdoptedContainer { container: container.0, pipeline: replica.pipeline })
 }
 
-/// Whether the one who says it is a member, as it says, and all that it names may have been lost.
-fn is_of_member(node: NodeId, described: &PipelineDescription, tables: &Tables) -> bool {
-    let is_node = |member: &PipelineMember| {
+/// Refuses what is said by who is no member, as it says itself, or names what cannot have been lost.
+fn check(node: NodeId, described: &PipelineDescription, tables: &Tables) -> Result<(), String> {
+    let is_node = |member: &&PipelineMember| {
         let node = NodeId(member.node);
         tables.node(node).is_some() || tables.is_lost_node(node)
     };
-    described.members.iter().any(|member| member.node == node.0) && described.members.iter().all(is_node)
+    if !described.members.iter().any(|member| member.node == node.0) {
+        return Err(format!("node {node}, which says so, is none of its members"));
+    }
+    if let Some(member) = described.members.iter().find(|member| !is_node(member)) {
+        return Err(format!("there was never a node {}", member.node));
+    }
+    check_pipeline(tables, described)
 }
 
 fn is_same(one: &PipelineDescription, other: &PipelineDescription) -> bool {
@@ -231,6 +249,24 @@ mod tests {
         TablesMut::new(&mut fixture.tables)
             .put_node(proto::scm::NodeRecord { node: 4, ..Default::default() });
         fixture.says(4, &[2], &[(2, 2)], vec![described(2)]);
+        assert_eq!(fixture.decide(), (vec![], vec![]));
+    }
+
+    #[test]
+    fn one_that_is_refused_holds_up_no_other() {
+        let mut fixture = Fixture::new();
+        let mut without_disks = described(2);
+        without_disks.members[1].disk.clear();
+        let other = PipelineDescription {
+            members: described(3)
+                .members
+                .into_iter()
+                .map(|member| PipelineMember { replica: member.replica + 10, ..member })
+                .collect(),
+            ..described(3)
+        };
+        fixture.says(2, &[2, 3], &[(2, 2), (3, 3), (9, 1)], vec![without_disks, other]);
+        assert_eq!(fixture.decide(), (vec![3], vec![3, 9]));
         assert_eq!(fixture.decide(), (vec![], vec![]));
     }
 

@@ -53,8 +53,8 @@ pub(super) struct WriteStream {
     lane_tasks: JoinSet<()>,
     /// For each block with a refused chunk: which, and why.
     failed: HashMap<Nonce, (u32, Failure)>,
-    /// Pipelines that have applied all their logs had when the first chunk came again over this stream, each in the term it was seen to lead.
-    caught_up: HashMap<PipelineId, Term>,
+    /// In which term a leader was waited for, when the first chunk came again over this stream: it may have applied less than its log had.
+    waited_for: HashMap<PipelineId, Term>,
 }
 
 /// A chunk that waits for its ack.
@@ -80,7 +80,7 @@ impl WriteStream {
     pub(super) fn new(manager: ContainerManager, node_bytes: Arc<Semaphore>, acks: Acks) -> WriteStream {
         let stream_bytes_max = manager.options().write_bytes_per_stream_max;
         let stream_bytes = Arc::new(Semaphore::new(stream_bytes_max));
-        let (lanes, lane_tasks, failed, caught_up) = Default::default();
+        let (lanes, lane_tasks, failed, waited_for) = Default::default();
         WriteStream {
             manager,
             node_bytes,
@@ -90,7 +90,7 @@ impl WriteStream {
             lanes,
             lane_tasks,
             failed,
-            caught_up,
+            waited_for,
         }
     }
 
@@ -219,17 +219,15 @@ impl WriteStream {
         }
     }
 
-    /// A leader that was elected a moment ago has what the one before it had taken in its log, and not yet in its index.
+    /// A leader that was elected a moment ago has what the one before it had taken in its log, and not yet in its index. It is waited for
+    /// once: one that cannot apply holds up no more than one chunk of a stream.
     async fn catch_up(&mut self, pipeline: &Pipeline) {
         let status = pipeline.group.status();
-        let is_done = self.caught_up.get(&pipeline.id) == Some(&status.term);
-        if status.role != Role::Leader || is_done {
-            return;
-        }
-        if let Some(last) = pipeline.group.log().state().last
-            && pipeline.group.wait_applied(last.index, self.manager.options().read_wait).await.is_ok()
-        {
-            self.caught_up.insert(pipeline.id, status.term);
+        let leads_anew = status.role == Role::Leader
+            && self.waited_for.insert(pipeline.id, status.term) != Some(status.term);
+        if leads_anew && let Some(last) = pipeline.group.log().state().last {
+            // What is not applied by then, the state machine recognizes.
+            let _ = pipeline.group.wait_applied(last.index, self.manager.options().read_wait).await;
         }
     }
 

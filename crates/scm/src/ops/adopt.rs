@@ -3,7 +3,7 @@
 //! that comes later brings it back.
 
 use super::close_containers::CLOSE_CONTAINERS_MAX;
-use crate::tables::TablesMut;
+use crate::tables::{Tables, TablesMut};
 use proto::scm::{
     AdoptCommand, AdoptedContainer, ContainerRecord, ContainerState, PipelineDescription, PipelineMember,
     PipelineRecord, PipelineState, ScmReply,
@@ -12,6 +12,7 @@ use std::collections::BTreeSet;
 use types::{ContainerId, PipelineId, ReplicaId};
 
 const MEMBERS: usize = 3;
+const DISK_ID_BYTES: usize = 16;
 /// Bounds one log entry, of both kinds together: a hundred kilobytes.
 pub(crate) const ADOPTED_MAX: usize = CLOSE_CONTAINERS_MAX;
 const REASON: &str = "a forced reset of SCM had lost it";
@@ -48,7 +49,7 @@ fn check_container(tables: &TablesMut<'_>, adopted: &AdoptedContainer) -> Result
     }
 }
 
-fn check_pipeline(tables: &TablesMut<'_>, described: &PipelineDescription) -> Result<(), String> {
+pub(crate) fn check_pipeline(tables: &Tables, described: &PipelineDescription) -> Result<(), String> {
     let id = PipelineId(described.pipeline);
     let is_to_come = match tables.pipeline(id) {
         None => tables.is_lost_pipeline(id),
@@ -65,6 +66,9 @@ fn check_pipeline(tables: &TablesMut<'_>, described: &PipelineDescription) -> Re
     let replicas: BTreeSet<u64> = described.members.iter().map(|member| member.replica).collect();
     if described.members.len() != MEMBERS || nodes.len() != MEMBERS || replicas.len() != MEMBERS {
         return Err(format!("pipeline {id} does not have {MEMBERS} members: {:?}", described.members));
+    }
+    if let Some(member) = described.members.iter().find(|member| member.disk.len() != DISK_ID_BYTES) {
+        return Err(format!("pipeline {id} is on no disk of node {}", member.node));
     }
     match replicas.into_iter().find(|replica| !tables.may_be_lost_replica(ReplicaId(*replica))) {
         Some(replica) => Err(format!("replica {replica} of pipeline {id} is no lost one")),
@@ -105,7 +109,6 @@ fn adopt_pipeline(tables: &mut TablesMut<'_>, described: PipelineDescription, at
 mod tests {
     use super::super::testing::{close, create, disk, run, three_nodes};
     use super::*;
-    use crate::tables::Tables;
     use proto::scm::{AllocateContainerCommand, scm_command::Command};
 
     fn described(pipeline: u64, replicas: [u64; 3]) -> PipelineDescription {
@@ -193,6 +196,9 @@ mod tests {
         check(reset(), vec![], &[(2_000_000, 1)], "container 2000000 is no lost one");
         check(reset(), vec![], &[(7, 2)], "no pipeline 2");
         check(reset(), vec![described(2_000_000, [4, 5, 6])], &[], "pipeline 2000000 is no lost one");
+        let mut nowhere = described(2, [4, 5, 6]);
+        nowhere.members[2].disk.clear();
+        check(reset(), vec![nowhere], &[], "pipeline 2 is on no disk of node 3");
         check(reset(), vec![described(2, [4, 5, 3])], &[], "replica 3 of pipeline 2 is no lost one");
         let two = PipelineDescription {
             members: described(2, [4, 5, 6]).members[..2].to_vec(),

@@ -1,7 +1,8 @@
-//! All members of a closing pipeline that can end it have: it is over, and who still has it lets go of it.
+//! All members of a closing pipeline that can end it have: it is over. Who comes later ends it too, which is noted, and then lets go of it.
 
 use crate::tables::TablesMut;
 use proto::scm::{EndPipelineCommand, PipelineRecord, PipelineState, ScmReply};
+use std::collections::BTreeSet;
 use types::PipelineId;
 
 pub(super) fn apply(tables: &mut TablesMut<'_>, command: EndPipelineCommand) -> Result<ScmReply, String> {
@@ -13,7 +14,11 @@ pub(super) fn apply(tables: &mut TablesMut<'_>, command: EndPipelineCommand) -> 
             let record = PipelineRecord { state, ended, ..record.clone() };
             tables.put_pipeline(record);
         }
-        PipelineState::PipelineClosed => {}
+        PipelineState::PipelineClosed => {
+            let ended: BTreeSet<u64> = record.ended.iter().copied().chain(ended).collect();
+            let record = PipelineRecord { ended: ended.into_iter().collect(), ..record.clone() };
+            tables.put_pipeline(record);
+        }
         state => return Err(format!("pipeline {pipeline} is {}", state.as_str_name())),
     }
     Ok(ScmReply { pipeline, ..ScmReply::default() })
@@ -22,6 +27,8 @@ pub(super) fn apply(tables: &mut TablesMut<'_>, command: EndPipelineCommand) -> 
 #[cfg(test)]
 mod tests {
     use super::super::testing::{close, create, end, run, three_nodes};
+    use super::*;
+    use proto::scm::scm_command::Command;
     use types::NodeId;
 
     #[test]
@@ -34,5 +41,17 @@ mod tests {
             assert_eq!(run(&mut tables, end(1)).refused, "");
             assert_eq!(tables.unended_pipelines_on(NodeId(1)).count(), 0);
         }
+    }
+
+    #[test]
+    fn who_ends_later_is_noted_too() {
+        let mut tables = three_nodes();
+        run(&mut tables, create([1, 2, 3]));
+        run(&mut tables, close(1, ""));
+        for ended in [vec![2, 1], vec![3], vec![3]] {
+            let command = EndPipelineCommand { pipeline: 1, ended };
+            assert_eq!(run(&mut tables, Command::EndPipeline(command)).refused, "");
+        }
+        assert_eq!(tables.pipeline(PipelineId(1)).unwrap().ended, [1, 2, 3]);
     }
 }

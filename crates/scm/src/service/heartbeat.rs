@@ -9,8 +9,8 @@ use crate::tables::Tables;
 use crate::view;
 use proto::Failure;
 use proto::scm::{
-    DiskReport, HeartbeatRequest, HeartbeatResponse, NodeRecord, NoteLostLogCommand, PipelineRecord,
-    PipelineReport, PipelineState, Task, scm_command::Command,
+    DiskReport, EndPipelineCommand, HeartbeatRequest, HeartbeatResponse, NodeRecord, NoteLostLogCommand,
+    Pipeline, PipelineMember, PipelineRecord, PipelineReport, PipelineState, Task, scm_command::Command,
 };
 use std::collections::{BTreeSet, HashSet};
 use std::time::Duration;
@@ -40,7 +40,7 @@ pub(crate) async fn heartbeat(
     if !as_registered {
         return Ok(HeartbeatResponse { register_again: true, ..HeartbeatResponse::default() });
     }
-    note_lost_logs(leader, node, &request.pipelines).await?;
+    note_news(leader, node, &request.pipelines).await?;
     let strangers = strangers(leader, node, &request.pipelines);
     let mut round = leader.rounds.subscribe();
     let containers = ContainersReport {
@@ -74,20 +74,35 @@ pub(crate) async fn heartbeat(
 }
 
 /// In SCM's log before the node hears anything: it waits for that before it lets go of what is left.
-async fn note_lost_logs(leader: &Leader, node: NodeId, reports: &[PipelineReport]) -> Result<(), Failure> {
-    for report in reports.iter().filter(|report| report.log_lost) {
-        let (pipeline, replica) = (report.pipeline, report.replica);
-        let is_news = leader.read(|tables, _| {
-            let record = tables.pipeline(PipelineId(pipeline));
-            record
-                .is_some_and(|record| is_member(record, node, report) && !record.lost_logs.contains(&replica))
+async fn note_news(leader: &Leader, node: NodeId, reports: &[PipelineReport]) -> Result<(), Failure> {
+    for report in reports.iter().filter(|report| report.log_lost || report.ended) {
+        let news = leader.read(|tables, _| {
+            let record = tables.pipeline(PipelineId(report.pipeline));
+            record.filter(|record| is_member(record, node, report)).and_then(|record| news(record, report))
         });
-        if is_news {
-            warn!(%node, pipeline, replica, "a member has lost its log: it counts in no decision on the pipeline's containers");
-            leader.propose(Command::NoteLostLog(NoteLostLogCommand { pipeline, replica })).await?;
+        if let Some(command) = news {
+            leader.propose(command).await?;
         }
     }
     Ok(())
+}
+
+/// What a member's report says that its pipeline's record does not.
+fn news(record: &PipelineRecord, report: &PipelineReport) -> Option<Command> {
+    let (pipeline, replica) = (report.pipeline, report.replica);
+    if report.log_lost && !record.lost_logs.contains(&replica) {
+        let node = record.members.iter().find(|member| member.replica == replica).map(|member| member.node);
+        warn!(
+            node,
+            pipeline,
+            replica,
+            "a member has lost its log: it counts in no decision on the pipeline's containers"
+        );
+        return Some(Command::NoteLostLog(NoteLostLogCommand { pipeline, replica }));
+    }
+    let has_ended_late =
+        report.ended && record.state() == PipelineState::PipelineClosed && !record.ended.contains(&replica);
+    has_ended_late.then(|| Command::EndPipeline(EndPipelineCommand { pipeline, ended: vec![replica] }))
 }
 
 fn is_member(record: &PipelineRecord, node: NodeId, report: &PipelineReport) -> bool {
@@ -137,7 +152,10 @@ fn answer(leader: &Leader, node: NodeId) -> HeartbeatResponse {
         let members = records.iter().flat_map(|record| &record.members);
         let peers: BTreeSet<NodeId> = members.map(|member| NodeId(member.node)).collect();
         HeartbeatResponse {
-            pipelines: records.into_iter().map(|record| view::pipeline(record, tables, nodes, now)).collect(),
+            pipelines: records
+                .into_iter()
+                .map(|record| as_told(record, view::pipeline(record, tables, nodes, now), nodes, node))
+                .collect(),
             addresses: view::node_addresses(tables, peers),
             report_all: nodes.replicas().wants_full_report(node),
             tasks: answer_tasks(leader, tables, nodes, replication, node, may_move_data),
@@ -170,6 +188,22 @@ fn answer_tasks(
     orders.chain(leader.rolls_for(node, tables, nodes)).collect()
 }
 
+/// A pipeline that is over is still to be ended on a node that comes late: what it has counts only once SCM has heard it, and it says nothing
+/// of a log that it has let go of.
+fn as_told(record: &PipelineRecord, pipeline: Pipeline, nodes: &Nodes, node: NodeId) -> Pipeline {
+    let is_unheard = |member: &PipelineMember| {
+        nodes.member_report(record, member).is_some()
+            && !record.ended.contains(&member.replica)
+            && !record.lost_logs.contains(&member.replica)
+    };
+    let comes_late = record.state() == PipelineState::PipelineClosed
+        && record.members.iter().any(|member| member.node == node.0 && is_unheard(member));
+    match comes_late {
+        true => Pipeline { state: PipelineState::PipelineClosing as i32, quasi_close: true, ..pipeline },
+        false => pipeline,
+    }
+}
+
 /// All that are not over, and those that are over and the node still has something of: it is to let go of them. Where a creation was
 /// interrupted, that is an open container alone.
 fn answer_pipelines<'a>(tables: &'a Tables, nodes: &Nodes, node: NodeId) -> Vec<&'a PipelineRecord> {
@@ -180,4 +214,71 @@ fn answer_pipelines<'a>(tables: &'a Tables, nodes: &Nodes, node: NodeId) -> Vec<
             && record.members.iter().any(|member| member.node == node.0)
     });
     tables.unended_pipelines_on(node).chain(over).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nodes::Silence;
+    use crate::ops::testing::{close, create, disk, run, three_nodes};
+
+    const WITHIN: Duration = Duration::from_secs(5);
+
+    /// Pipeline 1, which is over; nodes 1 and 2 said that they ended it.
+    fn over() -> Tables {
+        let mut tables = three_nodes();
+        run(&mut tables, create([1, 2, 3]));
+        run(&mut tables, close(1, ""));
+        let ended = EndPipelineCommand { pipeline: 1, ended: vec![1, 2] };
+        run(&mut tables, Command::EndPipeline(ended));
+        tables
+    }
+
+    /// What a node hears of the pipeline, and what is noted of its report.
+    fn told(
+        tables: &Tables,
+        node: u64,
+        report: Option<PipelineReport>,
+    ) -> (Option<Pipeline>, Option<Command>) {
+        let now = Instant::now();
+        let silence = Silence { stale_after: WITHIN, dead_after: 100 * WITHIN, disk_lost_after: 6 * WITHIN };
+        let mut nodes = Nodes::new(silence, now);
+        let of_disk = DiskReport { disk: disk(node, 0), ..DiskReport::default() };
+        nodes.see(NodeId(node), vec![of_disk], now);
+        nodes.report_pipelines(NodeId(node), report.iter().cloned().collect(), &HashSet::new());
+        let answered = answer_pipelines(tables, &nodes, NodeId(node)).into_iter().next();
+        let pipeline = answered
+            .map(|record| as_told(record, view::pipeline(record, tables, &nodes, now), &nodes, NodeId(node)));
+        let record = tables.pipeline(PipelineId(1)).unwrap();
+        (pipeline, report.and_then(|report| news(record, &report)))
+    }
+
+    #[test]
+    fn who_comes_late_ends_and_is_noted_before_it_lets_go() {
+        let mut tables = over();
+        let report = PipelineReport { pipeline: 1, replica: 3, ..PipelineReport::default() };
+        let (pipeline, noted) = told(&tables, 3, Some(report.clone()));
+        let pipeline = pipeline.unwrap();
+        assert_eq!((pipeline.state(), pipeline.quasi_close), (PipelineState::PipelineClosing, true));
+        assert_eq!(noted, None);
+        let ended = PipelineReport { ended: true, ..report };
+        let (_, noted) = told(&tables, 3, Some(ended.clone()));
+        run(&mut tables, noted.unwrap());
+        let (pipeline, noted) = told(&tables, 3, Some(ended));
+        assert_eq!((pipeline.unwrap().state(), noted), (PipelineState::PipelineClosed, None));
+        assert_eq!(told(&tables, 3, None), (None, None));
+    }
+
+    #[test]
+    fn who_has_ended_or_cannot_lets_go_at_once() {
+        let mut tables = over();
+        let report = |replica| PipelineReport { pipeline: 1, replica, ..PipelineReport::default() };
+        let (pipeline, _) = told(&tables, 2, Some(report(2)));
+        assert_eq!(pipeline.unwrap().state(), PipelineState::PipelineClosed);
+        let lost = PipelineReport { log_lost: true, ..report(3) };
+        let (_, noted) = told(&tables, 3, Some(lost.clone()));
+        run(&mut tables, noted.unwrap());
+        let (pipeline, noted) = told(&tables, 3, Some(lost));
+        assert_eq!((pipeline.unwrap().state(), noted), (PipelineState::PipelineClosed, None));
+    }
 }
