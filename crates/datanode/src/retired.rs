@@ -47,7 +47,13 @@ impl Retired {
     /// An error where its log is lost: then nobody can say what it had.
     pub(crate) async fn quasi_close(&self, host: &RaftHost) -> anyhow::Result<()> {
         self.retire(host).await?;
-        self.apply_rest().await?;
+        match self.apply_rest().await {
+            // Its creation was interrupted: nothing was ever in it.
+            Err(failure) if is_lost(&failure) && !self.has_lost_log(&failure).await => {
+                self.give_up(&failure).await?;
+            }
+            applied => applied?,
+        }
         self.mark_ends().await
     }
 
@@ -200,10 +206,8 @@ impl Retired {
     /// Whether an end failed because the log is lost or damaged, and there was one.
     pub(crate) async fn has_lost_log(&self, failure: &anyhow::Error) -> bool {
         let was_never_in_use = async {
-            let (open, state) = self.open_container().await?;
-            Ok::<_, anyhow::Error>(
-                state == Some(ContainerState::Open) && self.was_never_in_use(open, failure).await?,
-            )
+            let (open, _) = self.open_container().await?;
+            self.was_never_in_use(open, failure).await
         };
         is_lost(failure) && !was_never_in_use.await.unwrap_or(false)
     }
@@ -233,8 +237,10 @@ impl Retired {
     async fn was_never_in_use(&self, open: ContainerId, failure: &anyhow::Error) -> anyhow::Result<bool> {
         let (index, pipeline) = (self.disk.index.clone(), self.order.pipeline);
         let is_new = blocking(move || {
-            let untouched = ContainerRecord::opened(pipeline, ContainerId(0));
-            Ok(index.container(open)? == Some(untouched) && index.applied(pipeline)?.is_none())
+            let (first, record) = (ContainerId(0), index.container(open)?);
+            let is_untouched = record == Some(ContainerRecord::opened(pipeline, first))
+                || record == Some(ContainerRecord::end(pipeline, first));
+            Ok(is_untouched && index.applied(pipeline)?.is_none())
         });
         Ok(match failure.downcast_ref::<LogGone>() {
             Some(LogGone::Empty) => is_new.await?,

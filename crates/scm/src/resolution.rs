@@ -10,6 +10,7 @@ use proto::scm::{
     ClosedContainer, ContainerRecord, ContainerReplica, ContainerState, NodeState, PipelineMember,
     PipelineRecord, PipelineState, ReplicaState,
 };
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -58,17 +59,13 @@ impl Resolution {
         }
         let pipeline = tables.pipeline(PipelineId(record.pipeline))?;
         let since = *self.over.get(&PipelineId(pipeline.pipeline))? + self.let_go_after;
-        let proved = |member: &&PipelineMember| has_proved_all(pipeline, member, tables, nodes, since);
-        let proved: Vec<&PipelineMember> = pipeline.members.iter().filter(proved).collect();
-        if proved.len() >= MAJORITY {
-            let ends = proved.iter().map(|member| (log_end(pipeline, member, tables, nodes), member.node));
-            let (_, best) = ends.max_by_key(|(end, node)| (*end, std::cmp::Reverse(*node)))?;
-            let settled = as_on(record, NodeId(best), nodes);
+        if let Some(best) = decides(container, pipeline, tables, nodes, since) {
+            let settled = as_on(record, best, nodes);
             let is_deleted = settled.state() == ContainerState::ContainerDeleted;
             // Those who were given up in a forced reset may have closed it, and had its replicas moved.
             let may_be_elsewhere = is_deleted
                 && tables.container_is_before_a_reset(container)
-                && nodes.replicas().get(container, NodeId(best)).is_none();
+                && nodes.replicas().get(container, best).is_none();
             if !may_be_elsewhere {
                 return (!is_deleted || now >= since + DELETE_AFTER).then_some(settled);
             }
@@ -76,6 +73,31 @@ impl Resolution {
         let is_open = container_state(record) == ContainerState::ContainerOpen;
         (is_open && now >= since + self.let_go_after)
             .then(|| with_state(record, ContainerState::ContainerQuasiClosed, LastRecord::default()))
+    }
+}
+
+/// Whose end is the container's: the highest of a majority that has proved all it had. Whatever a majority had, every other majority has, too,
+/// so the two who are whole say it without the one who is damaged. Where only he could, nobody does: the third may come, and an operator
+/// may accept the loss.
+fn decides(
+    container: ContainerId,
+    pipeline: &PipelineRecord,
+    tables: &Tables,
+    nodes: &Nodes,
+    since: Instant,
+) -> Option<NodeId> {
+    let has_proved = |member: &&PipelineMember| has_proved_all(pipeline, member, tables, nodes, since);
+    let proved: Vec<_> = pipeline.members.iter().filter(has_proved).collect();
+    let is_damaged = |node: NodeId| is_damaged(container, node, nodes);
+    let whole: Vec<_> = proved.iter().copied().filter(|member| !is_damaged(NodeId(member.node))).collect();
+    let best = |members: &[&PipelineMember]| {
+        let end = |member: &&PipelineMember| (log_end(pipeline, member, tables, nodes), Reverse(member.node));
+        members.iter().map(end).max().map(|(_, Reverse(node))| NodeId(node))
+    };
+    match (whole.len() >= MAJORITY, proved.len() >= MAJORITY) {
+        (true, _) => best(&whole),
+        (false, true) => best(&proved).filter(|best| !is_damaged(*best)),
+        (false, false) => None,
     }
 }
 
@@ -120,12 +142,17 @@ pub(crate) fn accept_loss(
     let ends =
         said.iter().map(|member| ((log_end(record, member, tables, nodes), proved(member)), member.node));
     let (_, best) = ends
-        .max_by_key(|(end, node)| (*end, std::cmp::Reverse(*node)))
+        .max_by_key(|(end, node)| (*end, Reverse(*node)))
         .ok_or_else(|| format!("no member of pipeline {pipeline} is left"))?;
     Ok((
         NodeId(best),
         containers.into_iter().map(|container| as_on(container, NodeId(best), nodes)).collect(),
     ))
+}
+
+/// Whether what the node has of the container is known to be damaged.
+fn is_damaged(container: ContainerId, node: NodeId, nodes: &Nodes) -> bool {
+    nodes.replicas().get(container, node).is_some_and(|replica| !replica.unhealthy.is_empty())
 }
 
 /// Of a pipeline that is known by its containers alone, who has some of them.
@@ -312,6 +339,15 @@ mod tests {
             self.nodes.report_containers(NodeId(node), report);
         }
 
+        /// Container 1 is damaged there.
+        fn damage(&mut self, node: u64) {
+            let found = self.nodes.replicas().get(ContainerId(1), NodeId(node)).unwrap();
+            let damaged = ContainerReplica { unhealthy: "a piece of a file".to_owned(), ..found.clone() };
+            let report =
+                ContainersReport { replicas: vec![damaged], gone: vec![], begins: false, ends: false };
+            self.nodes.report_containers(NodeId(node), report);
+        }
+
         /// A member says nothing of the pipeline any more, and has this.
         fn let_go(&mut self, node: u64, had: &[Had]) {
             self.member(node, had, 0);
@@ -441,6 +477,25 @@ mod tests {
         let mut come = fixture(true, &[]);
         come.member(3, &[(1, ReplicaClosed, 2, 70)], 70);
         assert_eq!(come.decide(late)[0], (1, ContainerClosed, 2, 70), "one that was closed says so");
+    }
+
+    /// One led alone for a moment, and its file is damaged. The two others have all that was ever acknowledged.
+    #[test]
+    fn nobody_ends_a_container_where_he_is_damaged() {
+        let mut fixture = Fixture::new();
+        fixture.member(1, &[(1, ReplicaQuasiClosed, 2, 76)], 76);
+        fixture.damage(1);
+        fixture.member(2, &[(1, ReplicaQuasiClosed, 1, 59)], 59);
+        let undecided = [(1, ContainerQuasiClosed, 0, 0), (2, ContainerQuasiClosed, 0, 0)];
+        assert_eq!(fixture.decide(2 * LET_GO), undecided, "the third may come");
+        fixture.member(3, &[(1, ReplicaQuasiClosed, 1, 74)], 74);
+        assert_eq!(fixture.decide(2 * LET_GO)[0], (1, ContainerClosed, 1, 74));
+
+        let mut behind = Fixture::new();
+        behind.member(1, &[(1, ReplicaQuasiClosed, 1, 59)], 59);
+        behind.damage(1);
+        behind.member(2, &[(1, ReplicaQuasiClosed, 1, 74)], 74);
+        assert_eq!(behind.decide(2 * LET_GO)[0], (1, ContainerClosed, 1, 74), "the other has more");
     }
 
     /// The note of it was lost with those who were given up.

@@ -324,6 +324,22 @@ async fn nothing_stays_of_a_creation_that_ended_before_its_log_began() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_creation_that_ended_before_its_log_began_ends_alone_as_often_as_one_likes() {
+    let dir = tempfile::tempdir().unwrap();
+    let left = new_disk(dir.path()).await;
+    let container = left.order.first_container;
+    PipelineMachine::new(left.disk.index.clone(), PIPELINE, container, u64::MAX).unwrap();
+    for _ in 0..2 {
+        left.quasi_close(&host()).await.unwrap();
+        let gone = anyhow::Error::from(LogGone::Missing);
+        assert!(!left.has_lost_log(&gone).await, "there was never one");
+    }
+    left.let_go(&host()).await.unwrap();
+    assert!(left.is_forgotten());
+    assert_eq!(left.record(container), None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_creation_that_began_its_log_ends_like_any_replica() {
     let dir = tempfile::tempdir().unwrap();
     let left = new_disk(dir.path()).await;

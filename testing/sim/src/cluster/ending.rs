@@ -8,8 +8,8 @@ use super::run::{Run, machine_at};
 use super::view::View;
 use crate::world::{Crash, ProcessId};
 use proto::scm::{
-    CloseContainerRequest, ContainerInfo, ContainerState, NodeDuty, NodeState, Pipeline, PipelineState,
-    ReplicaInfo, ReplicaState,
+    CloseContainerRequest, ContainerInfo, ContainerState, ContainerTrouble, NodeDuty, NodeState, Pipeline,
+    PipelineState, ReplicaInfo, ReplicaState,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -153,13 +153,30 @@ impl Run {
         }
         let is_troubled = |info: &&ContainerInfo| {
             let is_undecided = info.state() == ContainerState::ContainerQuasiClosed;
-            (is_undecided || !info.troubles.is_empty()) && !self.losses.excuse(info)
+            (is_undecided || !info.troubles.is_empty())
+                && !self.losses.excuse(info)
+                && !self.waits_for_room(info)
         };
         let troubled: Vec<_> = view.containers.iter().filter(is_troubled).map(describe).collect();
         if !troubled.is_empty() {
             return Some(format!("containers are in trouble: {}", troubled.join("; ")));
         }
         view.pipelines.iter().find_map(unsound_pipeline)
+    }
+
+    /// Three good replicas, and others on disks that are full for good: to let go of a log takes some room, too.
+    fn waits_for_room(&self, info: &ContainerInfo) -> bool {
+        let good = good_replicas(info);
+        let is_full =
+            |address: &str| self.full.keys().any(|(machine, _)| self.plan.address(*machine) == address);
+        let stands_full = |info: &ReplicaInfo| {
+            info.node.as_ref().is_some_and(|node| {
+                is_full(&node.address) || good.iter().any(|(number, _)| *number == node.node)
+            })
+        };
+        good.len() == REPLICAS
+            && info.troubles().all(|trouble| trouble == ContainerTrouble::ContainerDifferent)
+            && info.replicas.iter().all(stands_full)
     }
 
     fn unsound_containers(&self, view: &View) -> Option<String> {
@@ -173,7 +190,7 @@ impl Run {
                 return Some(format!("container {container} is unknown"));
             };
             match info.state() {
-                _ if self.losses.excuse(info) => {}
+                _ if self.losses.excuse(info) || self.waits_for_room(info) => {}
                 ContainerState::ContainerOpen => {}
                 ContainerState::ContainerClosed => {
                     if let Some(why) = unsound_replicas(info) {

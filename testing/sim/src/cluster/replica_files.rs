@@ -16,18 +16,27 @@ pub(super) struct ReplicaFiles {
 }
 
 impl ReplicaFiles {
-    /// From the disks of a machine, of which one has it.
+    /// From the disks of a machine, of which one has it: the one that has most, for another may have what is left of a log that was lost.
     pub(super) fn read(disks: &[SimDisk], container: ContainerId) -> Result<ReplicaFiles, String> {
-        let mut replica = ReplicaFiles::default();
+        let mut found = Err("it has no segments".to_owned());
         for disk in disks {
-            let read = replica.read_from(disk, OwnerId::from(container)).now_or_never();
+            let mut here = ReplicaFiles::default();
+            let read = here.read_from(disk, OwnerId::from(container)).now_or_never();
             // These disks answer at once.
-            read.ok_or("a disk makes its reader wait")??;
+            let read = read.ok_or("a disk makes its reader wait")?.map(|()| here);
+            let has_more = match (&found, &read) {
+                (_, Ok(here)) => here.bytes() > found.as_ref().map_or(0, ReplicaFiles::bytes),
+                (found, Err(_)) => found.is_err(),
+            };
+            if has_more {
+                found = read;
+            }
         }
-        match replica.segments.is_empty() {
-            true => Err("it has no segments".to_owned()),
-            false => Ok(replica),
-        }
+        found
+    }
+
+    fn bytes(&self) -> usize {
+        self.segments.values().map(Vec::len).sum()
     }
 
     async fn read_from(&mut self, disk: &SimDisk, owner: OwnerId) -> Result<(), String> {
