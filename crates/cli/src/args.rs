@@ -75,6 +75,9 @@ pub(crate) struct DevArgs {
     pub metadata_log_bytes: u64,
     #[command(flatten)]
     pub s3_limits: S3Limits,
+    /// Write each request of S3 into this file, a line of JSON each; SIGHUP opens it again. Default: nowhere
+    #[arg(long, env = "FLOTILLA_S3_REQUEST_LOG", value_name = "PATH")]
+    pub s3_request_log: Option<PathBuf>,
 }
 
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
@@ -185,6 +188,9 @@ pub(crate) struct ServerArgs {
     pub metadata_log_bytes: u64,
     #[command(flatten)]
     pub s3_limits: S3Limits,
+    /// Write each request of S3 into this file, a line of JSON each; SIGHUP opens it again. Default: nowhere
+    #[arg(long, env = "FLOTILLA_S3_REQUEST_LOG", value_name = "PATH")]
+    pub s3_request_log: Option<PathBuf>,
     #[command(flatten)]
     pub scm_times: ScmTimes,
     /// How data files are read and written: `uring`, `threads`, or `auto`: io_uring where the kernel offers it
