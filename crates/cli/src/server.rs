@@ -1,6 +1,7 @@
 use crate::args::{Role, ScmTimes, ServerArgs};
 use crate::credentials::Secret;
 use crate::http::Http;
+use crate::logging;
 use crate::presence::{Presence, Reached};
 use crate::ready::{check_ready_file, write_ready_file};
 use crate::roles::Roles;
@@ -229,6 +230,7 @@ impl Server {
         let host = RaftHost::new(HostOptions::default(), addresses.clone());
         let mut routes = RoutesBuilder::default();
         host.add_to(&mut routes);
+        logging::add_to(&mut routes);
 
         let (meta, scm, om) = start_metadata(&options, &rpc_address, &host, &addresses).await?;
         if let Some(scm) = &scm {

@@ -72,7 +72,11 @@ pub(crate) struct BlockEnd {
 const UNACKED_MAX: usize = 64;
 
 impl BlockWriter {
-    pub(crate) fn new(pipeline: Arc<PipelineStream>, limits: BlockLimits, counted: Arc<Counted>) -> BlockWriter {
+    pub(crate) fn new(
+        pipeline: Arc<PipelineStream>,
+        limits: BlockLimits,
+        counted: Arc<Counted>,
+    ) -> BlockWriter {
         // A place for each acknowledgement, and one for the failure.
         let (to_us, events) = mpsc::channel(UNACKED_MAX + 1);
         BlockWriter {

@@ -77,8 +77,7 @@ impl Client {
         );
         let counted = Arc::<Counted>::default();
         let (call_timeout, deadline) = (options.call_timeout, options.write_deadline);
-        let om =
-            OmCaller::new(om, channels.clone(), view.clone(), call_timeout, deadline, counted.clone());
+        let om = OmCaller::new(om, channels.clone(), view.clone(), call_timeout, deadline, counted.clone());
         Client {
             shared: Arc::new(Shared {
                 options,

@@ -134,7 +134,8 @@ mod tests {
         let mut exposition = Exposition::default();
         counted.expose(&mut exposition);
         let text = exposition.finish();
-        for (reason, count) in [("busy", 1), ("corrupt", 2), ("not_yet", 0), ("unavailable", 1), ("other", 1)] {
+        for (reason, count) in [("busy", 1), ("corrupt", 2), ("not_yet", 0), ("unavailable", 1), ("other", 1)]
+        {
             let line = format!("flotilla_client_reads_failed_total{{reason=\"{reason}\"}} {count}\n");
             assert!(text.contains(&line), "{line} is not in\n{text}");
         }

@@ -70,7 +70,9 @@ impl Client {
             };
             let begun = Instant::now();
             let BlockEnd { piece, more, failure, on_all: block_on_all } =
-                BlockWriter::new(pipeline.clone(), limits, self.counted().clone()).write(first, &mut source).await?;
+                BlockWriter::new(pipeline.clone(), limits, self.counted().clone())
+                    .write(first, &mut source)
+                    .await?;
             on_all &= block_on_all || piece.is_none();
             if piece.is_some() {
                 patience.progress();

@@ -27,8 +27,10 @@ const REFUSED: Metric = Metric {
     name: "flotilla_s3_requests_refused_total",
     help: "Requests answered with an error before they were admitted, by reason.",
 };
-const SIGNATURE: Metric =
-    Metric { name: "flotilla_s3_signature_seconds", help: "Time that looking at a request's signature took." };
+const SIGNATURE: Metric = Metric {
+    name: "flotilla_s3_signature_seconds",
+    help: "Time that looking at a request's signature took.",
+};
 
 /// Of requests that are no operation, or were refused before anybody looked which.
 const NO_OPERATION: &str = "none";
@@ -54,7 +56,7 @@ pub(super) fn reason(code: &str) -> &'static str {
 /// Numbers index counters.
 #[derive(Clone, Copy)]
 enum Class {
-    Informed,
+    Served,
     Redirected,
     Refused,
     Failed,
@@ -72,7 +74,7 @@ impl Class {
             (End::Done, Some(status)) if status.is_server_error() => Class::Failed,
             (End::Done, Some(status)) if status.is_client_error() => Class::Refused,
             (End::Done, Some(status)) if status.is_redirection() => Class::Redirected,
-            (End::Done, Some(_)) => Class::Informed,
+            (End::Done, Some(_)) => Class::Served,
         }
     }
 }

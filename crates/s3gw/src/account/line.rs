@@ -121,8 +121,7 @@ fn decoded(text: &str) -> String {
 }
 
 fn time_of(at_ms: u64) -> String {
-    let format =
-        format_description!("[year]-[month]-[day]T[hour]:[minute]:[second].[subsecond digits:3]Z");
+    let format = format_description!("[year]-[month]-[day]T[hour]:[minute]:[second].[subsecond digits:3]Z");
     let at = OffsetDateTime::from_unix_timestamp_nanos(i128::from(at_ms) * 1_000_000);
     at.unwrap_or(OffsetDateTime::UNIX_EPOCH).format(format).unwrap_or_default()
 }
@@ -170,7 +169,10 @@ mod tests {
         let text = written("/bucket/a%20b/c");
         let fields: serde_json::Value = serde_json::from_str(&text).unwrap();
         assert_eq!((&fields["bucket"], &fields["key"]), (&"bucket".into(), &"a b/c".into()));
-        assert_eq!((&fields["time"], &fields["seconds"]), (&"2026-11-23T00:53:20.123Z".into(), &0.001234.into()));
+        assert_eq!(
+            (&fields["time"], &fields["seconds"]),
+            (&"2026-11-23T00:53:20.123Z".into(), &0.001234.into())
+        );
         assert!(fields["first_byte_seconds"].is_null() && fields["address"] == "192.0.2.1:5");
         let service: serde_json::Value = serde_json::from_str(&written("/")).unwrap();
         assert!(service["bucket"].is_null() && service["key"].is_null());
@@ -200,7 +202,11 @@ mod tests {
             if let Some(header) = header {
                 request = request.header(AUTHORIZATION, header);
             }
-            assert_eq!(access_key(&request.body(Body::empty()).unwrap()).as_deref(), expect, "{header:?} {query}");
+            assert_eq!(
+                access_key(&request.body(Body::empty()).unwrap()).as_deref(),
+                expect,
+                "{header:?} {query}"
+            );
         };
         let header = "AWS4-HMAC-SHA256 Credential=AKIA/20261123/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=f00d";
         check(Some(header), "", Some("AKIA"));

@@ -57,7 +57,8 @@ impl RequestLog {
         let file = open_file(path)?;
         let (orders, queue) = sync_channel(QUEUE_MAX);
         let shared = Arc::<Shared>::default();
-        let writer = Writer { path: path.to_owned(), file, shared: shared.clone(), failing: false, torn: false };
+        let writer =
+            Writer { path: path.to_owned(), file, shared: shared.clone(), failing: false, torn: false };
         let thread = std::thread::Builder::new().name("s3-request-log".to_owned());
         let writer = thread.spawn(move || writer.run(&queue))?;
         Ok(RequestLog { path: path.to_owned(), orders, shared, writer: Mutex::new(Some(writer)) })
@@ -105,14 +106,14 @@ impl RequestLog {
             Ok(()) | Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {}
         }
     }
+}
 
-    pub(super) fn expose(&self, exposition: &mut Exposition) {
-        exposition.counter(LINES, &[], self.shared.lines.get());
-        let lost = [("queue", &self.shared.lost_for_queue), ("file", &self.shared.lost_for_file)];
-        for (reason, lost) in lost {
-            exposition.counter(LOST, &[("reason", reason)], lost.get());
-        }
-    }
+/// Where there is no log, nothing is written and nothing lost.
+pub(super) fn expose(log: Option<&RequestLog>, exposition: &mut Exposition) {
+    let count = |counter: fn(&Shared) -> &Counter| log.map_or(0, |log| counter(&log.shared).get());
+    exposition.counter(LINES, &[], count(|shared| &shared.lines));
+    exposition.counter(LOST, &[("reason", "queue")], count(|shared| &shared.lost_for_queue));
+    exposition.counter(LOST, &[("reason", "file")], count(|shared| &shared.lost_for_file));
 }
 
 /// A log is no data file: nothing that was acknowledged depends on it.

@@ -46,9 +46,7 @@ impl Accounts {
 
     pub fn expose(&self, exposition: &mut Exposition) {
         self.counted.expose(exposition);
-        if let Some(log) = &self.log {
-            log.expose(exposition);
-        }
+        log::expose(self.log.as_ref(), exposition);
     }
 
     pub(crate) fn open(self: &Arc<Self>, request: &Request, id: RequestId, progress: Progress) -> Account {

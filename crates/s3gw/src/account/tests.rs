@@ -30,6 +30,15 @@ async fn lines(accounts: &Accounts) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
+async fn wait_until(holds: impl Fn() -> bool) {
+    let holds = async {
+        while !holds() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(WITHIN, holds).await.unwrap();
+}
+
 fn exposed(accounts: &Accounts) -> String {
     let mut exposition = Exposition::default();
     accounts.expose(&mut exposition);
@@ -108,7 +117,10 @@ async fn a_body_that_broke_off_is_a_client_that_left() {
     *refusal.status_mut() = StatusCode::BAD_REQUEST;
     account.answer(refusal);
     let lines = lines(&accounts).await;
-    assert_eq!((&lines[0]["end"], &lines[0]["status"], &lines[0]["bytes_in"]), (&"left".into(), &400.into(), &3.into()));
+    assert_eq!(
+        (&lines[0]["end"], &lines[0]["status"], &lines[0]["bytes_in"]),
+        (&"left".into(), &400.into(), &3.into())
+    );
 }
 
 #[tokio::test]
@@ -136,14 +148,10 @@ async fn a_renamed_file_is_left_for_a_new_one() {
     assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
     drop(account(&accounts, "/b/first"));
     let log = accounts.log().unwrap();
-    while log.lines() < 1 {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+    wait_until(|| log.lines() == 1).await;
     std::fs::rename(&path, &old).unwrap();
     log.reopen();
-    while !path.exists() {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+    wait_until(|| path.exists()).await;
     drop(account(&accounts, "/b/second"));
     assert_eq!(lines(&accounts).await[0]["key"], "second");
     assert!(std::fs::read_to_string(&old).unwrap().contains("\"first\""));
