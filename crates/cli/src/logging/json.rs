@@ -141,7 +141,7 @@ mod tests {
     fn an_event_is_one_line_with_its_fields_and_spans() {
         let written = Written::default();
         let writer = written.clone();
-        let lines = tracing_subscriber::fmt::layer().event_format(Lines).fmt_fields(Fields);
+        let lines = tracing_subscriber::fmt::layer().fmt_fields(Fields).event_format(Lines);
         let logs =
             tracing_subscriber::registry().with(lines.with_writer(move || writer.clone()).with_ansi(false));
         tracing::subscriber::with_default(logs, || {

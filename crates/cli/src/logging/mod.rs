@@ -68,7 +68,7 @@ fn lines(format: LogFormat) -> Box<dyn Layer<Filtered> + Send + Sync> {
     let lines = fmt::layer().with_writer(std::io::stderr);
     match format {
         LogFormat::Text => lines.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).boxed(),
-        LogFormat::Json => lines.event_format(json::Lines).fmt_fields(json::Fields).with_ansi(false).boxed(),
+        LogFormat::Json => lines.fmt_fields(json::Fields).event_format(json::Lines).with_ansi(false).boxed(),
     }
 }
 
