@@ -100,7 +100,9 @@ fn merged(filter: &str, directives: &[String]) -> anyhow::Result<String> {
     let mut merged: Vec<&str> = filter.split(',').map(str::trim).filter(|one| !one.is_empty()).collect();
     for directive in directives {
         let parsed: Result<Directive, _> = directive.parse();
-        if directive.contains(',') || parsed.is_err() {
+        // A word alone would be a module, all of it: mostly it is a level with a slip in it.
+        let is_one = about(directive).is_empty() || directive.contains('=');
+        if !is_one || directive.contains(',') || parsed.is_err() {
             bail!(
                 "`{directive}` is neither LEVEL nor MODULE=LEVEL; levels are error, warn, info, debug, trace and off"
             );
@@ -170,7 +172,7 @@ mod tests {
 
     #[test]
     fn what_is_no_directive_changes_nothing() {
-        for wrong in ["a=loud", "a=info,b=info", "=", "a=info;b"] {
+        for wrong in ["a=loud", "a=info,b=info", "=", "a=info;b", "debg", ""] {
             assert!(merged("info", &[wrong.to_owned()]).is_err(), "{wrong}");
         }
         let many: Vec<String> = (0..DIRECTIVES_MAX).map(|n| format!("m{n}=info")).collect();
