@@ -171,7 +171,7 @@ mod tests {
         assert_eq!((&fields["bucket"], &fields["key"]), (&"bucket".into(), &"a b/c".into()));
         assert_eq!(
             (&fields["time"], &fields["seconds"]),
-            (&"2026-11-23T00:53:20.123Z".into(), &0.001234.into())
+            (&"2026-11-23T02:13:20.123Z".into(), &0.001234.into())
         );
         assert!(fields["first_byte_seconds"].is_null() && fields["address"] == "192.0.2.1:5");
         let service: serde_json::Value = serde_json::from_str(&written("/")).unwrap();
