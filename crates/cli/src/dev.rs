@@ -5,7 +5,7 @@ use crate::output;
 use crate::ready::{check_ready_file, write_ready_file};
 use crate::server::{Server, ServerOptions};
 use crate::service_manager::{NotifyOptions, ServiceManager};
-use crate::signals;
+use crate::signals::{self, Hangups};
 use anyhow::Context;
 use registry::http::Hosts;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -26,14 +26,14 @@ const RESERVE_BYTES: u64 = 256 << 20;
 pub(crate) async fn run(args: DevArgs) -> anyhow::Result<()> {
     check_ready_file(args.ready_file.as_deref())?;
     let credentials = Credentials::load_or_create(&credentials_path(&args))?;
-    let stopped = signals::listen()?;
+    let (stopped, hangups) = signals::listen()?;
     let http_address = SocketAddr::from((Ipv4Addr::LOCALHOST, args.http_port));
     let hosts = Hosts::new([format!(".{DNS_ZONE}")]);
     let http = Http::start(http_address, "--http-port", SERVERS.into(), hosts).await?;
     let manager = ServiceManager::start(&NotifyOptions::from_environment(), http.status());
     let mut servers = Vec::new();
     let started = tokio::select! {
-        started = start_all(&args, &credentials, &http, &mut servers) => started,
+        started = start_all(&args, &credentials, &http, &hangups, &mut servers) => started,
         () = stopped.cancelled() => Ok(None),
     };
     if let Ok(Some(endpoint)) = &started {
@@ -59,12 +59,13 @@ async fn start_all(
     args: &DevArgs,
     credentials: &Credentials,
     http: &Http,
+    hangups: &Hangups,
     servers: &mut Vec<Server>,
 ) -> anyhow::Result<Option<String>> {
     for number in 1..=SERVERS {
         let scm = servers.first().map(|first| first.rpc_address.clone());
         let options = server_options(args, credentials, number, scm);
-        let server = Server::start(options, http).await;
+        let server = Server::start(options, http, hangups).await;
         let server = server.with_context(|| format!("start server {number} of {SERVERS}"))?;
         servers.push(server);
     }
@@ -99,6 +100,7 @@ fn server_options(
         scm,
         s3: SocketAddr::new(args.host, args.s3_port),
         s3_limits: args.s3_limits.clone(),
+        s3_request_log: args.s3_request_log.clone().filter(|_| first),
         dns: args.dns_port.filter(|_| first).map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port))),
         dns_zone: DNS_ZONE.to_owned(),
         access_key: credentials.access_key.clone(),

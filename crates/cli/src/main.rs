@@ -8,6 +8,7 @@ mod dev;
 mod fs;
 mod health;
 mod http;
+mod logging;
 mod output;
 mod presence;
 mod process_metrics;
@@ -44,7 +45,7 @@ fn main() -> ExitCode {
             return ExitCode::from(args::usage_exit_code(&error));
         }
     };
-    init_logging(&args.command);
+    logging::init(&args.command);
     // Not where people fetch files of theirs.
     if matches!(args.command, Command::Dev(_) | Command::Server(_) | Command::Debug(_)) {
         disk::keep_new_files_private();
@@ -96,62 +97,5 @@ fn exit_code(result: anyhow::Result<()>) -> ExitCode {
             eprintln!("flotilla: {error:#}");
             ExitCode::FAILURE
         }
-    }
-}
-
-/// Libraries that see headers and bodies; only their errors are logged.
-const SEE_SECRETS: [&str; 5] = ["h2", "hyper", "hyper_util", "s3s", "tower_http"];
-
-/// Logs go to stderr; `RUST_LOG` chooses what. Servers say what they do, tools only what goes wrong.
-fn init_logging(command: &Command) {
-    use tracing_subscriber::EnvFilter;
-    use tracing_subscriber::layer::SubscriberExt;
-    use tracing_subscriber::util::SubscriberInitExt;
-    let default = match command {
-        Command::Server(_) => "info,openraft=error,openraft::raft::stream_append=off,s3s=off",
-        Command::Dev(_) => "warn,openraft=error,openraft::raft::stream_append=off,s3s=off",
-        Command::Fs(_)
-        | Command::Admin(_)
-        | Command::Debug(_)
-        | Command::Health(_)
-        | Command::Completion { .. } => "error",
-    };
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default));
-    let ansi = std::io::IsTerminal::is_terminal(&std::io::stderr());
-    let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(ansi);
-    logs.finish().with(tracing_subscriber::filter::filter_fn(may_be_logged)).init();
-}
-
-/// Whatever `RUST_LOG` asks for: libraries that handle requests as they came print headers and what is secret in them.
-fn may_be_logged(event: &tracing::Metadata<'_>) -> bool {
-    let library = event.target().split("::").next().unwrap_or_default();
-    !SEE_SECRETS.contains(&library) || *event.level() == tracing::Level::ERROR
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn libraries_that_see_secrets_keep_them() {
-        use tracing::{Level, Metadata, callsite::Identifier, field::FieldSet, metadata::Kind};
-        struct Nowhere;
-        impl tracing::Callsite for Nowhere {
-            fn set_interest(&self, _: tracing::subscriber::Interest) {}
-            fn metadata(&self) -> &Metadata<'_> {
-                unreachable!("nobody asks")
-            }
-        }
-        let check = |target, level, expect| {
-            let fields = FieldSet::new(&[], Identifier(&Nowhere));
-            let event = Metadata::new("event", target, level, None, None, None, fields, Kind::EVENT);
-            assert_eq!(may_be_logged(&event), expect, "{target} {level}");
-        };
-        check("s3s::ops::signature", Level::DEBUG, false);
-        check("hyper::proto::h1::role", Level::TRACE, false);
-        check("h2::hpack", Level::WARN, false);
-        check("hyper", Level::ERROR, true);
-        check("s3gw::front", Level::DEBUG, true);
-        check("h2o", Level::DEBUG, true);
     }
 }

@@ -6,6 +6,7 @@ use metrics::{Exposition, Metric};
 use om::Om;
 use raft::{GateCounts, RaftHost};
 use raftlog::LogSpace;
+use s3gw::Accounts;
 use scm::Scm;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -27,6 +28,8 @@ pub(crate) struct Roles {
     pub(crate) om: Option<Om>,
     pub(crate) datanode: Option<Datanode>,
     pub(crate) client: Option<Client>,
+    /// Of the gateway's requests.
+    pub(crate) accounts: Option<Arc<Accounts>>,
 }
 
 impl Roles {
@@ -70,6 +73,12 @@ impl Roles {
         }
         if let Some(datanode) = &self.datanode {
             datanode.expose(exposition);
+        }
+        if let Some(client) = &self.client {
+            client.expose(exposition);
+        }
+        if let Some(accounts) = &self.accounts {
+            accounts.expose(exposition);
         }
     }
 

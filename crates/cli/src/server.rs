@@ -1,12 +1,13 @@
 use crate::args::{Role, ScmTimes, ServerArgs};
 use crate::credentials::Secret;
 use crate::http::Http;
+use crate::logging;
 use crate::presence::{Presence, Reached};
 use crate::ready::{check_ready_file, write_ready_file};
 use crate::roles::Roles;
 use crate::s3_limits::S3Limits;
 use crate::service_manager::{NotifyOptions, ServiceManager};
-use crate::signals;
+use crate::signals::{self, Hangups};
 use anyhow::{Context, bail};
 use client::{Client, ClientOptions};
 use datanode::{Datanode, DatanodeOptions};
@@ -17,10 +18,10 @@ use raft::{AddressBook, Gate, GateOptions, HostOptions, RaftHost};
 use raftlog::{LogSpace, LogSpaceOptions};
 use registry::dns::DnsSockets;
 use registry::http::Hosts;
-use s3gw::GatewayOptions;
+use s3gw::{Accounts, GatewayOptions, RequestLog};
 use scm::{Scm, ScmOptions};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
@@ -33,6 +34,9 @@ use types::SystemClock;
 /// How long the gateway's connections get to finish what they are doing when the process stops: a chunk and its commit on disks that
 /// stand still for a while. With all else that stopping takes it is less than service managers wait (`deploy/flotilla.service`).
 const DRAIN_MAX: Duration = Duration::from_secs(20);
+
+/// The request log's last lines; a disk that hangs keeps no process.
+const REQUEST_LOG_CLOSE_MAX: Duration = Duration::from_secs(2);
 
 /// By then the groups are gone; answers only have to be written.
 pub(crate) const RPC_DRAIN_MAX: Duration = Duration::from_millis(500);
@@ -55,6 +59,8 @@ pub(crate) struct ServerOptions {
     pub om: Option<String>,
     pub s3: SocketAddr,
     pub s3_limits: S3Limits,
+    /// Where requests of S3 are written down; `None`: nowhere.
+    pub s3_request_log: Option<PathBuf>,
     /// Where DNS is answered; `None`: nowhere.
     pub dns: Option<SocketAddr>,
     pub dns_zone: String,
@@ -131,6 +137,7 @@ impl ServerOptions {
             om: args.om,
             s3: args.s3,
             s3_limits: args.s3_limits,
+            s3_request_log: args.s3_request_log,
             dns: args.dns_listen,
             dns_zone: args.dns_zone,
             access_key: args.access_key.unwrap_or_default(),
@@ -156,6 +163,8 @@ pub(crate) struct Server {
     roles: Arc<Roles>,
     rpc: Service,
     s3: Option<Service>,
+    /// Opens the request log again.
+    reopener: Option<JoinHandle<()>>,
     /// `None` where nobody knows of an SCM.
     presence: Option<Presence>,
 }
@@ -181,7 +190,11 @@ impl Service {
 impl Server {
     /// Binds first, so that a taken port is said before anything is written; then opens what is on the disks; then
     /// answers. `http` tells of it from then on.
-    pub(crate) async fn start(options: ServerOptions, http: &Http) -> anyhow::Result<Server> {
+    pub(crate) async fn start(
+        options: ServerOptions,
+        http: &Http,
+        hangups: &Hangups,
+    ) -> anyhow::Result<Server> {
         options.validate()?;
         let listener = TcpListener::bind(options.rpc).await;
         let listener = listener.with_context(|| format!("listen on {} (--rpc)", options.rpc))?;
@@ -205,6 +218,10 @@ impl Server {
             ),
             None => None,
         };
+        let accounts = match options.has(Role::S3) {
+            true => Some(open_accounts(options.s3_request_log.as_deref())?),
+            false => None,
+        };
         let knows_scm = options.has(Role::Scm) || options.scm.is_some();
 
         let scm_address = options.scm.clone().unwrap_or_else(|| rpc_address.clone());
@@ -213,6 +230,7 @@ impl Server {
         let host = RaftHost::new(HostOptions::default(), addresses.clone());
         let mut routes = RoutesBuilder::default();
         host.add_to(&mut routes);
+        logging::add_to(&mut routes);
 
         let (meta, scm, om) = start_metadata(&options, &rpc_address, &host, &addresses).await?;
         if let Some(scm) = &scm {
@@ -232,18 +250,20 @@ impl Server {
         let gate = Gate::new(GateOptions::default());
         let rpc = serve_rpc(listener, &gate, routes);
         let (mut client, mut s3_address, mut s3) = (None, None, None);
-        if let Some(listener) = s3_listener {
+        if let Some((listener, accounts)) = s3_listener.zip(accounts.clone()) {
             let connected = Client::connect(ClientOptions {
                 scm: scm_address.clone(),
                 om: om_address,
                 ..ClientOptions::default()
             });
             s3_address = Some(listener.local_addr().context("ask for the bound address")?);
-            s3 = Some(serve_s3(listener, connected.clone(), &options, http));
+            s3 = Some(serve_s3(listener, connected.clone(), accounts, &options, http));
             client = Some(connected);
         }
         info!(rpc = %rpc_address, s3 = ?s3_address, roles = ?options.roles, "started");
-        let roles = Arc::new(Roles { host, gate: gate.counts().clone(), meta, scm, om, datanode, client });
+        let reopener = accounts.clone().map(|accounts| tokio::spawn(reopen_at(hangups.clone(), accounts)));
+        let gate = gate.counts().clone();
+        let roles = Arc::new(Roles { host, gate, meta, scm, om, datanode, client, accounts });
         http.watch(&roles);
         let dns_address = dns.as_ref().map(|sockets| sockets.address);
         let mut presence = None;
@@ -252,7 +272,7 @@ impl Server {
             let dns = dns.map(|sockets| (sockets, options.dns_zone.as_str()));
             presence = Some(Presence::start(&scm_address, &roles, &reached, http, dns)?);
         }
-        Ok(Server { rpc_address, s3_address, dns_address, roles, rpc, s3, presence })
+        Ok(Server { rpc_address, s3_address, dns_address, roles, rpc, s3, reopener, presence })
     }
 
     /// Waits until the roles can do their work: a gateway sees a pipeline that takes writes, and the namespace.
@@ -270,6 +290,12 @@ impl Server {
         }
         if let Some(s3) = self.s3.take() {
             s3.drain(DRAIN_MAX).await;
+        }
+        if let Some(reopener) = self.reopener.take() {
+            reopener.abort();
+        }
+        if let Some(log) = self.roles.accounts.as_ref().and_then(|accounts| accounts.log()) {
+            log.close(REQUEST_LOG_CLOSE_MAX).await;
         }
     }
 
@@ -406,7 +432,30 @@ fn s3_domains(options: &ServerOptions) -> Vec<String> {
     options.s3_domains.iter().cloned().chain([in_zone]).collect()
 }
 
-fn serve_s3(listener: TcpListener, client: Client, options: &ServerOptions, http: &Http) -> Service {
+/// A log that cannot be written is said at the start; later, requests go on without it.
+fn open_accounts(request_log: Option<&Path>) -> anyhow::Result<Arc<Accounts>> {
+    let open = |path: &Path| {
+        RequestLog::open(path).with_context(|| format!("open {} (--s3-request-log)", path.display()))
+    };
+    Ok(Accounts::new(request_log.map(open).transpose()?))
+}
+
+async fn reopen_at(mut hangups: Hangups, accounts: Arc<Accounts>) {
+    hangups.mark_unchanged();
+    while hangups.changed().await.is_ok() {
+        if let Some(log) = accounts.log() {
+            log.reopen();
+        }
+    }
+}
+
+fn serve_s3(
+    listener: TcpListener,
+    client: Client,
+    accounts: Arc<Accounts>,
+    options: &ServerOptions,
+    http: &Http,
+) -> Service {
     let gateway = GatewayOptions {
         access_key: options.access_key.clone(),
         secret_key: options.secret_key.reveal().to_owned(),
@@ -417,7 +466,7 @@ fn serve_s3(listener: TcpListener, client: Client, options: &ServerOptions, http
     let work = Work::new(options.s3_limits.s3_requests_max, counters.clone());
     let port = Port {
         name: "s3",
-        router: s3gw::router(client, gateway, work),
+        router: s3gw::router(client, gateway, work, accounts),
         limits: Arc::new(options.s3_limits.limits()),
         counters: counters.clone(),
         document: s3gw::document,
@@ -437,13 +486,13 @@ pub(crate) async fn run(args: ServerArgs) -> anyhow::Result<()> {
     let (http_address, options) = (args.http, ServerOptions::of(args)?);
     // Before any port is bound: what is missing is said before what is taken.
     options.validate()?;
-    let stopped = signals::listen()?;
+    let (stopped, hangups) = signals::listen()?;
     let http = Http::start(http_address, "--http", 1, hosts).await?;
     info!(http = %http.address, "metrics and health checks");
     let manager = ServiceManager::start(&NotifyOptions::from_environment(), http.status());
     // The first process of a container hears SIGTERM only where somebody listens for it.
     let started = tokio::select! {
-        started = Box::pin(Server::start(options, &http)) => started.map(Some),
+        started = Box::pin(Server::start(options, &http, &hangups)) => started.map(Some),
         () = stopped.cancelled() => Ok(None),
     };
     let Ok(Some(server)) = started else {

@@ -3,7 +3,7 @@
 //! ```text
 //! types → disk → raftlog → raft → datanode, scm, om → cli
 //! types → proto → client → s3gw → cli
-//! metrics → httpd → s3gw → cli
+//! metrics → client, httpd → s3gw → cli
 //! ```
 //!
 //! Services know each other only through `proto`. Dev-dependencies may do as they like, except name openraft: even a test that
@@ -52,12 +52,18 @@ const ALLOWED: &[(&str, Allowed)] = &[
     ("flotilla-datanode", Allowed::Only(SERVICE)),
     ("flotilla-scm", Allowed::Only(SERVICE)),
     ("flotilla-om", Allowed::Only(SERVICE)),
-    ("flotilla-client", Allowed::Only(&["flotilla-proto", "flotilla-types"])),
+    ("flotilla-client", Allowed::Only(&["flotilla-metrics", "flotilla-proto", "flotilla-types"])),
     ("flotilla-registry", Allowed::Only(&["flotilla-metrics", "flotilla-proto"])),
     ("flotilla-httpd", Allowed::Only(&["flotilla-metrics"])),
     (
         "flotilla-s3gw",
-        Allowed::Only(&["flotilla-client", "flotilla-httpd", "flotilla-proto", "flotilla-types"]),
+        Allowed::Only(&[
+            "flotilla-client",
+            "flotilla-httpd",
+            "flotilla-metrics",
+            "flotilla-proto",
+            "flotilla-types",
+        ]),
     ),
     ("flotilla-cli", Allowed::Product),
     ("flotilla-rocksdb", Allowed::Only(&[])),

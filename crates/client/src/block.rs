@@ -1,4 +1,5 @@
 use crate::ClientError;
+use crate::counted::Counted;
 use crate::source::{Chunk, Source};
 use crate::stream::{Event, Outgoing, PipelineStream};
 use bytes::Bytes;
@@ -28,6 +29,7 @@ pub(crate) struct BlockWriter {
     on_all: bool,
     /// Since when somebody has been waiting for this pipeline.
     waiting_since: Instant,
+    counted: Arc<Counted>,
 }
 
 #[derive(Clone, Copy)]
@@ -43,6 +45,7 @@ struct Sent {
     /// The block's length with this chunk.
     length: u64,
     chunk: Chunk,
+    since: Instant,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -69,7 +72,11 @@ pub(crate) struct BlockEnd {
 const UNACKED_MAX: usize = 64;
 
 impl BlockWriter {
-    pub(crate) fn new(pipeline: Arc<PipelineStream>, limits: BlockLimits) -> BlockWriter {
+    pub(crate) fn new(
+        pipeline: Arc<PipelineStream>,
+        limits: BlockLimits,
+        counted: Arc<Counted>,
+    ) -> BlockWriter {
         // A place for each acknowledgement, and one for the failure.
         let (to_us, events) = mpsc::channel(UNACKED_MAX + 1);
         BlockWriter {
@@ -85,6 +92,7 @@ impl BlockWriter {
             sealed: false,
             on_all: true,
             waiting_since: Instant::now(),
+            counted,
         }
     }
 
@@ -163,7 +171,8 @@ impl BlockWriter {
         // A further chunk might not fit: the block ends here and the next one begins.
         let full = self.sent_bytes + self.limits.chunk_bytes as u64 > self.limits.block_bytes_max;
         self.sealed = chunk.last || full;
-        self.unacked.push_back(Sent { seq, length: self.sent_bytes, chunk: chunk.clone() });
+        let since = Instant::now();
+        self.unacked.push_back(Sent { seq, length: self.sent_bytes, chunk: chunk.clone(), since });
         let (seal, events) = (self.sealed, self.to_us.clone());
         let ack_all_within = self.limits.ack_all_within;
         room.send(|share| Outgoing {
@@ -201,6 +210,7 @@ impl BlockWriter {
                 sent.length
             )));
         }
+        self.counted.chunk_acknowledged(sent.since.elapsed());
         let mut crc = self.acked.crc;
         crc.push_payload(&sent.chunk.payload);
         self.acked = Acked { block: Some(block), length: sent.length, commit_index, crc };

@@ -1,5 +1,6 @@
 use crate::avoided::Avoided;
 use crate::channels::Channels;
+use crate::counted::Counted;
 use crate::locate::Locations;
 use crate::om::OmCaller;
 use crate::pipelines::Pipelines;
@@ -9,6 +10,7 @@ use crate::{ClientError, ClientOptions};
 use anyhow::Context;
 use bytes::Bytes;
 use futures::Stream;
+use metrics::Exposition;
 use proto::Seeker;
 use proto::om::{Key, KeyAttributes, ListBucketsRequest, Precondition};
 use proto::scm::scm_client::ScmClient;
@@ -30,6 +32,7 @@ struct Shared {
     pipelines: Pipelines,
     locations: Locations,
     avoided: Avoided,
+    counted: Arc<Counted>,
     scm: Arc<Seeker>,
     om: OmCaller,
     /// Follows SCM's watch until the client is gone.
@@ -72,8 +75,9 @@ impl Client {
             options.call_timeout,
             options.locations_max,
         );
-        let om =
-            OmCaller::new(om, channels.clone(), view.clone(), options.call_timeout, options.write_deadline);
+        let counted = Arc::<Counted>::default();
+        let (call_timeout, deadline) = (options.call_timeout, options.write_deadline);
+        let om = OmCaller::new(om, channels.clone(), view.clone(), call_timeout, deadline, counted.clone());
         Client {
             shared: Arc::new(Shared {
                 options,
@@ -82,6 +86,7 @@ impl Client {
                 pipelines,
                 locations,
                 avoided: Avoided::default(),
+                counted,
                 scm,
                 om,
                 follower,
@@ -187,6 +192,15 @@ impl Client {
 
     pub(crate) fn locations(&self) -> &Locations {
         &self.shared.locations
+    }
+
+    /// What it sees of the cluster, as metrics.
+    pub fn expose(&self, exposition: &mut Exposition) {
+        self.shared.counted.expose(exposition);
+    }
+
+    pub(crate) fn counted(&self) -> &Arc<Counted> {
+        &self.shared.counted
     }
 
     pub(crate) fn avoided(&self) -> &Avoided {

@@ -8,6 +8,7 @@ mod avoided;
 mod block;
 mod channels;
 mod client;
+mod counted;
 mod error;
 mod locate;
 mod om;

@@ -1,6 +1,7 @@
 use crate::ClientError;
 use crate::channels::Channels;
 use crate::client::Client;
+use crate::counted::Counted;
 use crate::view::View;
 use bytes::Bytes;
 use proto::om::om_client::OmClient;
@@ -21,6 +22,7 @@ pub(crate) struct OmCaller {
     view: watch::Receiver<Arc<View>>,
     call_timeout: Duration,
     deadline: Duration,
+    counted: Arc<Counted>,
 }
 
 impl OmCaller {
@@ -30,13 +32,34 @@ impl OmCaller {
         view: watch::Receiver<Arc<View>>,
         call_timeout: Duration,
         deadline: Duration,
+        counted: Arc<Counted>,
     ) -> OmCaller {
-        OmCaller { channels, om, view, call_timeout, deadline }
+        OmCaller { channels, om, view, call_timeout, deadline, counted }
+    }
+
+    /// A call, counted.
+    async fn call<Q, A, F>(
+        &self,
+        request: Q,
+        id: Option<RequestId>,
+        method: impl Fn(OmClient<Channel>, tonic::Request<Q>) -> F,
+    ) -> Result<A, ClientError>
+    where
+        Q: Clone,
+        F: Future<Output = Result<tonic::Response<A>, tonic::Status>>,
+    {
+        let begun = Instant::now();
+        let answer = self.call_repeated(request, id, method).await;
+        self.counted.om_answered(id.is_some(), begun.elapsed());
+        if let Err(ClientError::Unavailable(_) | ClientError::OutcomeUnknown(_)) = &answer {
+            self.counted.om_failed.count();
+        }
+        answer
     }
 
     /// Calls until OM says yes or no, or the deadline passes. Sent twice, queries do no harm, and changes take effect once, because they
     /// carry an id.
-    async fn call<Q, A, F>(
+    async fn call_repeated<Q, A, F>(
         &self,
         request: Q,
         id: Option<RequestId>,
@@ -92,6 +115,7 @@ impl OmCaller {
             }
             debug!(om = address, why = %failure, "call OM again");
             self.om.failed(&address, &failure);
+            self.counted.om_repeats.count();
             tokio::time::sleep(retry).await;
             retry = (retry * 2).min(RETRY_MAX);
         }

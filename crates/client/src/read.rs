@@ -196,6 +196,8 @@ impl Reader {
                             warn!(block = %part.block, replica, why = %failure, "a replica sent what was not written");
                             self.client.avoided().avoid(&replica);
                             self.client.locations().forget(part.block.container);
+                            self.client.counted().read_failed(&failure);
+                            self.client.counted().unreadable.count();
                             let (block, offset, why) = (part.block, 0, failure.to_string());
                             return Err(ClientError::Unreadable { block, offset, why });
                         }
@@ -230,12 +232,14 @@ impl Reader {
     async fn begin(&mut self, part: &Part) -> Result<ReadChunk, Failure> {
         let client = self.client.clone();
         let first = self.next_replica(part).await?;
+        let begun = Instant::now();
         let mut reading = Box::pin(open_and_hear(&client, &first, part));
         let in_time = tokio::time::timeout(LATE_AFTER, &mut reading).await;
         let read = match in_time {
             Ok(read) => read,
             Err(_) => match (self.replicas.pop(), client.avoided().second_reads.try_acquire()) {
                 (Some(second), Ok(_permit)) => {
+                    client.counted().reads_second.count();
                     let mut reading_second = Box::pin(open_and_hear(&client, &second, part));
                     tokio::select! {
                         read = &mut reading => match read {
@@ -258,6 +262,7 @@ impl Reader {
             },
         };
         let (open, chunk) = read?;
+        client.counted().read_begun(begun.elapsed());
         self.open = Some(open);
         Ok(chunk)
     }
@@ -275,6 +280,7 @@ impl Reader {
 
     /// Notes a failure, and waits before the next round when all replicas were asked.
     async fn failed(&mut self, part: &Part, failure: Failure) -> Result<(), ClientError> {
+        self.client.counted().read_failed(&failure);
         let replica = self.open.take().map(|open| open.address).unwrap_or_default();
         if !replica.is_empty() && is_its_own(&failure) {
             self.client.avoided().avoid(&replica);
@@ -293,6 +299,7 @@ impl Reader {
             self.rounds += 1;
             let hopeless = matches!(failure.code, Code::Invalid | Code::Internal) && self.rounds >= 3;
             if hopeless || self.since.elapsed() > self.client.options().read_deadline {
+                self.client.counted().unreadable.count();
                 let why = failure.to_string();
                 return Err(ClientError::Unreadable { block: part.block, offset: part.offset, why });
             }

@@ -37,6 +37,18 @@ impl Client {
         S: Stream<Item = Result<Bytes, E>>,
         E: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
+        let written = self.write_blocks_somewhere(body).await;
+        if let Err(ClientError::Unavailable(_)) = &written {
+            self.counted().writes_failed.count();
+        }
+        written
+    }
+
+    async fn write_blocks_somewhere<S, E>(&self, body: S) -> Result<Written, ClientError>
+    where
+        S: Stream<Item = Result<Bytes, E>>,
+        E: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
         let options = self.options();
         let limits = BlockLimits {
             chunk_bytes: options.chunk_bytes,
@@ -58,7 +70,9 @@ impl Client {
             };
             let begun = Instant::now();
             let BlockEnd { piece, more, failure, on_all: block_on_all } =
-                BlockWriter::new(pipeline.clone(), limits).write(first, &mut source).await?;
+                BlockWriter::new(pipeline.clone(), limits, self.counted().clone())
+                    .write(first, &mut source)
+                    .await?;
             on_all &= block_on_all || piece.is_none();
             if piece.is_some() {
                 patience.progress();
@@ -66,6 +80,7 @@ impl Client {
             let length = piece.as_ref().map_or(0, |piece| piece.length);
             pieces.extend(piece);
             if let Some(failure) = failure {
+                self.counted().pipelines_left.count();
                 info!(pipeline = %pipeline.id, acknowledged = length, why = %failure, "go on with the rest of a body elsewhere");
                 if length == 0 {
                     pipeline.avoid(options.stall);

@@ -56,10 +56,17 @@ mod flotilla {
             tonic::include_proto!("flotilla.om.v1");
         }
     }
+    pub mod process {
+        pub mod v1 {
+            tonic::include_proto!("flotilla.process.v1");
+        }
+    }
 }
 
 pub use flotilla::datanode::v1 as datanode;
 pub use flotilla::om::v1 as om;
+/// Any process, whatever its roles.
+pub use flotilla::process::v1 as process;
 /// Raft groups talking to each other.
 pub use flotilla::raft::v1 as raft;
 /// Instances and keys, kept by SCM.

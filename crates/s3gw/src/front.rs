@@ -1,10 +1,11 @@
+use crate::account::Accounts;
 use crate::options::GatewayOptions;
 use crate::request_body::{Progress, RequestBody, Stage};
 use crate::s3::Protocol;
 use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::{Request, State};
 use axum::http::header::{CONNECTION, CONTENT_TYPE, EXPECT, RETRY_AFTER};
-use axum::http::{HeaderName, HeaderValue, StatusCode, Version};
+use axum::http::{HeaderName, HeaderValue, Method, StatusCode, Version};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Extension, Router};
@@ -28,10 +29,11 @@ const READY_WITHIN: Duration = Duration::from_secs(2);
 const READY_FOR: Duration = Duration::from_secs(1);
 
 /// The gateway as an axum service: S3 on every path, and `/-/health/live` and `/-/health/ready`, which no bucket can be
-/// called. `work` bounds the requests of S3 that are worked for at once; more get `SlowDown`.
-pub fn router(client: Client, options: GatewayOptions, work: Work) -> Router {
+/// called. `work` bounds the requests of S3 that are worked for at once; more get `SlowDown`. Requests of S3 are accounted for in
+/// `accounts`.
+pub fn router(client: Client, options: GatewayOptions, work: Work, accounts: Arc<Accounts>) -> Router {
     let readiness = Arc::new(Readiness { client: client.clone(), last: Mutex::default() });
-    let front = Front { work, protocol: Protocol::new(client, &options), readiness };
+    let front = Front { work, accounts, protocol: Protocol::new(client, &options), readiness };
     Router::new()
         .route("/-/health/live", get(|| async { "alive\n" }))
         .route("/-/health/ready", get(ready))
@@ -42,6 +44,7 @@ pub fn router(client: Client, options: GatewayOptions, work: Work) -> Router {
 #[derive(Clone)]
 struct Front {
     work: Work,
+    accounts: Arc<Accounts>,
     protocol: Protocol,
     readiness: Arc<Readiness>,
 }
@@ -80,19 +83,24 @@ async fn serve(
     request: Request,
 ) -> Response {
     let (request, connection) = watch(request);
+    let is_head = *request.method() == Method::HEAD;
+    let mut account = front.accounts.open(&request, id, connection.progress.clone());
     let response = match front.work.begin() {
         None => slow_down(),
         Some(permit) => {
             let request = request.map(|body| permit.request_body(body));
-            let response = front.protocol.call(request, &connection.progress).await;
+            let response = front.protocol.call(request, &connection.progress, &mut account.told).await;
             response.map(|body| permit.response_body(body))
         }
     };
-    let mut response = name_in_error(response, id).await;
+    let (mut response, code) = name_in_error(response, id).await;
+    if let Some(code) = code {
+        account.error(&code);
+    }
     if connection.is_over() {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
-    response
+    if is_head { account.answer_head(response) } else { account.answer(response) }
 }
 
 /// Whether the connection can carry another request after this one.
@@ -141,19 +149,21 @@ fn slow_down() -> Response {
     (StatusCode::SERVICE_UNAVAILABLE, headers, body).into_response()
 }
 
-/// Puts the request's id into an error document, for the support request that quotes it.
-async fn name_in_error(response: Response, id: RequestId) -> Response {
+/// Puts the request's id into an error document, for the support request that quotes it. Answers the document's code with it.
+async fn name_in_error(response: Response, id: RequestId) -> (Response, Option<String>) {
     let is_xml = |value: &HeaderValue| value.as_bytes().starts_with(b"application/xml");
     let is_error = response.status().is_client_error() || response.status().is_server_error();
     let is_small = response.body().size_hint().upper().is_some_and(|bytes| bytes <= ERROR_BYTES_MAX as u64);
     if !is_error || !is_small || !response.headers().get(CONTENT_TYPE).is_some_and(is_xml) {
-        return response;
+        return (response, None);
     }
     let (mut parts, body) = response.into_parts();
     let Ok(body) = axum::body::to_bytes(body, ERROR_BYTES_MAX).await else {
-        return StatusCode::INTERNAL_SERVER_ERROR.into_response();
+        return (StatusCode::INTERNAL_SERVER_ERROR.into_response(), None);
     };
     let text = String::from_utf8_lossy(&body);
+    let code = text.split_once("<Code>").and_then(|(_, after)| after.split_once("</Code>"));
+    let code = code.map(|(code, _)| code.to_owned());
     let body = match text.rsplit_once("</Error>") {
         Some((before, after)) if !before.contains("<RequestId>") => {
             Bytes::from(format!("{before}<RequestId>{id}</RequestId></Error>{after}"))
@@ -161,7 +171,7 @@ async fn name_in_error(response: Response, id: RequestId) -> Response {
         _ => body.clone(),
     };
     parts.headers.remove(axum::http::header::CONTENT_LENGTH);
-    Response::from_parts(parts, Body::from(body))
+    (Response::from_parts(parts, Body::from(body)), code)
 }
 
 #[cfg(test)]
@@ -171,7 +181,8 @@ mod tests {
     #[tokio::test]
     async fn error_documents_name_their_request() {
         let id = RequestId::random();
-        let response = name_in_error(slow_down(), id).await;
+        let (response, code) = name_in_error(slow_down(), id).await;
+        assert_eq!(code.as_deref(), Some("SlowDown"));
         assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
         let body = axum::body::to_bytes(response.into_body(), 4096).await.unwrap();
         let text = String::from_utf8(body.to_vec()).unwrap();

@@ -1,7 +1,7 @@
 use axum::body::{Body, Bytes, HttpBody};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 
 /// A request body as it comes from the connection. It notes how far it got, for whoever answers. The words of its errors are what
@@ -13,7 +13,7 @@ pub(crate) struct RequestBody {
 
 /// How far a request body got; shared with its reader.
 #[derive(Clone, Debug)]
-pub(crate) struct Progress(Arc<AtomicU8>);
+pub(crate) struct Progress(Arc<(AtomicU8, AtomicU64)>);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -31,18 +31,23 @@ impl Progress {
     pub(crate) fn stage(&self) -> Stage {
         use Stage::*;
         let stages = [Empty, Unread, Reading, Ended, Broken, Stalled];
-        stages[usize::from(self.0.load(Ordering::Relaxed))]
+        stages[usize::from(self.0.0.load(Ordering::Relaxed))]
     }
 
     fn set(&self, stage: Stage) {
-        self.0.store(stage as u8, Ordering::Relaxed);
+        self.0.0.store(stage as u8, Ordering::Relaxed);
+    }
+
+    /// What has come, as it travelled.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.0.1.load(Ordering::Relaxed)
     }
 }
 
 impl RequestBody {
     pub(crate) fn new(body: Body) -> (RequestBody, Progress) {
         let stage = if body.is_end_stream() { Stage::Empty } else { Stage::Unread };
-        let progress = Progress(Arc::new(AtomicU8::new(stage as u8)));
+        let progress = Progress(Arc::new((AtomicU8::new(stage as u8), AtomicU64::new(0))));
         (RequestBody { body, progress: progress.clone() }, progress)
     }
 }
@@ -60,6 +65,10 @@ impl HttpBody for RequestBody {
             this.progress.set(Stage::Reading);
         }
         let frame = ready!(Pin::new(&mut this.body).poll_frame(cx));
+        if let Some(Ok(frame)) = &frame {
+            let bytes = frame.data_ref().map_or(0, Bytes::len);
+            this.progress.0.1.fetch_add(bytes as u64, Ordering::Relaxed);
+        }
         match &frame {
             Some(Err(error)) if httpd::Stalled::caused(error) => this.progress.set(Stage::Stalled),
             Some(Err(_)) => this.progress.set(Stage::Broken),
@@ -90,7 +99,7 @@ mod tests {
         let (body, progress) = RequestBody::new(Body::from("data"));
         assert_eq!(progress.stage(), Stage::Unread);
         axum::body::to_bytes(Body::new(body), 100).await.unwrap();
-        assert_eq!(progress.stage(), Stage::Ended);
+        assert_eq!((progress.stage(), progress.bytes()), (Stage::Ended, 4));
 
         let (body, progress) = RequestBody::new(Body::empty());
         axum::body::to_bytes(Body::new(body), 100).await.unwrap();

@@ -90,6 +90,11 @@ impl Process {
         self.signal("-CONT");
     }
 
+    /// SIGHUP: files are to be opened again.
+    pub fn hang_up(&self) {
+        self.signal("-HUP");
+    }
+
     fn signal(&self, signal: &str) {
         let status = Command::new("kill").arg(signal).arg(self.pid().to_string()).status();
         assert!(status.expect("run kill").success());

@@ -54,6 +54,18 @@ pub(crate) enum AdminCommand {
     /// Who runs where and how they are, and a small key-value space. Exits with 3 when a comparison failed, with 4 for what is not there
     #[command(subcommand)]
     Registry(RegistryCommand),
+    /// Print what one process logs, or change it until the process ends
+    Log {
+        /// host:port of the process's gRPC, as its own --rpc says
+        #[arg(long, default_value = "127.0.0.1:7400", env = "FLOTILLA_RPC", value_name = "HOST:PORT")]
+        rpc: String,
+        /// What is logged when it was started holds again
+        #[arg(long)]
+        reset: bool,
+        /// LEVEL of everything, or of one module: off, error, warn, info, debug, trace; for example flotilla_om=debug
+        #[arg(value_name = "MODULE=LEVEL")]
+        directives: Vec<String>,
+    },
 }
 
 #[derive(Subcommand, Debug, Clone)]
@@ -354,6 +366,7 @@ impl AdminCommand {
                 }
                 RegistryCommand::Watch { .. } => false,
             },
+            AdminCommand::Log { .. } => false,
         }
     }
 }

@@ -4,6 +4,7 @@ mod answer;
 pub(crate) mod args;
 mod container;
 mod datanode;
+mod log;
 mod members;
 mod pipeline;
 mod rack;
@@ -26,6 +27,13 @@ use scm::Scm;
 pub(crate) async fn run(args: AdminArgs) -> anyhow::Result<u8> {
     if let Some(watch) = registry::watch_of(&args.command) {
         registry::watch(&args.cluster.scm, watch, args.json).await?;
+        return Ok(0);
+    }
+    if let AdminCommand::Log { rpc, directives, reset } = &args.command {
+        if args.watch.is_some() {
+            bail!("--watch repeats questions to the cluster, and this one is to a process");
+        }
+        log::run(rpc, directives.clone(), *reset).await?.print(args.json)?;
         return Ok(0);
     }
     let mut scm = Scm::new(&args.cluster.scm)?;
@@ -55,6 +63,7 @@ async fn answer(scm: &mut Scm, command: AdminCommand) -> anyhow::Result<Answer> 
         AdminCommand::SafeMode(command) => safe_mode::run(scm, command).await,
         AdminCommand::Replication(command) => switches::replication(scm, command).await,
         AdminCommand::Balancer(command) => switches::balancer(scm, command).await,
+        AdminCommand::Log { .. } => bail!("a process is asked for what it logs, and no cluster"),
         AdminCommand::Registry(command) => registry::run(&scm.addresses().join(","), command).await,
     }
 }

@@ -16,6 +16,7 @@ mod http;
 mod lights;
 mod locks;
 mod registry;
+mod request_log;
 mod reset;
 mod s3;
 mod scm_members;

@@ -8,6 +8,7 @@ mod operations;
 mod query;
 mod signature;
 
+use crate::account::Told;
 use crate::checksum::{Algorithm, Hasher, decode_md5};
 use crate::chunked::Chunked;
 use crate::error::{GatewayError, Result};
@@ -27,6 +28,7 @@ use query::Query;
 pub(crate) use signature::Seed;
 use signature::{Covered, KeyPair, Verified};
 use time::OffsetDateTime;
+use tokio::time::Instant;
 
 /// The owner of everything, as `x-amz-expected-bucket-owner` and access lists name it.
 pub(crate) const OWNER: &str = "flotilla";
@@ -63,6 +65,11 @@ const OURS: [&str; 5] = [
     "x-amz-user-agent",
 ];
 
+/// The operations of S3 that this gateway has.
+pub(crate) fn operation_names() -> impl Iterator<Item = &'static str> {
+    operations::names()
+}
+
 pub(crate) struct Admission {
     keys: KeyPair,
     hosts: Hosts,
@@ -94,6 +101,7 @@ impl Admission {
         body: Body,
         progress: Progress,
         now: OffsetDateTime,
+        told: &mut Told,
     ) -> Result<Admitted> {
         let mut query = Query::parse(parts.uri.query().unwrap_or_default())?;
         refuse_version_2(&parts.headers, &query)?;
@@ -102,9 +110,16 @@ impl Admission {
         set_host(&mut parts)?;
         let addressing = self.hosts.addressing(text(&parts.headers, HOST.as_str())?.unwrap_or_default())?;
 
+        if let Addressing::VirtualHosted { bucket, .. } = &addressing {
+            told.bucket_in_host(bucket);
+        }
+
         let covered =
             Covered { method: &parts.method, path: parts.uri.path(), query: &query, headers: &parts.headers };
-        let mut verified = self.keys.verify(&covered, now)?;
+        let begun = Instant::now();
+        let verified = self.keys.verify(&covered, now);
+        told.signature_took(begun.elapsed());
+        let mut verified = verified?;
         if verified.is_presigned {
             verified.signed_headers.extend(take_presigned(&mut query, &mut parts.headers)?);
         }
@@ -118,6 +133,7 @@ impl Admission {
         let operation = operations::operation(&parts.method, scope, &query, &names).map_err(|what| {
             GatewayError::refused("NotImplemented", 501, format!("{what} is not implemented."))
         })?;
+        told.is_operation(operation.name, query.get("versionId"));
         refuse_other_owners(&parts.headers)?;
 
         let body = match operation.body {
@@ -129,6 +145,7 @@ impl Admission {
             }
         };
         hand_over(&mut parts, &body);
+        told.is_admitted();
         Ok(Admitted { parts, body, operation: operation.name })
     }
 }
@@ -515,7 +532,9 @@ mod tests {
                 false => body,
             };
             let (body, progress) = RequestBody::new(body);
-            Admission::new(&options).admit(request.into_parts().0, Body::new(body), progress, NOW).await
+            let parts = request.into_parts().0;
+            let mut told = Told::default();
+            Admission::new(&options).admit(parts, Body::new(body), progress, NOW, &mut told).await
         }
 
         async fn refusal(&self) -> String {
@@ -750,8 +769,10 @@ mod tests {
         *request.headers_mut() = headers;
         let pieces: Vec<_> = body.chunks(1000).map(|piece| Ok::<_, std::io::Error>(piece.to_vec())).collect();
         let (body, progress) = RequestBody::new(Body::from_stream(futures::stream::iter(pieces)));
+        let parts = request.into_parts().0;
+        let mut told = Told::default();
         let admitted =
-            Admission::new(&options).admit(request.into_parts().0, Body::new(body), progress, NOW).await?;
+            Admission::new(&options).admit(parts, Body::new(body), progress, NOW, &mut told).await?;
         let AdmittedBody::Data(payload) = admitted.body else { panic!("an object has data") };
         payload.read(1 << 20).await
     }

@@ -158,6 +158,11 @@ impl Operation {
     }
 }
 
+/// The names of all operations.
+pub(super) fn names() -> impl Iterator<Item = &'static str> {
+    OPERATIONS.iter().map(|operation| operation.name)
+}
+
 /// The one operation that a request is. `headers` are the names of its headers that begin with `x-amz-`.
 /// What makes it none is the error, in words.
 pub(super) fn operation(

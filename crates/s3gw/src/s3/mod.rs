@@ -13,6 +13,7 @@ mod probes;
 mod put;
 mod xml;
 
+use crate::account::Told;
 use crate::admission::{Admission, AdmittedBody};
 use crate::error::GatewayError;
 use crate::options::GatewayOptions;
@@ -47,10 +48,15 @@ impl Protocol {
         Protocol { admission: Arc::new(Admission::new(options)), service }
     }
 
-    pub(crate) async fn call(&self, request: axum::extract::Request, progress: &Progress) -> Response {
+    pub(crate) async fn call(
+        &self,
+        request: axum::extract::Request,
+        progress: &Progress,
+        told: &mut Told,
+    ) -> Response {
         let (parts, body) = request.into_parts();
         let now = now();
-        let admitted = match self.admission.admit(parts, body, progress.clone(), now).await {
+        let admitted = match self.admission.admit(parts, body, progress.clone(), now, told).await {
             Ok(admitted) => admitted,
             Err(refusal) => return document(refusal),
         };
