@@ -10,24 +10,20 @@ temporary directory, and lets each client, or only those named, spend its ordina
 named, lists of many pages, ranges, copies, presigned URLs, conditional requests, checksums, backups that come back. Clients and versions are in
 crates/s3gw/tests/clients/days/clients.txt, what works and what has to be set in docs/compatibility.md. A client that cannot be
 installed here is skipped and says why. The last line is JSON, and the exit status is 0 only when no step failed.
-The first time rclone and the SDKs for Go are compiled, which takes minutes. E2E_BINARY names a flotilla to use instead of building it.
+The first time rclone and the SDKs for Go are compiled, which takes minutes.
 HELP
 }
 
 verb_e2e() {
     [[ ${1:-} != -* ]] || usage_error e2e "what is '$1'?"
-    local days=$root/crates/s3gw/tests/clients/days python=$cache/e2e/python status=0
-    if [[ -z ${E2E_BINARY:-} ]]; then
-        ensure_build_environment
-        build_binary || die "flotilla does not build"
-    fi
-    scratch=$(mktemp -d)
+    local status=0
+    ensure_build_environment
     ensure_python
-    [[ -e $python/complete ]] || with_cache_lock e2e_python_build "$python"
+    ensure_e2e_python
+    build_binary || die "flotilla does not build"
+    scratch=$(mktemp -d)
     start_server || die "no store to try clients against"
-    AWS_ACCESS_KEY_ID="$(ready_value ACCESS_KEY)" AWS_SECRET_ACCESS_KEY="$(ready_value SECRET_KEY)" \
-        FLOTILLA_S3_ENDPOINT="$(ready_value S3_ENDPOINT)" TMPDIR="$scratch" \
-        "$python/bin/python" "$days/e2e.py" --cache "$cache/e2e" "$@" || status=$?
+    client_days "$@" || status=$?
     stop_server || status=1
     if ((status != 0)); then
         say "the end of the store's own log:"
@@ -36,7 +32,18 @@ verb_e2e() {
     return "$status"
 }
 
+# client_days CLIENT…: the days of these clients, or of all, with the store that runs.
+client_days() {
+    AWS_ACCESS_KEY_ID="$(ready_value ACCESS_KEY)" AWS_SECRET_ACCESS_KEY="$(ready_value SECRET_KEY)" \
+        FLOTILLA_S3_ENDPOINT="$(ready_value S3_ENDPOINT)" TMPDIR="$scratch" \
+        "$cache/e2e/python/bin/python" "$root/crates/s3gw/tests/clients/days/e2e.py" --cache "$cache/e2e" "$@"
+}
+
 # A Python with nothing but pip: clients are installed beside it, each in a place of its own.
+ensure_e2e_python() {
+    [[ -e $cache/e2e/python/complete ]] || with_cache_lock e2e_python_build "$cache/e2e/python"
+}
+
 e2e_python_build() {
     [[ -e $1/complete ]] && return
     rm -rf "$1"

@@ -8,6 +8,7 @@ a day ended otherwise than it should; a client that cannot be installed here is 
 """
 
 import argparse
+import fcntl
 import hashlib
 import json
 import os
@@ -49,12 +50,15 @@ def clients():
 
 def install(client, cache):
     place = client.place(cache)
-    if not (place / "complete").exists():
-        print(f"[e2e] installing {client.name}", file=sys.stderr, flush=True)
-        shutil.rmtree(place, ignore_errors=True)
-        place.mkdir(parents=True)
-        INSTALLERS[client.registry](client, place)
-        (place / "complete").touch()
+    cache.mkdir(parents=True, exist_ok=True)
+    with (cache / f"{client.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (place / "complete").exists():
+            print(f"[e2e] installing {client.name}", file=sys.stderr, flush=True)
+            shutil.rmtree(place, ignore_errors=True)
+            place.mkdir()
+            INSTALLERS[client.registry](client, place)
+            (place / "complete").touch()
     return place
 
 
