@@ -1,6 +1,7 @@
 """The aws cli, version 1 or 2: whichever `aws` is first on the path."""
 
 import json
+import os
 import re
 
 from day import BUCKET, ENDPOINT, MANY, MIB, ODD_KEYS, WORK, bytes_of, day, fetch, make_tree, refuses, run, same_trees, step
@@ -92,8 +93,6 @@ def presign():
         # Version 1 signs with Version 2 unless told otherwise; what the user sees says what to tell it.
         assert VERSION.startswith("1.") and b"default.s3.signature_version s3v4" in body, (status, body)
         (WORK / "config").write_text("[default]\ns3 =\n  signature_version = s3v4\n")
-        import os
-
         environment = dict(os.environ, AWS_CONFIG_FILE=str(WORK / "config"))
         status, body = fetch(aws("s3", "presign", at("signed +%"), env=environment).strip())
     assert (status, body) == (200, b"by url"), (status, body)

@@ -1,6 +1,7 @@
 """boto3 as it comes: checksums on, signature version as it likes it."""
 
 import concurrent.futures
+import io
 
 import boto3
 from boto3.s3.transfer import TransferConfig
@@ -38,10 +39,8 @@ def put_and_get():
 
 
 @step
-def large_by_parts(size=33 * MIB + 5):
-    import io
-
-    body = bytes_of(size, 3)
+def large_by_parts():
+    body = bytes_of(33 * MIB + 5, 3)
     S3.upload_fileobj(io.BytesIO(body), BUCKET, "large", Config=TransferConfig(multipart_chunksize=8 * MIB))
     back = io.BytesIO()
     S3.download_fileobj(BUCKET, "large", back)
