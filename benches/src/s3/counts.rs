@@ -71,9 +71,10 @@ pub fn operations_counted(
     let after = Counts::of_all(target, dir)?;
     let names = target.processes.iter().map(|(name, _)| *name);
     let each = before.iter().zip(&between).zip(&after).map(|((before, between), after)| {
+        // Threads that ended took their wakeups along, so a difference may be below zero.
         let net = |at: usize| {
-            let (with, without) = (between.0[at] - before.0[at], after.0[at] - between.0[at]);
-            (with as f64 - without as f64) / f64::from(OPERATIONS)
+            let [before, between, after] = [before, between, after].map(|counts| counts.0[at] as f64);
+            ((between - before) - (after - between)) / f64::from(OPERATIONS)
         };
         let [calls, messages, wakeups, allocations, allocated_bytes, copies, copied_bytes] =
             std::array::from_fn(net);
