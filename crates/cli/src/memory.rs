@@ -13,7 +13,7 @@ const IDLE_SHARE: f64 = 0.1;
 const LOOKS: u32 = 6;
 
 /// glibc keeps what was freed, which makes it fast under load and leaves a server afterwards as large as it ever was. So when work has
-/// ended it is told to give that back (docs/adr/0012). Runs until it is dropped.
+/// ended it is told to give that back (docs/adr/0011). Runs until it is dropped.
 pub(crate) async fn give_back_when_idle() {
     let mut looks_left = 0;
     let mut used_before = process_metrics::cpu_seconds_used();

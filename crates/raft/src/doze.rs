@@ -22,9 +22,9 @@ use tokio::time::Instant;
 /// How often a host looks after its groups when none needs it more often.
 const LOOK_INTERVAL_MAX: Duration = Duration::from_millis(500);
 
-/// A group that was idle for so long lets go of the entries that its log keeps in memory, which are read again by replicas that lag and
-/// by readers of what was just written. Above what separates two bursts of work.
-const CACHE_KEPT_IDLE: Duration = Duration::from_secs(30);
+/// So many times as idle as for dozing, half a minute, a group lets go of the entries that its log keeps in memory. Replicas that lag
+/// read them, and readers of what was just written: two bursts of work are seldom so far apart.
+const CACHE_KEPT_DOZES: u32 = 6;
 
 /// Looks after the groups of a host until it is aborted.
 pub(crate) async fn look_after(registry: Arc<Registry>) {
@@ -139,7 +139,7 @@ impl Doze {
             (state.idle_since, state.last, state.cache_released) = (now, seen.last, false);
         }
         let idle = now.duration_since(state.idle_since);
-        if idle >= CACHE_KEPT_IDLE && !state.cache_released {
+        if idle >= after * CACHE_KEPT_DOZES && !state.cache_released {
             state.cache_released = true;
             self.log.release_cache();
         }
