@@ -6,7 +6,8 @@ use anyhow::Context;
 use flotilla_benches::blocks::Windows;
 use flotilla_benches::flotilla_binary;
 use flotilla_benches::s3::{
-    Counted, Kind, Measured, Memory, Objects, Pace, Size, Target, Watch, counting_library, operations_counted, run,
+    Counted, Kind, Measured, Memory, Objects, Pace, Size, Target, Watch, counting_library,
+    operations_counted, run,
 };
 use serde_json::{Value, json};
 use std::path::Path;
@@ -96,7 +97,8 @@ fn targets(plan: &Plan) -> anyhow::Result<Vec<Target>> {
     match plan.peer.as_deref() {
         None => {}
         Some(url) if url.starts_with("http://") => {
-            let variable = |name: &str| std::env::var(name).with_context(|| format!("{name} in the environment"));
+            let variable =
+                |name: &str| std::env::var(name).with_context(|| format!("{name} in the environment"));
             let keys = (variable("FLOTILLA_PEER_ACCESS_KEY")?, variable("FLOTILLA_PEER_SECRET_KEY")?);
             let pid = std::env::var("FLOTILLA_PEER_PID").ok().map(|pid| pid.parse()).transpose()?;
             targets.push(Target::at(url, keys.0, keys.1, pid)?);
@@ -112,7 +114,16 @@ fn load(plan: &Plan) -> anyhow::Result<Value> {
     let objects = Objects::default();
     println!(
         "windows of {:?}, after {:?}; CPU in ms an operation: of all processes of a target, then of each kind, then the clients'\n{:<6} {:>6} {:>7} {:<9} {:>9} {:>9} {:>9} {:>7}  by process",
-        plan.pace.windows.measured, plan.pace.windows.warm_up, "", "size", "clients", "", "ops/s", "p50 ms", "p99 ms", "CPU"
+        plan.pace.windows.measured,
+        plan.pace.windows.warm_up,
+        "",
+        "size",
+        "clients",
+        "",
+        "ops/s",
+        "p50 ms",
+        "p99 ms",
+        "CPU"
     );
     let mut rows = Vec::new();
     for size in &plan.sizes {
@@ -124,8 +135,11 @@ fn load(plan: &Plan) -> anyhow::Result<Value> {
         }
     }
     std::thread::sleep(plan.settle);
-    let memory: Vec<Value> =
-        targets.iter().zip(&watches).map(|(target, watch)| report_memory(target, watch, plan.settle)).collect();
+    let memory: Vec<Value> = targets
+        .iter()
+        .zip(&watches)
+        .map(|(target, watch)| report_memory(target, watch, plan.settle))
+        .collect();
     Ok(json!({"rows": rows, "memory": memory}))
 }
 
@@ -144,8 +158,11 @@ fn row(
             measured.add(run(target, kind, size, clients, objects, plan.pace)?);
         }
     }
-    let each: Vec<Value> =
-        targets.iter().zip(&measured).map(|(target, measured)| report(target, kind, size, clients, measured)).collect();
+    let each: Vec<Value> = targets
+        .iter()
+        .zip(&measured)
+        .map(|(target, measured)| report(target, kind, size, clients, measured))
+        .collect();
     let ratio = |of: fn(&Measured) -> f64| measured.get(1).map(|peer| of(&measured[0]) / of(peer));
     let rate = ratio(Measured::per_second);
     let p50 = ratio(|measured| measured.percentile_ms(0.5));
@@ -186,7 +203,8 @@ fn report(target: &Target, kind: Kind, size: &Size, clients: usize, measured: &M
 fn report_memory(target: &Target, watch: &Watch, settle: Duration) -> Value {
     let settled = Memory::of(target);
     let mib = |bytes: u64| (bytes as f64 / MIB).round();
-    let each: Vec<String> = settled.each.iter().map(|(name, bytes)| format!("{name} {}", mib(*bytes))).collect();
+    let each: Vec<String> =
+        settled.each.iter().map(|(name, bytes)| format!("{name} {}", mib(*bytes))).collect();
     println!(
         "{:<9} resident, MiB: {} at most, {} after {settle:?} of rest: {}",
         target.name,
@@ -223,7 +241,8 @@ fn counts(plan: &Plan) -> anyhow::Result<Value> {
 }
 
 fn report_counts(kind: Kind, size: &Size, counted: &Counted) -> Value {
-    let Counted { process, calls, messages, wakeups, allocations, allocated_bytes, copies, copied_bytes } = counted;
+    let Counted { process, calls, messages, wakeups, allocations, allocated_bytes, copies, copied_bytes } =
+        counted;
     let copied = copied_bytes / size.bytes as f64;
     println!(
         "{:<6} {:>6} {process:<10} {calls:>7.2} {messages:>9.2} {wakeups:>8.1} {allocations:>7.0} {allocated_bytes:>12.0} {copies:>7.1} {copied:>13.2}",

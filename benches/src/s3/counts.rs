@@ -100,12 +100,17 @@ impl Counts {
             let (numbers, _) = bytes.as_chunks::<8>();
             ensure!(numbers.len() == 4, "four numbers, not {}", numbers.len());
             counts.0[2] += Usage::of(*pid).wakeups;
-            counts.0[3..].iter_mut().zip(numbers).for_each(|(sum, number)| *sum += u64::from_ne_bytes(*number));
+            counts.0[3..]
+                .iter_mut()
+                .zip(numbers)
+                .for_each(|(sum, number)| *sum += u64::from_ne_bytes(*number));
         }
         for http in target.http_of(name) {
             let page = Scrape::parse(&scrape(&http)?).map_err(anyhow::Error::msg)?;
-            for (at, metric) in ["flotilla_rpc_calls_total", "flotilla_rpc_messages_total"].iter().enumerate() {
-                counts.0[at] += page.value(metric, &[]).with_context(|| format!("{http} has no {metric}"))? as u64;
+            for (at, metric) in ["flotilla_rpc_calls_total", "flotilla_rpc_messages_total"].iter().enumerate()
+            {
+                counts.0[at] +=
+                    page.value(metric, &[]).with_context(|| format!("{http} has no {metric}"))? as u64;
             }
         }
         Ok(counts)

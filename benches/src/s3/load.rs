@@ -137,7 +137,9 @@ pub fn run(
         ended.store(0, Ordering::Relaxed);
         window.count();
         std::thread::sleep(pace.windows.measured);
-        while ended.load(Ordering::Relaxed) < clients as u64 && began.elapsed() < pace.longest && !window.is_over()
+        while ended.load(Ordering::Relaxed) < clients as u64
+            && began.elapsed() < pace.longest
+            && !window.is_over()
         {
             std::thread::sleep(Duration::from_millis(50));
         }
@@ -241,10 +243,14 @@ impl<'a> Client<'a> {
         let query = format!("list-type=2&max-keys={LISTED}&prefix=kept-{name}%2F&start-after={after}");
         let mut keys = 0;
         let mut text = Vec::new();
-        self.connection.ask(Asked { method: "GET", path: &path, query: &query, body_bytes: 0 }, b"", |_, part| {
-            text.extend_from_slice(part);
-            Ok(())
-        })?;
+        self.connection.ask(
+            Asked { method: "GET", path: &path, query: &query, body_bytes: 0 },
+            b"",
+            |_, part| {
+                text.extend_from_slice(part);
+                Ok(())
+            },
+        )?;
         let mut rest = &text[..];
         while let Some(at) = rest.windows(5).position(|five| five == b"<Key>") {
             keys += 1;

@@ -48,7 +48,8 @@ impl Target {
         let address = address.trim_end_matches('/').to_owned();
         let keys = Keys { access_key, secret_key };
         let processes = pid.map(|pid| ("server", vec![pid])).into_iter().collect();
-        let target = Target { name: "peer".to_owned(), address, keys, bucket: bucket(), processes, cluster: None };
+        let target =
+            Target { name: "peer".to_owned(), address, keys, bucket: bucket(), processes, cluster: None };
         target.wait_ready()?;
         Ok(target)
     }

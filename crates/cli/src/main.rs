@@ -52,9 +52,7 @@ fn main() -> ExitCode {
         disk::keep_new_files_private();
     }
     let serves = matches!(args.command, Command::Dev(_) | Command::Server(_));
-    if serves
-        && let Err(error) = disk::raise_open_files_limit()
-    {
+    if serves && let Err(error) = disk::raise_open_files_limit() {
         tracing::warn!(%error, "the limit of open files stays as it is");
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();

@@ -6,14 +6,14 @@ mod read;
 mod write;
 
 use crate::manager::ContainerManager;
+use futures::future::Either;
+use futures::stream::Iter;
 use proto::ClusterGuard;
 use proto::datanode::datanode_server::{Datanode, DatanodeServer};
 use proto::datanode::{
     ContainerPart, DeleteBlocksRequest, DeleteBlocksResponse, FetchContainerRequest, HeadRequest,
     HeadResponse, ListWritableRequest, ListWritableResponse, ReadChunk, ReadRequest, WriteAck, WriteChunk,
 };
-use futures::future::Either;
-use futures::stream::Iter;
 use std::sync::Arc;
 use tokio::sync::{Semaphore, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
@@ -55,7 +55,10 @@ impl Service {
 #[tonic::async_trait]
 impl Datanode for Service {
     type WriteStream = ReceiverStream<Result<WriteAck, Status>>;
-    type ReadStream = Either<Iter<std::option::IntoIter<Result<ReadChunk, Status>>>, ReceiverStream<Result<ReadChunk, Status>>>;
+    type ReadStream = Either<
+        Iter<std::option::IntoIter<Result<ReadChunk, Status>>>,
+        ReceiverStream<Result<ReadChunk, Status>>,
+    >;
     type FetchContainerStream = ReceiverStream<Result<ContainerPart, Status>>;
 
     async fn write(

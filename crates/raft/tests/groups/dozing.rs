@@ -85,7 +85,10 @@ async fn an_idle_group_keeps_no_entries_in_memory_and_serves_them_still() {
     let behind = others(leader)[0];
     cluster.stop_node(behind).await;
     assert_works(&cluster, group).await;
-    eventually("nothing is cached", || (cluster.running(leader).space.metrics().cached_bytes == 0).then_some(())).await;
+    eventually("nothing is cached", || {
+        (cluster.running(leader).space.metrics().cached_bytes == 0).then_some(())
+    })
+    .await;
     cluster.start_node(behind).await;
     cluster.open_on(behind, group).await;
     assert_works(&cluster, group).await;

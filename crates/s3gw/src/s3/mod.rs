@@ -44,7 +44,8 @@ pub(crate) struct Protocol {
 impl Protocol {
     /// The protocol layer gets no keys: signatures are verified before it, and it never sees one.
     pub(crate) fn new(client: Client, options: &GatewayOptions) -> Protocol {
-        let gateway = Gateway { client, region: options.region.clone(), seen_buckets: SeenBuckets::default() };
+        let gateway =
+            Gateway { client, region: options.region.clone(), seen_buckets: SeenBuckets::default() };
         let service = S3ServiceBuilder::new(gateway).build();
         Protocol { admission: Arc::new(Admission::new(options)), service }
     }
