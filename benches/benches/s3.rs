@@ -184,8 +184,9 @@ fn report(target: &Target, kind: Kind, size: &Size, clients: usize, measured: &M
     let mut each: Vec<(&str, f64)> = each.collect();
     each.push(("clients", own));
     let by_process: Vec<String> = each.iter().map(|(name, ms)| format!("{name} {ms:.3}")).collect();
+    let refused = if measured.refused > 0 { format!(", {} refused", measured.refused) } else { String::new() };
     println!(
-        "{:<6} {:>6} {clients:>7} {:<9} {:>9.1} {p50:>9.2} {p99:>9.2} {:>7.3}  {}",
+        "{:<6} {:>6} {clients:>7} {:<9} {:>9.1} {p50:>9.2} {p99:>9.2} {:>7.3}  {}{refused}",
         kind.name(),
         size.name,
         target.name,
@@ -194,7 +195,7 @@ fn report(target: &Target, kind: Kind, size: &Size, clients: usize, measured: &M
         by_process.join(", ")
     );
     json!({
-        "target": target.name, "per_second": measured.per_second(), "operations": measured.operations,
+        "target": target.name, "per_second": measured.per_second(), "operations": measured.operations, "refused": measured.refused,
         "p50_ms": p50, "p99_ms": p99, "cpu_ms_per_operation": measured.cpu_ms(),
         "cpu_ms_by_process": each.into_iter().map(|(name, ms)| (name.to_owned(), json!(ms))).collect::<serde_json::Map<_, _>>(),
     })

@@ -11,6 +11,11 @@ const READ_BYTES: usize = 256 << 10;
 /// Of an answer's head, and of the text of an error.
 const HEAD_BYTES_MAX: usize = 16 << 10;
 
+/// The server says that it cannot do this now (503), which every S3 client answers by trying again.
+#[derive(Debug, thiserror::Error)]
+#[error("it answers 503: {0}")]
+pub(crate) struct Refused(String);
+
 /// A connection of HTTP/1.1 that is kept. One thread that waits in the kernel is the cheapest client there is.
 pub(crate) struct Connection {
     stream: TcpStream,
@@ -72,6 +77,9 @@ impl Connection {
         ensure!(at <= body_bytes, "more came than was asked for");
         if !matches!(head.status, 200 | 204) {
             let text = String::from_utf8_lossy(&self.buffer[head.body_start..head.filled]).into_owned();
+            if head.status == 503 {
+                return Err(Refused(text).into());
+            }
             bail!("it answers {}: {text}", head.status);
         }
         take(0, &self.buffer[head.body_start..head.filled])?;

@@ -1,4 +1,4 @@
-use super::connection::Connection;
+use super::connection::{Connection, Refused};
 use super::objects::{Objects, Random, Size};
 use super::processes::{cpu_seconds, own_cpu_seconds};
 use super::sign::Asked;
@@ -66,6 +66,8 @@ pub struct Pace {
 #[derive(Clone, Debug, Default)]
 pub struct Measured {
     pub operations: u64,
+    /// Answered with 503, in warm-ups too.
+    pub refused: u64,
     pub seconds: f64,
     /// Microseconds, sorted.
     latencies: Vec<u32>,
@@ -97,6 +99,7 @@ impl Measured {
     /// Adds another window of the same target.
     pub fn add(&mut self, other: Measured) {
         self.operations += other.operations;
+        self.refused += other.refused;
         self.seconds += other.seconds;
         self.clients_cpu += other.clients_cpu;
         self.latencies.extend(other.latencies);
@@ -152,7 +155,9 @@ pub fn run(
         };
         measured.cpu.iter_mut().zip(cpu).for_each(|(after, (_, before))| after.1 -= before);
         for thread in threads {
-            measured.latencies.extend(thread.join().expect("clients do not panic")?);
+            let (latencies, refused) = thread.join().expect("clients do not panic")?;
+            measured.latencies.extend(latencies);
+            measured.refused += refused;
         }
         measured.operations = measured.latencies.len() as u64;
         measured.latencies.sort_unstable();
@@ -181,17 +186,26 @@ impl<'a> Client<'a> {
         Ok(Client { target, size, objects, connection, random: Random::new(seed as u64) })
     }
 
-    /// The latencies of what ended while it counted.
-    fn work(mut self, kind: Kind, window: &Window, ended: &AtomicU64) -> anyhow::Result<Vec<u32>> {
-        let mut latencies = Vec::new();
+    /// The latencies of what ended while it counted, and how often it was refused.
+    fn work(mut self, kind: Kind, window: &Window, ended: &AtomicU64) -> anyhow::Result<(Vec<u32>, u64)> {
+        let (mut latencies, mut refused) = (Vec::new(), 0);
         while !window.is_over() {
             let one = kind.draw(&mut self.random);
             let begun = Instant::now();
-            self.operate(one)?;
-            window.note(begun, &mut latencies);
-            ended.fetch_add(1, Ordering::Relaxed);
+            match self.operate(one) {
+                Ok(()) => {
+                    window.note(begun, &mut latencies);
+                    ended.fetch_add(1, Ordering::Relaxed);
+                }
+                // It ends the connection of a body that was not read.
+                Err(failure) if failure.is::<Refused>() => {
+                    refused += 1;
+                    self.connection = self.target.connect()?;
+                }
+                Err(failure) => return Err(failure),
+            }
         }
-        Ok(latencies)
+        Ok((latencies, refused))
     }
 
     pub(super) fn operate(&mut self, kind: Kind) -> anyhow::Result<()> {
