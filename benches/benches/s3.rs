@@ -184,7 +184,8 @@ fn report(target: &Target, kind: Kind, size: &Size, clients: usize, measured: &M
     let mut each: Vec<(&str, f64)> = each.collect();
     each.push(("clients", own));
     let by_process: Vec<String> = each.iter().map(|(name, ms)| format!("{name} {ms:.3}")).collect();
-    let refused = if measured.refused > 0 { format!(", {} refused", measured.refused) } else { String::new() };
+    let refused =
+        if measured.refused > 0 { format!(", {} refused", measured.refused) } else { String::new() };
     println!(
         "{:<6} {:>6} {clients:>7} {:<9} {:>9.1} {p50:>9.2} {p99:>9.2} {:>7.3}  {}{refused}",
         kind.name(),
