@@ -7,7 +7,6 @@ use crate::pipelines::Pipelines;
 use crate::view::{self, View};
 use crate::writable::any_is_writable;
 use crate::{ClientError, ClientOptions};
-use anyhow::Context;
 use bytes::Bytes;
 use futures::Stream;
 use metrics::Exposition;
@@ -18,6 +17,8 @@ use proto::scm::{ListDatanodesRequest, ListPipelinesRequest};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
+use tokio::time::Instant;
+use tracing::debug;
 
 /// The whole store, seen from outside. Cheap to clone; its connections and tasks end with the last clone.
 #[derive(Clone)]
@@ -94,29 +95,32 @@ impl Client {
         }
     }
 
-    /// Waits until a pipeline would take a byte and OM answers.
+    /// Waits until a pipeline would take a byte and OM answers. What it says otherwise may be shown to anybody: it names no address.
     pub async fn ready(&self, within: Duration) -> anyhow::Result<()> {
         /// Between two rounds of questions.
         const ASK_AGAIN: Duration = Duration::from_millis(200);
-        let ready = async {
+        let until = Instant::now() + within;
+        let writable = async {
             while !any_is_writable(&self.view(), &self.shared.channels).await {
                 tokio::time::sleep(ASK_AGAIN).await;
             }
-            let one =
-                ListBucketsRequest { volume: crate::S3_VOLUME.to_owned(), limit: 1, ..Default::default() };
-            self.list_buckets(one).await.context("ask OM")?;
-            anyhow::Ok(())
         };
-        match tokio::time::timeout(within, ready).await {
-            Ok(ready) => ready,
-            Err(_) if self.view().cluster.is_empty() => {
-                anyhow::bail!("SCM at {} did not answer within {within:?}", self.options().scm)
+        if tokio::time::timeout_at(until, writable).await.is_err() {
+            let view = self.view();
+            anyhow::ensure!(!view.cluster.is_empty(), "SCM does not answer");
+            anyhow::bail!(
+                "no pipeline takes a byte; {} are open as far as SCM has said",
+                view.pipelines.len()
+            );
+        }
+        let one = ListBucketsRequest { volume: crate::S3_VOLUME.to_owned(), limit: 1, ..Default::default() };
+        match tokio::time::timeout_at(until, self.list_buckets(one)).await {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(failure)) => {
+                debug!(%failure, "OM has no answer for a question whether it is there");
+                anyhow::bail!("OM has no answer")
             }
-            Err(_) => anyhow::bail!(
-                "no open pipeline that takes bytes, or no answer from OM at {}, within {within:?}; pipelines: {:?}",
-                self.options().om,
-                self.view().pipelines
-            ),
+            Err(_) => anyhow::bail!("OM does not answer"),
         }
     }
 

@@ -189,6 +189,7 @@ impl Disks {
                 free_bytes,
                 failed,
                 full,
+                kept_bytes: disk.full_below_bytes,
             });
         }
         let failed = self.failed.iter();

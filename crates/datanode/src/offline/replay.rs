@@ -12,7 +12,7 @@ use crate::index::records::ContainerState;
 use anyhow::Context;
 use disk::Disk;
 use raft::{Replay, ReplicaEnd, StateMachine};
-use raftlog::{Discards, EntryMeta, OwnerWalk, Step, WalkEnd};
+use raftlog::{Discards, EntryMeta, OwnerWalk, Step, WalkEnd, owner_files};
 use std::sync::Arc;
 use types::{ContainerId, GroupId, LogIndex, OwnerId, PipelineId};
 
@@ -94,6 +94,12 @@ pub(super) async fn replay(
     let mut next = begins.map(|slot| ContainerId(slot.start_owner.0));
     for &container in &files.containers {
         if let Some(manifest) = imported(disk, container).await? {
+            // It stands in place of one that was deleted, to which the one before it may have rolled.
+            if next == Some(container) {
+                applying.skip(container)?;
+                next = None;
+            }
+            applying.finish();
             containers.push(replay_imported(disk, &manifest, index).await?);
             continue;
         }
@@ -171,7 +177,7 @@ async fn set_ends(disk: &Arc<dyn Disk>, pipeline: PipelineId, index: &Index) -> 
     Ok(())
 }
 
-/// Forgets a pipeline that was let go, as the datanode did: the container it ended with is the one that no record is in.
+/// Forgets a pipeline that was let go, as the datanode did: the container it ended with is the one that no record is in, or one that is not here.
 pub(super) async fn forget_let_go(
     disk: &Arc<dyn Disk>,
     pipeline: PipelineId,
@@ -179,10 +185,16 @@ pub(super) async fn forget_let_go(
 ) -> anyhow::Result<()> {
     let mut end = None;
     if let Some(open) = index.open_container(pipeline)? {
-        let is_closed = index.container(open)?.is_some_and(|record| record.state == ContainerState::Closed);
-        if is_closed && ContainerEnd::read(&**disk, open).await?.is_none() {
-            end = Some(open);
-        }
+        let state = index.container(open)?.map(|record| record.state);
+        let is_nothing = match state {
+            Some(ContainerState::Closed) => ContainerEnd::read(&**disk, open).await?.is_none(),
+            // The last roll named it, and its replica was deleted here.
+            Some(ContainerState::Open) => {
+                owner_files(&**disk, OWNERS_DIR, OwnerId::from(open)).await?.is_empty()
+            }
+            Some(ContainerState::QuasiClosed | ContainerState::WithoutLog) | None => false,
+        };
+        end = is_nothing.then_some(open);
     }
     index.forget_pipeline(pipeline, end)
 }

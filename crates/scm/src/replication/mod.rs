@@ -19,7 +19,7 @@ use crate::nodes::Nodes;
 use crate::quality::{Quality, quality};
 use crate::tables::{Tables, container_state, duty};
 use proto::scm::{
-    ContainerRecord, ContainerReplica, ContainerState, ContainerTrouble, NodeRecord, NodeState,
+    ContainerRecord, ContainerReplica, ContainerState, ContainerTrouble, DiskReport, NodeRecord, NodeState,
     PipelineRecord, PipelineState, ReplicaState,
 };
 use std::collections::{BTreeMap, BTreeSet};
@@ -235,10 +235,16 @@ pub(crate) fn node_views(tables: &Tables, nodes: &Nodes, now: Instant) -> NodeVi
             complete: nodes.replicas().is_complete(node),
             capacity_bytes: disks().map(|disk| disk.capacity_bytes).fold(0, u64::saturating_add),
             free_bytes: disks().map(|disk| disk.free_bytes).fold(0, u64::saturating_add),
+            room_bytes: disks().map(room_bytes).max().unwrap_or_default(),
         };
         (node, view)
     };
     tables.nodes().iter().map(view).collect()
+}
+
+/// For a copy, which stands on one disk.
+fn room_bytes(disk: &DiskReport) -> u64 {
+    disk.free_bytes.saturating_sub(disk.kept_bytes)
 }
 
 /// What one that has not told of its replicas may have is not made up for: it is not known to be lost.

@@ -33,6 +33,8 @@ pub(crate) struct NodeView {
     /// Of its working disks.
     pub(crate) capacity_bytes: u64,
     pub(crate) free_bytes: u64,
+    /// Of the disk that has most, beyond what it keeps for itself.
+    pub(crate) room_bytes: u64,
 }
 
 impl NodeView {
@@ -64,7 +66,8 @@ impl NodeView {
     }
 
     fn has_room_for(&self, bytes: u64) -> bool {
-        self.free_bytes >= bytes.saturating_add(self.capacity_bytes / 100 * KEEP_FREE_PERCENT)
+        self.room_bytes >= bytes
+            && self.free_bytes >= bytes.saturating_add(self.capacity_bytes / 100 * KEEP_FREE_PERCENT)
     }
 }
 

@@ -55,6 +55,7 @@ fn node(duty: NodeDuty, state: NodeState) -> NodeView {
         complete: true,
         capacity_bytes: 1_000_000,
         free_bytes: 500_000,
+        room_bytes: 500_000,
     }
 }
 
@@ -167,6 +168,8 @@ fn what_waits_for_a_copy_says_for_what() {
     // Room for the copy alone, and nothing beyond it.
     check(Case::new(&[1, 2]).node(3, |node| node.free_bytes = 50_050).only(3), Some(CopyWait::Room));
     check(Case::new(&[1]).node(3, |node| node.free_bytes = 50_050).only(3), Some(CopyWait::Room));
+    // Small disks keep more than a twentieth.
+    check(Case::new(&[1, 2]).node(3, |node| node.room_bytes = 50).only(3), Some(CopyWait::Room));
     let mut in_one_rack = Case::new(&[1, 2, 3]).node(5, |node| node.rack = Rack(1));
     in_one_rack = in_one_rack.node(5, |node| node.free_bytes = 0);
     check(in_one_rack, Some(CopyWait::Room));
