@@ -15,7 +15,15 @@ mod field {
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let files = ["error.proto", "raft.proto", "datanode.proto", "registry.proto", "scm.proto", "om.proto", "process.proto"];
+    let files = [
+        "error.proto",
+        "raft.proto",
+        "datanode.proto",
+        "registry.proto",
+        "scm.proto",
+        "om.proto",
+        "process.proto",
+    ];
     for file in files {
         println!("cargo:rerun-if-changed=proto/{file}");
     }
