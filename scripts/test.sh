@@ -3,14 +3,16 @@
 
 readonly SERVER_READY_SECONDS_MAX=60
 readonly SERVER_STOP_SECONDS_MAX=20
+# Of ./dev e2e: those that install in seconds, spend seconds, and are not of botocore.
+readonly QUICK_CLIENTS=(minio-py pyarrow obstore)
 
 help_test() {
     cat <<'HELP'
 usage: ./dev test [filter]
 
-Without a filter: all tests of the workspace, side by side, each in a process of its own (testing/runner), then the aws cli and boto3
-against a `flotilla dev` started for the purpose on free ports and a temporary directory. With a filter: only the tests that, written as in
-the output ("raft/groups reads::…"), contain it; `./dev test clients` runs only the part with the aws cli and boto3.
+Without a filter: all tests of the workspace, side by side, each in a process of its own (testing/runner), then the aws cli and boto3,
+then the quick clients of ./dev e2e, against a `flotilla dev` started for the purpose on free ports and a temporary directory. With a filter: only the tests that, written as in
+the output ("raft/groups reads::…"), contain it; `./dev test clients` runs only the part with the clients.
 What a test prints is shown when it fails. At the end stand the ten slowest; the last line is `N passed, M failed`, and the exit
 status is 0 only when M is 0. One crate:  ./dev test raft   One binary of it:  ./dev test raft/groups
 HELP
@@ -103,6 +105,7 @@ test_clients() {
     local p=0 f=0
     ensure_python
     ensure_client_venv "$clients/requirements.txt"
+    ensure_e2e_python
     if ! build_binary || ! start_server; then
         failed=$((failed + 1))
         return
@@ -115,10 +118,11 @@ test_clients() {
         FLOTILLA_S3_ENDPOINT="$(ready_value S3_ENDPOINT)" \
         PATH="$client_venv/bin:$PATH" PYTHONUNBUFFERED=1 TMPDIR="$scratch" \
         "$client_venv/bin/python" "$clients/s3_smoke.py" 2>&1 | tee "$log" || status=1
-    line=$(grep -E '[0-9]+ passed, [0-9]+ failed' "$log" | tail -n 1 || true)
-    if [[ $line =~ ([0-9]+)\ passed,\ ([0-9]+)\ failed ]]; then
-        p=${BASH_REMATCH[1]} f=${BASH_REMATCH[2]}
-    fi
+    client_days "${QUICK_CLIENTS[@]}" 2>&1 | tee -a "$log" || status=1
+    while read -r line; do
+        [[ $line =~ ([0-9]+)\ passed,\ ([0-9]+)\ failed ]] || continue
+        p=$((p + BASH_REMATCH[1])) f=$((f + BASH_REMATCH[2]))
+    done <"$log"
     if ((p + f == 0)) || ((status != 0 && f == 0)); then
         say "the client test died before it counted its results"
         f=$((f + 1))

@@ -9,6 +9,8 @@ pub mod idle;
 pub mod kvnodes;
 pub mod multiraft;
 mod raw;
+pub mod s3;
+mod scrape;
 mod usage;
 pub mod wal;
 mod writer;
@@ -16,6 +18,7 @@ mod writer;
 pub use raw::raw_append;
 pub use writer::{PipelineWriter, open_pipelines};
 
+use scrape::scrape;
 use std::path::PathBuf;
 
 /// The `flotilla` binary to measure: `FLOTILLA_BIN`, or the release build beside this bench.

@@ -1,10 +1,8 @@
 use crate::usage::Usage;
-use crate::{flotilla_binary, open_pipelines};
+use crate::{flotilla_binary, open_pipelines, scrape};
 use ::client::{Client, ClientOptions};
 use anyhow::Context;
 use bytes::Bytes;
-use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use testkit::prometheus::Scrape;
@@ -96,15 +94,4 @@ fn syncs_of(http: &str) -> anyhow::Result<u64> {
     let page = scrape(http).with_context(|| format!("scrape {http}"))?;
     let page = Scrape::parse(&page).map_err(anyhow::Error::msg)?;
     Ok(page.with("flotilla_disk_log_write_seconds_count", &[]).map(|sample| sample.value as u64).sum())
-}
-
-fn scrape(http: &str) -> anyhow::Result<String> {
-    let address = http.strip_prefix("http://").context("an http address")?;
-    let mut stream = TcpStream::connect(address)?;
-    write!(stream, "GET /metrics HTTP/1.0\r\nHost: {address}\r\n\r\n")?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer)?;
-    let (head, body) = answer.split_once("\r\n\r\n").context("an answer has a head")?;
-    anyhow::ensure!(head.contains(" 200 "), "it answers {head}");
-    Ok(body.to_owned())
 }

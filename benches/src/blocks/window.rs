@@ -18,15 +18,15 @@ pub struct Window {
 }
 
 impl Window {
-    pub(super) fn new() -> Window {
+    pub(crate) fn new() -> Window {
         Window { phase: AtomicU8::new(WARM_UP) }
     }
 
-    pub(super) fn count(&self) {
+    pub(crate) fn count(&self) {
         self.phase.store(COUNTS, Ordering::Relaxed);
     }
 
-    pub(super) fn end(&self) {
+    pub(crate) fn end(&self) {
         self.phase.store(OVER, Ordering::Relaxed);
     }
 

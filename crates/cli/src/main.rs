@@ -9,6 +9,7 @@ mod fs;
 mod health;
 mod http;
 mod logging;
+mod memory;
 mod output;
 mod presence;
 mod process_metrics;
@@ -25,6 +26,7 @@ mod version;
 use args::{Args, Command};
 use clap::{CommandFactory, Parser};
 use std::process::ExitCode;
+use tokio_util::task::AbortOnDropHandle;
 
 /// For blocking work that is still under way when everything else has ended.
 const STRAGGLERS_WITHIN: std::time::Duration = std::time::Duration::from_secs(5);
@@ -50,14 +52,14 @@ fn main() -> ExitCode {
     if matches!(args.command, Command::Dev(_) | Command::Server(_) | Command::Debug(_)) {
         disk::keep_new_files_private();
     }
-    if matches!(args.command, Command::Dev(_) | Command::Server(_))
-        && let Err(error) = disk::raise_open_files_limit()
-    {
+    let serves = matches!(args.command, Command::Dev(_) | Command::Server(_));
+    if serves && let Err(error) = disk::raise_open_files_limit() {
         tracing::warn!(%error, "the limit of open files stays as it is");
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.expect("a tokio runtime starts where threads and epoll are to be had");
     let code = runtime.block_on(async move {
+        let _memory = serves.then(|| AbortOnDropHandle::new(tokio::spawn(memory::give_back_when_idle())));
         match args.command {
             Command::Dev(args) => exit_code(dev::run(args).await),
             Command::Server(args) => exit_code(server::run(*args).await),

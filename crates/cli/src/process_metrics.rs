@@ -36,6 +36,11 @@ pub(crate) fn expose(exposition: &mut Exposition) {
     }
 }
 
+/// User and system time so far; 0 where the kernel does not say.
+pub(crate) fn cpu_seconds_used() -> f64 {
+    std::fs::read_to_string("/proc/self/stat").ok().and_then(|stat| cpu_seconds(&stat)).unwrap_or_default()
+}
+
 /// `utime` and `stime`, the 14th and 15th field; the second, the name, is in parentheses and may hold anything.
 fn cpu_seconds(stat: &str) -> Option<f64> {
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);

@@ -36,4 +36,4 @@ pub use read_only::open_read_only;
 pub use real_disk::{OpenDiskError, RealDisk};
 pub use small_file::{read_file, write_file_durably, write_private_file_durably};
 pub use stamp::Stamp;
-pub use syscalls::{keep_new_files_private, raise_open_files_limit};
+pub use syscalls::{give_back_freed_memory, keep_new_files_private, raise_open_files_limit};

@@ -37,6 +37,17 @@ pub fn keep_new_files_private() {
     };
 }
 
+/// Gives the kernel what glibc keeps of memory that was freed, wherever it lies; other allocators have ways of their own. Takes
+/// milliseconds for some hundred MiB, and holds up those who allocate meanwhile.
+pub fn give_back_freed_memory() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: takes a number, and may be called at any time.
+    #[allow(unsafe_code)]
+    unsafe {
+        libc::malloc_trim(0)
+    };
+}
+
 /// Buffers one `pwritev` takes on Linux.
 const IOVECS_MAX: usize = 1024;
 

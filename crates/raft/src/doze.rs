@@ -13,6 +13,7 @@ use futures::FutureExt;
 use openraft::ServerState;
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::rt::Instant as _;
+use raftlog::Log;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -20,6 +21,10 @@ use tokio::time::Instant;
 
 /// How often a host looks after its groups when none needs it more often.
 const LOOK_INTERVAL_MAX: Duration = Duration::from_millis(500);
+
+/// So many times as idle as for dozing, half a minute, a group lets go of the entries that its log keeps in memory. Replicas that lag
+/// read them, and readers of what was just written: two bursts of work are seldom so far apart.
+const CACHE_KEPT_DOZES: u32 = 6;
 
 /// Looks after the groups of a host until it is aborted.
 pub(crate) async fn look_after(registry: Arc<Registry>) {
@@ -36,6 +41,7 @@ pub(crate) async fn look_after(registry: Arc<Registry>) {
 /// Whether one replica dozes.
 pub(crate) struct Doze {
     raft: Raft,
+    log: Log,
     timing: Timing,
     /// `None`: never.
     after: Option<Duration>,
@@ -48,6 +54,8 @@ pub(crate) struct Doze {
 
 struct State {
     idle_since: Instant,
+    /// The log keeps nothing in memory since the group is idle.
+    cache_released: bool,
     /// The log's end when it was last looked at: whatever makes entries uses the group.
     last: Option<u64>,
     /// A leader's sign of life last came.
@@ -67,11 +75,19 @@ struct Seen {
 }
 
 impl Doze {
-    pub(crate) fn new(raft: Raft, timing: Timing, after: Option<Duration>, counts: Arc<Counts>) -> Doze {
+    pub(crate) fn new(
+        raft: Raft,
+        log: Log,
+        timing: Timing,
+        after: Option<Duration>,
+        counts: Arc<Counts>,
+    ) -> Doze {
         let now = Instant::now();
-        let state = State { idle_since: now, last: None, heard: now, next_heartbeat: now };
+        let state =
+            State { idle_since: now, cache_released: false, last: None, heard: now, next_heartbeat: now };
         Doze {
             raft,
+            log,
             timing,
             after,
             was_used: AtomicBool::new(true),
@@ -120,9 +136,14 @@ impl Doze {
         let (now, seen) = (Instant::now(), Seen::of(&self.raft));
         let mut state = self.lock();
         if self.was_used.swap(false, Ordering::SeqCst) || state.last != seen.last {
-            (state.idle_since, state.last) = (now, seen.last);
+            (state.idle_since, state.last, state.cache_released) = (now, seen.last, false);
         }
-        let is_idle = now.duration_since(state.idle_since) >= after;
+        let idle = now.duration_since(state.idle_since);
+        if idle >= after * CACHE_KEPT_DOZES && !state.cache_released {
+            state.cache_released = true;
+            self.log.release_cache();
+        }
+        let is_idle = idle >= after;
         let dozes = is_idle && self.is_settled(&seen, &state, now);
         if dozes != self.is_dozing() {
             state.next_heartbeat = now;

@@ -220,7 +220,8 @@ impl RaftHost {
         if spec.campaign && spec.start != GroupStart::Join && !holds_off {
             tasks.push(tokio::spawn(campaign(raft.clone(), statuses.clone())));
         }
-        let doze = Arc::new(Doze::new(raft.clone(), spec.timing, options.doze_after, counts.clone()));
+        let doze =
+            Arc::new(Doze::new(raft.clone(), log.clone(), spec.timing, options.doze_after, counts.clone()));
         let has_snapshots = snapshots.is_some();
         let weak_snapshots = snapshots.as_ref().map(Arc::downgrade).unwrap_or_default();
         if let (Some(snapshots), Some(policy)) = (snapshots, spec.snapshots) {

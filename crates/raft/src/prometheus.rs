@@ -25,6 +25,9 @@ const GATE_REFUSED: Metric = metric(
     "flotilla_rpc_connections_refused_total",
     "Connections to the gRPC port that were closed, by reason.",
 );
+const GATE_CALLS: Metric = metric("flotilla_rpc_calls_total", "Calls to the gRPC port that were let in.");
+const GATE_MESSAGES: Metric =
+    metric("flotilla_rpc_messages_total", "Messages in these calls: a stream is one call of many messages.");
 const GATE_CALLS_REFUSED: Metric = metric(
     "flotilla_rpc_calls_refused_total",
     "Calls for which the limit of an address, or of all, had no room.",
@@ -112,6 +115,8 @@ const ROLES: [Role; 5] = [Role::Leader, Role::Follower, Role::Candidate, Role::L
 impl GateCounts {
     /// Of the gRPC port.
     pub fn expose(&self, exposition: &mut Exposition) {
+        exposition.counter(GATE_CALLS, &[], self.calls.get());
+        exposition.counter(GATE_MESSAGES, &[], self.messages.get());
         exposition.counter(GATE_REFUSED, &[("reason", "address_full")], self.connections_refused.get());
         exposition.counter(GATE_REFUSED, &[("reason", "silent")], self.connections_silent.get());
         exposition.counter(GATE_CALLS_REFUSED, &[], self.calls_refused.get());

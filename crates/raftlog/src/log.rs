@@ -69,6 +69,12 @@ impl Log {
         Ok(token)
     }
 
+    /// Lets go of the entries in memory that are on the disk as well, from where they are read then.
+    pub fn release_cache(&self) {
+        let core = self.core();
+        core.space.release_cached(core.shrink_cache(0));
+    }
+
     /// Gives entries their places and queues their bytes.
     fn append_enqueue(&self, state: &mut State, entries: Vec<Entry>, bytes: usize) -> FlushToken {
         let core = self.core();

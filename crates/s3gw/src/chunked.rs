@@ -10,8 +10,9 @@ use sha2::{Digest, Sha256};
 /// 10000;chunk-signature=<64 digits>\r\n   <65536 bytes>   \r\n
 /// 0;chunk-signature=<64 digits>\r\n   [name:value\r\n ... x-amz-trailer-signature:<64 digits>\r\n]   \r\n
 /// ```
-/// Unsigned bodies have no signatures, and only such as announce trailers have any. Data leaves before the signature of its
-/// chunk was seen: who takes it may publish it only after the end.
+/// Unsigned bodies have no signatures, and only such as announce trailers have any. AWS's examples, and minio-go, end the last
+/// trailer before the signature or the end with `\n\r\n`. Data leaves before the signature of its chunk was seen: who takes it
+/// may publish it only after the end.
 pub(crate) struct Chunked {
     state: State,
     /// A line, or the trailers, as far as they came.
@@ -21,6 +22,8 @@ pub(crate) struct Chunked {
     signer: Option<Signer>,
     announced: Vec<HeaderName>,
     trailers: HeaderMap,
+    /// The trailer before ended with a line feed alone; an empty line that follows is the rest of its end.
+    is_half_ended: bool,
 }
 
 enum State {
@@ -54,6 +57,7 @@ impl Chunked {
             signer,
             announced,
             trailers: HeaderMap::new(),
+            is_half_ended: false,
         }
     }
 
@@ -119,10 +123,12 @@ impl Chunked {
         if end.is_none() {
             return Ok(false);
         }
-        if !self.line.ends_with(b"\r\n") {
+        let is_bare = !self.line.ends_with(b"\r\n");
+        if is_bare && (self.line.len() == 1 || !matches!(self.state, State::Trailers)) {
             return Err(malformed());
         }
-        self.line.truncate(self.line.len() - 2);
+        self.line.truncate(self.line.len() - if is_bare { 1 } else { 2 });
+        self.is_half_ended = is_bare || (self.is_half_ended && self.line.is_empty());
         Ok(true)
     }
 
@@ -163,7 +169,7 @@ impl Chunked {
     fn decode_trailer(&mut self) -> Result<()> {
         let line = self.line.split();
         if line.is_empty() {
-            return self.end_trailers();
+            return if std::mem::take(&mut self.is_half_ended) { Ok(()) } else { self.end_trailers() };
         }
         let line = std::str::from_utf8(&line).map_err(|_| GatewayError::MalformedTrailer)?;
         let (name, value) = line.split_once(':').ok_or(GatewayError::MalformedTrailer)?;
@@ -238,6 +244,37 @@ mod tests {
             assert_eq!(decode(5, &[], body.as_bytes(), 4).unwrap().0, b"hello");
         }
         assert_eq!(decode(0, &[], b"0\r\n\r\n", 1).unwrap().0, b"");
+    }
+
+    #[test]
+    fn a_trailer_may_end_with_a_line_feed_before_the_end() {
+        let announced = &["x-amz-checksum-crc32c"];
+        // As minio-go 7.4.1 sends it through TLS.
+        let body = b"b\r\nhello world\r\n0\r\nx-amz-checksum-crc32c:yZRlqg==\n\r\n\r\n";
+        for step in [1, 2, 5, 1000] {
+            let (data, trailers) = decode(11, announced, body, step).unwrap();
+            assert_eq!(data, b"hello world", "{step}");
+            assert_eq!(trailers["x-amz-checksum-crc32c"], "yZRlqg==");
+        }
+        let head = "b\r\nhello world\r\n0\r\n";
+        for end in [
+            "x-amz-checksum-crc32c:yZRlqg==\n\n",
+            "x-amz-checksum-crc32c:yZRlqg==\n\n\r\n",
+            "x-amz-checksum-crc32c:yZRlqg==\n\r\n\n",
+            "x-amz-checksum-crc32c:yZRlqg==\n\r\n",
+            "x-amz-checksum-crc32c:yZRlqg==\n\r\n\r\n\r\n",
+            "x-amz-checksum-crc32c:yZRlqg==\r\n\r\n\r\n",
+            "\n\r\n\r\n",
+        ] {
+            for step in [1, 1000] {
+                assert!(decode(11, announced, format!("{head}{end}").as_bytes(), step).is_err(), "{end:?}");
+            }
+        }
+        for body in
+            ["b\nhello world\r\n0\r\n\r\n", "b\r\nhello world\n0\r\n\r\n", "b\r\nhello world\r\n0\n\r\n"]
+        {
+            assert!(decode(11, &[], body.as_bytes(), 1000).is_err(), "{body:?}");
+        }
     }
 
     #[test]

@@ -57,6 +57,9 @@ pub struct Cluster {
     /// "http://host:port" of their metrics, in the same order; others after a restart.
     pub datanode_http: Vec<String>,
     pub gateway: Process,
+    /// "http://host:port" of their metrics; others after a restart.
+    pub om_http: String,
+    pub gateway_http: String,
     /// In the order of `scms`.
     pub scm_addresses: Vec<String>,
     /// All of them, as in `--scm`.
@@ -108,7 +111,7 @@ impl Cluster {
         let scm_ready: Vec<Ready> = scms.iter_mut().map(Process::wait_ready).collect();
         let scm_ready = scm_ready.into_iter().next().expect("there is an SCM");
         let line = format!("server --roles om --rpc {om_address} --meta {root_path}/om --scm {scm_address}");
-        let (om, _) = start("om", line);
+        let (om, om_ready) = start("om", line);
 
         let (mut datanodes, mut datanode_http) = (Vec::new(), Vec::new());
         for (number, address) in (1..).zip(&datanode_addresses) {
@@ -131,6 +134,8 @@ impl Cluster {
             datanode_addresses,
             datanode_http,
             gateway,
+            om_http: om_ready["HTTP"].clone(),
+            gateway_http: ready["HTTP"].clone(),
             scm_addresses,
             scm_address,
             scm_ready,

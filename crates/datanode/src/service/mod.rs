@@ -6,6 +6,8 @@ mod read;
 mod write;
 
 use crate::manager::ContainerManager;
+use futures::future::Either;
+use futures::stream::Iter;
 use proto::ClusterGuard;
 use proto::datanode::datanode_server::{Datanode, DatanodeServer};
 use proto::datanode::{
@@ -53,7 +55,10 @@ impl Service {
 #[tonic::async_trait]
 impl Datanode for Service {
     type WriteStream = ReceiverStream<Result<WriteAck, Status>>;
-    type ReadStream = ReceiverStream<Result<ReadChunk, Status>>;
+    type ReadStream = Either<
+        Iter<std::option::IntoIter<Result<ReadChunk, Status>>>,
+        ReceiverStream<Result<ReadChunk, Status>>,
+    >;
     type FetchContainerStream = ReceiverStream<Result<ContainerPart, Status>>;
 
     async fn write(
@@ -68,10 +73,13 @@ impl Datanode for Service {
 
     async fn read(&self, request: Request<ReadRequest>) -> Result<Response<Self::ReadStream>, Status> {
         let read = read::prepare(&self.manager, request.into_inner()).await?;
+        if let Some(whole) = read.at_once().await {
+            return Ok(Response::new(Either::Left(futures::stream::iter(Some(Ok(whole?))))));
+        }
         let (chunks, receiver) = mpsc::channel(READ_AHEAD);
         let stop = self.manager.stop().clone();
         self.manager.tasks().spawn(async move { stop.run_until_cancelled(read.run(chunks)).await });
-        Ok(Response::new(ReceiverStream::new(receiver)))
+        Ok(Response::new(Either::Right(ReceiverStream::new(receiver))))
     }
 
     async fn head(&self, request: Request<HeadRequest>) -> Result<Response<HeadResponse>, Status> {

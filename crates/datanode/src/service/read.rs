@@ -29,6 +29,8 @@ pub(super) struct Read {
     disk: Arc<DatanodeDisk>,
     block: BlockId,
     range: Range<u64>,
+    /// Where its first bytes are.
+    first: Vec<Piece>,
 }
 
 /// Finds the block, once this replica knows as much as the reader does.
@@ -39,15 +41,15 @@ pub(super) async fn prepare(manager: &ContainerManager, request: ReadRequest) ->
         None => await_container(manager, block.container, request.commit_index).await?,
     };
     wait_applied(manager, &disk, block.id(), pipeline, LogIndex(request.commit_index)).await?;
-    let info = find_block(&disk, block, request.commit_index).await?;
-    let end = request.offset.checked_add(request.length).filter(|&end| end <= info.length);
-    let Some(end) = end else {
+    let range = request.offset..request.offset.saturating_add(request.length);
+    let (info, first) = find_block(&disk, block, range.clone(), request.commit_index).await?;
+    if range.end > info.length {
         let ReadRequest { offset, length, .. } = request;
         let message =
             format!("{length} bytes from {offset} of block {block} are more than its {} bytes", info.length);
         return Err(Failure::invalid(message));
-    };
-    Ok(Read { disk, block: block.id(), range: request.offset..end })
+    }
+    Ok(Read { disk, block: block.id(), range, first })
 }
 
 pub(super) async fn head(manager: &ContainerManager, request: HeadRequest) -> Result<HeadResponse, Failure> {
@@ -55,18 +57,31 @@ pub(super) async fn head(manager: &ContainerManager, request: HeadRequest) -> Re
     let found = find_container(manager, block.container).await?;
     let (disk, pipeline) = found.ok_or_else(|| not_here(block.container))?;
     wait_applied(manager, &disk, block.id(), pipeline, LogIndex(0)).await?;
-    let BlockInfo { length, sealed, chunks, .. } = find_block(&disk, block, 0).await?;
+    let (BlockInfo { length, sealed, chunks, .. }, _) = find_block(&disk, block, 0..0, 0).await?;
     Ok(HeadResponse { length, sealed, chunks })
 }
 
 impl Read {
+    /// The whole range, where one message holds it: most reads are of small objects, and need no task that sends and no queue.
+    pub(super) async fn at_once(&self) -> Option<Result<ReadChunk, Failure>> {
+        let [piece] = &self.first[..] else { return None };
+        let mut parts = parts(piece, self.range.start..self.range.end.min(piece.end()));
+        let (part, more) = (parts.next()?, parts.next());
+        let is_all = more.is_none() && self.range.end <= piece.end();
+        if is_all { Some(self.read_part(piece, part).await) } else { None }
+    }
+
     /// Sends the range, chunk by chunk, as quickly as the receiver takes it. An error ends it.
-    pub(super) async fn run(self, chunks: Sender<Result<ReadChunk, Status>>) {
+    pub(super) async fn run(mut self, chunks: Sender<Result<ReadChunk, Status>>) {
         let mut at = self.range.start;
+        let mut first = std::mem::take(&mut self.first);
         while at < self.range.end {
-            let pieces = match self.pieces(at).await {
-                Ok(pieces) => pieces,
-                Err(failure) => return answer_failure(&chunks, failure).await,
+            let pieces = match std::mem::take(&mut first) {
+                none if none.is_empty() => match self.pieces(at).await {
+                    Ok(pieces) => pieces,
+                    Err(failure) => return answer_failure(&chunks, failure).await,
+                },
+                first => first,
             };
             for piece in pieces {
                 for part in parts(&piece, at.max(piece.offset)..self.range.end.min(piece.end())) {
@@ -218,10 +233,22 @@ async fn wait_applied(
     Err(Failure { retry: Retry::Elsewhere, ..Failure::new(Code::NotYet, message) })
 }
 
-async fn find_block(disk: &DatanodeDisk, name: BlockName, commit_index: u64) -> Result<BlockInfo, Failure> {
+/// A block, and where the first bytes of `range` are, if it has that range: one step on a thread that may block.
+async fn find_block(
+    disk: &DatanodeDisk,
+    name: BlockName,
+    range: Range<u64>,
+    commit_index: u64,
+) -> Result<(BlockInfo, Vec<Piece>), Failure> {
     let (index, block) = (disk.index.clone(), name.id());
-    match blocking(move || index.block(block)).await {
-        Ok(Some(info)) if info.nonce == name.nonce || planted::has(Bug::TailsAreRead) => Ok(info),
+    let found = blocking(move || {
+        let Some(info) = index.block(block)? else { return Ok(None) };
+        let has_range = !range.is_empty() && range.end <= info.length;
+        let pieces = if has_range { index.pieces(block, range, PIECES_MAX)? } else { Vec::new() };
+        Ok(Some((info, pieces)))
+    });
+    match found.await {
+        Ok(Some(found)) if found.0.nonce == name.nonce || planted::has(Bug::TailsAreRead) => Ok(found),
         Ok(Some(_)) => {
             warn!(disk = %disk.real.root().display(), block = %name, "somebody asks for another block than has this id here");
             Err(not_this_block(name))

@@ -54,6 +54,7 @@ where
             let refused = Status::resource_exhausted("too many calls are under way").into_http();
             return std::future::ready(Ok(refused)).boxed();
         };
+        self.counts.calls.count();
         // An unknown method has no message that anybody reads.
         let limit = MessageLimit::of_method(request.uri().path()).unwrap_or(proto::SMALL);
         let counts = self.counts.clone();
@@ -97,8 +98,9 @@ enum Frame {
 }
 
 impl Frame {
-    /// `Err`: the length of a message that is too large.
-    fn pass(&mut self, mut data: &[u8], bytes_max: usize) -> Result<(), usize> {
+    /// How many messages begin in `data`. `Err`: the length of one that is too large.
+    fn pass(&mut self, mut data: &[u8], bytes_max: usize) -> Result<u64, usize> {
+        let mut begun = 0;
         while data.has_remaining() {
             match self {
                 Frame::Message(left) => {
@@ -118,6 +120,7 @@ impl Frame {
                     if *came < FRAME_HEAD_BYTES {
                         continue;
                     }
+                    begun += 1;
                     match u32::from_be_bytes(*length) as usize {
                         0 => *self = Frame::Head(0, [0; 4]),
                         bytes if bytes > bytes_max => return Err(bytes),
@@ -126,7 +129,7 @@ impl Frame {
                 }
             }
         }
-        Ok(())
+        Ok(begun)
     }
 }
 
@@ -142,12 +145,16 @@ impl HttpBody for GatedBody {
         let (Some(Ok(passed)), What::Messages { frame, limit, counts }) = (&polled, &mut self.what) else {
             return Poll::Ready(polled);
         };
-        if let Some(data) = passed.data_ref()
-            && let Err(bytes) = frame.pass(data, limit.bytes_max)
-        {
-            counts.messages_too_large.count();
-            let why = format!("a message of {bytes} bytes, the limit of its method is {}", limit.bytes_max);
-            return Poll::Ready(Some(Err(Status::out_of_range(why))));
+        if let Some(data) = passed.data_ref() {
+            match frame.pass(data, limit.bytes_max) {
+                Ok(begun) => counts.messages.add(begun),
+                Err(bytes) => {
+                    counts.messages_too_large.count();
+                    let max = limit.bytes_max;
+                    let why = format!("a message of {bytes} bytes, the limit of its method is {max}");
+                    return Poll::Ready(Some(Err(Status::out_of_range(why))));
+                }
+            }
         }
         Poll::Ready(polled)
     }
@@ -172,14 +179,11 @@ mod tests {
         let body = [message(3), message(0), message(100), message(99), message(101)].concat();
         for cut in 1..body.len() {
             let mut frame = Frame::Head(0, [0; 4]);
-            let passed = body.chunks(cut).try_for_each(|data| frame.pass(data, 100));
+            let passed: Result<u64, usize> = body.chunks(cut).map(|data| frame.pass(data, 100)).sum();
             assert_eq!(passed, Err(101), "in pieces of {cut}");
             let mut frame = Frame::Head(0, [0; 4]);
-            assert_eq!(
-                body.chunks(cut).try_for_each(|data| frame.pass(data, 101)),
-                Ok(()),
-                "in pieces of {cut}"
-            );
+            let passed: Result<u64, usize> = body.chunks(cut).map(|data| frame.pass(data, 101)).sum();
+            assert_eq!(passed, Ok(5), "messages in pieces of {cut}");
         }
     }
 }

@@ -50,9 +50,12 @@ const HEADER_BYTES_MAX: u32 = 16 << 10;
 /// Calls that a peer opened and gave up before they were looked at; past it the connection is closed.
 const RESETS_MAX: usize = 64;
 
-/// What was turned away.
+/// What was let in and what was turned away.
 #[derive(Debug, Default)]
 pub struct GateCounts {
+    pub calls: Counter,
+    /// In the calls that were let in.
+    pub messages: Counter,
     pub connections_refused: Counter,
     pub connections_silent: Counter,
     pub calls_refused: Counter,

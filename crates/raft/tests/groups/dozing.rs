@@ -77,6 +77,25 @@ fn others(n: usize) -> [usize; 2] {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_idle_group_keeps_no_entries_in_memory_and_serves_them_still() {
+    let (mut cluster, group, leader) = dozing_cluster(STEADY).await;
+    let cached = |n: usize| cluster.running(n).space.metrics().cached_bytes;
+    eventually("nothing is cached", || (0..3).all(|n| cached(n) == 0).then_some(())).await;
+    // One that lost its state is sent all of it from the leader's disk.
+    let behind = others(leader)[0];
+    cluster.stop_node(behind).await;
+    assert_works(&cluster, group).await;
+    eventually("nothing is cached", || {
+        (cluster.running(leader).space.metrics().cached_bytes == 0).then_some(())
+    })
+    .await;
+    cluster.start_node(behind).await;
+    cluster.open_on(behind, group).await;
+    assert_works(&cluster, group).await;
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_idle_group_dozes_and_keeps_its_leader() {
     let (cluster, group, leader) = dozing_cluster(STEADY).await;
     let before = term(&cluster, leader, group);

@@ -30,6 +30,24 @@ async fn ranges_of_bodies_come_with_sums_the_next_hop_can_check() {
     }
 }
 
+#[tokio::test]
+async fn what_memory_lets_go_of_is_read_from_the_disk() {
+    let machine = Machine::new();
+    let space = machine.start();
+    let log = space.open(spec(1)).await.unwrap();
+    append(&log, (0..3).map(|n| entry(1, n, 1000)).collect()).await;
+    assert!(space.metrics().cached_bytes > 3000);
+    log.release_cache();
+    assert_eq!(space.metrics().cached_bytes, 0);
+    for meta in log.read_meta(LogIndex(0)..LogIndex(3), 10).await.unwrap() {
+        let pieces = space.read_body("containers", meta.place, 0..1000).await.unwrap();
+        check(&pieces, &entry(1, meta.id.index.0, 1000).body, 0..1000);
+    }
+    append(&log, vec![entry(1, 3, 1000)]).await;
+    assert!(space.metrics().cached_bytes > 1000, "what comes then is kept again");
+    log.close().await;
+}
+
 fn check(pieces: &raftlog::BodyPieces, body: &Payload, range: std::ops::Range<usize>) {
     assert_eq!(pieces.bytes, body.bytes().slice(range.clone()), "{range:?}");
     let (mut at, mut crcs) = (range.start, Vec::new());

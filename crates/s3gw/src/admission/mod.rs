@@ -4,6 +4,7 @@
 
 mod elements;
 mod hosts;
+mod nothing;
 mod operations;
 mod query;
 mod signature;
@@ -23,6 +24,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, Version};
 use bytes::Bytes;
 use hosts::{Addressing, Hosts};
 use md5::{Digest, Md5};
+use nothing::{is_sum_of_nothing, take_sums_of_nothing};
 use operations::{Operation, Scope, Sums};
 use query::Query;
 pub(crate) use signature::Seed;
@@ -32,6 +34,8 @@ use tokio::time::Instant;
 
 /// The owner of everything, as `x-amz-expected-bucket-owner` and access lists name it.
 pub(crate) const OWNER: &str = "flotilla";
+
+const API_VERSION: &str = "2006-03-01";
 
 /// Headers that a signature need not cover: how the body travels is told by headers that transports add afterwards, and
 /// cannot make another request of this one.
@@ -125,6 +129,7 @@ impl Admission {
         }
         refuse_unsigned(&parts.headers, &verified)?;
         refuse_tokens(&parts.headers)?;
+        take_sums_of_nothing(&parts.method, &mut parts.headers);
 
         address(&mut parts, addressing, &query)?;
         let names = parts.headers.keys().map(HeaderName::as_str).filter(|name| name.starts_with("x-amz-"));
@@ -135,6 +140,8 @@ impl Admission {
         })?;
         told.is_operation(operation.name, query.get("versionId"));
         refuse_other_owners(&parts.headers)?;
+        refuse_other_versions(&parts.headers)?;
+        refuse_other_types(operation, &parts.headers)?;
 
         let body = match operation.body {
             operations::Body::None => AdmittedBody::Empty,
@@ -167,7 +174,7 @@ fn refuse_version_2(headers: &HeaderMap, query: &Query) -> Result<()> {
     }
     let why = "The authorization mechanism you have provided is not supported. Please use AWS4-HMAC-SHA256: \
                signature_version='s3v4' in boto3's and s3fs's Config, `aws configure set default.s3.signature_version s3v4` \
-               for the aws cli, signature_v2 = False for s3cmd.";
+               for the aws cli, signature_v2 = False for s3cmd (its signurl knows no other than Version 2).";
     Err(GatewayError::InvalidRequest(why.to_owned()))
 }
 
@@ -235,6 +242,10 @@ fn take_presigned(query: &mut Query, headers: &mut HeaderMap) -> Result<Vec<Stri
         let invalid =
             || GatewayError::InvalidArgument(format!("The parameter {} is invalid.", name.escape_debug()));
         let header: HeaderName = name.parse().map_err(|_| invalid())?;
+        if is_sum_of_nothing(header.as_str(), &value) {
+            names.push(header.as_str().to_owned());
+            continue;
+        }
         let value = HeaderValue::from_str(&value).map_err(|_| invalid())?;
         if headers.get(&header).is_some_and(|sent| *sent != value) {
             let why = format!("The header {header} is not what the presigned URL says.");
@@ -294,6 +305,26 @@ fn refuse_other_owners(headers: &HeaderMap) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// The AWS SDK for C++ names the version of S3's API in every request; there has been one.
+fn refuse_other_versions(headers: &HeaderMap) -> Result<()> {
+    match text(headers, "x-amz-api-version")? {
+        None | Some(API_VERSION) => Ok(()),
+        Some(_) => Err(GatewayError::NotImplemented("A version of the API other than 2006-03-01")),
+    }
+}
+
+/// The checksum of bytes that come in one request is of all of them; minio-go says so with each.
+fn refuse_other_types(operation: &Operation, headers: &HeaderMap) -> Result<()> {
+    let is_of_bytes = operation.body == operations::Body::Data;
+    match text(headers, "x-amz-checksum-type")?.filter(|_| is_of_bytes) {
+        None | Some("FULL_OBJECT") => Ok(()),
+        Some(_) => {
+            let why = "Value for x-amz-checksum-type header is invalid: bytes of one request have a checksum of FULL_OBJECT.";
+            Err(GatewayError::InvalidRequest(why.to_owned()))
+        }
+    }
 }
 
 /// The body as its headers say that it travels.
@@ -607,6 +638,46 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn bytes_of_one_request_have_a_checksum_of_all() {
+        for uri in ["/b/k", "/b/k?partNumber=1&uploadId=u"] {
+            let sent = |kind| put(uri).signing("content-length", "0").signing("x-amz-checksum-type", kind);
+            sent("FULL_OBJECT").admit().await.unwrap();
+            sent("COMPOSITE").refused("x-amz-checksum-type").await;
+        }
+    }
+
+    #[tokio::test]
+    async fn checksums_of_nothing_ask_for_nothing() {
+        for method in [Method::GET, Method::HEAD, Method::DELETE] {
+            for (header, nothing, something) in [
+                ("x-amz-checksum-crc32", "AAAAAA==", "AAAAAQ=="),
+                ("x-amz-checksum-sha1", "2jmj7l5rSw0yVb/vlWAYkK/YBwk=", "AAAAAAAAAAAAAAAAAAAAAAAAAAA="),
+            ] {
+                let asked = |value| sent(method.clone(), "/b/k").signing(header, value);
+                assert!(!asked(nothing).admit().await.unwrap().parts.headers.contains_key(header));
+                asked(something).refused(header).await;
+                sent(method.clone(), "/b/k").adding(header, nothing).refused("not signed").await;
+            }
+        }
+        let sum = "x-amz-checksum-crc32";
+        // As the SDK for JavaScript signs it; the body is not nothing.
+        let url = "/b/k?x-amz-checksum-crc32=AAAAAA%3D%3D&x-amz-sdk-checksum-algorithm=CRC32&x-id=PutObject";
+        let admitted = presigned(Method::PUT, url).with(b"by url").admit().await.unwrap();
+        assert!(!admitted.parts.headers.contains_key(sum));
+        let admitted = presigned(Method::PUT, url).adding(sum, "jb0+qA==").admit().await.unwrap();
+        assert_eq!(admitted.parts.headers[sum], "jb0+qA==", "a true one may be sent");
+        let url = "/b/k?x-amz-checksum-crc32=jb0%2BqA%3D%3D";
+        let admitted = presigned(Method::PUT, url).with(b"by url").admit().await.unwrap();
+        assert_eq!(admitted.parts.headers[sum], "jb0+qA==");
+        let put = put("/b/k").signing("content-length", "0").signing(sum, "AAAAAA==");
+        assert_eq!(
+            put.admit().await.unwrap().parts.headers[sum],
+            "AAAAAA==",
+            "the sum of a body is looked at"
+        );
+    }
+
+    #[tokio::test]
     async fn version_2_is_refused_however_it_is_spelled() {
         for query in [
             "AWSAccessKeyId=a&Signature=b&Expires=1",
@@ -730,6 +801,19 @@ mod tests {
         get("123456789012").refused("AccessDenied").await;
     }
 
+    #[tokio::test]
+    async fn there_is_one_version_of_the_api() {
+        for method in [Method::GET, Method::HEAD, Method::PUT, Method::DELETE] {
+            let asked = |version| {
+                let request = sent(method.clone(), "/b/k").signing("content-length", "0");
+                request.signing("x-amz-api-version", version)
+            };
+            asked("2006-03-01").admit().await.unwrap();
+            asked("2030-01-01").refused("NotImplemented").await;
+        }
+        sent(Method::GET, "/b/k").adding("x-amz-api-version", "2006-03-01").refused("not signed").await;
+    }
+
     /// "Signature calculations for the authorization header: transferring payload in multiple chunks", of AWS.
     fn documented_chunks(last_signature: &str) -> (HeaderMap, Vec<u8>) {
         let authorization = "AWS4-HMAC-SHA256 Credential=AKIAIOSFODNN7EXAMPLE/20130524/us-east-1/s3/aws4_request,\
@@ -791,5 +875,36 @@ mod tests {
             Err(GatewayError::ChunkSignature)
         ));
         assert!(read_chunks(headers, body[..body.len() - 90].to_vec()).await.is_err());
+    }
+    /// As minio-go 7.4.1 signs it with its `TrailingHeaders`.
+    #[tokio::test]
+    async fn signed_trailers_of_minio_go_are_read() {
+        let authorization = "AWS4-HMAC-SHA256 Credential=AKIAIOSFODNN7EXAMPLE/20130524/us-east-1/s3/aws4_request,\
+            SignedHeaders=content-encoding;host;x-amz-content-sha256;x-amz-date;x-amz-decoded-content-length;x-amz-trailer,\
+            Signature=fc9c0845404f6185bea95571075926a84ac3cb84e80ef1fcebd49d02c0711d1b";
+        let body = "b;chunk-signature=ba2745e26daf607b5fa4fd29c74563af18c637c18dd4d5c77ebf40ce3d7e7ea5\r\nhello world\r\n\
+            0;chunk-signature=55fa00fb9f8d4d3265447d6edbc272963bab3ca5823105c76cde6a1069f13b32\r\n\
+            x-amz-checksum-crc32c:yZRlqg==\n\r\n\
+            x-amz-trailer-signature:53804f979494b6613e7f9b926ced667e6661e8ed42f925a5aa59704343bd8da7\r\n\r\n";
+        let mut headers = HeaderMap::new();
+        for (name, value) in [
+            ("authorization", authorization),
+            ("content-encoding", "aws-chunked"),
+            ("content-length", "306"),
+            ("host", "s3.amazonaws.com"),
+            ("x-amz-content-sha256", "STREAMING-AWS4-HMAC-SHA256-PAYLOAD-TRAILER"),
+            ("x-amz-date", DATE),
+            ("x-amz-decoded-content-length", "11"),
+            ("x-amz-trailer", "x-amz-checksum-crc32c"),
+        ] {
+            headers.insert(name, HeaderValue::from_str(value).unwrap());
+        }
+        assert_eq!(read_chunks(headers.clone(), body.into()).await.unwrap(), "hello world");
+        for (from, to) in [("yZRlqg==\n", "yZRlqw==\n"), ("signature:5380", "signature:5381")] {
+            let other = body.replace(from, to);
+            assert_ne!(other, body);
+            let read = read_chunks(headers.clone(), other.into()).await;
+            assert!(matches!(read, Err(GatewayError::ChunkSignature)), "{read:?}");
+        }
     }
 }

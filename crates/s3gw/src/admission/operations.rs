@@ -57,6 +57,7 @@ const PARTS_XML_BYTES_MAX: usize = 4 << 20;
 /// Headers that any request may have. They are about the request itself (when it was signed, how its body travels), are
 /// looked at in `admission`, or change nothing: there are no requesters that could pay, and no trailer is ever asked for.
 const ANYWHERE: &[&str] = &[
+    "x-amz-api-version",
     "x-amz-content-sha256",
     "x-amz-date",
     "x-amz-expected-bucket-owner",
@@ -266,7 +267,7 @@ static OPERATIONS: &[Operation] = &[
         .by(&[("tagging", None)])
         .parameters(&["versionId"]),
     Operation::new("PutObject", Method::PUT, Object)
-        .headers(&["x-amz-acl", "x-amz-meta-*", "x-amz-storage-class"])
+        .headers(&["x-amz-acl", "x-amz-checksum-type", "x-amz-meta-*", "x-amz-storage-class"])
         .body(Body::Data),
     Operation::new("CopyObject", Method::PUT, Object).copying().headers(&[
         "x-amz-acl",
@@ -305,6 +306,7 @@ static OPERATIONS: &[Operation] = &[
     ]),
     Operation::new("UploadPart", Method::PUT, Object)
         .by(&[("partNumber", None), ("uploadId", None)])
+        .headers(&["x-amz-checksum-type"])
         .body(Body::Data),
     Operation::new("UploadPartCopy", Method::PUT, Object)
         .by(&[("partNumber", None), ("uploadId", None)])

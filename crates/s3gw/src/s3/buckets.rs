@@ -75,6 +75,7 @@ impl Gateway {
     }
 
     pub(super) async fn bucket_delete(&self, input: DeleteBucketInput) -> Result<DeleteBucketOutput> {
+        self.seen_buckets.forget(&input.bucket);
         self.client.delete_bucket(S3_VOLUME, &input.bucket).await?;
         Ok(DeleteBucketOutput {})
     }

@@ -11,6 +11,7 @@ mod list;
 mod multipart;
 mod probes;
 mod put;
+mod seen_buckets;
 mod xml;
 
 use crate::account::Told;
@@ -29,6 +30,7 @@ use probes::Lacking;
 use s3s::dto::*;
 use s3s::service::{S3Service, S3ServiceBuilder};
 use s3s::{S3, S3Request, S3Response, S3Result};
+use seen_buckets::SeenBuckets;
 use std::sync::Arc;
 use time::OffsetDateTime;
 use types::{Clock, SystemClock};
@@ -43,7 +45,8 @@ pub(crate) struct Protocol {
 impl Protocol {
     /// The protocol layer gets no keys: signatures are verified before it, and it never sees one.
     pub(crate) fn new(client: Client, options: &GatewayOptions) -> Protocol {
-        let gateway = Gateway { client, region: options.region.clone() };
+        let gateway =
+            Gateway { client, region: options.region.clone(), seen_buckets: SeenBuckets::default() };
         let service = S3ServiceBuilder::new(gateway).build();
         Protocol { admission: Arc::new(Admission::new(options)), service }
     }
@@ -98,6 +101,7 @@ fn document(failure: GatewayError) -> Response {
 struct Gateway {
     client: Client,
     region: String,
+    seen_buckets: SeenBuckets,
 }
 
 fn answer<T>(result: Result<T, GatewayError>) -> S3Result<S3Response<T>> {

@@ -107,7 +107,10 @@ impl Gateway {
         };
         let mut attributes = described.attributes()?;
         // Asked before the bytes travel; the commit decides.
-        self.client.head_bucket(S3_VOLUME, &input.bucket).await?;
+        if !self.seen_buckets.has(&input.bucket) {
+            self.client.head_bucket(S3_VOLUME, &input.bucket).await?;
+            self.seen_buckets.see(&input.bucket);
+        }
 
         let stored = store(&self.client, body(input.body), promise, |name| asked.trailer(name)).await?;
         let sums = Sums::of(Some(&stored.checksum));
@@ -122,7 +125,11 @@ impl Gateway {
             pieces: stored.written.pieces,
             ..Key::default()
         };
-        self.client.commit_key(S3_VOLUME, &input.bucket, key, precondition).await?;
+        let committed = self.client.commit_key(S3_VOLUME, &input.bucket, key, precondition).await;
+        if committed.is_err() {
+            self.seen_buckets.forget(&input.bucket);
+        }
+        committed?;
         Ok(PutObjectOutput {
             e_tag: Some(etag(&md5_hex)),
             checksum_crc32: sums.crc32,
