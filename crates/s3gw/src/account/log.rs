@@ -36,11 +36,8 @@ pub struct RequestLog {
     writer: Mutex<Option<JoinHandle<()>>>,
 }
 
-enum Order {
-    Write(Line),
-    /// Look at what is said beside the queue.
-    Wake,
-}
+/// A line to be written. `None`: what is said beside the queue is to be looked at.
+type Order = Option<Line>;
 
 #[derive(Default)]
 struct Shared {
@@ -95,14 +92,14 @@ impl RequestLog {
     }
 
     pub(super) fn write(&self, line: Line) {
-        if self.orders.try_send(Order::Write(line)).is_err() {
+        if self.orders.try_send(Some(line)).is_err() {
             self.shared.lost_for_queue.count();
         }
     }
 
     /// Where the queue is full the writer is awake.
     fn wake(&self) {
-        match self.orders.try_send(Order::Wake) {
+        match self.orders.try_send(None) {
             Ok(()) | Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {}
         }
     }
@@ -140,7 +137,7 @@ impl Writer {
     fn run(mut self, queue: &Receiver<Order>) {
         let mut text = Vec::new();
         while let Ok(first) = queue.recv() {
-            if !self.shared.close.load(Ordering::Acquire) && matches!(first, Order::Write(_)) {
+            if !self.shared.close.load(Ordering::Acquire) && first.is_some() {
                 std::thread::sleep(GATHER);
             }
             if self.shared.reopen.swap(false, Ordering::AcqRel) {
@@ -148,7 +145,7 @@ impl Writer {
             }
             let mut lines = 0;
             for order in [first].into_iter().chain(queue.try_iter()) {
-                if let Order::Write(line) = order {
+                if let Some(line) = order {
                     line.write_to(&mut text);
                     lines += 1;
                 }

@@ -11,6 +11,7 @@ use crate::admission::operation_names;
 use crate::request_body::{Progress, Stage};
 use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::Request;
+use axum::http::header::CONTENT_LENGTH;
 use axum::http::{Method, StatusCode};
 use axum::response::Response;
 use counted::Counted;
@@ -184,7 +185,9 @@ impl Account {
             self.end = End::Done;
             return response;
         }
-        let left_bytes = body.size_hint().exact();
+        // An object's body does not know its own length; the HTTP layer goes by what the head says.
+        let said = || response.headers().get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok();
+        let left_bytes = body.size_hint().exact().or_else(said);
         response.map(|body| Body::new(Answer { body, left_bytes, account: self }))
     }
 

@@ -61,6 +61,13 @@ async fn the_end_of_a_request_is_known_whoever_ends_it() {
     let mut body = response.into_body().into_data_stream();
     body.next().await.unwrap().unwrap();
     drop(body);
+    // An object's body does not: its head says how long it is.
+    let mut response = answer(vec![Ok("da"), Ok("ta")]);
+    response.headers_mut().insert("content-length", "4".parse().unwrap());
+    let mut body = account(&accounts, "/b/said").answer(response).into_body().into_data_stream();
+    body.next().await.unwrap().unwrap();
+    body.next().await.unwrap().unwrap();
+    drop(body);
     // Its client left before it was answered, and in the middle.
     drop(account(&accounts, "/b/unanswered"));
     let response = account(&accounts, "/b/left").answer(answer(vec![Ok("da"), Ok("ta")]));
@@ -84,6 +91,7 @@ async fn the_end_of_a_request_is_known_whoever_ends_it() {
     let expect = [
         ("done", "done", Some(200), 4),
         ("counted", "done", Some(200), 4),
+        ("said", "done", Some(200), 4),
         ("unanswered", "left", None, 0),
         ("left", "left", Some(200), 2),
         ("cut", "cut", Some(200), 2),
@@ -93,12 +101,12 @@ async fn the_end_of_a_request_is_known_whoever_ends_it() {
     assert_eq!(found, expect);
     let text = exposed(&accounts);
     for line in [
-        "flotilla_s3_requests_total{operation=\"GetObject\",class=\"2xx\"} 3",
+        "flotilla_s3_requests_total{operation=\"GetObject\",class=\"2xx\"} 4",
         "flotilla_s3_requests_total{operation=\"GetObject\",class=\"left\"} 2",
         "flotilla_s3_requests_total{operation=\"GetObject\",class=\"cut\"} 1",
-        "flotilla_s3_request_seconds_count{operation=\"GetObject\"} 4",
-        "flotilla_s3_body_bytes_total{operation=\"GetObject\",direction=\"out\"} 12",
-        "flotilla_s3_request_log_lines_total 6",
+        "flotilla_s3_request_seconds_count{operation=\"GetObject\"} 5",
+        "flotilla_s3_body_bytes_total{operation=\"GetObject\",direction=\"out\"} 16",
+        "flotilla_s3_request_log_lines_total 7",
     ] {
         assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
     }
