@@ -95,7 +95,7 @@ impl Process {
         self.signal("-HUP");
     }
 
-    fn signal(&self, signal: &str) {
+    pub fn signal(&self, signal: &str) {
         let status = Command::new("kill").arg(signal).arg(self.pid().to_string()).status();
         assert!(status.expect("run kill").success());
     }
