@@ -70,26 +70,25 @@ impl ContainerManager {
         }
     }
 
-    /// Forgets a pipeline that is over, also one of which only an interrupted creation is here: SCM names it for as long as it hears
-    /// of the container that was to be its first.
+    /// Forgets a pipeline that is over, also one of which only an open container is here: SCM names it for as long as it hears of that.
     pub async fn let_go_ordered(&self, order: PipelineOrder) -> Result<(), String> {
         self.take_up_leftover(&order).await.map_err(|failure| format!("{failure:#}"))?;
         self.let_go_pipeline(order.pipeline).await
     }
 
     async fn take_up_leftover(&self, order: &PipelineOrder) -> anyhow::Result<()> {
-        let (pipeline, first) = (order.pipeline, order.first_container);
+        let pipeline = order.pipeline;
         if self.pipelines().get(pipeline).is_some() {
             return Ok(());
         }
         let Some(disk) = self.disks().get(order.disk) else { return Ok(()) };
         let index = disk.index.clone();
-        let found = blocking(move || index.container(first)).await?;
-        if found.is_some_and(|record| record.pipeline == pipeline && record.state == ContainerState::Open) {
-            let why = "its creation was interrupted".to_owned();
-            let left = StoppedPipeline::new(order.clone(), disk.clone(), why);
-            self.pipelines().stop_unknown(left);
+        if blocking(move || index.left_open(pipeline)).await?.is_empty() {
+            return Ok(());
         }
+        let left =
+            StoppedPipeline::new(order.clone(), disk.clone(), "an open container is left of it".to_owned());
+        self.pipelines().stop_unknown(left);
         Ok(())
     }
 

@@ -46,6 +46,9 @@ impl Retired {
     /// Ends the replica by itself, unless it has ended; on return that is durable, and its containers say what they have.
     /// An error where its log is lost: then nobody can say what it had.
     pub(crate) async fn quasi_close(&self, host: &RaftHost) -> anyhow::Result<()> {
+        if self.is_being_removed().await? {
+            return self.give_up_leftovers().await;
+        }
         self.retire(host).await?;
         match self.apply_rest().await {
             // Its creation was interrupted: nothing was ever in it.
@@ -73,7 +76,9 @@ impl Retired {
 
     /// Makes the disk forget the pipeline; its containers stay.
     pub(crate) async fn let_go(&self, host: &RaftHost) -> anyhow::Result<()> {
-        if !self.is_being_removed().await? {
+        if self.is_being_removed().await? {
+            self.give_up_leftovers().await?;
+        } else {
             self.retire(host).await?;
             match self.apply_rest().await {
                 Ok(()) => {}
@@ -231,6 +236,24 @@ impl Retired {
             index.set_end(open, ContainerEnd { state: ContainerState::WithoutLog, last, committed })
         })
         .await
+    }
+
+    /// What is open although the log is on its way out is an index's that was rebuilt, or older than the end: nobody can say what
+    /// should be in it.
+    async fn give_up_leftovers(&self) -> anyhow::Result<()> {
+        let (index, pipeline) = (self.disk.index.clone(), self.order.pipeline);
+        let state = ContainerState::WithoutLog;
+        let given_up = blocking(move || {
+            let open = index.left_open(pipeline)?;
+            for container in &open {
+                index.set_end(*container, ContainerEnd { state, last: None, committed: LogIndex(0) })?;
+            }
+            Ok(open)
+        });
+        for container in given_up.await? {
+            warn!(%pipeline, %container, "a container was open, and its pipeline is over: it proves nothing");
+        }
+        self.mark_ends().await
     }
 
     /// Whether the pipeline's creation was interrupted before its log began: nothing was ever written to its first container.

@@ -39,7 +39,7 @@ pub(crate) async fn read(disk: &dyn Disk, dir: &str) -> anyhow::Result<Option<Co
 }
 
 /// Writes it, durably, into a directory that is there.
-pub(super) async fn write(disk: &dyn Disk, dir: &str, manifest: &ContainerManifest) -> anyhow::Result<()> {
+pub(crate) async fn write(disk: &dyn Disk, dir: &str, manifest: &ContainerManifest) -> anyhow::Result<()> {
     let encoded = encode(manifest)?;
     let (path, temporary) = (format!("{dir}/{FILE_NAME}"), format!("{dir}/{TEMPORARY_NAME}"));
     let write = async {

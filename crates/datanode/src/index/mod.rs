@@ -185,6 +185,14 @@ impl Index {
         Ok(containers)
     }
 
+    /// A pipeline's containers that are open; while it runs that is one.
+    pub(crate) fn left_open(&self, pipeline: PipelineId) -> anyhow::Result<Vec<ContainerId>> {
+        let is_open =
+            |record: &ContainerRecord| record.pipeline == pipeline && record.state == ContainerState::Open;
+        let open = self.containers()?.into_iter().filter(|(_, record)| is_open(record));
+        Ok(open.map(|(container, _)| container).collect())
+    }
+
     pub(crate) fn container(&self, container: ContainerId) -> anyhow::Result<Option<ContainerRecord>> {
         self.get(&keys::container(container), ContainerRecord::decode)
     }

@@ -1,4 +1,6 @@
 use super::*;
+use crate::import::imported_file;
+use crate::index::keys;
 use crate::inventory::Inventory;
 use crate::offline::tests::{END, FIRST, Left, SECOND};
 use crate::offline::{OfflineDisk, RebuildOptions};
@@ -7,6 +9,7 @@ use crate::pipeline::PipelineError;
 use crate::spec_file;
 use bytes::Bytes;
 use disk::{Disk, File, IoFuture, RealDisk, Space};
+use proto::datanode::{ContainerFile, ContainerManifest};
 use raft::{AddressBook, HostOptions, Timing};
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -361,4 +364,60 @@ async fn a_container_whose_log_is_lost_is_no_interrupted_creation() {
     left.disk.real.remove_dir_all(&format!("{GROUPS_DIR}/pipeline-3")).await.unwrap();
     left.let_go(&host()).await.unwrap();
     assert_eq!(left.record(container).unwrap().state, ContainerState::WithoutLog);
+}
+
+/// An index that was rebuilt may say so.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_container_that_is_open_after_its_pipeline_is_gone_proves_nothing() {
+    let left = Left::ended().await;
+    retired(&left, usize::MAX).await.let_go(&host()).await.unwrap();
+    left.change(|batch| {
+        batch.put(keys::container(SECOND), ContainerRecord::opened(PIPELINE, FIRST).encode())
+    });
+    for with_its_pipeline in [true, false] {
+        let left = left.copy();
+        let again = retired(&left, usize::MAX).await;
+        match with_its_pipeline {
+            true => again.let_go(&host()).await.unwrap(),
+            false => again.quasi_close(&host()).await.unwrap(),
+        }
+        let second = again.record(SECOND).unwrap();
+        assert_eq!((second.state, second.last), (ContainerState::WithoutLog, None));
+        assert_eq!(again.record(FIRST).unwrap().state, ContainerState::Closed);
+        assert_eq!(again.how().await, Some(ReplicaEnd::Removed(again.order.replica)));
+    }
+}
+
+/// A replica of the second container was deleted here, and copied here again: what was left and what was copied are two histories.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_index_is_rebuilt_around_a_copy_that_stands_in_place_of_what_was_deleted() {
+    let left = Left::ended().await;
+    retired(&left, usize::MAX).await.let_go(&host()).await.unwrap();
+    // By itself: what came before it may be elsewhere.
+    let second = left.index().container(SECOND).unwrap();
+    let copied = second.map(|record| ContainerRecord { previous: ContainerId(0), ..record });
+    let report = OfflineDisk::open(&left.root()).unwrap().verify(None).await.unwrap();
+    let manifest = ContainerManifest {
+        container: SECOND.0,
+        pipeline: PIPELINE.0,
+        last_term: 1,
+        last_index: 10,
+        hash: report.containers[&SECOND].hash.clone().unwrap(),
+        files: vec![ContainerFile { name: "00000000.seg".to_owned(), bytes: 1 << 20 }],
+        ..ContainerManifest::default()
+    };
+    let dir = "containers/0000000000000065";
+    imported_file::write(&RealDisk::open(&left.root(), 1).unwrap(), dir, &manifest).await.unwrap();
+    for (is_there, expected) in [(true, copied), (false, None)] {
+        if !is_there {
+            left.lose(dir);
+        }
+        left.lose("db");
+        let rebuilt =
+            OfflineDisk::open(&left.root()).unwrap().rebuild(RebuildOptions::default()).await.unwrap();
+        assert!(rebuilt.is_whole(), "{rebuilt:?}");
+        left.check(&[]).await;
+        assert_eq!(left.index().container(SECOND).unwrap(), expected);
+        assert_eq!(left.index().left_open(PIPELINE).unwrap(), []);
+    }
 }

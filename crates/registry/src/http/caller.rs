@@ -27,12 +27,13 @@ impl Hosts {
         let host = host.trim().to_ascii_lowercase();
         if let Some(address) = host.strip_prefix('[') {
             return address.split_once(']').is_some_and(|(address, port)| {
-                address.parse::<Ipv6Addr>().is_ok() && (port.is_empty() || port.starts_with(':'))
+                let port = if port.is_empty() { Some("") } else { port.strip_prefix(':') };
+                address.parse::<Ipv6Addr>().is_ok() && port.is_some_and(is_port)
             });
         }
-        let name = host.rsplit_once(':').map_or(host.as_str(), |(name, _)| name);
+        let (name, port) = host.split_once(':').unwrap_or((&host, ""));
         let name = name.strip_suffix('.').unwrap_or(name);
-        if name.is_empty() || name.contains([':', '@', '/']) {
+        if name.is_empty() || name.contains(['@', '/']) || !is_port(port) {
             return false;
         }
         // A name without a dot is found in the machine's own network only.
@@ -75,6 +76,11 @@ impl Hosts {
         }
         Ok(())
     }
+}
+
+/// What may follow the colon of a Host: nothing does too.
+fn is_port(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 /// Refuses what a page may have sent, before anything else looks at it.
@@ -128,6 +134,9 @@ mod tests {
             "evilflotilla.com",
             "localhost.evil.com",
             "a@127.0.0.1",
+            "127.0.0.1:80@evil.com",
+            "127.0.0.1:x",
+            "[::1]:80@evil.com",
             "[::1].evil.com",
             "[evil.com]",
             "1.2.3.4.5",

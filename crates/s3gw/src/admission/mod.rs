@@ -17,7 +17,7 @@ use crate::options::GatewayOptions;
 use crate::payload::{Coding, Payload, Trailers};
 use crate::request_body::Progress;
 use axum::body::Body;
-use axum::http::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HOST};
+use axum::http::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HOST, TRANSFER_ENCODING};
 use axum::http::request::Parts;
 use axum::http::uri::PathAndQuery;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, Version};
@@ -145,7 +145,10 @@ impl Admission {
 
         let body = match operation.body {
             operations::Body::None => AdmittedBody::Empty,
-            operations::Body::Data => AdmittedBody::Data(payload(&parts, body, progress, verified)?),
+            operations::Body::Data => {
+                refuse_unannounced(&parts)?;
+                AdmittedBody::Data(payload(&parts, body, progress, verified)?)
+            }
             operations::Body::Xml { .. } => {
                 let payload = payload(&parts, body, progress, verified)?;
                 AdmittedBody::Document(document(operation, &parts.headers, payload).await?)
@@ -327,6 +330,19 @@ fn refuse_other_types(operation: &Operation, headers: &HeaderMap) -> Result<()> 
     }
 }
 
+/// Of HTTP/1 only headers say that there is a body. A client that forgot to would otherwise have made an empty object.
+fn refuse_unannounced(parts: &Parts) -> Result<()> {
+    let is_told = |name| parts.headers.contains_key(name);
+    if parts.version >= Version::HTTP_2 || is_told(CONTENT_LENGTH) || is_told(TRANSFER_ENCODING) {
+        return Ok(());
+    }
+    Err(without_length())
+}
+
+fn without_length() -> GatewayError {
+    GatewayError::refused("MissingContentLength", 411, "You must provide the Content-Length HTTP header.")
+}
+
 /// The body as its headers say that it travels.
 fn payload(parts: &Parts, body: Body, progress: Progress, verified: Verified) -> Result<Payload> {
     use axum::body::HttpBody;
@@ -374,8 +390,7 @@ fn payload(parts: &Parts, body: Body, progress: Progress, verified: Verified) ->
         },
     };
     if length.is_none() && !verified.is_presigned {
-        let why = "You must provide the Content-Length HTTP header.";
-        return Err(GatewayError::refused("MissingContentLength", 411, why));
+        return Err(without_length());
     }
     Ok(Payload::new(body, progress, coding, length))
 }
@@ -473,6 +488,8 @@ mod tests {
         headers: Vec<(&'static str, String)>,
         signed: Vec<&'static str>,
         body: &'static [u8],
+        /// Neither a length nor an encoding says that there is a body.
+        is_unannounced: bool,
         read: Arc<AtomicUsize>,
     }
 
@@ -487,7 +504,15 @@ mod tests {
             ("x-amz-date", DATE.to_owned()),
         ];
         let signed = vec!["host", "x-amz-content-sha256", "x-amz-date"];
-        Sent { method, uri: uri.to_owned(), headers, signed, body: b"", read: Arc::default() }
+        Sent {
+            method,
+            uri: uri.to_owned(),
+            headers,
+            signed,
+            body: b"",
+            is_unannounced: false,
+            read: Arc::default(),
+        }
     }
 
     /// A presigned URL; what comes before its signature stands in `uri`.
@@ -501,7 +526,15 @@ mod tests {
             SCOPE.replace('/', "%2F"),
         );
         let headers = vec![("host", "localhost".to_owned())];
-        Sent { method, uri, headers, signed: vec!["host"], body: b"", read: Arc::default() }
+        Sent {
+            method,
+            uri,
+            headers,
+            signed: vec!["host"],
+            body: b"",
+            is_unannounced: false,
+            read: Arc::default(),
+        }
     }
 
     impl Sent {
@@ -535,6 +568,9 @@ mod tests {
             let mut headers = HeaderMap::new();
             for (name, value) in &self.headers {
                 headers.append(HeaderName::from_static(name), HeaderValue::from_str(value).unwrap());
+            }
+            if !self.is_unannounced && !headers.contains_key(CONTENT_LENGTH) {
+                headers.insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
             }
             let mut uri = self.uri.clone();
             let presigned = uri.contains("X-Amz-Signature");
@@ -582,6 +618,18 @@ mod tests {
             let refusal = self.refusal().await;
             assert!(refusal.contains(why), "{} {}: {refusal}", self.method, self.uri);
         }
+    }
+
+    #[tokio::test]
+    async fn bytes_that_no_header_announces_are_no_empty_object() {
+        let forgotten = |sent: Sent| Sent { is_unannounced: true, ..sent };
+        forgotten(put("/b/k")).refused("MissingContentLength").await;
+        forgotten(presigned(Method::PUT, "/b/k")).refused("MissingContentLength").await;
+        forgotten(put("/b/k?partNumber=1&uploadId=u")).refused("MissingContentLength").await;
+        forgotten(put("/b/k")).signing("content-length", "0").admit().await.unwrap();
+        forgotten(put("/b")).admit().await.unwrap();
+        let copy = forgotten(put("/b/k")).signing("x-amz-copy-source", "/b/other");
+        copy.admit().await.unwrap();
     }
 
     #[tokio::test]
