@@ -28,7 +28,8 @@ impl S3 {
 
     pub(crate) async fn put(&self, key: &str, body: Vec<u8>) -> Result<(), String> {
         let url = self.bucket.put_object(Some(&self.credentials), key).sign(SIGNED_FOR);
-        self.send(self.http.put(url).body(body)).await.map(drop)
+        // Of a body without bytes the client would not say the length, and S3 wants to hear it.
+        self.send(self.http.put(url).header("content-length", body.len()).body(body)).await.map(drop)
     }
 
     /// Where anybody can put this key, for a test that speaks HTTP itself.
