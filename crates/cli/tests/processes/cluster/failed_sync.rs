@@ -39,7 +39,9 @@ pub(super) async fn run() -> Option<Shown> {
     drill
         .until("a member that has everything", REPAIRED_WITHIN, async || all_have_everything(&drill).await)
         .await;
+    drill.cluster.datanodes[0].signal("-STOP");
     let armed = disk.fail_writes();
+    drill.cluster.datanodes[0].signal("-CONT");
     assert!(armed > 0, "no segment has room that it did not use: this shows nothing");
     let failed_at = Instant::now();
     let mut rounds = 0;

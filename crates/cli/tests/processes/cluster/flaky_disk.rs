@@ -42,7 +42,13 @@ impl FlakyDisk {
     }
 
     fn attach(&self) -> Result<(), String> {
-        run("mount", &["-o", "loop", path(&self.image()), path(&self.root())]).map(drop)
+        run("mount", &["-o", "loop", path(&self.image()), path(&self.root())])?;
+        // A request that is written in part is done, says the kernel's loop device. One of a single block is written or not.
+        let device = run("findmnt", &["--noheadings", "--output", "SOURCE", path(&self.root())])?;
+        let name = device.trim().trim_start_matches("/dev/");
+        let setting = format!("/sys/block/{name}/queue/max_sectors_kb");
+        std::fs::write(&setting, (BLOCK_BYTES >> 10).to_string())
+            .map_err(|error| format!("{setting}: {error}"))
     }
 
     pub(super) fn root(&self) -> PathBuf {
