@@ -144,8 +144,8 @@ verb_drill() {
 
 help_sim() {
     cat <<'HELP'
-usage: ./dev sim [--seeds N] [--seed S] [--threads T] [--trace] [--planted NAME]
-       ./dev sim cluster [--seeds N] [--seed S] [--threads T] [--trace] [--planted NAME] [--all]
+usage: ./dev sim [--seeds N] [--seed S] [--threads T] [--trace] [--planted NAME] [--optimized]
+       ./dev sim cluster [--seeds N] [--seed S] [--threads T] [--trace] [--planted NAME] [--all] [--optimized]
 
 Simulates N clusters (200 when not given), each from a seed, beginning with seed S (1 when not given): three to six processes with
 several Raft groups on simulated disks and a simulated network, all on one thread and on virtual time, with partitions, lost and slow
@@ -166,17 +166,24 @@ read never answers other bytes than were written, whichever node is asked. At th
 with three good replicas, byte for byte the same on the disks; where two of three members lost what they could prove, the container may
 wait instead, named as trouble and untouched. The counts in the last line say how often each happened. Each seed runs in a process
 of its own. --all goes on after a violation.
+
+--optimized builds it anew, optimized and with the same checks, in a directory of its own: for some hundred seeds and more.
 HELP
 }
 
 verb_sim() {
-    local argument
+    local argument profile=dev directory=debug arguments=()
     for argument in "$@"; do
+        if [[ $argument == --optimized ]]; then
+            profile=campaign directory=campaign
+            continue
+        fi
+        arguments+=("$argument")
         [[ $argument =~ ^([0-9]{1,18}|[a-z][a-z-]*|--seeds?|--threads|--trace|--planted|--all)$ ]] || usage_error sim "what is '$argument'?"
     done
     ensure_build_environment
     cd "$root"
     # The features of the tests, so that nothing is built twice: see build_binary.
-    cargo build --locked --quiet --workspace --bin flotilla-sim --test layering
-    "$(target_directory)/debug/flotilla-sim" "$@"
+    cargo build --locked --quiet --profile "$profile" --workspace --bin flotilla-sim --test layering
+    "$(target_directory)/$directory/flotilla-sim" "${arguments[@]}"
 }

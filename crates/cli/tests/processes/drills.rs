@@ -23,12 +23,16 @@ struct Shared {
 }
 
 const WRITERS: usize = 6;
+/// What a writer rests after each object: other tests run beside it, and most of a drill is waiting.
+pub(crate) const REST: Duration = Duration::from_millis(250);
 
 /// By then all that was killed works again, on a machine that does other things too.
 const BACK_WITHIN: Duration = Duration::from_secs(60);
 
 /// Sizes that end in each interesting place: nothing, one chunk, a 64 KiB edge, several chunks.
 const SIZES: [usize; 8] = [0, 1, 4096, 65_536, 65_537, 300_000, 1 << 20, 3_500_000];
+
+const BODY_BLOCK_BYTES: usize = 4096;
 
 /// The bytes of object `n`, the same whenever they are asked for.
 fn body(n: u64) -> Vec<u8> {
@@ -39,9 +43,14 @@ fn body(n: u64) -> Vec<u8> {
         state ^= state << 17;
         state
     };
+    // Blocks that tell of their object and of their place in it, copied: nothing here is optimized.
+    let mut block: Vec<u8> = (0..BODY_BLOCK_BYTES / 8).flat_map(|_| next().to_le_bytes()).collect();
     let bytes = SIZES[n as usize % SIZES.len()];
-    let mut body: Vec<u8> = (0..bytes.div_ceil(8)).flat_map(|_| next().to_le_bytes()).collect();
-    body.truncate(bytes);
+    let mut body = Vec::with_capacity(bytes);
+    while body.len() < bytes {
+        block[8..16].copy_from_slice(&body.len().to_le_bytes());
+        body.extend_from_slice(&block[..BODY_BLOCK_BYTES.min(bytes - body.len())]);
+    }
     body
 }
 
@@ -51,7 +60,7 @@ fn key(n: u64) -> String {
 
 impl Writers {
     pub(crate) fn start(s3: &S3, first: u64) -> Writers {
-        Writers::paced(s3, first, Duration::ZERO)
+        Writers::paced(s3, first, REST)
     }
 
     /// Each rests for so long after each object.

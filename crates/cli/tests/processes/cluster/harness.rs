@@ -1,7 +1,7 @@
 //! A cluster under load from S3, and what a drill asks of it.
 
 use crate::binary;
-use crate::drills::{Writers, Written, assert_all_there};
+use crate::drills::{REST, Writers, Written, assert_all_there};
 use crate::s3::S3;
 use proto::scm::scm_client::ScmClient;
 use proto::scm::*;
@@ -26,8 +26,6 @@ const LED_WITHIN: Duration = Duration::from_secs(60);
 /// The longest time without an acknowledgement, all writers together, while something is being lost.
 const STAND_STILL_MAX: Duration = Duration::from_secs(3);
 const STAND_STILL_AMONG_TESTS_MAX: Duration = Duration::from_secs(60);
-/// What a writer rests among other tests after each object: the drills are two at a time, and most of a drill is waiting.
-const REST_AMONG_TESTS: Duration = Duration::from_millis(100);
 pub(super) const DATANODES: usize = 5;
 /// Objects that every drill begins with: enough to close several containers.
 const OBJECTS_FIRST: usize = 100;
@@ -104,7 +102,7 @@ impl Drill {
     }
 
     pub(super) fn writers(&self, first: u64) -> Writers {
-        let rest = if is_campaign() { Duration::ZERO } else { REST_AMONG_TESTS };
+        let rest = if is_campaign() { Duration::ZERO } else { REST };
         Writers::paced(&self.s3, first, rest)
     }
 
