@@ -8,7 +8,7 @@ use super::run::{Remedy, Run, machine_at};
 use super::scm_calls::ScmCalls;
 use super::writer::Writer;
 use crate::scenario::random_crash;
-use crate::world::{Crash, Link, ProcessId};
+use crate::world::{Crash, Link, ProcessId, SILENCE_MAX};
 use disk::sim::{Loss, Random, SimOptions};
 use proto::scm::{Pipeline, PipelineState, ReplicaState};
 use std::time::Duration;
@@ -19,6 +19,8 @@ pub(super) const GIVEN_UP_AT: Duration = Duration::from_secs(25);
 /// Clients of schemes have numbers from here on.
 const CLIENTS_FROM: u64 = 1000;
 const CHUNK_BYTES_MAX: u64 = 4000;
+/// Who is cut off for less is sent what others had under way for it, be it that they are dead by then: connections last that long.
+const LAG_MS_MIN: u64 = SILENCE_MAX.as_millis() as u64 + 300;
 
 /// What a run does to one pipeline, once all is well.
 #[derive(Clone, Copy, Debug)]
@@ -31,7 +33,8 @@ pub(super) enum Scheme {
     /// others   ─────────────────elect, acknowledge──x          one is back ──┐  the other ──┐
     /// ```
     Diverge { tail: u64, cut: Duration, others: Duration, away: Duration, third: Duration },
-    /// A member lags; another one loses its log, while the third one is away, or worse.
+    /// A member lags, cut off from the others for so long that nothing is on its way to it any more; another one loses its log, while the
+    /// third one is away, or worse.
     ///
     /// ```text
     /// lags     ──cut off────────────back──────────────────────────────
@@ -125,15 +128,16 @@ impl Scheme {
                 third: ms(random, 0, 8000),
             },
             1..=3 => {
-                let harm = Harm::random(random);
+                // Where it is planted, one that the member always finds.
+                let harm = if planted.is_some() { Harm::HardStateLost } else { Harm::random(random) };
                 let third = match random.below(6) {
-                    _ if planted.is_some() => Third::Away(ms(random, 25_000, 35_000)),
+                    _ if planted.is_some() => Third::Away(ms(random, 20_000, 30_000)),
                     0 => Third::Stays,
                     1 => Third::Lost,
                     2 => Third::Harmed(Harm::random(random), ms(random, 100, 12_000)),
                     _ => Third::Away(ms(random, 7000, 35_000)),
                 };
-                let (lag, down) = (ms(random, 500, 3500), ms(random, 100, 4000));
+                let (lag, down) = (ms(random, LAG_MS_MIN, LAG_MS_MIN + 4000), ms(random, 100, 4000));
                 Scheme::LoseLog { harm, third, lag, down }
             }
             4 => Scheme::FullForGood {
@@ -263,11 +267,11 @@ impl Run {
         down: Duration,
     ) -> Duration {
         let (now, id) = (self.world.now(), PipelineId(pipeline.pipeline));
-        self.isolate(lags, at);
-        self.at(
-            now + Duration::from_millis(100),
-            Step::Write { pipeline: pipeline.clone(), blocks: 20, tries: 6 },
-        );
+        // SCM hears it: it is behind, and not dead.
+        self.cut_off(lags, self.nodes(), at);
+        for moment in [now + Duration::from_millis(100), at - Duration::from_millis(500)] {
+            self.at(moment, Step::Write { pipeline: pipeline.clone(), blocks: 20, tries: 6 });
+        }
         let crash = random_crash(&mut self.random);
         self.at(at, Step::CrashHarmed { machine: harmed, crash, down, pipeline: id, harm });
         let crash = random_crash(&mut self.random);
@@ -393,8 +397,12 @@ impl Run {
 
     /// From all but the clients.
     fn isolate(&mut self, machine: usize, until: Duration) {
+        self.cut_off(machine, 0..self.nodes().end, until);
+    }
+
+    fn cut_off(&mut self, machine: usize, from: std::ops::Range<usize>, until: Duration) {
         let cut = Link { is_cut: true, ..Link::FAST };
-        let others = (0..self.nodes().end).filter(|other| *other != machine);
+        let others = from.filter(|other| *other != machine);
         let pairs = others.flat_map(|other| [(machine, other), (other, machine)]);
         let pairs = pairs.map(|(from, to)| (ProcessId(from), ProcessId(to), cut)).collect();
         let cut = self.links.add(pairs);
