@@ -17,6 +17,10 @@ pub(super) const GIVEN_UP_AT: Duration = Duration::from_secs(25);
 /// Who is cut off for less is sent what others had under way for it, be it that they are dead by then: connections last that long.
 const LAG_MS_MIN: u64 = SILENCE_MAX.as_millis() as u64 + 300;
 
+/// After this the two who are left have ended and let go, and SCM decides without the third: it is dead (6 s), nobody leads (6 s), who has
+/// no log had time to end (3 s), the pipeline is over, and what they then say is believed (a few heartbeats, and 2 s twice).
+const DECIDED_MS: u64 = 26_000;
+
 /// What a run does to one pipeline, once all is well.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Scheme {
@@ -81,11 +85,11 @@ impl Scheme {
                 // Where it is planted, one that the member always finds.
                 let harm = if planted.is_some() { Harm::HardStateLost } else { Harm::random(random) };
                 let third = match random.below(6) {
-                    _ if planted.is_some() => Third::Away(ms(random, 20_000, 30_000)),
+                    _ if planted.is_some() => Third::Away(ms(random, DECIDED_MS, DECIDED_MS + 10_000)),
                     0 => Third::Stays,
                     1 => Third::Lost,
                     2 => Third::Harmed(Harm::random(random), ms(random, 100, 12_000)),
-                    _ => Third::Away(ms(random, 7000, 35_000)),
+                    _ => Third::Away(ms(random, 7000, DECIDED_MS + 10_000)),
                 };
                 let (lag, down) = (ms(random, LAG_MS_MIN, LAG_MS_MIN + 4000), ms(random, 100, 4000));
                 Scheme::LoseLog { harm, third, lag, down }
