@@ -341,10 +341,15 @@ impl Group {
     /// [`Role::Stopped`].
     pub(crate) async fn close(&self) {
         self.inner.patience.end();
+        // On a task of its own: who waits first for openraft's core must go on waiting, or all who ask for it afterwards panic.
+        let raft = self.inner.raft.clone();
+        let stopping = tokio::spawn(async move { raft.shutdown().await });
         // openraft may wait for a change of the log that waits for space on the disk; closing the log ends that.
-        match tokio::time::timeout(CLOSE_MAX, self.inner.raft.shutdown()).await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::warn!(group = %self.inner.id, %error, "stop of a group"),
+        match tokio::time::timeout(CLOSE_MAX, stopping).await {
+            Ok(Ok(Ok(()))) => {}
+            Ok(Ok(Err(error)) | Err(error)) => {
+                tracing::warn!(group = %self.inner.id, %error, "stop of a group")
+            }
             Err(_) => {
                 tracing::warn!(group = %self.inner.id, "a group does not stop, its log is closed under it");
                 self.inner.log.close().await;

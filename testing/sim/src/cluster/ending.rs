@@ -14,6 +14,7 @@ use proto::scm::{
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use tokio::time::sleep;
 use types::ContainerId;
 
 const REPLICAS: usize = 3;
@@ -187,9 +188,9 @@ impl Run {
         let is_full =
             |address: &str| self.full.keys().any(|(machine, _)| self.plan.address(*machine) == address);
         let stands_full = |info: &ReplicaInfo| {
-            info.node.as_ref().is_some_and(|node| {
-                is_full(&node.address) || good.iter().any(|(number, _)| *number == node.node)
-            })
+            let is_gone = info.node_state() == NodeState::NodeDead;
+            let is_good = |node: u64| good.iter().any(|(number, _)| *number == node);
+            info.node.as_ref().is_some_and(|node| is_gone || is_full(&node.address) || is_good(node.node))
         };
         good.len() == REPLICAS
             && info.troubles().all(|trouble| trouble == ContainerTrouble::ContainerDifferent)
@@ -239,6 +240,8 @@ impl Run {
     /// read: they give the right bytes or an error.
     fn read_all(&mut self, view: &View) -> Result<(), String> {
         const READERS: usize = 8;
+        // A node that is slow asks its readers to look elsewhere.
+        const TRIES: usize = 10;
         // Some thousand reads, of disks that take 32 ms for each.
         const WITHIN: Duration = Duration::from_secs(200);
         let mut reads: Vec<(Written, String, MustBe)> = Vec::new();
@@ -264,10 +267,16 @@ impl Run {
                 let _under_way = under_way;
                 for (written, address, must_be) in reads {
                     let way = Way { connector: &*connector, cluster: &cluster, address: &address };
-                    let read = read_checked(&way, &ledger, &written, 0, written.length).await;
-                    if let Err(failure) = read
-                        && must_be == MustBe::Right
-                    {
+                    let mut tries = if must_be == MustBe::Right { TRIES } else { 1 };
+                    let failure = loop {
+                        tries -= 1;
+                        match read_checked(&way, &ledger, &written, 0, written.length).await {
+                            Ok(_) => break None,
+                            Err(failure) if tries == 0 => break Some(failure),
+                            Err(_) => sleep(Duration::from_secs(1)).await,
+                        }
+                    };
+                    if let Some(failure) = failure.filter(|_| must_be == MustBe::Right) {
                         let failure = (written, address, failure.message);
                         failed.lock().expect("no holder panics").push(failure);
                     }
