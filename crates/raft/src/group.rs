@@ -341,15 +341,13 @@ impl Group {
     /// [`Role::Stopped`].
     pub(crate) async fn close(&self) {
         self.inner.patience.end();
-        // On a task of its own: who waits first for openraft's core must go on waiting, or all who ask for it afterwards panic.
+        // A task of its own, which ends when openraft does: after a stop that was given up halfway each later call panics in openraft.
         let raft = self.inner.raft.clone();
-        let stopping = tokio::spawn(async move { raft.shutdown().await });
+        let stop = tokio::spawn(async move { raft.shutdown().await });
         // openraft may wait for a change of the log that waits for space on the disk; closing the log ends that.
-        match tokio::time::timeout(CLOSE_MAX, stopping).await {
+        match tokio::time::timeout(CLOSE_MAX, stop).await {
             Ok(Ok(Ok(()))) => {}
-            Ok(Ok(Err(error)) | Err(error)) => {
-                tracing::warn!(group = %self.inner.id, %error, "stop of a group")
-            }
+            Ok(Ok(Err(error)) | Err(error)) => tracing::warn!(group = %self.inner.id, %error, "stop of a group"),
             Err(_) => {
                 tracing::warn!(group = %self.inner.id, "a group does not stop, its log is closed under it");
                 self.inner.log.close().await;

@@ -97,9 +97,10 @@ impl Index {
         Ok(match record.state {
             ContainerState::Closed => true,
             // What it has beyond may never have been: others may have acknowledged something else in its place.
-            ContainerState::QuasiClosed | ContainerState::WithoutLog => {
-                record.committed >= index || planted::has(Bug::TailsAreRead)
+            ContainerState::QuasiClosed | ContainerState::WithoutLog if planted::has(Bug::TailsAreRead) => {
+                record.last.is_some_and(|last| last.index >= index)
             }
+            ContainerState::QuasiClosed | ContainerState::WithoutLog => record.committed >= index,
             ContainerState::Open => {
                 self.applied(record.pipeline)?.is_some_and(|applied| applied.id.index >= index)
             }

@@ -15,6 +15,7 @@ impl Run {
         let Some(view) = self.views.newest() else { return };
         self.look_for_damage(&view);
         self.look_for_ends(&view);
+        self.look_for_cut_off(&view);
     }
 
     /// A replica that is bad was damaged by us, or its disk has failed.
@@ -42,6 +43,25 @@ impl Run {
                 let container = ContainerId(info.container);
                 self.ledger.fail(format!(
                     "container {container} is CLOSED on dn{first} with {expected:?} as its last record, on dn{other} with {end:?}"
+                ));
+            }
+        }
+    }
+
+    /// What is CLOSED has all that was acknowledged in it. (What was sent again may stand for a chunk in the next container; a block's first
+    /// record stands where it says.)
+    fn look_for_cut_off(&self, view: &View) {
+        let newest = self.ledger.newest_blocks();
+        for info in &view.containers {
+            let Some(block) = newest.get(&ContainerId(info.container)) else { continue };
+            let closed =
+                replicas(info).find(|(_, replica)| replica.state() == ReplicaState::ReplicaClosed);
+            if let Some((machine, replica)) = closed
+                && replica.last_index < block.local
+            {
+                let (end, container) = (replica.last_index, block.container);
+                self.ledger.fail(format!(
+                    "container {container} is CLOSED on dn{machine} with {end} as its last record, and block {block} was acknowledged"
                 ));
             }
         }

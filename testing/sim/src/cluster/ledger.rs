@@ -1,6 +1,6 @@
 use super::counts::Counts;
 use crate::world::Trace;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
 use types::{BlockName, ContainerId};
@@ -94,6 +94,16 @@ impl Ledger {
     /// Those with acknowledged blocks.
     pub(super) fn containers(&self) -> BTreeSet<ContainerId> {
         self.lock().blocks.iter().map(|written| written.block.container).collect()
+    }
+
+    /// Of each container the acknowledged block that begins last.
+    pub(super) fn newest_blocks(&self) -> BTreeMap<ContainerId, BlockName> {
+        let mut newest: BTreeMap<ContainerId, BlockName> = BTreeMap::new();
+        for Written { block, .. } in &self.lock().blocks {
+            let newest = newest.entry(block.container).or_insert(*block);
+            *newest = (*newest).max(*block);
+        }
+        newest
     }
 
     pub(super) fn stop_writing(&self) {

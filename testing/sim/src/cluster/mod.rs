@@ -28,6 +28,7 @@ mod run;
 mod schemes;
 mod scm_calls;
 mod scm_db;
+mod steps;
 mod view;
 mod writer;
 

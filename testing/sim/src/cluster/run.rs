@@ -7,7 +7,7 @@ use super::losses::Losses;
 use super::machine::{ClientsStart, DatanodeSlot, DatanodeStart, ScmStart, run_operator};
 use super::plan::{CAPACITY_BYTES, Plan, random_disk};
 use super::planted::{Planted, plant};
-use super::schemes::Step;
+use super::steps::Step;
 use super::scm_calls::ScmCalls;
 use super::scm_db::ScmDbPlace;
 use super::view::{View, Views};

@@ -1,24 +1,21 @@
 //! Harm that comes in several steps, each while the one before it still holds: what faults by chance hardly ever add up to.
 
-use super::harm::Harm;
-use super::plan::{Plan, random_disk};
+use super::harm::{Harm, logs_on};
+use super::plan::Plan;
 use super::planted::Planted;
-use super::reader::{Way, read_checked};
-use super::run::{Remedy, Run, machine_at};
-use super::scm_calls::ScmCalls;
-use super::writer::Writer;
+use super::run::{Run, machine_at};
+use super::steps::Step;
 use crate::scenario::random_crash;
-use crate::world::{Crash, Link, ProcessId};
-use disk::sim::{Loss, Random, SimOptions};
-use proto::scm::{Pipeline, PipelineState, ReplicaState};
+use crate::world::{Crash, ProcessId, SILENCE_MAX};
+use disk::sim::{Loss, Random};
+use proto::scm::{Pipeline, PipelineState};
 use std::time::Duration;
 use types::{ContainerId, PipelineId};
 
 /// One of them is given up where a run never comes to be well enough to begin.
 pub(super) const GIVEN_UP_AT: Duration = Duration::from_secs(25);
-/// Clients of schemes have numbers from here on.
-const CLIENTS_FROM: u64 = 1000;
-const CHUNK_BYTES_MAX: u64 = 4000;
+/// Who is cut off for less is sent what others had under way for it, be it that they are dead by then: connections last that long.
+const LAG_MS_MIN: u64 = SILENCE_MAX.as_millis() as u64 + 300;
 
 /// What a run does to one pipeline, once all is well.
 #[derive(Clone, Copy, Debug)]
@@ -31,7 +28,8 @@ pub(super) enum Scheme {
     /// others   ─────────────────elect, acknowledge──x          one is back ──┐  the other ──┐
     /// ```
     Diverge { tail: u64, cut: Duration, others: Duration, away: Duration, third: Duration },
-    /// A member lags; another one loses its log, while the third one is away, or worse.
+    /// A member lags, cut off from the others for so long that nothing is on its way to it any more; another one loses its log, while the
+    /// third one is away, or worse.
     ///
     /// ```text
     /// lags     ──cut off────────────back──────────────────────────────
@@ -57,51 +55,6 @@ pub(super) enum Third {
     Harmed(Harm, Duration),
 }
 
-/// What a scheme does at some moment.
-#[derive(Clone, Debug)]
-pub(super) enum Step {
-    /// So many clients write a block each.
-    Write {
-        pipeline: Pipeline,
-        blocks: u64,
-        tries: usize,
-    },
-    Crash {
-        machine: usize,
-        crash: Crash,
-        down: Duration,
-    },
-    /// ... and while it is down, its replica of a pipeline is harmed.
-    CrashHarmed {
-        machine: usize,
-        crash: Crash,
-        down: Duration,
-        pipeline: PipelineId,
-        harm: Harm,
-    },
-    Lose {
-        machine: usize,
-        crash: Crash,
-    },
-    /// All acknowledged blocks of a pipeline are read from one node.
-    Probe {
-        machine: usize,
-        pipeline: PipelineId,
-    },
-    /// All of SCM's members but this one lose their disks.
-    LoseScm {
-        survivor: usize,
-    },
-    /// A process that reported a failed disk is restarted by its service manager, ...
-    Restart {
-        machine: usize,
-    },
-    /// ... and its machine loses power a little later.
-    LosePower {
-        machine: usize,
-    },
-}
-
 fn ms(random: &mut Random, from: u64, below: u64) -> Duration {
     Duration::from_millis(from + random.below(below - from))
 }
@@ -125,15 +78,16 @@ impl Scheme {
                 third: ms(random, 0, 8000),
             },
             1..=3 => {
-                let harm = Harm::random(random);
+                // Where it is planted, one that the member always finds.
+                let harm = if planted.is_some() { Harm::HardStateLost } else { Harm::random(random) };
                 let third = match random.below(6) {
-                    _ if planted.is_some() => Third::Away(ms(random, 25_000, 35_000)),
+                    _ if planted.is_some() => Third::Away(ms(random, 20_000, 30_000)),
                     0 => Third::Stays,
                     1 => Third::Lost,
                     2 => Third::Harmed(Harm::random(random), ms(random, 100, 12_000)),
                     _ => Third::Away(ms(random, 7000, 35_000)),
                 };
-                let (lag, down) = (ms(random, 500, 3500), ms(random, 100, 4000));
+                let (lag, down) = (ms(random, LAG_MS_MIN, LAG_MS_MIN + 4000), ms(random, 100, 4000));
                 Scheme::LoseLog { harm, third, lag, down }
             }
             4 => Scheme::FullForGood {
@@ -263,11 +217,13 @@ impl Run {
         down: Duration,
     ) -> Duration {
         let (now, id) = (self.world.now(), PipelineId(pipeline.pipeline));
-        self.isolate(lags, at);
-        self.at(
-            now + Duration::from_millis(100),
-            Step::Write { pipeline: pipeline.clone(), blocks: 20, tries: 6 },
-        );
+        // SCM hears it: it is behind, and not dead.
+        self.cut_off(lags, self.nodes(), at);
+        // The last of it no index has durably: that a log is lost is a loss.
+        let before = [1200, 600, 300, 150].map(|ms| at - Duration::from_millis(ms));
+        for moment in [now + Duration::from_millis(100)].into_iter().chain(before) {
+            self.at(moment, Step::Write { pipeline: pipeline.clone(), blocks: 12, tries: 6 });
+        }
         let crash = random_crash(&mut self.random);
         self.at(at, Step::CrashHarmed { machine: harmed, crash, down, pipeline: id, harm });
         let crash = random_crash(&mut self.random);
@@ -305,11 +261,11 @@ impl Run {
         lost_after: Option<Duration>,
     ) -> Duration {
         let (now, id) = (self.world.now(), PipelineId(pipeline.pipeline));
-        let has_log = |disk: &disk::sim::SimDisk| super::harm::logs_on(disk).contains(&id);
+        let has_log = |disk: &disk::sim::SimDisk| logs_on(disk).contains(&id);
         let number = self.world.disks(ProcessId(full)).iter().position(has_log);
         let Some(number) = number else { return now };
         self.ledger.count(|counts| counts.disks_full_for_good += 1);
-        for pipeline in super::harm::logs_on(&self.world.disks(ProcessId(full))[number]) {
+        for pipeline in logs_on(&self.world.disks(ProcessId(full))[number]) {
             self.note_lost_log(pipeline, full);
         }
         self.full.insert((full, number), free_bytes);
@@ -343,154 +299,6 @@ impl Run {
         }
         self.at(at, Step::LoseScm { survivor });
         at + Duration::from_secs(12)
-    }
-
-    pub(super) fn at(&mut self, at: Duration, step: Step) {
-        self.steps_made += 1;
-        self.steps.insert((at, self.steps_made), step);
-    }
-
-    /// Does what is due.
-    pub(super) fn schemes_step(&mut self) {
-        let now = self.world.now();
-        while let Some(first) = self.steps.first_entry().filter(|first| first.key().0 <= now) {
-            let step = first.remove();
-            self.take(step);
-        }
-    }
-
-    fn take(&mut self, step: Step) {
-        match step {
-            Step::Write { pipeline, blocks, tries } => self.write_blocks(&pipeline, blocks, tries),
-            Step::Crash { machine, crash, down } => {
-                let disk = random_disk(&mut self.random);
-                self.crash_for(machine, crash, disk, down);
-            }
-            Step::CrashHarmed { machine, crash, down, pipeline, harm } => {
-                let disk = random_disk(&mut self.random);
-                self.crash_for(machine, crash, disk, down);
-                self.harm(machine, pipeline, harm);
-            }
-            Step::Lose { machine, crash } => self.lose_node(machine, crash),
-            Step::Probe { machine, pipeline } => self.probe(machine, pipeline),
-            Step::LoseScm { survivor } => self.lose_scm(survivor),
-            Step::Restart { machine } => {
-                let disks = self.world.disks(ProcessId(machine));
-                let has_failed = disks.iter().any(|disk| disk::Disk::failure(disk).is_some());
-                if self.world.is_up(ProcessId(machine)) && has_failed {
-                    self.ledger.count(|counts| counts.failed_disks_restarted += 1);
-                    let disk = random_disk(&mut self.random);
-                    self.crash_for(machine, Crash::Kill, disk, Duration::from_millis(100));
-                }
-            }
-            Step::LosePower { machine } => {
-                let disk = random_disk(&mut self.random);
-                let crash = Crash::PowerLoss(Loss::AllUnsynced);
-                self.crash_for(machine, crash, disk, Duration::from_secs(1));
-            }
-        }
-    }
-
-    /// From all but the clients.
-    fn isolate(&mut self, machine: usize, until: Duration) {
-        let cut = Link { is_cut: true, ..Link::FAST };
-        let others = (0..self.nodes().end).filter(|other| *other != machine);
-        let pairs = others.flat_map(|other| [(machine, other), (other, machine)]);
-        let pairs = pairs.map(|(from, to)| (ProcessId(from), ProcessId(to), cut)).collect();
-        let cut = self.links.add(pairs);
-        self.links.apply_to(self.world.network());
-        self.later(until, Remedy::Network(cut));
-    }
-
-    fn write_blocks(&mut self, pipeline: &Pipeline, blocks: u64, tries: usize) {
-        let Some(view) = self.views.newest() else { return };
-        let clients = ProcessId(self.plan.clients());
-        for _ in 0..blocks {
-            self.clients_made += 1;
-            let connector = self.world.connector(clients);
-            let writer = Writer {
-                number: CLIENTS_FROM + self.clients_made,
-                ledger: self.ledger.clone(),
-                scm: ScmCalls::new(connector.clone(), self.plan.scm_addresses()),
-                connector,
-                cluster: view.status.cluster.clone(),
-                random: Random::new(self.random.next_u64()),
-                think_ms_max: 0,
-                chunk_bytes_max: self.plan.chunk_bytes_max.min(CHUNK_BYTES_MAX),
-                tries,
-            };
-            self.world.spawn(clients, writer.write_one(pipeline.clone()));
-        }
-    }
-
-    /// To a machine that is down now; what SCM last heard says which container is written.
-    fn harm(&mut self, machine: usize, pipeline: PipelineId, harm: Harm) {
-        let Some(view) = self.views.newest() else { return };
-        let of_pipeline = view.containers.iter().filter(|info| PipelineId(info.pipeline) == pipeline);
-        let containers: Vec<ContainerId> = of_pipeline.map(|info| ContainerId(info.container)).collect();
-        let held = self.owners(machine);
-        let newest = containers.into_iter().filter(|container| held.contains(&(*container).into())).max();
-        let Some(newest) = newest else { return };
-        for disk in self.world.disks(ProcessId(machine)).to_vec() {
-            if harm.strike(&disk, pipeline, newest, &mut self.random) {
-                self.world.trace().event(format_args!("{harm:?} of pipeline {pipeline} on {machine}"));
-                self.ledger.count(|counts| counts.logs_harmed += 1);
-                self.ledger.damage(machine);
-                self.note_lost_log(pipeline, machine);
-                self.harmed_at = Some(self.world.now());
-                return;
-            }
-        }
-    }
-
-    pub(super) fn lose_node(&mut self, machine: usize, crash: Crash) {
-        if self.gone.contains(&machine) {
-            return;
-        }
-        self.ledger.count(|counts| counts.nodes_lost += 1);
-        for number in 0..self.world.disks(ProcessId(machine)).len() {
-            self.note_lost_disk(machine, number);
-        }
-        if self.world.is_up(ProcessId(machine)) {
-            self.crash(machine, crash, SimOptions::default());
-        }
-        self.gone.insert(machine);
-        self.harmed_at = Some(self.world.now());
-    }
-
-    /// Right bytes or errors, be it that its replicas ended alone.
-    fn probe(&mut self, machine: usize, pipeline: PipelineId) {
-        let Some(view) = self.views.newest() else { return };
-        let address = self.plan.address(machine);
-        let of_pipeline = view.containers.iter().filter(|info| PipelineId(info.pipeline) == pipeline);
-        let mut containers = std::collections::BTreeSet::new();
-        for info in of_pipeline {
-            containers.insert(ContainerId(info.container));
-            let here =
-                info.replicas.iter().find(|it| it.node.as_ref().is_some_and(|node| node.address == address));
-            match here.and_then(|it| it.replica.as_ref()).map(|replica| replica.state()) {
-                Some(ReplicaState::ReplicaQuasiClosed) => {
-                    self.ledger.count(|counts| counts.quasi_closed_probed += 1)
-                }
-                Some(ReplicaState::ReplicaWithoutLog) => {
-                    self.ledger.count(|counts| counts.without_log_probed += 1)
-                }
-                _ => {}
-            }
-        }
-        let blocks: Vec<_> =
-            self.ledger.blocks().into_iter().filter(|it| containers.contains(&it.block.container)).collect();
-        let (connector, ledger) = (self.world.connector(self.operator()), self.ledger.clone());
-        let cluster = view.status.cluster.clone();
-        self.world.spawn(self.operator(), async move {
-            for written in blocks {
-                let way = Way { connector: &*connector, cluster: &cluster, address: &address };
-                match read_checked(&way, &ledger, &written, 0, written.length).await {
-                    Ok(()) => ledger.count(|counts| counts.probes += 1),
-                    Err(_) => ledger.count(|counts| counts.probes_failed += 1),
-                }
-            }
-        });
     }
 }
 
