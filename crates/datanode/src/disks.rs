@@ -2,6 +2,7 @@
 
 use crate::counters::DiskCounters;
 use crate::index::Index;
+use crate::index::records::ContainerState;
 use crate::inventory::Inventory;
 use crate::known_space::KnownSpace;
 use crate::manager::blocking;
@@ -142,17 +143,27 @@ impl Disks {
         self.open.iter().find(|open| open.id == disk)
     }
 
-    /// The disk that holds a container, and the container's pipeline. Blocks.
+    /// The disk that holds a container, and the container's pipeline: of two, the one whose replica is closed. A disk that was out of use for
+    /// a while may have what was never finished there, and was copied to another one meanwhile. Blocks.
     pub(crate) fn holding(
         &self,
         container: ContainerId,
     ) -> anyhow::Result<Option<(&Arc<DatanodeDisk>, PipelineId)>> {
+        let (mut held, mut failed) = (None, None);
         for disk in &self.open {
-            if let Some(pipeline) = disk.index.pipeline_of(container)? {
-                return Ok(Some((disk, pipeline)));
+            match disk.index.container(container) {
+                Ok(Some(record)) if record.state == ContainerState::Closed && disk.failure().is_none() => {
+                    return Ok(Some((disk, record.pipeline)));
+                }
+                Ok(Some(record)) => held = held.or(Some((disk, record.pipeline))),
+                Ok(None) => {}
+                Err(failure) => failed = Some(failure),
             }
         }
-        Ok(None)
+        match failed {
+            Some(failure) if held.is_none() => Err(failure),
+            _ => Ok(held),
+        }
     }
 
     pub(crate) fn identity(&self) -> Option<Identity> {

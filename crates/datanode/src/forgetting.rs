@@ -5,7 +5,7 @@
 //! own time:
 //!
 //! ```text
-//! leader    all have 1000, 64 MiB follow it ──► entry 1900: forget up to 1000
+//! leader    all have 1000, and 64 MiB or the open container follow it ──► entry 1900: forget up to 1000
 //! any       applies 1900 ──► the index is flushed ──► the log begins after 1000
 //! ```
 //!
@@ -64,14 +64,17 @@ impl Forgetter {
         }
     }
 
-    /// Leader only.
+    /// Leader only. No tail is kept of a closed container: it could not be repaired before as much is written after it, which an idle pipeline
+    /// never does.
     async fn say(&self) -> anyhow::Result<()> {
         let Pipeline { group, .. } = self.pipeline.as_ref();
         if group.status().role != Role::Leader || self.pipeline.open_container().is_ended {
             return Ok(());
         }
-        let Some(to) = group.forgettable(self.tail_bytes) else { return Ok(()) };
-        if group.log().bytes_up_to(to) < self.tail_bytes / STEP_OF_TAIL {
+        let open_bytes = group.log().state().owner_bytes;
+        let Some(to) = group.forgettable(self.tail_bytes.min(open_bytes)) else { return Ok(()) };
+        let releases = group.log().bytes_after(Some(to)) <= open_bytes;
+        if !releases && group.log().bytes_up_to(to) < self.tail_bytes / STEP_OF_TAIL {
             return Ok(());
         }
         let LogId { term, index } = group.log().id_at(to).await?;

@@ -23,7 +23,7 @@ use crate::manager::blocking;
 use crate::pipeline::PipelineOrder;
 use anyhow::{Context, ensure};
 use raft::{RaftHost, Replay, ReplicaEnd, StateMachine};
-use raftlog::{EntryMeta, Log, LogState, OpenError, owner_files};
+use raftlog::{EntryMeta, Log, LogState, OpenError, OwnerWalk, ReadError, Step, owner_files};
 use std::sync::Arc;
 use tracing::{info, warn};
 use types::{ContainerId, GroupId, LogId, LogIndex, OwnerId};
@@ -196,11 +196,34 @@ impl Retired {
         let meta = metas.first().context("the log's last entry is purged")?;
         // After a roll nothing is in it yet.
         let last = Some(last).filter(|_| meta.place.owner == OwnerId::from(open));
+        if last.is_some() {
+            self.check_records(open).await?;
+        }
         let end =
             ContainerEnd { state: ContainerState::QuasiClosed, last, committed: machine.known_committed() };
         end.write(&**self.disk.space.disk(), open).await?;
         let index = self.disk.index.clone();
         blocking(move || index.set_end(open, end)).await
+    }
+
+    /// Reads all that is in the container before it says how it ended: SCM takes the end of the member whose log is longest, and nobody could
+    /// make a copy of one that is damaged. What the log knows to be durable is not read when it is opened.
+    async fn check_records(&self, open: ContainerId) -> anyhow::Result<()> {
+        let owner = OwnerId::from(open);
+        let mut walk = OwnerWalk::new(self.disk.space.disk().clone(), OWNERS_DIR, owner).await?;
+        let read = async {
+            while let Step::Record(record) = walk.next().await? {
+                walk.check_body(&record).await?;
+            }
+            Ok::<(), ReadError>(())
+        };
+        match read.await {
+            Err(failure) if failure.condemns() => {
+                self.disk.mark_unhealthy(open, failure.to_string()).await;
+                Ok(())
+            }
+            read => read.with_context(|| format!("read container {open}")),
+        }
     }
 
     async fn has_log(&self) -> anyhow::Result<bool> {

@@ -5,7 +5,7 @@
 //! offset size field
 //!      0    4 magic            "FLhs"
 //!      4    1 version          1
-//!      5    1 flags            1: vote is meant, 2: vote committed, 4: purged, 8: committed, 16: durable are meant
+//!      5    1 flags            1: vote is meant, 2: vote committed, 4: purged, 8: committed, 16: durable, 32: begun are meant
 //!      6    2 zero
 //!      8    8 sequence
 //!     16    8 log
@@ -18,12 +18,14 @@
 //!     96    8 start_offset
 //!    104    8 start_owner_bytes  bytes of the owner's records before it
 //!    112    4 start_segment
-//!    116  392 zero
+//!    116    8 begun_owner      the newest segment whose file was made
+//!    124    4 begun_segment
+//!    128  380 zero
 //!    508    4 crc              CRC32C of bytes 0..508
 //! ```
 
 use crate::HardState;
-use crate::segment::{NUMBER_MAX, Position};
+use crate::segment::{NUMBER_MAX, Position, SEGMENT_MAX, SegmentId};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use disk::{File, IoFuture};
 use std::io;
@@ -46,7 +48,8 @@ const FLAG_VOTE_COMMITTED: u8 = 2;
 const FLAG_PURGED: u8 = 4;
 const FLAG_COMMITTED: u8 = 8;
 const FLAG_DURABLE: u8 = 16;
-const FLAGS_KNOWN: u8 = 31;
+const FLAG_BEGUN: u8 = 32;
+const FLAGS_KNOWN: u8 = 63;
 
 const _: () = assert!(SLOT_OFFSETS[1] + SLOT_BYTES as u64 <= FILE_BYTES);
 
@@ -61,6 +64,8 @@ pub(crate) struct SlotRecord {
     pub(crate) committed: Option<LogId>,
     /// Records up to here were synced when the slot was written: what recovery must find.
     pub(crate) durable: Option<LogId>,
+    /// The newest segment: its file was there, durably, before a record was written to it. Said anew before it is removed.
+    pub(crate) begun: Option<SegmentId>,
 }
 
 fn put_id(out: &mut BytesMut, id: Option<LogId>) {
@@ -81,7 +86,8 @@ impl SlotRecord {
                 | flag(vote.vote_committed, FLAG_VOTE_COMMITTED)
                 | flag(self.purged.is_some(), FLAG_PURGED)
                 | flag(self.committed.is_some(), FLAG_COMMITTED)
-                | flag(self.durable.is_some(), FLAG_DURABLE),
+                | flag(self.durable.is_some(), FLAG_DURABLE)
+                | flag(self.begun.is_some(), FLAG_BEGUN),
         );
         out.put_u16_le(0);
         out.put_u64_le(sequence);
@@ -95,6 +101,9 @@ impl SlotRecord {
         out.put_u64_le(self.start.offset);
         out.put_u64_le(self.start.owner_bytes);
         out.put_u32_le(self.start.segment);
+        let begun = self.begun.unwrap_or_default();
+        out.put_u64_le(begun.owner.0);
+        out.put_u32_le(begun.segment);
         out.resize(CRC_AT, 0);
         let crc = crc32c::crc32c(&out);
         out.put_u32_le(crc);
@@ -111,7 +120,9 @@ impl SlotRecord {
     /// Whether a log can have come so far: what follows can be counted without passing a number's end.
     fn is_possible(&self) -> bool {
         let ids = [self.purged, self.committed, self.durable];
-        self.start.is_possible() && ids.iter().flatten().all(|id| id.index.0 <= NUMBER_MAX)
+        self.start.is_possible()
+            && self.begun.is_none_or(|begun| begun.segment <= SEGMENT_MAX)
+            && ids.iter().flatten().all(|id| id.index.0 <= NUMBER_MAX)
     }
 
     fn decode_fields(mut slot: &[u8]) -> Option<(u64, SlotRecord)> {
@@ -144,8 +155,10 @@ impl SlotRecord {
             owner_bytes: slot.get_u64_le(),
             segment: slot.get_u32_le(),
         };
+        let begun = SegmentId { owner: OwnerId(slot.get_u64_le()), segment: slot.get_u32_le() };
+        let begun = (flags & FLAG_BEGUN != 0).then_some(begun);
         let hard_state = (flags & FLAG_VOTE != 0).then_some(vote);
-        Some((sequence, SlotRecord { log, hard_state, purged, start, committed, durable }))
+        Some((sequence, SlotRecord { log, hard_state, purged, start, committed, durable, begun }))
     }
 }
 
@@ -226,31 +239,35 @@ mod tests {
             start: Position { owner: OwnerId(0xaa), segment: 0xbb, offset: 0xcc0, owner_bytes: 0xddd },
             committed: id(0x66, 0x77),
             durable: id(0x88, 0x99),
+            begun: Some(SegmentId { owner: OwnerId(0xee), segment: 0xff }),
         }
     }
 
     #[test]
     fn version_1_is_laid_out_as_documented() {
         let slot = record().encode(0x1234);
-        let mut expected = b"FLhs\x01\x1f\0\0".to_vec();
+        let mut expected = b"FLhs\x01\x3f\0\0".to_vec();
         for field in [0x1234u64, 0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77, 0x88, 0x99, 0xaa, 0xcc0, 0xddd] {
             expected.extend(field.to_le_bytes());
         }
         expected.extend(0xbbu32.to_le_bytes());
+        expected.extend(0xeeu64.to_le_bytes());
+        expected.extend(0xffu32.to_le_bytes());
         expected.resize(508, 0);
-        expected.extend(0x7420_b0f0u32.to_le_bytes());
+        expected.extend(0x3a59_1fafu32.to_le_bytes());
         assert_eq!(slot, expected);
         assert_eq!(SlotRecord::decode(&slot), Some((0x1234, record())));
     }
 
     #[test]
     fn every_combination_of_missing_parts_is_kept() {
-        for parts in 0..32 {
+        for parts in 0..64 {
             let mut some = record();
             some.hard_state = some.hard_state.filter(|_| parts & 1 != 0);
             some.purged = some.purged.filter(|_| parts & 2 != 0);
             some.committed = some.committed.filter(|_| parts & 4 != 0);
             some.durable = some.durable.filter(|_| parts & 8 != 0);
+            some.begun = some.begun.filter(|_| parts & 32 != 0);
             if let Some(vote) = &mut some.hard_state {
                 vote.vote_committed = parts & 16 != 0;
             }
@@ -273,8 +290,15 @@ mod tests {
     /// Found by the fuzzer: what has no meaning was passed over.
     #[test]
     fn a_slot_that_says_more_than_is_known_is_none() {
-        let bare = SlotRecord { hard_state: None, purged: None, committed: None, durable: None, ..record() };
-        for at in [5, 6, 24, 40, 56, 72, 120, 507] {
+        let bare = SlotRecord {
+            hard_state: None,
+            purged: None,
+            committed: None,
+            durable: None,
+            begun: None,
+            ..record()
+        };
+        for at in [5, 6, 24, 40, 56, 72, 116, 124, 128, 507] {
             let mut slot = bare.encode(7).to_vec();
             slot[at] ^= 2;
             let crc = crc32c::crc32c(&slot[..CRC_AT]);
@@ -299,6 +323,7 @@ mod tests {
             (1, at(Position { owner_bytes: u64::MAX, ..start })),
             (1, SlotRecord { purged: last, ..at(start) }),
             (1, SlotRecord { durable: last, ..at(start) }),
+            (1, SlotRecord { begun: Some(SegmentId { owner: OwnerId(1), segment: u32::MAX }), ..at(start) }),
         ] {
             assert_eq!(SlotRecord::decode(&record.encode(sequence)), None, "{sequence} {record:?}");
         }

@@ -3,7 +3,8 @@
 //! From the start that the hard state names, records are followed through segments and owners until one is not
 //! there. Whether that is the end of the log or damage is decided by what is known to have been synced:
 //! * the hard state's durable mark: every record up to it was;
-//! * a record at the start of a later segment: everything in the segments before it was.
+//! * a record at the start of a later segment: everything in the segments before it was;
+//! * the segment that the hard state says was begun: its file was there.
 //!
 //! Without such evidence nobody was told that the record is durable, and it is cut, with all that follows it.
 
@@ -35,8 +36,12 @@ pub(crate) struct Recovered {
 /// Repeating it, also after it was interrupted anywhere, gives the same log.
 pub(crate) async fn recover(disk: &Arc<dyn Disk>, spec: &LogSpec) -> Result<Recovered, OpenError> {
     let recovery = Recovery { disk: &**disk, spec };
-    let (hard_state, mut record) = recovery.hard_state().await?;
+    let (mut hard_state, mut record) = recovery.hard_state().await?;
     let chain = recovery.follow(&record).await?;
+    if record.begun.is_some_and(|begun| begun > chain.tail.file()) {
+        record.begun = Some(chain.tail.file());
+        hard_state.save(&record).await.map_err(|e| recovery.io(e))?;
+    }
     let open = recovery.cut_tail(&chain).await?;
     record.durable = chain.index.last().map(|last| last.id).or(record.purged);
     // The group may have committed what only its other members had on disk.
@@ -128,6 +133,7 @@ impl Recovery<'_> {
             start: Position::start_of(owner),
             committed: None,
             durable: None,
+            begun: None,
         };
         self.create_file(path, &record).await.map_err(|e| self.io(e))
     }
@@ -162,6 +168,7 @@ impl Recovery<'_> {
             let why = format!("{}; but entry {} was durable", chain.end, durable.index);
             return Err(self.damaged(chain.tail, why));
         }
+        self.check_begun(record, &chain).await?;
         for segment in self.segments_after(chain.tail).await? {
             if let Some(later) = self.first_head(Position { segment, offset: 0, ..chain.tail }).await? {
                 let index = later.header.id.index;
@@ -176,6 +183,17 @@ impl Recovery<'_> {
             chain.tail = last.map_or(record.start, |last| last.position.after(last.record_bytes(), None));
         }
         Ok(chain)
+    }
+
+    /// The file of the newest segment is made before a record goes there: when it is gone, so may be records.
+    async fn check_begun(&self, record: &SlotRecord, chain: &Chain) -> Result<(), OpenError> {
+        let Some(begun) = record.begun.filter(|begun| *begun >= record.start.file()) else { return Ok(()) };
+        if self.open_segment(begun).await?.is_some() {
+            return Ok(());
+        }
+        let file = begun.path(&self.spec.owners_dir);
+        let why = format!("{}; but the log went on in a segment that is missing", chain.end);
+        Err(OpenError::Damaged { log: self.spec.log, file, offset: 0, why })
     }
 
     /// Opens a segment that may not exist. What is found in it is called durable, so memory must not speak for the disk.

@@ -14,7 +14,7 @@ pub(crate) const NUMBER_MAX: u64 = 1 << 62;
 /// Offsets in a segment are below this: [`crate::index`] keeps them in 32 bits, in units of 8.
 const OFFSET_END: u64 = 32 << 30;
 
-const SEGMENT_MAX: u32 = u32::MAX / 2;
+pub(crate) const SEGMENT_MAX: u32 = u32::MAX / 2;
 
 /// Where the next record goes, if it fits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,8 +76,8 @@ impl Position {
     }
 }
 
-/// One file of an owner.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+/// One file of an owner. Later ones of a log are larger.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct SegmentId {
     pub(crate) owner: OwnerId,
     pub(crate) segment: u32,

@@ -222,6 +222,9 @@ impl Writer {
         if self.open.as_ref().is_none_or(|open| open.id != id) {
             self.next_segment(id).await?;
         }
+        if self.record.begun != Some(id) {
+            self.save_with(SlotRecord { begun: Some(id), ..self.record }).await?;
+        }
         Ok(self.open.as_ref().expect("opened above"))
     }
 
@@ -231,7 +234,6 @@ impl Writer {
         let moves_on = self.open.is_some();
         if moves_on {
             self.close_segment().await?;
-            self.save().await?;
         }
         let dir = owner_dir(&self.core.spec.owners_dir, id.owner);
         if id.segment == 0 {
@@ -318,7 +320,7 @@ impl Writer {
     /// Removes everything after a position. Newest first, each step durable before the next, so that a crash at any
     /// point leaves a log without a gap:
     ///
-    /// lower the durable mark · remove later owners and segments · cut the last one
+    /// lower the durable mark and the segment begun · remove later owners and segments · cut the last one
     async fn truncate(
         &mut self,
         cut: SegmentId,
@@ -327,9 +329,13 @@ impl Writer {
         gone: &[SegmentId],
     ) -> io::Result<()> {
         let next = |id: Option<LogId>| id.map_or(LogIndex(0), |id| id.index.next());
-        if next(self.record.durable) > next(last) {
-            self.record.durable = last;
-            self.save().await?;
+        let lowered = SlotRecord {
+            durable: if next(self.record.durable) > next(last) { last } else { self.record.durable },
+            begun: self.record.begun.map(|begun| begun.min(cut)),
+            ..self.record
+        };
+        if lowered != self.record {
+            self.save_with(lowered).await?;
         }
         let owners_dir = self.core.spec.owners_dir.clone();
         if self.open.as_ref().is_some_and(|open| open.id != cut) {
@@ -429,9 +435,15 @@ impl Writer {
     }
 
     async fn save(&mut self) -> io::Result<()> {
-        self.record.committed = self.core.lock().committed;
+        self.save_with(self.record).await
+    }
+
+    /// Nothing has changed when it fails.
+    async fn save_with(&mut self, mut record: SlotRecord) -> io::Result<()> {
+        record.committed = self.core.lock().committed;
         let started = Instant::now();
-        self.hard_state.save(&self.record).await?;
+        self.hard_state.save(&record).await?;
+        self.record = record;
         self.core.space.counts.hard_state.record_duration(started.elapsed());
         // The other slot still has what was promised before: a slot that rots must not take a vote back.
         self.hint_is_due = true;

@@ -37,6 +37,7 @@ fn slot(slot: &Result<HardStateSlot, HardStateFault>) -> Value {
             "start_owner": slot.start_owner.0,
             "start_segment": slot.start_segment,
             "start_offset": slot.start_offset,
+            "begun": slot.begun.map(|(owner, segment)| json!({ "owner": owner.0, "segment": segment })),
         }),
     }
 }

@@ -113,8 +113,17 @@ impl Inventory {
         }
     }
 
+    /// Of one on two disks, that is told of which is read ([`crate::disks::Disks::holding`]).
     pub(crate) fn put(&self, container: ContainerId, replica: Replica) {
         let mut state = self.lock();
+        let is_second = |known: &Replica| {
+            known.disk != replica.disk
+                && known.state == ContainerState::Closed
+                && replica.state != ContainerState::Closed
+        };
+        if state.replicas.get(&container).is_some_and(is_second) {
+            return;
+        }
         let before = state.replicas.insert(container, replica.clone());
         if before.as_ref() == Some(&replica) {
             return;

@@ -278,6 +278,22 @@ async fn an_unconfirmed_roll_quasi_closes_its_container() {
     left.check(&[]).await;
 }
 
+/// The leader of a pipeline had a damaged record, which opening its log does not read; its log was the longest, and the container ended there.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_damaged_is_known_before_its_replica_says_how_it_ended() {
+    let left = Left::new().await;
+    let segment = left.root().join("containers/0000000000000065/00000000.seg");
+    let mut bytes = std::fs::read(&segment).unwrap();
+    bytes[40_000] ^= 1;
+    std::fs::write(&segment, bytes).unwrap();
+    let retired = retired(&left, usize::MAX).await;
+    retired.quasi_close(&host()).await.unwrap();
+    assert_eq!(retired.record(SECOND).unwrap().state, ContainerState::QuasiClosed);
+    let why = retired.disk.index.unhealthy(SECOND).unwrap();
+    assert!(why.is_some_and(|why| why.contains("checksum")));
+    assert_eq!(retired.disk.index.unhealthy(FIRST).unwrap(), None);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replica_without_its_log_says_nothing_of_its_end_and_can_be_let_go() {
     let left = Left::new().await;

@@ -136,3 +136,22 @@ async fn a_log_is_forgotten_up_to_what_all_members_have() {
     cluster.stop_nodes().await;
     crate::ending::check_whole(&cluster).await;
 }
+
+/// A pipeline that nobody writes to any more holds no closed container back, be the tail that it may keep however long.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_closed_is_released_though_nothing_follows() {
+    let mut cluster = Cluster::start(DatanodeOptions { log_tail_bytes: 64 << 20, ..quick() }).await;
+    let mut writer = Writer { number: 0, written: Vec::new() };
+    let leader = cluster.wait_for_leader().await;
+    while writer.written.last().is_none_or(|(acked, _)| acked.block.container == FIRST_CONTAINER) {
+        writer.write(&cluster, leader, 1).await;
+    }
+    let of_first = writer.written.iter().filter(|(acked, _)| acked.block.container == FIRST_CONTAINER);
+    wait_purged(&cluster, of_first.map(|(acked, _)| acked.commit_index).max().unwrap()).await;
+    writer.check(&cluster).await;
+    cluster.restart().await;
+    let leader = cluster.wait_for_leader().await;
+    writer.write(&cluster, leader, 1).await;
+    writer.check(&cluster).await;
+    cluster.stop_nodes().await;
+}

@@ -28,6 +28,8 @@ pub struct HardStateSlot {
     pub start_segment: u32,
     pub start_offset: u64,
     pub start_owner_bytes: u64,
+    /// Owner and number of the newest segment whose file was made.
+    pub begun: Option<(OwnerId, u32)>,
 }
 
 /// Why a slot does not count.
@@ -74,7 +76,7 @@ pub async fn read_hard_state(file: Arc<dyn File>) -> io::Result<HardStateFile> {
 /// One slot's bytes.
 fn decode_slot(slot: &[u8]) -> Result<HardStateSlot, HardStateFault> {
     if let Some((sequence, record)) = SlotRecord::decode(slot) {
-        let SlotRecord { log, hard_state, purged, start, committed, durable } = record;
+        let SlotRecord { log, hard_state, purged, start, committed, durable, begun } = record;
         return Ok(HardStateSlot {
             sequence,
             log,
@@ -86,6 +88,7 @@ fn decode_slot(slot: &[u8]) -> Result<HardStateSlot, HardStateFault> {
             start_segment: start.segment,
             start_offset: start.offset,
             start_owner_bytes: start.owner_bytes,
+            begun: begun.map(|begun| (begun.owner, begun.segment)),
         });
     }
     if slot.len() < SLOT_BYTES {
@@ -160,7 +163,11 @@ impl fmt::Display for HardStateSlot {
             self.start_owner.0,
             self.start_segment,
             self.start_offset
-        )
+        )?;
+        match self.begun {
+            Some((owner, segment)) => write!(f, " begun owner {:016x} segment {segment:08x}", owner.0),
+            None => write!(f, " begun -"),
+        }
     }
 }
 

@@ -90,6 +90,7 @@ fn random_slot(random: &mut Random) -> Vec<u8> {
         start_segment: number() as u32,
         start_offset,
         start_owner_bytes: start_offset.saturating_add(number()),
+        begun: Some((number().into(), number() as u32)),
     };
     let parts = number();
     encode(&HardStateSlot {
@@ -97,6 +98,7 @@ fn random_slot(random: &mut Random) -> Vec<u8> {
         purged: slot.purged.filter(|_| parts & 2 == 0),
         committed: slot.committed.filter(|_| parts & 4 == 0),
         durable: slot.durable.filter(|_| parts & 8 == 0),
+        begun: slot.begun.filter(|_| parts & 16 == 0),
         ..slot
     })
 }
@@ -111,7 +113,8 @@ fn encode(slot: &HardStateSlot) -> Vec<u8> {
             | flag(vote.vote_committed, 2)
             | flag(slot.purged.is_some(), 4)
             | flag(slot.committed.is_some(), 8)
-            | flag(slot.durable.is_some(), 16),
+            | flag(slot.durable.is_some(), 16)
+            | flag(slot.begun.is_some(), 32),
     );
     out.extend([0, 0]);
     let ids = [slot.purged, slot.committed, slot.durable].map(Option::unwrap_or_default);
@@ -120,6 +123,9 @@ fn encode(slot: &HardStateSlot) -> Vec<u8> {
     let start = [slot.start_owner.0, slot.start_offset, slot.start_owner_bytes];
     fields.chain(start).for_each(|field| out.extend(field.to_le_bytes()));
     out.extend(slot.start_segment.to_le_bytes());
+    let (begun_owner, begun_segment) = slot.begun.unwrap_or((0.into(), 0));
+    out.extend(begun_owner.0.to_le_bytes());
+    out.extend(begun_segment.to_le_bytes());
     out.resize(SLOT_BYTES, 0);
     fit_slot(&mut out);
     out

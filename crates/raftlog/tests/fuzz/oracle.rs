@@ -181,6 +181,12 @@ fn damaged(oracle: &Oracle<'_>, spec: &LogSpec, model: &Model, answer: &Answer) 
         return Err("it opens with a hard state of no log, or another".to_owned());
     };
     promises(state, &slot, model)?;
+    if let Some((owner, segment)) = slot.begun.filter(|begun| *begun >= slot.start) {
+        let begun = format!("{}/{owner:016x}/{segment:08x}.seg", spec.owners_dir);
+        if !oracle.files.contains_key(&begun) {
+            return Err(format!("it opens without {begun}, which it had begun"));
+        }
+    }
     // Both the newest slot and the tail may be damaged: then what the older slot says is durable is there.
     let durable = slot.durable.map(|(_, index)| index).max(slot.purged.map(|(_, index)| index));
     if state.last.map(|id| id.index.0) < durable {

@@ -125,6 +125,9 @@ pub(crate) struct Slot {
     /// Term and index.
     pub(crate) purged: Option<(u64, u64)>,
     pub(crate) durable: Option<(u64, u64)>,
+    /// Owner and segment of the start, and of the newest segment.
+    pub(crate) start: (u64, u32),
+    pub(crate) begun: Option<(u64, u32)>,
 }
 
 /// The slot of a file that counts.
@@ -135,6 +138,7 @@ pub(crate) fn newest_slot(file: &[u8]) -> Option<Slot> {
     });
     let read = |slot: &[u8]| {
         let number = |at: usize| u64::from_le_bytes(slot[at..at + 8].try_into().unwrap());
+        let small = |at: usize| u32::from_le_bytes(slot[at..at + 4].try_into().unwrap());
         let given = |flag: u8| slot[5] & flag != 0;
         Slot {
             sequence: number(8),
@@ -142,6 +146,8 @@ pub(crate) fn newest_slot(file: &[u8]) -> Option<Slot> {
             vote: given(1).then(|| (number(24), number(32), given(2))),
             purged: given(4).then(|| (number(40), number(48))),
             durable: given(16).then(|| (number(72), number(80))),
+            start: (number(88), small(112)),
+            begun: given(32).then(|| (number(116), small(124))),
         }
     };
     valid.map(read).max_by_key(|slot| slot.sequence)

@@ -67,8 +67,9 @@ impl Run {
     pub(super) fn owners(&self, machine: usize) -> BTreeSet<OwnerId> {
         let files = self.world.disks(ProcessId(machine)).iter().flat_map(|disk| disk.files());
         let owner = |(path, _): (String, u64)| {
-            let (hex, _) = path.strip_prefix("containers/")?.split_once('/')?;
-            u64::from_str_radix(hex, 16).ok().map(OwnerId)
+            let (hex, file) = path.strip_prefix("containers/")?.split_once('/')?;
+            let has_records = file.ends_with(".seg");
+            u64::from_str_radix(hex, 16).ok().filter(|_| has_records).map(OwnerId)
         };
         files.filter_map(owner).collect()
     }

@@ -14,6 +14,7 @@ use proto::scm::{
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use tokio::time::sleep;
 use types::ContainerId;
 
 const REPLICAS: usize = 3;
@@ -128,8 +129,8 @@ impl Run {
         if let Some(open) = open {
             return Some(format!("container {} is {:?}", open.container, open.state()));
         }
-        let leaves = view.datanodes.iter().find(|info| info.duty() == NodeDuty::NodeDecommissioning);
-        leaves.map(|node| format!("node {} is still leaving", node.node))
+        let mut leaving = view.datanodes.iter().filter(|info| info.duty() == NodeDuty::NodeDecommissioning);
+        leaving.find_map(|node| self.stays_for(&view, node.node))
     }
 
     /// What is not as it should be, of closed containers and pipelines.
@@ -164,15 +165,32 @@ impl Run {
         view.pipelines.iter().find_map(unsound_pipeline)
     }
 
+    /// What a node that leaves is still needed for. Of what waits for an operator nobody makes copies.
+    fn stays_for(&self, view: &View, node: u64) -> Option<String> {
+        let has_it = |info: &&ContainerInfo| {
+            info.replicas.iter().any(|replica| replica.node.as_ref().is_some_and(|of| of.node == node))
+        };
+        let is_needed = |info: &&ContainerInfo| {
+            good_replicas(info).iter().filter(|(holder, _)| *holder != node).count() < REPLICAS
+        };
+        let needed: Vec<_> = view.containers.iter().filter(has_it).filter(is_needed).collect();
+        let is_excused = |info: &&ContainerInfo| self.losses.excuse(info) || self.waits_for_room(info);
+        if !needed.is_empty() && needed.iter().all(is_excused) {
+            return None;
+        }
+        let needed: Vec<_> = needed.into_iter().map(describe).collect();
+        Some(format!("node {node} is still leaving: {}", needed.join("; ")))
+    }
+
     /// Three good replicas, and others on disks that are full for good: to let go of a log takes some room, too.
     fn waits_for_room(&self, info: &ContainerInfo) -> bool {
         let good = good_replicas(info);
         let is_full =
             |address: &str| self.full.keys().any(|(machine, _)| self.plan.address(*machine) == address);
         let stands_full = |info: &ReplicaInfo| {
-            info.node.as_ref().is_some_and(|node| {
-                is_full(&node.address) || good.iter().any(|(number, _)| *number == node.node)
-            })
+            let is_gone = info.node_state() == NodeState::NodeDead;
+            let is_good = |node: u64| good.iter().any(|(number, _)| *number == node);
+            info.node.as_ref().is_some_and(|node| is_gone || is_full(&node.address) || is_good(node.node))
         };
         good.len() == REPLICAS
             && info.troubles().all(|trouble| trouble == ContainerTrouble::ContainerDifferent)
@@ -207,8 +225,8 @@ impl Run {
     pub(super) fn check_end(&mut self) -> Result<(), String> {
         let view = self.views.newest().ok_or("SCM has shown nothing")?;
         self.read_all(&view)?;
+        self.compare_inventories()?;
         let view = self.views.newest().ok_or("SCM has shown nothing")?;
-        self.compare_inventories(&view)?;
         self.check_waiting(&view)?;
         for machine in 0..self.nodes().end {
             if self.world.is_up(ProcessId(machine)) {
@@ -222,6 +240,8 @@ impl Run {
     /// read: they give the right bytes or an error.
     fn read_all(&mut self, view: &View) -> Result<(), String> {
         const READERS: usize = 8;
+        // A node that is slow asks its readers to look elsewhere.
+        const TRIES: usize = 10;
         // Some thousand reads, of disks that take 32 ms for each.
         const WITHIN: Duration = Duration::from_secs(200);
         let mut reads: Vec<(Written, String, MustBe)> = Vec::new();
@@ -238,19 +258,27 @@ impl Run {
         }
         let share = reads.len().div_ceil(READERS).max(1);
         let under_way = Arc::new(());
+        let failed: Arc<Mutex<Vec<(Written, String, String)>>> = Arc::default();
         for reads in reads.chunks(share) {
             let (reads, ledger, under_way) = (reads.to_vec(), self.ledger.clone(), under_way.clone());
+            let failed = failed.clone();
             let (connector, cluster) = (self.world.connector(self.operator()), view.status.cluster.clone());
             self.world.spawn(self.operator(), async move {
                 let _under_way = under_way;
                 for (written, address, must_be) in reads {
                     let way = Way { connector: &*connector, cluster: &cluster, address: &address };
-                    let read = read_checked(&way, &ledger, &written, 0, written.length).await;
-                    if let Err(failure) = read
-                        && must_be == MustBe::Right
-                    {
-                        ledger
-                            .fail(format!("{written:?} cannot be read from {address}: {}", failure.message));
+                    let mut tries = if must_be == MustBe::Right { TRIES } else { 1 };
+                    let failure = loop {
+                        tries -= 1;
+                        match read_checked(&way, &ledger, &written, 0, written.length).await {
+                            Ok(_) => break None,
+                            Err(failure) if tries == 0 => break Some(failure),
+                            Err(_) => sleep(Duration::from_secs(1)).await,
+                        }
+                    };
+                    if let Some(failure) = failure.filter(|_| must_be == MustBe::Right) {
+                        let failure = (written, address, failure.message);
+                        failed.lock().expect("no holder panics").push(failure);
                     }
                 }
             });
@@ -262,11 +290,43 @@ impl Run {
                 return Err(format!("reading all blocks takes longer than {WITHIN:?}"));
             }
         }
-        Ok(())
+        let failed = std::mem::take(&mut *failed.lock().expect("no holder panics"));
+        if failed.is_empty() { Ok(()) } else { self.check_failed_reads(&failed) }
     }
 
-    /// What SCM says of a node's replicas is what the node has.
-    fn compare_inventories(&mut self, view: &View) -> Result<(), String> {
+    /// What could not be read may have been one too many, and deleted meanwhile: then SCM says so soon.
+    fn check_failed_reads(&mut self, failed: &[(Written, String, String)]) -> Result<(), String> {
+        const SAID_WITHIN: Duration = Duration::from_secs(5);
+        let until = self.world.now() + SAID_WITHIN;
+        while self.world.now() < until {
+            self.step()?;
+        }
+        let view = self.views.newest().ok_or("SCM has shown nothing")?;
+        let is_good = |(written, address, _): &&(Written, String, String)| {
+            let info = view.containers.iter().find(|info| info.container == written.block.container.0);
+            info.is_some_and(|info| good_replicas(info).iter().any(|(_, good)| good == address))
+        };
+        match failed.iter().find(is_good) {
+            Some((written, address, why)) => Err(format!("{written:?} cannot be read from {address}: {why}")),
+            None => Ok(()),
+        }
+    }
+
+    /// What SCM says of a node's replicas is what the node has, or soon will be: a member may still be making up for what it missed.
+    fn compare_inventories(&mut self) -> Result<(), String> {
+        const SAID_WITHIN: Duration = Duration::from_secs(60);
+        let until = self.world.now() + SAID_WITHIN;
+        loop {
+            let compared = self.compare_inventories_now();
+            if compared.is_ok() || self.world.now() > until {
+                return compared;
+            }
+            self.step()?;
+        }
+    }
+
+    fn compare_inventories_now(&mut self) -> Result<(), String> {
+        let view = self.views.newest().ok_or("SCM has shown nothing")?;
         let found: Arc<Mutex<BTreeMap<usize, BTreeSet<ContainerId>>>> = Arc::default();
         let mut expected: BTreeMap<usize, BTreeSet<ContainerId>> = BTreeMap::new();
         for (node, slot) in &self.slots {
@@ -298,10 +358,15 @@ impl Run {
             let here = found.get(&node).cloned().unwrap_or_default();
             let is_meant =
                 |container: &&ContainerId| written.contains(container) && !self.is_lost_with_scm(**container);
-            let differ: Vec<_> = shown.symmetric_difference(&here).filter(is_meant).collect();
-            if !differ.is_empty() {
+            let only = |one: &BTreeSet<ContainerId>, other: &BTreeSet<ContainerId>| -> Vec<u64> {
+                one.difference(other).filter(is_meant).map(|container| container.0).collect()
+            };
+            let (only_shown, only_here) = (only(&shown, &here), only(&here, &shown));
+            if !only_shown.is_empty() || !only_here.is_empty() {
                 let address = self.plan.address(node);
-                return Err(format!("{address} and SCM disagree whether {differ:?} are there"));
+                return Err(format!(
+                    "SCM shows containers {only_shown:?} on {address}, which are not there, and not {only_here:?}, which are"
+                ));
             }
         }
         Ok(())
