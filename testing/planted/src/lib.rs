@@ -28,7 +28,7 @@ pub enum Bug {
     RefusalsForgotten,
     /// `datanode`: a replica that ended by itself answers for all that it has, by places and not by names.
     TailsAreRead,
-    /// `scm`: what a member that lost its log has left counts in decisions.
+    /// `scm`: what a member that lost its log has left counts in decisions, be it damaged or not.
     LogsNeedNoProof,
     /// `scm`: a member that runs and takes nothing is waited for.
     ComingForEver,

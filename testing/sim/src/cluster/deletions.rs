@@ -5,15 +5,20 @@ use super::view::View;
 use crate::world::ProcessId;
 use proto::scm::{ContainerState, ReplicaState};
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 use types::{ContainerId, OwnerId};
 
 const REPLICAS: usize = 3;
 const LOOK_MS: u128 = 200;
+/// Who is lost is missed by SCM (`stale_after`), and by a node that has its order already, a moment later.
+const MISSED_WITHIN: Duration = Duration::from_secs(5);
 
 /// As it was when last looked at.
 #[derive(Default)]
 pub(super) struct Holdings {
     held: BTreeMap<usize, BTreeSet<OwnerId>>,
+    /// What machines held that a scheme took away, whatever was going on, and when.
+    lost: Vec<(Duration, BTreeSet<OwnerId>)>,
     /// Which machine has which replica that SCM took for good.
     good: BTreeSet<(usize, ContainerId)>,
 }
@@ -22,6 +27,19 @@ impl Holdings {
     /// What a machine held is gone with its disk.
     pub(super) fn forget(&mut self, machine: usize) {
         self.held.remove(&machine);
+    }
+
+    /// A machine is gone in the middle of whatever is going on.
+    pub(super) fn lose(&mut self, machine: usize, now: Duration) {
+        self.lost.push((now, self.held.remove(&machine).unwrap_or_default()));
+    }
+
+    /// How many had it of whom it is not known yet that they are lost.
+    fn missed(&self, owner: OwnerId, now: Duration) -> usize {
+        let is_it = |(at, held): &&(Duration, BTreeSet<OwnerId>)| {
+            now < *at + MISSED_WITHIN && held.contains(&owner)
+        };
+        self.lost.iter().filter(is_it).count()
     }
 
     /// Who had a container when last looked at.
@@ -50,7 +68,8 @@ impl Run {
                 let is_deleted = held.contains(&owner) && !holders.contains(node) && now.contains_key(node);
                 if is_deleted && self.holdings.good.contains(&(*node, container)) {
                     self.ledger.count(|counts| counts.deletions += 1);
-                    if holders.len() < REPLICAS {
+                    let missed = self.holdings.missed(owner, self.world.now());
+                    if holders.len() + missed < REPLICAS {
                         self.ledger.fail(format!(
                             "the good replica of container {container} on dn{node} was deleted, and only {holders:?} have others"
                         ));

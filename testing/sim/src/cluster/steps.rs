@@ -90,7 +90,10 @@ impl Run {
                 self.crash_for(machine, crash, disk, down);
                 self.harm(machine, pipeline, harm);
             }
-            Step::Lose { machine, crash } => self.lose_node(machine, crash),
+            Step::Lose { machine, crash } => {
+                self.holdings.lose(machine, self.world.now());
+                self.lose_node(machine, crash);
+            }
             Step::Probe { machine, pipeline } => self.probe(machine, pipeline),
             Step::LoseScm { survivor } => self.lose_scm(survivor),
             Step::Restart { machine } => {
