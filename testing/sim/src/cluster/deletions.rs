@@ -36,9 +36,8 @@ impl Holdings {
 
     /// How many had it of whom it is not known yet that they are lost.
     fn missed(&self, owner: OwnerId, now: Duration) -> usize {
-        let is_it = |(at, held): &&(Duration, BTreeSet<OwnerId>)| {
-            now < *at + MISSED_WITHIN && held.contains(&owner)
-        };
+        let is_it =
+            |(at, held): &&(Duration, BTreeSet<OwnerId>)| now < *at + MISSED_WITHIN && held.contains(&owner);
         self.lost.iter().filter(is_it).count()
     }
 
@@ -81,6 +80,12 @@ impl Run {
         if let Some(view) = self.views.newest() {
             self.holdings.good = good_now(&view);
         }
+    }
+
+    /// Not those whose records a fault has just taken.
+    pub(super) fn holders_now(&self, owner: OwnerId) -> BTreeSet<usize> {
+        let there = self.nodes().filter(|node| !self.gone.contains(node));
+        there.filter(|node| self.owners(*node).contains(&owner)).collect()
     }
 
     pub(super) fn owners(&self, machine: usize) -> BTreeSet<OwnerId> {

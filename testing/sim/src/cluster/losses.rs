@@ -39,7 +39,7 @@ impl Run {
             let Some(view) = self.views.newest() else { return };
             let of_pipeline = view.containers.iter().filter(|info| PipelineId(info.pipeline) == pipeline);
             for container in of_pipeline.map(|info| ContainerId(info.container)) {
-                let holders = self.holdings.holders(OwnerId::from(container));
+                let holders = self.holders_now(OwnerId::from(container));
                 self.losses.held.insert(container, holders);
             }
         }
