@@ -140,7 +140,7 @@ fn is_its_own(failure: &Failure) -> bool {
 async fn open_and_hear(client: &Client, address: &str, part: &Part) -> Result<(Open, ReadChunk), Failure> {
     let stall = client.options().read_stall;
     let heard = async {
-        let mut datanode = DatanodeClient::new(client.channels().to(address)?)
+        let mut datanode = DatanodeClient::new(client.channels().to_read(address)?)
             .max_decoding_message_size(proto::MESSAGE_BYTES_MAX);
         let request = ReadRequest {
             block: Some(part.block.into()),

@@ -1,10 +1,11 @@
 use crate::account::Accounts;
+use crate::admission::waits_for_100;
 use crate::options::GatewayOptions;
 use crate::request_body::{Progress, RequestBody, Stage};
 use crate::s3::Protocol;
 use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::{Request, State};
-use axum::http::header::{CONNECTION, CONTENT_TYPE, EXPECT, RETRY_AFTER};
+use axum::http::header::{CONNECTION, CONTENT_TYPE, RETRY_AFTER};
 use axum::http::{HeaderName, HeaderValue, Method, StatusCode, Version};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
@@ -127,7 +128,7 @@ impl Reuse {
 
 fn watch(request: Request) -> (Request, Reuse) {
     let http1 = request.version() < Version::HTTP_2;
-    let waits = request.headers().get(EXPECT).is_some_and(|value| value.as_bytes() == b"100-continue");
+    let waits = waits_for_100(request.headers());
     let (parts, body) = request.into_parts();
     let (body, progress) = RequestBody::new(body);
     (Request::from_parts(parts, Body::new(body)), Reuse { http1, waits, progress })

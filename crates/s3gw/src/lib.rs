@@ -25,3 +25,5 @@ mod store;
 pub use account::{Accounts, RequestLog};
 pub use front::{REQUEST_ID_HEADER, document, router};
 pub use options::GatewayOptions;
+#[doc(hidden)]
+pub use s3::{Trial, Tried};

@@ -66,7 +66,14 @@ impl Payload {
     }
 
     /// All of it, in memory, if it is not longer than this.
-    pub(crate) async fn read(mut self, bytes_max: usize) -> Result<Bytes> {
+    pub(crate) async fn read(self, bytes_max: usize) -> Result<Bytes> {
+        let mut all = Vec::new();
+        self.read_into(&mut all, bytes_max).await?;
+        Ok(all.into())
+    }
+
+    /// On an error `all` has what came before it.
+    pub(crate) async fn read_into(mut self, all: &mut Vec<u8>, bytes_max: usize) -> Result<()> {
         let too_long = || {
             let why = format!("Your request was too big: its document may have {bytes_max} bytes.");
             GatewayError::refused("MaxMessageLengthExceeded", 400, why)
@@ -74,7 +81,6 @@ impl Payload {
         if self.length.is_some_and(|length| length > bytes_max as u64) {
             return Err(too_long());
         }
-        let mut all = Vec::new();
         while let Some(data) = std::future::poll_fn(|cx| self.poll_data(cx)).await {
             let data = data?;
             if all.len() + data.len() > bytes_max {
@@ -82,7 +88,7 @@ impl Payload {
             }
             all.extend_from_slice(&data);
         }
-        Ok(all.into())
+        Ok(())
     }
 
     fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes>>> {

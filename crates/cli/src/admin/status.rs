@@ -19,6 +19,8 @@ const FREE_PERCENT_WARNING: u64 = 15;
 const FREE_PERCENT_CRITICAL: u64 = 5;
 /// How many of the same kind are named; the command behind it lists all.
 const NAMED_MAX: usize = 8;
+/// Of what is said of a finding, in the table: what others report, such as the words of an error, may be as long as it likes.
+const SHOWN_CHARS_MAX: usize = 100;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Severity {
@@ -135,7 +137,7 @@ fn answer(cluster: &str, mut findings: Findings) -> Answer {
             [
                 words::cell(finding.severity.word()),
                 finding.code.into(),
-                finding.what.as_str().into(),
+                shown(&finding.what).into(),
                 format!("flotilla admin {}", finding.more).into(),
             ]
         })
@@ -163,6 +165,14 @@ fn answer(cluster: &str, mut findings: Findings) -> Answer {
     let cluster = (!cluster.is_empty()).then_some(cluster);
     let json = json!({ "verdict": verdict.word().0, "cluster": cluster, "findings": findings });
     Answer { exit_code: verdict.exit_code(), ..Answer::new(text, json) }
+}
+
+/// As much of it as a table has room for; JSON has all.
+fn shown(what: &str) -> String {
+    match what.char_indices().nth(SHOWN_CHARS_MAX) {
+        None => what.to_owned(),
+        Some(_) => what.chars().take(SHOWN_CHARS_MAX - 1).chain(['…']).collect(),
+    }
 }
 
 fn look_at_scm(members: &[ScmMember], status: &ClusterStatus, findings: &mut Findings) {
@@ -404,6 +414,18 @@ mod tests {
         assert_eq!(of(&[open(2, 0)]), [none, unled]);
         let health = vec![MemberHealth { node: 2, problem: "behind".to_owned() }];
         assert_eq!(of(&[Pipeline { health, ..open(1, 3) }]), [("pipeline-member", Severity::Warning)]);
+    }
+
+    #[test]
+    fn long_texts_are_cut_in_the_table_and_whole_in_json() {
+        let long = "é".repeat(SHOWN_CHARS_MAX + 1);
+        let mut findings = Findings::default();
+        findings.note(Severity::Warning, "registry", long.clone(), "registry services");
+        let answer = answer("c", findings);
+        assert_eq!(answer.json["findings"][0]["what"], long);
+        let cut = format!(" {}…  ", "é".repeat(SHOWN_CHARS_MAX - 1));
+        assert!(answer.text.contains(&cut), "{}", answer.text);
+        assert_eq!(shown(&"é".repeat(SHOWN_CHARS_MAX)), "é".repeat(SHOWN_CHARS_MAX));
     }
 
     #[test]

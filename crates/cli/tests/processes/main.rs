@@ -21,6 +21,7 @@ mod reset;
 mod s3;
 mod scm_members;
 mod service_manager;
+mod strangers;
 mod wrong_bytes;
 
 /// The binary under test.

@@ -17,7 +17,7 @@ use crate::options::GatewayOptions;
 use crate::payload::{Coding, Payload, Trailers};
 use crate::request_body::Progress;
 use axum::body::Body;
-use axum::http::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HOST, TRANSFER_ENCODING};
+use axum::http::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HOST, TRANSFER_ENCODING};
 use axum::http::request::Parts;
 use axum::http::uri::PathAndQuery;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, Version};
@@ -110,6 +110,7 @@ impl Admission {
         let mut query = Query::parse(parts.uri.query().unwrap_or_default())?;
         refuse_version_2(&parts.headers, &query)?;
         refuse_forms(&parts)?;
+        refuse_other_expectations(&parts.headers)?;
         refuse_repeated(&parts.headers)?;
         set_host(&mut parts)?;
         let addressing = self.hosts.addressing(text(&parts.headers, HOST.as_str())?.unwrap_or_default())?;
@@ -191,6 +192,20 @@ fn refuse_forms(parts: &Parts) -> Result<()> {
         return Err(GatewayError::NotImplemented("An upload by POST with a form"));
     }
     Ok(())
+}
+
+/// Whether the client sends no body before it has seen a 100.
+pub(crate) fn waits_for_100(headers: &HeaderMap) -> bool {
+    headers.get(EXPECT).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue"))
+}
+
+/// There is one expectation that a server can meet; a client that has another one waits for what never comes.
+fn refuse_other_expectations(headers: &HeaderMap) -> Result<()> {
+    if headers.get_all(EXPECT).iter().count() == usize::from(waits_for_100(headers)) {
+        return Ok(());
+    }
+    let why = "The only expectation that this gateway meets is 100-continue.";
+    Err(GatewayError::refused("ExpectationFailed", 417, why))
 }
 
 fn refuse_repeated(headers: &HeaderMap) -> Result<()> {
@@ -630,6 +645,16 @@ mod tests {
         forgotten(put("/b")).admit().await.unwrap();
         let copy = forgotten(put("/b/k")).signing("x-amz-copy-source", "/b/other");
         copy.admit().await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn an_expectation_that_nobody_meets_is_refused() {
+        let put = || put("/b/k").signing("content-length", "0");
+        put().adding("expect", "100-Continue").admit().await.unwrap();
+        for other in ["200-ok", "", "100-continue, more"] {
+            put().adding("expect", other).refused("ExpectationFailed").await;
+        }
+        put().adding("expect", "100-continue").adding("expect", "more").refused("ExpectationFailed").await;
     }
 
     #[tokio::test]

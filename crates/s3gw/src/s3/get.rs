@@ -126,14 +126,17 @@ fn select(key: &Key, wanted: &Conditions, range: Option<Range>, part: Option<i32
         }
         (None, None) => Selected { bytes: 0..key.size, content_range: None, parts_count: None },
         (Some(range), None) => {
-            // The protocol layer finds the last bytes of an object that has none.
-            let bytes = range.check(key.size).ok().filter(|bytes| !bytes.is_empty());
-            let bytes = bytes.ok_or(GatewayError::InvalidRange { size: key.size })?;
+            let bytes = ranged(&range, key.size)?;
             Selected { content_range: Some(content_range(&bytes, key.size)), bytes, parts_count: None }
         }
         (None, Some(part)) => select_part(key, part)?,
     };
     Ok(selected)
+}
+
+/// The protocol layer finds the last bytes of an object that has none.
+pub(super) fn ranged(range: &Range, size: u64) -> Result<ByteRange<u64>> {
+    range.check(size).ok().filter(|bytes| !bytes.is_empty()).ok_or(GatewayError::InvalidRange { size })
 }
 
 /// An object that was sent at once has one part.

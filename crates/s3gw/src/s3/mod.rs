@@ -12,6 +12,7 @@ mod multipart;
 mod probes;
 mod put;
 mod seen_buckets;
+mod trial;
 mod xml;
 
 use crate::account::Told;
@@ -33,6 +34,7 @@ use s3s::{S3, S3Request, S3Response, S3Result};
 use seen_buckets::SeenBuckets;
 use std::sync::Arc;
 use time::OffsetDateTime;
+pub use trial::{Trial, Tried};
 use types::{Clock, SystemClock};
 
 /// Takes HTTP requests, answers HTTP responses.

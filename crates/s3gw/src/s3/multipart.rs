@@ -518,7 +518,7 @@ fn whole_checksum(
 }
 
 /// `x-amz-copy-source-range`: first and last byte, both there.
-fn copy_range(text: &str, size: u64) -> Result<std::ops::Range<u64>> {
+pub(super) fn copy_range(text: &str, size: u64) -> Result<std::ops::Range<u64>> {
     let bad = || {
         GatewayError::InvalidArgument(
             "The x-amz-copy-source-range value must be of the form bytes=first-last where first and last are the \

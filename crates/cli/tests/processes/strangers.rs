@@ -1,0 +1,308 @@
+//! Strangers lean on every port, in crowds, one crowd after the other; one honest client works all through it, and judges. A short form
+//! is a test; `./dev drill doors [--repeat N]` has crowds as large as the issue of a busy night.
+
+mod crowd;
+mod garbage;
+mod honest;
+
+use crate::binary;
+use crate::s3::S3;
+use crowd::Crowd;
+use honest::Honest;
+use serde_json::{Map, Value, json};
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+use testkit::Process;
+use testkit::prometheus::Scrape;
+
+/// How many of each there are, and for how long they stay.
+#[derive(Clone, Copy)]
+struct Crowds {
+    half_sent: usize,
+    slow_readers: usize,
+    idle: usize,
+    stay: Duration,
+}
+
+const IN_A_CAMPAIGN: Crowds =
+    Crowds { half_sent: 1500, slow_readers: 1000, idle: 10_000, stay: Duration::from_secs(20) };
+const AMONG_TESTS: Crowds =
+    Crowds { half_sent: 60, slow_readers: 40, idle: 200, stay: Duration::from_millis(700) };
+
+/// What is left of the open files of a process for what the gateway does itself, and for those that came before and are not gone yet.
+const FILES_BESIDE: usize = 1000;
+/// Files that come and go with other connections of a server: to its peers, to the honest client.
+const FILES_MORE_MAX: usize = 24;
+/// A connection costs some KiB while it is there; what is left afterwards is the allocator's.
+const MEMORY_MORE_MAX: u64 = 256 << 20;
+/// Of honest requests beside all of it, whatever else this machine does: it says that nobody waits for a stranger.
+const P99_MAX: Duration = Duration::from_secs(2);
+const DEADLINE: Duration = Duration::from_secs(60);
+const LARGE_BYTES: usize = 8 << 20;
+
+/// A cluster of one process, a gateway of its own in front of it, and what is reached where.
+struct Store {
+    dev: Process,
+    gateway: Process,
+    s3: S3,
+    /// S3, and every other port of both: HTTP and gRPC; then DNS, by UDP too.
+    s3_address: String,
+    other_addresses: Vec<String>,
+    dns: String,
+    /// HTTP of the gateway, and of the cluster.
+    http_urls: [String; 2],
+}
+
+impl Store {
+    async fn start(dir: &Path) -> Store {
+        let data = dir.join("data").display().to_string();
+        let line = format!("dev --data {data} --s3-port 0 --rpc-port 0 --http-port 0 --dns-port 0");
+        let (dev, of_dev) = Process::start(binary(), dir, "dev", words(&line));
+        let (rpc, key) = (&of_dev["RPC"], dir.join("key"));
+        fs::write(&key, &of_dev["SECRET_KEY"]).unwrap();
+        let line = format!(
+            "server --roles s3 --rpc 127.0.0.1:0 --s3 127.0.0.1:0 --http 127.0.0.1:0 --scm {rpc} --om {rpc} \
+             --access-key {} --secret-key-file {}",
+            of_dev["ACCESS_KEY"],
+            key.display()
+        );
+        let (gateway, of_gateway) = Process::start(binary(), dir, "gateway", words(&line));
+        let endpoint = &of_gateway["S3_ENDPOINT"];
+        let s3 = S3::new(endpoint, &of_dev["ACCESS_KEY"], &of_dev["SECRET_KEY"], "first");
+        s3.create_bucket().await.unwrap();
+        s3.put("large", vec![7; LARGE_BYTES]).await.unwrap();
+        let bare = |address: &str| address.trim_start_matches("http://").to_owned();
+        Store {
+            dev,
+            gateway,
+            s3,
+            s3_address: bare(endpoint),
+            other_addresses: vec![
+                bare(&of_gateway["HTTP"]),
+                bare(&of_gateway["RPC"]),
+                bare(&of_dev["HTTP"]),
+                bare(rpc),
+                bare(&of_dev["DNS"]),
+                bare(&of_dev["S3_ENDPOINT"]),
+            ],
+            dns: of_dev["DNS"].clone(),
+            http_urls: [of_gateway["HTTP"].clone(), of_dev["HTTP"].clone()],
+        }
+    }
+
+    async fn assert_ready(&self, when: &str) {
+        let [gateway, dev] = &self.http_urls;
+        let s3 = format!("http://{}/-/health", self.s3_address);
+        for url in [format!("{gateway}/readyz"), format!("{dev}/readyz"), format!("{s3}/ready")] {
+            let answer = reqwest::get(&url).await.unwrap_or_else(|error| panic!("{url}, {when}: {error}"));
+            let (status, said) = (answer.status(), answer.text().await.unwrap_or_default());
+            assert!(status.is_success(), "{url} says {status} {said}, {when}");
+        }
+    }
+
+    /// Until the gateway works for the honest client alone. A thousand who ask for megabytes at once are work until they have the first of
+    /// them; whether they are slow shows afterwards.
+    async fn at_rest(&self) {
+        let url = format!("{}/metrics", self.http_urls[0]);
+        let give_up = Instant::now() + DEADLINE;
+        loop {
+            let page = reqwest::get(&url).await.unwrap().text().await.unwrap();
+            let working =
+                Scrape::parse(&page).unwrap().value("flotilla_http_requests_working", &[("port", "s3")]);
+            if working.expect("a metric of that name") <= 1.0 {
+                return;
+            }
+            assert!(Instant::now() < give_up, "{working:?} requests are worked for\n{}", self.gateway.log());
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    fn files(&self) -> [usize; 2] {
+        [&self.gateway, &self.dev]
+            .map(|process| fs::read_dir(format!("/proc/{}/fd", process.pid())).expect("it runs").count())
+    }
+}
+
+fn words(line: &str) -> Vec<String> {
+    line.split_whitespace().map(str::to_owned).collect()
+}
+
+/// A figure of `/proc/PID/status`, in bytes.
+fn memory(process: &Process, name: &str) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{}/status", process.pid())).expect("it runs");
+    let line = status.lines().find(|line| line.starts_with(name)).expect("a figure of that name");
+    line.split_whitespace().nth(1).and_then(|kib| kib.parse::<u64>().ok()).expect("a number") << 10
+}
+
+/// As many idle connections as half of the gateway's open files have room for, which is what it takes.
+fn affordable(gateway: &Process, wanted: usize) -> usize {
+    let limits = fs::read_to_string(format!("/proc/{}/limits", gateway.pid())).expect("it runs");
+    let line = limits.lines().find(|line| line.starts_with("Max open files")).expect("a limit");
+    let files: usize =
+        line.split_whitespace().nth(3).and_then(|soft| soft.parse().ok()).unwrap_or(usize::MAX);
+    let room = (files / 2).saturating_sub(FILES_BESIDE);
+    if room < wanted {
+        println!(
+            "{room} idle connections, not {wanted}: {files} open files are allowed, of which a gateway gives half to clients"
+        );
+    }
+    room.min(wanted)
+}
+
+/// What honest clients saw while a crowd was there.
+struct Phase {
+    name: &'static str,
+    strangers: usize,
+    requests: usize,
+    p50: Duration,
+    p99: Duration,
+    /// Until the crowd was there and asked for nothing more.
+    arrival: Duration,
+    memory: u64,
+}
+
+struct Drill {
+    store: Store,
+    honest: Honest,
+    phases: Vec<Phase>,
+}
+
+impl Drill {
+    /// `from`: when the crowd began to come.
+    async fn phase(&mut self, name: &'static str, mut crowd: Crowd, from: Instant, stay: Duration) {
+        self.store.at_rest().await;
+        let begun = Instant::now();
+        self.store.assert_ready(name).await;
+        while begun.elapsed() < stay {
+            crowd.go_on();
+            tokio::time::sleep(Duration::from_secs(1).min(stay.saturating_sub(begun.elapsed()))).await;
+        }
+        self.store.assert_ready(name).await;
+        self.note(name, crowd.count(), begun - from, begun);
+    }
+
+    fn note(&mut self, name: &'static str, strangers: usize, arrival: Duration, begun: Instant) {
+        let took = self.honest.took(begun..Instant::now());
+        assert!(!took.is_empty(), "{name}: no honest request came to an end\n{}", self.store.gateway.log());
+        let (p50, p99) = (took[took.len() / 2], took[took.len() * 99 / 100]);
+        let memory = memory(&self.store.gateway, "VmRSS:");
+        println!(
+            "{name}: {strangers} strangers, {} honest requests, p50 {p50:?}, p99 {p99:?}, gateway {} MiB",
+            took.len(),
+            memory >> 20
+        );
+        self.phases.push(Phase { name, strangers, requests: took.len(), p50, p99, arrival, memory });
+    }
+
+    /// Until nothing is held any more for those who left.
+    async fn settle(&self, before: [usize; 2]) -> [usize; 2] {
+        let give_up = Instant::now() + DEADLINE;
+        loop {
+            let now = self.store.files();
+            if now.iter().zip(before).all(|(now, before)| *now <= before + FILES_MORE_MAX) {
+                return now;
+            }
+            assert!(
+                Instant::now() < give_up,
+                "{now:?} files are open, {before:?} were before the strangers came"
+            );
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+}
+
+impl Drill {
+    /// Until the gateway has given back what strangers cost it, which it does once it is idle.
+    async fn forget(&self, bytes_max: u64) -> u64 {
+        let give_up = Instant::now() + 2 * DEADLINE;
+        loop {
+            let now = memory(&self.store.gateway, "VmRSS:");
+            if now <= bytes_max {
+                return now;
+            }
+            assert!(
+                Instant::now() < give_up,
+                "{} MiB are resident, at most {} were to be",
+                now >> 20,
+                bytes_max >> 20
+            );
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    }
+}
+
+async fn run(crowds: Crowds) -> Map<String, Value> {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::start(dir.path()).await;
+    let idle = affordable(&store.gateway, crowds.idle);
+    let honest = Honest::start(store.s3.clone());
+    let mut drill = Drill { store, honest, phases: Vec::new() };
+    let address = drill.store.s3_address.clone();
+
+    drill.phase("quiet", Crowd::nobody(), Instant::now(), crowds.stay).await;
+    let (files_before, memory_before) = (drill.store.files(), memory(&drill.store.gateway, "VmRSS:"));
+    let from = Instant::now();
+    let half_sent = Crowd::half_sent(&address, &drill.store.s3, crowds.half_sent).await;
+    drill.phase("half-sent", half_sent, from, crowds.stay).await;
+    let from = Instant::now();
+    let slow = Crowd::slow_readers(&address, &drill.store.s3, crowds.slow_readers).await;
+    drill.phase("slow-readers", slow, from, crowds.stay).await;
+    drill.settle(files_before).await;
+    let from = Instant::now();
+    drill.phase("idle", Crowd::idle(&address, idle).await, from, crowds.stay).await;
+    drill.settle(files_before).await;
+
+    let begun = Instant::now();
+    let said = garbage::throw(&drill.store, crowds.stay).await;
+    drill.store.assert_ready("after garbage").await;
+    drill.note("garbage", said, Duration::ZERO, begun);
+
+    let files_after = drill.settle(files_before).await;
+    let memory_peak = memory(&drill.store.gateway, "VmHWM:");
+    drill.phase("quiet-again", Crowd::nobody(), Instant::now(), crowds.stay / 2).await;
+    let errors = drill.honest.stop();
+    let memory_after = drill.forget(memory_before + MEMORY_MORE_MAX).await;
+    assert_eq!(errors, Vec::<String>::new(), "honest requests failed");
+    assert_eq!(drill.store.s3.get("lie").await.unwrap(), None, "a body that lies became an object");
+    for phase in &drill.phases {
+        assert!(phase.p99 <= P99_MAX, "{}: the 99th percentile is {:?}", phase.name, phase.p99);
+    }
+    figures(&drill.phases, [memory_before, memory_after, memory_peak], [files_before, files_after])
+}
+
+fn figures(phases: &[Phase], memory: [u64; 3], files: [[usize; 2]; 2]) -> Map<String, Value> {
+    let ms = |time: Duration| (time.as_secs_f64() * 100_000.0).round() / 100.0;
+    let quiet = phases[0].p99.as_secs_f64();
+    let mut figures = Map::new();
+    for phase in phases {
+        let ratio = (phase.p99.as_secs_f64() / quiet * 100.0).round() / 100.0;
+        let shown = json!({
+            "strangers": phase.strangers, "honest_requests": phase.requests, "p50_ms": ms(phase.p50), "p99_ms": ms(phase.p99),
+            "p99_to_quiet": ratio, "arrival_s": (phase.arrival.as_secs_f64() * 10.0).round() / 10.0, "gateway_rss_mib": phase.memory >> 20,
+        });
+        figures.insert(phase.name.to_owned(), shown);
+    }
+    let [before, after, peak] = memory.map(|bytes| bytes >> 20);
+    figures.insert("gateway_rss_mib".to_owned(), json!({"before": before, "after": after, "peak": peak}));
+    let [before, after] = files.map(|[gateway, dev]| json!({"gateway": gateway, "cluster": dev}));
+    figures.insert("open_files".to_owned(), json!({"before": before, "after": after}));
+    figures
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn crowds_of_strangers_cost_an_honest_client_nothing() {
+    run(AMONG_TESTS).await;
+}
+
+/// `./dev drill doors`: as often as `FLOTILLA_DRILL_REPEAT` says.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "minutes: ./dev drill doors"]
+async fn drill() {
+    let repeat: usize = std::env::var("FLOTILLA_DRILL_REPEAT").map_or(1, |text| text.parse().unwrap());
+    for _ in 0..repeat {
+        let mut line = json!({"strangers_drill": "doors", "failed_honest_requests": 0});
+        line.as_object_mut().expect("an object").extend(run(IN_A_CAMPAIGN).await);
+        println!("{line}");
+    }
+}
