@@ -347,7 +347,9 @@ impl Group {
         // openraft may wait for a change of the log that waits for space on the disk; closing the log ends that.
         match tokio::time::timeout(CLOSE_MAX, stop).await {
             Ok(Ok(Ok(()))) => {}
-            Ok(Ok(Err(error)) | Err(error)) => tracing::warn!(group = %self.inner.id, %error, "stop of a group"),
+            Ok(Ok(Err(error)) | Err(error)) => {
+                tracing::warn!(group = %self.inner.id, %error, "stop of a group")
+            }
             Err(_) => {
                 tracing::warn!(group = %self.inner.id, "a group does not stop, its log is closed under it");
                 self.inner.log.close().await;

@@ -89,8 +89,7 @@ fn decides(
     let has_proved = |member: &&PipelineMember| has_proved_all(pipeline, member, tables, nodes, since);
     let proved: Vec<_> = pipeline.members.iter().filter(has_proved).collect();
     // What one without its log shows breaks off somewhere, and is found to be damaged before long.
-    let is_damaged =
-        |node: NodeId| is_damaged(container, node, nodes) && !planted::has(Bug::LogsNeedNoProof);
+    let is_damaged = |node: NodeId| is_damaged(container, node, nodes) && !planted::has(Bug::LogsNeedNoProof);
     let whole: Vec<_> = proved.iter().copied().filter(|member| !is_damaged(NodeId(member.node))).collect();
     let best = |members: &[&PipelineMember]| {
         let end = |member: &&PipelineMember| (log_end(pipeline, member, tables, nodes), Reverse(member.node));

@@ -36,9 +36,8 @@ impl Holdings {
 
     /// How many had it of whom it is not known yet that they are lost.
     fn missed(&self, owner: OwnerId, now: Duration) -> usize {
-        let is_it = |(at, held): &&(Duration, BTreeSet<OwnerId>)| {
-            now < *at + MISSED_WITHIN && held.contains(&owner)
-        };
+        let is_it =
+            |(at, held): &&(Duration, BTreeSet<OwnerId>)| now < *at + MISSED_WITHIN && held.contains(&owner);
         self.lost.iter().filter(is_it).count()
     }
 

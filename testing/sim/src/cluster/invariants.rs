@@ -54,8 +54,7 @@ impl Run {
         let newest = self.ledger.newest_blocks();
         for info in &view.containers {
             let Some(block) = newest.get(&ContainerId(info.container)) else { continue };
-            let closed =
-                replicas(info).find(|(_, replica)| replica.state() == ReplicaState::ReplicaClosed);
+            let closed = replicas(info).find(|(_, replica)| replica.state() == ReplicaState::ReplicaClosed);
             if let Some((machine, replica)) = closed
                 && replica.last_index < block.local
             {
