@@ -55,7 +55,7 @@ fn check(planted: Planted, first_seed: u64, expected: &[&str]) {
 
 #[test]
 fn a_copy_that_counts_before_it_is_there() {
-    check(Planted::CopiesCountEarly, 10, &["was deleted, and only"]);
+    check(Planted::CopiesCountEarly, 24, &["was deleted, and only"]);
 }
 
 #[test]
@@ -66,7 +66,7 @@ fn what_ended_alone_and_is_taken_for_the_truth() {
 /// Indexing finds some of the damage, after the copy has its place: then it is in the way of every other one.
 #[test]
 fn copies_that_nobody_looks_at() {
-    check(Planted::ImportsUnverified, 8, &["is bad, and nobody damaged it", "are under-replicated"]);
+    check(Planted::ImportsUnverified, 24, &["is bad, and nobody damaged it", "are under-replicated"]);
 }
 
 /// The bytes of another block, from a member that was cut off with a long tail and is alone now.
