@@ -3,12 +3,13 @@
 use flotilla_sim::cluster::{Campaign, Planted, Report};
 
 /// Seeds that are over soon, and what each is there for: a slice in which nothing happens proves nothing.
-const SLICE: [(u64, &[&str]); 5] = [
-    (14, &["blocks", "replicas_compared", "copies", "disks_full_for_good"]),
-    (17, &["reads", "deletions", "scm_crashes", "logs_harmed"]),
-    (18, &["crashes", "partitions", "disks_lost"]),
-    (20, &["leaders_diverged", "quasi_closed_probed"]),
-    (22, &["decommissions"]),
+const SLICE: [(u64, &[&str]); 6] = [
+    (14, &["blocks", "replicas_compared", "disks_full_for_good"]),
+    (18, &["reads", "partitions", "disks_lost"]),
+    (38, &["nodes_lost", "decommissions"]),
+    (30, &["copies", "deletions", "logs_lost_beside_away", "without_log_probed"]),
+    (52, &["crashes", "scm_crashes", "leaders_diverged", "quasi_closed_probed"]),
+    (53, &["logs_harmed", "containers_waiting"]),
 ];
 /// Tried before a bug counts as not found. The first one shows it, unless what is simulated has changed.
 const SEEDS_MAX: u64 = 12;
