@@ -280,6 +280,7 @@ async fn an_unconfirmed_roll_quasi_closes_its_container() {
 
 /// The leader of a pipeline had a damaged record, which opening its log does not read; its log was the longest, and the container ended there.
 #[tokio::test(flavor = "multi_thread")]
+#[allow(clippy::disallowed_methods)]
 async fn what_is_damaged_is_known_before_its_replica_says_how_it_ended() {
     let left = Left::new().await;
     let segment = left.root().join("containers/0000000000000065/00000000.seg");
