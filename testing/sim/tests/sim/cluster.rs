@@ -81,3 +81,9 @@ fn a_tail_that_nobody_acknowledged_and_somebody_reads() {
 fn a_log_that_is_lost_and_votes() {
     check(Planted::LogsNeedNoProof, 11, &["as its last record, and block", "containers are in trouble"]);
 }
+
+/// A container's number is given to another one, which ends before what was acknowledged in the first.
+#[test]
+fn numbers_that_are_drawn_again() {
+    check(Planted::NumbersDrawnAgain, 2, &["as its last record, and block"]);
+}
