@@ -22,6 +22,7 @@ verb_doctor() {
     doctor_require "Python with venv" "$(have_python && python3 --version)" "apt packages python3 python3-venv"
     doctor_say "cargo-deny" "$(cargo deny --version 2>/dev/null || echo "not installed; ./dev check skips it")"
     doctor_say "shellcheck" "$(have shellcheck && echo found || echo "not installed; ./dev check skips it")"
+    doctor_say "promtool" "$(have promtool && echo found || echo "not installed; ./dev check skips it")"
     doctor_rocksdb
     doctor_say "cache" "$cache ($(du -sh "$cache" 2>/dev/null | cut -f1 || echo empty))"
     doctor_say "machine" "$(nproc) cores, $(awk '/^MemTotal/ { printf "%.1f GiB", $2 / 1048576 }' /proc/meminfo) memory"

@@ -41,7 +41,7 @@ usage: ./dev check
 
 Fails on: unformatted code; any clippy warning in any target; a Cargo.lock that does not fit the manifests; a licence, source or
 crate that deny.toml refuses (when cargo-deny is installed); a shell script that does not parse, or that shellcheck
-(when installed) complains about.
+(when installed) complains about; alert rules that promtool (when installed) refuses or that do not fire.
 HELP
 }
 
@@ -59,6 +59,12 @@ verb_check() {
     fi
     step "formatting" cargo fmt --all -- --check
     step "clippy" cargo clippy --locked --workspace --all-targets -- -D warnings
+    if have promtool; then
+        step "alerts" promtool check config deploy/monitoring/prometheus.yml
+        step "alerts that fire" promtool test rules deploy/monitoring/alerts-test.yml
+    else
+        say "promtool: not installed, skipped"
+    fi
     # Advisories are left out on purpose: they change by the day, and a commit that was green must stay green.
     if have cargo-deny; then
         step "cargo deny" cargo deny check bans licenses sources
