@@ -1,0 +1,81 @@
+#!/usr/bin/env python3
+"""The shape of the code, per crate: how much there is, how it is cut into files and functions, how much of it others see.
+
+usage: scripts/shape.py [REVISION]        without one, the files of the checkout
+
+Tests are not counted: neither files of tests/ nor tests.rs, *_tests.rs, nor what follows #[cfg(test)] at the end of a file. Code is formatted by
+rustfmt, so a function ends at the first `}` as far to the left as its beginning. Circles of imports are held by a test (crates/cli/tests/layering.rs).
+"""
+
+import re
+import subprocess
+import sys
+
+FUNCTION = re.compile(r"^( *)(?:pub(?:\([^)]*\))? )?(?:const |async |unsafe |extern \"C\" )*fn \w")
+PUBLIC = re.compile(r"^ *pub (?:const |async |unsafe )*(?:fn|struct|enum|trait|type|const|static|mod|use) ")
+
+
+def git(*arguments):
+    return subprocess.run(["git", *arguments], check=True, capture_output=True, text=True).stdout
+
+
+def sources(revision):
+    """Path and text of each file of the product that is no test."""
+    listed = git("ls-tree", "-r", "--name-only", revision) if revision else git("ls-files")
+    for path in listed.splitlines():
+        parts = path.split("/")
+        if not path.endswith(".rs") or parts[0] not in ("crates", "testing") or "src" not in parts:
+            continue
+        if "tests" in parts or re.search(r"(^|_)tests\.rs$", parts[-1]):
+            continue
+        text = git("show", f"{revision}:{path}") if revision else open(path, encoding="utf-8").read()
+        yield parts[1], without_tests(text).splitlines()
+
+
+def without_tests(text):
+    """Without the module of tests that ends a file."""
+    return re.split(r"\n#\[cfg\(test\)\]\n(?:#\[.*\]\n)*mod \w+ \{\n", text)[0]
+
+
+def functions(lines):
+    """The lines of each body, from the line of its name to its closing brace."""
+    for start, line in enumerate(lines):
+        begun = FUNCTION.match(line)
+        if begun is None:
+            continue
+        closing = begun.group(1) + "}"
+        for end in range(start, len(lines)):
+            if lines[end] == closing or (end == start and line.endswith("}")):
+                yield end - start + 1
+                break
+            if lines[end].startswith(begun.group(1)) and lines[end].endswith(";") and lines[end][len(begun.group(1))] != " ":
+                break  # declared, not defined
+
+
+def percentile(values, share):
+    return sorted(values)[min(len(values) - 1, int(len(values) * share))] if values else 0
+
+
+def main():
+    revision = sys.argv[1] if len(sys.argv) > 1 else None
+    crates = {}
+    for crate, lines in sources(revision):
+        of = crates.setdefault(crate, {"files": 0, "code": 0, "comments": 0, "public": 0, "functions": []})
+        filled = [line for line in lines if line.strip()]
+        comments = sum(line.lstrip().startswith("//") for line in filled)
+        of["files"] += 1
+        of["code"] += len(filled) - comments
+        of["comments"] += comments
+        of["public"] += sum(PUBLIC.match(line) is not None for line in filled)
+        of["functions"] += functions(lines)
+    print("| crate | files | lines of code | of comments | public items | functions | median | 99 % | longest |")
+    print("|---|---:|---:|---:|---:|---:|---:|---:|---:|")
+    for crate, of in sorted(crates.items()):
+        lengths = of["functions"]
+        figures = [of["files"], of["code"], of["comments"], of["public"], len(lengths)]
+        figures += [percentile(lengths, 0.5), percentile(lengths, 0.99), max(lengths, default=0)]
+        print(f"| {crate} | " + " | ".join(map(str, figures)) + " |")
+
+
+if __name__ == "__main__":
+    main()
