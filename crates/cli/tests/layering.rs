@@ -53,7 +53,7 @@ const ALLOWED: &[(&str, Allowed)] = &[
     ("flotilla-scm", Allowed::Only(SERVICE)),
     ("flotilla-om", Allowed::Only(SERVICE)),
     ("flotilla-client", Allowed::Only(&["flotilla-metrics", "flotilla-proto", "flotilla-types"])),
-    ("flotilla-registry", Allowed::Only(&["flotilla-metrics", "flotilla-proto"])),
+    ("flotilla-registry", Allowed::Only(&["flotilla-metrics", "flotilla-proto", "flotilla-types"])),
     ("flotilla-httpd", Allowed::Only(&["flotilla-metrics"])),
     (
         "flotilla-s3gw",

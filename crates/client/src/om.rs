@@ -13,6 +13,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tonic::transport::Channel;
 use tracing::debug;
+use types::Backoff;
 
 /// Calls to OM: follows its leader, and repeats what may be repeated.
 pub(crate) struct OmCaller {
@@ -69,10 +70,8 @@ impl OmCaller {
         Q: Clone,
         F: Future<Output = Result<tonic::Response<A>, tonic::Status>>,
     {
-        const RETRY_FIRST: Duration = Duration::from_millis(20);
-        const RETRY_MAX: Duration = Duration::from_millis(500);
         let begun = Instant::now();
-        let mut retry = RETRY_FIRST;
+        let mut retry = Backoff::new(Duration::from_millis(20), Duration::from_millis(500));
         let (mut unsure, mut strangers) = (false, 0);
         let attempt = || {
             let call = tonic::Request::new(request.clone());
@@ -106,7 +105,7 @@ impl OmCaller {
                     _ => failure.into(),
                 });
             }
-            if begun.elapsed() + retry > self.deadline {
+            if begun.elapsed() + retry.next_pause() > self.deadline {
                 let why = format!("OM did not answer within {:?}: {failure}", self.deadline);
                 return Err(match unsure {
                     true => ClientError::OutcomeUnknown(why),
@@ -116,8 +115,7 @@ impl OmCaller {
             debug!(om = address, why = %failure, "call OM again");
             self.om.failed(&address, &failure);
             self.counted.om_repeats.count();
-            tokio::time::sleep(retry).await;
-            retry = (retry * 2).min(RETRY_MAX);
+            tokio::time::sleep(retry.pause()).await;
         }
     }
 

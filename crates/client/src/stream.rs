@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::Instant;
 use tracing::debug;
-use types::{BlockId, Nonce, PipelineId};
+use types::{Backoff, BlockId, Nonce, PipelineId};
 
 /// What all writers of this process share for one pipeline: a window of bytes, and a task that owns the write
 /// stream to the pipeline's leader. The task ends when the last handle is gone.
@@ -164,11 +164,9 @@ fn ack_all_within_ms(within: Duration) -> u32 {
 /// Keeps a session with the pipeline's leader while there is something to write: finds the leader, and after each
 /// break sends everything again that was not acknowledged. The pipeline recognizes what it has.
 async fn own(mut session: Session, view: watch::Receiver<Arc<View>>) {
-    const RETRY_FIRST: Duration = Duration::from_millis(20);
-    const RETRY_MAX: Duration = Duration::from_millis(500);
     /// Followed at once without waiting; more in a row means that nobody knows.
     const HINTS_MAX: u32 = 3;
-    let mut retry = RETRY_FIRST;
+    let mut retry = Backoff::new(Duration::from_millis(20), Duration::from_millis(500));
     let mut hint: Option<String> = None;
     let mut hints = 0;
     let mut member = 0;
@@ -178,8 +176,7 @@ async fn own(mut session: Session, view: watch::Receiver<Arc<View>>) {
         let address = match hint.take() {
             Some(hint) => hint,
             None if known.is_empty() => {
-                tokio::time::sleep(retry).await;
-                retry = (retry * 2).min(RETRY_MAX);
+                tokio::time::sleep(retry.pause()).await;
                 continue;
             }
             None => known[member % known.len()].to_owned(),
@@ -187,7 +184,8 @@ async fn own(mut session: Session, view: watch::Receiver<Arc<View>>) {
         let cluster = view.borrow().cluster.clone();
         let end = session.run(&cluster, &address).await;
         if session.was_acknowledged() {
-            (retry, hints, member) = (RETRY_FIRST, 0, 0);
+            retry.reset();
+            (hints, member) = (0, 0);
         }
         debug!(pipeline = %session.pipeline(), address, %end, "write stream ended");
         if let Some(leader) = end.leader()
@@ -200,8 +198,7 @@ async fn own(mut session: Session, view: watch::Receiver<Arc<View>>) {
         hints = 0;
         if !end.is_idle() {
             member += 1;
-            tokio::time::sleep(retry).await;
-            retry = (retry * 2).min(RETRY_MAX);
+            tokio::time::sleep(retry.pause()).await;
         }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 use tracing::{debug, info};
-use types::{ContainerId, NodeId, PipelineId};
+use types::{Backoff, ContainerId, NodeId, PipelineId};
 
 /// The cluster's pipelines as SCM last told them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -73,19 +73,16 @@ impl From<scm::Pipeline> for PipelineView {
 
 /// Keeps `view` at what SCM says, for as long as anybody looks at it. While SCM is away the last view stays.
 pub(crate) async fn follow(scm: Arc<Seeker>, channels: Channels, view: watch::Sender<Arc<View>>) {
-    const RETRY_FIRST: Duration = Duration::from_millis(50);
-    const RETRY_MAX: Duration = Duration::from_secs(1);
-    let mut retry = RETRY_FIRST;
+    let mut retry = Backoff::new(Duration::from_millis(50), Duration::from_secs(1));
     loop {
         let address = scm.address();
         let Ended { had_views, failure } = follow_once(&address, &channels, &view).await;
         debug!(scm = address, %failure, "watch of the cluster broke");
         scm.failed(&address, &failure);
         if had_views {
-            retry = RETRY_FIRST;
+            retry.reset();
         }
-        tokio::time::sleep(retry).await;
-        retry = (retry * 2).min(RETRY_MAX);
+        tokio::time::sleep(retry.pause()).await;
     }
 }
 

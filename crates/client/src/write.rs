@@ -11,6 +11,7 @@ use std::pin::pin;
 use std::time::Duration;
 use tokio::time::Instant;
 use tracing::info;
+use types::Backoff;
 
 /// A body that is on a majority of the replicas of its blocks, and in no key yet.
 #[derive(Clone, Debug, PartialEq)]
@@ -103,20 +104,18 @@ impl Client {
 struct Patience {
     deadline: Duration,
     since: Option<Instant>,
-    pause: Duration,
+    retry: Backoff,
 }
 
 impl Patience {
-    const PAUSE_FIRST: Duration = Duration::from_millis(10);
-    const PAUSE_MAX: Duration = Duration::from_millis(500);
-
     fn new(deadline: Duration) -> Patience {
-        Patience { deadline, since: None, pause: Self::PAUSE_FIRST }
+        let retry = Backoff::new(Duration::from_millis(10), Duration::from_millis(500));
+        Patience { deadline, since: None, retry }
     }
 
     fn progress(&mut self) {
         self.since = None;
-        self.pause = Self::PAUSE_FIRST;
+        self.retry.reset();
     }
 
     fn trouble_since(&mut self, begun: Instant) {
@@ -126,14 +125,13 @@ impl Patience {
     /// Waits a little before the next try, or says that there was enough waiting.
     async fn wait(&mut self, failure: Failure) -> Result<(), ClientError> {
         let since = *self.since.get_or_insert_with(Instant::now);
-        if since.elapsed() + self.pause > self.deadline {
+        if since.elapsed() + self.retry.next_pause() > self.deadline {
             return Err(ClientError::Unavailable(format!(
                 "no pipeline took the data within {:?}: {failure}",
                 self.deadline
             )));
         }
-        tokio::time::sleep(self.pause).await;
-        self.pause = (self.pause * 2).min(Self::PAUSE_MAX);
+        tokio::time::sleep(self.retry.pause()).await;
         Ok(())
     }
 }

@@ -12,11 +12,10 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use tracing::{debug, error, info, warn};
-use types::{Clock, ContainerId, NodeId, PipelineId};
+use types::{Backoff, Clock, ContainerId, NodeId, PipelineId};
 
-const RETRY_FIRST: Duration = Duration::from_millis(100);
-/// As often as it reports anyway.
-const RETRY_MAX: Duration = Duration::from_secs(1);
+/// At its longest as often as it reports anyway.
+const RETRY: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(1));
 /// Changes that come together (a leader's death moves many pipelines) are told together.
 const GATHER: Duration = Duration::from_millis(20);
 
@@ -47,7 +46,7 @@ impl Heartbeat {
 
     async fn run_forever(mut self) {
         let interval = self.manager.options().heartbeat;
-        let mut retry = RETRY_FIRST;
+        let mut retry = RETRY;
         let mut reachable = true;
         loop {
             let done = self.step().await;
@@ -57,7 +56,8 @@ impl Heartbeat {
                     if !reachable {
                         info!(scm = %self.manager.options().scm, "SCM answers again");
                     }
-                    (reachable, retry) = (true, RETRY_FIRST);
+                    reachable = true;
+                    retry.reset();
                     let changed = self.manager.changed().notified();
                     // A change is kept for the next round when the timer wins.
                     tokio::select! {
@@ -76,8 +76,7 @@ impl Heartbeat {
                         }
                     }
                     reachable = false;
-                    sleep(retry).await;
-                    retry = (retry * 2).min(RETRY_MAX);
+                    sleep(retry.pause()).await;
                 }
             }
         }

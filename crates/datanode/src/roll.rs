@@ -31,7 +31,7 @@ use std::time::Duration;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
-use types::{ContainerId, OwnerId, Payload, PipelineId};
+use types::{Backoff, ContainerId, OwnerId, Payload, PipelineId};
 
 /// Gives the container that follows another in its pipeline of a cluster; asked twice, the same.
 pub trait ContainerAllocator: Send + Sync + 'static {
@@ -43,8 +43,7 @@ pub trait ContainerAllocator: Send + Sync + 'static {
     ) -> BoxFuture<'static, Result<ContainerId, Failure>>;
 }
 
-const RETRY_FIRST: Duration = Duration::from_millis(200);
-const RETRY_MAX: Duration = Duration::from_secs(5);
+const RETRY: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
 const READ_INDEX_MAX: Duration = Duration::from_secs(5);
 
 /// What SCM wants of a pipeline's leader beside what the size of the container demands.
@@ -75,7 +74,7 @@ impl Roller {
         let mut status = self.pipeline.group.watch();
         let mut open = self.pipeline.open.clone();
         let mut wanted = self.pipeline.wanted.subscribe();
-        let mut retry = RETRY_FIRST;
+        let mut retry = RETRY;
         loop {
             let role = status.borrow_and_update().role;
             let now = *open.borrow_and_update();
@@ -85,15 +84,14 @@ impl Roller {
             let due = self.is_due(&now, *wanted.borrow_and_update());
             if due && role == Role::Leader {
                 match self.roll().await {
-                    Ok(()) => retry = RETRY_FIRST,
+                    Ok(()) => retry.reset(),
                     Err(failure) => {
                         let (pipeline, error) = (self.pipeline.id, format!("{failure:#}"));
-                        match retry {
-                            RETRY_FIRST => warn!(%pipeline, error, "cannot go on to the next container yet"),
-                            _ => debug!(%pipeline, error, "cannot go on to the next container yet"),
+                        match retry.is_at_first() {
+                            true => warn!(%pipeline, error, "cannot go on to the next container yet"),
+                            false => debug!(%pipeline, error, "cannot go on to the next container yet"),
                         }
-                        sleep(retry).await;
-                        retry = (retry * 2).min(RETRY_MAX);
+                        sleep(retry.pause()).await;
                     }
                 }
                 continue;

@@ -8,13 +8,13 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Response, Status, Streaming};
+use types::Backoff;
 
 /// How long a call looks for somebody who answers: longer than an election takes.
 const LOOK_MAX: Duration = Duration::from_secs(10);
 /// How long one attempt waits for its answer, beyond what it asked to wait.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
-const RETRY_FIRST: Duration = Duration::from_millis(20);
-const RETRY_MAX: Duration = Duration::from_millis(500);
+const RETRY: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_millis(500));
 /// SCM has a handful of members.
 const CHANNELS_MAX: usize = 64;
 
@@ -214,7 +214,7 @@ impl RegistryClient {
         F: Future<Output = Result<Response<A>, Status>>,
     {
         let deadline = Instant::now() + LOOK_MAX + wait;
-        let mut retry = RETRY_FIRST;
+        let mut retry = RETRY;
         loop {
             let address = self.shared.scm.address();
             let attempt = match self.attempt(&address, request.clone(), wait + ANSWER_MAX, &method).await {
@@ -228,11 +228,10 @@ impl RegistryClient {
                 Retry::Unknown => repeat == Repeat::Always || !was_sent,
                 Retry::Here | Retry::Elsewhere => true,
             };
-            if !may_repeat || Instant::now() + retry >= deadline {
+            if !may_repeat || Instant::now() + retry.next_pause() >= deadline {
                 return Err(failure);
             }
-            tokio::time::sleep(retry).await;
-            retry = (retry * 2).min(RETRY_MAX);
+            tokio::time::sleep(retry.pause()).await;
         }
     }
 

@@ -11,9 +11,9 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tonic::Streaming;
 use tracing::{debug, info};
+use types::Backoff;
 
-const RETRY_FIRST: Duration = Duration::from_millis(50);
-const RETRY_MAX: Duration = Duration::from_secs(1);
+const RETRY: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(1));
 /// A watch that has nothing to tell says so each ten seconds; one that is silent for this long is broken.
 const SILENCE_MAX: Duration = Duration::from_secs(25);
 
@@ -99,12 +99,12 @@ impl State {
 }
 
 async fn follow(client: RegistryClient, state: Arc<RwLock<State>>) {
-    let mut retry = RETRY_FIRST;
+    let mut retry = RETRY;
     loop {
         let listed = client.instances("").await;
         let failure = match listed {
             Ok(listed) => {
-                retry = RETRY_FIRST;
+                retry.reset();
                 // Events from there on may tell of what later pages have already: they say the same again.
                 let mut next = State { revision: listed.revision, ..State::default() };
                 listed.instances.into_iter().for_each(|instance| next.put(instance));
@@ -116,8 +116,7 @@ async fn follow(client: RegistryClient, state: Arc<RwLock<State>>) {
             Err(failure) => failure,
         };
         debug!(%failure, "list the registry again");
-        tokio::time::sleep(retry).await;
-        retry = (retry * 2).min(RETRY_MAX);
+        tokio::time::sleep(retry.pause()).await;
     }
 }
 

@@ -1,11 +1,13 @@
-//! Ids, checksummed payloads and clocks: the words every other crate speaks in.
+//! Ids, checksummed payloads, clocks and pauses: the words every other crate speaks in.
 //!
 //! Knows no I/O, no protobuf and no Raft.
 
+mod backoff;
 mod checksum;
 mod clock;
 mod ids;
 
+pub use backoff::Backoff;
 pub use checksum::{CRC_CHUNK_BYTES, ChecksumMismatch, Payload, PayloadError, RunningCrc, crc_chunks};
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use ids::{

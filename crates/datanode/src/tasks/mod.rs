@@ -16,7 +16,7 @@ pub(crate) use sweep::Sweeper;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
-use types::{ContainerId, LogId, LogIndex, PipelineId, ReplicaId, Term};
+use types::{Backoff, ContainerId, LogId, LogIndex, PipelineId, ReplicaId, Term};
 
 /// Tasks known at a time; SCM tells a few. More are left for when it says them again.
 const TASKS_MAX: usize = 1000;
@@ -25,8 +25,7 @@ const COPIES_MAX: usize = 2;
 /// Other tasks under way at a time; each is a few steps.
 const OTHERS_MAX: usize = 8;
 /// A task that failed is tried again as long as it is told.
-const RETRY_FIRST: Duration = Duration::from_secs(1);
-const RETRY_MAX: Duration = Duration::from_secs(60);
+const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
 /// A task that was done and is still told: SCM may not have the report yet. Then it is done again.
 const DONE_WAIT: Duration = Duration::from_secs(10);
 
@@ -54,7 +53,7 @@ struct Entry {
     progress: Arc<Progress>,
     state: State,
     failed: String,
-    retry: Duration,
+    retry: Backoff,
 }
 
 enum State {
@@ -160,7 +159,7 @@ impl TaskBoard {
                 progress: Arc::default(),
                 state: State::Waits(now),
                 failed: String::new(),
-                retry: RETRY_FIRST,
+                retry: RETRY,
             });
             (entry.task, entry.asked_at) = (task, asked_at);
         }
@@ -174,16 +173,15 @@ impl TaskBoard {
         let Some(entry) = entries.get_mut(&key) else { return };
         let wait = match done {
             Ok(()) => {
-                (entry.failed, entry.retry) = (String::new(), RETRY_FIRST);
+                entry.failed = String::new();
+                entry.retry.reset();
                 DONE_WAIT
             }
             Err(failure) => {
                 let failure = format!("{failure:#}");
                 warn!(?key, error = failure, "a task of SCM failed");
                 entry.failed = failure;
-                let wait = entry.retry;
-                entry.retry = (wait * 2).min(RETRY_MAX);
-                wait
+                entry.retry.pause()
             }
         };
         entry.state = State::Waits(Instant::now() + wait);
