@@ -13,8 +13,8 @@
 //!     40    4 crc        CRC32C of bytes 0..40
 //! ```
 
-use crate::disks::OWNERS_DIR;
 use crate::index::records::ContainerState;
+use crate::layout::{OWNERS_DIR, container_dir};
 use anyhow::{Context, ensure};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use disk::Disk;
@@ -50,7 +50,7 @@ impl ContainerEnd {
         disk: &dyn Disk,
         container: ContainerId,
     ) -> anyhow::Result<Option<ContainerEnd>> {
-        let path = format!("{}/{FILE_NAME}", dir(container));
+        let path = format!("{}/{FILE_NAME}", container_dir(container));
         let file = match disk.open(&path, false).await {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             opened => opened.with_context(|| format!("open {path}"))?,
@@ -62,7 +62,7 @@ impl ContainerEnd {
 
     /// Durable on return; a crash before leaves what was there, or this.
     pub(crate) async fn write(&self, disk: &dyn Disk, container: ContainerId) -> anyhow::Result<()> {
-        let dir = dir(container);
+        let dir = container_dir(container);
         let (path, temporary) = (format!("{dir}/{FILE_NAME}"), format!("{dir}/{FILE_NAME}.tmp"));
         let write = async {
             disk.create_dir_all(&dir).await?;
@@ -87,10 +87,6 @@ pub(crate) fn is_whole(walked: &WalkEnd, last: Option<LogId>, end: Option<Contai
         // Entry 0, the first members, is `LogId::default()`, which the file has for "nothing": a member may have come no further.
         (WalkEnd::Unfinished { .. }, Some(end)) => end.last.unwrap_or_default() == last.unwrap_or_default(),
     }
-}
-
-fn dir(container: ContainerId) -> String {
-    format!("{OWNERS_DIR}/{:016x}", container.0)
 }
 
 fn encode(end: &ContainerEnd, container: ContainerId) -> Bytes {

@@ -9,9 +9,10 @@
 //! A record that is given up cannot be sent to a member of the pipeline that has yet to get it, and an elected leader that looks for
 //! the end of its followers' logs reads records they have. So the service refuses while the pipeline's log is open here.
 
-use crate::disks::{DatanodeDisk, OWNERS_DIR};
+use crate::blocking::blocking;
+use crate::disks::DatanodeDisk;
 use crate::index::records::ContainerState;
-use crate::manager::blocking;
+use crate::layout::OWNERS_DIR;
 use proto::{Code, Failure, Retry};
 use raftlog::{Discards, Place, ReadError};
 use std::collections::BTreeSet;

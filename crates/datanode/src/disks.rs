@@ -1,11 +1,12 @@
 //! The node's disks: opened together, failing one by one.
 
+use crate::blocking::blocking;
 use crate::counters::DiskCounters;
 use crate::index::Index;
 use crate::index::records::ContainerState;
 use crate::inventory::Inventory;
 use crate::known_space::KnownSpace;
-use crate::manager::blocking;
+use crate::layout::{DB_DIR, GROUPS_DIR, OWNERS_DIR};
 use crate::offline::install;
 use crate::options::DatanodeOptions;
 use crate::verdict::is_shortage;
@@ -20,11 +21,6 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use tracing::{error, info, warn};
 use types::{ContainerId, DiskId, NodeId, PipelineId};
-
-/// Below it, container directories; relative to the disk.
-pub(crate) const OWNERS_DIR: &str = "containers";
-pub(crate) const GROUPS_DIR: &str = "groups";
-pub(crate) const DB_DIR: &str = "db";
 
 /// One data directory with its log writer and its index.
 pub(crate) struct DatanodeDisk {

@@ -1,9 +1,10 @@
 //! Orders of SCM that end pipelines. It says them again and again, so one that is being carried out, or has been, changes nothing.
 
+use crate::blocking::blocking;
 use crate::container_end::ContainerEnd;
 use crate::disks::DatanodeDisk;
 use crate::index::records::{ContainerRecord, ContainerState};
-use crate::manager::{ContainerManager, blocking};
+use crate::manager::ContainerManager;
 use crate::pipeline::PipelineOrder;
 use crate::pipelines::Hosted;
 use crate::retired::Retired;

@@ -12,8 +12,8 @@
 //! The index first: it has no log of its own, and what a crash takes from its memory is applied again from this one. Only containers all
 //! of whose records are forgotten are *released*.
 
+use crate::blocking::blocking;
 use crate::inventory::Inventory;
-use crate::manager::blocking;
 use crate::pipeline::Pipeline;
 use anyhow::Context;
 use prost::Message;

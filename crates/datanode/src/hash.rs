@@ -4,7 +4,7 @@ use raftlog::WalkedRecord;
 use sha2::{Digest, Sha256};
 
 /// Takes in a container's records in the order of their places.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct ContainerHash {
     hash: Sha256,
 }

@@ -3,23 +3,22 @@
 //! One task for each disk takes the closed containers that have none: those that just closed, those in which blocks were deleted,
 //! and all of a rebuilt index. Only heads are read; bodies are the scrubber's.
 
-use crate::container_end::{self, ContainerEnd};
-use crate::disks::{DatanodeDisk, OWNERS_DIR};
-use crate::hash::ContainerHash;
+use crate::blocking::blocking;
+use crate::container_reader::{ContainerReader, ReadRecord, Source};
+use crate::disks::DatanodeDisk;
 use crate::import::manifest::REPEATS_MAX;
 use crate::index::Measure;
-use crate::manager::blocking;
-use anyhow::{Context, ensure};
+use anyhow::ensure;
 use parking::Throttle;
 use prost::Message;
 use proto::datanode::{PipelineCommand, pipeline_command};
-use raftlog::{OwnerWalk, Step, WalkedRecord};
+use raftlog::WalkedRecord;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error};
-use types::{BlockId, ContainerId, LogIndex, OwnerId};
+use types::{BlockId, ContainerId, LogIndex};
 
 /// Looked up with one visit to RocksDB.
 const LOOKUPS_MAX: usize = 1024;
@@ -39,12 +38,11 @@ pub(crate) struct Hasher {
     throttle: Throttle,
 }
 
-/// What going through a container's heads gives.
+/// Entries that look like the first chunk of a block.
 #[derive(Default)]
-struct Heads {
-    hash: ContainerHash,
-    /// Entries that look like the first chunk of a block.
-    firsts: Vec<u64>,
+struct Firsts {
+    /// Not looked up yet.
+    unseen: Vec<u64>,
     repeats: Vec<LogIndex>,
 }
 
@@ -108,55 +106,45 @@ impl Hasher {
     }
 
     async fn hash(&self, container: ContainerId) -> anyhow::Result<Hashed> {
-        let owner = OwnerId::from(container);
-        let discards =
-            self.disk.space.discards(OWNERS_DIR, owner).await.context("read what was discarded")?;
-        let mut walk = OwnerWalk::new(self.disk.space.disk().clone(), OWNERS_DIR, owner).await?;
-        let end = ContainerEnd::read(&**self.disk.space.disk(), container).await?;
-        let (mut heads, mut last) = (Heads::default(), None);
+        let mut reader = ContainerReader::open(self.disk.space.disk(), container, Source::Container).await?;
+        let mut firsts = Firsts::default();
         loop {
-            let step = match walk.next().await {
-                Ok(step) => step,
+            let ReadRecord { walked, is_discarded } = match reader.next().await {
+                Ok(Some(record)) => record,
+                Ok(None) => break,
                 Err(failure) if failure.condemns() => return Ok(Err(failure.to_string())),
                 Err(failure) => return Err(failure.into()),
             };
-            match step {
-                Step::Record(record) => {
-                    last = Some(record.meta.id);
-                    if !discards.contains(record.meta.id.index, &record.meta.place) {
-                        heads.hash.add(&record);
-                        if begins_block(&record) {
-                            heads.firsts.push(record.meta.id.index.0);
-                        }
-                    }
-                    if heads.firsts.len() >= LOOKUPS_MAX {
-                        self.find_repeats(container, &mut heads).await?;
-                    }
-                    self.throttle.take(record.bytes.min(HEAD_READ_BYTES) as usize).await;
-                }
-                Step::End(walked) if container_end::is_whole(&walked, last, end) => break,
-                Step::End(end) => return Ok(Err(format!("container {container} is closed, but: {end:?}"))),
+            if !is_discarded && begins_block(&walked) {
+                firsts.unseen.push(walked.meta.id.index.0);
             }
+            if firsts.unseen.len() >= LOOKUPS_MAX {
+                self.find_repeats(container, &mut firsts).await?;
+            }
+            self.throttle.take(walked.bytes.min(HEAD_READ_BYTES) as usize).await;
         }
-        self.find_repeats(container, &mut heads).await?;
-        Ok(Ok((heads.hash.finish(), heads.repeats)))
+        if let Some(why) = reader.wrong_end().await? {
+            return Ok(Err(why));
+        }
+        self.find_repeats(container, &mut firsts).await?;
+        Ok(Ok((reader.hash(), firsts.repeats)))
     }
 
     /// Which of the first chunks began no block: their block is another, or was refused.
-    async fn find_repeats(&self, container: ContainerId, heads: &mut Heads) -> anyhow::Result<()> {
-        let (index, firsts) = (self.disk.index.clone(), std::mem::take(&mut heads.firsts));
+    async fn find_repeats(&self, container: ContainerId, firsts: &mut Firsts) -> anyhow::Result<()> {
+        let (index, unseen) = (self.disk.index.clone(), std::mem::take(&mut firsts.unseen));
         let repeats = blocking(move || {
             let mut repeats = Vec::new();
-            for local in firsts {
+            for local in unseen {
                 if index.block_record(BlockId { container, local })?.is_none() {
                     repeats.push(LogIndex(local));
                 }
             }
             Ok(repeats)
         });
-        heads.repeats.extend(repeats.await?);
+        firsts.repeats.extend(repeats.await?);
         // More than any source may send: such a container cannot be copied until that limit is higher.
-        ensure!(heads.repeats.len() <= REPEATS_MAX, "{} first chunks began no block", heads.repeats.len());
+        ensure!(firsts.repeats.len() <= REPEATS_MAX, "{} first chunks began no block", firsts.repeats.len());
         Ok(())
     }
 

@@ -1,9 +1,9 @@
 //! Marking a container's replica as bad, once, whoever finds it.
 
+use crate::blocking::blocking;
 use crate::counters::ContainerReport;
 use crate::disks::DatanodeDisk;
 use crate::index::records::ContainerState;
-use crate::manager::blocking;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tracing::error;

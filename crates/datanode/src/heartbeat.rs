@@ -1,7 +1,8 @@
 //! Telling SCM what is here, and doing what it answers.
 
+use crate::blocking::blocking;
 use crate::disks::Identity;
-use crate::manager::{ContainerManager, blocking};
+use crate::manager::ContainerManager;
 use crate::pipeline::PipelineOrder;
 use crate::scm::ScmLink;
 use anyhow::{Context, ensure};

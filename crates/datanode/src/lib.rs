@@ -5,7 +5,9 @@
 //! `service/write.rs` → [`raft::Group::propose`] → `index/machine.rs`; the read path is `service/read.rs`. SCM
 //! tells a node which pipelines to carry (`heartbeat.rs`), which it makes and remembers in `manager.rs`.
 
+mod blocking;
 mod container_end;
+mod container_reader;
 mod copies;
 mod counters;
 mod deletion;
@@ -21,6 +23,7 @@ mod import;
 mod index;
 mod inventory;
 mod known_space;
+mod layout;
 mod manager;
 mod node;
 pub mod offline;

@@ -1,15 +1,17 @@
 //! Disks, containers, pipelines: what is on this node.
 
+use crate::blocking::blocking;
 use crate::copies::{Copies, CopyStats};
 use crate::counters::{ContainerReport, DiskStats};
 use crate::deletion;
-use crate::disks::{DatanodeDisk, Disks, GROUPS_DIR};
+use crate::disks::{DatanodeDisk, Disks};
 use crate::ending::StoppedPipeline;
 use crate::forgetting::Forgetter;
 use crate::hasher::Hasher;
 use crate::import;
 use crate::index::machine::{OpenContainer, PipelineMachine};
 use crate::inventory::Surveyor;
+use crate::layout::GROUPS_DIR;
 use crate::options::DatanodeOptions;
 use crate::pipeline::{Pipeline, PipelineError, PipelineOrder};
 use crate::pipelines::{Hosted, Pipelines};
@@ -481,14 +483,4 @@ async fn has_log(disk: &DatanodeDisk, pipeline: PipelineId) -> bool {
     let name = GroupId::pipeline(pipeline).to_string();
     // A directory that cannot be read is left for opening the log to report.
     disk.real.list(GROUPS_DIR).await.map_or(true, |names| names.contains(&name))
-}
-
-/// As [`raft::blocking`].
-pub(crate) async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> anyhow::Result<T> + Send + 'static,
-) -> anyhow::Result<T> {
-    match raft::blocking(work).await {
-        Ok(result) => result,
-        Err(failure) => Err(anyhow::Error::new(failure).context("run a blocking step")),
-    }
 }

@@ -2,6 +2,9 @@ use anyhow::bail;
 use std::path::PathBuf;
 use std::time::Duration;
 
+/// Data of one chunk, at most.
+pub(crate) const CHUNK_BYTES_MAX: usize = 4 << 20;
+
 /// Settings of a datanode.
 #[derive(Clone, Debug)]
 pub struct DatanodeOptions {
@@ -92,7 +95,7 @@ impl DatanodeOptions {
         if self.copy_bytes_per_second == 0 {
             wrong.push("copy_bytes_per_second is zero: nothing would ever be repaired".to_owned());
         }
-        let chunk = crate::service::CHUNK_BYTES_MAX;
+        let chunk = CHUNK_BYTES_MAX;
         if self.write_bytes_per_stream_max < chunk {
             let bytes = self.write_bytes_per_stream_max;
             wrong.push(format!("write_bytes_per_stream_max is {bytes}, one chunk may have {chunk}"));

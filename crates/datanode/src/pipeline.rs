@@ -1,7 +1,8 @@
 //! One replica of one pipeline on this node, and the order to carry it.
 
-use crate::disks::{DatanodeDisk, GROUPS_DIR, OWNERS_DIR};
+use crate::disks::DatanodeDisk;
 use crate::index::machine::OpenContainer;
+use crate::layout::{GROUPS_DIR, OWNERS_DIR};
 use crate::roll::Wanted;
 use crate::under_way::UnderWay;
 use bytes::Bytes;

@@ -15,15 +15,17 @@
 //! Every step may be repeated, and what follows a crash begins with the first. One that had ended with its pipeline is flushed
 //! instead of quasi-closed: the log that would apply it again goes.
 
+use crate::blocking::blocking;
 use crate::container_end::ContainerEnd;
-use crate::disks::{DatanodeDisk, GROUPS_DIR, OWNERS_DIR};
+use crate::container_reader::{ContainerReader, Source};
+use crate::disks::DatanodeDisk;
 use crate::index::machine::PipelineMachine;
 use crate::index::records::{ContainerRecord, ContainerState};
-use crate::manager::blocking;
+use crate::layout::{GROUPS_DIR, OWNERS_DIR};
 use crate::pipeline::PipelineOrder;
 use anyhow::{Context, ensure};
 use raft::{RaftHost, Replay, ReplicaEnd, StateMachine};
-use raftlog::{EntryMeta, Log, LogState, OpenError, OwnerWalk, ReadError, Step, owner_files};
+use raftlog::{EntryMeta, Log, LogState, OpenError, ReadError, owner_files};
 use std::sync::Arc;
 use tracing::{info, warn};
 use types::{ContainerId, GroupId, LogId, LogIndex, OwnerId};
@@ -209,16 +211,15 @@ impl Retired {
     /// Reads all that is in the container before it says how it ended: SCM takes the end of the member whose log is longest, and nobody could
     /// make a copy of one that is damaged. What the log knows to be durable is not read when it is opened.
     async fn check_records(&self, open: ContainerId) -> anyhow::Result<()> {
-        let owner = OwnerId::from(open);
-        let mut walk = OwnerWalk::new(self.disk.space.disk().clone(), OWNERS_DIR, owner).await?;
+        let mut reader = ContainerReader::open(self.disk.space.disk(), open, Source::Container).await?;
         let read = async {
-            while let Step::Record(record) = walk.next().await? {
-                walk.check_body(&record).await?;
+            while let Some(record) = reader.next().await? {
+                reader.check_body(&record).await?;
             }
-            Ok::<(), ReadError>(())
+            anyhow::Ok(())
         };
         match read.await {
-            Err(failure) if failure.condemns() => {
+            Err(failure) if failure.downcast_ref().is_some_and(ReadError::condemns) => {
                 self.disk.mark_unhealthy(open, failure.to_string()).await;
                 Ok(())
             }

@@ -4,25 +4,26 @@
 //! checked against its checksums, then every row of its index against the record it names, and the rows against the
 //! container's counters. A bad replica is marked unhealthy and not looked at again; one that cannot be read for another reason is tried again.
 
-use crate::container_end::{self, ContainerEnd};
+use crate::blocking::blocking;
+use crate::container_reader::{ContainerReader, Source};
 use crate::deletion::finish_deletions;
-use crate::disks::{DatanodeDisk, OWNERS_DIR};
+use crate::disks::DatanodeDisk;
 use crate::index::Index;
 use crate::index::ScrubPosition;
 use crate::index::records::BlockRecord;
-use crate::manager::blocking;
+use crate::layout::OWNERS_DIR;
 use crate::verdict::condemns;
 use anyhow::{Context, bail, ensure};
 use prost::Message;
 use proto::datanode::{ChunkCommand, PipelineCommand, pipeline_command};
-use raftlog::{Discards, OwnerWalk, Place, Step};
+use raftlog::Place;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
-use types::{BlockId, Clock, ContainerId, OwnerId};
+use types::{BlockId, Clock, ContainerId};
 
 /// Rows looked at with one visit to RocksDB.
 const ROWS_MAX: usize = 256;
@@ -166,37 +167,21 @@ impl Scrubber {
 
     /// Every record against its checksums, from the position's segment on.
     async fn scrub_records(&mut self, position: &mut ScrubPosition) -> anyhow::Result<()> {
-        let (container, owner) = (position.container, OwnerId::from(position.container));
-        let disk = self.disk.space.disk().clone();
-        let mut walk = OwnerWalk::from_segment(disk, OWNERS_DIR, owner, position.segment).await?;
-        let end = ContainerEnd::read(&**self.disk.space.disk(), container).await?;
-        let mut last = None;
-        loop {
-            let step = walk.next().await.with_context(|| format!("read container {container}"))?;
-            let record = match step {
-                Step::Record(record) => record,
-                Step::End(walked) if container_end::is_whole(&walked, last, end) => return Ok(()),
-                Step::End(end) => bail!("container {container} is closed, but: {end:?}"),
-            };
-            let place = record.meta.place;
-            last = Some(record.meta.id);
-            if place.segment > position.segment {
-                position.segment = place.segment;
+        let (container, source) = (position.container, Source::ContainerFrom { segment: position.segment });
+        let mut reader = ContainerReader::open(self.disk.space.disk(), container, source).await?;
+        while let Some(record) = reader.next().await.with_context(|| format!("read container {container}"))? {
+            let segment = record.walked.meta.place.segment;
+            if segment > position.segment {
+                position.segment = segment;
                 self.save(*position, false).await?;
             }
-            self.pace(record.bytes).await;
-            // Asked anew only for what fails: blocks are deleted meanwhile.
-            if let Err(failure) = walk.check_body(&record).await
-                && !self.discards(container).await?.contains(record.meta.id.index, &place)
-            {
-                return Err(failure.into());
-            }
+            self.pace(record.walked.bytes).await;
+            reader.check_body(&record).await?;
         }
-    }
-
-    async fn discards(&self, container: ContainerId) -> anyhow::Result<Discards> {
-        let discards = self.disk.space.discards(OWNERS_DIR, OwnerId::from(container)).await;
-        discards.context("read what was discarded")
+        match reader.wrong_end().await? {
+            Some(why) => bail!("{why}"),
+            None => Ok(()),
+        }
     }
 
     /// Every row of the index against its record, and their number against the counters.

@@ -10,7 +10,7 @@
 //!     16    n spec    protobuf PipelineSpec
 //! ```
 
-use crate::disks::GROUPS_DIR;
+use crate::layout::GROUPS_DIR;
 use anyhow::{Context, bail, ensure};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use disk::Disk;

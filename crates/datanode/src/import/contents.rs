@@ -1,19 +1,17 @@
 //! Going through a copied container's records: verifying them, and applying them as their pipeline did.
 
 use super::manifest::Manifest;
+use crate::blocking::blocking;
 use crate::container_end::ContainerEnd;
-use crate::disks::OWNERS_DIR;
-use crate::hash::{self, ContainerHash};
-use crate::import::incoming::INCOMING_DIR;
+use crate::container_reader::{ContainerReader, Contents, ReadRecord, Source, disk_bytes};
+use crate::hash;
 use crate::index::machine::ContainerMachine;
 use crate::index::{Index, Measure};
-use crate::manager::blocking;
-use anyhow::{Context, bail, ensure};
+use anyhow::{bail, ensure};
 use disk::Disk;
 use raft::Replay;
-use raftlog::{Discards, OwnerWalk, Step, WalkEnd, owner_files};
+use raftlog::WalkEnd;
 use std::sync::Arc;
-use types::{LogId, OwnerId};
 
 /// Commands applied as one batch.
 const BATCH_MAX: usize = 1024;
@@ -21,27 +19,17 @@ const BATCH_MAX: usize = 1024;
 /// Checks every record, body and all, of a copy that is not published: that it is what its manifest says. An error means that the
 /// copy is bad, or that this disk cannot read it; either way it is to be begun anew.
 pub(super) async fn verify(disk: &Arc<dyn Disk>, manifest: &Manifest) -> anyhow::Result<()> {
-    let owner = OwnerId::from(manifest.container);
-    let discards = Discards::read(&**disk, INCOMING_DIR, owner).await.context("read what was discarded")?;
-    let mut walk = OwnerWalk::new(disk.clone(), INCOMING_DIR, owner).await?;
-    let (mut hash, mut last) = (ContainerHash::default(), LogId::default());
-    loop {
-        match walk.next().await? {
-            Step::Record(record) => {
-                last = record.meta.id;
-                if !discards.contains(record.meta.id.index, &record.meta.place) {
-                    hash.add(&record);
-                    walk.check_body(&record).await?;
-                }
-            }
-            Step::End(WalkEnd::Bad { segment, offset, why }) => {
-                bail!("segment {segment:08x}, byte {offset}: {why}");
-            }
-            Step::End(WalkEnd::Rolled { .. } | WalkEnd::Unfinished { .. }) => break,
-        }
+    let mut reader = ContainerReader::open(disk, manifest.container, Source::Incoming).await?;
+    while let Some(record) = reader.next().await? {
+        reader.check_body(&record).await?;
     }
+    let Contents { last, end, .. } = reader.contents();
+    if let Some(WalkEnd::Bad { segment, offset, why }) = end {
+        bail!("segment {segment:08x}, byte {offset}: {why}");
+    }
+    let last = last.unwrap_or_default();
     ensure!(last == manifest.last, "it ends with {last:?}, not {:?}", manifest.last);
-    let hash = hash::to_hex(&hash.finish());
+    let hash = hash::to_hex(&reader.hash());
     ensure!(hash == manifest.hash, "its hash is {hash}, not {}", manifest.hash);
     Ok(())
 }
@@ -50,42 +38,34 @@ pub(super) async fn verify(disk: &Arc<dyn Disk>, manifest: &Manifest) -> anyhow:
 /// rows that nobody sees.
 pub(super) async fn index(disk: &Arc<dyn Disk>, index: &Index, manifest: &Manifest) -> anyhow::Result<()> {
     let (container, pipeline) = (manifest.container, manifest.pipeline);
-    let owner = OwnerId::from(container);
-    let discards = Discards::read(&**disk, OWNERS_DIR, owner).await.context("read what was discarded")?;
     let of_disk = index.clone();
     let mut machine = blocking(move || ContainerMachine::new(of_disk, pipeline, container)).await?;
     let mut replay = Replay::new(None)?;
-    let mut walk = OwnerWalk::new(disk.clone(), OWNERS_DIR, owner).await?;
-    let mut last = LogId::default();
-    let end = loop {
-        let record = match walk.next().await? {
-            Step::Record(record) => record,
-            Step::End(end) => break end,
-        };
-        last = record.meta.id;
-        if !manifest.repeats.contains(&last.index) {
-            replay.push(record.meta)?;
+    let mut reader = ContainerReader::open(disk, container, Source::Container).await?;
+    while let Some(ReadRecord { walked, .. }) = reader.next().await? {
+        if !manifest.repeats.contains(&walked.meta.id.index) {
+            replay.push(walked.meta)?;
         }
         if replay.pending() >= BATCH_MAX
             && let Some((batch, _)) = replay.take()
         {
             machine = blocking(move || machine.applied(batch)).await?;
         }
-    };
+    }
+    let Contents { last, end, .. } = reader.contents();
+    let last = last.unwrap_or_default();
     ensure!(last == manifest.last, "it ends with {last:?}, not {:?}", manifest.last);
-    if matches!(end, WalkEnd::Unfinished { .. }) {
+    if matches!(end, Some(WalkEnd::Unfinished { .. })) {
         // It was closed where its log ended.
         ContainerEnd::closed(Some(last)).write(&**disk, container).await?;
     }
     let rest = replay.take().map(|(batch, _)| batch).unwrap_or_default();
-    let files = owner_files(&**disk, OWNERS_DIR, owner).await?;
-    let bytes: u64 = files.iter().map(|file| file.bytes).sum();
     let measure = Measure {
-        disk_bytes: bytes.saturating_sub(discards.hole_bytes()),
+        disk_bytes: disk_bytes(&**disk, container).await?,
         hash: hash::from_hex(&manifest.hash),
         repeats: manifest.repeats.iter().copied().collect(),
     };
-    let gone: Vec<u64> = discards.iter().map(|record| record.tag).collect();
+    let gone: Vec<u64> = reader.discards().iter().map(|record| record.tag).collect();
     let index = index.clone();
     blocking(move || {
         let machine = machine.applied(rest)?;

@@ -1,21 +1,14 @@
 //! The directory of a container that is being copied here: `incoming/<number>`, which becomes `containers/<number>`.
 
 use super::imported_file;
-use crate::disks::OWNERS_DIR;
 use crate::import::manifest::{Manifest, SegmentFile};
+use crate::layout::{INCOMING_DIR, OWNERS_DIR, container_dir, incoming_dir};
 use anyhow::{Context, bail, ensure};
 use bytes::Bytes;
 use disk::{Disk, File};
 use std::io::ErrorKind;
 use std::sync::Arc;
-use types::{ContainerId, OwnerId};
-
-/// Below it, copies that are not finished; relative to the disk.
-pub(crate) const INCOMING_DIR: &str = "incoming";
-
-pub(crate) fn dir_of(container: ContainerId) -> String {
-    format!("{INCOMING_DIR}/{:016x}", OwnerId::from(container).0)
-}
+use types::ContainerId;
 
 /// A copy under way, and how far it has come.
 pub(crate) struct Incoming {
@@ -32,7 +25,7 @@ impl Incoming {
     /// Goes on with what an earlier attempt, or an earlier process, left of the same container, or begins. Bytes that a loss of power
     /// left wrong are found when the copy is verified.
     pub(crate) async fn open(disk: Arc<dyn Disk>, manifest: Manifest) -> anyhow::Result<Incoming> {
-        let dir = dir_of(manifest.container);
+        let dir = incoming_dir(manifest.container);
         // What cannot be read is no reason to fail: it is begun anew.
         let left = imported_file::read(&*disk, &dir).await.ok().flatten();
         if left.as_ref() != Some(manifest.message()) {
@@ -121,7 +114,7 @@ impl Incoming {
 
     /// Gives the copy its place: a container from here on, which lacks its index.
     pub(crate) async fn publish(self) -> anyhow::Result<()> {
-        let to = format!("{OWNERS_DIR}/{:016x}", OwnerId::from(self.manifest.container).0);
+        let to = container_dir(self.manifest.container);
         ensure!(self.disk.list(&to).await?.is_empty(), "there is a directory {to} already");
         self.disk.create_dir_all(OWNERS_DIR).await?;
         let publish = async {
@@ -145,8 +138,8 @@ pub(crate) async fn remove(disk: &dyn Disk, container: ContainerId) -> anyhow::R
         if disk.list(INCOMING_DIR).await?.is_empty() {
             return Ok(());
         }
-        disk.remove_dir_all(&dir_of(container)).await?;
+        disk.remove_dir_all(&incoming_dir(container)).await?;
         disk.sync_dir(INCOMING_DIR).await
     };
-    remove.await.with_context(|| format!("remove {}", dir_of(container)))
+    remove.await.with_context(|| format!("remove {}", incoming_dir(container)))
 }

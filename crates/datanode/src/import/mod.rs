@@ -15,9 +15,9 @@ pub(crate) mod imported_file;
 pub(crate) mod incoming;
 pub(crate) mod manifest;
 
-use crate::disks::OWNERS_DIR;
+use crate::blocking::blocking;
 use crate::index::Index;
-use crate::manager::blocking;
+use crate::layout::{OWNERS_DIR, container_dir};
 use anyhow::{Context, ensure};
 use disk::Disk;
 use incoming::Incoming;
@@ -26,7 +26,7 @@ use planted::Bug;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use tracing::{info, warn};
-use types::{ContainerId, OwnerId};
+use types::ContainerId;
 
 /// Verifies a copy whose bytes have all arrived, and makes it a replica, durably. A copy that is not what it should be is removed.
 pub(crate) async fn take_in(
@@ -60,7 +60,7 @@ pub(crate) async fn recover(disk: &Arc<dyn Disk>, index: &Index) -> anyhow::Resu
         if known.contains(&container) {
             continue;
         }
-        let dir = format!("{OWNERS_DIR}/{:016x}", OwnerId::from(container).0);
+        let dir = container_dir(container);
         // Without the file it is an open container that has yet to be applied.
         let done = match imported_file::read(&**disk, &dir).await {
             Ok(None) => continue,

@@ -1,19 +1,19 @@
 //! Reading replicas from their disks.
 
 use super::{Inventory, Replica};
+use crate::blocking::blocking;
 use crate::container_end::ContainerEnd;
-use crate::disks::{DatanodeDisk, OWNERS_DIR};
+use crate::container_reader::disk_bytes;
+use crate::disks::DatanodeDisk;
 use crate::index::Measure;
 use crate::index::records::{ContainerRecord, ContainerState};
-use crate::manager::{ContainerManager, blocking};
-use anyhow::Context;
-use raftlog::{OwnerFile, owner_files};
+use crate::manager::ContainerManager;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 use tracing::error;
-use types::{ContainerId, DiskId, OwnerId};
+use types::{ContainerId, DiskId};
 
 /// How old what SCM knows of an open container's size may be (its pipeline's report has the size too, each second), and how long after its
 /// log forgot it a container is released.
@@ -118,7 +118,7 @@ impl Surveyor {
         }
         let measure = match (record.state.is_over(), measure) {
             (false, _) => {
-                let disk_bytes = disk_bytes(disk, container).await?;
+                let disk_bytes = disk_bytes(&**disk.space.disk(), container).await?;
                 Measure { disk_bytes, hash: None, repeats: Vec::new() }
             }
             (true, Some(measure)) => measure,
@@ -132,7 +132,7 @@ impl Surveyor {
             blocks: record.blocks,
             payload_bytes: record.payload_bytes,
             // Of a container that was just closed the last segment is cut to its length a moment later.
-            disk_bytes: disk_bytes(disk, container).await?,
+            disk_bytes: disk_bytes(&**disk.space.disk(), container).await?,
             hash: measure.hash,
             unhealthy,
             released: self.manager.is_released(&record),
@@ -188,25 +188,11 @@ impl Surveyor {
 async fn measure_closed(disk: &Arc<DatanodeDisk>, container: ContainerId) -> anyhow::Result<Measure> {
     // What is deleted meanwhile would not be in it.
     let _deleting = disk.deleting.lock().await;
-    let disk_bytes = disk_bytes(disk, container).await?;
+    let disk_bytes = disk_bytes(&**disk.space.disk(), container).await?;
     let measure = Measure { disk_bytes, hash: None, repeats: Vec::new() };
     let (index, saved) = (disk.index.clone(), measure.clone());
     blocking(move || index.save_measure(container, &saved)).await?;
     Ok(measure)
-}
-
-/// What a container's files take: their lengths but for the holes of deleted blocks.
-async fn disk_bytes(disk: &Arc<DatanodeDisk>, container: ContainerId) -> anyhow::Result<u64> {
-    let owner = OwnerId::from(container);
-    let files = files_of(disk, container).await?;
-    let discards = disk.space.discards(OWNERS_DIR, owner).await.context("read what was discarded")?;
-    let bytes: u64 = files.iter().map(|file| file.bytes).sum();
-    Ok(bytes.saturating_sub(discards.hole_bytes()))
-}
-
-async fn files_of(disk: &Arc<DatanodeDisk>, container: ContainerId) -> anyhow::Result<Vec<OwnerFile>> {
-    let files = owner_files(&**disk.space.disk(), OWNERS_DIR, OwnerId::from(container)).await;
-    files.context("list its files")
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@
 //! db         + db.replaced     done: db.replaced is to be removed
 //! ```
 
-use crate::disks::DB_DIR;
+use crate::layout::DB_DIR;
 use anyhow::Context;
 use disk::Disk;
 

@@ -1,5 +1,5 @@
 use super::OfflineDisk;
-use crate::disks::OWNERS_DIR;
+use crate::layout::{OWNERS_DIR, container_dir};
 use anyhow::Context;
 use disk::Disk;
 use raftlog::Discards;
@@ -67,7 +67,7 @@ impl OfflineDisk {
 
     async fn files(&self, container: ContainerId) -> anyhow::Result<(u64, u64, u64)> {
         let owner = OwnerId::from(container);
-        let dir = format!("{OWNERS_DIR}/{:016x}", owner.0);
+        let dir = container_dir(container);
         let (mut segments, mut bytes) = (0, 0);
         for name in self.real.list(&dir).await.with_context(|| format!("list {dir}"))? {
             if name.ends_with(".seg") {

@@ -12,8 +12,8 @@ pub use list::{IndexedContainer, ListedContainer};
 pub use rebuild::{RebuildOptions, RebuildReport, RebuiltLog, RebuiltPipeline};
 pub use verify::{ContainerVerdict, Finding, FindingKind, VerifyReport};
 
-use crate::disks::DB_DIR;
 use crate::index::Index;
+use crate::layout::DB_DIR;
 use anyhow::{Context, bail};
 use disk::{Disk, DiskIo, RealDisk};
 use raft::{Db, DbOptions};

@@ -2,17 +2,18 @@
 
 use super::survey::PipelineFiles;
 use crate::container_end::ContainerEnd;
-use crate::disks::OWNERS_DIR;
-use crate::hash::{self, ContainerHash};
+use crate::container_reader::{ContainerReader, Contents, ReadRecord, Source};
+use crate::hash;
 use crate::import::imported_file;
 use crate::import::manifest::Manifest;
 use crate::index::Index;
 use crate::index::machine::{ContainerMachine, PipelineMachine};
 use crate::index::records::ContainerState;
+use crate::layout::{OWNERS_DIR, container_dir};
 use anyhow::Context;
 use disk::Disk;
 use raft::{Replay, ReplicaEnd, StateMachine};
-use raftlog::{Discards, EntryMeta, OwnerWalk, Step, WalkEnd, owner_files};
+use raftlog::{Discards, EntryMeta, WalkEnd, owner_files};
 use std::sync::Arc;
 use types::{ContainerId, GroupId, LogIndex, OwnerId, PipelineId};
 
@@ -134,8 +135,7 @@ pub(super) async fn replay(
 
 /// Where a container of this disk was copied from, if it was.
 async fn imported(disk: &Arc<dyn Disk>, container: ContainerId) -> anyhow::Result<Option<Manifest>> {
-    let dir = format!("{OWNERS_DIR}/{:016x}", OwnerId::from(container).0);
-    imported_file::read(&**disk, &dir).await?.map(Manifest::parse).transpose()
+    imported_file::read(&**disk, &container_dir(container)).await?.map(Manifest::parse).transpose()
 }
 
 /// A container that was copied here is applied by itself: those before and after it may be elsewhere.
@@ -236,25 +236,14 @@ async fn walk_with(
     container: ContainerId,
     mut take: impl FnMut(EntryMeta) -> anyhow::Result<()>,
 ) -> anyhow::Result<ContainerContents> {
-    let owner = OwnerId::from(container);
-    let discards = Discards::read(&**disk, OWNERS_DIR, owner).await?;
-    let mut walk = OwnerWalk::new(disk.clone(), OWNERS_DIR, owner).await?;
-    let (mut records, mut record_bytes, mut hash) = (0, 0, ContainerHash::default());
-    let end = loop {
-        match walk.next().await? {
-            Step::End(end) => break end,
-            Step::Record(record) => {
-                records += 1;
-                record_bytes += record.bytes;
-                if !discards.contains(record.meta.id.index, &record.meta.place) {
-                    hash.add(&record);
-                }
-                take(record.meta)?;
-            }
-        }
-    };
-    let hash = hash::to_hex(&hash.finish());
-    let alone = ContainerEnd::read(&**disk, container).await?;
+    let mut reader = ContainerReader::open(disk, container, Source::Container).await?;
+    while let Some(ReadRecord { walked, .. }) = reader.next().await? {
+        take(walked.meta)?;
+    }
+    let (hash, alone) = (hash::to_hex(&reader.hash()), reader.alone().await?);
+    let discards = reader.discards().clone();
+    let Contents { records, record_bytes, end, .. } = reader.contents().clone();
+    let end = end.context("a container that was read to its end has none")?;
     Ok(ContainerContents { container, records, record_bytes, end, discards, hash, alone })
 }
 

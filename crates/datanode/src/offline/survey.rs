@@ -1,10 +1,10 @@
 //! Which containers and pipelines are on a disk, by its logs and segments alone.
 
-use crate::disks::{GROUPS_DIR, OWNERS_DIR};
+use crate::container_reader::{ContainerReader, Source};
+use crate::layout::{GROUPS_DIR, OWNERS_DIR, container_dir};
 use anyhow::Context;
 use disk::Disk;
 use raftlog::inspect::{HardStateSlot, SegmentName, SegmentScan, read_hard_state};
-use raftlog::{OwnerWalk, Step};
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -47,12 +47,12 @@ pub(super) async fn survey(disk: &Arc<dyn Disk>) -> anyhow::Result<Survey> {
     }
     for owner in raftlog::owners(&**disk, OWNERS_DIR).await.context("list the containers")? {
         let container = ContainerId(owner.0);
-        let mut walk = OwnerWalk::new(disk.clone(), OWNERS_DIR, owner).await.context("list segments")?;
-        let first = walk.next().await.with_context(|| format!("read container {container}"))?;
+        let mut reader = ContainerReader::open(disk, container, Source::Container).await?;
+        let first = reader.next().await.with_context(|| format!("read container {container}"))?;
         let log = match first {
-            Step::Record(record) => Some(record.log),
+            Some(record) => Some(record.walked.log),
             // Its first record is damaged, or the container is empty: those behind it may say.
-            Step::End(_) => log_of(disk, container).await?,
+            None => log_of(disk, container).await?,
         };
         let log = log.and_then(|log| GroupId::try_from(log).ok());
         match log.filter(|log| log.kind == GroupKind::Pipeline) {
@@ -68,7 +68,7 @@ pub(super) async fn survey(disk: &Arc<dyn Disk>) -> anyhow::Result<Survey> {
 /// The log that most of the first records of a container say they are of.
 async fn log_of(disk: &Arc<dyn Disk>, container: ContainerId) -> anyhow::Result<Option<u64>> {
     let name = SegmentName { owner: OwnerId::from(container), segment: 0 };
-    let path = format!("{OWNERS_DIR}/{:016x}/{:08x}.seg", name.owner.0, name.segment);
+    let path = format!("{}/{:08x}.seg", container_dir(container), name.segment);
     match disk.open(&path, false).await {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         opened => {

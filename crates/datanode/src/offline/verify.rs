@@ -138,7 +138,7 @@ impl OfflineDisk {
                 continue;
             };
             let log = GroupId::pipeline(PipelineId(number)).to_u64();
-            let known = KnownLog { log, owners_dir: crate::disks::OWNERS_DIR.to_owned() };
+            let known = KnownLog { log, owners_dir: crate::layout::OWNERS_DIR.to_owned() };
             match directory.log(&group, Some(&known)).await {
                 Ok(log) => {
                     if !matches!(log.opening, raftlog::inspect::Opening::Opens { .. }) {

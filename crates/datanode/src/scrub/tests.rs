@@ -8,7 +8,7 @@ use disk::{Disk, File, IoFuture, RealDisk, Space};
 use raftlog::ReadError;
 use std::io;
 use std::sync::atomic::AtomicI32;
-use types::{ManualClock, Nonce};
+use types::{ManualClock, Nonce, OwnerId};
 
 const EIO: i32 = 5;
 const EMFILE: i32 = 24;

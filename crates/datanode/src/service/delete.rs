@@ -1,7 +1,8 @@
 //! Deleting blocks on this replica.
 
 use super::read::find_container;
-use crate::manager::{ContainerManager, blocking};
+use crate::blocking::blocking;
+use crate::manager::ContainerManager;
 use proto::datanode::{DeleteBlocksRequest, DeleteBlocksResponse};
 use proto::{Code, Failure, Retry};
 use types::ContainerId;

@@ -2,16 +2,19 @@
 //!
 //! Every record is verified on its way: what a disk has lost is never sent, but marks this replica unhealthy.
 
-use crate::disks::{DatanodeDisk, OWNERS_DIR};
+use crate::blocking::blocking;
+use crate::container_reader::{ContainerReader, ReadRecord, Source};
+use crate::disks::DatanodeDisk;
 use crate::hash;
 use crate::index::records::ContainerState;
-use crate::manager::{ContainerManager, blocking};
+use crate::layout::{OWNERS_DIR, container_dir};
+use crate::manager::ContainerManager;
 use bytes::{Bytes, BytesMut};
 use proto::datanode::{
     ContainerFile, ContainerManifest, ContainerPart, FetchContainerRequest, FilePart, container_part,
 };
 use proto::{Code, Failure, Retry};
-use raftlog::{Discards, OwnerFile, OwnerWalk, ReadError, Step, WalkEnd, WalkedRecord, owner_files};
+use raftlog::{OwnerFile, ReadError, WalkEnd, owner_files};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tokio::sync::mpsc::Sender;
@@ -157,7 +160,7 @@ impl Fetch {
         name: &str,
         begin: u64,
     ) -> Result<(), Broken> {
-        let path = format!("{OWNERS_DIR}/{:016x}/{name}", OwnerId::from(self.container).0);
+        let path = format!("{}/{name}", container_dir(self.container));
         let read = async {
             let file = self.disk.real.open(&path, false).await?;
             let bytes = file.len().await?.saturating_sub(begin);
@@ -180,35 +183,29 @@ impl Fetch {
         segment: u32,
         begin: u64,
     ) -> Result<(), Broken> {
-        let owner = OwnerId::from(self.container);
-        let discards = self.discards().await?;
-        let disk = self.disk.space.disk().clone();
-        let walk = OwnerWalk::from_segment(disk, OWNERS_DIR, owner, segment).await;
-        let mut walk = walk.map_err(|error| failed(self.container)(error.into()))?;
+        let source = Source::ContainerFrom { segment };
+        let reader = ContainerReader::open(self.disk.space.disk(), self.container, source).await;
+        let mut reader = reader.map_err(failed(self.container))?;
         let mut pending = Pending { name: String::new(), offset: 0, data: BytesMut::new() };
         loop {
-            let step = match walk.next().await {
-                Ok(step) => step,
+            let record = match reader.next().await {
+                Ok(Some(record)) => record,
+                Ok(None) => break,
                 Err(failure) if failure.condemns() => return Err(self.damaged(failure.to_string()).await),
                 Err(failure) => return Err(failed(self.container)(failure.into()).into()),
             };
-            let record = match step {
-                Step::Record(record) => record,
-                Step::End(WalkEnd::Bad { segment, offset, why }) => {
-                    return Err(self.damaged(format!("segment {segment:08x}, byte {offset}: {why}")).await);
-                }
-                Step::End(WalkEnd::Rolled { .. } | WalkEnd::Unfinished { .. }) => {
-                    self.send_pending(parts, &mut pending).await?;
-                    return self.send_end(parts).await;
-                }
-            };
-            let place = record.meta.place;
-            if place.segment == segment && place.offset + record.bytes <= begin {
+            let (place, bytes) = (record.walked.meta.place, record.walked.bytes);
+            if place.segment == segment && place.offset + bytes <= begin {
                 continue;
             }
             let skip = if place.segment == segment { begin.saturating_sub(place.offset) } else { 0 };
-            self.send_record(parts, &mut pending, &walk, &record, &discards, skip).await?;
+            self.send_record(parts, &mut pending, &reader, &record, skip).await?;
         }
+        if let Some(WalkEnd::Bad { segment, offset, why }) = &reader.contents().end {
+            return Err(self.damaged(format!("segment {segment:08x}, byte {offset}: {why}")).await);
+        }
+        self.send_pending(parts, &mut pending).await?;
+        self.send_end(parts).await
     }
 
     /// A record from byte `skip` on; of one whose body was given up only what is before the body.
@@ -216,27 +213,27 @@ impl Fetch {
         &self,
         parts: &Sender<Result<ContainerPart, Status>>,
         pending: &mut Pending,
-        walk: &OwnerWalk,
-        record: &WalkedRecord,
-        discards: &Discards,
+        reader: &ContainerReader,
+        record: &ReadRecord,
         skip: u64,
     ) -> Result<(), Broken> {
-        let place = record.meta.place;
+        let ReadRecord { walked, is_discarded } = record;
+        let place = walked.meta.place;
         let name = format!("{:08x}.seg", place.segment);
         let mut at = 0;
-        let mut piece = record.head.clone();
+        let mut piece = walked.head.clone();
         loop {
             let bytes = piece.len() as u64;
             let cut = skip.saturating_sub(at).min(bytes) as usize;
             self.add(parts, pending, &name, place.offset + at + cut as u64, piece.slice(cut..)).await?;
             at += bytes;
-            if at >= record.bytes || discards.contains(record.meta.id.index, &place) {
+            if at >= walked.bytes || *is_discarded {
                 return Ok(());
             }
-            let body_at = (at - record.head.len() as u64) as usize;
-            piece = match walk.read_body(record, body_at).await {
+            let body_at = (at - walked.head.len() as u64) as usize;
+            piece = match reader.read_body(record, body_at).await {
                 Ok(piece) => piece,
-                Err(failure) => return Err(self.unreadable(record, failure).await),
+                Err(failure) => return Err(self.unreadable(reader, record, failure).await),
             };
         }
     }
@@ -295,24 +292,19 @@ impl Fetch {
         send(parts, container_part::Part::File(part)).await
     }
 
-    async fn discards(&self) -> Result<Discards, Failure> {
-        let discards = self.disk.space.discards(OWNERS_DIR, OwnerId::from(self.container)).await;
-        discards.map_err(|error| failed(self.container)(error.into()))
-    }
-
     /// A record that does not check: damage, unless its block was deleted since this began.
-    async fn unreadable(&self, record: &WalkedRecord, failure: ReadError) -> Broken {
+    async fn unreadable(&self, reader: &ContainerReader, record: &ReadRecord, failure: ReadError) -> Broken {
         if !failure.condemns() {
             return failed(self.container)(failure.into()).into();
         }
-        match self.discards().await {
-            Ok(now) if now.contains(record.meta.id.index, &record.meta.place) => {
+        match reader.is_discarded_by_now(record).await {
+            Ok(true) => {
                 let message =
                     format!("blocks of container {} were deleted while it was sent", self.container);
                 Failure { retry: Retry::Here, ..Failure::new(Code::NotYet, message) }.into()
             }
-            Ok(_) => self.damaged(failure.to_string()).await,
-            Err(failure) => failure.into(),
+            Ok(false) => self.damaged(failure.to_string()).await,
+            Err(error) => failed(self.container)(error.into()).into(),
         }
     }
 

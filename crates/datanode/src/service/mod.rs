@@ -21,9 +21,6 @@ use tonic::service::interceptor::InterceptedService;
 use tonic::{Request, Response, Status, Streaming};
 use write::WriteStream;
 
-/// Data of one chunk, at most.
-pub(crate) const CHUNK_BYTES_MAX: usize = 4 << 20;
-
 /// Acks waiting for a slow receiver, each a few dozen bytes; past it the stream's chunks wait.
 const ACKS_MAX: usize = 1024;
 

@@ -1,8 +1,10 @@
 //! Reading a range of a block, from whatever replica is asked.
 
-use crate::disks::{DatanodeDisk, OWNERS_DIR};
+use crate::blocking::blocking;
+use crate::disks::DatanodeDisk;
 use crate::index::{BlockInfo, Piece};
-use crate::manager::{ContainerManager, blocking};
+use crate::layout::OWNERS_DIR;
+use crate::manager::ContainerManager;
 use crate::verdict::condemns;
 use planted::Bug;
 use proto::datanode::{HeadRequest, HeadResponse, ReadChunk, ReadRequest};

@@ -3,10 +3,12 @@
 //! The stream's task takes chunks in and proposes them in order. What becomes of them is awaited by one lane per
 //! pipeline, so that a pipeline that stalls holds up neither the others nor the reading of the stream.
 
+use crate::blocking::blocking;
 use crate::index::machine::answer_again;
-use crate::manager::{ContainerManager, blocking};
+use crate::manager::ContainerManager;
+use crate::options::CHUNK_BYTES_MAX;
 use crate::pipeline::Pipeline;
-use crate::service::{ACKS_MAX, CHUNK_BYTES_MAX};
+use crate::service::ACKS_MAX;
 use crate::under_way::{self, ChunkName};
 use bytes::Bytes;
 use futures::StreamExt;

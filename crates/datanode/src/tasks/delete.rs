@@ -8,8 +8,10 @@
 //!
 //! Files before rows: a crash would leave rows of a container whose bytes are gone, which looks like damage.
 
-use crate::disks::{DatanodeDisk, OWNERS_DIR};
-use crate::manager::{ContainerManager, blocking};
+use crate::blocking::blocking;
+use crate::disks::DatanodeDisk;
+use crate::layout::OWNERS_DIR;
+use crate::manager::ContainerManager;
 use anyhow::{Context, ensure};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

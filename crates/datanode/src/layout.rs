@@ -1,0 +1,21 @@
+//! The names of what a datanode has on its disks: docs/format/data-directory.md.
+
+use types::{ContainerId, OwnerId};
+
+/// Below it, a directory for each container.
+pub(crate) const OWNERS_DIR: &str = "containers";
+/// Below it, a directory for each log.
+pub(crate) const GROUPS_DIR: &str = "groups";
+/// Below it, copies of containers that are not finished.
+pub(crate) const INCOMING_DIR: &str = "incoming";
+/// The index.
+pub(crate) const DB_DIR: &str = "db";
+
+pub(crate) fn container_dir(container: ContainerId) -> String {
+    format!("{OWNERS_DIR}/{:016x}", OwnerId::from(container).0)
+}
+
+/// The directory that becomes [`container_dir`] once the copy is whole.
+pub(crate) fn incoming_dir(container: ContainerId) -> String {
+    format!("{INCOMING_DIR}/{:016x}", OwnerId::from(container).0)
+}
