@@ -1,4 +1,4 @@
-//! What a container that does not end in a roll ends with, beside its segments: docs/format/container-end.md.
+//! The file `end` beside the segments of a container that ended without a roll: docs/format/container-end.md.
 //!
 //! ```text
 //! offset size field
@@ -29,10 +29,10 @@ const VERSION: u8 = 2;
 const CRC_AT: usize = 40;
 const FILE_BYTES: usize = CRC_AT + 4;
 
-/// How a container ended that no roll ended.
+/// The end of a container that no roll ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ContainerEnd {
-    /// Never open. Closed: SCM has said that its last record is the container's.
+    /// The state, which is never open. Closed: SCM has said that its last record is the container's.
     pub state: ContainerState,
     /// `None`: there is no record in it.
     pub last: Option<LogId>,

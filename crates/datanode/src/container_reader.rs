@@ -12,13 +12,13 @@ use std::io;
 use std::sync::Arc;
 use types::{ContainerId, LogId, OwnerId};
 
-/// Which files of a container are read.
+/// The files of a container that are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Source {
+pub(crate) enum Reading {
     /// All segments of a container that is in its place.
-    Container,
-    /// Those from this one on.
-    ContainerFrom { segment: u32 },
+    Whole,
+    /// The segments of such a container from this one on.
+    FromSegment(u32),
     /// All segments of a copy that is not published.
     Incoming,
 }
@@ -29,7 +29,7 @@ pub(crate) struct ContainerReader {
     container: ContainerId,
     walk: OwnerWalk,
     owners_dir: &'static str,
-    /// As they were when the reading began: blocks may be deleted meanwhile.
+    /// The list as it was when the reading began: blocks may be deleted meanwhile.
     discards: Discards,
     contents: Contents,
     hash: ContainerHash,
@@ -42,29 +42,29 @@ pub(crate) struct ReadRecord {
     pub is_discarded: bool,
 }
 
-/// What was read of a container: all that it has, once the reader has come to the end.
+/// The sum of what was read of a container: all that it has, once the reader has come to the end.
 #[derive(Clone, Debug)]
 pub(crate) struct Contents {
     /// Records and their bytes, those included whose bodies were given up.
     pub records: u64,
     pub record_bytes: u64,
     pub last: Option<LogId>,
-    /// Where and why the records end; `None` before that.
+    /// The place and the reason of the end of its records; `None` before the reader is there.
     pub end: Option<WalkEnd>,
 }
 
-impl Source {
+impl Reading {
     fn owners_dir(self) -> &'static str {
         match self {
-            Source::Container | Source::ContainerFrom { .. } => OWNERS_DIR,
-            Source::Incoming => INCOMING_DIR,
+            Reading::Whole | Reading::FromSegment(_) => OWNERS_DIR,
+            Reading::Incoming => INCOMING_DIR,
         }
     }
 
     fn first_segment(self) -> u32 {
         match self {
-            Source::Container | Source::Incoming => 0,
-            Source::ContainerFrom { segment } => segment,
+            Reading::Whole | Reading::Incoming => 0,
+            Reading::FromSegment(segment) => segment,
         }
     }
 }
@@ -73,11 +73,11 @@ impl ContainerReader {
     pub(crate) async fn open(
         disk: &Arc<dyn Disk>,
         container: ContainerId,
-        source: Source,
+        reading: Reading,
     ) -> anyhow::Result<ContainerReader> {
-        let (owner, owners_dir) = (OwnerId::from(container), source.owners_dir());
+        let (owner, owners_dir) = (OwnerId::from(container), reading.owners_dir());
         let discards = Discards::read(&**disk, owners_dir, owner).await.context("read what was discarded")?;
-        let walk = OwnerWalk::from_segment(disk.clone(), owners_dir, owner, source.first_segment()).await;
+        let walk = OwnerWalk::from_segment(disk.clone(), owners_dir, owner, reading.first_segment()).await;
         let walk = walk.context("list segments")?;
         let contents = Contents { records: 0, record_bytes: 0, last: None, end: None };
         let (disk, hash) = (disk.clone(), ContainerHash::default());
@@ -137,7 +137,7 @@ impl ContainerReader {
         self.hash.clone().finish()
     }
 
-    /// Why a container that is over does not end as it must; to be asked at the end. `None` where all is well.
+    /// The fault of a container that is over and does not end as it must; to be asked at the end. `None` where all is well.
     pub(crate) async fn wrong_end(&self) -> anyhow::Result<Option<String>> {
         let alone = self.alone().await?;
         let Contents { last, end, .. } = &self.contents;
@@ -148,17 +148,103 @@ impl ContainerReader {
         }))
     }
 
-    /// How it ended, if no roll that is known to be committed ended it.
+    /// The end of the container, if no roll that is known to be committed ended it.
     pub(crate) async fn alone(&self) -> anyhow::Result<Option<ContainerEnd>> {
         ContainerEnd::read(&*self.disk, self.container).await
     }
 }
 
-/// What a container's files take on its disk: their lengths but for the holes of deleted blocks.
+/// The bytes that a container's files take on its disk: their lengths but for the holes of deleted blocks.
 pub(crate) async fn disk_bytes(disk: &dyn Disk, container: ContainerId) -> anyhow::Result<u64> {
     let owner = OwnerId::from(container);
     let files = owner_files(disk, OWNERS_DIR, owner).await.context("list its files")?;
     let discards = Discards::read(disk, OWNERS_DIR, owner).await.context("read what was discarded")?;
     let bytes: u64 = files.iter().map(|file| file.bytes).sum();
     Ok(bytes.saturating_sub(discards.hole_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::offline::tests::{FIRST, Left, SECOND};
+    use disk::RealDisk;
+    use raftlog::{LogSpace, LogSpaceOptions, Place};
+
+    async fn opened(disk: &Arc<dyn Disk>, container: ContainerId, reading: Reading) -> ContainerReader {
+        ContainerReader::open(disk, container, reading).await.unwrap()
+    }
+
+    /// The records of a container, all of whose bodies are checked.
+    async fn read(reader: &mut ContainerReader) -> Vec<ReadRecord> {
+        let mut records = Vec::new();
+        while let Some(record) = reader.next().await.unwrap() {
+            reader.check_body(&record).await.unwrap();
+            records.push(record);
+        }
+        records
+    }
+
+    fn disk_of(left: &Left) -> Arc<dyn Disk> {
+        Arc::new(RealDisk::open(&left.root(), 1).unwrap())
+    }
+
+    async fn give_up(disk: &Arc<dyn Disk>, place: Place) {
+        let space = LogSpace::new(disk.clone(), LogSpaceOptions::default());
+        let discards =
+            space.remember_discards(OWNERS_DIR, OwnerId::from(FIRST), &[(3, place)]).await.unwrap();
+        space.punch_discards(OWNERS_DIR, &discards, |_| true).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_body_that_is_given_up_is_neither_damaged_nor_in_the_hash() {
+        let left = Left::new().await;
+        let disk = disk_of(&left);
+        let (mut whole, mut meanwhile) =
+            (opened(&disk, FIRST, Reading::Whole).await, opened(&disk, FIRST, Reading::Whole).await);
+        let records = read(&mut whole).await;
+        assert!(records.len() == 7 && records.iter().all(|record| !record.is_discarded));
+
+        give_up(&disk, records[3].walked.meta.place).await;
+        assert_eq!(read(&mut meanwhile).await.len(), 7, "it was opened before");
+        assert_eq!(meanwhile.hash(), whole.hash());
+
+        let mut later = opened(&disk, FIRST, Reading::Whole).await;
+        let discarded: Vec<bool> = read(&mut later).await.iter().map(|record| record.is_discarded).collect();
+        assert_eq!(discarded, [false, false, false, true, false, false, false]);
+        assert_ne!(later.hash(), whole.hash());
+        assert_eq!(later.contents().record_bytes, whole.contents().record_bytes);
+    }
+
+    #[tokio::test]
+    async fn only_a_container_that_ends_as_it_must_has_no_wrong_end() {
+        let left = Left::new().await;
+        let disk = disk_of(&left);
+        let check = async |container, reading, is_read, expect: Option<&str>| {
+            let mut reader = opened(&disk, container, reading).await;
+            if is_read {
+                read(&mut reader).await;
+            }
+            let wrong = reader.wrong_end().await.unwrap();
+            match expect {
+                Some(text) => assert!(wrong.as_ref().is_some_and(|wrong| wrong.contains(text)), "{wrong:?}"),
+                None => assert_eq!(wrong, None),
+            }
+        };
+        check(FIRST, Reading::Whole, true, None).await;
+        check(FIRST, Reading::FromSegment(1), true, None).await;
+        check(FIRST, Reading::Whole, false, Some("was not read to its end")).await;
+        check(SECOND, Reading::Whole, true, Some("Unfinished")).await;
+        let records = read(&mut opened(&disk, SECOND, Reading::Whole).await).await;
+        let last = records.last().map(|record| record.walked.meta.id);
+        ContainerEnd::closed(last).write(&*disk, SECOND).await.unwrap();
+        check(SECOND, Reading::Whole, true, None).await;
+    }
+
+    #[tokio::test]
+    async fn what_is_read_from_a_segment_on_begins_with_it() {
+        let left = Left::new().await;
+        let records = read(&mut opened(&disk_of(&left), FIRST, Reading::FromSegment(1)).await).await;
+        assert!(!records.is_empty() && records.len() < 7);
+        assert!(records.iter().all(|record| record.walked.meta.place.segment >= 1));
+    }
 }

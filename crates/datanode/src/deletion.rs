@@ -10,7 +10,7 @@
 //! the end of its followers' logs reads records they have. So the service refuses while the pipeline's log is open here.
 
 use crate::blocking::blocking;
-use crate::disks::DatanodeDisk;
+use crate::disks::{DatanodeDisk, Disks};
 use crate::index::records::ContainerState;
 use crate::layout::OWNERS_DIR;
 use proto::{Code, Failure, Retry};
@@ -21,9 +21,25 @@ use std::sync::atomic::Ordering;
 use tracing::error;
 use types::{BlockId, ContainerId, OwnerId};
 
+/// Deletes blocks of a closed container; answers how many were here. **Only where no log reads the container's records any more**,
+/// which the service sees to.
+pub(crate) async fn delete_blocks(
+    disks: &Arc<Disks>,
+    container: ContainerId,
+    locals: Vec<u64>,
+) -> Result<u64, Failure> {
+    let disks = disks.clone();
+    let found = blocking(move || Ok(disks.holding(container)?.map(|(disk, _)| disk.clone())));
+    let found = found.await.map_err(|failure| Failure::internal(format!("{failure:#}")))?;
+    let Some(disk) = found else { return Ok(0) };
+    // On a task of its own: a caller that hangs up must not leave a deletion half way.
+    let deleting = tokio::spawn(async move { delete_from(&disk, container, locals).await });
+    deleting.await.map_err(|failure| Failure::internal(format!("delete blocks: {failure}")))?
+}
+
 /// Deletes blocks; those that are not here are skipped. On return the space is given back, durably; answers how many blocks were
 /// here. Repeating it changes nothing. Not to be dropped half way, though a crash there does no harm.
-pub(crate) async fn delete_blocks(
+async fn delete_from(
     disk: &Arc<DatanodeDisk>,
     container: ContainerId,
     locals: Vec<u64>,
@@ -56,7 +72,7 @@ pub(crate) async fn finish_deletions(
     carry_out(disk, container, &discards, tags).await.map(drop)
 }
 
-/// Where the bodies of the blocks are, each with its block's number.
+/// The places of the bodies of the blocks, each with its block's number.
 async fn find_records(
     disk: &DatanodeDisk,
     container: ContainerId,

@@ -32,19 +32,19 @@ pub(crate) struct DatanodeDisk {
     pub counters: DiskCounters,
     /// Containers known to be bad here, so that each is marked once.
     pub unhealthy: Mutex<BTreeSet<ContainerId>>,
-    /// Held while blocks are deleted: the list of a container has one writer.
+    /// A lock that is held while blocks are deleted: the list of a container has one writer.
     pub deleting: tokio::sync::Mutex<()>,
-    /// Of the whole node: what changes here is told there.
+    /// The inventory of the whole node: what changes here is told there.
     pub inventory: Inventory,
     pub room: KnownSpace,
-    /// Below it, pipelines on this disk take no more chunks: the log keeps a reserve and allocates whole segments.
+    /// The room below which pipelines on this disk take no more chunks: the log keeps a reserve and allocates whole segments.
     pub full_below_bytes: u64,
 }
 
-/// All of them.
+/// All disks of the node.
 pub(crate) struct Disks {
     pub open: Vec<Arc<DatanodeDisk>>,
-    /// Those that could not be opened, as far as their id is known.
+    /// The disks that could not be opened, as far as their id is known.
     failed: Vec<DiskId>,
     pub unusable: Vec<PathBuf>,
     pub node_uuid: u128,
@@ -58,9 +58,9 @@ pub(crate) struct Identity {
     pub cluster: String,
 }
 
-/// Where a node's data directories come from.
+/// The source of a node's data directories.
 enum Source<'a> {
-    /// Of this machine, by their paths.
+    /// Directories of this machine, by their paths.
     Machine(disk::DiskIo),
     Opened(&'a [Arc<dyn DataDirectory>]),
 }
@@ -162,6 +162,11 @@ impl Disks {
         }
     }
 
+    /// The cluster this node has joined.
+    pub(crate) fn cluster(&self) -> Option<String> {
+        self.identity().map(|identity| identity.cluster)
+    }
+
     pub(crate) fn identity(&self) -> Option<Identity> {
         let stamps = self.open.iter().map(|disk| disk.real.stamp());
         let joined = |stamp: Stamp| Identity { node: NodeId(stamp.node), cluster: stamp.cluster };
@@ -181,7 +186,7 @@ impl Disks {
         Ok(())
     }
 
-    /// What SCM hears of the disks: what is known of them, without asking them.
+    /// The reports of the disks that SCM gets: what is known of them, without asking them.
     pub(crate) fn report(&self) -> Vec<DiskReport> {
         let mut reports = Vec::with_capacity(self.open.len() + self.failed.len());
         for disk in &self.open {
@@ -273,7 +278,7 @@ impl DatanodeDisk {
         })
     }
 
-    /// Why it takes nothing until the next start: a write or a sync failed, or its index turned read-only, which stops every pipeline that
+    /// The reason why the disk takes nothing until the next start: a write or a sync failed, or its index turned read-only, which stops every pipeline that
     /// applies something.
     pub(crate) fn failure(&self) -> Option<String> {
         self.real.failure().or_else(|| match self.db.state() {
@@ -282,7 +287,7 @@ impl DatanodeDisk {
         })
     }
 
-    /// Nothing is applied until RocksDB has found room.
+    /// Tells whether nothing is applied until RocksDB has found room.
     pub(crate) fn has_full_index(&self) -> bool {
         matches!(self.db.state(), DbState::Full(_))
     }
@@ -299,7 +304,7 @@ impl DatanodeDisk {
         })
     }
 
-    /// Why a chunk should not even be proposed: a log that cannot append stops its replica.
+    /// Refuses chunks that should not even be proposed: a log that cannot append stops its replica.
     pub(crate) fn takes_chunks(&self) -> Result<(), Failure> {
         if let Some(why) = self.failure() {
             return Err(Failure::new(Code::DiskFailed, format!("disk {} failed: {why}", self.id)));
@@ -351,7 +356,7 @@ fn peek(paths: &[PathBuf]) -> anyhow::Result<Vec<(PathBuf, Stamp)>> {
     Ok(stamps)
 }
 
-/// What the stamps say of one thing, if they say anything.
+/// The word of the stamps on one thing, if they say anything.
 fn agreed<T: PartialEq + std::fmt::Debug>(
     stamps: &[(PathBuf, Stamp)],
     thing: &str,

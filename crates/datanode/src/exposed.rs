@@ -1,9 +1,8 @@
-//! What is shown of containers, copies and tasks: docs/metrics.md.
+//! Metrics of containers, copies and tasks: docs/metrics.md.
 
 use crate::copies::CopyStats;
 use crate::index::records::ContainerState;
-use crate::inventory::Replica;
-use crate::manager::ContainerManager;
+use crate::inventory::{Inventory, Replica};
 use crate::tasks::TaskStats;
 use metrics::{Exposition, Metric};
 
@@ -25,17 +24,14 @@ const COPIES_FAILED: Metric =
 const DELETED: Metric = metric("flotilla_datanode_replicas_deleted_total", "Replicas deleted here.");
 const TASKS: Metric = metric("flotilla_datanode_tasks", "What SCM wants this node to do.");
 
-pub(crate) fn expose(manager: &ContainerManager, exposition: &mut Exposition) {
-    expose_containers(manager, exposition);
-    expose_copies(&manager.copy_stats(), exposition);
-    let TaskStats { waiting, running, failed } = manager.task_stats();
+pub(crate) fn expose_tasks(stats: &TaskStats, exposition: &mut Exposition) {
+    let TaskStats { waiting, running, failed } = *stats;
     for (state, count) in [("waiting", waiting), ("running", running), ("failed", failed)] {
         exposition.gauge(TASKS, &[("state", state)], count);
     }
 }
 
-fn expose_containers(manager: &ContainerManager, exposition: &mut Exposition) {
-    let inventory = &manager.disks().inventory;
+pub(crate) fn expose_containers(inventory: &Inventory, exposition: &mut Exposition) {
     let count = |is_meant: &dyn Fn(&Replica) -> bool| {
         inventory.select(|(_, replica)| is_meant(replica).then_some(())).len() as u64
     };
@@ -55,7 +51,7 @@ fn expose_containers(manager: &ContainerManager, exposition: &mut Exposition) {
     exposition.gauge(BYTES, &[], bytes);
 }
 
-fn expose_copies(stats: &CopyStats, exposition: &mut Exposition) {
+pub(crate) fn expose_copies(stats: &CopyStats, exposition: &mut Exposition) {
     let directions = [
         ("in", stats.received_bytes, stats.receiving_failed),
         ("out", stats.sent_bytes, stats.sending_failed),

@@ -20,7 +20,7 @@ impl ContainerHash {
     }
 }
 
-/// What [`to_hex`] made; `None` of other text.
+/// The hash of a text that [`to_hex`] made; `None` of other text.
 pub(crate) fn from_hex(text: &str) -> Option<[u8; 32]> {
     let mut hash = [0; 32];
     if text.len() != 64 || !text.is_ascii() {

@@ -4,7 +4,7 @@
 //! and all of a rebuilt index. Only heads are read; bodies are the scrubber's.
 
 use crate::blocking::blocking;
-use crate::container_reader::{ContainerReader, ReadRecord, Source};
+use crate::container_reader::{ContainerReader, ReadRecord, Reading};
 use crate::disks::DatanodeDisk;
 use crate::import::manifest::REPEATS_MAX;
 use crate::index::Measure;
@@ -25,11 +25,11 @@ const LOOKUPS_MAX: usize = 1024;
 /// A container of 2 GiB whose records are small, so that all of it is read, takes 32 s; it has just been written and is in the
 /// page cache mostly.
 const BYTES_PER_SECOND: u64 = 64 << 20;
-/// What reading a head costs where bodies are large: a block of the file.
+/// The cost of reading a head where bodies are large: a block of the file.
 const HEAD_READ_BYTES: u64 = 4096;
-/// After a container could not be read.
+/// The pause after a container could not be read.
 const RETRY: Duration = Duration::from_secs(60);
-/// After a container changed while it was read.
+/// The pause after a container changed while it was read.
 const CHANGED_WAIT: Duration = Duration::from_secs(1);
 
 pub(crate) struct Hasher {
@@ -41,7 +41,7 @@ pub(crate) struct Hasher {
 /// Entries that look like the first chunk of a block.
 #[derive(Default)]
 struct Firsts {
-    /// Not looked up yet.
+    /// Entries that are not looked up yet.
     unseen: Vec<u64>,
     repeats: Vec<LogIndex>,
 }
@@ -106,7 +106,7 @@ impl Hasher {
     }
 
     async fn hash(&self, container: ContainerId) -> anyhow::Result<Hashed> {
-        let mut reader = ContainerReader::open(self.disk.space.disk(), container, Source::Container).await?;
+        let mut reader = ContainerReader::open(self.disk.space.disk(), container, Reading::Whole).await?;
         let mut firsts = Firsts::default();
         loop {
             let ReadRecord { walked, is_discarded } = match reader.next().await {

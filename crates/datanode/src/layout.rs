@@ -2,13 +2,13 @@
 
 use types::{ContainerId, OwnerId};
 
-/// Below it, a directory for each container.
+/// The directory with a directory for each container.
 pub(crate) const OWNERS_DIR: &str = "containers";
-/// Below it, a directory for each log.
+/// The directory with a directory for each log.
 pub(crate) const GROUPS_DIR: &str = "groups";
-/// Below it, copies of containers that are not finished.
+/// The directory with the copies of containers that are not finished.
 pub(crate) const INCOMING_DIR: &str = "incoming";
-/// The index.
+/// The directory of the index.
 pub(crate) const DB_DIR: &str = "db";
 
 pub(crate) fn container_dir(container: ContainerId) -> String {

@@ -3,7 +3,7 @@
 //! A datanode owns disks. A disk carries pipelines (Raft groups of three datanodes), whose logs are the containers; its
 //! RocksDB holds the index `block → places in the log`, a cache that applying the log fills. The write path is
 //! `service/write.rs` → [`raft::Group::propose`] → `index/machine.rs`; the read path is `service/read.rs`. SCM
-//! tells a node which pipelines to carry (`heartbeat.rs`), which it makes and remembers in `manager.rs`.
+//! tells a node which pipelines to carry (`heartbeat.rs`, `orders.rs`), which it opens and remembers in `opening.rs`.
 
 mod blocking;
 mod container_end;
@@ -24,10 +24,11 @@ mod index;
 mod inventory;
 mod known_space;
 mod layout;
-mod manager;
 mod node;
 pub mod offline;
+mod opening;
 mod options;
+mod orders;
 mod pipeline;
 mod pipelines;
 mod retired;
@@ -38,11 +39,12 @@ mod service;
 mod spec_file;
 mod tasks;
 mod under_way;
+mod upkeep;
 mod verdict;
+mod workers;
 
 pub use copies::CopyStats;
 pub use counters::{ContainerReport, DiskStats};
-pub use manager::ContainerManager;
 pub use node::Datanode;
 pub use options::DatanodeOptions;
 pub use pipeline::{PipelineError, PipelineOrder};

@@ -1,17 +1,34 @@
+use crate::blocking::blocking;
+use crate::copies::{Copies, CopyStats};
+use crate::counters::{ContainerReport, DiskStats};
+use crate::deletion;
 use crate::disks::Disks;
-use crate::heartbeat::Heartbeat;
-use crate::manager::ContainerManager;
+use crate::ending::Ender;
+use crate::exposed;
+use crate::heartbeat::{Heartbeat, Talk};
+use crate::opening::Opener;
 use crate::options::DatanodeOptions;
+use crate::orders::PipelineOrders;
+use crate::pipeline::{PipelineError, PipelineOrder};
+use crate::pipelines::Pipelines;
 use crate::roll::ContainerAllocator;
 use crate::scm::ScmLink;
-use crate::service::Service;
+use crate::service::{Served, Service};
+use crate::tasks::{self, Means, TaskBoard, TaskStats};
+use crate::upkeep;
+use crate::workers::Workers;
 use disk::DataDirectory;
 use metrics::{Exposition, Metric};
+use proto::Failure;
+use proto::scm::PipelineReport;
 use raft::{AddressBook, RaftHost};
 use raftlog::SpaceMetrics;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use tokio::sync::{Mutex, Semaphore};
 use tonic::service::RoutesBuilder;
-use types::{Clock, NodeId, SystemClock};
+use tracing::error;
+use types::{Clock, ContainerId, DiskId, LogId, NodeId, PipelineId, SystemClock};
 
 const ROOM_AGE: Metric =
     Metric { name: "flotilla_disk_report_age_seconds", help: "Age of the free space that SCM is told." };
@@ -24,8 +41,22 @@ const INDEX_ERRORS: Metric = Metric {
 /// A running datanode; a cheap handle. A process may run several, each on a [`RaftHost`] of its own.
 #[derive(Clone)]
 pub struct Datanode {
-    manager: ContainerManager,
+    parts: Arc<Parts>,
     service: Service,
+}
+
+/// The parts of a node, for those who ask it and for its end; whoever works with a part has a handle of it.
+struct Parts {
+    options: Arc<DatanodeOptions>,
+    disks: Arc<Disks>,
+    pipelines: Arc<Pipelines>,
+    opener: Opener,
+    ender: Ender,
+    board: TaskBoard,
+    copies: Arc<Copies>,
+    workers: Workers,
+    /// SCM took the last report.
+    is_reported: Arc<AtomicBool>,
 }
 
 impl Datanode {
@@ -74,14 +105,70 @@ impl Datanode {
         allocator: Arc<dyn ContainerAllocator>,
     ) -> anyhow::Result<Datanode> {
         let scm = ScmLink::new(&options.scm, host.connector().clone())?;
-        let manager = ContainerManager::new(options, disks, host, addresses, clock.clone(), allocator);
-        manager.recover().await;
-        manager.open_existing().await;
-        manager.take_inventory().await;
-        manager.start_scrubbing();
-        manager.start_watching_disks();
-        manager.tasks().spawn(Heartbeat::new(manager.clone(), scm, clock).run());
-        Ok(Datanode { service: Service::new(manager.clone()), manager })
+        let node = Datanode::of(disks, options, host, addresses.clone(), allocator);
+        let Parts { options, disks, pipelines, opener, ender, board, workers, .. } = &*node.parts;
+        upkeep::recover(disks).await;
+        opener.open_existing().await;
+        upkeep::take_inventory(disks, pipelines, board, workers).await;
+        upkeep::start_scrubbing(disks, options, &clock, workers);
+        upkeep::start_watching(disks, options, workers);
+        let heartbeat = Heartbeat {
+            options: options.clone(),
+            disks: disks.clone(),
+            pipelines: pipelines.clone(),
+            addresses,
+            orders: PipelineOrders::new(opener.clone(), ender.clone(), workers.clone()),
+            board: board.clone(),
+            scm,
+            clock,
+            is_reported: node.parts.is_reported.clone(),
+            talk: Talk::default(),
+        };
+        workers.spawn_until_stop(heartbeat.run());
+        Ok(node)
+    }
+
+    /// Puts the parts of a node together; none of them does anything yet.
+    fn of(
+        disks: Disks,
+        options: DatanodeOptions,
+        host: RaftHost,
+        addresses: AddressBook,
+        allocator: Arc<dyn ContainerAllocator>,
+    ) -> Datanode {
+        let (options, disks) = (Arc::new(options), Arc::new(disks));
+        let (pipelines, workers, is_reported) =
+            (Arc::<Pipelines>::default(), Workers::default(), Arc::default());
+        let copies = Arc::new(Copies::new(options.copy_bytes_per_second));
+        let means = Means {
+            disks: disks.clone(),
+            pipelines: pipelines.clone(),
+            copies: copies.clone(),
+            connector: host.connector().clone(),
+        };
+        let board = TaskBoard::new(means, workers.clone());
+        let served = Served {
+            options: options.clone(),
+            disks: disks.clone(),
+            pipelines: pipelines.clone(),
+            addresses,
+            copies: copies.clone(),
+            write_bytes: Arc::new(Semaphore::new(options.write_bytes_max)),
+            workers: workers.clone(),
+        };
+        let ender = Ender { disks: disks.clone(), pipelines: pipelines.clone(), host: host.clone() };
+        let opener = Opener {
+            options: options.clone(),
+            disks: disks.clone(),
+            host,
+            allocator,
+            pipelines: pipelines.clone(),
+            opening: Arc::new(Mutex::new(())),
+            ender: ender.clone(),
+            workers: workers.clone(),
+        };
+        let parts = Parts { options, disks, pipelines, opener, ender, board, copies, workers, is_reported };
+        Datanode { parts: Arc::new(parts), service: Service::new(served) }
     }
 
     /// Mounts the datanode's service on the process's gRPC server.
@@ -91,29 +178,29 @@ impl Datanode {
 
     /// Who SCM said we are; `None` until it did.
     pub fn node(&self) -> Option<NodeId> {
-        self.manager.disks().identity().map(|identity| identity.node)
+        self.parts.disks.identity().map(|identity| identity.node)
     }
 
     /// The cluster SCM said we are in; `None` until it did.
     pub fn cluster(&self) -> Option<String> {
-        self.manager.cluster()
+        self.parts.disks.cluster()
     }
 
-    /// Why this node cannot do its work now, if so.
+    /// The reason why this node cannot do its work now, if there is one.
     pub fn readiness(&self) -> Result<(), String> {
-        let disks = &self.manager.disks().open;
+        let disks = &self.parts.disks.open;
         if disks.iter().all(|disk| disk.failure().is_some()) {
             return Err("all its disks failed".to_owned());
         }
-        match self.manager.is_reported() {
+        match self.parts.is_reported.load(Ordering::Relaxed) {
             true => Ok(()),
-            false => Err(format!("SCM at {} does not take its reports", self.manager.options().scm)),
+            false => Err(format!("SCM at {} does not take its reports", self.parts.options.scm)),
         }
     }
 
     /// Metrics of its disks. Those of its groups are the host's.
     pub fn expose(&self, exposition: &mut Exposition) {
-        let disks = self.manager.disks();
+        let disks = &self.parts.disks;
         for disk in &disks.open {
             let root = disk.real.root().display().to_string();
             let is_full = disk.room.get().is_some_and(|space| space.free_bytes < disk.full_below_bytes);
@@ -127,18 +214,92 @@ impl Datanode {
             disk.counters.stats(disk.id).expose(&root, exposition);
             exposition.gauge(ROOM_AGE, &[("disk", &root)], disk.room.age().as_secs());
         }
-        crate::exposed::expose(&self.manager, exposition);
+        exposed::expose_containers(&disks.inventory, exposition);
+        exposed::expose_copies(&self.copy_stats(), exposition);
+        exposed::expose_tasks(&self.task_stats(), exposition);
         for path in &disks.unusable {
             SpaceMetrics::expose_unusable(&path.display().to_string(), exposition);
         }
     }
 
-    pub fn manager(&self) -> &ContainerManager {
-        &self.manager
+    /// The data directories in use, in the order of the settings.
+    pub fn disk_ids(&self) -> Vec<DiskId> {
+        self.parts.disks.open.iter().map(|disk| disk.id).collect()
+    }
+
+    /// Counts of what happened on each disk since the process started.
+    pub fn disk_stats(&self) -> Vec<DiskStats> {
+        self.parts.disks.open.iter().map(|disk| disk.counters.stats(disk.id)).collect()
+    }
+
+    /// Counts of what was copied since the process started.
+    pub fn copy_stats(&self) -> CopyStats {
+        self.parts.copies.stats()
+    }
+
+    pub fn task_stats(&self) -> TaskStats {
+        self.parts.board.stats()
+    }
+
+    /// All containers on this node's disks.
+    pub async fn container_reports(&self) -> anyhow::Result<Vec<ContainerReport>> {
+        let disks = self.parts.disks.clone();
+        blocking(move || {
+            let mut reports = Vec::new();
+            for disk in &disks.open {
+                reports.extend(disk.container_reports()?);
+            }
+            Ok(reports)
+        })
+        .await
+    }
+
+    /// The reports of the pipelines that SCM gets.
+    pub fn pipeline_reports(&self) -> Vec<PipelineReport> {
+        self.parts.pipelines.reports()
+    }
+
+    /// Creates a pipeline's replica, as SCM orders it; true unless it was here.
+    pub async fn create_pipeline(&self, order: &PipelineOrder) -> Result<bool, PipelineError> {
+        self.parts.opener.create_pipeline(order).await
+    }
+
+    /// Ends a pipeline with this container, as SCM orders it, if its leader is here.
+    pub fn end_pipeline(&self, pipeline: PipelineId, end: ContainerId) {
+        self.parts.ender.end_pipeline(pipeline, end);
+    }
+
+    /// Ends this node's replica of a pipeline that nobody can lead.
+    pub async fn quasi_close_pipeline(&self, pipeline: PipelineId) -> Result<(), String> {
+        self.parts.ender.quasi_close_pipeline(pipeline).await
+    }
+
+    /// Forgets a pipeline that is over; its containers stay.
+    pub async fn let_go_pipeline(&self, pipeline: PipelineId) -> Result<(), String> {
+        self.parts.ender.let_go_pipeline(pipeline).await
+    }
+
+    /// Makes a quasi-closed replica CLOSED if its last record is what SCM says the container ends with.
+    pub async fn close_replica(&self, container: ContainerId, last: Option<LogId>) -> Result<(), Failure> {
+        tasks::close_replica(&self.parts.disks, container, last).await
+    }
+
+    /// Deletes blocks of a closed container; answers how many were here. **Only where no log reads the container's
+    /// records any more**, which the service sees to.
+    pub async fn delete_blocks(&self, container: ContainerId, locals: Vec<u64>) -> Result<u64, Failure> {
+        deletion::delete_blocks(&self.parts.disks, container, locals).await
     }
 
     /// Ends reporting and streams, and makes the indexes durable. The groups are stopped by the host's owner.
     pub async fn shutdown(&self) {
-        self.manager.shutdown().await;
+        self.parts.workers.end().await;
+        let disks = self.parts.disks.clone();
+        let flushed = blocking(move || {
+            disks.flush();
+            Ok(())
+        });
+        if let Err(failure) = flushed.await {
+            error!(error = format!("{failure:#}"), "flush the block indexes");
+        }
     }
 }

@@ -2,7 +2,7 @@ use anyhow::bail;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Data of one chunk, at most.
+/// The data of one chunk, at most.
 pub(crate) const CHUNK_BYTES_MAX: usize = 4 << 20;
 
 /// Settings of a datanode.

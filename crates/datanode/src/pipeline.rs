@@ -3,7 +3,6 @@
 use crate::disks::DatanodeDisk;
 use crate::index::machine::OpenContainer;
 use crate::layout::{GROUPS_DIR, OWNERS_DIR};
-use crate::roll::Wanted;
 use crate::under_way::UnderWay;
 use bytes::Bytes;
 use proto::datanode::{PipelineSpec, PipelineSpecMember};
@@ -15,7 +14,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use types::{ContainerId, DiskId, GroupId, LogId, LogIndex, NodeId, OwnerId, PipelineId, ReplicaId};
 
-/// What SCM wants this node to carry.
+/// An order of SCM to carry a pipeline.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PipelineOrder {
     pub pipeline: PipelineId,
@@ -98,7 +97,7 @@ impl PipelineOrder {
         }
     }
 
-    /// What SCM has to know of a pipeline that it has lost.
+    /// The description that SCM needs of a pipeline that it has lost.
     pub(crate) fn describe(&self) -> PipelineDescription {
         let member = |(member, disk): (&Member, &Bytes)| PipelineMember {
             node: member.node.0,
@@ -138,6 +137,15 @@ impl PipelineOrder {
     }
 }
 
+/// The wishes of SCM for a pipeline's leader, beside what the size of the container demands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Wanted {
+    /// Go on to the next container if this one is still open.
+    pub roll_of: Option<ContainerId>,
+    /// End with this container.
+    pub end: Option<ContainerId>,
+}
+
 /// A pipeline that is open here.
 pub(crate) struct Pipeline {
     pub id: PipelineId,
@@ -146,7 +154,7 @@ pub(crate) struct Pipeline {
     pub disk: Arc<DatanodeDisk>,
     pub open: watch::Receiver<OpenContainer>,
     pub wanted: watch::Sender<Wanted>,
-    /// Up to here all members have the log.
+    /// The last entry of the log that all members have.
     pub forget_to: watch::Receiver<Option<LogId>>,
     pub under_way: UnderWay,
 }

@@ -1,13 +1,18 @@
 //! The pipelines of this node, each in one state at a time: what is asked of one is answered from one moment.
 
-use crate::ending::StoppedPipeline;
-use crate::pipeline::Pipeline;
-use proto::scm::PipelineReport;
+use crate::disks::DatanodeDisk;
+use crate::index::machine::OpenContainer;
+use crate::index::records::ContainerRecord;
+use crate::pipeline::{Pipeline, PipelineOrder};
+use anyhow::Context;
+use futures::future::select_all;
+use proto::scm::{PipelineDescription, PipelineReport};
 use std::collections::BTreeMap;
 use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use types::PipelineId;
+use tokio::time::{Instant, timeout_at};
+use types::{ContainerId, PipelineId};
 
-/// What is known of a pipeline here.
+/// The state of a pipeline on this node.
 #[derive(Clone)]
 #[allow(clippy::large_enum_variant)] // a node has some dozens of them
 pub(crate) enum Hosted {
@@ -16,6 +21,30 @@ pub(crate) enum Hosted {
     Open(Arc<Pipeline>),
     /// A disk remembers it, and no group runs for it.
     Stopped(StoppedPipeline),
+}
+
+/// A pipeline that a disk remembers and no group runs for.
+#[derive(Clone)]
+pub(crate) struct StoppedPipeline {
+    pub order: PipelineOrder,
+    pub disk: Arc<DatanodeDisk>,
+    pub report: PipelineReport,
+    /// SCM has heard that its log is lost.
+    pub loss_is_told: bool,
+    /// A lock that is held while the pipeline is being ended.
+    pub busy: Arc<tokio::sync::Mutex<()>>,
+}
+
+impl StoppedPipeline {
+    pub(crate) fn new(order: PipelineOrder, disk: Arc<DatanodeDisk>, why: String) -> StoppedPipeline {
+        let report = PipelineReport {
+            pipeline: order.pipeline.0,
+            replica: order.replica.0,
+            stopped: why,
+            ..PipelineReport::default()
+        };
+        StoppedPipeline { order, disk, report, loss_is_told: false, busy: Arc::default() }
+    }
 }
 
 #[derive(Default)]
@@ -56,7 +85,7 @@ impl Pipelines {
         }
     }
 
-    /// What SCM hears of them.
+    /// The reports that SCM gets.
     pub(crate) fn reports(&self) -> Vec<PipelineReport> {
         let hosted: Vec<_> = self.read().values().cloned().collect();
         let report = |hosted: Hosted| match hosted {
@@ -65,6 +94,66 @@ impl Pipelines {
             Hosted::Stopped(stopped) => Some(stopped.report),
         };
         hosted.into_iter().filter_map(report).collect()
+    }
+
+    /// An open pipeline, for an order of SCM that needs one.
+    pub(crate) fn running(&self, pipeline: PipelineId) -> anyhow::Result<Arc<Pipeline>> {
+        self.open(pipeline).with_context(|| format!("pipeline {pipeline} does not run here"))
+    }
+
+    /// The pipelines to which this node would take a chunk.
+    pub(crate) fn writable(&self, container_refuse_bytes: u64) -> Vec<PipelineId> {
+        let mut open = self.all_open();
+        open.retain(|open| open.leads() && open.takes_chunks(container_refuse_bytes).is_ok());
+        open.into_iter().map(|open| open.id).collect()
+    }
+
+    /// The members of those of the pipelines that are here, running or not.
+    pub(crate) fn describe(&self, pipelines: &[PipelineId]) -> Vec<PipelineDescription> {
+        let describe = |id: &PipelineId| match self.get(*id)? {
+            Hosted::Open(open) => Some(open.order.describe()),
+            Hosted::Stopped(stopped) => Some(stopped.order.describe()),
+            Hosted::Opening => None,
+        };
+        pipelines.iter().filter_map(describe).collect()
+    }
+
+    /// Tells whether no log of this node reads a container's records any more.
+    pub(crate) fn has_released(&self, record: &ContainerRecord) -> bool {
+        if !record.state.is_over() {
+            return false;
+        }
+        match self.get(record.pipeline) {
+            Some(Hosted::Open(open)) => {
+                let purged = open.group.log().state().purged.map(|purged| purged.index);
+                record.last.is_some_and(|last| Some(last.index) <= purged)
+            }
+            Some(Hosted::Opening | Hosted::Stopped(_)) => false,
+            None => true,
+        }
+    }
+
+    /// Waits until a pipeline of this node has rolled to `container` or beyond it; false when `deadline` comes first, or
+    /// none is on its way there. Containers are numbered upwards, so most unknown ones need no waiting.
+    pub(crate) async fn container_arrives(&self, container: ContainerId, deadline: Instant) -> bool {
+        let behind = |open: &OpenContainer| open.container < container;
+        let open = self.all_open().into_iter().map(|pipeline| pipeline.open.clone());
+        let arrivals: Vec<_> = open.filter(|open| behind(&open.borrow())).collect();
+        let arrivals = arrivals
+            .into_iter()
+            .map(|mut open| Box::pin(async move { open.wait_for(|open| !behind(open)).await.is_ok() }));
+        let arrivals: Vec<_> = arrivals.collect();
+        if arrivals.is_empty() {
+            return false;
+        }
+        timeout_at(deadline, select_all(arrivals)).await.is_ok_and(|(arrived, ..)| arrived)
+    }
+
+    /// SCM has taken the reports in which these pipelines say that their logs are lost.
+    pub(crate) fn loss_was_told(&self, pipelines: &[PipelineId]) {
+        for pipeline in pipelines {
+            self.update_stopped(*pipeline, |stopped| stopped.loss_is_told = true);
+        }
     }
 
     /// From here on until it is open, or the answer is dropped, it is here. One that stands still goes on doing so meanwhile.
@@ -77,7 +166,7 @@ impl Pipelines {
         self.write().insert(stopped.order.pipeline, Hosted::Stopped(stopped));
     }
 
-    /// As [`Pipelines::stop`], where nothing is known of it.
+    /// [`Pipelines::stop`] for a pipeline of which nothing is known.
     pub(crate) fn stop_unknown(&self, stopped: StoppedPipeline) {
         self.write().entry(stopped.order.pipeline).or_insert(Hosted::Stopped(stopped));
     }
@@ -105,7 +194,7 @@ impl Pipelines {
         }
     }
 
-    /// Only one that stands still is forgotten: its log is gone.
+    /// Forgets a pipeline that stands still: its log is gone. An open one stays.
     pub(crate) fn forget(&self, pipeline: PipelineId) {
         let mut by_id = self.write();
         if matches!(by_id.get(&pipeline), Some(Hosted::Stopped(_))) {

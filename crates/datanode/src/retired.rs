@@ -17,7 +17,7 @@
 
 use crate::blocking::blocking;
 use crate::container_end::ContainerEnd;
-use crate::container_reader::{ContainerReader, Source};
+use crate::container_reader::{ContainerReader, Reading};
 use crate::disks::DatanodeDisk;
 use crate::index::machine::PipelineMachine;
 use crate::index::records::{ContainerRecord, ContainerState};
@@ -211,7 +211,7 @@ impl Retired {
     /// Reads all that is in the container before it says how it ended: SCM takes the end of the member whose log is longest, and nobody could
     /// make a copy of one that is damaged. What the log knows to be durable is not read when it is opened.
     async fn check_records(&self, open: ContainerId) -> anyhow::Result<()> {
-        let mut reader = ContainerReader::open(self.disk.space.disk(), open, Source::Container).await?;
+        let mut reader = ContainerReader::open(self.disk.space.disk(), open, Reading::Whole).await?;
         let read = async {
             while let Some(record) = reader.next().await? {
                 reader.check_body(&record).await?;
@@ -241,7 +241,7 @@ impl Retired {
         is_lost(failure) && !was_never_in_use.await.unwrap_or(false)
     }
 
-    /// What can still be said of a replica whose log is lost or damaged: what was applied before.
+    /// Ends a replica whose log is lost or damaged with what was applied before: no more can be said of it.
     async fn give_up(&self, failure: &anyhow::Error) -> anyhow::Result<()> {
         let (open, state) = self.open_container().await?;
         let pipeline = self.order.pipeline;
@@ -262,8 +262,8 @@ impl Retired {
         .await
     }
 
-    /// What is open although the log is on its way out is an index's that was rebuilt, or older than the end: nobody can say what
-    /// should be in it.
+    /// Gives up containers that are open although the log is on its way out: their index was rebuilt, or is older than the end, and nobody
+    /// can say what should be in them.
     async fn give_up_leftovers(&self) -> anyhow::Result<()> {
         let (index, pipeline) = (self.disk.index.clone(), self.order.pipeline);
         let state = ContainerState::WithoutLog;

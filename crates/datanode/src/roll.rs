@@ -19,7 +19,7 @@
 //! after it is an old one by rule 5. Nobody rolls once an end is applied.
 
 use crate::index::machine::OpenContainer;
-use crate::pipeline::Pipeline;
+use crate::pipeline::{Pipeline, Wanted};
 use anyhow::{Context, bail, ensure};
 use futures::future::BoxFuture;
 use prost::Message;
@@ -45,15 +45,6 @@ pub trait ContainerAllocator: Send + Sync + 'static {
 
 const RETRY: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
 const READ_INDEX_MAX: Duration = Duration::from_secs(5);
-
-/// What SCM wants of a pipeline's leader beside what the size of the container demands.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Wanted {
-    /// Go on to the next container if this one is still open.
-    pub roll_of: Option<ContainerId>,
-    /// End with this container.
-    pub end: Option<ContainerId>,
-}
 
 /// Rolls one pipeline while this node leads it.
 pub(crate) struct Roller {

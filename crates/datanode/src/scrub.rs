@@ -5,7 +5,7 @@
 //! container's counters. A bad replica is marked unhealthy and not looked at again; one that cannot be read for another reason is tried again.
 
 use crate::blocking::blocking;
-use crate::container_reader::{ContainerReader, Source};
+use crate::container_reader::{ContainerReader, Reading};
 use crate::deletion::finish_deletions;
 use crate::disks::DatanodeDisk;
 use crate::index::Index;
@@ -27,7 +27,7 @@ use types::{BlockId, Clock, ContainerId};
 
 /// Rows looked at with one visit to RocksDB.
 const ROWS_MAX: usize = 256;
-/// What reading a record's head costs: a block of the file.
+/// The cost of reading a record's head: a block of the file.
 const HEAD_READ_BYTES: u64 = 4096;
 /// The log has this much to write: the disk is busy ...
 const BUSY_BYTES: usize = 1 << 20;
@@ -35,7 +35,7 @@ const BUSY_BYTES: usize = 1 << 20;
 /// chunks of 1 MiB at 1 MiB/s.
 const BUSY_WAIT_MAX: Duration = Duration::from_secs(1);
 const BUSY_LOOK: Duration = Duration::from_millis(20);
-/// After the index or a container could not be read.
+/// The pause after the index or a container could not be read.
 const RETRY: Duration = Duration::from_secs(60);
 /// Looks at a container that all end without a verdict, before the pass goes on to the next one: what a process lacks for longer than two
 /// minutes must not keep the scrubber from the others.
@@ -52,7 +52,7 @@ pub(crate) struct Scrubber {
     options: ScrubOptions,
     clock: Arc<dyn Clock>,
     stop: CancellationToken,
-    /// When the next read may begin.
+    /// The time at which the next read may begin.
     next_read: Instant,
 }
 
@@ -167,8 +167,8 @@ impl Scrubber {
 
     /// Every record against its checksums, from the position's segment on.
     async fn scrub_records(&mut self, position: &mut ScrubPosition) -> anyhow::Result<()> {
-        let (container, source) = (position.container, Source::ContainerFrom { segment: position.segment });
-        let mut reader = ContainerReader::open(self.disk.space.disk(), container, source).await?;
+        let (container, reading) = (position.container, Reading::FromSegment(position.segment));
+        let mut reader = ContainerReader::open(self.disk.space.disk(), container, reading).await?;
         while let Some(record) = reader.next().await.with_context(|| format!("read container {container}"))? {
             let segment = record.walked.meta.place.segment;
             if segment > position.segment {

@@ -1,4 +1,4 @@
-//! What an error says of a replica: only wrong bytes, or a medium that cannot give them back, may condemn one. What a process lacks for a
+//! The verdict of an error on a replica: only wrong bytes, or a medium that cannot give them back, may condemn one. What a process lacks for a
 //! moment (open files, memory) must not: it would condemn every replica that is looked at meanwhile.
 
 use disk::{OpenDiskError, ReadFault};

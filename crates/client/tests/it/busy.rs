@@ -15,7 +15,7 @@ fn appended_and_refused(cluster: &Cluster) -> (u64, u64) {
     for node in &cluster.nodes {
         let groups = pipelines.iter().filter_map(|pipeline| node.host.group(GroupId::pipeline(*pipeline)));
         appended += groups.map(|group| group.metrics().append_bytes).sum::<u64>();
-        refused += node.datanode.manager().disk_stats().iter().map(|disk| disk.busy_chunks).sum::<u64>();
+        refused += node.datanode.disk_stats().iter().map(|disk| disk.busy_chunks).sum::<u64>();
     }
     (appended, refused)
 }

@@ -164,7 +164,7 @@ impl Cluster {
         loop {
             // The last entry of any replica, and the one that all have applied.
             let mut pipelines = BTreeMap::<u64, (u64, u64)>::new();
-            for report in self.nodes.iter().flat_map(|node| node.datanode.manager().pipeline_reports()) {
+            for report in self.nodes.iter().flat_map(|node| node.datanode.pipeline_reports()) {
                 let (last, applied) = pipelines.entry(report.pipeline).or_insert((0, u64::MAX));
                 (*last, *applied) = (report.last_index.max(*last), report.applied_index.min(*applied));
             }
@@ -215,14 +215,14 @@ impl Cluster {
     pub(crate) async fn end_pipeline(&self, pipeline: PipelineId) {
         const END: ContainerId = ContainerId(1 << 40);
         let has_ended = |node: &Node| {
-            let reports = node.datanode.manager().pipeline_reports();
+            let reports = node.datanode.pipeline_reports();
             reports.iter().all(|report| report.pipeline != pipeline.0 || report.ended)
         };
         let deadline = tokio::time::Instant::now() + DEADLINE;
         while !self.nodes.iter().all(has_ended) {
             assert!(tokio::time::Instant::now() < deadline, "pipeline {pipeline} does not end");
             for node in &self.nodes {
-                node.datanode.manager().end_pipeline(pipeline, END);
+                node.datanode.end_pipeline(pipeline, END);
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
         }

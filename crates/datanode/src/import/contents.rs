@@ -3,7 +3,7 @@
 use super::manifest::Manifest;
 use crate::blocking::blocking;
 use crate::container_end::ContainerEnd;
-use crate::container_reader::{ContainerReader, Contents, ReadRecord, Source, disk_bytes};
+use crate::container_reader::{ContainerReader, Contents, ReadRecord, Reading, disk_bytes};
 use crate::hash;
 use crate::index::machine::ContainerMachine;
 use crate::index::{Index, Measure};
@@ -19,7 +19,7 @@ const BATCH_MAX: usize = 1024;
 /// Checks every record, body and all, of a copy that is not published: that it is what its manifest says. An error means that the
 /// copy is bad, or that this disk cannot read it; either way it is to be begun anew.
 pub(super) async fn verify(disk: &Arc<dyn Disk>, manifest: &Manifest) -> anyhow::Result<()> {
-    let mut reader = ContainerReader::open(disk, manifest.container, Source::Incoming).await?;
+    let mut reader = ContainerReader::open(disk, manifest.container, Reading::Incoming).await?;
     while let Some(record) = reader.next().await? {
         reader.check_body(&record).await?;
     }
@@ -41,7 +41,7 @@ pub(super) async fn index(disk: &Arc<dyn Disk>, index: &Index, manifest: &Manife
     let of_disk = index.clone();
     let mut machine = blocking(move || ContainerMachine::new(of_disk, pipeline, container)).await?;
     let mut replay = Replay::new(None)?;
-    let mut reader = ContainerReader::open(disk, container, Source::Container).await?;
+    let mut reader = ContainerReader::open(disk, container, Reading::Whole).await?;
     while let Some(ReadRecord { walked, .. }) = reader.next().await? {
         if !manifest.repeats.contains(&walked.meta.id.index) {
             replay.push(walked.meta)?;

@@ -56,7 +56,7 @@ impl Incoming {
         Ok(())
     }
 
-    /// What comes next, and from where; `None` when all is there.
+    /// The file that comes next, and the offset to go on at; `None` when all is there.
     pub(crate) fn position(&self) -> Option<(&SegmentFile, u64)> {
         self.manifest.files.get(self.file).map(|file| (file, self.offset))
     }

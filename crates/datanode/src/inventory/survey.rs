@@ -4,10 +4,11 @@ use super::{Inventory, Replica};
 use crate::blocking::blocking;
 use crate::container_end::ContainerEnd;
 use crate::container_reader::disk_bytes;
-use crate::disks::DatanodeDisk;
+use crate::disks::{DatanodeDisk, Disks};
 use crate::index::Measure;
 use crate::index::records::{ContainerRecord, ContainerState};
-use crate::manager::ContainerManager;
+use crate::pipelines::Pipelines;
+use crate::workers::Workers;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,27 +16,29 @@ use tokio::time::{Instant, sleep_until};
 use tracing::error;
 use types::{ContainerId, DiskId};
 
-/// How old what SCM knows of an open container's size may be (its pipeline's report has the size too, each second), and how long after its
-/// log forgot it a container is released.
+/// The age that SCM's knowledge of an open container's size may have (its pipeline's report has the size too, each second), and the time until a
+/// container is released whose log forgot it.
 const LOOK_INTERVAL: Duration = Duration::from_secs(10);
-/// After a disk could not be read.
+/// The pause after a disk could not be read.
 const RETRY: Duration = Duration::from_secs(10);
 
 /// Keeps the inventory as the disks are. One task for each node, so that no two looks at one container cross.
 pub(crate) struct Surveyor {
-    manager: ContainerManager,
+    disks: Arc<Disks>,
+    pipelines: Arc<Pipelines>,
+    workers: Workers,
     inventory: Inventory,
 }
 
 impl Surveyor {
-    pub(crate) fn new(manager: ContainerManager) -> Surveyor {
-        let inventory = manager.disks().inventory.clone();
-        Surveyor { manager, inventory }
+    pub(crate) fn new(disks: Arc<Disks>, pipelines: Arc<Pipelines>, workers: Workers) -> Surveyor {
+        let inventory = disks.inventory.clone();
+        Surveyor { disks, pipelines, workers, inventory }
     }
 
     /// Reads everything, before the first report.
     pub(crate) async fn look_at_all(&self) {
-        for disk in &self.manager.disks().open {
+        for disk in &self.disks.open {
             let index = disk.index.clone();
             match blocking(move || index.containers()).await {
                 Ok(containers) => {
@@ -51,7 +54,7 @@ impl Surveyor {
     }
 
     pub(crate) async fn run(self) {
-        let stop = self.manager.stop().clone();
+        let stop = self.workers.stop().clone();
         // Dropped anywhere: the next process looks at everything.
         stop.run_until_cancelled(self.run_forever()).await;
     }
@@ -77,7 +80,7 @@ impl Surveyor {
     async fn look_at(&self, mut stale: BTreeSet<(DiskId, ContainerId)>) {
         // From the last on: looking at one may bring up the one before it.
         while let Some((disk, container)) = stale.pop_last() {
-            let Some(disk) = self.manager.disks().get(disk) else { continue };
+            let Some(disk) = self.disks.get(disk) else { continue };
             // A disk that failed stays so until restart: what was known of its replicas stands, and SCM knows of the disk.
             if disk.failure().is_some() {
                 continue;
@@ -135,13 +138,13 @@ impl Surveyor {
             disk_bytes: disk_bytes(&**disk.space.disk(), container).await?,
             hash: measure.hash,
             unhealthy,
-            released: self.manager.is_released(&record),
+            released: self.pipelines.has_released(&record),
         };
         self.inventory.put(container, replica);
         Ok(self.open_before(disk, &record))
     }
 
-    /// One that cannot be read at the moment, and of which nothing is known, is there nevertheless: where SCM took it for missing, it could decide
+    /// Notes a replica that cannot be read at the moment, and of which nothing is known: it is there nevertheless. Where SCM took it for missing, it could decide
     /// that nobody has the container. As an open one it says that its end is not known, and SCM waits for that.
     async fn note_unread(&self, disk: &Arc<DatanodeDisk>, container: ContainerId) {
         if self.inventory.get(container).is_some() {
@@ -174,12 +177,10 @@ impl Surveyor {
     }
 
     fn look_later(&self, disk: DiskId, container: ContainerId) {
-        let (inventory, stop) = (self.inventory.clone(), self.manager.stop().clone());
-        self.manager.tasks().spawn(async move {
-            let later = tokio::time::sleep(RETRY);
-            if stop.run_until_cancelled(later).await.is_some() {
-                inventory.look_again(disk, container);
-            }
+        let inventory = self.inventory.clone();
+        self.workers.spawn_until_stop(async move {
+            tokio::time::sleep(RETRY).await;
+            inventory.look_again(disk, container);
         });
     }
 }

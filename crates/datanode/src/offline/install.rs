@@ -15,7 +15,7 @@ use disk::Disk;
 pub(crate) const BUILDING_DIR: &str = "db.building";
 const REBUILT_DIR: &str = "db.rebuilt";
 const REPLACED_DIR: &str = "db.replaced";
-/// Where `verify` builds what it compares with.
+/// The directory where `verify` builds what it compares with.
 pub(crate) const SCRATCH_DIR: &str = "db.verify";
 
 /// Finishes an installation that a crash interrupted, or forgets it, and removes what an interrupted tool left.

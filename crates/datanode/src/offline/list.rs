@@ -10,9 +10,9 @@ use types::{ContainerId, OwnerId, PipelineId};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListedContainer {
     pub container: ContainerId,
-    /// What the index says; `None` when it does not know the container.
+    /// The index's word; `None` when it does not know the container.
     pub indexed: Option<IndexedContainer>,
-    /// Of its segments, as long as they are.
+    /// The lengths of its segments together.
     pub segment_bytes: u64,
     pub segments: u64,
     /// Given back of them as holes.

@@ -2,7 +2,7 @@
 
 use super::survey::PipelineFiles;
 use crate::container_end::ContainerEnd;
-use crate::container_reader::{ContainerReader, Contents, ReadRecord, Source};
+use crate::container_reader::{ContainerReader, Contents, ReadRecord, Reading};
 use crate::hash;
 use crate::import::imported_file;
 use crate::import::manifest::Manifest;
@@ -20,7 +20,7 @@ use types::{ContainerId, GroupId, LogIndex, OwnerId, PipelineId};
 /// Commands applied as one batch.
 const BATCH_MAX: usize = 1024;
 
-/// How much of a log is known to be committed.
+/// The part of a log that is known to be committed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Until {
     Nothing,
@@ -39,12 +39,12 @@ impl Until {
     }
 }
 
-/// What a pipeline's segments hold.
+/// The contents of a pipeline's segments.
 #[derive(Debug)]
 pub(super) struct Replayed {
     pub containers: Vec<ContainerContents>,
     pub applied: Option<LogIndex>,
-    /// Why records that should have been applied were not.
+    /// The reason why records that should have been applied were not.
     pub stopped: Option<String>,
 }
 
@@ -57,7 +57,7 @@ pub(super) struct ContainerContents {
     pub discards: Discards,
     /// docs/format/container-hash.md
     pub hash: String,
-    /// How it ended, if no roll that is known to be committed ended it.
+    /// The end of the container, if no roll that is known to be committed ended it.
     pub alone: Option<ContainerEnd>,
 }
 
@@ -133,7 +133,7 @@ pub(super) async fn replay(
     Ok(Replayed { containers, applied, stopped })
 }
 
-/// Where a container of this disk was copied from, if it was.
+/// The manifest of a container of this disk that was copied here.
 async fn imported(disk: &Arc<dyn Disk>, container: ContainerId) -> anyhow::Result<Option<Manifest>> {
     imported_file::read(&**disk, &container_dir(container)).await?.map(Manifest::parse).transpose()
 }
@@ -165,7 +165,7 @@ async fn replay_imported(
     Ok(contents)
 }
 
-/// What the segments do not say of the ends of containers is beside them.
+/// Takes the ends of containers that their segments do not show from the files beside them.
 async fn set_ends(disk: &Arc<dyn Disk>, pipeline: PipelineId, index: &Index) -> anyhow::Result<()> {
     for (container, record) in index.containers()? {
         if record.pipeline == pipeline
@@ -236,7 +236,7 @@ async fn walk_with(
     container: ContainerId,
     mut take: impl FnMut(EntryMeta) -> anyhow::Result<()>,
 ) -> anyhow::Result<ContainerContents> {
-    let mut reader = ContainerReader::open(disk, container, Source::Container).await?;
+    let mut reader = ContainerReader::open(disk, container, Reading::Whole).await?;
     while let Some(ReadRecord { walked, .. }) = reader.next().await? {
         take(walked.meta)?;
     }

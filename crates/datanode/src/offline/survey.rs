@@ -1,6 +1,6 @@
 //! Which containers and pipelines are on a disk, by its logs and segments alone.
 
-use crate::container_reader::{ContainerReader, Source};
+use crate::container_reader::{ContainerReader, Reading};
 use crate::layout::{GROUPS_DIR, OWNERS_DIR, container_dir};
 use anyhow::Context;
 use disk::Disk;
@@ -22,7 +22,7 @@ pub(super) struct Survey {
 pub(super) struct PipelineFiles {
     /// In the order of the log.
     pub containers: Vec<ContainerId>,
-    /// Of its log; `None` when the log is gone, or neither slot is whole.
+    /// The hard state of its log; `None` when the log is gone, or neither slot is whole.
     pub hard_state: Option<HardStateSlot>,
     pub has_log: bool,
 }
@@ -47,7 +47,7 @@ pub(super) async fn survey(disk: &Arc<dyn Disk>) -> anyhow::Result<Survey> {
     }
     for owner in raftlog::owners(&**disk, OWNERS_DIR).await.context("list the containers")? {
         let container = ContainerId(owner.0);
-        let mut reader = ContainerReader::open(disk, container, Source::Container).await?;
+        let mut reader = ContainerReader::open(disk, container, Reading::Whole).await?;
         let first = reader.next().await.with_context(|| format!("read container {container}"))?;
         let log = match first {
             Some(record) => Some(record.walked.log),

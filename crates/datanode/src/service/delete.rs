@@ -1,8 +1,8 @@
 //! Deleting blocks on this replica.
 
-use super::read::find_container;
+use super::Served;
 use crate::blocking::blocking;
-use crate::manager::ContainerManager;
+use crate::deletion;
 use proto::datanode::{DeleteBlocksRequest, DeleteBlocksResponse};
 use proto::{Code, Failure, Retry};
 use types::ContainerId;
@@ -11,7 +11,7 @@ use types::ContainerId;
 const LOCALS_MAX: usize = 16 << 10;
 
 pub(super) async fn delete_blocks(
-    manager: &ContainerManager,
+    served: &Served,
     request: DeleteBlocksRequest,
 ) -> Result<DeleteBlocksResponse, Failure> {
     let DeleteBlocksRequest { container, locals } = request;
@@ -20,7 +20,7 @@ pub(super) async fn delete_blocks(
         return Err(Failure::new(Code::TooLarge, message));
     }
     let container = ContainerId(container);
-    let Some((disk, _)) = find_container(manager, container).await? else {
+    let Some((disk, _)) = served.find_container(container).await? else {
         let message = format!("container {container} is not on this node");
         return Err(Failure { retry: Retry::No, ..Failure::new(Code::NotFound, message) });
     };
@@ -28,9 +28,9 @@ pub(super) async fn delete_blocks(
     // followers' logs reads its own: it would find a hole and stop.
     let record = blocking(move || disk.index.container(container)).await;
     let record = record.map_err(|failure| Failure::internal(format!("{failure:#}")))?;
-    if record.is_some_and(|record| !manager.is_released(&record)) {
+    if record.is_some_and(|record| !served.pipelines.has_released(&record)) {
         let message = format!("a log still has the blocks of container {container}");
         return Err(Failure { retry: Retry::Here, ..Failure::new(Code::NotYet, message) });
     }
-    Ok(DeleteBlocksResponse { deleted: manager.delete_blocks(container, locals).await? })
+    Ok(DeleteBlocksResponse { deleted: deletion::delete_blocks(&served.disks, container, locals).await? })
 }

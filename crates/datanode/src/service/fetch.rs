@@ -2,13 +2,13 @@
 //!
 //! Every record is verified on its way: what a disk has lost is never sent, but marks this replica unhealthy.
 
+use super::Served;
 use crate::blocking::blocking;
-use crate::container_reader::{ContainerReader, ReadRecord, Source};
+use crate::container_reader::{ContainerReader, ReadRecord, Reading};
 use crate::disks::DatanodeDisk;
 use crate::hash;
 use crate::index::records::ContainerState;
 use crate::layout::{OWNERS_DIR, container_dir};
-use crate::manager::ContainerManager;
 use bytes::{Bytes, BytesMut};
 use proto::datanode::{
     ContainerFile, ContainerManifest, ContainerPart, FetchContainerRequest, FilePart, container_part,
@@ -29,26 +29,23 @@ const DISCARDED: &str = "discarded";
 
 /// A request whose container can be sent.
 pub(super) struct Fetch {
-    manager: ContainerManager,
+    served: Served,
     disk: Arc<DatanodeDisk>,
     container: ContainerId,
     manifest: ContainerManifest,
-    /// Where to begin: a number in the manifest's files, and an offset.
+    /// The place to begin at: a number in the manifest's files, and an offset.
     from: (usize, u64),
 }
 
-pub(super) async fn prepare(
-    manager: &ContainerManager,
-    request: FetchContainerRequest,
-) -> Result<Fetch, Failure> {
+pub(super) async fn prepare(served: &Served, request: FetchContainerRequest) -> Result<Fetch, Failure> {
     let container = ContainerId(request.container);
-    if manager.cluster().is_some_and(|here| here != request.cluster) {
+    if served.disks.cluster().is_some_and(|here| here != request.cluster) {
         let why = format!("this node does not belong to cluster `{}`", request.cluster);
         return Err(Failure { retry: Retry::Elsewhere, ..Failure::new(Code::WrongCluster, why) });
     }
     let elsewhere =
         |code, message: String| Failure { retry: Retry::Elsewhere, ..Failure::new(code, message) };
-    let inventory = &manager.disks().inventory;
+    let inventory = &served.disks.inventory;
     let Some(replica) = inventory.get(container) else {
         return Err(elsewhere(Code::NotFound, format!("container {container} is not on this node")));
     };
@@ -62,7 +59,7 @@ pub(super) async fn prepare(
         let message = format!("the hash of container {container} is not computed yet");
         return Err(Failure { retry: Retry::Here, ..Failure::new(Code::NotYet, message) });
     };
-    let disk = manager.disks().get(replica.disk).cloned();
+    let disk = served.disks.get(replica.disk).cloned();
     let disk = disk.ok_or_else(|| Failure::internal(format!("the disk of container {container} is gone")))?;
     let index = disk.index.clone();
     let measure = blocking(move || index.measure(container)).await.map_err(failed(container))?;
@@ -83,7 +80,7 @@ pub(super) async fn prepare(
         None if request.file.is_empty() => (0, 0),
         None => return Err(Failure::invalid(format!("container {container} has no file {}", request.file))),
     };
-    Ok(Fetch { manager: manager.clone(), disk, container, manifest, from })
+    Ok(Fetch { served: served.clone(), disk, container, manifest, from })
 }
 
 /// Segments in their order, after the list of what was discarded in them. Their indexes are a cache, which the new replica makes for
@@ -96,7 +93,7 @@ fn sent_files(files: Vec<OwnerFile>) -> Vec<ContainerFile> {
     sent.map(|file| ContainerFile { name: file.name, bytes: file.bytes }).collect()
 }
 
-/// Why sending ended before its end.
+/// The reason why sending ended before its end.
 enum Broken {
     /// Nobody listens any more.
     Left,
@@ -109,7 +106,7 @@ impl From<Failure> for Broken {
     }
 }
 
-/// What is sent next: bytes that follow each other in one file.
+/// The bytes that are sent next, which follow each other in one file.
 struct Pending {
     name: String,
     offset: u64,
@@ -124,7 +121,7 @@ impl Fetch {
             Ok(()) => info!(%container, "sent a container"),
             Err(Broken::Left) => {}
             Err(Broken::Failed(failure)) => {
-                self.manager.copies().counters.sending_failed.fetch_add(1, Ordering::Relaxed);
+                self.served.copies.counters.sending_failed.fetch_add(1, Ordering::Relaxed);
                 info!(%container, %failure, "cannot send a container");
                 // When nobody listens any more, nobody needs the answer.
                 let _ = parts.send(Err(failure.into())).await;
@@ -183,8 +180,8 @@ impl Fetch {
         segment: u32,
         begin: u64,
     ) -> Result<(), Broken> {
-        let source = Source::ContainerFrom { segment };
-        let reader = ContainerReader::open(self.disk.space.disk(), self.container, source).await;
+        let reading = Reading::FromSegment(segment);
+        let reader = ContainerReader::open(self.disk.space.disk(), self.container, reading).await;
         let mut reader = reader.map_err(failed(self.container))?;
         let mut pending = Pending { name: String::new(), offset: 0, data: BytesMut::new() };
         loop {
@@ -271,7 +268,8 @@ impl Fetch {
         Ok(())
     }
 
-    /// So that a stream that breaks off is not taken for a whole one: the last bytes may be those of a body that is not sent.
+    /// Sends an empty last part, so that a stream that breaks off is not taken for a whole one: the last bytes may be those of a body that is
+    /// not sent.
     async fn send_end(&self, parts: &Sender<Result<ContainerPart, Status>>) -> Result<(), Broken> {
         let Some(last) = self.manifest.files.last() else { return Ok(()) };
         self.send_part(parts, &last.name, last.bytes, Bytes::new()).await
@@ -284,7 +282,7 @@ impl Fetch {
         offset: u64,
         data: Bytes,
     ) -> Result<(), Broken> {
-        let copies = self.manager.copies();
+        let copies = &self.served.copies;
         copies.sending.take(data.len()).await;
         copies.counters.sent_bytes.fetch_add(data.len() as u64, Ordering::Relaxed);
         let crc = crc32c::crc32c(&data);

@@ -1,10 +1,10 @@
 //! Reading a range of a block, from whatever replica is asked.
 
+use super::Served;
 use crate::blocking::blocking;
 use crate::disks::DatanodeDisk;
 use crate::index::{BlockInfo, Piece};
 use crate::layout::OWNERS_DIR;
-use crate::manager::ContainerManager;
 use crate::verdict::condemns;
 use planted::Bug;
 use proto::datanode::{HeadRequest, HeadResponse, ReadChunk, ReadRequest};
@@ -31,18 +31,18 @@ pub(super) struct Read {
     disk: Arc<DatanodeDisk>,
     block: BlockId,
     range: Range<u64>,
-    /// Where its first bytes are.
+    /// The places of its first bytes.
     first: Vec<Piece>,
 }
 
 /// Finds the block, once this replica knows as much as the reader does.
-pub(super) async fn prepare(manager: &ContainerManager, request: ReadRequest) -> Result<Read, Failure> {
+pub(super) async fn prepare(served: &Served, request: ReadRequest) -> Result<Read, Failure> {
     let block = parse_block(request.block.as_ref())?;
-    let (disk, pipeline) = match find_container(manager, block.container).await? {
+    let (disk, pipeline) = match served.find_container(block.container).await? {
         Some(found) => found,
-        None => await_container(manager, block.container, request.commit_index).await?,
+        None => await_container(served, block.container, request.commit_index).await?,
     };
-    wait_applied(manager, &disk, block.id(), pipeline, LogIndex(request.commit_index)).await?;
+    wait_applied(served, &disk, block.id(), pipeline, LogIndex(request.commit_index)).await?;
     let range = request.offset..request.offset.saturating_add(request.length);
     let (info, first) = find_block(&disk, block, range.clone(), request.commit_index).await?;
     if range.end > info.length {
@@ -54,11 +54,11 @@ pub(super) async fn prepare(manager: &ContainerManager, request: ReadRequest) ->
     Ok(Read { disk, block: block.id(), range, first })
 }
 
-pub(super) async fn head(manager: &ContainerManager, request: HeadRequest) -> Result<HeadResponse, Failure> {
+pub(super) async fn head(served: &Served, request: HeadRequest) -> Result<HeadResponse, Failure> {
     let block = parse_block(request.block.as_ref())?;
-    let found = find_container(manager, block.container).await?;
+    let found = served.find_container(block.container).await?;
     let (disk, pipeline) = found.ok_or_else(|| not_here(block.container))?;
-    wait_applied(manager, &disk, block.id(), pipeline, LogIndex(0)).await?;
+    wait_applied(served, &disk, block.id(), pipeline, LogIndex(0)).await?;
     let (BlockInfo { length, sealed, chunks, .. }, _) = find_block(&disk, block, 0..0, 0).await?;
     Ok(HeadResponse { length, sealed, chunks })
 }
@@ -163,33 +163,17 @@ fn parse_block(block: Option<&proto::datanode::BlockName>) -> Result<BlockName, 
     block.ok_or_else(|| Failure::invalid("the request names no block"))?.try_into()
 }
 
-pub(super) type Found = (Arc<DatanodeDisk>, PipelineId);
-
-pub(super) async fn find_container(
-    manager: &ContainerManager,
-    container: ContainerId,
-) -> Result<Option<Found>, Failure> {
-    let for_lookup = manager.clone();
-    let found = blocking(move || {
-        let found = for_lookup.disks().holding(container)?;
-        Ok(found.map(|(disk, pipeline)| (disk.clone(), pipeline)))
-    });
-    found.await.map_err(|failure| {
-        error!(%container, error = format!("{failure:#}"), "look up a container");
-        let message = format!("look up container {container}: {failure:#}");
-        Failure { retry: Retry::Elsewhere, ..Failure::new(Code::Unavailable, message) }
-    })
-}
+type Found = (Arc<DatanodeDisk>, PipelineId);
 
 /// A reader that knows a commit index may know of a container this replica has yet to roll to.
 async fn await_container(
-    manager: &ContainerManager,
+    served: &Served,
     container: ContainerId,
     commit_index: u64,
 ) -> Result<Found, Failure> {
-    let deadline = Instant::now() + manager.options().read_wait;
-    while commit_index > 0 && manager.container_arrives(container, deadline).await {
-        if let Some(found) = find_container(manager, container).await? {
+    let deadline = Instant::now() + served.options.read_wait;
+    while commit_index > 0 && served.pipelines.container_arrives(container, deadline).await {
+        if let Some(found) = served.find_container(container).await? {
             return Ok(found);
         }
     }
@@ -204,15 +188,15 @@ fn not_here(container: ContainerId) -> Failure {
 /// Waits a little until this replica has applied what the reader knows of. A pipeline that is not open here any more
 /// has what its index has.
 async fn wait_applied(
-    manager: &ContainerManager,
+    served: &Served,
     disk: &DatanodeDisk,
     block: BlockId,
     pipeline: PipelineId,
     index: LogIndex,
 ) -> Result<(), Failure> {
-    let applied = match manager.pipeline(pipeline) {
+    let applied = match served.pipelines.open(pipeline) {
         Some(_) if index == LogIndex(0) => true,
-        Some(pipeline) => match pipeline.group.wait_applied(index, manager.options().read_wait).await {
+        Some(pipeline) => match pipeline.group.wait_applied(index, served.options.read_wait).await {
             Err(busy @ WaitError::Busy { .. }) => return Err(Failure::new(Code::Busy, busy.to_string())),
             waited => waited.is_ok(),
         },

@@ -3,12 +3,11 @@
 //! The stream's task takes chunks in and proposes them in order. What becomes of them is awaited by one lane per
 //! pipeline, so that a pipeline that stalls holds up neither the others nor the reading of the stream.
 
+use super::Served;
 use crate::blocking::blocking;
 use crate::index::machine::answer_again;
-use crate::manager::ContainerManager;
 use crate::options::CHUNK_BYTES_MAX;
 use crate::pipeline::Pipeline;
-use crate::service::ACKS_MAX;
 use crate::under_way::{self, ChunkName};
 use bytes::Bytes;
 use futures::StreamExt;
@@ -33,27 +32,29 @@ use types::{LogIndex, Nonce, Payload, PipelineId, Term};
 
 use crate::index::machine::BLOCK_BYTES_MAX;
 
-/// What a chunk counts for beside its data.
+/// The bytes that a chunk counts for beside its data.
 const CHUNK_OVERHEAD_BYTES: usize = 1024;
 
 /// Blocks whose later chunks a stream refuses because one before them was. Past it some are forgotten: their chunks
 /// are proposed and then refused by the state machine, to the same effect.
 const FAILED_BLOCKS_MAX: usize = 4096;
 
-/// How long a stopping node waits for what is under way to be answered.
+/// The time that a stopping node waits for what is under way to be answered.
 const DRAIN_MAX: Duration = Duration::from_secs(1);
+
+/// Acks waiting for a slow receiver, each a few dozen bytes; past it the stream's chunks wait.
+pub(super) const ACKS_MAX: usize = 1024;
 
 type Acks = Sender<Result<WriteAck, Status>>;
 
 pub(super) struct WriteStream {
-    manager: ContainerManager,
-    node_bytes: Arc<Semaphore>,
+    served: Served,
     stream_bytes: Arc<Semaphore>,
     stream_bytes_max: usize,
     acks: Acks,
     lanes: HashMap<PipelineId, Sender<Pending>>,
     lane_tasks: JoinSet<()>,
-    /// For each block with a refused chunk: which, and why.
+    /// The first refused chunk of each block that has one, and why it was refused.
     failed: HashMap<Nonce, (u32, Failure)>,
     /// In which term a leader was waited for, when the first chunk came again over this stream: it may have applied less than its log had.
     waited_for: HashMap<PipelineId, Term>,
@@ -64,7 +65,7 @@ struct Pending {
     nonce: Bytes,
     seq: u32,
     outcome: Outcome,
-    /// Where all replicas shall have the chunk before it is acknowledged: until when to wait for them.
+    /// The time until when to wait for all replicas, where they shall all have the chunk before it is acknowledged.
     all_by: Option<Instant>,
     group: Option<Group>,
     /// Room in the stream and in the node.
@@ -79,25 +80,15 @@ enum Outcome {
 }
 
 impl WriteStream {
-    pub(super) fn new(manager: ContainerManager, node_bytes: Arc<Semaphore>, acks: Acks) -> WriteStream {
-        let stream_bytes_max = manager.options().write_bytes_per_stream_max;
+    pub(super) fn new(served: Served, acks: Acks) -> WriteStream {
+        let stream_bytes_max = served.options.write_bytes_per_stream_max;
         let stream_bytes = Arc::new(Semaphore::new(stream_bytes_max));
         let (lanes, lane_tasks, failed, waited_for) = Default::default();
-        WriteStream {
-            manager,
-            node_bytes,
-            stream_bytes,
-            stream_bytes_max,
-            acks,
-            lanes,
-            lane_tasks,
-            failed,
-            waited_for,
-        }
+        WriteStream { served, stream_bytes, stream_bytes_max, acks, lanes, lane_tasks, failed, waited_for }
     }
 
     pub(super) async fn run(mut self, mut chunks: Streaming<WriteChunk>) {
-        let stop = self.manager.stop().clone();
+        let stop = self.served.workers.stop().clone();
         let acks = self.acks.clone();
         loop {
             // All three are safe to drop: the stream ends with either of the other two.
@@ -127,7 +118,7 @@ impl WriteStream {
     /// Lets what was proposed be answered; the host, which resolves proposals, may be stopping too.
     async fn drain(mut self) {
         self.lanes.clear();
-        let stop = self.manager.stop().clone();
+        let stop = self.served.workers.stop().clone();
         let mut lane_tasks = std::mem::take(&mut self.lane_tasks);
         let drained = async { while lane_tasks.join_next().await.is_some() {} };
         tokio::select! {
@@ -143,8 +134,8 @@ impl WriteStream {
             Ok(nonce) => nonce,
             Err(failure) => return self.answer(refused(nonce_bytes, seq, failure)).await,
         };
-        let Some(pipeline) = self.manager.pipeline(id) else {
-            let failure = match self.manager.stopped_report(id) {
+        let Some(pipeline) = self.served.pipelines.open(id) else {
+            let failure = match self.served.pipelines.stopped_report(id) {
                 Some(_) => {
                     Failure::new(Code::Closed, format!("pipeline {id} takes nothing on this node any more"))
                 }
@@ -199,9 +190,9 @@ impl WriteStream {
         }
         let command = check(chunk)?;
         *bytes = Some(self.reserve(command.body.len()).await?);
-        pipeline.takes_chunks(self.manager.options().container_refuse_bytes())?;
+        pipeline.takes_chunks(self.served.options.container_refuse_bytes())?;
         let proposed = pipeline.group.propose(command).await;
-        let proposed = proposed.map_err(|failure| propose_failure(failure, self.manager.addresses()))?;
+        let proposed = proposed.map_err(|failure| propose_failure(failure, &self.served.addresses))?;
         Ok(Outcome::Proposed(pipeline.under_way.add(name, proposed)))
     }
 
@@ -229,7 +220,7 @@ impl WriteStream {
             && self.waited_for.insert(pipeline.id, status.term) != Some(status.term);
         if leads_anew && let Some(last) = pipeline.group.log().state().last {
             // What is not applied by then, the state machine recognizes.
-            let _ = pipeline.group.wait_applied(last.index, self.manager.options().read_wait).await;
+            let _ = pipeline.group.wait_applied(last.index, self.served.options.read_wait).await;
         }
     }
 
@@ -242,8 +233,8 @@ impl WriteStream {
         let bytes = u32::try_from(bytes).expect("validated: the limits fit in 32 bits");
         let stream = self.stream_bytes.clone().acquire_many_owned(bytes).await;
         let stream = stream.map_err(|_| Failure::internal("the stream's budget is closed"))?;
-        let Ok(node) = self.node_bytes.clone().try_acquire_many_owned(bytes) else {
-            let limit = self.manager.options().write_bytes_max;
+        let Ok(node) = self.served.write_bytes.clone().try_acquire_many_owned(bytes) else {
+            let limit = self.served.options.write_bytes_max;
             let message = format!("this node has {limit} bytes of chunks under way, its limit");
             return Err(Failure::new(Code::Busy, message));
         };
@@ -271,7 +262,7 @@ impl WriteStream {
     fn lane(&mut self, pipeline: PipelineId) -> &Sender<Pending> {
         self.lanes.entry(pipeline).or_insert_with(|| {
             let (sender, receiver) = mpsc::channel(ACKS_MAX);
-            self.lane_tasks.spawn(run_lane(receiver, self.acks.clone(), self.manager.addresses().clone()));
+            self.lane_tasks.spawn(run_lane(receiver, self.acks.clone(), self.served.addresses.clone()));
             sender
         })
     }

@@ -1,17 +1,16 @@
 //! Fetching a replica of a closed container from another node.
 
-use super::Progress;
-use crate::disks::DatanodeDisk;
+use super::means::Means;
+use crate::disks::{DatanodeDisk, Disks};
 use crate::import::incoming::Incoming;
 use crate::import::manifest::Manifest;
 use crate::import::{self, incoming};
-use crate::manager::ContainerManager;
 use anyhow::{Context, anyhow, bail, ensure};
 use proto::datanode::datanode_client::DatanodeClient;
 use proto::datanode::{ContainerPart, FetchContainerRequest, FilePart, container_part};
 use proto::scm::{CopyContainer, NodeAddress};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::time::timeout;
 use tonic::Streaming;
@@ -23,20 +22,23 @@ const SILENCE_MAX: Duration = Duration::from_secs(30);
 /// A break of the connection is followed by another try at the same source, as long as each try brings something.
 const BREAK_WAIT: Duration = Duration::from_millis(200);
 
-pub(super) async fn copy(
-    manager: &ContainerManager,
-    order: CopyContainer,
-    progress: &Progress,
-) -> anyhow::Result<()> {
+/// The progress of a copy, shared with whoever tells of it.
+#[derive(Debug, Default)]
+pub(super) struct Progress {
+    pub bytes_done: AtomicU64,
+    pub bytes_total: AtomicU64,
+}
+
+pub(super) async fn copy(means: &Means, order: CopyContainer, progress: &Progress) -> anyhow::Result<()> {
     let container = ContainerId(order.container);
-    if manager.disks().inventory.get(container).is_some() {
+    if means.disks.inventory.get(container).is_some() {
         return Ok(());
     }
     let mut failures = Vec::new();
     for source in &order.sources {
-        match copy_from(manager, &order, source, progress).await {
+        match copy_from(means, &order, source, progress).await {
             Ok(disk) => {
-                manager.copies().counters.received.fetch_add(1, Ordering::Relaxed);
+                means.copies.counters.received.fetch_add(1, Ordering::Relaxed);
                 disk.inventory.look_again(disk.id, container);
                 info!(%container, source = source.node, disk = %disk.real.root().display(), "copied a container");
                 return Ok(());
@@ -44,20 +46,20 @@ pub(super) async fn copy(
             Err(failure) => failures.push(format!("from node {}: {failure:#}", source.node)),
         }
     }
-    manager.copies().counters.receiving_failed.fetch_add(1, Ordering::Relaxed);
+    means.copies.counters.receiving_failed.fetch_add(1, Ordering::Relaxed);
     bail!("copy container {container}: {}", failures.join("; "))
 }
 
 /// Copies from one source, which may break off in between; answers the disk that has the container.
 async fn copy_from(
-    manager: &ContainerManager,
+    means: &Means,
     order: &CopyContainer,
     source: &NodeAddress,
     progress: &Progress,
 ) -> anyhow::Result<Arc<DatanodeDisk>> {
     let mut before = None;
     loop {
-        let mut copy = Copy::begin(manager, order, source, progress).await?;
+        let mut copy = Copy::begin(means, order, source, progress).await?;
         let done = copy.receive().await;
         let bytes_done = copy.incoming.bytes_done();
         match done {
@@ -78,7 +80,7 @@ async fn copy_from(
 
 /// One connection's part of a copy.
 struct Copy<'a> {
-    manager: &'a ContainerManager,
+    means: &'a Means,
     progress: &'a Progress,
     disk: Arc<DatanodeDisk>,
     manifest: Manifest,
@@ -89,20 +91,20 @@ struct Copy<'a> {
 impl<'a> Copy<'a> {
     /// Asks what there is, and then for what is missing.
     async fn begin(
-        manager: &'a ContainerManager,
+        means: &'a Means,
         order: &CopyContainer,
         source: &NodeAddress,
         progress: &'a Progress,
     ) -> anyhow::Result<Copy<'a>> {
-        let cluster = manager.cluster().context("this node is in no cluster yet")?;
+        let cluster = means.disks.cluster().context("this node is in no cluster yet")?;
         let request = FetchContainerRequest { container: order.container, cluster, ..Default::default() };
-        let (manifest, parts) = fetch(manager, source, &request).await?;
+        let (manifest, parts) = fetch(means, source, &request).await?;
         let Manifest { container, pipeline, .. } = manifest;
         let is_meant = (container.0, pipeline.0) == (order.container, order.pipeline);
         ensure!(is_meant, "it answers with container {container} of pipeline {pipeline}");
         let has_hash = order.hash.is_empty() || order.hash == manifest.hash;
         ensure!(has_hash, "its replica has the hash {}, not {}", manifest.hash, order.hash);
-        let disk = choose_disk(manager, &manifest).await?;
+        let disk = choose_disk(&means.disks, &manifest).await?;
         let incoming = Incoming::open(disk.space.disk().clone(), manifest.clone()).await?;
         progress.bytes_total.store(manifest.bytes(), Ordering::Relaxed);
         progress.bytes_done.store(incoming.bytes_done(), Ordering::Relaxed);
@@ -112,12 +114,12 @@ impl<'a> Copy<'a> {
             Some(_) if incoming.bytes_done() == 0 => parts,
             Some((file, offset)) => {
                 let request = FetchContainerRequest { file: file.name.clone(), offset, ..request };
-                let (again, parts) = fetch(manager, source, &request).await?;
+                let (again, parts) = fetch(means, source, &request).await?;
                 ensure!(again == manifest, "what the source has changed meanwhile");
                 parts
             }
         };
-        Ok(Copy { manager, progress, disk, manifest, incoming, parts })
+        Ok(Copy { means, progress, disk, manifest, incoming, parts })
     }
 
     async fn receive(&mut self) -> anyhow::Result<()> {
@@ -129,7 +131,7 @@ impl<'a> Copy<'a> {
                 bail!("the source sends what is no part of a file");
             };
             ensure!(crc32c::crc32c(&data) == crc, "bytes at {offset} of {name} were damaged on the way");
-            let copies = self.manager.copies();
+            let copies = &self.means.copies;
             copies.receiving.take(data.len()).await;
             copies.counters.received_bytes.fetch_add(data.len() as u64, Ordering::Relaxed);
             self.incoming.write(&name, offset, data).await?;
@@ -155,11 +157,11 @@ impl<'a> Copy<'a> {
 }
 
 async fn fetch(
-    manager: &ContainerManager,
+    means: &Means,
     source: &NodeAddress,
     request: &FetchContainerRequest,
 ) -> anyhow::Result<(Manifest, Streaming<ContainerPart>)> {
-    let channel = manager.host().connector().connect(&source.address);
+    let channel = means.connector.connect(&source.address);
     let channel = channel.map_err(|why| anyhow!("the source's address: {why}"))?;
     let mut client = DatanodeClient::new(channel).max_decoding_message_size(proto::MESSAGE_BYTES_MAX);
     let asked = proto::in_cluster(tonic::Request::new(request.clone()), &request.cluster);
@@ -177,9 +179,9 @@ async fn next(parts: &mut Streaming<ContainerPart>) -> anyhow::Result<Option<Con
 }
 
 /// The disk where a copy was begun; else the one of which the least is used, among those that work and have room.
-async fn choose_disk(manager: &ContainerManager, manifest: &Manifest) -> anyhow::Result<Arc<DatanodeDisk>> {
+async fn choose_disk(disks: &Disks, manifest: &Manifest) -> anyhow::Result<Arc<DatanodeDisk>> {
     let mut best: Option<(f64, Arc<DatanodeDisk>)> = None;
-    for disk in &manager.disks().open {
+    for disk in &disks.open {
         if disk.failure().is_some() {
             continue;
         }

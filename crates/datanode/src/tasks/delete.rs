@@ -8,10 +8,10 @@
 //!
 //! Files before rows: a crash would leave rows of a container whose bytes are gone, which looks like damage.
 
+use super::means::Means;
 use crate::blocking::blocking;
 use crate::disks::DatanodeDisk;
 use crate::layout::OWNERS_DIR;
-use crate::manager::ContainerManager;
 use anyhow::{Context, ensure};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -27,31 +27,34 @@ const ORDER_HOLDS: Duration = Duration::from_secs(30);
 /// Deletes this node's replica; one that is not here is deleted already. A disk that was out of use for a while may have it besides the
 /// disk that it was copied to meanwhile: then it goes from both.
 pub(super) async fn delete_replica(
-    manager: &ContainerManager,
+    means: &Means,
     container: ContainerId,
     asked_at: Instant,
 ) -> anyhow::Result<()> {
-    let inventory = &manager.disks().inventory;
+    let inventory = &means.disks.inventory;
     let Some(replica) = inventory.get(container) else { return Ok(()) };
     ensure!(replica.released, "a log still reads container {container}; it is not released");
-    manager.disks().get(replica.disk).context("its disk is not in use")?;
+    means.disks.get(replica.disk).context("its disk is not in use")?;
     // The one that is known last: as long as it is, SCM says this again.
     let (of_known, others): (Vec<_>, Vec<_>) =
-        manager.disks().open.iter().cloned().partition(|disk| disk.id == replica.disk);
+        means.disks.open.iter().cloned().partition(|disk| disk.id == replica.disk);
     for disk in others.into_iter().filter(|disk| disk.failure().is_none()).chain(of_known) {
         let index = disk.index.clone();
         let Some(record) = blocking(move || index.container(container)).await? else { continue };
-        ensure!(manager.is_released(&record), "a log still reads container {container} on another disk");
-        let copies = manager.clone();
+        ensure!(
+            means.pipelines.has_released(&record),
+            "a log still reads container {container} on another disk"
+        );
+        let means = means.clone();
         // On a task of its own: what was begun is finished, also when SCM no longer wants it.
-        let deleting = tokio::spawn(async move { delete_from(&copies, &disk, container, asked_at).await });
+        let deleting = tokio::spawn(async move { delete_from(&means, &disk, container, asked_at).await });
         deleting.await.context("delete a replica")??;
     }
     Ok(())
 }
 
 async fn delete_from(
-    manager: &ContainerManager,
+    means: &Means,
     disk: &Arc<DatanodeDisk>,
     container: ContainerId,
     asked_at: Instant,
@@ -67,7 +70,7 @@ async fn delete_from(
     disk.inventory.remove(container, disk.id);
     disk.unhealthy.lock().expect("no holder panics").remove(&container);
     finish_deletion(disk, container).await?;
-    manager.copies().counters.deleted.fetch_add(1, Ordering::Relaxed);
+    means.copies.counters.deleted.fetch_add(1, Ordering::Relaxed);
     info!(%container, disk = %disk.real.root().display(), "deleted a replica");
     Ok(())
 }

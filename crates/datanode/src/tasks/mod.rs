@@ -1,15 +1,20 @@
-//! What SCM wants this node to do, and how far that is. SCM says it again with each heartbeat until reports show that it is done; what
-//! it no longer says is given up.
+//! Tasks that SCM gives this node, and how far they are. SCM says them again with each heartbeat until reports show that they are done; those
+//! that it no longer says are given up.
 
+mod close;
 mod copy;
 mod delete;
+mod means;
 mod sweep;
 
-use crate::manager::ContainerManager;
+use crate::workers::Workers;
+pub(crate) use close::close_replica;
+use copy::Progress;
 pub(crate) use delete::recover as recover_deletions;
+pub(crate) use means::Means;
 use proto::scm::{CloseReplica, DeleteReplica, RollContainer, Task, TaskKind, TaskReport, task};
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 pub(crate) use sweep::Sweeper;
@@ -29,7 +34,7 @@ const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(
 /// A task that was done and is still told: SCM may not have the report yet. Then it is done again.
 const DONE_WAIT: Duration = Duration::from_secs(10);
 
-/// What a task is about: told twice, it is the same.
+/// The name of a task: told twice, it is the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum TaskKey {
     Copy(ContainerId),
@@ -39,16 +44,9 @@ pub(crate) enum TaskKey {
     Roll(PipelineId, ContainerId),
 }
 
-/// How far a task is; shared with whoever carries it out.
-#[derive(Debug, Default)]
-pub(crate) struct Progress {
-    pub bytes_done: AtomicU64,
-    pub bytes_total: AtomicU64,
-}
-
 struct Entry {
     task: task::Task,
-    /// When this node last asked, and SCM said it.
+    /// The time of this node's last heartbeat that SCM answered with the task.
     asked_at: Instant,
     progress: Arc<Progress>,
     state: State,
@@ -57,18 +55,20 @@ struct Entry {
 }
 
 enum State {
-    /// Not before this.
+    /// The task is not begun before this.
     Waits(Instant),
     Runs(CancellationToken),
 }
 
-/// All tasks of a node.
-#[derive(Default)]
+/// All tasks of a node. A cheap handle.
+#[derive(Clone)]
 pub(crate) struct TaskBoard {
-    entries: Mutex<BTreeMap<TaskKey, Entry>>,
+    entries: Arc<Mutex<BTreeMap<TaskKey, Entry>>>,
+    means: Means,
+    workers: Workers,
 }
 
-/// How many tasks there are.
+/// The numbers of tasks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TaskStats {
     pub waiting: u64,
@@ -105,7 +105,11 @@ impl TaskKey {
 }
 
 impl TaskBoard {
-    /// What SCM hears of the tasks.
+    pub(crate) fn new(means: Means, workers: Workers) -> TaskBoard {
+        TaskBoard { entries: Arc::default(), means, workers }
+    }
+
+    /// The reports that SCM gets.
     pub(crate) fn reports(&self) -> Vec<TaskReport> {
         let entries = self.lock();
         let report = |(key, entry): (&TaskKey, &Entry)| TaskReport {
@@ -135,7 +139,7 @@ impl TaskBoard {
     }
 
     /// SCM told these tasks, and no others, to a heartbeat that was sent at `asked_at`.
-    pub(crate) fn told(&self, manager: &ContainerManager, tasks: Vec<Task>, asked_at: Instant) {
+    pub(crate) fn told(&self, tasks: Vec<Task>, asked_at: Instant) {
         let now = Instant::now();
         let mut entries = self.lock();
         let mut told: BTreeMap<TaskKey, task::Task> = BTreeMap::new();
@@ -163,11 +167,11 @@ impl TaskBoard {
             });
             (entry.task, entry.asked_at) = (task, asked_at);
         }
-        begin(&mut entries, manager, now);
+        self.begin(&mut entries, now);
     }
 
     /// A task ended. The next one's turn comes with the next heartbeat, which this wakes.
-    fn ended(&self, manager: &ContainerManager, key: TaskKey, done: anyhow::Result<()>) {
+    fn ended(&self, key: TaskKey, done: anyhow::Result<()>) {
         let mut entries = self.lock();
         // It may have been given up, and told again, meanwhile.
         let Some(entry) = entries.get_mut(&key) else { return };
@@ -186,7 +190,37 @@ impl TaskBoard {
         };
         entry.state = State::Waits(Instant::now() + wait);
         drop(entries);
-        manager.changed().notify_one();
+        self.means.disks.inventory.wake().notify_one();
+    }
+
+    /// Begins what may begin: in the order of the keys, so that copies that were begun go first after a restart too.
+    fn begin(&self, entries: &mut BTreeMap<TaskKey, Entry>, now: Instant) {
+        let running = |entries: &BTreeMap<TaskKey, Entry>, copies: bool| {
+            let runs = |(key, entry): &(&TaskKey, &Entry)| {
+                key.is_copy() == copies && matches!(entry.state, State::Runs(_))
+            };
+            entries.iter().filter(runs).count()
+        };
+        let mut copies = COPIES_MAX.saturating_sub(running(entries, true));
+        let mut others = OTHERS_MAX.saturating_sub(running(entries, false));
+        for (&key, entry) in entries {
+            let room = if key.is_copy() { &mut copies } else { &mut others };
+            if *room == 0 || !matches!(entry.state, State::Waits(until) if until <= now) {
+                continue;
+            }
+            *room -= 1;
+            let stop = self.workers.stop().child_token();
+            entry.state = State::Runs(stop.clone());
+            let (board, task, progress) = (self.clone(), entry.task.clone(), entry.progress.clone());
+            let asked_at = entry.asked_at;
+            self.workers.spawn(async move {
+                // Dropped anywhere: each task may be cut short by a crash too, and is told again.
+                let done = stop.run_until_cancelled(carry_out(&board.means, task, asked_at, &progress)).await;
+                if let Some(done) = done {
+                    board.ended(key, done);
+                }
+            });
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<TaskKey, Entry>> {
@@ -194,58 +228,28 @@ impl TaskBoard {
     }
 }
 
-/// Begins what may begin: in the order of the keys, so that copies that were begun go first after a restart too.
-fn begin(entries: &mut BTreeMap<TaskKey, Entry>, manager: &ContainerManager, now: Instant) {
-    let running = |entries: &BTreeMap<TaskKey, Entry>, copies: bool| {
-        let runs = |(key, entry): &(&TaskKey, &Entry)| {
-            key.is_copy() == copies && matches!(entry.state, State::Runs(_))
-        };
-        entries.iter().filter(runs).count()
-    };
-    let mut copies = COPIES_MAX.saturating_sub(running(entries, true));
-    let mut others = OTHERS_MAX.saturating_sub(running(entries, false));
-    for (&key, entry) in entries {
-        let room = if key.is_copy() { &mut copies } else { &mut others };
-        if *room == 0 || !matches!(entry.state, State::Waits(until) if until <= now) {
-            continue;
-        }
-        *room -= 1;
-        let stop = manager.stop().child_token();
-        entry.state = State::Runs(stop.clone());
-        let (manager, task, progress) = (manager.clone(), entry.task.clone(), entry.progress.clone());
-        let asked_at = entry.asked_at;
-        manager.clone().tasks().spawn(async move {
-            // Dropped anywhere: each task may be cut short by a crash too, and is told again.
-            let done = stop.run_until_cancelled(carry_out(&manager, task, asked_at, &progress)).await;
-            if let Some(done) = done {
-                manager.board().ended(&manager, key, done);
-            }
-        });
-    }
-}
-
 async fn carry_out(
-    manager: &ContainerManager,
+    means: &Means,
     task: task::Task,
     asked_at: Instant,
     progress: &Progress,
 ) -> anyhow::Result<()> {
     match task {
-        task::Task::Copy(copy) => copy::copy(manager, copy, progress).await,
+        task::Task::Copy(copy) => copy::copy(means, copy, progress).await,
         task::Task::Delete(DeleteReplica { container }) => {
-            delete::delete_replica(manager, ContainerId(container), asked_at).await
+            delete::delete_replica(means, ContainerId(container), asked_at).await
         }
         task::Task::Close(CloseReplica { container, last_term, last_index }) => {
             let last = LogId { term: Term(last_term), index: LogIndex(last_index) };
             let last = Some(last).filter(|last| *last != LogId::default());
-            Ok(manager.close_replica(ContainerId(container), last).await?)
+            Ok(close_replica(&means.disks, ContainerId(container), last).await?)
         }
         task::Task::MoveLeader(lead) => {
-            let pipeline = manager.running_pipeline(PipelineId(lead.pipeline))?;
+            let pipeline = means.pipelines.running(PipelineId(lead.pipeline))?;
             Ok(pipeline.group.transfer_leader(ReplicaId(lead.to_replica)).await?)
         }
         task::Task::Roll(RollContainer { pipeline, container }) => {
-            manager.running_pipeline(PipelineId(pipeline))?.roll_after(ContainerId(container));
+            means.pipelines.running(PipelineId(pipeline))?.roll_after(ContainerId(container));
             Ok(())
         }
     }

@@ -1,8 +1,8 @@
 //! Removing what is left of copies that SCM no longer wants.
 
-use crate::disks::DatanodeDisk;
+use super::TaskBoard;
+use crate::disks::{DatanodeDisk, Disks};
 use crate::import::incoming;
-use crate::manager::ContainerManager;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,32 +15,29 @@ const UNWANTED_MAX: Duration = Duration::from_secs(10 * 60);
 const LOOK_INTERVAL: Duration = Duration::from_secs(60);
 
 pub(crate) struct Sweeper {
-    manager: ContainerManager,
+    disks: Arc<Disks>,
+    board: TaskBoard,
     unwanted_max: Duration,
-    /// Since when nobody wants a copy.
+    /// The times since when nobody wants a copy.
     unwanted: BTreeMap<(DiskId, ContainerId), Instant>,
 }
 
 impl Sweeper {
-    pub(crate) fn new(manager: ContainerManager) -> Sweeper {
-        Sweeper { manager, unwanted_max: UNWANTED_MAX, unwanted: BTreeMap::new() }
+    pub(crate) fn new(disks: Arc<Disks>, board: TaskBoard) -> Sweeper {
+        Sweeper { disks, board, unwanted_max: UNWANTED_MAX, unwanted: BTreeMap::new() }
     }
 
+    /// May be dropped anywhere: what is half removed is removed by the next process.
     pub(crate) async fn run(mut self) {
-        let stop = self.manager.stop().clone();
-        // Dropped anywhere: what is half removed is removed by the next process.
-        let sweeping = async {
-            loop {
-                self.look().await;
-                sleep(LOOK_INTERVAL).await;
-            }
-        };
-        stop.run_until_cancelled(sweeping).await;
+        loop {
+            self.look().await;
+            sleep(LOOK_INTERVAL).await;
+        }
     }
 
     async fn look(&mut self) {
         let before = std::mem::take(&mut self.unwanted);
-        for disk in self.manager.disks().open.clone() {
+        for disk in self.disks.open.clone() {
             if disk.failure().is_some() {
                 continue;
             }
@@ -61,7 +58,7 @@ impl Sweeper {
         before: &BTreeMap<(DiskId, ContainerId), Instant>,
     ) {
         for container in copies {
-            if self.manager.board().wants_copy(container) {
+            if self.board.wants_copy(container) {
                 continue;
             }
             let key = (disk.id, container);

@@ -433,7 +433,7 @@ impl Cluster {
             first_container: FIRST_CONTAINER,
             replica: ReplicaId(node as u64 + 11),
             // Not the same disk everywhere.
-            disk: self.nodes[node].datanode.manager().disk_ids()[node % 2],
+            disk: self.nodes[node].datanode.disk_ids()[node % 2],
             members: self.nodes.iter().take(3).enumerate().map(member).collect(),
             member_disks: vec![bytes::Bytes::new(); 3],
         }
@@ -441,7 +441,7 @@ impl Cluster {
 
     async fn create_pipeline(&self) {
         for (n, node) in self.nodes.iter().enumerate().take(3) {
-            assert!(node.datanode.manager().create_pipeline(&self.order(n)).await.unwrap());
+            assert!(node.datanode.create_pipeline(&self.order(n)).await.unwrap());
         }
     }
 

@@ -74,7 +74,7 @@ async fn check_readable(cluster: &Cluster, node: usize, written: &[(Acked, Vec<u
 async fn wait_counted(cluster: &Cluster, node: usize, is_so: impl Fn(&CopyStats) -> bool) {
     let deadline = Instant::now() + DEADLINE;
     loop {
-        let stats = cluster.nodes[node].datanode.manager().copy_stats();
+        let stats = cluster.nodes[node].datanode.copy_stats();
         if is_so(&stats) {
             return;
         }
@@ -119,7 +119,7 @@ async fn a_node_that_never_had_the_pipeline_gets_a_replica_and_loses_it_again() 
     scm.wait(4, "its replica again", |said| said.full_reports == 2 && hashed(said, CONTAINER).is_some())
         .await;
     check_readable(&cluster, 3, &written).await;
-    assert_eq!(cluster.nodes[3].datanode.manager().copy_stats().received, 0);
+    assert_eq!(cluster.nodes[3].datanode.copy_stats().received, 0);
 
     // A replica of which it is a source.
     scm.tell(4, |told| told.tasks = vec![delete_task()]);
@@ -206,7 +206,7 @@ async fn a_copy_whose_source_restarts_goes_on_where_it_was() {
     cluster.restart().await;
     scm.tell(4, |told| told.tasks = vec![copy_task(&cluster, &[1], &replica.hash)]);
     scm.wait(4, "its replica", |said| hashed(said, CONTAINER).is_some()).await;
-    let received = cluster.nodes[3].datanode.manager().copy_stats().received_bytes;
+    let received = cluster.nodes[3].datanode.copy_stats().received_bytes;
     assert!(received < replica.disk_bytes - 100_000, "{received} of {} bytes again", replica.disk_bytes);
     check_readable(&cluster, 3, &written).await;
     cluster.shut_down().await;

@@ -46,7 +46,7 @@ async fn delete(
 }
 
 async fn report(cluster: &Cluster, node: usize) -> ContainerReport {
-    let reports = cluster.nodes[node].datanode.manager().container_reports().await.unwrap();
+    let reports = cluster.nodes[node].datanode.container_reports().await.unwrap();
     reports.into_iter().find(|report| report.container == FIRST_CONTAINER).unwrap()
 }
 
@@ -91,15 +91,15 @@ async fn deleted_blocks_give_their_space_back_and_stay_deleted() {
     for node in 0..3 {
         let (disk, before) = (disk_of(&cluster, node), report(&cluster, node).await);
         let before_du = du(&disk);
-        let manager = cluster.nodes[node].datanode.manager().clone();
-        let delete = async || manager.delete_blocks(FIRST_CONTAINER, locals.clone()).await.unwrap();
+        let datanode = cluster.nodes[node].datanode.clone();
+        let delete = async || datanode.delete_blocks(FIRST_CONTAINER, locals.clone()).await.unwrap();
         assert_eq!(delete().await, locals.len() as u64);
         assert_eq!(delete().await, 0, "a second time");
         let after = report(&cluster, node).await;
         assert_eq!(before.blocks - after.blocks, locals.len() as u64);
         assert_eq!(before.payload_bytes - after.payload_bytes, (locals.len() * BLOCK_BYTES) as u64);
         assert_eq!(after.unhealthy, None);
-        let stats = cluster.nodes[node].datanode.manager().disk_stats();
+        let stats = cluster.nodes[node].datanode.disk_stats();
         let hole_bytes: u64 = stats.iter().map(|stats| stats.hole_bytes).sum();
         let freed = before_du - du(&disk);
         assert!((hole_bytes - EXTENTS_BYTES_MAX..=hole_bytes).contains(&freed), "{freed} of {hole_bytes}");

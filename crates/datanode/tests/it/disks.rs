@@ -23,10 +23,10 @@ async fn disks_keep_their_ids_and_new_ones_join() {
     let dir = tempfile::tempdir().unwrap();
     let (a, b) = (dir.path().join("a"), dir.path().join("b"));
     let node = start(&[&a]).await.unwrap();
-    let first = node.datanode.manager().disk_ids();
+    let first = node.datanode.disk_ids();
     node.shut_down().await;
     let node = start(&[&a, &b]).await.unwrap();
-    let both = node.datanode.manager().disk_ids();
+    let both = node.datanode.disk_ids();
     assert_eq!((both.len(), both[0]), (2, first[0]));
     assert_ne!(both[0], both[1]);
     assert_eq!(node.datanode.node(), None, "SCM has not spoken yet");
@@ -73,7 +73,7 @@ async fn a_disk_that_does_not_work_is_left_out() {
     // A file where a directory should be.
     disk::write_file_durably(&broken, b"not a directory").unwrap();
     let node = start(&[&broken, &good]).await.unwrap();
-    assert_eq!(node.datanode.manager().disk_ids().len(), 1);
+    assert_eq!(node.datanode.disk_ids().len(), 1);
     node.shut_down().await;
     let message = refused(&[&broken]).await;
     assert!(message.contains("none of the 1 data directories"), "{message}");
@@ -105,10 +105,10 @@ async fn a_missing_disk_is_not_replaced_by_an_empty_one() {
     remove(&lost);
     cluster.start_nodes().await;
 
-    let ids = cluster.nodes[0].datanode.manager().disk_ids();
+    let ids = cluster.nodes[0].datanode.disk_ids();
     assert!(ids.len() == 2 && !ids.contains(&order.disk), "{ids:?}, the old one is {}", order.disk);
     assert_eq!(report(&cluster, 0), None);
-    let refused = cluster.nodes[0].datanode.manager().create_pipeline(&order).await.unwrap_err();
+    let refused = cluster.nodes[0].datanode.create_pipeline(&order).await.unwrap_err();
     assert!(matches!(refused, PipelineError::NoDisk { .. }), "{refused}");
     // On the new one it would be a replica that has forgotten its votes: SCM never asks for it.
     for node in 1..3 {
@@ -132,20 +132,20 @@ async fn a_log_that_is_missing_is_told_and_does_not_begin_anew() {
     drop(open_offline(&disk).await);
     remove(&disk.join("groups").join(format!("pipeline-{PIPELINE}")));
     cluster.start_nodes().await;
-    let manager = cluster.nodes[0].datanode.manager();
+    let datanode = &cluster.nodes[0].datanode;
     let told = report(&cluster, 0).unwrap();
     assert!(told.stopped.contains("votes are lost") && !told.ended, "{told:?}");
-    let refused = manager.create_pipeline(&order).await.unwrap_err();
+    let refused = datanode.create_pipeline(&order).await.unwrap_err();
     assert!(matches!(refused, PipelineError::LogLost { .. }), "{refused}");
     // Nobody can say what it had, so it does not say that it ended either.
-    manager.quasi_close_pipeline(PIPELINE).await.unwrap_err();
+    datanode.quasi_close_pipeline(PIPELINE).await.unwrap_err();
     let told = report(&cluster, 0).unwrap();
     assert!(told.stopped.contains("the log is missing") && told.log_lost && !told.ended, "{told:?}");
     // What was applied is read all the same.
     assert_eq!(cluster.nodes[0].read(acked.block, 0, 10, acked.commit_index).await.unwrap(), b"still here");
     // Once the pipeline is over, and SCM has heard of the loss, it is forgotten here too.
     let deadline = Instant::now() + DEADLINE;
-    while let Err(failure) = manager.let_go_pipeline(PIPELINE).await {
+    while let Err(failure) = datanode.let_go_pipeline(PIPELINE).await {
         assert!(Instant::now() < deadline, "{failure}");
         tokio::time::sleep(LOOK).await;
     }

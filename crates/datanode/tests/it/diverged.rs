@@ -48,7 +48,7 @@ async fn what_a_leader_took_alone_is_never_read_in_place_of_what_was_acknowledge
     }
 
     let alone = cluster.start_apart(leader).await;
-    alone.datanode.manager().quasi_close_pipeline(PIPELINE).await.unwrap();
+    alone.datanode.quasi_close_pipeline(PIPELINE).await.unwrap();
     let is_refused = async |acked: &Acked| {
         for commit_index in [0, acked.commit_index] {
             let read = alone.read(acked.block, 0, BLOCK_BYTES as u64, commit_index).await;
@@ -66,9 +66,9 @@ async fn what_a_leader_took_alone_is_never_read_in_place_of_what_was_acknowledge
     assert!(!head(BlockName { nonce: Nonce(100), ..acknowledged[0].block }).await);
 
     // Somebody decides wrongly, and makes this replica what the container is: it still gives nobody another's bytes.
-    let manager = alone.datanode.manager();
-    let [container] = &manager.container_reports().await.unwrap()[..] else { panic!("one container") };
-    manager.close_replica(container.container, container.last).await.unwrap();
+    let datanode = &alone.datanode;
+    let [container] = &datanode.container_reports().await.unwrap()[..] else { panic!("one container") };
+    datanode.close_replica(container.container, container.last).await.unwrap();
     let mut mean_two = 0;
     for acked in &acknowledged {
         is_refused(acked).await;

@@ -11,7 +11,7 @@ const END: ContainerId = ContainerId(900);
 
 /// The pipeline as a node reports it.
 pub(crate) fn report(cluster: &Cluster, node: usize) -> Option<PipelineReport> {
-    let reports = cluster.nodes[node].datanode.manager().pipeline_reports();
+    let reports = cluster.nodes[node].datanode.pipeline_reports();
     reports.into_iter().find(|report| report.pipeline == PIPELINE.0)
 }
 
@@ -20,7 +20,7 @@ pub(crate) async fn end(cluster: &Cluster) {
     let deadline = Instant::now() + DEADLINE;
     loop {
         for node in &cluster.nodes {
-            node.datanode.manager().end_pipeline(PIPELINE, END);
+            node.datanode.end_pipeline(PIPELINE, END);
         }
         let reports: Vec<_> = (0..3).map(|node| report(cluster, node)).collect();
         if reports.iter().all(|report| report.as_ref().is_some_and(|report| report.ended)) {
@@ -51,7 +51,7 @@ async fn a_pipeline_ends_on_all_members_and_takes_no_more() {
         for (n, node) in cluster.nodes.iter().enumerate() {
             let report = report(&cluster, n).unwrap();
             assert!(report.ended && report.stopped.is_empty() && report.container == END.0, "{report:?}");
-            let containers = node.datanode.manager().container_reports().await.unwrap();
+            let containers = node.datanode.container_reports().await.unwrap();
             let containers: Vec<_> =
                 containers.iter().map(|it| (it.container, it.is_closed, it.blocks)).collect();
             assert_eq!(containers, [(FIRST_CONTAINER, true, 2), (END, true, 0)], "node {n}");
@@ -83,7 +83,7 @@ async fn an_end_replaces_a_roll_that_gets_no_container() {
 
 /// What each node says of the containers.
 async fn containers(cluster: &Cluster, node: usize) -> Vec<flotilla_datanode::ContainerReport> {
-    cluster.nodes[node].datanode.manager().container_reports().await.unwrap()
+    cluster.nodes[node].datanode.container_reports().await.unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -94,7 +94,7 @@ async fn members_that_nobody_leads_end_by_themselves_and_are_let_go() {
     let acked = stream.write(chunk(1, 0, 0, &data, true)).await.unwrap();
     cluster.check_block(acked.block, acked.commit_index, &data).await;
     for node in &cluster.nodes {
-        node.datanode.manager().quasi_close_pipeline(PIPELINE).await.unwrap();
+        node.datanode.quasi_close_pipeline(PIPELINE).await.unwrap();
     }
 
     let mut lasts = Vec::new();
@@ -103,7 +103,7 @@ async fn members_that_nobody_leads_end_by_themselves_and_are_let_go() {
             let report = report(&cluster, n).unwrap();
             assert!(report.ended && !report.stopped.is_empty(), "attempt {attempt}, node {n}: {report:?}");
             assert!(node.host.groups().is_empty(), "attempt {attempt}, node {n}");
-            let refused = node.datanode.manager().create_pipeline(&cluster.order(n)).await.unwrap_err();
+            let refused = node.datanode.create_pipeline(&cluster.order(n)).await.unwrap_err();
             assert!(matches!(refused, flotilla_datanode::PipelineError::Over { .. }), "{refused}");
             let [container] = &containers(&cluster, n).await[..] else { panic!("one container") };
             assert!(!container.is_closed && container.last.is_some(), "{container:?}");
@@ -120,16 +120,16 @@ async fn members_that_nobody_leads_end_by_themselves_and_are_let_go() {
     // SCM has chosen: those that end where the highest does are the container.
     let last = *lasts.iter().max().unwrap();
     for (n, node) in cluster.nodes.iter().enumerate() {
-        let closed = node.datanode.manager().close_replica(FIRST_CONTAINER, last).await;
+        let closed = node.datanode.close_replica(FIRST_CONTAINER, last).await;
         assert_eq!(closed.is_ok(), lasts[n] == last, "node {n}: {closed:?}");
-        node.datanode.manager().let_go_pipeline(PIPELINE).await.unwrap();
+        node.datanode.let_go_pipeline(PIPELINE).await.unwrap();
     }
     for attempt in 0..2 {
         for (n, node) in cluster.nodes.iter().enumerate() {
             assert_eq!(report(&cluster, n), None, "attempt {attempt}, node {n}");
             let [container] = &containers(&cluster, n).await[..] else { panic!("one container") };
             assert_eq!((container.is_closed, container.last), (lasts[n] == last, lasts[n]), "node {n}");
-            let refused = node.datanode.manager().create_pipeline(&cluster.order(n)).await.unwrap_err();
+            let refused = node.datanode.create_pipeline(&cluster.order(n)).await.unwrap_err();
             assert!(refused.to_string().contains("must not come back"), "{refused}");
         }
         cluster.check_block(acked.block, acked.commit_index, &data).await;
@@ -163,7 +163,7 @@ async fn a_pipeline_that_ended_is_let_go_and_its_blocks_can_be_deleted() {
     for (n, node) in cluster.nodes.iter().enumerate() {
         let refused = node.client().await.delete_blocks(request()).await.unwrap_err();
         assert_eq!(Failure::from(refused).code, Code::NotYet, "a log has them");
-        node.datanode.manager().let_go_pipeline(PIPELINE).await.unwrap();
+        node.datanode.let_go_pipeline(PIPELINE).await.unwrap();
         assert_eq!(report(&cluster, n), None);
         let [container] = &containers(&cluster, n).await[..] else { panic!("the end container is gone") };
         assert!(container.is_closed && container.container == FIRST_CONTAINER, "{container:?}");

@@ -134,7 +134,7 @@ async fn a_chunk_that_comes_again_is_answered_and_not_appended_again() {
     let appended = appended_bytes(leader) - before;
     let one_more = payload + CHUNK_BYTES as u64;
     assert!((payload..one_more).contains(&appended), "{appended} bytes appended for {payload}");
-    let disks = leader.datanode.manager().disk_stats();
+    let disks = leader.datanode.disk_stats();
     let repeated: u64 = disks.iter().map(|disk| disk.repeated_chunks).sum();
     assert_eq!(repeated, 2 * BLOCKS as u64);
     // One that only looks like it is none.

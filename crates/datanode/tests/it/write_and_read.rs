@@ -164,12 +164,12 @@ async fn a_read_is_refused_precisely() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pipeline_ordered_twice_is_created_once() {
     let cluster = Cluster::start(options()).await;
-    let manager = cluster.nodes[0].datanode.manager();
+    let datanode = &cluster.nodes[0].datanode;
     let order = cluster.order(0);
-    assert!(!manager.create_pipeline(&order).await.unwrap());
+    assert!(!datanode.create_pipeline(&order).await.unwrap());
     let unknown_disk =
         flotilla_datanode::PipelineOrder { pipeline: 9.into(), disk: types::DiskId(1), ..order };
-    let failure = manager.create_pipeline(&unknown_disk).await.unwrap_err();
+    let failure = datanode.create_pipeline(&unknown_disk).await.unwrap_err();
     assert!(matches!(failure, flotilla_datanode::PipelineError::NoDisk { .. }), "{failure}");
     cluster.shut_down().await;
 }
@@ -226,7 +226,7 @@ async fn chunks_that_wait_for_all_replicas_hold_no_room() {
     // Three times the limit is committed while the first of them still waits.
     let deadline = Instant::now() + Duration::from_secs(20);
     loop {
-        let reports = cluster.nodes[leader].datanode.manager().container_reports().await.unwrap();
+        let reports = cluster.nodes[leader].datanode.container_reports().await.unwrap();
         let committed: u64 = reports.iter().map(|report| report.payload_bytes).sum();
         if committed >= CHUNKS as u64 * CHUNK_BYTES as u64 {
             break;

@@ -340,7 +340,7 @@ impl Run {
             expected.insert(node, shown.collect());
             let (ledger, address) = (self.ledger.clone(), self.plan.address(node));
             self.world.spawn(ProcessId(node), async move {
-                match datanode.manager().container_reports().await {
+                match datanode.container_reports().await {
                     Ok(reports) => {
                         let here = reports.into_iter().map(|report| report.container).collect();
                         found.lock().expect("no holder panics").insert(node, here);

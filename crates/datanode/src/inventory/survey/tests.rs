@@ -1,24 +1,23 @@
 use super::*;
-use crate::ending::StoppedPipeline;
+use crate::ending::Ender;
 use crate::offline::tests::{FIRST, Left, SECOND, spec};
 use crate::options::DatanodeOptions;
 use crate::pipeline::PipelineOrder;
-use crate::scm::ScmLink;
+use crate::pipelines::StoppedPipeline;
 use raft::{AddressBook, HostOptions, RaftHost};
-use types::SystemClock;
 
 /// A node with one disk, of which nobody knows anything yet.
 async fn surveyor(left: &Left) -> (Surveyor, Arc<DatanodeDisk>) {
     let options =
         DatanodeOptions { disks: vec![left.root()], scm: "127.0.0.1:1".to_owned(), ..Default::default() };
     let disks = crate::disks::Disks::open(&options).await.unwrap();
-    let addresses = AddressBook::default();
-    let host = RaftHost::new(HostOptions::default(), addresses.clone());
-    let scm = ScmLink::new(&options.scm, host.connector().clone()).unwrap();
     let disk = disks.open[0].clone();
-    let manager =
-        ContainerManager::new(options, disks, host, addresses, Arc::new(SystemClock), Arc::new(scm));
-    (Surveyor::new(manager), disk)
+    (Surveyor::new(Arc::new(disks), Arc::default(), Workers::default()), disk)
+}
+
+fn ender(surveyor: &Surveyor) -> Ender {
+    let host = RaftHost::new(HostOptions::default(), AddressBook::default());
+    Ender { disks: surveyor.disks.clone(), pipelines: surveyor.pipelines.clone(), host }
 }
 
 fn states(surveyor: &Surveyor) -> Vec<(ContainerId, ContainerState)> {
@@ -45,12 +44,12 @@ async fn a_container_that_the_rest_of_a_log_opens_is_found() {
         surveyor.look_at_all().await;
         assert_eq!(states(&surveyor), [(FIRST, ContainerState::Open)]);
         let order = PipelineOrder::from_spec(&spec(), disk.id);
-        let (manager, pipeline) = (&surveyor.manager, order.pipeline);
+        let (ender, pipeline) = (ender(&surveyor), order.pipeline);
         let stopped = StoppedPipeline::new(order, disk, "it does not run".to_owned());
-        manager.pipelines().stop(stopped);
+        surveyor.pipelines.stop(stopped);
         match is_let_go {
-            true => manager.let_go_pipeline(pipeline).await.unwrap(),
-            false => manager.quasi_close_pipeline(pipeline).await.unwrap(),
+            true => ender.let_go_pipeline(pipeline).await.unwrap(),
+            false => ender.quasi_close_pipeline(pipeline).await.unwrap(),
         }
         let stale = std::mem::take(&mut surveyor.inventory.lock().stale);
         surveyor.look_at(stale).await;
@@ -79,22 +78,22 @@ async fn a_container_that_cannot_be_read_is_not_told_as_missing() {
 async fn a_container_is_not_released_while_its_log_is_opened_or_stands_still() {
     let left = Left::new().await.copy();
     let (surveyor, disk) = surveyor(&left).await;
-    let (manager, order) = (&surveyor.manager, PipelineOrder::from_spec(&spec(), disk.id));
+    let (pipelines, order) = (&surveyor.pipelines, PipelineOrder::from_spec(&spec(), disk.id));
     let closed = disk.index.container(FIRST).unwrap().unwrap();
-    assert!(closed.state == ContainerState::Closed && manager.is_released(&closed), "no log is here");
-    let (pipelines, pipeline) = (manager.pipelines(), order.pipeline);
+    assert!(closed.state == ContainerState::Closed && pipelines.has_released(&closed), "no log is here");
+    let pipeline = order.pipeline;
     let opening = pipelines.begin_opening(pipeline);
-    assert!(!manager.is_released(&closed), "its log is being opened");
+    assert!(!pipelines.has_released(&closed), "its log is being opened");
     assert_eq!(pipelines.reports(), [], "which SCM hears once it is known what became of it");
     drop(opening);
-    assert!(manager.is_released(&closed), "nothing came of it");
+    assert!(pipelines.has_released(&closed), "nothing came of it");
 
     pipelines.stop(StoppedPipeline::new(order.clone(), disk.clone(), "it does not run".to_owned()));
-    assert!(!manager.is_released(&closed), "its log may run again");
+    assert!(!pipelines.has_released(&closed), "its log may run again");
     let opening = pipelines.begin_opening(pipeline);
-    assert!(!manager.is_released(&closed) && pipelines.stopped_report(pipeline).is_some());
+    assert!(!pipelines.has_released(&closed) && pipelines.stopped_report(pipeline).is_some());
     drop(opening);
-    assert!(!manager.is_released(&closed), "it stands still as before");
+    assert!(!pipelines.has_released(&closed), "it stands still as before");
     pipelines.forget(pipeline);
-    assert!(manager.is_released(&closed), "nobody here knows of it any more");
+    assert!(pipelines.has_released(&closed), "nobody here knows of it any more");
 }

@@ -1,0 +1,207 @@
+//! Opening pipelines: those that the disks hold, at the start, and those that SCM orders.
+
+use crate::blocking::blocking;
+use crate::disks::{DatanodeDisk, Disks};
+use crate::ending::Ender;
+use crate::forgetting::Forgetter;
+use crate::index::machine::PipelineMachine;
+use crate::layout::GROUPS_DIR;
+use crate::options::DatanodeOptions;
+use crate::pipeline::{Pipeline, PipelineError, PipelineOrder};
+use crate::pipelines::{Pipelines, StoppedPipeline};
+use crate::roll::{ContainerAllocator, Roller};
+use crate::spec_file;
+use crate::under_way::UnderWay;
+use crate::workers::Workers;
+use raft::{RaftHost, ReplicaEnd, Role};
+use std::sync::Arc;
+use tokio::sync::{Mutex, watch};
+use tracing::{error, info, warn};
+use types::{GroupId, PipelineId};
+
+/// Opens pipelines, each once, and begins what runs beside an open one. A cheap handle.
+#[derive(Clone)]
+pub(crate) struct Opener {
+    pub options: Arc<DatanodeOptions>,
+    pub disks: Arc<Disks>,
+    pub host: RaftHost,
+    pub allocator: Arc<dyn ContainerAllocator>,
+    pub pipelines: Arc<Pipelines>,
+    /// A lock that is held while a pipeline is opened, so that an order given twice opens it once.
+    pub opening: Arc<Mutex<()>>,
+    pub ender: Ender,
+    pub workers: Workers,
+}
+
+/// The demand on a pipeline's log when it is opened.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Log {
+    MayBeNew,
+    MustExist,
+}
+
+impl Opener {
+    /// Opens the pipelines the disks hold. One that cannot be opened is left out, loudly: the others go on.
+    pub(crate) async fn open_existing(&self) {
+        for disk in &self.disks.open {
+            let index = disk.index.clone();
+            match blocking(move || index.pipeline_specs()).await {
+                Ok(specs) => {
+                    for spec in specs {
+                        self.open_remembered(PipelineOrder::from_spec(&spec, disk.id), disk).await;
+                    }
+                }
+                // It was read a moment ago.
+                Err(failure) => {
+                    let root = disk.real.root().display();
+                    error!(disk = %root, error = format!("{failure:#}"), "cannot list the pipelines of a disk");
+                }
+            }
+        }
+    }
+
+    async fn open_remembered(&self, order: PipelineOrder, disk: &Arc<DatanodeDisk>) {
+        match self.open(&order, disk, Log::MustExist).await {
+            Ok(_) => {}
+            Err(PipelineError::Over { .. }) => self.ender.finish_ending(order, disk.clone()).await,
+            Err(failure) => {
+                error!(pipeline = %order.pipeline, %failure, "cannot open a pipeline");
+                self.pipelines.stop(StoppedPipeline::new(order, disk.clone(), failure.to_string()));
+            }
+        }
+    }
+
+    /// Carries out an order of SCM: creates the pipeline's replica unless it is here. Carrying out an order twice
+    /// changes nothing; true when it did something.
+    pub(crate) async fn create_pipeline(&self, order: &PipelineOrder) -> Result<bool, PipelineError> {
+        let PipelineOrder { pipeline, disk, .. } = *order;
+        if self.pipelines.open(pipeline).is_some() {
+            return Ok(false);
+        }
+        let disk = self.disks.get(disk).ok_or(PipelineError::NoDisk { pipeline, disk })?;
+        // A disk that remembers the pipeline but could not open it at the start does not get it by asking again.
+        let index = disk.index.clone();
+        let specs = blocking(move || index.pipeline_specs()).await.map_err(PipelineError::Index)?;
+        let is_known = specs.iter().any(|spec| spec.pipeline == pipeline.0);
+        let log = if is_known { Log::MustExist } else { Log::MayBeNew };
+        self.open(order, disk, log).await
+    }
+
+    async fn open(
+        &self,
+        order: &PipelineOrder,
+        disk: &Arc<DatanodeDisk>,
+        log: Log,
+    ) -> Result<bool, PipelineError> {
+        let _opening = self.opening.lock().await;
+        let pipeline = order.pipeline;
+        if self.pipelines.open(pipeline).is_some() {
+            return Ok(false);
+        }
+        let opening = self.pipelines.begin_opening(pipeline);
+        let ended = ReplicaEnd::of(GroupId::pipeline(pipeline), disk.space.disk()).await;
+        if ended.map_err(|failure| PipelineError::Index(failure.into()))?.is_some() {
+            return Err(PipelineError::Over { pipeline, root: disk.real.root().display().to_string() });
+        }
+        if log == Log::MustExist && !has_log(disk, pipeline).await {
+            return Err(PipelineError::LogLost { pipeline, root: disk.real.root().display().to_string() });
+        }
+
+        let roll_bytes = self.options.container_roll_bytes();
+        let (index, first) = (disk.index.clone(), order.first_container);
+        let machine = blocking(move || PipelineMachine::new(index, pipeline, first, roll_bytes));
+        let (machine, open) = machine.await.map_err(PipelineError::Index)?;
+        let forget_to = machine.forgettable();
+        let cluster = self.disks.cluster().unwrap_or_default();
+        let spec = order.group_spec(cluster, self.options.pipeline_timing);
+        let group = self.host.open(spec, &disk.space, order.log_spec(), machine).await?;
+
+        // Remembered only now that the log exists: a remembered pipeline without a log has lost its votes. Whoever
+        // crashes in between finds the log when SCM orders the pipeline again.
+        if log == Log::MayBeNew {
+            let (index, spec) = (disk.index.clone(), order.to_spec());
+            if let Err(failure) = blocking(move || index.save_pipeline_spec(&spec)).await {
+                self.host.close(GroupId::pipeline(pipeline)).await;
+                return Err(PipelineError::Index(failure));
+            }
+        }
+        // Beside the log too, whose index may be lost. It is not needed before that, so a failure stops nothing.
+        if let Err(failure) = spec_file::write(&*disk.real, &order.to_spec()).await {
+            warn!(%pipeline, error = format!("{failure:#}"), "cannot keep a pipeline's spec beside its log");
+        }
+        let wanted = watch::Sender::default();
+        let (order, disk) = (order.clone(), disk.clone());
+        info!(%pipeline, replica = %order.replica, disk = %disk.real.root().display(), "pipeline open");
+        let (id, under_way) = (pipeline, UnderWay::default());
+        let opened = Arc::new(Pipeline { id, order, group, disk, open, wanted, forget_to, under_way });
+        opening.opened(opened.clone());
+        self.begin_beside(opened);
+        self.disks.inventory.wake().notify_one();
+        Ok(true)
+    }
+
+    /// Begins what runs as long as the pipeline is open.
+    fn begin_beside(&self, pipeline: Arc<Pipeline>) {
+        let roller = Roller {
+            pipeline: pipeline.clone(),
+            allocator: self.allocator.clone(),
+            roll_bytes: self.options.container_roll_bytes(),
+            stop: self.workers.stop().clone(),
+        };
+        self.workers.spawn(roller.run());
+        let forgetter = Forgetter {
+            pipeline: pipeline.clone(),
+            tail_bytes: self.options.log_tail_bytes,
+            interval: self.options.forget_interval,
+            stop: self.workers.stop().clone(),
+            inventory: self.disks.inventory.clone(),
+        };
+        self.workers.spawn(forgetter.run());
+        let inventory = self.disks.inventory.clone();
+        self.workers.spawn(inventory.follow(pipeline.clone(), self.workers.stop().clone()));
+        self.workers.spawn(self.clone().observe(pipeline));
+    }
+
+    /// Tells SCM at once when a pipeline has a new leader or ended, and a person when it failed.
+    async fn observe(self, pipeline: Arc<Pipeline>) {
+        let (changed, stop) = (self.disks.inventory.wake(), self.workers.stop());
+        let mut status = pipeline.group.watch();
+        let mut open = pipeline.open.clone();
+        let mut container = open.borrow_and_update().container;
+        let mut leader = None;
+        loop {
+            let now = status.borrow_and_update().clone();
+            if now.leader != leader {
+                leader = now.leader;
+                changed.notify_one();
+            }
+            if now.role == Role::Stopped {
+                let is_expected = stop.is_cancelled() || self.pipelines.open(pipeline.id).is_none();
+                if !is_expected {
+                    let failure =
+                        now.failure.unwrap_or_else(|| "its Raft core ended without a word".to_owned());
+                    error!(pipeline = %pipeline.id, %failure, "pipeline stopped; restart this node to open it again");
+                    changed.notify_one();
+                }
+                return;
+            }
+            let now = open.borrow_and_update().container;
+            if now != container {
+                container = now;
+                changed.notify_one();
+            }
+            tokio::select! {
+                // All are safe to drop: what they would have said is still there.
+                () = stop.cancelled() => return,
+                changed = status.changed() => if changed.is_err() { return },
+                Ok(()) = open.changed() => {}
+            }
+        }
+    }
+}
+
+async fn has_log(disk: &DatanodeDisk, pipeline: PipelineId) -> bool {
+    let name = GroupId::pipeline(pipeline).to_string();
+    // A directory that cannot be read is left for opening the log to report.
+    disk.real.list(GROUPS_DIR).await.map_or(true, |names| names.contains(&name))
+}

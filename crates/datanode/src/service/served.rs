@@ -1,0 +1,45 @@
+//! The parts of a node that requests are answered from.
+
+use crate::blocking::blocking;
+use crate::copies::Copies;
+use crate::disks::{DatanodeDisk, Disks};
+use crate::options::DatanodeOptions;
+use crate::pipelines::Pipelines;
+use crate::workers::Workers;
+use proto::{Code, Failure, Retry};
+use raft::AddressBook;
+use std::sync::Arc;
+use tokio::sync::Semaphore;
+use tracing::error;
+use types::{ContainerId, PipelineId};
+
+#[derive(Clone)]
+pub(crate) struct Served {
+    pub options: Arc<DatanodeOptions>,
+    pub disks: Arc<Disks>,
+    pub pipelines: Arc<Pipelines>,
+    pub addresses: AddressBook,
+    pub copies: Arc<Copies>,
+    /// Bytes all write streams may have under way.
+    pub write_bytes: Arc<Semaphore>,
+    pub workers: Workers,
+}
+
+impl Served {
+    /// The disk that has a container, and the container's pipeline.
+    pub(super) async fn find_container(
+        &self,
+        container: ContainerId,
+    ) -> Result<Option<(Arc<DatanodeDisk>, PipelineId)>, Failure> {
+        let disks = self.disks.clone();
+        let found = blocking(move || {
+            let found = disks.holding(container)?;
+            Ok(found.map(|(disk, pipeline)| (disk.clone(), pipeline)))
+        });
+        found.await.map_err(|failure| {
+            error!(%container, error = format!("{failure:#}"), "look up a container");
+            let message = format!("look up container {container}: {failure:#}");
+            Failure { retry: Retry::Elsewhere, ..Failure::new(Code::Unavailable, message) }
+        })
+    }
+}

@@ -1,0 +1,74 @@
+//! The work of a node for its disks beside their pipelines: finishing what a crash cut short, knowing what is there, hashing and
+//! scrubbing it, and asking each disk how it is.
+
+use crate::disks::Disks;
+use crate::hasher::Hasher;
+use crate::import;
+use crate::inventory::Surveyor;
+use crate::options::DatanodeOptions;
+use crate::pipelines::Pipelines;
+use crate::scrub::{ScrubOptions, Scrubber};
+use crate::tasks::{self, Sweeper, TaskBoard};
+use crate::workers::Workers;
+use std::sync::Arc;
+use tracing::error;
+use types::Clock;
+
+/// Finishes what a crash cut short, before anything is read. A disk where that fails is used all the same.
+pub(crate) async fn recover(disks: &Disks) {
+    for disk in &disks.open {
+        let recover = async {
+            tasks::recover_deletions(disk).await?;
+            import::recover(disk.space.disk(), &disk.index).await
+        };
+        if let Err(failure) = recover.await {
+            let disk = disk.real.root().display();
+            error!(%disk, error = format!("{failure:#}"), "finish copies and deletions of replicas");
+        }
+    }
+}
+
+/// Reads what is here, and begins to keep up with what changes; to be called once pipelines are open.
+pub(crate) async fn take_inventory(
+    disks: &Arc<Disks>,
+    pipelines: &Arc<Pipelines>,
+    board: &TaskBoard,
+    workers: &Workers,
+) {
+    let surveyor = Surveyor::new(disks.clone(), pipelines.clone(), workers.clone());
+    surveyor.look_at_all().await;
+    workers.spawn(surveyor.run());
+    workers.spawn_until_stop(Sweeper::new(disks.clone(), board.clone()).run());
+    for disk in &disks.open {
+        workers.spawn(Hasher::new(disk.clone(), workers.stop().clone()).run());
+    }
+}
+
+/// Begins to read the closed containers of each disk, again and again.
+pub(crate) fn start_scrubbing(
+    disks: &Disks,
+    options: &DatanodeOptions,
+    clock: &Arc<dyn Clock>,
+    workers: &Workers,
+) {
+    let scrub =
+        ScrubOptions { bytes_per_second: options.scrub_bytes_per_second, interval: options.scrub_interval };
+    if scrub.bytes_per_second == 0 {
+        return;
+    }
+    for disk in &disks.open {
+        let scrubber = Scrubber::new(disk.clone(), scrub, clock.clone(), workers.stop().clone());
+        workers.spawn(scrubber.run());
+    }
+}
+
+/// Begins to ask each disk for its room, and whether its index takes writes, as often as SCM is told of it.
+pub(crate) fn start_watching(disks: &Disks, options: &DatanodeOptions, workers: &Workers) {
+    let interval = options.heartbeat;
+    for disk in disks.open.iter().cloned() {
+        workers.spawn_until_stop(async move {
+            let root = disk.real.root().display().to_string();
+            disk.room.keep_asking(&root, interval, || disk.ask()).await;
+        });
+    }
+}
