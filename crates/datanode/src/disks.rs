@@ -34,6 +34,8 @@ pub(crate) struct DatanodeDisk {
     pub unhealthy: Mutex<BTreeSet<ContainerId>>,
     /// A lock that is held while blocks are deleted: the list of a container has one writer.
     pub deleting: tokio::sync::Mutex<()>,
+    /// A lock that is held while it is written how a container ended: its file and its record have one writer.
+    pub ending: tokio::sync::Mutex<()>,
     /// The inventory of the whole node: what changes here is told there.
     pub inventory: Inventory,
     pub room: KnownSpace,
@@ -262,7 +264,7 @@ impl DatanodeDisk {
         let root = real.root().display();
         let unhealthy = listed.await.with_context(|| format!("read the block index of {root}"))?;
         let unhealthy = Mutex::new(unhealthy.into_keys().collect());
-        let (counters, deleting) = Default::default();
+        let (counters, deleting, ending) = Default::default();
         Ok(DatanodeDisk {
             id,
             real,
@@ -272,6 +274,7 @@ impl DatanodeDisk {
             counters,
             unhealthy,
             deleting,
+            ending,
             inventory,
             room,
             full_below_bytes,

@@ -203,6 +203,7 @@ impl Retired {
         }
         let end =
             ContainerEnd { state: ContainerState::QuasiClosed, last, committed: machine.known_committed() };
+        let _ending = self.disk.ending.lock().await;
         end.write(&**self.disk.space.disk(), open).await?;
         let index = self.disk.index.clone();
         blocking(move || index.set_end(open, end)).await
@@ -306,20 +307,28 @@ impl Retired {
     async fn mark_ends(&self) -> anyhow::Result<()> {
         let (index, pipeline) = (self.disk.index.clone(), self.order.pipeline);
         let containers = blocking(move || index.containers()).await?;
-        for (container, record) in containers {
-            let ContainerRecord { state, last, committed, .. } = record;
-            let is_alone = matches!(state, ContainerState::QuasiClosed | ContainerState::WithoutLog);
-            if record.pipeline != pipeline || !is_alone {
-                continue;
-            }
-            let end = ContainerEnd { state, last, committed };
-            let disk = self.disk.space.disk();
-            if ContainerEnd::read(&**disk, container).await? != Some(end) {
-                end.write(&**disk, container).await?;
-            }
+        for (container, _) in containers.into_iter().filter(|(_, record)| record.pipeline == pipeline) {
+            self.mark_end(container).await?;
         }
         let index = self.disk.index.clone();
         blocking(move || index.flush()).await
+    }
+
+    /// What the record says under the lock: SCM may have had the container closed meanwhile.
+    async fn mark_end(&self, container: ContainerId) -> anyhow::Result<()> {
+        let _ending = self.disk.ending.lock().await;
+        let index = self.disk.index.clone();
+        let Some(record) = blocking(move || index.container(container)).await? else { return Ok(()) };
+        let ContainerRecord { state, last, committed, .. } = record;
+        if !matches!(state, ContainerState::QuasiClosed | ContainerState::WithoutLog) {
+            return Ok(());
+        }
+        let end = ContainerEnd { state, last, committed };
+        let disk = self.disk.space.disk();
+        if ContainerEnd::read(&**disk, container).await? != Some(end) {
+            end.write(&**disk, container).await?;
+        }
+        Ok(())
     }
 }
 

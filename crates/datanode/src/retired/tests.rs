@@ -7,6 +7,7 @@ use crate::offline::{OfflineDisk, RebuildOptions};
 use crate::options::DatanodeOptions;
 use crate::pipeline::PipelineError;
 use crate::spec_file;
+use crate::tasks::close::close_on;
 use bytes::Bytes;
 use disk::{Disk, File, IoFuture, RealDisk, Space};
 use proto::datanode::{ContainerFile, ContainerManifest};
@@ -293,6 +294,28 @@ async fn what_is_damaged_is_known_before_its_replica_says_how_it_ended() {
     let why = retired.disk.index.unhealthy(SECOND).unwrap();
     assert!(why.is_some_and(|why| why.contains("checksum")));
     assert_eq!(retired.disk.index.unhealthy(FIRST).unwrap(), None);
+}
+
+/// SCM has the container closed while the replica still says how it ended: they took each other's temporary file away, and it could say
+/// QUASI_CLOSED after it was CLOSED.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_closes_a_container_and_what_says_how_it_ended_take_turns() {
+    let left = Left::new().await;
+    let retired = Arc::new(retired(&left, usize::MAX).await);
+    retired.quasi_close(&host()).await.unwrap();
+    let disk = retired.disk.space.disk().clone();
+    let alone = ContainerEnd::read(&*disk, SECOND).await.unwrap().unwrap();
+    for _ in 0..50 {
+        disk.remove_file("containers/0000000000000065/end").await.unwrap();
+        retired.disk.index.set_end(SECOND, alone).unwrap();
+        let marking = retired.clone();
+        let marking = tokio::spawn(async move { marking.mark_ends().await });
+        close_on(&retired.disk, SECOND, alone.last).await.unwrap();
+        marking.await.unwrap().unwrap();
+        let closed = ContainerEnd::closed(alone.last);
+        assert_eq!(ContainerEnd::read(&*disk, SECOND).await.unwrap(), Some(closed));
+        assert_eq!(retired.record(SECOND).unwrap().state, ContainerState::Closed);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

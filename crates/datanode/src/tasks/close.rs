@@ -2,7 +2,7 @@
 
 use crate::blocking::blocking;
 use crate::container_end::ContainerEnd;
-use crate::disks::Disks;
+use crate::disks::{DatanodeDisk, Disks};
 use crate::index::records::ContainerState;
 use proto::{Code, Failure, Retry};
 use std::sync::Arc;
@@ -15,15 +15,19 @@ pub(crate) async fn close_replica(
     last: Option<LogId>,
 ) -> Result<(), Failure> {
     let finder = disks.clone();
-    let found = blocking(move || {
-        let Some((disk, _)) = finder.holding(container)? else { return Ok(None) };
-        Ok(disk.index.container(container)?.map(|record| (disk.clone(), record)))
-    });
-    let broken = |failure: anyhow::Error| Failure::internal(format!("{failure:#}"));
-    let Some((disk, record)) = found.await.map_err(broken)? else {
-        let message = format!("container {container} is not on this node");
-        return Err(Failure { retry: Retry::No, ..Failure::new(Code::NotFound, message) });
-    };
+    let found = blocking(move || Ok(finder.holding(container)?.map(|(disk, _)| disk.clone())));
+    let Some(disk) = found.await.map_err(broken)? else { return Err(not_here(container)) };
+    // A task of its own: dropped in the middle, it would let go of the lock and go on with the file.
+    let closing = tokio::spawn(async move { close_on(&disk, container, last).await });
+    closing.await.map_err(|failure| Failure::internal(format!("close a replica: {failure}")))?
+}
+
+/// The replica of this disk.
+pub(crate) async fn close_on(disk: &DatanodeDisk, container: ContainerId, last: Option<LogId>) -> Result<(), Failure> {
+    let _ending = disk.ending.lock().await;
+    let index = disk.index.clone();
+    let record = blocking(move || index.container(container)).await.map_err(broken)?;
+    let record = record.ok_or_else(|| not_here(container))?;
     match record.state {
         ContainerState::Closed => return Ok(()),
         ContainerState::QuasiClosed | ContainerState::WithoutLog if record.last == last => {}
@@ -39,12 +43,21 @@ pub(crate) async fn close_replica(
     // The file first: the index may be lost, and is made after it.
     let end = ContainerEnd::closed(last);
     end.write(&**disk.space.disk(), container).await.map_err(broken)?;
-    let closed = disk.clone();
+    let index = disk.index.clone();
     let marked = blocking(move || {
-        closed.index.set_end(container, end)?;
-        closed.index.flush()
+        index.set_end(container, end)?;
+        index.flush()
     });
     marked.await.map_err(broken)?;
     disk.inventory.look_again(disk.id, container);
     Ok(())
+}
+
+fn broken(failure: anyhow::Error) -> Failure {
+    Failure::internal(format!("{failure:#}"))
+}
+
+fn not_here(container: ContainerId) -> Failure {
+    let message = format!("container {container} is not on this node");
+    Failure { retry: Retry::No, ..Failure::new(Code::NotFound, message) }
 }

@@ -1,7 +1,7 @@
 //! Tasks that SCM gives this node, and how far they are. SCM says them again with each heartbeat until reports show that they are done; those
 //! that it no longer says are given up.
 
-mod close;
+pub(crate) mod close;
 mod copy;
 mod delete;
 mod means;

@@ -48,11 +48,11 @@ impl Run {
         }
     }
 
-    /// What is CLOSED has all that was acknowledged in it. (What was sent again may stand for a chunk in the next container; a block's first
+    /// What is CLOSED has all that was acknowledged in it, unless two of three lost it. (What was sent again may stand for a chunk in the next container; a block's first
     /// record stands where it says.)
     fn look_for_cut_off(&self, view: &View) {
         let newest = self.ledger.newest_blocks();
-        for info in &view.containers {
+        for info in view.containers.iter().filter(|info| !self.losses.has_lost_majority(info)) {
             let Some(block) = newest.get(&ContainerId(info.container)) else { continue };
             let closed = replicas(info).find(|(_, replica)| replica.state() == ReplicaState::ReplicaClosed);
             if let Some((machine, replica)) = closed

@@ -28,7 +28,13 @@ impl Losses {
             }
             _ => false,
         };
-        waits && self.of.get(&PipelineId(info.pipeline)).is_some_and(|lost| lost.len() >= MAJORITY)
+        waits && self.has_lost_majority(info)
+    }
+
+    /// Whether what was acknowledged in it may be gone: to the third member a record that was damaged within the last half minute is a tail that
+    /// was never written.
+    pub(super) fn has_lost_majority(&self, info: &ContainerInfo) -> bool {
+        self.of.get(&PipelineId(info.pipeline)).is_some_and(|lost| lost.len() >= MAJORITY)
     }
 }
 
