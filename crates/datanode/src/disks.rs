@@ -37,7 +37,8 @@ pub(crate) struct DatanodeDisk {
     /// The inventory of the whole node: what changes here is told there.
     pub inventory: Inventory,
     pub room: KnownSpace,
-    /// The room below which pipelines on this disk take no more chunks: the log keeps a reserve and allocates whole segments.
+    /// The room below which pipelines on this disk take no more chunks: the log keeps a reserve and allocates
+    /// whole segments.
     pub full_below_bytes: u64,
 }
 
@@ -98,8 +99,8 @@ impl Disks {
         Disks::open_from(Source::Opened(&directories), &stamps, options).await
     }
 
-    /// Disks that contradict each other, are in use or of a newer version stop the node: to go on would harm somebody's data. A disk
-    /// that merely does not work is left out, loudly.
+    /// Disks that contradict each other, are in use or of a newer version stop the node: to go on would harm
+    /// somebody's data. A disk that merely does not work is left out, loudly.
     async fn open_from(
         source: Source<'_>,
         stamps: &[(PathBuf, Stamp)],
@@ -139,8 +140,9 @@ impl Disks {
         self.open.iter().find(|open| open.id == disk)
     }
 
-    /// The disk that holds a container, and the container's pipeline: of two, the one whose replica is closed. A disk that was out of use for
-    /// a while may have what was never finished there, and was copied to another one meanwhile. Blocks.
+    /// The disk that holds a container, and the container's pipeline: of two, the one whose replica is
+    /// closed. A disk that was out of use for a while may have what was never finished there, and was copied
+    /// to another one meanwhile. Blocks.
     pub(crate) fn holding(
         &self,
         container: ContainerId,
@@ -252,7 +254,8 @@ impl DatanodeDisk {
         let (id, index) = (real.stamp().disk, Index::new(db.clone()));
         let room = KnownSpace::new(real.space().await.context("ask for free space")?);
         let full_below_bytes = options.log.reserve_bytes.saturating_add(options.log.segment_bytes_max);
-        // An index that opens and cannot be read would make the disk look empty, and an empty disk says that its logs have ended.
+        // An index that opens and cannot be read would make the disk look empty, and an empty disk says that
+        // its logs have ended.
         let of_disk = index.clone();
         let listed = blocking(move || {
             of_disk.pipeline_specs()?;
@@ -278,8 +281,8 @@ impl DatanodeDisk {
         })
     }
 
-    /// The reason why the disk takes nothing until the next start: a write or a sync failed, or its index turned read-only, which stops every pipeline that
-    /// applies something.
+    /// The reason why the disk takes nothing until the next start: a write or a sync failed, or its index
+    /// turned read-only, which stops every pipeline that applies something.
     pub(crate) fn failure(&self) -> Option<String> {
         self.real.failure().or_else(|| match self.db.state() {
             DbState::Well | DbState::Full(_) => None,
@@ -292,7 +295,8 @@ impl DatanodeDisk {
         matches!(self.db.state(), DbState::Full(_))
     }
 
-    /// Asks for its room, and finds out whether its index takes writes: RocksDB flushes and compacts when it likes, also when nobody writes.
+    /// Asks for its room, and finds out whether its index takes writes: RocksDB flushes and compacts when it
+    /// likes, also when nobody writes.
     pub(crate) fn ask(self: &Arc<Self>) -> IoFuture<Space> {
         let disk = self.clone();
         Box::pin(async move {
@@ -324,8 +328,8 @@ impl DatanodeDisk {
     }
 }
 
-/// Finishes an index that was being replaced. A disk that has logs or containers and no index lost it: an empty one would hide the
-/// closed containers, and forget which pipelines are here.
+/// Finishes an index that was being replaced. A disk that has logs or containers and no index lost it: an
+/// empty one would hide the closed containers, and forget which pipelines are here.
 async fn check_index(real: &dyn DataDirectory) -> anyhow::Result<()> {
     install::finish(real).await?;
     let has_logs = !real.list(GROUPS_DIR).await.context("list the logs")?.is_empty();
@@ -385,7 +389,8 @@ fn is_locked(failure: &anyhow::Error) -> bool {
     texts.any(|text| text.contains("lock hold by current process") || text.contains("While lock file"))
 }
 
-/// Also where the process ran out of something: the disk may be well, and one that is left out is made up for elsewhere.
+/// Also where the process ran out of something: the disk may be well, and one that is left out is made up for
+/// elsewhere.
 fn stops_the_node(failure: &anyhow::Error) -> bool {
     let known = failure.downcast_ref::<OpenDiskError>();
     matches!(known, Some(OpenDiskError::InUse { .. } | OpenDiskError::NewerFormat { .. }))

@@ -1,9 +1,10 @@
 //! Pipelines and containers: where the bytes live.
 //!
-//! A datanode owns disks. A disk carries pipelines (Raft groups of three datanodes), whose logs are the containers; its
-//! RocksDB holds the index `block → places in the log`, a cache that applying the log fills. The write path is
-//! `service/write.rs` → [`raft::Group::propose`] → `index/machine.rs`; the read path is `service/read.rs`. SCM
-//! tells a node which pipelines to carry (`heartbeat.rs`, `orders.rs`), which it opens and remembers in `opening.rs`.
+//! A datanode owns disks. A disk carries pipelines (Raft groups of three datanodes), whose logs are the
+//! containers; its RocksDB holds the index `block → places in the log`, a cache that applying the log fills.
+//! The write path is `service/write.rs` → [`raft::Group::propose`] → `index/machine.rs`; the read path is
+//! `service/read.rs`. SCM tells a node which pipelines to carry (`heartbeat.rs`, `orders.rs`), which it opens
+//! and remembers in `opening.rs`.
 
 mod blocking;
 mod container_end;
