@@ -11,7 +11,8 @@
 //! refuses while the pipeline's log is open here.
 
 use crate::blocking::blocking;
-use crate::disks::{DatanodeDisk, Disks};
+use crate::datanode_disk::DatanodeDisk;
+use crate::disks::Disks;
 use crate::index::records::ContainerState;
 use crate::layout::OWNERS_DIR;
 use proto::{Code, Failure, Retry};

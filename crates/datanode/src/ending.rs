@@ -2,7 +2,8 @@
 //! been, changes nothing.
 
 use crate::blocking::blocking;
-use crate::disks::{DatanodeDisk, Disks};
+use crate::datanode_disk::DatanodeDisk;
+use crate::disks::Disks;
 use crate::pipeline::PipelineOrder;
 use crate::pipelines::{Pipelines, StoppedPipeline};
 use crate::retired::Retired;

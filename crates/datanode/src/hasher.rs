@@ -5,7 +5,7 @@
 
 use crate::blocking::blocking;
 use crate::container_reader::{ContainerReader, ReadRecord, Reading};
-use crate::disks::DatanodeDisk;
+use crate::datanode_disk::DatanodeDisk;
 use crate::import::manifest::REPEATS_MAX;
 use crate::index::Measure;
 use anyhow::ensure;

@@ -2,7 +2,7 @@
 
 use crate::blocking::blocking;
 use crate::counters::ContainerReport;
-use crate::disks::DatanodeDisk;
+use crate::datanode_disk::DatanodeDisk;
 use crate::index::records::ContainerState;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -15,7 +15,7 @@
 //! roll, forgetting, retired                  work on a pipeline
 //! import, scrub, hasher, deletion            work on containers
 //! pipelines, pipeline                        the replicas of pipelines that are here
-//! disks, container_reader                    a disk, the records of its containers
+//! disks, datanode_disk, container_reader     the disks, one of them, the records of its containers
 //! index, inventory                           where blocks are, what SCM is told of containers
 //! layout, options, blocking, workers, hash   import nothing of this crate
 //! ```
@@ -25,6 +25,7 @@ mod container_end;
 mod container_reader;
 mod copies;
 mod counters;
+mod datanode_disk;
 mod deletion;
 mod disks;
 mod ending;

@@ -1,7 +1,8 @@
 //! Opening pipelines: those that the disks hold, at the start, and those that SCM orders.
 
 use crate::blocking::blocking;
-use crate::disks::{DatanodeDisk, Disks};
+use crate::datanode_disk::DatanodeDisk;
+use crate::disks::Disks;
 use crate::ending::Ender;
 use crate::forgetting::Forgetter;
 use crate::index::machine::PipelineMachine;

@@ -1,6 +1,6 @@
 //! One replica of one pipeline on this node, and the order to carry it.
 
-use crate::disks::DatanodeDisk;
+use crate::datanode_disk::DatanodeDisk;
 use crate::index::machine::OpenContainer;
 use crate::layout::{GROUPS_DIR, OWNERS_DIR};
 use crate::under_way::UnderWay;

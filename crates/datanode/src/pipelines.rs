@@ -1,6 +1,6 @@
 //! The pipelines of this node, each in one state at a time: what is asked of one is answered from one moment.
 
-use crate::disks::DatanodeDisk;
+use crate::datanode_disk::DatanodeDisk;
 use crate::index::machine::OpenContainer;
 use crate::index::records::ContainerRecord;
 use crate::pipeline::{Pipeline, PipelineOrder};

@@ -18,7 +18,7 @@
 use crate::blocking::blocking;
 use crate::container_end::ContainerEnd;
 use crate::container_reader::{ContainerReader, Reading};
-use crate::disks::DatanodeDisk;
+use crate::datanode_disk::DatanodeDisk;
 use crate::index::machine::PipelineMachine;
 use crate::index::records::{ContainerRecord, ContainerState};
 use crate::layout::{GROUPS_DIR, OWNERS_DIR};

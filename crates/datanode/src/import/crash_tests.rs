@@ -3,7 +3,7 @@
 //! with, or the whole replica.
 
 use super::*;
-use crate::disks::DatanodeDisk;
+use crate::datanode_disk::DatanodeDisk;
 use crate::inventory::Inventory;
 use crate::offline::OfflineDisk;
 use crate::offline::tests::{FIRST, Left};

@@ -5,7 +5,7 @@
 use super::Served;
 use crate::blocking::blocking;
 use crate::container_reader::{ContainerReader, ReadRecord, Reading};
-use crate::disks::DatanodeDisk;
+use crate::datanode_disk::DatanodeDisk;
 use crate::hash;
 use crate::index::records::ContainerState;
 use crate::layout::{OWNERS_DIR, container_dir};

@@ -2,7 +2,7 @@
 
 use super::Served;
 use crate::blocking::blocking;
-use crate::disks::DatanodeDisk;
+use crate::datanode_disk::DatanodeDisk;
 use crate::index::{BlockInfo, Piece};
 use crate::layout::OWNERS_DIR;
 use crate::verdict::condemns;

@@ -1,7 +1,8 @@
 //! Fetching a replica of a closed container from another node.
 
 use super::means::Means;
-use crate::disks::{DatanodeDisk, Disks};
+use crate::datanode_disk::DatanodeDisk;
+use crate::disks::Disks;
 use crate::import::incoming::Incoming;
 use crate::import::manifest::Manifest;
 use crate::import::{self, incoming};

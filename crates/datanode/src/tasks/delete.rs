@@ -10,7 +10,7 @@
 
 use super::means::Means;
 use crate::blocking::blocking;
-use crate::disks::DatanodeDisk;
+use crate::datanode_disk::DatanodeDisk;
 use crate::layout::OWNERS_DIR;
 use anyhow::{Context, ensure};
 use std::sync::Arc;
