@@ -15,7 +15,6 @@ use std::sync::Arc;
 use tracing::{error, info};
 use types::{ContainerId, DiskId, NodeId, PipelineId};
 
-
 /// All disks of the node.
 pub(crate) struct Disks {
     pub open: Vec<Arc<DatanodeDisk>>,
@@ -199,8 +198,6 @@ impl Disks {
     }
 }
 
-
-
 /// The stamps there are. What cannot be read is left for opening to report.
 fn peek(paths: &[PathBuf]) -> anyhow::Result<Vec<(PathBuf, Stamp)>> {
     let mut stamps: Vec<(PathBuf, Stamp)> = Vec::new();
@@ -238,7 +235,6 @@ fn agreed<T: PartialEq + std::fmt::Debug>(
     }
     Ok(agreed.map(|(_, value)| value))
 }
-
 
 /// Also where the process ran out of something: the disk may be well, and one that is left out is made up for
 /// elsewhere.

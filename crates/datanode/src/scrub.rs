@@ -8,8 +8,8 @@
 
 use crate::blocking::blocking;
 use crate::container_reader::{ContainerReader, Reading};
-use crate::deletion::finish_deletions;
 use crate::datanode_disk::DatanodeDisk;
+use crate::deletion::finish_deletions;
 use crate::index::Index;
 use crate::index::ScrubPosition;
 use crate::index::records::BlockRecord;
