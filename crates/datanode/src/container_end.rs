@@ -84,7 +84,8 @@ pub(crate) fn is_whole(walked: &WalkEnd, last: Option<LogId>, end: Option<Contai
     match (walked, end) {
         (WalkEnd::Bad { .. }, _) | (WalkEnd::Unfinished { .. }, None) => false,
         (WalkEnd::Rolled { .. }, _) => true,
-        // Entry 0, the first members, is `LogId::default()`, which the file has for "nothing": a member may have come no further.
+        // Entry 0, the first members, is `LogId::default()`, which the file has for "nothing": a member may
+        // have come no further.
         (WalkEnd::Unfinished { .. }, Some(end)) => end.last.unwrap_or_default() == last.unwrap_or_default(),
     }
 }

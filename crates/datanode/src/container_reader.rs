@@ -1,5 +1,6 @@
-//! The one way to go through the records of a container: copying, importing, scrubbing, hashing, ending and rebuilding it differ in
-//! what they do with a record, and not in which records a container has, where it ends, or what its hash is.
+//! The one way to go through the records of a container: copying, importing, scrubbing, hashing, ending and
+//! rebuilding it differ in what they do with a record, and not in which records a container has, where it
+//! ends, or what its hash is.
 
 use crate::container_end::{self, ContainerEnd};
 use crate::hash::ContainerHash;
@@ -103,7 +104,8 @@ impl ContainerReader {
         Ok(Some(ReadRecord { walked, is_discarded }))
     }
 
-    /// Reads the body of a record and checks all of it, unless it was given up, perhaps since the reading began.
+    /// Reads the body of a record and checks all of it, unless it was given up, perhaps since the reading
+    /// began.
     pub(crate) async fn check_body(&self, record: &ReadRecord) -> anyhow::Result<()> {
         if record.is_discarded {
             return Ok(());
@@ -114,7 +116,8 @@ impl ContainerReader {
         }
     }
 
-    /// The part of a body that begins at `at`, a multiple of 1 MiB, verified; with the last one comes what pads the record.
+    /// The part of a body that begins at `at`, a multiple of 1 MiB, verified; with the last one comes what
+    /// pads the record.
     pub(crate) async fn read_body(&self, record: &ReadRecord, at: usize) -> Result<Bytes, ReadError> {
         self.walk.read_body(&record.walked, at).await
     }
@@ -137,7 +140,8 @@ impl ContainerReader {
         self.hash.clone().finish()
     }
 
-    /// The fault of a container that is over and does not end as it must; to be asked at the end. `None` where all is well.
+    /// The fault of a container that is over and does not end as it must; to be asked at the end. `None`
+    /// where all is well.
     pub(crate) async fn wrong_end(&self) -> anyhow::Result<Option<String>> {
         let alone = self.alone().await?;
         let Contents { last, end, .. } = &self.contents;

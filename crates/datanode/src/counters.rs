@@ -1,4 +1,5 @@
-//! What happened to the containers of a disk since the process started: plain numbers, for reports and metrics.
+//! What happened to the containers of a disk since the process started: plain numbers, for reports and
+//! metrics.
 
 use metrics::{Exposition, Metric};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,7 +27,8 @@ pub struct DiskStats {
     pub scrubbed_bytes: u64,
     /// Containers the scrubber found to be bad.
     pub scrub_findings: u64,
-    /// Looks at a container that ended without a verdict: it could not be read, and that says nothing of its bytes.
+    /// Looks at a container that ended without a verdict: it could not be read, and that says nothing of its
+    /// bytes.
     pub scrub_unread: u64,
     /// Times it came to the end of all closed containers.
     pub scrub_passes: u64,

@@ -6,11 +6,13 @@
 //! the holes, synced                      then the deletion is acknowledged
 //! ```
 //!
-//! A record that is given up cannot be sent to a member of the pipeline that has yet to get it, and an elected leader that looks for
-//! the end of its followers' logs reads records they have. So the service refuses while the pipeline's log is open here.
+//! A record that is given up cannot be sent to a member of the pipeline that has yet to get it, and an
+//! elected leader that looks for the end of its followers' logs reads records they have. So the service
+//! refuses while the pipeline's log is open here.
 
 use crate::blocking::blocking;
-use crate::disks::{DatanodeDisk, Disks};
+use crate::datanode_disk::DatanodeDisk;
+use crate::disks::Disks;
 use crate::index::records::ContainerState;
 use crate::layout::OWNERS_DIR;
 use proto::{Code, Failure, Retry};
@@ -21,8 +23,8 @@ use std::sync::atomic::Ordering;
 use tracing::error;
 use types::{BlockId, ContainerId, OwnerId};
 
-/// Deletes blocks of a closed container; answers how many were here. **Only where no log reads the container's records any more**,
-/// which the service sees to.
+/// Deletes blocks of a closed container; answers how many were here. **Only where no log reads the
+/// container's records any more**, which the service sees to.
 pub(crate) async fn delete_blocks(
     disks: &Arc<Disks>,
     container: ContainerId,
@@ -37,8 +39,9 @@ pub(crate) async fn delete_blocks(
     deleting.await.map_err(|failure| Failure::internal(format!("delete blocks: {failure}")))?
 }
 
-/// Deletes blocks; those that are not here are skipped. On return the space is given back, durably; answers how many blocks were
-/// here. Repeating it changes nothing. Not to be dropped half way, though a crash there does no harm.
+/// Deletes blocks; those that are not here are skipped. On return the space is given back, durably; answers
+/// how many blocks were here. Repeating it changes nothing. Not to be dropped half way, though a crash there
+/// does no harm.
 async fn delete_from(
     disk: &Arc<DatanodeDisk>,
     container: ContainerId,

@@ -1,7 +1,9 @@
-//! Orders of SCM that end pipelines. It says them again and again, so one that is being carried out, or has been, changes nothing.
+//! Orders of SCM that end pipelines. It says them again and again, so one that is being carried out, or has
+//! been, changes nothing.
 
 use crate::blocking::blocking;
-use crate::disks::{DatanodeDisk, Disks};
+use crate::datanode_disk::DatanodeDisk;
+use crate::disks::Disks;
 use crate::pipeline::PipelineOrder;
 use crate::pipelines::{Pipelines, StoppedPipeline};
 use crate::retired::Retired;
@@ -20,7 +22,8 @@ pub(crate) struct Ender {
 }
 
 impl Ender {
-    /// Makes the leader of a pipeline, if that is here, end it with this container. A pipeline that is not here is not created for that.
+    /// Makes the leader of a pipeline, if that is here, end it with this container. A pipeline that is not
+    /// here is not created for that.
     pub(crate) fn end_pipeline(&self, pipeline: PipelineId, end: ContainerId) {
         if let Some(pipeline) = self.pipelines.open(pipeline) {
             pipeline.end_with(end);
@@ -41,7 +44,8 @@ impl Ender {
         self.note_end(&stopped, done).await
     }
 
-    /// Forgets a pipeline that is over, also one of which only an open container is here: SCM names it for as long as it hears of that.
+    /// Forgets a pipeline that is over, also one of which only an open container is here: SCM names it for as
+    /// long as it hears of that.
     pub(crate) async fn let_go_ordered(&self, order: PipelineOrder) -> Result<(), String> {
         self.take_up_leftover(&order).await.map_err(|failure| format!("{failure:#}"))?;
         self.let_go_pipeline(order.pipeline).await
@@ -127,7 +131,8 @@ impl Ender {
         done
     }
 
-    /// Has all containers of a pipeline read again, also those that nobody has heard of: the rest of its log may have rolled.
+    /// Has all containers of a pipeline read again, also those that nobody has heard of: the rest of its log
+    /// may have rolled.
     async fn look_again_at(&self, ended: &StoppedPipeline) {
         let (disk, pipeline) = (&ended.disk, ended.order.pipeline);
         // Those that are gone are known.

@@ -1,16 +1,16 @@
 //! Forgetting a pipeline's log, as a log, up to what all three members have: docs/cluster.md.
 //!
-//! The leader sees in openraft's replication what every member has durably, and says so in the log itself ([`ForgetCommand`]), once in a
-//! while. It is true for good when it is said, so whoever applies it, now or after a restart, may forget up to there, each in its
-//! own time:
+//! The leader sees in openraft's replication what every member has durably, and says so in the log itself
+//! ([`ForgetCommand`]), once in a while. It is true for good when it is said, so whoever applies it, now or
+//! after a restart, may forget up to there, each in its own time:
 //!
 //! ```text
 //! leader    all have 1000, and 64 MiB or the open container follow it ──► entry 1900: forget up to 1000
 //! any       applies 1900 ──► the index is flushed ──► the log begins after 1000
 //! ```
 //!
-//! The index first: it has no log of its own, and what a crash takes from its memory is applied again from this one. Only containers all
-//! of whose records are forgotten are *released*.
+//! The index first: it has no log of its own, and what a crash takes from its memory is applied again from
+//! this one. Only containers all of whose records are forgotten are *released*.
 
 use crate::blocking::blocking;
 use crate::inventory::Inventory;
@@ -64,8 +64,8 @@ impl Forgetter {
         }
     }
 
-    /// Leader only. No tail is kept of a closed container: it could not be repaired before as much is written after it, which an idle pipeline
-    /// never does.
+    /// Leader only. No tail is kept of a closed container: it could not be repaired before as much is written
+    /// after it, which an idle pipeline never does.
     async fn say(&self) -> anyhow::Result<()> {
         let Pipeline { group, .. } = self.pipeline.as_ref();
         if group.status().role != Role::Leader || self.pipeline.open_container().is_ended {

@@ -1,11 +1,11 @@
 //! Computing the hashes of closed containers, so that SCM can compare replicas.
 //!
-//! One task for each disk takes the closed containers that have none: those that just closed, those in which blocks were deleted,
-//! and all of a rebuilt index. Only heads are read; bodies are the scrubber's.
+//! One task for each disk takes the closed containers that have none: those that just closed, those in which
+//! blocks were deleted, and all of a rebuilt index. Only heads are read; bodies are the scrubber's.
 
 use crate::blocking::blocking;
 use crate::container_reader::{ContainerReader, ReadRecord, Reading};
-use crate::disks::DatanodeDisk;
+use crate::datanode_disk::DatanodeDisk;
 use crate::import::manifest::REPEATS_MAX;
 use crate::index::Measure;
 use anyhow::ensure;
@@ -22,8 +22,8 @@ use types::{BlockId, ContainerId, LogIndex};
 
 /// Looked up with one visit to RocksDB.
 const LOOKUPS_MAX: usize = 1024;
-/// A container of 2 GiB whose records are small, so that all of it is read, takes 32 s; it has just been written and is in the
-/// page cache mostly.
+/// A container of 2 GiB whose records are small, so that all of it is read, takes 32 s; it has just been
+/// written and is in the page cache mostly.
 const BYTES_PER_SECOND: u64 = 64 << 20;
 /// The cost of reading a head where bodies are large: a block of the file.
 const HEAD_READ_BYTES: u64 = 4096;
@@ -148,8 +148,8 @@ impl Hasher {
         Ok(())
     }
 
-    /// Keeps a hash, unless blocks were deleted since `before` was read: then it is of what no longer is, and the next look finds the
-    /// container without one again.
+    /// Keeps a hash, unless blocks were deleted since `before` was read: then it is of what no longer is, and
+    /// the next look finds the container without one again.
     async fn save(
         &self,
         container: ContainerId,

@@ -2,7 +2,7 @@
 
 use crate::blocking::blocking;
 use crate::counters::ContainerReport;
-use crate::disks::DatanodeDisk;
+use crate::datanode_disk::DatanodeDisk;
 use crate::index::records::ContainerState;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -10,8 +10,9 @@ use tracing::error;
 use types::ContainerId;
 
 impl DatanodeDisk {
-    /// Remembers, durably, that this replica of a container is bad. Somebody must look, or a good replica must take its place;
-    /// until then what is good in it is still read. True when nobody had found it before.
+    /// Remembers, durably, that this replica of a container is bad. Somebody must look, or a good replica
+    /// must take its place; until then what is good in it is still read. True when nobody had found it
+    /// before.
     pub(crate) async fn mark_unhealthy(self: &Arc<Self>, container: ContainerId, why: String) -> bool {
         if self.unhealthy.lock().expect("no holder panics").contains(&container) {
             return false;

@@ -48,7 +48,8 @@ pub(crate) struct Talk {
 }
 
 impl Heartbeat {
-    /// May be dropped anywhere: SCM's requests can be repeated, pipelines are opened in steps that a crash may divide too.
+    /// May be dropped anywhere: SCM's requests can be repeated, pipelines are opened in steps that a crash
+    /// may divide too.
     pub(crate) async fn run(mut self) {
         let interval = self.options.heartbeat;
         let changed = self.disks.inventory.wake();

@@ -1,5 +1,5 @@
-//! How much room a disk has, asked beside everything else: the question may take as long as the disk hangs, and a node that
-//! says nothing meanwhile is taken for dead, with its other disks.
+//! How much room a disk has, asked beside everything else: the question may take as long as the disk hangs,
+//! and a node that says nothing meanwhile is taken for dead, with its other disks.
 
 use disk::{IoFuture, ReadFault, Space};
 use std::sync::{Mutex, MutexGuard};
@@ -7,8 +7,8 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 use tracing::{info, warn};
 
-/// A disk that takes longer to say how much room it has is complained about. Healthy ones answer in microseconds from
-/// memory, busy spinning ones within a second or two.
+/// A disk that takes longer to say how much room it has is complained about. Healthy ones answer in
+/// microseconds from memory, busy spinning ones within a second or two.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
 
 /// What a disk last said of its room.
@@ -64,7 +64,8 @@ impl KnownSpace {
             let mut state = self.lock();
             match answer {
                 Ok(space) => *state = State { space, asked, failed: false },
-                // The process could not ask: that says nothing of the disk. How old the last answer is, is shown.
+                // The process could not ask: that says nothing of the disk. How old the last answer is, is
+                // shown.
                 Err(error) if ReadFault::of(&error) == ReadFault::Shortage => {
                     warn!(disk, %error, "a disk could not be asked how much room it has");
                 }

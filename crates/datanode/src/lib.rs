@@ -1,15 +1,31 @@
 //! Pipelines and containers: where the bytes live.
 //!
-//! A datanode owns disks. A disk carries pipelines (Raft groups of three datanodes), whose logs are the containers; its
-//! RocksDB holds the index `block → places in the log`, a cache that applying the log fills. The write path is
-//! `service/write.rs` → [`raft::Group::propose`] → `index/machine.rs`; the read path is `service/read.rs`. SCM
-//! tells a node which pipelines to carry (`heartbeat.rs`, `orders.rs`), which it opens and remembers in `opening.rs`.
+//! A datanode owns disks. A disk carries pipelines (Raft groups of three datanodes), whose logs are the
+//! containers; its RocksDB holds the index `block → places in the log`, a cache that applying the log fills.
+//! The write path is `service/write.rs` → [`raft::Group::propose`] → `index/machine.rs`; the read path is
+//! `service/read.rs`. SCM tells a node which pipelines to carry (`heartbeat.rs`, `orders.rs`), which it opens
+//! and remembers in `opening.rs`.
+//!
+//! Who imports whom, from the top:
+//!
+//! ```text
+//! node                                       puts the parts together, and is what others ask
+//! upkeep, heartbeat, orders, tasks, service  what disks need, what SCM wants, what clients ask
+//! opening, ending                            a pipeline's replica comes and goes
+//! roll, forgetting, retired                  work on a pipeline
+//! import, scrub, hasher, deletion            work on containers
+//! pipelines, pipeline                        the replicas of pipelines that are here
+//! disks, datanode_disk, container_reader     the disks, one of them, the records of its containers
+//! index, inventory                           where blocks are, what SCM is told of containers
+//! layout, options, blocking, workers, hash   import nothing of this crate
+//! ```
 
 mod blocking;
 mod container_end;
 mod container_reader;
 mod copies;
 mod counters;
+mod datanode_disk;
 mod deletion;
 mod disks;
 mod ending;

@@ -284,8 +284,8 @@ impl Datanode {
         tasks::close_replica(&self.parts.disks, container, last).await
     }
 
-    /// Deletes blocks of a closed container; answers how many were here. **Only where no log reads the container's
-    /// records any more**, which the service sees to.
+    /// Deletes blocks of a closed container; answers how many were here. **Only where no log reads the
+    /// container's records any more**, which the service sees to.
     pub async fn delete_blocks(&self, container: ContainerId, locals: Vec<u64>) -> Result<u64, Failure> {
         deletion::delete_blocks(&self.parts.disks, container, locals).await
     }

@@ -1,7 +1,8 @@
 //! Opening pipelines: those that the disks hold, at the start, and those that SCM orders.
 
 use crate::blocking::blocking;
-use crate::disks::{DatanodeDisk, Disks};
+use crate::datanode_disk::DatanodeDisk;
+use crate::disks::Disks;
 use crate::ending::Ender;
 use crate::forgetting::Forgetter;
 use crate::index::machine::PipelineMachine;
@@ -71,15 +72,16 @@ impl Opener {
         }
     }
 
-    /// Carries out an order of SCM: creates the pipeline's replica unless it is here. Carrying out an order twice
-    /// changes nothing; true when it did something.
+    /// Carries out an order of SCM: creates the pipeline's replica unless it is here. Carrying out an order
+    /// twice changes nothing; true when it did something.
     pub(crate) async fn create_pipeline(&self, order: &PipelineOrder) -> Result<bool, PipelineError> {
         let PipelineOrder { pipeline, disk, .. } = *order;
         if self.pipelines.open(pipeline).is_some() {
             return Ok(false);
         }
         let disk = self.disks.get(disk).ok_or(PipelineError::NoDisk { pipeline, disk })?;
-        // A disk that remembers the pipeline but could not open it at the start does not get it by asking again.
+        // A disk that remembers the pipeline but could not open it at the start does not get it by asking
+        // again.
         let index = disk.index.clone();
         let specs = blocking(move || index.pipeline_specs()).await.map_err(PipelineError::Index)?;
         let is_known = specs.iter().any(|spec| spec.pipeline == pipeline.0);
@@ -116,8 +118,8 @@ impl Opener {
         let spec = order.group_spec(cluster, self.options.pipeline_timing);
         let group = self.host.open(spec, &disk.space, order.log_spec(), machine).await?;
 
-        // Remembered only now that the log exists: a remembered pipeline without a log has lost its votes. Whoever
-        // crashes in between finds the log when SCM orders the pipeline again.
+        // Remembered only now that the log exists: a remembered pipeline without a log has lost its votes.
+        // Whoever crashes in between finds the log when SCM orders the pipeline again.
         if log == Log::MayBeNew {
             let (index, spec) = (disk.index.clone(), order.to_spec());
             if let Err(failure) = blocking(move || index.save_pipeline_spec(&spec)).await {
@@ -125,7 +127,8 @@ impl Opener {
                 return Err(PipelineError::Index(failure));
             }
         }
-        // Beside the log too, whose index may be lost. It is not needed before that, so a failure stops nothing.
+        // Beside the log too, whose index may be lost. It is not needed before that, so a failure stops
+        // nothing.
         if let Err(failure) = spec_file::write(&*disk.real, &order.to_spec()).await {
             warn!(%pipeline, error = format!("{failure:#}"), "cannot keep a pipeline's spec beside its log");
         }

@@ -21,23 +21,25 @@ pub struct DatanodeOptions {
     pub pipeline_timing: raft::Timing,
     /// A container is followed by the next when it is nearly this large.
     pub container_bytes_max: u64,
-    /// Chunks of one write stream taken in and not yet answered; past it the stream is not read, so that its sender
-    /// waits. Twice what a gateway keeps for one stream (16 MiB).
+    /// Chunks of one write stream taken in and not yet answered; past it the stream is not read, so that its
+    /// sender waits. Twice what a gateway keeps for one stream (16 MiB).
     pub write_bytes_per_stream_max: usize,
     /// The same for all streams of the node; past it chunks are answered `Busy`.
     pub write_bytes_max: usize,
     /// A read waits this long for its replica to have applied what it asks for.
     pub read_wait: Duration,
-    /// Closed containers of each disk are read at this rate to find what it lost; 0 turns that off. A disk of 4 TB takes 5.8
-    /// days at the default.
+    /// Closed containers of each disk are read at this rate to find what it lost; 0 turns that off. A disk of
+    /// 4 TB takes 5.8 days at the default.
     pub scrub_bytes_per_second: u64,
     /// From the beginning of one such pass to the beginning of the next, if it ends sooner.
     pub scrub_interval: Duration,
-    /// Replicas that are made here, and those sent to others, together come and go at this rate each. A container of 2 GiB takes 32 s
-    /// at the default, which leaves half of a spinning disk (150 MB/s), or of a link of 1 Gbit/s, to users.
+    /// Replicas that are made here, and those sent to others, together come and go at this rate each. A
+    /// container of 2 GiB takes 32 s at the default, which leaves half of a spinning disk (150 MB/s), or of a
+    /// link of 1 Gbit/s, to users.
     pub copy_bytes_per_second: u64,
-    /// Of each pipeline's log so much stays, for members that were away for a while; what is older goes once all have it. The log's
-    /// index in memory takes 16 bytes for each entry that stays, so 256 KiB with entries of 4 KiB.
+    /// Of each pipeline's log so much stays, for members that were away for a while; what is older goes once
+    /// all have it. The log's index in memory takes 16 bytes for each entry that stays, so 256 KiB with
+    /// entries of 4 KiB.
     pub log_tail_bytes: u64,
     /// How often a pipeline's leader looks whether some of the log may go.
     pub forget_interval: Duration,
@@ -120,8 +122,8 @@ impl DatanodeOptions {
         if wrong.is_empty() { Ok(()) } else { bail!("{}", wrong.join("; ")) }
     }
 
-    /// When the next container is asked for: early enough that what is in flight meanwhile (64 MiB of proposals for
-    /// the default of 2 GiB) still fits.
+    /// When the next container is asked for: early enough that what is in flight meanwhile (64 MiB of
+    /// proposals for the default of 2 GiB) still fits.
     pub(crate) fn container_roll_bytes(&self) -> u64 {
         self.container_bytes_max - self.container_bytes_max / 32
     }

@@ -9,7 +9,8 @@ use std::collections::HashMap;
 use tracing::error;
 use types::{ContainerId, NodeId, PipelineId};
 
-/// Carries out orders for pipelines. Each is said again with every heartbeat until reports show that it is done.
+/// Carries out orders for pipelines. Each is said again with every heartbeat until reports show that it is
+/// done.
 pub(crate) struct PipelineOrders {
     opener: Opener,
     ender: Ender,
@@ -45,8 +46,8 @@ impl PipelineOrders {
             PipelineState::PipelineAllocated | PipelineState::PipelineOpen => {
                 let order = PipelineOrder::for_node(pipeline, node).map_err(|failure| failure.to_string())?;
                 let Some(order) = order else { return Ok(()) };
-                // Before the next heartbeat, however long it takes: SCM takes one that does not speak of the pipeline as proof that
-                // nothing of it is here.
+                // Before the next heartbeat, however long it takes: SCM takes one that does not speak of the
+                // pipeline as proof that nothing of it is here.
                 let created = self.opener.create_pipeline(&order).await;
                 created.map(drop).map_err(|failure| failure.to_string())
             }
@@ -70,7 +71,8 @@ impl PipelineOrders {
         }
     }
 
-    /// Carries out what may take longer than a heartbeat may wait. Whether it failed is told there, and SCM says it again.
+    /// Carries out what may take longer than a heartbeat may wait. Whether it failed is told there, and SCM
+    /// says it again.
     fn spawn(&self, ending: impl Future<Output = Result<(), String>> + Send + 'static) {
         self.workers.spawn(async move { drop(ending.await) });
     }

@@ -1,6 +1,6 @@
 //! One replica of one pipeline on this node, and the order to carry it.
 
-use crate::disks::DatanodeDisk;
+use crate::datanode_disk::DatanodeDisk;
 use crate::index::machine::OpenContainer;
 use crate::layout::{GROUPS_DIR, OWNERS_DIR};
 use crate::under_way::UnderWay;
@@ -200,7 +200,8 @@ impl Pipeline {
             Role::Stopped => failure.unwrap_or_else(|| "its Raft core ended without a word".to_owned()),
             Role::Leader | Role::Follower | Role::Candidate | Role::Learner => String::new(),
         };
-        // Whoever is left alone leads nothing: SCM is to hear that nobody does, and end the pipeline otherwise.
+        // Whoever is left alone leads nothing: SCM is to hear that nobody does, and end the pipeline
+        // otherwise.
         let leader = leader.filter(|_| role != Role::Leader || self.group.hears_majority());
         let number = |index: Option<LogIndex>| index.map_or(0, |index| index.0);
         PipelineReport {

@@ -1,6 +1,6 @@
 //! The pipelines of this node, each in one state at a time: what is asked of one is answered from one moment.
 
-use crate::disks::DatanodeDisk;
+use crate::datanode_disk::DatanodeDisk;
 use crate::index::machine::OpenContainer;
 use crate::index::records::ContainerRecord;
 use crate::pipeline::{Pipeline, PipelineOrder};
@@ -133,8 +133,9 @@ impl Pipelines {
         }
     }
 
-    /// Waits until a pipeline of this node has rolled to `container` or beyond it; false when `deadline` comes first, or
-    /// none is on its way there. Containers are numbered upwards, so most unknown ones need no waiting.
+    /// Waits until a pipeline of this node has rolled to `container` or beyond it; false when `deadline`
+    /// comes first, or none is on its way there. Containers are numbered upwards, so most unknown ones need
+    /// no waiting.
     pub(crate) async fn container_arrives(&self, container: ContainerId, deadline: Instant) -> bool {
         let behind = |open: &OpenContainer| open.container < container;
         let open = self.all_open().into_iter().map(|pipeline| pipeline.open.clone());
@@ -156,7 +157,8 @@ impl Pipelines {
         }
     }
 
-    /// From here on until it is open, or the answer is dropped, it is here. One that stands still goes on doing so meanwhile.
+    /// From here on until it is open, or the answer is dropped, it is here. One that stands still goes on
+    /// doing so meanwhile.
     pub(crate) fn begin_opening(&self, pipeline: PipelineId) -> Opening<'_> {
         self.write().entry(pipeline).or_insert(Hosted::Opening);
         Opening { pipelines: self, pipeline }

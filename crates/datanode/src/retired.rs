@@ -12,13 +12,13 @@
 //! the index forgets the pipeline, and is flushed
 //! ```
 //!
-//! Every step may be repeated, and what follows a crash begins with the first. One that had ended with its pipeline is flushed
-//! instead of quasi-closed: the log that would apply it again goes.
+//! Every step may be repeated, and what follows a crash begins with the first. One that had ended with its
+//! pipeline is flushed instead of quasi-closed: the log that would apply it again goes.
 
 use crate::blocking::blocking;
 use crate::container_end::ContainerEnd;
 use crate::container_reader::{ContainerReader, Reading};
-use crate::disks::DatanodeDisk;
+use crate::datanode_disk::DatanodeDisk;
 use crate::index::machine::PipelineMachine;
 use crate::index::records::{ContainerRecord, ContainerState};
 use crate::layout::{GROUPS_DIR, OWNERS_DIR};
@@ -45,8 +45,8 @@ impl Retired {
         GroupId::pipeline(self.order.pipeline)
     }
 
-    /// Ends the replica by itself, unless it has ended; on return that is durable, and its containers say what they have.
-    /// An error where its log is lost: then nobody can say what it had.
+    /// Ends the replica by itself, unless it has ended; on return that is durable, and its containers say
+    /// what they have. An error where its log is lost: then nobody can say what it had.
     pub(crate) async fn quasi_close(&self, host: &RaftHost) -> anyhow::Result<()> {
         if self.is_being_removed().await? {
             return self.give_up_leftovers().await;
@@ -124,9 +124,9 @@ impl Retired {
         .await
     }
 
-    /// The container that the last roll named, if it is applied and not yet forgotten. One that was closed by SCM's word has a file
-    /// that says so. Only what is said to be the pipeline's open container may be taken for it: once that is forgotten, the
-    /// others stay, however often this is repeated.
+    /// The container that the last roll named, if it is applied and not yet forgotten. One that was closed by
+    /// SCM's word has a file that says so. Only what is said to be the pipeline's open container may be taken
+    /// for it: once that is forgotten, the others stay, however often this is repeated.
     async fn end_container(&self) -> anyhow::Result<Option<ContainerId>> {
         let (index, pipeline) = (self.disk.index.clone(), self.order.pipeline);
         let open = blocking(move || {
@@ -189,8 +189,9 @@ impl Retired {
         self.note_last(log, last, rest.machine).await
     }
 
-    /// Quasi-closes the container that is still open. Its file comes first: whoever reads the container because the index says that it is
-    /// over looks for where it ends, and takes it for damaged when nothing says so.
+    /// Quasi-closes the container that is still open. Its file comes first: whoever reads the container
+    /// because the index says that it is over looks for where it ends, and takes it for damaged when nothing
+    /// says so.
     async fn note_last(&self, log: &Log, last: LogId, machine: PipelineMachine) -> anyhow::Result<()> {
         let Some(open) = machine.still_open() else { return Ok(()) };
         let metas =
@@ -209,8 +210,9 @@ impl Retired {
         blocking(move || index.set_end(open, end)).await
     }
 
-    /// Reads all that is in the container before it says how it ended: SCM takes the end of the member whose log is longest, and nobody could
-    /// make a copy of one that is damaged. What the log knows to be durable is not read when it is opened.
+    /// Reads all that is in the container before it says how it ended: SCM takes the end of the member whose
+    /// log is longest, and nobody could make a copy of one that is damaged. What the log knows to be durable
+    /// is not read when it is opened.
     async fn check_records(&self, open: ContainerId) -> anyhow::Result<()> {
         let mut reader = ContainerReader::open(self.disk.space.disk(), open, Reading::Whole).await?;
         let read = async {
@@ -263,8 +265,8 @@ impl Retired {
         .await
     }
 
-    /// Gives up containers that are open although the log is on its way out: their index was rebuilt, or is older than the end, and nobody
-    /// can say what should be in them.
+    /// Gives up containers that are open although the log is on its way out: their index was rebuilt, or is
+    /// older than the end, and nobody can say what should be in them.
     async fn give_up_leftovers(&self) -> anyhow::Result<()> {
         let (index, pipeline) = (self.disk.index.clone(), self.order.pipeline);
         let state = ContainerState::WithoutLog;
@@ -281,7 +283,8 @@ impl Retired {
         self.mark_ends().await
     }
 
-    /// Whether the pipeline's creation was interrupted before its log began: nothing was ever written to its first container.
+    /// Whether the pipeline's creation was interrupted before its log began: nothing was ever written to its
+    /// first container.
     async fn was_never_in_use(&self, open: ContainerId, failure: &anyhow::Error) -> anyhow::Result<bool> {
         let (index, pipeline) = (self.disk.index.clone(), self.order.pipeline);
         let is_new = blocking(move || {

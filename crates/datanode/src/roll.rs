@@ -1,8 +1,9 @@
-//! Going on to the next container when one is nearly full, or when SCM says so; and ending a pipeline, which is a roll too: its last.
+//! Going on to the next container when one is nearly full, or when SCM says so; and ending a pipeline, which
+//! is a roll too: its last.
 //!
-//! The leader asks SCM for the next container and proposes a roll. Where the log's records go is switched when the roll
-//! is *appended*, before anybody applies it, so a roll that was decided on old news could send the log back to a closed
-//! container. It cannot, because
+//! The leader asks SCM for the next container and proposes a roll. Where the log's records go is switched
+//! when the roll is *appended*, before anybody applies it, so a roll that was decided on old news could send
+//! the log back to a closed container. It cannot, because
 //!
 //! 1. one task per pipeline and process rolls, and waits for the outcome before it thinks again;
 //! 2. it decides only after a read index, so that all entries of earlier terms, rolls among them, are applied;
@@ -14,9 +15,10 @@
 //!    be appended regardless, it changes nothing, in the log as in the state machine. The state machine also checks
 //!    every record's place against the open container: a log that went astray would stop its pipeline, not be served.
 //!
-//! The container that a pipeline ends with is drawn when the pipeline begins to close, after all that were given out to follow
-//! another, and none is given out after it. So an end follows every roll there is, and a roll that was decided before it and is appended
-//! after it is an old one by rule 5. Nobody rolls once an end is applied.
+//! The container that a pipeline ends with is drawn when the pipeline begins to close, after all that were
+//! given out to follow another, and none is given out after it. So an end follows every roll there is, and a
+//! roll that was decided before it and is appended after it is an old one by rule 5. Nobody rolls once an end
+//! is applied.
 
 use crate::index::machine::OpenContainer;
 use crate::pipeline::{Pipeline, Wanted};

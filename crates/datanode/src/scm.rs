@@ -15,8 +15,8 @@ use types::{ContainerId, PipelineId};
 
 const REQUEST_MAX: Duration = Duration::from_secs(5);
 
-/// A connection to SCM's leader, made when needed, and again when it is lost or leads no more. A call that fails is not repeated
-/// here: the next one goes elsewhere.
+/// A connection to SCM's leader, made when needed, and again when it is lost or leads no more. A call that
+/// fails is not repeated here: the next one goes elsewhere.
 #[derive(Clone)]
 pub(crate) struct ScmLink {
     seeker: Arc<Seeker>,

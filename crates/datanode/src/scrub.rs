@@ -1,13 +1,15 @@
-//! Reading closed containers again and again, so that what a disk loses is found while there are other replicas.
+//! Reading closed containers again and again, so that what a disk loses is found while there are other
+//! replicas.
 //!
-//! One task for each disk goes through its closed containers in order, at a bounded rate: every record of a container is
-//! checked against its checksums, then every row of its index against the record it names, and the rows against the
-//! container's counters. A bad replica is marked unhealthy and not looked at again; one that cannot be read for another reason is tried again.
+//! One task for each disk goes through its closed containers in order, at a bounded rate: every record of a
+//! container is checked against its checksums, then every row of its index against the record it names, and
+//! the rows against the container's counters. A bad replica is marked unhealthy and not looked at again; one
+//! that cannot be read for another reason is tried again.
 
 use crate::blocking::blocking;
 use crate::container_reader::{ContainerReader, Reading};
+use crate::datanode_disk::DatanodeDisk;
 use crate::deletion::finish_deletions;
-use crate::disks::DatanodeDisk;
 use crate::index::Index;
 use crate::index::ScrubPosition;
 use crate::index::records::BlockRecord;
@@ -31,14 +33,14 @@ const ROWS_MAX: usize = 256;
 const HEAD_READ_BYTES: u64 = 4096;
 /// The log has this much to write: the disk is busy ...
 const BUSY_BYTES: usize = 1 << 20;
-/// ... and the scrubber waits for it, but for each record no longer than this: a disk that is always busy is scrubbed too, with
-/// chunks of 1 MiB at 1 MiB/s.
+/// ... and the scrubber waits for it, but for each record no longer than this: a disk that is always busy is
+/// scrubbed too, with chunks of 1 MiB at 1 MiB/s.
 const BUSY_WAIT_MAX: Duration = Duration::from_secs(1);
 const BUSY_LOOK: Duration = Duration::from_millis(20);
 /// The pause after the index or a container could not be read.
 const RETRY: Duration = Duration::from_secs(60);
-/// Looks at a container that all end without a verdict, before the pass goes on to the next one: what a process lacks for longer than two
-/// minutes must not keep the scrubber from the others.
+/// Looks at a container that all end without a verdict, before the pass goes on to the next one: what a
+/// process lacks for longer than two minutes must not keep the scrubber from the others.
 const TRIES_MAX: u32 = 3;
 
 #[derive(Clone, Copy, Debug)]
@@ -68,8 +70,8 @@ impl Scrubber {
 
     pub(crate) async fn run(mut self) {
         let stop = self.stop.clone();
-        // Dropped anywhere: the position is saved as a whole, and what was read since is read again. A deletion that is being
-        // finished is one that a crash may interrupt as well.
+        // Dropped anywhere: the position is saved as a whole, and what was read since is read again. A
+        // deletion that is being finished is one that a crash may interrupt as well.
         stop.run_until_cancelled(self.run_forever()).await;
     }
 
@@ -109,7 +111,8 @@ impl Scrubber {
         Ok(())
     }
 
-    /// The first closed container from `from` on that is not known to be bad. The one that a pipeline ended with has nothing.
+    /// The first closed container from `from` on that is not known to be bad. The one that a pipeline ended
+    /// with has nothing.
     async fn next_container(&self, from: ContainerId) -> anyhow::Result<Option<ContainerId>> {
         let index = self.disk.index.clone();
         blocking(move || {
@@ -125,7 +128,8 @@ impl Scrubber {
         .await
     }
 
-    /// Looks at a container until it is known whether it is good. One of which nobody could tell is looked at with the next pass.
+    /// Looks at a container until it is known whether it is good. One of which nobody could tell is looked at
+    /// with the next pass.
     async fn scrub_trying(&mut self, position: &mut ScrubPosition) {
         for attempt in 1..=TRIES_MAX {
             let Err(failure) = self.scrub_marking(position).await else { return };

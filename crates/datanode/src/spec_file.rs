@@ -1,4 +1,5 @@
-//! A pipeline's spec beside its log, so that an index that is lost can be recreated whole: docs/format/pipeline-spec.md.
+//! A pipeline's spec beside its log, so that an index that is lost can be recreated whole:
+//! docs/format/pipeline-spec.md.
 //!
 //! ```text
 //! offset size field

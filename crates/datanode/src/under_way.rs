@@ -1,5 +1,5 @@
-//! Chunks of a pipeline that were proposed on this node and are not answered yet, whichever connection they came over: one that comes again
-//! joins the first, instead of being appended on three disks a second time.
+//! Chunks of a pipeline that were proposed on this node and are not answered yet, whichever connection they
+//! came over: one that comes again joins the first, instead of being appended on three disks a second time.
 
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared};
@@ -29,7 +29,8 @@ pub(crate) struct UnderWay {
 #[derive(Default)]
 struct State {
     chunks: HashMap<ChunkName, Outcome>,
-    /// As many as this, and those that have an answer are looked for: nobody may be waiting for it since a connection broke.
+    /// As many as this, and those that have an answer are looked for: nobody may be waiting for it since a
+    /// connection broke.
     sweep_at: usize,
 }
 
@@ -42,7 +43,8 @@ impl UnderWay {
         outcome.clone().now_or_never().is_none().then_some(outcome)
     }
 
-    /// Remembers a chunk until it is answered. As many as the group has proposals in flight, and as many again.
+    /// Remembers a chunk until it is answered. As many as the group has proposals in flight, and as many
+    /// again.
     pub(crate) fn add(&self, chunk: ChunkName, proposal: Proposal) -> Outcome {
         let of_all = Arc::downgrade(&self.state);
         let outcome = async move {

@@ -1,5 +1,5 @@
-//! The work of a node for its disks beside their pipelines: finishing what a crash cut short, knowing what is there, hashing and
-//! scrubbing it, and asking each disk how it is.
+//! The work of a node for its disks beside their pipelines: finishing what a crash cut short, knowing what is
+//! there, hashing and scrubbing it, and asking each disk how it is.
 
 use crate::disks::Disks;
 use crate::hasher::Hasher;

@@ -1,5 +1,6 @@
-//! The verdict of an error on a replica: only wrong bytes, or a medium that cannot give them back, may condemn one. What a process lacks for a
-//! moment (open files, memory) must not: it would condemn every replica that is looked at meanwhile.
+//! The verdict of an error on a replica: only wrong bytes, or a medium that cannot give them back, may
+//! condemn one. What a process lacks for a moment (open files, memory) must not: it would condemn every
+//! replica that is looked at meanwhile.
 
 use disk::{OpenDiskError, ReadFault};
 use proto::Failure;
@@ -8,8 +9,8 @@ use std::error::Error;
 use std::io;
 use tokio::task::JoinError;
 
-/// Whether a look at a container that ended so has found it bad. Whatever reads says in its type why it could not; what remains was read, and
-/// is not what it must be.
+/// Whether a look at a container that ended so has found it bad. Whatever reads says in its type why it could
+/// not; what remains was read, and is not what it must be.
 pub(crate) fn condemns(failure: &anyhow::Error) -> bool {
     failure.chain().find_map(of_cause).unwrap_or(true)
 }

@@ -1,7 +1,9 @@
-//! Circles of imports within a crate. Whoever reads a file of a circle has to read all of them, so there is none of more than three files.
+//! Circles of imports within a crate. Whoever reads a file of a circle has to read all of them, so there is
+//! none of more than three files.
 //!
-//! A file imports another where it names it: by `crate::…`, `super::…` or `self::…`, or by the name of a module that it declares. A name that a
-//! module re-exports is imported from the file that has it. `mod`, `pub use` and all that is `#[cfg(test)]` import nothing.
+//! A file imports another where it names it: by `crate::…`, `super::…` or `self::…`, or by the name of a
+//! module that it declares. A name that a module re-exports is imported from the file that has it. `mod`,
+//! `pub use` and all that is `#[cfg(test)]` import nothing.
 
 use cargo_metadata::MetadataCommand;
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,7 +11,8 @@ use std::path::Path;
 
 const FILES_MAX: usize = 3;
 
-/// Circles that are larger today, by their numbers of files. They only shrink: whoever breaks one writes down what is left of it.
+/// Circles that are larger today, by their numbers of files. They only shrink: whoever breaks one writes down
+/// what is left of it.
 const HELD: &[(&str, &[usize])] = &[
     ("flotilla-benches", &[6, 4]),
     ("flotilla-cli", &[8, 6]),

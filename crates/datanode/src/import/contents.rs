@@ -16,8 +16,8 @@ use std::sync::Arc;
 /// Commands applied as one batch.
 const BATCH_MAX: usize = 1024;
 
-/// Checks every record, body and all, of a copy that is not published: that it is what its manifest says. An error means that the
-/// copy is bad, or that this disk cannot read it; either way it is to be begun anew.
+/// Checks every record, body and all, of a copy that is not published: that it is what its manifest says. An
+/// error means that the copy is bad, or that this disk cannot read it; either way it is to be begun anew.
 pub(super) async fn verify(disk: &Arc<dyn Disk>, manifest: &Manifest) -> anyhow::Result<()> {
     let mut reader = ContainerReader::open(disk, manifest.container, Reading::Incoming).await?;
     while let Some(record) = reader.next().await? {
@@ -34,8 +34,8 @@ pub(super) async fn verify(disk: &Arc<dyn Disk>, manifest: &Manifest) -> anyhow:
     Ok(())
 }
 
-/// Puts a published container's rows into the index of its disk, durably. Repeating it changes nothing; a crash before its end leaves
-/// rows that nobody sees.
+/// Puts a published container's rows into the index of its disk, durably. Repeating it changes nothing; a
+/// crash before its end leaves rows that nobody sees.
 pub(super) async fn index(disk: &Arc<dyn Disk>, index: &Index, manifest: &Manifest) -> anyhow::Result<()> {
     let (container, pipeline) = (manifest.container, manifest.pipeline);
     let of_disk = index.clone();

@@ -1,8 +1,9 @@
-//! kill -9 at every operation of a copy: the process stops where it is, its files stay as they are, and so does what RocksDB has
-//! written by itself. What the next process finds is nothing, something it goes on with, or the whole replica.
+//! kill -9 at every operation of a copy: the process stops where it is, its files stay as they are, and so
+//! does what RocksDB has written by itself. What the next process finds is nothing, something it goes on
+//! with, or the whole replica.
 
 use super::*;
-use crate::disks::DatanodeDisk;
+use crate::datanode_disk::DatanodeDisk;
 use crate::inventory::Inventory;
 use crate::offline::OfflineDisk;
 use crate::offline::tests::{FIRST, Left};
@@ -185,7 +186,8 @@ fn copy_tree(from: &Path, to: &Path) {
     }
 }
 
-/// Copies until the process is killed after `operations`; the directory as it was then, and whether it was killed.
+/// Copies until the process is killed after `operations`; the directory as it was then, and whether it was
+/// killed.
 async fn killed_after(source: &Source, operations: u64) -> (tempfile::TempDir, bool) {
     let (running, after) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let disk = open(running.path()).await;

@@ -1,4 +1,5 @@
-//! The directory of a container that is being copied here: `incoming/<number>`, which becomes `containers/<number>`.
+//! The directory of a container that is being copied here: `incoming/<number>`, which becomes
+//! `containers/<number>`.
 
 use super::imported_file;
 use crate::import::manifest::{Manifest, SegmentFile};
@@ -22,8 +23,8 @@ pub(crate) struct Incoming {
 }
 
 impl Incoming {
-    /// Goes on with what an earlier attempt, or an earlier process, left of the same container, or begins. Bytes that a loss of power
-    /// left wrong are found when the copy is verified.
+    /// Goes on with what an earlier attempt, or an earlier process, left of the same container, or begins.
+    /// Bytes that a loss of power left wrong are found when the copy is verified.
     pub(crate) async fn open(disk: Arc<dyn Disk>, manifest: Manifest) -> anyhow::Result<Incoming> {
         let dir = incoming_dir(manifest.container);
         // What cannot be read is no reason to fail: it is begun anew.
@@ -38,7 +39,8 @@ impl Incoming {
         Ok(incoming)
     }
 
-    /// The first file that is not whole, by the lengths of the files: they are written in order, each from its beginning.
+    /// The first file that is not whole, by the lengths of the files: they are written in order, each from
+    /// its beginning.
     async fn find_position(&mut self) -> anyhow::Result<()> {
         for (n, file) in self.manifest.files.iter().enumerate() {
             let path = format!("{}/{}", self.dir, file.name);
@@ -65,7 +67,8 @@ impl Incoming {
         self.manifest.files[..self.file].iter().map(|file| file.bytes).sum::<u64>() + self.offset
     }
 
-    /// Writes the next bytes of a file. What lies between them and those before is a hole: bodies that were given up are not sent.
+    /// Writes the next bytes of a file. What lies between them and those before is a hole: bodies that were
+    /// given up are not sent.
     pub(crate) async fn write(&mut self, name: &str, offset: u64, data: Bytes) -> anyhow::Result<()> {
         while self.position().is_some_and(|(file, _)| file.name != name) {
             self.finish_file().await?;

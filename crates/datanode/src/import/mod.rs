@@ -28,7 +28,8 @@ use std::sync::Arc;
 use tracing::{info, warn};
 use types::ContainerId;
 
-/// Verifies a copy whose bytes have all arrived, and makes it a replica, durably. A copy that is not what it should be is removed.
+/// Verifies a copy whose bytes have all arrived, and makes it a replica, durably. A copy that is not what it
+/// should be is removed.
 pub(crate) async fn take_in(
     disk: &Arc<dyn Disk>,
     index: &Index,
@@ -50,7 +51,8 @@ pub(crate) async fn take_in(
     contents::index(disk, index, manifest).await.context("index a copy")
 }
 
-/// Indexes containers whose import a crash interrupted after they were published. To be called before anything reads the disk.
+/// Indexes containers whose import a crash interrupted after they were published. To be called before
+/// anything reads the disk.
 pub(crate) async fn recover(disk: &Arc<dyn Disk>, index: &Index) -> anyhow::Result<()> {
     let of_disk = index.clone();
     let known = blocking(move || of_disk.containers()).await?;

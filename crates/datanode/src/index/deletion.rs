@@ -8,7 +8,8 @@ use types::{ContainerId, PipelineId};
 const VERSION: u8 = 1;
 
 impl Index {
-    /// Drops a container's rows, and remembers that its files are to follow; durable on return. Nobody finds it from here on.
+    /// Drops a container's rows, and remembers that its files are to follow; durable on return. Nobody finds
+    /// it from here on.
     pub(crate) fn begin_deletion(&self, container: ContainerId) -> anyhow::Result<()> {
         let mut batch = WriteBatch::default();
         let pipeline = self.pipeline_of(container)?;
@@ -23,7 +24,8 @@ impl Index {
         self.flush()
     }
 
-    /// The files are gone. Durable on return: a mark that came back would delete a replica that is copied here later.
+    /// The files are gone. Durable on return: a mark that came back would delete a replica that is copied
+    /// here later.
     pub(crate) fn finish_deletion(&self, container: ContainerId) -> anyhow::Result<()> {
         let mut batch = WriteBatch::default();
         batch.delete(keys::deletion(container));
@@ -56,8 +58,8 @@ impl Index {
         Ok(open == container || self.container(open)?.is_some_and(|open| open.previous == container))
     }
 
-    /// A pipeline has no open container from here on: this one, which it rolled to, is no longer here, and writers of the one before are
-    /// forgotten with it. Not durable on return.
+    /// A pipeline has no open container from here on: this one, which it rolled to, is no longer here, and
+    /// writers of the one before are forgotten with it. Not durable on return.
     pub(crate) fn forget_open(&self, pipeline: PipelineId, container: ContainerId) -> anyhow::Result<()> {
         let mut batch = WriteBatch::default();
         if let Some(record) = self.container(container)? {

@@ -19,9 +19,9 @@ impl Index {
         Ok(places)
     }
 
-    /// Drops the rows of blocks of a closed container and takes them out of its counters, in one batch that is **not
-    /// durable** on return. What is not here is skipped; answers how many were. Nonces stay: with them gone, a chunk
-    /// that is repeated late would begin a block on this replica alone.
+    /// Drops the rows of blocks of a closed container and takes them out of its counters, in one batch that
+    /// is **not durable** on return. What is not here is skipped; answers how many were. Nonces stay: with
+    /// them gone, a chunk that is repeated late would begin a block on this replica alone.
     pub(crate) fn forget_blocks(
         &self,
         container: ContainerId,
@@ -67,8 +67,8 @@ impl Index {
         Ok(true)
     }
 
-    /// Forgets a pipeline that is over, and the container it ended with; not durable on return. The other containers stay: late
-    /// writers, who would need their nonces, are told that the pipeline is not here.
+    /// Forgets a pipeline that is over, and the container it ended with; not durable on return. The other
+    /// containers stay: late writers, who would need their nonces, are told that the pipeline is not here.
     pub(crate) fn forget_pipeline(
         &self,
         pipeline: PipelineId,
@@ -105,7 +105,8 @@ impl Index {
         self.db.write(batch)
     }
 
-    /// Takes a pipeline's first container for the one that it ended with, and nothing was written before; not durable on return.
+    /// Takes a pipeline's first container for the one that it ended with, and nothing was written before; not
+    /// durable on return.
     pub(crate) fn end_unused(&self, pipeline: PipelineId, first: ContainerId) -> anyhow::Result<()> {
         let mut batch = WriteBatch::default();
         batch.put(keys::open_container(pipeline), records::encode_local(first.0));

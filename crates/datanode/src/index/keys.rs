@@ -160,8 +160,8 @@ pub(crate) fn block(block: BlockId) -> [u8; BLOCK_BYTES] {
     key
 }
 
-/// The chunk that begins at `offset` of the block. Keyed by offset, not by number: a read seeks to the chunk its
-/// range begins in.
+/// The chunk that begins at `offset` of the block. Keyed by offset, not by number: a read seeks to the chunk
+/// its range begins in.
 pub(crate) fn chunk(block: BlockId, offset: u64) -> [u8; CHUNK_BYTES] {
     let mut key = [CHUNK; CHUNK_BYTES];
     key[1..TABLE_ID_BYTES].copy_from_slice(&block.container.0.to_be_bytes());

@@ -23,7 +23,8 @@ pub(crate) struct OpenContainer {
     pub container: ContainerId,
     /// About what it takes on disk.
     pub used_bytes: u64,
-    /// The pipeline's last roll is applied: nothing is written any more, and this container never held anything.
+    /// The pipeline's last roll is applied: nothing is written any more, and this container never held
+    /// anything.
     pub is_ended: bool,
 }
 
@@ -59,7 +60,8 @@ impl PipelineMachine {
         let container = index.open_container(pipeline)?.unwrap_or(first_container);
         let record = match index.container(container)? {
             Some(record) => record,
-            // The first round would write the same: with it readers know from the start that the container is here.
+            // The first round would write the same: with it readers know from the start that the container is
+            // here.
             None => {
                 let record = ContainerRecord::opened(pipeline, ContainerId(0));
                 let mut write = WriteBatch::default();
@@ -118,7 +120,8 @@ impl PipelineMachine {
     }
 }
 
-/// What a chunk that was applied here before was answered, at what is applied now; `None` where it has to be proposed. Blocks.
+/// What a chunk that was applied here before was answered, at what is applied now; `None` where it has to be
+/// proposed. Blocks.
 pub(crate) fn answer_again(
     index: &Index,
     pipeline: PipelineId,

@@ -1,5 +1,6 @@
-//! What was found out about a closed container by reading its segments: what it takes, its hash. A cache that is computed again where it is
-//! missing; deleting blocks changes all of it. Where the container ends is in its record.
+//! What was found out about a closed container by reading its segments: what it takes, its hash. A cache that
+//! is computed again where it is missing; deleting blocks changes all of it. Where the container ends is in
+//! its record.
 
 use super::{Index, keys};
 use anyhow::ensure;
@@ -19,7 +20,8 @@ pub(crate) struct Measure {
     pub disk_bytes: u64,
     /// docs/format/container-hash.md
     pub hash: Option<[u8; HASH_BYTES]>,
-    /// Entries that look like the first chunk of a block and began none; found with the hash. Few: writers that sent it again.
+    /// Entries that look like the first chunk of a block and began none; found with the hash. Few: writers
+    /// that sent it again.
     pub repeats: Vec<LogIndex>,
 }
 

@@ -1,5 +1,5 @@
-//! What a disk knows of its blocks: where each piece of each block stands in the log. A cache of the log, never the
-//! truth itself. Written only by [`machine::PipelineMachine`]; read by everybody.
+//! What a disk knows of its blocks: where each piece of each block stands in the log. A cache of the log,
+//! never the truth itself. Written only by [`machine::PipelineMachine`]; read by everybody.
 
 mod deletion;
 mod forget;
@@ -91,12 +91,14 @@ impl Index {
         self.db.applied(&keys::applied(pipeline))
     }
 
-    /// Whether all there is of a container up to an entry of its pipeline is in this index, and known to be committed.
+    /// Whether all there is of a container up to an entry of its pipeline is in this index, and known to be
+    /// committed.
     pub(crate) fn has_applied(&self, container: ContainerId, index: LogIndex) -> anyhow::Result<bool> {
         let Some(record) = self.container(container)? else { return Ok(false) };
         Ok(match record.state {
             ContainerState::Closed => true,
-            // What it has beyond may never have been: others may have acknowledged something else in its place.
+            // What it has beyond may never have been: others may have acknowledged something else in its
+            // place.
             ContainerState::QuasiClosed | ContainerState::WithoutLog if planted::has(Bug::TailsAreRead) => {
                 record.last.is_some_and(|last| last.index >= index)
             }
@@ -107,7 +109,8 @@ impl Index {
         })
     }
 
-    /// Whether a pipeline writes to a container that takes nothing any more: the one that it ended with, or ended in by itself.
+    /// Whether a pipeline writes to a container that takes nothing any more: the one that it ended with, or
+    /// ended in by itself.
     pub(crate) fn is_written(
         &self,
         container: ContainerId,
@@ -129,8 +132,9 @@ impl Index {
         Ok(Some(BlockInfo { length, sealed: sealed || closed, chunks, nonce }))
     }
 
-    /// The chunks that hold `range` of a block, in order, from the one its start lies in; at most `count_max`. An
-    /// error when the index does not cover the range, which its caller has checked against the block's length.
+    /// The chunks that hold `range` of a block, in order, from the one its start lies in; at most
+    /// `count_max`. An error when the index does not cover the range, which its caller has checked against
+    /// the block's length.
     pub(crate) fn pieces(
         &self,
         block: BlockId,

@@ -1,5 +1,5 @@
-//! Values of the block index. See `docs/format/block-index.md`; numbers are little-endian, the first byte is the
-//! version.
+//! Values of the block index. See `docs/format/block-index.md`; numbers are little-endian, the first byte is
+//! the version.
 //!
 //! | block | bytes | | chunk | bytes | | container | bytes |
 //! |---|---|---|---|---|---|---|---|
@@ -122,11 +122,13 @@ impl ChunkRecord {
 #[repr(u8)]
 pub(crate) enum ContainerState {
     Open = 1,
-    /// Ends in a roll that was committed: complete, and equal to all other closed replicas. Or SCM said that it is.
+    /// Ends in a roll that was committed: complete, and equal to all other closed replicas. Or SCM said that
+    /// it is.
     Closed = 2,
     /// Ends where this replica's log ended: perhaps incomplete, perhaps with more than was ever committed.
     QuasiClosed = 3,
-    /// Ends where this replica had applied its log, which is lost or damaged: it may lack what this very replica acknowledged.
+    /// Ends where this replica had applied its log, which is lost or damaged: it may lack what this very
+    /// replica acknowledged.
     WithoutLog = 4,
 }
 
@@ -170,12 +172,13 @@ pub(crate) struct ContainerRecord {
     pub chunks: u64,
     /// The last record of the log that stands in it, once no more can come; also `None` if there is none.
     pub last: Option<LogId>,
-    /// Of one that is over and not closed: the entry up to which this replica knew its log to be committed when that ended.
+    /// Of one that is over and not closed: the entry up to which this replica knew its log to be committed
+    /// when that ended.
     pub committed: LogIndex,
 }
 
-/// What a record costs beside its payload, about: header, command and padding. Only used to decide when a container
-/// is full, so that one of many tiny or empty blocks fills up too.
+/// What a record costs beside its payload, about: header, command and padding. Only used to decide when a
+/// container is full, so that one of many tiny or empty blocks fills up too.
 const RECORD_OVERHEAD_BYTES: u64 = 128;
 
 impl ContainerRecord {
@@ -214,7 +217,8 @@ impl ContainerRecord {
         at.put_u64_le(self.payload_bytes);
         at.put_u64_le(self.blocks);
         at.put_u64_le(self.chunks);
-        // No roll, and no end of a log that voted, is at term 0 and index 0: there the group's first members stand.
+        // No roll, and no end of a log that voted, is at term 0 and index 0: there the group's first members
+        // stand.
         let last = self.last.unwrap_or_default();
         at.put_u64_le(last.term.0);
         at.put_u64_le(last.index.0);

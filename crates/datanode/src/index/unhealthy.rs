@@ -1,5 +1,5 @@
-//! Which containers this replica holds badly. A fact of this disk, not of the log: a rebuilt index has none of these rows,
-//! and what is bad is found again.
+//! Which containers this replica holds badly. A fact of this disk, not of the log: a rebuilt index has none
+//! of these rows, and what is bad is found again.
 
 use super::{Index, keys};
 use anyhow::{Context, ensure};

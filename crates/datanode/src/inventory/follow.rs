@@ -6,8 +6,8 @@ use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
 impl Inventory {
-    /// Says each time a pipeline has another open container that it, and so the one before it, are to be looked at; ends with the
-    /// pipeline, or at `stop`.
+    /// Says each time a pipeline has another open container that it, and so the one before it, are to be
+    /// looked at; ends with the pipeline, or at `stop`.
     pub(crate) async fn follow(self, pipeline: Arc<Pipeline>, stop: CancellationToken) {
         let mut open = pipeline.open.clone();
         loop {

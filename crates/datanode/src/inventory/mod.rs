@@ -1,8 +1,9 @@
-//! What SCM is told of this node's containers: all replicas, in memory, and which of them SCM has yet to hear of.
+//! What SCM is told of this node's containers: all replicas, in memory, and which of them SCM has yet to hear
+//! of.
 //!
-//! Replicas come from the indexes and the segments ([`survey`] reads them, at the start and when something says that one has
-//! changed), reports go out with heartbeats ([`report`]). A heartbeat that fails takes nothing with it: what it carried counts as
-//! told only once SCM has answered.
+//! Replicas come from the indexes and the segments ([`survey`] reads them, at the start and when something
+//! says that one has changed), reports go out with heartbeats ([`report`]). A heartbeat that fails takes
+//! nothing with it: what it carried counts as told only once SCM has answered.
 
 mod follow;
 mod report;
@@ -57,7 +58,8 @@ struct Inner {
 struct State {
     replicas: BTreeMap<ContainerId, Replica>,
     telling: Telling,
-    /// To be read again, each with its disk: something about it has changed. As many as there are containers, at most.
+    /// To be read again, each with its disk: something about it has changed. As many as there are containers,
+    /// at most.
     stale: BTreeSet<(DiskId, ContainerId)>,
 }
 
@@ -87,7 +89,8 @@ impl Inventory {
         self.inner.look.notify_one();
     }
 
-    /// As [`Inventory::look_again`], for all containers of a pipeline: when its log has forgotten some of them, or is over.
+    /// As [`Inventory::look_again`], for all containers of a pipeline: when its log has forgotten some of
+    /// them, or is over.
     pub(crate) fn look_again_at_pipeline(&self, pipeline: PipelineId) {
         let mut state = self.lock();
         let of_it = state.replicas.iter().filter(|(_, replica)| replica.pipeline == pipeline);
@@ -158,7 +161,8 @@ impl Inventory {
 }
 
 impl Replica {
-    /// Whether SCM decides otherwise because of what is new since `before`; sizes alone can wait for the next heartbeat.
+    /// Whether SCM decides otherwise because of what is new since `before`; sizes alone can wait for the next
+    /// heartbeat.
     fn is_news(&self, before: &Replica) -> bool {
         let decisive =
             |it: &Replica| (it.state, it.last, it.hash, it.unhealthy.clone(), it.released, it.disk);

@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use types::ContainerId;
 
-/// Replicas in one heartbeat, those that are gone included: some 150 bytes each, so 1.5 MB where 24 are taken.
+/// Replicas in one heartbeat, those that are gone included: some 150 bytes each, so 1.5 MB where 24 are
+/// taken.
 pub(crate) const REPORT_REPLICAS_MAX: usize = 10_000;
 /// Replicas that are gone and not yet told; past it everything is told again, which says so too.
 const GONE_MAX: usize = 10_000;
@@ -15,8 +16,8 @@ const GONE_MAX: usize = 10_000;
 /// When something changed, counted.
 type Change = u64;
 
-/// What SCM does not know. Every change has a number, so that one that comes while a heartbeat is under way is not taken for told when
-/// that is answered.
+/// What SCM does not know. Every change has a number, so that one that comes while a heartbeat is under way
+/// is not taken for told when that is answered.
 pub(super) struct Telling {
     changes: Change,
     changed: BTreeMap<ContainerId, Change>,

@@ -4,7 +4,8 @@ use super::{Inventory, Replica};
 use crate::blocking::blocking;
 use crate::container_end::ContainerEnd;
 use crate::container_reader::disk_bytes;
-use crate::disks::{DatanodeDisk, Disks};
+use crate::datanode_disk::DatanodeDisk;
+use crate::disks::Disks;
 use crate::index::Measure;
 use crate::index::records::{ContainerRecord, ContainerState};
 use crate::pipelines::Pipelines;
@@ -16,8 +17,8 @@ use tokio::time::{Instant, sleep_until};
 use tracing::error;
 use types::{ContainerId, DiskId};
 
-/// The age that SCM's knowledge of an open container's size may have (its pipeline's report has the size too, each second), and the time until a
-/// container is released whose log forgot it.
+/// The age that SCM's knowledge of an open container's size may have (its pipeline's report has the size too,
+/// each second), and the time until a container is released whose log forgot it.
 const LOOK_INTERVAL: Duration = Duration::from_secs(10);
 /// The pause after a disk could not be read.
 const RETRY: Duration = Duration::from_secs(10);
@@ -81,7 +82,8 @@ impl Surveyor {
         // From the last on: looking at one may bring up the one before it.
         while let Some((disk, container)) = stale.pop_last() {
             let Some(disk) = self.disks.get(disk) else { continue };
-            // A disk that failed stays so until restart: what was known of its replicas stands, and SCM knows of the disk.
+            // A disk that failed stays so until restart: what was known of its replicas stands, and SCM knows
+            // of the disk.
             if disk.failure().is_some() {
                 continue;
             }
@@ -97,8 +99,9 @@ impl Surveyor {
         }
     }
 
-    /// Reads one replica; answers the container before it if that was open when it was last looked at: it no longer is.
-    /// Or if nothing is known of it: several rolls that come at once (a member catches up) ring once, with the last one's container.
+    /// Reads one replica; answers the container before it if that was open when it was last looked at: it no
+    /// longer is. Or if nothing is known of it: several rolls that come at once (a member catches up) ring
+    /// once, with the last one's container.
     async fn look(
         &self,
         disk: &Arc<DatanodeDisk>,
@@ -144,8 +147,9 @@ impl Surveyor {
         Ok(self.open_before(disk, &record))
     }
 
-    /// Notes a replica that cannot be read at the moment, and of which nothing is known: it is there nevertheless. Where SCM took it for missing, it could decide
-    /// that nobody has the container. As an open one it says that its end is not known, and SCM waits for that.
+    /// Notes a replica that cannot be read at the moment, and of which nothing is known: it is there
+    /// nevertheless. Where SCM took it for missing, it could decide that nobody has the container. As an open
+    /// one it says that its end is not known, and SCM waits for that.
     async fn note_unread(&self, disk: &Arc<DatanodeDisk>, container: ContainerId) {
         if self.inventory.get(container).is_some() {
             return;

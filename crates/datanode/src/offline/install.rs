@@ -1,5 +1,5 @@
-//! A rebuilt index takes the place of the old one. Two renames cannot be one step, so each state that a crash may leave says
-//! what is to be done:
+//! A rebuilt index takes the place of the old one. Two renames cannot be one step, so each state that a crash
+//! may leave says what is to be done:
 //!
 //! ```text
 //! db.building                  being built: means nothing
@@ -18,7 +18,8 @@ const REPLACED_DIR: &str = "db.replaced";
 /// The directory where `verify` builds what it compares with.
 pub(crate) const SCRATCH_DIR: &str = "db.verify";
 
-/// Finishes an installation that a crash interrupted, or forgets it, and removes what an interrupted tool left.
+/// Finishes an installation that a crash interrupted, or forgets it, and removes what an interrupted tool
+/// left.
 pub(crate) async fn finish(disk: &dyn Disk) -> anyhow::Result<()> {
     let names = disk.list("").await.context("list the data directory")?;
     let is_here = |name: &str| names.iter().any(|here| here == name);
@@ -39,8 +40,8 @@ pub(crate) async fn has_index(disk: &dyn Disk) -> anyhow::Result<bool> {
     Ok(names.iter().any(|name| name == "CURRENT"))
 }
 
-/// Puts the index in `db.building`, which is closed and durable, in the place of `db`. After a crash [`finish`] finds the old one
-/// or the new one.
+/// Puts the index in `db.building`, which is closed and durable, in the place of `db`. After a crash
+/// [`finish`] finds the old one or the new one.
 pub(crate) async fn install(disk: &dyn Disk) -> anyhow::Result<()> {
     let names = disk.list("").await.context("list the data directory")?;
     // The second rename wants something to rename.

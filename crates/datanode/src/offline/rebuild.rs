@@ -52,7 +52,8 @@ impl RebuildReport {
 }
 
 impl OfflineDisk {
-    /// Builds the index anew beside the old one and puts it in its place. A crash leaves the old one or the new one.
+    /// Builds the index anew beside the old one and puts it in its place. A crash leaves the old one or the
+    /// new one.
     pub async fn rebuild(&self, options: RebuildOptions) -> anyhow::Result<RebuildReport> {
         install::finish(&*self.real).await?;
         let survey = survey(&self.disk()).await?;

@@ -177,7 +177,8 @@ async fn set_ends(disk: &Arc<dyn Disk>, pipeline: PipelineId, index: &Index) -> 
     Ok(())
 }
 
-/// Forgets a pipeline that was let go, as the datanode did: the container it ended with is the one that no record is in, or one that is not here.
+/// Forgets a pipeline that was let go, as the datanode did: the container it ended with is the one that no
+/// record is in, or one that is not here.
 pub(super) async fn forget_let_go(
     disk: &Arc<dyn Disk>,
     pipeline: PipelineId,

@@ -13,8 +13,8 @@ use types::{ContainerId, GroupId, GroupKind, OwnerId, PipelineId};
 #[derive(Debug, Default)]
 pub(super) struct Survey {
     pub pipelines: BTreeMap<PipelineId, PipelineFiles>,
-    /// Containers without a whole first record: nobody can say whose they are. The open one of a pipeline that has written
-    /// nothing since it rolled is one.
+    /// Containers without a whole first record: nobody can say whose they are. The open one of a pipeline
+    /// that has written nothing since it rolled is one.
     pub nobodys: Vec<ContainerId>,
 }
 

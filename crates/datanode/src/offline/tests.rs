@@ -22,7 +22,8 @@ pub(crate) const END: ContainerId = ContainerId(900);
 /// Entries up to here are known to be committed; one more is in the log.
 const COMMITTED: u64 = 8;
 
-/// A data directory as a datanode left it: pipeline 3 with a closed container of two segments, and an open one.
+/// A data directory as a datanode left it: pipeline 3 with a closed container of two segments, and an open
+/// one.
 pub(crate) struct Left {
     dir: tempfile::TempDir,
 }
@@ -80,7 +81,8 @@ pub(crate) fn spec() -> PipelineSpec {
     PipelineSpec { pipeline: PIPELINE.0, replica: 5, first_container: FIRST.0, members }
 }
 
-/// Copies a directory; an error if one of its files goes meanwhile. A manifest comes before all that it may name.
+/// Copies a directory; an error if one of its files goes meanwhile. A manifest comes before all that it may
+/// name.
 #[allow(clippy::disallowed_methods)]
 fn copy(from: &std::path::Path, to: &std::path::Path) -> std::io::Result<()> {
     std::fs::create_dir_all(to)?;

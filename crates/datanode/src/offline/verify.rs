@@ -100,8 +100,8 @@ impl ContainerVerdict {
 }
 
 impl OfflineDisk {
-    /// Checks every checksum and every row, of one container or of all. Changes neither segments nor index; what it compares
-    /// with is built in a directory of its own and removed.
+    /// Checks every checksum and every row, of one container or of all. Changes neither segments nor index;
+    /// what it compares with is built in a directory of its own and removed.
     pub async fn verify(&self, only: Option<ContainerId>) -> anyhow::Result<VerifyReport> {
         let index = self.index().await?;
         let mut report = VerifyReport::default();

@@ -181,8 +181,8 @@ impl Retired {
     }
 }
 
-/// Kills the process at each change of the disk in turn, and checks that the next one finds the replica as it was, or finishes what was
-/// begun; `check` says whether the containers are as they must be at the end.
+/// Kills the process at each change of the disk in turn, and checks that the next one finds the replica as it
+/// was, or finishes what was begun; `check` says whether the containers are as they must be at the end.
 async fn crash_everywhere(template: &Left, check: impl Fn(&Retired)) {
     let whole = template.copy();
     let blocks = retired(&whole, usize::MAX).await;
@@ -279,7 +279,8 @@ async fn an_unconfirmed_roll_quasi_closes_its_container() {
     left.check(&[]).await;
 }
 
-/// The leader of a pipeline had a damaged record, which opening its log does not read; its log was the longest, and the container ended there.
+/// The leader of a pipeline had a damaged record, which opening its log does not read; its log was the
+/// longest, and the container ended there.
 #[tokio::test(flavor = "multi_thread")]
 #[allow(clippy::disallowed_methods)]
 async fn what_is_damaged_is_known_before_its_replica_says_how_it_ended() {
@@ -428,7 +429,8 @@ async fn a_container_that_is_open_after_its_pipeline_is_gone_proves_nothing() {
     }
 }
 
-/// A replica of the second container was deleted here, and copied here again: what was left and what was copied are two histories.
+/// A replica of the second container was deleted here, and copied here again: what was left and what was
+/// copied are two histories.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_index_is_rebuilt_around_a_copy_that_stands_in_place_of_what_was_deleted() {
     let left = Left::ended().await;

@@ -24,8 +24,8 @@ pub(super) async fn delete_blocks(
         let message = format!("container {container} is not on this node");
         return Err(Failure { retry: Retry::No, ..Failure::new(Code::NotFound, message) });
     };
-    // A log without its bodies cannot bring a member up to date, and an elected leader that looks for the end of its
-    // followers' logs reads its own: it would find a hole and stop.
+    // A log without its bodies cannot bring a member up to date, and an elected leader that looks for the end
+    // of its followers' logs reads its own: it would find a hole and stop.
     let record = blocking(move || disk.index.container(container)).await;
     let record = record.map_err(|failure| Failure::internal(format!("{failure:#}")))?;
     if record.is_some_and(|record| !served.pipelines.has_released(&record)) {

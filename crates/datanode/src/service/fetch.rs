@@ -5,7 +5,7 @@
 use super::Served;
 use crate::blocking::blocking;
 use crate::container_reader::{ContainerReader, ReadRecord, Reading};
-use crate::disks::DatanodeDisk;
+use crate::datanode_disk::DatanodeDisk;
 use crate::hash;
 use crate::index::records::ContainerState;
 use crate::layout::{OWNERS_DIR, container_dir};
@@ -83,8 +83,8 @@ pub(super) async fn prepare(served: &Served, request: FetchContainerRequest) -> 
     Ok(Fetch { served: served.clone(), disk, container, manifest, from })
 }
 
-/// Segments in their order, after the list of what was discarded in them. Their indexes are a cache, which the new replica makes for
-/// itself if it ever needs them.
+/// Segments in their order, after the list of what was discarded in them. Their indexes are a cache, which
+/// the new replica makes for itself if it ever needs them.
 fn sent_files(files: Vec<OwnerFile>) -> Vec<ContainerFile> {
     let is_list = |file: &OwnerFile| file.name == DISCARDED;
     let (lists, rest): (Vec<_>, Vec<_>) = files.into_iter().partition(is_list);
@@ -268,8 +268,8 @@ impl Fetch {
         Ok(())
     }
 
-    /// Sends an empty last part, so that a stream that breaks off is not taken for a whole one: the last bytes may be those of a body that is
-    /// not sent.
+    /// Sends an empty last part, so that a stream that breaks off is not taken for a whole one: the last
+    /// bytes may be those of a body that is not sent.
     async fn send_end(&self, parts: &Sender<Result<ContainerPart, Status>>) -> Result<(), Broken> {
         let Some(last) = self.manifest.files.last() else { return Ok(()) };
         self.send_part(parts, &last.name, last.bytes, Bytes::new()).await

@@ -2,7 +2,7 @@
 
 use super::Served;
 use crate::blocking::blocking;
-use crate::disks::DatanodeDisk;
+use crate::datanode_disk::DatanodeDisk;
 use crate::index::{BlockInfo, Piece};
 use crate::layout::OWNERS_DIR;
 use crate::verdict::condemns;
@@ -19,7 +19,8 @@ use tonic::Status;
 use tracing::{error, warn};
 use types::{BlockId, BlockName, ContainerId, LogIndex, PipelineId};
 
-/// Data of one message; cut where the record's own 64 KiB pieces end, so that sums can be passed on as they are.
+/// Data of one message; cut where the record's own 64 KiB pieces end, so that sums can be passed on as they
+/// are.
 const MESSAGE_DATA_BYTES_MAX: u32 = 1 << 20;
 const _: () = assert!((MESSAGE_DATA_BYTES_MAX as usize).is_multiple_of(types::CRC_CHUNK_BYTES));
 
@@ -64,7 +65,8 @@ pub(super) async fn head(served: &Served, request: HeadRequest) -> Result<HeadRe
 }
 
 impl Read {
-    /// The whole range, where one message holds it: most reads are of small objects, and need no task that sends and no queue.
+    /// The whole range, where one message holds it: most reads are of small objects, and need no task that
+    /// sends and no queue.
     pub(super) async fn at_once(&self) -> Option<Result<ReadChunk, Failure>> {
         let [piece] = &self.first[..] else { return None };
         let mut parts = parts(piece, self.range.start..self.range.end.min(piece.end()));
@@ -119,8 +121,8 @@ impl Read {
         Ok(ReadChunk { offset, data: bytes, data_crcs: crcs, first_piece_bytes })
     }
 
-    /// What becomes of a read that failed: bytes that do not check, or that the medium cannot give back, make this replica of the
-    /// container unhealthy.
+    /// What becomes of a read that failed: bytes that do not check, or that the medium cannot give back, make
+    /// this replica of the container unhealthy.
     async fn unreadable(&self, failure: ReadError) -> Failure {
         let block = self.block;
         let message = format!("read block {block}: {failure}");
@@ -185,8 +187,8 @@ fn not_here(container: ContainerId) -> Failure {
     Failure { retry: Retry::Elsewhere, ..Failure::new(Code::NotFound, message) }
 }
 
-/// Waits a little until this replica has applied what the reader knows of. A pipeline that is not open here any more
-/// has what its index has.
+/// Waits a little until this replica has applied what the reader knows of. A pipeline that is not open here
+/// any more has what its index has.
 async fn wait_applied(
     served: &Served,
     disk: &DatanodeDisk,
@@ -202,7 +204,8 @@ async fn wait_applied(
         },
         None => {
             let of_disk = disk.index.clone();
-            // Where not all is known to be committed, a reader that does not say how much it knows gets nothing.
+            // Where not all is known to be committed, a reader that does not say how much it knows gets
+            // nothing.
             let index = if index == LogIndex(0) { LogIndex(u64::MAX) } else { index };
             let applied = blocking(move || of_disk.has_applied(block.container, index)).await;
             applied.unwrap_or_else(|failure| {
@@ -219,7 +222,8 @@ async fn wait_applied(
     Err(Failure { retry: Retry::Elsewhere, ..Failure::new(Code::NotYet, message) })
 }
 
-/// A block, and where the first bytes of `range` are, if it has that range: one step on a thread that may block.
+/// A block, and where the first bytes of `range` are, if it has that range: one step on a thread that may
+/// block.
 async fn find_block(
     disk: &DatanodeDisk,
     name: BlockName,
@@ -240,7 +244,8 @@ async fn find_block(
             Err(not_this_block(name))
         }
         Ok(None) => {
-            // A reader that did not say how much it knows may know of a block this replica has yet to hear of.
+            // A reader that did not say how much it knows may know of a block this replica has yet to hear
+            // of.
             let retry = if commit_index == 0 { Retry::Elsewhere } else { Retry::No };
             Err(not_found(block, retry))
         }
@@ -248,7 +253,8 @@ async fn find_block(
     }
 }
 
-/// This replica's log went another way than the one the reader's block was acknowledged in, or the id was given out twice.
+/// This replica's log went another way than the one the reader's block was acknowledged in, or the id was
+/// given out twice.
 fn not_this_block(name: BlockName) -> Failure {
     let message = format!("block {} is another one here than {name}", name.id());
     Failure { retry: Retry::Elsewhere, ..Failure::new(Code::NotFound, message) }

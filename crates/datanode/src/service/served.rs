@@ -2,7 +2,8 @@
 
 use crate::blocking::blocking;
 use crate::copies::Copies;
-use crate::disks::{DatanodeDisk, Disks};
+use crate::datanode_disk::DatanodeDisk;
+use crate::disks::Disks;
 use crate::options::DatanodeOptions;
 use crate::pipelines::Pipelines;
 use crate::workers::Workers;

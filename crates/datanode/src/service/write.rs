@@ -1,7 +1,8 @@
-//! One write stream: chunks of many blocks, possibly of several pipelines, in; acks out, in order for each block.
+//! One write stream: chunks of many blocks, possibly of several pipelines, in; acks out, in order for each
+//! block.
 //!
-//! The stream's task takes chunks in and proposes them in order. What becomes of them is awaited by one lane per
-//! pipeline, so that a pipeline that stalls holds up neither the others nor the reading of the stream.
+//! The stream's task takes chunks in and proposes them in order. What becomes of them is awaited by one lane
+//! per pipeline, so that a pipeline that stalls holds up neither the others nor the reading of the stream.
 
 use super::Served;
 use crate::blocking::blocking;
@@ -35,8 +36,8 @@ use crate::index::machine::BLOCK_BYTES_MAX;
 /// The bytes that a chunk counts for beside its data.
 const CHUNK_OVERHEAD_BYTES: usize = 1024;
 
-/// Blocks whose later chunks a stream refuses because one before them was. Past it some are forgotten: their chunks
-/// are proposed and then refused by the state machine, to the same effect.
+/// Blocks whose later chunks a stream refuses because one before them was. Past it some are forgotten: their
+/// chunks are proposed and then refused by the state machine, to the same effect.
 const FAILED_BLOCKS_MAX: usize = 4096;
 
 /// The time that a stopping node waits for what is under way to be answered.
@@ -56,7 +57,8 @@ pub(super) struct WriteStream {
     lane_tasks: JoinSet<()>,
     /// The first refused chunk of each block that has one, and why it was refused.
     failed: HashMap<Nonce, (u32, Failure)>,
-    /// In which term a leader was waited for, when the first chunk came again over this stream: it may have applied less than its log had.
+    /// In which term a leader was waited for, when the first chunk came again over this stream: it may have
+    /// applied less than its log had.
     waited_for: HashMap<PipelineId, Term>,
 }
 
@@ -65,7 +67,8 @@ struct Pending {
     nonce: Bytes,
     seq: u32,
     outcome: Outcome,
-    /// The time until when to wait for all replicas, where they shall all have the chunk before it is acknowledged.
+    /// The time until when to wait for all replicas, where they shall all have the chunk before it is
+    /// acknowledged.
     all_by: Option<Instant>,
     group: Option<Group>,
     /// Room in the stream and in the node.
@@ -196,8 +199,8 @@ impl WriteStream {
         Ok(Outcome::Proposed(pipeline.under_way.add(name, proposed)))
     }
 
-    /// What a chunk was answered that was sent before and is applied. Whatever is missed here, the state machine recognizes, after it was
-    /// appended on all members.
+    /// What a chunk was answered that was sent before and is applied. Whatever is missed here, the state
+    /// machine recognizes, after it was appended on all members.
     async fn find_applied(&mut self, pipeline: &Pipeline, name: ChunkName) -> Option<Outcome> {
         self.catch_up(pipeline).await;
         let (index, id, first) = (pipeline.disk.index.clone(), pipeline.id, pipeline.order.first_container);
@@ -212,8 +215,8 @@ impl WriteStream {
         }
     }
 
-    /// A leader that was elected a moment ago has what the one before it had taken in its log, and not yet in its index. It is waited for
-    /// once: one that cannot apply holds up no more than one chunk of a stream.
+    /// A leader that was elected a moment ago has what the one before it had taken in its log, and not yet in
+    /// its index. It is waited for once: one that cannot apply holds up no more than one chunk of a stream.
     async fn catch_up(&mut self, pipeline: &Pipeline) {
         let status = pipeline.group.status();
         let leads_anew = status.role == Role::Leader
@@ -276,8 +279,9 @@ impl WriteStream {
 #[derive(Debug, PartialEq, Eq)]
 struct Gone;
 
-/// Answers the chunks of one pipeline in the order they were taken in. They are waited for together, so that one that waits
-/// for all replicas does not keep those behind it from giving back their bytes when they are committed.
+/// Answers the chunks of one pipeline in the order they were taken in. They are waited for together, so that
+/// one that waits for all replicas does not keep those behind it from giving back their bytes when they are
+/// committed.
 async fn run_lane(mut chunks: Receiver<Pending>, acks: Acks, addresses: AddressBook) {
     let mut answers = FuturesOrdered::new();
     loop {
@@ -331,8 +335,9 @@ fn all_by(chunk: &WriteChunk) -> Option<Instant> {
     (chunk.ack() == Ack::All).then(|| Instant::now() + within)
 }
 
-/// Waits for the other replicas, as long as the writer said, and says how far it came. Acknowledgements behind this one
-/// wait too, but all from when their chunks were taken in: a replica that is gone costs each of them that time once.
+/// Waits for the other replicas, as long as the writer said, and says how far it came. Acknowledgements
+/// behind this one wait too, but all from when their chunks were taken in: a replica that is gone costs each
+/// of them that time once.
 async fn on_all(mut ack: WriteAck, group: &Group, index: LogIndex, all_by: Instant) -> WriteAck {
     match group.wait_all(index, all_by).await {
         Ok(()) => ack.set_reached(Ack::All),

@@ -2,7 +2,8 @@
 
 use crate::blocking::blocking;
 use crate::container_end::ContainerEnd;
-use crate::disks::{DatanodeDisk, Disks};
+use crate::datanode_disk::DatanodeDisk;
+use crate::disks::Disks;
 use crate::index::records::ContainerState;
 use proto::{Code, Failure, Retry};
 use std::sync::Arc;

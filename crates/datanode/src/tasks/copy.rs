@@ -1,7 +1,8 @@
 //! Fetching a replica of a closed container from another node.
 
 use super::means::Means;
-use crate::disks::{DatanodeDisk, Disks};
+use crate::datanode_disk::DatanodeDisk;
+use crate::disks::Disks;
 use crate::import::incoming::Incoming;
 use crate::import::manifest::Manifest;
 use crate::import::{self, incoming};
@@ -19,7 +20,8 @@ use types::ContainerId;
 
 /// A source that sends nothing for so long is given up. It waits for its own rate, which others share.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
-/// A break of the connection is followed by another try at the same source, as long as each try brings something.
+/// A break of the connection is followed by another try at the same source, as long as each try brings
+/// something.
 const BREAK_WAIT: Duration = Duration::from_millis(200);
 
 /// The progress of a copy, shared with whoever tells of it.
@@ -142,7 +144,8 @@ impl<'a> Copy<'a> {
         Ok(())
     }
 
-    /// On a task of its own: a copy that is given up must not leave its last steps half way in this process, where nobody would finish them.
+    /// On a task of its own: a copy that is given up must not leave its last steps half way in this process,
+    /// where nobody would finish them.
     async fn take_in(self) -> anyhow::Result<Arc<DatanodeDisk>> {
         let Copy { disk, manifest, incoming, .. } = self;
         let taken_in = tokio::spawn(async move {
@@ -178,7 +181,8 @@ async fn next(parts: &mut Streaming<ContainerPart>) -> anyhow::Result<Option<Con
     Ok(message.map_err(proto::Failure::from)?)
 }
 
-/// The disk where a copy was begun; else the one of which the least is used, among those that work and have room.
+/// The disk where a copy was begun; else the one of which the least is used, among those that work and have
+/// room.
 async fn choose_disk(disks: &Disks, manifest: &Manifest) -> anyhow::Result<Arc<DatanodeDisk>> {
     let mut best: Option<(f64, Arc<DatanodeDisk>)> = None;
     for disk in &disks.open {

@@ -10,7 +10,7 @@
 
 use super::means::Means;
 use crate::blocking::blocking;
-use crate::disks::DatanodeDisk;
+use crate::datanode_disk::DatanodeDisk;
 use crate::layout::OWNERS_DIR;
 use anyhow::{Context, ensure};
 use std::sync::Arc;
@@ -20,12 +20,12 @@ use tokio::time::Instant;
 use tracing::info;
 use types::{ContainerId, OwnerId};
 
-/// An order to delete is followed for so long after the heartbeat that brought it was sent. SCM says it again with each heartbeat, and
-/// takes a node that is silent for longer for dead at some time.
+/// An order to delete is followed for so long after the heartbeat that brought it was sent. SCM says it again
+/// with each heartbeat, and takes a node that is silent for longer for dead at some time.
 const ORDER_HOLDS: Duration = Duration::from_secs(30);
 
-/// Deletes this node's replica; one that is not here is deleted already. A disk that was out of use for a while may have it besides the
-/// disk that it was copied to meanwhile: then it goes from both.
+/// Deletes this node's replica; one that is not here is deleted already. A disk that was out of use for a
+/// while may have it besides the disk that it was copied to meanwhile: then it goes from both.
 pub(super) async fn delete_replica(
     means: &Means,
     container: ContainerId,

@@ -1,5 +1,5 @@
-//! Tasks that SCM gives this node, and how far they are. SCM says them again with each heartbeat until reports show that they are done; those
-//! that it no longer says are given up.
+//! Tasks that SCM gives this node, and how far they are. SCM says them again with each heartbeat until
+//! reports show that they are done; those that it no longer says are given up.
 
 pub(crate) mod close;
 mod copy;
@@ -25,7 +25,8 @@ use types::{Backoff, ContainerId, LogId, LogIndex, PipelineId, ReplicaId, Term};
 
 /// Tasks known at a time; SCM tells a few. More are left for when it says them again.
 const TASKS_MAX: usize = 1000;
-/// Containers that are copied here at a time: they share one rate, and one alone uses little of it while its source is busy.
+/// Containers that are copied here at a time: they share one rate, and one alone uses little of it while its
+/// source is busy.
 const COPIES_MAX: usize = 2;
 /// Other tasks under way at a time; each is a few steps.
 const OTHERS_MAX: usize = 8;
@@ -193,7 +194,8 @@ impl TaskBoard {
         self.means.disks.inventory.wake().notify_one();
     }
 
-    /// Begins what may begin: in the order of the keys, so that copies that were begun go first after a restart too.
+    /// Begins what may begin: in the order of the keys, so that copies that were begun go first after a
+    /// restart too.
     fn begin(&self, entries: &mut BTreeMap<TaskKey, Entry>, now: Instant) {
         let running = |entries: &BTreeMap<TaskKey, Entry>, copies: bool| {
             let runs = |(key, entry): &(&TaskKey, &Entry)| {

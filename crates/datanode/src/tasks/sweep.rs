@@ -1,7 +1,8 @@
 //! Removing what is left of copies that SCM no longer wants.
 
 use super::TaskBoard;
-use crate::disks::{DatanodeDisk, Disks};
+use crate::datanode_disk::DatanodeDisk;
+use crate::disks::Disks;
 use crate::import::incoming;
 use std::collections::BTreeMap;
 use std::sync::Arc;

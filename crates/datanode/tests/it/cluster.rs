@@ -36,9 +36,10 @@ pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 /// Between two looks at what is waited for.
 pub(crate) const LOOK: Duration = Duration::from_millis(5);
 
-/// A machine that stands still for seconds must not cost a leader its lease: the tests hold on to the one they found. None of them needs
-/// an election that only silence brings about, because the first member campaigns at once, and [`Cluster::stop_nodes`] sees to it that it
-/// can win. Where that fails all the same (nobody took over in time), silence decides: well below [`DEADLINE`].
+/// A machine that stands still for seconds must not cost a leader its lease: the tests hold on to the one
+/// they found. None of them needs an election that only silence brings about, because the first member
+/// campaigns at once, and [`Cluster::stop_nodes`] sees to it that it can win. Where that fails all the same
+/// (nobody took over in time), silence decides: well below [`DEADLINE`].
 const PATIENT: Timing = Timing {
     heartbeat: Duration::from_millis(500),
     election_min: Duration::from_secs(8),
@@ -106,8 +107,8 @@ pub(crate) fn options() -> DatanodeOptions {
     }
 }
 
-/// Repeats what needs data directories that somebody has just closed, until they are free: what their logs began last (asking for the
-/// free space of the disk) ends by itself, and holds them until then.
+/// Repeats what needs data directories that somebody has just closed, until they are free: what their logs
+/// began last (asking for the free space of the disk) ends by itself, and holds them until then.
 async fn once_free<T>(attempt: impl AsyncFn() -> anyhow::Result<T>) -> anyhow::Result<T> {
     let deadline = Instant::now() + DEADLINE;
     loop {
@@ -225,7 +226,8 @@ impl Node {
 fn is_behind(failure: &Failure) -> bool {
     match failure.code {
         Code::NotYet | Code::Busy => true,
-        // The container is yet to come. Of a container that lacks the block, a replica says that asking again is no use.
+        // The container is yet to come. Of a container that lacks the block, a replica says that asking again
+        // is no use.
         Code::NotFound => failure.retry == Retry::Elsewhere,
         _ => false,
     }
@@ -295,8 +297,8 @@ impl WriteStream {
         self.acked().await
     }
 
-    /// Writes a chunk and waits for its answer. A leader that has not heard of its followers for a while (a busy machine)
-    /// takes nothing until it has: that answer is not of interest here.
+    /// Writes a chunk and waits for its answer. A leader that has not heard of its followers for a while (a
+    /// busy machine) takes nothing until it has: that answer is not of interest here.
     pub(crate) async fn write(&mut self, chunk: WriteChunk) -> Result<Acked, Failure> {
         let deadline = Instant::now() + DEADLINE;
         loop {
@@ -367,8 +369,8 @@ impl Cluster {
         cluster
     }
 
-    /// As [`Cluster::start`], with more nodes perhaps, which all have registered at an SCM that the test plays; the pipeline is on the
-    /// first three. Their numbers are 1, 2, 3, ...
+    /// As [`Cluster::start`], with more nodes perhaps, which all have registered at an SCM that the test
+    /// plays; the pipeline is on the first three. Their numbers are 1, 2, 3, ...
     pub(crate) async fn start_with_scm(options: DatanodeOptions, count: usize) -> (Cluster, PlayedScm) {
         let scm = PlayedScm::start().await;
         let options =
@@ -445,8 +447,8 @@ impl Cluster {
         }
     }
 
-    /// Waits until all replicas know the same leader and it takes commands (it does not before a quorum has answered it),
-    /// and returns its position. On a busy machine leadership may move while we look.
+    /// Waits until all replicas know the same leader and it takes commands (it does not before a quorum has
+    /// answered it), and returns its position. On a busy machine leadership may move while we look.
     pub(crate) async fn wait_for_leader(&self) -> usize {
         let deadline = Instant::now() + DEADLINE;
         loop {
@@ -506,8 +508,9 @@ impl Cluster {
         self.start_nodes().await;
     }
 
-    /// The first member last, so that leadership ends with it: it has the longest log then, and when all come back, its campaign is won
-    /// at once. In another order it would lack the entries with which its successors began.
+    /// The first member last, so that leadership ends with it: it has the longest log then, and when all come
+    /// back, its campaign is won at once. In another order it would lack the entries with which its
+    /// successors began.
     pub(crate) async fn stop_nodes(&mut self) {
         let members = self.nodes.len().min(3);
         self.nodes[..members].reverse();

@@ -45,7 +45,8 @@ async fn a_replica_whose_disk_lies_says_so_and_the_others_answer() {
     let read = |node: usize, offset, length| {
         cluster.nodes[node].read(acked.block, offset, length, acked.commit_index)
     };
-    // A replica that had not synced the block yet when the next one came has it in memory until another one comes.
+    // A replica that had not synced the block yet when the next one came has it in memory until another one
+    // comes.
     let deadline = Instant::now() + DEADLINE;
     let mut local = 3;
     let failure = loop {

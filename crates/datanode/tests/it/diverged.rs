@@ -10,8 +10,9 @@ use types::{BlockName, Nonce};
 const BLOCKS: u128 = 20;
 const BLOCK_BYTES: usize = 3000;
 
-/// A leader takes blocks that nobody else hears of, and stops. The others elect one of them and acknowledge other blocks, at the same
-/// indexes of the log. Then the first one is back alone and ends by itself, with a tail that never was.
+/// A leader takes blocks that nobody else hears of, and stops. The others elect one of them and acknowledge
+/// other blocks, at the same indexes of the log. Then the first one is back alone and ends by itself, with a
+/// tail that never was.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_leader_took_alone_is_never_read_in_place_of_what_was_acknowledged() {
     let mut cluster = Cluster::start(options()).await;
@@ -65,7 +66,8 @@ async fn what_a_leader_took_alone_is_never_read_in_place_of_what_was_acknowledge
     };
     assert!(!head(BlockName { nonce: Nonce(100), ..acknowledged[0].block }).await);
 
-    // Somebody decides wrongly, and makes this replica what the container is: it still gives nobody another's bytes.
+    // Somebody decides wrongly, and makes this replica what the container is: it still gives nobody another's
+    // bytes.
     let datanode = &alone.datanode;
     let [container] = &datanode.container_reports().await.unwrap()[..] else { panic!("one container") };
     datanode.close_replica(container.container, container.last).await.unwrap();

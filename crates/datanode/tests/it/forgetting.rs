@@ -137,7 +137,8 @@ async fn a_log_is_forgotten_up_to_what_all_members_have() {
     crate::ending::check_whole(&cluster).await;
 }
 
-/// A pipeline that nobody writes to any more holds no closed container back, be the tail that it may keep however long.
+/// A pipeline that nobody writes to any more holds no closed container back, be the tail that it may keep
+/// however long.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_closed_is_released_though_nothing_follows() {
     let mut cluster = Cluster::start(DatanodeOptions { log_tail_bytes: 64 << 20, ..quick() }).await;

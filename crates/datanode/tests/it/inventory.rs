@@ -42,7 +42,8 @@ pub(crate) fn hashed(said: &Said, container: u64) -> Option<&ContainerReplica> {
     closed(said, container).filter(|replica| !replica.hash.is_empty())
 }
 
-/// Without what differs between nodes: the disk, and the size, which may have been told before the last segment was cut to its length.
+/// Without what differs between nodes: the disk, and the size, which may have been told before the last
+/// segment was cut to its length.
 fn anywhere(replica: ContainerReplica) -> ContainerReplica {
     ContainerReplica { disk: Default::default(), disk_bytes: 0, ..replica }
 }
@@ -81,7 +82,8 @@ async fn scm_hears_of_every_container_its_end_and_its_hash() {
     }
     assert!(replicas.iter().all(|replica| *replica == replicas[0]), "{replicas:#?}");
 
-    // The hash is the one that is printed offline, and a restarted node tells the same without computing it again.
+    // The hash is the one that is printed offline, and a restarted node tells the same without computing it
+    // again.
     let disks: Vec<_> = cluster.disk_paths(0);
     cluster.stop_nodes().await;
     let mut verdicts = Vec::new();

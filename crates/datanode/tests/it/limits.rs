@@ -78,7 +78,8 @@ async fn a_node_with_too_much_under_way_says_busy() {
     first.send(chunk(1, 0, 0, &bytes(1, 4 << 20), true)).await;
     let mut second = leader.write_stream().await;
     let deadline = tokio::time::Instant::now() + crate::cluster::DEADLINE;
-    // The first stream's chunk takes a moment to arrive. Until it did, ours may be taken instead and not be answered.
+    // The first stream's chunk takes a moment to arrive. Until it did, ours may be taken instead and not be
+    // answered.
     let failure = loop {
         assert!(tokio::time::Instant::now() < deadline, "the node never said busy");
         second.send(chunk(2, 0, 0, &bytes(2, 4 << 20), true)).await;
@@ -97,7 +98,8 @@ fn appended_bytes(node: &crate::cluster::Node) -> u64 {
     group.metrics().append_bytes
 }
 
-/// A writer whose connection breaks sends everything again that was not acknowledged. Some of it is applied by then, some under way.
+/// A writer whose connection breaks sends everything again that was not acknowledged. Some of it is applied
+/// by then, some under way.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_chunk_that_comes_again_is_answered_and_not_appended_again() {
     const BLOCKS: u128 = 40;

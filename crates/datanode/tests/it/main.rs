@@ -1,5 +1,5 @@
-//! Datanodes in one process over loopback gRPC, with real disks in temporary directories. SCM is not here: the tests
-//! give the orders that a heartbeat would bring, through the same call.
+//! Datanodes in one process over loopback gRPC, with real disks in temporary directories. SCM is not here:
+//! the tests give the orders that a heartbeat would bring, through the same call.
 
 // `allow-unwrap-in-tests` reaches only functions marked as tests, not what they share.
 #![allow(clippy::unwrap_used)]

@@ -1,5 +1,5 @@
-//! An SCM that a test plays: it remembers what datanodes say, and answers what the test wants them to do. What the real one decides is
-//! tested with it.
+//! An SCM that a test plays: it remembers what datanodes say, and answers what the test wants them to do.
+//! What the real one decides is tested with it.
 
 use proto::scm::scm_server::{Scm, ScmServer};
 use proto::scm::*;

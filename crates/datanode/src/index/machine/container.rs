@@ -1,7 +1,9 @@
-//! Applying one closed container by itself, as its pipeline did, to the index of a disk that may never have carried the pipeline.
+//! Applying one closed container by itself, as its pipeline did, to the index of a disk that may never have
+//! carried the pipeline.
 //!
-//! Blocks never span containers, so a container has all that its rows say, but for one thing: whether a first chunk was a
-//! repetition of one in the container before. Whoever knows ([`Measure::repeats`]) leaves those out.
+//! Blocks never span containers, so a container has all that its rows say, but for one thing: whether a first
+//! chunk was a repetition of one in the container before. Whoever knows ([`Measure::repeats`]) leaves those
+//! out.
 
 use super::round::Round;
 use crate::index::records::{ContainerRecord, ContainerState};

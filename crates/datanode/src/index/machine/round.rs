@@ -1,5 +1,5 @@
-//! One round of commands on its way into one batch. What it answers and writes must not depend on where rounds begin
-//! and end: replicas cut the same log into different ones.
+//! One round of commands on its way into one batch. What it answers and writes must not depend on where
+//! rounds begin and end: replicas cut the same log into different ones.
 
 use super::super::records::{
     BlockRecord, ChunkPlace, ChunkRecord, ContainerRecord, ContainerState, encode_local,
@@ -69,8 +69,8 @@ impl<'a> Round<'a> {
         Round { index, pipeline, open, committed_to, forget_to, write, nonces, blocks, chunks }
     }
 
-    /// Carries out one command. An error means that this replica cannot go on: a command of a newer version, or a log
-    /// whose records stand where they must not.
+    /// Carries out one command. An error means that this replica cannot go on: a command of a newer version,
+    /// or a log whose records stand where they must not.
     pub(super) fn apply(&mut self, command: &Committed) -> anyhow::Result<PipelineReply> {
         let at = command.id.index;
         ensure!(
@@ -191,8 +191,8 @@ impl<'a> Round<'a> {
         Ok((block, record.length))
     }
 
-    /// A chunk that was applied before is answered as it was then. One that only looks like it is refused: another
-    /// writer with the same nonce, or one that changed its mind.
+    /// A chunk that was applied before is answered as it was then. One that only looks like it is refused:
+    /// another writer with the same nonce, or one that changed its mind.
     fn recognize(
         &self,
         block: BlockId,
@@ -260,8 +260,9 @@ impl<'a> Round<'a> {
         self.open.1.chunks += 1;
     }
 
-    /// Closes the open container and opens the next, or ends the pipeline. Containers are numbered upwards, so a roll to the open one or
-    /// to an earlier one is an old decision that was carried out already: it changes nothing.
+    /// Closes the open container and opens the next, or ends the pipeline. Containers are numbered upwards,
+    /// so a roll to the open one or to an earlier one is an old decision that was carried out already: it
+    /// changes nothing.
     fn apply_roll(&mut self, command: &Committed, roll: &RollCommand) -> anyhow::Result<PipelineReply> {
         let next = ContainerId(roll.next_container);
         ensure!(
@@ -290,7 +291,8 @@ impl<'a> Round<'a> {
             self.open.1.committed = self.committed_to.unwrap_or_default();
         }
         self.save_open();
-        // Writers may still ask about blocks of the container that closes now, but no longer about those before it.
+        // Writers may still ask about blocks of the container that closes now, but no longer about those
+        // before it.
         if record.previous != ContainerId(0) {
             let forgotten = keys::nonces(record.previous);
             self.write.delete_range(forgotten.start, forgotten.end);
@@ -308,8 +310,8 @@ impl<'a> Round<'a> {
         self.write.put(keys::container(self.open.0), self.open.1.encode());
     }
 
-    /// The block a writer's nonce names, if it began in the open container or in the one before; without a record when
-    /// it was deleted on this replica.
+    /// The block a writer's nonce names, if it began in the open container or in the one before; without a
+    /// record when it was deleted on this replica.
     fn find(&self, nonce: Nonce) -> anyhow::Result<Option<(BlockId, Option<BlockRecord>)>> {
         let (open, previous) = (self.open.0, self.open.1.previous);
         // What this round saw counts only while the index would still have it, wherever rounds begin and end.
@@ -340,8 +342,9 @@ impl<'a> Round<'a> {
     }
 }
 
-/// Blocks are deleted on each replica by itself, and only in closed containers, where no chunk changes anything: whether
-/// this one has deleted its block makes a difference to what the chunk is answered and to nothing else.
+/// Blocks are deleted on each replica by itself, and only in closed containers, where no chunk changes
+/// anything: whether this one has deleted its block makes a difference to what the chunk is answered and to
+/// nothing else.
 fn refuse_deleted(block: BlockId) -> ChunkError {
     let message = format!("container {} is closed, and block {block} was deleted", block.container);
     ChunkError::new(Code::Closed, Retry::Elsewhere, message, None)

@@ -437,8 +437,8 @@ fn apply_in_rounds(replica: &mut Replica, log: &[Committed], rounds: &[usize]) -
     replies
 }
 
-/// Replicas that cut the log into different rounds, one of them restarted half way, answer the same and end with the
-/// same index, key for key and byte for byte; and what was acknowledged is what the index holds.
+/// Replicas that cut the log into different rounds, one of them restarted half way, answer the same and end
+/// with the same index, key for key and byte for byte; and what was acknowledged is what the index holds.
 #[test]
 fn replicas_agree_whatever_the_log_and_however_it_is_cut() {
     let bases = [Replica::new(), Replica::new(), Replica::new()];

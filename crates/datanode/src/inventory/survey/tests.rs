@@ -24,7 +24,8 @@ fn states(surveyor: &Surveyor) -> Vec<(ContainerId, ContainerState)> {
     surveyor.inventory.select(|(container, replica)| Some((*container, replica.state)))
 }
 
-/// A member that catches up rolls twice before anybody looks: the watch of its open container shows the last one only.
+/// A member that catches up rolls twice before anybody looks: the watch of its open container shows the last
+/// one only.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_container_that_was_opened_and_closed_unseen_is_found_from_the_next() {
     let left = Left::new().await.copy();
@@ -58,7 +59,8 @@ async fn a_container_that_the_rest_of_a_log_opens_is_found() {
     }
 }
 
-/// What cannot be read when the node starts is told as open: else SCM could take it that nobody has the container.
+/// What cannot be read when the node starts is told as open: else SCM could take it that nobody has the
+/// container.
 #[tokio::test(flavor = "multi_thread")]
 #[allow(clippy::disallowed_methods)] // the test plays the failing disk
 async fn a_container_that_cannot_be_read_is_not_told_as_missing() {
@@ -73,7 +75,8 @@ async fn a_container_that_cannot_be_read_is_not_told_as_missing() {
     assert_eq!(states(&surveyor)[0], (FIRST, ContainerState::Closed));
 }
 
-/// A container whose log runs, or is about to, is that log's: whatever is deleted of it meanwhile, the log would miss.
+/// A container whose log runs, or is about to, is that log's: whatever is deleted of it meanwhile, the log
+/// would miss.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_container_is_not_released_while_its_log_is_opened_or_stands_still() {
     let left = Left::new().await.copy();

@@ -1,0 +1,165 @@
+//! One disk of the node: its directory, the writer of its logs, its index, and what is known of it.
+
+use crate::blocking::blocking;
+use crate::counters::DiskCounters;
+use crate::index::Index;
+use crate::inventory::Inventory;
+use crate::known_space::KnownSpace;
+use crate::layout::{DB_DIR, GROUPS_DIR, OWNERS_DIR};
+use crate::offline::install;
+use crate::options::DatanodeOptions;
+use anyhow::{Context, bail};
+use disk::{DataDirectory, Disk, IoFuture, OpenDiskError, Space};
+use proto::{Code, Failure};
+use raft::{Db, DbState};
+use raftlog::LogSpace;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+use tracing::warn;
+use types::{ContainerId, DiskId};
+
+/// One data directory with its log writer and its index.
+pub(crate) struct DatanodeDisk {
+    pub id: DiskId,
+    pub real: Arc<dyn DataDirectory>,
+    pub space: Arc<LogSpace>,
+    pub db: Arc<Db>,
+    pub index: Index,
+    pub counters: DiskCounters,
+    /// Containers known to be bad here, so that each is marked once.
+    pub unhealthy: Mutex<BTreeSet<ContainerId>>,
+    /// A lock that is held while blocks are deleted: the list of a container has one writer.
+    pub deleting: tokio::sync::Mutex<()>,
+    /// A lock that is held while it is written how a container ended: its file and its record have one writer.
+    pub ending: tokio::sync::Mutex<()>,
+    /// The inventory of the whole node: what changes here is told there.
+    pub inventory: Inventory,
+    pub room: KnownSpace,
+    /// The room below which pipelines on this disk take no more chunks: the log keeps a reserve and allocates
+    /// whole segments.
+    pub full_below_bytes: u64,
+}
+impl DatanodeDisk {
+    pub(crate) async fn open(
+        real: Arc<dyn DataDirectory>,
+        options: &DatanodeOptions,
+        inventory: Inventory,
+    ) -> anyhow::Result<DatanodeDisk> {
+        let log_disk = real.clone();
+        Self::open_over(real, log_disk, options, inventory).await
+    }
+
+    /// [`DatanodeDisk::open`] with something between the disk and what changes the files of its logs.
+    pub(crate) async fn open_over(
+        real: Arc<dyn DataDirectory>,
+        log_disk: Arc<dyn Disk>,
+        options: &DatanodeOptions,
+        inventory: Inventory,
+    ) -> anyhow::Result<DatanodeDisk> {
+        let space = LogSpace::new(log_disk, options.log.clone());
+        check_index(&*real).await?;
+        let (path, db_options) = (real.root().join(DB_DIR), options.db.clone());
+        let db = blocking(move || Db::open(&path, &db_options)).await;
+        if db.as_ref().is_err_and(is_locked) {
+            // Somebody has it open still: the disk is well, and must not be left out.
+            return Err(OpenDiskError::InUse { path: real.root().to_owned() }.into());
+        }
+        let db = Arc::new(db.with_context(|| format!("open the block index of {}", real.root().display()))?);
+        let (id, index) = (real.stamp().disk, Index::new(db.clone()));
+        let room = KnownSpace::new(real.space().await.context("ask for free space")?);
+        let full_below_bytes = options.log.reserve_bytes.saturating_add(options.log.segment_bytes_max);
+        // An index that opens and cannot be read would make the disk look empty, and an empty disk says that
+        // its logs have ended.
+        let of_disk = index.clone();
+        let listed = blocking(move || {
+            of_disk.pipeline_specs()?;
+            of_disk.containers()?;
+            of_disk.all_unhealthy()
+        });
+        let root = real.root().display();
+        let unhealthy = listed.await.with_context(|| format!("read the block index of {root}"))?;
+        let unhealthy = Mutex::new(unhealthy.into_keys().collect());
+        let (counters, deleting, ending) = Default::default();
+        Ok(DatanodeDisk {
+            id,
+            real,
+            space,
+            db,
+            index,
+            counters,
+            unhealthy,
+            deleting,
+            ending,
+            inventory,
+            room,
+            full_below_bytes,
+        })
+    }
+
+    /// The reason why the disk takes nothing until the next start: a write or a sync failed, or its index
+    /// turned read-only, which stops every pipeline that applies something.
+    pub(crate) fn failure(&self) -> Option<String> {
+        self.real.failure().or_else(|| match self.db.state() {
+            DbState::Well | DbState::Full(_) => None,
+            DbState::Failed(why) => Some(format!("its index takes no more writes: {why}")),
+        })
+    }
+
+    /// Tells whether nothing is applied until RocksDB has found room.
+    pub(crate) fn has_full_index(&self) -> bool {
+        matches!(self.db.state(), DbState::Full(_))
+    }
+
+    /// Asks for its room, and finds out whether its index takes writes: RocksDB flushes and compacts when it
+    /// likes, also when nobody writes.
+    pub(crate) fn ask(self: &Arc<Self>) -> IoFuture<Space> {
+        let disk = self.clone();
+        Box::pin(async move {
+            let db = disk.db.clone();
+            if let Err(failure) = blocking(move || Ok(db.probe())).await {
+                warn!(disk = %disk.real.root().display(), error = format!("{failure:#}"), "probe an index");
+            }
+            disk.real.space().await
+        })
+    }
+
+    /// Refuses chunks that should not even be proposed: a log that cannot append stops its replica.
+    pub(crate) fn takes_chunks(&self) -> Result<(), Failure> {
+        if let Some(why) = self.failure() {
+            return Err(Failure::new(Code::DiskFailed, format!("disk {} failed: {why}", self.id)));
+        }
+        if let DbState::Full(why) = self.db.state() {
+            let message = format!("disk {} is full: its index has no room: {why}", self.id);
+            return Err(Failure::new(Code::DiskFull, message));
+        }
+        let free_bytes = self.room.get().map_or(0, |space| space.free_bytes);
+        if free_bytes < self.full_below_bytes {
+            let (id, full) = (self.id, self.full_below_bytes);
+            let message =
+                format!("disk {id} is full: {free_bytes} bytes are free, below {full} it takes no more data");
+            return Err(Failure::new(Code::DiskFull, message));
+        }
+        Ok(())
+    }
+}
+/// Finishes an index that was being replaced. A disk that has logs or containers and no index lost it: an
+/// empty one would hide the closed containers, and forget which pipelines are here.
+async fn check_index(real: &dyn DataDirectory) -> anyhow::Result<()> {
+    install::finish(real).await?;
+    let has_logs = !real.list(GROUPS_DIR).await.context("list the logs")?.is_empty();
+    let has_data = has_logs || !real.list(OWNERS_DIR).await.context("list the containers")?.is_empty();
+    if has_data && !install::has_index(real).await? {
+        let root = real.root().display();
+        bail!(
+            "the block index {root}/{DB_DIR} is missing; `flotilla debug container rebuild {root}` recreates it from the \
+             segments"
+        );
+    }
+    Ok(())
+}
+/// Whether RocksDB found its own lock taken.
+fn is_locked(failure: &anyhow::Error) -> bool {
+    let of_rocksdb = failure.chain().filter_map(|cause| cause.downcast_ref::<rocksdb::Error>());
+    let mut texts = of_rocksdb.map(|error| error.to_string());
+    texts.any(|text| text.contains("lock hold by current process") || text.contains("While lock file"))
+}
