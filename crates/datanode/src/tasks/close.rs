@@ -24,7 +24,11 @@ pub(crate) async fn close_replica(
 }
 
 /// The replica of this disk.
-pub(crate) async fn close_on(disk: &DatanodeDisk, container: ContainerId, last: Option<LogId>) -> Result<(), Failure> {
+pub(crate) async fn close_on(
+    disk: &DatanodeDisk,
+    container: ContainerId,
+    last: Option<LogId>,
+) -> Result<(), Failure> {
     let _ending = disk.ending.lock().await;
     let index = disk.index.clone();
     let record = blocking(move || index.container(container)).await.map_err(broken)?;
