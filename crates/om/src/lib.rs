@@ -5,6 +5,7 @@
 //! its own tables once it knows that they are current.
 
 mod counted;
+mod founding;
 mod om;
 mod ops;
 mod options;

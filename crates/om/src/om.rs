@@ -1,17 +1,19 @@
 use crate::counted::{Counted, expose_listings, expose_tables};
+use crate::founding::{Founding, ask};
 use crate::options::OmOptions;
 use crate::service::{OPERATIONS, OmService, Opened};
 use crate::state_machine::OmStateMachine;
 use crate::tables::{APPLIED_KEY, check_format};
 use anyhow::Context;
-use disk::RealDisk;
+use disk::{Disk, RealDisk};
 use metrics::Exposition;
 use proto::om::om_server::OmServer;
 use proto::scm::GetClusterStatusRequest;
 use proto::scm::scm_client::ScmClient;
-use proto::{ClusterGuard, Failure, Seeker};
+use proto::{ClusterGuard, Code, Failure};
 use raft::{
-    AddressBook, DbGenerations, Group, GroupSpec, GroupStart, Member, RaftHost, ReadIndexError, Role,
+    AddressBook, DbGenerations, Group, GroupSpec, GroupStart, Member, RaftHost, ReadIndexError, ReplicaHere,
+    Role,
 };
 use raftlog::{LogSpace, LogSpec};
 use std::sync::{Arc, OnceLock};
@@ -27,7 +29,7 @@ use types::{Clock, GroupId, NodeId, OwnerId, ReplicaId};
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
 /// Between two tries to find out which cluster this OM is of.
 const ASK_AGAIN: Duration = Duration::from_millis(200);
-const ANSWER_MAX: Duration = Duration::from_secs(5);
+const NOTE_AGAIN: Duration = Duration::from_secs(1);
 
 /// A running OM: the only member of its only group for now.
 pub struct Om {
@@ -39,8 +41,8 @@ pub struct Om {
 }
 
 impl Om {
-    /// Opens the OM's group in a metadata directory, which it may share with an SCM, and waits until it leads. In a directory that
-    /// belongs to no cluster yet that happens later: once SCM has said which cluster this is.
+    /// Opens the OM's group in a metadata directory, which it may share with an SCM, and waits until it leads. Where there is none yet
+    /// that happens later: once SCM has said which cluster this is, and that no other OM has its names. Without an SCM nobody is asked.
     pub async fn start(
         options: OmOptions,
         disk: Arc<RealDisk>,
@@ -53,13 +55,17 @@ impl Om {
         let scans = Arc::new(Semaphore::new(scans_max));
         let counted = Arc::new(Counted::new(OPERATIONS));
         let service = OmService { opened: Arc::default(), addresses, clock, scans, counted };
-        let opener = Opener { options, disk, space, host: host.clone(), opened: service.opened.clone() };
-        let opening = match opener.disk.stamp().cluster.is_empty() {
-            false => {
+        let here: Arc<dyn Disk> = disk.clone();
+        let here = ReplicaHere::of(group_id(), &here).await.context("read which replica is here")?;
+        let is_founded = here.is_some() || options.scm.is_empty();
+        let opened = service.opened.clone();
+        let opener = Opener { options, disk, space, host: host.clone(), is_founded, opened };
+        let opening = match is_founded && !opener.disk.stamp().cluster.is_empty() {
+            true => {
                 opener.open().await?;
-                tokio::spawn(async {})
+                tokio::spawn(opener.note_again())
             }
-            true => tokio::spawn(opener.join_and_open()),
+            false => tokio::spawn(opener.join_and_open()),
         };
         Ok(Om { service, scans_max, host, opening: Mutex::new(opening) })
     }
@@ -120,18 +126,20 @@ struct Opener {
     disk: Arc<RealDisk>,
     space: Arc<LogSpace>,
     host: RaftHost,
+    /// The names are here, or nobody can say that they are elsewhere.
+    is_founded: bool,
     opened: Arc<OnceLock<Result<Opened, String>>>,
 }
 
 impl Opener {
     /// Asks until SCM answers: it may be away, or not yet be there. What fails after that does not mend itself.
     async fn join_and_open(self) {
+        let founding = Founding::new(&self.options.address);
         let mut said = String::new();
-        let cluster = loop {
-            match self.ask_cluster().await {
-                Ok(cluster) => break cluster,
-                Err(failure) => {
-                    let why = format!("{failure:#}");
+        let joined = loop {
+            match self.join(&founding).await {
+                Err(failure) if failure.code != Code::PreconditionFailed => {
+                    let why = failure.to_string();
                     if why != said {
                         tracing::info!(
                             why,
@@ -142,15 +150,17 @@ impl Opener {
                     }
                     tokio::time::sleep(ASK_AGAIN).await;
                 }
+                joined => break joined,
             }
         };
-        let joined = self.disk.join_cluster(&cluster, 0).context("stamp the metadata directory");
-        let opened = match joined {
-            Ok(()) => self.open().await,
-            Err(failure) => Err(failure),
+        let opened = async {
+            let cluster = joined?;
+            self.disk.join_cluster(&cluster, 0).context("stamp the metadata directory")?;
+            self.open().await?;
+            anyhow::Ok(cluster)
         };
-        match opened {
-            Ok(()) => tracing::info!(cluster, "OM joined the cluster"),
+        match opened.await {
+            Ok(cluster) => tracing::info!(cluster, "OM joined the cluster"),
             Err(failure) => {
                 let why = format!("{failure:#}");
                 tracing::error!(why, "OM cannot open its group: stop it, and mend that");
@@ -159,27 +169,33 @@ impl Opener {
         }
     }
 
-    async fn ask_cluster(&self) -> anyhow::Result<String> {
-        let seeker = Seeker::parse(&self.options.scm)?;
-        let mut failed = anyhow::anyhow!("nobody was asked");
-        for _ in 0..=seeker.configured().len() {
-            let address = seeker.address();
-            let channel = self.host.connector().connect(&address).map_err(Failure::invalid)?;
-            let mut scm = ScmClient::new(channel);
-            let asked = timeout(ANSWER_MAX, scm.get_cluster_status(GetClusterStatusRequest {})).await;
-            let failure = match asked {
-                Ok(Ok(answer)) => return Ok(answer.into_inner().cluster),
-                Ok(Err(status)) => Failure::from(status),
-                Err(_) => Failure::unanswered(format!("{address} does not answer")),
-            };
-            seeker.failed(&address, &failure);
-            failed = failure.into();
+    /// Of names that are here: SCM may have lost its note, or never had one.
+    async fn note_again(self) {
+        let OmOptions { address, scm, .. } = &self.options;
+        let (founding, cluster) = (Founding::new(address), self.disk.stamp().cluster);
+        while !scm.is_empty() {
+            match founding.note(scm, &self.host, &cluster).await {
+                Err(failure) if failure.code != Code::PreconditionFailed => tokio::time::sleep(NOTE_AGAIN).await,
+                Ok(()) | Err(_) => break,
+            }
         }
-        Err(failed)
+    }
+
+    /// Which cluster this is, once it is certain that no other OM has its names.
+    async fn join(&self, founding: &Founding) -> Result<String, Failure> {
+        let (scm, host) = (&self.options.scm, &self.host);
+        let status = ask(scm, host, |channel| async move {
+            ScmClient::new(channel).get_cluster_status(GetClusterStatusRequest {}).await
+        });
+        let cluster = status.await?.cluster;
+        if !self.is_founded {
+            founding.note(scm, host, &cluster).await?;
+        }
+        Ok(cluster)
     }
 
     async fn open(&self) -> anyhow::Result<()> {
-        let Opener { options, disk, space, host, opened } = self;
+        let Opener { options, disk, space, host, opened, .. } = self;
         let dir = format!("db-{}", group_id());
         let dbs = DbGenerations::open(disk.clone(), &dir, &options.db, APPLIED_KEY).await;
         let dbs = dbs.with_context(|| format!("open {dir} in {}", disk.root().display()))?;

@@ -173,7 +173,7 @@ impl Cluster {
     }
 }
 
-fn words(line: &str) -> Vec<String> {
+pub(crate) fn words(line: &str) -> Vec<String> {
     format!("server {line} --http 127.0.0.1:0").split_whitespace().map(str::to_owned).collect()
 }
 

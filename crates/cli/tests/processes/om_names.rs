@@ -1,0 +1,57 @@
+//! An OM whose directory is gone, or exchanged.
+
+use crate::binary;
+use crate::commands::flotilla;
+use crate::scm_members::words;
+use std::fs;
+use std::time::{Duration, Instant};
+use testkit::{Process, free_addresses};
+
+const SOON: Duration = Duration::from_secs(60);
+
+/// Until it has said that the names are elsewhere; it must not get ready then.
+fn until_refused(om: &Process) {
+    let give_up = Instant::now() + SOON;
+    while !om.log().contains("were founded by the OM at") {
+        assert!(Instant::now() < give_up, "it is not refused: {}", om.log());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn an_om_without_names_is_refused_where_another_one_had_some() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path();
+    let addresses = free_addresses(2);
+    let [scm_address, om_address] = addresses.as_slice() else { unreachable!("two were asked for") };
+    let meta = root.join("om");
+    let line = format!("--roles scm --rpc {scm_address} --meta {}", root.join("scm").display());
+    let (_scm, _) = Process::start(binary(), root, "scm", words(&line));
+    let line = format!("--roles om --rpc {om_address} --meta {} --scm {scm_address}", meta.display());
+    let (mut om, _) = Process::start(binary(), root, "om", words(&line));
+
+    om.kill9();
+    let aside = root.join("aside");
+    fs::rename(&meta, &aside).unwrap();
+    om.spawn_again();
+    until_refused(&om);
+    om.kill9();
+
+    // Its stamp alone proves nothing.
+    fs::remove_dir_all(&meta).unwrap();
+    fs::create_dir(&meta).unwrap();
+    fs::copy(aside.join("VERSION"), meta.join("VERSION")).unwrap();
+    om.spawn_again();
+    until_refused(&om);
+    om.kill9();
+
+    fs::remove_dir_all(&meta).unwrap();
+    fs::rename(&aside, &meta).unwrap();
+    om.start_again();
+    om.kill9();
+
+    fs::remove_dir_all(&meta).unwrap();
+    let given_up = ["admin", "--scm", scm_address, "registry", "kv", "delete", "flotilla/om/0"];
+    assert!(flotilla(&given_up, None).status.success());
+    om.start_again();
+}
