@@ -9,6 +9,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 const CONTAINER: u64 = FIRST_CONTAINER.0;
+const FOR_EVER: Duration = Duration::from_secs(24 * 3600);
 
 fn copy_task(cluster: &Cluster, sources: &[usize], hash: &str) -> Task {
     let source =
@@ -85,7 +86,10 @@ async fn wait_counted(cluster: &Cluster, node: usize, is_so: impl Fn(&CopyStats)
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_never_had_the_pipeline_gets_a_replica_and_loses_it_again() {
-    let (mut cluster, scm) = Cluster::start_with_scm(options_of_small_containers(), 4).await;
+    // No log is forgotten while this runs, however long that takes: one container is to be read by a log to
+    // the end.
+    let options = DatanodeOptions { forget_interval: FOR_EVER, ..options_of_small_containers() };
+    let (mut cluster, scm) = Cluster::start_with_scm(options, 4).await;
     let written = write_until_closed(&cluster, 2).await;
     let replica = wait_hashed(&scm).await;
     scm.tell(4, |told| told.tasks = vec![copy_task(&cluster, &[0, 1, 2], &replica.hash)]);

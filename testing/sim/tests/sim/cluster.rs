@@ -68,7 +68,7 @@ fn what_ended_alone_and_is_taken_for_the_truth() {
 /// Indexing finds some of the damage, after the copy has its place: then it is in the way of every other one.
 #[test]
 fn copies_that_nobody_looks_at() {
-    check(Planted::ImportsUnverified, 24, &["is bad, and nobody damaged it", "are under-replicated"]);
+    check(Planted::ImportsUnverified, 46, &["is bad, and nobody damaged it", "are under-replicated"]);
 }
 
 /// The bytes of another block, from a member that was cut off with a long tail and is alone now.
