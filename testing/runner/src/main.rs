@@ -31,7 +31,7 @@ struct Arguments {
     /// Where the times of this run are kept for the next
     #[arg(long)]
     times: PathBuf,
-    /// How many tests run side by side; two for each core when not given
+    /// How many tests run side by side; five for two cores when not given
     #[arg(long)]
     slots: Option<usize>,
     /// A test that takes longer is ended and has failed
@@ -47,7 +47,7 @@ struct Arguments {
 fn main() -> anyhow::Result<ExitCode> {
     let arguments = Arguments::parse();
     let cores = std::thread::available_parallelism().context("count the cores")?.get();
-    let limits = Limits { slots: arguments.slots.unwrap_or(2 * cores).max(1), cores };
+    let limits = Limits { slots: arguments.slots.unwrap_or(5 * cores / 2).max(1), cores };
     let found = find_tests(&arguments.artifacts)?;
     let is_wanted =
         |test: &Test| arguments.filter.as_ref().is_none_or(|part| test.to_string().contains(part.as_str()));
