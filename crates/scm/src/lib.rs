@@ -14,6 +14,7 @@ mod leader;
 mod leaders;
 mod leadership;
 mod locate;
+mod member_view;
 mod metrics;
 mod nodes;
 mod ops;
