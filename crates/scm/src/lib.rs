@@ -28,6 +28,8 @@ mod registry;
 mod replicas;
 mod replication;
 mod resolution;
+#[cfg(test)]
+mod resolution_model_tests;
 mod rolls;
 mod safe_mode;
 mod scm;
