@@ -1,10 +1,11 @@
 //! Pipelines that must close, and closing ones that can end: pure decisions from tables, reports and time.
 
+use crate::member_view::{MAJORITY, MemberView, PipelineView};
 use crate::nodes::Nodes;
 use crate::tables::{Tables, duty, is_live};
 use proto::scm::{
-    ClosePipelineCommand, EndPipelineCommand, NodeDuty, NodeState, PipelineMember, PipelineRecord,
-    PipelineState, QuasiClosePipelineCommand, scm_command::Command,
+    ClosePipelineCommand, EndPipelineCommand, NodeDuty, PipelineRecord, PipelineState,
+    QuasiClosePipelineCommand, scm_command::Command,
 };
 use std::collections::HashMap;
 use std::time::Duration;
@@ -37,12 +38,6 @@ enum Ending {
     NotYet,
 }
 
-/// A member that is behind for a shorter time is only slow. Longer than a disk in order ever takes.
-const STANDS_STILL_AFTER: Duration = Duration::from_secs(10);
-
-const MEMBERS: usize = 3;
-const MAJORITY: usize = MEMBERS / 2 + 1;
-
 impl Closing {
     pub(crate) fn new(graces: ClosingGraces) -> Closing {
         Closing { graces, faults: HashMap::new(), leaderless: HashMap::new(), closing: HashMap::new() }
@@ -57,32 +52,33 @@ impl Closing {
         at_ms: u64,
         in_safe_mode: bool,
     ) -> Vec<Command> {
-        self.observe(tables, nodes, now);
-        let of_record = |record: &PipelineRecord| match is_live(record) {
+        let pipelines = tables.unended_pipelines().map(|record| PipelineView::of(record, nodes, now));
+        let pipelines: Vec<PipelineView<'_>> = pipelines.collect();
+        self.observe(&pipelines, now);
+        let of_pipeline = |pipeline: &PipelineView<'_>| match is_live(pipeline.record) {
             true if in_safe_mode => None,
-            true => self.close(record, tables, nodes, now, at_ms),
-            false => self.end(record, nodes, now).or_else(|| self.quasi_close(record, now)),
+            true => self.close(pipeline, tables, now, at_ms),
+            false => self.end(pipeline, now).or_else(|| self.quasi_close(pipeline.record, now)),
         };
-        tables.unended_pipelines().filter_map(of_record).collect()
+        pipelines.iter().filter_map(of_pipeline).collect()
     }
 
     /// Keeps what lasts and forgets what has passed.
-    fn observe(&mut self, tables: &Tables, nodes: &Nodes, now: Instant) {
+    fn observe(&mut self, pipelines: &[PipelineView<'_>], now: Instant) {
         let (mut faults, mut leaderless, mut closing) = (HashMap::new(), HashMap::new(), HashMap::new());
-        for record in tables.unended_pipelines() {
-            let id = PipelineId(record.pipeline);
-            for member in &record.members {
-                let key = (id, NodeId(member.node));
-                if member_fault(record, member, nodes, now).is_some() {
+        for pipeline in pipelines {
+            let id = PipelineId(pipeline.record.pipeline);
+            let is_closing = pipeline.record.state() == PipelineState::PipelineClosing;
+            for member in &pipeline.members {
+                let key = (id, member.node_id());
+                if pipeline.fault(member).is_some() {
                     faults.insert(key, self.faults.get(&key).copied().unwrap_or(now));
                 }
             }
-            if !is_led(record, nodes, now)
-                && (record.state() == PipelineState::PipelineClosing || could_lead(record, nodes, now))
-            {
+            if !pipeline.is_led() && (is_closing || pipeline.could_lead()) {
                 leaderless.insert(id, self.leaderless.get(&id).copied().unwrap_or(now));
             }
-            if record.state() == PipelineState::PipelineClosing {
+            if is_closing {
                 closing.insert(id, self.closing.get(&id).copied().unwrap_or(now));
             }
         }
@@ -91,26 +87,21 @@ impl Closing {
 
     fn close(
         &self,
-        record: &PipelineRecord,
+        pipeline: &PipelineView<'_>,
         tables: &Tables,
-        nodes: &Nodes,
         now: Instant,
         at_ms: u64,
     ) -> Option<Command> {
-        let reason = self.close_reason(record, tables, nodes, now)?;
-        Some(Command::ClosePipeline(ClosePipelineCommand { pipeline: record.pipeline, reason, at_ms }))
+        let reason = self.close_reason(pipeline, tables, now)?;
+        let pipeline = pipeline.record.pipeline;
+        Some(Command::ClosePipeline(ClosePipelineCommand { pipeline, reason, at_ms }))
     }
 
-    fn close_reason(
-        &self,
-        record: &PipelineRecord,
-        tables: &Tables,
-        nodes: &Nodes,
-        now: Instant,
-    ) -> Option<String> {
-        for member in &record.members {
-            let node = NodeId(member.node);
-            if nodes.state(node, now) == NodeState::NodeDead {
+    fn close_reason(&self, pipeline: &PipelineView<'_>, tables: &Tables, now: Instant) -> Option<String> {
+        let id = PipelineId(pipeline.record.pipeline);
+        for member in &pipeline.members {
+            let node = member.node_id();
+            if member.is_dead() {
                 return Some(format!("node {node} is dead"));
             }
             match tables.node(node).map(duty) {
@@ -121,14 +112,14 @@ impl Closing {
                 _ => return Some(format!("node {node} goes into maintenance")),
             }
             // Whoever told it to end was given up in a forced reset.
-            if nodes.member_report(record, member).is_some_and(|report| report.ended) {
+            if member.has_ended() {
                 return Some(format!("it has ended on node {node}"));
             }
-            if lasts(self.faults.get(&(PipelineId(record.pipeline), node)), now, self.graces.member_fault) {
-                return member_fault(record, member, nodes, now);
+            if lasts(self.faults.get(&(id, node)), now, self.graces.member_fault) {
+                return pipeline.fault(member);
             }
         }
-        let leaderless = self.leaderless.get(&PipelineId(record.pipeline));
+        let leaderless = self.leaderless.get(&id);
         lasts(leaderless, now, self.graces.quasi_close).then(|| "its members elect no leader".to_owned())
     }
 
@@ -139,38 +130,32 @@ impl Closing {
         due.then_some(Command::QuasiClosePipeline(QuasiClosePipelineCommand { pipeline }))
     }
 
-    fn end(&self, record: &PipelineRecord, nodes: &Nodes, now: Instant) -> Option<Command> {
-        let endings = record.members.iter().map(|member| self.ending(record, member, nodes, now));
+    fn end(&self, pipeline: &PipelineView<'_>, now: Instant) -> Option<Command> {
+        let record = pipeline.record;
+        let endings = pipeline.members.iter().map(|member| self.ending(record, member, now));
         let endings: Vec<Ending> = endings.collect();
-        let says_so =
-            |member: &&PipelineMember| nodes.member_report(record, member).is_some_and(|report| report.ended);
         let ended = endings.iter().filter(|ending| **ending == Ending::Ended).count();
         let due = !endings.contains(&Ending::NotYet) && (ended >= MAJORITY || record.quasi_close);
-        let said = || record.members.iter().filter(says_so).map(|member| member.replica).collect();
-        due.then(|| Command::EndPipeline(EndPipelineCommand { pipeline: record.pipeline, ended: said() }))
+        let said = pipeline.members.iter().filter(|member| member.has_ended());
+        let ended = || said.map(|member| member.member.replica).collect();
+        due.then(|| Command::EndPipeline(EndPipelineCommand { pipeline: record.pipeline, ended: ended() }))
     }
 
-    fn ending(
-        &self,
-        record: &PipelineRecord,
-        member: &PipelineMember,
-        nodes: &Nodes,
-        now: Instant,
-    ) -> Ending {
-        let (pipeline, node) = (PipelineId(record.pipeline), NodeId(member.node));
-        if nodes.member_report(record, member).is_some_and(|report| report.ended) {
+    fn ending(&self, record: &PipelineRecord, member: &MemberView<'_>, now: Instant) -> Ending {
+        let (pipeline, node) = (PipelineId(record.pipeline), member.node_id());
+        if member.has_ended() {
             return Ending::Ended;
         }
-        if nodes.state(node, now) == NodeState::NodeDead {
+        if member.is_dead() {
             return Ending::Cannot;
         }
         let closing_since = self.closing.get(&pipeline).copied();
-        if closing_since.is_some_and(|since| has_let_go(record, member, nodes, since + self.graces.let_go)) {
+        if closing_since.is_some_and(|since| member.has_let_go(since + self.graces.let_go)) {
             return Ending::Ended;
         }
         let broken = lasts(self.faults.get(&(pipeline, node)), now, self.graces.member_fault);
         // Asked to end by itself, a stopped group may still: it only has to read its log.
-        match broken && (nodes.disk_works(node, &member.disk) == Some(false) || self.had_time(record, now)) {
+        match broken && (member.disk_works == Some(false) || self.had_time(record, now)) {
             true => Ending::Cannot,
             false => Ending::NotYet,
         }
@@ -185,88 +170,6 @@ impl Closing {
 
 fn lasts(since: Option<&Instant>, now: Instant, grace: Duration) -> bool {
     since.is_some_and(|since| now.saturating_duration_since(*since) >= grace)
-}
-
-/// Whether the member has spoken since `since` without a word of the pipeline, its disk being there: it let go of it, or never had it. A
-/// member whose disk is gone has let go of nothing.
-pub(crate) fn has_let_go(
-    record: &PipelineRecord,
-    member: &PipelineMember,
-    nodes: &Nodes,
-    since: Instant,
-) -> bool {
-    let node = NodeId(member.node);
-    nodes.seen(node).is_some_and(|seen| seen >= since)
-        && nodes.disk_works(node, &member.disk) == Some(true)
-        && nodes.member_report(record, member).is_none()
-}
-
-/// What keeps a member, whose node speaks, from doing its part.
-pub(crate) fn member_fault(
-    record: &PipelineRecord,
-    member: &PipelineMember,
-    nodes: &Nodes,
-    now: Instant,
-) -> Option<String> {
-    let node = NodeId(member.node);
-    if nodes.state(node, now) != NodeState::NodeHealthy {
-        return None;
-    }
-    if nodes.disk_works(node, &member.disk) == Some(false) {
-        return Some(format!("its disk on node {node} failed or is missing"));
-    }
-    match nodes.member_report(record, member) {
-        None => Some(format!("node {node} does not have it")),
-        Some(report) if report.ended => None,
-        Some(report) if report.stopped.is_empty() => {
-            stands_still(record, member, nodes).or_else(|| leads_without_room(record, member, nodes))
-        }
-        Some(report) => Some(format!("its group stopped on node {node}: {}", report.stopped)),
-    }
-}
-
-/// A member whose node speaks and whose group runs, and that nevertheless takes nothing, or, where it leads, can commit nothing: a full
-/// disk, or one that hangs.
-fn stands_still(record: &PipelineRecord, member: &PipelineMember, nodes: &Nodes) -> Option<String> {
-    let for_long = nodes.stands_still(record, member);
-    let (node, seconds) = (member.node, for_long.as_secs());
-    (for_long >= STANDS_STILL_AFTER).then(|| {
-        let why = if is_full(member, nodes) { ": its disk is full" } else { "" };
-        format!("it has been behind on node {node} for {seconds} s without coming on{why}")
-    })
-}
-
-fn is_full(member: &PipelineMember, nodes: &Nodes) -> bool {
-    nodes.disks(NodeId(member.node)).iter().any(|disk| disk.disk == member.disk && disk.full)
-}
-
-/// A leader whose disk is full while others have room. It refuses writes and can write no roll, and is never behind.
-fn leads_without_room(record: &PipelineRecord, member: &PipelineMember, nodes: &Nodes) -> Option<String> {
-    let leads =
-        nodes.member_report(record, member).is_some_and(|report| report.leader_replica == member.replica);
-    // Where all are full another pipeline could take no more than this one.
-    let has_room_elsewhere = record.members.iter().any(|member| !is_full(member, nodes));
-    (leads && is_full(member, nodes) && has_room_elsewhere)
-        .then(|| format!("it leads on node {}, and its disk there is full", member.node))
-}
-
-/// Whether a member that speaks and runs says of itself that it leads, and can. One that closes is not led by who has no room for its roll.
-fn is_led(record: &PipelineRecord, nodes: &Nodes, now: Instant) -> bool {
-    let Some(leader) = nodes.pipeline_seen(record, now).leader else { return false };
-    let leads = |member: &PipelineMember| {
-        let report = nodes.member_report(record, member);
-        report.is_some_and(|report| report.leader_replica == member.replica && report.stopped.is_empty())
-            && stands_still(record, member, nodes).is_none()
-            && !(record.state() == PipelineState::PipelineClosing && is_full(member, nodes))
-    };
-    nodes.state(leader, now) == NodeState::NodeHealthy
-        && record.members.iter().any(|member| member.node == leader.0 && leads(member))
-}
-
-/// Whether enough members are there for an election.
-fn could_lead(record: &PipelineRecord, nodes: &Nodes, now: Instant) -> bool {
-    let healthy = |member: &&PipelineMember| nodes.state(NodeId(member.node), now) == NodeState::NodeHealthy;
-    record.members.iter().filter(healthy).count() >= MAJORITY
 }
 
 #[cfg(test)]

@@ -1,12 +1,12 @@
 //! Each node leads its share of the open pipelines: a third of those it is a member of. Leading costs CPU and network, and after restarts a few nodes
 //! lead everything.
 
-use crate::closing::member_fault;
 use crate::leader::Leader;
+use crate::member_view::{MemberView, PipelineView};
 use crate::nodes::Nodes;
 use crate::replication::Order;
 use crate::tables::Tables;
-use proto::scm::{NodeState, PipelineMember, PipelineRecord, PipelineState, TaskKind};
+use proto::scm::{PipelineRecord, PipelineState, TaskKind};
 use std::collections::HashMap;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
@@ -66,24 +66,23 @@ fn best_move(
     now: Instant,
     moved_lately: impl Fn(PipelineId) -> bool,
 ) -> Option<Move> {
-    let mut led: Vec<(&PipelineRecord, NodeId)> = Vec::new();
+    let mut led: Vec<(PipelineView<'_>, NodeId)> = Vec::new();
     // Three times what a node leads above its share.
     let mut excess: HashMap<NodeId, i64> = HashMap::new();
     for record in tables.live_pipelines().filter(|record| record.state() == PipelineState::PipelineOpen) {
-        let Some(leader) = nodes.pipeline_seen(record, now).leader else { continue };
+        let pipeline = PipelineView::of(record, nodes, now);
+        let Some(leader) = pipeline.seen.leader else { continue };
         for member in &record.members {
             *excess.entry(NodeId(member.node)).or_default() -= 1;
         }
         *excess.entry(leader).or_default() += 3;
-        led.push((record, leader));
+        led.push((pipeline, leader));
     }
     let excess = |node: NodeId| excess.get(&node).copied().unwrap_or(0);
-    let of_pipeline = |(record, from): (&PipelineRecord, NodeId)| {
-        let pipeline = PipelineId(record.pipeline);
-        let fit = record
-            .members
-            .iter()
-            .filter(|member| NodeId(member.node) != from && may_lead(record, member, from, nodes, now));
+    let of_pipeline = |(view, from): (PipelineView<'_>, NodeId)| {
+        let pipeline = PipelineId(view.record.pipeline);
+        let may_lead = |member: &&MemberView<'_>| member.node_id() != from && may_lead(&view, member, from);
+        let fit = view.members.iter().filter(may_lead).map(|member| member.member);
         let to = fit.min_by_key(|member| (excess(NodeId(member.node)), member.node))?;
         let gain = excess(from) - excess(NodeId(to.node));
         // Moving one changes the difference by six: less than four would only swap.
@@ -102,41 +101,30 @@ pub(crate) fn wished_move(
     now: Instant,
 ) -> Result<Option<Move>, String> {
     let pipeline = PipelineId(record.pipeline);
-    let from = nodes
-        .pipeline_seen(record, now)
-        .leader
-        .ok_or_else(|| format!("pipeline {pipeline} has no leader"))?;
+    let view = PipelineView::of(record, nodes, now);
+    let from = view.seen.leader.ok_or_else(|| format!("pipeline {pipeline} has no leader"))?;
     if to == Some(from) {
         return Ok(None);
     }
-    let is_wanted = |member: &&PipelineMember| match to {
-        Some(node) => member.node == node.0,
-        None => member.node != from.0,
+    let is_wanted = |member: &&MemberView<'_>| match to {
+        Some(node) => member.node_id() == node,
+        None => member.node_id() != from,
     };
-    if !record.members.iter().any(|member| is_wanted(&member)) {
+    if !view.members.iter().any(|member| is_wanted(&member)) {
         return Err(format!("pipeline {pipeline} has no member on node {}", to.unwrap_or_default()));
     }
-    let fit = |member: &&PipelineMember| may_lead(record, member, from, nodes, now);
-    let member = record.members.iter().filter(is_wanted).find(fit);
+    let member = view.members.iter().filter(is_wanted).find(|member| may_lead(&view, member, from));
+    let member = member.map(|member| member.member);
     let member = member.ok_or_else(|| "it does not run there, is silent, or is behind".to_owned())?;
     Ok(Some(Move { pipeline, from, to: NodeId(member.node), to_replica: member.replica }))
 }
 
 /// Whether the member is well and has nearly all that the leader has.
-fn may_lead(
-    record: &PipelineRecord,
-    member: &PipelineMember,
-    leader: NodeId,
-    nodes: &Nodes,
-    now: Instant,
-) -> bool {
-    let of_leader = record.members.iter().find(|member| NodeId(member.node) == leader);
-    let of_leader = of_leader.and_then(|leader| nodes.member_report(record, leader));
-    let (Some(report), Some(of_leader)) = (nodes.member_report(record, member), of_leader) else {
-        return false;
-    };
-    nodes.state(NodeId(member.node), now) == NodeState::NodeHealthy
-        && member_fault(record, member, nodes, now).is_none()
+fn may_lead(pipeline: &PipelineView<'_>, member: &MemberView<'_>, leader: NodeId) -> bool {
+    let of_leader = pipeline.member_on(leader).and_then(|leader| leader.said);
+    let (Some(report), Some(of_leader)) = (member.said, of_leader) else { return false };
+    member.is_healthy()
+        && pipeline.fault(member).is_none()
         && report.last_index + BEHIND_ENTRIES_MAX >= of_leader.last_index
 }
 

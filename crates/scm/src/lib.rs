@@ -14,6 +14,7 @@ mod leader;
 mod leaders;
 mod leadership;
 mod locate;
+mod member_view;
 mod metrics;
 mod nodes;
 mod ops;
@@ -27,6 +28,8 @@ mod registry;
 mod replicas;
 mod replication;
 mod resolution;
+#[cfg(test)]
+mod resolution_model_tests;
 mod rolls;
 mod safe_mode;
 mod scm;

@@ -1,14 +1,14 @@
 //! What containers have become: a pure decision from tables and reports (docs/cluster.md, "A container's life").
 
-use crate::closing::has_let_go;
+use crate::member_view::{MAJORITY, MemberView, PipelineView};
 use crate::nodes::Nodes;
 use crate::ops::close_containers::CLOSE_CONTAINERS_MAX;
 use crate::replicas::{LastRecord, last_record};
 use crate::tables::{Tables, container_state};
 use planted::Bug;
 use proto::scm::{
-    ClosedContainer, ContainerRecord, ContainerReplica, ContainerState, NodeState, PipelineMember,
-    PipelineRecord, PipelineState, ReplicaState,
+    ClosedContainer, ContainerRecord, ContainerReplica, ContainerState, PipelineMember, PipelineRecord,
+    PipelineState, ReplicaState,
 };
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -16,7 +16,6 @@ use std::time::Duration;
 use tokio::time::Instant;
 use types::{ContainerId, NodeId, PipelineId};
 
-const MAJORITY: usize = 2;
 /// What ended members have lacked for this long after their pipeline was over they will not report any more. Nobody waits for a container that
 /// is empty, and one that is not must not be taken for it because a report was late.
 const DELETE_AFTER: Duration = Duration::from_secs(60);
@@ -39,14 +38,20 @@ impl Resolution {
         let over = pipelines.filter(|record| record.state() == PipelineState::PipelineClosed);
         let over = over.map(|record| PipelineId(record.pipeline));
         self.over = over.map(|id| (id, self.over.get(&id).copied().unwrap_or(now))).collect();
-        let decided =
-            tables.unresolved_containers().filter_map(|record| self.resolve(record, tables, nodes, now));
+        let over = self.over.keys().filter_map(|id| tables.pipeline(*id));
+        let views: HashMap<PipelineId, PipelineView<'_>> =
+            over.map(|record| (PipelineId(record.pipeline), PipelineView::of(record, nodes, now))).collect();
+        let decided = tables.unresolved_containers().filter_map(|record| {
+            let view = views.get(&PipelineId(record.pipeline));
+            self.resolve(record, view, tables, nodes, now)
+        });
         decided.take(CLOSE_CONTAINERS_MAX).collect()
     }
 
     fn resolve(
         &self,
         record: &ContainerRecord,
+        over: Option<&PipelineView<'_>>,
         tables: &Tables,
         nodes: &Nodes,
         now: Instant,
@@ -57,9 +62,8 @@ impl Resolution {
         if let Some((_, replica)) = nodes.replicas().of(container).find(closed) {
             return Some(closed_at(record, last_record(replica)));
         }
-        let pipeline = tables.pipeline(PipelineId(record.pipeline))?;
-        let since = *self.over.get(&PipelineId(pipeline.pipeline))? + self.let_go_after;
-        if let Some(best) = decides(container, pipeline, tables, nodes, since) {
+        let since = *self.over.get(&PipelineId(record.pipeline))? + self.let_go_after;
+        if let Some(best) = decides(container, over?, tables, nodes, since) {
             let settled = as_on(record, best, nodes);
             let is_deleted = settled.state() == ContainerState::ContainerDeleted;
             // Those who were given up in a forced reset may have closed it, and had its replicas moved.
@@ -81,19 +85,21 @@ impl Resolution {
 /// may accept the loss.
 fn decides(
     container: ContainerId,
-    pipeline: &PipelineRecord,
+    pipeline: &PipelineView<'_>,
     tables: &Tables,
     nodes: &Nodes,
     since: Instant,
 ) -> Option<NodeId> {
-    let has_proved = |member: &&PipelineMember| has_proved_all(pipeline, member, tables, nodes, since);
+    let record = pipeline.record;
+    let has_proved = |member: &&MemberView<'_>| has_proved_all(record, member, tables, nodes, since);
     let proved: Vec<_> = pipeline.members.iter().filter(has_proved).collect();
     // What one without its log shows breaks off somewhere, and is found to be damaged before long.
     let is_damaged = |node: NodeId| is_damaged(container, node, nodes) && !planted::has(Bug::LogsNeedNoProof);
-    let whole: Vec<_> = proved.iter().copied().filter(|member| !is_damaged(NodeId(member.node))).collect();
-    let best = |members: &[&PipelineMember]| {
-        let end = |member: &&PipelineMember| (log_end(pipeline, member, tables, nodes), Reverse(member.node));
-        members.iter().map(end).max().map(|(_, Reverse(node))| NodeId(node))
+    let whole: Vec<_> = proved.iter().copied().filter(|member| !is_damaged(member.node_id())).collect();
+    let best = |members: &[&MemberView<'_>]| {
+        let end =
+            |member: &&MemberView<'_>| (log_end(record, member, tables, nodes), Reverse(member.node_id()));
+        members.iter().map(end).max().map(|(_, Reverse(node))| node)
     };
     match (whole.len() >= MAJORITY, proved.len() >= MAJORITY) {
         (true, _) => best(&whole),
@@ -125,30 +131,26 @@ pub(crate) fn accept_loss(
         return Err(format!("no container of pipeline {pipeline} waits for a decision"));
     }
     let members = members_or_holders(record, tables, nodes);
+    let views = members.iter().map(|member| MemberView::of(record, member, nodes, now));
     // What is remembered of one that is gone is nothing to go on with.
-    let is_there = |member: &&PipelineMember| {
-        nodes.state(NodeId(member.node), now) != NodeState::NodeDead
-            && nodes.disk_works(NodeId(member.node), &member.disk) != Some(false)
-    };
-    let said = |member: &&PipelineMember| has_said_all(record, member, tables, nodes, since);
-    let (said, silent): (Vec<_>, Vec<_>) = members.iter().filter(is_there).partition(said);
+    let is_there = |member: &MemberView<'_>| !member.is_dead() && member.disk_works != Some(false);
+    let said = |member: &MemberView<'_>| has_said_all(record, member, tables, nodes, since);
+    let (said, silent): (Vec<_>, Vec<_>) = views.filter(is_there).partition(said);
     if let Some(silent) = silent.first() {
-        let node = silent.node;
+        let node = silent.node_id();
         return Err(format!(
             "node {node} is not dead and has not said all that it has: wait for it, or stop it for good"
         ));
     }
     // What one that lost its log has left was applied, so it is committed.
-    let proved = |member: &PipelineMember| has_proved_all(record, member, tables, nodes, since);
-    let ends =
-        said.iter().map(|member| ((log_end(record, member, tables, nodes), proved(member)), member.node));
+    let proved = |member: &MemberView<'_>| has_proved_all(record, member, tables, nodes, since);
+    let ends = said
+        .iter()
+        .map(|member| ((log_end(record, member, tables, nodes), proved(member)), member.node_id()));
     let (_, best) = ends
         .max_by_key(|(end, node)| (*end, Reverse(*node)))
         .ok_or_else(|| format!("no member of pipeline {pipeline} is left"))?;
-    Ok((
-        NodeId(best),
-        containers.into_iter().map(|container| as_on(container, NodeId(best), nodes)).collect(),
-    ))
+    Ok((best, containers.into_iter().map(|container| as_on(container, best, nodes)).collect()))
 }
 
 /// Whether what the node has of the container is known to be damaged.
@@ -173,49 +175,49 @@ fn members_or_holders(record: &PipelineRecord, tables: &Tables, nodes: &Nodes) -
 /// Whether the member has ended, and all that it ever had is known.
 fn has_proved_all(
     pipeline: &PipelineRecord,
-    member: &PipelineMember,
+    member: &MemberView<'_>,
     tables: &Tables,
     nodes: &Nodes,
     since: Instant,
 ) -> bool {
     // What one without its log says is what is left: it may have acknowledged more. A forced reset may have lost the note of that.
     let is_without_log = |replica: &ContainerReplica| replica.state() == ReplicaState::ReplicaWithoutLog;
-    let has_its_log = !pipeline.lost_logs.contains(&member.replica)
-        && !replicas_on(pipeline, NodeId(member.node), tables, nodes).any(is_without_log);
+    let has_its_log = !pipeline.lost_logs.contains(&member.member.replica)
+        && !replicas_on(pipeline, member.node_id(), tables, nodes).any(is_without_log);
     (has_its_log || planted::has(Bug::LogsNeedNoProof))
-        && is_heard(pipeline, member, tables, nodes)
+        && is_heard(pipeline, member, tables)
         && has_said_all(pipeline, member, tables, nodes, since)
 }
 
 /// Whether the member's end was told to SCM as it is now. One that let go of its log for those who were given up in a forced reset may have had, by their
 /// word, replicas that were deleted since.
-fn is_heard(pipeline: &PipelineRecord, member: &PipelineMember, tables: &Tables, nodes: &Nodes) -> bool {
+fn is_heard(pipeline: &PipelineRecord, member: &MemberView<'_>, tables: &Tables) -> bool {
     !tables.pipeline_is_before_a_reset(PipelineId(pipeline.pipeline))
-        || pipeline.ended.contains(&member.replica)
-        || nodes.member_report(pipeline, member).is_some()
+        || pipeline.ended.contains(&member.member.replica)
+        || member.said.is_some()
 }
 
 /// Whether the member has ended, and all that it has is known.
 fn has_said_all(
     pipeline: &PipelineRecord,
-    member: &PipelineMember,
+    member: &MemberView<'_>,
     tables: &Tables,
     nodes: &Nodes,
     since: Instant,
 ) -> bool {
-    let node = NodeId(member.node);
-    let ended = match nodes.member_report(pipeline, member) {
+    let node = member.node_id();
+    let ended = match member.said {
         // Until what it says of its containers is all of its log, that is late.
         Some(report) => report.ended && log_end(pipeline, member, tables, nodes).index >= report.last_index,
-        None => has_let_go(pipeline, member, nodes, since),
+        None => member.has_let_go(since),
     };
     let open = |replica: &ContainerReplica| replica.state() == ReplicaState::ReplicaOpen;
     ended && nodes.replicas().is_complete(node) && !replicas_on(pipeline, node, tables, nodes).any(open)
 }
 
 /// Where the member's log ends.
-fn log_end(pipeline: &PipelineRecord, member: &PipelineMember, tables: &Tables, nodes: &Nodes) -> LastRecord {
-    let node = NodeId(member.node);
+fn log_end(pipeline: &PipelineRecord, member: &MemberView<'_>, tables: &Tables, nodes: &Nodes) -> LastRecord {
+    let node = member.node_id();
     // A leader that came after the last roll has begun the container that never holds data with a record of its own.
     let end = nodes.replicas().get(ContainerId(pipeline.end_container), node);
     replicas_on(pipeline, node, tables, nodes).chain(end).map(last_record).max().unwrap_or_default()

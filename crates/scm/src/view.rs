@@ -1,11 +1,10 @@
 //! What SCM tells others about pipelines: the tables, joined with what nodes report.
 
-use crate::closing::member_fault;
+use crate::member_view::{MemberView, PipelineView};
 use crate::nodes::Nodes;
 use crate::tables::Tables;
 use proto::scm::{
-    ClusterView, MemberHealth, NodeAddress, NodeState, Pipeline, PipelineMember, PipelineRecord,
-    PipelineState,
+    ClusterView, MemberHealth, NodeAddress, Pipeline, PipelineMember, PipelineRecord, PipelineState,
 };
 use tokio::time::Instant;
 use types::NodeId;
@@ -45,23 +44,23 @@ pub(crate) fn pipeline_with_health(
 ) -> Pipeline {
     let health = match record.state() {
         PipelineState::PipelineClosed => Vec::new(),
-        _ => record.members.iter().filter_map(|member| member_health(record, member, nodes, now)).collect(),
+        _ => {
+            let view = PipelineView::of(record, nodes, now);
+            view.members.iter().filter_map(|member| member_health(&view, member, nodes, now)).collect()
+        }
     };
     Pipeline { health, ..pipeline(record, tables, nodes, now) }
 }
 
 fn member_health(
-    record: &PipelineRecord,
-    member: &PipelineMember,
+    pipeline: &PipelineView<'_>,
+    member: &MemberView<'_>,
     nodes: &Nodes,
     now: Instant,
 ) -> Option<MemberHealth> {
-    let node = NodeId(member.node);
+    let node = member.node_id();
     let silent = || format!("node {node} has been silent for {} s", nodes.age(node, now).as_secs());
-    let problem = match nodes.state(node, now) {
-        NodeState::NodeHealthy => member_fault(record, member, nodes, now)?,
-        _ => silent(),
-    };
+    let problem = if member.is_healthy() { pipeline.fault(member)? } else { silent() };
     Some(MemberHealth { node: node.0, problem })
 }
 

@@ -3,6 +3,7 @@
 //! that comes later brings it back.
 
 use super::close_containers::CLOSE_CONTAINERS_MAX;
+use crate::member_view::MEMBERS;
 use crate::tables::{Tables, TablesMut};
 use proto::scm::{
     AdoptCommand, AdoptedContainer, ContainerRecord, ContainerState, PipelineDescription, PipelineMember,
@@ -11,7 +12,6 @@ use proto::scm::{
 use std::collections::BTreeSet;
 use types::{ContainerId, PipelineId, ReplicaId};
 
-const MEMBERS: usize = 3;
 const DISK_ID_BYTES: usize = 16;
 /// Bounds one log entry, of both kinds together: a hundred kilobytes.
 pub(crate) const ADOPTED_MAX: usize = CLOSE_CONTAINERS_MAX;

@@ -1,5 +1,6 @@
 //! A new pipeline on three disks of three nodes, with its first container and three replicas.
 
+use crate::member_view::MEMBERS;
 use crate::tables::{TablesMut, duty};
 use proto::scm::{
     ContainerRecord, CreatePipelineCommand, NodeDuty, PipelineMember, PipelinePlace, PipelineRecord,
@@ -7,8 +8,6 @@ use proto::scm::{
 };
 use std::collections::BTreeSet;
 use types::NodeId;
-
-const MEMBERS: usize = 3;
 
 pub(super) fn apply(tables: &mut TablesMut<'_>, command: CreatePipelineCommand) -> Result<ScmReply, String> {
     check_places(tables, &command.places)?;

@@ -15,6 +15,7 @@ pub(crate) use planner::{
 pub(crate) use tasks::{Copies, Order, Tasks};
 
 use crate::leader::Leader;
+use crate::member_view::MemberView;
 use crate::nodes::Nodes;
 use crate::quality::{Quality, quality};
 use crate::tables::{Tables, container_state, duty};
@@ -284,19 +285,18 @@ fn coming(
     now: Instant,
 ) -> BTreeSet<NodeId> {
     let container = ContainerId(record.container);
-    let comes = pipeline.members.iter().filter(|member| {
-        let node = NodeId(member.node);
-        let replica = nodes.replicas().get(container, node);
-        let is_behind = nodes.member_report(pipeline, member).is_some_and(|report| {
-            report.stopped.is_empty() && !report.ended && report.applied_index < record.last_index
-        });
+    let views = pipeline.members.iter().map(|member| MemberView::of(pipeline, member, nodes, now));
+    let comes = views.filter(|member| {
+        let replica = nodes.replicas().get(container, member.node_id());
         let open = replica.is_none_or(|replica| replica.state() == ReplicaState::ReplicaOpen);
+        let is_behind = member.said.is_some_and(|report| report.applied_index < record.last_index);
         open && is_behind
-            && nodes.stands_still(pipeline, member) < COMES_WITHIN
-            && nodes.state(node, now) != NodeState::NodeDead
-            && nodes.disk_works(node, &member.disk) == Some(true)
+            && member.runs()
+            && member.stands_still < COMES_WITHIN
+            && !member.is_dead()
+            && member.disk_works == Some(true)
     });
-    comes.map(|member| NodeId(member.node)).collect()
+    comes.map(|member| member.node_id()).collect()
 }
 
 /// Nodes with a good replica, other than `besides`, that stay and may be relied upon.

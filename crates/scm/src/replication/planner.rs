@@ -2,6 +2,7 @@
 //! container, of the nodes, and of what has been asked already.
 
 use super::tasks::{Copies, Order, Tasks};
+use crate::member_view::MEMBERS;
 use crate::quality::{Quality, quality};
 use crate::racks::{Rack, spread, wanted};
 use crate::tables::container_state;
@@ -16,7 +17,7 @@ use tokio::time::Instant;
 use types::{ContainerId, NodeId, PipelineId};
 
 /// Good replicas that a container should have, and how many there must be besides one that is in maintenance.
-pub(crate) const REPLICAS: usize = 3;
+pub(crate) const REPLICAS: usize = MEMBERS;
 pub(crate) const REPLICAS_BESIDES_MAINTENANCE: usize = 2;
 
 /// A target keeps this much free beyond the copy, in hundredths of its capacity: a disk must not run full of copies.

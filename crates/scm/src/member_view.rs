@@ -1,0 +1,164 @@
+//! What SCM knows of the members of a pipeline at one moment: tables and reports, read once for all who decide by it.
+
+use crate::nodes::{Nodes, PipelineSeen};
+use proto::scm::{NodeState, PipelineMember, PipelineRecord, PipelineReport, PipelineState};
+use std::time::Duration;
+use tokio::time::Instant;
+use types::NodeId;
+
+/// Members of a pipeline, and so the replicas that a container comes with.
+pub(crate) const MEMBERS: usize = 3;
+/// Members that decide for all: any two majorities have one in common.
+pub(crate) const MAJORITY: usize = MEMBERS / 2 + 1;
+
+/// A member that is behind for a shorter time is only slow. Longer than a disk in order ever takes.
+const STANDS_STILL_AFTER: Duration = Duration::from_secs(10);
+
+/// A pipeline with what is known of each member, in the order of the record.
+pub(crate) struct PipelineView<'a> {
+    pub(crate) record: &'a PipelineRecord,
+    pub(crate) members: Vec<MemberView<'a>>,
+    pub(crate) seen: PipelineSeen,
+}
+
+/// What is known of one member of one pipeline.
+pub(crate) struct MemberView<'a> {
+    pub(crate) member: &'a PipelineMember,
+    pub(crate) node: NodeState,
+    /// When its node last spoke; `None` if it did not yet.
+    pub(crate) heard: Option<Instant>,
+    /// What it said of the pipeline in its node's last heartbeat.
+    pub(crate) said: Option<&'a PipelineReport>,
+    /// Whether its disk is there and works; `None` if its node has said nothing yet.
+    pub(crate) disk_works: Option<bool>,
+    pub(crate) disk_is_full: bool,
+    /// How long it has been behind without coming on.
+    pub(crate) stands_still: Duration,
+}
+
+impl<'a> PipelineView<'a> {
+    pub(crate) fn of(record: &'a PipelineRecord, nodes: &'a Nodes, now: Instant) -> PipelineView<'a> {
+        let view = |member| MemberView::of(record, member, nodes, now);
+        let members = record.members.iter().map(view).collect();
+        PipelineView { record, members, seen: nodes.pipeline_seen(record, now) }
+    }
+
+    pub(crate) fn member_on(&self, node: NodeId) -> Option<&MemberView<'a>> {
+        self.members.iter().find(|view| view.node_id() == node)
+    }
+
+    /// What keeps a member, whose node speaks, from doing its part.
+    pub(crate) fn fault(&self, view: &MemberView<'_>) -> Option<String> {
+        let node = view.node_id();
+        if !view.is_healthy() {
+            return None;
+        }
+        if view.disk_works == Some(false) {
+            return Some(format!("its disk on node {node} failed or is missing"));
+        }
+        match view.said {
+            None => Some(format!("node {node} does not have it")),
+            Some(report) if report.ended => None,
+            Some(report) if report.stopped.is_empty() => {
+                view.standstill().or_else(|| self.leads_without_room(view))
+            }
+            Some(report) => Some(format!("its group stopped on node {node}: {}", report.stopped)),
+        }
+    }
+
+    /// A leader whose disk is full while others have room. It refuses writes and can write no roll, and is never behind.
+    fn leads_without_room(&self, view: &MemberView<'_>) -> Option<String> {
+        // Where all are full another pipeline could take no more than this one.
+        let has_room_elsewhere = self.members.iter().any(|view| !view.disk_is_full);
+        (view.leads() && view.disk_is_full && has_room_elsewhere)
+            .then(|| format!("it leads on node {}, and its disk there is full", view.member.node))
+    }
+
+    /// Whether a member that speaks and runs says of itself that it leads, and can. One that closes is not led by who has no room for its
+    /// roll.
+    pub(crate) fn is_led(&self) -> bool {
+        let is_closing = self.record.state() == PipelineState::PipelineClosing;
+        let leads = |view: &MemberView<'_>| {
+            view.is_healthy()
+                && view.leads()
+                && view.runs_or_ended()
+                && view.standstill().is_none()
+                && !(is_closing && view.disk_is_full)
+        };
+        self.seen.leader.and_then(|leader| self.member_on(leader)).is_some_and(leads)
+    }
+
+    /// Whether enough members are there for an election.
+    pub(crate) fn could_lead(&self) -> bool {
+        self.members.iter().filter(|view| view.is_healthy()).count() >= MAJORITY
+    }
+}
+
+impl<'a> MemberView<'a> {
+    pub(crate) fn of(
+        record: &'a PipelineRecord,
+        member: &'a PipelineMember,
+        nodes: &'a Nodes,
+        now: Instant,
+    ) -> MemberView<'a> {
+        let node = NodeId(member.node);
+        let is_full = nodes.disks(node).iter().any(|disk| disk.disk == member.disk && disk.full);
+        MemberView {
+            member,
+            node: nodes.state(node, now),
+            heard: nodes.seen(node),
+            said: nodes.member_report(record, member),
+            disk_works: nodes.disk_works(node, &member.disk),
+            disk_is_full: is_full,
+            stands_still: nodes.stands_still(record, member),
+        }
+    }
+
+    pub(crate) fn node_id(&self) -> NodeId {
+        NodeId(self.member.node)
+    }
+
+    pub(crate) fn is_healthy(&self) -> bool {
+        self.node == NodeState::NodeHealthy
+    }
+
+    pub(crate) fn is_dead(&self) -> bool {
+        self.node == NodeState::NodeDead
+    }
+
+    /// Whether it says that it has ended, for good.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.said.is_some_and(|report| report.ended)
+    }
+
+    /// Whether its group has not stopped. One that has ended counts as well: it says so apart.
+    fn runs_or_ended(&self) -> bool {
+        self.said.is_some_and(|report| report.stopped.is_empty())
+    }
+
+    /// Whether its group runs and goes on.
+    pub(crate) fn runs(&self) -> bool {
+        self.runs_or_ended() && !self.has_ended()
+    }
+
+    /// Whether it says of itself that it leads.
+    pub(crate) fn leads(&self) -> bool {
+        self.said.is_some_and(|report| report.leader_replica == self.member.replica)
+    }
+
+    /// Whether the member has spoken since `since` without a word of the pipeline, its disk being there: it let go of it, or never had
+    /// it. A member whose disk is gone has let go of nothing.
+    pub(crate) fn has_let_go(&self, since: Instant) -> bool {
+        self.heard.is_some_and(|heard| heard >= since) && self.disk_works == Some(true) && self.said.is_none()
+    }
+
+    /// A member whose node speaks and whose group runs, and that nevertheless takes nothing, or, where it leads, can commit nothing: a
+    /// full disk, or one that hangs.
+    fn standstill(&self) -> Option<String> {
+        let (node, seconds) = (self.member.node, self.stands_still.as_secs());
+        (self.stands_still >= STANDS_STILL_AFTER).then(|| {
+            let why = if self.disk_is_full { ": its disk is full" } else { "" };
+            format!("it has been behind on node {node} for {seconds} s without coming on{why}")
+        })
+    }
+}
