@@ -38,9 +38,7 @@ impl Founding {
             async move { RegistryClient::new(channel).put_key(put).await }
         });
         match noted.await {
-            Err(failure) if failure.code == Code::PreconditionFailed => {
-                self.find(scm, host, cluster).await
-            }
+            Err(failure) if failure.code == Code::PreconditionFailed => self.find(scm, host, cluster).await,
             noted => noted.map(drop),
         }
     }
@@ -63,7 +61,9 @@ impl Founding {
                 );
                 Err(Failure { retry: Retry::No, ..Failure::new(Code::PreconditionFailed, why) })
             }
-            None => Err(Failure::new(Code::Unavailable, "the note of who has the names was deleted just now")),
+            None => {
+                Err(Failure::new(Code::Unavailable, "the note of who has the names was deleted just now"))
+            }
         }
     }
 }

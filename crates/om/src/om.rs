@@ -175,7 +175,9 @@ impl Opener {
         let (founding, cluster) = (Founding::new(address), self.disk.stamp().cluster);
         while !scm.is_empty() {
             match founding.note(scm, &self.host, &cluster).await {
-                Err(failure) if failure.code != Code::PreconditionFailed => tokio::time::sleep(NOTE_AGAIN).await,
+                Err(failure) if failure.code != Code::PreconditionFailed => {
+                    tokio::time::sleep(NOTE_AGAIN).await
+                }
                 Ok(()) | Err(_) => break,
             }
         }

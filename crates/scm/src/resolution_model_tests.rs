@@ -227,8 +227,7 @@ impl Model {
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = (0..3usize, 0..4usize, any::<bool>(), any::<[bool; 3]>());
-    let step =
-        step.prop_map(|(leader, records, rolls, reached)| Step { leader, records, rolls, reached });
+    let step = step.prop_map(|(leader, records, rolls, reached)| Step { leader, records, rolls, reached });
     prop::collection::vec(step, 1..12)
 }
 
