@@ -106,7 +106,7 @@ impl History {
     /// that was acknowledged.
     fn replicas(&self, log: &[Record]) -> BTreeMap<u64, (u64, u64, bool)> {
         let replica = |(at, record): (usize, &Record)| {
-            let is_ended = record.is_roll && at < self.acknowledged.len();
+            let is_ended = record.is_roll && self.acknowledged.get(at) == Some(record);
             (record.container, (record.term, at as u64 + 1, is_ended))
         };
         log.iter().enumerate().map(replica).collect()
