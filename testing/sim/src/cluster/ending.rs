@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::time::sleep;
-use types::{BlockName, ContainerId};
+use types::ContainerId;
 
 const REPLICAS: usize = 3;
 /// How long the view of a cluster counts as what it is.
@@ -248,10 +248,9 @@ impl Run {
         let nodes: Vec<usize> = self.nodes().filter(|node| self.is_running(*node)).collect();
         for written in self.ledger.blocks() {
             let info = view.containers.iter().find(|info| info.container == written.block.container.0);
-            let may_be_lost = |info: &&ContainerInfo| {
-                let cut_off = || info.replicas.iter().any(|of| ends_before(of, written.block));
-                self.losses.excuse(info) || (self.losses.has_lost_majority(info) && cut_off())
-            };
+            // Where a tail was lost, the same places may have other records.
+            let may_be_lost =
+                |info: &&ContainerInfo| self.losses.excuse(info) || self.losses.has_lost_majority(info);
             let decided = info.into_iter().filter(|info| !may_be_lost(info));
             let good: BTreeSet<String> =
                 decided.flat_map(good_replicas).map(|(_, address)| address).collect();
@@ -435,12 +434,6 @@ fn describe(info: &ContainerInfo) -> String {
 enum MustBe {
     Right,
     RightOrAnError,
-}
-
-/// Whether a replica is closed and ends before a block begins.
-fn ends_before(of: &ReplicaInfo, block: BlockName) -> bool {
-    let closed = of.replica.as_ref().filter(|replica| replica.state() == ReplicaState::ReplicaClosed);
-    closed.is_some_and(|replica| replica.last_index < block.local)
 }
 
 /// Node and address of each.
