@@ -4,11 +4,13 @@ use bytes::Bytes;
 use disk::RealDisk;
 use futures::future::join_all;
 use raft::{
-    AddressBook, Applied, Channel, Command, Committed, Connector, Db, DbOptions, Group, GroupSpec,
-    GroupStart, HostOptions, Member, RaftHost, Role, StateMachine, TcpConnector, Timing, server_builder,
+    AddressBook, Applied, Command, Committed, Group, GroupSpec, GroupStart, HostOptions, Member, RaftHost,
+    Role, StateMachine, Timing,
 };
 use raftlog::{LogSpace, LogSpaceOptions, LogSpec};
+use rpc::{Channel, Connector, TcpConnector, server_builder};
 use serde_json::json;
+use statedb::{Db, DbOptions};
 use std::io::{BufRead, Write};
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -203,9 +205,9 @@ impl StateMachine for Counter {
     }
 
     fn apply(&mut self, batch: Vec<Committed>, applied: Applied) -> anyhow::Result<Vec<Bytes>> {
-        let mut changes = raft::Changes::default();
+        let mut changes = statedb::Changes::default();
         changes.put(self.key, applied.encode());
-        raft::Tables::write(&*self.db, changes)?;
+        statedb::Tables::write(&*self.db, changes)?;
         Ok(vec![Bytes::new(); batch.len()])
     }
 }

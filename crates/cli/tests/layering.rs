@@ -1,8 +1,8 @@
 //! Who may depend on whom. The layers are the architecture; this test reads the manifests and refuses what breaks them.
 //!
 //! ```text
-//! types → disk → raftlog → raft → datanode, scm, om → cli
-//! types → proto → client → s3gw → cli
+//! types → disk → raftlog → raft → statedb → datanode, scm, om → cli
+//! types → proto → rpc → raft, registry, client → s3gw → cli
 //! metrics → client, httpd → s3gw → cli
 //! ```
 //!
@@ -24,6 +24,7 @@ const ALLOWED: &[(&str, Allowed)] = &[
     ("flotilla-disk", Allowed::Only(&["flotilla-types"])),
     ("flotilla-parking", Allowed::Only(&[])),
     ("flotilla-proto", Allowed::Only(&["flotilla-types"])),
+    ("flotilla-rpc", Allowed::Only(&["flotilla-metrics", "flotilla-proto", "flotilla-types"])),
     (
         "flotilla-raftlog",
         Allowed::Only(&["flotilla-disk", "flotilla-metrics", "flotilla-planted", "flotilla-types"]),
@@ -37,10 +38,12 @@ const ALLOWED: &[(&str, Allowed)] = &[
             "flotilla-planted",
             "flotilla-proto",
             "flotilla-raftlog",
+            "flotilla-rpc",
             "flotilla-types",
         ]),
     ),
-    ("flotilla-kv", Allowed::Only(&["flotilla-raft"])),
+    ("flotilla-statedb", Allowed::Only(&["flotilla-disk", "flotilla-raft", "flotilla-types"])),
+    ("flotilla-kv", Allowed::Only(&["flotilla-raft", "flotilla-statedb"])),
     // A server of `kv`, for drills and benches.
     (
         "flotilla-kvnode",
@@ -49,14 +52,22 @@ const ALLOWED: &[(&str, Allowed)] = &[
             "flotilla-kv",
             "flotilla-raft",
             "flotilla-raftlog",
+            "flotilla-rpc",
+            "flotilla-statedb",
             "flotilla-types",
         ]),
     ),
     ("flotilla-datanode", Allowed::Only(SERVICE)),
     ("flotilla-scm", Allowed::Only(SERVICE)),
     ("flotilla-om", Allowed::Only(SERVICE)),
-    ("flotilla-client", Allowed::Only(&["flotilla-metrics", "flotilla-proto", "flotilla-types"])),
-    ("flotilla-registry", Allowed::Only(&["flotilla-metrics", "flotilla-proto", "flotilla-types"])),
+    (
+        "flotilla-client",
+        Allowed::Only(&["flotilla-metrics", "flotilla-proto", "flotilla-rpc", "flotilla-types"]),
+    ),
+    (
+        "flotilla-registry",
+        Allowed::Only(&["flotilla-metrics", "flotilla-proto", "flotilla-rpc", "flotilla-types"]),
+    ),
     ("flotilla-httpd", Allowed::Only(&["flotilla-metrics"])),
     (
         "flotilla-s3gw",
@@ -83,7 +94,9 @@ const ALLOWED: &[(&str, Allowed)] = &[
             "flotilla-proto",
             "flotilla-raft",
             "flotilla-raftlog",
+            "flotilla-rpc",
             "flotilla-scm",
+            "flotilla-statedb",
             "flotilla-types",
         ]),
     ),
@@ -98,6 +111,8 @@ const SERVICE: &[&str] = &[
     "flotilla-proto",
     "flotilla-raft",
     "flotilla-raftlog",
+    "flotilla-rpc",
+    "flotilla-statedb",
     "flotilla-types",
 ];
 
@@ -118,10 +133,10 @@ const GUARDED: &[(&str, &[&str], bool)] = &[
     ("s3s", &["flotilla-s3gw"], false),
     ("hickory", &["flotilla-registry"], false),
     // Connections of HTTP have one accept loop.
-    ("hyper", &["flotilla-httpd", "flotilla-raft"], false),
+    ("hyper", &["flotilla-httpd", "flotilla-rpc"], false),
     (
         "rocksdb",
-        &["flotilla-benches", "flotilla-datanode", "flotilla-om", "flotilla-raft", "flotilla-scm"],
+        &["flotilla-benches", "flotilla-datanode", "flotilla-om", "flotilla-scm", "flotilla-statedb"],
         false,
     ),
     ("librocksdb", &["flotilla-rocksdb"], false),

@@ -248,14 +248,14 @@ fn stops_the_node(failure: &anyhow::Error) -> bool {
 mod tests {
     use super::*;
     use crate::layout::DB_DIR;
-    use raft::Db;
+    use statedb::Db;
 
     /// Left out as broken, it would be made up for elsewhere.
     #[tokio::test]
     async fn a_disk_whose_index_is_open_still_is_in_use() {
         let dir = tempfile::tempdir().unwrap();
         let real = Arc::new(RealDisk::open(dir.path(), 1).unwrap());
-        let held = Db::open(&dir.path().join(DB_DIR), &raft::DbOptions::default()).unwrap();
+        let held = Db::open(&dir.path().join(DB_DIR), &statedb::DbOptions::default()).unwrap();
         let options = DatanodeOptions::default();
         let refused = DatanodeDisk::open(real.clone(), &options, Inventory::default()).await.map(drop);
         let refused = refused.unwrap_err();

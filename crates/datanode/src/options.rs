@@ -44,7 +44,7 @@ pub struct DatanodeOptions {
     /// How often a pipeline's leader looks whether some of the log may go.
     pub forget_interval: Duration,
     pub log: raftlog::LogSpaceOptions,
-    pub db: raft::DbOptions,
+    pub db: statedb::DbOptions,
 }
 
 impl Default for DatanodeOptions {
@@ -66,7 +66,7 @@ impl Default for DatanodeOptions {
             log_tail_bytes: 64 << 20,
             forget_interval: Duration::from_secs(5),
             log: raftlog::LogSpaceOptions::default(),
-            db: raft::DbOptions::default(),
+            db: statedb::DbOptions::default(),
         }
     }
 }

@@ -7,7 +7,7 @@ use proto::scm::{
     AllocateContainerRequest, HeartbeatRequest, HeartbeatResponse, RegisterRequest, RegisterResponse,
 };
 use proto::{Code, Failure, Seeker};
-use raft::{Channel, Connector};
+use rpc::{Channel, Connector};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::time::timeout;

@@ -11,11 +11,9 @@ use proto::om::om_server::OmServer;
 use proto::scm::GetClusterStatusRequest;
 use proto::scm::scm_client::ScmClient;
 use proto::{ClusterGuard, Code, Failure};
-use raft::{
-    AddressBook, DbGenerations, Group, GroupSpec, GroupStart, Member, RaftHost, ReadIndexError, ReplicaHere,
-    Role,
-};
+use raft::{AddressBook, Group, GroupSpec, GroupStart, Member, RaftHost, ReadIndexError, ReplicaHere, Role};
 use raftlog::{LogSpace, LogSpec};
+use statedb::DbGenerations;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::sync::{Mutex, Semaphore};

@@ -13,7 +13,7 @@ pub struct OmOptions {
     /// When the OM's group writes a snapshot and purges its log.
     pub snapshots: raft::SnapshotPolicy,
     /// Memory of the OM's tables.
-    pub db: raft::DbOptions,
+    pub db: statedb::DbOptions,
 }
 
 impl Default for OmOptions {
@@ -24,10 +24,10 @@ impl Default for OmOptions {
             scans_max: 256,
             timing: raft::Timing::METADATA,
             snapshots: raft::SnapshotPolicy::METADATA,
-            db: raft::DbOptions {
+            db: statedb::DbOptions {
                 block_cache_bytes: 64 << 20,
                 write_buffer_bytes: 32 << 20,
-                ..raft::DbOptions::default()
+                ..statedb::DbOptions::default()
             },
         }
     }

@@ -1,7 +1,7 @@
 use crate::tables::Read;
 use anyhow::Context;
-use raft::Db;
 use rocksdb::{Direction, IteratorMode, ReadOptions, WriteBatch};
+use statedb::Db;
 use std::collections::BTreeMap;
 
 /// A record's new value, or `None` for deleted.
@@ -122,7 +122,7 @@ mod tests {
 
     fn check(stored: &BTreeMap<Vec<u8>, Vec<u8>>, changes: &[(Vec<u8>, Option<Vec<u8>>)], prefix: &[u8]) {
         let dir = tempfile::tempdir().unwrap();
-        let db = Db::open(dir.path(), &raft::DbOptions::default()).unwrap();
+        let db = Db::open(dir.path(), &statedb::DbOptions::default()).unwrap();
         let mut batch = WriteBatch::default();
         stored.iter().for_each(|(key, value)| batch.put(key, value));
         db.write(batch).unwrap();

@@ -5,7 +5,8 @@ use anyhow::Context;
 use bytes::Bytes;
 use prost::Message;
 use proto::om::OmCommand;
-use raft::{Applied, Committed, Db, DbGenerations, Snapshots, StateMachine};
+use raft::{Applied, Committed, Snapshots, StateMachine};
+use statedb::{Db, DbGenerations};
 use std::sync::Arc;
 
 /// The namespace as a replicated state: tables in a RocksDB that has Raft's log for its WAL.
@@ -57,7 +58,7 @@ mod tests {
     use types::{LogId, LogIndex, OwnerId, Term};
 
     fn open(path: &Path) -> Db {
-        Db::open(path, &raft::DbOptions::default()).unwrap()
+        Db::open(path, &statedb::DbOptions::default()).unwrap()
     }
 
     fn applied_index(db: &Db) -> u64 {

@@ -20,7 +20,7 @@ use anyhow::{Context, bail};
 use prost::Message;
 use proto::Failure;
 use proto::om::{Bucket, BucketRecord, Upload};
-use raft::Db;
+use statedb::Db;
 
 pub(crate) const APPLIED_KEY: &[u8] = b"a";
 pub(crate) const FORMAT_KEY: &[u8] = b"f";

@@ -1,5 +1,5 @@
-use crate::status::member_of;
-use crate::type_config::{TypeConfig, WriteError};
+use crate::adapter::type_config::{TypeConfig, WriteError};
+use crate::group::status::member_of;
 use crate::{Member, TimingError};
 use openraft::errors::{ChangeMembershipError, RaftError};
 use std::fmt;

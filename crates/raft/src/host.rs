@@ -1,32 +1,30 @@
-use crate::alive::Alive;
-use crate::beginning::{Begun, Past, begin, check_log, check_terms, finish_install};
-use crate::config::config;
+use crate::adapter::alive::Alive;
+use crate::adapter::config::config;
+use crate::adapter::machine::Machine;
+use crate::adapter::terms::TermLimit;
+use crate::adapter::type_config::Raft;
 use crate::counts::{Counts, HostCounts};
-use crate::doze::{self, Doze};
-use crate::first_answer::FirstAnswer;
+use crate::group::parked::{ApplyWaits, Everywhere, Waits};
+use crate::group::status::{GroupStatus, publish};
 use crate::group::{Group, GroupInner, campaign};
-use crate::log_store::LogStore;
-use crate::machine::Machine;
-use crate::network::Network;
-use crate::parked::{ApplyWaits, Everywhere, Waits};
-use crate::patience::Patience;
-use crate::peers::Peers;
+use crate::idle::doze::{self, Doze};
+use crate::log::log_store::LogStore;
+use crate::log::patience::Patience;
+use crate::log::unserved::Unserved;
+use crate::members::first_answer::FirstAnswer;
+use crate::members::standing::Standing;
 use crate::registry::Registry;
-use crate::service::Service;
+use crate::replica::beginning::{Begun, Past, begin, check_log, check_terms, finish_install};
 use crate::snapshot::{Counters, Limits, SnapshotStore, keep};
-use crate::standing::Standing;
-use crate::status::{GroupStatus, publish};
-use crate::terms::TermLimit;
-use crate::type_config::Raft;
-use crate::unserved::Unserved;
-use crate::{
-    AddressBook, Connector, GroupSpec, GroupStart, HostMetrics, HostOptions, OpenGroupError, StateMachine,
-    TcpConnector,
-};
+use crate::transport::network::Network;
+use crate::transport::peers::Peers;
+use crate::transport::service::Service;
+use crate::{AddressBook, GroupSpec, GroupStart, HostMetrics, HostOptions, OpenGroupError, StateMachine};
 use futures::future::join_all;
 use openraft::async_runtime::watch::WatchReceiver;
 use proto::raft::raft_transport_server::RaftTransportServer;
 use raftlog::{Log, LogSpace, LogSpec};
+use rpc::{Connector, TcpConnector};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 use tokio::sync::{Semaphore, watch};
@@ -102,7 +100,7 @@ impl RaftHost {
         &self.inner.connector
     }
 
-    /// Mounts the groups' service on the process's gRPC server, made by a [`crate::Gate`].
+    /// Mounts the groups' service on the process's gRPC server, made by an [`rpc::Gate`].
     pub fn add_to(&self, routes: &mut tonic::service::RoutesBuilder) {
         let service = Service { registry: self.inner.registry.clone(), counts: self.inner.counts.clone() };
         let server = RaftTransportServer::new(service)

@@ -1,6 +1,6 @@
 use crate::OpenGroupError;
 use crate::group::Group;
-use crate::protocol::check_version;
+use crate::transport::protocol::check_version;
 use proto::{Code, Failure, raft as wire};
 use std::collections::HashMap;
 use std::sync::{Arc, RwLock};

@@ -1,16 +1,14 @@
-//! openraft's own storage tests on our log store and on a state machine in RocksDB, with its snapshots.
+//! openraft's own storage tests on our log store and on a state machine of files, with its snapshots.
 
-use crate::alive::Alive;
+use crate::adapter::alive::Alive;
+use crate::adapter::machine::{Builder, Machine};
+use crate::adapter::type_config::{RaftLogId, RaftStoredMembership, TypeConfig};
 use crate::counts::Counts;
-use crate::log_store::LogStore;
-use crate::machine::{Builder, Machine};
-use crate::parked::ApplyWaits;
-use crate::snapshot::testing::carry;
-use crate::snapshot::{Counters, Limits, SnapshotData, SnapshotStore};
-use crate::type_config::{RaftLogId, RaftStoredMembership, TypeConfig};
-use crate::{Applied, Committed, Db, DbGenerations, DbOptions, HostOptions, Snapshots, StateMachine};
-use bytes::Bytes;
-use disk::RealDisk;
+use crate::group::parked::ApplyWaits;
+use crate::log::log_store::LogStore;
+use crate::snapshot::testing::{FileState, carry};
+use crate::snapshot::{SnapshotData, SnapshotStore};
+use disk::{Disk, RealDisk};
 use futures::Stream;
 use openraft::OptionalSend;
 use openraft::StorageError;
@@ -22,28 +20,6 @@ use std::io;
 use std::sync::Arc;
 use tempfile::TempDir;
 use types::{GroupId, OwnerId, ReplicaId};
-
-/// A state machine that holds nothing but its position.
-struct Position {
-    dbs: DbGenerations,
-}
-
-impl StateMachine for Position {
-    fn applied(&self) -> anyhow::Result<Option<Applied>> {
-        self.dbs.current().applied(b"applied")
-    }
-
-    fn apply(&mut self, batch: Vec<Committed>, applied: Applied) -> anyhow::Result<Vec<Bytes>> {
-        let mut write = rocksdb::WriteBatch::default();
-        Db::put_applied(&mut write, b"applied", &applied);
-        self.dbs.current().write(write)?;
-        Ok(vec![Bytes::new(); batch.len()])
-    }
-
-    fn snapshots(&self) -> Option<Arc<dyn Snapshots>> {
-        Some(Arc::new(self.dbs.clone()))
-    }
-}
 
 /// Our machine. The suite hands the snapshot of one machine to another as it is; here it goes the way of a transfer,
 /// from disk to disk.
@@ -108,14 +84,11 @@ impl StoreBuilder<TypeConfig, LogStore, Carried, TempDir> for Stores {
             first_owner: OwnerId(1),
         };
         let log = LogSpace::new(disk.clone(), options).open(spec).await.unwrap();
-        let dbs = DbGenerations::open(disk, "db", &DbOptions::default(), b"applied").await.unwrap();
-        let limits = Arc::new(Limits::new(&HostOptions::default()));
-        let counters = Arc::new(Counters::default());
-        let snapshots = Arc::new(dbs.clone());
-        let store = SnapshotStore::open(GroupId::om(1), snapshots, limits, counters, alive.clone()).await;
-        let store = Arc::new(store.unwrap());
+        let disk: Arc<dyn Disk> = disk;
+        let state = FileState::open(&disk, 0).await.unwrap();
+        let store = state.store().await.unwrap();
         let counts = Arc::new(Counts::new(ReplicaId(1)));
-        let machine = Box::new(Position { dbs });
+        let machine = Box::new(state);
         let waits = ApplyWaits::new(parking::ParkingLot::new(1), GroupId::om(1));
         let (machine, _) = Machine::new(
             machine,

@@ -1,12 +1,12 @@
 use proto::registry::registry_client::RegistryClient as Grpc;
 use proto::registry::*;
 use proto::{Code, Failure, Retry, Seeker};
-use std::collections::HashMap;
+use rpc::{Channels, Windows};
 use std::error::Error;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Channel;
 use tonic::{Response, Status, Streaming};
 use types::Backoff;
 
@@ -15,8 +15,6 @@ const LOOK_MAX: Duration = Duration::from_secs(10);
 /// How long one attempt waits for its answer, beyond what it asked to wait.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
 const RETRY: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_millis(500));
-/// SCM has a handful of members.
-const CHANNELS_MAX: usize = 64;
 
 /// Calls the registry, wherever it is; a cheap handle. Calls that change something are repeated only where it is certain that they did
 /// nothing.
@@ -27,7 +25,7 @@ pub struct RegistryClient {
 
 struct Shared {
     scm: Seeker,
-    channels: Mutex<HashMap<String, Channel>>,
+    channels: Channels,
 }
 
 /// What a call may be sent again after.
@@ -54,7 +52,7 @@ struct Attempt {
 impl RegistryClient {
     /// `scm`: "host:port", several separated by commas.
     pub fn new(scm: &str) -> Result<RegistryClient, Failure> {
-        let shared = Shared { scm: Seeker::parse(scm)?, channels: Mutex::default() };
+        let shared = Shared { scm: Seeker::parse(scm)?, channels: Channels::new(Windows::default()) };
         Ok(RegistryClient { shared: Arc::new(shared) })
     }
 
@@ -245,7 +243,11 @@ impl RegistryClient {
     where
         F: Future<Output = Result<Response<A>, Status>>,
     {
-        let channel = self.shared.channel(address).map_err(|failure| Attempt { failure, was_sent: false })?;
+        let channel = self
+            .shared
+            .channels
+            .to(address)
+            .map_err(|error| Attempt { failure: Failure::invalid(error), was_sent: false })?;
         let grpc = Grpc::new(channel).max_decoding_message_size(proto::MESSAGE_BYTES_MAX);
         match tokio::time::timeout(within, method(grpc, request)).await {
             Ok(Ok(answer)) => Ok(answer.into_inner()),
@@ -258,29 +260,6 @@ impl RegistryClient {
                 Err(Attempt { failure: Failure::new(Code::OutcomeUnknown, message), was_sent: true })
             }
         }
-    }
-}
-
-impl Shared {
-    /// Connecting happens at the first call, and again by itself after a break.
-    fn channel(&self, address: &str) -> Result<Channel, Failure> {
-        let mut channels = self.channels.lock().expect("no holder panics");
-        if let Some(channel) = channels.get(address) {
-            return Ok(channel.clone());
-        }
-        let channel = Endpoint::from_shared(format!("http://{address}"))
-            .map_err(|error| Failure::invalid(format!("`{address}` is not an address: {error}")))?
-            .connect_timeout(Duration::from_secs(1))
-            .tcp_nodelay(true)
-            // A peer that vanished without a FIN is noticed within 5 + 5 seconds, also by a watch.
-            .http2_keep_alive_interval(Duration::from_secs(5))
-            .keep_alive_timeout(Duration::from_secs(5))
-            .connect_lazy();
-        if channels.len() >= CHANNELS_MAX {
-            channels.clear();
-        }
-        channels.insert(address.to_owned(), channel.clone());
-        Ok(channel)
     }
 }
 

@@ -47,7 +47,7 @@ pub struct ScmOptions {
     /// When SCM's group writes a snapshot and purges its log.
     pub snapshots: raft::SnapshotPolicy,
     /// Memory of SCM's tables.
-    pub db: raft::DbOptions,
+    pub db: statedb::DbOptions,
 }
 
 impl Default for ScmOptions {
@@ -71,7 +71,7 @@ impl Default for ScmOptions {
             watchers_max: 10_000,
             timing: raft::Timing::METADATA,
             snapshots: raft::SnapshotPolicy::METADATA,
-            db: raft::DbOptions::default(),
+            db: statedb::DbOptions::default(),
         }
     }
 }

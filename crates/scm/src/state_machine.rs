@@ -8,7 +8,8 @@ use futures::future::BoxFuture;
 use prost::Message;
 use proto::scm::ScmCommand;
 use proto::scm::scm_command::Command;
-use raft::{Applied, Committed, Db, GroupDb, Snapshots, StateMachine};
+use raft::{Applied, Committed, Snapshots, StateMachine};
+use statedb::{Db, GroupDb};
 use std::sync::{Arc, RwLock};
 use tokio::sync::watch;
 
@@ -166,7 +167,7 @@ mod tests {
     }
 
     fn open(path: &Path) -> Machine {
-        let db = Db::open(path, &raft::DbOptions::default()).unwrap();
+        let db = Db::open(path, &statedb::DbOptions::default()).unwrap();
         let shared = SharedTables::new(Tables::load(&db).unwrap());
         Machine { db, shared }
     }
@@ -225,9 +226,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let open = async |name: &str| {
             let disk = Arc::new(disk::RealDisk::open(&dir.path().join(name), 1).unwrap());
-            let dbs = raft::DbGenerations::open(disk, "db-scm", &raft::DbOptions::default(), APPLIED_KEY)
-                .await
-                .unwrap();
+            let dbs =
+                statedb::DbGenerations::open(disk, "db-scm", &statedb::DbOptions::default(), APPLIED_KEY)
+                    .await
+                    .unwrap();
             let shared = SharedTables::new(Tables::load(&dbs.current()).unwrap());
             ScmStateMachine { dbs: Arc::new(dbs), shared }
         };

@@ -29,8 +29,8 @@ use proto::registry::{Event, Instance, KeyValue};
 use proto::scm::{
     ContainerRecord, ContainerState, NodeDuty, NodeRecord, PipelineRecord, PipelineState, Switches,
 };
-use raft::Db;
 use rocksdb::{Direction, IteratorMode, WriteBatch};
+use statedb::Db;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::{Bound, Range};
 use types::{ContainerId, NodeId, PipelineId, ReplicaId};
@@ -531,7 +531,7 @@ mod tests {
     #[test]
     fn tables_are_read_back_as_they_were_written() {
         let dir = tempfile::tempdir().unwrap();
-        let db = Db::open(dir.path(), &raft::DbOptions::default()).unwrap();
+        let db = Db::open(dir.path(), &statedb::DbOptions::default()).unwrap();
         let (tables, batch) = filled();
         db.write(batch).unwrap();
         assert_eq!(Tables::load(&db).unwrap(), tables);
@@ -584,7 +584,7 @@ mod tests {
     #[test]
     fn tables_of_a_newer_version_are_refused() {
         let dir = tempfile::tempdir().unwrap();
-        let db = Db::open(dir.path(), &raft::DbOptions::default()).unwrap();
+        let db = Db::open(dir.path(), &statedb::DbOptions::default()).unwrap();
         let mut batch = WriteBatch::default();
         batch.put(FORMAT_KEY, (FORMAT + 1).to_le_bytes());
         db.write(batch).unwrap();

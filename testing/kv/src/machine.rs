@@ -2,7 +2,8 @@ use crate::ops::encode_outcomes;
 use crate::{Op, Outcome, decode_ops};
 use anyhow::Context;
 use bytes::Bytes;
-use raft::{Applied, Changes, Committed, Snapshots, StateMachine, Tables};
+use raft::{Applied, Committed, Snapshots, StateMachine};
+use statedb::{Changes, Tables};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -128,7 +129,7 @@ impl Round<'_> {
 mod tests {
     use super::*;
     use crate::{decode_outcomes, encode_ops};
-    use raft::{Db, DbOptions};
+    use statedb::{Db, DbOptions};
     use types::{LogId, LogIndex, Term};
 
     fn committed(index: u64, ops: &[Op]) -> Committed {

@@ -4,7 +4,8 @@ use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use kv::take_outcomes;
-use raft::{Command, Group, ProposeError, ReadIndexError, Tables};
+use raft::{Command, Group, ProposeError, ReadIndexError};
+use statedb::Tables;
 use std::sync::Arc;
 use tokio::sync::mpsc;
 

@@ -7,11 +7,10 @@ use anyhow::Context;
 use bytes::Bytes;
 use disk::{CountingDisk, RealDisk};
 use kv::{KvMachine, check_ops};
-use raft::{
-    AddressBook, Command, Db, DbOptions, Group, GroupSpec, GroupStart, HostOptions, Member, RaftHost, Role,
-    Tables, server_builder,
-};
+use raft::{AddressBook, Command, Group, GroupSpec, GroupStart, HostOptions, Member, RaftHost, Role};
 use raftlog::{LogSpace, LogSpaceOptions, LogSpec};
+use rpc::server_builder;
+use statedb::{Db, DbOptions, Tables};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-use raft::{Changes, Tables};
+use statedb::{Changes, Tables};
 use std::sync::Arc;
 
 /// The part of a store whose keys begin with a group's number: several groups share one database.

@@ -1,6 +1,6 @@
 use anyhow::bail;
 use disk::sim::Random;
-use raft::{Changes, Tables};
+use statedb::{Changes, Tables};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -9,7 +9,7 @@ const UNFLUSHED_COUNT_MAX: usize = 200;
 
 pub(crate) type Records = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// The twin of [`raft::Db`] for simulations: a store in memory that loses its newest batches in a crash, whole ones. A
+/// The twin of [`statedb::Db`] for simulations: a store in memory that loses its newest batches in a crash, whole ones. A
 /// cheap handle.
 #[derive(Clone, Default)]
 pub struct MemTables {

@@ -3,7 +3,7 @@
 //! | table | key after the table's byte | value |
 //! |---|---|---|
 //! | `01` | pipeline | what the disk knows of the pipeline (protobuf `PipelineSpec`) |
-//! | `02` | pipeline | how far its state machine has come (owned by `raft::Db`) |
+//! | `02` | pipeline | how far its state machine has come (owned by `statedb::Db`) |
 //! | `03` | pipeline | its open container |
 //! | `04` | container | state and counters |
 //! | `05` | container, local | a block, its first chunk inlined |

@@ -8,9 +8,10 @@ use anyhow::Context;
 pub(crate) use container::ContainerMachine;
 use prost::Message;
 use proto::datanode::ChunkCommand;
-use raft::{Applied, Committed, Db, DbState, Done, StateMachine};
+use raft::{Applied, Committed, Done, StateMachine};
 use rocksdb::WriteBatch;
 use round::Round;
+use statedb::{Db, DbState};
 use tokio::sync::watch;
 use types::{ContainerId, LogId, LogIndex, PipelineId};
 

@@ -16,7 +16,7 @@ use crate::index::Index;
 use crate::layout::DB_DIR;
 use anyhow::{Context, bail};
 use disk::{Disk, DiskIo, RealDisk};
-use raft::{Db, DbOptions};
+use statedb::{Db, DbOptions};
 use std::path::Path;
 use std::sync::Arc;
 

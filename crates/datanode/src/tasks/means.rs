@@ -3,7 +3,7 @@
 use crate::copies::Copies;
 use crate::disks::Disks;
 use crate::pipelines::Pipelines;
-use raft::Connector;
+use rpc::Connector;
 use std::sync::Arc;
 
 #[derive(Clone)]

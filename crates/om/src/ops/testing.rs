@@ -7,7 +7,7 @@ use bytes::Bytes;
 use proto::Code;
 use proto::datanode::BlockName;
 use proto::om::{CommitKeyRequest, CreateBucketRequest, Key};
-use raft::Db;
+use statedb::Db;
 
 pub(crate) struct Namespace {
     pub(crate) db: Db,
@@ -20,7 +20,7 @@ impl Namespace {
     /// With a bucket `photos`.
     pub(crate) fn new() -> Namespace {
         let dir = tempfile::tempdir().unwrap();
-        let db = Db::open(dir.path(), &raft::DbOptions::default()).unwrap();
+        let db = Db::open(dir.path(), &statedb::DbOptions::default()).unwrap();
         let mut namespace = Namespace { db, next_index: 0, now_ms: 1000, _dir: dir };
         let request = CreateBucketRequest { volume: VOLUME.into(), bucket: "photos".into() };
         namespace.run::<CreateBucket>(request).unwrap();

@@ -1,7 +1,7 @@
 use super::{Query, Reach};
 use crate::tables::{Refusal, bucket_existing};
 use proto::om::{HeadBucketRequest, HeadBucketResponse};
-use raft::Db;
+use statedb::Db;
 
 /// Whether a bucket exists.
 pub(crate) struct HeadBucket;

@@ -3,7 +3,7 @@ use super::{Query, Reach};
 use crate::rules::{check_volume, page_limit};
 use crate::tables::{Refusal, bucket_key, decode};
 use proto::om::{BucketRecord, ListBucketsRequest, ListBucketsResponse};
-use raft::Db;
+use statedb::Db;
 
 /// A page of a volume's buckets, by name.
 pub(crate) struct ListBuckets;

@@ -7,7 +7,7 @@ use crate::rules::page_limit;
 use crate::tables::{Refusal, bucket_number, decode, keys_prefix, successor};
 use bytes::Bytes;
 use proto::om::{Key, ListKeysRequest, ListKeysResponse, ListedKey, listed_key::Entry};
-use raft::Db;
+use statedb::Db;
 
 /// Keys that start with a prefix; those with the delimiter after it are folded into one common prefix, which ends with
 /// the delimiter. Both in byte order, strictly after `after`.

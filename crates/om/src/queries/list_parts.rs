@@ -3,7 +3,7 @@ use super::{Query, Reach};
 use crate::rules::page_limit;
 use crate::tables::{Refusal, bucket_number, decode, part_key, parts_prefix, upload_existing};
 use proto::om::{ListPartsRequest, ListPartsResponse, Part};
-use raft::Db;
+use statedb::Db;
 
 /// A page of an upload's parts by number, without their pieces.
 pub(crate) struct ListParts;

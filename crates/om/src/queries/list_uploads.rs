@@ -3,7 +3,7 @@ use super::{Query, Reach};
 use crate::rules::page_limit;
 use crate::tables::{Refusal, bucket_number, decode, upload_key, uploads_after_key, uploads_with_prefix};
 use proto::om::{ListUploadsRequest, ListUploadsResponse};
-use raft::Db;
+use statedb::Db;
 
 /// A page of the uploads in progress, by key and then by id. Strictly after `after_key` and `after_upload`; without the
 /// latter, after all uploads to that key.

@@ -2,7 +2,7 @@ use super::{Query, Reach};
 use crate::tables::{Read, Refusal, bucket_number, key_key};
 use proto::om::{LookupKeyRequest, LookupKeyResponse};
 use proto::{Code, Failure};
-use raft::Db;
+use statedb::Db;
 
 /// A key with its pieces.
 pub(crate) struct LookupKey;

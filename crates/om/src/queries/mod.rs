@@ -16,7 +16,7 @@ pub(crate) use list_uploads::ListUploads;
 pub(crate) use lookup_key::LookupKey;
 
 use crate::tables::Refusal;
-use raft::Db;
+use statedb::Db;
 
 /// How much of the tables a query touches, which decides where it runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

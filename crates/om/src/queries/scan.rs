@@ -1,7 +1,7 @@
 use crate::tables::successor;
 use anyhow::Context;
-use raft::Db;
 use rocksdb::{DBRawIterator, ReadOptions};
+use statedb::Db;
 
 /// Walks the records whose keys start with a prefix, by steps and leaps, in one consistent view of the tables.
 pub(super) struct Scan<'a> {

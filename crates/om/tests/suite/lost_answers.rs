@@ -622,7 +622,7 @@ struct Places {
 
 impl Places {
     fn of(db_dir: &Path) -> Places {
-        let db = raft::Db::open(db_dir, &raft::DbOptions::default()).unwrap();
+        let db = statedb::Db::open(db_dir, &statedb::DbOptions::default()).unwrap();
         let mut places = Places { writes: HashMap::new(), uploads: Vec::new() };
         for record in db.rocks().iterator(rocksdb::IteratorMode::Start) {
             let (key, value) = record.unwrap();

@@ -1,8 +1,8 @@
 //! Whether a snapshot that is offered can be of this group, as this replica knows it. openraft takes that for granted, and
 //! would stop the group where it is not so.
 
-use crate::encoding::{INDEX_MAX, log_id_from, log_id_of};
-use crate::type_config::{Raft, RaftLogId, RaftStoredMembership, RaftVote, TypeConfig};
+use crate::adapter::encoding::{INDEX_MAX, log_id_from, log_id_of};
+use crate::adapter::type_config::{Raft, RaftLogId, RaftStoredMembership, RaftVote, TypeConfig};
 use openraft::RaftState;
 use openraft::errors::{Fatal, RaftError};
 use openraft::raft::AppendEntriesRequest;
@@ -127,10 +127,10 @@ fn contradicting(state: &RaftState<TypeConfig>, committed: Option<LogId>, offere
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::beginning::tests::{Site, first, id};
-    use crate::encoding::{applied_from, first_membership};
+    use crate::adapter::encoding::{applied_from, first_membership};
+    use crate::adapter::type_config::RaftEntry;
+    use crate::replica::beginning::tests::{Site, first, id};
     use crate::snapshot::testing::{FileState, GROUP, applied_at, carry, members};
-    use crate::type_config::RaftEntry;
     use openraft::EntryPayload;
     use std::time::Duration;
     use types::LogIndex;

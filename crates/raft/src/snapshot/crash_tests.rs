@@ -1,13 +1,13 @@
 //! A member that loses power at every step of receiving and installing a snapshot.
 
-use crate::alive::Alive;
-use crate::encoding::{applied_to, first_membership};
+use crate::adapter::alive::Alive;
+use crate::adapter::encoding::{applied_to, first_membership};
+use crate::adapter::type_config::RaftStoredMembership;
 use crate::snapshot::manifest::{Manifest, PIECE_BYTES, Piece};
 use crate::snapshot::reception::{ReceiveError, Reception};
 use crate::snapshot::stored::{PieceReader, Stored};
 use crate::snapshot::testing::{begin, carry, carry_pieces};
 use crate::snapshot::{Limits, SnapshotStore, Snapshots, root};
-use crate::type_config::RaftStoredMembership;
 use crate::{Applied, HostOptions, Member};
 use anyhow::Context;
 use bytes::Bytes;

@@ -1,6 +1,6 @@
+use crate::adapter::type_config::Raft;
 use crate::snapshot::SnapshotPolicy;
 use crate::snapshot::store::SnapshotStore;
-use crate::type_config::Raft;
 use futures::FutureExt;
 use openraft::async_runtime::watch::WatchReceiver;
 use raftlog::Log;
@@ -125,7 +125,7 @@ impl Keeper {
 /// Waits a while until openraft has come somewhere; whether it has.
 pub(crate) async fn until(
     raft: &Raft,
-    is_there: impl Fn(&openraft::RaftMetrics<crate::type_config::TypeConfig>) -> bool,
+    is_there: impl Fn(&openraft::RaftMetrics<crate::adapter::type_config::TypeConfig>) -> bool,
 ) -> Result<bool, Trouble> {
     let deadline = Instant::now() + NOTE_MAX;
     let mut metrics = raft.metrics();

@@ -1,11 +1,11 @@
-use crate::append_check::check_sender;
-use crate::elections::check_not_lost;
-use crate::encoding::vote_from_wire;
+use crate::adapter::encoding::vote_from_wire;
+use crate::adapter::type_config::{Raft, RaftVote};
 use crate::registry::Registry;
-use crate::service::Service;
 use crate::snapshot::receiver::receive;
 use crate::snapshot::store::SnapshotStore;
-use crate::type_config::{Raft, RaftVote};
+use crate::transport::append_check::check_sender;
+use crate::transport::elections::check_not_lost;
+use crate::transport::service::Service;
 use crate::{GroupStatus, Role};
 use futures::{Stream, StreamExt, stream};
 use proto::{Code, Failure, raft as wire};

@@ -1,9 +1,9 @@
-use crate::encoding::{applied_from, log_id_of, vote_to_wire};
+use crate::adapter::encoding::{applied_from, log_id_of, vote_to_wire};
+use crate::adapter::type_config::{Raft, RaftVote};
 use crate::snapshot::agreement::Position;
 use crate::snapshot::manifest::{DecodeError, Manifest, Piece};
 use crate::snapshot::reception::{Mismatch, ReceiveError, Reception};
 use crate::snapshot::store::SnapshotStore;
-use crate::type_config::{Raft, RaftVote};
 use bytes::Bytes;
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse};

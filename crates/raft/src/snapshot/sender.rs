@@ -1,12 +1,12 @@
-use crate::encoding::{answered_vote, vote_to_wire};
-use crate::network::{failed, malformed};
-use crate::peers::Peer;
+use crate::adapter::encoding::{answered_vote, vote_to_wire};
+use crate::adapter::terms::TermLimit;
+use crate::adapter::type_config::{RaftVote, TypeConfig};
 use crate::snapshot::manifest::Piece;
 use crate::snapshot::receiver::WORKING_MAX;
 use crate::snapshot::store::SnapshotStore;
 use crate::snapshot::stored::{PieceError, PieceReader, Stored};
-use crate::terms::TermLimit;
-use crate::type_config::{RaftVote, TypeConfig};
+use crate::transport::network::{failed, malformed};
+use crate::transport::peers::Peer;
 use openraft::RPCTypes;
 use openraft::errors::{RPCError, StreamingError, Timeout, Unreachable};
 use openraft::raft::SnapshotResponse;
@@ -156,13 +156,14 @@ pub(crate) fn streaming(error: RPCError<TypeConfig>) -> StreamingError<TypeConfi
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::peers::Peers;
     use crate::snapshot::testing::FileState;
-    use crate::{AddressBook, Member, TcpConnector};
+    use crate::transport::peers::Peers;
+    use crate::{AddressBook, Member};
     use disk::Disk;
     use disk::sim::{SimDisk, SimOptions};
     use futures::stream::{self, BoxStream, StreamExt};
     use proto::raft::raft_transport_server::{RaftTransport, RaftTransportServer};
+    use rpc::TcpConnector;
     use tokio::net::TcpListener;
     use tonic::transport::server::TcpIncoming;
     use tonic::{Request, Response, Status};
@@ -255,7 +256,7 @@ mod tests {
             store: store.clone(),
             stored,
             process: Peers::new(AddressBook::default(), Arc::new(TcpConnector)).of(&member).unwrap(),
-            to: crate::protocol::address(store.group(), member.replica, "test"),
+            to: crate::transport::protocol::address(store.group(), member.replica, "test"),
             from: ReplicaId(1),
             vote: RaftVote::new_committed(1, 1),
             // Long enough to connect on a busy machine, which counts too.

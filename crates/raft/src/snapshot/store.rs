@@ -1,5 +1,5 @@
 use crate::Applied;
-use crate::alive::Alive;
+use crate::adapter::alive::Alive;
 use crate::snapshot::manifest::{FileEntry, MANIFEST_BYTES_MAX, Manifest, PIECE_BYTES, Piece, check_name};
 use crate::snapshot::stored::{Stored, files_dir};
 use crate::snapshot::{Counters, Limits, Snapshots};

@@ -1,6 +1,6 @@
-use crate::encoding::{applied_from, log_id_from};
+use crate::adapter::encoding::{applied_from, log_id_from};
+use crate::adapter::type_config::{RaftLogId, RaftStoredMembership, TypeConfig};
 use crate::snapshot::manifest::{Manifest, Piece};
-use crate::type_config::{RaftLogId, RaftStoredMembership, TypeConfig};
 use bytes::Bytes;
 use disk::{Disk, File};
 use openraft::type_config::alias::{SnapshotMetaOf, SnapshotOf};

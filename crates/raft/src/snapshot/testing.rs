@@ -1,11 +1,11 @@
 //! A transfer without a network, and a state machine that stands on any disk.
 
-use crate::alive::Alive;
-use crate::encoding::{applied_to, first_membership, log_id_from};
+use crate::adapter::alive::Alive;
+use crate::adapter::encoding::{applied_to, first_membership, log_id_from};
+use crate::adapter::type_config::RaftStoredMembership;
 use crate::snapshot::reception::{ReceiveError, Reception};
 use crate::snapshot::stored::{PieceReader, Received, Stored};
 use crate::snapshot::{Counters, Limits, SnapshotStore, Snapshots};
-use crate::type_config::RaftStoredMembership;
 use crate::{Applied, Committed, HostOptions, Member, StateMachine};
 use anyhow::{Context, ensure};
 use bytes::Bytes;

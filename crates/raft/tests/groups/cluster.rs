@@ -5,9 +5,10 @@ use bytes::Bytes;
 use disk::{OpenDiskError, RealDisk};
 use flotilla_raft::{
     AddressBook, Command, Done, Group, GroupSpec, GroupStart, HostOptions, Member, OpenGroupError,
-    ProposeError, RaftHost, Role, SnapshotPolicy, Timing, server_builder,
+    ProposeError, RaftHost, Role, SnapshotPolicy, Timing,
 };
 use raftlog::{LogSpace, LogSpaceOptions, LogSpec};
+use rpc::server_builder;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;

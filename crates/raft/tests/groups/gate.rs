@@ -2,9 +2,10 @@
 
 use crate::cluster::{CLUSTER, DEADLINE, eventually, pipeline};
 use bytes::Bytes;
-use flotilla_raft::{AddressBook, Gate, GateOptions, HostOptions, PROTOCOL_VERSION, RaftHost};
+use flotilla_raft::{AddressBook, HostOptions, PROTOCOL_VERSION, RaftHost};
 use proto::raft::raft_transport_client::RaftTransportClient;
 use proto::{Code, Failure, MessageLimit, raft as wire};
+use rpc::{Gate, GateOptions};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

@@ -1,6 +1,7 @@
 use bytes::Bytes;
 use disk::RealDisk;
-use flotilla_raft::{Applied, Committed, Db, DbGenerations, DbOptions, Snapshots, StateMachine};
+use flotilla_raft::{Applied, Committed, Snapshots, StateMachine};
+use statedb::{Db, DbGenerations, DbOptions};
 use std::sync::{Arc, Weak};
 
 /// A state machine that remembers a digest of all commands in order, and those whole that begin with `keep`.

@@ -1,4 +1,5 @@
-use flotilla_raft::{AddressBook, Channel, Connector, TcpConnector};
+use flotilla_raft::AddressBook;
+use rpc::{Channel, Connector, TcpConnector};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

@@ -1,4 +1,4 @@
-use flotilla_raft::{Channel, Connector, TcpConnector};
+use rpc::{Channel, Connector, TcpConnector};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex};
 use tokio::net::{TcpListener, TcpStream};

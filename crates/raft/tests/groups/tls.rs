@@ -5,9 +5,8 @@
 use bytes::Bytes;
 use disk::RealDisk;
 use flotilla_raft::{
-    AddressBook, Applied, Channel, Command, Committed, Connector, Group, GroupSpec, GroupStart, HostOptions,
-    Member, PROTOCOL_VERSION, RaftHost, Role, StateMachine, TcpConnector, Timing, TlsConnector, TlsCounts,
-    TlsIdentity, TlsIdentityError, TlsIncoming, TlsPart, TlsPem, TlsRefusal, server_builder,
+    AddressBook, Applied, Command, Committed, Group, GroupSpec, GroupStart, HostOptions, Member,
+    PROTOCOL_VERSION, RaftHost, Role, StateMachine, Timing,
 };
 use futures::StreamExt;
 use proto::raft as wire;
@@ -16,6 +15,10 @@ use raftlog::{LogSpace, LogSpaceOptions, LogSpec};
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
     KeyUsagePurpose,
+};
+use rpc::{
+    Channel, Connector, TcpConnector, TlsConnector, TlsCounts, TlsIdentity, TlsIdentityError, TlsIncoming,
+    TlsPart, TlsPem, TlsRefusal, server_builder,
 };
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

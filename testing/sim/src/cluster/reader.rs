@@ -3,7 +3,7 @@ use disk::sim::Random;
 use proto::Failure;
 use proto::datanode::ReadRequest;
 use proto::datanode::datanode_client::DatanodeClient;
-use raft::Connector;
+use rpc::Connector;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{sleep, timeout};

@@ -17,7 +17,7 @@ use clap::ValueEnum;
 use disk::Stamp;
 use disk::sim::{Random, SimDirectory, SimOptions};
 use proto::scm::{ContainerState, DatanodeInfo, NodeDuty, NodeState, SetNodeDutyRequest};
-use raft::DbMemory;
+use statedb::DbMemory;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};

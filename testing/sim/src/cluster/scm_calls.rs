@@ -1,6 +1,6 @@
 use proto::Failure;
 use proto::scm::scm_client::ScmClient;
-use raft::{Channel, Connector};
+use rpc::{Channel, Connector};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;

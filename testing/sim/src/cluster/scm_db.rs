@@ -4,13 +4,14 @@ use anyhow::{Context, ensure};
 use disk::Disk;
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use raft::{Applied, Changes, Db, DbOptions, GroupDb, Snapshots, Tables};
+use raft::{Applied, Snapshots};
 use scm::APPLIED_KEY;
+use statedb::{Changes, Db, DbOptions, GroupDb, Tables};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, RwLock};
 
-/// What [`raft::DbGenerations`] is on a real disk: the database of SCM's group in memory, replaced as a whole by a snapshot, whose
+/// What [`statedb::DbGenerations`] is on a real disk: the database of SCM's group in memory, replaced as a whole by a snapshot, whose
 /// files are on a disk that can crash. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct ScmDb {

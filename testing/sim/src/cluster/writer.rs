@@ -6,7 +6,7 @@ use proto::datanode::datanode_client::DatanodeClient;
 use proto::datanode::{WriteAck, WriteChunk};
 use proto::scm::{ListPipelinesRequest, Pipeline, PipelineState};
 use proto::{Code, Failure, uuid_bytes};
-use raft::Connector;
+use rpc::Connector;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{sleep, timeout};

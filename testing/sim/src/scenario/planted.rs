@@ -5,7 +5,7 @@ use crate::mem_tables::MemTables;
 use bytes::Bytes;
 use disk::sim::SimDisk;
 use disk::{Disk, File, IoFuture, Space};
-use raft::{Changes, Tables};
+use statedb::{Changes, Tables};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

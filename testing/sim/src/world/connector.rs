@@ -1,7 +1,7 @@
 use super::body::{CallGuard, PipedBody, pump};
 use super::network::{Call, Dialed, Direction, Event, Incoming, Network, ProcessId};
 use futures::future::BoxFuture;
-use raft::{Channel, Connector};
+use rpc::{Channel, Connector};
 use std::task::{Context, Poll};
 use tonic::Status;
 use tonic::body::Body;

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::Status;
 use tonic::codegen::http::{HeaderMap, request, response};
 
-/// How long a connection to somebody who does not answer takes to fail, as `raft::TcpConnector` has it ...
+/// How long a connection to somebody who does not answer takes to fail, as `rpc::TcpConnector` has it ...
 const CONNECT_MAX: Duration = Duration::from_secs(1);
 /// ... and how long an established one over which nothing comes any more is taken for alive: ping interval and timeout.
 pub const SILENCE_MAX: Duration = Duration::from_secs(5);

@@ -2,7 +2,7 @@
 
 use disk::sim::Random;
 use flotilla_sim::MemTables;
-use raft::{Changes, Db, DbOptions, Tables};
+use statedb::{Changes, Db, DbOptions, Tables};
 use std::collections::BTreeMap;
 
 type Records = BTreeMap<Vec<u8>, Vec<u8>>;

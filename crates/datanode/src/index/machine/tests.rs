@@ -5,9 +5,9 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use proto::datanode::{ChunkCommand, PipelineCommand, PipelineReply, RollCommand, pipeline_command};
 use proto::{Code, Failure, Retry};
-use raft::DbOptions;
 use raftlog::Place;
 use rocksdb::IteratorMode;
+use statedb::DbOptions;
 use std::sync::Arc;
 use types::{BlockId, LogId, LogIndex, Nonce, OwnerId, Term};
 

@@ -8,7 +8,7 @@ use proto::registry::event::Change;
 use proto::registry::registry_command::Command;
 use proto::registry::*;
 use proto::{Code, Failure};
-use raft::Db;
+use statedb::Db;
 use std::collections::BTreeMap;
 use types::Term;
 
@@ -207,7 +207,7 @@ fn command() -> impl Strategy<Value = Command> {
 
 fn check(commands: Vec<Command>) {
     let dir = tempfile::tempdir().unwrap();
-    let db = Db::open(dir.path(), &raft::DbOptions::default()).unwrap();
+    let db = Db::open(dir.path(), &statedb::DbOptions::default()).unwrap();
     let (mut tables, mut model, mut follower) = (Tables::default(), Model::default(), Follower::default());
     for command in commands {
         let mut change = TablesMut::new(&mut tables);

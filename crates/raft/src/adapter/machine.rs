@@ -1,0 +1,319 @@
+use crate::adapter::alive::Alive;
+use crate::adapter::encoding::{applied_from, applied_to, log_id_from, log_id_of};
+use crate::adapter::type_config::{Data, RaftLogId, RaftMembership, RaftStoredMembership, Reply, TypeConfig};
+use crate::counts::Counts;
+use crate::group::parked::{AppliedMark, ApplyWaits};
+use crate::log::patience::Patience;
+use crate::replica::identity::Identity;
+use crate::snapshot::{SnapshotData, SnapshotStore};
+use crate::{Applied, Committed, StateMachine};
+use bytes::Bytes;
+use disk::Disk;
+use futures::{Stream, StreamExt};
+use openraft::storage::{ApplyResponder, EntryResponder, RaftStateMachine};
+use openraft::type_config::alias::{SnapshotMetaOf, SnapshotOf};
+use openraft::{EntryPayload, OptionalSend, RaftSnapshotBuilder, StoredMembership};
+use std::collections::VecDeque;
+use std::io;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use types::{GroupId, LogIndex, ReplicaId};
+
+/// Commands applied with one write of the state machine: a few milliseconds of work.
+const APPLY_COUNT_MAX: usize = 1024;
+/// Between two attempts where a state machine lacks room.
+const ROOM_LOOK: Duration = Duration::from_millis(500);
+
+/// A replica that no committed membership has had as far as its disk says.
+struct Newcomer {
+    disk: Arc<dyn Disk>,
+    group: GroupId,
+    replica: ReplicaId,
+    patience: Patience,
+}
+
+/// A [`StateMachine`] as openraft wants it.
+pub(crate) struct Machine {
+    inner: Box<dyn StateMachine>,
+    id: Option<RaftLogId>,
+    membership: RaftStoredMembership,
+    applied: AppliedMark,
+    /// `None` for a state that cannot be copied.
+    snapshots: Option<Arc<SnapshotStore>>,
+    counts: Arc<Counts>,
+    /// Who is to be noted down as a member once it was one.
+    newcomer: Option<Newcomer>,
+    patience: Patience,
+    /// After the state machine, so dropped after it.
+    _alive: Alive,
+}
+
+impl Machine {
+    /// The machine, and how far it has applied from now on.
+    pub(crate) fn new(
+        inner: Box<dyn StateMachine>,
+        snapshots: Option<Arc<SnapshotStore>>,
+        alive: Alive,
+        counts: Arc<Counts>,
+        waits: ApplyWaits,
+        patience: Patience,
+    ) -> anyhow::Result<(Machine, watch::Receiver<Option<LogIndex>>)> {
+        let stored = inner.applied()?;
+        let membership = match &stored {
+            Some(stored) => {
+                applied_from(stored).map_err(|why| anyhow::anyhow!("stored applied position: {why}"))?
+            }
+            None => StoredMembership::default(),
+        };
+        let id = stored.map(|stored| stored.id);
+        let (applied, applied_view) = AppliedMark::new(id.map(|id| id.index), waits);
+        let id = id.map(log_id_from);
+        let newcomer = None;
+        let _alive = alive;
+        let machine =
+            Machine { inner, id, membership, applied, snapshots, counts, newcomer, patience, _alive };
+        Ok((machine, applied_view))
+    }
+
+    pub(crate) fn applied_id(&self) -> Option<types::LogId> {
+        self.id.as_ref().map(log_id_of)
+    }
+
+    /// Has it noted on `disk` when the replica is a member for the first time.
+    pub(crate) async fn note_member(
+        &mut self,
+        disk: Arc<dyn Disk>,
+        group: GroupId,
+        replica: ReplicaId,
+        patience: Patience,
+    ) -> io::Result<()> {
+        self.newcomer = Some(Newcomer { disk, group, replica, patience });
+        let membership = self.membership.membership().clone();
+        self.note(&membership).await
+    }
+
+    /// Durable before the state gets past `membership`: after a restart only the newest one is known, which may be without
+    /// the replica.
+    async fn note(&mut self, membership: &RaftMembership) -> io::Result<()> {
+        if let Some(Newcomer { disk, group, replica, patience }) = &self.newcomer
+            && membership.get_node(&replica.0).is_some()
+        {
+            Identity::note_member(disk, *group, patience).await?;
+            self.newcomer = None;
+        }
+        Ok(())
+    }
+
+    async fn apply_chunk(&mut self, chunk: Vec<io::Result<EntryResponder<TypeConfig>>>) -> io::Result<()> {
+        let mut batch = Vec::with_capacity(chunk.len());
+        let mut replies = VecDeque::new();
+        let mut responders: Vec<(Option<ApplyResponder<TypeConfig>>, bool)> = Vec::with_capacity(chunk.len());
+        for item in chunk {
+            let (entry, responder) = item?;
+            let id = entry.log_id;
+            let is_command = match entry.payload {
+                EntryPayload::Blank => false,
+                EntryPayload::Membership(membership) => {
+                    self.membership = StoredMembership::new(Some(id), membership);
+                    false
+                }
+                EntryPayload::Normal(Data::Located { meta, place, roll_to }) => {
+                    batch.push(Committed { id: log_id_of(&id), meta, place, roll_to });
+                    true
+                }
+                EntryPayload::Normal(Data::Reset(_)) => {
+                    if let Some(before) = self.id.as_ref().map(log_id_of) {
+                        replies.extend(self.apply_inner(std::mem::take(&mut batch), before).await?);
+                    }
+                    self.guarded(log_id_of(&id), |inner, applied| inner.reset(applied))?;
+                    false
+                }
+                EntryPayload::Normal(Data::Whole(_)) => {
+                    return Err(io::Error::other(format!(
+                        "entry {id} came to apply without its place in the log"
+                    )));
+                }
+            };
+            responders.push((responder, is_command));
+            self.id = Some(id);
+        }
+
+        let Some(id) = self.id.as_ref().map(log_id_of) else { return Ok(()) };
+        let started = Instant::now();
+        replies.extend(self.apply_inner(batch, id).await?);
+        self.counts.apply.record_duration(started.elapsed());
+        self.counts.apply_entries.record(responders.len() as u64);
+        self.applied.set(Some(id.index));
+        for (responder, is_command) in responders {
+            let reply = if is_command { replies.pop_front().unwrap_or_default() } else { Bytes::new() };
+            if let Some(responder) = responder {
+                responder.send(Reply(reply));
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits where there is no room: others' disks have it, and a group that ended would have to be opened again by a person.
+    async fn apply_inner(&mut self, batch: Vec<Committed>, id: types::LogId) -> io::Result<Vec<Bytes>> {
+        let count = batch.len();
+        let replies = loop {
+            // The bytes are shared, not copied.
+            match self.guarded(id, |inner, applied| inner.apply(batch.clone(), applied)) {
+                Err(_) if self.patience.lasts() && self.inner.lacks_room() => {
+                    tokio::time::sleep(ROOM_LOOK).await;
+                }
+                applied => break applied?,
+            }
+        };
+        if replies.len() != count {
+            let got = replies.len();
+            return Err(io::Error::other(format!("the state machine answered {got} of {count} commands")));
+        }
+        Ok(replies)
+    }
+
+    /// A panic in a state machine stops its group with a reason, like an error: openraft would only go silent.
+    fn guarded<T>(
+        &mut self,
+        id: types::LogId,
+        apply: impl FnOnce(&mut dyn StateMachine, Applied) -> anyhow::Result<T>,
+    ) -> io::Result<T> {
+        let applied = applied_to(id, &self.membership);
+        match std::panic::catch_unwind(AssertUnwindSafe(|| apply(&mut *self.inner, applied))) {
+            Ok(result) => result.map_err(|error| io::Error::other(format!("apply up to {id:?}: {error:#}"))),
+            Err(_) => {
+                Err(io::Error::other(format!("the state machine panicked while applying up to {id:?}")))
+            }
+        }
+    }
+}
+
+impl RaftStateMachine<TypeConfig> for Machine {
+    type SnapshotData = SnapshotData;
+    type SnapshotBuilder = Builder;
+
+    async fn applied_state(&mut self) -> Result<(Option<RaftLogId>, RaftStoredMembership), io::Error> {
+        Ok((self.id, self.membership.clone()))
+    }
+
+    async fn apply<Strm>(&mut self, entries: Strm) -> Result<(), io::Error>
+    where
+        Strm: Stream<Item = Result<EntryResponder<TypeConfig>, io::Error>> + Unpin + OptionalSend,
+    {
+        let mut chunks = entries.ready_chunks(APPLY_COUNT_MAX);
+        while let Some(chunk) = chunks.next().await {
+            for (entry, _) in chunk.iter().flatten() {
+                if let EntryPayload::Membership(membership) = &entry.payload {
+                    self.note(membership).await?;
+                }
+            }
+            self.apply_chunk(chunk).await?;
+        }
+        Ok(())
+    }
+
+    /// Not forced, openraft only learns of the snapshot that the keeper wrote: an attempt that fails inside openraft,
+    /// on a full disk say, would end the group. It forces at start, for a log that is purged and a snapshot that is lost.
+    async fn try_create_snapshot_builder(&mut self, force: bool) -> Option<Builder> {
+        let Some(store) = self.snapshots.clone() else {
+            return Some(Builder::Position(Some(nothing(self.id, &self.membership))));
+        };
+        let build = match (force, store.current().is_some(), &self.id) {
+            (false, false, _) => return None,
+            (false, true, _) => Build::Tell,
+            (true, _, Some(_)) => Build::Write,
+            (true, _, None) => Build::Nothing,
+        };
+        Some(Builder::Stored { store, build })
+    }
+
+    async fn get_snapshot_builder(&mut self) -> Builder {
+        unreachable!("openraft asks try_create_snapshot_builder")
+    }
+
+    async fn install_snapshot(
+        &mut self,
+        meta: &SnapshotMetaOf<TypeConfig>,
+        snapshot: SnapshotData,
+    ) -> Result<(), io::Error> {
+        let Some(stored) = snapshot.stored() else { return Err(no_snapshots()) };
+        self.note(meta.last_membership.membership()).await?;
+        let Some(store) = &self.snapshots else { return Err(no_snapshots()) };
+        store.install(stored).await.map_err(|error| io::Error::other(format!("{error:#}")))?;
+        let applied = self.inner.applied().map_err(|error| io::Error::other(format!("{error:#}")))?;
+        if applied.as_ref() != Some(&stored.manifest.applied) {
+            let of = &stored.manifest.applied.id;
+            return Err(io::Error::other(format!(
+                "with the snapshot up to {of:?} installed the state machine is at {applied:?}"
+            )));
+        }
+        self.id = meta.last_log_id;
+        self.membership = meta.last_membership.clone();
+        self.applied.set(self.id.as_ref().map(|id| LogIndex(id.index)));
+        Ok(())
+    }
+
+    /// A group without snapshots answers with an empty one: without an answer, openraft ends the leader when a member
+    /// needs what is purged. It stands at what is applied: openraft takes a purged log for broken where no snapshot has
+    /// what is missing.
+    async fn get_current_snapshot(
+        &mut self,
+    ) -> Result<Option<SnapshotOf<TypeConfig, SnapshotData>>, io::Error> {
+        let Some(store) = &self.snapshots else {
+            return Ok(Some(nothing(self.id, &self.membership)));
+        };
+        Ok(store.current().map(|stored| stored.for_openraft()))
+    }
+}
+
+pub(crate) enum Builder {
+    Stored {
+        store: Arc<SnapshotStore>,
+        build: Build,
+    },
+    /// Of a state that cannot be copied; given once.
+    Position(Option<SnapshotOf<TypeConfig, SnapshotData>>),
+}
+
+pub(crate) enum Build {
+    /// Which one is there.
+    Tell,
+    Write,
+    /// Nothing is applied that could be copied.
+    Nothing,
+}
+
+impl RaftSnapshotBuilder<TypeConfig> for Builder {
+    type SnapshotData = SnapshotData;
+
+    async fn build_snapshot(&mut self) -> Result<SnapshotOf<TypeConfig, SnapshotData>, io::Error> {
+        let (store, build) = match self {
+            Builder::Stored { store, build } => (store, build),
+            Builder::Position(position) => {
+                return Ok(position.take().unwrap_or_else(|| nothing(None, &StoredMembership::default())));
+            }
+        };
+        let current = match build {
+            Build::Tell => store.current(),
+            Build::Write => None,
+            Build::Nothing => return Ok(nothing(None, &StoredMembership::default())),
+        };
+        let stored = match current {
+            Some(current) => current,
+            None => store.write().await.map_err(|error| io::Error::other(format!("{error:#}")))?,
+        };
+        Ok(stored.for_openraft())
+    }
+}
+
+fn nothing(at: Option<RaftLogId>, membership: &RaftStoredMembership) -> SnapshotOf<TypeConfig, SnapshotData> {
+    let meta = SnapshotMetaOf::<TypeConfig> { last_log_id: at, last_membership: membership.clone() };
+    SnapshotOf::<TypeConfig, SnapshotData> { meta, snapshot: SnapshotData::None }
+}
+
+fn no_snapshots() -> io::Error {
+    io::Error::new(io::ErrorKind::Unsupported, "the group has no snapshots")
+}

@@ -1,0 +1,12 @@
+//! What openraft works with: its types, their look on disk and on the wire, its runtime, and our state machines behind its own
+//! interface. What works around openraft is listed in docs/openraft.md.
+
+pub(crate) mod alive;
+pub(crate) mod config;
+pub(crate) mod encoding;
+pub(crate) mod machine;
+pub(crate) mod queue;
+pub(crate) mod runtime;
+pub(crate) mod terms;
+pub(crate) mod type_config;
+pub(crate) mod watch;

@@ -1,0 +1,141 @@
+use crate::adapter::type_config::TypeConfig;
+use crate::counts::{Counts, HostCounts, Totals};
+use crate::{GroupStatus, Role, SnapshotProgress};
+use metrics::Distribution;
+use openraft::RaftMetrics;
+use parking::LotCounts;
+use proto::Code;
+use types::{GroupId, LogIndex, ReplicaId};
+
+/// A host and its groups at some moment, as plain values. Numbers that only grow start at 0 with the process.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HostMetrics {
+    /// By their ids.
+    pub groups: Vec<GroupMetrics>,
+    /// Of all groups together, those that were closed included: from append to durable, ...
+    pub append_nanos: Distribution,
+    /// ... and writes of state machines, with the number of entries in each.
+    pub apply_nanos: Distribution,
+    pub apply_entries: Distribution,
+    /// Times that a group's doze ended, of all groups together; how many doze is in their status.
+    pub dozes_ended: u64,
+    /// Operations that wait for apply or for all members, and their limit.
+    pub waits: LotCounts,
+    pub waits_max: usize,
+    /// Messages of other hosts that were refused and changed nothing, by reason.
+    pub messages_refused: Vec<(Code, u64)>,
+    /// The limit of [`GroupMetrics::proposal_bytes_in_flight`].
+    pub proposal_bytes_max: usize,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct GroupMetrics {
+    pub group: GroupId,
+    pub replica: ReplicaId,
+    pub status: GroupStatus,
+    /// The log has forgotten entries up to here.
+    pub purged: Option<LogIndex>,
+    /// Taken and not yet applied or dropped.
+    pub proposals_in_flight: u64,
+    pub proposal_bytes_in_flight: usize,
+    pub proposals: u64,
+    /// Refused, so never counted above.
+    pub proposals_busy: u64,
+    pub proposals_disk_full: u64,
+    pub proposals_too_large: u64,
+    /// Appends that are not yet durable.
+    pub appends_queued: u64,
+    pub append_entries: u64,
+    pub append_bytes: u64,
+    pub append_nanos: Distribution,
+    pub apply_nanos: Distribution,
+    pub apply_entries: Distribution,
+    pub elections_started: u64,
+    pub elections_won: u64,
+    /// Leaders this replica has followed or been, one after the other.
+    pub leader_changes: u64,
+    pub dozes_ended: u64,
+    /// Streams to followers that could not be opened or ended with an error.
+    pub append_streams_broken: u64,
+    /// `None` in groups that have none.
+    pub snapshots: Option<SnapshotProgress>,
+    /// On the leader, the other members by their replicas.
+    pub followers: Vec<FollowerMetrics>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FollowerMetrics {
+    pub replica: ReplicaId,
+    /// Entries of the leader that the follower is not known to have durably.
+    pub lag: u64,
+}
+
+impl HostMetrics {
+    pub(crate) fn new(
+        mut groups: Vec<GroupMetrics>,
+        counts: &HostCounts,
+        proposal_bytes_max: usize,
+    ) -> HostMetrics {
+        groups.sort_unstable_by_key(|group| group.group);
+        let Totals { append, apply, apply_entries, woken } = counts.totals();
+        HostMetrics {
+            groups,
+            append_nanos: append,
+            apply_nanos: apply,
+            apply_entries,
+            dozes_ended: woken,
+            waits: LotCounts::default(),
+            waits_max: 0,
+            messages_refused: counts.refusals(),
+            proposal_bytes_max,
+        }
+    }
+}
+
+impl GroupMetrics {
+    pub(crate) fn new(
+        group: GroupId,
+        replica: ReplicaId,
+        status: GroupStatus,
+        metrics: &RaftMetrics<TypeConfig>,
+        counts: &Counts,
+    ) -> GroupMetrics {
+        GroupMetrics {
+            group,
+            replica,
+            followers: if status.role == Role::Leader { followers(metrics, replica) } else { Vec::new() },
+            status,
+            purged: metrics.purged.as_ref().map(|id| LogIndex(id.index)),
+            proposals_in_flight: counts.proposals_in_flight(),
+            proposal_bytes_in_flight: 0,
+            proposals: counts.proposals.get(),
+            proposals_busy: counts.busy.get(),
+            proposals_disk_full: counts.disk_full.get(),
+            proposals_too_large: counts.too_large.get(),
+            appends_queued: counts.appends_queued(),
+            append_entries: counts.append_entries.get(),
+            append_bytes: counts.append_bytes.get(),
+            append_nanos: counts.append.take(),
+            apply_nanos: counts.apply.take(),
+            apply_entries: counts.apply_entries.take(),
+            elections_started: counts.elections_started.get(),
+            elections_won: counts.elections_won.get(),
+            leader_changes: counts.leader_changes.get(),
+            dozes_ended: counts.woken.get(),
+            append_streams_broken: counts.streams_broken.get(),
+            snapshots: None,
+        }
+    }
+}
+
+fn followers(metrics: &RaftMetrics<TypeConfig>, own: ReplicaId) -> Vec<FollowerMetrics> {
+    let next = |index: Option<u64>| index.map_or(0, |index| index + 1);
+    let end = next(metrics.last_log_index);
+    let members = metrics.replication.iter().flatten().filter(|(replica, _)| **replica != own.0);
+    let follower =
+        |(replica, matched): (&u64, &Option<crate::adapter::type_config::RaftLogId>)| FollowerMetrics {
+            replica: ReplicaId(*replica),
+            lag: end.saturating_sub(next(matched.as_ref().map(|id| id.index))),
+        };
+    members.map(follower).collect()
+}

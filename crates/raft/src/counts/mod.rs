@@ -1,0 +1,214 @@
+//! What a group and its host count while they work. Relaxed additions where the work is done, and nothing else: no lock, no
+//! allocation, no second clock reading for what somebody else measures already.
+
+pub(crate) mod host_metrics;
+pub(crate) mod prometheus;
+
+use metrics::{Counter, Distribution, Histogram, Unit};
+use proto::{Code, Failure};
+use raftlog::HardState;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::Mutex;
+use tokio::sync::OwnedSemaphorePermit;
+use types::ReplicaId;
+
+pub(crate) struct Counts {
+    replica: ReplicaId,
+    pub(crate) proposals: Counter,
+    /// Proposals whose [`Share`] was given back.
+    proposals_over: Counter,
+    pub(crate) busy: Counter,
+    pub(crate) disk_full: Counter,
+    pub(crate) too_large: Counter,
+    /// From openraft's call to durable, the wait for room in the disk's queue included.
+    pub(crate) append: Histogram,
+    pub(crate) appends: Counter,
+    pub(crate) append_entries: Counter,
+    pub(crate) append_bytes: Counter,
+    /// One write of the state machine; and how many entries each applied.
+    pub(crate) apply: Histogram,
+    pub(crate) apply_entries: Histogram,
+    pub(crate) elections_started: Counter,
+    pub(crate) elections_won: Counter,
+    pub(crate) leader_changes: Counter,
+    pub(crate) streams_broken: Counter,
+    /// Times its doze ended.
+    pub(crate) woken: Counter,
+}
+
+impl Counts {
+    pub(crate) fn new(replica: ReplicaId) -> Counts {
+        Counts {
+            replica,
+            proposals: Counter::default(),
+            proposals_over: Counter::default(),
+            busy: Counter::default(),
+            disk_full: Counter::default(),
+            too_large: Counter::default(),
+            append: Histogram::new(Unit::Nanoseconds),
+            appends: Counter::default(),
+            append_entries: Counter::default(),
+            append_bytes: Counter::default(),
+            apply: Histogram::new(Unit::Nanoseconds),
+            apply_entries: Histogram::new(Unit::Count),
+            elections_started: Counter::default(),
+            elections_won: Counter::default(),
+            leader_changes: Counter::default(),
+            streams_broken: Counter::default(),
+            woken: Counter::default(),
+        }
+    }
+
+    /// Votes tell of elections: openraft saves its own, uncommitted, when it stands, and the leader's, committed, when it
+    /// learns of one.
+    pub(crate) fn vote_saved(&self, before: Option<HardState>, vote: HardState) {
+        if before == Some(vote) {
+            return;
+        }
+        let is_own = vote.vote_replica == self.replica.0;
+        match vote.vote_committed {
+            false if is_own => self.elections_started.count(),
+            false => {}
+            true => {
+                self.leader_changes.count();
+                if is_own {
+                    self.elections_won.count();
+                }
+            }
+        }
+    }
+
+    /// Both of one moment or of nearly one: never less than none.
+    pub(crate) fn proposals_in_flight(&self) -> u64 {
+        let over = self.proposals_over.get();
+        self.proposals.get().saturating_sub(over)
+    }
+
+    pub(crate) fn appends_queued(&self) -> u64 {
+        let durable = self.append.take().count();
+        self.appends.get().saturating_sub(durable)
+    }
+}
+
+/// A proposal's part of its group's limit, until the command is applied or dropped.
+pub(crate) struct Share {
+    _permit: OwnedSemaphorePermit,
+    counts: Arc<Counts>,
+}
+
+impl Share {
+    pub(crate) fn new(permit: OwnedSemaphorePermit, counts: Arc<Counts>) -> Share {
+        counts.proposals.count();
+        Share { _permit: permit, counts }
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.counts.proposals_over.count();
+    }
+}
+
+/// What a host counts beside its groups.
+#[derive(Default)]
+pub(crate) struct HostCounts {
+    refused: Mutex<BTreeMap<i32, u64>>,
+    ledger: Mutex<Ledger>,
+}
+
+/// Every group is in one of the two at any moment, so that totals never fall.
+#[derive(Default)]
+struct Ledger {
+    open: Vec<Arc<Counts>>,
+    closed: Totals,
+}
+
+/// Of several groups together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Totals {
+    pub(crate) append: Distribution,
+    pub(crate) apply: Distribution,
+    pub(crate) apply_entries: Distribution,
+    pub(crate) woken: u64,
+}
+
+impl Default for Totals {
+    fn default() -> Self {
+        Totals {
+            append: Distribution::new(Unit::Nanoseconds),
+            apply: Distribution::new(Unit::Nanoseconds),
+            apply_entries: Distribution::new(Unit::Count),
+            woken: 0,
+        }
+    }
+}
+
+impl Totals {
+    pub(crate) fn add(&mut self, counts: &Counts) {
+        self.append.merge(&counts.append.take());
+        self.apply.merge(&counts.apply.take());
+        self.apply_entries.merge(&counts.apply_entries.take());
+        self.woken += counts.woken.get();
+    }
+}
+
+impl HostCounts {
+    /// A message that changed nothing. The lock is no hot path: a refusal ends the sender's stream, or is its answer.
+    pub(crate) fn refused(&self, failure: &Failure) {
+        *self.refused.lock().expect("no holder panics").entry(failure.code as i32).or_default() += 1;
+    }
+
+    pub(crate) fn refusals(&self) -> Vec<(Code, u64)> {
+        let refused = self.refused.lock().expect("no holder panics");
+        let known = |(code, count): (&i32, &u64)| Some((Code::try_from(*code).ok()?, *count));
+        refused.iter().filter_map(known).collect()
+    }
+
+    pub(crate) fn group_opened(&self, counts: Arc<Counts>) {
+        self.ledger.lock().expect("no holder panics").open.push(counts);
+    }
+
+    /// What a group did stays in the host's totals.
+    pub(crate) fn group_closed(&self, counts: &Arc<Counts>) {
+        let mut ledger = self.ledger.lock().expect("no holder panics");
+        ledger.open.retain(|open| !Arc::ptr_eq(open, counts));
+        ledger.closed.add(counts);
+    }
+
+    /// Of the groups that are here and of those that were. They only grow.
+    pub(crate) fn totals(&self) -> Totals {
+        let ledger = self.ledger.lock().expect("no holder panics");
+        let mut totals = ledger.closed.clone();
+        ledger.open.iter().for_each(|counts| totals.add(counts));
+        totals
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn vote(vote_term: u64, vote_replica: u64, vote_committed: bool) -> HardState {
+        HardState { vote_term, vote_replica, vote_committed }
+    }
+
+    #[test]
+    fn votes_tell_of_elections() {
+        let counts = Counts::new(ReplicaId(1));
+        let mut before = None;
+        let mut check = |saved, expect: (u64, u64, u64)| {
+            counts.vote_saved(before, saved);
+            before = Some(saved);
+            let seen =
+                (counts.elections_started.get(), counts.elections_won.get(), counts.leader_changes.get());
+            assert_eq!(seen, expect, "after {saved:?}");
+        };
+        check(vote(1, 1, false), (1, 0, 0));
+        check(vote(1, 1, true), (1, 1, 1));
+        check(vote(1, 1, true), (1, 1, 1));
+        check(vote(2, 2, false), (1, 1, 1));
+        check(vote(3, 3, true), (1, 1, 2));
+        check(vote(4, 1, false), (2, 1, 2));
+    }
+}

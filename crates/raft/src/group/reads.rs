@@ -1,0 +1,136 @@
+//! Linearizable reads, on any member of a group: docs/adr/0005-reads-by-lease.md.
+
+use crate::adapter::encoding::{member_from_wire, member_to_wire};
+use crate::adapter::type_config::TypeConfig;
+use crate::group::Group;
+use crate::group::parked::WaitError;
+use crate::group::status::member_of;
+use crate::registry::Registry;
+use crate::{Member, ReadIndexError, Role};
+use openraft::errors::{ForwardToLeader, LinearizableReadError, RaftError};
+use openraft::raft::linearizable_read::LinearizerOption;
+use proto::{Failure, raft as wire};
+use std::time::Duration;
+use tokio::time::Instant;
+use types::LogIndex;
+use wire::read_index_response::Result as Answer;
+
+/// How the leader makes sure that it still leads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReadPolicy {
+    /// It asks a quorum.
+    Index,
+    /// It relies on what a quorum promised it not long ago, where the group allows that ([`crate::GroupSpec`]), and
+    /// else asks.
+    Lease,
+}
+
+/// How much of a follower's promise the leader relies on. The rest is for clocks that do not run alike: they may differ
+/// by a ninth of the leader's time before a promise ends too soon, and real ones differ by less than a thousandth.
+const LEASE_SHARE: (u32, u32) = (9, 10);
+
+impl Group {
+    /// On return, this replica's state machine has applied everything that was acknowledged before the call. On any
+    /// member; waits no longer than two elections take.
+    pub async fn read_index(&self) -> Result<LogIndex, ReadIndexError> {
+        self.read(ReadPolicy::Index, Instant::now() + 2 * self.election_max()).await
+    }
+
+    /// [`Group::read_index`], with a choice of how the leader is confirmed. It asks once: where no leader is known, or it
+    /// has moved, the caller may try again.
+    pub async fn read(&self, policy: ReadPolicy, deadline: Instant) -> Result<LogIndex, ReadIndexError> {
+        let asked = tokio::time::timeout_at(deadline, self.read_position(policy)).await;
+        let index = asked.map_err(|_| ReadIndexError::Expired)??;
+        match self.wait_applied_until(index, deadline).await {
+            Ok(()) => Ok(index),
+            Err(WaitError::Expired) => Err(ReadIndexError::Expired),
+            Err(WaitError::Busy { limit }) => Err(ReadIndexError::Busy { limit }),
+            Err(WaitError::Stopped) => Err(ReadIndexError::Stopped { why: "it was closed".to_owned() }),
+        }
+    }
+
+    /// What must be applied before a read that begins at this moment.
+    async fn read_position(&self, policy: ReadPolicy) -> Result<LogIndex, ReadIndexError> {
+        let status = self.status();
+        match status.leader {
+            Some(leader) if status.role != Role::Leader && leader.replica != self.replica() => {
+                self.read_position_of(leader, policy).await
+            }
+            _ => self.confirm_leader(policy).await,
+        }
+    }
+
+    /// Leader only.
+    pub(crate) async fn confirm_leader(&self, policy: ReadPolicy) -> Result<LogIndex, ReadIndexError> {
+        let index = self.confirm_leader_by(policy).await?;
+        // A leader that takes itself out relies on voters among which it is not, and one that is left alone needs nobody's vote: it is
+        // elected in spite of what it promised. Looked at after the answer: nobody but the leader knows of the new voters before.
+        if policy == ReadPolicy::Lease && !self.members().is_voter(self.replica()) {
+            return self.confirm_leader_by(ReadPolicy::Index).await;
+        }
+        Ok(index)
+    }
+
+    async fn confirm_leader_by(&self, policy: ReadPolicy) -> Result<LogIndex, ReadIndexError> {
+        let option = match policy {
+            ReadPolicy::Lease if self.lease_reads() => {
+                let (share, of) = LEASE_SHARE;
+                LinearizerOption::new(Some(self.election_max() * share / of), true)
+            }
+            ReadPolicy::Lease | ReadPolicy::Index => LinearizerOption::new(Some(Duration::ZERO), true),
+        };
+        // What waits in openraft has no limit of its own.
+        let _permit = self.read_permit()?;
+        match self.raft().get_read_log_id(option).await {
+            Ok((read, _)) => Ok(LogIndex(read.index())),
+            Err(RaftError::Fatal(fatal)) => Err(ReadIndexError::Stopped { why: fatal.to_string() }),
+            Err(RaftError::APIError(LinearizableReadError::QuorumNotEnough(error))) => {
+                Err(ReadIndexError::NoQuorum { why: error.to_string() })
+            }
+            Err(RaftError::APIError(LinearizableReadError::ForwardToLeader(forward))) => {
+                Err(ReadIndexError::NotLeader { leader: leader_of(forward) })
+            }
+        }
+    }
+
+    async fn read_position_of(&self, leader: Member, policy: ReadPolicy) -> Result<LogIndex, ReadIndexError> {
+        let request =
+            wire::ReadIndexRequest { to: Some(self.address_of(&leader)), lease: policy == ReadPolicy::Lease };
+        let unreachable = |why: String| ReadIndexError::Unreachable { leader: leader.clone(), why };
+        let mut client = self.peers().of(&leader).map_err(unreachable)?.client();
+        let _permit = self.read_permit()?;
+        let answer = client.read_index(request).await;
+        let answer = answer.map_err(|status| unreachable(status.message().to_owned()))?.into_inner();
+        match answer.result {
+            Some(Answer::Index(index)) => Ok(LogIndex(index)),
+            Some(Answer::NotLeader(wire::NotLeader { leader })) => {
+                Err(ReadIndexError::NotLeader { leader: leader.map(member_from_wire) })
+            }
+            Some(Answer::NoQuorum(why)) => Err(ReadIndexError::NoQuorum { why }),
+            None => Err(unreachable("it answered nothing this version knows".to_owned())),
+        }
+    }
+}
+
+/// What a member that reads hears of its leader.
+pub(crate) async fn answer(
+    registry: &Registry,
+    request: wire::ReadIndexRequest,
+) -> Result<wire::ReadIndexResponse, Failure> {
+    let group = registry.addressed(request.to.as_ref())?;
+    let policy = if request.lease { ReadPolicy::Lease } else { ReadPolicy::Index };
+    let result = match group.confirm_leader(policy).await {
+        Ok(index) => Answer::Index(index.0),
+        Err(ReadIndexError::NotLeader { leader }) => {
+            Answer::NotLeader(wire::NotLeader { leader: leader.map(member_to_wire) })
+        }
+        Err(ReadIndexError::NoQuorum { why }) => Answer::NoQuorum(why),
+        Err(error) => return Err(error.into_failure(group.addresses())),
+    };
+    Ok(wire::ReadIndexResponse { result: Some(result) })
+}
+
+fn leader_of(forward: ForwardToLeader<TypeConfig>) -> Option<Member> {
+    let leader = forward.leader_id.zip(forward.leader_node);
+    leader.map(|(replica, peer)| member_of(replica, &peer))
+}

@@ -1,0 +1,195 @@
+use crate::Member;
+use crate::adapter::type_config::{Peer, Raft, RaftStoredMembership, TypeConfig};
+use crate::members::standing::Standing;
+use openraft::async_runtime::watch::WatchReceiver;
+use openraft::errors::Fatal;
+use openraft::{RaftMetrics, ServerState};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use tokio::sync::watch;
+use types::{LogIndex, ReplicaId, Term};
+
+/// openraft tells why it stops, unless its task panics.
+const PANICKED: &str = "its task panicked; the process's log says where";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    Leader,
+    Follower,
+    Candidate,
+    Learner,
+    Stopped,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupStatus {
+    pub role: Role,
+    pub term: Term,
+    pub leader: Option<Member>,
+    pub last: Option<LogIndex>,
+    pub committed: Option<LogIndex>,
+    pub applied: Option<LogIndex>,
+    /// Another member told, or a committed entry says, that the group goes on without this replica. It stands for no
+    /// election any more; what it has may be removed ([`crate::RaftHost::remove`]).
+    pub is_removed: bool,
+    /// Nobody used the group for a while ([`crate::HostOptions::doze_after`]).
+    pub is_dozing: bool,
+    /// On a leader whose group has no snapshots, members that its log can no longer bring up to date: they are lost. Told
+    /// by [`crate::Group::status`] alone.
+    pub unserved: BTreeSet<ReplicaId>,
+    /// Why the group stopped by itself, if it did.
+    pub failure: Option<String>,
+}
+
+impl Role {
+    /// In metrics and messages.
+    pub fn name(self) -> &'static str {
+        match self {
+            Role::Leader => "leader",
+            Role::Follower => "follower",
+            Role::Candidate => "candidate",
+            Role::Learner => "learner",
+            Role::Stopped => "stopped",
+        }
+    }
+}
+
+impl GroupStatus {
+    /// Why the group serves nobody through this replica now: it stopped, or knows no leader.
+    pub fn readiness(&self) -> Result<(), String> {
+        match (&self.failure, self.role, &self.leader) {
+            (Some(failure), ..) => Err(format!("its group stopped: {failure}")),
+            (None, Role::Stopped, _) => Err("its group stopped".to_owned()),
+            (None, _, None) => Err("its group has no leader".to_owned()),
+            (None, _, Some(_)) => Ok(()),
+        }
+    }
+
+    /// Entries that are committed, as far as is known here, and not applied.
+    pub fn lag(&self) -> u64 {
+        let after = |index: Option<LogIndex>| index.map_or(0, |index| index.0 + 1);
+        after(self.committed).saturating_sub(after(self.applied))
+    }
+
+    pub(crate) fn of(metrics: &RaftMetrics<TypeConfig>, standing: &Standing) -> GroupStatus {
+        let (is_running, failure) = match &metrics.running_state {
+            Ok(()) => (true, None),
+            Err(Fatal::Stopped) => (false, None),
+            Err(fatal) => (false, Some(fatal.to_string())),
+        };
+        let role = if is_running { role_of(metrics.state) } else { Role::Stopped };
+        let leader = metrics.current_leader.filter(|_| is_running);
+        GroupStatus {
+            role,
+            term: Term(metrics.current_term),
+            leader: leader.and_then(|leader| member(&metrics.membership_config, leader)),
+            last: metrics.last_log_index.map(LogIndex),
+            committed: metrics.cluster_committed.as_ref().map(|id| LogIndex(id.index)),
+            applied: metrics.last_applied.as_ref().map(|id| LogIndex(id.index)),
+            is_removed: is_removed(metrics, standing),
+            is_dozing: false,
+            unserved: BTreeSet::new(),
+            failure,
+        }
+    }
+}
+
+fn is_removed(metrics: &RaftMetrics<TypeConfig>, standing: &Standing) -> bool {
+    let committed = &metrics.committed_membership_config;
+    // A newer membership that has it, committed or not, is of a group that takes it in again.
+    let is_in_newest = metrics.membership_config.get_node(&metrics.id).is_some();
+    let is_left_out = standing.is_left_out(committed) && !is_in_newest;
+    is_left_out || standing.is_dismissed(metrics.membership_config.log_id())
+}
+
+fn role_of(state: ServerState) -> Role {
+    match state {
+        ServerState::Leader => Role::Leader,
+        ServerState::Follower => Role::Follower,
+        ServerState::Candidate => Role::Candidate,
+        ServerState::Learner => Role::Learner,
+        ServerState::Shutdown => Role::Stopped,
+    }
+}
+
+fn member(membership: &RaftStoredMembership, replica: u64) -> Option<Member> {
+    membership.get_node(&replica).map(|peer| member_of(replica, peer))
+}
+
+pub(crate) fn member_of(replica: u64, peer: &Peer) -> Member {
+    Member { replica: ReplicaId(replica), node: peer.node, address: peer.address.clone() }
+}
+
+/// Publishes changes of role, term, leader, removal or failure until the group has stopped, and tells openraft whether
+/// the replica stands for election.
+pub(crate) async fn publish(raft: Raft, standing: Arc<Standing>, statuses: watch::Sender<GroupStatus>) {
+    let mut server = raft.server_metrics();
+    let metrics = raft.metrics();
+    let mut dismissed = standing.watch();
+    loop {
+        let is_over = tokio::select! {
+            changed = server.changed() => changed.is_err(),
+            Ok(()) = dismissed.changed() => false,
+            () = standing.held_off() => false,
+        };
+        let mut status = {
+            let metrics = metrics.borrow_watched();
+            standing.decide(&raft, metrics.membership_config.log_id());
+            GroupStatus::of(&metrics, &standing)
+        };
+        if is_over {
+            if status.role != Role::Stopped {
+                status.failure = Some(PANICKED.to_owned());
+            }
+            status.role = Role::Stopped;
+            status.leader = None;
+        } else {
+            // The two channels are written one after the other; the one that woke us has the news.
+            let server = server.borrow_watched();
+            status.term = Term(server.vote.leader_id.term);
+            status.leader =
+                server.current_leader.and_then(|leader| member(&server.membership_config, leader));
+            status.role = role_of(server.state);
+        }
+        statuses.send_if_modified(|old| {
+            let key = |status: &GroupStatus| {
+                (status.role, status.term, status.leader.clone(), status.is_removed, status.failure.clone())
+            };
+            let is_news = key(old) != key(&status);
+            *old = status;
+            is_news
+        });
+        if is_over {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::replica::beginning::tests::{Site, first, knows_members};
+
+    #[tokio::test(start_paused = true)]
+    async fn one_whose_task_panicked_says_so() {
+        let site = Site::new();
+        let group = site.open(first()).await.expect("it opens");
+        knows_members(&group).await;
+        let mut statuses = group.watch();
+        group.raft().external_request(|_| panic!("meant")).await.expect("it is asked");
+        let stopped = statuses.wait_for(|status| status.role == Role::Stopped).await;
+        let failure = stopped.expect("its last word stays").failure.clone().expect("a reason");
+        assert!(failure.contains("panicked"), "{failure}");
+        assert_eq!(group.status().failure, Some(failure));
+        site.host.close(group.id()).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_that_was_told_to_stop_has_no_failure() {
+        let site = Site::new();
+        let group = site.open(first()).await.expect("it opens");
+        knows_members(&group).await;
+        site.host.close(group.id()).await;
+        assert_eq!((group.status().role, group.status().failure), (Role::Stopped, None));
+    }
+}

@@ -1,0 +1,211 @@
+//! Groups that nobody uses doze: openraft's timer of the group stands still, and one timer of the host does for all its
+//! dozing groups what theirs would: leaders send heartbeats, a third of the lease apart, and a follower that hears
+//! nothing from its leader wakes, in time to stand for election when it would have anyway.
+//!
+//! Each replica decides for itself, by what it sees itself; nothing is agreed upon, and nothing depends on whether other
+//! members doze. See docs/adr on dozing groups.
+
+use crate::Timing;
+use crate::adapter::type_config::Raft;
+use crate::counts::Counts;
+use crate::registry::Registry;
+use futures::FutureExt;
+use openraft::ServerState;
+use openraft::async_runtime::watch::WatchReceiver;
+use openraft::rt::Instant as _;
+use raftlog::Log;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// How often a host looks after its groups when none needs it more often.
+const LOOK_INTERVAL_MAX: Duration = Duration::from_millis(500);
+
+/// So many times as idle as for dozing, half a minute, a group lets go of the entries that its log keeps in memory. Replicas that lag
+/// read them, and readers of what was just written: two bursts of work are seldom so far apart.
+const CACHE_KEPT_DOZES: u32 = 6;
+
+/// Looks after the groups of a host until it is aborted.
+pub(crate) async fn look_after(registry: Arc<Registry>) {
+    loop {
+        let intervals = registry.all().into_iter().map(|group| {
+            group.doze().look();
+            group.doze().look_interval()
+        });
+        let interval = intervals.min().unwrap_or(LOOK_INTERVAL_MAX);
+        tokio::time::sleep(interval.min(LOOK_INTERVAL_MAX)).await;
+    }
+}
+
+/// Whether one replica dozes.
+pub(crate) struct Doze {
+    raft: Raft,
+    log: Log,
+    timing: Timing,
+    /// `None`: never.
+    after: Option<Duration>,
+    /// Since the last look.
+    was_used: AtomicBool,
+    dozes: AtomicBool,
+    state: Mutex<State>,
+    counts: Arc<Counts>,
+}
+
+struct State {
+    idle_since: Instant,
+    /// The log keeps nothing in memory since the group is idle.
+    cache_released: bool,
+    /// The log's end when it was last looked at: whatever makes entries uses the group.
+    last: Option<u64>,
+    /// A leader's sign of life last came.
+    heard: Instant,
+    /// As a dozing leader.
+    next_heartbeat: Instant,
+}
+
+/// What openraft says of its replica.
+struct Seen {
+    role: ServerState,
+    has_leader: bool,
+    is_alone: bool,
+    last: Option<u64>,
+    /// How long ago that was sent which a majority answered last.
+    quorum_acked_age: Option<Duration>,
+}
+
+impl Doze {
+    pub(crate) fn new(
+        raft: Raft,
+        log: Log,
+        timing: Timing,
+        after: Option<Duration>,
+        counts: Arc<Counts>,
+    ) -> Doze {
+        let now = Instant::now();
+        let state =
+            State { idle_since: now, cache_released: false, last: None, heard: now, next_heartbeat: now };
+        Doze {
+            raft,
+            log,
+            timing,
+            after,
+            was_used: AtomicBool::new(true),
+            dozes: AtomicBool::new(false),
+            state: Mutex::new(state),
+            counts,
+        }
+    }
+
+    pub(crate) fn is_dozing(&self) -> bool {
+        self.dozes.load(Ordering::SeqCst)
+    }
+
+    /// Somebody does something with the group: it is awake when this returns, and will not doze for a while.
+    pub(crate) fn used(&self) {
+        // Before the question: whoever is about to let the replica doze either sees this, or is seen.
+        self.was_used.store(true, Ordering::SeqCst);
+        if self.is_dozing() {
+            self.wake();
+        }
+    }
+
+    /// A leader that this replica follows said something.
+    pub(crate) fn heard(&self) {
+        self.lock().heard = Instant::now();
+    }
+
+    /// Lets openraft's timer run.
+    pub(crate) fn wake(&self) {
+        let state = self.lock();
+        self.set(&state, false);
+    }
+
+    /// Often enough that a heartbeat is a sixth of the lease late at most, and a silent leader is noticed as early.
+    fn look_interval(&self) -> Duration {
+        self.timing.election_max / 6
+    }
+
+    fn heartbeat_interval(&self) -> Duration {
+        self.timing.election_max / 3
+    }
+
+    /// Lets the replica doze, or wakes it; sends heartbeats that are due.
+    pub(crate) fn look(&self) {
+        let Some(after) = self.after else { return };
+        let (now, seen) = (Instant::now(), Seen::of(&self.raft));
+        let mut state = self.lock();
+        if self.was_used.swap(false, Ordering::SeqCst) || state.last != seen.last {
+            (state.idle_since, state.last, state.cache_released) = (now, seen.last, false);
+        }
+        let idle = now.duration_since(state.idle_since);
+        if idle >= after * CACHE_KEPT_DOZES && !state.cache_released {
+            state.cache_released = true;
+            self.log.release_cache();
+        }
+        let is_idle = idle >= after;
+        let dozes = is_idle && self.is_settled(&seen, &state, now);
+        if dozes != self.is_dozing() {
+            state.next_heartbeat = now;
+            self.set(&state, dozes);
+            if self.was_used.load(Ordering::SeqCst) {
+                self.set(&state, false);
+            }
+        }
+        if self.is_dozing() && seen.role == ServerState::Leader && now >= state.next_heartbeat {
+            state.next_heartbeat = now + self.heartbeat_interval();
+            drop(state);
+            self.send_heartbeat();
+        }
+    }
+
+    /// Whether openraft's timer would find nothing to do but send heartbeats.
+    fn is_settled(&self, seen: &Seen, state: &State, now: Instant) -> bool {
+        let lease = self.timing.election_max;
+        match seen.role {
+            // Before its lease ends: openraft has its ways with a leader that lost its majority, and they need its timer.
+            ServerState::Leader => {
+                seen.is_alone || seen.quorum_acked_age.is_some_and(|age| age < lease * 5 / 6)
+            }
+            // openraft lets a follower stand for election after its lease (`election_max`) and an election timeout
+            // (`election_min` at least) more, both counted from the leader's last sign of life. Awake after the first,
+            // it misses nothing of the second.
+            ServerState::Follower => seen.has_leader && now.duration_since(state.heard) < lease,
+            // Learners stand for nothing.
+            ServerState::Learner => true,
+            ServerState::Candidate | ServerState::Shutdown => false,
+        }
+    }
+
+    /// Not when openraft's queue is full: then the group is not idle, and a lease that is not renewed wakes it.
+    fn send_heartbeat(&self) {
+        // A task's budget of operations counts one for each group, and a queue seems full when it is used up.
+        let _ = tokio::task::unconstrained(self.raft.trigger().heartbeat()).now_or_never();
+    }
+
+    fn set(&self, _held: &MutexGuard<'_, State>, dozes: bool) {
+        let dozed = self.dozes.swap(dozes, Ordering::SeqCst);
+        if dozed && !dozes {
+            self.counts.woken.count();
+        }
+        self.raft.runtime_config().tick(!dozes);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no holder panics")
+    }
+}
+
+impl Seen {
+    fn of(raft: &Raft) -> Seen {
+        let metrics = raft.metrics();
+        let metrics = metrics.borrow_watched();
+        Seen {
+            role: metrics.state,
+            has_leader: metrics.current_leader.is_some(),
+            is_alone: metrics.membership_config.voter_ids().count() == 1,
+            last: metrics.last_log_index,
+            quorum_acked_age: metrics.last_quorum_acked.as_ref().map(|acked| acked.elapsed()),
+        }
+    }
+}

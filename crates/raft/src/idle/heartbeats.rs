@@ -1,0 +1,156 @@
+use crate::counts::HostCounts;
+use crate::registry::Registry;
+use crate::transport::appends;
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
+use proto::raft::raft_transport_client::RaftTransportClient;
+use proto::{Code, Failure, raft as wire};
+use rpc::Channel;
+use std::pin::pin;
+use std::sync::OnceLock;
+use std::time::Duration;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
+use tonic::Status;
+
+/// Heartbeats that wait for their batch: one for each group that two processes share, and some.
+const WAITING_COUNT_MAX: usize = 4096;
+/// Heartbeats in one message: about 100 bytes each.
+pub(crate) const BATCH_COUNT_MAX: usize = 1024;
+/// Messages under way. A heartbeat is sent at once as long as there are fewer; while there are not, heartbeats gather. More
+/// than one, so that a group whose answer is slow delays others little.
+const UNDER_WAY_COUNT_MAX: usize = 4;
+/// How long the receiver lets one group keep the answers of its batch waiting. Groups answer in microseconds; one whose
+/// disk hangs must not make the others' heartbeats late, of which the most frequent have 200 ms
+/// ([`crate::Timing::METADATA`]).
+pub(crate) const ANSWER_MAX: Duration = Duration::from_millis(100);
+/// How long a message may be under way. Those who wait for its answers give up earlier.
+const MESSAGE_MAX: Duration = Duration::from_secs(2);
+
+/// Heartbeats of many groups to one process, sent together. What is waiting when a message can go goes with it, so that
+/// a heartbeat alone is not delayed and many at a time cost one message.
+pub(crate) struct Heartbeats {
+    client: RaftTransportClient<Channel>,
+    /// Made by the first heartbeat: who only talks to a process by other ways needs no task for it.
+    sender: OnceLock<Sender>,
+}
+
+struct Sender {
+    queue: mpsc::Sender<Waiting>,
+    /// Ends when this is dropped.
+    task: JoinHandle<()>,
+}
+
+struct Waiting {
+    heartbeat: wire::AppendRequest,
+    answer: oneshot::Sender<Result<wire::AppendResponse, Status>>,
+}
+
+impl Heartbeats {
+    pub(crate) fn new(client: RaftTransportClient<Channel>) -> Heartbeats {
+        Heartbeats { client, sender: OnceLock::new() }
+    }
+
+    /// The follower's answer. Cancellation safe in that the heartbeat may be sent nevertheless.
+    pub(crate) async fn send(&self, heartbeat: wire::AppendRequest) -> Result<wire::AppendResponse, Status> {
+        let sender = self.sender.get_or_init(|| Sender::start(self.client.clone()));
+        let (answer, answered) = oneshot::channel();
+        let waiting = Waiting { heartbeat, answer };
+        sender.queue.try_send(waiting).map_err(|_| Status::resource_exhausted("too many heartbeats wait"))?;
+        answered.await.unwrap_or_else(|_| Err(Status::unavailable("the answer to a heartbeat was lost")))
+    }
+}
+
+impl Sender {
+    fn start(client: RaftTransportClient<Channel>) -> Sender {
+        let (queue, waiting) = mpsc::channel(WAITING_COUNT_MAX);
+        Sender { queue, task: tokio::spawn(send_batches(client, waiting)) }
+    }
+}
+
+impl Drop for Sender {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+async fn send_batches(client: RaftTransportClient<Channel>, mut queue: mpsc::Receiver<Waiting>) {
+    let mut under_way = FuturesUnordered::new();
+    let mut batch = Vec::new();
+    loop {
+        let has_room = under_way.len() < UNDER_WAY_COUNT_MAX;
+        tokio::select! {
+            biased;
+            Some(()) = under_way.next() => {}
+            count = queue.recv_many(&mut batch, BATCH_COUNT_MAX), if has_room => {
+                if count == 0 {
+                    return;
+                }
+                under_way.push(send_batch(client.clone(), std::mem::take(&mut batch)));
+            }
+        }
+    }
+}
+
+/// Sends a batch and gives everybody their answer. Who has stopped waiting needs none.
+async fn send_batch(mut client: RaftTransportClient<Channel>, batch: Vec<Waiting>) {
+    let (heartbeats, waiting): (Vec<_>, Vec<_>) =
+        batch.into_iter().map(|waiting| (waiting.heartbeat, waiting.answer)).unzip();
+    let message = client.heartbeats(wire::HeartbeatsRequest { heartbeats });
+    let answers = match tokio::time::timeout(MESSAGE_MAX, message).await {
+        Ok(Ok(response)) => response.into_inner().answers,
+        Ok(Err(status)) => {
+            for waiting in waiting {
+                let _ = waiting.send(Err(status.clone()));
+            }
+            return;
+        }
+        // Nobody waits any more.
+        Err(_) => return,
+    };
+    // A peer that sends too few answers leaves the last ones without.
+    for (waiting, answer) in waiting.into_iter().zip(answers) {
+        let answer = match answer.answer {
+            Some(answer) => Ok(answer),
+            // With details, as of a process that is well: it knows what it refuses.
+            None => {
+                // A process of before codes were sent says none.
+                let code = Code::try_from(answer.code).ok().filter(|code| *code as i32 != 0);
+                Err(Failure::new(code.unwrap_or(Code::Unavailable), answer.refusal).into())
+            }
+        };
+        let _ = waiting.send(answer);
+    }
+}
+
+/// Hands each heartbeat to its group, and answers for all of them together.
+pub(crate) async fn answer(
+    registry: &Registry,
+    counts: &HostCounts,
+    heartbeats: Vec<wire::AppendRequest>,
+) -> Vec<wire::HeartbeatAnswer> {
+    let refused =
+        |code: Code, why: String| wire::HeartbeatAnswer { answer: None, refusal: why, code: code as i32 };
+    let silent = refused(Code::Unavailable, "no answer in time".to_owned());
+    let mut answers = vec![silent; heartbeats.len()];
+    let asked = heartbeats.into_iter().enumerate().map(async |(n, heartbeat)| {
+        let answer = match appends::heartbeat(registry, heartbeat).await {
+            Ok(answer) => wire::HeartbeatAnswer { answer: Some(answer), ..Default::default() },
+            Err(failure) => {
+                counts.refused(&failure);
+                refused(failure.code, failure.message)
+            }
+        };
+        (n, answer)
+    });
+    let mut asked: FuturesUnordered<_> = asked.collect();
+    let mut deadline = pin!(tokio::time::sleep(ANSWER_MAX));
+    loop {
+        tokio::select! {
+            biased;
+            Some((n, answer)) = asked.next() => answers[n] = answer,
+            () = &mut deadline, if !asked.is_empty() => return answers,
+            else => return answers,
+        }
+    }
+}

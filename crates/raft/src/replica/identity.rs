@@ -1,0 +1,324 @@
+//! Which replica a disk has of a group: the file `replicas/<group>`, docs/format/replica.md. Little-endian.
+//!
+//! ```text
+//! offset size field
+//!      0    4 magic    "FLri"
+//!      4    1 version  1
+//!      5    1 state    1 first member, 2 joined, 3 being removed, 4 removed, 5 first member in use, 6 joined in use, 7 retired
+//!      6    1 reset    1 while a forced reset is under way, else 0
+//!      7    1 member   1 once a committed membership has had the replica, where it joined; else 0
+//!      8    8 group
+//!     16    8 replica
+//!     24    4 count    of lost replicas
+//!     28  8×n lost     those that a forced reset gave up
+//!   28+8n    4 crc      CRC32C of all before
+//! ```
+
+use crate::log::patience::Patience;
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use disk::Disk;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+use types::{GroupId, ReplicaId};
+
+const DIR: &str = "replicas";
+/// How often a full disk is tried again.
+const ROOM_RETRY: Duration = Duration::from_millis(200);
+const MAGIC: [u8; 4] = *b"FLri";
+const VERSION: u8 = 1;
+const LOST_AT: usize = 28;
+const CRC_BYTES: usize = 4;
+/// Lost replicas remembered: groups have a handful of members, and are reset once in years.
+pub(crate) const LOST_MAX: usize = 1024;
+const FILE_BYTES_MAX: usize = LOST_AT + 8 * LOST_MAX + CRC_BYTES;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Identity {
+    pub(crate) group: GroupId,
+    pub(crate) replica: ReplicaId,
+    pub(crate) state: IdentityState,
+    /// A forced reset was begun: the end of the log says whether it was done ([`crate::replica::begun_reset`]).
+    pub(crate) is_resetting: bool,
+    /// A committed membership has had it: one without it is from after its time. Of those that joined; first members always
+    /// had one. A file from before this was noted says no.
+    pub(crate) was_member: bool,
+    /// Replicas that a forced reset gave up. They may still exist, and must not be listened to.
+    pub(crate) lost: Vec<ReplicaId>,
+}
+
+/// Persisted: never renumber.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum IdentityState {
+    /// One of the group's first members: its log begins with them. Until it is in use, it has promised nothing.
+    First = 1,
+    /// Came later: its log begins with what a leader sent. Until it is in use, it has promised nothing.
+    Joined = 2,
+    /// Its files are being deleted; a crash may have left some.
+    Removing = 3,
+    /// Its files are gone, and its id is spent.
+    Removed = 4,
+    /// A first member whose log has something. An empty one was lost.
+    FirstInUse = 5,
+    /// One that joined and has at least voted. A log without a vote was lost.
+    JoinedInUse = 6,
+    /// Its log is there, and no member of the group any more: it never votes or appends again.
+    Retired = 7,
+}
+
+/// The replica of a group that a disk has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReplicaHere {
+    pub replica: ReplicaId,
+    /// A committed membership has had it: it is a member, or was removed.
+    pub was_member: bool,
+}
+
+impl ReplicaHere {
+    /// `None` also when it was removed from the disk.
+    pub async fn of(group: GroupId, disk: &Arc<dyn Disk>) -> io::Result<Option<ReplicaHere>> {
+        let Some(known) = Identity::read(disk, group).await? else { return Ok(None) };
+        let is_first = matches!(known.state, IdentityState::First | IdentityState::FirstInUse);
+        let here = ReplicaHere { replica: known.replica, was_member: is_first || known.was_member };
+        let is_gone = matches!(known.state, IdentityState::Removing | IdentityState::Removed);
+        Ok((!is_gone).then_some(here))
+    }
+}
+
+impl Identity {
+    /// `None` when the disk never had a replica of the group.
+    pub(crate) async fn read(disk: &Arc<dyn Disk>, group: GroupId) -> io::Result<Option<Identity>> {
+        let file = match disk.open(&path(group), false).await {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        // One byte more than there must be, to see that there is none.
+        let bytes = file.read_at(0, FILE_BYTES_MAX + 1).await?;
+        let damaged =
+            |why: String| io::Error::new(io::ErrorKind::InvalidData, format!("{}: {why}", path(group)));
+        let identity = Identity::decode(&bytes).map_err(damaged)?;
+        if identity.group != group {
+            return Err(damaged(format!("it belongs to {}", identity.group)));
+        }
+        Ok(Some(identity))
+    }
+
+    /// Durable on return; a crash before leaves the old file or the new one.
+    pub(crate) async fn write(&self, disk: &Arc<dyn Disk>) -> io::Result<()> {
+        let (path, temporary) = (path(self.group), format!("{}.tmp", path(self.group)));
+        disk.create_dir_all(DIR).await?;
+        let bytes = self.encode();
+        let file = disk.open(&temporary, true).await?;
+        file.set_len(bytes.len() as u64).await?;
+        // Before the rename: else a crash could leave the new name with nothing behind it.
+        file.write_and_sync(0, vec![bytes]).await?;
+        disk.rename(&temporary, &path).await?;
+        disk.sync_dir(DIR).await
+    }
+
+    pub(crate) fn is_in_use(&self) -> bool {
+        matches!(self.state, IdentityState::FirstInUse | IdentityState::JoinedInUse)
+    }
+
+    /// From now on an empty log is one that was lost; durable on return. Written after the log's first content is durable
+    /// (else a crash in between would look like a loss) and before anybody is told of it.
+    pub(crate) async fn into_use(self, disk: &Arc<dyn Disk>) -> io::Result<Identity> {
+        let used = self.clone().used();
+        if used != self {
+            used.write(disk).await?;
+        }
+        Ok(used)
+    }
+
+    /// [`Identity::into_use`], of a group that runs.
+    pub(crate) async fn note_use(&self, disk: &Arc<dyn Disk>, patience: &Patience) -> io::Result<()> {
+        self.clone().used().write_with_room(disk, patience).await
+    }
+
+    /// A full disk stops no replica that runs: it waits, as with what it appends.
+    async fn write_with_room(&self, disk: &Arc<dyn Disk>, patience: &Patience) -> io::Result<()> {
+        let mut is_first = true;
+        loop {
+            let full = match self.write(disk).await {
+                Err(error) if is_full(&error) => error,
+                result => return result,
+            };
+            if std::mem::take(&mut is_first) {
+                tracing::warn!(group = %self.group, "the disk is full: the group waits for room to note whose replica this is");
+            }
+            if patience.lasts() {
+                tokio::time::sleep(ROOM_RETRY).await;
+            }
+            if !patience.lasts() {
+                return Err(full);
+            }
+        }
+    }
+
+    fn used(self) -> Identity {
+        let state = match self.state {
+            IdentityState::First => IdentityState::FirstInUse,
+            IdentityState::Joined => IdentityState::JoinedInUse,
+            other => other,
+        };
+        Identity { state, ..self }
+    }
+
+    /// Notes durably that a committed membership has had the replica that is here. By then it is in use: nobody else writes
+    /// the file.
+    pub(crate) async fn note_member(
+        disk: &Arc<dyn Disk>,
+        group: GroupId,
+        patience: &Patience,
+    ) -> io::Result<()> {
+        match Identity::read(disk, group).await? {
+            Some(identity) if !identity.was_member => {
+                let noted = Identity { was_member: true, ..identity };
+                noted.write_with_room(disk, patience).await
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    fn encode(&self) -> Bytes {
+        let mut out = BytesMut::with_capacity(LOST_AT + 8 * self.lost.len() + CRC_BYTES);
+        out.put_slice(&MAGIC);
+        out.put_u8(VERSION);
+        out.put_u8(self.state as u8);
+        out.put_u8(self.is_resetting.into());
+        out.put_u8(self.was_member.into());
+        out.put_u64_le(self.group.to_u64());
+        out.put_u64_le(self.replica.0);
+        out.put_u32_le(u32::try_from(self.lost.len()).expect("LOST_MAX fits"));
+        for replica in &self.lost {
+            out.put_u64_le(replica.0);
+        }
+        let crc = crc32c::crc32c(&out);
+        out.put_u32_le(crc);
+        out.freeze()
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Identity, String> {
+        let not_whole = || "it is not whole".to_owned();
+        let Some(crc_at) = bytes.len().checked_sub(CRC_BYTES).filter(|at| *at >= LOST_AT) else {
+            return Err(not_whole());
+        };
+        if (&bytes[crc_at..]).get_u32_le() != crc32c::crc32c(&bytes[..crc_at]) {
+            return Err(not_whole());
+        }
+        let mut fields = &bytes[4..crc_at];
+        if bytes[..4] != MAGIC {
+            return Err("it names no replica".to_owned());
+        }
+        let (version, state) = (fields.get_u8(), fields.get_u8());
+        let (is_resetting, was_member) = (fields.get_u8() != 0, fields.get_u8() != 0);
+        if version != VERSION {
+            return Err(format!("a newer version, {version}, wrote it"));
+        }
+        let group = GroupId::try_from(fields.get_u64_le()).map_err(|error| error.to_string())?;
+        let replica = ReplicaId(fields.get_u64_le());
+        let state = match state {
+            1 => IdentityState::First,
+            2 => IdentityState::Joined,
+            3 => IdentityState::Removing,
+            4 => IdentityState::Removed,
+            5 => IdentityState::FirstInUse,
+            6 => IdentityState::JoinedInUse,
+            7 => IdentityState::Retired,
+            other => return Err(format!("a newer version wrote its state {other}")),
+        };
+        let count = fields.get_u32_le() as usize;
+        if fields.len() != 8 * count {
+            return Err(format!("it counts {count} lost replicas in {} bytes", fields.len()));
+        }
+        let lost = (0..count).map(|_| ReplicaId(fields.get_u64_le())).collect();
+        Ok(Identity { group, replica, state, is_resetting, was_member, lost })
+    }
+}
+
+fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
+fn path(group: GroupId) -> String {
+    format!("{DIR}/{group}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use disk::sim::{SimDisk, SimOptions};
+
+    /// Bytes written by the first version. A failure here means that old data directories cannot be read.
+    #[test]
+    fn a_replica_keeps_its_bytes_and_damage_is_found() {
+        let identity = Identity {
+            group: GroupId::om(7),
+            replica: ReplicaId(300),
+            state: IdentityState::Joined,
+            is_resetting: false,
+            was_member: false,
+            lost: vec![ReplicaId(5)],
+        };
+        let bytes = identity.encode();
+        let fields = b"FLri\x01\x02\0\0\x07\0\0\0\0\0\0\x02\x2c\x01\0\0\0\0\0\0\x01\0\0\0\x05\0\0\0\0\0\0\0";
+        assert_eq!(bytes[..36], *fields);
+        assert_eq!(Identity::decode(&bytes), Ok(identity.clone()));
+        let member = Identity { was_member: true, ..identity.clone() };
+        assert_eq!(member.encode()[..8], *b"FLri\x01\x02\0\x01");
+        assert_eq!(Identity::decode(&member.encode()), Ok(member));
+        let resetting = Identity { is_resetting: true, ..identity };
+        assert_eq!(resetting.encode()[6], 1);
+        assert_eq!(Identity::decode(&resetting.encode()), Ok(resetting));
+        for at in 0..bytes.len() {
+            let mut damaged = bytes.to_vec();
+            damaged[at] ^= 1;
+            assert!(Identity::decode(&damaged).is_err(), "byte {at}");
+            assert!(Identity::decode(&bytes[..at]).is_err(), "{at} bytes");
+        }
+    }
+
+    fn joined() -> Identity {
+        Identity {
+            group: GroupId::om(7),
+            replica: ReplicaId(300),
+            state: IdentityState::Joined,
+            is_resetting: false,
+            was_member: false,
+            lost: Vec::new(),
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_that_runs_notes_its_use_when_a_full_disk_has_room_again() {
+        let sim = SimDisk::new(SimOptions::default());
+        let disk: Arc<dyn Disk> = Arc::new(sim.clone());
+        let (identity, patience) = (joined(), Patience::default());
+        patience.begin();
+        sim.set_free_bytes(0);
+        let mut noting = std::pin::pin!(identity.note_use(&disk, &patience));
+        assert!(tokio::time::timeout(Duration::from_secs(1), &mut noting).await.is_err(), "it waits");
+        sim.set_free_bytes(1 << 20);
+        noting.await.expect("there is room");
+        let noted = Identity::read(&disk, identity.group).await.expect("it is read").expect("it is there");
+        assert_eq!(noted.state, IdentityState::JoinedInUse);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_wait_for_room_ends_with_the_group_and_writes_nothing_afterwards() {
+        let sim = SimDisk::new(SimOptions::default());
+        let disk: Arc<dyn Disk> = Arc::new(sim.clone());
+        let (identity, patience) = (joined(), Patience::default());
+        patience.begin();
+        sim.set_free_bytes(0);
+        let mut noting = std::pin::pin!(identity.note_use(&disk, &patience));
+        assert!(tokio::time::timeout(Duration::from_secs(1), &mut noting).await.is_err(), "it waits");
+        patience.end();
+        sim.set_free_bytes(1 << 20);
+        let error = noting.await.expect_err("its group is closed");
+        assert_eq!(error.kind(), io::ErrorKind::StorageFull);
+        assert!(Identity::read(&disk, identity.group).await.expect("it is read").is_none());
+    }
+}

@@ -1,0 +1,163 @@
+//! What a replica does with the entries and heartbeats of its leader.
+
+use crate::Role;
+use crate::adapter::encoding::{
+    entry_from_wire, log_id_from_wire, log_id_of, log_id_to_wire, vote_from_wire, vote_to_wire,
+};
+use crate::adapter::terms::TermLimit;
+use crate::adapter::type_config::{Raft, TypeConfig};
+use crate::group::Group;
+use crate::idle::doze::Doze;
+use crate::members::standing::Standing;
+use crate::registry::Registry;
+use crate::transport::append_check::append_check;
+use crate::transport::elections::check_not_lost;
+use crate::transport::service::{Service, stopped};
+use futures::{FutureExt, Stream, StreamExt, stream};
+use openraft::async_runtime::watch::WatchReceiver;
+use openraft::raft::{AppendEntriesRequest, StreamAppendError, StreamAppendResult};
+use proto::{Code, Failure, raft as wire};
+use raftlog::LogSpace;
+use std::pin::pin;
+use std::sync::{Arc, Mutex};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Status, Streaming};
+use types::Clock;
+use wire::append_response::Result as Answer;
+
+/// Feeds one sender's messages to its group, verified one by one. The first bad one ends the stream: those before it
+/// are answered, then comes the status; it changes nothing.
+pub(crate) async fn append(
+    service: Service,
+    mut messages: Streaming<wire::AppendRequest>,
+) -> Result<impl Stream<Item = Result<wire::AppendResponse, Status>>, Status> {
+    let first = messages.message().await.map_err(|status| service.unread(status))?;
+    let Some(first) = first else { return Ok(stream::empty().left_stream()) };
+    let to = first.to.clone();
+    // Of the group only what does not keep its log open: a stream may stand idle for long.
+    let (raft, id, mut statuses, taker, doze) = {
+        let group = service.registry.addressed(to.as_ref());
+        let group = group.map_err(|failure| service.refused(failure))?;
+        (group.raft().clone(), group.id(), group.watch(), Taker::new(&group), group.doze().clone())
+    };
+    let closed = async move {
+        let _ = statuses.wait_for(|status| status.role == Role::Stopped).await;
+    };
+    let refusal = Arc::new(Mutex::new(None));
+
+    let refused = refusal.clone();
+    let receiver = doze.clone();
+    let messages = stream::once(std::future::ready(Ok(first))).chain(messages).take_until(closed.boxed());
+    let requests = messages.scan(taker, move |taker, message| {
+        let request = message
+            .map_err(|status| service.unread(status))
+            .and_then(|message| taker.take(message, &to).map_err(|failure| service.refused(failure)));
+        if request.as_ref().is_ok_and(|request| !request.entries.is_empty()) {
+            receiver.used();
+        }
+        std::future::ready(match request {
+            Ok(request) => Some(request),
+            Err(status) => {
+                *refused.lock().expect("no holder panics") = Some(status);
+                None
+            }
+        })
+    });
+
+    // openraft's stream borrows its `Raft`, so both live in a future of their own, polled with the answers it makes.
+    let (answers_tx, answers) = mpsc::channel(1);
+    let answering = async move {
+        let mut answers = pin!(raft.stream_append(requests));
+        while let Some(answer) = answers.next().await {
+            let answer = answer.map(|answer| append_response(answer, &doze));
+            let answer = answer.map_err(|error| stopped(id, error).into());
+            if answers_tx.send(answer).await.is_err() {
+                return;
+            }
+        }
+        let refused = refusal.lock().expect("no holder panics").take();
+        if let Some(status) = refused {
+            let _ = answers_tx.send(Err(status)).await;
+        }
+    };
+    let answering = stream::once(answering).filter_map(|()| std::future::ready(None));
+    Ok(stream::select(ReceiverStream::new(answers), answering).right_stream())
+}
+
+/// What messages of one sender are checked against. Of the group only what does not keep its log open.
+struct Taker {
+    raft: Raft,
+    space: Arc<LogSpace>,
+    standing: Arc<Standing>,
+    clock: Arc<dyn Clock>,
+}
+
+impl Taker {
+    fn new(group: &Group) -> Taker {
+        Taker {
+            raft: group.raft().clone(),
+            space: group.log().space().clone(),
+            standing: group.standing().clone(),
+            clock: group.clock().clone(),
+        }
+    }
+
+    fn take(
+        &self,
+        message: wire::AppendRequest,
+        to: &Option<wire::Address>,
+    ) -> Result<AppendEntriesRequest<TypeConfig>, Failure> {
+        if message.to != *to {
+            return Err(Failure::invalid("messages of one stream are for one replica"));
+        }
+        let vote = vote_from_wire(message.vote, TermLimit::now(&*self.clock))?;
+        let committed = self.raft.metrics().borrow_watched().local_committed.as_ref().map(log_id_of);
+        append_check(&message, committed)?;
+        check_not_lost(&self.standing, vote.leader_id.voted_for)?;
+        let bytes = message.entries.iter().map(|entry| entry.meta.len() + entry.body.len()).sum();
+        if !message.entries.is_empty()
+            && let Err(full) = self.space.check_space(bytes)
+        {
+            // The sender pauses and tries again. In openraft this would end the group for good.
+            return Err(Failure::new(Code::DiskFull, full.to_string()));
+        }
+        let entries = message.entries.into_iter().map(entry_from_wire).collect::<Result<Vec<_>, _>>()?;
+        Ok(AppendEntriesRequest {
+            vote,
+            prev_log_id: message.prev.map(log_id_from_wire),
+            entries,
+            leader_commit: message.committed.map(log_id_from_wire),
+        })
+    }
+}
+
+/// Hands a heartbeat to its group.
+pub(crate) async fn heartbeat(
+    registry: &Registry,
+    message: wire::AppendRequest,
+) -> Result<wire::AppendResponse, Failure> {
+    let to = message.to.clone();
+    let group = registry.addressed(to.as_ref())?;
+    if !message.entries.is_empty() {
+        return Err(Failure::invalid("heartbeats have no entries"));
+    }
+    let request = Taker::new(&group).take(message, &to)?;
+    let prev = request.prev_log_id;
+    let answer = group.raft().append_entries(request).await;
+    let answer = answer.map_err(|error| stopped(group.id(), error))?;
+    Ok(append_response(answer.into_stream_result(prev, prev), group.doze()))
+}
+
+fn append_response(answer: StreamAppendResult<TypeConfig>, doze: &Doze) -> wire::AppendResponse {
+    if !matches!(answer, Err(StreamAppendError::HigherVote(_))) {
+        doze.heard();
+    }
+    let result = match answer {
+        Ok(Some(id)) => Answer::Matched(log_id_to_wire(&id)),
+        Ok(None) => Answer::MatchedNone(wire::Empty {}),
+        Err(StreamAppendError::Conflict(id)) => Answer::ConflictAt(log_id_to_wire(&id)),
+        Err(StreamAppendError::HigherVote(vote)) => Answer::HigherVote(vote_to_wire(&vote)),
+    };
+    wire::AppendResponse { result: Some(result) }
+}

@@ -1,0 +1,10 @@
+//! What members say to each other: one service for all groups of a process, and one connection to each other process.
+
+pub(crate) mod append_check;
+pub(crate) mod appends;
+pub(crate) mod elections;
+pub(crate) mod exchange;
+pub(crate) mod network;
+pub(crate) mod peers;
+pub(crate) mod protocol;
+pub(crate) mod service;

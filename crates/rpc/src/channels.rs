@@ -1,0 +1,34 @@
+use crate::connector::{Windows, endpoint};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use tonic::transport::Channel;
+
+/// Addresses change rarely; past this many the old ones are forgotten, and connected to anew when somebody asks for them.
+const CHANNELS_MAX: usize = 4096;
+
+/// Connections by address, each shared by all who ask for its address. Cheap to clone.
+#[derive(Clone)]
+pub struct Channels {
+    windows: Windows,
+    by_address: Arc<Mutex<HashMap<String, Channel>>>,
+}
+
+impl Channels {
+    pub fn new(windows: Windows) -> Channels {
+        Channels { windows, by_address: Arc::default() }
+    }
+
+    /// A channel to "host:port". Connecting happens at the first call, and again by itself after a break.
+    pub fn to(&self, address: &str) -> Result<Channel, String> {
+        let mut by_address = self.by_address.lock().expect("no holder panics");
+        if let Some(channel) = by_address.get(address) {
+            return Ok(channel.clone());
+        }
+        let channel = endpoint("http", address, self.windows)?.connect_lazy();
+        if by_address.len() >= CHANNELS_MAX {
+            by_address.clear();
+        }
+        by_address.insert(address.to_owned(), channel.clone());
+        Ok(channel)
+    }
+}

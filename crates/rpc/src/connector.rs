@@ -1,0 +1,58 @@
+use std::time::Duration;
+use tonic::Status;
+use tonic::codegen::http::{Request, Response};
+use tonic::transport::Endpoint;
+use tower::util::{BoxCloneSyncService, MapErr};
+
+/// How long a connection may take to come about.
+const CONNECT_MAX: Duration = Duration::from_secs(1);
+/// A connection whose peer answers no ping for `PING_INTERVAL + PING_ANSWER_MAX` is dead.
+pub(crate) const PING_INTERVAL: Duration = Duration::from_secs(2);
+pub(crate) const PING_ANSWER_MAX: Duration = Duration::from_secs(3);
+/// Unacknowledged bytes of a stream and of a connection.
+#[derive(Clone, Copy, Debug)]
+pub struct Windows {
+    pub stream_bytes: u32,
+    pub connection_bytes: u32,
+}
+
+impl Default for Windows {
+    /// One entry of a MiB needs no round trips, and several groups can be in the middle of theirs.
+    fn default() -> Windows {
+        Windows { stream_bytes: 4 << 20, connection_bytes: 16 << 20 }
+    }
+}
+
+/// A way to the gRPC services of one process; cheap to clone.
+pub type Channel = BoxCloneSyncService<Request<tonic::body::Body>, Response<tonic::body::Body>, Status>;
+
+/// How a process reaches others: over TCP, over TLS ([`crate::TlsConnector`]), or in a simulation.
+pub trait Connector: Send + Sync + 'static {
+    /// A channel to "host:port". Nothing is connected until something is sent; an error says what is wrong with the
+    /// address.
+    fn connect(&self, address: &str) -> Result<Channel, String>;
+}
+
+/// HTTP/2 over TCP, one connection for each channel.
+pub struct TcpConnector;
+
+impl Connector for TcpConnector {
+    fn connect(&self, address: &str) -> Result<Channel, String> {
+        let channel = endpoint("http", address, Windows::default())?.connect_lazy();
+        Ok(BoxCloneSyncService::new(MapErr::new(channel, |error| Status::from_error(Box::new(error)))))
+    }
+}
+
+/// What all connections to an address have in common.
+pub fn endpoint(scheme: &str, address: &str, windows: Windows) -> Result<Endpoint, String> {
+    let endpoint = Endpoint::from_shared(format!("{scheme}://{address}"))
+        .map_err(|error| format!("`{address}` is not a host:port: {error}"))?
+        .connect_timeout(CONNECT_MAX)
+        .tcp_nodelay(true)
+        .initial_stream_window_size(windows.stream_bytes)
+        .initial_connection_window_size(windows.connection_bytes)
+        .http2_keep_alive_interval(PING_INTERVAL)
+        .keep_alive_timeout(PING_ANSWER_MAX)
+        .keep_alive_while_idle(true);
+    Ok(endpoint)
+}

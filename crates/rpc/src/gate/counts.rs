@@ -1,0 +1,43 @@
+use metrics::{Counter, Exposition, Metric};
+
+const REFUSED: Metric = Metric {
+    name: "flotilla_rpc_connections_refused_total",
+    help: "Connections to the gRPC port that were closed, by reason.",
+};
+const CALLS: Metric =
+    Metric { name: "flotilla_rpc_calls_total", help: "Calls to the gRPC port that were let in." };
+const MESSAGES: Metric = Metric {
+    name: "flotilla_rpc_messages_total",
+    help: "Messages in these calls: a stream is one call of many messages.",
+};
+const CALLS_REFUSED: Metric = Metric {
+    name: "flotilla_rpc_calls_refused_total",
+    help: "Calls for which the limit of an address, or of all, had no room.",
+};
+const TOO_LARGE: Metric = Metric {
+    name: "flotilla_rpc_messages_too_large_total",
+    help: "Messages above the limit of their method, not read further.",
+};
+/// What was let in and what was turned away.
+#[derive(Debug, Default)]
+pub struct GateCounts {
+    pub calls: Counter,
+    /// In the calls that were let in.
+    pub messages: Counter,
+    pub connections_refused: Counter,
+    pub connections_silent: Counter,
+    pub calls_refused: Counter,
+    pub messages_too_large: Counter,
+}
+
+impl GateCounts {
+    /// Of the gRPC port.
+    pub fn expose(&self, exposition: &mut Exposition) {
+        exposition.counter(CALLS, &[], self.calls.get());
+        exposition.counter(MESSAGES, &[], self.messages.get());
+        exposition.counter(REFUSED, &[("reason", "address_full")], self.connections_refused.get());
+        exposition.counter(REFUSED, &[("reason", "silent")], self.connections_silent.get());
+        exposition.counter(CALLS_REFUSED, &[], self.calls_refused.get());
+        exposition.counter(TOO_LARGE, &[], self.messages_too_large.get());
+    }
+}

@@ -1,0 +1,101 @@
+//! The door of a process's gRPC port: how many connections and calls one address may have, and how large a message may be, before
+//! anything of it is gathered in memory. Who they come from is known by the address alone; docs/security.md.
+
+mod connection;
+mod counts;
+mod incoming;
+mod message;
+mod share;
+
+pub use connection::GateConnection;
+pub use counts::GateCounts;
+pub use incoming::GateIncoming;
+pub use message::{Gated, GatedBody};
+
+use crate::connector::{PING_ANSWER_MAX, PING_INTERVAL, Windows};
+use share::Shares;
+use std::sync::Arc;
+use tokio::net::TcpListener;
+use tonic::transport::Server;
+use tower::layer::util::{Identity, Stack};
+
+/// Limits of a gRPC port.
+#[derive(Clone, Copy, Debug)]
+pub struct GateOptions {
+    /// Connections in all. A process has a few to each other one, a client a few to each server: a cluster of a thousand
+    /// nodes and clients comes to some thousands, at some 20 KiB each.
+    pub connections_max: usize,
+    /// Connections from one address, behind which several processes may be.
+    pub connections_per_address_max: usize,
+    /// Calls under way in all. A call that stands idle costs some 16 KiB, so 512 MiB where all do.
+    pub calls_max: usize,
+    /// Calls under way from one address: two streams for each group that two processes share, and short ones.
+    pub calls_per_address_max: usize,
+}
+
+impl Default for GateOptions {
+    fn default() -> Self {
+        GateOptions {
+            connections_max: 8192,
+            connections_per_address_max: 512,
+            calls_max: 32_768,
+            calls_per_address_max: 8192,
+        }
+    }
+}
+
+/// Calls at a time on one connection; HTTP/2 servers stop at 200 by default, which groups that two processes share are soon past.
+pub const CALLS_PER_CONNECTION_MAX: u32 = 4096;
+/// Headers of a call. Ours have some 300 bytes, a status with its details some KiB.
+const HEADER_BYTES_MAX: u32 = 16 << 10;
+/// Calls that a peer opened and gave up before they were looked at; past it the connection is closed.
+const RESETS_MAX: usize = 64;
+
+/// A gRPC server behind a door of its own that lets all connections in: what has few, and needs no counts.
+pub fn server_builder() -> Server<Stack<Gate, Identity>> {
+    Gate::new(GateOptions::default()).server()
+}
+
+/// One for each gRPC port.
+#[derive(Clone)]
+pub struct Gate {
+    connections: Arc<Shares>,
+    calls: Arc<Shares>,
+    counts: Arc<GateCounts>,
+}
+
+impl Gate {
+    pub fn new(options: GateOptions) -> Gate {
+        Gate {
+            connections: Arc::new(Shares::new(options.connections_max, options.connections_per_address_max)),
+            calls: Arc::new(Shares::new(options.calls_max, options.calls_per_address_max)),
+            counts: Arc::default(),
+        }
+    }
+
+    pub fn counts(&self) -> &Arc<GateCounts> {
+        &self.counts
+    }
+
+    /// A gRPC server behind this door that takes entries of MiB sizes at full speed (gRPC's own defaults stop a sender every 64 KiB),
+    /// and notices peers that are gone.
+    pub fn server(&self) -> Server<Stack<Gate, Identity>> {
+        let windows = Windows::default();
+        Server::builder()
+            .tcp_nodelay(true)
+            .initial_stream_window_size(windows.stream_bytes)
+            .initial_connection_window_size(windows.connection_bytes)
+            .max_concurrent_streams(CALLS_PER_CONNECTION_MAX)
+            .http2_max_header_list_size(HEADER_BYTES_MAX)
+            .http2_max_pending_accept_reset_streams(Some(RESETS_MAX))
+            .http2_max_local_error_reset_streams(Some(RESETS_MAX))
+            .http2_keepalive_interval(Some(PING_INTERVAL))
+            .http2_keepalive_timeout(Some(PING_ANSWER_MAX))
+            .layer(self.clone())
+    }
+
+    /// The connections it lets in.
+    pub fn incoming(&self, listener: TcpListener) -> GateIncoming {
+        GateIncoming::new(listener, self.connections.clone(), self.counts.clone())
+    }
+}
