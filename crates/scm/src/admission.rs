@@ -21,7 +21,7 @@ pub(crate) async fn join(
     seats: &Seats,
     request: JoinScmRequest,
 ) -> Result<JoinScmResponse, Failure> {
-    let cluster = leader.read(|tables, _| tables.cluster().to_owned());
+    let cluster = leader.tables.read(|tables| tables.cluster().to_owned());
     if request.cluster != cluster {
         let message = format!("this is cluster {cluster}, the caller is for cluster {}", request.cluster);
         return Err(Failure::new(Code::WrongCluster, message));
@@ -33,7 +33,7 @@ pub(crate) async fn join(
         let replica = leader.propose(admit).await?.replica;
         return Ok(JoinScmResponse { cluster, replica, is_member: false });
     }
-    if !leader.read(|tables, _| tables.is_drawn_member(replica)) {
+    if !leader.tables.read(|tables| tables.is_drawn_member(replica)) {
         return Err(Failure::invalid(format!("replica {replica} of SCM was never given to anybody")));
     }
     if !leader.group.members().is_voter(replica) {

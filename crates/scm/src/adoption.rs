@@ -1,4 +1,4 @@
-//! What a forced reset of SCM has lost and datanodes have: a pure decision from tables and reports.
+//! What a forced reset of SCM has lost and datanodes have: a pure decision from one look at the world.
 //!
 //! The one that was left may have fallen behind: what the others drew and decided since then it does not know. The numbers that they may have
 //! drawn it remembers ([`Tables::is_lost_container`]): a replica with one of these is of a container that was drawn by this cluster and that nobody
@@ -9,6 +9,7 @@
 use crate::nodes::Nodes;
 use crate::ops::adopt::{ADOPTED_MAX, check_pipeline};
 use crate::tables::Tables;
+use crate::world::World;
 use proto::scm::{AdoptCommand, AdoptedContainer, PipelineDescription, PipelineMember};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
@@ -30,13 +31,8 @@ impl Adoption {
     }
 
     /// What is adopted now, as much as one command takes.
-    pub(crate) fn decide(
-        &mut self,
-        tables: &Tables,
-        nodes: &Nodes,
-        now: Instant,
-        at_ms: u64,
-    ) -> Option<AdoptCommand> {
+    pub(crate) fn decide(&mut self, world: &World<'_>) -> Option<AdoptCommand> {
+        let World { tables, nodes, now, now_ms: at_ms, .. } = *world;
         tables.lost_containers().next()?;
         let found: BTreeMap<u64, AdoptedContainer> =
             lost_containers(tables, nodes).map(|container| (container.container, container)).collect();
@@ -194,7 +190,7 @@ mod tests {
 
         /// The pipelines and the containers that are adopted.
         fn decide(&mut self) -> (Vec<u64>, Vec<u64>) {
-            let command = self.adoption.decide(&self.tables, &self.nodes, self.now, 7);
+            let command = self.adoption.decide(&World::at(&self.tables, &self.nodes, self.now));
             let Some(command) = command else { return (vec![], vec![]) };
             let pipelines = command.pipelines.iter().map(|described| described.pipeline).collect();
             let containers = command.containers.iter().map(|container| container.container).collect();

@@ -1,28 +1,24 @@
 //! Moves closed containers from full nodes to empty ones: a copy to the emptiest, after which the replication manager finds one replica too many
 //! and deletes that of the fullest.
 
-use crate::leader::Leader;
-use crate::nodes::Nodes;
+use crate::options::ScmOptions;
 use crate::quality::{Quality, quality};
 use crate::racks::spread as spread_of_racks;
-use crate::replication::{self, Copies, NodeView, NodeViews, Order, REPLICAS, Replication};
-use crate::tables::Tables;
+use crate::replication::{self, Copies, NodeView, NodeViews, Order, REPLICAS, Tasks};
+use crate::world::World;
 use proto::scm::TaskKind;
-use std::time::Duration;
-use tokio::time::{Instant, sleep};
 use tracing::info;
 use types::{ContainerId, NodeId};
 
-const LOOK_INTERVAL: Duration = Duration::from_secs(2);
 /// Containers of the fullest node that one look considers; the next look goes on behind them.
 const CANDIDATES_MAX: usize = 10_000;
 
-/// When and how much.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct BalancerLimits {
-    pub(crate) threshold_percent: u64,
-    pub(crate) moves_max: usize,
-    pub(crate) copies_per_node_max: usize,
+/// When and how much it moves, and where the next look goes on.
+pub(crate) struct Balancer {
+    threshold_percent: u64,
+    moves_max: usize,
+    copies_per_node_max: usize,
+    cursor: ContainerId,
 }
 
 /// How full the nodes are that the balancer looks at, in millionths.
@@ -33,27 +29,57 @@ pub(crate) struct Spread {
     pub(crate) mean: u64,
 }
 
-/// Runs until the leadership ends.
-pub(crate) async fn balance(leader: &Leader) {
-    let options = &leader.options;
-    let limits = BalancerLimits {
-        threshold_percent: options.balancer_threshold_percent,
-        moves_max: options.balancer_moves_max,
-        copies_per_node_max: options.copies_per_node_max,
-    };
-    let mut cursor = ContainerId(0);
-    loop {
-        sleep(LOOK_INTERVAL).await;
-        if !leader.may_move_data() || !leader.tables.read(Tables::switches).balancer {
-            continue;
+impl Balancer {
+    pub(crate) fn new(options: &ScmOptions) -> Balancer {
+        Balancer {
+            threshold_percent: options.balancer_threshold_percent,
+            moves_max: options.balancer_moves_max,
+            copies_per_node_max: options.copies_per_node_max,
+            cursor: ContainerId(0),
         }
-        leader.plan(|tables, nodes, replication| {
-            let now = Instant::now();
-            if let Some((to, order)) = next_move(tables, nodes, replication, limits, &mut cursor, now) {
-                info!(%to, ?order, "move a container for balance");
-                replication.tasks.ask(to, order, now);
-            }
-        });
+    }
+
+    /// The next copy and where it goes, if the nodes are uneven and not enough are under way.
+    pub(crate) fn plan(&mut self, world: &World<'_>, tasks: &Tasks) -> Option<(NodeId, Order)> {
+        if !world.may_move_data() || !world.tables.switches().balancer {
+            return None;
+        }
+        let (to, order) = self.next_move(world, tasks)?;
+        info!(%to, ?order, "move a container for balance");
+        Some((to, order))
+    }
+
+    fn next_move(&mut self, world: &World<'_>, tasks: &Tasks) -> Option<(NodeId, Order)> {
+        let views = world.node_views();
+        let spread = spread(views);
+        let threshold = self.threshold_percent * 10_000;
+        let is_even =
+            spread.max - spread.mean <= threshold && spread.mean.saturating_sub(spread.min) <= threshold;
+        if is_even || moves_under_way(tasks) >= self.moves_max {
+            return None;
+        }
+        let nodes_by_use = by_utilization(views);
+        let (from, fullest) = *nodes_by_use.last()?;
+        let copies = tasks.copies();
+        let candidates: Vec<ContainerId> =
+            world.nodes.replicas().on_after(from, self.cursor).take(CANDIDATES_MAX).collect();
+        self.cursor = if candidates.len() < CANDIDATES_MAX { ContainerId(0) } else { *candidates.last()? };
+        candidates.into_iter().find_map(|container| {
+            let known = replication::known(container, world)?;
+            let bytes = movable_bytes(&known, from, views, tasks)?;
+            let sources: Vec<NodeId> = sources(&known, from, &copies, self.copies_per_node_max);
+            let (to, _) = *nodes_by_use.iter().find(|(to, view)| {
+                let evens = is_worth(bytes, &fullest, view);
+                let takes =
+                    copies.to(*to) < self.copies_per_node_max && !tasks.avoids(*to, container, world.now);
+                let is_new = !known.replicas.iter().any(|(holder, _)| holder == to);
+                let had = known.on_lost_disks.contains(to);
+                evens && takes && is_new && !had && keeps_racks(&known, from, *to, views)
+            })?;
+            let order = replication::copy(&known, &sources, bytes, true);
+            self.cursor = container;
+            (!sources.is_empty()).then_some((to, order))
+        })
     }
 }
 
@@ -74,50 +100,9 @@ pub(crate) fn spread(views: &NodeViews) -> Spread {
     Spread { min: first.utilization(), max: last.utilization(), mean }
 }
 
-/// The next copy and where it goes, if the nodes are uneven and not enough are under way.
-fn next_move(
-    tables: &Tables,
-    nodes: &Nodes,
-    replication: &Replication,
-    limits: BalancerLimits,
-    cursor: &mut ContainerId,
-    now: Instant,
-) -> Option<(NodeId, Order)> {
-    let views = replication::node_views(tables, nodes, now);
-    let spread = spread(&views);
-    let threshold = limits.threshold_percent * 10_000;
-    let is_even =
-        spread.max - spread.mean <= threshold && spread.mean.saturating_sub(spread.min) <= threshold;
-    if is_even || moves_under_way(replication) >= limits.moves_max {
-        return None;
-    }
-    let nodes_by_use = by_utilization(&views);
-    let (from, fullest) = *nodes_by_use.last()?;
-    let copies = replication.tasks.copies();
-    let candidates: Vec<ContainerId> =
-        nodes.replicas().on_after(from, *cursor).take(CANDIDATES_MAX).collect();
-    *cursor = if candidates.len() < CANDIDATES_MAX { ContainerId(0) } else { *candidates.last()? };
-    candidates.into_iter().find_map(|container| {
-        let known = replication::known(container, tables, nodes, now)?;
-        let bytes = movable_bytes(&known, from, &views, replication)?;
-        let sources: Vec<NodeId> = sources(&known, from, &copies, limits.copies_per_node_max);
-        let (to, _) = *nodes_by_use.iter().find(|(to, view)| {
-            let evens = is_worth(bytes, &fullest, view);
-            let takes =
-                copies.to(*to) < limits.copies_per_node_max && !replication.tasks.avoids(*to, container, now);
-            let is_new = !known.replicas.iter().any(|(holder, _)| holder == to);
-            let had = known.on_lost_disks.contains(to);
-            evens && takes && is_new && !had && keeps_racks(&known, from, *to, &views)
-        })?;
-        let order = replication::copy(&known, &sources, bytes, true);
-        *cursor = container;
-        (!sources.is_empty()).then_some((to, order))
-    })
-}
-
-pub(crate) fn moves_under_way(replication: &Replication) -> usize {
+pub(crate) fn moves_under_way(tasks: &Tasks) -> usize {
     let to_balance = |order: &Order| matches!(order, Order::Copy { to_balance: true, .. });
-    replication.tasks.all().filter(|(_, asked)| to_balance(&asked.order)).count()
+    tasks.all().filter(|(_, asked)| to_balance(&asked.order)).count()
 }
 
 /// The container's size, if it has just the replicas it should have, nothing goes on with it, and `from` may delete its own.
@@ -125,7 +110,7 @@ fn movable_bytes(
     known: &replication::Known<'_>,
     from: NodeId,
     views: &NodeViews,
-    replication: &Replication,
+    tasks: &Tasks,
 ) -> Option<u64> {
     let container = ContainerId(known.record.container);
     let firm = |node: &NodeId| views.get(node).is_some_and(NodeView::is_firm);
@@ -137,7 +122,7 @@ fn movable_bytes(
         known.replicas.len() == REPLICAS && known.replicas.iter().filter(good).count() == REPLICAS;
     let quiet = [TaskKind::TaskCopy, TaskKind::TaskDelete]
         .iter()
-        .all(|kind| replication.tasks.nodes_with(*kind, container).is_empty());
+        .all(|kind| tasks.nodes_with(*kind, container).is_empty());
     let bytes = replication::bytes_of(known);
     (may_go && is_settled && quiet && bytes > 0).then_some(bytes)
 }
@@ -175,16 +160,20 @@ fn is_worth(bytes: u64, from: &NodeView, to: &NodeView) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nodes::Silence;
+    use crate::nodes::{Nodes, Silence};
     use crate::ops::testing::{create, disk, register, run, three_nodes};
     use crate::replicas::ContainersReport;
+    use crate::tables::Tables;
     use proto::scm::{
         CloseContainersCommand, ClosedContainer, ContainerReplica, ContainerState, DiskReport, ReplicaState,
         scm_command::Command,
     };
+    use std::time::Duration;
+    use tokio::time::Instant;
 
-    const LIMITS: BalancerLimits =
-        BalancerLimits { threshold_percent: 10, moves_max: 2, copies_per_node_max: 2 };
+    fn balancer() -> Balancer {
+        Balancer { threshold_percent: 10, moves_max: 2, copies_per_node_max: 2, cursor: ContainerId(0) }
+    }
 
     /// Four nodes of 1 000 bytes with `free` of each; one closed container of 50 bytes on the first three.
     fn cluster(free: [u64; 4], released: bool) -> (Tables, Nodes, Instant) {
@@ -201,8 +190,8 @@ mod tests {
         let now = Instant::now();
         let mut nodes = Nodes::new(
             Silence {
-                stale_after: LOOK_INTERVAL,
-                dead_after: 9 * LOOK_INTERVAL,
+                stale_after: Duration::from_secs(2),
+                dead_after: Duration::from_secs(18),
                 disk_lost_after: std::time::Duration::from_secs(30),
             },
             now,
@@ -232,7 +221,7 @@ mod tests {
 
     fn check(free: [u64; 4], released: bool, expect: Option<(u64, u64)>) {
         let (tables, nodes, now) = cluster(free, released);
-        let found = next_move(&tables, &nodes, &Replication::default(), LIMITS, &mut ContainerId(0), now);
+        let found = balancer().next_move(&World::at(&tables, &nodes, now), &Tasks::default());
         let brief = found.map(|(to, order)| {
             let Order::Copy { sources, to_balance: true, .. } = order else { panic!("{order:?}") };
             (to.0, sources[0].0)
@@ -256,21 +245,17 @@ mod tests {
     #[test]
     fn a_few_at_a_time() {
         let (tables, nodes, now) = cluster([500, 200, 500, 800], true);
-        let mut replication = Replication::default();
-        let (to, order) = next_move(&tables, &nodes, &replication, LIMITS, &mut ContainerId(0), now).unwrap();
-        replication.tasks.ask(to, order, now);
-        assert_eq!(moves_under_way(&replication), 1);
-        assert_eq!(
-            next_move(&tables, &nodes, &replication, LIMITS, &mut ContainerId(0), now),
-            None,
-            "it is on its way"
-        );
+        let mut tasks = Tasks::default();
+        let (to, order) = balancer().next_move(&World::at(&tables, &nodes, now), &tasks).unwrap();
+        tasks.ask(to, order, now);
+        assert_eq!(moves_under_way(&tasks), 1);
+        assert_eq!(balancer().next_move(&World::at(&tables, &nodes, now), &tasks), None, "it is on its way");
     }
 
     #[test]
     fn the_spread_is_of_nodes_in_service() {
         let (tables, nodes, now) = cluster([500, 200, 500, 800], true);
-        let views = replication::node_views(&tables, &nodes, now);
-        assert_eq!(spread(&views), Spread { min: 200_000, max: 800_000, mean: 500_000 });
+        let world = World::at(&tables, &nodes, now);
+        assert_eq!(spread(world.node_views()), Spread { min: 200_000, max: 800_000, mean: 500_000 });
     }
 }

@@ -1,8 +1,8 @@
-//! Pipelines that must close, and closing ones that can end: pure decisions from tables, reports and time.
+//! Pipelines that must close, and closing ones that can end: pure decisions from one look at the world and what was seen before.
 
 use crate::member_view::{MAJORITY, MemberView, PipelineView};
-use crate::nodes::Nodes;
 use crate::tables::{Tables, duty, is_live};
+use crate::world::World;
 use proto::scm::{
     ClosePipelineCommand, EndPipelineCommand, NodeDuty, PipelineRecord, PipelineState,
     QuasiClosePipelineCommand, scm_command::Command,
@@ -43,21 +43,13 @@ impl Closing {
         Closing { graces, faults: HashMap::new(), leaderless: HashMap::new(), closing: HashMap::new() }
     }
 
-    /// What is due now. `at_ms` is the date that goes into the record; `in_safe_mode` nothing new closes, what closes goes on.
-    pub(crate) fn decide(
-        &mut self,
-        tables: &Tables,
-        nodes: &Nodes,
-        now: Instant,
-        at_ms: u64,
-        in_safe_mode: bool,
-    ) -> Vec<Command> {
-        let pipelines = tables.unended_pipelines().map(|record| PipelineView::of(record, nodes, now));
-        let pipelines: Vec<PipelineView<'_>> = pipelines.collect();
-        self.observe(&pipelines, now);
+    /// What is due now. In safe mode nothing new closes, what closes goes on.
+    pub(crate) fn decide(&mut self, world: &World<'_>) -> Vec<Command> {
+        let (pipelines, now) = (world.unended_pipelines(), world.now);
+        self.observe(pipelines, now);
         let of_pipeline = |pipeline: &PipelineView<'_>| match is_live(pipeline.record) {
-            true if in_safe_mode => None,
-            true => self.close(pipeline, tables, now, at_ms),
+            true if world.in_safe_mode => None,
+            true => self.close(pipeline, world),
             false => self.end(pipeline, now).or_else(|| self.quasi_close(pipeline.record, now)),
         };
         pipelines.iter().filter_map(of_pipeline).collect()
@@ -85,15 +77,9 @@ impl Closing {
         (self.faults, self.leaderless, self.closing) = (faults, leaderless, closing);
     }
 
-    fn close(
-        &self,
-        pipeline: &PipelineView<'_>,
-        tables: &Tables,
-        now: Instant,
-        at_ms: u64,
-    ) -> Option<Command> {
-        let reason = self.close_reason(pipeline, tables, now)?;
-        let pipeline = pipeline.record.pipeline;
+    fn close(&self, pipeline: &PipelineView<'_>, world: &World<'_>) -> Option<Command> {
+        let reason = self.close_reason(pipeline, world.tables, world.now)?;
+        let (pipeline, at_ms) = (pipeline.record.pipeline, world.now_ms);
         Some(Command::ClosePipeline(ClosePipelineCommand { pipeline, reason, at_ms }))
     }
 
@@ -175,7 +161,7 @@ fn lasts(since: Option<&Instant>, now: Instant, grace: Duration) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nodes::Silence;
+    use crate::nodes::{Nodes, Silence};
     use crate::ops::testing::{close, create, disk, end, run, set_duty, three_nodes};
     use proto::scm::{DiskReport, PipelineReport};
 
@@ -240,7 +226,7 @@ mod tests {
         }
 
         fn decide(&mut self) -> Vec<Command> {
-            self.closing.decide(&self.tables, &self.nodes, self.now, 7, false)
+            self.closing.decide(&World::at(&self.tables, &self.nodes, self.now))
         }
 
         /// `seconds` go by in which `nodes` say that `leader` leads; what was decided at last.
@@ -288,8 +274,8 @@ mod tests {
     fn nothing_new_closes_in_safe_mode() {
         let mut fixture = Fixture::new();
         fixture.now += 700 * SECOND;
-        let (tables, nodes) = (&fixture.tables, &fixture.nodes);
-        assert_eq!(fixture.closing.decide(tables, nodes, fixture.now, 7, true), []);
+        let world = World::of(&fixture.tables, &fixture.nodes, fixture.now, 7, true);
+        assert_eq!(fixture.closing.decide(&world), []);
         closes(&fixture.decide(), "dead");
     }
 

@@ -1,18 +1,11 @@
 //! Nodes that leave: when nothing depends on them any more, and when their maintenance is over.
 
-use crate::leader::Leader;
-use crate::nodes::Nodes;
-use crate::replication::{self, NodeViews, REPLICAS, REPLICAS_BESIDES_MAINTENANCE};
-use crate::tables::{Tables, container_state, duty};
+use crate::replication::{self, REPLICAS, REPLICAS_BESIDES_MAINTENANCE};
+use crate::tables::{container_state, duty};
+use crate::world::World;
 use proto::Failure;
-use proto::scm::{ContainerState, NodeDuty, NodeRecord, SetNodeDutyCommand, scm_command::Command};
-use std::time::Duration;
-use tokio::time::{Instant, sleep};
-use tracing::{info, warn};
+use proto::scm::{ContainerState, NodeDuty, NodeRecord, SetNodeDutyCommand};
 use types::NodeId;
-
-/// Between two looks at the containers of nodes that leave.
-const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What a node that leaves is still needed for.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
@@ -21,29 +14,12 @@ pub(crate) struct Waiting {
     pub(crate) containers: usize,
 }
 
-/// Runs until the leadership ends.
-pub(crate) async fn follow_departures(leader: &Leader) {
-    loop {
-        for command in leader.read(|tables, nodes| due(tables, nodes, Instant::now(), leader.clock.now_ms()))
-        {
-            let (node, duty) = (command.node, command.duty().as_str_name());
-            match leader.propose(Command::SetNodeDuty(command)).await {
-                Ok(_) => info!(node, duty, "node's duty"),
-                Err(failure) => warn!(node, duty, %failure, "set node's duty"),
-            }
-            leader.places_changed.notify_one();
-        }
-        sleep(LOOK_INTERVAL).await;
-    }
-}
-
 /// Nodes that have come to the end of what they were in.
-fn due(tables: &Tables, nodes: &Nodes, now: Instant, now_ms: u64) -> Vec<SetNodeDutyCommand> {
-    let views = replication::node_views(tables, nodes, now);
+pub(crate) fn due(world: &World<'_>) -> Vec<SetNodeDutyCommand> {
     let next = |(&node, record): (&NodeId, &NodeRecord)| {
         let until_ms = record.duty_until_ms;
-        let over = until_ms != 0 && now_ms >= until_ms;
-        let done = || waiting(node, tables, nodes, &views, now) == Waiting::default();
+        let over = until_ms != 0 && world.now_ms >= until_ms;
+        let done = || waiting(node, world) == Waiting::default();
         let duty = match duty(record) {
             NodeDuty::NodeDecommissioning if done() => NodeDuty::NodeDecommissioned,
             NodeDuty::NodeEnteringMaintenance | NodeDuty::NodeInMaintenance if over => {
@@ -54,26 +30,21 @@ fn due(tables: &Tables, nodes: &Nodes, now: Instant, now_ms: u64) -> Vec<SetNode
         };
         Some(SetNodeDutyCommand { node: node.0, duty: duty as i32, until_ms })
     };
-    tables.nodes().iter().filter_map(next).collect()
+    world.tables.nodes().iter().filter_map(next).collect()
 }
 
 /// What of it has no place elsewhere yet.
-pub(crate) fn waiting(
-    node: NodeId,
-    tables: &Tables,
-    nodes: &Nodes,
-    views: &NodeViews,
-    now: Instant,
-) -> Waiting {
+pub(crate) fn waiting(node: NodeId, world: &World<'_>) -> Waiting {
+    let World { tables, nodes, .. } = *world;
     let needed = match tables.node(node).map(duty) {
         Some(NodeDuty::NodeDecommissioning) => REPLICAS,
         Some(NodeDuty::NodeEnteringMaintenance) => REPLICAS_BESIDES_MAINTENANCE,
         _ => return Waiting::default(),
     };
     let waits = |container: &types::ContainerId| {
-        let Some(known) = replication::known(*container, tables, nodes, now) else { return false };
+        let Some(known) = replication::known(*container, world) else { return false };
         container_state(known.record) != ContainerState::ContainerDeleted
-            && replication::good_elsewhere(&known, views, node) < needed
+            && replication::good_elsewhere(&known, world.node_views(), node) < needed
     };
     Waiting {
         pipelines: tables.unended_pipelines_on(node).count(),
@@ -82,14 +53,8 @@ pub(crate) fn waiting(
 }
 
 /// Refuses what would leave fewer nodes than a pipeline has members; such a cluster takes no writes, and nothing can be emptied.
-pub(crate) fn check_enough_left(
-    tables: &Tables,
-    nodes: &Nodes,
-    node: NodeId,
-    now: Instant,
-) -> Result<(), Failure> {
-    let views = replication::node_views(tables, nodes, now);
-    let left = views.iter().filter(|(other, view)| **other != node && view.in_service()).count();
+pub(crate) fn check_enough_left(node: NodeId, world: &World<'_>) -> Result<(), Failure> {
+    let left = world.node_views().iter().filter(|(other, view)| **other != node && view.in_service()).count();
     if left >= REPLICAS {
         return Ok(());
     }
@@ -101,7 +66,13 @@ pub(crate) fn check_enough_left(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nodes::Silence;
+    use crate::nodes::{Nodes, Silence};
+    use crate::tables::Tables;
+    use proto::scm::scm_command::Command;
+    use std::time::Duration;
+    use tokio::time::Instant;
+
+    const STALE_AFTER: Duration = Duration::from_secs(1);
     use crate::ops::testing::{register, run, set_duty, three_nodes};
 
     #[test]
@@ -114,17 +85,17 @@ mod tests {
         let now = Instant::now();
         let nodes = Nodes::new(
             Silence {
-                stale_after: LOOK_INTERVAL,
-                dead_after: LOOK_INTERVAL,
+                stale_after: STALE_AFTER,
+                dead_after: STALE_AFTER,
                 disk_lost_after: std::time::Duration::from_secs(30),
             },
             now,
         );
         let duties = |tables: &Tables, now_ms: u64| -> Vec<NodeDuty> {
-            due(tables, &nodes, now, now_ms).iter().map(|command| command.duty()).collect()
+            due(&World::of(tables, &nodes, now, now_ms, false)).iter().map(|command| command.duty()).collect()
         };
         assert_eq!(duties(&tables, 999), [NodeDuty::NodeInMaintenance], "nothing depends on it");
-        let entered = due(&tables, &nodes, now, 999).remove(0);
+        let entered = due(&World::of(&tables, &nodes, now, 999, false)).remove(0);
         run(&mut tables, Command::SetNodeDuty(entered));
         assert_eq!(duties(&tables, 999), []);
         assert_eq!(duties(&tables, 1000), [NodeDuty::NodeInService]);
@@ -136,13 +107,13 @@ mod tests {
         let now = Instant::now();
         let nodes = Nodes::new(
             Silence {
-                stale_after: LOOK_INTERVAL,
-                dead_after: 9 * LOOK_INTERVAL,
+                stale_after: STALE_AFTER,
+                dead_after: 9 * STALE_AFTER,
                 disk_lost_after: std::time::Duration::from_secs(30),
             },
             now,
         );
-        let check = |tables: &Tables| check_enough_left(tables, &nodes, NodeId(1), now);
+        let check = |tables: &Tables| check_enough_left(NodeId(1), &World::at(tables, &nodes, now));
         assert!(check(&tables).unwrap_err().message.contains("2 nodes would be left"));
         run(&mut tables, register(4));
         assert_eq!(check(&tables), Ok(()));

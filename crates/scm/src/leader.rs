@@ -5,19 +5,19 @@ use crate::replication::Replication;
 use crate::state_machine::SharedTables;
 use crate::tables::Tables;
 use crate::view;
+use crate::world::World;
 use bytes::Bytes;
 use prost::Message;
 use proto::registry::{RegistryCommand, RegistryReply, registry_command};
 use proto::scm::{ClusterView, ScmCommand, ScmReply, scm_command::Command};
 use proto::{Code, Failure};
 use raft::{AddressBook, Group};
-use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use types::{Clock, ContainerId, Term};
+use types::{Clock, Term};
 
 /// What SCM's leader knows and does beyond its tables. Made anew with each leadership and dropped with it.
 pub(crate) struct Leader {
@@ -28,17 +28,16 @@ pub(crate) struct Leader {
     pub(crate) addresses: AddressBook,
     pub(crate) tables: SharedTables,
     pub(crate) clock: Arc<dyn Clock>,
-    nodes: Mutex<Nodes>,
-    replication: Mutex<Replication>,
+    memory: Mutex<Memory>,
     /// Of the registry's instances and keys.
     leases: Mutex<Leases>,
     pub(crate) confirmations: Confirmations,
     /// Enough was known once in this leadership, or an operator said so.
     left_safe_mode: AtomicBool,
-    /// Containers that operators want closed while they are written to, and when they said so.
-    pub(crate) rolls: Mutex<BTreeMap<ContainerId, Instant>>,
-    /// Nodes or disks have changed: there may be places for pipelines.
+    /// Told when nodes or disks have changed: there may be places for pipelines.
     pub(crate) places_changed: Notify,
+    /// How often.
+    places: AtomicU64,
     /// Counts the heartbeats that changed what is known of pipelines or containers.
     pub(crate) reports_changed: watch::Sender<u64>,
     /// Rounds of pipeline creation that have ended.
@@ -47,6 +46,12 @@ pub(crate) struct Leader {
     pub(crate) view: watch::Sender<Arc<ClusterView>>,
     /// Cancelled when leadership ends.
     pub(crate) stop: CancellationToken,
+}
+
+/// What nodes have said, and what was asked of them.
+struct Memory {
+    nodes: Nodes,
+    replication: Replication,
 }
 
 impl Leader {
@@ -66,7 +71,7 @@ impl Leader {
         };
         let now = Instant::now();
         let nodes = Nodes::new(silence, now);
-        let view = tables.read(|tables| view::cluster_view(tables, &nodes, now));
+        let view = tables.read(|tables| view::cluster_view(&World::of(tables, &nodes, now, 0, true)));
         Leader {
             options,
             group,
@@ -74,13 +79,12 @@ impl Leader {
             addresses,
             tables,
             clock,
-            nodes: Mutex::new(nodes),
-            replication: Mutex::default(),
+            memory: Mutex::new(Memory { nodes, replication: Replication::default() }),
             leases: Mutex::default(),
             confirmations: Confirmations::default(),
             left_safe_mode: AtomicBool::new(false),
-            rolls: Mutex::default(),
             places_changed: Notify::new(),
+            places: AtomicU64::new(0),
             reports_changed: watch::Sender::new(0),
             rounds: watch::Sender::new(0),
             view: watch::Sender::new(Arc::new(view)),
@@ -89,20 +93,26 @@ impl Leader {
     }
 
     /// Reads the tables and what nodes report, together.
-    pub(crate) fn read<R>(&self, read: impl FnOnce(&Tables, &Nodes) -> R) -> R {
-        self.tables.read(|tables| read(tables, &self.nodes.lock().expect("no holder of the nodes panics")))
+    pub(crate) fn read<R>(&self, read: impl FnOnce(&World<'_>) -> R) -> R {
+        self.plan(|world, _| read(world))
     }
 
     /// Changes what nodes report.
-    pub(crate) fn change_nodes<R>(&self, change: impl FnOnce(&mut Nodes) -> R) -> R {
-        change(&mut self.nodes.lock().expect("no holder of the nodes panics"))
+    pub(crate) fn change_nodes<R>(&self, change: impl FnOnce(&Tables, &mut Nodes) -> R) -> R {
+        self.tables.read(|tables| change(tables, &mut self.memory().nodes))
     }
 
-    /// Reads tables and reports, and changes what is asked of the nodes. `plan` takes no lock but that of `rolls`.
-    pub(crate) fn plan<R>(&self, plan: impl FnOnce(&Tables, &Nodes, &mut Replication) -> R) -> R {
-        self.read(|tables, nodes| {
-            plan(tables, nodes, &mut self.replication.lock().expect("no holder of the tasks panics"))
+    /// Reads tables and reports, and changes what is asked of the nodes.
+    pub(crate) fn plan<R>(&self, plan: impl FnOnce(&World<'_>, &mut Replication) -> R) -> R {
+        self.tables.read(|tables| {
+            let Memory { nodes, replication } = &mut *self.memory();
+            let in_safe_mode = !self.has_left_safe_mode() || !tables.switches().leave_safe_mode;
+            plan(&World::of(tables, nodes, Instant::now(), self.clock.now_ms(), in_safe_mode), replication)
         })
+    }
+
+    fn memory(&self) -> MutexGuard<'_, Memory> {
+        self.memory.lock().expect("no holder of the memory panics")
     }
 
     /// Looks at leases or changes them. `look` takes no other lock; the tables' may be held.
@@ -110,9 +120,18 @@ impl Leader {
         look(&mut self.leases.lock().expect("no holder of the leases panics"))
     }
 
-    /// Whether too little is known yet to move or destroy anything, or an operator wants that it is left.
+    /// As [`World::in_safe_mode`].
     pub(crate) fn in_safe_mode(&self) -> bool {
-        !self.has_left_safe_mode() || !self.tables.read(Tables::switches).leave_safe_mode
+        self.read(|world| world.in_safe_mode)
+    }
+
+    pub(crate) fn places(&self) -> u64 {
+        self.places.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn note_places_changed(&self) {
+        self.places.fetch_add(1, Ordering::Relaxed);
+        self.places_changed.notify_one();
     }
 
     pub(crate) fn has_left_safe_mode(&self) -> bool {
@@ -121,11 +140,6 @@ impl Leader {
 
     pub(crate) fn set_left_safe_mode(&self) {
         self.left_safe_mode.store(true, Ordering::Relaxed);
-    }
-
-    /// Whether replicas are to be copied and deleted.
-    pub(crate) fn may_move_data(&self) -> bool {
-        !self.in_safe_mode() && self.tables.read(Tables::switches).replication
     }
 
     /// Carries a command through the log; what refused it is the reply's to say.

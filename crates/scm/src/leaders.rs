@@ -1,20 +1,16 @@
 //! Each node leads its share of the open pipelines: a third of those it is a member of. Leading costs CPU and network, and after restarts a few nodes
 //! lead everything.
 
-use crate::leader::Leader;
 use crate::member_view::{MemberView, PipelineView};
-use crate::nodes::Nodes;
-use crate::replication::Order;
-use crate::tables::Tables;
+use crate::replication::{Order, Tasks};
+use crate::world::World;
 use proto::scm::{PipelineRecord, PipelineState, TaskKind};
 use std::collections::HashMap;
 use std::time::Duration;
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 use tracing::info;
 use types::{NodeId, PipelineId};
 
-/// Between two looks; each moves at most one leader.
-const LOOK_INTERVAL: Duration = Duration::from_secs(2);
 /// Leaders on their way at a time: each is a pause of some milliseconds for its pipeline's writers.
 const MOVES_MAX: usize = 4;
 /// A member that lacks more entries than this is behind. Reports of different nodes are up to a heartbeat apart, in which a busy pipeline
@@ -36,52 +32,50 @@ impl Move {
     }
 }
 
-/// Runs until the leadership ends.
-pub(crate) async fn balance_leaders(leader: &Leader) {
-    let mut moved: HashMap<PipelineId, Instant> = HashMap::new();
-    loop {
-        sleep(LOOK_INTERVAL).await;
-        if leader.in_safe_mode() {
-            continue;
+/// Leaders that were moved lately, by nodes' shares; an operator's wishes are none of it.
+pub(crate) struct LeaderBalancer {
+    interval: Duration,
+    moved: HashMap<PipelineId, Instant>,
+}
+
+impl LeaderBalancer {
+    /// A pipeline's leader is moved at most once in `interval`.
+    pub(crate) fn new(interval: Duration) -> LeaderBalancer {
+        LeaderBalancer { interval, moved: HashMap::new() }
+    }
+
+    /// At most one move.
+    pub(crate) fn plan(&mut self, world: &World<'_>, tasks: &Tasks) -> Option<Move> {
+        let now = world.now;
+        self.moved.retain(|_, at| now.saturating_duration_since(*at) < self.interval);
+        if world.in_safe_mode || tasks.count(TaskKind::TaskMoveLeader) >= MOVES_MAX {
+            return None;
         }
-        let now = Instant::now();
-        moved.retain(|_, at| now.saturating_duration_since(*at) < leader.options.leader_move_interval);
-        leader.plan(|tables, nodes, replication| {
-            if replication.tasks.count(TaskKind::TaskMoveLeader) >= MOVES_MAX {
-                return;
-            }
-            if let Some(best) = best_move(tables, nodes, now, |pipeline| moved.contains_key(&pipeline)) {
-                info!(pipeline = %best.pipeline, from = %best.from, to = %best.to, "move leader for balance");
-                moved.insert(best.pipeline, now);
-                replication.tasks.ask(best.from, best.order(), now);
-            }
-        });
+        let best = best_move(world, |pipeline| self.moved.contains_key(&pipeline))?;
+        info!(pipeline = %best.pipeline, from = %best.from, to = %best.to, "move leader for balance");
+        self.moved.insert(best.pipeline, now);
+        Some(best)
     }
 }
 
 /// The move that evens out most, if any does.
-fn best_move(
-    tables: &Tables,
-    nodes: &Nodes,
-    now: Instant,
-    moved_lately: impl Fn(PipelineId) -> bool,
-) -> Option<Move> {
-    let mut led: Vec<(PipelineView<'_>, NodeId)> = Vec::new();
+fn best_move(world: &World<'_>, moved_lately: impl Fn(PipelineId) -> bool) -> Option<Move> {
+    let mut led: Vec<(&PipelineView<'_>, NodeId)> = Vec::new();
     // Three times what a node leads above its share.
     let mut excess: HashMap<NodeId, i64> = HashMap::new();
-    for record in tables.live_pipelines().filter(|record| record.state() == PipelineState::PipelineOpen) {
-        let pipeline = PipelineView::of(record, nodes, now);
+    let is_open = |view: &&PipelineView<'_>| view.record.state() == PipelineState::PipelineOpen;
+    for pipeline in world.unended_pipelines().iter().filter(is_open) {
         let Some(leader) = pipeline.seen.leader else { continue };
-        for member in &record.members {
+        for member in &pipeline.record.members {
             *excess.entry(NodeId(member.node)).or_default() -= 1;
         }
         *excess.entry(leader).or_default() += 3;
         led.push((pipeline, leader));
     }
     let excess = |node: NodeId| excess.get(&node).copied().unwrap_or(0);
-    let of_pipeline = |(view, from): (PipelineView<'_>, NodeId)| {
+    let of_pipeline = |(view, from): (&PipelineView<'_>, NodeId)| {
         let pipeline = PipelineId(view.record.pipeline);
-        let may_lead = |member: &&MemberView<'_>| member.node_id() != from && may_lead(&view, member, from);
+        let may_lead = |member: &&MemberView<'_>| member.node_id() != from && may_lead(view, member, from);
         let fit = view.members.iter().filter(may_lead).map(|member| member.member);
         let to = fit.min_by_key(|member| (excess(NodeId(member.node)), member.node))?;
         let gain = excess(from) - excess(NodeId(to.node));
@@ -97,11 +91,10 @@ fn best_move(
 pub(crate) fn wished_move(
     record: &PipelineRecord,
     to: Option<NodeId>,
-    nodes: &Nodes,
-    now: Instant,
+    world: &World<'_>,
 ) -> Result<Option<Move>, String> {
     let pipeline = PipelineId(record.pipeline);
-    let view = PipelineView::of(record, nodes, now);
+    let view = PipelineView::of(record, world.nodes, world.now);
     let from = view.seen.leader.ok_or_else(|| format!("pipeline {pipeline} has no leader"))?;
     if to == Some(from) {
         return Ok(None);
@@ -131,8 +124,9 @@ fn may_lead(pipeline: &PipelineView<'_>, member: &MemberView<'_>, leader: NodeId
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nodes::Silence;
+    use crate::nodes::{Nodes, Silence};
     use crate::ops::testing::{create, disk, run, three_nodes};
+    use crate::tables::Tables;
     use proto::scm::{DiskReport, OpenPipelineCommand, PipelineReport, scm_command::Command};
 
     /// Six pipelines of three nodes; `leaders` names the leader of each. `last` is the last index of each node.
@@ -141,8 +135,8 @@ mod tests {
         let now = Instant::now();
         let mut nodes = Nodes::new(
             Silence {
-                stale_after: LOOK_INTERVAL,
-                dead_after: 9 * LOOK_INTERVAL,
+                stale_after: Duration::from_secs(2),
+                dead_after: Duration::from_secs(18),
                 disk_lost_after: std::time::Duration::from_secs(30),
             },
             now,
@@ -172,7 +166,7 @@ mod tests {
 
     fn check(leaders: [u64; 6], last: [u64; 3], expect: Option<(u64, u64, u64)>) {
         let (tables, nodes, now) = cluster(leaders, last);
-        let found = best_move(&tables, &nodes, now, |_| false);
+        let found = best_move(&World::at(&tables, &nodes, now), |_| false);
         assert_eq!(found.map(|found| (found.pipeline.0, found.from.0, found.to.0)), expect);
     }
 
@@ -193,16 +187,17 @@ mod tests {
     #[test]
     fn a_pipeline_that_was_moved_lately_stays() {
         let (tables, nodes, now) = cluster([1; 6], [9; 3]);
-        let found = best_move(&tables, &nodes, now, |pipeline| pipeline.0 < 3).unwrap();
+        let found = best_move(&World::at(&tables, &nodes, now), |pipeline| pipeline.0 < 3).unwrap();
         assert_eq!(found.pipeline, PipelineId(3));
-        assert_eq!(best_move(&tables, &nodes, now, |_| true), None);
+        assert_eq!(best_move(&World::at(&tables, &nodes, now), |_| true), None);
     }
 
     #[test]
     fn operators_may_choose() {
         let (tables, nodes, now) = cluster([1; 6], [90_000, 90_000, 5]);
         let record = tables.pipeline(PipelineId(1)).unwrap();
-        let wished = |to| wished_move(record, to, &nodes, now);
+        let world = World::at(&tables, &nodes, now);
+        let wished = |to| wished_move(record, to, &world);
         assert_eq!(wished(Some(NodeId(1))), Ok(None), "it leads already");
         assert_eq!(wished(None).unwrap().unwrap().to, NodeId(2));
         assert!(wished(Some(NodeId(3))).unwrap_err().contains("behind"));

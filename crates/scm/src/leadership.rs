@@ -1,13 +1,7 @@
-use crate::balancer::balance;
-use crate::departures::follow_departures;
 use crate::leader::Leader;
-use crate::leaders::balance_leaders;
 use crate::options::ScmOptions;
-use crate::pipeline_ends::end_pipelines;
-use crate::pipelines::{create_pipelines, open_pipelines};
+use crate::planners::decide;
 use crate::registry::{confirm_leadership, expire_leases, follow_datanodes};
-use crate::replication::replicate;
-use crate::safe_mode::leave_safe_mode;
 use crate::seat::{Seat, Seats};
 use crate::state_machine::SharedTables;
 use crate::watch::publish_views;
@@ -157,14 +151,7 @@ impl Leadership {
 async fn lead_tasks(leader: &Leader) {
     tokio::join!(
         publish_views(leader),
-        create_pipelines(leader),
-        open_pipelines(leader),
-        end_pipelines(leader),
-        leave_safe_mode(leader),
-        replicate(leader),
-        follow_departures(leader),
-        balance_leaders(leader),
-        balance(leader),
+        decide(leader),
         // Boxed: what is joined here is one future.
         Box::pin(expire_leases(leader)),
         Box::pin(confirm_leadership(leader)),

@@ -19,9 +19,9 @@ mod metrics;
 mod nodes;
 mod ops;
 mod options;
-mod pipeline_ends;
 mod pipelines;
 mod placement;
+mod planners;
 mod quality;
 mod racks;
 mod registry;
@@ -39,6 +39,7 @@ mod state_machine;
 mod tables;
 mod view;
 mod watch;
+mod world;
 
 pub use options::ScmOptions;
 pub use scm::Scm;

@@ -2,19 +2,16 @@
 
 use crate::nodes::Nodes;
 use crate::quality::quality;
-use crate::tables::{Tables, container_state};
+use crate::tables::container_state;
 use crate::view;
+use crate::world::World;
 use proto::scm::{ContainerLocation, ContainerRecord, ContainerState, NodeState, PipelineRecord};
 use tokio::time::Instant;
 use types::{ContainerId, NodeId, PipelineId};
 
 /// `None` for containers that hold nothing.
-pub(crate) fn locate(
-    tables: &Tables,
-    nodes: &Nodes,
-    container: ContainerId,
-    now: Instant,
-) -> Option<ContainerLocation> {
+pub(crate) fn locate(world: &World<'_>, container: ContainerId) -> Option<ContainerLocation> {
+    let World { tables, nodes, now, .. } = *world;
     let record = tables.container(container)?;
     let pipeline = tables.pipeline(PipelineId(record.pipeline))?;
     let candidates = candidates(record, pipeline, nodes, now)?;

@@ -5,6 +5,7 @@ use crate::leader::Leader;
 use crate::nodes::Nodes;
 use crate::replication::{CopyWait, Replication};
 use crate::tables::{Tables, container_state, duty};
+use crate::world::World;
 use ::metrics::{Exposition, Metric};
 use proto::scm::{ContainerState, ContainerTrouble, NodeDuty, NodeState, PipelineState, TaskKind};
 use std::collections::HashMap;
@@ -50,9 +51,9 @@ const SAFE_MODE: Metric = Metric {
 pub(crate) fn expose(leader: Option<&Leader>, exposition: &mut Exposition) {
     exposition.gauge(LEADS, &[], u64::from(leader.is_some()));
     let Some(leader) = leader else { return };
-    exposition.gauge(SAFE_MODE, &[], u64::from(leader.in_safe_mode()));
-    let now = Instant::now();
-    leader.plan(|tables, nodes, replication| {
+    leader.plan(|world, replication| {
+        let World { tables, nodes, now, .. } = *world;
+        exposition.gauge(SAFE_MODE, &[], u64::from(world.in_safe_mode));
         expose_nodes(tables, nodes, now, exposition);
         expose_pipelines(tables, exposition);
         expose_containers(tables, replication, exposition);

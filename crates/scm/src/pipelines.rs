@@ -1,59 +1,69 @@
-//! The leader's tasks around new pipelines: create them where there is room, open them once they have a leader.
+//! New pipelines: created where there is room, open once they have a leader.
 
 use crate::leader::Leader;
-use crate::nodes::{Nodes, takes_pipelines};
+use crate::member_view::MEMBERS;
+use crate::nodes::takes_pipelines;
 use crate::placement::{self, DiskLoad, Existing, NodeLoad, Place};
-use crate::tables::{Tables, duty};
+use crate::tables::duty;
+use crate::world::World;
 use bytes::Bytes;
 use proto::Failure;
 use proto::scm::{
-    CreatePipelineCommand, NodeDuty, NodeState, OpenPipelineCommand, PipelinePlace, PipelineState,
-    scm_command::Command,
+    CreatePipelineCommand, NodeDuty, NodeState, PipelinePlace, PipelineState, scm_command::Command,
 };
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
-use tokio::time::{Instant, timeout, timeout_at};
-use tracing::{info, warn};
+use tokio::time::Instant;
+use tracing::info;
 use types::{NodeId, PipelineId};
 
-/// Looks again without being told: for what a lost wake-up or a failed proposal left undone.
+/// A round without a change: for what a failed proposal left undone.
 const LOOK_AGAIN_INTERVAL: Duration = Duration::from_secs(5);
 /// Pipelines of one round: bounds the proposals in flight at once.
 const ROUND_PIPELINES_MAX: usize = 256;
 /// However many nodes keep appearing, a round starts after this many placement delays.
 const PLACEMENT_DELAYS_MAX: u32 = 10;
 
-/// Creates pipelines until the leadership ends.
-pub(crate) async fn create_pipelines(leader: &Leader) {
-    loop {
-        let _ = timeout(LOOK_AGAIN_INTERVAL, leader.places_changed.notified()).await;
-        create_pipelines_settle(leader).await;
-        if let Err(failure) = create_pipelines_round(leader).await {
-            warn!(%failure, "create pipelines");
-        }
-        leader.rounds.send_modify(|rounds| *rounds += 1);
+/// When pipelines are placed: once no node or disk has appeared for a moment, so that the pipelines of those that start together spread over
+/// all of them.
+pub(crate) struct Placing {
+    delay: Duration,
+    per_disk: u32,
+    /// Changes of places that were seen.
+    seen: u64,
+    /// The first of them since the last round.
+    first: Option<Instant>,
+    /// When the next round is due.
+    due: Instant,
+}
+
+impl Placing {
+    pub(crate) fn new(delay: Duration, per_disk: u32, now: Instant) -> Placing {
+        Placing { delay, per_disk, seen: 0, first: None, due: now + LOOK_AGAIN_INTERVAL }
     }
-}
 
-/// Waits until no node or disk has appeared for a moment.
-async fn create_pipelines_settle(leader: &Leader) {
-    let delay = leader.options.placement_delay;
-    let deadline = Instant::now() + delay * PLACEMENT_DELAYS_MAX;
-    while timeout_at(deadline.min(Instant::now() + delay), leader.places_changed.notified()).await.is_ok() {}
-}
+    pub(crate) fn due(&self) -> Instant {
+        self.due
+    }
 
-async fn create_pipelines_round(leader: &Leader) -> Result<(), Failure> {
-    loop {
-        let planned = leader.read(|tables, nodes| {
-            let (loads, existing) = loads(tables, nodes, Instant::now());
-            placement::plan(loads, &existing, leader.options.pipelines_per_disk, ROUND_PIPELINES_MAX)
-        });
-        if planned.is_empty() {
-            return Ok(());
+    /// Where pipelines go now, `changes` being how often places have changed; `None` while no round is due.
+    pub(crate) fn plan(&mut self, changes: u64, world: &World<'_>) -> Option<Vec<[Place; MEMBERS]>> {
+        let now = world.now;
+        if self.seen != changes {
+            self.seen = changes;
+            let first = *self.first.get_or_insert(now);
+            self.due = (now + self.delay).min(first + self.delay * PLACEMENT_DELAYS_MAX);
         }
-        let created =
-            futures::future::join_all(planned.into_iter().map(|places| create(leader, places))).await;
-        created.into_iter().collect::<Result<Vec<PipelineId>, Failure>>()?;
+        if now < self.due {
+            return None;
+        }
+        let (loads, existing) = loads(world);
+        let planned = placement::plan(loads, &existing, self.per_disk, ROUND_PIPELINES_MAX);
+        self.first = None;
+        if planned.is_empty() {
+            self.due = now + LOOK_AGAIN_INTERVAL;
+        }
+        Some(planned)
     }
 }
 
@@ -61,8 +71,8 @@ async fn create_pipelines_round(leader: &Leader) -> Result<(), Failure> {
 pub(crate) async fn create_one(leader: &Leader, wanted: &BTreeSet<NodeId>) -> Result<PipelineId, Failure> {
     /// More than a disk will ever carry.
     const PER_DISK: u32 = 1_000_000;
-    let planned = leader.read(|tables, nodes| {
-        let (mut loads, existing) = loads(tables, nodes, Instant::now());
+    let planned = leader.read(|world| {
+        let (mut loads, existing) = loads(world);
         loads.retain(|load| wanted.is_empty() || wanted.contains(&load.node));
         placement::plan(loads, &existing, PER_DISK, 1)
     });
@@ -73,20 +83,23 @@ pub(crate) async fn create_one(leader: &Leader, wanted: &BTreeSet<NodeId>) -> Re
     create(leader, places).await
 }
 
-async fn create(leader: &Leader, places: [Place; 3]) -> Result<PipelineId, Failure> {
-    let nodes = places.each_ref().map(|place| place.node);
-    let places = places.map(|place| PipelinePlace { node: place.node.0, disk: place.disk });
-    let reply =
-        leader.propose(Command::CreatePipeline(CreatePipelineCommand { places: places.into() })).await?;
+async fn create(leader: &Leader, places: [Place; MEMBERS]) -> Result<PipelineId, Failure> {
+    let reply = leader.propose(Command::CreatePipeline(creation(places))).await?;
     if !reply.refused.is_empty() {
         return Err(Failure::internal(format!("a planned pipeline was refused: {}", reply.refused)));
     }
-    info!(pipeline = reply.pipeline, ?nodes, "created pipeline");
+    info!(pipeline = reply.pipeline, "created pipeline");
     Ok(PipelineId(reply.pipeline))
 }
 
+pub(crate) fn creation(places: [Place; MEMBERS]) -> CreatePipelineCommand {
+    let places = places.map(|place| PipelinePlace { node: place.node.0, disk: place.disk });
+    CreatePipelineCommand { places: places.into() }
+}
+
 /// The healthy nodes in service with their disks that work, with the pipelines they carry.
-fn loads(tables: &Tables, nodes: &Nodes, now: Instant) -> (Vec<NodeLoad>, Existing) {
+fn loads(world: &World<'_>) -> (Vec<NodeLoad>, Existing) {
+    let World { tables, nodes, now, .. } = *world;
     let mut per_disk: HashMap<&Bytes, u32> = HashMap::new();
     let mut existing = Existing::new();
     for record in tables.live_pipelines() {
@@ -114,26 +127,10 @@ fn loads(tables: &Tables, nodes: &Nodes, now: Instant) -> (Vec<NodeLoad>, Existi
     (loads.collect(), existing)
 }
 
-/// Opens pipelines that were seen with a leader, until the leadership ends.
-pub(crate) async fn open_pipelines(leader: &Leader) {
-    let mut view = leader.view.subscribe();
-    loop {
-        for pipeline in ready_to_open(leader) {
-            match leader.propose(Command::OpenPipeline(OpenPipelineCommand { pipeline: pipeline.0 })).await {
-                Ok(_) => info!(%pipeline, "pipeline is open"),
-                Err(failure) => warn!(%pipeline, %failure, "open pipeline"),
-            }
-        }
-        let _ = timeout(LOOK_AGAIN_INTERVAL, view.changed()).await;
-    }
-}
-
-fn ready_to_open(leader: &Leader) -> Vec<PipelineId> {
-    let now = Instant::now();
-    leader.read(|tables, nodes| {
-        let allocated =
-            tables.live_pipelines().filter(|record| record.state() == PipelineState::PipelineAllocated);
-        let led = allocated.filter(|record| nodes.pipeline_seen(record, now).leader.is_some());
-        led.map(|record| PipelineId(record.pipeline)).collect()
-    })
+/// Allocated pipelines that were seen with a leader.
+pub(crate) fn ready_to_open<'a>(world: &'a World<'_>) -> impl Iterator<Item = PipelineId> + 'a {
+    let live = world.tables.live_pipelines();
+    let allocated = live.filter(|record| record.state() == PipelineState::PipelineAllocated);
+    let led = allocated.filter(|record| world.nodes.pipeline_seen(record, world.now).leader.is_some());
+    led.map(|record| PipelineId(record.pipeline))
 }

@@ -1,10 +1,11 @@
-//! What containers have become: a pure decision from tables and reports (docs/cluster.md, "A container's life").
+//! What containers have become: a pure decision from one look at the world (docs/cluster.md, "A container's life").
 
 use crate::member_view::{MAJORITY, MemberView, PipelineView};
 use crate::nodes::Nodes;
 use crate::ops::close_containers::CLOSE_CONTAINERS_MAX;
 use crate::replicas::{LastRecord, last_record};
 use crate::tables::{Tables, container_state};
+use crate::world::World;
 use planted::Bug;
 use proto::scm::{
     ClosedContainer, ContainerRecord, ContainerReplica, ContainerState, PipelineMember, PipelineRecord,
@@ -32,7 +33,8 @@ impl Resolution {
     }
 
     /// Containers that have become something else, as many as one command takes.
-    pub(crate) fn decide(&mut self, tables: &Tables, nodes: &Nodes, now: Instant) -> Vec<ClosedContainer> {
+    pub(crate) fn decide(&mut self, world: &World<'_>) -> Vec<ClosedContainer> {
+        let World { tables, nodes, now, .. } = *world;
         let unresolved = tables.unresolved_containers();
         let pipelines = unresolved.filter_map(|record| tables.pipeline(PipelineId(record.pipeline)));
         let over = pipelines.filter(|record| record.state() == PipelineState::PipelineClosed);
@@ -113,11 +115,10 @@ fn decides(
 /// member speaks of a pipeline it let go of by having spoken since `since`.
 pub(crate) fn accept_loss(
     pipeline: PipelineId,
-    tables: &Tables,
-    nodes: &Nodes,
+    world: &World<'_>,
     since: Instant,
-    now: Instant,
 ) -> Result<(NodeId, Vec<ClosedContainer>), String> {
+    let World { tables, nodes, now, .. } = *world;
     let record = tables.pipeline(pipeline).ok_or_else(|| format!("no pipeline {pipeline}"))?;
     if record.state() != PipelineState::PipelineClosed {
         let state = record.state().as_str_name();
@@ -303,7 +304,7 @@ mod tests {
                 start,
             );
             let mut resolution = Resolution::new(LET_GO);
-            resolution.decide(&tables, &nodes, start);
+            resolution.decide(&World::at(&tables, &nodes, start));
             Fixture { tables, nodes, resolution, start }
         }
 
@@ -360,7 +361,7 @@ mod tests {
         }
 
         fn decide(&mut self, later: Duration) -> Decided {
-            let decided = self.resolution.decide(&self.tables, &self.nodes, self.start + later);
+            let decided = self.resolution.decide(&World::at(&self.tables, &self.nodes, self.start + later));
             decided.iter().map(|c| (c.container, c.state(), c.last_term, c.last_index)).collect()
         }
     }
@@ -516,13 +517,17 @@ mod tests {
         change.put_pipeline(PipelineRecord { members: vec![], ..record });
         fixture.let_go(1, &[(1, ReplicaQuasiClosed, 2, 60)]);
         fixture.let_go(2, &[(1, ReplicaQuasiClosed, 2, 64)]);
-        let containers =
-            fixture.resolution.decide(&fixture.tables, &fixture.nodes, fixture.start + 2 * LET_GO);
+        let containers = fixture.resolution.decide(&World::at(
+            &fixture.tables,
+            &fixture.nodes,
+            fixture.start + 2 * LET_GO,
+        ));
         assert_eq!(containers.len(), 2);
         let undecided = proto::scm::CloseContainersCommand { containers };
         run(&mut fixture.tables, Command::CloseContainers(undecided));
         let Fixture { tables, nodes, start, .. } = &fixture;
-        let (keep, kept) = accept_loss(PipelineId(1), tables, nodes, *start, *start + LET_GO).unwrap();
+        let (keep, kept) =
+            accept_loss(PipelineId(1), &World::at(tables, nodes, *start + LET_GO), *start).unwrap();
         assert_eq!((keep, kept[0].state(), kept[0].last_index), (NodeId(2), ContainerClosed, 64));
     }
 
@@ -534,8 +539,11 @@ mod tests {
         run(&mut fixture.tables, Command::NoteLostLog(note));
         fixture.member(1, &[(1, ReplicaWithoutLog, 2, 60)], 60);
         fixture.member(2, &[(1, ReplicaQuasiClosed, 2, 10)], 10);
-        let containers =
-            fixture.resolution.decide(&fixture.tables, &fixture.nodes, fixture.start + 2 * LET_GO);
+        let containers = fixture.resolution.decide(&World::at(
+            &fixture.tables,
+            &fixture.nodes,
+            fixture.start + 2 * LET_GO,
+        ));
         assert_eq!(containers.len(), 2);
         let undecided = proto::scm::CloseContainersCommand { containers };
         run(&mut fixture.tables, Command::CloseContainers(undecided));
@@ -544,7 +552,8 @@ mod tests {
             let disk = DiskReport { disk: disk(node, 0), ..DiskReport::default() };
             fixture.nodes.see(NodeId(node), vec![disk], dead);
         }
-        let accepted = accept_loss(PipelineId(1), &fixture.tables, &fixture.nodes, fixture.start, dead);
+        let accepted =
+            accept_loss(PipelineId(1), &World::at(&fixture.tables, &fixture.nodes, dead), fixture.start);
         let (keep, kept) = accepted.unwrap();
         assert_eq!((keep, kept[0].state(), kept[0].last_index), (NodeId(1), ContainerClosed, 60));
     }
@@ -554,7 +563,7 @@ mod tests {
         let mut fixture = Fixture::new();
         let accept = |fixture: &Fixture, later: Duration| {
             let Fixture { tables, nodes, start, .. } = fixture;
-            let accepted = accept_loss(PipelineId(1), tables, nodes, *start, *start + later);
+            let accepted = accept_loss(PipelineId(1), &World::at(tables, nodes, *start + later), *start);
             accepted.map(|(node, kept)| {
                 (node.0, kept.iter().map(|c| (c.container, c.state(), c.last_index)).collect::<Vec<_>>())
             })
@@ -562,8 +571,11 @@ mod tests {
         fixture.member(1, &[(1, ReplicaQuasiClosed, 2, 60)], 60);
         let undecided = accept(&fixture, LET_GO).unwrap_err();
         assert_eq!(undecided, "no container of pipeline 1 waits for a decision");
-        let containers =
-            fixture.resolution.decide(&fixture.tables, &fixture.nodes, fixture.start + 2 * LET_GO);
+        let containers = fixture.resolution.decide(&World::at(
+            &fixture.tables,
+            &fixture.nodes,
+            fixture.start + 2 * LET_GO,
+        ));
         let quasi_close = proto::scm::CloseContainersCommand { containers };
         run(&mut fixture.tables, Command::CloseContainers(quasi_close));
         let early = accept(&fixture, LET_GO).unwrap_err();
@@ -620,7 +632,7 @@ mod tests {
             start,
         );
         let mut resolution = Resolution::new(LET_GO);
-        resolution.decide(&tables, &nodes, start);
+        resolution.decide(&World::at(&tables, &nodes, start));
         let now = start + 2 * LET_GO;
         for (node, at) in [(1, 0), (2, 1)] {
             nodes.see(NodeId(node), vec![DiskReport { disk: disk(node, at), ..DiskReport::default() }], now);
@@ -628,7 +640,7 @@ mod tests {
             let report = ContainersReport { replicas: vec![], gone: vec![], begins: true, ends: true };
             nodes.report_containers(NodeId(node), report);
         }
-        let decided = resolution.decide(&tables, &nodes, now);
+        let decided = resolution.decide(&World::at(&tables, &nodes, now));
         assert_eq!(decided.iter().map(ClosedContainer::state).collect::<Vec<_>>(), [ContainerQuasiClosed]);
     }
 }

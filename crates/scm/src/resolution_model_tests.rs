@@ -6,6 +6,7 @@ use crate::ops::testing::{close, create, disk, end, run, three_nodes};
 use crate::replicas::ContainersReport;
 use crate::resolution::Resolution;
 use crate::tables::Tables;
+use crate::world::World;
 use proptest::prelude::*;
 use proto::scm::{
     AllocateContainerCommand, CloseContainersCommand, ContainerReplica, ContainerState, DiskReport,
@@ -200,7 +201,7 @@ impl Model {
 
     /// Decides, checks and carries it out.
     fn decide(&mut self) {
-        let containers = self.resolution.decide(&self.tables, &self.nodes, self.now);
+        let containers = self.resolution.decide(&World::at(&self.tables, &self.nodes, self.now));
         let acknowledged = self.history.replicas(&self.history.acknowledged);
         for closed in &containers {
             let needed = acknowledged.get(&closed.container).map(|(term, index, _)| (*index, *term));

@@ -1,56 +1,60 @@
 //! Containers that operators want closed while their pipelines write to them.
 
-use crate::leader::Leader;
-use crate::nodes::Nodes;
 use crate::tables::{Tables, container_state, is_live};
+use crate::world::World;
 use proto::scm::{ContainerRecord, ContainerState, RollContainer, Task, task};
 use proto::{Code, Failure};
+use std::collections::BTreeMap;
+use std::time::Duration;
 use tokio::time::Instant;
 use types::{ContainerId, NodeId, PipelineId};
 
 /// Wishes at a time.
 const ROLLS_MAX: usize = 1000;
 
-impl Leader {
-    /// From now on the pipeline's leader is told to go on to the next container, until it has.
-    pub(crate) fn want_roll(&self, container: ContainerId) -> Result<(), Failure> {
-        self.read(|tables, _| {
-            let record = tables.container(container);
-            let record =
-                record.ok_or_else(|| Failure::new(Code::NotFound, format!("no container {container}")))?;
-            match is_rolling_possible(record, tables) {
-                true => Ok(()),
-                false => Err(Failure::invalid(format!(
-                    "container {container} is {}, and its pipeline takes no more data or went on already",
-                    container_state(record).as_str_name()
-                ))),
-            }
-        })?;
-        let mut rolls = self.rolls.lock().expect("no holder of the rolls panics");
-        if rolls.len() >= ROLLS_MAX {
+/// The containers, and since when each is wanted. Whoever leads a container's pipeline is told to go on to the next one, until it has.
+#[derive(Default)]
+pub(crate) struct Rolls {
+    wanted: BTreeMap<ContainerId, Instant>,
+}
+
+impl Rolls {
+    pub(crate) fn want(&mut self, container: ContainerId, world: &World<'_>) -> Result<(), Failure> {
+        let record = world.tables.container(container);
+        let record =
+            record.ok_or_else(|| Failure::new(Code::NotFound, format!("no container {container}")))?;
+        if !is_rolling_possible(record, world.tables) {
+            return Err(Failure::invalid(format!(
+                "container {container} is {}, and its pipeline takes no more data or went on already",
+                container_state(record).as_str_name()
+            )));
+        }
+        if self.wanted.len() >= ROLLS_MAX {
             return Err(Failure::new(Code::Busy, format!("{ROLLS_MAX} containers are being closed already")));
         }
-        rolls.insert(container, Instant::now());
+        self.wanted.insert(container, world.now);
         Ok(())
     }
 
-    /// Those that `node` can carry out as the leader; what is done or took too long is forgotten.
-    pub(crate) fn rolls_for(&self, node: NodeId, tables: &Tables, nodes: &Nodes) -> Vec<Task> {
-        let now = Instant::now();
-        let mut rolls = self.rolls.lock().expect("no holder of the rolls panics");
-        rolls.retain(|container, since| {
-            let record = tables.container(*container);
-            since.elapsed() < self.options.task_within
-                && record.is_some_and(|record| is_rolling_possible(record, tables))
+    /// Forgets what is done or was wanted for longer than `within`.
+    pub(crate) fn settle(&mut self, world: &World<'_>, within: Duration) {
+        self.wanted.retain(|container, since| {
+            let record = world.tables.container(*container);
+            world.now.saturating_duration_since(*since) < within
+                && record.is_some_and(|record| is_rolling_possible(record, world.tables))
         });
-        let here = rolls.keys().filter_map(|container| {
-            let record = tables.container(*container)?;
-            let pipeline = tables.pipeline(PipelineId(record.pipeline))?;
-            let seen = nodes.pipeline_seen(pipeline, now);
+    }
+
+    /// Those that `node` can carry out as the leader.
+    pub(crate) fn of<'a>(&'a self, node: NodeId, world: &'a World<'_>) -> impl Iterator<Item = Task> + 'a {
+        self.wanted.keys().filter_map(move |container| {
+            let record = world.tables.container(*container)?;
+            let pipeline = world.tables.pipeline(PipelineId(record.pipeline))?;
+            let seen = world.nodes.pipeline_seen(pipeline, world.now);
             let is_here = seen.leader == Some(node) && seen.container == container.0;
-            is_here.then_some(RollContainer { pipeline: record.pipeline, container: container.0 })
-        });
-        here.map(|roll| Task { task: Some(task::Task::Roll(roll)) }).collect()
+            let roll = RollContainer { pipeline: record.pipeline, container: container.0 };
+            is_here.then_some(Task { task: Some(task::Task::Roll(roll)) })
+        })
     }
 }
 

@@ -1,19 +1,16 @@
 //! A leader of SCM moves and destroys nothing until it knows enough.
 
-use crate::leader::Leader;
 use crate::nodes::Nodes;
 use crate::quality::quality;
 use crate::tables::{Tables, container_state, duty};
+use crate::world::World;
 use proto::scm::{ContainerReplica, ContainerState, NodeDuty, NodeState};
-use std::time::Duration;
-use tokio::time::{Instant, sleep};
-use tracing::info;
+use tokio::time::Instant;
 use types::NodeId;
 
-const LOOK_INTERVAL: Duration = Duration::from_millis(500);
-
 /// What is still waited for, in words; nothing when enough is known.
-pub(crate) fn waits(tables: &Tables, nodes: &Nodes, now: Instant) -> Vec<String> {
+pub(crate) fn waits(world: &World<'_>) -> Vec<String> {
+    let World { tables, nodes, now, .. } = *world;
     let told_all = |node| nodes.replicas().is_complete(node);
     let silent = tables
         .nodes()
@@ -57,25 +54,13 @@ fn closed_containers(tables: &Tables, nodes: &Nodes, now: Instant) -> (usize, us
     (closed, found)
 }
 
-/// Waits until enough is known, once for each leadership.
-pub(crate) async fn leave_safe_mode(leader: &Leader) {
-    while !leader.has_left_safe_mode() {
-        let waits = leader.read(|tables, nodes| waits(tables, nodes, Instant::now()));
-        if waits.is_empty() {
-            info!("enough is known to move data");
-            leader.set_left_safe_mode();
-            return;
-        }
-        sleep(LOOK_INTERVAL).await;
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::nodes::Silence;
     use crate::ops::testing::three_nodes;
     use crate::replicas::ContainersReport;
+    use std::time::Duration;
 
     #[test]
     fn two_thirds_of_the_nodes_are_enough_and_the_dead_are_not_waited_for() {
@@ -92,12 +77,12 @@ mod tests {
             let report = ContainersReport { replicas: vec![], gone: vec![], begins: true, ends: true };
             nodes.report_containers(NodeId(node), report);
         };
-        let nothing_told = waits(&tables, &nodes, start);
+        let nothing_told = waits(&World::at(&tables, &nodes, start));
         assert_eq!(nothing_told, ["full reports of 2 of 3 nodes in service; 0 are in"]);
-        assert_eq!(waits(&tables, &nodes, start + silence.dead_after), [""; 0]);
+        assert_eq!(waits(&World::at(&tables, &nodes, start + silence.dead_after)), [""; 0]);
         told(&mut nodes, 1);
-        assert_eq!(waits(&tables, &nodes, start).len(), 1);
+        assert_eq!(waits(&World::at(&tables, &nodes, start)).len(), 1);
         told(&mut nodes, 2);
-        assert_eq!(waits(&tables, &nodes, start), [""; 0]);
+        assert_eq!(waits(&World::at(&tables, &nodes, start)), [""; 0]);
     }
 }

@@ -11,7 +11,6 @@ use proto::{Code, Failure};
 use std::pin::Pin;
 use std::sync::Arc;
 use tokio::sync::Semaphore;
-use tokio::time::Instant;
 use tokio_stream::wrappers::WatchStream;
 use tonic::{Request, Response, Status};
 use types::ContainerId;
@@ -71,7 +70,7 @@ impl Scm for ScmService {
         let leader = self.leader()?;
         let AllocateContainerRequest { pipeline, after } = request.into_inner();
         // Asked before: the answer stands in the tables and needs no log entry.
-        let known = leader.read(|tables, _| {
+        let known = leader.tables.read(|tables| {
             let record = tables.container(ContainerId(after));
             tables.container_after(record.filter(|record| record.pipeline == pipeline)?)
         });
@@ -113,9 +112,8 @@ impl Scm for ScmService {
             let message = format!("asked for {asked} containers, at most {LOCATE_CONTAINERS_MAX} at a time");
             return Err(Failure::new(Code::TooLarge, message).into());
         }
-        let now = Instant::now();
-        let locations = leader.read(|tables, nodes| {
-            let locate = |container| locate::locate(tables, nodes, ContainerId(container), now);
+        let locations = leader.read(|world| {
+            let locate = |container| locate::locate(world, ContainerId(container));
             containers.into_iter().filter_map(locate).collect()
         });
         Ok(Response::new(LocateContainersResponse { locations }))
@@ -133,10 +131,9 @@ impl Scm for ScmService {
         &self,
         _request: Request<ListPipelinesRequest>,
     ) -> Result<Response<ListPipelinesResponse>, Status> {
-        let pipelines = self.leader()?.read(|tables, nodes| {
-            let now = Instant::now();
-            let pipeline = |record| view::pipeline_with_health(record, tables, nodes, now);
-            tables.pipelines().values().map(pipeline).collect()
+        let pipelines = self.leader()?.read(|world| {
+            let pipeline = |record| view::pipeline_with_health(record, world);
+            world.tables.pipelines().values().map(pipeline).collect()
         });
         Ok(Response::new(ListPipelinesResponse { pipelines }))
     }
@@ -177,7 +174,8 @@ impl Scm for ScmService {
         &self,
         request: Request<CloseContainerRequest>,
     ) -> Result<Response<CloseContainerResponse>, Status> {
-        self.leader()?.want_roll(ContainerId(request.into_inner().container))?;
+        let container = ContainerId(request.into_inner().container);
+        self.leader()?.plan(|world, replication| replication.rolls.want(container, world))?;
         Ok(Response::new(CloseContainerResponse {}))
     }
 

@@ -3,21 +3,22 @@
 use crate::member_view::{MemberView, PipelineView};
 use crate::nodes::Nodes;
 use crate::tables::Tables;
+use crate::world::World;
 use proto::scm::{
     ClusterView, MemberHealth, NodeAddress, Pipeline, PipelineMember, PipelineRecord, PipelineState,
 };
 use tokio::time::Instant;
 use types::NodeId;
 
-pub(crate) fn cluster_view(tables: &Tables, nodes: &Nodes, now: Instant) -> ClusterView {
-    let pipelines = tables.live_pipelines().map(|record| pipeline(record, tables, nodes, now)).collect();
-    ClusterView { cluster: tables.cluster().to_owned(), pipelines }
+pub(crate) fn cluster_view(world: &World<'_>) -> ClusterView {
+    let pipelines = world.tables.live_pipelines().map(|record| pipeline(record, world)).collect();
+    ClusterView { cluster: world.tables.cluster().to_owned(), pipelines }
 }
 
-pub(crate) fn pipeline(record: &PipelineRecord, tables: &Tables, nodes: &Nodes, now: Instant) -> Pipeline {
-    let seen = nodes.pipeline_seen(record, now);
+pub(crate) fn pipeline(record: &PipelineRecord, world: &World<'_>) -> Pipeline {
+    let seen = world.nodes.pipeline_seen(record, world.now);
     let member = |member: &PipelineMember| PipelineMember {
-        address: address(tables, NodeId(member.node)),
+        address: address(world.tables, NodeId(member.node)),
         ..member.clone()
     };
     Pipeline {
@@ -36,12 +37,8 @@ pub(crate) fn pipeline(record: &PipelineRecord, tables: &Tables, nodes: &Nodes, 
 }
 
 /// [`pipeline`], with what is wrong with its members: for people, who look once; time alone changes it.
-pub(crate) fn pipeline_with_health(
-    record: &PipelineRecord,
-    tables: &Tables,
-    nodes: &Nodes,
-    now: Instant,
-) -> Pipeline {
+pub(crate) fn pipeline_with_health(record: &PipelineRecord, world: &World<'_>) -> Pipeline {
+    let World { nodes, now, .. } = *world;
     let health = match record.state() {
         PipelineState::PipelineClosed => Vec::new(),
         _ => {
@@ -49,7 +46,7 @@ pub(crate) fn pipeline_with_health(
             view.members.iter().filter_map(|member| member_health(&view, member, nodes, now)).collect()
         }
     };
-    Pipeline { health, ..pipeline(record, tables, nodes, now) }
+    Pipeline { health, ..pipeline(record, world) }
 }
 
 fn member_health(

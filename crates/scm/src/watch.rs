@@ -5,7 +5,6 @@ use crate::view;
 use proto::scm::ClusterView;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::Instant;
 
 /// At least this much time lies between two views, so that a cluster in motion costs at most fifty views a second.
 const VIEW_INTERVAL_MIN: Duration = Duration::from_millis(20);
@@ -19,8 +18,7 @@ pub(crate) async fn publish_views(leader: &Leader) {
     let mut tables_changes = leader.tables.changes();
     let mut reports_changes = leader.reports_changed.subscribe();
     loop {
-        let now = Instant::now();
-        let view = leader.read(|tables, nodes| view::cluster_view(tables, nodes, now));
+        let view = leader.read(view::cluster_view);
         leader.view.send_if_modified(|current: &mut Arc<ClusterView>| {
             let differs = view::differs(current, &view);
             if differs {

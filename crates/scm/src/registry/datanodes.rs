@@ -4,6 +4,7 @@ use super::health::{differ, with_connectivity};
 use crate::leader::Leader;
 use crate::nodes::Nodes;
 use crate::tables::{Tables, duty};
+use crate::world::World;
 use proto::registry::registry_command::Command;
 use proto::registry::{
     Check, Health, Instance, InstanceName, PutInstanceCommand, RemoveInstanceCommand, SetChecksCommand,
@@ -29,8 +30,8 @@ const LAG_ENTRIES_MAX: u64 = 10_000;
 /// Keeps the instances of the service `datanode` at what heartbeats say, until the leadership ends.
 pub(crate) async fn follow_datanodes(leader: &Leader) {
     loop {
-        let now = Instant::now();
-        let wanted = leader.read(|tables, nodes| {
+        let wanted = leader.read(|world| {
+            let World { tables, nodes, now, .. } = *world;
             let changes = tables.nodes().values().filter_map(|record| change(record, tables, nodes, now));
             changes.take(CHANGES_MAX).collect::<Vec<Command>>()
         });

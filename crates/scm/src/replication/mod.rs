@@ -1,6 +1,6 @@
 //! The replication manager: sees to it that each closed container has three good replicas.
 //!
-//! [`planner`] decides for one container, [`tasks`] remembers what was asked. The task here goes through all containers in slices, so that
+//! [`planner`] decides for one container, [`tasks`] remembers what was asked. [`Replication`] goes through all containers in slices, so that
 //! a look never holds up heartbeats for long, and looks first at those that reports have changed.
 
 mod planner;
@@ -14,11 +14,13 @@ pub(crate) use planner::{
 };
 pub(crate) use tasks::{Copies, Order, Tasks};
 
-use crate::leader::Leader;
 use crate::member_view::MemberView;
 use crate::nodes::Nodes;
+use crate::options::ScmOptions;
 use crate::quality::{Quality, quality};
+use crate::rolls::Rolls;
 use crate::tables::{Tables, container_state, duty};
+use crate::world::World;
 use proto::scm::{
     ContainerRecord, ContainerReplica, ContainerState, ContainerTrouble, DiskReport, NodeRecord, NodeState,
     PipelineRecord, PipelineState, ReplicaState,
@@ -26,13 +28,11 @@ use proto::scm::{
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::time::Duration;
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 use types::{ContainerId, NodeId, PipelineId};
 
-/// Between two looks.
-const LOOK_INTERVAL: Duration = Duration::from_millis(500);
-/// Containers of one look: about ten milliseconds. A million is gone through in less than a minute.
-const SLICE: usize = 10_000;
+/// Containers of one look: about five milliseconds. A million is gone through in less than a minute.
+pub(crate) const SLICE: usize = 5_000;
 
 /// A container that lacks replicas for a shorter time gets none. That a container is closed, and that all its members have applied its end, is
 /// heard at one moment, of their closed replicas a second or two later, and copies would be made of what is there.
@@ -54,61 +54,43 @@ pub(crate) struct Replication {
     ahead: BTreeMap<(ContainerId, NodeId), Instant>,
     /// Where the next slice begins.
     cursor: ContainerId,
+    pub(crate) rolls: Rolls,
 }
 
-/// Runs until the leadership ends.
-pub(crate) async fn replicate(leader: &Leader) {
-    loop {
-        look(leader);
-        sleep(LOOK_INTERVAL).await;
+/// Notes silent nodes at whose address another one speaks.
+pub(crate) fn note_replaced(tables: &Tables, nodes: &mut Nodes, now: Instant) {
+    let speaks = |node: &NodeId| nodes.state(*node, now) == NodeState::NodeHealthy;
+    let (speak, silent): (Vec<_>, Vec<_>) = tables.nodes().iter().partition(|(node, _)| speaks(node));
+    if silent.is_empty() {
+        return;
     }
-}
-
-fn look(leader: &Leader) {
-    note_replaced(leader);
-    let changed = leader.change_nodes(|nodes| nodes.replicas_mut().take_changed(SLICE));
-    let may_order = leader.may_move_data();
-    leader.plan(|tables, nodes, replication| {
-        let now = Instant::now();
-        let options = &leader.options;
-        let views = node_views(tables, nodes, now);
-        let limits = Limits {
-            all_known: all_known(&views),
-            nodes: &views,
-            copies_per_node_max: options.copies_per_node_max,
-            tasks_per_node_max: options.tasks_per_node_max,
-            ahead_kept: options.ahead_kept,
-            now,
-        };
-        replication.settle(tables, nodes, &limits, options.task_within);
-        let mut copies = replication.tasks.copies();
-        let slice = replication.take_slice(tables);
-        for container in changed.into_iter().chain(slice) {
-            replication.look_at(container, tables, nodes, &limits, &mut copies, may_order);
-        }
-    });
-}
-
-/// Silent nodes at whose address another one speaks.
-fn note_replaced(leader: &Leader) {
-    let now = Instant::now();
-    let replaced: Vec<(NodeId, NodeId)> = leader.read(|tables, nodes| {
-        let speaks = |node: &NodeId| nodes.state(*node, now) == NodeState::NodeHealthy;
-        let (speak, silent): (Vec<_>, Vec<_>) = tables.nodes().iter().partition(|(node, _)| speaks(node));
-        if silent.is_empty() {
-            return Vec::new();
-        }
-        let at: BTreeMap<&str, NodeId> =
-            speak.into_iter().map(|(node, record)| (record.address.as_str(), *node)).collect();
-        let by = |(node, record): (&NodeId, &NodeRecord)| Some((*node, *at.get(record.address.as_str())?));
-        silent.into_iter().filter_map(by).collect()
-    });
-    if !replaced.is_empty() {
-        leader.change_nodes(|nodes| replaced.iter().for_each(|(node, by)| nodes.replace(*node, *by, now)));
-    }
+    let at: BTreeMap<&str, NodeId> =
+        speak.into_iter().map(|(node, record)| (record.address.as_str(), *node)).collect();
+    let by = |(node, record): (&NodeId, &NodeRecord)| Some((*node, *at.get(record.address.as_str())?));
+    let replaced: Vec<(NodeId, NodeId)> = silent.into_iter().filter_map(by).collect();
+    replaced.into_iter().for_each(|(node, by)| nodes.replace(node, by, now));
 }
 
 impl Replication {
+    /// Looks at `changed` and at the next containers in their order, and asks nodes for what is missing.
+    pub(crate) fn look(&mut self, changed: Vec<ContainerId>, world: &World<'_>, options: &ScmOptions) {
+        let limits = Limits {
+            all_known: all_known(world.node_views()),
+            nodes: world.node_views(),
+            copies_per_node_max: options.copies_per_node_max,
+            tasks_per_node_max: options.tasks_per_node_max,
+            ahead_kept: options.ahead_kept,
+            now: world.now,
+        };
+        self.rolls.settle(world, options.task_within);
+        self.settle(world, options.task_within);
+        let mut copies = self.tasks.copies();
+        let slice = self.take_slice(world.tables);
+        for container in changed.into_iter().chain(slice) {
+            self.look_at(container, world, &limits, &mut copies);
+        }
+    }
+
     /// The next containers in the order of their numbers; after the last one it begins again.
     fn take_slice(&mut self, tables: &Tables) -> Vec<ContainerId> {
         let rest = tables.containers().range((Bound::Excluded(self.cursor), Bound::Unbounded));
@@ -117,24 +99,22 @@ impl Replication {
         slice
     }
 
-    fn settle(&mut self, tables: &Tables, nodes: &Nodes, limits: &Limits<'_>, within: Duration) {
-        let is_done = |node: NodeId, order: &Order| is_done(node, order, tables, nodes, limits.now);
-        let gone =
-            |node: NodeId| limits.nodes.get(&node).is_none_or(|view| view.state == NodeState::NodeDead);
-        let is_void = |node: NodeId, order: &Order| gone(node) || is_void(order, tables);
-        self.tasks.settle(limits.now, within, is_done, is_void);
+    fn settle(&mut self, world: &World<'_>, within: Duration) {
+        let is_done = |node: NodeId, order: &Order| is_done(node, order, world);
+        let views = world.node_views();
+        let gone = |node: NodeId| views.get(&node).is_none_or(|view| view.state == NodeState::NodeDead);
+        let is_void = |node: NodeId, order: &Order| gone(node) || is_void(order, world.tables);
+        self.tasks.settle(world.now, within, is_done, is_void);
     }
 
     fn look_at(
         &mut self,
         container: ContainerId,
-        tables: &Tables,
-        nodes: &Nodes,
+        world: &World<'_>,
         limits: &Limits<'_>,
         copies: &mut Copies,
-        may_order: bool,
     ) {
-        let Some(mut known) = known(container, tables, nodes, limits.now) else {
+        let Some(mut known) = known(container, world) else {
             self.ahead.retain(|(of, _), _| *of != container);
             return;
         };
@@ -154,7 +134,7 @@ impl Replication {
         } else if limits.now - *self.lacking.entry(container).or_insert(limits.now) < COPY_AFTER {
             orders.retain(|(_, order)| !order.is_copy());
         }
-        for (node, order) in orders.into_iter().filter(|_| may_order) {
+        for (node, order) in orders.into_iter().filter(|_| world.may_move_data()) {
             tracing::info!(%container, %node, ?order, "ask");
             if let Order::Copy { sources, .. } = &order {
                 copies.add(node, sources.first().copied());
@@ -188,7 +168,8 @@ impl Replication {
 }
 
 /// Whether reports show that an order was carried out.
-fn is_done(node: NodeId, order: &Order, tables: &Tables, nodes: &Nodes, now: Instant) -> bool {
+fn is_done(node: NodeId, order: &Order, world: &World<'_>) -> bool {
+    let World { tables, nodes, now, .. } = *world;
     match order {
         Order::Copy { container, .. } => {
             let replica = nodes.replicas().get(*container, node);
@@ -254,12 +235,8 @@ pub(crate) fn all_known(views: &NodeViews) -> bool {
 }
 
 /// What is known of a container.
-pub(crate) fn known<'a>(
-    container: ContainerId,
-    tables: &'a Tables,
-    nodes: &'a Nodes,
-    now: Instant,
-) -> Option<Known<'a>> {
+pub(crate) fn known<'a>(container: ContainerId, world: &World<'a>) -> Option<Known<'a>> {
+    let World { tables, nodes, now, .. } = *world;
     let record = tables.container(container)?;
     let pipeline = tables.pipeline(PipelineId(record.pipeline))?;
     let pipeline_over = pipeline.state() == PipelineState::PipelineClosed;

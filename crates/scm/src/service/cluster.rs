@@ -4,17 +4,16 @@ use crate::adoption;
 use crate::balancer;
 use crate::departures;
 use crate::leader::Leader;
-use crate::nodes::Nodes;
 use crate::replication::{self, CopyWait, Replication};
 use crate::safe_mode;
 use crate::tables::{Tables, container_state, duty};
+use crate::world::World;
 use proto::scm::{
     BalancerStatus, ClusterStatus, ContainerState, ContainerTrouble, CopiesWaiting, DatanodeInfo, NodeDuty,
     NodeRecord, PipelineRecord, SetNodeDutyCommand, SetNodeDutyRequest, SetSwitchesCommand,
     SetSwitchesRequest, TaskKind, scm_command::Command,
 };
 use proto::{Code, Failure};
-use tokio::time::Instant;
 use tracing::info;
 use types::NodeId;
 
@@ -22,10 +21,9 @@ use types::NodeId;
 const TASKS_MAX: usize = 1000;
 
 pub(super) fn status(leader: &Leader) -> ClusterStatus {
-    let safe_mode = leader.in_safe_mode();
     let term = leader.group.status().term.0;
-    leader.plan(|tables, nodes, replication| {
-        let now = Instant::now();
+    leader.plan(|world, replication| {
+        let World { tables, nodes, now, in_safe_mode: safe_mode, .. } = *world;
         let tasks = &replication.tasks;
         let troubled =
             |trouble| replication.troubles.values().filter(|all| all.contains(&trouble)).count() as u64;
@@ -36,7 +34,7 @@ pub(super) fn status(leader: &Leader) -> ClusterStatus {
         ClusterStatus {
             cluster: tables.cluster().to_owned(),
             safe_mode,
-            safe_mode_waits: if safe_mode { safe_mode_waits(leader, tables, nodes, now) } else { Vec::new() },
+            safe_mode_waits: if safe_mode { safe_mode_waits(leader, world) } else { Vec::new() },
             switches: Some(tables.switches()),
             containers: tables.containers().len() as u64,
             containers_open: unresolved(ContainerState::ContainerOpen),
@@ -54,7 +52,7 @@ pub(super) fn status(leader: &Leader) -> ClusterStatus {
             copies_failed: tasks.copies_failed,
             deletions_under_way: tasks.count(TaskKind::TaskDelete) as u64,
             tasks: tasks.infos(now, TASKS_MAX),
-            balancer: Some(balancer_status(tables, nodes, replication, now)),
+            balancer: Some(balancer_status(world, replication)),
             leader_node_term: term,
             copies_waiting: Some(CopiesWaiting {
                 for_reports: waiting(CopyWait::Reports),
@@ -68,30 +66,25 @@ pub(super) fn status(leader: &Leader) -> ClusterStatus {
     })
 }
 
-fn safe_mode_waits(leader: &Leader, tables: &Tables, nodes: &Nodes, now: Instant) -> Vec<String> {
+fn safe_mode_waits(leader: &Leader, world: &World<'_>) -> Vec<String> {
     let mut waits = match leader.has_left_safe_mode() {
         true => Vec::new(),
-        false => safe_mode::waits(tables, nodes, now),
+        false => safe_mode::waits(world),
     };
-    if !tables.switches().leave_safe_mode {
+    if !world.tables.switches().leave_safe_mode {
         waits.push("an operator to leave it".to_owned());
     }
     waits
 }
 
-fn balancer_status(
-    tables: &Tables,
-    nodes: &Nodes,
-    replication: &Replication,
-    now: Instant,
-) -> BalancerStatus {
-    let spread = balancer::spread(&replication::node_views(tables, nodes, now));
+fn balancer_status(world: &World<'_>, replication: &Replication) -> BalancerStatus {
+    let spread = balancer::spread(world.node_views());
     let fraction = |millionths: u64| millionths as f64 / 1e6;
     BalancerStatus {
         utilization_min: fraction(spread.min),
         utilization_max: fraction(spread.max),
         utilization_mean: fraction(spread.mean),
-        moves_under_way: balancer::moves_under_way(replication) as u64,
+        moves_under_way: balancer::moves_under_way(&replication.tasks) as u64,
         moved_containers: replication.tasks.moved_containers,
         moved_bytes: replication.tasks.moved_bytes,
     }
@@ -116,7 +109,7 @@ pub(super) async fn set_switches(
 
 pub(super) async fn set_node_duty(leader: &Leader, request: SetNodeDutyRequest) -> Result<(), Failure> {
     let (node, wanted) = (NodeId(request.node), request.duty());
-    let before = leader.read(|tables, _| tables.node(node).map(duty));
+    let before = leader.tables.read(|tables| tables.node(node).map(duty));
     let before = before.ok_or_else(|| Failure::new(Code::NotFound, format!("no node {node}")))?;
     let leaves = match wanted {
         NodeDuty::NodeInService => false,
@@ -128,7 +121,7 @@ pub(super) async fn set_node_duty(leader: &Leader, request: SetNodeDutyRequest) 
         }
     };
     if leaves && before == NodeDuty::NodeInService && !request.force {
-        leader.read(|tables, nodes| departures::check_enough_left(tables, nodes, node, Instant::now()))?;
+        leader.read(|world| departures::check_enough_left(node, world))?;
     }
     let until_ms = match request.for_ms {
         0 => 0,
@@ -140,16 +133,15 @@ pub(super) async fn set_node_duty(leader: &Leader, request: SetNodeDutyRequest) 
         return Err(Failure::invalid(reply.refused));
     }
     info!(%node, duty = wanted.as_str_name(), "an operator sets the node's duty");
-    leader.places_changed.notify_one();
+    leader.note_places_changed();
     Ok(())
 }
 
 pub(super) fn datanodes(leader: &Leader) -> Vec<DatanodeInfo> {
-    leader.read(|tables, nodes| {
-        let now = Instant::now();
-        let views = replication::node_views(tables, nodes, now);
+    leader.read(|world| {
+        let World { tables, nodes, now, .. } = *world;
         let info = |(&node, record): (&NodeId, &NodeRecord)| {
-            let waiting = departures::waiting(node, tables, nodes, &views, now);
+            let waiting = departures::waiting(node, world);
             let leads = |record: &&PipelineRecord| nodes.pipeline_seen(record, now).leader == Some(node);
             DatanodeInfo {
                 node: node.0,

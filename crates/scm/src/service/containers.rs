@@ -6,6 +6,7 @@ use crate::quality::quality;
 use crate::replication::Replication;
 use crate::tables::{Tables, container_state, duty};
 use crate::view;
+use crate::world::World;
 use proto::scm::{
     ContainerInfo, ContainerRecord, ContainerReplica, ContainerState, ContainerTrouble,
     ListContainersRequest, ListContainersResponse, NodeAddress, ReplicaInfo,
@@ -22,8 +23,8 @@ pub(super) fn list_containers(leader: &Leader, request: &ListContainersRequest) 
         0 => LIST_MAX,
         limit => limit.min(LIST_MAX),
     };
-    leader.plan(|tables, nodes, replication| {
-        let now = Instant::now();
+    leader.plan(|world, replication| {
+        let World { tables, nodes, now, .. } = *world;
         let matching = candidates(tables, nodes, replication, request)
             .filter_map(|container| tables.container(container))
             .filter(|record| matches(record, nodes, replication, request));

@@ -7,6 +7,7 @@ use crate::replicas::{ContainersReport, check_replica};
 use crate::replication::Replication;
 use crate::tables::Tables;
 use crate::view;
+use crate::world::World;
 use proto::Failure;
 use proto::scm::{
     DiskReport, EndPipelineCommand, HeartbeatRequest, HeartbeatResponse, NodeRecord, NoteLostLogCommand,
@@ -34,7 +35,7 @@ pub(crate) async fn heartbeat(
     super::register::check_disks(&request.disks)?;
     check_counts(&request)?;
     let node = NodeId(request.node);
-    let as_registered = leader.read(|tables, _| {
+    let as_registered = leader.tables.read(|tables| {
         tables.node(node).is_some_and(|record| registered_like_this(record, &request.address, &request.disks))
     });
     if !as_registered {
@@ -50,7 +51,7 @@ pub(crate) async fn heartbeat(
         ends: request.report_ends,
     };
     let clock = ClockApart::of(request.clock_ms, leader.clock.now_ms());
-    let (places_changed, reports_changed) = leader.change_nodes(|nodes| {
+    let (places_changed, reports_changed) = leader.change_nodes(|_, nodes| {
         let places = nodes.see(node, request.disks, Instant::now());
         // 0: a node of a version that does not say it.
         if request.clock_ms != 0 && nodes.see_clock(node, clock) {
@@ -60,14 +61,14 @@ pub(crate) async fn heartbeat(
         nodes.describe(node, request.described);
         (places, nodes.report_containers(node, containers) || pipelines)
     });
-    leader.plan(|_, _, replication| replication.tasks.report(node, request.tasks, Instant::now()));
+    leader.plan(|world, replication| replication.tasks.report(node, request.tasks, world.now));
     if places_changed {
-        leader.places_changed.notify_one();
+        leader.note_places_changed();
     }
     if reports_changed {
         leader.reports_changed.send_modify(|changes| *changes += 1);
     }
-    let has_pipelines = || leader.read(|tables, _| tables.live_pipelines_on(node).next().is_some());
+    let has_pipelines = || leader.tables.read(|tables| tables.live_pipelines_on(node).next().is_some());
     let first_pipelines = async { while !has_pipelines() && round.changed().await.is_ok() {} };
     let _ = timeout(FIRST_PIPELINES_WAIT, first_pipelines).await;
     Ok(answer(leader, node))
@@ -76,7 +77,7 @@ pub(crate) async fn heartbeat(
 /// In SCM's log before the node hears anything: it waits for that before it lets go of what is left.
 async fn note_news(leader: &Leader, node: NodeId, reports: &[PipelineReport]) -> Result<(), Failure> {
     for report in reports.iter().filter(|report| report.log_lost || report.ended) {
-        let news = leader.read(|tables, _| {
+        let news = leader.tables.read(|tables| {
             let record = tables.pipeline(PipelineId(report.pipeline));
             record.filter(|record| is_member(record, node, report)).and_then(|record| news(record, report))
         });
@@ -111,7 +112,7 @@ fn is_member(record: &PipelineRecord, node: NodeId, report: &PipelineReport) -> 
 
 /// Pipelines of which the node speaks and that it is no member of.
 fn strangers(leader: &Leader, node: NodeId, reports: &[PipelineReport]) -> HashSet<PipelineId> {
-    leader.read(|tables, _| {
+    leader.tables.read(|tables| {
         let is_strange = |report: &&PipelineReport| {
             let record = tables.pipeline(PipelineId(report.pipeline));
             !record.is_some_and(|record| is_member(record, node, report))
@@ -146,19 +147,19 @@ fn check_counts(request: &HeartbeatRequest) -> Result<(), Failure> {
 
 /// What the node should have and do, and the addresses of those it has to do with.
 fn answer(leader: &Leader, node: NodeId) -> HeartbeatResponse {
-    let (may_move_data, now) = (leader.may_move_data(), Instant::now());
-    leader.plan(|tables, nodes, replication| {
+    leader.plan(|world, replication| {
+        let World { tables, nodes, .. } = *world;
         let records = answer_pipelines(tables, nodes, node);
         let members = records.iter().flat_map(|record| &record.members);
         let peers: BTreeSet<NodeId> = members.map(|member| NodeId(member.node)).collect();
         HeartbeatResponse {
             pipelines: records
                 .into_iter()
-                .map(|record| as_told(record, view::pipeline(record, tables, nodes, now), nodes, node))
+                .map(|record| as_told(record, view::pipeline(record, world), nodes, node))
                 .collect(),
             addresses: view::node_addresses(tables, peers),
             report_all: nodes.replicas().wants_full_report(node),
-            tasks: answer_tasks(leader, tables, nodes, replication, node, may_move_data),
+            tasks: answer_tasks(world, replication, node),
             describe: answer_describe(tables, nodes, node),
             register_again: false,
         }
@@ -174,18 +175,12 @@ fn answer_describe(tables: &Tables, nodes: &Nodes, node: NodeId) -> Vec<u64> {
 }
 
 /// What the node is asked to do; while data is not to be moved, only what moves none.
-fn answer_tasks(
-    leader: &Leader,
-    tables: &Tables,
-    nodes: &Nodes,
-    replication: &Replication,
-    node: NodeId,
-    may_move_data: bool,
-) -> Vec<Task> {
+fn answer_tasks(world: &World<'_>, replication: &Replication, node: NodeId) -> Vec<Task> {
+    let may_move_data = world.may_move_data();
     let told = replication.tasks.of(node).map(|asked| &asked.order);
     let told = told.filter(|order| may_move_data || !order.moves_data());
-    let orders = told.map(|order| order.to_task(|node| view::address(tables, node)));
-    orders.chain(leader.rolls_for(node, tables, nodes)).collect()
+    let orders = told.map(|order| order.to_task(|node| view::address(world.tables, node)));
+    orders.chain(replication.rolls.of(node, world)).collect()
 }
 
 /// A pipeline that is over is still to be ended on a node that comes late: what it has counts only once SCM has heard it, and it says nothing
@@ -247,8 +242,9 @@ mod tests {
         nodes.see(NodeId(node), vec![of_disk], now);
         nodes.report_pipelines(NodeId(node), report.iter().cloned().collect(), &HashSet::new());
         let answered = answer_pipelines(tables, &nodes, NodeId(node)).into_iter().next();
-        let pipeline = answered
-            .map(|record| as_told(record, view::pipeline(record, tables, &nodes, now), &nodes, NodeId(node)));
+        let pipeline = answered.map(|record| {
+            as_told(record, view::pipeline(record, &World::at(tables, &nodes, now)), &nodes, NodeId(node))
+        });
         let record = tables.pipeline(PipelineId(1)).unwrap();
         (pipeline, report.and_then(|report| news(record, &report)))
     }

@@ -20,7 +20,7 @@ pub(crate) fn list(leader: &Leader) -> ListScmMembersResponse {
         behind: behind(member.replica),
     };
     ListScmMembersResponse {
-        cluster: leader.read(|tables, _| tables.cluster().to_owned()),
+        cluster: leader.tables.read(|tables| tables.cluster().to_owned()),
         term: status.term.0,
         members: members.all.iter().map(member).collect(),
     }

@@ -25,7 +25,7 @@ pub(super) async fn close_pipeline(leader: &Leader, request: ClosePipelineReques
         return Err(Failure::new(Code::NotFound, reply.refused));
     }
     info!(pipeline, "an operator closes the pipeline");
-    leader.places_changed.notify_one();
+    leader.note_places_changed();
     Ok(())
 }
 
@@ -39,8 +39,7 @@ pub(super) async fn accept_loss(
     }
     let now = Instant::now();
     let since = now.checked_sub(leader.options.stale_after).unwrap_or(now);
-    let decided =
-        leader.read(|tables, nodes| resolution::accept_loss(PipelineId(pipeline), tables, nodes, since, now));
+    let decided = leader.read(|world| resolution::accept_loss(PipelineId(pipeline), world, since));
     let (node, containers) = decided.map_err(Failure::invalid)?;
     if keep_node != 0 {
         if keep_node != node.0 {
@@ -73,16 +72,15 @@ pub(super) async fn create_pipeline(
 pub(super) fn transfer_leader(leader: &Leader, request: TransferLeaderRequest) -> Result<(), Failure> {
     let TransferLeaderRequest { pipeline, node } = request;
     let to = (node != 0).then_some(NodeId(node));
-    let now = Instant::now();
-    leader.plan(|tables, nodes, replication| {
-        let record = tables.pipeline(PipelineId(pipeline));
+    leader.plan(|world, replication| {
+        let record = world.tables.pipeline(PipelineId(pipeline));
         let record = record.ok_or_else(|| Failure::new(Code::NotFound, format!("no pipeline {pipeline}")))?;
         if record.state() != PipelineState::PipelineOpen {
             return Err(Failure::invalid(format!("pipeline {pipeline} is {}", record.state().as_str_name())));
         }
-        if let Some(wished) = leaders::wished_move(record, to, nodes, now).map_err(Failure::invalid)? {
+        if let Some(wished) = leaders::wished_move(record, to, world).map_err(Failure::invalid)? {
             info!(pipeline, from = %wished.from, to = %wished.to, "an operator moves the leader");
-            replication.tasks.ask(wished.from, wished.order(), now);
+            replication.tasks.ask(wished.from, wished.order(), world.now);
         }
         Ok(())
     })

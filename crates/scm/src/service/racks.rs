@@ -6,7 +6,7 @@ use proto::scm::{RackOfHost, Racks, SetRacksCommand, SetRacksRequest, scm_comman
 use tracing::info;
 
 pub(super) fn racks(leader: &Leader) -> Racks {
-    let hosts = leader.read(|tables, _| {
+    let hosts = leader.tables.read(|tables| {
         let host = |(host, rack): (&String, &String)| RackOfHost { host: host.clone(), rack: rack.clone() };
         tables.racks().hosts().iter().map(host).collect()
     });
@@ -21,6 +21,6 @@ pub(super) async fn set_racks(leader: &Leader, request: SetRacksRequest) -> Resu
         return Err(Failure::invalid(reply.refused));
     }
     info!(hosts = count, replace, "an operator sets racks");
-    leader.places_changed.notify_one();
+    leader.note_places_changed();
     Ok(racks(leader))
 }

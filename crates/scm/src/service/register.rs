@@ -24,20 +24,20 @@ pub(crate) async fn register(leader: &Leader, request: RegisterRequest) -> Resul
         node: request.node,
     };
     let node = register_node(leader, command).await?;
-    let places_changed = leader.change_nodes(|nodes| {
+    let places_changed = leader.change_nodes(|_, nodes| {
         nodes.replicas_mut().expect_full_report(node);
         nodes.see(node, request.disks, Instant::now())
     });
-    leader.plan(|_, _, replication| replication.tasks.forget_node(node));
+    leader.plan(|_, replication| replication.tasks.forget_node(node));
     if places_changed {
-        leader.places_changed.notify_one();
+        leader.note_places_changed();
     }
-    Ok(RegisterResponse { node: node.0, cluster: leader.read(|tables, _| tables.cluster().to_owned()) })
+    Ok(RegisterResponse { node: node.0, cluster: leader.tables.read(|tables| tables.cluster().to_owned()) })
 }
 
 /// Writes the node to the log, unless the tables say the same already.
 async fn register_node(leader: &Leader, command: RegisterNodeCommand) -> Result<NodeId, Failure> {
-    let known = leader.read(|tables, _| {
+    let known = leader.tables.read(|tables| {
         let record = tables.node_by_uuid(&command.uuid)?;
         (record.address == command.address && record.disks == command.disks).then_some(NodeId(record.node))
     });
@@ -45,7 +45,7 @@ async fn register_node(leader: &Leader, command: RegisterNodeCommand) -> Result<
         return Ok(node);
     }
     let address = command.address.clone();
-    let is_lost = leader.read(|tables, _| {
+    let is_lost = leader.tables.read(|tables| {
         tables.node_by_uuid(&command.uuid).is_none() && tables.is_lost_node(NodeId(command.node))
     });
     let node = NodeId(leader.propose(Command::RegisterNode(command)).await?.node);

@@ -1,0 +1,55 @@
+//! What SCM's leader decides by: the tables, what nodes report, and the time, read at one moment.
+
+use crate::member_view::PipelineView;
+use crate::nodes::Nodes;
+use crate::replication::{NodeViews, node_views};
+use crate::tables::Tables;
+use std::cell::OnceCell;
+use tokio::time::Instant;
+
+/// One look at the cluster, shared by all who decide at its moment, so that each fact is worked out once.
+pub(crate) struct World<'a> {
+    pub(crate) tables: &'a Tables,
+    pub(crate) nodes: &'a Nodes,
+    pub(crate) now: Instant,
+    /// The date, for records.
+    pub(crate) now_ms: u64,
+    /// Too little is known to move or destroy anything, or an operator wants that it is left.
+    pub(crate) in_safe_mode: bool,
+    unended: OnceCell<Vec<PipelineView<'a>>>,
+    node_views: OnceCell<NodeViews>,
+}
+
+impl<'a> World<'a> {
+    pub(crate) fn of(
+        tables: &'a Tables,
+        nodes: &'a Nodes,
+        now: Instant,
+        now_ms: u64,
+        in_safe_mode: bool,
+    ) -> World<'a> {
+        let (unended, node_views) = (OnceCell::new(), OnceCell::new());
+        World { tables, nodes, now, now_ms, in_safe_mode, unended, node_views }
+    }
+
+    /// Pipelines that have not ended.
+    pub(crate) fn unended_pipelines(&self) -> &[PipelineView<'a>] {
+        let view = |record| PipelineView::of(record, self.nodes, self.now);
+        self.unended.get_or_init(|| self.tables.unended_pipelines().map(view).collect())
+    }
+
+    pub(crate) fn node_views(&self) -> &NodeViews {
+        self.node_views.get_or_init(|| node_views(self.tables, self.nodes, self.now))
+    }
+
+    /// Whether replicas are to be copied and deleted.
+    pub(crate) fn may_move_data(&self) -> bool {
+        !self.in_safe_mode && self.tables.switches().replication
+    }
+
+    /// One in which enough is known, on the seventh millisecond of time.
+    #[cfg(test)]
+    pub(crate) fn at(tables: &'a Tables, nodes: &'a Nodes, now: Instant) -> World<'a> {
+        World::of(tables, nodes, now, 7, false)
+    }
+}
