@@ -24,6 +24,8 @@ pub struct PipelineView {
     pub members: Vec<MemberView>,
     /// The open container, as last reported.
     pub container: ContainerId,
+    /// Too many of its members' disks are full: its leader takes what it can never commit.
+    pub lacks_room: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,6 +64,7 @@ impl From<scm::Pipeline> for PipelineView {
             open: pipeline.state() == scm::PipelineState::PipelineOpen,
             leader: (pipeline.leader_node != 0).then_some(NodeId(pipeline.leader_node)),
             container: ContainerId(pipeline.container),
+            lacks_room: pipeline.lacks_room,
             members: pipeline
                 .members
                 .into_iter()

@@ -1,6 +1,7 @@
 //! Pipelines that must close, and closing ones that can end: pure decisions from one look at the world and what was seen before.
 
 use crate::member_view::{MAJORITY, MemberView, PipelineView};
+use crate::resolution::end_to_note;
 use crate::tables::{Tables, duty, is_live};
 use crate::world::World;
 use proto::scm::{
@@ -50,7 +51,7 @@ impl Closing {
         let of_pipeline = |pipeline: &PipelineView<'_>| match is_live(pipeline.record) {
             true if world.in_safe_mode => None,
             true => self.close(pipeline, world),
-            false => self.end(pipeline, now).or_else(|| self.quasi_close(pipeline.record, now)),
+            false => self.end(pipeline, world).or_else(|| self.quasi_close(pipeline.record, now)),
         };
         pipelines.iter().filter_map(of_pipeline).collect()
     }
@@ -63,8 +64,12 @@ impl Closing {
             let is_closing = pipeline.record.state() == PipelineState::PipelineClosing;
             for member in &pipeline.members {
                 let key = (id, member.node_id());
-                if pipeline.fault(member).is_some() {
-                    faults.insert(key, self.faults.get(&key).copied().unwrap_or(now));
+                let known = self.faults.get(&key).copied();
+                // Silence mends nothing: one that comes back with its fault, again and again, has had it all the time.
+                let goes_on = known.filter(|_| !member.is_healthy());
+                let begins = pipeline.fault(member).map(|_| known.unwrap_or(now));
+                if let Some(since) = goes_on.or(begins) {
+                    faults.insert(key, since);
                 }
             }
             if !pipeline.is_led() && (is_closing || pipeline.could_lead()) {
@@ -101,8 +106,10 @@ impl Closing {
             if member.has_ended() {
                 return Some(format!("it has ended on node {node}"));
             }
-            if lasts(self.faults.get(&(id, node)), now, self.graces.member_fault) {
-                return pipeline.fault(member);
+            if lasts(self.faults.get(&(id, node)), now, self.graces.member_fault)
+                && let Some(fault) = pipeline.fault(member)
+            {
+                return Some(fault);
             }
         }
         let leaderless = self.leaderless.get(&id);
@@ -116,14 +123,14 @@ impl Closing {
         due.then_some(Command::QuasiClosePipeline(QuasiClosePipelineCommand { pipeline }))
     }
 
-    fn end(&self, pipeline: &PipelineView<'_>, now: Instant) -> Option<Command> {
-        let record = pipeline.record;
+    fn end(&self, pipeline: &PipelineView<'_>, world: &World<'_>) -> Option<Command> {
+        let (record, now) = (pipeline.record, world.now);
         let endings = pipeline.members.iter().map(|member| self.ending(record, member, now));
         let endings: Vec<Ending> = endings.collect();
         let ended = endings.iter().filter(|ending| **ending == Ending::Ended).count();
         let due = !endings.contains(&Ending::NotYet) && (ended >= MAJORITY || record.quasi_close);
-        let said = pipeline.members.iter().filter(|member| member.has_ended());
-        let ended = || said.map(|member| member.member.replica).collect();
+        let ended =
+            || pipeline.members.iter().filter_map(|member| end_to_note(record, member, world)).collect();
         due.then(|| Command::EndPipeline(EndPipelineCommand { pipeline: record.pipeline, ended: ended() }))
     }
 
@@ -139,7 +146,8 @@ impl Closing {
         if closing_since.is_some_and(|since| member.has_let_go(since + self.graces.let_go)) {
             return Ending::Ended;
         }
-        let broken = lasts(self.faults.get(&(pipeline, node)), now, self.graces.member_fault);
+        let broken =
+            member.is_healthy() && lasts(self.faults.get(&(pipeline, node)), now, self.graces.member_fault);
         // Asked to end by itself, a stopped group may still: it only has to read its log.
         match broken && (member.disk_works == Some(false) || self.had_time(record, now)) {
             true => Ending::Cannot,
@@ -163,7 +171,7 @@ mod tests {
     use super::*;
     use crate::nodes::{Nodes, Silence};
     use crate::ops::testing::{close, create, disk, end, run, set_duty, three_nodes};
-    use proto::scm::{DiskReport, PipelineReport};
+    use proto::scm::{DiskReport, MemberEnd, PipelineReport};
 
     const SECOND: Duration = Duration::from_secs(1);
     const GRACES: ClosingGraces = ClosingGraces {
@@ -243,6 +251,10 @@ mod tests {
         }
     }
 
+    fn said(replicas: &[u64]) -> Vec<MemberEnd> {
+        replicas.iter().map(|&replica| MemberEnd { replica, ..MemberEnd::default() }).collect()
+    }
+
     fn closes(commands: &[Command], why: &str) {
         let [Command::ClosePipeline(close)] = commands else { panic!("{commands:?}") };
         assert!(close.reason.contains(why), "{close:?}");
@@ -266,7 +278,7 @@ mod tests {
         fixture.heartbeat(1, vec![ended(&fixture, 1)]);
         assert_eq!(fixture.decide(), [], "node 2 has not ended");
         fixture.heartbeat(2, vec![ended(&fixture, 2)]);
-        let said_so = EndPipelineCommand { pipeline: 1, ended: vec![1, 2] };
+        let said_so = EndPipelineCommand { pipeline: 1, ended: said(&[1, 2]) };
         assert_eq!(fixture.decide(), [Command::EndPipeline(said_so)]);
     }
 
@@ -304,6 +316,35 @@ mod tests {
         }
     }
 
+    /// A member that dies at the same entry each time it comes back.
+    #[test]
+    fn a_fault_that_comes_back_after_each_restart_has_lasted_all_the_time() {
+        let mut fixture = Fixture::new();
+        fixture.wait(3, &[1, 2, 3], 1);
+        let behind = PipelineReport { applied_index: 5, ..fixture.report(3, 1) };
+        let ahead = |fixture: &Fixture, node| PipelineReport {
+            applied_index: 9,
+            last_index: 9,
+            ..fixture.report(node, 1)
+        };
+        let mut decided = Vec::new();
+        for second in 0..120 {
+            fixture.now += SECOND;
+            for node in [1, 2] {
+                fixture.heartbeat(node, vec![ahead(&fixture, node)]);
+            }
+            // It runs for 12 seconds and is gone for 8.
+            if second % 20 < 12 {
+                fixture.heartbeat(3, vec![behind.clone()]);
+            }
+            decided = fixture.decide();
+            if !decided.is_empty() {
+                break;
+            }
+        }
+        closes(&decided, "it has been behind on node 3");
+    }
+
     #[test]
     fn a_leader_on_a_full_disk_closes_it_where_others_have_room_and_does_not_end_it() {
         let mut fixture = Fixture::new();
@@ -322,6 +363,22 @@ mod tests {
         assert_eq!(fixture.wait(60, &[1, 2, 3], 1), [], "its roll may be on its way");
         let ends = fixture.wait(1, &[1, 2, 3], 1);
         assert_eq!(ends, [Command::QuasiClosePipeline(QuasiClosePipelineCommand { pipeline: 1 })]);
+    }
+
+    #[test]
+    fn two_full_disks_or_a_full_and_a_silent_one_leave_no_room() {
+        let lacks = |full: &[u64], silent: &[u64]| {
+            let mut fixture = Fixture::new();
+            fixture.wait(3, &[1, 2, 3], 1);
+            fixture.full = full.to_vec();
+            let speak: Vec<u64> = (1..=3).filter(|node| !silent.contains(node)).collect();
+            fixture.wait(6, &speak, 1);
+            let record = fixture.tables.pipeline(PipelineId(1)).unwrap();
+            PipelineView::of(record, &fixture.nodes, fixture.now).lacks_room()
+        };
+        assert!(!lacks(&[], &[]));
+        assert!(!lacks(&[1], &[]) && !lacks(&[], &[2, 3]), "of silence its leader hears itself");
+        assert!(lacks(&[2, 3], &[]) && lacks(&[2], &[3]));
     }
 
     /// Whoever told them to end it was given up in a forced reset.
@@ -359,7 +416,7 @@ mod tests {
         }
         fixture.now += 600 * SECOND;
         fixture.heartbeat(3, vec![ended]);
-        let said_so = EndPipelineCommand { pipeline: 1, ended: vec![3] };
+        let said_so = EndPipelineCommand { pipeline: 1, ended: said(&[3]) };
         assert_eq!(fixture.decide(), [Command::EndPipeline(said_so)]);
     }
 
@@ -396,7 +453,7 @@ mod tests {
                 0..30 => assert_eq!(decided, [], "after {second} s"),
                 30 => assert_eq!(
                     decided,
-                    [Command::EndPipeline(EndPipelineCommand { pipeline: 1, ended: vec![1, 2] })]
+                    [Command::EndPipeline(EndPipelineCommand { pipeline: 1, ended: said(&[1, 2]) })]
                 ),
                 _ => {}
             }

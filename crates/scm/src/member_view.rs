@@ -1,7 +1,7 @@
 //! What SCM knows of the members of a pipeline at one moment: tables and reports, read once for all who decide by it.
 
 use crate::nodes::{Nodes, PipelineSeen};
-use proto::scm::{NodeState, PipelineMember, PipelineRecord, PipelineReport, PipelineState};
+use proto::scm::{MemberEnd, NodeState, PipelineMember, PipelineRecord, PipelineReport, PipelineState};
 use std::time::Duration;
 use tokio::time::Instant;
 use types::NodeId;
@@ -88,6 +88,15 @@ impl<'a> PipelineView<'a> {
         self.seen.leader.and_then(|leader| self.member_on(leader)).is_some_and(leads)
     }
 
+    /// Whether nothing can be committed because disks are full: those that are, and those of members that have fallen silent, leave no
+    /// majority. Its leader hears that of no follower until there is something to write.
+    pub(crate) fn lacks_room(&self) -> bool {
+        let is_out =
+            |view: &&MemberView<'_>| view.disk_is_full || (view.heard.is_some() && !view.is_healthy());
+        self.members.iter().any(|view| view.disk_is_full)
+            && self.members.iter().filter(is_out).count() + MAJORITY > MEMBERS
+    }
+
     /// Whether enough members are there for an election.
     pub(crate) fn could_lead(&self) -> bool {
         self.members.iter().filter(|view| view.is_healthy()).count() >= MAJORITY
@@ -129,6 +138,11 @@ impl<'a> MemberView<'a> {
     /// Whether it says that it has ended, for good.
     pub(crate) fn has_ended(&self) -> bool {
         self.said.is_some_and(|report| report.ended)
+    }
+
+    /// What SCM's log has of its end.
+    pub(crate) fn noted_end(&self, record: &PipelineRecord) -> Option<MemberEnd> {
+        record.ended.iter().find(|end| end.replica == self.member.replica).copied()
     }
 
     /// Whether its group has not stopped. One that has ended counts as well: it says so apart.

@@ -44,8 +44,19 @@ struct NodeReport {
     pipelines: HashMap<PipelineId, PipelineReport>,
     /// What it answered in its last heartbeat about those that it was asked to describe.
     described: Vec<PipelineDescription>,
-    /// Since when its replicas have been behind without coming on.
-    stands_still: HashMap<PipelineId, Instant>,
+    /// Its replicas that are behind.
+    behind: HashMap<PipelineId, Behind>,
+    /// The time between its last two heartbeats, if it was not silent.
+    heard_for: Duration,
+}
+
+/// A replica that has not applied all that others have.
+#[derive(Clone, Copy)]
+struct Behind {
+    /// The furthest it ever was.
+    applied: u64,
+    /// How long it has stood there. Neither silence counts nor what it applies again after a restart: it comes on when it gets further.
+    stood: Duration,
 }
 
 /// A node's clock, less SCM's. Nothing is decided by it; but times that people read, and until when a maintenance lasts, are wrong
@@ -82,6 +93,15 @@ pub(crate) struct PipelineSeen {
     pub(crate) container_bytes: u64,
 }
 
+impl Behind {
+    fn at(applied: u64, stood: Duration, before: Option<&Behind>) -> Behind {
+        match before {
+            Some(before) if applied <= before.applied => Behind { stood: before.stood + stood, ..*before },
+            _ => Behind { applied, stood: Duration::ZERO },
+        }
+    }
+}
+
 impl Nodes {
     pub(crate) fn new(silence: Silence, now: Instant) -> Nodes {
         let (reports, replaced, applied, replicas) = Default::default();
@@ -99,13 +119,12 @@ impl Nodes {
             broken: HashMap::new(),
             pipelines: HashMap::new(),
             described: Vec::new(),
-            stands_still: HashMap::new(),
+            behind: HashMap::new(),
+            heard_for: Duration::ZERO,
         });
         let changed = !healthy_before || usable(&report.disks).ne(usable(&disks));
-        if now.saturating_duration_since(report.seen) >= self.silence.stale_after {
-            // Silence is no standing still.
-            report.stands_still.clear();
-        }
+        let between = now.saturating_duration_since(report.seen);
+        report.heard_for = if between < self.silence.stale_after { between } else { Duration::ZERO };
         report.seen = now;
         let broken = disks.iter().filter(|disk| disk.failed).map(|disk| &disk.disk);
         report.broken =
@@ -160,19 +179,21 @@ impl Nodes {
             // Others that still have it say so with their next heartbeats.
             self.applied.remove(gone);
         }
-        let mut stands_still = HashMap::new();
+        let mut behind = HashMap::new();
         for (id, told) in pipelines.iter().filter(|(id, _)| !strangers.contains(id)) {
             let furthest = self.applied.entry(*id).or_default();
             *furthest = told.applied_index.max(*furthest);
             // A leader that cannot commit what it has is behind itself.
             let leads = told.leader_replica == told.replica;
             let goal = if leads { told.last_index.max(*furthest) } else { *furthest };
-            let before = report.pipelines.get(id).map(|before| before.applied_index);
-            if told.applied_index < goal && before == Some(told.applied_index) {
-                stands_still.insert(*id, report.stands_still.get(id).copied().unwrap_or(report.seen));
+            if told.applied_index < goal {
+                let before = report.pipelines.get(id).map(|before| before.applied_index);
+                let stood =
+                    if before == Some(told.applied_index) { report.heard_for } else { Duration::ZERO };
+                behind.insert(*id, Behind::at(told.applied_index, stood, report.behind.get(id)));
             }
         }
-        report.stands_still = stands_still;
+        report.behind = behind;
         report.pipelines = pipelines;
         changed
     }
@@ -205,12 +226,12 @@ impl Nodes {
 
     /// How long a member that runs has been behind without coming on.
     pub(crate) fn stands_still(&self, record: &PipelineRecord, member: &PipelineMember) -> Duration {
-        let Some(report) = self.reports.get(&NodeId(member.node)) else { return Duration::ZERO };
-        let since = report.stands_still.get(&PipelineId(record.pipeline));
         if planted::has(Bug::ComingForEver) {
             return Duration::ZERO;
         }
-        since.map_or(Duration::ZERO, |since| report.seen.saturating_duration_since(*since))
+        let report = self.reports.get(&NodeId(member.node));
+        let behind = report.and_then(|report| report.behind.get(&PipelineId(record.pipeline)));
+        behind.map_or(Duration::ZERO, |behind| behind.stood)
     }
 
     /// What the node says about its containers. True when that changes what is known.
@@ -508,11 +529,13 @@ mod tests {
         for at in (106..=130).step_by(4) {
             assert_eq!(tell(2, 10, 10, at), at - 100);
         }
-        assert_eq!(tell(2, 10, 10, 140), 0, "it was silent, and nobody knows why");
-        assert_eq!((tell(2, 10, 10, 143), tell(2, 10, 11, 144)), (3, 0), "it comes on");
-        assert_eq!((tell(1, 30, 20, 144), tell(1, 30, 20, 145)), (0, 1), "silence does not count");
-        assert_eq!(tell(1, 40, 20, 149), 5, "a leader that cannot commit");
-        assert_eq!(tell(1, 40, 40, 150), 0);
+        assert_eq!(tell(2, 10, 10, 140), 30, "it was silent, which is neither to stand nor to come on");
+        assert_eq!((tell(2, 10, 4, 144), tell(2, 10, 9, 148)), (30, 30), "it applies again what it had");
+        assert_eq!(tell(2, 10, 10, 152), 30);
+        assert_eq!((tell(2, 10, 10, 155), tell(2, 10, 11, 156)), (33, 0), "it comes on");
+        assert_eq!((tell(1, 30, 20, 156), tell(1, 30, 20, 157)), (0, 1), "silence does not count");
+        assert_eq!(tell(1, 40, 20, 161), 5, "a leader that cannot commit");
+        assert_eq!(tell(1, 40, 40, 162), 0);
         // Of what a stranger says nobody is behind.
         let strange = PipelineReport { last_index: 999, applied_index: 999, ..report(99, 1, 0) };
         nodes.see(NodeId(9), Vec::new(), at(150));

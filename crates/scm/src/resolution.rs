@@ -8,8 +8,8 @@ use crate::tables::{Tables, container_state};
 use crate::world::World;
 use planted::Bug;
 use proto::scm::{
-    ClosedContainer, ContainerRecord, ContainerReplica, ContainerState, PipelineMember, PipelineRecord,
-    PipelineState, ReplicaState,
+    ClosedContainer, ContainerRecord, ContainerReplica, ContainerState, MemberEnd, PipelineMember,
+    PipelineRecord, PipelineState, ReplicaState,
 };
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -99,9 +99,11 @@ fn decides(
     let is_damaged = |node: NodeId| is_damaged(container, node, nodes) && !planted::has(Bug::LogsNeedNoProof);
     let whole: Vec<_> = proved.iter().copied().filter(|member| !is_damaged(member.node_id())).collect();
     let best = |members: &[&MemberView<'_>]| {
-        let end =
-            |member: &&MemberView<'_>| (log_end(record, member, tables, nodes), Reverse(member.node_id()));
-        members.iter().map(end).max().map(|(_, Reverse(node))| node)
+        let rank = |member: &&MemberView<'_>| {
+            let node = member.node_id();
+            (log_end(record, member, tables, nodes), !is_damaged(node), Reverse(node))
+        };
+        members.iter().map(rank).max().map(|(.., Reverse(node))| node)
     };
     match (whole.len() >= MAJORITY, proved.len() >= MAJORITY) {
         (true, _) => best(&whole),
@@ -188,13 +190,39 @@ fn has_proved_all(
     (has_its_log || planted::has(Bug::LogsNeedNoProof))
         && is_heard(pipeline, member, tables)
         && has_said_all(pipeline, member, tables, nodes, since)
+        && shows_its_end(pipeline, member, tables, nodes)
+}
+
+/// Whether the member still shows all of the log that it once said it had: a disk that lost directories says nothing of them. Of a
+/// container that is closed the replica may have moved.
+fn shows_its_end(pipeline: &PipelineRecord, member: &MemberView<'_>, tables: &Tables, nodes: &Nodes) -> bool {
+    let Some(noted) = member.noted_end(pipeline) else { return true };
+    let closed = tables.containers_of(pipeline).map(|record| record.last_index);
+    let shown = replicas_on(pipeline, member.node_id(), tables, nodes).map(|replica| replica.last_index);
+    shown.chain(closed).max().unwrap_or(0) >= noted.last_index
+}
+
+/// Where the data of a member that has ended ends, for SCM's log: of what is behind the last container nothing is kept. 0 until all of it is
+/// shown.
+pub(crate) fn end_to_note(
+    pipeline: &PipelineRecord,
+    member: &MemberView<'_>,
+    world: &World<'_>,
+) -> Option<MemberEnd> {
+    let World { tables, nodes, .. } = *world;
+    let report = member.said.filter(|report| report.ended)?;
+    let is_shown = nodes.replicas().is_complete(member.node_id())
+        && log_end(pipeline, member, tables, nodes).index >= report.last_index;
+    let shown = replicas_on(pipeline, member.node_id(), tables, nodes).map(|replica| replica.last_index);
+    let last_index = if is_shown { shown.max().unwrap_or(0) } else { 0 };
+    Some(MemberEnd { replica: report.replica, last_index })
 }
 
 /// Whether the member's end was told to SCM as it is now. One that let go of its log for those who were given up in a forced reset may have had, by their
 /// word, replicas that were deleted since.
 fn is_heard(pipeline: &PipelineRecord, member: &MemberView<'_>, tables: &Tables) -> bool {
     !tables.pipeline_is_before_a_reset(PipelineId(pipeline.pipeline))
-        || pipeline.ended.contains(&member.member.replica)
+        || member.noted_end(pipeline).is_some()
         || member.said.is_some()
 }
 
@@ -270,7 +298,8 @@ mod tests {
     use ContainerState::{ContainerClosed, ContainerDeleted, ContainerQuasiClosed};
     use ReplicaState::{ReplicaClosed, ReplicaOpen, ReplicaQuasiClosed, ReplicaWithoutLog};
     use proto::scm::{
-        AllocateContainerCommand, DiskReport, NoteLostLogCommand, PipelineReport, scm_command::Command,
+        AllocateContainerCommand, DiskReport, MemberEnd, NoteLostLogCommand, PipelineReport,
+        scm_command::Command,
     };
 
     const LET_GO: Duration = Duration::from_secs(5);
@@ -458,7 +487,7 @@ mod tests {
     #[test]
     fn after_a_reset_who_has_let_go_proves_nothing() {
         let stale = (1, ReplicaQuasiClosed, 2, 60);
-        let fixture = |is_reset: bool, ended: &[u64]| {
+        let fixture = |is_reset: bool, ended: &[MemberEnd]| {
             let mut fixture = Fixture::new();
             let mut change = TablesMut::new(&mut fixture.tables);
             if is_reset {
@@ -477,10 +506,30 @@ mod tests {
         assert_eq!(fixture(true, &[]).decide(late), undecided, "others had");
         // Where it said to this SCM that it had ended, it had all that it ever had; what nobody has may be elsewhere all the same.
         let heard = [(1, ContainerClosed, 2, 60), (2, ContainerQuasiClosed, 0, 0)];
-        assert_eq!(fixture(true, &[1, 2]).decide(late), heard);
+        assert_eq!(fixture(true, &[ended(1, 60), ended(2, 0)]).decide(late), heard);
         let mut come = fixture(true, &[]);
         come.member(3, &[(1, ReplicaClosed, 2, 70)], 70);
         assert_eq!(come.decide(late)[0], (1, ContainerClosed, 2, 70), "one that was closed says so");
+    }
+
+    /// A disk that lost directories shows less than its member once said it had: what it does not show, others may have acknowledged.
+    #[test]
+    fn who_shows_less_than_its_end_proves_nothing() {
+        let decide = |noted: u64| {
+            let mut fixture = Fixture::new();
+            let mut change = TablesMut::new(&mut fixture.tables);
+            let record = change.pipeline(PipelineId(1)).unwrap().clone();
+            change.put_pipeline(PipelineRecord { ended: vec![ended(1, 60), ended(2, noted)], ..record });
+            fixture.let_go(1, &[(1, ReplicaQuasiClosed, 2, 60)]);
+            fixture.let_go(2, &[]);
+            fixture.decide(LET_GO + DELETE_AFTER)[0]
+        };
+        assert_eq!(decide(0), (1, ContainerClosed, 2, 60));
+        assert_eq!(decide(64), (1, ContainerQuasiClosed, 0, 0), "the third may come");
+    }
+
+    fn ended(replica: u64, last_index: u64) -> MemberEnd {
+        MemberEnd { replica, last_index }
     }
 
     /// One led alone for a moment, and its file is damaged. The two others have all that was ever acknowledged.

@@ -16,7 +16,7 @@ pub(crate) fn cluster_view(world: &World<'_>) -> ClusterView {
 }
 
 pub(crate) fn pipeline(record: &PipelineRecord, world: &World<'_>) -> Pipeline {
-    let seen = world.nodes.pipeline_seen(record, world.now);
+    let view = PipelineView::of(record, world.nodes, world.now);
     let member = |member: &PipelineMember| PipelineMember {
         address: address(world.tables, NodeId(member.node)),
         ..member.clone()
@@ -26,13 +26,14 @@ pub(crate) fn pipeline(record: &PipelineRecord, world: &World<'_>) -> Pipeline {
         state: record.state,
         members: record.members.iter().map(member).collect(),
         first_container: record.first_container,
-        leader_node: seen.leader.map_or(0, |leader| leader.0),
-        container: seen.container,
-        container_bytes: seen.container_bytes,
+        leader_node: view.seen.leader.map_or(0, |leader| leader.0),
+        container: view.seen.container,
+        container_bytes: view.seen.container_bytes,
         end_container: record.end_container,
         quasi_close: record.quasi_close,
         close_reason: record.close_reason.clone(),
         health: Vec::new(),
+        lacks_room: view.lacks_room(),
     }
 }
 

@@ -1,8 +1,8 @@
 //! All members of a closing pipeline that can end it have: it is over. Who comes later ends it too, which is noted, and then lets go of it.
 
 use crate::tables::TablesMut;
-use proto::scm::{EndPipelineCommand, PipelineRecord, PipelineState, ScmReply};
-use std::collections::BTreeSet;
+use proto::scm::{EndPipelineCommand, MemberEnd, PipelineRecord, PipelineState, ScmReply};
+use std::collections::BTreeMap;
 use types::PipelineId;
 
 pub(super) fn apply(tables: &mut TablesMut<'_>, command: EndPipelineCommand) -> Result<ScmReply, String> {
@@ -15,8 +15,10 @@ pub(super) fn apply(tables: &mut TablesMut<'_>, command: EndPipelineCommand) -> 
             tables.put_pipeline(record);
         }
         PipelineState::PipelineClosed => {
-            let ended: BTreeSet<u64> = record.ended.iter().copied().chain(ended).collect();
-            let record = PipelineRecord { ended: ended.into_iter().collect(), ..record.clone() };
+            let noted: BTreeMap<u64, u64> =
+                record.ended.iter().chain(&ended).map(|end| (end.replica, end.last_index)).collect();
+            let end = |(replica, last_index)| MemberEnd { replica, last_index };
+            let record = PipelineRecord { ended: noted.into_iter().map(end).collect(), ..record.clone() };
             tables.put_pipeline(record);
         }
         state => return Err(format!("pipeline {pipeline} is {}", state.as_str_name())),
@@ -48,10 +50,11 @@ mod tests {
         let mut tables = three_nodes();
         run(&mut tables, create([1, 2, 3]));
         run(&mut tables, close(1, ""));
-        for ended in [vec![2, 1], vec![3], vec![3]] {
+        let end = |replica| MemberEnd { replica, last_index: 7 };
+        for ended in [vec![end(2), end(1)], vec![end(3)], vec![end(3)]] {
             let command = EndPipelineCommand { pipeline: 1, ended };
             assert_eq!(run(&mut tables, Command::EndPipeline(command)).refused, "");
         }
-        assert_eq!(tables.pipeline(PipelineId(1)).unwrap().ended, [1, 2, 3]);
+        assert_eq!(tables.pipeline(PipelineId(1)).unwrap().ended, [end(1), end(2), end(3)]);
     }
 }

@@ -96,20 +96,16 @@ pub(crate) struct Known<'a> {
 }
 
 impl Known<'_> {
-    /// [`quality`], beside the others. One that ends past the container with no more blocks than a good one has is only a leader's that began a term
-    /// there. One whose log could not be read is as good as its end only where there is no better: what damaged the log may have
+    /// [`quality`], beside the others. One that ends past the container without a block is only a leader's that began a term there; of one
+    /// with blocks it is not known whether they are those of the others. One whose log could not be read is as good as its end only where there is no better: what damaged the log may have
     /// damaged its records.
     pub(crate) fn quality(&self, replica: &ContainerReplica) -> Quality {
         let has_its_log = |(_, other): &(NodeId, &ContainerReplica)| {
             quality(self.record, other).is_good() && other.state() != ReplicaState::ReplicaWithoutLog
         };
-        let has_no_more = |(_, good): &(NodeId, &ContainerReplica)| {
-            quality(self.record, good).is_good()
-                && replica.blocks <= good.blocks
-                && replica.payload_bytes <= good.payload_bytes
-        };
+        let is_good = |(_, other): &(NodeId, &ContainerReplica)| quality(self.record, other).is_good();
         match quality(self.record, replica) {
-            Quality::Ahead if self.replicas.iter().any(has_no_more) => Quality::Stale,
+            Quality::Ahead if replica.blocks == 0 && self.replicas.iter().any(is_good) => Quality::Stale,
             Quality::GoodUnmarked
                 if replica.state() == ReplicaState::ReplicaWithoutLog
                     && self.replicas.iter().any(has_its_log) =>

@@ -2,9 +2,11 @@
 
 use crate::adoption::is_to_be_described;
 use crate::leader::Leader;
+use crate::member_view::PipelineView;
 use crate::nodes::{ClockApart, DESCRIBED_MAX, Nodes};
 use crate::replicas::{ContainersReport, check_replica};
 use crate::replication::Replication;
+use crate::resolution::end_to_note;
 use crate::tables::Tables;
 use crate::view;
 use crate::world::World;
@@ -41,8 +43,8 @@ pub(crate) async fn heartbeat(
     if !as_registered {
         return Ok(HeartbeatResponse { register_again: true, ..HeartbeatResponse::default() });
     }
-    note_news(leader, node, &request.pipelines).await?;
     let strangers = strangers(leader, node, &request.pipelines);
+    let reports = request.pipelines.clone();
     let mut round = leader.rounds.subscribe();
     let containers = ContainersReport {
         replicas: request.containers,
@@ -62,6 +64,7 @@ pub(crate) async fn heartbeat(
         (places, nodes.report_containers(node, containers) || pipelines)
     });
     leader.plan(|world, replication| replication.tasks.report(node, request.tasks, world.now));
+    note_news(leader, node, &reports).await?;
     if places_changed {
         leader.note_places_changed();
     }
@@ -77,9 +80,9 @@ pub(crate) async fn heartbeat(
 /// In SCM's log before the node hears anything: it waits for that before it lets go of what is left.
 async fn note_news(leader: &Leader, node: NodeId, reports: &[PipelineReport]) -> Result<(), Failure> {
     for report in reports.iter().filter(|report| report.log_lost || report.ended) {
-        let news = leader.tables.read(|tables| {
-            let record = tables.pipeline(PipelineId(report.pipeline));
-            record.filter(|record| is_member(record, node, report)).and_then(|record| news(record, report))
+        let news = leader.read(|world| {
+            let record = world.tables.pipeline(PipelineId(report.pipeline))?;
+            is_member(record, node, report).then(|| news(record, report, world))?
         });
         if let Some(command) = news {
             leader.propose(command).await?;
@@ -89,7 +92,7 @@ async fn note_news(leader: &Leader, node: NodeId, reports: &[PipelineReport]) ->
 }
 
 /// What a member's report says that its pipeline's record does not.
-fn news(record: &PipelineRecord, report: &PipelineReport) -> Option<Command> {
+fn news(record: &PipelineRecord, report: &PipelineReport, world: &World<'_>) -> Option<Command> {
     let (pipeline, replica) = (report.pipeline, report.replica);
     if report.log_lost && !record.lost_logs.contains(&replica) {
         let node = record.members.iter().find(|member| member.replica == replica).map(|member| member.node);
@@ -101,9 +104,19 @@ fn news(record: &PipelineRecord, report: &PipelineReport) -> Option<Command> {
         );
         return Some(Command::NoteLostLog(NoteLostLogCommand { pipeline, replica }));
     }
-    let has_ended_late =
-        report.ended && record.state() == PipelineState::PipelineClosed && !record.ended.contains(&replica);
-    has_ended_late.then(|| Command::EndPipeline(EndPipelineCommand { pipeline, ended: vec![replica] }))
+    if !report.ended || record.state() != PipelineState::PipelineClosed {
+        return None;
+    }
+    let view = PipelineView::of(record, world.nodes, world.now);
+    let member = view.members.iter().find(|member| member.member.replica == replica)?;
+    let end = end_to_note(record, member, world)?;
+    let is_news = member.noted_end(record).is_none_or(|noted| noted.last_index < end.last_index);
+    is_news.then(|| Command::EndPipeline(EndPipelineCommand { pipeline, ended: vec![end] }))
+}
+
+/// Whether SCM's log has that the replica said that it has ended.
+fn is_noted(record: &PipelineRecord, replica: u64) -> bool {
+    record.ended.iter().any(|end| end.replica == replica)
 }
 
 fn is_member(record: &PipelineRecord, node: NodeId, report: &PipelineReport) -> bool {
@@ -188,7 +201,7 @@ fn answer_tasks(world: &World<'_>, replication: &Replication, node: NodeId) -> V
 fn as_told(record: &PipelineRecord, pipeline: Pipeline, nodes: &Nodes, node: NodeId) -> Pipeline {
     let is_unheard = |member: &PipelineMember| {
         nodes.member_report(record, member).is_some()
-            && !record.ended.contains(&member.replica)
+            && !is_noted(record, member.replica)
             && !record.lost_logs.contains(&member.replica)
     };
     let comes_late = record.state() == PipelineState::PipelineClosed
@@ -216,6 +229,7 @@ mod tests {
     use super::*;
     use crate::nodes::Silence;
     use crate::ops::testing::{close, create, disk, run, three_nodes};
+    use proto::scm::MemberEnd;
 
     const WITHIN: Duration = Duration::from_secs(5);
 
@@ -224,7 +238,10 @@ mod tests {
         let mut tables = three_nodes();
         run(&mut tables, create([1, 2, 3]));
         run(&mut tables, close(1, ""));
-        let ended = EndPipelineCommand { pipeline: 1, ended: vec![1, 2] };
+        let ended = EndPipelineCommand {
+            pipeline: 1,
+            ended: [1, 2].map(|replica| MemberEnd { replica, last_index: 0 }).into(),
+        };
         run(&mut tables, Command::EndPipeline(ended));
         tables
     }
@@ -246,7 +263,7 @@ mod tests {
             as_told(record, view::pipeline(record, &World::at(tables, &nodes, now)), &nodes, NodeId(node))
         });
         let record = tables.pipeline(PipelineId(1)).unwrap();
-        (pipeline, report.and_then(|report| news(record, &report)))
+        (pipeline, report.and_then(|report| news(record, &report, &World::at(tables, &nodes, now))))
     }
 
     #[test]
