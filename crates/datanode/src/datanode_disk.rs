@@ -5,18 +5,21 @@ use crate::counters::DiskCounters;
 use crate::index::Index;
 use crate::inventory::Inventory;
 use crate::known_space::KnownSpace;
-use crate::layout::{DB_DIR, GROUPS_DIR, OWNERS_DIR};
+use crate::layout::{DB_DIR, GROUPS_DIR, OWNERS_DIR, pipeline_of};
 use crate::offline::install;
 use crate::options::DatanodeOptions;
+use crate::spec_file;
 use anyhow::{Context, bail};
 use disk::{DataDirectory, Disk, IoFuture, OpenDiskError, Space};
+use proto::datanode::PipelineSpec;
 use proto::{Code, Failure};
+use raft::ReplicaEnd;
 use raftlog::LogSpace;
 use statedb::{Db, DbState};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use tracing::warn;
-use types::{ContainerId, DiskId};
+use types::{ContainerId, DiskId, GroupId};
 
 /// One data directory with its log writer and its index.
 pub(crate) struct DatanodeDisk {
@@ -72,12 +75,12 @@ impl DatanodeDisk {
         // its logs have ended.
         let of_disk = index.clone();
         let listed = blocking(move || {
-            of_disk.pipeline_specs()?;
             of_disk.containers()?;
-            of_disk.all_unhealthy()
+            Ok((of_disk.pipeline_specs()?, of_disk.all_unhealthy()?))
         });
         let root = real.root().display();
-        let unhealthy = listed.await.with_context(|| format!("read the block index of {root}"))?;
+        let (specs, unhealthy) = listed.await.with_context(|| format!("read the block index of {root}"))?;
+        check_knows_all(&*real, space.disk(), &specs).await?;
         let unhealthy = Mutex::new(unhealthy.into_keys().collect());
         let (counters, deleting, ending) = Default::default();
         Ok(DatanodeDisk {
@@ -157,6 +160,33 @@ async fn check_index(real: &dyn DataDirectory) -> anyhow::Result<()> {
     }
     Ok(())
 }
+/// Refuses an index that is older than its disk: what it has forgotten since would pass for let go. A pipeline's spec stands beside its log
+/// only once the index has it, and a replica is marked as removed before the index forgets it.
+async fn check_knows_all(
+    real: &dyn DataDirectory,
+    disk: &Arc<dyn Disk>,
+    specs: &[PipelineSpec],
+) -> anyhow::Result<()> {
+    let known: BTreeSet<u64> = specs.iter().map(|spec| spec.pipeline).collect();
+    for name in real.list(GROUPS_DIR).await.context("list the logs")? {
+        let Some(pipeline) = pipeline_of(&name).filter(|pipeline| !known.contains(&pipeline.0)) else {
+            continue;
+        };
+        let (group, root) = (GroupId::pipeline(pipeline), real.root().display());
+        let is_gone = |end| matches!(end, ReplicaEnd::Removing(_) | ReplicaEnd::Removed(_));
+        let end = ReplicaEnd::of(group, disk).await.with_context(|| format!("read how {group} ends"))?;
+        // A spec that cannot be read is no sign of its absence.
+        let has_spec = !matches!(spec_file::read(real, pipeline).await, Ok(None));
+        if has_spec && !end.is_some_and(is_gone) {
+            bail!(
+                "the block index {root}/{DB_DIR} does not know pipeline {pipeline}, whose log is there: it is older than the \
+                 disk; `flotilla debug container rebuild {root}` recreates it from the segments"
+            );
+        }
+    }
+    Ok(())
+}
+
 /// Whether RocksDB found its own lock taken.
 fn is_locked(failure: &anyhow::Error) -> bool {
     let of_rocksdb = failure.chain().filter_map(|cause| cause.downcast_ref::<rocksdb::Error>());

@@ -1,6 +1,6 @@
 //! The names of what a datanode has on its disks: docs/format/data-directory.md.
 
-use types::{ContainerId, OwnerId};
+use types::{ContainerId, OwnerId, PipelineId};
 
 /// The directory with a directory for each container.
 pub(crate) const OWNERS_DIR: &str = "containers";
@@ -18,4 +18,9 @@ pub(crate) fn container_dir(container: ContainerId) -> String {
 /// The directory that becomes [`container_dir`] once the copy is whole.
 pub(crate) fn incoming_dir(container: ContainerId) -> String {
     format!("{INCOMING_DIR}/{:016x}", OwnerId::from(container).0)
+}
+
+/// The pipeline of a directory in [`GROUPS_DIR`].
+pub(crate) fn pipeline_of(name: &str) -> Option<PipelineId> {
+    name.strip_prefix("pipeline-")?.parse().ok().map(PipelineId)
 }

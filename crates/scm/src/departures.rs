@@ -19,7 +19,7 @@ pub(crate) fn due(world: &World<'_>) -> Vec<SetNodeDutyCommand> {
     let next = |(&node, record): (&NodeId, &NodeRecord)| {
         let until_ms = record.duty_until_ms;
         let over = until_ms != 0 && world.now_ms >= until_ms;
-        let done = || waiting(node, world) == Waiting::default();
+        let done = || !world.in_safe_mode && waiting(node, world) == Waiting::default();
         let duty = match duty(record) {
             NodeDuty::NodeDecommissioning if done() => NodeDuty::NodeDecommissioned,
             NodeDuty::NodeEnteringMaintenance | NodeDuty::NodeInMaintenance if over => {
@@ -33,7 +33,8 @@ pub(crate) fn due(world: &World<'_>) -> Vec<SetNodeDutyCommand> {
     world.tables.nodes().iter().filter_map(next).collect()
 }
 
-/// What of it has no place elsewhere yet.
+/// What of it has no place elsewhere yet. What a node has that has not told of all its replicas to this leader is not known: that may be any
+/// container.
 pub(crate) fn waiting(node: NodeId, world: &World<'_>) -> Waiting {
     let World { tables, nodes, .. } = *world;
     let needed = match tables.node(node).map(duty) {
@@ -46,10 +47,15 @@ pub(crate) fn waiting(node: NodeId, world: &World<'_>) -> Waiting {
         container_state(known.record) != ContainerState::ContainerDeleted
             && replication::good_elsewhere(&known, world.node_views(), node) < needed
     };
-    Waiting {
-        pipelines: tables.unended_pipelines_on(node).count(),
-        containers: nodes.replicas().on(node).filter(waits).count(),
-    }
+    let not_open = tables
+        .containers()
+        .iter()
+        .filter(|(_, record)| container_state(record) != ContainerState::ContainerOpen);
+    let containers = match nodes.replicas().is_complete(node) {
+        true => nodes.replicas().on(node).filter(waits).count(),
+        false => not_open.map(|(container, _)| *container).filter(waits).count(),
+    };
+    Waiting { pipelines: tables.unended_pipelines_on(node).count(), containers }
 }
 
 /// Refuses what would leave fewer nodes than a pipeline has members; such a cluster takes no writes, and nothing can be emptied.
@@ -73,7 +79,9 @@ mod tests {
     use tokio::time::Instant;
 
     const STALE_AFTER: Duration = Duration::from_secs(1);
-    use crate::ops::testing::{register, run, set_duty, three_nodes};
+    use crate::ops::testing::{close, create, end, register, run, set_duty, three_nodes};
+    use crate::replicas::ContainersReport;
+    use proto::scm::{CloseContainersCommand, ClosedContainer, ContainerReplica, ReplicaState};
 
     #[test]
     fn maintenance_ends_with_its_time() {
@@ -99,6 +107,55 @@ mod tests {
         run(&mut tables, Command::SetNodeDuty(entered));
         assert_eq!(duties(&tables, 999), []);
         assert_eq!(duties(&tables, 1000), [NodeDuty::NodeInService]);
+    }
+
+    /// A new leader of SCM has heard of no replica: it must not take that for an empty node.
+    #[test]
+    fn a_node_that_has_not_told_what_it_has_does_not_leave() {
+        let mut tables = three_nodes();
+        run(&mut tables, register(4));
+        run(&mut tables, create([1, 2, 3]));
+        let closed = ClosedContainer {
+            container: 1,
+            state: ContainerState::ContainerClosed as i32,
+            last_term: 1,
+            last_index: 9,
+        };
+        run(&mut tables, close(1, "test"));
+        run(&mut tables, end(1));
+        run(&mut tables, Command::CloseContainers(CloseContainersCommand { containers: vec![closed] }));
+        run(&mut tables, set_duty(2, NodeDuty::NodeDecommissioning));
+        let now = Instant::now();
+        let silence =
+            Silence { stale_after: STALE_AFTER, dead_after: 9 * STALE_AFTER, disk_lost_after: STALE_AFTER };
+        let mut nodes = Nodes::new(silence, now);
+        let leaves = |nodes: &Nodes, at: Instant, in_safe_mode: bool| {
+            !due(&World::of(&tables, nodes, at, 1, in_safe_mode)).is_empty()
+        };
+        assert!(!leaves(&nodes, now, false) && !leaves(&nodes, now + 9 * STALE_AFTER, false));
+        let replica = ContainerReplica {
+            container: 1,
+            pipeline: 1,
+            state: ReplicaState::ReplicaClosed as i32,
+            last_term: 1,
+            last_index: 9,
+            ..ContainerReplica::default()
+        };
+        let mut tells = |node: u64, replicas: Vec<ContainerReplica>| {
+            nodes.see(NodeId(node), vec![], now);
+            let report = ContainersReport { replicas, gone: vec![], begins: true, ends: true };
+            nodes.report_containers(NodeId(node), report);
+        };
+        for node in 1..=3 {
+            tells(node, vec![replica.clone()]);
+        }
+        tells(4, vec![]);
+        assert!(!leaves(&nodes, now, false), "there are two others");
+        nodes.report_containers(
+            NodeId(4),
+            ContainersReport { replicas: vec![replica], gone: vec![], begins: true, ends: true },
+        );
+        assert!(leaves(&nodes, now, false) && !leaves(&nodes, now, true));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Which containers and pipelines are on a disk, by its logs and segments alone.
 
 use crate::container_reader::{ContainerReader, Reading};
-use crate::layout::{GROUPS_DIR, OWNERS_DIR, container_dir};
+use crate::layout::{GROUPS_DIR, OWNERS_DIR, container_dir, pipeline_of};
 use anyhow::Context;
 use disk::Disk;
 use raftlog::inspect::{HardStateSlot, SegmentName, SegmentScan, read_hard_state};
@@ -40,8 +40,7 @@ impl PipelineFiles {
 pub(super) async fn survey(disk: &Arc<dyn Disk>) -> anyhow::Result<Survey> {
     let mut survey = Survey::default();
     for name in disk.list(GROUPS_DIR).await.context("list the logs")? {
-        let number = name.strip_prefix("pipeline-").and_then(|number| number.parse().ok());
-        let Some(pipeline) = number.map(PipelineId) else { continue };
+        let Some(pipeline) = pipeline_of(&name) else { continue };
         let files = survey.pipelines.entry(pipeline).or_default();
         (files.has_log, files.hard_state) = (true, hard_state(disk, &name).await?);
     }

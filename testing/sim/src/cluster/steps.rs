@@ -162,6 +162,8 @@ impl Run {
                 self.world.trace().event(format_args!("{harm:?} of pipeline {pipeline} on {machine}"));
                 self.ledger.count(|counts| counts.logs_harmed += 1);
                 self.ledger.damage(machine);
+                // A container whose only segment is gone was not deleted by anybody.
+                self.holdings.forget(machine);
                 self.note_lost_log(pipeline, machine);
                 self.harmed_at = Some(self.world.now());
                 return;
