@@ -17,9 +17,14 @@ use raft::ReplicaEnd;
 use raftlog::LogSpace;
 use statedb::{Db, DbState};
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex};
-use tracing::warn;
-use types::{ContainerId, DiskId, GroupId};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
+use tokio::time::sleep;
+use tracing::{error, warn};
+use types::{Backoff, ContainerId, DiskId, GroupId};
+
+/// What the index does not give for so long, 13 s in all, it does not give.
+const READ_RETRY: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(8));
 
 /// One data directory with its log writer and its index.
 pub(crate) struct DatanodeDisk {
@@ -31,6 +36,8 @@ pub(crate) struct DatanodeDisk {
     pub counters: DiskCounters,
     /// Containers known to be bad here, so that each is marked once.
     pub unhealthy: Mutex<BTreeSet<ContainerId>>,
+    /// The reason why it cannot be told what is on the disk.
+    unknown: OnceLock<String>,
     /// A lock that is held while blocks are deleted: the list of a container has one writer.
     pub deleting: tokio::sync::Mutex<()>,
     /// A lock that is held while it is written how a container ended: its file and its record have one writer.
@@ -82,7 +89,7 @@ impl DatanodeDisk {
         let (specs, unhealthy) = listed.await.with_context(|| format!("read the block index of {root}"))?;
         check_knows_all(&*real, space.disk(), &specs).await?;
         let unhealthy = Mutex::new(unhealthy.into_keys().collect());
-        let (counters, deleting, ending) = Default::default();
+        let (counters, unknown, deleting, ending) = Default::default();
         Ok(DatanodeDisk {
             id,
             real,
@@ -91,6 +98,7 @@ impl DatanodeDisk {
             index,
             counters,
             unhealthy,
+            unknown,
             deleting,
             ending,
             inventory,
@@ -100,12 +108,41 @@ impl DatanodeDisk {
     }
 
     /// The reason why the disk takes nothing until the next start: a write or a sync failed, or its index
-    /// turned read-only, which stops every pipeline that applies something.
+    /// turned read-only, which stops every pipeline that applies something; or nobody can tell what is on it.
     pub(crate) fn failure(&self) -> Option<String> {
-        self.real.failure().or_else(|| match self.db.state() {
+        let of_index = || match self.db.state() {
             DbState::Well | DbState::Full(_) => None,
             DbState::Failed(why) => Some(format!("its index takes no more writes: {why}")),
-        })
+        };
+        self.real.failure().or_else(of_index).or_else(|| self.unknown.get().cloned())
+    }
+
+    /// Reads from the index what must not be taken for nothing where it cannot be read: SCM takes what a node
+    /// does not tell of for what is not there. What fails is tried again for a while, and then the disk has
+    /// failed. `None` for a disk that failed.
+    pub(crate) async fn read_surely<T: Send + 'static>(
+        &self,
+        what: &str,
+        read: impl Fn(&Index) -> anyhow::Result<T> + Clone + Send + 'static,
+    ) -> Option<T> {
+        let mut retry = READ_RETRY;
+        while self.failure().is_none() {
+            let (index, read) = (self.index.clone(), read.clone());
+            let failure = match blocking(move || read(&index)).await {
+                Ok(read) => return Some(read),
+                Err(failure) => format!("{failure:#}"),
+            };
+            let disk = self.real.root().display();
+            let pause = retry.pause();
+            if retry.next_pause() == pause {
+                error!(%disk, error = failure, "cannot read {what} from the index; the disk is out of use");
+                self.unknown.get_or_init(|| format!("its index does not give {what}: {failure}"));
+            } else {
+                warn!(%disk, error = failure, "cannot read {what} from the index; trying on");
+                sleep(pause).await;
+            }
+        }
+        None
     }
 
     /// Tells whether nothing is applied until RocksDB has found room.

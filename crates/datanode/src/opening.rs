@@ -5,6 +5,7 @@ use crate::datanode_disk::DatanodeDisk;
 use crate::disks::Disks;
 use crate::ending::Ender;
 use crate::forgetting::Forgetter;
+use crate::index::Index;
 use crate::index::machine::PipelineMachine;
 use crate::layout::GROUPS_DIR;
 use crate::options::DatanodeOptions;
@@ -45,18 +46,9 @@ impl Opener {
     /// Opens the pipelines the disks hold. One that cannot be opened is left out, loudly: the others go on.
     pub(crate) async fn open_existing(&self) {
         for disk in &self.disks.open {
-            let index = disk.index.clone();
-            match blocking(move || index.pipeline_specs()).await {
-                Ok(specs) => {
-                    for spec in specs {
-                        self.open_remembered(PipelineOrder::from_spec(&spec, disk.id), disk).await;
-                    }
-                }
-                // It was read a moment ago.
-                Err(failure) => {
-                    let root = disk.real.root().display();
-                    error!(disk = %root, error = format!("{failure:#}"), "cannot list the pipelines of a disk");
-                }
+            let specs = disk.read_surely("its pipelines", Index::pipeline_specs).await;
+            for spec in specs.unwrap_or_default() {
+                self.open_remembered(PipelineOrder::from_spec(&spec, disk.id), disk).await;
             }
         }
     }

@@ -3,6 +3,7 @@
 //! ```text
 //! retired, durably                    from here on it never votes or appends again, whatever crashes
 //! the group stops
+//! what is known to be committed, flushed  from here on reads are held to it: what is applied proves nothing
 //! the rest of the log is applied      a roll that is not known to be committed quasi-closes its container
 //! `end` beside each that no committed roll ended  so that a rebuilt index has them too
 //! the index says so, and is flushed   quasi-closed: reports may say it
@@ -165,17 +166,15 @@ impl Retired {
             Some(id) => log.id_at(id.index).await.is_ok_and(|there| there == id).then_some(id.index),
             None => None,
         };
-        let mut rest = Rest {
-            machine: PipelineMachine::new(
-                self.disk.index.clone(),
-                pipeline,
-                self.order.first_container,
-                u64::MAX,
-            )?
-            .0
-            .knowing_committed(at.max(hint)),
-            replay: Replay::new(applied.as_ref())?,
-        };
+        // Whatever follows may be flushed with anything else on this disk: a crash must not make it look
+        // committed.
+        let (index, first) = (self.disk.index.clone(), self.order.first_container);
+        let machine = blocking(move || {
+            let committed = index.note_known_committed(pipeline, at.max(hint))?;
+            let (machine, _) = PipelineMachine::new(index, pipeline, first, u64::MAX)?;
+            Ok(machine.knowing_committed(Some(committed)))
+        });
+        let mut rest = Rest { machine: machine.await?, replay: Replay::new(applied.as_ref())? };
         let mut next = at.map_or(LogIndex(0), LogIndex::next);
         while next <= last.index {
             let metas = log.read_meta(next..last.index.next(), BATCH_MAX).await.context("read the log")?;
@@ -259,7 +258,8 @@ impl Retired {
         warn!(%pipeline, container = %open, why, "the open container ends with what was applied, which proves nothing");
         blocking(move || {
             let last = index.applied(pipeline)?.map(|applied| applied.id);
-            let committed = last.map(|last| last.index).unwrap_or_default();
+            let known = index.known_committed(pipeline)?;
+            let committed = known.or(last.map(|last| last.index)).unwrap_or_default();
             index.set_end(open, ContainerEnd { state: ContainerState::WithoutLog, last, committed })
         })
         .await

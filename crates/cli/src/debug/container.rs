@@ -170,8 +170,8 @@ fn rebuilt_text(report: &RebuildReport) -> String {
                 "its spec is not beside its log: it opens when SCM orders it again; its containers can be read before"
             }
             RebuiltLog::Gone => {
-                "its log is gone, as those of closed pipelines are; its containers can be read. If it is not closed, its votes \
-                 are lost and this replica must not come back"
+                "its log is gone. Where the pipeline was closed and let go of, its containers can be read; else its votes are \
+                 lost, this replica must not come back, and its containers say so: SCM counts them in no decision"
             }
         };
         let _ = writeln!(text, "  {log}");

@@ -84,6 +84,7 @@ impl Index {
         batch.delete(keys::pipeline_spec(pipeline));
         batch.delete(keys::applied(pipeline));
         batch.delete(keys::open_container(pipeline));
+        batch.delete(keys::known_committed(pipeline));
         if let Some(end) = end {
             batch.delete(keys::container(end));
             batch.delete(keys::unhealthy(end));

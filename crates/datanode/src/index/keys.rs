@@ -13,6 +13,7 @@
 //! | `09` | | how far the disk's scrubber has come |
 //! | `0a` | container | what reading a closed container found out: its end, size and hash |
 //! | `0b` | container | its replica is being deleted: its files are to go |
+//! | `0c` | pipeline | of one that ends by itself: what is known to be committed |
 //!
 //! Numbers in keys are big-endian, so that keys sort as numbers do; every key of a table has the same length.
 
@@ -30,6 +31,7 @@ const UNHEALTHY: u8 = 0x08;
 const SCRUB: u8 = 0x09;
 const MEASURE: u8 = 0x0a;
 const DELETION: u8 = 0x0b;
+const KNOWN_COMMITTED: u8 = 0x0c;
 
 const ID_BYTES: usize = size_of::<u64>();
 const TABLE_ID_BYTES: usize = 1 + ID_BYTES;
@@ -93,6 +95,10 @@ pub(crate) fn unhealthy(container: ContainerId) -> [u8; TABLE_ID_BYTES] {
 
 pub(crate) fn deletion(container: ContainerId) -> [u8; TABLE_ID_BYTES] {
     table_id(DELETION, container.0)
+}
+
+pub(crate) fn known_committed(pipeline: PipelineId) -> [u8; TABLE_ID_BYTES] {
+    table_id(KNOWN_COMMITTED, pipeline.0)
 }
 
 pub(crate) fn measure(container: ContainerId) -> [u8; TABLE_ID_BYTES] {

@@ -4,6 +4,7 @@
 mod deletion;
 mod forget;
 pub(crate) mod keys;
+mod known_committed;
 pub(crate) mod machine;
 mod measure;
 pub(crate) mod records;
@@ -104,8 +105,11 @@ impl Index {
                 record.last.is_some_and(|last| last.index >= index)
             }
             ContainerState::QuasiClosed | ContainerState::WithoutLog => record.committed >= index,
+            // While a replica ends by itself, its open container has more than that too.
             ContainerState::Open => {
-                self.applied(record.pipeline)?.is_some_and(|applied| applied.id.index >= index)
+                let known = self.known_committed(record.pipeline)?;
+                let applied = self.applied(record.pipeline)?.map(|applied| applied.id.index);
+                applied.is_some_and(|applied| known.unwrap_or(applied).min(applied) >= index)
             }
         })
     }

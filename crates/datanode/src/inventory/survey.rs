@@ -6,7 +6,7 @@ use crate::container_end::ContainerEnd;
 use crate::container_reader::disk_bytes;
 use crate::datanode_disk::DatanodeDisk;
 use crate::disks::Disks;
-use crate::index::Measure;
+use crate::index::{Index, Measure};
 use crate::index::records::{ContainerRecord, ContainerState};
 use crate::pipelines::Pipelines;
 use crate::workers::Workers;
@@ -40,17 +40,9 @@ impl Surveyor {
     /// Reads everything, before the first report.
     pub(crate) async fn look_at_all(&self) {
         for disk in &self.disks.open {
-            let index = disk.index.clone();
-            match blocking(move || index.containers()).await {
-                Ok(containers) => {
-                    let containers = containers.into_iter().map(|(container, _)| (disk.id, container));
-                    self.look_at(containers.collect()).await;
-                }
-                Err(failure) => {
-                    let disk = disk.real.root().display();
-                    error!(%disk, error = format!("{failure:#}"), "cannot list the containers of a disk");
-                }
-            }
+            let Some(containers) = disk.read_surely("its containers", Index::containers).await else { continue };
+            let containers = containers.into_iter().map(|(container, _)| (disk.id, container));
+            self.look_at(containers.collect()).await;
         }
     }
 
@@ -154,9 +146,8 @@ impl Surveyor {
         if self.inventory.get(container).is_some() {
             return;
         }
-        let index = disk.index.clone();
-        // Where the index cannot be read either, the disk is about to fail.
-        let Ok(Some(record)) = blocking(move || index.container(container)).await else { return };
+        let read = disk.read_surely("a container", move |index| index.container(container));
+        let Some(Some(record)) = read.await else { return };
         let replica = Replica {
             pipeline: record.pipeline,
             disk: disk.id,

@@ -2,8 +2,9 @@
 
 use super::OfflineDisk;
 use super::install::{self, BUILDING_DIR};
-use super::replay::{Replayed, Until, forget_let_go, is_let_go, replay};
+use super::replay::{Replayed, Until, end_without_log, forget_let_go, is_let_go, replay, unwritten_ends};
 use super::survey::{PipelineFiles, survey};
+use crate::container_end::ContainerEnd;
 use crate::index::Index;
 use crate::layout::DB_DIR;
 use crate::spec_file;
@@ -41,7 +42,8 @@ pub enum RebuiltLog {
     Opens,
     /// The spec is not beside the log: the pipeline opens once SCM orders it again.
     WithoutSpec,
-    /// There is no log, or no hard state in it: its containers can be read, the replica must not come back.
+    /// There is no log, or no hard state in it: the replica must not come back. Its containers are what they
+    /// were known to be where its log was let go of; else they say that it is lost.
     Gone,
 }
 
@@ -58,9 +60,9 @@ impl OfflineDisk {
         install::finish(&*self.real).await?;
         let survey = survey(&self.disk()).await?;
         let index = self.open_index(BUILDING_DIR)?;
-        let mut pipelines = Vec::new();
+        let (mut pipelines, mut ends) = (Vec::new(), Vec::new());
         for (&pipeline, files) in &survey.pipelines {
-            let rebuilt = self.rebuild_pipeline(&index, pipeline, files).await;
+            let rebuilt = self.rebuild_pipeline(&index, pipeline, files, &mut ends).await;
             pipelines.push(rebuilt.with_context(|| format!("rebuild pipeline {pipeline}"))?);
         }
         index.flush()?;
@@ -76,6 +78,10 @@ impl OfflineDisk {
                  To replace it by what can still be read, repeat with --accept-loss"
             );
         }
+        // Before the index says the same: who reads a container that is over looks for where it ends.
+        for (container, end) in ends {
+            end.write(&*self.real, container).await?;
+        }
         install::install(&*self.real).await?;
         Ok(report)
     }
@@ -85,17 +91,24 @@ impl OfflineDisk {
         index: &Index,
         pipeline: PipelineId,
         files: &PipelineFiles,
+        ends: &mut Vec<(ContainerId, ContainerEnd)>,
     ) -> anyhow::Result<RebuiltPipeline> {
-        let until = match (files.has_log, &files.hard_state) {
-            (true, Some(slot)) => slot.committed.map_or(Until::Nothing, |id| Until::Last(id.index)),
-            (true, None) | (false, _) => Until::All,
+        let let_go = is_let_go(&self.disk(), pipeline).await?;
+        let until = match &files.hard_state {
+            Some(slot) => slot.committed.map_or(Until::Nothing, |id| Until::Last(id.index)),
+            None if let_go => Until::All,
+            None => Until::Lost,
         };
         let Replayed { containers, applied, stopped } =
             replay(&self.disk(), pipeline, files, index, until).await?;
         for contents in &containers {
             index.forget_blocks(contents.container, contents.discards.iter().map(|record| record.tag))?;
         }
-        if is_let_go(&self.disk(), pipeline).await? {
+        if until == Until::Lost {
+            end_without_log(&self.disk(), pipeline, &containers, index).await?;
+            ends.extend(unwritten_ends(&self.disk(), pipeline, index).await?);
+        }
+        if let_go {
             forget_let_go(&self.disk(), pipeline, index).await?;
         }
         let log = match files.hard_state {

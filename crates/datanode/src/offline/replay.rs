@@ -8,14 +8,14 @@ use crate::import::imported_file;
 use crate::import::manifest::Manifest;
 use crate::index::Index;
 use crate::index::machine::{ContainerMachine, PipelineMachine};
-use crate::index::records::ContainerState;
+use crate::index::records::{ContainerRecord, ContainerState};
 use crate::layout::{OWNERS_DIR, container_dir};
 use anyhow::Context;
 use disk::Disk;
 use raft::{Replay, ReplicaEnd, StateMachine};
 use raftlog::{Discards, EntryMeta, WalkEnd, owner_files};
 use std::sync::Arc;
-use types::{ContainerId, GroupId, LogIndex, OwnerId, PipelineId};
+use types::{ContainerId, GroupId, LogId, LogIndex, OwnerId, PipelineId};
 
 /// Commands applied as one batch.
 const BATCH_MAX: usize = 1024;
@@ -25,8 +25,10 @@ const BATCH_MAX: usize = 1024;
 pub(super) enum Until {
     Nothing,
     Last(LogIndex),
-    /// The log is gone: there is nobody who could take something back.
+    /// The log was let go of: beside each container that no committed roll ended stands how it ended.
     All,
+    /// The log is lost: of no roll it is known that it was committed.
+    Lost,
 }
 
 impl Until {
@@ -34,7 +36,7 @@ impl Until {
         match self {
             Until::Nothing => false,
             Until::Last(last) => index <= last,
-            Until::All => true,
+            Until::All | Until::Lost => true,
         }
     }
 }
@@ -53,6 +55,8 @@ pub(super) struct ContainerContents {
     pub container: ContainerId,
     pub records: u64,
     pub record_bytes: u64,
+    /// The last of its records that could be read.
+    pub last: Option<LogId>,
     pub end: WalkEnd,
     pub discards: Discards,
     /// docs/format/container-hash.md
@@ -200,6 +204,58 @@ pub(super) async fn forget_let_go(
     index.forget_pipeline(pipeline, end)
 }
 
+/// Ends what is open of a pipeline whose log is lost, and the last of its containers in any case: the disk may
+/// lack what this very replica acknowledged, and the roll that it shows last may never have been committed.
+pub(super) async fn end_without_log(
+    disk: &Arc<dyn Disk>,
+    pipeline: PipelineId,
+    containers: &[ContainerContents],
+    index: &Index,
+) -> anyhow::Result<()> {
+    let mut all = index.containers()?;
+    // The container that a pipeline ends with is nobody's but the pipeline's.
+    all.retain(|(_, record)| {
+        record.pipeline == pipeline && *record != ContainerRecord::end(pipeline, record.previous)
+    });
+    let last = all.last().map(|(container, _)| *container);
+    for (container, record) in all {
+        let is_lost = match record.state {
+            ContainerState::Open => true,
+            ContainerState::QuasiClosed => {
+                Some(container) == last && ContainerEnd::read(&**disk, container).await?.is_none()
+            }
+            ContainerState::Closed | ContainerState::WithoutLog => false,
+        };
+        if is_lost {
+            let contents = containers.iter().find(|contents| contents.container == container);
+            let last = contents.and_then(|contents| contents.last);
+            let state = ContainerState::WithoutLog;
+            index.set_end(container, ContainerEnd { state, last, committed: LogIndex(0) })?;
+        }
+    }
+    Ok(())
+}
+
+/// The ends of containers that the index has and no file beside them says yet.
+pub(super) async fn unwritten_ends(
+    disk: &Arc<dyn Disk>,
+    pipeline: PipelineId,
+    index: &Index,
+) -> anyhow::Result<Vec<(ContainerId, ContainerEnd)>> {
+    let mut ends = Vec::new();
+    for (container, record) in index.containers()? {
+        let ContainerRecord { state, last, committed, .. } = record;
+        let is_alone = matches!(state, ContainerState::QuasiClosed | ContainerState::WithoutLog);
+        if record.pipeline == pipeline
+            && is_alone
+            && ContainerEnd::read(&**disk, container).await?.is_none()
+        {
+            ends.push((container, ContainerEnd { state, last, committed }));
+        }
+    }
+    Ok(ends)
+}
+
 /// Whether a pipeline's replica here was let go of: its log is gone because it is not needed.
 pub(super) async fn is_let_go(disk: &Arc<dyn Disk>, pipeline: PipelineId) -> anyhow::Result<bool> {
     let end = ReplicaEnd::of(GroupId::pipeline(pipeline), disk).await;
@@ -243,9 +299,9 @@ async fn walk_with(
     }
     let (hash, alone) = (hash::to_hex(&reader.hash()), reader.alone().await?);
     let discards = reader.discards().clone();
-    let Contents { records, record_bytes, end, .. } = reader.contents().clone();
+    let Contents { records, record_bytes, last, end } = reader.contents().clone();
     let end = end.context("a container that was read to its end has none")?;
-    Ok(ContainerContents { container, records, record_bytes, end, discards, hash, alone })
+    Ok(ContainerContents { container, records, record_bytes, last, end, discards, hash, alone })
 }
 
 struct Applying<'a> {
@@ -271,7 +327,11 @@ impl Applying<'_> {
     fn try_push(&mut self, container: ContainerId, record: EntryMeta) -> anyhow::Result<()> {
         if self.machine.is_none() {
             let index = self.index.clone();
-            self.machine = Some(PipelineMachine::new(index, self.pipeline, container, u64::MAX)?.0);
+            let (machine, _) = PipelineMachine::new(index, self.pipeline, container, u64::MAX)?;
+            self.machine = Some(match self.until {
+                Until::Lost => machine.knowing_committed(None),
+                Until::Nothing | Until::Last(_) | Until::All => machine,
+            });
         }
         self.replay.push(record)?;
         if self.replay.pending() >= BATCH_MAX { self.apply() } else { Ok(()) }

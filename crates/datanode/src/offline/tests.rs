@@ -1,7 +1,7 @@
 use super::*;
 use crate::index::keys;
 use crate::index::machine::PipelineMachine;
-use crate::index::records::{BlockRecord, ContainerRecord};
+use crate::index::records::{BlockRecord, ContainerRecord, ContainerState};
 use crate::spec_file;
 use prost::Message;
 use proto::datanode::{
@@ -338,8 +338,49 @@ async fn what_cannot_be_recreated_is_said() {
     assert!(left.index().pipeline_specs().unwrap().is_empty());
     left.lose("groups/pipeline-3");
     assert_eq!(log_of().await, RebuiltLog::Gone);
-    // Nobody is left who could take the last entry back.
-    assert!(left.index().block(BlockId { container: SECOND, local: 9 }).unwrap().is_some());
+    // All there is can be looked at. That it was committed nobody says.
+    let index = left.index();
+    assert!(index.block(BlockId { container: SECOND, local: 9 }).unwrap().is_some());
+    assert!(!index.has_applied(SECOND, LogIndex(2)).unwrap());
+    drop(index);
+    left.check(&[]).await;
+}
+
+/// The state of a container, its last record, and up to where it is known to be committed.
+fn end_of(left: &Left, container: ContainerId) -> (ContainerState, Option<LogId>, LogIndex) {
+    let record = left.index().container(container).unwrap().unwrap();
+    (record.state, record.last, record.committed)
+}
+
+/// Cut off with a roll that nobody acknowledged, it would have ended a container for all: SCM believes
+/// whatever is CLOSED.
+#[tokio::test]
+async fn what_is_rebuilt_without_its_log_closes_nothing_and_proves_nothing() {
+    for lost in ["groups/pipeline-3", "groups/pipeline-3/hard-state"] {
+        let left = Left::with_unconfirmed_roll().await;
+        left.lose("db");
+        left.lose(lost);
+        for _ in 0..2 {
+            let rebuilt = left.open().rebuild(RebuildOptions::default()).await.unwrap();
+            assert_eq!(rebuilt.pipelines[0].log, RebuiltLog::Gone, "without {lost}");
+            let nothing = LogIndex(0);
+            assert_eq!(end_of(&left, FIRST), (ContainerState::QuasiClosed, Some(id(6)), nothing));
+            assert_eq!(end_of(&left, SECOND), (ContainerState::WithoutLog, Some(id(9)), nothing));
+        }
+        if lost == "groups/pipeline-3" {
+            left.check(&[]).await;
+        }
+    }
+}
+
+/// The container that the pipeline ended with is told to nobody: the one before it says that the log is lost.
+#[tokio::test]
+async fn what_ended_with_its_pipeline_proves_nothing_without_its_log() {
+    let left = Left::ended().await;
+    left.lose("groups/pipeline-3");
+    left.open().rebuild(RebuildOptions::default()).await.unwrap();
+    assert_eq!(end_of(&left, FIRST).0, ContainerState::QuasiClosed);
+    assert_eq!(end_of(&left, SECOND), (ContainerState::WithoutLog, Some(id(10)), LogIndex(0)));
     left.check(&[]).await;
 }
 

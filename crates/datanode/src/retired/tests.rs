@@ -12,6 +12,7 @@ use bytes::Bytes;
 use disk::{Disk, File, IoFuture, RealDisk, Space};
 use proto::datanode::{ContainerFile, ContainerManifest};
 use raft::{AddressBook, HostOptions, Timing};
+use std::collections::BTreeSet;
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use types::{BlockId, PipelineId, Term};
@@ -168,6 +169,19 @@ impl Retired {
         read
     }
 
+    /// The states of the containers, and up to where they are known to be committed.
+    fn ends(&self) -> Vec<(ContainerId, ContainerState, LogIndex)> {
+        let containers = self.disk.index.containers().unwrap().into_iter();
+        containers.map(|(container, record)| (container, record.state, record.committed)).collect()
+    }
+
+    /// What readers get that say how much they know.
+    fn served(&self) -> BTreeSet<(ContainerId, u64)> {
+        let serves = |container, at| self.disk.index.has_applied(container, LogIndex(at)).unwrap();
+        let asked = [FIRST, SECOND].into_iter().flat_map(|container| (1..20).map(move |at| (container, at)));
+        asked.filter(|&(container, at)| serves(container, at)).collect()
+    }
+
     fn is_forgotten(&self) -> bool {
         let index = &self.disk.index;
         let applied = index.applied(PIPELINE).unwrap();
@@ -182,21 +196,34 @@ impl Retired {
 }
 
 /// Kills the process at each change of the disk in turn, and checks that the next one finds the replica as it
-/// was, or finishes what was begun; `check` says whether the containers are as they must be at the end.
+/// was, or finishes what was begun; `check` says whether the containers are as they must be at the end. What
+/// the index has in memory is lost, or had just been flushed for another pipeline's sake.
 async fn crash_everywhere(template: &Left, check: impl Fn(&Retired)) {
+    for is_flushed in [false, true] {
+        crash_everywhere_with(template, is_flushed, &check).await;
+    }
+}
+
+async fn crash_everywhere_with(template: &Left, is_flushed: bool, check: impl Fn(&Retired)) {
     let whole = template.copy();
     let blocks = retired(&whole, usize::MAX).await;
     blocks.quasi_close(&host()).await.unwrap();
     let expected = blocks.read_all().await;
     assert!(expected.len() >= 4, "{expected:?}");
+    let (ends, served) = (blocks.ends(), blocks.served());
     for changes in 0.. {
         let left = template.copy();
         let first = retired(&left, changes).await;
         let done = first.let_go(&host()).await;
+        if is_flushed {
+            first.disk.index.flush().unwrap();
+        }
+        assert!(first.served().is_subset(&served), "after {changes} changes: {:?}", first.served());
         // What the index has in memory is lost with the process.
         let after = left.copy();
         drop(first);
         let second = retired(&after, usize::MAX).await;
+        assert!(second.served().is_subset(&served), "after {changes} changes: {:?}", second.served());
         let how = second.how().await;
         match &how {
             None => assert!(done.is_err(), "after {changes} changes it was let go, and is as before"),
@@ -208,6 +235,8 @@ async fn crash_everywhere(template: &Left, check: impl Fn(&Retired)) {
         second.let_go(&host()).await.unwrap_or_else(|failure| panic!("after {changes} changes: {failure:#}"));
         assert!(second.is_forgotten(), "after {changes} changes");
         assert_eq!(second.read_all().await, expected, "after {changes} changes");
+        let told: Vec<_> = ends.iter().copied().filter(|(container, ..)| *container != END).collect();
+        assert_eq!(second.ends(), told, "after {changes} changes");
         assert!(
             matches!(second.how().await, Some(ReplicaEnd::Removed(replica)) if replica == second.order.replica)
         );
@@ -254,6 +283,19 @@ async fn a_replica_that_ended_with_its_pipeline_is_let_go_whatever_crashes() {
         let second = retired.record(SECOND).unwrap();
         assert_eq!((second.state, second.last), (ContainerState::Closed, Some(id(10))));
         assert_eq!(retired.record(END), None);
+    })
+    .await;
+}
+
+/// What is applied of the tail proves nothing, wherever the process was killed.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_with_an_unconfirmed_roll_is_let_go_whatever_crashes() {
+    let template = Left::with_unconfirmed_roll().await;
+    crash_everywhere(&template, |retired| {
+        let first = retired.record(FIRST).unwrap();
+        assert_eq!((first.state, first.committed), (ContainerState::QuasiClosed, LogIndex(5)));
+        let second = retired.record(SECOND).unwrap();
+        assert_eq!((second.state, second.committed), (ContainerState::QuasiClosed, LogIndex(5)));
     })
     .await;
 }

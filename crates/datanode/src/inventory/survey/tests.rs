@@ -1,5 +1,6 @@
 use super::*;
 use crate::ending::Ender;
+use crate::index::keys;
 use crate::offline::tests::{FIRST, Left, SECOND, spec};
 use crate::options::DatanodeOptions;
 use crate::pipeline::PipelineOrder;
@@ -73,6 +74,33 @@ async fn a_container_that_cannot_be_read_is_not_told_as_missing() {
     std::fs::remove_dir(&in_the_way).unwrap();
     surveyor.look_at(BTreeSet::from([(disk.id, FIRST)])).await;
     assert_eq!(states(&surveyor)[0], (FIRST, ContainerState::Closed));
+}
+
+/// Its index was read when the disk was opened. A report without its containers would say that they are not
+/// here.
+#[tokio::test(start_paused = true)]
+async fn a_disk_that_cannot_be_listed_is_not_told_as_empty() {
+    let left = Left::new().await.copy();
+    let row = keys::container(ContainerId(1));
+    for is_passing in [true, false] {
+        let (surveyor, disk) = surveyor(&left.copy()).await;
+        disk.index.db().rocks().put(row, "no record").unwrap();
+        let looked = tokio::spawn(async move {
+            surveyor.look_at_all().await;
+            surveyor
+        });
+        if is_passing {
+            tokio::time::sleep(Duration::from_millis(150)).await;
+            assert!(!looked.is_finished(), "it is tried again");
+            disk.index.db().rocks().delete(row).unwrap();
+        }
+        let surveyor = looked.await.unwrap();
+        let (failure, told) = (disk.failure(), states(&surveyor).len());
+        match is_passing {
+            true => assert_eq!((failure, told), (None, 2)),
+            false => assert!(failure.is_some_and(|why| why.contains("its containers")), "{told} are told"),
+        }
+    }
 }
 
 /// A container whose log runs, or is about to, is that log's: whatever is deleted of it meanwhile, the log
