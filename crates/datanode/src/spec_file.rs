@@ -64,6 +64,19 @@ pub(crate) async fn write(disk: &dyn Disk, spec: &PipelineSpec) -> anyhow::Resul
     write.await.with_context(|| format!("write {path}"))
 }
 
+/// Removes the spec of a replica that must not come back.
+pub(crate) async fn remove(disk: &dyn Disk, pipeline: PipelineId) -> anyhow::Result<()> {
+    let (dir, path) = (dir(pipeline), format!("{}/{FILE_NAME}", dir(pipeline)));
+    let remove = async {
+        match disk.remove_file(&path).await {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(error),
+            Ok(()) => disk.sync_dir(&dir).await,
+        }
+    };
+    remove.await.with_context(|| format!("remove {path}"))
+}
+
 fn encode(spec: &PipelineSpec) -> Bytes {
     let spec = spec.encode_to_vec();
     let mut out = BytesMut::with_capacity(HEADER_BYTES + spec.len());

@@ -367,6 +367,10 @@ async fn what_is_rebuilt_without_its_log_closes_nothing_and_proves_nothing() {
             assert_eq!(end_of(&left, FIRST), (ContainerState::QuasiClosed, Some(id(6)), nothing));
             assert_eq!(end_of(&left, SECOND), (ContainerState::WithoutLog, Some(id(9)), nothing));
         }
+        assert!(
+            !left.root().join("groups/pipeline-3/spec").exists(),
+            "the index would seem to have forgotten it"
+        );
         if lost == "groups/pipeline-3" {
             left.check(&[]).await;
         }
