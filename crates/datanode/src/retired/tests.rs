@@ -462,7 +462,7 @@ async fn a_container_that_is_open_after_its_pipeline_is_gone_proves_nothing() {
         let again = retired(&left, usize::MAX).await;
         match with_its_pipeline {
             true => again.let_go(&host()).await.unwrap(),
-            false => again.quasi_close(&host()).await.unwrap(),
+            false => drop(again.quasi_close(&host()).await.unwrap()),
         }
         let second = again.record(SECOND).unwrap();
         assert_eq!((second.state, second.last), (ContainerState::WithoutLog, None));
