@@ -288,11 +288,10 @@ impl Retired {
     /// older than the end, and nobody can say what should be in them.
     async fn give_up_leftovers(&self) -> anyhow::Result<()> {
         let (index, pipeline) = (self.disk.index.clone(), self.order.pipeline);
-        let state = ContainerState::WithoutLog;
         let given_up = blocking(move || {
             let open = index.left_open(pipeline)?;
             for container in &open {
-                index.set_end(*container, ContainerEnd { state, last: None, committed: LogIndex(0) })?;
+                index.set_end(*container, ContainerEnd::LOST)?;
             }
             Ok(open)
         });
