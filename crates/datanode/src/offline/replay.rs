@@ -129,9 +129,12 @@ pub(super) async fn replay(
         containers.push(contents);
     }
     applying.finish();
-    set_ends(disk, pipeline, index).await?;
-    set_missing(disk, pipeline, index, &mut missing).await?;
     let Applying { applied, mut stopped, .. } = applying;
+    // A log that is here is applied to its end by the next start: until then its containers are open, or what
+    // is left of it would be refused.
+    let has_all = |last: Option<LogId>| files.hard_state.is_none() || last.map(|last| last.index) <= applied;
+    set_ends(disk, pipeline, index, has_all).await?;
+    set_missing(disk, pipeline, index, &mut missing).await?;
     if let Until::Last(last) = until
         && stopped.is_none()
         && applied.is_none_or(|applied| applied < last)
@@ -175,10 +178,16 @@ async fn replay_imported(
 }
 
 /// Takes the ends of containers that their segments do not show from the files beside them.
-async fn set_ends(disk: &Arc<dyn Disk>, pipeline: PipelineId, index: &Index) -> anyhow::Result<()> {
+async fn set_ends(
+    disk: &Arc<dyn Disk>,
+    pipeline: PipelineId,
+    index: &Index,
+    has_all: impl Fn(Option<LogId>) -> bool,
+) -> anyhow::Result<()> {
     for (container, record) in index.containers()? {
         if record.pipeline == pipeline
             && let Some(end) = ContainerEnd::read(&**disk, container).await?
+            && has_all(end.last)
         {
             index.set_end(container, end)?;
         }

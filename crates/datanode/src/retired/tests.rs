@@ -287,6 +287,23 @@ async fn a_replica_that_ended_with_its_pipeline_is_let_go_whatever_crashes() {
     .await;
 }
 
+/// The index is lost after the replica ended and before it was let go of: the rest of the log is applied again,
+/// which a container that is over would not take.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_has_ended_is_whole_again_after_its_index_was_rebuilt() {
+    let left = Left::new().await;
+    let before = retired(&left, usize::MAX).await;
+    before.quasi_close(&host()).await.unwrap();
+    let (blocks, ends) = (before.read_all().await, before.ends());
+    drop(before);
+    left.lose("db");
+    OfflineDisk::open(&left.root()).unwrap().rebuild(RebuildOptions::default()).await.unwrap();
+    left.check(&[]).await;
+    let after = retired(&left, usize::MAX).await;
+    after.quasi_close(&host()).await.unwrap();
+    assert_eq!((after.read_all().await, after.ends()), (blocks, ends));
+}
+
 /// What is applied of the tail proves nothing, wherever the process was killed.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replica_with_an_unconfirmed_roll_is_let_go_whatever_crashes() {
