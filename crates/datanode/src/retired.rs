@@ -197,7 +197,8 @@ impl Retired {
         let (index, pipeline) = (self.disk.index.clone(), self.order.pipeline);
         let (open, _) = self.open_container().await?;
         blocking(move || {
-            let is_end = |record: &ContainerRecord| *record == ContainerRecord::end(pipeline, record.previous);
+            let is_end =
+                |record: &ContainerRecord| *record == ContainerRecord::end(pipeline, record.previous);
             let ended_after = match index.container(open)?.filter(is_end) {
                 Some(end) => index.container(end.previous)?.and_then(|before| before.last),
                 None => None,

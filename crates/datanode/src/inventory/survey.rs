@@ -6,8 +6,8 @@ use crate::container_end::ContainerEnd;
 use crate::container_reader::disk_bytes;
 use crate::datanode_disk::DatanodeDisk;
 use crate::disks::Disks;
-use crate::index::{Index, Measure};
 use crate::index::records::{ContainerRecord, ContainerState};
+use crate::index::{Index, Measure};
 use crate::pipelines::Pipelines;
 use crate::workers::Workers;
 use std::collections::BTreeSet;
@@ -40,7 +40,9 @@ impl Surveyor {
     /// Reads everything, before the first report.
     pub(crate) async fn look_at_all(&self) {
         for disk in &self.disks.open {
-            let Some(containers) = disk.read_surely("its containers", Index::containers).await else { continue };
+            let Some(containers) = disk.read_surely("its containers", Index::containers).await else {
+                continue;
+            };
             let containers = containers.into_iter().map(|(container, _)| (disk.id, container));
             self.look_at(containers.collect()).await;
         }

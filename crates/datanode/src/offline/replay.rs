@@ -285,9 +285,7 @@ pub(super) async fn unwritten_ends(
     for (container, record) in index.containers()? {
         let ContainerRecord { state, last, committed, .. } = record;
         let is_alone = matches!(state, ContainerState::QuasiClosed | ContainerState::WithoutLog);
-        if record.pipeline == pipeline
-            && is_alone
-            && ContainerEnd::read(&**disk, container).await?.is_none()
+        if record.pipeline == pipeline && is_alone && ContainerEnd::read(&**disk, container).await?.is_none()
         {
             ends.push((container, ContainerEnd { state, last, committed }));
         }
