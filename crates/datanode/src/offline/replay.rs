@@ -114,7 +114,8 @@ pub(super) async fn replay(
             if files.may_lack(expected) {
                 applying.skip(expected)?;
                 // What a log has forgotten, all its members have closed.
-                missing.extend(files.hard_state.is_none().then_some(expected));
+                let is_unknown = files.hard_state.is_none() && !files.containers.contains(&expected);
+                missing.extend(is_unknown.then_some(expected));
             } else {
                 applying.stop(format!("container {expected} should follow, but {container} is there"));
             }
