@@ -41,6 +41,10 @@ pub(crate) struct ContainerEnd {
 }
 
 impl ContainerEnd {
+    /// The end of which nothing is left that says more.
+    pub(crate) const LOST: ContainerEnd =
+        ContainerEnd { state: ContainerState::WithoutLog, last: None, committed: LogIndex(0) };
+
     pub(crate) fn closed(last: Option<LogId>) -> ContainerEnd {
         ContainerEnd { state: ContainerState::Closed, last, committed: LogIndex(0) }
     }

@@ -7,11 +7,12 @@ use crate::disks::Disks;
 use crate::pipeline::PipelineOrder;
 use crate::pipelines::{Pipelines, StoppedPipeline};
 use crate::retired::Retired;
+use anyhow::Context;
 use proto::scm::PipelineReport;
 use raft::RaftHost;
 use std::sync::Arc;
 use tracing::error;
-use types::{ContainerId, PipelineId};
+use types::{ContainerId, LogIndex, PipelineId};
 
 /// Ends this node's replicas of pipelines. A cheap handle.
 #[derive(Clone)]
@@ -71,14 +72,19 @@ impl Ender {
     pub(crate) async fn let_go_pipeline(&self, pipeline: PipelineId) -> Result<(), String> {
         let Some(stopped) = self.take_down(pipeline, "it is being let go") else { return Ok(()) };
         let Ok(_busy) = stopped.busy.try_lock() else { return Ok(()) };
-        match retired(&stopped).let_go(&self.host).await {
-            Ok(()) => {
-                self.pipelines.forget(pipeline);
-                self.look_again_at(&stopped).await;
-                Ok(())
-            }
-            Err(failure) => self.note_end(&stopped, Err(failure.context("let it go"))).await,
+        let done = match retired(&stopped).let_go(&self.host).await {
+            // Whoever no longer speaks of the pipeline has told of all its containers.
+            Ok(()) => self.survey(&stopped).await,
+            Err(failure) => Err(failure.context("let it go")),
+        };
+        if let Err(failure) = done {
+            return self.note_end(&stopped, Err(failure)).await;
         }
+        self.pipelines.forget(pipeline);
+        // They are released now.
+        self.disks.inventory.look_again_at_pipeline(pipeline);
+        self.disks.inventory.wake().notify_one();
+        Ok(())
     }
 
     /// Goes on with what a crash interrupted: the pipeline was retired, or more.
@@ -106,16 +112,21 @@ impl Ender {
         })
     }
 
-    /// Notes what became of a pipeline that was to end: for reports, and for a person once.
-    async fn note_end(&self, ended: &StoppedPipeline, done: anyhow::Result<()>) -> Result<(), String> {
+    /// Notes what became of a pipeline that was to end: for reports, and for a person once. Its containers come
+    /// first: SCM takes a member that has ended for one that has told of them.
+    async fn note_end(&self, ended: &StoppedPipeline, done: anyhow::Result<LogIndex>) -> Result<(), String> {
         let pipeline = ended.order.pipeline;
+        let surveyed = self.survey(ended).await;
+        let done = done.and_then(|last| surveyed.map(|()| last));
         let has_lost_log = match &done {
-            Ok(()) => false,
+            Ok(_) => false,
             Err(failure) => retired(ended).has_lost_log(failure).await,
         };
         let done = done.map_err(|failure| format!("{failure:#}"));
         self.pipelines.update_stopped(pipeline, |stopped| match &done {
-            Ok(()) => {
+            Ok(last) => {
+                // Of one that was never open, nobody knew.
+                stopped.report.last_index = last.0.max(stopped.report.last_index);
                 stopped.report.ended = true;
                 stopped.report.stopped = "it ended by itself, without a leader".to_owned();
             }
@@ -127,30 +138,23 @@ impl Ender {
                 stopped.report.log_lost |= has_lost_log;
             }
         });
-        self.look_again_at(ended).await;
-        done
+        self.disks.inventory.wake().notify_one();
+        done.map(drop)
     }
 
     /// Has all containers of a pipeline read again, also those that nobody has heard of: the rest of its log
-    /// may have rolled.
-    async fn look_again_at(&self, ended: &StoppedPipeline) {
+    /// may have rolled. On return the next report tells of them.
+    async fn survey(&self, ended: &StoppedPipeline) -> anyhow::Result<()> {
         let (disk, pipeline) = (&ended.disk, ended.order.pipeline);
+        let index = disk.index.clone();
+        let containers = blocking(move || index.containers()).await.context("list its containers")?;
+        for (container, _) in containers.into_iter().filter(|(_, record)| record.pipeline == pipeline) {
+            disk.inventory.look_again(disk.id, container);
+        }
         // Those that are gone are known.
         disk.inventory.look_again_at_pipeline(pipeline);
-        let index = disk.index.clone();
-        match blocking(move || index.containers()).await {
-            Ok(containers) => {
-                for (container, _) in containers.into_iter().filter(|(_, record)| record.pipeline == pipeline)
-                {
-                    disk.inventory.look_again(disk.id, container);
-                }
-            }
-            Err(failure) => {
-                let disk = disk.real.root().display();
-                error!(%disk, error = format!("{failure:#}"), "cannot list the containers of a disk");
-            }
-        }
-        self.disks.inventory.wake().notify_one();
+        disk.inventory.looked().await;
+        Ok(())
     }
 }
 

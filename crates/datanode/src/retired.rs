@@ -47,20 +47,22 @@ impl Retired {
     }
 
     /// Ends the replica by itself, unless it has ended; on return that is durable, and its containers say
-    /// what they have. An error where its log is lost: then nobody can say what it had.
-    pub(crate) async fn quasi_close(&self, host: &RaftHost) -> anyhow::Result<()> {
+    /// what they have; answers how far they reach. An error where its log is lost: then nobody can say what it
+    /// had.
+    pub(crate) async fn quasi_close(&self, host: &RaftHost) -> anyhow::Result<LogIndex> {
+        let nothing = LogIndex(0);
         if self.is_being_removed().await? {
-            return self.give_up_leftovers().await;
+            return self.give_up_leftovers().await.map(|()| nothing);
         }
         self.retire(host).await?;
-        match self.apply_rest().await {
+        let last = match self.apply_rest().await {
             // Its creation was interrupted: nothing was ever in it.
             Err(failure) if is_lost(&failure) && !self.has_lost_log(&failure).await => {
-                self.give_up(&failure).await?;
+                self.give_up(&failure).await.map(|()| nothing)
             }
-            applied => applied?,
-        }
-        self.mark_ends().await
+            applied => applied,
+        }?;
+        self.mark_ends().await.map(|()| last)
     }
 
     async fn retire(&self, host: &RaftHost) -> anyhow::Result<()> {
@@ -84,7 +86,7 @@ impl Retired {
         } else {
             self.retire(host).await?;
             match self.apply_rest().await {
-                Ok(()) => {}
+                Ok(_) => {}
                 // Until SCM has it in its log, this replica must not become one that has nothing to say.
                 Err(failure) if self.has_lost_log(&failure).await && !self.loss_is_told => {
                     return Err(failure);
@@ -140,8 +142,8 @@ impl Retired {
         Ok(alone.is_none().then_some(open))
     }
 
-    /// Applies what the log has and the index has not.
-    async fn apply_rest(&self) -> anyhow::Result<()> {
+    /// Applies what the log has and the index has not; answers how far its containers reach.
+    async fn apply_rest(&self) -> anyhow::Result<LogIndex> {
         // Opening it would make an empty one.
         if !self.has_log().await? {
             return Err(LogGone::Missing.into());
@@ -152,7 +154,7 @@ impl Retired {
         applied
     }
 
-    async fn apply_rest_of(&self, log: &Log) -> anyhow::Result<()> {
+    async fn apply_rest_of(&self, log: &Log) -> anyhow::Result<LogIndex> {
         let (index, pipeline) = (self.disk.index.clone(), self.order.pipeline);
         let applied = blocking(move || index.applied(pipeline)).await?;
         let LogState { last, purged, committed, .. } = log.state();
@@ -185,7 +187,25 @@ impl Retired {
             })
             .await?;
         }
-        self.note_last(log, last, rest.machine).await
+        self.note_last(log, last, rest.machine).await?;
+        self.last_told(last).await
+    }
+
+    /// The last record that stands in a container of which SCM is told. A leader that came after the pipeline's
+    /// last roll has begun with its record the one that never holds data.
+    async fn last_told(&self, last: LogId) -> anyhow::Result<LogIndex> {
+        let (index, pipeline) = (self.disk.index.clone(), self.order.pipeline);
+        let (open, _) = self.open_container().await?;
+        blocking(move || {
+            let is_end =
+                |record: &ContainerRecord| *record == ContainerRecord::end(pipeline, record.previous);
+            let ended_after = match index.container(open)?.filter(is_end) {
+                Some(end) => index.container(end.previous)?.and_then(|before| before.last),
+                None => None,
+            };
+            Ok(ended_after.unwrap_or(last).index)
+        })
+        .await
     }
 
     /// Quasi-closes the container that is still open. Its file comes first: whoever reads the container
@@ -269,11 +289,10 @@ impl Retired {
     /// older than the end, and nobody can say what should be in them.
     async fn give_up_leftovers(&self) -> anyhow::Result<()> {
         let (index, pipeline) = (self.disk.index.clone(), self.order.pipeline);
-        let state = ContainerState::WithoutLog;
         let given_up = blocking(move || {
             let open = index.left_open(pipeline)?;
             for container in &open {
-                index.set_end(*container, ContainerEnd { state, last: None, committed: LogIndex(0) })?;
+                index.set_end(*container, ContainerEnd::LOST)?;
             }
             Ok(open)
         });

@@ -106,6 +106,20 @@ impl Index {
         self.db.write(batch)
     }
 
+    /// Notes a container of which nothing is here but how it ended; not durable on return.
+    pub(crate) fn add_lost(
+        &self,
+        pipeline: PipelineId,
+        container: ContainerId,
+        end: ContainerEnd,
+    ) -> anyhow::Result<()> {
+        let mut batch = WriteBatch::default();
+        let record = ContainerRecord::opened(pipeline, ContainerId(0));
+        batch.put(keys::container(container), record.encode());
+        self.db.write(batch)?;
+        self.set_end(container, end)
+    }
+
     /// Takes a pipeline's first container for the one that it ended with, and nothing was written before; not
     /// durable on return.
     pub(crate) fn end_unused(&self, pipeline: PipelineId, first: ContainerId) -> anyhow::Result<()> {

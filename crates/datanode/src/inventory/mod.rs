@@ -52,6 +52,8 @@ struct Inner {
     wake: Arc<Notify>,
     /// Counts changes of replicas, for those who wait for one.
     version: watch::Sender<u64>,
+    /// The last round of looks that is done.
+    looked: watch::Sender<u64>,
 }
 
 #[derive(Default)]
@@ -61,6 +63,8 @@ struct State {
     /// To be read again, each with its disk: something about it has changed. As many as there are containers,
     /// at most.
     stale: BTreeSet<(DiskId, ContainerId)>,
+    /// The last round of looks that was begun; `None` while nobody looks.
+    round: Option<u64>,
 }
 
 impl Inventory {
@@ -98,6 +102,43 @@ impl Inventory {
         state.stale.extend(of_it);
         drop(state);
         self.inner.look.notify_one();
+    }
+
+    /// Returns when all has been looked at that was to be looked at again before the call. At once where nobody
+    /// looks: before the first report, which comes after a look at everything, and after the last.
+    pub(crate) async fn looked(&self) {
+        let Some(begun) = self.lock().round else { return };
+        // The round under way may have been begun before.
+        self.inner.look.notify_one();
+        let mut looked = self.inner.looked.subscribe();
+        let _ = looked.wait_for(|done| *done > begun).await;
+    }
+
+    /// Whoever waits for a look is served from here on, until [`Inventory::end_rounds`].
+    fn begin_rounds(&self) {
+        self.lock().round = Some(0);
+    }
+
+    /// What is to be looked at in the next round.
+    fn begin_round(&self) -> BTreeSet<(DiskId, ContainerId)> {
+        let mut state = self.lock();
+        state.round = state.round.map(|round| round + 1);
+        std::mem::take(&mut state.stale)
+    }
+
+    fn end_round(&self) {
+        let round = self.lock().round.unwrap_or(u64::MAX);
+        self.inner.looked.send_replace(round);
+    }
+
+    fn end_rounds(&self) {
+        self.lock().round = None;
+        self.end_round();
+    }
+
+    #[cfg(test)]
+    fn is_being_looked_at(&self) -> bool {
+        self.lock().round > Some(*self.inner.looked.borrow())
     }
 
     /// Something is known against a replica: SCM hears of it at once.

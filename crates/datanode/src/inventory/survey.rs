@@ -48,10 +48,15 @@ impl Surveyor {
         }
     }
 
-    pub(crate) async fn run(self) {
-        let stop = self.workers.stop().clone();
-        // Dropped anywhere: the next process looks at everything.
-        stop.run_until_cancelled(self.run_forever()).await;
+    /// Whoever waits for a look may do so from the call on.
+    pub(crate) fn run(self) -> impl Future<Output = ()> + Send {
+        self.inventory.begin_rounds();
+        async move {
+            let stop = self.workers.stop().clone();
+            // Dropped anywhere: the next process looks at everything.
+            stop.run_until_cancelled(self.run_forever()).await;
+            self.inventory.end_rounds();
+        }
     }
 
     async fn run_forever(&self) {
@@ -67,8 +72,9 @@ impl Surveyor {
                     self.inventory.lock().stale.extend(changing);
                 }
             }
-            let stale = std::mem::take(&mut self.inventory.lock().stale);
+            let stale = self.inventory.begin_round();
             self.look_at(stale).await;
+            self.inventory.end_round();
         }
     }
 

@@ -103,18 +103,21 @@ impl OfflineDisk {
             None if let_go => Until::All,
             None => Until::Lost,
         };
-        let Replayed { containers, applied, stopped } =
+        let Replayed { containers, applied, stopped, missing } =
             replay(&self.disk(), pipeline, files, index, until).await?;
         for contents in &containers {
             index.forget_blocks(contents.container, contents.discards.iter().map(|record| record.tag))?;
         }
         if until == Until::Lost {
             end_without_log(&self.disk(), pipeline, &containers, index).await?;
-            ends.extend(unwritten_ends(&self.disk(), pipeline, index).await?);
         }
         if let_go {
-            forget_let_go(&self.disk(), pipeline, index).await?;
+            forget_let_go(&self.disk(), pipeline, index, None).await?;
         }
+        for lost in missing {
+            index.add_lost(pipeline, lost, ContainerEnd::LOST)?;
+        }
+        ends.extend(unwritten_ends(&self.disk(), pipeline, index).await?);
         let log = match files.hard_state {
             None => RebuiltLog::Gone,
             Some(_) => match spec_file::read(&*self.real, pipeline).await {

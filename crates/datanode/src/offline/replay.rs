@@ -48,6 +48,8 @@ pub(super) struct Replayed {
     pub applied: Option<LogIndex>,
     /// The reason why records that should have been applied were not.
     pub stopped: Option<String>,
+    /// Containers that others name and that are not here: deleted, or lost, and no record says which.
+    pub missing: Vec<ContainerId>,
 }
 
 #[derive(Debug)]
@@ -84,7 +86,7 @@ pub(super) async fn replay(
     index: &Index,
     until: Until,
 ) -> anyhow::Result<Replayed> {
-    let mut containers = Vec::new();
+    let (mut containers, mut missing) = (Vec::new(), Vec::new());
     let mut applying = Applying {
         index,
         pipeline,
@@ -111,6 +113,9 @@ pub(super) async fn replay(
         if let Some(expected) = next.filter(|next| *next != container) {
             if files.may_lack(expected) {
                 applying.skip(expected)?;
+                // What a log has forgotten, all its members have closed.
+                let is_unknown = files.hard_state.is_none() && !files.containers.contains(&expected);
+                missing.extend(is_unknown.then_some(expected));
             } else {
                 applying.stop(format!("container {expected} should follow, but {container} is there"));
             }
@@ -125,8 +130,12 @@ pub(super) async fn replay(
         containers.push(contents);
     }
     applying.finish();
-    set_ends(disk, pipeline, index).await?;
     let Applying { applied, mut stopped, .. } = applying;
+    // A log that is here is applied to its end by the next start: until then its containers are open, or what
+    // is left of it would be refused.
+    let has_all = |last: Option<LogId>| files.hard_state.is_none() || last.map(|last| last.index) <= applied;
+    set_ends(disk, pipeline, index, has_all).await?;
+    set_missing(disk, pipeline, index, &mut missing).await?;
     if let Until::Last(last) = until
         && stopped.is_none()
         && applied.is_none_or(|applied| applied < last)
@@ -134,7 +143,7 @@ pub(super) async fn replay(
         let ends = containers.last().map_or("there are no records".to_owned(), end_text);
         stopped = Some(format!("entry {last} is known to be committed, but {ends}"));
     }
-    Ok(Replayed { containers, applied, stopped })
+    Ok(Replayed { containers, applied, stopped, missing })
 }
 
 /// The manifest of a container of this disk that was copied here.
@@ -170,10 +179,16 @@ async fn replay_imported(
 }
 
 /// Takes the ends of containers that their segments do not show from the files beside them.
-async fn set_ends(disk: &Arc<dyn Disk>, pipeline: PipelineId, index: &Index) -> anyhow::Result<()> {
+async fn set_ends(
+    disk: &Arc<dyn Disk>,
+    pipeline: PipelineId,
+    index: &Index,
+    has_all: impl Fn(Option<LogId>) -> bool,
+) -> anyhow::Result<()> {
     for (container, record) in index.containers()? {
         if record.pipeline == pipeline
             && let Some(end) = ContainerEnd::read(&**disk, container).await?
+            && has_all(end.last)
         {
             index.set_end(container, end)?;
         }
@@ -181,27 +196,53 @@ async fn set_ends(disk: &Arc<dyn Disk>, pipeline: PipelineId, index: &Index) -> 
     Ok(())
 }
 
+/// Of those that are missing, an earlier rebuilding has left word.
+async fn set_missing(
+    disk: &Arc<dyn Disk>,
+    pipeline: PipelineId,
+    index: &Index,
+    missing: &mut Vec<ContainerId>,
+) -> anyhow::Result<()> {
+    for container in std::mem::take(missing) {
+        match ContainerEnd::read(&**disk, container).await? {
+            Some(end) => index.add_lost(pipeline, container, end)?,
+            None => missing.push(container),
+        }
+    }
+    Ok(())
+}
+
 /// Forgets a pipeline that was let go, as the datanode did: the container it ended with is the one that no
-/// record is in, or one that is not here.
+/// record is in. One that its last roll names and that is not here was deleted, if `before`, the index that the
+/// datanode kept, does not have it; without that it may be lost as well, and says so.
 pub(super) async fn forget_let_go(
     disk: &Arc<dyn Disk>,
     pipeline: PipelineId,
     index: &Index,
+    before: Option<&Index>,
 ) -> anyhow::Result<()> {
     let mut end = None;
     if let Some(open) = index.open_container(pipeline)? {
         let state = index.container(open)?.map(|record| record.state);
         let is_nothing = match state {
             Some(ContainerState::Closed) => ContainerEnd::read(&**disk, open).await?.is_none(),
-            // The last roll named it, and its replica was deleted here.
-            Some(ContainerState::Open) => {
-                owner_files(&**disk, OWNERS_DIR, OwnerId::from(open)).await?.is_empty()
-            }
+            Some(ContainerState::Open) if has_files(disk, open).await? => false,
+            Some(ContainerState::Open) => match before {
+                Some(before) => before.container(open)?.is_none(),
+                None => {
+                    index.set_end(open, ContainerEnd::LOST)?;
+                    false
+                }
+            },
             Some(ContainerState::QuasiClosed | ContainerState::WithoutLog) | None => false,
         };
         end = is_nothing.then_some(open);
     }
     index.forget_pipeline(pipeline, end)
+}
+
+async fn has_files(disk: &Arc<dyn Disk>, container: ContainerId) -> anyhow::Result<bool> {
+    Ok(!owner_files(&**disk, OWNERS_DIR, OwnerId::from(container)).await?.is_empty())
 }
 
 /// Ends what is open of a pipeline whose log is lost, and the last of its containers in any case: the disk may
@@ -229,8 +270,7 @@ pub(super) async fn end_without_log(
         if is_lost {
             let contents = containers.iter().find(|contents| contents.container == container);
             let last = contents.and_then(|contents| contents.last);
-            let state = ContainerState::WithoutLog;
-            index.set_end(container, ContainerEnd { state, last, committed: LogIndex(0) })?;
+            index.set_end(container, ContainerEnd { last, ..ContainerEnd::LOST })?;
         }
     }
     Ok(())

@@ -377,6 +377,20 @@ async fn what_is_rebuilt_without_its_log_closes_nothing_and_proves_nothing() {
     }
 }
 
+/// Somewhere in the middle a directory was lost with the index. That nothing is said of it would be a vote for
+/// there being nothing.
+#[tokio::test]
+async fn what_is_missing_between_two_containers_is_told_as_lost() {
+    let left = Left::ended().await;
+    left.lose("groups/pipeline-3");
+    left.lose("containers/0000000000000065");
+    for _ in 0..2 {
+        left.open().rebuild(RebuildOptions::default()).await.unwrap();
+        assert_eq!(end_of(&left, SECOND), (ContainerState::WithoutLog, None, LogIndex(0)));
+        left.check(&[]).await;
+    }
+}
+
 /// The container that the pipeline ended with is told to nobody: the one before it says that the log is lost.
 #[tokio::test]
 async fn what_ended_with_its_pipeline_proves_nothing_without_its_log() {

@@ -191,7 +191,7 @@ impl OfflineDisk {
                 report.find(FindingKind::Lost, what);
             }
             if let_go {
-                forget_let_go(&self.disk(), pipeline, expected).await?;
+                forget_let_go(&self.disk(), pipeline, expected, index).await?;
             }
             note_position(report, pipeline, files, applied);
             for contents in &containers {

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 use tracing::info;
 use types::{ContainerId, OwnerId};
 
@@ -24,12 +25,20 @@ use types::{ContainerId, OwnerId};
 /// with each heartbeat, and takes a node that is silent for longer for dead at some time.
 const ORDER_HOLDS: Duration = Duration::from_secs(30);
 
+/// The order, as long as it stands.
+#[derive(Clone)]
+pub(super) struct Order {
+    pub asked_at: Instant,
+    /// Cancelled when SCM no longer gives it.
+    pub stop: CancellationToken,
+}
+
 /// Deletes this node's replica; one that is not here is deleted already. A disk that was out of use for a
 /// while may have it besides the disk that it was copied to meanwhile: then it goes from both.
 pub(super) async fn delete_replica(
     means: &Means,
     container: ContainerId,
-    asked_at: Instant,
+    order: &Order,
 ) -> anyhow::Result<()> {
     let inventory = &means.disks.inventory;
     let Some(replica) = inventory.get(container) else { return Ok(()) };
@@ -45,9 +54,9 @@ pub(super) async fn delete_replica(
             means.pipelines.has_released(&record),
             "a log still reads container {container} on another disk"
         );
-        let means = means.clone();
+        let (means, order) = (means.clone(), order.clone());
         // On a task of its own: what was begun is finished, also when SCM no longer wants it.
-        let deleting = tokio::spawn(async move { delete_from(&means, &disk, container, asked_at).await });
+        let deleting = tokio::spawn(async move { delete_from(&means, &disk, container, &order).await });
         deleting.await.context("delete a replica")??;
     }
     Ok(())
@@ -57,14 +66,21 @@ async fn delete_from(
     means: &Means,
     disk: &Arc<DatanodeDisk>,
     container: ContainerId,
-    asked_at: Instant,
+    order: &Order,
 ) -> anyhow::Result<()> {
     let _deleting = disk.deleting.lock().await;
+    // Only now: others may have had the lock for long. Where this was stopped meanwhile, another leader of SCM
+    // may count the replica.
+    ensure!(!order.stop.is_cancelled(), "SCM no longer wants container {container} deleted");
     // A node that stood still meanwhile may be the last that has it.
     ensure!(
-        asked_at.elapsed() < ORDER_HOLDS,
+        order.asked_at.elapsed() < ORDER_HOLDS,
         "the order to delete container {container} is too old to be followed"
     );
+    let index = disk.index.clone();
+    let record = blocking(move || index.container(container)).await?;
+    let is_released = record.is_none_or(|record| means.pipelines.has_released(&record));
+    ensure!(is_released, "a log reads container {container} again");
     let index = disk.index.clone();
     blocking(move || index.begin_deletion(container)).await?;
     disk.inventory.remove(container, disk.id);
@@ -89,4 +105,42 @@ async fn finish_deletion(disk: &Arc<DatanodeDisk>, container: ContainerId) -> an
     deleted.with_context(|| format!("delete the files of container {container}"))?;
     let index = disk.index.clone();
     blocking(move || index.finish_deletion(container)).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::copies::Copies;
+    use crate::disks::Disks;
+    use crate::offline::tests::{FIRST, Left};
+    use crate::options::DatanodeOptions;
+    use raft::{AddressBook, HostOptions, RaftHost};
+
+    async fn means(left: &Left) -> Means {
+        let options = DatanodeOptions { disks: vec![left.root()], ..DatanodeOptions::default() };
+        let disks = Arc::new(Disks::open(&options).await.unwrap());
+        let host = RaftHost::new(HostOptions::default(), AddressBook::default());
+        let (pipelines, copies) = (Arc::default(), Arc::new(Copies::new(0)));
+        Means { disks, pipelines, copies, connector: host.connector().clone() }
+    }
+
+    /// A new leader of SCM that does not give the order counts the replica.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn an_order_that_is_taken_back_while_it_waits_deletes_nothing() {
+        let left = Left::new().await.copy();
+        let means = means(&left).await;
+        let disk = means.disks.open[0].clone();
+        for is_taken_back in [true, false] {
+            let order = Order { asked_at: Instant::now(), stop: CancellationToken::new() };
+            let held = disk.deleting.lock().await;
+            let (of_task, with, on) = (order.clone(), means.clone(), disk.clone());
+            let deleting = tokio::spawn(async move { delete_from(&with, &on, FIRST, &of_task).await });
+            if is_taken_back {
+                order.stop.cancel();
+            }
+            drop(held);
+            assert_eq!(deleting.await.unwrap().is_err(), is_taken_back);
+            assert_eq!(disk.index.container(FIRST).unwrap().is_some(), is_taken_back);
+        }
+    }
 }

@@ -214,10 +214,10 @@ impl TaskBoard {
             let stop = self.workers.stop().child_token();
             entry.state = State::Runs(stop.clone());
             let (board, task, progress) = (self.clone(), entry.task.clone(), entry.progress.clone());
-            let asked_at = entry.asked_at;
+            let order = delete::Order { asked_at: entry.asked_at, stop: stop.clone() };
             self.workers.spawn(async move {
                 // Dropped anywhere: each task may be cut short by a crash too, and is told again.
-                let done = stop.run_until_cancelled(carry_out(&board.means, task, asked_at, &progress)).await;
+                let done = stop.run_until_cancelled(carry_out(&board.means, task, &order, &progress)).await;
                 if let Some(done) = done {
                     board.ended(key, done);
                 }
@@ -233,13 +233,13 @@ impl TaskBoard {
 async fn carry_out(
     means: &Means,
     task: task::Task,
-    asked_at: Instant,
+    order: &delete::Order,
     progress: &Progress,
 ) -> anyhow::Result<()> {
     match task {
         task::Task::Copy(copy) => copy::copy(means, copy, progress).await,
         task::Task::Delete(DeleteReplica { container }) => {
-            delete::delete_replica(means, ContainerId(container), asked_at).await
+            delete::delete_replica(means, ContainerId(container), order).await
         }
         task::Task::Close(CloseReplica { container, last_term, last_index }) => {
             let last = LogId { term: Term(last_term), index: LogIndex(last_index) };

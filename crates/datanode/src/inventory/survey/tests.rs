@@ -6,6 +6,8 @@ use crate::options::DatanodeOptions;
 use crate::pipeline::PipelineOrder;
 use crate::pipelines::StoppedPipeline;
 use raft::{AddressBook, HostOptions, RaftHost};
+use rocksdb::WriteBatch;
+use types::LogIndex;
 
 /// A node with one disk, of which nobody knows anything yet.
 async fn surveyor(left: &Left) -> (Surveyor, Arc<DatanodeDisk>) {
@@ -51,13 +53,49 @@ async fn a_container_that_the_rest_of_a_log_opens_is_found() {
         surveyor.pipelines.stop(stopped);
         match is_let_go {
             true => ender.let_go_pipeline(pipeline).await.unwrap(),
-            false => ender.quasi_close_pipeline(pipeline).await.unwrap(),
+            false => {
+                ender.quasi_close_pipeline(pipeline).await.unwrap();
+                // SCM waits for containers that reach so far.
+                let told = surveyor.pipelines.stopped_report(pipeline).unwrap();
+                assert!(told.ended);
+                assert_eq!(LogIndex(told.last_index), LogIndex(9));
+            }
         }
         let stale = std::mem::take(&mut surveyor.inventory.lock().stale);
         surveyor.look_at(stale).await;
         let expected = [(FIRST, ContainerState::QuasiClosed), (SECOND, ContainerState::QuasiClosed)];
         assert_eq!(states(&surveyor), expected, "let go: {is_let_go}");
     }
+}
+
+/// A member that says that it has ended, and not yet how its containers did, has proved nothing; SCM must not
+/// take it for one that has.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pipeline_has_ended_once_its_containers_are_told() {
+    let left = Left::with_unconfirmed_roll().await.copy();
+    let (surveyor, disk) = surveyor(&left).await;
+    surveyor.look_at_all().await;
+    let (inventory, pipelines) = (surveyor.inventory.clone(), surveyor.pipelines.clone());
+    let (ender, workers) = (ender(&surveyor), surveyor.workers.clone());
+    workers.spawn(surveyor.run());
+    let order = PipelineOrder::from_spec(&spec(), disk.id);
+    let pipeline = order.pipeline;
+    pipelines.stop(StoppedPipeline::new(order, disk.clone(), "it does not run".to_owned()));
+    let has_ended = || pipelines.stopped_report(pipeline).is_some_and(|told| told.ended);
+
+    // Whoever looks at a container that is over waits for this.
+    let deleting = disk.deleting.lock().await;
+    let ending = tokio::spawn(async move { ender.quasi_close_pipeline(pipeline).await });
+    while !has_ended() && !inventory.is_being_looked_at() {
+        tokio::task::yield_now().await;
+    }
+    assert!(!has_ended(), "its containers are as they were");
+    drop(deleting);
+    ending.await.unwrap().unwrap();
+    assert!(has_ended());
+    let told = inventory.select(|(container, replica)| Some((*container, replica.state)));
+    assert_eq!(told, [(FIRST, ContainerState::QuasiClosed), (SECOND, ContainerState::QuasiClosed)]);
+    workers.end().await;
 }
 
 /// What cannot be read when the node starts is told as open: else SCM could take it that nobody has the
@@ -81,10 +119,16 @@ async fn a_container_that_cannot_be_read_is_not_told_as_missing() {
 #[tokio::test(start_paused = true)]
 async fn a_disk_that_cannot_be_listed_is_not_told_as_empty() {
     let left = Left::new().await.copy();
-    let row = keys::container(ContainerId(1));
     for is_passing in [true, false] {
-        let (surveyor, disk) = surveyor(&left.copy()).await;
-        disk.index.db().rocks().put(row, "no record").unwrap();
+        let left = left.copy();
+        let (surveyor, disk) = surveyor(&left).await;
+        let change = |change: &dyn Fn(&mut WriteBatch)| {
+            let mut batch = WriteBatch::default();
+            change(&mut batch);
+            disk.index.db().write(batch).unwrap();
+        };
+        let row = keys::container(ContainerId(1));
+        change(&|batch| batch.put(row, "no record"));
         let looked = tokio::spawn(async move {
             surveyor.look_at_all().await;
             surveyor
@@ -92,7 +136,7 @@ async fn a_disk_that_cannot_be_listed_is_not_told_as_empty() {
         if is_passing {
             tokio::time::sleep(Duration::from_millis(150)).await;
             assert!(!looked.is_finished(), "it is tried again");
-            disk.index.db().rocks().delete(row).unwrap();
+            change(&|batch| batch.delete(row));
         }
         let surveyor = looked.await.unwrap();
         let (failure, told) = (disk.failure(), states(&surveyor).len());
