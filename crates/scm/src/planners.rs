@@ -189,19 +189,19 @@ impl Pace {
 }
 
 async fn carry_out(leader: &Leader, command: Command) {
-    tell(&command);
-    let makes_room =
-        matches!(command, Command::ClosePipeline(_) | Command::EndPipeline(_) | Command::SetNodeDuty(_));
-    let what: String = format!("{command:?}").chars().take(WHAT_CHARS_MAX).collect();
-    let refused = match leader.propose(command).await {
+    let refused = match leader.propose(command.clone()).await {
         Ok(reply) if reply.refused.is_empty() => None,
         Ok(reply) => Some(Failure::internal(reply.refused)),
         Err(failure) => Some(failure),
     };
-    match refused {
-        None if makes_room => leader.note_places_changed(),
-        None => {}
-        Some(failure) => warn!(%failure, what, "a decision is not carried out"),
+    if let Some(failure) = refused {
+        let what: String = format!("{command:?}").chars().take(WHAT_CHARS_MAX).collect();
+        warn!(%failure, what, "a decision is not carried out");
+        return;
+    }
+    tell(&command);
+    if matches!(command, Command::ClosePipeline(_) | Command::EndPipeline(_) | Command::SetNodeDuty(_)) {
+        leader.note_places_changed();
     }
 }
 
@@ -209,11 +209,11 @@ fn tell(command: &Command) {
     match command {
         Command::CreatePipeline(create) => {
             let nodes: Vec<u64> = create.places.iter().map(|place| place.node).collect();
-            info!(?nodes, "create a pipeline");
+            info!(?nodes, "created a pipeline");
         }
         Command::OpenPipeline(open) => info!(pipeline = open.pipeline, "pipeline is open"),
         Command::ClosePipeline(close) => {
-            info!(pipeline = close.pipeline, reason = %close.reason, "close pipeline");
+            info!(pipeline = close.pipeline, reason = %close.reason, "pipeline closes");
         }
         Command::QuasiClosePipeline(close) => {
             warn!(pipeline = close.pipeline, "nobody leads it: its members end by themselves");
@@ -241,10 +241,10 @@ fn tell_settled(settled: &CloseContainersCommand) {
 fn tell_adopted(adopt: &AdoptCommand) {
     for described in &adopt.pipelines {
         let members: Vec<u64> = described.members.iter().map(|member| member.node).collect();
-        warn!(pipeline = described.pipeline, ?members, "adopt a pipeline that the forced reset had lost");
+        warn!(pipeline = described.pipeline, ?members, "adopted a pipeline that the forced reset had lost");
     }
     for container in &adopt.containers {
         let (container, pipeline) = (container.container, container.pipeline);
-        warn!(container, pipeline, "adopt a container that the forced reset had lost");
+        warn!(container, pipeline, "adopted a container that the forced reset had lost");
     }
 }
