@@ -195,16 +195,17 @@ impl Retired {
     }
 }
 
-/// Kills the process at each change of the disk in turn, and checks that the next one finds the replica as it
-/// was, or finishes what was begun; `check` says whether the containers are as they must be at the end. What
-/// the index has in memory is lost, or had just been flushed for another pipeline's sake.
-async fn crash_everywhere(template: &Left, check: impl Fn(&Retired)) {
-    for is_flushed in [false, true] {
-        crash_everywhere_with(template, is_flushed, &check).await;
-    }
+/// What a crash leaves of what the index has in memory.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Memory {
+    Lost,
+    /// All of it: another pipeline of the disk had the index flushed just before.
+    Flushed,
 }
 
-async fn crash_everywhere_with(template: &Left, is_flushed: bool, check: impl Fn(&Retired)) {
+/// Kills the process at each change of the disk in turn, and checks that the next one finds the replica as it
+/// was, or finishes what was begun; `check` says whether the containers are as they must be at the end.
+async fn crash_everywhere(template: &Left, memory: Memory, check: impl Fn(&Retired)) {
     let whole = template.copy();
     let blocks = retired(&whole, usize::MAX).await;
     blocks.quasi_close(&host()).await.unwrap();
@@ -215,11 +216,10 @@ async fn crash_everywhere_with(template: &Left, is_flushed: bool, check: impl Fn
         let left = template.copy();
         let first = retired(&left, changes).await;
         let done = first.let_go(&host()).await;
-        if is_flushed {
+        if memory == Memory::Flushed {
             first.disk.index.flush().unwrap();
         }
         assert!(first.served().is_subset(&served), "after {changes} changes: {:?}", first.served());
-        // What the index has in memory is lost with the process.
         let after = left.copy();
         drop(first);
         let second = retired(&after, usize::MAX).await;
@@ -267,7 +267,7 @@ async fn check_offline(left: &Left, expected: &[(BlockId, u64)], check: impl Fn(
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replica_that_ended_alone_is_let_go_whatever_crashes() {
     let template = Left::new().await;
-    crash_everywhere(&template, |retired| {
+    crash_everywhere(&template, Memory::Lost, |retired| {
         let first = retired.record(FIRST).unwrap();
         assert_eq!((first.state, first.last), (ContainerState::Closed, Some(id(6))));
         let second = retired.record(SECOND).unwrap();
@@ -279,7 +279,7 @@ async fn a_replica_that_ended_alone_is_let_go_whatever_crashes() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replica_that_ended_with_its_pipeline_is_let_go_whatever_crashes() {
     let template = Left::ended().await;
-    crash_everywhere(&template, |retired| {
+    crash_everywhere(&template, Memory::Lost, |retired| {
         let second = retired.record(SECOND).unwrap();
         assert_eq!((second.state, second.last), (ContainerState::Closed, Some(id(10))));
         assert_eq!(retired.record(END), None);
@@ -308,7 +308,7 @@ async fn what_has_ended_is_whole_again_after_its_index_was_rebuilt() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replica_with_an_unconfirmed_roll_is_let_go_whatever_crashes() {
     let template = Left::with_unconfirmed_roll().await;
-    crash_everywhere(&template, |retired| {
+    crash_everywhere(&template, Memory::Flushed, |retired| {
         let first = retired.record(FIRST).unwrap();
         assert_eq!((first.state, first.committed), (ContainerState::QuasiClosed, LogIndex(5)));
         let second = retired.record(SECOND).unwrap();
