@@ -148,6 +148,7 @@ impl Client {
             attributes: Some(attributes),
             pieces: written.pieces,
             part_sizes: Vec::new(),
+            ..Key::default()
         };
         let modified_ms = self.commit_key(volume, bucket, key, precondition).await?;
         Ok(Put { etag, size, modified_ms })

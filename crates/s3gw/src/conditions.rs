@@ -70,7 +70,7 @@ pub(crate) fn precondition(
     match if_match {
         None => {}
         Some(Match::Any) => precondition.present = true,
-        Some(Match::Etag(etag)) => precondition.etag = etag,
+        Some(Match::Etag(etag)) => precondition.etag = Some(etag),
     }
     Ok((precondition != Precondition::default()).then_some(precondition))
 }
@@ -114,6 +114,14 @@ mod tests {
     }
 
     #[test]
+    fn a_write_asks_for_what_it_was_told_also_for_an_empty_etag() {
+        let asked = |if_match| precondition(if_match, None).unwrap();
+        assert_eq!(asked(None), None);
+        let empty = Precondition { etag: Some(String::new()), ..Precondition::default() };
+        assert_eq!(asked(etag("")), Some(empty));
+    }
+
+    #[test]
     fn the_source_of_a_copy_is_never_just_not_modified() {
         let conditions = Conditions { if_none_match: etag("abc"), ..Default::default() };
         assert!(matches!(conditions.check_source(&key()), Err(GatewayError::PreconditionFailed)));
@@ -124,7 +132,7 @@ mod tests {
         assert_eq!(precondition(None, None).unwrap(), None);
         assert!(precondition(None, Some(Match::Any)).unwrap().unwrap().absent);
         assert!(precondition(Some(Match::Any), None).unwrap().unwrap().present);
-        assert_eq!(precondition(etag("e"), None).unwrap().unwrap().etag, "e");
+        assert_eq!(precondition(etag("e"), None).unwrap().unwrap().etag.as_deref(), Some("e"));
         assert!(precondition(None, etag("e")).is_err());
     }
 }

@@ -85,15 +85,15 @@ mod tests {
     #[test]
     fn conditions_are_checked_against_the_key() {
         let mut namespace = Namespace::new();
-        let with = |container, absent, etag: &str| CommitKeyRequest {
-            precondition: Some(Precondition { absent, etag: etag.into(), present: false }),
+        let with = |container, absent, etag: Option<&str>| CommitKeyRequest {
+            precondition: Some(Precondition { absent, etag: etag.map(str::to_owned), present: false }),
             ..commit_request("a", container)
         };
-        namespace.check_refused::<CommitKey>(with(1, false, "etag-1"), Code::NoSuchKey);
-        namespace.run::<CommitKey>(with(1, true, "")).unwrap();
-        namespace.check_refused::<CommitKey>(with(2, true, ""), Code::PreconditionFailed);
-        namespace.check_refused::<CommitKey>(with(2, false, "etag-0"), Code::PreconditionFailed);
-        namespace.run::<CommitKey>(with(2, false, "etag-1")).unwrap();
+        namespace.check_refused::<CommitKey>(with(1, false, Some("etag-1")), Code::NoSuchKey);
+        namespace.run::<CommitKey>(with(1, true, None)).unwrap();
+        namespace.check_refused::<CommitKey>(with(2, true, None), Code::PreconditionFailed);
+        namespace.check_refused::<CommitKey>(with(2, false, Some("etag-0")), Code::PreconditionFailed);
+        namespace.run::<CommitKey>(with(2, false, Some("etag-1"))).unwrap();
         assert_eq!(namespace.key("a").unwrap().etag, "etag-2");
     }
 

@@ -48,6 +48,7 @@ impl Operation for CompleteUpload {
             attributes: Some(attributes),
             part_sizes: parts.iter().map(|part| part.size).collect(),
             pieces: parts.into_iter().flat_map(|part| part.pieces).collect(),
+            upload: command.upload,
         };
         apply.tables.put(table_key, key.encode_to_vec());
         let unused = unused.into_iter().flat_map(|part| part.pieces);
@@ -192,7 +193,7 @@ mod tests {
         let mut with_small = named(&[4, 5]);
         with_small[1].etag.clear();
         check(with_small, Code::PartTooSmall);
-        let precondition = Some(Precondition { etag: "x".into(), ..Precondition::default() });
+        let precondition = Some(Precondition { etag: Some("x".into()), ..Precondition::default() });
         let conditional = CompleteUploadRequest { parts: named(&[1]), precondition, ..request.clone() };
         namespace.check_refused::<CompleteUpload>(conditional, Code::NoSuchKey);
         let elsewhere = CompleteUploadRequest { parts: named(&[1]), bucket: "music".into(), ..request };

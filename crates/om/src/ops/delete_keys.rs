@@ -79,7 +79,7 @@ mod tests {
         let mut namespace = Namespace::new();
         namespace.commit("a", 1).unwrap();
         let with = |etag: &str, keys: &[&str]| DeleteKeysRequest {
-            precondition: Some(Precondition { etag: etag.into(), ..Precondition::default() }),
+            precondition: Some(Precondition { etag: Some(etag.into()), ..Precondition::default() }),
             ..delete(keys)
         };
         namespace.check_refused::<DeleteKeys>(with("etag-2", &["a"]), Code::PreconditionFailed);

@@ -13,10 +13,11 @@ pub(super) fn check(
     let name = key.escape_ascii();
     match existing {
         Some(_) if *absent => failed(format!("key `{name}` exists")),
-        Some(existing) if !etag.is_empty() && existing.etag != *etag => {
-            failed(format!("key `{name}` has etag `{}`, not `{etag}`", existing.etag))
+        Some(Key { etag: found, .. }) if etag.as_ref().is_some_and(|etag| etag != found) => {
+            let wanted = etag.as_deref().unwrap_or_default();
+            failed(format!("key `{name}` has etag `{found}`, not `{wanted}`"))
         }
-        None if *present || !etag.is_empty() => {
+        None if *present || etag.is_some() => {
             Err(Failure::new(Code::NoSuchKey, format!("no key `{name}`, which a condition asks for")))
         }
         _ => Ok(()),
@@ -30,14 +31,19 @@ mod tests {
     #[test]
     fn conditions_hold_or_say_why_not() {
         let key = Key { etag: "e".into(), ..Key::default() };
-        let condition = |absent, etag: &str, present| Precondition { absent, etag: etag.into(), present };
+        let condition = |absent, etag: Option<&str>, present| Precondition {
+            absent,
+            etag: etag.map(str::to_owned),
+            present,
+        };
         let cases = [
-            (condition(false, "", false), Ok(()), Ok(())),
-            (condition(true, "", false), Err(Code::PreconditionFailed), Ok(())),
-            (condition(false, "e", false), Ok(()), Err(Code::NoSuchKey)),
-            (condition(false, "f", false), Err(Code::PreconditionFailed), Err(Code::NoSuchKey)),
-            (condition(false, "", true), Ok(()), Err(Code::NoSuchKey)),
-            (condition(true, "e", false), Err(Code::PreconditionFailed), Err(Code::NoSuchKey)),
+            (condition(false, None, false), Ok(()), Ok(())),
+            (condition(true, None, false), Err(Code::PreconditionFailed), Ok(())),
+            (condition(false, Some("e"), false), Ok(()), Err(Code::NoSuchKey)),
+            (condition(false, Some("f"), false), Err(Code::PreconditionFailed), Err(Code::NoSuchKey)),
+            (condition(false, Some(""), false), Err(Code::PreconditionFailed), Err(Code::NoSuchKey)),
+            (condition(false, None, true), Ok(()), Err(Code::NoSuchKey)),
+            (condition(true, Some("e"), false), Err(Code::PreconditionFailed), Err(Code::NoSuchKey)),
         ];
         for (condition, if_there, if_missing) in cases {
             let code = |existing| check(Some(&condition), b"k", existing).map_err(|failure| failure.code);

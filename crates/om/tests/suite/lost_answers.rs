@@ -562,7 +562,7 @@ async fn call(mut client: Client, ask: &Ask, age: Duration) -> Result<Reply, Fai
                 Condition::Nothing => None,
                 Condition::Absent => Some(Precondition { absent: true, ..Precondition::default() }),
                 Condition::Is(write) => {
-                    Some(Precondition { etag: format!("etag-{write}"), ..Precondition::default() })
+                    Some(Precondition { etag: Some(format!("etag-{write}")), ..Precondition::default() })
                 }
             };
             let (etag, pieces) = (format!("etag-{write}"), pieces(write));

@@ -5,7 +5,11 @@ pub(super) fn unknown<'a>(xml: &'a str, known: &[&str]) -> Option<&'a str> {
     let mut rest = xml;
     while let Some((_, tag)) = rest.split_once('<') {
         rest = tag;
-        let skipped = [("!--", "-->"), ("![CDATA[", "]]>"), ("!", ">"), ("?", ">"), ("/", ">")]
+        // The protocol layer leaves out what stands in one: another key would be meant.
+        if tag.starts_with("![CDATA[") {
+            return Some("CDATA");
+        }
+        let skipped = [("!--", "-->"), ("!", ">"), ("?", ">"), ("/", ">")]
             .into_iter()
             .find(|(begin, _)| tag.starts_with(begin));
         if let Some((begin, end)) = skipped {
@@ -32,7 +36,8 @@ mod tests {
         check("<s:Delete xmlns:s=\"a\"><s:Key/></s:Delete>", None);
         check("<Delete><Tags><Tag/></Tags></Delete>", Some("Tags"));
         check("<Delete\n><s:Tags/></Delete>", Some("Tags"));
-        check("<Delete><!-- <Tags> --><Key><![CDATA[<Tags>]]></Key></Delete>", None);
+        check("<Delete><!-- <Tags><![CDATA[ --><Key>k</Key></Delete>", None);
+        check("<Delete><Key><![CDATA[a/]]>b</Key></Delete>", Some("CDATA"));
         check("<Delete><Key>", None);
         check("no xml", None);
     }

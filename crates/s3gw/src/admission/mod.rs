@@ -17,7 +17,10 @@ use crate::options::GatewayOptions;
 use crate::payload::{Coding, Payload, Trailers};
 use crate::request_body::Progress;
 use axum::body::Body;
-use axum::http::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HOST, TRANSFER_ENCODING};
+use axum::http::header::{
+    AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HOST, IF_MODIFIED_SINCE, IF_UNMODIFIED_SINCE,
+    TRANSFER_ENCODING,
+};
 use axum::http::request::Parts;
 use axum::http::uri::PathAndQuery;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, Version};
@@ -129,6 +132,8 @@ impl Admission {
             verified.signed_headers.extend(take_presigned(&mut query, &mut parts.headers)?);
         }
         refuse_unsigned(&parts.headers, &verified)?;
+        refuse_empty(&parts.headers)?;
+        refuse_times_of_writers(&parts.method, &parts.headers)?;
         refuse_tokens(&parts.headers)?;
         take_sums_of_nothing(&parts.method, &mut parts.headers);
 
@@ -218,6 +223,33 @@ fn refuse_repeated(headers: &HeaderMap) -> Result<()> {
     match headers.keys().find(|name| counts(name) && headers.get_all(*name).iter().count() > 1) {
         Some(name) => {
             Err(GatewayError::InvalidArgument(format!("The header {name} is given more than once.")))
+        }
+        None => Ok(()),
+    }
+}
+
+/// A client whose variable was empty has asked for a condition or a checksum all the same.
+fn refuse_empty(headers: &HeaderMap) -> Result<()> {
+    let counts = |name: &str| {
+        matches!(name, "content-md5" | "if-match" | "if-none-match")
+            || ["if-modified", "if-unmodified", "x-amz-checksum-", "x-amz-copy-source-if-"]
+                .iter()
+                .any(|begin| name.starts_with(begin))
+    };
+    match headers.iter().find(|(name, value)| value.is_empty() && counts(name.as_str())) {
+        Some((name, _)) => Err(GatewayError::InvalidArgument(format!("The header {name} is empty."))),
+        None => Ok(()),
+    }
+}
+
+/// Conditions on time are those of readers.
+fn refuse_times_of_writers(method: &Method, headers: &HeaderMap) -> Result<()> {
+    let is_read = matches!(*method, Method::GET | Method::HEAD);
+    match [IF_MODIFIED_SINCE, IF_UNMODIFIED_SINCE].iter().find(|name| !is_read && headers.contains_key(*name))
+    {
+        Some(name) => {
+            let why = format!("{name} on a request that changes something is not implemented.");
+            Err(GatewayError::refused("NotImplemented", 501, why))
         }
         None => Ok(()),
     }
@@ -645,6 +677,18 @@ mod tests {
         forgotten(put("/b")).admit().await.unwrap();
         let copy = forgotten(put("/b/k")).signing("x-amz-copy-source", "/b/other");
         copy.admit().await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn what_is_asked_for_with_an_empty_header_or_at_a_wrong_time_is_refused() {
+        let put = || put("/b/k").signing("content-length", "0");
+        for name in ["if-match", "if-none-match", "content-md5", "x-amz-checksum-crc32"] {
+            put().adding(name, "").refused("is empty").await;
+        }
+        for name in ["if-modified-since", "if-unmodified-since"] {
+            put().adding(name, "Mon, 23 Nov 2026 12:00:00 GMT").refused("not implemented").await;
+        }
+        put().adding("if-match", "\"\"").admit().await.unwrap();
     }
 
     #[tokio::test]
