@@ -121,7 +121,7 @@ async fn what_was_written_after_the_survivors_end_is_read_after_the_reset() {
     let report = cluster.admin("container report");
     assert!(report["adopted"].as_u64().unwrap() >= 3, "{report:#}");
     cluster.until("no replica that nobody knows", "container report", |told| told["unknown_replicas"] == 0);
-    let said = "adopt a container that the forced reset had lost";
+    let said = "adopted a container that the forced reset had lost";
     assert!(cluster.scms.iter().flat_map(|scm| scm.logs()).any(|log| log.contains(said)), "nobody said so");
 
     // Nothing that is drawn now is something of before.

@@ -683,7 +683,7 @@ mod tests {
     async fn what_is_asked_for_with_an_empty_header_or_at_a_wrong_time_is_refused() {
         let put = || put("/b/k").signing("content-length", "0");
         for name in ["if-match", "if-none-match", "content-md5", "x-amz-checksum-crc32"] {
-            put().adding(name, "").refused("is empty").await;
+            put().signing(name, "").refused("is empty").await;
         }
         for name in ["if-modified-since", "if-unmodified-since"] {
             put().adding(name, "Mon, 23 Nov 2026 12:00:00 GMT").refused("not implemented").await;

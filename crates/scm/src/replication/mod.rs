@@ -38,7 +38,7 @@ pub(crate) const SLICE: usize = 5_000;
 /// heard at one moment, of their closed replicas a second or two later, and copies would be made of what is there.
 const COPY_AFTER: Duration = Duration::from_secs(5);
 
-/// A member that has been behind for this long without coming on is not waited for.
+/// A member that has been behind for this long without coming on is not waited for; of one that comes on for longer is told.
 const COMES_WITHIN: Duration = Duration::from_secs(30);
 /// What the leader knows about containers beyond tables and reports.
 #[derive(Default)]
@@ -52,6 +52,8 @@ pub(crate) struct Replication {
     lacking: BTreeMap<ContainerId, Instant>,
     /// Since when a node that speaks has had a replica that goes on past its container.
     ahead: BTreeMap<(ContainerId, NodeId), Instant>,
+    /// Since when members have been coming to containers.
+    coming: BTreeMap<ContainerId, Instant>,
     /// Where the next slice begins.
     cursor: ContainerId,
     pub(crate) rolls: Rolls,
@@ -116,10 +118,15 @@ impl Replication {
     ) {
         let Some(mut known) = known(container, world) else {
             self.ahead.retain(|(of, _), _| *of != container);
+            self.coming.remove(&container);
             return;
         };
         known.ahead_is_told = self.ahead_is_told(container, &known, limits);
-        let Findings { troubles, mut orders, wait } = examine(&known, limits, &self.tasks, copies);
+        let Findings { mut troubles, mut orders, wait } = examine(&known, limits, &self.tasks, copies);
+        let is_told = troubles.contains(&ContainerTrouble::ContainerUnderReplicated);
+        if self.is_late(container, &known, limits.now) && !is_told {
+            troubles.push(ContainerTrouble::ContainerUnderReplicated);
+        }
         match wait {
             None => self.waits.remove(&container),
             Some(wait) => self.waits.insert(container, wait),
@@ -145,6 +152,15 @@ impl Replication {
 }
 
 impl Replication {
+    /// Whether a member has been coming to the container for long. It is waited for, and a person should know that a replica lacks.
+    fn is_late(&mut self, container: ContainerId, known: &Known<'_>, now: Instant) -> bool {
+        if known.coming.is_empty() {
+            self.coming.remove(&container);
+            return false;
+        }
+        now - *self.coming.entry(container).or_insert(now) >= COMES_WITHIN
+    }
+
     /// The nodes whose replica has been told of as going on past its container for long enough.
     fn ahead_is_told(
         &mut self,

@@ -7,6 +7,7 @@ use super::replica_files::ReplicaFiles;
 use super::run::{Run, machine_at};
 use super::view::View;
 use crate::world::{Crash, ProcessId};
+use proto::Code;
 use proto::scm::{
     CloseContainerRequest, ContainerInfo, ContainerState, ContainerTrouble, NodeDuty, NodeState, Pipeline,
     PipelineState, ReplicaInfo, ReplicaState,
@@ -262,9 +263,10 @@ impl Run {
         let share = reads.len().div_ceil(READERS).max(1);
         let under_way = Arc::new(());
         let failed: Arc<Mutex<Vec<(Written, String, String)>>> = Arc::default();
+        let last_failure: Arc<Mutex<String>> = Arc::default();
         for reads in reads.chunks(share) {
             let (reads, ledger, under_way) = (reads.to_vec(), self.ledger.clone(), under_way.clone());
-            let failed = failed.clone();
+            let (failed, last_failure) = (failed.clone(), last_failure.clone());
             let (connector, cluster) = (self.world.connector(self.operator()), view.status.cluster.clone());
             self.world.spawn(self.operator(), async move {
                 let _under_way = under_way;
@@ -275,8 +277,15 @@ impl Run {
                         tries -= 1;
                         match read_checked(&way, &ledger, &written, 0, written.length).await {
                             Ok(_) => break None,
-                            Err(failure) if tries == 0 => break Some(failure),
-                            Err(_) => sleep(Duration::from_secs(1)).await,
+                            // One whose container is gone does not get it back.
+                            Err(failure) if tries == 0 || failure.code == Code::NotFound => {
+                                break Some(failure);
+                            }
+                            Err(failure) => {
+                                *last_failure.lock().expect("no holder panics") =
+                                    format!("{address}: block {}: {failure}", written.block);
+                                sleep(Duration::from_secs(1)).await;
+                            }
                         }
                     };
                     if let Some(failure) = failure.filter(|_| must_be == MustBe::Right) {
@@ -290,7 +299,10 @@ impl Run {
         while Arc::strong_count(&under_way) > 1 {
             self.step()?;
             if self.world.now() > until {
-                return Err(format!("reading all blocks takes longer than {WITHIN:?}"));
+                let last = last_failure.lock().expect("no holder panics");
+                return Err(format!(
+                    "reading all blocks takes longer than {WITHIN:?}; the last that failed: {last}"
+                ));
             }
         }
         let failed = std::mem::take(&mut *failed.lock().expect("no holder panics"));
