@@ -174,7 +174,11 @@ fn disk_row(node: u64, disk: &DiskReport) -> [Cell; 6] {
             format!("{:.1} %", capacity.saturating_sub(disk.free_bytes) as f64 / capacity as f64 * 100.0)
         }
     };
-    let state = if disk.failed { ("failed", Tone::Bad) } else { ("good", Tone::Good) };
+    let state = match (disk.failed, disk.full) {
+        (true, _) => ("failed", Tone::Bad),
+        (false, true) => ("full", Tone::Bad),
+        (false, false) => ("good", Tone::Good),
+    };
     [
         node.to_string().into(),
         proto::disk_id(&disk.disk).map(|id| id.to_string()).unwrap_or_default().into(),
@@ -192,6 +196,7 @@ fn disks_to_json(datanode: &DatanodeInfo) -> Vec<Value> {
             "capacity_bytes": disk.capacity_bytes,
             "free_bytes": disk.free_bytes,
             "failed": disk.failed,
+            "full": disk.full,
         })
     };
     datanode.disks.iter().map(disk).collect()

@@ -7,8 +7,8 @@ use super::{datanode, pipeline, words};
 use crate::table::{Cell, Tone, table};
 use proto::registry::{Health, Instance};
 use proto::scm::{
-    ClusterStatus, DatanodeInfo, GetClusterStatusRequest, ListScmMembersRequest, NodeDuty, NodeState,
-    Pipeline, PipelineState, ScmMember,
+    ClusterStatus, DatanodeInfo, DiskReport, GetClusterStatusRequest, ListScmMembersRequest, NodeDuty,
+    NodeState, Pipeline, PipelineState, ScmMember,
 };
 use registry::{RegistryClient, health};
 use serde_json::{Value, json};
@@ -234,23 +234,23 @@ fn look_at_nodes(nodes: &[DatanodeInfo], findings: &mut Findings) {
     let diskinfo = "datanode diskinfo";
     let failed = disks().filter(|(_, disk)| disk.failed).map(|(node, disk)| name(node, &disk.disk)).collect();
     findings.note_each(Severity::Critical, "disk-failed", "disks have failed", failed, diskinfo);
-    let with_free = |is_meant: &dyn Fn(u64) -> bool| {
-        disks()
-            .filter(|(_, disk)| !disk.failed && disk.capacity_bytes > 0)
-            .filter(|(_, disk)| is_meant(free_percent(disk.free_bytes, disk.capacity_bytes)))
-            .map(|(node, disk)| name(node, &disk.disk))
-            .collect()
+    // A small disk takes no more data while a larger share of it is free: the log keeps a reserve.
+    let is_full = |disk: &DiskReport| disk.full || has_less_than(FREE_PERCENT_CRITICAL, disk);
+    let is_filling = |disk: &DiskReport| !is_full(disk) && has_less_than(FREE_PERCENT_WARNING, disk);
+    let that = |is_meant: &dyn Fn(&DiskReport) -> bool| {
+        let meant = disks().filter(|(_, disk)| !disk.failed && is_meant(disk));
+        meant.map(|(node, disk)| name(node, &disk.disk)).collect()
     };
-    let full = with_free(&|percent| percent < FREE_PERCENT_CRITICAL);
-    let what = format!("disks have less than {FREE_PERCENT_CRITICAL} % free");
-    findings.note_each(Severity::Critical, "disk-full", &what, full, diskinfo);
-    let filling = with_free(&|percent| (FREE_PERCENT_CRITICAL..FREE_PERCENT_WARNING).contains(&percent));
+    let what = format!("disks take no more data, or have less than {FREE_PERCENT_CRITICAL} % free");
+    findings.note_each(Severity::Critical, "disk-full", &what, that(&is_full), diskinfo);
+    let filling = that(&is_filling);
     let what = format!("disks have less than {FREE_PERCENT_WARNING} % free");
     findings.note_each(Severity::Warning, "disk-filling", &what, filling, diskinfo);
 }
 
-fn free_percent(free: u64, capacity: u64) -> u64 {
-    u64::try_from(u128::from(free) * 100 / u128::from(capacity)).unwrap_or(100)
+/// False for a disk whose size is not known.
+fn has_less_than(percent: u64, disk: &DiskReport) -> bool {
+    u128::from(disk.free_bytes) * 100 < u128::from(percent) * u128::from(disk.capacity_bytes)
 }
 
 fn look_at_pipelines(pipelines: &[Pipeline], findings: &mut Findings) {
@@ -361,7 +361,7 @@ fn look_at_services(instances: &[Instance], findings: &mut Findings) {
 mod tests {
     use super::*;
     use proto::registry::Check;
-    use proto::scm::{DiskReport, MemberHealth, Switches};
+    use proto::scm::{MemberHealth, Switches};
 
     fn codes(look: impl FnOnce(&mut Findings)) -> Vec<(&'static str, Severity)> {
         let mut findings = Findings::default();
@@ -395,6 +395,9 @@ mod tests {
         assert_eq!(with(50, false), [("disk-filling", Severity::Warning)]);
         assert_eq!(with(49, false), [("disk-full", Severity::Critical)]);
         assert_eq!(with(49, true), [("disk-failed", Severity::Critical)]);
+        let mut small = node(1, NodeState::NodeHealthy);
+        small.disks[0] = DiskReport { free_bytes: 350, full: true, ..small.disks[0].clone() };
+        assert_eq!(of(&[small]), [("disk-full", Severity::Critical)]);
     }
 
     #[test]
