@@ -197,6 +197,7 @@ async fn check_index(real: &dyn DataDirectory) -> anyhow::Result<()> {
     }
     Ok(())
 }
+
 /// Refuses an index that is older than its disk: what it has forgotten since would pass for let go. A pipeline's spec stands beside its log
 /// only once the index has it, and a replica is marked as removed before the index forgets it.
 async fn check_knows_all(

@@ -19,6 +19,8 @@ use types::{NodeId, PipelineId};
 
 /// A round without a change: for what a failed proposal left undone.
 const LOOK_AGAIN_INTERVAL: Duration = Duration::from_secs(5);
+/// Between a round that had more to do and the next.
+const FULL_ROUND_INTERVAL: Duration = Duration::from_millis(250);
 /// Pipelines of one round: bounds the proposals in flight at once.
 const ROUND_PIPELINES_MAX: usize = 256;
 /// However many nodes keep appearing, a round starts after this many placement delays.
@@ -60,9 +62,9 @@ impl Placing {
         let (loads, existing) = loads(world);
         let planned = placement::plan(loads, &existing, self.per_disk, ROUND_PIPELINES_MAX);
         self.first = None;
-        if planned.is_empty() {
-            self.due = now + LOOK_AGAIN_INTERVAL;
-        }
+        // All that there is room for, unless the round was full. What could not be carried out is not tried again at once.
+        let is_full = planned.len() == ROUND_PIPELINES_MAX;
+        self.due = now + if is_full { FULL_ROUND_INTERVAL } else { LOOK_AGAIN_INTERVAL };
         Some(planned)
     }
 }
@@ -133,4 +135,41 @@ pub(crate) fn ready_to_open<'a>(world: &'a World<'_>) -> impl Iterator<Item = Pi
     let allocated = live.filter(|record| record.state() == PipelineState::PipelineAllocated);
     let led = allocated.filter(|record| world.nodes.pipeline_seen(record, world.now).leader.is_some());
     led.map(|record| PipelineId(record.pipeline))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nodes::{Nodes, Silence};
+    use crate::ops::testing::{disk, three_nodes};
+    use proto::scm::DiskReport;
+
+    const DELAY: Duration = Duration::from_millis(200);
+
+    /// What could not be created, since SCM's own disk is full, must not be tried without a pause.
+    #[test]
+    fn places_settle_and_what_failed_is_tried_again_later() {
+        let (tables, start) = (three_nodes(), Instant::now());
+        let within = Duration::from_secs(60);
+        let mut nodes =
+            Nodes::new(Silence { stale_after: within, dead_after: within, disk_lost_after: within }, start);
+        for node in 1..=3 {
+            let here = DiskReport { disk: disk(node, 0), free_bytes: 1 << 40, ..DiskReport::default() };
+            nodes.see(NodeId(node), vec![here], start);
+        }
+        let mut placing = Placing::new(DELAY, 1, start);
+        let mut placed = |changes: u64, after: Duration| {
+            let planned = placing.plan(changes, &World::at(&tables, &nodes, start + after));
+            planned.map(|planned| planned.len())
+        };
+        assert_eq!(placed(1, Duration::ZERO), None);
+        assert_eq!(placed(2, DELAY / 2), None, "one more has come");
+        assert_eq!(placed(2, DELAY), None);
+        assert_eq!(placed(2, DELAY + DELAY / 2), Some(1));
+        assert_eq!(placed(2, 2 * DELAY), None, "nothing came of it, and it is not tried again at once");
+        assert_eq!(placed(2, 2 * DELAY + LOOK_AGAIN_INTERVAL), Some(1));
+        // Nodes that come without end hold up nobody for ever.
+        let rounds = (1..=40u64).filter(|n| placed(2 + n, 60 * DELAY + DELAY / 2 * *n as u32).is_some());
+        assert!(rounds.count() >= 1);
+    }
 }

@@ -82,8 +82,8 @@ impl OfflineDisk {
         for (container, end) in ends {
             end.write(&*self.real, container).await?;
         }
-        // The index does not know them: beside a spec it would pass for older than its disk.
-        for rebuilt in report.pipelines.iter().filter(|rebuilt| rebuilt.log == RebuiltLog::Gone) {
+        // The index does not know them: beside a spec, also one that cannot be read, it would pass for older than its disk.
+        for rebuilt in report.pipelines.iter().filter(|rebuilt| rebuilt.log != RebuiltLog::Opens) {
             spec_file::remove(&*self.real, rebuilt.pipeline).await?;
         }
         install::install(&*self.real).await?;

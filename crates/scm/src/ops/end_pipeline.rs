@@ -15,8 +15,12 @@ pub(super) fn apply(tables: &mut TablesMut<'_>, command: EndPipelineCommand) -> 
             tables.put_pipeline(record);
         }
         PipelineState::PipelineClosed => {
-            let noted: BTreeMap<u64, u64> =
-                record.ended.iter().chain(&ended).map(|end| (end.replica, end.last_index)).collect();
+            // Said again, perhaps by an older report: what was shown once stays required.
+            let mut noted: BTreeMap<u64, u64> = BTreeMap::new();
+            for end in record.ended.iter().chain(&ended) {
+                let last_index = noted.entry(end.replica).or_default();
+                *last_index = end.last_index.max(*last_index);
+            }
             let end = |(replica, last_index)| MemberEnd { replica, last_index };
             let record = PipelineRecord { ended: noted.into_iter().map(end).collect(), ..record.clone() };
             tables.put_pipeline(record);
@@ -56,5 +60,8 @@ mod tests {
             assert_eq!(run(&mut tables, Command::EndPipeline(command)).refused, "");
         }
         assert_eq!(tables.pipeline(PipelineId(1)).unwrap().ended, [end(1), end(2), end(3)]);
+        let older = MemberEnd { replica: 3, last_index: 4 };
+        run(&mut tables, Command::EndPipeline(EndPipelineCommand { pipeline: 1, ended: vec![older] }));
+        assert_eq!(tables.pipeline(PipelineId(1)).unwrap().ended[2], end(3), "what was shown once");
     }
 }

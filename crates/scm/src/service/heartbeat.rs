@@ -43,8 +43,8 @@ pub(crate) async fn heartbeat(
     if !as_registered {
         return Ok(HeartbeatResponse { register_again: true, ..HeartbeatResponse::default() });
     }
+    note_lost_logs(leader, node, &request.pipelines).await?;
     let strangers = strangers(leader, node, &request.pipelines);
-    let reports = request.pipelines.clone();
     let mut round = leader.rounds.subscribe();
     let containers = ContainersReport {
         replicas: request.containers,
@@ -64,54 +64,68 @@ pub(crate) async fn heartbeat(
         (places, nodes.report_containers(node, containers) || pipelines)
     });
     leader.plan(|world, replication| replication.tasks.report(node, request.tasks, world.now));
-    note_news(leader, node, &reports).await?;
     if places_changed {
         leader.note_places_changed();
     }
     if reports_changed {
         leader.reports_changed.send_modify(|changes| *changes += 1);
     }
+    note_late_ends(leader, node).await?;
     let has_pipelines = || leader.tables.read(|tables| tables.live_pipelines_on(node).next().is_some());
     let first_pipelines = async { while !has_pipelines() && round.changed().await.is_ok() {} };
     let _ = timeout(FIRST_PIPELINES_WAIT, first_pipelines).await;
     Ok(answer(leader, node))
 }
 
-/// In SCM's log before the node hears anything: it waits for that before it lets go of what is left.
-async fn note_news(leader: &Leader, node: NodeId, reports: &[PipelineReport]) -> Result<(), Failure> {
-    for report in reports.iter().filter(|report| report.log_lost || report.ended) {
-        let news = leader.read(|world| {
-            let record = world.tables.pipeline(PipelineId(report.pipeline))?;
-            is_member(record, node, report).then(|| news(record, report, world))?
-        });
-        if let Some(command) = news {
-            leader.propose(command).await?;
-        }
+/// Notes in SCM's log which members have lost their logs, before anybody decides by what they report besides.
+async fn note_lost_logs(leader: &Leader, node: NodeId, reports: &[PipelineReport]) -> Result<(), Failure> {
+    let lost = |tables: &Tables| -> Vec<Command> {
+        reports.iter().filter_map(|report| lost_log(tables, node, report)).collect()
+    };
+    for command in leader.tables.read(lost) {
+        leader.propose(command).await?;
     }
     Ok(())
 }
 
-/// What a member's report says that its pipeline's record does not.
-fn news(record: &PipelineRecord, report: &PipelineReport, world: &World<'_>) -> Option<Command> {
+/// What a report says of its log that the pipeline's record does not.
+fn lost_log(tables: &Tables, node: NodeId, report: &PipelineReport) -> Option<Command> {
     let (pipeline, replica) = (report.pipeline, report.replica);
-    if report.log_lost && !record.lost_logs.contains(&replica) {
-        let node = record.members.iter().find(|member| member.replica == replica).map(|member| member.node);
-        warn!(
-            node,
-            pipeline,
-            replica,
-            "a member has lost its log: it counts in no decision on the pipeline's containers"
-        );
-        return Some(Command::NoteLostLog(NoteLostLogCommand { pipeline, replica }));
-    }
-    if !report.ended || record.state() != PipelineState::PipelineClosed {
+    let record = report.log_lost.then(|| tables.pipeline(PipelineId(pipeline)))??;
+    if !is_member(record, node, report) || record.lost_logs.contains(&replica) {
         return None;
     }
-    let view = PipelineView::of(record, world.nodes, world.now);
-    let member = view.members.iter().find(|member| member.member.replica == replica)?;
-    let end = end_to_note(record, member, world)?;
-    let is_news = member.noted_end(record).is_none_or(|noted| noted.last_index < end.last_index);
-    is_news.then(|| Command::EndPipeline(EndPipelineCommand { pipeline, ended: vec![end] }))
+    warn!(
+        %node,
+        pipeline,
+        replica,
+        "a member has lost its log: it counts in no decision on the pipeline's containers"
+    );
+    Some(Command::NoteLostLog(NoteLostLogCommand { pipeline, replica }))
+}
+
+/// Notes in SCM's log what has ended late, by all that its node has told now, before the node hears anything: it waits for that before it lets
+/// go of what is left.
+async fn note_late_ends(leader: &Leader, node: NodeId) -> Result<(), Failure> {
+    for command in leader.read(|world| late_ends(node, world)) {
+        leader.propose(command).await?;
+    }
+    Ok(())
+}
+
+fn late_ends(node: NodeId, world: &World<'_>) -> Vec<Command> {
+    let ended = world.nodes.pipeline_reports(node).filter(|report| report.ended);
+    let records = ended.filter_map(|report| world.tables.pipeline(PipelineId(report.pipeline)));
+    let over = records.filter(|record| record.state() == PipelineState::PipelineClosed);
+    let late = over.filter_map(|record| {
+        let view = PipelineView::of(record, world.nodes, world.now);
+        let member = view.member_on(node)?;
+        let end = end_to_note(record, member, world)?;
+        let is_news = member.noted_end(record).is_none_or(|noted| noted.last_index < end.last_index);
+        let command = EndPipelineCommand { pipeline: record.pipeline, ended: vec![end] };
+        is_news.then_some(Command::EndPipeline(command))
+    });
+    late.collect()
 }
 
 /// Whether SCM's log has that the replica said that it has ended.
@@ -262,8 +276,11 @@ mod tests {
         let pipeline = answered.map(|record| {
             as_told(record, view::pipeline(record, &World::at(tables, &nodes, now)), &nodes, NodeId(node))
         });
-        let record = tables.pipeline(PipelineId(1)).unwrap();
-        (pipeline, report.and_then(|report| news(record, &report, &World::at(tables, &nodes, now))))
+        let ends = late_ends(NodeId(node), &World::at(tables, &nodes, now));
+        (
+            pipeline,
+            report.and_then(|report| lost_log(tables, NodeId(node), &report)).or(ends.into_iter().next()),
+        )
     }
 
     #[test]
