@@ -14,6 +14,7 @@ use crate::page::{limit, url_encode};
 use crate::store::{Stored, checksum, store};
 use bytes::Bytes;
 use client::{ClientError, S3_VOLUME};
+use md5::{Digest, Md5};
 use proto::Code;
 use proto::om::{self, Checksum, KeyAttributes};
 use s3s::dto::*;
@@ -193,7 +194,8 @@ impl Gateway {
                 whole_checksum(&attributes, &parts, &uploaded, promised)?
             }
             Err(error) => {
-                let key = self.completed_before(&input.bucket, &input.key, &input.upload_id, error).await?;
+                let key =
+                    self.completed_before(&input.bucket, &input.key, &input.upload_id, &parts, error).await?;
                 return Ok(completed(host, input.bucket, input.key, &key));
             }
         };
@@ -206,21 +208,24 @@ impl Gateway {
             precondition,
             checksum,
         };
-        let upload = request.upload.clone();
+        let (upload, named) = (request.upload.clone(), request.parts.clone());
         let key = match self.client.complete_upload(request).await {
             Ok(key) => key,
-            Err(error) => self.completed_before(&input.bucket, &input.key, &upload, error.into()).await?,
+            Err(error) => {
+                self.completed_before(&input.bucket, &input.key, &upload, &named, error.into()).await?
+            }
         };
         Ok(completed(host, input.bucket, input.key, &key))
     }
 
-    /// The object that the upload became already: it is gone once it is completed, and a client that did not hear so asks again.
-    /// Anything else is the `error` that was found.
+    /// The object that the upload became already, of these parts: it is gone once it is completed, and a client that did not
+    /// hear so asks again. Anything else is the `error` that was found.
     async fn completed_before(
         &self,
         bucket: &str,
         key: &str,
         upload: &str,
+        parts: &[om::CompletedPart],
         error: GatewayError,
     ) -> Result<om::Key> {
         let is_gone = matches!(&error, GatewayError::Client(ClientError::Refused(why)) if why.code == Code::NoSuchUpload);
@@ -228,7 +233,9 @@ impl Gateway {
             return Err(error);
         }
         match self.client.lookup(S3_VOLUME, bucket, key.as_bytes()).await {
-            Ok(found) if found.upload == upload => Ok(found),
+            Ok(found) if found.upload == upload && parts_etag(parts).as_ref() == Some(&found.etag) => {
+                Ok(found)
+            }
             _ => Err(error),
         }
     }
@@ -401,6 +408,19 @@ fn completed(host: &str, bucket: String, name: String, key: &om::Key) -> Complet
     }
 }
 
+/// The ETag of an object of these parts: the MD5 of their MD5s, and how many they are.
+fn parts_etag(parts: &[om::CompletedPart]) -> Option<String> {
+    let mut md5 = Md5::new();
+    for part in parts {
+        let digits = part.etag.as_bytes();
+        let digit = |byte: u8| (byte as char).to_digit(16).map(|digit| digit as u8);
+        let bytes = digits.chunks(2).map(|pair| Some(digit(pair[0])? << 4 | digit(*pair.get(1)?)?));
+        md5.update(bytes.collect::<Option<Vec<u8>>>().filter(|bytes| bytes.len() == 16)?);
+    }
+    let hex: String = md5.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+    Some(format!("{hex}-{}", parts.len()))
+}
+
 /// A kind of checksum that is named at the end must be the one that the upload was begun with.
 fn check_named_kind(named: Option<&ChecksumType>, attributes: &KeyAttributes) -> Result<()> {
     let (_, kind) = upload_checksum(Some(attributes));
@@ -529,6 +549,13 @@ pub(super) fn copy_range(text: &str, size: u64) -> Result<std::ops::Range<u64>> 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn parts_have_the_etag_that_om_gives_them() {
+        let part = |digit: &str| om::CompletedPart { number: 1, etag: digit.repeat(32) };
+        assert_eq!(parts_etag(&[part("a"), part("b")]).unwrap(), "8039a288fc27346c4ebd08f17995e8bc-2");
+        assert_eq!(parts_etag(&[om::CompletedPart { number: 1, etag: "nonsense".to_owned() }]), None);
+    }
 
     #[test]
     fn copy_ranges_name_both_ends() {

@@ -780,6 +780,12 @@ def an_upload_is_completed_twice():
     S3.put_object(**name, Body=b"something newer")
     refuses("NoSuchUpload", 404, complete, MultipartUpload={"Parts": done})
     assert get("completed twice") == b"something newer"
+    # An object of the same parts that another upload became is not this one's.
+    other = {**name, "UploadId": S3.create_multipart_upload(**name)["UploadId"]}
+    for n, part in enumerate(parts, 1):
+        S3.upload_part(**other, PartNumber=n, Body=part)
+    assert S3.complete_multipart_upload(**other, MultipartUpload={"Parts": done})["ETag"] == first["ETag"]
+    refuses("NoSuchUpload", 404, complete, MultipartUpload={"Parts": done})
 
 
 @check
