@@ -20,8 +20,10 @@ pub(crate) fn config(name: String, timing: Timing, stands: bool) -> Result<Arc<C
         enable_pre_vote: Some(true),
         // A leader that hears from no quorum stops its heartbeats, so that followers that still hear it elect another.
         quorum_loss_probe_interval: Some(2 * election_max),
-        // A log that is shorter than it was is a wiped disk, which must come back as a new replica instead.
-        allow_log_reversion: Some(false),
+        // A follower that lost a torn tail is sent it again: what a majority had stays committed, and every moment without
+        // it is one copy less. openraft's own way with it, refusing, is a leader that panics, or that goes on in a release
+        // build with progress that makes no sense. A disk that was wiped never comes so far: its replica is a new one.
+        allow_log_reversion: Some(true),
         // A leader commits by its followers' disks, so a crash may take entries from its log that are acknowledged. One
         // that went on leading in its old term would give their indexes, and their log ids, to other commands, and no
         // follower could tell. It must be elected again, which only those can win that have everything.

@@ -57,6 +57,8 @@ pub struct GroupMetrics {
     pub dozes_ended: u64,
     /// Streams to followers that could not be opened or ended with an error.
     pub append_streams_broken: u64,
+    /// Times a follower lacked what it had acknowledged.
+    pub follower_logs_reverted: u64,
     /// `None` in groups that have none.
     pub snapshots: Option<SnapshotProgress>,
     /// On the leader, the other members by their replicas.
@@ -123,6 +125,7 @@ impl GroupMetrics {
             leader_changes: counts.leader_changes.get(),
             dozes_ended: counts.woken.get(),
             append_streams_broken: counts.streams_broken.get(),
+            follower_logs_reverted: counts.logs_reverted.get(),
             snapshots: None,
         }
     }

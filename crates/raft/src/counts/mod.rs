@@ -33,6 +33,8 @@ pub(crate) struct Counts {
     pub(crate) elections_won: Counter,
     pub(crate) leader_changes: Counter,
     pub(crate) streams_broken: Counter,
+    /// Times a follower lacked what it had acknowledged to this leader.
+    pub(crate) logs_reverted: Counter,
     /// Times its doze ended.
     pub(crate) woken: Counter,
 }
@@ -56,6 +58,7 @@ impl Counts {
             elections_won: Counter::default(),
             leader_changes: Counter::default(),
             streams_broken: Counter::default(),
+            logs_reverted: Counter::default(),
             woken: Counter::default(),
         }
     }

@@ -69,6 +69,10 @@ const BROKEN: Metric = metric(
     "flotilla_raft_group_append_streams_broken_total",
     "Streams to followers that could not be opened or broke.",
 );
+const REVERTED: Metric = metric(
+    "flotilla_raft_group_follower_logs_reverted_total",
+    "Times a follower lacked entries that it had acknowledged to this leader.",
+);
 const LAG: Metric = metric(
     "flotilla_raft_group_follower_lag_entries",
     "Entries a follower is behind its leader, which reports it.",
@@ -159,6 +163,7 @@ impl GroupMetrics {
             (WON, self.elections_won),
             (LEADER_CHANGES, self.leader_changes),
             (BROKEN, self.append_streams_broken),
+            (REVERTED, self.follower_logs_reverted),
         ];
         for (metric, value) in counters {
             exposition.counter(metric, &labels, value);

@@ -2,7 +2,7 @@
 
 use crate::adapter::encoding::{answered_vote, log_id_checked, log_id_to_wire, vote_from_wire, vote_to_wire};
 use crate::adapter::terms::TermLimit;
-use crate::adapter::type_config::{Peer, RaftVote, TypeConfig};
+use crate::adapter::type_config::{Peer, RaftLogId, RaftVote, TypeConfig};
 use crate::counts::Counts;
 use crate::log::unserved::Unserved;
 use crate::members::dismissal::Dismissal;
@@ -20,7 +20,7 @@ use openraft::network::{
     Backoff, NetBackoff, NetSnapshot, NetStreamAppend, NetTransferLeader, NetVote, RPCOption,
 };
 use openraft::raft::{
-    AppendEntriesRequest, SnapshotResponse, StreamAppendResult, TransferLeaderError, TransferLeaderRequest,
+    AppendEntriesRequest, SnapshotResponse, StreamAppendError, StreamAppendResult, TransferLeaderError, TransferLeaderRequest,
     TransferLeaderResponse, VoteRequest, VoteResponse,
 };
 use openraft::type_config::alias::SnapshotOf;
@@ -76,6 +76,7 @@ impl Network {
             standing: self.standing.clone(),
             counts: self.counts.clone(),
             clock: self.options.clock.clone(),
+            acknowledged: None,
         }
     }
 }
@@ -103,6 +104,8 @@ pub(crate) struct Client {
     standing: Arc<Standing>,
     counts: Arc<Counts>,
     clock: Arc<dyn Clock>,
+    /// The furthest that the target said it has: openraft makes a client anew for each of its leaderships.
+    acknowledged: Option<RaftLogId>,
 }
 
 impl Client {
@@ -247,12 +250,7 @@ impl NetStreamAppend<TypeConfig> for Client {
                 self.window_bytes,
                 self.clock.clone(),
             );
-            let counts = self.counts.clone();
-            let answers = exchange.into_stream().inspect(move |answer| {
-                if answer.is_err() {
-                    counts.streams_broken.count();
-                }
-            });
+            let answers = exchange.into_stream().inspect(|answer| self.answered(answer));
             Ok(answers.boxed())
         }
         .boxed()
@@ -347,6 +345,25 @@ impl NetSnapshot<TypeConfig> for Client {
 }
 
 impl Client {
+    /// A follower that lacks what it acknowledged has a disk that lost what it had called durable: openraft sends it again,
+    /// and an operator should know.
+    fn answered(&mut self, answer: &Result<StreamAppendResult<TypeConfig>, RPCError<TypeConfig>>) {
+        match answer {
+            Ok(Ok(matched)) => self.acknowledged = self.acknowledged.max(*matched),
+            Ok(Err(StreamAppendError::Conflict(at))) if Some(*at) <= self.acknowledged => {
+                self.counts.logs_reverted.count();
+                let (member, node) = (self.target.replica, self.target.node);
+                tracing::warn!(
+                    group = %self.group, %member, %node, missing = at.index,
+                    "a follower lost entries that it had acknowledged: its disk calls durable what is not"
+                );
+                self.acknowledged = None;
+            }
+            Ok(Err(_)) => {}
+            Err(_) => self.counts.streams_broken.count(),
+        }
+    }
+
     /// Told once. openraft does not try again until the group has another leader.
     fn cannot_serve(&self, term: Term) -> StreamingError<TypeConfig> {
         let member = self.target.replica;

@@ -1,7 +1,7 @@
 use crate::cluster::{Cluster, body, pipeline};
 use flotilla_raft::{HostOptions, OpenGroupError};
 use raftlog::LogSpaceOptions;
-use types::Payload;
+use types::{LogIndex, Payload};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn restart_of_all_three_keeps_everything() {
@@ -64,6 +64,33 @@ async fn a_follower_that_was_away_for_longer_than_the_cache_holds_catches_up() {
     let index = last.id.index;
     let entries = cluster.group(away, group).log().read(index..index.next(), 1).await.expect("read an entry");
     assert_eq!(entries[0].body, body(119, 50_000));
+    cluster.stop().await;
+}
+
+/// A torn tail: the leader leads on while the follower is away and returns with less than it had acknowledged.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_follower_that_lost_what_it_acknowledged_is_sent_it_again() {
+    let mut cluster = Cluster::start().await;
+    let group = pipeline(1);
+    cluster.open(group).await;
+    for n in 0..20 {
+        cluster.apply(group, format!("kept {n}"), body(n, 1000)).await;
+    }
+    let last = cluster.apply(group, "lost".into(), body(7, 1000)).await.id.index;
+    cluster.assert_same(group, last).await;
+    let leader = cluster.leader(group).await;
+    let term = cluster.group(leader, group).status().term;
+    let short = (leader + 1) % 3;
+    cluster.stop_node(short).await;
+    cluster.lose_tail(short, group, LogIndex(last.0 - 5)).await;
+    cluster.start_node(short).await;
+    cluster.open_on(short, group).await;
+
+    let after = cluster.apply(group, "after".into(), body(8, 1000)).await.id.index;
+    cluster.assert_same(group, after).await;
+    assert_eq!(cluster.group(leader, group).status().term, term, "the leader led on");
+    let reverted = cluster.running(leader).host.metrics().groups[0].follower_logs_reverted;
+    assert!(reverted >= 1, "it is told of");
     cluster.stop().await;
 }
 
