@@ -127,7 +127,16 @@ ensure_build_environment() {
     have_clang || missing+=(clang)
     ((${#missing[@]} == 0)) || install_packages "${missing[@]}"
     ensure_rust
+    warn_of_room
     ensure_rocksdb
+}
+
+# A first build that would fill the disk or the memory is better known of now than in ten minutes. It is not refused: what it
+# takes is a measured figure of other machines.
+warn_of_room() {
+    [[ ! -d $(target_directory)/debug ]] || return 0
+    [[ -n $(doctor_disk) ]] || say "less than $DISK_GIB_MIN GiB of disk is free, which a first build and its tests may need (./dev doctor)"
+    [[ -n $(doctor_memory) ]] || say "less than $MEMORY_GIB_MIN GiB of memory is available, which the compilers may need (./dev doctor)"
 }
 
 have_cxx() { have cc && have c++; }
