@@ -9,7 +9,7 @@ use crate::group::status::{GroupStatus, publish};
 use crate::group::{Group, GroupInner, campaign};
 use crate::idle::doze::{self, Doze};
 use crate::log::log_store::LogStore;
-use crate::log::patience::Patience;
+use crate::log::room_wait::RoomWait;
 use crate::log::unserved::Unserved;
 use crate::members::first_answer::FirstAnswer;
 use crate::members::standing::Standing;
@@ -17,7 +17,7 @@ use crate::registry::Registry;
 use crate::replica::beginning::{Begun, Past, begin, check_log, check_terms, finish_install};
 use crate::snapshot::{Counters, Limits, SnapshotStore, keep};
 use crate::transport::network::Network;
-use crate::transport::peers::Peers;
+use crate::transport::processes::Processes;
 use crate::transport::service::Service;
 use crate::{AddressBook, GroupSpec, GroupStart, HostMetrics, HostOptions, OpenGroupError, StateMachine};
 use futures::future::join_all;
@@ -48,7 +48,7 @@ struct HostInner {
     options: HostOptions,
     addresses: AddressBook,
     connector: Arc<dyn Connector>,
-    peers: Arc<Peers>,
+    processes: Arc<Processes>,
     registry: Arc<Registry>,
     limits: Arc<Limits>,
     waits: Waits,
@@ -75,7 +75,7 @@ impl RaftHost {
     }
 
     pub fn over(connector: Arc<dyn Connector>, options: HostOptions, addresses: AddressBook) -> RaftHost {
-        let peers = Arc::new(Peers::new(addresses.clone(), connector.clone()));
+        let processes = Arc::new(Processes::new(addresses.clone(), connector.clone()));
         let (registry, counts, looking_after) = Default::default();
         let limits = Arc::new(Limits::new(&options));
         let waits = Waits::new(options.waits_max);
@@ -84,7 +84,7 @@ impl RaftHost {
             options,
             addresses,
             connector,
-            peers,
+            processes,
             registry,
             limits,
             waits,
@@ -139,7 +139,7 @@ impl RaftHost {
         log: Log,
         machine: Box<dyn StateMachine>,
     ) -> anyhow::Result<Group> {
-        let HostInner { options, addresses, peers, limits, waits, .. } = &*self.inner;
+        let HostInner { options, addresses, processes, limits, waits, .. } = &*self.inner;
         let (alive, gone) = Alive::new();
         let counters = Arc::new(Counters::default());
         let snapshots = match machine.snapshots() {
@@ -158,14 +158,14 @@ impl RaftHost {
         let counts = Arc::new(Counts::new(spec.replica));
         let apply_waits = ApplyWaits::new(waits.clone(), spec.group);
         let unserved = Arc::new(Unserved::default());
-        let patience = Patience::default();
+        let room_wait = RoomWait::default();
         let (mut machine, applied) = Machine::new(
             machine,
             snapshots.clone(),
             alive.clone(),
             counts.clone(),
             apply_waits.clone(),
-            patience.clone(),
+            room_wait.clone(),
         )?;
         let snapshot = snapshots.as_ref().and_then(|snapshots| snapshots.current_id());
         check_log(&log, machine.applied_id(), snapshot)?;
@@ -179,14 +179,14 @@ impl RaftHost {
             standing.was_member();
         } else {
             let disk = log.space().disk().clone();
-            machine.note_member(disk, spec.group, spec.replica, patience.clone()).await?;
+            machine.note_member(disk, spec.group, spec.replica, room_wait.clone()).await?;
         }
 
         let network = Network {
             cluster: spec.cluster.as_str().into(),
             group: spec.group,
             replica: spec.replica,
-            peers: peers.clone(),
+            processes: processes.clone(),
             options: options.clone(),
             snapshots: snapshots.clone(),
             unserved: unserved.clone(),
@@ -201,9 +201,9 @@ impl RaftHost {
             alive,
             counts.clone(),
             unused,
-            patience.clone(),
+            room_wait.clone(),
         );
-        patience.begin();
+        room_wait.begin();
         let raft = Raft::new(spec.replica.0, config, network, store, machine).await?;
 
         let status = {
@@ -236,7 +236,7 @@ impl RaftHost {
             raft,
             doze,
             addresses: addresses.clone(),
-            peers: peers.clone(),
+            processes: processes.clone(),
             standing,
             lease_reads: spec.lease_reads,
             clock: options.clock.clone(),
@@ -255,7 +255,7 @@ impl RaftHost {
             proposal_share: Arc::new(Semaphore::new(proposal_bytes_max)),
             proposal_bytes_max,
             counts,
-            patience,
+            room_wait,
             first_answer: FirstAnswer::default(),
             tasks: Mutex::new(tasks),
             gone: Mutex::new(Some(gone)),

@@ -107,7 +107,7 @@ pub(crate) fn moves_under_way(tasks: &Tasks) -> usize {
 
 /// The container's size, if it has just the replicas it should have, nothing goes on with it, and `from` may delete its own.
 fn movable_bytes(
-    known: &replication::Known<'_>,
+    known: &replication::ContainerView<'_>,
     from: NodeId,
     views: &NodeViews,
     tasks: &Tasks,
@@ -128,7 +128,7 @@ fn movable_bytes(
 }
 
 fn sources(
-    known: &replication::Known<'_>,
+    known: &replication::ContainerView<'_>,
     from: NodeId,
     copies: &Copies,
     per_node_max: usize,
@@ -140,7 +140,7 @@ fn sources(
 }
 
 /// Whether the replicas stand in enough racks after the move, or in as many as before.
-fn keeps_racks(known: &replication::Known<'_>, from: NodeId, to: NodeId, views: &NodeViews) -> bool {
+fn keeps_racks(known: &replication::ContainerView<'_>, from: NodeId, to: NodeId, views: &NodeViews) -> bool {
     let racks = |nodes: Vec<NodeId>| {
         spread_of_racks(nodes.iter().filter_map(|node| views.get(node)).map(|view| view.rack))
     };

@@ -76,7 +76,7 @@ impl Seat {
 
 /// How far this process is.
 #[derive(Clone, Debug)]
-enum Standing {
+enum Arrival {
     WaitsFor(String),
     Member,
     /// It never will be, as it was started.
@@ -92,7 +92,7 @@ pub(crate) struct Seats {
     dbs: Arc<dyn GroupDb>,
     shared: SharedTables,
     seat: watch::Sender<Option<Seat>>,
-    standing: watch::Sender<Standing>,
+    arrival: watch::Sender<Arrival>,
     /// One at a time may change who the members are.
     pub(crate) member_changes: Semaphore,
 }
@@ -106,9 +106,9 @@ impl Seats {
         dbs: Arc<dyn GroupDb>,
         shared: SharedTables,
     ) -> Seats {
-        let standing = watch::Sender::new(Standing::WaitsFor("it is starting".to_owned()));
+        let arrival = watch::Sender::new(Arrival::WaitsFor("it is starting".to_owned()));
         let (seat, member_changes) = (watch::Sender::new(None), Semaphore::new(1));
-        Seats { options, disk, space, host, dbs, shared, seat, standing, member_changes }
+        Seats { options, disk, space, host, dbs, shared, seat, arrival, member_changes }
     }
 
     pub(crate) fn options(&self) -> &ScmOptions {
@@ -161,32 +161,32 @@ impl Seats {
     }
 
     pub(crate) fn waits_for(&self, why: String) {
-        self.standing.send_replace(Standing::WaitsFor(why));
+        self.arrival.send_replace(Arrival::WaitsFor(why));
     }
 
     pub(crate) fn is_member(&self) {
-        self.standing.send_replace(Standing::Member);
+        self.arrival.send_replace(Arrival::Member);
     }
 
     pub(crate) fn failed(&self, why: String) {
-        self.standing.send_replace(Standing::Failed(why));
+        self.arrival.send_replace(Arrival::Failed(why));
     }
 
     /// Resolves when this process is a member; an error when it cannot be.
     pub(crate) async fn until_member(&self) -> anyhow::Result<()> {
-        let mut standing = self.standing.subscribe();
-        let settled = standing.wait_for(|standing| !matches!(standing, Standing::WaitsFor(_))).await;
+        let mut arrival = self.arrival.subscribe();
+        let settled = arrival.wait_for(|arrival| !matches!(arrival, Arrival::WaitsFor(_))).await;
         match &*settled.context("SCM is gone")? {
-            Standing::Failed(why) => bail!("{why}"),
-            Standing::Member | Standing::WaitsFor(_) => Ok(()),
+            Arrival::Failed(why) => bail!("{why}"),
+            Arrival::Member | Arrival::WaitsFor(_) => Ok(()),
         }
     }
 
     /// What this process waits for before it is a member.
     pub(crate) fn waiting(&self) -> Option<String> {
-        match &*self.standing.borrow() {
-            Standing::WaitsFor(why) | Standing::Failed(why) => Some(why.clone()),
-            Standing::Member => None,
+        match &*self.arrival.borrow() {
+            Arrival::WaitsFor(why) | Arrival::Failed(why) => Some(why.clone()),
+            Arrival::Member => None,
         }
     }
 

@@ -120,14 +120,14 @@ pub(super) fn old_bytes(summary: &SegmentSummary, indent: &str) -> String {
 }
 
 /// What is known beside the file.
-struct Known {
+struct BesideFile {
     given: Option<HardStateSlot>,
     around: Option<Surroundings>,
 }
 
-impl Known {
+impl BesideFile {
     /// Looks for the data directory that the file is in, unless a hard state is given.
-    async fn of(path: &Path, hard_state: Option<&Path>, scan: &SegmentScan) -> anyhow::Result<Known> {
+    async fn of(path: &Path, hard_state: Option<&Path>, scan: &SegmentScan) -> anyhow::Result<BesideFile> {
         if let Some(hard_state) = hard_state {
             let name = hard_state.display();
             let file =
@@ -137,12 +137,12 @@ impl Known {
             if let Some(log) = scan.log.filter(|log| *log != slot.log) {
                 anyhow::bail!("{name} is of log {}, {} holds records of log {log}", slot.log, path.display());
             }
-            return Ok(Known { given: Some(slot), around: None });
+            return Ok(BesideFile { given: Some(slot), around: None });
         }
-        let nothing = Known { given: None, around: None };
+        let nothing = BesideFile { given: None, around: None };
         let Some((directory, owners_dir)) = LocalDirectory::around(path) else { return Ok(nothing) };
         let around = DataDirectory::new(Arc::new(directory)).around(&owners_dir, scan).await?;
-        Ok(Known { around, ..nothing })
+        Ok(BesideFile { around, ..nothing })
     }
 
     fn evidence(&self) -> Evidence<'_> {
@@ -165,7 +165,7 @@ impl Known {
 
 pub(super) async fn explain(path: &Path, hard_state: Option<&Path>, as_json: bool) -> anyhow::Result<Found> {
     let (name, mut scan) = scan(path).await?;
-    let known = Known::of(path, hard_state, &scan).await?;
+    let known = BesideFile::of(path, hard_state, &scan).await?;
     let mut summary = SegmentSummary::of(&mut scan).await.with_context(|| format!("read {name}"))?;
     summary.settle(known.evidence(), known.around.as_ref().and_then(|around| around.end));
     let is_spare = scan.is_renamed() && known.around.as_ref().is_some_and(Surroundings::is_unused_spare);

@@ -3,7 +3,7 @@ use crate::adapter::encoding::{applied_from, applied_to, log_id_from, log_id_of}
 use crate::adapter::type_config::{Data, RaftLogId, RaftMembership, RaftStoredMembership, Reply, TypeConfig};
 use crate::counts::Counts;
 use crate::group::parked::{AppliedMark, ApplyWaits};
-use crate::log::patience::Patience;
+use crate::log::room_wait::RoomWait;
 use crate::replica::identity::Identity;
 use crate::snapshot::{SnapshotData, SnapshotStore};
 use crate::{Applied, Committed, StateMachine};
@@ -32,7 +32,7 @@ struct Newcomer {
     disk: Arc<dyn Disk>,
     group: GroupId,
     replica: ReplicaId,
-    patience: Patience,
+    room_wait: RoomWait,
 }
 
 /// A [`StateMachine`] as openraft wants it.
@@ -46,7 +46,7 @@ pub(crate) struct Machine {
     counts: Arc<Counts>,
     /// Who is to be noted down as a member once it was one.
     newcomer: Option<Newcomer>,
-    patience: Patience,
+    room_wait: RoomWait,
     /// After the state machine, so dropped after it.
     _alive: Alive,
 }
@@ -59,7 +59,7 @@ impl Machine {
         alive: Alive,
         counts: Arc<Counts>,
         waits: ApplyWaits,
-        patience: Patience,
+        room_wait: RoomWait,
     ) -> anyhow::Result<(Machine, watch::Receiver<Option<LogIndex>>)> {
         let stored = inner.applied()?;
         let membership = match &stored {
@@ -74,7 +74,7 @@ impl Machine {
         let newcomer = None;
         let _alive = alive;
         let machine =
-            Machine { inner, id, membership, applied, snapshots, counts, newcomer, patience, _alive };
+            Machine { inner, id, membership, applied, snapshots, counts, newcomer, room_wait, _alive };
         Ok((machine, applied_view))
     }
 
@@ -88,9 +88,9 @@ impl Machine {
         disk: Arc<dyn Disk>,
         group: GroupId,
         replica: ReplicaId,
-        patience: Patience,
+        room_wait: RoomWait,
     ) -> io::Result<()> {
-        self.newcomer = Some(Newcomer { disk, group, replica, patience });
+        self.newcomer = Some(Newcomer { disk, group, replica, room_wait });
         let membership = self.membership.membership().clone();
         self.note(&membership).await
     }
@@ -98,10 +98,10 @@ impl Machine {
     /// Durable before the state gets past `membership`: after a restart only the newest one is known, which may be without
     /// the replica.
     async fn note(&mut self, membership: &RaftMembership) -> io::Result<()> {
-        if let Some(Newcomer { disk, group, replica, patience }) = &self.newcomer
+        if let Some(Newcomer { disk, group, replica, room_wait }) = &self.newcomer
             && membership.get_node(&replica.0).is_some()
         {
-            Identity::note_member(disk, *group, patience).await?;
+            Identity::note_member(disk, *group, room_wait).await?;
             self.newcomer = None;
         }
         Ok(())
@@ -162,7 +162,7 @@ impl Machine {
         let replies = loop {
             // The bytes are shared, not copied.
             match self.guarded(id, |inner, applied| inner.apply(batch.clone(), applied)) {
-                Err(_) if self.patience.lasts() && self.inner.lacks_room() => {
+                Err(_) if self.room_wait.lasts() && self.inner.lacks_room() => {
                     tokio::time::sleep(ROOM_LOOK).await;
                 }
                 applied => break applied?,

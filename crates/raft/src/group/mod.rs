@@ -9,13 +9,13 @@ use crate::adapter::type_config::{Answer, Data, Raft};
 use crate::counts::{Counts, Share};
 use crate::group::parked::{ApplyWaits, Awaited, Everywhere, OVER, Waits};
 use crate::idle::doze::Doze;
-use crate::log::patience::Patience;
+use crate::log::room_wait::RoomWait;
 use crate::log::unserved::Unserved;
 use crate::members::first_answer::FirstAnswer;
 use crate::members::membership::Needed;
 use crate::members::standing::Standing;
 use crate::snapshot::{Counters, SnapshotStore};
-use crate::transport::peers::Peers;
+use crate::transport::processes::Processes;
 use crate::transport::protocol;
 use crate::{
     AddressBook, COMMAND_BYTES_MAX, Command, Done, GroupMetrics, GroupStatus, Member, Proposal, ProposeError,
@@ -53,7 +53,7 @@ pub(crate) struct GroupInner {
     pub(crate) raft: Raft,
     pub(crate) doze: Arc<Doze>,
     pub(crate) addresses: AddressBook,
-    pub(crate) peers: Arc<Peers>,
+    pub(crate) processes: Arc<Processes>,
     pub(crate) standing: Arc<Standing>,
     pub(crate) lease_reads: bool,
     pub(crate) clock: Arc<dyn Clock>,
@@ -76,7 +76,7 @@ pub(crate) struct GroupInner {
     pub(crate) proposal_share: Arc<Semaphore>,
     pub(crate) proposal_bytes_max: usize,
     pub(crate) counts: Arc<Counts>,
-    pub(crate) patience: Patience,
+    pub(crate) room_wait: RoomWait,
     pub(crate) first_answer: FirstAnswer,
     /// Joined when the group is closed.
     pub(crate) tasks: Mutex<Vec<JoinHandle<()>>>,
@@ -108,8 +108,8 @@ impl Group {
         self.inner.counters.progress(last.map(|id| id.index))
     }
 
-    pub(crate) fn peers(&self) -> &Peers {
-        &self.inner.peers
+    pub(crate) fn processes(&self) -> &Processes {
+        &self.inner.processes
     }
 
     pub(crate) fn standing(&self) -> &Arc<Standing> {
@@ -345,7 +345,7 @@ impl Group {
     /// Stops and waits until the state machine is dropped and the log's files are closed. Handles still answer: with
     /// [`Role::Stopped`].
     pub(crate) async fn close(&self) {
-        self.inner.patience.end();
+        self.inner.room_wait.end();
         // A task of its own, which ends when openraft does: after a stop that was given up halfway each later call panics in openraft.
         let raft = self.inner.raft.clone();
         let stop = tokio::spawn(async move { raft.shutdown().await });

@@ -97,7 +97,7 @@ impl Group {
         let request =
             wire::ReadIndexRequest { to: Some(self.address_of(&leader)), lease: policy == ReadPolicy::Lease };
         let unreachable = |why: String| ReadIndexError::Unreachable { leader: leader.clone(), why };
-        let mut client = self.peers().of(&leader).map_err(unreachable)?.client();
+        let mut client = self.processes().of(&leader).map_err(unreachable)?.client();
         let _permit = self.read_permit()?;
         let answer = client.read_index(request).await;
         let answer = answer.map_err(|status| unreachable(status.message().to_owned()))?.into_inner();

@@ -5,7 +5,7 @@ use crate::adapter::encoding::{
 };
 use crate::adapter::type_config::{RaftEntry, RaftLogId, RaftVote, TypeConfig};
 use crate::counts::Counts;
-use crate::log::patience::Patience;
+use crate::log::room_wait::RoomWait;
 use crate::replica::identity::Identity;
 use crate::snapshot::SnapshotStore;
 use disk::ReadFault;
@@ -37,7 +37,7 @@ pub(crate) struct LogStore {
     counts: Arc<Counts>,
     /// The replica, until it is written down that its log is in use.
     unused: Option<Identity>,
-    patience: Patience,
+    room_wait: RoomWait,
     /// After the log, so dropped after it.
     _alive: Alive,
 }
@@ -50,9 +50,9 @@ impl LogStore {
         alive: Alive,
         counts: Arc<Counts>,
         unused: Option<Identity>,
-        patience: Patience,
+        room_wait: RoomWait,
     ) -> LogStore {
-        LogStore { log, append_bytes_max, snapshots, counts, unused, patience, _alive: alive }
+        LogStore { log, append_bytes_max, snapshots, counts, unused, room_wait, _alive: alive }
     }
 
     /// The part of `range` that the log has.
@@ -102,7 +102,7 @@ impl LogStore {
         if is_short {
             tracing::warn!(%failure, "a log cannot be read for the moment; trying on");
         }
-        is_short && self.patience.lasts()
+        is_short && self.room_wait.lasts()
     }
 
     /// Appends when the disk's queue has room, however long that takes: a disk that hangs for a minute must not end the
@@ -225,7 +225,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         let (before, vote) = (self.log.state().hard_state, vote_to(vote));
         self.log.save_hard_state(vote).await.map_err(io::Error::other)?;
         if let Some(unused) = &self.unused {
-            unused.note_use(self.log.space().disk(), &self.patience).await?;
+            unused.note_use(self.log.space().disk(), &self.room_wait).await?;
             self.unused = None;
         }
         self.counts.vote_saved(before, vote);

@@ -2,6 +2,6 @@
 
 pub(crate) mod forgetting;
 pub(crate) mod log_store;
-pub(crate) mod patience;
 pub(crate) mod replay;
+pub(crate) mod room_wait;
 pub(crate) mod unserved;

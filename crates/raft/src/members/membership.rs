@@ -242,7 +242,7 @@ impl Group {
                 dismissal: Some(dismissal.to_wire()),
                 from: self.replica().0,
             };
-            let Ok(process) = self.peers().of(&member) else { return };
+            let Ok(process) = self.processes().of(&member) else { return };
             let mut client = process.client();
             if let Err(status) = client.dismiss(request).await {
                 tracing::info!(group = %self.id(), replica = %member.replica, %status, "a removed member was not told");

@@ -14,7 +14,7 @@
 //!   28+8n    4 crc      CRC32C of all before
 //! ```
 
-use crate::log::patience::Patience;
+use crate::log::room_wait::RoomWait;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use disk::Disk;
 use std::io;
@@ -133,12 +133,12 @@ impl Identity {
     }
 
     /// [`Identity::into_use`], of a group that runs.
-    pub(crate) async fn note_use(&self, disk: &Arc<dyn Disk>, patience: &Patience) -> io::Result<()> {
-        self.clone().used().write_with_room(disk, patience).await
+    pub(crate) async fn note_use(&self, disk: &Arc<dyn Disk>, room_wait: &RoomWait) -> io::Result<()> {
+        self.clone().used().write_with_room(disk, room_wait).await
     }
 
     /// A full disk stops no replica that runs: it waits, as with what it appends.
-    async fn write_with_room(&self, disk: &Arc<dyn Disk>, patience: &Patience) -> io::Result<()> {
+    async fn write_with_room(&self, disk: &Arc<dyn Disk>, room_wait: &RoomWait) -> io::Result<()> {
         let mut is_first = true;
         loop {
             let full = match self.write(disk).await {
@@ -148,10 +148,10 @@ impl Identity {
             if std::mem::take(&mut is_first) {
                 tracing::warn!(group = %self.group, "the disk is full: the group waits for room to note whose replica this is");
             }
-            if patience.lasts() {
+            if room_wait.lasts() {
                 tokio::time::sleep(ROOM_RETRY).await;
             }
-            if !patience.lasts() {
+            if !room_wait.lasts() {
                 return Err(full);
             }
         }
@@ -171,12 +171,12 @@ impl Identity {
     pub(crate) async fn note_member(
         disk: &Arc<dyn Disk>,
         group: GroupId,
-        patience: &Patience,
+        room_wait: &RoomWait,
     ) -> io::Result<()> {
         match Identity::read(disk, group).await? {
             Some(identity) if !identity.was_member => {
                 let noted = Identity { was_member: true, ..identity };
-                noted.write_with_room(disk, patience).await
+                noted.write_with_room(disk, room_wait).await
             }
             Some(_) | None => Ok(()),
         }
@@ -295,10 +295,10 @@ mod tests {
     async fn one_that_runs_notes_its_use_when_a_full_disk_has_room_again() {
         let sim = SimDisk::new(SimOptions::default());
         let disk: Arc<dyn Disk> = Arc::new(sim.clone());
-        let (identity, patience) = (joined(), Patience::default());
-        patience.begin();
+        let (identity, room_wait) = (joined(), RoomWait::default());
+        room_wait.begin();
         sim.set_free_bytes(0);
-        let mut noting = std::pin::pin!(identity.note_use(&disk, &patience));
+        let mut noting = std::pin::pin!(identity.note_use(&disk, &room_wait));
         assert!(tokio::time::timeout(Duration::from_secs(1), &mut noting).await.is_err(), "it waits");
         sim.set_free_bytes(1 << 20);
         noting.await.expect("there is room");
@@ -310,12 +310,12 @@ mod tests {
     async fn the_wait_for_room_ends_with_the_group_and_writes_nothing_afterwards() {
         let sim = SimDisk::new(SimOptions::default());
         let disk: Arc<dyn Disk> = Arc::new(sim.clone());
-        let (identity, patience) = (joined(), Patience::default());
-        patience.begin();
+        let (identity, room_wait) = (joined(), RoomWait::default());
+        room_wait.begin();
         sim.set_free_bytes(0);
-        let mut noting = std::pin::pin!(identity.note_use(&disk, &patience));
+        let mut noting = std::pin::pin!(identity.note_use(&disk, &room_wait));
         assert!(tokio::time::timeout(Duration::from_secs(1), &mut noting).await.is_err(), "it waits");
-        patience.end();
+        room_wait.end();
         sim.set_free_bytes(1 << 20);
         let error = noting.await.expect_err("its group is closed");
         assert_eq!(error.kind(), io::ErrorKind::StorageFull);

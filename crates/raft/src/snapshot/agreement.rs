@@ -20,7 +20,7 @@ pub(crate) struct Position {
 }
 
 /// What a replica knows that a snapshot must agree with.
-struct Known {
+struct OwnState {
     committed: Option<LogId>,
     membership: RaftStoredMembership,
     /// First entry that a leader with the snapshot cannot have: it is of a newer term.
@@ -51,12 +51,12 @@ impl Position {
     /// Whether it agrees with what is committed here. Asked again right before it is installed: what is committed goes on.
     pub(crate) async fn check_here(&self, raft: &Raft) -> Result<Result<(), String>, Fatal<TypeConfig>> {
         let id = self.id;
-        let known = raft.with_raft_state(move |state| Known::new(state, id)).await?;
-        Ok(self.check_known(&known))
+        let own = raft.with_raft_state(move |state| OwnState::new(state, id)).await?;
+        Ok(self.check_known(&own))
     }
 
-    fn check_known(&self, known: &Known) -> Result<(), String> {
-        let Some(committed) = known.committed else { return Ok(()) };
+    fn check_known(&self, own: &OwnState) -> Result<(), String> {
+        let Some(committed) = own.committed else { return Ok(()) };
         let contradiction = |what: &str| {
             Err(format!("a snapshot up to {:?} contradicts {what} here, up to {committed:?}", self.id))
         };
@@ -69,10 +69,10 @@ impl Position {
             (Ordering::Less | Ordering::Equal, _) => return Ok(()),
             (Ordering::Greater, _) => {}
         }
-        let (offered, here) = (self.membership.log_id(), known.membership.log_id());
+        let (offered, here) = (self.membership.log_id(), own.membership.log_id());
         // What openraft takes for committed may be so only as far as it can tell from the log.
         let is_settled = here.as_ref().is_some_and(|here| here.index <= committed.index.0);
-        let are_others = offered == here && self.membership.membership() != known.membership.membership();
+        let are_others = offered == here && self.membership.membership() != own.membership.membership();
         if are_others || (is_settled && offered < here) {
             return contradiction("the committed members");
         }
@@ -84,9 +84,9 @@ impl Position {
     /// a word of the leader that names an entry which this log does not have.
     pub(crate) async fn make_way(&self, raft: &Raft, vote: RaftVote) -> Result<(), RaftError<TypeConfig>> {
         let id = self.id;
-        let known =
-            raft.with_raft_state(move |state| Known::new(state, id)).await.map_err(RaftError::Fatal)?;
-        let Some(index) = known.contradicting else { return Ok(()) };
+        let own =
+            raft.with_raft_state(move |state| OwnState::new(state, id)).await.map_err(RaftError::Fatal)?;
+        let Some(index) = own.contradicting else { return Ok(()) };
         let prev = RaftLogId { index, ..log_id_from(id) };
         let word =
             AppendEntriesRequest { vote, prev_log_id: Some(prev), leader_commit: None, entries: Vec::new() };
@@ -94,12 +94,12 @@ impl Position {
     }
 }
 
-impl Known {
-    fn new(state: &RaftState<TypeConfig>, offered: LogId) -> Known {
+impl OwnState {
+    fn new(state: &RaftState<TypeConfig>, offered: LogId) -> OwnState {
         let membership = (**state.membership_state.committed()).clone();
         let committed = state.local_committed().map(log_id_of);
         let contradicting = contradicting(state, committed, offered);
-        Known { committed, membership, contradicting }
+        OwnState { committed, membership, contradicting }
     }
 }
 
@@ -146,9 +146,9 @@ mod tests {
 
     #[test]
     fn what_no_leader_of_the_group_can_have_is_told() {
-        let known =
-            Known { committed: Some(id(4, 100)), membership: membership((3, 50), 3), contradicting: None };
-        let agrees = |at, members_at| position(at, members_at).check_known(&known).is_ok();
+        let own =
+            OwnState { committed: Some(id(4, 100)), membership: membership((3, 50), 3), contradicting: None };
+        let agrees = |at, members_at| position(at, members_at).check_known(&own).is_ok();
         assert!(agrees((4, 101), (3, 50)) && agrees((7, 200), (7, 150)), "newer");
         assert!(agrees((4, 100), (3, 50)) && agrees((2, 10), (0, 0)), "of a state from before");
         assert!(!agrees((5, 100), (3, 50)), "another entry where one is committed");
@@ -156,7 +156,7 @@ mod tests {
         assert!(!agrees((3, 101), (3, 50)), "older by its term, newer by its index");
         assert!(!agrees((4, 101), (3, 49)), "without the committed members");
         let others = Position { id: id(4, 101), membership: membership((3, 50), 2) };
-        assert!(others.check_known(&known).is_err(), "with other members in the same entry");
+        assert!(others.check_known(&own).is_err(), "with other members in the same entry");
 
         let vote = RaftVote::new_committed(6, 2);
         assert!(position((6, 9), (1, 3)).check(&vote).is_ok());

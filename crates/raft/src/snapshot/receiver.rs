@@ -40,12 +40,12 @@ pub(crate) async fn receive(
     messages: Streaming<wire::SnapshotToFollower>,
     answers: &Answers,
 ) -> Result<(), ReceiveError> {
-    let session = Session { store, raft, vote, messages, answers };
-    let done = session.run(manifest).await?;
-    session_say(answers, ToLeader::Done(vote_to_wire(&done))).await
+    let receiving = Receiving { store, raft, vote, messages, answers };
+    let done = receiving.run(manifest).await?;
+    say(answers, ToLeader::Done(vote_to_wire(&done))).await
 }
 
-struct Session<'a> {
+struct Receiving<'a> {
     store: Arc<SnapshotStore>,
     raft: Raft,
     vote: RaftVote,
@@ -53,7 +53,7 @@ struct Session<'a> {
     answers: &'a Answers,
 }
 
-impl Session<'_> {
+impl Receiving<'_> {
     /// Answers this replica's vote.
     async fn run(mut self, encoded: Bytes) -> Result<RaftVote, ReceiveError> {
         let (manifest, position) = self.check(&encoded)?;
@@ -188,7 +188,7 @@ impl Session<'_> {
         let bytes = reception.manifest().look_up(piece).map_or(0, |(_, _, bytes, _)| bytes);
         self.store.limits.receiving.take(bytes).await;
         let Piece { file, number } = piece;
-        session_say(self.answers, ToLeader::Want(wire::SnapshotWant { file, number })).await
+        say(self.answers, ToLeader::Want(wire::SnapshotWant { file, number })).await
     }
 
     async fn next_piece(&mut self) -> Result<(Piece, Bytes), ReceiveError> {
@@ -208,7 +208,7 @@ impl Session<'_> {
     }
 }
 
-async fn session_say(answers: &Answers, message: ToLeader) -> Result<(), ReceiveError> {
+async fn say(answers: &Answers, message: ToLeader) -> Result<(), ReceiveError> {
     let message = wire::SnapshotToLeader { message: Some(message) };
     // Small and few: a leader that takes none of them hangs.
     let said = tokio::time::timeout(SILENCE_MAX, answers.send(Ok(message))).await;
@@ -229,7 +229,7 @@ async fn working<T>(
             biased;
             done = &mut work => return done,
             () = tokio::time::sleep_until(end) => return Err(ReceiveError::Gone),
-            _ = signs.tick() => session_say(answers, ToLeader::Working(wire::Empty {})).await?,
+            _ = signs.tick() => say(answers, ToLeader::Working(wire::Empty {})).await?,
         }
     }
 }

@@ -6,7 +6,7 @@ use crate::snapshot::receiver::WORKING_MAX;
 use crate::snapshot::store::SnapshotStore;
 use crate::snapshot::stored::{PieceError, PieceReader, Stored};
 use crate::transport::network::{failed, malformed};
-use crate::transport::peers::Peer;
+use crate::transport::processes::Process;
 use openraft::RPCTypes;
 use openraft::errors::{RPCError, StreamingError, Timeout, Unreachable};
 use openraft::raft::SnapshotResponse;
@@ -29,7 +29,7 @@ const OUTGOING_COUNT_MAX: usize = 2;
 pub(crate) struct Transfer {
     pub(crate) store: Arc<SnapshotStore>,
     pub(crate) stored: Arc<Stored>,
-    pub(crate) process: Arc<Peer>,
+    pub(crate) process: Arc<Process>,
     pub(crate) to: wire::Address,
     pub(crate) from: ReplicaId,
     pub(crate) vote: RaftVote,
@@ -157,7 +157,7 @@ pub(crate) fn streaming(error: RPCError<TypeConfig>) -> StreamingError<TypeConfi
 mod tests {
     use super::*;
     use crate::snapshot::testing::FileState;
-    use crate::transport::peers::Peers;
+    use crate::transport::processes::Processes;
     use crate::{AddressBook, Member};
     use disk::Disk;
     use disk::sim::{SimDisk, SimOptions};
@@ -255,7 +255,7 @@ mod tests {
         let transfer = Transfer {
             store: store.clone(),
             stored,
-            process: Peers::new(AddressBook::default(), Arc::new(TcpConnector)).of(&member).unwrap(),
+            process: Processes::new(AddressBook::default(), Arc::new(TcpConnector)).of(&member).unwrap(),
             to: crate::transport::protocol::address(store.group(), member.replica, "test"),
             from: ReplicaId(1),
             vote: RaftVote::new_committed(1, 1),

@@ -2,7 +2,7 @@ use crate::adapter::encoding::{answered_vote, entry_to_wire, log_id_checked, log
 use crate::adapter::terms::TermLimit;
 use crate::adapter::type_config::{RaftLogId, RaftVote, TypeConfig};
 use crate::transport::network::{failed, malformed};
-use crate::transport::peers::Peer;
+use crate::transport::processes::Process;
 use futures::{Stream, StreamExt, stream};
 use openraft::errors::{NetworkError, RPCError, Unreachable};
 use openraft::raft::{AppendEntriesRequest, StreamAppendError, StreamAppendResult};
@@ -39,7 +39,7 @@ pub(crate) struct Exchange<S, A> {
     /// `None` once the input has ended.
     requests: Option<mpsc::Sender<wire::AppendRequest>>,
     answers: A,
-    process: Arc<Peer>,
+    process: Arc<Process>,
     address: wire::Address,
     window_bytes: usize,
     clock: Arc<dyn Clock>,
@@ -76,7 +76,7 @@ where
         input: S,
         requests: mpsc::Sender<wire::AppendRequest>,
         answers: A,
-        process: Arc<Peer>,
+        process: Arc<Process>,
         address: wire::Address,
         window_bytes: usize,
         clock: Arc<dyn Clock>,
@@ -262,7 +262,7 @@ mod tests {
             let (answers, answers_rx) = mpsc::channel(8);
             let (outgoing, sent) = channel();
             let connect = || TcpConnector.connect("127.0.0.1:1").expect("nothing is connected yet");
-            let process = Arc::new(Peer::new("nobody".to_owned(), connect(), connect()));
+            let process = Arc::new(Process::new("nobody".to_owned(), connect(), connect()));
             let address = wire::Address::default();
             let (input, answers_rx) = (ReceiverStream::new(input), ReceiverStream::new(answers_rx));
             let clock = Arc::new(types::SystemClock);

@@ -5,6 +5,6 @@ pub(crate) mod appends;
 pub(crate) mod elections;
 pub(crate) mod exchange;
 pub(crate) mod network;
-pub(crate) mod peers;
+pub(crate) mod processes;
 pub(crate) mod protocol;
 pub(crate) mod service;

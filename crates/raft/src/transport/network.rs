@@ -9,7 +9,7 @@ use crate::members::dismissal::Dismissal;
 use crate::members::standing::Standing;
 use crate::snapshot::{SnapshotData, SnapshotStore, Transfer, send, streaming};
 use crate::transport::exchange::{self, Exchange};
-use crate::transport::peers::{Peer as Process, Peers};
+use crate::transport::processes::{Process, Processes};
 use crate::transport::protocol;
 use crate::{HostOptions, Member};
 use futures::future::BoxFuture;
@@ -20,8 +20,8 @@ use openraft::network::{
     Backoff, NetBackoff, NetSnapshot, NetStreamAppend, NetTransferLeader, NetVote, RPCOption,
 };
 use openraft::raft::{
-    AppendEntriesRequest, SnapshotResponse, StreamAppendError, StreamAppendResult, TransferLeaderError, TransferLeaderRequest,
-    TransferLeaderResponse, VoteRequest, VoteResponse,
+    AppendEntriesRequest, SnapshotResponse, StreamAppendError, StreamAppendResult, TransferLeaderError,
+    TransferLeaderRequest, TransferLeaderResponse, VoteRequest, VoteResponse,
 };
 use openraft::type_config::alias::SnapshotOf;
 use openraft::{OptionalSend, RPCTypes, RaftNetworkFactory};
@@ -41,7 +41,7 @@ pub(crate) struct Network {
     pub(crate) cluster: Arc<str>,
     pub(crate) group: GroupId,
     pub(crate) replica: ReplicaId,
-    pub(crate) peers: Arc<Peers>,
+    pub(crate) processes: Arc<Processes>,
     pub(crate) options: HostOptions,
     pub(crate) snapshots: Option<Arc<SnapshotStore>>,
     pub(crate) unserved: Arc<Unserved>,
@@ -68,7 +68,7 @@ impl Network {
             group: self.group,
             replica: self.replica,
             target: Member { replica: ReplicaId(target), node: peer.node, address: peer.address.clone() },
-            peers: self.peers.clone(),
+            processes: self.processes.clone(),
             window_bytes: self.options.window_bytes,
             used_for,
             snapshots: self.snapshots.clone(),
@@ -96,7 +96,7 @@ pub(crate) struct Client {
     group: GroupId,
     replica: ReplicaId,
     target: Member,
-    peers: Arc<Peers>,
+    processes: Arc<Processes>,
     window_bytes: usize,
     used_for: Use,
     snapshots: Option<Arc<SnapshotStore>>,
@@ -118,7 +118,7 @@ impl Client {
     }
 
     fn process(&self) -> Result<Arc<Process>, RPCError<TypeConfig>> {
-        self.peers.of(&self.target).map_err(|why| Unreachable::from_string(why).into())
+        self.processes.of(&self.target).map_err(|why| Unreachable::from_string(why).into())
     }
 
     /// Waits for an answer as long as openraft would.

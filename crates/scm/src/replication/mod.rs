@@ -9,7 +9,7 @@ mod planner_tests;
 mod tasks;
 
 pub(crate) use planner::{
-    CopyWait, Findings, KEEP_FREE_PERCENT, Known, Limits, NodeView, NodeViews, REPLICAS,
+    ContainerView, CopyWait, Findings, KEEP_FREE_PERCENT, Limits, NodeView, NodeViews, REPLICAS,
     REPLICAS_BESIDES_MAINTENANCE, bytes_of, copy, examine, racks_wanted,
 };
 pub(crate) use tasks::{Copies, Order, Tasks};
@@ -153,7 +153,7 @@ impl Replication {
 
 impl Replication {
     /// Whether a member has been coming to the container for long. It is waited for, and a person should know that a replica lacks.
-    fn is_late(&mut self, container: ContainerId, known: &Known<'_>, now: Instant) -> bool {
+    fn is_late(&mut self, container: ContainerId, known: &ContainerView<'_>, now: Instant) -> bool {
         if known.coming.is_empty() {
             self.coming.remove(&container);
             return false;
@@ -165,7 +165,7 @@ impl Replication {
     fn ahead_is_told(
         &mut self,
         container: ContainerId,
-        known: &Known<'_>,
+        known: &ContainerView<'_>,
         limits: &Limits<'_>,
     ) -> BTreeSet<NodeId> {
         let speaks =
@@ -251,7 +251,7 @@ pub(crate) fn all_known(views: &NodeViews) -> bool {
 }
 
 /// What is known of a container.
-pub(crate) fn known<'a>(container: ContainerId, world: &World<'a>) -> Option<Known<'a>> {
+pub(crate) fn known<'a>(container: ContainerId, world: &World<'a>) -> Option<ContainerView<'a>> {
     let World { tables, nodes, now, .. } = *world;
     let record = tables.container(container)?;
     let pipeline = tables.pipeline(PipelineId(record.pipeline))?;
@@ -267,7 +267,15 @@ pub(crate) fn known<'a>(container: ContainerId, world: &World<'a>) -> Option<Kno
     let fails = |(node, replica): &&(NodeId, &ContainerReplica)| nodes.disk_is_broken(*node, &replica.disk);
     let on_failing_disks = replicas.iter().filter(fails).map(|(node, _)| *node).collect();
     let ahead_is_told = BTreeSet::new();
-    Some(Known { record, pipeline_over, replicas, on_lost_disks, on_failing_disks, coming, ahead_is_told })
+    Some(ContainerView {
+        record,
+        pipeline_over,
+        replicas,
+        on_lost_disks,
+        on_failing_disks,
+        coming,
+        ahead_is_told,
+    })
 }
 
 /// Members that run, have not applied the container's last record yet, and come on.
@@ -293,7 +301,7 @@ fn coming(
 }
 
 /// Nodes with a good replica, other than `besides`, that stay and may be relied upon.
-pub(crate) fn good_elsewhere(known: &Known<'_>, views: &NodeViews, besides: NodeId) -> usize {
+pub(crate) fn good_elsewhere(known: &ContainerView<'_>, views: &NodeViews, besides: NodeId) -> usize {
     let good = known.replicas.iter().filter(|(node, replica)| {
         *node != besides
             && quality(known.record, replica).is_good()

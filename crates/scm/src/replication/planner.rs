@@ -80,7 +80,7 @@ pub(crate) fn racks_wanted(nodes: &NodeViews) -> usize {
 }
 
 /// A container with what is known of it.
-pub(crate) struct Known<'a> {
+pub(crate) struct ContainerView<'a> {
     pub(crate) record: &'a ContainerRecord,
     /// Its pipeline is over: no log writes to its replicas.
     pub(crate) pipeline_over: bool,
@@ -95,7 +95,7 @@ pub(crate) struct Known<'a> {
     pub(crate) ahead_is_told: BTreeSet<NodeId>,
 }
 
-impl Known<'_> {
+impl ContainerView<'_> {
     /// [`quality`], beside the others. One that ends past the container without a block is only a leader's that began a term there; of one
     /// with blocks it is not known whether they are those of the others. One whose log could not be read is as good as its end only where there is no better: what damaged the log may have
     /// damaged its records.
@@ -152,7 +152,12 @@ pub(crate) enum CopyWait {
     Turn,
 }
 
-pub(crate) fn examine(known: &Known<'_>, limits: &Limits<'_>, tasks: &Tasks, copies: &Copies) -> Findings {
+pub(crate) fn examine(
+    known: &ContainerView<'_>,
+    limits: &Limits<'_>,
+    tasks: &Tasks,
+    copies: &Copies,
+) -> Findings {
     let sorted = Sorted::new(known, limits, tasks);
     let is_closed = container_state(known.record) == ContainerState::ContainerClosed;
     let orders = match container_state(known.record) {
@@ -168,7 +173,12 @@ pub(crate) fn examine(known: &Known<'_>, limits: &Limits<'_>, tasks: &Tasks, cop
 }
 
 /// What those copies wait for that are not going to `targets`.
-fn copy_wait(known: &Known<'_>, sorted: &Sorted<'_>, limits: &Limits<'_>, targets: &[NodeId]) -> CopyWait {
+fn copy_wait(
+    known: &ContainerView<'_>,
+    sorted: &Sorted<'_>,
+    limits: &Limits<'_>,
+    targets: &[NodeId],
+) -> CopyWait {
     let bytes = bytes_of(known);
     let crowded: BTreeSet<Rack> = match sorted.is_misplaced(limits) {
         true => racks_of(&sorted.counted, limits).collect(),
@@ -204,7 +214,7 @@ struct Sorted<'a> {
 }
 
 impl<'a> Sorted<'a> {
-    fn new(known: &Known<'a>, limits: &Limits<'_>, tasks: &Tasks) -> Sorted<'a> {
+    fn new(known: &ContainerView<'a>, limits: &Limits<'_>, tasks: &Tasks) -> Sorted<'a> {
         let container = ContainerId(known.record.container);
         let deleting = tasks.nodes_with(TaskKind::TaskDelete, container);
         let view = |node: &NodeId| limits.nodes.get(node).copied();
@@ -280,7 +290,7 @@ impl<'a> Sorted<'a> {
 }
 
 fn plan_closed(
-    known: &Known<'_>,
+    known: &ContainerView<'_>,
     sorted: &Sorted<'_>,
     limits: &Limits<'_>,
     tasks: &Tasks,
@@ -296,7 +306,7 @@ fn plan_closed(
 }
 
 /// Replicas that ended by themselves and are what the container is.
-fn plan_marks(known: &Known<'_>, limits: &Limits<'_>, tasks: &Tasks) -> Vec<(NodeId, Order)> {
+fn plan_marks(known: &ContainerView<'_>, limits: &Limits<'_>, tasks: &Tasks) -> Vec<(NodeId, Order)> {
     let ContainerRecord { container, last_term, last_index, .. } = *known.record;
     let container = ContainerId(container);
     let unmarked = known.replicas.iter().filter(|(node, replica)| {
@@ -306,7 +316,7 @@ fn plan_marks(known: &Known<'_>, limits: &Limits<'_>, tasks: &Tasks) -> Vec<(Nod
 }
 
 fn plan_copies(
-    known: &Known<'_>,
+    known: &ContainerView<'_>,
     sorted: &Sorted<'_>,
     limits: &Limits<'_>,
     tasks: &Tasks,
@@ -353,7 +363,7 @@ fn plan_copies(
     orders
 }
 
-pub(crate) fn copy(known: &Known<'_>, sources: &[NodeId], bytes: u64, to_balance: bool) -> Order {
+pub(crate) fn copy(known: &ContainerView<'_>, sources: &[NodeId], bytes: u64, to_balance: bool) -> Order {
     Order::Copy {
         container: ContainerId(known.record.container),
         pipeline: PipelineId(known.record.pipeline),
@@ -365,7 +375,7 @@ pub(crate) fn copy(known: &Known<'_>, sources: &[NodeId], bytes: u64, to_balance
 }
 
 /// What the good replicas that have been read agree on; empty where none was, or they do not.
-fn hash_of(known: &Known<'_>) -> String {
+fn hash_of(known: &ContainerView<'_>) -> String {
     let good = known.replicas.iter().filter(|(_, replica)| known.quality(replica).is_good());
     let mut hashes = good.map(|(_, replica)| &replica.hash).filter(|hash| !hash.is_empty());
     match hashes.next() {
@@ -374,13 +384,13 @@ fn hash_of(known: &Known<'_>) -> String {
     }
 }
 
-pub(crate) fn bytes_of(known: &Known<'_>) -> u64 {
+pub(crate) fn bytes_of(known: &ContainerView<'_>) -> u64 {
     known.replicas.iter().map(|(_, replica)| replica.disk_bytes.max(replica.payload_bytes)).max().unwrap_or(0)
 }
 
 /// Nodes that may get a replica.
 fn targets<'a>(
-    known: &'a Known<'_>,
+    known: &'a ContainerView<'_>,
     sorted: &'a Sorted<'_>,
     limits: &'a Limits<'_>,
     bytes: u64,
@@ -390,7 +400,7 @@ fn targets<'a>(
 
 /// Nodes that may be relied upon and have no replica, whether or not there is room for one.
 fn free_nodes<'a>(
-    known: &'a Known<'_>,
+    known: &'a ContainerView<'_>,
     sorted: &'a Sorted<'_>,
     limits: &'a Limits<'_>,
 ) -> impl Iterator<Item = (NodeId, NodeView)> + 'a {
@@ -406,7 +416,7 @@ fn free_nodes<'a>(
 
 /// At most one at a time, so that each is decided on what the one before has left.
 fn plan_deletion(
-    known: &Known<'_>,
+    known: &ContainerView<'_>,
     sorted: &Sorted<'_>,
     limits: &Limits<'_>,
     tasks: &Tasks,
@@ -456,7 +466,7 @@ fn is_spare(node: NodeId, sorted: &Sorted<'_>, limits: &Limits<'_>) -> bool {
 
 /// A good replica can only be made where a worthless one is. What is worthless as a whole may have the one block that a good one turns out to lack:
 /// a single good one must have been read as a whole, which its hash shows.
-fn must_make_room(known: &Known<'_>, sorted: &Sorted<'_>, limits: &Limits<'_>) -> bool {
+fn must_make_room(known: &ContainerView<'_>, sorted: &Sorted<'_>, limits: &Limits<'_>) -> bool {
     let nothing_coming = known.coming.is_empty() && sorted.copying.is_empty();
     let has_been_read = |(_, replica): &(NodeId, &ContainerReplica)| !replica.hash.is_empty();
     let is_enough = sorted.firm.len() >= 2 || sorted.firm.iter().any(has_been_read);
@@ -468,7 +478,7 @@ fn must_make_room(known: &Known<'_>, sorted: &Sorted<'_>, limits: &Limits<'_>) -
 }
 
 /// A container that holds nothing any more.
-fn plan_deleted(known: &Known<'_>, limits: &Limits<'_>, tasks: &Tasks) -> Vec<(NodeId, Order)> {
+fn plan_deleted(known: &ContainerView<'_>, limits: &Limits<'_>, tasks: &Tasks) -> Vec<(NodeId, Order)> {
     let container = ContainerId(known.record.container);
     let may_go = |node: &NodeId, replica: &ContainerReplica| {
         known.quality(replica) != Quality::Ahead || known.ahead_is_told.contains(node)
@@ -485,7 +495,7 @@ fn may_ask(node: NodeId, container: ContainerId, limits: &Limits<'_>, tasks: &Ta
         && !tasks.avoids(node, container, limits.now)
 }
 
-fn troubles(known: &Known<'_>, sorted: &Sorted<'_>, limits: &Limits<'_>) -> Vec<ContainerTrouble> {
+fn troubles(known: &ContainerView<'_>, sorted: &Sorted<'_>, limits: &Limits<'_>) -> Vec<ContainerTrouble> {
     use ContainerTrouble::*;
     let mut troubles = Vec::new();
     let state = container_state(known.record);
@@ -517,7 +527,7 @@ fn troubles(known: &Known<'_>, sorted: &Sorted<'_>, limits: &Limits<'_>) -> Vec<
     troubles
 }
 
-fn is_different(known: &Known<'_>, is_closed: bool, quasi_closed: bool) -> bool {
+fn is_different(known: &ContainerView<'_>, is_closed: bool, quasi_closed: bool) -> bool {
     let differ = |mut values: Box<dyn Iterator<Item = (u64, u64, &str)> + '_>| {
         let first = values.next();
         values.any(|value| Some(value) != first)

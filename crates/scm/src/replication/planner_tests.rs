@@ -1,7 +1,7 @@
 //! Cases of the planner, and a model: random clusters and events, after which every container has exactly three good replicas wherever
 //! that is possible.
 
-use super::planner::{CopyWait, Findings, Known, Limits, NodeView, NodeViews, examine, racks_wanted};
+use super::planner::{ContainerView, CopyWait, Findings, Limits, NodeView, NodeViews, examine, racks_wanted};
 use super::tasks::{Order, Tasks};
 use crate::quality::quality;
 use crate::racks::{Rack, spread};
@@ -117,7 +117,7 @@ impl Case {
     }
 
     fn findings(&self, tasks: &Tasks) -> Findings {
-        let known = Known {
+        let known = ContainerView {
             record: &self.record,
             pipeline_over: self.over,
             replicas: self.replicas.iter().map(|(node, replica)| (*node, replica)).collect(),
@@ -204,7 +204,7 @@ fn nothing_relies_on_a_disk_that_does_not_work() {
 fn a_source_gives_to_a_few_at_a_time() {
     let mut tasks = Tasks::default();
     let case = Case::new(&[1]);
-    let another = Known {
+    let another = ContainerView {
         record: &record(2, ContainerState::ContainerClosed),
         pipeline_over: true,
         replicas: vec![],
@@ -355,7 +355,7 @@ fn nodes_of_another_rack_that_are_merely_busy_are_waited_for() {
     let mut tasks = Tasks::default();
     for (number, target) in [4, 4, 5, 5].into_iter().enumerate() {
         let record = record(10 + number as u64, ContainerState::ContainerClosed);
-        let another = Known {
+        let another = ContainerView {
             record: &record,
             pipeline_over: true,
             replicas: vec![],
@@ -505,7 +505,7 @@ impl Model {
         for container in self.containers.keys().copied().collect::<Vec<_>>() {
             let copies = self.tasks.copies();
             let (record, replicas) = &self.containers[&container];
-            let known = Known {
+            let known = ContainerView {
                 record,
                 pipeline_over: true,
                 replicas: replicas.iter().map(|(node, replica)| (*node, replica)).collect(),

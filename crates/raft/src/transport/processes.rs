@@ -8,17 +8,17 @@ use std::sync::{Arc, Mutex};
 use tracing::info;
 
 /// Addresses remembered; past it all are forgotten and made anew as they are needed.
-const PEERS_MAX: usize = 4096;
+const PROCESSES_MAX: usize = 4096;
 
 /// Connections to other processes: two to each address, shared by all groups.
-pub(crate) struct Peers {
+pub(crate) struct Processes {
     addresses: AddressBook,
     connector: Arc<dyn Connector>,
-    by_address: Mutex<HashMap<String, Arc<Peer>>>,
+    by_address: Mutex<HashMap<String, Arc<Process>>>,
 }
 
 /// A process that members of our groups live in.
-pub(crate) struct Peer {
+pub(crate) struct Process {
     address: String,
     /// For entries.
     client: RaftTransportClient<Channel>,
@@ -26,34 +26,34 @@ pub(crate) struct Peer {
     /// connection may have under way (16 MiB, 0.13 s at 1 Gbit/s) a heartbeat or a vote could be late.
     control: RaftTransportClient<Channel>,
     heartbeats: Heartbeats,
-    /// So that a peer that is down is one line in the log, not one for each group and heartbeat.
+    /// So that a process that is down is one line in the log, not one for each group and heartbeat.
     is_down: AtomicBool,
 }
 
-impl Peers {
-    pub(crate) fn new(addresses: AddressBook, connector: Arc<dyn Connector>) -> Peers {
-        Peers { addresses, connector, by_address: Mutex::default() }
+impl Processes {
+    pub(crate) fn new(addresses: AddressBook, connector: Arc<dyn Connector>) -> Processes {
+        Processes { addresses, connector, by_address: Mutex::default() }
     }
 
     /// The process a member lives in now. Nothing is connected until something is sent.
-    pub(crate) fn of(&self, member: &Member) -> Result<Arc<Peer>, String> {
+    pub(crate) fn of(&self, member: &Member) -> Result<Arc<Process>, String> {
         let address = self.addresses.of(member);
         let mut by_address = self.by_address.lock().expect("no holder panics");
-        if let Some(peer) = by_address.get(&address) {
-            return Ok(peer.clone());
+        if let Some(process) = by_address.get(&address) {
+            return Ok(process.clone());
         }
-        if by_address.len() >= PEERS_MAX {
+        if by_address.len() >= PROCESSES_MAX {
             by_address.clear();
         }
         let (data, control) = (self.connector.connect(&address)?, self.connector.connect(&address)?);
-        let peer = Arc::new(Peer::new(address.clone(), data, control));
-        by_address.insert(address, peer.clone());
-        Ok(peer)
+        let process = Arc::new(Process::new(address.clone(), data, control));
+        by_address.insert(address, process.clone());
+        Ok(process)
     }
 }
 
-impl Peer {
-    pub(crate) fn new(address: String, data: Channel, control: Channel) -> Peer {
+impl Process {
+    pub(crate) fn new(address: String, data: Channel, control: Channel) -> Process {
         let client = |channel| {
             RaftTransportClient::new(channel)
                 .max_decoding_message_size(proto::MESSAGE_BYTES_MAX)
@@ -61,7 +61,7 @@ impl Peer {
         };
         let (client, control) = (client(data), client(control));
         let heartbeats = Heartbeats::new(control.clone());
-        Peer { address, client, control, heartbeats, is_down: AtomicBool::new(false) }
+        Process { address, client, control, heartbeats, is_down: AtomicBool::new(false) }
     }
 
     pub(crate) fn client(&self) -> RaftTransportClient<Channel> {
@@ -78,13 +78,13 @@ impl Peer {
 
     pub(crate) fn answered(&self) {
         if self.is_down.swap(false, Ordering::Relaxed) {
-            info!(address = %self.address, "peer is reachable again");
+            info!(address = %self.address, "process is reachable again");
         }
     }
 
     pub(crate) fn failed(&self, why: &str) {
         if !self.is_down.swap(true, Ordering::Relaxed) {
-            info!(address = %self.address, why, "peer is unreachable");
+            info!(address = %self.address, why, "process is unreachable");
         }
     }
 }

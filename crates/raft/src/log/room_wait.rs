@@ -4,9 +4,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Whether a group waits for room on a full disk: while it runs. While it is being opened its opener is told instead; and what
 /// waits is over before the group is closed, or it would write to a place that is somebody else's by then.
 #[derive(Clone, Default)]
-pub(crate) struct Patience(Arc<AtomicBool>);
+pub(crate) struct RoomWait(Arc<AtomicBool>);
 
-impl Patience {
+impl RoomWait {
     pub(crate) fn begin(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
