@@ -3,17 +3,15 @@
 use crate::blocking::blocking;
 use crate::counters::DiskCounters;
 use crate::index::Index;
+use crate::index_age;
 use crate::inventory::Inventory;
 use crate::known_space::KnownSpace;
-use crate::layout::{DB_DIR, GROUPS_DIR, OWNERS_DIR, pipeline_of};
+use crate::layout::{DB_DIR, GROUPS_DIR, OWNERS_DIR};
 use crate::offline::install;
 use crate::options::DatanodeOptions;
-use crate::spec_file;
 use anyhow::{Context, bail};
 use disk::{DataDirectory, Disk, IoFuture, OpenDiskError, Space};
-use proto::datanode::PipelineSpec;
 use proto::{Code, Failure};
-use raft::ReplicaEnd;
 use raftlog::LogSpace;
 use statedb::{Db, DbState};
 use std::collections::BTreeSet;
@@ -21,7 +19,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 use tokio::time::sleep;
 use tracing::{error, warn};
-use types::{Backoff, ContainerId, DiskId, GroupId};
+use types::{Backoff, ContainerId, DiskId};
 
 /// What the index does not give for so long, 13 s in all, it does not give.
 const READ_RETRY: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(8));
@@ -87,7 +85,7 @@ impl DatanodeDisk {
         });
         let root = real.root().display();
         let (specs, unhealthy) = listed.await.with_context(|| format!("read the block index of {root}"))?;
-        check_knows_all(&*real, space.disk(), &specs).await?;
+        index_age::check(&*real, space.disk(), &index, &specs).await?;
         let unhealthy = Mutex::new(unhealthy.into_keys().collect());
         let (counters, unknown, deleting, ending) = Default::default();
         Ok(DatanodeDisk {
@@ -182,6 +180,7 @@ impl DatanodeDisk {
         Ok(())
     }
 }
+
 /// Finishes an index that was being replaced. A disk that has logs or containers and no index lost it: an
 /// empty one would hide the closed containers, and forget which pipelines are here.
 async fn check_index(real: &dyn DataDirectory) -> anyhow::Result<()> {
@@ -194,33 +193,6 @@ async fn check_index(real: &dyn DataDirectory) -> anyhow::Result<()> {
             "the block index {root}/{DB_DIR} is missing; `flotilla debug container rebuild {root}` recreates it from the \
              segments"
         );
-    }
-    Ok(())
-}
-
-/// Refuses an index that is older than its disk: what it has forgotten since would pass for let go. A pipeline's spec stands beside its log
-/// only once the index has it, and a replica is marked as removed before the index forgets it.
-async fn check_knows_all(
-    real: &dyn DataDirectory,
-    disk: &Arc<dyn Disk>,
-    specs: &[PipelineSpec],
-) -> anyhow::Result<()> {
-    let known: BTreeSet<u64> = specs.iter().map(|spec| spec.pipeline).collect();
-    for name in real.list(GROUPS_DIR).await.context("list the logs")? {
-        let Some(pipeline) = pipeline_of(&name).filter(|pipeline| !known.contains(&pipeline.0)) else {
-            continue;
-        };
-        let (group, root) = (GroupId::pipeline(pipeline), real.root().display());
-        let is_gone = |end| matches!(end, ReplicaEnd::Removing(_) | ReplicaEnd::Removed(_));
-        let end = ReplicaEnd::of(group, disk).await.with_context(|| format!("read how {group} ends"))?;
-        // A spec that cannot be read is no sign of its absence.
-        let has_spec = !matches!(spec_file::read(real, pipeline).await, Ok(None));
-        if has_spec && !end.is_some_and(is_gone) {
-            bail!(
-                "the block index {root}/{DB_DIR} does not know pipeline {pipeline}, whose log is there: it is older than the \
-                 disk; `flotilla debug container rebuild {root}` recreates it from the segments"
-            );
-        }
     }
     Ok(())
 }

@@ -247,32 +247,8 @@ fn stops_the_node(failure: &anyhow::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::index::Index;
-    use crate::layout::{DB_DIR, GROUPS_DIR};
-    use crate::spec_file;
-    use disk::Disk;
-    use proto::datanode::PipelineSpec;
+    use crate::layout::DB_DIR;
     use statedb::Db;
-    use types::{GroupId, PipelineId};
-
-    /// RocksDB opens an index whose newest files are cut off, as it was before them.
-    #[tokio::test]
-    async fn an_index_that_is_older_than_its_disk_is_refused() {
-        let dir = tempfile::tempdir().unwrap();
-        let real = Arc::new(RealDisk::open(dir.path(), 1).unwrap());
-        let options = DatanodeOptions::default();
-        let open = || DatanodeDisk::open(real.clone(), &options, Inventory::default());
-        drop(open().await.unwrap());
-        let spec = PipelineSpec { pipeline: 7, ..PipelineSpec::default() };
-        real.create_dir_all(&format!("{GROUPS_DIR}/{}", GroupId::pipeline(PipelineId(7)))).await.unwrap();
-        drop(open().await.expect("it may have been about to know it"));
-        spec_file::write(&*real, &spec).await.unwrap();
-        let refused = open().await.map(drop).unwrap_err();
-        assert!(refused.to_string().contains("does not know pipeline 7"), "{refused:#}");
-        let db = Db::open(&dir.path().join(DB_DIR), &statedb::DbOptions::default()).unwrap();
-        Index::new(Arc::new(db)).save_pipeline_spec(&spec).unwrap();
-        open().await.map(drop).unwrap();
-    }
 
     /// Left out as broken, it would be made up for elsewhere.
     #[tokio::test]

@@ -37,6 +37,7 @@ mod health;
 mod heartbeat;
 mod import;
 mod index;
+mod index_age;
 mod inventory;
 mod known_space;
 mod layout;

@@ -1,0 +1,160 @@
+//! An index that is older than its disk: RocksDB opens one whose newest files are gone as it was before them. What it has
+//! forgotten since would pass for let go of or deleted, so such a disk is refused until its index is rebuilt.
+
+use crate::blocking::blocking;
+use crate::container_reader::{ContainerReader, Reading};
+use crate::import::imported_file;
+use crate::index::Index;
+use crate::layout::{DB_DIR, GROUPS_DIR, OWNERS_DIR, container_dir, pipeline_of};
+use crate::spec_file;
+use anyhow::{Context, bail};
+use disk::{DataDirectory, Disk};
+use proto::datanode::PipelineSpec;
+use raft::ReplicaEnd;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use types::{ContainerId, GroupId, GroupKind, PipelineId};
+
+/// Refuses an index without what the disk shows that it once had.
+pub(crate) async fn check(
+    real: &dyn DataDirectory,
+    disk: &Arc<dyn Disk>,
+    index: &Index,
+    specs: &[PipelineSpec],
+) -> anyhow::Result<()> {
+    let known: BTreeSet<PipelineId> = specs.iter().map(|spec| PipelineId(spec.pipeline)).collect();
+    let forgotten = match forgotten_log(real, disk, &known).await? {
+        Some(pipeline) => Some(format!("pipeline {pipeline}, whose log is there")),
+        None => {
+            forgotten_container(real, disk, index).await?.map(|id| format!("container {id}, which is there"))
+        }
+    };
+    let Some(forgotten) = forgotten else { return Ok(()) };
+    let root = real.root().display();
+    bail!(
+        "the block index {root}/{DB_DIR} does not know {forgotten}: it is older than the disk; `flotilla debug container \
+         rebuild {root}` recreates it from the segments"
+    )
+}
+
+/// A pipeline's spec stands beside its log only once the index has it, and a replica is marked as removed before the index forgets
+/// it.
+async fn forgotten_log(
+    real: &dyn DataDirectory,
+    disk: &Arc<dyn Disk>,
+    known: &BTreeSet<PipelineId>,
+) -> anyhow::Result<Option<PipelineId>> {
+    for name in real.list(GROUPS_DIR).await.context("list the logs")? {
+        let Some(pipeline) = pipeline_of(&name).filter(|pipeline| !known.contains(pipeline)) else {
+            continue;
+        };
+        let group = GroupId::pipeline(pipeline);
+        let is_gone = |end| matches!(end, ReplicaEnd::Removing(_) | ReplicaEnd::Removed(_));
+        let end = ReplicaEnd::of(group, disk).await.with_context(|| format!("read how {group} ends"))?;
+        // A spec that cannot be read is no sign of its absence.
+        let has_spec = !matches!(spec_file::read(real, pipeline).await, Ok(None));
+        if has_spec && !end.is_some_and(is_gone) {
+            return Ok(Some(pipeline));
+        }
+    }
+    Ok(None)
+}
+
+/// A container without a row is one that its log has rolled to and not applied yet, a copy that is not indexed yet, one of a
+/// deletion that a crash cut short, or one of a creation that was; a record in it of a log that is gone rules out all of them.
+async fn forgotten_container(
+    real: &dyn DataDirectory,
+    disk: &Arc<dyn Disk>,
+    index: &Index,
+) -> anyhow::Result<Option<ContainerId>> {
+    let index = index.clone();
+    let listed = blocking(move || {
+        let rows = index.containers()?.into_iter().map(|(container, _)| container);
+        Ok(rows.chain(index.deletions()?).collect::<BTreeSet<_>>())
+    });
+    let listed = listed.await?;
+    for owner in raftlog::owners(&**disk, OWNERS_DIR).await.context("list the containers")? {
+        let container = ContainerId(owner.0);
+        if listed.contains(&container) || is_copy(disk, container).await {
+            continue;
+        }
+        if let Some(pipeline) = pipeline_in(disk, container).await?
+            && real.list(&format!("{GROUPS_DIR}/{}", GroupId::pipeline(pipeline))).await?.is_empty()
+        {
+            return Ok(Some(container));
+        }
+    }
+    Ok(None)
+}
+
+/// One whose file cannot be read may be one.
+async fn is_copy(disk: &Arc<dyn Disk>, container: ContainerId) -> bool {
+    !matches!(imported_file::read(&**disk, &container_dir(container)).await, Ok(None))
+}
+
+/// The pipeline of the container's first record; `None` where it has no whole one.
+async fn pipeline_in(disk: &Arc<dyn Disk>, container: ContainerId) -> anyhow::Result<Option<PipelineId>> {
+    let mut reader = ContainerReader::open(disk, container, Reading::Whole).await?;
+    let first = reader.next().await.with_context(|| format!("read container {container}"))?;
+    let log = first.and_then(|record| GroupId::try_from(record.walked.log).ok());
+    Ok(log.filter(|log| log.kind == GroupKind::Pipeline).map(|log| PipelineId(log.number)))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::datanode_disk::DatanodeDisk;
+    use crate::index::Index;
+    use crate::inventory::Inventory;
+    use crate::layout::{DB_DIR, GROUPS_DIR};
+    use crate::offline::tests::Left;
+    use crate::options::DatanodeOptions;
+    use crate::spec_file;
+    use disk::{Disk, RealDisk};
+    use proto::datanode::PipelineSpec;
+    use statedb::{Db, DbOptions};
+    use std::path::Path;
+    use std::sync::Arc;
+    use types::{GroupId, PipelineId};
+
+    async fn open(real: &Arc<RealDisk>) -> anyhow::Result<()> {
+        let options = DatanodeOptions::default();
+        DatanodeDisk::open(real.clone(), &options, Inventory::default()).await.map(drop)
+    }
+
+    fn index(root: &Path) -> Index {
+        Index::new(Arc::new(Db::open(&root.join(DB_DIR), &DbOptions::default()).unwrap()))
+    }
+
+    #[tokio::test]
+    async fn an_index_that_is_older_than_its_disk_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let real = Arc::new(RealDisk::open(dir.path(), 1).unwrap());
+        open(&real).await.unwrap();
+        let spec = PipelineSpec { pipeline: 7, ..PipelineSpec::default() };
+        real.create_dir_all(&format!("{GROUPS_DIR}/{}", GroupId::pipeline(PipelineId(7)))).await.unwrap();
+        open(&real).await.expect("it may have been about to know it");
+        spec_file::write(&*real, &spec).await.unwrap();
+        let refused = open(&real).await.unwrap_err();
+        assert!(refused.to_string().contains("does not know pipeline 7"), "{refused:#}");
+        index(dir.path()).save_pipeline_spec(&spec).unwrap();
+        open(&real).await.unwrap();
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn containers_of_logs_that_are_gone_are_known_or_the_index_is_older() {
+        let left = Left::new().await.copy();
+        let root = left.root();
+        let real = Arc::new(RealDisk::open(&root, 1).unwrap());
+        open(&real).await.unwrap();
+        let in_use = real.list(GROUPS_DIR).await.unwrap();
+        real.remove_dir_all(&DB_DIR.to_owned()).await.unwrap();
+        drop(index(&root));
+        let refused = open(&real).await.unwrap_err();
+        assert!(refused.to_string().contains("does not know pipeline"), "{refused:#}");
+        for group in in_use {
+            real.remove_dir_all(&format!("{GROUPS_DIR}/{group}")).await.unwrap();
+        }
+        let refused = open(&real).await.unwrap_err();
+        assert!(refused.to_string().contains("does not know container"), "{refused:#}");
+    }
+}
