@@ -90,6 +90,14 @@ pub(crate) enum LogFormat {
     Json,
 }
 
+/// What a write waits for.
+#[derive(ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Acks {
+    #[default]
+    Majority,
+    All,
+}
+
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     /// Storage container manager: nodes, pipelines, containers
@@ -299,6 +307,10 @@ pub(crate) enum FsCommand {
         /// Overwrite
         #[arg(short = 'f')]
         force: bool,
+        /// How many of the three replicas have each byte before it is done; where one of `all` does not have it within a
+        /// second, a majority suffices, which is said
+        #[arg(long, value_enum, default_value_t)]
+        ack: Acks,
         /// Local files, then the destination
         #[arg(required = true, value_name = "LOCAL... DESTINATION")]
         paths: Vec<String>,

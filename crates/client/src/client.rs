@@ -11,6 +11,7 @@ use bytes::Bytes;
 use futures::Stream;
 use metrics::Exposition;
 use proto::Seeker;
+use proto::datanode::Ack;
 use proto::om::{Key, KeyAttributes, ListBucketsRequest, Precondition};
 use proto::scm::scm_client::ScmClient;
 use proto::scm::{ListDatanodesRequest, ListPipelinesRequest};
@@ -24,6 +25,8 @@ use tracing::debug;
 #[derive(Clone)]
 pub struct Client {
     shared: Arc<Shared>,
+    /// What its writes ask for.
+    ack: Ack,
 }
 
 struct Shared {
@@ -52,6 +55,8 @@ pub struct Put {
     pub etag: String,
     pub size: u64,
     pub modified_ms: u64,
+    /// Whose acknowledgement each byte has had.
+    pub reached: Ack,
 }
 
 impl Client {
@@ -92,7 +97,18 @@ impl Client {
                 om,
                 follower,
             }),
+            ack: Ack::Majority,
         }
+    }
+
+    /// The same store, with writes that ask for another acknowledgement. A majority is asked for otherwise; all replicas are waited
+    /// for as long as [`ClientOptions::ack_all_within`] says.
+    pub fn with_ack(&self, ack: Ack) -> Client {
+        Client { shared: self.shared.clone(), ack }
+    }
+
+    pub(crate) fn ack(&self) -> Ack {
+        self.ack
     }
 
     /// Waits until a pipeline would take a byte and OM answers. What it says otherwise may be shown to anybody: it names no address.
@@ -139,7 +155,7 @@ impl Client {
         E: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
         let written = self.write_blocks(body).await?;
-        let (etag, size) = (written.etag(), written.size);
+        let (etag, size, reached) = (written.etag(), written.size, written.reached);
         let key = Key {
             key: Bytes::copy_from_slice(key),
             size,
@@ -151,7 +167,7 @@ impl Client {
             ..Key::default()
         };
         let modified_ms = self.commit_key(volume, bucket, key, precondition).await?;
-        Ok(Put { etag, size, modified_ms })
+        Ok(Put { etag, size, modified_ms, reached })
     }
 
     /// The pipelines as SCM told last.

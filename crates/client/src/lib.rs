@@ -26,6 +26,7 @@ mod write;
 pub use client::{Client, Put};
 pub use error::ClientError;
 pub use options::ClientOptions;
+pub use proto::datanode::Ack;
 pub use view::{MemberView, PipelineView, View};
 pub use write::Written;
 

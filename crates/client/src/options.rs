@@ -15,9 +15,9 @@ pub struct ClientOptions {
     /// Unacknowledged bytes kept for one pipeline by all writers of this process together: 16 chunks under way
     /// cover a round trip with an fsync of several milliseconds at gigabytes per second.
     pub stream_buffer_bytes_max: usize,
-    /// Wait so long for all replicas to have a chunk, not only a majority; past it a majority is enough, and
-    /// [`crate::Written::on_all`] says so. Datanodes wait no longer than [`proto::ACK_ALL_WITHIN_MAX`]. `None`: a majority is enough at once.
-    pub ack_all_within: Option<Duration>,
+    /// The time in which all replicas must have a chunk, where that is asked for ([`crate::Client::with_ack`]). Past it a majority is
+    /// enough, and [`crate::Written::reached`] says so.
+    pub ack_all_within: Duration,
     /// How long a pipeline may acknowledge nothing before its writers go on elsewhere. About the time of an election,
     /// so that a planned change of leader moves nobody.
     pub stall: Duration,
@@ -41,7 +41,7 @@ impl Default for ClientOptions {
             chunk_bytes: 1 << 20,
             block_bytes_max: 256 << 20,
             stream_buffer_bytes_max: 16 << 20,
-            ack_all_within: None,
+            ack_all_within: Duration::from_secs(1),
             stall: Duration::from_secs(2),
             write_deadline: Duration::from_secs(30),
             read_deadline: Duration::from_secs(15),
@@ -76,7 +76,7 @@ impl ClientOptions {
         if self.stream_buffer_bytes_max > u32::MAX as usize {
             wrong.push(format!("stream_buffer_bytes_max {} is over 4 GiB", self.stream_buffer_bytes_max));
         }
-        if self.ack_all_within.is_some_and(|within| within > self.stall / 2) {
+        if self.ack_all_within > self.stall / 2 {
             // A writer that waits for a replica that is gone would take the pipeline for stalled.
             wrong.push(format!("ack_all_within must be at most half of stall, {:?}", self.stall));
         }
@@ -97,7 +97,7 @@ mod tests {
         let wrong = ClientOptions { chunk_bytes: 0, locations_max: 0, ..ClientOptions::default() };
         let message = wrong.validate().unwrap_err();
         assert!(message.contains("chunk_bytes") && message.contains("locations_max"), "{message}");
-        let endless = ClientOptions { ack_all_within: Some(Duration::MAX), ..ClientOptions::default() };
+        let endless = ClientOptions { ack_all_within: Duration::MAX, ..ClientOptions::default() };
         assert!(endless.validate().unwrap_err().contains("half of stall"));
     }
 }

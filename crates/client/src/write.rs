@@ -5,6 +5,7 @@ use crate::pipelines::Load;
 use crate::source::Source;
 use bytes::Bytes;
 use futures::Stream;
+use proto::datanode::Ack;
 use proto::om::BlockPiece;
 use proto::{Code, Failure};
 use std::pin::pin;
@@ -19,8 +20,8 @@ pub struct Written {
     pub pieces: Vec<BlockPiece>,
     pub size: u64,
     pub md5: [u8; 16],
-    /// Every chunk was on all replicas when it was acknowledged; only where [`crate::ClientOptions::ack_all_within`] asks for it.
-    pub on_all: bool,
+    /// Whose acknowledgement each chunk has had: of all replicas only where that was asked for.
+    pub reached: Ack,
 }
 
 impl Written {
@@ -55,12 +56,12 @@ impl Client {
             chunk_bytes: options.chunk_bytes,
             block_bytes_max: options.block_bytes_max,
             stall: options.stall,
-            ack_all_within: options.ack_all_within,
+            ack_all_within: (self.ack() == Ack::All).then_some(options.ack_all_within),
         };
         let body = pin!(body);
         let mut source = Source::new(body, options.chunk_bytes);
         let mut pieces = Vec::new();
-        let mut on_all = options.ack_all_within.is_some();
+        let mut reached = self.ack();
         let mut patience = Patience::new(options.write_deadline);
         while let Some(first) = source.next().await? {
             let load = if first.last { Load::Small(first.payload.len()) } else { Load::Large };
@@ -70,13 +71,13 @@ impl Client {
                 continue;
             };
             let begun = Instant::now();
-            let BlockEnd { piece, more, failure, on_all: block_on_all } =
+            let BlockEnd { piece, more, failure, on_all } =
                 BlockWriter::new(pipeline.clone(), limits, self.counted().clone())
                     .write(first, &mut source)
                     .await?;
-            on_all &= block_on_all || piece.is_none();
             if piece.is_some() {
                 patience.progress();
+                reached = if on_all { reached } else { Ack::Majority };
             }
             let length = piece.as_ref().map_or(0, |piece| piece.length);
             pieces.extend(piece);
@@ -96,7 +97,7 @@ impl Client {
         let (size, md5) = source.finish();
         let written: u64 = pieces.iter().map(|piece| piece.length).sum();
         assert!(written == size, "{written} of {size} bytes are in blocks");
-        Ok(Written { pieces, size, md5, on_all })
+        Ok(Written { pieces, size, md5, reached })
     }
 }
 

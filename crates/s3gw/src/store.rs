@@ -2,7 +2,7 @@ use crate::checksum::{Algorithm, Hasher, Kind};
 use crate::error::{GatewayError, Result};
 use crate::incoming::Incoming;
 use bytes::Bytes;
-use client::{Client, ClientError, Written};
+use client::{Ack, Client, ClientError, Written};
 use futures::Stream;
 use proto::om::Checksum;
 
@@ -16,6 +16,8 @@ pub(crate) struct Promise {
     pub(crate) sum: Option<String>,
     /// The sum comes in a trailer.
     pub(crate) sum_in_trailer: bool,
+    /// Whose acknowledgement the client asked for.
+    pub(crate) ack: Ack,
 }
 
 /// A body whose promises were kept, in blocks that no key refers to yet.
@@ -45,7 +47,7 @@ where
         promise.algorithm.decode(sum)?;
     }
     let mut incoming = Incoming::new(body, promise.bytes, Hasher::new(promise.algorithm));
-    let written = client.write_blocks(&mut incoming).await.map_err(own_error)?;
+    let written = client.with_ack(promise.ack).write_blocks(&mut incoming).await.map_err(own_error)?;
     let computed = incoming.finish();
 
     if written.size > BODY_BYTES_MAX {

@@ -39,7 +39,7 @@ pub(crate) async fn run(args: FsArgs) -> ExitCode {
             };
             ("ls", ls::run(&store, depth, human, &paths).await)
         }
-        FsCommand::Put { force, paths } => ("put", put::run(&store, force, &paths).await),
+        FsCommand::Put { force, ack, paths } => ("put", put::run(&store, force, ack, &paths).await),
         FsCommand::Get { force, paths } => ("get", get::run(&store, force, &paths).await),
         FsCommand::Cat { paths } => ("cat", cat::run(&store, &paths).await),
         FsCommand::Rm { force, recursive, skip_trash: _, paths } => {

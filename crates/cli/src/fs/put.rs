@@ -2,11 +2,14 @@ use super::local::Input;
 use super::path::StorePath;
 use super::store::{Found, Store, failure};
 use super::{Failure, split_last};
+use crate::args::Acks;
+use crate::output::printable;
+use client::Ack;
 use proto::om::{KeyAttributes, Precondition};
 use std::path::Path;
 
-/// `-put [-f] LOCAL... DESTINATION`
-pub(super) async fn run(store: &Store, force: bool, paths: &[String]) -> Vec<Failure> {
+/// `-put [-f] [--ack all] LOCAL... DESTINATION`
+pub(super) async fn run(store: &Store, force: bool, ack: Acks, paths: &[String]) -> Vec<Failure> {
     if paths.len() < 2 {
         let why = "a destination is needed: /volume/bucket/name (there is no home directory yet)";
         return vec![Failure::Arguments(why.to_owned())];
@@ -26,7 +29,7 @@ pub(super) async fn run(store: &Store, force: bool, paths: &[String]) -> Vec<Fai
     }
     let mut failures = Vec::new();
     for source in sources {
-        if let Err(failure) = put(store, force, source, &destination, into_directory).await {
+        if let Err(failure) = put(store, force, ack, source, &destination, into_directory).await {
             failures.push(failure);
         }
     }
@@ -36,6 +39,7 @@ pub(super) async fn run(store: &Store, force: bool, paths: &[String]) -> Vec<Fai
 async fn put(
     store: &Store,
     force: bool,
+    ack: Acks,
     source: &str,
     destination: &StorePath,
     into_directory: bool,
@@ -61,6 +65,14 @@ async fn put(
     }
     let body = input.stream().map_err(|err| Failure::local(source, &err))?;
     let absent = (!force).then(|| Precondition { absent: true, ..Precondition::default() });
-    let put = store.client.put(volume, bucket, key.as_bytes(), KeyAttributes::default(), absent, body).await;
-    put.map(drop).map_err(|err| failure(&target, err))
+    let client = store.client.with_ack(if ack == Acks::All { Ack::All } else { Ack::Majority });
+    let put = client.put(volume, bucket, key.as_bytes(), KeyAttributes::default(), absent, body).await;
+    let reached = put.map_err(|err| failure(&target, err))?.reached;
+    if ack == Acks::All && reached != Ack::All {
+        eprintln!(
+            "put: {}: stored on a majority of the replicas; not all had it within a second",
+            printable(&target.to_string())
+        );
+    }
+    Ok(())
 }

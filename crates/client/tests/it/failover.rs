@@ -1,7 +1,7 @@
 use crate::cluster::{BUCKET, Cluster, DEADLINE, bytes_of, frames};
 use bytes::Bytes;
 use datanode::DatanodeOptions;
-use flotilla_client::{Client, ClientError, ClientOptions, Put, S3_VOLUME, View};
+use flotilla_client::{Ack, Client, ClientError, ClientOptions, Put, S3_VOLUME, View};
 use futures::StreamExt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -175,6 +175,29 @@ async fn a_read_under_way_goes_on_when_its_replica_is_lost() {
     }
     assert!(body == got);
     drop(stream);
+    cluster.stop().await;
+}
+
+/// Who asks for all replicas has them, or is told that a majority was all there was in time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_write_that_asks_for_all_replicas_says_whether_all_have_it() {
+    let mut cluster = Cluster::start().await;
+    cluster.all_pipelines_led().await;
+    // Longer than a busy machine takes, and short of what a writer takes for a stall.
+    let options =
+        ClientOptions { ack_all_within: DEADLINE / 4, stall: DEADLINE / 2, ..cluster.client_options() };
+    let patient = client(options).await.with_ack(Ack::All);
+    let written = patient.write_blocks(frames(bytes_of(3 * MIB, 9))).await.unwrap();
+    assert_eq!(written.reached, Ack::All);
+    let written = patient.with_ack(Ack::Majority).write_blocks(frames(bytes_of(MIB, 9))).await.unwrap();
+    assert_eq!(written.reached, Ack::Majority, "more was not asked for");
+
+    let options = ClientOptions { ack_all_within: Duration::from_millis(200), ..cluster.client_options() };
+    let hasty = client(options).await.with_ack(Ack::All);
+    let away = hasty.view().pipelines[0].members[2].node;
+    cluster.stop_node(away).await;
+    let written = hasty.write_blocks(frames(bytes_of(MIB, 10))).await.unwrap();
+    assert_eq!((written.reached, written.size), (Ack::Majority, MIB as u64));
     cluster.stop().await;
 }
 

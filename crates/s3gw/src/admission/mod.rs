@@ -138,7 +138,7 @@ impl Admission {
         take_sums_of_nothing(&parts.method, &mut parts.headers);
 
         address(&mut parts, addressing, &query)?;
-        let names = parts.headers.keys().map(HeaderName::as_str).filter(|name| name.starts_with("x-amz-"));
+        let names = parts.headers.keys().map(HeaderName::as_str).filter(|name| operations::are_ours(name));
         let names: Vec<&str> = names.collect();
         let scope = scope(parts.uri.path());
         let operation = operations::operation(&parts.method, scope, &query, &names).map_err(|what| {
@@ -218,7 +218,7 @@ fn refuse_repeated(headers: &HeaderMap) -> Result<()> {
     let is_list = |name: &str| name.ends_with("object-attributes");
     let counts = |name: &HeaderName| {
         let name = name.as_str();
-        (name.starts_with("x-amz-") && !is_list(name)) || ONCE.contains(&name)
+        (operations::are_ours(name) && !is_list(name)) || ONCE.contains(&name)
     };
     match headers.keys().find(|name| counts(name) && headers.get_all(*name).iter().count() > 1) {
         Some(name) => {

@@ -1,4 +1,4 @@
-//! What a request may be: every operation with all parameters, `x-amz-*` headers and XML elements it may come with. A request
+//! What a request may be: every operation with all parameters, `x-amz-*` and `x-flotilla-*` headers and XML elements it may come with. A request
 //! that is none of these, or brings more, is `NotImplemented`, and nothing of it is done: to leave out what a client asked
 //! for and answer with success would be a lie, and a sub-resource left out makes another operation of it.
 
@@ -17,7 +17,7 @@ pub(super) struct Operation {
     copies: bool,
     /// Other parameters it may have.
     parameters: &'static [&'static str],
-    /// The `x-amz-*` headers it may have besides those of [`ANYWHERE`]; one that ends in `*` stands for all that begin so.
+    /// The headers that say what is asked for ([`are_ours`]) which it may have besides those of [`ANYWHERE`]; one that ends in `*` stands for all that begin so.
     headers: &'static [&'static str],
     pub(super) body: Body,
 }
@@ -49,6 +49,7 @@ pub(super) enum Sums {
 }
 
 pub(super) const COPY_SOURCE: &str = "x-amz-copy-source";
+const ACK: &str = "x-flotilla-ack";
 
 /// Documents are at most this long; the one that names 10 000 parts with their checksums may be twice as long.
 const XML_BYTES_MAX: usize = 2 << 20;
@@ -164,7 +165,12 @@ pub(super) fn names() -> impl Iterator<Item = &'static str> {
     OPERATIONS.iter().map(|operation| operation.name)
 }
 
-/// The one operation that a request is. `headers` are the names of its headers that begin with `x-amz-`.
+/// Headers that an operation has or has not: AWS's and Flotilla's.
+pub(super) fn are_ours(name: &str) -> bool {
+    name.starts_with("x-amz-") || name.starts_with("x-flotilla-")
+}
+
+/// The one operation that a request is. `headers` are the names of those of its headers that [`are_ours`].
 /// What makes it none is the error, in words.
 pub(super) fn operation(
     method: &Method,
@@ -267,7 +273,7 @@ static OPERATIONS: &[Operation] = &[
         .by(&[("tagging", None)])
         .parameters(&["versionId"]),
     Operation::new("PutObject", Method::PUT, Object)
-        .headers(&["x-amz-acl", "x-amz-checksum-type", "x-amz-meta-*", "x-amz-storage-class"])
+        .headers(&["x-amz-acl", "x-amz-checksum-type", "x-amz-meta-*", "x-amz-storage-class", ACK])
         .body(Body::Data),
     Operation::new("CopyObject", Method::PUT, Object).copying().headers(&[
         "x-amz-acl",
@@ -283,6 +289,7 @@ static OPERATIONS: &[Operation] = &[
         "x-amz-storage-class",
         // An object without tags has none to copy or to replace.
         "x-amz-tagging-directive",
+        ACK,
     ]),
     // Nothing is locked, so there is no lock to pass by.
     Operation::new("DeleteObject", Method::DELETE, Object)
@@ -306,7 +313,7 @@ static OPERATIONS: &[Operation] = &[
     ]),
     Operation::new("UploadPart", Method::PUT, Object)
         .by(&[("partNumber", None), ("uploadId", None)])
-        .headers(&["x-amz-checksum-type"])
+        .headers(&["x-amz-checksum-type", ACK])
         .body(Body::Data),
     Operation::new("UploadPartCopy", Method::PUT, Object)
         .by(&[("partNumber", None), ("uploadId", None)])
@@ -319,6 +326,7 @@ static OPERATIONS: &[Operation] = &[
             "x-amz-copy-source-if-unmodified-since",
             "x-amz-copy-source-range",
             "x-amz-source-expected-bucket-owner",
+            ACK,
         ]),
     Operation::new("CompleteMultipartUpload", Method::POST, Object)
         .by(&[("uploadId", None)])

@@ -4,7 +4,7 @@ use super::put::{check_acl, check_storage_class};
 use crate::checksum::Algorithm;
 use crate::error::{GatewayError, Result};
 use crate::store::{Promise, Stored, store};
-use client::S3_VOLUME;
+use client::{Ack, S3_VOLUME};
 use futures::TryStreamExt;
 use proto::om::{Key, Precondition};
 use s3s::dto::*;
@@ -19,7 +19,8 @@ impl Gateway {
         &self,
         input: CopyObjectInput,
         precondition: Option<Precondition>,
-    ) -> Result<CopyObjectOutput> {
+        ack: Ack,
+    ) -> Result<(CopyObjectOutput, Ack)> {
         check_storage_class(input.storage_class.as_ref())?;
         check_acl(input.acl.as_ref().map(ObjectCannedACL::as_str))?;
         let (bucket, name) = parse_source(&input.copy_source)?;
@@ -67,10 +68,10 @@ impl Gateway {
             None => Algorithm::DEFAULT,
         };
         let size = source.size;
-        let stored = self.store_copy(&source, 0..size, algorithm).await?;
+        let stored = self.store_copy(&source, 0..size, algorithm, ack).await?;
         let sums = Sums::of(Some(&stored.checksum));
         attributes.checksum = Some(stored.checksum);
-        let md5_hex = stored.written.etag();
+        let (md5_hex, reached) = (stored.written.etag(), stored.written.reached);
         let key = Key {
             key: input.key.into_bytes().into(),
             size: stored.written.size,
@@ -90,7 +91,7 @@ impl Gateway {
             checksum_sha256: sums.sha256,
             checksum_type: sums.kind,
         };
-        Ok(CopyObjectOutput { copy_object_result: Some(result), ..Default::default() })
+        Ok((CopyObjectOutput { copy_object_result: Some(result), ..Default::default() }, reached))
     }
 
     /// Streams a range of a key into new blocks.
@@ -99,9 +100,10 @@ impl Gateway {
         source: &Key,
         range: ByteRange<u64>,
         algorithm: Algorithm,
+        ack: Ack,
     ) -> Result<Stored> {
         let bytes = Some(range.end - range.start);
-        let promise = Promise { bytes, md5: None, algorithm, sum: None, sum_in_trailer: false };
+        let promise = Promise { bytes, md5: None, algorithm, sum: None, sum_in_trailer: false, ack };
         let body = self.client.read(&source.pieces, range).map_err(|error| error.into()); // boxed
         store(&self.client, Box::pin(body), promise, |_| None).await
     }

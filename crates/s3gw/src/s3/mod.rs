@@ -1,6 +1,7 @@
 //! The S3 protocol, by the `s3s` crate: requests and answers in XML and headers, of requests that `admission` let through. The only
 //! module that names it. Each operation is a function from its input to its output or a [`GatewayError`].
 
+mod acknowledged;
 mod buckets;
 mod convert;
 mod copy;
@@ -21,6 +22,7 @@ use crate::error::GatewayError;
 use crate::options::GatewayOptions;
 use crate::payload::Trailers;
 use crate::request_body::Progress;
+use acknowledged::Acknowledged;
 use async_trait::async_trait;
 use axum::body::Body;
 use axum::http::StatusCode;
@@ -148,7 +150,7 @@ impl S3 for Gateway {
 
     async fn put_object(&self, req: S3Request<PutObjectInput>) -> S3Result<S3Response<PutObjectOutput>> {
         let asked = put::Asked::of(&req.headers, req.extensions.get::<Trailers>().cloned());
-        answer(self.object_put(req.input, asked).await)
+        Acknowledged::of(&req.headers).answer(self.object_put(req.input, asked).await)
     }
 
     async fn get_object(&self, req: S3Request<GetObjectInput>) -> S3Result<S3Response<GetObjectOutput>> {
@@ -178,7 +180,8 @@ impl S3 for Gateway {
 
     async fn copy_object(&self, req: S3Request<CopyObjectInput>) -> S3Result<S3Response<CopyObjectOutput>> {
         let precondition = convert::written_precondition(&req.headers);
-        answer(async { self.object_copy(req.input, precondition?).await }.await)
+        let ack = Acknowledged::of(&req.headers);
+        ack.answer(async { self.object_copy(req.input, precondition?, ack.asked()?).await }.await)
     }
 
     async fn list_objects(
@@ -204,14 +207,15 @@ impl S3 for Gateway {
 
     async fn upload_part(&self, req: S3Request<UploadPartInput>) -> S3Result<S3Response<UploadPartOutput>> {
         let asked = put::Asked::of(&req.headers, req.extensions.get::<Trailers>().cloned());
-        answer(self.part_put(req.input, asked).await)
+        Acknowledged::of(&req.headers).answer(self.part_put(req.input, asked).await)
     }
 
     async fn upload_part_copy(
         &self,
         req: S3Request<UploadPartCopyInput>,
     ) -> S3Result<S3Response<UploadPartCopyOutput>> {
-        answer(self.part_copy(req.input).await)
+        let ack = Acknowledged::of(&req.headers);
+        ack.answer(async { self.part_copy(req.input, ack.asked()?).await }.await)
     }
 
     async fn complete_multipart_upload(

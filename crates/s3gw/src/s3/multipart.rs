@@ -13,7 +13,7 @@ use crate::error::{GatewayError, Result};
 use crate::page::{limit, url_encode};
 use crate::store::{Stored, checksum, store};
 use bytes::Bytes;
-use client::{ClientError, S3_VOLUME};
+use client::{Ack, ClientError, S3_VOLUME};
 use md5::{Digest, Md5};
 use proto::Code;
 use proto::om::{self, Checksum, KeyAttributes};
@@ -66,7 +66,11 @@ impl Gateway {
         })
     }
 
-    pub(super) async fn part_put(&self, input: UploadPartInput, asked: Asked) -> Result<UploadPartOutput> {
+    pub(super) async fn part_put(
+        &self,
+        input: UploadPartInput,
+        asked: Asked,
+    ) -> Result<(UploadPartOutput, Ack)> {
         let number = part_number(input.part_number)?;
         let sums = Sums {
             crc32: input.checksum_crc32,
@@ -82,9 +86,9 @@ impl Gateway {
         self.parts_page(&input.bucket, &input.key, &input.upload_id, 0, 1).await?;
         let stored = store(&self.client, body(input.body), promise, |name| asked.trailer(name)).await?;
         let sums = Sums::of(Some(&stored.checksum));
-        let md5_hex = stored.written.etag();
+        let (md5_hex, reached) = (stored.written.etag(), stored.written.reached);
         self.commit_part(&input.bucket, &input.key, &input.upload_id, number, stored).await?;
-        Ok(UploadPartOutput {
+        let output = UploadPartOutput {
             e_tag: Some(etag(&md5_hex)),
             checksum_crc32: sums.crc32,
             checksum_crc32c: sums.crc32c,
@@ -92,10 +96,15 @@ impl Gateway {
             checksum_sha1: sums.sha1,
             checksum_sha256: sums.sha256,
             ..Default::default()
-        })
+        };
+        Ok((output, reached))
     }
 
-    pub(super) async fn part_copy(&self, input: UploadPartCopyInput) -> Result<UploadPartCopyOutput> {
+    pub(super) async fn part_copy(
+        &self,
+        input: UploadPartCopyInput,
+        ack: Ack,
+    ) -> Result<(UploadPartCopyOutput, Ack)> {
         let number = part_number(input.part_number)?;
         let (bucket, name) = parse_source(&input.copy_source)?;
         let source = self.key(bucket, name, version(&input.copy_source)).await?;
@@ -112,9 +121,9 @@ impl Gateway {
         };
         let upload = self.parts_page(&input.bucket, &input.key, &input.upload_id, 0, 1).await?;
         let (algorithm, _) = upload_checksum(upload.attributes.as_ref());
-        let stored = self.store_copy(&source, range, algorithm).await?;
+        let stored = self.store_copy(&source, range, algorithm, ack).await?;
         let sums = Sums::of(Some(&stored.checksum));
-        let md5_hex = stored.written.etag();
+        let (md5_hex, reached) = (stored.written.etag(), stored.written.reached);
         let modified_ms =
             self.commit_part(&input.bucket, &input.key, &input.upload_id, number, stored).await?;
         let result = CopyPartResult {
@@ -126,7 +135,7 @@ impl Gateway {
             checksum_sha1: sums.sha1,
             checksum_sha256: sums.sha256,
         };
-        Ok(UploadPartCopyOutput { copy_part_result: Some(result), ..Default::default() })
+        Ok((UploadPartCopyOutput { copy_part_result: Some(result), ..Default::default() }, reached))
     }
 
     async fn commit_part(

@@ -1,4 +1,5 @@
 use super::Gateway;
+use super::acknowledged::Acknowledged;
 use super::convert::{Described, Sums, etag, matches};
 use crate::checksum::{Algorithm, decode_md5};
 use crate::conditions::precondition;
@@ -7,7 +8,7 @@ use crate::payload::Trailers;
 use crate::store::{Promise, store};
 use axum::http::HeaderMap;
 use bytes::Bytes;
-use client::S3_VOLUME;
+use client::{Ack, S3_VOLUME};
 use proto::om::Key;
 use s3s::dto::*;
 
@@ -18,6 +19,7 @@ pub(super) struct Asked {
     announced: Option<String>,
     /// The checksum that is to be kept.
     algorithm: Option<String>,
+    ack: Acknowledged,
 }
 
 impl Asked {
@@ -27,6 +29,7 @@ impl Asked {
             trailers,
             announced: text("x-amz-trailer"),
             algorithm: text("x-amz-sdk-checksum-algorithm").or_else(|| text("x-amz-checksum-algorithm")),
+            ack: Acknowledged::of(headers),
         }
     }
 
@@ -55,6 +58,7 @@ impl Asked {
             algorithm,
             sum_in_trailer: sum.is_none() && in_trailer.is_some(),
             sum,
+            ack: self.ack.asked()?,
         })
     }
 
@@ -82,7 +86,11 @@ pub(super) fn body(body: Option<StreamingBlob>) -> StreamingBlob {
 }
 
 impl Gateway {
-    pub(super) async fn object_put(&self, input: PutObjectInput, asked: Asked) -> Result<PutObjectOutput> {
+    pub(super) async fn object_put(
+        &self,
+        input: PutObjectInput,
+        asked: Asked,
+    ) -> Result<(PutObjectOutput, Ack)> {
         check_acl(input.acl.as_ref().map(ObjectCannedACL::as_str))?;
         check_storage_class(input.storage_class.as_ref())?;
         let precondition = precondition(matches(input.if_match), matches(input.if_none_match))?;
@@ -116,7 +124,7 @@ impl Gateway {
         let sums = Sums::of(Some(&stored.checksum));
         attributes.checksum = Some(stored.checksum);
         let md5_hex = stored.written.etag();
-        let size = stored.written.size;
+        let (size, reached) = (stored.written.size, stored.written.reached);
         let key = Key {
             key: input.key.into_bytes().into(),
             size,
@@ -130,7 +138,7 @@ impl Gateway {
             self.seen_buckets.forget(&input.bucket);
         }
         committed?;
-        Ok(PutObjectOutput {
+        let output = PutObjectOutput {
             e_tag: Some(etag(&md5_hex)),
             checksum_crc32: sums.crc32,
             checksum_crc32c: sums.crc32c,
@@ -139,7 +147,8 @@ impl Gateway {
             checksum_sha256: sums.sha256,
             checksum_type: sums.kind,
             ..Default::default()
-        })
+        };
+        Ok((output, reached))
     }
 }
 

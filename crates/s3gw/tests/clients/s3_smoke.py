@@ -789,6 +789,42 @@ def an_upload_is_completed_twice():
 
 
 @check
+def uploads_that_wait_for_all_replicas_say_whether_they_have_them():
+    asked, told = {}, {}
+    s3 = client()
+
+    def ask_for(params, **_):
+        params["headers"].update(asked)
+
+    def note(http_response, **_):
+        told["ack"] = http_response.headers.get("x-flotilla-ack")
+
+    for operation in ["PutObject", "UploadPart", "CopyObject", "UploadPartCopy", "CompleteMultipartUpload", "GetObject"]:
+        s3.meta.events.register(f"before-call.s3.{operation}", ask_for)
+        s3.meta.events.register(f"after-call.s3.{operation}", note)
+    name = {"Bucket": BUCKET, "Key": "on all"}
+    s3.put_object(**name, Body=b"a majority has it")
+    assert told["ack"] is None, told
+    upload = {**name, "UploadId": s3.create_multipart_upload(**name)["UploadId"]}
+    source = f"{BUCKET}/on all"
+    for asked["x-flotilla-ack"], answers in [("all", ["all", "majority"]), ("majority", ["majority"])]:
+        for call, arguments in [
+            (s3.put_object, {**name, "Body": bytes_of(3 * MIB, 5)}),
+            (s3.upload_part, {**upload, "PartNumber": 1, "Body": b"part"}),
+            (s3.copy_object, {**name, "Key": "on all, too", "CopySource": source}),
+            (s3.upload_part_copy, {**upload, "PartNumber": 2, "CopySource": source}),
+        ]:
+            call(**arguments)
+            assert told["ack"] in answers, (call, told)
+    assert get("on all, too") == bytes_of(3 * MIB, 5)
+    refuses("NotImplemented", 501, s3.get_object, **name)
+    asked["x-flotilla-ack"] = "two"
+    refuses("InvalidArgument", 400, s3.put_object, **name, Body=b"")
+    asked.clear()
+    s3.abort_multipart_upload(**upload)
+
+
+@check
 def delete_everything():
     refuses("BucketNotEmpty", 409, S3.delete_bucket, Bucket=BUCKET)
     S3.delete_object(Bucket=BUCKET, Key="never-was")
