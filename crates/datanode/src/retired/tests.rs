@@ -7,7 +7,7 @@ use crate::offline::{OfflineDisk, RebuildOptions};
 use crate::options::DatanodeOptions;
 use crate::pipeline::PipelineError;
 use crate::spec_file;
-use crate::tasks::close::close_on;
+use crate::orders::close::close_on;
 use bytes::Bytes;
 use disk::{Disk, File, IoFuture, RealDisk, Space};
 use proto::datanode::{ContainerFile, ContainerManifest};

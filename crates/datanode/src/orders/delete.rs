@@ -8,7 +8,8 @@
 //!
 //! Files before rows: a crash would leave rows of a container whose bytes are gone, which looks like damage.
 
-use super::means::Means;
+use super::kinds::Means;
+use super::order::Run;
 use crate::blocking::blocking;
 use crate::datanode_disk::DatanodeDisk;
 use crate::layout::OWNERS_DIR;
@@ -16,8 +17,6 @@ use anyhow::{Context, ensure};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 use tracing::info;
 use types::{ContainerId, OwnerId};
 
@@ -25,20 +24,12 @@ use types::{ContainerId, OwnerId};
 /// with each heartbeat, and takes a node that is silent for longer for dead at some time.
 const ORDER_HOLDS: Duration = Duration::from_secs(30);
 
-/// The order, as long as it stands.
-#[derive(Clone)]
-pub(super) struct Order {
-    pub asked_at: Instant,
-    /// Cancelled when SCM no longer gives it.
-    pub stop: CancellationToken,
-}
-
 /// Deletes this node's replica; one that is not here is deleted already. A disk that was out of use for a
 /// while may have it besides the disk that it was copied to meanwhile: then it goes from both.
 pub(super) async fn delete_replica(
     means: &Means,
     container: ContainerId,
-    order: &Order,
+    run: &Run,
 ) -> anyhow::Result<()> {
     let inventory = &means.disks.inventory;
     let Some(replica) = inventory.get(container) else { return Ok(()) };
@@ -54,10 +45,7 @@ pub(super) async fn delete_replica(
             means.pipelines.has_released(&record),
             "a log still reads container {container} on another disk"
         );
-        let (means, order) = (means.clone(), order.clone());
-        // On a task of its own: what was begun is finished, also when SCM no longer wants it.
-        let deleting = tokio::spawn(async move { delete_from(&means, &disk, container, &order).await });
-        deleting.await.context("delete a replica")??;
+        delete_from(means, &disk, container, run).await?;
     }
     Ok(())
 }
@@ -66,15 +54,15 @@ async fn delete_from(
     means: &Means,
     disk: &Arc<DatanodeDisk>,
     container: ContainerId,
-    order: &Order,
+    run: &Run,
 ) -> anyhow::Result<()> {
     let _deleting = disk.deleting.lock().await;
     // Only now: others may have had the lock for long. Where this was stopped meanwhile, another leader of SCM
     // may count the replica.
-    ensure!(!order.stop.is_cancelled(), "SCM no longer wants container {container} deleted");
+    ensure!(!run.stop.is_cancelled(), "SCM no longer wants container {container} deleted");
     // A node that stood still meanwhile may be the last that has it.
     ensure!(
-        order.asked_at.elapsed() < ORDER_HOLDS,
+        run.asked_at.elapsed() < ORDER_HOLDS,
         "the order to delete container {container} is too old to be followed"
     );
     let index = disk.index.clone();
@@ -115,6 +103,8 @@ mod tests {
     use crate::offline::tests::{FIRST, Left};
     use crate::options::DatanodeOptions;
     use raft::{AddressBook, HostOptions, RaftHost};
+    use tokio::time::Instant;
+    use tokio_util::sync::CancellationToken;
 
     async fn means(left: &Left) -> Means {
         let options = DatanodeOptions { disks: vec![left.root()], ..DatanodeOptions::default() };
@@ -131,12 +121,13 @@ mod tests {
         let means = means(&left).await;
         let disk = means.disks.open[0].clone();
         for is_taken_back in [true, false] {
-            let order = Order { asked_at: Instant::now(), stop: CancellationToken::new() };
+            let (asked_at, stop) = (Instant::now(), CancellationToken::new());
+            let run = Run { asked_at, stop: stop.clone(), progress: Arc::default() };
             let held = disk.deleting.lock().await;
-            let (of_task, with, on) = (order.clone(), means.clone(), disk.clone());
-            let deleting = tokio::spawn(async move { delete_from(&with, &on, FIRST, &of_task).await });
+            let (with, on) = (means.clone(), disk.clone());
+            let deleting = tokio::spawn(async move { delete_from(&with, &on, FIRST, &run).await });
             if is_taken_back {
-                order.stop.cancel();
+                stop.cancel();
             }
             drop(held);
             assert_eq!(deleting.await.unwrap().is_err(), is_taken_back);

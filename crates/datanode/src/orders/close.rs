@@ -18,12 +18,10 @@ pub(crate) async fn close_replica(
     let finder = disks.clone();
     let found = blocking(move || Ok(finder.holding(container)?.map(|(disk, _)| disk.clone())));
     let Some(disk) = found.await.map_err(broken)? else { return Err(not_here(container)) };
-    // A task of its own: dropped in the middle, it would let go of the lock and go on with the file.
-    let closing = tokio::spawn(async move { close_on(&disk, container, last).await });
-    closing.await.map_err(|failure| Failure::internal(format!("close a replica: {failure}")))?
+    close_on(&disk, container, last).await
 }
 
-/// The replica of this disk.
+/// The replica of this disk. **Not to be dropped**: it would let go of the lock and go on with the file.
 pub(crate) async fn close_on(
     disk: &DatanodeDisk,
     container: ContainerId,
