@@ -1,7 +1,6 @@
 //! Ending this node's replicas of pipelines. Doing so again changes nothing; **who does it is one at a time for
 //! each pipeline**: the start of the node, then the executor of SCM's orders.
 
-use crate::blocking::blocking;
 use crate::datanode_disk::DatanodeDisk;
 use crate::disks::Disks;
 use crate::pipeline::PipelineOrder;
@@ -57,8 +56,7 @@ impl Ender {
             return Ok(());
         }
         let Some(disk) = self.disks.get(order.disk) else { return Ok(()) };
-        let index = disk.index.clone();
-        if blocking(move || index.left_open(pipeline)).await?.is_empty() {
+        if disk.index.with(move |index| index.left_open(pipeline)).await?.is_empty() {
             return Ok(());
         }
         let left =
@@ -140,8 +138,8 @@ impl Ender {
     /// may have rolled. On return the next report tells of them.
     async fn survey(&self, ended: &StoppedPipeline) -> anyhow::Result<()> {
         let (disk, pipeline) = (&ended.disk, ended.order.pipeline);
-        let index = disk.index.clone();
-        let containers = blocking(move || index.containers()).await.context("list its containers")?;
+        let containers =
+            disk.index.with(move |index| index.containers()).await.context("list its containers")?;
         for (container, _) in containers.into_iter().filter(|(_, record)| record.pipeline == pipeline) {
             disk.inventory.look_again(disk.id, container);
         }

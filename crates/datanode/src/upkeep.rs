@@ -40,7 +40,7 @@ pub(crate) async fn take_inventory(
     workers.spawn(surveyor.run());
     workers.spawn_until_stop(Sweeper::new(disks.clone(), executor.clone()).run());
     for disk in &disks.open {
-        workers.spawn(Hasher::new(disk.clone(), workers.stop().clone()).run());
+        workers.spawn_until_stop(Hasher::new(disk.clone()).run());
     }
 }
 
@@ -57,8 +57,7 @@ pub(crate) fn start_scrubbing(
         return;
     }
     for disk in &disks.open {
-        let scrubber = Scrubber::new(disk.clone(), scrub, clock.clone(), workers.stop().clone());
-        workers.spawn(scrubber.run());
+        workers.spawn_until_stop(Scrubber::new(disk.clone(), scrub, clock.clone()).run());
     }
 }
 

@@ -1,4 +1,5 @@
-//! Tasks of a node that run on their own until the node stops.
+//! Tasks of a node that run on their own until the node stops: orders of SCM and streams, which end by
+//! themselves, and loops, which may be dropped.
 
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;

@@ -28,8 +28,7 @@ pub(crate) async fn close_on(
     last: Option<LogId>,
 ) -> Result<(), Failure> {
     let _ending = disk.ending.lock().await;
-    let index = disk.index.clone();
-    let record = blocking(move || index.container(container)).await.map_err(broken)?;
+    let record = disk.index.with(move |index| index.container(container)).await.map_err(broken)?;
     let record = record.ok_or_else(|| not_here(container))?;
     match record.state {
         ContainerState::Closed => return Ok(()),
@@ -46,8 +45,7 @@ pub(crate) async fn close_on(
     // The file first: the index may be lost, and is made after it.
     let end = ContainerEnd::closed(last);
     end.write(&**disk.space.disk(), container).await.map_err(broken)?;
-    let index = disk.index.clone();
-    let marked = blocking(move || {
+    let marked = disk.index.with(move |index| {
         index.set_end(container, end)?;
         index.flush()
     });

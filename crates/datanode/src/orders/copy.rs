@@ -1,7 +1,6 @@
 //! Fetching a replica of a closed container from another node.
 
-use super::kinds::Means;
-use super::order::{Progress, Run};
+use super::order::{Means, Progress, Run};
 use crate::datanode_disk::DatanodeDisk;
 use crate::disks::Disks;
 use crate::import::incoming::Incoming;

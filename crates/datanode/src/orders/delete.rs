@@ -8,9 +8,7 @@
 //!
 //! Files before rows: a crash would leave rows of a container whose bytes are gone, which looks like damage.
 
-use super::kinds::Means;
-use super::order::Run;
-use crate::blocking::blocking;
+use super::order::{Means, Run};
 use crate::datanode_disk::DatanodeDisk;
 use crate::layout::OWNERS_DIR;
 use anyhow::{Context, ensure};
@@ -26,11 +24,7 @@ const ORDER_HOLDS: Duration = Duration::from_secs(30);
 
 /// Deletes this node's replica; one that is not here is deleted already. A disk that was out of use for a
 /// while may have it besides the disk that it was copied to meanwhile: then it goes from both.
-pub(super) async fn delete_replica(
-    means: &Means,
-    container: ContainerId,
-    run: &Run,
-) -> anyhow::Result<()> {
+pub(super) async fn delete_replica(means: &Means, container: ContainerId, run: &Run) -> anyhow::Result<()> {
     let inventory = &means.disks.inventory;
     let Some(replica) = inventory.get(container) else { return Ok(()) };
     ensure!(replica.released, "a log still reads container {container}; it is not released");
@@ -39,8 +33,7 @@ pub(super) async fn delete_replica(
     let (of_known, others): (Vec<_>, Vec<_>) =
         means.disks.open.iter().cloned().partition(|disk| disk.id == replica.disk);
     for disk in others.into_iter().filter(|disk| disk.failure().is_none()).chain(of_known) {
-        let index = disk.index.clone();
-        let Some(record) = blocking(move || index.container(container)).await? else { continue };
+        let Some(record) = disk.index.with(move |index| index.container(container)).await? else { continue };
         ensure!(
             means.pipelines.has_released(&record),
             "a log still reads container {container} on another disk"
@@ -65,12 +58,10 @@ async fn delete_from(
         run.asked_at.elapsed() < ORDER_HOLDS,
         "the order to delete container {container} is too old to be followed"
     );
-    let index = disk.index.clone();
-    let record = blocking(move || index.container(container)).await?;
+    let record = disk.index.with(move |index| index.container(container)).await?;
     let is_released = record.is_none_or(|record| means.pipelines.has_released(&record));
     ensure!(is_released, "a log reads container {container} again");
-    let index = disk.index.clone();
-    blocking(move || index.begin_deletion(container)).await?;
+    disk.index.with(move |index| index.begin_deletion(container)).await?;
     disk.inventory.remove(container, disk.id);
     disk.unhealthy.lock().expect("no holder panics").remove(&container);
     finish_deletion(disk, container).await?;
@@ -81,8 +72,7 @@ async fn delete_from(
 
 /// Finishes what a crash cut short. To be called before anything reads the disk.
 pub(crate) async fn recover(disk: &Arc<DatanodeDisk>) -> anyhow::Result<()> {
-    let index = disk.index.clone();
-    for container in blocking(move || index.deletions()).await? {
+    for container in disk.index.with(move |index| index.deletions()).await? {
         finish_deletion(disk, container).await?;
     }
     Ok(())
@@ -91,8 +81,7 @@ pub(crate) async fn recover(disk: &Arc<DatanodeDisk>) -> anyhow::Result<()> {
 async fn finish_deletion(disk: &Arc<DatanodeDisk>, container: ContainerId) -> anyhow::Result<()> {
     let deleted = disk.space.delete_owner(OWNERS_DIR, OwnerId::from(container)).await;
     deleted.with_context(|| format!("delete the files of container {container}"))?;
-    let index = disk.index.clone();
-    blocking(move || index.finish_deletion(container)).await
+    disk.index.with(move |index| index.finish_deletion(container)).await
 }
 
 #[cfg(test)]

@@ -4,29 +4,14 @@
 use super::close::close_replica;
 use super::copy::copy;
 use super::delete::delete_replica;
-use super::order::{Key, Order};
-use crate::copies::Copies;
-use crate::disks::Disks;
+use super::order::{Key, Means, Order};
 use crate::ending::Ender;
 use crate::opening::Opener;
 use crate::pipeline::PipelineOrder;
-use crate::pipelines::Pipelines;
 use anyhow::bail;
 use proto::scm::task::Task as Told;
 use proto::scm::{CloseReplica, DeleteReplica, Pipeline, PipelineState, RollContainer, Task, TaskKind};
-use rpc::Connector;
-use std::sync::Arc;
 use types::{ContainerId, LogId, LogIndex, NodeId, PipelineId, ReplicaId, Term};
-
-/// The parts of a node that work on its containers, and on leaders.
-#[derive(Clone)]
-pub(crate) struct Means {
-    pub disks: Arc<Disks>,
-    pub pipelines: Arc<Pipelines>,
-    pub copies: Arc<Copies>,
-    /// The way to the nodes that send replicas.
-    pub connector: Arc<dyn Connector>,
-}
 
 /// Those that make its pipelines what SCM says they are.
 #[derive(Clone)]
@@ -47,9 +32,11 @@ impl Means {
             Told::Delete(DeleteReplica { container }) => {
                 let container = ContainerId(container);
                 let key = Key::container(TaskKind::TaskDelete, container);
-                Order::new(key, "delete", move |run| async move {
-                    delete_replica(&means, container, &run).await
-                })
+                Order::new(
+                    key,
+                    "delete",
+                    move |run| async move { delete_replica(&means, container, &run).await },
+                )
             }
             Told::Close(CloseReplica { container, last_term, last_index }) => {
                 let container = ContainerId(container);

@@ -1,8 +1,12 @@
 //! One order of SCM, and one run of it.
 
+use crate::copies::Copies;
+use crate::disks::Disks;
+use crate::pipelines::Pipelines;
 use anyhow::Context;
 use futures::future::BoxFuture;
 use proto::scm::TaskKind;
+use rpc::Connector;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -47,6 +51,16 @@ pub(crate) struct Run {
     /// Cancelled when SCM no longer gives the order, or the node ends.
     pub stop: CancellationToken,
     pub progress: Arc<Progress>,
+}
+
+/// The parts of a node that work on its containers, and on leaders.
+#[derive(Clone)]
+pub(crate) struct Means {
+    pub disks: Arc<Disks>,
+    pub pipelines: Arc<Pipelines>,
+    pub copies: Arc<Copies>,
+    /// The way to the nodes that send replicas.
+    pub connector: Arc<dyn Connector>,
 }
 
 /// The progress of a copy, shared with whoever tells of it.

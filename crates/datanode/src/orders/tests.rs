@@ -16,8 +16,7 @@ struct Played {
 /// How a run ends; dropped: with a panic.
 type Ending = tokio::sync::oneshot::Sender<anyhow::Result<()>>;
 
-const KEY: Key =
-    Key { kind: TaskKind::TaskPipeline, pipeline: PipelineId(7), container: ContainerId(0) };
+const KEY: Key = Key { kind: TaskKind::TaskPipeline, pipeline: PipelineId(7), container: ContainerId(0) };
 
 impl Played {
     fn new() -> Played {
