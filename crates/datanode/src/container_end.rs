@@ -16,18 +16,16 @@
 use crate::index::records::ContainerState;
 use crate::layout::{OWNERS_DIR, container_dir};
 use anyhow::{Context, ensure};
-use bytes::{Buf, BufMut, Bytes, BytesMut};
-use disk::Disk;
+use bytes::{Buf, BufMut};
+use disk::{Disk, RecordFile};
 use raftlog::WalkEnd;
-use std::io::ErrorKind;
 use types::{ContainerId, LogId, LogIndex, Term};
 
 /// In the container's directory.
 pub(crate) const FILE_NAME: &str = "end";
-const MAGIC: [u8; 4] = *b"FLce";
-const VERSION: u8 = 2;
-const CRC_AT: usize = 40;
-const FILE_BYTES: usize = CRC_AT + 4;
+/// Of all between the version and the checksum.
+const FIELDS_BYTES: usize = 1 + 2 + 4 * 8;
+const FILE: RecordFile = RecordFile::of_fields(b"FLce", 2, FIELDS_BYTES);
 
 /// The end of a container that no roll ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,27 +53,17 @@ impl ContainerEnd {
         container: ContainerId,
     ) -> anyhow::Result<Option<ContainerEnd>> {
         let path = format!("{}/{FILE_NAME}", container_dir(container));
-        let file = match disk.open(&path, false).await {
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-            opened => opened.with_context(|| format!("open {path}"))?,
-        };
-        // One byte more than there must be, to see that there is none.
-        let bytes = file.read_at(0, FILE_BYTES + 1).await.with_context(|| format!("read {path}"))?;
-        decode(&bytes, container).with_context(|| format!("decode {path}")).map(Some)
+        let decode = |fields: &[u8]| decode(fields, container).map_err(|failure| failure.to_string());
+        FILE.read(disk, &path, decode).await.context("read how a container ended")
     }
 
     /// Durable on return; a crash before leaves what was there, or this.
     pub(crate) async fn write(&self, disk: &dyn Disk, container: ContainerId) -> anyhow::Result<()> {
         let dir = container_dir(container);
-        let (path, temporary) = (format!("{dir}/{FILE_NAME}"), format!("{dir}/{FILE_NAME}.tmp"));
+        let path = format!("{dir}/{FILE_NAME}");
         let write = async {
             disk.create_dir_all(&dir).await?;
-            let file = disk.open(&temporary, true).await?;
-            file.set_len(0).await?;
-            file.write_and_sync(0, vec![encode(self, container)]).await?;
-            // Only a whole file gets the name.
-            disk.rename(&temporary, &path).await?;
-            disk.sync_dir(&dir).await?;
+            FILE.write(disk, &path, &encode(self, container)).await?;
             // A container that was just rolled to has no directory yet.
             disk.sync_dir(OWNERS_DIR).await
         };
@@ -94,10 +82,8 @@ pub(crate) fn is_whole(walked: &WalkEnd, last: Option<LogId>, end: Option<Contai
     }
 }
 
-fn encode(end: &ContainerEnd, container: ContainerId) -> Bytes {
-    let mut out = BytesMut::with_capacity(FILE_BYTES);
-    out.put_slice(&MAGIC);
-    out.put_u8(VERSION);
+fn encode(end: &ContainerEnd, container: ContainerId) -> Vec<u8> {
+    let mut out = Vec::with_capacity(FIELDS_BYTES);
     out.put_u8(end.state as u8);
     out.put_u16_le(0);
     out.put_u64_le(container.0);
@@ -105,20 +91,14 @@ fn encode(end: &ContainerEnd, container: ContainerId) -> Bytes {
     out.put_u64_le(last.term.0);
     out.put_u64_le(last.index.0);
     out.put_u64_le(end.committed.0);
-    let crc = crc32c::crc32c(&out);
-    out.put_u32_le(crc);
-    out.freeze()
+    out
 }
 
-fn decode(bytes: &Bytes, container: ContainerId) -> anyhow::Result<ContainerEnd> {
-    ensure!(bytes.len() == FILE_BYTES, "it has {} bytes, expected {FILE_BYTES}", bytes.len());
-    ensure!(bytes[..4] == MAGIC, "it does not begin with `FLce`");
-    let (stored, computed) = ((&bytes[CRC_AT..]).get_u32_le(), crc32c::crc32c(&bytes[..CRC_AT]));
-    ensure!(stored == computed, "checksum mismatch: stored {stored:#010x}, computed {computed:#010x}");
-    ensure!(bytes[4] == VERSION, "its version {} is unknown", bytes[4]);
-    let state = ContainerState::decode(bytes[5])?;
+fn decode(fields: &[u8], container: ContainerId) -> anyhow::Result<ContainerEnd> {
+    ensure!(fields.len() == FIELDS_BYTES, "its fields have {} bytes, not {FIELDS_BYTES}", fields.len());
+    let state = ContainerState::decode(fields[0])?;
     ensure!(state.is_over(), "it says that its container is open");
-    let mut rest = &bytes[8..CRC_AT];
+    let mut rest = &fields[3..];
     let owner = rest.get_u64_le();
     ensure!(owner == container.0, "it is that of container {owner}");
     let last = LogId { term: Term(rest.get_u64_le()), index: LogIndex(rest.get_u64_le()) };
@@ -151,16 +131,18 @@ mod tests {
         let container = ContainerId(0x0102);
         let last = Some(LogId { term: Term(7), index: LogIndex(0x0304) });
         let end = ContainerEnd { state: ContainerState::WithoutLog, last, committed: LogIndex(0x0301) };
-        let bytes = encode(&end, container);
+        let bytes = FILE.encode(&encode(&end, container));
+        let read =
+            |bytes: &[u8], container| decode(FILE.decode(bytes).map_err(anyhow::Error::msg)?, container);
         let fields =
             b"FLce\x02\x04\0\0\x02\x01\0\0\0\0\0\0\x07\0\0\0\0\0\0\0\x04\x03\0\0\0\0\0\0\x01\x03\0\0\0\0\0\0";
-        assert_eq!(bytes[..CRC_AT], *fields);
-        assert_eq!(decode(&bytes, container).unwrap(), end);
-        assert!(decode(&bytes, ContainerId(9)).is_err(), "another container's");
+        assert_eq!((&bytes[..40], bytes.len()), (&fields[..], 44));
+        assert_eq!(read(&bytes, container).unwrap(), end);
+        assert!(read(&bytes, ContainerId(9)).is_err(), "another container's");
         for bit in 0..bytes.len() * 8 {
             let mut damaged = bytes.to_vec();
             damaged[bit / 8] ^= 1 << (bit % 8);
-            assert!(decode(&damaged.into(), container).is_err(), "bit {bit}");
+            assert!(read(&damaged, container).is_err(), "bit {bit}");
         }
         let empty = quasi_closed(None);
         assert_eq!(decode(&encode(&empty, container), container).unwrap(), empty);

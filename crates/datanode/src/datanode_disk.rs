@@ -125,8 +125,8 @@ impl DatanodeDisk {
     ) -> Option<T> {
         let mut retry = READ_RETRY;
         while self.failure().is_none() {
-            let (index, read) = (self.index.clone(), read.clone());
-            let failure = match blocking(move || read(&index)).await {
+            let read = read.clone();
+            let failure = match self.index.with(move |index| read(index)).await {
                 Ok(read) => return Some(read),
                 Err(failure) => format!("{failure:#}"),
             };

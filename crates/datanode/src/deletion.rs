@@ -81,8 +81,8 @@ async fn find_records(
     container: ContainerId,
     locals: &BTreeSet<u64>,
 ) -> Result<Vec<(u64, Place)>, Failure> {
-    let (index, wanted) = (disk.index.clone(), locals.clone());
-    let found = blocking(move || {
+    let wanted = locals.clone();
+    let found = disk.index.with(move |index| {
         let Some(record) = index.container(container)? else { return Ok(None) };
         let mut records = Vec::new();
         if record.state == ContainerState::Closed {
@@ -113,8 +113,8 @@ async fn carry_out(
     discards: &Discards,
     locals: BTreeSet<u64>,
 ) -> Result<u64, Failure> {
-    let (index, gone) = (disk.index.clone(), locals.clone());
-    let forgotten = blocking(move || {
+    let gone = locals.clone();
+    let forgotten = disk.index.with(move |index| {
         let forgotten = index.forget_blocks(container, gone)?;
         if forgotten > 0 {
             index.flush()?;

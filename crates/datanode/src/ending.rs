@@ -1,7 +1,6 @@
-//! Orders of SCM that end pipelines. It says them again and again, so one that is being carried out, or has
-//! been, changes nothing.
+//! Ending this node's replicas of pipelines. Doing so again changes nothing; **who does it is one at a time for
+//! each pipeline**: the start of the node, then the executor of SCM's orders.
 
-use crate::blocking::blocking;
 use crate::datanode_disk::DatanodeDisk;
 use crate::disks::Disks;
 use crate::pipeline::PipelineOrder;
@@ -32,12 +31,11 @@ impl Ender {
     }
 
     /// Ends this node's replica of a pipeline that nobody can lead.
-    pub(crate) async fn quasi_close_pipeline(&self, pipeline: PipelineId) -> Result<(), String> {
+    pub(crate) async fn quasi_close_pipeline(&self, pipeline: PipelineId) -> anyhow::Result<()> {
         if self.pipelines.open(pipeline).is_some_and(|open| open.open_container().is_ended) {
             return Ok(());
         }
         let Some(stopped) = self.take_down(pipeline, "it is being quasi-closed") else { return Ok(()) };
-        let Ok(_busy) = stopped.busy.try_lock() else { return Ok(()) };
         if self.pipelines.stopped_report(pipeline).is_none_or(|report| report.ended) {
             return Ok(());
         }
@@ -47,8 +45,8 @@ impl Ender {
 
     /// Forgets a pipeline that is over, also one of which only an open container is here: SCM names it for as
     /// long as it hears of that.
-    pub(crate) async fn let_go_ordered(&self, order: PipelineOrder) -> Result<(), String> {
-        self.take_up_leftover(&order).await.map_err(|failure| format!("{failure:#}"))?;
+    pub(crate) async fn let_go_ordered(&self, order: PipelineOrder) -> anyhow::Result<()> {
+        self.take_up_leftover(&order).await?;
         self.let_go_pipeline(order.pipeline).await
     }
 
@@ -58,8 +56,7 @@ impl Ender {
             return Ok(());
         }
         let Some(disk) = self.disks.get(order.disk) else { return Ok(()) };
-        let index = disk.index.clone();
-        if blocking(move || index.left_open(pipeline)).await?.is_empty() {
+        if disk.index.with(move |index| index.left_open(pipeline)).await?.is_empty() {
             return Ok(());
         }
         let left =
@@ -69,9 +66,8 @@ impl Ender {
     }
 
     /// Forgets a pipeline that is over; its containers stay.
-    pub(crate) async fn let_go_pipeline(&self, pipeline: PipelineId) -> Result<(), String> {
+    pub(crate) async fn let_go_pipeline(&self, pipeline: PipelineId) -> anyhow::Result<()> {
         let Some(stopped) = self.take_down(pipeline, "it is being let go") else { return Ok(()) };
-        let Ok(_busy) = stopped.busy.try_lock() else { return Ok(()) };
         let done = match retired(&stopped).let_go(&self.host).await {
             // Whoever no longer speaks of the pipeline has told of all its containers.
             Ok(()) => self.survey(&stopped).await,
@@ -96,10 +92,10 @@ impl Ender {
         let failed = match retired.is_being_removed().await {
             Ok(true) => self.let_go_pipeline(pipeline).await,
             Ok(false) => self.quasi_close_pipeline(pipeline).await,
-            Err(failure) => Err(format!("{failure:#}")),
+            Err(failure) => Err(failure),
         };
         if let Err(failure) = failed {
-            error!(%pipeline, failure, "cannot go on with ending a pipeline");
+            error!(%pipeline, error = format!("{failure:#}"), "cannot go on with ending a pipeline");
         }
     }
 
@@ -108,13 +104,13 @@ impl Ender {
         self.pipelines.take_down(pipeline, |open| {
             let report = PipelineReport { stopped: why.to_owned(), ..open.report() };
             let (order, disk) = (open.order.clone(), open.disk.clone());
-            StoppedPipeline { order, disk, report, loss_is_told: false, busy: Arc::default() }
+            StoppedPipeline { order, disk, report, loss_is_told: false }
         })
     }
 
-    /// Notes what became of a pipeline that was to end: for reports, and for a person once. Its containers come
-    /// first: SCM takes a member that has ended for one that has told of them.
-    async fn note_end(&self, ended: &StoppedPipeline, done: anyhow::Result<LogIndex>) -> Result<(), String> {
+    /// Notes for reports what became of a pipeline that was to end. Its containers come first: SCM takes a member
+    /// that has ended for one that has told of them.
+    async fn note_end(&self, ended: &StoppedPipeline, done: anyhow::Result<LogIndex>) -> anyhow::Result<()> {
         let pipeline = ended.order.pipeline;
         let surveyed = self.survey(ended).await;
         let done = done.and_then(|last| surveyed.map(|()| last));
@@ -122,7 +118,6 @@ impl Ender {
             Ok(_) => false,
             Err(failure) => retired(ended).has_lost_log(failure).await,
         };
-        let done = done.map_err(|failure| format!("{failure:#}"));
         self.pipelines.update_stopped(pipeline, |stopped| match &done {
             Ok(last) => {
                 // Of one that was never open, nobody knew.
@@ -131,10 +126,7 @@ impl Ender {
                 stopped.report.stopped = "it ended by itself, without a leader".to_owned();
             }
             Err(failure) => {
-                if stopped.report.stopped != *failure {
-                    error!(%pipeline, failure, "cannot end a pipeline; SCM will say it again");
-                }
-                stopped.report.stopped.clone_from(failure);
+                stopped.report.stopped = format!("{failure:#}");
                 stopped.report.log_lost |= has_lost_log;
             }
         });
@@ -146,8 +138,8 @@ impl Ender {
     /// may have rolled. On return the next report tells of them.
     async fn survey(&self, ended: &StoppedPipeline) -> anyhow::Result<()> {
         let (disk, pipeline) = (&ended.disk, ended.order.pipeline);
-        let index = disk.index.clone();
-        let containers = blocking(move || index.containers()).await.context("list its containers")?;
+        let containers =
+            disk.index.with(move |index| index.containers()).await.context("list its containers")?;
         for (container, _) in containers.into_iter().filter(|(_, record)| record.pipeline == pipeline) {
             disk.inventory.look_again(disk.id, container);
         }

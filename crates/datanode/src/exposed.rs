@@ -3,7 +3,6 @@
 use crate::copies::CopyStats;
 use crate::index::records::ContainerState;
 use crate::inventory::{Inventory, Replica};
-use crate::tasks::TaskStats;
 use metrics::{Exposition, Metric};
 
 const fn metric(name: &'static str, help: &'static str) -> Metric {
@@ -24,9 +23,8 @@ const COPIES_FAILED: Metric =
 const DELETED: Metric = metric("flotilla_datanode_replicas_deleted_total", "Replicas deleted here.");
 const TASKS: Metric = metric("flotilla_datanode_tasks", "What SCM wants this node to do.");
 
-pub(crate) fn expose_tasks(stats: &TaskStats, exposition: &mut Exposition) {
-    let TaskStats { waiting, running, failed } = *stats;
-    for (state, count) in [("waiting", waiting), ("running", running), ("failed", failed)] {
+pub(crate) fn expose_tasks(counts: &[(&str, u64)], exposition: &mut Exposition) {
+    for &(state, count) in counts {
         exposition.gauge(TASKS, &[("state", state)], count);
     }
 }

@@ -12,7 +12,6 @@
 //! The index first: it has no log of its own, and what a crash takes from its memory is applied again from
 //! this one. Only containers all of whose records are forgotten are *released*.
 
-use crate::blocking::blocking;
 use crate::inventory::Inventory;
 use crate::pipeline::Pipeline;
 use anyhow::Context;
@@ -22,7 +21,6 @@ use raft::{Command, ForgetError, Role};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{MissedTickBehavior, interval};
-use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 use types::{LogId, Payload};
 
@@ -33,19 +31,13 @@ pub(crate) struct Forgetter {
     pub pipeline: Arc<Pipeline>,
     pub tail_bytes: u64,
     pub interval: Duration,
-    pub stop: CancellationToken,
     /// Hears of containers that are released.
     pub inventory: Inventory,
 }
 
 impl Forgetter {
+    /// May be dropped anywhere: what was said in the log is applied again, or said again.
     pub(crate) async fn run(self) {
-        let stop = self.stop.clone();
-        // Dropped anywhere: what was said in the log is applied again, or said again.
-        stop.run_until_cancelled(self.run_forever()).await;
-    }
-
-    async fn run_forever(self) {
         let mut said = self.pipeline.forget_to.clone();
         let mut look = interval(self.interval);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -90,8 +82,7 @@ impl Forgetter {
         if group.log().state().purged.is_some_and(|purged| purged.index >= to.index) {
             return;
         }
-        let index = disk.index.clone();
-        let flushed = blocking(move || index.flush()).await;
+        let flushed = disk.index.with(move |index| index.flush()).await;
         if let Err(failure) = flushed {
             warn!(pipeline = %id, error = format!("{failure:#}"), "the index cannot be flushed, so the log is kept");
             return;

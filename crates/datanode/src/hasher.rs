@@ -3,7 +3,6 @@
 //! One task for each disk takes the closed containers that have none: those that just closed, those in which
 //! blocks were deleted, and all of a rebuilt index. Only heads are read; bodies are the scrubber's.
 
-use crate::blocking::blocking;
 use crate::container_reader::{ContainerReader, ReadRecord, Reading};
 use crate::datanode_disk::DatanodeDisk;
 use crate::import::manifest::REPEATS_MAX;
@@ -16,7 +15,6 @@ use raftlog::WalkedRecord;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::sleep;
-use tokio_util::sync::CancellationToken;
 use tracing::{debug, error};
 use types::{BlockId, ContainerId, LogIndex};
 
@@ -34,7 +32,6 @@ const CHANGED_WAIT: Duration = Duration::from_secs(1);
 
 pub(crate) struct Hasher {
     disk: Arc<DatanodeDisk>,
-    stop: CancellationToken,
     throttle: Throttle,
 }
 
@@ -50,17 +47,12 @@ struct Firsts {
 type Hashed = Result<([u8; 32], Vec<LogIndex>), String>;
 
 impl Hasher {
-    pub(crate) fn new(disk: Arc<DatanodeDisk>, stop: CancellationToken) -> Hasher {
-        Hasher { disk, stop, throttle: Throttle::new(BYTES_PER_SECOND) }
+    pub(crate) fn new(disk: Arc<DatanodeDisk>) -> Hasher {
+        Hasher { disk, throttle: Throttle::new(BYTES_PER_SECOND) }
     }
 
+    /// May be dropped anywhere: a hash that was not saved is computed again.
     pub(crate) async fn run(self) {
-        let stop = self.stop.clone();
-        // Dropped anywhere: a hash that was not saved is computed again.
-        stop.run_until_cancelled(self.run_forever()).await;
-    }
-
-    async fn run_forever(&self) {
         let mut changes = self.disk.inventory.watch();
         while self.disk.failure().is_none() {
             changes.borrow_and_update();
@@ -89,14 +81,12 @@ impl Hasher {
     }
 
     async fn hash_marking(&self, container: ContainerId) -> anyhow::Result<()> {
-        let index = self.disk.index.clone();
-        let before = blocking(move || index.measure(container)).await?;
+        let before = self.disk.index.with(move |index| index.measure(container)).await?;
         match self.hash(container).await? {
             Ok(hashed) => self.save(container, before, hashed).await,
             Err(why) => {
-                let index = self.disk.index.clone();
                 // Gone meanwhile, perhaps.
-                if blocking(move || index.container(container)).await?.is_some() {
+                if self.disk.index.with(move |index| index.container(container)).await?.is_some() {
                     self.disk.mark_unhealthy(container, why).await;
                 }
                 self.look_again(container).await;
@@ -132,8 +122,8 @@ impl Hasher {
 
     /// Which of the first chunks began no block: their block is another, or was refused.
     async fn find_repeats(&self, container: ContainerId, firsts: &mut Firsts) -> anyhow::Result<()> {
-        let (index, unseen) = (self.disk.index.clone(), std::mem::take(&mut firsts.unseen));
-        let repeats = blocking(move || {
+        let unseen = std::mem::take(&mut firsts.unseen);
+        let repeats = self.disk.index.with(move |index| {
             let mut repeats = Vec::new();
             for local in unseen {
                 if index.block_record(BlockId { container, local })?.is_none() {
@@ -157,8 +147,7 @@ impl Hasher {
         (hash, repeats): ([u8; 32], Vec<LogIndex>),
     ) -> anyhow::Result<()> {
         let _deleting = self.disk.deleting.lock().await;
-        let index = self.disk.index.clone();
-        let saved = blocking(move || {
+        let saved = self.disk.index.with(move |index| {
             let now = index.measure(container)?;
             let Some(measure) = now.filter(|now| before.as_ref() == Some(now)) else { return Ok(false) };
             index.save_measure(container, &Measure { hash: Some(hash), repeats, ..measure })?;

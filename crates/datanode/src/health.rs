@@ -1,6 +1,5 @@
 //! Marking a container's replica as bad, once, whoever finds it.
 
-use crate::blocking::blocking;
 use crate::counters::ContainerReport;
 use crate::datanode_disk::DatanodeDisk;
 use crate::index::records::ContainerState;
@@ -17,9 +16,9 @@ impl DatanodeDisk {
         if self.unhealthy.lock().expect("no holder panics").contains(&container) {
             return false;
         }
-        let (index, reason) = (self.index.clone(), why.clone());
+        let reason = why.clone();
         let disk = self.real.root().display();
-        let marked = blocking(move || match index.container(container)? {
+        let marked = self.index.with(move |index| match index.container(container)? {
             Some(_) => index.mark_unhealthy(container, &reason).map(Some),
             None => Ok(None),
         });

@@ -3,10 +3,9 @@
 use crate::blocking::blocking;
 use crate::disks::{Disks, Identity};
 use crate::options::DatanodeOptions;
-use crate::orders::PipelineOrders;
+use crate::orders::{Carrier, Executor, Means, Order};
 use crate::pipelines::Pipelines;
 use crate::scm::ScmLink;
-use crate::tasks::TaskBoard;
 use anyhow::{Context, ensure};
 use proto::scm::{HeartbeatRequest, HeartbeatResponse, RegisterRequest};
 use proto::uuid_bytes;
@@ -23,14 +22,18 @@ const RETRY: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_s
 /// Changes that come together (a leader's death moves many pipelines) are told together.
 const GATHER: Duration = Duration::from_millis(20);
 
+/// Tasks known at a time; SCM tells a few. More are left for when it says them again.
+const TASKS_MAX: usize = 1000;
+
 /// Reports to SCM and takes its orders, for as long as the node runs.
 pub(crate) struct Heartbeat {
     pub options: Arc<DatanodeOptions>,
     pub disks: Arc<Disks>,
     pub pipelines: Arc<Pipelines>,
     pub addresses: AddressBook,
-    pub orders: PipelineOrders,
-    pub board: TaskBoard,
+    pub means: Means,
+    pub carrier: Carrier,
+    pub executor: Executor,
     pub scm: ScmLink,
     pub clock: Arc<dyn Clock>,
     /// SCM took the last report.
@@ -104,9 +107,14 @@ impl Heartbeat {
             return Ok(());
         }
         self.take_addresses(&response);
-        self.board.told(response.tasks.clone(), asked_at);
-        self.orders.carry_out(identity.node, &response.pipelines).await;
+        self.executor.told(self.orders(identity.node, response), asked_at).await;
         Ok(())
+    }
+
+    fn orders(&self, node: NodeId, told: HeartbeatResponse) -> Vec<Order> {
+        let tasks = told.tasks.into_iter().take(TASKS_MAX).filter_map(|task| self.means.order(task));
+        let pipelines = told.pipelines.iter().filter_map(|pipeline| self.carrier.order(node, pipeline));
+        tasks.chain(pipelines).collect()
     }
 
     async fn register(&mut self) -> anyhow::Result<Identity> {
@@ -149,7 +157,7 @@ impl Heartbeat {
             address: self.options.address.clone(),
             disks: self.disks.report(),
             pipelines: self.pipelines.reports(),
-            tasks: self.board.reports(),
+            tasks: self.executor.reports(),
             clock_ms: self.clock.now_ms(),
             described: self.pipelines.describe(&self.talk.to_describe),
             ..HeartbeatRequest::default()

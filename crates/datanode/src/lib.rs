@@ -10,7 +10,7 @@
 //!
 //! ```text
 //! node                                       puts the parts together, and is what others ask
-//! upkeep, heartbeat, orders, tasks, service  what disks need, what SCM wants, what clients ask
+//! upkeep, heartbeat, orders, service         what disks need, what SCM wants, what clients ask
 //! opening, ending                            a pipeline's replica comes and goes
 //! roll, forgetting, retired                  work on a pipeline
 //! import, scrub, hasher, deletion            work on containers
@@ -54,7 +54,6 @@ mod scm;
 mod scrub;
 mod service;
 mod spec_file;
-mod tasks;
 mod under_way;
 mod upkeep;
 mod verdict;
@@ -66,4 +65,3 @@ pub use node::Datanode;
 pub use options::DatanodeOptions;
 pub use pipeline::{PipelineError, PipelineOrder};
 pub use roll::ContainerAllocator;
-pub use tasks::TaskStats;

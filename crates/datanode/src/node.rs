@@ -8,13 +8,13 @@ use crate::exposed;
 use crate::heartbeat::{Heartbeat, Talk};
 use crate::opening::Opener;
 use crate::options::DatanodeOptions;
-use crate::orders::PipelineOrders;
+use crate::orders::close::close_replica;
+use crate::orders::{Carrier, Executor, Means};
 use crate::pipeline::{PipelineError, PipelineOrder};
 use crate::pipelines::Pipelines;
 use crate::roll::ContainerAllocator;
 use crate::scm::ScmLink;
 use crate::service::{Served, Service};
-use crate::tasks::{self, Means, TaskBoard, TaskStats};
 use crate::upkeep;
 use crate::workers::Workers;
 use disk::DataDirectory;
@@ -50,10 +50,9 @@ struct Parts {
     options: Arc<DatanodeOptions>,
     disks: Arc<Disks>,
     pipelines: Arc<Pipelines>,
-    opener: Opener,
-    ender: Ender,
-    board: TaskBoard,
-    copies: Arc<Copies>,
+    means: Means,
+    carrier: Carrier,
+    executor: Executor,
     workers: Workers,
     /// SCM took the last report.
     is_reported: Arc<AtomicBool>,
@@ -106,10 +105,10 @@ impl Datanode {
     ) -> anyhow::Result<Datanode> {
         let scm = ScmLink::new(&options.scm, host.connector().clone())?;
         let node = Datanode::of(disks, options, host, addresses.clone(), allocator);
-        let Parts { options, disks, pipelines, opener, ender, board, workers, .. } = &*node.parts;
+        let Parts { options, disks, pipelines, means, carrier, executor, workers, .. } = &*node.parts;
         upkeep::recover(disks).await;
-        opener.open_existing().await;
-        upkeep::take_inventory(disks, pipelines, board, workers).await;
+        carrier.opener.open_existing().await;
+        upkeep::take_inventory(disks, pipelines, executor, workers).await;
         upkeep::start_scrubbing(disks, options, &clock, workers);
         upkeep::start_watching(disks, options, workers);
         let heartbeat = Heartbeat {
@@ -117,8 +116,9 @@ impl Datanode {
             disks: disks.clone(),
             pipelines: pipelines.clone(),
             addresses,
-            orders: PipelineOrders::new(opener.clone(), ender.clone(), workers.clone()),
-            board: board.clone(),
+            means: means.clone(),
+            carrier: carrier.clone(),
+            executor: executor.clone(),
             scm,
             clock,
             is_reported: node.parts.is_reported.clone(),
@@ -146,13 +146,13 @@ impl Datanode {
             copies: copies.clone(),
             connector: host.connector().clone(),
         };
-        let board = TaskBoard::new(means, workers.clone());
+        let executor = Executor::new(disks.inventory.clone(), workers.clone());
         let served = Served {
             options: options.clone(),
             disks: disks.clone(),
             pipelines: pipelines.clone(),
             addresses,
-            copies: copies.clone(),
+            copies,
             write_bytes: Arc::new(Semaphore::new(options.write_bytes_max)),
             workers: workers.clone(),
         };
@@ -167,7 +167,8 @@ impl Datanode {
             ender: ender.clone(),
             workers: workers.clone(),
         };
-        let parts = Parts { options, disks, pipelines, opener, ender, board, copies, workers, is_reported };
+        let carrier = Carrier { opener, ender };
+        let parts = Parts { options, disks, pipelines, means, carrier, executor, workers, is_reported };
         Datanode { parts: Arc::new(parts), service: Service::new(served) }
     }
 
@@ -216,7 +217,7 @@ impl Datanode {
         }
         exposed::expose_containers(&disks.inventory, exposition);
         exposed::expose_copies(&self.copy_stats(), exposition);
-        exposed::expose_tasks(&self.task_stats(), exposition);
+        exposed::expose_tasks(&self.parts.executor.counts(), exposition);
         for path in &disks.unusable {
             SpaceMetrics::expose_unusable(&path.display().to_string(), exposition);
         }
@@ -234,11 +235,7 @@ impl Datanode {
 
     /// Counts of what was copied since the process started.
     pub fn copy_stats(&self) -> CopyStats {
-        self.parts.copies.stats()
-    }
-
-    pub fn task_stats(&self) -> TaskStats {
-        self.parts.board.stats()
+        self.parts.means.copies.stats()
     }
 
     /// All containers on this node's disks.
@@ -261,27 +258,27 @@ impl Datanode {
 
     /// Creates a pipeline's replica, as SCM orders it; true unless it was here.
     pub async fn create_pipeline(&self, order: &PipelineOrder) -> Result<bool, PipelineError> {
-        self.parts.opener.create_pipeline(order).await
+        self.parts.carrier.opener.create_pipeline(order).await
     }
 
     /// Ends a pipeline with this container, as SCM orders it, if its leader is here.
     pub fn end_pipeline(&self, pipeline: PipelineId, end: ContainerId) {
-        self.parts.ender.end_pipeline(pipeline, end);
+        self.parts.carrier.ender.end_pipeline(pipeline, end);
     }
 
     /// Ends this node's replica of a pipeline that nobody can lead.
-    pub async fn quasi_close_pipeline(&self, pipeline: PipelineId) -> Result<(), String> {
-        self.parts.ender.quasi_close_pipeline(pipeline).await
+    pub async fn quasi_close_pipeline(&self, pipeline: PipelineId) -> anyhow::Result<()> {
+        self.parts.carrier.ender.quasi_close_pipeline(pipeline).await
     }
 
     /// Forgets a pipeline that is over; its containers stay.
-    pub async fn let_go_pipeline(&self, pipeline: PipelineId) -> Result<(), String> {
-        self.parts.ender.let_go_pipeline(pipeline).await
+    pub async fn let_go_pipeline(&self, pipeline: PipelineId) -> anyhow::Result<()> {
+        self.parts.carrier.ender.let_go_pipeline(pipeline).await
     }
 
     /// Makes a quasi-closed replica CLOSED if its last record is what SCM says the container ends with.
     pub async fn close_replica(&self, container: ContainerId, last: Option<LogId>) -> Result<(), Failure> {
-        tasks::close_replica(&self.parts.disks, container, last).await
+        close_replica(&self.parts.disks, container, last).await
     }
 
     /// Deletes blocks of a closed container; answers how many were here. **Only where no log reads the

@@ -1,6 +1,5 @@
 //! Opening pipelines: those that the disks hold, at the start, and those that SCM orders.
 
-use crate::blocking::blocking;
 use crate::datanode_disk::DatanodeDisk;
 use crate::disks::Disks;
 use crate::ending::Ender;
@@ -74,8 +73,8 @@ impl Opener {
         let disk = self.disks.get(disk).ok_or(PipelineError::NoDisk { pipeline, disk })?;
         // A disk that remembers the pipeline but could not open it at the start does not get it by asking
         // again.
-        let index = disk.index.clone();
-        let specs = blocking(move || index.pipeline_specs()).await.map_err(PipelineError::Index)?;
+        let specs =
+            disk.index.with(move |index| index.pipeline_specs()).await.map_err(PipelineError::Index)?;
         let is_known = specs.iter().any(|spec| spec.pipeline == pipeline.0);
         let log = if is_known { Log::MustExist } else { Log::MayBeNew };
         self.open(order, disk, log).await
@@ -102,8 +101,9 @@ impl Opener {
         }
 
         let roll_bytes = self.options.container_roll_bytes();
-        let (index, first) = (disk.index.clone(), order.first_container);
-        let machine = blocking(move || PipelineMachine::new(index, pipeline, first, roll_bytes));
+        let first = order.first_container;
+        let machine =
+            disk.index.with(move |index| PipelineMachine::new(index.clone(), pipeline, first, roll_bytes));
         let (machine, open) = machine.await.map_err(PipelineError::Index)?;
         let forget_to = machine.forgettable();
         let cluster = self.disks.cluster().unwrap_or_default();
@@ -113,8 +113,8 @@ impl Opener {
         // Remembered only now that the log exists: a remembered pipeline without a log has lost its votes.
         // Whoever crashes in between finds the log when SCM orders the pipeline again.
         if log == Log::MayBeNew {
-            let (index, spec) = (disk.index.clone(), order.to_spec());
-            if let Err(failure) = blocking(move || index.save_pipeline_spec(&spec)).await {
+            let spec = order.to_spec();
+            if let Err(failure) = disk.index.with(move |index| index.save_pipeline_spec(&spec)).await {
                 self.host.close(GroupId::pipeline(pipeline)).await;
                 return Err(PipelineError::Index(failure));
             }
@@ -141,25 +141,24 @@ impl Opener {
             pipeline: pipeline.clone(),
             allocator: self.allocator.clone(),
             roll_bytes: self.options.container_roll_bytes(),
-            stop: self.workers.stop().clone(),
         };
-        self.workers.spawn(roller.run());
+        self.workers.spawn_until_stop(roller.run());
         let forgetter = Forgetter {
             pipeline: pipeline.clone(),
             tail_bytes: self.options.log_tail_bytes,
             interval: self.options.forget_interval,
-            stop: self.workers.stop().clone(),
             inventory: self.disks.inventory.clone(),
         };
-        self.workers.spawn(forgetter.run());
+        self.workers.spawn_until_stop(forgetter.run());
         let inventory = self.disks.inventory.clone();
-        self.workers.spawn(inventory.follow(pipeline.clone(), self.workers.stop().clone()));
-        self.workers.spawn(self.clone().observe(pipeline));
+        self.workers.spawn_until_stop(inventory.follow(pipeline.clone()));
+        self.workers.spawn_until_stop(self.clone().observe(pipeline));
     }
 
-    /// Tells SCM at once when a pipeline has a new leader or ended, and a person when it failed.
+    /// Tells SCM at once when a pipeline has a new leader or ended, and a person when it failed. May be dropped
+    /// anywhere: what it would have said is still there.
     async fn observe(self, pipeline: Arc<Pipeline>) {
-        let (changed, stop) = (self.disks.inventory.wake(), self.workers.stop());
+        let changed = self.disks.inventory.wake();
         let mut status = pipeline.group.watch();
         let mut open = pipeline.open.clone();
         let mut container = open.borrow_and_update().container;
@@ -171,8 +170,8 @@ impl Opener {
                 changed.notify_one();
             }
             if now.role == Role::Stopped {
-                let is_expected = stop.is_cancelled() || self.pipelines.open(pipeline.id).is_none();
-                if !is_expected {
+                // Else it was taken down, or the node ends.
+                if self.pipelines.open(pipeline.id).is_some() {
                     let failure =
                         now.failure.unwrap_or_else(|| "its Raft core ended without a word".to_owned());
                     error!(pipeline = %pipeline.id, %failure, "pipeline stopped; restart this node to open it again");
@@ -186,8 +185,7 @@ impl Opener {
                 changed.notify_one();
             }
             tokio::select! {
-                // All are safe to drop: what they would have said is still there.
-                () = stop.cancelled() => return,
+                // Both are safe to drop: what they would have said is still there.
                 changed = status.changed() => if changed.is_err() { return },
                 Ok(()) = open.changed() => {}
             }

@@ -31,8 +31,6 @@ pub(crate) struct StoppedPipeline {
     pub report: PipelineReport,
     /// SCM has heard that its log is lost.
     pub loss_is_told: bool,
-    /// A lock that is held while the pipeline is being ended.
-    pub busy: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl StoppedPipeline {
@@ -43,7 +41,7 @@ impl StoppedPipeline {
             stopped: why,
             ..PipelineReport::default()
         };
-        StoppedPipeline { order, disk, report, loss_is_told: false, busy: Arc::default() }
+        StoppedPipeline { order, disk, report, loss_is_told: false }
     }
 }
 

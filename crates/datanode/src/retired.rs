@@ -67,8 +67,7 @@ impl Retired {
 
     async fn retire(&self, host: &RaftHost) -> anyhow::Result<()> {
         if self.has_ended().await? {
-            let index = self.disk.index.clone();
-            blocking(move || index.flush()).await?;
+            self.disk.index.with(move |index| index.flush()).await?;
         }
         Ok(host.retire(self.group(), self.order.replica, &self.disk.space).await?)
     }
@@ -102,12 +101,14 @@ impl Retired {
             let deleted = self.disk.space.delete_owner(OWNERS_DIR, OwnerId::from(end)).await;
             deleted.with_context(|| format!("delete container {end}, which the pipeline ended with"))?;
         }
-        let (index, pipeline) = (self.disk.index.clone(), self.order.pipeline);
-        blocking(move || {
-            index.forget_pipeline(pipeline, end)?;
-            index.flush()
-        })
-        .await?;
+        let pipeline = self.order.pipeline;
+        self.disk
+            .index
+            .with(move |index| {
+                index.forget_pipeline(pipeline, end)?;
+                index.flush()
+            })
+            .await?;
         info!(%pipeline, disk = %self.disk.real.root().display(), "pipeline let go; its containers stay");
         Ok(())
     }
@@ -118,21 +119,22 @@ impl Retired {
     }
 
     async fn open_container(&self) -> anyhow::Result<(ContainerId, Option<ContainerState>)> {
-        let (index, pipeline, first) =
-            (self.disk.index.clone(), self.order.pipeline, self.order.first_container);
-        blocking(move || {
-            let open = index.open_container(pipeline)?.unwrap_or(first);
-            Ok((open, index.container(open)?.map(|record| record.state)))
-        })
-        .await
+        let (pipeline, first) = (self.order.pipeline, self.order.first_container);
+        self.disk
+            .index
+            .with(move |index| {
+                let open = index.open_container(pipeline)?.unwrap_or(first);
+                Ok((open, index.container(open)?.map(|record| record.state)))
+            })
+            .await
     }
 
     /// The container that the last roll named, if it is applied and not yet forgotten. One that was closed by
     /// SCM's word has a file that says so. Only what is said to be the pipeline's open container may be taken
     /// for it: once that is forgotten, the others stay, however often this is repeated.
     async fn end_container(&self) -> anyhow::Result<Option<ContainerId>> {
-        let (index, pipeline) = (self.disk.index.clone(), self.order.pipeline);
-        let open = blocking(move || {
+        let pipeline = self.order.pipeline;
+        let open = self.disk.index.with(move |index| {
             let Some(open) = index.open_container(pipeline)? else { return Ok(None) };
             let is_end = |record: ContainerRecord| record == ContainerRecord::end(pipeline, record.previous);
             Ok(index.container(open)?.is_some_and(is_end).then_some(open))
@@ -155,8 +157,8 @@ impl Retired {
     }
 
     async fn apply_rest_of(&self, log: &Log) -> anyhow::Result<LogIndex> {
-        let (index, pipeline) = (self.disk.index.clone(), self.order.pipeline);
-        let applied = blocking(move || index.applied(pipeline)).await?;
+        let pipeline = self.order.pipeline;
+        let applied = self.disk.index.with(move |index| index.applied(pipeline)).await?;
         let LogState { last, purged, committed, .. } = log.state();
         let last = last.ok_or(LogGone::Empty)?;
         let at = applied.as_ref().map(|applied| applied.id.index);
@@ -170,10 +172,10 @@ impl Retired {
         };
         // Whatever follows may be flushed with anything else on this disk: a crash must not make it look
         // committed.
-        let (index, first) = (self.disk.index.clone(), self.order.first_container);
-        let machine = blocking(move || {
+        let first = self.order.first_container;
+        let machine = self.disk.index.with(move |index| {
             let committed = index.note_known_committed(pipeline, at.max(hint))?;
-            let (machine, _) = PipelineMachine::new(index, pipeline, first, u64::MAX)?;
+            let (machine, _) = PipelineMachine::new(index.clone(), pipeline, first, u64::MAX)?;
             Ok(machine.knowing_committed(Some(committed)))
         });
         let mut rest = Rest { machine: machine.await?, replay: Replay::new(applied.as_ref())? };
@@ -194,18 +196,20 @@ impl Retired {
     /// The last record that stands in a container of which SCM is told. A leader that came after the pipeline's
     /// last roll has begun with its record the one that never holds data.
     async fn last_told(&self, last: LogId) -> anyhow::Result<LogIndex> {
-        let (index, pipeline) = (self.disk.index.clone(), self.order.pipeline);
+        let pipeline = self.order.pipeline;
         let (open, _) = self.open_container().await?;
-        blocking(move || {
-            let is_end =
-                |record: &ContainerRecord| *record == ContainerRecord::end(pipeline, record.previous);
-            let ended_after = match index.container(open)?.filter(is_end) {
-                Some(end) => index.container(end.previous)?.and_then(|before| before.last),
-                None => None,
-            };
-            Ok(ended_after.unwrap_or(last).index)
-        })
-        .await
+        self.disk
+            .index
+            .with(move |index| {
+                let is_end =
+                    |record: &ContainerRecord| *record == ContainerRecord::end(pipeline, record.previous);
+                let ended_after = match index.container(open)?.filter(is_end) {
+                    Some(end) => index.container(end.previous)?.and_then(|before| before.last),
+                    None => None,
+                };
+                Ok(ended_after.unwrap_or(last).index)
+            })
+            .await
     }
 
     /// Quasi-closes the container that is still open. Its file comes first: whoever reads the container
@@ -225,8 +229,7 @@ impl Retired {
             ContainerEnd { state: ContainerState::QuasiClosed, last, committed: machine.known_committed() };
         let _ending = self.disk.ending.lock().await;
         end.write(&**self.disk.space.disk(), open).await?;
-        let index = self.disk.index.clone();
-        blocking(move || index.set_end(open, end)).await
+        self.disk.index.with(move |index| index.set_end(open, end)).await
     }
 
     /// Reads all that is in the container before it says how it ended: SCM takes the end of the member whose
@@ -271,25 +274,26 @@ impl Retired {
         if state != Some(ContainerState::Open) {
             return Ok(());
         }
-        let index = self.disk.index.clone();
+        let index = &self.disk.index;
         if self.was_never_in_use(open, failure).await? {
-            return blocking(move || index.end_unused(pipeline, open)).await;
+            return index.with(move |index| index.end_unused(pipeline, open)).await;
         }
         warn!(%pipeline, container = %open, why, "the open container ends with what was applied, which proves nothing");
-        blocking(move || {
-            let last = index.applied(pipeline)?.map(|applied| applied.id);
-            let known = index.known_committed(pipeline)?;
-            let committed = known.or(last.map(|last| last.index)).unwrap_or_default();
-            index.set_end(open, ContainerEnd { state: ContainerState::WithoutLog, last, committed })
-        })
-        .await
+        index
+            .with(move |index| {
+                let last = index.applied(pipeline)?.map(|applied| applied.id);
+                let known = index.known_committed(pipeline)?;
+                let committed = known.or(last.map(|last| last.index)).unwrap_or_default();
+                index.set_end(open, ContainerEnd { state: ContainerState::WithoutLog, last, committed })
+            })
+            .await
     }
 
     /// Gives up containers that are open although the log is on its way out: their index was rebuilt, or is
     /// older than the end, and nobody can say what should be in them.
     async fn give_up_leftovers(&self) -> anyhow::Result<()> {
-        let (index, pipeline) = (self.disk.index.clone(), self.order.pipeline);
-        let given_up = blocking(move || {
+        let pipeline = self.order.pipeline;
+        let given_up = self.disk.index.with(move |index| {
             let open = index.left_open(pipeline)?;
             for container in &open {
                 index.set_end(*container, ContainerEnd::LOST)?;
@@ -305,8 +309,8 @@ impl Retired {
     /// Whether the pipeline's creation was interrupted before its log began: nothing was ever written to its
     /// first container.
     async fn was_never_in_use(&self, open: ContainerId, failure: &anyhow::Error) -> anyhow::Result<bool> {
-        let (index, pipeline) = (self.disk.index.clone(), self.order.pipeline);
-        let is_new = blocking(move || {
+        let pipeline = self.order.pipeline;
+        let is_new = self.disk.index.with(move |index| {
             let (first, record) = (ContainerId(0), index.container(open)?);
             let is_untouched = record == Some(ContainerRecord::opened(pipeline, first))
                 || record == Some(ContainerRecord::end(pipeline, first));
@@ -327,20 +331,20 @@ impl Retired {
 
     /// Says beside each quasi-closed container how it ended, and makes all of it durable.
     async fn mark_ends(&self) -> anyhow::Result<()> {
-        let (index, pipeline) = (self.disk.index.clone(), self.order.pipeline);
-        let containers = blocking(move || index.containers()).await?;
+        let pipeline = self.order.pipeline;
+        let containers = self.disk.index.with(move |index| index.containers()).await?;
         for (container, _) in containers.into_iter().filter(|(_, record)| record.pipeline == pipeline) {
             self.mark_end(container).await?;
         }
-        let index = self.disk.index.clone();
-        blocking(move || index.flush()).await
+        self.disk.index.with(move |index| index.flush()).await
     }
 
     /// What the record says under the lock: SCM may have had the container closed meanwhile.
     async fn mark_end(&self, container: ContainerId) -> anyhow::Result<()> {
         let _ending = self.disk.ending.lock().await;
-        let index = self.disk.index.clone();
-        let Some(record) = blocking(move || index.container(container)).await? else { return Ok(()) };
+        let Some(record) = self.disk.index.with(move |index| index.container(container)).await? else {
+            return Ok(());
+        };
         let ContainerRecord { state, last, committed, .. } = record;
         if !matches!(state, ContainerState::QuasiClosed | ContainerState::WithoutLog) {
             return Ok(());

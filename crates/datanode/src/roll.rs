@@ -31,7 +31,6 @@ use raft::{Command, Role};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
-use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 use types::{Backoff, ContainerId, OwnerId, Payload, PipelineId};
 
@@ -53,17 +52,11 @@ pub(crate) struct Roller {
     pub pipeline: Arc<Pipeline>,
     pub allocator: Arc<dyn ContainerAllocator>,
     pub roll_bytes: u64,
-    pub stop: CancellationToken,
 }
 
 impl Roller {
+    /// May be dropped anywhere: of a roll under way at most a proposal is left whose outcome nobody waits for.
     pub(crate) async fn run(self) {
-        let stop = self.stop.clone();
-        // Dropping a roll under way leaves at most a proposal whose outcome nobody waits for.
-        stop.run_until_cancelled(self.run_forever()).await;
-    }
-
-    async fn run_forever(self) {
         let mut status = self.pipeline.group.watch();
         let mut open = self.pipeline.open.clone();
         let mut wanted = self.pipeline.wanted.subscribe();

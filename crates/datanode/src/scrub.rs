@@ -6,7 +6,6 @@
 //! the rows against the container's counters. A bad replica is marked unhealthy and not looked at again; one
 //! that cannot be read for another reason is tried again.
 
-use crate::blocking::blocking;
 use crate::container_reader::{ContainerReader, Reading};
 use crate::datanode_disk::DatanodeDisk;
 use crate::deletion::finish_deletions;
@@ -23,7 +22,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until};
-use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
 use types::{BlockId, Clock, ContainerId};
 
@@ -53,29 +51,18 @@ pub(crate) struct Scrubber {
     disk: Arc<DatanodeDisk>,
     options: ScrubOptions,
     clock: Arc<dyn Clock>,
-    stop: CancellationToken,
     /// The time at which the next read may begin.
     next_read: Instant,
 }
 
 impl Scrubber {
-    pub(crate) fn new(
-        disk: Arc<DatanodeDisk>,
-        options: ScrubOptions,
-        clock: Arc<dyn Clock>,
-        stop: CancellationToken,
-    ) -> Scrubber {
-        Scrubber { disk, options, clock, stop, next_read: Instant::now() }
+    pub(crate) fn new(disk: Arc<DatanodeDisk>, options: ScrubOptions, clock: Arc<dyn Clock>) -> Scrubber {
+        Scrubber { disk, options, clock, next_read: Instant::now() }
     }
 
+    /// May be dropped anywhere: the position is saved as a whole, and what was read since is read again. A
+    /// deletion that is being finished is one that a crash may interrupt as well.
     pub(crate) async fn run(mut self) {
-        let stop = self.stop.clone();
-        // Dropped anywhere: the position is saved as a whole, and what was read since is read again. A
-        // deletion that is being finished is one that a crash may interrupt as well.
-        stop.run_until_cancelled(self.run_forever()).await;
-    }
-
-    async fn run_forever(&mut self) {
         while self.disk.failure().is_none() {
             if let Err(failure) = self.pass().await {
                 let disk = self.disk.real.root().display();
@@ -87,8 +74,8 @@ impl Scrubber {
 
     /// Goes on with a pass, or waits until the next one is due and begins it; returns at its end.
     async fn pass(&mut self) -> anyhow::Result<()> {
-        let index = self.disk.index.clone();
-        let mut position = blocking(move || index.scrub_position()).await?.unwrap_or_default();
+        let mut position =
+            self.disk.index.with(move |index| index.scrub_position()).await?.unwrap_or_default();
         self.disk.counters.scrub_last_pass_ms.store(position.last_pass_ms, Ordering::Relaxed);
         if position.container == ContainerId(0) {
             let interval_ms = u64::try_from(self.options.interval.as_millis()).unwrap_or(u64::MAX);
@@ -114,18 +101,21 @@ impl Scrubber {
     /// The first closed container from `from` on that is not known to be bad. The one that a pipeline ended
     /// with has nothing.
     async fn next_container(&self, from: ContainerId) -> anyhow::Result<Option<ContainerId>> {
-        let index = self.disk.index.clone();
-        blocking(move || {
-            for (container, record) in index.containers()? {
-                let is_next = container >= from && record.state.is_over();
-                if is_next && !index.is_written(container, &record)? && index.unhealthy(container)?.is_none()
-                {
-                    return Ok(Some(container));
+        self.disk
+            .index
+            .with(move |index| {
+                for (container, record) in index.containers()? {
+                    let is_next = container >= from && record.state.is_over();
+                    if is_next
+                        && !index.is_written(container, &record)?
+                        && index.unhealthy(container)?.is_none()
+                    {
+                        return Ok(Some(container));
+                    }
                 }
-            }
-            Ok(None)
-        })
-        .await
+                Ok(None)
+            })
+            .await
     }
 
     /// Looks at a container until it is known whether it is good. One of which nobody could tell is looked at
@@ -154,8 +144,7 @@ impl Scrubber {
             Ok(()) => self.scrub_rows(container).await,
             Err(failure) => Err(failure),
         };
-        let index = self.disk.index.clone();
-        if blocking(move || index.container(container)).await?.is_none() {
+        if self.disk.index.with(move |index| index.container(container)).await?.is_none() {
             return Ok(()); // deleted meanwhile
         }
         match found {
@@ -193,8 +182,7 @@ impl Scrubber {
         let before = self.counters_of(container).await?;
         let (mut from_local, mut sum) = (0, Counted::default());
         loop {
-            let index = self.disk.index.clone();
-            let rows = blocking(move || read_rows(&index, container, from_local)).await;
+            let rows = self.disk.index.with(move |index| read_rows(index, container, from_local)).await;
             let rows = rows.with_context(|| format!("the index of container {container}"))?;
             let Some(last) = rows.last() else { break };
             from_local = last.block.local + 1;
@@ -202,8 +190,8 @@ impl Scrubber {
                 sum.add(&row.record);
                 if let Err(failure) = self.scrub_block(row).await {
                     // Deleted meanwhile, perhaps.
-                    let (index, block) = (self.disk.index.clone(), row.block);
-                    if blocking(move || index.block_record(block)).await?.is_some() {
+                    let block = row.block;
+                    if self.disk.index.with(move |index| index.block_record(block)).await?.is_some() {
                         return Err(failure.context(format!("block {block}")));
                     }
                 }
@@ -217,13 +205,14 @@ impl Scrubber {
     }
 
     async fn counters_of(&self, container: ContainerId) -> anyhow::Result<Counted> {
-        let index = self.disk.index.clone();
-        blocking(move || {
-            let record = index.container(container)?.context("the container is gone")?;
-            let (blocks, chunks, payload_bytes) = (record.blocks, record.chunks, record.payload_bytes);
-            Ok(Counted { blocks, chunks, payload_bytes })
-        })
-        .await
+        self.disk
+            .index
+            .with(move |index| {
+                let record = index.container(container)?.context("the container is gone")?;
+                let (blocks, chunks, payload_bytes) = (record.blocks, record.chunks, record.payload_bytes);
+                Ok(Counted { blocks, chunks, payload_bytes })
+            })
+            .await
     }
 
     async fn scrub_block(&mut self, row: &BlockRow) -> anyhow::Result<()> {
@@ -265,12 +254,13 @@ impl Scrubber {
     }
 
     async fn save(&self, position: ScrubPosition, durably: bool) -> anyhow::Result<()> {
-        let index = self.disk.index.clone();
-        blocking(move || {
-            index.save_scrub_position(position)?;
-            if durably { index.flush() } else { Ok(()) }
-        })
-        .await
+        self.disk
+            .index
+            .with(move |index| {
+                index.save_scrub_position(position)?;
+                if durably { index.flush() } else { Ok(()) }
+            })
+            .await
     }
 }
 

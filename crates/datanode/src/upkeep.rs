@@ -6,9 +6,9 @@ use crate::hasher::Hasher;
 use crate::import;
 use crate::inventory::Surveyor;
 use crate::options::DatanodeOptions;
+use crate::orders::{self, Executor, Sweeper};
 use crate::pipelines::Pipelines;
 use crate::scrub::{ScrubOptions, Scrubber};
-use crate::tasks::{self, Sweeper, TaskBoard};
 use crate::workers::Workers;
 use std::sync::Arc;
 use tracing::error;
@@ -18,7 +18,7 @@ use types::Clock;
 pub(crate) async fn recover(disks: &Disks) {
     for disk in &disks.open {
         let recover = async {
-            tasks::recover_deletions(disk).await?;
+            orders::recover_deletions(disk).await?;
             import::recover(disk.space.disk(), &disk.index).await
         };
         if let Err(failure) = recover.await {
@@ -32,15 +32,15 @@ pub(crate) async fn recover(disks: &Disks) {
 pub(crate) async fn take_inventory(
     disks: &Arc<Disks>,
     pipelines: &Arc<Pipelines>,
-    board: &TaskBoard,
+    executor: &Executor,
     workers: &Workers,
 ) {
     let surveyor = Surveyor::new(disks.clone(), pipelines.clone(), workers.clone());
     surveyor.look_at_all().await;
     workers.spawn(surveyor.run());
-    workers.spawn_until_stop(Sweeper::new(disks.clone(), board.clone()).run());
+    workers.spawn_until_stop(Sweeper::new(disks.clone(), executor.clone()).run());
     for disk in &disks.open {
-        workers.spawn(Hasher::new(disk.clone(), workers.stop().clone()).run());
+        workers.spawn_until_stop(Hasher::new(disk.clone()).run());
     }
 }
 
@@ -57,8 +57,7 @@ pub(crate) fn start_scrubbing(
         return;
     }
     for disk in &disks.open {
-        let scrubber = Scrubber::new(disk.clone(), scrub, clock.clone(), workers.stop().clone());
-        workers.spawn(scrubber.run());
+        workers.spawn_until_stop(Scrubber::new(disk.clone(), scrub, clock.clone()).run());
     }
 }
 

@@ -1,5 +1,7 @@
-//! Tasks of a node that run on their own until the node stops.
+//! Tasks of a node that run on their own until the node stops: orders of SCM and streams, which end by
+//! themselves, and loops, which may be dropped.
 
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -11,8 +13,8 @@ pub(crate) struct Workers {
 }
 
 impl Workers {
-    pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
-        self.tasks.spawn(work);
+    pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
+        self.tasks.spawn(work)
     }
 
     /// Spawns what may be dropped anywhere when the node stops.

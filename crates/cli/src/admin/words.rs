@@ -93,6 +93,7 @@ pub(super) fn task_kind(kind: TaskKind) -> &'static str {
         TaskKind::TaskClose => "close",
         TaskKind::TaskMoveLeader => "move-leader",
         TaskKind::TaskRoll => "roll",
+        TaskKind::TaskPipeline => "pipeline",
         TaskKind::Unspecified => UNKNOWN.0,
     }
 }

@@ -66,11 +66,11 @@ pub(super) async fn index(disk: &Arc<dyn Disk>, index: &Index, manifest: &Manife
         repeats: manifest.repeats.iter().copied().collect(),
     };
     let gone: Vec<u64> = reader.discards().iter().map(|record| record.tag).collect();
-    let index = index.clone();
-    blocking(move || {
-        let machine = machine.applied(rest)?;
-        machine.finish(last, &gone, Some(&measure))?;
-        index.flush()
-    })
-    .await
+    index
+        .with(move |index| {
+            let machine = machine.applied(rest)?;
+            machine.finish(last, &gone, Some(&measure))?;
+            index.flush()
+        })
+        .await
 }

@@ -15,7 +15,6 @@ pub(crate) mod imported_file;
 pub(crate) mod incoming;
 pub(crate) mod manifest;
 
-use crate::blocking::blocking;
 use crate::index::Index;
 use crate::layout::{OWNERS_DIR, container_dir};
 use anyhow::{Context, ensure};
@@ -43,8 +42,8 @@ pub(crate) async fn take_in(
         incoming::remove(&**disk, manifest.container).await?;
         return Err(failure.context("verify a copy; it is given up"));
     }
-    let (of_disk, pipeline, container) = (index.clone(), manifest.pipeline, manifest.container);
-    let remembers = blocking(move || of_disk.remembers_writers(pipeline, container)).await?;
+    let (pipeline, container) = (manifest.pipeline, manifest.container);
+    let remembers = index.with(move |index| index.remembers_writers(pipeline, container)).await?;
     // Indexing would touch the nonces that the pipeline still asks for; the next roll ends that.
     ensure!(!remembers, "pipeline {pipeline} runs on this disk and has just left container {container}");
     incoming.publish().await?;
@@ -54,8 +53,7 @@ pub(crate) async fn take_in(
 /// Indexes containers whose import a crash interrupted after they were published. To be called before
 /// anything reads the disk.
 pub(crate) async fn recover(disk: &Arc<dyn Disk>, index: &Index) -> anyhow::Result<()> {
-    let of_disk = index.clone();
-    let known = blocking(move || of_disk.containers()).await?;
+    let known = index.with(|index| index.containers()).await?;
     let known: BTreeSet<ContainerId> = known.into_iter().map(|(container, _)| container).collect();
     let owners = raftlog::owners(&**disk, OWNERS_DIR).await.context("list the containers")?;
     for container in owners.into_iter().map(|owner| ContainerId(owner.0)) {

@@ -12,6 +12,7 @@ mod rows;
 mod scrub_position;
 mod unhealthy;
 
+use crate::blocking::blocking;
 use anyhow::{Context, bail, ensure};
 pub(crate) use measure::Measure;
 use planted::Bug;
@@ -59,6 +60,15 @@ impl Piece {
 impl Index {
     pub(crate) fn new(db: Arc<Db>) -> Index {
         Index { db }
+    }
+
+    /// Reads or writes it beside the task that awaits it.
+    pub(crate) async fn with<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Index) -> anyhow::Result<T> + Send + 'static,
+    ) -> anyhow::Result<T> {
+        let index = self.clone();
+        blocking(move || work(&index)).await
     }
 
     #[cfg(test)]

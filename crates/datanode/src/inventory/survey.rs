@@ -1,7 +1,6 @@
 //! Reading replicas from their disks.
 
 use super::{Inventory, Replica};
-use crate::blocking::blocking;
 use crate::container_end::ContainerEnd;
 use crate::container_reader::disk_bytes;
 use crate::datanode_disk::DatanodeDisk;
@@ -107,8 +106,7 @@ impl Surveyor {
         disk: &Arc<DatanodeDisk>,
         container: ContainerId,
     ) -> anyhow::Result<Option<ContainerId>> {
-        let index = disk.index.clone();
-        let read = blocking(move || {
+        let read = disk.index.with(move |index| {
             let Some(record) = index.container(container)? else { return Ok(None) };
             let is_end = record.state == ContainerState::Closed && index.is_written(container, &record)?;
             Ok(Some((record, is_end, index.measure(container)?, index.unhealthy(container)?)))
@@ -194,8 +192,8 @@ async fn measure_closed(disk: &Arc<DatanodeDisk>, container: ContainerId) -> any
     let _deleting = disk.deleting.lock().await;
     let disk_bytes = disk_bytes(&**disk.space.disk(), container).await?;
     let measure = Measure { disk_bytes, hash: None, repeats: Vec::new() };
-    let (index, saved) = (disk.index.clone(), measure.clone());
-    blocking(move || index.save_measure(container, &saved)).await?;
+    let saved = measure.clone();
+    disk.index.with(move |index| index.save_measure(container, &saved)).await?;
     Ok(measure)
 }
 

@@ -67,7 +67,7 @@ async fn opened_refusing(left: &Left, bytes_per_second: u64, errno: &Arc<AtomicI
     let disk = DatanodeDisk::open_over(real, refusing, &options, Inventory::default()).await.unwrap();
     let options = ScrubOptions { bytes_per_second, interval: Duration::ZERO };
     let clock = Arc::new(ManualClock::at_ms(5000));
-    Scrubber::new(Arc::new(disk), options, clock, CancellationToken::new())
+    Scrubber::new(Arc::new(disk), options, clock)
 }
 
 #[tokio::test]

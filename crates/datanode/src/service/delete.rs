@@ -1,7 +1,6 @@
 //! Deleting blocks on this replica.
 
 use super::Served;
-use crate::blocking::blocking;
 use crate::deletion;
 use proto::datanode::{DeleteBlocksRequest, DeleteBlocksResponse};
 use proto::{Code, Failure, Retry};
@@ -26,7 +25,7 @@ pub(super) async fn delete_blocks(
     };
     // A log without its bodies cannot bring a member up to date, and an elected leader that looks for the end
     // of its followers' logs reads its own: it would find a hole and stop.
-    let record = blocking(move || disk.index.container(container)).await;
+    let record = disk.index.with(move |index| index.container(container)).await;
     let record = record.map_err(|failure| Failure::internal(format!("{failure:#}")))?;
     if record.is_some_and(|record| !served.pipelines.has_released(&record)) {
         let message = format!("a log still has the blocks of container {container}");

@@ -3,7 +3,6 @@
 //! Every record is verified on its way: what a disk has lost is never sent, but marks this replica unhealthy.
 
 use super::Served;
-use crate::blocking::blocking;
 use crate::container_reader::{ContainerReader, ReadRecord, Reading};
 use crate::datanode_disk::DatanodeDisk;
 use crate::hash;
@@ -61,8 +60,7 @@ pub(super) async fn prepare(served: &Served, request: FetchContainerRequest) -> 
     };
     let disk = served.disks.get(replica.disk).cloned();
     let disk = disk.ok_or_else(|| Failure::internal(format!("the disk of container {container} is gone")))?;
-    let index = disk.index.clone();
-    let measure = blocking(move || index.measure(container)).await.map_err(failed(container))?;
+    let measure = disk.index.with(move |index| index.measure(container)).await.map_err(failed(container))?;
     let repeats = measure.map(|measure| measure.repeats).unwrap_or_default();
     let files = owner_files(&**disk.space.disk(), OWNERS_DIR, OwnerId::from(container)).await;
     let files = files.map_err(|error| failed(container)(error.into()))?;

@@ -1,7 +1,6 @@
 //! Reading a range of a block, from whatever replica is asked.
 
 use super::Served;
-use crate::blocking::blocking;
 use crate::datanode_disk::DatanodeDisk;
 use crate::index::{BlockInfo, Piece};
 use crate::layout::OWNERS_DIR;
@@ -105,8 +104,10 @@ impl Read {
     }
 
     async fn pieces(&self, at: u64) -> Result<Vec<Piece>, Failure> {
-        let (index, block, range) = (self.disk.index.clone(), self.block, at..self.range.end);
-        blocking(move || index.pieces(block, range, PIECES_MAX))
+        let (block, range) = (self.block, at..self.range.end);
+        self.disk
+            .index
+            .with(move |index| index.pieces(block, range, PIECES_MAX))
             .await
             .map_err(|failure| self.broken_index(&failure))
     }
@@ -130,9 +131,8 @@ impl Read {
             error!(disk = %self.disk.real.root().display(), %block, %failure, "cannot read a block");
             return Failure { retry: Retry::Elsewhere, ..Failure::new(Code::Unavailable, message) };
         }
-        let index = self.disk.index.clone();
         // What was deleted since its places were looked up reads as zeros, and nothing is wrong with that.
-        if let Ok(None) = blocking(move || index.block(block)).await {
+        if let Ok(None) = self.disk.index.with(move |index| index.block(block)).await {
             return not_found(block, Retry::Elsewhere);
         }
         error!(disk = %self.disk.real.root().display(), %block, %failure, "a block is damaged");
@@ -203,11 +203,10 @@ async fn wait_applied(
             waited => waited.is_ok(),
         },
         None => {
-            let of_disk = disk.index.clone();
             // Where not all is known to be committed, a reader that does not say how much it knows gets
             // nothing.
             let index = if index == LogIndex(0) { LogIndex(u64::MAX) } else { index };
-            let applied = blocking(move || of_disk.has_applied(block.container, index)).await;
+            let applied = disk.index.with(move |of_disk| of_disk.has_applied(block.container, index)).await;
             applied.unwrap_or_else(|failure| {
                 warn!(%pipeline, error = format!("{failure:#}"), "cannot tell how far a pipeline is applied");
                 false
@@ -230,8 +229,8 @@ async fn find_block(
     range: Range<u64>,
     commit_index: u64,
 ) -> Result<(BlockInfo, Vec<Piece>), Failure> {
-    let (index, block) = (disk.index.clone(), name.id());
-    let found = blocking(move || {
+    let block = name.id();
+    let found = disk.index.with(move |index| {
         let Some(info) = index.block(block)? else { return Ok(None) };
         let has_range = !range.is_empty() && range.end <= info.length;
         let pieces = if has_range { index.pieces(block, range, PIECES_MAX)? } else { Vec::new() };

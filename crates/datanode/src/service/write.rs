@@ -5,7 +5,6 @@
 //! per pipeline, so that a pipeline that stalls holds up neither the others nor the reading of the stream.
 
 use super::Served;
-use crate::blocking::blocking;
 use crate::index::machine::answer_again;
 use crate::options::CHUNK_BYTES_MAX;
 use crate::pipeline::Pipeline;
@@ -203,10 +202,10 @@ impl WriteStream {
     /// machine recognizes, after it was appended on all members.
     async fn find_applied(&mut self, pipeline: &Pipeline, name: ChunkName) -> Option<Outcome> {
         self.catch_up(pipeline).await;
-        let (index, id, first) = (pipeline.disk.index.clone(), pipeline.id, pipeline.order.first_container);
+        let (id, first) = (pipeline.id, pipeline.order.first_container);
         let ChunkName { nonce, seq, offset, length, seal } = name;
         let chunk = ChunkCommand { nonce: proto::uuid_bytes(nonce.0), seq, offset, length, seal };
-        match blocking(move || answer_again(&index, id, first, &chunk)).await {
+        match pipeline.disk.index.with(move |index| answer_again(index, id, first, &chunk)).await {
             Ok(done) => done.map(Outcome::Written),
             Err(failure) => {
                 error!(pipeline = %id, error = format!("{failure:#}"), "cannot look for a chunk that came again");

@@ -15,8 +15,8 @@
 //! ```
 
 use crate::log::room_wait::RoomWait;
-use bytes::{Buf, BufMut, Bytes, BytesMut};
-use disk::Disk;
+use bytes::{Buf, BufMut};
+use disk::{Disk, RecordFile};
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,13 +25,11 @@ use types::{GroupId, ReplicaId};
 const DIR: &str = "replicas";
 /// How often a full disk is tried again.
 const ROOM_RETRY: Duration = Duration::from_millis(200);
-const MAGIC: [u8; 4] = *b"FLri";
-const VERSION: u8 = 1;
-const LOST_AT: usize = 28;
-const CRC_BYTES: usize = 4;
+/// Of all between the version and the lost replicas.
+const FIELDS_BYTES: usize = 3 + 8 + 8 + 4;
 /// Lost replicas remembered: groups have a handful of members, and are reset once in years.
 pub(crate) const LOST_MAX: usize = 1024;
-const FILE_BYTES_MAX: usize = LOST_AT + 8 * LOST_MAX + CRC_BYTES;
+const FILE: RecordFile = RecordFile::of_fields(b"FLri", 1, FIELDS_BYTES + 8 * LOST_MAX);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Identity {
@@ -89,33 +87,17 @@ impl ReplicaHere {
 impl Identity {
     /// `None` when the disk never had a replica of the group.
     pub(crate) async fn read(disk: &Arc<dyn Disk>, group: GroupId) -> io::Result<Option<Identity>> {
-        let file = match disk.open(&path(group), false).await {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(error),
+        let decode = |fields: &[u8]| match Identity::decode(fields)? {
+            identity if identity.group == group => Ok(identity),
+            other => Err(format!("it belongs to {}", other.group)),
         };
-        // One byte more than there must be, to see that there is none.
-        let bytes = file.read_at(0, FILE_BYTES_MAX + 1).await?;
-        let damaged =
-            |why: String| io::Error::new(io::ErrorKind::InvalidData, format!("{}: {why}", path(group)));
-        let identity = Identity::decode(&bytes).map_err(damaged)?;
-        if identity.group != group {
-            return Err(damaged(format!("it belongs to {}", identity.group)));
-        }
-        Ok(Some(identity))
+        Ok(FILE.read(&**disk, &path(group), decode).await?)
     }
 
     /// Durable on return; a crash before leaves the old file or the new one.
     pub(crate) async fn write(&self, disk: &Arc<dyn Disk>) -> io::Result<()> {
-        let (path, temporary) = (path(self.group), format!("{}.tmp", path(self.group)));
         disk.create_dir_all(DIR).await?;
-        let bytes = self.encode();
-        let file = disk.open(&temporary, true).await?;
-        file.set_len(bytes.len() as u64).await?;
-        // Before the rename: else a crash could leave the new name with nothing behind it.
-        file.write_and_sync(0, vec![bytes]).await?;
-        disk.rename(&temporary, &path).await?;
-        disk.sync_dir(DIR).await
+        FILE.write(&**disk, &path(self.group), &self.encode()).await
     }
 
     pub(crate) fn is_in_use(&self) -> bool {
@@ -182,10 +164,8 @@ impl Identity {
         }
     }
 
-    fn encode(&self) -> Bytes {
-        let mut out = BytesMut::with_capacity(LOST_AT + 8 * self.lost.len() + CRC_BYTES);
-        out.put_slice(&MAGIC);
-        out.put_u8(VERSION);
+    fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(FIELDS_BYTES + 8 * self.lost.len());
         out.put_u8(self.state as u8);
         out.put_u8(self.is_resetting.into());
         out.put_u8(self.was_member.into());
@@ -195,28 +175,15 @@ impl Identity {
         for replica in &self.lost {
             out.put_u64_le(replica.0);
         }
-        let crc = crc32c::crc32c(&out);
-        out.put_u32_le(crc);
-        out.freeze()
+        out
     }
 
-    fn decode(bytes: &[u8]) -> Result<Identity, String> {
-        let not_whole = || "it is not whole".to_owned();
-        let Some(crc_at) = bytes.len().checked_sub(CRC_BYTES).filter(|at| *at >= LOST_AT) else {
-            return Err(not_whole());
-        };
-        if (&bytes[crc_at..]).get_u32_le() != crc32c::crc32c(&bytes[..crc_at]) {
-            return Err(not_whole());
+    fn decode(mut fields: &[u8]) -> Result<Identity, String> {
+        if fields.len() < FIELDS_BYTES {
+            return Err(format!("its fields have only {} bytes", fields.len()));
         }
-        let mut fields = &bytes[4..crc_at];
-        if bytes[..4] != MAGIC {
-            return Err("it names no replica".to_owned());
-        }
-        let (version, state) = (fields.get_u8(), fields.get_u8());
+        let state = fields.get_u8();
         let (is_resetting, was_member) = (fields.get_u8() != 0, fields.get_u8() != 0);
-        if version != VERSION {
-            return Err(format!("a newer version, {version}, wrote it"));
-        }
         let group = GroupId::try_from(fields.get_u64_le()).map_err(|error| error.to_string())?;
         let replica = ReplicaId(fields.get_u64_le());
         let state = match state {
@@ -262,21 +229,23 @@ mod tests {
             was_member: false,
             lost: vec![ReplicaId(5)],
         };
-        let bytes = identity.encode();
+        let encode = |identity: &Identity| FILE.encode(&identity.encode());
+        let decode = |bytes: &[u8]| FILE.decode(bytes).and_then(Identity::decode);
+        let bytes = encode(&identity);
         let fields = b"FLri\x01\x02\0\0\x07\0\0\0\0\0\0\x02\x2c\x01\0\0\0\0\0\0\x01\0\0\0\x05\0\0\0\0\0\0\0";
         assert_eq!(bytes[..36], *fields);
-        assert_eq!(Identity::decode(&bytes), Ok(identity.clone()));
+        assert_eq!(decode(&bytes), Ok(identity.clone()));
         let member = Identity { was_member: true, ..identity.clone() };
-        assert_eq!(member.encode()[..8], *b"FLri\x01\x02\0\x01");
-        assert_eq!(Identity::decode(&member.encode()), Ok(member));
+        assert_eq!(encode(&member)[..8], *b"FLri\x01\x02\0\x01");
+        assert_eq!(decode(&encode(&member)), Ok(member));
         let resetting = Identity { is_resetting: true, ..identity };
-        assert_eq!(resetting.encode()[6], 1);
-        assert_eq!(Identity::decode(&resetting.encode()), Ok(resetting));
+        assert_eq!(encode(&resetting)[6], 1);
+        assert_eq!(decode(&encode(&resetting)), Ok(resetting));
         for at in 0..bytes.len() {
             let mut damaged = bytes.to_vec();
             damaged[at] ^= 1;
-            assert!(Identity::decode(&damaged).is_err(), "byte {at}");
-            assert!(Identity::decode(&bytes[..at]).is_err(), "{at} bytes");
+            assert!(decode(&damaged).is_err(), "byte {at}");
+            assert!(decode(&bytes[..at]).is_err(), "{at} bytes");
         }
     }
 

@@ -18,20 +18,17 @@ pub(crate) async fn close_replica(
     let finder = disks.clone();
     let found = blocking(move || Ok(finder.holding(container)?.map(|(disk, _)| disk.clone())));
     let Some(disk) = found.await.map_err(broken)? else { return Err(not_here(container)) };
-    // A task of its own: dropped in the middle, it would let go of the lock and go on with the file.
-    let closing = tokio::spawn(async move { close_on(&disk, container, last).await });
-    closing.await.map_err(|failure| Failure::internal(format!("close a replica: {failure}")))?
+    close_on(&disk, container, last).await
 }
 
-/// The replica of this disk.
+/// The replica of this disk. **Not to be dropped**: it would let go of the lock and go on with the file.
 pub(crate) async fn close_on(
     disk: &DatanodeDisk,
     container: ContainerId,
     last: Option<LogId>,
 ) -> Result<(), Failure> {
     let _ending = disk.ending.lock().await;
-    let index = disk.index.clone();
-    let record = blocking(move || index.container(container)).await.map_err(broken)?;
+    let record = disk.index.with(move |index| index.container(container)).await.map_err(broken)?;
     let record = record.ok_or_else(|| not_here(container))?;
     match record.state {
         ContainerState::Closed => return Ok(()),
@@ -48,8 +45,7 @@ pub(crate) async fn close_on(
     // The file first: the index may be lost, and is made after it.
     let end = ContainerEnd::closed(last);
     end.write(&**disk.space.disk(), container).await.map_err(broken)?;
-    let index = disk.index.clone();
-    let marked = blocking(move || {
+    let marked = disk.index.with(move |index| {
         index.set_end(container, end)?;
         index.flush()
     });

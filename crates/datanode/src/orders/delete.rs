@@ -8,16 +8,13 @@
 //!
 //! Files before rows: a crash would leave rows of a container whose bytes are gone, which looks like damage.
 
-use super::means::Means;
-use crate::blocking::blocking;
+use super::order::{Means, Run};
 use crate::datanode_disk::DatanodeDisk;
 use crate::layout::OWNERS_DIR;
 use anyhow::{Context, ensure};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 use tracing::info;
 use types::{ContainerId, OwnerId};
 
@@ -25,21 +22,9 @@ use types::{ContainerId, OwnerId};
 /// with each heartbeat, and takes a node that is silent for longer for dead at some time.
 const ORDER_HOLDS: Duration = Duration::from_secs(30);
 
-/// The order, as long as it stands.
-#[derive(Clone)]
-pub(super) struct Order {
-    pub asked_at: Instant,
-    /// Cancelled when SCM no longer gives it.
-    pub stop: CancellationToken,
-}
-
 /// Deletes this node's replica; one that is not here is deleted already. A disk that was out of use for a
 /// while may have it besides the disk that it was copied to meanwhile: then it goes from both.
-pub(super) async fn delete_replica(
-    means: &Means,
-    container: ContainerId,
-    order: &Order,
-) -> anyhow::Result<()> {
+pub(super) async fn delete_replica(means: &Means, container: ContainerId, run: &Run) -> anyhow::Result<()> {
     let inventory = &means.disks.inventory;
     let Some(replica) = inventory.get(container) else { return Ok(()) };
     ensure!(replica.released, "a log still reads container {container}; it is not released");
@@ -48,16 +33,12 @@ pub(super) async fn delete_replica(
     let (of_known, others): (Vec<_>, Vec<_>) =
         means.disks.open.iter().cloned().partition(|disk| disk.id == replica.disk);
     for disk in others.into_iter().filter(|disk| disk.failure().is_none()).chain(of_known) {
-        let index = disk.index.clone();
-        let Some(record) = blocking(move || index.container(container)).await? else { continue };
+        let Some(record) = disk.index.with(move |index| index.container(container)).await? else { continue };
         ensure!(
             means.pipelines.has_released(&record),
             "a log still reads container {container} on another disk"
         );
-        let (means, order) = (means.clone(), order.clone());
-        // On a task of its own: what was begun is finished, also when SCM no longer wants it.
-        let deleting = tokio::spawn(async move { delete_from(&means, &disk, container, &order).await });
-        deleting.await.context("delete a replica")??;
+        delete_from(means, &disk, container, run).await?;
     }
     Ok(())
 }
@@ -66,23 +47,21 @@ async fn delete_from(
     means: &Means,
     disk: &Arc<DatanodeDisk>,
     container: ContainerId,
-    order: &Order,
+    run: &Run,
 ) -> anyhow::Result<()> {
     let _deleting = disk.deleting.lock().await;
     // Only now: others may have had the lock for long. Where this was stopped meanwhile, another leader of SCM
     // may count the replica.
-    ensure!(!order.stop.is_cancelled(), "SCM no longer wants container {container} deleted");
+    ensure!(!run.stop.is_cancelled(), "SCM no longer wants container {container} deleted");
     // A node that stood still meanwhile may be the last that has it.
     ensure!(
-        order.asked_at.elapsed() < ORDER_HOLDS,
+        run.asked_at.elapsed() < ORDER_HOLDS,
         "the order to delete container {container} is too old to be followed"
     );
-    let index = disk.index.clone();
-    let record = blocking(move || index.container(container)).await?;
+    let record = disk.index.with(move |index| index.container(container)).await?;
     let is_released = record.is_none_or(|record| means.pipelines.has_released(&record));
     ensure!(is_released, "a log reads container {container} again");
-    let index = disk.index.clone();
-    blocking(move || index.begin_deletion(container)).await?;
+    disk.index.with(move |index| index.begin_deletion(container)).await?;
     disk.inventory.remove(container, disk.id);
     disk.unhealthy.lock().expect("no holder panics").remove(&container);
     finish_deletion(disk, container).await?;
@@ -93,8 +72,7 @@ async fn delete_from(
 
 /// Finishes what a crash cut short. To be called before anything reads the disk.
 pub(crate) async fn recover(disk: &Arc<DatanodeDisk>) -> anyhow::Result<()> {
-    let index = disk.index.clone();
-    for container in blocking(move || index.deletions()).await? {
+    for container in disk.index.with(move |index| index.deletions()).await? {
         finish_deletion(disk, container).await?;
     }
     Ok(())
@@ -103,8 +81,7 @@ pub(crate) async fn recover(disk: &Arc<DatanodeDisk>) -> anyhow::Result<()> {
 async fn finish_deletion(disk: &Arc<DatanodeDisk>, container: ContainerId) -> anyhow::Result<()> {
     let deleted = disk.space.delete_owner(OWNERS_DIR, OwnerId::from(container)).await;
     deleted.with_context(|| format!("delete the files of container {container}"))?;
-    let index = disk.index.clone();
-    blocking(move || index.finish_deletion(container)).await
+    disk.index.with(move |index| index.finish_deletion(container)).await
 }
 
 #[cfg(test)]
@@ -115,6 +92,8 @@ mod tests {
     use crate::offline::tests::{FIRST, Left};
     use crate::options::DatanodeOptions;
     use raft::{AddressBook, HostOptions, RaftHost};
+    use tokio::time::Instant;
+    use tokio_util::sync::CancellationToken;
 
     async fn means(left: &Left) -> Means {
         let options = DatanodeOptions { disks: vec![left.root()], ..DatanodeOptions::default() };
@@ -131,12 +110,13 @@ mod tests {
         let means = means(&left).await;
         let disk = means.disks.open[0].clone();
         for is_taken_back in [true, false] {
-            let order = Order { asked_at: Instant::now(), stop: CancellationToken::new() };
+            let (asked_at, stop) = (Instant::now(), CancellationToken::new());
+            let run = Run { asked_at, stop: stop.clone(), progress: Arc::default() };
             let held = disk.deleting.lock().await;
-            let (of_task, with, on) = (order.clone(), means.clone(), disk.clone());
-            let deleting = tokio::spawn(async move { delete_from(&with, &on, FIRST, &of_task).await });
+            let (with, on) = (means.clone(), disk.clone());
+            let deleting = tokio::spawn(async move { delete_from(&with, &on, FIRST, &run).await });
             if is_taken_back {
-                order.stop.cancel();
+                stop.cancel();
             }
             drop(held);
             assert_eq!(deleting.await.unwrap().is_err(), is_taken_back);

@@ -1,6 +1,6 @@
 //! Fetching a replica of a closed container from another node.
 
-use super::means::Means;
+use super::order::{Means, Progress, Run};
 use crate::datanode_disk::DatanodeDisk;
 use crate::disks::Disks;
 use crate::import::incoming::Incoming;
@@ -11,7 +11,7 @@ use proto::datanode::datanode_client::DatanodeClient;
 use proto::datanode::{ContainerPart, FetchContainerRequest, FilePart, container_part};
 use proto::scm::{CopyContainer, NodeAddress};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::time::timeout;
 use tonic::Streaming;
@@ -24,21 +24,14 @@ const SILENCE_MAX: Duration = Duration::from_secs(30);
 /// something.
 const BREAK_WAIT: Duration = Duration::from_millis(200);
 
-/// The progress of a copy, shared with whoever tells of it.
-#[derive(Debug, Default)]
-pub(super) struct Progress {
-    pub bytes_done: AtomicU64,
-    pub bytes_total: AtomicU64,
-}
-
-pub(super) async fn copy(means: &Means, order: CopyContainer, progress: &Progress) -> anyhow::Result<()> {
+pub(super) async fn copy(means: &Means, order: CopyContainer, run: &Run) -> anyhow::Result<()> {
     let container = ContainerId(order.container);
     if means.disks.inventory.get(container).is_some() {
         return Ok(());
     }
     let mut failures = Vec::new();
     for source in &order.sources {
-        match copy_from(means, &order, source, progress).await {
+        match copy_from(means, &order, source, run).await {
             Ok(disk) => {
                 means.copies.counters.received.fetch_add(1, Ordering::Relaxed);
                 disk.inventory.look_again(disk.id, container);
@@ -48,24 +41,36 @@ pub(super) async fn copy(means: &Means, order: CopyContainer, progress: &Progres
             Err(failure) => failures.push(format!("from node {}: {failure:#}", source.node)),
         }
     }
+    ensure!(!run.stop.is_cancelled(), "it was withdrawn");
     means.copies.counters.receiving_failed.fetch_add(1, Ordering::Relaxed);
     bail!("copy container {container}: {}", failures.join("; "))
 }
 
-/// Copies from one source, which may break off in between; answers the disk that has the container.
+/// Copies from one source; answers the disk that has the container. It may stop while bytes come in, and not in
+/// its last steps: those must not stay half way in this process, where nobody would finish them.
 async fn copy_from(
     means: &Means,
     order: &CopyContainer,
     source: &NodeAddress,
-    progress: &Progress,
+    run: &Run,
 ) -> anyhow::Result<Arc<DatanodeDisk>> {
+    run.until_stop(receive_from(means, order, source, &run.progress)).await?.take_in().await
+}
+
+/// Receives all of a container from one source, which may break off in between.
+async fn receive_from<'a>(
+    means: &'a Means,
+    order: &CopyContainer,
+    source: &NodeAddress,
+    progress: &'a Progress,
+) -> anyhow::Result<Copy<'a>> {
     let mut before = None;
     loop {
         let mut copy = Copy::begin(means, order, source, progress).await?;
         let done = copy.receive().await;
         let bytes_done = copy.incoming.bytes_done();
         match done {
-            Ok(()) => return copy.take_in().await,
+            Ok(()) => return Ok(copy),
             Err(failure) if before.is_some_and(|before| bytes_done <= before) => return Err(failure),
             Err(failure) => {
                 info!(
@@ -144,18 +149,12 @@ impl<'a> Copy<'a> {
         Ok(())
     }
 
-    /// On a task of its own: a copy that is given up must not leave its last steps half way in this process,
-    /// where nobody would finish them.
     async fn take_in(self) -> anyhow::Result<Arc<DatanodeDisk>> {
         let Copy { disk, manifest, incoming, .. } = self;
-        let taken_in = tokio::spawn(async move {
-            let container = manifest.container;
-            import::take_in(disk.space.disk(), &disk.index, incoming, &manifest).await?;
-            disk.unhealthy.lock().expect("no holder panics").remove(&container);
-            disk.inventory.look_again(disk.id, container);
-            Ok(disk)
-        });
-        taken_in.await.context("take a copy in")?
+        import::take_in(disk.space.disk(), &disk.index, incoming, &manifest).await?;
+        disk.unhealthy.lock().expect("no holder panics").remove(&manifest.container);
+        disk.inventory.look_again(disk.id, manifest.container);
+        Ok(disk)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Removing what is left of copies that SCM no longer wants.
 
-use super::TaskBoard;
+use super::Executor;
 use crate::datanode_disk::DatanodeDisk;
 use crate::disks::Disks;
 use crate::import::incoming;
@@ -17,15 +17,15 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(60);
 
 pub(crate) struct Sweeper {
     disks: Arc<Disks>,
-    board: TaskBoard,
+    executor: Executor,
     unwanted_max: Duration,
     /// The times since when nobody wants a copy.
     unwanted: BTreeMap<(DiskId, ContainerId), Instant>,
 }
 
 impl Sweeper {
-    pub(crate) fn new(disks: Arc<Disks>, board: TaskBoard) -> Sweeper {
-        Sweeper { disks, board, unwanted_max: UNWANTED_MAX, unwanted: BTreeMap::new() }
+    pub(crate) fn new(disks: Arc<Disks>, executor: Executor) -> Sweeper {
+        Sweeper { disks, executor, unwanted_max: UNWANTED_MAX, unwanted: BTreeMap::new() }
     }
 
     /// May be dropped anywhere: what is half removed is removed by the next process.
@@ -59,7 +59,7 @@ impl Sweeper {
         before: &BTreeMap<(DiskId, ContainerId), Instant>,
     ) {
         for container in copies {
-            if self.board.wants_copy(container) {
+            if self.executor.wants_copy(container) {
                 continue;
             }
             let key = (disk.id, container);

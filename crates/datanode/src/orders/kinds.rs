@@ -1,0 +1,109 @@
+//! The kinds of orders: what each is about, and who carries it out. **A new kind is a message on the wire and an
+//! arm here.**
+
+use super::close::close_replica;
+use super::copy::copy;
+use super::delete::delete_replica;
+use super::order::{Key, Means, Order};
+use crate::ending::Ender;
+use crate::opening::Opener;
+use crate::pipeline::PipelineOrder;
+use anyhow::bail;
+use proto::scm::task::Task as Told;
+use proto::scm::{CloseReplica, DeleteReplica, Pipeline, PipelineState, RollContainer, Task, TaskKind};
+use types::{ContainerId, LogId, LogIndex, NodeId, PipelineId, ReplicaId, Term};
+
+/// Those that make its pipelines what SCM says they are.
+#[derive(Clone)]
+pub(crate) struct Carrier {
+    pub opener: Opener,
+    pub ender: Ender,
+}
+
+impl Means {
+    /// `None` of a kind that a newer SCM knows.
+    pub(crate) fn order(&self, task: Task) -> Option<Order> {
+        let means = self.clone();
+        Some(match task.task? {
+            Told::Copy(order) => {
+                let key = Key::container(TaskKind::TaskCopy, ContainerId(order.container));
+                Order::new(key, "copy", |run| async move { copy(&means, order, &run).await })
+            }
+            Told::Delete(DeleteReplica { container }) => {
+                let container = ContainerId(container);
+                let key = Key::container(TaskKind::TaskDelete, container);
+                Order::new(
+                    key,
+                    "delete",
+                    move |run| async move { delete_replica(&means, container, &run).await },
+                )
+            }
+            Told::Close(CloseReplica { container, last_term, last_index }) => {
+                let container = ContainerId(container);
+                let last = LogId { term: Term(last_term), index: LogIndex(last_index) };
+                let last = Some(last).filter(|last| *last != LogId::default());
+                let key = Key::container(TaskKind::TaskClose, container);
+                Order::new(key, "close", move |_| async move {
+                    Ok(close_replica(&means.disks, container, last).await?)
+                })
+            }
+            Told::MoveLeader(order) => {
+                let key = Key::pipeline(TaskKind::TaskMoveLeader, PipelineId(order.pipeline));
+                Order::new(key, "move the leader", move |run| async move {
+                    let pipeline = means.pipelines.running(key.pipeline)?;
+                    let moving = pipeline.group.transfer_leader(ReplicaId(order.to_replica));
+                    run.until_stop(async { Ok(moving.await?) }).await
+                })
+            }
+            Told::Roll(RollContainer { pipeline, container }) => {
+                let (pipeline, container) = (PipelineId(pipeline), ContainerId(container));
+                let key = Key { container, ..Key::pipeline(TaskKind::TaskRoll, pipeline) };
+                Order::new(key, "roll", move |_| async move {
+                    means.pipelines.running(pipeline)?.roll_after(container);
+                    Ok(())
+                })
+            }
+        })
+    }
+}
+
+impl Carrier {
+    /// What a pipeline's state asks of this node; `None` where nothing is left to do. A pipeline is one key: its
+    /// replica is created, ended and let go of one after the other.
+    pub(crate) fn order(&self, node: NodeId, pipeline: &Pipeline) -> Option<Order> {
+        let (id, end) = (PipelineId(pipeline.pipeline), ContainerId(pipeline.end_container));
+        let key = Key::pipeline(TaskKind::TaskPipeline, id);
+        let Carrier { opener, ender } = self.clone();
+        let own = PipelineOrder::for_node(pipeline, node).transpose()?;
+        Some(match pipeline.state() {
+            PipelineState::PipelineAllocated | PipelineState::PipelineOpen => {
+                if opener.pipelines.open(id).is_some() {
+                    return None;
+                }
+                // Before the next heartbeat, however long it takes: SCM takes one that does not speak of the
+                // pipeline as proof that nothing of it is here.
+                let create = Order::new(key, "create", |run| async move {
+                    let order = own?;
+                    run.until_stop(async { Ok(opener.create_pipeline(&order).await.map(drop)?) }).await
+                });
+                create.awaited()
+            }
+            PipelineState::PipelineClosing if pipeline.quasi_close => {
+                Order::new(key, "quasi-close", move |_| async move {
+                    ender.end_pipeline(id, end);
+                    ender.quasi_close_pipeline(id).await
+                })
+            }
+            PipelineState::PipelineClosing => Order::new(key, "end", move |_| async move {
+                ender.end_pipeline(id, end);
+                Ok(())
+            }),
+            PipelineState::PipelineClosed => {
+                Order::new(key, "let go", |_| async move { ender.let_go_ordered(own?).await })
+            }
+            PipelineState::Unspecified => Order::new(key, "nothing known", |_| async move {
+                bail!("SCM names no state of the pipeline that is known here")
+            }),
+        })
+    }
+}

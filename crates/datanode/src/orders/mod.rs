@@ -1,0 +1,212 @@
+//! The orders of SCM to this node, and the executor that carries them out.
+//!
+//! SCM says an order again with each heartbeat until reports show that it is done. Of whatever kind it is:
+//!
+//! 1. An order is begun only where the answer to a heartbeat says it. None outlives a restart, or the leader of
+//!    SCM that gave it.
+//! 2. One order of a key runs at a time. Another order of that key, or the same one told again after it was
+//!    withdrawn, is begun once the run has ended: its replica is never ended, let go of, created or copied by two.
+//! 3. A run that is withdrawn, replaced, or overtaken by the node's end is asked to stop, and never cut off: it
+//!    stops where it may ([`Run`]), and the node waits for it when it ends. A deletion looks at that, and at the
+//!    age of its order, when it has its lock.
+//! 4. What failed is begun again after a growing pause, and what was done and is still told after a while.
+//! 5. The next heartbeat waits for orders that say so ([`Order::awaited`]).
+
+pub(crate) mod close;
+mod copy;
+mod delete;
+mod kinds;
+mod order;
+mod sweep;
+
+use crate::inventory::Inventory;
+use crate::workers::Workers;
+pub(crate) use delete::recover as recover_deletions;
+use futures::FutureExt;
+pub(crate) use kinds::Carrier;
+use order::{Key, Progress, Run};
+pub(crate) use order::{Means, Order};
+use proto::scm::{TaskKind, TaskReport};
+use std::collections::BTreeMap;
+use std::panic::AssertUnwindSafe;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+pub(crate) use sweep::Sweeper;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+use types::{Backoff, ContainerId};
+
+/// An order that was done and is still told: SCM may not have the report yet. Then it is done again.
+const DONE_WAIT: Duration = Duration::from_secs(10);
+
+struct Entry {
+    what: &'static str,
+    progress: Arc<Progress>,
+    state: State,
+    failed: String,
+    retry: Backoff,
+}
+
+enum State {
+    /// The order is not begun before this.
+    Waits(Instant),
+    Runs(CancellationToken),
+}
+
+/// All orders of a node. A cheap handle.
+#[derive(Clone)]
+pub(crate) struct Executor {
+    entries: Arc<Mutex<BTreeMap<Key, Entry>>>,
+    inventory: Inventory,
+    workers: Workers,
+}
+
+impl Executor {
+    pub(crate) fn new(inventory: Inventory, workers: Workers) -> Executor {
+        Executor { entries: Arc::default(), inventory, workers }
+    }
+
+    /// The reports that SCM gets.
+    pub(crate) fn reports(&self) -> Vec<TaskReport> {
+        let entries = self.lock();
+        let report = |(key, entry): (&Key, &Entry)| TaskReport {
+            kind: key.kind.into(),
+            pipeline: key.pipeline.0,
+            container: key.container.0,
+            bytes_done: entry.progress.bytes_done.load(Ordering::Relaxed),
+            bytes_total: entry.progress.bytes_total.load(Ordering::Relaxed),
+            failed: entry.failed.clone(),
+        };
+        // Of what was withdrawn, a new order of SCM for the same is to hear nothing.
+        entries.iter().filter(|(_, entry)| !entry.is_stopping()).map(report).collect()
+    }
+
+    /// The numbers of orders that wait, that run, and whose last attempt failed.
+    pub(crate) fn counts(&self) -> [(&'static str, u64); 3] {
+        let entries = self.lock();
+        let count = |is_meant: fn(&Entry) -> bool| entries.values().filter(|entry| is_meant(entry)).count();
+        let running = count(Entry::runs);
+        let counts = [entries.len() - running, running, count(|entry| !entry.failed.is_empty())];
+        let [waiting, running, failed] = counts.map(|count| count as u64);
+        [("waiting", waiting), ("running", running), ("failed", failed)]
+    }
+
+    /// Whether a container is being copied here, or is to be.
+    pub(crate) fn wants_copy(&self, container: ContainerId) -> bool {
+        self.lock().contains_key(&Key::container(TaskKind::TaskCopy, container))
+    }
+
+    /// SCM told these orders, and no others, to a heartbeat that was sent at `asked_at`. On return another may
+    /// be sent.
+    pub(crate) async fn told(&self, orders: Vec<Order>, asked_at: Instant) {
+        for awaited in self.begin(orders, asked_at) {
+            // It has said how it ended.
+            let _ = awaited.await;
+        }
+    }
+
+    /// Begins what may begin, in the order of the keys, so that copies that were begun go first after a restart
+    /// too; answers those that the next heartbeat waits for.
+    fn begin(&self, told: Vec<Order>, asked_at: Instant) -> Vec<JoinHandle<()>> {
+        let told: BTreeMap<Key, Order> = told.into_iter().map(|order| (order.key, order)).collect();
+        let (now, mut entries) = (Instant::now(), self.lock());
+        entries.retain(|key, entry| {
+            told.get(key).is_some_and(|order| order.what == entry.what) || entry.withdraw(key)
+        });
+        let mut running: BTreeMap<TaskKind, usize> = BTreeMap::new();
+        for (key, _) in entries.iter().filter(|(_, entry)| entry.runs()) {
+            *running.entry(key.kind).or_default() += 1;
+        }
+        let mut awaited = Vec::new();
+        for (key, order) in told {
+            let entry = entries.entry(key).or_insert_with(|| Entry::new(&order, now));
+            let running = running.entry(key.kind).or_default();
+            if *running < key.at_a_time() && matches!(entry.state, State::Waits(until) if until <= now) {
+                *running += 1;
+                let is_awaited = order.is_awaited;
+                let begun = self.run(order, entry, asked_at);
+                awaited.extend(is_awaited.then_some(begun));
+            }
+        }
+        awaited
+    }
+
+    fn run(&self, order: Order, entry: &mut Entry, asked_at: Instant) -> JoinHandle<()> {
+        let stop = self.workers.stop().child_token();
+        entry.state = State::Runs(stop.clone());
+        let run = Run { asked_at, stop: stop.clone(), progress: entry.progress.clone() };
+        let (executor, Order { key, work, .. }) = (self.clone(), order);
+        self.workers.spawn(async move {
+            let done = AssertUnwindSafe(work(run)).catch_unwind().await;
+            executor.ended(key, &stop, done.unwrap_or_else(|_| Err(anyhow::anyhow!("it panicked"))));
+        })
+    }
+
+    /// A run ended. The next one's turn comes with the next heartbeat, which this wakes.
+    fn ended(&self, key: Key, stop: &CancellationToken, done: anyhow::Result<()>) {
+        let mut entries = self.lock();
+        if stop.is_cancelled() {
+            // What is told of its key from now on is new.
+            entries.remove(&key);
+        } else if let Some(entry) = entries.get_mut(&key) {
+            entry.ended(key, done);
+        }
+        drop(entries);
+        self.inventory.wake().notify_one();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Key, Entry>> {
+        self.entries.lock().expect("no holder panics")
+    }
+}
+
+impl Entry {
+    fn new(order: &Order, now: Instant) -> Entry {
+        Entry {
+            what: order.what,
+            progress: Arc::default(),
+            state: State::Waits(now),
+            failed: String::new(),
+            retry: order.key.retry(),
+        }
+    }
+
+    fn runs(&self) -> bool {
+        matches!(self.state, State::Runs(_))
+    }
+
+    fn is_stopping(&self) -> bool {
+        matches!(&self.state, State::Runs(stop) if stop.is_cancelled())
+    }
+
+    /// SCM no longer gives this order, or another one for its key. Whether it is kept: as long as it runs.
+    fn withdraw(&self, key: &Key) -> bool {
+        let State::Runs(stop) = &self.state else { return false };
+        if !stop.is_cancelled() {
+            info!(?key, order = self.what, "SCM no longer wants this");
+            stop.cancel();
+        }
+        true
+    }
+
+    fn ended(&mut self, key: Key, done: anyhow::Result<()>) {
+        let failed = done.err().map_or(String::new(), |failure| format!("{failure:#}"));
+        let wait = match failed.is_empty() {
+            true => {
+                self.retry.reset();
+                DONE_WAIT
+            }
+            false => self.retry.pause(),
+        };
+        if !failed.is_empty() && failed != self.failed {
+            warn!(?key, order = self.what, error = failed, "cannot do what SCM wants; it will say it again");
+        }
+        (self.failed, self.state) = (failed, State::Waits(Instant::now() + wait));
+    }
+}
+
+#[cfg(test)]
+mod tests;

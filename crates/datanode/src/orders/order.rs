@@ -1,0 +1,118 @@
+//! One order of SCM, and one run of it.
+
+use crate::copies::Copies;
+use crate::disks::Disks;
+use crate::pipelines::Pipelines;
+use anyhow::Context;
+use futures::future::BoxFuture;
+use proto::scm::TaskKind;
+use rpc::Connector;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use types::{Backoff, ContainerId, PipelineId};
+
+/// Containers that are copied here at a time: they share one rate, and one alone uses little of it while its
+/// source is busy.
+const COPIES_MAX: usize = 2;
+/// Other orders of a kind under way at a time; each is a few steps.
+const OTHERS_MAX: usize = 8;
+/// An order on a container or a leader that failed: SCM may give it to somebody else.
+const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
+/// Nobody else carries out what a pipeline's state asks of this node.
+const PIPELINE_RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(8));
+
+/// What an order is about: told twice, it is the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Key {
+    pub kind: TaskKind,
+    /// 0 of an order on a container, as in reports.
+    pub pipeline: PipelineId,
+    pub container: ContainerId,
+}
+
+type Work = Box<dyn FnOnce(Run) -> BoxFuture<'static, anyhow::Result<()>> + Send>;
+
+pub(crate) struct Order {
+    pub key: Key,
+    /// What is to be done: an order of the same key that says otherwise replaces this one.
+    pub what: &'static str,
+    pub work: Work,
+    pub is_awaited: bool,
+}
+
+/// One run of an order.
+#[derive(Clone)]
+pub(crate) struct Run {
+    /// The time of the heartbeat that SCM answered with the order.
+    pub asked_at: Instant,
+    /// Cancelled when SCM no longer gives the order, or the node ends.
+    pub stop: CancellationToken,
+    pub progress: Arc<Progress>,
+}
+
+/// The parts of a node that work on its containers, and on leaders.
+#[derive(Clone)]
+pub(crate) struct Means {
+    pub disks: Arc<Disks>,
+    pub pipelines: Arc<Pipelines>,
+    pub copies: Arc<Copies>,
+    /// The way to the nodes that send replicas.
+    pub connector: Arc<dyn Connector>,
+}
+
+/// The progress of a copy, shared with whoever tells of it.
+#[derive(Debug, Default)]
+pub(crate) struct Progress {
+    pub bytes_done: AtomicU64,
+    pub bytes_total: AtomicU64,
+}
+
+impl Key {
+    pub(crate) fn container(kind: TaskKind, container: ContainerId) -> Key {
+        Key { kind, pipeline: PipelineId(0), container }
+    }
+
+    pub(crate) fn pipeline(kind: TaskKind, pipeline: PipelineId) -> Key {
+        Key { kind, pipeline, container: ContainerId(0) }
+    }
+
+    /// How many of a kind run at a time. Of pipelines all: one that waits for its disk stands in nobody's way.
+    pub(crate) fn at_a_time(self) -> usize {
+        match self.kind {
+            TaskKind::TaskCopy => COPIES_MAX,
+            TaskKind::TaskPipeline => usize::MAX,
+            _ => OTHERS_MAX,
+        }
+    }
+
+    pub(crate) fn retry(self) -> Backoff {
+        if self.kind == TaskKind::TaskPipeline { PIPELINE_RETRY } else { RETRY }
+    }
+}
+
+impl Order {
+    pub(crate) fn new<F>(key: Key, what: &'static str, work: impl FnOnce(Run) -> F + Send + 'static) -> Order
+    where
+        F: Future<Output = anyhow::Result<()>> + Send + 'static,
+    {
+        Order { key, what, work: Box::new(move |run| Box::pin(work(run))), is_awaited: false }
+    }
+
+    /// The next heartbeat is sent when it has ended.
+    pub(crate) fn awaited(self) -> Order {
+        Order { is_awaited: true, ..self }
+    }
+}
+
+impl Run {
+    /// Does what may be dropped anywhere, until it is to stop.
+    pub(crate) async fn until_stop<T>(
+        &self,
+        work: impl Future<Output = anyhow::Result<T>>,
+    ) -> anyhow::Result<T> {
+        self.stop.run_until_cancelled(work).await.context("SCM no longer wants it, or this node ends")?
+    }
+}
