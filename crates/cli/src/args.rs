@@ -192,6 +192,10 @@ pub(crate) struct ServerArgs {
     /// A disk of a datanode takes no new data when less than this, and the next segment, is free
     #[arg(long, default_value_t = raftlog::LogSpaceOptions::default().reserve_bytes, env = "FLOTILLA_RESERVE_BYTES")]
     pub reserve_bytes: u64,
+    /// A datanode's memory for what is read and not taken yet by its readers, who may be slow; past half of it they get
+    /// smaller pieces, past all of it they wait
+    #[arg(long, default_value_t = datanode::DatanodeOptions::default().read_bytes_max, env = "FLOTILLA_READ_MEMORY_BYTES")]
+    pub read_memory_bytes: usize,
     /// Closed containers of each disk are read at this rate, to find what it lost; 0 turns that off
     #[arg(long, default_value_t = 8 << 20, env = "FLOTILLA_SCRUB_BYTES_PER_SECOND")]
     pub scrub_bytes_per_second: u64,

@@ -109,6 +109,7 @@ fn server_options(
         container_bytes_max: 2 << 30,
         pipelines_per_disk: 2,
         reserve_bytes: RESERVE_BYTES,
+        read_memory_bytes: defaults.read_bytes_max,
         scrub_bytes_per_second: defaults.scrub_bytes_per_second,
         scrub_interval: defaults.scrub_interval,
         metadata_log_bytes: args.metadata_log_bytes,

@@ -73,6 +73,7 @@ pub(crate) struct ServerOptions {
     pub pipelines_per_disk: u32,
     /// Free space below which a disk takes no more data.
     pub reserve_bytes: u64,
+    pub read_memory_bytes: usize,
     pub scrub_bytes_per_second: u64,
     pub scrub_interval: Duration,
     /// Growth of SCM's and OM's logs between two snapshots.
@@ -148,6 +149,7 @@ impl ServerOptions {
             pipelines_per_disk: args.pipelines_per_disk,
             disk_io: args.disk_io,
             reserve_bytes: args.reserve_bytes,
+            read_memory_bytes: args.read_memory_bytes,
             scrub_bytes_per_second: args.scrub_bytes_per_second,
             scrub_interval: args.scrub_interval,
             metadata_log_bytes: args.metadata_log_bytes,
@@ -405,6 +407,7 @@ async fn start_datanode(
         scm: scm_address.to_owned(),
         address: rpc_address.to_owned(),
         container_bytes_max: options.container_bytes_max,
+        read_bytes_max: options.read_memory_bytes,
         scrub_bytes_per_second: options.scrub_bytes_per_second,
         scrub_interval: options.scrub_interval,
         log: LogSpaceOptions { reserve_bytes: options.reserve_bytes, ..LogSpaceOptions::default() },

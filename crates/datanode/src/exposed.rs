@@ -3,6 +3,7 @@
 use crate::copies::CopyStats;
 use crate::index::records::ContainerState;
 use crate::inventory::{Inventory, Replica};
+use crate::service::ReadMemory;
 use metrics::{Exposition, Metric};
 
 const fn metric(name: &'static str, help: &'static str) -> Metric {
@@ -22,6 +23,21 @@ const COPIES_FAILED: Metric =
     metric("flotilla_datanode_copies_failed_total", "Attempts to receive or to send a replica that failed.");
 const DELETED: Metric = metric("flotilla_datanode_replicas_deleted_total", "Replicas deleted here.");
 const TASKS: Metric = metric("flotilla_datanode_tasks", "What SCM wants this node to do.");
+
+const READ_MEMORY: Metric =
+    metric("flotilla_datanode_read_memory_bytes", "What is read, and not taken yet by who asked for it.");
+const READ_MEMORY_MAX: Metric =
+    metric("flotilla_datanode_read_memory_max_bytes", "Limit of that, of all readers together.");
+const READS_REFUSED: Metric = metric(
+    "flotilla_datanode_reads_refused_total",
+    "Readers sent elsewhere, as there was no memory for them.",
+);
+
+pub(crate) fn expose_reads(memory: &ReadMemory, exposition: &mut Exposition) {
+    exposition.gauge(READ_MEMORY, &[], memory.bytes_in_use());
+    exposition.gauge(READ_MEMORY_MAX, &[], memory.bytes_max());
+    exposition.counter(READS_REFUSED, &[], memory.refused());
+}
 
 pub(crate) fn expose_tasks(counts: &[(&str, u64)], exposition: &mut Exposition) {
     for &(state, count) in counts {

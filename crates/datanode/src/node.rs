@@ -14,7 +14,7 @@ use crate::pipeline::{PipelineError, PipelineOrder};
 use crate::pipelines::Pipelines;
 use crate::roll::ContainerAllocator;
 use crate::scm::ScmLink;
-use crate::service::{Served, Service};
+use crate::service::{ReadMemory, Served, Service};
 use crate::upkeep;
 use crate::workers::Workers;
 use disk::DataDirectory;
@@ -154,6 +154,7 @@ impl Datanode {
             addresses,
             copies,
             write_bytes: Arc::new(Semaphore::new(options.write_bytes_max)),
+            read_memory: ReadMemory::new(options.read_bytes_max, options.read_wait),
             workers: workers.clone(),
         };
         let ender = Ender { disks: disks.clone(), pipelines: pipelines.clone(), host: host.clone() };
@@ -217,6 +218,7 @@ impl Datanode {
         }
         exposed::expose_containers(&disks.inventory, exposition);
         exposed::expose_copies(&self.copy_stats(), exposition);
+        exposed::expose_reads(self.service.read_memory(), exposition);
         exposed::expose_tasks(&self.parts.executor.counts(), exposition);
         for path in &disks.unusable {
             SpaceMetrics::expose_unusable(&path.display().to_string(), exposition);

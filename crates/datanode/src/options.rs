@@ -5,6 +5,9 @@ use std::time::Duration;
 /// The data of one chunk, at most.
 pub(crate) const CHUNK_BYTES_MAX: usize = 4 << 20;
 
+/// Below this a handful of readers would wait for each other.
+const READ_BYTES_MIN: usize = 4 << 20;
+
 /// Settings of a datanode.
 #[derive(Clone, Debug)]
 pub struct DatanodeOptions {
@@ -26,7 +29,10 @@ pub struct DatanodeOptions {
     pub write_bytes_per_stream_max: usize,
     /// The same for all streams of the node; past it chunks are answered `Busy`.
     pub write_bytes_max: usize,
-    /// A read waits this long for its replica to have applied what it asks for.
+    /// Memory for what is read and not sent yet, of all readers together; past half of it they get smaller messages,
+    /// and past all of it they wait, or are sent elsewhere. About as many readers as it has 128 KiB may stand still.
+    pub read_bytes_max: usize,
+    /// A read waits this long for its replica to have applied what it asks for, and for memory.
     pub read_wait: Duration,
     /// Closed containers of each disk are read at this rate to find what it lost; 0 turns that off. A disk of
     /// 4 TB takes 5.8 days at the default.
@@ -59,6 +65,7 @@ impl Default for DatanodeOptions {
             container_bytes_max: 2 << 30,
             write_bytes_per_stream_max: 32 << 20,
             write_bytes_max: 256 << 20,
+            read_bytes_max: 256 << 20,
             read_wait: Duration::from_secs(1),
             scrub_bytes_per_second: 8 << 20,
             scrub_interval: Duration::from_secs(7 * 24 * 3600),
@@ -111,6 +118,12 @@ impl DatanodeOptions {
                 "write_bytes_max is {}, at most {} can be counted",
                 self.write_bytes_max,
                 u32::MAX
+            ));
+        }
+        if self.read_bytes_max < READ_BYTES_MIN {
+            wrong.push(format!(
+                "read_bytes_max is {}, at least {READ_BYTES_MIN} are needed",
+                self.read_bytes_max
             ));
         }
         if self.forget_interval.is_zero() {

@@ -3,17 +3,18 @@
 mod delete;
 mod fetch;
 mod read;
+mod read_memory;
 mod served;
 mod write;
 
-use futures::future::Either;
-use futures::stream::Iter;
 use proto::ClusterGuard;
 use proto::datanode::datanode_server::{Datanode, DatanodeServer};
 use proto::datanode::{
     ContainerPart, DeleteBlocksRequest, DeleteBlocksResponse, FetchContainerRequest, HeadRequest,
     HeadResponse, ListWritableRequest, ListWritableResponse, ReadChunk, ReadRequest, WriteAck, WriteChunk,
 };
+pub(crate) use read_memory::ReadMemory;
+use read_memory::Taken;
 pub(crate) use served::Served;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -21,7 +22,7 @@ use tonic::service::interceptor::InterceptedService;
 use tonic::{Request, Response, Status, Streaming};
 use write::{ACKS_MAX, WriteStream};
 
-/// Messages of at most 1 MiB read ahead for one read.
+/// Parts of a container read ahead for one copy.
 const READ_AHEAD: usize = 2;
 
 #[derive(Clone)]
@@ -32,6 +33,10 @@ pub(crate) struct Service {
 impl Service {
     pub(crate) fn new(served: Served) -> Service {
         Service { served }
+    }
+
+    pub(crate) fn read_memory(&self) -> &ReadMemory {
+        &self.served.read_memory
     }
 
     pub(crate) fn into_server(self) -> InterceptedService<DatanodeServer<Service>, ClusterGuard> {
@@ -46,10 +51,7 @@ impl Service {
 #[tonic::async_trait]
 impl Datanode for Service {
     type WriteStream = ReceiverStream<Result<WriteAck, Status>>;
-    type ReadStream = Either<
-        Iter<std::option::IntoIter<Result<ReadChunk, Status>>>,
-        ReceiverStream<Result<ReadChunk, Status>>,
-    >;
+    type ReadStream = Taken<ReadChunk>;
     type FetchContainerStream = ReceiverStream<Result<ContainerPart, Status>>;
 
     async fn write(
@@ -64,12 +66,13 @@ impl Datanode for Service {
 
     async fn read(&self, request: Request<ReadRequest>) -> Result<Response<Self::ReadStream>, Status> {
         let read = read::prepare(&self.served, request.into_inner()).await?;
+        let (chunks, taken) = Taken::channel();
         if let Some(whole) = read.at_once().await {
-            return Ok(Response::new(Either::Left(futures::stream::iter(Some(Ok(whole?))))));
+            let _ = chunks.try_send(Ok(whole?)); // there is a place, and somebody listens
+            return Ok(Response::new(taken));
         }
-        let (chunks, receiver) = mpsc::channel(READ_AHEAD);
         self.served.workers.spawn_until_stop(read.run(chunks));
-        Ok(Response::new(Either::Right(ReceiverStream::new(receiver))))
+        Ok(Response::new(taken))
     }
 
     async fn head(&self, request: Request<HeadRequest>) -> Result<Response<HeadResponse>, Status> {

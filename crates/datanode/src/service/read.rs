@@ -1,6 +1,7 @@
 //! Reading a range of a block, from whatever replica is asked.
 
 use super::Served;
+use super::read_memory::{ReadMemory, Roomy};
 use crate::datanode_disk::DatanodeDisk;
 use crate::index::{BlockInfo, Piece};
 use crate::layout::OWNERS_DIR;
@@ -10,6 +11,7 @@ use proto::datanode::{HeadRequest, HeadResponse, ReadChunk, ReadRequest};
 use proto::{Code, Failure, Retry};
 use raft::WaitError;
 use raftlog::{BodyPieces, ReadError};
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 use tokio::sync::mpsc::Sender;
@@ -18,13 +20,10 @@ use tonic::Status;
 use tracing::{error, warn};
 use types::{BlockId, BlockName, ContainerId, LogIndex, PipelineId};
 
-/// Data of one message; cut where the record's own 64 KiB pieces end, so that sums can be passed on as they
-/// are.
-const MESSAGE_DATA_BYTES_MAX: u32 = 1 << 20;
-const _: () = assert!((MESSAGE_DATA_BYTES_MAX as usize).is_multiple_of(types::CRC_CHUNK_BYTES));
-
 /// Places looked up in the index at once.
 const PIECES_MAX: usize = 64;
+
+type Message = Roomy<ReadChunk>;
 
 /// A read whose block and range are known to be good.
 pub(super) struct Read {
@@ -33,6 +32,7 @@ pub(super) struct Read {
     range: Range<u64>,
     /// The places of its first bytes.
     first: Vec<Piece>,
+    memory: ReadMemory,
 }
 
 /// Finds the block, once this replica knows as much as the reader does.
@@ -51,7 +51,7 @@ pub(super) async fn prepare(served: &Served, request: ReadRequest) -> Result<Rea
             format!("{length} bytes from {offset} of block {block} are more than its {} bytes", info.length);
         return Err(Failure::invalid(message));
     }
-    Ok(Read { disk, block: block.id(), range, first })
+    Ok(Read { disk, block: block.id(), range, first, memory: served.read_memory.clone() })
 }
 
 pub(super) async fn head(served: &Served, request: HeadRequest) -> Result<HeadResponse, Failure> {
@@ -65,42 +65,43 @@ pub(super) async fn head(served: &Served, request: HeadRequest) -> Result<HeadRe
 
 impl Read {
     /// The whole range, where one message holds it: most reads are of small objects, and need no task that
-    /// sends and no queue.
-    pub(super) async fn at_once(&self) -> Option<Result<ReadChunk, Failure>> {
+    /// sends.
+    pub(super) async fn at_once(&self) -> Option<Result<Message, Failure>> {
         let [piece] = &self.first[..] else { return None };
-        let mut parts = parts(piece, self.range.start..self.range.end.min(piece.end()));
-        let (part, more) = (parts.next()?, parts.next());
-        let is_all = more.is_none() && self.range.end <= piece.end();
+        let part = next_part(piece, &self.range, self.memory.message_bytes());
+        let is_all = u64::from(part.end - part.start) == self.range.end - self.range.start;
         if is_all { Some(self.read_part(piece, part).await) } else { None }
     }
 
-    /// Sends the range, chunk by chunk, as quickly as the receiver takes it. An error ends it.
-    pub(super) async fn run(mut self, chunks: Sender<Result<ReadChunk, Status>>) {
-        let mut at = self.range.start;
-        let mut first = std::mem::take(&mut self.first);
-        while at < self.range.end {
-            let pieces = match std::mem::take(&mut first) {
-                none if none.is_empty() => match self.pieces(at).await {
-                    Ok(pieces) => pieces,
-                    Err(failure) => return answer_failure(&chunks, failure).await,
-                },
-                first => first,
-            };
-            for piece in pieces {
-                for part in parts(&piece, at.max(piece.offset)..self.range.end.min(piece.end())) {
-                    match self.read_part(&piece, part).await {
-                        // Nobody listens any more.
-                        Ok(chunk) => {
-                            if chunks.send(Ok(chunk)).await.is_err() {
-                                return;
-                            }
-                        }
-                        Err(failure) => return answer_failure(&chunks, failure).await,
-                    }
-                }
-                at = piece.end();
+    /// Sends the range, message by message, as quickly as the receiver takes it. An error ends it.
+    pub(super) async fn run(mut self, messages: Sender<Result<Message, Status>>) {
+        let mut pieces = VecDeque::from(std::mem::take(&mut self.first));
+        // Only when the one before is on its way: what waits here takes memory.
+        while let Ok(place) = messages.reserve().await {
+            match self.next(&mut pieces).await {
+                Ok(Some(message)) => place.send(Ok(message)),
+                Ok(None) => return,
+                Err(failure) => return place.send(Err(failure.into())),
             }
         }
+    }
+
+    /// The next message, after which the range begins later. `pieces` are the places that are known of it.
+    async fn next(&mut self, pieces: &mut VecDeque<Piece>) -> Result<Option<Message>, Failure> {
+        if self.range.is_empty() {
+            return Ok(None);
+        }
+        if pieces.is_empty() {
+            pieces.extend(self.pieces(self.range.start).await?);
+        }
+        let Some(piece) = pieces.front() else { return Err(not_found(self.block, Retry::Elsewhere)) };
+        let part = next_part(piece, &self.range, self.memory.message_bytes());
+        let message = self.read_part(piece, part.clone()).await?;
+        self.range.start += u64::from(part.end - part.start);
+        if self.range.start >= piece.end() {
+            pieces.pop_front();
+        }
+        Ok(Some(message))
     }
 
     async fn pieces(&self, at: u64) -> Result<Vec<Piece>, Failure> {
@@ -112,14 +113,15 @@ impl Read {
             .map_err(|failure| self.broken_index(&failure))
     }
 
-    async fn read_part(&self, piece: &Piece, part: Range<u32>) -> Result<ReadChunk, Failure> {
+    async fn read_part(&self, piece: &Piece, part: Range<u32>) -> Result<Message, Failure> {
+        let room = self.memory.room(part.end - part.start).await?;
         let offset = piece.offset + u64::from(part.start);
         let body = self.disk.space.read_body(OWNERS_DIR, piece.place, part).await;
         let BodyPieces { bytes, crcs, first_piece_bytes } = match body {
             Ok(body) => body,
             Err(failure) => return Err(self.unreadable(failure).await),
         };
-        Ok(ReadChunk { offset, data: bytes, data_crcs: crcs, first_piece_bytes })
+        Ok(Roomy(ReadChunk { offset, data: bytes, data_crcs: crcs, first_piece_bytes }, room))
     }
 
     /// What becomes of a read that failed: bytes that do not check, or that the medium cannot give back, make
@@ -145,20 +147,12 @@ impl Read {
     }
 }
 
-async fn answer_failure(chunks: &Sender<Result<ReadChunk, Status>>, failure: Failure) {
-    // When nobody listens any more, nobody needs the answer.
-    let _ = chunks.send(Err(failure.into())).await;
-}
-
-/// Cuts a range of the block that lies in one piece into ranges of the piece's record, one for each message.
-fn parts(piece: &Piece, range: Range<u64>) -> impl Iterator<Item = Range<u32>> + use<> {
+/// The beginning of the range that lies in this piece, as a range of the piece's record; cut where the record's own 64 KiB pieces
+/// end, so that sums can be passed on as they are.
+fn next_part(piece: &Piece, range: &Range<u64>, message_bytes: u32) -> Range<u32> {
     let in_body = |offset: u64| u32::try_from(offset - piece.offset).expect("a record's body is below 4 GiB");
-    let (mut at, end) = (in_body(range.start), in_body(range.end));
-    std::iter::from_fn(move || {
-        let start = at;
-        at = end.min((start / MESSAGE_DATA_BYTES_MAX + 1).saturating_mul(MESSAGE_DATA_BYTES_MAX));
-        (start < end).then_some(start..at)
-    })
+    let (start, end) = (in_body(range.start), in_body(range.end.min(piece.end())));
+    start..end.min((start / message_bytes + 1).saturating_mul(message_bytes))
 }
 
 fn parse_block(block: Option<&proto::datanode::BlockName>) -> Result<BlockName, Failure> {
@@ -279,16 +273,26 @@ mod tests {
 
     #[test]
     fn messages_end_where_pieces_of_the_record_end() {
+        const MIB: u32 = 1 << 20;
         let place = Place { owner: OwnerId(1), segment: 0, offset: 64, body_bytes: 3 << 20 };
         let piece = Piece { offset: 1000, place };
-        let check = |range: Range<u64>, expect: &[(u32, u32)]| {
-            let parts: Vec<_> = parts(&piece, range).map(|part| (part.start, part.end)).collect();
+        let check = |mut range: Range<u64>, message_bytes: u32, expect: &[(u32, u32)]| {
+            let mut parts = Vec::new();
+            while !range.is_empty() {
+                let part = next_part(&piece, &range, message_bytes);
+                parts.push((part.start, part.end));
+                range.start += u64::from(part.end - part.start);
+            }
             assert_eq!(parts, expect);
         };
-        const MIB: u32 = 1 << 20;
-        check(1000..1000, &[]);
-        check(1007..1010, &[(7, 10)]);
-        check(1000..1000 + (3 << 20), &[(0, MIB), (MIB, 2 * MIB), (2 * MIB, 3 * MIB)]);
-        check(1005..1001 + (1 << 20), &[(5, MIB), (MIB, MIB + 1)]);
+        check(1000..1000, MIB, &[]);
+        check(1007..1010, MIB, &[(7, 10)]);
+        check(1000..1000 + (3 << 20), MIB, &[(0, MIB), (MIB, 2 * MIB), (2 * MIB, 3 * MIB)]);
+        check(1005..1001 + (1 << 20), MIB, &[(5, MIB), (MIB, MIB + 1)]);
+        check(
+            1005..1001 + (128 << 10),
+            64 << 10,
+            &[(5, 64 << 10), (64 << 10, 128 << 10), (128 << 10, (128 << 10) + 1)],
+        );
     }
 }

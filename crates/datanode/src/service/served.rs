@@ -6,6 +6,7 @@ use crate::datanode_disk::DatanodeDisk;
 use crate::disks::Disks;
 use crate::options::DatanodeOptions;
 use crate::pipelines::Pipelines;
+use crate::service::ReadMemory;
 use crate::workers::Workers;
 use proto::{Code, Failure, Retry};
 use raft::AddressBook;
@@ -23,6 +24,7 @@ pub(crate) struct Served {
     pub copies: Arc<Copies>,
     /// Bytes all write streams may have under way.
     pub write_bytes: Arc<Semaphore>,
+    pub read_memory: ReadMemory,
     pub workers: Workers,
 }
 
