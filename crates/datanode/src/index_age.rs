@@ -147,7 +147,7 @@ mod tests {
         let real = Arc::new(RealDisk::open(&root, 1).unwrap());
         open(&real).await.unwrap();
         let in_use = real.list(GROUPS_DIR).await.unwrap();
-        real.remove_dir_all(&DB_DIR.to_owned()).await.unwrap();
+        real.remove_dir_all(DB_DIR).await.unwrap();
         drop(index(&root));
         let refused = open(&real).await.unwrap_err();
         assert!(refused.to_string().contains("does not know pipeline"), "{refused:#}");

@@ -330,6 +330,7 @@ async fn damaged_bytes_are_found_and_their_place_is_told() {
 }
 
 #[tokio::test]
+#[allow(clippy::disallowed_methods)] // the test plays the disk that damages things
 async fn what_cannot_be_recreated_is_said() {
     let left = Left::new().await;
     // As one that cannot be read, and as none.

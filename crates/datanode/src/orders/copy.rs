@@ -47,14 +47,15 @@ pub(super) async fn copy(means: &Means, order: CopyContainer, run: &Run) -> anyh
 }
 
 /// Copies from one source; answers the disk that has the container. It may stop while bytes come in, and not in
-/// its last steps: those must not stay half way in this process, where nobody would finish them.
+/// its last steps: those must not stay half way in this process, where nobody would finish them. The next one does.
 async fn copy_from(
     means: &Means,
     order: &CopyContainer,
     source: &NodeAddress,
     run: &Run,
 ) -> anyhow::Result<Arc<DatanodeDisk>> {
-    run.until_stop(receive_from(means, order, source, &run.progress)).await?.take_in().await
+    let received = run.until_stop(receive_from(means, order, source, &run.progress)).await?;
+    run.until_node_ends(received.take_in()).await
 }
 
 /// Receives all of a container from one source, which may break off in between.

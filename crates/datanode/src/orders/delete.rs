@@ -111,7 +111,8 @@ mod tests {
         let disk = means.disks.open[0].clone();
         for is_taken_back in [true, false] {
             let (asked_at, stop) = (Instant::now(), CancellationToken::new());
-            let run = Run { asked_at, stop: stop.clone(), progress: Arc::default() };
+            let node_ends = CancellationToken::new();
+            let run = Run { asked_at, stop: stop.clone(), node_ends, progress: Arc::default() };
             let held = disk.deleting.lock().await;
             let (with, on) = (means.clone(), disk.clone());
             let deleting = tokio::spawn(async move { delete_from(&with, &on, FIRST, &run).await });

@@ -2,13 +2,13 @@
 //!
 //! SCM says an order again with each heartbeat until reports show that it is done. Of whatever kind it is:
 //!
-//! 1. An order is begun only where the answer to a heartbeat says it. None outlives a restart, or the leader of
-//!    SCM that gave it.
+//! 1. An order is begun only where the answer to a heartbeat says it. After a restart none is known, and what a
+//!    former leader of SCM gave is withdrawn by the first answer of the next that does not give it.
 //! 2. One order of a key runs at a time. Another order of that key, or the same one told again after it was
 //!    withdrawn, is begun once the run has ended: its replica is never ended, let go of, created or copied by two.
 //! 3. A run that is withdrawn, replaced, or overtaken by the node's end is asked to stop, and never cut off: it
-//!    stops where it may ([`Run`]), and the node waits for it when it ends. A deletion looks at that, and at the
-//!    age of its order, when it has its lock.
+//!    stops where it may ([`Run`]), and the node's end waits for it. A deletion looks at that, and at the age of
+//!    its order, when it has its lock. What ends or lets go of a replica finishes.
 //! 4. What failed is begun again after a growing pause, and what was done and is still told after a while.
 //! 5. The next heartbeat waits for orders that say so ([`Order::awaited`]).
 
@@ -137,7 +137,8 @@ impl Executor {
     fn run(&self, order: Order, entry: &mut Entry, asked_at: Instant) -> JoinHandle<()> {
         let stop = self.workers.stop().child_token();
         entry.state = State::Runs(stop.clone());
-        let run = Run { asked_at, stop: stop.clone(), progress: entry.progress.clone() };
+        let (stopping, node_ends) = (stop.clone(), self.workers.stop().clone());
+        let run = Run { asked_at, stop: stopping, node_ends, progress: entry.progress.clone() };
         let (executor, Order { key, work, .. }) = (self.clone(), order);
         self.workers.spawn(async move {
             let done = AssertUnwindSafe(work(run)).catch_unwind().await;

@@ -50,6 +50,8 @@ pub(crate) struct Run {
     pub asked_at: Instant,
     /// Cancelled when SCM no longer gives the order, or the node ends.
     pub stop: CancellationToken,
+    /// Cancelled when the node ends, which waits for the run.
+    pub node_ends: CancellationToken,
     pub progress: Arc<Progress>,
 }
 
@@ -114,5 +116,13 @@ impl Run {
         work: impl Future<Output = anyhow::Result<T>>,
     ) -> anyhow::Result<T> {
         self.stop.run_until_cancelled(work).await.context("SCM no longer wants it, or this node ends")?
+    }
+
+    /// Does what SCM cannot stop, and takes long: where a crash may cut it off, so may the node's end.
+    pub(crate) async fn until_node_ends<T>(
+        &self,
+        work: impl Future<Output = anyhow::Result<T>>,
+    ) -> anyhow::Result<T> {
+        self.node_ends.run_until_cancelled(work).await.context("this node ends")?
     }
 }
