@@ -84,12 +84,15 @@ const ALLOWED: &[(&str, Allowed)] = &[
     ("flotilla-runner", Allowed::Only(&[])),
     // Starts the finished binary from outside; knows none of our code.
     ("flotilla-testkit", Allowed::Only(&[])),
+    ("flotilla-history", Allowed::Only(&["flotilla-proto"])),
     (
         "flotilla-sim",
         Allowed::Only(&[
             "flotilla-datanode",
             "flotilla-disk",
+            "flotilla-history",
             "flotilla-kv",
+            "flotilla-om",
             "flotilla-planted",
             "flotilla-proto",
             "flotilla-raft",
@@ -119,6 +122,7 @@ const SERVICE: &[&str] = &[
 /// Crates that exist for tests and measurements. What is shipped must not contain them.
 const TEST_ONLY: &[&str] = &[
     "flotilla-benches",
+    "flotilla-history",
     "flotilla-kv",
     "flotilla-kvnode",
     "flotilla-rocksdb",

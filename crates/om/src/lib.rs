@@ -18,3 +18,4 @@ mod tables;
 
 pub use om::Om;
 pub use options::OmOptions;
+pub use tables::APPLIED_KEY;

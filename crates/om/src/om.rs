@@ -5,7 +5,7 @@ use crate::service::{OPERATIONS, OmService, Opened};
 use crate::state_machine::OmStateMachine;
 use crate::tables::{APPLIED_KEY, check_format};
 use anyhow::Context;
-use disk::{Disk, RealDisk};
+use disk::{DataDirectory, Disk, RealDisk};
 use metrics::Exposition;
 use proto::om::om_server::OmServer;
 use proto::scm::GetClusterStatusRequest;
@@ -13,7 +13,7 @@ use proto::scm::scm_client::ScmClient;
 use proto::{ClusterGuard, Code, Failure};
 use raft::{AddressBook, Group, GroupSpec, GroupStart, Member, RaftHost, ReadIndexError, ReplicaHere, Role};
 use raftlog::{LogSpace, LogSpec};
-use statedb::DbGenerations;
+use statedb::{DbGenerations, GroupDb};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::sync::{Mutex, Semaphore};
@@ -49,6 +49,23 @@ impl Om {
         addresses: AddressBook,
         clock: Arc<dyn Clock>,
     ) -> anyhow::Result<Om> {
+        let dir = format!("db-{}", group_id());
+        let dbs = DbGenerations::open(disk.clone(), &dir, &options.db, APPLIED_KEY).await;
+        let dbs = dbs.with_context(|| format!("open {dir} in {}", disk.root().display()))?;
+        Om::start_on(options, disk, Arc::new(dbs), space, host, addresses, clock).await
+    }
+
+    /// [`Om::start`] on a directory and a database that somebody opened; the database keeps its applied position under
+    /// [`APPLIED_KEY`].
+    pub async fn start_on(
+        options: OmOptions,
+        disk: Arc<dyn DataDirectory>,
+        dbs: Arc<dyn GroupDb>,
+        space: Arc<LogSpace>,
+        host: RaftHost,
+        addresses: AddressBook,
+        clock: Arc<dyn Clock>,
+    ) -> anyhow::Result<Om> {
         let scans_max = options.scans_max;
         let scans = Arc::new(Semaphore::new(scans_max));
         let counted = Arc::new(Counted::new(OPERATIONS));
@@ -57,7 +74,7 @@ impl Om {
         let here = ReplicaHere::of(group_id(), &here).await.context("read which replica is here")?;
         let is_founded = here.is_some() || options.scm.is_empty();
         let opened = service.opened.clone();
-        let opener = Opener { options, disk, space, host: host.clone(), is_founded, opened };
+        let opener = Opener { options, disk, dbs, space, host: host.clone(), is_founded, opened };
         let opening = match is_founded && !opener.disk.stamp().cluster.is_empty() {
             true => {
                 opener.open().await?;
@@ -121,7 +138,8 @@ impl Om {
 /// What it takes to open the OM's group.
 struct Opener {
     options: OmOptions,
-    disk: Arc<RealDisk>,
+    disk: Arc<dyn DataDirectory>,
+    dbs: Arc<dyn GroupDb>,
     space: Arc<LogSpace>,
     host: RaftHost,
     /// The names are here, or nobody can say that they are elsewhere.
@@ -195,11 +213,9 @@ impl Opener {
     }
 
     async fn open(&self) -> anyhow::Result<()> {
-        let Opener { options, disk, space, host, opened, .. } = self;
-        let dir = format!("db-{}", group_id());
-        let dbs = DbGenerations::open(disk.clone(), &dir, &options.db, APPLIED_KEY).await;
-        let dbs = dbs.with_context(|| format!("open {dir} in {}", disk.root().display()))?;
-        check_format(&dbs.current()).with_context(|| format!("read {dir} in {}", disk.root().display()))?;
+        let Opener { options, disk, dbs, space, host, opened, .. } = self;
+        check_format(&dbs.current())
+            .with_context(|| format!("read OM's tables in {}", disk.root().display()))?;
         let machine = OmStateMachine { dbs: dbs.clone() };
         let spec = group_spec(options, disk.stamp().cluster);
         let group = host.open(spec, space, log_spec(), machine).await.context("open the OM's group")?;
@@ -209,7 +225,7 @@ impl Opener {
             host.close(group_id()).await;
             return Err(error);
         }
-        let _ = opened.set(Ok(Opened { group, dbs }));
+        let _ = opened.set(Ok(Opened { group, dbs: dbs.clone() }));
         Ok(())
     }
 }

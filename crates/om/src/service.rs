@@ -9,7 +9,7 @@ use proto::om::om_server::Om;
 use proto::om::*;
 use proto::{Code, Failure, RequestId, Retry};
 use raft::{AddressBook, Group};
-use statedb::DbGenerations;
+use statedb::GroupDb;
 use std::sync::{Arc, OnceLock};
 use tokio::sync::Semaphore;
 use tonic::{Request, Response, Status};
@@ -32,7 +32,7 @@ pub(crate) struct OmService {
 /// The OM's group, and its tables.
 pub(crate) struct Opened {
     pub(crate) group: Group,
-    pub(crate) dbs: DbGenerations,
+    pub(crate) dbs: Arc<dyn GroupDb>,
 }
 
 impl OmService {

@@ -6,12 +6,12 @@ use bytes::Bytes;
 use prost::Message;
 use proto::om::OmCommand;
 use raft::{Applied, Committed, Snapshots, StateMachine};
-use statedb::{Db, DbGenerations};
+use statedb::{Db, GroupDb};
 use std::sync::Arc;
 
 /// The namespace as a replicated state: tables in a RocksDB that has Raft's log for its WAL.
 pub(crate) struct OmStateMachine {
-    pub(crate) dbs: DbGenerations,
+    pub(crate) dbs: Arc<dyn GroupDb>,
 }
 
 impl StateMachine for OmStateMachine {
@@ -24,7 +24,7 @@ impl StateMachine for OmStateMachine {
     }
 
     fn snapshots(&self) -> Option<Arc<dyn Snapshots>> {
-        Some(Arc::new(self.dbs.clone()))
+        Some(self.dbs.clone())
     }
 }
 

@@ -22,7 +22,8 @@ use proto::Failure;
 use proto::om::{Bucket, BucketRecord, Upload};
 use statedb::Db;
 
-pub(crate) const APPLIED_KEY: &[u8] = b"a";
+/// Where the tables say up to where they are applied.
+pub const APPLIED_KEY: &[u8] = b"a";
 pub(crate) const FORMAT_KEY: &[u8] = b"f";
 pub(crate) const NEXT_BUCKET_KEY: &[u8] = b"n";
 pub(crate) const QUEUE_KEY: &[u8] = b"q";

@@ -4,11 +4,11 @@
 //! `FLOTILLA_SEEDS` says how many seeds, `FLOTILLA_SEED` the first one. A seed decides what is asked, lost and repeated; in which order it
 //! comes to OM, over real sockets and a real disk, is the machine's.
 
-use crate::history::{Answer, Call, Condition, Op, State, is_linearizable};
 use crate::restart::copy_dir;
 use crate::server::{Client, Server};
 use bytes::Bytes;
 use disk::sim::Random;
+use history::{Answer, Call, Condition, Op, State, is_linearizable};
 use planted::Bug;
 use prost::Message;
 use proto::datanode::BlockName;

@@ -2,7 +2,6 @@
 
 #![allow(clippy::unwrap_used)] // all of this is tests
 
-mod history;
 mod lost_answers;
 mod namespace;
 mod restart;

@@ -40,5 +40,14 @@ counts!(
     without_log_probed,
     containers_waiting,
     scm_resets,
-    containers_lost_with_scm
+    containers_lost_with_scm,
+    om_crashes,
+    om_cut_off,
+    objects_put,
+    objects_read,
+    objects_deleted,
+    objects_refused,
+    objects_unknown,
+    object_answers_lost,
+    object_histories
 );

@@ -225,6 +225,7 @@ impl Run {
     /// Blocks as they are read, replicas as the nodes know them, and the files.
     pub(super) fn check_end(&mut self) -> Result<(), String> {
         let view = self.views.newest().ok_or("SCM has shown nothing")?;
+        self.check_objects(&view)?;
         self.read_all(&view)?;
         self.compare_inventories()?;
         let view = self.views.newest().ok_or("SCM has shown nothing")?;

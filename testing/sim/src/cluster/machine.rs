@@ -1,10 +1,11 @@
 //! What runs on the machines: SCM, datanodes, clients, and somebody who looks at it all.
 
 use super::ledger::Ledger;
+use super::memory_db::{MemoryDb, MemoryDbPlace};
+use super::objects::{ObjectClient, Objects, create_bucket};
 use super::plan::Plan;
 use super::reader::Reader;
 use super::scm_calls::ScmCalls;
-use super::scm_db::{ScmDb, ScmDbPlace};
 use super::view::Views;
 use super::writer::{TRIES, Writer};
 use crate::world::{Context, Trace};
@@ -12,6 +13,7 @@ use anyhow::Context as _;
 use datanode::{Datanode, DatanodeOptions};
 use disk::sim::{Random, SimDirectory};
 use disk::{DataDirectory, Disk};
+use om::{Om, OmOptions};
 use proto::scm::GetClusterStatusRequest;
 use raft::{AddressBook, OfflineReplica, RaftHost, ReplicaHere, ResetError};
 use raftlog::{LogSpace, LogSpec};
@@ -25,6 +27,11 @@ use types::{Clock, GroupId, OwnerId, ReplicaId};
 
 /// A process that could not start is started again after this, as a service manager does it.
 const START_AGAIN: Duration = Duration::from_millis(500);
+
+const OBJECT_CLIENTS: u64 = 3;
+/// Their numbers, below those of the clients of schemes.
+const OBJECT_CLIENTS_FROM: u64 = 500;
+const OBJECT_CHUNK_BYTES_MAX: u64 = 2000;
 
 /// The world's time, for everybody, from some day on.
 struct WorldClock(Trace);
@@ -96,7 +103,7 @@ pub(super) struct ScmStart {
     pub(super) plan: Arc<Plan>,
     pub(super) ledger: Ledger,
     pub(super) directory: SimDirectory,
-    pub(super) place: ScmDbPlace,
+    pub(super) place: MemoryDbPlace,
     pub(super) address: String,
     /// The other members are lost for good: an operator makes this one the only one before it starts.
     pub(super) is_reset: bool,
@@ -145,7 +152,8 @@ impl ScmStart {
 
     async fn try_start(&self, context: &Context) -> anyhow::Result<Routes> {
         let disk: Arc<dyn DataDirectory> = Arc::new(self.directory.clone());
-        let dbs = ScmDb::open(self.place.clone(), self.plan.scm.db.clone(), disk.clone())?;
+        let dbs =
+            MemoryDb::open(self.place.clone(), self.plan.scm.db.clone(), disk.clone(), scm::APPLIED_KEY)?;
         let space = LogSpace::new(disk.clone(), self.plan.space.clone());
         let addresses = AddressBook::default();
         let host = RaftHost::over(context.connector(), self.plan.host.clone(), addresses.clone());
@@ -165,11 +173,61 @@ impl ScmStart {
     }
 }
 
+pub(super) struct OmStart {
+    pub(super) plan: Arc<Plan>,
+    pub(super) ledger: Ledger,
+    pub(super) directory: SimDirectory,
+    pub(super) place: MemoryDbPlace,
+}
+
+impl OmStart {
+    pub(super) async fn run(self, context: Context) -> Routes {
+        loop {
+            match self.try_start(&context).await {
+                Ok(routes) => return routes,
+                Err(failure) => {
+                    self.ledger.event(format_args!("OM cannot start: {failure:#}"));
+                    sleep(START_AGAIN).await;
+                }
+            }
+        }
+    }
+
+    async fn try_start(&self, context: &Context) -> anyhow::Result<Routes> {
+        let disk: Arc<dyn DataDirectory> = Arc::new(self.directory.clone());
+        let db = self.plan.scm.db.clone();
+        let dbs = MemoryDb::open(self.place.clone(), db.clone(), disk.clone(), om::APPLIED_KEY)?;
+        let space = LogSpace::new(disk.clone(), self.plan.space.clone());
+        let addresses = AddressBook::default();
+        let host = RaftHost::over(context.connector(), self.plan.host.clone(), addresses.clone());
+        let options = OmOptions {
+            address: self.plan.address(self.plan.om()),
+            scm: self.plan.scm_addresses().join(","),
+            timing: self.plan.scm.timing,
+            snapshots: self.plan.scm.snapshots,
+            db,
+            ..OmOptions::default()
+        };
+        let clock = Arc::new(WorldClock(context.trace.clone()));
+        let om = Om::start_on(options, disk, Arc::new(dbs), space, host.clone(), addresses, clock).await?;
+        let mut routes = RoutesBuilder::default();
+        host.add_to(&mut routes);
+        om.add_to(&mut routes);
+        // It lives as long as its process.
+        tokio::spawn(async move {
+            let _om = om;
+            std::future::pending::<()>().await;
+        });
+        Ok(routes.routes())
+    }
+}
+
 pub(super) struct ClientsStart {
     pub(super) plan: Arc<Plan>,
     pub(super) ledger: Ledger,
     pub(super) scms: Vec<String>,
     pub(super) datanodes: Vec<String>,
+    pub(super) objects: Objects,
     pub(super) random: Random,
 }
 
@@ -179,6 +237,10 @@ impl ClientsStart {
         let scm = || ScmCalls::new(connector.clone(), self.scms.clone());
         let writers: Vec<_> = (0..self.plan.writers).map(|number| (number, scm())).collect();
         let cluster = scm();
+        let objects = self.objects.clone();
+        // Apart from the others, so that they do the same with and without an OM.
+        let mut object_random = Random::new(self.plan.object_seed);
+        let object_writers: Vec<_> = (0..OBJECT_CLIENTS).map(|number| (number, scm())).collect();
         let (plan, ledger, addresses) = (self.plan.clone(), self.ledger.clone(), self.datanodes.clone());
         let mut randoms = std::iter::repeat_with(move || Random::new(self.random.next_u64()));
         tokio::spawn(async move {
@@ -201,6 +263,31 @@ impl ClientsStart {
                 let (ledger, connector) = (ledger.clone(), connector.clone());
                 let (cluster, addresses) = (cluster.clone(), addresses.clone());
                 tokio::spawn(Reader { ledger, connector, cluster, addresses, random }.run());
+            }
+            if !plan.has_om {
+                return;
+            }
+            create_bucket(&*connector, &plan.address(plan.om()), &cluster).await;
+            for (number, scm) in object_writers {
+                let writer = Writer {
+                    number: OBJECT_CLIENTS_FROM + number,
+                    ledger: ledger.clone(),
+                    connector: connector.clone(),
+                    scm,
+                    cluster: cluster.clone(),
+                    random: Random::new(object_random.next_u64()),
+                    think_ms_max: 0,
+                    chunk_bytes_max: plan.chunk_bytes_max.min(OBJECT_CHUNK_BYTES_MAX),
+                    tries: TRIES,
+                };
+                let client = ObjectClient {
+                    writer,
+                    objects: objects.clone(),
+                    om: plan.address(plan.om()),
+                    datanodes: addresses.clone(),
+                    random: Random::new(object_random.next_u64()),
+                };
+                tokio::spawn(client.run());
             }
         });
         Routes::default()

@@ -4,6 +4,8 @@
 //! ([`faults`]); then there are none, and within a bound that follows from the settings every acknowledged block must stand in a closed
 //! container with three good replicas, as SCM sees them, as the nodes say, and byte for byte on the disks ([`ending`]).
 //!
+//! Every fourth seed has an OM as well, and clients of whole objects ([`objects`]), who lose answers and repeat what they asked.
+//!
 //! What a client was acknowledged is kept in the [`ledger`]. A read may fail with a reason at any time; it never answers other bytes.
 //! What chance destroys it destroys one at a time, as the design wants it: the next one only when all of that holds again. Most runs have a scheme
 //! besides ([`schemes`]): harm in pairs, or while others are away. Where that may have cost what was acknowledged ([`losses`]), the containers
@@ -20,6 +22,9 @@ mod ledger;
 mod logs;
 mod losses;
 mod machine;
+mod memory_db;
+mod object_faults;
+mod objects;
 mod plan;
 mod planted;
 mod reader;
@@ -27,7 +32,6 @@ mod replica_files;
 mod run;
 mod schemes;
 mod scm_calls;
-mod scm_db;
 mod steps;
 mod view;
 mod writer;

@@ -12,6 +12,8 @@ use types::ManualClock;
 
 /// Enough for all that a run writes, on each disk; a full disk is one of the faults.
 pub(super) const CAPACITY_BYTES: u64 = 256 << 20;
+/// Of so many seeds one has an OM.
+const WITH_OM_ONE_IN: u64 = 4;
 /// Memory of each database. Nothing is flushed but by its owner: what RocksDB did on its own would be done at another moment each time.
 const DB_BYTES: usize = 8 << 20;
 
@@ -22,6 +24,10 @@ pub(super) struct Plan {
     pub(super) scms: usize,
     /// Of each datanode, how many disks it has.
     pub(super) disks: Vec<usize>,
+    /// Whether there is an OM, with clients that put, read and delete objects.
+    pub(super) has_om: bool,
+    /// Of all that has to do with it: other seeds' steps are the same with and without it.
+    pub(super) object_seed: u64,
     pub(super) writers: u64,
     pub(super) readers: u64,
     pub(super) think_ms_max: u64,
@@ -108,6 +114,8 @@ impl Weights {
             // One member is away, the others go on and leave too, and it comes back alone.
             Some(Planted::QuasiClosedIsClosed) => Weights { long_away: 9, crash_some: 1, ..none },
             Some(Planted::CopiesCountEarly) => Weights { loss: 9, decommission: 3, long_away: 3, ..weights },
+            // OM's own troubles show it.
+            Some(Planted::RequestIdsIgnored) => none,
             // Their schemes show them.
             Some(
                 Planted::TailsAreRead
@@ -141,7 +149,7 @@ impl Weights {
 }
 
 impl Plan {
-    pub(super) fn new(random: &mut Random, planted: Option<Planted>, memory: DbMemory) -> Plan {
+    pub(super) fn new(seed: u64, random: &mut Random, planted: Option<Planted>, memory: DbMemory) -> Plan {
         let nodes = 5 + random.below(3);
         let disks: Vec<usize> = (0..nodes).map(|_| 1 + random.below(2) as usize).collect();
         let db = DbOptions { block_cache_bytes: 1 << 20, write_buffer_bytes: DB_BYTES, memory: Some(memory) };
@@ -190,6 +198,11 @@ impl Plan {
         let scheme = Scheme::random(random, planted);
         let plan = Plan {
             scms: *random.pick(&[1, 3, 3]),
+            has_om: match planted {
+                None => seed % WITH_OM_ONE_IN == WITH_OM_ONE_IN - 1,
+                Some(planted) => planted == Planted::RequestIdsIgnored,
+            },
+            object_seed: seed ^ 0x6f62_6a65_6374_7300,
             disks,
             writers: 2 + random.below(4),
             readers: 1 + random.below(3),
@@ -246,6 +259,11 @@ impl Plan {
         self.clients() + 1
     }
 
+    /// The last one, where there is an OM.
+    pub(super) fn om(&self) -> usize {
+        self.operator() + 1
+    }
+
     pub(super) fn scm_addresses(&self) -> Vec<String> {
         (0..self.scms).map(|machine| self.address(machine)).collect()
     }
@@ -255,6 +273,7 @@ impl Plan {
             machine if machine < self.scms => format!("scm{machine}:1"),
             machine if self.nodes().contains(&machine) => format!("dn{machine}:1"),
             machine if machine == self.clients() => "clients:1".to_owned(),
+            machine if machine == self.om() => "om:1".to_owned(),
             _ => "operator:1".to_owned(),
         }
     }

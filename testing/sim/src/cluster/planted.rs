@@ -17,6 +17,8 @@ pub enum Planted {
     ComingForEver,
     /// SCM draws numbers again that it gave out before a forced reset.
     NumbersDrawnAgain,
+    /// OM carries out again what it is asked again.
+    RequestIdsIgnored,
 }
 
 /// From here on, what runs on this thread has the bug, or none.
@@ -29,5 +31,6 @@ pub(super) fn plant(planted: Option<Planted>) {
         Planted::LogsNeedNoProof => Bug::LogsNeedNoProof,
         Planted::ComingForEver => Bug::ComingForEver,
         Planted::NumbersDrawnAgain => Bug::NumbersDrawnAgain,
+        Planted::RequestIdsIgnored => Bug::RequestIdsIgnored,
     }));
 }

@@ -4,11 +4,13 @@ use super::faults::{Fault, random_fault};
 use super::ledger::Ledger;
 use super::logs;
 use super::losses::Losses;
-use super::machine::{ClientsStart, DatanodeSlot, DatanodeStart, ScmStart, run_operator};
+use super::machine::{ClientsStart, DatanodeSlot, DatanodeStart, OmStart, ScmStart, run_operator};
+use super::memory_db::MemoryDbPlace;
+use super::object_faults::ObjectFaults;
+use super::objects::Objects;
 use super::plan::{CAPACITY_BYTES, Plan, random_disk};
 use super::planted::{Planted, plant};
 use super::scm_calls::ScmCalls;
-use super::scm_db::ScmDbPlace;
 use super::steps::Step;
 use super::view::{View, Views};
 use crate::scenario::Links;
@@ -95,7 +97,7 @@ pub(super) struct Run {
     pub(super) slots: BTreeMap<usize, DatanodeSlot>,
     /// Data directories of the machines that have some: of SCM, of datanodes.
     directories: BTreeMap<usize, Vec<SimDirectory>>,
-    scm_places: Vec<ScmDbPlace>,
+    scm_places: Vec<MemoryDbPlace>,
     disks_made: u64,
     pub(super) links: Links,
     remedies: BTreeMap<(Duration, u64), Remedy>,
@@ -120,6 +122,8 @@ pub(super) struct Run {
     pub(super) harmed_at: Option<Duration>,
     pub(super) holdings: Holdings,
     pub(super) losses: Losses,
+    pub(super) objects: Objects,
+    pub(super) object_faults: ObjectFaults,
     /// The member of SCM that is left when the others are lost; and when it was made the only one.
     pub(super) scm_survivor: Option<usize>,
     pub(super) scm_reset_at: Option<Duration>,
@@ -145,7 +149,7 @@ impl Run {
         raft::seed_thread(random.next_u64());
         plant(options.planted);
         let memory = DbMemory::new().expect("RocksDB makes an environment in memory");
-        let plan = Arc::new(Plan::new(&mut random, options.planted, memory));
+        let plan = Arc::new(Plan::new(options.seed, &mut random, options.planted, memory));
         let trace = Trace::new(options.is_printed);
         if options.is_printed {
             logs::print(&trace);
@@ -161,7 +165,11 @@ impl Run {
         world.add(plan.address(plan.clients()), SimOptions::default(), 0);
         let touched = world.processes().count();
         world.add(plan.address(plan.operator()), SimOptions::default(), 0);
-        let scm_places = (0..plan.scms).map(|machine| ScmDbPlace::new(format!("/scm{machine}"))).collect();
+        let mut object_faults = ObjectFaults::new(plan.object_seed);
+        if plan.has_om {
+            world.add_with_disks(plan.address(plan.om()), &[object_faults.random_disk()], 0);
+        }
+        let scm_places = (0..plan.scms).map(|machine| MemoryDbPlace::new(format!("/scm{machine}"))).collect();
         let links = Links::new(touched, &mut random);
         links.apply_to(world.network());
         let scm = ScmCalls::new(world.connector(ProcessId(plan.operator())), plan.scm_addresses());
@@ -192,6 +200,8 @@ impl Run {
             harmed_at: None,
             holdings: Holdings::default(),
             losses: Losses::default(),
+            objects: Objects::default(),
+            object_faults,
             scm_survivor: None,
             scm_reset_at: None,
             known_to_survivor: BTreeSet::new(),
@@ -202,12 +212,22 @@ impl Run {
             let directories = (0..disks).map(|number| run.directory(machine, number, uuid)).collect();
             run.directories.insert(machine, directories);
         }
+        if run.plan.has_om {
+            let uuid = run.object_faults.random_u128();
+            let (om, disk) = (run.plan.om(), DiskId(run.object_faults.random_u128()));
+            let stamp = Stamp { disk, cluster: String::new(), node_uuid: uuid, node: 0 };
+            let disk = run.world.disks(ProcessId(om))[0].clone();
+            run.directories.insert(om, vec![SimDirectory::new("/om", disk, stamp)]);
+        }
         run
     }
 
     fn live(&mut self) -> Result<Finished, String> {
         for machine in 0..=self.plan.operator() {
             self.start(machine);
+        }
+        if self.plan.has_om {
+            self.start(self.plan.om());
         }
         while self.world.now() < self.plan.faults_last.max(self.faults_until) {
             self.faults_step();
@@ -298,7 +318,13 @@ impl Run {
             let datanodes = self.nodes().map(|node| plan.address(node)).collect();
             let random = Random::new(self.random.next_u64());
             let scms = plan.scm_addresses();
-            let start = ClientsStart { plan, ledger, scms, datanodes, random };
+            let objects = self.objects.clone();
+            let start = ClientsStart { plan, ledger, scms, datanodes, objects, random };
+            self.world.start(process, |context| start.run(context));
+        } else if machine == plan.om() {
+            let directory = self.directories(machine).remove(0);
+            let place = self.object_faults.place.clone();
+            let start = OmStart { plan, ledger, directory, place };
             self.world.start(process, |context| start.run(context));
         } else {
             let (views, scm) = (self.views.clone(), self.scm_calls());
@@ -335,6 +361,7 @@ impl Run {
             let remedy = first.remove();
             self.remedy(remedy);
         }
+        self.object_faults_step();
         self.schemes_step();
         if now < self.next_fault || self.scheme_comes_first() {
             return;
@@ -525,7 +552,7 @@ impl Run {
                 let uuid = self.random_u128();
                 let empty = self.directory(machine, 0, uuid);
                 self.directories.insert(machine, vec![empty]);
-                self.scm_places[machine] = ScmDbPlace::new(format!("/scm{machine}.{}", self.disks_made));
+                self.scm_places[machine] = MemoryDbPlace::new(format!("/scm{machine}.{}", self.disks_made));
             }
         }
     }
@@ -641,6 +668,7 @@ impl Run {
     /// All that can be mended is.
     pub(super) fn stop_faults(&mut self) {
         self.world.trace().event(format_args!("all faults stop"));
+        self.mend_way_of_om();
         self.links.clear();
         self.links.apply_to(self.world.network());
         self.steps.clear();

@@ -60,6 +60,12 @@ impl Writer {
         self.write(self.number * BLOCKS_EACH, &pipeline).await;
     }
 
+    /// Writes the block of that number, to some pipeline; the whole block, or none that anybody may name.
+    pub(super) async fn write_object(&mut self, nth: u64) -> Option<Written> {
+        let pipeline = self.choose().await?;
+        self.write(self.number * BLOCKS_EACH + nth, &pipeline).await
+    }
+
     async fn choose(&mut self) -> Option<Pipeline> {
         let request = ListPipelinesRequest {};
         let answer = self.scm.call(|mut scm| async move { scm.list_pipelines(request).await }).await.ok()?;
@@ -68,10 +74,10 @@ impl Writer {
         (!open.is_empty()).then(|| self.random.pick(&open).clone())
     }
 
-    async fn write(&mut self, number: u64, pipeline: &Pipeline) {
+    async fn write(&mut self, number: u64, pipeline: &Pipeline) -> Option<Written> {
         let nonce = u128::from(self.random.next_u64()) << 64 | u128::from(number);
         let chunks = 1 + self.random.below(CHUNKS_MAX);
-        let mut offset = 0;
+        let (mut offset, mut all) = (0, None);
         for seq in 0..chunks {
             let bytes = 1 + self.random.below(self.chunk_bytes_max);
             let data = Bytes::from(contents(number, offset..offset + bytes));
@@ -87,17 +93,22 @@ impl Writer {
                 ..WriteChunk::default()
             };
             offset += bytes;
-            let Some(ack) = self.write_chunk(pipeline, chunk).await else { return };
+            let ack = self.write_chunk(pipeline, chunk).await?;
             let Some(block) = ack.block else {
-                return self.ledger.fail(format!("the acknowledgement of block {number} names no block"));
+                self.ledger.fail(format!("the acknowledgement of block {number} names no block"));
+                return None;
             };
             if ack.length != offset {
                 let length = ack.length;
-                return self.ledger.fail(format!("block {number} has {length} bytes, {offset} were written"));
+                self.ledger.fail(format!("block {number} has {length} bytes, {offset} were written"));
+                return None;
             }
             let (block, commit_index) = (BlockName::new(block.into(), Nonce(nonce)), ack.commit_index);
-            self.ledger.acknowledge(Written { number, block, length: offset, commit_index });
+            let written = Written { number, block, length: offset, commit_index };
+            self.ledger.acknowledge(written);
+            all = Some(written);
         }
+        all
     }
 
     async fn write_chunk(&mut self, pipeline: &Pipeline, chunk: WriteChunk) -> Option<WriteAck> {

@@ -3,7 +3,18 @@
 use flotilla_sim::cluster::{Campaign, Planted, Report};
 
 /// Seeds that are over soon, and what each is there for: a slice in which nothing happens proves nothing.
-const SLICE: [(u64, &[&str]); 6] = [
+const SLICE: [(u64, &[&str]); 7] = [
+    (
+        7,
+        &[
+            "objects_put",
+            "objects_read",
+            "objects_deleted",
+            "objects_refused",
+            "object_answers_lost",
+            "om_crashes",
+        ],
+    ),
     (14, &["blocks", "replicas_compared", "disks_full_for_good"]),
     (18, &["reads", "partitions", "disks_lost"]),
     (38, &["nodes_lost", "decommissions"]),
@@ -88,4 +99,10 @@ fn a_log_that_is_lost_and_votes() {
 #[test]
 fn numbers_that_are_drawn_again() {
     check(Planted::NumbersDrawnAgain, 2, &["as its last record, and block"]);
+}
+
+/// A write that was overwritten or deleted comes back when its client, who lost the answer, asks again.
+#[test]
+fn requests_to_om_that_take_effect_again() {
+    check(Planted::RequestIdsIgnored, 1, &["has a history that cannot be"]);
 }

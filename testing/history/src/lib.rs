@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashSet};
 
 /// What is done to a key, its bucket and its uploads. Each write has a number that no other has.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Op {
+pub enum Op {
     CreateBucket,
     DeleteBucket,
     Put {
@@ -36,7 +36,7 @@ pub(crate) enum Op {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Condition {
+pub enum Condition {
     Nothing,
     Absent,
     /// The key is what this write made of it.
@@ -44,7 +44,7 @@ pub(crate) enum Condition {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Answer {
+pub enum Answer {
     Done,
     Existed(bool),
     /// The writes that the key is made of: one, or those of its parts.
@@ -54,23 +54,23 @@ pub(crate) enum Answer {
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Call {
-    pub(crate) op: Op,
-    pub(crate) asked_at: u64,
+pub struct Call {
+    pub op: Op,
+    pub asked_at: u64,
     /// `None`: the outcome is unknown. It takes effect at any time after it was asked, or never.
-    pub(crate) answered: Option<(u64, Answer)>,
+    pub answered: Option<(u64, Answer)>,
 }
 
 /// A key as it is between two operations.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct State {
+pub struct State {
     bucket: bool,
     value: Option<Vec<u64>>,
     uploads: BTreeMap<String, BTreeMap<u32, u64>>,
 }
 
 impl State {
-    pub(crate) fn new(bucket: bool) -> State {
+    pub fn new(bucket: bool) -> State {
         State { bucket, ..State::default() }
     }
 
@@ -137,7 +137,7 @@ impl State {
 
 /// Whether the calls could have been carried out one at a time, each between its question and its answer, with these answers (Wing and
 /// Gong's search; what led to a state and a set of calls that were seen before is not searched again).
-pub(crate) fn is_linearizable(first: State, calls: &[Call]) -> bool {
+pub fn is_linearizable(first: State, calls: &[Call]) -> bool {
     assert!(calls.len() <= 128, "{} calls, a set of them has 128 bits", calls.len());
     let answered = (0..calls.len()).filter(|at| calls[*at].answered.is_some());
     let all_answered: u128 = answered.map(|at| 1 << at).sum();

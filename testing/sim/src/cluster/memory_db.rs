@@ -5,25 +5,25 @@ use disk::Disk;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use raft::{Applied, Snapshots};
-use scm::APPLIED_KEY;
 use statedb::{Changes, Db, DbOptions, GroupDb, Tables};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, RwLock};
 
-/// What [`statedb::DbGenerations`] is on a real disk: the database of SCM's group in memory, replaced as a whole by a snapshot, whose
+/// What [`statedb::DbGenerations`] is on a real disk: the database of SCM's group, or of OM's, in memory, replaced as a whole by a snapshot, whose
 /// files are on a disk that can crash. Cheap to clone.
 #[derive(Clone)]
-pub(super) struct ScmDb {
+pub(super) struct MemoryDb {
     options: DbOptions,
     disk: Arc<dyn Disk>,
-    place: ScmDbPlace,
+    place: MemoryDbPlace,
+    applied_key: &'static [u8],
     current: Arc<RwLock<Arc<Db>>>,
 }
 
 /// Where it is, and which generation counts: what outlives a crash.
 #[derive(Clone)]
-pub(super) struct ScmDbPlace {
+pub(super) struct MemoryDbPlace {
     root: PathBuf,
     counts: Arc<AtomicU64>,
     made: Arc<AtomicU64>,
@@ -31,9 +31,9 @@ pub(super) struct ScmDbPlace {
 
 const RECORDS: &str = "records";
 
-impl ScmDbPlace {
-    pub(super) fn new(root: impl Into<PathBuf>) -> ScmDbPlace {
-        ScmDbPlace { root: root.into(), counts: Arc::default(), made: Arc::default() }
+impl MemoryDbPlace {
+    pub(super) fn new(root: impl Into<PathBuf>) -> MemoryDbPlace {
+        MemoryDbPlace { root: root.into(), counts: Arc::default(), made: Arc::default() }
     }
 
     fn path(&self, generation: u64) -> PathBuf {
@@ -41,10 +41,15 @@ impl ScmDbPlace {
     }
 }
 
-impl ScmDb {
-    pub(super) fn open(place: ScmDbPlace, options: DbOptions, disk: Arc<dyn Disk>) -> anyhow::Result<ScmDb> {
+impl MemoryDb {
+    pub(super) fn open(
+        place: MemoryDbPlace,
+        options: DbOptions,
+        disk: Arc<dyn Disk>,
+        applied_key: &'static [u8],
+    ) -> anyhow::Result<MemoryDb> {
         let db = Db::open(&place.path(place.counts.load(Ordering::Relaxed)), &options)?;
-        Ok(ScmDb { options, disk, place, current: Arc::new(RwLock::new(Arc::new(db))) })
+        Ok(MemoryDb { options, disk, place, applied_key, current: Arc::new(RwLock::new(Arc::new(db))) })
     }
 
     async fn read(&self, dir: &str) -> anyhow::Result<Records> {
@@ -53,18 +58,18 @@ impl ScmDb {
         let bytes = file.len().await?;
         let mut records = Records::new();
         decode(file.read_at(0, bytes as usize).await?, &mut records)?;
-        ensure!(records.contains_key(APPLIED_KEY), "{dir} has no applied position");
+        ensure!(records.contains_key(self.applied_key), "{dir} has no applied position");
         Ok(records)
     }
 }
 
-impl GroupDb for ScmDb {
+impl GroupDb for MemoryDb {
     fn current(&self) -> Arc<Db> {
         self.current.read().expect("no holder panics").clone()
     }
 }
 
-impl Snapshots for ScmDb {
+impl Snapshots for MemoryDb {
     fn disk(&self) -> Arc<dyn Disk> {
         self.disk.clone()
     }
@@ -74,7 +79,7 @@ impl Snapshots for ScmDb {
         async move {
             let db = this.current();
             let records: Records = db.scan(&[], None, usize::MAX)?.into_iter().collect();
-            let applied = Applied::decode(records.get(APPLIED_KEY).context("nothing is applied")?)?;
+            let applied = Applied::decode(records.get(this.applied_key).context("nothing is applied")?)?;
             this.disk.create_dir_all(&dir).await?;
             let file = this.disk.open(&format!("{dir}/{RECORDS}"), true).await?;
             file.write_and_sync(0, vec![encode(records.iter())]).await?;
@@ -87,7 +92,7 @@ impl Snapshots for ScmDb {
 
     fn check(&self, dir: String) -> BoxFuture<'static, anyhow::Result<Applied>> {
         let this = self.clone();
-        async move { Applied::decode(&this.read(&dir).await?[APPLIED_KEY]) }.boxed()
+        async move { Applied::decode(&this.read(&dir).await?[this.applied_key]) }.boxed()
     }
 
     fn install(&self, dir: String) -> BoxFuture<'static, anyhow::Result<()>> {

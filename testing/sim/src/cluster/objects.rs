@@ -1,0 +1,353 @@
+//! Clients of whole objects: each writes a block and commits it to OM under a key, reads keys, and deletes them. They lose answers, and
+//! repeat what they asked with the same id. Each key's history must be one that could have happened.
+
+use super::ledger::{Ledger, Written};
+use super::reader::{Way, read_checked};
+use super::run::Run;
+use super::view::View;
+use super::writer::Writer;
+use bytes::Bytes;
+use disk::sim::Random;
+use history::{Answer, Call, Condition, Op, State, is_linearizable};
+use proto::om::om_client::OmClient;
+use proto::om::{
+    BlockPiece, CommitKeyRequest, CreateBucketRequest, DeleteKeysRequest, Key, LookupKeyRequest, Precondition,
+};
+use proto::{Code, Failure, RequestId};
+use rpc::Connector;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+use tokio::time::{Instant, sleep, timeout};
+
+const VOLUME: &str = "s3v";
+const BUCKET: &str = "photos";
+/// Few, so that clients meet.
+const KEYS: usize = 3;
+/// Of one key. A history is searched, and each call whose outcome is unknown doubles the search.
+const CALLS_MAX: usize = 90;
+const UNKNOWN_MAX: usize = 6;
+
+const THINK_MS_MAX: u64 = 400;
+const ANSWER_MAX: Duration = Duration::from_secs(2);
+const TRIES_MAX: u64 = 10;
+const RETRY_MS_MAX: u64 = 300;
+/// One answer in so many is lost on purpose, besides what OM's troubles lose.
+const LOST_ONE_IN: u64 = 4;
+
+/// What was asked of each key and answered, and which block each write is. A cheap handle.
+#[derive(Clone, Default)]
+pub(super) struct Objects {
+    state: Arc<Mutex<ObjectsState>>,
+}
+
+#[derive(Default)]
+struct ObjectsState {
+    ticks: u64,
+    calls: [Vec<Call>; KEYS],
+    blocks: BTreeMap<u64, Written>,
+}
+
+impl Objects {
+    fn lock(&self) -> MutexGuard<'_, ObjectsState> {
+        self.state.lock().expect("no holder of the objects panics")
+    }
+
+    fn tick(&self) -> u64 {
+        let state = &mut *self.lock();
+        state.ticks += 1;
+        state.ticks
+    }
+
+    fn is_full(&self, key: usize) -> bool {
+        let calls = &self.lock().calls[key];
+        let unknown = calls.iter().filter(|call| call.answered.is_none()).count();
+        calls.len() >= CALLS_MAX || unknown >= UNKNOWN_MAX
+    }
+
+    fn note(&self, key: usize, op: Op, asked_at: u64, answer: Option<Answer>) {
+        let answered = answer.map(|answer| (self.tick(), answer));
+        self.lock().calls[key].push(Call { op, asked_at, answered });
+    }
+
+    fn block(&self, write: u64) -> Option<Written> {
+        self.lock().blocks.get(&write).copied()
+    }
+
+    /// A write that was acknowledged under a key, mostly the last one.
+    fn recent(&self, key: usize) -> Option<u64> {
+        let state = self.lock();
+        let put = |call: &Call| match (&call.op, &call.answered) {
+            (Op::Put { write, .. }, Some((_, Answer::Done))) => Some(*write),
+            _ => None,
+        };
+        state.calls[key].iter().rev().find_map(put)
+    }
+}
+
+/// Where OM is, as somebody's way to it.
+#[derive(Clone)]
+struct OmWay {
+    connector: Arc<dyn Connector>,
+    address: String,
+    cluster: String,
+}
+
+pub(super) struct ObjectClient {
+    pub(super) writer: Writer,
+    pub(super) objects: Objects,
+    pub(super) om: String,
+    pub(super) datanodes: Vec<String>,
+    pub(super) random: Random,
+}
+
+impl ObjectClient {
+    pub(super) async fn run(mut self) {
+        let mut written = 0;
+        while self.writer.ledger.is_writing() {
+            sleep(Duration::from_millis(1 + self.random.below(THINK_MS_MAX))).await;
+            let key = self.random.below(KEYS as u64) as usize;
+            if self.objects.is_full(key) {
+                continue;
+            }
+            let op = match self.random.below(100) {
+                0..45 => {
+                    written += 1;
+                    match self.plan_put(key, written).await {
+                        Some(put) => put,
+                        None => continue,
+                    }
+                }
+                45..60 => Op::Delete,
+                _ => Op::Read,
+            };
+            self.call(key, op).await;
+        }
+    }
+
+    /// Writes the block first, as gateways do.
+    async fn plan_put(&mut self, key: usize, nth: u64) -> Option<Op> {
+        let block = self.writer.write_object(nth).await?;
+        let write = block.number;
+        self.objects.lock().blocks.insert(write, block);
+        let condition = match (self.random.below(4), self.objects.recent(key)) {
+            (0, _) => Condition::Absent,
+            (1, Some(recent)) => Condition::Is(recent),
+            _ => Condition::Nothing,
+        };
+        Some(Op::Put { write, condition })
+    }
+
+    async fn call(&mut self, key: usize, op: Op) {
+        let asked_at = self.objects.tick();
+        let answer = self.ask(key, &op).await;
+        let count = |count: fn(&mut super::Counts)| self.writer.ledger.count(count);
+        match (&op, &answer) {
+            // A question without an answer changes nothing.
+            (Op::Read, None) => return,
+            (_, None) => count(|counts| counts.objects_unknown += 1),
+            (Op::Read, _) => {}
+            (_, Some(Answer::Refused(_))) => count(|counts| counts.objects_refused += 1),
+            (Op::Delete, _) => count(|counts| counts.objects_deleted += 1),
+            _ => count(|counts| counts.objects_put += 1),
+        }
+        self.objects.note(key, op, asked_at, answer.clone());
+        if let Some(Answer::Value(Some(writes))) = answer {
+            self.read_bytes(&writes).await;
+        }
+    }
+
+    /// Right bytes, or an error.
+    async fn read_bytes(&mut self, writes: &[u64]) {
+        let address = self.random.pick(&self.datanodes).clone();
+        let ledger = &self.writer.ledger;
+        for written in writes.iter().filter_map(|write| self.objects.block(*write)) {
+            let way =
+                Way { connector: &*self.writer.connector, cluster: &self.writer.cluster, address: &address };
+            if read_checked(&way, ledger, &written, 0, written.length).await.is_ok() {
+                ledger.count(|counts| counts.objects_read += 1);
+            }
+        }
+    }
+
+    /// Asks until there is an answer, or gives up: then nobody knows.
+    async fn ask(&mut self, key: usize, op: &Op) -> Option<Answer> {
+        let id = u128::from(self.random.next_u64()) << 64 | u128::from(self.random.next_u64());
+        let begun = Instant::now();
+        let way = OmWay {
+            connector: self.writer.connector.clone(),
+            address: self.om.clone(),
+            cluster: self.writer.cluster.clone(),
+        };
+        for _ in 0..TRIES_MAX {
+            let (objects, ledger) = (self.objects.clone(), self.writer.ledger.clone());
+            let (way, op) = (way.clone(), op.clone());
+            let call = async move {
+                let call = call_om(&way, &objects, &ledger, key, &op, RequestId(id), begun.elapsed());
+                timeout(ANSWER_MAX, call).await.unwrap_or_else(|_| Err(unanswered()))
+            };
+            if self.random.one_in(LOST_ONE_IN) {
+                self.writer.ledger.count(|counts| counts.object_answers_lost += 1);
+                tokio::spawn(call);
+            } else {
+                match call.await {
+                    Ok(answer) => return Some(answer),
+                    Err(failure) => match failure.code {
+                        // What the tables say of a request they say once for all.
+                        Code::NoSuchKey | Code::NoSuchBucket | Code::PreconditionFailed => {
+                            return Some(Answer::Refused(failure.code));
+                        }
+                        _ => {}
+                    },
+                }
+            }
+            sleep(Duration::from_millis(1 + self.random.below(RETRY_MS_MAX))).await;
+        }
+        None
+    }
+}
+
+fn unanswered() -> Failure {
+    Failure::new(Code::OutcomeUnknown, "no answer in time")
+}
+
+async fn call_om(
+    way: &OmWay,
+    objects: &Objects,
+    ledger: &Ledger,
+    key: usize,
+    op: &Op,
+    id: RequestId,
+    age: Duration,
+) -> Result<Answer, Failure> {
+    let channel = way.connector.connect(&way.address).map_err(Failure::internal)?;
+    let mut om = OmClient::new(channel);
+    let (volume, bucket, name) = (VOLUME.to_owned(), BUCKET.to_owned(), Bytes::from(format!("key-{key}")));
+    macro_rules! change {
+        ($method:ident, $request:expr) => {{
+            let request = proto::in_cluster(tonic::Request::new($request), &way.cluster);
+            om.$method(proto::as_request(request, id, age)).await?.into_inner()
+        }};
+    }
+    match op {
+        Op::Put { write, condition } => {
+            let Some(written) = objects.block(*write) else {
+                return Err(Failure::internal("a block that nobody wrote"));
+            };
+            let precondition = match condition {
+                Condition::Nothing => None,
+                Condition::Absent => Some(Precondition { absent: true, ..Precondition::default() }),
+                Condition::Is(write) => {
+                    Some(Precondition { etag: Some(write.to_string()), ..Precondition::default() })
+                }
+            };
+            let key = Key {
+                key: name,
+                size: written.length,
+                etag: write.to_string(),
+                pieces: vec![piece_of(&written)],
+                ..Key::default()
+            };
+            change!(commit_key, CommitKeyRequest { volume, bucket, key: Some(key), precondition });
+            Ok(Answer::Done)
+        }
+        Op::Delete => {
+            let request = DeleteKeysRequest { volume, bucket, keys: vec![name], precondition: None };
+            let existed = change!(delete_keys, request).existed;
+            Ok(Answer::Existed(existed == [true]))
+        }
+        _ => {
+            let request = LookupKeyRequest { volume, bucket, key: name };
+            let request = proto::in_cluster(tonic::Request::new(request), &way.cluster);
+            let found = om.lookup_key(request).await?.into_inner().key;
+            Ok(Answer::Value(found.and_then(|found| value_of(&found, objects, ledger)).map(|it| vec![it])))
+        }
+    }
+}
+
+fn piece_of(written: &Written) -> BlockPiece {
+    let (block, commit_index) = (Some(written.block.into()), written.commit_index);
+    BlockPiece { block, offset: 0, length: written.length, commit_index, crc: 0 }
+}
+
+/// The write that a key is; all that OM says of it must be of that one.
+fn value_of(found: &Key, objects: &Objects, ledger: &Ledger) -> Option<u64> {
+    let written = found.etag.parse().ok().and_then(|write| objects.block(write));
+    let is_right = |it: &Written| found.size == it.length && found.pieces == [piece_of(it)];
+    match written.filter(is_right) {
+        Some(written) => Some(written.number),
+        None => {
+            ledger.fail(format!("OM answers a key that nobody put so: {found:?}"));
+            None
+        }
+    }
+}
+
+/// Asks for it until it is there.
+pub(super) async fn create_bucket(connector: &dyn Connector, address: &str, cluster: &str) {
+    while let Ok(channel) = connector.connect(address) {
+        let request = CreateBucketRequest { volume: VOLUME.to_owned(), bucket: BUCKET.to_owned() };
+        let request = proto::in_cluster(tonic::Request::new(request), cluster);
+        let request = proto::as_request(request, RequestId(1), Duration::ZERO);
+        match timeout(ANSWER_MAX, OmClient::new(channel).create_bucket(request)).await {
+            Ok(Ok(_)) => return,
+            Ok(Err(status)) if Failure::from(status.clone()).code == Code::BucketExists => return,
+            _ => sleep(Duration::from_millis(RETRY_MS_MAX)).await,
+        }
+    }
+}
+
+impl Run {
+    /// Once all is quiet OM answers for each key, and what it answered all along could have happened.
+    pub(super) fn check_objects(&mut self, view: &View) -> Result<(), String> {
+        const WITHIN: Duration = Duration::from_secs(60);
+        if !self.plan.has_om {
+            return Ok(());
+        }
+        let way = OmWay {
+            connector: self.world.connector(self.operator()),
+            address: self.plan.address(self.plan.om()),
+            cluster: view.status.cluster.clone(),
+        };
+        let (objects, ledger, under_way) = (self.objects.clone(), self.ledger.clone(), Arc::new(()));
+        let held = under_way.clone();
+        self.world.spawn(self.operator(), async move {
+            let _under_way = held;
+            for key in 0..KEYS {
+                read_at_last(&way, &objects, &ledger, key).await;
+            }
+        });
+        let until = self.world.now() + WITHIN;
+        while Arc::strong_count(&under_way) > 1 {
+            self.step()?;
+            if self.world.now() > until {
+                return Err(format!("OM does not answer for {WITHIN:?}, and nothing is wrong with it"));
+            }
+        }
+        let state = self.objects.lock();
+        for (key, calls) in state.calls.iter().enumerate() {
+            if !is_linearizable(State::new(true), calls) {
+                let calls: Vec<String> = calls.iter().map(|call| format!("  {call:?}")).collect();
+                return Err(format!("key {key} has a history that cannot be:\n{}", calls.join("\n")));
+            }
+            self.ledger.count(|counts| counts.object_histories += u64::from(!calls.is_empty()));
+        }
+        Ok(())
+    }
+}
+
+async fn read_at_last(way: &OmWay, objects: &Objects, ledger: &Ledger, key: usize) {
+    loop {
+        let asked_at = objects.tick();
+        let read = call_om(way, objects, ledger, key, &Op::Read, RequestId(0), Duration::ZERO);
+        let answer = match timeout(ANSWER_MAX, read).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(failure)) if failure.code == Code::NoSuchKey => Answer::Refused(failure.code),
+            _ => {
+                sleep(Duration::from_millis(RETRY_MS_MAX)).await;
+                continue;
+            }
+        };
+        return objects.note(key, Op::Read, asked_at, Some(answer));
+    }
+}
