@@ -28,24 +28,26 @@ async fn until_ready_is(expected: bool, endpoint: &str, when: &str) {
     }
 }
 
-/// The exit code of `admin status` and the codes of its findings; not how full the disk is that the tests run on.
-fn status(scm: &str) -> (i32, Vec<String>) {
+/// The findings of `admin status` with the exit code that each alone comes to; not how full the disk is that the tests run on.
+fn status(scm: &str) -> Vec<(String, i32)> {
     let output = flotilla(&["admin", "--scm", scm, "--json", "status"], None);
     let told: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON on stdout");
-    let codes = told["findings"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|finding| finding["code"].as_str().unwrap().to_owned());
-    (output.status.code().unwrap(), codes.filter(|code| !code.starts_with("disk-f")).collect())
+    let findings = told["findings"].as_array().unwrap().iter().map(|finding| {
+        let exit = if finding["severity"] == "critical" { 2 } else { 1 };
+        (finding["code"].as_str().unwrap().to_owned(), exit)
+    });
+    let findings: Vec<_> = findings.collect();
+    let worst = findings.iter().map(|(_, exit)| *exit).max().unwrap_or(0);
+    assert_eq!(output.status.code().unwrap(), worst, "{findings:?}");
+    findings.into_iter().filter(|(code, _)| !code.starts_with("disk-f")).collect()
 }
 
 fn until_status_says(expected: &str, scm: &str) -> i32 {
     let give_up = Instant::now() + SOON;
     loop {
-        let (code, findings) = status(scm);
-        if findings.iter().any(|finding| finding == expected) {
-            return code;
+        let findings = status(scm);
+        if let Some((_, exit)) = findings.iter().find(|(code, _)| code == expected) {
+            return *exit;
         }
         assert!(Instant::now() < give_up, "it says {findings:?} for good, never {expected}");
         std::thread::sleep(Duration::from_millis(200));
@@ -62,7 +64,7 @@ async fn a_gateway_is_ready_while_a_byte_could_be_written_and_no_longer() {
     s3.put("a", vec![1; 1000]).await.unwrap();
     until_ready_is(true, &endpoint, "all are there").await;
     let give_up = Instant::now() + SOON;
-    while status(&cluster.scm_address).1 != Vec::<String>::new() {
+    while !status(&cluster.scm_address).is_empty() {
         assert!(Instant::now() < give_up, "all is well, and not {:?}", status(&cluster.scm_address));
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
