@@ -187,7 +187,10 @@ fn a_release_has_nothing_of_the_tests() {
     assert_eq!(violations_of_a_release(&crates), [""; 0]);
 
     let of_a_simulation = violations_of_a_release(&linked_crates("flotilla-sim"));
-    assert_eq!(of_a_simulation, ["flotilla-kv", "flotilla-planted with planted", "flotilla-sim"]);
+    assert_eq!(
+        of_a_simulation,
+        ["flotilla-history", "flotilla-kv", "flotilla-planted with planted", "flotilla-sim"]
+    );
 }
 
 /// What this binary says of itself is how a person, and `./dev release --check`, can tell.

@@ -1,7 +1,7 @@
 //! The end of a run, and what must hold before anything is destroyed: everything acknowledged has three good copies.
 
+use super::disks::quick_disk;
 use super::ledger::Written;
-use super::plan::quick_disk;
 use super::reader::{Way, read_checked};
 use super::replica_files::ReplicaFiles;
 use super::run::{Run, machine_at};

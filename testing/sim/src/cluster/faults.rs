@@ -1,4 +1,5 @@
-use super::plan::{Plan, random_disk};
+use super::disks::random_disk;
+use super::plan::Plan;
 use crate::scenario::{random_crash, random_link};
 use crate::world::{Crash, Link};
 use disk::sim::{Random, SimOptions};

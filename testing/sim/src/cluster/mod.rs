@@ -14,6 +14,7 @@
 mod campaign;
 mod counts;
 mod deletions;
+mod disks;
 mod ending;
 mod faults;
 mod harm;
@@ -24,6 +25,7 @@ mod losses;
 mod machine;
 mod memory_db;
 mod object_faults;
+mod object_steps;
 mod objects;
 mod plan;
 mod planted;

@@ -1,15 +1,22 @@
 //! What OM goes through, beside all that the others do: it is killed or loses power, and its answers do not arrive.
 
+use super::disks::random_disk;
 use super::memory_db::MemoryDbPlace;
-use super::plan::random_disk;
-use super::run::Run;
 use crate::scenario::random_crash;
-use crate::world::{Link, ProcessId};
+use crate::world::Crash;
 use disk::sim::{Random, SimOptions};
 use std::time::Duration;
 
 const PAUSE_MS_MAX: u64 = 8000;
 const LASTS_MS_MAX: u64 = 2500;
+
+/// Something that befalls OM.
+pub(super) enum OmFault {
+    /// Its answers do not arrive.
+    CutOff,
+    /// It is back after so long.
+    Crash(Crash, SimOptions, Duration),
+}
 
 pub(super) struct ObjectFaults {
     random: Random,
@@ -31,44 +38,28 @@ impl ObjectFaults {
     pub(super) fn random_u128(&mut self) -> u128 {
         u128::from(self.random.next_u64()) << 64 | u128::from(self.random.next_u64())
     }
-}
-
-impl Run {
-    pub(super) fn object_faults_step(&mut self) {
-        let (now, om) = (self.world.now(), self.plan.om());
-        if !self.plan.has_om {
-            return;
+    /// The fault whose time has come.
+    pub(super) fn due(&mut self, now: Duration) -> Option<OmFault> {
+        if now < self.next {
+            return None;
         }
-        if self.object_faults.cut_until.is_some_and(|until| until <= now) {
-            self.mend_way_of_om();
-        }
-        if now < self.object_faults.next {
-            return;
-        }
-        let random = &mut self.object_faults.random;
+        let random = &mut self.random;
         let lasts = Duration::from_millis(50 + random.below(LASTS_MS_MAX));
-        self.object_faults.next = now + lasts + Duration::from_millis(random.below(PAUSE_MS_MAX));
+        self.next = now + lasts + Duration::from_millis(random.below(PAUSE_MS_MAX));
         if random.one_in(3) {
-            self.ledger.count(|counts| counts.om_cut_off += 1);
-            self.object_faults.cut_until = Some(now + lasts);
-            self.set_way_of_om(Link { is_cut: true, ..Link::FAST });
-        } else if self.world.is_up(ProcessId(om)) {
-            self.ledger.count(|counts| counts.om_crashes += 1);
-            let (crash, disk) = (random_crash(random), random_disk(random));
-            self.world.trace().event(format_args!("OM: {crash:?}"));
-            self.crash_for(om, crash, disk, lasts);
+            self.cut_until = Some(now + lasts);
+            return Some(OmFault::CutOff);
         }
+        let crash = random_crash(random);
+        Some(OmFault::Crash(crash, random_disk(random), lasts))
     }
 
-    pub(super) fn mend_way_of_om(&mut self) {
-        if self.object_faults.cut_until.take().is_some() {
-            self.set_way_of_om(Link::FAST);
-        }
+    pub(super) fn is_to_be_mended(&self, now: Duration) -> bool {
+        self.cut_until.is_some_and(|until| until <= now)
     }
 
-    /// What it answers to clients; what they ask arrives.
-    fn set_way_of_om(&mut self, link: Link) {
-        let (om, clients) = (ProcessId(self.plan.om()), ProcessId(self.plan.clients()));
-        self.world.network().set_link(om, clients, link);
+    /// Whether OM was cut off.
+    pub(super) fn mended(&mut self) -> bool {
+        self.cut_until.take().is_some()
     }
 }

@@ -1,7 +1,7 @@
 use super::planted::Planted;
 use super::schemes::Scheme;
 use datanode::DatanodeOptions;
-use disk::sim::{DeviceModel, Keeping, Random, SimOptions};
+use disk::sim::Random;
 use raft::{HostOptions, SnapshotPolicy, Timing};
 use raftlog::LogSpaceOptions;
 use scm::ScmOptions;
@@ -10,8 +10,6 @@ use std::sync::Arc;
 use std::time::Duration;
 use types::ManualClock;
 
-/// Enough for all that a run writes, on each disk; a full disk is one of the faults.
-pub(super) const CAPACITY_BYTES: u64 = 256 << 20;
 /// Of so many seeds one has an OM.
 const WITH_OM_ONE_IN: u64 = 4;
 /// Memory of each database. Nothing is flushed but by its owner: what RocksDB did on its own would be done at another moment each time.
@@ -277,22 +275,4 @@ impl Plan {
             _ => "operator:1".to_owned(),
         }
     }
-}
-
-/// What a machine's disks are like from one start to the next.
-pub(super) fn random_disk(random: &mut Random) -> SimOptions {
-    let devices =
-        [None, None, Some(DeviceModel::SSD), Some(DeviceModel::HDD), Some(DeviceModel::HDD.slowed_by(4))];
-    SimOptions {
-        seed: random.next_u64(),
-        capacity_bytes: CAPACITY_BYTES,
-        polls_max: random.below(3),
-        device: *random.pick(&devices),
-        keeping: Keeping::Contents,
-    }
-}
-
-/// One that answers at once, to be looked at.
-pub(super) fn quick_disk() -> SimOptions {
-    SimOptions { capacity_bytes: CAPACITY_BYTES, polls_max: 0, ..SimOptions::default() }
 }

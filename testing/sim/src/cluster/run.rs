@@ -1,5 +1,6 @@
 use super::counts::Counts;
 use super::deletions::Holdings;
+use super::disks::{CAPACITY_BYTES, random_disk};
 use super::faults::{Fault, random_fault};
 use super::ledger::Ledger;
 use super::logs;
@@ -8,7 +9,7 @@ use super::machine::{ClientsStart, DatanodeSlot, DatanodeStart, OmStart, ScmStar
 use super::memory_db::MemoryDbPlace;
 use super::object_faults::ObjectFaults;
 use super::objects::Objects;
-use super::plan::{CAPACITY_BYTES, Plan, random_disk};
+use super::plan::Plan;
 use super::planted::{Planted, plant};
 use super::scm_calls::ScmCalls;
 use super::steps::Step;

@@ -1,7 +1,7 @@
 //! The single steps of schemes, taken when they are due.
 
+use super::disks::random_disk;
 use super::harm::Harm;
-use super::plan::random_disk;
 use super::reader::{Way, read_checked};
 use super::run::{Remedy, Run};
 use super::scm_calls::ScmCalls;

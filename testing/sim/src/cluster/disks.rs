@@ -1,0 +1,24 @@
+//! Disks of simulated machines.
+
+use disk::sim::{DeviceModel, Keeping, Random, SimOptions};
+
+/// Enough for all that a run writes, on each disk; a full disk is one of the faults.
+pub(super) const CAPACITY_BYTES: u64 = 256 << 20;
+
+/// What a machine's disks are like from one start to the next.
+pub(super) fn random_disk(random: &mut Random) -> SimOptions {
+    let devices =
+        [None, None, Some(DeviceModel::SSD), Some(DeviceModel::HDD), Some(DeviceModel::HDD.slowed_by(4))];
+    SimOptions {
+        seed: random.next_u64(),
+        capacity_bytes: CAPACITY_BYTES,
+        polls_max: random.below(3),
+        device: *random.pick(&devices),
+        keeping: Keeping::Contents,
+    }
+}
+
+/// One that answers at once, to be looked at.
+pub(super) fn quick_disk() -> SimOptions {
+    SimOptions { capacity_bytes: CAPACITY_BYTES, polls_max: 0, ..SimOptions::default() }
+}

@@ -1,0 +1,74 @@
+//! The course of a cluster's OM: what befalls it, and what must hold of it in the end.
+
+use super::object_faults::OmFault;
+use super::objects::{OmWay, read_all_at_last};
+use super::run::Run;
+use super::view::View;
+use crate::world::{Link, ProcessId};
+use std::sync::Arc;
+use std::time::Duration;
+
+impl Run {
+    pub(super) fn object_faults_step(&mut self) {
+        let (now, om) = (self.world.now(), self.plan.om());
+        if !self.plan.has_om {
+            return;
+        }
+        if self.object_faults.is_to_be_mended(now) {
+            self.mend_way_of_om();
+        }
+        match self.object_faults.due(now) {
+            Some(OmFault::CutOff) => {
+                self.ledger.count(|counts| counts.om_cut_off += 1);
+                self.set_way_of_om(Link { is_cut: true, ..Link::FAST });
+            }
+            Some(OmFault::Crash(crash, disk, lasts)) if self.world.is_up(ProcessId(om)) => {
+                self.ledger.count(|counts| counts.om_crashes += 1);
+                self.world.trace().event(format_args!("OM: {crash:?}"));
+                self.crash_for(om, crash, disk, lasts);
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn mend_way_of_om(&mut self) {
+        if self.object_faults.mended() {
+            self.set_way_of_om(Link::FAST);
+        }
+    }
+
+    /// What it answers to clients; what they ask arrives.
+    fn set_way_of_om(&mut self, link: Link) {
+        let (om, clients) = (ProcessId(self.plan.om()), ProcessId(self.plan.clients()));
+        self.world.network().set_link(om, clients, link);
+    }
+
+    /// Once all is quiet OM answers for each key, and what it answered all along could have happened.
+    pub(super) fn check_objects(&mut self, view: &View) -> Result<(), String> {
+        const WITHIN: Duration = Duration::from_secs(60);
+        if !self.plan.has_om {
+            return Ok(());
+        }
+        let way = OmWay {
+            connector: self.world.connector(self.operator()),
+            address: self.plan.address(self.plan.om()),
+            cluster: view.status.cluster.clone(),
+        };
+        let (objects, ledger, under_way) = (self.objects.clone(), self.ledger.clone(), Arc::new(()));
+        let held = under_way.clone();
+        self.world.spawn(self.operator(), async move {
+            let _under_way = held;
+            read_all_at_last(&way, &objects, &ledger).await;
+        });
+        let until = self.world.now() + WITHIN;
+        while Arc::strong_count(&under_way) > 1 {
+            self.step()?;
+            if self.world.now() > until {
+                return Err(format!("OM does not answer for {WITHIN:?}, and nothing is wrong with it"));
+            }
+        }
+        let histories = self.objects.check_histories()?;
+        self.ledger.count(|counts| counts.object_histories += histories);
+        Ok(())
+    }
+}
