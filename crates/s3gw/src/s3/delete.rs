@@ -22,7 +22,11 @@ impl Gateway {
 
     pub(super) async fn objects_delete(&self, input: DeleteObjectsInput) -> Result<DeleteObjectsOutput> {
         let objects = input.delete.objects;
-        if objects.is_empty() || objects.len() > KEYS_MAX {
+        // No object has an empty name: to say that it is deleted would be of what the client did not mean.
+        if objects.is_empty()
+            || objects.len() > KEYS_MAX
+            || objects.iter().any(|object| object.key.is_empty())
+        {
             return Err(GatewayError::MalformedXml);
         }
         let (mut keys, mut errors) = (Vec::new(), Vec::new());

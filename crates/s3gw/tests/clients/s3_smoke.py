@@ -474,8 +474,10 @@ def broken_xml_is_refused():
     host = urllib.parse.urlsplit(ENDPOINT).netloc
     connection = http.client.HTTPConnection(host, timeout=30)
     whole = b"<Delete><Object><Key>none</Key></Object></Delete>"
+    nameless = whole.replace(b"none", b"")
     for signed, sent, code in [
         (b"<Delete><Object>", b"<Delete><Object>", b"MalformedXML"),
+        (nameless, nameless, b"MalformedXML"),
         (b"garbage", b"garbage", b"MalformedXML"),
         (whole, whole.replace(b"none", b"kept"), b"XAmzContentSHA256Mismatch"),
     ]:
