@@ -3,7 +3,7 @@ use crate::channels::Channels;
 use crate::stream::PipelineStream;
 use crate::view::{PipelineView, View};
 use rand::RngExt;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use tokio::sync::watch;
 use types::PipelineId;
@@ -57,10 +57,16 @@ impl Pipelines {
         choose_among(&candidates, load, self.start, |stream| stream.in_flight_bytes()).cloned()
     }
 
-    /// The streams of all pipelines that are open and led (of all open ones, while none is led; of the decided ones, while none is open), in
-    /// the order of their ids.
+    /// Whether every open pipeline is on disks that are full, by SCM or because it is among those that `refused`.
+    pub(crate) fn are_full(&self, refused: &BTreeSet<PipelineId>) -> bool {
+        are_full(&self.view.borrow(), refused)
+    }
+
+    /// The streams of all pipelines that are open, and led with room for more (of all open ones, while none is; of the decided ones,
+    /// while none is open), in the order of their ids.
     fn streams_of(&self, view: &View) -> Vec<Arc<PipelineStream>> {
-        let worth = |pipeline: &PipelineView| (pipeline.open, pipeline.leader.is_some());
+        let worth =
+            |pipeline: &PipelineView| (pipeline.open, pipeline.leader.is_some() && !pipeline.lacks_room);
         let most = view.pipelines.iter().map(worth).max();
         let mut streams = self.streams.lock().expect("no holder panics");
         streams.retain(|id, _| view.pipeline(*id).is_some());
@@ -79,6 +85,11 @@ impl Pipelines {
             self.view.clone(),
         ))
     }
+}
+
+fn are_full(view: &View, refused: &BTreeSet<PipelineId>) -> bool {
+    let mut open = view.pipelines.iter().filter(|pipeline| pipeline.open).peekable();
+    open.peek().is_some() && open.all(|pipeline| pipeline.lacks_room || refused.contains(&pipeline.id))
 }
 
 /// Small loads fill one candidate after the other; the rest take the less busy of two drawn at random.
@@ -114,6 +125,25 @@ fn choose_among<'a, T>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use types::ContainerId;
+
+    #[test]
+    fn pipelines_are_full_when_none_is_left_that_may_take_more() {
+        let pipeline = |id, open, lacks_room| PipelineView {
+            id: PipelineId(id),
+            open,
+            leader: None,
+            members: Vec::new(),
+            container: ContainerId(id),
+            lacks_room,
+        };
+        let view = |pipelines: &[PipelineView]| View { pipelines: pipelines.to_vec(), ..View::default() };
+        let refused = BTreeSet::from([PipelineId(2)]);
+        assert!(are_full(&view(&[pipeline(1, true, true), pipeline(2, true, false)]), &refused));
+        assert!(!are_full(&view(&[pipeline(1, true, true), pipeline(3, true, false)]), &refused));
+        assert!(are_full(&view(&[pipeline(2, true, false), pipeline(3, false, false)]), &refused));
+        assert!(!are_full(&view(&[]), &refused), "one may come");
+    }
 
     #[test]
     fn small_objects_stay_on_one_pipeline_until_it_is_busy() {

@@ -8,6 +8,7 @@ use futures::Stream;
 use proto::datanode::Ack;
 use proto::om::BlockPiece;
 use proto::{Code, Failure};
+use std::collections::BTreeSet;
 use std::pin::pin;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -63,6 +64,7 @@ impl Client {
         let mut pieces = Vec::new();
         let mut reached = self.ack();
         let mut patience = Patience::new(options.write_deadline);
+        let mut full = BTreeSet::new();
         while let Some(first) = source.next().await? {
             let load = if first.last { Load::Small(first.payload.len()) } else { Load::Large };
             let Some(pipeline) = self.pipelines().choose(load) else {
@@ -77,6 +79,7 @@ impl Client {
                     .await?;
             if piece.is_some() {
                 patience.progress();
+                full.clear();
                 reached = if on_all { reached } else { Ack::Majority };
             }
             let length = piece.as_ref().map_or(0, |piece| piece.length);
@@ -84,10 +87,17 @@ impl Client {
             if let Some(failure) = failure {
                 self.counted().pipelines_left.count();
                 info!(pipeline = %pipeline.id, acknowledged = length, why = %failure, "go on with the rest of a body elsewhere");
+                if failure.code == Code::DiskFull {
+                    full.insert(pipeline.id);
+                }
                 if length == 0 {
                     pipeline.avoid(options.stall);
                     patience.trouble_since(begun);
-                    patience.wait(failure).await?;
+                    if self.pipelines().are_full(&full) {
+                        patience.wait_for_room().await?;
+                    } else {
+                        patience.wait(failure).await?;
+                    }
                 }
             }
             if !more {
@@ -100,6 +110,10 @@ impl Client {
         Ok(Written { pieces, size, md5, reached })
     }
 }
+
+/// A store that has been full for this long is not waited for: room comes when somebody makes it, or with a pipeline that SCM opens
+/// elsewhere, and that it lacks is known a heartbeat late.
+const FULL_FOR: Duration = Duration::from_secs(3);
 
 /// How long to go on trying without progress, and how often.
 struct Patience {
@@ -131,6 +145,17 @@ impl Patience {
                 "no pipeline took the data within {:?}: {failure}",
                 self.deadline
             )));
+        }
+        tokio::time::sleep(self.retry.pause()).await;
+        Ok(())
+    }
+
+    /// [`Patience::wait`] where all disks are full.
+    async fn wait_for_room(&mut self) -> Result<(), ClientError> {
+        let since = *self.since.get_or_insert_with(Instant::now);
+        if since.elapsed() > FULL_FOR.min(self.deadline) {
+            let why = "the disks of every open pipeline are full";
+            return Err(ClientError::Refused(Failure::new(Code::DiskFull, why)));
         }
         tokio::time::sleep(self.retry.pause()).await;
         Ok(())

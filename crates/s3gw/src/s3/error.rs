@@ -89,7 +89,12 @@ fn refused(failure: &Failure) -> S3Error {
         Code::Invalid if failure.message.starts_with("bucket name") => ("InvalidBucketName", 400),
         Code::Invalid if failure.message.starts_with("key") => ("KeyTooLongError", 400),
         Code::Invalid => ("InvalidArgument", 400),
-        Code::Busy | Code::DiskFull => {
+        // A client that tries again would find the same, so this is none of the statuses that SDKs repeat.
+        Code::DiskFull => {
+            tracing::warn!(why = %failure, "the store is full");
+            return s3_error("StorageFull", 507, "The disks of this store are full.".to_owned());
+        }
+        Code::Busy => {
             tracing::info!(code = ?failure.code, why = %failure, "slow down");
             return slow_down("SlowDown", "Please reduce your request rate.");
         }
