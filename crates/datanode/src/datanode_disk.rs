@@ -66,7 +66,8 @@ impl DatanodeDisk {
     ) -> anyhow::Result<DatanodeDisk> {
         let space = LogSpace::new(log_disk, options.log.clone());
         check_index(&*real).await?;
-        let (path, db_options) = (real.root().join(DB_DIR), options.db.clone());
+        let path = real.database(DB_DIR).await.context("look where the block index is")?;
+        let db_options = options.db.clone();
         let db = blocking(move || Db::open(&path, &db_options)).await;
         if db.as_ref().is_err_and(is_locked) {
             // Somebody has it open still: the disk is well, and must not be left out.

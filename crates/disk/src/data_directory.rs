@@ -1,11 +1,14 @@
 use crate::stamp::Stamp;
-use crate::{Disk, OpenDiskError, RealDisk};
-use std::path::Path;
+use crate::{Disk, IoFuture, OpenDiskError, RealDisk};
+use std::path::{Path, PathBuf};
 
 /// A disk that says whose it is: a data directory of this machine, or a simulated one.
 pub trait DataDirectory: Disk {
-    /// Its name for people, and for databases that are opened in it.
+    /// Its name for people.
     fn root(&self) -> &Path;
+
+    /// The path by which RocksDB opens the database that is in `dir`, or makes one there. It moves and goes with `dir`.
+    fn database(&self, dir: &str) -> IoFuture<PathBuf>;
 
     fn stamp(&self) -> Stamp;
 
@@ -17,6 +20,11 @@ pub trait DataDirectory: Disk {
 impl DataDirectory for RealDisk {
     fn root(&self) -> &Path {
         RealDisk::root(self)
+    }
+
+    fn database(&self, dir: &str) -> IoFuture<PathBuf> {
+        let path = RealDisk::root(self).join(dir);
+        Box::pin(async move { Ok(path) })
     }
 
     fn stamp(&self) -> Stamp {

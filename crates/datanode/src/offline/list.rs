@@ -1,7 +1,6 @@
 use super::OfflineDisk;
 use crate::layout::{OWNERS_DIR, container_dir};
 use anyhow::Context;
-use disk::Disk;
 use raftlog::Discards;
 use std::collections::BTreeSet;
 use types::{ContainerId, OwnerId, PipelineId};

@@ -15,14 +15,15 @@ pub use verify::{ContainerVerdict, Finding, FindingKind, VerifyReport};
 use crate::index::Index;
 use crate::layout::DB_DIR;
 use anyhow::{Context, bail};
-use disk::{Disk, DiskIo, RealDisk};
+use disk::{DataDirectory, Disk, DiskIo, RealDisk};
 use statedb::{Db, DbOptions};
 use std::path::Path;
 use std::sync::Arc;
 
 /// A data directory that nobody else uses.
 pub struct OfflineDisk {
-    real: Arc<RealDisk>,
+    real: Arc<dyn DataDirectory>,
+    db: DbOptions,
 }
 
 impl OfflineDisk {
@@ -32,7 +33,12 @@ impl OfflineDisk {
             bail!("{} is no data directory: there is no VERSION in it", root.display());
         };
         let real = RealDisk::open_with(root, stamp.node_uuid, DiskIo::Threads)?;
-        Ok(OfflineDisk { real: Arc::new(real) })
+        Ok(OfflineDisk::over(Arc::new(real), DbOptions::default()))
+    }
+
+    /// One that the caller has locked.
+    pub fn over(real: Arc<dyn DataDirectory>, db: DbOptions) -> OfflineDisk {
+        OfflineDisk { real, db }
     }
 
     fn disk(&self) -> Arc<dyn Disk> {
@@ -45,12 +51,14 @@ impl OfflineDisk {
         if !install::has_index(&*self.real).await? {
             return Ok(None);
         }
-        self.open_index(DB_DIR).map(Some)
+        self.open_index(DB_DIR).await.map(Some)
     }
 
-    fn open_index(&self, dir: &str) -> anyhow::Result<Index> {
-        let db = Db::open(&self.real.root().join(dir), &DbOptions::default());
-        Ok(Index::new(Arc::new(db.with_context(|| format!("open the block index in {dir}"))?)))
+    async fn open_index(&self, dir: &str) -> anyhow::Result<Index> {
+        let path =
+            self.real.database(dir).await.with_context(|| format!("look for the block index in {dir}"))?;
+        let db = Db::open(&path, &self.db).with_context(|| format!("open the block index in {dir}"))?;
+        Ok(Index::new(Arc::new(db)))
     }
 }
 

@@ -59,7 +59,7 @@ impl OfflineDisk {
     pub async fn rebuild(&self, options: RebuildOptions) -> anyhow::Result<RebuildReport> {
         install::finish(&*self.real).await?;
         let survey = survey(&self.disk()).await?;
-        let index = self.open_index(BUILDING_DIR)?;
+        let index = self.open_index(BUILDING_DIR).await?;
         let (mut pipelines, mut ends) = (Vec::new(), Vec::new());
         for (&pipeline, files) in &survey.pipelines {
             let rebuilt = self.rebuild_pipeline(&index, pipeline, files, &mut ends).await;

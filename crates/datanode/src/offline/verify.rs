@@ -106,7 +106,7 @@ impl OfflineDisk {
         let index = self.index().await?;
         let mut report = VerifyReport::default();
         self.verify_segments(only, &mut report).await?;
-        let expected = self.open_index(SCRATCH_DIR)?;
+        let expected = self.open_index(SCRATCH_DIR).await?;
         let verified = self.verify_index(only, index.as_ref(), &expected, &mut report).await;
         drop(expected);
         install::remove(&*self.real, SCRATCH_DIR).await?;

@@ -1,21 +1,36 @@
 use super::SimDisk;
 use crate::stamp::Stamp;
 use crate::{DataDirectory, Disk, File, IoFuture, OpenDiskError, Space};
+use bytes::Bytes;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// A simulated data directory. Its stamp is written durably or not at all, and outlives every crash of the disk; a cheap handle.
+///
+/// Databases are elsewhere: RocksDB knows no simulated disks. A file on the disk, which is named as one of RocksDB's, says which of them
+/// is here; so it is renamed, removed and lost with its directory.
 #[derive(Clone)]
 pub struct SimDirectory {
     root: PathBuf,
     disk: SimDisk,
     stamp: Arc<Mutex<Stamp>>,
+    databases_made: Arc<AtomicU64>,
 }
+
+/// The name by which RocksDB's own directories are known.
+pub const DATABASE_FILE: &str = "CURRENT";
+const NUMBER_BYTES: usize = 8;
 
 impl SimDirectory {
     /// A formatted one.
     pub fn new(root: impl Into<PathBuf>, disk: SimDisk, stamp: Stamp) -> SimDirectory {
-        SimDirectory { root: root.into(), disk, stamp: Arc::new(Mutex::new(stamp)) }
+        SimDirectory {
+            root: root.into(),
+            disk,
+            stamp: Arc::new(Mutex::new(stamp)),
+            databases_made: Arc::default(),
+        }
     }
 
     /// The same directory after its disk crashed.
@@ -31,6 +46,27 @@ impl SimDirectory {
 impl DataDirectory for SimDirectory {
     fn root(&self) -> &Path {
         &self.root
+    }
+
+    fn database(&self, dir: &str) -> IoFuture<PathBuf> {
+        let (this, dir) = (self.clone(), dir.to_owned());
+        Box::pin(async move {
+            let path = format!("{dir}/{DATABASE_FILE}");
+            this.disk.create_dir_all(&dir).await?;
+            let file = this.disk.open(&path, true).await?;
+            // A crash may have left a name with nothing behind it: no database was opened by it.
+            let number = match <[u8; NUMBER_BYTES]>::try_from(&file.read_at(0, NUMBER_BYTES).await?[..]) {
+                Ok(number) => u64::from_le_bytes(number),
+                Err(_) => {
+                    let number = this.databases_made.fetch_add(1, Ordering::Relaxed);
+                    file.write_and_sync(0, vec![Bytes::copy_from_slice(&number.to_le_bytes())]).await?;
+                    this.disk.sync_dir(&dir).await?;
+                    this.disk.sync_dir("").await?;
+                    number
+                }
+            };
+            Ok(this.root.join(format!("database.{number}")))
+        })
     }
 
     fn stamp(&self) -> Stamp {

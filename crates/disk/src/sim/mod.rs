@@ -25,6 +25,6 @@ mod tree;
 
 pub use contents::Keeping;
 pub use device::DeviceModel;
-pub use directory::SimDirectory;
+pub use directory::{DATABASE_FILE, SimDirectory};
 pub use disk::{CrashPoint, Loss, SimDisk, SimOptions};
 pub use random::Random;

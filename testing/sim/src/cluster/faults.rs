@@ -1,4 +1,5 @@
 use super::disks::random_disk;
+use super::harm::IndexHarm;
 use super::plan::Plan;
 use crate::scenario::{random_crash, random_link};
 use crate::world::{Crash, Link};
@@ -59,6 +60,17 @@ pub(super) enum Fault {
         crash: Crash,
     },
     Flip,
+    /// The index of a disk is lost; an operator has it recreated, be it after SCM gave the disk up. Then the machine may lose power.
+    HarmedIndex {
+        node: usize,
+        disk: usize,
+        harm: IndexHarm,
+        crash: Crash,
+        options: SimOptions,
+        down: Duration,
+        rebuilt_after: Duration,
+        power_lost_after: Option<Duration>,
+    },
     /// Nothing of it moves, and nothing gets to it.
     Pause {
         machine: usize,
@@ -132,6 +144,12 @@ pub(super) fn random_fault(plan: &Plan, random: &mut Random) -> Option<(Fault, D
             // Up to what no connection, no lease and no order outlives.
             let pause = Duration::from_millis(500 + below_one_of(random, [5000, 15_000, 60_000]));
             return Some((Fault::Pause { machine }, pause));
+        }
+        15 => {
+            let rebuilt_after = Duration::from_millis(below_one_of(random, [100, 5000, 25_000]));
+            let power_lost_after = random.one_in(3).then(|| Duration::from_millis(random.below(1500)));
+            let harm = IndexHarm::random(random);
+            Fault::HarmedIndex { node, disk, harm, crash, options, down, rebuilt_after, power_lost_after }
         }
         _ => Fault::Misread { node, disk, one_in: 5 + random.below(100) },
     };

@@ -1,6 +1,6 @@
 //! What bad luck does to the files of a pipeline's replica, on a machine that is off.
 
-use disk::sim::{Random, SimDisk};
+use disk::sim::{DATABASE_FILE, Random, SimDisk};
 use std::collections::BTreeSet;
 use types::{ContainerId, GroupId, OwnerId, PipelineId};
 
@@ -72,6 +72,35 @@ impl Harm {
                         disk.flip_stored_bit(segment, random.below(used / 2), random.below(8) as u8)
                     }
                 }
+            }
+        };
+        done.is_ok()
+    }
+}
+
+/// What becomes of the block index of a disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum IndexHarm {
+    Lost,
+    /// RocksDB finds an older one in its place, or an empty one.
+    Older,
+}
+
+impl IndexHarm {
+    const DIR: &str = "db";
+
+    pub(super) fn random(random: &mut Random) -> IndexHarm {
+        *random.pick(&[IndexHarm::Lost, IndexHarm::Older])
+    }
+
+    /// False where there is none.
+    pub(super) fn strike(self, disk: &SimDisk, random: &mut Random) -> bool {
+        let done = match self {
+            IndexHarm::Lost => disk.lose_stored(IndexHarm::DIR),
+            // The number of the database: the one before a rebuild has its last bit flipped.
+            IndexHarm::Older => {
+                let byte = *random.pick(&[0, 4]);
+                disk.flip_stored_bit(&format!("{}/{}", IndexHarm::DIR, DATABASE_FILE), byte, 0)
             }
         };
         done.is_ok()

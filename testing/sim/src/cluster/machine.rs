@@ -9,7 +9,7 @@ use super::scm_calls::ScmCalls;
 use super::view::Views;
 use super::writer::{TRIES, Writer};
 use crate::world::{Context, Trace};
-use anyhow::Context as _;
+use datanode::offline::{OfflineDisk, RebuildOptions};
 use datanode::{Datanode, DatanodeOptions};
 use disk::sim::{Random, SimDirectory};
 use disk::{DataDirectory, Disk};
@@ -19,6 +19,7 @@ use raft::{AddressBook, OfflineReplica, RaftHost, ReplicaHere, ResetError};
 use raftlog::{LogSpace, LogSpec};
 use scm::{Scm, ScmOptions};
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::time::sleep;
@@ -49,7 +50,10 @@ pub(super) type DatanodeSlot = Arc<Mutex<Option<Datanode>>>;
 pub(super) struct DatanodeStart {
     pub(super) plan: Arc<Plan>,
     pub(super) ledger: Ledger,
+    pub(super) machine: usize,
     pub(super) directories: Vec<SimDirectory>,
+    /// Numbers of the directories whose index an operator has recreated before anything starts.
+    pub(super) rebuilds: Vec<(usize, Arc<AtomicBool>)>,
     pub(super) address: String,
     pub(super) scm: String,
     pub(super) slot: DatanodeSlot,
@@ -57,6 +61,10 @@ pub(super) struct DatanodeStart {
 
 impl DatanodeStart {
     pub(super) async fn run(self, context: Context) -> Routes {
+        for (number, is_done) in &self.rebuilds {
+            self.rebuild(*number).await;
+            is_done.store(true, Ordering::Relaxed);
+        }
         loop {
             match self.try_start(&context).await {
                 Ok(routes) => return routes,
@@ -68,10 +76,32 @@ impl DatanodeStart {
         }
     }
 
+    /// `flotilla debug container rebuild`, until it succeeds.
+    async fn rebuild(&self, number: usize) {
+        let disk =
+            OfflineDisk::over(Arc::new(self.directories[number].clone()), self.plan.datanode.db.clone());
+        loop {
+            match disk.rebuild(RebuildOptions::default()).await {
+                Ok(report) => {
+                    self.ledger
+                        .event(format_args!("disk {number} of {} is rebuilt: {report:?}", self.address));
+                    return self.ledger.count(|counts| counts.indexes_rebuilt += 1);
+                }
+                Err(failure) => {
+                    let what = format!("disk {number} of {} cannot be rebuilt: {failure:#}", self.address);
+                    match self.ledger.is_damaged(self.machine) {
+                        true => self.ledger.event(format_args!("{what}")),
+                        false => self.ledger.fail(what),
+                    }
+                    sleep(START_AGAIN).await;
+                }
+            }
+        }
+    }
+
     async fn try_start(&self, context: &Context) -> anyhow::Result<Routes> {
         let mut directories: Vec<Arc<dyn DataDirectory>> = Vec::new();
         for directory in &self.directories {
-            mark_index(directory).await.context("mark where the index is")?;
             directories.push(Arc::new(directory.clone()));
         }
         let addresses = AddressBook::default();
@@ -90,13 +120,6 @@ impl DatanodeStart {
         *self.slot.lock().expect("no holder panics") = Some(datanode);
         Ok(routes.routes())
     }
-}
-
-/// Whether a disk has an index is told by a file that RocksDB makes; here the databases are elsewhere.
-async fn mark_index(directory: &SimDirectory) -> std::io::Result<()> {
-    directory.create_dir_all("db").await?;
-    directory.open("db/CURRENT", true).await?;
-    directory.sync_dir("db").await
 }
 
 pub(super) struct ScmStart {

@@ -61,6 +61,7 @@ pub(super) struct Weights {
     pub(super) crash_copying: u64,
     pub(super) flip: u64,
     pub(super) pause: u64,
+    pub(super) harmed_index: u64,
     pub(super) misread: u64,
 }
 
@@ -83,6 +84,7 @@ impl Weights {
             crash_copying: weight(),
             flip: 2,
             pause: weight(),
+            harmed_index: 2,
             misread: 1,
         };
         let none = Weights {
@@ -101,6 +103,7 @@ impl Weights {
             crash_copying: 0,
             flip: 0,
             pause: 0,
+            harmed_index: 0,
             misread: 0,
         };
         match planted {
@@ -124,7 +127,7 @@ impl Weights {
         }
     }
 
-    pub(super) fn all(&self) -> [u64; 16] {
+    pub(super) fn all(&self) -> [u64; 17] {
         [
             self.partition,
             self.one_way,
@@ -141,6 +144,7 @@ impl Weights {
             self.crash_copying,
             self.flip,
             self.pause,
+            self.harmed_index,
             self.misread,
         ]
     }

@@ -25,6 +25,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use types::{ContainerId, DiskId, OwnerId};
 
@@ -121,6 +122,8 @@ pub(super) struct Run {
     pub(super) full: BTreeMap<(usize, usize), u64>,
     /// When something was damaged or lost last.
     pub(super) harmed_at: Option<Duration>,
+    /// Indexes that an operator will have recreated, by machine and number.
+    rebuilds: BTreeMap<(usize, usize), Rebuild>,
     pub(super) holdings: Holdings,
     pub(super) losses: Losses,
     pub(super) objects: Objects,
@@ -130,6 +133,12 @@ pub(super) struct Run {
     pub(super) scm_reset_at: Option<Duration>,
     /// All that SCM knew when its survivor began to lag.
     pub(super) known_to_survivor: BTreeSet<ContainerId>,
+}
+
+/// An index that is to be recreated, from some moment on, until it is done.
+struct Rebuild {
+    at: Duration,
+    is_done: Arc<AtomicBool>,
 }
 
 /// What ends a fault.
@@ -199,6 +208,7 @@ impl Run {
             leaving: BTreeSet::new(),
             full: BTreeMap::new(),
             harmed_at: None,
+            rebuilds: BTreeMap::new(),
             holdings: Holdings::default(),
             losses: Losses::default(),
             objects: Objects::default(),
@@ -313,7 +323,8 @@ impl Run {
             let slot = DatanodeSlot::default();
             self.slots.insert(machine, slot.clone());
             let scm = plan.scm_addresses().join(",");
-            let start = DatanodeStart { plan, ledger, directories, address, scm, slot };
+            let rebuilds = self.rebuilds_due(machine);
+            let start = DatanodeStart { plan, ledger, machine, directories, rebuilds, address, scm, slot };
             self.world.start(process, |context| start.run(context));
         } else if machine == plan.clients() {
             let datanodes = self.nodes().map(|node| plan.address(node)).collect();
@@ -447,6 +458,22 @@ impl Run {
                     self.harmed_at = Some(now);
                 }
             }
+            Fault::HarmedIndex {
+                node,
+                disk,
+                harm,
+                crash,
+                options,
+                down,
+                rebuilt_after,
+                power_lost_after,
+            } => {
+                let is_full = self.full.contains_key(&(node, disk));
+                if self.may_harm() && !self.leaving.contains(&node) && !is_full {
+                    self.crash_for(node, crash, options, down);
+                    self.harm_index(node, disk, harm, rebuilt_after, power_lost_after);
+                }
+            }
             Fault::Pause { machine } => {
                 if self.world.is_up(ProcessId(machine)) {
                     ledger.count(|counts| counts.machines_paused += 1);
@@ -517,10 +544,24 @@ impl Run {
         self.slots.get(&node).is_some_and(|slot| slot.lock().expect("no holder panics").is_some())
     }
 
+    pub(super) fn rebuild_at(&mut self, at: Duration, machine: usize, number: usize) {
+        self.rebuilds.insert((machine, number), Rebuild { at, is_done: Arc::default() });
+    }
+
+    /// Of a machine that starts.
+    fn rebuilds_due(&mut self, machine: usize) -> Vec<(usize, Arc<AtomicBool>)> {
+        let now = self.world.now();
+        self.rebuilds.retain(|_, rebuild| !rebuild.is_done.load(Ordering::Relaxed));
+        let of_machine = self.rebuilds.range((machine, 0)..(machine + 1, 0));
+        let due = of_machine.filter(|(_, rebuild)| rebuild.at <= now);
+        due.map(|((_, number), rebuild)| (*number, rebuild.is_done.clone())).collect()
+    }
+
     /// The machine comes back with an empty disk in one place. When it was its only one, nobody knows which node it was.
     fn lose_disk(&mut self, node: usize, number: usize, options: SimOptions) {
         self.note_lost_disk(node, number);
         self.full.remove(&(node, number));
+        self.rebuilds.remove(&(node, number));
         self.world.replace_disk(ProcessId(node), number, options);
         self.holdings.forget(node);
         let others = &self.directories[&node];
@@ -676,7 +717,11 @@ impl Run {
         for (_, remedy) in std::mem::take(&mut self.remedies) {
             self.remedy(remedy);
         }
-        for machine in self.failed.clone() {
+        let now = self.world.now();
+        self.rebuilds.values_mut().for_each(|rebuild| rebuild.at = now);
+        let to_rebuild = self.rebuilds.keys().map(|(machine, _)| *machine);
+        let to_restart: BTreeSet<usize> = self.failed.iter().copied().chain(to_rebuild).collect();
+        for machine in to_restart {
             if self.world.is_up(ProcessId(machine)) {
                 let disk = random_disk(&mut self.random);
                 self.crash(machine, Crash::Kill, disk);

@@ -1,6 +1,6 @@
 //! Harm that comes in several steps, each while the one before it still holds: what faults by chance hardly ever add up to.
 
-use super::harm::{Harm, logs_on};
+use super::harm::{Harm, IndexHarm, logs_on};
 use super::plan::Plan;
 use super::planted::Planted;
 use super::run::{Run, machine_at};
@@ -41,6 +41,15 @@ pub(super) enum Scheme {
     /// third    ──acknowledges──x                        (see `Third`)
     /// ```
     LoseLog { harm: Harm, third: Third, lag: Duration, down: Duration },
+    /// A member loses its index, and serves nothing until an operator has it recreated. Its log is whole: nothing may be lost, be another one
+    /// away or lost meanwhile.
+    LoseIndex {
+        harm: IndexHarm,
+        other: Other,
+        down: Duration,
+        rebuilt_after: Duration,
+        power_lost_after: Option<Duration>,
+    },
     /// A disk is full and stays so. A moment later another member is lost, or not.
     FullForGood { free_bytes: u64, leader: bool, lost_after: Option<Duration> },
     /// A member of SCM lags while containers are begun; then the others lose their disks, and it is made the only one.
@@ -57,6 +66,17 @@ pub(super) enum Third {
     Lost,
     /// Its log too.
     Harmed(Harm, Duration),
+}
+
+/// What happens to another member beside one that loses its index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Other {
+    Stays,
+    Away(Duration),
+    /// For good.
+    Lost,
+    /// The index of its disk too.
+    Harmed(IndexHarm),
 }
 
 fn ms(random: &mut Random, from: u64, below: u64) -> Duration {
@@ -100,6 +120,22 @@ impl Scheme {
                 lost_after: (planted.is_none() && random.one_in(2)).then(|| ms(random, 500, 20_000)),
             },
             5 => Scheme::ResetScm { lag: ms(random, 2000, 8000) },
+            6 => Scheme::LoseIndex {
+                harm: IndexHarm::random(random),
+                other: match random.below(4) {
+                    0 => Other::Stays,
+                    1 => Other::Lost,
+                    2 => Other::Harmed(IndexHarm::random(random)),
+                    _ => Other::Away(ms(random, 7000, DECIDED_MS)),
+                },
+                down: ms(random, 100, 4000),
+                rebuilt_after: if random.one_in(2) {
+                    ms(random, 100, 5000)
+                } else {
+                    ms(random, 5000, DECIDED_MS)
+                },
+                power_lost_after: random.one_in(2).then(|| ms(random, 1, 1500)),
+            },
             _ => return None,
         })
     }
@@ -161,6 +197,10 @@ impl Run {
                 let (harmed, third_one) =
                     if self.random.one_in(2) { (leader, other) } else { (other, leader) };
                 self.lose_log(pipeline, [one, harmed, third_one], harm, third, now + lag, down)
+            }
+            Scheme::LoseIndex { harm, other, down, rebuilt_after, power_lost_after } => {
+                let pair = if self.random.one_in(2) { [leader, one] } else { [one, leader] };
+                self.lose_index(pipeline, pair, harm, other, down, rebuilt_after, power_lost_after)
             }
             Scheme::FullForGood { free_bytes, leader: leads, lost_after } => {
                 let (full, lost) = if leads {
@@ -254,6 +294,56 @@ impl Run {
             self.at(at + Duration::from_secs(seconds), Step::Probe { machine, pipeline: id });
         }
         at + back.max(down) + Duration::from_secs(4)
+    }
+
+    #[allow(clippy::too_many_arguments)] // moments of one timeline
+    fn lose_index(
+        &mut self,
+        pipeline: &Pipeline,
+        [harmed, other_one]: [usize; 2],
+        harm: IndexHarm,
+        other: Other,
+        down: Duration,
+        rebuilt_after: Duration,
+        power_lost_after: Option<Duration>,
+    ) -> Duration {
+        let at = self.world.now() + Duration::from_secs(1);
+        for ms in [900, 500, 200] {
+            let moment = at - Duration::from_millis(ms);
+            self.at(moment, Step::Write { pipeline: pipeline.clone(), blocks: 12, tries: 6 });
+        }
+        let id = PipelineId(pipeline.pipeline);
+        let lose = |harm, machine, crash| Step::CrashIndex {
+            machine,
+            harm,
+            crash,
+            down,
+            pipeline: id,
+            rebuilt_after,
+            power_lost_after,
+        };
+        let crash = random_crash(&mut self.random);
+        self.at(at, lose(harm, harmed, crash));
+        let crash = random_crash(&mut self.random);
+        let back = match other {
+            Other::Stays => Duration::ZERO,
+            Other::Away(down) => {
+                self.ledger.count(|counts| counts.indexes_harmed_beside_away += 1);
+                self.at(at, Step::Crash { machine: other_one, crash, down });
+                down
+            }
+            Other::Lost => {
+                self.ledger.count(|counts| counts.indexes_harmed_beside_lost += 1);
+                self.at(at, Step::Lose { machine: other_one, crash });
+                Duration::ZERO
+            }
+            Other::Harmed(harm) => {
+                self.ledger.count(|counts| counts.indexes_harmed_of_two += 1);
+                self.at(at, lose(harm, other_one, crash));
+                Duration::ZERO
+            }
+        };
+        at + back.max(rebuilt_after) + Duration::from_secs(4)
     }
 
     fn fill(

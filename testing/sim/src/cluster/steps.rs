@@ -1,7 +1,7 @@
 //! The single steps of schemes, taken when they are due.
 
 use super::disks::random_disk;
-use super::harm::Harm;
+use super::harm::{Harm, IndexHarm, logs_on};
 use super::reader::{Way, read_checked};
 use super::run::{Remedy, Run};
 use super::scm_calls::ScmCalls;
@@ -40,6 +40,16 @@ pub(super) enum Step {
         pipeline: PipelineId,
         harm: Harm,
     },
+    /// ... or the index of the disk that has it.
+    CrashIndex {
+        machine: usize,
+        crash: Crash,
+        down: Duration,
+        pipeline: PipelineId,
+        harm: IndexHarm,
+        rebuilt_after: Duration,
+        power_lost_after: Option<Duration>,
+    },
     Lose {
         machine: usize,
         crash: Crash,
@@ -59,6 +69,10 @@ pub(super) enum Step {
     },
     /// ... and its machine loses power a little later.
     LosePower {
+        machine: usize,
+    },
+    /// An operator stops a machine, has its indexes recreated that are waiting for it, and starts it.
+    Rebuild {
         machine: usize,
     },
 }
@@ -90,6 +104,14 @@ impl Run {
                 self.crash_for(machine, crash, disk, down);
                 self.harm(machine, pipeline, harm);
             }
+            Step::CrashIndex { machine, crash, down, pipeline, harm, rebuilt_after, power_lost_after } => {
+                let disk = random_disk(&mut self.random);
+                let has_log = |disk: &disk::sim::SimDisk| logs_on(disk).contains(&pipeline);
+                if let Some(number) = self.world.disks(ProcessId(machine)).iter().position(has_log) {
+                    self.crash_for(machine, crash, disk, down);
+                    self.harm_index(machine, number, harm, rebuilt_after, power_lost_after);
+                }
+            }
             Step::Lose { machine, crash } => {
                 self.holdings.lose(machine, self.world.now());
                 self.lose_node(machine, crash);
@@ -109,6 +131,11 @@ impl Run {
                 let disk = random_disk(&mut self.random);
                 let crash = Crash::PowerLoss(Loss::AllUnsynced);
                 self.crash_for(machine, crash, disk, Duration::from_secs(1));
+            }
+            Step::Rebuild { machine } => {
+                // One that is down does it when it starts.
+                let disk = random_disk(&mut self.random);
+                self.crash_for(machine, Crash::Kill, disk, Duration::ZERO);
             }
         }
     }
@@ -168,6 +195,29 @@ impl Run {
                 self.harmed_at = Some(self.world.now());
                 return;
             }
+        }
+    }
+
+    /// Of a machine that is down now.
+    pub(super) fn harm_index(
+        &mut self,
+        machine: usize,
+        number: usize,
+        harm: IndexHarm,
+        rebuilt_after: Duration,
+        power_lost_after: Option<Duration>,
+    ) {
+        if !harm.strike(&self.world.disks(ProcessId(machine))[number], &mut self.random) {
+            return;
+        }
+        let now = self.world.now();
+        self.world.trace().event(format_args!("the index of disk {number} of {machine}: {harm:?}"));
+        self.ledger.count(|counts| counts.indexes_harmed += 1);
+        self.harmed_at = Some(now);
+        self.rebuild_at(now + rebuilt_after, machine, number);
+        self.at(now + rebuilt_after, Step::Rebuild { machine });
+        if let Some(after) = power_lost_after {
+            self.at(now + rebuilt_after + after, Step::LosePower { machine });
         }
     }
 
