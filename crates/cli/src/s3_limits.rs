@@ -1,9 +1,10 @@
 use crate::admin::args::duration;
 use clap::Args as ClapArgs;
+use client::ClientOptions;
 use httpd::Limits;
 use std::time::Duration;
 
-/// Requests of S3 that a gateway works for at once. Each has at most two chunks of 1 MiB in the making: 2 GiB.
+/// Requests of S3 that a gateway works for at once. Their data has a limit of its own, `s3_memory_bytes`.
 const REQUESTS_MAX: usize = 1024;
 
 /// What a gateway takes of its clients. The limits without an option are in [`Limits`].
@@ -30,6 +31,10 @@ pub(crate) struct S3Limits {
     /// S3: a client that sends or takes less than this while it is waited for is let go as if it stood still; 0: no least rate
     #[arg(long, default_value_t = Limits::default().bytes_per_second_min, env = "FLOTILLA_S3_BYTES_PER_SECOND_MIN")]
     pub s3_bytes_per_second_min: u64,
+    /// S3: memory for what is read and not taken yet by clients, and what they sent and is not written yet. Past half of it pieces are
+    /// smaller; past all of it more get SlowDown, and those under way wait
+    #[arg(long, default_value_t = ClientOptions::default().memory_bytes_max, env = "FLOTILLA_S3_MEMORY_BYTES", value_parser = memory_bytes)]
+    pub s3_memory_bytes: usize,
 }
 
 impl Default for S3Limits {
@@ -43,6 +48,7 @@ impl Default for S3Limits {
             s3_idle_max: limits.idle_max,
             s3_transfer_idle_max: limits.transfer_idle_max,
             s3_bytes_per_second_min: limits.bytes_per_second_min,
+            s3_memory_bytes: ClientOptions::default().memory_bytes_max,
         }
     }
 }
@@ -59,6 +65,12 @@ impl S3Limits {
             ..Limits::default()
         }
     }
+}
+
+fn memory_bytes(text: &str) -> Result<usize, String> {
+    let memory_bytes_max = text.parse().map_err(|error| format!("{error}"))?;
+    ClientOptions { memory_bytes_max, ..ClientOptions::default() }.validate()?;
+    Ok(memory_bytes_max)
 }
 
 /// Half of the open files: the other half is for disks, and for what the gateway asks of others.
@@ -85,5 +97,7 @@ mod tests {
         let line = Line::parse_from(["flotilla"]).limits;
         assert_eq!(line.limits(), S3Limits::default().limits());
         assert_eq!(line.s3_requests_max, REQUESTS_MAX);
+        assert_eq!(line.s3_memory_bytes, ClientOptions::default().memory_bytes_max);
+        assert!(Line::try_parse_from(["flotilla", "--s3-memory-bytes", "1048576"]).is_err());
     }
 }

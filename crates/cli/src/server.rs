@@ -257,6 +257,7 @@ impl Server {
             let connected = Client::connect(ClientOptions {
                 scm: scm_address.clone(),
                 om: om_address,
+                memory_bytes_max: options.s3_limits.s3_memory_bytes,
                 ..ClientOptions::default()
             });
             s3_address = Some(listener.local_addr().context("ask for the bound address")?);

@@ -1,3 +1,4 @@
+use crate::memory::Pieces;
 use proto::Failure;
 use rpc::Windows;
 use tonic::transport::Channel;
@@ -8,18 +9,26 @@ use tonic::transport::Channel;
 pub(crate) struct Channels {
     calls: rpc::Channels,
     reads: rpc::Channels,
+    /// Where memory is short: connections of their own, as the window is the same for all streams of one.
+    small_reads: rpc::Channels,
 }
 
 /// Answers are taken as they come.
 const OF_CALLS: Windows = Windows { stream_bytes: 4 << 20, connection_bytes: 32 << 20 };
-/// Room for every stream that stands still: as long as there is a stream to be had, slow readers take nothing from others. The pause
-/// for an update of the window is short against a quarter of a chunk.
-const OF_READS: Windows = Windows { stream_bytes: 256 << 10, connection_bytes: 1 << 30 };
-const _: () = assert!(OF_READS.connection_bytes / rpc::CALLS_PER_CONNECTION_MAX >= OF_READS.stream_bytes);
+/// Room for every stream that stands still: as long as there is a stream to be had, slow readers take nothing from others.
+const fn of_reads(pieces: Pieces) -> Windows {
+    let windows = Windows { stream_bytes: pieces.window_bytes() as u32, connection_bytes: 1 << 30 };
+    assert!(windows.connection_bytes / rpc::CALLS_PER_CONNECTION_MAX >= windows.stream_bytes);
+    windows
+}
 
 impl Default for Channels {
     fn default() -> Channels {
-        Channels { calls: rpc::Channels::new(OF_CALLS), reads: rpc::Channels::new(OF_READS) }
+        Channels {
+            calls: rpc::Channels::new(OF_CALLS),
+            reads: rpc::Channels::new(const { of_reads(Pieces::Large) }),
+            small_reads: rpc::Channels::new(const { of_reads(Pieces::Small) }),
+        }
     }
 }
 
@@ -29,7 +38,11 @@ impl Channels {
     }
 
     /// For reading blocks.
-    pub(crate) fn to_read(&self, address: &str) -> Result<Channel, Failure> {
-        self.reads.to(address).map_err(Failure::invalid)
+    pub(crate) fn to_read(&self, address: &str, pieces: Pieces) -> Result<Channel, Failure> {
+        let reads = match pieces {
+            Pieces::Large => &self.reads,
+            Pieces::Small => &self.small_reads,
+        };
+        reads.to(address).map_err(Failure::invalid)
     }
 }

@@ -1,7 +1,8 @@
 use crate::avoided::Avoided;
 use crate::channels::Channels;
-use crate::counted::Counted;
+use crate::counted::{self, Counted};
 use crate::locate::Locations;
+use crate::memory::Memory;
 use crate::om::OmCaller;
 use crate::pipelines::Pipelines;
 use crate::view::{self, View};
@@ -36,6 +37,7 @@ struct Shared {
     pipelines: Pipelines,
     locations: Locations,
     avoided: Avoided,
+    memory: Memory,
     counted: Arc<Counted>,
     scm: Arc<Seeker>,
     om: OmCaller,
@@ -82,6 +84,7 @@ impl Client {
             options.locations_max,
         );
         let counted = Arc::<Counted>::default();
+        let memory = Memory::new(options.memory_bytes_max);
         let (call_timeout, deadline) = (options.call_timeout, options.write_deadline);
         let om = OmCaller::new(om, channels.clone(), view.clone(), call_timeout, deadline, counted.clone());
         Client {
@@ -92,6 +95,7 @@ impl Client {
                 pipelines,
                 locations,
                 avoided: Avoided::default(),
+                memory,
                 counted,
                 scm,
                 om,
@@ -218,10 +222,15 @@ impl Client {
     /// What it sees of the cluster, as metrics.
     pub fn expose(&self, exposition: &mut Exposition) {
         self.shared.counted.expose(exposition);
+        counted::expose_memory(&self.shared.memory, exposition);
     }
 
     pub(crate) fn counted(&self) -> &Arc<Counted> {
         &self.shared.counted
+    }
+
+    pub(crate) fn memory(&self) -> &Memory {
+        &self.shared.memory
     }
 
     pub(crate) fn avoided(&self) -> &Avoided {

@@ -1,5 +1,6 @@
 //! What a client sees of the cluster, for Prometheus: docs/metrics.md.
 
+use crate::memory::Memory;
 use metrics::{Counter, Exposition, Histogram, Metric};
 use proto::{Code, Failure};
 use std::time::Duration;
@@ -44,6 +45,25 @@ const WRITES_FAILED: Metric = Metric {
     name: "flotilla_client_writes_failed_total",
     help: "Bodies that no pipeline took within the deadline.",
 };
+
+const MEMORY: Metric = Metric {
+    name: "flotilla_client_memory_bytes",
+    help: "Data under way: read and not taken yet by who asked for it, or taken of a body and not acknowledged yet.",
+};
+const MEMORY_MAX: Metric = Metric {
+    name: "flotilla_client_memory_max_bytes",
+    help: "Limit of that, of all readers and writers together.",
+};
+const MEMORY_REFUSED: Metric = Metric {
+    name: "flotilla_client_memory_refused_total",
+    help: "Reads and writes that were refused or broken off, as there was no memory for their data.",
+};
+
+pub(crate) fn expose_memory(memory: &Memory, exposition: &mut Exposition) {
+    exposition.gauge(MEMORY, &[], memory.bytes_in_use());
+    exposition.gauge(MEMORY_MAX, &[], memory.bytes_max());
+    exposition.counter(MEMORY_REFUSED, &[], memory.refused());
+}
 
 /// Why a replica was not read from. Numbers index counters.
 #[derive(Clone, Copy)]

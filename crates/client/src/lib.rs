@@ -11,6 +11,7 @@ mod client;
 mod counted;
 mod error;
 mod locate;
+mod memory;
 mod om;
 mod options;
 mod outbox;

@@ -29,9 +29,17 @@ pub struct ClientOptions {
     pub read_stall: Duration,
     /// How long one call to OM or SCM may take before it is tried again.
     pub call_timeout: Duration,
+    /// Data on its way through this process: read and not taken yet by who asked for it, or taken of a body and not acknowledged
+    /// yet. Past half of it pieces are small. A thousand clients of a gateway that read nothing come to 256 MiB then (of each the
+    /// 64 KiB of its stream, and what HTTP holds: three pieces of 64 KiB), beside the 384 MiB of those that came before; the rest is for
+    /// who reads and writes.
+    pub memory_bytes_max: usize,
     /// Locations of containers remembered; about 200 bytes each.
     pub locations_max: usize,
 }
+
+/// A large piece and its stream, below half of it.
+const MEMORY_BYTES_MIN: usize = 4 << 20;
 
 impl Default for ClientOptions {
     fn default() -> Self {
@@ -47,6 +55,7 @@ impl Default for ClientOptions {
             read_deadline: Duration::from_secs(15),
             read_stall: Duration::from_secs(5),
             call_timeout: Duration::from_secs(5),
+            memory_bytes_max: 768 << 20,
             locations_max: 65_536,
         }
     }
@@ -79,6 +88,9 @@ impl ClientOptions {
         if self.ack_all_within > self.stall / 2 {
             // A writer that waits for a replica that is gone would take the pipeline for stalled.
             wrong.push(format!("ack_all_within must be at most half of stall, {:?}", self.stall));
+        }
+        if self.memory_bytes_max < MEMORY_BYTES_MIN {
+            wrong.push(format!("memory_bytes_max {} is less than {MEMORY_BYTES_MIN}", self.memory_bytes_max));
         }
         if self.locations_max == 0 {
             wrong.push("locations_max must not be 0".to_owned());

@@ -1,5 +1,6 @@
 use crate::ClientError;
 use crate::client::Client;
+use crate::memory::{Pieces, Room};
 use bytes::Bytes;
 use futures::Stream;
 use proto::datanode::datanode_client::DatanodeClient;
@@ -20,6 +21,11 @@ use types::{BlockName, CRC_CHUNK_BYTES, RunningCrc};
 const LATE_AFTER: Duration = Duration::from_millis(300);
 
 impl Client {
+    /// Whether one may begin to read now. Who would be refused in the middle can be told so before.
+    pub async fn may_read(&self) -> Result<(), ClientError> {
+        Ok(self.memory().begin().await?)
+    }
+
     /// The bytes `range` of a key made of `pieces`. Each byte is verified against its checksum before it is handed
     /// out; when a replica fails, the stream goes on from the next byte on another one. It ends after the last byte
     /// of the range or with an error, never early.
@@ -102,6 +108,7 @@ struct Reader {
     client: Client,
     parts: VecDeque<Part>,
     open: Option<Open>,
+    pieces: Pieces,
     /// Not yet asked in this round.
     replicas: Vec<String>,
     rounds: u32,
@@ -112,6 +119,8 @@ struct Reader {
 
 struct Open {
     address: String,
+    /// For what its window may hold.
+    _window: Option<Room>,
     chunks: tonic::Streaming<ReadChunk>,
 }
 
@@ -137,21 +146,27 @@ fn is_its_own(failure: &Failure) -> bool {
 }
 
 /// Opens a part at a replica and waits for its first bytes.
-async fn open_and_hear(client: &Client, address: &str, part: &Part) -> Result<(Open, ReadChunk), Failure> {
+async fn open_and_hear(
+    client: &Client,
+    address: &str,
+    part: &Part,
+    pieces: Pieces,
+) -> Result<(Open, ReadChunk), Failure> {
     let stall = client.options().read_stall;
     let heard = async {
-        let mut datanode = DatanodeClient::new(client.channels().to_read(address)?)
+        let mut datanode = DatanodeClient::new(client.channels().to_read(address, pieces)?)
             .max_decoding_message_size(proto::MESSAGE_BYTES_MAX);
         let request = ReadRequest {
             block: Some(part.block.into()),
             offset: part.offset,
             length: part.end - part.offset,
             commit_index: part.commit_index,
+            message_bytes_max: pieces.message_bytes() as u32,
         };
         let request = proto::in_cluster(Request::new(request), &client.view().cluster);
         let opened = tokio::time::timeout(stall, datanode.read(request)).await;
         let chunks = opened.map_err(|_| silent(address, stall))??.into_inner();
-        let mut open = Open { address: address.to_owned(), chunks };
+        let mut open = Open { address: address.to_owned(), chunks, _window: None };
         let chunk = open.next(part, stall).await?;
         Ok((open, chunk))
     };
@@ -170,6 +185,7 @@ impl Reader {
             client,
             parts,
             open: None,
+            pieces: Pieces::Large,
             replicas: Vec::new(),
             rounds: 0,
             last_failure: None,
@@ -187,7 +203,8 @@ impl Reader {
                 self.next_part();
                 continue;
             }
-            match self.next_chunk(&part).await {
+            let room = self.room(&part).await?;
+            match self.next_chunk(&part, room).await {
                 Ok((bytes, after)) => {
                     if let Err(failure) = after.check_whole() {
                         // What was handed out cannot be taken back.
@@ -219,28 +236,48 @@ impl Reader {
         self.rounds = 0;
     }
 
+    /// Room for the next bytes of a part, and for its stream if one is to be opened. A stream whose pieces are too large for the
+    /// memory there is now, or needlessly small, is opened anew.
+    async fn room(&mut self, part: &Part) -> Result<[Room; 2], ClientError> {
+        let memory = self.client.memory();
+        let pieces = memory.pieces(self.pieces);
+        if pieces != self.pieces
+            && let Some(open) = self.open.take()
+        {
+            // It has done nothing wrong.
+            self.replicas.push(open.address);
+        }
+        self.pieces = pieces;
+        let left = usize::try_from(part.end - part.offset).unwrap_or(usize::MAX);
+        let message = left.min(pieces.message_bytes());
+        let window = if self.open.is_some() { 0 } else { (left - message).min(pieces.window_bytes()) };
+        Ok(memory.room([message, window], self.client.options().read_deadline).await?)
+    }
+
     /// The next bytes of a part, and what is left of it.
-    async fn next_chunk(&mut self, part: &Part) -> Result<(Bytes, Part), Failure> {
+    async fn next_chunk(&mut self, part: &Part, [room, window]: [Room; 2]) -> Result<(Bytes, Part), Failure> {
         let chunk = match &mut self.open {
             Some(open) => open.next(part, self.client.options().read_stall).await,
-            None => self.begin(part).await,
+            None => self.begin(part, window).await,
         };
-        verify(chunk?, part)
+        let (bytes, after) = verify(chunk?, part)?;
+        Ok((room.of(bytes), after))
     }
 
     /// Opens a part at a replica, and at a second one when the first is late: whoever sends first is read on from.
-    async fn begin(&mut self, part: &Part) -> Result<ReadChunk, Failure> {
+    async fn begin(&mut self, part: &Part, window: Room) -> Result<ReadChunk, Failure> {
+        let pieces = self.pieces;
         let client = self.client.clone();
         let first = self.next_replica(part).await?;
         let begun = Instant::now();
-        let mut reading = Box::pin(open_and_hear(&client, &first, part));
+        let mut reading = Box::pin(open_and_hear(&client, &first, part, pieces));
         let in_time = tokio::time::timeout(LATE_AFTER, &mut reading).await;
         let read = match in_time {
             Ok(read) => read,
             Err(_) => match (self.replicas.pop(), client.avoided().second_reads.try_acquire()) {
                 (Some(second), Ok(_permit)) => {
                     client.counted().reads_second.count();
-                    let mut reading_second = Box::pin(open_and_hear(&client, &second, part));
+                    let mut reading_second = Box::pin(open_and_hear(&client, &second, part, pieces));
                     tokio::select! {
                         read = &mut reading => match read {
                             Ok(read) => Ok(read),
@@ -263,7 +300,7 @@ impl Reader {
         };
         let (open, chunk) = read?;
         client.counted().read_begun(begun.elapsed());
-        self.open = Some(open);
+        self.open = Some(Open { _window: Some(window), ..open });
         Ok(chunk)
     }
 

@@ -1,10 +1,12 @@
 use crate::ClientError;
+use crate::memory::{Memory, Pieces, Room};
 use bytes::{Bytes, BytesMut};
 use futures::{Stream, StreamExt};
 use md5::{Digest, Md5};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use types::Payload;
+use std::time::Duration;
+use types::{CRC_CHUNK_BYTES, Payload};
 
 /// A chunk on its way into a block.
 #[derive(Clone, Debug)]
@@ -18,6 +20,11 @@ pub(crate) struct Chunk {
 pub(crate) struct Source<S> {
     body: Option<S>,
     chunk_bytes: usize,
+    memory: Memory,
+    /// How long room is waited for.
+    wait: Duration,
+    /// For what is in the frames.
+    room: Option<Room>,
     frames: VecDeque<Bytes>,
     /// Small frames, after all others, as one.
     small: BytesMut,
@@ -44,10 +51,13 @@ where
     S: Stream<Item = Result<Bytes, E>> + Unpin,
     E: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
-    pub(crate) fn new(body: S, chunk_bytes: usize) -> Self {
+    pub(crate) fn new(body: S, chunk_bytes: usize, memory: Memory, wait: Duration) -> Self {
         Source {
             body: Some(body),
             chunk_bytes,
+            memory,
+            wait,
+            room: None,
             frames: VecDeque::new(),
             small: BytesMut::new(),
             frame_bytes: 0,
@@ -65,7 +75,7 @@ where
         if !matches!(self.hashing, Hashing::Away { .. }) {
             // One byte more than a chunk, or the end: only then is it known whether this chunk is the last one,
             // and the last one seals its block without an entry of its own.
-            while self.frame_bytes <= self.chunk_bytes
+            while self.frame_bytes <= self.gathered_bytes_max()
                 && let Some(body) = &mut self.body
             {
                 match body.next().await {
@@ -74,11 +84,14 @@ where
                     Some(Err(err)) => return Err(ClientError::Body(Arc::from(err.into()))),
                     None => self.body = None,
                 }
+                self.hold().await?;
             }
+            // Where a call was given up that waited for it.
+            self.hold().await?;
             if self.frame_bytes == 0 {
                 return Ok(None);
             }
-            let bytes = self.take(self.frame_bytes.min(self.chunk_bytes));
+            let bytes = self.take_chunk();
             let last = self.body.is_none() && self.frame_bytes == 0;
             if let Some(payload) = self.seal(bytes, last) {
                 return Ok(Some(Chunk { payload, last }));
@@ -100,6 +113,39 @@ where
             Hashing::Here(md5) => (self.bytes, md5.finalize().into()),
             _ => unreachable!("the last chunk was taken, so no hashing is under way"),
         }
+    }
+
+    /// What is gathered before it is sent: a chunk, or less where memory is short, so that a client that stops holds little.
+    fn gathered_bytes_max(&self) -> usize {
+        match self.memory.pieces(Pieces::Large) {
+            Pieces::Large => self.chunk_bytes,
+            Pieces::Small => self.chunk_bytes.min(CRC_CHUNK_BYTES),
+        }
+    }
+
+    /// Has room for all that came, before more is asked for.
+    async fn hold(&mut self) -> Result<(), ClientError> {
+        let held = self.room.as_ref().map_or(0, Room::bytes);
+        if self.frame_bytes > held {
+            let [more] = self.memory.room([self.frame_bytes - held], self.wait).await?;
+            match &mut self.room {
+                Some(room) => room.add(more),
+                None => self.room = Some(more),
+            }
+        }
+        Ok(())
+    }
+
+    /// All that is there, or a chunk of it. Something stays behind unless this is the end.
+    fn take_chunk(&mut self) -> Bytes {
+        let count = match &self.body {
+            _ if self.frame_bytes > self.chunk_bytes => self.chunk_bytes,
+            None => self.frame_bytes,
+            Some(_) => (self.frame_bytes - 1) / CRC_CHUNK_BYTES * CRC_CHUNK_BYTES,
+        };
+        let bytes = self.take(count);
+        let room = self.room.as_mut().expect("what is gathered has room").split(count);
+        room.of(bytes)
     }
 
     fn push(&mut self, frame: Bytes) {
@@ -182,12 +228,59 @@ where
 mod tests {
     use super::*;
 
+    const MIB: usize = 1 << 20;
+
+    fn source<S, E>(body: S, chunk_bytes: usize, memory: &Memory) -> Source<S>
+    where
+        S: Stream<Item = Result<Bytes, E>> + Unpin,
+        E: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        Source::new(body, chunk_bytes, memory.clone(), Duration::from_millis(100))
+    }
+
+    /// Bodies that stop after 900 KiB each, and the lengths of the chunks that were made of them, which are acknowledged at once.
+    async fn stopped(count: usize, memory: &Memory) -> Vec<(Vec<usize>, impl Sized)> {
+        let mut stopped = Vec::new();
+        for _ in 0..count {
+            let frames = (0..9).map(|_| Ok::<_, std::io::Error>(Bytes::from(vec![7; 100 << 10])));
+            let body = futures::stream::iter(frames).chain(futures::stream::pending());
+            let mut source = source(body, MIB, memory);
+            let mut lengths = Vec::new();
+            while let Ok(chunk) = tokio::time::timeout(Duration::from_millis(50), source.next()).await {
+                let chunk = chunk.unwrap().unwrap();
+                assert!(!chunk.last);
+                lengths.push(chunk.payload.len());
+            }
+            stopped.push((lengths, source));
+        }
+        stopped
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_stops_holds_little_once_half_of_the_memory_is_taken() {
+        let memory = Memory::new(8 * MIB);
+        let first = stopped(5, &memory).await;
+        assert!(first[..4].iter().all(|(chunks, _)| chunks.is_empty()), "there is room to gather a chunk");
+        let before = memory.bytes_in_use();
+        assert!(before > (4 * MIB - (100 << 10)) as u64, "half, but for a frame: {before}");
+        let more = stopped(16, &memory).await;
+        for (chunks, _) in &more {
+            assert!(!chunks.is_empty());
+            assert!(chunks.iter().all(|length| *length > 0 && length % CRC_CHUNK_BYTES == 0), "{chunks:?}");
+        }
+        let each = (memory.bytes_in_use() - before) / 16;
+        assert!(each <= 64 << 10, "{each}");
+        drop((first, more));
+        assert_eq!(memory.bytes_in_use(), 0);
+    }
+
     async fn check(frames: &[usize], chunk_bytes: usize, expect: &[usize]) {
         let whole: Vec<u8> = (0..frames.iter().sum::<usize>()).map(|n| (n % 251) as u8).collect();
         let mut rest = Bytes::from(whole.clone());
         let frames: Vec<Result<Bytes, std::io::Error>> =
             frames.iter().map(|&n| Ok(rest.split_to(n))).collect();
-        let mut source = Source::new(futures::stream::iter(frames), chunk_bytes);
+        let memory = Memory::new(1 << 30);
+        let mut source = source(futures::stream::iter(frames), chunk_bytes, &memory);
         let (mut joined, mut lengths) = (Vec::new(), Vec::new());
         while let Some(chunk) = source.next().await.unwrap() {
             joined.extend_from_slice(chunk.payload.bytes());
@@ -217,7 +310,7 @@ mod tests {
     #[tokio::test]
     async fn given_back_chunks_come_first_and_are_not_hashed_again() {
         let frames = vec![Ok::<_, std::io::Error>(Bytes::from_static(b"abcdef"))];
-        let mut source = Source::new(futures::stream::iter(frames), 2);
+        let mut source = source(futures::stream::iter(frames), 2, &Memory::new(1 << 30));
         let one = source.next().await.unwrap().unwrap();
         let two = source.next().await.unwrap().unwrap();
         source.give_back([one, two].into_iter());
@@ -232,7 +325,7 @@ mod tests {
     #[tokio::test]
     async fn an_error_of_the_body_is_handed_on() {
         let frames = vec![Ok(Bytes::from_static(b"abc")), Err(std::io::Error::other("torn"))];
-        let mut source = Source::new(futures::stream::iter(frames), 2);
+        let mut source = source(futures::stream::iter(frames), 2, &Memory::new(1 << 30));
         source.next().await.unwrap().unwrap();
         match source.next().await {
             Err(ClientError::Body(err)) => assert_eq!(err.to_string(), "torn"),

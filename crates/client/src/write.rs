@@ -53,6 +53,7 @@ impl Client {
         E: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
         let options = self.options();
+        self.memory().begin().await?;
         let limits = BlockLimits {
             chunk_bytes: options.chunk_bytes,
             block_bytes_max: options.block_bytes_max,
@@ -60,7 +61,8 @@ impl Client {
             ack_all_within: (self.ack() == Ack::All).then_some(options.ack_all_within),
         };
         let body = pin!(body);
-        let mut source = Source::new(body, options.chunk_bytes);
+        let mut source =
+            Source::new(body, options.chunk_bytes, self.memory().clone(), options.write_deadline);
         let mut pieces = Vec::new();
         let mut reached = self.ack();
         let mut patience = Patience::new(options.write_deadline);

@@ -33,6 +33,8 @@ pub(crate) fn builder(port: &Port) -> Builder<TokioExecutor> {
     let mut http1 = builder.http1();
     // Behind our own, which tells an idle connection from a head that does not come; hyper's timer knows only one time for both.
     http1.timer(TokioTimer::new()).header_read_timeout(limits.idle_max + limits.head_max).keep_alive(true);
+    // A head has to fit, too.
+    http1.max_buf_size(limits.buffer_bytes_max.max(limits.head_bytes_max + 1));
     // hyper keeps a hundred on its stack; another number costs an allocation for each request.
     if limits.headers_max != 100 {
         http1.max_headers(limits.headers_max);
@@ -43,7 +45,10 @@ pub(crate) fn builder(port: &Port) -> Builder<TokioExecutor> {
         .timer(TokioTimer::new())
         .max_header_list_size(head_bytes_max)
         .max_concurrent_streams(limits.http2_streams_max)
-        .max_pending_accept_reset_streams(limits.http2_resets_pending_max);
+        .max_send_buf_size(limits.buffer_bytes_max)
+        // They are counted before h2 sees them; its own count of those it has not handed over yet never comes to as many.
+        .max_pending_accept_reset_streams(limits.http2_resets_per_second_max as usize)
+        .max_local_error_reset_streams(limits.http2_stream_errors_max);
     builder
 }
 
@@ -95,6 +100,7 @@ async fn run_http<S: Stream>(
             result = http.as_mut() => {
                 return match result {
                     _ if traffic.head_is_too_large() => End::HeadTooLarge,
+                    _ if traffic.resets_too_much() => End::Resets,
                     _ if draining => End::Drained,
                     Ok(()) => End::Finished,
                     Err(_) => End::Broken,
@@ -138,7 +144,7 @@ async fn run_close<S: Stream>(
         End::Finished | End::Broken | End::Drained if traffic.is_unread() && !traffic.is_http2() => {
             linger(&mut stream, port, stop).await;
         }
-        End::Finished | End::Broken | End::Handshake | End::Idle | End::Drained => {}
+        End::Finished | End::Broken | End::Handshake | End::Idle | End::Resets | End::Drained => {}
     }
 }
 

@@ -51,7 +51,12 @@ impl<S: Stream> AsyncRead for Lent<S> {
             let count = part.filled().len();
             buf.advance(count);
         }
-        self.traffic.received(&buf.filled()[before..], Instant::now());
+        if !self.traffic.received(&buf.filled()[before..], Instant::now()) {
+            return Poll::Ready(Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "too many streams are reset",
+            )));
+        }
         Poll::Ready(Ok(()))
     }
 }

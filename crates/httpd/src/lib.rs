@@ -18,6 +18,7 @@ mod pace;
 mod refusal;
 mod request_body;
 mod request_id;
+mod resets;
 mod response_body;
 mod traffic;
 mod transport;

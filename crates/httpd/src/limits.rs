@@ -23,15 +23,21 @@ pub struct Limits {
     /// The least rate of a transfer, while the client is waited for. 0: any, as long as it does not stand still.
     pub bytes_per_second_min: u64,
     /// Clients that have let us wait for [`SLOW_AFTER`](Limits::SLOW_AFTER) or more; above it, those that are looked at first
-    /// are let go. Each holds up to 2 MiB, a chunk of 1 MiB and buffers of 400 KiB: 2 GiB in all over HTTP/1.
-    /// A connection of HTTP/2 counts once, and its streams hold as much each.
+    /// are let go. Each holds what `buffer_bytes_max` says and a piece of its body, whose size is up to whoever
+    /// makes it. A connection of HTTP/2 counts once, and its streams hold as much each.
     pub slow_max: usize,
     /// Requests of one connection, after which it is closed in an orderly way: clients spread over gateways that came later.
     pub requests_per_connection_max: u64,
     /// Requests under way at once on a connection of HTTP/2.
     pub http2_streams_max: u32,
-    /// Streams of HTTP/2 that a client opened and reset, before anybody looked at them; more end its connection.
-    pub http2_resets_pending_max: usize,
+    /// Streams of HTTP/2 that a client may reset on a connection within a second; more end it. Each has cost as much as a
+    /// request that is answered, and its client nothing. Twice the streams there may be at once: who closes the connection instead
+    /// comes to as many as there may be, so less would not spare us much.
+    pub http2_resets_per_second_max: u32,
+    /// Streams of HTTP/2 that we reset on a connection, as what came for them was wrong or they were too many at once; more end it.
+    pub http2_stream_errors_max: usize,
+    /// What is taken of an answer before more of it is asked for, and read of a body at once: as much as the kernel keeps.
+    pub buffer_bytes_max: usize,
     /// Bytes that the kernel keeps of an answer beyond what is on its way, for each connection.
     pub unsent_bytes_max: u32,
     /// What is read and thrown away of a client that goes on sending after it was refused, so that it comes to read why.
@@ -67,7 +73,9 @@ impl Default for Limits {
             slow_max: 1024,
             requests_per_connection_max: 100_000,
             http2_streams_max: 16,
-            http2_resets_pending_max: 20,
+            http2_resets_per_second_max: 32,
+            http2_stream_errors_max: 1024,
+            buffer_bytes_max: 128 << 10,
             unsent_bytes_max: 128 << 10,
             linger_bytes_max: 16 << 20,
             linger_max: Duration::from_secs(5),

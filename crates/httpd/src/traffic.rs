@@ -2,6 +2,7 @@ use crate::addresses::Slowness;
 use crate::counters::Counters;
 use crate::limits::Limits;
 use crate::pace::Pace;
+use crate::resets::Resets;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -31,6 +32,9 @@ struct State {
     head_bytes: usize,
     head_since: Option<Instant>,
     head_too_large: bool,
+    /// Of HTTP/2.
+    resets: Resets,
+    resets_too_much: bool,
     /// Taking what is written to the stream.
     output: Pace,
     /// Of HTTP/2, where a client can stop a single answer: taking them, by the number of the request.
@@ -57,6 +61,11 @@ impl Beginning {
         self.known += count;
     }
 
+    /// While too little has come to tell.
+    fn may_be_http2(&self) -> bool {
+        b"PRI".starts_with(&self.bytes[..self.known])
+    }
+
     /// The preface of HTTP/2 begins with what is no method of HTTP/1.
     fn is_http2(&self) -> bool {
         self.bytes == *b"PRI"
@@ -77,11 +86,13 @@ pub(crate) enum End {
     SlowReader,
     /// Slow, and there are too many of those, most of them of its address.
     Crowded,
+    /// Of HTTP/2: it reset more streams than it may.
+    Resets,
     Drained,
 }
 
 impl End {
-    pub(crate) const ALL: [End; 9] = [
+    pub(crate) const ALL: [End; 10] = [
         End::Finished,
         End::Broken,
         End::Handshake,
@@ -90,6 +101,7 @@ impl End {
         End::HeadTooLarge,
         End::SlowReader,
         End::Crowded,
+        End::Resets,
         End::Drained,
     ];
 
@@ -103,6 +115,7 @@ impl End {
             End::HeadTooLarge => "head_too_large",
             End::SlowReader => "slow_reader",
             End::Crowded => "crowded",
+            End::Resets => "resets",
             End::Drained => "drained",
         }
     }
@@ -111,14 +124,17 @@ impl End {
 impl Traffic {
     pub(crate) fn new(limits: Arc<Limits>, counters: Arc<Counters>, slowness: Slowness) -> Traffic {
         let output = Pace::new(limits.transfer_idle_max, limits.bytes_per_second_min);
+        let now = Instant::now();
         let state = State {
             beginning: Beginning::default(),
             under_way: 0,
             begun: 0,
-            idle_since: Instant::now(),
+            idle_since: now,
             head_bytes: 0,
             head_since: None,
             head_too_large: false,
+            resets: Resets::new(limits.http2_resets_per_second_max, now),
+            resets_too_much: false,
             output,
             answers: HashMap::new(),
             bodies: HashMap::new(),
@@ -198,16 +214,22 @@ impl Traffic {
         Some(room)
     }
 
-    pub(crate) fn received(&self, bytes: &[u8], now: Instant) {
+    /// Answers whether its client may go on; one that may not has said nothing.
+    #[must_use]
+    pub(crate) fn received(&self, bytes: &[u8], now: Instant) -> bool {
         self.counters.received_bytes.add(bytes.len() as u64);
         let mut state = self.state();
         state.beginning.take(bytes);
+        if state.beginning.may_be_http2() {
+            state.resets_too_much |= state.resets.take(bytes, now);
+        }
         if state.beginning.is_http2() {
             state.head_since = None;
         } else if state.under_way == 0 && !bytes.is_empty() {
             state.head_bytes += bytes.len();
             state.head_since.get_or_insert(now);
         }
+        !state.resets_too_much
     }
 
     pub(crate) fn cannot_send(&self, now: Instant) {
@@ -232,6 +254,10 @@ impl Traffic {
     pub(crate) fn head_is_too_large(&self) -> bool {
         let state = self.state();
         state.head_too_large && state.under_way == 0
+    }
+
+    pub(crate) fn resets_too_much(&self) -> bool {
+        self.state().resets_too_much
     }
 
     /// Whether the client may be sending what nobody will read.

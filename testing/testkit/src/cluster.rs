@@ -19,6 +19,8 @@ pub struct ClusterOptions {
     pub datanode_args: String,
     /// Where the first disk of the first datanode is, if not in the cluster's directory.
     pub first_disk: Option<PathBuf>,
+    /// Where the disks of all datanodes are, if not in the cluster's directory.
+    pub disks_at: Option<PathBuf>,
     /// Where the first datanode is bound, and under which address others are told to reach it, if that is another one.
     pub first_detour: Option<Detour>,
 }
@@ -42,6 +44,7 @@ impl Default for ClusterOptions {
             scm_args: String::new(),
             datanode_args: String::new(),
             first_disk: None,
+            disks_at: None,
             first_detour: None,
         }
     }
@@ -192,7 +195,7 @@ impl Cluster {
 fn disk_dir(options: &ClusterOptions, root: &Path, number: usize, disk: usize) -> PathBuf {
     match &options.first_disk {
         Some(first) if (number, disk) == (1, 1) => first.clone(),
-        _ => root.join(format!("dn{number}/disk{disk}")),
+        _ => options.disks_at.as_deref().unwrap_or(root).join(format!("dn{number}/disk{disk}")),
     }
 }
 

@@ -1,6 +1,6 @@
 //! A cluster of real processes under load loses nodes, disks, bytes, power and its SCM, and puts itself right.
 //!
-//! The first nine are tests too, two at a time: most of a drill is waiting for deadlines, but they are many processes. The others, mostly of two
+//! The first ten are tests too, two at a time: most of a drill is waiting for deadlines, but they are many processes. The others, mostly of two
 //! harms at once, wait for longer.
 //! `./dev drill cluster [--repeat N] [--only NAME]` runs them again and again.
 
@@ -11,6 +11,7 @@ mod detour;
 mod failed_sync;
 mod flaky_disk;
 mod full_follower;
+mod full_store;
 mod harness;
 mod lost_log;
 mod lost_majority;
@@ -36,12 +37,13 @@ static TWO_AT_A_TIME: Semaphore = Semaphore::const_new(2);
 /// A drill; `None` when this machine cannot run it.
 type Run = fn() -> LocalBoxFuture<'static, Option<Shown>>;
 
-const DRILLS: [(&str, Run); 16] = [
+const DRILLS: [(&str, Run); 17] = [
     ("lost-node", || Box::pin(async { Some(lost_node::run().await) })),
     ("lost-majority", || Box::pin(async { Some(lost_majority::run().await) })),
     ("pulled-disk", || Box::pin(async { Some(pulled_disk::run().await) })),
     ("corruption", || Box::pin(async { Some(corruption::run().await) })),
     ("full-disk", || Box::pin(bad_disk::full())),
+    ("full-store", || Box::pin(full_store::run())),
     ("read-only-disk", || Box::pin(bad_disk::read_only())),
     ("power-cut", || Box::pin(async { Some(power_cut::run().await) })),
     ("lost-scm", || Box::pin(async { Some(lost_scm::run().await) })),
@@ -88,6 +90,11 @@ async fn a_changed_byte_is_found_never_served_and_replaced() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_disk_is_gone_round_until_there_is_room() {
     in_turn("full-disk").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_store_says_so_gives_back_what_it_has_and_takes_more_once_there_is_room() {
+    in_turn("full-store").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -5,6 +5,7 @@ mod busy;
 mod checksums;
 mod cluster;
 mod failover;
+mod memory;
 mod namespace;
 mod repeats;
 mod sizes;

@@ -33,6 +33,8 @@ pub(super) struct Read {
     /// The places of its first bytes.
     first: Vec<Piece>,
     memory: ReadMemory,
+    /// What its reader wants at once.
+    message_bytes_max: u32,
 }
 
 /// Finds the block, once this replica knows as much as the reader does.
@@ -51,7 +53,11 @@ pub(super) async fn prepare(served: &Served, request: ReadRequest) -> Result<Rea
             format!("{length} bytes from {offset} of block {block} are more than its {} bytes", info.length);
         return Err(Failure::invalid(message));
     }
-    Ok(Read { disk, block: block.id(), range, first, memory: served.read_memory.clone() })
+    let message_bytes_max = match request.message_bytes_max {
+        0 => u32::MAX,
+        bytes => bytes,
+    };
+    Ok(Read { disk, block: block.id(), range, first, memory: served.read_memory.clone(), message_bytes_max })
 }
 
 pub(super) async fn head(served: &Served, request: HeadRequest) -> Result<HeadResponse, Failure> {
@@ -68,7 +74,7 @@ impl Read {
     /// sends.
     pub(super) async fn at_once(&self) -> Option<Result<Message, Failure>> {
         let [piece] = &self.first[..] else { return None };
-        let part = next_part(piece, &self.range, self.memory.message_bytes());
+        let part = next_part(piece, &self.range, self.message_bytes());
         let is_all = u64::from(part.end - part.start) == self.range.end - self.range.start;
         if is_all { Some(self.read_part(piece, part).await) } else { None }
     }
@@ -95,13 +101,17 @@ impl Read {
             pieces.extend(self.pieces(self.range.start).await?);
         }
         let Some(piece) = pieces.front() else { return Err(not_found(self.block, Retry::Elsewhere)) };
-        let part = next_part(piece, &self.range, self.memory.message_bytes());
+        let part = next_part(piece, &self.range, self.message_bytes());
         let message = self.read_part(piece, part.clone()).await?;
         self.range.start += u64::from(part.end - part.start);
         if self.range.start >= piece.end() {
             pieces.pop_front();
         }
         Ok(Some(message))
+    }
+
+    fn message_bytes(&self) -> u32 {
+        self.memory.message_bytes(self.message_bytes_max)
     }
 
     async fn pieces(&self, at: u64) -> Result<Vec<Piece>, Failure> {

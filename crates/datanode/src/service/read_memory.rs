@@ -40,10 +40,11 @@ impl ReadMemory {
         ReadMemory { free: Arc::new(Semaphore::new(all)), all, wait, refused: Arc::default() }
     }
 
-    /// The size of the next message of whoever reads now.
-    pub(super) fn message_bytes(&self) -> u32 {
+    /// The size of the next message of whoever reads now, and wants at most so much at once.
+    pub(super) fn message_bytes(&self, wanted_max: u32) -> u32 {
         let large = (LARGE_BYTES / SMALL_BYTES) as usize;
-        if self.free.available_permits() > (self.all / 2).max(large) { LARGE_BYTES } else { SMALL_BYTES }
+        let has_plenty = self.free.available_permits() > (self.all / 2).max(large);
+        if has_plenty && wanted_max >= LARGE_BYTES { LARGE_BYTES } else { SMALL_BYTES }
     }
 
     /// Room for a message of at most [`ReadMemory::message_bytes`].
@@ -112,12 +113,15 @@ mod tests {
     async fn messages_are_small_once_half_of_the_memory_is_taken() {
         let memory = ReadMemory::new(8 * MIB, Duration::from_secs(1));
         let mut taken = Vec::new();
-        while memory.message_bytes() == LARGE_BYTES {
+        assert_eq!(memory.message_bytes(LARGE_BYTES - 1), SMALL_BYTES, "as its reader wants");
+        while memory.message_bytes(u32::MAX) == LARGE_BYTES {
             taken.push(memory.room(LARGE_BYTES).await.unwrap());
         }
         assert_eq!((taken.len(), memory.bytes_in_use()), (4, 4 * MIB as u64));
         for _ in 0..4 * MIB / CRC_CHUNK_BYTES {
-            taken.push(memory.room(memory.message_bytes()).now_or_never().expect("there is room").unwrap());
+            taken.push(
+                memory.room(memory.message_bytes(u32::MAX)).now_or_never().expect("there is room").unwrap(),
+            );
         }
         assert_eq!(memory.bytes_in_use(), 8 * MIB as u64);
     }

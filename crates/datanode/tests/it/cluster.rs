@@ -187,7 +187,8 @@ impl Node {
         length: u64,
         commit_index: u64,
     ) -> Result<Vec<u8>, Failure> {
-        let request = ReadRequest { block: Some(block.into()), offset, length, commit_index };
+        let request =
+            ReadRequest { block: Some(block.into()), offset, length, commit_index, message_bytes_max: 0 };
         let mut chunks = self.client().await.read(in_cluster(request)).await?.into_inner();
         let mut bytes = Vec::new();
         while let Some(chunk) = chunks.message().await? {

@@ -7,6 +7,7 @@ use hyper::client::conn::http2::{Builder, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use std::pin::Pin;
 use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -109,4 +110,101 @@ async fn heads_above_a_limit_are_refused_and_a_drain_finishes_what_runs() {
     server.go.add_permits(1);
     assert_eq!(timeout(DEADLINE, waiting).await.unwrap().unwrap().unwrap().status(), StatusCode::OK);
     timeout(DEADLINE, connection).await.expect("it ends").unwrap().unwrap();
+}
+
+const HEADERS: u8 = 1;
+const RST_STREAM: u8 = 3;
+const SETTINGS: u8 = 4;
+const WINDOW_UPDATE: u8 = 8;
+
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+    [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
+}
+
+/// A GET, whole.
+fn get_frame(stream: u32, path: &str) -> Vec<u8> {
+    const END_OF_STREAM_AND_HEADERS: u8 = 5;
+    // `:method: GET` and `:scheme: http` of HPACK's table, `:path` and `:authority` as they are.
+    let mut block = vec![0x82, 0x86, 0x04, u8::try_from(path.len()).unwrap()];
+    block.extend(path.as_bytes());
+    block.extend([0x01, 1, b't']);
+    frame(HEADERS, END_OF_STREAM_AND_HEADERS, stream, &block)
+}
+
+/// Frames as they are, of a client that keeps to no rule.
+struct Raw(TcpStream);
+
+impl Raw {
+    async fn connect(server: &Server) -> Raw {
+        let mut raw = Raw(TcpStream::connect(server.address).await.unwrap());
+        raw.send(&[b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(), frame(SETTINGS, 0, 0, &[])].concat()).await;
+        raw
+    }
+
+    async fn send(&mut self, frames: &[u8]) {
+        self.0.write_all(frames).await.unwrap();
+    }
+
+    /// Reads until an answer to `stream` begins; `false`: the connection ended before that.
+    async fn answered(&mut self, stream: u32) -> bool {
+        let mut head = [0; 9];
+        while self.0.read_exact(&mut head).await.is_ok() {
+            let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+            let mut payload = vec![0; length as usize];
+            if self.0.read_exact(&mut payload).await.is_err() {
+                return false;
+            }
+            if head[3] == HEADERS && head[5..] == stream.to_be_bytes() {
+                return true;
+            }
+        }
+        false
+    }
+}
+
+#[tokio::test]
+async fn a_connection_that_resets_more_streams_in_a_second_than_it_may_is_closed() {
+    let server = Server::start(Limits { http2_resets_per_second_max: 10, ..Limits::default() }).await;
+    let mut client = Raw::connect(&server).await;
+    let mut streams = (1..).step_by(2);
+    let mut resets = |count: usize| -> Vec<u8> {
+        let opened_and_reset =
+            |stream| [get_frame(stream, "/wait"), frame(RST_STREAM, 0, stream, &[0, 0, 0, 8])];
+        streams.by_ref().take(count).flat_map(opened_and_reset).flatten().collect()
+    };
+    let as_many_as_may_be = resets(10);
+    client.send(&as_many_as_may_be).await;
+    client.send(&get_frame(1001, "/small")).await;
+    assert!(timeout(DEADLINE, client.answered(1001)).await.unwrap());
+    server.wait_until("those are given up", |server| server.of_port("requests_under_way") == 0).await;
+    let begun = server.of_port("requests_total");
+
+    let mut other = Raw::connect(&server).await;
+    other.send(&resets(11)).await;
+    assert!(!timeout(DEADLINE, other.answered(1)).await.unwrap());
+    server.wait_until("it is closed", |server| server.closed("resets") == 1).await;
+    assert_eq!(server.of_port("requests_total"), begun, "nothing of it is begun");
+    client.send(&get_frame(1003, "/small")).await;
+    assert!(timeout(DEADLINE, client.answered(1003)).await.unwrap(), "others are served");
+}
+
+#[tokio::test]
+async fn a_connection_that_makes_us_reset_streams_again_and_again_is_closed() {
+    let server = Server::start(Limits { http2_stream_errors_max: 10, ..Limits::default() }).await;
+    let mut client = Raw::connect(&server).await;
+    // A window above what there may be is an error of its stream.
+    let opened_and_wrong =
+        |stream| [get_frame(stream, "/wait"), frame(WINDOW_UPDATE, 0, stream, &[0x7f, 0xff, 0xff, 0xff])];
+    let wrong = |streams: std::ops::Range<u32>| -> Vec<u8> {
+        streams.step_by(2).flat_map(opened_and_wrong).flatten().collect()
+    };
+    client.send(&wrong(1..21)).await;
+    client.send(&get_frame(21, "/small")).await;
+    assert!(timeout(DEADLINE, client.answered(21)).await.unwrap());
+    client.send(&wrong(23..25)).await;
+    client.send(&get_frame(25, "/small")).await;
+    assert!(!timeout(DEADLINE, client.answered(25)).await.unwrap());
+    server.wait_until("it is closed", |server| server.closed("broken") == 1).await;
+    server.wait_until("nothing of it goes on", |server| server.of_port("requests_under_way") == 0).await;
 }

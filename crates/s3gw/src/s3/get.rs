@@ -35,6 +35,7 @@ impl Gateway {
         let attributes = key.attributes.clone().unwrap_or_default();
         let sums = sums(&attributes, input.checksum_mode.as_ref(), &selected);
         let length = selected.bytes.end - selected.bytes.start;
+        self.client.may_read().await?;
         let body = self.client.read(&key.pieces, selected.bytes);
         Ok(GetObjectOutput {
             accept_ranges: Some("bytes".to_owned()),

@@ -71,7 +71,8 @@ async fn read(way: &Way<'_>, written: &Written, offset: u64, length: u64) -> Res
     let channel = way.connector.connect(way.address).map_err(Failure::internal)?;
     let mut client = DatanodeClient::new(channel).max_decoding_message_size(proto::MESSAGE_BYTES_MAX);
     let (block, commit_index) = (Some(written.block.into()), written.commit_index);
-    let request = tonic::Request::new(ReadRequest { block, offset, length, commit_index });
+    let request =
+        tonic::Request::new(ReadRequest { block, offset, length, commit_index, message_bytes_max: 0 });
     let mut chunks = client.read(proto::in_cluster(request, way.cluster)).await?.into_inner();
     let mut bytes = Vec::new();
     while let Some(chunk) = chunks.message().await? {

@@ -39,6 +39,8 @@ pub(super) struct Setup {
     pub(super) container_bytes_max: u64,
     /// Where the first datanode's first disk is, if not beside the others.
     pub(super) first_disk: Option<PathBuf>,
+    /// Where all disks of datanodes are, if not in the cluster's directory.
+    pub(super) disks_at: Option<PathBuf>,
     /// How others reach the first datanode, if not where it is bound.
     pub(super) first_detour: Option<Detour>,
     pub(super) datanode_args: &'static str,
@@ -55,6 +57,7 @@ impl Default for Setup {
             disks_per_datanode: 1,
             container_bytes_max: 8 << 20,
             first_disk: None,
+            disks_at: None,
             first_detour: None,
             datanode_args: "",
             dead_after: DEAD_AFTER,
@@ -79,6 +82,7 @@ impl Drill {
             container_bytes_max: setup.container_bytes_max,
             datanodes: setup.datanodes,
             first_disk: setup.first_disk,
+            disks_at: setup.disks_at,
             first_detour: setup.first_detour,
             datanode_args: setup.datanode_args.to_owned(),
             scm_args: format!(
