@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
+use types::SystemClock;
 
 /// A process that was killed is critical after this: long enough for two lost renewals, short enough that clients who met it notice little.
 const LEASE_TTL: Duration = Duration::from_secs(5);
@@ -51,7 +52,8 @@ impl Presence {
                 let checked = checks(role, roles.clone());
                 Box::pin(checked) as std::pin::Pin<Box<dyn Future<Output = Vec<Check>> + Send>>
             };
-            registrars.push(Registrar::start(client.clone(), registration, checks));
+            let clock = Arc::new(SystemClock);
+            registrars.push(Registrar::start(client.clone(), registration, clock, checks));
         }
         let dns = dns.map(|(sockets, zone)| {
             let zone = registry::dns::parse_zone(zone).map_err(|why| anyhow::anyhow!("--dns-zone: {why}"))?;

@@ -8,6 +8,7 @@ use crate::roles::Roles;
 use crate::s3_limits::S3Limits;
 use crate::service_manager::{NotifyOptions, ServiceManager};
 use crate::signals::{self, Hangups};
+use crate::version::VERSION;
 use anyhow::{Context, bail};
 use client::{Client, ClientOptions};
 use datanode::{Datanode, DatanodeOptions};
@@ -407,6 +408,7 @@ async fn start_datanode(
         disk_io: options.disk_io,
         scm: scm_address.to_owned(),
         address: rpc_address.to_owned(),
+        version: VERSION.to_owned(),
         container_bytes_max: options.container_bytes_max,
         read_bytes_max: options.read_memory_bytes,
         scrub_bytes_per_second: options.scrub_bytes_per_second,

@@ -160,6 +160,7 @@ impl Heartbeat {
             tasks: self.executor.reports(),
             clock_ms: self.clock.now_ms(),
             described: self.pipelines.describe(&self.talk.to_describe),
+            version: self.options.version.clone(),
             ..HeartbeatRequest::default()
         };
         let report = inventory.report(&mut request);

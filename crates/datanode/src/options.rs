@@ -19,6 +19,8 @@ pub struct DatanodeOptions {
     pub scm: String,
     /// Where others reach this node, "host:port".
     pub address: String,
+    /// What SCM and operators are told of the software that runs here; empty: nothing.
+    pub version: String,
     /// How often SCM hears of this node when nothing changes.
     pub heartbeat: Duration,
     pub pipeline_timing: raft::Timing,
@@ -60,6 +62,7 @@ impl Default for DatanodeOptions {
             disk_io: disk::DiskIo::Auto,
             scm: String::new(),
             address: String::new(),
+            version: String::new(),
             heartbeat: Duration::from_secs(1),
             pipeline_timing: raft::Timing::PIPELINE,
             container_bytes_max: 2 << 30,

@@ -15,6 +15,8 @@ mod rules;
 mod service;
 mod state_machine;
 mod tables;
+mod upgrade;
+mod usage;
 
 pub use om::Om;
 pub use options::OmOptions;

@@ -3,7 +3,9 @@ use crate::founding::{Founding, ask};
 use crate::options::OmOptions;
 use crate::service::{OPERATIONS, OmService, Opened};
 use crate::state_machine::OmStateMachine;
-use crate::tables::{APPLIED_KEY, check_format};
+use crate::tables::APPLIED_KEY;
+use crate::upgrade::upgrade;
+use crate::usage::Usage;
 use anyhow::Context;
 use disk::{DataDirectory, Disk, RealDisk};
 use metrics::Exposition;
@@ -49,18 +51,22 @@ impl Om {
         addresses: AddressBook,
         clock: Arc<dyn Clock>,
     ) -> anyhow::Result<Om> {
-        let dir = format!("db-{}", group_id());
-        let dbs = DbGenerations::open(disk.clone(), &dir, &options.db, APPLIED_KEY).await;
-        let dbs = dbs.with_context(|| format!("open {dir} in {}", disk.root().display()))?;
-        Om::start_on(options, disk, Arc::new(dbs), space, host, addresses, clock).await
+        let (there, db) = (disk.clone(), options.db.clone());
+        let dbs = async move {
+            let dir = format!("db-{}", group_id());
+            let dbs = DbGenerations::open(there.clone(), &dir, &db, APPLIED_KEY).await;
+            let dbs = dbs.with_context(|| format!("open {dir} in {}", there.root().display()))?;
+            Ok(Arc::new(dbs) as Arc<dyn GroupDb>)
+        };
+        Om::start_on(options, disk, dbs, space, host, addresses, clock).await
     }
 
-    /// [`Om::start`] on a directory and a database that somebody opened; the database keeps its applied position under
-    /// [`APPLIED_KEY`].
+    /// [`Om::start`] on a directory that somebody opened. `dbs` opens the tables, once this is an OM of the cluster: one that is refused leaves
+    /// nothing behind. They keep their applied position under [`APPLIED_KEY`].
     pub async fn start_on(
         options: OmOptions,
         disk: Arc<dyn DataDirectory>,
-        dbs: Arc<dyn GroupDb>,
+        dbs: impl Future<Output = anyhow::Result<Arc<dyn GroupDb>>> + Send + 'static,
         space: Arc<LogSpace>,
         host: RaftHost,
         addresses: AddressBook,
@@ -74,13 +80,13 @@ impl Om {
         let here = ReplicaHere::of(group_id(), &here).await.context("read which replica is here")?;
         let is_founded = here.is_some() || options.scm.is_empty();
         let opened = service.opened.clone();
-        let opener = Opener { options, disk, dbs, space, host: host.clone(), is_founded, opened };
+        let opener = Opener { options, disk, space, host: host.clone(), is_founded, opened };
         let opening = match is_founded && !opener.disk.stamp().cluster.is_empty() {
             true => {
-                opener.open().await?;
+                opener.open(dbs).await?;
                 tokio::spawn(opener.note_again())
             }
-            false => tokio::spawn(opener.join_and_open()),
+            false => tokio::spawn(opener.join_and_open(dbs)),
         };
         Ok(Om { service, scans_max, host, opening: Mutex::new(opening) })
     }
@@ -112,7 +118,9 @@ impl Om {
         self.service.counted.expose(exposition);
         expose_listings(self.scans_max - self.service.scans.available_permits(), exposition);
         if let Ok(opened) = self.service.opened() {
-            expose_tables(opened.dbs.current().rocks(), exposition);
+            let tables = opened.dbs.current();
+            opened.usage.expose(&tables, exposition);
+            expose_tables(tables.rocks(), exposition);
         }
     }
 
@@ -139,7 +147,6 @@ impl Om {
 struct Opener {
     options: OmOptions,
     disk: Arc<dyn DataDirectory>,
-    dbs: Arc<dyn GroupDb>,
     space: Arc<LogSpace>,
     host: RaftHost,
     /// The names are here, or nobody can say that they are elsewhere.
@@ -149,7 +156,7 @@ struct Opener {
 
 impl Opener {
     /// Asks until SCM answers: it may be away, or not yet be there. What fails after that does not mend itself.
-    async fn join_and_open(self) {
+    async fn join_and_open(self, dbs: impl Future<Output = anyhow::Result<Arc<dyn GroupDb>>>) {
         let founding = Founding::new(&self.options.address);
         let mut said = String::new();
         let joined = loop {
@@ -172,7 +179,7 @@ impl Opener {
         let opened = async {
             let cluster = joined?;
             self.disk.join_cluster(&cluster, 0).context("stamp the metadata directory")?;
-            self.open().await?;
+            self.open(dbs).await?;
             anyhow::Ok(cluster)
         };
         match opened.await {
@@ -212,11 +219,15 @@ impl Opener {
         Ok(cluster)
     }
 
-    async fn open(&self) -> anyhow::Result<()> {
-        let Opener { options, disk, dbs, space, host, opened, .. } = self;
-        check_format(&dbs.current())
+    async fn open(&self, dbs: impl Future<Output = anyhow::Result<Arc<dyn GroupDb>>>) -> anyhow::Result<()> {
+        let Opener { options, disk, space, host, opened, .. } = self;
+        let (dbs, usage) = (dbs.await?, Arc::new(Usage::default()));
+        // Blocks, as opening them did.
+        let tables = dbs.current();
+        upgrade(&tables)
+            .and_then(|()| usage.read(&tables))
             .with_context(|| format!("read OM's tables in {}", disk.root().display()))?;
-        let machine = OmStateMachine { dbs: dbs.clone() };
+        let machine = OmStateMachine { dbs: dbs.clone(), usage: usage.clone() };
         let spec = group_spec(options, disk.stamp().cluster);
         let group = host.open(spec, space, log_spec(), machine).await.context("open the OM's group")?;
         let ready = timeout(READY_TIMEOUT, start_ready(&group)).await;
@@ -225,7 +236,7 @@ impl Opener {
             host.close(group_id()).await;
             return Err(error);
         }
-        let _ = opened.set(Ok(Opened { group, dbs: dbs.clone() }));
+        let _ = opened.set(Ok(Opened { group, dbs, usage }));
         Ok(())
     }
 }

@@ -94,6 +94,13 @@ impl<'a> Overlay<'a> {
         })
     }
 
+    /// The changed records whose keys start with `prefix`, as they will be.
+    pub(crate) fn changed(&self, prefix: &[u8]) -> Vec<(Vec<u8>, Change)> {
+        let from = self.changes.range(prefix.to_vec()..);
+        let changed = from.take_while(|(key, _)| key.starts_with(prefix));
+        changed.map(|(key, value)| (key.clone(), value.clone())).collect()
+    }
+
     pub(crate) fn into_batch(self) -> WriteBatch {
         let mut batch = WriteBatch::default();
         for (key, value) in self.changes {

@@ -3,6 +3,7 @@ use crate::ops::{self, Fresh, Operation, REMEMBERED};
 use crate::queries::{self, Query, Reach};
 use crate::rules::COMMAND_BYTES_MAX;
 use crate::tables::Refusal;
+use crate::usage::Usage;
 use bytes::Bytes;
 use prost::Message;
 use proto::om::om_server::Om;
@@ -33,6 +34,8 @@ pub(crate) struct OmService {
 pub(crate) struct Opened {
     pub(crate) group: Group,
     pub(crate) dbs: Arc<dyn GroupDb>,
+    /// How much each bucket has.
+    pub(crate) usage: Arc<Usage>,
 }
 
 impl OmService {
@@ -80,7 +83,7 @@ impl OmService {
     }
 
     async fn query<Q: Query>(&self, request: Q::Request) -> Result<Q::Response, Failure> {
-        let Opened { group, dbs } = self.opened()?;
+        let Opened { group, dbs, .. } = self.opened()?;
         group.read_index().await.map_err(|error| error.into_failure(&self.addresses))?;
         let read = match Q::REACH {
             Reach::Records => Q::read(&dbs.current(), request),

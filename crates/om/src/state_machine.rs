@@ -1,6 +1,7 @@
 use crate::ops;
 use crate::overlay::Overlay;
-use crate::tables::{APPLIED_KEY, FORMAT, FORMAT_KEY};
+use crate::tables::{APPLIED_KEY, BUCKETS_PREFIX, FORMAT, FORMAT_KEY};
+use crate::usage::{BucketRows, Usage};
 use anyhow::Context;
 use bytes::Bytes;
 use prost::Message;
@@ -12,6 +13,7 @@ use std::sync::Arc;
 /// The namespace as a replicated state: tables in a RocksDB that has Raft's log for its WAL.
 pub(crate) struct OmStateMachine {
     pub(crate) dbs: Arc<dyn GroupDb>,
+    pub(crate) usage: Arc<Usage>,
 }
 
 impl StateMachine for OmStateMachine {
@@ -20,7 +22,10 @@ impl StateMachine for OmStateMachine {
     }
 
     fn apply(&mut self, batch: Vec<Committed>, applied: Applied) -> anyhow::Result<Vec<Bytes>> {
-        apply(&self.dbs.current(), batch, &applied)
+        let db = self.dbs.current();
+        let (replies, buckets) = apply(&db, batch, &applied)?;
+        self.usage.follow(&db, buckets)?;
+        Ok(replies)
     }
 
     fn snapshots(&self) -> Option<Arc<dyn Snapshots>> {
@@ -28,7 +33,8 @@ impl StateMachine for OmStateMachine {
     }
 }
 
-fn apply(db: &Db, batch: Vec<Committed>, applied: &Applied) -> anyhow::Result<Vec<Bytes>> {
+/// The answers, and what changed in the rows of buckets.
+fn apply(db: &Db, batch: Vec<Committed>, applied: &Applied) -> anyhow::Result<(Vec<Bytes>, BucketRows)> {
     let mut overlay = Overlay::new(db);
     let mut replies = Vec::with_capacity(batch.len());
     for committed in batch {
@@ -37,22 +43,26 @@ fn apply(db: &Db, batch: Vec<Committed>, applied: &Applied) -> anyhow::Result<Ve
         let reply = ops::apply(&mut overlay, index, command)?;
         replies.push(Bytes::from(reply.encode_to_vec()));
     }
+    let buckets = overlay.changed(BUCKETS_PREFIX);
     let mut batch = overlay.into_batch();
     batch.put(FORMAT_KEY, FORMAT.to_le_bytes());
     Db::put_applied(&mut batch, APPLIED_KEY, applied);
     db.write(batch).context("write applied commands")?;
-    Ok(replies)
+    Ok((replies, buckets))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ops::testing::commit_request;
+    use crate::ops::testing::{commit_request, pieces};
     use crate::ops::{CommitKey, CreateBucket, CreateUpload, DeleteKeys, Fresh, Operation};
-    use crate::tables::check_format;
+    use crate::tables::{BucketNumber, decode, format};
+    use crate::upgrade::count;
     use proptest::prelude::*;
     use proto::RequestId;
-    use proto::om::{CreateBucketRequest, CreateUploadRequest, DeleteKeysRequest, OmReply, om_reply};
+    use proto::om::{
+        BucketRecord, CreateBucketRequest, CreateUploadRequest, DeleteKeysRequest, OmReply, om_reply,
+    };
     use raftlog::Place;
     use std::path::Path;
     use types::{LogId, LogIndex, OwnerId, Term};
@@ -82,7 +92,7 @@ mod tests {
 
     fn apply(db: &Db, batch: &[Committed]) -> Vec<OmReply> {
         let applied = Applied { id: batch.last().unwrap().id, membership: Bytes::from("m") };
-        let replies = super::apply(db, batch.to_vec(), &applied).unwrap();
+        let (replies, _) = super::apply(db, batch.to_vec(), &applied).unwrap();
         replies.into_iter().map(|reply| OmReply::decode(reply).unwrap()).collect()
     }
 
@@ -95,7 +105,12 @@ mod tests {
         match kind {
             // The same request again, or its id for another key.
             0..=3 => committed_as::<CommitKey>(index, kind.into(), commit_request(key, kind.into())),
-            4..=7 => committed::<CommitKey>(index, commit_request(key, index)),
+            4..=7 => {
+                let mut request = commit_request(key, index);
+                let key = request.key.as_mut().unwrap();
+                (key.size, key.pieces) = (index + 1, pieces(index, index + 1));
+                committed::<CommitKey>(index, request)
+            }
             8 => {
                 let ((volume, bucket), key) = (bucket(), Bytes::copy_from_slice(key.as_bytes()));
                 committed::<CreateUpload>(
@@ -147,6 +162,13 @@ mod tests {
             }
             prop_assert_eq!(answers, batched_answers);
             prop_assert_eq!(records(&one_by_one), records(&batches));
+            // What buckets say that they have is what can be counted there.
+            for row in Overlay::new(&batches).scan(BUCKETS_PREFIX) {
+                let (key, value) = row.unwrap();
+                let record: BucketRecord = decode(&key, &value).unwrap();
+                let counted = count(&batches, BucketNumber(record.id)).unwrap();
+                prop_assert_eq!((record.keys, record.bytes), counted);
+            }
         }
     }
 
@@ -206,7 +228,7 @@ mod tests {
         let mut batch = rocksdb::WriteBatch::default();
         batch.put(FORMAT_KEY, (FORMAT + 1).to_le_bytes());
         machine.write(batch).unwrap();
-        let error = check_format(&machine).unwrap_err().to_string();
+        let error = format(&machine).unwrap_err().to_string();
         assert!(error.contains("newer flotilla"), "{error}");
     }
 }

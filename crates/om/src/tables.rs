@@ -30,7 +30,12 @@ pub(crate) const QUEUE_KEY: &[u8] = b"q";
 
 /// Persisted. Format 1 remembered only some requests and pieces without their nonces, format 2 neither refusals nor what a request was; both
 /// were in no release.
-pub(crate) const FORMAT: u32 = 3;
+pub(crate) const FORMAT: u32 = 4;
+/// Persisted: the format before, whose buckets do not say how much is in them.
+pub(crate) const FORMAT_UNCOUNTED: u32 = 3;
+
+/// With this the rows of buckets begin.
+pub(crate) const BUCKETS_PREFIX: &[u8] = b"b";
 
 /// Upload ids are 128 random bits in hexadecimal.
 pub(crate) const UPLOAD_ID_BYTES: usize = 32;
@@ -177,12 +182,20 @@ pub(crate) fn bucket_existing(
     volume: &str,
     bucket: &str,
 ) -> Result<(BucketNumber, Bucket), Refusal> {
+    let record = bucket_record_existing(tables, volume, bucket)?;
+    Ok((BucketNumber(record.id), record.bucket.unwrap_or_default()))
+}
+
+pub(crate) fn bucket_record_existing(
+    tables: &impl Read,
+    volume: &str,
+    bucket: &str,
+) -> Result<BucketRecord, Refusal> {
     crate::rules::check_volume(volume)?;
     let record = bucket_record(tables, volume, bucket)?;
     let missing =
         || Failure::new(proto::Code::NoSuchBucket, format!("no bucket `{bucket}` in volume `{volume}`"));
-    let record = record.ok_or_else(missing)?;
-    Ok((BucketNumber(record.id), record.bucket.unwrap_or_default()))
+    Ok(record.ok_or_else(missing)?)
 }
 
 /// The upload in progress, or that there is none.
@@ -204,15 +217,15 @@ pub(crate) fn upload_existing(
     Ok(known.ok_or_else(missing)?)
 }
 
-/// Refuses tables that another version wrote.
-pub(crate) fn check_format(db: &Db) -> anyhow::Result<()> {
-    let Some(value) = db.get(FORMAT_KEY)? else { return Ok(()) };
+/// The format of tables that this version reads; `None` of empty ones. Those of other versions are refused.
+pub(crate) fn format(db: &Db) -> anyhow::Result<Option<u32>> {
+    let Some(value) = db.get(FORMAT_KEY)? else { return Ok(None) };
     let format = u32::from_le_bytes(value.as_slice().try_into().context("format has 4 bytes")?);
-    if format != FORMAT {
+    if !(FORMAT_UNCOUNTED..=FORMAT).contains(&format) {
         let other = if format > FORMAT { "a newer" } else { "an older" };
         bail!("tables have format {format}, this version reads {FORMAT}: run {other} flotilla");
     }
-    Ok(())
+    Ok(Some(format))
 }
 
 #[cfg(test)]

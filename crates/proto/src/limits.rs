@@ -237,7 +237,7 @@ mod tests {
         assert!(matches!(check_message(&numbers), Err(Refused::TooMany { .. })), "of numbers");
         let pair = |n: u32| (n.to_string(), String::new());
         let instance = registry::Instance { metadata: (0..5000).map(pair).collect(), ..Default::default() };
-        let pairs = registry::RegisterInstanceRequest { instance: Some(instance) };
+        let pairs = registry::RegisterInstanceRequest { instance: Some(instance), clock_ms: 0 };
         assert!(matches!(check_message(&pairs), Err(Refused::TooMany { .. })), "of pairs");
     }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tonic::transport::Channel;
 use tonic::{Response, Status, Streaming};
-use types::Backoff;
+use types::{Backoff, Clock};
 
 /// How long a call looks for somebody who answers: longer than an election takes.
 const LOOK_MAX: Duration = Duration::from_secs(10);
@@ -56,17 +56,30 @@ impl RegistryClient {
         Ok(RegistryClient { shared: Arc::new(shared) })
     }
 
-    pub async fn register(&self, instance: Instance) -> Result<RegisterInstanceResponse, Failure> {
-        let request = RegisterInstanceRequest { instance: Some(instance) };
-        self.call(request, Repeat::Always, Duration::ZERO, |mut grpc, request| async move {
-            grpc.register_instance(request).await
+    /// `clock`: the instance's, which SCM compares with its own; `None`: nobody is to look at it.
+    pub async fn register(
+        &self,
+        instance: Instance,
+        clock: Option<&dyn Clock>,
+    ) -> Result<RegisterInstanceResponse, Failure> {
+        let request = RegisterInstanceRequest { instance: Some(instance), clock_ms: 0 };
+        self.call(request, Repeat::Always, Duration::ZERO, |mut grpc, request| {
+            // Read for each attempt: what is repeated for seconds would look like a clock that is behind.
+            let request = RegisterInstanceRequest { clock_ms: now_ms(clock), ..request };
+            async move { grpc.register_instance(request).await }
         })
         .await
     }
 
-    pub async fn renew(&self, request: RenewInstanceRequest) -> Result<RenewInstanceResponse, Failure> {
-        self.call(request, Repeat::Always, Duration::ZERO, |mut grpc, request| async move {
-            grpc.renew_instance(request).await
+    /// `clock` as in [`RegistryClient::register`].
+    pub async fn renew(
+        &self,
+        request: RenewInstanceRequest,
+        clock: Option<&dyn Clock>,
+    ) -> Result<RenewInstanceResponse, Failure> {
+        self.call(request, Repeat::Always, Duration::ZERO, |mut grpc, request| {
+            let request = RenewInstanceRequest { clock_ms: now_ms(clock), ..request };
+            async move { grpc.renew_instance(request).await }
         })
         .await
     }
@@ -261,6 +274,11 @@ impl RegistryClient {
             }
         }
     }
+}
+
+/// As requests say it: 0 is no time.
+fn now_ms(clock: Option<&dyn Clock>) -> u64 {
+    clock.map_or(0, Clock::now_ms)
 }
 
 fn wait_of(reading: &Reading) -> Duration {

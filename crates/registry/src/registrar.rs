@@ -3,10 +3,12 @@ use proto::Code;
 use proto::registry::{Check, Instance, InstanceName, RenewInstanceRequest};
 use std::collections::BTreeMap;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
+use types::Clock;
 
 /// A lease ends when three renewals in a row are missed.
 const RENEWALS_PER_TTL: u32 = 3;
@@ -34,16 +36,17 @@ pub struct Registrar {
 }
 
 impl Registrar {
-    /// `checks` is asked before each renewal.
+    /// `checks` is asked before each renewal. `clock`, this process's, is told with each: SCM compares it with its own.
     pub fn start(
         client: RegistryClient,
         registration: Registration,
+        clock: Arc<dyn Clock>,
         checks: impl Fn() -> Checks + Send + Sync + 'static,
     ) -> Registrar {
         let stop = CancellationToken::new();
         let task = tokio::spawn({
             let stop = stop.clone();
-            async move { keep(&client, &registration, &checks, &stop).await }
+            async move { keep(&client, &registration, &*clock, &checks, &stop).await }
         });
         Registrar { stop, task }
     }
@@ -60,6 +63,7 @@ impl Registrar {
 async fn keep(
     client: &RegistryClient,
     registration: &Registration,
+    clock: &dyn Clock,
     checks: &(impl Fn() -> Checks + Sync),
     stop: &CancellationToken,
 ) {
@@ -70,8 +74,8 @@ async fn keep(
     let kept = stop.run_until_cancelled(async {
         loop {
             lease = match lease {
-                None => register(client, registration, checks().await).await,
-                Some(lease) => renew(client, &name, lease, checks().await).await,
+                None => register(client, registration, clock, checks().await).await,
+                Some(lease) => renew(client, &name, clock, lease, checks().await).await,
             };
             tokio::time::sleep(interval).await;
         }
@@ -86,11 +90,16 @@ async fn keep(
     }
 }
 
-async fn register(client: &RegistryClient, registration: &Registration, checks: Vec<Check>) -> Option<u64> {
+async fn register(
+    client: &RegistryClient,
+    registration: &Registration,
+    clock: &dyn Clock,
+    checks: Vec<Check>,
+) -> Option<u64> {
     let Registration { service, id, addresses, metadata, ttl } = registration.clone();
     let ttl_ms = ttl.as_millis() as u64;
     let instance = Instance { service, id, addresses, metadata, ttl_ms, checks, ..Instance::default() };
-    match client.register(instance).await {
+    match client.register(instance, Some(clock)).await {
         Ok(registered) => {
             info!(service = registration.service, id = registration.id, "registered");
             Some(registered.lease)
@@ -103,9 +112,15 @@ async fn register(client: &RegistryClient, registration: &Registration, checks: 
 }
 
 /// The lease to renew next, if it is still there.
-async fn renew(client: &RegistryClient, name: &InstanceName, lease: u64, checks: Vec<Check>) -> Option<u64> {
-    let renewed = client.renew(RenewInstanceRequest { name: Some(name.clone()), lease, checks }).await;
-    match renewed {
+async fn renew(
+    client: &RegistryClient,
+    name: &InstanceName,
+    clock: &dyn Clock,
+    lease: u64,
+    checks: Vec<Check>,
+) -> Option<u64> {
+    let renewal = RenewInstanceRequest { name: Some(name.clone()), lease, checks, clock_ms: 0 };
+    match client.renew(renewal, Some(clock)).await {
         Ok(_) => Some(lease),
         Err(failure) if failure.code == Code::NotFound => {
             info!(service = name.service, id = name.id, %failure, "register again");

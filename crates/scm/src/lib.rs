@@ -7,6 +7,7 @@
 mod admission;
 mod adoption;
 mod balancer;
+mod clock_apart;
 mod closing;
 mod departures;
 mod formation;

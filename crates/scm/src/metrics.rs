@@ -3,6 +3,7 @@
 use crate::adoption::count_unknown_replicas;
 use crate::leader::Leader;
 use crate::nodes::Nodes;
+use crate::registry::apart_clock;
 use crate::replication::{CopyWait, Replication};
 use crate::tables::{Tables, container_state, duty};
 use crate::world::World;
@@ -15,6 +16,10 @@ const LEADS: Metric = Metric { name: "flotilla_scm_leader", help: "1: this SCM l
 const NODES: Metric = Metric { name: "flotilla_scm_nodes", help: "Datanodes by what their silence says." };
 const DUTIES: Metric =
     Metric { name: "flotilla_scm_node_duties", help: "Datanodes by what operators want of them." };
+const CLOCKS: Metric = Metric {
+    name: "flotilla_scm_clocks_apart",
+    help: "Processes whose clock is too far from this SCM's: datanodes, and registered instances that tell theirs.",
+};
 const PIPELINES: Metric =
     Metric { name: "flotilla_scm_pipelines", help: "Pipelines that are not over, by state." };
 const CONTAINERS: Metric = Metric { name: "flotilla_scm_containers", help: "Containers by state." };
@@ -55,6 +60,7 @@ pub(crate) fn expose(leader: Option<&Leader>, exposition: &mut Exposition) {
         let World { tables, nodes, now, .. } = *world;
         exposition.gauge(SAFE_MODE, &[], u64::from(world.in_safe_mode));
         expose_nodes(tables, nodes, now, exposition);
+        exposition.gauge(CLOCKS, &[], clocks_apart(tables));
         expose_pipelines(tables, exposition);
         expose_containers(tables, replication, exposition);
         let adopted = tables.containers().values().filter(|record| record.adopted).count();
@@ -92,6 +98,11 @@ fn expose_nodes(tables: &Tables, nodes: &Nodes, now: Instant, exposition: &mut E
         (NodeDuty::NodeInMaintenance, "in_maintenance"),
     ];
     by_label(exposition, DUTIES, "duty", &duties, tables.nodes().values().map(duty));
+}
+
+/// Datanodes are instances too.
+fn clocks_apart(tables: &Tables) -> u64 {
+    tables.directory().instances().filter(|instance| apart_clock(&instance.checks).is_some()).count() as u64
 }
 
 fn expose_pipelines(tables: &Tables, exposition: &mut Exposition) {

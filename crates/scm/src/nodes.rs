@@ -1,3 +1,4 @@
+use crate::clock_apart::ClockApart;
 use crate::replicas::{ContainersReport, Replicas};
 use bytes::Bytes;
 use planted::Bug;
@@ -19,6 +20,9 @@ pub(crate) struct Silence {
     pub(crate) disk_lost_after: Duration,
 }
 
+/// A longer version, or one with other than visible letters, is none.
+const VERSION_BYTES_MAX: usize = 64;
+
 /// Pipelines that one heartbeat asks about, or describes.
 pub(crate) const DESCRIBED_MAX: usize = 1000;
 
@@ -38,6 +42,8 @@ pub(crate) struct Nodes {
 struct NodeReport {
     seen: Instant,
     clock: ClockApart,
+    /// Of its software; empty where it does not say.
+    version: String,
     disks: Vec<DiskReport>,
     /// Since when the node calls them broken.
     broken: HashMap<Bytes, Instant>,
@@ -57,31 +63,6 @@ struct Behind {
     applied: u64,
     /// How long it has stood there. Neither silence counts nor what it applies again after a restart: it comes on when it gets further.
     stood: Duration,
-}
-
-/// A node's clock, less SCM's. Nothing is decided by it; but times that people read, and until when a maintenance lasts, are wrong
-/// somewhere.
-#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-pub(crate) struct ClockApart {
-    ahead_ms: i64,
-}
-
-impl ClockApart {
-    /// As long as a heartbeat may be under way: a clock that seems to be behind by less may be right.
-    const MAX_MS: i64 = 5000;
-
-    pub(crate) fn of(theirs_ms: u64, ours_ms: u64) -> ClockApart {
-        let ahead = i128::from(theirs_ms) - i128::from(ours_ms);
-        let far = if ahead < 0 { i64::MIN } else { i64::MAX };
-        ClockApart { ahead_ms: i64::try_from(ahead).unwrap_or(far) }
-    }
-
-    pub(crate) fn problem(self) -> Option<String> {
-        let seconds = self.ahead_ms.unsigned_abs() as f64 / 1000.0;
-        let side = if self.ahead_ms < 0 { "behind" } else { "ahead of" };
-        (self.ahead_ms.unsigned_abs() > Self::MAX_MS as u64)
-            .then(|| format!("its clock is {seconds:.0} s {side} SCM's"))
-    }
 }
 
 /// What the reports of its members say about a pipeline.
@@ -115,6 +96,7 @@ impl Nodes {
         let report = self.reports.entry(node).or_insert_with(|| NodeReport {
             seen: now,
             clock: ClockApart::default(),
+            version: String::new(),
             disks: Vec::new(),
             broken: HashMap::new(),
             pipelines: HashMap::new(),
@@ -140,6 +122,27 @@ impl Nodes {
         before.problem().is_none() && clock.problem().is_some()
     }
 
+    pub(crate) fn clock(&self, node: NodeId) -> ClockApart {
+        self.reports.get(&node).map(|report| report.clock).unwrap_or_default()
+    }
+
+    /// Of a node that was just seen.
+    pub(crate) fn see_version(&mut self, node: NodeId, version: &str) {
+        let is_one =
+            version.len() <= VERSION_BYTES_MAX && version.bytes().all(|byte| byte.is_ascii_graphic());
+        if let Some(report) = self.reports.get_mut(&node)
+            && is_one
+            && report.version != version
+        {
+            report.version = version.to_owned();
+        }
+    }
+
+    /// Empty: not known to this leader.
+    pub(crate) fn version(&self, node: NodeId) -> &str {
+        self.reports.get(&node).map_or("", |report| &report.version)
+    }
+
     /// Where `by` speaks now, `node` was before: its disks are gone, or it goes by a wrong address.
     pub(crate) fn replace(&mut self, node: NodeId, by: NodeId, now: Instant) {
         if self.state(node, now) == NodeState::NodeHealthy || self.replaced.contains_key(&node) {
@@ -155,7 +158,7 @@ impl Nodes {
             let grace = self.silence.disk_lost_after.as_secs();
             format!("node {by} speaks at its address: unless it comes back elsewhere it counts as dead after {grace} s")
         });
-        replaced.or_else(|| self.reports.get(&node).and_then(|report| report.clock.problem()))
+        replaced.or_else(|| self.clock(node).problem())
     }
 
     /// What a node that was just seen says about its pipelines; of `strangers` it is no member, and nothing is reckoned by what it says. True when a leader, an open container or what runs there

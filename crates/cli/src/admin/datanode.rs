@@ -211,6 +211,7 @@ fn to_json(datanode: &DatanodeInfo) -> Value {
         "duty": words::node_duty(datanode.duty()).0,
         "duty_until": until,
         "address": datanode.address,
+        "version": (!datanode.version.is_empty()).then_some(&datanode.version),
         "rack": (!datanode.rack.is_empty()).then_some(&datanode.rack),
         "last_heartbeat_age_ms": datanode.last_heartbeat_age_ms,
         "disks": disks_to_json(datanode),

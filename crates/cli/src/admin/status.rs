@@ -19,6 +19,10 @@ const FREE_PERCENT_WARNING: u64 = 15;
 const FREE_PERCENT_CRITICAL: u64 = 5;
 /// How many of the same kind are named; the command behind it lists all.
 const NAMED_MAX: usize = 8;
+/// What SCM's registry calls its word on an instance's clock.
+const CLOCK_CHECK: &str = "clock";
+const CLOCK_CODE: &str = "clock";
+const CLOCKS_APART: &str = "clocks are not SCM's: times that people read are wrong, and a gateway refuses signatures that are 15 minutes off";
 /// Of what is said of a finding, in the table: what others report, such as the words of an error, may be as long as it likes.
 const SHOWN_CHARS_MAX: usize = 100;
 
@@ -222,9 +226,13 @@ fn look_at_nodes(nodes: &[DatanodeInfo], findings: &mut Findings) {
         named(NodeState::NodeStale),
         list,
     );
-    let problems = expected.iter().filter(|node| !node.problem.is_empty());
-    let problems = problems.map(|node| format!("node {}: {}", node.node, node.problem)).collect();
-    findings.note_each(Severity::Warning, "node-problem", "nodes with a problem", problems, list);
+    let problems = |of_clocks: bool| {
+        let all = expected.iter().filter(|node| !node.problem.is_empty());
+        let these = all.filter(move |node| node.clock_apart == of_clocks);
+        these.map(|node| format!("node {}: {}", node.node, node.problem)).collect()
+    };
+    findings.note_each(Severity::Warning, "node-problem", "nodes with a problem", problems(false), list);
+    findings.note_each(Severity::Warning, CLOCK_CODE, CLOCKS_APART, problems(true), list);
 
     let disks = || expected.iter().flat_map(|node| node.disks.iter().map(|disk| (node.node, disk)));
     let name = |node: u64, disk: &[u8]| {
@@ -317,8 +325,13 @@ fn look_at_services(instances: &[Instance], findings: &mut Findings) {
     }
     // Datanodes are judged by SCM's own word, above.
     let others = || instances.iter().filter(|instance| instance.service != "datanode");
+    // Clocks are told of by themselves: whoever reads them does their work.
+    let without_clock = |instance: &Instance| {
+        let checks = instance.checks.iter().filter(|check| check.name != CLOCK_CHECK);
+        Instance { checks: checks.cloned().collect(), ..instance.clone() }
+    };
     let ill = |wanted: Health| {
-        let all = others().filter(move |instance| health(instance) == wanted);
+        let all = others().map(without_clock).filter(move |instance| health(instance) == wanted);
         all.map(|instance| {
             let checks = instance.checks.iter().filter(|check| check.health() != Health::Passing);
             let said = checks.map(|check| check.output.as_str()).collect::<Vec<_>>().join("; ");
@@ -326,6 +339,12 @@ fn look_at_services(instances: &[Instance], findings: &mut Findings) {
         })
         .collect()
     };
+    let clocks = others().flat_map(|instance| {
+        let apart = instance.checks.iter();
+        let apart = apart.filter(|check| check.name == CLOCK_CHECK && check.health() != Health::Passing);
+        apart.map(move |check| format!("{} {}: {}", instance.service, instance.id, check.output))
+    });
+    findings.note_each(Severity::Warning, CLOCK_CODE, CLOCKS_APART, clocks.collect(), more);
     findings.note_each(
         Severity::Critical,
         "service-critical",
@@ -471,6 +490,48 @@ mod tests {
             of(&[instance("om", Health::Passing, "1"), instance("s3gw", Health::Warning, "2")]),
             [("service-warning", Severity::Warning), ("versions", Severity::Warning)]
         );
+    }
+
+    #[test]
+    fn clocks_of_nodes_and_services_are_one_kind_of_finding() {
+        let late = "its clock is 61 s behind SCM's";
+        let apart =
+            DatanodeInfo { problem: late.to_owned(), clock_apart: true, ..node(1, NodeState::NodeHealthy) };
+        let replaced = DatanodeInfo { problem: "gone".to_owned(), ..node(2, NodeState::NodeHealthy) };
+        let of_nodes = codes(|findings| look_at_nodes(&[apart, replaced], findings));
+        assert_eq!(of_nodes, [("node-problem", Severity::Warning), ("clock", Severity::Warning)]);
+
+        let check = |name: &str, health: Health| Check {
+            name: name.to_owned(),
+            health: health as i32,
+            output: late.to_owned(),
+        };
+        let instance = |service: &str, health: Health| Instance {
+            service: service.to_owned(),
+            id: "a".to_owned(),
+            checks: vec![check("clock", Health::Warning), check("ready", health)],
+            ..Instance::default()
+        };
+        let mut findings = Findings::default();
+        look_at_services(
+            &[instance("om", Health::Passing), instance("s3gw", Health::Passing)],
+            &mut findings,
+        );
+        let [clock] = &findings.0[..] else { panic!("{:?}", findings.0) };
+        assert_eq!((clock.code, clock.severity), ("clock", Severity::Warning));
+        assert!(clock.what.ends_with(&format!(": om a: {late}, s3gw a: {late}")), "{}", clock.what);
+        let also_ill = codes(|findings| {
+            look_at_services(
+                &[instance("om", Health::Passing), instance("s3gw", Health::Critical)],
+                findings,
+            );
+        });
+        assert_eq!(also_ill, [("clock", Severity::Warning), ("service-critical", Severity::Critical)]);
+        // Those of datanodes are told above.
+        let of_registry = [instance("om", Health::Passing), instance("datanode", Health::Passing)];
+        let mut findings = Findings::default();
+        look_at_services(&of_registry, &mut findings);
+        assert!(!findings.0[0].what.contains("datanode"), "{}", findings.0[0].what);
     }
 
     #[test]

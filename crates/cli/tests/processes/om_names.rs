@@ -4,6 +4,7 @@ use crate::binary;
 use crate::commands::flotilla;
 use crate::scm_members::words;
 use std::fs;
+use std::path::Path;
 use std::time::{Duration, Instant};
 use testkit::{Process, free_addresses};
 
@@ -16,6 +17,12 @@ fn until_refused(om: &Process) {
         assert!(Instant::now() < give_up, "it is not refused: {}", om.log());
         std::thread::sleep(Duration::from_millis(50));
     }
+}
+
+/// What is in its directory, but for the lock.
+fn left_by_om(meta: &Path) -> Vec<String> {
+    let entries = fs::read_dir(meta).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    entries.filter(|name| !name.to_lowercase().contains("lock")).collect()
 }
 
 #[test]
@@ -36,6 +43,7 @@ fn an_om_without_names_is_refused_where_another_one_had_some() {
     om.spawn_again();
     until_refused(&om);
     om.kill9();
+    assert_eq!(left_by_om(&meta), ["VERSION"], "one that is refused has opened nothing");
 
     // Its stamp alone proves nothing.
     fs::remove_dir_all(&meta).unwrap();
@@ -44,6 +52,7 @@ fn an_om_without_names_is_refused_where_another_one_had_some() {
     om.spawn_again();
     until_refused(&om);
     om.kill9();
+    assert_eq!(left_by_om(&meta), ["VERSION"]);
 
     fs::remove_dir_all(&meta).unwrap();
     fs::rename(&aside, &meta).unwrap();

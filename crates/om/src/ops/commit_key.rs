@@ -1,8 +1,9 @@
 //! Makes an object visible: its blocks are written already. Replaces what the key was before.
 
+use super::changed_bucket::ChangedBucket;
 use super::{Apply, Fresh, Operation, precondition, wire};
 use crate::rules::{check_attributes, check_etag, check_key, check_pieces, check_volume};
-use crate::tables::{Read, Refusal, bucket_number, key_key};
+use crate::tables::{Read, Refusal, key_key};
 use prost::Message;
 use proto::Failure;
 use proto::om::{CommitKeyRequest, CommitKeyResponse, Key};
@@ -27,14 +28,16 @@ impl Operation for CommitKey {
     }
 
     fn apply(apply: &mut Apply<'_, '_>, command: CommitKeyRequest) -> Result<CommitKeyResponse, Refusal> {
-        let bucket = bucket_number(apply.tables, &command.volume, &command.bucket)?;
+        let mut bucket = ChangedBucket::find(apply.tables, &command.volume, &command.bucket)?;
         let mut key = command.key.ok_or_else(|| Failure::invalid("the command has no key"))?;
-        let table_key = key_key(bucket, &key.key);
+        let table_key = key_key(bucket.number(), &key.key);
         let existing: Option<Key> = apply.tables.message(&table_key)?;
         precondition::check(command.precondition.as_ref(), &key.key, existing.as_ref())?;
 
         key.modified_ms = apply.now_ms;
         apply.tables.put(table_key, key.encode_to_vec());
+        bucket.count(existing.as_ref(), Some(&key));
+        bucket.put(apply.tables);
         if let Some(existing) = existing {
             apply.delete_replaced(existing.pieces, &key.pieces);
         }

@@ -1,9 +1,10 @@
 //! Makes an object of an upload's parts: those the client names, in their order. The others are deleted.
 
 use super::abort_upload::take_parts;
+use super::changed_bucket::ChangedBucket;
 use super::{Apply, Fresh, Operation, precondition, wire};
 use crate::rules::{PART_BYTES_MIN, PARTS_MAX, check_key, check_volume, part_md5};
-use crate::tables::{Read, Refusal, bucket_number, key_key, upload_existing};
+use crate::tables::{Read, Refusal, key_key, upload_existing};
 use md5::{Digest, Md5};
 use prost::Message;
 use proto::om::{CompleteUploadRequest, CompleteUploadResponse, CompletedPart, Key, Part};
@@ -29,7 +30,8 @@ impl Operation for CompleteUpload {
         apply: &mut Apply<'_, '_>,
         command: CompleteUploadRequest,
     ) -> Result<CompleteUploadResponse, Refusal> {
-        let bucket = bucket_number(apply.tables, &command.volume, &command.bucket)?;
+        let mut changed = ChangedBucket::find(apply.tables, &command.volume, &command.bucket)?;
+        let bucket = changed.number();
         let upload = upload_existing(apply.tables, bucket, &command.key, &command.upload)?;
         let table_key = key_key(bucket, &command.key);
         let existing: Option<Key> = apply.tables.message(&table_key)?;
@@ -51,6 +53,8 @@ impl Operation for CompleteUpload {
             upload: command.upload,
         };
         apply.tables.put(table_key, key.encode_to_vec());
+        changed.count(existing.as_ref(), Some(&key));
+        changed.put(apply.tables);
         let unused = unused.into_iter().flat_map(|part| part.pieces);
         let replaced = unused.chain(existing.into_iter().flat_map(|existing| existing.pieces));
         apply.delete_replaced(replaced.collect(), &key.pieces);

@@ -33,7 +33,8 @@ impl Operation for CreateBucket {
         let id = draw_number(apply)?;
         let key = bucket_key(&volume, &name);
         let bucket = Bucket { volume, name, created_ms: apply.now_ms };
-        apply.tables.put(key, BucketRecord { id, bucket: Some(bucket.clone()) }.encode_to_vec());
+        let record = BucketRecord { id, bucket: Some(bucket.clone()), ..BucketRecord::default() };
+        apply.tables.put(key, record.encode_to_vec());
         Ok(CreateBucketResponse { bucket: Some(bucket) })
     }
 }

@@ -1,8 +1,9 @@
 //! Deletes up to a thousand keys. Deleting what is not there succeeds and says so.
 
+use super::changed_bucket::ChangedBucket;
 use super::{Apply, Fresh, Operation, precondition, wire};
 use crate::rules::{PAGE_ENTRIES_MAX, check_volume};
-use crate::tables::{Read, Refusal, bucket_number, key_key};
+use crate::tables::{Read, Refusal, key_key};
 use proto::om::{DeleteKeysRequest, DeleteKeysResponse, Key};
 use proto::{Code, Failure};
 
@@ -31,18 +32,20 @@ impl Operation for DeleteKeys {
     }
 
     fn apply(apply: &mut Apply<'_, '_>, command: DeleteKeysRequest) -> Result<DeleteKeysResponse, Refusal> {
-        let bucket = bucket_number(apply.tables, &command.volume, &command.bucket)?;
+        let mut bucket = ChangedBucket::find(apply.tables, &command.volume, &command.bucket)?;
         let mut existed = Vec::with_capacity(command.keys.len());
         for key in &command.keys {
-            let table_key = key_key(bucket, key);
+            let table_key = key_key(bucket.number(), key);
             let existing: Option<Key> = apply.tables.message(&table_key)?;
             precondition::check(command.precondition.as_ref(), key, existing.as_ref())?;
             existed.push(existing.is_some());
+            bucket.count(existing.as_ref(), None);
             if let Some(existing) = existing {
                 apply.tables.delete(table_key);
                 apply.delete_pieces(existing.pieces);
             }
         }
+        bucket.put(apply.tables);
         Ok(DeleteKeysResponse { existed })
     }
 }

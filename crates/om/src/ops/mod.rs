@@ -4,6 +4,7 @@
 //! `apply` is a pure function of tables, log index and command: time and random ids are in the command already.
 
 mod abort_upload;
+mod changed_bucket;
 mod commit_key;
 mod commit_part;
 mod complete_upload;

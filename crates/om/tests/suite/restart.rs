@@ -21,6 +21,7 @@ async fn check_filled(server: &Server) {
     let listed: Vec<_> =
         listed.into_iter().map(|key| (String::from_utf8(key.key.to_vec()).unwrap(), key.etag)).collect();
     assert_eq!(listed, expected);
+    assert_eq!(server.photos(), (KEYS, 10 * KEYS));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,11 +1,12 @@
 use bytes::Bytes;
 use disk::RealDisk;
 use flotilla_om::{Om, OmOptions};
+use metrics::Exposition;
 use proto::datanode::BlockName;
 use proto::om::om_client::OmClient;
 use proto::om::*;
 use proto::{Failure, RequestId};
-use raft::{AddressBook, HostOptions, RaftHost};
+use raft::{AddressBook, HostOptions, RaftHost, SnapshotPolicy};
 use raftlog::{LogSpace, LogSpaceOptions};
 use rpc::server_builder;
 use std::path::Path;
@@ -61,7 +62,9 @@ impl Server {
         let host = RaftHost::new(HostOptions::default(), addresses.clone());
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
-        let options = OmOptions { address: address.clone(), ..OmOptions::default() };
+        // Snapshots are written, and the log is purged, while a suite runs.
+        let snapshots = SnapshotPolicy::every(64 << 10);
+        let options = OmOptions { address: address.clone(), snapshots, ..OmOptions::default() };
         let clock: Arc<dyn Clock> = Arc::new(ManualClock::at_ms(NOW_MS));
         let om = Om::start(options, disk, space, host.clone(), addresses, clock).await.unwrap();
 
@@ -79,6 +82,19 @@ impl Server {
         let channel = Endpoint::from_shared(format!("http://{address}")).unwrap().connect().await.unwrap();
         let client = OmClient::with_interceptor(channel, name_cluster as NameCluster);
         Server { client, om, host, stop, served }
+    }
+
+    /// Keys and bytes of bucket `photos`, as Prometheus would see them now.
+    pub(crate) fn photos(&self) -> (u64, u64) {
+        let mut exposition = Exposition::default();
+        self.om.expose(&mut exposition);
+        let text = exposition.finish();
+        let value = |name: &str| {
+            let line = format!("flotilla_om_bucket_{name}{{bucket=\"photos\"}} ");
+            let value = text.lines().find_map(|found| found.strip_prefix(&line));
+            value.unwrap_or_else(|| panic!("no {line} in {text}")).parse().unwrap()
+        };
+        (value("keys"), value("bytes"))
     }
 
     pub(crate) async fn stop(self) {

@@ -138,7 +138,7 @@ pub(super) async fn register(
     let ttl_ms = duration(&ttl)?.as_millis() as u64;
     let checks = checks.into_iter().map(Check::from).collect();
     let instance = Instance { service, id, addresses, metadata, ttl_ms, checks, ..Instance::default() };
-    let registered = client(&slot)?.register(instance).await?;
+    let registered = client(&slot)?.register(instance, None).await?;
     Ok(ok(registered.revision, &json!({ "revision": registered.revision, "lease": registered.lease })))
 }
 
@@ -155,7 +155,8 @@ pub(super) async fn renew(
     };
     let checks = renewal.checks.into_iter().map(Check::from).collect();
     let name = Some(InstanceName { service, id });
-    client(&slot)?.renew(RenewInstanceRequest { name, lease, checks }).await?;
+    let renewal = RenewInstanceRequest { name, lease, checks, clock_ms: 0 };
+    client(&slot)?.renew(renewal, None).await?;
     Ok(ok(lease, &json!({ "lease": lease })))
 }
 

@@ -1,6 +1,6 @@
 //! Datanodes are in the registry by their heartbeats: what they say there is all that is to be known.
 
-use super::health::{differ, with_connectivity};
+use super::health::{differ, with_clock, with_connectivity};
 use crate::leader::Leader;
 use crate::nodes::Nodes;
 use crate::tables::{Tables, duty};
@@ -17,6 +17,9 @@ use types::NodeId;
 
 /// The service's name.
 pub(super) const DATANODE: &str = "datanode";
+
+/// Under this name all instances say which software they run.
+const VERSION: &str = "version";
 
 /// How often the registry is compared with what is known of the nodes.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
@@ -60,7 +63,8 @@ fn change(record: &NodeRecord, tables: &Tables, nodes: &Nodes, now: Instant) -> 
     if nodes.seen(node).is_none() && nodes.is_young(now) {
         return None;
     }
-    let wanted = instance(record, id, nodes, now);
+    let version_known = known.and_then(|known| known.metadata.get(VERSION));
+    let wanted = instance(record, id, version_known, nodes, now);
     match known {
         // One that has never spoken to this leader is news only once it does.
         None if nodes.seen(node).is_none() => None,
@@ -76,7 +80,14 @@ fn change(record: &NodeRecord, tables: &Tables, nodes: &Nodes, now: Instant) -> 
     }
 }
 
-fn instance(record: &NodeRecord, id: String, nodes: &Nodes, now: Instant) -> Instance {
+/// `version_known`: what it was, for a leader that has not heard the node yet.
+fn instance(
+    record: &NodeRecord,
+    id: String,
+    version_known: Option<&String>,
+    nodes: &Nodes,
+    now: Instant,
+) -> Instance {
     let node = NodeId(record.node);
     let uuid: String = record.uuid.iter().map(|byte| format!("{byte:02x}")).collect();
     let duty = duty(record).as_str_name().trim_start_matches("NODE_").to_lowercase().replace('_', "-");
@@ -84,16 +95,19 @@ fn instance(record: &NodeRecord, id: String, nodes: &Nodes, now: Instant) -> Ins
         NodeState::NodeHealthy => (Health::Passing, "heartbeats arrive".to_owned()),
         _ => (Health::Critical, format!("silent for {} s", nodes.age(node, now).as_secs())),
     };
+    let version = match nodes.version(node) {
+        "" => version_known.cloned(),
+        version => Some(version.to_owned()),
+    };
+    let metadata = [("uuid", Some(uuid)), ("duty", Some(duty)), (VERSION, version)].into_iter();
+    let metadata = metadata.filter_map(|(key, value)| Some((key.to_owned(), value?))).collect();
+    let own = vec![disk_check(nodes.disks(node)), raft_check(node, nodes)];
     Instance {
         service: DATANODE.to_owned(),
         id,
         addresses: [("grpc".to_owned(), record.address.clone())].into(),
-        metadata: [("uuid".to_owned(), uuid), ("duty".to_owned(), duty)].into(),
-        checks: with_connectivity(
-            vec![disk_check(nodes.disks(node)), raft_check(node, nodes)],
-            health,
-            &output,
-        ),
+        metadata,
+        checks: with_connectivity(with_clock(own, nodes.clock(node)), health, &output),
         ..Instance::default()
     }
 }

@@ -1,9 +1,13 @@
 //! What checks say together.
 
+use crate::clock_apart::ClockApart;
 use proto::registry::{Check, Health};
 
 /// What SCM says of an instance: whether it hears from it.
 pub(super) const CONNECTIVITY: &str = "connectivity";
+
+/// What SCM says of the clock of an instance that tells it.
+pub(super) const CLOCK: &str = "clock";
 
 /// The worst of them; an instance without checks is well. A word of a newer version is no praise.
 pub(super) fn health(checks: &[Check]) -> Health {
@@ -21,6 +25,24 @@ pub(super) fn with_connectivity(checks: Vec<Check>, health: Health, output: &str
         checks.into_iter().filter(|check| check.name != CONNECTIVITY).chain([own]).collect();
     checks.sort_by(|a, b| a.name.cmp(&b.name));
     checks
+}
+
+/// What an instance says, together with SCM's word on its clock.
+pub(super) fn with_clock(checks: Vec<Check>, clock: ClockApart) -> Vec<Check> {
+    let (health, output) = match clock.problem() {
+        None => (Health::Passing, "its clock is SCM's".to_owned()),
+        Some(problem) => (Health::Warning, problem),
+    };
+    let own = Check { name: CLOCK.to_owned(), health: health as i32, output };
+    let mut checks: Vec<Check> =
+        checks.into_iter().filter(|check| check.name != CLOCK).chain([own]).collect();
+    checks.sort_by(|a, b| a.name.cmp(&b.name));
+    checks
+}
+
+/// What SCM says against the instance's clock, if it does.
+pub(crate) fn apart_clock(checks: &[Check]) -> Option<&Check> {
+    checks.iter().find(|check| check.name == CLOCK && check.health() != Health::Passing)
 }
 
 pub(super) fn is_connected(checks: &[Check]) -> bool {

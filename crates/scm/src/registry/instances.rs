@@ -2,9 +2,10 @@
 
 use super::datanodes::DATANODE;
 use super::expiry::holder_of;
-use super::health::{differ, health, with_connectivity};
+use super::health::{apart_clock, differ, health, with_clock, with_connectivity};
 use super::leases::{Leases, TooLate};
 use super::limits::{self, check_checks, check_instance, check_label};
+use crate::clock_apart::ClockApart;
 use crate::leader::Leader;
 use crate::tables::Tables;
 use proto::registry::registry_command::Command;
@@ -13,7 +14,7 @@ use proto::{Code, Failure};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::time::Instant;
-use tracing::info;
+use tracing::{info, warn};
 
 /// Instances of one answer, ...
 const PAGE_MAX: usize = 1000;
@@ -29,30 +30,51 @@ pub(super) async fn register(
     let instance = request.instance.ok_or_else(|| Failure::invalid("no instance is given"))?;
     check_instance(&instance)?;
     check_not_derived(&instance.service)?;
-    let checks = with_connectivity(instance.checks, Health::Passing, CONNECTED);
-    let instance = Instance { checks, ..instance };
+    let checks = with_own(leader, instance.checks, request.clock_ms);
+    let instance = Instance { checks: checks.clone(), ..instance };
     let (service, id) = (instance.service.clone(), instance.id.clone());
     let command = PutInstanceCommand { instance: Some(instance), instances_max: limits::INSTANCES_MAX };
     let reply = leader.propose_registry(Command::PutInstance(command)).await?;
     info!(service, id, "registered an instance");
+    log_clock(&service, &id, &checks);
     Ok(RegisterInstanceResponse { lease: reply.revision, revision: reply.revision })
 }
 
 pub(super) async fn renew(leader: &Leader, request: RenewInstanceRequest) -> Result<(), Failure> {
-    let RenewInstanceRequest { name, lease, checks } = request;
+    let RenewInstanceRequest { name, lease, checks, clock_ms } = request;
     let name = name.unwrap_or_default();
     check_checks(&checks)?;
-    let checks = with_connectivity(checks, Health::Passing, CONNECTED);
+    let checks = with_own(leader, checks, clock_ms);
     let may_write = leader.tables.read(|tables| {
         leader.leases(|leases| renew_held(tables, leases, &name, lease, &checks, Instant::now()))
     })?;
     leader.confirm().await?;
-    leader.tables.read(|tables| find(tables, &name, lease).map(|_| ()))?;
+    let was_apart = leader
+        .tables
+        .read(|tables| find(tables, &name, lease).map(|known| apart_clock(&known.checks).is_some()))?;
     if may_write {
+        if !was_apart {
+            log_clock(&name.service, &name.id, &checks);
+        }
         let command = SetChecksCommand { name: Some(name), lease, checks };
         leader.propose_registry(Command::SetChecks(command)).await?;
     }
     Ok(())
+}
+
+/// What an instance that speaks says, together with all that SCM says of it.
+fn with_own(leader: &Leader, checks: Vec<Check>, clock_ms: u64) -> Vec<Check> {
+    let checks = match clock_ms {
+        0 => checks,
+        theirs => with_clock(checks, ClockApart::of(theirs, leader.clock.now_ms())),
+    };
+    with_connectivity(checks, Health::Passing, CONNECTED)
+}
+
+fn log_clock(service: &str, id: &str, checks: &[Check]) {
+    if let Some(apart) = apart_clock(checks) {
+        warn!(service, id, problem = apart.output, "clocks are apart");
+    }
 }
 
 /// In one step under both locks. Answers whether its checks are news that may be written.

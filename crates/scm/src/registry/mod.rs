@@ -26,6 +26,7 @@ pub(crate) use datanodes::follow_datanodes;
 pub(crate) use directory::Directory;
 pub(crate) use expiry::expire_leases;
 pub(crate) use feed::Feed;
+pub(crate) use health::apart_clock;
 pub(crate) use leases::Leases;
 pub(crate) use metrics::expose;
 pub(crate) use service::RegistryService;

@@ -142,6 +142,7 @@ pub(super) fn datanodes(leader: &Leader) -> Vec<DatanodeInfo> {
         let World { tables, nodes, now, .. } = *world;
         let info = |(&node, record): (&NodeId, &NodeRecord)| {
             let waiting = departures::waiting(node, world);
+            let problem = nodes.problem(node);
             let leads = |record: &&PipelineRecord| nodes.pipeline_seen(record, now).leader == Some(node);
             DatanodeInfo {
                 node: node.0,
@@ -158,7 +159,9 @@ pub(super) fn datanodes(leader: &Leader) -> Vec<DatanodeInfo> {
                 pipelines_waiting: waiting.pipelines as u64,
                 rack: tables.racks().of(record).to_owned(),
                 duty_until_ms: record.duty_until_ms,
-                problem: nodes.problem(node).unwrap_or_default(),
+                clock_apart: problem.is_some() && problem == nodes.clock(node).problem(),
+                problem: problem.unwrap_or_default(),
+                version: nodes.version(node).to_owned(),
             }
         };
         tables.nodes().iter().map(info).collect()

@@ -1,9 +1,10 @@
 //! A datanode says each second how it is, and learns which pipelines it should have and where their members are.
 
 use crate::adoption::is_to_be_described;
+use crate::clock_apart::ClockApart;
 use crate::leader::Leader;
 use crate::member_view::PipelineView;
-use crate::nodes::{ClockApart, DESCRIBED_MAX, Nodes};
+use crate::nodes::{DESCRIBED_MAX, Nodes};
 use crate::replicas::{ContainersReport, check_replica};
 use crate::replication::Replication;
 use crate::resolution::end_to_note;
@@ -59,6 +60,7 @@ pub(crate) async fn heartbeat(
         if request.clock_ms != 0 && nodes.see_clock(node, clock) {
             warn!(%node, problem = clock.problem(), "clocks are apart");
         }
+        nodes.see_version(node, &request.version);
         let pipelines = nodes.report_pipelines(node, request.pipelines, &strangers);
         nodes.describe(node, request.described);
         (places, nodes.report_containers(node, containers) || pipelines)

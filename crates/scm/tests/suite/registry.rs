@@ -8,10 +8,12 @@ use proto::registry::event::Change;
 use proto::registry::registry_client::RegistryClient;
 use proto::registry::watch_request::What;
 use proto::registry::*;
+use proto::scm::HeartbeatRequest;
 use proto::{Code, Failure};
 use std::time::Duration;
 use tokio::time::{Instant, timeout};
 use tonic::transport::Channel;
+use types::{Clock, SystemClock};
 
 pub(crate) type Client = RegistryClient<Channel>;
 
@@ -68,12 +70,22 @@ pub(crate) fn name(service: &str, id: &str) -> Option<InstanceName> {
 }
 
 pub(crate) async fn enroll(client: &mut Client, instance: Instance) -> Result<u64, Failure> {
-    let request = RegisterInstanceRequest { instance: Some(instance) };
+    let request = RegisterInstanceRequest { instance: Some(instance), clock_ms: 0 };
     Ok(client.register_instance(request).await?.into_inner().lease)
 }
 
 async fn renew(client: &mut Client, id: &str, lease: u64, checks: Vec<Check>) -> Result<(), Failure> {
-    client.renew_instance(RenewInstanceRequest { name: name("web", id), lease, checks }).await?;
+    renew_at(client, id, lease, checks, 0).await
+}
+
+async fn renew_at(
+    client: &mut Client,
+    id: &str,
+    lease: u64,
+    checks: Vec<Check>,
+    clock_ms: u64,
+) -> Result<(), Failure> {
+    client.renew_instance(RenewInstanceRequest { name: name("web", id), lease, checks, clock_ms }).await?;
     Ok(())
 }
 
@@ -212,6 +224,45 @@ async fn an_instance_that_falls_silent_becomes_critical_and_goes() {
     renew(client, "a", again, vec![]).await.unwrap();
     client.deregister_instance(DeregisterInstanceRequest { name: name("web", "a") }).await.unwrap();
     assert_eq!(instances(client, "web").await, []);
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_instance_whose_clock_is_not_scms_is_warned_of_and_still_lives() {
+    const HOUR_MS: u64 = 3_600_000;
+    let now_ms = || SystemClock.now_ms();
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Server::start(dir.path()).await;
+    let clock_of = async |server: &mut Server| {
+        let known = instances(&mut server.registry, "web").await;
+        let check = known[0].checks.iter().find(|check| check.name == "clock").cloned();
+        check.map(|check| (check.health(), check.output))
+    };
+    let behind = RegisterInstanceRequest { instance: Some(web("a", 60_000)), clock_ms: now_ms() - HOUR_MS };
+    let lease = server.registry.register_instance(behind).await.unwrap().into_inner().lease;
+    let (health, output) = clock_of(&mut server).await.unwrap();
+    assert_eq!(health, Health::Warning);
+    assert!(output.starts_with("its clock is 360") && output.ends_with(" s behind SCM's"), "{output}");
+    let apart = "flotilla_scm_clocks_apart";
+    assert_eq!(server.metric(apart), 1.0);
+
+    // Its own word on it counts for nothing.
+    let boast = vec![check("clock", Health::Passing)];
+    renew_at(&mut server.registry, "a", lease, boast, now_ms() + HOUR_MS).await.unwrap();
+    assert_eq!(clock_of(&mut server).await.unwrap().0, Health::Warning);
+
+    // What a renewal says is written once a second at most.
+    let is_right = async |server: &mut Server| {
+        renew_at(&mut server.registry, "a", lease, vec![], now_ms()).await.unwrap();
+        clock_of(server).await.unwrap().0 == Health::Passing
+    };
+    server.becomes("right clock", is_right).await;
+    assert_eq!(server.metric(apart), 0.0);
+
+    // Others do not say what their clocks show.
+    let lease = enroll(&mut server.registry, web("a", 60_000)).await.unwrap();
+    renew(&mut server.registry, "a", lease, vec![]).await.unwrap();
+    assert_eq!(clock_of(&mut server).await, None);
     server.stop().await;
 }
 
@@ -355,6 +406,37 @@ async fn long_polls_wait_for_what_they_ask_for() {
     assert!(!of_a.is_finished(), "another key is no news");
     delete(&mut server.registry, "a", None).await.unwrap();
     assert_eq!(timeout(DEADLINE, of_a).await.unwrap().unwrap().0.entries, []);
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_datanodes_say_of_their_clocks_and_versions_is_in_the_registry() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Server::start(dir.path()).await;
+    let datanode = register(&mut server, 1).await.remove(0);
+    let known_after = async |server: &mut Server, clock_ms: u64, version: &str| {
+        let request =
+            HeartbeatRequest { clock_ms, version: version.to_owned(), ..datanode.request(Vec::new()) };
+        server.client.heartbeat(request).await.unwrap();
+        let known = instances(&mut server.registry, "datanode").await.pop()?;
+        Some((health_of(&known, "clock"), known.metadata.get("version").cloned()))
+    };
+    let now_ms = || SystemClock.now_ms();
+    let right = Some((Health::Passing, Some("1.2.3".to_owned())));
+    let becomes = async |server: &mut Server| known_after(server, now_ms(), "1.2.3").await == right;
+    server.becomes("version", becomes).await;
+    let apart = Some((Health::Warning, Some("1.2.4".to_owned())));
+    let becomes = async |server: &mut Server| known_after(server, now_ms() + 60_000, "1.2.4").await == apart;
+    server.becomes("clock that is apart", becomes).await;
+    let info = server.datanodes().await.remove(0);
+    assert!(info.clock_apart && info.problem.ends_with("ahead of SCM's"), "{info:?}");
+    assert_eq!(info.version, "1.2.4");
+    assert_eq!(server.metric("flotilla_scm_clocks_apart"), 1.0);
+    // No version, but something for a terminal.
+    known_after(&mut server, now_ms(), "\u{1b}[2J").await;
+    known_after(&mut server, now_ms(), &"1".repeat(65)).await;
+    let info = server.datanodes().await.remove(0);
+    assert_eq!((info.clock_apart, info.problem.as_str(), info.version.as_str()), (false, "", "1.2.4"));
     server.stop().await;
 }
 

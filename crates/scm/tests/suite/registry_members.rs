@@ -37,7 +37,8 @@ fn keep(clients: Vec<Client>, lease: u64, key: RenewKeyRequest) -> JoinHandle<()
     tokio::spawn(async move {
         loop {
             for client in &clients {
-                let renewal = RenewInstanceRequest { name: name("web", "a"), lease, checks: Vec::new() };
+                let renewal =
+                    RenewInstanceRequest { name: name("web", "a"), lease, checks: Vec::new(), clock_ms: 0 };
                 let _ = client.clone().renew_instance(renewal).await;
                 let _ = client.clone().renew_key(key.clone()).await;
             }
@@ -125,7 +126,8 @@ async fn a_renewal_that_no_majority_confirms_is_not_acknowledged() {
     let lease = answered_by(&clients, async |mut client| enroll(&mut client, instance.clone()).await).await;
     let renew = async |client: &Client| {
         let key = RenewKeyRequest { key: key.clone(), mod_revision };
-        let instance = RenewInstanceRequest { name: name("web", "a"), lease, checks: Vec::new() };
+        let instance =
+            RenewInstanceRequest { name: name("web", "a"), lease, checks: Vec::new(), clock_ms: 0 };
         let (mut of_key, mut of_instance) = (client.clone(), client.clone());
         let (key, instance) = tokio::join!(of_key.renew_key(key), of_instance.renew_instance(instance));
         [key.map(|_| ()).map_err(Failure::from), instance.map(|_| ()).map_err(Failure::from)]

@@ -1,5 +1,6 @@
 use disk::RealDisk;
 use flotilla_scm::{Scm, ScmOptions};
+use metrics::Exposition;
 use proto::registry::registry_client::RegistryClient;
 use proto::scm::scm_client::ScmClient;
 use proto::scm::*;
@@ -9,6 +10,7 @@ use rpc::server_builder;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
+use testkit::prometheus::Scrape;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -76,6 +78,14 @@ impl Server {
         drop((self.client, self.registry));
         let _ = self.stop.send(());
         tokio::time::timeout(DEADLINE, self.served).await.expect("the server ends with its streams").unwrap();
+    }
+
+    /// One without labels, as Prometheus would see it now.
+    pub(crate) fn metric(&self, name: &str) -> f64 {
+        let mut exposition = Exposition::default();
+        self.scm.expose(&mut exposition);
+        let scrape = Scrape::parse(&exposition.finish()).unwrap();
+        scrape.value(name, &[]).expect("a metric of that name")
     }
 
     pub(crate) async fn datanodes(&mut self) -> Vec<DatanodeInfo> {

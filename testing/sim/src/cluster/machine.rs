@@ -18,6 +18,7 @@ use proto::scm::GetClusterStatusRequest;
 use raft::{AddressBook, OfflineReplica, RaftHost, ReplicaHere, ResetError};
 use raftlog::{LogSpace, LogSpec};
 use scm::{Scm, ScmOptions};
+use statedb::GroupDb;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -232,7 +233,8 @@ impl OmStart {
             ..OmOptions::default()
         };
         let clock = Arc::new(WorldClock(context.trace.clone()));
-        let om = Om::start_on(options, disk, Arc::new(dbs), space, host.clone(), addresses, clock).await?;
+        let dbs = async { Ok(Arc::new(dbs) as Arc<dyn GroupDb>) };
+        let om = Om::start_on(options, disk, dbs, space, host.clone(), addresses, clock).await?;
         let mut routes = RoutesBuilder::default();
         host.add_to(&mut routes);
         om.add_to(&mut routes);

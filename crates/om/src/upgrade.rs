@@ -1,0 +1,105 @@
+//! Tables of the format before become those of this one before their group is opened: what is applied afterwards finds no others.
+
+use crate::tables::{
+    BUCKETS_PREFIX, BucketNumber, FORMAT, FORMAT_KEY, FORMAT_UNCOUNTED, decode, format, keys_prefix,
+    successor,
+};
+use anyhow::Context;
+use prost::Message;
+use proto::om::{BucketRecord, Key};
+use rocksdb::{Direction, IteratorMode, ReadOptions, WriteBatch};
+use statedb::Db;
+use tracing::info;
+
+/// On return the tables have this version's format, though not yet durably: a crash leaves the one or the other, and the next start begins
+/// anew. What follows depends on the tables alone. Reads every key of a store of the format before: seconds for millions.
+pub(crate) fn upgrade(db: &Db) -> anyhow::Result<()> {
+    if format(db)? != Some(FORMAT_UNCOUNTED) {
+        return Ok(());
+    }
+    info!("count the keys of each bucket, once: the tables are of a version that did not");
+    let mut batch = WriteBatch::default();
+    for row in rows(db, BUCKETS_PREFIX) {
+        let (key, value) = row?;
+        let mut record: BucketRecord = decode(&key, &value)?;
+        (record.keys, record.bytes) = count(db, BucketNumber(record.id))?;
+        info!(
+            bucket = record.bucket.as_ref().map(|bucket| &bucket.name),
+            record.keys, record.bytes, "counted"
+        );
+        batch.put(key, record.encode_to_vec());
+    }
+    batch.put(FORMAT_KEY, FORMAT.to_le_bytes());
+    db.write(batch).context("write what was counted")
+}
+
+/// The bucket's keys and their bytes, from its keys.
+pub(crate) fn count(db: &Db, bucket: BucketNumber) -> anyhow::Result<(u64, u64)> {
+    let (mut keys, mut bytes) = (0, 0u64);
+    for row in rows(db, &keys_prefix(bucket)) {
+        let (key, value) = row?;
+        keys += 1;
+        bytes = bytes.wrapping_add(decode::<Key>(&key, &value)?.size);
+    }
+    Ok((keys, bytes))
+}
+
+pub(crate) type Row = (Box<[u8]>, Box<[u8]>);
+
+/// Those whose keys start with `prefix`, past RocksDB's cache.
+pub(crate) fn rows(db: &Db, prefix: &[u8]) -> impl Iterator<Item = anyhow::Result<Row>> {
+    let mut options = ReadOptions::default();
+    options.fill_cache(false);
+    if let Some(end) = successor(prefix) {
+        options.set_iterate_upper_bound(end);
+    }
+    let rows = db.rocks().iterator_opt(IteratorMode::From(prefix, Direction::Forward), options);
+    rows.map(|row| row.context("scan tables"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::CreateBucket;
+    use crate::ops::testing::Namespace;
+    use proto::om::CreateBucketRequest;
+
+    fn put_format(db: &Db, format: u32) {
+        let mut batch = WriteBatch::default();
+        batch.put(FORMAT_KEY, format.to_le_bytes());
+        db.write(batch).unwrap();
+    }
+
+    #[test]
+    fn tables_of_the_format_before_are_counted_once() {
+        let mut namespace = Namespace::new();
+        let music = CreateBucketRequest { volume: "s3v".into(), bucket: "music".into() };
+        namespace.run::<CreateBucket>(music).unwrap();
+        for key in ["a", "b", "c", "a"] {
+            namespace.commit(key, 1).unwrap();
+        }
+        put_format(&namespace.db, FORMAT);
+        let counted = namespace.records(b"");
+
+        let mut batch = WriteBatch::default();
+        for (key, value) in namespace.records(BUCKETS_PREFIX) {
+            let record = BucketRecord { keys: 0, bytes: 0, ..decode(&key, &value).unwrap() };
+            batch.put(key, record.encode_to_vec());
+        }
+        namespace.db.write(batch).unwrap();
+        put_format(&namespace.db, FORMAT_UNCOUNTED);
+        assert_ne!(namespace.records(b""), counted);
+        upgrade(&namespace.db).unwrap();
+        assert_eq!(namespace.records(b""), counted, "as if it had counted from the beginning");
+        upgrade(&namespace.db).unwrap();
+        assert_eq!(namespace.records(b""), counted);
+    }
+
+    #[test]
+    fn empty_tables_are_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let db = Db::open(dir.path(), &statedb::DbOptions::default()).unwrap();
+        upgrade(&db).unwrap();
+        assert_eq!(rows(&db, b"").count(), 0);
+    }
+}
