@@ -4,6 +4,7 @@
 
 use crate::container_end::{self, ContainerEnd};
 use crate::hash::ContainerHash;
+use crate::index::Terms;
 use crate::layout::{INCOMING_DIR, OWNERS_DIR};
 use anyhow::Context;
 use bytes::Bytes;
@@ -50,6 +51,7 @@ pub(crate) struct Contents {
     pub records: u64,
     pub record_bytes: u64,
     pub last: Option<LogId>,
+    pub terms: Terms,
     /// The place and the reason of the end of its records; `None` before the reader is there.
     pub end: Option<WalkEnd>,
 }
@@ -80,7 +82,8 @@ impl ContainerReader {
         let discards = Discards::read(&**disk, owners_dir, owner).await.context("read what was discarded")?;
         let walk = OwnerWalk::from_segment(disk.clone(), owners_dir, owner, reading.first_segment()).await;
         let walk = walk.context("list segments")?;
-        let contents = Contents { records: 0, record_bytes: 0, last: None, end: None };
+        let terms = Terms::default();
+        let contents = Contents { records: 0, record_bytes: 0, last: None, terms, end: None };
         let (disk, hash) = (disk.clone(), ContainerHash::default());
         Ok(ContainerReader { disk, container, walk, owners_dir, discards, contents, hash })
     }
@@ -101,6 +104,7 @@ impl ContainerReader {
         self.contents.records += 1;
         self.contents.record_bytes += walked.bytes;
         self.contents.last = Some(walked.meta.id);
+        self.contents.terms.push(walked.meta.id);
         Ok(Some(ReadRecord { walked, is_discarded }))
     }
 

@@ -6,7 +6,7 @@
 use crate::container_reader::{ContainerReader, ReadRecord, Reading};
 use crate::datanode_disk::DatanodeDisk;
 use crate::import::manifest::REPEATS_MAX;
-use crate::index::Measure;
+use crate::index::{Measure, Terms};
 use anyhow::ensure;
 use parking::Throttle;
 use prost::Message;
@@ -117,7 +117,7 @@ impl Hasher {
             return Ok(Err(why));
         }
         self.find_repeats(container, &mut firsts).await?;
-        Ok(Ok((reader.hash(), firsts.repeats)))
+        Ok(Ok((reader.hash(), reader.contents().terms.clone(), firsts.repeats)))
     }
 
     /// Which of the first chunks began no block: their block is another, or was refused.
@@ -144,18 +144,20 @@ impl Hasher {
         &self,
         container: ContainerId,
         before: Option<Measure>,
-        (hash, repeats): ([u8; 32], Vec<LogIndex>),
+        (hash, terms, repeats): ([u8; 32], Terms, Vec<LogIndex>),
     ) -> anyhow::Result<()> {
         let _deleting = self.disk.deleting.lock().await;
+        let terms_too = terms.clone();
         let saved = self.disk.index.with(move |index| {
             let now = index.measure(container)?;
             let Some(measure) = now.filter(|now| before.as_ref() == Some(now)) else { return Ok(false) };
-            index.save_measure(container, &Measure { hash: Some(hash), repeats, ..measure })?;
+            let hashed = Measure { hash: Some(hash), terms: terms_too, repeats, ..measure };
+            index.save_measure(container, &hashed)?;
             Ok(true)
         });
         if saved.await? {
             debug!(%container, "computed the hash of a container");
-            self.disk.inventory.set_hash(container, self.disk.id, hash);
+            self.disk.inventory.set_hash(container, self.disk.id, hash, terms);
         } else {
             self.look_again(container).await;
         }

@@ -1,7 +1,6 @@
 //! An index that is older than its disk: RocksDB opens one whose newest files are gone as it was before them. What it has
 //! forgotten since would pass for let go of or deleted, so such a disk is refused until its index is rebuilt.
 
-use crate::blocking::blocking;
 use crate::container_reader::{ContainerReader, Reading};
 use crate::import::imported_file;
 use crate::index::Index;
@@ -26,7 +25,8 @@ pub(crate) async fn check(
     let forgotten = match forgotten_log(real, disk, &known).await? {
         Some(pipeline) => Some(format!("pipeline {pipeline}, whose log is there")),
         None => {
-            forgotten_container(real, disk, index).await?.map(|id| format!("container {id}, which is there"))
+            let found = forgotten_container(real, disk, index, &known).await?;
+            found.map(|id| format!("container {id}, which is there"))
         }
     };
     let Some(forgotten) = forgotten else { return Ok(()) };
@@ -60,31 +60,44 @@ async fn forgotten_log(
     Ok(None)
 }
 
-/// A container without a row is one that its log has rolled to and not applied yet, a copy that is not indexed yet, one of a
-/// deletion that a crash cut short, or one of a creation that was; a record in it of a log that is gone rules out all of them.
+/// A container of a log that is gone. One that is on its way out files those it finds, so its own are no sign.
 async fn forgotten_container(
     real: &dyn DataDirectory,
     disk: &Arc<dyn Disk>,
     index: &Index,
+    known: &BTreeSet<PipelineId>,
 ) -> anyhow::Result<Option<ContainerId>> {
-    let index = index.clone();
-    let listed = blocking(move || {
+    for (container, pipeline) in containers_without_row(disk, index).await? {
+        let log = format!("{GROUPS_DIR}/{}", GroupId::pipeline(pipeline));
+        if !known.contains(&pipeline) && real.list(&log).await?.is_empty() {
+            return Ok(Some(container));
+        }
+    }
+    Ok(None)
+}
+
+/// Containers with records that the index does not know, and their pipelines: their log has rolled to them and was not applied that far,
+/// or a flush is missing. No copies, and none that a deletion has begun with; one whose first record cannot be read is no sign of anything.
+pub(crate) async fn containers_without_row(
+    disk: &Arc<dyn Disk>,
+    index: &Index,
+) -> anyhow::Result<Vec<(ContainerId, PipelineId)>> {
+    let listed = index.with(|index| {
         let rows = index.containers()?.into_iter().map(|(container, _)| container);
         Ok(rows.chain(index.deletions()?).collect::<BTreeSet<_>>())
     });
     let listed = listed.await?;
+    let mut found = Vec::new();
     for owner in raftlog::owners(&**disk, OWNERS_DIR).await.context("list the containers")? {
         let container = ContainerId(owner.0);
         if listed.contains(&container) || is_copy(disk, container).await {
             continue;
         }
-        if let Some(pipeline) = pipeline_in(disk, container).await?
-            && real.list(&format!("{GROUPS_DIR}/{}", GroupId::pipeline(pipeline))).await?.is_empty()
-        {
-            return Ok(Some(container));
+        if let Ok(Some(pipeline)) = pipeline_in(disk, container).await {
+            found.push((container, pipeline));
         }
     }
-    Ok(None)
+    Ok(found)
 }
 
 /// One whose file cannot be read may be one.

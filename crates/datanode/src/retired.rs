@@ -22,6 +22,7 @@ use crate::container_reader::{ContainerReader, Reading};
 use crate::datanode_disk::DatanodeDisk;
 use crate::index::machine::PipelineMachine;
 use crate::index::records::{ContainerRecord, ContainerState};
+use crate::index_age::containers_without_row;
 use crate::layout::{GROUPS_DIR, OWNERS_DIR};
 use crate::pipeline::PipelineOrder;
 use anyhow::{Context, ensure};
@@ -268,6 +269,7 @@ impl Retired {
 
     /// Ends a replica whose log is lost or damaged with what was applied before: no more can be said of it.
     async fn give_up(&self, failure: &anyhow::Error) -> anyhow::Result<()> {
+        self.file_forgotten().await?;
         let (open, state) = self.open_container().await?;
         let pipeline = self.order.pipeline;
         let why = format!("the log of its pipeline cannot be read: {failure:#}");
@@ -289,9 +291,27 @@ impl Retired {
             .await
     }
 
+    /// Files containers whose rows were not flushed: the log that would have applied them again is gone, and without a row nobody would know
+    /// of them.
+    async fn file_forgotten(&self) -> anyhow::Result<()> {
+        let pipeline = self.order.pipeline;
+        let found = containers_without_row(self.disk.space.disk(), &self.disk.index).await?;
+        let forgotten = found.into_iter().filter(|(_, of)| *of == pipeline).map(|(container, _)| container);
+        let forgotten: Vec<ContainerId> = forgotten.collect();
+        if forgotten.is_empty() {
+            return Ok(());
+        }
+        warn!(%pipeline, ?forgotten, "containers of a lost log were not in the index: they prove nothing");
+        let filed = self.disk.index.with(move |index| {
+            forgotten.iter().try_for_each(|container| index.add_lost(pipeline, *container, ContainerEnd::LOST))
+        });
+        filed.await
+    }
+
     /// Gives up containers that are open although the log is on its way out: their index was rebuilt, or is
     /// older than the end, and nobody can say what should be in them.
     async fn give_up_leftovers(&self) -> anyhow::Result<()> {
+        self.file_forgotten().await?;
         let pipeline = self.order.pipeline;
         let given_up = self.disk.index.with(move |index| {
             let open = index.left_open(pipeline)?;

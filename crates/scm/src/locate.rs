@@ -1,11 +1,13 @@
 //! Where to read a container.
 
 use crate::nodes::Nodes;
-use crate::quality::quality;
+use crate::quality::{is_shared, quality};
 use crate::tables::container_state;
 use crate::view;
 use crate::world::World;
-use proto::scm::{ContainerLocation, ContainerRecord, ContainerState, NodeState, PipelineRecord};
+use proto::scm::{
+    ContainerLocation, ContainerRecord, ContainerReplica, ContainerState, NodeState, PipelineRecord,
+};
 use tokio::time::Instant;
 use types::{ContainerId, NodeId, PipelineId};
 
@@ -41,7 +43,12 @@ fn candidates(
     let found: Vec<NodeId> = match container_state(record) {
         ContainerState::ContainerDeleted => return None,
         ContainerState::ContainerClosed => {
-            there().filter(|(_, replica)| quality(record, replica).is_good()).map(|(node, _)| node).collect()
+            let good = || there().filter(|(_, replica)| quality(record, replica).is_good());
+            // What only such a one has is read there; whoever asks it for a block of the others hears that it is another.
+            let has_more = |(_, replica): &(NodeId, &ContainerReplica)| {
+                is_shared(replica, good().map(|(_, replica)| replica)) == Some(false)
+            };
+            good().chain(there().filter(has_more)).map(|(node, _)| node).collect()
         }
         ContainerState::ContainerQuasiClosed => there().map(|(node, _)| node).collect(),
         ContainerState::ContainerOpen | ContainerState::Unspecified => members(),
@@ -63,7 +70,7 @@ mod tests {
     use crate::nodes::Silence;
     use crate::ops::testing::{close, create, disk, end, run, three_nodes};
     use crate::replicas::ContainersReport;
-    use proto::scm::{ContainerReplica, DiskReport, ReplicaState};
+    use proto::scm::{DiskReport, ReplicaState};
     use std::time::Duration;
 
     const SILENCE: Silence = Silence {

@@ -136,6 +136,7 @@ fn expose_containers(tables: &Tables, replication: &Replication, exposition: &mu
         (ContainerTrouble::ContainerUnhealthy, "unhealthy"),
         (ContainerTrouble::ContainerDifferent, "different"),
         (ContainerTrouble::ContainerAhead, "ahead"),
+        (ContainerTrouble::ContainerDiverged, "diverged"),
     ];
     by_label(exposition, TROUBLES, "trouble", &troubles, replication.troubles.values().flatten().copied());
 }

@@ -15,6 +15,8 @@ pub(crate) enum Quality {
     Bad,
     /// It ends past what the container is: its node has, or had once, what nobody else has.
     Ahead,
+    /// It has what was committed, and those that are good lack it: a member lost what it had acknowledged.
+    Diverged,
     /// It ends elsewhere than the container, or the container is not there any more.
     Stale,
     /// It is still written to, or what the container is has not been found out.
@@ -29,6 +31,10 @@ impl Quality {
 
 pub(crate) fn quality(record: &ContainerRecord, replica: &ContainerReplica) -> Quality {
     match container_state(record) {
+        // Nobody can have committed what a majority never had.
+        ContainerState::ContainerDeleted if replica.blocks > 0 && replica.committed_index > 0 => {
+            return Quality::Diverged;
+        }
         // A member's uncommitted tail, most likely. Where it is not, it is all that is left.
         ContainerState::ContainerDeleted if replica.blocks > 0 => return Quality::Ahead,
         ContainerState::ContainerDeleted => return Quality::Stale,
@@ -47,11 +53,30 @@ pub(crate) fn quality(record: &ContainerRecord, replica: &ContainerReplica) -> Q
     }
 }
 
+/// Whether what the replica knows to be committed stands in a good one, too; `None` as long as none of those has been read. Two logs
+/// that have an entry of one term at one index have the same up to there.
+pub(crate) fn is_shared<'a>(
+    replica: &ContainerReplica,
+    good: impl Iterator<Item = &'a ContainerReplica>,
+) -> Option<bool> {
+    let ContainerReplica { committed_term, committed_index, .. } = *replica;
+    if committed_index == 0 {
+        return Some(true);
+    }
+    let has_it = |good: &ContainerReplica| {
+        good.terms.iter().any(|end| end.term == committed_term && committed_index <= end.last_index)
+    };
+    let mut read = good.filter(|good| !good.terms.is_empty()).peekable();
+    read.peek()?;
+    Some(read.any(has_it))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use ContainerState::*;
     use ReplicaState::*;
+    use proto::scm::TermEnd;
 
     fn check(
         container: ContainerState,
@@ -96,5 +121,28 @@ mod tests {
             ContainerRecord { state: ContainerDeleted as i32, container: 1, ..ContainerRecord::default() };
         let full = ContainerReplica { blocks: 3, last_index: 70, ..ContainerReplica::default() };
         assert_eq!(quality(&record, &full), Quality::Ahead);
+        let committed = ContainerReplica { committed_term: 1, committed_index: 9, ..full };
+        assert_eq!(quality(&record, &committed), Quality::Diverged);
+    }
+
+    #[test]
+    fn what_is_committed_is_shared_where_a_good_one_has_its_entry() {
+        let good = |terms: &[(u64, u64)]| {
+            let terms = terms.iter().map(|&(term, last_index)| TermEnd { term, last_index }).collect();
+            ContainerReplica { terms, ..ContainerReplica::default() }
+        };
+        let check = |committed: (u64, u64), others: &[ContainerReplica], expect: Option<bool>| {
+            let (committed_term, committed_index) = committed;
+            let replica = ContainerReplica { committed_term, committed_index, ..ContainerReplica::default() };
+            assert_eq!(is_shared(&replica, others.iter()), expect, "{committed:?}");
+        };
+        let both = [good(&[]), good(&[(1, 11), (3, 70)])];
+        check((1, 41), &both[..1], None);
+        check((0, 0), &both[..1], Some(true));
+        check((1, 41), &both, Some(false));
+        check((1, 11), &both, Some(true));
+        check((2, 11), &both, Some(false));
+        check((3, 70), &both, Some(true));
+        check((3, 71), &both, Some(false));
     }
 }

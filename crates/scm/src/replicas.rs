@@ -193,12 +193,16 @@ impl Replicas {
 /// What is wrong with a replica as a message, if so.
 pub(crate) fn check_replica(replica: &ContainerReplica) -> Result<(), String> {
     const TEXT_BYTES_MAX: usize = 1024;
+    const TERMS_MAX: usize = 64;
     let container = replica.container;
     if container == 0 || replica.pipeline == 0 {
         return Err(format!("a replica of container {container} of pipeline {}", replica.pipeline));
     }
     if replica.state() == ReplicaState::Unspecified {
         return Err(format!("replica of container {container} has the unknown state {}", replica.state));
+    }
+    if replica.terms.len() > TERMS_MAX {
+        return Err(format!("{} terms of container {container}", replica.terms.len()));
     }
     if replica.hash.len() > TEXT_BYTES_MAX || replica.unhealthy.len() > TEXT_BYTES_MAX {
         return Err(format!("more than {TEXT_BYTES_MAX} bytes of text about container {container}"));

@@ -237,6 +237,7 @@ pub(crate) enum TroubleFilter {
     Unhealthy,
     Different,
     Ahead,
+    Diverged,
 }
 
 #[derive(Subcommand, Debug, Clone)]

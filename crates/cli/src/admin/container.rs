@@ -91,6 +91,7 @@ fn counts(status: &ClusterStatus) -> [(&'static str, u64, Tone); 12] {
         ("unhealthy", status.unhealthy, Tone::Bad),
         ("different", status.different, Tone::Bad),
         ("ahead", status.ahead, Tone::Bad),
+        ("diverged", status.diverged, Tone::Bad),
         ("adopted", status.adopted, Tone::Warning),
         ("unknown-replicas", status.unknown_replicas, Tone::Bad),
     ]

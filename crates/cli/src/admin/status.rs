@@ -308,6 +308,9 @@ fn look_at_containers(status: &ClusterStatus, findings: &mut Findings) {
     let ahead = "container list --trouble ahead";
     let what = "containers have a replica that goes on past their end";
     count(Warning, "container-ahead", what, status.ahead, ahead);
+    let diverged = "container list --trouble diverged";
+    let what = "containers have acknowledged data on one node that the others have not";
+    count(Critical, "container-diverged", what, status.diverged, diverged);
     let what = "containers have all replicas in one rack";
     count(Warning, "container-mis-replicated", what, status.mis_replicated, report);
     let what = "copies of containers failed lately";

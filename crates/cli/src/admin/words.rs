@@ -73,6 +73,7 @@ pub(super) fn trouble(trouble: ContainerTrouble) -> Word {
         ContainerTrouble::ContainerUnhealthy => ("unhealthy", Tone::Bad),
         ContainerTrouble::ContainerDifferent => ("different", Tone::Bad),
         ContainerTrouble::ContainerAhead => ("ahead", Tone::Bad),
+        ContainerTrouble::ContainerDiverged => ("diverged", Tone::Bad),
         ContainerTrouble::Unspecified => UNKNOWN,
     }
 }
@@ -119,6 +120,7 @@ impl From<TroubleFilter> for ContainerTrouble {
             TroubleFilter::Unhealthy => ContainerTrouble::ContainerUnhealthy,
             TroubleFilter::Different => ContainerTrouble::ContainerDifferent,
             TroubleFilter::Ahead => ContainerTrouble::ContainerAhead,
+            TroubleFilter::Diverged => ContainerTrouble::ContainerDiverged,
         }
     }
 }

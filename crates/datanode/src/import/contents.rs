@@ -52,8 +52,8 @@ pub(super) async fn index(disk: &Arc<dyn Disk>, index: &Index, manifest: &Manife
             machine = blocking(move || machine.applied(batch)).await?;
         }
     }
-    let Contents { last, end, .. } = reader.contents();
-    let last = last.unwrap_or_default();
+    let Contents { last, terms, end, .. } = reader.contents();
+    let (last, terms) = (last.unwrap_or_default(), terms.clone());
     ensure!(last == manifest.last, "it ends with {last:?}, not {:?}", manifest.last);
     if matches!(end, Some(WalkEnd::Unfinished { .. })) {
         // It was closed where its log ended.
@@ -63,6 +63,7 @@ pub(super) async fn index(disk: &Arc<dyn Disk>, index: &Index, manifest: &Manife
     let measure = Measure {
         disk_bytes: disk_bytes(&**disk, container).await?,
         hash: hash::from_hex(&manifest.hash),
+        terms,
         repeats: manifest.repeats.iter().copied().collect(),
     };
     let gone: Vec<u64> = reader.discards().iter().map(|record| record.tag).collect();

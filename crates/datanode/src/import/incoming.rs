@@ -129,6 +129,21 @@ impl Incoming {
     }
 }
 
+/// Takes a published copy back that cannot be indexed, and gives it up: removed in its place, half of it would look like a container that
+/// the index has forgotten.
+pub(crate) async fn unpublish(disk: &dyn Disk, container: ContainerId) -> anyhow::Result<()> {
+    remove(disk, container).await?;
+    disk.create_dir_all(INCOMING_DIR).await?;
+    let (from, to) = (container_dir(container), incoming_dir(container));
+    let rename = async {
+        disk.rename(&from, &to).await?;
+        disk.sync_dir(INCOMING_DIR).await?;
+        disk.sync_dir(OWNERS_DIR).await
+    };
+    rename.await.with_context(|| format!("rename {from} to {to}"))?;
+    remove(disk, container).await
+}
+
 /// Copies that are not finished.
 pub(crate) async fn list(disk: &dyn Disk) -> anyhow::Result<Vec<ContainerId>> {
     let owners = raftlog::owners(disk, INCOMING_DIR).await.context("list copies that are under way")?;

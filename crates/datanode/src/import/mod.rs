@@ -72,8 +72,7 @@ pub(crate) async fn recover(disk: &Arc<dyn Disk>, index: &Index) -> anyhow::Resu
             // Nobody sees it; SCM has another copy made.
             Err(failure) => {
                 warn!(%container, error = format!("{failure:#}"), "cannot index a copied container; it is given up");
-                disk.remove_dir_all(&dir).await?;
-                disk.sync_dir(OWNERS_DIR).await?;
+                incoming::unpublish(&**disk, container).await?;
             }
         }
     }

@@ -6,20 +6,50 @@ use super::{Index, keys};
 use anyhow::ensure;
 use bytes::{Buf, BufMut};
 use rocksdb::WriteBatch;
-use types::{ContainerId, LogIndex};
+use types::{ContainerId, LogId, LogIndex, Term};
 
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
 const HASHED: u8 = 1;
 const HASH_BYTES: usize = 32;
-/// Before the repeats.
-const BYTES: usize = 1 + 1 + 8 + HASH_BYTES;
+/// Before the terms.
+const BYTES: usize = 1 + 1 + 8 + HASH_BYTES + 8 + 4;
+const TERM_BYTES: usize = 16;
 const REPEAT_BYTES: usize = 8;
+
+/// Which entries a container has: those of one index are the same on two replicas only if they are of one term, and then
+/// all before them are.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Terms {
+    /// The first entry that stands in the container.
+    pub first: LogIndex,
+    /// The last entry of each term; none as long as nobody has read the container.
+    pub ends: Vec<LogId>,
+}
+
+impl Terms {
+    pub(crate) fn push(&mut self, id: LogId) {
+        match self.ends.last_mut() {
+            Some(end) if end.term == id.term => *end = id,
+            Some(_) => self.ends.push(id),
+            None => *self = Terms { first: id.index, ends: vec![id] },
+        }
+    }
+
+    /// The last entry that the container has up to an index.
+    pub(crate) fn last_to(&self, index: LogIndex) -> Option<LogId> {
+        let last = *self.ends.last()?;
+        let end = self.ends.iter().find(|end| index <= end.index);
+        let here = end.map_or(last, |end| LogId { index, ..*end });
+        (index >= self.first).then_some(here)
+    }
+}
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Measure {
     pub disk_bytes: u64,
     /// docs/format/container-hash.md
     pub hash: Option<[u8; HASH_BYTES]>,
+    pub terms: Terms,
     /// Entries that look like the first chunk of a block and began none; found with the hash. Few: writers
     /// that sent it again.
     pub repeats: Vec<LogIndex>,
@@ -27,28 +57,42 @@ pub(crate) struct Measure {
 
 impl Measure {
     pub(super) fn encode(&self) -> Vec<u8> {
-        let mut at = Vec::with_capacity(BYTES + self.repeats.len() * REPEAT_BYTES);
+        let Terms { first, ends } = &self.terms;
+        let rest = ends.len() * TERM_BYTES + self.repeats.len() * REPEAT_BYTES;
+        let mut at = Vec::with_capacity(BYTES + rest);
         at.put_u8(VERSION);
         at.put_u8(if self.hash.is_some() { HASHED } else { 0 });
         at.put_u64_le(self.disk_bytes);
         at.put_slice(&self.hash.unwrap_or_default());
+        at.put_u64_le(first.0);
+        at.put_u32_le(ends.len() as u32);
+        for end in ends {
+            at.put_u64_le(end.term.0);
+            at.put_u64_le(end.index.0);
+        }
         self.repeats.iter().for_each(|index| at.put_u64_le(index.0));
         at
     }
 
     fn decode(mut value: &[u8]) -> anyhow::Result<Measure> {
         let bytes = value.len();
-        let is_whole = bytes >= BYTES && (bytes - BYTES).is_multiple_of(REPEAT_BYTES);
-        ensure!(is_whole, "a measure of {bytes} bytes is none");
+        ensure!(bytes >= BYTES, "a measure of {bytes} bytes is none");
         let version = value.get_u8();
         ensure!(version == VERSION, "the version {version} of a measure is unknown");
         let flags = value.get_u8();
         ensure!(flags & !HASHED == 0, "unknown flags {flags:#04x} in a measure");
         let disk_bytes = value.get_u64_le();
-        let (hash, repeats) = value.split_at(HASH_BYTES);
+        let (hash, mut value) = value.split_at(HASH_BYTES);
         let hash = (flags & HASHED != 0).then(|| hash.try_into().expect("it has 32 bytes"));
+        let (first, count) = (LogIndex(value.get_u64_le()), value.get_u32_le() as usize);
+        let terms_bytes = count.saturating_mul(TERM_BYTES);
+        let is_whole = value.len() >= terms_bytes && (value.len() - terms_bytes).is_multiple_of(REPEAT_BYTES);
+        ensure!(is_whole, "a measure of {bytes} bytes with {count} terms is none");
+        let (ends, repeats) = value.split_at(terms_bytes);
+        let end = |mut end: &[u8]| LogId { term: Term(end.get_u64_le()), index: LogIndex(end.get_u64_le()) };
+        let terms = Terms { first, ends: ends.chunks_exact(TERM_BYTES).map(end).collect() };
         let repeats = repeats.chunks_exact(REPEAT_BYTES).map(|mut repeat| LogIndex(repeat.get_u64_le()));
-        Ok(Measure { disk_bytes, hash, repeats: repeats.collect() })
+        Ok(Measure { disk_bytes, hash, terms, repeats: repeats.collect() })
     }
 }
 
@@ -70,18 +114,38 @@ mod tests {
     use super::*;
 
     #[test]
-    fn version_2_is_laid_out_as_documented() {
-        let measure = Measure { disk_bytes: 4, hash: Some([5; HASH_BYTES]), repeats: vec![LogIndex(6)] };
-        let mut bytes = vec![2, 1];
+    fn version_3_is_laid_out_as_documented() {
+        let ends = vec![LogId { term: Term(8), index: LogIndex(9) }];
+        let terms = Terms { first: LogIndex(7), ends };
+        let measure =
+            Measure { disk_bytes: 4, hash: Some([5; HASH_BYTES]), terms, repeats: vec![LogIndex(6)] };
+        let mut bytes = vec![3, 1];
         bytes.extend(4u64.to_le_bytes());
         bytes.extend([5; HASH_BYTES]);
+        bytes.extend(7u64.to_le_bytes());
+        bytes.extend(1u32.to_le_bytes());
+        bytes.extend(8u64.to_le_bytes());
+        bytes.extend(9u64.to_le_bytes());
         bytes.extend(6u64.to_le_bytes());
         assert_eq!(measure.encode(), bytes);
         assert_eq!(Measure::decode(&bytes).unwrap(), measure);
         assert!(Measure::decode(&bytes[1..]).is_err());
         bytes[1] = 2;
         assert!(Measure::decode(&bytes).is_err(), "unknown flags");
-        let none = Measure { disk_bytes: 0, hash: None, repeats: Vec::new() };
+        let none = Measure { disk_bytes: 0, hash: None, terms: Terms::default(), repeats: Vec::new() };
         assert_eq!(Measure::decode(&none.encode()).unwrap(), none);
+    }
+
+    #[test]
+    fn terms_say_what_stands_at_an_index() {
+        let id = |term, index| LogId { term: Term(term), index: LogIndex(index) };
+        let mut terms = Terms::default();
+        assert_eq!(terms.last_to(LogIndex(9)), None);
+        for (term, index) in [(1, 5), (1, 6), (3, 7), (3, 8)] {
+            terms.push(id(term, index));
+        }
+        assert_eq!(terms, Terms { first: LogIndex(5), ends: vec![id(1, 6), id(3, 8)] });
+        let at = |index| terms.last_to(LogIndex(index));
+        assert_eq!([at(4), at(5), at(6), at(7), at(20)], [None, Some(id(1, 5)), Some(id(1, 6)), Some(id(3, 7)), Some(id(3, 8))]);
     }
 }

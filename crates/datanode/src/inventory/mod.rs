@@ -9,8 +9,9 @@ mod follow;
 mod report;
 mod survey;
 
+use crate::index::Terms;
 use crate::index::records::ContainerState;
-use proto::scm::{ContainerReplica, ReplicaState};
+use proto::scm::{ContainerReplica, ReplicaState, TermEnd};
 use proto::uuid_bytes;
 use report::Telling;
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,6 +19,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 pub(crate) use survey::Surveyor;
 use tokio::sync::{Notify, watch};
 use types::{ContainerId, DiskId, LogId, PipelineId};
+
+/// The last terms of a container that SCM hears of. One that was led by more is not compared with those that end in an older one.
+const TERMS_TOLD_MAX: usize = 32;
 
 /// One replica of a container as this node holds it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,6 +31,9 @@ pub(crate) struct Replica {
     pub state: ContainerState,
     /// Its last record; `None` for an open one.
     pub last: Option<LogId>,
+    /// The last record that is known to be committed; `None` where there is none, and of an open one.
+    pub committed: Option<LogId>,
+    pub terms: Terms,
     pub blocks: u64,
     pub payload_bytes: u64,
     pub disk_bytes: u64,
@@ -150,10 +157,10 @@ impl Inventory {
     }
 
     /// The hash of a closed replica was computed.
-    pub(crate) fn set_hash(&self, container: ContainerId, disk: DiskId, hash: [u8; 32]) {
+    pub(crate) fn set_hash(&self, container: ContainerId, disk: DiskId, hash: [u8; 32], terms: Terms) {
         let replica = self.get(container).filter(|replica| replica.disk == disk);
         if let Some(replica) = replica {
-            self.put(container, Replica { hash: Some(hash), ..replica });
+            self.put(container, Replica { hash: Some(hash), terms, ..replica });
         }
     }
 
@@ -206,7 +213,7 @@ impl Replica {
     /// heartbeat.
     fn is_news(&self, before: &Replica) -> bool {
         let decisive =
-            |it: &Replica| (it.state, it.last, it.hash, it.unhealthy.clone(), it.released, it.disk);
+            |it: &Replica| (it.state, it.last, it.committed, it.hash, it.unhealthy.clone(), it.released, it.disk);
         decisive(self) != decisive(before)
     }
 
@@ -230,8 +237,15 @@ impl Replica {
             hash: self.hash.map_or_else(String::new, |hash| crate::hash::to_hex(&hash)),
             unhealthy: self.unhealthy.clone().unwrap_or_default(),
             released: self.released,
+            committed_term: self.committed.map_or(0, |id| id.term.0),
+            committed_index: self.committed.map_or(0, |id| id.index.0),
+            terms: self.terms.ends.iter().rev().take(TERMS_TOLD_MAX).rev().map(term_end).collect(),
         }
     }
+}
+
+fn term_end(end: &LogId) -> TermEnd {
+    TermEnd { term: end.term.0, last_index: end.index.0 }
 }
 
 #[cfg(test)]

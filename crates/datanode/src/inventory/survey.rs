@@ -2,11 +2,11 @@
 
 use super::{Inventory, Replica};
 use crate::container_end::ContainerEnd;
-use crate::container_reader::disk_bytes;
+use crate::container_reader::{ContainerReader, Reading, disk_bytes};
 use crate::datanode_disk::DatanodeDisk;
 use crate::disks::Disks;
 use crate::index::records::{ContainerRecord, ContainerState};
-use crate::index::{Index, Measure};
+use crate::index::{Index, Measure, Terms};
 use crate::pipelines::Pipelines;
 use crate::workers::Workers;
 use std::collections::BTreeSet;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 use tracing::error;
-use types::{ContainerId, DiskId};
+use types::{ContainerId, DiskId, LogId, LogIndex};
 
 /// The age that SCM's knowledge of an open container's size may have (its pipeline's report has the size too,
 /// each second), and the time until a container is released whose log forgot it.
@@ -123,16 +123,26 @@ impl Surveyor {
         let measure = match (record.state.is_over(), measure) {
             (false, _) => {
                 let disk_bytes = disk_bytes(&**disk.space.disk(), container).await?;
-                Measure { disk_bytes, hash: None, repeats: Vec::new() }
+                Measure { disk_bytes, hash: None, terms: Terms::default(), repeats: Vec::new() }
             }
             (true, Some(measure)) => measure,
             (true, None) => measure_closed(disk, container).await?,
+        };
+        let committed = match record.state {
+            ContainerState::Open => None,
+            ContainerState::Closed => record.last,
+            // Rare, and not to be told from what others have without its term.
+            ContainerState::QuasiClosed | ContainerState::WithoutLog => {
+                last_committed(disk, container, &record, &measure).await?
+            }
         };
         let replica = Replica {
             pipeline: record.pipeline,
             disk: disk.id,
             state: record.state,
             last: record.last,
+            committed,
+            terms: measure.terms,
             blocks: record.blocks,
             payload_bytes: record.payload_bytes,
             // Of a container that was just closed the last segment is cut to its length a moment later.
@@ -159,6 +169,8 @@ impl Surveyor {
             disk: disk.id,
             state: ContainerState::Open,
             last: None,
+            committed: None,
+            terms: Terms::default(),
             blocks: record.blocks,
             payload_bytes: record.payload_bytes,
             disk_bytes: 0,
@@ -191,10 +203,35 @@ async fn measure_closed(disk: &Arc<DatanodeDisk>, container: ContainerId) -> any
     // What is deleted meanwhile would not be in it.
     let _deleting = disk.deleting.lock().await;
     let disk_bytes = disk_bytes(&**disk.space.disk(), container).await?;
-    let measure = Measure { disk_bytes, hash: None, repeats: Vec::new() };
+    let measure = Measure { disk_bytes, hash: None, terms: Terms::default(), repeats: Vec::new() };
     let saved = measure.clone();
     disk.index.with(move |index| index.save_measure(container, &saved)).await?;
     Ok(measure)
+}
+
+/// The last record that this replica knows to be committed, with its term. What cannot be read to there is known to its end's term.
+async fn last_committed(
+    disk: &Arc<DatanodeDisk>,
+    container: ContainerId,
+    record: &ContainerRecord,
+    measure: &Measure,
+) -> anyhow::Result<Option<LogId>> {
+    if record.committed == LogIndex(0) || record.last.is_none() {
+        return Ok(None);
+    }
+    if !measure.terms.ends.is_empty() {
+        return Ok(measure.terms.last_to(record.committed));
+    }
+    let mut reader = ContainerReader::open(disk.space.disk(), container, Reading::Whole).await?;
+    loop {
+        match reader.next().await {
+            Ok(Some(read)) if read.walked.meta.id.index < record.committed => {}
+            Ok(_) => break,
+            Err(failure) if failure.condemns() => break,
+            Err(failure) => return Err(failure.into()),
+        }
+    }
+    Ok(reader.contents().terms.last_to(record.committed))
 }
 
 #[cfg(test)]

@@ -11,6 +11,8 @@ fn replica(blocks: u64) -> Replica {
         disk: DISK,
         state: ContainerState::Closed,
         last: None,
+        committed: None,
+        terms: Terms::default(),
         blocks,
         payload_bytes: 0,
         disk_bytes: 0,

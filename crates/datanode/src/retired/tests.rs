@@ -1,6 +1,6 @@
 use super::*;
 use crate::import::imported_file;
-use crate::index::keys;
+use crate::index::{keys, records};
 use crate::inventory::Inventory;
 use crate::offline::tests::{END, FIRST, Left, SECOND};
 use crate::offline::{OfflineDisk, RebuildOptions};
@@ -399,6 +399,30 @@ async fn a_replica_without_its_log_says_nothing_of_its_end_and_can_be_let_go() {
         (ContainerState::WithoutLog, Some(id(8)), LogIndex(8))
     );
     assert!(spec_file::read(&*retired.disk.real, PIPELINE).await.unwrap().is_none());
+}
+
+/// The index has no log of its own: rows that were not flushed are gone with the process, and the log that would apply them again is lost.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_container_whose_row_was_never_flushed_is_filed_when_its_log_is_lost() {
+    for begun in [false, true] {
+        let left = Left::new().await;
+        left.lose("groups/pipeline-3");
+        left.change(|batch| {
+            batch.delete(keys::container(SECOND));
+            batch.put(keys::open_container(PIPELINE), records::encode_local(FIRST.0));
+        });
+        let retired = retired(&left, usize::MAX).await;
+        if begun {
+            host().retire(retired.group(), retired.order.replica, &retired.disk.space).await.unwrap();
+            host().remove(retired.group(), &retired.disk.space, &retired.order.log_spec()).await.unwrap();
+        }
+        retired.let_go(&host()).await.unwrap();
+        let second = retired.record(SECOND).unwrap();
+        assert_eq!((second.pipeline, second.state, second.last), (PIPELINE, ContainerState::WithoutLog, None));
+        drop(retired);
+        let real = Arc::new(RealDisk::open(&left.root(), 1).unwrap());
+        DatanodeDisk::open(real, &DatanodeOptions::default(), Inventory::default()).await.unwrap();
+    }
 }
 
 /// A disk on which nothing is remembered of the pipeline.

@@ -3,7 +3,7 @@
 
 use super::tasks::{Copies, Order, Tasks};
 use crate::member_view::MEMBERS;
-use crate::quality::{Quality, quality};
+use crate::quality::{Quality, is_shared, quality};
 use crate::racks::{Rack, spread, wanted};
 use crate::tables::container_state;
 use planted::Bug;
@@ -105,6 +105,7 @@ impl ContainerView<'_> {
         };
         let is_good = |(_, other): &(NodeId, &ContainerReplica)| quality(self.record, other).is_good();
         match quality(self.record, replica) {
+            Quality::Ahead | Quality::Stale if self.is_shared(replica) == Some(false) => Quality::Diverged,
             Quality::Ahead if replica.blocks == 0 && self.replicas.iter().any(is_good) => Quality::Stale,
             Quality::GoodUnmarked
                 if replica.state() == ReplicaState::ReplicaWithoutLog
@@ -114,6 +115,13 @@ impl ContainerView<'_> {
             }
             quality => quality,
         }
+    }
+
+    /// Whether what the replica knows to be committed stands in a good one. What does not is all that is left of it, and never deleted; as long
+    /// as none has been read it is not known.
+    fn is_shared(&self, replica: &ContainerReplica) -> Option<bool> {
+        let good = self.replicas.iter().map(|(_, other)| *other);
+        is_shared(replica, good.filter(|other| quality(self.record, other).is_good()))
     }
 }
 
@@ -240,6 +248,9 @@ impl<'a> Sorted<'a> {
                 Quality::Ahead if known.ahead_is_told.contains(&node) => Quality::Stale,
                 quality => quality,
             };
+            if quality == Quality::Stale && known.is_shared(replica) != Some(true) {
+                continue;
+            }
             sorted.sort(node, replica, of_node, quality, is_readable);
         }
         let in_service = |node: &&NodeId| view(node).is_some_and(|view| view.in_service());
@@ -481,7 +492,11 @@ fn must_make_room(known: &ContainerView<'_>, sorted: &Sorted<'_>, limits: &Limit
 fn plan_deleted(known: &ContainerView<'_>, limits: &Limits<'_>, tasks: &Tasks) -> Vec<(NodeId, Order)> {
     let container = ContainerId(known.record.container);
     let may_go = |node: &NodeId, replica: &ContainerReplica| {
-        known.quality(replica) != Quality::Ahead || known.ahead_is_told.contains(node)
+        match known.quality(replica) {
+            Quality::Diverged => false,
+            Quality::Ahead => known.ahead_is_told.contains(node),
+            _ => true,
+        }
     };
     let left = known.replicas.iter().filter(|(node, replica)| {
         replica.released && may_go(node, replica) && may_ask(*node, container, limits, tasks)
@@ -499,10 +514,9 @@ fn troubles(known: &ContainerView<'_>, sorted: &Sorted<'_>, limits: &Limits<'_>)
     use ContainerTrouble::*;
     let mut troubles = Vec::new();
     let state = container_state(known.record);
-    let ahead = |(_, replica): &(NodeId, &ContainerReplica)| known.quality(replica) == Quality::Ahead;
-    if known.replicas.iter().any(ahead) {
-        troubles.push(ContainerAhead);
-    }
+    let has = |quality| known.replicas.iter().any(|(_, replica)| known.quality(replica) == quality);
+    troubles.extend(has(Quality::Diverged).then_some(ContainerDiverged));
+    troubles.extend(has(Quality::Ahead).then_some(ContainerAhead));
     if state == ContainerState::ContainerDeleted {
         return troubles;
     }

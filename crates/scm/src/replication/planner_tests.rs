@@ -310,6 +310,39 @@ fn a_replica_that_goes_on_past_the_container_is_told_of_before_it_is_deleted() {
     Case { ahead_is_told: [NodeId(3)].into(), ..case }.check(&[ContainerAhead], &[(3, TaskDelete)]);
 }
 
+/// A member that lost what it had acknowledged led those who lacked it: the one that has it ends at an older term, and is no older copy.
+#[test]
+fn a_replica_with_what_was_committed_and_the_others_lack_is_told_of_and_never_deleted() {
+    let with_terms = |index: u64| {
+        let mut case = Case::new(&[1, 2, 4]);
+        case.record.last_term = 2;
+        for replica in case.replicas.values_mut() {
+            let ends = [(1, index), (2, 10)].map(|(term, last_index)| TermEnd { term, last_index });
+            *replica = ContainerReplica { last_term: 2, terms: ends.to_vec(), ..replica.clone() };
+        }
+        case
+    };
+    let committed = |replica: &mut ContainerReplica| {
+        *replica = ContainerReplica {
+            last_index: 8,
+            blocks: 3,
+            committed_term: 1,
+            committed_index: 8,
+            ..self::replica(1, ReplicaQuasiClosed)
+        }
+    };
+    let diverged = with_terms(7).with(3, committed);
+    diverged.check(&[ContainerDiverged], &[]);
+    Case { ahead_is_told: [NodeId(3)].into(), ..with_terms(7).with(3, committed) }
+        .check(&[ContainerDiverged], &[]);
+    with_terms(8).with(3, committed).check(&[ContainerDifferent], &[(3, TaskDelete)]);
+    let mut unread = with_terms(8).with(3, committed);
+    for replica in unread.replicas.values_mut() {
+        replica.terms.clear();
+    }
+    unread.check(&[ContainerDifferent], &[]);
+}
+
 #[test]
 fn nodes_that_leave_count_as_their_duty_says() {
     let leaves = |duty| Case::new(&[1, 2, 3]).node(3, |node| node.duty = duty);

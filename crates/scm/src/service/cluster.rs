@@ -45,6 +45,7 @@ pub(super) fn status(leader: &Leader) -> ClusterStatus {
             unhealthy: troubled(ContainerTrouble::ContainerUnhealthy),
             different: troubled(ContainerTrouble::ContainerDifferent),
             ahead: troubled(ContainerTrouble::ContainerAhead),
+            diverged: troubled(ContainerTrouble::ContainerDiverged),
             adopted: tables.containers().values().filter(|record| record.adopted).count() as u64,
             unknown_replicas: adoption::count_unknown_replicas(tables, nodes) as u64,
             quasi_closed: unresolved(ContainerState::ContainerQuasiClosed),
