@@ -121,17 +121,18 @@ const FULL_FOR: Duration = Duration::from_secs(3);
 struct Patience {
     deadline: Duration,
     since: Option<Instant>,
+    full_since: Option<Instant>,
     retry: Backoff,
 }
 
 impl Patience {
     fn new(deadline: Duration) -> Patience {
         let retry = Backoff::new(Duration::from_millis(10), Duration::from_millis(500));
-        Patience { deadline, since: None, retry }
+        Patience { deadline, since: None, full_since: None, retry }
     }
 
     fn progress(&mut self) {
-        self.since = None;
+        (self.since, self.full_since) = (None, None);
         self.retry.reset();
     }
 
@@ -141,6 +142,7 @@ impl Patience {
 
     /// Waits a little before the next try, or says that there was enough waiting.
     async fn wait(&mut self, failure: Failure) -> Result<(), ClientError> {
+        self.full_since = None;
         let since = *self.since.get_or_insert_with(Instant::now);
         if since.elapsed() + self.retry.next_pause() > self.deadline {
             return Err(ClientError::Unavailable(format!(
@@ -152,14 +154,35 @@ impl Patience {
         Ok(())
     }
 
-    /// [`Patience::wait`] where all disks are full.
+    /// [`Patience::wait`] where all disks are full: other trouble before does not count.
     async fn wait_for_room(&mut self) -> Result<(), ClientError> {
-        let since = *self.since.get_or_insert_with(Instant::now);
+        let since = *self.full_since.get_or_insert_with(Instant::now);
         if since.elapsed() > FULL_FOR.min(self.deadline) {
             let why = "the disks of every open pipeline are full";
             return Err(ClientError::Refused(Failure::new(Code::DiskFull, why)));
         }
         tokio::time::sleep(self.retry.pause()).await;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A node that was down for longer than a full store is waited for, and then a disk that is full for a moment.
+    #[tokio::test(start_paused = true)]
+    async fn a_store_is_full_only_once_it_has_been_so_for_a_while() {
+        let mut patience = Patience::new(10 * FULL_FOR);
+        patience.trouble_since(Instant::now());
+        let begun = Instant::now();
+        while begun.elapsed() < 2 * FULL_FOR {
+            patience.wait(Failure::new(Code::Unavailable, "down")).await.unwrap();
+        }
+        let full = Instant::now();
+        while full.elapsed() <= FULL_FOR {
+            patience.wait_for_room().await.unwrap();
+        }
+        patience.wait_for_room().await.unwrap_err();
     }
 }

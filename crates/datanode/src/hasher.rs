@@ -44,7 +44,7 @@ struct Firsts {
 }
 
 /// A hash and what was found with it, or why there is none.
-type Hashed = Result<([u8; 32], Vec<LogIndex>), String>;
+type Hashed = Result<([u8; 32], Terms, Vec<LogIndex>), String>;
 
 impl Hasher {
     pub(crate) fn new(disk: Arc<DatanodeDisk>) -> Hasher {
@@ -147,11 +147,11 @@ impl Hasher {
         (hash, terms, repeats): ([u8; 32], Terms, Vec<LogIndex>),
     ) -> anyhow::Result<()> {
         let _deleting = self.disk.deleting.lock().await;
-        let terms_too = terms.clone();
+        let terms_read = terms.clone();
         let saved = self.disk.index.with(move |index| {
             let now = index.measure(container)?;
             let Some(measure) = now.filter(|now| before.as_ref() == Some(now)) else { return Ok(false) };
-            let hashed = Measure { hash: Some(hash), terms: terms_too, repeats, ..measure };
+            let hashed = Measure { hash: Some(hash), terms: terms_read, repeats, ..measure };
             index.save_measure(container, &hashed)?;
             Ok(true)
         });

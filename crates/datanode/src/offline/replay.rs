@@ -337,7 +337,7 @@ async fn walk_with(
     }
     let (hash, alone) = (hash::to_hex(&reader.hash()), reader.alone().await?);
     let discards = reader.discards().clone();
-    let Contents { records, record_bytes, last, end } = reader.contents().clone();
+    let Contents { records, record_bytes, last, end, .. } = reader.contents().clone();
     let end = end.context("a container that was read to its end has none")?;
     Ok(ContainerContents { container, records, record_bytes, last, end, discards, hash, alone })
 }

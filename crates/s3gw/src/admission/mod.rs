@@ -269,7 +269,7 @@ fn set_host(parts: &mut Parts) -> Result<()> {
 
 fn refuse_unsigned(headers: &HeaderMap, verified: &Verified) -> Result<()> {
     let is_free = |name: &str| {
-        !name.starts_with("x-amz-")
+        !(name.starts_with("x-amz-") || name.starts_with("x-flotilla-"))
             || MAY_BE_UNSIGNED.contains(&name)
             || verified.signed_headers.iter().any(|signed| signed == name)
     };

@@ -11,7 +11,7 @@ use ReplicaState::{ReplicaClosed, ReplicaOpen, ReplicaQuasiClosed, ReplicaWithou
 use proptest::prelude::*;
 use proto::scm::{
     ContainerRecord, ContainerReplica, ContainerState, ContainerTrouble, NodeDuty, NodeState, ReplicaState,
-    TaskKind, TaskReport,
+    TaskKind, TaskReport, TermEnd,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
