@@ -192,6 +192,7 @@ impl RaftHost {
             unserved: unserved.clone(),
             counts: counts.clone(),
             standing: standing.clone(),
+            acknowledged: Arc::default(),
         };
         let config = config(spec.group.to_string(), spec.timing, !holds_off).map_err(anyhow::Error::msg)?;
         let store = LogStore::new(

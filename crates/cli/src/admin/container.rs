@@ -79,7 +79,7 @@ async fn report(scm: &mut Scm) -> anyhow::Result<Answer> {
     Ok(Answer::new(table(["CONTAINERS", "COUNT"], &rows), Value::Object(json)))
 }
 
-fn counts(status: &ClusterStatus) -> [(&'static str, u64, Tone); 12] {
+fn counts(status: &ClusterStatus) -> [(&'static str, u64, Tone); 13] {
     [
         ("all", status.containers, Tone::Plain),
         ("open", status.containers_open, Tone::Plain),

@@ -9,6 +9,7 @@ use crate::ending::Ender;
 use crate::opening::Opener;
 use crate::pipeline::PipelineOrder;
 use anyhow::bail;
+use prost::Message;
 use proto::scm::task::Task as Told;
 use proto::scm::{CloseReplica, DeleteReplica, Pipeline, PipelineState, RollContainer, Task, TaskKind};
 use types::{ContainerId, LogId, LogIndex, NodeId, PipelineId, ReplicaId, Term};
@@ -24,7 +25,8 @@ impl Means {
     /// `None` of a kind that a newer SCM knows.
     pub(crate) fn order(&self, task: Task) -> Option<Order> {
         let means = self.clone();
-        Some(match task.task? {
+        let said = said(&task);
+        let order = match task.task? {
             Told::Copy(order) => {
                 let key = Key::container(TaskKind::TaskCopy, ContainerId(order.container));
                 Order::new(key, "copy", |run| async move { copy(&means, order, &run).await })
@@ -63,8 +65,18 @@ impl Means {
                     Ok(())
                 })
             }
-        })
+        };
+        Some(order.saying(said))
     }
+}
+
+/// What makes a task another one: where a copy comes from does not.
+fn said(task: &Task) -> Vec<u8> {
+    let mut task = task.clone();
+    if let Some(Told::Copy(copy)) = &mut task.task {
+        copy.sources.clear();
+    }
+    task.encode_to_vec()
 }
 
 impl Carrier {
@@ -75,7 +87,7 @@ impl Carrier {
         let key = Key::pipeline(TaskKind::TaskPipeline, id);
         let Carrier { opener, ender } = self.clone();
         let own = PipelineOrder::for_node(pipeline, node).transpose()?;
-        Some(match pipeline.state() {
+        let order = match pipeline.state() {
             PipelineState::PipelineAllocated | PipelineState::PipelineOpen => {
                 if opener.pipelines.open(id).is_some() {
                     return None;
@@ -104,6 +116,7 @@ impl Carrier {
             PipelineState::Unspecified => Order::new(key, "nothing known", |_| async move {
                 bail!("SCM names no state of the pipeline that is known here")
             }),
-        })
+        };
+        Some(order.saying(end.0.to_le_bytes().to_vec()))
     }
 }

@@ -44,6 +44,7 @@ const DONE_WAIT: Duration = Duration::from_secs(10);
 
 struct Entry {
     what: &'static str,
+    said: Vec<u8>,
     progress: Arc<Progress>,
     state: State,
     failed: String,
@@ -114,10 +115,10 @@ impl Executor {
         let told: BTreeMap<Key, Order> = told.into_iter().map(|order| (order.key, order)).collect();
         let (now, mut entries) = (Instant::now(), self.lock());
         entries.retain(|key, entry| {
-            told.get(key).is_some_and(|order| order.what == entry.what) || entry.withdraw(key)
+            told.get(key).is_some_and(|order| entry.is_of(order)) || entry.withdraw(key)
         });
         let mut running: BTreeMap<TaskKind, usize> = BTreeMap::new();
-        for (key, _) in entries.iter().filter(|(_, entry)| entry.runs()) {
+        for (key, _) in entries.iter().filter(|(_, entry)| entry.runs() && !entry.is_stopping()) {
             *running.entry(key.kind).or_default() += 1;
         }
         let mut awaited = Vec::new();
@@ -168,6 +169,7 @@ impl Entry {
     fn new(order: &Order, now: Instant) -> Entry {
         Entry {
             what: order.what,
+            said: order.said.clone(),
             progress: Arc::default(),
             state: State::Waits(now),
             failed: String::new(),
@@ -179,6 +181,11 @@ impl Entry {
         matches!(self.state, State::Runs(_))
     }
 
+    fn is_of(&self, order: &Order) -> bool {
+        (order.what, &order.said) == (self.what, &self.said)
+    }
+
+    /// One that is to stop may hang with its disk, and takes nobody's place meanwhile.
     fn is_stopping(&self) -> bool {
         matches!(&self.state, State::Runs(stop) if stop.is_cancelled())
     }

@@ -37,8 +37,9 @@ type Work = Box<dyn FnOnce(Run) -> BoxFuture<'static, anyhow::Result<()>> + Send
 
 pub(crate) struct Order {
     pub key: Key,
-    /// What is to be done: an order of the same key that says otherwise replaces this one.
+    /// What is to be done, and with what: an order of the same key that says otherwise replaces this one.
     pub what: &'static str,
+    pub said: Vec<u8>,
     pub work: Work,
     pub is_awaited: bool,
 }
@@ -100,7 +101,11 @@ impl Order {
     where
         F: Future<Output = anyhow::Result<()>> + Send + 'static,
     {
-        Order { key, what, work: Box::new(move |run| Box::pin(work(run))), is_awaited: false }
+        Order { key, what, said: Vec::new(), work: Box::new(move |run| Box::pin(work(run))), is_awaited: false }
+    }
+
+    pub(crate) fn saying(self, said: Vec<u8>) -> Order {
+        Order { said, ..self }
     }
 
     /// The next heartbeat is sent when it has ended.

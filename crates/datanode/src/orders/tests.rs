@@ -82,6 +82,20 @@ async fn an_order_runs_once_at_a_time_and_is_done_again_only_if_it_is_still_told
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_order_that_says_something_else_is_another_one() {
+    let mut played = Played::new();
+    let told = |said: u8| vec![played.order("copy").saying(vec![said])];
+    let (first, again, other) = (told(1), told(1), told(2));
+    played.executor.told(first, Instant::now()).await;
+    let (run, _ending) = played.begun("copy").await;
+    played.executor.told(again, Instant::now()).await;
+    assert!(!run.stop.is_cancelled());
+    played.executor.told(other, Instant::now()).await;
+    assert!(run.stop.is_cancelled());
+    assert!(played.executor.reports().is_empty(), "nothing is heard of what was replaced");
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_is_withdrawn_or_replaced_is_asked_to_stop_and_nothing_takes_its_place_before_it_has_ended() {
     for between in [&[][..], &["let go"]] {
         let mut played = Played::new();

@@ -26,8 +26,9 @@ use openraft::raft::{
 use openraft::type_config::alias::SnapshotOf;
 use openraft::{OptionalSend, RPCTypes, RaftNetworkFactory};
 use proto::raft as wire;
+use std::collections::BTreeMap;
 use std::future::Future;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tonic::Status;
 use types::{Clock, GroupId, ReplicaId, Term};
@@ -47,7 +48,11 @@ pub(crate) struct Network {
     pub(crate) unserved: Arc<Unserved>,
     pub(crate) standing: Arc<Standing>,
     pub(crate) counts: Arc<Counts>,
+    pub(crate) acknowledged: Acknowledged,
 }
+
+/// The furthest that each member has said it has, with the term of the leader who was told so: a later leader may have had it cut.
+type Acknowledged = Arc<Mutex<BTreeMap<ReplicaId, (u64, RaftLogId)>>>;
 
 impl RaftNetworkFactory<TypeConfig> for Network {
     type Network = Client;
@@ -76,7 +81,7 @@ impl Network {
             standing: self.standing.clone(),
             counts: self.counts.clone(),
             clock: self.options.clock.clone(),
-            acknowledged: None,
+            acknowledged: self.acknowledged.clone(),
         }
     }
 }
@@ -104,8 +109,7 @@ pub(crate) struct Client {
     standing: Arc<Standing>,
     counts: Arc<Counts>,
     clock: Arc<dyn Clock>,
-    /// The furthest that the target said it has: openraft makes a client anew for each of its leaderships.
-    acknowledged: Option<RaftLogId>,
+    acknowledged: Acknowledged,
 }
 
 impl Client {
@@ -230,9 +234,13 @@ impl NetStreamAppend<TypeConfig> for Client {
             let mut input = input;
             let Some(first) = input.next().await else { return Ok(stream::empty().boxed()) };
             if self.used_for == Use::Heartbeats {
-                let answer = self.heartbeat(first, option.hard_ttl()).await?;
+                let term = first.vote.leader_id.term;
+                let answer = self.heartbeat(first, option.hard_ttl()).await;
+                self.answered(term, &answer);
+                let answer = answer?;
                 return Ok(stream::iter([Ok(answer)]).boxed());
             }
+            let term = first.vote.leader_id.term;
             let input = stream::iter([first]).chain(input);
             let process = self.process()?;
             let (requests, outgoing) = exchange::channel();
@@ -250,7 +258,7 @@ impl NetStreamAppend<TypeConfig> for Client {
                 self.window_bytes,
                 self.clock.clone(),
             );
-            let answers = exchange.into_stream().inspect(|answer| self.answered(answer));
+            let answers = exchange.into_stream().inspect(move |answer| self.answered(term, answer));
             Ok(answers.boxed())
         }
         .boxed()
@@ -347,20 +355,28 @@ impl NetSnapshot<TypeConfig> for Client {
 impl Client {
     /// A follower that lacks what it acknowledged has a disk that lost what it had called durable: openraft sends it again,
     /// and an operator should know.
-    fn answered(&mut self, answer: &Result<StreamAppendResult<TypeConfig>, RPCError<TypeConfig>>) {
+    fn answered(&self, term: u64, answer: &Result<StreamAppendResult<TypeConfig>, RPCError<TypeConfig>>) {
+        let member = self.target.replica;
+        let mut all = self.acknowledged.lock().expect("no holder panics");
+        let known = all.get(&member).filter(|(of, _)| *of == term).map(|(_, id)| *id);
         match answer {
-            Ok(Ok(matched)) => self.acknowledged = self.acknowledged.max(*matched),
-            Ok(Err(StreamAppendError::Conflict(at))) if Some(*at) <= self.acknowledged => {
+            Ok(Ok(matched)) => {
+                if let Some(furthest) = (*matched).max(known) {
+                    all.insert(member, (term, furthest));
+                }
+            }
+            Ok(Err(StreamAppendError::Conflict(at))) if Some(*at) <= known => {
                 self.counts.logs_reverted.count();
-                let (member, node) = (self.target.replica, self.target.node);
+                let node = self.target.node;
                 tracing::warn!(
                     group = %self.group, %member, %node, missing = at.index,
                     "a follower lost entries that it had acknowledged: its disk calls durable what is not"
                 );
-                self.acknowledged = None;
+                all.remove(&member);
             }
             Ok(Err(_)) => {}
-            Err(_) => self.counts.streams_broken.count(),
+            Err(_) if self.used_for == Use::Entries => self.counts.streams_broken.count(),
+            Err(_) => {}
         }
     }
 
