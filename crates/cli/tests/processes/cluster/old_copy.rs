@@ -1,0 +1,85 @@
+use super::harness::{Drill, REPAIRED_WITHIN, Setup, Shown};
+use super::lost_majority::all_have_everything;
+use crate::drills::{assert_all_come_back, assert_all_there, assert_none_wrong};
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// Nothing closes before the members disagree.
+const CONTAINER_BYTES_MAX: u64 = 512 << 20;
+/// The datanodes by what becomes of them: this one has everything that is acknowledged, ...
+const KEEPER: usize = 0;
+/// ... this one comes back with an old copy of its disk, ...
+const OLD: usize = 1;
+/// ... and this one is down while the first two take writes.
+const AWAY: usize = 2;
+/// Several rounds of SCM, in each of which it could have a replica deleted.
+const WATCHED: Duration = Duration::from_secs(10);
+
+/// Two members acknowledge what the third one never hears of; one of the two is put back to before that, and leads on with the third, without
+/// the one that has everything. What only that one has is told of, is never deleted, and is read, as far as it knew it to be committed.
+pub(super) async fn run() -> Shown {
+    let mut drill = Drill::start(Setup {
+        datanodes: 3,
+        container_bytes_max: CONTAINER_BYTES_MAX,
+        dead_after: Duration::from_secs(600),
+        quasi_close_after: Duration::from_secs(4),
+        ..Setup::default()
+    })
+    .await;
+    let writers = drill.writers(0);
+    writers.progress(20).await;
+    let before = writers.stop().await;
+    let same = async || all_have_everything(&drill).await;
+    drill.until("members that have everything", REPAIRED_WITHIN, same).await;
+
+    let disk = drill.cluster.disk(OLD, 0);
+    let copy = disk.with_extension("copy");
+    drill.cluster.datanodes[OLD].kill9();
+    copy_all(&disk, &copy);
+    drill.cluster.datanodes[OLD].start_again();
+    drill.until("all nodes", REPAIRED_WITHIN, async || drill.healthy(3).await).await;
+    drill.cluster.datanodes[AWAY].kill9();
+    let writers = drill.writers(before.next);
+    writers.progress(60).await;
+    let kept = writers.stop().await;
+
+    drill.cluster.datanodes[OLD].kill9();
+    drill.cluster.datanodes[KEEPER].kill9();
+    std::fs::remove_dir_all(&disk).unwrap();
+    std::fs::rename(&copy, &disk).unwrap();
+    drill.cluster.datanodes[OLD].start_again();
+    drill.cluster.datanodes[AWAY].start_again();
+    let writers = drill.writers(kept.next);
+    writers.progress(40).await;
+    let after = writers.stop().await;
+
+    drill.cluster.datanodes[KEEPER].start_again();
+    let back = Instant::now();
+    let is_told = async || match drill.status().await.diverged {
+        0 => Err("no container is called diverged".to_owned()),
+        _ => Ok(()),
+    };
+    drill.until("a light", REPAIRED_WITHIN, is_told).await;
+    let told = back.elapsed();
+    assert_all_come_back(&drill.s3, &[before.acknowledged.clone(), after.acknowledged.clone()].concat()).await;
+    tokio::time::sleep(WATCHED).await;
+    assert!(drill.status().await.diverged > 0, "the replica that has more is gone");
+    assert_all_there(&drill.s3, &before.acknowledged).await;
+    assert_all_there(&drill.s3, &after.acknowledged).await;
+    let (count, refused) = (kept.acknowledged.len(), assert_none_wrong(&drill.s3, &kept.acknowledged).await);
+    assert!(refused * 2 < count, "{refused} of {count} are not read where they are");
+    Shown {
+        objects: before.acknowledged.len() + count + after.acknowledged.len(),
+        figures: vec![
+            ("told_s", told.as_secs_f64()),
+            ("kept_objects", count as f64),
+            ("refused_objects", refused as f64),
+        ],
+    }
+}
+
+fn copy_all(from: &Path, to: &Path) {
+    let copied = Command::new("cp").arg("-a").args([from, to]).status().unwrap();
+    assert!(copied.success(), "copy {}", from.display());
+}
