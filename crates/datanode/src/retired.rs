@@ -303,7 +303,9 @@ impl Retired {
         }
         warn!(%pipeline, ?forgotten, "containers of a lost log were not in the index: they prove nothing");
         let filed = self.disk.index.with(move |index| {
-            forgotten.iter().try_for_each(|container| index.add_lost(pipeline, *container, ContainerEnd::LOST))
+            forgotten
+                .iter()
+                .try_for_each(|container| index.add_lost(pipeline, *container, ContainerEnd::LOST))
         });
         filed.await
     }

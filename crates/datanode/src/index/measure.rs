@@ -146,6 +146,9 @@ mod tests {
         }
         assert_eq!(terms, Terms { first: LogIndex(5), ends: vec![id(1, 6), id(3, 8)] });
         let at = |index| terms.last_to(LogIndex(index));
-        assert_eq!([at(4), at(5), at(6), at(7), at(20)], [None, Some(id(1, 5)), Some(id(1, 6)), Some(id(3, 7)), Some(id(3, 8))]);
+        assert_eq!(
+            [at(4), at(5), at(6), at(7), at(20)],
+            [None, Some(id(1, 5)), Some(id(1, 6)), Some(id(3, 7)), Some(id(3, 8))]
+        );
     }
 }

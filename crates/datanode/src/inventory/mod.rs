@@ -212,8 +212,9 @@ impl Replica {
     /// Whether SCM decides otherwise because of what is new since `before`; sizes alone can wait for the next
     /// heartbeat.
     fn is_news(&self, before: &Replica) -> bool {
-        let decisive =
-            |it: &Replica| (it.state, it.last, it.committed, it.hash, it.unhealthy.clone(), it.released, it.disk);
+        let decisive = |it: &Replica| {
+            (it.state, it.last, it.committed, it.hash, it.unhealthy.clone(), it.released, it.disk)
+        };
         decisive(self) != decisive(before)
     }
 

@@ -26,46 +26,45 @@ impl Means {
     pub(crate) fn order(&self, task: Task) -> Option<Order> {
         let means = self.clone();
         let said = said(&task);
-        let order = match task.task? {
-            Told::Copy(order) => {
-                let key = Key::container(TaskKind::TaskCopy, ContainerId(order.container));
-                Order::new(key, "copy", |run| async move { copy(&means, order, &run).await })
-            }
-            Told::Delete(DeleteReplica { container }) => {
-                let container = ContainerId(container);
-                let key = Key::container(TaskKind::TaskDelete, container);
-                Order::new(
-                    key,
-                    "delete",
-                    move |run| async move { delete_replica(&means, container, &run).await },
-                )
-            }
-            Told::Close(CloseReplica { container, last_term, last_index }) => {
-                let container = ContainerId(container);
-                let last = LogId { term: Term(last_term), index: LogIndex(last_index) };
-                let last = Some(last).filter(|last| *last != LogId::default());
-                let key = Key::container(TaskKind::TaskClose, container);
-                Order::new(key, "close", move |_| async move {
-                    Ok(close_replica(&means.disks, container, last).await?)
-                })
-            }
-            Told::MoveLeader(order) => {
-                let key = Key::pipeline(TaskKind::TaskMoveLeader, PipelineId(order.pipeline));
-                Order::new(key, "move the leader", move |run| async move {
-                    let pipeline = means.pipelines.running(key.pipeline)?;
-                    let moving = pipeline.group.transfer_leader(ReplicaId(order.to_replica));
-                    run.until_stop(async { Ok(moving.await?) }).await
-                })
-            }
-            Told::Roll(RollContainer { pipeline, container }) => {
-                let (pipeline, container) = (PipelineId(pipeline), ContainerId(container));
-                let key = Key { container, ..Key::pipeline(TaskKind::TaskRoll, pipeline) };
-                Order::new(key, "roll", move |_| async move {
-                    means.pipelines.running(pipeline)?.roll_after(container);
-                    Ok(())
-                })
-            }
-        };
+        let order =
+            match task.task? {
+                Told::Copy(order) => {
+                    let key = Key::container(TaskKind::TaskCopy, ContainerId(order.container));
+                    Order::new(key, "copy", |run| async move { copy(&means, order, &run).await })
+                }
+                Told::Delete(DeleteReplica { container }) => {
+                    let container = ContainerId(container);
+                    let key = Key::container(TaskKind::TaskDelete, container);
+                    Order::new(key, "delete", move |run| async move {
+                        delete_replica(&means, container, &run).await
+                    })
+                }
+                Told::Close(CloseReplica { container, last_term, last_index }) => {
+                    let container = ContainerId(container);
+                    let last = LogId { term: Term(last_term), index: LogIndex(last_index) };
+                    let last = Some(last).filter(|last| *last != LogId::default());
+                    let key = Key::container(TaskKind::TaskClose, container);
+                    Order::new(key, "close", move |_| async move {
+                        Ok(close_replica(&means.disks, container, last).await?)
+                    })
+                }
+                Told::MoveLeader(order) => {
+                    let key = Key::pipeline(TaskKind::TaskMoveLeader, PipelineId(order.pipeline));
+                    Order::new(key, "move the leader", move |run| async move {
+                        let pipeline = means.pipelines.running(key.pipeline)?;
+                        let moving = pipeline.group.transfer_leader(ReplicaId(order.to_replica));
+                        run.until_stop(async { Ok(moving.await?) }).await
+                    })
+                }
+                Told::Roll(RollContainer { pipeline, container }) => {
+                    let (pipeline, container) = (PipelineId(pipeline), ContainerId(container));
+                    let key = Key { container, ..Key::pipeline(TaskKind::TaskRoll, pipeline) };
+                    Order::new(key, "roll", move |_| async move {
+                        means.pipelines.running(pipeline)?.roll_after(container);
+                        Ok(())
+                    })
+                }
+            };
         Some(order.saying(said))
     }
 }

@@ -101,7 +101,13 @@ impl Order {
     where
         F: Future<Output = anyhow::Result<()>> + Send + 'static,
     {
-        Order { key, what, said: Vec::new(), work: Box::new(move |run| Box::pin(work(run))), is_awaited: false }
+        Order {
+            key,
+            what,
+            said: Vec::new(),
+            work: Box::new(move |run| Box::pin(work(run))),
+            is_awaited: false,
+        }
     }
 
     pub(crate) fn saying(self, said: Vec<u8>) -> Order {

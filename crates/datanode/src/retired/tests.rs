@@ -418,7 +418,10 @@ async fn a_container_whose_row_was_never_flushed_is_filed_when_its_log_is_lost()
         }
         retired.let_go(&host()).await.unwrap();
         let second = retired.record(SECOND).unwrap();
-        assert_eq!((second.pipeline, second.state, second.last), (PIPELINE, ContainerState::WithoutLog, None));
+        assert_eq!(
+            (second.pipeline, second.state, second.last),
+            (PIPELINE, ContainerState::WithoutLog, None)
+        );
         drop(retired);
         let real = Arc::new(RealDisk::open(&left.root(), 1).unwrap());
         DatanodeDisk::open(real, &DatanodeOptions::default(), Inventory::default()).await.unwrap();

@@ -491,12 +491,10 @@ fn must_make_room(known: &ContainerView<'_>, sorted: &Sorted<'_>, limits: &Limit
 /// A container that holds nothing any more.
 fn plan_deleted(known: &ContainerView<'_>, limits: &Limits<'_>, tasks: &Tasks) -> Vec<(NodeId, Order)> {
     let container = ContainerId(known.record.container);
-    let may_go = |node: &NodeId, replica: &ContainerReplica| {
-        match known.quality(replica) {
-            Quality::Diverged => false,
-            Quality::Ahead => known.ahead_is_told.contains(node),
-            _ => true,
-        }
+    let may_go = |node: &NodeId, replica: &ContainerReplica| match known.quality(replica) {
+        Quality::Diverged => false,
+        Quality::Ahead => known.ahead_is_told.contains(node),
+        _ => true,
     };
     let left = known.replicas.iter().filter(|(node, replica)| {
         replica.released && may_go(node, replica) && may_ask(*node, container, limits, tasks)

@@ -58,9 +58,13 @@ fn a_slice_of_clusters_keeps_what_it_was_given() {
         let halves: Vec<_> = halves.collect();
         halves.into_iter().flat_map(|half| half.join().expect("no seed shows a violation")).collect()
     });
-    let lacking = REACHED.iter().filter(|what| !counts.iter().any(|(name, count)| name == *what && *count > 0));
+    let lacking =
+        REACHED.iter().filter(|what| !counts.iter().any(|(name, count)| name == *what && *count > 0));
     let lacking: Vec<_> = lacking.collect();
-    assert!(lacking.is_empty(), "no seed of {SLICE:?} has any {lacking:?}: choose others (`./dev sim cluster`)");
+    assert!(
+        lacking.is_empty(),
+        "no seed of {SLICE:?} has any {lacking:?}: choose others (`./dev sim cluster`)"
+    );
 }
 
 /// A seed that is divisible by 16 runs twice, each time in a process of its own.

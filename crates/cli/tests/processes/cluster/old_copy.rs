@@ -62,7 +62,8 @@ pub(super) async fn run() -> Shown {
     };
     drill.until("a light", REPAIRED_WITHIN, is_told).await;
     let told = back.elapsed();
-    assert_all_come_back(&drill.s3, &[before.acknowledged.clone(), after.acknowledged.clone()].concat()).await;
+    assert_all_come_back(&drill.s3, &[before.acknowledged.clone(), after.acknowledged.clone()].concat())
+        .await;
     tokio::time::sleep(WATCHED).await;
     assert!(drill.status().await.diverged > 0, "the replica that has more is gone");
     assert_all_there(&drill.s3, &before.acknowledged).await;
