@@ -67,6 +67,7 @@ struct Inner {
 struct State {
     replicas: BTreeMap<ContainerId, Replica>,
     telling: Telling,
+    removals: u64,
     /// To be read again, each with its disk: something about it has changed. As many as there are containers,
     /// at most.
     stale: BTreeSet<(DiskId, ContainerId)>,
@@ -150,23 +151,45 @@ impl Inventory {
 
     /// Something is known against a replica: SCM hears of it at once.
     pub(crate) fn set_unhealthy(&self, container: ContainerId, disk: DiskId, why: &str) {
-        let replica = self.get(container).filter(|replica| replica.disk == disk);
-        if let Some(replica) = replica {
-            self.put(container, Replica { unhealthy: Some(why.to_owned()), ..replica });
-        }
+        self.update(container, disk, |replica| replica.unhealthy = Some(why.to_owned()));
     }
 
     /// The hash of a closed replica was computed.
     pub(crate) fn set_hash(&self, container: ContainerId, disk: DiskId, hash: [u8; 32], terms: Terms) {
-        let replica = self.get(container).filter(|replica| replica.disk == disk);
-        if let Some(replica) = replica {
-            self.put(container, Replica { hash: Some(hash), terms, ..replica });
-        }
+        self.update(container, disk, |replica| (replica.hash, replica.terms) = (Some(hash), terms));
     }
 
-    /// Of one on two disks, that is told of which is read ([`crate::disks::Disks::holding`]).
-    pub(crate) fn put(&self, container: ContainerId, replica: Replica) {
+    /// Changes a replica of this disk, if it is known.
+    fn update(&self, container: ContainerId, disk: DiskId, change: impl FnOnce(&mut Replica)) {
         let mut state = self.lock();
+        let known = state.replicas.get_mut(&container).filter(|replica| replica.disk == disk);
+        let Some(replica) = known else { return };
+        let before = replica.clone();
+        change(replica);
+        if *replica == before {
+            return;
+        }
+        let is_news = replica.is_news(&before);
+        state.telling.change(container);
+        drop(state);
+        self.changed(is_news);
+    }
+
+    /// How many replicas were forgotten so far: to be asked before one is read.
+    pub(crate) fn removals(&self) -> u64 {
+        self.lock().removals
+    }
+
+    /// Puts what was read since [`Inventory::removals`] said `as_of`. Where any was forgotten meanwhile it may be this one, which is
+    /// read again: SCM would count a replica that is not there, and nobody would ever take it back.
+    /// Of one on two disks, that is told of which is read ([`crate::disks::Disks::holding`]).
+    pub(crate) fn put_read(&self, container: ContainerId, replica: Replica, as_of: u64) {
+        let mut state = self.lock();
+        if as_of != state.removals {
+            drop(state);
+            self.look_again(replica.disk, container);
+            return;
+        }
         let is_second = |known: &Replica| {
             known.disk != replica.disk
                 && known.state == ContainerState::Closed
@@ -184,9 +207,15 @@ impl Inventory {
         self.changed(before.is_none_or(|before| replica.is_news(&before)));
     }
 
+    #[cfg(test)]
+    fn put(&self, container: ContainerId, replica: Replica) {
+        self.put_read(container, replica, self.removals());
+    }
+
     /// Forgets a replica of this disk: it is gone.
     pub(crate) fn remove(&self, container: ContainerId, disk: DiskId) {
         let mut state = self.lock();
+        state.removals += 1;
         if state.replicas.get(&container).is_none_or(|replica| replica.disk != disk) {
             return;
         }

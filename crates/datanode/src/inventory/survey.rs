@@ -106,6 +106,7 @@ impl Surveyor {
         disk: &Arc<DatanodeDisk>,
         container: ContainerId,
     ) -> anyhow::Result<Option<ContainerId>> {
+        let as_of = self.inventory.removals();
         let read = disk.index.with(move |index| {
             let Some(record) = index.container(container)? else { return Ok(None) };
             let is_end = record.state == ContainerState::Closed && index.is_written(container, &record)?;
@@ -151,7 +152,7 @@ impl Surveyor {
             unhealthy,
             released: self.pipelines.has_released(&record),
         };
-        self.inventory.put(container, replica);
+        self.inventory.put_read(container, replica, as_of);
         Ok(self.open_before(disk, &record))
     }
 
@@ -162,6 +163,7 @@ impl Surveyor {
         if self.inventory.get(container).is_some() {
             return;
         }
+        let as_of = self.inventory.removals();
         let read = disk.read_surely("a container", move |index| index.container(container));
         let Some(Some(record)) = read.await else { return };
         let replica = Replica {
@@ -178,7 +180,7 @@ impl Surveyor {
             unhealthy: None,
             released: false,
         };
-        self.inventory.put(container, replica);
+        self.inventory.put_read(container, replica, as_of);
     }
 
     fn open_before(&self, disk: &Arc<DatanodeDisk>, record: &ContainerRecord) -> Option<ContainerId> {

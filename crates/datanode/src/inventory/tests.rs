@@ -175,3 +175,20 @@ fn of_one_on_two_disks_the_closed_one_is_told_of() {
         inventory.remove(ContainerId(1), DiskId(disks[1]));
     }
 }
+
+/// A look at a replica takes a while, and the replica may be deleted meanwhile.
+#[test]
+fn what_was_read_before_a_deletion_does_not_come_back_after_it() {
+    let inventory = Inventory::default();
+    inventory.put(ContainerId(1), replica(1));
+    let as_of = inventory.removals();
+    let read = inventory.get(ContainerId(1)).unwrap();
+    inventory.remove(ContainerId(1), DISK);
+    inventory.put_read(ContainerId(1), read.clone(), as_of);
+    assert_eq!(inventory.get(ContainerId(1)), None);
+    assert_eq!(inventory.begin_round(), [(DISK, ContainerId(1))].into(), "it is read again");
+    inventory.set_unhealthy(ContainerId(1), DISK, "damaged");
+    assert_eq!(inventory.get(ContainerId(1)), None);
+    inventory.put_read(ContainerId(1), read, inventory.removals());
+    assert!(inventory.get(ContainerId(1)).is_some());
+}

@@ -33,7 +33,11 @@ pub(super) async fn delete_replica(means: &Means, container: ContainerId, run: &
     let (of_known, others): (Vec<_>, Vec<_>) =
         means.disks.open.iter().cloned().partition(|disk| disk.id == replica.disk);
     for disk in others.into_iter().filter(|disk| disk.failure().is_none()).chain(of_known) {
-        let Some(record) = disk.index.with(move |index| index.container(container)).await? else { continue };
+        let Some(record) = disk.index.with(move |index| index.container(container)).await? else {
+            // What is only remembered is told of as gone.
+            means.disks.inventory.remove(container, disk.id);
+            continue;
+        };
         ensure!(
             means.pipelines.has_released(&record),
             "a log still reads container {container} on another disk"
