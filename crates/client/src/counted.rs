@@ -43,7 +43,7 @@ const LEFT: Metric = Metric {
 };
 const WRITES_FAILED: Metric = Metric {
     name: "flotilla_client_writes_failed_total",
-    help: "Bodies that no pipeline took within the deadline.",
+    help: "Bodies that no pipeline took within the deadline, or while the disks of all were full.",
 };
 
 const MEMORY: Metric = Metric {

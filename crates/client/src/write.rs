@@ -41,7 +41,10 @@ impl Client {
         E: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
         let written = self.write_blocks_somewhere(body).await;
-        if let Err(ClientError::Unavailable(_)) = &written {
+        let is_full = |failure: &Failure| failure.code == Code::DiskFull;
+        if matches!(&written, Err(ClientError::Unavailable(_)))
+            || matches!(&written, Err(ClientError::Refused(failure)) if is_full(failure))
+        {
             self.counted().writes_failed.count();
         }
         written
