@@ -1,10 +1,11 @@
 //! Nodes that leave: when nothing depends on them any more, and when their maintenance is over.
 
+use crate::quality::Quality;
 use crate::replication::{self, REPLICAS, REPLICAS_BESIDES_MAINTENANCE};
 use crate::tables::{container_state, duty};
 use crate::world::World;
 use proto::Failure;
-use proto::scm::{ContainerState, NodeDuty, NodeRecord, SetNodeDutyCommand};
+use proto::scm::{ContainerReplica, ContainerState, NodeDuty, NodeRecord, SetNodeDutyCommand};
 use types::NodeId;
 
 /// What a node that leaves is still needed for.
@@ -44,6 +45,13 @@ pub(crate) fn waiting(node: NodeId, world: &World<'_>) -> Waiting {
     };
     let waits = |container: &types::ContainerId| {
         let Some(known) = replication::known(*container, world) else { return false };
+        let is_only_here = |(on, replica): &(NodeId, &ContainerReplica)| {
+            *on == node && known.quality(replica) == Quality::Diverged
+        };
+        // It takes along what nobody else has; after a maintenance it is there again.
+        if needed == REPLICAS && known.replicas.iter().any(is_only_here) {
+            return true;
+        }
         container_state(known.record) != ContainerState::ContainerDeleted
             && replication::good_elsewhere(&known, world.node_views(), node) < needed
     };
@@ -81,7 +89,7 @@ mod tests {
     const STALE_AFTER: Duration = Duration::from_secs(1);
     use crate::ops::testing::{close, create, end, register, run, set_duty, three_nodes};
     use crate::replicas::ContainersReport;
-    use proto::scm::{CloseContainersCommand, ClosedContainer, ContainerReplica, ReplicaState};
+    use proto::scm::{CloseContainersCommand, ClosedContainer, ReplicaState, TermEnd};
 
     #[test]
     fn maintenance_ends_with_its_time() {
@@ -153,9 +161,26 @@ mod tests {
         assert!(!leaves(&nodes, now, false), "there are two others");
         nodes.report_containers(
             NodeId(4),
-            ContainersReport { replicas: vec![replica], gone: vec![], begins: true, ends: true },
+            ContainersReport { replicas: vec![replica.clone()], gone: vec![], begins: true, ends: true },
         );
         assert!(leaves(&nodes, now, false) && !leaves(&nodes, now, true));
+
+        let ends = |term, last_index| vec![TermEnd { term, last_index }];
+        for node in [1, 3, 4] {
+            let read = ContainerReplica { terms: ends(1, 9), ..replica.clone() };
+            let replicas = vec![read];
+            nodes.report_containers(
+                NodeId(node),
+                ContainersReport { replicas, gone: vec![], begins: true, ends: true },
+            );
+        }
+        let state = ReplicaState::ReplicaQuasiClosed as i32;
+        let more = ContainerReplica { state, last_term: 2, committed_term: 2, committed_index: 9, ..replica };
+        nodes.report_containers(
+            NodeId(2),
+            ContainersReport { replicas: vec![more], gone: vec![], begins: true, ends: true },
+        );
+        assert!(!leaves(&nodes, now, false), "it has what the others lack");
     }
 
     #[test]
