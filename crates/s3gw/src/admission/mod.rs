@@ -531,7 +531,8 @@ mod tests {
     #[test]
     fn a_header_that_means_something_is_signed() {
         let check = |name: &'static str, signed: &[&str]| {
-            let headers = HeaderMap::from_iter([(HeaderName::from_static(name), HeaderValue::from_static("x"))]);
+            let headers =
+                HeaderMap::from_iter([(HeaderName::from_static(name), HeaderValue::from_static("x"))]);
             let signed: Vec<String> = signed.iter().map(|name| (*name).to_owned()).collect();
             refuse_unsigned(&headers, &signed).is_ok()
         };
