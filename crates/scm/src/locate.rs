@@ -1,7 +1,7 @@
 //! Where to read a container.
 
 use crate::nodes::Nodes;
-use crate::quality::{is_shared, quality};
+use crate::quality::{Quality, is_shared, quality};
 use crate::tables::container_state;
 use crate::view;
 use crate::world::World;
@@ -41,7 +41,12 @@ fn candidates(
     };
     let members = || leader_first(pipeline, nodes, now);
     let found: Vec<NodeId> = match container_state(record) {
-        ContainerState::ContainerDeleted => return None,
+        ContainerState::ContainerDeleted => {
+            let is_all_that_is_left =
+                |(_, replica): &(NodeId, &ContainerReplica)| quality(record, replica) == Quality::Diverged;
+            let left: Vec<NodeId> = there().filter(is_all_that_is_left).map(|(node, _)| node).collect();
+            return (!left.is_empty()).then_some(left);
+        }
         ContainerState::ContainerClosed => {
             let good = || there().filter(|(_, replica)| quality(record, replica).is_good());
             // What only such a one has is read there; whoever asks it for a block of the others hears that it is another.
@@ -119,5 +124,32 @@ mod tests {
         };
         assert_eq!(found(&nodes, 29), [1, 2, 3]);
         assert_eq!(found(&nodes, 30), [1, 3]);
+    }
+
+    /// It was begun in a history that the others have lost.
+    #[test]
+    fn a_container_that_others_know_as_empty_is_read_where_something_is_known_committed() {
+        let mut tables = three_nodes();
+        run(&mut tables, create([1, 2, 3]));
+        run(&mut tables, close(1, "test"));
+        run(&mut tables, end(1));
+        let record = ContainerRecord {
+            state: ContainerState::ContainerDeleted as i32,
+            ..*tables.container(ContainerId(1)).unwrap()
+        };
+        let pipeline = tables.pipeline(PipelineId(1)).unwrap();
+        let start = Instant::now();
+        let found = |committed_index: u64| {
+            let mut nodes = Nodes::new(SILENCE, start);
+            hear(&mut nodes, 2..=3, &[], start);
+            let replica = nodes.replicas().get(ContainerId(1), NodeId(3)).unwrap();
+            let replica =
+                ContainerReplica { blocks: 4, committed_term: 1, committed_index, ..replica.clone() };
+            let report = ContainersReport { replicas: vec![replica], gone: vec![], begins: true, ends: true };
+            nodes.report_containers(NodeId(3), report);
+            candidates(&record, pipeline, &nodes, start)
+        };
+        assert_eq!(found(9), Some(vec![NodeId(3)]));
+        assert_eq!(found(0), None);
     }
 }

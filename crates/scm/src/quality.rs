@@ -53,8 +53,8 @@ pub(crate) fn quality(record: &ContainerRecord, replica: &ContainerReplica) -> Q
     }
 }
 
-/// Whether what the replica knows to be committed stands in a good one, too; `None` as long as none of those has been read. Two logs
-/// that have an entry of one term at one index have the same up to there.
+/// Whether what the replica knows to be committed stands in a good one, too; `None` as long as none of those has been read, and where they do not
+/// tell of terms that old. Two logs that have an entry of one term at one index have the same up to there.
 pub(crate) fn is_shared<'a>(
     replica: &ContainerReplica,
     good: impl Iterator<Item = &'a ContainerReplica>,
@@ -66,7 +66,10 @@ pub(crate) fn is_shared<'a>(
     let has_it = |good: &ContainerReplica| {
         good.terms.iter().any(|end| end.term == committed_term && committed_index <= end.last_index)
     };
-    let mut read = good.filter(|good| !good.terms.is_empty()).peekable();
+    let tells = |good: &&ContainerReplica| {
+        good.terms.first().is_some_and(|first| first.term <= committed_term || !good.lacks_earlier_terms)
+    };
+    let mut read = good.filter(tells).peekable();
     read.peek()?;
     Some(read.any(has_it))
 }
@@ -144,5 +147,8 @@ mod tests {
         check((2, 11), &both, Some(false));
         check((3, 70), &both, Some(true));
         check((3, 71), &both, Some(false));
+        let recent = [ContainerReplica { lacks_earlier_terms: true, ..good(&[(5, 60), (6, 70)]) }];
+        check((4, 41), &recent, None);
+        check((5, 61), &recent, Some(false));
     }
 }

@@ -174,6 +174,13 @@ impl Scm {
                 "it was removed from SCM's members; to join again it needs an empty --meta".to_owned()
             );
         }
+        if seat.was_member && seat.group.members().get(seat.group.replica()).is_none() {
+            // It was stopped before it heard that the others had agreed. They send it nothing any more.
+            return Err(
+                "it was removed from SCM's members as far as it has heard; see `flotilla admin scm list`, and to join again it needs an empty --meta"
+                    .to_owned(),
+            );
+        }
         if status.role == Role::Leader && !seat.group.hears_majority() {
             return Err("a majority of SCM's members does not answer".to_owned());
         }

@@ -38,7 +38,7 @@ static TWO_AT_A_TIME: Semaphore = Semaphore::const_new(2);
 /// A drill; `None` when this machine cannot run it.
 type Run = fn() -> LocalBoxFuture<'static, Option<Shown>>;
 
-const DRILLS: [(&str, Run); 18] = [
+const DRILLS: [(&str, Run); 19] = [
     ("lost-node", || Box::pin(async { Some(lost_node::run().await) })),
     ("lost-majority", || Box::pin(async { Some(lost_majority::run().await) })),
     ("pulled-disk", || Box::pin(async { Some(pulled_disk::run().await) })),
@@ -51,7 +51,8 @@ const DRILLS: [(&str, Run); 18] = [
     ("lost-scm-leader", || Box::pin(async { Some(lost_scm_leader::run().await) })),
     ("lost-scm-tail", || Box::pin(async { Some(lost_scm_tail::run().await) })),
     ("lost-log", || Box::pin(async { Some(lost_log::run().await) })),
-    ("old-copy", || Box::pin(async { Some(old_copy::run().await) })),
+    ("old-copy", || Box::pin(async { Some(old_copy::in_one_container().await) })),
+    ("old-copies", || Box::pin(async { Some(old_copy::in_many_containers().await) })),
     ("full-follower", || Box::pin(full_follower::run())),
     ("full-and-lost", || Box::pin(full_follower::and_lost())),
     ("wiped-node", || Box::pin(async { Some(wiped_node::run().await) })),

@@ -270,6 +270,7 @@ impl Replica {
             committed_term: self.committed.map_or(0, |id| id.term.0),
             committed_index: self.committed.map_or(0, |id| id.index.0),
             terms: self.terms.ends.iter().rev().take(TERMS_TOLD_MAX).rev().map(term_end).collect(),
+            lacks_earlier_terms: self.terms.ends.len() > TERMS_TOLD_MAX,
         }
     }
 }

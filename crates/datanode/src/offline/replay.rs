@@ -13,6 +13,7 @@ use crate::layout::{OWNERS_DIR, container_dir};
 use anyhow::Context;
 use disk::Disk;
 use raft::{Replay, ReplicaEnd, StateMachine};
+use raftlog::inspect::HardStateSlot;
 use raftlog::{Discards, EntryMeta, WalkEnd, owner_files};
 use std::sync::Arc;
 use types::{ContainerId, GroupId, LogId, LogIndex, OwnerId, PipelineId};
@@ -139,11 +140,27 @@ pub(super) async fn replay(
     if let Until::Last(last) = until
         && stopped.is_none()
         && applied.is_none_or(|applied| applied < last)
+        && !files.hard_state.is_some_and(|slot| lost_only_what_was_not_synced(&slot, containers.last()))
     {
         let ends = containers.last().map_or("there are no records".to_owned(), end_text);
         stopped = Some(format!("entry {last} is known to be committed, but {ends}"));
     }
     Ok(Replayed { containers, applied, stopped, missing })
+}
+
+/// Whether a log that ends there was whole as far as it was synced, by what its start goes by as well. A member knows of commits that only the
+/// others have on disk: a loss of power takes their entries from it, and they come again.
+fn lost_only_what_was_not_synced(slot: &HardStateSlot, last: Option<&ContainerContents>) -> bool {
+    let Some(ContainerContents { container, last, end, .. }) = last else { return false };
+    let ends_in = match *end {
+        WalkEnd::Rolled { to } => (to, 0),
+        WalkEnd::Unfinished { segment, .. } | WalkEnd::Bad { segment, .. } => {
+            (OwnerId::from(*container), segment)
+        }
+    };
+    let has_durable =
+        slot.durable <= *last || slot.durable.is_some_and(|durable| slot.purged >= Some(durable));
+    has_durable && slot.begun.is_none_or(|begun| begun <= ends_in)
 }
 
 /// The manifest of a container of this disk that was copied here.

@@ -84,7 +84,7 @@ impl Standing {
         self.dismissal.subscribe()
     }
 
-    /// Whether the replica was told of a membership without it that is newer than the one it knows. It is a member again
+    /// Whether the replica was told of a membership without it, and knows none that is newer. It is a member again
     /// when a leader sends it a newer one.
     pub(crate) fn is_dismissed(&self, known: &Option<RaftLogId>) -> bool {
         self.dismissal_after(known).is_some()
@@ -96,9 +96,10 @@ impl Standing {
         self.is_dismissed(&known)
     }
 
-    /// The membership without this replica that it was told of, if that is newer than the one it knows.
+    /// The membership without this replica that it was told of, unless it knows a newer one. It may know that very one, and not that it
+    /// is committed: nobody sends it more.
     pub(crate) fn dismissal_after(&self, known: &Option<RaftLogId>) -> Option<Dismissal> {
-        self.dismissal.borrow().clone().filter(|told| Some(told.at) > *known)
+        self.dismissal.borrow().clone().filter(|told| Some(told.at) >= *known)
     }
 
     /// When it may vote again, while it may not.
@@ -160,6 +161,7 @@ mod tests {
         assert!(!behind.is_dismissed(&Some(id(99))), "a member that lags");
         assert!(removed.is_dismissed(&Some(id(99))));
         assert_eq!(removed.dismissal_after(&Some(id(99))), Some(now.clone()));
+        assert!(removed.is_dismissed(&Some(id(101))), "it knows that one, and not that it is committed");
         assert!(!removed.is_dismissed(&Some(id(102))), "it is a member again");
         assert_eq!((now.is_of(4), now.is_of(3)), (false, true), "only to the others is it passed on");
     }

@@ -31,6 +31,9 @@ const CLOSE_AGAIN: Duration = Duration::from_secs(5);
 /// container (60 s); each container is scrubbed again (10 s), and copied, at 200 KiB/s, some tens of MiB in all (60 s).
 const SETTLED_WITHIN: Duration = Duration::from_secs(5 + 6 + 6 + 60 + 120 + 60 + 10 + 60);
 
+/// One round over all containers of a disk.
+const SCRUB_TAKES: Duration = Duration::from_secs(5);
+
 /// How long SCM may say nothing of a container that lacks a replica: until who stands still is not waited for any more (30 s), twice.
 const TOLD_WITHIN: Duration = Duration::from_secs(60);
 
@@ -41,7 +44,12 @@ impl Run {
         self.ledger.stop_writing();
         let began = self.world.now();
         let mut close_at = began;
-        let mut untold = BTreeMap::new();
+        let (mut untold, mut sound_since) = (BTreeMap::new(), None);
+        // A bit that is flipped in a record's body is found by the first scrub of its container, no earlier.
+        let scrubbed_after = match self.ledger.has_damage() {
+            true => self.plan.datanode.scrub_interval + SCRUB_TAKES,
+            false => Duration::ZERO,
+        };
         loop {
             if self.world.now() >= close_at {
                 self.close_containers();
@@ -54,11 +62,12 @@ impl Run {
             }
             self.look_for_untold(&mut untold)?;
             match self.unsettled() {
-                None => return Ok(took),
+                None if took >= scrubbed_after + *sound_since.get_or_insert(took) => return Ok(took),
+                None => continue,
                 Some(why) if took > SETTLED_WITHIN => {
                     return Err(format!("no fault for {:.1} s, and {why}", took.as_secs_f64()));
                 }
-                Some(_) => {}
+                Some(_) => sound_since = None,
             }
         }
     }
@@ -70,7 +79,8 @@ impl Run {
             let closed = info.replicas.iter().filter(|info| {
                 let is_closed =
                     info.replica.as_ref().is_some_and(|it| it.state() == ReplicaState::ReplicaClosed);
-                is_closed && info.node_state() == NodeState::NodeHealthy
+                (is_closed || self.lacks_room_for_its_end(info))
+                    && info.node_state() == NodeState::NodeHealthy
             });
             info.state() == ContainerState::ContainerClosed && closed.count() < REPLICAS
         };
@@ -183,17 +193,29 @@ impl Run {
         Some(format!("node {node} is still leaving: {}", needed.join("; ")))
     }
 
+    fn is_full(&self, address: &str) -> bool {
+        self.full.keys().any(|(machine, _)| self.plan.address(*machine) == address)
+    }
+
+    /// A whole replica that cannot be marked as closed: not even the few bytes that say where it ends fit on its disk. That disk is told of.
+    fn lacks_room_for_its_end(&self, info: &ReplicaInfo) -> bool {
+        let is_unmarked =
+            info.replica.as_ref().is_some_and(|it| it.state() == ReplicaState::ReplicaQuasiClosed);
+        is_unmarked && info.node.as_ref().is_some_and(|node| self.is_full(&node.address))
+    }
+
     /// Three good replicas, and others on disks that are full for good: to let go of a log takes some room, too.
     fn waits_for_room(&self, info: &ContainerInfo) -> bool {
         let good = good_replicas(info);
-        let is_full =
-            |address: &str| self.full.keys().any(|(machine, _)| self.plan.address(*machine) == address);
+        let unmarked = info.replicas.iter().filter(|info| self.lacks_room_for_its_end(info)).count();
         let stands_full = |info: &ReplicaInfo| {
             let is_gone = info.node_state() == NodeState::NodeDead;
             let is_good = |node: u64| good.iter().any(|(number, _)| *number == node);
-            info.node.as_ref().is_some_and(|node| is_gone || is_full(&node.address) || is_good(node.node))
+            info.node
+                .as_ref()
+                .is_some_and(|node| is_gone || self.is_full(&node.address) || is_good(node.node))
         };
-        good.len() == REPLICAS
+        good.len() + unmarked == REPLICAS
             && info.troubles().all(|trouble| trouble == ContainerTrouble::ContainerDifferent)
             && info.replicas.iter().all(stands_full)
     }

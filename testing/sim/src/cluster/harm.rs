@@ -58,12 +58,18 @@ impl Harm {
             Harm::IdentityDamaged => disk.flip_stored_bit(&identity, random.below(32), random.below(8) as u8),
             Harm::SegmentDamaged | Harm::SegmentLost => {
                 let segments = segments_of(disk, written);
+                let has_record =
+                    |segment: &String| disk.stored(segment).is_ok_and(|bytes| used_bytes(&bytes) > 64);
+                let is_followed = segments.len() > 1 && segments.last().is_some_and(has_record);
                 let followed = &segments[..segments.len().saturating_sub(1).max(1).min(segments.len())];
                 let Some(segment) = (!followed.is_empty()).then(|| random.pick(followed)) else {
                     return false;
                 };
                 match self {
                     Harm::SegmentLost => disk.lose_stored(segment),
+                    // Only what follows proves that it was there: a damaged record that nothing follows, and that the log's durable mark has
+                    // not come to yet, is a tail that was never written.
+                    _ if !is_followed => return false,
                     _ => {
                         let used = disk.stored(segment).map_or(0, |bytes| used_bytes(&bytes));
                         if used < 2 {

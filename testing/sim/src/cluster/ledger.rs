@@ -118,6 +118,10 @@ impl Ledger {
         self.lock().damaged.insert(machine);
     }
 
+    pub(super) fn has_damage(&self) -> bool {
+        !self.lock().damaged.is_empty()
+    }
+
     pub(super) fn is_damaged(&self, machine: usize) -> bool {
         self.lock().damaged.contains(&machine)
     }

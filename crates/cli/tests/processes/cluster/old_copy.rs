@@ -1,12 +1,15 @@
 use super::harness::{Drill, REPAIRED_WITHIN, Setup, Shown};
 use super::lost_majority::all_have_everything;
 use crate::drills::{assert_all_come_back, assert_all_there, assert_none_wrong};
+use proto::scm::{ContainerInfo, ContainerState, ContainerTrouble};
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// Nothing closes before the members disagree.
-const CONTAINER_BYTES_MAX: u64 = 512 << 20;
+const ONE_CONTAINER: u64 = 512 << 20;
+/// Some are begun and closed in the history that is lost, so that the others have never heard of them.
+const MANY_CONTAINERS: u64 = 4 << 20;
 /// The datanodes by what becomes of them: this one has everything that is acknowledged, ...
 const KEEPER: usize = 0;
 /// ... this one comes back with an old copy of its disk, ...
@@ -16,12 +19,31 @@ const AWAY: usize = 2;
 /// Several rounds of SCM, in each of which it could have a replica deleted.
 const WATCHED: Duration = Duration::from_secs(10);
 
+pub(super) async fn in_one_container() -> Shown {
+    run(ONE_CONTAINER, async |_| {}).await
+}
+
+/// SCM finds that the others have nothing of a container that was begun in the lost history, and settles that it is deleted.
+pub(super) async fn in_many_containers() -> Shown {
+    let is_left =
+        |info: &ContainerInfo| info.troubles.contains(&(ContainerTrouble::ContainerDiverged as i32));
+    run(MANY_CONTAINERS, async |drill| {
+        let settled =
+            async || match drill.containers(ContainerState::ContainerDeleted).await.iter().any(is_left) {
+                true => Ok(()),
+                false => Err("each container was known to two members".to_owned()),
+            };
+        drill.until("a deleted container of which one replica is left", REPAIRED_WITHIN, settled).await;
+    })
+    .await
+}
+
 /// Two members acknowledge what the third one never hears of; one of the two is put back to before that, and leads on with the third, without
 /// the one that has everything. What only that one has is told of, is never deleted, and is read, as far as it knew it to be committed.
-pub(super) async fn run() -> Shown {
+async fn run(container_bytes_max: u64, is_settled: impl AsyncFn(&Drill)) -> Shown {
     let mut drill = Drill::start(Setup {
         datanodes: 3,
-        container_bytes_max: CONTAINER_BYTES_MAX,
+        container_bytes_max,
         dead_after: Duration::from_secs(600),
         quasi_close_after: Duration::from_secs(4),
         ..Setup::default()
@@ -65,11 +87,14 @@ pub(super) async fn run() -> Shown {
     assert_all_come_back(&drill.s3, &[before.acknowledged.clone(), after.acknowledged.clone()].concat())
         .await;
     tokio::time::sleep(WATCHED).await;
+    let refused_at_first = assert_none_wrong(&drill.s3, &kept.acknowledged).await;
+    is_settled(&drill).await;
     assert!(drill.status().await.diverged > 0, "the replica that has more is gone");
     assert_all_there(&drill.s3, &before.acknowledged).await;
     assert_all_there(&drill.s3, &after.acknowledged).await;
     let (count, refused) = (kept.acknowledged.len(), assert_none_wrong(&drill.s3, &kept.acknowledged).await);
     assert!(refused * 2 < count, "{refused} of {count} are not read where they are");
+    assert!(refused <= refused_at_first, "{refused} are not read, and {refused_at_first} were not at first");
     Shown {
         objects: before.acknowledged.len() + count + after.acknowledged.len(),
         figures: vec![
