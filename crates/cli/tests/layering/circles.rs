@@ -20,7 +20,6 @@ const HELD: &[(&str, &[usize])] = &[
     ("flotilla-raft", &[28]),
     ("flotilla-raftlog", &[9, 4]),
     ("flotilla-s3gw", &[5, 5]),
-    ("flotilla-scm", &[27]),
     ("flotilla-sim", &[8]),
 ];
 
