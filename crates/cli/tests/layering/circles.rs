@@ -17,7 +17,6 @@ const HELD: &[(&str, &[usize])] = &[
     ("flotilla-benches", &[6, 4]),
     ("flotilla-cli", &[8, 6]),
     ("flotilla-disk", &[4]),
-    ("flotilla-raft", &[28]),
     ("flotilla-raftlog", &[9, 4]),
     ("flotilla-s3gw", &[5, 5]),
     ("flotilla-sim", &[8]),
