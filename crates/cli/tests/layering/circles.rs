@@ -16,8 +16,6 @@ const FILES_MAX: usize = 3;
 const HELD: &[(&str, &[usize])] = &[
     ("flotilla-benches", &[6, 4]),
     ("flotilla-cli", &[8, 6]),
-    ("flotilla-disk", &[4]),
-    ("flotilla-raftlog", &[9, 4]),
     ("flotilla-s3gw", &[5, 5]),
     ("flotilla-sim", &[8]),
 ];
