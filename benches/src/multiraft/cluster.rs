@@ -1,5 +1,5 @@
 use super::network::{LATENCY, Nic};
-use super::{DISKS_PER_NODE, NODES, SLOWED};
+use super::time::SLOWED;
 use bytes::Bytes;
 use disk::sim::{DeviceModel, Keeping, SimDisk, SimOptions};
 use raftlog::{Entry, Log, LogSpace, LogSpaceOptions, LogSpec};
@@ -9,6 +9,9 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::time::{Instant, sleep, sleep_until};
 use types::{LogId, LogIndex, OwnerId, Payload, Term, crc_chunks};
+
+pub const NODES: usize = 3;
+pub const DISKS_PER_NODE: usize = 12;
 
 /// Of one log, from its proposal until all three replicas are durable. Two logs on a disk are below what a disk lets
 /// queue (256 MiB).

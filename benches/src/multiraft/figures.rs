@@ -1,4 +1,7 @@
-use super::{DISKS_PER_NODE, What, World, Written, real};
+use super::World;
+use super::cluster::DISKS_PER_NODE;
+use super::gateway::{What, Written};
+use super::time::real;
 use serde_json::{Value, json};
 use std::ops::Range;
 use std::time::Duration;

@@ -1,6 +1,6 @@
 use super::cluster::Cluster;
 use super::network::LATENCY;
-use super::{What, Written, placement};
+use super::placement;
 use disk::sim::Random;
 use futures::StreamExt;
 use std::sync::{Arc, Mutex};
@@ -11,6 +11,22 @@ const CHUNK_BYTES: u64 = 1 << 20;
 
 /// What a stream keeps unacknowledged (16 MiB, DESIGN.md §3).
 const CHUNKS_UNDER_WAY_MAX: usize = 16;
+
+/// What was written, and when.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Written {
+    pub(super) what: What,
+    pub(super) began: Instant,
+    pub(super) ended: Instant,
+    pub(super) bytes: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum What {
+    /// One Raft entry.
+    Chunk,
+    Object,
+}
 
 /// Writes objects: each goes to one log, as a block does, in chunks of which several are under way.
 pub(super) struct Gateway {

@@ -8,22 +8,18 @@ mod figures;
 mod gateway;
 mod network;
 mod placement;
+mod time;
 mod workload;
 
+pub use cluster::{DISKS_PER_NODE, NODES};
 pub use figures::{Latencies, Outcome, print_comparison};
 pub use workload::Load;
 
 use cluster::Cluster;
 use gateway::Gateway;
 use std::time::Duration;
+use time::SLOWED;
 use tokio::time::{Instant, sleep_until};
-
-pub const NODES: usize = 3;
-pub const DISKS_PER_NODE: usize = 12;
-
-/// Everything takes so many times as long as it would: tokio's timers are as fine as a millisecond, which then stands for
-/// a tenth of one. Figures are given in the time of the real world.
-const SLOWED: u32 = 10;
 
 /// One run.
 #[derive(Clone, Copy, Debug)]
@@ -69,27 +65,6 @@ impl World {
             device_bytes - device_bytes_before,
         )
     }
-}
-
-/// A time of the simulation as a time of the real world.
-fn real(simulated: Duration) -> Duration {
-    simulated / SLOWED
-}
-
-/// What was written, and when.
-#[derive(Clone, Copy, Debug)]
-struct Written {
-    what: What,
-    began: Instant,
-    ended: Instant,
-    bytes: u64,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum What {
-    /// One Raft entry.
-    Chunk,
-    Object,
 }
 
 #[cfg(test)]

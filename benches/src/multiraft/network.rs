@@ -1,4 +1,4 @@
-use super::SLOWED;
+use super::time::SLOWED;
 use std::sync::Mutex;
 use std::time::Duration;
 use tokio::time::Instant;

@@ -1,5 +1,5 @@
-use super::SLOWED;
 use super::gateway::Gateway;
+use super::time::SLOWED;
 use disk::sim::Random;
 use std::sync::Arc;
 use std::time::Duration;

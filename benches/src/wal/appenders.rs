@@ -1,4 +1,4 @@
-use super::{Appended, Case, Limits};
+use super::contender::{Appended, Case, Limits};
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};

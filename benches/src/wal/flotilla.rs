@@ -1,5 +1,5 @@
 use super::appenders::Budget;
-use super::{Appended, Case, Contender, Limits, payload};
+use super::contender::{Appended, Case, Contender, Limits, payload};
 use bytes::Bytes;
 use disk::CountingDisk;
 use disk::{DiskIo, RealDisk};

@@ -1,5 +1,5 @@
 use super::appenders::append_in_threads;
-use super::{Appended, Case, Contender, Limits, payload};
+use super::contender::{Appended, Case, Contender, Limits, payload};
 use protobuf::well_known_types::BytesValue;
 use raft_engine::env::{DefaultFileSystem, FileSystem, Handle, Permission};
 use raft_engine::{Config, Engine, LogBatch, MessageExt, ReadableSize};

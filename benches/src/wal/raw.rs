@@ -1,5 +1,5 @@
 use super::appenders::append_in_threads;
-use super::{Appended, Case, Contender, Limits, payload};
+use super::contender::{Appended, Case, Contender, Limits, payload};
 use disk::{Disk, RealDisk};
 use std::fs::{File, OpenOptions};
 use std::io::Write;

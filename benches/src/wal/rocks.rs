@@ -1,5 +1,5 @@
 use super::appenders::append_in_threads;
-use super::{Appended, Case, Contender, Limits, payload};
+use super::contender::{Appended, Case, Contender, Limits, payload};
 use rocksdb::statistics::{StatsLevel, Ticker};
 use rocksdb::{DB, DBCompactionStyle, FifoCompactOptions, Options, WriteBatch, WriteOptions};
 use std::path::Path;

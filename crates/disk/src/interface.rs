@@ -65,3 +65,8 @@ pub struct Space {
     /// What an unprivileged process may still write.
     pub free_bytes: u64,
 }
+
+/// Whether an operation failed for lack of space.
+pub fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}

@@ -1,5 +1,4 @@
-use crate::adapter::type_config::{TypeConfig, WriteError};
-use crate::group::status::member_of;
+use crate::adapter::type_config::{TypeConfig, WriteError, member_of};
 use crate::{Member, TimingError};
 use openraft::errors::{ChangeMembershipError, RaftError};
 use std::fmt;

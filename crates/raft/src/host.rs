@@ -1,13 +1,13 @@
 use crate::adapter::alive::Alive;
 use crate::adapter::config::config;
-use crate::adapter::machine::Machine;
+use crate::adapter::machine::{Machine, Raft};
 use crate::adapter::terms::TermLimit;
-use crate::adapter::type_config::Raft;
 use crate::counts::{Counts, HostCounts};
-use crate::group::parked::{ApplyWaits, Everywhere, Waits};
+use crate::group::everywhere::Everywhere;
+use crate::group::parked::{ApplyWaits, Waits};
 use crate::group::status::{GroupStatus, publish};
 use crate::group::{Group, GroupInner, campaign};
-use crate::idle::doze::{self, Doze};
+use crate::idle::doze::Doze;
 use crate::log::log_store::LogStore;
 use crate::log::room_wait::RoomWait;
 use crate::log::unserved::Unserved;
@@ -37,6 +37,9 @@ use types::GroupId;
 const DRAIN_MAX: Duration = Duration::from_secs(1);
 /// How long a leader tries to hand over before its process stops.
 const HAND_OVER_MAX: Duration = Duration::from_millis(500);
+
+/// How often a host looks after its groups when none needs it more often.
+const LOOK_INTERVAL_MAX: Duration = Duration::from_millis(500);
 
 /// All Raft groups of a process.
 #[derive(Clone)]
@@ -128,7 +131,7 @@ impl RaftHost {
         let opened = opened.map_err(|error| OpenGroupError::Failed { group, why: format!("{error:#}") })?;
         self.inner.counts.group_opened(opened.counts().clone());
         reservation.fill(opened.clone());
-        let look_after = || tokio::spawn(doze::look_after(self.inner.registry.clone()));
+        let look_after = || tokio::spawn(look_after(self.inner.registry.clone()));
         self.inner.looking_after.get_or_init(look_after);
         Ok(opened)
     }
@@ -326,4 +329,16 @@ async fn hand_over(group: &Group) {
     // While leadership moves, proposals would not be answered: none is under way then.
     let _drained = group.drain(DRAIN_MAX).await;
     group.hand_over(HAND_OVER_MAX).await;
+}
+
+/// Looks after the groups of a host until it is aborted.
+async fn look_after(registry: Arc<Registry>) {
+    loop {
+        let intervals = registry.all().into_iter().map(|group| {
+            group.doze().look();
+            group.doze().look_interval()
+        });
+        let interval = intervals.min().unwrap_or(LOOK_INTERVAL_MAX);
+        tokio::time::sleep(interval.min(LOOK_INTERVAL_MAX)).await;
+    }
 }

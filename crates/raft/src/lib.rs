@@ -33,10 +33,10 @@ pub use error::{
     Lag, OpenGroupError, ProposeError, ReadIndexError, RemoveGroupError, SetMembersError, TransferError,
 };
 pub use group::Group;
-pub use group::parked::{WAIT_MAX, WaitAllError, WaitError};
 pub use group::proposal::{Done, Proposal};
 pub use group::reads::ReadPolicy;
 pub use group::status::{GroupStatus, Role};
+pub use group::waiting::{WAIT_MAX, WaitAllError, WaitError};
 pub use host::RaftHost;
 pub use log::forgetting::ForgetError;
 pub use log::replay::Replay;

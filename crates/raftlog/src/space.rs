@@ -1,11 +1,11 @@
+mod opening;
+
 use crate::core::Core;
 use crate::files::Files;
-use crate::recovery::recover;
 use crate::segment::{SegmentId, owner_dir, parent_dir};
 use crate::space_metrics::SpaceCounts;
 use crate::spares::Spares;
-use crate::writer::Writer;
-use crate::{AppendError, Log, LogSpaceOptions, LogSpec, OpenError};
+use crate::{AppendError, LogSpaceOptions, LogSpec};
 use disk::Disk;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicU64, AtomicUsize, Ordering};
@@ -80,30 +80,6 @@ impl LogSpace {
         &self.spares
     }
 
-    /// Opens a log, or creates it when its directory does not exist. A torn tail is cut (and logged); damage before
-    /// the tail is an error and changes nothing. A log whose last handle was dropped is waited for; one that is in use
-    /// is refused. Not cancellation safe only in that a half-opened log may have been created.
-    pub async fn open(self: &Arc<Self>, spec: LogSpec) -> Result<Log, OpenError> {
-        let io_error = |source| OpenError::Io { log: spec.log, source };
-        let claim = self.claim(&spec).await?;
-        let space = self.disk.space().await.map_err(io_error)?;
-        self.free.bytes.store(space.free_bytes, Ordering::Relaxed);
-        self.spares.sweep().await.map_err(io_error)?;
-        let recovered = recover(&self.disk, &spec).await?;
-        let core = Arc::new(Core::new(spec, self.clone(), recovered.opened));
-        let writer = Writer::new(
-            core.clone(),
-            recovered.hard_state,
-            recovered.record,
-            recovered.open,
-            recovered.segment_index,
-        );
-        claim.opened(&core);
-        // Owned by the log: it ends when the last handle is dropped, and `close` or the next `open` wait for that.
-        tokio::spawn(writer.run());
-        Ok(Log::new(core))
-    }
-
     /// Forgets a log (its `dir`), durably; its owners' segments stay. An open one is closed first. When a crash interrupted
     /// it, it is to be repeated before anything relies on it. Before a log of this number is created again, its owners are
     /// to be deleted, the first one last: as long as that has segments, `open` refuses to.
@@ -152,30 +128,6 @@ impl LogSpace {
         Ok(())
     }
 
-    async fn claim(self: &Arc<Self>, spec: &LogSpec) -> Result<Claim, OpenError> {
-        let in_use =
-            |why: &str| OpenError::Inconsistent { log: spec.log, why: format!("{} {why}", spec.dir) };
-        loop {
-            let open = {
-                let mut logs = self.lock_logs();
-                let open = match logs.get(&spec.dir) {
-                    Some(Entry::Opening) => return Err(in_use("is being opened already")),
-                    Some(Entry::Open(core)) => core.upgrade(),
-                    None => None,
-                };
-                if open.is_none() {
-                    logs.insert(spec.dir.clone(), Entry::Opening);
-                }
-                open
-            };
-            match open {
-                None => return Ok(Claim { space: self.clone(), dir: spec.dir.clone(), done: false }),
-                Some(core) if core.is_closing() => core.until_stopped().await,
-                Some(_) => return Err(in_use("is open already")),
-            }
-        }
-    }
-
     fn open_core(&self, dir: &str) -> Option<Arc<Core>> {
         match self.lock_logs().get(dir) {
             Some(Entry::Open(core)) => core.upgrade(),
@@ -215,28 +167,6 @@ impl Free {
 
     fn asked(&self) -> MutexGuard<'_, Option<Instant>> {
         self.asked.lock().expect("no holder of the time panics")
-    }
-}
-
-/// A directory being opened; given back when that fails.
-struct Claim {
-    space: Arc<LogSpace>,
-    dir: String,
-    done: bool,
-}
-
-impl Claim {
-    fn opened(mut self, core: &Arc<Core>) {
-        self.done = true;
-        self.space.lock_logs().insert(self.dir.clone(), Entry::Open(Arc::downgrade(core)));
-    }
-}
-
-impl Drop for Claim {
-    fn drop(&mut self) {
-        if !self.done {
-            self.space.lock_logs().remove(&self.dir);
-        }
     }
 }
 

@@ -11,8 +11,7 @@
 //!   rename's two directories may leave a file with both names, and a spare that is a segment in use must not be taken.
 
 use crate::segment::{SegmentId, owner_dir};
-use crate::writer::is_full;
-use disk::Disk;
+use disk::{Disk, is_full};
 use planted::Bug;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};

@@ -8,7 +8,7 @@ use crate::record::{DecodeError, HEADER_BYTES, Header};
 use crate::segment::{SegmentId, allocation, owner_dir};
 use crate::segment_index::{self, SegmentIndexWriter};
 use bytes::Bytes;
-use disk::{Disk, File};
+use disk::{Disk, File, is_full};
 use planted::Bug;
 use std::io;
 use std::sync::Arc;
@@ -467,10 +467,6 @@ impl Writer {
         }
         AppendError::Poisoned { why: error.to_string() }
     }
-}
-
-pub(crate) fn is_full(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
 /// Joins what follows each other, so that a round is one write per segment.

@@ -24,8 +24,6 @@ use tokio::time::{Instant, sleep, timeout};
 use tracing::{error, info, warn};
 use types::ReplicaId;
 
-/// The replica that founds.
-pub(crate) const FOUNDER: ReplicaId = ReplicaId(1);
 const ASK_AGAIN: Duration = Duration::from_millis(200);
 const INTRODUCE_MAX: Duration = Duration::from_secs(2);
 /// The leader answers when this one has caught up.

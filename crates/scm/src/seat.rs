@@ -1,8 +1,8 @@
 //! This process's replica of SCM's group, once it has one.
 
-use crate::formation::FOUNDER;
 use crate::options::ScmOptions;
 use crate::state_machine::{ScmStateMachine, SharedTables};
+use crate::tables::FOUNDER;
 use anyhow::{Context, bail};
 use disk::{DataDirectory, Stamp};
 use proto::scm::{IntroduceResponse, ScmMember, ScmReplica};

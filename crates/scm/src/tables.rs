@@ -19,7 +19,6 @@
 
 mod registry;
 
-use crate::formation::FOUNDER;
 use crate::racks::RackMap;
 use crate::registry::Directory;
 use anyhow::{Context, bail};
@@ -58,6 +57,9 @@ const SWITCHES_AT_FIRST: Switches = Switches { replication: true, balancer: fals
 /// What a forced reset of SCM leaves free of each kind of number, at least: more than lost members can have given out since the one that is left fell
 /// behind. A million containers hold two petabytes; decimal, so that people see in a number how many resets were before it.
 const NUMBERS_SKIPPED: u64 = 1_000_000;
+
+/// The replica that founds SCM's group; the others' ids are drawn.
+pub(crate) const FOUNDER: ReplicaId = ReplicaId(1);
 
 /// What a number is drawn for. Persisted: never renumber.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -98,7 +100,7 @@ impl Counter {
         key
     }
 
-    /// 0 means "none"; SCM's founder has the id 1 without drawing it.
+    /// 0 means "none", and the founder has its id without drawing it.
     fn first(self) -> u64 {
         match self {
             Counter::Member => FOUNDER.0 + 1,

@@ -1,4 +1,4 @@
-use super::{Found, print};
+use super::found::{Found, print};
 use crate::table::table;
 use datanode::offline::{
     ContainerVerdict, Finding, ListedContainer, OfflineDisk, RebuildOptions, RebuildReport, RebuiltLog,

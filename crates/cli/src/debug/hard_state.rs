@@ -1,4 +1,5 @@
-use super::{Found, local, print};
+use super::found::{Found, print};
+use super::local;
 use anyhow::Context;
 use raftlog::inspect::{HardStateFault, HardStateSlot, read_hard_state};
 use serde_json::{Value, json};

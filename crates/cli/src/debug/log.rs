@@ -1,7 +1,8 @@
 use super::args::{PlaceArgs, RangeArgs};
+use super::found::{Found, print};
+use super::json;
 use super::local::{self, LocalDirectory};
 use super::segment::{dump_scan, explained, old_bytes};
-use super::{Found, json, print};
 use anyhow::Context;
 use raftlog::inspect::{
     DataDirectory, InspectError, KnownLog, LogReport, OwnerReport, SegmentName, SegmentScan,

@@ -3,6 +3,7 @@
 
 pub(crate) mod args;
 mod container;
+mod found;
 mod hard_state;
 mod json;
 mod local;
@@ -10,24 +11,9 @@ mod log;
 mod reset;
 mod segment;
 
-use crate::output;
-use anyhow::Context;
 use args::{ContainerCommand, DebugArgs, DebugCommand, LogCommand, SegmentCommand};
+use found::Found;
 use std::process::ExitCode;
-
-/// What looking came to; the worst of several counts.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Found {
-    Whole = 0,
-    Damaged = 1,
-    NotSeen = 2,
-}
-
-impl Found {
-    fn damaged(is_damaged: bool) -> Found {
-        if is_damaged { Found::Damaged } else { Found::Whole }
-    }
-}
 
 pub(crate) async fn run(args: DebugArgs) -> ExitCode {
     let as_json = args.json;
@@ -83,8 +69,4 @@ fn or_not_seen(result: anyhow::Result<Found>) -> Found {
         eprintln!("flotilla: {error:#}");
         Found::NotSeen
     })
-}
-
-fn print(text: &str) -> anyhow::Result<()> {
-    output::print(text).context("write to standard output")
 }

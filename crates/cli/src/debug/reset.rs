@@ -1,5 +1,5 @@
 use super::args::ResetArgs;
-use super::print;
+use super::found::print;
 use anyhow::{Context, anyhow, bail};
 use disk::{Disk, RealDisk};
 use raft::{Asked, Member, OfflineReplica, ResetError, ResetPlan, check_lost};

@@ -1,6 +1,7 @@
 use super::args::RangeArgs;
+use super::found::{Found, print};
+use super::json;
 use super::local::{self, LocalDirectory};
-use super::{Found, json, print};
 use anyhow::Context;
 use raftlog::inspect::{
     Damage, DataDirectory, Evidence, HardStateSlot, Item, SegmentName, SegmentScan, SegmentSummary,

@@ -1,8 +1,8 @@
 use super::cat::{file, read};
+use super::failure::Failure;
 use super::local::Output;
-use super::path::StorePath;
+use super::path::{StorePath, split_last};
 use super::store::Store;
-use super::{Failure, split_last};
 use std::path::{Path, PathBuf};
 
 /// `-get [-f] PATH... [LOCAL]`

@@ -1,4 +1,4 @@
-use super::Failure;
+use super::failure::Failure;
 use super::path::StorePath;
 use super::store::{Found, Listed, Store};
 use crate::output;

@@ -1,6 +1,7 @@
 //! `flotilla fs`: files and directories, with the words, the errors and the exit codes of `hadoop fs`.
 
 mod cat;
+mod failure;
 mod get;
 mod local;
 mod ls;
@@ -13,6 +14,7 @@ mod store;
 use crate::args::{FsArgs, FsCommand, WRONG_USAGE};
 use crate::output::printable;
 use client::{Client, ClientOptions};
+use failure::Failure;
 use std::process::ExitCode;
 use std::time::Duration;
 use store::Store;
@@ -58,45 +60,4 @@ pub(crate) async fn run(args: FsArgs) -> ExitCode {
         [Failure::Arguments(_)] => ExitCode::from(WRONG_USAGE),
         _ => ExitCode::FAILURE,
     }
-}
-
-/// Why one path of a command failed; the others go on.
-#[derive(Debug, thiserror::Error)]
-enum Failure {
-    #[error("`{0}': No such file or directory")]
-    NotFound(String),
-    #[error("`{0}': File exists")]
-    Exists(String),
-    #[error("`{0}': Is a directory")]
-    IsDirectory(String),
-    #[error("`{0}': Is not a directory")]
-    NotDirectory(String),
-    #[error("`{0}': {1}")]
-    Refused(String, String),
-    /// Nobody answered.
-    #[error("{0}")]
-    Cluster(String),
-    #[error("{0}")]
-    Usage(String),
-    /// The command as a whole is not one.
-    #[error("{0}")]
-    Arguments(String),
-}
-
-impl Failure {
-    /// A local file's error, in the words of the shell.
-    fn local(path: &str, error: &std::io::Error) -> Failure {
-        match error.kind() {
-            std::io::ErrorKind::NotFound => Failure::NotFound(path.to_owned()),
-            std::io::ErrorKind::AlreadyExists => Failure::Exists(path.to_owned()),
-            std::io::ErrorKind::IsADirectory => Failure::IsDirectory(path.to_owned()),
-            _ => Failure::Refused(path.to_owned(), error.to_string()),
-        }
-    }
-}
-
-/// Splits `SOURCE... DESTINATION`; there is one path at least.
-fn split_last(paths: &[String]) -> (&[String], &String) {
-    let (last, first) = paths.split_last().expect("the parser asks for a path");
-    (first, last)
 }

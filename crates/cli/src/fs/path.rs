@@ -72,6 +72,12 @@ impl fmt::Display for StorePath {
     }
 }
 
+/// Splits `SOURCE... DESTINATION`; there is one path at least.
+pub(super) fn split_last(paths: &[String]) -> (&[String], &String) {
+    let (last, first) = paths.split_last().expect("the parser asks for a path");
+    (first, last)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

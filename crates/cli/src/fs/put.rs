@@ -1,7 +1,7 @@
+use super::failure::Failure;
 use super::local::Input;
-use super::path::StorePath;
+use super::path::{StorePath, split_last};
 use super::store::{Found, Store, failure};
-use super::{Failure, split_last};
 use crate::args::Acks;
 use crate::output::printable;
 use client::Ack;

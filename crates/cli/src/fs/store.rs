@@ -1,4 +1,4 @@
-use super::Failure;
+use super::failure::Failure;
 use super::path::StorePath;
 use bytes::Bytes;
 use client::{Client, ClientError, S3_VOLUME};

@@ -1,6 +1,6 @@
 use super::contents::{Keeping, SMALL_FILE_BYTES_MAX};
 use super::device::{Device, DeviceModel, Work};
-use super::inode::{Change, Flushed, Losing};
+use super::inode::{Change, Flushed, Losing, Loss};
 use super::page_set::PAGE_BYTES;
 use super::random::Random;
 use super::tree::{NodeId, Tree};
@@ -51,16 +51,6 @@ pub enum CrashPoint {
     Before(u64),
     /// The step takes place, and nobody learns of it.
     After(u64),
-}
-
-/// What a loss of power does to changes that no sync covers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Loss {
-    AllUnsynced,
-    Nothing,
-    /// Each write is lost, whole, or torn at sectors of 512 bytes; each change of a name is lost or kept; of the
-    /// changes of a file's length and space the first so many are kept.
-    Random(u64),
 }
 
 /// A simulated disk; a cheap handle.

@@ -2,7 +2,7 @@
 
 use super::contents::{Contents, Keeping};
 use super::page_set::{PageSet, pages_of};
-use super::{Loss, Random};
+use super::random::Random;
 use bytes::Bytes;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -185,6 +185,16 @@ impl Inode {
             }
         }
     }
+}
+
+/// What a loss of power does to changes that no sync covers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Loss {
+    AllUnsynced,
+    Nothing,
+    /// Each write is lost, whole, or torn at sectors of 512 bytes; each change of a name is lost or kept; of the
+    /// changes of a file's length and space the first so many are kept.
+    Random(u64),
 }
 
 /// [`Loss`] in the course of being dealt out.

@@ -26,5 +26,6 @@ mod tree;
 pub use contents::Keeping;
 pub use device::DeviceModel;
 pub use directory::{DATABASE_FILE, SimDirectory};
-pub use disk::{CrashPoint, Loss, SimDisk, SimOptions};
+pub use disk::{CrashPoint, SimDisk, SimOptions};
+pub use inode::Loss;
 pub use random::Random;

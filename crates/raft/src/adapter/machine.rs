@@ -35,6 +35,9 @@ struct Newcomer {
     room_wait: RoomWait,
 }
 
+/// openraft, over our log and this machine.
+pub(crate) type Raft = openraft::Raft<TypeConfig, Machine>;
+
 /// A [`StateMachine`] as openraft wants it.
 pub(crate) struct Machine {
     inner: Box<dyn StateMachine>,

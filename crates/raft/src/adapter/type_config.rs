@@ -1,7 +1,7 @@
 //! What openraft is instantiated with.
 
-use crate::Command;
 use crate::counts::Share;
+use crate::{Command, Member};
 use bytes::Bytes;
 use openraft::errors::ClientWriteError;
 use openraft::raft::{ClientWriteResponse, ClientWriteResult};
@@ -10,7 +10,7 @@ use openraft::{Membership, OptionalSend, RaftTypeConfig};
 use raftlog::Place;
 use std::fmt;
 use tokio::sync::oneshot;
-use types::{NodeId, OwnerId};
+use types::{NodeId, OwnerId, ReplicaId};
 
 /// openraft's parameters. Its own serialization is never used: see [`crate::adapter::encoding`].
 #[derive(Debug, Clone, Copy, Default, Eq, PartialEq, Ord, PartialOrd)]
@@ -38,7 +38,6 @@ impl RaftTypeConfig for TypeConfig {
     type ErrorSource = openraft::impls::BoxedErrorSource;
 }
 
-pub(crate) type Raft = openraft::Raft<TypeConfig, crate::adapter::machine::Machine>;
 pub(crate) type RaftEntry = EntryOf<TypeConfig>;
 pub(crate) type RaftLogId = LogIdOf<TypeConfig>;
 pub(crate) type RaftVote = VoteOf<TypeConfig>;
@@ -53,6 +52,10 @@ pub(crate) type WriteResult = ClientWriteResult<TypeConfig>;
 pub(crate) struct Peer {
     pub(crate) node: NodeId,
     pub(crate) address: String,
+}
+
+pub(crate) fn member_of(replica: u64, peer: &Peer) -> Member {
+    Member { replica: ReplicaId(replica), node: peer.node, address: peer.address.clone() }
 }
 
 /// A command inside openraft.

@@ -1,35 +1,37 @@
+pub(crate) mod everywhere;
 pub(crate) mod parked;
 pub(crate) mod proposal;
 pub(crate) mod reads;
 pub(crate) mod status;
+pub(crate) mod transfer;
+pub(crate) mod waiting;
 
 use crate::adapter::alive::Gone;
+use crate::adapter::machine::Raft;
 use crate::adapter::terms::TermLimit;
-use crate::adapter::type_config::{Answer, Data, Raft};
+use crate::adapter::type_config::{Answer, Data};
 use crate::counts::{Counts, Share};
-use crate::group::parked::{ApplyWaits, Awaited, Everywhere, OVER, Waits};
+use crate::group::everywhere::Everywhere;
+use crate::group::parked::{ApplyWaits, Awaited, OVER, Waits};
 use crate::idle::doze::Doze;
 use crate::log::room_wait::RoomWait;
 use crate::log::unserved::Unserved;
 use crate::members::first_answer::FirstAnswer;
-use crate::members::membership::Needed;
 use crate::members::standing::Standing;
 use crate::snapshot::{Counters, SnapshotStore};
 use crate::transport::processes::Processes;
 use crate::transport::protocol;
 use crate::{
     AddressBook, COMMAND_BYTES_MAX, Command, Done, GroupMetrics, GroupStatus, Member, Proposal, ProposeError,
-    ReadIndexError, Role, SetMembersError, SnapshotProgress, TransferError,
+    ReadIndexError, Role, SnapshotProgress,
 };
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::rt::Instant as _;
 use proto::raft as wire;
-use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit, oneshot, watch};
 use tokio::task::JoinHandle;
-use tokio::time::Instant;
 use types::{Clock, GroupId, LogIndex, ReplicaId};
 
 /// Pauses between attempts to be elected right after a start, while other replicas are still being made.
@@ -258,45 +260,6 @@ impl Group {
         self.inner.statuses.clone()
     }
 
-    /// Hands leadership to another voter. It must have nearly the whole log: openraft takes no writes from the
-    /// moment it tries, and does not give up by itself.
-    pub async fn transfer_leader(&self, to: ReplicaId) -> Result<(), TransferError> {
-        let status = self.status();
-        if status.role != Role::Leader {
-            return Err(TransferError::NotLeader { leader: status.leader });
-        }
-        let members = self.members();
-        if members.get(to).is_none() {
-            return Err(TransferError::NotMember { replica: to });
-        }
-        if !members.is_voter(to) {
-            return Err(TransferError::Learner { replica: to });
-        }
-        self.inner.doze.used();
-        let stopped = |why: String| TransferError::Stopped { why };
-        let within = Instant::now() + self.inner.election_max;
-        self.wait_there(&BTreeSet::from([to]), 1, Needed::NearlyAll, within).await.map_err(|error| {
-            match error {
-                SetMembersError::NotLeader { leader } => TransferError::NotLeader { leader },
-                SetMembersError::Lagging { members } => TransferError::Lagging {
-                    lag: *members.first().expect("one member was awaited, and it lags"),
-                },
-                SetMembersError::Silent { .. } => TransferError::Silent { replica: to },
-                other => stopped(other.to_string()),
-            }
-        })?;
-        let asked = self.inner.raft.trigger().transfer_leader(to.0).await;
-        asked.map_err(|fatal| stopped(fatal.to_string()))?;
-        let is_moved =
-            |status: &GroupStatus| status.leader.as_ref().is_some_and(|leader| leader.replica == to);
-        let mut statuses = self.watch();
-        match tokio::time::timeout_at(within, statuses.wait_for(is_moved)).await {
-            Ok(Ok(_)) => Ok(()),
-            Ok(Err(_)) => Err(stopped("while its leadership moved".to_owned())),
-            Err(_) => Err(TransferError::Expired { replica: to }),
-        }
-    }
-
     /// As leader: a majority has answered something that was sent within the time of two elections, in which others may have had one; or
     /// it was elected within that time. openraft's leaders go on believing in themselves when nobody answers; whoever acts on leadership
     /// alone must not.
@@ -321,25 +284,6 @@ impl Group {
         let drained = tokio::time::timeout(limit, proposal_share.clone().acquire_many_owned(all)).await;
         // Err: closed, which nobody does.
         drained.ok()?.ok()
-    }
-
-    /// Leads no more when it returns, if another member could take over within `limit`.
-    pub(crate) async fn hand_over(&self, limit: Duration) {
-        let target = {
-            let metrics = self.inner.raft.metrics();
-            let metrics = metrics.borrow_watched();
-            let voters: BTreeSet<u64> = metrics.membership_config.voter_ids().collect();
-            let members = metrics.replication.iter().flatten();
-            let is_other_voter = |replica| voters.contains(replica) && *replica != self.inner.replica.0;
-            let others = members.filter(|(replica, _)| is_other_voter(replica));
-            others.max_by_key(|(_, matched)| **matched).map(|(replica, _)| ReplicaId(*replica))
-        };
-        if let Some(target) = target {
-            // Not a must: the others elect a leader without it, only later.
-            if let Ok(Err(error)) = tokio::time::timeout(limit, self.transfer_leader(target)).await {
-                tracing::debug!(group = %self.inner.id, %error, "leadership not handed over");
-            }
-        }
     }
 
     /// Stops and waits until the state machine is dropped and the log's files are closed. Handles still answer: with

@@ -1,6 +1,5 @@
 use crate::adapter::encoding::log_id_of;
-use crate::adapter::type_config::{WriteError, WriteResponse, WriteResult};
-use crate::group::status::member_of;
+use crate::adapter::type_config::{WriteError, WriteResponse, WriteResult, member_of};
 use crate::{GroupStatus, ProposeError, Role};
 use bytes::Bytes;
 use openraft::errors::ForwardToLeader;

@@ -1,10 +1,9 @@
 //! Linearizable reads, on any member of a group: docs/adr/0005-reads-by-lease.md.
 
 use crate::adapter::encoding::{member_from_wire, member_to_wire};
-use crate::adapter::type_config::TypeConfig;
+use crate::adapter::type_config::{TypeConfig, member_of};
 use crate::group::Group;
-use crate::group::parked::WaitError;
-use crate::group::status::member_of;
+use crate::group::waiting::WaitError;
 use crate::registry::Registry;
 use crate::{Member, ReadIndexError, Role};
 use openraft::errors::{ForwardToLeader, LinearizableReadError, RaftError};

@@ -1,5 +1,6 @@
 use crate::Member;
-use crate::adapter::type_config::{Peer, Raft, RaftStoredMembership, TypeConfig};
+use crate::adapter::machine::Raft;
+use crate::adapter::type_config::{RaftStoredMembership, TypeConfig, member_of};
 use crate::members::standing::Standing;
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::errors::Fatal;
@@ -114,10 +115,6 @@ fn role_of(state: ServerState) -> Role {
 
 fn member(membership: &RaftStoredMembership, replica: u64) -> Option<Member> {
     membership.get_node(&replica).map(|peer| member_of(replica, peer))
-}
-
-pub(crate) fn member_of(replica: u64, peer: &Peer) -> Member {
-    Member { replica: ReplicaId(replica), node: peer.node, address: peer.address.clone() }
 }
 
 /// Publishes changes of role, term, leader, removal or failure until the group has stopped, and tells openraft whether

@@ -6,9 +6,8 @@
 //! members doze. See docs/adr on dozing groups.
 
 use crate::Timing;
-use crate::adapter::type_config::Raft;
+use crate::adapter::machine::Raft;
 use crate::counts::Counts;
-use crate::registry::Registry;
 use futures::FutureExt;
 use openraft::ServerState;
 use openraft::async_runtime::watch::WatchReceiver;
@@ -19,24 +18,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How often a host looks after its groups when none needs it more often.
-const LOOK_INTERVAL_MAX: Duration = Duration::from_millis(500);
-
 /// So many times as idle as for dozing, half a minute, a group lets go of the entries that its log keeps in memory. Replicas that lag
 /// read them, and readers of what was just written: two bursts of work are seldom so far apart.
 const CACHE_KEPT_DOZES: u32 = 6;
-
-/// Looks after the groups of a host until it is aborted.
-pub(crate) async fn look_after(registry: Arc<Registry>) {
-    loop {
-        let intervals = registry.all().into_iter().map(|group| {
-            group.doze().look();
-            group.doze().look_interval()
-        });
-        let interval = intervals.min().unwrap_or(LOOK_INTERVAL_MAX);
-        tokio::time::sleep(interval.min(LOOK_INTERVAL_MAX)).await;
-    }
-}
 
 /// Whether one replica dozes.
 pub(crate) struct Doze {
@@ -122,7 +106,7 @@ impl Doze {
     }
 
     /// Often enough that a heartbeat is a sixth of the lease late at most, and a silent leader is noticed as early.
-    fn look_interval(&self) -> Duration {
+    pub(crate) fn look_interval(&self) -> Duration {
         self.timing.election_max / 6
     }
 

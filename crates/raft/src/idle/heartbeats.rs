@@ -1,12 +1,8 @@
-use crate::counts::HostCounts;
-use crate::registry::Registry;
-use crate::transport::appends;
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use proto::raft::raft_transport_client::RaftTransportClient;
 use proto::{Code, Failure, raft as wire};
 use rpc::Channel;
-use std::pin::pin;
 use std::sync::OnceLock;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
@@ -20,10 +16,6 @@ pub(crate) const BATCH_COUNT_MAX: usize = 1024;
 /// Messages under way. A heartbeat is sent at once as long as there are fewer; while there are not, heartbeats gather. More
 /// than one, so that a group whose answer is slow delays others little.
 const UNDER_WAY_COUNT_MAX: usize = 4;
-/// How long the receiver lets one group keep the answers of its batch waiting. Groups answer in microseconds; one whose
-/// disk hangs must not make the others' heartbeats late, of which the most frequent have 200 ms
-/// ([`crate::Timing::METADATA`]).
-pub(crate) const ANSWER_MAX: Duration = Duration::from_millis(100);
 /// How long a message may be under way. Those who wait for its answers give up earlier.
 const MESSAGE_MAX: Duration = Duration::from_secs(2);
 
@@ -120,37 +112,5 @@ async fn send_batch(mut client: RaftTransportClient<Channel>, batch: Vec<Waiting
             }
         };
         let _ = waiting.send(answer);
-    }
-}
-
-/// Hands each heartbeat to its group, and answers for all of them together.
-pub(crate) async fn answer(
-    registry: &Registry,
-    counts: &HostCounts,
-    heartbeats: Vec<wire::AppendRequest>,
-) -> Vec<wire::HeartbeatAnswer> {
-    let refused =
-        |code: Code, why: String| wire::HeartbeatAnswer { answer: None, refusal: why, code: code as i32 };
-    let silent = refused(Code::Unavailable, "no answer in time".to_owned());
-    let mut answers = vec![silent; heartbeats.len()];
-    let asked = heartbeats.into_iter().enumerate().map(async |(n, heartbeat)| {
-        let answer = match appends::heartbeat(registry, heartbeat).await {
-            Ok(answer) => wire::HeartbeatAnswer { answer: Some(answer), ..Default::default() },
-            Err(failure) => {
-                counts.refused(&failure);
-                refused(failure.code, failure.message)
-            }
-        };
-        (n, answer)
-    });
-    let mut asked: FuturesUnordered<_> = asked.collect();
-    let mut deadline = pin!(tokio::time::sleep(ANSWER_MAX));
-    loop {
-        tokio::select! {
-            biased;
-            Some((n, answer)) = asked.next() => answers[n] = answer,
-            () = &mut deadline, if !asked.is_empty() => return answers,
-            else => return answers,
-        }
     }
 }

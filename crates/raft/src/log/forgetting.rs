@@ -4,7 +4,7 @@
 //! nobody is sent it ([`crate::transport::network`]) and nobody installs it. No member needs it, because all have what the log forgets.
 
 use crate::group::Group;
-use crate::group::parked::everywhere;
+use crate::group::everywhere::everywhere;
 use crate::snapshot::{forgettable_to, until};
 use openraft::async_runtime::watch::WatchReceiver;
 use types::LogIndex;

@@ -1,10 +1,9 @@
 //! Who the members of a metadata group are, and how they change. Pipelines never do: a broken one is closed and replaced.
 
 use crate::adapter::encoding::member_to_wire;
-use crate::adapter::type_config::{Peer, RaftLogId, RaftMembership, TypeConfig, WriteError};
+use crate::adapter::type_config::{Peer, RaftLogId, RaftMembership, TypeConfig, WriteError, member_of};
 use crate::error::step_failed;
 use crate::group::Group;
-use crate::group::status::member_of;
 use crate::members::dismissal::Dismissal;
 use crate::{Lag, Member, Role, SetMembersError};
 use futures::future::join_all;

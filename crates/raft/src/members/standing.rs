@@ -1,6 +1,7 @@
 //! Whether a replica takes part in elections: not while it may have forgotten a promise, and not once it was removed.
 
-use crate::adapter::type_config::{Raft, RaftLogId, RaftStoredMembership};
+use crate::adapter::machine::Raft;
+use crate::adapter::type_config::{RaftLogId, RaftStoredMembership};
 use crate::members::dismissal::Dismissal;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};

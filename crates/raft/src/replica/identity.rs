@@ -16,7 +16,7 @@
 
 use crate::log::room_wait::RoomWait;
 use bytes::{Buf, BufMut};
-use disk::{Disk, RecordFile};
+use disk::{Disk, RecordFile, is_full};
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -203,10 +203,6 @@ impl Identity {
         let lost = (0..count).map(|_| ReplicaId(fields.get_u64_le())).collect();
         Ok(Identity { group, replica, state, is_resetting, was_member, lost })
     }
-}
-
-fn is_full(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
 fn path(group: GroupId) -> String {

@@ -2,7 +2,8 @@
 //! would stop the group where it is not so.
 
 use crate::adapter::encoding::{INDEX_MAX, log_id_from, log_id_of};
-use crate::adapter::type_config::{Raft, RaftLogId, RaftStoredMembership, RaftVote, TypeConfig};
+use crate::adapter::machine::Raft;
+use crate::adapter::type_config::{RaftLogId, RaftStoredMembership, RaftVote, TypeConfig};
 use openraft::RaftState;
 use openraft::errors::{Fatal, RaftError};
 use openraft::raft::AppendEntriesRequest;

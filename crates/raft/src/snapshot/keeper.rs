@@ -1,4 +1,4 @@
-use crate::adapter::type_config::Raft;
+use crate::adapter::machine::Raft;
 use crate::snapshot::SnapshotPolicy;
 use crate::snapshot::store::SnapshotStore;
 use futures::FutureExt;

@@ -1,11 +1,13 @@
 use crate::adapter::encoding::vote_from_wire;
-use crate::adapter::type_config::{Raft, RaftVote};
+use crate::adapter::machine::Raft;
+use crate::adapter::type_config::RaftVote;
+use crate::counts::HostCounts;
 use crate::registry::Registry;
 use crate::snapshot::receiver::receive;
 use crate::snapshot::store::SnapshotStore;
 use crate::transport::append_check::check_sender;
 use crate::transport::elections::check_not_lost;
-use crate::transport::service::Service;
+use crate::transport::refusal::{refused, unread};
 use crate::{GroupStatus, Role};
 use futures::{Stream, StreamExt, stream};
 use proto::{Code, Failure, raft as wire};
@@ -20,16 +22,17 @@ const ANSWERS_COUNT_MAX: usize = 4;
 /// Has a group receive what is offered. The stream of answers drives it: it ends when the leader drops that, or when
 /// the group is closed.
 pub(crate) async fn take_offer(
-    service: Service,
+    registry: Arc<Registry>,
+    counts: Arc<HostCounts>,
     mut messages: Streaming<wire::SnapshotToFollower>,
 ) -> Result<impl Stream<Item = Result<wire::SnapshotToLeader, Status>>, Status> {
     use wire::snapshot_to_follower::Message::Offer;
-    let first = messages.message().await.map_err(|status| service.unread(status))?;
+    let first = messages.message().await.map_err(|status| unread(&counts, status))?;
     let Some(Offer(offer)) = first.and_then(|first| first.message) else {
-        return Err(service.refused(Failure::invalid("a snapshot begins with its offer")));
+        return Err(refused(&counts, Failure::invalid("a snapshot begins with its offer")));
     };
-    let offered = take_offer_check(&service.registry, &offer);
-    let (raft, store, vote, mut statuses) = offered.map_err(|failure| service.refused(failure))?;
+    let offered = take_offer_check(&registry, &offer);
+    let (raft, store, vote, mut statuses) = offered.map_err(|failure| refused(&counts, failure))?;
     let (answers_tx, answers) = mpsc::channel(ANSWERS_COUNT_MAX);
     let receiving = async move {
         let closed = statuses.wait_for(|status| status.role == Role::Stopped);
@@ -41,7 +44,7 @@ pub(crate) async fn take_offer(
             // Who is gone has sent nothing wrong.
             let status = match failure.code {
                 Code::Unavailable => failure.into(),
-                _ => service.refused(failure),
+                _ => refused(&counts, failure),
             };
             let _ = answers_tx.send(Err(status)).await;
         }

@@ -1,5 +1,6 @@
 use crate::adapter::encoding::{applied_from, log_id_of, vote_to_wire};
-use crate::adapter::type_config::{Raft, RaftVote};
+use crate::adapter::machine::Raft;
+use crate::adapter::type_config::RaftVote;
 use crate::snapshot::agreement::Position;
 use crate::snapshot::manifest::{DecodeError, Manifest, Piece};
 use crate::snapshot::reception::{Mismatch, ReceiveError, Reception};

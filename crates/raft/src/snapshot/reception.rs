@@ -3,7 +3,7 @@ use crate::snapshot::manifest::{Manifest, Piece};
 use crate::snapshot::store::{Partial, SnapshotStore};
 use crate::snapshot::stored::{Permits, Received, files_dir};
 use bytes::Bytes;
-use disk::File;
+use disk::{File, is_full};
 use proto::{Code, Failure};
 use std::io;
 use std::sync::Arc;
@@ -52,10 +52,7 @@ pub(crate) enum ReceiveError {
 
 impl From<io::Error> for ReceiveError {
     fn from(error: io::Error) -> Self {
-        match error.kind() {
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ReceiveError::DiskBecameFull,
-            _ => ReceiveError::Io(error),
-        }
+        if is_full(&error) { ReceiveError::DiskBecameFull } else { ReceiveError::Io(error) }
     }
 }
 

@@ -4,15 +4,18 @@ use crate::Role;
 use crate::adapter::encoding::{
     entry_from_wire, log_id_from_wire, log_id_of, log_id_to_wire, vote_from_wire, vote_to_wire,
 };
+use crate::adapter::machine::Raft;
 use crate::adapter::terms::TermLimit;
-use crate::adapter::type_config::{Raft, TypeConfig};
+use crate::adapter::type_config::TypeConfig;
+use crate::counts::HostCounts;
 use crate::group::Group;
 use crate::idle::doze::Doze;
 use crate::members::standing::Standing;
 use crate::registry::Registry;
 use crate::transport::append_check::append_check;
 use crate::transport::elections::check_not_lost;
-use crate::transport::service::{Service, stopped};
+use crate::transport::refusal::{refused, stopped, unread};
+use futures::stream::FuturesUnordered;
 use futures::{FutureExt, Stream, StreamExt, stream};
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::raft::{AppendEntriesRequest, StreamAppendError, StreamAppendResult};
@@ -20,25 +23,32 @@ use proto::{Code, Failure, raft as wire};
 use raftlog::LogSpace;
 use std::pin::pin;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
 use types::Clock;
 use wire::append_response::Result as Answer;
 
+/// How long the receiver lets one group keep the answers of its batch waiting. Groups answer in microseconds; one whose
+/// disk hangs must not make the others' heartbeats late, of which the most frequent have 200 ms
+/// ([`crate::Timing::METADATA`]).
+const ANSWER_MAX: Duration = Duration::from_millis(100);
+
 /// Feeds one sender's messages to its group, verified one by one. The first bad one ends the stream: those before it
 /// are answered, then comes the status; it changes nothing.
 pub(crate) async fn append(
-    service: Service,
+    registry: Arc<Registry>,
+    counts: Arc<HostCounts>,
     mut messages: Streaming<wire::AppendRequest>,
 ) -> Result<impl Stream<Item = Result<wire::AppendResponse, Status>>, Status> {
-    let first = messages.message().await.map_err(|status| service.unread(status))?;
+    let first = messages.message().await.map_err(|status| unread(&counts, status))?;
     let Some(first) = first else { return Ok(stream::empty().left_stream()) };
     let to = first.to.clone();
     // Of the group only what does not keep its log open: a stream may stand idle for long.
     let (raft, id, mut statuses, taker, doze) = {
-        let group = service.registry.addressed(to.as_ref());
-        let group = group.map_err(|failure| service.refused(failure))?;
+        let group = registry.addressed(to.as_ref());
+        let group = group.map_err(|failure| refused(&counts, failure))?;
         (group.raft().clone(), group.id(), group.watch(), Taker::new(&group), group.doze().clone())
     };
     let closed = async move {
@@ -46,20 +56,20 @@ pub(crate) async fn append(
     };
     let refusal = Arc::new(Mutex::new(None));
 
-    let refused = refusal.clone();
+    let noted = refusal.clone();
     let receiver = doze.clone();
     let messages = stream::once(std::future::ready(Ok(first))).chain(messages).take_until(closed.boxed());
     let requests = messages.scan(taker, move |taker, message| {
         let request = message
-            .map_err(|status| service.unread(status))
-            .and_then(|message| taker.take(message, &to).map_err(|failure| service.refused(failure)));
+            .map_err(|status| unread(&counts, status))
+            .and_then(|message| taker.take(message, &to).map_err(|failure| refused(&counts, failure)));
         if request.as_ref().is_ok_and(|request| !request.entries.is_empty()) {
             receiver.used();
         }
         std::future::ready(match request {
             Ok(request) => Some(request),
             Err(status) => {
-                *refused.lock().expect("no holder panics") = Some(status);
+                *noted.lock().expect("no holder panics") = Some(status);
                 None
             }
         })
@@ -132,8 +142,40 @@ impl Taker {
     }
 }
 
+/// Hands each heartbeat to its group, and answers for all of them together.
+pub(crate) async fn heartbeats(
+    registry: &Registry,
+    counts: &HostCounts,
+    heartbeats: Vec<wire::AppendRequest>,
+) -> Vec<wire::HeartbeatAnswer> {
+    let refused =
+        |code: Code, why: String| wire::HeartbeatAnswer { answer: None, refusal: why, code: code as i32 };
+    let silent = refused(Code::Unavailable, "no answer in time".to_owned());
+    let mut answers = vec![silent; heartbeats.len()];
+    let asked = heartbeats.into_iter().enumerate().map(async |(n, message)| {
+        let answer = match heartbeat(registry, message).await {
+            Ok(answer) => wire::HeartbeatAnswer { answer: Some(answer), ..Default::default() },
+            Err(failure) => {
+                counts.refused(&failure);
+                refused(failure.code, failure.message)
+            }
+        };
+        (n, answer)
+    });
+    let mut asked: FuturesUnordered<_> = asked.collect();
+    let mut deadline = pin!(tokio::time::sleep(ANSWER_MAX));
+    loop {
+        tokio::select! {
+            biased;
+            Some((n, answer)) = asked.next() => answers[n] = answer,
+            () = &mut deadline, if !asked.is_empty() => return answers,
+            else => return answers,
+        }
+    }
+}
+
 /// Hands a heartbeat to its group.
-pub(crate) async fn heartbeat(
+async fn heartbeat(
     registry: &Registry,
     message: wire::AppendRequest,
 ) -> Result<wire::AppendResponse, Failure> {

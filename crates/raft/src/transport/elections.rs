@@ -8,7 +8,7 @@ use crate::members::dismissal::Dismissal;
 use crate::members::standing::Standing;
 use crate::registry::Registry;
 use crate::transport::append_check::check_sender;
-use crate::transport::service::stopped;
+use crate::transport::refusal::stopped;
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::raft::{TransferLeaderError, TransferLeaderRequest, VoteRequest};
 use proto::{Code, Failure, raft as wire};

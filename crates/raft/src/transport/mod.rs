@@ -7,4 +7,5 @@ pub(crate) mod exchange;
 pub(crate) mod network;
 pub(crate) mod processes;
 pub(crate) mod protocol;
+pub(crate) mod refusal;
 pub(crate) mod service;

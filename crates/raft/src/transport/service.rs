@@ -2,9 +2,10 @@
 
 use crate::counts::HostCounts;
 use crate::group::reads;
-use crate::idle::heartbeats::{self, BATCH_COUNT_MAX};
+use crate::idle::heartbeats::BATCH_COUNT_MAX;
 use crate::registry::Registry;
 use crate::snapshot::take_offer;
+use crate::transport::refusal::refused;
 use crate::transport::{appends, elections};
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt, stream};
@@ -12,31 +13,11 @@ use proto::raft::raft_transport_server::RaftTransport;
 use proto::{Code, Failure, raft as wire};
 use std::sync::Arc;
 use tonic::{Request, Response, Status, Streaming};
-use types::GroupId;
 
 #[derive(Clone)]
 pub(crate) struct Service {
     pub(crate) registry: Arc<Registry>,
     pub(crate) counts: Arc<HostCounts>,
-}
-
-impl Service {
-    /// What the sender is told, and what was counted.
-    pub(crate) fn refused(&self, failure: Failure) -> Status {
-        self.counts.refused(&failure);
-        failure.into()
-    }
-
-    /// A message that gRPC could not read. One that is too large gets our words for it; the rest are broken connections.
-    pub(crate) fn unread(&self, status: Status) -> Status {
-        match status.code() {
-            tonic::Code::OutOfRange => {
-                let why = format!("a message is above the limit of {} bytes", proto::MESSAGE_BYTES_MAX);
-                self.refused(Failure::new(Code::TooLarge, why))
-            }
-            _ => status,
-        }
-    }
 }
 
 #[tonic::async_trait]
@@ -48,7 +29,7 @@ impl RaftTransport for Service {
         &self,
         request: Request<Streaming<wire::AppendRequest>>,
     ) -> Result<Response<Self::AppendStream>, Status> {
-        let answers = appends::append(self.clone(), request.into_inner());
+        let answers = appends::append(self.registry.clone(), self.counts.clone(), request.into_inner());
         Ok(Response::new(stream::once(answers).try_flatten().boxed()))
     }
 
@@ -59,9 +40,9 @@ impl RaftTransport for Service {
         let heartbeats = request.into_inner().heartbeats;
         if heartbeats.len() > BATCH_COUNT_MAX {
             let why = format!("{} heartbeats, the limit is {BATCH_COUNT_MAX}", heartbeats.len());
-            return Err(self.refused(Failure::new(Code::TooLarge, why)));
+            return Err(refused(&self.counts, Failure::new(Code::TooLarge, why)));
         }
-        let answers = heartbeats::answer(&self.registry, &self.counts, heartbeats).await;
+        let answers = appends::heartbeats(&self.registry, &self.counts, heartbeats).await;
         Ok(Response::new(wire::HeartbeatsResponse { answers }))
     }
 
@@ -71,7 +52,7 @@ impl RaftTransport for Service {
         &self,
         request: Request<Streaming<wire::SnapshotToFollower>>,
     ) -> Result<Response<Self::SnapshotStream>, Status> {
-        let answers = take_offer(self.clone(), request.into_inner());
+        let answers = take_offer(self.registry.clone(), self.counts.clone(), request.into_inner());
         Ok(Response::new(stream::once(answers).try_flatten().boxed()))
     }
 
@@ -80,7 +61,7 @@ impl RaftTransport for Service {
         request: Request<wire::VoteRequest>,
     ) -> Result<Response<wire::VoteResponse>, Status> {
         let answer = elections::vote(&self.registry, request.into_inner()).await;
-        answer.map(Response::new).map_err(|failure| self.refused(failure))
+        answer.map(Response::new).map_err(|failure| refused(&self.counts, failure))
     }
 
     async fn read_index(
@@ -88,7 +69,7 @@ impl RaftTransport for Service {
         request: Request<wire::ReadIndexRequest>,
     ) -> Result<Response<wire::ReadIndexResponse>, Status> {
         let answer = reads::answer(&self.registry, request.into_inner()).await;
-        answer.map(Response::new).map_err(|failure| self.refused(failure))
+        answer.map(Response::new).map_err(|failure| refused(&self.counts, failure))
     }
 
     async fn hello(
@@ -97,12 +78,12 @@ impl RaftTransport for Service {
     ) -> Result<Response<wire::HelloResponse>, Status> {
         let answer = self.registry.hello(request.get_ref());
         let answer = answer.map(|is_here| Response::new(wire::HelloResponse { is_here }));
-        answer.map_err(|failure| self.refused(failure))
+        answer.map_err(|failure| refused(&self.counts, failure))
     }
 
     async fn dismiss(&self, request: Request<wire::DismissRequest>) -> Result<Response<wire::Empty>, Status> {
         let answer = elections::dismiss(&self.registry, request.into_inner());
-        answer.map(Response::new).map_err(|failure| self.refused(failure))
+        answer.map(Response::new).map_err(|failure| refused(&self.counts, failure))
     }
 
     async fn transfer_leader(
@@ -110,10 +91,6 @@ impl RaftTransport for Service {
         request: Request<wire::TransferLeaderRequest>,
     ) -> Result<Response<wire::TransferLeaderResponse>, Status> {
         let answer = elections::transfer_leader(&self.registry, request.into_inner()).await;
-        answer.map(Response::new).map_err(|failure| self.refused(failure))
+        answer.map(Response::new).map_err(|failure| refused(&self.counts, failure))
     }
-}
-
-pub(crate) fn stopped(group: GroupId, error: impl std::fmt::Display) -> Failure {
-    Failure::new(Code::Unavailable, format!("{group} stopped here: {error}"))
 }

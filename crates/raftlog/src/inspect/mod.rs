@@ -25,8 +25,8 @@ pub use hard_state::{HardStateFault, HardStateFile, HardStateSlot, read_hard_sta
 pub use log::{
     DataDirectory, InspectError, KnownLog, LogReport, Opening, OwnerReport, SegmentReport, Surroundings,
 };
-pub use record::{BadRecord, SeenRecord, decode_record};
+pub use record::{BadRecord, SeenRecord, SegmentName, decode_record};
 pub use rehearsal::Change;
-pub use segment::{Item, SegmentName, SegmentScan};
+pub use segment::{Item, SegmentScan};
 pub use summary::SegmentSummary;
 pub use verdict::{Evidence, Verdict, verdict};

@@ -1,9 +1,32 @@
-use super::SegmentName;
 use crate::record::{DecodeError, Head, Header};
+use crate::segment::SegmentId;
 use crate::{Entry, Place};
 use bytes::Bytes;
 use std::fmt;
 use types::{LogId, OwnerId};
+
+/// Where a segment's records say that they stand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SegmentName {
+    pub owner: OwnerId,
+    pub segment: u32,
+}
+
+impl SegmentName {
+    /// From the last two parts of a path, when it is named like a segment in its owner's directory.
+    pub fn of_path(path: &str) -> Option<SegmentName> {
+        let mut parts = path.rsplit('/');
+        let segment = SegmentId::parse_number(parts.next()?)?;
+        let owner = parts.next().filter(|digits| digits.len() == 16)?;
+        Some(SegmentName { owner: OwnerId(u64::from_str_radix(owner, 16).ok()?), segment })
+    }
+}
+
+impl fmt::Display for SegmentName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "owner {:016x} segment {:08x}", self.owner.0, self.segment)
+    }
+}
 
 /// A record as it stands in a file, without meta and body: whoever keeps one keeps none of the file's bytes in memory.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,9 +1,9 @@
 use super::clue::{cut_at, flipped_in_head, flipped_in_piece, lengths, zero_sectors};
 use super::window::{WINDOW_BYTES, Window};
-use super::{Clue, Damage, Fault, SeenRecord};
+use super::{Clue, Damage, Fault, SeenRecord, SegmentName};
 use crate::Discards;
 use crate::record::{ALIGNMENT, DecodeError, HEADER_BYTES, Head, Header, MAGIC, VERSION};
-use crate::segment::{NUMBER_MAX, SegmentId};
+use crate::segment::NUMBER_MAX;
 use bytes::Bytes;
 use disk::File;
 use std::collections::HashMap;
@@ -19,29 +19,6 @@ const SEARCH_BYTES_MAX: u64 = 256 << 20;
 
 /// Clues told of one damage.
 const CLUES_MAX: usize = 8;
-
-/// Where a segment's records say that they stand.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct SegmentName {
-    pub owner: OwnerId,
-    pub segment: u32,
-}
-
-impl SegmentName {
-    /// From the last two parts of a path, when it is named like a segment in its owner's directory.
-    pub fn of_path(path: &str) -> Option<SegmentName> {
-        let mut parts = path.rsplit('/');
-        let segment = SegmentId::parse_number(parts.next()?)?;
-        let owner = parts.next().filter(|digits| digits.len() == 16)?;
-        Some(SegmentName { owner: OwnerId(u64::from_str_radix(owner, 16).ok()?), segment })
-    }
-}
-
-impl std::fmt::Display for SegmentName {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "owner {:016x} segment {:08x}", self.owner.0, self.segment)
-    }
-}
 
 /// What comes next in a segment.
 #[derive(Clone, Debug, PartialEq, Eq)]

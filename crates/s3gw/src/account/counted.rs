@@ -1,6 +1,7 @@
 //! What is counted of requests, for Prometheus: docs/metrics.md.
 
-use super::{Account, End};
+use super::Account;
+use super::told::End;
 use axum::http::StatusCode;
 use metrics::{Counter, Exposition, Histogram, Metric};
 use std::collections::BTreeMap;

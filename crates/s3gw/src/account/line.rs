@@ -1,4 +1,4 @@
-use super::{End, Written};
+use super::told::{End, Written};
 use axum::extract::Request;
 use axum::http::header::AUTHORIZATION;
 use serde::Serialize;

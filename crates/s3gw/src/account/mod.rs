@@ -4,31 +4,30 @@
 mod counted;
 mod line;
 mod log;
+mod told;
 
 pub use log::RequestLog;
+pub(crate) use told::Told;
 
 use crate::admission::operation_names;
 use crate::request_body::{Progress, Stage};
 use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::Request;
+use axum::http::StatusCode;
 use axum::http::header::CONTENT_LENGTH;
-use axum::http::{Method, StatusCode};
 use axum::response::Response;
 use counted::Counted;
 use http_body::{Frame, SizeHint};
 use httpd::RequestId;
 use line::Line;
 use metrics::Exposition;
-use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::time::Instant;
+use told::{End, Written, kept};
 use types::{Clock, SystemClock};
-
-/// Longest part of a request's text that is kept: the longest key, with each of its bytes encoded.
-const TEXT_BYTES_MAX: usize = 4096;
 
 /// The requests of one gateway: what is counted of them, and where they are written down.
 pub struct Accounts {
@@ -72,80 +71,6 @@ impl Accounts {
             first_byte: None,
             sent_bytes: 0,
             end: End::Left,
-        }
-    }
-}
-
-/// The beginning of a text that a client may make as long as it likes.
-fn kept(text: &str) -> &str {
-    &text[..text.floor_char_boundary(TEXT_BYTES_MAX)]
-}
-
-/// What a request turns out to be; who admits it tells.
-#[derive(Default)]
-pub(crate) struct Told {
-    /// `None` where no request is written down.
-    written: Option<Written>,
-    operation: Option<&'static str>,
-    /// How long its signature was looked at.
-    signature: Option<Duration>,
-    admitted: bool,
-}
-
-/// What only the log wants to know of a request.
-struct Written {
-    at_ms: u64,
-    id: RequestId,
-    peer: Option<SocketAddr>,
-    access_key: Option<String>,
-    method: Method,
-    /// With the bucket in front, as it came: encoded.
-    path: String,
-    version: Option<String>,
-    error: Option<String>,
-}
-
-impl Told {
-    /// The bucket stands in the host's name.
-    pub(crate) fn bucket_in_host(&mut self, bucket: &str) {
-        if let Some(written) = &mut self.written {
-            written.path = format!("/{bucket}{}", written.path);
-        }
-    }
-
-    pub(crate) fn signature_took(&mut self, time: Duration) {
-        self.signature = Some(time);
-    }
-
-    pub(crate) fn is_operation(&mut self, operation: &'static str, version: Option<&str>) {
-        self.operation = Some(operation);
-        if let Some(written) = &mut self.written {
-            written.version = version.map(|version| kept(version).to_owned());
-        }
-    }
-
-    pub(crate) fn is_admitted(&mut self) {
-        self.admitted = true;
-    }
-}
-
-/// How a request ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
-    /// Its answer was handed over to the last byte.
-    Done,
-    /// Its connection ended before that: the client closed it, or was let go of.
-    Left,
-    /// Its answer was broken off here: the rest could not be had, or was not what had been written.
-    Cut,
-}
-
-impl End {
-    fn name(self) -> &'static str {
-        match self {
-            End::Done => "done",
-            End::Left => "left",
-            End::Cut => "cut",
         }
     }
 }

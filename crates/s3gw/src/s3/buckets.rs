@@ -1,5 +1,5 @@
-use super::Gateway;
 use super::convert::timestamp;
+use super::gateway::Gateway;
 use crate::admission::OWNER;
 use crate::error::{GatewayError, Result};
 use crate::page::{parse_token, token};

@@ -1,5 +1,5 @@
-use super::Gateway;
 use super::convert::{Described, Sums, conditions, etag, timestamp};
+use super::gateway::Gateway;
 use super::put::{check_acl, check_storage_class};
 use crate::checksum::Algorithm;
 use crate::error::{GatewayError, Result};

@@ -1,5 +1,5 @@
-use super::Gateway;
 use super::convert::matches;
+use super::gateway::Gateway;
 use crate::conditions::precondition;
 use crate::error::{GatewayError, Result};
 use bytes::Bytes;

@@ -1,5 +1,5 @@
-use super::Gateway;
 use super::convert::{Sums, conditions, etag, expires, metadata, non_empty, timestamp};
+use super::gateway::Gateway;
 use crate::conditions::Conditions;
 use crate::error::{GatewayError, Result};
 use bytes::Bytes;

@@ -1,6 +1,6 @@
-use super::Gateway;
 use super::buckets::owner;
 use super::convert::{etag, key_text, timestamp};
+use super::gateway::Gateway;
 use super::get::signed;
 use crate::error::{GatewayError, Result};
 use crate::page::{limit, parse_token, token, url_encode};

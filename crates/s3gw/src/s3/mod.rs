@@ -7,6 +7,7 @@ mod convert;
 mod copy;
 mod delete;
 mod error;
+mod gateway;
 mod get;
 mod list;
 mod multipart;
@@ -29,6 +30,7 @@ use axum::http::StatusCode;
 use axum::http::header::HOST;
 use axum::response::{IntoResponse, Response};
 use client::Client;
+use gateway::Gateway;
 use probes::Lacking;
 use s3s::dto::*;
 use s3s::service::{S3Service, S3ServiceBuilder};
@@ -99,13 +101,6 @@ fn document(failure: GatewayError) -> Response {
         Ok(response) => xml::mend(response),
         Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
     }
-}
-
-/// The operations.
-struct Gateway {
-    client: Client,
-    region: String,
-    seen_buckets: SeenBuckets,
 }
 
 fn answer<T>(result: Result<T, GatewayError>) -> S3Result<S3Response<T>> {

@@ -1,9 +1,9 @@
-use super::Gateway;
 use super::buckets::owner;
 use super::convert::{
     Described, Sums, checksum_algorithm, checksum_type, conditions, etag, key_text, matches, timestamp,
 };
 use super::copy::{parse_source, version};
+use super::gateway::Gateway;
 use super::get::signed;
 use super::list::Names;
 use super::put::{Asked, body, check_acl, check_storage_class};

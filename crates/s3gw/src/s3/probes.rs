@@ -1,9 +1,9 @@
 //! What clients ask a bucket or an object about itself before they use it, answered by one that has none of it: no versions,
 //! policies, tags, rules, and nobody but its owner.
 
-use super::Gateway;
 use super::buckets::owner;
 use super::convert::{Sums, etag, timestamp};
+use super::gateway::Gateway;
 use super::get::signed;
 use crate::error::{GatewayError, Result};
 use client::S3_VOLUME;

@@ -1,6 +1,6 @@
-use super::Gateway;
 use super::acknowledged::Acknowledged;
 use super::convert::{Described, Sums, etag, matches};
+use super::gateway::Gateway;
 use crate::checksum::{Algorithm, decode_md5};
 use crate::conditions::precondition;
 use crate::error::{GatewayError, Result};

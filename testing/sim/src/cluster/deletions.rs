@@ -1,6 +1,7 @@
 //! Who holds which containers, by the directories on the disks: a good replica may go only when three others stay.
 
-use super::run::{Run, machine_at};
+use super::plan::machine_at;
+use super::run::Run;
 use super::view::View;
 use crate::world::ProcessId;
 use proto::scm::{ContainerState, ReplicaState};

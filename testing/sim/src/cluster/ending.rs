@@ -2,9 +2,10 @@
 
 use super::disks::quick_disk;
 use super::ledger::Written;
+use super::plan::machine_at;
 use super::reader::{Way, read_checked};
 use super::replica_files::ReplicaFiles;
-use super::run::{Run, machine_at};
+use super::run::Run;
 use super::view::View;
 use crate::world::{Crash, ProcessId};
 use proto::Code;

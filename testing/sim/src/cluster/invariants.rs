@@ -1,6 +1,7 @@
 //! What holds at any time, by what SCM shows.
 
-use super::run::{Run, machine_at};
+use super::plan::machine_at;
+use super::run::Run;
 use super::view::View;
 use proto::scm::{ContainerInfo, ContainerReplica, ReplicaState};
 use types::ContainerId;

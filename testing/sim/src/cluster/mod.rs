@@ -34,6 +34,7 @@ mod planted;
 mod reader;
 mod replica_files;
 mod run;
+mod scheme;
 mod schemes;
 mod scm_calls;
 mod steps;

@@ -1,5 +1,5 @@
 use super::planted::Planted;
-use super::schemes::Scheme;
+use super::scheme::Scheme;
 use datanode::DatanodeOptions;
 use disk::sim::Random;
 use raft::{HostOptions, SnapshotPolicy, Timing};
@@ -245,6 +245,15 @@ impl Plan {
         }
     }
 
+    /// What it needs: quick elections, so that a pipeline goes on before SCM notices anything; members of SCM that can be lost.
+    fn for_scheme(mut self, quick: Timing) -> Plan {
+        match self.scheme {
+            Some(Scheme::Diverge { .. }) => self.datanode.pipeline_timing = quick,
+            Some(Scheme::ResetScm { .. }) => (self.scms, self.more_beside_scheme) = (3, false),
+            _ => {}
+        }
+        self
+    }
     /// Of files that come in several messages of 1 MiB, some with nothing but a part of a record's body: a loss of power in the middle
     /// finds them written and not synced, and of damage to a head indexing would tell.
     fn with_long_copies(mut self) -> Plan {
@@ -289,4 +298,9 @@ impl Plan {
             _ => "operator:1".to_owned(),
         }
     }
+}
+
+/// The datanode's machine with an address.
+pub(super) fn machine_at(address: &str) -> Option<usize> {
+    address.strip_prefix("dn")?.strip_suffix(":1")?.parse().ok()
 }

@@ -9,10 +9,10 @@ use super::machine::{ClientsStart, DatanodeSlot, DatanodeStart, OmStart, ScmStar
 use super::memory_db::MemoryDbPlace;
 use super::object_faults::ObjectFaults;
 use super::objects::Objects;
-use super::plan::Plan;
+use super::plan::{Plan, machine_at};
 use super::planted::{Planted, plant};
+use super::scheme::Step;
 use super::scm_calls::ScmCalls;
-use super::steps::Step;
 use super::view::{View, Views};
 use crate::scenario::Links;
 use crate::world::{Crash, ProcessId, Trace, World, fix_entropy};
@@ -360,11 +360,6 @@ impl Run {
             self.world.disks(ProcessId(machine))[*number].set_free_bytes(*free_bytes);
         }
     }
-}
-
-/// The datanode's machine with an address.
-pub(super) fn machine_at(address: &str) -> Option<usize> {
-    address.strip_prefix("dn")?.strip_suffix(":1")?.parse().ok()
 }
 
 /// Faults and what ends them.

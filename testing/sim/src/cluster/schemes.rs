@@ -1,145 +1,18 @@
 //! Harm that comes in several steps, each while the one before it still holds: what faults by chance hardly ever add up to.
 
 use super::harm::{Harm, IndexHarm, logs_on};
-use super::plan::Plan;
-use super::planted::Planted;
-use super::run::{Run, machine_at};
-use super::steps::Step;
+use super::plan::machine_at;
+use super::run::Run;
+use super::scheme::{Other, Scheme, Step, Third};
 use crate::scenario::random_crash;
-use crate::world::{Crash, ProcessId, SILENCE_MAX};
-use disk::sim::{Loss, Random};
+use crate::world::{Crash, ProcessId};
+use disk::sim::Loss;
 use proto::scm::{Pipeline, PipelineState};
 use std::time::Duration;
 use types::{ContainerId, PipelineId};
 
 /// One of them is given up where a run never comes to be well enough to begin.
 pub(super) const GIVEN_UP_AT: Duration = Duration::from_secs(25);
-/// Who is cut off for less is sent what others had under way for it, be it that they are dead by then: connections last that long.
-const LAG_MS_MIN: u64 = SILENCE_MAX.as_millis() as u64 + 300;
-
-/// After this the two who are left have ended and let go, and SCM decides without the third: it is dead (6 s), nobody leads (6 s), who has
-/// no log had time to end (3 s), the pipeline is over, and what they then say is believed (a few heartbeats, and 2 s twice).
-const DECIDED_MS: u64 = 26_000;
-
-/// What a run does to one pipeline, once all is well.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Scheme {
-    /// A leader is cut off with chunks that nobody acknowledges, and dies. The others elect and acknowledge other ones in their places, and
-    /// leave. It comes back alone, and ends by itself.
-    ///
-    /// ```text
-    /// leader   ──cut off, `tail` chunks──x           ┌──alone: quasi-closes, is asked for everything──
-    /// others   ─────────────────elect, acknowledge──x          one is back ──┐  the other ──┐
-    /// ```
-    Diverge { tail: u64, cut: Duration, others: Duration, away: Duration, third: Duration },
-    /// A member lags, cut off from the others for so long that nothing is on its way to it any more; another one loses its log, while the
-    /// third one is away, or worse.
-    ///
-    /// ```text
-    /// lags     ──cut off────────────back──────────────────────────────
-    /// harmed   ──acknowledges──x  its log is harmed ┌──
-    /// third    ──acknowledges──x                        (see `Third`)
-    /// ```
-    LoseLog { harm: Harm, third: Third, lag: Duration, down: Duration },
-    /// A member loses its index, and serves nothing until an operator has it recreated. Its log is whole: nothing may be lost, be another one
-    /// away or lost meanwhile.
-    LoseIndex {
-        harm: IndexHarm,
-        other: Other,
-        down: Duration,
-        rebuilt_after: Duration,
-        power_lost_after: Option<Duration>,
-    },
-    /// A disk is full and stays so. A moment later another member is lost, or not.
-    FullForGood { free_bytes: u64, leader: bool, lost_after: Option<Duration> },
-    /// A member of SCM lags while containers are begun; then the others lose their disks, and it is made the only one.
-    ResetScm { lag: Duration },
-}
-
-/// What happens to the third member beside one that loses its log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Third {
-    Stays,
-    /// Beyond `dead_after`, and comes back.
-    Away(Duration),
-    /// For good.
-    Lost,
-    /// Its log too.
-    Harmed(Harm, Duration),
-}
-
-/// What happens to another member beside one that loses its index.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Other {
-    Stays,
-    Away(Duration),
-    /// For good.
-    Lost,
-    /// The index of its disk too.
-    Harmed(IndexHarm),
-}
-
-fn ms(random: &mut Random, from: u64, below: u64) -> Duration {
-    Duration::from_millis(from + random.below(below - from))
-}
-
-impl Scheme {
-    pub(super) fn random(random: &mut Random, planted: Option<Planted>) -> Option<Scheme> {
-        let kind = match planted {
-            None => random.below(8),
-            Some(Planted::TailsAreRead) => 0,
-            Some(Planted::LogsNeedNoProof) => 1,
-            Some(Planted::ComingForEver) => 4,
-            Some(Planted::NumbersDrawnAgain) => 5,
-            Some(_) => return None,
-        };
-        Some(match kind {
-            0 => Scheme::Diverge {
-                tail: 10 + random.below(50),
-                cut: ms(random, 700, 2500),
-                others: ms(random, 1500, 3500),
-                away: ms(random, 16_000, 24_000),
-                third: ms(random, 0, 8000),
-            },
-            1..=3 => {
-                // Where it is planted, one that the member always finds.
-                let harm = if planted.is_some() { Harm::HardStateLost } else { Harm::random(random) };
-                let third = match random.below(6) {
-                    _ if planted.is_some() => Third::Away(ms(random, DECIDED_MS, DECIDED_MS + 10_000)),
-                    0 => Third::Stays,
-                    1 => Third::Lost,
-                    2 => Third::Harmed(Harm::random(random), ms(random, 100, 12_000)),
-                    _ => Third::Away(ms(random, 7000, DECIDED_MS + 10_000)),
-                };
-                let (lag, down) = (ms(random, LAG_MS_MIN, LAG_MS_MIN + 4000), ms(random, 100, 4000));
-                Scheme::LoseLog { harm, third, lag, down }
-            }
-            4 => Scheme::FullForGood {
-                free_bytes: random.below(300_000),
-                leader: random.one_in(3),
-                lost_after: (planted.is_none() && random.one_in(2)).then(|| ms(random, 500, 20_000)),
-            },
-            5 => Scheme::ResetScm { lag: ms(random, 2000, 8000) },
-            6 => Scheme::LoseIndex {
-                harm: IndexHarm::random(random),
-                other: match random.below(4) {
-                    0 => Other::Stays,
-                    1 => Other::Lost,
-                    2 => Other::Harmed(IndexHarm::random(random)),
-                    _ => Other::Away(ms(random, 7000, DECIDED_MS)),
-                },
-                down: ms(random, 100, 4000),
-                rebuilt_after: if random.one_in(2) {
-                    ms(random, 100, 5000)
-                } else {
-                    ms(random, 5000, DECIDED_MS)
-                },
-                power_lost_after: random.one_in(2).then(|| ms(random, 1, 1500)),
-            },
-            _ => return None,
-        })
-    }
-}
 
 impl Run {
     /// Whether faults by chance must wait: the scheme has not begun, or it alone is the harm.
@@ -393,17 +266,5 @@ impl Run {
         }
         self.at(at, Step::LoseScm { survivor });
         at + Duration::from_secs(12)
-    }
-}
-
-impl Plan {
-    /// What it needs: quick elections, so that a pipeline goes on before SCM notices anything; members of SCM that can be lost.
-    pub(super) fn for_scheme(mut self, quick: raft::Timing) -> Plan {
-        match self.scheme {
-            Some(Scheme::Diverge { .. }) => self.datanode.pipeline_timing = quick,
-            Some(Scheme::ResetScm { .. }) => (self.scms, self.more_beside_scheme) = (3, false),
-            _ => {}
-        }
-        self
     }
 }

@@ -4,6 +4,7 @@ use super::disks::random_disk;
 use super::harm::{Harm, IndexHarm, logs_on};
 use super::reader::{Way, read_checked};
 use super::run::{Remedy, Run};
+use super::scheme::Step;
 use super::scm_calls::ScmCalls;
 use super::writer::Writer;
 use crate::world::{Crash, Link, ProcessId};
@@ -17,65 +18,6 @@ use types::{ContainerId, PipelineId};
 /// Clients of schemes have numbers from here on.
 const CLIENTS_FROM: u64 = 1000;
 const CHUNK_BYTES_MAX: u64 = 4000;
-
-/// What a scheme does at some moment.
-#[derive(Clone, Debug)]
-pub(super) enum Step {
-    /// So many clients write a block each.
-    Write {
-        pipeline: Pipeline,
-        blocks: u64,
-        tries: usize,
-    },
-    Crash {
-        machine: usize,
-        crash: Crash,
-        down: Duration,
-    },
-    /// ... and while it is down, its replica of a pipeline is harmed.
-    CrashHarmed {
-        machine: usize,
-        crash: Crash,
-        down: Duration,
-        pipeline: PipelineId,
-        harm: Harm,
-    },
-    /// ... or the index of the disk that has it.
-    CrashIndex {
-        machine: usize,
-        crash: Crash,
-        down: Duration,
-        pipeline: PipelineId,
-        harm: IndexHarm,
-        rebuilt_after: Duration,
-        power_lost_after: Option<Duration>,
-    },
-    Lose {
-        machine: usize,
-        crash: Crash,
-    },
-    /// All acknowledged blocks of a pipeline are read from one node.
-    Probe {
-        machine: usize,
-        pipeline: PipelineId,
-    },
-    /// All of SCM's members but this one lose their disks.
-    LoseScm {
-        survivor: usize,
-    },
-    /// A process that reported a failed disk is restarted by its service manager, ...
-    Restart {
-        machine: usize,
-    },
-    /// ... and its machine loses power a little later.
-    LosePower {
-        machine: usize,
-    },
-    /// An operator stops a machine, has its indexes recreated that are waiting for it, and starts it.
-    Rebuild {
-        machine: usize,
-    },
-}
 
 impl Run {
     pub(super) fn at(&mut self, at: Duration, step: Step) {

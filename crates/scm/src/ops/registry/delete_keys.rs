@@ -1,6 +1,6 @@
 //! A key goes, or all keys with a prefix, so many at a time.
 
-use super::check_mod_revision;
+use super::reply::check_mod_revision;
 use crate::tables::TablesMut;
 use proto::Failure;
 use proto::registry::{DeleteKeysCommand, RegistryReply};

@@ -7,6 +7,7 @@ mod model_tests;
 mod put_instance;
 mod put_key;
 mod remove_instance;
+mod reply;
 mod set_checks;
 
 use crate::tables::TablesMut;
@@ -34,28 +35,4 @@ pub(super) fn apply(tables: &mut TablesMut<'_>, command: RegistryCommand, term: 
     let refused =
         |failure: Failure| RegistryReply { refused: Some(failure.into()), ..RegistryReply::default() };
     ScmReply { registry: Some(result.unwrap_or_else(refused)), ..ScmReply::default() }
-}
-
-/// One change was made.
-fn changed(revision: u64) -> RegistryReply {
-    RegistryReply { revision, changed: 1, ..RegistryReply::default() }
-}
-
-fn not_found(what: impl std::fmt::Display) -> Failure {
-    Failure::new(Code::NotFound, format!("there is no {what}"))
-}
-
-/// Compares before a change: `expected` is the revision at which the key was changed last, 0 for one that does not exist.
-fn check_mod_revision(tables: &TablesMut<'_>, key: &str, expected: Option<u64>) -> Result<(), Failure> {
-    let found = tables.directory().key(key).map_or(0, |entry| entry.mod_revision);
-    match expected {
-        Some(expected) if expected != found => {
-            let message = match found {
-                0 => format!("key `{key}` does not exist"),
-                _ => format!("key `{key}` is at revision {found}, not {expected}"),
-            };
-            Err(Failure::new(Code::PreconditionFailed, message))
-        }
-        _ => Ok(()),
-    }
 }

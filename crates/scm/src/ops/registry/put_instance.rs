@@ -1,6 +1,6 @@
 //! An instance makes itself known, with a lease of its own: what was decided about an earlier registration does not touch this one.
 
-use super::changed;
+use super::reply::changed;
 use crate::tables::TablesMut;
 use proto::registry::{Instance, PutInstanceCommand, RegistryReply};
 use proto::{Code, Failure};

@@ -1,6 +1,6 @@
 //! A key gets a value: at any rate, or only if nobody has changed it since it was read.
 
-use super::{changed, check_mod_revision};
+use super::reply::{changed, check_mod_revision};
 use crate::tables::TablesMut;
 use proto::registry::{KeyValue, PutKeyCommand, RegistryReply};
 use proto::{Code, Failure};

@@ -1,6 +1,6 @@
 //! An instance leaves, or is given up. Of another registration than the one that was given up, nothing is removed.
 
-use super::{changed, not_found};
+use super::reply::{changed, not_found};
 use crate::tables::TablesMut;
 use proto::Failure;
 use proto::registry::{RegistryReply, RemoveInstanceCommand};

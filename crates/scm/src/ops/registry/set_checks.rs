@@ -1,6 +1,6 @@
 //! How an instance is, when that has changed.
 
-use super::{changed, not_found};
+use super::reply::{changed, not_found};
 use crate::tables::TablesMut;
 use proto::Failure;
 use proto::registry::{Instance, RegistryReply, SetChecksCommand};

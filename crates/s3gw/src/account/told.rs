@@ -1,0 +1,83 @@
+//! A request as its account keeps it: what it turned out to be, and how it ended.
+
+use axum::http::Method;
+use httpd::RequestId;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// Longest part of a request's text that is kept: the longest key, with each of its bytes encoded.
+const TEXT_BYTES_MAX: usize = 4096;
+
+/// The beginning of a text that a client may make as long as it likes.
+pub(super) fn kept(text: &str) -> &str {
+    &text[..text.floor_char_boundary(TEXT_BYTES_MAX)]
+}
+
+/// What a request turns out to be; who admits it tells.
+#[derive(Default)]
+pub(crate) struct Told {
+    /// `None` where no request is written down.
+    pub(super) written: Option<Written>,
+    pub(super) operation: Option<&'static str>,
+    /// How long its signature was looked at.
+    pub(super) signature: Option<Duration>,
+    pub(super) admitted: bool,
+}
+
+/// What only the log wants to know of a request.
+pub(super) struct Written {
+    pub(super) at_ms: u64,
+    pub(super) id: RequestId,
+    pub(super) peer: Option<SocketAddr>,
+    pub(super) access_key: Option<String>,
+    pub(super) method: Method,
+    /// With the bucket in front, as it came: encoded.
+    pub(super) path: String,
+    pub(super) version: Option<String>,
+    pub(super) error: Option<String>,
+}
+
+impl Told {
+    /// The bucket stands in the host's name.
+    pub(crate) fn bucket_in_host(&mut self, bucket: &str) {
+        if let Some(written) = &mut self.written {
+            written.path = format!("/{bucket}{}", written.path);
+        }
+    }
+
+    pub(crate) fn signature_took(&mut self, time: Duration) {
+        self.signature = Some(time);
+    }
+
+    pub(crate) fn is_operation(&mut self, operation: &'static str, version: Option<&str>) {
+        self.operation = Some(operation);
+        if let Some(written) = &mut self.written {
+            written.version = version.map(|version| kept(version).to_owned());
+        }
+    }
+
+    pub(crate) fn is_admitted(&mut self) {
+        self.admitted = true;
+    }
+}
+
+/// How a request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// Its answer was handed over to the last byte.
+    Done,
+    /// Its connection ended before that: the client closed it, or was let go of.
+    Left,
+    /// Its answer was broken off here: the rest could not be had, or was not what had been written.
+    Cut,
+}
+
+impl End {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            End::Done => "done",
+            End::Left => "left",
+            End::Cut => "cut",
+        }
+    }
+}
