@@ -137,6 +137,25 @@ impl Disks {
         }
     }
 
+    /// [`Disks::holding`] without blocking. `None` also where something of it is not in memory: what is found must not
+    /// depend on which disk's index happens to be.
+    pub(crate) fn holding_in_memory(
+        &self,
+        container: ContainerId,
+    ) -> Option<(&Arc<DatanodeDisk>, PipelineId)> {
+        let mut held = None;
+        for disk in &self.open {
+            match disk.index.in_memory().container(container).ok()? {
+                Some(record) if record.state == ContainerState::Closed && disk.failure().is_none() => {
+                    return Some((disk, record.pipeline));
+                }
+                Some(record) => held = held.or(Some((disk, record.pipeline))),
+                None => {}
+            }
+        }
+        held
+    }
+
     /// The cluster this node has joined.
     pub(crate) fn cluster(&self) -> Option<String> {
         self.identity().map(|identity| identity.cluster)

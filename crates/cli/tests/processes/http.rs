@@ -100,6 +100,10 @@ async fn a_dev_cluster_shows_its_groups_and_disks() {
             "{name} of each data directory"
         );
     }
+    for name in ["cache", "unflushed"] {
+        let shares = sum(&page, &format!("flotilla_disk_{name}_bytes_max"), &[]) / f64::from(1 << 20);
+        assert!(shares > 511.0 && shares <= 512.0, "{name}: {shares} MiB, all directories of three servers");
+    }
     assert!(page.value("process_resident_memory_bytes", &[]).unwrap() > 1e6);
     assert!(page.value("process_open_fds", &[]).unwrap() > 10.0);
     let before = page.value("process_cpu_seconds_total", &[]).unwrap();

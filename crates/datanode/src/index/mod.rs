@@ -21,7 +21,7 @@ use proto::datanode::PipelineSpec;
 use raft::Applied;
 use raftlog::Place;
 use records::{BlockRecord, ChunkRecord, ContainerRecord, ContainerState};
-use rocksdb::{Direction, IteratorMode, WriteBatch};
+use rocksdb::{Direction, IteratorMode, ReadOptions, ReadTier, WriteBatch};
 pub(crate) use scrub_position::ScrubPosition;
 use statedb::Db;
 use std::ops::Range;
@@ -32,6 +32,8 @@ use types::{BlockId, ContainerId, LogIndex, Nonce, PipelineId};
 #[derive(Clone)]
 pub(crate) struct Index {
     db: Arc<Db>,
+    /// Its lookups never block: they fail where the disk would have to be asked.
+    in_memory: bool,
 }
 
 /// A block as readers see it.
@@ -59,7 +61,12 @@ impl Piece {
 
 impl Index {
     pub(crate) fn new(db: Arc<Db>) -> Index {
-        Index { db }
+        Index { db, in_memory: false }
+    }
+
+    /// The same, for lookups in place: of what RocksDB has in memory, which is what is new and what was read lately.
+    pub(crate) fn in_memory(&self) -> Index {
+        Index { in_memory: true, ..self.clone() }
     }
 
     /// Reads or writes it beside the task that awaits it.
@@ -117,6 +124,7 @@ impl Index {
             ContainerState::QuasiClosed | ContainerState::WithoutLog => record.committed >= index,
             // While a replica ends by itself, its open container has more than that too.
             ContainerState::Open => {
+                ensure!(!self.in_memory, "how far a pipeline is applied is not looked up in memory");
                 let known = self.known_committed(record.pipeline)?;
                 let applied = self.applied(record.pipeline)?.map(|applied| applied.id.index);
                 applied.is_some_and(|applied| known.unwrap_or(applied).min(applied) >= index)
@@ -168,6 +176,7 @@ impl Index {
         if at >= range.end {
             return Ok(pieces);
         }
+        ensure!(!self.in_memory, "chunks after a block's first are not looked up in memory");
         let mut rows = self.db.rocks().raw_iterator();
         rows.seek_for_prev(keys::chunk(block, at));
         while at < range.end && pieces.len() < count_max {
@@ -236,7 +245,40 @@ impl Index {
     }
 
     fn get<T>(&self, key: &[u8], decode: impl Fn(&[u8]) -> anyhow::Result<T>) -> anyhow::Result<Option<T>> {
-        let value = self.db.rocks().get_pinned(key).context("read the block index")?;
+        let mut options = ReadOptions::default();
+        if self.in_memory {
+            options.set_read_tier(ReadTier::BlockCache);
+        }
+        let value = self.db.rocks().get_pinned_opt(key, &options).context("read the block index")?;
         value.map(|value| decode(&value)).transpose()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use statedb::DbOptions;
+
+    /// A lookup in place must not wait for a disk, and must not take what it cannot see for what is not there.
+    #[test]
+    fn in_memory_is_found_what_was_read_or_is_new_and_nothing_is_missed() {
+        let dir = tempfile::tempdir().unwrap();
+        let open = || Index::new(Arc::new(Db::open(dir.path(), &DbOptions::default()).unwrap()));
+        let (old, new, none) = (ContainerId(1), ContainerId(2), ContainerId(3));
+        let record = ContainerRecord::opened(PipelineId(7), ContainerId(0));
+        let put = |index: &Index, container| {
+            let mut batch = WriteBatch::default();
+            batch.put(keys::container(container), record.encode());
+            index.db.write(batch).unwrap();
+        };
+        put(&open(), old);
+        let index = open();
+        put(&index, new);
+        let in_memory = index.in_memory();
+        assert!(in_memory.container(new).unwrap().is_some());
+        in_memory.container(old).map(drop).expect_err("its block was not read yet");
+        assert!(index.container(old).unwrap().is_some());
+        assert!(in_memory.container(old).unwrap().is_some(), "it is in the cache");
+        assert!(in_memory.container(none).unwrap().is_none());
     }
 }

@@ -6,6 +6,7 @@ use crate::blocking::blocking;
 use crate::datanode_disk::DatanodeDisk;
 use crate::index::{BlockInfo, Index, Piece};
 use crate::layout::OWNERS_DIR;
+use crate::pipelines::Pipelines;
 use crate::verdict::condemns;
 use planted::Bug;
 use proto::datanode::{HeadRequest, HeadResponse, ReadChunk, ReadRequest};
@@ -59,31 +60,51 @@ pub(super) async fn prepare(served: &Served, request: ReadRequest) -> Result<Rea
     Ok(Read { disk, block: block.id(), range, first, memory: served.read_memory.clone(), message_bytes_max })
 }
 
-/// The disk that has a block, what it is, and the places of the first bytes that are asked for.
-type FoundBlock = (Arc<DatanodeDisk>, (BlockInfo, Vec<Piece>));
+/// What a block is, and the places of the first bytes that are asked for.
+type Found = (BlockInfo, Vec<Piece>);
 
-/// The block, where nothing has to be waited for: one step on a thread that may block does for most reads. `None`: look again, step by step.
+/// The block, where nothing has to be waited for: in place, or in one step on a thread that may block. `None`: look again, step by step.
 async fn find_at_once(
     served: &Served,
     block: BlockName,
     range: &Range<u64>,
     commit_index: u64,
-) -> Result<Option<FoundBlock>, Failure> {
+) -> Result<Option<(Arc<DatanodeDisk>, Found)>, Failure> {
+    let in_memory = served.disks.holding_in_memory(block.container).and_then(|(disk, pipeline)| {
+        let index = disk.index.in_memory();
+        let found = look_if_applied(&index, &served.pipelines, pipeline, block, range, commit_index);
+        Some((disk, Some(found.ok()???)))
+    });
+    if let Some((disk, found)) = in_memory {
+        return Ok(Some((disk.clone(), named(disk, block, commit_index, Ok(found))?)));
+    }
     let (disks, pipelines, range) = (served.disks.clone(), served.pipelines.clone(), range.clone());
     let found = blocking(move || {
         let Some((disk, pipeline)) = disks.holding(block.container)? else { return Ok(None) };
-        // Before the block is looked up, as one that waits does.
-        let has_applied = match pipelines.open(pipeline) {
-            Some(open) => commit_index == 0 || open.group.has_applied(LogIndex(commit_index)),
-            None => disk.index.has_applied(block.container, of_an_ended_pipeline(commit_index))?,
-        };
-        let found = has_applied.then(|| look_up(&disk.index, block.id(), range));
+        let found = look_if_applied(&disk.index, &pipelines, pipeline, block, &range, commit_index)?;
         Ok(found.map(|found| (disk.clone(), found)))
     });
     // Whatever is wrong comes up again where it is told apart.
     let Ok(Some((disk, found))) = found.await else { return Ok(None) };
-    let found = named(&disk, block, commit_index, found)?;
+    let found = named(&disk, block, commit_index, Ok(found))?;
     Ok(Some((disk, found)))
+}
+
+/// What [`look_up`] finds. `None`: this replica has not applied what the reader knows of.
+fn look_if_applied(
+    index: &Index,
+    pipelines: &Pipelines,
+    pipeline: PipelineId,
+    block: BlockName,
+    range: &Range<u64>,
+    commit_index: u64,
+) -> anyhow::Result<Option<Option<Found>>> {
+    // Before the block is looked up, as one that waits does.
+    let has_applied = match pipelines.open(pipeline) {
+        Some(open) => commit_index == 0 || open.group.has_applied(LogIndex(commit_index)),
+        None => index.has_applied(block.container, of_an_ended_pipeline(commit_index))?,
+    };
+    has_applied.then(|| look_up(index, block.id(), range.clone())).transpose()
 }
 
 async fn find_waiting(
@@ -91,7 +112,7 @@ async fn find_waiting(
     block: BlockName,
     range: &Range<u64>,
     commit_index: u64,
-) -> Result<FoundBlock, Failure> {
+) -> Result<(Arc<DatanodeDisk>, Found), Failure> {
     let (disk, pipeline) = match served.find_container(block.container).await? {
         Some(found) => found,
         None => await_container(served, block.container, commit_index).await?,
@@ -210,14 +231,12 @@ fn parse_block(block: Option<&proto::datanode::BlockName>) -> Result<BlockName, 
     block.ok_or_else(|| Failure::invalid("the request names no block"))?.try_into()
 }
 
-type Found = (Arc<DatanodeDisk>, PipelineId);
-
 /// A reader that knows a commit index may know of a container this replica has yet to roll to.
 async fn await_container(
     served: &Served,
     container: ContainerId,
     commit_index: u64,
-) -> Result<Found, Failure> {
+) -> Result<(Arc<DatanodeDisk>, PipelineId), Failure> {
     let deadline = Instant::now() + served.options.read_wait;
     while commit_index > 0 && served.pipelines.container_arrives(container, deadline).await {
         if let Some(found) = served.find_container(container).await? {
@@ -276,18 +295,14 @@ async fn find_block(
     name: BlockName,
     range: Range<u64>,
     commit_index: u64,
-) -> Result<(BlockInfo, Vec<Piece>), Failure> {
+) -> Result<Found, Failure> {
     let block = name.id();
     let found = disk.index.with(move |index| look_up(index, block, range)).await;
     named(disk, name, commit_index, found)
 }
 
 /// Whatever has the block's number, and where the first bytes of `range` are, if it has that range. Blocks.
-fn look_up(
-    index: &Index,
-    block: BlockId,
-    range: Range<u64>,
-) -> anyhow::Result<Option<(BlockInfo, Vec<Piece>)>> {
+fn look_up(index: &Index, block: BlockId, range: Range<u64>) -> anyhow::Result<Option<Found>> {
     let Some(info) = index.block(block)? else { return Ok(None) };
     let has_range = !range.is_empty() && range.end <= info.length;
     let pieces = if has_range { index.pieces(block, range, PIECES_MAX)? } else { Vec::new() };
@@ -299,8 +314,8 @@ fn named(
     disk: &DatanodeDisk,
     name: BlockName,
     commit_index: u64,
-    found: anyhow::Result<Option<(BlockInfo, Vec<Piece>)>>,
-) -> Result<(BlockInfo, Vec<Piece>), Failure> {
+    found: anyhow::Result<Option<Found>>,
+) -> Result<Found, Failure> {
     let block = name.id();
     match found {
         Ok(Some(found)) if found.0.nonce == name.nonce || planted::has(Bug::TailsAreRead) => Ok(found),
