@@ -1,5 +1,5 @@
-//! The runtime that openraft runs on: tokio, with randomness that a simulation can choose. openraft draws election timeouts
-//! from it, and nothing else.
+//! The runtime that openraft runs on: tokio, with randomness that a simulation can choose. openraft draws
+//! election timeouts from it, and nothing else.
 
 use openraft::impls::TokioRuntime;
 use openraft::rt::{AsyncRuntime, OptionalSend};
@@ -15,15 +15,16 @@ thread_local! {
     static IS_SEEDED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// From here on, all that groups on this thread choose by chance follows from `seed`: for simulations, whose processes all
-/// run on one thread. A task-local seed would be lost in tasks that others spawn, like a gRPC server's.
+/// From here on, all that groups on this thread choose by chance follows from `seed`: for simulations, whose
+/// processes all run on one thread. A task-local seed would be lost in tasks that others spawn, like a gRPC
+/// server's.
 pub fn seed_thread(seed: u64) {
     RANDOM.with_borrow_mut(|random| *random = SmallRng::seed_from_u64(seed));
     IS_SEEDED.set(true);
 }
 
-/// Runs what blocks (RocksDB, opening disks) where it may: on tokio's threads for that, or here and now on a thread that was
-/// seeded, where no other thread may decide what comes first.
+/// Runs what blocks (RocksDB, opening disks) where it may: on tokio's threads for that, or here and now on a
+/// thread that was seeded, where no other thread may decide what comes first.
 pub async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, tokio::task::JoinError> {
