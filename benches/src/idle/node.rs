@@ -185,7 +185,7 @@ struct CountingConnector {
 impl Connector for CountingConnector {
     fn connect(&self, address: &str) -> Result<Channel, String> {
         let requests = self.requests.clone();
-        let counted = TcpConnector.connect(address)?.map_request(move |request| {
+        let counted = TcpConnector::default().connect(address)?.map_request(move |request| {
             requests.fetch_add(1, Ordering::Relaxed);
             request
         });

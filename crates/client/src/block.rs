@@ -6,11 +6,13 @@ use bytes::Bytes;
 use futures::Stream;
 use proto::om::BlockPiece;
 use proto::{Code, Failure};
+use rand::RngExt;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
+use types::random::random;
 use types::{BlockId, BlockName, Nonce, RunningCrc};
 
 /// One block being written to one pipeline.
@@ -81,7 +83,7 @@ impl BlockWriter {
         let (to_us, events) = mpsc::channel(UNACKED_MAX + 1);
         BlockWriter {
             pipeline,
-            nonce: Nonce(rand::random()),
+            nonce: Nonce(random().random()),
             limits,
             to_us,
             events,

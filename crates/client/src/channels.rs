@@ -1,7 +1,7 @@
 use crate::memory::Pieces;
 use proto::Failure;
-use rpc::Windows;
-use tonic::transport::Channel;
+use rpc::{Channel, Connector, TcpConnector, Windows};
+use std::sync::Arc;
 
 /// Lazy HTTP/2 connections, shared by everything in the client: to an address one for blocks that are read, and one for all else. What
 /// is read waits on its connection for whoever asked for it, who may be slow; an answer of OM or an acknowledgement behind it would wait too.
@@ -24,15 +24,21 @@ const fn of_reads(pieces: Pieces) -> Windows {
 
 impl Default for Channels {
     fn default() -> Channels {
+        let with = |windows| rpc::Channels::new(Arc::new(TcpConnector { windows }));
         Channels {
-            calls: rpc::Channels::new(OF_CALLS),
-            reads: rpc::Channels::new(const { of_reads(Pieces::Large) }),
-            small_reads: rpc::Channels::new(const { of_reads(Pieces::Small) }),
+            calls: with(OF_CALLS),
+            reads: with(const { of_reads(Pieces::Large) }),
+            small_reads: with(const { of_reads(Pieces::Small) }),
         }
     }
 }
 
 impl Channels {
+    pub(crate) fn over(connector: &Arc<dyn Connector>) -> Channels {
+        let channels = || rpc::Channels::new(connector.clone());
+        Channels { calls: channels(), reads: channels(), small_reads: channels() }
+    }
+
     pub(crate) fn to(&self, address: &str) -> Result<Channel, Failure> {
         self.calls.to(address).map_err(Failure::invalid)
     }

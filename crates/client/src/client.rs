@@ -67,12 +67,20 @@ impl Client {
     /// # Panics
     /// When `options` contradict themselves; see [`ClientOptions::validate`].
     pub fn connect(options: ClientOptions) -> Client {
+        Client::with(options, Channels::default())
+    }
+
+    /// [`Client::connect`] by other ways than TCP.
+    pub fn over(options: ClientOptions, connector: Arc<dyn rpc::Connector>) -> Client {
+        Client::with(options, Channels::over(&connector))
+    }
+
+    fn with(options: ClientOptions, channels: Channels) -> Client {
         if let Err(wrong) = options.validate() {
             panic!("client options: {wrong}");
         }
         let seeker = |addresses: &str| Seeker::parse(addresses).expect("validated: addresses are host:port");
         let (scm, om) = (Arc::new(seeker(&options.scm)), seeker(&options.om));
-        let channels = Channels::default();
         let (view_sender, view) = watch::channel(Arc::new(View::default()));
         let follower = tokio::spawn(view::follow(scm.clone(), channels.clone(), view_sender));
         let pipelines = Pipelines::new(options.clone(), channels.clone(), view.clone());
@@ -198,7 +206,7 @@ impl Client {
         Ok(answer.into_inner().pipelines)
     }
 
-    fn scm(&self) -> Result<ScmClient<tonic::transport::Channel>, ClientError> {
+    fn scm(&self) -> Result<ScmClient<rpc::Channel>, ClientError> {
         let channel = self.channels().to(&self.shared.scm.address())?;
         Ok(ScmClient::new(channel).max_decoding_message_size(proto::MESSAGE_BYTES_MAX))
     }

@@ -1,7 +1,7 @@
 use crate::channels::Channels;
 use crate::view::View;
 use proto::scm::scm_client::ScmClient;
-use proto::scm::{LocateContainersRequest, LocateContainersResponse};
+use proto::scm::{LocateContainersRequest, LocateContainersResponse, NodeAddress};
 use proto::{Code, Failure, Retry, Seeker};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -17,7 +17,14 @@ pub(crate) struct Locations {
     view: watch::Receiver<Arc<View>>,
     call_timeout: Duration,
     locations_max: usize,
-    known: Mutex<HashMap<ContainerId, Arc<[String]>>>,
+    known: Mutex<HashMap<ContainerId, Arc<Replicas>>>,
+}
+
+/// Addresses of a container's replicas, in no order that means anything.
+pub(crate) struct Replicas {
+    pub(crate) good: Vec<String>,
+    /// Those that may have what was acknowledged and the others lost. They are asked last.
+    pub(crate) diverged: Vec<String>,
 }
 
 impl Locations {
@@ -31,8 +38,7 @@ impl Locations {
         Locations { scm, channels, view, call_timeout, locations_max, known: Mutex::default() }
     }
 
-    /// Addresses of a container's replicas, in no order that means anything.
-    pub(crate) async fn of(&self, container: ContainerId) -> Result<Arc<[String]>, Failure> {
+    pub(crate) async fn of(&self, container: ContainerId) -> Result<Arc<Replicas>, Failure> {
         if let Some(known) = self.known.lock().expect("no holder panics").get(&container) {
             return Ok(known.clone());
         }
@@ -79,22 +85,23 @@ impl Locations {
         Ok(answer.map_err(|_| Failure::unanswered("SCM does not answer"))??.into_inner())
     }
 
-    async fn ask(&self, container: ContainerId) -> Result<Arc<[String]>, Failure> {
+    async fn ask(&self, container: ContainerId) -> Result<Arc<Replicas>, Failure> {
         let answer = self.ask_leader(container).await?;
-        let addresses: Arc<[String]> = answer
-            .locations
-            .into_iter()
-            .filter(|location| location.container == container.0)
-            .flat_map(|location| location.replicas)
-            .map(|replica| replica.address)
-            .filter(|address| !address.is_empty())
-            .collect();
-        if addresses.is_empty() {
+        let mut replicas = Replicas { good: Vec::new(), diverged: Vec::new() };
+        for location in answer.locations.into_iter().filter(|location| location.container == container.0) {
+            replicas.good.extend(addresses(location.replicas));
+            replicas.diverged.extend(addresses(location.diverged));
+        }
+        if replicas.good.is_empty() && replicas.diverged.is_empty() {
             return Err(Failure::new(
                 Code::NotFound,
                 format!("SCM knows no replica of container {container}"),
             ));
         }
-        Ok(addresses)
+        Ok(Arc::new(replicas))
     }
+}
+
+fn addresses(nodes: Vec<NodeAddress>) -> impl Iterator<Item = String> {
+    nodes.into_iter().map(|node| node.address).filter(|address| !address.is_empty())
 }

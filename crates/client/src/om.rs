@@ -7,13 +7,15 @@ use bytes::Bytes;
 use proto::om::om_client::OmClient;
 use proto::om::*;
 use proto::{Code, Failure, RequestId, Retry, Seeker};
+use rand::RngExt;
+use rpc::Channel;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
-use tonic::transport::Channel;
 use tracing::debug;
 use types::Backoff;
+use types::random::random;
 
 /// Calls to OM: follows its leader, and repeats what may be repeated.
 pub(crate) struct OmCaller {
@@ -168,7 +170,7 @@ macro_rules! query {
 
 macro_rules! change {
     ($client:expr, $method:ident, $request:expr) => {{
-        let id = Some(RequestId(rand::random()));
+        let id = Some(RequestId(random().random()));
         $client.om().call($request, id, |mut om, request| async move { om.$method(request).await })
     }};
 }

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use tokio::sync::watch;
 use types::PipelineId;
+use types::random::random;
 
 /// The pipelines this process may write to, each with its stream once it has been used.
 pub(crate) struct Pipelines {
@@ -42,7 +43,7 @@ impl Pipelines {
             view,
             channels,
             options,
-            start: rand::rng().random_range(0..1 << 16),
+            start: random().random_range(0..1 << 16),
         }
     }
 
@@ -112,9 +113,8 @@ fn choose_among<'a, T>(
             return quiet;
         }
     }
-    let mut random = rand::rng();
-    let first = random.random_range(0..candidates.len());
-    let mut second = random.random_range(0..candidates.len());
+    let first = random().random_range(0..candidates.len());
+    let mut second = random().random_range(0..candidates.len());
     if second == first {
         second = (first + 1) % candidates.len();
     }

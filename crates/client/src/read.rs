@@ -14,6 +14,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tonic::Request;
 use tracing::{info, warn};
+use types::random::random;
 use types::{BlockName, CRC_CHUNK_BYTES, RunningCrc};
 
 /// A replica that has sent nothing for this long is late, and a second one is asked: a disk that hangs, or a path that is broken on one side.
@@ -279,6 +280,7 @@ impl Reader {
                     client.counted().reads_second.count();
                     let mut reading_second = Box::pin(open_and_hear(&client, &second, part, pieces));
                     tokio::select! {
+                        biased;
                         read = &mut reading => match read {
                             Ok(read) => Ok(read),
                             Err(_) => reading_second.await,
@@ -308,9 +310,10 @@ impl Reader {
     async fn next_replica(&mut self, part: &Part) -> Result<String, Failure> {
         if self.replicas.is_empty() {
             let found = self.client.locations().of(part.block.container).await?;
-            self.replicas = found.to_vec();
-            self.replicas.shuffle(&mut rand::rng());
-            self.client.avoided().to_the_front(&mut self.replicas);
+            let mut good = found.good.clone();
+            good.shuffle(&mut random());
+            self.client.avoided().to_the_front(&mut good);
+            self.replicas = [found.diverged.clone(), good].concat();
         }
         Ok(self.replicas.pop().expect("locations are never empty"))
     }

@@ -4,12 +4,12 @@
 
 use crate::container_end::{self, ContainerEnd};
 use crate::hash::ContainerHash;
-use crate::index::Terms;
+use crate::index::{Mark, Terms};
 use crate::layout::{INCOMING_DIR, OWNERS_DIR};
 use anyhow::Context;
 use bytes::Bytes;
 use disk::Disk;
-use raftlog::{Discards, OwnerWalk, ReadError, Step, WalkEnd, WalkedRecord, owner_files};
+use raftlog::{Discards, EntryMeta, OwnerWalk, ReadError, Step, WalkEnd, WalkedRecord, owner_files};
 use std::io;
 use std::sync::Arc;
 use types::{ContainerId, LogId, OwnerId};
@@ -104,7 +104,9 @@ impl ContainerReader {
         self.contents.records += 1;
         self.contents.record_bytes += walked.bytes;
         self.contents.last = Some(walked.meta.id);
-        self.contents.terms.push(walked.meta.id);
+        let EntryMeta { id, place, .. } = &walked.meta;
+        let mark = || Mark { at: id.index, crc: crc32c::crc32c(&walked.head) };
+        self.contents.terms.push(*id, || (place.body_bytes > 0).then(mark));
         Ok(Some(ReadRecord { walked, is_discarded }))
     }
 

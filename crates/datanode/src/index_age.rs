@@ -10,6 +10,7 @@ use anyhow::{Context, bail};
 use disk::{DataDirectory, Disk};
 use proto::datanode::PipelineSpec;
 use raft::ReplicaEnd;
+use raftlog::ReadError;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use types::{ContainerId, GroupId, GroupKind, PipelineId};
@@ -77,7 +78,7 @@ async fn forgotten_container(
 }
 
 /// Containers with records that the index does not know, and their pipelines: their log has rolled to them and was not applied that far,
-/// or a flush is missing. No copies, and none that a deletion has begun with; one whose first record cannot be read is no sign of anything.
+/// or a flush is missing. No copies, and none that a deletion has begun with; one whose first record is damaged is no sign of anything.
 pub(crate) async fn containers_without_row(
     disk: &Arc<dyn Disk>,
     index: &Index,
@@ -93,8 +94,11 @@ pub(crate) async fn containers_without_row(
         if listed.contains(&container) || is_copy(disk, container).await {
             continue;
         }
-        if let Ok(Some(pipeline)) = pipeline_in(disk, container).await {
-            found.push((container, pipeline));
+        match pipeline_in(disk, container).await {
+            Ok(Some(pipeline)) => found.push((container, pipeline)),
+            Ok(None) => {}
+            Err(failure) if failure.downcast_ref().is_some_and(ReadError::condemns) => {}
+            Err(failure) => return Err(failure),
         }
     }
     Ok(found)

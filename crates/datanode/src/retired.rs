@@ -302,12 +302,34 @@ impl Retired {
             return Ok(());
         }
         warn!(%pipeline, ?forgotten, "containers of a lost log were not in the index: they prove nothing");
-        let filed = self.disk.index.with(move |index| {
-            forgotten
-                .iter()
-                .try_for_each(|container| index.add_lost(pipeline, *container, ContainerEnd::LOST))
-        });
-        filed.await
+        for container in forgotten {
+            let end = self.end_without_rows(container).await?;
+            self.disk.index.with(move |index| index.add_lost(pipeline, container, end)).await?;
+            self.condemn_without_rows(container, end).await;
+        }
+        Ok(())
+    }
+
+    /// The end of a container whose records the index does not know, and nothing will apply.
+    async fn end_without_rows(&self, container: ContainerId) -> anyhow::Result<ContainerEnd> {
+        let mut reader = ContainerReader::open(self.disk.space.disk(), container, Reading::Whole).await?;
+        loop {
+            match reader.next().await {
+                Ok(Some(_)) => {}
+                Err(failure) if !failure.condemns() => return Err(failure.into()),
+                Ok(None) | Err(_) => break,
+            }
+        }
+        Ok(ContainerEnd { last: reader.contents().last, ..ContainerEnd::LOST })
+    }
+
+    /// Says that such a container is not empty, and answers for no block until the index is rebuilt. The scrubber says it too, later, where a
+    /// crash comes before this.
+    async fn condemn_without_rows(&self, container: ContainerId, end: ContainerEnd) {
+        if end.last.is_some() {
+            let why = "its blocks are not in the index, and the log that would tell is lost: `flotilla debug container rebuild` finds them";
+            self.disk.mark_unhealthy(container, why.to_owned()).await;
+        }
     }
 
     /// Gives up containers that are open although the log is on its way out: their index was rebuilt, or is
@@ -315,14 +337,10 @@ impl Retired {
     async fn give_up_leftovers(&self) -> anyhow::Result<()> {
         self.file_forgotten().await?;
         let pipeline = self.order.pipeline;
-        let given_up = self.disk.index.with(move |index| {
-            let open = index.left_open(pipeline)?;
-            for container in &open {
-                index.set_end(*container, ContainerEnd::LOST)?;
-            }
-            Ok(open)
-        });
-        for container in given_up.await? {
+        for container in self.disk.index.with(move |index| index.left_open(pipeline)).await? {
+            let end = self.end_without_rows(container).await?;
+            self.disk.index.with(move |index| index.set_end(container, end)).await?;
+            self.condemn_without_rows(container, end).await;
             warn!(%pipeline, %container, "a container was open, and its pipeline is over: it proves nothing");
         }
         self.mark_ends().await

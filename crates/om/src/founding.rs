@@ -6,10 +6,12 @@ use proto::registry::registry_client::RegistryClient;
 use proto::registry::{PutKeyRequest, ReadKeysRequest};
 use proto::{Code, Failure, Retry, Seeker, in_cluster};
 use raft::RaftHost;
+use rand::RngExt;
 use rpc::Channel;
 use std::time::Duration;
 use tokio::time::timeout;
 use tonic::{Request, Response, Status};
+use types::random::random;
 
 /// Of the first group of names, the only one for now.
 const KEY: &str = "flotilla/om/0";
@@ -23,7 +25,7 @@ pub(crate) struct Founding {
 
 impl Founding {
     pub(crate) fn new(address: &str) -> Founding {
-        Founding { note: format!("{address} {}", uuid::Uuid::new_v4()).into() }
+        Founding { note: format!("{address} {:032x}", random().random::<u128>()).into() }
     }
 
     /// Notes that the names are founded here. `PreconditionFailed`: they are elsewhere, and asking again changes nothing.

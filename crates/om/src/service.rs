@@ -10,12 +10,14 @@ use proto::om::om_server::Om;
 use proto::om::*;
 use proto::{Code, Failure, RequestId, Retry};
 use raft::{AddressBook, Group};
+use rand::RngExt;
 use statedb::GroupDb;
 use std::sync::{Arc, OnceLock};
 use tokio::sync::Semaphore;
 use tonic::{Request, Response, Status};
 use tracing::error;
 use types::Clock;
+use types::random::random;
 
 /// The OM over gRPC. Only the group's leader answers: it orders the commands, and it knows that its tables are
 /// current.
@@ -62,7 +64,7 @@ impl OmService {
         id: RequestId,
         request: O::Request,
     ) -> Result<O::Response, Failure> {
-        let fresh = Fresh { random: uuid::Uuid::new_v4().as_u128(), now_ms: self.clock.now_ms() };
+        let fresh = Fresh { random: random().random(), now_ms: self.clock.now_ms() };
         let command = ops::prepare::<O>(id, request, fresh)?;
         let bytes = command.encoded_len();
         if bytes > COMMAND_BYTES_MAX {

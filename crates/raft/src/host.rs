@@ -74,7 +74,7 @@ impl Drop for HostInner {
 impl RaftHost {
     /// A host that reaches others over TCP.
     pub fn new(options: HostOptions, addresses: AddressBook) -> RaftHost {
-        RaftHost::over(Arc::new(TcpConnector), options, addresses)
+        RaftHost::over(Arc::new(TcpConnector::default()), options, addresses)
     }
 
     pub fn over(connector: Arc<dyn Connector>, options: HostOptions, addresses: AddressBook) -> RaftHost {

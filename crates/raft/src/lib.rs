@@ -27,7 +27,7 @@ mod snapshot;
 mod suite_tests;
 mod transport;
 
-pub use adapter::runtime::{blocking, seed_thread};
+pub use adapter::runtime::blocking;
 pub use command::{Applied, Command, Committed, StateMachine};
 pub use counts::host_metrics::{FollowerMetrics, GroupMetrics, HostMetrics};
 pub use error::{

@@ -1,12 +1,11 @@
 use proto::registry::registry_client::RegistryClient as Grpc;
 use proto::registry::*;
 use proto::{Code, Failure, Retry, Seeker};
-use rpc::{Channels, Windows};
+use rpc::{Channel, Channels, TcpConnector};
 use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
-use tonic::transport::Channel;
 use tonic::{Response, Status, Streaming};
 use types::{Backoff, Clock};
 
@@ -52,7 +51,8 @@ struct Attempt {
 impl RegistryClient {
     /// `scm`: "host:port", several separated by commas.
     pub fn new(scm: &str) -> Result<RegistryClient, Failure> {
-        let shared = Shared { scm: Seeker::parse(scm)?, channels: Channels::new(Windows::default()) };
+        let shared =
+            Shared { scm: Seeker::parse(scm)?, channels: Channels::new(Arc::new(TcpConnector::default())) };
         Ok(RegistryClient { shared: Arc::new(shared) })
     }
 

@@ -1,7 +1,6 @@
-use crate::connector::{Windows, endpoint};
+use crate::connector::{Channel, Connector};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
-use tonic::transport::Channel;
 
 /// Addresses change rarely; past this many the old ones are forgotten, and connected to anew when somebody asks for them.
 const CHANNELS_MAX: usize = 4096;
@@ -9,13 +8,13 @@ const CHANNELS_MAX: usize = 4096;
 /// Connections by address, each shared by all who ask for its address. Cheap to clone.
 #[derive(Clone)]
 pub struct Channels {
-    windows: Windows,
+    connector: Arc<dyn Connector>,
     by_address: Arc<Mutex<HashMap<String, Channel>>>,
 }
 
 impl Channels {
-    pub fn new(windows: Windows) -> Channels {
-        Channels { windows, by_address: Arc::default() }
+    pub fn new(connector: Arc<dyn Connector>) -> Channels {
+        Channels { connector, by_address: Arc::default() }
     }
 
     /// A channel to "host:port". Connecting happens at the first call, and again by itself after a break.
@@ -24,7 +23,7 @@ impl Channels {
         if let Some(channel) = by_address.get(address) {
             return Ok(channel.clone());
         }
-        let channel = endpoint("http", address, self.windows)?.connect_lazy();
+        let channel = self.connector.connect(address)?;
         if by_address.len() >= CHANNELS_MAX {
             by_address.clear();
         }

@@ -34,11 +34,14 @@ pub trait Connector: Send + Sync + 'static {
 }
 
 /// HTTP/2 over TCP, one connection for each channel.
-pub struct TcpConnector;
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TcpConnector {
+    pub windows: Windows,
+}
 
 impl Connector for TcpConnector {
     fn connect(&self, address: &str) -> Result<Channel, String> {
-        let channel = endpoint("http", address, Windows::default())?.connect_lazy();
+        let channel = endpoint("http", address, self.windows)?.connect_lazy();
         Ok(BoxCloneSyncService::new(MapErr::new(channel, |error| Status::from_error(Box::new(error)))))
     }
 }

@@ -5,7 +5,7 @@ use crate::replication::{self, REPLICAS, REPLICAS_BESIDES_MAINTENANCE};
 use crate::tables::{container_state, duty};
 use crate::world::World;
 use proto::Failure;
-use proto::scm::{ContainerReplica, ContainerState, NodeDuty, NodeRecord, SetNodeDutyCommand};
+use proto::scm::{ContainerReplica, ContainerState, NodeDuty, NodeRecord, NodeState, SetNodeDutyCommand};
 use types::NodeId;
 
 /// What a node that leaves is still needed for.
@@ -21,8 +21,13 @@ pub(crate) fn due(world: &World<'_>) -> Vec<SetNodeDutyCommand> {
         let until_ms = record.duty_until_ms;
         let over = until_ms != 0 && world.now_ms >= until_ms;
         let done = || !world.in_safe_mode && waiting(node, world) == Waiting::default();
+        // Of one that is dead no more will be heard.
+        let all_told = || {
+            world.nodes.replicas().is_complete(node)
+                || world.nodes.state(node, world.now) == NodeState::NodeDead
+        };
         let duty = match duty(record) {
-            NodeDuty::NodeDecommissioning if done() => NodeDuty::NodeDecommissioned,
+            NodeDuty::NodeDecommissioning if all_told() && done() => NodeDuty::NodeDecommissioned,
             NodeDuty::NodeEnteringMaintenance | NodeDuty::NodeInMaintenance if over => {
                 NodeDuty::NodeInService
             }
@@ -45,8 +50,15 @@ pub(crate) fn waiting(node: NodeId, world: &World<'_>) -> Waiting {
     };
     let waits = |container: &types::ContainerId| {
         let Some(known) = replication::known(*container, world) else { return false };
+        let is_closed = container_state(known.record) == ContainerState::ContainerClosed;
         let is_only_here = |(on, replica): &(NodeId, &ContainerReplica)| {
-            *on == node && known.quality(replica) == Quality::Diverged
+            *on == node
+                && match known.quality(replica) {
+                    Quality::Diverged => true,
+                    // Not compared yet, or not to be compared.
+                    Quality::Stale | Quality::Ahead => is_closed && known.is_shared(replica) != Some(true),
+                    quality => quality.is_good() && known.good_ones_differ(),
+                }
         };
         // It takes along what nobody else has; after a maintenance it is there again.
         if needed == REPLICAS && known.replicas.iter().any(is_only_here) {
@@ -165,7 +177,7 @@ mod tests {
         );
         assert!(leaves(&nodes, now, false) && !leaves(&nodes, now, true));
 
-        let ends = |term, last_index| vec![TermEnd { term, last_index }];
+        let ends = |term, last_index| vec![TermEnd { term, last_index, mark: 0 }];
         for node in [1, 3, 4] {
             let read = ContainerReplica { terms: ends(1, 9), ..replica.clone() };
             let replicas = vec![read];

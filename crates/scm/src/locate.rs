@@ -16,15 +16,26 @@ pub(crate) fn locate(world: &World<'_>, container: ContainerId) -> Option<Contai
     let World { tables, nodes, now, .. } = *world;
     let record = tables.container(container)?;
     let pipeline = tables.pipeline(PipelineId(record.pipeline))?;
-    let candidates = candidates(record, pipeline, nodes, now)?;
+    let Candidates { replicas, diverged } = candidates(record, pipeline, nodes, now)?;
     // Silent nodes only when there is no other: each costs its reader a time-out.
-    let with_state = |state: NodeState| -> Vec<NodeId> {
-        candidates.iter().copied().filter(|node| nodes.state(*node, now) == state).collect()
+    let of_those_that_speak = |among: &[NodeId]| -> Vec<NodeId> {
+        let with_state = |state: NodeState| -> Vec<NodeId> {
+            among.iter().copied().filter(|node| nodes.state(*node, now) == state).collect()
+        };
+        let states = [NodeState::NodeHealthy, NodeState::NodeStale, NodeState::NodeDead];
+        states.into_iter().map(with_state).find(|found| !found.is_empty()).unwrap_or_default()
     };
-    let states = [NodeState::NodeHealthy, NodeState::NodeStale, NodeState::NodeDead];
-    let found = states.into_iter().map(with_state).find(|found| !found.is_empty())?;
-    let replicas = view::node_addresses(tables, found);
-    Some(ContainerLocation { container: container.0, pipeline: record.pipeline, replicas })
+    let addresses = |of: &[NodeId]| view::node_addresses(tables, of_those_that_speak(of));
+    let (replicas, diverged) = (addresses(&replicas), addresses(&diverged));
+    Some(ContainerLocation { container: container.0, pipeline: record.pipeline, replicas, diverged })
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Candidates {
+    replicas: Vec<NodeId>,
+    /// Nodes that have what was acknowledged and the others lost: what only such a one has is read there, and whoever asks it for a block of the
+    /// others hears that it is another.
+    diverged: Vec<NodeId>,
 }
 
 fn candidates(
@@ -32,7 +43,7 @@ fn candidates(
     pipeline: &PipelineRecord,
     nodes: &Nodes,
     now: Instant,
-) -> Option<Vec<NodeId>> {
+) -> Option<Candidates> {
     let container = ContainerId(record.container);
     // What is on a disk that is lost is read by nobody.
     let there = || {
@@ -44,22 +55,22 @@ fn candidates(
         ContainerState::ContainerDeleted => {
             let is_all_that_is_left =
                 |(_, replica): &(NodeId, &ContainerReplica)| quality(record, replica) == Quality::Diverged;
-            let left: Vec<NodeId> = there().filter(is_all_that_is_left).map(|(node, _)| node).collect();
-            return (!left.is_empty()).then_some(left);
+            let diverged: Vec<NodeId> = there().filter(is_all_that_is_left).map(|(node, _)| node).collect();
+            return (!diverged.is_empty()).then_some(Candidates { replicas: Vec::new(), diverged });
         }
         ContainerState::ContainerClosed => {
-            let good = || there().filter(|(_, replica)| quality(record, replica).is_good());
-            // What only such a one has is read there; whoever asks it for a block of the others hears that it is another.
-            let has_more = |(_, replica): &(NodeId, &ContainerReplica)| {
-                is_shared(replica, good().map(|(_, replica)| replica)) == Some(false)
-            };
-            good().chain(there().filter(has_more)).map(|(node, _)| node).collect()
+            there().filter(|(_, replica)| quality(record, replica).is_good()).map(|(node, _)| node).collect()
         }
         ContainerState::ContainerQuasiClosed => there().map(|(node, _)| node).collect(),
         ContainerState::ContainerOpen | ContainerState::Unspecified => members(),
     };
     // A new leader of SCM has not heard of replicas yet, or there are none: who had it first may have something.
-    Some(if found.is_empty() { members() } else { found })
+    let replicas = if found.is_empty() { members() } else { found };
+    let good = || there().filter(|(_, replica)| quality(record, replica).is_good());
+    let has_more = |(_, replica): &(NodeId, &ContainerReplica)| {
+        is_shared(replica, good().map(|(_, replica)| replica)) == Some(false)
+    };
+    Some(Candidates { replicas, diverged: there().filter(has_more).map(|(node, _)| node).collect() })
 }
 
 fn leader_first(pipeline: &PipelineRecord, nodes: &Nodes, now: Instant) -> Vec<NodeId> {
@@ -117,8 +128,8 @@ mod tests {
         let mut nodes = Nodes::new(SILENCE, start);
         hear(&mut nodes, 1..=3, &[2], start);
         let found = |nodes: &Nodes, seconds: u64| {
-            let mut found =
-                candidates(&record, pipeline, nodes, start + Duration::from_secs(seconds)).unwrap();
+            let at = start + Duration::from_secs(seconds);
+            let mut found = candidates(&record, pipeline, nodes, at).unwrap().replicas;
             found.sort();
             found.into_iter().map(|node| node.0).collect::<Vec<_>>()
         };
@@ -149,7 +160,7 @@ mod tests {
             nodes.report_containers(NodeId(3), report);
             candidates(&record, pipeline, &nodes, start)
         };
-        assert_eq!(found(9), Some(vec![NodeId(3)]));
+        assert_eq!(found(9), Some(Candidates { replicas: vec![], diverged: vec![NodeId(3)] }));
         assert_eq!(found(0), None);
     }
 }

@@ -3,7 +3,7 @@
 use crate::replicas::LastRecord;
 use crate::replicas::last_record;
 use crate::tables::container_state;
-use proto::scm::{ContainerRecord, ContainerReplica, ContainerState, ReplicaState};
+use proto::scm::{ContainerRecord, ContainerReplica, ContainerState, ReplicaState, TermEnd};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Quality {
@@ -54,17 +54,23 @@ pub(crate) fn quality(record: &ContainerRecord, replica: &ContainerReplica) -> Q
 }
 
 /// Whether what the replica knows to be committed stands in a good one, too; `None` as long as none of those has been read, and where they do not
-/// tell of terms that old. Two logs that have an entry of one term at one index have the same up to there.
+/// tell of terms that old. Two logs that have an entry of one term and one leader at one index have the same up to there. A term has one
+/// leader, unless a disk came back with old votes: so the terms before it must be the same as well, and each have the same first record with a body.
 pub(crate) fn is_shared<'a>(
     replica: &ContainerReplica,
     good: impl Iterator<Item = &'a ContainerReplica>,
 ) -> Option<bool> {
-    let ContainerReplica { committed_term, committed_index, .. } = *replica;
+    let ContainerReplica { committed_term, committed_index, committed_mark, .. } = *replica;
     if committed_index == 0 {
         return Some(true);
     }
     let has_it = |good: &ContainerReplica| {
-        good.terms.iter().any(|end| end.term == committed_term && committed_index <= end.last_index)
+        let has_entry = |end: &TermEnd| {
+            end.term == committed_term
+                && committed_index <= end.last_index
+                && (committed_mark == 0 || committed_mark == end.mark)
+        };
+        good.terms.iter().any(has_entry) && have_same_terms_before(committed_term, replica, good)
     };
     let tells = |good: &&ContainerReplica| {
         good.terms.first().is_some_and(|first| first.term <= committed_term || !good.lacks_earlier_terms)
@@ -74,12 +80,28 @@ pub(crate) fn is_shared<'a>(
     Some(read.any(has_it))
 }
 
+/// Of terms that both tell of; who has not been read tells of none.
+fn have_same_terms_before(term: u64, one: &ContainerReplica, other: &ContainerReplica) -> bool {
+    let (Some(first), Some(others_first)) = (one.terms.first(), other.terms.first()) else { return true };
+    let from = first.term.max(others_first.term);
+    let told = |replica: &ContainerReplica| -> Vec<TermEnd> {
+        replica.terms.iter().filter(|end| (from..term).contains(&end.term)).copied().collect()
+    };
+    told(one) == told(other)
+}
+
+/// Whether two that are good have other bytes. What either has may be what was acknowledged.
+pub(crate) fn differ<'a>(good: impl Iterator<Item = &'a ContainerReplica>) -> bool {
+    let mut hashes = good.map(|replica| &replica.hash).filter(|hash| !hash.is_empty());
+    let first = hashes.next();
+    hashes.any(|hash| Some(hash) != first)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use ContainerState::*;
     use ReplicaState::*;
-    use proto::scm::TermEnd;
 
     fn check(
         container: ContainerState,
@@ -131,7 +153,8 @@ mod tests {
     #[test]
     fn what_is_committed_is_shared_where_a_good_one_has_its_entry() {
         let good = |terms: &[(u64, u64)]| {
-            let terms = terms.iter().map(|&(term, last_index)| TermEnd { term, last_index }).collect();
+            let terms =
+                terms.iter().map(|&(term, last_index)| TermEnd { term, last_index, mark: 0 }).collect();
             ContainerReplica { terms, ..ContainerReplica::default() }
         };
         let check = |committed: (u64, u64), others: &[ContainerReplica], expect: Option<bool>| {
@@ -150,5 +173,48 @@ mod tests {
         let recent = [ContainerReplica { lacks_earlier_terms: true, ..good(&[(5, 60), (6, 70)]) }];
         check((4, 41), &recent, None);
         check((5, 61), &recent, Some(false));
+    }
+
+    /// A disk that came back from an old copy votes again in a term that had a leader: the next one has the same number.
+    #[test]
+    fn a_term_that_came_twice_is_not_shared() {
+        let terms = |of: &[(u64, u64, u32)]| {
+            let end = |&(term, last_index, mark): &(u64, u64, u32)| TermEnd { term, last_index, mark };
+            of.iter().map(end).collect::<Vec<_>>()
+        };
+        let good = ContainerReplica { terms: terms(&[(1, 9, 7), (2, 70, 8)]), ..ContainerReplica::default() };
+        let check = |committed_mark, before: &[(u64, u64, u32)], expect: bool| {
+            let (committed_term, committed_index, terms) = (2, 40, terms(before));
+            let replica = ContainerReplica {
+                committed_term,
+                committed_index,
+                committed_mark,
+                terms,
+                ..ContainerReplica::default()
+            };
+            assert_eq!(is_shared(&replica, [&good].into_iter()), Some(expect), "{replica:?}");
+        };
+        check(8, &[(1, 9, 7), (2, 44, 8)], true);
+        check(5, &[(1, 9, 7), (2, 44, 5)], false);
+        check(5, &[], false);
+        // Nothing with a body is committed of that term: what was before it decides.
+        check(0, &[(1, 9, 7), (2, 41, 0)], true);
+        check(0, &[(1, 30, 7), (2, 41, 0)], false);
+        check(0, &[(1, 9, 6), (2, 41, 0)], false);
+        check(8, &[(2, 44, 8)], true);
+    }
+
+    #[test]
+    fn good_ones_differ_by_their_hashes_once_they_have_been_read() {
+        let check = |hashes: &[&str], expect: bool| {
+            let replicas: Vec<_> = hashes
+                .iter()
+                .map(|hash| ContainerReplica { hash: (*hash).to_owned(), ..ContainerReplica::default() })
+                .collect();
+            assert_eq!(differ(replicas.iter()), expect, "{hashes:?}");
+        };
+        check(&["", "a", "a"], false);
+        check(&["", "a", "b"], true);
+        check(&[], false);
     }
 }

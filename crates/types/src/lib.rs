@@ -1,4 +1,4 @@
-//! Ids, checksummed payloads, clocks and pauses: the words every other crate speaks in.
+//! Ids, checksummed payloads, clocks, pauses and randomness: the words every other crate speaks in.
 //!
 //! Knows no I/O, no protobuf and no Raft.
 
@@ -6,6 +6,7 @@ mod backoff;
 mod checksum;
 mod clock;
 mod ids;
+pub mod random;
 
 pub use backoff::Backoff;
 pub use checksum::{CRC_CHUNK_BYTES, ChecksumMismatch, Payload, PayloadError, RunningCrc, crc_chunks};

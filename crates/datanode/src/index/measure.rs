@@ -8,38 +8,60 @@ use bytes::{Buf, BufMut};
 use rocksdb::WriteBatch;
 use types::{ContainerId, LogId, LogIndex, Term};
 
-const VERSION: u8 = 3;
+const VERSION: u8 = 4;
 const HASHED: u8 = 1;
 const HASH_BYTES: usize = 32;
 /// Before the terms.
 const BYTES: usize = 1 + 1 + 8 + HASH_BYTES + 8 + 4;
-const TERM_BYTES: usize = 16;
+const TERM_BYTES: usize = 8 + 8 + 8 + 4;
 const REPEAT_BYTES: usize = 8;
 
-/// Which entries a container has: those of one index are the same on two replicas only if they are of one term, and then
+/// Which entries a container has: those of one index are the same on two replicas only if they are of one term and of one leader, and then
 /// all before them are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Terms {
     /// The first entry that stands in the container.
     pub first: LogIndex,
-    /// The last entry of each term; none as long as nobody has read the container.
-    pub ends: Vec<LogId>,
+    /// Each term; none as long as nobody has read the container.
+    pub ends: Vec<TermEnd>,
+}
+
+/// The records of a term that stand in a container.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TermEnd {
+    pub last: LogId,
+    pub mark: Option<Mark>,
+}
+
+/// The first record of a term that has a body. A term has one leader, unless a disk came back with the votes of another day: then this
+/// tells the records of the two apart, since each block has a nonce.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Mark {
+    pub at: LogIndex,
+    /// The checksum of all before its body.
+    pub crc: u32,
 }
 
 impl Terms {
-    pub(crate) fn push(&mut self, id: LogId) {
+    /// `mark`: of a record that may be the first one of its term with a body.
+    pub(crate) fn push(&mut self, id: LogId, mark: impl FnOnce() -> Option<Mark>) {
         match self.ends.last_mut() {
-            Some(end) if end.term == id.term => *end = id,
-            Some(_) => self.ends.push(id),
-            None => *self = Terms { first: id.index, ends: vec![id] },
+            Some(end) if end.last.term == id.term => {
+                *end = TermEnd { last: id, mark: end.mark.or_else(mark) };
+            }
+            Some(_) => self.ends.push(TermEnd { last: id, mark: mark() }),
+            None => *self = Terms { first: id.index, ends: vec![TermEnd { last: id, mark: mark() }] },
         }
     }
 
-    /// The last entry that the container has up to an index.
-    pub(crate) fn last_to(&self, index: LogIndex) -> Option<LogId> {
+    /// The last entry that the container has up to an index, and the mark of its term up to there.
+    pub(crate) fn last_to(&self, index: LogIndex) -> Option<TermEnd> {
         let last = *self.ends.last()?;
-        let end = self.ends.iter().find(|end| index <= end.index);
-        let here = end.map_or(last, |end| LogId { index, ..*end });
+        let end = self.ends.iter().find(|end| index <= end.last.index);
+        let here = end.map_or(last, |end| TermEnd {
+            last: LogId { index, ..end.last },
+            mark: end.mark.filter(|mark| mark.at <= index),
+        });
         (index >= self.first).then_some(here)
     }
 }
@@ -67,18 +89,25 @@ impl Measure {
         at.put_u64_le(first.0);
         at.put_u32_le(ends.len() as u32);
         for end in ends {
-            at.put_u64_le(end.term.0);
-            at.put_u64_le(end.index.0);
+            at.put_u64_le(end.last.term.0);
+            at.put_u64_le(end.last.index.0);
+            at.put_u64_le(end.mark.map_or(0, |mark| mark.at.0));
+            at.put_u32_le(end.mark.map_or(0, |mark| mark.crc));
         }
         self.repeats.iter().for_each(|index| at.put_u64_le(index.0));
         at
     }
 
-    fn decode(mut value: &[u8]) -> anyhow::Result<Measure> {
+    /// `None` of an older version: it is found out again.
+    fn decode(mut value: &[u8]) -> anyhow::Result<Option<Measure>> {
         let bytes = value.len();
-        ensure!(bytes >= BYTES, "a measure of {bytes} bytes is none");
+        ensure!(bytes > 0, "a measure of no bytes is none");
         let version = value.get_u8();
-        ensure!(version == VERSION, "the version {version} of a measure is unknown");
+        ensure!(version <= VERSION, "the version {version} of a measure is unknown");
+        if version < VERSION {
+            return Ok(None);
+        }
+        ensure!(bytes >= BYTES, "a measure of {bytes} bytes is none");
         let flags = value.get_u8();
         ensure!(flags & !HASHED == 0, "unknown flags {flags:#04x} in a measure");
         let disk_bytes = value.get_u64_le();
@@ -89,16 +118,21 @@ impl Measure {
         let is_whole = value.len() >= terms_bytes && (value.len() - terms_bytes).is_multiple_of(REPEAT_BYTES);
         ensure!(is_whole, "a measure of {bytes} bytes with {count} terms is none");
         let (ends, repeats) = value.split_at(terms_bytes);
-        let end = |mut end: &[u8]| LogId { term: Term(end.get_u64_le()), index: LogIndex(end.get_u64_le()) };
+        let end = |mut end: &[u8]| {
+            let last = LogId { term: Term(end.get_u64_le()), index: LogIndex(end.get_u64_le()) };
+            let mark = Mark { at: LogIndex(end.get_u64_le()), crc: end.get_u32_le() };
+            // A group's entry 0 names its members.
+            TermEnd { last, mark: Some(mark).filter(|mark| mark.at > LogIndex(0)) }
+        };
         let terms = Terms { first, ends: ends.chunks_exact(TERM_BYTES).map(end).collect() };
         let repeats = repeats.chunks_exact(REPEAT_BYTES).map(|mut repeat| LogIndex(repeat.get_u64_le()));
-        Ok(Measure { disk_bytes, hash, terms, repeats: repeats.collect() })
+        Ok(Some(Measure { disk_bytes, hash, terms, repeats: repeats.collect() }))
     }
 }
 
 impl Index {
     pub(crate) fn measure(&self, container: ContainerId) -> anyhow::Result<Option<Measure>> {
-        self.get(&keys::measure(container), Measure::decode)
+        Ok(self.get(&keys::measure(container), Measure::decode)?.flatten())
     }
 
     /// Not durable on return.
@@ -114,26 +148,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn version_3_is_laid_out_as_documented() {
-        let ends = vec![LogId { term: Term(8), index: LogIndex(9) }];
+    fn version_4_is_laid_out_as_documented() {
+        let last = LogId { term: Term(8), index: LogIndex(11) };
+        let ends = vec![TermEnd { last, mark: Some(Mark { at: LogIndex(9), crc: 10 }) }];
         let terms = Terms { first: LogIndex(7), ends };
         let measure =
             Measure { disk_bytes: 4, hash: Some([5; HASH_BYTES]), terms, repeats: vec![LogIndex(6)] };
-        let mut bytes = vec![3, 1];
+        let mut bytes = vec![4, 1];
         bytes.extend(4u64.to_le_bytes());
         bytes.extend([5; HASH_BYTES]);
         bytes.extend(7u64.to_le_bytes());
         bytes.extend(1u32.to_le_bytes());
-        bytes.extend(8u64.to_le_bytes());
-        bytes.extend(9u64.to_le_bytes());
+        [8u64, 11, 9].iter().for_each(|field| bytes.extend(field.to_le_bytes()));
+        bytes.extend(10u32.to_le_bytes());
         bytes.extend(6u64.to_le_bytes());
         assert_eq!(measure.encode(), bytes);
-        assert_eq!(Measure::decode(&bytes).unwrap(), measure);
-        assert!(Measure::decode(&bytes[1..]).is_err());
+        assert_eq!(Measure::decode(&bytes).unwrap(), Some(measure));
+        assert!(Measure::decode(&bytes[..20]).is_err());
+        bytes[0] = 5;
+        assert!(Measure::decode(&bytes).is_err(), "a later version");
+        bytes[0] = 3;
+        assert_eq!(Measure::decode(&bytes).unwrap(), None, "an older one");
+        bytes[0] = 4;
         bytes[1] = 2;
         assert!(Measure::decode(&bytes).is_err(), "unknown flags");
         let none = Measure { disk_bytes: 0, hash: None, terms: Terms::default(), repeats: Vec::new() };
-        assert_eq!(Measure::decode(&none.encode()).unwrap(), none);
+        assert_eq!(Measure::decode(&none.encode()).unwrap(), Some(none));
     }
 
     #[test]
@@ -141,14 +181,16 @@ mod tests {
         let id = |term, index| LogId { term: Term(term), index: LogIndex(index) };
         let mut terms = Terms::default();
         assert_eq!(terms.last_to(LogIndex(9)), None);
-        for (term, index) in [(1, 5), (1, 6), (3, 7), (3, 8)] {
-            terms.push(id(term, index));
+        let mark = |at: u64| Some(Mark { at: LogIndex(at), crc: at as u32 });
+        for (term, index) in [(1, 5), (1, 6), (3, 7), (3, 8), (3, 9)] {
+            terms.push(id(term, index), || mark(index).filter(|_| index > 7));
         }
-        assert_eq!(terms, Terms { first: LogIndex(5), ends: vec![id(1, 6), id(3, 8)] });
+        let end = |last, mark| TermEnd { last, mark };
+        let ends = vec![end(id(1, 6), None), end(id(3, 9), mark(8))];
+        assert_eq!(terms, Terms { first: LogIndex(5), ends });
         let at = |index| terms.last_to(LogIndex(index));
-        assert_eq!(
-            [at(4), at(5), at(6), at(7), at(20)],
-            [None, Some(id(1, 5)), Some(id(1, 6)), Some(id(3, 7)), Some(id(3, 8))]
-        );
+        assert_eq!([at(4), at(5), at(6)], [None, Some(end(id(1, 5), None)), Some(end(id(1, 6), None))]);
+        let third = [at(7), at(8), at(20)].map(Option::unwrap);
+        assert_eq!(third, [end(id(3, 7), None), end(id(3, 8), mark(8)), end(id(3, 9), mark(8))]);
     }
 }

@@ -9,9 +9,9 @@ mod follow;
 mod report;
 mod survey;
 
-use crate::index::Terms;
 use crate::index::records::ContainerState;
-use proto::scm::{ContainerReplica, ReplicaState, TermEnd};
+use crate::index::{TermEnd, Terms};
+use proto::scm::{ContainerReplica, ReplicaState};
 use proto::uuid_bytes;
 use report::Telling;
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,7 +32,7 @@ pub(crate) struct Replica {
     /// Its last record; `None` for an open one.
     pub last: Option<LogId>,
     /// The last record that is known to be committed; `None` where there is none, and of an open one.
-    pub committed: Option<LogId>,
+    pub committed: Option<TermEnd>,
     pub terms: Terms,
     pub blocks: u64,
     pub payload_bytes: u64,
@@ -156,7 +156,10 @@ impl Inventory {
 
     /// The hash of a closed replica was computed.
     pub(crate) fn set_hash(&self, container: ContainerId, disk: DiskId, hash: [u8; 32], terms: Terms) {
-        self.update(container, disk, |replica| (replica.hash, replica.terms) = (Some(hash), terms));
+        self.update(container, disk, |replica| {
+            replica.committed = replica.committed.map(|it| terms.last_to(it.last.index).unwrap_or(it));
+            (replica.hash, replica.terms) = (Some(hash), terms);
+        });
     }
 
     /// Changes a replica of this disk, if it is known.
@@ -267,16 +270,22 @@ impl Replica {
             hash: self.hash.map_or_else(String::new, |hash| crate::hash::to_hex(&hash)),
             unhealthy: self.unhealthy.clone().unwrap_or_default(),
             released: self.released,
-            committed_term: self.committed.map_or(0, |id| id.term.0),
-            committed_index: self.committed.map_or(0, |id| id.index.0),
+            committed_term: self.committed.map_or(0, |end| end.last.term.0),
+            committed_index: self.committed.map_or(0, |end| end.last.index.0),
+            committed_mark: self.committed.map_or(0, |end| mark(&end)),
             terms: self.terms.ends.iter().rev().take(TERMS_TOLD_MAX).rev().map(term_end).collect(),
             lacks_earlier_terms: self.terms.ends.len() > TERMS_TOLD_MAX,
         }
     }
 }
 
-fn term_end(end: &LogId) -> TermEnd {
-    TermEnd { term: end.term.0, last_index: end.index.0 }
+fn term_end(end: &TermEnd) -> proto::scm::TermEnd {
+    proto::scm::TermEnd { term: end.last.term.0, last_index: end.last.index.0, mark: mark(end) }
+}
+
+/// Never 0 of a term that has a record with a body.
+fn mark(end: &TermEnd) -> u32 {
+    end.mark.map_or(0, |mark| mark.crc.max(1))
 }
 
 #[cfg(test)]

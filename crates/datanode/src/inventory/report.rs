@@ -1,15 +1,19 @@
 //! What of the inventory SCM has yet to hear, and how that is put into heartbeats.
 
-use super::{Inventory, Replica, State};
+use super::{Inventory, Replica, State, TERMS_TOLD_MAX};
 use crate::index::records::ContainerState;
 use proto::scm::HeartbeatRequest;
 use std::collections::BTreeMap;
+use std::iter::Peekable;
 use std::ops::Bound;
 use types::ContainerId;
 
 /// Replicas in one heartbeat, those that are gone included: some 150 bytes each, so 1.5 MB where 24 are
 /// taken.
 pub(crate) const REPORT_REPLICAS_MAX: usize = 10_000;
+/// Replicas and their terms in one heartbeat, of 20 bytes each. With as many pipelines as there may be it stays below the parts that a heartbeat
+/// may have (`proto/src/limits.rs`).
+const REPORT_PARTS_MAX: usize = 64_000;
 /// Replicas that are gone and not yet told; past it everything is told again, which says so too.
 const GONE_MAX: usize = 10_000;
 
@@ -131,9 +135,10 @@ impl State {
     fn report_page(&self, full: Full) -> Report {
         let Full { asked, after } = full;
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
-        let mut rest = self.replicas.range((from, Bound::Unbounded)).map(|(container, _)| *container);
-        let containers: Vec<_> = rest.by_ref().take(REPORT_REPLICAS_MAX).collect();
-        let ends = rest.next().is_none();
+        let mut rest =
+            self.replicas.range((from, Bound::Unbounded)).map(|(container, _)| *container).peekable();
+        let containers = self.page_of(&mut rest);
+        let ends = rest.peek().is_none();
         let room = REPORT_REPLICAS_MAX - containers.len();
         Report {
             containers,
@@ -149,7 +154,9 @@ impl State {
 
     fn report_changes(&self) -> Report {
         let Telling { changes, changed, gone, .. } = &self.telling;
-        let containers: Vec<_> = changed.keys().take(REPORT_REPLICAS_MAX).copied().collect();
+        let mut rest = changed.keys().copied().peekable();
+        let containers = self.page_of(&mut rest);
+        let is_cut = rest.peek().is_some();
         let room = REPORT_REPLICAS_MAX - containers.len();
         Report {
             containers,
@@ -158,8 +165,19 @@ impl State {
             begins: false,
             ends: false,
             full: None,
-            has_more: changed.len() + gone.len() > REPORT_REPLICAS_MAX,
+            has_more: is_cut || gone.len() > room,
         }
+    }
+
+    /// Takes as many as have room in one heartbeat.
+    fn page_of(&self, rest: &mut Peekable<impl Iterator<Item = ContainerId>>) -> Vec<ContainerId> {
+        let mut parts = 0;
+        let mut has_room = |container: &ContainerId| {
+            let terms = self.replicas.get(container).map_or(0, |it| it.terms.ends.len().min(TERMS_TOLD_MAX));
+            parts += 1 + terms;
+            parts <= REPORT_PARTS_MAX
+        };
+        std::iter::from_fn(|| rest.next_if(&mut has_room)).take(REPORT_REPLICAS_MAX).collect()
     }
 }
 

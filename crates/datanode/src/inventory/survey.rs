@@ -6,7 +6,7 @@ use crate::container_reader::{ContainerReader, Reading, disk_bytes};
 use crate::datanode_disk::DatanodeDisk;
 use crate::disks::Disks;
 use crate::index::records::{ContainerRecord, ContainerState};
-use crate::index::{Index, Measure, Terms};
+use crate::index::{Index, Measure, TermEnd, Terms};
 use crate::pipelines::Pipelines;
 use crate::workers::Workers;
 use std::collections::BTreeSet;
@@ -131,7 +131,10 @@ impl Surveyor {
         };
         let committed = match record.state {
             ContainerState::Open => None,
-            ContainerState::Closed => record.last,
+            ContainerState::Closed => match record.last {
+                Some(last) => measure.terms.last_to(last.index).or(Some(TermEnd { last, mark: None })),
+                None => None,
+            },
             // Rare, and not to be told from what others have without its term.
             ContainerState::QuasiClosed | ContainerState::WithoutLog => {
                 last_committed(disk, container, &record, &measure).await?
@@ -211,29 +214,30 @@ async fn measure_closed(disk: &Arc<DatanodeDisk>, container: ContainerId) -> any
     Ok(measure)
 }
 
-/// The last record that this replica knows to be committed, with its term. What cannot be read to there is known to its end's term.
+/// The last record that this replica knows to be committed, with its term. One that cannot be read to there is damaged, and not known to have
+/// less: it passes for one of its last term.
 async fn last_committed(
     disk: &Arc<DatanodeDisk>,
     container: ContainerId,
     record: &ContainerRecord,
     measure: &Measure,
-) -> anyhow::Result<Option<LogId>> {
-    if record.committed == LogIndex(0) || record.last.is_none() {
-        return Ok(None);
-    }
+) -> anyhow::Result<Option<TermEnd>> {
+    let Some(last) = record.last.filter(|_| record.committed > LogIndex(0)) else { return Ok(None) };
     if !measure.terms.ends.is_empty() {
         return Ok(measure.terms.last_to(record.committed));
     }
+    let until = record.committed.min(last.index);
     let mut reader = ContainerReader::open(disk.space.disk(), container, Reading::Whole).await?;
-    loop {
+    let is_read = loop {
         match reader.next().await {
-            Ok(Some(read)) if read.walked.meta.id.index < record.committed => {}
-            Ok(_) => break,
-            Err(failure) if failure.condemns() => break,
+            Ok(Some(read)) if read.walked.meta.id.index < until => {}
+            Ok(read) => break read.is_some(),
+            Err(failure) if failure.condemns() => break false,
             Err(failure) => return Err(failure.into()),
         }
-    }
-    Ok(reader.contents().terms.last_to(record.committed))
+    };
+    let unread = TermEnd { last: LogId { index: until, ..last }, mark: None };
+    Ok(if is_read { reader.contents().terms.last_to(until) } else { Some(unread) })
 }
 
 #[cfg(test)]

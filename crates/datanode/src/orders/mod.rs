@@ -117,16 +117,20 @@ impl Executor {
         entries.retain(|key, entry| {
             told.get(key).is_some_and(|order| entry.is_of(order)) || entry.withdraw(key)
         });
-        let mut running: BTreeMap<TaskKind, usize> = BTreeMap::new();
-        for (key, _) in entries.iter().filter(|(_, entry)| entry.runs() && !entry.is_stopping()) {
-            *running.entry(key.kind).or_default() += 1;
+        // What was asked to stop and hangs takes nobody's place; but only so much may hang.
+        let mut running: BTreeMap<TaskKind, (usize, usize)> = BTreeMap::new();
+        for (key, entry) in entries.iter().filter(|(_, entry)| entry.runs()) {
+            let (going_on, all) = running.entry(key.kind).or_default();
+            *going_on += usize::from(!entry.is_stopping());
+            *all += 1;
         }
         let mut awaited = Vec::new();
         for (key, order) in told {
             let entry = entries.entry(key).or_insert_with(|| Entry::new(&order, now));
-            let running = running.entry(key.kind).or_default();
-            if *running < key.at_a_time() && matches!(entry.state, State::Waits(until) if until <= now) {
-                *running += 1;
+            let (going_on, all) = running.entry(key.kind).or_default();
+            let has_place = *going_on < key.at_a_time() && *all < key.at_a_time().saturating_mul(2);
+            if has_place && matches!(entry.state, State::Waits(until) if until <= now) {
+                (*going_on, *all) = (*going_on + 1, *all + 1);
                 let is_awaited = order.is_awaited;
                 let begun = self.run(order, entry, asked_at);
                 awaited.extend(is_awaited.then_some(begun));

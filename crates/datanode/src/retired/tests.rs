@@ -420,7 +420,11 @@ async fn a_container_whose_row_was_never_flushed_is_filed_when_its_log_is_lost()
         let second = retired.record(SECOND).unwrap();
         assert_eq!(
             (second.pipeline, second.state, second.last),
-            (PIPELINE, ContainerState::WithoutLog, None)
+            (PIPELINE, ContainerState::WithoutLog, Some(id(9)))
+        );
+        assert!(
+            retired.disk.index.unhealthy(SECOND).unwrap().is_some(),
+            "it has records, and answers for none"
         );
         drop(retired);
         let real = Arc::new(RealDisk::open(&left.root(), 1).unwrap());
@@ -509,7 +513,12 @@ async fn a_container_that_is_open_after_its_pipeline_is_gone_proves_nothing() {
             false => drop(again.quasi_close(&host()).await.unwrap()),
         }
         let second = again.record(SECOND).unwrap();
-        assert_eq!((second.state, second.last), (ContainerState::WithoutLog, None));
+        let last = Some(LogId { term: Term(1), index: LogIndex(10) });
+        assert_eq!((second.state, second.last), (ContainerState::WithoutLog, last));
+        assert!(
+            again.disk.index.unhealthy(SECOND).unwrap().is_some(),
+            "it has records, and answers for none"
+        );
         assert_eq!(again.record(FIRST).unwrap().state, ContainerState::Closed);
         assert_eq!(again.how().await, Some(ReplicaEnd::Removed(again.order.replica)));
     }

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use tokio::sync::mpsc::Sender;
 use tokio::time::Instant;
 use tonic::Status;
-use tracing::{error, warn};
+use tracing::{error, info, warn};
 use types::{BlockId, BlockName, ContainerId, LogIndex, PipelineId};
 
 /// Places looked up in the index at once.
@@ -243,7 +243,7 @@ async fn find_block(
     match found.await {
         Ok(Some(found)) if found.0.nonce == name.nonce || planted::has(Bug::TailsAreRead) => Ok(found),
         Ok(Some(_)) => {
-            warn!(disk = %disk.real.root().display(), block = %name, "somebody asks for another block than has this id here");
+            info!(disk = %disk.real.root().display(), block = %name, "somebody asks for another block than has this id here");
             Err(not_this_block(name))
         }
         Ok(None) => {

@@ -145,7 +145,7 @@ impl Server {
 
 /// A request like no other.
 pub(crate) fn anew<T>(message: T) -> tonic::Request<T> {
-    request(uuid::Uuid::new_v4().as_u128(), message)
+    request(rand::random(), message)
 }
 
 /// A request that is sent for the first time.

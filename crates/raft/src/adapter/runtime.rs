@@ -5,36 +5,22 @@ use openraft::impls::TokioRuntime;
 use openraft::rt::{AsyncRuntime, OptionalSend};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
-use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::time::Duration;
-
-thread_local! {
-    /// From the system's entropy, unless [`seed_thread`] was called on this thread.
-    static RANDOM: RefCell<SmallRng> = RefCell::new(SmallRng::seed_from_u64(rand::rng().next_u64()));
-    static IS_SEEDED: Cell<bool> = const { Cell::new(false) };
-}
-
-/// From here on, all that groups on this thread choose by chance follows from `seed`: for simulations, whose
-/// processes all run on one thread. A task-local seed would be lost in tasks that others spawn, like a gRPC
-/// server's.
-pub fn seed_thread(seed: u64) {
-    RANDOM.with_borrow_mut(|random| *random = SmallRng::seed_from_u64(seed));
-    IS_SEEDED.set(true);
-}
+use types::random;
 
 /// Runs what blocks (RocksDB, opening disks) where it may: on tokio's threads for that, or here and now on a
 /// thread that was seeded, where no other thread may decide what comes first.
 pub async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, tokio::task::JoinError> {
-    if IS_SEEDED.get() {
+    if random::is_seeded() {
         return Ok(work());
     }
     tokio::task::spawn_blocking(work).await
 }
 
-/// Tokio, with the thread's [`RANDOM`].
+/// Tokio, with the thread's [`random`].
 #[derive(Debug)]
 pub(crate) struct Runtime(TokioRuntime);
 
@@ -52,7 +38,7 @@ impl AsyncRuntime for Runtime {
     type Mutex<T: OptionalSend + 'static> = <TokioRuntime as AsyncRuntime>::Mutex<T>;
 
     fn thread_rng() -> SmallRng {
-        SmallRng::seed_from_u64(RANDOM.with_borrow_mut(Rng::next_u64))
+        SmallRng::seed_from_u64(random::random().next_u64())
     }
 
     #[inline]
@@ -103,28 +89,5 @@ impl AsyncRuntime for Runtime {
         F: Future<Output = T>,
     {
         self.0.block_on(future)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_seeded_thread_draws_the_same_again() {
-        let draws = |seed| {
-            seed_thread(seed);
-            [(); 4].map(|()| Runtime::thread_rng().next_u64())
-        };
-        let first = draws(1);
-        assert_eq!(draws(1), first);
-        assert_ne!(draws(2), first);
-        assert_ne!(first[0], first[1]);
-    }
-
-    #[test]
-    fn threads_that_nobody_seeded_differ() {
-        let draw = || std::thread::spawn(|| Runtime::thread_rng().next_u64()).join().unwrap();
-        assert_ne!(draw(), draw());
     }
 }

@@ -314,7 +314,7 @@ impl ResetPlan {
             return answer;
         }
         let not_reached = |why: &dyn Display| ResetAnswer::NotReached { why: format!("{address}: {why}") };
-        let channel = match TcpConnector.connect(address) {
+        let channel = match TcpConnector::default().connect(address) {
             Ok(channel) => channel,
             Err(error) => return not_reached(&error),
         };

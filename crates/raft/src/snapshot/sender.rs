@@ -255,7 +255,9 @@ mod tests {
         let transfer = Transfer {
             store: store.clone(),
             stored,
-            process: Processes::new(AddressBook::default(), Arc::new(TcpConnector)).of(&member).unwrap(),
+            process: Processes::new(AddressBook::default(), Arc::new(TcpConnector::default()))
+                .of(&member)
+                .unwrap(),
             to: crate::transport::protocol::address(store.group(), member.replica, "test"),
             from: ReplicaId(1),
             vote: RaftVote::new_committed(1, 1),

@@ -265,7 +265,8 @@ mod tests {
             let (requests, input) = mpsc::channel(8);
             let (answers, answers_rx) = mpsc::channel(8);
             let (outgoing, sent) = channel();
-            let connect = || TcpConnector.connect("127.0.0.1:1").expect("nothing is connected yet");
+            let connect =
+                || TcpConnector::default().connect("127.0.0.1:1").expect("nothing is connected yet");
             let process = Arc::new(Process::new("nobody".to_owned(), connect(), connect()));
             let address = wire::Address::default();
             let (input, answers_rx) = (ReceiverStream::new(input), ReceiverStream::new(answers_rx));

@@ -347,7 +347,10 @@ impl Client {
         let member = self.target.replica;
         let mut all = self.acknowledged.lock().expect("no holder panics");
         let known = all.get(&member).filter(|(of, _)| *of == term).map(|(_, id)| *id);
+        // A late one of an earlier leadership says nothing of what was acknowledged since.
+        let is_late = all.get(&member).is_some_and(|(of, _)| *of > term);
         match answer {
+            Ok(_) if is_late => {}
             Ok(Ok(matched)) => {
                 if let Some(furthest) = (*matched).max(known) {
                     all.insert(member, (term, furthest));

@@ -81,7 +81,7 @@ struct LinkConnector {
 impl Connector for LinkConnector {
     fn connect(&self, address: &str) -> Result<Channel, String> {
         // Who is in no address book is not there.
-        let Some(to) = self.links.node_at(address) else { return TcpConnector.connect(address) };
+        let Some(to) = self.links.node_at(address) else { return TcpConnector::default().connect(address) };
         let listener = std::net::TcpListener::bind("127.0.0.1:0").map_err(|error| error.to_string())?;
         listener.set_nonblocking(true).map_err(|error| error.to_string())?;
         let relay_address = listener.local_addr().map_err(|error| error.to_string())?;
@@ -89,7 +89,7 @@ impl Connector for LinkConnector {
         let (link, held) = ((self.from, to), self.links.held.subscribe());
         // Ends with the test's runtime.
         tokio::spawn(relay_all(listener, address.to_owned(), link, held));
-        TcpConnector.connect(&relay_address.to_string())
+        TcpConnector::default().connect(&relay_address.to_string())
     }
 }
 

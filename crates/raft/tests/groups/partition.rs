@@ -53,7 +53,7 @@ impl Connector for CableEnd {
         let ends = BTreeSet::from_iter([Some(self.from), to].into_iter().flatten());
         // Ends with the test's runtime.
         tokio::spawn(forward(listener, address.to_owned(), self.cables.cut_off.subscribe(), ends));
-        TcpConnector.connect(&here)
+        TcpConnector::default().connect(&here)
     }
 }
 

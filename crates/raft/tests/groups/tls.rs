@@ -372,7 +372,7 @@ async fn clients_that_are_not_believed_change_nothing() {
     check_error(hello(channel).await, "refuses us: received fatal alert");
     check_refused(TlsRefusal::BadCertificate, 2).await;
 
-    let plain = hello(TcpConnector.connect(&node.address).unwrap()).await;
+    let plain = hello(TcpConnector::default().connect(&node.address).unwrap()).await;
     // It hears nothing it could make sense of; who refused it knows why.
     assert!(plain.is_err());
     check_refused(TlsRefusal::NotTls, 1).await;
@@ -437,7 +437,7 @@ async fn a_server_without_tls_is_named() {
     let connector = cluster_authority().issue(HERE).connector();
     check_error(hello(connector.connect(&address).unwrap()).await, "does not speak TLS");
     // It is there, and answers those who speak as it does.
-    assert_eq!(hello(TcpConnector.connect(&address).unwrap()).await, Ok(false));
+    assert_eq!(hello(TcpConnector::default().connect(&address).unwrap()).await, Ok(false));
     server.abort();
 
     for address in ["127.0.0.1", "under_score?:1", ":1", ""] {

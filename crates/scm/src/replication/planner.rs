@@ -3,7 +3,7 @@
 
 use super::tasks::{Copies, Order, Tasks};
 use crate::member_view::MEMBERS;
-use crate::quality::{Quality, is_shared, quality};
+use crate::quality::{Quality, differ, is_shared, quality};
 use crate::racks::{Rack, spread, wanted};
 use crate::tables::container_state;
 use planted::Bug;
@@ -95,7 +95,7 @@ pub(crate) struct ContainerView<'a> {
     pub(crate) ahead_is_told: BTreeSet<NodeId>,
 }
 
-impl ContainerView<'_> {
+impl<'a> ContainerView<'a> {
     /// [`quality`], beside the others. One that ends past the container without a block is only a leader's that began a term there; of one
     /// with blocks it is not known whether they are those of the others. One whose log could not be read is as good as its end only where there is no better: what damaged the log may have
     /// damaged its records.
@@ -119,9 +119,18 @@ impl ContainerView<'_> {
 
     /// Whether what the replica knows to be committed stands in a good one. What does not is all that is left of it, and never deleted; as long
     /// as none has been read it is not known.
-    fn is_shared(&self, replica: &ContainerReplica) -> Option<bool> {
-        let good = self.replicas.iter().map(|(_, other)| *other);
-        is_shared(replica, good.filter(|other| quality(self.record, other).is_good()))
+    pub(crate) fn is_shared(&self, replica: &ContainerReplica) -> Option<bool> {
+        is_shared(replica, self.good())
+    }
+
+    fn good(&self) -> impl Iterator<Item = &'a ContainerReplica> {
+        let replicas = self.replicas.iter().map(|(_, replica)| *replica);
+        replicas.filter(|replica| quality(self.record, replica).is_good())
+    }
+
+    /// Nobody knows which of them has what was acknowledged: each is kept, and a node that leaves with one takes it along.
+    pub(crate) fn good_ones_differ(&self) -> bool {
+        differ(self.good())
     }
 }
 
@@ -449,6 +458,9 @@ fn plan_deletion(
     let enough = firm >= REPLICAS;
     let worthless = || most_utilized(&sorted.worthless);
     let surplus = || {
+        if known.good_ones_differ() {
+            return None;
+        }
         let spare: Vec<_> =
             sorted.firm.iter().filter(|(node, _)| is_spare(*node, sorted, limits)).copied().collect();
         (firm > REPLICAS).then(|| most_utilized(&spare))?
@@ -540,18 +552,11 @@ fn troubles(known: &ContainerView<'_>, sorted: &Sorted<'_>, limits: &Limits<'_>)
 }
 
 fn is_different(known: &ContainerView<'_>, is_closed: bool, quasi_closed: bool) -> bool {
-    let differ = |mut values: Box<dyn Iterator<Item = (u64, u64, &str)> + '_>| {
-        let first = values.next();
-        values.any(|value| Some(value) != first)
-    };
     if quasi_closed {
-        let ends = known.replicas.iter().map(|(_, replica)| (replica.last_term, replica.last_index, ""));
-        return differ(Box::new(ends));
+        let mut ends = known.replicas.iter().map(|(_, replica)| (replica.last_term, replica.last_index));
+        let first = ends.next();
+        return ends.any(|end| Some(end) != first);
     }
-    let good = known.replicas.iter().filter(|(_, replica)| known.quality(replica).is_good());
-    let hashes = good.filter(|(_, replica)| !replica.hash.is_empty());
     let stale = |(_, replica): &(NodeId, &ContainerReplica)| known.quality(replica) == Quality::Stale;
-    is_closed
-        && (known.replicas.iter().any(stale)
-            || differ(Box::new(hashes.map(|(_, replica)| (0, 0, replica.hash.as_str())))))
+    is_closed && (known.replicas.iter().any(stale) || known.good_ones_differ())
 }

@@ -317,7 +317,7 @@ fn a_replica_with_what_was_committed_and_the_others_lack_is_told_of_and_never_de
         let mut case = Case::new(&[1, 2, 4]);
         case.record.last_term = 2;
         for replica in case.replicas.values_mut() {
-            let ends = [(1, index), (2, 10)].map(|(term, last_index)| TermEnd { term, last_index });
+            let ends = [(1, index), (2, 10)].map(|(term, last_index)| TermEnd { term, last_index, mark: 0 });
             *replica = ContainerReplica { last_term: 2, terms: ends.to_vec(), ..replica.clone() };
         }
         case

@@ -54,5 +54,11 @@ counts!(
     objects_refused,
     objects_unknown,
     object_answers_lost,
-    object_histories
+    object_histories,
+    ends_damaged,
+    gateway_changes,
+    gateway_unknown,
+    gateway_unavailable,
+    gateway_reads,
+    gateway_reads_failed
 );

@@ -1,5 +1,6 @@
 //! What runs on the machines: SCM, datanodes, clients, and somebody who looks at it all.
 
+use super::gateways::{self, Gateway};
 use super::ledger::Ledger;
 use super::memory_db::{MemoryDb, MemoryDbPlace};
 use super::objects::{ObjectClient, Objects, create_bucket};
@@ -9,6 +10,7 @@ use super::scm_calls::ScmCalls;
 use super::view::Views;
 use super::writer::{TRIES, Writer};
 use crate::world::{Context, Trace};
+use client::Client;
 use datanode::offline::{OfflineDisk, RebuildOptions};
 use datanode::{Datanode, DatanodeOptions};
 use disk::sim::{Random, SimDirectory};
@@ -19,7 +21,7 @@ use raft::{AddressBook, OfflineReplica, RaftHost, ReplicaHere, ResetError};
 use raftlog::{LogSpace, LogSpec};
 use scm::{Scm, ScmOptions};
 use statedb::GroupDb;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -33,15 +35,26 @@ const START_AGAIN: Duration = Duration::from_millis(500);
 const OBJECT_CLIENTS: u64 = 3;
 /// Their numbers, below those of the clients of schemes.
 const OBJECT_CLIENTS_FROM: u64 = 500;
+/// Their numbers, above those of all that write blocks.
+const GATEWAYS_FROM: u64 = 1_000_000;
 const OBJECT_CHUNK_BYTES_MAX: u64 = 2000;
 
-/// The world's time, for everybody, from some day on.
-struct WorldClock(Trace);
+/// What a machine takes for the time: the world's, from some day on, and some machines are ahead of it.
+struct WorldClock {
+    trace: Trace,
+    ahead: Duration,
+}
+
+impl WorldClock {
+    fn of(plan: &Plan, address: &str, context: &Context) -> Arc<WorldClock> {
+        Arc::new(WorldClock { trace: context.trace.clone(), ahead: plan.clock_ahead(address) })
+    }
+}
 
 impl Clock for WorldClock {
     fn now_ms(&self) -> u64 {
         const SOME_DAY_MS: u64 = 1_700_000_000_000;
-        SOME_DAY_MS + self.0.now().as_millis() as u64
+        SOME_DAY_MS + (self.trace.now() + self.ahead).as_millis() as u64
     }
 }
 
@@ -113,7 +126,7 @@ impl DatanodeStart {
             address: self.address.clone(),
             ..self.plan.datanode.clone()
         };
-        let clock = Arc::new(WorldClock(context.trace.clone()));
+        let clock = WorldClock::of(&self.plan, &self.address, context);
         let datanode = Datanode::start_on(directories, options, host.clone(), addresses, clock).await?;
         let mut routes = RoutesBuilder::default();
         host.add_to(&mut routes);
@@ -183,7 +196,7 @@ impl ScmStart {
         let host = RaftHost::over(context.connector(), self.plan.host.clone(), addresses.clone());
         let (address, members) = (self.address.clone(), self.plan.scm_addresses());
         let options = ScmOptions { address, members, ..self.plan.scm.clone() };
-        let clock = Arc::new(WorldClock(context.trace.clone()));
+        let clock = WorldClock::of(&self.plan, &self.address, context);
         let scm = Scm::start_on(options, disk, Arc::new(dbs), space, host.clone(), addresses, clock).await?;
         let mut routes = RoutesBuilder::default();
         host.add_to(&mut routes);
@@ -232,7 +245,7 @@ impl OmStart {
             db,
             ..OmOptions::default()
         };
-        let clock = Arc::new(WorldClock(context.trace.clone()));
+        let clock = WorldClock::of(&self.plan, &self.plan.address(self.plan.om()), context);
         let dbs = async { Ok(Arc::new(dbs) as Arc<dyn GroupDb>) };
         let om = Om::start_on(options, disk, dbs, space, host.clone(), addresses, clock).await?;
         let mut routes = RoutesBuilder::default();
@@ -253,6 +266,8 @@ pub(super) struct ClientsStart {
     pub(super) scms: Vec<String>,
     pub(super) datanodes: Vec<String>,
     pub(super) objects: Objects,
+    /// Of gateways.
+    pub(super) gateway_objects: Objects,
     pub(super) random: Random,
 }
 
@@ -262,7 +277,7 @@ impl ClientsStart {
         let scm = || ScmCalls::new(connector.clone(), self.scms.clone());
         let writers: Vec<_> = (0..self.plan.writers).map(|number| (number, scm())).collect();
         let cluster = scm();
-        let objects = self.objects.clone();
+        let (objects, gateway_objects) = (self.objects.clone(), self.gateway_objects.clone());
         // Apart from the others, so that they do the same with and without an OM.
         let mut object_random = Random::new(self.plan.object_seed);
         let object_writers: Vec<_> = (0..OBJECT_CLIENTS).map(|number| (number, scm())).collect();
@@ -313,6 +328,18 @@ impl ClientsStart {
                     random: Random::new(object_random.next_u64()),
                 };
                 tokio::spawn(client.run());
+            }
+            for (number, deadline) in (GATEWAYS_FROM..).zip(gateways::DEADLINES) {
+                let options = gateways::options(&plan.scm_addresses(), plan.address(plan.om()), deadline);
+                let gateway = Gateway {
+                    number,
+                    client: Client::over(options, connector.clone()),
+                    objects: gateway_objects.clone(),
+                    ledger: ledger.clone(),
+                    random: Random::new(object_random.next_u64()),
+                    etags: BTreeMap::new(),
+                };
+                tokio::spawn(gateway.run());
             }
         });
         Routes::default()

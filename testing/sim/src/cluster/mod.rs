@@ -4,7 +4,8 @@
 //! ([`faults`]); then there are none, and within a bound that follows from the settings every acknowledged block must stand in a closed
 //! container with three good replicas, as SCM sees them, as the nodes say, and byte for byte on the disks ([`ending`]).
 //!
-//! Every fourth seed has an OM as well, and clients of whole objects ([`objects`]), who lose answers and repeat what they asked.
+//! Every fourth seed has an OM as well, and clients of whole objects: those of [`objects`] lose answers and repeat what they asked, those of
+//! [`gateways`] do it as gateways do, by the client crate.
 //!
 //! What a client was acknowledged is kept in the [`ledger`]. A read may fail with a reason at any time; it never answers other bytes.
 //! What chance destroys it destroys one at a time, as the design wants it: the next one only when all of that holds again. Most runs have a scheme
@@ -17,6 +18,7 @@ mod deletions;
 mod disks;
 mod ending;
 mod faults;
+mod gateways;
 mod harm;
 mod invariants;
 mod ledger;

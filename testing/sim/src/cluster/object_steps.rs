@@ -1,10 +1,12 @@
 //! The course of a cluster's OM: what befalls it, and what must hold of it in the end.
 
+use super::gateways;
 use super::object_faults::OmFault;
 use super::objects::{OmWay, read_all_at_last};
 use super::run::Run;
 use super::view::View;
 use crate::world::{Link, ProcessId};
+use client::Client;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -55,10 +57,15 @@ impl Run {
             cluster: view.status.cluster.clone(),
         };
         let (objects, ledger, under_way) = (self.objects.clone(), self.ledger.clone(), Arc::new(()));
+        let gateway_objects = self.gateway_objects.clone();
+        let options =
+            gateways::options(&self.plan.scm_addresses(), way.address.clone(), gateways::DEADLINES[0]);
         let held = under_way.clone();
         self.world.spawn(self.operator(), async move {
             let _under_way = held;
             read_all_at_last(&way, &objects, &ledger).await;
+            let client = Client::over(options, way.connector.clone());
+            gateways::read_all_at_last(&client, &gateway_objects, &ledger).await;
         });
         let until = self.world.now() + WITHIN;
         while Arc::strong_count(&under_way) > 1 {
@@ -67,7 +74,8 @@ impl Run {
                 return Err(format!("OM does not answer for {WITHIN:?}, and nothing is wrong with it"));
             }
         }
-        let histories = self.objects.check_histories()?;
+        let histories = self.objects.check_histories()?
+            + self.gateway_objects.check_histories().map_err(|why| format!("of gateways: {why}"))?;
         self.ledger.count(|counts| counts.object_histories += histories);
         Ok(())
     }

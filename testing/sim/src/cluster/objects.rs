@@ -18,10 +18,10 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 
-const VOLUME: &str = "s3v";
-const BUCKET: &str = "photos";
+pub(super) const VOLUME: &str = "s3v";
+pub(super) const BUCKET: &str = "photos";
 /// Few, so that clients meet.
-const KEYS: usize = 3;
+pub(super) const KEYS: usize = 3;
 /// Of one key. A history is searched, and each call whose outcome is unknown doubles the search.
 const CALLS_MAX: usize = 90;
 const UNKNOWN_MAX: usize = 6;
@@ -51,21 +51,25 @@ impl Objects {
         self.state.lock().expect("no holder of the objects panics")
     }
 
-    fn tick(&self) -> u64 {
+    pub(super) fn tick(&self) -> u64 {
         let state = &mut *self.lock();
         state.ticks += 1;
         state.ticks
     }
 
-    fn is_full(&self, key: usize) -> bool {
+    pub(super) fn is_full(&self, key: usize) -> bool {
         let calls = &self.lock().calls[key];
         let unknown = calls.iter().filter(|call| call.answered.is_none()).count();
         calls.len() >= CALLS_MAX || unknown >= UNKNOWN_MAX
     }
 
-    fn note(&self, key: usize, op: Op, asked_at: u64, answer: Option<Answer>) {
+    pub(super) fn note(&self, key: usize, op: Op, asked_at: u64, answer: Option<Answer>) {
         let answered = answer.map(|answer| (self.tick(), answer));
         self.lock().calls[key].push(Call { op, asked_at, answered });
+    }
+
+    pub(super) fn calls_of(&self, key: usize) -> usize {
+        self.lock().calls[key].len()
     }
 
     fn block(&self, write: u64) -> Option<Written> {
@@ -73,7 +77,7 @@ impl Objects {
     }
 
     /// A write that was acknowledged under a key, mostly the last one.
-    fn recent(&self, key: usize) -> Option<u64> {
+    pub(super) fn recent(&self, key: usize) -> Option<u64> {
         let state = self.lock();
         let put = |call: &Call| match (&call.op, &call.answered) {
             (Op::Put { write, .. }, Some((_, Answer::Done))) => Some(*write),

@@ -151,6 +151,16 @@ impl Weights {
 }
 
 impl Plan {
+    /// How far the clock of a machine is ahead of the world's time. Nothing is decided by clocks: so machines of half the clusters have others.
+    pub(super) fn clock_ahead(&self, address: &str) -> Duration {
+        const AHEAD_MS_MAX: u64 = 2 * 3600 * 1000;
+        let machine =
+            address.bytes().fold(0, |sum: u64, byte| sum.wrapping_mul(31).wrapping_add(byte.into()));
+        let mut random = Random::new(self.object_seed ^ machine);
+        let are_apart = Random::new(self.object_seed).one_in(2);
+        Duration::from_millis(if are_apart { random.below(AHEAD_MS_MAX) } else { 0 })
+    }
+
     pub(super) fn new(seed: u64, random: &mut Random, planted: Option<Planted>, memory: DbMemory) -> Plan {
         let nodes = 5 + random.below(3);
         let disks: Vec<usize> = (0..nodes).map(|_| 1 + random.below(2) as usize).collect();

@@ -127,6 +127,7 @@ pub(super) struct Run {
     pub(super) holdings: Holdings,
     pub(super) losses: Losses,
     pub(super) objects: Objects,
+    pub(super) gateway_objects: Objects,
     pub(super) object_faults: ObjectFaults,
     /// The member of SCM that is left when the others are lost; and when it was made the only one.
     pub(super) scm_survivor: Option<usize>,
@@ -156,7 +157,7 @@ pub(super) enum Remedy {
 impl Run {
     fn new(options: Options) -> Run {
         let mut random = Random::new(options.seed);
-        raft::seed_thread(random.next_u64());
+        types::random::seed_thread(random.next_u64());
         plant(options.planted);
         let memory = DbMemory::new().expect("RocksDB makes an environment in memory");
         let plan = Arc::new(Plan::new(options.seed, &mut random, options.planted, memory));
@@ -212,6 +213,7 @@ impl Run {
             holdings: Holdings::default(),
             losses: Losses::default(),
             objects: Objects::default(),
+            gateway_objects: Objects::default(),
             object_faults,
             scm_survivor: None,
             scm_reset_at: None,
@@ -330,8 +332,8 @@ impl Run {
             let datanodes = self.nodes().map(|node| plan.address(node)).collect();
             let random = Random::new(self.random.next_u64());
             let scms = plan.scm_addresses();
-            let objects = self.objects.clone();
-            let start = ClientsStart { plan, ledger, scms, datanodes, objects, random };
+            let (objects, gateway_objects) = (self.objects.clone(), self.gateway_objects.clone());
+            let start = ClientsStart { plan, ledger, scms, datanodes, objects, gateway_objects, random };
             self.world.start(process, |context| start.run(context));
         } else if machine == plan.om() {
             let directory = self.directories(machine).remove(0);
@@ -655,6 +657,17 @@ impl Run {
         let prefix = format!("containers/{:016x}/", OwnerId::from(container).0);
         for disk in self.world.disks(ProcessId(machine)) {
             let mut files = disk.files();
+            let end = format!("{prefix}end");
+            let bytes_of_end = files.iter().find(|(path, _)| *path == end).map(|(_, bytes)| *bytes);
+            if let Some(bytes) = bytes_of_end.filter(|_| self.random.one_in(2)) {
+                let (offset, bit) = (self.random.below(bytes), self.random.below(8) as u8);
+                self.ledger.damage(machine);
+                self.ledger.count(|counts| counts.ends_damaged += 1);
+                self.world
+                    .trace()
+                    .event(format_args!("bit {bit} of byte {offset} of {end} on {machine} flips"));
+                return disk.flip_stored_bit(&end, offset, bit).is_ok();
+            }
             files.retain(|(path, bytes)| path.starts_with(&prefix) && path.ends_with(".seg") && *bytes > 0);
             let Some((path, bytes)) = files.first() else { continue };
             // Beyond its records a segment has room that nobody reads.

@@ -131,7 +131,7 @@ pub(super) struct Watch {
 impl Run {
     fn new(options: Options) -> Run {
         let mut random = Random::new(options.seed);
-        raft::seed_thread(random.next_u64());
+        types::random::seed_thread(random.next_u64());
         planted::plant((options.planted == Some(Planted::LeadersRestored)).then_some(Bug::LeadersRestored));
         let plan = Arc::new(Plan::new(&mut random, options.planted));
         let trace = Trace::new(options.is_printed);
