@@ -88,6 +88,8 @@ fn server_options(
     let first = number == 1;
     let rpc_port = if args.rpc_port == 0 { 0 } else { args.rpc_port + (number - 1) };
     let defaults = datanode::DatanodeOptions::default();
+    let log_directories = usize::from(args.disks) + usize::from(first);
+    let of_all_servers = usize::from(SERVERS) * usize::from(args.disks) + 1;
     let node_dir = args.data.join(format!("dn{number}"));
     ServerOptions {
         roles: if first { vec![Role::Scm, Role::Om, Role::Datanode, Role::S3] } else { vec![Role::Datanode] },
@@ -110,6 +112,7 @@ fn server_options(
         pipelines_per_disk: 2,
         reserve_bytes: RESERVE_BYTES,
         read_memory_bytes: defaults.read_bytes_max,
+        log_memory_bytes: args.log_memory_bytes / of_all_servers * log_directories,
         scrub_bytes_per_second: defaults.scrub_bytes_per_second,
         scrub_interval: defaults.scrub_interval,
         metadata_log_bytes: args.metadata_log_bytes,

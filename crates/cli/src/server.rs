@@ -47,6 +47,9 @@ pub(crate) const RPC_DRAIN_MAX: Duration = Duration::from_millis(500);
 /// share a file system.
 const METADATA_RESERVE_BYTES: u64 = 64 << 20;
 
+/// Of each directory: less holds not even the largest command of a log, and one is let in whatever the limit says.
+const LOG_MEMORY_BYTES_MIN: usize = raft::COMMAND_BYTES_MAX;
+
 /// What one process of a cluster runs.
 #[derive(Clone, Debug)]
 pub(crate) struct ServerOptions {
@@ -75,6 +78,8 @@ pub(crate) struct ServerOptions {
     /// Free space below which a disk takes no more data.
     pub reserve_bytes: u64,
     pub read_memory_bytes: usize,
+    /// Of all logs: each directory has the same share.
+    pub log_memory_bytes: usize,
     pub scrub_bytes_per_second: u64,
     pub scrub_interval: Duration,
     /// Growth of SCM's and OM's logs between two snapshots.
@@ -86,6 +91,17 @@ pub(crate) struct ServerOptions {
 impl ServerOptions {
     pub(crate) fn has(&self, role: Role) -> bool {
         self.roles.contains(&role)
+    }
+
+    /// Directories with logs in them.
+    fn log_directories(&self) -> usize {
+        let disks = if self.has(Role::Datanode) { self.disks.len() } else { 0 };
+        disks + usize::from(self.has(Role::Scm) || self.has(Role::Om))
+    }
+
+    /// Limits of one directory's logs. A share of its own: one that hangs with a full queue takes nothing from the others.
+    fn log_options(&self) -> LogSpaceOptions {
+        LogSpaceOptions::within(self.log_memory_bytes / self.log_directories().max(1))
     }
 
     /// All contradictions at once.
@@ -115,6 +131,13 @@ impl ServerOptions {
         }
         if self.dns.is_some() && !self.has(Role::Scm) && self.scm.is_none() {
             wrong.push("--dns-listen needs --scm HOST:PORT".to_owned());
+        }
+        let directories = self.log_directories();
+        if self.log_memory_bytes < directories * LOG_MEMORY_BYTES_MIN {
+            wrong.push(format!(
+                "--log-memory-bytes {} is too little for {directories} directories with logs: each needs {LOG_MEMORY_BYTES_MIN}",
+                self.log_memory_bytes
+            ));
         }
         if self.advertise.is_none() && self.rpc.ip().is_unspecified() {
             wrong.push(format!(
@@ -151,6 +174,7 @@ impl ServerOptions {
             disk_io: args.disk_io,
             reserve_bytes: args.reserve_bytes,
             read_memory_bytes: args.read_memory_bytes,
+            log_memory_bytes: args.log_memory_bytes,
             scrub_bytes_per_second: args.scrub_bytes_per_second,
             scrub_interval: args.scrub_interval,
             metadata_log_bytes: args.metadata_log_bytes,
@@ -350,7 +374,7 @@ async fn start_metadata(
         reserve_bytes: METADATA_RESERVE_BYTES,
         // Whole segments are deleted: with larger ones a short log would keep much more than its limit.
         segment_bytes_max: (options.metadata_log_bytes / 2).min(LogSpaceOptions::default().segment_bytes_max),
-        ..LogSpaceOptions::default()
+        ..options.log_options()
     };
     let space = LogSpace::new(disk.clone(), log);
     let clock = Arc::new(SystemClock);
@@ -413,7 +437,7 @@ async fn start_datanode(
         read_bytes_max: options.read_memory_bytes,
         scrub_bytes_per_second: options.scrub_bytes_per_second,
         scrub_interval: options.scrub_interval,
-        log: LogSpaceOptions { reserve_bytes: options.reserve_bytes, ..LogSpaceOptions::default() },
+        log: LogSpaceOptions { reserve_bytes: options.reserve_bytes, ..options.log_options() },
         ..DatanodeOptions::default()
     };
     Datanode::start(datanode_options, host.clone(), addresses.clone()).await.context("start datanode")

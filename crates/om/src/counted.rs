@@ -1,9 +1,10 @@
 //! What OM counts of the calls it answers, for Prometheus.
 
-use metrics::{Counter, Exposition, Histogram, Metric};
+use metrics::{Counter, Exposition, Histogram, Metric, Unit};
 use proto::{Failure, Retry};
 use rocksdb::DB;
 use std::collections::BTreeMap;
+use std::time::Duration;
 use tokio::time::Instant;
 
 const CALLS: Metric = Metric {
@@ -27,6 +28,19 @@ const TABLES_BYTES: Metric =
 const STALLED: Metric = Metric {
     name: "flotilla_om_tables_stalled",
     help: "1: RocksDB holds back writes until it has compacted.",
+};
+
+const BATCH_COMMANDS: Metric =
+    Metric { name: "flotilla_om_batch_commands", help: "Commands applied with one write of OM's tables." };
+const BATCH_ROWS: Metric =
+    Metric { name: "flotilla_om_batch_rows", help: "Rows put or deleted with one write of OM's tables." };
+const BATCH_WRITE: Metric = Metric {
+    name: "flotilla_om_batch_write_seconds",
+    help: "Time RocksDB took for one write of OM's tables, to memory; stalls are what takes long.",
+};
+const DELAYED: Metric = Metric {
+    name: "flotilla_om_tables_delayed_bytes_per_second",
+    help: "Rate to which RocksDB slows writes down, so that compaction keeps up; 0: it does not.",
 };
 
 /// Calls of all operations. The names are those of the methods in om.proto.
@@ -76,6 +90,35 @@ impl Counted {
     }
 }
 
+/// What was applied to the tables, write by write.
+#[derive(Debug)]
+pub(crate) struct Batches {
+    commands: Histogram,
+    rows: Histogram,
+    write: Histogram,
+}
+
+impl Default for Batches {
+    fn default() -> Batches {
+        let counts = || Histogram::new(Unit::Count);
+        Batches { commands: counts(), rows: counts(), write: Histogram::new(Unit::Nanoseconds) }
+    }
+}
+
+impl Batches {
+    pub(crate) fn note(&self, commands: usize, rows: usize, write: Duration) {
+        self.commands.record(commands as u64);
+        self.rows.record(rows as u64);
+        self.write.record_duration(write);
+    }
+
+    pub(crate) fn expose(&self, exposition: &mut Exposition) {
+        exposition.histogram(BATCH_COMMANDS, &[], &self.commands.take());
+        exposition.histogram(BATCH_ROWS, &[], &self.rows.take());
+        exposition.histogram(BATCH_WRITE, &[], &self.write.take());
+    }
+}
+
 pub(crate) fn expose_listings(under_way: usize, exposition: &mut Exposition) {
     exposition.gauge(LISTINGS, &[], under_way as u64);
 }
@@ -90,6 +133,7 @@ pub(crate) fn expose_tables(db: &DB, exposition: &mut Exposition) {
     expose(ROWS, "rocksdb.estimate-num-keys");
     expose(TABLES_BYTES, "rocksdb.estimate-live-data-size");
     expose(STALLED, "rocksdb.is-write-stopped");
+    expose(DELAYED, "rocksdb.actual-delayed-write-rate");
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-use crate::counted::{Counted, expose_listings, expose_tables};
+use crate::counted::{Batches, Counted, expose_listings, expose_tables};
 use crate::founding::{Founding, ask};
 use crate::options::OmOptions;
 use crate::service::{OPERATIONS, OmService, Opened};
@@ -120,6 +120,7 @@ impl Om {
         if let Ok(opened) = self.service.opened() {
             let tables = opened.dbs.current();
             opened.usage.expose(&tables, exposition);
+            opened.batches.expose(exposition);
             expose_tables(tables.rocks(), exposition);
         }
     }
@@ -222,12 +223,13 @@ impl Opener {
     async fn open(&self, dbs: impl Future<Output = anyhow::Result<Arc<dyn GroupDb>>>) -> anyhow::Result<()> {
         let Opener { options, disk, space, host, opened, .. } = self;
         let (dbs, usage) = (dbs.await?, Arc::new(Usage::default()));
+        let batches = Arc::new(Batches::default());
         // Blocks, as opening them did.
         let tables = dbs.current();
         upgrade(&tables)
             .and_then(|()| usage.read(&tables))
             .with_context(|| format!("read OM's tables in {}", disk.root().display()))?;
-        let machine = OmStateMachine { dbs: dbs.clone(), usage: usage.clone() };
+        let machine = OmStateMachine { dbs: dbs.clone(), usage: usage.clone(), batches: batches.clone() };
         let spec = group_spec(options, disk.stamp().cluster);
         let group = host.open(spec, space, log_spec(), machine).await.context("open the OM's group")?;
         let ready = timeout(READY_TIMEOUT, start_ready(&group)).await;
@@ -236,7 +238,7 @@ impl Opener {
             host.close(group_id()).await;
             return Err(error);
         }
-        let _ = opened.set(Ok(Opened { group, dbs, usage }));
+        let _ = opened.set(Ok(Opened { group, dbs, usage, batches }));
         Ok(())
     }
 }

@@ -1,4 +1,4 @@
-use crate::counted::Counted;
+use crate::counted::{Batches, Counted};
 use crate::ops::{self, Fresh, Operation, REMEMBERED};
 use crate::queries::{self, Query, Reach};
 use crate::rules::COMMAND_BYTES_MAX;
@@ -38,6 +38,8 @@ pub(crate) struct Opened {
     pub(crate) dbs: Arc<dyn GroupDb>,
     /// How much each bucket has.
     pub(crate) usage: Arc<Usage>,
+    /// How much was applied at a time.
+    pub(crate) batches: Arc<Batches>,
 }
 
 impl OmService {

@@ -1,3 +1,4 @@
+use crate::counted::Batches;
 use crate::ops;
 use crate::overlay::Overlay;
 use crate::tables::{APPLIED_KEY, BUCKETS_PREFIX, FORMAT, FORMAT_KEY};
@@ -9,11 +10,13 @@ use proto::om::OmCommand;
 use raft::{Applied, Committed, Snapshots, StateMachine};
 use statedb::{Db, GroupDb};
 use std::sync::Arc;
+use tokio::time::Instant;
 
 /// The namespace as a replicated state: tables in a RocksDB that has Raft's log for its WAL.
 pub(crate) struct OmStateMachine {
     pub(crate) dbs: Arc<dyn GroupDb>,
     pub(crate) usage: Arc<Usage>,
+    pub(crate) batches: Arc<Batches>,
 }
 
 impl StateMachine for OmStateMachine {
@@ -23,7 +26,7 @@ impl StateMachine for OmStateMachine {
 
     fn apply(&mut self, batch: Vec<Committed>, applied: Applied) -> anyhow::Result<Vec<Bytes>> {
         let db = self.dbs.current();
-        let (replies, buckets) = apply(&db, batch, &applied)?;
+        let (replies, buckets) = apply(&db, batch, &applied, &self.batches)?;
         self.usage.follow(&db, buckets)?;
         Ok(replies)
     }
@@ -34,7 +37,13 @@ impl StateMachine for OmStateMachine {
 }
 
 /// The answers, and what changed in the rows of buckets.
-fn apply(db: &Db, batch: Vec<Committed>, applied: &Applied) -> anyhow::Result<(Vec<Bytes>, BucketRows)> {
+fn apply(
+    db: &Db,
+    batch: Vec<Committed>,
+    applied: &Applied,
+    batches: &Batches,
+) -> anyhow::Result<(Vec<Bytes>, BucketRows)> {
+    let commands = batch.len();
     let mut overlay = Overlay::new(db);
     let mut replies = Vec::with_capacity(batch.len());
     for committed in batch {
@@ -45,9 +54,13 @@ fn apply(db: &Db, batch: Vec<Committed>, applied: &Applied) -> anyhow::Result<(V
     }
     let buckets = overlay.changed(BUCKETS_PREFIX);
     let mut batch = overlay.into_batch();
+    let rows = batch.len();
     batch.put(FORMAT_KEY, FORMAT.to_le_bytes());
     Db::put_applied(&mut batch, APPLIED_KEY, applied);
+    // For metrics alone: what is applied does not depend on it.
+    let begun = Instant::now();
     db.write(batch).context("write applied commands")?;
+    batches.note(commands, rows, begun.elapsed());
     Ok((replies, buckets))
 }
 
@@ -58,6 +71,7 @@ mod tests {
     use crate::ops::{CommitKey, CreateBucket, CreateUpload, DeleteKeys, Fresh, Operation};
     use crate::tables::{BucketNumber, decode, format};
     use crate::upgrade::count;
+    use metrics::Exposition;
     use proptest::prelude::*;
     use proto::RequestId;
     use proto::om::{
@@ -92,7 +106,7 @@ mod tests {
 
     fn apply(db: &Db, batch: &[Committed]) -> Vec<OmReply> {
         let applied = Applied { id: batch.last().unwrap().id, membership: Bytes::from("m") };
-        let (replies, _) = super::apply(db, batch.to_vec(), &applied).unwrap();
+        let (replies, _) = super::apply(db, batch.to_vec(), &applied, &Batches::default()).unwrap();
         replies.into_iter().map(|reply| OmReply::decode(reply).unwrap()).collect()
     }
 
@@ -217,12 +231,39 @@ mod tests {
     }
 
     #[test]
+    fn a_write_of_the_tables_is_counted_with_its_commands_and_rows() {
+        let dir = tempfile::tempdir().unwrap();
+        let machine = open(dir.path());
+        let bucket = CreateBucketRequest { volume: "s3v".into(), bucket: "photos".into() };
+        let batches = Batches::default();
+        for batch in
+            [vec![committed::<CreateBucket>(0, bucket)], vec![command(1, 4, "a"), command(2, 5, "b")]]
+        {
+            let applied = Applied { id: batch.last().unwrap().id, membership: Bytes::new() };
+            super::apply(&machine, batch, &applied, &batches).unwrap();
+        }
+        let mut exposition = Exposition::default();
+        batches.expose(&mut exposition);
+        let text = exposition.finish();
+        let value = |name: &str| -> f64 {
+            let value =
+                text.lines().find_map(|line| line.strip_prefix(&format!("flotilla_om_batch_{name} ")));
+            value.unwrap_or_else(|| panic!("no {name} in {text}")).parse().unwrap()
+        };
+        assert_eq!((value("commands_count"), value("commands_sum")), (2.0, 3.0));
+        assert_eq!((value("rows_count"), value("write_seconds_count")), (2.0, 2.0));
+        // Each key has a row, and each request is remembered in one.
+        assert!(value("rows_sum") >= 5.0 && value("write_seconds_sum") > 0.0, "{text}");
+    }
+
+    #[test]
     fn commands_and_tables_of_a_newer_version_stop_the_group() {
         let dir = tempfile::tempdir().unwrap();
         let machine = open(dir.path());
         let unknown = Committed { meta: Bytes::new(), ..command(0, 4, "a") };
         let applied = Applied { id: unknown.id, membership: Bytes::new() };
-        let error = super::apply(&machine, vec![unknown], &applied).unwrap_err().to_string();
+        let error =
+            super::apply(&machine, vec![unknown], &applied, &Batches::default()).unwrap_err().to_string();
         assert!(error.contains("newer flotilla"), "{error}");
 
         let mut batch = rocksdb::WriteBatch::default();

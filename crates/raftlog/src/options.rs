@@ -34,6 +34,20 @@ impl Default for LogSpaceOptions {
     }
 }
 
+impl LogSpaceOptions {
+    /// The defaults, for a disk whose logs have so much memory. Queue and cache both get all of it: what is not durable
+    /// is among what is cached, and the cache lets go of everything else before it holds more.
+    pub fn within(memory_bytes: usize) -> LogSpaceOptions {
+        let defaults = LogSpaceOptions::default();
+        LogSpaceOptions {
+            cache_bytes_per_log_max: defaults.cache_bytes_per_log_max.min(memory_bytes),
+            cache_bytes_max: memory_bytes,
+            unflushed_bytes_max: memory_bytes,
+            ..defaults
+        }
+    }
+}
+
 /// Where a log lives on its disk.
 #[derive(Clone, Debug)]
 pub struct LogSpec {

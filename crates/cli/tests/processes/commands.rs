@@ -90,6 +90,9 @@ fn wrong_usage_says_what_is_wrong() {
     check(&["dev", "--ready-file", "none/there"], 1, "there is no directory none");
     check(&["server", "--roles", "scm", "--pipelines-per-disk", "0"], 2, "1..=64");
     check(&["server", "--roles", "datanode"], 1, "--disk");
+    let little = ["--log-memory-bytes", "33554431"];
+    let server = ["server", "--roles", "scm,datanode", "--meta", "none/there", "--disk", "none/there"];
+    check(&[&server[..], &little].concat(), 1, "too little for 2 directories with logs: each needs 16777216");
     check(&["server", "--roles", "s3", "--rpc", "127.0.0.1:0"], 1, "--access-key");
     check(&["admin", "pipeline", "accept-loss", "7", "--keep", "0"], 2, "0 is not in 1..");
     check(&["admin", "--scm", "127.0.0.1:1", "pipeline", "list"], 1, "no SCM answers at 127.0.0.1:1");

@@ -108,12 +108,20 @@ async fn a_dev_cluster_shows_its_groups_and_disks() {
     drop(process);
 }
 
-/// Alerts and the dashboard name what docs/metrics.md explains, and a running store shows.
+/// Alerts and the dashboard name what docs/metrics.md explains, and a running store shows; and it explains all that is shown.
 fn names_exist_or_are_written_of(page: &str) {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let read = |file: &str| std::fs::read_to_string(root.join(file)).unwrap();
     let docs = read("docs/metrics.md");
     let explained = metric_names(&docs);
+    // Of several that begin alike the page writes out the first.
+    let is_explained = |family: &str| {
+        let mut endings = family.match_indices('_').map(|(at, _)| format!("…{}", &family[at..]));
+        explained.contains(family) || endings.any(|ending| docs.contains(&ending))
+    };
+    let families = page.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next());
+    let unexplained: Vec<&str> = families.filter(|family| !is_explained(family)).collect();
+    assert!(unexplained.is_empty(), "docs/metrics.md does not have {unexplained:?}");
     for file in ["deploy/monitoring/alerts.yml", "deploy/monitoring/dashboard.json"] {
         let names = metric_names(&read(file));
         assert!(names.len() > 10, "{file} names {names:?}");
@@ -124,10 +132,7 @@ fn names_exist_or_are_written_of(page: &str) {
             let is_shown =
                 ["{", " ", "_bucket{", "_count"].iter().any(|end| page.contains(&format!("\n{name}{end}")));
             assert!(is_shown, "{file}: no process shows {name}");
-            // Of several that begin alike the page writes out the first.
-            let mut endings = family.match_indices('_').map(|(at, _)| format!("…{}", &family[at..]));
-            let is_explained = explained.contains(family) || endings.any(|ending| docs.contains(&ending));
-            assert!(is_explained, "{file}: docs/metrics.md does not have {family}");
+            assert!(is_explained(family), "{file}: docs/metrics.md does not have {family}");
         }
     }
 }

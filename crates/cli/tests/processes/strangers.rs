@@ -16,19 +16,38 @@ use std::time::{Duration, Instant};
 use testkit::Process;
 use testkit::prometheus::Scrape;
 
-/// How many of each there are, and for how long they stay.
+/// How many of each there are, how often they come, and for how long they stay, and stay away.
 #[derive(Clone, Copy)]
 struct Crowds {
     half_sent: usize,
     slow_readers: usize,
     idle: usize,
+    rounds: usize,
     stay: Duration,
+    /// What an honest client's p99 may be beside them, as a multiple of that without them.
+    p99_to_quiet_max: f64,
 }
 
-const IN_A_CAMPAIGN: Crowds =
-    Crowds { half_sent: 1500, slow_readers: 1000, idle: 10_000, stay: Duration::from_secs(20) };
-const AMONG_TESTS: Crowds =
-    Crowds { half_sent: 60, slow_readers: 40, idle: 200, stay: Duration::from_millis(700) };
+/// What else this machine does may slow down either of two windows of a few seconds: of seven rounds the one in the middle counts. On two cores
+/// where others compiled it was 0.82 to 1.20 for these crowds, and 3.3 for one that is work, which garbage without a pause is (docs/s3.md). The
+/// goal is 1.1; what is asserted is what such a machine can tell.
+const IN_A_CAMPAIGN: Crowds = Crowds {
+    half_sent: 1500,
+    slow_readers: 1000,
+    idle: 10_000,
+    rounds: 7,
+    stay: Duration::from_secs(4),
+    p99_to_quiet_max: 1.5,
+};
+/// Too few requests for a ratio to mean anything.
+const AMONG_TESTS: Crowds = Crowds {
+    half_sent: 60,
+    slow_readers: 40,
+    idle: 200,
+    rounds: 1,
+    stay: Duration::from_millis(700),
+    p99_to_quiet_max: f64::INFINITY,
+};
 
 /// What is left of the open files of a process for what the gateway does itself, and for those that came before and are not gone yet.
 const FILES_BESIDE: usize = 1000;
@@ -150,49 +169,95 @@ fn affordable(gateway: &Process, wanted: usize) -> usize {
     room.min(wanted)
 }
 
-/// What honest clients saw while a crowd was there.
-struct Phase {
-    name: &'static str,
-    strangers: usize,
+/// What honest clients saw in one stretch of time.
+#[derive(Clone, Copy)]
+struct Window {
     requests: usize,
     p50: Duration,
     p99: Duration,
-    /// Until the crowd was there and asked for nothing more.
+}
+
+/// One crowd, each time that it was there, and each time just before it came.
+struct Phase {
+    name: &'static str,
+    strangers: usize,
+    rounds: Vec<[Window; 2]>,
+    /// Until the crowd was there and asked for nothing more, at most.
     arrival: Duration,
     memory: u64,
+}
+
+impl Phase {
+    /// The median of what each round says.
+    fn median(&self, of: impl Fn(&[Window; 2]) -> f64) -> f64 {
+        let mut all: Vec<f64> = self.rounds.iter().map(of).collect();
+        all.sort_unstable_by(f64::total_cmp);
+        all[all.len() / 2]
+    }
+
+    /// Each round's p99 beside the crowd, as a multiple of that just before it came.
+    fn p99_to_quiet(&self) -> f64 {
+        self.median(|[quiet, beside]| beside.p99.as_secs_f64() / quiet.p99.as_secs_f64())
+    }
 }
 
 struct Drill {
     store: Store,
     honest: Honest,
+    stay: Duration,
     phases: Vec<Phase>,
 }
 
 impl Drill {
-    /// `from`: when the crowd began to come.
-    async fn phase(&mut self, name: &'static str, mut crowd: Crowd, from: Instant, stay: Duration) {
-        self.store.at_rest().await;
-        let begun = Instant::now();
-        self.store.assert_ready(name).await;
-        while begun.elapsed() < stay {
-            crowd.go_on();
-            tokio::time::sleep(Duration::from_secs(1).min(stay.saturating_sub(begun.elapsed()))).await;
+    /// A crowd that comes and goes, so that what else this machine does slows down the time with it and the time without it alike.
+    async fn crowd<F: Future<Output = Crowd>>(
+        &mut self,
+        name: &'static str,
+        rounds: usize,
+        files_before: [usize; 2],
+        come: impl Fn() -> F,
+    ) {
+        let mut phase = Phase { name, strangers: 0, rounds: Vec::new(), arrival: Duration::ZERO, memory: 0 };
+        for _ in 0..rounds {
+            let quiet = self.quiet().await;
+            let from = Instant::now();
+            let mut crowd = come().await;
+            self.store.at_rest().await;
+            let begun = Instant::now();
+            self.store.assert_ready(name).await;
+            while begun.elapsed() < self.stay {
+                crowd.go_on();
+                let left = self.stay.saturating_sub(begun.elapsed());
+                tokio::time::sleep(Duration::from_secs(1).min(left)).await;
+            }
+            phase.rounds.push([quiet, self.window(name, begun)]);
+            self.store.assert_ready(name).await;
+            phase.strangers = crowd.count();
+            phase.arrival = phase.arrival.max(begun - from);
+            phase.memory = phase.memory.max(memory(&self.store.gateway, "VmRSS:"));
+            drop(crowd);
+            self.settle(files_before).await;
         }
-        self.store.assert_ready(name).await;
-        self.note(name, crowd.count(), begun - from, begun);
+        println!(
+            "{name}: p99 is {:.2} times what it is without them, the median of {rounds} rounds",
+            phase.p99_to_quiet()
+        );
+        self.phases.push(phase);
     }
 
-    fn note(&mut self, name: &'static str, strangers: usize, arrival: Duration, begun: Instant) {
+    /// Nobody but the honest client.
+    async fn quiet(&self) -> Window {
+        let begun = Instant::now();
+        tokio::time::sleep(self.stay).await;
+        self.window("quiet", begun)
+    }
+
+    fn window(&self, name: &str, begun: Instant) -> Window {
         let took = self.honest.took(begun..Instant::now());
         assert!(!took.is_empty(), "{name}: no honest request came to an end\n{}", self.store.gateway.log());
         let (p50, p99) = (took[took.len() / 2], took[took.len() * 99 / 100]);
-        let memory = memory(&self.store.gateway, "VmRSS:");
-        println!(
-            "{name}: {strangers} strangers, {} honest requests, p50 {p50:?}, p99 {p99:?}, gateway {} MiB",
-            took.len(),
-            memory >> 20
-        );
-        self.phases.push(Phase { name, strangers, requests: took.len(), p50, p99, arrival, memory });
+        println!("{name}: {} honest requests, p50 {p50:?}, p99 {p99:?}", took.len());
+        Window { requests: took.len(), p50, p99 }
     }
 
     /// Until nothing is held any more for those who left.
@@ -237,49 +302,67 @@ async fn run(crowds: Crowds) -> Map<String, Value> {
     let store = Store::start(dir.path()).await;
     let idle = affordable(&store.gateway, crowds.idle);
     let honest = Honest::start(store.s3.clone());
-    let mut drill = Drill { store, honest, phases: Vec::new() };
-    let address = drill.store.s3_address.clone();
+    let mut drill = Drill { store, honest, stay: crowds.stay, phases: Vec::new() };
+    let (address, s3) = (drill.store.s3_address.clone(), drill.store.s3.clone());
 
-    drill.phase("quiet", Crowd::nobody(), Instant::now(), crowds.stay).await;
+    drill.store.assert_ready("before anybody comes").await;
+    drill.quiet().await;
     let (files_before, memory_before) = (drill.store.files(), memory(&drill.store.gateway, "VmRSS:"));
-    let from = Instant::now();
-    let half_sent = Crowd::half_sent(&address, &drill.store.s3, crowds.half_sent).await;
-    drill.phase("half-sent", half_sent, from, crowds.stay).await;
-    let from = Instant::now();
-    let slow = Crowd::slow_readers(&address, &drill.store.s3, crowds.slow_readers).await;
-    drill.phase("slow-readers", slow, from, crowds.stay).await;
-    drill.settle(files_before).await;
-    let from = Instant::now();
-    drill.phase("idle", Crowd::idle(&address, idle).await, from, crowds.stay).await;
-    drill.settle(files_before).await;
+    let half_sent = || Crowd::half_sent(&address, &s3, crowds.half_sent);
+    drill.crowd("half-sent", crowds.rounds, files_before, half_sent).await;
+    let slow_readers = || Crowd::slow_readers(&address, &s3, crowds.slow_readers);
+    drill.crowd("slow-readers", crowds.rounds, files_before, slow_readers).await;
+    drill.crowd("idle", crowds.rounds, files_before, || Crowd::idle(&address, idle)).await;
 
+    let quiet = drill.quiet().await;
     let begun = Instant::now();
-    let said = garbage::throw(&drill.store, crowds.stay).await;
+    let said = garbage::throw(&drill.store, 4 * crowds.stay).await;
     drill.store.assert_ready("after garbage").await;
-    drill.note("garbage", said, Duration::ZERO, begun);
+    let rounds = vec![[quiet, drill.window("garbage", begun)]];
+    let memory_now = memory(&drill.store.gateway, "VmRSS:");
+    let arrival = Duration::ZERO;
+    drill.phases.push(Phase { name: "garbage", strangers: said, rounds, arrival, memory: memory_now });
 
     let files_after = drill.settle(files_before).await;
     let memory_peak = memory(&drill.store.gateway, "VmHWM:");
-    drill.phase("quiet-again", Crowd::nobody(), Instant::now(), crowds.stay / 2).await;
+    drill.quiet().await;
     let errors = drill.honest.stop();
     let memory_after = drill.forget(memory_before + MEMORY_MORE_MAX).await;
     assert_eq!(errors, Vec::<String>::new(), "honest requests failed");
     assert_eq!(drill.store.s3.get("lie").await.unwrap(), None, "a body that lies became an object");
+    let shown =
+        figures(&drill.phases, [memory_before, memory_after, memory_peak], [files_before, files_after]);
     for phase in &drill.phases {
-        assert!(phase.p99 <= P99_MAX, "{}: the 99th percentile is {:?}", phase.name, phase.p99);
+        let (name, slowest) = (phase.name, phase.median(|[_, beside]| beside.p99.as_secs_f64()));
+        assert!(slowest <= P99_MAX.as_secs_f64(), "{name}: the 99th percentile is {slowest} s");
+        // Who throws garbage without a pause is work, and takes his share of the processors.
+        let ratio = phase.p99_to_quiet();
+        assert!(
+            ratio <= crowds.p99_to_quiet_max || name == "garbage",
+            "{name}: p99 is {ratio:.2} times what it is without them, {} are allowed: {}",
+            crowds.p99_to_quiet_max,
+            Value::Object(shown.clone())
+        );
     }
-    figures(&drill.phases, [memory_before, memory_after, memory_peak], [files_before, files_after])
+    shown
 }
 
 fn figures(phases: &[Phase], memory: [u64; 3], files: [[usize; 2]; 2]) -> Map<String, Value> {
-    let ms = |time: Duration| (time.as_secs_f64() * 100_000.0).round() / 100.0;
-    let quiet = phases[0].p99.as_secs_f64();
+    let rounded = |value: f64| (value * 100.0).round() / 100.0;
     let mut figures = Map::new();
     for phase in phases {
-        let ratio = (phase.p99.as_secs_f64() / quiet * 100.0).round() / 100.0;
+        let ms = |of: fn(&Window) -> Duration| {
+            let of_both = [0, 1].map(|which| phase.median(|round| of(&round[which]).as_secs_f64() * 1e3));
+            of_both.map(rounded)
+        };
+        let ([quiet_p50, p50], [quiet_p99, p99]) = (ms(|window| window.p50), ms(|window| window.p99));
+        let p50_ratio = phase.median(|[quiet, beside]| beside.p50.as_secs_f64() / quiet.p50.as_secs_f64());
+        let requests: usize = phase.rounds.iter().map(|[_, beside]| beside.requests).sum();
         let shown = json!({
-            "strangers": phase.strangers, "honest_requests": phase.requests, "p50_ms": ms(phase.p50), "p99_ms": ms(phase.p99),
-            "p99_to_quiet": ratio, "arrival_s": (phase.arrival.as_secs_f64() * 10.0).round() / 10.0, "gateway_rss_mib": phase.memory >> 20,
+            "strangers": phase.strangers, "rounds": phase.rounds.len(), "honest_requests": requests,
+            "p50_ms": p50, "quiet_p50_ms": quiet_p50, "p50_to_quiet": rounded(p50_ratio),
+            "p99_ms": p99, "quiet_p99_ms": quiet_p99, "p99_to_quiet": rounded(phase.p99_to_quiet()),
+            "arrival_s": (phase.arrival.as_secs_f64() * 10.0).round() / 10.0, "gateway_rss_mib": phase.memory >> 20,
         });
         figures.insert(phase.name.to_owned(), shown);
     }

@@ -2,8 +2,9 @@
 
 use super::Served;
 use super::read_memory::{ReadMemory, Roomy};
+use crate::blocking::blocking;
 use crate::datanode_disk::DatanodeDisk;
-use crate::index::{BlockInfo, Piece};
+use crate::index::{BlockInfo, Index, Piece};
 use crate::layout::OWNERS_DIR;
 use crate::verdict::condemns;
 use planted::Bug;
@@ -40,13 +41,11 @@ pub(super) struct Read {
 /// Finds the block, once this replica knows as much as the reader does.
 pub(super) async fn prepare(served: &Served, request: ReadRequest) -> Result<Read, Failure> {
     let block = parse_block(request.block.as_ref())?;
-    let (disk, pipeline) = match served.find_container(block.container).await? {
-        Some(found) => found,
-        None => await_container(served, block.container, request.commit_index).await?,
-    };
-    wait_applied(served, &disk, block.id(), pipeline, LogIndex(request.commit_index)).await?;
     let range = request.offset..request.offset.saturating_add(request.length);
-    let (info, first) = find_block(&disk, block, range.clone(), request.commit_index).await?;
+    let (disk, (info, first)) = match find_at_once(served, block, &range, request.commit_index).await? {
+        Some(found) => found,
+        None => find_waiting(served, block, &range, request.commit_index).await?,
+    };
     if range.end > info.length {
         let ReadRequest { offset, length, .. } = request;
         let message =
@@ -58,6 +57,48 @@ pub(super) async fn prepare(served: &Served, request: ReadRequest) -> Result<Rea
         bytes => bytes,
     };
     Ok(Read { disk, block: block.id(), range, first, memory: served.read_memory.clone(), message_bytes_max })
+}
+
+/// The disk that has a block, what it is, and the places of the first bytes that are asked for.
+type FoundBlock = (Arc<DatanodeDisk>, (BlockInfo, Vec<Piece>));
+
+/// The block, where nothing has to be waited for: one step on a thread that may block does for most reads. `None`: look again, step by step.
+async fn find_at_once(
+    served: &Served,
+    block: BlockName,
+    range: &Range<u64>,
+    commit_index: u64,
+) -> Result<Option<FoundBlock>, Failure> {
+    let (disks, pipelines, range) = (served.disks.clone(), served.pipelines.clone(), range.clone());
+    let found = blocking(move || {
+        let Some((disk, pipeline)) = disks.holding(block.container)? else { return Ok(None) };
+        // Before the block is looked up, as one that waits does.
+        let has_applied = match pipelines.open(pipeline) {
+            Some(open) => commit_index == 0 || open.group.has_applied(LogIndex(commit_index)),
+            None => disk.index.has_applied(block.container, of_an_ended_pipeline(commit_index))?,
+        };
+        let found = has_applied.then(|| look_up(&disk.index, block.id(), range));
+        Ok(found.map(|found| (disk.clone(), found)))
+    });
+    // Whatever is wrong comes up again where it is told apart.
+    let Ok(Some((disk, found))) = found.await else { return Ok(None) };
+    let found = named(&disk, block, commit_index, found)?;
+    Ok(Some((disk, found)))
+}
+
+async fn find_waiting(
+    served: &Served,
+    block: BlockName,
+    range: &Range<u64>,
+    commit_index: u64,
+) -> Result<FoundBlock, Failure> {
+    let (disk, pipeline) = match served.find_container(block.container).await? {
+        Some(found) => found,
+        None => await_container(served, block.container, commit_index).await?,
+    };
+    wait_applied(served, &disk, block.id(), pipeline, LogIndex(commit_index)).await?;
+    let found = find_block(&disk, block, range.clone(), commit_index).await?;
+    Ok((disk, found))
 }
 
 pub(super) async fn head(served: &Served, request: HeadRequest) -> Result<HeadResponse, Failure> {
@@ -207,9 +248,7 @@ async fn wait_applied(
             waited => waited.is_ok(),
         },
         None => {
-            // Where not all is known to be committed, a reader that does not say how much it knows gets
-            // nothing.
-            let index = if index == LogIndex(0) { LogIndex(u64::MAX) } else { index };
+            let index = of_an_ended_pipeline(index.0);
             let applied = disk.index.with(move |of_disk| of_disk.has_applied(block.container, index)).await;
             applied.unwrap_or_else(|failure| {
                 warn!(%pipeline, error = format!("{failure:#}"), "cannot tell how far a pipeline is applied");
@@ -225,6 +264,11 @@ async fn wait_applied(
     Err(Failure { retry: Retry::Elsewhere, ..Failure::new(Code::NotYet, message) })
 }
 
+/// Where not all is known to be committed, a reader that does not say how much it knows gets nothing.
+fn of_an_ended_pipeline(commit_index: u64) -> LogIndex {
+    LogIndex(if commit_index == 0 { u64::MAX } else { commit_index })
+}
+
 /// A block, and where the first bytes of `range` are, if it has that range: one step on a thread that may
 /// block.
 async fn find_block(
@@ -234,13 +278,31 @@ async fn find_block(
     commit_index: u64,
 ) -> Result<(BlockInfo, Vec<Piece>), Failure> {
     let block = name.id();
-    let found = disk.index.with(move |index| {
-        let Some(info) = index.block(block)? else { return Ok(None) };
-        let has_range = !range.is_empty() && range.end <= info.length;
-        let pieces = if has_range { index.pieces(block, range, PIECES_MAX)? } else { Vec::new() };
-        Ok(Some((info, pieces)))
-    });
-    match found.await {
+    let found = disk.index.with(move |index| look_up(index, block, range)).await;
+    named(disk, name, commit_index, found)
+}
+
+/// Whatever has the block's number, and where the first bytes of `range` are, if it has that range. Blocks.
+fn look_up(
+    index: &Index,
+    block: BlockId,
+    range: Range<u64>,
+) -> anyhow::Result<Option<(BlockInfo, Vec<Piece>)>> {
+    let Some(info) = index.block(block)? else { return Ok(None) };
+    let has_range = !range.is_empty() && range.end <= info.length;
+    let pieces = if has_range { index.pieces(block, range, PIECES_MAX)? } else { Vec::new() };
+    Ok(Some((info, pieces)))
+}
+
+/// What was found, if it is the block of that name.
+fn named(
+    disk: &DatanodeDisk,
+    name: BlockName,
+    commit_index: u64,
+    found: anyhow::Result<Option<(BlockInfo, Vec<Piece>)>>,
+) -> Result<(BlockInfo, Vec<Piece>), Failure> {
+    let block = name.id();
+    match found {
         Ok(Some(found)) if found.0.nonce == name.nonce || planted::has(Bug::TailsAreRead) => Ok(found),
         Ok(Some(_)) => {
             info!(disk = %disk.real.root().display(), block = %name, "somebody asks for another block than has this id here");

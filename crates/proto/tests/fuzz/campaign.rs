@@ -1,5 +1,5 @@
 //! Random messages from a seed, as in crates/raftlog/tests/fuzz/campaign.rs: `FLOTILLA_FUZZ_MINUTES` says for how long,
-//! `FLOTILLA_FUZZ_SEED` with which seed to begin.
+//! or `FLOTILLA_FUZZ_CASES` how many, and `FLOTILLA_FUZZ_SEED` with which seed to begin.
 
 use crate::allocation::peak;
 use crate::message::{Random, message};
@@ -36,12 +36,14 @@ fn campaign() {
     let minutes = number("FLOTILLA_FUZZ_MINUTES");
     let first_seed = number("FLOTILLA_FUZZ_SEED").unwrap_or(1);
     let started = Instant::now();
-    let is_over = |seeds: u64| match minutes {
-        Some(minutes) => seeds > 0 && started.elapsed() >= Duration::from_secs(60 * minutes),
-        None => seeds >= SEEDS_IN_TESTS,
+    let cases_wanted = number("FLOTILLA_FUZZ_CASES");
+    let is_over = |seeds: u64, cases: u64| match (cases_wanted, minutes) {
+        (Some(wanted), _) => cases >= wanted,
+        (None, Some(minutes)) => seeds > 0 && started.elapsed() >= Duration::from_secs(60 * minutes),
+        (None, None) => seeds >= SEEDS_IN_TESTS,
     };
     let (mut seeds, mut findings, mut cases, mut decoded) = (0, 0, 0u64, 0u64);
-    while !is_over(seeds) && findings < FINDINGS_MAX {
+    while !is_over(seeds, cases) && findings < FINDINGS_MAX {
         let seed = first_seed.wrapping_add(seeds);
         let mut random = Random::new(seed);
         for (path, limit) in MessageLimit::of_all() {

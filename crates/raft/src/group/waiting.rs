@@ -49,16 +49,21 @@ impl Group {
         self.wait_applied_until(index, Instant::now() + within.min(WAIT_MAX)).await
     }
 
+    /// Whether this replica's state machine has applied entry `index`.
+    pub fn has_applied(&self, index: LogIndex) -> bool {
+        *self.applied().borrow() >= Some(index)
+    }
+
     pub(crate) async fn wait_applied_until(
         &self,
         index: LogIndex,
         deadline: Instant,
     ) -> Result<(), WaitError> {
-        let applied = self.applied();
-        let has_applied = || *applied.borrow() >= Some(index);
+        let has_applied = || self.has_applied(index);
         if has_applied() {
             return Ok(());
         }
+        let applied = self.applied();
         // The machine drops its end when it stops, and then moves the key past every index.
         let is_over = || has_applied() || applied.has_changed().is_err();
         match self.apply_waits().wait(index, deadline, is_over).await {

@@ -1,5 +1,5 @@
 use crate::support::*;
-use raftlog::{AppendError, HardState, ReadError};
+use raftlog::{AppendError, HardState, LogSpaceOptions, ReadError};
 use std::sync::{Arc, Mutex};
 use types::{LogIndex, OwnerId};
 
@@ -151,6 +151,49 @@ async fn a_full_queue_refuses_before_anything_is_queued_and_a_full_disk_is_told(
     // What cannot be refused draws on the reserve.
     append(&log, vec![entry(1, 0, 10)]).await;
     log.save_hard_state(HardState::default()).await.unwrap();
+}
+
+/// One number for what is queued and what is kept, of all logs of a disk.
+#[tokio::test]
+async fn what_logs_have_in_memory_stays_within_what_they_may() {
+    const MEMORY_BYTES: usize = 1 << 20;
+    const BODY_BYTES: usize = 10_000;
+    let mut machine = Machine::new();
+    machine.options = LogSpaceOptions { reserve_bytes: 0, ..LogSpaceOptions::within(MEMORY_BYTES) };
+    let space = machine.start();
+    let mut logs = Vec::new();
+    for number in 1..=3 {
+        logs.push(space.open(spec(number)).await.unwrap());
+    }
+    // What an entry takes beside its body is counted in the one way here and in the other there.
+    let allowed = MEMORY_BYTES + MEMORY_BYTES / 20 + BODY_BYTES;
+    let (mut nexts, mut full) = ([0u64; 3], 0);
+    for _ in 0..5 {
+        // Nobody writes before somebody waits: the queue fills up.
+        let mut queued = Vec::new();
+        'filling: loop {
+            for (log, next) in logs.iter().zip(&mut nexts) {
+                match log.append(vec![entry(1, *next, BODY_BYTES)]) {
+                    Ok(token) => queued.push(token),
+                    Err(AppendError::Busy { .. }) => break 'filling,
+                    Err(error) => panic!("{error}"),
+                }
+                *next += 1;
+                let cached = space.metrics().cached_bytes;
+                assert!(
+                    cached <= allowed,
+                    "{cached} bytes are in memory, {} queued",
+                    space.unflushed_bytes()
+                );
+            }
+        }
+        full += queued.len() * BODY_BYTES;
+        for token in queued {
+            token.durable().await.unwrap();
+        }
+    }
+    assert!(full > 4 * MEMORY_BYTES, "{full} bytes were queued in all");
+    assert!(space.metrics().cached_bytes > MEMORY_BYTES / 2, "what was written last is kept");
 }
 
 #[tokio::test]

@@ -1,5 +1,5 @@
 //! Random requests from a seed, as in crates/raftlog/tests/fuzz/campaign.rs: `FLOTILLA_FUZZ_MINUTES` says for how long,
-//! `FLOTILLA_FUZZ_SEED` with which seed to begin.
+//! or `FLOTILLA_FUZZ_CASES` how many of each target, and `FLOTILLA_FUZZ_SEED` with which seed to begin.
 
 use crate::allocation::peak;
 use crate::random::Random;
@@ -61,20 +61,23 @@ fn campaign() {
     let minutes = number("FLOTILLA_FUZZ_MINUTES");
     let first_seed = number("FLOTILLA_FUZZ_SEED").unwrap_or(1);
     let started = Instant::now();
-    let is_over = |seeds: u64| match minutes {
-        Some(minutes) => seeds > 0 && started.elapsed() >= Duration::from_secs(60 * minutes),
-        None => seeds >= SEEDS_IN_TESTS,
+    let cases_wanted = number("FLOTILLA_FUZZ_CASES");
+    let is_over = |seeds: u64| match (cases_wanted, minutes) {
+        (Some(cases), _) => seeds * CASES_PER_SEED >= cases,
+        (None, Some(minutes)) => seeds > 0 && started.elapsed() >= Duration::from_secs(60 * minutes),
+        (None, None) => seeds >= SEEDS_IN_TESTS,
     };
     let (mut seeds, mut findings) = (0, 0);
-    let mut counts = [(0u64, 0u64); TARGETS.len()];
+    let mut counts = [Count::default(); TARGETS.len()];
     while !is_over(seeds) && findings < FINDINGS_MAX {
         let seed = first_seed.wrapping_add(seeds);
-        for ((name, case), (cases, passed)) in TARGETS.iter().zip(&mut counts) {
+        for ((name, case), count) in TARGETS.iter().zip(&mut counts) {
+            let begun = Instant::now();
             let mut random = Random::new(seed);
             for _ in 0..CASES_PER_SEED {
-                *cases += 1;
+                count.cases += 1;
                 match checked(|| case(&mut random)) {
-                    Ok(has_passed) => *passed += u64::from(has_passed),
+                    Ok(has_passed) => count.passed += u64::from(has_passed),
                     Err(why) => {
                         findings += 1;
                         println!("finding in {name}, seed {seed}: {why}");
@@ -83,28 +86,38 @@ fn campaign() {
                     }
                 }
             }
+            count.spent += begun.elapsed();
         }
         seeds += 1;
     }
     report(first_seed, seeds, started.elapsed(), findings, &counts);
     assert_eq!(findings, 0, "see above");
-    for ((name, _), (cases, passed)) in TARGETS.iter().zip(counts) {
+    for ((name, _), Count { cases, passed, .. }) in TARGETS.iter().zip(counts) {
         let tries = seeds < SEEDS_IN_TESTS || passed > 0 && passed < cases;
         assert!(tries, "{name}: {passed} of {cases} passed: it tries nothing");
     }
 }
 
-fn report(first_seed: u64, seeds: u64, took: Duration, findings: u64, counts: &[(u64, u64)]) {
-    let all: u64 = counts.iter().map(|(cases, _)| cases).sum();
-    let list = |of: fn(&(u64, u64)) -> u64| {
+/// Of one target.
+#[derive(Clone, Copy, Default)]
+struct Count {
+    cases: u64,
+    passed: u64,
+    spent: Duration,
+}
+
+fn report(first_seed: u64, seeds: u64, took: Duration, findings: u64, counts: &[Count]) {
+    let all: u64 = counts.iter().map(|count| count.cases).sum();
+    let list = |of: fn(&Count) -> u64| {
         let pairs = TARGETS.iter().zip(counts).map(|((name, _), count)| format!("\"{name}\": {}", of(count)));
         pairs.collect::<Vec<_>>().join(", ")
     };
     println!(
         "{{\"cases\": {all}, \"seed\": {first_seed}, \"seeds\": {seeds}, \"minutes\": {:.2}, \"findings\": {findings}, \
-         \"targets\": {{{}}}, \"passed\": {{{}}}}}",
+         \"targets\": {{{}}}, \"passed\": {{{}}}, \"micros_a_case\": {{{}}}}}",
         took.as_secs_f64() / 60.0,
-        list(|(cases, _)| *cases),
-        list(|(_, passed)| *passed),
+        list(|count| count.cases),
+        list(|count| count.passed),
+        list(|count| count.spent.as_micros() as u64 / count.cases.max(1)),
     );
 }

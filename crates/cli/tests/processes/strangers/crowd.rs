@@ -14,10 +14,6 @@ pub(super) struct Crowd {
 }
 
 impl Crowd {
-    pub(super) fn nobody() -> Crowd {
-        Crowd { connections: Vec::new(), reads: false }
-    }
-
     pub(super) fn count(&self) -> usize {
         self.connections.len()
     }
