@@ -62,7 +62,7 @@ pub trait File: Send + Sync + 'static {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Space {
     pub capacity_bytes: u64,
-    /// What an unprivileged process may still write.
+    /// Bytes that an unprivileged process may still write.
     pub free_bytes: u64,
 }
 

@@ -61,25 +61,27 @@ pub trait StateMachine: Send + Sync + 'static {
     /// How far the state on disk has come; `None` for a new one.
     fn applied(&self) -> anyhow::Result<Option<Applied>>;
 
-    /// Applies commands in order and stores `applied` in the same atomic write; commands at or below the stored
-    /// position never come again. Answers each command, in order. `batch` is empty when only `applied` moves on.
-    /// An error stops the group: it means a broken disk or a bug, never a command that cannot be carried out. One for which there
-    /// was no room has changed nothing.
+    /// Applies commands in order and stores `applied` in the same atomic write; commands at or below the
+    /// stored position never come again. Answers each command, in order. `batch` is empty when only `applied`
+    /// moves on. An error stops the group: it means a broken disk or a bug, never a command that cannot be
+    /// carried out. One for which there was no room has changed nothing.
     fn apply(&mut self, batch: Vec<Committed>, applied: Applied) -> anyhow::Result<Vec<Bytes>>;
 
-    /// Whether an apply failed only because the disk has no room for its effects now: it is tried again until it has, and the group goes on.
+    /// Whether an apply failed only because the disk has no room for its effects now: it is tried again until
+    /// it has, and the group goes on.
     fn lacks_room(&self) -> bool {
         false
     }
 
-    /// The group was reset by force here: whatever its lost members had committed beyond this state is gone, and what others were told of it
-    /// may still be around. As deterministic as `apply`, in one atomic write with `applied`.
+    /// The group was reset by force here: whatever its lost members had committed beyond this state is gone,
+    /// and what others were told of it may still be around. As deterministic as `apply`, in one atomic write
+    /// with `applied`.
     fn reset(&mut self, applied: Applied) -> anyhow::Result<()> {
         self.apply(Vec::new(), applied).map(drop)
     }
 
-    /// How the state is copied; `None` when it cannot be: such a group keeps its whole log, and a member that the log
-    /// cannot bring up to date is lost.
+    /// How the state is copied; `None` when it cannot be: such a group keeps its whole log, and a member that
+    /// the log cannot bring up to date is lost.
     fn snapshots(&self) -> Option<Arc<dyn Snapshots>> {
         None
     }

@@ -92,7 +92,8 @@ pub enum SetMembersError {
     /// These are learners, and were not made voters because they are too far behind.
     #[error("members lag behind: {}", join(members))]
     Lagging { members: Vec<Lag> },
-    /// These do not answer, and without them there is no majority of the new members. The voters are as they were.
+    /// These do not answer, and without them there is no majority of the new members. The voters are as they
+    /// were.
     #[error("members do not answer: {}", ids(members))]
     Silent { members: Vec<ReplicaId> },
     /// The deadline passed with a change under way, which may still come about.
@@ -135,7 +136,7 @@ fn join(lags: &[Lag]) -> String {
     lags.iter().map(Lag::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// What openraft's refusal of a change of members means.
+/// openraft's refusal of a change of members, in our words.
 pub(crate) fn step_failed(error: RaftError<TypeConfig, WriteError>) -> SetMembersError {
     let error = match error {
         RaftError::Fatal(fatal) => return SetMembersError::Stopped { why: fatal.to_string() },

@@ -32,8 +32,8 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use types::GroupId;
 
-/// How long a leader waits for what is under way before its process stops. With a quorum it takes a round trip and two
-/// syncs; without one nothing is gained by waiting longer.
+/// How long a leader waits for what is under way before its process stops. With a quorum it takes a round
+/// trip and two syncs; without one nothing is gained by waiting longer.
 const DRAIN_MAX: Duration = Duration::from_secs(1);
 /// How long a leader tries to hand over before its process stops.
 const HAND_OVER_MAX: Duration = Duration::from_millis(500);
@@ -98,7 +98,7 @@ impl RaftHost {
         RaftHost { inner: Arc::new(inner) }
     }
 
-    /// How this process reaches others, for services beside its groups.
+    /// The way of this process to others, for services beside its groups.
     pub fn connector(&self) -> &Arc<dyn Connector> {
         &self.inner.connector
     }
@@ -112,8 +112,8 @@ impl RaftHost {
         routes.add_service(server);
     }
 
-    /// Opens a replica: creates it when its log does not exist yet. Times that make no sense are refused before anything is
-    /// touched.
+    /// Opens a replica: creates it when its log does not exist yet. Times that make no sense are refused
+    /// before anything is touched.
     pub async fn open(
         &self,
         spec: GroupSpec,
@@ -286,7 +286,8 @@ impl RaftHost {
         }
     }
 
-    /// [`RaftHost::close`], where nobody is kept waiting for an election: proposals get their answers, and another member leads.
+    /// [`RaftHost::close`], where nobody is kept waiting for an election: proposals get their answers, and
+    /// another member leads.
     pub async fn leave(&self, group: GroupId) {
         if let Some(group) = self.group(group) {
             hand_over(&group).await;
@@ -299,12 +300,12 @@ impl RaftHost {
         join_all(self.groups().iter().map(hand_over)).await;
     }
 
-    /// What a group did stays in the totals of its host.
+    /// A group that was closed stays in the totals of its host.
     pub(crate) fn closed(&self, group: &Group) {
         self.inner.counts.group_closed(group.counts());
     }
 
-    /// What the host and its groups have done and how they stand, as plain values.
+    /// Counts and state of the host and its groups, as plain values.
     pub fn metrics(&self) -> HostMetrics {
         let HostInner { options, counts, waits, .. } = &*self.inner;
         let groups = self.groups().iter().map(Group::metrics).collect();
@@ -315,8 +316,8 @@ impl RaftHost {
         }
     }
 
-    /// Stops all groups. Where a quorum is, no proposal is left without its answer: leaders take no more of them (`Busy`), wait
-    /// for those they have, and hand over.
+    /// Stops all groups. Where a quorum is, no proposal is left without its answer: leaders take no more of
+    /// them (`Busy`), wait for those they have, and hand over.
     pub async fn shutdown(&self) {
         let groups = self.groups();
         let _drained = join_all(groups.iter().map(|group| group.drain(DRAIN_MAX))).await;

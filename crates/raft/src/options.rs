@@ -3,14 +3,15 @@ use std::sync::Arc;
 use std::time::Duration;
 use types::{Clock, GroupId, ReplicaId, SystemClock};
 
-/// Commands above this size (meta and body) are refused: one of them and the entries read with it must fit into a
-/// message (`proto::MESSAGE_BYTES_MAX`, 24 MiB = 16 MiB + 4 MiB of other entries + headers).
+/// Commands above this size (meta and body) are refused: one of them and the entries read with it must fit
+/// into a message (`proto::MESSAGE_BYTES_MAX`, 24 MiB = 16 MiB + 4 MiB of other entries + headers).
 pub const COMMAND_BYTES_MAX: usize = 16 << 20;
 
 /// Heartbeats that fit into the shortest election timeout, at least.
 const HEARTBEATS_PER_ELECTION_MIN: u32 = 3;
 
-/// Election and heartbeat times of a group. The lease equals `election_max`, which must be the same on all members.
+/// Election and heartbeat times of a group. The lease equals `election_max`, which must be the same on all
+/// members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
     pub heartbeat: Duration,
@@ -41,7 +42,8 @@ pub enum TimingError {
         "three heartbeats, {heartbeat:?} apart, do not fit into the shortest election timeout, {election_min:?}"
     )]
     HeartbeatTooLong { heartbeat: Duration, election_min: Duration },
-    /// Timeouts are drawn from between the two: with nothing between them, members stand for election together.
+    /// Timeouts are drawn from between the two: with nothing between them, members stand for election
+    /// together.
     #[error(
         "the longest election timeout, {election_max:?}, is not longer than the shortest, {election_min:?}"
     )]
@@ -75,23 +77,24 @@ pub struct HostOptions {
     pub window_bytes: usize,
     /// Bytes of entries read from the log for one append message.
     pub append_bytes_max: usize,
-    /// A group that nobody used for so long dozes: it has no timer of its own, and fewer heartbeats. `None`: never. Not
-    /// needed to be the same on all hosts.
+    /// A group that nobody used for so long dozes: it has no timer of its own, and fewer heartbeats. `None`:
+    /// never. Not needed to be the same on all hosts.
     pub doze_after: Option<Duration>,
-    /// Bytes of snapshots that all groups together send in a second, and that they receive. Below 1 MiB members may take
-    /// the pause between two pieces for a hanging sender.
+    /// Bytes of snapshots that all groups together send in a second, and that they receive. Below 1 MiB
+    /// members may take the pause between two pieces for a hanging sender.
     pub snapshot_bytes_per_second: u64,
     /// Snapshots written at a time: each reads and checksums a whole state.
     pub snapshot_writers_max: usize,
     /// Snapshots received at a time; 2 MiB of memory each. More are refused, and offered again.
     pub snapshot_receptions_max: usize,
-    /// Operations that wait for a group at a time, all groups together: for apply, or for all members. Some 200 bytes each, so
-    /// 20 MB at the default; more get `Busy` at once.
+    /// Operations that wait for a group at a time, all groups together: for apply, or for all members. Some
+    /// 200 bytes each, so 20 MB at the default; more get `Busy` at once.
     pub waits_max: usize,
-    /// Linearizable reads, of all groups together, whose leader is being confirmed: our own and those that followers ask of
-    /// us. Some 500 bytes each, so 50 MB at the default; more get `Busy` at once.
+    /// Linearizable reads, of all groups together, whose leader is being confirmed: our own and those that
+    /// followers ask of us. Some 500 bytes each, so 50 MB at the default; more get `Busy` at once.
     pub reads_max: usize,
-    /// By which terms are refused that cannot have come about. Nothing else depends on it, and no term below 2^32 does.
+    /// By which terms are refused that cannot have come about. Nothing else depends on it, and no term below
+    /// 2^32 does.
     pub clock: Arc<dyn Clock>,
 }
 
@@ -102,7 +105,8 @@ impl Default for HostOptions {
             window_bytes: 16 << 20,
             append_bytes_max: 4 << 20,
             doze_after: Some(Duration::from_secs(5)),
-            // Half of a network of 1 Gbit/s: the groups go on beside it. A state of 10 GB takes three minutes.
+            // Half of a network of 1 Gbit/s: the groups go on beside it. A state of 10 GB takes three
+            // minutes.
             snapshot_bytes_per_second: 64 << 20,
             snapshot_writers_max: 2,
             snapshot_receptions_max: 4,
@@ -116,24 +120,24 @@ impl Default for HostOptions {
 /// One replica of one group on this host.
 #[derive(Clone, Debug)]
 pub struct GroupSpec {
-    /// The cluster the group belongs to. Groups, replicas and ports have the same numbers in every cluster, so only this
-    /// keeps a node that took over another cluster's port from being taken for a member. May be empty for a group of
-    /// one, which nobody talks to.
+    /// The cluster the group belongs to. Groups, replicas and ports have the same numbers in every cluster,
+    /// so only this keeps a node that took over another cluster's port from being taken for a member. May be
+    /// empty for a group of one, which nobody talks to.
     pub cluster: String,
     pub group: GroupId,
     pub replica: ReplicaId,
     pub timing: Timing,
     /// How a replica begins that is not on the disk yet.
     pub start: GroupStart,
-    /// Stand for election as soon as it is open instead of waiting for the timeout: one replica of each group, and
-    /// harmless while there is a leader.
+    /// Stand for election as soon as it is open instead of waiting for the timeout: one replica of each
+    /// group, and harmless while there is a leader.
     pub campaign: bool,
-    /// When snapshots are written and the log is purged; `None`: never. Of no effect for a state machine without
-    /// [`crate::StateMachine::snapshots`].
+    /// When snapshots are written and the log is purged; `None`: never. Of no effect for a state machine
+    /// without [`crate::StateMachine::snapshots`].
     pub snapshots: Option<SnapshotPolicy>,
-    /// Whether [`crate::ReadPolicy::Lease`] may answer without asking a quorum. A restarted replica has forgotten what it
-    /// promised, so one of such a group gives no vote and does not stand for election for `election_max` after it was
-    /// opened again (docs/adr/0005). The same on all replicas; off for pipelines.
+    /// Whether [`crate::ReadPolicy::Lease`] may answer without asking a quorum. A restarted replica has
+    /// forgotten what it promised, so one of such a group gives no vote and does not stand for election for
+    /// `election_max` after it was opened again (docs/adr/0005). The same on all replicas; off for pipelines.
     pub lease_reads: bool,
 }
 
@@ -142,8 +146,8 @@ pub struct GroupSpec {
 pub enum GroupStart {
     /// With the group, as one of these; all of them must be given the same.
     First(Vec<Member>),
-    /// Later: without members, quiet until a leader that was told of it ([`crate::Group::set_members`]) finds it. Its id
-    /// must never have been used in the group.
+    /// Later: without members, quiet until a leader that was told of it ([`crate::Group::set_members`]) finds
+    /// it. Its id must never have been used in the group.
     Join,
 }
 

@@ -68,7 +68,8 @@ impl Registry {
         open
     }
 
-    /// Takes a group out, so that no peer reaches it any more. Its place stays taken until the reservation is dropped.
+    /// Takes a group out, so that no peer reaches it any more. Its place stays taken until the reservation is
+    /// dropped.
     pub(crate) fn take(self: &Arc<Self>, group: GroupId) -> Option<(Group, Reservation)> {
         let mut groups = self.groups.write().expect("no holder panics");
         let slot = groups.get_mut(&group)?;
@@ -78,8 +79,8 @@ impl Registry {
         }
     }
 
-    /// The group a message is for. A message for a replica that is not here changes nothing: it may be meant for one
-    /// that stood here before, on a disk that was wiped.
+    /// The group a message is for. A message for a replica that is not here changes nothing: it may be meant
+    /// for one that stood here before, on a disk that was wiped.
     pub(crate) fn addressed(&self, to: Option<&wire::Address>) -> Result<Group, Failure> {
         let to = to.ok_or_else(|| Failure::invalid("the message names no receiver"))?;
         check_version(to.version)?;

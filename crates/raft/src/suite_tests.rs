@@ -21,8 +21,8 @@ use std::sync::Arc;
 use tempfile::TempDir;
 use types::{GroupId, OwnerId, ReplicaId};
 
-/// Our machine. The suite hands the snapshot of one machine to another as it is; here it goes the way of a transfer,
-/// from disk to disk.
+/// Our machine. The suite hands the snapshot of one machine to another as it is; here it goes the way of a
+/// transfer, from disk to disk.
 struct Carried {
     machine: Machine,
     store: Arc<SnapshotStore>,

@@ -67,7 +67,7 @@ impl Spares {
         Spares { disk, kept: Mutex::default(), swept: OnceCell::new(), dir_created: OnceCell::new() }
     }
 
-    /// What all spares together take.
+    /// Space that all spares together take.
     pub(crate) fn bytes(&self) -> u64 {
         self.lock().bytes
     }

@@ -28,20 +28,20 @@ const ASK_AGAIN: Duration = Duration::from_millis(200);
 const INTRODUCE_MAX: Duration = Duration::from_secs(2);
 /// The leader answers when this one has caught up.
 const JOIN_MAX: Duration = Duration::from_secs(15);
-/// What is waited for is said this often.
+/// A process that waits says this often for what.
 const SAY_AGAIN: Duration = Duration::from_secs(10);
 
 pub(crate) struct Formation {
     pub(crate) seats: Arc<Seats>,
     pub(crate) disk: Arc<dyn DataDirectory>,
     pub(crate) connector: Arc<dyn Connector>,
-    /// Where this process is, as the others know it.
+    /// The address of this process, as the others know it.
     pub(crate) address: String,
     /// All members that there are to be, this one too, in order.
     pub(crate) members: Vec<String>,
 }
 
-/// What the others answered, taken together.
+/// The answers of the others, taken together.
 enum Situation {
     /// There is a cluster.
     Born {

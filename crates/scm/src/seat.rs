@@ -60,7 +60,7 @@ impl Seat {
         }
     }
 
-    /// Where other members are; never resolves while there are none.
+    /// The addresses of other members; never resolves while there are none.
     pub(crate) async fn others(&self) -> Vec<String> {
         loop {
             let members = self.group.members().all;
@@ -83,7 +83,7 @@ enum Arrival {
     Failed(String),
 }
 
-/// Where the seat is taken, and where others wait for that.
+/// The place where the seat is taken, and where others wait for that.
 pub(crate) struct Seats {
     options: ScmOptions,
     disk: Arc<dyn DataDirectory>,
@@ -115,7 +115,8 @@ impl Seats {
         &self.options
     }
 
-    /// What this process says of itself: to others that look for their place, and to people when nobody leads.
+    /// The word of this process on itself: to others that look for their place, and to people when nobody
+    /// leads.
     pub(crate) fn introduction(&self) -> IntroduceResponse {
         let ScmOptions { address, members, .. } = &self.options;
         let seat = self.taken();
@@ -182,7 +183,7 @@ impl Seats {
         }
     }
 
-    /// What this process waits for before it is a member.
+    /// The reason why this process is no member yet.
     pub(crate) fn waiting(&self) -> Option<String> {
         match &*self.arrival.borrow() {
             Arrival::WaitsFor(why) | Arrival::Failed(why) => Some(why.clone()),

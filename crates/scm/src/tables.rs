@@ -34,7 +34,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::{Bound, Range};
 use types::{ContainerId, NodeId, PipelineId, ReplicaId};
 
-/// Where the database keeps how far it is.
+/// The key of the applied position.
 pub const APPLIED_KEY: &[u8] = b"a";
 const CLUSTER_KEY: &[u8] = b"c";
 const FORMAT_KEY: &[u8] = b"f";
@@ -54,14 +54,15 @@ const FORMAT: u32 = 2;
 /// Before anybody has set them. Replicas are made up for on their own; moving what is well is for operators to begin.
 const SWITCHES_AT_FIRST: Switches = Switches { replication: true, balancer: false, leave_safe_mode: true };
 
-/// What a forced reset of SCM leaves free of each kind of number, at least: more than lost members can have given out since the one that is left fell
-/// behind. A million containers hold two petabytes; decimal, so that people see in a number how many resets were before it.
+/// A forced reset of SCM leaves free so many of each kind of number, at least: more than lost members can have
+/// given out since the one that is left fell behind. A million containers hold two petabytes; decimal, so that
+/// people see in a number how many resets were before it.
 const NUMBERS_SKIPPED: u64 = 1_000_000;
 
 /// The replica that founds SCM's group; the others' ids are drawn.
 pub(crate) const FOUNDER: ReplicaId = ReplicaId(1);
 
-/// What a number is drawn for. Persisted: never renumber.
+/// The kinds of numbers that are drawn. Persisted: never renumber.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[repr(u8)]
 enum Counter {
@@ -85,7 +86,7 @@ impl Counter {
         Counter::Member,
     ];
 
-    /// What datanodes have things of that a forced reset has lost.
+    /// The kinds of things that datanodes have and a forced reset may have lost.
     const OF_DATANODES: [Counter; 4] =
         [Counter::Node, Counter::Pipeline, Counter::Container, Counter::Replica];
 
@@ -371,7 +372,7 @@ impl Tables {
 pub(crate) struct TablesMut<'a> {
     tables: &'a mut Tables,
     pub(crate) batch: WriteBatch,
-    /// What changed in the registry, in the order of the revisions.
+    /// Changes of the registry, in the order of the revisions.
     pub(crate) events: Vec<Event>,
 }
 
@@ -476,7 +477,7 @@ pub(crate) fn is_live(record: &PipelineRecord) -> bool {
     matches!(record.state(), PipelineState::PipelineAllocated | PipelineState::PipelineOpen)
 }
 
-/// What is wanted of a node; one of which nobody wants anything else is in service.
+/// The duty of a node; one of which nobody wants anything else is in service.
 pub(crate) fn duty(record: &NodeRecord) -> NodeDuty {
     match record.duty() {
         NodeDuty::Unspecified => NodeDuty::NodeInService,
@@ -484,7 +485,7 @@ pub(crate) fn duty(record: &NodeRecord) -> NodeDuty {
     }
 }
 
-/// What a container is; one of which nothing else is known is open.
+/// The state of a container; one of which nothing else is known is open.
 pub(crate) fn container_state(record: &ContainerRecord) -> ContainerState {
     match record.state() {
         ContainerState::Unspecified => ContainerState::ContainerOpen,

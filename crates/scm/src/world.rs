@@ -2,10 +2,12 @@
 
 use crate::member_view::PipelineView;
 use crate::nodes::Nodes;
-use crate::replication::{NodeViews, node_views};
-use crate::tables::Tables;
+use crate::replication::{NodeView, NodeViews};
+use crate::tables::{Tables, duty};
+use proto::scm::{DiskReport, NodeRecord};
 use std::cell::OnceCell;
 use tokio::time::Instant;
+use types::NodeId;
 
 /// One look at the cluster, shared by all who decide at its moment, so that each fact is worked out once.
 pub(crate) struct World<'a> {
@@ -52,4 +54,28 @@ impl<'a> World<'a> {
     pub(crate) fn at(tables: &'a Tables, nodes: &'a Nodes, now: Instant) -> World<'a> {
         World::of(tables, nodes, now, 7, false)
     }
+}
+
+/// The nodes, as planners of replicas have to know them.
+fn node_views(tables: &Tables, nodes: &Nodes, now: Instant) -> NodeViews {
+    let racks = tables.racks().numbers();
+    let view = |(&node, record): (&NodeId, &NodeRecord)| {
+        let disks = || nodes.disks(node).iter().filter(|disk| !disk.failed);
+        let view = NodeView {
+            state: nodes.state(node, now),
+            duty: duty(record),
+            rack: racks[tables.racks().of(record)],
+            complete: nodes.replicas().is_complete(node),
+            capacity_bytes: disks().map(|disk| disk.capacity_bytes).fold(0, u64::saturating_add),
+            free_bytes: disks().map(|disk| disk.free_bytes).fold(0, u64::saturating_add),
+            room_bytes: disks().map(room_bytes).max().unwrap_or_default(),
+        };
+        (node, view)
+    };
+    tables.nodes().iter().map(view).collect()
+}
+
+/// For a copy, which stands on one disk.
+fn room_bytes(disk: &DiskReport) -> u64 {
+    disk.free_bytes.saturating_sub(disk.kept_bytes)
 }

@@ -44,7 +44,7 @@ impl Default for SimOptions {
     }
 }
 
-/// Where a run ends: steps are counted from 0.
+/// The end of a run: steps are counted from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CrashPoint {
     /// The step does not take place. Whoever waited for the one before it has been told.
@@ -162,7 +162,7 @@ impl SimDisk {
         Ok(())
     }
 
-    /// What is stored in a file, as the running system sees it.
+    /// Contents of a file, as the running system sees them.
     pub fn stored(&self, path: &str) -> io::Result<Bytes> {
         let state = self.shared.lock();
         let contents = &state.tree.file(state.tree.find(path)?)?.seen;
@@ -185,7 +185,7 @@ impl SimDisk {
         self.shared.lock().device.as_mut().map_or(Duration::ZERO, |device| device.busy(Instant::now()))
     }
 
-    /// What syncs brought to the device, in whole pages; names and lengths are not counted.
+    /// Bytes that syncs brought to the device, in whole pages; names and lengths are not counted.
     pub fn bytes_written(&self) -> u64 {
         self.shared.lock().bytes_written
     }
@@ -195,7 +195,7 @@ impl SimDisk {
         self.shared.lock().trace.iter().cloned().collect()
     }
 
-    /// Of all steps so far: the same for the same run, and hardly for another.
+    /// A hash of all steps so far: the same for the same run, and hardly for another.
     pub fn trace_hash(&self) -> u64 {
         self.shared.lock().trace_hash.finish()
     }

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// What a device writes whole or not at all.
+/// A device writes so many bytes whole or not at all.
 pub(super) const SECTOR_BYTES: u64 = 512;
 
 pub(super) struct Inode {
@@ -73,7 +73,7 @@ impl Change {
     }
 }
 
-/// What a sync brought to the device.
+/// The changes that a sync brought to the device.
 pub(super) struct Flushed {
     /// In whole pages.
     pub(super) bytes: u64,
@@ -187,7 +187,7 @@ impl Inode {
     }
 }
 
-/// What a loss of power does to changes that no sync covers.
+/// The fate of changes that no sync covers when power is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loss {
     AllUnsynced,

@@ -18,15 +18,18 @@ pub(crate) fn config(name: String, timing: Timing, stands: bool) -> Result<Arc<C
         enable_elect: stands,
         // A replica that cannot win (cut off, restarted, behind) must not depose a healthy leader.
         enable_pre_vote: Some(true),
-        // A leader that hears from no quorum stops its heartbeats, so that followers that still hear it elect another.
+        // A leader that hears from no quorum stops its heartbeats, so that followers that still hear it elect
+        // another.
         quorum_loss_probe_interval: Some(2 * election_max),
-        // A follower that lost a torn tail is sent it again: what a majority had stays committed, and every moment without
-        // it is one copy less. openraft's own way with it, refusing, is a leader that panics, or that goes on in a release
-        // build with progress that makes no sense. A disk that was wiped never comes so far: its replica is a new one.
+        // A follower that lost a torn tail is sent it again: what a majority had stays committed, and every
+        // moment without it is one copy less. openraft's own way with it, refusing, is a leader that panics,
+        // or that goes on in a release build with progress that makes no sense. A disk that was wiped never
+        // comes so far: its replica is a new one.
         allow_log_reversion: Some(true),
-        // A leader commits by its followers' disks, so a crash may take entries from its log that are acknowledged. One
-        // that went on leading in its old term would give their indexes, and their log ids, to other commands, and no
-        // follower could tell. It must be elected again, which only those can win that have everything.
+        // A leader commits by its followers' disks, so a crash may take entries from its log that are
+        // acknowledged. One that went on leading in its old term would give their indexes, and their log ids,
+        // to other commands, and no follower could tell. It must be elected again, which only those can win
+        // that have everything.
         enable_leader_restore: Some(planted::has(Bug::LeadersRestored)),
         // Counts; bytes are bounded by `HostOptions`.
         max_payload_entries: 256,
@@ -35,8 +38,8 @@ pub(crate) fn config(name: String, timing: Timing, stands: bool) -> Result<Arc<C
         api_channel_size: Some(1024),
         // Six rings of so many entries for statistics that openraft only keeps with a feature we do not have.
         log_stage_capacity: Some(16),
-        // Nobody but a leader may know of an entry before the round of its core in which it took it is over: reads by lease
-        // rely on that (docs/adr/0005).
+        // Nobody but a leader may know of an entry before the round of its core in which it took it is over:
+        // reads by lease rely on that (docs/adr/0005).
         broadcast_submitted_on_append: Some(false),
         // `snapshot::keeper` decides both, by bytes.
         snapshot_policy: SnapshotPolicy::Never,

@@ -1,5 +1,5 @@
-//! openraft's types as they stand on disk and cross the wire: docs/format/entry.md. openraft may change its types
-//! with every release; these encodings may not.
+//! openraft's types as they stand on disk and cross the wire: docs/format/entry.md. openraft may change its
+//! types with every release; these encodings may not.
 
 use crate::adapter::terms::{TermLimit, TermTooHigh};
 use crate::adapter::type_config::{
@@ -25,7 +25,8 @@ mod kind {
 /// Indexes past this cannot have come about; arithmetic on them could overflow.
 pub(crate) const INDEX_MAX: u64 = 1 << 62;
 
-/// Some thousand members. Two bytes of a membership may be a structure in memory, so it is not looked at when it has more.
+/// Some thousand members. Two bytes of a membership may be a structure in memory, so it is not looked at when
+/// it has more.
 const MEMBERSHIP_BYTES_MAX: usize = 64 << 10;
 
 /// Bytes of a peer or a disk that are no entry of ours.
@@ -193,8 +194,8 @@ pub(crate) fn vote_from_wire(wire: Option<wire::Vote>, terms: TermLimit) -> Resu
     Ok(vote(term, replica, committed))
 }
 
-/// The vote in an answer to what was sent with the vote `sent`. openraft takes a vote that names its own replica for one of its own, and
-/// would lead in one term with a later one as its vote.
+/// The vote in an answer to what was sent with the vote `sent`. openraft takes a vote that names its own
+/// replica for one of its own, and would lead in one term with a later one as its vote.
 pub(crate) fn answered_vote(
     sent: &RaftVote,
     wire: Option<wire::Vote>,

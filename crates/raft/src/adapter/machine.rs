@@ -47,7 +47,7 @@ pub(crate) struct Machine {
     /// `None` for a state that cannot be copied.
     snapshots: Option<Arc<SnapshotStore>>,
     counts: Arc<Counts>,
-    /// Who is to be noted down as a member once it was one.
+    /// The replica, while it is still to be noted down as a member.
     newcomer: Option<Newcomer>,
     room_wait: RoomWait,
     /// After the state machine, so dropped after it.
@@ -98,8 +98,8 @@ impl Machine {
         self.note(&membership).await
     }
 
-    /// Durable before the state gets past `membership`: after a restart only the newest one is known, which may be without
-    /// the replica.
+    /// Durable before the state gets past `membership`: after a restart only the newest one is known, which
+    /// may be without the replica.
     async fn note(&mut self, membership: &RaftMembership) -> io::Result<()> {
         if let Some(Newcomer { disk, group, replica, room_wait }) = &self.newcomer
             && membership.get_node(&replica.0).is_some()
@@ -159,7 +159,8 @@ impl Machine {
         Ok(())
     }
 
-    /// Waits where there is no room: others' disks have it, and a group that ended would have to be opened again by a person.
+    /// Waits where there is no room: others' disks have it, and a group that ended would have to be opened
+    /// again by a person.
     async fn apply_inner(&mut self, batch: Vec<Committed>, id: types::LogId) -> io::Result<Vec<Bytes>> {
         let count = batch.len();
         let replies = loop {
@@ -178,7 +179,8 @@ impl Machine {
         Ok(replies)
     }
 
-    /// A panic in a state machine stops its group with a reason, like an error: openraft would only go silent.
+    /// A panic in a state machine stops its group with a reason, like an error: openraft would only go
+    /// silent.
     fn guarded<T>(
         &mut self,
         id: types::LogId,
@@ -218,8 +220,9 @@ impl RaftStateMachine<TypeConfig> for Machine {
         Ok(())
     }
 
-    /// Not forced, openraft only learns of the snapshot that the keeper wrote: an attempt that fails inside openraft,
-    /// on a full disk say, would end the group. It forces at start, for a log that is purged and a snapshot that is lost.
+    /// Not forced, openraft only learns of the snapshot that the keeper wrote: an attempt that fails inside
+    /// openraft, on a full disk say, would end the group. It forces at start, for a log that is purged and a
+    /// snapshot that is lost.
     async fn try_create_snapshot_builder(&mut self, force: bool) -> Option<Builder> {
         let Some(store) = self.snapshots.clone() else {
             return Some(Builder::Position(Some(nothing(self.id, &self.membership))));
@@ -259,9 +262,9 @@ impl RaftStateMachine<TypeConfig> for Machine {
         Ok(())
     }
 
-    /// A group without snapshots answers with an empty one: without an answer, openraft ends the leader when a member
-    /// needs what is purged. It stands at what is applied: openraft takes a purged log for broken where no snapshot has
-    /// what is missing.
+    /// A group without snapshots answers with an empty one: without an answer, openraft ends the leader when
+    /// a member needs what is purged. It stands at what is applied: openraft takes a purged log for broken
+    /// where no snapshot has what is missing.
     async fn get_current_snapshot(
         &mut self,
     ) -> Result<Option<SnapshotOf<TypeConfig, SnapshotData>>, io::Error> {
@@ -277,7 +280,7 @@ pub(crate) enum Builder {
         store: Arc<SnapshotStore>,
         build: Build,
     },
-    /// Of a state that cannot be copied; given once.
+    /// The position of a state that cannot be copied; given once.
     Position(Option<SnapshotOf<TypeConfig, SnapshotData>>),
 }
 

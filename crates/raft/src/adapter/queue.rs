@@ -1,6 +1,7 @@
-//! The queues between openraft's tasks: tokio's, with the messages beside them instead of in them. Tokio allocates its slots 32 at
-//! a time, a message large in each, and never fewer; openraft's messages take up to some hundred bytes, and a group has a handful of
-//! such queues, nearly always empty. A pointer is what an empty slot costs here.
+//! The queues between openraft's tasks: tokio's, with the messages beside them instead of in them. Tokio
+//! allocates its slots 32 at a time, a message large in each, and never fewer; openraft's messages take up to
+//! some hundred bytes, and a group has a handful of such queues, nearly always empty. A pointer is what an
+//! empty slot costs here.
 
 use futures::TryFutureExt;
 use openraft::rt::mpsc::{SendError, TryRecvError};

@@ -1,5 +1,5 @@
-//! The runtime that openraft runs on: tokio, with randomness that a simulation can choose. openraft draws election timeouts
-//! from it, and nothing else.
+//! The runtime that openraft runs on: tokio, with randomness that a simulation can choose. openraft draws
+//! election timeouts from it, and nothing else.
 
 use openraft::impls::TokioRuntime;
 use openraft::rt::{AsyncRuntime, OptionalSend};
@@ -9,8 +9,8 @@ use std::future::Future;
 use std::time::Duration;
 use types::random;
 
-/// Runs what blocks (RocksDB, opening disks) where it may: on tokio's threads for that, or here and now on a thread that was
-/// seeded, where no other thread may decide what comes first.
+/// Runs what blocks (RocksDB, opening disks) where it may: on tokio's threads for that, or here and now on a
+/// thread that was seeded, where no other thread may decide what comes first.
 pub async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, tokio::task::JoinError> {

@@ -1,14 +1,16 @@
-//! Which terms can have come about. A replica that took any number for a term could be told the last one there is: nobody is elected
-//! after it, and what is promised is never taken back. So no term goes to openraft or to the disk before it was asked for here.
+//! Which terms can have come about. A replica that took any number for a term could be told the last one
+//! there is: nobody is elected after it, and what is promised is never taken back. So no term goes to
+//! openraft or to the disk before it was asked for here.
 //!
-//! The limit is the same for all members whatever they have heard, so that a member that was away, joins, or was lied to is never too far
-//! from the others to meet them: a limit on steps would leave two of them apart for good, once a stranger had led one up the stairs.
-//! It grows faster than terms do: who is told the highest term that passes finds the next one free a millisecond later.
+//! The limit is the same for all members whatever they have heard, so that a member that was away, joins, or
+//! was lied to is never too far from the others to meet them: a limit on steps would leave two of them apart
+//! for good, once a stranger had led one up the stairs. It grows faster than terms do: who is told the
+//! highest term that passes finds the next one free a millisecond later.
 
 use types::{Clock, Term};
 
-/// One election each second for 136 years. Such terms pass whatever the clock says, so that none that came about by elections
-/// depends on it.
+/// One election each second for 136 years. Such terms pass whatever the clock says, so that none that came
+/// about by elections depends on it.
 const TERM_ALWAYS_MAX: u64 = 1 << 32;
 /// How far a clock may have been set back since a disk was written.
 const SET_BACK_MAX_MS: u64 = 24 * 60 * 60 * 1000;

@@ -1,4 +1,4 @@
-//! What openraft is instantiated with.
+//! The types that openraft is instantiated with.
 
 use crate::counts::Share;
 use crate::{Command, Member};
@@ -63,7 +63,7 @@ pub(crate) fn member_of(replica: u64, peer: &Peer) -> Member {
 pub(crate) enum Data {
     /// On its way to a log: from a client, or read for a follower.
     Whole(Command),
-    /// What a forced reset noted down: a `ResetRecord`, for people. No state machine sees it.
+    /// The note of a forced reset: a `ResetRecord`, for people. No state machine sees it.
     Reset(Bytes),
     /// In the log, as apply sees it: the body stays where it is.
     Located { meta: Bytes, place: Place, roll_to: Option<OwnerId> },
@@ -83,8 +83,8 @@ impl fmt::Display for Data {
 #[derive(Debug)]
 pub(crate) struct Reply(pub(crate) Bytes);
 
-/// Where the outcome of a proposal goes. It holds the proposal's share of the group's limit until the command is
-/// applied or dropped, whether or not anybody still waits for it.
+/// The way back for the outcome of a proposal. It holds the proposal's share of the group's limit until the
+/// command is applied or dropped, whether or not anybody still waits for it.
 pub(crate) struct Answer<T> {
     pub(crate) to: oneshot::Sender<T>,
     pub(crate) share: Option<Share>,

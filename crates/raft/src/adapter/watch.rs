@@ -1,5 +1,5 @@
-//! Watch channels whose waiters wake in the order in which they began to wait. Tokio's wake in a random order, which no
-//! seed decides; simulations must take the same steps again.
+//! Watch channels whose waiters wake in the order in which they began to wait. Tokio's wake in a random
+//! order, which no seed decides; simulations must take the same steps again.
 
 use futures::FutureExt;
 use openraft::rt::watch::{RecvError, SendError, Watch, WatchReceiver, WatchSender};

@@ -1,5 +1,5 @@
-//! What a group and its host count while they work. Relaxed additions where the work is done, and nothing else: no lock, no
-//! allocation, no second clock reading for what somebody else measures already.
+//! What a group and its host count while they work. Relaxed additions where the work is done, and nothing
+//! else: no lock, no allocation, no second clock reading for what somebody else measures already.
 
 pub(crate) mod host_metrics;
 pub(crate) mod prometheus;
@@ -63,8 +63,8 @@ impl Counts {
         }
     }
 
-    /// Votes tell of elections: openraft saves its own, uncommitted, when it stands, and the leader's, committed, when it
-    /// learns of one.
+    /// Votes tell of elections: openraft saves its own, uncommitted, when it stands, and the leader's,
+    /// committed, when it learns of one.
     pub(crate) fn vote_saved(&self, before: Option<HardState>, vote: HardState) {
         if before == Some(vote) {
             return;
@@ -157,7 +157,8 @@ impl Totals {
 }
 
 impl HostCounts {
-    /// A message that changed nothing. The lock is no hot path: a refusal ends the sender's stream, or is its answer.
+    /// A message that changed nothing. The lock is no hot path: a refusal ends the sender's stream, or is its
+    /// answer.
     pub(crate) fn refused(&self, failure: &Failure) {
         *self.refused.lock().expect("no holder panics").entry(failure.code as i32).or_default() += 1;
     }

@@ -1,7 +1,8 @@
 //! A host's metrics in Prometheus's words. docs/metrics.md says what to do about them.
 //!
-//! A group has about 25 series, one with snapshots 15 more: 200 groups are 5 000, half a megabyte a scrape. Histograms have 23 lines each, so groups
-//! show only sum and count of theirs, a rate and a mean; the buckets are shown for the host, where the disks are.
+//! A group has about 25 series, one with snapshots 15 more: 200 groups are 5 000, half a megabyte a scrape.
+//! Histograms have 23 lines each, so groups show only sum and count of theirs, a rate and a mean; the buckets
+//! are shown for the host, where the disks are.
 
 use crate::{GroupMetrics, HostMetrics, Role, SendProgress, SnapshotProgress};
 use metrics::{Exposition, Metric};

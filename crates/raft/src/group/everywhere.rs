@@ -1,4 +1,4 @@
-//! Up to where all members of a group have its log, as its leader sees it.
+//! The part of the log that all members have, as the leader sees it.
 
 use crate::Lag;
 use crate::adapter::machine::Raft;
@@ -24,7 +24,7 @@ pub(crate) fn missing(metrics: &RaftMetrics<TypeConfig>, index: LogIndex) -> Opt
     Some(missing.collect())
 }
 
-/// Up to where all members have everything; [`OVER`] when this replica does not lead.
+/// The last entry that all members have, with all before it; [`OVER`] when this replica does not lead.
 pub(crate) fn everywhere(metrics: &RaftMetrics<TypeConfig>) -> Option<u64> {
     let Some(replication) = &metrics.replication else { return Some(OVER) };
     let members = metrics.membership_config.nodes();
@@ -47,7 +47,7 @@ struct EverywhereShared {
 #[derive(Default)]
 struct EverywhereState {
     waiting: usize,
-    /// Of the task that watches the replication; it ends when nobody waits.
+    /// The task that watches the replication; it ends when nobody waits.
     watcher: Option<JoinHandle<()>>,
 }
 

@@ -59,12 +59,12 @@ pub(crate) struct GroupInner {
     pub(crate) standing: Arc<Standing>,
     pub(crate) lease_reads: bool,
     pub(crate) clock: Arc<dyn Clock>,
-    /// Of the whole host.
+    /// The lot of the whole host.
     pub(crate) waits: Waits,
     pub(crate) apply_waits: ApplyWaits,
     pub(crate) waits_max: usize,
     pub(crate) everywhere: Everywhere,
-    /// Of the whole host: reads whose leader is being confirmed.
+    /// Room of the whole host for reads whose leader is being confirmed.
     pub(crate) reads: Arc<Semaphore>,
     pub(crate) reads_max: usize,
     pub(crate) statuses: watch::Receiver<GroupStatus>,
@@ -104,7 +104,7 @@ impl Group {
         self.inner.snapshots.upgrade()
     }
 
-    /// How its snapshots are doing here.
+    /// The group's snapshots on this replica: the newest, and what is under way.
     pub fn snapshots(&self) -> SnapshotProgress {
         let last = self.snapshot_store().and_then(|store| store.current_id());
         self.inner.counters.progress(last.map(|id| id.index))
@@ -160,7 +160,7 @@ impl Group {
         &self.inner.everywhere
     }
 
-    /// How a message to another replica of the group names its receiver.
+    /// The receiver of a message to another replica of the group, as the message names it.
     pub(crate) fn address_of(&self, member: &Member) -> wire::Address {
         protocol::address(self.inner.id, member.replica, &self.inner.cluster)
     }
@@ -181,7 +181,7 @@ impl Group {
         &self.inner.log
     }
 
-    /// Where members are now.
+    /// The addresses of members as they are now.
     pub fn addresses(&self) -> &AddressBook {
         &self.inner.addresses
     }
@@ -220,7 +220,7 @@ impl Group {
         self.propose(command).await?.done().await
     }
 
-    /// What it has done and how it stands, as plain values.
+    /// Counts and state of the group, as plain values.
     pub fn metrics(&self) -> GroupMetrics {
         let GroupInner { id, replica, raft, counts, proposal_share, proposal_bytes_max, .. } = &*self.inner;
         let status = self.status();
@@ -243,7 +243,7 @@ impl Group {
             let unserved = self.inner.unserved.now(&metrics);
             GroupStatus { unserved, ..GroupStatus::of(&metrics, &self.inner.standing) }
         };
-        // The machine knows first.
+        // openraft's metrics lag behind the state machine: its own watch has the news.
         status.applied = *self.inner.applied.borrow();
         status.is_dozing = self.inner.doze.is_dozing();
         let known = self.inner.statuses.borrow();
@@ -260,9 +260,9 @@ impl Group {
         self.inner.statuses.clone()
     }
 
-    /// As leader: a majority has answered something that was sent within the time of two elections, in which others may have had one; or
-    /// it was elected within that time. openraft's leaders go on believing in themselves when nobody answers; whoever acts on leadership
-    /// alone must not.
+    /// As leader: a majority has answered something that was sent within the time of two elections, in which
+    /// others may have had one; or it was elected within that time. openraft's leaders go on believing in
+    /// themselves when nobody answers; whoever acts on leadership alone must not.
     pub fn hears_majority(&self) -> bool {
         let metrics = self.inner.raft.metrics();
         let metrics = metrics.borrow_watched();
@@ -275,8 +275,8 @@ impl Group {
         is_alone || silence < limit
     }
 
-    /// Waits until no proposal is under way; while the answer is held, none is taken. `None` when it took longer than
-    /// `limit`: what is under way then may get no answer.
+    /// Waits until no proposal is under way; while the answer is held, none is taken. `None` when it took
+    /// longer than `limit`: what is under way then may get no answer.
     pub(crate) async fn drain(&self, limit: Duration) -> Option<OwnedSemaphorePermit> {
         let GroupInner { proposal_share, proposal_bytes_max, .. } = &*self.inner;
         // Who waits for permits stands before who tries to get some, so nothing slips in between.
@@ -286,14 +286,16 @@ impl Group {
         drained.ok()?.ok()
     }
 
-    /// Stops and waits until the state machine is dropped and the log's files are closed. Handles still answer: with
-    /// [`Role::Stopped`].
+    /// Stops and waits until the state machine is dropped and the log's files are closed. Handles still
+    /// answer: with [`Role::Stopped`].
     pub(crate) async fn close(&self) {
         self.inner.room_wait.end();
-        // A task of its own, which ends when openraft does: after a stop that was given up halfway each later call panics in openraft.
+        // A task of its own, which ends when openraft does: after a stop that was given up halfway each later
+        // call panics in openraft.
         let raft = self.inner.raft.clone();
         let stop = tokio::spawn(async move { raft.shutdown().await });
-        // openraft may wait for a change of the log that waits for space on the disk; closing the log ends that.
+        // openraft may wait for a change of the log that waits for space on the disk; closing the log ends
+        // that.
         match tokio::time::timeout(CLOSE_MAX, stop).await {
             Ok(Ok(Ok(()))) => {}
             Ok(Ok(Err(error)) | Err(error)) => {
@@ -321,8 +323,9 @@ impl Group {
     }
 }
 
-/// Stands for election until there is a leader, or the replica hears that it is dismissed. Each attempt asks first whether it could
-/// win (pre-vote), so that it disturbs nobody; replicas that are not there yet when it starts are asked again soon.
+/// Stands for election until there is a leader, or the replica hears that it is dismissed. Each attempt asks
+/// first whether it could win (pre-vote), so that it disturbs nobody; replicas that are not there yet when it
+/// starts are asked again soon.
 pub(crate) async fn campaign(raft: Raft, mut statuses: watch::Receiver<GroupStatus>) {
     let mut pause = CAMPAIGN_PAUSE_FIRST;
     loop {

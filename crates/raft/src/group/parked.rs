@@ -1,5 +1,6 @@
-//! Operations that wait for a group: until a replica has applied an entry, or until all members have it. All waits of a host are
-//! in one parking lot, so that their number has one limit, and one that ends leaves nothing behind until its deadline.
+//! Operations that wait for a group: until a replica has applied an entry, or until all members have it. All
+//! waits of a host are in one parking lot, so that their number has one limit, and one that ends leaves
+//! nothing behind until its deadline.
 
 use parking::{Outcome, ParkingLot};
 use std::sync::Arc;
@@ -8,7 +9,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use types::{GroupId, LogIndex};
 
-/// What operations wait for; the value is an index.
+/// The things that operations wait for; the value of each is an index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Awaited {
     Applied(GroupId),
@@ -20,8 +21,8 @@ pub(crate) type Waits = ParkingLot<Awaited>;
 /// Past every index: whoever waits looks for itself what became of it.
 pub(crate) const OVER: u64 = u64::MAX;
 
-/// The waits for what one replica applies. Most of the time there are none, and then applying leaves the host's lot, whose one
-/// lock is everybody's, alone.
+/// The waits for what one replica applies. Most of the time there are none, and then applying leaves the
+/// host's lot, whose one lock is everybody's, alone.
 #[derive(Clone)]
 pub(crate) struct ApplyWaits {
     lot: Waits,

@@ -14,29 +14,30 @@ use tokio::time::Instant;
 use types::LogIndex;
 use wire::read_index_response::Result as Answer;
 
-/// How the leader makes sure that it still leads.
+/// The ways in which a leader makes sure that it still leads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadPolicy {
     /// It asks a quorum.
     Index,
-    /// It relies on what a quorum promised it not long ago, where the group allows that ([`crate::GroupSpec`]), and
-    /// else asks.
+    /// It relies on what a quorum promised it not long ago, where the group allows that
+    /// ([`crate::GroupSpec`]), and else asks.
     Lease,
 }
 
-/// How much of a follower's promise the leader relies on. The rest is for clocks that do not run alike: they may differ
-/// by a ninth of the leader's time before a promise ends too soon, and real ones differ by less than a thousandth.
+/// How much of a follower's promise the leader relies on. The rest is for clocks that do not run alike: they
+/// may differ by a ninth of the leader's time before a promise ends too soon, and real ones differ by less
+/// than a thousandth.
 const LEASE_SHARE: (u32, u32) = (9, 10);
 
 impl Group {
-    /// On return, this replica's state machine has applied everything that was acknowledged before the call. On any
-    /// member; waits no longer than two elections take.
+    /// On return, this replica's state machine has applied everything that was acknowledged before the call.
+    /// On any member; waits no longer than two elections take.
     pub async fn read_index(&self) -> Result<LogIndex, ReadIndexError> {
         self.read(ReadPolicy::Index, Instant::now() + 2 * self.election_max()).await
     }
 
-    /// [`Group::read_index`], with a choice of how the leader is confirmed. It asks once: where no leader is known, or it
-    /// has moved, the caller may try again.
+    /// [`Group::read_index`], with a choice of how the leader is confirmed. It asks once: where no leader is
+    /// known, or it has moved, the caller may try again.
     pub async fn read(&self, policy: ReadPolicy, deadline: Instant) -> Result<LogIndex, ReadIndexError> {
         let asked = tokio::time::timeout_at(deadline, self.read_position(policy)).await;
         let index = asked.map_err(|_| ReadIndexError::Expired)??;
@@ -48,7 +49,7 @@ impl Group {
         }
     }
 
-    /// What must be applied before a read that begins at this moment.
+    /// The last entry that must be applied before a read that begins at this moment.
     async fn read_position(&self, policy: ReadPolicy) -> Result<LogIndex, ReadIndexError> {
         let status = self.status();
         match status.leader {
@@ -62,8 +63,9 @@ impl Group {
     /// Leader only.
     pub(crate) async fn confirm_leader(&self, policy: ReadPolicy) -> Result<LogIndex, ReadIndexError> {
         let index = self.confirm_leader_by(policy).await?;
-        // A leader that takes itself out relies on voters among which it is not, and one that is left alone needs nobody's vote: it is
-        // elected in spite of what it promised. Looked at after the answer: nobody but the leader knows of the new voters before.
+        // A leader that takes itself out relies on voters among which it is not, and one that is left alone
+        // needs nobody's vote: it is elected in spite of what it promised. Looked at after the answer: nobody
+        // but the leader knows of the new voters before.
         if policy == ReadPolicy::Lease && !self.members().is_voter(self.replica()) {
             return self.confirm_leader_by(ReadPolicy::Index).await;
         }
@@ -111,7 +113,7 @@ impl Group {
     }
 }
 
-/// What a member that reads hears of its leader.
+/// The leader's answer to a member that reads.
 pub(crate) async fn answer(
     registry: &Registry,
     request: wire::ReadIndexRequest,

@@ -30,13 +30,13 @@ pub struct GroupStatus {
     pub last: Option<LogIndex>,
     pub committed: Option<LogIndex>,
     pub applied: Option<LogIndex>,
-    /// Another member told, or a committed entry says, that the group goes on without this replica. It stands for no
-    /// election any more; what it has may be removed ([`crate::RaftHost::remove`]).
+    /// Another member told, or a committed entry says, that the group goes on without this replica. It stands
+    /// for no election any more; what it has may be removed ([`crate::RaftHost::remove`]).
     pub is_removed: bool,
     /// Nobody used the group for a while ([`crate::HostOptions::doze_after`]).
     pub is_dozing: bool,
-    /// On a leader whose group has no snapshots, members that its log can no longer bring up to date: they are lost. Told
-    /// by [`crate::Group::status`] alone.
+    /// On a leader whose group has no snapshots, members that its log can no longer bring up to date: they
+    /// are lost. Told by [`crate::Group::status`] alone.
     pub unserved: BTreeSet<ReplicaId>,
     /// Why the group stopped by itself, if it did.
     pub failure: Option<String>,
@@ -117,8 +117,8 @@ fn member(membership: &RaftStoredMembership, replica: u64) -> Option<Member> {
     membership.get_node(&replica).map(|peer| member_of(replica, peer))
 }
 
-/// Publishes changes of role, term, leader, removal or failure until the group has stopped, and tells openraft whether
-/// the replica stands for election.
+/// Publishes changes of role, term, leader, removal or failure until the group has stopped, and tells
+/// openraft whether the replica stands for election.
 pub(crate) async fn publish(raft: Raft, standing: Arc<Standing>, statuses: watch::Sender<GroupStatus>) {
     let mut server = raft.server_metrics();
     let metrics = raft.metrics();

@@ -10,8 +10,8 @@ use tokio::time::Instant;
 use types::ReplicaId;
 
 impl Group {
-    /// Hands leadership to another voter. It must have nearly the whole log: openraft takes no writes from the
-    /// moment it tries, and does not give up by itself.
+    /// Hands leadership to another voter. It must have nearly the whole log: openraft takes no writes from
+    /// the moment it tries, and does not give up by itself.
     pub async fn transfer_leader(&self, to: ReplicaId) -> Result<(), TransferError> {
         let status = self.status();
         if status.role != Role::Leader {

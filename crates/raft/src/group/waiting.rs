@@ -10,7 +10,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 use types::LogIndex;
 
-/// Nothing is waited for longer. Past what any caller means, and far from where the sum of a clock and a duration overflows.
+/// Nothing is waited for longer. Past what any caller means, and far from where the sum of a clock and a
+/// duration overflows.
 pub const WAIT_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -73,7 +74,8 @@ impl Group {
         }
     }
 
-    /// Waits until all members, learners too, have the committed entry `index` durably, or says which do not. On the leader.
+    /// Waits until all members, learners too, have the committed entry `index` durably, or says which do not.
+    /// On the leader.
     pub async fn wait_all(&self, index: LogIndex, deadline: Instant) -> Result<(), WaitAllError> {
         let metrics = self.raft().metrics();
         let missing = || missing(&metrics.borrow_watched(), index);

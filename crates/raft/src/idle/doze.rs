@@ -1,9 +1,10 @@
-//! Groups that nobody uses doze: openraft's timer of the group stands still, and one timer of the host does for all its
-//! dozing groups what theirs would: leaders send heartbeats, a third of the lease apart, and a follower that hears
-//! nothing from its leader wakes, in time to stand for election when it would have anyway.
+//! Groups that nobody uses doze: openraft's timer of the group stands still, and one timer of the host does
+//! for all its dozing groups what theirs would: leaders send heartbeats, a third of the lease apart, and a
+//! follower that hears nothing from its leader wakes, in time to stand for election when it would have
+//! anyway.
 //!
-//! Each replica decides for itself, by what it sees itself; nothing is agreed upon, and nothing depends on whether other
-//! members doze. See docs/adr on dozing groups.
+//! Each replica decides for itself, by what it sees itself; nothing is agreed upon, and nothing depends on
+//! whether other members doze. See docs/adr on dozing groups.
 
 use crate::Timing;
 use crate::adapter::machine::Raft;
@@ -18,8 +19,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// So many times as idle as for dozing, half a minute, a group lets go of the entries that its log keeps in memory. Replicas that lag
-/// read them, and readers of what was just written: two bursts of work are seldom so far apart.
+/// So many times as idle as for dozing, half a minute, a group lets go of the entries that its log keeps in
+/// memory. Replicas that lag read them, and readers of what was just written: two bursts of work are seldom
+/// so far apart.
 const CACHE_KEPT_DOZES: u32 = 6;
 
 /// Whether one replica dozes.
@@ -48,7 +50,7 @@ struct State {
     next_heartbeat: Instant,
 }
 
-/// What openraft says of its replica.
+/// The state of a replica, as openraft tells it.
 struct Seen {
     role: ServerState,
     has_leader: bool,
@@ -105,7 +107,8 @@ impl Doze {
         self.set(&state, false);
     }
 
-    /// Often enough that a heartbeat is a sixth of the lease late at most, and a silent leader is noticed as early.
+    /// Often enough that a heartbeat is a sixth of the lease late at most, and a silent leader is noticed as
+    /// early.
     pub(crate) fn look_interval(&self) -> Duration {
         self.timing.election_max / 6
     }
@@ -147,13 +150,14 @@ impl Doze {
     fn is_settled(&self, seen: &Seen, state: &State, now: Instant) -> bool {
         let lease = self.timing.election_max;
         match seen.role {
-            // Before its lease ends: openraft has its ways with a leader that lost its majority, and they need its timer.
+            // Before its lease ends: openraft has its ways with a leader that lost its majority, and they
+            // need its timer.
             ServerState::Leader => {
                 seen.is_alone || seen.quorum_acked_age.is_some_and(|age| age < lease * 5 / 6)
             }
-            // openraft lets a follower stand for election after its lease (`election_max`) and an election timeout
-            // (`election_min` at least) more, both counted from the leader's last sign of life. Awake after the first,
-            // it misses nothing of the second.
+            // openraft lets a follower stand for election after its lease (`election_max`) and an election
+            // timeout (`election_min` at least) more, both counted from the leader's last sign of life. Awake
+            // after the first, it misses nothing of the second.
             ServerState::Follower => seen.has_leader && now.duration_since(state.heard) < lease,
             // Learners stand for nothing.
             ServerState::Learner => true,
@@ -161,7 +165,8 @@ impl Doze {
         }
     }
 
-    /// Not when openraft's queue is full: then the group is not idle, and a lease that is not renewed wakes it.
+    /// Not when openraft's queue is full: then the group is not idle, and a lease that is not renewed wakes
+    /// it.
     fn send_heartbeat(&self) {
         // A task's budget of operations counts one for each group, and a queue seems full when it is used up.
         let _ = tokio::task::unconstrained(self.raft.trigger().heartbeat()).now_or_never();

@@ -13,14 +13,14 @@ use tonic::Status;
 const WAITING_COUNT_MAX: usize = 4096;
 /// Heartbeats in one message: about 100 bytes each.
 pub(crate) const BATCH_COUNT_MAX: usize = 1024;
-/// Messages under way. A heartbeat is sent at once as long as there are fewer; while there are not, heartbeats gather. More
-/// than one, so that a group whose answer is slow delays others little.
+/// Messages under way. A heartbeat is sent at once as long as there are fewer; while there are not,
+/// heartbeats gather. More than one, so that a group whose answer is slow delays others little.
 const UNDER_WAY_COUNT_MAX: usize = 4;
 /// How long a message may be under way. Those who wait for its answers give up earlier.
 const MESSAGE_MAX: Duration = Duration::from_secs(2);
 
-/// Heartbeats of many groups to one process, sent together. What is waiting when a message can go goes with it, so that
-/// a heartbeat alone is not delayed and many at a time cost one message.
+/// Heartbeats of many groups to one process, sent together. What is waiting when a message can go goes with
+/// it, so that a heartbeat alone is not delayed and many at a time cost one message.
 pub(crate) struct Heartbeats {
     client: RaftTransportClient<Channel>,
     /// Made by the first heartbeat: who only talks to a process by other ways needs no task for it.

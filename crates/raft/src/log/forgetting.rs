@@ -1,7 +1,8 @@
 //! Forgetting the log of a group without snapshots, up to what all its members have.
 //!
-//! openraft purges only what a snapshot has. So it is told of one that is nothing but a position ([`crate::adapter::machine`]): it holds no state,
-//! nobody is sent it ([`crate::transport::network`]) and nobody installs it. No member needs it, because all have what the log forgets.
+//! openraft purges only what a snapshot has. So it is told of one that is nothing but a position
+//! ([`crate::adapter::machine`]): it holds no state, nobody is sent it ([`crate::transport::network`]) and
+//! nobody installs it. No member needs it, because all have what the log forgets.
 
 use crate::group::Group;
 use crate::group::everywhere::everywhere;
@@ -21,8 +22,9 @@ pub enum ForgetError {
 }
 
 impl Group {
-    /// The last entry that the log can do without: all members have it durably, this one has applied it, and `tail_bytes` of records
-    /// follow it. `None` when no more can go than is forgotten, and on any but the leader.
+    /// The last entry that the log can do without: all members have it durably, this one has applied it, and
+    /// `tail_bytes` of records follow it. `None` when no more can go than is forgotten, and on any but the
+    /// leader.
     pub fn forgettable(&self, tail_bytes: u64) -> Option<LogIndex> {
         let everywhere = {
             let metrics = self.raft().metrics();
@@ -34,8 +36,9 @@ impl Group {
         forgettable_to(self.log(), tail_bytes, applied.min(LogIndex(everywhere)))
     }
 
-    /// Forgets the log up to an entry, durably; the records stay where they are. **The caller knows that all members have the entry
-    /// durably, and that this replica's state machine has applied it durably**: what it has in memory alone could not be applied again.
+    /// Forgets the log up to an entry, durably; the records stay where they are. **The caller knows that all
+    /// members have the entry durably, and that this replica's state machine has applied it durably**: what
+    /// it has in memory alone could not be applied again.
     pub async fn forget_log(&self, to: LogIndex) -> Result<(), ForgetError> {
         if self.log().state().purged.is_some_and(|purged| purged.index >= to) {
             return Ok(());

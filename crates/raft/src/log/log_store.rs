@@ -95,8 +95,8 @@ impl LogStore {
         .try_flatten()
     }
 
-    /// Whether a read failed only because the process ran out of something (open files, memory): that comes back, and is no reason to end the
-    /// group, which a person would have to open again.
+    /// Whether a read failed only because the process ran out of something (open files, memory): that comes
+    /// back, and is no reason to end the group, which a person would have to open again.
     fn may_wait_after(&self, failure: &ReadError) -> bool {
         let is_short = matches!(failure, ReadError::Io { fault: ReadFault::Shortage, .. });
         if is_short {
@@ -105,8 +105,8 @@ impl LogStore {
         is_short && self.room_wait.lasts()
     }
 
-    /// Appends when the disk's queue has room, however long that takes: a disk that hangs for a minute must not end the
-    /// group, and the core that waits here is what produces more appends.
+    /// Appends when the disk's queue has room, however long that takes: a disk that hangs for a minute must
+    /// not end the group, and the core that waits here is what produces more appends.
     async fn append_waiting(&self, records: Vec<raftlog::Entry>) -> Result<raftlog::FlushToken, AppendError> {
         const RETRY_INTERVAL: Duration = Duration::from_millis(2);
         loop {
@@ -189,8 +189,9 @@ impl RaftLogReader<TypeConfig> for LogStore {
         let Range { start, end } = bounds(range);
         let last = self.log.state().last.map_or(start, |last| last.index.next());
         let end = end.min(last);
-        // openraft applies what is committed, which the other members' disks may have made so. The state machine's
-        // store must not get ahead of this disk: a crash could then take entries that it counts as applied.
+        // openraft applies what is committed, which the other members' disks may have made so. The state
+        // machine's store must not get ahead of this disk: a crash could then take entries that it counts as
+        // applied.
         let log = self.log.clone();
         let entries = self.metas(start..end).map_err(io::Error::from);
         let flushed = async move {
@@ -220,7 +221,8 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         self.clone()
     }
 
-    /// What a replica promises begins with a vote: entries and snapshots come from a leader that it took for one before.
+    /// What a replica promises begins with a vote: entries and snapshots come from a leader that it took for
+    /// one before.
     async fn save_vote(&mut self, vote: &RaftVote) -> Result<(), io::Error> {
         let (before, vote) = (self.log.state().hard_state, vote_to(vote));
         self.log.save_hard_state(vote).await.map_err(io::Error::other)?;
@@ -257,7 +259,8 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         counts.append_entries.add(records.len() as u64);
         counts.append_bytes.add(bytes as u64);
         let token = self.append_waiting(records).await.map_err(io::Error::other)?;
-        // Tokens of a log resolve in append order, so an id is never reported durable before its predecessors.
+        // Tokens of a log resolve in append order, so an id is never reported durable before its
+        // predecessors.
         token.on_durable(move |result| {
             counts.append.record_duration(started.elapsed());
             flushed.io_completed(result.map_err(io::Error::other));
@@ -269,8 +272,8 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         self.log.truncate_after(last.map(|id| LogIndex(id.index))).await.map_err(io::Error::other)
     }
 
-    /// Entries go only when a snapshot has them: by then the state has them durably too, while what was applied since may
-    /// be in its memory alone.
+    /// Entries go only when a snapshot has them: by then the state has them durably too, while what was
+    /// applied since may be in its memory alone.
     async fn purge(&mut self, to: RaftLogId) -> Result<(), io::Error> {
         if let Some(snapshots) = &self.snapshots {
             let (to, durable) = (log_id_of(&to), snapshots.current_id());

@@ -5,8 +5,8 @@ use anyhow::Context;
 use openraft::{EntryPayload, StoredMembership};
 use types::LogId;
 
-/// Turns records of a group's log into what its state machine is given to apply, without a group: what is derived from a
-/// log is rebuilt and checked this way. Which records are committed is for the caller to know.
+/// Turns records of a group's log into what its state machine is given to apply, without a group: what is
+/// derived from a log is rebuilt and checked this way. Which records are committed is for the caller to know.
 pub struct Replay {
     id: Option<LogId>,
     membership: RaftStoredMembership,

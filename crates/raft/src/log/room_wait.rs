@@ -1,8 +1,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Whether a group waits for room on a full disk: while it runs. While it is being opened its opener is told instead; and what
-/// waits is over before the group is closed, or it would write to a place that is somebody else's by then.
+/// Whether a group waits for room on a full disk: while it runs. While it is being opened its opener is told
+/// instead; and what waits is over before the group is closed, or it would write to a place that is somebody
+/// else's by then.
 #[derive(Clone, Default)]
 pub(crate) struct RoomWait(Arc<AtomicBool>);
 

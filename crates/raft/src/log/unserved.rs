@@ -1,4 +1,5 @@
-//! Members that the leader's log can no longer bring up to date, in a group that has no snapshots: they are lost to it.
+//! Members that the leader's log can no longer bring up to date, in a group that has no snapshots: they are
+//! lost to it.
 
 use crate::adapter::type_config::TypeConfig;
 use openraft::{RaftMetrics, ServerState};
@@ -18,8 +19,9 @@ impl Unserved {
         self.found.lock().expect("no holder panics").insert(member, term).is_none()
     }
 
-    /// Those that are lost at this moment: a member that was removed is none, and neither is one that has by now what it
-    /// needs, from another leader's longer log or from its own restored files. A replica that does not lead knows of none.
+    /// Those that are lost at this moment: a member that was removed is none, and neither is one that has by
+    /// now what it needs, from another leader's longer log or from its own restored files. A replica that
+    /// does not lead knows of none.
     pub(crate) fn now(&self, metrics: &RaftMetrics<TypeConfig>) -> BTreeSet<ReplicaId> {
         let Some(replication) = metrics.replication.as_ref().filter(|_| metrics.state == ServerState::Leader)
         else {

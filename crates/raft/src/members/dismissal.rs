@@ -6,8 +6,8 @@ use crate::adapter::type_config::{RaftLogId, RaftStoredMembership};
 use proto::raft as wire;
 use std::collections::BTreeSet;
 
-/// A committed membership, by its entry. It names its members, because it is passed on to others: only who is not among
-/// them is dismissed by it.
+/// A committed membership, by its entry. It names its members, because it is passed on to others: only who is
+/// not among them is dismissed by it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Dismissal {
     pub(crate) at: RaftLogId,

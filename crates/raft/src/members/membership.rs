@@ -1,4 +1,5 @@
-//! Who the members of a metadata group are, and how they change. Pipelines never do: a broken one is closed and replaced.
+//! The members of a metadata group, and how they change. Pipelines never do: a broken one is closed and
+//! replaced.
 
 use crate::adapter::encoding::member_to_wire;
 use crate::adapter::type_config::{Peer, RaftLogId, RaftMembership, TypeConfig, WriteError, member_of};
@@ -21,7 +22,8 @@ use types::{GroupKind, ReplicaId};
 const LAG_COUNT_MAX: u64 = 64;
 /// Pause before a step is tried again that has to wait for something of the group's own.
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
-/// How long removed members are told that they are; those that do not hear it notice when they stand for election.
+/// How long removed members are told that they are; those that do not hear it notice when they stand for
+/// election.
 const DISMISS_MAX: Duration = Duration::from_millis(500);
 
 /// The members of a group as one replica knows them.
@@ -96,15 +98,16 @@ impl Group {
         self.change(ChangeMembers::AddNodes(nodes), deadline).await.map(drop)
     }
 
-    /// Makes `members` the voters of the group, and nobody else a member: missing ones are added as learners and
-    /// awaited, and so is a majority of all, then voters change by joint consensus, others are removed and told so. Leader only, one call at a time.
+    /// Makes `members` the voters of the group, and nobody else a member: missing ones are added as learners
+    /// and awaited, and so is a majority of all, then voters change by joint consensus, others are removed
+    /// and told so. Leader only, one call at a time.
     ///
-    /// Where a majority of `members` does not answer this leader until `deadline`, the voters stay as they are: without them
-    /// nothing could be committed, nor the change be undone ([`SetMembersError::Silent`]).
+    /// Where a majority of `members` does not answer this leader until `deadline`, the voters stay as they
+    /// are: without them nothing could be committed, nor the change be undone ([`SetMembersError::Silent`]).
     ///
-    /// Safe to repeat, here or at the next leader, whatever became of an earlier call: what it left half done is finished,
-    /// and what is reached already changes nothing. A leader that is not among `members` leads until that is committed,
-    /// and then hands over.
+    /// Safe to repeat, here or at the next leader, whatever became of an earlier call: what it left half done
+    /// is finished, and what is reached already changes nothing. A leader that is not among `members` leads
+    /// until that is committed, and then hands over.
     pub async fn set_members(&self, members: &[Member], deadline: Instant) -> Result<(), SetMembersError> {
         self.set_members_check(members)?;
         let voters: BTreeSet<ReplicaId> = members.iter().map(|member| member.replica).collect();
@@ -116,7 +119,8 @@ impl Group {
         // Of those that are to be added nobody knows anything yet.
         let added = voters.len() - old.len();
         self.wait_there(&old, majority.saturating_sub(added), Needed::Answer, deadline).await?;
-        // An earlier call that was broken off: two majorities are asked for everything until this is finished.
+        // An earlier call that was broken off: two majorities are asked for everything until this is
+        // finished.
         let mut done = None;
         if before.is_joint() {
             done = Some(self.change(ChangeMembers::AddVoterIds(BTreeSet::new()), deadline).await?);
@@ -131,7 +135,8 @@ impl Group {
         for member in members {
             self.add_learner(member.clone(), deadline).await?;
         }
-        // Voters that are down do not keep others from being replaced, as long as a majority of the new ones is there.
+        // Voters that are down do not keep others from being replaced, as long as a majority of the new ones
+        // is there.
         let now = self.members();
         let joining: BTreeSet<ReplicaId> =
             voters.iter().copied().filter(|replica| !now.is_voter(*replica)).collect();
@@ -176,15 +181,16 @@ impl Group {
         Ok(())
     }
 
-    /// One change, and, where it made the membership joint, the one that ends it: committed on return, with the last
-    /// entry's id. Waits for what is under way.
+    /// One change, and, where it made the membership joint, the one that ends it: committed on return, with
+    /// the last entry's id. Waits for what is under way.
     async fn change(
         &self,
         changes: ChangeMembers<u64, Peer>,
         deadline: Instant,
     ) -> Result<RaftLogId, SetMembersError> {
         loop {
-            // A leader that was removed leads for a moment more, and openraft must not be asked for changes then.
+            // A leader that was removed leads for a moment more, and openraft must not be asked for changes
+            // then.
             if self.members().get(self.replica()).is_none() {
                 return Err(SetMembersError::NotLeader { leader: None });
             }
@@ -251,15 +257,16 @@ impl Group {
     }
 }
 
-/// What makes a member count as there.
+/// The conditions on which a member counts as there.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Needed {
     /// It has answered this leader within a lease.
     Answer,
     /// That, and it has all but the last few entries, and knows the newest members.
     ///
-    /// A replica that was removed and is taken in again has nearly the whole log at once. Until it has the entry that takes
-    /// it in, it says that it is removed, and may be deleted ([`crate::GroupStatus::is_removed`]): it must not vote yet.
+    /// A replica that was removed and is taken in again has nearly the whole log at once. Until it has the
+    /// entry that takes it in, it says that it is removed, and may be deleted
+    /// ([`crate::GroupStatus::is_removed`]): it must not vote yet.
     NearlyAll,
 }
 
@@ -320,8 +327,8 @@ mod tests {
     /// A change that adds replica 2 stands at this index; the log goes on after it.
     const TAKEN_IN_AT: u64 = 100;
 
-    /// What replica 1 knows, which leads, and whose log ends at `last`, when 2 is known to have all up to `matched` and has
-    /// just answered.
+    /// The metrics of replica 1, which leads, and whose log ends at `last`, when 2 is known to have all up to
+    /// `matched` and has just answered.
     fn leading(last: u64, matched: Option<u64>) -> RaftMetrics<TypeConfig> {
         let id = |index| RaftLogId::new(1.into(), index);
         let mut metrics = RaftMetrics::new_initial(1);

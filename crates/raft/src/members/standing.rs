@@ -1,4 +1,5 @@
-//! Whether a replica takes part in elections: not while it may have forgotten a promise, and not once it was removed.
+//! Whether a replica takes part in elections: not while it may have forgotten a promise, and not once it was
+//! removed.
 
 use crate::adapter::machine::Raft;
 use crate::adapter::type_config::{RaftLogId, RaftStoredMembership};
@@ -9,10 +10,11 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use types::ReplicaId;
 
-/// What openraft does not know about a replica's right to vote and to stand.
+/// A replica's right to vote and to stand, as far as openraft knows nothing of it.
 pub(crate) struct Standing {
     replica: ReplicaId,
-    /// Until then the replica gives no vote and does not stand: it may have promised its vote before it was restarted.
+    /// Until then the replica gives no vote and does not stand: it may have promised its vote before it was
+    /// restarted.
     holds_off_until: Option<Instant>,
     /// Replicas that a forced reset gave up: what they say is not listened to.
     lost: Vec<ReplicaId>,
@@ -54,8 +56,8 @@ impl Standing {
         self.was_member.store(true, Ordering::Relaxed);
     }
 
-    /// Whether a committed membership is without this replica, and one before it was not. Who joins is in none until it has
-    /// caught up with the entry that added it.
+    /// Whether a committed membership is without this replica, and one before it was not. Who joins is in
+    /// none until it has caught up with the entry that added it.
     pub(crate) fn is_left_out(&self, committed: &RaftStoredMembership) -> bool {
         if committed.get_node(&self.replica.0).is_some() {
             self.was_member();
@@ -85,20 +87,21 @@ impl Standing {
         self.dismissal.subscribe()
     }
 
-    /// Whether the replica was told of a membership without it, and knows none that is newer. It is a member again
-    /// when a leader sends it a newer one.
+    /// Whether the replica was told of a membership without it, and knows none that is newer. It is a member
+    /// again when a leader sends it a newer one.
     pub(crate) fn is_dismissed(&self, known: &Option<RaftLogId>) -> bool {
         self.dismissal_after(known).is_some()
     }
 
-    /// What [`Standing::decide`] would say of a dismissal, as of its last decision: whatever made this replica stand, it must not.
+    /// Whether this replica is dismissed, as of the last decision of [`Standing::decide`]: whatever made it
+    /// stand, it must not.
     pub(crate) fn must_not_stand(&self) -> bool {
         let known = self.decided.lock().expect("no holder panics").known;
         self.is_dismissed(&known)
     }
 
-    /// The membership without this replica that it was told of, unless it knows a newer one. It may know that very one, and not that it
-    /// is committed: nobody sends it more.
+    /// The membership without this replica that it was told of, unless it knows a newer one. It may know that
+    /// very one, and not that it is committed: nobody sends it more.
     pub(crate) fn dismissal_after(&self, known: &Option<RaftLogId>) -> Option<Dismissal> {
         self.dismissal.borrow().clone().filter(|told| Some(told.at) >= *known)
     }
@@ -121,8 +124,9 @@ impl Standing {
         }
     }
 
-    /// Resolves when the replica may stand again; never, when that was decided already. A decision just before that time says
-    /// that it may not yet, so it does not count, whatever time it is when this is asked again.
+    /// Resolves when the replica may stand again; never, when that was decided already. A decision just
+    /// before that time says that it may not yet, so it does not count, whatever time it is when this is
+    /// asked again.
     pub(crate) async fn held_off(&self) {
         let was_held_off = self.decided.lock().expect("no holder panics").was_held_off;
         match self.holds_off_until {

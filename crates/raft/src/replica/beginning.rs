@@ -1,4 +1,5 @@
-//! How a replica comes to its log: as one of the group's first members, as one that joins, or again after a restart.
+//! How a replica comes to its log: as one of the group's first members, as one that joins, or again after a
+//! restart.
 
 use crate::adapter::encoding::{entry_from_meta, entry_to_record, first_membership, log_id_from};
 use crate::adapter::terms::TermLimit;
@@ -31,10 +32,11 @@ pub(crate) struct Begun {
     pub(crate) unused: Option<Identity>,
 }
 
-/// Makes a replica's log and identity agree with what is asked for, or says why they do not. Repeated after a crash at
-/// any point, it comes to the same end.
+/// Makes a replica's log and identity agree with what is asked for, or says why they do not. Repeated after a
+/// crash at any point, it comes to the same end.
 ///
-/// The log of one replica must not be opened as another's: the new name would not know the votes given under the old.
+/// The log of one replica must not be opened as another's: the new name would not know the votes given under
+/// the old.
 pub(crate) async fn begin(log: &Log, disk: &Arc<dyn Disk>, spec: &GroupSpec) -> anyhow::Result<Begun> {
     let mut known = Identity::read(disk, spec.group).await.context("read which replica is here")?;
     if let Some(identity) = known {
@@ -92,8 +94,9 @@ pub(crate) async fn begin(log: &Log, disk: &Arc<dyn Disk>, spec: &GroupSpec) -> 
     Ok(Begun { was_member, past, lost: identity.lost, unused })
 }
 
-/// An empty log is that of a replica that promised nothing yet, or one that joined and promised its vote alone. Anything
-/// else was lost, and with it votes and entries that others count on: the same name must not begin anew.
+/// An empty log is that of a replica that promised nothing yet, or one that joined and promised its vote
+/// alone. Anything else was lost, and with it votes and entries that others count on: the same name must not
+/// begin anew.
 fn check_not_lost(identity: &Identity, is_empty: bool, past: Past) -> anyhow::Result<()> {
     match (identity.state, past) {
         (IdentityState::First | IdentityState::FirstInUse, Past::Restarted) if is_empty => {
@@ -134,8 +137,8 @@ async fn begin_as(
     Ok(identity)
 }
 
-/// Gives an empty log its first entry, the members, which is the same on all replicas. Durable before the replica can
-/// give a vote: a replica that voted and then lost its members would stand aside for ever.
+/// Gives an empty log its first entry, the members, which is the same on all replicas. Durable before the
+/// replica can give a vote: a replica that voted and then lost its members would stand aside for ever.
 async fn start_log(log: &Log, spec: &GroupSpec) -> anyhow::Result<()> {
     let GroupStart::First(members) = &spec.start else {
         bail!("replica {} was made as a first member, and the first members are not given", spec.replica);
@@ -166,12 +169,13 @@ async fn check_first_entry(log: &Log, spec: &GroupSpec) -> anyhow::Result<()> {
     }
 }
 
-/// A state machine may be behind its log (a crash took what it had in memory), never ahead: it applies only what the
-/// log has durably. Ahead means that the log was lost or replaced, and with it entries this replica acknowledged;
-/// except by a snapshot, which a crash may find installed and the log not purged to it. Nothing that is purged may be
-/// missing: a snapshot that is ahead of the state is installed next.
+/// A state machine may be behind its log (a crash took what it had in memory), never ahead: it applies only
+/// what the log has durably. Ahead means that the log was lost or replaced, and with it entries this replica
+/// acknowledged; except by a snapshot, which a crash may find installed and the log not purged to it. Nothing
+/// that is purged may be missing: a snapshot that is ahead of the state is installed next.
 ///
-/// By index: the end of a log may be of a newer term than what is committed at a higher index, and never be committed.
+/// By index: the end of a log may be of a newer term than what is committed at a higher index, and never be
+/// committed.
 pub(crate) fn check_log(log: &Log, applied: Option<LogId>, snapshot: Option<LogId>) -> anyhow::Result<()> {
     let state = log.state();
     let last = index_max(state.last, state.purged);
@@ -196,7 +200,8 @@ pub(crate) fn check_log(log: &Log, applied: Option<LogId>, snapshot: Option<LogI
     Ok(())
 }
 
-/// No election can have led to a term that is too high, and none can lead past it: such a replica would wait for ever.
+/// No election can have led to a term that is too high, and none can lead past it: such a replica would wait
+/// for ever.
 pub(crate) fn check_terms(log: &Log, limit: TermLimit) -> anyhow::Result<()> {
     let state = log.state();
     let voted = state.hard_state.map(|state| state.vote_term);
@@ -209,8 +214,8 @@ pub(crate) fn check_terms(log: &Log, limit: TermLimit) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Finishes an install that a crash interrupted: the snapshot counts, and the log was not purged to it. openraft does so
-/// only where the log's end is of no newer term than the snapshot's.
+/// Finishes an install that a crash interrupted: the snapshot counts, and the log was not purged to it.
+/// openraft does so only where the log's end is of no newer term than the snapshot's.
 pub(crate) async fn finish_install(log: &Log, snapshot: Option<LogId>) -> anyhow::Result<()> {
     let state = log.state();
     let last = index_max(state.last, state.purged);
@@ -355,8 +360,8 @@ pub(crate) mod tests {
         }
     }
 
-    /// The leader of term 6 shipped what was proposed in term 4; what this replica had from the leader of term 5 was never
-    /// committed. The crash came after the install and before the purge.
+    /// The leader of term 6 shipped what was proposed in term 4; what this replica had from the leader of
+    /// term 5 was never committed. The crash came after the install and before the purge.
     #[tokio::test]
     async fn a_snapshot_of_an_older_term_past_the_logs_end_is_no_lost_log() {
         let site = Site::new();
@@ -386,7 +391,8 @@ pub(crate) mod tests {
         }
     }
 
-    /// Without a snapshot, and without a state: nothing but the note that it was in use says that there was a log.
+    /// Without a snapshot, and without a state: nothing but the note that it was in use says that there was a
+    /// log.
     #[tokio::test]
     async fn a_log_that_is_lost_with_its_votes_is_noticed() {
         let site = Site::new();
@@ -411,7 +417,8 @@ pub(crate) mod tests {
         assert!(why.contains("was in use"), "{why}");
     }
 
-    /// openraft saves the vote for a leader that it follows, and the note is there when the leader is answered.
+    /// openraft saves the vote for a leader that it follows, and the note is there when the leader is
+    /// answered.
     #[tokio::test]
     async fn the_first_vote_of_one_that_joined_is_noted() {
         let site = Site::new();
@@ -437,7 +444,8 @@ pub(crate) mod tests {
         assert_eq!(noted.state, IdentityState::JoinedInUse);
     }
 
-    /// A leader adds it and removes it. What it has applied says that it is no member, and not that it was one.
+    /// A leader adds it and removes it. What it has applied says that it is no member, and not that it was
+    /// one.
     #[tokio::test]
     async fn one_that_joined_and_was_removed_knows_so_after_a_restart() {
         let site = Site::new();

@@ -12,8 +12,9 @@ use raftlog::Log;
 use std::sync::Arc;
 use types::{LogIndex, ReplicaId};
 
-/// Decides it, durably and before the replica hears anybody: the members that it gave up are lost when the log ends with
-/// its two entries, and members as before when it does not. Whoever failed half way may change their mind.
+/// Decides it, durably and before the replica hears anybody: the members that it gave up are lost when the
+/// log ends with its two entries, and members as before when it does not. Whoever failed half way may change
+/// their mind.
 pub(crate) async fn settle_reset(
     identity: Identity,
     log: &Log,

@@ -25,7 +25,7 @@ use types::{GroupId, ReplicaId};
 const DIR: &str = "replicas";
 /// How often a full disk is tried again.
 const ROOM_RETRY: Duration = Duration::from_millis(200);
-/// Of all between the version and the lost replicas.
+/// The fields between the version and the lost replicas.
 const FIELDS_BYTES: usize = 3 + 8 + 8 + 4;
 /// Lost replicas remembered: groups have a handful of members, and are reset once in years.
 pub(crate) const LOST_MAX: usize = 1024;
@@ -36,10 +36,11 @@ pub(crate) struct Identity {
     pub(crate) group: GroupId,
     pub(crate) replica: ReplicaId,
     pub(crate) state: IdentityState,
-    /// A forced reset was begun: the end of the log says whether it was done ([`crate::replica::begun_reset`]).
+    /// A forced reset was begun: the end of the log says whether it was done
+    /// ([`crate::replica::begun_reset`]).
     pub(crate) is_resetting: bool,
-    /// A committed membership has had it: one without it is from after its time. Of those that joined; first members always
-    /// had one. A file from before this was noted says no.
+    /// A committed membership has had it: one without it is from after its time. Of those that joined; first
+    /// members always had one. A file from before this was noted says no.
     pub(crate) was_member: bool,
     /// Replicas that a forced reset gave up. They may still exist, and must not be listened to.
     pub(crate) lost: Vec<ReplicaId>,
@@ -49,7 +50,8 @@ pub(crate) struct Identity {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum IdentityState {
-    /// One of the group's first members: its log begins with them. Until it is in use, it has promised nothing.
+    /// One of the group's first members: its log begins with them. Until it is in use, it has promised
+    /// nothing.
     First = 1,
     /// Came later: its log begins with what a leader sent. Until it is in use, it has promised nothing.
     Joined = 2,
@@ -104,8 +106,8 @@ impl Identity {
         matches!(self.state, IdentityState::FirstInUse | IdentityState::JoinedInUse)
     }
 
-    /// From now on an empty log is one that was lost; durable on return. Written after the log's first content is durable
-    /// (else a crash in between would look like a loss) and before anybody is told of it.
+    /// From now on an empty log is one that was lost; durable on return. Written after the log's first
+    /// content is durable (else a crash in between would look like a loss) and before anybody is told of it.
     pub(crate) async fn into_use(self, disk: &Arc<dyn Disk>) -> io::Result<Identity> {
         let used = self.clone().used();
         if used != self {
@@ -148,8 +150,8 @@ impl Identity {
         Identity { state, ..self }
     }
 
-    /// Notes durably that a committed membership has had the replica that is here. By then it is in use: nobody else writes
-    /// the file.
+    /// Notes durably that a committed membership has had the replica that is here. By then it is in use:
+    /// nobody else writes the file.
     pub(crate) async fn note_member(
         disk: &Arc<dyn Disk>,
         group: GroupId,

@@ -1,5 +1,5 @@
-//! How a replica ends: it is retired, when its group must never hear of it again and its log is still needed; and it is removed from
-//! the disk. Whatever happened to it stays written down.
+//! How a replica ends: it is retired, when its group must never hear of it again and its log is still needed;
+//! and it is removed from the disk. Whatever happened to it stays written down.
 
 use crate::registry::Reservation;
 use crate::replica::identity::{Identity, IdentityState};
@@ -21,8 +21,8 @@ pub enum ReplicaEnd {
 }
 
 impl ReplicaEnd {
-    /// `None` for a replica that may be opened, and where there was none. Damage hides an end: who opens the replica hears of it, and who ends
-    /// it needs nothing that it hides.
+    /// `None` for a replica that may be opened, and where there was none. Damage hides an end: who opens the
+    /// replica hears of it, and who ends it needs nothing that it hides.
     pub async fn of(group: GroupId, disk: &Arc<dyn Disk>) -> io::Result<Option<ReplicaEnd>> {
         let Some(known) = read_unless_damaged(disk, group).await? else { return Ok(None) };
         Ok(match known.state {
@@ -38,8 +38,8 @@ impl ReplicaEnd {
 }
 
 impl RaftHost {
-    /// Ends a replica's part in its group and keeps its log: on return it is closed, and it never votes or appends again, whatever
-    /// crashes. Safe to repeat; one that is removed stays so.
+    /// Ends a replica's part in its group and keeps its log: on return it is closed, and it never votes or
+    /// appends again, whatever crashes. Safe to repeat; one that is removed stays so.
     pub async fn retire(
         &self,
         group: GroupId,
@@ -47,7 +47,8 @@ impl RaftHost {
         space: &Arc<LogSpace>,
     ) -> Result<(), RemoveGroupError> {
         let (open, _reservation) = self.take_to_end(group)?;
-        // Before it stops: once it is down nobody would be left to retire it but a restart, which would open it.
+        // Before it stops: once it is down nobody would be left to retire it but a restart, which would open
+        // it.
         let marked = mark_retired(group, replica, space).await;
         if let Some(open) = open {
             open.close().await;
@@ -67,9 +68,10 @@ impl RaftHost {
         }
     }
 
-    /// Closes a replica and deletes its log. A replica that is not open, or not there any more, is removed as well: the
-    /// call is safe to repeat, and after a crash it must be, before the group is opened here again. The state machine's
-    /// own store is the caller's to delete, afterwards. Containers of a pipeline stay: they are its data.
+    /// Closes a replica and deletes its log. A replica that is not open, or not there any more, is removed as
+    /// well: the call is safe to repeat, and after a crash it must be, before the group is opened here again.
+    /// The state machine's own store is the caller's to delete, afterwards. Containers of a pipeline stay:
+    /// they are its data.
     ///
     /// The disk remembers the replica's id, and refuses to open another one of that name.
     pub async fn remove(
@@ -89,7 +91,8 @@ impl RaftHost {
     }
 }
 
-/// In this order: from the first change on until the last, a crash leaves a mark that says what was being done.
+/// In this order: from the first change on until the last, a crash leaves a mark that says what was being
+/// done.
 async fn remove_files(
     group: GroupId,
     open: Option<ReplicaId>,
@@ -122,7 +125,8 @@ async fn remove_files(
         disk.sync_dir(snapshot::ROOT).await?;
         space.delete_owner(&log.owners_dir, log.first_owner).await?;
     }
-    // Whoever orders the same replica again, on old news, must not get an empty one that has forgotten its votes.
+    // Whoever orders the same replica again, on old news, must not get an empty one that has forgotten its
+    // votes.
     mark(IdentityState::Removed).write(disk).await
 }
 

@@ -1,9 +1,9 @@
-//! Forced recovery: a metadata group whose majority is lost for good goes on with the one replica that is left, as it
-//! stands on the disk of a node that does not run. docs/forced-recovery.md says when and how.
+//! Forced recovery: a metadata group whose majority is lost for good goes on with the one replica that is
+//! left, as it stands on the disk of a node that does not run. docs/forced-recovery.md says when and how.
 //!
-//! What the others had acknowledged and this replica does not have is lost; what it has that was never committed becomes
-//! committed. The old members must never come back: votes and entries of theirs are refused by the survivor, but where a
-//! majority of them finds together again, that is a second group.
+//! What the others had acknowledged and this replica does not have is lost; what it has that was never
+//! committed becomes committed. The old members must never come back: votes and entries of theirs are refused
+//! by the survivor, but where a majority of them finds together again, that is a second group.
 
 use crate::Member;
 use crate::adapter::encoding::{applied_from, entry_from_meta, entry_to_record, log_id_from};
@@ -90,8 +90,8 @@ fn log_failed(error: impl Display) -> ResetError {
 }
 
 impl OfflineReplica {
-    /// Opens a log as a start of its node would: a torn tail is cut, damage before it is refused, an install of a snapshot
-    /// and a reset that were cut short are brought to an end.
+    /// Opens a log as a start of its node would: a torn tail is cut, damage before it is refused, an install
+    /// of a snapshot and a reset that were cut short are brought to an end.
     pub async fn open(
         group: GroupId,
         space: &Arc<LogSpace>,
@@ -116,8 +116,9 @@ impl OfflineReplica {
         }
     }
 
-    /// What a reset would do, with `lost` given up; or why it is refused. A vote in a term that cannot have come about by `now_ms` is
-    /// forgotten: nobody was elected in it, and whoever it was given to is given up.
+    /// What a reset would do, with `lost` given up; or why it is refused. A vote in a term that cannot have
+    /// come about by `now_ms` is forgotten: nobody was elected in it, and whoever it was given to is given
+    /// up.
     pub fn plan(&self, lost: &BTreeSet<ReplicaId>, now_ms: u64) -> Result<ResetPlan, ResetError> {
         let members = Members::of(&self.membership);
         let all: Vec<ReplicaId> = members.all.iter().map(|member| member.replica).collect();
@@ -159,15 +160,17 @@ impl OfflineReplica {
         })
     }
 
-    /// Makes the survivor the only member. Durable on return. A crash or an error leaves the old members or the new one, and
-    /// the call may be repeated, or not: until the entry that names the only member is durable, nothing is given up.
+    /// Makes the survivor the only member. Durable on return. A crash or an error leaves the old members or
+    /// the new one, and the call may be repeated, or not: until the entry that names the only member is
+    /// durable, nothing is given up.
     pub async fn reset(self, plan: &ResetPlan, at_unix_ms: u64, reason: &str) -> Result<(), ResetError> {
         let OfflineReplica { mut identity, space, log, .. } = self;
         // First: with the entries, the lost must be known before anybody is heard.
         identity.is_resetting = true;
         identity.write(space.disk()).await.map_err(log_failed)?;
-        // A promise newer than any the replica gave: nobody else was elected in this term with its vote. Not as elected:
-        // where the reset is given up here, the replica must not take itself for a leader of the old members.
+        // A promise newer than any the replica gave: nobody else was elected in this term with its vote. Not
+        // as elected: where the reset is given up here, the replica must not take itself for a leader of the
+        // old members.
         let (vote_term, vote_replica) = (plan.term.0, plan.survivor.replica.0);
         let vote = HardState { vote_term, vote_replica, vote_committed: false };
         log.save_hard_state(vote).await.map_err(log_failed)?;
@@ -184,7 +187,8 @@ impl OfflineReplica {
     }
 }
 
-/// The record of what is done, and the membership after it. In this order: no log has the second without the first.
+/// The record of what is done, and the membership after it. In this order: no log has the second without the
+/// first.
 fn reset_entries(plan: &ResetPlan, at_unix_ms: u64, reason: &str) -> Result<Vec<raftlog::Entry>, ResetError> {
     let replica = plan.survivor.replica.0;
     let record = wire::ResetRecord {
@@ -209,8 +213,8 @@ fn reset_entries(plan: &ResetPlan, at_unix_ms: u64, reason: &str) -> Result<Vec<
     entries.collect()
 }
 
-/// Ends what was cut short, and finds the members: what the log says is newer than what a snapshot says, once entries
-/// that a snapshot has overtaken are gone.
+/// Ends what was cut short, and finds the members: what the log says is newer than what a snapshot says, once
+/// entries that a snapshot has overtaken are gone.
 async fn open_settle(
     group: GroupId,
     identity: Identity,
@@ -289,8 +293,8 @@ impl Display for ResetAnswer {
 }
 
 impl ResetPlan {
-    /// Asks the lost, at the address their group knows and at `addresses`; of each what says most against its loss.
-    /// `cluster`: the survivor's; empty when its disk does not say.
+    /// Asks the lost, at the address their group knows and at `addresses`; of each what says most against its
+    /// loss. `cluster`: the survivor's; empty when its disk does not say.
     pub async fn ask(&self, cluster: &str, addresses: &[String]) -> Vec<Asked> {
         let mut asked = Vec::new();
         for member in &self.lost {
@@ -335,9 +339,10 @@ impl ResetPlan {
     }
 }
 
-/// Only a refused connection goes with the claim that a member is lost for good: a process that is silent may hang and go
-/// on, one that answers may be starting and about to open the replica, and a machine that is not reached may be cut off.
-/// Were such a member taken for lost, a majority of the old members could go on beside the survivor.
+/// Only a refused connection goes with the claim that a member is lost for good: a process that is silent may
+/// hang and go on, one that answers may be starting and about to open the replica, and a machine that is not
+/// reached may be cut off. Were such a member taken for lost, a majority of the old members could go on
+/// beside the survivor.
 pub fn check_lost(asked: &[Asked]) -> Result<(), ResetError> {
     let in_doubt = asked.iter().filter(|asked| asked.answer != ResetAnswer::NobodyListens).cloned();
     let in_doubt: Vec<Asked> = in_doubt.collect();

@@ -1,5 +1,5 @@
-//! Whether a snapshot that is offered can be of this group, as this replica knows it. openraft takes that for granted, and
-//! would stop the group where it is not so.
+//! Whether a snapshot that is offered can be of this group, as this replica knows it. openraft takes that for
+//! granted, and would stop the group where it is not so.
 
 use crate::adapter::encoding::{INDEX_MAX, log_id_from, log_id_of};
 use crate::adapter::machine::Raft;
@@ -10,7 +10,8 @@ use openraft::raft::AppendEntriesRequest;
 use std::cmp::Ordering;
 use types::LogId;
 
-/// A snapshot is the one thing that takes a log forward without the entries in between: it leaves as many numbers as it passes over.
+/// A snapshot is the one thing that takes a log forward without the entries in between: it leaves as many
+/// numbers as it passes over.
 const OFFERED_INDEX_MAX: u64 = INDEX_MAX / 2;
 
 /// How far a snapshot's state has come, and the membership there.
@@ -20,7 +21,7 @@ pub(crate) struct Position {
     pub(crate) membership: RaftStoredMembership,
 }
 
-/// What a replica knows that a snapshot must agree with.
+/// The state of a replica that a snapshot must agree with.
 struct OwnState {
     committed: Option<LogId>,
     membership: RaftStoredMembership,
@@ -49,7 +50,8 @@ impl Position {
         Ok(())
     }
 
-    /// Whether it agrees with what is committed here. Asked again right before it is installed: what is committed goes on.
+    /// Whether it agrees with what is committed here. Asked again right before it is installed: what is
+    /// committed goes on.
     pub(crate) async fn check_here(&self, raft: &Raft) -> Result<Result<(), String>, Fatal<TypeConfig>> {
         let id = self.id;
         let own = raft.with_raft_state(move |state| OwnState::new(state, id)).await?;
@@ -80,9 +82,9 @@ impl Position {
         Ok(())
     }
 
-    /// Has openraft cut off what the log has of newer terms than the snapshot, which were never committed, where the log
-    /// ends before the snapshot does: it counts on a log's end to be older than what takes its place. For openraft it is
-    /// a word of the leader that names an entry which this log does not have.
+    /// Has openraft cut off what the log has of newer terms than the snapshot, which were never committed,
+    /// where the log ends before the snapshot does: it counts on a log's end to be older than what takes its
+    /// place. For openraft it is a word of the leader that names an entry which this log does not have.
     pub(crate) async fn make_way(&self, raft: &Raft, vote: RaftVote) -> Result<(), RaftError<TypeConfig>> {
         let id = self.id;
         let own =
@@ -169,8 +171,8 @@ mod tests {
         assert!(Position { id: id(6, 9), membership: nobody }.check(&vote).is_err());
     }
 
-    /// The leader of term 6 ships what was proposed in term 4; what this replica has from the leader of term 5 was never
-    /// committed. openraft, built with its own checks, would stop here.
+    /// The leader of term 6 ships what was proposed in term 4; what this replica has from the leader of term
+    /// 5 was never committed. openraft, built with its own checks, would stop here.
     #[tokio::test]
     async fn a_snapshot_of_an_older_term_than_the_logs_end_is_installed() {
         let site = Site::new();

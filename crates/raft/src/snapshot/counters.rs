@@ -5,8 +5,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 use types::{LogIndex, ReplicaId};
 
-/// How long after a transfer broke the member is expected to go on with it: longer than a process takes to restart and
-/// open its groups.
+/// How long after a transfer broke the member is expected to go on with it: longer than a process takes to
+/// restart and open its groups.
 const RESUME_MAX: Duration = Duration::from_secs(300);
 
 /// How a group's snapshots are doing on this host. Counts are since the group was opened.
@@ -22,7 +22,8 @@ pub struct SnapshotProgress {
     pub sends_begun: u64,
     pub sends_finished: u64,
     pub sends_failed: u64,
-    /// Attempts to receive one, and what became of those that are over. One that failed leaves its pieces for the next.
+    /// Attempts to receive one, and what became of those that are over. One that failed leaves its pieces for
+    /// the next.
     pub receives_begun: u64,
     pub receives_finished: u64,
     pub receives_failed: u64,

@@ -17,8 +17,9 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(200);
 const RETRY_INTERVAL: Duration = Duration::from_secs(30);
 /// How long openraft may take to note a snapshot or to purge: it waits for a follower's append under way.
 const NOTE_MAX: Duration = Duration::from_secs(10);
-/// While a snapshot is sent, or somebody who has a part of it may come back for the rest, the next one waits until the log has grown by this much more: a transfer that has to
-/// begin again with every new snapshot might never end.
+/// While a snapshot is sent, or somebody who has a part of it may come back for the rest, the next one waits
+/// until the log has grown by this much more: a transfer that has to begin again with every new snapshot
+/// might never end.
 const PATIENCE: u64 = 4;
 
 /// Writes snapshots of a group as its log grows, and purges the log behind them, until the group has stopped.
@@ -30,7 +31,8 @@ pub(crate) async fn keep(
     applied: watch::Receiver<Option<LogIndex>>,
 ) {
     let group = store.group();
-    // Nobody joins the task before the group is closed: without a line, a log that grows for ever says nothing.
+    // Nobody joins the task before the group is closed: without a line, a log that grows for ever says
+    // nothing.
     match AssertUnwindSafe(keep_looking(raft, log, store, policy, applied)).catch_unwind().await {
         Ok(()) => tracing::debug!(%group, "its snapshots are kept no more: it stopped"),
         Err(_) => {
@@ -105,7 +107,8 @@ impl Keeper {
         current.is_damaged() || since_bytes >= self.policy.log_bytes_max.saturating_mul(patience)
     }
 
-    /// Purges what is in the current snapshot and older than the tail that stays, when that is enough to be worth it.
+    /// Purges what is in the current snapshot and older than the tail that stays, when that is enough to be
+    /// worth it.
     async fn purge(&self) -> Result<(), Trouble> {
         let Some(current) = self.store.current_id() else { return Ok(()) };
         let Some((to, gain_bytes)) = due_purge(&self.log, &self.policy, current.index) else { return Ok(()) };
@@ -141,15 +144,15 @@ pub(crate) async fn until(
     }
 }
 
-/// Where to purge to and what that frees, when it is enough to be worth it.
+/// The entry to purge to and the bytes that that frees, when they are enough to be worth it.
 fn due_purge(log: &Log, policy: &SnapshotPolicy, current: LogIndex) -> Option<(LogIndex, u64)> {
     let to = forgettable_to(log, policy.tail_bytes, current)?;
     let gain_bytes = log.bytes_up_to(to);
     (gain_bytes > 0 && gain_bytes >= policy.log_bytes_max / 8).then_some((to, gain_bytes))
 }
 
-/// The last entry that may go: up to `current`, with a tail's worth of bytes after it. `None` when no more may go than
-/// is purged.
+/// The last entry that may go: up to `current`, with a tail's worth of bytes after it. `None` when no more
+/// may go than is purged.
 pub(crate) fn forgettable_to(log: &Log, tail_bytes: u64, current: LogIndex) -> Option<LogIndex> {
     let first = log.state().purged.map_or(0, |purged| purged.index.0 + 1);
     let (mut may_go, mut must_stay) = (first, current.0 + 1);
@@ -177,7 +180,8 @@ mod tests {
         Entry { id, kind: 1, meta: vec![7; 1000].into(), body: Payload::default(), roll_to: None }
     }
 
-    /// Appends between its looks at the log must not confuse the keeper, least of all when there is nothing to purge.
+    /// Appends between its looks at the log must not confuse the keeper, least of all when there is nothing
+    /// to purge.
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn what_a_purge_frees_is_known_while_the_log_grows() {
         let options =

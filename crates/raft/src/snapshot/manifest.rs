@@ -217,8 +217,8 @@ pub(crate) mod tests {
         Manifest { group: GroupId::om(0), applied, files }
     }
 
-    /// Bytes written by the first version (docs/format/snapshot.md). A failure here means that snapshots on disks and of
-    /// members of another version cannot be read.
+    /// Bytes written by the first version (docs/format/snapshot.md). A failure here means that snapshots on
+    /// disks and of members of another version cannot be read.
     #[test]
     fn a_manifest_keeps_its_bytes() {
         let golden: &[u8] = b"FLsnap\0\0\x01\0\0\0\xf1\x1f\x0a\x2b\

@@ -1,10 +1,11 @@
-//! Snapshots of a group's state: written beside the log, sent to members that the log can no longer serve, installed.
+//! Snapshots of a group's state: written beside the log, sent to members that the log can no longer serve,
+//! installed.
 //!
-//! `contract` is what a state machine gives. `manifest` names a snapshot's files, `stored` is one on a disk and `store`
-//! keeps a group's; `keeper` decides when one is due and purges the log behind it. `sender` and `receiver` are the two
-//! ends of a transfer, which an offer begins (`offers`), and whose state on the receiver's disk is `reception`;
-//! `agreement` is what the receiver checks of an offer; `limits` is what all transfers of a host share,
-//! `counters` what is known of a group's.
+//! `contract` is what a state machine gives. `manifest` names a snapshot's files, `stored` is one on a disk
+//! and `store` keeps a group's; `keeper` decides when one is due and purges the log behind it. `sender` and
+//! `receiver` are the two ends of a transfer, which an offer begins (`offers`), and whose state on the
+//! receiver's disk is `reception`; `agreement` is what the receiver checks of an offer; `limits` is what all
+//! transfers of a host share, `counters` what is known of a group's.
 
 mod agreement;
 mod contract;

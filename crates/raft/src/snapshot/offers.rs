@@ -19,8 +19,8 @@ use tonic::{Status, Streaming};
 /// Wishes for pieces that gRPC has not taken yet.
 const ANSWERS_COUNT_MAX: usize = 4;
 
-/// Has a group receive what is offered. The stream of answers drives it: it ends when the leader drops that, or when
-/// the group is closed.
+/// Has a group receive what is offered. The stream of answers drives it: it ends when the leader drops that,
+/// or when the group is closed.
 pub(crate) async fn take_offer(
     registry: Arc<Registry>,
     counts: Arc<HostCounts>,
@@ -55,7 +55,7 @@ pub(crate) async fn take_offer(
 
 type SnapshotReceiver = (Raft, Arc<SnapshotStore>, RaftVote, watch::Receiver<GroupStatus>);
 
-/// Of the group only what does not keep its log open.
+/// Checks an offer; of the group it takes only what does not keep its log open.
 fn take_offer_check(registry: &Registry, offer: &wire::SnapshotOffer) -> Result<SnapshotReceiver, Failure> {
     let group = registry.addressed(offer.to.as_ref())?;
     let vote = vote_from_wire(offer.vote, group.terms())?;

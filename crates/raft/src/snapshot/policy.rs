@@ -3,12 +3,14 @@
 pub struct SnapshotPolicy {
     /// Bytes of log since the last snapshot at which the next one is written.
     pub log_bytes_max: u64,
-    /// Bytes of log that stay when it is purged, so that a member that was away for a short time needs no snapshot.
+    /// Bytes of log that stay when it is purged, so that a member that was away for a short time needs no
+    /// snapshot.
     pub tail_bytes: u64,
 }
 
 impl SnapshotPolicy {
-    /// A restart applies at most this much again, some seconds of work; disk: one segment (128 MiB) more than the sum.
+    /// A restart applies at most this much again, some seconds of work; disk: one segment (128 MiB) more than
+    /// the sum.
     pub const METADATA: SnapshotPolicy = SnapshotPolicy::every(256 << 20);
 
     /// With a quarter of the log as its tail.

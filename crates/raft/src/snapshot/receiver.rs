@@ -22,14 +22,15 @@ use wire::snapshot_to_leader::Message as ToLeader;
 const WANTED_COUNT_MAX: usize = 8;
 /// How often a piece may come damaged before the attempt ends; the leader begins another.
 const TRIES_MAX: u32 = 3;
-/// A sender that is silent for this long is gone. Four receptions at a time at 1 MiB/s: a piece takes a second.
+/// A sender that is silent for this long is gone. Four receptions at a time at 1 MiB/s: a piece takes a
+/// second.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
-/// How often the leader hears that what takes long goes on, and how long it may take: a state of a terabyte is synced
-/// and opened in less.
+/// How often the leader hears that what takes long goes on, and how long it may take: a state of a terabyte
+/// is synced and opened in less.
 const WORKING_INTERVAL: Duration = Duration::from_secs(2);
 pub(crate) const WORKING_MAX: Duration = Duration::from_secs(600);
 
-/// Where answers to the leader go; the other end is gone when the leader is.
+/// The way of answers to the leader; the other end is gone when the leader is.
 pub(crate) type Answers = mpsc::Sender<Result<wire::SnapshotToLeader, Status>>;
 
 /// Receives what a leader offers and has it installed. Dropped, it leaves what it has for the next attempt.
@@ -85,7 +86,8 @@ impl Receiving<'_> {
         Ok(done)
     }
 
-    /// Whatever cannot be installed is refused before openraft has it: from there on a failure ends the group.
+    /// Whatever cannot be installed is refused before openraft has it: from there on a failure ends the
+    /// group.
     async fn install(&self, reception: Reception, position: &Position) -> Result<RaftVote, ReceiveError> {
         let received = reception.finish().await?;
         self.store.check_state(&received.stored).await.map_err(ReceiveError::Refused)?;
@@ -100,7 +102,7 @@ impl Receiving<'_> {
         checked.map_err(ReceiveError::Refused)
     }
 
-    /// What of an offer can be told from itself.
+    /// Checks of an offer what can be told from the offer alone.
     fn check(&self, encoded: &[u8]) -> Result<(Manifest, Position), ReceiveError> {
         let manifest = Manifest::decode(encoded).map_err(|error| match error {
             DecodeError::Damaged(_) => ReceiveError::DamagedOffer(error.to_string()),
@@ -124,8 +126,8 @@ impl Receiving<'_> {
         metrics.vote > self.vote || applied >= Some(manifest.applied.id)
     }
 
-    /// Has openraft hear the leader, as from a heartbeat. The leader counts every answer that names no higher vote as a
-    /// promise to elect nobody else for a while (docs/adr/0005), and only openraft can keep one.
+    /// Has openraft hear the leader, as from a heartbeat. The leader counts every answer that names no higher
+    /// vote as a promise to elect nobody else for a while (docs/adr/0005), and only openraft can keep one.
     async fn promise(&self) -> Result<RaftVote, ReceiveError> {
         let heartbeat = AppendEntriesRequest {
             vote: self.vote,

@@ -9,13 +9,14 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// What stays free beside a received snapshot: its state is a little larger than its files while it is opened.
+/// Bytes that stay free beside a received snapshot: its state is a little larger than its files while it is
+/// opened.
 const FREE_BYTES_MIN: u64 = 64 << 20;
 
 const BEGIN: Piece = Piece { file: 0, number: 0 };
 
-/// The receiving end of a snapshot on its disk. Dropped, it stays where it is and goes on from there when the same
-/// snapshot is offered again; after a restart too.
+/// The receiving end of a snapshot on its disk. Dropped, it stays where it is and goes on from there when the
+/// same snapshot is offered again; after a restart too.
 pub(crate) struct Reception {
     store: Arc<SnapshotStore>,
     /// `None` once it is complete.

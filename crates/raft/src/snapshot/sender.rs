@@ -5,8 +5,8 @@ use crate::snapshot::manifest::Piece;
 use crate::snapshot::receiver::WORKING_MAX;
 use crate::snapshot::store::SnapshotStore;
 use crate::snapshot::stored::{PieceError, PieceReader, Stored};
-use crate::transport::network::{failed, malformed};
 use crate::transport::processes::Process;
+use crate::transport::refusal::{failed, malformed};
 use openraft::RPCTypes;
 use openraft::errors::{RPCError, StreamingError, Timeout, Unreachable};
 use openraft::raft::SnapshotResponse;
@@ -33,8 +33,8 @@ pub(crate) struct Transfer {
     pub(crate) to: wire::Address,
     pub(crate) from: ReplicaId,
     pub(crate) vote: RaftVote,
-    /// A follower that is silent for longer, or takes nothing, is given up; one that asks may take its time, and one that
-    /// says that it works has [`WORKING_MAX`].
+    /// A follower that is silent for longer, or takes nothing, is given up; one that asks may take its time,
+    /// and one that says that it works has [`WORKING_MAX`].
     pub(crate) silence_max: Duration,
     pub(crate) clock: Arc<dyn Clock>,
 }

@@ -25,8 +25,8 @@ const MANIFEST: &str = "manifest";
 /// The manifest of a snapshot that is being received.
 const OFFER: &str = "offer";
 
-/// The snapshots of a group on its state machine's disk: docs/format/snapshot.md. One is current; those before it stay
-/// as long as they are being sent.
+/// The snapshots of a group on its state machine's disk: docs/format/snapshot.md. One is current; those
+/// before it stay as long as they are being sent.
 pub(crate) struct SnapshotStore {
     group: GroupId,
     snapshots: Arc<dyn Snapshots>,
@@ -220,8 +220,8 @@ impl SnapshotStore {
         NewDir { store: self, path: self.dir(number) }
     }
 
-    /// Writes a snapshot of the state as it is, when its turn has come; it is current on return, unless a newer one was
-    /// installed meanwhile. Dropped half way it leaves files that the next sweep removes.
+    /// Writes a snapshot of the state as it is, when its turn has come; it is current on return, unless a
+    /// newer one was installed meanwhile. Dropped half way it leaves files that the next sweep removes.
     pub(crate) async fn write(&self) -> anyhow::Result<Arc<Stored>> {
         let _only_one = self.writing.acquire().await.context("write a snapshot")?;
         let _few = self.limits.writers.acquire().await.context("write a snapshot")?;
@@ -326,8 +326,8 @@ impl SnapshotStore {
         Ok(Partial { dir: dir.keep(), manifest, encoded, cursor: Some(Piece { file: 0, number: 0 }) })
     }
 
-    /// A reception whose files are all here and durable becomes a snapshot. It counts after [`SnapshotStore::install`]
-    /// only: openraft first removes log entries that contradict it.
+    /// A reception whose files are all here and durable becomes a snapshot. It counts after
+    /// [`SnapshotStore::install`] only: openraft first removes log entries that contradict it.
     pub(crate) fn complete(&self, partial: Partial) -> Result<Arc<Stored>, String> {
         let Partial { dir, manifest, encoded, .. } = partial;
         let stored = Stored::new(self.disk.clone(), dir.clone(), manifest, encoded);
@@ -336,8 +336,8 @@ impl SnapshotStore {
         Ok(stored)
     }
 
-    /// Whether the state in the files is what the manifest says. They come from a member; the pieces agree with their
-    /// checksums, and that is all that is known of them.
+    /// Whether the state in the files is what the manifest says. They come from a member; the pieces agree
+    /// with their checksums, and that is all that is known of them.
     pub(crate) async fn check_state(&self, stored: &Stored) -> Result<(), String> {
         match self.snapshots.check(stored.files_dir()).await {
             Ok(applied) if applied == stored.manifest.applied => Ok(()),
@@ -348,8 +348,8 @@ impl SnapshotStore {
         }
     }
 
-    /// Replaces the state by a snapshot. From the moment that it is named complete, a restart finishes what a crash
-    /// interrupts: openraft installs a snapshot that is ahead of the state.
+    /// Replaces the state by a snapshot. From the moment that it is named complete, a restart finishes what a
+    /// crash interrupts: openraft installs a snapshot that is ahead of the state.
     pub(crate) async fn install(&self, stored: &Arc<Stored>) -> anyhow::Result<()> {
         let offer = format!("{}/{OFFER}", stored.dir);
         if file_bytes(&self.disk, &offer).await?.is_some() {
@@ -363,8 +363,8 @@ impl SnapshotStore {
         Ok(())
     }
 
-    /// Removes old snapshots that nobody reads, and what is left of those that came to nothing. Cancellation safe: what is
-    /// not removed yet is the next sweep's.
+    /// Removes old snapshots that nobody reads, and what is left of those that came to nothing. Cancellation
+    /// safe: what is not removed yet is the next sweep's.
     pub(crate) async fn sweep(&self) {
         let Ok(_only_one) = self.sweeping.acquire().await else { return };
         let garbage = {

@@ -27,7 +27,8 @@ pub(crate) enum SnapshotData {
     Stored(Arc<Stored>),
     /// One that was received just now, to be installed.
     Received(Arc<Received>),
-    /// The group has no snapshots. openraft asks for one nevertheless when a member needs entries that are purged.
+    /// The group has no snapshots. openraft asks for one nevertheless when a member needs entries that are
+    /// purged.
     None,
 }
 
@@ -58,7 +59,8 @@ impl Received {
         Received { stored, _permits: permits }
     }
 
-    /// The permits go with it: openraft installs to the end, whether or not the session that began it is still there.
+    /// The permits go with it: openraft installs to the end, whether or not the session that began it is
+    /// still there.
     pub(crate) fn into_openraft(self) -> SnapshotOf<TypeConfig, SnapshotData> {
         let meta = self.stored.meta();
         SnapshotOf::<TypeConfig, SnapshotData> { meta, snapshot: SnapshotData::Received(Arc::new(self)) }

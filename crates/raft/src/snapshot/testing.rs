@@ -35,8 +35,8 @@ const DIR: &str = "machine";
 const STATE: &str = "machine/state";
 const SMALL_BYTES: usize = 1 << 10;
 
-/// A state machine whose state is its position, durable when a snapshot was written or installed. Its snapshots have that
-/// and as many bytes more as the test wants.
+/// A state machine whose state is its position, durable when a snapshot was written or installed. Its
+/// snapshots have that and as many bytes more as the test wants.
 #[derive(Clone)]
 pub(crate) struct FileState {
     disk: Arc<dyn Disk>,

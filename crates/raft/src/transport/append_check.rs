@@ -45,7 +45,8 @@ pub(crate) fn check_sender(from: u64, to: Option<&wire::Address>) -> Result<(), 
     }
 }
 
-/// Every leader has what is committed, so its entries stand on the same side of it by their terms as by their indexes.
+/// Every leader has what is committed, so its entries stand on the same side of it by their terms as by their
+/// indexes.
 fn check_settled(term: u64, index: u64, committed: LogId) -> Result<(), Failure> {
     let (settled_term, settled_index) = (committed.term.0, committed.index.0);
     let agrees = match index.cmp(&settled_index) {

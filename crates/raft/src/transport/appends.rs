@@ -1,4 +1,4 @@
-//! What a replica does with the entries and heartbeats of its leader.
+//! A replica takes the entries and heartbeats of its leader.
 
 use crate::Role;
 use crate::adapter::encoding::{
@@ -30,13 +30,13 @@ use tonic::{Status, Streaming};
 use types::Clock;
 use wire::append_response::Result as Answer;
 
-/// How long the receiver lets one group keep the answers of its batch waiting. Groups answer in microseconds; one whose
-/// disk hangs must not make the others' heartbeats late, of which the most frequent have 200 ms
+/// How long the receiver lets one group keep the answers of its batch waiting. Groups answer in microseconds;
+/// one whose disk hangs must not make the others' heartbeats late, of which the most frequent have 200 ms
 /// ([`crate::Timing::METADATA`]).
 const ANSWER_MAX: Duration = Duration::from_millis(100);
 
-/// Feeds one sender's messages to its group, verified one by one. The first bad one ends the stream: those before it
-/// are answered, then comes the status; it changes nothing.
+/// Feeds one sender's messages to its group, verified one by one. The first bad one ends the stream: those
+/// before it are answered, then comes the status; it changes nothing.
 pub(crate) async fn append(
     registry: Arc<Registry>,
     counts: Arc<HostCounts>,
@@ -75,7 +75,8 @@ pub(crate) async fn append(
         })
     });
 
-    // openraft's stream borrows its `Raft`, so both live in a future of their own, polled with the answers it makes.
+    // openraft's stream borrows its `Raft`, so both live in a future of their own, polled with the answers it
+    // makes.
     let (answers_tx, answers) = mpsc::channel(1);
     let answering = async move {
         let mut answers = pin!(raft.stream_append(requests));
@@ -95,7 +96,7 @@ pub(crate) async fn append(
     Ok(stream::select(ReceiverStream::new(answers), answering).right_stream())
 }
 
-/// What messages of one sender are checked against. Of the group only what does not keep its log open.
+/// Checks messages of one sender. Of the group it has only what does not keep the log open.
 struct Taker {
     raft: Raft,
     space: Arc<LogSpace>,

@@ -1,4 +1,4 @@
-//! What a replica answers to those who stand for election, hand their leadership over, or go on without it.
+//! Answers of a replica to those who stand for election, hand their leadership over, or go on without it.
 
 use crate::adapter::encoding::{log_id_checked, log_id_to_wire, vote_from_wire, vote_to_wire};
 use crate::adapter::terms::TermLimit;
@@ -32,8 +32,8 @@ pub(crate) async fn vote(
     if group.standing().is_lost(candidate) {
         return Ok(refused_vote(&group, dismissal));
     }
-    // What dismissed this replica is passed on: those that were given up must not find together. A candidate that is in
-    // that membership is one of the group's, and may need this vote: it hears what openraft says.
+    // What dismissed this replica is passed on: those that were given up must not find together. A candidate
+    // that is in that membership is one of the group's, and may need this vote: it hears what openraft says.
     if let Some(told) = group.dismissal().filter(|told| told.is_of(candidate)) {
         return Ok(refused_vote(&group, Some(told)));
     }
@@ -78,7 +78,7 @@ pub(crate) fn check_not_lost(standing: &Standing, from: u64) -> Result<(), Failu
     Ok(())
 }
 
-/// What a replica hears that a forced reset gave up: nothing of it counts, and that it is dismissed.
+/// The answer to a replica that a forced reset gave up: nothing of it counts, and it is dismissed.
 fn refused_vote(group: &Group, dismissal: Option<Dismissal>) -> wire::VoteResponse {
     let metrics = group.raft().metrics();
     let metrics = metrics.borrow_watched();
@@ -90,8 +90,8 @@ fn refused_vote(group: &Group, dismissal: Option<Dismissal>) -> wire::VoteRespon
     }
 }
 
-/// The newest committed membership here, when the candidate is not in it. It is for the candidate to tell whether it
-/// knows a newer one.
+/// The newest committed membership here, when the candidate is not in it. It is for the candidate to tell
+/// whether it knows a newer one.
 fn dismissal_of(group: &Group, candidate: u64) -> Option<Dismissal> {
     let metrics = group.raft().metrics();
     let metrics = metrics.borrow_watched();

@@ -1,8 +1,8 @@
 use crate::adapter::encoding::{answered_vote, entry_to_wire, log_id_checked, log_id_to_wire, vote_to_wire};
 use crate::adapter::terms::TermLimit;
 use crate::adapter::type_config::{RaftLogId, RaftVote, TypeConfig};
-use crate::transport::network::{failed, malformed};
 use crate::transport::processes::Process;
+use crate::transport::refusal::{failed, malformed};
 use futures::{Stream, StreamExt, stream};
 use openraft::errors::{NetworkError, RPCError, Unreachable};
 use openraft::raft::{AppendEntriesRequest, StreamAppendError, StreamAppendResult};
@@ -19,19 +19,20 @@ use wire::append_response::Result as Answer;
 
 /// Messages handed to gRPC and not yet taken by it; each is also counted by the byte window.
 const OUTGOING_COUNT_MAX: usize = 4;
-/// A follower that leaves a message unanswered for this long is cut off: its disk or its process hangs. Longer than
-/// any disk in order needs for an fsync under load.
+/// A follower that leaves a message unanswered for this long is cut off: its disk or its process hangs.
+/// Longer than any disk in order needs for an fsync under load.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 
 type AppendResult = Result<StreamAppendResult<TypeConfig>, RPCError<TypeConfig>>;
 
-/// Append messages going to one follower and their answers coming back, in the same order. At most a window of bytes
-/// is under way; nothing more is read from the log meanwhile.
+/// Append messages going to one follower and their answers coming back, in the same order. At most a window
+/// of bytes is under way; nothing more is read from the log meanwhile.
 ///
-/// openraft takes an answer for all requests up to the position in it, and credits the follower with having heard the
-/// leader when the newest of them was sent. A request without entries, sent when something was committed, has the same
-/// position as the one before it, which the follower may have answered long before: an answer is therefore kept back
-/// while the next request is answered by the same position. That one's own answer says the same.
+/// openraft takes an answer for all requests up to the position in it, and credits the follower with having
+/// heard the leader when the newest of them was sent. A request without entries, sent when something was
+/// committed, has the same position as the one before it, which the follower may have answered long before:
+/// an answer is therefore kept back while the next request is answered by the same position. That one's own
+/// answer says the same.
 ///
 /// It owns both directions, so that dropping it drops openraft's input at once, whatever the connection does.
 pub(crate) struct Exchange<S, A> {
@@ -95,7 +96,8 @@ where
         }
     }
 
-    /// The answers; polling it moves both directions. It ends after the answer to the last request, or after an error.
+    /// The answers; polling it moves both directions. It ends after the answer to the last request, or after
+    /// an error.
     pub(crate) fn into_stream(self) -> impl Stream<Item = AppendResult> + Send + 'static {
         stream::unfold(Some(self), |state| async move {
             let mut exchange = state?;
@@ -135,7 +137,8 @@ where
         }
     }
 
-    /// Every branch may be dropped half-way without losing anything: a permit is given back, streams keep their state.
+    /// Every branch may be dropped half-way without losing anything: a permit is given back, streams keep
+    /// their state.
     async fn next_event(&mut self) -> Event {
         let has_room = self.in_flight_bytes < self.window_bytes;
         let silence_at = self.in_flight.front().map(|oldest| oldest.since + ANSWER_MAX);
@@ -163,7 +166,8 @@ where
         self.in_flight.push_back(InFlight { vote, last, bytes, since: Instant::now() });
         self.in_flight_bytes += bytes;
         if let Some(requests) = &self.requests {
-            // There is room: next_event waited for it, and nobody else sends. When gRPC gave up, the answers say so.
+            // There is room: next_event waited for it, and nobody else sends. When gRPC gave up, the answers
+            // say so.
             let _ = requests.send(message).await;
         }
         Ok(())
@@ -288,8 +292,8 @@ mod tests {
         assert!(matches!(&result, Some(Ok(Ok(Some(at)))) if *at == id(index)), "{result:?}");
     }
 
-    /// openraft would take the first answer for one to the second request, sent later, as well: a promise that nobody
-    /// gave.
+    /// openraft would take the first answer for one to the second request, sent later, as well: a promise
+    /// that nobody gave.
     #[tokio::test]
     async fn an_answer_that_would_pass_for_one_to_a_later_request_is_kept_back() {
         let mut ends = Ends::new();

@@ -1,4 +1,5 @@
-//! What members say to each other: one service for all groups of a process, and one connection to each other process.
+//! Messages between members: one service for all groups of a process, and one connection to each other
+//! process.
 
 pub(crate) mod append_check;
 pub(crate) mod appends;

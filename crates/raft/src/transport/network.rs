@@ -11,11 +11,12 @@ use crate::snapshot::{SnapshotData, SnapshotStore, Transfer, send, streaming};
 use crate::transport::exchange::{self, Exchange};
 use crate::transport::processes::{Process, Processes};
 use crate::transport::protocol;
+use crate::transport::refusal::{failed, malformed};
 use crate::{HostOptions, Member};
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
 use futures::{FutureExt, Stream, StreamExt, stream};
-use openraft::errors::{NetworkError, RPCError, ReplicationClosed, StreamingError, Timeout, Unreachable};
+use openraft::errors::{RPCError, ReplicationClosed, StreamingError, Timeout, Unreachable};
 use openraft::network::{
     Backoff, NetBackoff, NetSnapshot, NetStreamAppend, NetTransferLeader, NetVote, RPCOption,
 };
@@ -51,7 +52,8 @@ pub(crate) struct Network {
     pub(crate) acknowledged: Acknowledged,
 }
 
-/// The furthest that each member has said it has, with the term of the leader who was told so: a later leader may have had it cut.
+/// The furthest that each member has said it has, with the term of the leader who was told so: a later leader
+/// may have had it cut.
 type Acknowledged = Arc<Mutex<BTreeMap<ReplicaId, (u64, RaftLogId)>>>;
 
 impl RaftNetworkFactory<TypeConfig> for Network {
@@ -176,7 +178,8 @@ impl Client {
         Ok(VoteResponse::new(vote, last, answer.granted))
     }
 
-    /// One whose group went on without it does not lead those that were left behind with it, whatever made it stand.
+    /// One whose group went on without it does not lead those that were left behind with it, whatever made it
+    /// stand.
     fn check_not_dismissed(&self) -> Result<(), RPCError<TypeConfig>> {
         match self.standing.must_not_stand() {
             true => Err(Unreachable::from_string("this replica was removed from its group").into()),
@@ -198,21 +201,6 @@ impl Client {
     }
 }
 
-/// A refusal or a broken connection: openraft backs off before it tries again.
-pub(crate) fn failed(process: &Process, status: &Status) -> RPCError<TypeConfig> {
-    // A status with our details comes from a process that is well.
-    if status.details().is_empty() {
-        process.failed(status.message());
-    } else {
-        process.answered();
-    }
-    Unreachable::from_string(format!("{}: {}", status.code(), status.message())).into()
-}
-
-pub(crate) fn malformed(error: impl ToString) -> RPCError<TypeConfig> {
-    NetworkError::from_string(error).into()
-}
-
 impl NetStreamAppend<TypeConfig> for Client {
     fn stream_append<'s, S>(
         &'s mut self,
@@ -229,8 +217,8 @@ impl NetStreamAppend<TypeConfig> for Client {
         S: Stream<Item = AppendEntriesRequest<TypeConfig>> + OptionalSend + Unpin + 'static,
     {
         async move {
-            // openraft's pause after a failure is in its input: who connects before asking for the first request
-            // connects again and again without a pause while the follower is down.
+            // openraft's pause after a failure is in its input: who connects before asking for the first
+            // request connects again and again without a pause while the follower is down.
             let mut input = input;
             let Some(first) = input.next().await else { return Ok(stream::empty().boxed()) };
             if self.used_for == Use::Heartbeats {
@@ -353,8 +341,8 @@ impl NetSnapshot<TypeConfig> for Client {
 }
 
 impl Client {
-    /// A follower that lacks what it acknowledged has a disk that lost what it had called durable: openraft sends it again,
-    /// and an operator should know.
+    /// A follower that lacks what it acknowledged has a disk that lost what it had called durable: openraft
+    /// sends it again, and an operator should know.
     fn answered(&self, term: u64, answer: &Result<StreamAppendResult<TypeConfig>, RPCError<TypeConfig>>) {
         let member = self.target.replica;
         let mut all = self.acknowledged.lock().expect("no holder panics");

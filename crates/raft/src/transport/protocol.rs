@@ -3,8 +3,9 @@
 use proto::{Code, Failure, raft as wire};
 use types::{GroupId, ReplicaId};
 
-/// Version of what members say to each other. It grows when a message means something that an older process would get
-/// wrong; what an older one may ignore needs no new version. Hosts take messages of their own version and all before.
+/// Version of what members say to each other. It grows when a message means something that an older process
+/// would get wrong; what an older one may ignore needs no new version. Hosts take messages of their own
+/// version and all before.
 pub const PROTOCOL_VERSION: u32 = 1;
 
 /// Where a message goes. Everything that is sent to a replica bears one, and [`crate::registry`] checks it.

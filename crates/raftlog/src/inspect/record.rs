@@ -5,7 +5,7 @@ use bytes::Bytes;
 use std::fmt;
 use types::{LogId, OwnerId};
 
-/// Where a segment's records say that they stand.
+/// A segment, as its records name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SegmentName {
     pub owner: OwnerId,

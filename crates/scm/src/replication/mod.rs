@@ -19,10 +19,10 @@ use crate::nodes::Nodes;
 use crate::options::ScmOptions;
 use crate::quality::{Quality, quality};
 use crate::rolls::Rolls;
-use crate::tables::{Tables, container_state, duty};
+use crate::tables::{Tables, container_state};
 use crate::world::World;
 use proto::scm::{
-    ContainerRecord, ContainerReplica, ContainerState, ContainerTrouble, DiskReport, NodeRecord, NodeState,
+    ContainerRecord, ContainerReplica, ContainerState, ContainerTrouble, NodeRecord, NodeState,
     PipelineRecord, PipelineState, ReplicaState,
 };
 use std::collections::{BTreeMap, BTreeSet};
@@ -219,30 +219,6 @@ fn is_void(order: &Order, tables: &Tables) -> bool {
             tables.pipeline(*pipeline).is_none_or(|record| record.state() != PipelineState::PipelineOpen)
         }
     }
-}
-
-/// What the planner has to know of the nodes.
-pub(crate) fn node_views(tables: &Tables, nodes: &Nodes, now: Instant) -> NodeViews {
-    let racks = tables.racks().numbers();
-    let view = |(&node, record): (&NodeId, &proto::scm::NodeRecord)| {
-        let disks = || nodes.disks(node).iter().filter(|disk| !disk.failed);
-        let view = NodeView {
-            state: nodes.state(node, now),
-            duty: duty(record),
-            rack: racks[tables.racks().of(record)],
-            complete: nodes.replicas().is_complete(node),
-            capacity_bytes: disks().map(|disk| disk.capacity_bytes).fold(0, u64::saturating_add),
-            free_bytes: disks().map(|disk| disk.free_bytes).fold(0, u64::saturating_add),
-            room_bytes: disks().map(room_bytes).max().unwrap_or_default(),
-        };
-        (node, view)
-    };
-    tables.nodes().iter().map(view).collect()
-}
-
-/// For a copy, which stands on one disk.
-fn room_bytes(disk: &DiskReport) -> u64 {
-    disk.free_bytes.saturating_sub(disk.kept_bytes)
 }
 
 /// What one that has not told of its replicas may have is not made up for: it is not known to be lost.

@@ -1,4 +1,4 @@
-//! How an instance is, when that has changed.
+//! The checks of an instance change.
 
 use super::reply::{changed, not_found};
 use crate::tables::TablesMut;
