@@ -88,6 +88,7 @@ const ALLOWED: &[(&str, Allowed)] = &[
     (
         "flotilla-sim",
         Allowed::Only(&[
+            "flotilla-client",
             "flotilla-datanode",
             "flotilla-disk",
             "flotilla-history",
