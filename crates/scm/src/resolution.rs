@@ -3,6 +3,7 @@
 use crate::member_view::{MAJORITY, MemberView, PipelineView};
 use crate::nodes::Nodes;
 use crate::ops::close_containers::CLOSE_CONTAINERS_MAX;
+use crate::quality;
 use crate::replicas::{LastRecord, last_record};
 use crate::tables::{Tables, container_state};
 use crate::world::World;
@@ -272,7 +273,7 @@ fn as_on(record: &ContainerRecord, node: NodeId, nodes: &Nodes) -> ClosedContain
 
 /// Whether there is nothing to keep three copies of: no record, or entry 0, which says who the first members are.
 fn is_empty(replica: &ContainerReplica) -> bool {
-    last_record(replica) == LastRecord::default() && replica.blocks == 0 && replica.unhealthy.is_empty()
+    last_record(replica) == LastRecord::default() && quality::is_empty(replica)
 }
 
 fn closed_at(record: &ContainerRecord, last: LastRecord) -> ClosedContainer {

@@ -33,8 +33,25 @@ pub(crate) struct TermEnd {
     pub mark: Option<Mark>,
 }
 
+/// The last record that a replica knows to be committed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Committed {
+    Read(TermEnd),
+    /// The replica is damaged before it: its term is not known, and taken for that of the replica's last record.
+    Unread(LogId),
+}
+
+impl Committed {
+    pub(crate) fn end(self) -> TermEnd {
+        match self {
+            Committed::Read(end) => end,
+            Committed::Unread(last) => TermEnd { last, mark: None },
+        }
+    }
+}
+
 /// The first record of a term that has a body. A term has one leader, unless a disk came back with the votes of another day: then this
-/// tells the records of the two apart, since each block has a nonce.
+/// tells the records of the two apart. Each block has a nonce of its writer, so two leaders have one record only of a chunk that was sent again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Mark {
     pub at: LogIndex,
