@@ -139,7 +139,8 @@ impl ServerOptions {
             wrong.push("--dns-listen needs --scm HOST:PORT".to_owned());
         }
         let directories = self.log_directories();
-        if let Some(bytes) = self.log_memory_bytes.filter(|bytes| *bytes < directories * LOG_MEMORY_BYTES_MIN) {
+        if let Some(bytes) = self.log_memory_bytes.filter(|bytes| *bytes < directories * LOG_MEMORY_BYTES_MIN)
+        {
             wrong.push(format!(
                 "--log-memory-bytes: {bytes} bytes are too few for {directories} directories with logs: each needs {LOG_MEMORY_BYTES_MIN}"
             ));

@@ -217,7 +217,11 @@ mod tests {
             committed_unread: true,
             ..ContainerReplica::default()
         };
-        assert_eq!(is_shared(&unread, [&good].into_iter()), None, "damaged, and its last term is a later one");
+        assert_eq!(
+            is_shared(&unread, [&good].into_iter()),
+            None,
+            "damaged, and its last term is a later one"
+        );
     }
 
     #[test]

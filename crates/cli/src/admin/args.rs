@@ -358,7 +358,9 @@ impl AdminCommand {
             AdminCommand::Pipeline(command) => {
                 matches!(command, PipelineCommand::List { .. } | PipelineCommand::Info { .. })
             }
-            AdminCommand::Container(command) => !matches!(command, ContainerCommand::Close { .. } | ContainerCommand::Drop { .. }),
+            AdminCommand::Container(command) => {
+                !matches!(command, ContainerCommand::Close { .. } | ContainerCommand::Drop { .. })
+            }
             AdminCommand::Datanode(command) => matches!(
                 command,
                 DatanodeCommand::List | DatanodeCommand::Info { .. } | DatanodeCommand::Diskinfo { .. }

@@ -15,7 +15,9 @@ pub(super) async fn run(scm: &mut Scm, command: ContainerCommand) -> anyhow::Res
         ContainerCommand::List(args) => list(scm, args).await,
         ContainerCommand::Info { container } => info(scm, container).await,
         ContainerCommand::Close { container } => close(scm, container).await,
-        ContainerCommand::Drop { container, node, accept_loss: true } => drop_replica(scm, container, node).await,
+        ContainerCommand::Drop { container, node, accept_loss: true } => {
+            drop_replica(scm, container, node).await
+        }
         ContainerCommand::Drop { container, node, accept_loss: false } => {
             let shown = info(scm, container).await?;
             let note = format!(

@@ -33,6 +33,8 @@ pub(crate) struct Replica {
     pub last: Option<LogId>,
     /// The last record that is known to be committed; `None` where there is none, and of an open one.
     pub committed: Option<Committed>,
+    /// Whether it came from another node.
+    pub copied: bool,
     pub terms: Terms,
     pub blocks: u64,
     pub payload_bytes: u64,
@@ -278,6 +280,7 @@ impl Replica {
             committed_unread: matches!(self.committed, Some(Committed::Unread(_))),
             terms: self.terms.ends.iter().rev().take(TERMS_TOLD_MAX).rev().map(term_end).collect(),
             lacks_earlier_terms: self.terms.ends.len() > TERMS_TOLD_MAX,
+            copied: self.copied,
         }
     }
 }

@@ -7,6 +7,7 @@ use crate::datanode_disk::DatanodeDisk;
 use crate::disks::Disks;
 use crate::index::records::{ContainerRecord, ContainerState};
 use crate::index::{Committed, Index, Measure, TermEnd, Terms};
+use crate::index_age::is_copy;
 use crate::pipelines::Pipelines;
 use crate::workers::Workers;
 use std::collections::BTreeSet;
@@ -124,7 +125,13 @@ impl Surveyor {
         let measure = match (record.state.is_over(), measure) {
             (false, _) => {
                 let disk_bytes = disk_bytes(&**disk.space.disk(), container).await?;
-                Measure { disk_bytes, hash: None, terms: Terms::default(), repeats: Vec::new() }
+                Measure {
+                    disk_bytes,
+                    copied: false,
+                    hash: None,
+                    terms: Terms::default(),
+                    repeats: Vec::new(),
+                }
             }
             (true, Some(measure)) => measure,
             (true, None) => measure_closed(disk, container).await?,
@@ -149,6 +156,7 @@ impl Surveyor {
             state: record.state,
             last: record.last,
             committed,
+            copied: measure.copied,
             terms: measure.terms,
             blocks: record.blocks,
             payload_bytes: record.payload_bytes,
@@ -178,6 +186,7 @@ impl Surveyor {
             state: ContainerState::Open,
             last: None,
             committed: None,
+            copied: false,
             terms: Terms::default(),
             blocks: record.blocks,
             payload_bytes: record.payload_bytes,
@@ -211,7 +220,8 @@ async fn measure_closed(disk: &Arc<DatanodeDisk>, container: ContainerId) -> any
     // What is deleted meanwhile would not be in it.
     let _deleting = disk.deleting.lock().await;
     let disk_bytes = disk_bytes(&**disk.space.disk(), container).await?;
-    let measure = Measure { disk_bytes, hash: None, terms: Terms::default(), repeats: Vec::new() };
+    let copied = is_copy(disk.space.disk(), container).await;
+    let measure = Measure { disk_bytes, copied, hash: None, terms: Terms::default(), repeats: Vec::new() };
     let saved = measure.clone();
     disk.index.with(move |index| index.save_measure(container, &saved)).await?;
     Ok(measure)

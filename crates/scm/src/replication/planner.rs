@@ -131,8 +131,7 @@ impl<'a> ContainerView<'a> {
     /// Whether good replicas, other than those of dead nodes, have other bytes. Nobody knows which of them has what was acknowledged: each is kept,
     /// and a node that leaves with one takes it along.
     pub(crate) fn good_ones_differ(&self, nodes: &NodeViews) -> bool {
-        let is_there =
-            |node: &NodeId| nodes.get(node).is_none_or(|view| view.state != NodeState::NodeDead);
+        let is_there = |node: &NodeId| nodes.get(node).is_none_or(|view| view.state != NodeState::NodeDead);
         let there = self.replicas.iter().filter(|(node, _)| is_there(node)).map(|(_, replica)| *replica);
         differ(there.filter(|replica| quality(self.record, replica).is_good()))
     }
@@ -562,12 +561,7 @@ fn troubles(known: &ContainerView<'_>, sorted: &Sorted<'_>, limits: &Limits<'_>)
     troubles
 }
 
-fn is_different(
-    known: &ContainerView<'_>,
-    nodes: &NodeViews,
-    is_closed: bool,
-    quasi_closed: bool,
-) -> bool {
+fn is_different(known: &ContainerView<'_>, nodes: &NodeViews, is_closed: bool, quasi_closed: bool) -> bool {
     if quasi_closed {
         let mut ends = known.replicas.iter().map(|(_, replica)| (replica.last_term, replica.last_index));
         let first = ends.next();

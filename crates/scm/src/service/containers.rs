@@ -55,7 +55,8 @@ pub(super) fn drop_replica(leader: &Leader, request: &DropReplicaRequest) -> Res
 
 /// Refuses what would leave no good replica, and what is no trouble, or is put right without anybody.
 fn check_dropped(container: ContainerId, node: NodeId, world: &World<'_>) -> Result<(), Failure> {
-    let none = || Failure::new(Code::NotFound, format!("container {container} has no replica on node {node}"));
+    let none =
+        || Failure::new(Code::NotFound, format!("container {container} has no replica on node {node}"));
     let known = replication::known(container, world).ok_or_else(none)?;
     let found = known.replicas.iter().find(|(on, _)| *on == node);
     let (_, replica) = found.ok_or_else(none)?;
