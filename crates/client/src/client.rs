@@ -145,7 +145,9 @@ impl Client {
         match tokio::time::timeout_at(until, self.list_buckets(one)).await {
             Ok(Ok(_)) => Ok(()),
             Ok(Err(failure)) => {
+                let is_foreign = failure.code() == Some(proto::Code::WrongCluster);
                 debug!(%failure, "OM has no answer for a question whether it is there");
+                anyhow::ensure!(!is_foreign, "OM belongs to another cluster than SCM");
                 anyhow::bail!("OM has no answer")
             }
             Err(_) => anyhow::bail!("OM does not answer"),

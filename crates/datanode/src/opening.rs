@@ -8,7 +8,7 @@ use crate::index::Index;
 use crate::index::machine::PipelineMachine;
 use crate::layout::GROUPS_DIR;
 use crate::options::DatanodeOptions;
-use crate::pipeline::{Pipeline, PipelineError, PipelineOrder};
+use crate::pipeline::{Pipeline, PipelineError, PipelineOrder, Progress};
 use crate::pipelines::{Pipelines, StoppedPipeline};
 use crate::roll::{ContainerAllocator, Roller};
 use crate::spec_file;
@@ -127,8 +127,9 @@ impl Opener {
         let wanted = watch::Sender::default();
         let (order, disk) = (order.clone(), disk.clone());
         info!(%pipeline, replica = %order.replica, disk = %disk.real.root().display(), "pipeline open");
-        let (id, under_way) = (pipeline, UnderWay::default());
-        let opened = Arc::new(Pipeline { id, order, group, disk, open, wanted, forget_to, under_way });
+        let (id, under_way, progress) = (pipeline, UnderWay::default(), Progress::default());
+        let opened =
+            Arc::new(Pipeline { id, order, group, disk, open, wanted, forget_to, under_way, progress });
         opening.opened(opened.clone());
         self.begin_beside(opened);
         self.disks.inventory.wake().notify_one();

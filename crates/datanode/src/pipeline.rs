@@ -10,8 +10,10 @@ use proto::scm::{PipelineDescription, PipelineMember, PipelineReport};
 use proto::{Code, Failure};
 use raft::{Group, GroupSpec, GroupStart, GroupStatus, Member, OpenGroupError, Role, Timing};
 use raftlog::LogSpec;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 use tokio::sync::watch;
+use tokio::time::Instant;
 use types::{ContainerId, DiskId, GroupId, LogId, LogIndex, NodeId, OwnerId, PipelineId, ReplicaId};
 
 /// An order of SCM to carry a pipeline.
@@ -157,6 +159,31 @@ pub(crate) struct Pipeline {
     /// The last entry of the log that all members have.
     pub forget_to: watch::Receiver<Option<LogId>>,
     pub under_way: UnderWay,
+    pub progress: Progress,
+}
+
+/// What is applied, and since when.
+#[derive(Debug)]
+pub(crate) struct Progress(Mutex<(Option<LogIndex>, Instant)>);
+
+impl Default for Progress {
+    fn default() -> Progress {
+        Progress(Mutex::new((None, Instant::now())))
+    }
+}
+
+impl Progress {
+    /// Entries of a log that hangs are not applied: past this a leader takes nothing that it could acknowledge.
+    const HANGS_AFTER: Duration = Duration::from_secs(5);
+
+    /// Whether entries have waited to be applied for long; looked at with every heartbeat.
+    fn hangs(&self, last: Option<LogIndex>, applied: Option<LogIndex>) -> bool {
+        let mut seen = self.0.lock().expect("no holder panics");
+        if applied >= last || applied != seen.0 {
+            *seen = (applied, Instant::now());
+        }
+        seen.1.elapsed() > Progress::HANGS_AFTER
+    }
 }
 
 impl Pipeline {
@@ -190,7 +217,8 @@ impl Pipeline {
 
     /// Whether this replica leads, and commits what it is given.
     pub(crate) fn leads(&self) -> bool {
-        self.group.status().role == Role::Leader && self.group.hears_majority()
+        let GroupStatus { role, last, applied, .. } = self.group.status();
+        role == Role::Leader && self.group.hears_majority() && !self.progress.hangs(last, applied)
     }
 
     pub(crate) fn report(&self) -> PipelineReport {
@@ -203,6 +231,7 @@ impl Pipeline {
         // Whoever is left alone leads nothing: SCM is to hear that nobody does, and end the pipeline
         // otherwise.
         let leader = leader.filter(|_| role != Role::Leader || self.group.hears_majority());
+        self.progress.hangs(last, applied);
         let number = |index: Option<LogIndex>| index.map_or(0, |index| index.0);
         PipelineReport {
             pipeline: self.id.0,

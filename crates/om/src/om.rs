@@ -38,6 +38,8 @@ pub struct Om {
     host: RaftHost,
     /// Runs until the group is open.
     opening: Mutex<JoinHandle<()>>,
+    /// Set once SCM has said that it is of another cluster than these names.
+    foreign: Arc<OnceLock<String>>,
 }
 
 impl Om {
@@ -80,7 +82,9 @@ impl Om {
         let here = ReplicaHere::of(group_id(), &here).await.context("read which replica is here")?;
         let is_founded = here.is_some() || options.scm.is_empty();
         let opened = service.opened.clone();
-        let opener = Opener { options, disk, space, host: host.clone(), is_founded, opened };
+        let foreign: Arc<OnceLock<String>> = Arc::default();
+        let told = foreign.clone();
+        let opener = Opener { options, disk, space, host: host.clone(), is_founded, opened, foreign: told };
         let opening = match is_founded && !opener.disk.stamp().cluster.is_empty() {
             true => {
                 opener.open(dbs).await?;
@@ -88,7 +92,7 @@ impl Om {
             }
             false => tokio::spawn(opener.join_and_open(dbs)),
         };
-        Ok(Om { service, scans_max, host, opening: Mutex::new(opening) })
+        Ok(Om { service, scans_max, host, opening: Mutex::new(opening), foreign })
     }
 
     /// Mounts the OM's service on the process's gRPC server.
@@ -106,6 +110,9 @@ impl Om {
 
     /// Why the OM cannot do its work now, if so.
     pub fn readiness(&self) -> Result<(), String> {
+        if let Some(why) = self.foreign.get() {
+            return Err(why.clone());
+        }
         self.service.opened().map_err(|failure| failure.message)?.group.status().readiness()
     }
 
@@ -153,6 +160,7 @@ struct Opener {
     /// The names are here, or nobody can say that they are elsewhere.
     is_founded: bool,
     opened: Arc<OnceLock<Result<Opened, String>>>,
+    foreign: Arc<OnceLock<String>>,
 }
 
 impl Opener {
@@ -199,6 +207,16 @@ impl Opener {
         let (founding, cluster) = (Founding::new(address), self.disk.stamp().cluster);
         while !scm.is_empty() {
             match founding.note(scm, &self.host, &cluster).await {
+                // It has told nobody which names it has, and goes on with none of theirs.
+                Err(failure) if failure.code == Code::WrongCluster => {
+                    let why = format!(
+                        "{} belongs to cluster {cluster}, the SCM of --scm {scm} to another: {failure}",
+                        self.disk.root().display()
+                    );
+                    tracing::error!(why, "OM is of another cluster: stop it, and mend that");
+                    let _ = self.foreign.set(why);
+                    break;
+                }
                 Err(failure) if failure.code != Code::PreconditionFailed => {
                     tokio::time::sleep(NOTE_AGAIN).await
                 }

@@ -4,7 +4,7 @@ use crate::conditions::Conditions;
 use crate::error::{GatewayError, Result};
 use bytes::Bytes;
 use client::{ClientError, S3_VOLUME};
-use futures::Stream;
+use futures::{Stream, StreamExt};
 use proto::om::{Key, KeyAttributes};
 use s3s::dto::*;
 use std::ops::Range as ByteRange;
@@ -22,6 +22,15 @@ struct Selected {
     parts_count: Option<i32>,
 }
 
+/// Waits for the first bytes: what no replica gives is an error then, and no answer that breaks off.
+async fn begun(
+    body: impl Stream<Item = std::result::Result<Bytes, ClientError>> + Send,
+) -> std::result::Result<impl Stream<Item = std::result::Result<Bytes, ClientError>> + Send, ClientError> {
+    let mut body = Box::pin(body);
+    let first = body.next().await.transpose()?;
+    Ok(futures::stream::iter(first.map(Ok)).chain(body))
+}
+
 impl Gateway {
     pub(super) async fn object_get(&self, input: GetObjectInput) -> Result<GetObjectOutput> {
         let key = self.key(&input.bucket, &input.key, input.version_id.as_deref()).await?;
@@ -36,7 +45,7 @@ impl Gateway {
         let sums = sums(&attributes, input.checksum_mode.as_ref(), &selected);
         let length = selected.bytes.end - selected.bytes.start;
         self.client.may_read().await?;
-        let body = self.client.read(&key.pieces, selected.bytes);
+        let body = begun(self.client.read(&key.pieces, selected.bytes)).await?;
         Ok(GetObjectOutput {
             accept_ranges: Some("bytes".to_owned()),
             body: Some(StreamingBlob::wrap::<_, ClientError>(OneReader::new(body))),
