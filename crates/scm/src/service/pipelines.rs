@@ -1,4 +1,4 @@
-//! What operators do with pipelines and containers that are written to.
+//! Calls by which operators deal with pipelines and with containers that are written to.
 
 use crate::leader::Leader;
 use crate::leaders;
