@@ -1,5 +1,5 @@
-//! Version 1 of the segment format, byte by byte: golden/segment-v1.seg was written by the first version and is
-//! explained in docs/format/segment.md. It never changes.
+//! Version 1 of the segment format, byte by byte: golden/segment-v1.seg was written by the first version and
+//! is explained in docs/format/segment.md. It never changes.
 
 use crate::support::*;
 use bytes::Bytes;
