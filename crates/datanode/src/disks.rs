@@ -25,7 +25,7 @@ pub(crate) struct Disks {
     pub inventory: Inventory,
 }
 
-/// Who this node is, by the stamps on its disks.
+/// This node's identity, by the stamps on its disks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Identity {
     pub node: NodeId,
@@ -137,8 +137,8 @@ impl Disks {
         }
     }
 
-    /// [`Disks::holding`] without blocking. `None` also where something of it is not in memory: what is found must not
-    /// depend on which disk's index happens to be.
+    /// [`Disks::holding`] without blocking. `None` also where something of it is not in memory: what is found
+    /// must not depend on which disk's index happens to be.
     pub(crate) fn holding_in_memory(
         &self,
         container: ContainerId,

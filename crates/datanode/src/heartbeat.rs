@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep};
 use tracing::{debug, info, warn};
 use types::{Backoff, Clock, NodeId, PipelineId};
 
-/// At its longest as often as it reports anyway.
+/// The pauses after a heartbeat that failed: the longest is as long as that between reports.
 const RETRY: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(1));
 /// Changes that come together (a leader's death moves many pipelines) are told together.
 const GATHER: Duration = Duration::from_millis(20);

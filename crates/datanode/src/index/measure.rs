@@ -1,6 +1,6 @@
-//! What was found out about a closed container by reading its segments: what it takes, its hash. A cache that
-//! is computed again where it is missing; deleting blocks changes all of it. Where the container ends is in
-//! its record.
+//! The measure of a closed container, found by reading its segments: what it takes, its hash. A cache that is
+//! computed again where it is missing; deleting blocks changes all of it. Where the container ends is in its
+//! record.
 
 use super::{Index, keys};
 use anyhow::ensure;
@@ -11,13 +11,13 @@ use types::{ContainerId, LogId, LogIndex, Term};
 const VERSION: u8 = 4;
 const HASHED: u8 = 1;
 const HASH_BYTES: usize = 32;
-/// Before the terms.
+/// The bytes before the terms.
 const BYTES: usize = 1 + 1 + 8 + HASH_BYTES + 8 + 4;
 const TERM_BYTES: usize = 8 + 8 + 8 + 4;
 const REPEAT_BYTES: usize = 8;
 
-/// Which entries a container has: those of one index are the same on two replicas only if they are of one term and of one leader, and then
-/// all before them are.
+/// The terms of the entries that a container has: those of one index are the same on two replicas only if
+/// they are of one term and of one leader, and then all before them are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Terms {
     /// The first entry that stands in the container.
@@ -33,8 +33,8 @@ pub(crate) struct TermEnd {
     pub mark: Option<Mark>,
 }
 
-/// The first record of a term that has a body. A term has one leader, unless a disk came back with the votes of another day: then this
-/// tells the records of the two apart, since each block has a nonce.
+/// The first record of a term that has a body. A term has one leader, unless a disk came back with the votes
+/// of another day: then this tells the records of the two apart, since each block has a nonce.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Mark {
     pub at: LogIndex,
@@ -135,7 +135,7 @@ impl Index {
         Ok(self.get(&keys::measure(container), Measure::decode)?.flatten())
     }
 
-    /// Not durable on return.
+    /// Saves the measure; it is not durable on return.
     pub(crate) fn save_measure(&self, container: ContainerId, measure: &Measure) -> anyhow::Result<()> {
         let mut batch = WriteBatch::default();
         batch.put(keys::measure(container), measure.encode());

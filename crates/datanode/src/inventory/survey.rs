@@ -47,7 +47,7 @@ impl Surveyor {
         }
     }
 
-    /// Whoever waits for a look may do so from the call on.
+    /// Surveys, round after round; whoever waits for a look may do so from the call on.
     pub(crate) fn run(self) -> impl Future<Output = ()> + Send {
         self.inventory.begin_rounds();
         async move {
@@ -214,8 +214,8 @@ async fn measure_closed(disk: &Arc<DatanodeDisk>, container: ContainerId) -> any
     Ok(measure)
 }
 
-/// The last record that this replica knows to be committed, with its term. One that cannot be read to there is damaged, and not known to have
-/// less: it passes for one of its last term.
+/// The last record that this replica knows to be committed, with its term. One that cannot be read to there
+/// is damaged, and not known to have less: it passes for one of its last term.
 async fn last_committed(
     disk: &Arc<DatanodeDisk>,
     container: ContainerId,
