@@ -21,9 +21,9 @@ pub(crate) struct Source<S> {
     body: Option<S>,
     chunk_bytes: usize,
     memory: Memory,
-    /// How long room is waited for.
+    /// The time for which room is waited for.
     wait: Duration,
-    /// For what is in the frames.
+    /// The room for what is in the frames.
     room: Option<Room>,
     frames: VecDeque<Bytes>,
     /// Small frames, after all others, as one.
@@ -43,7 +43,8 @@ enum Hashing {
 
 /// Below this, hashing takes less than handing the work to another thread and back.
 const HASH_HERE_BYTES_MAX: usize = 64 * 1024;
-/// A frame below this is copied: kept as it is, one of a single byte would cost forty times that, and hold what it is a part of.
+/// A frame below this is copied: kept as it is, one of a single byte would cost forty times that, and hold
+/// what it is a part of.
 const SMALL_FRAME_BYTES: usize = 4 * 1024;
 
 impl<S, E> Source<S>
@@ -67,14 +68,15 @@ where
         }
     }
 
-    /// The next chunk; `None` after the last one, at once for an empty body. Cancellation safe: what was read stays.
+    /// The next chunk; `None` after the last one, at once for an empty body. Cancellation safe: what was read
+    /// stays.
     pub(crate) async fn next(&mut self) -> Result<Option<Chunk>, ClientError> {
         if let Some(chunk) = self.returned.pop_front() {
             return Ok(Some(chunk));
         }
         if !matches!(self.hashing, Hashing::Away { .. }) {
-            // One byte more than a chunk, or the end: only then is it known whether this chunk is the last one,
-            // and the last one seals its block without an entry of its own.
+            // One byte more than a chunk, or the end: only then is it known whether this chunk is the last
+            // one, and the last one seals its block without an entry of its own.
             while self.frame_bytes <= self.gathered_bytes_max()
                 && let Some(body) = &mut self.body
             {
@@ -115,7 +117,8 @@ where
         }
     }
 
-    /// What is gathered before it is sent: a chunk, or less where memory is short, so that a client that stops holds little.
+    /// The bytes that are gathered before they are sent: a chunk, or less where memory is short, so that a
+    /// client that stops holds little.
     fn gathered_bytes_max(&self) -> usize {
         match self.memory.pieces(Pieces::Large) {
             Pieces::Large => self.chunk_bytes,
@@ -238,7 +241,8 @@ mod tests {
         Source::new(body, chunk_bytes, memory.clone(), Duration::from_millis(100))
     }
 
-    /// Bodies that stop after 900 KiB each, and the lengths of the chunks that were made of them, which are acknowledged at once.
+    /// Bodies that stop after 900 KiB each, and the lengths of the chunks that were made of them, which are
+    /// acknowledged at once.
     async fn stopped(count: usize, memory: &Memory) -> Vec<(Vec<usize>, impl Sized)> {
         let mut stopped = Vec::new();
         for _ in 0..count {
