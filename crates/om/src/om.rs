@@ -41,8 +41,9 @@ pub struct Om {
 }
 
 impl Om {
-    /// Opens the OM's group in a metadata directory, which it may share with an SCM, and waits until it leads. Where there is none yet
-    /// that happens later: once SCM has said which cluster this is, and that no other OM has its names. Without an SCM nobody is asked.
+    /// Opens the OM's group in a metadata directory, which it may share with an SCM, and waits until it
+    /// leads. Where there is none yet that happens later: once SCM has said which cluster this is, and that
+    /// no other OM has its names. Without an SCM nobody is asked.
     pub async fn start(
         options: OmOptions,
         disk: Arc<RealDisk>,
@@ -61,8 +62,9 @@ impl Om {
         Om::start_on(options, disk, dbs, space, host, addresses, clock).await
     }
 
-    /// [`Om::start`] on a directory that somebody opened. `dbs` opens the tables, once this is an OM of the cluster: one that is refused leaves
-    /// nothing behind. They keep their applied position under [`APPLIED_KEY`].
+    /// [`Om::start`] on a directory that somebody opened. `dbs` opens the tables, once this is an OM of the
+    /// cluster: one that is refused leaves nothing behind. They keep their applied position under
+    /// [`APPLIED_KEY`].
     pub async fn start_on(
         options: OmOptions,
         disk: Arc<dyn DataDirectory>,
@@ -104,7 +106,7 @@ impl Om {
         routes.add_service(InterceptedService::new(service, ClusterGuard::new(here)));
     }
 
-    /// Why the OM cannot do its work now, if so.
+    /// The reason why the OM cannot do its work now, if there is one.
     pub fn readiness(&self) -> Result<(), String> {
         self.service.opened().map_err(|failure| failure.message)?.group.status().readiness()
     }
@@ -144,7 +146,7 @@ impl Om {
     }
 }
 
-/// What it takes to open the OM's group.
+/// All that it takes to open the OM's group.
 struct Opener {
     options: OmOptions,
     disk: Arc<dyn DataDirectory>,
@@ -156,7 +158,8 @@ struct Opener {
 }
 
 impl Opener {
-    /// Asks until SCM answers: it may be away, or not yet be there. What fails after that does not mend itself.
+    /// Asks until SCM answers: it may be away, or not yet be there. What fails after that does not mend
+    /// itself.
     async fn join_and_open(self, dbs: impl Future<Output = anyhow::Result<Arc<dyn GroupDb>>>) {
         let founding = Founding::new(&self.options.address);
         let mut said = String::new();
@@ -193,7 +196,7 @@ impl Opener {
         }
     }
 
-    /// Of names that are here: SCM may have lost its note, or never had one.
+    /// Notes again whose the names are that are here: SCM may have lost its note, or never had one.
     async fn note_again(self) {
         let OmOptions { address, scm, .. } = &self.options;
         let (founding, cluster) = (Founding::new(address), self.disk.stamp().cluster);
@@ -207,7 +210,7 @@ impl Opener {
         }
     }
 
-    /// Which cluster this is, once it is certain that no other OM has its names.
+    /// The cluster that this is, once it is certain that no other OM has its names.
     async fn join(&self, founding: &Founding) -> Result<String, Failure> {
         let (scm, host) = (&self.options.scm, &self.host);
         let status = ask(scm, host, |channel| async move {
