@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 /// and verified without touching the rest. Part of the disk and wire formats.
 pub const CRC_CHUNK_BYTES: usize = 64 * 1024;
 
-/// How many checksums a payload of `payload_bytes` carries.
+/// The number of checksums that a payload of `payload_bytes` carries.
 pub const fn crc_chunks(payload_bytes: usize) -> usize {
     payload_bytes.div_ceil(CRC_CHUNK_BYTES)
 }
@@ -90,7 +90,8 @@ impl Payload {
     }
 }
 
-/// The CRC32C of a stretch of bytes, put together from those of its pieces without looking at the bytes again.
+/// The CRC32C of a stretch of bytes, put together from those of its pieces without looking at the bytes
+/// again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RunningCrc(u32);
 
@@ -114,7 +115,8 @@ impl RunningCrc {
     }
 }
 
-/// What 64 KiB of zeros make of a CRC: nanoseconds, where working it out anew takes as long as the CRC of 64 KiB.
+/// The CRC that 64 KiB of zeros make of a CRC: nanoseconds, where working it out anew takes as long as the
+/// CRC of 64 KiB.
 fn after_a_chunk(crc: u32) -> u32 {
     static OF_BITS: OnceLock<[u32; 32]> = OnceLock::new();
     let of_bits = OF_BITS
