@@ -16,7 +16,7 @@
 //!     52    4 count          1 to 65536
 //!     56    4 zero
 //!     60    4 crc            CRC32C of the crc of the block before (none for the first), bytes 0..60 and what follows
-//!     64  8·n meta_bytes, body_bytes of each record
+//!     64  8·n records        meta_bytes, body_bytes of each
 //! ```
 
 use crate::index::{Index, Located};
