@@ -12,7 +12,7 @@ mod closing;
 mod departures;
 mod formation;
 mod leader;
-mod leaders;
+mod leader_moves;
 mod leadership;
 mod locate;
 mod member_view;

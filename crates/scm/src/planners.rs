@@ -7,7 +7,7 @@ use crate::balancer::Balancer;
 use crate::closing::{Closing, ClosingGraces};
 use crate::departures;
 use crate::leader::Leader;
-use crate::leaders::LeaderBalancer;
+use crate::leader_moves::LeaderBalancer;
 use crate::options::ScmOptions;
 use crate::pipelines::{Placing, creation, ready_to_open};
 use crate::replication::{Replication, SLICE, note_replaced};

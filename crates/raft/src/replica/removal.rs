@@ -1,7 +1,7 @@
 //! How a replica ends: it is retired, when its group must never hear of it again and its log is still needed;
 //! and it is removed from the disk. Whatever happened to it stays written down.
 
-use crate::registry::Reservation;
+use crate::open_groups::Reservation;
 use crate::replica::identity::{Identity, IdentityState};
 use crate::{Group, RaftHost, RemoveGroupError, snapshot};
 use disk::Disk;
@@ -59,11 +59,11 @@ impl RaftHost {
 
     /// The group, if it is open, and its place, which nobody takes until the reservation is dropped.
     fn take_to_end(&self, group: GroupId) -> Result<(Option<Group>, Reservation), RemoveGroupError> {
-        match self.registry().take(group) {
+        match self.open_groups().take(group) {
             Some((open, reservation)) => Ok((Some(open), reservation)),
             None => {
                 let busy = |_| RemoveGroupError::Busy { group };
-                Ok((None, self.registry().reserve(group).map_err(busy)?))
+                Ok((None, self.open_groups().reserve(group).map_err(busy)?))
             }
         }
     }

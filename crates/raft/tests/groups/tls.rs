@@ -126,7 +126,7 @@ impl StateMachine for Tally {
 }
 
 /// What a test sees of a node, all of which strangers must leave as it is.
-type Standing = (u64, Option<ReplicaId>, Vec<Bytes>);
+type Seen = (u64, Option<ReplicaId>, Vec<Bytes>);
 
 struct Node {
     address: String,
@@ -172,13 +172,13 @@ impl Cluster {
         eventually("all have applied it", || self.nodes.iter().all(has).then_some(())).await;
     }
 
-    fn standings(&self) -> Vec<Standing> {
-        let standing = |node: &Node| {
+    fn seen_of_all(&self) -> Vec<Seen> {
+        let seen = |node: &Node| {
             let status = node.group.status();
             let leader = status.leader.map(|leader| leader.replica);
             (status.term.0, leader, node.commands.lock().unwrap().clone())
         };
-        self.nodes.iter().map(standing).collect()
+        self.nodes.iter().map(seen).collect()
     }
 
     async fn stop(self) {
@@ -342,7 +342,7 @@ async fn three_hosts_commit_over_tls() {
 async fn clients_that_are_not_believed_change_nothing() {
     let cluster = Cluster::start().await;
     cluster.commit("before").await;
-    let before = cluster.standings();
+    let before = cluster.seen_of_all();
     let node = &cluster.nodes[0];
     let papers = cluster.authority.issue(HERE);
     // Members may be too slow as well.
@@ -389,7 +389,7 @@ async fn clients_that_are_not_believed_change_nothing() {
     check_refused(TlsRefusal::TooSlow, 1).await;
     drop(silent);
 
-    assert_eq!(cluster.standings(), before, "strangers changed something");
+    assert_eq!(cluster.seen_of_all(), before, "strangers changed something");
     cluster.commit("after").await;
     let members_only = hello(papers.connector().connect(&node.address).unwrap()).await;
     assert_eq!(members_only, Ok(true));
