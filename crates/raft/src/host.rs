@@ -32,13 +32,13 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use types::GroupId;
 
-/// How long a leader waits for what is under way before its process stops. With a quorum it takes a round
-/// trip and two syncs; without one nothing is gained by waiting longer.
+/// The time for which a leader waits for what is under way before its process stops. With a quorum it takes a
+/// round trip and two syncs; without one nothing is gained by waiting longer.
 const DRAIN_MAX: Duration = Duration::from_secs(1);
-/// How long a leader tries to hand over before its process stops.
+/// The time for which a leader tries to hand over before its process stops.
 const HAND_OVER_MAX: Duration = Duration::from_millis(500);
 
-/// How often a host looks after its groups when none needs it more often.
+/// The interval at which a host looks after its groups when none needs it more often.
 const LOOK_INTERVAL_MAX: Duration = Duration::from_millis(500);
 
 /// All Raft groups of a process.

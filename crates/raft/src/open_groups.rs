@@ -56,7 +56,7 @@ impl OpenGroups {
         Ok(group.replica() == ReplicaId(asked.replica))
     }
 
-    /// In the order of their ids.
+    /// All open groups in the order of their ids.
     pub(crate) fn all(&self) -> Vec<Group> {
         let groups = self.groups.read().expect("no holder panics");
         let open = groups.values().filter_map(|slot| match slot {

@@ -24,9 +24,9 @@ pub enum ReadPolicy {
     Lease,
 }
 
-/// How much of a follower's promise the leader relies on. The rest is for clocks that do not run alike: they
-/// may differ by a ninth of the leader's time before a promise ends too soon, and real ones differ by less
-/// than a thousandth.
+/// The share of a follower's promise that the leader relies on. The rest is for clocks that do not run alike:
+/// they may differ by a ninth of the leader's time before a promise ends too soon, and real ones differ by
+/// less than a thousandth.
 const LEASE_SHARE: (u32, u32) = (9, 10);
 
 impl Group {

@@ -22,8 +22,8 @@ use types::{GroupKind, ReplicaId};
 const LAG_COUNT_MAX: u64 = 64;
 /// Pause before a step is tried again that has to wait for something of the group's own.
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
-/// How long removed members are told that they are; those that do not hear it notice when they stand for
-/// election.
+/// The time for which removed members are told that they are; those that do not hear it notice when they
+/// stand for election.
 const DISMISS_MAX: Duration = Duration::from_millis(500);
 
 /// The members of a group as one replica knows them.

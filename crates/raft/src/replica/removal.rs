@@ -1,4 +1,4 @@
-//! How a replica ends: it is retired, when its group must never hear of it again and its log is still needed;
+//! A replica's end: it is retired, when its group must never hear of it again and its log is still needed;
 //! and it is removed from the disk. Whatever happened to it stays written down.
 
 use crate::open_groups::Reservation;
@@ -10,7 +10,7 @@ use std::io;
 use std::sync::Arc;
 use types::{GroupId, GroupKind, ReplicaId};
 
-/// How far a replica on a disk has come to its end.
+/// The stage of its end that a replica on a disk has come to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplicaEnd {
     /// [`RaftHost::retire`] was begun: it is no member any more, and its log is there.
@@ -91,8 +91,8 @@ impl RaftHost {
     }
 }
 
-/// In this order: from the first change on until the last, a crash leaves a mark that says what was being
-/// done.
+/// Removes the files in this order: from the first change on until the last, a crash leaves a mark that says
+/// what was being done.
 async fn remove_files(
     group: GroupId,
     open: Option<ReplicaId>,

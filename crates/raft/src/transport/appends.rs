@@ -30,9 +30,9 @@ use tonic::{Status, Streaming};
 use types::Clock;
 use wire::append_response::Result as Answer;
 
-/// How long the receiver lets one group keep the answers of its batch waiting. Groups answer in microseconds;
-/// one whose disk hangs must not make the others' heartbeats late, of which the most frequent have 200 ms
-/// ([`crate::Timing::METADATA`]).
+/// The time for which the receiver lets one group keep the answers of its batch waiting. Groups answer in
+/// microseconds; one whose disk hangs must not make the others' heartbeats late, of which the most frequent
+/// have 200 ms ([`crate::Timing::METADATA`]).
 const ANSWER_MAX: Duration = Duration::from_millis(100);
 
 /// Feeds one sender's messages to its group, verified one by one. The first bad one ends the stream: those

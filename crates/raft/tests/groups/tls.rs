@@ -37,7 +37,8 @@ use types::{GroupId, ManualClock, NodeId, OwnerId, PipelineId, ReplicaId, System
 const CLUSTER: &str = "test";
 /// Longer than anything takes on a busy machine.
 const DEADLINE: Duration = Duration::from_secs(60);
-/// Patient: an election for no other reason than a busy machine would pass for something that a stranger changed.
+/// Patient: an election for no other reason than a busy machine would pass for something that a stranger
+/// changed.
 const TIMING: Timing = Timing {
     heartbeat: Duration::from_millis(200),
     election_min: Duration::from_secs(4),
@@ -125,7 +126,7 @@ impl StateMachine for Tally {
     }
 }
 
-/// What a test sees of a node, all of which strangers must leave as it is.
+/// A node as a test sees it, all of which strangers must leave as it is.
 type Seen = (u64, Option<ReplicaId>, Vec<Bytes>);
 
 struct Node {
@@ -161,7 +162,7 @@ impl Cluster {
             .await
     }
 
-    /// On return all three have applied it.
+    /// Commits a command; on return all three have applied it.
     async fn commit(&self, command: &'static str) {
         let proposed = Command { meta: Bytes::from_static(command.as_bytes()), ..Command::default() };
         let deadline = Instant::now() + DEADLINE;
@@ -266,8 +267,8 @@ async fn hello(channel: Channel) -> Result<bool, String> {
     answer.map(|answer| answer.get_ref().is_here).map_err(|status| status.to_string())
 }
 
-/// Somebody with a host's certificate who does TLS as a test tells it to, and is refused: `certified` shows it, `protocols`
-/// are offered.
+/// Somebody with a host's certificate who does TLS as a test tells it to, and is refused: `certified` shows
+/// it, `protocols` are offered.
 async fn raw_client(
     papers: &Papers,
     node: &Node,
