@@ -95,11 +95,11 @@ where
             }
             let bytes = self.take_chunk();
             let last = self.body.is_none() && self.frame_bytes == 0;
-            if let Some(payload) = self.seal(bytes, last) {
+            if let Some(payload) = self.checksum(bytes, last) {
                 return Ok(Some(Chunk { payload, last }));
             }
         }
-        self.seal_wait().await.map(Some)
+        self.checksum_wait().await.map(Some)
     }
 
     /// Gives chunks back that no block took, in their order.
@@ -192,24 +192,24 @@ where
     }
 
     /// Checksums and hashes a small chunk here; a large one on a thread that may block.
-    fn seal(&mut self, bytes: Bytes, last: bool) -> Option<Payload> {
+    fn checksum(&mut self, bytes: Bytes, last: bool) -> Option<Payload> {
         let Hashing::Here(md5) = &mut self.hashing else {
-            unreachable!("seal is called only when no hashing is under way");
+            unreachable!("checksum is called only when no hashing is under way");
         };
         if bytes.len() <= HASH_HERE_BYTES_MAX {
             md5.update(&bytes);
-            return Some(Payload::seal(bytes));
+            return Some(Payload::checksummed(bytes));
         }
         let mut md5 = md5.clone();
         let task = tokio::task::spawn_blocking(move || {
             md5.update(&bytes);
-            (md5, Payload::seal(bytes))
+            (md5, Payload::checksummed(bytes))
         });
         self.hashing = Hashing::Away { task, last };
         None
     }
 
-    async fn seal_wait(&mut self) -> Result<Chunk, ClientError> {
+    async fn checksum_wait(&mut self) -> Result<Chunk, ClientError> {
         let Hashing::Away { task, last } = &mut self.hashing else {
             return Err(ClientError::Unavailable("this body failed before".to_owned()));
         };

@@ -306,7 +306,7 @@ mod tests {
             id: LogId { term: Term(3), index: LogIndex(9) },
             kind: 7,
             meta: Bytes::copy_from_slice(meta),
-            body: Payload::seal(Bytes::copy_from_slice(body)),
+            body: Payload::checksummed(Bytes::copy_from_slice(body)),
             roll_to,
         }
     }

@@ -11,7 +11,7 @@ pub const fn crc_chunks(payload_bytes: usize) -> usize {
 }
 
 /// Bytes together with the CRC32C of each 64 KiB of them. The sums are computed once, where the data enters
-/// the system ([`Payload::seal`]); everywhere else they arrive beside the bytes and are verified
+/// the system ([`Payload::checksummed`]); everywhere else they arrive beside the bytes and are verified
 /// ([`Payload::verified`]). Cloning shares both.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Payload {
@@ -40,7 +40,7 @@ pub enum PayloadError {
 
 impl Payload {
     /// Computes the checksums: for the place where data enters.
-    pub fn seal(bytes: Bytes) -> Payload {
+    pub fn checksummed(bytes: Bytes) -> Payload {
         let crcs = bytes.chunks(CRC_CHUNK_BYTES).map(crc32c::crc32c).collect();
         Payload { bytes, crcs }
     }
@@ -138,7 +138,7 @@ mod tests {
             cuts.sort_unstable();
             let mut running = RunningCrc::default();
             for cut in cuts.windows(2) {
-                running.push_payload(&Payload::seal(Bytes::copy_from_slice(&whole[cut[0]..cut[1]])));
+                running.push_payload(&Payload::checksummed(Bytes::copy_from_slice(&whole[cut[0]..cut[1]])));
             }
             prop_assert_eq!(running.value(), crc32c::crc32c(&whole));
         }
@@ -146,7 +146,7 @@ mod tests {
         #[test]
         fn any_flipped_bit_is_found(len in 1usize..200_000, at in any::<prop::sample::Index>(), bit in 0u8..8) {
             let original = vec![0xa5u8; len];
-            let sealed = Payload::seal(Bytes::from(original.clone()));
+            let sealed = Payload::checksummed(Bytes::from(original.clone()));
             let mut damaged = original;
             let at = at.index(len);
             damaged[at] ^= 1 << bit;
@@ -161,10 +161,10 @@ mod tests {
 
     #[test]
     fn checksum_count_must_fit_the_length() {
-        let sealed = Payload::seal(Bytes::from(vec![1; CRC_CHUNK_BYTES + 1]));
+        let sealed = Payload::checksummed(Bytes::from(vec![1; CRC_CHUNK_BYTES + 1]));
         assert_eq!(sealed.crcs().len(), 2);
         let error = Payload::verified(sealed.bytes().clone(), vec![sealed.crcs()[0]]).unwrap_err();
         assert_eq!(error, PayloadError::Count { bytes: CRC_CHUNK_BYTES + 1, expected: 2, got: 1 });
-        assert!(Payload::seal(Bytes::new()).crcs().is_empty());
+        assert!(Payload::checksummed(Bytes::new()).crcs().is_empty());
     }
 }

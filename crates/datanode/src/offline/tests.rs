@@ -40,7 +40,7 @@ fn body(index: u64, bytes: usize) -> Vec<u8> {
 
 fn command(index: u64, command: pipeline_command::Command, body: Vec<u8>, roll_to: Option<OwnerId>) -> Entry {
     let meta = PipelineCommand { command: Some(command) }.encode_to_vec().into();
-    Entry { id: id(index), kind: 2, meta, body: Payload::seal(body.into()), roll_to }
+    Entry { id: id(index), kind: 2, meta, body: Payload::checksummed(body.into()), roll_to }
 }
 
 fn chunk(index: u64, nonce: u128, seq: u32, offset: u64, bytes: usize, seal: bool) -> Entry {

@@ -241,7 +241,7 @@ pub(crate) fn in_cluster<T>(message: T) -> tonic::Request<T> {
 }
 
 fn crc_of(piece: &[u8]) -> u32 {
-    Payload::seal(Bytes::copy_from_slice(piece)).crcs()[0]
+    Payload::checksummed(Bytes::copy_from_slice(piece)).crcs()[0]
 }
 
 pub(crate) struct WriteStream {
@@ -326,7 +326,7 @@ impl WriteStream {
 }
 
 pub(crate) fn chunk(nonce: u128, seq: u32, offset: usize, data: &[u8], seal: bool) -> WriteChunk {
-    let (data, crcs) = Payload::seal(Bytes::copy_from_slice(data)).into_parts();
+    let (data, crcs) = Payload::checksummed(Bytes::copy_from_slice(data)).into_parts();
     WriteChunk {
         pipeline: PIPELINE.0,
         nonce: uuid_bytes(nonce),

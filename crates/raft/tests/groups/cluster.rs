@@ -392,7 +392,7 @@ pub(crate) fn body(seed: u64, bytes: usize) -> Payload {
         data.extend_from_slice(&next());
     }
     data.truncate(bytes);
-    Payload::seal(Bytes::from(data))
+    Payload::checksummed(Bytes::from(data))
 }
 
 /// Asks again every few milliseconds until there is an answer.

@@ -170,7 +170,7 @@ async fn what_is_too_large_gets_a_typed_error_and_leaves_the_connection_whole() 
     let before = state(&here);
     let last = before.0.last.expect("a log");
     let entry = |index, bytes| {
-        let body = Payload::seal(vec![7u8; bytes].into());
+        let body = Payload::checksummed(vec![7u8; bytes].into());
         let (body, crcs) = body.into_parts();
         wire::Entry { term: 99, index, kind: 2, body, body_crcs: crcs.to_vec(), ..wire::Entry::default() }
     };
@@ -257,7 +257,7 @@ fn entry() -> impl Strategy<Value = wire::Entry> {
     let meta = prop_oneof![bytes(), membership()];
     (log_id(), 0..5u32, meta, bytes(), any::<bool>(), proptest::option::of(number())).prop_map(
         |(id, kind, meta, body, is_sealed, roll_to)| {
-            let (body, crcs) = Payload::seal(body).into_parts();
+            let (body, crcs) = Payload::checksummed(body).into_parts();
             let body_crcs = if is_sealed { crcs.to_vec() } else { vec![1, 2] };
             wire::Entry { term: id.term, index: id.index, kind, meta, body, body_crcs, roll_to }
         },

@@ -287,7 +287,7 @@ impl Driver {
             id: log_id(self.term, index),
             kind: (index % 5) as u8,
             meta: Bytes::from(format!("{serial:x}")),
-            body: Payload::seal(body),
+            body: Payload::checksummed(body),
             roll_to,
         }
     }

@@ -56,7 +56,7 @@ fn a_last_segment_that_is_lost_with_the_power_is_missed() {
                 LogSpaceOptions { segment_bytes_max: SEGMENT_BYTES_MAX, ..LogSpaceOptions::default() };
             let log = LogSpace::new(Arc::new(disk.clone()), options).open(spec(0)).await.unwrap();
             for index in 0..records {
-                let body = Payload::seal(vec![1; SEGMENT_BYTES_MAX as usize - 200].into());
+                let body = Payload::checksummed(vec![1; SEGMENT_BYTES_MAX as usize - 200].into());
                 let entry = Entry { id: log_id(1, index), kind: 0, meta: Bytes::new(), body, roll_to: None };
                 log.append(vec![entry]).unwrap().durable().await.unwrap();
             }

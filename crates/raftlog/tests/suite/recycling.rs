@@ -154,7 +154,7 @@ async fn an_object_that_holds_a_forged_record_never_becomes_one() {
         let body_start = 72 + 4 + entry.meta.len();
         let at = place.offset as usize - body_start;
         body[at..at + forged.len()].copy_from_slice(forged);
-        Entry { body: types::Payload::seal(body.into()), ..entry }
+        Entry { body: types::Payload::checksummed(body.into()), ..entry }
     });
     append(&log, malicious.collect()).await;
     log.purge(id(1, 28)).await.unwrap();
