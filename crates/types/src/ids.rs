@@ -183,6 +183,25 @@ pub enum GroupKind {
     Pipeline = 3,
 }
 
+impl GroupKind {
+    /// A group of this kind has the members it began with, for ever: one that is broken is replaced as a whole.
+    pub fn has_fixed_members(self) -> bool {
+        match self {
+            GroupKind::Scm | GroupKind::Om => false,
+            GroupKind::Pipeline => true,
+        }
+    }
+
+    /// The segments of a log of this kind are what it was written for, and stay when the log is removed: a
+    /// pipeline's are its containers. Else the state is a state machine's, and snapshots and segments go.
+    pub fn segments_outlive_log(self) -> bool {
+        match self {
+            GroupKind::Scm | GroupKind::Om => false,
+            GroupKind::Pipeline => true,
+        }
+    }
+}
+
 /// A Raft group's name, unique in the cluster; travels as one `u64` (kind in the top byte).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct GroupId {

@@ -16,7 +16,7 @@ use proto::raft as wire;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tokio::time::Instant;
-use types::{GroupKind, ReplicaId};
+use types::ReplicaId;
 
 /// A learner this close to the leader's last entry counts as caught up: the rest comes while it votes.
 const LAG_COUNT_MAX: u64 = 64;
@@ -155,7 +155,7 @@ impl Group {
     }
 
     fn set_members_check(&self, members: &[Member]) -> Result<(), SetMembersError> {
-        if self.id().kind == GroupKind::Pipeline {
+        if self.id().kind.has_fixed_members() {
             return Err(SetMembersError::Pipeline);
         }
         let invalid = |why: String| Err(SetMembersError::Invalid { why });

@@ -8,7 +8,7 @@ use disk::Disk;
 use raftlog::{LogSpace, LogSpec};
 use std::io;
 use std::sync::Arc;
-use types::{GroupId, GroupKind, ReplicaId};
+use types::{GroupId, ReplicaId};
 
 /// The stage of its end that a replica on a disk has come to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,8 +117,7 @@ async fn remove_files(
     };
     mark(IdentityState::Removing).write(disk).await?;
     space.remove(log).await?;
-    // A pipeline's containers stay: they are its data. It has no snapshots.
-    if group.kind != GroupKind::Pipeline {
+    if !group.kind.segments_outlive_log() {
         // Another replica of the group that comes here later must not take them for its own.
         disk.create_dir_all(snapshot::ROOT).await?;
         disk.remove_dir_all(&snapshot::root(group)).await?;

@@ -28,7 +28,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpStream;
-use types::{GroupId, GroupKind, LogId, LogIndex, ReplicaId, Term};
+use types::{GroupId, LogId, LogIndex, ReplicaId, Term};
 
 /// The time that a member that is said to be lost may take to say that it is not.
 const ASK_MAX: Duration = Duration::from_secs(3);
@@ -97,7 +97,7 @@ impl OfflineReplica {
         space: &Arc<LogSpace>,
         spec: LogSpec,
     ) -> Result<OfflineReplica, ResetError> {
-        if group.kind == GroupKind::Pipeline {
+        if group.kind.has_fixed_members() {
             return Err(ResetError::Pipeline(group));
         }
         let identity = Identity::read(space.disk(), group).await.map_err(log_failed)?;

@@ -103,7 +103,8 @@ fn bucket_and_key(path: &str) -> (Option<&str>, Option<&str>) {
     (Some(bucket).filter(|bucket| !bucket.is_empty()), Some(key).filter(|key| !key.is_empty()))
 }
 
-/// What is no escape is left as it is, and what is no text is replaced: whatever came, a line is written.
+/// The text, decoded: what is no escape is left as it is, and what is no text is replaced, so that a line is
+/// written whatever came.
 fn decoded(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
