@@ -74,8 +74,8 @@ pub(crate) struct DevArgs {
     #[arg(long, default_value_t = 256 << 20, env = "FLOTILLA_METADATA_LOG_BYTES", value_parser = clap::value_parser!(u64).range(64 << 10..))]
     pub metadata_log_bytes: u64,
     /// Memory for all logs of the process, as of `flotilla server`
-    #[arg(long, default_value_t = LOG_MEMORY_BYTES, env = "FLOTILLA_LOG_MEMORY_BYTES")]
-    pub log_memory_bytes: usize,
+    #[arg(long, env = "FLOTILLA_LOG_MEMORY_BYTES", value_name = "BYTES")]
+    pub log_memory_bytes: Option<usize>,
     #[command(flatten)]
     pub s3_limits: S3Limits,
     /// Write each request of S3 into this file, a line of JSON each; SIGHUP opens it again. Default: nowhere
@@ -127,10 +127,6 @@ impl Role {
 
 /// What DNS answers for unless told otherwise.
 pub(crate) const DNS_ZONE: &str = "flotilla";
-
-/// What all logs of a process may have in memory. A disk that writes 200 MB/s empties its queue of 39 MiB, which is its share
-/// where there are twelve and SCM, in a fifth of a second; with one disk a log keeps its 32 MiB for followers that lag.
-const LOG_MEMORY_BYTES: usize = 512 << 20;
 
 fn dns_zone(text: &str) -> Result<String, String> {
     registry::dns::parse_zone(text).map(|_| text.to_owned())
@@ -204,9 +200,10 @@ pub(crate) struct ServerArgs {
     #[arg(long, default_value_t = datanode::DatanodeOptions::default().read_bytes_max, env = "FLOTILLA_READ_MEMORY_BYTES")]
     pub read_memory_bytes: usize,
     /// Memory for all logs of the process: what is not written yet, and what was written last, for followers that lag. Each
-    /// directory (the disks, and --meta) has the same share, of 16 MiB or more; where it is full of what is not written, writers wait
-    #[arg(long, default_value_t = LOG_MEMORY_BYTES, env = "FLOTILLA_LOG_MEMORY_BYTES")]
-    pub log_memory_bytes: usize,
+    /// directory (the disks, and --meta) has the same share, of 16 MiB or more; where it is full of what is not written, writers wait.
+    /// Default: 512 MiB, or 16 MiB for each directory where there are more than 32
+    #[arg(long, env = "FLOTILLA_LOG_MEMORY_BYTES", value_name = "BYTES")]
+    pub log_memory_bytes: Option<usize>,
     /// Closed containers of each disk are read at this rate, to find what it lost; 0 turns that off
     #[arg(long, default_value_t = 8 << 20, env = "FLOTILLA_SCRUB_BYTES_PER_SECOND")]
     pub scrub_bytes_per_second: u64,

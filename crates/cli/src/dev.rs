@@ -112,7 +112,7 @@ fn server_options(
         pipelines_per_disk: 2,
         reserve_bytes: RESERVE_BYTES,
         read_memory_bytes: defaults.read_bytes_max,
-        log_memory_bytes: args.log_memory_bytes / of_all_servers * log_directories,
+        log_memory_bytes: args.log_memory_bytes.map(|all| all / of_all_servers * log_directories),
         scrub_bytes_per_second: defaults.scrub_bytes_per_second,
         scrub_interval: defaults.scrub_interval,
         metadata_log_bytes: args.metadata_log_bytes,

@@ -47,6 +47,10 @@ pub(crate) const RPC_DRAIN_MAX: Duration = Duration::from_millis(500);
 /// share a file system.
 const METADATA_RESERVE_BYTES: u64 = 64 << 20;
 
+/// What all logs of a process may have in memory. A disk that writes 200 MB/s would empty its queue of 39 MiB, which is its share
+/// where there are twelve and SCM, in a fifth of a second; with one disk a log keeps its 32 MiB for followers that lag.
+const LOG_MEMORY_BYTES: usize = 512 << 20;
+
 /// Of each directory: less holds not even the largest command of a log, and one is let in whatever the limit says.
 const LOG_MEMORY_BYTES_MIN: usize = raft::COMMAND_BYTES_MAX;
 
@@ -78,8 +82,8 @@ pub(crate) struct ServerOptions {
     /// Free space below which a disk takes no more data.
     pub reserve_bytes: u64,
     pub read_memory_bytes: usize,
-    /// Of all logs: each directory has the same share.
-    pub log_memory_bytes: usize,
+    /// Of all logs: each directory has the same share. `None`: [`LOG_MEMORY_BYTES`], or the least that the directories need.
+    pub log_memory_bytes: Option<usize>,
     pub scrub_bytes_per_second: u64,
     pub scrub_interval: Duration,
     /// Growth of SCM's and OM's logs between two snapshots.
@@ -101,7 +105,9 @@ impl ServerOptions {
 
     /// Limits of one directory's logs. A share of its own: one that hangs with a full queue takes nothing from the others.
     fn log_options(&self) -> LogSpaceOptions {
-        LogSpaceOptions::within(self.log_memory_bytes / self.log_directories().max(1))
+        let directories = self.log_directories().max(1);
+        let bytes = self.log_memory_bytes.unwrap_or(LOG_MEMORY_BYTES.max(directories * LOG_MEMORY_BYTES_MIN));
+        LogSpaceOptions::within(bytes / directories)
     }
 
     /// All contradictions at once.
@@ -133,10 +139,10 @@ impl ServerOptions {
             wrong.push("--dns-listen needs --scm HOST:PORT".to_owned());
         }
         let directories = self.log_directories();
-        if self.log_memory_bytes < directories * LOG_MEMORY_BYTES_MIN {
+        if let Some(bytes) = self.log_memory_bytes.filter(|bytes| *bytes < directories * LOG_MEMORY_BYTES_MIN)
+        {
             wrong.push(format!(
-                "--log-memory-bytes {} is too little for {directories} directories with logs: each needs {LOG_MEMORY_BYTES_MIN}",
-                self.log_memory_bytes
+                "--log-memory-bytes: {bytes} bytes are too few for {directories} directories with logs: each needs {LOG_MEMORY_BYTES_MIN}"
             ));
         }
         if self.advertise.is_none() && self.rpc.ip().is_unspecified() {

@@ -108,7 +108,7 @@ pub(crate) async fn containers_without_row(
 }
 
 /// One whose file cannot be read may be one.
-async fn is_copy(disk: &Arc<dyn Disk>, container: ContainerId) -> bool {
+pub(crate) async fn is_copy(disk: &Arc<dyn Disk>, container: ContainerId) -> bool {
     !matches!(imported_file::read(&**disk, &container_dir(container)).await, Ok(None))
 }
 

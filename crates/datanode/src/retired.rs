@@ -20,6 +20,7 @@ use crate::blocking::blocking;
 use crate::container_end::ContainerEnd;
 use crate::container_reader::{ContainerReader, Reading};
 use crate::datanode_disk::DatanodeDisk;
+use crate::index::Index;
 use crate::index::machine::PipelineMachine;
 use crate::index::records::{ContainerRecord, ContainerState};
 use crate::index_age::containers_without_row;
@@ -303,15 +304,15 @@ impl Retired {
         }
         warn!(%pipeline, ?forgotten, "containers of a lost log were not in the index: they prove nothing");
         for container in forgotten {
-            let end = self.end_without_rows(container).await?;
-            self.disk.index.with(move |index| index.add_lost(pipeline, container, end)).await?;
-            self.condemn_without_rows(container, end).await;
+            self.end_without_rows(container).await?;
         }
         Ok(())
     }
 
-    /// The end of a container whose records the index does not know, and nothing will apply.
-    async fn end_without_rows(&self, container: ContainerId) -> anyhow::Result<ContainerEnd> {
+    /// Ends a container with records that the index does not know, and that nothing will apply any more. It
+    /// is not empty, and nobody may take what it answers for what it has: so it is unhealthy, by the same
+    /// step.
+    async fn end_without_rows(&self, container: ContainerId) -> anyhow::Result<()> {
         let mut reader = ContainerReader::open(self.disk.space.disk(), container, Reading::Whole).await?;
         loop {
             match reader.next().await {
@@ -320,16 +321,21 @@ impl Retired {
                 Ok(None) | Err(_) => break,
             }
         }
-        Ok(ContainerEnd { last: reader.contents().last, ..ContainerEnd::LOST })
-    }
-
-    /// Says that such a container is not empty, and answers for no block until the index is rebuilt. The
-    /// scrubber says it too, later, where a crash comes before this.
-    async fn condemn_without_rows(&self, container: ContainerId, end: ContainerEnd) {
-        if end.last.is_some() {
-            let why = "its blocks are not in the index, and the log that would tell is lost: `flotilla debug container rebuild` finds them";
-            self.disk.mark_unhealthy(container, why.to_owned()).await;
+        let (pipeline, last) = (self.order.pipeline, reader.contents().last);
+        let end = ContainerEnd { last, ..ContainerEnd::LOST };
+        let index = &self.disk.index;
+        if last.is_none() {
+            let end_empty = move |index: &Index| match index.container(container)? {
+                Some(_) => index.set_end(container, end),
+                None => index.add_lost(pipeline, container, end),
+            };
+            return index.with(end_empty).await;
         }
+        let why = "the index may lack blocks of it, and the log that would tell is lost: `flotilla debug container rebuild` finds them";
+        index.with(move |index| index.end_without_rows(pipeline, container, end, why)).await?;
+        // What is in memory says so, too.
+        self.disk.mark_unhealthy(container, why.to_owned()).await;
+        Ok(())
     }
 
     /// Gives up containers that are open although the log is on its way out: their index was rebuilt, or is
@@ -338,9 +344,7 @@ impl Retired {
         self.file_forgotten().await?;
         let pipeline = self.order.pipeline;
         for container in self.disk.index.with(move |index| index.left_open(pipeline)).await? {
-            let end = self.end_without_rows(container).await?;
-            self.disk.index.with(move |index| index.set_end(container, end)).await?;
-            self.condemn_without_rows(container, end).await;
+            self.end_without_rows(container).await?;
             warn!(%pipeline, %container, "a container was open, and its pipeline is over: it proves nothing");
         }
         self.mark_ends().await

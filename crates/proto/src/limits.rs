@@ -44,8 +44,8 @@ const LARGER: &[(&str, MessageLimit)] = &[
     ("flotilla.om.v1.CompleteUploadRequest", limit(4 << 20, 12_000)),
     // 1 000 keys of 1 KiB.
     ("flotilla.om.v1.DeleteKeysRequest", limit(2 << 20, 2048)),
-    // 10 000 pipelines, replicas of containers with their terms, and numbers of those that are gone, as many
-    // as are 64 000 parts together; what is wrong with one replica takes 1 KiB.
+    // 10 000 pipelines, 64 000 parts of replicas with their terms, 10 000 numbers of those that are gone;
+    // what is wrong with one replica takes 1 KiB.
     ("flotilla.scm.v1.HeartbeatRequest", limit(crate::MESSAGE_BYTES_MAX, 100_000)),
     // 1 000 disks.
     ("flotilla.scm.v1.RegisterRequest", limit(512 << 10, 4096)),

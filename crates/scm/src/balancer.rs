@@ -119,8 +119,9 @@ fn movable_bytes(
         firm(node) && quality(known.record, replica) == Quality::Good
     };
     let may_go = known.replicas.iter().any(|(node, replica)| *node == from && replica.released);
-    let is_settled =
-        known.replicas.len() == REPLICAS && known.replicas.iter().filter(good).count() == REPLICAS;
+    let is_settled = known.replicas.len() == REPLICAS
+        && known.replicas.iter().filter(good).count() == REPLICAS
+        && !known.good_ones_differ(views);
     let quiet = [TaskKind::TaskCopy, TaskKind::TaskDelete]
         .iter()
         .all(|kind| tasks.nodes_with(*kind, container).is_empty());

@@ -48,6 +48,7 @@ pub(crate) fn waiting(node: NodeId, world: &World<'_>) -> Waiting {
         Some(NodeDuty::NodeEnteringMaintenance) => REPLICAS_BESIDES_MAINTENANCE,
         _ => return Waiting::default(),
     };
+    let is_dead = nodes.state(node, world.now) == NodeState::NodeDead;
     let waits = |container: &types::ContainerId| {
         let Some(known) = replication::known(*container, world) else { return false };
         let is_closed = container_state(known.record) == ContainerState::ContainerClosed;
@@ -57,11 +58,14 @@ pub(crate) fn waiting(node: NodeId, world: &World<'_>) -> Waiting {
                     Quality::Diverged => true,
                     // Not compared yet, or not to be compared.
                     Quality::Stale | Quality::Ahead => is_closed && known.is_shared(replica) != Some(true),
-                    quality => quality.is_good() && known.good_ones_differ(),
+                    // It cannot be read at the moment.
+                    Quality::Unfinished => is_closed && known.pipeline_over,
+                    quality => quality.is_good() && known.good_ones_differ(world.node_views()),
                 }
         };
-        // It takes along what nobody else has; after a maintenance it is there again.
-        if needed == REPLICAS && known.replicas.iter().any(is_only_here) {
+        // It takes along what nobody else has; after a maintenance it is there again, and one that is dead
+        // has taken it.
+        if needed == REPLICAS && !is_dead && known.replicas.iter().any(is_only_here) {
             return true;
         }
         container_state(known.record) != ContainerState::ContainerDeleted

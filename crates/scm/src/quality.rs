@@ -32,11 +32,11 @@ impl Quality {
 pub(crate) fn quality(record: &ContainerRecord, replica: &ContainerReplica) -> Quality {
     match container_state(record) {
         // Nobody can have committed what a majority never had.
-        ContainerState::ContainerDeleted if replica.blocks > 0 && replica.committed_index > 0 => {
+        ContainerState::ContainerDeleted if !is_empty(replica) && replica.committed_index > 0 => {
             return Quality::Diverged;
         }
         // A member's uncommitted tail, most likely. Where it is not, it is all that is left.
-        ContainerState::ContainerDeleted if replica.blocks > 0 => return Quality::Ahead,
+        ContainerState::ContainerDeleted if !is_empty(replica) => return Quality::Ahead,
         ContainerState::ContainerDeleted => return Quality::Stale,
         ContainerState::ContainerClosed => {}
         _ => return Quality::Unfinished,
@@ -51,6 +51,12 @@ pub(crate) fn quality(record: &ContainerRecord, replica: &ContainerReplica) -> Q
         // All up to its last record was applied.
         ReplicaState::ReplicaQuasiClosed | ReplicaState::ReplicaWithoutLog => Quality::GoodUnmarked,
     }
+}
+
+/// Whether there is no block in the replica. One that something is known against may have blocks that it does
+/// not know of.
+pub(crate) fn is_empty(replica: &ContainerReplica) -> bool {
+    replica.blocks == 0 && replica.unhealthy.is_empty()
 }
 
 /// Whether what the replica knows to be committed stands in a good one, too; `None` as long as none of those
@@ -78,7 +84,11 @@ pub(crate) fn is_shared<'a>(
     };
     let mut read = good.filter(tells).peekable();
     read.peek()?;
-    Some(read.any(has_it))
+    match read.any(has_it) {
+        // That term is the replica's last one; which the entry is of is not known.
+        false if replica.committed_unread => None,
+        is_shared => Some(is_shared),
+    }
 }
 
 /// Compares terms that both tell of; who has not been read tells of none.
@@ -204,6 +214,17 @@ mod tests {
         check(0, &[(1, 30, 7), (2, 41, 0)], false);
         check(0, &[(1, 9, 6), (2, 41, 0)], false);
         check(8, &[(2, 44, 8)], true);
+        let unread = ContainerReplica {
+            committed_term: 3,
+            committed_index: 40,
+            committed_unread: true,
+            ..ContainerReplica::default()
+        };
+        assert_eq!(
+            is_shared(&unread, [&good].into_iter()),
+            None,
+            "damaged, and its last term is a later one"
+        );
     }
 
     #[test]

@@ -4,6 +4,7 @@
 use crate::member_view::{MAJORITY, MemberView, PipelineView};
 use crate::nodes::Nodes;
 use crate::ops::close_containers::CLOSE_CONTAINERS_MAX;
+use crate::quality;
 use crate::replicas::{LastRecord, last_record};
 use crate::tables::{Tables, container_state};
 use crate::world::World;
@@ -217,9 +218,10 @@ pub(crate) fn end_to_note(
     let report = member.said.filter(|report| report.ended)?;
     let is_shown = nodes.replicas().is_complete(member.node_id())
         && log_end(pipeline, member, tables, nodes).index >= report.last_index;
-    let shown = replicas_on(pipeline, member.node_id(), tables, nodes).map(|replica| replica.last_index);
-    let last_index = if is_shown { shown.max().unwrap_or(0) } else { 0 };
-    Some(MemberEnd { replica: report.replica, last_index })
+    let shown = replicas_on(pipeline, member.node_id(), tables, nodes).map(last_record);
+    let LastRecord { term, index } =
+        if is_shown { shown.max().unwrap_or_default() } else { LastRecord::default() };
+    Some(MemberEnd { replica: report.replica, last_index: index, last_term: term })
 }
 
 /// Whether the member's end was told to SCM as it is now. One that let go of its log for those who were given
@@ -248,15 +250,23 @@ fn has_said_all(
     ended && nodes.replicas().is_complete(node) && !replicas_on(pipeline, node, tables, nodes).any(open)
 }
 
-/// The end of the member's log.
+/// The end of the member's log: by what it shows, and by what it once said, since replicas of containers that
+/// are closed move.
 fn log_end(pipeline: &PipelineRecord, member: &MemberView<'_>, tables: &Tables, nodes: &Nodes) -> LastRecord {
     let node = member.node_id();
     // A leader that came after the last roll has begun the container that never holds data with a record of
     // its own.
     let end = nodes.replicas().get(ContainerId(pipeline.end_container), node);
-    replicas_on(pipeline, node, tables, nodes).chain(end).map(last_record).max().unwrap_or_default()
+    let noted = member.noted_end(pipeline).map(|it| LastRecord { term: it.last_term, index: it.last_index });
+    replicas_on(pipeline, node, tables, nodes)
+        .chain(end)
+        .map(last_record)
+        .chain(noted)
+        .max()
+        .unwrap_or_default()
 }
 
+/// Replicas that the log of a member on the node has left. What was copied there is what another one had.
 fn replicas_on<'a>(
     pipeline: &PipelineRecord,
     node: NodeId,
@@ -264,7 +274,9 @@ fn replicas_on<'a>(
     nodes: &'a Nodes,
 ) -> impl Iterator<Item = &'a ContainerReplica> {
     let containers = tables.containers_of(pipeline);
-    containers.filter_map(move |container| nodes.replicas().get(ContainerId(container.container), node))
+    let found =
+        containers.filter_map(move |container| nodes.replicas().get(ContainerId(container.container), node));
+    found.filter(|replica| !replica.copied)
 }
 
 /// The container is what that node has of it.
@@ -278,7 +290,7 @@ fn as_on(record: &ContainerRecord, node: NodeId, nodes: &Nodes) -> ClosedContain
 /// Whether there is nothing to keep three copies of: no record, or entry 0, which says who the first members
 /// are.
 fn is_empty(replica: &ContainerReplica) -> bool {
-    last_record(replica) == LastRecord::default() && replica.blocks == 0 && replica.unhealthy.is_empty()
+    last_record(replica) == LastRecord::default() && quality::is_empty(replica)
 }
 
 fn closed_at(record: &ContainerRecord, last: LastRecord) -> ClosedContainer {
@@ -380,10 +392,15 @@ mod tests {
 
         /// Container 1 is damaged there.
         fn damage(&mut self, node: u64) {
-            let found = self.nodes.replicas().get(ContainerId(1), NodeId(node)).unwrap();
-            let damaged = ContainerReplica { unhealthy: "a piece of a file".to_owned(), ..found.clone() };
+            self.change(node, 1, |replica| replica.unhealthy = "a piece of a file".to_owned());
+        }
+
+        fn change(&mut self, node: u64, container: u64, change: impl FnOnce(&mut ContainerReplica)) {
+            let mut replica =
+                self.nodes.replicas().get(ContainerId(container), NodeId(node)).unwrap().clone();
+            change(&mut replica);
             let report =
-                ContainersReport { replicas: vec![damaged], gone: vec![], begins: false, ends: false };
+                ContainersReport { replicas: vec![replica], gone: vec![], begins: false, ends: false };
             self.nodes.report_containers(NodeId(node), report);
         }
 
@@ -537,7 +554,7 @@ mod tests {
     }
 
     fn ended(replica: u64, last_index: u64) -> MemberEnd {
-        MemberEnd { replica, last_index }
+        MemberEnd { replica, last_index, last_term: 0 }
     }
 
     /// One led alone for a moment, and its file is damaged. The two others have all that was ever
@@ -557,6 +574,20 @@ mod tests {
         behind.damage(1);
         behind.member(2, &[(1, ReplicaQuasiClosed, 1, 74)], 74);
         assert_eq!(behind.decide(2 * LET_GO)[0], (1, ContainerClosed, 1, 74), "the other has more");
+    }
+
+    /// A closed container of the pipeline is copied to a member that lagged: it would pass for a log that
+    /// goes on to there, and says that nothing was in the container before.
+    #[test]
+    fn what_was_copied_to_a_member_is_no_log_of_its_own() {
+        let mut fixture = Fixture::new();
+        fixture.member(1, &[(1, ReplicaQuasiClosed, 2, 150), (2, ReplicaClosed, 3, 151)], 151);
+        fixture.damage(1);
+        fixture.let_go(2, &[(2, ReplicaClosed, 3, 151)]);
+        fixture.change(2, 2, |replica| replica.copied = true);
+        assert_eq!(fixture.decide(2 * LET_GO)[0], (1, ContainerQuasiClosed, 0, 0), "the third may come");
+        fixture.member(3, &[(1, ReplicaQuasiClosed, 2, 138)], 138);
+        assert_eq!(fixture.decide(2 * LET_GO + DELETE_AFTER)[0], (1, ContainerClosed, 2, 138));
     }
 
     /// The note of it was lost with those who were given up.

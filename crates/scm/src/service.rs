@@ -171,6 +171,14 @@ impl Scm for ScmService {
         Ok(Response::new(accepted))
     }
 
+    async fn drop_replica(
+        &self,
+        request: Request<DropReplicaRequest>,
+    ) -> Result<Response<DropReplicaResponse>, Status> {
+        containers::drop_replica(&*self.leader()?, request.get_ref())?;
+        Ok(Response::new(DropReplicaResponse {}))
+    }
+
     async fn close_container(
         &self,
         request: Request<CloseContainerRequest>,

@@ -184,7 +184,8 @@ pub enum GroupKind {
 }
 
 impl GroupKind {
-    /// A group of this kind has the members it began with, for ever: one that is broken is replaced as a whole.
+    /// A group of this kind has the members it began with, for ever: one that is broken is replaced as a
+    /// whole.
     pub fn has_fixed_members(self) -> bool {
         match self {
             GroupKind::Scm | GroupKind::Om => false,

@@ -191,6 +191,16 @@ pub(crate) enum ContainerCommand {
     Info { container: u64 },
     /// Go on to the next container of its pipeline, whatever its size
     Close { container: u64 },
+    /// Delete a replica that the good ones contradict (`diverged`, `ahead`, `different`), with what only it has. SCM never does this by itself
+    Drop {
+        container: u64,
+        /// The node that has the replica
+        #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+        node: u64,
+        /// Do it; without this the command only shows the replicas
+        #[arg(long)]
+        accept_loss: bool,
+    },
     /// How many there are, and how many have too few replicas, bad ones, ...
     Report,
 }
@@ -348,7 +358,9 @@ impl AdminCommand {
             AdminCommand::Pipeline(command) => {
                 matches!(command, PipelineCommand::List { .. } | PipelineCommand::Info { .. })
             }
-            AdminCommand::Container(command) => !matches!(command, ContainerCommand::Close { .. }),
+            AdminCommand::Container(command) => {
+                !matches!(command, ContainerCommand::Close { .. } | ContainerCommand::Drop { .. })
+            }
             AdminCommand::Datanode(command) => matches!(
                 command,
                 DatanodeCommand::List | DatanodeCommand::Info { .. } | DatanodeCommand::Diskinfo { .. }

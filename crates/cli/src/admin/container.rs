@@ -6,7 +6,7 @@ use crate::table::{Cell, Tone, human_bytes, table};
 use anyhow::bail;
 use proto::scm::{
     CloseContainerRequest, ClusterStatus, ContainerInfo, ContainerState, ContainerTrouble,
-    GetClusterStatusRequest, ListContainersRequest, ReplicaInfo,
+    DropReplicaRequest, GetClusterStatusRequest, ListContainersRequest, ReplicaInfo,
 };
 use serde_json::{Value, json};
 
@@ -15,6 +15,16 @@ pub(super) async fn run(scm: &mut Scm, command: ContainerCommand) -> anyhow::Res
         ContainerCommand::List(args) => list(scm, args).await,
         ContainerCommand::Info { container } => info(scm, container).await,
         ContainerCommand::Close { container } => close(scm, container).await,
+        ContainerCommand::Drop { container, node, accept_loss: true } => {
+            drop_replica(scm, container, node).await
+        }
+        ContainerCommand::Drop { container, node, accept_loss: false } => {
+            let shown = info(scm, container).await?;
+            let note = format!(
+                "\nnothing was changed; repeat with --accept-loss to delete the replica on node {node}, with what only it has\n"
+            );
+            Ok(Answer::new(shown.text + &note, shown.json))
+        }
         ContainerCommand::Report => report(scm).await,
     }
 }
@@ -55,6 +65,13 @@ async fn info(scm: &mut Scm, number: u64) -> anyhow::Result<Answer> {
         ["NODE", "ADDRESS", "NODE IS", "REPLICA", "LAST RECORD", "BLOCKS", "ON DISK", "HASH", "REMARKS"];
     text += &table(headings, &container.replicas.iter().map(replica_row).collect::<Vec<_>>());
     Ok(Answer::new(text, to_json(container)))
+}
+
+async fn drop_replica(scm: &mut Scm, container: u64, node: u64) -> anyhow::Result<Answer> {
+    let request = DropReplicaRequest { container, node };
+    scm.change(async |client| client.drop_replica(request).await).await?;
+    let text = format!("container {container}: node {node} is told to delete its replica\n");
+    Ok(Answer::new(text, json!({ "container": container, "node": node, "asked": true })))
 }
 
 async fn close(scm: &mut Scm, container: u64) -> anyhow::Result<Answer> {

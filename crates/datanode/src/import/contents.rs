@@ -62,6 +62,7 @@ pub(super) async fn index(disk: &Arc<dyn Disk>, index: &Index, manifest: &Manife
     let rest = replay.take().map(|(batch, _)| batch).unwrap_or_default();
     let measure = Measure {
         disk_bytes: disk_bytes(&**disk, container).await?,
+        copied: true,
         hash: hash::from_hex(&manifest.hash),
         terms,
         repeats: manifest.repeats.iter().copied().collect(),

@@ -1,6 +1,7 @@
 //! Rows that go: their blocks are deleted, or their pipeline is over; and containers that end without a roll.
 
 use super::records::{self, ContainerRecord, ContainerState};
+use super::unhealthy::put_unhealthy;
 use super::{Index, keys};
 use crate::container_end::ContainerEnd;
 use anyhow::Context;
@@ -118,6 +119,25 @@ impl Index {
         batch.put(keys::container(container), record.encode());
         self.db.write(batch)?;
         self.set_end(container, end)
+    }
+
+    /// Says how a container ended whose records the index does not know, and that it answers for none of
+    /// them, in one step.
+    pub(crate) fn end_without_rows(
+        &self,
+        pipeline: PipelineId,
+        container: ContainerId,
+        end: ContainerEnd,
+        why: &str,
+    ) -> anyhow::Result<()> {
+        let opened = || ContainerRecord::opened(pipeline, ContainerId(0));
+        let record = self.container(container)?.unwrap_or_else(opened);
+        let ContainerEnd { state, last, committed } = end;
+        let record = ContainerRecord { state, last, committed, ..record };
+        let mut batch = WriteBatch::default();
+        batch.put(keys::container(container), record.encode());
+        put_unhealthy(&mut batch, container, why);
+        self.db.write(batch)
     }
 
     /// Takes a pipeline's first container for the one that it ended with, and nothing was written before; not

@@ -10,6 +10,7 @@ use types::{ContainerId, LogId, LogIndex, Term};
 
 const VERSION: u8 = 4;
 const HASHED: u8 = 1;
+const COPIED: u8 = 2;
 const HASH_BYTES: usize = 32;
 /// The bytes before the terms.
 const BYTES: usize = 1 + 1 + 8 + HASH_BYTES + 8 + 4;
@@ -33,8 +34,27 @@ pub(crate) struct TermEnd {
     pub mark: Option<Mark>,
 }
 
+/// The last record that a replica knows to be committed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Committed {
+    Read(TermEnd),
+    /// The replica is damaged before it: its term is not known, and taken for that of the replica's last
+    /// record.
+    Unread(LogId),
+}
+
+impl Committed {
+    pub(crate) fn end(self) -> TermEnd {
+        match self {
+            Committed::Read(end) => end,
+            Committed::Unread(last) => TermEnd { last, mark: None },
+        }
+    }
+}
+
 /// The first record of a term that has a body. A term has one leader, unless a disk came back with the votes
-/// of another day: then this tells the records of the two apart, since each block has a nonce.
+/// of another day: then this tells the records of the two apart. Each block has a nonce of its writer, so two
+/// leaders have one record only of a chunk that was sent again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Mark {
     pub at: LogIndex,
@@ -69,6 +89,8 @@ impl Terms {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Measure {
     pub disk_bytes: u64,
+    /// Whether it came from another node, and not from a log of this disk.
+    pub copied: bool,
     /// docs/format/container-hash.md
     pub hash: Option<[u8; HASH_BYTES]>,
     pub terms: Terms,
@@ -83,7 +105,7 @@ impl Measure {
         let rest = ends.len() * TERM_BYTES + self.repeats.len() * REPEAT_BYTES;
         let mut at = Vec::with_capacity(BYTES + rest);
         at.put_u8(VERSION);
-        at.put_u8(if self.hash.is_some() { HASHED } else { 0 });
+        at.put_u8(if self.hash.is_some() { HASHED } else { 0 } | if self.copied { COPIED } else { 0 });
         at.put_u64_le(self.disk_bytes);
         at.put_slice(&self.hash.unwrap_or_default());
         at.put_u64_le(first.0);
@@ -109,7 +131,7 @@ impl Measure {
         }
         ensure!(bytes >= BYTES, "a measure of {bytes} bytes is none");
         let flags = value.get_u8();
-        ensure!(flags & !HASHED == 0, "unknown flags {flags:#04x} in a measure");
+        ensure!(flags & !(HASHED | COPIED) == 0, "unknown flags {flags:#04x} in a measure");
         let disk_bytes = value.get_u64_le();
         let (hash, mut value) = value.split_at(HASH_BYTES);
         let hash = (flags & HASHED != 0).then(|| hash.try_into().expect("it has 32 bytes"));
@@ -126,7 +148,8 @@ impl Measure {
         };
         let terms = Terms { first, ends: ends.chunks_exact(TERM_BYTES).map(end).collect() };
         let repeats = repeats.chunks_exact(REPEAT_BYTES).map(|mut repeat| LogIndex(repeat.get_u64_le()));
-        Ok(Some(Measure { disk_bytes, hash, terms, repeats: repeats.collect() }))
+        let copied = flags & COPIED != 0;
+        Ok(Some(Measure { disk_bytes, copied, hash, terms, repeats: repeats.collect() }))
     }
 }
 
@@ -152,9 +175,14 @@ mod tests {
         let last = LogId { term: Term(8), index: LogIndex(11) };
         let ends = vec![TermEnd { last, mark: Some(Mark { at: LogIndex(9), crc: 10 }) }];
         let terms = Terms { first: LogIndex(7), ends };
-        let measure =
-            Measure { disk_bytes: 4, hash: Some([5; HASH_BYTES]), terms, repeats: vec![LogIndex(6)] };
-        let mut bytes = vec![4, 1];
+        let measure = Measure {
+            disk_bytes: 4,
+            copied: true,
+            hash: Some([5; HASH_BYTES]),
+            terms,
+            repeats: vec![LogIndex(6)],
+        };
+        let mut bytes = vec![4, 3];
         bytes.extend(4u64.to_le_bytes());
         bytes.extend([5; HASH_BYTES]);
         bytes.extend(7u64.to_le_bytes());
@@ -170,9 +198,15 @@ mod tests {
         bytes[0] = 3;
         assert_eq!(Measure::decode(&bytes).unwrap(), None, "an older one");
         bytes[0] = 4;
-        bytes[1] = 2;
+        bytes[1] = 4;
         assert!(Measure::decode(&bytes).is_err(), "unknown flags");
-        let none = Measure { disk_bytes: 0, hash: None, terms: Terms::default(), repeats: Vec::new() };
+        let none = Measure {
+            disk_bytes: 0,
+            copied: false,
+            hash: None,
+            terms: Terms::default(),
+            repeats: Vec::new(),
+        };
         assert_eq!(Measure::decode(&none.encode()).unwrap(), Some(none));
     }
 

@@ -14,7 +14,7 @@ mod unhealthy;
 
 use crate::blocking::blocking;
 use anyhow::{Context, bail, ensure};
-pub(crate) use measure::{Mark, Measure, TermEnd, Terms};
+pub(crate) use measure::{Committed, Mark, Measure, TermEnd, Terms};
 use planted::Bug;
 use prost::Message;
 use proto::datanode::PipelineSpec;

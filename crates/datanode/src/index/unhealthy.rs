@@ -11,16 +11,20 @@ const VERSION: u8 = 1;
 /// The longest reason, which names a file and a place in it.
 const WHY_BYTES_MAX: usize = 1024;
 
+/// Cuts the reason where it is long.
+pub(super) fn put_unhealthy(batch: &mut WriteBatch, container: ContainerId, why: &str) {
+    let end = (0..=why.len().min(WHY_BYTES_MAX)).rev().find(|&end| why.is_char_boundary(end)).unwrap_or(0);
+    batch.put(keys::unhealthy(container), [&[VERSION], &why.as_bytes()[..end]].concat());
+}
+
 impl Index {
     /// Marks a container's replica, durably; true when it was not marked before. The first reason stays.
     pub(crate) fn mark_unhealthy(&self, container: ContainerId, why: &str) -> anyhow::Result<bool> {
         if self.unhealthy(container)?.is_some() {
             return Ok(false);
         }
-        let end =
-            (0..=why.len().min(WHY_BYTES_MAX)).rev().find(|&end| why.is_char_boundary(end)).unwrap_or(0);
         let mut batch = WriteBatch::default();
-        batch.put(keys::unhealthy(container), [&[VERSION], &why.as_bytes()[..end]].concat());
+        put_unhealthy(&mut batch, container, why);
         self.db.write(batch)?;
         self.db.flush()?;
         Ok(true)

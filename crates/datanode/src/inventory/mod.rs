@@ -10,7 +10,7 @@ mod report;
 mod survey;
 
 use crate::index::records::ContainerState;
-use crate::index::{TermEnd, Terms};
+use crate::index::{Committed, TermEnd, Terms};
 use proto::scm::{ContainerReplica, ReplicaState};
 use proto::uuid_bytes;
 use report::Telling;
@@ -33,7 +33,9 @@ pub(crate) struct Replica {
     /// Its last record; `None` for an open one.
     pub last: Option<LogId>,
     /// The last record that is known to be committed; `None` where there is none, and of an open one.
-    pub committed: Option<TermEnd>,
+    pub committed: Option<Committed>,
+    /// Whether it came from another node.
+    pub copied: bool,
     pub terms: Terms,
     pub blocks: u64,
     pub payload_bytes: u64,
@@ -158,7 +160,8 @@ impl Inventory {
     /// The hash of a closed replica was computed.
     pub(crate) fn set_hash(&self, container: ContainerId, disk: DiskId, hash: [u8; 32], terms: Terms) {
         self.update(container, disk, |replica| {
-            replica.committed = replica.committed.map(|it| terms.last_to(it.last.index).unwrap_or(it));
+            replica.committed =
+                replica.committed.map(|it| terms.last_to(it.end().last.index).map_or(it, Committed::Read));
             (replica.hash, replica.terms) = (Some(hash), terms);
         });
     }
@@ -259,6 +262,7 @@ impl Replica {
             ContainerState::QuasiClosed => ReplicaState::ReplicaQuasiClosed,
             ContainerState::WithoutLog => ReplicaState::ReplicaWithoutLog,
         };
+        let committed = self.committed.map(Committed::end);
         ContainerReplica {
             container: container.0,
             pipeline: self.pipeline.0,
@@ -272,11 +276,13 @@ impl Replica {
             hash: self.hash.map_or_else(String::new, |hash| crate::hash::to_hex(&hash)),
             unhealthy: self.unhealthy.clone().unwrap_or_default(),
             released: self.released,
-            committed_term: self.committed.map_or(0, |end| end.last.term.0),
-            committed_index: self.committed.map_or(0, |end| end.last.index.0),
-            committed_mark: self.committed.map_or(0, |end| mark(&end)),
+            committed_term: committed.map_or(0, |end| end.last.term.0),
+            committed_index: committed.map_or(0, |end| end.last.index.0),
+            committed_mark: committed.map_or(0, |end| mark(&end)),
+            committed_unread: matches!(self.committed, Some(Committed::Unread(_))),
             terms: self.terms.ends.iter().rev().take(TERMS_TOLD_MAX).rev().map(term_end).collect(),
             lacks_earlier_terms: self.terms.ends.len() > TERMS_TOLD_MAX,
+            copied: self.copied,
         }
     }
 }

@@ -6,7 +6,8 @@ use crate::container_reader::{ContainerReader, Reading, disk_bytes};
 use crate::datanode_disk::DatanodeDisk;
 use crate::disks::Disks;
 use crate::index::records::{ContainerRecord, ContainerState};
-use crate::index::{Index, Measure, TermEnd, Terms};
+use crate::index::{Committed, Index, Measure, TermEnd, Terms};
+use crate::index_age::is_copy;
 use crate::pipelines::Pipelines;
 use crate::workers::Workers;
 use std::collections::BTreeSet;
@@ -124,7 +125,13 @@ impl Surveyor {
         let measure = match (record.state.is_over(), measure) {
             (false, _) => {
                 let disk_bytes = disk_bytes(&**disk.space.disk(), container).await?;
-                Measure { disk_bytes, hash: None, terms: Terms::default(), repeats: Vec::new() }
+                Measure {
+                    disk_bytes,
+                    copied: false,
+                    hash: None,
+                    terms: Terms::default(),
+                    repeats: Vec::new(),
+                }
             }
             (true, Some(measure)) => measure,
             (true, None) => measure_closed(disk, container).await?,
@@ -132,7 +139,10 @@ impl Surveyor {
         let committed = match record.state {
             ContainerState::Open => None,
             ContainerState::Closed => match record.last {
-                Some(last) => measure.terms.last_to(last.index).or(Some(TermEnd { last, mark: None })),
+                Some(last) => {
+                    let read = measure.terms.last_to(last.index);
+                    Some(Committed::Read(read.unwrap_or(TermEnd { last, mark: None })))
+                }
                 None => None,
             },
             // Rare, and not to be told from what others have without its term.
@@ -146,6 +156,7 @@ impl Surveyor {
             state: record.state,
             last: record.last,
             committed,
+            copied: measure.copied,
             terms: measure.terms,
             blocks: record.blocks,
             payload_bytes: record.payload_bytes,
@@ -175,6 +186,7 @@ impl Surveyor {
             state: ContainerState::Open,
             last: None,
             committed: None,
+            copied: false,
             terms: Terms::default(),
             blocks: record.blocks,
             payload_bytes: record.payload_bytes,
@@ -208,23 +220,24 @@ async fn measure_closed(disk: &Arc<DatanodeDisk>, container: ContainerId) -> any
     // What is deleted meanwhile would not be in it.
     let _deleting = disk.deleting.lock().await;
     let disk_bytes = disk_bytes(&**disk.space.disk(), container).await?;
-    let measure = Measure { disk_bytes, hash: None, terms: Terms::default(), repeats: Vec::new() };
+    let copied = is_copy(disk.space.disk(), container).await;
+    let measure = Measure { disk_bytes, copied, hash: None, terms: Terms::default(), repeats: Vec::new() };
     let saved = measure.clone();
     disk.index.with(move |index| index.save_measure(container, &saved)).await?;
     Ok(measure)
 }
 
-/// The last record that this replica knows to be committed, with its term. One that cannot be read to there
-/// is damaged, and not known to have less: it passes for one of its last term.
+/// The last record that this replica knows to be committed. Damage before that record hides its term, and
+/// makes it no older one.
 async fn last_committed(
     disk: &Arc<DatanodeDisk>,
     container: ContainerId,
     record: &ContainerRecord,
     measure: &Measure,
-) -> anyhow::Result<Option<TermEnd>> {
+) -> anyhow::Result<Option<Committed>> {
     let Some(last) = record.last.filter(|_| record.committed > LogIndex(0)) else { return Ok(None) };
     if !measure.terms.ends.is_empty() {
-        return Ok(measure.terms.last_to(record.committed));
+        return Ok(measure.terms.last_to(record.committed).map(Committed::Read));
     }
     let until = record.committed.min(last.index);
     let mut reader = ContainerReader::open(disk.space.disk(), container, Reading::Whole).await?;
@@ -236,8 +249,10 @@ async fn last_committed(
             Err(failure) => return Err(failure.into()),
         }
     };
-    let unread = TermEnd { last: LogId { index: until, ..last }, mark: None };
-    Ok(if is_read { reader.contents().terms.last_to(until) } else { Some(unread) })
+    Ok(match is_read {
+        true => reader.contents().terms.last_to(until).map(Committed::Read),
+        false => Some(Committed::Unread(LogId { index: until, ..last })),
+    })
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ fn replica(blocks: u64) -> Replica {
         state: ContainerState::Closed,
         last: None,
         committed: None,
+        copied: false,
         terms: Terms::default(),
         blocks,
         payload_bytes: 0,

@@ -226,6 +226,13 @@ impl Scm for Service {
         not_played()
     }
 
+    async fn drop_replica(
+        &self,
+        _: Request<DropReplicaRequest>,
+    ) -> Result<Response<DropReplicaResponse>, Status> {
+        not_played()
+    }
+
     async fn get_racks(&self, _: Request<GetRacksRequest>) -> Result<Response<Racks>, Status> {
         not_played()
     }

@@ -348,8 +348,8 @@ async fn elects_and_commits(cluster: &Cluster, group: GroupId) -> Result<(), Str
     }
 }
 
-/// A word that ended SCM for good: nobody is elected after the last term there is. To all members at once, in each
-/// kind of message that carries a term, and then once more after they were started again.
+/// A word that ended SCM for good: nobody is elected after the last term there is. To all members at once, in
+/// each kind of message that carries a term, and then once more after they were started again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_term_that_elections_cannot_have_led_to_is_refused_everywhere() {
     let (mut cluster, group, _) = prepared(TIMING).await;

@@ -17,12 +17,12 @@ pub(super) fn apply(tables: &mut TablesMut<'_>, command: EndPipelineCommand) -> 
         }
         PipelineState::PipelineClosed => {
             // Said again, perhaps by an older report: what was shown once stays required.
-            let mut noted: BTreeMap<u64, u64> = BTreeMap::new();
+            let mut noted: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
             for end in record.ended.iter().chain(&ended) {
-                let last_index = noted.entry(end.replica).or_default();
-                *last_index = end.last_index.max(*last_index);
+                let last = noted.entry(end.replica).or_default();
+                *last = (end.last_term, end.last_index).max(*last);
             }
-            let end = |(replica, last_index)| MemberEnd { replica, last_index };
+            let end = |(replica, (last_term, last_index))| MemberEnd { replica, last_index, last_term };
             let record = PipelineRecord { ended: noted.into_iter().map(end).collect(), ..record.clone() };
             tables.put_pipeline(record);
         }
@@ -55,13 +55,13 @@ mod tests {
         let mut tables = three_nodes();
         run(&mut tables, create([1, 2, 3]));
         run(&mut tables, close(1, ""));
-        let end = |replica| MemberEnd { replica, last_index: 7 };
+        let end = |replica| MemberEnd { replica, last_index: 7, last_term: 1 };
         for ended in [vec![end(2), end(1)], vec![end(3)], vec![end(3)]] {
             let command = EndPipelineCommand { pipeline: 1, ended };
             assert_eq!(run(&mut tables, Command::EndPipeline(command)).refused, "");
         }
         assert_eq!(tables.pipeline(PipelineId(1)).unwrap().ended, [end(1), end(2), end(3)]);
-        let older = MemberEnd { replica: 3, last_index: 4 };
+        let older = MemberEnd { replica: 3, last_index: 4, last_term: 1 };
         run(&mut tables, Command::EndPipeline(EndPipelineCommand { pipeline: 1, ended: vec![older] }));
         assert_eq!(tables.pipeline(PipelineId(1)).unwrap().ended[2], end(3), "what was shown once");
     }

@@ -3,7 +3,7 @@
 
 use super::tasks::{Copies, Order, Tasks};
 use crate::member_view::MEMBERS;
-use crate::quality::{Quality, differ, is_shared, quality};
+use crate::quality::{Quality, differ, is_empty, is_shared, quality};
 use crate::racks::{Rack, spread, wanted};
 use crate::tables::container_state;
 use planted::Bug;
@@ -109,7 +109,7 @@ impl<'a> ContainerView<'a> {
         let is_good = |(_, other): &(NodeId, &ContainerReplica)| quality(self.record, other).is_good();
         match quality(self.record, replica) {
             Quality::Ahead | Quality::Stale if self.is_shared(replica) == Some(false) => Quality::Diverged,
-            Quality::Ahead if replica.blocks == 0 && self.replicas.iter().any(is_good) => Quality::Stale,
+            Quality::Ahead if is_empty(replica) && self.replicas.iter().any(is_good) => Quality::Stale,
             Quality::GoodUnmarked
                 if replica.state() == ReplicaState::ReplicaWithoutLog
                     && self.replicas.iter().any(has_its_log) =>
@@ -131,10 +131,12 @@ impl<'a> ContainerView<'a> {
         replicas.filter(|replica| quality(self.record, replica).is_good())
     }
 
-    /// Nobody knows which of them has what was acknowledged: each is kept, and a node that leaves with one
-    /// takes it along.
-    pub(crate) fn good_ones_differ(&self) -> bool {
-        differ(self.good())
+    /// Whether good replicas, other than those of dead nodes, have other bytes. Nobody knows which of them
+    /// has what was acknowledged: each is kept, and a node that leaves with one takes it along.
+    pub(crate) fn good_ones_differ(&self, nodes: &NodeViews) -> bool {
+        let is_there = |node: &NodeId| nodes.get(node).is_none_or(|view| view.state != NodeState::NodeDead);
+        let there = self.replicas.iter().filter(|(node, _)| is_there(node)).map(|(_, replica)| *replica);
+        differ(there.filter(|replica| quality(self.record, replica).is_good()))
     }
 }
 
@@ -460,9 +462,17 @@ fn plan_deletion(
     let early = if planted::has(Bug::CopiesCountEarly) { sorted.copying.len() } else { 0 };
     let firm = sorted.firm.len() + early;
     let enough = firm >= REPLICAS;
-    let worthless = || most_utilized(&sorted.worthless);
+    let differ = known.good_ones_differ(limits.nodes);
+    let worthless = || {
+        // One without its log that ends as the others is good where there is no better; which of them differs
+        // is not known.
+        let is_kept = |replica: &ContainerReplica| differ && quality(known.record, replica).is_good();
+        let worthless: Vec<_> =
+            sorted.worthless.iter().filter(|(_, replica)| !is_kept(replica)).copied().collect();
+        most_utilized(&worthless)
+    };
     let surplus = || {
-        if known.good_ones_differ() {
+        if differ {
             return None;
         }
         let spare: Vec<_> =
@@ -552,16 +562,16 @@ fn troubles(known: &ContainerView<'_>, sorted: &Sorted<'_>, limits: &Limits<'_>)
     found(is_closed && sorted.firm.len() > REPLICAS, ContainerOverReplicated);
     found(misplaced, ContainerMisReplicated);
     found(known.replicas.iter().any(|(_, replica)| !replica.unhealthy.is_empty()), ContainerUnhealthy);
-    found(is_different(known, is_closed, quasi_closed), ContainerDifferent);
+    found(is_different(known, limits.nodes, is_closed, quasi_closed), ContainerDifferent);
     troubles
 }
 
-fn is_different(known: &ContainerView<'_>, is_closed: bool, quasi_closed: bool) -> bool {
+fn is_different(known: &ContainerView<'_>, nodes: &NodeViews, is_closed: bool, quasi_closed: bool) -> bool {
     if quasi_closed {
         let mut ends = known.replicas.iter().map(|(_, replica)| (replica.last_term, replica.last_index));
         let first = ends.next();
         return ends.any(|end| Some(end) != first);
     }
     let stale = |(_, replica): &(NodeId, &ContainerReplica)| known.quality(replica) == Quality::Stale;
-    is_closed && (known.replicas.iter().any(stale) || known.good_ones_differ())
+    is_closed && (known.replicas.iter().any(stale) || known.good_ones_differ(nodes))
 }

@@ -2,17 +2,19 @@
 
 use crate::leader::Leader;
 use crate::nodes::Nodes;
-use crate::quality::quality;
-use crate::replication::Replication;
+use crate::quality::{Quality, quality};
+use crate::replication::{self, Order, Replication};
 use crate::tables::{Tables, container_state, duty};
 use crate::view;
 use crate::world::World;
 use proto::scm::{
-    ContainerInfo, ContainerRecord, ContainerReplica, ContainerState, ContainerTrouble,
-    ListContainersRequest, ListContainersResponse, NodeAddress, ReplicaInfo,
+    ContainerInfo, ContainerRecord, ContainerReplica, ContainerState, ContainerTrouble, DropReplicaRequest,
+    ListContainersRequest, ListContainersResponse, NodeAddress, NodeState, ReplicaInfo,
 };
+use proto::{Code, Failure};
 use std::ops::Bound;
 use tokio::time::Instant;
+use tracing::warn;
 use types::{ContainerId, NodeId};
 
 /// Containers of one answer; ten megabytes at most.
@@ -35,6 +37,49 @@ pub(super) fn list_containers(leader: &Leader, request: &ListContainersRequest) 
             found.into_iter().map(|record| info(record, tables, nodes, replication, now)).collect();
         ListContainersResponse { containers, more }
     })
+}
+
+/// Ends what SCM never ends by itself: a replica that may have what was acknowledged, and that the good ones
+/// contradict.
+pub(super) fn drop_replica(leader: &Leader, request: &DropReplicaRequest) -> Result<(), Failure> {
+    let (container, node) = (ContainerId(request.container), NodeId(request.node));
+    if leader.in_safe_mode() {
+        return Err(Failure::new(Code::NotYet, "SCM is in safe mode: not all that is there is known yet"));
+    }
+    leader.plan(|world, replication| {
+        check_dropped(container, node, world)?;
+        warn!(%container, %node, "an operator drops a replica, with what only it has");
+        replication.tasks.ask(node, Order::Delete { container }, world.now);
+        Ok(())
+    })
+}
+
+/// Refuses what would leave no good replica, and what is no trouble, or is put right without anybody.
+fn check_dropped(container: ContainerId, node: NodeId, world: &World<'_>) -> Result<(), Failure> {
+    let none =
+        || Failure::new(Code::NotFound, format!("container {container} has no replica on node {node}"));
+    let known = replication::known(container, world).ok_or_else(none)?;
+    let found = known.replicas.iter().find(|(on, _)| *on == node);
+    let (_, replica) = found.ok_or_else(none)?;
+    let is_in_doubt = match known.quality(replica) {
+        Quality::Diverged | Quality::Ahead | Quality::Stale => true,
+        quality => quality.is_good() && known.good_ones_differ(world.node_views()),
+    };
+    if !is_in_doubt {
+        let why = "that replica is what the container is, or SCM repairs it by itself";
+        return Err(Failure::invalid(why));
+    }
+    let is_deleted = container_state(known.record) == ContainerState::ContainerDeleted;
+    if !is_deleted && replication::good_elsewhere(&known, world.node_views(), node) == 0 {
+        return Err(Failure::invalid("no other node that stays has a good replica of it"));
+    }
+    if !replica.released {
+        return Err(Failure::invalid("a log still reads that replica: its pipeline is not over there"));
+    }
+    match world.node_views().get(&node) {
+        Some(view) if view.state == NodeState::NodeHealthy => Ok(()),
+        _ => Err(Failure::invalid(format!("node {node} does not speak: nobody could delete it there"))),
+    }
 }
 
 /// The containers above `after`, from the shortest list that has all that may match.
@@ -123,5 +168,78 @@ fn replica_info(
         duty: tables.node(node).map_or(0, |record| duty(record) as i32),
         replica: Some(replica.clone()),
         disk_lost: nodes.disk_is_lost(node, &replica.disk, now),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nodes::Silence;
+    use crate::ops::testing::{close, create, end, run, three_nodes};
+    use crate::replicas::ContainersReport;
+    use proto::scm::scm_command::Command;
+    use proto::scm::{CloseContainersCommand, ClosedContainer, ReplicaState, TermEnd};
+    use std::time::Duration;
+
+    #[test]
+    fn only_a_replica_that_is_in_doubt_is_dropped_and_never_the_last_good_one() {
+        let mut tables = three_nodes();
+        run(&mut tables, create([1, 2, 3]));
+        run(&mut tables, close(1, "test"));
+        run(&mut tables, end(1));
+        let (state, last_term) = (ContainerState::ContainerClosed as i32, 2);
+        let closed = ClosedContainer { container: 1, state, last_term, last_index: 9 };
+        run(&mut tables, Command::CloseContainers(CloseContainersCommand { containers: vec![closed] }));
+        let now = Instant::now();
+        let second = Duration::from_secs(1);
+        let silence =
+            Silence { stale_after: second, dead_after: 9 * second, disk_lost_after: Duration::from_secs(30) };
+        let mut nodes = Nodes::new(silence, now);
+        let good = |hash: &str| ContainerReplica {
+            container: 1,
+            pipeline: 1,
+            state: ReplicaState::ReplicaClosed as i32,
+            last_term: 2,
+            last_index: 9,
+            blocks: 1,
+            released: true,
+            hash: hash.to_owned(),
+            terms: vec![TermEnd { term: 2, last_index: 9, mark: 0 }],
+            ..ContainerReplica::default()
+        };
+        let other = ContainerReplica {
+            state: ReplicaState::ReplicaQuasiClosed as i32,
+            last_term: 1,
+            last_index: 8,
+            committed_term: 1,
+            committed_index: 8,
+            ..good("")
+        };
+        let mut check = |replicas: &[(u64, &ContainerReplica)], node: u64, expect: Option<&str>| {
+            for of in 1..=3 {
+                nodes.see(NodeId(of), vec![], now);
+                let replicas = replicas.iter().filter(|(on, _)| *on == of).map(|(_, it)| (*it).clone());
+                let report =
+                    ContainersReport { replicas: replicas.collect(), gone: vec![], begins: true, ends: true };
+                nodes.report_containers(NodeId(of), report);
+            }
+            let world = World::of(&tables, &nodes, now, 0, false);
+            let checked = check_dropped(ContainerId(1), NodeId(node), &world);
+            match expect {
+                None => assert_eq!(checked, Ok(())),
+                Some(text) => {
+                    let failure = checked.unwrap_err();
+                    assert!(failure.message.contains(text), "{failure:?}");
+                }
+            }
+        };
+        let (one, two) = (good("a"), good("b"));
+        check(&[(1, &one), (2, &one), (3, &other)], 3, None);
+        check(&[(1, &one), (2, &one), (3, &other)], 1, Some("is what the container is"));
+        check(&[(1, &one), (2, &one), (3, &two)], 3, None);
+        check(&[(3, &other)], 3, Some("good replica of it"));
+        check(&[(1, &one)], 3, Some("has no replica on node 3"));
+        let read = ContainerReplica { released: false, ..other.clone() };
+        check(&[(1, &one), (2, &one), (3, &read)], 3, Some("a log still reads"));
     }
 }

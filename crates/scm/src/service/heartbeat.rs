@@ -14,8 +14,9 @@ use crate::view;
 use crate::world::World;
 use proto::Failure;
 use proto::scm::{
-    DiskReport, EndPipelineCommand, HeartbeatRequest, HeartbeatResponse, NodeRecord, NoteLostLogCommand,
-    Pipeline, PipelineMember, PipelineRecord, PipelineReport, PipelineState, Task, scm_command::Command,
+    DiskReport, EndPipelineCommand, HeartbeatRequest, HeartbeatResponse, MemberEnd, NodeRecord,
+    NoteLostLogCommand, Pipeline, PipelineMember, PipelineRecord, PipelineReport, PipelineState, Task,
+    scm_command::Command,
 };
 use std::collections::{BTreeSet, HashSet};
 use std::time::Duration;
@@ -124,7 +125,8 @@ fn late_ends(node: NodeId, world: &World<'_>) -> Vec<Command> {
         let view = PipelineView::of(record, world.nodes, world.now);
         let member = view.member_on(node)?;
         let end = end_to_note(record, member, world)?;
-        let is_news = member.noted_end(record).is_none_or(|noted| noted.last_index < end.last_index);
+        let at = |end: &MemberEnd| (end.last_term, end.last_index);
+        let is_news = member.noted_end(record).is_none_or(|noted| at(&noted) < at(&end));
         let command = EndPipelineCommand { pipeline: record.pipeline, ended: vec![end] };
         is_news.then_some(Command::EndPipeline(command))
     });
@@ -246,7 +248,6 @@ mod tests {
     use super::*;
     use crate::nodes::Silence;
     use crate::ops::testing::{close, create, disk, run, three_nodes};
-    use proto::scm::MemberEnd;
 
     const WITHIN: Duration = Duration::from_secs(5);
 
@@ -257,7 +258,7 @@ mod tests {
         run(&mut tables, close(1, ""));
         let ended = EndPipelineCommand {
             pipeline: 1,
-            ended: [1, 2].map(|replica| MemberEnd { replica, last_index: 0 }).into(),
+            ended: [1, 2].map(|replica| MemberEnd { replica, ..MemberEnd::default() }).into(),
         };
         run(&mut tables, Command::EndPipeline(ended));
         tables

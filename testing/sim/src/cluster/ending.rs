@@ -216,7 +216,7 @@ impl Run {
                 .as_ref()
                 .is_some_and(|node| is_gone || self.is_full(&node.address) || is_good(node.node))
         };
-        good.len() + unmarked == REPLICAS
+        (good.len()..=good.len() + unmarked).contains(&REPLICAS)
             && info.troubles().all(|trouble| trouble == ContainerTrouble::ContainerDifferent)
             && info.replicas.iter().all(stands_full)
     }

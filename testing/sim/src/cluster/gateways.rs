@@ -12,8 +12,10 @@ use proto::Code;
 use proto::om::{Key, KeyAttributes, Precondition};
 use std::collections::BTreeMap;
 use std::convert::Infallible;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::time::sleep;
+use types::ContainerId;
 
 const THINK_MS_MAX: u64 = 400;
 /// Small, as the containers of a simulation are; an object has some chunks and two blocks at most.
@@ -39,6 +41,9 @@ pub(super) fn options(scms: &[String], om: String, deadline: Duration) -> Client
         ..ClientOptions::default()
     }
 }
+
+/// Keys that cannot be read when all is quiet, and the containers of their blocks.
+pub(super) type Unreadable = Arc<Mutex<Vec<(usize, Vec<ContainerId>)>>>;
 
 /// The names of keys whose histories are kept, apart from those of [`super::objects`].
 fn name(key: usize) -> Bytes {
@@ -116,7 +121,7 @@ impl Gateway {
     }
 
     async fn put(&mut self, key: usize, write: u64, condition: Condition) -> Result<Answer, ClientError> {
-        let bytes = contents(write, 0..self.random.below(OBJECT_BYTES_MAX));
+        let bytes = contents(write, 0..length_of(write));
         let absent = Precondition { absent: true, ..Precondition::default() };
         let precondition = match condition {
             Condition::Nothing => None,
@@ -129,6 +134,9 @@ impl Gateway {
         let attributes = KeyAttributes { user_metadata, ..KeyAttributes::default() };
         let body = futures::stream::iter([Ok::<_, Infallible>(Bytes::from(bytes))]);
         let put = self.client.put(VOLUME, BUCKET, &name(key), attributes, precondition, body).await?;
+        if put.size != length_of(write) {
+            self.ledger.fail(format!("of write {write} of a gateway {} bytes were put", put.size));
+        }
         self.etags.insert(write, put.etag);
         Ok(Answer::Done)
     }
@@ -145,6 +153,11 @@ impl Gateway {
             false => self.ledger.count(|counts| counts.gateway_reads_failed += 1),
         }
     }
+}
+
+/// The number of bytes of a write: whoever reads it knows whether all of it is there.
+fn length_of(write: u64) -> u64 {
+    write.wrapping_mul(0x9e37_79b9_7f4a_7c15) % OBJECT_BYTES_MAX
 }
 
 /// Whether OM says so once for all.
@@ -188,7 +201,7 @@ async fn read_checked(client: &Client, ledger: &Ledger, found: &Key) -> bool {
         client.read(&found.pieces, 0..found.size).try_collect().await;
     match chunks {
         Ok(chunks) => {
-            if chunks.concat() != contents(write, 0..found.size) {
+            if found.size != length_of(write) || chunks.concat() != contents(write, 0..found.size) {
                 ledger.fail(format!("the client crate answers other bytes than those of {found:?}"));
             }
             true
@@ -200,8 +213,13 @@ async fn read_checked(client: &Client, ledger: &Ledger, found: &Key) -> bool {
     }
 }
 
-/// Reads every key, by a client that has seen nothing before.
-pub(super) async fn read_all_at_last(client: &Client, objects: &Objects, ledger: &Ledger) {
+/// Reads every key, by a client that has seen nothing before; what cannot be read goes to `unreadable`, with the containers that it is in.
+pub(super) async fn read_all_at_last(
+    client: &Client,
+    objects: &Objects,
+    ledger: &Ledger,
+    unreadable: &Unreadable,
+) {
     for key in 0..KEYS {
         let (mut is_answered, seen) = (false, objects.calls_of(key));
         while !is_answered {
@@ -212,7 +230,11 @@ pub(super) async fn read_all_at_last(client: &Client, objects: &Objects, ledger:
                 Some(found) if read_checked(client, ledger, &found).await => {
                     ledger.count(|counts| counts.gateway_reads += 1);
                 }
-                Some(_) => ledger.count(|counts| counts.gateway_reads_failed += 1),
+                Some(found) => {
+                    let blocks = found.pieces.iter().filter_map(|piece| piece.block.as_ref());
+                    let containers = blocks.map(|block| ContainerId(block.container)).collect();
+                    unreadable.lock().expect("no holder panics").push((key, containers));
+                }
                 None => {}
             }
         }

@@ -9,6 +9,7 @@ use crate::world::{Link, ProcessId};
 use client::Client;
 use std::sync::Arc;
 use std::time::Duration;
+use types::ContainerId;
 
 impl Run {
     pub(super) fn object_faults_step(&mut self) {
@@ -45,6 +46,12 @@ impl Run {
         self.world.network().set_link(om, clients, link);
     }
 
+    /// Whether what was acknowledged in the container may be gone, or wait for somebody.
+    fn may_lack(&self, view: &View, container: ContainerId) -> bool {
+        let info = view.containers.iter().find(|info| info.container == container.0);
+        self.is_lost_with_scm(container) || info.is_some_and(|info| self.losses.has_lost_majority(info))
+    }
+
     /// Once all is quiet OM answers for each key, and what it answered all along could have happened.
     pub(super) fn check_objects(&mut self, view: &View) -> Result<(), String> {
         const WITHIN: Duration = Duration::from_secs(60);
@@ -60,18 +67,24 @@ impl Run {
         let gateway_objects = self.gateway_objects.clone();
         let options =
             gateways::options(&self.plan.scm_addresses(), way.address.clone(), gateways::DEADLINES[0]);
-        let held = under_way.clone();
+        let unreadable = gateways::Unreadable::default();
+        let (held, not_read) = (under_way.clone(), unreadable.clone());
         self.world.spawn(self.operator(), async move {
             let _under_way = held;
             read_all_at_last(&way, &objects, &ledger).await;
             let client = Client::over(options, way.connector.clone());
-            gateways::read_all_at_last(&client, &gateway_objects, &ledger).await;
+            gateways::read_all_at_last(&client, &gateway_objects, &ledger, &not_read).await;
         });
         let until = self.world.now() + WITHIN;
         while Arc::strong_count(&under_way) > 1 {
             self.step()?;
             if self.world.now() > until {
                 return Err(format!("OM does not answer for {WITHIN:?}, and nothing is wrong with it"));
+            }
+        }
+        for (key, containers) in unreadable.lock().expect("no holder panics").iter() {
+            if !containers.iter().any(|container| self.may_lack(view, *container)) {
+                return Err(format!("gateway key {key} cannot be read, in containers {containers:?}"));
             }
         }
         let histories = self.objects.check_histories()?

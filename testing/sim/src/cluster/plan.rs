@@ -245,7 +245,7 @@ impl Plan {
         }
     }
 
-    /// What it needs: quick elections, so that a pipeline goes on before SCM notices anything; members of SCM that can be lost.
+    /// The plan with what its scheme needs: quick elections, so that a pipeline goes on before SCM notices anything; members of SCM that can be lost.
     fn for_scheme(mut self, quick: Timing) -> Plan {
         match self.scheme {
             Some(Scheme::Diverge { .. }) => self.datanode.pipeline_timing = quick,
@@ -254,6 +254,7 @@ impl Plan {
         }
         self
     }
+
     /// Of files that come in several messages of 1 MiB, some with nothing but a part of a record's body: a loss of power in the middle
     /// finds them written and not synced, and of damage to a head indexing would tell.
     fn with_long_copies(mut self) -> Plan {
