@@ -80,7 +80,7 @@ fn spec(log: u64) -> LogSpec {
 
 async fn fill(dir: &Path, size: &Size, body_bytes: usize) {
     let space = space(dir, size);
-    let body = Payload::seal(Bytes::from(vec![0x5a; body_bytes]));
+    let body = Payload::checksummed(Bytes::from(vec![0x5a; body_bytes]));
     for number in 0..size.logs {
         let log = space.open(spec(number)).await.expect("create a log");
         let entries = (size.mib_per_log << 20) / body_bytes as u64;

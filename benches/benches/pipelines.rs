@@ -46,7 +46,7 @@ fn main() {
         let mut writers =
             runtime.block_on(open_pipelines(&cluster.scm_address, pipelines)).expect("open pipelines");
         for case in &CASES {
-            let payload = Payload::seal(Bytes::from(vec![0x5a; case.payload_bytes]));
+            let payload = Payload::checksummed(Bytes::from(vec![0x5a; case.payload_bytes]));
             let mut group = criterion.benchmark_group(format!("pipeline_write/{}", case.name));
             group.throughput(Throughput::Bytes(case.payload_bytes as u64));
             group.bench_function(BenchmarkId::from_parameter(format!("{pipelines}-pipelines")), |bencher| {

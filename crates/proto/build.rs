@@ -1,4 +1,5 @@
-//! Compiles `proto/*.proto` with protox, so no `protoc` is needed, and writes down what `src/limits.rs` must know of the messages.
+//! Compiles `proto/*.proto` with protox, so no `protoc` is needed, and writes down what `src/limits.rs` must
+//! know of the messages.
 
 #![allow(clippy::disallowed_methods)] // a build script writes what it was made for
 
@@ -94,7 +95,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     tonic_prost_build::configure()
         .bytes(".")
-        // Maps reach disk and Raft replicas inside stored messages: their order must not depend on the process.
+        // Maps reach disk and Raft replicas inside stored messages: their order must not depend on the
+        // process.
         .btree_map(".")
         .codec_path("crate::codec::CheckedCodec")
         .build_client(true)

@@ -63,7 +63,7 @@ impl BlocksCluster {
     }
 
     async fn write_one_each(&self) -> anyhow::Result<()> {
-        let block = Payload::seal(Bytes::from_static(b"first"));
+        let block = Payload::checksummed(Bytes::from_static(b"first"));
         for mut lane in open_pipelines(&self.cluster.scm_address, self.pipelines).await? {
             lane.write(&block, 1, 1).await?;
         }

@@ -59,7 +59,7 @@ pub async fn write_spread(
 ) -> anyhow::Result<Measured> {
     let chunks: Arc<[Payload]> = body(block_bytes)
         .chunks(CHUNK_BYTES)
-        .map(|chunk| Payload::seal(Bytes::copy_from_slice(chunk)))
+        .map(|chunk| Payload::checksummed(Bytes::copy_from_slice(chunk)))
         .collect();
     let lanes = open_pipelines(&cluster.cluster.scm_address, cluster.pipelines).await?;
     let window = Arc::new(Window::new());

@@ -112,7 +112,7 @@ fn entry(index: LogIndex, payload: &[u8]) -> Entry {
         id: LogId { term: Term(1), index },
         kind: 0,
         meta: Bytes::new(),
-        body: Payload::seal(Bytes::copy_from_slice(payload)),
+        body: Payload::checksummed(Bytes::copy_from_slice(payload)),
         roll_to: None,
     }
 }

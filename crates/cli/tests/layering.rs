@@ -14,6 +14,8 @@ use std::process::Command;
 
 #[path = "layering/circles.rs"]
 mod circles;
+#[path = "layering/formats.rs"]
+mod formats;
 
 /// What each crate may name among ours. A crate that is not here is a violation: give it a layer.
 const ALLOWED: &[(&str, Allowed)] = &[

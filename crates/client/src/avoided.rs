@@ -4,15 +4,16 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-/// How long an address that failed, or was late, is asked last. A path that stays broken then costs one reader in so many seconds a wait, and
-/// one that is mended is found again as soon.
+/// The time for which an address that failed, or was late, is asked last. A path that stays broken then costs
+/// one reader in so many seconds a wait, and one that is mended is found again as soon.
 const AVOIDED_FOR: Duration = Duration::from_secs(10);
 /// Addresses that are remembered; past it those that nobody avoids any more are forgotten, and then all.
 const ADDRESSES_MAX: usize = 1024;
-/// Reads of this process that ask a second replica at a time. When everything is slow it is load that makes it slow, and more reads would add to it.
+/// Reads of this process that ask a second replica at a time. When everything is slow it is load that makes
+/// it slow, and more reads would add to it.
 const SECOND_READS_MAX: usize = 16;
 
-/// What readers have found out about datanodes, for those that come after them.
+/// The addresses of datanodes that readers have found to fail, for those that come after them.
 pub(crate) struct Avoided {
     until: Mutex<HashMap<String, Instant>>,
     pub(crate) second_reads: Semaphore,

@@ -29,7 +29,7 @@ pub(crate) struct BlockWriter {
     acked: Acked,
     sealed: bool,
     on_all: bool,
-    /// Since when somebody has been waiting for this pipeline.
+    /// The time since which somebody has been waiting for this pipeline.
     waiting_since: Instant,
     counted: Arc<Counted>,
 }
@@ -58,13 +58,13 @@ struct Acked {
     crc: RunningCrc,
 }
 
-/// What became of a block.
+/// The end of a block.
 pub(crate) struct BlockEnd {
     /// The bytes it holds for sure; `None` when that is none.
     pub(crate) piece: Option<BlockPiece>,
     /// The body went on.
     pub(crate) more: bool,
-    /// Why it ended early.
+    /// The reason why it ended early.
     pub(crate) failure: Option<Failure>,
     /// All replicas had each acknowledged chunk.
     pub(crate) on_all: bool,
@@ -98,8 +98,8 @@ impl BlockWriter {
         }
     }
 
-    /// Writes `first` and what follows it, until the body ends, the block is full or the pipeline fails. What the
-    /// pipeline did not acknowledge goes back to `source`.
+    /// Writes `first` and what follows it, until the body ends, the block is full or the pipeline fails. What
+    /// the pipeline did not acknowledge goes back to `source`.
     pub(crate) async fn write<S, E>(
         mut self,
         first: Chunk,
@@ -221,8 +221,8 @@ impl BlockWriter {
         Ok(())
     }
 
-    /// When to give the pipeline up: after a while without any acknowledgement to anybody, or a long while without one
-    /// for this block.
+    /// The time at which to give the pipeline up: after a while without any acknowledgement to anybody, or a
+    /// long while without one for this block.
     fn stalled_at(&self) -> Instant {
         let silent_since = self.waiting_since.max(self.pipeline.last_ack());
         (silent_since + self.limits.stall).min(self.waiting_since + self.limits.stall * 10)

@@ -3,19 +3,22 @@ use proto::Failure;
 use rpc::{Channel, Connector, TcpConnector, Windows};
 use std::sync::Arc;
 
-/// Lazy HTTP/2 connections, shared by everything in the client: to an address one for blocks that are read, and one for all else. What
-/// is read waits on its connection for whoever asked for it, who may be slow; an answer of OM or an acknowledgement behind it would wait too.
+/// Lazy HTTP/2 connections, shared by everything in the client: to an address one for blocks that are read,
+/// and one for all else. What is read waits on its connection for whoever asked for it, who may be slow; an
+/// answer of OM or an acknowledgement behind it would wait too.
 #[derive(Clone)]
 pub(crate) struct Channels {
     calls: rpc::Channels,
     reads: rpc::Channels,
-    /// Where memory is short: connections of their own, as the window is the same for all streams of one.
+    /// Connections for reading where memory is short: of their own, as the window is the same for all streams
+    /// of one.
     small_reads: rpc::Channels,
 }
 
 /// Answers are taken as they come.
 const OF_CALLS: Windows = Windows { stream_bytes: 4 << 20, connection_bytes: 32 << 20 };
-/// Room for every stream that stands still: as long as there is a stream to be had, slow readers take nothing from others.
+/// Room for every stream that stands still: as long as there is a stream to be had, slow readers take nothing
+/// from others.
 const fn of_reads(pieces: Pieces) -> Windows {
     let windows = Windows { stream_bytes: pieces.window_bytes() as u32, connection_bytes: 1 << 30 };
     assert!(windows.connection_bytes / rpc::CALLS_PER_CONNECTION_MAX >= windows.stream_bytes);
@@ -43,7 +46,7 @@ impl Channels {
         self.calls.to(address).map_err(Failure::invalid)
     }
 
-    /// For reading blocks.
+    /// A connection for reading blocks.
     pub(crate) fn to_read(&self, address: &str, pieces: Pieces) -> Result<Channel, Failure> {
         let reads = match pieces {
             Pieces::Large => &self.reads,

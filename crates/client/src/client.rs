@@ -26,7 +26,7 @@ use tracing::debug;
 #[derive(Clone)]
 pub struct Client {
     shared: Arc<Shared>,
-    /// What its writes ask for.
+    /// The acknowledgement that its writes ask for.
     ack: Ack,
 }
 
@@ -51,13 +51,13 @@ impl Drop for Shared {
     }
 }
 
-/// What a put left behind.
+/// A put that succeeded: what it left behind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Put {
     pub etag: String,
     pub size: u64,
     pub modified_ms: u64,
-    /// Whose acknowledgement each byte has had.
+    /// The acknowledgement that each byte has had.
     pub reached: Ack,
 }
 
@@ -113,8 +113,8 @@ impl Client {
         }
     }
 
-    /// The same store, with writes that ask for another acknowledgement. A majority is asked for otherwise; all replicas are waited
-    /// for as long as [`ClientOptions::ack_all_within`] says.
+    /// The same store, with writes that ask for another acknowledgement. A majority is asked for otherwise;
+    /// all replicas are waited for as long as [`ClientOptions::ack_all_within`] says.
     pub fn with_ack(&self, ack: Ack) -> Client {
         Client { shared: self.shared.clone(), ack }
     }
@@ -123,7 +123,8 @@ impl Client {
         self.ack
     }
 
-    /// Waits until a pipeline would take a byte and OM answers. What it says otherwise may be shown to anybody: it names no address.
+    /// Waits until a pipeline would take a byte and OM answers. What it says otherwise may be shown to
+    /// anybody: it names no address.
     pub async fn ready(&self, within: Duration) -> anyhow::Result<()> {
         /// Between two rounds of questions.
         const ASK_AGAIN: Duration = Duration::from_millis(200);
@@ -194,7 +195,7 @@ impl Client {
         self.shared.view.clone()
     }
 
-    /// What SCM knows about datanodes, for `admin datanode list`.
+    /// The datanodes as SCM knows them, for `admin datanode list`.
     pub async fn list_datanodes(&self) -> Result<Vec<proto::scm::DatanodeInfo>, ClientError> {
         let answer =
             self.scm()?.list_datanodes(ListDatanodesRequest {}).await.map_err(proto::Failure::from)?;
@@ -229,7 +230,7 @@ impl Client {
         &self.shared.locations
     }
 
-    /// What it sees of the cluster, as metrics.
+    /// Adds what it sees of the cluster to the metrics.
     pub fn expose(&self, exposition: &mut Exposition) {
         self.shared.counted.expose(exposition);
         counted::expose_memory(&self.shared.memory, exposition);

@@ -1,4 +1,4 @@
-//! What a client sees of the cluster, for Prometheus: docs/metrics.md.
+//! Counts of what a client sees of the cluster, for Prometheus: docs/metrics.md.
 
 use crate::memory::Memory;
 use metrics::{Counter, Exposition, Histogram, Metric};
@@ -65,7 +65,7 @@ pub(crate) fn expose_memory(memory: &Memory, exposition: &mut Exposition) {
     exposition.counter(MEMORY_REFUSED, &[], memory.refused());
 }
 
-/// Why a replica was not read from. Numbers index counters.
+/// The reason why a replica was not read from. Numbers index counters.
 #[derive(Clone, Copy)]
 enum Reason {
     Busy,
@@ -89,7 +89,7 @@ impl Reason {
     }
 }
 
-/// Of one client; few and the same for all datanodes, however many there are.
+/// The counts of one client; few and the same for all datanodes, however many there are.
 #[derive(Debug, Default)]
 pub(crate) struct Counted {
     queries: Histogram,

@@ -1,7 +1,7 @@
 use proto::{Code, Failure};
 use std::sync::Arc;
 
-/// Why an operation failed, after everything that could be tried again was.
+/// The reason why an operation failed, after everything that could be tried again was.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ClientError {
     /// A service said no; its code says why.

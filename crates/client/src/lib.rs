@@ -1,8 +1,9 @@
 //! The write path and the read path: OM for names, SCM for places, datanodes for bytes.
 //!
-//! [`Client`] is what gateways and command line tools hold. A put goes body → chunks ([`source`]) → a block on a
-//! pipeline ([`block`], over the pipeline's shared stream in [`stream`]) → further blocks, elsewhere if need be
-//! ([`write`]) → one commit in OM ([`om`]). A get goes OM lookup → pieces → replicas, verified ([`read`]).
+//! [`Client`] is what gateways and command line tools hold. A put goes body → chunks ([`source`]) → a block
+//! on a pipeline ([`block`], over the pipeline's shared stream in [`stream`]) → further blocks, elsewhere if
+//! need be ([`write`]) → one commit in OM ([`om`]). A get goes OM lookup → pieces → replicas, verified
+//! ([`read`]).
 
 mod avoided;
 mod block;

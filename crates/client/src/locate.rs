@@ -9,8 +9,8 @@ use std::time::Duration;
 use tokio::sync::watch;
 use types::ContainerId;
 
-/// Where containers' replicas are, as SCM said. A stale entry heals at the first error: its reader goes on with the rest of it, and the
-/// next one asks again.
+/// The places of containers' replicas, as SCM said. A stale entry heals at the first error: its reader goes
+/// on with the rest of it, and the next one asks again.
 pub(crate) struct Locations {
     scm: Arc<Seeker>,
     channels: Channels,

@@ -1,5 +1,6 @@
-//! Memory for data on its way through this process: read from replicas and not taken yet by who asked for it, or taken of a body and not
-//! yet with a pipeline. One number for all readers and writers of a [`Client`](crate::Client).
+//! Memory for data on its way through this process: read from replicas and not taken yet by who asked for it,
+//! or taken of a body and not yet with a pipeline. One number for all readers and writers of a
+//! [`Client`](crate::Client).
 //!
 //! ```text
 //! replica --> window of its stream --> chunk --> who reads        a room for both before they can fill,
@@ -7,8 +8,8 @@
 //! body --> frames --> chunk --> pipeline, until acknowledged      a room for what came, before more is asked for
 //! ```
 //!
-//! As long as more than half is free, pieces are large. After that they are as small as checksums allow, so that those who take or send
-//! nothing, of whom there may be a thousand, leave room to those who do.
+//! As long as more than half is free, pieces are large. After that they are as small as checksums allow, so
+//! that those who take or send nothing, of whom there may be a thousand, leave room to those who do.
 
 use bytes::Bytes;
 use metrics::Counter;
@@ -18,13 +19,13 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use types::CRC_CHUNK_BYTES;
 
-/// What is counted; less takes as much.
+/// The unit in which memory is counted; less takes as much.
 const UNIT_BYTES: usize = 4096;
 
 /// A store that is only busy has room again sooner.
 const BEGIN_WAIT: Duration = Duration::from_secs(1);
 
-/// How much is read at once, and how much may be on its way meanwhile.
+/// The size of reads: how much is read at once, and how much may be on its way meanwhile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pieces {
     Large,
@@ -39,7 +40,8 @@ impl Pieces {
         }
     }
 
-    /// Of the stream that they come by. The pause for an update of the window is short against a quarter of a chunk.
+    /// The window of the stream that they come by. The pause for an update of the window is short against a
+    /// quarter of a chunk.
     pub(crate) const fn window_bytes(self) -> usize {
         match self {
             Pieces::Large => 256 << 10,
@@ -65,7 +67,8 @@ impl Memory {
         Memory { free: Arc::new(Semaphore::new(all)), all, refused: Arc::default() }
     }
 
-    /// How a reader goes on that had `before`. Large again only with some room to spare, so that it does not change each time.
+    /// The pieces with which a reader goes on that had `before`. Large again only with some room to spare, so
+    /// that it does not change each time.
     pub(crate) fn pieces(&self, before: Pieces) -> Pieces {
         let free = self.free.available_permits();
         match before {

@@ -21,7 +21,7 @@ use types::random::random;
 pub(crate) struct OmCaller {
     channels: Channels,
     om: Seeker,
-    /// Which cluster OM must be of.
+    /// The view, which says which cluster OM must be of.
     view: watch::Receiver<Arc<View>>,
     call_timeout: Duration,
     deadline: Duration,
@@ -60,8 +60,8 @@ impl OmCaller {
         answer
     }
 
-    /// Calls until OM says yes or no, or the deadline passes. Sent twice, queries do no harm, and changes take effect once, because they
-    /// carry an id.
+    /// Calls until OM says yes or no, or the deadline passes. Sent twice, queries do no harm, and changes
+    /// take effect once, because they carry an id.
     async fn call_repeated<Q, A, F>(
         &self,
         request: Q,
@@ -94,7 +94,8 @@ impl OmCaller {
                 strangers += 1;
             }
             let is_final = match failure.code {
-                // Somebody's list of addresses is wrong, or a directory was exchanged: that is for people to mend.
+                // Somebody's list of addresses is wrong, or a directory was exchanged: that is for people to
+                // mend.
                 Code::WrongCluster => strangers >= self.om.configured().len(),
                 _ => matches!(failure.retry, Retry::No | Retry::Unspecified),
             };
@@ -146,8 +147,9 @@ impl OmCaller {
     }
 }
 
-/// Whether OM says so once for all: it remembers what a request was answered, so no earlier try took effect, and none ever will.
-/// Other refusals say nothing of earlier tries, which may have come to another server, or to the same one before it was replaced.
+/// Whether OM says so once for all: it remembers what a request was answered, so no earlier try took effect,
+/// and none ever will. Other refusals say nothing of earlier tries, which may have come to another server, or
+/// to the same one before it was replaced.
 fn is_decided_by_tables(code: Code) -> bool {
     matches!(
         code,
@@ -179,7 +181,8 @@ fn missing(what: &str) -> ClientError {
     ClientError::Refused(Failure::internal(format!("OM's answer lacks the {what}")))
 }
 
-/// The namespace. Every call follows OM's leader and is tried again, until `write_deadline`, when that is safe.
+/// The namespace. Every call follows OM's leader and is tried again, until `write_deadline`, when that is
+/// safe.
 impl Client {
     pub async fn create_bucket(&self, volume: &str, bucket: &str) -> Result<Bucket, ClientError> {
         let request = CreateBucketRequest { volume: volume.to_owned(), bucket: bucket.to_owned() };

@@ -1,38 +1,38 @@
 use std::time::Duration;
 
-/// Where the services are, and the client's limits.
+/// The addresses of the services, and the client's limits.
 #[derive(Clone, Debug)]
 pub struct ClientOptions {
     /// "host:port" of SCM; several, separated by commas, are its members.
     pub scm: String,
     /// "host:port" of OM; several, separated by commas, are its members.
     pub om: String,
-    /// Bytes of one chunk, that is, of one Raft entry: large enough that its fixed costs vanish, small enough that
-    /// several are under way while a body still arrives.
+    /// Bytes of one chunk, that is, of one Raft entry: large enough that its fixed costs vanish, small enough
+    /// that several are under way while a body still arrives.
     pub chunk_bytes: usize,
     /// A block ends here and the next one begins, on another pipeline if that is less busy.
     pub block_bytes_max: u64,
-    /// Unacknowledged bytes kept for one pipeline by all writers of this process together: 16 chunks under way
-    /// cover a round trip with an fsync of several milliseconds at gigabytes per second.
+    /// Unacknowledged bytes kept for one pipeline by all writers of this process together: 16 chunks under
+    /// way cover a round trip with an fsync of several milliseconds at gigabytes per second.
     pub stream_buffer_bytes_max: usize,
-    /// The time in which all replicas must have a chunk, where that is asked for ([`crate::Client::with_ack`]). Past it a majority is
-    /// enough, and [`crate::Written::reached`] says so.
+    /// The time in which all replicas must have a chunk, where that is asked for
+    /// ([`crate::Client::with_ack`]). Past it a majority is enough, and [`crate::Written::reached`] says so.
     pub ack_all_within: Duration,
-    /// How long a pipeline may acknowledge nothing before its writers go on elsewhere. About the time of an election,
-    /// so that a planned change of leader moves nobody.
+    /// The time for which a pipeline may acknowledge nothing before its writers go on elsewhere. About the
+    /// time of an election, so that a planned change of leader moves nobody.
     pub stall: Duration,
-    /// How long a write goes on looking for a pipeline, and a commit for OM, without any progress.
+    /// The time for which a write goes on looking for a pipeline, and a commit for OM, without any progress.
     pub write_deadline: Duration,
-    /// How long a read goes on looking for a good replica without receiving a byte.
+    /// The time for which a read goes on looking for a good replica without receiving a byte.
     pub read_deadline: Duration,
-    /// How long one replica may keep a reader waiting before the next one is asked.
+    /// The time for which one replica may keep a reader waiting before the next one is asked.
     pub read_stall: Duration,
-    /// How long one call to OM or SCM may take before it is tried again.
+    /// The time that one call to OM or SCM may take before it is tried again.
     pub call_timeout: Duration,
-    /// Data on its way through this process: read and not taken yet by who asked for it, or taken of a body and not acknowledged
-    /// yet. Past half of it pieces are small. A thousand clients of a gateway that read nothing come to 256 MiB then (of each the
-    /// 64 KiB of its stream, and what HTTP holds: three pieces of 64 KiB), beside the 384 MiB of those that came before; the rest is for
-    /// who reads and writes.
+    /// Data on its way through this process: read and not taken yet by who asked for it, or taken of a body
+    /// and not acknowledged yet. Past half of it pieces are small. A thousand clients of a gateway that read
+    /// nothing come to 256 MiB then (of each the 64 KiB of its stream, and what HTTP holds: three pieces of
+    /// 64 KiB), beside the 384 MiB of those that came before; the rest is for who reads and writes.
     pub memory_bytes_max: usize,
     /// Locations of containers remembered; about 200 bytes each.
     pub locations_max: usize,

@@ -14,31 +14,32 @@ use types::Nonce;
 ///   release
 /// ```
 ///
-/// A block whose chunk was refused is held as a whole: chunks of a block are taken in their order only, and those behind the refused one
-/// on the wire are refused like it. It goes on when all of them are answered, and not before the pause is over.
+/// A block whose chunk was refused is held as a whole: chunks of a block are taken in their order only, and
+/// those behind the refused one on the wire are refused like it. It goes on when all of them are answered,
+/// and not before the pause is over.
 #[derive(Default)]
 pub(crate) struct Outbox {
-    /// In the order they are sent.
+    /// Chunks in the order in which they are to be sent.
     unsent: VecDeque<Outgoing>,
-    /// In the order they were sent.
+    /// Chunks in the order in which they were sent.
     on_wire: VecDeque<Outgoing>,
     held: BTreeMap<Nonce, HeldBlock>,
     /// While the node is busy, nothing is sent.
     held_until: Option<Instant>,
-    /// How long the next pause is; the first if zero.
+    /// The next pause; the first one if zero.
     pause: Duration,
 }
 
 #[derive(Default)]
 struct HeldBlock {
-    /// In the order of the block.
+    /// The chunks in the order of the block.
     chunks: VecDeque<Outgoing>,
-    /// Not answered yet.
+    /// The number of them that are not answered yet.
     on_wire: usize,
 }
 
-/// The time of a few rounds of group commit. A node that stays busy is asked less and less often, and four times at least before a writer
-/// that hears nothing goes elsewhere.
+/// The time of a few rounds of group commit. A node that stays busy is asked less and less often, and four
+/// times at least before a writer that hears nothing goes elsewhere.
 const PAUSE_FIRST: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_millis(500);
 
@@ -129,7 +130,7 @@ impl Outbox {
         }
     }
 
-    /// What was answered so that the connection is of no more use, and everything goes again.
+    /// Takes back a chunk whose answer says that the connection is of no more use: everything goes again.
     pub(crate) fn take_back(&mut self, outgoing: Outgoing) {
         self.on_wire.push_front(outgoing);
     }
@@ -140,8 +141,8 @@ impl Outbox {
         self.held.remove(&nonce);
     }
 
-    /// Everything is to be sent on another connection; nobody knows what became of that which was on the wire. Chunks whose writer went on
-    /// elsewhere are nobody's.
+    /// Everything is to be sent on another connection; nobody knows what became of that which was on the
+    /// wire. Chunks whose writer went on elsewhere are nobody's.
     pub(crate) fn connection_ended(&mut self) {
         let Outbox { unsent, on_wire, held, .. } = std::mem::take(self);
         let sent = on_wire.into_iter().map(|chunk| Outgoing { again: true, ..chunk });

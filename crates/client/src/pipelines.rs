@@ -15,11 +15,11 @@ pub(crate) struct Pipelines {
     view: watch::Receiver<Arc<View>>,
     channels: Channels,
     options: ClientOptions,
-    /// Where this process starts to fill pipelines with small objects, so that gateways differ.
+    /// The pipeline at which this process starts to fill them with small objects, so that gateways differ.
     start: usize,
 }
 
-/// What a block will hold, as far as its writer knows.
+/// The load that a block will hold, as far as its writer knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Load {
     /// One chunk of this many bytes.
@@ -58,13 +58,14 @@ impl Pipelines {
         choose_among(&candidates, load, self.start, |stream| stream.in_flight_bytes()).cloned()
     }
 
-    /// Whether every open pipeline is on disks that are full, by SCM or because it is among those that `refused`.
+    /// Whether every open pipeline is on disks that are full, by SCM or because it is among those that
+    /// `refused`.
     pub(crate) fn are_full(&self, refused: &BTreeSet<PipelineId>) -> bool {
         are_full(&self.view.borrow(), refused)
     }
 
-    /// The streams of all pipelines that are open, and led with room for more (of all open ones, while none is; of the decided ones,
-    /// while none is open), in the order of their ids.
+    /// The streams of all pipelines that are open, and led with room for more (of all open ones, while none
+    /// is; of the decided ones, while none is open), in the order of their ids.
     fn streams_of(&self, view: &View) -> Vec<Arc<PipelineStream>> {
         let worth =
             |pipeline: &PipelineView| (pipeline.open, pipeline.leader.is_some() && !pipeline.lacks_room);

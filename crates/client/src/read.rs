@@ -17,8 +17,8 @@ use tracing::{info, warn};
 use types::random::random;
 use types::{BlockName, CRC_CHUNK_BYTES, RunningCrc};
 
-/// A replica that has sent nothing for this long is late, and a second one is asked: a disk that hangs, or a path that is broken on one side.
-/// Many times what a read takes, so that few are read twice.
+/// A replica that has sent nothing for this long is late, and a second one is asked: a disk that hangs, or a
+/// path that is broken on one side. Many times what a read takes, so that few are read twice.
 const LATE_AFTER: Duration = Duration::from_millis(300);
 
 impl Client {
@@ -27,9 +27,9 @@ impl Client {
         Ok(self.memory().begin().await?)
     }
 
-    /// The bytes `range` of a key made of `pieces`. Each byte is verified against its checksum before it is handed
-    /// out; when a replica fails, the stream goes on from the next byte on another one. It ends after the last byte
-    /// of the range or with an error, never early.
+    /// The bytes `range` of a key made of `pieces`. Each byte is verified against its checksum before it is
+    /// handed out; when a replica fails, the stream goes on from the next byte on another one. It ends after
+    /// the last byte of the range or with an error, never early.
     pub fn read(
         &self,
         pieces: &[BlockPiece],
@@ -61,7 +61,8 @@ struct Part {
 }
 
 impl Part {
-    /// Bytes that fit the checksums their replica sent with them may still not be those that were written: another block's.
+    /// Bytes that fit the checksums their replica sent with them may still not be those that were written:
+    /// another block's.
     fn check_whole(&self) -> Result<(), Failure> {
         match self.whole {
             Some((written, sum)) if self.offset == self.end && sum.value() != written => {
@@ -110,17 +111,17 @@ struct Reader {
     parts: VecDeque<Part>,
     open: Option<Open>,
     pieces: Pieces,
-    /// Not yet asked in this round.
+    /// The replicas that are not yet asked in this round.
     replicas: Vec<String>,
     rounds: u32,
     last_failure: Option<Failure>,
-    /// Since when nothing was received.
+    /// The time since which nothing was received.
     since: Instant,
 }
 
 struct Open {
     address: String,
-    /// For what its window may hold.
+    /// The room for what its window may hold.
     _window: Option<Room>,
     chunks: tonic::Streaming<ReadChunk>,
 }
@@ -237,8 +238,8 @@ impl Reader {
         self.rounds = 0;
     }
 
-    /// Room for the next bytes of a part, and for its stream if one is to be opened. A stream whose pieces are too large for the
-    /// memory there is now, or needlessly small, is opened anew.
+    /// Room for the next bytes of a part, and for its stream if one is to be opened. A stream whose pieces
+    /// are too large for the memory there is now, or needlessly small, is opened anew.
     async fn room(&mut self, part: &Part) -> Result<[Room; 2], ClientError> {
         let memory = self.client.memory();
         let pieces = memory.pieces(self.pieces);
@@ -265,7 +266,8 @@ impl Reader {
         Ok((room.of(bytes), after))
     }
 
-    /// Opens a part at a replica, and at a second one when the first is late: whoever sends first is read on from.
+    /// Opens a part at a replica, and at a second one when the first is late: whoever sends first is read on
+    /// from.
     async fn begin(&mut self, part: &Part, window: Room) -> Result<ReadChunk, Failure> {
         let pieces = self.pieces;
         let client = self.client.clone();
@@ -330,7 +332,8 @@ impl Reader {
         } else {
             info!(block = %part.block, offset = part.offset, replica, why = %failure, "read from another replica");
         }
-        // Replicas move while locations are remembered: the next reader should not begin with one that failed.
+        // Replicas move while locations are remembered: the next reader should not begin with one that
+        // failed.
         if failure.code != Code::NotYet && failure.code != Code::Busy {
             self.client.locations().forget(part.block.container);
         }
@@ -351,8 +354,9 @@ impl Reader {
     }
 }
 
-/// The bytes of a chunk that `part` wants next, after checking all of them, and what is left of the part. Checksummed pieces end at
-/// multiples of 64 KiB of the record they lie in, so only the first one has a length that must be said.
+/// The bytes of a chunk that `part` wants next, after checking all of them, and what is left of the part.
+/// Checksummed pieces end at multiples of 64 KiB of the record they lie in, so only the first one has a
+/// length that must be said.
 fn verify(chunk: ReadChunk, part: &Part) -> Result<(Bytes, Part), Failure> {
     let corrupt = |why: String| Failure::new(Code::Corrupt, why);
     let ReadChunk { offset, data, data_crcs, first_piece_bytes } = chunk;
@@ -447,7 +451,8 @@ mod tests {
         assert!(verify(chunk(1000, &data, 500), &part(201_000, 202_000)).is_err());
     }
 
-    /// Each replica's bytes fit the checksums that it sends with them: only what was written tells that they are another block's.
+    /// Each replica's bytes fit the checksums that it sends with them: only what was written tells that they
+    /// are another block's.
     #[test]
     fn a_whole_piece_has_the_checksum_it_was_written_with() {
         let data: Vec<u8> = (0..300_000u32).map(|n| (n % 251) as u8).collect();

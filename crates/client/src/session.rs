@@ -28,7 +28,7 @@ pub(crate) struct Session {
     acknowledged: bool,
 }
 
-/// Why a connection was given up.
+/// The reason why a connection was given up.
 #[derive(Debug)]
 pub(crate) enum End {
     /// Nothing was under way.
@@ -183,7 +183,8 @@ impl Session {
             let _ = outgoing.events.try_send(Event::Failed(failure));
             return Ok(());
         };
-        // The writer never has more chunks under way than its queue has places; a writer that is gone hears nothing.
+        // The writer never has more chunks under way than its queue has places; a writer that is gone hears
+        // nothing.
         let _ = outgoing.events.try_send(Event::Acked {
             seq: ack.seq,
             block: block.into(),
@@ -196,7 +197,8 @@ impl Session {
 
     fn answered_failure(&mut self, nonce: Nonce, seq: u32, failure: Failure) -> Result<(), Failure> {
         let try_again = match failure.code {
-            // Nothing was proposed, and what else is under way is on its way: only this one goes again, later.
+            // Nothing was proposed, and what else is under way is on its way: only this one goes again,
+            // later.
             Code::Busy => {
                 self.outbox.refused(nonce, seq);
                 self.health.avoid(self.stall);
@@ -226,7 +228,7 @@ impl End {
         matches!(self, End::Idle)
     }
 
-    /// Where the peer says the leader is.
+    /// The address at which the peer says the leader is.
     pub(crate) fn leader(&self) -> Option<String> {
         match self {
             End::Broken(failure) if failure.code == Code::NotLeader => failure.leader_address.clone(),

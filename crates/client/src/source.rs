@@ -21,9 +21,9 @@ pub(crate) struct Source<S> {
     body: Option<S>,
     chunk_bytes: usize,
     memory: Memory,
-    /// How long room is waited for.
+    /// The time for which room is waited for.
     wait: Duration,
-    /// For what is in the frames.
+    /// The room for what is in the frames.
     room: Option<Room>,
     frames: VecDeque<Bytes>,
     /// Small frames, after all others, as one.
@@ -43,7 +43,8 @@ enum Hashing {
 
 /// Below this, hashing takes less than handing the work to another thread and back.
 const HASH_HERE_BYTES_MAX: usize = 64 * 1024;
-/// A frame below this is copied: kept as it is, one of a single byte would cost forty times that, and hold what it is a part of.
+/// A frame below this is copied: kept as it is, one of a single byte would cost forty times that, and hold
+/// what it is a part of.
 const SMALL_FRAME_BYTES: usize = 4 * 1024;
 
 impl<S, E> Source<S>
@@ -67,14 +68,15 @@ where
         }
     }
 
-    /// The next chunk; `None` after the last one, at once for an empty body. Cancellation safe: what was read stays.
+    /// The next chunk; `None` after the last one, at once for an empty body. Cancellation safe: what was read
+    /// stays.
     pub(crate) async fn next(&mut self) -> Result<Option<Chunk>, ClientError> {
         if let Some(chunk) = self.returned.pop_front() {
             return Ok(Some(chunk));
         }
         if !matches!(self.hashing, Hashing::Away { .. }) {
-            // One byte more than a chunk, or the end: only then is it known whether this chunk is the last one,
-            // and the last one seals its block without an entry of its own.
+            // One byte more than a chunk, or the end: only then is it known whether this chunk is the last
+            // one, and the last one seals its block without an entry of its own.
             while self.frame_bytes <= self.gathered_bytes_max()
                 && let Some(body) = &mut self.body
             {
@@ -93,11 +95,11 @@ where
             }
             let bytes = self.take_chunk();
             let last = self.body.is_none() && self.frame_bytes == 0;
-            if let Some(payload) = self.seal(bytes, last) {
+            if let Some(payload) = self.checksum(bytes, last) {
                 return Ok(Some(Chunk { payload, last }));
             }
         }
-        self.seal_wait().await.map(Some)
+        self.checksum_wait().await.map(Some)
     }
 
     /// Gives chunks back that no block took, in their order.
@@ -115,7 +117,8 @@ where
         }
     }
 
-    /// What is gathered before it is sent: a chunk, or less where memory is short, so that a client that stops holds little.
+    /// The bytes that are gathered before they are sent: a chunk, or less where memory is short, so that a
+    /// client that stops holds little.
     fn gathered_bytes_max(&self) -> usize {
         match self.memory.pieces(Pieces::Large) {
             Pieces::Large => self.chunk_bytes,
@@ -189,24 +192,24 @@ where
     }
 
     /// Checksums and hashes a small chunk here; a large one on a thread that may block.
-    fn seal(&mut self, bytes: Bytes, last: bool) -> Option<Payload> {
+    fn checksum(&mut self, bytes: Bytes, last: bool) -> Option<Payload> {
         let Hashing::Here(md5) = &mut self.hashing else {
-            unreachable!("seal is called only when no hashing is under way");
+            unreachable!("checksum is called only when no hashing is under way");
         };
         if bytes.len() <= HASH_HERE_BYTES_MAX {
             md5.update(&bytes);
-            return Some(Payload::seal(bytes));
+            return Some(Payload::checksummed(bytes));
         }
         let mut md5 = md5.clone();
         let task = tokio::task::spawn_blocking(move || {
             md5.update(&bytes);
-            (md5, Payload::seal(bytes))
+            (md5, Payload::checksummed(bytes))
         });
         self.hashing = Hashing::Away { task, last };
         None
     }
 
-    async fn seal_wait(&mut self) -> Result<Chunk, ClientError> {
+    async fn checksum_wait(&mut self) -> Result<Chunk, ClientError> {
         let Hashing::Away { task, last } = &mut self.hashing else {
             return Err(ClientError::Unavailable("this body failed before".to_owned()));
         };
@@ -238,7 +241,8 @@ mod tests {
         Source::new(body, chunk_bytes, memory.clone(), Duration::from_millis(100))
     }
 
-    /// Bodies that stop after 900 KiB each, and the lengths of the chunks that were made of them, which are acknowledged at once.
+    /// Bodies that stop after 900 KiB each, and the lengths of the chunks that were made of them, which are
+    /// acknowledged at once.
     async fn stopped(count: usize, memory: &Memory) -> Vec<(Vec<usize>, impl Sized)> {
         let mut stopped = Vec::new();
         for _ in 0..count {

@@ -11,8 +11,8 @@ use tokio::time::Instant;
 use tracing::debug;
 use types::{Backoff, BlockId, Nonce, PipelineId};
 
-/// What all writers of this process share for one pipeline: a window of bytes, and a task that owns the write
-/// stream to the pipeline's leader. The task ends when the last handle is gone.
+/// The stream that all writers of this process share for one pipeline: a window of bytes, and a task that
+/// owns the write stream to the pipeline's leader. The task ends when the last handle is gone.
 pub(crate) struct PipelineStream {
     pub(crate) id: PipelineId,
     orders: mpsc::Sender<Outgoing>,
@@ -42,7 +42,7 @@ pub(crate) struct Outgoing {
     pub(crate) _share: OwnedSemaphorePermit,
 }
 
-/// What a block's writer hears.
+/// An event that a block's writer hears of.
 #[derive(Debug)]
 pub(crate) enum Event {
     Acked {
@@ -113,7 +113,7 @@ impl PipelineStream {
         self.health.is_avoided()
     }
 
-    /// When anything was acknowledged here last, for any writer.
+    /// The time at which anything was acknowledged here last, for any writer.
     pub(crate) fn last_ack(&self) -> Instant {
         *self.health.last_ack.lock().expect("no holder panics")
     }
@@ -155,14 +155,14 @@ impl Outgoing {
     }
 }
 
-/// In the words of the message.
+/// The limit as the message has it.
 fn ack_all_within_ms(within: Duration) -> u32 {
     let within = within.min(proto::ACK_ALL_WITHIN_MAX);
     u32::try_from(within.as_millis()).expect("the limit is below 49 days")
 }
 
-/// Keeps a session with the pipeline's leader while there is something to write: finds the leader, and after each
-/// break sends everything again that was not acknowledged. The pipeline recognizes what it has.
+/// Keeps a session with the pipeline's leader while there is something to write: finds the leader, and after
+/// each break sends everything again that was not acknowledged. The pipeline recognizes what it has.
 async fn own(mut session: Session, view: watch::Receiver<Arc<View>>) {
     /// Followed at once without waiting; more in a row means that nobody knows.
     const HINTS_MAX: u32 = 3;

@@ -41,7 +41,7 @@ impl View {
 }
 
 impl PipelineView {
-    /// Where to try, the leader first.
+    /// The addresses to try, the leader first.
     pub(crate) fn addresses(&self) -> Vec<&str> {
         let mut members: Vec<&MemberView> = self.members.iter().collect();
         members.sort_by_key(|member| Some(member.node) != self.leader);
@@ -89,7 +89,7 @@ pub(crate) async fn follow(scm: Arc<Seeker>, channels: Channels, view: watch::Se
     }
 }
 
-/// Why a watch is over.
+/// The end of a watch, and the reason.
 struct Ended {
     had_views: bool,
     failure: Failure,

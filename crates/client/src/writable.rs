@@ -1,5 +1,6 @@
-//! Whether a byte could be written now. SCM's view says which pipelines there are; whether one takes bytes only its leader knows: SCM may be away, which
-//! stops no writer until containers are full, or know of a dead leader a few seconds late.
+//! Whether a byte could be written now. SCM's view says which pipelines there are; whether one takes bytes
+//! only its leader knows: SCM may be away, which stops no writer until containers are full, or know of a dead
+//! leader a few seconds late.
 
 use crate::channels::Channels;
 use crate::view::{PipelineView, View};
@@ -17,7 +18,8 @@ const ASKED_MAX: usize = 8;
 /// One that takes longer to answer takes bytes no sooner.
 const ANSWER_WITHIN: Duration = Duration::from_millis(500);
 
-/// Asks members of the view's open pipelines that have room, those first that lead by the view, until one would take a chunk to one of them.
+/// Asks members of the view's open pipelines that have room, those first that lead by the view, until one
+/// would take a chunk to one of them.
 pub(crate) async fn any_is_writable(view: &View, channels: &Channels) -> bool {
     let open = || view.pipelines.iter().filter(|pipeline| pipeline.open && !pipeline.lacks_room);
     let ids: BTreeSet<PipelineId> = open().map(|pipeline| pipeline.id).collect();

@@ -21,7 +21,7 @@ pub struct Written {
     pub pieces: Vec<BlockPiece>,
     pub size: u64,
     pub md5: [u8; 16],
-    /// Whose acknowledgement each chunk has had: of all replicas only where that was asked for.
+    /// The acknowledgement that each chunk has had: of all replicas only where that was asked for.
     pub reached: Ack,
 }
 
@@ -33,8 +33,8 @@ impl Written {
 }
 
 impl Client {
-    /// Writes a body as blocks. On return all of it is durable on a majority of replicas; what refers to it is the
-    /// caller's to commit. When the future is dropped or fails, blocks written so far are orphans.
+    /// Writes a body as blocks. On return all of it is durable on a majority of replicas; what refers to it
+    /// is the caller's to commit. When the future is dropped or fails, blocks written so far are orphans.
     pub async fn write_blocks<S, E>(&self, body: S) -> Result<Written, ClientError>
     where
         S: Stream<Item = Result<Bytes, E>>,
@@ -116,11 +116,11 @@ impl Client {
     }
 }
 
-/// A store that has been full for this long is not waited for: room comes when somebody makes it, or with a pipeline that SCM opens
-/// elsewhere, and that it lacks is known a heartbeat late.
+/// A store that has been full for this long is not waited for: room comes when somebody makes it, or with a
+/// pipeline that SCM opens elsewhere, and that it lacks is known a heartbeat late.
 const FULL_FOR: Duration = Duration::from_secs(3);
 
-/// How long to go on trying without progress, and how often.
+/// The time for which to go on trying without progress, and how often.
 struct Patience {
     deadline: Duration,
     since: Option<Instant>,
@@ -173,7 +173,8 @@ impl Patience {
 mod tests {
     use super::*;
 
-    /// A node that was down for longer than a full store is waited for, and then a disk that is full for a moment.
+    /// A node that was down for longer than a full store is waited for, and then a disk that is full for a
+    /// moment.
     #[tokio::test(start_paused = true)]
     async fn a_store_is_full_only_once_it_has_been_so_for_a_while() {
         let mut patience = Patience::new(10 * FULL_FOR);

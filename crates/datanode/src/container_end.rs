@@ -21,9 +21,9 @@ use disk::{Disk, RecordFile};
 use raftlog::WalkEnd;
 use types::{ContainerId, LogId, LogIndex, Term};
 
-/// In the container's directory.
+/// The file's name in the container's directory.
 pub(crate) const FILE_NAME: &str = "end";
-/// Of all between the version and the checksum.
+/// The bytes of all between the version and the checksum.
 const FIELDS_BYTES: usize = 1 + 2 + 4 * 8;
 const FILE: RecordFile = RecordFile::of_fields(b"FLce", 2, FIELDS_BYTES);
 

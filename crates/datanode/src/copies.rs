@@ -1,4 +1,4 @@
-//! What all copies of a node share: rates, and counts.
+//! Rates and counts that all copies of a node share.
 
 use parking::Throttle;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,7 +22,7 @@ pub(crate) struct CopyCounters {
 /// [`CopyCounters`] at one moment, since the process started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CopyStats {
-    /// To nodes that make replicas.
+    /// The bytes sent to nodes that make replicas.
     pub sent_bytes: u64,
     pub sending_failed: u64,
     pub received_bytes: u64,

@@ -1,5 +1,5 @@
-//! What happened to the containers of a disk since the process started: plain numbers, for reports and
-//! metrics.
+//! Counts of what happened to the containers of a disk since the process started: plain numbers, for reports
+//! and metrics.
 
 use metrics::{Exposition, Metric};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -32,7 +32,8 @@ pub struct DiskStats {
     pub scrub_unread: u64,
     /// Times it came to the end of all closed containers.
     pub scrub_passes: u64,
-    /// When it last did, in milliseconds since the Unix epoch, also before this process; 0 for never.
+    /// The time of the last such pass, in milliseconds since the Unix epoch, also before this process; 0 for
+    /// never.
     pub scrub_last_pass_ms: u64,
     /// Replicas marked unhealthy, by readers and by the scrubber.
     pub marked_unhealthy: u64,
@@ -128,10 +129,10 @@ pub struct ContainerReport {
     pub pipeline: PipelineId,
     pub disk: DiskId,
     pub is_closed: bool,
-    /// Where it ends, once no more can come.
+    /// The last entry of the container, once no more can come.
     pub last: Option<LogId>,
     pub blocks: u64,
     pub payload_bytes: u64,
-    /// Why this replica is to be replaced, if it is.
+    /// The reason why this replica is to be replaced, if it is.
     pub unhealthy: Option<String>,
 }

@@ -21,7 +21,7 @@ use tokio::time::sleep;
 use tracing::{error, warn};
 use types::{Backoff, ContainerId, DiskId};
 
-/// What the index does not give for so long, 13 s in all, it does not give.
+/// Tries of a read: what the index does not give for so long, 13 s in all, it does not give.
 const READ_RETRY: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(8));
 
 /// One data directory with its log writer and its index.
@@ -38,7 +38,8 @@ pub(crate) struct DatanodeDisk {
     unknown: OnceLock<String>,
     /// A lock that is held while blocks are deleted: the list of a container has one writer.
     pub deleting: tokio::sync::Mutex<()>,
-    /// A lock that is held while it is written how a container ended: its file and its record have one writer.
+    /// A lock that is held while it is written how a container ended: its file and its record have one
+    /// writer.
     pub ending: tokio::sync::Mutex<()>,
     /// The inventory of the whole node: what changes here is told there.
     pub inventory: Inventory,

@@ -25,9 +25,9 @@ pub(crate) struct Disks {
     pub inventory: Inventory,
 }
 
-/// Who this node is, by the stamps on its disks.
+/// This node's identity, by the stamps on its disks.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Identity {
+pub(crate) struct NodeIdentity {
     pub node: NodeId,
     pub cluster: String,
 }
@@ -137,8 +137,8 @@ impl Disks {
         }
     }
 
-    /// [`Disks::holding`] without blocking. `None` also where something of it is not in memory: what is found must not
-    /// depend on which disk's index happens to be.
+    /// [`Disks::holding`] without blocking. `None` also where something of it is not in memory: what is found
+    /// must not depend on which disk's index happens to be.
     pub(crate) fn holding_in_memory(
         &self,
         container: ContainerId,
@@ -161,14 +161,14 @@ impl Disks {
         self.identity().map(|identity| identity.cluster)
     }
 
-    pub(crate) fn identity(&self) -> Option<Identity> {
+    pub(crate) fn identity(&self) -> Option<NodeIdentity> {
         let stamps = self.open.iter().map(|disk| disk.real.stamp());
-        let joined = |stamp: Stamp| Identity { node: NodeId(stamp.node), cluster: stamp.cluster };
+        let joined = |stamp: Stamp| NodeIdentity { node: NodeId(stamp.node), cluster: stamp.cluster };
         stamps.map(joined).find(|identity| identity.node != NodeId(0))
     }
 
     /// Stamps all disks as SCM said. Blocks.
-    pub(crate) fn join(&self, identity: &Identity) -> anyhow::Result<()> {
+    pub(crate) fn join(&self, identity: &NodeIdentity) -> anyhow::Result<()> {
         for disk in &self.open {
             let stamp = disk.real.stamp();
             if stamp.node == identity.node.0 && stamp.cluster == identity.cluster {

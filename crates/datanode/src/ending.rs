@@ -1,5 +1,5 @@
-//! Ending this node's replicas of pipelines. Doing so again changes nothing; **who does it is one at a time for
-//! each pipeline**: the start of the node, then the executor of SCM's orders.
+//! Ending this node's replicas of pipelines. Doing so again changes nothing; **who does it is one at a time
+//! for each pipeline**: the start of the node, then the executor of SCM's orders.
 
 use crate::datanode_disk::DatanodeDisk;
 use crate::disks::Disks;
@@ -108,8 +108,8 @@ impl Ender {
         })
     }
 
-    /// Notes for reports what became of a pipeline that was to end. Its containers come first: SCM takes a member
-    /// that has ended for one that has told of them.
+    /// Notes for reports what became of a pipeline that was to end. Its containers come first: SCM takes a
+    /// member that has ended for one that has told of them.
     async fn note_end(&self, ended: &StoppedPipeline, done: anyhow::Result<LogIndex>) -> anyhow::Result<()> {
         let pipeline = ended.order.pipeline;
         let surveyed = self.survey(ended).await;

@@ -24,7 +24,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use tracing::{debug, info, warn};
 use types::{LogId, Payload};
 
-/// What goes at a time is at least this part of the tail that stays: each time costs a flush of the index.
+/// The least that goes at a time, as a part of the tail that stays: each time costs a flush of the index.
 const STEP_OF_TAIL: u64 = 2;
 
 pub(crate) struct Forgetter {

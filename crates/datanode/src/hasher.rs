@@ -120,7 +120,7 @@ impl Hasher {
         Ok(Ok((reader.hash(), reader.contents().terms.clone(), firsts.repeats)))
     }
 
-    /// Which of the first chunks began no block: their block is another, or was refused.
+    /// Finds which of the first chunks began no block: their block is another, or was refused.
     async fn find_repeats(&self, container: ContainerId, firsts: &mut Firsts) -> anyhow::Result<()> {
         let unseen = std::mem::take(&mut firsts.unseen);
         let repeats = self.disk.index.with(move |index| {

@@ -1,7 +1,7 @@
 //! Telling SCM what is here, and doing what it answers.
 
 use crate::blocking::blocking;
-use crate::disks::{Disks, Identity};
+use crate::disks::{Disks, NodeIdentity};
 use crate::options::DatanodeOptions;
 use crate::orders::{Carrier, Executor, Means, Order};
 use crate::pipelines::Pipelines;
@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep};
 use tracing::{debug, info, warn};
 use types::{Backoff, Clock, NodeId, PipelineId};
 
-/// At its longest as often as it reports anyway.
+/// The pauses after a heartbeat that failed: the longest is as long as that between reports.
 const RETRY: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(1));
 /// Changes that come together (a leader's death moves many pipelines) are told together.
 const GATHER: Duration = Duration::from_millis(20);
@@ -45,7 +45,7 @@ pub(crate) struct Heartbeat {
 #[derive(Default)]
 pub(crate) struct Talk {
     /// The identity that SCM has given this node in this process's life.
-    registered: Option<Identity>,
+    registered: Option<NodeIdentity>,
     /// Pipelines that SCM has lost in a forced reset, and asks about.
     to_describe: Vec<PipelineId>,
 }
@@ -117,7 +117,7 @@ impl Heartbeat {
         tasks.chain(pipelines).collect()
     }
 
-    async fn register(&mut self) -> anyhow::Result<Identity> {
+    async fn register(&mut self) -> anyhow::Result<NodeIdentity> {
         let disks = &self.disks;
         let known = disks.identity();
         let request = RegisterRequest {
@@ -128,7 +128,7 @@ impl Heartbeat {
             node: known.as_ref().map_or(0, |known| known.node.0),
         };
         let response = self.scm.register(request).await.context("register at SCM")?;
-        let identity = Identity { node: NodeId(response.node), cluster: response.cluster };
+        let identity = NodeIdentity { node: NodeId(response.node), cluster: response.cluster };
         ensure!(identity.node != NodeId(0), "SCM gave this node the number 0");
         if let Some(known) = known {
             ensure!(
@@ -149,7 +149,7 @@ impl Heartbeat {
         Ok(identity)
     }
 
-    async fn beat(&mut self, identity: &Identity) -> anyhow::Result<HeartbeatResponse> {
+    async fn beat(&mut self, identity: &NodeIdentity) -> anyhow::Result<HeartbeatResponse> {
         let inventory = &self.disks.inventory;
         let mut request = HeartbeatRequest {
             node: identity.node.0,

@@ -1,5 +1,6 @@
-//! An index that is older than its disk: RocksDB opens one whose newest files are gone as it was before them. What it has
-//! forgotten since would pass for let go of or deleted, so such a disk is refused until its index is rebuilt.
+//! An index that is older than its disk: RocksDB opens one whose newest files are gone as it was before them.
+//! What it has forgotten since would pass for let go of or deleted, so such a disk is refused until its index
+//! is rebuilt.
 
 use crate::container_reader::{ContainerReader, Reading};
 use crate::import::imported_file;
@@ -38,8 +39,8 @@ pub(crate) async fn check(
     )
 }
 
-/// A pipeline's spec stands beside its log only once the index has it, and a replica is marked as removed before the index forgets
-/// it.
+/// A pipeline's spec stands beside its log only once the index has it, and a replica is marked as removed
+/// before the index forgets it.
 async fn forgotten_log(
     real: &dyn DataDirectory,
     disk: &Arc<dyn Disk>,
@@ -61,7 +62,8 @@ async fn forgotten_log(
     Ok(None)
 }
 
-/// A container of a log that is gone. One that is on its way out files those it finds, so its own are no sign.
+/// A container of a log that is gone. One that is on its way out files those it finds, so its own are no
+/// sign.
 async fn forgotten_container(
     real: &dyn DataDirectory,
     disk: &Arc<dyn Disk>,
@@ -77,8 +79,9 @@ async fn forgotten_container(
     Ok(None)
 }
 
-/// Containers with records that the index does not know, and their pipelines: their log has rolled to them and was not applied that far,
-/// or a flush is missing. No copies, and none that a deletion has begun with; one whose first record is damaged is no sign of anything.
+/// Containers with records that the index does not know, and their pipelines: their log has rolled to them
+/// and was not applied that far, or a flush is missing. No copies, and none that a deletion has begun with;
+/// one whose first record is damaged is no sign of anything.
 pub(crate) async fn containers_without_row(
     disk: &Arc<dyn Disk>,
     index: &Index,

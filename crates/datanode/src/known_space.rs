@@ -1,5 +1,5 @@
-//! How much room a disk has, asked beside everything else: the question may take as long as the disk hangs,
-//! and a node that says nothing meanwhile is taken for dead, with its other disks.
+//! The room of a disk, asked beside everything else: the question may take as long as the disk hangs, and a
+//! node that says nothing meanwhile is taken for dead, with its other disks.
 
 use disk::{IoFuture, ReadFault, Space};
 use std::sync::{Mutex, MutexGuard};
@@ -11,7 +11,7 @@ use tracing::{info, warn};
 /// microseconds from memory, busy spinning ones within a second or two.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
 
-/// What a disk last said of its room.
+/// The room that a disk last said it has.
 pub(crate) struct KnownSpace {
     state: Mutex<State>,
 }
@@ -19,7 +19,7 @@ pub(crate) struct KnownSpace {
 #[derive(Clone, Copy)]
 struct State {
     space: Space,
-    /// When it was asked for what it said.
+    /// The time at which it was asked for what it said.
     asked: Instant,
     /// It could not say, the last time.
     failed: bool,
@@ -36,7 +36,7 @@ impl KnownSpace {
         (!failed).then_some(space)
     }
 
-    /// How old that is.
+    /// The age of that answer.
     pub(crate) fn age(&self) -> Duration {
         self.lock().asked.elapsed()
     }

@@ -81,7 +81,8 @@ impl Datanode {
         Self::start_with(disks, options, host, addresses, Arc::new(SystemClock), allocator).await
     }
 
-    /// [`Datanode::start`] on data directories that somebody opened, each under one of the paths in the options, and with a clock.
+    /// [`Datanode::start`] on data directories that somebody opened, each under one of the paths in the
+    /// options, and with a clock.
     pub async fn start_on(
         directories: Vec<Arc<dyn DataDirectory>>,
         options: DatanodeOptions,
@@ -178,7 +179,7 @@ impl Datanode {
         routes.add_service(self.service.clone().into_server());
     }
 
-    /// Who SCM said we are; `None` until it did.
+    /// The number that SCM gave this node; `None` until it did.
     pub fn node(&self) -> Option<NodeId> {
         self.parts.disks.identity().map(|identity| identity.node)
     }

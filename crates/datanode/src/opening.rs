@@ -156,8 +156,8 @@ impl Opener {
         self.workers.spawn_until_stop(self.clone().observe(pipeline));
     }
 
-    /// Tells SCM at once when a pipeline has a new leader or ended, and a person when it failed. May be dropped
-    /// anywhere: what it would have said is still there.
+    /// Tells SCM at once when a pipeline has a new leader or ended, and a person when it failed. May be
+    /// dropped anywhere: what it would have said is still there.
     async fn observe(self, pipeline: Arc<Pipeline>) {
         let changed = self.disks.inventory.wake();
         let mut status = pipeline.group.watch();

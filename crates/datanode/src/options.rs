@@ -13,15 +13,16 @@ const READ_BYTES_MIN: usize = 4 << 20;
 pub struct DatanodeOptions {
     /// Data directories, one for each disk of the machine.
     pub disks: Vec<PathBuf>,
-    /// How their files are read and written.
+    /// The way in which their files are read and written.
     pub disk_io: disk::DiskIo,
-    /// Where SCM answers, "host:port".
+    /// The address at which SCM answers, "host:port".
     pub scm: String,
-    /// Where others reach this node, "host:port".
+    /// The address at which others reach this node, "host:port".
     pub address: String,
-    /// What SCM and operators are told of the software that runs here; empty: nothing.
+    /// The version of the software that runs here, as SCM and operators are told it; empty: they are told
+    /// nothing.
     pub version: String,
-    /// How often SCM hears of this node when nothing changes.
+    /// The interval at which SCM hears of this node when nothing changes.
     pub heartbeat: Duration,
     pub pipeline_timing: raft::Timing,
     /// A container is followed by the next when it is nearly this large.
@@ -31,25 +32,26 @@ pub struct DatanodeOptions {
     pub write_bytes_per_stream_max: usize,
     /// The same for all streams of the node; past it chunks are answered `Busy`.
     pub write_bytes_max: usize,
-    /// Memory for what is read and not sent yet, of all readers together; past half of it they get smaller messages,
-    /// and past all of it they wait, or are sent elsewhere. About as many readers as it has 128 KiB may stand still.
+    /// Memory for what is read and not sent yet, of all readers together; past half of it they get smaller
+    /// messages, and past all of it they wait, or are sent elsewhere. About as many readers as it has 128 KiB
+    /// may stand still.
     pub read_bytes_max: usize,
     /// A read waits this long for its replica to have applied what it asks for, and for memory.
     pub read_wait: Duration,
     /// Closed containers of each disk are read at this rate to find what it lost; 0 turns that off. A disk of
     /// 4 TB takes 5.8 days at the default.
     pub scrub_bytes_per_second: u64,
-    /// From the beginning of one such pass to the beginning of the next, if it ends sooner.
+    /// The time from the beginning of one such pass to the beginning of the next, if it ends sooner.
     pub scrub_interval: Duration,
     /// Replicas that are made here, and those sent to others, together come and go at this rate each. A
     /// container of 2 GiB takes 32 s at the default, which leaves half of a spinning disk (150 MB/s), or of a
     /// link of 1 Gbit/s, to users.
     pub copy_bytes_per_second: u64,
-    /// Of each pipeline's log so much stays, for members that were away for a while; what is older goes once
-    /// all have it. The log's index in memory takes 16 bytes for each entry that stays, so 256 KiB with
+    /// The bytes of each pipeline's log that stay, for members that were away for a while; what is older goes
+    /// once all have it. The log's index in memory takes 16 bytes for each entry that stays, so 256 KiB with
     /// entries of 4 KiB.
     pub log_tail_bytes: u64,
-    /// How often a pipeline's leader looks whether some of the log may go.
+    /// The interval at which a pipeline's leader looks whether some of the log may go.
     pub forget_interval: Duration,
     pub log: raftlog::LogSpaceOptions,
     pub db: statedb::DbOptions,
@@ -138,13 +140,13 @@ impl DatanodeOptions {
         if wrong.is_empty() { Ok(()) } else { bail!("{}", wrong.join("; ")) }
     }
 
-    /// When the next container is asked for: early enough that what is in flight meanwhile (64 MiB of
-    /// proposals for the default of 2 GiB) still fits.
+    /// The bytes at which the next container is asked for: early enough that what is in flight meanwhile (64
+    /// MiB of proposals for the default of 2 GiB) still fits.
     pub(crate) fn container_roll_bytes(&self) -> u64 {
         self.container_bytes_max - self.container_bytes_max / 32
     }
 
-    /// When writes are refused because no next container was to be had.
+    /// The bytes at which writes are refused because no next container was to be had.
     pub(crate) fn container_refuse_bytes(&self) -> u64 {
         self.container_bytes_max.saturating_mul(2)
     }

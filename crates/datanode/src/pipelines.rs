@@ -155,8 +155,8 @@ impl Pipelines {
         }
     }
 
-    /// From here on until it is open, or the answer is dropped, it is here. One that stands still goes on
-    /// doing so meanwhile.
+    /// Begins to open the pipeline: from here on until it is open, or the answer is dropped, it is here. One
+    /// that stands still goes on doing so meanwhile.
     pub(crate) fn begin_opening(&self, pipeline: PipelineId) -> Opening<'_> {
         self.write().entry(pipeline).or_insert(Hosted::Opening);
         Opening { pipelines: self, pipeline }

@@ -49,8 +49,8 @@ impl Retired {
     }
 
     /// Ends the replica by itself, unless it has ended; on return that is durable, and its containers say
-    /// what they have; answers how far they reach. An error where its log is lost: then nobody can say what it
-    /// had.
+    /// what they have; answers how far they reach. An error where its log is lost: then nobody can say what
+    /// it had.
     pub(crate) async fn quasi_close(&self, host: &RaftHost) -> anyhow::Result<LogIndex> {
         let nothing = LogIndex(0);
         if self.is_being_removed().await? {
@@ -195,8 +195,8 @@ impl Retired {
         self.last_told(last).await
     }
 
-    /// The last record that stands in a container of which SCM is told. A leader that came after the pipeline's
-    /// last roll has begun with its record the one that never holds data.
+    /// The last record that stands in a container of which SCM is told. A leader that came after the
+    /// pipeline's last roll has begun with its record the one that never holds data.
     async fn last_told(&self, last: LogId) -> anyhow::Result<LogIndex> {
         let pipeline = self.order.pipeline;
         let (open, _) = self.open_container().await?;
@@ -292,8 +292,8 @@ impl Retired {
             .await
     }
 
-    /// Files containers whose rows were not flushed: the log that would have applied them again is gone, and without a row nobody would know
-    /// of them.
+    /// Files containers whose rows were not flushed: the log that would have applied them again is gone, and
+    /// without a row nobody would know of them.
     async fn file_forgotten(&self) -> anyhow::Result<()> {
         let pipeline = self.order.pipeline;
         let found = containers_without_row(self.disk.space.disk(), &self.disk.index).await?;
@@ -309,8 +309,9 @@ impl Retired {
         Ok(())
     }
 
-    /// Ends a container with records that the index does not know, and that nothing will apply any more. It is not empty, and nobody may take what
-    /// it answers for what it has: so it is unhealthy, by the same step.
+    /// Ends a container with records that the index does not know, and that nothing will apply any more. It
+    /// is not empty, and nobody may take what it answers for what it has: so it is unhealthy, by the same
+    /// step.
     async fn end_without_rows(&self, container: ContainerId) -> anyhow::Result<()> {
         let mut reader = ContainerReader::open(self.disk.space.disk(), container, Reading::Whole).await?;
         loop {
@@ -382,7 +383,8 @@ impl Retired {
         self.disk.index.with(move |index| index.flush()).await
     }
 
-    /// What the record says under the lock: SCM may have had the container closed meanwhile.
+    /// Marks the container's end by what its record says under the lock: SCM may have had the container
+    /// closed meanwhile.
     async fn mark_end(&self, container: ContainerId) -> anyhow::Result<()> {
         let _ending = self.disk.ending.lock().await;
         let Some(record) = self.disk.index.with(move |index| index.container(container)).await? else {

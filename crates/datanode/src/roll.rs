@@ -6,14 +6,16 @@
 //! the log back to a closed container. It cannot, because
 //!
 //! 1. one task per pipeline and process rolls, and waits for the outcome before it thinks again;
-//! 2. it decides only after a read index, so that all entries of earlier terms, rolls among them, are applied;
-//! 3. it proposes only if its term is still the one it decided in. As long as the term is the same, nobody else
-//!    rolled;
-//! 4. SCM gives one successor to each container, so two leaders that decide on the same news name the same container:
-//!    the second roll switches the log to where it is, and applying it changes nothing;
-//! 5. containers are numbered upwards, and the log takes no roll to an earlier owner than it has: should an old roll
-//!    be appended regardless, it changes nothing, in the log as in the state machine. The state machine also checks
-//!    every record's place against the open container: a log that went astray would stop its pipeline, not be served.
+//! 2. it decides only after a read index, so that all entries of earlier terms, rolls among them, are
+//!    applied;
+//! 3. it proposes only if its term is still the one it decided in. As long as the term is the same, nobody
+//!    else rolled;
+//! 4. SCM gives one successor to each container, so two leaders that decide on the same news name the same
+//!    container: the second roll switches the log to where it is, and applying it changes nothing;
+//! 5. containers are numbered upwards, and the log takes no roll to an earlier owner than it has: should an
+//!    old roll be appended regardless, it changes nothing, in the log as in the state machine. The state
+//!    machine also checks every record's place against the open container: a log that went astray would stop
+//!    its pipeline, not be served.
 //!
 //! The container that a pipeline ends with is drawn when the pipeline begins to close, after all that were
 //! given out to follow another, and none is given out after it. So an end follows every roll there is, and a
@@ -55,7 +57,8 @@ pub(crate) struct Roller {
 }
 
 impl Roller {
-    /// May be dropped anywhere: of a roll under way at most a proposal is left whose outcome nobody waits for.
+    /// May be dropped anywhere: of a roll under way at most a proposal is left whose outcome nobody waits
+    /// for.
     pub(crate) async fn run(self) {
         let mut status = self.pipeline.group.watch();
         let mut open = self.pipeline.open.clone();

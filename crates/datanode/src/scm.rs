@@ -1,4 +1,4 @@
-//! How a datanode speaks with SCM.
+//! A datanode's connection to SCM, over which it registers, reports and hears its orders.
 
 use crate::roll::ContainerAllocator;
 use futures::future::BoxFuture;

@@ -19,7 +19,8 @@ use proto::datanode::PipelineSpec;
 use std::io::ErrorKind;
 use types::{GroupId, PipelineId};
 
-const FILE: RecordFile = RecordFile::of_message(b"FLps", 1, 1 << 20);
+const SPEC_BYTES_MAX: usize = 1 << 20;
+const FILE: RecordFile = RecordFile::of_message(b"FLps", 1, SPEC_BYTES_MAX);
 
 fn dir(pipeline: PipelineId) -> String {
     format!("{GROUPS_DIR}/{}", GroupId::pipeline(pipeline))

@@ -8,10 +8,10 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use types::Nonce;
 
-/// What becomes of a chunk; all who wait hear the same.
+/// The outcome of a chunk; all who wait hear the same.
 pub(crate) type Outcome = Shared<BoxFuture<'static, Result<Done, ProposeError>>>;
 
-/// What a chunk is told apart by: one that says the same of itself is the same.
+/// The name by which a chunk is told apart: one that says the same of itself is the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ChunkName {
     pub nonce: Nonce,
@@ -29,8 +29,8 @@ pub(crate) struct UnderWay {
 #[derive(Default)]
 struct State {
     chunks: HashMap<ChunkName, Outcome>,
-    /// As many as this, and those that have an answer are looked for: nobody may be waiting for it since a
-    /// connection broke.
+    /// The number of chunks at which those that have an answer are looked for: nobody may be waiting for one
+    /// since a connection broke.
     sweep_at: usize,
 }
 

@@ -1,5 +1,5 @@
-//! Compares the ways to reach a disk: `cargo run --release -p flotilla-disk --example disk_io -- DIRECTORY [SECONDS]`.
-//! Each line is a number of files with one operation outstanding on each, again and again.
+//! Compares the ways to reach a disk: `cargo run --release -p flotilla-disk --example disk_io -- DIRECTORY
+//! [SECONDS]`. Each line is a number of files with one operation outstanding on each, again and again.
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)] // it measures; it reads /proc
 

@@ -7,13 +7,14 @@ pub trait DataDirectory: Disk {
     /// Its name for people.
     fn root(&self) -> &Path;
 
-    /// The path by which RocksDB opens the database that is in `dir`, or makes one there. It moves and goes with `dir`.
+    /// The path by which RocksDB opens the database that is in `dir`, or makes one there. It moves and goes
+    /// with `dir`.
     fn database(&self, dir: &str) -> IoFuture<PathBuf>;
 
     fn stamp(&self) -> Stamp;
 
-    /// Writes cluster and node into the stamp, durably. A stamp that names another cluster or node is refused;
-    /// node 0 means "no number yet" and never contradicts.
+    /// Writes cluster and node into the stamp, durably. A stamp that names another cluster or node is
+    /// refused; node 0 means "no number yet" and never contradicts.
     fn join_cluster(&self, cluster: &str, node: u64) -> Result<(), OpenDiskError>;
 }
 

@@ -1,9 +1,10 @@
-//! Writes around the page cache. What a log takes is written once and mostly read much later, if ever; copying megabytes of it into
-//! new pages of the cache is the greater part of what a large write costs.
+//! Writes around the page cache. What a log takes is written once and mostly read much later, if ever;
+//! copying megabytes of it into new pages of the cache is the greater part of what a large write costs.
 //!
-//! The kernel wants whole blocks of such a write, in memory and in the file. What is before the first and behind the last whole
-//! block of a write goes through the cache. The kernel keeps the two ways in step where writes of one file come one after another, as
-//! a log's do; with two under way at the same place (or in one large page) it may give up, and call that an error of the disk.
+//! The kernel wants whole blocks of such a write, in memory and in the file. What is before the first and
+//! behind the last whole block of a write goes through the cache. The kernel keeps the two ways in step where
+//! writes of one file come one after another, as a log's do; with two under way at the same place (or in one
+//! large page) it may give up, and call that an error of the disk.
 
 use bytes::Bytes;
 use std::collections::VecDeque;
@@ -16,7 +17,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// Devices with larger blocks refuse, and are written to through the cache.
 const BLOCK_BYTES: usize = 4096;
-/// Where a write gets cheaper around the cache: its whole blocks are this much at least.
+/// The whole blocks of a write from which on it gets cheaper around the cache: this much at least.
 const DIRECT_BYTES_MIN: usize = 64 << 10;
 /// Memory for whole blocks comes in pieces of this size,
 const PIECE_BYTES: usize = 256 << 10;
@@ -117,7 +118,7 @@ pub(crate) struct Part {
     pub(crate) file: Arc<File>,
     pub(crate) offset: u64,
     pub(crate) buffers: Vec<Bytes>,
-    /// For what goes around the cache: where it goes if the kernel refuses that.
+    /// The way through the cache that a part which goes around it takes if the kernel refuses that.
     pub(crate) instead: Option<Instead>,
 }
 
@@ -147,7 +148,7 @@ impl DataFile {
         DataFile { file: Arc::new(file), direct, around: OnceLock::new() }
     }
 
-    /// What to write where, in this order; nothing of it empty.
+    /// The parts of a write, in this order; none of them is empty.
     pub(crate) fn parts(&self, offset: u64, mut buffers: Vec<Bytes>) -> Vec<Part> {
         buffers.retain(|buffer| !buffer.is_empty());
         let bytes: usize = buffers.iter().map(Bytes::len).sum();
@@ -199,7 +200,7 @@ mod tests {
         DataFile::new(tempfile::tempfile().unwrap(), Arc::default())
     }
 
-    /// Where each part is, how much it is, and whether it goes around the cache.
+    /// The offset of each part, its bytes, and whether it goes around the cache.
     fn parts(file: &DataFile, offset: u64, sizes: &[usize]) -> Vec<(u64, usize, bool)> {
         let mut number = 0u8;
         let mut buffer = |bytes: &usize| -> Bytes {

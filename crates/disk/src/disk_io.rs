@@ -1,7 +1,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// How a data directory's files are read, written and synced.
+/// The way in which a data directory's files are read, written and synced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DiskIo {
     /// io_uring where the kernel offers it, else threads.

@@ -2,19 +2,21 @@ use crate::queue::Kind;
 use std::io;
 use std::sync::OnceLock;
 
-/// Whether a disk may still be used. After a write or sync failed nobody knows what the kernel kept of the pages it
-/// could not write, and a second fsync may succeed without them: so the first failure is final until restart.
+/// Whether a disk may still be used. After a write or sync failed nobody knows what the kernel kept of the
+/// pages it could not write, and a second fsync may succeed without them: so the first failure is final until
+/// restart.
 #[derive(Default)]
 pub(crate) struct Health {
     failure: OnceLock<String>,
 }
 
-/// What an error of an operation says about the disk.
+/// The kind of an operation: what an error of it says about the disk.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Operation {
     /// A failed one loses nothing that was there: the error is the caller's.
     Read,
-    /// A failed one leaves unknown contents; running out of space is the exception, the kernel refuses it cleanly.
+    /// A failed one leaves unknown contents; running out of space is the exception, the kernel refuses it
+    /// cleanly.
     Change,
     /// A failed one has lost data that was accepted before, whatever the reason.
     Sync,
@@ -32,7 +34,8 @@ impl Health {
         }
     }
 
-    /// Runs one operation on a disk that has not failed, and fails the disk when the operation's error says so.
+    /// Runs one operation on a disk that has not failed, and fails the disk when the operation's error says
+    /// so.
     pub(crate) fn run<T>(
         &self,
         operation: Operation,

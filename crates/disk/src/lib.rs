@@ -1,8 +1,8 @@
 //! The only code that touches data files.
 //!
-//! Everything above works against [`Disk`] and [`File`], whose futures complete when the operation has; what is
-//! durable when is said on each method. [`RealDisk`] is a data directory on this machine; [`sim::SimDisk`] is one that
-//! crashes, fails and fills up on demand, for tests.
+//! Everything above works against [`Disk`] and [`File`], whose futures complete when the operation has; what
+//! is durable when is said on each method. [`RealDisk`] is a data directory on this machine; [`sim::SimDisk`]
+//! is one that crashes, fails and fills up on demand, for tests.
 
 #![allow(clippy::disallowed_methods)] // this is the crate that the refused methods of std::fs point to
 

@@ -3,8 +3,8 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-/// Makes `to` a directory with the files of `from`, durably: a second name for files that `is_immutable` names, a copy of
-/// the others. `to` is made anew, `from` has no directories in it.
+/// Makes `to` a directory with the files of `from`, durably: a second name for files that `is_immutable`
+/// names, a copy of the others. `to` is made anew, `from` has no directories in it.
 pub fn link_dir(from: &Path, to: &Path, is_immutable: impl Fn(&str) -> bool) -> io::Result<()> {
     match fs::remove_dir_all(to) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),

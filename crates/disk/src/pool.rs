@@ -6,8 +6,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
-/// A journaling file system merges concurrent syncs into one commit, and devices reorder what they are given: one
-/// thread per operation under way is how a pool offers both.
+/// A journaling file system merges concurrent syncs into one commit, and devices reorder what they are given:
+/// one thread per operation under way is how a pool offers both.
 const SLOTS: Slots = Slots { reads: 16, changes: 16 };
 
 /// Threads are started only when all others are busy. Neither kind of operation can take the last four.

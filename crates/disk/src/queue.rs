@@ -7,7 +7,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 /// Operations of a kind that wait for their turn; callers beyond wait in their future until there is room.
 const QUEUED_MAX: usize = 1024;
 
-/// Reads do not wait for writes and syncs, nor the other way round: each kind has a queue and slots of its own.
+/// Reads do not wait for writes and syncs, nor the other way round: each kind has a queue and slots of its
+/// own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Changes nothing.
@@ -16,14 +17,14 @@ pub(crate) enum Kind {
     Change,
 }
 
-/// How many operations of each kind are under way at the same time.
+/// The number of operations of each kind that are under way at the same time.
 #[derive(Clone, Copy)]
 pub(crate) struct Slots {
     pub(crate) reads: usize,
     pub(crate) changes: usize,
 }
 
-/// What waits for a slot; reads are taken first.
+/// Operations that wait for a slot; reads are taken first.
 pub(crate) struct Queue<T> {
     reads: Lane<T>,
     changes: Lane<T>,
@@ -44,7 +45,7 @@ impl<T> Queue<T> {
         self.lane(kind).waiting.push_back((what, room));
     }
 
-    /// What is to be started now; [`Queue::finish`] gives its slot back.
+    /// Takes the operation that is to be started now; [`Queue::finish`] gives its slot back.
     pub(crate) fn take(&mut self) -> Option<(Kind, T)> {
         [Kind::Read, Kind::Change].into_iter().find_map(|kind| Some((kind, self.lane(kind).take()?)))
     }
@@ -53,7 +54,7 @@ impl<T> Queue<T> {
         self.lane(kind).free += 1;
     }
 
-    /// How many calls of [`Queue::take`] would find something.
+    /// The number of calls of [`Queue::take`] that would find something.
     pub(crate) fn startable(&self) -> usize {
         [&self.reads, &self.changes].into_iter().map(|lane| lane.waiting.len().min(lane.free)).sum()
     }
@@ -94,8 +95,8 @@ impl Gate {
         Gate { reads: room(), changes: room() }
     }
 
-    /// Calls `push` at once when there is room, else when the future is polled and room has come; the future waits for
-    /// the result.
+    /// Calls `push` at once when there is room, else when the future is polled and room has come; the future
+    /// waits for the result.
     pub(crate) fn enter<T: Send + 'static>(
         &self,
         kind: Kind,

@@ -1,18 +1,20 @@
 use std::io;
 
-/// What a failed read says of what was to be read.
+/// The fault of a failed read: what it says of what was to be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadFault {
     /// The medium cannot give the bytes back, or the file system found what it keeps of them damaged.
     Medium,
-    /// The process or the machine ran out of something, or was interrupted. It passes, and says nothing of the disk.
+    /// The process or the machine ran out of something, or was interrupted. It passes, and says nothing of
+    /// the disk.
     Shortage,
     /// Anything else: nobody can tell what it says.
     Other,
 }
 
-/// EIO; ENODATA, EREMOTEIO and EILSEQ of block devices that name the sector or the protection of its bytes; EBADMSG and EUCLEAN, which ext4
-/// and xfs have for a checksum that does not match and for a structure that cannot be.
+/// EIO; ENODATA, EREMOTEIO and EILSEQ of block devices that name the sector or the protection of its bytes;
+/// EBADMSG and EUCLEAN, which ext4 and xfs have for a checksum that does not match and for a structure that
+/// cannot be.
 const MEDIUM: [i32; 6] =
     [libc::EIO, libc::ENODATA, libc::EREMOTEIO, libc::EILSEQ, libc::EBADMSG, libc::EUCLEAN];
 const SHORTAGE: [i32; 6] =
@@ -33,7 +35,8 @@ impl ReadFault {
         }
     }
 
-    /// As [`ReadFault::of`], of an error that is left in words alone: a library has put the system's name for it into its own sentence.
+    /// The fault of an error that is left in words alone, as [`ReadFault::of`]: a library has put the
+    /// system's name for it into its own sentence.
     pub fn in_words(words: &str) -> ReadFault {
         let names = |codes: &[i32]| codes.iter().any(|&code| words.contains(&name_of(code)));
         match () {

@@ -5,9 +5,9 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Opens one file of a data directory to look at it, for tools: the directory is neither locked nor stamped nor changed,
-/// and may be in use by a server, whose file then grows while it is read. Every change is refused with
-/// [`io::ErrorKind::PermissionDenied`]. Reads happen in the call, on the caller's thread.
+/// Opens one file of a data directory to look at it, for tools: the directory is neither locked nor stamped
+/// nor changed, and may be in use by a server, whose file then grows while it is read. Every change is
+/// refused with [`io::ErrorKind::PermissionDenied`]. Reads happen in the call, on the caller's thread.
 pub fn open_read_only(path: &Path) -> io::Result<Arc<dyn File>> {
     // Before it is opened: that would wait for whoever writes to a pipe, and may change a device.
     let kind = fs::metadata(path)?.file_type();

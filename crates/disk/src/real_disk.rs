@@ -17,8 +17,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use types::DiskId;
 
-/// Why a data directory cannot be used; the message says what to do. It has the system's own words in it, so they are no
-/// `source`: an error that is printed with its sources would repeat them.
+/// The reasons why a data directory cannot be used; the message says what to do. It has the system's own
+/// words in it, so they are no `source`: an error that is printed with its sources would repeat them.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenDiskError {
     #[error(
@@ -49,7 +49,8 @@ pub enum OpenDiskError {
     Io { path: PathBuf, why: io::Error },
 }
 
-/// A data directory on this machine, locked by this process until the last handle to it and its files is gone.
+/// A data directory on this machine, locked by this process until the last handle to it and its files is
+/// gone.
 pub struct RealDisk {
     inner: Arc<Inner>,
 }
@@ -71,7 +72,8 @@ const LOCK: &str = "LOCK";
 const VERSION: &str = "VERSION";
 
 impl RealDisk {
-    /// Opens `root`, creating and stamping it when it is empty or missing (with a new disk id and `node_uuid`).
+    /// Opens `root`, creating and stamping it when it is empty or missing (with a new disk id and
+    /// `node_uuid`).
     pub fn open(root: &Path, node_uuid: u128) -> Result<RealDisk, OpenDiskError> {
         RealDisk::open_with(root, node_uuid, DiskIo::Auto)
     }
@@ -116,7 +118,7 @@ impl RealDisk {
         }
     }
 
-    /// How reads, writes and syncs are done: never [`DiskIo::Auto`].
+    /// The way in which reads, writes and syncs are done: never [`DiskIo::Auto`].
     pub fn io(&self) -> DiskIo {
         if self.inner.ring.is_some() { DiskIo::Uring } else { DiskIo::Threads }
     }
@@ -129,8 +131,8 @@ impl RealDisk {
         self.inner.stamp.lock().expect("no holder of the stamp panics").clone()
     }
 
-    /// Writes cluster and node into the stamp, durably. A stamp that names another cluster or node is refused;
-    /// node 0 means "no number yet" and never contradicts.
+    /// Writes cluster and node into the stamp, durably. A stamp that names another cluster or node is
+    /// refused; node 0 means "no number yet" and never contradicts.
     pub fn join_cluster(&self, cluster: &str, node: u64) -> Result<(), OpenDiskError> {
         let root = &self.inner.root;
         let mut stamp = self.inner.stamp.lock().expect("no holder of the stamp panics");
@@ -213,14 +215,15 @@ impl RealDisk {
     }
 }
 
-/// Fails the disk when its directory was removed, unmounted or exchanged under it. Its open files would go on taking data, and
-/// syncing it to where nobody finds it again.
+/// Fails the disk when its directory was removed, unmounted or exchanged under it. Its open files would go on
+/// taking data, and syncing it to where nobody finds it again.
 fn check_still_there(root: &Path, disk: DiskId, health: &Health) -> io::Result<()> {
     let why = match RealDisk::peek(root) {
         Ok(Some(stamp)) if stamp.disk == disk => return Ok(()),
         Ok(Some(stamp)) => format!("disk {} is there instead", stamp.disk),
         Ok(None) => "there is no stamp: it was removed or unmounted".to_owned(),
-        // That it cannot be read at the moment (too many open files, say) does not say that it is another one.
+        // That it cannot be read at the moment (too many open files, say) does not say that it is another
+        // one.
         Err(_) => return Ok(()),
     };
     let error = io::Error::other(why);
@@ -244,7 +247,8 @@ fn create_dir_all(health: &Health, root: &Path, full: &Path) -> io::Result<()> {
 
 impl Disk for RealDisk {
     fn open(&self, path: &str, create: bool) -> IoFuture<Arc<dyn File>> {
-        // Opening what exists changes nothing; that it fails (too many open files, say) says nothing of the disk.
+        // Opening what exists changes nothing; that it fails (too many open files, say) says nothing of the
+        // disk.
         let operation = if create { Operation::Change } else { Operation::Read };
         let opened = self.run(operation, "open", path, move |full| {
             let mut options = fs::OpenOptions::new();

@@ -27,7 +27,7 @@ const MESSAGE_AT: usize = MESSAGE_CRC_AT + CRC_BYTES;
 pub struct RecordFile {
     magic: [u8; 4],
     version: u8,
-    /// Of the contents.
+    /// The most bytes that the contents may have.
     bytes_max: usize,
     layout: Layout,
 }
@@ -57,12 +57,12 @@ impl From<ReadRecordError> for io::Error {
 }
 
 impl RecordFile {
-    /// Of a format whose contents say how long they are.
+    /// A format whose contents say how long they are.
     pub const fn of_fields(magic: &[u8; 4], version: u8, bytes_max: usize) -> RecordFile {
         RecordFile { magic: *magic, version, bytes_max, layout: Layout::Fields }
     }
 
-    /// Of a format whose contents are of any length.
+    /// A format whose contents are of any length.
     pub const fn of_message(magic: &[u8; 4], version: u8, bytes_max: usize) -> RecordFile {
         RecordFile { magic: *magic, version, bytes_max, layout: Layout::Message }
     }
@@ -85,8 +85,8 @@ impl RecordFile {
         out.freeze()
     }
 
-    /// The contents of a file with these bytes. The version is looked at before the checksum, which a newer one may
-    /// have elsewhere.
+    /// The contents of a file with these bytes. The version is looked at before the checksum, which a newer
+    /// one may have elsewhere.
     pub fn decode<'a>(&self, bytes: &'a [u8]) -> Result<&'a [u8], String> {
         let head_bytes = if self.layout == Layout::Message { MESSAGE_AT } else { FIELDS_AT + CRC_BYTES };
         if bytes.len() < head_bytes {
@@ -141,8 +141,8 @@ impl RecordFile {
         decoded.map(Some).map_err(|why| ReadRecordError::Damaged { path: path(), why })
     }
 
-    /// Replaces a file of a directory that is there. Durable on return; a crash before leaves the old file or the new
-    /// one. Not for two writers of one file at the same time.
+    /// Replaces a file of a directory that is there. Durable on return; a crash before leaves the old file or
+    /// the new one. Not for two writers of one file at the same time.
     pub async fn write(&self, disk: &dyn Disk, path: &str, contents: &[u8]) -> io::Result<()> {
         let (dir, temporary) = (path.rsplit_once('/').map_or("", |(dir, _)| dir), format!("{path}.tmp"));
         let file = disk.open(&temporary, true).await?;

@@ -3,9 +3,9 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
 
-/// Replaces `path` by `contents` so that a crash leaves the old file or the new one, never a mixture: for small
-/// files next to the data (credentials, settings). Creates missing parents. Not for two writers of one file at the
-/// same time.
+/// Replaces `path` by `contents` so that a crash leaves the old file or the new one, never a mixture: for
+/// small files next to the data (credentials, settings). Creates missing parents. Not for two writers of one
+/// file at the same time.
 pub fn write_file_durably(path: &Path, contents: &[u8]) -> io::Result<()> {
     write_durably(path, contents, |temporary| {
         fs::OpenOptions::new().write(true).create(true).truncate(true).mode(FILE_MODE).open(temporary)
@@ -60,7 +60,7 @@ pub(crate) fn sync_dir(path: &Path) -> io::Result<()> {
     fs::File::open(path)?.sync_all()
 }
 
-/// What is stored here is for the process that stores it.
+/// The mode of files: what is stored here is for the process that stores it.
 pub(crate) const FILE_MODE: u32 = 0o600;
 const DIRECTORY_MODE: u32 = 0o700;
 

@@ -14,7 +14,7 @@ use crate::OpenDiskError;
 use std::path::Path;
 use types::DiskId;
 
-/// What a data directory is and whose: kept in its file `VERSION`.
+/// A data directory's stamp says what it is and whose; it is kept in its file `VERSION`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stamp {
     pub disk: DiskId,
@@ -47,7 +47,8 @@ impl Stamp {
         format!("{text}crc32c {crc:08x}\n").into_bytes()
     }
 
-    /// The format is looked at before anything else, checksum included: a newer one may do everything differently.
+    /// The format is looked at before anything else, checksum included: a newer one may do everything
+    /// differently.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Stamp, DecodeStampError> {
         let text = std::str::from_utf8(bytes).map_err(|_| bad("it is not text"))?;
         let mut lines = text.split_inclusive('\n');
@@ -76,7 +77,8 @@ impl Stamp {
         Ok(Stamp { disk, cluster, node_uuid, node })
     }
 
-    /// As it is once the directory has joined a cluster as a node. One that names another is refused.
+    /// The stamp as it is once the directory has joined a cluster as a node. One that names another is
+    /// refused.
     pub(crate) fn joined(&self, root: &Path, cluster: &str, node: u64) -> Result<Stamp, OpenDiskError> {
         let path = || root.to_owned();
         Stamp::check_cluster(cluster).map_err(|why| OpenDiskError::BadStamp { path: path(), why })?;

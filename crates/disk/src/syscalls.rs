@@ -9,8 +9,8 @@ use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// Lets this process open as many files as the system allows it: segments, RocksDB's tables and connections add up to
-/// more than the 1024 that shells start processes with. Answers the limit there is now.
+/// Lets this process open as many files as the system allows it: segments, RocksDB's tables and connections
+/// add up to more than the 1024 that shells start processes with. Answers the limit there is now.
 pub fn raise_open_files_limit() -> io::Result<u64> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `limit` is a valid rlimit for the kernel to fill.
@@ -27,8 +27,8 @@ pub fn raise_open_files_limit() -> io::Result<u64> {
     Ok(limit.rlim_cur)
 }
 
-/// From now on nobody but the owner may look into files and directories that this process makes, whoever in it makes them: RocksDB
-/// gives its files to all who may come to them.
+/// Keeps files and directories that this process makes from all but their owner, from now on and whoever in
+/// it makes them: RocksDB gives its files to all who may come to them.
 pub fn keep_new_files_private() {
     // SAFETY: takes a number, and cannot fail.
     #[allow(unsafe_code)]
@@ -37,8 +37,8 @@ pub fn keep_new_files_private() {
     };
 }
 
-/// Gives the kernel what glibc keeps of memory that was freed, wherever it lies; other allocators have ways of their own. Takes
-/// milliseconds for some hundred MiB, and holds up those who allocate meanwhile.
+/// Gives the kernel what glibc keeps of memory that was freed, wherever it lies; other allocators have ways
+/// of their own. Takes milliseconds for some hundred MiB, and holds up those who allocate meanwhile.
 pub fn give_back_freed_memory() {
     #[cfg(target_env = "gnu")]
     // SAFETY: takes a number, and may be called at any time.
@@ -92,8 +92,8 @@ fn write_vectored_at(file: &File, offset: u64, buffers: &[Bytes]) -> io::Result<
         .collect();
     let count = iovecs.len() as libc::c_int; // at most IOVECS_MAX
     loop {
-        // SAFETY: each iovec points to initialized memory of a `Bytes` borrowed for the whole call, which only
-        // reads it; the descriptor is open for as long as `file` is borrowed.
+        // SAFETY: each iovec points to initialized memory of a `Bytes` borrowed for the whole call, which
+        // only reads it; the descriptor is open for as long as `file` is borrowed.
         let written = unsafe { libc::pwritev(file.as_raw_fd(), iovecs.as_ptr(), count, offset) };
         match usize::try_from(written) {
             Ok(written) => return Ok(written),

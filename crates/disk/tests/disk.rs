@@ -1,4 +1,4 @@
-//! What everything above relies on, of any [`Disk`]; and a real data directory's stamp and lock.
+//! Tests of what everything above relies on, of any [`Disk`]; and of a real data directory's stamp and lock.
 
 #![allow(clippy::disallowed_methods)] // tests damage files behind the disk's back
 #![allow(clippy::unwrap_used)] // in helpers, which clippy does not take for tests

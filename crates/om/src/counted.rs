@@ -1,4 +1,4 @@
-//! What OM counts of the calls it answers, for Prometheus.
+//! Counts of the calls that OM answers, for Prometheus.
 
 use metrics::{Counter, Exposition, Histogram, Metric, Unit};
 use proto::{Failure, Retry};
@@ -90,7 +90,7 @@ impl Counted {
     }
 }
 
-/// What was applied to the tables, write by write.
+/// The commands that were applied to the tables, write by write.
 #[derive(Debug)]
 pub(crate) struct Batches {
     commands: Histogram,

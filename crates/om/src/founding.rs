@@ -1,5 +1,6 @@
-//! Who has the names of a cluster: noted in SCM's registry before an OM founds its group. An OM on an empty directory, in the place of one that
-//! has them, is refused; it would show an empty namespace, and everything in the containers would seem to belong to nobody.
+//! The owner of a cluster's names is noted in SCM's registry before an OM founds its group. An OM on an empty
+//! directory, in the place of one that has them, is refused; it would show an empty namespace, and everything
+//! in the containers would seem to belong to nobody.
 
 use bytes::Bytes;
 use proto::registry::registry_client::RegistryClient;
@@ -13,7 +14,7 @@ use tokio::time::timeout;
 use tonic::{Request, Response, Status};
 use types::random::random;
 
-/// Of the first group of names, the only one for now.
+/// The key of the first group of names, the only one for now.
 const KEY: &str = "flotilla/om/0";
 const ANSWER_MAX: Duration = Duration::from_secs(5);
 
@@ -28,7 +29,8 @@ impl Founding {
         Founding { note: format!("{address} {:032x}", random().random::<u128>()).into() }
     }
 
-    /// Notes that the names are founded here. `PreconditionFailed`: they are elsewhere, and asking again changes nothing.
+    /// Notes that the names are founded here. `PreconditionFailed`: they are elsewhere, and asking again
+    /// changes nothing.
     pub(crate) async fn note(&self, scm: &str, host: &RaftHost, cluster: &str) -> Result<(), Failure> {
         let put = PutKeyRequest {
             key: KEY.to_owned(),

@@ -1,8 +1,8 @@
 //! OM, the object manager: the namespace of buckets, keys and multipart uploads.
 //!
-//! Everything that changes it is an operation of [`ops`]: prepared on the leader, carried by the group's log, applied
-//! on all members to [`tables`]. Everything that only reads is a query of [`queries`], answered by the leader from
-//! its own tables once it knows that they are current.
+//! Everything that changes it is an operation of [`ops`]: prepared on the leader, carried by the group's log,
+//! applied on all members to [`tables`]. Everything that only reads is a query of [`queries`], answered by
+//! the leader from its own tables once it knows that they are current.
 
 mod counted;
 mod founding;

@@ -43,8 +43,9 @@ pub struct Om {
 }
 
 impl Om {
-    /// Opens the OM's group in a metadata directory, which it may share with an SCM, and waits until it leads. Where there is none yet
-    /// that happens later: once SCM has said which cluster this is, and that no other OM has its names. Without an SCM nobody is asked.
+    /// Opens the OM's group in a metadata directory, which it may share with an SCM, and waits until it
+    /// leads. Where there is none yet that happens later: once SCM has said which cluster this is, and that
+    /// no other OM has its names. Without an SCM nobody is asked.
     pub async fn start(
         options: OmOptions,
         disk: Arc<RealDisk>,
@@ -63,8 +64,9 @@ impl Om {
         Om::start_on(options, disk, dbs, space, host, addresses, clock).await
     }
 
-    /// [`Om::start`] on a directory that somebody opened. `dbs` opens the tables, once this is an OM of the cluster: one that is refused leaves
-    /// nothing behind. They keep their applied position under [`APPLIED_KEY`].
+    /// [`Om::start`] on a directory that somebody opened. `dbs` opens the tables, once this is an OM of the
+    /// cluster: one that is refused leaves nothing behind. They keep their applied position under
+    /// [`APPLIED_KEY`].
     pub async fn start_on(
         options: OmOptions,
         disk: Arc<dyn DataDirectory>,
@@ -108,7 +110,7 @@ impl Om {
         routes.add_service(InterceptedService::new(service, ClusterGuard::new(here)));
     }
 
-    /// Why the OM cannot do its work now, if so.
+    /// The reason why the OM cannot do its work now, if there is one.
     pub fn readiness(&self) -> Result<(), String> {
         if let Some(why) = self.foreign.get() {
             return Err(why.clone());
@@ -151,7 +153,7 @@ impl Om {
     }
 }
 
-/// What it takes to open the OM's group.
+/// All that it takes to open the OM's group.
 struct Opener {
     options: OmOptions,
     disk: Arc<dyn DataDirectory>,
@@ -164,7 +166,8 @@ struct Opener {
 }
 
 impl Opener {
-    /// Asks until SCM answers: it may be away, or not yet be there. What fails after that does not mend itself.
+    /// Asks until SCM answers: it may be away, or not yet be there. What fails after that does not mend
+    /// itself.
     async fn join_and_open(self, dbs: impl Future<Output = anyhow::Result<Arc<dyn GroupDb>>>) {
         let founding = Founding::new(&self.options.address);
         let mut said = String::new();
@@ -201,7 +204,7 @@ impl Opener {
         }
     }
 
-    /// Of names that are here: SCM may have lost its note, or never had one.
+    /// Notes again whose the names are that are here: SCM may have lost its note, or never had one.
     async fn note_again(self) {
         let OmOptions { address, scm, .. } = &self.options;
         let (founding, cluster) = (Founding::new(address), self.disk.stamp().cluster);
@@ -225,7 +228,7 @@ impl Opener {
         }
     }
 
-    /// Which cluster this is, once it is certain that no other OM has its names.
+    /// The cluster that this is, once it is certain that no other OM has its names.
     async fn join(&self, founding: &Founding) -> Result<String, Failure> {
         let (scm, host) = (&self.options.scm, &self.host);
         let status = ask(scm, host, |channel| async move {

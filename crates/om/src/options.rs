@@ -5,12 +5,12 @@ pub struct OmOptions {
     pub address: String,
     /// "host:port" of SCM; several, separated by commas, are its members. Asked once: which cluster this is.
     pub scm: String,
-    /// Listings that run at the same time; more are refused as busy. Each holds a thread for about a millisecond per
-    /// thousand entries and at most one page (10 MiB at the very worst) in memory.
+    /// Listings that run at the same time; more are refused as busy. Each holds a thread for about a
+    /// millisecond per thousand entries and at most one page (10 MiB at the very worst) in memory.
     pub scans_max: usize,
     /// Election and heartbeat times of the OM's group.
     pub timing: raft::Timing,
-    /// When the OM's group writes a snapshot and purges its log.
+    /// The policy by which the OM's group writes a snapshot and purges its log.
     pub snapshots: raft::SnapshotPolicy,
     /// Memory of the OM's tables.
     pub db: statedb::DbOptions,

@@ -7,12 +7,13 @@ use std::collections::BTreeMap;
 /// A record's new value, or `None` for deleted.
 type Change = Option<Vec<u8>>;
 
-/// A batch of changes over a [`Db`], readable before it is written: later commands of a batch see what earlier ones
-/// did. A command that is refused half way leaves nothing behind.
+/// A batch of changes over a [`Db`], readable before it is written: later commands of a batch see what
+/// earlier ones did. A command that is refused half way leaves nothing behind.
 pub(crate) struct Overlay<'a> {
     db: &'a Db,
     changes: BTreeMap<Vec<u8>, Change>,
-    /// What the current command replaced in `changes`, oldest first: a key, and the change it had before.
+    /// The changes that the current command replaced in `changes`, oldest first: a key, and the change it had
+    /// before.
     undo: Vec<(Vec<u8>, Option<Change>)>,
 }
 

@@ -1,4 +1,4 @@
-//! What the namespace accepts: S3's rules, checked on the leader before a command is proposed.
+//! Rules of what the namespace accepts: S3's, checked on the leader before a command is proposed.
 
 use prost::Message;
 use proto::om::{BlockPiece, KeyAttributes};
@@ -15,8 +15,8 @@ pub(crate) const PAGE_ENTRIES_MAX: u32 = 1000;
 pub(crate) const PARTS_MAX: u32 = 10_000;
 /// All parts of an upload but the last have at least this much.
 pub(crate) const PART_BYTES_MIN: u64 = 5 * 1024 * 1024;
-/// A command stands whole in the log and in memory. 10 000 parts are half a megabyte, 20 000 pieces (5 TiB in blocks
-/// of 256 MiB) less than one.
+/// A command stands whole in the log and in memory. 10 000 parts are half a megabyte, 20 000 pieces (5 TiB in
+/// blocks of 256 MiB) less than one.
 pub(crate) const COMMAND_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 pub(crate) fn check_volume(volume: &str) -> Result<(), Failure> {

@@ -19,8 +19,8 @@ use tracing::error;
 use types::Clock;
 use types::random::random;
 
-/// The OM over gRPC. Only the group's leader answers: it orders the commands, and it knows that its tables are
-/// current.
+/// The OM over gRPC. Only the group's leader answers: it orders the commands, and it knows that its tables
+/// are current.
 #[derive(Clone)]
 pub(crate) struct OmService {
     /// Empty until this OM has joined a cluster; or why its group cannot be opened.
@@ -36,9 +36,9 @@ pub(crate) struct OmService {
 pub(crate) struct Opened {
     pub(crate) group: Group,
     pub(crate) dbs: Arc<dyn GroupDb>,
-    /// How much each bucket has.
+    /// The usage of each bucket.
     pub(crate) usage: Arc<Usage>,
-    /// How much was applied at a time.
+    /// The number of commands that were applied at a time.
     pub(crate) batches: Arc<Batches>,
 }
 

@@ -141,8 +141,8 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(30))]
-        /// However the log is cut into batches, and wherever a crash makes it start again, the tables and the
-        /// answers are the same to the byte.
+        /// The tables and the answers are the same to the byte, however the log is cut into batches, and
+        /// wherever a crash makes it start again.
         #[test]
         fn batches_and_restarts_make_no_difference(
             commands in prop::collection::vec((0u8..11, "[abc]"), 1..30),

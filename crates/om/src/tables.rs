@@ -1,5 +1,5 @@
-//! The OM's tables in RocksDB (`docs/format/om-tables.md`). Keys sort as bytes; numbers in keys are big-endian, in
-//! values little-endian.
+//! The OM's tables in RocksDB (`docs/format/om-tables.md`). Keys sort as bytes; numbers in keys are
+//! big-endian, in values little-endian.
 //!
 //! | key | value |
 //! |---|---|
@@ -22,19 +22,19 @@ use proto::Failure;
 use proto::om::{Bucket, BucketRecord, Upload};
 use statedb::Db;
 
-/// Where the tables say up to where they are applied.
+/// The key under which the tables say up to where they are applied.
 pub const APPLIED_KEY: &[u8] = b"a";
 pub(crate) const FORMAT_KEY: &[u8] = b"f";
 pub(crate) const NEXT_BUCKET_KEY: &[u8] = b"n";
 pub(crate) const QUEUE_KEY: &[u8] = b"q";
 
-/// Persisted. Format 1 remembered only some requests and pieces without their nonces, format 2 neither refusals nor what a request was; both
-/// were in no release.
+/// Persisted. Format 1 remembered only some requests and pieces without their nonces, format 2 neither
+/// refusals nor what a request was; both were in no release.
 pub(crate) const FORMAT: u32 = 4;
 /// Persisted: the format before, whose buckets do not say how much is in them.
 pub(crate) const FORMAT_UNCOUNTED: u32 = 3;
 
-/// With this the rows of buckets begin.
+/// The prefix of the rows of buckets.
 pub(crate) const BUCKETS_PREFIX: &[u8] = b"b";
 
 /// Upload ids are 128 random bits in hexadecimal.
@@ -60,7 +60,7 @@ pub(crate) fn decode<M: Message + Default>(key: &[u8], value: &[u8]) -> anyhow::
     M::decode(value).with_context(|| format!("decode record {}", key.escape_ascii()))
 }
 
-/// Why a command or query has no answer.
+/// The reason why a command or query has no answer.
 #[derive(Debug)]
 pub(crate) enum Refusal {
     /// It cannot be carried out, and its sender should know why.
@@ -101,7 +101,7 @@ pub(crate) fn uploads_prefix(bucket: BucketNumber) -> Vec<u8> {
     [b"u", &bucket.0.to_be_bytes()[..]].concat()
 }
 
-/// Where the uploads to keys that start with `prefix` begin: escaping keeps prefixes.
+/// The key at which the uploads to keys that start with `prefix` begin: escaping keeps prefixes.
 pub(crate) fn uploads_with_prefix(bucket: BucketNumber, prefix: &[u8]) -> Vec<u8> {
     let mut out = uploads_prefix(bucket);
     escape(prefix, &mut out);
@@ -116,7 +116,7 @@ pub(crate) fn upload_key(bucket: BucketNumber, key: &[u8], upload: &str) -> Vec<
     out
 }
 
-/// After all uploads to `key`, and before those to the next one.
+/// The key behind all uploads to `key`, and before those to the next one.
 pub(crate) fn uploads_after_key(bucket: BucketNumber, key: &[u8]) -> Vec<u8> {
     let mut out = uploads_with_prefix(bucket, key);
     out.extend_from_slice(&[0, 2]);

@@ -1,4 +1,5 @@
-//! Tables of the format before become those of this one before their group is opened: what is applied afterwards finds no others.
+//! Tables of the format before become those of this one before their group is opened: what is applied
+//! afterwards finds no others.
 
 use crate::tables::{
     BUCKETS_PREFIX, BucketNumber, FORMAT, FORMAT_KEY, FORMAT_UNCOUNTED, decode, format, keys_prefix,
@@ -11,8 +12,9 @@ use rocksdb::{Direction, IteratorMode, ReadOptions, WriteBatch};
 use statedb::Db;
 use tracing::info;
 
-/// On return the tables have this version's format, though not yet durably: a crash leaves the one or the other, and the next start begins
-/// anew. What follows depends on the tables alone. Reads every key of a store of the format before: seconds for millions.
+/// Brings the tables to this version's format, though not yet durably on return: a crash leaves the one or
+/// the other, and the next start begins anew. What follows depends on the tables alone. Reads every key of a
+/// store of the format before: seconds for millions.
 pub(crate) fn upgrade(db: &Db) -> anyhow::Result<()> {
     if format(db)? != Some(FORMAT_UNCOUNTED) {
         return Ok(());

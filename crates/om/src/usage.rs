@@ -1,4 +1,4 @@
-//! How much each bucket has, for Prometheus.
+//! The usage of each bucket, for Prometheus.
 
 use crate::tables::{BUCKETS_PREFIX, decode};
 use crate::upgrade::rows;
@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 /// Buckets that are told of by name; the others are told of together. Two series for each, so 200.
 pub(crate) const BUCKETS_NAMED_MAX: usize = 100;
-/// What the others are called: no bucket's name, as it has an underscore.
+/// The name of all other buckets together: no bucket's name, as it has an underscore.
 const OTHERS: &str = "_others";
 
 const BUCKETS: Metric = Metric { name: "flotilla_om_buckets", help: "Buckets." };
@@ -24,10 +24,10 @@ const BYTES: Metric = Metric {
     help: "Bytes of the objects of each of the buckets with the most bytes, and of all others together.",
 };
 
-/// What changed in the rows of buckets: their keys, and what is there now.
+/// The changes in the rows of buckets: their keys, and what is there now.
 pub(crate) type BucketRows = Vec<(Vec<u8>, Option<Vec<u8>>)>;
 
-/// What the rows of all buckets say, in memory, so that nobody reads them to be told. It follows the tables that were
+/// The rows of all buckets, in memory, so that nobody reads them to be told. It follows the tables that were
 /// looked at last: others, as those of a snapshot that was installed, are read once when somebody asks.
 #[derive(Debug, Default)]
 pub(crate) struct Usage {
@@ -36,7 +36,7 @@ pub(crate) struct Usage {
 
 #[derive(Debug, Default)]
 struct Known {
-    /// Of these tables; they are not kept open for it.
+    /// The tables that this is known of; they are not kept open for it.
     tables: Weak<Db>,
     buckets: BTreeMap<Arc<[u8]>, BucketRecord>,
     by_bytes: BTreeSet<(Reverse<u64>, Arc<[u8]>)>,
@@ -50,8 +50,8 @@ impl Usage {
         self.known.lock().expect("no holder panics").read(tables)
     }
 
-    /// What has just been written to `tables`. Their one writer says so after each write, so that what is known is never older than what it
-    /// said last, whoever reads meanwhile.
+    /// Follows what has just been written to `tables`. Their one writer says so after each write, so that
+    /// what is known is never older than what it said last, whoever reads meanwhile.
     pub(crate) fn follow(&self, tables: &Arc<Db>, changed: BucketRows) -> anyhow::Result<()> {
         let mut known = self.known.lock().expect("no holder panics");
         if !known.is_of(tables) {

@@ -19,8 +19,9 @@ fn cluster_of(metadata: &MetadataMap) -> Option<&str> {
     metadata.get(CLUSTER)?.to_str().ok().filter(|cluster| !cluster.is_empty())
 }
 
-/// Stands in front of each service: pipelines, containers and buckets have the same numbers and names in every cluster, so a caller
-/// whose address of a node is old must not read or write those of the cluster that has the address now.
+/// Stands in front of each service: pipelines, containers and buckets have the same numbers and names in
+/// every cluster, so a caller whose address of a node is old must not read or write those of the cluster that
+/// has the address now.
 #[derive(Clone)]
 pub struct ClusterGuard {
     here: Arc<dyn Fn() -> Option<String> + Send + Sync>,
@@ -28,13 +29,14 @@ pub struct ClusterGuard {
 }
 
 impl ClusterGuard {
-    /// In front of what only members and clients of a cluster have to do with. Each call names the cluster. `here` is `None` until
-    /// this process has joined one.
+    /// A guard in front of what only members and clients of a cluster have to do with. Each call names the
+    /// cluster. `here` is `None` until this process has joined one.
     pub fn new(here: impl Fn() -> Option<String> + Send + Sync + 'static) -> ClusterGuard {
         ClusterGuard { here: Arc::new(here), takes_strangers: false }
     }
 
-    /// In front of what tells strangers which cluster it is: who names none is answered, who names another is not.
+    /// A guard in front of what tells strangers which cluster it is: who names none is answered, who names
+    /// another is not.
     pub fn taking_strangers(here: impl Fn() -> Option<String> + Send + Sync + 'static) -> ClusterGuard {
         ClusterGuard { takes_strangers: true, ..ClusterGuard::new(here) }
     }

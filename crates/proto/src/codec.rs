@@ -9,7 +9,7 @@ use tonic::Status;
 use tonic::codec::{BufferSettings, Codec, DecodeBuf, Decoder};
 use tonic_prost::{ProstDecoder, ProstEncoder};
 
-/// Of all our methods, on both sides.
+/// The codec of all our methods, on both sides.
 pub struct CheckedCodec<T, U>(PhantomData<(T, U)>);
 
 impl<T, U> Default for CheckedCodec<T, U> {

@@ -11,7 +11,7 @@ pub struct Failure {
     pub code: Code,
     pub retry: Retry,
     pub message: String,
-    /// For [`Code::NotLeader`]: where the leader is, when known.
+    /// The leader's address, when known; for [`Code::NotLeader`].
     pub leader_address: Option<String>,
 }
 
@@ -43,7 +43,7 @@ impl Failure {
 }
 
 impl Code {
-    /// What a caller should do when the server does not say otherwise.
+    /// The retry that a caller should choose when the server does not say otherwise.
     pub fn default_retry(self) -> Retry {
         match self {
             Code::NotLeader | Code::Closed | Code::DiskFull | Code::DiskFailed | Code::Corrupt => {
@@ -141,8 +141,8 @@ impl From<Status> for Failure {
         }
         let is_of_connection = std::error::Error::source(&status).is_some();
         let (code, retry) = match status.code() {
-            // HTTP/2 ends a connection with `ENHANCE_YOUR_CALM`, whatever became of the requests on it, and gRPC has for that the word it has
-            // for what is too large.
+            // HTTP/2 ends a connection with `ENHANCE_YOUR_CALM`, whatever became of the requests on it, and
+            // gRPC has for that the word it has for what is too large.
             _ if is_of_connection && status.code() != tonic::Code::Unavailable => {
                 (Code::OutcomeUnknown, Retry::Unknown)
             }

@@ -74,8 +74,9 @@ pub use flotilla::registry::v1 as registry;
 pub use flotilla::scm::v1 as scm;
 pub use flotilla::v1;
 
-/// However long a writer wants a chunk's acknowledgement to wait for all replicas (`WriteChunk.ack_all_within_ms`), it comes
-/// after this: as long as a client goes on looking for a pipeline before it gives a write up.
+/// However long a writer wants a chunk's acknowledgement to wait for all replicas
+/// (`WriteChunk.ack_all_within_ms`), it comes after this: as long as a client goes on looking for a pipeline
+/// before it gives a write up.
 pub const ACK_ALL_WITHIN_MAX: std::time::Duration = std::time::Duration::from_secs(30);
 
 /// Messages above this size are refused by every server and client of ours: a block chunk (1 MiB by default,

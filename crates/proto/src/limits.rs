@@ -1,18 +1,20 @@
-//! How large a message may be that a server is asked with: in bytes, before they are gathered, and in parts, before they become
-//! structures. Two bytes on the wire can be a structure of 200 in memory, so a limit of bytes alone is none.
+//! Limits of a message that a server is asked with: in bytes, before they are gathered, and in parts, before
+//! they become structures. Two bytes on the wire can be a structure of 200 in memory, so a limit of bytes
+//! alone is none.
 //!
-//! A message that is not named here has the limits of [`SMALL`]. Answers are taken from servers that were asked for them, and have
-//! [`crate::MESSAGE_BYTES_MAX`] alone.
+//! A message that is not named here has the limits of [`SMALL`]. Answers are taken from servers that were
+//! asked for them, and have [`crate::MESSAGE_BYTES_MAX`] alone.
 
 use crate::{Code, Failure};
 use bytes::Buf;
 use prost::Message;
 
-/// Of one message.
+/// The limit of one message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MessageLimit {
     pub bytes_max: usize,
-    /// Structures, strings and numbers that the message has many of. Each is some hundred bytes in memory at most.
+    /// Structures, strings and numbers that the message has many of. Each is some hundred bytes in memory at
+    /// most.
     pub parts_max: u32,
 }
 
@@ -42,7 +44,8 @@ const LARGER: &[(&str, MessageLimit)] = &[
     ("flotilla.om.v1.CompleteUploadRequest", limit(4 << 20, 12_000)),
     // 1 000 keys of 1 KiB.
     ("flotilla.om.v1.DeleteKeysRequest", limit(2 << 20, 2048)),
-    // 10 000 pipelines, 64 000 parts of replicas with their terms, 10 000 numbers of those that are gone; what is wrong with one replica takes 1 KiB.
+    // 10 000 pipelines, 64 000 parts of replicas with their terms, 10 000 numbers of those that are gone;
+    // what is wrong with one replica takes 1 KiB.
     ("flotilla.scm.v1.HeartbeatRequest", limit(crate::MESSAGE_BYTES_MAX, 100_000)),
     // 1 000 disks.
     ("flotilla.scm.v1.RegisterRequest", limit(512 << 10, 4096)),
@@ -54,10 +57,10 @@ const LARGER: &[(&str, MessageLimit)] = &[
     ("flotilla.registry.v1.PutKeyRequest", limit(128 << 10, 16)),
 ];
 
-/// How deep messages stand in each other: ours five at most.
+/// The depth to which messages may stand in each other; ours go five deep at most.
 const DEPTH_MAX: u32 = 16;
 
-/// What a message consists of, where it may be many.
+/// The shape of a message that may have many parts.
 pub(crate) struct Shape {
     pub(crate) name: &'static str,
     pub(crate) parts: &'static [(u32, Part)],
@@ -73,7 +76,7 @@ pub(crate) enum Part {
     Numbers,
 }
 
-/// What a call carries.
+/// A message that a call carries.
 pub(crate) trait Carried {
     /// The number of its shape in [`SHAPES`], for what a server is asked with.
     const ASKED: Option<usize>;
@@ -81,7 +84,7 @@ pub(crate) trait Carried {
 
 include!(concat!(env!("OUT_DIR"), "/shapes.rs"));
 
-/// Why a message is not decoded.
+/// The reason why a message is not decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Refused {
     #[error("{name} has more than {parts_max} parts")]
@@ -95,13 +98,13 @@ impl MessageLimit {
         LARGER.iter().find(|(name, _)| *name == shape.name).map_or(SMALL, |(_, limit)| *limit)
     }
 
-    /// Of what the method at this path is asked with; `None`: there is no such method.
+    /// The limit of what the method at this path is asked with; `None`: there is no such method.
     pub fn of_method(path: &str) -> Option<MessageLimit> {
         let at = METHODS.binary_search_by_key(&path, |(path, _)| *path).ok()?;
         Some(MessageLimit::of(&SHAPES[METHODS[at].1]))
     }
 
-    /// Of all methods, in the order of their paths.
+    /// The limits of all methods, in the order of their paths.
     pub fn of_all() -> impl Iterator<Item = (&'static str, MessageLimit)> {
         METHODS.iter().map(|(path, shape)| (*path, MessageLimit::of(&SHAPES[*shape])))
     }
@@ -127,8 +130,8 @@ impl From<Refused> for Failure {
     }
 }
 
-/// Does with a message what a server does that is asked with it at this path, and drops it: for who looks for messages that cost too
-/// much. `None`: there is no such method.
+/// Does with a message what a server does that is asked with it at this path, and drops it: for who looks for
+/// messages that cost too much. `None`: there is no such method.
 #[doc(hidden)]
 pub fn decode_asked(path: &str, message: &[u8]) -> Option<Result<(), Failure>> {
     let at = DECODERS.binary_search_by_key(&path, |(path, _)| *path).ok()?;
@@ -163,7 +166,8 @@ fn count(shape: &Shape, mut bytes: &[u8], left: &mut u32, depth: u32) -> Result<
             _ => return Err(End::Malformed),
         };
         let Some(part) = part else { continue };
-        // Numbers that stand together take eight times their bytes in memory at most: as many as a structure in sixteen bytes.
+        // Numbers that stand together take eight times their bytes in memory at most: as many as a structure
+        // in sixteen bytes.
         let parts = match (part, key & 7) {
             (Part::Numbers, 2) => 1 + u32::try_from(value.len() / 16).unwrap_or(u32::MAX),
             _ => 1,

@@ -6,8 +6,8 @@ use tonic::metadata::{AsciiMetadataKey, MetadataMap, MetadataValue};
 const ID: &str = "flotilla-request";
 const AGE: &str = "flotilla-request-age-ms";
 
-/// The name of one change of names. Its sender repeats the request under the same name until it is answered: what took effect once
-/// takes effect no second time, and the repetition gets the first one's answer.
+/// The name of one change of names. Its sender repeats the request under the same name until it is answered:
+/// what took effect once takes effect no second time, and the repetition gets the first one's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestId(pub u128);
 
@@ -21,7 +21,7 @@ pub fn as_request<T>(mut call: Request<T>, id: RequestId, age: Duration) -> Requ
     call
 }
 
-/// Which request a call is a try of, and how long ago it was first sent.
+/// The request that a call is a try of, and how long ago it was first sent.
 pub fn request_of(metadata: &MetadataMap) -> Result<(RequestId, Duration), Failure> {
     let text = |key: &str| metadata.get(key).and_then(|value| value.to_str().ok());
     let id = text(ID).filter(|id| id.len() == 32).and_then(|id| {

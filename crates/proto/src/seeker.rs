@@ -3,14 +3,15 @@ use std::sync::Mutex;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Others go on naming a leader that is gone until they elect: so long nobody who found it silent is sent there again.
+/// Others go on naming a leader that is gone until they elect: so long nobody who found it silent is sent
+/// there again.
 const SILENT_FOR: Duration = Duration::from_secs(3);
 
-/// Where the leader of a service with several members is looked for: at the addresses somebody configured, and where answers said it
-/// is. Shared by all calls to the service.
+/// Seeks the leader of a service with several members: at the addresses somebody configured, and where
+/// answers said it is. Shared by all calls to the service.
 #[derive(Debug)]
 pub struct Seeker {
-    /// At least one.
+    /// The configured addresses; at least one.
     configured: Vec<String>,
     sought: Mutex<Sought>,
 }
@@ -51,13 +52,13 @@ impl Seeker {
         &self.configured
     }
 
-    /// Whom to ask next.
+    /// The address to ask next.
     pub fn address(&self) -> String {
         self.sought.lock().expect("no holder panics").address.clone()
     }
 
-    /// A call to `asked` failed: the next goes where that one says the leader is, or to the next of those configured when it does not
-    /// lead, or does not answer. Other failures are the leader's own.
+    /// A call to `asked` failed: the next goes where that one says the leader is, or to the next of those
+    /// configured when it does not lead, or does not answer. Other failures are the leader's own.
     pub fn failed(&self, asked: &str, failure: &Failure) {
         let mut sought = self.sought.lock().expect("no holder panics");
         // A leader that says itself that it cannot do it at the moment has answered.

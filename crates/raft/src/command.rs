@@ -17,7 +17,7 @@ pub struct Command {
 }
 
 impl Command {
-    /// What the command weighs in queues: its bytes and what its bookkeeping costs.
+    /// The weight of the command in queues: its bytes and what its bookkeeping costs.
     pub(crate) fn weight_bytes(&self) -> usize {
         const BOOKKEEPING_BYTES: usize = 256;
         BOOKKEEPING_BYTES + self.meta.len() + self.body.len()
@@ -29,12 +29,13 @@ impl Command {
 pub struct Committed {
     pub id: LogId,
     pub meta: Bytes,
-    /// Where the record with the body stands.
+    /// The place of the record with the body.
     pub place: Place,
     pub roll_to: Option<OwnerId>,
 }
 
-/// How far a state machine has come, to be stored in the same batch as its effects. `membership` is opaque.
+/// The position that a state machine has come to, to be stored in the same batch as its effects. `membership`
+/// is opaque.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Applied {
     pub id: LogId,
@@ -56,9 +57,9 @@ impl Applied {
     }
 }
 
-/// What a group replicates. Deterministic: a pure function of its state and the commands.
+/// The state that a group replicates. Deterministic: a pure function of its state and the commands.
 pub trait StateMachine: Send + Sync + 'static {
-    /// How far the state on disk has come; `None` for a new one.
+    /// The position that the state on disk has come to; `None` for a new one.
     fn applied(&self) -> anyhow::Result<Option<Applied>>;
 
     /// Applies commands in order and stores `applied` in the same atomic write; commands at or below the
@@ -80,8 +81,8 @@ pub trait StateMachine: Send + Sync + 'static {
         self.apply(Vec::new(), applied).map(drop)
     }
 
-    /// How the state is copied; `None` when it cannot be: such a group keeps its whole log, and a member that
-    /// the log cannot bring up to date is lost.
+    /// The way in which the state is copied; `None` when it cannot be: such a group keeps its whole log, and
+    /// a member that the log cannot bring up to date is lost.
     fn snapshots(&self) -> Option<Arc<dyn Snapshots>> {
         None
     }

@@ -65,7 +65,7 @@ pub enum ReadIndexError {
     Stopped { why: String },
 }
 
-/// How far a member is behind its leader.
+/// The distance of a member behind its leader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lag {
     pub replica: ReplicaId,
@@ -106,7 +106,7 @@ pub enum SetMembersError {
     Stopped { why: String },
 }
 
-/// Why leadership stays where it is, or may not have moved.
+/// The reason why leadership stays where it is, or may not have moved.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum TransferError {
     #[error("not the leader")]

@@ -1,4 +1,4 @@
-//! What a group's errors are across RPC.
+//! A group's errors as failures across RPC.
 
 use crate::{AddressBook, Member, ProposeError, ReadIndexError, SetMembersError, TransferError};
 use proto::{Code, Failure};

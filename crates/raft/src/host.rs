@@ -13,7 +13,7 @@ use crate::log::room_wait::RoomWait;
 use crate::log::unserved::Unserved;
 use crate::members::first_answer::FirstAnswer;
 use crate::members::standing::Standing;
-use crate::registry::Registry;
+use crate::open_groups::OpenGroups;
 use crate::replica::beginning::{Begun, Past, begin, check_log, check_terms, finish_install};
 use crate::snapshot::{Counters, Limits, SnapshotStore, keep};
 use crate::transport::network::Network;
@@ -32,13 +32,13 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use types::GroupId;
 
-/// How long a leader waits for what is under way before its process stops. With a quorum it takes a round
-/// trip and two syncs; without one nothing is gained by waiting longer.
+/// The time for which a leader waits for what is under way before its process stops. With a quorum it takes a
+/// round trip and two syncs; without one nothing is gained by waiting longer.
 const DRAIN_MAX: Duration = Duration::from_secs(1);
-/// How long a leader tries to hand over before its process stops.
+/// The time for which a leader tries to hand over before its process stops.
 const HAND_OVER_MAX: Duration = Duration::from_millis(500);
 
-/// How often a host looks after its groups when none needs it more often.
+/// The interval at which a host looks after its groups when none needs it more often.
 const LOOK_INTERVAL_MAX: Duration = Duration::from_millis(500);
 
 /// All Raft groups of a process.
@@ -52,7 +52,7 @@ struct HostInner {
     addresses: AddressBook,
     connector: Arc<dyn Connector>,
     processes: Arc<Processes>,
-    registry: Arc<Registry>,
+    open_groups: Arc<OpenGroups>,
     limits: Arc<Limits>,
     waits: Waits,
     reads: Arc<Semaphore>,
@@ -67,7 +67,7 @@ impl Drop for HostInner {
             task.abort();
         }
         // Groups whose handles outlive the host go on by themselves.
-        self.registry.all().iter().for_each(|group| group.doze().wake());
+        self.open_groups.all().iter().for_each(|group| group.doze().wake());
     }
 }
 
@@ -79,7 +79,7 @@ impl RaftHost {
 
     pub fn over(connector: Arc<dyn Connector>, options: HostOptions, addresses: AddressBook) -> RaftHost {
         let processes = Arc::new(Processes::new(addresses.clone(), connector.clone()));
-        let (registry, counts, looking_after) = Default::default();
+        let (open_groups, counts, looking_after) = Default::default();
         let limits = Arc::new(Limits::new(&options));
         let waits = Waits::new(options.waits_max);
         let reads = Arc::new(Semaphore::new(options.reads_max.min(Semaphore::MAX_PERMITS)));
@@ -88,7 +88,7 @@ impl RaftHost {
             addresses,
             connector,
             processes,
-            registry,
+            open_groups,
             limits,
             waits,
             reads,
@@ -105,7 +105,8 @@ impl RaftHost {
 
     /// Mounts the groups' service on the process's gRPC server, made by an [`rpc::Gate`].
     pub fn add_to(&self, routes: &mut tonic::service::RoutesBuilder) {
-        let service = Service { registry: self.inner.registry.clone(), counts: self.inner.counts.clone() };
+        let service =
+            Service { open_groups: self.inner.open_groups.clone(), counts: self.inner.counts.clone() };
         let server = RaftTransportServer::new(service)
             .max_decoding_message_size(proto::MESSAGE_BYTES_MAX)
             .max_encoding_message_size(proto::MESSAGE_BYTES_MAX);
@@ -123,7 +124,7 @@ impl RaftHost {
     ) -> Result<Group, OpenGroupError> {
         let group = spec.group;
         spec.timing.validate().map_err(|why| OpenGroupError::Timing { group, why })?;
-        let reservation = self.inner.registry.reserve(group)?;
+        let reservation = self.inner.open_groups.reserve(group)?;
         let log =
             space.open(log).await.map_err(|error| OpenGroupError::Log { group, why: error.to_string() })?;
         // Boxed: it is large, and so would be all futures in which a group is opened.
@@ -131,7 +132,7 @@ impl RaftHost {
         let opened = opened.map_err(|error| OpenGroupError::Failed { group, why: format!("{error:#}") })?;
         self.inner.counts.group_opened(opened.counts().clone());
         reservation.fill(opened.clone());
-        let look_after = || tokio::spawn(look_after(self.inner.registry.clone()));
+        let look_after = || tokio::spawn(look_after(self.inner.open_groups.clone()));
         self.inner.looking_after.get_or_init(look_after);
         Ok(opened)
     }
@@ -266,21 +267,21 @@ impl RaftHost {
         }))
     }
 
-    pub(crate) fn registry(&self) -> &Arc<Registry> {
-        &self.inner.registry
+    pub(crate) fn open_groups(&self) -> &Arc<OpenGroups> {
+        &self.inner.open_groups
     }
 
     pub fn group(&self, group: GroupId) -> Option<Group> {
-        self.inner.registry.get(group)
+        self.inner.open_groups.get(group)
     }
 
     pub fn groups(&self) -> Vec<Group> {
-        self.inner.registry.all()
+        self.inner.open_groups.all()
     }
 
     /// Stops a group and forgets it; its files stay.
     pub async fn close(&self, group: GroupId) {
-        if let Some((group, _reservation)) = self.inner.registry.take(group) {
+        if let Some((group, _reservation)) = self.inner.open_groups.take(group) {
             group.close().await;
             self.closed(&group);
         }
@@ -333,9 +334,9 @@ async fn hand_over(group: &Group) {
 }
 
 /// Looks after the groups of a host until it is aborted.
-async fn look_after(registry: Arc<Registry>) {
+async fn look_after(open_groups: Arc<OpenGroups>) {
     loop {
-        let intervals = registry.all().into_iter().map(|group| {
+        let intervals = open_groups.all().into_iter().map(|group| {
             group.doze().look();
             group.doze().look_interval()
         });

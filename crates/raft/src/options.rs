@@ -93,8 +93,8 @@ pub struct HostOptions {
     /// Linearizable reads, of all groups together, whose leader is being confirmed: our own and those that
     /// followers ask of us. Some 500 bytes each, so 50 MB at the default; more get `Busy` at once.
     pub reads_max: usize,
-    /// By which terms are refused that cannot have come about. Nothing else depends on it, and no term below
-    /// 2^32 does.
+    /// The clock by which terms are refused that cannot have come about. Nothing else depends on it, and no
+    /// term below 2^32 does.
     pub clock: Arc<dyn Clock>,
 }
 
@@ -127,24 +127,25 @@ pub struct GroupSpec {
     pub group: GroupId,
     pub replica: ReplicaId,
     pub timing: Timing,
-    /// How a replica begins that is not on the disk yet.
+    /// The way in which a replica begins that is not on the disk yet.
     pub start: GroupStart,
     /// Stand for election as soon as it is open instead of waiting for the timeout: one replica of each
     /// group, and harmless while there is a leader.
     pub campaign: bool,
-    /// When snapshots are written and the log is purged; `None`: never. Of no effect for a state machine
-    /// without [`crate::StateMachine::snapshots`].
+    /// The policy by which snapshots are written and the log is purged; `None`: never. Of no effect for a
+    /// state machine without [`crate::StateMachine::snapshots`].
     pub snapshots: Option<SnapshotPolicy>,
     /// Whether [`crate::ReadPolicy::Lease`] may answer without asking a quorum. A restarted replica has
     /// forgotten what it promised, so one of such a group gives no vote and does not stand for election for
-    /// `election_max` after it was opened again (docs/adr/0005). The same on all replicas; off for pipelines.
+    /// `election_max` after it was opened again (docs/adr/0005). The same on all replicas. Off in all groups
+    /// so far: it is for OM's reads, once OM has three members.
     pub lease_reads: bool,
 }
 
-/// How a replica begins.
+/// The beginning of a replica.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GroupStart {
-    /// With the group, as one of these; all of them must be given the same.
+    /// The replica comes with the group, as one of these; all of them must be given the same.
     First(Vec<Member>),
     /// Later: without members, quiet until a leader that was told of it ([`crate::Group::set_members`]) finds
     /// it. Its id must never have been used in the group.

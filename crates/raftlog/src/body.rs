@@ -18,8 +18,8 @@ const META_GUESS_BYTES: usize = 256;
 const WHOLE_RECORD_BYTES_MAX: u64 = 128 << 10;
 
 impl LogSpace {
-    /// Reads `range` of a record's body, verified; reads and checks only the 64 KiB pieces it touches. Entries that a
-    /// log of this space has in memory are not read from the disk.
+    /// Reads `range` of a record's body, verified; reads and checks only the 64 KiB pieces it touches.
+    /// Entries that a log of this space has in memory are not read from the disk.
     pub async fn read_body(
         &self,
         owners_dir: &str,
@@ -125,8 +125,9 @@ fn verify(bytes: &Bytes, crcs: &[u32], first_piece: usize) -> Result<(), DecodeE
     Ok(())
 }
 
-/// Cuts a range of the body out of `bytes`, which begin at `bytes_start`, a multiple of 64 KiB, and whose sums begin
-/// with theirs. Sums of pieces that stay whole are kept, so that what the disk stored is what the next hop checks.
+/// Cuts a range of the body out of `bytes`, which begin at `bytes_start`, a multiple of 64 KiB, and whose
+/// sums begin with theirs. Sums of pieces that stay whole are kept, so that what the disk stored is what the
+/// next hop checks.
 fn cut_pieces(bytes: &Bytes, crcs: &[u32], bytes_start: usize, range: Range<usize>) -> BodyPieces {
     let body_end = bytes_start + bytes.len();
     let cut = bytes.slice(range.start - bytes_start..range.end - bytes_start);

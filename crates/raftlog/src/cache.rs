@@ -2,7 +2,7 @@ use crate::Entry;
 use std::collections::VecDeque;
 use types::LogIndex;
 
-/// What an entry costs beside its meta and body: the structs that hold them.
+/// The cost of an entry beside its meta and body: the structs that hold them.
 const ENTRY_OVERHEAD_BYTES: usize = 160;
 
 /// The most recent entries of a log, without a gap up to its last one.

@@ -1,4 +1,4 @@
-//! What a log's handles, readers and writer share.
+//! The core of a log: shared by its handles, readers and writer.
 
 use crate::cache::Cache;
 use crate::flush::Completion;
@@ -13,8 +13,8 @@ use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::Instant;
 use types::{LogId, LogIndex};
 
-/// Bytes one write and sync takes together: enough to keep a device busy, little enough that the first in the round
-/// does not wait long for the last.
+/// Bytes one write and sync takes together: enough to keep a device busy, little enough that the first in the
+/// round does not wait long for the last.
 const ROUND_BYTES_MAX: usize = 16 << 20;
 
 pub(crate) struct Core {
@@ -31,9 +31,9 @@ pub(crate) struct State {
     pub(crate) index: Index,
     pub(crate) cache: Cache,
     pub(crate) purged: Option<LogId>,
-    /// Where the entry after `purged` goes if it fits.
+    /// The place of the entry after `purged`, if it fits there.
     pub(crate) start: Position,
-    /// Where the next entry goes if it fits.
+    /// The place of the next entry, if it fits there.
     pub(crate) tail: Position,
     pub(crate) hard_state: Option<HardState>,
     pub(crate) committed: Option<LogId>,
@@ -95,7 +95,7 @@ pub(crate) struct Truncate {
     pub(crate) done: Done,
 }
 
-/// What the writer does next.
+/// The writer's next piece of work.
 pub(crate) enum Work {
     /// Appends that are written and synced together.
     Round(Vec<Append>),
@@ -106,7 +106,7 @@ pub(crate) enum Work {
     Stop,
 }
 
-/// What a log begins with.
+/// The state that a log begins with.
 pub(crate) struct Opened {
     pub(crate) index: Index,
     pub(crate) purged: Option<LogId>,
@@ -125,7 +125,7 @@ impl State {
         self.index.end()
     }
 
-    /// What can no longer change anything refuses to.
+    /// Refuses when the log can no longer change anything.
     pub(crate) fn check(&self) -> Result<(), AppendError> {
         match &self.failure {
             Some(failure) => Err(failure.clone()),
@@ -236,7 +236,8 @@ impl Core {
         before - state.cache.bytes()
     }
 
-    /// Looks at the index, if it shows what is in the files: a truncation that is queued has changed only the former.
+    /// Looks at the index, if it shows what is in the files: a truncation that is queued has changed only the
+    /// former.
     pub(crate) fn look_at_settled_index<T>(&self, look: impl FnOnce(&Index) -> T) -> Option<T> {
         let state = self.lock();
         (state.truncations == 0).then(|| look(&state.index))
@@ -269,7 +270,8 @@ impl Core {
         }
     }
 
-    /// Entries before `end` are durable, unless a truncation that is still queued has taken them out of the log.
+    /// Entries before `end` are durable, unless a truncation that is still queued has taken them out of the
+    /// log.
     pub(crate) fn flushed(&self, end: LogIndex) {
         let mut state = self.lock();
         if state.truncations == 0 {

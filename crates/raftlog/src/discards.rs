@@ -1,5 +1,5 @@
-//! Which bodies of an owner's records were given up: docs/format/discarded.md. The file beside the segments is a chain of
-//! blocks; each is durable before a row or a byte goes because of it.
+//! Discards: bodies of an owner's records that were given up (docs/format/discarded.md). The file beside the
+//! segments is a chain of blocks; each is durable before a row or a byte goes because of it.
 //!
 //! ```text
 //! offset size field
@@ -32,7 +32,8 @@ const CRC_AT: usize = 20;
 const HEADER_BYTES: usize = CRC_AT + 4;
 const RECORD_BYTES: usize = 40;
 const COUNT_MAX: usize = 1 << 16;
-/// A container of 2 GiB has half a million records of 4 KiB: 20 MiB here. A longer file is none of ours, and none gets so long.
+/// A container of 2 GiB has half a million records of 4 KiB: 20 MiB here. A longer file is none of ours, and
+/// none gets so long.
 const FILE_BYTES_MAX: u64 = 256 << 20;
 
 /// Space is given back in whole blocks of this size, those of ext4 and xfs unless somebody chose others.
@@ -41,7 +42,7 @@ pub const HOLE_BLOCK_BYTES: u64 = 4096;
 /// A record whose body is given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Discarded {
-    /// What the caller gave it up as: all records of one tag go together.
+    /// The tag under which the caller gave it up: all records of one tag go together.
     pub tag: u64,
     pub index: LogIndex,
     pub place: Place,
@@ -53,7 +54,7 @@ pub struct Discarded {
 pub struct Discards {
     owner: OwnerId,
     by_place: BTreeMap<(u32, u64), Discarded>,
-    /// Of the whole blocks, and the checksum of the last.
+    /// The bytes of the whole blocks; `crc` is the checksum of the last.
     bytes: u64,
     crc: u32,
 }
@@ -130,7 +131,7 @@ impl Discards {
         self.by_place.is_empty()
     }
 
-    /// In the order of their places.
+    /// Iterates in the order of their places.
     pub fn iter(&self) -> impl Iterator<Item = &Discarded> {
         self.by_place.values()
     }
@@ -141,7 +142,7 @@ impl Discards {
         listed.is_some_and(|listed| listed.index == index && listed.place == *place)
     }
 
-    /// What their holes give back.
+    /// The bytes that their holes give back.
     pub fn hole_bytes(&self) -> u64 {
         self.iter().map(|record| record.hole()).map(|hole| hole.end - hole.start).sum()
     }
@@ -152,14 +153,15 @@ impl Discards {
 }
 
 impl LogSpace {
-    /// What was given up of an owner.
+    /// The bodies of an owner that were given up.
     pub async fn discards(&self, owners_dir: &str, owner: OwnerId) -> io::Result<Discards> {
         Discards::read(&**self.disk(), owners_dir, owner).await
     }
 
-    /// Remembers, durably, that the bodies of these records are given up, each as its tag; what is remembered already
-    /// is skipped. Changes none of them. Their heads are read: a record that is not there as said is an error, and
-    /// then nothing is remembered. No log may write to the owner any more; one caller at a time for each owner.
+    /// Remembers, durably, that the bodies of these records are given up, each as its tag; what is remembered
+    /// already is skipped. Changes none of them. Their heads are read: a record that is not there as said is
+    /// an error, and then nothing is remembered. No log may write to the owner any more; one caller at a time
+    /// for each owner.
     pub async fn remember_discards(
         &self,
         owners_dir: &str,

@@ -13,12 +13,12 @@ pub struct Entry {
     pub roll_to: Option<OwnerId>,
 }
 
-/// Where a record stands: good for as long as its owner exists.
+/// A record's place: good for as long as its owner exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Place {
     pub owner: OwnerId,
     pub segment: u32,
-    /// Of the record's first byte in the segment.
+    /// The offset of the record's first byte in the segment.
     pub offset: u64,
     pub body_bytes: u32,
 }
@@ -33,8 +33,8 @@ pub struct EntryMeta {
     pub place: Place,
 }
 
-/// A verified range of a body with checksums a next hop can check: pieces end at multiples of 64 KiB of the body;
-/// sums of pieces the range cuts are computed anew after the whole piece was verified.
+/// A verified range of a body with checksums a next hop can check: pieces end at multiples of 64 KiB of the
+/// body; sums of pieces the range cuts are computed anew after the whole piece was verified.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BodyPieces {
     pub bytes: Bytes,

@@ -11,7 +11,8 @@ pub enum OpenError {
     Io { log: u64, source: std::io::Error },
 }
 
-/// Why an append, or another change, was refused or lost. After [`AppendError::Poisoned`] the log takes no more.
+/// The reasons why an append, or another change, was refused or lost. After [`AppendError::Poisoned`] the log
+/// takes no more.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AppendError {
     #[error("{queued} bytes wait for the disk already, the limit is {limit}")]
@@ -39,7 +40,8 @@ pub enum ReadError {
 }
 
 impl ReadError {
-    /// Whether it says that the bytes are wrong, gone, or not to be had from the medium. Any other read may succeed when it is tried again.
+    /// Whether it says that the bytes are wrong, gone, or not to be had from the medium. Any other read may
+    /// succeed when it is tried again.
     pub fn condemns(&self) -> bool {
         match self {
             ReadError::Damaged { .. } | ReadError::NotFound { .. } => true,

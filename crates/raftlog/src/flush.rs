@@ -36,8 +36,8 @@ impl FlushToken {
         outcome.await.expect("a token always resolves, at the latest when the writer is dropped")
     }
 
-    /// Runs `then` when the append is durable or has failed; calls of one log come in append order. It runs in the
-    /// log's writer, so it must be quick.
+    /// Runs `then` when the append is durable or has failed; calls of one log come in append order. It runs
+    /// in the log's writer, so it must be quick.
     pub fn on_durable(self, then: impl FnOnce(Result<(), AppendError>) + Send + 'static) {
         let mut slot = self.slot.lock().expect("callbacks run outside the lock, so no holder panics");
         match &mut *slot {

@@ -1,5 +1,5 @@
-//! The file `hard-state` of a log, docs/format/hard-state.md: two slots, at bytes 0 and 4096, of which the valid one
-//! with the higher sequence counts. Little-endian.
+//! The file `hard-state` of a log, docs/format/hard-state.md: two slots, at bytes 0 and 4096, of which the
+//! valid one with the higher sequence counts. Little-endian.
 //!
 //! ```text
 //! offset size field
@@ -53,18 +53,20 @@ const FLAGS_KNOWN: u8 = 63;
 
 const _: () = assert!(SLOT_OFFSETS[1] + SLOT_BYTES as u64 <= FILE_BYTES);
 
-/// What a log must remember beside its records.
+/// The facts that a log must remember beside its records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SlotRecord {
     pub(crate) log: u64,
     pub(crate) hard_state: Option<HardState>,
     pub(crate) purged: Option<LogId>,
-    /// Where the record after `purged` goes if it fits there; the beginning of the log as it is read at opening.
+    /// The place of the record after `purged`, if it fits there; the beginning of the log as it is read at
+    /// opening.
     pub(crate) start: Position,
     pub(crate) committed: Option<LogId>,
     /// Records up to here were synced when the slot was written: what recovery must find.
     pub(crate) durable: Option<LogId>,
-    /// The newest segment: its file was there, durably, before a record was written to it. Said anew before it is removed.
+    /// The newest segment: its file was there, durably, before a record was written to it. Said anew before
+    /// it is removed.
     pub(crate) begun: Option<SegmentId>,
 }
 
@@ -178,8 +180,8 @@ impl HardStateFile {
         record.encode(1)
     }
 
-    /// Reads the newest slot and makes it durable, as it may be a hint that was never synced; `None` when no slot is
-    /// valid.
+    /// Reads the newest slot and makes it durable, as it may be a hint that was never synced; `None` when no
+    /// slot is valid.
     pub(crate) async fn open(file: Arc<dyn File>) -> io::Result<Option<(HardStateFile, SlotRecord)>> {
         let mut newest: Option<(usize, u64, SlotRecord)> = None;
         for (slot, offset) in SLOT_OFFSETS.into_iter().enumerate() {
@@ -204,8 +206,8 @@ impl HardStateFile {
         Ok(())
     }
 
-    /// Starts writing without a sync, for what is only a hint. `record` must agree with what was saved last in all
-    /// that is a promise.
+    /// Starts writing without a sync, for what is only a hint. `record` must agree with what was saved last
+    /// in all that is a promise.
     pub(crate) async fn start_hint(&mut self, record: &SlotRecord) -> io::Result<()> {
         self.finish_hint().await?;
         let (slot, bytes) = self.next(record);

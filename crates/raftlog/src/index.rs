@@ -4,9 +4,9 @@ use crate::segment::{Position, SegmentId};
 use std::collections::VecDeque;
 use types::{LogId, LogIndex, OwnerId, Term};
 
-/// Where each entry of a log stands: 16 bytes per entry. What many entries share is in their run.
+/// The place of each entry of a log, in 16 bytes per entry. What many entries share is in their run.
 pub(crate) struct Index {
-    /// Of the first slot; meaningless when there is none.
+    /// The index of the first slot; meaningless when there is none.
     first: LogIndex,
     slots: VecDeque<Slot>,
     runs: VecDeque<Run>,
@@ -17,7 +17,7 @@ pub(crate) struct Index {
 #[derive(Clone, Copy)]
 struct Slot {
     run: u32,
-    /// Of the record in its segment, in units of the record alignment.
+    /// The offset of the record in its segment, in units of the record alignment.
     offset_units: u32,
     meta_bytes: u32,
     body_bytes: u32,

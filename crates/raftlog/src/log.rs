@@ -11,8 +11,8 @@ use types::{LogId, LogIndex};
 /// Bodies up to here are copied behind their header: cheaper than one more buffer in the write.
 const COPIED_BODY_BYTES_MAX: usize = 4096;
 
-/// One Raft group's log; a cheap handle. Calls that change it come from one task at a time. When the last handle is
-/// dropped the log finishes what is queued and closes.
+/// One Raft group's log; a cheap handle. Calls that change it come from one task at a time. When the last
+/// handle is dropped the log finishes what is queued and closes.
 #[derive(Clone)]
 pub struct Log {
     handle: Arc<Handle>,
@@ -41,9 +41,9 @@ impl Log {
         self.core().state()
     }
 
-    /// Appends entries that follow each other and the log's last one; the first of an empty log may have any index.
-    /// On return they are readable, but **not durable**: see [`FlushToken`]. After an I/O error the log is poisoned
-    /// and every later call says so. Never blocks on the disk; needs a tokio runtime.
+    /// Appends entries that follow each other and the log's last one; the first of an empty log may have any
+    /// index. On return they are readable, but **not durable**: see [`FlushToken`]. After an I/O error the
+    /// log is poisoned and every later call says so. Never blocks on the disk; needs a tokio runtime.
     pub fn append(&self, entries: Vec<Entry>) -> Result<FlushToken, AppendError> {
         let core = self.core();
         let bytes = append_check_sizes(&entries)?;
@@ -109,22 +109,23 @@ impl Log {
         state.index.get(index).map(|located| located.id).ok_or_else(out_of_range)
     }
 
-    /// Bytes of the records after an entry; of all that are not purged, for `None` or an entry that is purged. Of the
-    /// last owner only.
+    /// Bytes of the records after an entry; of all that are not purged, for `None` or an entry that is
+    /// purged. Of the last owner only.
     pub fn bytes_after(&self, index: Option<LogIndex>) -> u64 {
         bytes_after(&self.core().lock(), index)
     }
 
-    /// Bytes of the records up to an entry that are not purged: what [`Log::purge`] to it would forget. Of the last owner
-    /// only.
+    /// Bytes of the records up to an entry that are not purged: what [`Log::purge`] to it would forget. Of
+    /// the last owner only.
     pub fn bytes_up_to(&self, index: LogIndex) -> u64 {
         // Under one lock: what is appended between two looks is no part of it.
         let state = self.core().lock();
         bytes_after(&state, None) - bytes_after(&state, Some(index))
     }
 
-    /// Removes all entries after `last` (all, when `None`), durably: they never come back. Undoes rolls. Cancellation
-    /// safe: the entries are gone for readers at once, and from the disk before anything that is appended later.
+    /// Removes all entries after `last` (all, when `None`), durably: they never come back. Undoes rolls.
+    /// Cancellation safe: the entries are gone for readers at once, and from the disk before anything that is
+    /// appended later.
     pub async fn truncate_after(&self, last: Option<LogIndex>) -> Result<(), AppendError> {
         let core = self.core();
         let outcome = core.change(|state, done| {
@@ -141,8 +142,8 @@ impl Log {
         outcome.await
     }
 
-    /// Forgets entries up to `to`, durably. Owners' segments stay. `to` may be past the last entry: the log is then
-    /// empty and goes on after it.
+    /// Forgets entries up to `to`, durably. Owners' segments stay. `to` may be past the last entry: the log
+    /// is then empty and goes on after it.
     pub async fn purge(&self, to: LogId) -> Result<(), AppendError> {
         let core = self.core();
         let outcome = core.change(|state, done| {
@@ -158,8 +159,8 @@ impl Log {
         outcome.await
     }
 
-    /// Removes segments that hold only purged entries, of the owner the log's first entry stands in: for metadata
-    /// groups, whose records nobody reads by place.
+    /// Removes segments that hold only purged entries, of the owner the log's first entry stands in: for
+    /// metadata groups, whose records nobody reads by place.
     pub async fn delete_purged_segments(&self) -> Result<(), AppendError> {
         self.core().change(|_, done| Ok(Some(Job::DeletePurged { done }))).await
     }
@@ -188,8 +189,8 @@ impl Log {
         self.core().lock().committed = committed;
     }
 
-    /// Refuses further changes, finishes those that are queued and lets go of the files. Other handles can still read
-    /// what is on the disk.
+    /// Refuses further changes, finishes those that are queued and lets go of the files. Other handles can
+    /// still read what is on the disk.
     pub async fn close(&self) {
         self.core().close();
         self.core().until_stopped().await;
@@ -239,8 +240,8 @@ fn truncate_prepare(state: &mut State, end: LogIndex, done: crate::core::Done) -
     let mut gone = state.index.truncate(end);
     gone.push(state.tail.file());
     gone.dedup();
-    // The file of the last entry that stays comes first, and after a roll the cut is in the one behind it. Only a cut
-    // before the first entry may be in a file that no entry is in: then all of them go.
+    // The file of the last entry that stays comes first, and after a roll the cut is in the one behind it.
+    // Only a cut before the first entry may be in a file that no entry is in: then all of them go.
     if let Some(cut_at) = gone.iter().position(|file| *file == cut.file()) {
         gone.drain(..=cut_at);
     }
@@ -258,7 +259,8 @@ fn purge_prepare(state: &mut State, to: LogId) {
     state.purged = Some(to);
 }
 
-/// Where the entry at `index` goes if it fits: a function of the entries before it alone, whatever stands there now.
+/// The place of the entry at `index`, if it fits there: a function of the entries before it alone, whatever
+/// stands there now.
 fn end_before(state: &State, index: LogIndex) -> Position {
     let Some(next) = state.index.get(index) else { return state.tail };
     let before = index.0.checked_sub(1).and_then(|before| state.index.get(LogIndex(before)));
@@ -271,7 +273,8 @@ fn end_before(state: &State, index: LogIndex) -> Position {
     }
 }
 
-/// Collects records into as few buffers as possible: what is small is copied together, large bodies are not copied.
+/// Collects records into as few buffers as possible: what is small is copied together, large bodies are not
+/// copied.
 #[derive(Default)]
 struct ExtentBuilder {
     extents: Vec<Extent>,

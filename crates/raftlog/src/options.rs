@@ -3,8 +3,8 @@ use types::OwnerId;
 /// Limits of a [`crate::LogSpace`].
 #[derive(Clone, Debug)]
 pub struct LogSpaceOptions {
-    /// A segment is closed when the next record would pass this size. Must be the same on all replicas of a group:
-    /// it decides where records stand.
+    /// A segment is closed when the next record would pass this size. Must be the same on all replicas of a
+    /// group: it decides where records stand.
     pub segment_bytes_max: u64,
     /// Recent entries kept in memory for replication and apply: per log, and all logs of the disk together.
     /// Entries that are not yet durable are kept whatever the limits.
@@ -12,11 +12,11 @@ pub struct LogSpaceOptions {
     pub cache_bytes_max: usize,
     /// Appends queued for the disk and not yet durable; more are refused with [`crate::AppendError::Busy`].
     pub unflushed_bytes_max: usize,
-    /// Kept free for what cannot be refused (votes, elections, what is under way): [`crate::LogSpace::check_space`]
-    /// answers [`crate::AppendError::DiskFull`] below it.
+    /// Kept free for what cannot be refused (votes, elections, what is under way):
+    /// [`crate::LogSpace::check_space`] answers [`crate::AppendError::DiskFull`] below it.
     pub reserve_bytes: u64,
-    /// Files of deleted segments kept for the next ones, all logs of the disk together; 0 keeps none. They count as
-    /// free space, and are given back when there is less than this above the reserve.
+    /// Files of deleted segments kept for the next ones, all logs of the disk together; 0 keeps none. They
+    /// count as free space, and are given back when there is less than this above the reserve.
     pub spare_bytes_max: u64,
 }
 
@@ -28,15 +28,16 @@ impl Default for LogSpaceOptions {
             cache_bytes_max: 256 << 20,
             unflushed_bytes_max: 256 << 20,
             reserve_bytes: 1 << 30,
-            // Four segments: a disk that writes 200 MB/s takes one in 0.6 s, and old ones are deleted many at a time.
+            // Four segments: a disk that writes 200 MB/s takes one in 0.6 s, and old ones are deleted many at
+            // a time.
             spare_bytes_max: 4 * (128 << 20),
         }
     }
 }
 
 impl LogSpaceOptions {
-    /// The defaults, for a disk whose logs have so much memory. Queue and cache both get all of it: what is not durable
-    /// is among what is cached, and the cache lets go of everything else before it holds more.
+    /// The defaults, for a disk whose logs have so much memory. Queue and cache both get all of it: what is
+    /// not durable is among what is cached, and the cache lets go of everything else before it holds more.
     pub fn within(memory_bytes: usize) -> LogSpaceOptions {
         let defaults = LogSpaceOptions::default();
         LogSpaceOptions {
@@ -48,11 +49,11 @@ impl LogSpaceOptions {
     }
 }
 
-/// Where a log lives on its disk.
+/// The place of a log on its disk.
 #[derive(Clone, Debug)]
 pub struct LogSpec {
-    /// Stands in every record, so that a record of another log cannot pass for one of this. The same on all replicas
-    /// of a group, or their segments differ.
+    /// Stands in every record, so that a record of another log cannot pass for one of this. The same on all
+    /// replicas of a group, or their segments differ.
     pub log: u64,
     /// Directory of the log's own small files (hard state).
     pub dir: String,

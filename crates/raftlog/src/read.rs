@@ -20,8 +20,8 @@ enum Planned {
 }
 
 impl Log {
-    /// Entries of `range`, from its start, at least one, until `bytes_max` is passed. A range that ends after the log
-    /// is cut short.
+    /// Entries of `range`, from its start, at least one, until `bytes_max` is passed. A range that ends after
+    /// the log is cut short.
     pub async fn read(&self, range: Range<LogIndex>, bytes_max: usize) -> Result<Vec<Entry>, ReadError> {
         let core = self.core();
         let plan = plan(core, range, bytes_max)?;

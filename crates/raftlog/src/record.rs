@@ -70,7 +70,7 @@ pub(crate) struct Header {
     crc: u32,
 }
 
-/// Why bytes are no record.
+/// The reasons why bytes are no record.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum DecodeError {
     /// The end of the log, unless something says that there must be more.
@@ -106,7 +106,7 @@ pub(crate) struct Head {
     pub(crate) meta: Bytes,
 }
 
-/// What byte `at` of a head is, for people; of a record with so long a body.
+/// The name of the field that byte `at` of a head is in, for people; of a record with so long a body.
 pub(crate) fn field_at(at: usize, body_bytes: usize) -> String {
     const FIELDS: [(usize, &str); 14] = [
         (VERSION_AT, "magic"),
@@ -135,12 +135,12 @@ pub(crate) fn padding_bytes(record_bytes: u64) -> u64 {
     record_bytes.next_multiple_of(ALIGNMENT) - record_bytes
 }
 
-/// From the record's first byte to its body.
+/// The bytes from the record's first byte to its body.
 pub(crate) fn head_bytes(meta_bytes: usize, body_bytes: usize) -> u64 {
     (HEADER_BYTES + 4 * crc_chunks(body_bytes) + meta_bytes) as u64
 }
 
-/// From the record's first byte to the next one's.
+/// The bytes from the record's first byte to the next one's.
 pub(crate) fn record_bytes(meta_bytes: usize, body_bytes: usize) -> u64 {
     (head_bytes(meta_bytes, body_bytes) + body_bytes as u64).next_multiple_of(ALIGNMENT)
 }
@@ -306,7 +306,7 @@ mod tests {
             id: LogId { term: Term(3), index: LogIndex(9) },
             kind: 7,
             meta: Bytes::copy_from_slice(meta),
-            body: Payload::seal(Bytes::copy_from_slice(body)),
+            body: Payload::checksummed(Bytes::copy_from_slice(body)),
             roll_to,
         }
     }

@@ -1,7 +1,7 @@
-//! What a restart makes of a log's files: docs/format/segment.md, "Recovery".
+//! Recovery: what a restart makes of a log's files (docs/format/segment.md, "Recovery").
 //!
-//! From the start that the hard state names, records are followed through segments and owners until one is not
-//! there. Whether that is the end of the log or damage is decided by what is known to have been synced:
+//! From the start that the hard state names, records are followed through segments and owners until one is
+//! not there. Whether that is the end of the log or damage is decided by what is known to have been synced:
 //! * the hard state's durable mark: every record up to it was;
 //! * a record at the start of a later segment: everything in the segments before it was;
 //! * the segment that the hard state says was begun: its file was there.
@@ -71,7 +71,7 @@ struct Chain {
     index: Index,
     tail: Position,
     end: DecodeError,
-    /// Of the segment it ends in.
+    /// The index of the segment it ends in.
     segment_index: SegmentIndexWriter,
 }
 
@@ -176,8 +176,8 @@ impl Recovery<'_> {
                 return Err(self.damaged(chain.tail, why));
             }
         }
-        // A segment without a whole record (its first one is torn behind its head) is none: the next record goes where
-        // the last one ends, if it fits there, as on every other replica.
+        // A segment without a whole record (its first one is torn behind its head) is none: the next record
+        // goes where the last one ends, if it fits there, as on every other replica.
         if chain.tail.offset == 0 && chain.tail.segment > 0 {
             let last = chain.index.last();
             chain.tail = last.map_or(record.start, |last| last.position.after(last.record_bytes(), None));
@@ -196,7 +196,8 @@ impl Recovery<'_> {
         Err(OpenError::Damaged { log: self.spec.log, file, offset: 0, why })
     }
 
-    /// Opens a segment that may not exist. What is found in it is called durable, so memory must not speak for the disk.
+    /// Opens a segment that may not exist. What is found in it is called durable, so memory must not speak
+    /// for the disk.
     async fn open_segment(&self, id: SegmentId) -> Result<Option<OpenSegment>, OpenError> {
         let opened = open_existing(self.disk, &self.spec.owners_dir, id).await.map_err(|e| self.io(e))?;
         let Some(open) = opened else { return Ok(None) };
@@ -260,9 +261,10 @@ impl Recovery<'_> {
         Err(self.damaged(last.position, why))
     }
 
-    /// Adds the records that the segment's index names, as far as they are known to have been synced. The index is not:
-    /// the last of its records must be there, or none of it counts. Then it is of this segment as it is now: its blocks are of one
-    /// history (their checksums say so), an id stands for one entry, and a record's place follows from those before it.
+    /// Adds the records that the segment's index names, as far as they are known to have been synced. The
+    /// index is not: the last of its records must be there, or none of it counts. Then it is of this segment
+    /// as it is now: its blocks are of one history (their checksums say so), an id stands for one entry, and
+    /// a record's place follows from those before it.
     async fn follow_index(
         &self,
         reader: &mut SegmentReader,
@@ -328,8 +330,8 @@ impl Recovery<'_> {
         Ok(())
     }
 
-    /// Whether the body of a record was given up. Only a log that was rolled past it has such records, all of them durable; but
-    /// the mark that says so may be lost.
+    /// Whether the body of a record was given up. Only a log that was rolled past it has such records, all of
+    /// them durable; but the mark that says so may be lost.
     async fn was_discarded(&self, header: &Header) -> Result<bool, ScanError> {
         let discards = Discards::read(self.disk, &self.spec.owners_dir, header.place.owner).await?;
         Ok(discards.contains(header.id.index, &header.place))
@@ -354,8 +356,8 @@ impl Recovery<'_> {
         Ok(())
     }
 
-    /// Removes everything after the chain's end, so that it can never come back to life behind later records, and
-    /// makes the rest durable: what Raft finds in its log at the start it takes for durable.
+    /// Removes everything after the chain's end, so that it can never come back to life behind later records,
+    /// and makes the rest durable: what Raft finds in its log at the start it takes for durable.
     async fn cut_tail(&self, chain: &Chain) -> Result<Option<OpenSegment>, OpenError> {
         let io_error = |error| self.io(error);
         let tail = chain.tail;
@@ -423,8 +425,9 @@ impl Recovery<'_> {
         Ok(later)
     }
 
-    /// Says what is cut, if it is more than unused space. What begins like a record of this place was torn; anything else is
-    /// most likely what a recycled segment held before, and nobody needs to know how much of that there is.
+    /// Says what is cut, if it is more than unused space. What begins like a record of this place was torn;
+    /// anything else is most likely what a recycled segment held before, and nobody needs to know how much of
+    /// that there is.
     async fn tell_of_torn_tail(&self, open: &OpenSegment, chain: &Chain) -> Result<(), OpenError> {
         let Chain { tail, end, .. } = chain;
         let mut at = tail.offset;

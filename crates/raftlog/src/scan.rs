@@ -6,9 +6,10 @@ use disk::File;
 use std::io;
 use std::sync::Arc;
 
-/// A reader starts with small reads, as many want one head only, or jump from head to head over large bodies ...
+/// The bytes of a reader's first read: small, as many want one head only, or jump from head to head over
+/// large bodies.
 const WINDOW_BYTES_MIN: usize = 4 << 10;
-/// ... and reads more and more at once where records follow each other.
+/// The bytes that a reader comes to read at once where records follow each other.
 const WINDOW_BYTES_MAX: usize = 256 << 10;
 
 /// Reads a segment's records, several of them with one operation of the disk.

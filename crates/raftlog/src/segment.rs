@@ -2,13 +2,13 @@ use crate::Place;
 use crate::record::ALIGNMENT;
 use types::OwnerId;
 
-/// Space is allocated in growing steps, so that the log of an empty pipeline stays small and a busy one seldom waits
-/// for the file system's journal: 4, 8, 16, 32, 64, 128 MiB.
+/// Space is allocated in growing steps, so that the log of an empty pipeline stays small and a busy one
+/// seldom waits for the file system's journal: 4, 8, 16, 32, 64, 128 MiB.
 const ALLOCATION_STEP_BYTES_MIN: u64 = 4 << 20;
 const ALLOCATION_STEP_BYTES_MAX: u64 = 64 << 20;
 
-/// No index, and no count of bytes or writes, gets here: a larger one was not written by this code, and nothing is counted
-/// on from it.
+/// No index, and no count of bytes or writes, gets here: a larger one was not written by this code, and
+/// nothing is counted on from it.
 pub(crate) const NUMBER_MAX: u64 = 1 << 62;
 
 /// Offsets in a segment are below this: [`crate::index`] keeps them in 32 bits, in units of 8.
@@ -16,7 +16,7 @@ const OFFSET_END: u64 = 32 << 30;
 
 pub(crate) const SEGMENT_MAX: u32 = u32::MAX / 2;
 
-/// Where the next record goes, if it fits.
+/// The place of the next record, if it fits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Position {
     pub(crate) owner: OwnerId,
@@ -39,8 +39,8 @@ impl Position {
             && (self.offset..=NUMBER_MAX).contains(&self.owner_bytes)
     }
 
-    /// Where a record of `record_bytes` goes: here, or at the start of the next segment. A function of the records
-    /// alone, so all replicas agree.
+    /// The place of a record of `record_bytes`: here, or at the start of the next segment. A function of the
+    /// records alone, so all replicas agree.
     pub(crate) fn fit(self, record_bytes: u64, segment_bytes_max: u64) -> Position {
         if self.offset > 0 && self.offset + record_bytes > segment_bytes_max {
             self.next_segment()
@@ -53,9 +53,9 @@ impl Position {
         Position { segment: self.segment + 1, offset: 0, ..self }
     }
 
-    /// Where the record after one of `record_bytes` at this position goes. Owners of a log only ever ascend: rolling to
-    /// the one that has the log already, or to an earlier one, changes nothing. An old decision that is appended late
-    /// must not send the log back over the segments of a closed container.
+    /// The place of the record after one of `record_bytes` at this position. Owners of a log only ever
+    /// ascend: rolling to the one that has the log already, or to an earlier one, changes nothing. An old
+    /// decision that is appended late must not send the log back over the segments of a closed container.
     pub(crate) fn after(self, record_bytes: u64, roll_to: Option<OwnerId>) -> Position {
         match roll_to {
             Some(owner) if owner > self.owner => Position::start_of(owner),
@@ -101,7 +101,7 @@ impl SegmentId {
     }
 }
 
-/// How far to allocate a segment that must hold `needed_bytes` and has `allocated_bytes`.
+/// The length to allocate for a segment that must hold `needed_bytes` and has `allocated_bytes`.
 pub(crate) fn allocation(allocated_bytes: u64, needed_bytes: u64, segment_bytes_max: u64) -> u64 {
     let step = allocated_bytes.clamp(ALLOCATION_STEP_BYTES_MIN, ALLOCATION_STEP_BYTES_MAX);
     needed_bytes.max((allocated_bytes + step).min(segment_bytes_max))

@@ -1,6 +1,6 @@
-//! Where a segment's records stand, in a file beside it: docs/format/segment-index.md. Opening a log reads these
-//! instead of every record's head. Derived from the segment and never synced, so nothing in it is believed that the
-//! hard state's durable mark and the segment's own last record do not confirm.
+//! The places of a segment's records, in a file beside it: docs/format/segment-index.md. Opening a log reads
+//! these instead of every record's head. Derived from the segment and never synced, so nothing in it is
+//! believed that the hard state's durable mark and the segment's own last record do not confirm.
 //!
 //! ```text
 //! offset size field
@@ -16,7 +16,7 @@
 //!     52    4 count          1 to 65536
 //!     56    4 zero
 //!     60    4 crc            CRC32C of the crc of the block before (none for the first), bytes 0..60 and what follows
-//!     64  8·n meta_bytes, body_bytes of each record
+//!     64  8·n records        meta_bytes, body_bytes of each
 //! ```
 
 use crate::index::{Index, Located};
@@ -37,12 +37,12 @@ const COUNT_MAX: usize = 1 << 16;
 /// No segment is so long; sums of offsets below it do not overflow.
 const OFFSET_MAX: u64 = 1 << 40;
 
-/// The records of a segment fill 72 bytes each at least, so the index of one of 128 MiB has 15 MiB at most. A longer
-/// file is none of ours.
+/// The records of a segment fill 72 bytes each at least, so the index of one of 128 MiB has 15 MiB at most. A
+/// longer file is none of ours.
 const FILE_BYTES_MAX: u64 = 64 << 20;
 
-/// A block is written when so many records, or records of so many bytes, are not in the index yet: what a crash
-/// leaves to be walked record by record.
+/// A block is written when so many records, or records of so many bytes, are not in the index yet: what a
+/// crash leaves to be walked record by record.
 const PENDING_RECORDS_MAX: u64 = 4096;
 const PENDING_BYTES_MAX: u64 = 8 << 20;
 
@@ -131,26 +131,27 @@ impl Block {
     }
 }
 
-/// Goes on from the block before: blocks of two histories, which a disk that lost some writes may have kept side by side, do not
-/// pass for one index.
+/// Goes on from the block before: blocks of two histories, which a disk that lost some writes may have kept
+/// side by side, do not pass for one index.
 fn checksum(before: u32, block: &[u8]) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c_append(before, &block[..CRC_AT]), &block[HEADER_BYTES..])
 }
 
-/// What the file beside a segment says of it, in order. Whether it is true is for recovery to find out.
+/// The index of a segment as the file beside it has it, in order. Whether it is true is for recovery to find
+/// out.
 pub(crate) struct SegmentIndex {
     id: SegmentId,
     blocks: Vec<Block>,
     file: Option<Arc<dyn File>>,
-    /// Of the blocks.
+    /// The bytes of the blocks.
     bytes: u64,
-    /// Of the last block.
+    /// The checksum of the last block.
     crc: u32,
 }
 
 impl SegmentIndex {
-    /// Reads what is whole and about this segment. Nothing depends on it, so a file that is missing, foreign or cannot
-    /// be read is an empty index.
+    /// Reads what is whole and about this segment. Nothing depends on it, so a file that is missing, foreign
+    /// or cannot be read is an empty index.
     pub(crate) async fn read(disk: &dyn Disk, owners_dir: &str, log: u64, id: SegmentId) -> SegmentIndex {
         let mut index = SegmentIndex { id, blocks: Vec::new(), file: None, bytes: 0, crc: 0 };
         let file_path = path(id, owners_dir);
@@ -177,8 +178,8 @@ impl SegmentIndex {
         }
     }
 
-    /// The records that follow each other from `tail`, the first of them `next` (any, if that is not known), the last
-    /// of them `last` at most.
+    /// The records that follow each other from `tail`, the first of them `next` (any, if that is not known),
+    /// the last of them `last` at most.
     pub(crate) fn records(&self, next: Option<LogIndex>, tail: Position, last: LogIndex) -> Vec<Located> {
         let mut found: Vec<Located> = Vec::new();
         let (mut next, mut tail) = (next, tail);
@@ -229,7 +230,7 @@ fn ids(first: LogId) -> impl Iterator<Item = LogId> {
 pub(crate) struct SegmentIndexWriter {
     log: u64,
     open: Option<(SegmentId, Arc<dyn File>)>,
-    /// Of the blocks in it, and of the last of them.
+    /// The bytes of the blocks in it; `crc` is the checksum of the last of them.
     bytes: u64,
     crc: u32,
     /// Entries of the segment before this one are in it.
@@ -241,7 +242,8 @@ impl SegmentIndexWriter {
         SegmentIndexWriter { log, open: None, bytes: 0, crc: 0, next: LogIndex(0) }
     }
 
-    /// Whether so much of a segment is missing that a block should be written. Entries before `end` are on the disk.
+    /// Whether so much of a segment is missing that a block should be written. Entries before `end` are on
+    /// the disk.
     pub(crate) fn is_due(&self, id: SegmentId, end: LogIndex, index: &Index) -> bool {
         let next = self.next_of(id, index);
         let (Some(first), Some(last)) = (index.get(next), end.0.checked_sub(1)) else { return false };
@@ -284,7 +286,7 @@ impl SegmentIndexWriter {
         }
     }
 
-    /// Not synced: what a crash takes is walked record by record.
+    /// Writes, and does not sync: what a crash takes is walked record by record.
     pub(crate) async fn write(
         &mut self,
         disk: &dyn Disk,
@@ -324,7 +326,7 @@ impl SegmentIndexWriter {
     }
 }
 
-/// What is to be written; taken from a log's state under its lock.
+/// Entries that are to be written; taken from a log's state under its lock.
 pub(crate) struct Pending {
     id: SegmentId,
     blocks: Vec<Block>,

@@ -37,7 +37,7 @@ enum Entry {
     Open(Weak<Core>),
 }
 
-/// What is left on the disk, as of the last time somebody asked.
+/// The space left on the disk, as of the last time somebody asked.
 struct Free {
     bytes: AtomicU64,
     asking: AtomicBool,
@@ -80,9 +80,10 @@ impl LogSpace {
         &self.spares
     }
 
-    /// Forgets a log (its `dir`), durably; its owners' segments stay. An open one is closed first. When a crash interrupted
-    /// it, it is to be repeated before anything relies on it. Before a log of this number is created again, its owners are
-    /// to be deleted, the first one last: as long as that has segments, `open` refuses to.
+    /// Forgets a log (its `dir`), durably; its owners' segments stay. An open one is closed first. When a
+    /// crash interrupted it, it is to be repeated before anything relies on it. Before a log of this number
+    /// is created again, its owners are to be deleted, the first one last: as long as that has segments,
+    /// `open` refuses to.
     pub async fn remove(&self, spec: &LogSpec) -> std::io::Result<()> {
         if let Some(core) = self.open_core(&spec.dir) {
             core.close();
@@ -183,8 +184,9 @@ impl LogSpace {
         Ok(())
     }
 
-    /// Whether the disk has room for `bytes` more above its reserve. To be asked before something new is let in: what
-    /// has been let in is appended even if that draws on the reserve, because a log cannot go on without it.
+    /// Whether the disk has room for `bytes` more above its reserve. To be asked before something new is let
+    /// in: what has been let in is appended even if that draws on the reserve, because a log cannot go on
+    /// without it.
     pub fn check_space(&self, bytes: usize) -> Result<(), AppendError> {
         let queued = self.unflushed_bytes.load(Ordering::Relaxed);
         let needed = self.options.reserve_bytes.saturating_add((queued + bytes) as u64);
@@ -195,7 +197,7 @@ impl LogSpace {
         Err(self.disk_full())
     }
 
-    /// What all logs of the disk have queued to be written: whether it is busy.
+    /// The bytes that all logs of the disk have queued to be written: whether it is busy.
     pub fn unflushed_bytes(&self) -> usize {
         self.unflushed_bytes.load(Ordering::Relaxed)
     }
@@ -249,8 +251,8 @@ impl LogSpace {
         self.cached_bytes.fetch_sub(bytes as isize, Ordering::Relaxed);
     }
 
-    /// Cuts every log down to its share of seven eighths: of the whole, the next append would be beyond it again, and
-    /// every append would look at all logs.
+    /// Cuts every log down to its share of seven eighths: of the whole, the next append would be beyond it
+    /// again, and every append would look at all logs.
     fn shrink_caches(&self) {
         let cores = self.cores();
         let share = self.options.cache_bytes_max / 8 * 7 / cores.len().max(1);

@@ -2,7 +2,7 @@ use crate::LogSpace;
 use metrics::{Distribution, Exposition, Histogram, Metric};
 use std::sync::atomic::Ordering;
 
-/// What the writers of a disk measure.
+/// Measurements of a disk's writers.
 #[derive(Debug, Default)]
 pub(crate) struct SpaceCounts {
     /// One write and sync of what had queued up in a log.
@@ -23,13 +23,13 @@ pub struct SpaceMetrics {
     /// Recent entries kept in memory, and their limit.
     pub cached_bytes: usize,
     pub cached_bytes_max: usize,
-    /// What the disk had free when it was last asked, and what is kept of it for what cannot be refused. `None` before a
-    /// log is opened.
+    /// The space that the disk had free when it was last asked, and what is kept of it for what cannot be
+    /// refused. `None` before a log is opened.
     pub free_bytes: Option<u64>,
     pub reserve_bytes: u64,
     /// It takes no new data for lack of space.
     pub is_full: bool,
-    /// Why the disk takes nothing until the next start.
+    /// The reason why the disk takes nothing until the next start.
     pub failure: Option<String>,
 }
 

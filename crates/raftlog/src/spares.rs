@@ -1,14 +1,16 @@
-//! Spares: files of deleted segments that the next segments of any log on the disk take over by rename. Their blocks
-//! are allocated and written already, so that a sync of a record has no metadata to write with it:
+//! Spares: files of deleted segments that the next segments of any log on the disk take over by rename. Their
+//! blocks are allocated and written already, so that a sync of a record has no metadata to write with it:
 //! docs/adr/0004-recycled-segments.md.
 //!
-//! What stood in a spare stands behind the records of its new segment until that is finished and cut. Three rules keep
-//! it from being taken for records of the log:
-//! * Only *finished* segments become spares (a later one of their owner exists): they are their records, all of one
-//!   segment and one log, and nothing else. Never one that truncation or recovery removed.
-//! * No spare goes where it was. Owner and segment number stand in each record, so nothing in it fits its new place.
-//! * A spare is known to the process that made it; the next one removes what it finds. A crash between the syncs of a
-//!   rename's two directories may leave a file with both names, and a spare that is a segment in use must not be taken.
+//! What stood in a spare stands behind the records of its new segment until that is finished and cut. Three
+//! rules keep it from being taken for records of the log:
+//! * Only *finished* segments become spares (a later one of their owner exists): they are their records, all
+//!   of one segment and one log, and nothing else. Never one that truncation or recovery removed.
+//! * No spare goes where it was. Owner and segment number stand in each record, so nothing in it fits its new
+//!   place.
+//! * A spare is known to the process that made it; the next one removes what it finds. A crash between the
+//!   syncs of a rename's two directories may leave a file with both names, and a spare that is a segment in
+//!   use must not be taken.
 
 use crate::segment::{SegmentId, owner_dir};
 use disk::{Disk, is_full};
@@ -31,7 +33,7 @@ struct Kept {
     spares: Vec<Spare>,
     /// Left by a deletion that failed or was given up on the way: to be removed.
     doomed: Vec<Spare>,
-    /// Of all of these, and of those that are on their way here.
+    /// The bytes of all of these, and of those that are on their way here.
     bytes: u64,
     next_number: u64,
 }
@@ -72,7 +74,8 @@ impl Spares {
         self.lock().bytes
     }
 
-    /// Removes what an earlier process left, the first time it is called. So the directory of spares need never be synced.
+    /// Removes what an earlier process left, the first time it is called. So the directory of spares need
+    /// never be synced.
     pub(crate) async fn sweep(&self) -> io::Result<()> {
         let sweep = || async {
             for name in self.disk.list(DIR).await? {
@@ -109,8 +112,9 @@ impl Spares {
         Ok(collected)
     }
 
-    /// Renames a segment to a spare; false when it is to be removed instead, because there is no room for it, or
-    /// because the file system has no space for the name, or somebody removed the directory: then the file itself gives space.
+    /// Renames a segment to a spare; false when it is to be removed instead, because there is no room for it,
+    /// or because the file system has no space for the name, or somebody removed the directory: then the file
+    /// itself gives space.
     async fn set_aside(
         &self,
         id: SegmentId,
@@ -152,14 +156,15 @@ impl Spares {
         Some(Spare { number: kept.next_number, bytes, was })
     }
 
-    /// From now on they may be taken. Nobody reads them under their old names any more.
+    /// Makes these spares ones that may be taken, from now on. Nobody reads them under their old names any
+    /// more.
     pub(crate) fn keep(&self, mut collected: Collected<'_>) {
         let spares = std::mem::take(&mut collected.spares);
         self.lock().spares.extend(spares);
     }
 
-    /// Makes a spare the file of a segment that has none; false when there is none that may go there. The caller syncs
-    /// the segment's directory before it writes.
+    /// Makes a spare the file of a segment that has none; false when there is none that may go there. The
+    /// caller syncs the segment's directory before it writes.
     pub(crate) async fn take(&self, id: SegmentId, owners_dir: &str) -> io::Result<bool> {
         while let Some(spare) = self.pick(id) {
             match self.disk.rename(&spare.path(), &id.path(owners_dir)).await {

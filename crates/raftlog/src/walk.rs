@@ -1,5 +1,5 @@
-//! Going through an owner's records by place, whether or not a log knows them: what is derived from them is rebuilt,
-//! compared and scrubbed this way.
+//! Going through an owner's records by place, whether or not a log knows them: what is derived from them is
+//! rebuilt, compared and scrubbed this way.
 
 use crate::read::read_error;
 use crate::record::{ALIGNMENT, DecodeError, Head, check_field};
@@ -12,12 +12,12 @@ use std::io;
 use std::sync::Arc;
 use types::{CRC_CHUNK_BYTES, ChecksumMismatch, OwnerId, PayloadError};
 
-/// Of a body, read and verified at once.
+/// The bytes of a body that are read and verified at once.
 const BODY_READ_BYTES: usize = 1 << 20;
 const _: () = assert!(BODY_READ_BYTES.is_multiple_of(CRC_CHUNK_BYTES));
 
-/// Goes through the records of one owner, in order, from the first. What is behind them in a file (space allocated
-/// ahead, what a recycled file held before) is none of them.
+/// Goes through the records of one owner, in order, from the first. What is behind them in a file (space
+/// allocated ahead, what a recycled file held before) is none of them.
 pub struct OwnerWalk {
     disk: Arc<dyn Disk>,
     owners_dir: String,
@@ -37,7 +37,7 @@ pub struct OwnerWalk {
 pub struct WalkedRecord {
     pub log: u64,
     pub meta: EntryMeta,
-    /// From its first byte to the next record's.
+    /// The bytes from its first to the next record's first.
     pub bytes: u64,
     /// Everything before its body, as it stands in the file.
     pub head: Bytes,
@@ -50,7 +50,7 @@ pub enum Step {
     End(WalkEnd),
 }
 
-/// Where and why an owner's records end.
+/// The place where an owner's records end, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WalkEnd {
     /// The last one sends the log to another owner.
@@ -119,7 +119,8 @@ impl OwnerWalk {
         checked.map_err(|error| read_error(self.path_of(record), offset, error))
     }
 
-    /// The part of a record's body that begins at `at`, a multiple of 1 MiB, verified; with the last one comes what pads the record.
+    /// The part of a record's body that begins at `at`, a multiple of 1 MiB, verified; with the last one
+    /// comes what pads the record.
     pub async fn read_body(&self, record: &WalkedRecord, at: usize) -> Result<Bytes, ReadError> {
         let place = record.meta.place;
         let file = self.file_of(record).await?;

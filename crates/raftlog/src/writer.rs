@@ -1,4 +1,5 @@
-//! The task that changes a log's files. While one write and sync runs, appends queue; the next round takes them all.
+//! The task that changes a log's files. While one write and sync runs, appends queue; the next round takes
+//! them all.
 
 use crate::AppendError;
 use crate::core::{Append, Core, Extent, Job, Truncate, Work};
@@ -19,14 +20,14 @@ use types::{LogId, LogIndex};
 /// The hint of how far the log is durable is written this often at most.
 const HINT_INTERVAL: Duration = Duration::from_millis(100);
 
-/// How often a full disk is tried again.
+/// The interval at which a full disk is tried again.
 const FULL_DISK_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 pub(crate) struct Writer {
     core: Arc<Core>,
     disk: Arc<dyn Disk>,
     hard_state: HardStateFile,
-    /// As last saved or hinted.
+    /// The record as last saved or hinted.
     record: SlotRecord,
     open: Option<OpenSegment>,
     segment_index: SegmentIndexWriter,
@@ -41,13 +42,14 @@ pub(crate) struct OpenSegment {
     pub(crate) file: Arc<dyn File>,
     pub(crate) allocated_bytes: u64,
     pub(crate) end: u64,
-    /// Of what a recycled file held before; 0 in a new one.
+    /// The end of what a recycled file held before; 0 in a new one.
     pub(crate) old_bytes_end: u64,
 }
 
 impl OpenSegment {
-    /// Zeros that say after a write up to `end` that the log ends there, where the file holds something else. A user's object may
-    /// hold bytes that look like the log's next record; without this, they could become it by a crash.
+    /// Zeros that say after a write up to `end` that the log ends there, where the file holds something else.
+    /// A user's object may hold bytes that look like the log's next record; without this, they could become
+    /// it by a crash.
     fn terminator(&self, end: u64) -> Option<Bytes> {
         const ZEROS: &[u8] = &[0; HEADER_BYTES];
         let bytes = self.old_bytes_end.saturating_sub(end).min(ZEROS.len() as u64) as usize;
@@ -92,8 +94,8 @@ impl Writer {
         let _ = self.finish().await;
     }
 
-    /// Waits for work, and writes a hint when it is time for one: a log that is idle only between appends has no more of
-    /// them than a busy one.
+    /// Waits for work, and writes a hint when it is time for one: a log that is idle only between appends has
+    /// no more of them than a busy one.
     async fn idle(&mut self) -> io::Result<()> {
         let next_hint = self.hinted + HINT_INTERVAL;
         if !self.hint_is_due() {
@@ -193,8 +195,9 @@ impl Writer {
         Ok(())
     }
 
-    /// Entries that were accepted must be written, or the log cannot go on: while the disk has no space for them (others
-    /// use it too) they wait. Any other error is the answer, and that one when the log is closed.
+    /// Entries that were accepted must be written, or the log cannot go on: while the disk has no space for
+    /// them (others use it too) they wait. Any other error is the answer, and that one when the log is
+    /// closed.
     async fn wait_for_space(&mut self, extent: &Extent, error: io::Error, is_first: bool) -> io::Result<()> {
         if !is_full(&error) || self.core.is_closing() {
             return Err(error);
@@ -228,8 +231,8 @@ impl Writer {
         Ok(self.open.as_ref().expect("opened above"))
     }
 
-    /// Closes the open segment and starts another. All records of the closed one are synced, so that a record in
-    /// the next one proves that they once were whole.
+    /// Closes the open segment and starts another. All records of the closed one are synced, so that a record
+    /// in the next one proves that they once were whole.
     async fn next_segment(&mut self, id: SegmentId) -> io::Result<()> {
         let moves_on = self.open.is_some();
         if moves_on {
@@ -262,8 +265,8 @@ impl Writer {
         Ok((file, allocated_bytes))
     }
 
-    /// A file in the way may only be an empty one: recovery has removed what a crash left of this log, so anything
-    /// else is somebody's data.
+    /// A file in the way may only be an empty one: recovery has removed what a crash left of this log, so
+    /// anything else is somebody's data.
     async fn check_leftover(&mut self, id: SegmentId, file: &dyn File) -> io::Result<()> {
         let start = file.read_at(0, HEADER_BYTES).await?;
         match Header::decode(&start) {
@@ -279,8 +282,9 @@ impl Writer {
         }
     }
 
-    /// Gives back what was allocated and not used; a finished segment is its records and nothing else. Durably, as old
-    /// bytes of a recycled file behind its last record would be taken for damage once there is a later segment.
+    /// Gives back what was allocated and not used; a finished segment is its records and nothing else.
+    /// Durably, as old bytes of a recycled file behind its last record would be taken for damage once there
+    /// is a later segment.
     async fn close_segment(&mut self) -> io::Result<()> {
         self.write_index().await;
         if let Some(open) = &self.open
@@ -317,8 +321,8 @@ impl Writer {
         result
     }
 
-    /// Removes everything after a position. Newest first, each step durable before the next, so that a crash at any
-    /// point leaves a log without a gap:
+    /// Removes everything after a position. Newest first, each step durable before the next, so that a crash
+    /// at any point leaves a log without a gap:
     ///
     /// lower the durable mark and the segment begun · remove later owners and segments · cut the last one
     async fn truncate(
@@ -365,9 +369,9 @@ impl Writer {
         Ok(())
     }
 
-    /// Removes segments that may never have been created, the last of the list first and each durably before the
-    /// next: a crash in between leaves no segment without its predecessor, which recovery would take for damage. They
-    /// never become spares: what was in them may be appended again in the same place.
+    /// Removes segments that may never have been created, the last of the list first and each durably before
+    /// the next: a crash in between leaves no segment without its predecessor, which recovery would take for
+    /// damage. They never become spares: what was in them may be appended again in the same place.
     async fn remove_segments(&mut self, gone: &[SegmentId]) -> io::Result<()> {
         let owners_dir = self.core.spec.owners_dir.clone();
         for id in gone.iter().rev() {
@@ -413,8 +417,8 @@ impl Writer {
         }
     }
 
-    /// Adds what is durable of the open segment to its index. Nothing depends on it, so an error only ends the
-    /// index; one of the disk itself shows in whatever comes next.
+    /// Adds what is durable of the open segment to its index. Nothing depends on it, so an error only ends
+    /// the index; one of the disk itself shows in whatever comes next.
     async fn write_index(&mut self) {
         let Some(id) = self.open.as_ref().map(|open| open.id) else { return };
         let pending = |index: &Index| self.segment_index.pending(id, self.durable_end(), index);

@@ -1,5 +1,6 @@
-//! The log engine on a simulated disk that crashes: every acknowledged change must be there after any crash, and nothing
-//! that was not asked for. A binary of its own, so that `./dev crash` builds and runs nothing else.
+//! The log engine on a simulated disk that crashes: every acknowledged change must be there after any crash,
+//! and nothing that was not asked for. A binary of its own, so that `./dev crash` builds and runs nothing
+//! else.
 //!
 //! Runs are repeatable: one thread, a clock that stands still while there is work, all chance from a seed
 //! (`campaign::the_same_seed_takes_the_same_steps`).

@@ -1,5 +1,5 @@
-//! Bytes that no log engine wrote: decoders, recovery and the inspect tool must answer with an error or with the truth. A
-//! binary of its own, so that `./dev fuzz` builds and runs nothing else.
+//! Bytes that no log engine wrote: decoders, recovery and the inspect tool must answer with an error or with
+//! the truth. A binary of its own, so that `./dev fuzz` builds and runs nothing else.
 
 #![allow(clippy::unwrap_used)] // in helpers, which clippy does not take for tests
 

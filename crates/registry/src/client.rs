@@ -9,14 +9,14 @@ use tokio::time::Instant;
 use tonic::{Response, Status, Streaming};
 use types::{Backoff, Clock};
 
-/// How long a call looks for somebody who answers: longer than an election takes.
+/// The time for which a call looks for somebody who answers: longer than an election takes.
 const LOOK_MAX: Duration = Duration::from_secs(10);
-/// How long one attempt waits for its answer, beyond what it asked to wait.
+/// The time for which one attempt waits for its answer, beyond what it asked to wait.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
 const RETRY: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_millis(500));
 
-/// Calls the registry, wherever it is; a cheap handle. Calls that change something are repeated only where it is certain that they did
-/// nothing.
+/// Calls the registry, wherever it is; a cheap handle. Calls that change something are repeated only where it
+/// is certain that they did nothing.
 #[derive(Clone)]
 pub struct RegistryClient {
     shared: Arc<Shared>,
@@ -27,16 +27,16 @@ struct Shared {
     channels: Channels,
 }
 
-/// What a call may be sent again after.
+/// The failures after which a call may be sent again.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Repeat {
     /// Anything: it changes nothing, or the same.
     Always,
-    /// What did certainly not reach the leader.
+    /// A failure of what did certainly not reach the leader.
     IfRefused,
 }
 
-/// What changes, as one of SCM's members tells it.
+/// A watch of what changes, as one of SCM's members tells it.
 pub struct Watch {
     pub address: String,
     pub stream: Streaming<WatchResponse>,
@@ -112,7 +112,8 @@ impl RegistryClient {
         .await
     }
 
-    /// All of a service, page by page; empty: of all. The revision is that of the first page: what has changed since may be in it already.
+    /// All of a service, page by page; empty: of all. The revision is that of the first page: what has
+    /// changed since may be in it already.
     pub async fn instances(&self, service: &str) -> Result<ListInstancesResponse, Failure> {
         let service = service.to_owned();
         let mut request = ListInstancesRequest { service, ..ListInstancesRequest::default() };
@@ -159,7 +160,7 @@ impl RegistryClient {
         .await
     }
 
-    /// How many were deleted. With a prefix, until there are none.
+    /// Deletes keys, and says how many were deleted. With a prefix, until there are none.
     pub async fn delete(&self, request: DeleteKeysRequest) -> Result<u64, Failure> {
         let mut deleted = 0;
         loop {
@@ -184,7 +185,8 @@ impl RegistryClient {
         .await
     }
 
-    /// Events from a revision on, until the stream breaks; then it can be opened again after the last revision it told of.
+    /// Events from a revision on, until the stream breaks; then it can be opened again after the last
+    /// revision it told of.
     pub async fn watch(&self, request: WatchRequest) -> Result<Watch, Failure> {
         let watching = self.find(request, Repeat::Always, Duration::ZERO, |mut grpc, request| async move {
             grpc.watch(request).await
@@ -276,7 +278,7 @@ impl RegistryClient {
     }
 }
 
-/// As requests say it: 0 is no time.
+/// The time as requests say it: 0 is no time.
 fn now_ms(clock: Option<&dyn Clock>) -> u64 {
     clock.map_or(0, Clock::now_ms)
 }

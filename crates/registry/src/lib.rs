@@ -1,5 +1,6 @@
-//! What stands in front of SCM's registry (docs/registry.md): [`RegistryClient`] finds who answers, [`Registrar`] keeps an instance
-//! registered, [`Mirror`] follows all instances, [`http`] and [`dns`] are for those who speak no gRPC.
+//! The front of SCM's registry (docs/registry.md): [`RegistryClient`] finds who answers, [`Registrar`] keeps
+//! an instance registered, [`Mirror`] follows all instances, [`http`] and [`dns`] are for those who speak no
+//! gRPC.
 
 mod client;
 pub mod dns;

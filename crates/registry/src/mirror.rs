@@ -17,7 +17,8 @@ const RETRY: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_se
 /// A watch that has nothing to tell says so each ten seconds; one that is silent for this long is broken.
 const SILENCE_MAX: Duration = Duration::from_secs(25);
 
-/// A copy of all instances that follows the registry, for as long as it is not dropped. While SCM is away it stays as it is.
+/// A copy of all instances that follows the registry, for as long as it is not dropped. While SCM is away it
+/// stays as it is.
 pub struct Mirror {
     state: Arc<RwLock<State>>,
     follower: JoinHandle<()>,
@@ -25,10 +26,10 @@ pub struct Mirror {
 
 #[derive(Default)]
 struct State {
-    /// By service and id.
+    /// Instances by service and id.
     instances: BTreeMap<String, BTreeMap<String, Instance>>,
     revision: u64,
-    /// When SCM said last that there is nothing else.
+    /// The time at which SCM said last that there is nothing else.
     heard: Option<Instant>,
 }
 
@@ -54,12 +55,12 @@ impl Mirror {
         self.state().instances.get(service).map(look)
     }
 
-    /// How long SCM has said nothing; `None` before it has said anything.
+    /// The time for which SCM has said nothing; `None` before it has said anything.
     pub fn age(&self) -> Option<Duration> {
         self.state().heard.map(|heard| heard.elapsed())
     }
 
-    /// Of the last change that is in it.
+    /// The revision of the last change that is in it.
     pub fn revision(&self) -> u64 {
         self.state().revision
     }

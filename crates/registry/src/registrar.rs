@@ -12,10 +12,10 @@ use types::Clock;
 
 /// A lease ends when three renewals in a row are missed.
 const RENEWALS_PER_TTL: u32 = 3;
-/// How long leaving may take: one slow write of SCM. A lease that is not given back ends by itself.
+/// The time that leaving may take: one slow write of SCM. A lease that is not given back ends by itself.
 const LEAVE_MAX: Duration = Duration::from_secs(2);
 
-/// Of an instance, what stays the same while its process runs.
+/// The part of an instance that stays the same while its process runs.
 #[derive(Clone, Debug)]
 pub struct Registration {
     pub service: String,
@@ -28,15 +28,16 @@ pub struct Registration {
 
 type Checks = Pin<Box<dyn Future<Output = Vec<Check>> + Send>>;
 
-/// Keeps an instance registered: registers it, renews its lease with what its checks say, and registers it again when SCM does not know
-/// it any more.
+/// Keeps an instance registered: registers it, renews its lease with what its checks say, and registers it
+/// again when SCM does not know it any more.
 pub struct Registrar {
     stop: CancellationToken,
     task: JoinHandle<()>,
 }
 
 impl Registrar {
-    /// `checks` is asked before each renewal. `clock`, this process's, is told with each: SCM compares it with its own.
+    /// `checks` is asked before each renewal. `clock`, this process's, is told with each: SCM compares it
+    /// with its own.
     pub fn start(
         client: RegistryClient,
         registration: Registration,
@@ -70,7 +71,8 @@ async fn keep(
     let name = InstanceName { service: registration.service.clone(), id: registration.id.clone() };
     let interval = registration.ttl / RENEWALS_PER_TTL;
     let mut lease = None;
-    // Registering and renewing may be given up anywhere: the next process of this name, or the lease's end, cleans up.
+    // Registering and renewing may be given up anywhere: the next process of this name, or the lease's end,
+    // cleans up.
     let kept = stop.run_until_cancelled(async {
         loop {
             lease = match lease {
@@ -133,8 +135,8 @@ async fn renew(
     }
 }
 
-/// An address as a name that DNS takes: the id of an instance that has nothing better. Different addresses of usual length give
-/// different names.
+/// An address as a name that DNS takes: the id of an instance that has nothing better. Different addresses of
+/// usual length give different names.
 pub fn label_of_address(address: &str) -> String {
     const LABEL_BYTES_MAX: usize = 63;
     let letter = |letter: char| match letter {

@@ -15,7 +15,7 @@ pub(crate) enum Algorithm {
     Sha256,
 }
 
-/// How a multipart object's checksum is made of those of its parts.
+/// The way in which a multipart object's checksum is made of those of its parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// The checksum of all bytes, as if sent at once.
@@ -28,7 +28,7 @@ impl Algorithm {
     pub(crate) const ALL: [Algorithm; 5] =
         [Algorithm::Crc32, Algorithm::Crc32c, Algorithm::Crc64Nvme, Algorithm::Sha1, Algorithm::Sha256];
 
-    /// What we compute when the client asks for none, as AWS does.
+    /// The algorithm that we take when the client asks for none, as AWS does.
     pub(crate) const DEFAULT: Algorithm = Algorithm::Crc64Nvme;
 
     pub(crate) fn name(self) -> &'static str {
@@ -63,7 +63,7 @@ impl Algorithm {
         )
     }
 
-    /// What a multipart upload gets that names an algorithm and no kind.
+    /// The kind that a multipart upload gets which names an algorithm and no kind.
     pub(crate) fn default_kind(self) -> Kind {
         if self == Algorithm::Crc64Nvme { Kind::FullObject } else { Kind::Composite }
     }

@@ -17,7 +17,7 @@ pub(crate) struct Chunked {
     state: State,
     /// A line, or the trailers, as far as they came.
     line: BytesMut,
-    /// Of the data, as declared.
+    /// The bytes of the data that are still to come, as declared.
     left: u64,
     signer: Option<Signer>,
     announced: Vec<HeaderName>,
@@ -37,7 +37,7 @@ enum State {
 struct Signer {
     seed: Seed,
     hasher: Sha256,
-    /// Of the chunk that is coming, as it says.
+    /// The signature of the chunk that is coming, as it says.
     signature: String,
 }
 
@@ -47,7 +47,8 @@ const TRAILERS_MAX: usize = 16;
 const TRAILER_SIGNATURE: &str = "x-amz-trailer-signature";
 
 impl Chunked {
-    /// `seed`: what the first chunk's signature follows from, if chunks are signed. `announced`: the trailers' names.
+    /// `seed`: what the first chunk's signature follows from, if chunks are signed. `announced`: the
+    /// trailers' names.
     pub(crate) fn new(declared_bytes: u64, seed: Option<Seed>, announced: Vec<HeaderName>) -> Chunked {
         let signer = seed.map(|seed| Signer { seed, hasher: Sha256::new(), signature: String::new() });
         Chunked {

@@ -1,7 +1,7 @@
 use crate::error::{GatewayError, Result};
 use proto::om::{Key, Precondition};
 
-/// What an `If-Match` or `If-None-Match` header says. ETags are without quotes.
+/// The value of an `If-Match` or `If-None-Match` header. ETags are without quotes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Match {
     Any,
@@ -27,7 +27,7 @@ pub(crate) struct Conditions {
 }
 
 impl Conditions {
-    /// In the order of RFC 9110: an ETag that is given decides, and the time beside it does not count.
+    /// Checks in the order of RFC 9110: an ETag that is given decides, and the time beside it does not count.
     pub(crate) fn check(&self, key: &Key) -> Result<()> {
         // HTTP dates have no fractions of a second.
         let modified_ms = i64::try_from(key.modified_ms / 1000 * 1000).unwrap_or(i64::MAX);
@@ -45,7 +45,7 @@ impl Conditions {
         }
     }
 
-    /// For the source of a copy, where nothing is ever "not modified".
+    /// Checks the source of a copy, where nothing is ever "not modified".
     pub(crate) fn check_source(&self, key: &Key) -> Result<()> {
         match self.check(key) {
             Err(GatewayError::NotModified { .. }) => Err(GatewayError::PreconditionFailed),

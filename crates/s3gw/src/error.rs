@@ -1,6 +1,6 @@
 use client::ClientError;
 
-/// Why a request is refused, in S3's terms. `s3::error` gives each its code and status.
+/// The reason why a request is refused, in S3's terms. `s3::error` gives each its code and status.
 #[derive(Clone, Debug, thiserror::Error)]
 pub(crate) enum GatewayError {
     #[error(transparent)]
@@ -44,7 +44,7 @@ pub(crate) enum GatewayError {
     InvalidArgument(String),
     #[error("{0}")]
     InvalidRequest(String),
-    /// For what nobody branches on.
+    /// A refusal that nobody branches on.
     #[error("{message}")]
     Refused { code: &'static str, status: u16, message: String },
     #[error("{0} is not implemented.")]

@@ -4,10 +4,10 @@ pub struct GatewayOptions {
     /// The one key pair there is for now.
     pub access_key: String,
     pub secret_key: String,
-    /// What `GetBucketLocation` answers. Requests signed for any region are accepted.
+    /// The answer to `GetBucketLocation`. Requests signed for any region are accepted.
     pub region: String,
-    /// The host names of this gateway. `NAME` asks path-style, `BUCKET.NAME` for a bucket; addresses, `localhost` and names
-    /// without a dot need not be here, and what is none of these is refused.
+    /// The host names of this gateway. `NAME` asks path-style, `BUCKET.NAME` for a bucket; addresses,
+    /// `localhost` and names without a dot need not be here, and what is none of these is refused.
     pub domains: Vec<String>,
 }
 

@@ -1,7 +1,7 @@
 use crate::error::{GatewayError, Result};
 
-/// Where a listing goes on, as an opaque word for clients: a version and the last key in hexadecimal, so that any key
-/// survives URLs and XML.
+/// The place where a listing goes on, as an opaque word for clients: a version and the last key in
+/// hexadecimal, so that any key survives URLs and XML.
 pub(crate) fn token(after: &[u8]) -> String {
     let mut token = String::with_capacity(1 + after.len() * 2);
     token.push('1');
@@ -24,7 +24,7 @@ pub(crate) fn parse_token(token: &str) -> Result<Vec<u8>> {
         .ok_or_else(wrong)
 }
 
-/// How many entries a page may have: at most 1000, whatever the client asks.
+/// The number of entries that a page may have: at most 1000, whatever the client asks.
 pub(crate) fn limit(asked: Option<i32>, name: &str) -> Result<u32> {
     match asked {
         None => Ok(1000),

@@ -10,22 +10,22 @@ use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
 
-/// What a request's body carries, decoded and compared with what its signature says of it, on its way. What differs is an
-/// error at the end, so nothing of it may be published before.
+/// The payload of a request's body, decoded and compared with what its signature says of it, on its way. What
+/// differs is an error at the end, so nothing of it may be published before.
 pub(crate) struct Payload {
     body: Body,
     progress: Progress,
     coding: Coding,
-    /// Of what a frame of the body carried and was not decoded yet.
+    /// The part of a frame of the body that was not decoded yet.
     input: Bytes,
     length: Option<u64>,
     trailers: Trailers,
 }
 
-/// How the payload travels.
+/// The coding in which the payload travels.
 pub(crate) enum Coding {
     Plain,
-    /// With this SHA-256.
+    /// A payload with this SHA-256.
     Hashed {
         hasher: Sha256,
         expected: [u8; 32],
@@ -72,7 +72,7 @@ impl Payload {
         Ok(all.into())
     }
 
-    /// On an error `all` has what came before it.
+    /// Reads all of it into `all`, which on an error has what came before that.
     pub(crate) async fn read_into(mut self, all: &mut Vec<u8>, bytes_max: usize) -> Result<()> {
         let too_long = || {
             let why = format!("Your request was too big: its document may have {bytes_max} bytes.");

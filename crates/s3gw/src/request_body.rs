@@ -4,14 +4,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 
-/// A request body as it comes from the connection. It notes how far it got, for whoever answers. The words of its errors are what
-/// `incoming` knows them by: on their way they become the text of the protocol layer's own.
+/// A request body as it comes from the connection. It notes how far it got, for whoever answers. The words of
+/// its errors are what `incoming` knows them by: on their way they become the text of the protocol layer's
+/// own.
 pub(crate) struct RequestBody {
     body: Body,
     progress: Progress,
 }
 
-/// How far a request body got; shared with its reader.
+/// The progress of a request body; shared with its reader.
 #[derive(Clone, Debug)]
 pub(crate) struct Progress(Arc<(AtomicU8, AtomicU64)>);
 
@@ -38,7 +39,7 @@ impl Progress {
         self.0.0.store(stage as u8, Ordering::Relaxed);
     }
 
-    /// What has come, as it travelled.
+    /// The bytes that have come, as they travelled.
     pub(crate) fn bytes(&self) -> u64 {
         self.0.1.load(Ordering::Relaxed)
     }

@@ -6,7 +6,7 @@ use client::{Ack, Client, ClientError, Written};
 use futures::Stream;
 use proto::om::Checksum;
 
-/// What a client promised about a body.
+/// The promise that a client made about a body.
 pub(crate) struct Promise {
     pub(crate) bytes: Option<u64>,
     pub(crate) md5: Option<[u8; 16]>,
@@ -16,7 +16,7 @@ pub(crate) struct Promise {
     pub(crate) sum: Option<String>,
     /// The sum comes in a trailer.
     pub(crate) sum_in_trailer: bool,
-    /// Whose acknowledgement the client asked for.
+    /// The acknowledgement that the client asked for.
     pub(crate) ack: Ack,
 }
 
@@ -29,8 +29,8 @@ pub(crate) struct Stored {
 /// Objects and parts sent in one request.
 pub(crate) const BODY_BYTES_MAX: u64 = 5 << 30;
 
-/// Streams a body into blocks and verifies it. Nothing is committed: what breaks its promise leaves orphaned blocks.
-/// `trailer` is asked for a header's value after the body has ended.
+/// Streams a body into blocks and verifies it. Nothing is committed: what breaks its promise leaves orphaned
+/// blocks. `trailer` is asked for a header's value after the body has ended.
 pub(crate) async fn store<S>(
     client: &Client,
     body: S,

@@ -1,5 +1,6 @@
-//! Requests that no client of S3 sends: none may panic, hang, take more memory than its bytes come to, pass for a request that somebody
-//! else signed, or have its body read where nobody signed it. A binary of its own, so that `./dev fuzz` builds and runs nothing else.
+//! Requests that no client of S3 sends: none may panic, hang, take more memory than its bytes come to, pass
+//! for a request that somebody else signed, or have its body read where nobody signed it. A binary of its
+//! own, so that `./dev fuzz` builds and runs nothing else.
 
 #![allow(clippy::unwrap_used)] // in helpers, which clippy does not take for tests
 

@@ -1,10 +1,13 @@
-//! What a forced reset of SCM has lost and datanodes have: a pure decision from one look at the world.
+//! Adoption takes back what a forced reset of SCM has lost and datanodes have: a pure decision from one look
+//! at the world.
 //!
-//! The one that was left may have fallen behind: what the others drew and decided since then it does not know. The numbers that they may have
-//! drawn it remembers ([`Tables::is_lost_container`]): a replica with one of these is of a container that was drawn by this cluster and that nobody
-//! here has deleted. So one node's word is enough for a container to be known again. *What it is* is decided as ever, by `resolution`.
+//! The one that was left may have fallen behind: what the others drew and decided since then it does not
+//! know. The numbers that they may have drawn it remembers ([`Tables::is_lost_container`]): a replica with
+//! one of these is of a container that was drawn by this cluster and that nobody here has deleted. So one
+//! node's word is enough for a container to be known again. *What it is* is decided as ever, by `resolution`.
 //!
-//! Of a pipeline one member's word is enough, too: members are told once, before they begin, and never change.
+//! Of a pipeline one member's word is enough, too: members are told once, before they begin, and never
+//! change.
 
 use crate::nodes::Nodes;
 use crate::ops::adopt::{ADOPTED_MAX, check_pipeline};
@@ -17,7 +20,7 @@ use tokio::time::Instant;
 use tracing::error;
 use types::{NodeId, PipelineId};
 
-/// Since when this leader has known of lost pipelines that nobody describes.
+/// The moments since which this leader has known of lost pipelines that nobody describes.
 pub(crate) struct Adoption {
     described_within: Duration,
     undescribed: HashMap<PipelineId, Instant>,
@@ -25,12 +28,13 @@ pub(crate) struct Adoption {
 }
 
 impl Adoption {
-    /// A pipeline whose containers are here, and that no member describes for as long, is over: nobody has it.
+    /// A pipeline whose containers are here, and that no member describes for as long, is over: nobody has
+    /// it.
     pub(crate) fn new(described_within: Duration) -> Adoption {
         Adoption { described_within, undescribed: HashMap::new(), complained: BTreeSet::new() }
     }
 
-    /// What is adopted now, as much as one command takes.
+    /// The pipelines and containers to adopt now, as many as one command takes.
     pub(crate) fn decide(&mut self, world: &World<'_>) -> Option<AdoptCommand> {
         let World { tables, nodes, now, now_ms: at_ms, .. } = *world;
         tables.lost_containers().next()?;
@@ -161,7 +165,7 @@ mod tests {
             Fixture { tables, nodes: Nodes::new(silence, now), adoption: Adoption::new(WITHIN), now }
         }
 
-        /// What a node says: pipelines it has, containers with their pipelines, and descriptions.
+        /// Notes what a node says: pipelines it has, containers with their pipelines, and descriptions.
         fn says(
             &mut self,
             node: u64,

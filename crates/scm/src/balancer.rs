@@ -1,5 +1,5 @@
-//! Moves closed containers from full nodes to empty ones: a copy to the emptiest, after which the replication manager finds one replica too many
-//! and deletes that of the fullest.
+//! Moves closed containers from full nodes to empty ones: a copy to the emptiest, after which the replication
+//! manager finds one replica too many and deletes that of the fullest.
 
 use crate::options::ScmOptions;
 use crate::quality::{Quality, quality};
@@ -13,7 +13,7 @@ use types::{ContainerId, NodeId};
 /// Containers of the fullest node that one look considers; the next look goes on behind them.
 const CANDIDATES_MAX: usize = 10_000;
 
-/// When and how much it moves, and where the next look goes on.
+/// The balancer's thresholds and limits, and the place where its next look goes on.
 pub(crate) struct Balancer {
     threshold_percent: u64,
     moves_max: usize,
@@ -21,7 +21,7 @@ pub(crate) struct Balancer {
     cursor: ContainerId,
 }
 
-/// How full the nodes are that the balancer looks at, in millionths.
+/// The fullest, the emptiest and the mean of the nodes that the balancer looks at, in millionths full.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub(crate) struct Spread {
     pub(crate) min: u64,
@@ -105,7 +105,8 @@ pub(crate) fn moves_under_way(tasks: &Tasks) -> usize {
     tasks.all().filter(|(_, asked)| to_balance(&asked.order)).count()
 }
 
-/// The container's size, if it has just the replicas it should have, nothing goes on with it, and `from` may delete its own.
+/// The container's size, if it has just the replicas it should have, nothing goes on with it, and `from` may
+/// delete its own.
 fn movable_bytes(
     known: &replication::ContainerView<'_>,
     from: NodeId,

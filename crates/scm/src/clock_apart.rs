@@ -1,12 +1,14 @@
-/// Another process's clock, less SCM's. Nothing is decided by it; but times that people read, and until when a maintenance lasts, are wrong
-/// somewhere, and a gateway whose clock is a quarter of an hour off refuses every signature.
+/// Another process's clock, less SCM's. Nothing is decided by it; but times that people read, and until when
+/// a maintenance lasts, are wrong somewhere, and a gateway whose clock is a quarter of an hour off refuses
+/// every signature.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub(crate) struct ClockApart {
     ahead_ms: i64,
 }
 
 impl ClockApart {
-    /// As long as a heartbeat or a renewal may be under way: a clock that seems to be behind by less may be right.
+    /// As long as a heartbeat or a renewal may be under way: a clock that seems to be behind by less may be
+    /// right.
     const MAX_MS: i64 = 5000;
 
     pub(crate) fn of(theirs_ms: u64, ours_ms: u64) -> ClockApart {

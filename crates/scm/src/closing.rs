@@ -1,4 +1,5 @@
-//! Pipelines that must close, and closing ones that can end: pure decisions from one look at the world and what was seen before.
+//! Pipelines that must close, and closing ones that can end: pure decisions from one look at the world and
+//! what was seen before.
 
 use crate::member_view::{MAJORITY, MemberView, PipelineView};
 use crate::resolution::end_to_note;
@@ -13,16 +14,17 @@ use std::time::Duration;
 use tokio::time::Instant;
 use types::{NodeId, PipelineId};
 
-/// How long something lasts before it counts.
+/// The times that a fault, the lack of a leader or silence about a pipeline must last before it counts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ClosingGraces {
     pub(crate) member_fault: Duration,
     pub(crate) quasi_close: Duration,
-    /// A member that does not speak of a pipeline for this long after it began to close neither has it nor will.
+    /// A member that does not speak of a pipeline for this long after it began to close neither has it nor
+    /// will.
     pub(crate) let_go: Duration,
 }
 
-/// Since when this leader has seen what goes away by itself in most cases.
+/// The moments since which this leader has seen what goes away by itself in most cases.
 pub(crate) struct Closing {
     graces: ClosingGraces,
     faults: HashMap<(PipelineId, NodeId), Instant>,
@@ -30,7 +32,7 @@ pub(crate) struct Closing {
     closing: HashMap<PipelineId, Instant>,
 }
 
-/// How a member stands to the end of its pipeline.
+/// A member's relation to the end of its pipeline.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Ending {
     Ended,
@@ -44,7 +46,7 @@ impl Closing {
         Closing { graces, faults: HashMap::new(), leaderless: HashMap::new(), closing: HashMap::new() }
     }
 
-    /// What is due now. In safe mode nothing new closes, what closes goes on.
+    /// The commands that are due now. In safe mode nothing new closes, what closes goes on.
     pub(crate) fn decide(&mut self, world: &World<'_>) -> Vec<Command> {
         let (pipelines, now) = (world.unended_pipelines(), world.now);
         self.observe(pipelines, now);
@@ -65,7 +67,8 @@ impl Closing {
             for member in &pipeline.members {
                 let key = (id, member.node_id());
                 let known = self.faults.get(&key).copied();
-                // Silence mends nothing: one that comes back with its fault, again and again, has had it all the time.
+                // Silence mends nothing: one that comes back with its fault, again and again, has had it all
+                // the time.
                 let goes_on = known.filter(|_| !member.is_healthy());
                 let begins = pipeline.fault(member).map(|_| known.unwrap_or(now));
                 if let Some(since) = goes_on.or(begins) {

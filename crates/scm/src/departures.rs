@@ -8,7 +8,7 @@ use proto::Failure;
 use proto::scm::{ContainerReplica, ContainerState, NodeDuty, NodeRecord, NodeState, SetNodeDutyCommand};
 use types::NodeId;
 
-/// What a node that leaves is still needed for.
+/// The number of pipelines and containers that a leaving node is still needed for.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub(crate) struct Waiting {
     pub(crate) pipelines: usize,
@@ -39,8 +39,8 @@ pub(crate) fn due(world: &World<'_>) -> Vec<SetNodeDutyCommand> {
     world.tables.nodes().iter().filter_map(next).collect()
 }
 
-/// What of it has no place elsewhere yet. What a node has that has not told of all its replicas to this leader is not known: that may be any
-/// container.
+/// Counts the pipelines and containers of `node` that have no place elsewhere yet. What a node has that has
+/// not told of all its replicas to this leader is not known: that may be any container.
 pub(crate) fn waiting(node: NodeId, world: &World<'_>) -> Waiting {
     let World { tables, nodes, .. } = *world;
     let needed = match tables.node(node).map(duty) {
@@ -63,7 +63,8 @@ pub(crate) fn waiting(node: NodeId, world: &World<'_>) -> Waiting {
                     quality => quality.is_good() && known.good_ones_differ(world.node_views()),
                 }
         };
-        // It takes along what nobody else has; after a maintenance it is there again, and one that is dead has taken it.
+        // It takes along what nobody else has; after a maintenance it is there again, and one that is dead
+        // has taken it.
         if needed == REPLICAS && !is_dead && known.replicas.iter().any(is_only_here) {
             return true;
         }
@@ -81,7 +82,8 @@ pub(crate) fn waiting(node: NodeId, world: &World<'_>) -> Waiting {
     Waiting { pipelines: tables.unended_pipelines_on(node).count(), containers }
 }
 
-/// Refuses what would leave fewer nodes than a pipeline has members; such a cluster takes no writes, and nothing can be emptied.
+/// Refuses what would leave fewer nodes than a pipeline has members; such a cluster takes no writes, and
+/// nothing can be emptied.
 pub(crate) fn check_enough_left(node: NodeId, world: &World<'_>) -> Result<(), Failure> {
     let left = world.node_views().iter().filter(|(other, view)| **other != node && view.in_service()).count();
     if left >= REPLICAS {

@@ -1,12 +1,15 @@
-//! How a process gets its place in SCM's group; why there is never more than one founder: docs/adr/0007-scm-forms-itself.md.
+//! Formation: a process gets its place in SCM's group. Why there is never more than one founder:
+//! docs/adr/0007-scm-forms-itself.md.
 //!
-//! Each is started with the same list of addresses. One whose disk has a replica goes on as that one. One without asks the
-//! others: when one of them belongs to a cluster, it joins that; when all of them answer that they belong to none, the first address of
-//! the list founds one, as its only member, and the others join it. So nobody founds a second cluster because others are merely away:
-//! a cluster is born when all are there.
+//! Each is started with the same list of addresses. One whose disk has a replica goes on as that one. One
+//! without asks the others: when one of them belongs to a cluster, it joins that; when all of them answer
+//! that they belong to none, the first address of the list founds one, as its only member, and the others
+//! join it. So nobody founds a second cluster because others are merely away: a cluster is born when all are
+//! there.
 //!
-//! Whoever comes with an empty disk is a new replica, also at an old address: what the old one promised is forgotten, and must not be
-//! promised otherwise. The leader gives it an id and lets it take the place of the old one ([`crate::admission`]).
+//! Whoever comes with an empty disk is a new replica, also at an old address: what the old one promised is
+//! forgotten, and must not be promised otherwise. The leader gives it an id and lets it take the place of the
+//! old one ([`crate::admission`]).
 
 use crate::seat::{Seat, Seats};
 use anyhow::{Context, bail};
@@ -67,8 +70,8 @@ impl Formation {
         Ok(())
     }
 
-    /// Says once what does not fit. A cluster at work must not fall because of a list; but where this one is its cluster's only SCM, and
-    /// others of the list belong to another, it was started in the wrong place.
+    /// Says once what does not fit. A cluster at work must not fall because of a list; but where this one is
+    /// its cluster's only SCM, and others of the list belong to another, it was started in the wrong place.
     pub(crate) async fn look_around(&self) -> anyhow::Result<()> {
         let Some(seat) = self.seats.taken() else { return Ok(()) };
         let members = seat.group.members().all;
@@ -135,7 +138,8 @@ impl Formation {
         self.seats.join(cluster, replica).await
     }
 
-    /// Asks until the group counts this replica as one of its own: also after a restart, since a crash may have come in between.
+    /// Asks until the group counts this replica as one of its own: also after a restart, since a crash may
+    /// have come in between.
     async fn be_member(&self, seat: &Seat) -> anyhow::Result<()> {
         let replica = seat.group.replica();
         let mut said = Said::default();

@@ -19,36 +19,37 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use types::{Clock, Term};
 
-/// What SCM's leader knows and does beyond its tables. Made anew with each leadership and dropped with it.
+/// SCM's leader: what it knows and does beyond its tables. Made anew with each leadership and dropped with
+/// it.
 pub(crate) struct Leader {
     pub(crate) options: ScmOptions,
     pub(crate) group: Group,
-    /// In which the group is led.
+    /// The term in which the group is led.
     pub(crate) term: Term,
     pub(crate) addresses: AddressBook,
     pub(crate) tables: SharedTables,
     pub(crate) clock: Arc<dyn Clock>,
     memory: Mutex<Memory>,
-    /// Of the registry's instances and keys.
+    /// Leases of the registry's instances and keys.
     leases: Mutex<Leases>,
     pub(crate) confirmations: Confirmations,
     /// Enough was known once in this leadership, or an operator said so.
     left_safe_mode: AtomicBool,
     /// Told when nodes or disks have changed: there may be places for pipelines.
     pub(crate) places_changed: Notify,
-    /// How often.
+    /// The number of times that nodes or disks have changed.
     places: AtomicU64,
     /// Counts the heartbeats that changed what is known of pipelines or containers.
     pub(crate) reports_changed: watch::Sender<u64>,
     /// Rounds of pipeline creation that have ended.
     pub(crate) rounds: watch::Sender<u64>,
-    /// What watchers see; a slow watcher skips to the newest.
+    /// The view that watchers see; a slow watcher skips to the newest.
     pub(crate) view: watch::Sender<Arc<ClusterView>>,
     /// Cancelled when leadership ends.
     pub(crate) stop: CancellationToken,
 }
 
-/// What nodes have said, and what was asked of them.
+/// The leader's memory of what nodes have said, and what was asked of them.
 struct Memory {
     nodes: Nodes,
     replication: Replication,
@@ -120,7 +121,7 @@ impl Leader {
         look(&mut self.leases.lock().expect("no holder of the leases panics"))
     }
 
-    /// As [`World::in_safe_mode`].
+    /// Safe mode, as [`World::in_safe_mode`] has it.
     pub(crate) fn in_safe_mode(&self) -> bool {
         self.read(|world| world.in_safe_mode)
     }
@@ -159,7 +160,8 @@ impl Leader {
         self.propose_registry_with(RegistryCommand { command: Some(command), only_in_term: 0 }).await
     }
 
-    /// [`Leader::propose_registry`] of what this leader decided by what is in its memory: where another has led since, that counts for nothing.
+    /// [`Leader::propose_registry`] of what this leader decided by what is in its memory: where another has
+    /// led since, that counts for nothing.
     pub(crate) async fn propose_registry_in_term(
         &self,
         command: registry_command::Command,

@@ -104,8 +104,8 @@ impl Leadership {
         }
     }
 
-    /// Gets ready, serves and runs the leader's tasks, until nobody answers any more: others may have another leader, and who asks here must
-    /// go and look for that.
+    /// Gets ready, serves and runs the leader's tasks, until nobody answers any more: others may have another
+    /// leader, and who asks here must go and look for that.
     async fn lead(&self, seat: &Seat, term: Term, stop: CancellationToken) {
         while !seat.group.hears_majority() {
             tokio::time::sleep(RETRY_INTERVAL).await;
@@ -147,7 +147,7 @@ impl Leadership {
     }
 }
 
-/// Only ends by being dropped.
+/// The tasks of a leader only end by being dropped.
 async fn lead_tasks(leader: &Leader) {
     tokio::join!(
         publish_views(leader),

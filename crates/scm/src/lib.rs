@@ -1,8 +1,8 @@
 //! SCM, the storage container manager: knows nodes, pipelines and containers, and decides where pipelines go.
 //!
-//! Decisions are commands in its Raft log ([`ops`]) and end in [`tables`]. What nodes merely report (being alive,
-//! free space, who leads a pipeline) stays in the leader's memory ([`leader`]) and is forgotten with leadership: the
-//! next heartbeats bring it back. Timers run on the leader only.
+//! Decisions are commands in its Raft log ([`ops`]) and end in [`tables`]. What nodes merely report (being
+//! alive, free space, who leads a pipeline) stays in the leader's memory ([`leader`]) and is forgotten with
+//! leadership: the next heartbeats bring it back. Timers run on the leader only.
 
 mod admission;
 mod adoption;
@@ -12,7 +12,7 @@ mod closing;
 mod departures;
 mod formation;
 mod leader;
-mod leaders;
+mod leader_moves;
 mod leadership;
 mod locate;
 mod member_view;

@@ -1,4 +1,4 @@
-//! Where to read a container.
+//! The answer to `LocateContainers`: the replicas that a container can be read from.
 
 use crate::nodes::Nodes;
 use crate::quality::{Quality, is_shared, quality};
@@ -33,8 +33,8 @@ pub(crate) fn locate(world: &World<'_>, container: ContainerId) -> Option<Contai
 #[derive(Debug, PartialEq, Eq)]
 struct Candidates {
     replicas: Vec<NodeId>,
-    /// Nodes that have what was acknowledged and the others lost: what only such a one has is read there, and whoever asks it for a block of the
-    /// others hears that it is another.
+    /// Nodes that have what was acknowledged and the others lost: what only such a one has is read there, and
+    /// whoever asks it for a block of the others hears that it is another.
     diverged: Vec<NodeId>,
 }
 
@@ -64,7 +64,8 @@ fn candidates(
         ContainerState::ContainerQuasiClosed => there().map(|(node, _)| node).collect(),
         ContainerState::ContainerOpen | ContainerState::Unspecified => members(),
     };
-    // A new leader of SCM has not heard of replicas yet, or there are none: who had it first may have something.
+    // A new leader of SCM has not heard of replicas yet, or there are none: who had it first may have
+    // something.
     let replicas = if found.is_empty() { members() } else { found };
     let good = || there().filter(|(_, replica)| quality(record, replica).is_good());
     let has_more = |(_, replica): &(NodeId, &ContainerReplica)| {

@@ -1,4 +1,4 @@
-//! What SCM knows of the members of a pipeline at one moment: tables and reports, read once for all who decide by it.
+//! SCM's view of a pipeline's members at one moment: tables and reports, read once for all who decide by it.
 
 use crate::nodes::{Nodes, PipelineSeen};
 use proto::scm::{MemberEnd, NodeState, PipelineMember, PipelineRecord, PipelineReport, PipelineState};
@@ -21,18 +21,18 @@ pub(crate) struct PipelineView<'a> {
     pub(crate) seen: PipelineSeen,
 }
 
-/// What is known of one member of one pipeline.
+/// All that is known of one member of one pipeline.
 pub(crate) struct MemberView<'a> {
     pub(crate) member: &'a PipelineMember,
     pub(crate) node: NodeState,
-    /// When its node last spoke; `None` if it did not yet.
+    /// The time at which its node last spoke; `None` if it did not yet.
     pub(crate) heard: Option<Instant>,
-    /// What it said of the pipeline in its node's last heartbeat.
+    /// The member's report on the pipeline, from its node's last heartbeat.
     pub(crate) said: Option<&'a PipelineReport>,
     /// Whether its disk is there and works; `None` if its node has said nothing yet.
     pub(crate) disk_works: Option<bool>,
     pub(crate) disk_is_full: bool,
-    /// How long it has been behind without coming on.
+    /// The time for which it has been behind without coming on.
     pub(crate) stands_still: Duration,
 }
 
@@ -47,7 +47,7 @@ impl<'a> PipelineView<'a> {
         self.members.iter().find(|view| view.node_id() == node)
     }
 
-    /// What keeps a member, whose node speaks, from doing its part.
+    /// The fault, in words, that keeps a member whose node speaks from doing its part.
     pub(crate) fn fault(&self, view: &MemberView<'_>) -> Option<String> {
         let node = view.node_id();
         if !view.is_healthy() {
@@ -66,7 +66,8 @@ impl<'a> PipelineView<'a> {
         }
     }
 
-    /// A leader whose disk is full while others have room. It refuses writes and can write no roll, and is never behind.
+    /// A leader whose disk is full while others have room. It refuses writes and can write no roll, and is
+    /// never behind.
     fn leads_without_room(&self, view: &MemberView<'_>) -> Option<String> {
         // Where all are full another pipeline could take no more than this one.
         let has_room_elsewhere = self.members.iter().any(|view| !view.disk_is_full);
@@ -74,8 +75,8 @@ impl<'a> PipelineView<'a> {
             .then(|| format!("it leads on node {}, and its disk there is full", view.member.node))
     }
 
-    /// Whether a member that speaks and runs says of itself that it leads, and can. One that closes is not led by who has no room for its
-    /// roll.
+    /// Whether a member that speaks and runs says of itself that it leads, and can. One that closes is not
+    /// led by who has no room for its roll.
     pub(crate) fn is_led(&self) -> bool {
         let is_closing = self.record.state() == PipelineState::PipelineClosing;
         let leads = |view: &MemberView<'_>| {
@@ -88,8 +89,9 @@ impl<'a> PipelineView<'a> {
         self.seen.leader.and_then(|leader| self.member_on(leader)).is_some_and(leads)
     }
 
-    /// Whether nothing can be committed because disks are full: those that are, and those of members that have fallen silent, leave no
-    /// majority. Its leader hears that of no follower until there is something to write.
+    /// Whether nothing can be committed because disks are full: those that are, and those of members that
+    /// have fallen silent, leave no majority. Its leader hears that of no follower until there is something
+    /// to write.
     pub(crate) fn lacks_room(&self) -> bool {
         let is_out =
             |view: &&MemberView<'_>| view.disk_is_full || (view.heard.is_some() && !view.is_healthy());
@@ -140,7 +142,7 @@ impl<'a> MemberView<'a> {
         self.said.is_some_and(|report| report.ended)
     }
 
-    /// What SCM's log has of its end.
+    /// The end of a member's log, as SCM's own log has it.
     pub(crate) fn noted_end(&self, record: &PipelineRecord) -> Option<MemberEnd> {
         record.ended.iter().find(|end| end.replica == self.member.replica).copied()
     }
@@ -160,14 +162,14 @@ impl<'a> MemberView<'a> {
         self.said.is_some_and(|report| report.leader_replica == self.member.replica)
     }
 
-    /// Whether the member has spoken since `since` without a word of the pipeline, its disk being there: it let go of it, or never had
-    /// it. A member whose disk is gone has let go of nothing.
+    /// Whether the member has spoken since `since` without a word of the pipeline, its disk being there: it
+    /// let go of it, or never had it. A member whose disk is gone has let go of nothing.
     pub(crate) fn has_let_go(&self, since: Instant) -> bool {
         self.heard.is_some_and(|heard| heard >= since) && self.disk_works == Some(true) && self.said.is_none()
     }
 
-    /// A member whose node speaks and whose group runs, and that nevertheless takes nothing, or, where it leads, can commit nothing: a
-    /// full disk, or one that hangs.
+    /// A member whose node speaks and whose group runs, and that nevertheless takes nothing, or, where it
+    /// leads, can commit nothing: a full disk, or one that hangs.
     fn standstill(&self) -> Option<String> {
         let (node, seconds) = (self.member.node, self.stands_still.as_secs());
         (self.stands_still >= STANDS_STILL_AFTER).then(|| {

@@ -1,4 +1,4 @@
-//! What SCM's leader knows, for Prometheus. Followers say only that they are none.
+//! SCM's metrics for Prometheus: all that its leader knows. Followers say only that they are none.
 
 use crate::adoption::count_unknown_replicas;
 use crate::leader::Leader;

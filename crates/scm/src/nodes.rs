@@ -11,12 +11,13 @@ use tokio::time::Instant;
 use tracing::warn;
 use types::{NodeId, PipelineId};
 
-/// Which silence means what.
+/// The lengths of silence, and what each means.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Silence {
     pub(crate) stale_after: Duration,
     pub(crate) dead_after: Duration,
-    /// Not silence, but as good as: a disk that its node calls broken for this long is lost, with the replicas on it.
+    /// A broken disk is not silence, but as good as: one that its node calls broken for this long is lost,
+    /// with the replicas on it.
     pub(crate) disk_lost_after: Duration,
 }
 
@@ -26,15 +27,15 @@ const VERSION_BYTES_MAX: usize = 64;
 /// Pipelines that one heartbeat asks about, or describes.
 pub(crate) const DESCRIBED_MAX: usize = 1000;
 
-/// What the nodes reported to this leader. A node that has said nothing yet counts as silent since the leader
-/// started: it may have been well a moment ago.
+/// All that the nodes reported to this leader. A node that has said nothing yet counts as silent since the
+/// leader started: it may have been well a moment ago.
 pub(crate) struct Nodes {
     since: Instant,
     silence: Silence,
     reports: BTreeMap<NodeId, NodeReport>,
     /// Silent ones at whose address another node speaks, since when, and which.
     replaced: BTreeMap<NodeId, (Instant, NodeId)>,
-    /// How far any member has said that its pipeline is applied.
+    /// The highest index that any member has said its pipeline is applied up to.
     applied: HashMap<PipelineId, u64>,
     replicas: Replicas,
 }
@@ -42,13 +43,13 @@ pub(crate) struct Nodes {
 struct NodeReport {
     seen: Instant,
     clock: ClockApart,
-    /// Of its software; empty where it does not say.
+    /// The version of its software; empty where it does not say.
     version: String,
     disks: Vec<DiskReport>,
-    /// Since when the node calls them broken.
+    /// The moments since which the node calls them broken.
     broken: HashMap<Bytes, Instant>,
     pipelines: HashMap<PipelineId, PipelineReport>,
-    /// What it answered in its last heartbeat about those that it was asked to describe.
+    /// The node's answer, in its last heartbeat, about pipelines that it was asked to describe.
     described: Vec<PipelineDescription>,
     /// Its replicas that are behind.
     behind: HashMap<PipelineId, Behind>,
@@ -61,11 +62,12 @@ struct NodeReport {
 struct Behind {
     /// The furthest it ever was.
     applied: u64,
-    /// How long it has stood there. Neither silence counts nor what it applies again after a restart: it comes on when it gets further.
+    /// The time for which it has stood there. Neither silence counts nor what it applies again after a
+    /// restart: it comes on when it gets further.
     stood: Duration,
 }
 
-/// What the reports of its members say about a pipeline.
+/// A pipeline as the reports of its members show it.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub(crate) struct PipelineSeen {
     pub(crate) leader: Option<NodeId>,
@@ -115,7 +117,8 @@ impl Nodes {
         changed
     }
 
-    /// How far the clock of a node that was just seen is from this one's. True when that became a problem.
+    /// Notes the distance between the clock of a node that was just seen and this one's. True when that
+    /// became a problem.
     pub(crate) fn see_clock(&mut self, node: NodeId, clock: ClockApart) -> bool {
         let Some(report) = self.reports.get_mut(&node) else { return false };
         let before = std::mem::replace(&mut report.clock, clock);
@@ -126,7 +129,7 @@ impl Nodes {
         self.reports.get(&node).map(|report| report.clock).unwrap_or_default()
     }
 
-    /// Of a node that was just seen.
+    /// Notes the version of a node that was just seen.
     pub(crate) fn see_version(&mut self, node: NodeId, version: &str) {
         let is_one =
             version.len() <= VERSION_BYTES_MAX && version.bytes().all(|byte| byte.is_ascii_graphic());
@@ -143,7 +146,8 @@ impl Nodes {
         self.reports.get(&node).map_or("", |report| &report.version)
     }
 
-    /// Where `by` speaks now, `node` was before: its disks are gone, or it goes by a wrong address.
+    /// Notes that `by` speaks where `node` did before: the disks of `node` are gone, or `by` goes by a wrong
+    /// address.
     pub(crate) fn replace(&mut self, node: NodeId, by: NodeId, now: Instant) {
         if self.state(node, now) == NodeState::NodeHealthy || self.replaced.contains_key(&node) {
             return;
@@ -152,7 +156,7 @@ impl Nodes {
         self.replaced.insert(node, (now, by));
     }
 
-    /// What a person should know of a node beside its state.
+    /// The problem, in words, that a person should know of beside a node's state.
     pub(crate) fn problem(&self, node: NodeId) -> Option<String> {
         let replaced = self.replaced.get(&node).map(|(_, by)| {
             let grace = self.silence.disk_lost_after.as_secs();
@@ -161,8 +165,8 @@ impl Nodes {
         replaced.or_else(|| self.clock(node).problem())
     }
 
-    /// What a node that was just seen says about its pipelines; of `strangers` it is no member, and nothing is reckoned by what it says. True when a leader, an open container or what runs there
-    /// changed.
+    /// Takes in what a node that was just seen says about its pipelines; of `strangers` it is no member, and
+    /// nothing is reckoned by what it says. True when a leader, an open container or what runs there changed.
     pub(crate) fn report_pipelines(
         &mut self,
         node: NodeId,
@@ -201,14 +205,14 @@ impl Nodes {
         changed
     }
 
-    /// What a node that was just seen answers about pipelines that it was asked to describe.
+    /// Takes in the answer of a node that was just seen about pipelines that it was asked to describe.
     pub(crate) fn describe(&mut self, node: NodeId, described: Vec<PipelineDescription>) {
         if let Some(report) = self.reports.get_mut(&node) {
             report.described = described;
         }
     }
 
-    /// What nodes say that they know of a pipeline.
+    /// The descriptions of a pipeline that nodes have given.
     pub(crate) fn described(
         &self,
         pipeline: PipelineId,
@@ -227,7 +231,7 @@ impl Nodes {
         self.reports.values().any(|report| report.pipelines.contains_key(&pipeline))
     }
 
-    /// How long a member that runs has been behind without coming on.
+    /// The time for which a member that runs has been behind without coming on.
     pub(crate) fn stands_still(&self, record: &PipelineRecord, member: &PipelineMember) -> Duration {
         if planted::has(Bug::ComingForEver) {
             return Duration::ZERO;
@@ -237,7 +241,7 @@ impl Nodes {
         behind.map_or(Duration::ZERO, |behind| behind.stood)
     }
 
-    /// What the node says about its containers. True when that changes what is known.
+    /// Takes in what the node says about its containers. True when that changes what is known.
     pub(crate) fn report_containers(&mut self, node: NodeId, report: ContainersReport) -> bool {
         self.replicas.report(node, report)
     }
@@ -250,12 +254,12 @@ impl Nodes {
         &mut self.replicas
     }
 
-    /// When the node last spoke; `None` if it did not yet.
+    /// The time at which the node last spoke; `None` if it did not yet.
     pub(crate) fn seen(&self, node: NodeId) -> Option<Instant> {
         self.reports.get(&node).map(|report| report.seen)
     }
 
-    /// What a member said of its pipeline in its last heartbeat.
+    /// A member's report on its pipeline, from the node's last heartbeat.
     pub(crate) fn member_report(
         &self,
         record: &PipelineRecord,
@@ -271,7 +275,7 @@ impl Nodes {
         now.saturating_duration_since(self.since) < self.silence.stale_after
     }
 
-    /// What the node said of its pipelines.
+    /// The node's reports on all of its pipelines.
     pub(crate) fn pipeline_reports(&self, node: NodeId) -> impl Iterator<Item = &PipelineReport> {
         self.reports.get(&node).into_iter().flat_map(|report| report.pipelines.values())
     }
@@ -298,7 +302,7 @@ impl Nodes {
         since.is_some_and(|since| now.saturating_duration_since(*since) >= self.silence.disk_lost_after)
     }
 
-    /// How long the node has been silent.
+    /// The time for which the node has been silent.
     pub(crate) fn age(&self, node: NodeId, now: Instant) -> Duration {
         now.saturating_duration_since(self.reports.get(&node).map_or(self.since, |report| report.seen))
     }
@@ -322,8 +326,8 @@ impl Nodes {
         self.reports.get(&node).map_or(&[], |report| &report.disks)
     }
 
-    /// The newest term's word on the leader counts: an old leader that was cut off keeps believing in itself. Who is silent says nothing, and
-    /// leads nothing.
+    /// The newest term's word on the leader counts: an old leader that was cut off keeps believing in itself.
+    /// Who is silent says nothing, and leads nothing.
     pub(crate) fn pipeline_seen(&self, record: &PipelineRecord, now: Instant) -> PipelineSeen {
         let speaks = |node: &NodeId| self.state(*node, now) == NodeState::NodeHealthy;
         let mut seen = PipelineSeen::default();

@@ -6,45 +6,51 @@ use std::time::Duration;
 pub struct ScmOptions {
     /// "host:port" where other processes reach this one.
     pub address: String,
-    /// Addresses of all members that SCM is to have, this one among them, the same for all; fewer than two: SCM is this process alone.
+    /// Addresses of all members that SCM is to have, this one among them, the same for all; fewer than two:
+    /// SCM is this process alone.
     pub members: Vec<String>,
-    /// Pipelines that SCM places on each healthy disk. Two keep a disk's writer busy while one of them changes
-    /// leader; each costs a Raft group with its log cache.
+    /// Pipelines that SCM places on each healthy disk. Two keep a disk's writer busy while one of them
+    /// changes leader; each costs a Raft group with its log cache.
     pub pipelines_per_disk: u32,
     /// A node that was silent for this long gets no new pipelines: five missed heartbeats.
     pub stale_after: Duration,
     /// A node that was silent for this long is given up: longer than a reboot.
     pub dead_after: Duration,
-    /// How long a member's disk, group or replica may be missing while its node speaks, before its pipeline is closed. Longer than a
-    /// restart of the process, shorter than people wait.
+    /// The time for which a member's disk, group or replica may be missing while its node speaks, before its
+    /// pipeline is closed. Longer than a restart of the process, shorter than people wait.
     pub member_fault_grace: Duration,
-    /// How long a closing pipeline may be without a leader until its members are told to end by themselves, and an open one whose members
-    /// are there until it is closed: twenty elections.
+    /// The time for which a closing pipeline may be without a leader until its members are told to end by
+    /// themselves, and an open one whose members are there until it is closed: twenty elections.
     pub quasi_close_after: Duration,
-    /// Copies of containers to one node, and from it, at a time. Two keep a disk and a gigabit of network busy and leave room for writers.
+    /// Copies of containers to one node, and from it, at a time. Two keep a disk and a gigabit of network
+    /// busy and leave room for writers.
     pub copies_per_node_max: usize,
     /// Tasks of a node at a time: bounds its heartbeat's answer, a hundred bytes each.
     pub tasks_per_node_max: usize,
-    /// A task of a node that has not come on for this long is given to another: longer than the longest pause of a busy disk, and than the
-    /// way of a heartbeat and back.
+    /// A task of a node that has not come on for this long is given to another: longer than the longest pause
+    /// of a busy disk, and than the way of a heartbeat and back.
     pub task_within: Duration,
-    /// A replica that goes on past its container with more than the others have is told of as trouble for this long before it is deleted: if the
-    /// container was cut short by mistake, it is the only one that has the rest.
+    /// A replica that goes on past its container with more than the others have is told of as trouble for
+    /// this long before it is deleted: if the container was cut short by mistake, it is the only one that has
+    /// the rest.
     pub ahead_kept: Duration,
-    /// The balancer moves containers while the fullest node is this many percent of its capacity above the mean, or the emptiest below.
+    /// The balancer moves containers while the fullest node is this many percent of its capacity above the
+    /// mean, or the emptiest below.
     pub balancer_threshold_percent: u64,
     /// Containers that the balancer moves at a time.
     pub balancer_moves_max: usize,
-    /// A pipeline's leader is moved for balance at most once in this time: a new leader has work to do before it earns its keep.
+    /// A pipeline's leader is moved for balance at most once in this time: a new leader has work to do before
+    /// it earns its keep.
     pub leader_move_interval: Duration,
-    /// How long SCM waits after the last new node or disk before it places pipelines, so that the pipelines of
-    /// nodes that start together spread over all of them.
+    /// The time that SCM waits after the last new node or disk before it places pipelines, so that the
+    /// pipelines of nodes that start together spread over all of them.
     pub placement_delay: Duration,
-    /// Watches of the cluster view that may be open; more are refused as busy. A watcher costs about a kilobyte.
+    /// Watches of the cluster view that may be open; more are refused as busy. A watcher costs about a
+    /// kilobyte.
     pub watchers_max: usize,
     /// Election and heartbeat times of SCM's own group.
     pub timing: raft::Timing,
-    /// When SCM's group writes a snapshot and purges its log.
+    /// The policy by which SCM's group writes a snapshot and purges its log.
     pub snapshots: raft::SnapshotPolicy,
     /// Memory of SCM's tables.
     pub db: statedb::DbOptions,
@@ -81,7 +87,7 @@ impl ScmOptions {
         self.members.len() < 2
     }
 
-    /// With the members in the order that all of them agree on.
+    /// The options with the members in the order that all of them agree on.
     pub(crate) fn in_order(mut self) -> anyhow::Result<ScmOptions> {
         self.members.sort();
         self.members.dedup();

@@ -26,8 +26,8 @@ const ROUND_PIPELINES_MAX: usize = 256;
 /// However many nodes keep appearing, a round starts after this many placement delays.
 const PLACEMENT_DELAYS_MAX: u32 = 10;
 
-/// When pipelines are placed: once no node or disk has appeared for a moment, so that the pipelines of those that start together spread over
-/// all of them.
+/// The timing of rounds: pipelines are placed once no node or disk has appeared for a moment, so that the
+/// pipelines of those that start together spread over all of them.
 pub(crate) struct Placing {
     delay: Duration,
     per_disk: u32,
@@ -35,7 +35,7 @@ pub(crate) struct Placing {
     seen: u64,
     /// The first of them since the last round.
     first: Option<Instant>,
-    /// When the next round is due.
+    /// The moment at which the next round is due.
     due: Instant,
 }
 
@@ -48,7 +48,8 @@ impl Placing {
         self.due
     }
 
-    /// Where pipelines go now, `changes` being how often places have changed; `None` while no round is due.
+    /// The places of new pipelines, `changes` being how often places have changed; `None` while no round is
+    /// due.
     pub(crate) fn plan(&mut self, changes: u64, world: &World<'_>) -> Option<Vec<[Place; MEMBERS]>> {
         let now = world.now;
         if self.seen != changes {
@@ -62,14 +63,16 @@ impl Placing {
         let (loads, existing) = loads(world);
         let planned = placement::plan(loads, &existing, self.per_disk, ROUND_PIPELINES_MAX);
         self.first = None;
-        // All that there is room for, unless the round was full. What could not be carried out is not tried again at once.
+        // All that there is room for, unless the round was full. What could not be carried out is not tried
+        // again at once.
         let is_full = planned.len() == ROUND_PIPELINES_MAX;
         self.due = now + if is_full { FULL_ROUND_INTERVAL } else { LOOK_AGAIN_INTERVAL };
         Some(planned)
     }
 }
 
-/// One more pipeline, on these three nodes or, when none are named, wherever there is most room; the limit per disk is not asked.
+/// One more pipeline, on these three nodes or, when none are named, wherever there is most room; the limit
+/// per disk is not asked.
 pub(crate) async fn create_one(leader: &Leader, wanted: &BTreeSet<NodeId>) -> Result<PipelineId, Failure> {
     /// More than a disk will ever carry.
     const PER_DISK: u32 = 1_000_000;
@@ -146,7 +149,8 @@ mod tests {
 
     const DELAY: Duration = Duration::from_millis(200);
 
-    /// What could not be created, since SCM's own disk is full, must not be tried without a pause.
+    /// A pipeline that could not be created, since SCM's own disk is full, must not be tried again without a
+    /// pause.
     #[test]
     fn places_settle_and_what_failed_is_tried_again_later() {
         let (tables, start) = (three_nodes(), Instant::now());

@@ -1,9 +1,10 @@
-//! Where new pipelines go: a pure function, so that it can be tested without a cluster.
+//! Placement of new pipelines: a pure function, so that it can be tested without a cluster.
 //!
-//! Each pipeline takes one disk of three different nodes, of different racks where they have room. The nodes with the most room for
-//! pipelines go first, which keeps nodes of one kind even and fills as many places as can be filled; among equals those that share the fewest
-//! pipelines with the members chosen already (so that the loss of a node burdens all others, not two of them), then
-//! those with the most free space. The first member stands for the first election, so that role goes round.
+//! Each pipeline takes one disk of three different nodes, of different racks where they have room. The nodes
+//! with the most room for pipelines go first, which keeps nodes of one kind even and fills as many places as
+//! can be filled; among equals those that share the fewest pipelines with the members chosen already (so that
+//! the loss of a node burdens all others, not two of them), then those with the most free space. The first
+//! member stands for the first election, so that role goes round.
 
 use crate::racks::Rack;
 use bytes::Bytes;
@@ -27,7 +28,7 @@ pub(crate) struct NodeLoad {
     pub(crate) disks: Vec<DiskLoad>,
 }
 
-/// Where one member of a pipeline goes.
+/// The node and disk of one member of a pipeline.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) node: NodeId,
@@ -54,9 +55,9 @@ pub(crate) fn plan(
 struct Plan {
     nodes: BTreeMap<NodeId, NodeLoad>,
     per_disk: u32,
-    /// How many pipelines two nodes share.
+    /// The number of pipelines that two nodes share.
     shared: HashMap<(NodeId, NodeId), u32>,
-    /// How many pipelines start with the node as their leader.
+    /// The number of pipelines that start with the node as their leader.
     first: HashMap<NodeId, u32>,
 }
 

@@ -1,13 +1,13 @@
-//! All that SCM's leader decides by itself. Each tick looks at the world once and asks the planners, which are functions of it and of what they
-//! remember: their decisions are commands for the log, carried out before the next tick, or orders for nodes, which hear of them in
-//! their heartbeats.
+//! All that SCM's leader decides by itself. Each tick looks at the world once and asks the planners, which
+//! are functions of it and of what they remember: their decisions are commands for the log, carried out
+//! before the next tick, or orders for nodes, which hear of them in their heartbeats.
 
 use crate::adoption::Adoption;
 use crate::balancer::Balancer;
 use crate::closing::{Closing, ClosingGraces};
 use crate::departures;
 use crate::leader::Leader;
-use crate::leaders::LeaderBalancer;
+use crate::leader_moves::LeaderBalancer;
 use crate::options::ScmOptions;
 use crate::pipelines::{Placing, creation, ready_to_open};
 use crate::replication::{Replication, SLICE, note_replaced};
@@ -30,7 +30,7 @@ const BALANCE_INTERVAL: Duration = Duration::from_secs(2);
 /// Commands of one tick: bounds the proposals in flight.
 const COMMANDS_MAX: usize = 256;
 
-/// Of a decision that is not carried out, in the log.
+/// The length, in the log, of a decision that is not carried out.
 const WHAT_CHARS_MAX: usize = 200;
 
 /// The planners of one leadership.
@@ -47,7 +47,7 @@ struct Planners {
     balance: Pace,
 }
 
-/// What one tick has decided, beside orders.
+/// The decisions of one tick, beside orders.
 #[derive(Default)]
 struct Decisions {
     commands: Vec<Command>,
@@ -143,7 +143,7 @@ impl Planners {
         Decisions { commands, has_placed, ..Decisions::default() }
     }
 
-    /// What goes on with pipelines, containers and nodes that are there.
+    /// Decides what goes on with pipelines, containers and nodes that are there.
     fn look(&mut self, world: &World<'_>) -> Vec<Command> {
         let mut commands: Vec<Command> =
             self.adoption.decide(world).map(Command::Adopt).into_iter().collect();
@@ -158,7 +158,7 @@ impl Planners {
         commands
     }
 
-    /// What nodes are asked to do.
+    /// Gives the orders that nodes are asked to carry out.
     fn order(&mut self, changed: Vec<ContainerId>, world: &World<'_>, replication: &mut Replication) {
         replication.look(changed, world, &self.options);
         let tasks = &mut replication.tasks;

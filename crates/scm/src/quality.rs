@@ -1,4 +1,4 @@
-//! What a replica is worth, against what its container is.
+//! The quality of a replica: its worth, against what its container is.
 
 use crate::replicas::LastRecord;
 use crate::replicas::last_record;
@@ -53,14 +53,16 @@ pub(crate) fn quality(record: &ContainerRecord, replica: &ContainerReplica) -> Q
     }
 }
 
-/// Whether there is no block in the replica. One that something is known against may have blocks that it does not know of.
+/// Whether there is no block in the replica. One that something is known against may have blocks that it does
+/// not know of.
 pub(crate) fn is_empty(replica: &ContainerReplica) -> bool {
     replica.blocks == 0 && replica.unhealthy.is_empty()
 }
 
-/// Whether what the replica knows to be committed stands in a good one, too; `None` as long as none of those has been read, and where they do not
-/// tell of terms that old. Two logs that have an entry of one term and one leader at one index have the same up to there. A term has one
-/// leader, unless a disk came back with old votes: so the terms before it must be the same as well, and each have the same first record with a body.
+/// Whether what the replica knows to be committed stands in a good one, too; `None` as long as none of those
+/// has been read, and where they do not tell of terms that old. Two logs that have an entry of one term and
+/// one leader at one index have the same up to there. A term has one leader, unless a disk came back with old
+/// votes: so the terms before it must be the same as well, and each have the same first record with a body.
 pub(crate) fn is_shared<'a>(
     replica: &ContainerReplica,
     good: impl Iterator<Item = &'a ContainerReplica>,
@@ -89,7 +91,7 @@ pub(crate) fn is_shared<'a>(
     }
 }
 
-/// Of terms that both tell of; who has not been read tells of none.
+/// Compares terms that both tell of; who has not been read tells of none.
 fn have_same_terms_before(term: u64, one: &ContainerReplica, other: &ContainerReplica) -> bool {
     let (Some(first), Some(others_first)) = (one.terms.first(), other.terms.first()) else { return true };
     let from = first.term.max(others_first.term);
@@ -184,7 +186,8 @@ mod tests {
         check((5, 61), &recent, Some(false));
     }
 
-    /// A disk that came back from an old copy votes again in a term that had a leader: the next one has the same number.
+    /// A disk that came back from an old copy votes again in a term that had a leader: the next one has the
+    /// same number.
     #[test]
     fn a_term_that_came_twice_is_not_shared() {
         let terms = |of: &[(u64, u64, u32)]| {

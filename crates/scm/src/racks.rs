@@ -1,19 +1,22 @@
-//! Racks: nodes that fail together, by power or by switch. What stands in three nodes should not stand in one rack.
+//! Racks: nodes that fail together, by power or by switch. What stands in three nodes should not stand in one
+//! rack.
 
 use proto::scm::NodeRecord;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Of hosts that nobody has placed.
+/// The rack of hosts that nobody has placed.
 pub(crate) const UNPLACED: &str = "default";
 
-/// In how many racks the replicas of a container stand at least, where there are as many: the loss of one must leave one.
+/// The number of racks in which the replicas of a container stand at least, where there are as many: the loss
+/// of one must leave one.
 const RACKS: usize = 2;
 
 /// A rack among those of one look.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Rack(pub(crate) u32);
 
-/// Which rack a host stands in. A host is a name or an address, or one with a port where several nodes share a host.
+/// The rack that each host stands in. A host is a name or an address, or one with a port where several nodes
+/// share a host.
 #[derive(Clone, Default, Debug, PartialEq, Eq)]
 pub(crate) struct RackMap(BTreeMap<String, String>);
 
@@ -44,12 +47,12 @@ impl RackMap {
     }
 }
 
-/// In how many different racks they are.
+/// Counts the different racks that they are in.
 pub(crate) fn spread(racks: impl Iterator<Item = Rack>) -> usize {
     racks.collect::<BTreeSet<Rack>>().len()
 }
 
-/// In how many racks replicas should be, where nodes are in `racks`.
+/// The number of racks that replicas should be in, where nodes are in `racks`.
 pub(crate) fn wanted(racks: impl Iterator<Item = Rack>) -> usize {
     spread(racks).min(RACKS)
 }

@@ -1,14 +1,15 @@
-//! Which replicas of containers the nodes say they have.
+//! The replicas of containers that the nodes say they have.
 //!
-//! About 250 bytes for a replica: a million containers (2 PiB), three replicas each, are 750 MB of the leader's memory.
+//! About 250 bytes for a replica: a million containers (2 PiB), three replicas each, are 750 MB of the
+//! leader's memory.
 
 use proto::scm::{ContainerReplica, ReplicaState};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::{Bound, Range};
 use types::{ContainerId, NodeId, PipelineId};
 
-/// The end of a replica or a container: term and index of its last record. Of members that ended by themselves, the one whose log has the
-/// greatest is the one that could lead.
+/// The end of a replica or a container: term and index of its last record. Of members that ended by
+/// themselves, the one whose log has the greatest is the one that could lead.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct LastRecord {
     pub(crate) term: u64,
@@ -30,8 +31,8 @@ struct NodeReplicas {
     open: BTreeSet<ContainerId>,
     /// A full report is in, and what came after it.
     complete: bool,
-    /// The parts of a full report that has begun. Until it ends, what was known before stays: a report that is half told must not look
-    /// like lost replicas.
+    /// The parts of a full report that has begun. Until it ends, what was known before stays: a report that
+    /// is half told must not look like lost replicas.
     incoming: Option<BTreeMap<ContainerId, ContainerReplica>>,
 }
 
@@ -164,7 +165,7 @@ impl Replicas {
         containers.flat_map(|(container, nodes)| nodes.values().map(|replica| (*container, replica)))
     }
 
-    /// How many replicas there are of containers that `is_known` does not know.
+    /// Counts the replicas of containers that `is_known` does not know.
     pub(crate) fn count_unknown(&self, is_known: impl Fn(ContainerId) -> bool) -> usize {
         let unknown = self.by_container.iter().filter(|(container, _)| !is_known(**container));
         unknown.map(|(_, nodes)| nodes.len()).sum()
@@ -190,7 +191,7 @@ impl Replicas {
     }
 }
 
-/// What is wrong with a replica as a message, if so.
+/// Says what is wrong with a replica as a message, if anything.
 pub(crate) fn check_replica(replica: &ContainerReplica) -> Result<(), String> {
     const TEXT_BYTES_MAX: usize = 1024;
     const TERMS_MAX: usize = 64;

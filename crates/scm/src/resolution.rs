@@ -1,4 +1,5 @@
-//! What containers have become: a pure decision from one look at the world (docs/cluster.md, "A container's life").
+//! Resolution says what containers have become: a pure decision from one look at the world (docs/cluster.md,
+//! "A container's life").
 
 use crate::member_view::{MAJORITY, MemberView, PipelineView};
 use crate::nodes::Nodes;
@@ -18,11 +19,12 @@ use std::time::Duration;
 use tokio::time::Instant;
 use types::{ContainerId, NodeId, PipelineId};
 
-/// What ended members have lacked for this long after their pipeline was over they will not report any more. Nobody waits for a container that
-/// is empty, and one that is not must not be taken for it because a report was late.
+/// The time after which nobody expects ended members to report a container any more that they have lacked
+/// since their pipeline was over. Nobody waits for a container that is empty, and one that is not must not be
+/// taken for it because a report was late.
 const DELETE_AFTER: Duration = Duration::from_secs(60);
 
-/// Since when this leader has seen pipelines as over.
+/// The moments since which this leader has seen pipelines as over.
 pub(crate) struct Resolution {
     let_go_after: Duration,
     over: HashMap<PipelineId, Instant>,
@@ -83,9 +85,9 @@ impl Resolution {
     }
 }
 
-/// Whose end is the container's: the highest of a majority that has proved all it had. Whatever a majority had, every other majority has, too,
-/// so the two who are whole say it without the one who is damaged. Where only he could, nobody does: the third may come, and an operator
-/// may accept the loss.
+/// Whose end is the container's: the highest of a majority that has proved all it had. Whatever a majority
+/// had, every other majority has, too, so the two who are whole say it without the one who is damaged. Where
+/// only he could, nobody does: the third may come, and an operator may accept the loss.
 fn decides(
     container: ContainerId,
     pipeline: &PipelineView<'_>,
@@ -113,9 +115,10 @@ fn decides(
     }
 }
 
-/// Of a pipeline that lost its majority for good: what its containers are by the member left whose log ends highest, and who that is. What
-/// the others had acknowledged and it has not is gone: so all must have said what they have, but those that are dead or whose disk is broken. A
-/// member speaks of a pipeline it let go of by having spoken since `since`.
+/// Resolves a pipeline that lost its majority for good: what its containers are by the member left whose log
+/// ends highest, and who that is. What the others had acknowledged and it has not is gone: so all must have
+/// said what they have, but those that are dead or whose disk is broken. A member speaks of a pipeline it let
+/// go of by having spoken since `since`.
 pub(crate) fn accept_loss(
     pipeline: PipelineId,
     world: &World<'_>,
@@ -162,7 +165,7 @@ fn is_damaged(container: ContainerId, node: NodeId, nodes: &Nodes) -> bool {
     nodes.replicas().get(container, node).is_some_and(|replica| !replica.unhealthy.is_empty())
 }
 
-/// Of a pipeline that is known by its containers alone, who has some of them.
+/// The members of a pipeline, or, where it is known by its containers alone, those who have some of them.
 fn members_or_holders(record: &PipelineRecord, tables: &Tables, nodes: &Nodes) -> Vec<PipelineMember> {
     if !record.members.is_empty() {
         return record.members.clone();
@@ -184,7 +187,8 @@ fn has_proved_all(
     nodes: &Nodes,
     since: Instant,
 ) -> bool {
-    // What one without its log says is what is left: it may have acknowledged more. A forced reset may have lost the note of that.
+    // What one without its log says is what is left: it may have acknowledged more. A forced reset may have
+    // lost the note of that.
     let is_without_log = |replica: &ContainerReplica| replica.state() == ReplicaState::ReplicaWithoutLog;
     let has_its_log = !pipeline.lost_logs.contains(&member.member.replica)
         && !replicas_on(pipeline, member.node_id(), tables, nodes).any(is_without_log);
@@ -194,8 +198,8 @@ fn has_proved_all(
         && shows_its_end(pipeline, member, tables, nodes)
 }
 
-/// Whether the member still shows all of the log that it once said it had: a disk that lost directories says nothing of them. Of a
-/// container that is closed the replica may have moved.
+/// Whether the member still shows all of the log that it once said it had: a disk that lost directories says
+/// nothing of them. Of a container that is closed the replica may have moved.
 fn shows_its_end(pipeline: &PipelineRecord, member: &MemberView<'_>, tables: &Tables, nodes: &Nodes) -> bool {
     let Some(noted) = member.noted_end(pipeline) else { return true };
     let closed = tables.containers_of(pipeline).map(|record| record.last_index);
@@ -203,8 +207,8 @@ fn shows_its_end(pipeline: &PipelineRecord, member: &MemberView<'_>, tables: &Ta
     shown.chain(closed).max().unwrap_or(0) >= noted.last_index
 }
 
-/// Where the data of a member that has ended ends, for SCM's log: of what is behind the last container nothing is kept. 0 until all of it is
-/// shown.
+/// The end of the data of a member that has ended, for SCM's log: of what is behind the last container
+/// nothing is kept. 0 until all of it is shown.
 pub(crate) fn end_to_note(
     pipeline: &PipelineRecord,
     member: &MemberView<'_>,
@@ -220,8 +224,8 @@ pub(crate) fn end_to_note(
     Some(MemberEnd { replica: report.replica, last_index: index, last_term: term })
 }
 
-/// Whether the member's end was told to SCM as it is now. One that let go of its log for those who were given up in a forced reset may have had, by their
-/// word, replicas that were deleted since.
+/// Whether the member's end was told to SCM as it is now. One that let go of its log for those who were given
+/// up in a forced reset may have had, by their word, replicas that were deleted since.
 fn is_heard(pipeline: &PipelineRecord, member: &MemberView<'_>, tables: &Tables) -> bool {
     !tables.pipeline_is_before_a_reset(PipelineId(pipeline.pipeline))
         || member.noted_end(pipeline).is_some()
@@ -246,10 +250,12 @@ fn has_said_all(
     ended && nodes.replicas().is_complete(node) && !replicas_on(pipeline, node, tables, nodes).any(open)
 }
 
-/// Where the member's log ends: by what it shows, and by what it once said, since replicas of containers that are closed move.
+/// The end of the member's log: by what it shows, and by what it once said, since replicas of containers that
+/// are closed move.
 fn log_end(pipeline: &PipelineRecord, member: &MemberView<'_>, tables: &Tables, nodes: &Nodes) -> LastRecord {
     let node = member.node_id();
-    // A leader that came after the last roll has begun the container that never holds data with a record of its own.
+    // A leader that came after the last roll has begun the container that never holds data with a record of
+    // its own.
     let end = nodes.replicas().get(ContainerId(pipeline.end_container), node);
     let noted = member.noted_end(pipeline).map(|it| LastRecord { term: it.last_term, index: it.last_index });
     replicas_on(pipeline, node, tables, nodes)
@@ -281,7 +287,8 @@ fn as_on(record: &ContainerRecord, node: NodeId, nodes: &Nodes) -> ClosedContain
     }
 }
 
-/// Whether there is nothing to keep three copies of: no record, or entry 0, which says who the first members are.
+/// Whether there is nothing to keep three copies of: no record, or entry 0, which says who the first members
+/// are.
 fn is_empty(replica: &ContainerReplica) -> bool {
     last_record(replica) == LastRecord::default() && quality::is_empty(replica)
 }
@@ -411,7 +418,7 @@ mod tests {
         }
     }
 
-    /// What members have: container, state, last term, last index.
+    /// Resolves what members have: container, state, last term, last index.
     fn decide(members: &[(u64, &[Had])]) -> Decided {
         let mut fixture = Fixture::new();
         for &(node, had) in members {
@@ -498,8 +505,8 @@ mod tests {
         }
     }
 
-    /// Those who were given up closed container 1 at 70, by the logs of 2 and 3, and had its replicas moved to nodes that are away. Node 1 has a
-    /// stale one.
+    /// Those who were given up closed container 1 at 70, by the logs of 2 and 3, and had its replicas moved
+    /// to nodes that are away. Node 1 has a stale one.
     #[test]
     fn after_a_reset_who_has_let_go_proves_nothing() {
         let stale = (1, ReplicaQuasiClosed, 2, 60);
@@ -520,7 +527,8 @@ mod tests {
         assert_eq!(fixture(false, &[]).decide(late), settled, "SCM itself had 2 let go");
         let undecided = [(1, ContainerQuasiClosed, 0, 0), (2, ContainerQuasiClosed, 0, 0)];
         assert_eq!(fixture(true, &[]).decide(late), undecided, "others had");
-        // Where it said to this SCM that it had ended, it had all that it ever had; what nobody has may be elsewhere all the same.
+        // Where it said to this SCM that it had ended, it had all that it ever had; what nobody has may be
+        // elsewhere all the same.
         let heard = [(1, ContainerClosed, 2, 60), (2, ContainerQuasiClosed, 0, 0)];
         assert_eq!(fixture(true, &[ended(1, 60), ended(2, 0)]).decide(late), heard);
         let mut come = fixture(true, &[]);
@@ -528,7 +536,8 @@ mod tests {
         assert_eq!(come.decide(late)[0], (1, ContainerClosed, 2, 70), "one that was closed says so");
     }
 
-    /// A disk that lost directories shows less than its member once said it had: what it does not show, others may have acknowledged.
+    /// A disk that lost directories shows less than its member once said it had: what it does not show,
+    /// others may have acknowledged.
     #[test]
     fn who_shows_less_than_its_end_proves_nothing() {
         let decide = |noted: u64| {
@@ -548,7 +557,8 @@ mod tests {
         MemberEnd { replica, last_index, last_term: 0 }
     }
 
-    /// One led alone for a moment, and its file is damaged. The two others have all that was ever acknowledged.
+    /// One led alone for a moment, and its file is damaged. The two others have all that was ever
+    /// acknowledged.
     #[test]
     fn nobody_ends_a_container_where_he_is_damaged() {
         let mut fixture = Fixture::new();
@@ -566,8 +576,8 @@ mod tests {
         assert_eq!(behind.decide(2 * LET_GO)[0], (1, ContainerClosed, 1, 74), "the other has more");
     }
 
-    /// A closed container of the pipeline is copied to a member that lagged: it would pass for a log that goes on to there, and says that
-    /// nothing was in the container before.
+    /// A closed container of the pipeline is copied to a member that lagged: it would pass for a log that
+    /// goes on to there, and says that nothing was in the container before.
     #[test]
     fn what_was_copied_to_a_member_is_no_log_of_its_own() {
         let mut fixture = Fixture::new();
@@ -610,7 +620,8 @@ mod tests {
         assert_eq!((keep, kept[0].state(), kept[0].last_index), (NodeId(2), ContainerClosed, 64));
     }
 
-    /// All that it has left was applied, and acknowledged perhaps: the member that lags and proves it is no better.
+    /// All that it has left was applied, and acknowledged perhaps: the member that lags and proves it is no
+    /// better.
     #[test]
     fn who_accepts_a_loss_does_not_lose_what_one_without_its_log_has_left() {
         let mut fixture = Fixture::new();

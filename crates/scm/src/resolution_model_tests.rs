@@ -1,5 +1,5 @@
-//! Random histories of a pipeline by Raft's rules, and of what its members say afterwards: wherever SCM ends a container, all that was
-//! acknowledged is in it.
+//! Random histories of a pipeline by Raft's rules, and of what its members say afterwards: wherever SCM ends
+//! a container, all that was acknowledged is in it.
 
 use crate::nodes::{Nodes, Silence};
 use crate::ops::testing::{close, create, disk, end, run, three_nodes};
@@ -39,7 +39,7 @@ struct Step {
     reached: [bool; 3],
 }
 
-/// What a member makes known of itself in a round.
+/// The things that a member may make known of itself in a round.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Says {
     Nothing,
@@ -51,7 +51,7 @@ enum Says {
     LetGo,
     /// A piece of the container is lost, with what stood behind it.
     Damaged(u64),
-    /// What is left of its log, for good: so many records.
+    /// All but this many records of its log are lost, for good.
     LostLog(usize),
 }
 
@@ -103,8 +103,8 @@ impl History {
         }
     }
 
-    /// The replicas that a log makes: each container with the term and the index of its last record, and whether it ends in a roll
-    /// that was acknowledged.
+    /// The replicas that a log makes: each container with the term and the index of its last record, and
+    /// whether it ends in a roll that was acknowledged.
     fn replicas(&self, log: &[Record]) -> BTreeMap<u64, (u64, u64, bool)> {
         let replica = |(at, record): (usize, &Record)| {
             let is_ended = record.is_roll && self.acknowledged.get(at) == Some(record);

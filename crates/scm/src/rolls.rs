@@ -12,7 +12,8 @@ use types::{ContainerId, NodeId, PipelineId};
 /// Wishes at a time.
 const ROLLS_MAX: usize = 1000;
 
-/// The containers, and since when each is wanted. Whoever leads a container's pipeline is told to go on to the next one, until it has.
+/// The containers, and since when each is wanted. Whoever leads a container's pipeline is told to go on to
+/// the next one, until it has.
 #[derive(Default)]
 pub(crate) struct Rolls {
     wanted: BTreeMap<ContainerId, Instant>,

@@ -8,7 +8,7 @@ use proto::scm::{ContainerReplica, ContainerState, NodeDuty, NodeState};
 use tokio::time::Instant;
 use types::NodeId;
 
-/// What is still waited for, in words; nothing when enough is known.
+/// The conditions that are still waited for, in words; none when enough is known.
 pub(crate) fn waits(world: &World<'_>) -> Vec<String> {
     let World { tables, nodes, now, .. } = *world;
     let told_all = |node| nodes.replicas().is_complete(node);
@@ -39,7 +39,8 @@ pub(crate) fn waits(world: &World<'_>) -> Vec<String> {
     waits
 }
 
-/// How many closed containers there are, and how many of them have a good replica. What is on a disk that is lost is none.
+/// Counts the closed containers, and those of them that have a good replica. What is on a disk that is lost
+/// is none.
 fn closed_containers(tables: &Tables, nodes: &Nodes, now: Instant) -> (usize, usize) {
     let (mut closed, mut found) = (0, 0);
     for (&container, record) in tables.containers() {

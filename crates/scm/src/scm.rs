@@ -41,8 +41,9 @@ pub struct Scm {
 }
 
 impl Scm {
-    /// Opens SCM's replica in a metadata directory, which it may share with an OM. One that is SCM all by itself leads on return, and
-    /// its first start gives the cluster its id; one of several finds its place in the background, and needs the process's gRPC for that.
+    /// Opens SCM's replica in a metadata directory, which it may share with an OM. One that is SCM all by
+    /// itself leads on return, and its first start gives the cluster its id; one of several finds its place
+    /// in the background, and needs the process's gRPC for that.
     pub async fn start(
         options: ScmOptions,
         disk: Arc<RealDisk>,
@@ -56,8 +57,8 @@ impl Scm {
         Scm::start_on(options, disk, Arc::new(dbs), space, host, addresses, clock).await
     }
 
-    /// [`Scm::start`] on a directory and a database that somebody opened; the database keeps its applied position under
-    /// [`APPLIED_KEY`].
+    /// [`Scm::start`] on a directory and a database that somebody opened; the database keeps its applied
+    /// position under [`APPLIED_KEY`].
     pub async fn start_on(
         options: ScmOptions,
         disk: Arc<dyn DataDirectory>,
@@ -162,7 +163,7 @@ impl Scm {
         self.leadership.tables.read(|tables| tables.cluster().to_owned())
     }
 
-    /// Why SCM cannot do its work now, if so.
+    /// The reason why SCM cannot do its work now, if there is one.
     pub fn readiness(&self) -> Result<(), String> {
         if let Some(why) = self.seats.waiting() {
             return Err(format!("it is no member of a cluster yet: {why}"));
@@ -197,15 +198,15 @@ impl Scm {
         self.leadership.group().map_or(0, |group| group.status().lag())
     }
 
-    /// What its leader knows of nodes, pipelines and containers.
+    /// Adds what its leader knows of nodes, pipelines and containers to the metrics.
     pub fn expose(&self, exposition: &mut Exposition) {
         let leader = self.leadership.leader().ok();
         crate::metrics::expose(leader.as_deref(), exposition);
         crate::registry::expose(&self.leadership.tables, leader.as_deref(), exposition);
     }
 
-    /// Ends watches and tasks, lets another member lead, closes the group and makes the tables durable, so that the next start replays
-    /// little.
+    /// Ends watches and tasks, lets another member lead, closes the group and makes the tables durable, so
+    /// that the next start replays little.
     pub async fn shutdown(&self) {
         self.stop.cancel();
         let tasks = std::mem::take(&mut *self.tasks.lock().expect("no holder of the tasks panics"));

@@ -27,7 +27,7 @@ pub(crate) struct Seat {
 }
 
 impl Seat {
-    /// As leader: resolves when it hears no majority any more.
+    /// Resolves when this process, as leader, hears no majority any more.
     pub(crate) async fn hears_no_majority(&self) {
         while self.group.hears_majority() {
             tokio::time::sleep(LOOK_AGAIN).await;
@@ -74,7 +74,7 @@ impl Seat {
     }
 }
 
-/// How far this process is.
+/// The stage that this process has reached on its way into the group.
 #[derive(Clone, Debug)]
 enum Arrival {
     WaitsFor(String),
@@ -120,8 +120,8 @@ impl Seats {
     pub(crate) fn introduction(&self) -> IntroduceResponse {
         let ScmOptions { address, members, .. } = &self.options;
         let seat = self.taken();
-        // The stamp's, also where SCM's files are gone from the directory, or are not opened yet: nobody founds a cluster besides it. Only a
-        // founder has none until its group has named the cluster.
+        // The stamp's, also where SCM's files are gone from the directory, or are not opened yet: nobody
+        // founds a cluster besides it. Only a founder has none until its group has named the cluster.
         let cluster = match (self.disk.stamp().cluster, &seat) {
             (stamped, Some(seat)) if stamped.is_empty() => seat.cluster.clone(),
             (stamped, _) => stamped,
@@ -195,7 +195,8 @@ impl Seats {
     pub(crate) async fn reopen(&self) -> anyhow::Result<Option<Seat>> {
         let disk: Arc<dyn disk::Disk> = self.disk.clone();
         let here = ReplicaHere::of(GroupId::SCM, &disk).await.context("read which replica is here")?;
-        // A founder stamps the directory once the group has named the cluster, others before they open their replica.
+        // A founder stamps the directory once the group has named the cluster, others before they open their
+        // replica.
         let stamped = self.disk.stamp().cluster;
         let seat = match here {
             None => return Ok(None),
@@ -252,7 +253,8 @@ impl Seats {
         Ok(seat)
     }
 
-    /// The id of the cluster that this one founds: the disk's, which nobody else has, and which is the same after a crash in between.
+    /// The id of the cluster that this one founds: the disk's, which nobody else has, and which is the same
+    /// after a crash in between.
     fn own_cluster(&self) -> String {
         uuid::Uuid::from_u128(self.disk.stamp().disk.0).to_string()
     }

@@ -100,7 +100,8 @@ impl Scm for ScmService {
         Ok(Response::new(Box::pin(views.take_until(leader.stop.clone().cancelled_owned()))))
     }
 
-    // A leader that was just deposed may answer from what it knew: replicas move slowly, and readers ask again.
+    // A leader that was just deposed may answer from what it knew: replicas move slowly, and readers ask
+    // again.
     async fn locate_containers(
         &self,
         request: Request<LocateContainersRequest>,

@@ -58,7 +58,8 @@ impl StateMachine for ScmStateMachine {
         apply(&self.dbs.current(), &self.shared, batch, &applied)
     }
 
-    /// Numbers that the lost members gave out are on disks of datanodes and in OM: they are never given out again.
+    /// Numbers that the lost members gave out are on disks of datanodes and in OM: they are never given out
+    /// again.
     fn reset(&mut self, applied: Applied) -> anyhow::Result<()> {
         {
             let mut tables = self.shared.tables.write().expect("no holder of the tables panics");
@@ -86,7 +87,8 @@ fn apply(
 ) -> anyhow::Result<Vec<Bytes>> {
     let mut replies = Vec::with_capacity(batch.len());
     {
-        // An error below leaves memory ahead of the batch; the group stops on it, and a restart loads the tables.
+        // An error below leaves memory ahead of the batch; the group stops on it, and a restart loads the
+        // tables.
         let mut tables = shared.tables.write().expect("no holder of the tables panics");
         let mut change = TablesMut::new(&mut tables);
         for committed in &batch {
@@ -105,7 +107,7 @@ fn apply(
     Ok(replies)
 }
 
-/// What RocksDB has is all of it; the tables in memory follow an install.
+/// Snapshots of SCM's state: RocksDB has all of it; the tables in memory follow an install.
 struct ScmSnapshots {
     dbs: Arc<dyn GroupDb>,
     shared: SharedTables,

@@ -47,16 +47,18 @@ const SWITCHES_KEY: &[u8] = b"s";
 const RACKS: u8 = b't';
 const LOST_NUMBERS: u8 = b'u';
 
-/// Persisted: older formats stay readable, newer ones are refused. 1 had no states of containers, no pipelines that close, no duties
-/// and no switches: it reads as 2, with all containers open and all nodes in service.
+/// Persisted: older formats stay readable, newer ones are refused. 1 had no states of containers, no
+/// pipelines that close, no duties and no switches: it reads as 2, with all containers open and all nodes in
+/// service.
 const FORMAT: u32 = 2;
 
-/// Before anybody has set them. Replicas are made up for on their own; moving what is well is for operators to begin.
+/// The switches before anybody has set them. Replicas are made up for on their own; moving what is well is
+/// for operators to begin.
 const SWITCHES_AT_FIRST: Switches = Switches { replication: true, balancer: false, leave_safe_mode: true };
 
-/// A forced reset of SCM leaves free so many of each kind of number, at least: more than lost members can have
-/// given out since the one that is left fell behind. A million containers hold two petabytes; decimal, so that
-/// people see in a number how many resets were before it.
+/// A forced reset of SCM leaves free so many of each kind of number, at least: more than lost members can
+/// have given out since the one that is left fell behind. A million containers hold two petabytes; decimal,
+/// so that people see in a number how many resets were before it.
 const NUMBERS_SKIPPED: u64 = 1_000_000;
 
 /// The replica that founds SCM's group; the others' ids are drawn.
@@ -124,7 +126,8 @@ pub(crate) struct Tables {
     /// Those of them with a member on the node.
     unended_by_node: HashMap<NodeId, BTreeSet<PipelineId>>,
     containers: BTreeMap<ContainerId, ContainerRecord>,
-    /// In the order in which they follow each other: each has a higher number than the one before.
+    /// The containers of a pipeline in the order in which they follow each other: each has a higher number
+    /// than the one before.
     containers_by_pipeline: HashMap<PipelineId, BTreeSet<ContainerId>>,
     /// The containers that are open or quasi-closed.
     unresolved: BTreeSet<ContainerId>,
@@ -265,7 +268,7 @@ impl Tables {
         self.is_before_a_reset(Counter::Pipeline, pipeline.0)
     }
 
-    /// As [`Tables::pipeline_is_before_a_reset`].
+    /// True as [`Tables::pipeline_is_before_a_reset`] is.
     pub(crate) fn container_is_before_a_reset(&self, container: ContainerId) -> bool {
         self.is_before_a_reset(Counter::Container, container.0)
     }
@@ -367,8 +370,8 @@ impl Tables {
     }
 }
 
-/// Changes the tables in memory and collects the same changes for RocksDB; the two become one when the batch is
-/// written, under the lock that readers of the tables take.
+/// Changes the tables in memory and collects the same changes for RocksDB; the two become one when the batch
+/// is written, under the lock that readers of the tables take.
 pub(crate) struct TablesMut<'a> {
     tables: &'a mut Tables,
     pub(crate) batch: WriteBatch,
@@ -438,8 +441,8 @@ impl<'a> TablesMut<'a> {
         ReplicaId(self.draw(Counter::Member))
     }
 
-    /// Goes on with numbers past all that may have been given out without this replica's knowledge, and remembers which these are: what has one
-    /// of them and is not in the tables was lost, and never deleted.
+    /// Goes on with numbers past all that may have been given out without this replica's knowledge, and
+    /// remembers which these are: what has one of them and is not in the tables was lost, and never deleted.
     pub(crate) fn skip_numbers(&mut self) {
         if planted::has(Bug::NumbersDrawnAgain) {
             return;

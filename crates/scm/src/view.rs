@@ -1,4 +1,4 @@
-//! What SCM tells others about pipelines: the tables, joined with what nodes report.
+//! The view of pipelines that SCM gives others: the tables, joined with what nodes report.
 
 use crate::member_view::{MemberView, PipelineView};
 use crate::nodes::Nodes;
@@ -70,7 +70,8 @@ pub(crate) fn address(tables: &Tables, node: NodeId) -> String {
     tables.node(node).map(|record| record.address.clone()).unwrap_or_default()
 }
 
-/// Whether watchers should hear of the change. A growing container is none: it would push the view at each write.
+/// Whether watchers should hear of the change. A growing container is none: it would push the view at each
+/// write.
 pub(crate) fn differs(old: &ClusterView, new: &ClusterView) -> bool {
     let essence = |pipeline: &Pipeline| Pipeline { container_bytes: 0, ..pipeline.clone() };
     old.cluster != new.cluster || !old.pipelines.iter().map(essence).eq(new.pipelines.iter().map(essence))

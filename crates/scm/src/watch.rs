@@ -6,7 +6,8 @@ use proto::scm::ClusterView;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// At least this much time lies between two views, so that a cluster in motion costs at most fifty views a second.
+/// At least this much time lies between two views, so that a cluster in motion costs at most fifty views a
+/// second.
 const VIEW_INTERVAL_MIN: Duration = Duration::from_millis(20);
 
 /// Silence changes the view too: whoever led and says nothing more leads no more.

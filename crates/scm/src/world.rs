@@ -1,4 +1,4 @@
-//! What SCM's leader decides by: the tables, what nodes report, and the time, read at one moment.
+//! The world that SCM's leader decides by: the tables, what nodes report, and the time, read at one moment.
 
 use crate::member_view::PipelineView;
 use crate::nodes::Nodes;
@@ -75,7 +75,7 @@ fn node_views(tables: &Tables, nodes: &Nodes, now: Instant) -> NodeViews {
     tables.nodes().iter().map(view).collect()
 }
 
-/// For a copy, which stands on one disk.
+/// The room of one disk, for a copy, which stands on one.
 fn room_bytes(disk: &DiskReport) -> u64 {
     disk.free_bytes.saturating_sub(disk.kept_bytes)
 }

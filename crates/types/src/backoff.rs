@@ -22,7 +22,7 @@ impl Backoff {
         pause
     }
 
-    /// What [`Backoff::pause`] will give.
+    /// The pause that [`Backoff::pause`] will give.
     pub fn next_pause(&self) -> Duration {
         self.next
     }

@@ -5,13 +5,13 @@ use std::sync::{Arc, OnceLock};
 /// and verified without touching the rest. Part of the disk and wire formats.
 pub const CRC_CHUNK_BYTES: usize = 64 * 1024;
 
-/// How many checksums a payload of `payload_bytes` carries.
+/// The number of checksums that a payload of `payload_bytes` carries.
 pub const fn crc_chunks(payload_bytes: usize) -> usize {
     payload_bytes.div_ceil(CRC_CHUNK_BYTES)
 }
 
 /// Bytes together with the CRC32C of each 64 KiB of them. The sums are computed once, where the data enters
-/// the system ([`Payload::seal`]); everywhere else they arrive beside the bytes and are verified
+/// the system ([`Payload::checksummed`]); everywhere else they arrive beside the bytes and are verified
 /// ([`Payload::verified`]). Cloning shares both.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Payload {
@@ -40,7 +40,7 @@ pub enum PayloadError {
 
 impl Payload {
     /// Computes the checksums: for the place where data enters.
-    pub fn seal(bytes: Bytes) -> Payload {
+    pub fn checksummed(bytes: Bytes) -> Payload {
         let crcs = bytes.chunks(CRC_CHUNK_BYTES).map(crc32c::crc32c).collect();
         Payload { bytes, crcs }
     }
@@ -90,7 +90,8 @@ impl Payload {
     }
 }
 
-/// The CRC32C of a stretch of bytes, put together from those of its pieces without looking at the bytes again.
+/// The CRC32C of a stretch of bytes, put together from those of its pieces without looking at the bytes
+/// again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RunningCrc(u32);
 
@@ -114,7 +115,8 @@ impl RunningCrc {
     }
 }
 
-/// What 64 KiB of zeros make of a CRC: nanoseconds, where working it out anew takes as long as the CRC of 64 KiB.
+/// The CRC that 64 KiB of zeros make of a CRC: nanoseconds, where working it out anew takes as long as the
+/// CRC of 64 KiB.
 fn after_a_chunk(crc: u32) -> u32 {
     static OF_BITS: OnceLock<[u32; 32]> = OnceLock::new();
     let of_bits = OF_BITS
@@ -136,7 +138,7 @@ mod tests {
             cuts.sort_unstable();
             let mut running = RunningCrc::default();
             for cut in cuts.windows(2) {
-                running.push_payload(&Payload::seal(Bytes::copy_from_slice(&whole[cut[0]..cut[1]])));
+                running.push_payload(&Payload::checksummed(Bytes::copy_from_slice(&whole[cut[0]..cut[1]])));
             }
             prop_assert_eq!(running.value(), crc32c::crc32c(&whole));
         }
@@ -144,7 +146,7 @@ mod tests {
         #[test]
         fn any_flipped_bit_is_found(len in 1usize..200_000, at in any::<prop::sample::Index>(), bit in 0u8..8) {
             let original = vec![0xa5u8; len];
-            let sealed = Payload::seal(Bytes::from(original.clone()));
+            let sealed = Payload::checksummed(Bytes::from(original.clone()));
             let mut damaged = original;
             let at = at.index(len);
             damaged[at] ^= 1 << bit;
@@ -159,10 +161,10 @@ mod tests {
 
     #[test]
     fn checksum_count_must_fit_the_length() {
-        let sealed = Payload::seal(Bytes::from(vec![1; CRC_CHUNK_BYTES + 1]));
+        let sealed = Payload::checksummed(Bytes::from(vec![1; CRC_CHUNK_BYTES + 1]));
         assert_eq!(sealed.crcs().len(), 2);
         let error = Payload::verified(sealed.bytes().clone(), vec![sealed.crcs()[0]]).unwrap_err();
         assert_eq!(error, PayloadError::Count { bytes: CRC_CHUNK_BYTES + 1, expected: 2, got: 1 });
-        assert!(Payload::seal(Bytes::new()).crcs().is_empty());
+        assert!(Payload::checksummed(Bytes::new()).crcs().is_empty());
     }
 }

@@ -2,8 +2,8 @@ use std::fmt;
 use std::sync::Mutex;
 use std::time::Duration;
 
-/// Wall-clock time as the core sees it: milliseconds since the Unix epoch, from wherever the process was given
-/// it. Used for what people read (modification times); never for deciding an order.
+/// Wall-clock time as the core sees it: milliseconds since the Unix epoch, from wherever the process was
+/// given it. Used for what people read (modification times); never for deciding an order.
 pub trait Clock: Send + Sync + 'static {
     fn now_ms(&self) -> u64;
 }

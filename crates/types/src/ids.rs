@@ -74,7 +74,7 @@ number_newtype!(
     Term
 );
 number_newtype!(
-    /// Whoever owns the segments a log writes: a container, or a metadata group itself.
+    /// The owner of the segments that a log writes: a container, or a metadata group itself.
     OwnerId
 );
 
@@ -110,8 +110,8 @@ impl fmt::Display for BlockId {
     }
 }
 
-/// A block as one refers to it. An id may come to mean another block when a disaster sets a log or a cluster back, a nonce never does: who
-/// asks by name gets this block's bytes or an error.
+/// A block as one refers to it. An id may come to mean another block when a disaster sets a log or a cluster
+/// back, a nonce never does: who asks by name gets this block's bytes or an error.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct BlockName {
     pub container: ContainerId,
@@ -135,7 +135,7 @@ impl fmt::Display for BlockName {
     }
 }
 
-/// What a writer calls a block before the log has given it an id; 128 random bits.
+/// The name that a writer gives a block before the log has given it an id; 128 random bits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Nonce(pub u128);
 
@@ -174,13 +174,33 @@ impl FromStr for DiskId {
     }
 }
 
-/// What a Raft group replicates. Persisted: never renumber.
+/// The kind of state that a Raft group replicates. Persisted: never renumber.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u8)]
 pub enum GroupKind {
     Scm = 1,
     Om = 2,
     Pipeline = 3,
+}
+
+impl GroupKind {
+    /// A group of this kind has the members it began with, for ever: one that is broken is replaced as a
+    /// whole.
+    pub fn has_fixed_members(self) -> bool {
+        match self {
+            GroupKind::Scm | GroupKind::Om => false,
+            GroupKind::Pipeline => true,
+        }
+    }
+
+    /// The segments of a log of this kind are what it was written for, and stay when the log is removed: a
+    /// pipeline's are its containers. Else the state is a state machine's, and snapshots and segments go.
+    pub fn segments_outlive_log(self) -> bool {
+        match self {
+            GroupKind::Scm | GroupKind::Om => false,
+            GroupKind::Pipeline => true,
+        }
+    }
 }
 
 /// A Raft group's name, unique in the cluster; travels as one `u64` (kind in the top byte).

@@ -1,5 +1,5 @@
-//! Randomness that a simulation can choose. Its processes all run on one thread: a seed of the thread reaches tasks that others spawn, like a
-//! gRPC server's, where a task-local one would be lost.
+//! Randomness that a simulation can choose. Its processes all run on one thread: a seed of the thread reaches
+//! tasks that others spawn, like a gRPC server's, where a task-local one would be lost.
 
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng, TryRng};
@@ -11,12 +11,13 @@ thread_local! {
     static SEEDED: RefCell<Option<SmallRng>> = const { RefCell::new(None) };
 }
 
-/// From here on, all that is drawn from [`random`] on this thread follows from `seed`.
+/// Makes all that is drawn from [`random`] on this thread, from here on, follow from `seed`.
 pub fn seed_thread(seed: u64) {
     SEEDED.set(Some(SmallRng::seed_from_u64(seed)));
 }
 
-/// Whether this thread simulates: nothing may be left to another thread then, where nobody decides what comes first.
+/// Whether this thread simulates: nothing may be left to another thread then, where nobody decides what comes
+/// first.
 pub fn is_seeded() -> bool {
     SEEDED.with_borrow(Option::is_some)
 }

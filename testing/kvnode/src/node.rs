@@ -301,7 +301,7 @@ impl ServedGroup {
 
 /// Checksums are made here, where the bytes enter.
 async fn put(group: Group, body: Bytes) -> Answer {
-    let command = Command { body: Payload::seal(body), ..Command::default() };
+    let command = Command { body: Payload::checksummed(body), ..Command::default() };
     match group.apply(command).await {
         Ok(_) => Answer::Done(Bytes::new()),
         Err(error) => write_failed(error),

@@ -26,7 +26,7 @@ fn data_directory() -> (tempfile::TempDir, PathBuf) {
             id: LogId { term: Term(1), index: LogIndex(index) },
             kind: 2,
             meta: "meta".into(),
-            body: Payload::seal(vec![0x5a; 1000].into()),
+            body: Payload::checksummed(vec![0x5a; 1000].into()),
             roll_to: None,
         };
         log.append((0..5).map(entry).collect()).unwrap().durable().await.unwrap();

@@ -8,7 +8,7 @@ use types::GroupId;
 
 const MIB: usize = 1 << 20;
 
-/// What the logs of all nodes took, and how often a node was busy.
+/// The bytes that the logs of all nodes took, and the number of times that a node was busy.
 fn appended_and_refused(cluster: &Cluster) -> (u64, u64) {
     let pipelines: Vec<_> = cluster.client.view().pipelines.iter().map(|pipeline| pipeline.id).collect();
     let (mut appended, mut refused) = (0, 0);
@@ -20,7 +20,8 @@ fn appended_and_refused(cluster: &Cluster) -> (u64, u64) {
     (appended, refused)
 }
 
-/// Where each `Busy` had everything sent again, three disks took the load several times over: overload fed itself.
+/// Three disks took the load several times over where each `Busy` had everything sent again: overload fed
+/// itself.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_busy_node_refuses_is_all_that_is_sent_again() {
     const CLIENTS: usize = 4;

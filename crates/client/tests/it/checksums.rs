@@ -1,4 +1,5 @@
-//! Bytes that fit the checksums their replica sends with them, and not what was written: as if a block held another's.
+//! Bytes that fit the checksums their replica sends with them, and not what was written: as if a block held
+//! another's.
 
 use crate::cluster::{BUCKET, Cluster, DEADLINE, bytes_of};
 use bytes::Bytes;
@@ -10,7 +11,7 @@ use std::time::Duration;
 
 const MIB: usize = 1 << 20;
 
-/// What came, and how it ended.
+/// The bytes that came, and how the read ended.
 async fn read(client: &Client, pieces: &[BlockPiece], range: Range<u64>) -> (Bytes, Result<(), ClientError>) {
     let mut stream = Box::pin(client.read(pieces, range));
     let mut came = Vec::new();

@@ -20,7 +20,7 @@ use tonic::service::RoutesBuilder;
 use tonic::transport::server::TcpIncoming;
 use types::{ContainerId, NodeId, PipelineId, SystemClock};
 
-/// Whatever is waited for happens within this, or the test fails.
+/// The time within which whatever is waited for happens, or the test fails.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 
 pub(crate) const BUCKET: &str = "bucket";
@@ -149,7 +149,7 @@ impl Cluster {
         options_for(&self.metadata_address)
     }
 
-    /// Until every pipeline has a leader that SCM has told of.
+    /// Waits until every pipeline has a leader that SCM has told of.
     pub(crate) async fn all_pipelines_led(&self) {
         let led = |view: &Arc<flotilla_client::View>| {
             view.pipelines.len() >= 4
@@ -159,7 +159,8 @@ impl Cluster {
         tokio::time::timeout(DEADLINE, view.wait_for(led)).await.expect("pipelines get leaders").unwrap();
     }
 
-    /// Until every replica has applied what any replica of its pipeline has: what is acknowledged is what a majority has.
+    /// Waits until every replica has applied what any replica of its pipeline has: what is acknowledged is
+    /// what a majority has.
     pub(crate) async fn all_caught_up(&self) {
         let deadline = tokio::time::Instant::now() + DEADLINE;
         loop {

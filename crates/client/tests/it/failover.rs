@@ -11,7 +11,8 @@ use types::{ContainerId, NodeId, PipelineId};
 
 const MIB: usize = 1 << 20;
 
-/// Who leads the pipeline whose open container this is. It may be between two leaders when this is asked.
+/// The node that leads the pipeline whose open container this is. It may be between two leaders when this is
+/// asked.
 async fn leader_of(cluster: &Cluster, container: ContainerId) -> NodeId {
     let leader_in = |view: &View| {
         let pipeline = view.pipelines.iter().find(|pipeline| pipeline.container == container);
@@ -95,7 +96,8 @@ async fn a_put_survives_the_loss_of_its_pipelines_leader() {
     put.finish().await;
 
     let key = cluster.client.lookup(S3_VOLUME, BUCKET, b"survivor").await.unwrap();
-    // Whether the rest is in the same block, under a new leader, or in another one: that is up to how fast the election was.
+    // Whether the rest is in the same block, under a new leader, or in another one: that is up to how fast
+    // the election was.
     assert!(cluster.read(&key, 0..key.size).await.unwrap() == body);
     cluster.stop().await;
 }
@@ -160,7 +162,8 @@ async fn a_read_under_way_goes_on_when_its_replica_is_lost() {
     // The one that is left must have all of it: it has nobody to hear the rest from.
     cluster.all_caught_up().await;
 
-    // Whichever replica serves it: one after the other is taken away, never more than one at a time is needed.
+    // Whichever replica serves it: one after the other is taken away, never more than one at a time is
+    // needed.
     let mut stream = Box::pin(cluster.client.read(&key.pieces, 0..key.size));
     let mut got = Vec::new();
     while got.len() < MIB {
@@ -178,7 +181,7 @@ async fn a_read_under_way_goes_on_when_its_replica_is_lost() {
     cluster.stop().await;
 }
 
-/// Who asks for all replicas has them, or is told that a majority was all there was in time.
+/// A writer who asks for all replicas has them, or is told that a majority was all there was in time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_write_that_asks_for_all_replicas_says_whether_all_have_it() {
     let mut cluster = Cluster::start().await;

@@ -1,4 +1,4 @@
-//! What a change is told when one try of it was lost, and another was refused.
+//! Tests of what a change is told when one try of it was lost, and another was refused.
 
 use crate::cluster::{BUCKET, Cluster};
 use flotilla_client::{Client, ClientError, ClientOptions, S3_VOLUME};
@@ -72,7 +72,8 @@ async fn refused_after_silence(cluster: &Cluster, code: Code) -> ClientError {
     error
 }
 
-/// Only what OM's tables decide, and OM remembers, says that the lost try took no effect and never will.
+/// A refusal says that the lost try took no effect and never will only where OM's tables decide, and OM
+/// remembers.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_refusal_says_little_of_an_earlier_try() {
     let cluster = Cluster::start().await;

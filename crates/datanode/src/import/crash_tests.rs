@@ -207,7 +207,7 @@ async fn killed_after(source: &Source, operations: u64) -> (tempfile::TempDir, b
     (after, is_killed)
 }
 
-/// What a start makes of it, and then the copy, told again: the whole replica in the end.
+/// Checks what a start makes of it, and then the copy, told again: the whole replica in the end.
 async fn check_after(source: &Source, root: &Path, operations: u64) -> bool {
     let disk = open(root).await;
     let real: Arc<dyn Disk> = disk.real.clone();

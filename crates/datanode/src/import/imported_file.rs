@@ -1,4 +1,4 @@
-//! Where a copied container came from, beside its segments: docs/format/imported.md.
+//! The origin of a copied container, in a file beside its segments: docs/format/imported.md.
 //!
 //! ```text
 //! offset size field

@@ -129,8 +129,8 @@ impl Incoming {
     }
 }
 
-/// Takes a published copy back that cannot be indexed, and gives it up: removed in its place, half of it would look like a container that
-/// the index has forgotten.
+/// Takes a published copy back that cannot be indexed, and gives it up: removed in its place, half of it
+/// would look like a container that the index has forgotten.
 pub(crate) async fn unpublish(disk: &dyn Disk, container: ContainerId) -> anyhow::Result<()> {
     remove(disk, container).await?;
     disk.create_dir_all(INCOMING_DIR).await?;

@@ -1,4 +1,4 @@
-//! What a container consists of, as its source says: checked once, trusted after that.
+//! The manifest of a container: what it consists of, as its source says; checked once, trusted after that.
 
 use anyhow::ensure;
 use proto::datanode::{ContainerFile, ContainerManifest};

@@ -121,7 +121,8 @@ impl Index {
         self.set_end(container, end)
     }
 
-    /// Says how a container ended whose records the index does not know, and that it answers for none of them, in one step.
+    /// Says how a container ended whose records the index does not know, and that it answers for none of
+    /// them, in one step.
     pub(crate) fn end_without_rows(
         &self,
         pipeline: PipelineId,

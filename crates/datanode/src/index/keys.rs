@@ -40,7 +40,7 @@ const CHUNK_BYTES: usize = BLOCK_BYTES + ID_BYTES;
 const NONCE_BYTES: usize = TABLE_ID_BYTES + size_of::<u128>();
 const _: () = assert!(CHUNK_BYTES == 25 && NONCE_BYTES == 25);
 
-/// Where the scrubber's only row is.
+/// The key of the scrubber's only row.
 pub(crate) const SCRUB_POSITION: [u8; 1] = [SCRUB];
 
 fn table_id(table: u8, id: u64) -> [u8; TABLE_ID_BYTES] {
@@ -53,7 +53,7 @@ pub(crate) fn pipeline_spec(pipeline: PipelineId) -> [u8; TABLE_ID_BYTES] {
     table_id(PIPELINE_SPEC, pipeline.0)
 }
 
-/// Where the table of pipelines begins and ends.
+/// The range of keys that the table of pipelines has.
 pub(crate) fn pipeline_specs() -> std::ops::Range<[u8; 1]> {
     [PIPELINE_SPEC]..[PIPELINE_SPEC + 1]
 }
@@ -70,7 +70,7 @@ pub(crate) fn container(container: ContainerId) -> [u8; TABLE_ID_BYTES] {
     table_id(CONTAINER, container.0)
 }
 
-/// Where the table of containers begins and ends.
+/// The range of keys that the table of containers has.
 pub(crate) fn containers() -> std::ops::Range<[u8; 1]> {
     [CONTAINER]..[CONTAINER + 1]
 }

@@ -1,6 +1,6 @@
-//! What a replica that ends by itself knows of its log to be committed. It is written down before the rest of
-//! the log is applied: from there on the applied position, which any flush of this index keeps, says nothing
-//! about what is committed.
+//! The part of its log that a replica which ends by itself knows to be committed. It is written down before
+//! the rest of the log is applied: from there on the applied position, which any flush of this index keeps,
+//! says nothing about what is committed.
 
 use super::{Index, keys, records};
 use rocksdb::WriteBatch;

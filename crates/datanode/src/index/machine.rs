@@ -89,12 +89,12 @@ impl PipelineMachine {
         Ok((machine, watch))
     }
 
-    /// How much of the log all members have, as the leader says in the log.
+    /// The end of the part of the log that all members have, as the leader says in the log.
     pub(crate) fn forgettable(&self) -> watch::Receiver<Option<LogId>> {
         self.forget_to.subscribe()
     }
 
-    /// For a log that ended without its group: what is known of it to be committed.
+    /// The machine of a log that ended without its group: it knows `to` to be committed, and no more.
     pub(crate) fn knowing_committed(self, to: Option<LogIndex>) -> PipelineMachine {
         PipelineMachine { committed_to: to, ..self }
     }
@@ -121,7 +121,7 @@ impl PipelineMachine {
     }
 }
 
-/// What a chunk that was applied here before was answered, at what is applied now; `None` where it has to be
+/// The answer to a chunk that was applied here before, at what is applied now; `None` where it has to be
 /// proposed. Blocks.
 pub(crate) fn answer_again(
     index: &Index,

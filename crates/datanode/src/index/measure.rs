@@ -1,6 +1,6 @@
-//! What was found out about a closed container by reading its segments: what it takes, its hash. A cache that
-//! is computed again where it is missing; deleting blocks changes all of it. Where the container ends is in
-//! its record.
+//! The measure of a closed container, found by reading its segments: what it takes, its hash. A cache that is
+//! computed again where it is missing; deleting blocks changes all of it. Where the container ends is in its
+//! record.
 
 use super::{Index, keys};
 use anyhow::ensure;
@@ -12,13 +12,13 @@ const VERSION: u8 = 4;
 const HASHED: u8 = 1;
 const COPIED: u8 = 2;
 const HASH_BYTES: usize = 32;
-/// Before the terms.
+/// The bytes before the terms.
 const BYTES: usize = 1 + 1 + 8 + HASH_BYTES + 8 + 4;
 const TERM_BYTES: usize = 8 + 8 + 8 + 4;
 const REPEAT_BYTES: usize = 8;
 
-/// Which entries a container has: those of one index are the same on two replicas only if they are of one term and of one leader, and then
-/// all before them are.
+/// The terms of the entries that a container has: those of one index are the same on two replicas only if
+/// they are of one term and of one leader, and then all before them are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Terms {
     /// The first entry that stands in the container.
@@ -38,7 +38,8 @@ pub(crate) struct TermEnd {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Committed {
     Read(TermEnd),
-    /// The replica is damaged before it: its term is not known, and taken for that of the replica's last record.
+    /// The replica is damaged before it: its term is not known, and taken for that of the replica's last
+    /// record.
     Unread(LogId),
 }
 
@@ -51,8 +52,9 @@ impl Committed {
     }
 }
 
-/// The first record of a term that has a body. A term has one leader, unless a disk came back with the votes of another day: then this
-/// tells the records of the two apart. Each block has a nonce of its writer, so two leaders have one record only of a chunk that was sent again.
+/// The first record of a term that has a body. A term has one leader, unless a disk came back with the votes
+/// of another day: then this tells the records of the two apart. Each block has a nonce of its writer, so two
+/// leaders have one record only of a chunk that was sent again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Mark {
     pub at: LogIndex,
@@ -156,7 +158,7 @@ impl Index {
         Ok(self.get(&keys::measure(container), Measure::decode)?.flatten())
     }
 
-    /// Not durable on return.
+    /// Saves the measure; it is not durable on return.
     pub(crate) fn save_measure(&self, container: ContainerId, measure: &Measure) -> anyhow::Result<()> {
         let mut batch = WriteBatch::default();
         batch.put(keys::measure(container), measure.encode());

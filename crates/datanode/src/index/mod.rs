@@ -1,5 +1,5 @@
-//! What a disk knows of its blocks: where each piece of each block stands in the log. A cache of the log,
-//! never the truth itself. Written only by [`machine::PipelineMachine`]; read by everybody.
+//! The index of a disk's blocks: where each piece of each block stands in the log. A cache of the log, never
+//! the truth itself. Written only by [`machine::PipelineMachine`]; read by everybody.
 
 mod deletion;
 mod forget;
@@ -64,7 +64,8 @@ impl Index {
         Index { db, in_memory: false }
     }
 
-    /// The same, for lookups in place: of what RocksDB has in memory, which is what is new and what was read lately.
+    /// The same, for lookups in place: of what RocksDB has in memory, which is what is new and what was read
+    /// lately.
     pub(crate) fn in_memory(&self) -> Index {
         Index { in_memory: true, ..self.clone() }
     }
@@ -105,7 +106,7 @@ impl Index {
         self.db.flush()
     }
 
-    /// How far a pipeline is applied in this index.
+    /// The position up to which a pipeline is applied in this index.
     pub(crate) fn applied(&self, pipeline: PipelineId) -> anyhow::Result<Option<Applied>> {
         self.db.applied(&keys::applied(pipeline))
     }
@@ -259,7 +260,8 @@ mod tests {
     use super::*;
     use statedb::DbOptions;
 
-    /// A lookup in place must not wait for a disk, and must not take what it cannot see for what is not there.
+    /// A lookup in place must not wait for a disk, and must not take what it cannot see for what is not
+    /// there.
     #[test]
     fn in_memory_is_found_what_was_read_or_is_new_and_nothing_is_missed() {
         let dir = tempfile::tempdir().unwrap();

@@ -19,13 +19,13 @@ use raftlog::Place;
 use types::{ContainerId, LogId, LogIndex, Nonce, OwnerId, PipelineId, Term};
 
 const VERSION: u8 = 1;
-/// Of block records; version 1, which was in no release, had no nonce.
+/// The version of block records; version 1, which was in no release, had no nonce.
 const BLOCK_VERSION: u8 = 2;
-/// Of container records; the versions before, which were in no release, ended earlier.
+/// The version of container records; those before, which were in no release, ended earlier.
 const CONTAINER_VERSION: u8 = 3;
 const SEALED: u8 = 1;
 
-/// Where a chunk's bytes are: a [`Place`] without the owner, which is the block's container.
+/// The place of a chunk's bytes: a [`Place`] without the owner, which is the block's container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ChunkPlace {
     pub segment: u32,
@@ -63,7 +63,7 @@ pub(crate) struct BlockRecord {
     pub chunks: u32,
     pub length: u64,
     pub first: ChunkPlace,
-    /// What tells it from every other block, whatever id that has.
+    /// The nonce tells it from every other block, whatever id that has.
     pub nonce: Nonce,
 }
 
@@ -172,12 +172,12 @@ pub(crate) struct ContainerRecord {
     pub chunks: u64,
     /// The last record of the log that stands in it, once no more can come; also `None` if there is none.
     pub last: Option<LogId>,
-    /// Of one that is over and not closed: the entry up to which this replica knew its log to be committed
-    /// when that ended.
+    /// The entry up to which this replica knew its log to be committed when that ended; of a container that
+    /// is over and not closed.
     pub committed: LogIndex,
 }
 
-/// What a record costs beside its payload, about: header, command and padding. Only used to decide when a
+/// The cost of a record beside its payload, about: header, command and padding. Only used to decide when a
 /// container is full, so that one of many tiny or empty blocks fills up too.
 const RECORD_OVERHEAD_BYTES: u64 = 128;
 

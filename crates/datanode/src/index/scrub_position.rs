@@ -1,4 +1,4 @@
-//! How far a disk's scrubber has come.
+//! The position that a disk's scrubber has come to.
 
 use super::{Index, keys};
 use anyhow::ensure;
@@ -11,10 +11,11 @@ const BYTES: usize = 1 + 8 + 4 + 8 + 8;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ScrubPosition {
-    /// Where it goes on; container 0 between two passes.
+    /// The container at which it goes on; 0 between two passes.
     pub container: ContainerId,
     pub segment: u32,
-    /// When this pass began and the last one ended; milliseconds since the Unix epoch, 0 for never.
+    /// The times at which this pass began and the last one ended; milliseconds since the Unix epoch, 0 for
+    /// never.
     pub began_ms: u64,
     pub last_pass_ms: u64,
 }
@@ -50,7 +51,7 @@ impl Index {
         self.get(&keys::SCRUB_POSITION, ScrubPosition::decode)
     }
 
-    /// Not durable on return.
+    /// Saves the position; it is not durable on return.
     pub(crate) fn save_scrub_position(&self, position: ScrubPosition) -> anyhow::Result<()> {
         let mut batch = WriteBatch::default();
         batch.put(keys::SCRUB_POSITION, position.encode());

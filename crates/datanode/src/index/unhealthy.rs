@@ -1,4 +1,4 @@
-//! Which containers this replica holds badly. A fact of this disk, not of the log: a rebuilt index has none
+//! The containers of which this replica is bad. A fact of this disk, not of the log: a rebuilt index has none
 //! of these rows, and what is bad is found again.
 
 use super::{Index, keys};
@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use types::ContainerId;
 
 const VERSION: u8 = 1;
-/// Of the reason, which names a file and a place in it.
+/// The longest reason, which names a file and a place in it.
 const WHY_BYTES_MAX: usize = 1024;
 
 /// Cuts the reason where it is long.
@@ -30,7 +30,7 @@ impl Index {
         Ok(true)
     }
 
-    /// Why a container's replica is unhealthy, if it is.
+    /// The reason why a container's replica is unhealthy, if it is.
     pub(crate) fn unhealthy(&self, container: ContainerId) -> anyhow::Result<Option<String>> {
         self.get(&keys::unhealthy(container), decode)
     }

@@ -1,5 +1,5 @@
-//! What SCM is told of this node's containers: all replicas, in memory, and which of them SCM has yet to hear
-//! of.
+//! The inventory that SCM is told of this node's containers: all replicas, in memory, and which of them SCM
+//! has yet to hear of.
 //!
 //! Replicas come from the indexes and the segments ([`survey`] reads them, at the start and when something
 //! says that one has changed), reports go out with heartbeats ([`report`]). A heartbeat that fails takes
@@ -20,7 +20,8 @@ pub(crate) use survey::Surveyor;
 use tokio::sync::{Notify, watch};
 use types::{ContainerId, DiskId, LogId, PipelineId};
 
-/// The last terms of a container that SCM hears of. One that was led by more is not compared with those that end in an older one.
+/// The last terms of a container that SCM hears of. One that was led by more is not compared with those that
+/// end in an older one.
 const TERMS_TOLD_MAX: usize = 32;
 
 /// One replica of a container as this node holds it.
@@ -70,8 +71,8 @@ struct State {
     replicas: BTreeMap<ContainerId, Replica>,
     telling: Telling,
     removals: u64,
-    /// To be read again, each with its disk: something about it has changed. As many as there are containers,
-    /// at most.
+    /// Containers that are to be read again, each with its disk: something about them has changed. As many as
+    /// there are containers, at most.
     stale: BTreeSet<(DiskId, ContainerId)>,
     /// The last round of looks that was begun; `None` while nobody looks.
     round: Option<u64>,
@@ -92,7 +93,7 @@ impl Inventory {
         self.lock().replicas.get(&container).cloned()
     }
 
-    /// What `of` makes of the replicas, in the order of their numbers.
+    /// Collects what `of` makes of the replicas, in the order of their numbers.
     pub(crate) fn select<T>(&self, of: impl FnMut((&ContainerId, &Replica)) -> Option<T>) -> Vec<T> {
         self.lock().replicas.iter().filter_map(of).collect()
     }
@@ -103,8 +104,8 @@ impl Inventory {
         self.inner.look.notify_one();
     }
 
-    /// As [`Inventory::look_again`], for all containers of a pipeline: when its log has forgotten some of
-    /// them, or is over.
+    /// Does what [`Inventory::look_again`] does for all containers of a pipeline: when its log has forgotten
+    /// some of them, or is over.
     pub(crate) fn look_again_at_pipeline(&self, pipeline: PipelineId) {
         let mut state = self.lock();
         let of_it = state.replicas.iter().filter(|(_, replica)| replica.pipeline == pipeline);
@@ -114,8 +115,8 @@ impl Inventory {
         self.inner.look.notify_one();
     }
 
-    /// Returns when all has been looked at that was to be looked at again before the call. At once where nobody
-    /// looks: before the first report, which comes after a look at everything, and after the last.
+    /// Returns when all has been looked at that was to be looked at again before the call. At once where
+    /// nobody looks: before the first report, which comes after a look at everything, and after the last.
     pub(crate) async fn looked(&self) {
         let Some(begun) = self.lock().round else { return };
         // The round under way may have been begun before.
@@ -124,12 +125,12 @@ impl Inventory {
         let _ = looked.wait_for(|done| *done > begun).await;
     }
 
-    /// Whoever waits for a look is served from here on, until [`Inventory::end_rounds`].
+    /// Begins to serve those who wait for a look, until [`Inventory::end_rounds`].
     fn begin_rounds(&self) {
         self.lock().round = Some(0);
     }
 
-    /// What is to be looked at in the next round.
+    /// Takes the containers that are to be looked at in the next round.
     fn begin_round(&self) -> BTreeSet<(DiskId, ContainerId)> {
         let mut state = self.lock();
         state.round = state.round.map(|round| round + 1);
@@ -181,14 +182,15 @@ impl Inventory {
         self.changed(is_news);
     }
 
-    /// How many replicas were forgotten so far: to be asked before one is read.
+    /// The number of replicas that were forgotten so far: to be asked before one is read.
     pub(crate) fn removals(&self) -> u64 {
         self.lock().removals
     }
 
-    /// Puts what was read since [`Inventory::removals`] said `as_of`. Where any was forgotten meanwhile it may be this one, which is
-    /// read again: SCM would count a replica that is not there, and nobody would ever take it back.
-    /// Of one on two disks, that is told of which is read ([`crate::disks::Disks::holding`]).
+    /// Puts what was read since [`Inventory::removals`] said `as_of`. Where any was forgotten meanwhile it
+    /// may be this one, which is read again: SCM would count a replica that is not there, and nobody would
+    /// ever take it back. Of one on two disks, that is told of which is read
+    /// ([`crate::disks::Disks::holding`]).
     pub(crate) fn put_read(&self, container: ContainerId, replica: Replica, as_of: u64) {
         let mut state = self.lock();
         if as_of != state.removals {

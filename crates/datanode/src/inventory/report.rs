@@ -1,4 +1,4 @@
-//! What of the inventory SCM has yet to hear, and how that is put into heartbeats.
+//! The part of the inventory that SCM has yet to hear, and how that is put into heartbeats.
 
 use super::{Inventory, Replica, State, TERMS_TOLD_MAX};
 use crate::index::records::ContainerState;
@@ -11,17 +11,17 @@ use types::ContainerId;
 /// Replicas in one heartbeat, those that are gone included: some 150 bytes each, so 1.5 MB where 24 are
 /// taken.
 pub(crate) const REPORT_REPLICAS_MAX: usize = 10_000;
-/// Replicas and their terms in one heartbeat, of 20 bytes each. With as many pipelines as there may be it stays below the parts that a heartbeat
-/// may have (`proto/src/limits.rs`).
+/// Replicas and their terms in one heartbeat, of 20 bytes each. With as many pipelines as there may be it
+/// stays below the parts that a heartbeat may have (`proto/src/limits.rs`).
 const REPORT_PARTS_MAX: usize = 64_000;
 /// Replicas that are gone and not yet told; past it everything is told again, which says so too.
 const GONE_MAX: usize = 10_000;
 
-/// When something changed, counted.
+/// A change's number: changes are counted.
 type Change = u64;
 
-/// What SCM does not know. Every change has a number, so that one that comes while a heartbeat is under way
-/// is not taken for told when that is answered.
+/// The changes that SCM does not know. Every change has a number, so that one that comes while a heartbeat is
+/// under way is not taken for told when that is answered.
 pub(super) struct Telling {
     changes: Change,
     changed: BTreeMap<ContainerId, Change>,
@@ -32,7 +32,7 @@ pub(super) struct Telling {
 /// A full report that is due or under way.
 #[derive(Clone, Copy)]
 struct Full {
-    /// What was counted when it was asked for, which tells it from the one before.
+    /// The count of changes when it was asked for, which tells it from the one before.
     asked: Change,
     /// SCM has everything up to here.
     after: Option<ContainerId>,
@@ -70,7 +70,7 @@ impl Telling {
     }
 }
 
-/// What one heartbeat says of containers.
+/// The part of one heartbeat that is about containers.
 #[derive(Debug)]
 pub(crate) struct Report {
     containers: Vec<ContainerId>,
@@ -79,7 +79,7 @@ pub(crate) struct Report {
     up_to: Change,
     pub begins: bool,
     ends: bool,
-    /// Of a full report, when that was asked for.
+    /// The count of changes when a full report, if this is one, was asked for.
     full: Option<Change>,
     /// More follows at once.
     pub has_more: bool,

@@ -48,7 +48,7 @@ impl Surveyor {
         }
     }
 
-    /// Whoever waits for a look may do so from the call on.
+    /// Surveys, round after round; whoever waits for a look may do so from the call on.
     pub(crate) fn run(self) -> impl Future<Output = ()> + Send {
         self.inventory.begin_rounds();
         async move {
@@ -227,7 +227,8 @@ async fn measure_closed(disk: &Arc<DatanodeDisk>, container: ContainerId) -> any
     Ok(measure)
 }
 
-/// The last record that this replica knows to be committed. Damage before that record hides its term, and makes it no older one.
+/// The last record that this replica knows to be committed. Damage before that record hides its term, and
+/// makes it no older one.
 async fn last_committed(
     disk: &Arc<DatanodeDisk>,
     container: ContainerId,

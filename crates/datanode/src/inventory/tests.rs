@@ -23,7 +23,7 @@ fn replica(blocks: u64) -> Replica {
     }
 }
 
-/// What SCM would know from the heartbeats it took.
+/// An SCM that knows what it would from the heartbeats it took.
 #[derive(Default)]
 struct Scm {
     known: BTreeMap<u64, u64>,

@@ -22,7 +22,7 @@ pub struct ListedContainer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IndexedContainer {
     pub pipeline: PipelineId,
-    /// In the words of docs/format/block-index.md.
+    /// The container's state, in the words of docs/format/block-index.md.
     pub state: &'static str,
     pub blocks: u64,
     pub chunks: u64,

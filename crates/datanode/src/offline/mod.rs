@@ -1,5 +1,5 @@
-//! What is done to a disk of a datanode that is stopped: `flotilla debug container`. The directory's lock
-//! keeps a datanode and these apart.
+//! Operations on a disk of a datanode that is stopped: `flotilla debug container`. The directory's lock keeps
+//! a datanode and these apart.
 
 pub(crate) mod install;
 mod list;

@@ -30,12 +30,12 @@ pub struct RebuiltPipeline {
     pub containers: Vec<ContainerId>,
     /// The index has all entries up to here; a start applies what is committed after it.
     pub applied: Option<LogIndex>,
-    /// Why entries that are known to be committed are missing.
+    /// The reason why entries that are known to be committed are missing.
     pub stopped: Option<String>,
     pub log: RebuiltLog,
 }
 
-/// What became of the pipeline as such.
+/// The fate of the pipeline as such.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RebuiltLog {
     /// Log and spec are here: a start opens it.
@@ -82,7 +82,8 @@ impl OfflineDisk {
         for (container, end) in ends {
             end.write(&*self.real, container).await?;
         }
-        // The index does not know them: beside a spec, also one that cannot be read, it would pass for older than its disk.
+        // The index does not know them: beside a spec, also one that cannot be read, it would pass for older
+        // than its disk.
         for rebuilt in report.pipelines.iter().filter(|rebuilt| rebuilt.log != RebuiltLog::Opens) {
             spec_file::remove(&*self.real, rebuilt.pipeline).await?;
         }

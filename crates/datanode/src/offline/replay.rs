@@ -148,8 +148,9 @@ pub(super) async fn replay(
     Ok(Replayed { containers, applied, stopped, missing })
 }
 
-/// Whether a log that ends there was whole as far as it was synced, by what its start goes by as well. A member knows of commits that only the
-/// others have on disk: a loss of power takes their entries from it, and they come again.
+/// Whether a log that ends there was whole as far as it was synced, by what its start goes by as well. A
+/// member knows of commits that only the others have on disk: a loss of power takes their entries from it,
+/// and they come again.
 fn lost_only_what_was_not_synced(slot: &HardStateSlot, last: Option<&ContainerContents>) -> bool {
     let Some(ContainerContents { container, last, end, .. }) = last else { return false };
     let ends_in = match *end {
@@ -213,7 +214,7 @@ async fn set_ends(
     Ok(())
 }
 
-/// Of those that are missing, an earlier rebuilding has left word.
+/// Adds those of the missing ones as lost of which an earlier rebuilding has left word.
 async fn set_missing(
     disk: &Arc<dyn Disk>,
     pipeline: PipelineId,
@@ -230,8 +231,8 @@ async fn set_missing(
 }
 
 /// Forgets a pipeline that was let go, as the datanode did: the container it ended with is the one that no
-/// record is in. One that its last roll names and that is not here was deleted, if `before`, the index that the
-/// datanode kept, does not have it; without that it may be lost as well, and says so.
+/// record is in. One that its last roll names and that is not here was deleted, if `before`, the index that
+/// the datanode kept, does not have it; without that it may be lost as well, and says so.
 pub(super) async fn forget_let_go(
     disk: &Arc<dyn Disk>,
     pipeline: PipelineId,
@@ -262,8 +263,9 @@ async fn has_files(disk: &Arc<dyn Disk>, container: ContainerId) -> anyhow::Resu
     Ok(!owner_files(&**disk, OWNERS_DIR, OwnerId::from(container)).await?.is_empty())
 }
 
-/// Ends what is open of a pipeline whose log is lost, and the last of its containers in any case: the disk may
-/// lack what this very replica acknowledged, and the roll that it shows last may never have been committed.
+/// Ends what is open of a pipeline whose log is lost, and the last of its containers in any case: the disk
+/// may lack what this very replica acknowledged, and the roll that it shows last may never have been
+/// committed.
 pub(super) async fn end_without_log(
     disk: &Arc<dyn Disk>,
     pipeline: PipelineId,

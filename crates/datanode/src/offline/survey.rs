@@ -1,4 +1,4 @@
-//! Which containers and pipelines are on a disk, by its logs and segments alone.
+//! A survey of the containers and pipelines on a disk, by its logs and segments alone.
 
 use crate::container_reader::{ContainerReader, Reading};
 use crate::layout::{GROUPS_DIR, OWNERS_DIR, container_dir, pipeline_of};
@@ -20,7 +20,7 @@ pub(super) struct Survey {
 
 #[derive(Debug, Default)]
 pub(super) struct PipelineFiles {
-    /// In the order of the log.
+    /// The containers in the order of the log.
     pub containers: Vec<ContainerId>,
     /// The hard state of its log; `None` when the log is gone, or neither slot is whole.
     pub hard_state: Option<HardStateSlot>,

@@ -40,7 +40,7 @@ fn body(index: u64, bytes: usize) -> Vec<u8> {
 
 fn command(index: u64, command: pipeline_command::Command, body: Vec<u8>, roll_to: Option<OwnerId>) -> Entry {
     let meta = PipelineCommand { command: Some(command) }.encode_to_vec().into();
-    Entry { id: id(index), kind: 2, meta, body: Payload::seal(body.into()), roll_to }
+    Entry { id: id(index), kind: 2, meta, body: Payload::checksummed(body.into()), roll_to }
 }
 
 fn chunk(index: u64, nonce: u128, seq: u32, offset: u64, bytes: usize, seal: bool) -> Entry {
@@ -161,7 +161,8 @@ impl Left {
         }
     }
 
-    /// As a process leaves it that is killed now: what its index has in memory is not here.
+    /// A copy of the disk as a process leaves it that is killed now: what its index has in memory is not
+    /// here.
     pub(crate) fn copy(&self) -> Left {
         // RocksDB may be at work, and remove what the manifest names that was copied.
         for _ in 0..1000 {
@@ -383,8 +384,8 @@ async fn what_is_rebuilt_without_its_log_closes_nothing_and_proves_nothing() {
     }
 }
 
-/// Somewhere in the middle a directory was lost with the index. That nothing is said of it would be a vote for
-/// there being nothing.
+/// Somewhere in the middle a directory was lost with the index. That nothing is said of it would be a vote
+/// for there being nothing.
 #[tokio::test]
 async fn what_is_missing_between_two_containers_is_told_as_lost() {
     let left = Left::ended().await;

@@ -17,9 +17,9 @@ const FINDINGS_MAX: usize = 1000;
 #[derive(Debug, Default)]
 pub struct VerifyReport {
     pub containers: BTreeMap<ContainerId, ContainerVerdict>,
-    /// What concerns no single container.
+    /// Findings that concern no single container.
     pub findings: Vec<Finding>,
-    /// What a start repairs by itself.
+    /// Notes of what a start repairs by itself.
     pub notes: Vec<String>,
 }
 
@@ -31,7 +31,7 @@ pub struct ContainerVerdict {
     /// Records whose bodies were given up, and what their holes gave back.
     pub discarded: u64,
     pub hole_bytes: u64,
-    /// Of the live records, when all are whole and no more can come: equal on all replicas.
+    /// The hash of the live records, when all are whole and no more can come: equal on all replicas.
     pub hash: Option<String>,
     pub unhealthy: Option<String>,
     pub findings: Vec<Finding>,
@@ -48,7 +48,7 @@ pub struct Finding {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FindingKind {
-    /// Of bytes in segments.
+    /// Damage to bytes in segments.
     Damage,
     /// The segments say that there is a row, and there is none.
     MissingRow,
@@ -213,7 +213,7 @@ impl OfflineDisk {
     }
 }
 
-/// What is damaged in an owner's segments; a tail that a start would cut is not.
+/// Takes in what is damaged in an owner's segments; a tail that a start would cut is not.
 fn take_damage(report: &mut VerifyReport, owner: &OwnerReport) {
     let verdict = report.of(ContainerId(owner.owner.0));
     for problem in &owner.problems {
@@ -369,7 +369,7 @@ fn is_nonce_of_deleted(index: &Index, key: &[u8]) -> anyhow::Result<bool> {
     }
 }
 
-/// What of a row is not as it should be, as far as it can be read.
+/// The differences between a row and what it should be, as far as it can be read.
 fn differences(key: &[u8], found: &[u8], wanted: &[u8]) -> String {
     let text = |value: &[u8]| crate::index::records::describe(key, value);
     format!("it says {}, the segments say {}", text(found), text(wanted))

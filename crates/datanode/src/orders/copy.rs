@@ -46,8 +46,9 @@ pub(super) async fn copy(means: &Means, order: CopyContainer, run: &Run) -> anyh
     bail!("copy container {container}: {}", failures.join("; "))
 }
 
-/// Copies from one source; answers the disk that has the container. It may stop while bytes come in, and not in
-/// its last steps: those must not stay half way in this process, where nobody would finish them. The next one does.
+/// Copies from one source; answers the disk that has the container. It may stop while bytes come in, and not
+/// in its last steps: those must not stay half way in this process, where nobody would finish them. The next
+/// one does.
 async fn copy_from(
     means: &Means,
     order: &CopyContainer,

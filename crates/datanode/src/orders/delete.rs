@@ -54,8 +54,8 @@ async fn delete_from(
     run: &Run,
 ) -> anyhow::Result<()> {
     let _deleting = disk.deleting.lock().await;
-    // Only now: others may have had the lock for long. Where this was stopped meanwhile, another leader of SCM
-    // may count the replica.
+    // Only now: others may have had the lock for long. Where this was stopped meanwhile, another leader of
+    // SCM may count the replica.
     ensure!(!run.stop.is_cancelled(), "SCM no longer wants container {container} deleted");
     // A node that stood still meanwhile may be the last that has it.
     ensure!(

@@ -1,5 +1,5 @@
-//! The kinds of orders: what each is about, and who carries it out. **A new kind is a message on the wire and an
-//! arm here.**
+//! The kinds of orders: what each is about, and who carries it out. **A new kind is a message on the wire and
+//! an arm here.**
 
 use super::close::close_replica;
 use super::copy::copy;
@@ -69,7 +69,7 @@ impl Means {
     }
 }
 
-/// What makes a task another one: where a copy comes from does not.
+/// The task's bytes, without what makes it no other task: where a copy comes from.
 fn said(task: &Task) -> Vec<u8> {
     let mut task = task.clone();
     if let Some(Told::Copy(copy)) = &mut task.task {
@@ -79,8 +79,8 @@ fn said(task: &Task) -> Vec<u8> {
 }
 
 impl Carrier {
-    /// What a pipeline's state asks of this node; `None` where nothing is left to do. A pipeline is one key: its
-    /// replica is created, ended and let go of one after the other.
+    /// The order that a pipeline's state comes to on this node; `None` where nothing is left to do. A
+    /// pipeline is one key: its replica is created, ended and let go of one after the other.
     pub(crate) fn order(&self, node: NodeId, pipeline: &Pipeline) -> Option<Order> {
         let (id, end) = (PipelineId(pipeline.pipeline), ContainerId(pipeline.end_container));
         let key = Key::pipeline(TaskKind::TaskPipeline, id);

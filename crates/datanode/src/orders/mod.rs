@@ -2,13 +2,14 @@
 //!
 //! SCM says an order again with each heartbeat until reports show that it is done. Of whatever kind it is:
 //!
-//! 1. An order is begun only where the answer to a heartbeat says it. After a restart none is known, and what a
-//!    former leader of SCM gave is withdrawn by the first answer of the next that does not give it.
+//! 1. An order is begun only where the answer to a heartbeat says it. After a restart none is known, and what
+//!    a former leader of SCM gave is withdrawn by the first answer of the next that does not give it.
 //! 2. One order of a key runs at a time. Another order of that key, or the same one told again after it was
-//!    withdrawn, is begun once the run has ended: its replica is never ended, let go of, created or copied by two.
-//! 3. A run that is withdrawn, replaced, or overtaken by the node's end is asked to stop, and never cut off: it
-//!    stops where it may ([`Run`]), and the node's end waits for it. A deletion looks at that, and at the age of
-//!    its order, when it has its lock. What ends or lets go of a replica finishes.
+//!    withdrawn, is begun once the run has ended: its replica is never ended, let go of, created or copied by
+//!    two.
+//! 3. A run that is withdrawn, replaced, or overtaken by the node's end is asked to stop, and never cut off:
+//!    it stops where it may ([`Run`]), and the node's end waits for it. A deletion looks at that, and at the
+//!    age of its order, when it has its lock. What ends or lets go of a replica finishes.
 //! 4. What failed is begun again after a growing pause, and what was done and is still told after a while.
 //! 5. The next heartbeat waits for orders that say so ([`Order::awaited`]).
 
@@ -100,8 +101,8 @@ impl Executor {
         self.lock().contains_key(&Key::container(TaskKind::TaskCopy, container))
     }
 
-    /// SCM told these orders, and no others, to a heartbeat that was sent at `asked_at`. On return another may
-    /// be sent.
+    /// SCM told these orders, and no others, to a heartbeat that was sent at `asked_at`. On return another
+    /// may be sent.
     pub(crate) async fn told(&self, orders: Vec<Order>, asked_at: Instant) {
         for awaited in self.begin(orders, asked_at) {
             // It has said how it ended.
@@ -109,8 +110,8 @@ impl Executor {
         }
     }
 
-    /// Begins what may begin, in the order of the keys, so that copies that were begun go first after a restart
-    /// too; answers those that the next heartbeat waits for.
+    /// Begins what may begin, in the order of the keys, so that copies that were begun go first after a
+    /// restart too; answers those that the next heartbeat waits for.
     fn begin(&self, told: Vec<Order>, asked_at: Instant) -> Vec<JoinHandle<()>> {
         let told: BTreeMap<Key, Order> = told.into_iter().map(|order| (order.key, order)).collect();
         let (now, mut entries) = (Instant::now(), self.lock());

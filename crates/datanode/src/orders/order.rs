@@ -24,7 +24,7 @@ const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(
 /// Nobody else carries out what a pipeline's state asks of this node.
 const PIPELINE_RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(8));
 
-/// What an order is about: told twice, it is the same.
+/// The key of an order: what it is about. Told twice, it is the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Key {
     pub kind: TaskKind,
@@ -37,7 +37,8 @@ type Work = Box<dyn FnOnce(Run) -> BoxFuture<'static, anyhow::Result<()>> + Send
 
 pub(crate) struct Order {
     pub key: Key,
-    /// What is to be done, and with what: an order of the same key that says otherwise replaces this one.
+    /// The work in words, and with what it is done: an order of the same key that says otherwise replaces
+    /// this one.
     pub what: &'static str,
     pub said: Vec<u8>,
     pub work: Work,
@@ -82,7 +83,8 @@ impl Key {
         Key { kind, pipeline, container: ContainerId(0) }
     }
 
-    /// How many of a kind run at a time. Of pipelines all: one that waits for its disk stands in nobody's way.
+    /// The number of orders of a kind that run at a time. Of pipelines all: one that waits for its disk
+    /// stands in nobody's way.
     pub(crate) fn at_a_time(self) -> usize {
         match self.kind {
             TaskKind::TaskCopy => COPIES_MAX,

@@ -1,4 +1,4 @@
-//! What the executor holds to, whatever an order is.
+//! Tests of what the executor holds to, whatever an order is.
 
 use super::*;
 use anyhow::bail;
@@ -13,7 +13,7 @@ struct Played {
     begins: mpsc::UnboundedSender<(&'static str, Run, Ending)>,
 }
 
-/// How a run ends; dropped: with a panic.
+/// The way in which a run ends; dropped: with a panic.
 type Ending = tokio::sync::oneshot::Sender<anyhow::Result<()>>;
 
 const KEY: Key = Key { kind: TaskKind::TaskPipeline, pipeline: PipelineId(7), container: ContainerId(0) };
@@ -45,7 +45,7 @@ impl Played {
         (run, end)
     }
 
-    /// On return it has said that it ended.
+    /// Ends the run; on return it has said that it ended.
     async fn end(&self, ending: Ending, how: anyhow::Result<()>) {
         let wake = self.executor.inventory.wake();
         ending.send(how).unwrap();

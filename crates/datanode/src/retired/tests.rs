@@ -175,7 +175,7 @@ impl Retired {
         containers.map(|(container, record)| (container, record.state, record.committed)).collect()
     }
 
-    /// What readers get that say how much they know.
+    /// The containers, and how far each, that are served to readers who say how much they know.
     fn served(&self) -> BTreeSet<(ContainerId, u64)> {
         let serves = |container, at| self.disk.index.has_applied(container, LogIndex(at)).unwrap();
         let asked = [FIRST, SECOND].into_iter().flat_map(|container| (1..20).map(move |at| (container, at)));
@@ -195,7 +195,7 @@ impl Retired {
     }
 }
 
-/// What a crash leaves of what the index has in memory.
+/// The part of the index's memory that a crash leaves.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Memory {
     Lost,
@@ -287,8 +287,8 @@ async fn a_replica_that_ended_with_its_pipeline_is_let_go_whatever_crashes() {
     .await;
 }
 
-/// The index is lost after the replica ended and before it was let go of: the rest of the log is applied again,
-/// which a container that is over would not take.
+/// The index is lost after the replica ended and before it was let go of: the rest of the log is applied
+/// again, which a container that is over would not take.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_has_ended_is_whole_again_after_its_index_was_rebuilt() {
     let left = Left::new().await;
@@ -304,7 +304,7 @@ async fn what_has_ended_is_whole_again_after_its_index_was_rebuilt() {
     assert_eq!((after.read_all().await, after.ends()), (blocks, ends));
 }
 
-/// What is applied of the tail proves nothing, wherever the process was killed.
+/// The applied part of the tail proves nothing, wherever the process was killed.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replica_with_an_unconfirmed_roll_is_let_go_whatever_crashes() {
     let template = Left::with_unconfirmed_roll().await;
@@ -356,8 +356,8 @@ async fn what_is_damaged_is_known_before_its_replica_says_how_it_ended() {
     assert_eq!(retired.disk.index.unhealthy(FIRST).unwrap(), None);
 }
 
-/// SCM has the container closed while the replica still says how it ended: they took each other's temporary file away, and it could say
-/// QUASI_CLOSED after it was CLOSED.
+/// SCM has the container closed while the replica still says how it ended: they took each other's temporary
+/// file away, and it could say QUASI_CLOSED after it was CLOSED.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_closes_a_container_and_what_says_how_it_ended_take_turns() {
     let left = Left::new().await;
@@ -401,7 +401,8 @@ async fn a_replica_without_its_log_says_nothing_of_its_end_and_can_be_let_go() {
     assert!(spec_file::read(&*retired.disk.real, PIPELINE).await.unwrap().is_none());
 }
 
-/// The index has no log of its own: rows that were not flushed are gone with the process, and the log that would apply them again is lost.
+/// The index has no log of its own: rows that were not flushed are gone with the process, and the log that
+/// would apply them again is lost.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_container_whose_row_was_never_flushed_is_filed_when_its_log_is_lost() {
     for begun in [false, true] {

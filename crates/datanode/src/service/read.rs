@@ -35,7 +35,7 @@ pub(super) struct Read {
     /// The places of its first bytes.
     first: Vec<Piece>,
     memory: ReadMemory,
-    /// What its reader wants at once.
+    /// The most bytes that its reader wants in one message.
     message_bytes_max: u32,
 }
 
@@ -60,10 +60,11 @@ pub(super) async fn prepare(served: &Served, request: ReadRequest) -> Result<Rea
     Ok(Read { disk, block: block.id(), range, first, memory: served.read_memory.clone(), message_bytes_max })
 }
 
-/// What a block is, and the places of the first bytes that are asked for.
+/// A block, and the places of the first bytes that are asked for.
 type Found = (BlockInfo, Vec<Piece>);
 
-/// The block, where nothing has to be waited for: in place, or in one step on a thread that may block. `None`: look again, step by step.
+/// The block, where nothing has to be waited for: in place, or in one step on a thread that may block.
+/// `None`: look again, step by step.
 async fn find_at_once(
     served: &Served,
     block: BlockName,
@@ -90,7 +91,8 @@ async fn find_at_once(
     Ok(Some((disk, found)))
 }
 
-/// What [`look_up`] finds. `None`: this replica has not applied what the reader knows of.
+/// Looks the block up as [`look_up`] does, if enough is applied. `None`: this replica has not applied what
+/// the reader knows of.
 fn look_if_applied(
     index: &Index,
     pipelines: &Pipelines,
@@ -196,7 +198,7 @@ impl Read {
         Ok(Roomy(ReadChunk { offset, data: bytes, data_crcs: crcs, first_piece_bytes }, room))
     }
 
-    /// What becomes of a read that failed: bytes that do not check, or that the medium cannot give back, make
+    /// Tells a reader of a failed read: bytes that do not check, or that the medium cannot give back, make
     /// this replica of the container unhealthy.
     async fn unreadable(&self, failure: ReadError) -> Failure {
         let block = self.block;
@@ -219,8 +221,8 @@ impl Read {
     }
 }
 
-/// The beginning of the range that lies in this piece, as a range of the piece's record; cut where the record's own 64 KiB pieces
-/// end, so that sums can be passed on as they are.
+/// The beginning of the range that lies in this piece, as a range of the piece's record; cut where the
+/// record's own 64 KiB pieces end, so that sums can be passed on as they are.
 fn next_part(piece: &Piece, range: &Range<u64>, message_bytes: u32) -> Range<u32> {
     let in_body = |offset: u64| u32::try_from(offset - piece.offset).expect("a record's body is below 4 GiB");
     let (start, end) = (in_body(range.start), in_body(range.end.min(piece.end())));
@@ -283,7 +285,8 @@ async fn wait_applied(
     Err(Failure { retry: Retry::Elsewhere, ..Failure::new(Code::NotYet, message) })
 }
 
-/// Where not all is known to be committed, a reader that does not say how much it knows gets nothing.
+/// The index that a reader of an ended pipeline must have asked for: where not all is known to be committed,
+/// one that does not say how much it knows gets nothing.
 fn of_an_ended_pipeline(commit_index: u64) -> LogIndex {
     LogIndex(if commit_index == 0 { u64::MAX } else { commit_index })
 }
@@ -301,7 +304,8 @@ async fn find_block(
     named(disk, name, commit_index, found)
 }
 
-/// Whatever has the block's number, and where the first bytes of `range` are, if it has that range. Blocks.
+/// Looks up whatever has the block's number, and where the first bytes of `range` are, if it has that range.
+/// Blocks.
 fn look_up(index: &Index, block: BlockId, range: Range<u64>) -> anyhow::Result<Option<Found>> {
     let Some(info) = index.block(block)? else { return Ok(None) };
     let has_range = !range.is_empty() && range.end <= info.length;
@@ -309,7 +313,7 @@ fn look_up(index: &Index, block: BlockId, range: Range<u64>) -> anyhow::Result<O
     Ok(Some((info, pieces)))
 }
 
-/// What was found, if it is the block of that name.
+/// Answers what was found, if it is the block of that name.
 fn named(
     disk: &DatanodeDisk,
     name: BlockName,

@@ -1,8 +1,9 @@
 //! Memory for what is read and not sent yet, of all readers of a node together.
 //!
-//! A message has its room before it is read, and keeps it until its reader's connection asks for the next one: by then gRPC holds
-//! next to nothing of it. As long as more than half is free messages are large; after that they are as small as checksums
-//! allow, so that readers who take nothing, of whom there may be a thousand, leave room to those who do.
+//! A message has its room before it is read, and keeps it until its reader's connection asks for the next
+//! one: by then gRPC holds next to nothing of it. As long as more than half is free messages are large; after
+//! that they are as small as checksums allow, so that readers who take nothing, of whom there may be a
+//! thousand, leave room to those who do.
 
 use metrics::Counter;
 use proto::{Code, Failure, Retry};
@@ -27,14 +28,14 @@ pub(crate) struct ReadMemory {
     refused: Arc<Counter>,
 }
 
-/// What one message takes, until it is dropped.
+/// The memory that one message takes, until it is dropped.
 pub(super) struct Room(#[allow(dead_code, reason = "it is given back when dropped")] OwnedSemaphorePermit);
 
 /// Something to be sent, and its room.
 pub(super) struct Roomy<T>(pub T, pub Room);
 
 impl ReadMemory {
-    /// Who finds no room for `wait` is sent elsewhere.
+    /// A limit of `bytes`; who finds no room for `wait` is sent elsewhere.
     pub(crate) fn new(bytes: usize, wait: Duration) -> ReadMemory {
         let all = (bytes / CRC_CHUNK_BYTES).clamp(1, Semaphore::MAX_PERMITS);
         ReadMemory { free: Arc::new(Semaphore::new(all)), all, wait, refused: Arc::default() }
@@ -73,7 +74,8 @@ impl ReadMemory {
     }
 }
 
-/// Messages as their connection takes them. One is read ahead, and the room of the last one goes when the next is asked for.
+/// Messages as their connection takes them. One is read ahead, and the room of the last one goes when the
+/// next is asked for.
 pub(crate) struct Taken<T> {
     messages: mpsc::Receiver<Result<Roomy<T>, tonic::Status>>,
     last: Option<Room>,

@@ -56,8 +56,8 @@ pub(super) struct WriteStream {
     lane_tasks: JoinSet<()>,
     /// The first refused chunk of each block that has one, and why it was refused.
     failed: HashMap<Nonce, (u32, Failure)>,
-    /// In which term a leader was waited for, when the first chunk came again over this stream: it may have
-    /// applied less than its log had.
+    /// The term in which a leader was waited for, when the first chunk came again over this stream: it may
+    /// have applied less than its log had.
     waited_for: HashMap<PipelineId, Term>,
 }
 
@@ -198,8 +198,8 @@ impl WriteStream {
         Ok(Outcome::Proposed(pipeline.under_way.add(name, proposed)))
     }
 
-    /// What a chunk was answered that was sent before and is applied. Whatever is missed here, the state
-    /// machine recognizes, after it was appended on all members.
+    /// The answer to a chunk that was sent before and is applied. Whatever is missed here, the state machine
+    /// recognizes, after it was appended on all members.
     async fn find_applied(&mut self, pipeline: &Pipeline, name: ChunkName) -> Option<Outcome> {
         self.catch_up(pipeline).await;
         let (id, first) = (pipeline.id, pipeline.order.first_container);

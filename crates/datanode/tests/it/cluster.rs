@@ -31,7 +31,7 @@ use types::{
 pub(crate) const PIPELINE: PipelineId = PipelineId(3);
 pub(crate) const FIRST_CONTAINER: ContainerId = ContainerId(100);
 
-/// Whatever is waited for happens within this, or the test fails.
+/// The time within which whatever is waited for happens, or the test fails.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Between two looks at what is waited for.
@@ -89,7 +89,7 @@ pub(crate) struct Cluster {
     allocator: Arc<dyn ContainerAllocator>,
     addresses: AddressBook,
     pub(crate) nodes: Vec<Node>,
-    /// Where a test plays SCM.
+    /// The SCM that a test plays, where it plays one.
     scm: Option<PlayedScm>,
 }
 
@@ -202,8 +202,8 @@ impl Node {
         Ok(bytes)
     }
 
-    /// [`Node::read`] of what was acknowledged. That is what a majority has: a replica that is behind, on a busy machine by more than a
-    /// read waits for, is asked again until it has caught up.
+    /// [`Node::read`] of what was acknowledged. That is what a majority has: a replica that is behind, on a
+    /// busy machine by more than a read waits for, is asked again until it has caught up.
     pub(crate) async fn read_acknowledged(
         &self,
         block: BlockName,
@@ -241,7 +241,7 @@ pub(crate) fn in_cluster<T>(message: T) -> tonic::Request<T> {
 }
 
 fn crc_of(piece: &[u8]) -> u32 {
-    Payload::seal(Bytes::copy_from_slice(piece)).crcs()[0]
+    Payload::checksummed(Bytes::copy_from_slice(piece)).crcs()[0]
 }
 
 pub(crate) struct WriteStream {
@@ -256,7 +256,7 @@ pub(crate) fn named(ack: &WriteAck) -> BlockName {
     BlockName::new(block, Nonce(u128::from_be_bytes(nonce)))
 }
 
-/// What an acknowledgement says when it is one.
+/// An acknowledgement, taken apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Acked {
     pub(crate) seq: u32,
@@ -326,7 +326,7 @@ impl WriteStream {
 }
 
 pub(crate) fn chunk(nonce: u128, seq: u32, offset: usize, data: &[u8], seal: bool) -> WriteChunk {
-    let (data, crcs) = Payload::seal(Bytes::copy_from_slice(data)).into_parts();
+    let (data, crcs) = Payload::checksummed(Bytes::copy_from_slice(data)).into_parts();
     WriteChunk {
         pipeline: PIPELINE.0,
         nonce: uuid_bytes(nonce),
@@ -371,8 +371,8 @@ impl Cluster {
         cluster
     }
 
-    /// As [`Cluster::start`], with more nodes perhaps, which all have registered at an SCM that the test
-    /// plays; the pipeline is on the first three. Their numbers are 1, 2, 3, ...
+    /// Starts as [`Cluster::start`] does, with more nodes perhaps, which all have registered at an SCM that
+    /// the test plays; the pipeline is on the first three. Their numbers are 1, 2, 3, ...
     pub(crate) async fn start_with_scm(options: DatanodeOptions, count: usize) -> (Cluster, PlayedScm) {
         let scm = PlayedScm::start().await;
         let options =
@@ -425,7 +425,7 @@ impl Cluster {
         self.nodes.remove(node).shut_down().await;
     }
 
-    /// What SCM would order of a node.
+    /// The order that SCM would give a node.
     pub(crate) fn order(&self, node: usize) -> PipelineOrder {
         let member = |(n, node): (usize, &Node)| Member {
             replica: ReplicaId(n as u64 + 11),

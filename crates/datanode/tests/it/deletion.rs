@@ -9,7 +9,8 @@ use types::ContainerId;
 
 const BLOCK_BYTES: usize = 150_000;
 
-/// What a file system takes to know where the parts of one file are, once holes have cut it into many.
+/// The bytes that a file system takes to know where the parts of one file are, once holes have cut it into
+/// many.
 const EXTENTS_BYTES_MAX: u64 = 4096;
 
 /// Writes blocks until two containers are closed on all nodes.
@@ -56,7 +57,7 @@ fn disk_of(cluster: &Cluster, node: usize) -> PathBuf {
     cluster.disk_paths(node).into_iter().find(|disk| disk.join(&owner).is_dir()).unwrap()
 }
 
-/// What `du` says of the container's segments.
+/// The space that the container's segments take, as `du` says.
 #[allow(clippy::disallowed_methods)]
 fn du(disk: &std::path::Path) -> u64 {
     use std::os::unix::fs::MetadataExt;

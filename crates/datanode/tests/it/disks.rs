@@ -90,8 +90,8 @@ fn remove(path: &Path) {
     std::fs::remove_dir_all(path).unwrap();
 }
 
-/// Where a disk was is an empty directory: it becomes a new disk, and nothing that was on the old one is made
-/// up on it.
+/// An empty directory where a disk was becomes a new disk, and nothing that was on the old one is made up on
+/// it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_missing_disk_is_not_replaced_by_an_empty_one() {
     let mut cluster = Cluster::start(options()).await;

@@ -81,7 +81,7 @@ async fn an_end_replaces_a_roll_that_gets_no_container() {
     cluster.shut_down().await;
 }
 
-/// What each node says of the containers.
+/// A node's reports on its containers.
 async fn containers(cluster: &Cluster, node: usize) -> Vec<flotilla_datanode::ContainerReport> {
     cluster.nodes[node].datanode.container_reports().await.unwrap()
 }

@@ -122,7 +122,7 @@ async fn heartbeats_that_fail_lose_nothing_and_scm_may_ask_for_everything() {
     cluster.shut_down().await;
 }
 
-/// What `du` says of a directory.
+/// The space that a directory takes, as `du` says.
 #[allow(clippy::disallowed_methods)]
 pub(crate) fn du(dir: &Path) -> u64 {
     use std::os::unix::fs::MetadataExt;

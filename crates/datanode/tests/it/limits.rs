@@ -1,4 +1,4 @@
-//! What a write stream refuses, and what it does with the rest of the block.
+//! Tests of what a write stream refuses, and what it does with the rest of the block.
 
 use crate::cluster::{Cluster, bytes, chunk, options};
 use flotilla_datanode::DatanodeOptions;

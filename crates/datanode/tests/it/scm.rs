@@ -14,7 +14,7 @@ use tonic::{Request, Response, Status};
 
 pub(crate) const CLUSTER: &str = "c0ffee";
 
-/// What one node has said.
+/// All that one node has said.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Said {
     pub(crate) replicas: BTreeMap<u64, ContainerReplica>,
@@ -27,14 +27,14 @@ pub(crate) struct Said {
     begins: bool,
 }
 
-/// What one node is told.
+/// All that one node is told.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Told {
     pub(crate) tasks: Vec<Task>,
     pub(crate) report_all: bool,
     /// Heartbeats fail, after they were read.
     pub(crate) deaf: bool,
-    /// As a node that SCM does not know.
+    /// True when it is told what a node that SCM does not know is told.
     pub(crate) unknown: bool,
 }
 

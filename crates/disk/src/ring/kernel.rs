@@ -1,5 +1,5 @@
-//! The kernel's side of the ring: the only place that gives pointers away. What the kernel was given stays in a slot
-//! until the kernel has answered, whatever happens to those who asked.
+//! The kernel's side of the ring: the only place that gives pointers away. What the kernel was given stays in
+//! a slot until the kernel has answered, whatever happens to those who asked.
 
 #![allow(unsafe_code)]
 
@@ -30,7 +30,8 @@ pub(super) struct Kernel<T> {
     /// Whether the kernel holds a pointer to `bell_count`.
     bell_armed: bool,
     bell_count: Vec<u8>,
-    /// Began with the next submission: should it be cut short, the kernel may have torn a write from its sync.
+    /// Began with the next submission: should it be cut short, the kernel may have torn a write from its
+    /// sync.
     beginning: Vec<usize>,
 }
 
@@ -73,8 +74,8 @@ impl Bell {
 impl<T> Kernel<T> {
     /// Room for so many rounds under way, each of which may occupy one of the kernel's workers.
     pub(super) fn new(rounds_max: usize) -> io::Result<Kernel<T>> {
-        // Two answers for each round and one of the bell fit into a queue that is twice as long as the other; so neither
-        // ever overflows.
+        // Two answers for each round and one of the bell fit into a queue that is twice as long as the other;
+        // so neither ever overflows.
         let entries = (2 * rounds_max + 1).next_power_of_two() as u32;
         let ring = IoUring::new(entries)?;
         let mut probe = Probe::new();
@@ -87,7 +88,8 @@ impl<T> Kernel<T> {
                 format!("the kernel's ring has no {name}"),
             ));
         }
-        // A sync occupies a worker as long as it takes, and there are few by default. 0 leaves the other kind as it is.
+        // A sync occupies a worker as long as it takes, and there are few by default. 0 leaves the other kind
+        // as it is.
         ring.submitter().register_iowq_max_workers(&mut [rounds_max as u32, 0])?;
         let mut slots = Vec::new();
         slots.resize_with(rounds_max, || None);
@@ -138,7 +140,8 @@ impl<T> Kernel<T> {
                     .offset(*offset)
                     .build()
                     .user_data(first);
-                // Only the write that ends it all: the kernel starts the sync when the write has completed in full.
+                // Only the write that ends it all: the kernel starts the sync when the write has completed in
+                // full.
                 if *sync && after.is_empty() && buffers.len() <= IOVECS_MAX {
                     slot_ref.answers_missing = 2;
                     self.beginning.push(slot);
@@ -164,10 +167,11 @@ impl<T> Kernel<T> {
     }
 
     fn push(&mut self, entries: &[Entry]) {
-        // SAFETY: all that the entries point to (iovecs, buffers, the bell's count) is owned by `self.slots` or
-        // `self.bell_count`, on the heap, and neither changed nor dropped before the kernel has answered: `completed`
-        // empties a slot only then, and `drop` leaks what it cannot wait for. The kernel writes only to the buffer of a
-        // `Round::Read`, which nobody else looks at. The descriptors are open because the slot holds their files.
+        // SAFETY: all that the entries point to (iovecs, buffers, the bell's count) is owned by `self.slots`
+        // or `self.bell_count`, on the heap, and neither changed nor dropped before the kernel has answered:
+        // `completed` empties a slot only then, and `drop` leaks what it cannot wait for. The kernel writes
+        // only to the buffer of a `Round::Read`, which nobody else looks at. The descriptors are open because
+        // the slot holds their files.
         let pushed = unsafe { self.ring.submission().push_multiple(entries) };
         pushed.expect("the queue has two entries for each slot");
     }

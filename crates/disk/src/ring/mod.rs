@@ -1,5 +1,5 @@
-//! Reads, writes and syncs of one disk through an io_uring: one thread hands them to the kernel, many at a time, and
-//! tells their callers.
+//! Reads, writes and syncs of one disk through an io_uring: one thread hands them to the kernel, many at a
+//! time, and tells their callers.
 
 mod kernel;
 mod transfer;
@@ -17,8 +17,9 @@ use std::thread::JoinHandle;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use transfer::{Next, Round, Step};
 
-/// Each may occupy one of the kernel's workers, of which there are as many: so a read finds one when all changes are
-/// syncs that take long. 64 logs can sync at the same time, and a journaling file system makes one commit of that.
+/// Each may occupy one of the kernel's workers, of which there are as many: so a read finds one when all
+/// changes are syncs that take long. 64 logs can sync at the same time, and a journaling file system makes
+/// one commit of that.
 const SLOTS: Slots = Slots { reads: 16, changes: 64 };
 
 /// An io_uring and the thread that owns it.
@@ -40,7 +41,7 @@ struct State {
     closed: bool,
 }
 
-/// Who waits for an operation, and what it is called in an error message.
+/// The caller who waits for an operation, and what it is called in an error message.
 struct Caller {
     kind: Kind,
     path: Arc<str>,
@@ -135,7 +136,7 @@ impl Drop for Ring {
     }
 }
 
-/// What runs on the ring's thread.
+/// The driver, which runs on the ring's thread.
 struct Driver {
     kernel: Kernel<Caller>,
     shared: Arc<Shared>,
@@ -195,7 +196,8 @@ impl Driver {
         let _ = caller.reply.send(result);
     }
 
-    /// What is under way has an unknown outcome; what waits, or comes later, is refused.
+    /// Gives all operations up: what is under way has an unknown outcome; what waits, or comes later, is
+    /// refused.
     fn give_up(&self, at: &str, error: &io::Error) {
         self.health.judge(Operation::Sync, || at.to_owned(), error);
         let mut state = self.shared.lock();

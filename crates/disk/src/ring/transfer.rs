@@ -1,4 +1,5 @@
-//! What is asked of the kernel, and what to ask next: it may transfer less than it was asked to.
+//! Transfers: what is asked of the kernel, and what to ask next, as it may transfer less than it was asked
+//! to.
 
 use crate::direct::{DataFile, Part};
 use crate::syscalls;
@@ -11,7 +12,8 @@ use std::sync::Arc;
 /// One question to the kernel, with all that it needs until it has answered.
 #[derive(Debug)]
 pub(super) enum Round {
-    /// As many of the part's buffers as one call takes; if those are all, nothing comes after it, and it is wanted, then a sync.
+    /// As many of the part's buffers as one call takes; if those are all, nothing comes after it, and it is
+    /// wanted, then a sync.
     Write {
         part: Part,
         after: VecDeque<Part>,
@@ -20,7 +22,7 @@ pub(super) enum Round {
     Sync {
         file: Arc<File>,
     },
-    /// What is missing of the buffer.
+    /// The bytes that are missing of the buffer.
     Read {
         file: Arc<File>,
         offset: u64,
@@ -33,14 +35,14 @@ pub(super) enum Round {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Answer {
     pub(super) first: i32,
-    /// Of the sync that was to follow a write.
+    /// The answer of the sync that was to follow a write.
     pub(super) sync: Option<i32>,
 }
 
 #[derive(Debug)]
 pub(super) enum Next {
     Ask(Round),
-    /// What was read; empty for all else.
+    /// The bytes that were read; none for all else.
     Done(Bytes),
     Failed(Step, io::Error),
     /// Nothing was asked of the kernel.
@@ -141,8 +143,8 @@ fn is_refusal(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP))
 }
 
-/// `Err(None)` when nothing took place and the same is to be asked again: the call was interrupted, or the kernel gave it
-/// up because of the one before it.
+/// `Err(None)` when nothing took place and the same is to be asked again: the call was interrupted, or the
+/// kernel gave it up because of the one before it.
 fn judge(result: i32) -> Result<usize, Option<io::Error>> {
     match usize::try_from(result) {
         Ok(count) => Ok(count),
@@ -191,7 +193,7 @@ mod tests {
         Answer { first, sync: sync.into() }
     }
 
-    /// What is asked next, or what it came to.
+    /// The next question, or the outcome, in words.
     fn told(next: Next) -> String {
         match next {
             Next::Ask(Round::Write { part, sync, .. }) => {

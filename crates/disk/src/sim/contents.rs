@@ -5,22 +5,23 @@ use std::sync::Arc;
 
 type Page = [u8; PAGE_BYTES as usize];
 
-/// A file's bytes. Pages that are not there are zeros; a copy shares its pages until one of the two is written.
+/// A file's bytes. Pages that are not there are zeros; a copy shares its pages until one of the two is
+/// written.
 #[derive(Clone)]
 pub(super) struct Contents {
     len: u64,
-    /// What takes space: all of `pages`, and what was only allocated.
+    /// The pages that take space: all of `pages`, and what was only allocated.
     allocated: PageSet,
     pages: BTreeMap<u64, Arc<Page>>,
     keeping: Keeping,
 }
 
-/// What is remembered of a write.
+/// The part of a write that is remembered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keeping {
     Contents,
-    /// Lengths and space; reads give zeros. For simulations in time that write more than fits into memory. Files of at
-    /// most 64 KiB are kept whole: programs read those again, hard states say.
+    /// Lengths and space; reads give zeros. For simulations in time that write more than fits into memory.
+    /// Files of at most 64 KiB are kept whole: programs read those again, hard states say.
     Lengths,
 }
 
@@ -40,7 +41,7 @@ impl Contents {
         self.allocated.bytes()
     }
 
-    /// What writing or allocating a range would add to [`Contents::allocated_bytes`].
+    /// The bytes that writing or allocating a range would add to [`Contents::allocated_bytes`].
     pub(super) fn missing_bytes(&self, offset: u64, bytes: u64) -> u64 {
         let pages = pages_of(offset, bytes);
         (pages.end - pages.start - self.allocated.count(&pages)) * PAGE_BYTES

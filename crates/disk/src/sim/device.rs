@@ -1,19 +1,20 @@
-//! How long a device takes. Its queue is exact; who waits is told at the next millisecond, which is as fine as tokio's
-//! timers are. Where that matters, slow the world down: [`DeviceModel::slowed_by`].
+//! A device's time for operations. Its queue is exact; who waits is told at the next millisecond, which is as
+//! fine as tokio's timers are. Where that matters, slow the world down: [`DeviceModel::slowed_by`].
 
 use super::tree::NodeId;
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// A device that positions itself and then transfers. Writes cost nothing before they are synced: they go to the
-/// kernel's memory. A sync costs one positioning and the transfer of what was written since the one before, in whole
-/// pages; one with nothing to do costs nothing. A read costs its transfer, and a positioning unless it begins where
-/// the device ended last; nothing is cached. Waiting reads go first; what is under way is finished.
+/// A device that positions itself and then transfers. Writes cost nothing before they are synced: they go to
+/// the kernel's memory. A sync costs one positioning and the transfer of what was written since the one
+/// before, in whole pages; one with nothing to do costs nothing. A read costs its transfer, and a positioning
+/// unless it begins where the device ended last; nothing is cached. Waiting reads go first; what is under way
+/// is finished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceModel {
     pub positioning: Duration,
-    /// Of the whole device: transfers follow one another.
+    /// The rate of the whole device: transfers follow one another.
     pub bytes_per_second: u64,
     /// Operations under way at the same time, whose positionings overlap.
     pub parallel: usize,
@@ -28,8 +29,8 @@ impl DeviceModel {
     pub const SSD: DeviceModel =
         DeviceModel { positioning: Duration::from_micros(80), bytes_per_second: 1_000_000_000, parallel: 8 };
 
-    /// The device in a world in which everything takes so many times as long: with 1000, a second of the clock stands
-    /// for a millisecond, and what takes microseconds can be told apart.
+    /// The device in a world in which everything takes so many times as long: with 1000, a second of the
+    /// clock stands for a millisecond, and what takes microseconds can be told apart.
     pub fn slowed_by(self, factor: u32) -> DeviceModel {
         DeviceModel {
             positioning: self.positioning * factor,
@@ -44,14 +45,14 @@ impl DeviceModel {
     }
 }
 
-/// What a device has to do for an operation.
+/// A device's work for an operation.
 #[derive(Clone, Copy)]
 pub(super) enum Work {
     Read {
         at: Place,
         bytes: u64,
     },
-    /// Where the last of the written bytes ends, if there are any.
+    /// A sync of `bytes`; the last of the written bytes, if there are any, ends at `end`.
     Sync {
         end: Option<Place>,
         bytes: u64,
@@ -64,8 +65,8 @@ pub(super) type Place = (NodeId, u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct WorkId(u64);
 
-/// The device's queue. It is brought up to date by whoever looks at it: between two looks it did what it would have
-/// done, at the moments when it would have.
+/// The device's queue. It is brought up to date by whoever looks at it: between two looks it did what it
+/// would have done, at the moments when it would have.
 pub(super) struct Device {
     model: DeviceModel,
     submitted: u64,
@@ -74,7 +75,7 @@ pub(super) struct Device {
     /// As many as the model allows, or nothing waits.
     running: Vec<(Instant, WorkId)>,
     unfinished: BTreeSet<WorkId>,
-    /// When the transfers that were begun have ended.
+    /// The time at which the transfers that were begun have ended.
     transferred: Option<Instant>,
     head: Option<Place>,
     busy: Duration,
@@ -111,13 +112,13 @@ impl Device {
         id
     }
 
-    /// When to look again, at the latest; `None` once the work is done.
+    /// The time to look again, at the latest; `None` once the work is done.
     pub(super) fn poll(&mut self, now: Instant, id: WorkId) -> Option<Instant> {
         self.advance(now);
         self.unfinished.contains(&id).then(|| self.next_end().expect("what is not done is not idle").0)
     }
 
-    /// For how long something was under way.
+    /// The time for which something was under way.
     pub(super) fn busy(&mut self, now: Instant) -> Duration {
         self.advance(now);
         self.busy + self.busy_since.map_or(Duration::ZERO, |since| now.duration_since(since))

@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// A simulated data directory. Its stamp is written durably or not at all, and outlives every crash of the disk; a cheap handle.
+/// A simulated data directory. Its stamp is written durably or not at all, and outlives every crash of the
+/// disk; a cheap handle.
 ///
-/// Databases are elsewhere: RocksDB knows no simulated disks. A file on the disk, which is named as one of RocksDB's, says which of them
-/// is here; so it is renamed, removed and lost with its directory.
+/// Databases are elsewhere: RocksDB knows no simulated disks. A file on the disk, which is named as one of
+/// RocksDB's, says which of them is here; so it is renamed, removed and lost with its directory.
 #[derive(Clone)]
 pub struct SimDirectory {
     root: PathBuf,

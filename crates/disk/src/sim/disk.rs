@@ -24,10 +24,10 @@ pub struct SimOptions {
     /// Decides all that happens by chance while the disk runs.
     pub seed: u64,
     pub capacity_bytes: u64,
-    /// An operation's future is pending up to this many polls after the operation took place, so that others come
-    /// in between.
+    /// An operation's future is pending up to this many polls after the operation took place, so that others
+    /// come in between.
     pub polls_max: u64,
-    /// How long operations take; `None`: no time at all.
+    /// The device, which says how long operations take; `None`: no time at all.
     pub device: Option<DeviceModel>,
     pub keeping: Keeping,
 }
@@ -116,9 +116,9 @@ impl SimDisk {
         self.shared.lock().crash_at = Some(point);
     }
 
-    /// The step with this number fails with EIO and with it the disk, like a real one. Any part of a write may have
-    /// taken place; what a failed sync was to cover is kept or lost on the spot, and all of it goes on being read until power is lost or the
-    /// file settles.
+    /// The step with this number fails with EIO and with it the disk, like a real one. Any part of a write
+    /// may have taken place; what a failed sync was to cover is kept or lost on the spot, and all of it goes
+    /// on being read until power is lost or the file settles.
     pub fn fail_at(&self, step: u64) {
         self.shared.lock().fail_at = Some(step);
     }
@@ -128,7 +128,7 @@ impl SimDisk {
         self.shared.lock().fail_sync_from = Some(step);
     }
 
-    /// From now on one read in so many returns a flipped bit; what is stored stays as it is.
+    /// Makes one read in so many return a flipped bit, from now on; what is stored stays as it is.
     pub fn flip_bits_on_read(&self, one_in: Option<u64>) {
         self.shared.lock().flip_one_in = one_in;
     }
@@ -179,8 +179,8 @@ impl SimDisk {
         self.shared.lock().down
     }
 
-    /// For how long the device was at work; zero without a [`DeviceModel`]. By the time that has passed, it is
-    /// utilization.
+    /// The time for which the device was at work; zero without a [`DeviceModel`]. By the time that has
+    /// passed, it is utilization.
     pub fn busy(&self) -> Duration {
         self.shared.lock().device.as_mut().map_or(Duration::ZERO, |device| device.busy(Instant::now()))
     }
@@ -216,8 +216,8 @@ impl SimDisk {
         SimDisk::over(tree, options)
     }
 
-    /// Only the process dies: the next one finds all that this one did, synced or not; a later loss of power may
-    /// still take what was not synced. This disk is down from now on.
+    /// Kills only the process: the next one finds all that this one did, synced or not; a later loss of power
+    /// may still take what was not synced. This disk is down from now on.
     pub fn kill(&self, options: SimOptions) -> SimDisk {
         let mut tree = self.take_tree();
         tree.outlive_process();
@@ -241,7 +241,7 @@ impl State {
         self.options.capacity_bytes.saturating_sub(self.tree.allocated_bytes())
     }
 
-    /// How much of `bytes` from `offset` fits on the disk.
+    /// The part of `bytes` from `offset` that fits on the disk.
     fn fitting(&self, node: NodeId, offset: u64, bytes: u64) -> io::Result<u64> {
         let contents = &self.tree.file(node)?.seen;
         if contents.missing_bytes(offset, bytes) == 0 {
@@ -334,8 +334,8 @@ impl Shared {
         }))
     }
 
-    /// [`Shared::deliver`] once the device, if there is one, has done the work. It does it whether or not anybody
-    /// waits.
+    /// [`Shared::deliver`] once the device, if there is one, has done the work. It does it whether or not
+    /// anybody waits.
     fn deliver_after<T: Send + 'static>(
         self: &Arc<Shared>,
         work: Option<Work>,

@@ -75,7 +75,7 @@ impl Change {
 
 /// The changes that a sync brought to the device.
 pub(super) struct Flushed {
-    /// In whole pages.
+    /// The bytes that were written, in whole pages.
     pub(super) bytes: u64,
     /// The end of the last write.
     pub(super) end: Option<u64>,
@@ -130,8 +130,8 @@ impl Inode {
         Flushed { bytes: dirty.bytes(), end: last, changes }
     }
 
-    /// The machine loses power. Metadata goes through a journal, so of its changes the first so many survive; each
-    /// write is lost, whole or torn by itself.
+    /// The machine loses power. Metadata goes through a journal, so of its changes the first so many survive;
+    /// each write is lost, whole or torn by itself.
     pub(super) fn lose_power(&mut self, loss: &mut Losing) {
         let metadata =
             self.pending.iter().filter(|one| !matches!(one.change, Change::Write { .. })).count() as u64;
@@ -159,14 +159,15 @@ impl Inode {
         self.seen = self.durable.clone();
     }
 
-    /// A sync fails: the device takes any part of what was to become durable. The kernel goes on showing all of it, and takes it for written.
+    /// A sync fails: the device takes any part of what was to become durable. The kernel goes on showing all
+    /// of it, and takes it for written.
     pub(super) fn fail_sync(&mut self, random: &mut Random) {
         let seen = self.seen.clone();
         self.lose_power(&mut Losing::Random(Random::new(random.next_u64())));
         self.seen = seen;
     }
 
-    /// After a sync: what is seen is what the device has, and what is under way.
+    /// Settles after a sync: what is seen is what the device has, and what is under way.
     pub(super) fn settle(&mut self) {
         self.seen = self.durable.clone();
         self.pending.iter().for_each(|one| one.change.apply(&mut self.seen));
@@ -192,8 +193,8 @@ impl Inode {
 pub enum Loss {
     AllUnsynced,
     Nothing,
-    /// Each write is lost, whole, or torn at sectors of 512 bytes; each change of a name is lost or kept; of the
-    /// changes of a file's length and space the first so many are kept.
+    /// Each write is lost, whole, or torn at sectors of 512 bytes; each change of a name is lost or kept; of
+    /// the changes of a file's length and space the first so many are kept.
     Random(u64),
 }
 

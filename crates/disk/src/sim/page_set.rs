@@ -44,7 +44,7 @@ impl PageSet {
         }
     }
 
-    /// How many of the pages are in the set.
+    /// The number of the pages that are in the set.
     pub(super) fn count(&self, pages: &Range<u64>) -> u64 {
         self.overlapping(pages).map(|range| range.end.min(pages.end) - range.start.max(pages.start)).sum()
     }

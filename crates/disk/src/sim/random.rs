@@ -1,5 +1,5 @@
-/// Random numbers that follow from a seed (SplitMix64): not good, but the same everywhere and for ever, so that a
-/// failing seed can be written into a test.
+/// Random numbers that follow from a seed (SplitMix64): not good, but the same everywhere and for ever, so
+/// that a failing seed can be written into a test.
 #[derive(Clone, Debug)]
 pub struct Random {
     state: u64,

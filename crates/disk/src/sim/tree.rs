@@ -36,7 +36,7 @@ type Edits = Vec<Edit>;
 struct Edit {
     dir: NodeId,
     name: String,
-    /// What the name stands for from now on.
+    /// The node that the name stands for from now on.
     node: Option<NodeId>,
 }
 
@@ -203,8 +203,8 @@ impl Tree {
         found.push(path.to_owned());
     }
 
-    /// Makes the names in a directory durable, and no others: of a rename into another directory, this half. Answers
-    /// whether there was anything to do.
+    /// Makes the names in a directory durable, and no others: of a rename into another directory, this half.
+    /// Answers whether there was anything to do.
     pub(super) fn sync_dir(&mut self, path: &str) -> io::Result<bool> {
         let dir = self.find(path)?;
         self.entries(dir)?;
@@ -272,7 +272,7 @@ impl Tree {
         }
     }
 
-    /// What all files together take.
+    /// The bytes that all files together take.
     pub(super) fn allocated_bytes(&self) -> u64 {
         self.allocated_below(ROOT)
     }

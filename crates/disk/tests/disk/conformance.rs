@@ -45,7 +45,8 @@ async fn buffers_are_written_one_after_another() {
     .await;
 }
 
-/// As a log is written: ranges that begin where the last one ended, some of them again; and read meanwhile.
+/// A log's way of writing: ranges that begin where the last one ended, some of them again; and read
+/// meanwhile.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn large_and_small_writes_in_odd_places_leave_what_was_written() {
     const SEED: u64 = 7;

@@ -1,4 +1,4 @@
-//! What the simulated disk keeps, loses and breaks.
+//! Tests of what the simulated disk keeps, loses and breaks.
 
 use bytes::Bytes;
 use disk::sim::{CrashPoint, Keeping, Loss, SimDisk, SimOptions};

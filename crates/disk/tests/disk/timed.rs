@@ -1,4 +1,4 @@
-//! How long the simulated disk takes, by a clock that stands still unless everybody waits.
+//! Tests of how long the simulated disk takes, by a clock that stands still unless everybody waits.
 
 use bytes::Bytes;
 use disk::sim::{DeviceModel, Keeping, Random, SimDisk, SimOptions};
@@ -128,7 +128,8 @@ async fn the_two_devices() {
     let ssd = new(DeviceModel::SSD.slowed_by(1000));
     let files = files(&ssd, 8).await;
     let all = time(join_all(files.iter().map(|file| file.write_and_sync(0, pages(1))))).await;
-    // 80 µs and eight transfers of 4.096 µs, a thousand times as long; the last part of a millisecond is waited for.
+    // 80 µs and eight transfers of 4.096 µs, a thousand times as long; the last part of a millisecond is
+    // waited for.
     assert_eq!((ssd.busy(), all), (Duration::from_micros(80_000 + 8 * 4096), ms(113)));
 }
 

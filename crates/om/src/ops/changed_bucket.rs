@@ -21,7 +21,8 @@ impl ChangedBucket {
         BucketNumber(self.is.id)
     }
 
-    /// A key was this and is that. Modulo 2^64, so that what went in comes out again, whatever sizes clients say.
+    /// A key was this and is that. Modulo 2^64, so that what went in comes out again, whatever sizes clients
+    /// say.
     pub(crate) fn count(&mut self, was: Option<&Key>, is: Option<&Key>) {
         let (keys, bytes) =
             (|key: Option<&Key>| u64::from(key.is_some()), |key: Option<&Key>| key.map_or(0, |key| key.size));
@@ -50,7 +51,7 @@ mod tests {
         Part, Precondition,
     };
 
-    /// By its record, after a look at its keys.
+    /// A bucket's counts by its record, after a look at its keys.
     fn counted(namespace: &Namespace) -> (u64, u64) {
         let record = bucket_record(&namespace.db, "s3v", "photos").unwrap().unwrap();
         let counted = (record.keys, record.bytes);

@@ -39,7 +39,8 @@ impl Operation for CompleteUpload {
         let uploaded = take_parts(apply, bucket, &command.key, &command.upload)?;
         let Chosen { parts, unused } = choose_parts(uploaded, &command.parts)?;
 
-        // What was asked when the upload began says which checksum to keep, not its value: that is known only now.
+        // What was asked when the upload began says which checksum to keep, not its value: that is known only
+        // now.
         let mut attributes = upload.attributes.unwrap_or_default();
         attributes.checksum = command.checksum;
         let key = Key {

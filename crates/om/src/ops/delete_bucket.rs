@@ -1,6 +1,6 @@
-//! Deletes a bucket without keys. Uploads in progress end with it: they were filed under the bucket's number, which is
-//! not reachable any more. Walking them here would make the command as long as their parts; a [`DroppedBucket`] record
-//! leaves that to reclamation.
+//! Deletes a bucket without keys. Uploads in progress end with it: they were filed under the bucket's number,
+//! which is not reachable any more. Walking them here would make the command as long as their parts; a
+//! [`DroppedBucket`] record leaves that to reclamation.
 
 use super::{Apply, Fresh, Operation, wire};
 use crate::rules::check_volume;

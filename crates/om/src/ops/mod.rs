@@ -1,7 +1,8 @@
-//! What changes the namespace, one operation per file: checked and resolved on the leader (`prepare`), then the same
-//! everywhere (`apply`).
+//! Operations that change the namespace, one per file: checked and resolved on the leader (`prepare`), then
+//! the same everywhere (`apply`).
 //!
-//! `apply` is a pure function of tables, log index and command: time and random ids are in the command already.
+//! `apply` is a pure function of tables, log index and command: time and random ids are in the command
+//! already.
 
 mod abort_upload;
 mod changed_bucket;
@@ -37,15 +38,16 @@ use std::collections::HashSet;
 /// One kind of command, from request to response.
 pub(crate) trait Operation {
     type Request: Message;
-    /// What stands in the log.
+    /// The command that stands in the log.
     type Command;
     type Response;
     const NAME: &'static str;
 
-    /// On the leader: refuses what can never be carried out, and puts in what must not differ between members.
+    /// Prepares on the leader: refuses what can never be carried out, and puts in what must not differ
+    /// between members.
     fn prepare(request: Self::Request, fresh: Fresh) -> Result<Self::Command, Failure>;
 
-    /// On every member.
+    /// Applies on every member.
     fn apply(apply: &mut Apply<'_, '_>, command: Self::Command) -> Result<Self::Response, Refusal>;
 
     fn into_log(command: Self::Command) -> om_command::Command;
@@ -53,7 +55,7 @@ pub(crate) trait Operation {
     fn from_reply(reply: om_reply::Result) -> Option<Self::Response>;
 }
 
-/// What in [`Operation`] names its variant in log and reply.
+/// The part of [`Operation`] that names its variant in log and reply.
 macro_rules! wire {
     ($variant:ident) => {
         const NAME: &'static str = stringify!($variant);
@@ -76,7 +78,7 @@ macro_rules! wire {
 }
 use wire;
 
-/// What the leader brings to a command from outside.
+/// The part of a command that the leader brings from outside.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fresh {
     /// 128 random bits.
@@ -84,7 +86,7 @@ pub(crate) struct Fresh {
     pub(crate) now_ms: u64,
 }
 
-/// What stands in the log for a request.
+/// The command that stands in the log for a request.
 pub(crate) fn prepare<O: Operation>(
     id: RequestId,
     request: O::Request,
@@ -114,8 +116,8 @@ impl<'a, 'db> Apply<'a, 'db> {
         Apply { tables, index, now_ms, deleted_count: 0 }
     }
 
-    /// Files what `replaced` has and `by` does not: a key may be written again over its own blocks, with other
-    /// attributes or because its writer repeats itself. Blocks that both refer to stay whole.
+    /// Files what `replaced` has and `by` does not: a key may be written again over its own blocks, with
+    /// other attributes or because its writer repeats itself. Blocks that both refer to stay whole.
     pub(crate) fn delete_replaced(&mut self, replaced: Vec<BlockPiece>, by: &[BlockPiece]) {
         let kept: HashSet<_> = by.iter().map(|piece| &piece.block).collect();
         self.delete_pieces(replaced.into_iter().filter(|piece| !kept.contains(&piece.block)).collect());
@@ -132,8 +134,8 @@ impl<'a, 'db> Apply<'a, 'db> {
     }
 }
 
-/// Carries out one command, unless its request was answered before. A refused one changes nothing but what is remembered of requests; an
-/// error means that the tables cannot be read.
+/// Carries out one command, unless its request was answered before. A refused one changes nothing but what is
+/// remembered of requests; an error means that the tables cannot be read.
 pub(crate) fn apply(tables: &mut Overlay<'_>, index: u64, command: OmCommand) -> anyhow::Result<OmReply> {
     let OmCommand { now_ms, request_id, request_digest, command } = command;
     let what =

@@ -1,7 +1,8 @@
-//! What requests were answered lately: a request that its sender repeats because the answer was lost takes effect once, and is answered as
-//! it was then.
+//! Answers that requests got lately: a request that its sender repeats because the answer was lost takes
+//! effect once, and is answered as it was then.
 //!
-//! A refusal is remembered too. Of two tries the first may come late, when the second was refused and its sender has gone on:
+//! A refusal is remembered too. Of two tries the first may come late, when the second was refused and its
+//! sender has gone on:
 //!
 //! ```text
 //! sender   put if absent ─┐ (slow)   put if absent ── refused: it is there     (goes on)
@@ -17,25 +18,29 @@ use proto::om::{OmReply, RememberedAnswer, RememberedRequest, RequestQueue, om_c
 use proto::{Code, Failure};
 use std::time::Duration;
 
-/// How long a request is remembered, by the leaders' clocks: far longer than any sender repeats it. A leader takes none that was first
-/// sent longer ago than half of this. Part of the replicated state, as are the numbers below: all members must forget the same.
+/// The time for which a request is remembered, by the leaders' clocks: far longer than any sender repeats it.
+/// A leader takes none that was first sent longer ago than half of this. Part of the replicated state, as are
+/// the numbers below: all members must forget the same.
 pub(crate) const REMEMBERED: Duration = Duration::from_secs(600);
-/// Requests that are remembered however old they are: the clock of a new leader may be ahead of its predecessor's.
+/// Requests that are remembered however old they are: the clock of a new leader may be ahead of its
+/// predecessor's.
 const REMEMBERED_MIN: u64 = 100_000;
-/// Records of remembered requests, all together; above it changes are refused as busy until the oldest are forgotten. In [`REMEMBERED`] this is
-/// 7 MB a second: more than 50 000 changes, or 6 000 deletions of a thousand keys. [`REMEMBERED_MIN`] of the largest, 15 KiB, fit in.
+/// Records of remembered requests, all together; above it changes are refused as busy until the oldest are
+/// forgotten. In [`REMEMBERED`] this is 7 MB a second: more than 50 000 changes, or 6 000 deletions of a
+/// thousand keys. [`REMEMBERED_MIN`] of the largest, 15 KiB, fit in.
 const REMEMBERED_BYTES_MAX: u64 = 4 << 30;
-/// What one command forgets: more than one, so that a burst is forgotten too, and few, so that after a clock's jump all that is remembered is
-/// not gone at once: what is repeated stands at the end of the queue, behind what came in [`REMEMBERED`].
+/// The requests that one command forgets: more than one, so that a burst is forgotten too, and few, so that
+/// after a clock's jump all that is remembered is not gone at once: what is repeated stands at the end of the
+/// queue, behind what came in [`REMEMBERED`].
 const FORGOTTEN_AT_ONCE: usize = 4;
 
-/// Which request a command carries out.
+/// The request that a command carries out.
 pub(super) struct Request {
     pub(super) id: Bytes,
     pub(super) digest: Bytes,
 }
 
-/// What the request was answered when it came first; that it is refused, when it was another one then.
+/// The answer that the request got when it came first; a refusal, when it was another one then.
 pub(super) fn answered(
     tables: &Overlay<'_>,
     request: &Request,
@@ -54,7 +59,8 @@ pub(super) fn answered(
     Ok(Some(remembered.reply.unwrap_or_default()))
 }
 
-/// Forgets what is old. With no room for one more request all the same, what is to be answered: nothing was done, and nothing is remembered.
+/// Forgets what is old. With no room for one more request all the same, what is to be answered: nothing was
+/// done, and nothing is remembered.
 pub(super) fn make_room(tables: &mut Overlay<'_>, now_ms: u64) -> anyhow::Result<Option<OmReply>> {
     let min = if planted::has(Bug::RequestsForgottenSoon) { 2 } else { REMEMBERED_MIN };
     let mut queue: RequestQueue = tables.message(QUEUE_KEY)?.unwrap_or_default();
@@ -272,8 +278,8 @@ mod tests {
         namespace.commit("a", 1).unwrap();
     }
 
-    /// A part is replaced by a newer one, its pieces are filed as deleted, and its commit is repeated: the upload must not be made of
-    /// deleted pieces.
+    /// A part is replaced by a newer one, its pieces are filed as deleted, and its commit is repeated: the
+    /// upload must not be made of deleted pieces.
     #[test]
     fn a_repeated_part_does_not_put_deleted_pieces_back() {
         let mut namespace = Namespace::new();
@@ -311,7 +317,8 @@ mod tests {
         assert_eq!(namespace.key("a").unwrap().pieces, crate::ops::testing::pieces(2, 10));
     }
 
-    /// The second try is refused, its sender goes on, and the first one comes late, when it could be carried out.
+    /// The second try is refused, its sender goes on, and the first one comes late, when it could be carried
+    /// out.
     #[test]
     fn a_refused_request_stays_refused() {
         let mut namespace = Namespace::new();

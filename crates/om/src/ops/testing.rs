@@ -17,7 +17,7 @@ pub(crate) struct Namespace {
 }
 
 impl Namespace {
-    /// With a bucket `photos`.
+    /// A namespace with a bucket `photos`.
     pub(crate) fn new() -> Namespace {
         let dir = tempfile::tempdir().unwrap();
         let db = Db::open(dir.path(), &statedb::DbOptions::default()).unwrap();

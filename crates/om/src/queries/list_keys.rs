@@ -1,5 +1,5 @@
-//! A page of a bucket. The cost follows the page, not the bucket: after a common prefix the scan leaps over all keys
-//! below it.
+//! A page of a bucket. The cost follows the page, not the bucket: after a common prefix the scan leaps over
+//! all keys below it.
 
 use super::scan::Scan;
 use super::{Query, Reach};
@@ -9,8 +9,8 @@ use bytes::Bytes;
 use proto::om::{Key, ListKeysRequest, ListKeysResponse, ListedKey, listed_key::Entry};
 use statedb::Db;
 
-/// Keys that start with a prefix; those with the delimiter after it are folded into one common prefix, which ends with
-/// the delimiter. Both in byte order, strictly after `after`.
+/// Keys that start with a prefix; those with the delimiter after it are folded into one common prefix, which
+/// ends with the delimiter. Both in byte order, strictly after `after`.
 pub(crate) struct ListKeys;
 
 impl Query for ListKeys {
@@ -53,7 +53,7 @@ impl Query for ListKeys {
     }
 }
 
-/// Which keys come together under one common prefix.
+/// The fold of keys that come together under one common prefix.
 struct Fold<'a> {
     prefix: &'a [u8],
     delimiter: &'a [u8],
@@ -70,8 +70,8 @@ impl Fold<'_> {
     }
 }
 
-/// The first key that may be listed after `after`; `None` when there can be none. A common prefix comes before all
-/// that is folded into it, so whatever names or is below one leaps over it.
+/// The first key that may be listed after `after`; `None` when there can be none. A common prefix comes
+/// before all that is folded into it, so whatever names or is below one leaps over it.
 fn first_after(after: &[u8], fold: &Fold<'_>) -> Option<Vec<u8>> {
     match fold.common_prefix(after) {
         _ if after.is_empty() => Some(Vec::new()),
@@ -139,7 +139,7 @@ mod tests {
         (name(listed).to_vec(), matches!(listed.entry, Some(Entry::CommonPrefix(_))))
     }
 
-    /// What S3 says, without any cleverness: true marks a common prefix.
+    /// S3's word on it, without any cleverness: true marks a common prefix.
     fn model(
         keys: &BTreeSet<Vec<u8>>,
         prefix: &[u8],

@@ -5,8 +5,8 @@ use crate::tables::{Refusal, bucket_number, decode, upload_key, uploads_after_ke
 use proto::om::{ListUploadsRequest, ListUploadsResponse};
 use statedb::Db;
 
-/// A page of the uploads in progress, by key and then by id. Strictly after `after_key` and `after_upload`; without the
-/// latter, after all uploads to that key.
+/// A page of the uploads in progress, by key and then by id. Strictly after `after_key` and `after_upload`;
+/// without the latter, after all uploads to that key.
 pub(crate) struct ListUploads;
 
 impl Query for ListUploads {

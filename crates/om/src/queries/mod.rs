@@ -1,4 +1,4 @@
-//! What only reads the namespace, one query per file.
+//! Queries only read the namespace; there is one per file.
 
 mod head_bucket;
 mod list_buckets;
@@ -18,7 +18,7 @@ pub(crate) use lookup_key::LookupKey;
 use crate::tables::Refusal;
 use statedb::Db;
 
-/// How much of the tables a query touches, which decides where it runs.
+/// The part of the tables that a query touches, which decides where it runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Reach {
     /// A record or two: in place.

@@ -3,7 +3,8 @@ use anyhow::Context;
 use rocksdb::{DBRawIterator, ReadOptions};
 use statedb::Db;
 
-/// Walks the records whose keys start with a prefix, by steps and leaps, in one consistent view of the tables.
+/// Walks the records whose keys start with a prefix, by steps and leaps, in one consistent view of the
+/// tables.
 pub(super) struct Scan<'a> {
     iterator: DBRawIterator<'a>,
 }

@@ -1,8 +1,9 @@
-//! Callers that lose requests and answers and repeat them: late, twice at once, and after OM was stopped or killed. Each key's history must be one
-//! that could have happened, and each write must be in one place: in a key, in an upload, or filed as deleted.
+//! Callers that lose requests and answers and repeat them: late, twice at once, and after OM was stopped or
+//! killed. Each key's history must be one that could have happened, and each write must be in one place: in a
+//! key, in an upload, or filed as deleted.
 //!
-//! `FLOTILLA_SEEDS` says how many seeds, `FLOTILLA_SEED` the first one. A seed decides what is asked, lost and repeated; in which order it
-//! comes to OM, over real sockets and a real disk, is the machine's.
+//! `FLOTILLA_SEEDS` says how many seeds, `FLOTILLA_SEED` the first one. A seed decides what is asked, lost
+//! and repeated; in which order it comes to OM, over real sockets and a real disk, is the machine's.
 
 use crate::restart::copy_dir;
 use crate::server::{Client, Server};
@@ -80,7 +81,8 @@ fn refusals_that_are_forgotten() {
     finds(Bug::RefusalsForgotten);
 }
 
-/// Finds it by what it does to names; that a try was answered otherwise than the first shows some of them sooner.
+/// Finds it by what it does to names; that a try was answered otherwise than the first shows some of them
+/// sooner.
 fn finds(bug: Bug) {
     let is_harm = |why: &String| why.contains(CANNOT_BE) || why.contains(IS_TWICE);
     let mut seeds = 1..=SEEDS_MAX;
@@ -210,8 +212,8 @@ impl RunningOm {
         }
     }
 
-    /// What stands in the files now is what a killed process leaves: nothing is flushed for it. It is copied while nobody is served, or
-    /// something would be acknowledged that the copy lacks.
+    /// Kills the OM: what stands in the files now is what a killed process leaves, as nothing is flushed for
+    /// it. It is copied while nobody is served, or something would be acknowledged that the copy lacks.
     async fn kill(&mut self, world: &World) {
         let given_up = Instant::now() + DEADLINE;
         while world.in_flight.load(Ordering::Relaxed) > 0 {
@@ -224,7 +226,7 @@ impl RunningOm {
         self.server.take().unwrap().stop().await;
     }
 
-    /// Where its tables are then.
+    /// Stops the OM, and says where its tables are then.
     async fn stop(mut self) -> PathBuf {
         self.client.send_replace(None);
         self.server.take().unwrap().stop().await;
@@ -242,12 +244,12 @@ struct Ask {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Reply {
-    /// For each key.
+    /// The answers for each key.
     answers: Vec<Answer>,
     upload: Option<String>,
 }
 
-/// What callers know of a key, and what they did to it.
+/// An object as callers know it, and what they did to it.
 #[derive(Default)]
 struct Object {
     calls: Vec<Call>,
@@ -487,7 +489,7 @@ impl World {
     }
 }
 
-/// What becomes of a try's answer.
+/// The fate of a try's answer.
 enum Then {
     Answer(mpsc::UnboundedSender<Result<Reply, Failure>>),
     Lose,
@@ -517,7 +519,7 @@ fn plan_upload(object: &Object, write: u64, random: &mut Random) -> Op {
     }
 }
 
-/// What a part has, so that it need not be the last.
+/// The bytes of a part, so that it need not be the last.
 const PART_BYTES: u64 = 5 << 20;
 
 fn pieces(write: u64) -> Vec<BlockPiece> {
@@ -614,7 +616,7 @@ async fn call(mut client: Client, ask: &Ask, age: Duration) -> Result<Reply, Fai
     Ok(one(answer))
 }
 
-/// Where OM's tables have each write, and the uploads in them.
+/// The places at which OM's tables have each write, and the uploads in them.
 struct Places {
     writes: HashMap<u64, Vec<&'static str>>,
     uploads: Vec<String>,

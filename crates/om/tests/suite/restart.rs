@@ -40,7 +40,7 @@ async fn a_restarted_om_has_every_key() {
     server.stop().await;
 }
 
-/// What the files hold while the OM runs is what a crash leaves: nothing was flushed or closed for it.
+/// The files hold, while the OM runs, what a crash leaves: nothing was flushed or closed for it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn acknowledged_commits_survive_a_crash() {
     let dir = tempfile::tempdir().unwrap();

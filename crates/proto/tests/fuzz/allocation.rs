@@ -1,4 +1,4 @@
-//! How much memory a piece of code has at a time.
+//! Counts how much memory a piece of code has at a time.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -52,7 +52,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// What `then` had at most, beside what there was before.
+/// The most memory that `then` had, beside what there was before.
 pub(crate) fn peak<T>(then: impl FnOnce() -> T) -> (T, usize) {
     let before = LIVE.get();
     PEAK.set(before);

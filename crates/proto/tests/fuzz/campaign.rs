@@ -1,5 +1,5 @@
-//! Random messages from a seed, as in crates/raftlog/tests/fuzz/campaign.rs: `FLOTILLA_FUZZ_MINUTES` says for how long,
-//! or `FLOTILLA_FUZZ_CASES` how many, and `FLOTILLA_FUZZ_SEED` with which seed to begin.
+//! Random messages from a seed, as in crates/raftlog/tests/fuzz/campaign.rs: `FLOTILLA_FUZZ_MINUTES` says for
+//! how long, or `FLOTILLA_FUZZ_CASES` how many, and `FLOTILLA_FUZZ_SEED` with which seed to begin.
 
 use crate::allocation::peak;
 use crate::message::{Random, message};
@@ -10,9 +10,10 @@ use tokio::time::Instant;
 
 const SEEDS_IN_TESTS: u64 = 40;
 const FINDINGS_MAX: u64 = 5;
-/// What a part may become: a structure, twice while the list that it stands in grows, or the first leaf of a tree.
+/// The most bytes that a part may become: a structure, twice while the list that it stands in grows, or the
+/// first leaf of a tree.
 const PART_BYTES_MAX: usize = 1024;
-/// For the words of an error.
+/// The bytes that are left for the words of an error.
 const SLACK_BYTES: usize = 4096;
 
 /// Answers whether it was decoded.

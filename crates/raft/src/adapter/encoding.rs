@@ -297,7 +297,7 @@ mod tests {
     }
 
     fn command(body: &'static [u8]) -> RaftEntry {
-        let body = Payload::seal(Bytes::from_static(body));
+        let body = Payload::checksummed(Bytes::from_static(body));
         let command = Command { meta: "meta".into(), body, roll_to: Some(OwnerId(9)) };
         RaftEntry { log_id: RaftLogId::new(3.into(), 8), payload: EntryPayload::Normal(Data::Whole(command)) }
     }

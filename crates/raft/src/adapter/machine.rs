@@ -285,7 +285,7 @@ pub(crate) enum Builder {
 }
 
 pub(crate) enum Build {
-    /// Which one is there.
+    /// Tells which snapshot is there.
     Tell,
     Write,
     /// Nothing is applied that could be copied.

@@ -1,5 +1,5 @@
-//! What openraft works with: its types, their look on disk and on the wire, its runtime, and our state
-//! machines behind its own interface. What works around openraft is listed in docs/openraft.md.
+//! The adapter gives openraft what it works with: its types, their look on disk and on the wire, its runtime,
+//! and our state machines behind its own interface. What works around openraft is listed in docs/openraft.md.
 
 pub(crate) mod alive;
 pub(crate) mod config;

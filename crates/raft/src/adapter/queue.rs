@@ -8,7 +8,7 @@ use openraft::rt::mpsc::{SendError, TryRecvError};
 use openraft::rt::{Mpsc, MpscReceiver, MpscSender, MpscWeakSender, OptionalSend};
 use tokio::sync::mpsc;
 
-/// Of openraft's [`crate::adapter::runtime::Runtime`].
+/// The queue of openraft's [`crate::adapter::runtime::Runtime`].
 pub(crate) struct BoxedQueue;
 
 pub(crate) struct Sender<T>(mpsc::Sender<Box<T>>);

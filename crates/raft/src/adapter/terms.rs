@@ -1,6 +1,6 @@
-//! Which terms can have come about. A replica that took any number for a term could be told the last one
-//! there is: nobody is elected after it, and what is promised is never taken back. So no term goes to
-//! openraft or to the disk before it was asked for here.
+//! Terms that can have come about. A replica that took any number for a term could be told the last one there
+//! is: nobody is elected after it, and what is promised is never taken back. So no term goes to openraft or
+//! to the disk before it was asked for here.
 //!
 //! The limit is the same for all members whatever they have heard, so that a member that was away, joins, or
 //! was lied to is never too far from the others to meet them: a limit on steps would leave two of them apart
@@ -12,7 +12,7 @@ use types::{Clock, Term};
 /// One election each second for 136 years. Such terms pass whatever the clock says, so that none that came
 /// about by elections depends on it.
 const TERM_ALWAYS_MAX: u64 = 1 << 32;
-/// How far a clock may have been set back since a disk was written.
+/// The time by which a clock may have been set back since a disk was written.
 const SET_BACK_MAX_MS: u64 = 24 * 60 * 60 * 1000;
 
 /// A term that elections cannot have come to.
@@ -32,12 +32,12 @@ impl TermLimit {
         TermLimit(now_ms.max(TERM_ALWAYS_MAX))
     }
 
-    /// For what is said by others: now.
+    /// The limit for what is said by others: now.
     pub(crate) fn now(clock: &dyn Clock) -> TermLimit {
         TermLimit::at(clock.now_ms())
     }
 
-    /// For what this replica wrote down itself, by a clock that may have been set back since.
+    /// The limit for what this replica wrote down itself, by a clock that may have been set back since.
     pub(crate) fn stored(clock: &dyn Clock) -> TermLimit {
         TermLimit::at(clock.now_ms().saturating_add(SET_BACK_MAX_MS))
     }

@@ -61,11 +61,11 @@ pub(crate) fn member_of(replica: u64, peer: &Peer) -> Member {
 /// A command inside openraft.
 #[derive(Debug)]
 pub(crate) enum Data {
-    /// On its way to a log: from a client, or read for a follower.
+    /// A command on its way to a log: from a client, or read for a follower.
     Whole(Command),
     /// The note of a forced reset: a `ResetRecord`, for people. No state machine sees it.
     Reset(Bytes),
-    /// In the log, as apply sees it: the body stays where it is.
+    /// A command in the log, as apply sees it: the body stays where it is.
     Located { meta: Bytes, place: Place, roll_to: Option<OwnerId> },
 }
 

@@ -8,7 +8,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use tokio::sync::{Notify, watch};
 
-/// Of openraft's [`crate::adapter::runtime::Runtime`].
+/// The watch of openraft's [`crate::adapter::runtime::Runtime`].
 pub(crate) struct OrderedWatch;
 
 pub(crate) struct Sender<T> {

@@ -10,11 +10,11 @@ use types::{GroupId, LogIndex, ReplicaId};
 /// A host and its groups at some moment, as plain values. Numbers that only grow start at 0 with the process.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HostMetrics {
-    /// By their ids.
+    /// The groups by their ids.
     pub groups: Vec<GroupMetrics>,
-    /// Of all groups together, those that were closed included: from append to durable, ...
+    /// Appends of all groups together, those that were closed included: from append to durable.
     pub append_nanos: Distribution,
-    /// ... and writes of state machines, with the number of entries in each.
+    /// Writes of state machines, with the number of entries in each; of the same groups.
     pub apply_nanos: Distribution,
     pub apply_entries: Distribution,
     /// Times that a group's doze ended, of all groups together; how many doze is in their status.
@@ -61,7 +61,7 @@ pub struct GroupMetrics {
     pub follower_logs_reverted: u64,
     /// `None` in groups that have none.
     pub snapshots: Option<SnapshotProgress>,
-    /// On the leader, the other members by their replicas.
+    /// The other members by their replicas; on the leader.
     pub followers: Vec<FollowerMetrics>,
 }
 

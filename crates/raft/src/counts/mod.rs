@@ -1,5 +1,5 @@
-//! What a group and its host count while they work. Relaxed additions where the work is done, and nothing
-//! else: no lock, no allocation, no second clock reading for what somebody else measures already.
+//! Counts that a group and its host keep while they work. Relaxed additions where the work is done, and
+//! nothing else: no lock, no allocation, no second clock reading for what somebody else measures already.
 
 pub(crate) mod host_metrics;
 pub(crate) mod prometheus;
@@ -21,7 +21,7 @@ pub(crate) struct Counts {
     pub(crate) busy: Counter,
     pub(crate) disk_full: Counter,
     pub(crate) too_large: Counter,
-    /// From openraft's call to durable, the wait for room in the disk's queue included.
+    /// The time from openraft's call to durable, the wait for room in the disk's queue included.
     pub(crate) append: Histogram,
     pub(crate) appends: Counter,
     pub(crate) append_entries: Counter,
@@ -113,7 +113,7 @@ impl Drop for Share {
     }
 }
 
-/// What a host counts beside its groups.
+/// The counts of a host beside its groups.
 #[derive(Default)]
 pub(crate) struct HostCounts {
     refused: Mutex<BTreeMap<i32, u64>>,
@@ -127,7 +127,7 @@ struct Ledger {
     closed: Totals,
 }
 
-/// Of several groups together.
+/// The totals of several groups together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Totals {
     pub(crate) append: Distribution,
@@ -173,14 +173,14 @@ impl HostCounts {
         self.ledger.lock().expect("no holder panics").open.push(counts);
     }
 
-    /// What a group did stays in the host's totals.
+    /// Keeps what a group did in the host's totals.
     pub(crate) fn group_closed(&self, counts: &Arc<Counts>) {
         let mut ledger = self.ledger.lock().expect("no holder panics");
         ledger.open.retain(|open| !Arc::ptr_eq(open, counts));
         ledger.closed.add(counts);
     }
 
-    /// Of the groups that are here and of those that were. They only grow.
+    /// The totals of the groups that are here and of those that were. They only grow.
     pub(crate) fn totals(&self) -> Totals {
         let ledger = self.ledger.lock().expect("no holder panics");
         let mut totals = ledger.closed.clone();

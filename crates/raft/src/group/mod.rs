@@ -37,7 +37,7 @@ use types::{Clock, GroupId, LogIndex, ReplicaId};
 /// Pauses between attempts to be elected right after a start, while other replicas are still being made.
 const CAMPAIGN_PAUSE_FIRST: Duration = Duration::from_millis(100);
 const CAMPAIGN_PAUSE_MAX: Duration = Duration::from_secs(1);
-/// How long state machine and log may take to be dropped when their group is closed.
+/// The time that state machine and log may take to be dropped when their group is closed.
 const CLOSE_MAX: Duration = Duration::from_secs(10);
 
 /// A handle to one group on this host; cheap to clone.
@@ -118,7 +118,7 @@ impl Group {
         &self.inner.standing
     }
 
-    /// Which terms may be heard of now.
+    /// The terms that may be heard of now.
     pub(crate) fn terms(&self) -> TermLimit {
         TermLimit::now(&*self.inner.clock)
     }

@@ -55,7 +55,7 @@ impl ApplyWaits {
         self.lot.wait(Awaited::Applied(self.group), index.0, deadline, is_over).await
     }
 
-    /// To be called after `index` is to be seen by `is_over` of those who wait.
+    /// Tells those who wait; to be called after `index` is to be seen by their `is_over`.
     fn reach(&self, index: LogIndex) {
         fence(Ordering::SeqCst);
         if self.waiting.load(Ordering::Relaxed) > 0 {
@@ -85,7 +85,7 @@ impl Drop for Counted<'_> {
     }
 }
 
-/// How far a state machine has applied; whoever waits for it is told.
+/// The mark up to which a state machine has applied; whoever waits for it is told.
 pub(crate) struct AppliedMark {
     /// Gone first when the machine goes, so that nobody begins to wait after the others were told.
     sender: Option<watch::Sender<Option<LogIndex>>>,

@@ -4,7 +4,7 @@ use crate::adapter::encoding::{member_from_wire, member_to_wire};
 use crate::adapter::type_config::{TypeConfig, member_of};
 use crate::group::Group;
 use crate::group::waiting::WaitError;
-use crate::registry::Registry;
+use crate::open_groups::OpenGroups;
 use crate::{Member, ReadIndexError, Role};
 use openraft::errors::{ForwardToLeader, LinearizableReadError, RaftError};
 use openraft::raft::linearizable_read::LinearizerOption;
@@ -24,9 +24,9 @@ pub enum ReadPolicy {
     Lease,
 }
 
-/// How much of a follower's promise the leader relies on. The rest is for clocks that do not run alike: they
-/// may differ by a ninth of the leader's time before a promise ends too soon, and real ones differ by less
-/// than a thousandth.
+/// The share of a follower's promise that the leader relies on. The rest is for clocks that do not run alike:
+/// they may differ by a ninth of the leader's time before a promise ends too soon, and real ones differ by
+/// less than a thousandth.
 const LEASE_SHARE: (u32, u32) = (9, 10);
 
 impl Group {
@@ -115,10 +115,10 @@ impl Group {
 
 /// The leader's answer to a member that reads.
 pub(crate) async fn answer(
-    registry: &Registry,
+    open_groups: &OpenGroups,
     request: wire::ReadIndexRequest,
 ) -> Result<wire::ReadIndexResponse, Failure> {
-    let group = registry.addressed(request.to.as_ref())?;
+    let group = open_groups.addressed(request.to.as_ref())?;
     let policy = if request.lease { ReadPolicy::Lease } else { ReadPolicy::Index };
     let result = match group.confirm_leader(policy).await {
         Ok(index) => Answer::Index(index.0),

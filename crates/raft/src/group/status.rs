@@ -35,15 +35,15 @@ pub struct GroupStatus {
     pub is_removed: bool,
     /// Nobody used the group for a while ([`crate::HostOptions::doze_after`]).
     pub is_dozing: bool,
-    /// On a leader whose group has no snapshots, members that its log can no longer bring up to date: they
-    /// are lost. Told by [`crate::Group::status`] alone.
+    /// The members that the log of this leader can no longer bring up to date, in a group without snapshots:
+    /// they are lost. Told by [`crate::Group::status`] alone.
     pub unserved: BTreeSet<ReplicaId>,
-    /// Why the group stopped by itself, if it did.
+    /// The reason why the group stopped by itself, if it did.
     pub failure: Option<String>,
 }
 
 impl Role {
-    /// In metrics and messages.
+    /// The role's name in metrics and messages.
     pub fn name(self) -> &'static str {
         match self {
             Role::Leader => "leader",
@@ -56,7 +56,7 @@ impl Role {
 }
 
 impl GroupStatus {
-    /// Why the group serves nobody through this replica now: it stopped, or knows no leader.
+    /// The reason why the group serves nobody through this replica now: it stopped, or knows no leader.
     pub fn readiness(&self) -> Result<(), String> {
         match (&self.failure, self.role, &self.leader) {
             (Some(failure), ..) => Err(format!("its group stopped: {failure}")),

@@ -24,7 +24,7 @@ pub enum WaitError {
     Stopped,
 }
 
-/// Why an entry is not known to be on all members.
+/// The reason why an entry is not known to be on all members.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WaitAllError {
     /// These did not have it by the deadline.

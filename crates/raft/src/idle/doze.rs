@@ -31,7 +31,7 @@ pub(crate) struct Doze {
     timing: Timing,
     /// `None`: never.
     after: Option<Duration>,
-    /// Since the last look.
+    /// True when the group was used since the last look.
     was_used: AtomicBool,
     dozes: AtomicBool,
     state: Mutex<State>,
@@ -46,7 +46,7 @@ struct State {
     last: Option<u64>,
     /// A leader's sign of life last came.
     heard: Instant,
-    /// As a dozing leader.
+    /// The time of the next heartbeat, as a dozing leader.
     next_heartbeat: Instant,
 }
 
@@ -56,7 +56,7 @@ struct Seen {
     has_leader: bool,
     is_alone: bool,
     last: Option<u64>,
-    /// How long ago that was sent which a majority answered last.
+    /// The time since that was sent which a majority answered last.
     quorum_acked_age: Option<Duration>,
 }
 

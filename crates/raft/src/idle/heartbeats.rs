@@ -16,7 +16,7 @@ pub(crate) const BATCH_COUNT_MAX: usize = 1024;
 /// Messages under way. A heartbeat is sent at once as long as there are fewer; while there are not,
 /// heartbeats gather. More than one, so that a group whose answer is slow delays others little.
 const UNDER_WAY_COUNT_MAX: usize = 4;
-/// How long a message may be under way. Those who wait for its answers give up earlier.
+/// The time for which a message may be under way. Those who wait for its answers give up earlier.
 const MESSAGE_MAX: Duration = Duration::from_secs(2);
 
 /// Heartbeats of many groups to one process, sent together. What is waiting when a message can go goes with

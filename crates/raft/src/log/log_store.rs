@@ -30,9 +30,9 @@ const SHORTAGE_LOOK: Duration = Duration::from_millis(200);
 #[derive(Clone)]
 pub(crate) struct LogStore {
     log: Log,
-    /// Of the entries in one message to a follower.
+    /// The bytes of the entries in one message to a follower.
     append_bytes_max: usize,
-    /// What makes purged entries dispensable; `None` where nothing does.
+    /// The snapshots that make purged entries dispensable; `None` where nothing does.
     snapshots: Option<Arc<SnapshotStore>>,
     counts: Arc<Counts>,
     /// The replica, until it is written down that its log is in use.
@@ -135,7 +135,7 @@ fn bounds(range: impl RangeBounds<u64>) -> Range<LogIndex> {
     LogIndex(start)..LogIndex(end)
 }
 
-/// Why entries cannot be had without their bodies.
+/// The reason why entries cannot be had without their bodies.
 #[derive(Debug, thiserror::Error)]
 enum MetaError {
     #[error(transparent)]
@@ -166,7 +166,7 @@ impl RaftLogReader<TypeConfig> for LogStore {
         }
     }
 
-    /// What followers are sent: whole entries, at least one, up to the byte limit.
+    /// Reads what followers are sent: whole entries, at least one, up to the byte limit.
     async fn limited_get_log_entries(&mut self, start: u64, end: u64) -> Result<Vec<RaftEntry>, io::Error> {
         let range = LogIndex(start)..LogIndex(end);
         let records = loop {
@@ -178,7 +178,7 @@ impl RaftLogReader<TypeConfig> for LogStore {
         records.into_iter().map(|record| Ok(entry_from_record(record)?)).collect()
     }
 
-    /// What apply reads: no bodies, never the whole range at once, and no entry left out.
+    /// Reads for apply: no bodies, never the whole range at once, and no entry left out.
     async fn entries_stream<RB>(
         &mut self,
         range: RB,
@@ -221,8 +221,8 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         self.clone()
     }
 
-    /// What a replica promises begins with a vote: entries and snapshots come from a leader that it took for
-    /// one before.
+    /// Saves a vote. All that a replica promises begins with one: entries and snapshots come from a leader
+    /// that it took for one before.
     async fn save_vote(&mut self, vote: &RaftVote) -> Result<(), io::Error> {
         let (before, vote) = (self.log.state().hard_state, vote_to(vote));
         self.log.save_hard_state(vote).await.map_err(io::Error::other)?;

@@ -1,4 +1,4 @@
-//! What tells a replica that its group goes on without it.
+//! Dismissals tell a replica that its group goes on without it.
 
 use crate::adapter::encoding::{DecodeError, log_id_checked, log_id_to_wire};
 use crate::adapter::terms::TermLimit;

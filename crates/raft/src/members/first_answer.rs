@@ -1,8 +1,7 @@
 use std::sync::{Mutex, PoisonError};
 use tokio::time::Instant;
 
-/// Since when a leader waits for the first answer of its term. openraft does not tell when a term of leading
-/// began, so it is the time at which somebody asked first; whoever cares asks often.
+/// The time since which a leader waits for the first answer of its term.
 #[derive(Default)]
 pub(crate) struct FirstAnswer {
     waiting: Mutex<Option<(u64, Instant)>>,

@@ -11,7 +11,7 @@ pub struct Member {
     pub address: String,
 }
 
-/// Where nodes are now. Updated from SCM's heartbeats; shared by everything in a process.
+/// The addresses at which nodes are now. Updated from SCM's heartbeats; shared by everything in a process.
 #[derive(Clone, Default)]
 pub struct AddressBook {
     nodes: Arc<RwLock<HashMap<NodeId, String>>>,

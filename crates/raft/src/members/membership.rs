@@ -16,14 +16,14 @@ use proto::raft as wire;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tokio::time::Instant;
-use types::{GroupKind, ReplicaId};
+use types::ReplicaId;
 
 /// A learner this close to the leader's last entry counts as caught up: the rest comes while it votes.
 const LAG_COUNT_MAX: u64 = 64;
 /// Pause before a step is tried again that has to wait for something of the group's own.
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
-/// How long removed members are told that they are; those that do not hear it notice when they stand for
-/// election.
+/// The time for which removed members are told that they are; those that do not hear it notice when they
+/// stand for election.
 const DISMISS_MAX: Duration = Duration::from_millis(500);
 
 /// The members of a group as one replica knows them.
@@ -155,7 +155,7 @@ impl Group {
     }
 
     fn set_members_check(&self, members: &[Member]) -> Result<(), SetMembersError> {
-        if self.id().kind == GroupKind::Pipeline {
+        if self.id().kind.has_fixed_members() {
             return Err(SetMembersError::Pipeline);
         }
         let invalid = |why: String| Err(SetMembersError::Invalid { why });

@@ -106,7 +106,7 @@ impl Standing {
         self.dismissal.borrow().clone().filter(|told| Some(told.at) >= *known)
     }
 
-    /// When it may vote again, while it may not.
+    /// The time at which it may vote again, while it may not.
     pub(crate) fn holds_off(&self) -> Option<Instant> {
         self.holds_off_until.filter(|until| Instant::now() < *until)
     }

@@ -1,5 +1,5 @@
-//! How a replica comes to its log: as one of the group's first members, as one that joins, or again after a
-//! restart.
+//! A replica's beginning: it comes to its log as one of the group's first members, as one that joins, or
+//! again after a restart.
 
 use crate::adapter::encoding::{entry_from_meta, entry_to_record, first_membership, log_id_from};
 use crate::adapter::terms::TermLimit;
@@ -21,14 +21,14 @@ pub(crate) enum Past {
     Restarted,
 }
 
-/// What a replica comes with.
+/// All that a replica comes with.
 pub(crate) struct Begun {
     /// A committed membership has had it.
     pub(crate) was_member: bool,
     pub(crate) past: Past,
     /// Replicas of the group that a forced reset gave up.
     pub(crate) lost: Vec<ReplicaId>,
-    /// What to write down as in use once the log has something.
+    /// The identity to write down as in use once the log has something.
     pub(crate) unused: Option<Identity>,
 }
 
@@ -325,7 +325,7 @@ pub(crate) mod tests {
             self.host.close(GROUP).await;
         }
 
-        /// As after voting in `term` and entries up to `last`.
+        /// Advances as after voting in `term` and entries up to `last`.
         pub(crate) async fn advance(&self, term: u64, last: LogId) {
             let log = self.log().await;
             let vote = HardState { vote_term: term, vote_replica: 2, vote_committed: true };

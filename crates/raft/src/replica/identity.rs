@@ -1,4 +1,5 @@
-//! Which replica a disk has of a group: the file `replicas/<group>`, docs/format/replica.md. Little-endian.
+//! The identity of the replica that a disk has of a group: the file `replicas/<group>`,
+//! docs/format/replica.md. Little-endian.
 //!
 //! ```text
 //! offset size field
@@ -23,7 +24,7 @@ use std::time::Duration;
 use types::{GroupId, ReplicaId};
 
 const DIR: &str = "replicas";
-/// How often a full disk is tried again.
+/// The interval at which a full disk is tried again.
 const ROOM_RETRY: Duration = Duration::from_millis(200);
 /// The fields between the version and the lost replicas.
 const FIELDS_BYTES: usize = 3 + 8 + 8 + 4;
@@ -106,8 +107,9 @@ impl Identity {
         matches!(self.state, IdentityState::FirstInUse | IdentityState::JoinedInUse)
     }
 
-    /// From now on an empty log is one that was lost; durable on return. Written after the log's first
-    /// content is durable (else a crash in between would look like a loss) and before anybody is told of it.
+    /// Writes, durably on return, that from now on an empty log is one that was lost. Written after the log's
+    /// first content is durable (else a crash in between would look like a loss) and before anybody is told
+    /// of it.
     pub(crate) async fn into_use(self, disk: &Arc<dyn Disk>) -> io::Result<Identity> {
         let used = self.clone().used();
         if used != self {

@@ -1,5 +1,5 @@
-//! How a replica comes and goes: what its disk says of it, its first start, its removal, and the reset that
-//! is left when a majority is lost.
+//! Replicas come and go: what a disk says of one, its first start, its removal, and the reset that is left
+//! when a majority is lost.
 
 pub(crate) mod beginning;
 pub(crate) mod begun_reset;

@@ -1,16 +1,16 @@
-//! How a replica ends: it is retired, when its group must never hear of it again and its log is still needed;
+//! A replica's end: it is retired, when its group must never hear of it again and its log is still needed;
 //! and it is removed from the disk. Whatever happened to it stays written down.
 
-use crate::registry::Reservation;
+use crate::open_groups::Reservation;
 use crate::replica::identity::{Identity, IdentityState};
 use crate::{Group, RaftHost, RemoveGroupError, snapshot};
 use disk::Disk;
 use raftlog::{LogSpace, LogSpec};
 use std::io;
 use std::sync::Arc;
-use types::{GroupId, GroupKind, ReplicaId};
+use types::{GroupId, ReplicaId};
 
-/// How far a replica on a disk has come to its end.
+/// The stage of its end that a replica on a disk has come to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplicaEnd {
     /// [`RaftHost::retire`] was begun: it is no member any more, and its log is there.
@@ -59,11 +59,11 @@ impl RaftHost {
 
     /// The group, if it is open, and its place, which nobody takes until the reservation is dropped.
     fn take_to_end(&self, group: GroupId) -> Result<(Option<Group>, Reservation), RemoveGroupError> {
-        match self.registry().take(group) {
+        match self.open_groups().take(group) {
             Some((open, reservation)) => Ok((Some(open), reservation)),
             None => {
                 let busy = |_| RemoveGroupError::Busy { group };
-                Ok((None, self.registry().reserve(group).map_err(busy)?))
+                Ok((None, self.open_groups().reserve(group).map_err(busy)?))
             }
         }
     }
@@ -91,8 +91,8 @@ impl RaftHost {
     }
 }
 
-/// In this order: from the first change on until the last, a crash leaves a mark that says what was being
-/// done.
+/// Removes the files in this order: from the first change on until the last, a crash leaves a mark that says
+/// what was being done.
 async fn remove_files(
     group: GroupId,
     open: Option<ReplicaId>,
@@ -117,8 +117,7 @@ async fn remove_files(
     };
     mark(IdentityState::Removing).write(disk).await?;
     space.remove(log).await?;
-    // A pipeline's containers stay: they are its data. It has no snapshots.
-    if group.kind != GroupKind::Pipeline {
+    if !group.kind.segments_outlive_log() {
         // Another replica of the group that comes here later must not take them for its own.
         disk.create_dir_all(snapshot::ROOT).await?;
         disk.remove_dir_all(&snapshot::root(group)).await?;

@@ -28,14 +28,14 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpStream;
-use types::{GroupId, GroupKind, LogId, LogIndex, ReplicaId, Term};
+use types::{GroupId, LogId, LogIndex, ReplicaId, Term};
 
-/// How long a member that is said to be lost may take to say that it is not.
+/// The time that a member that is said to be lost may take to say that it is not.
 const ASK_MAX: Duration = Duration::from_secs(3);
 /// Entries read at once while the log is searched for its members.
 const SCAN_COUNT_MAX: usize = 1024;
 
-/// Why a group is not reset. Nothing was changed.
+/// The reason why a group is not reset. Nothing was changed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ResetError {
     #[error("{0} is a pipeline: it is closed and replaced, never reset")]
@@ -59,7 +59,7 @@ pub enum ResetError {
     TooManyLost { limit: usize },
 }
 
-/// What a reset would do.
+/// The plan of a reset: what it would do.
 #[derive(Clone, Debug)]
 pub struct ResetPlan {
     pub group: GroupId,
@@ -97,7 +97,7 @@ impl OfflineReplica {
         space: &Arc<LogSpace>,
         spec: LogSpec,
     ) -> Result<OfflineReplica, ResetError> {
-        if group.kind == GroupKind::Pipeline {
+        if group.kind.has_fixed_members() {
             return Err(ResetError::Pipeline(group));
         }
         let identity = Identity::read(space.disk(), group).await.map_err(log_failed)?;
@@ -116,9 +116,8 @@ impl OfflineReplica {
         }
     }
 
-    /// What a reset would do, with `lost` given up; or why it is refused. A vote in a term that cannot have
-    /// come about by `now_ms` is forgotten: nobody was elected in it, and whoever it was given to is given
-    /// up.
+    /// Plans a reset with `lost` given up; or says why it is refused. A vote in a term that cannot have come
+    /// about by `now_ms` is forgotten: nobody was elected in it, and whoever it was given to is given up.
     pub fn plan(&self, lost: &BTreeSet<ReplicaId>, now_ms: u64) -> Result<ResetPlan, ResetError> {
         let members = Members::of(&self.membership);
         let all: Vec<ReplicaId> = members.all.iter().map(|member| member.replica).collect();
@@ -251,14 +250,14 @@ async fn log_membership(log: &Log) -> Result<Option<RaftMembership>, ResetError>
     Ok(newest)
 }
 
-/// What one of the lost had to say.
+/// A member that is said to be lost, and its answer.
 #[derive(Clone, Debug)]
 pub struct Asked {
     pub member: Member,
     pub answer: ResetAnswer,
 }
 
-/// In the order of what they say against its loss.
+/// The answers, in the order of what they say against the loss of who gave them.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ResetAnswer {
     /// The machine at each of the addresses refuses the connection: it runs, and no process listens there.

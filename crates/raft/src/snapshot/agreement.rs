@@ -14,7 +14,7 @@ use types::LogId;
 /// numbers as it passes over.
 const OFFERED_INDEX_MAX: u64 = INDEX_MAX / 2;
 
-/// How far a snapshot's state has come, and the membership there.
+/// The position that a snapshot's state has come to, and the membership there.
 #[derive(Clone, Debug)]
 pub(crate) struct Position {
     pub(crate) id: LogId,

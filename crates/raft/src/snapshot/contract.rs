@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 /// Copies of a state machine's state, as files in directories of a disk.
 pub trait Snapshots: Send + Sync + 'static {
-    /// Where the directories are: the disk of the group's log.
+    /// The disk of the group's log, where the directories are.
     fn disk(&self) -> Arc<dyn Disk>;
 
     /// Writes the state, as it was at some moment between call and return, into files of `dir`, which does
@@ -14,8 +14,8 @@ pub trait Snapshots: Send + Sync + 'static {
     /// log before it may be purged.
     fn write(&self, dir: String) -> BoxFuture<'static, anyhow::Result<Applied>>;
 
-    /// How far the state in the files of `dir` has come; an error when they are no state of this kind.
-    /// Changes nothing.
+    /// The position that the state in the files of `dir` has come to; an error when they are no state of this
+    /// kind. Changes nothing.
     fn check(&self, dir: String) -> BoxFuture<'static, anyhow::Result<Applied>>;
 
     /// Replaces the state by the one in the files of `dir`, which are durable and stay as they are: they are

@@ -5,11 +5,11 @@ use std::time::Duration;
 use tokio::time::Instant;
 use types::{LogIndex, ReplicaId};
 
-/// How long after a transfer broke the member is expected to go on with it: longer than a process takes to
-/// restart and open its groups.
+/// The time after a broken transfer within which the member is expected to go on with it: longer than a
+/// process takes to restart and open its groups.
 const RESUME_MAX: Duration = Duration::from_secs(300);
 
-/// How a group's snapshots are doing on this host. Counts are since the group was opened.
+/// The progress of a group's snapshots on this host. Counts are since the group was opened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SnapshotProgress {
     /// The last entry in the newest snapshot here.
@@ -36,7 +36,7 @@ pub struct SnapshotProgress {
     pub sending: BTreeMap<ReplicaId, SendProgress>,
 }
 
-/// How far a member is with the snapshot that it is sent.
+/// The progress of a member with the snapshot that it is sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SendProgress {
     pub bytes: u64,
@@ -65,7 +65,7 @@ pub(crate) struct Counters {
 struct Transfer {
     /// `None` between two attempts.
     now: Option<SendProgress>,
-    /// When an attempt broke after which the member has something of it.
+    /// The time at which an attempt broke after which the member has something of it.
     broke_at: Option<Instant>,
 }
 

@@ -110,7 +110,7 @@ enum Bug {
     NotSynced,
 }
 
-/// What a follower does with an offer.
+/// Receives an offer as a follower does.
 async fn receive(disk: &SimDisk, offered: &Arc<Stored>, bug: Bug) -> anyhow::Result<()> {
     let store = open(disk).await?;
     if let Some(current) = store.current() {

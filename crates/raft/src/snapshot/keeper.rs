@@ -15,7 +15,8 @@ use types::LogIndex;
 const LOOK_INTERVAL: Duration = Duration::from_millis(200);
 /// After a snapshot could not be written (a full disk).
 const RETRY_INTERVAL: Duration = Duration::from_secs(30);
-/// How long openraft may take to note a snapshot or to purge: it waits for a follower's append under way.
+/// The time that openraft may take to note a snapshot or to purge: it waits for a follower's append under
+/// way.
 const NOTE_MAX: Duration = Duration::from_secs(10);
 /// While a snapshot is sent, or somebody who has a part of it may come back for the rest, the next one waits
 /// until the log has grown by this much more: a transfer that has to begin again with every new snapshot

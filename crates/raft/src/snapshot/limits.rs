@@ -3,7 +3,7 @@ use parking::Throttle;
 use std::sync::Arc;
 use tokio::sync::Semaphore;
 
-/// What the snapshots of all groups of a host share.
+/// Limits that the snapshots of all groups of a host share.
 pub(crate) struct Limits {
     pub(crate) sending: Throttle,
     pub(crate) receiving: Throttle,

@@ -1,4 +1,4 @@
-//! What a snapshot consists of: docs/format/snapshot.md. Little-endian.
+//! The manifest of a snapshot says what it consists of: docs/format/snapshot.md. Little-endian.
 //!
 //! ```text
 //! offset size field
@@ -44,7 +44,7 @@ pub(crate) struct Manifest {
 pub(crate) struct FileEntry {
     pub(crate) name: String,
     pub(crate) bytes: u64,
-    /// Of each piece.
+    /// The CRC of each piece.
     pub(crate) crcs: Vec<u32>,
 }
 
@@ -55,7 +55,7 @@ pub(crate) struct Piece {
     pub(crate) number: u32,
 }
 
-/// Why bytes are no manifest of ours.
+/// The reason why bytes are no manifest of ours.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum DecodeError {
     #[error("the manifest of a snapshot is damaged: {0}")]

@@ -2,7 +2,7 @@ use crate::adapter::encoding::vote_from_wire;
 use crate::adapter::machine::Raft;
 use crate::adapter::type_config::RaftVote;
 use crate::counts::HostCounts;
-use crate::registry::Registry;
+use crate::open_groups::OpenGroups;
 use crate::snapshot::receiver::receive;
 use crate::snapshot::store::SnapshotStore;
 use crate::transport::append_check::check_sender;
@@ -22,7 +22,7 @@ const ANSWERS_COUNT_MAX: usize = 4;
 /// Has a group receive what is offered. The stream of answers drives it: it ends when the leader drops that,
 /// or when the group is closed.
 pub(crate) async fn take_offer(
-    registry: Arc<Registry>,
+    open_groups: Arc<OpenGroups>,
     counts: Arc<HostCounts>,
     mut messages: Streaming<wire::SnapshotToFollower>,
 ) -> Result<impl Stream<Item = Result<wire::SnapshotToLeader, Status>>, Status> {
@@ -31,7 +31,7 @@ pub(crate) async fn take_offer(
     let Some(Offer(offer)) = first.and_then(|first| first.message) else {
         return Err(refused(&counts, Failure::invalid("a snapshot begins with its offer")));
     };
-    let offered = take_offer_check(&registry, &offer);
+    let offered = take_offer_check(&open_groups, &offer);
     let (raft, store, vote, mut statuses) = offered.map_err(|failure| refused(&counts, failure))?;
     let (answers_tx, answers) = mpsc::channel(ANSWERS_COUNT_MAX);
     let receiving = async move {
@@ -56,8 +56,11 @@ pub(crate) async fn take_offer(
 type SnapshotReceiver = (Raft, Arc<SnapshotStore>, RaftVote, watch::Receiver<GroupStatus>);
 
 /// Checks an offer; of the group it takes only what does not keep its log open.
-fn take_offer_check(registry: &Registry, offer: &wire::SnapshotOffer) -> Result<SnapshotReceiver, Failure> {
-    let group = registry.addressed(offer.to.as_ref())?;
+fn take_offer_check(
+    open_groups: &OpenGroups,
+    offer: &wire::SnapshotOffer,
+) -> Result<SnapshotReceiver, Failure> {
+    let group = open_groups.addressed(offer.to.as_ref())?;
     let vote = vote_from_wire(offer.vote, group.terms())?;
     check_sender(vote.leader_id.voted_for, offer.to.as_ref())?;
     check_not_lost(group.standing(), vote.leader_id.voted_for)?;

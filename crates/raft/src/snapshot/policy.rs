@@ -1,4 +1,5 @@
-/// When a group whose state can be copied writes a snapshot, and what of its log stays behind it.
+/// The policy of a group whose state can be copied: when it writes a snapshot, and what of its log stays
+/// behind that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SnapshotPolicy {
     /// Bytes of log since the last snapshot at which the next one is written.
@@ -13,7 +14,7 @@ impl SnapshotPolicy {
     /// the sum.
     pub const METADATA: SnapshotPolicy = SnapshotPolicy::every(256 << 20);
 
-    /// With a quarter of the log as its tail.
+    /// A policy with a quarter of the log as its tail.
     pub const fn every(log_bytes_max: u64) -> SnapshotPolicy {
         SnapshotPolicy { log_bytes_max, tail_bytes: log_bytes_max / 4 }
     }

@@ -20,13 +20,13 @@ use wire::snapshot_to_leader::Message as ToLeader;
 
 /// Pieces asked for and not yet here: 2 MiB, what a network of 1 GB/s holds in 2 ms.
 const WANTED_COUNT_MAX: usize = 8;
-/// How often a piece may come damaged before the attempt ends; the leader begins another.
+/// The number of times that a piece may come damaged before the attempt ends; the leader begins another.
 const TRIES_MAX: u32 = 3;
 /// A sender that is silent for this long is gone. Four receptions at a time at 1 MiB/s: a piece takes a
 /// second.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
-/// How often the leader hears that what takes long goes on, and how long it may take: a state of a terabyte
-/// is synced and opened in less.
+/// The interval at which the leader hears that what takes long goes on; it may take [`WORKING_MAX`], and a
+/// state of a terabyte is synced and opened in less.
 const WORKING_INTERVAL: Duration = Duration::from_secs(2);
 pub(crate) const WORKING_MAX: Duration = Duration::from_secs(600);
 
@@ -86,8 +86,8 @@ impl Receiving<'_> {
         Ok(done)
     }
 
-    /// Whatever cannot be installed is refused before openraft has it: from there on a failure ends the
-    /// group.
+    /// Installs a snapshot; what cannot be installed is refused before openraft has it: from there on a
+    /// failure ends the group.
     async fn install(&self, reception: Reception, position: &Position) -> Result<RaftVote, ReceiveError> {
         let received = reception.finish().await?;
         self.store.check_state(&received.stored).await.map_err(ReceiveError::Refused)?;

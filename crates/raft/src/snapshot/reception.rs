@@ -28,7 +28,7 @@ pub(crate) struct Reception {
     permits: Option<Permits>,
 }
 
-/// Why a snapshot is not received.
+/// The reason why a snapshot is not received.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ReceiveError {
     #[error("another snapshot is being received")]

@@ -12,10 +12,10 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::sync::{Notify, Semaphore};
 use types::{GroupId, LogId};
 
-/// Where all groups' snapshots are, on the disks of their logs.
+/// The directory of all groups' snapshots, on the disks of their logs.
 pub(crate) const ROOT: &str = "snapshots";
 
-/// Where a group's are.
+/// The directory of a group's snapshots.
 pub(crate) fn root(group: GroupId) -> String {
     format!("{ROOT}/{group}")
 }
@@ -47,7 +47,7 @@ pub(crate) struct SnapshotStore {
 struct State {
     current: Option<Arc<Stored>>,
     partial: Option<Partial>,
-    /// To be removed when nobody else holds them.
+    /// Snapshots that are to be removed when nobody else holds them.
     retired: Vec<Arc<Stored>>,
     /// Directories to be removed: they stay here until they are gone, whoever stops waiting for that.
     garbage: Vec<String>,

@@ -21,7 +21,7 @@ pub(crate) struct Stored {
     is_damaged: AtomicBool,
 }
 
-/// What openraft carries from a state machine to a member, and from a member to its state machine.
+/// The data that openraft carries from a state machine to a member, and from a member to its state machine.
 #[derive(Clone)]
 pub(crate) enum SnapshotData {
     Stored(Arc<Stored>),
@@ -48,7 +48,7 @@ pub(crate) struct Received {
     _permits: Permits,
 }
 
-/// To receive a snapshot: one at a time for a group, few at a time for a host.
+/// Permits to receive a snapshot: one at a time for a group, few at a time for a host.
 pub(crate) struct Permits {
     pub(crate) _only_one: OwnedSemaphorePermit,
     pub(crate) _few: OwnedSemaphorePermit,

@@ -1,4 +1,5 @@
-//! What openraft and the log take for granted of a leader's message, and what would otherwise stop the group.
+//! A check of what openraft and the log take for granted of a leader's message, and what would otherwise stop
+//! the group.
 
 use crate::COMMAND_BYTES_MAX;
 use crate::adapter::encoding::INDEX_MAX;

@@ -11,7 +11,7 @@ use crate::counts::HostCounts;
 use crate::group::Group;
 use crate::idle::doze::Doze;
 use crate::members::standing::Standing;
-use crate::registry::Registry;
+use crate::open_groups::OpenGroups;
 use crate::transport::append_check::append_check;
 use crate::transport::elections::check_not_lost;
 use crate::transport::refusal::{refused, stopped, unread};
@@ -30,15 +30,15 @@ use tonic::{Status, Streaming};
 use types::Clock;
 use wire::append_response::Result as Answer;
 
-/// How long the receiver lets one group keep the answers of its batch waiting. Groups answer in microseconds;
-/// one whose disk hangs must not make the others' heartbeats late, of which the most frequent have 200 ms
-/// ([`crate::Timing::METADATA`]).
+/// The time for which the receiver lets one group keep the answers of its batch waiting. Groups answer in
+/// microseconds; one whose disk hangs must not make the others' heartbeats late, of which the most frequent
+/// have 200 ms ([`crate::Timing::METADATA`]).
 const ANSWER_MAX: Duration = Duration::from_millis(100);
 
 /// Feeds one sender's messages to its group, verified one by one. The first bad one ends the stream: those
 /// before it are answered, then comes the status; it changes nothing.
 pub(crate) async fn append(
-    registry: Arc<Registry>,
+    open_groups: Arc<OpenGroups>,
     counts: Arc<HostCounts>,
     mut messages: Streaming<wire::AppendRequest>,
 ) -> Result<impl Stream<Item = Result<wire::AppendResponse, Status>>, Status> {
@@ -47,7 +47,7 @@ pub(crate) async fn append(
     let to = first.to.clone();
     // Of the group only what does not keep its log open: a stream may stand idle for long.
     let (raft, id, mut statuses, taker, doze) = {
-        let group = registry.addressed(to.as_ref());
+        let group = open_groups.addressed(to.as_ref());
         let group = group.map_err(|failure| refused(&counts, failure))?;
         (group.raft().clone(), group.id(), group.watch(), Taker::new(&group), group.doze().clone())
     };
@@ -165,7 +165,7 @@ impl Taker {
 
 /// Hands each heartbeat to its group, and answers for all of them together.
 pub(crate) async fn heartbeats(
-    registry: &Registry,
+    open_groups: &OpenGroups,
     counts: &HostCounts,
     heartbeats: Vec<wire::AppendRequest>,
 ) -> Vec<wire::HeartbeatAnswer> {
@@ -174,7 +174,7 @@ pub(crate) async fn heartbeats(
     let silent = refused(Code::Unavailable, "no answer in time".to_owned());
     let mut answers = vec![silent; heartbeats.len()];
     let asked = heartbeats.into_iter().enumerate().map(async |(n, message)| {
-        let answer = match heartbeat(registry, message).await {
+        let answer = match heartbeat(open_groups, message).await {
             Ok(answer) => wire::HeartbeatAnswer { answer: Some(answer), ..Default::default() },
             Err(failure) => {
                 counts.refused(&failure);
@@ -197,11 +197,11 @@ pub(crate) async fn heartbeats(
 
 /// Hands a heartbeat to its group.
 async fn heartbeat(
-    registry: &Registry,
+    open_groups: &OpenGroups,
     message: wire::AppendRequest,
 ) -> Result<wire::AppendResponse, Failure> {
     let to = message.to.clone();
-    let group = registry.addressed(to.as_ref())?;
+    let group = open_groups.addressed(to.as_ref())?;
     if !message.entries.is_empty() {
         return Err(Failure::invalid("heartbeats have no entries"));
     }

@@ -6,7 +6,7 @@ use crate::adapter::type_config::{RaftLogId, RaftVote};
 use crate::group::Group;
 use crate::members::dismissal::Dismissal;
 use crate::members::standing::Standing;
-use crate::registry::Registry;
+use crate::open_groups::OpenGroups;
 use crate::transport::append_check::check_sender;
 use crate::transport::refusal::stopped;
 use openraft::async_runtime::watch::WatchReceiver;
@@ -14,10 +14,10 @@ use openraft::raft::{TransferLeaderError, TransferLeaderRequest, VoteRequest};
 use proto::{Code, Failure, raft as wire};
 
 pub(crate) async fn vote(
-    registry: &Registry,
+    open_groups: &OpenGroups,
     request: wire::VoteRequest,
 ) -> Result<wire::VoteResponse, Failure> {
-    let group = registry.addressed(request.to.as_ref())?;
+    let group = open_groups.addressed(request.to.as_ref())?;
     let terms = group.terms();
     let vote = vote_from_wire(request.vote, terms)?;
     let last = last_checked(request.last, &vote, terms)?;
@@ -98,8 +98,11 @@ fn dismissal_of(group: &Group, candidate: u64) -> Option<Dismissal> {
     Dismissal::by(&metrics.committed_membership_config).filter(|dismissal| dismissal.is_of(candidate))
 }
 
-pub(crate) fn dismiss(registry: &Registry, request: wire::DismissRequest) -> Result<wire::Empty, Failure> {
-    let group = registry.addressed(request.to.as_ref())?;
+pub(crate) fn dismiss(
+    open_groups: &OpenGroups,
+    request: wire::DismissRequest,
+) -> Result<wire::Empty, Failure> {
+    let group = open_groups.addressed(request.to.as_ref())?;
     check_sender(request.from, request.to.as_ref())?;
     check_not_lost(group.standing(), request.from)?;
     let dismissal = request.dismissal.ok_or_else(|| Failure::invalid("the membership is not named"))?;
@@ -108,11 +111,11 @@ pub(crate) fn dismiss(registry: &Registry, request: wire::DismissRequest) -> Res
 }
 
 pub(crate) async fn transfer_leader(
-    registry: &Registry,
+    open_groups: &OpenGroups,
     request: wire::TransferLeaderRequest,
 ) -> Result<wire::TransferLeaderResponse, Failure> {
     use wire::transfer_leader_response::Refused;
-    let group = registry.addressed(request.to.as_ref())?;
+    let group = open_groups.addressed(request.to.as_ref())?;
     let terms = group.terms();
     let from = vote_from_wire(request.from_leader, terms)?;
     let last = last_checked(request.last, &from, terms)?;

@@ -49,9 +49,9 @@ pub(crate) struct Exchange<S, A> {
 }
 
 struct InFlight {
-    /// Whose request it is.
+    /// The vote of the leader whose request it is.
     vote: RaftVote,
-    /// What a follower has when it has taken the request.
+    /// The last entry that a follower has when it has taken the request.
     last: Option<RaftLogId>,
     bytes: usize,
     since: Instant,
@@ -173,7 +173,7 @@ where
         Ok(())
     }
 
-    /// What openraft is told, if anything.
+    /// The result that openraft is told, if any.
     fn received(&mut self, answer: wire::AppendResponse) -> Option<AppendResult> {
         self.process.answered();
         let Some(request) = self.in_flight.pop_front() else {
@@ -254,7 +254,7 @@ mod tests {
 
     struct Ends {
         requests: mpsc::Sender<AppendEntriesRequest<TypeConfig>>,
-        /// What the follower gets.
+        /// The requests that the follower gets.
         sent: ReceiverStream<wire::AppendRequest>,
         answers: mpsc::Sender<Result<wire::AppendResponse, Status>>,
         results: BoxStream<'static, AppendResult>,
@@ -281,7 +281,7 @@ mod tests {
             assert!(self.sent.next().now_or_never().is_some(), "it is sent");
         }
 
-        /// What openraft hears of the answer at once.
+        /// The result of which openraft hears at once.
         async fn answer(&mut self, result: Answer) -> Option<AppendResult> {
             self.answers.send(Ok(wire::AppendResponse { result: Some(result) })).await.unwrap();
             self.results.next().now_or_never().map(|result| result.expect("it has not ended"))
@@ -335,7 +335,8 @@ mod tests {
         }
     }
 
-    /// What no member can know: a term that no election led to, and entries past those it was asked about.
+    /// An answer that no member can give: a term that no election led to, and entries past those it was asked
+    /// about.
     #[tokio::test]
     async fn an_answer_with_numbers_that_cannot_have_come_about_is_none() {
         for term in [1 << 62, u64::MAX] {

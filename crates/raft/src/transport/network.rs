@@ -88,7 +88,7 @@ impl Network {
     }
 }
 
-/// What openraft appends with a client.
+/// The use that a client is to openraft.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Use {
     /// A stream as long as all goes well.

@@ -20,10 +20,11 @@ pub(crate) struct Processes {
 /// A process that members of our groups live in.
 pub(crate) struct Process {
     address: String,
-    /// For entries.
+    /// The client for entries.
     client: RaftTransportClient<Channel>,
-    /// For what keeps leaders in office and elects them, on a connection of its own: behind the entries that
-    /// a connection may have under way (16 MiB, 0.13 s at 1 Gbit/s) a heartbeat or a vote could be late.
+    /// The client for what keeps leaders in office and elects them, on a connection of its own: behind the
+    /// entries that a connection may have under way (16 MiB, 0.13 s at 1 Gbit/s) a heartbeat or a vote could
+    /// be late.
     control: RaftTransportClient<Channel>,
     heartbeats: Heartbeats,
     /// So that a process that is down is one line in the log, not one for each group and heartbeat.

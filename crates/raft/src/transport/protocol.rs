@@ -1,4 +1,4 @@
-//! Which messages of other hosts are understood here.
+//! The messages of other hosts that are understood here.
 
 use proto::{Code, Failure, raft as wire};
 use types::{GroupId, ReplicaId};
@@ -8,7 +8,8 @@ use types::{GroupId, ReplicaId};
 /// version and all before.
 pub const PROTOCOL_VERSION: u32 = 1;
 
-/// Where a message goes. Everything that is sent to a replica bears one, and [`crate::registry`] checks it.
+/// The address of a message. Everything that is sent to a replica bears one, and [`crate::open_groups`]
+/// checks it.
 pub(crate) fn address(group: GroupId, replica: ReplicaId, cluster: &str) -> wire::Address {
     wire::Address {
         group: group.to_u64(),

@@ -3,7 +3,7 @@
 use crate::counts::HostCounts;
 use crate::group::reads;
 use crate::idle::heartbeats::BATCH_COUNT_MAX;
-use crate::registry::Registry;
+use crate::open_groups::OpenGroups;
 use crate::snapshot::take_offer;
 use crate::transport::refusal::refused;
 use crate::transport::{appends, elections};
@@ -16,7 +16,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 #[derive(Clone)]
 pub(crate) struct Service {
-    pub(crate) registry: Arc<Registry>,
+    pub(crate) open_groups: Arc<OpenGroups>,
     pub(crate) counts: Arc<HostCounts>,
 }
 
@@ -29,7 +29,7 @@ impl RaftTransport for Service {
         &self,
         request: Request<Streaming<wire::AppendRequest>>,
     ) -> Result<Response<Self::AppendStream>, Status> {
-        let answers = appends::append(self.registry.clone(), self.counts.clone(), request.into_inner());
+        let answers = appends::append(self.open_groups.clone(), self.counts.clone(), request.into_inner());
         Ok(Response::new(stream::once(answers).try_flatten().boxed()))
     }
 
@@ -42,7 +42,7 @@ impl RaftTransport for Service {
             let why = format!("{} heartbeats, the limit is {BATCH_COUNT_MAX}", heartbeats.len());
             return Err(refused(&self.counts, Failure::new(Code::TooLarge, why)));
         }
-        let answers = appends::heartbeats(&self.registry, &self.counts, heartbeats).await;
+        let answers = appends::heartbeats(&self.open_groups, &self.counts, heartbeats).await;
         Ok(Response::new(wire::HeartbeatsResponse { answers }))
     }
 
@@ -52,7 +52,7 @@ impl RaftTransport for Service {
         &self,
         request: Request<Streaming<wire::SnapshotToFollower>>,
     ) -> Result<Response<Self::SnapshotStream>, Status> {
-        let answers = take_offer(self.registry.clone(), self.counts.clone(), request.into_inner());
+        let answers = take_offer(self.open_groups.clone(), self.counts.clone(), request.into_inner());
         Ok(Response::new(stream::once(answers).try_flatten().boxed()))
     }
 
@@ -60,7 +60,7 @@ impl RaftTransport for Service {
         &self,
         request: Request<wire::VoteRequest>,
     ) -> Result<Response<wire::VoteResponse>, Status> {
-        let answer = elections::vote(&self.registry, request.into_inner()).await;
+        let answer = elections::vote(&self.open_groups, request.into_inner()).await;
         answer.map(Response::new).map_err(|failure| refused(&self.counts, failure))
     }
 
@@ -68,7 +68,7 @@ impl RaftTransport for Service {
         &self,
         request: Request<wire::ReadIndexRequest>,
     ) -> Result<Response<wire::ReadIndexResponse>, Status> {
-        let answer = reads::answer(&self.registry, request.into_inner()).await;
+        let answer = reads::answer(&self.open_groups, request.into_inner()).await;
         answer.map(Response::new).map_err(|failure| refused(&self.counts, failure))
     }
 
@@ -76,13 +76,13 @@ impl RaftTransport for Service {
         &self,
         request: Request<wire::HelloRequest>,
     ) -> Result<Response<wire::HelloResponse>, Status> {
-        let answer = self.registry.hello(request.get_ref());
+        let answer = self.open_groups.hello(request.get_ref());
         let answer = answer.map(|is_here| Response::new(wire::HelloResponse { is_here }));
         answer.map_err(|failure| refused(&self.counts, failure))
     }
 
     async fn dismiss(&self, request: Request<wire::DismissRequest>) -> Result<Response<wire::Empty>, Status> {
-        let answer = elections::dismiss(&self.registry, request.into_inner());
+        let answer = elections::dismiss(&self.open_groups, request.into_inner());
         answer.map(Response::new).map_err(|failure| refused(&self.counts, failure))
     }
 
@@ -90,7 +90,7 @@ impl RaftTransport for Service {
         &self,
         request: Request<wire::TransferLeaderRequest>,
     ) -> Result<Response<wire::TransferLeaderResponse>, Status> {
-        let answer = elections::transfer_leader(&self.registry, request.into_inner()).await;
+        let answer = elections::transfer_leader(&self.open_groups, request.into_inner()).await;
         answer.map(Response::new).map_err(|failure| refused(&self.counts, failure))
     }
 }

@@ -28,17 +28,17 @@ pub(crate) const TIMING: Timing = Timing {
     election_max: Duration::from_millis(800),
 };
 
-/// Where no failover is awaited. With [`TIMING`] a machine that stands still for a second and a half, or one slow sync of its
-/// disk, costs a healthy leader its office, and half of that the lease without which it takes no commands. Here it takes ten
-/// seconds, and six.
+/// Where no failover is awaited. With [`TIMING`] a machine that stands still for a second and a half, or one
+/// slow sync of its disk, costs a healthy leader its office, and half of that the lease without which it
+/// takes no commands. Here it takes ten seconds, and six.
 pub(crate) const PATIENT: Timing = Timing {
     heartbeat: Duration::from_millis(200),
     election_min: Duration::from_secs(4),
     election_max: Duration::from_secs(6),
 };
 
-/// Between the two, where an office is to be kept, and a lease or a failover is awaited: a leader that three seconds' silence
-/// does not depose.
+/// Between the two, where an office is to be kept, and a lease or a failover is awaited: a leader that three
+/// seconds' silence does not depose.
 pub(crate) const STEADY: Timing = Timing {
     heartbeat: Duration::from_millis(200),
     election_min: Duration::from_millis(1200),
@@ -65,13 +65,13 @@ pub(crate) struct Cluster {
     pub(crate) addresses: AddressBook,
     pub(crate) links: Links,
     log_options: LogSpaceOptions,
-    /// Of nodes that start from here on.
+    /// The options of nodes that start from here on.
     pub(crate) host_options: HostOptions,
-    /// Of replicas that are opened from here on.
+    /// The timing of replicas that are opened from here on.
     pub(crate) timing: Timing,
-    /// Of metadata groups.
+    /// The policy of metadata groups.
     pub(crate) snapshots: Option<SnapshotPolicy>,
-    /// What hosts speak over, where a test cuts them off.
+    /// The cables that hosts speak over, where a test cuts them off.
     cables: Option<Cables>,
     _root: TempDir,
 }
@@ -92,7 +92,7 @@ pub(crate) struct Running {
 }
 
 impl Node {
-    /// Where the node keeps what it made of a group.
+    /// The directory where the node keeps what it made of a group.
     pub(crate) fn db_dir(&self, group: GroupId) -> PathBuf {
         self.dir.join(format!("db-{group}"))
     }
@@ -223,8 +223,8 @@ impl Cluster {
         self.stop_node(n).await;
     }
 
-    /// What a crash does to a stopped node whose disk was slower than the others': the log ends before `first_lost`, and
-    /// the state machine is applied anew.
+    /// Does what a crash does to a stopped node whose disk was slower than the others': the log ends before
+    /// `first_lost`, and the state machine is applied anew.
     pub(crate) async fn lose_tail(&mut self, n: usize, group: GroupId, first_lost: LogIndex) {
         self.start_node(n).await;
         let node = &mut self.nodes[n];
@@ -357,7 +357,8 @@ impl Cluster {
         }
     }
 
-    /// Waits until all open replicas have applied the same commands up to `index`, and compares what they made of them.
+    /// Waits until all open replicas have applied the same commands up to `index`, and compares what they
+    /// made of them.
     pub(crate) async fn assert_same(&self, group: GroupId, index: LogIndex) {
         let up = self.up(group);
         for &n in &up {
@@ -391,7 +392,7 @@ pub(crate) fn body(seed: u64, bytes: usize) -> Payload {
         data.extend_from_slice(&next());
     }
     data.truncate(bytes);
-    Payload::seal(Bytes::from(data))
+    Payload::checksummed(Bytes::from(data))
 }
 
 /// Asks again every few milliseconds until there is an answer.

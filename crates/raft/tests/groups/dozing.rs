@@ -5,8 +5,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 use types::{GroupId, Payload, Term};
 
-/// A leader that vanished is replaced by then: its lease, the longest election timeout, the interval at which sleepers
-/// look around, and as much again for a busy machine.
+/// A leader that vanished is replaced by then: its lease, the longest election timeout, the interval at which
+/// sleepers look around, and as much again for a busy machine.
 const FAILOVER_MAX: Duration = Duration::from_millis(2 * (800 + 800 + 800 / 6));
 
 /// A cluster whose groups doze after a moment, with one group that does.
@@ -45,8 +45,8 @@ async fn failover(cluster: &Cluster, group: GroupId, nodes: &[usize]) -> usize {
     eventually("another leader", || nodes.iter().copied().find(|&n| leads(n))).await
 }
 
-/// `replace` sees how long a failover takes: no longer than without dozing. A machine that stands still meanwhile makes it
-/// late, and shows nothing; it is asked again, with another cluster.
+/// `replace` sees how long a failover takes: no longer than without dozing. A machine that stands still
+/// meanwhile makes it late, and shows nothing; it is asked again, with another cluster.
 async fn assert_in_time(replace: impl AsyncFn() -> Duration) {
     let mut took = Vec::new();
     while took.len() < 5 {

@@ -127,7 +127,8 @@ async fn a_state_machine_that_fails_stops_its_replica_with_the_reason() {
     cluster.stop().await;
 }
 
-/// A follower that is down is asked again after a pause: whoever asks in a loop burns a core for each dead node.
+/// A follower that is down is asked again after a pause: whoever asks in a loop burns a core for each dead
+/// node.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_follower_that_is_down_is_not_asked_in_a_loop() {
     let group = pipeline(1);

@@ -1,4 +1,4 @@
-//! Who opens connections, calls and messages without end finds one, and others do not notice.
+//! Limits of connections, calls and messages: who opens them without end finds one, and others do not notice.
 
 use crate::cluster::{CLUSTER, DEADLINE, eventually, pipeline};
 use bytes::Bytes;

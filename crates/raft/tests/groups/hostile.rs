@@ -1,5 +1,5 @@
-//! Messages that no host of ours sends: of a newer release, above the limits, or random. They get an answer that says
-//! why, and change nothing that matters; none may stop a group.
+//! Messages that no host of ours sends: of a newer release, above the limits, or random. They get an answer
+//! that says why, and change nothing that matters; none may stop a group.
 
 use crate::cluster::{CLUSTER, Cluster, DEADLINE, PATIENT, TIMING, body, pipeline};
 use bytes::{Buf, BufMut, Bytes};
@@ -125,7 +125,7 @@ fn to_every_method(to: Option<wire::Address>) -> Vec<(&'static str, Bytes)> {
     ]
 }
 
-/// What must stay as it is. An election changes it too, so the group is to be [`PATIENT`].
+/// The state that must stay as it is. An election changes it too, so the group is to be [`PATIENT`].
 pub(crate) fn state(group: &Group) -> (raftlog::LogState, types::Term, bool) {
     let (state, status) = (group.log().state(), group.status());
     (raftlog::LogState { committed: None, ..state }, status.term, status.is_removed)
@@ -170,7 +170,7 @@ async fn what_is_too_large_gets_a_typed_error_and_leaves_the_connection_whole() 
     let before = state(&here);
     let last = before.0.last.expect("a log");
     let entry = |index, bytes| {
-        let body = Payload::seal(vec![7u8; bytes].into());
+        let body = Payload::checksummed(vec![7u8; bytes].into());
         let (body, crcs) = body.into_parts();
         wire::Entry { term: 99, index, kind: 2, body, body_crcs: crcs.to_vec(), ..wire::Entry::default() }
     };
@@ -257,7 +257,7 @@ fn entry() -> impl Strategy<Value = wire::Entry> {
     let meta = prop_oneof![bytes(), membership()];
     (log_id(), 0..5u32, meta, bytes(), any::<bool>(), proptest::option::of(number())).prop_map(
         |(id, kind, meta, body, is_sealed, roll_to)| {
-            let (body, crcs) = Payload::seal(body).into_parts();
+            let (body, crcs) = Payload::checksummed(body).into_parts();
             let body_crcs = if is_sealed { crcs.to_vec() } else { vec![1, 2] };
             wire::Entry { term: id.term, index: id.index, kind, meta, body, body_crcs, roll_to }
         },
@@ -348,8 +348,8 @@ async fn elects_and_commits(cluster: &Cluster, group: GroupId) -> Result<(), Str
     }
 }
 
-/// What ended SCM for good: nobody is elected after the last term there is. To all members at once, in each kind of message that
-/// carries a term, and then once more after they were started again.
+/// A word that ended SCM for good: nobody is elected after the last term there is. To all members at once, in
+/// each kind of message that carries a term, and then once more after they were started again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_term_that_elections_cannot_have_led_to_is_refused_everywhere() {
     let (mut cluster, group, _) = prepared(TIMING).await;
@@ -440,7 +440,8 @@ fn random_messages_stop_no_group() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let (cluster, group, replica) = runtime.block_on(prepared(TIMING));
     let attacker = runtime.block_on(Attacker::new(&cluster, 2));
-    // Each case meets what those before it left behind: the seed replays all of them, and there is nothing to shrink.
+    // Each case meets what those before it left behind: the seed replays all of them, and there is nothing to
+    // shrink.
     let seed =
         std::env::var("FLOTILLA_SEED").map_or(4, |seed| seed.parse().expect("FLOTILLA_SEED is a number"));
     let config = Config {

@@ -60,7 +60,7 @@ struct Prepared {
     group: GroupId,
     to: Option<wire::Address>,
     vote: Option<wire::Vote>,
-    /// As good as can be without a state of the group.
+    /// A manifest as good as can be without a state of the group.
     manifest: Manifest,
 }
 

@@ -25,7 +25,7 @@ impl Ledger {
     }
 }
 
-/// What a test sees of a ledger, without keeping its database open.
+/// A ledger as a test sees it, without keeping its database open.
 #[derive(Clone)]
 pub(crate) struct LedgerView {
     dbs: Weak<DbGenerations>,

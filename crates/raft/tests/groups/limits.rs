@@ -12,7 +12,8 @@ async fn proposals_past_the_byte_limit_are_busy_at_once_and_their_share_comes_ba
     cluster.apply(group, "ready".into(), body(0, 10)).await;
     let leader = cluster.leader(group).await;
     let leading = cluster.group(leader, group);
-    // Without followers nothing is applied, so proposals stay in flight; they are taken as long as the lease lasts.
+    // Without followers nothing is applied, so proposals stay in flight; they are taken as long as the lease
+    // lasts.
     for n in (0..3).filter(|&n| n != leader) {
         cluster.stop_node(n).await;
     }

@@ -8,20 +8,21 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use types::NodeId;
 
-/// What a node asks of another one, or what it gets for it.
+/// The side of an exchange: what a node asks of another one, or what it gets for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Side {
     Questions,
     Answers,
 }
 
-/// Who asks, and whom.
+/// The way of a message: who asks, and whom.
 type Way = (NodeId, NodeId, Side);
 
 /// The network between the nodes of a cluster: TCP, with a relay in each connection that can hold it up.
 #[derive(Clone)]
 pub(crate) struct Links {
-    /// What is held up: nothing arrives and nothing breaks, until one side gives up or the link is mended.
+    /// Ways that are held up: nothing arrives and nothing breaks, until one side gives up or the link is
+    /// mended.
     held: Arc<watch::Sender<BTreeSet<Way>>>,
     addresses: AddressBook,
 }

@@ -68,7 +68,8 @@ async fn a_leader_that_removes_itself_is_followed_by_another() {
     let wanted: Vec<_> = kept.iter().map(|&n| member(&cluster, n, 1)).collect();
     let leaving = cluster.group(old, GROUP);
     leaving.set_members(&wanted, soon()).await.expect("it removes itself");
-    // It may take itself for the leader for a moment more; openraft panics when such a one is asked to change members.
+    // It may take itself for the leader for a moment more; openraft panics when such a one is asked to change
+    // members.
     let again = leaving.add_learner(member(&cluster, old, 0), soon()).await;
     assert!(matches!(again, Err(SetMembersError::NotLeader { .. })), "{again:?}");
     until_removed(&cluster, old).await;
@@ -191,8 +192,8 @@ async fn a_change_that_was_left_half_done_is_finished_by_the_next_leader() {
         let index = leading.status().committed.expect("something is committed");
         assert!(cluster.group(n, GROUP).wait_applied(index, DEADLINE).await.is_ok(), "node {n} catches up");
     }
-    // Without the new members the joint state cannot be committed, nor left. Until a lease is over nobody knows that they are
-    // gone.
+    // Without the new members the joint state cannot be committed, nor left. Until a lease is over nobody
+    // knows that they are gone.
     for n in [3, 4] {
         cluster.links.isolate(types::NodeId(n as u64 + 1));
     }
@@ -297,8 +298,8 @@ async fn members_of_a_pipeline_never_change_and_bad_targets_are_refused() {
     cluster.stop().await;
 }
 
-/// One member is away while another is replaced. The one that is away asks the replaced one for its vote, which knows
-/// of a newer membership: without itself, and with the one that asks.
+/// One member is away while another is replaced. The one that is away asks the replaced one for its vote,
+/// which knows of a newer membership: without itself, and with the one that asks.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn members_are_replaced_while_another_is_away_which_nobody_takes_for_removed() {
     let mut cluster = Cluster::start_nodes(4).await;

@@ -1,4 +1,4 @@
-//! What a host says of itself, compared with what was done to it.
+//! Tests of what a host says of itself, compared with what was done to it.
 
 use crate::cluster::{Cluster, PATIENT, body, eventually, pipeline};
 use flotilla_raft::{Command, FollowerMetrics, GroupMetrics, HostMetrics, HostOptions, ProposeError, Role};
@@ -55,7 +55,8 @@ async fn a_group_counts_what_it_does() {
         })
         .await;
         won += seen.elections_won;
-        // The members, the first entry of a term for each leader, 20 commands; the first was there before openraft.
+        // The members, the first entry of a term for each leader, 20 commands; the first was there before
+        // openraft.
         let entries = seen.status.last.expect("a log").0;
         assert!(seen.append_entries >= entries, "{seen:?}");
         assert!(seen.append_bytes >= 20_000, "{seen:?}");

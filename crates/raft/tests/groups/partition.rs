@@ -4,11 +4,12 @@ use std::sync::{Arc, Mutex};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
-/// What hosts speak over: every connection goes through a forwarder that ends when one of its ends is cut off.
+/// The cables that hosts speak over: every connection goes through a forwarder that ends when one of its ends
+/// is cut off.
 #[derive(Clone)]
 pub(crate) struct Cables {
     cut_off: Arc<watch::Sender<BTreeSet<usize>>>,
-    /// Who answers on an address.
+    /// The node that answers on an address.
     nodes: Arc<Mutex<HashMap<String, usize>>>,
 }
 

@@ -18,7 +18,8 @@ const LONG: Timing = Timing {
     election_max: Duration::from_millis(4000),
 };
 
-/// One that outlives the restart of two nodes on a busy machine. Whoever waits for its end waits too long for a test.
+/// One that outlives the restart of two nodes on a busy machine. Whoever waits for its end waits too long for
+/// a test.
 const LONGER: Timing = Timing { election_max: Duration::from_secs(12), ..LONG };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -67,7 +68,7 @@ fn with_leases(members: &[Member], n: usize, timing: Timing, holds_off: bool) ->
     }
 }
 
-/// What a leader that was cut off said to a read by lease.
+/// The answers that a leader which was cut off gave to a read by lease.
 struct Seen {
     /// While its lease held.
     within_lease: Result<LogIndex, ReadIndexError>,
@@ -76,7 +77,8 @@ struct Seen {
     afterwards: Result<LogIndex, ReadIndexError>,
 }
 
-/// Cuts a leader off from its followers right after a heartbeat, restarts those, and lets them elect another leader.
+/// Cuts a leader off from its followers right after a heartbeat, restarts those, and lets them elect another
+/// leader.
 async fn read_at_a_stale_leader(timing: Timing, holds_off: bool) -> Seen {
     let (mut cluster, cables): (Cluster, Cables) = Cluster::start_on_cables().await;
     let members: Vec<_> = (0..3).map(|n| member(&cluster, n, 1)).collect();
@@ -131,7 +133,7 @@ async fn a_leader_reads_by_its_lease_alone_and_not_after_it_though_its_followers
     );
 }
 
-/// What the test above must catch: followers that vote at once after a restart, whatever they promised before it.
+/// The test above must catch followers that vote at once after a restart, whatever they promised before it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_the_hold_off_a_stale_leader_is_caught() {
     // A machine that is too busy to restart two nodes within the lease shows nothing; it is asked again.
@@ -215,7 +217,8 @@ async fn past_their_limit_reads_are_told_at_once_that_the_host_is_busy() {
     cluster.stop().await;
 }
 
-/// Answers that were under way while another leader was elected prove nothing about a read that began afterwards.
+/// Answers that were under way while another leader was elected prove nothing about a read that began
+/// afterwards.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn answers_from_before_an_election_confirm_no_read_after_it() {
     let mut cluster = Cluster::start().await;
@@ -240,15 +243,16 @@ async fn answers_from_before_an_election_confirm_no_read_after_it() {
     }
     tokio::time::sleep(Duration::from_millis(100)).await; // for the answers, on their way to where they are held
 
-    // Nothing reaches the followers any more, and nothing of theirs the old leader. One is elected and acknowledges y.
+    // Nothing reaches the followers any more, and nothing of theirs the old leader. One is elected and
+    // acknowledges y.
     for n in others {
         cluster.links.hold(id(old), id(n), Side::Questions);
         cluster.links.cut(id(n), id(old));
     }
     let y = apply_at_one_of(&cluster, &others).await;
 
-    // A read begins at the old leader. Then one old answer comes: x is committed there, and openraft tells the other
-    // follower so. Then that one's old answer comes.
+    // A read begins at the old leader. Then one old answer comes: x is committed there, and openraft tells
+    // the other follower so. Then that one's old answer comes.
     let deadline = Instant::now() + TIMING.election_max;
     let reading = async {
         let result = stale.read(ReadPolicy::Index, deadline).await;

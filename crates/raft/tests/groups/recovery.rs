@@ -80,8 +80,9 @@ async fn after_a_majority_is_lost_the_survivor_goes_on_with_what_it_has_and_grow
     cluster.stop().await;
 }
 
-/// The one that comes back first is to lead when it is opened, and hears from the survivor that it may not. The other one cannot
-/// hear the survivor: it would make the first one leader, as a majority of the members they know.
+/// The one that comes back first is to lead when it is opened, and hears from the survivor that it may not.
+/// The other one cannot hear the survivor: it would make the first one leader, as a majority of the members
+/// they know.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn those_that_were_given_up_do_not_go_on_together() {
     const SURVIVOR: usize = 2;
@@ -120,7 +121,7 @@ async fn those_that_were_given_up_do_not_go_on_together() {
     cluster.stop().await;
 }
 
-/// What a leader that was given up would say to the survivor, if it still took itself for one.
+/// Checks what a leader that was given up would say to the survivor, if it still took itself for one.
 async fn assert_given_up_is_refused(cluster: &Cluster, n: usize, first: &[Member]) {
     let address = cluster.addresses.get(cluster.nodes[n].id).expect("a known address");
     let mut client = RaftTransportClient::connect(format!("http://{address}")).await.expect("connect");

@@ -10,7 +10,8 @@ async fn a_new_group_elects_its_campaigner_within_a_second() {
     // Whoever waits for a timer needs four seconds.
     let mut cluster = Cluster::start().await.with_timing(PATIENT);
     let mut seen = Vec::new();
-    // The second includes making the replicas. A machine that stands still meanwhile shows nothing; another group is made.
+    // The second includes making the replicas. A machine that stands still meanwhile shows nothing; another
+    // group is made.
     for number in 1..=5 {
         let start = Instant::now();
         let groups = cluster.open(pipeline(number)).await;

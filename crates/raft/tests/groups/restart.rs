@@ -67,7 +67,8 @@ async fn a_follower_that_was_away_for_longer_than_the_cache_holds_catches_up() {
     cluster.stop().await;
 }
 
-/// A torn tail: the leader leads on while the follower is away and returns with less than it had acknowledged.
+/// A torn tail: the leader leads on while the follower is away and returns with less than it had
+/// acknowledged.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_follower_that_lost_what_it_acknowledged_is_sent_it_again() {
     let mut cluster = Cluster::start().await;
@@ -162,8 +163,9 @@ async fn a_log_is_not_opened_for_another_replica_or_without_its_state() {
     cluster.stop().await;
 }
 
-/// A command may be committed by the followers' disks before the leader's own has it. When all stop at that moment, the
-/// leader comes back without it, and must not lead on in its old term: it would give the command's log id to another.
+/// A command may be committed by the followers' disks before the leader's own has it. When all stop at that
+/// moment, the leader comes back without it, and must not lead on in its old term: it would give the
+/// command's log id to another.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_leader_that_lost_its_unsynced_tail_does_not_reuse_its_log_ids() {
     let mut cluster = Cluster::start().await;

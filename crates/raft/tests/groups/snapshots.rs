@@ -44,8 +44,8 @@ fn progress(cluster: &Cluster, group: GroupId, nodes: &[usize]) -> Vec<SnapshotP
     nodes.iter().map(|&n| cluster.group(n, group).snapshots()).collect()
 }
 
-/// A group of three with a member that is away and cannot be served from the log any more: the nodes that are here, the one
-/// that is not, and the last index.
+/// A group of three with a member that is away and cannot be served from the log any more: the nodes that are
+/// here, the one that is not, and the last index.
 async fn left_behind(cluster: &mut Cluster, group: GroupId) -> (Vec<usize>, usize, LogIndex) {
     cluster.open(group).await;
     let first = cluster.apply(group, "first".into(), Payload::default()).await.id.index;
@@ -55,7 +55,8 @@ async fn left_behind(cluster: &mut Cluster, group: GroupId) -> (Vec<usize>, usiz
     let here: Vec<usize> = (0..3).filter(|&n| n != away).collect();
     let last = purge_past(cluster, group, first, &here).await;
     for &n in &here {
-        // The keeper looks again after the last command: less than a limit's worth since the snapshot, and the tail.
+        // The keeper looks again after the last command: less than a limit's worth since the snapshot, and
+        // the tail.
         let log = cluster.group(n, group).log().clone();
         eventually("the log is short", || {
             (log.bytes_after(None) < POLICY.log_bytes_max * 5 / 4).then_some(())
@@ -88,7 +89,8 @@ async fn a_follower_that_was_away_past_the_purge_catches_up_by_snapshot() {
     cluster.stop().await;
 }
 
-/// The leader counts the answer as a promise to elect nobody else for a while, so the follower must have heard it.
+/// The leader counts the answer as a promise to elect nobody else for a while, so the follower must have
+/// heard it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_offer_of_what_is_here_already_is_taken_as_word_from_the_leader() {
     let mut cluster = cluster(HostOptions::default()).await;
@@ -141,7 +143,8 @@ async fn received(cluster: &Cluster, n: usize, group: GroupId, bytes: u64) -> Sn
     .await
 }
 
-/// Slow enough to come in between: of some 3 MB, two seconds after the first half MiB a part is still to be sent.
+/// Slow enough to come in between: of some 3 MB, two seconds after the first half MiB a part is still to be
+/// sent.
 const SLOW_BYTES_PER_SECOND: u64 = 1 << 20;
 
 fn slow() -> HostOptions {

@@ -37,7 +37,8 @@ use types::{GroupId, ManualClock, NodeId, OwnerId, PipelineId, ReplicaId, System
 const CLUSTER: &str = "test";
 /// Longer than anything takes on a busy machine.
 const DEADLINE: Duration = Duration::from_secs(60);
-/// Patient: an election for no other reason than a busy machine would pass for something that a stranger changed.
+/// Patient: an election for no other reason than a busy machine would pass for something that a stranger
+/// changed.
 const TIMING: Timing = Timing {
     heartbeat: Duration::from_millis(200),
     election_min: Duration::from_secs(4),
@@ -125,8 +126,8 @@ impl StateMachine for Tally {
     }
 }
 
-/// What a test sees of a node, all of which strangers must leave as it is.
-type Standing = (u64, Option<ReplicaId>, Vec<Bytes>);
+/// A node as a test sees it, all of which strangers must leave as it is.
+type Seen = (u64, Option<ReplicaId>, Vec<Bytes>);
 
 struct Node {
     address: String,
@@ -161,7 +162,7 @@ impl Cluster {
             .await
     }
 
-    /// On return all three have applied it.
+    /// Commits a command; on return all three have applied it.
     async fn commit(&self, command: &'static str) {
         let proposed = Command { meta: Bytes::from_static(command.as_bytes()), ..Command::default() };
         let deadline = Instant::now() + DEADLINE;
@@ -172,13 +173,13 @@ impl Cluster {
         eventually("all have applied it", || self.nodes.iter().all(has).then_some(())).await;
     }
 
-    fn standings(&self) -> Vec<Standing> {
-        let standing = |node: &Node| {
+    fn seen_of_all(&self) -> Vec<Seen> {
+        let seen = |node: &Node| {
             let status = node.group.status();
             let leader = status.leader.map(|leader| leader.replica);
             (status.term.0, leader, node.commands.lock().unwrap().clone())
         };
-        self.nodes.iter().map(standing).collect()
+        self.nodes.iter().map(seen).collect()
     }
 
     async fn stop(self) {
@@ -266,8 +267,8 @@ async fn hello(channel: Channel) -> Result<bool, String> {
     answer.map(|answer| answer.get_ref().is_here).map_err(|status| status.to_string())
 }
 
-/// Somebody with a host's certificate who does TLS as a test tells it to, and is refused: `certified` shows it, `protocols`
-/// are offered.
+/// Somebody with a host's certificate who does TLS as a test tells it to, and is refused: `certified` shows
+/// it, `protocols` are offered.
 async fn raw_client(
     papers: &Papers,
     node: &Node,
@@ -342,7 +343,7 @@ async fn three_hosts_commit_over_tls() {
 async fn clients_that_are_not_believed_change_nothing() {
     let cluster = Cluster::start().await;
     cluster.commit("before").await;
-    let before = cluster.standings();
+    let before = cluster.seen_of_all();
     let node = &cluster.nodes[0];
     let papers = cluster.authority.issue(HERE);
     // Members may be too slow as well.
@@ -389,7 +390,7 @@ async fn clients_that_are_not_believed_change_nothing() {
     check_refused(TlsRefusal::TooSlow, 1).await;
     drop(silent);
 
-    assert_eq!(cluster.standings(), before, "strangers changed something");
+    assert_eq!(cluster.seen_of_all(), before, "strangers changed something");
     cluster.commit("after").await;
     let members_only = hello(papers.connector().connect(&node.address).unwrap()).await;
     assert_eq!(members_only, Ok(true));

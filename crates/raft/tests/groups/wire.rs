@@ -1,4 +1,5 @@
-//! What a host answers to messages that are not for it, or damaged. None of them may change anything.
+//! Tests of what a host answers to messages that are not for it, or damaged. None of them may change
+//! anything.
 
 use crate::cluster::{CLUSTER, Cluster, PATIENT, body, pipeline};
 use flotilla_raft::Group;
@@ -52,7 +53,7 @@ async fn append(
     (seen, None)
 }
 
-/// What must stay as it is.
+/// The state that must stay as it is.
 fn state(group: &Group) -> (raftlog::LogState, types::Term) {
     let state = group.log().state();
     (raftlog::LogState { committed: None, ..state }, group.status().term)

@@ -1,4 +1,4 @@
-//! What bytes say about how they came to be wrong.
+//! Clues: what bytes say about how they came to be wrong.
 
 use super::SeenRecord;
 use super::correct::{Flipped, flipped_bit};
@@ -7,10 +7,11 @@ use crate::record::{self, CRC_AT, HEADER_BYTES};
 use std::fmt;
 use std::io;
 
-/// What every device writes at once, at least: writes are torn at multiples of it.
+/// The bytes that every device writes at once, at least: writes are torn at multiples of it.
 const SECTOR_BYTES: u64 = 512;
 
-/// Of zeros before a sector boundary that may be the data's own, and of those behind it that are no coincidence.
+/// The number of zeros before a sector boundary that may be the data's own, and of those behind it that are
+/// no coincidence.
 const TORN_GAP_BYTES_MAX: u64 = 16;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,8 +77,8 @@ impl fmt::Display for Clue {
     }
 }
 
-/// Looks for the flipped bit of a head, also one in the lengths that say how long the head is; answers the record's
-/// length too. Reads at most the longest head there can be, for each bit of the lengths.
+/// Looks for the flipped bit of a head, also one in the lengths that say how long the head is; answers the
+/// record's length too. Reads at most the longest head there can be, for each bit of the lengths.
 pub(crate) async fn flipped_in_head(window: &mut Window, at: u64) -> io::Result<Option<(Clue, u64)>> {
     let header = window.read(at, HEADER_BYTES).await?;
     if header.len() < HEADER_BYTES {
@@ -124,7 +125,7 @@ fn read_u32(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
 }
 
-/// Of meta and body, as a header says, whether or not it is one.
+/// The lengths of meta and body, as a header says, whether or not it is one.
 pub(crate) fn lengths(header: &[u8]) -> (u32, u32) {
     (read_u32(header, record::META_BYTES_AT), read_u32(header, record::BODY_BYTES_AT))
 }
@@ -150,7 +151,8 @@ async fn sums(window: &mut Window, at: u64, head_bytes: usize) -> io::Result<(u3
     Ok((read_u32(&head, CRC_AT), computed))
 }
 
-/// Looks for the flipped bit of a body's piece at `offset`; one in its checksum would have been found in the head.
+/// Looks for the flipped bit of a body's piece at `offset`; one in its checksum would have been found in the
+/// head.
 pub(crate) fn flipped_in_piece(offset: u64, bytes: usize, stored: u32, computed: u32) -> Option<Clue> {
     match flipped_bit(bytes, stored, computed)? {
         Flipped::Message { at, bit } => {
@@ -160,7 +162,8 @@ pub(crate) fn flipped_in_piece(offset: u64, bytes: usize, stored: u32, computed:
     }
 }
 
-/// Whole sectors of zeros in `[from, to)`: torn when the bytes before reach up to a sector boundary, and none follows.
+/// Whole sectors of zeros in `[from, to)`: torn when the bytes before reach up to a sector boundary, and none
+/// follows.
 pub(crate) async fn zero_sectors(window: &mut Window, from: u64, to: u64) -> io::Result<Option<Clue>> {
     let used_end = window.used_end(from, to).await?;
     if used_end == from {

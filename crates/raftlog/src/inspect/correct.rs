@@ -1,5 +1,5 @@
-//! Which single bit, flipped back, makes a checksum right. CRC32C tells all errors of up to three bits in messages far longer
-//! than ours apart from none, so no error of two bits looks like one of one bit.
+//! Finds the single bit which, flipped back, makes a checksum right. CRC32C tells all errors of up to three
+//! bits in messages far longer than ours apart from none, so no error of two bits looks like one of one bit.
 
 /// CRC32C's polynomial, reflected.
 const POLYNOMIAL: u32 = 0x82f6_3b78;
@@ -31,7 +31,7 @@ const BY_FIRST_BYTE: [u8; 256] = {
     inverse
 };
 
-/// Where the flipped bit is.
+/// The position of the flipped bit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flipped {
     /// Bit `bit` of byte `at` of the message.
@@ -40,9 +40,9 @@ pub(crate) enum Flipped {
     Checksum { bit: u8 },
 }
 
-/// Looks for the one bit that explains a mismatch in a message of `message_bytes`. What a flipped bit does to the sum depends
-/// only on its distance from the end: the difference of the sums is run backwards, byte by byte, until it is
-/// that of one bit.
+/// Looks for the one bit that explains a mismatch in a message of `message_bytes`. What a flipped bit does to
+/// the sum depends only on its distance from the end: the difference of the sums is run backwards, byte by
+/// byte, until it is that of one bit.
 pub(crate) fn flipped_bit(message_bytes: usize, stored: u32, computed: u32) -> Option<Flipped> {
     let mut difference = stored ^ computed;
     if difference.count_ones() == 1 {
@@ -50,7 +50,8 @@ pub(crate) fn flipped_bit(message_bytes: usize, stored: u32, computed: u32) -> O
     }
     for at in (0..message_bytes).rev() {
         let byte = BY_FIRST_BYTE[(difference >> 24) as usize];
-        // A difference in the last byte alone is that byte's entry; one further ahead has zeros run through after it.
+        // A difference in the last byte alone is that byte's entry; one further ahead has zeros run through
+        // after it.
         if byte.is_power_of_two() && TABLE[byte as usize] == difference {
             return Some(Flipped::Message { at, bit: byte.trailing_zeros() as u8 });
         }

@@ -6,14 +6,14 @@ use types::LogIndex;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damage {
     pub offset: u64,
-    /// Where the next record, or what is unused, begins.
+    /// The offset at which the next record, or what is unused, begins.
     pub end: u64,
     pub fault: Fault,
     /// The entry that should stand here, when the records before say.
     pub index: Option<LogIndex>,
     /// The entry the next record holds.
     pub next_index: Option<LogIndex>,
-    /// What could be found out, most telling first.
+    /// The clues that could be found, most telling first.
     pub clues: Vec<Clue>,
 }
 
@@ -22,8 +22,8 @@ impl Damage {
         self.end - self.offset
     }
 
-    /// Whether this is what a recycled file held before, by the file alone: behind the zeros that end a log there is nothing of this
-    /// segment, but whole records that stand where they stood in another one.
+    /// Whether this is what a recycled file held before, by the file alone: behind the zeros that end a log
+    /// there is nothing of this segment, but whole records that stand where they stood in another one.
     pub fn is_old_bytes(&self) -> bool {
         matches!(self.fault, Fault::Zeros { .. }) && self.next_index.is_none() && self.old_record().is_some()
     }
@@ -38,7 +38,7 @@ impl Damage {
         is_end && self.next_index.is_none()
     }
 
-    /// In words, for what is no damage after all.
+    /// Words for what is no damage after all.
     pub fn told_as_old_bytes(&self) -> String {
         let mut told = format!("offset {} old bytes of a recycled file, {} bytes", self.offset, self.bytes());
         if let Some(record) = self.old_record() {
@@ -60,13 +60,13 @@ impl Damage {
         })
     }
 
-    /// How many entries are gone, when the records on both sides say.
+    /// The number of entries that are gone, when the records on both sides say.
     pub fn entries_lost(&self) -> Option<u64> {
         self.next_index?.0.checked_sub(self.index?.0)
     }
 }
 
-/// What is wrong, in the words of docs/format/segment.md.
+/// The fault in a segment, in the words of docs/format/segment.md.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// Zeros, with something else behind them.
@@ -118,7 +118,8 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// Whether everything before the body is as it was written: then the log opens, and only readers of the entry fail.
+    /// Whether everything before the body is as it was written: then the log opens, and only readers of the
+    /// entry fail.
     pub fn is_in_body(&self) -> bool {
         matches!(self, Fault::BodyChecksum { .. } | Fault::Padding { .. })
     }

@@ -32,7 +32,7 @@ pub struct HardStateSlot {
     pub begun: Option<(OwnerId, u32)>,
 }
 
-/// Why a slot does not count.
+/// The reasons why a slot does not count.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HardStateFault {
     /// All zeros: a new log has written only the first.

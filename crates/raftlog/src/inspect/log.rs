@@ -37,26 +37,27 @@ pub struct DataDirectory {
     only: Option<OwnerId>,
 }
 
-/// What is known of a log beside its files: see [`LogSpec`].
+/// All that is known of a log beside its files: see [`LogSpec`].
 #[derive(Clone, Debug)]
 pub struct KnownLog {
     pub log: u64,
     pub owners_dir: String,
 }
 
-/// What stands around a segment in its data directory.
+/// The surroundings of a segment in its data directory.
 #[derive(Debug)]
 pub struct Surroundings {
     pub group: String,
     pub slot: HardStateSlot,
     pub opening: Opening,
     pub later: Option<(u32, LogIndex)>,
-    /// Where a start would cut the segment's file; 0 also when it would remove it.
+    /// The offset at which a start would cut the segment's file; 0 also when it would remove it.
     pub end: Option<u64>,
 }
 
 impl Surroundings {
-    /// Whether a file whose name is not that of its records is a recycled one without a record of its own yet.
+    /// Whether a file whose name is not that of its records is a recycled one without a record of its own
+    /// yet.
     pub fn is_unused_spare(&self) -> bool {
         self.end == Some(0)
     }
@@ -76,13 +77,13 @@ pub struct LogReport {
     pub owners: Vec<OwnerReport>,
 }
 
-/// What a start of the log would come to: its recovery was rehearsed.
+/// The outcome of a start of the log, as a rehearsal of its recovery tells it.
 #[derive(Debug)]
 pub enum Opening {
     Opens {
         first: Option<LogId>,
         last: Option<LogId>,
-        /// What of the files it would change.
+        /// The changes it would make to the files.
         changes: Vec<Change>,
     },
     Refused(OpenError),
@@ -98,14 +99,14 @@ impl Opening {
         }
     }
 
-    /// Where a start would cut a file in the end, 0 when it would remove it.
+    /// The offset at which a start would cut a file in the end, 0 when it would remove it.
     fn end(&self, path: &str) -> Option<u64> {
         let mut cuts = self.changes().iter().rev().filter_map(Change::cut);
         cuts.find(|(file, _)| *file == path).map(|(_, to)| to)
     }
 }
 
-/// How the opening of a log was rehearsed to end, and which files it looked at.
+/// The rehearsed end of a log's opening, and the files that the rehearsal looked at.
 struct Rehearsed {
     opening: Opening,
     used: BTreeSet<String>,
@@ -118,9 +119,9 @@ impl Rehearsed {
     }
 }
 
-/// Whose records an owner's segments hold.
+/// The log whose records an owner's segments hold.
 enum Holds {
-    /// By records that say that they belong there.
+    /// The log of the records that say that they belong there.
     RecordsOf(u64),
     /// Only records of another place, as a recycled file has before its first one.
     Misplaced(u64),
@@ -132,7 +133,7 @@ enum Holds {
 pub struct OwnerReport {
     pub owner: OwnerId,
     pub segments: Vec<SegmentReport>,
-    /// What is wrong between segments.
+    /// The problems between segments.
     pub problems: Vec<String>,
 }
 
@@ -140,15 +141,16 @@ pub struct OwnerReport {
 pub struct SegmentReport {
     pub segment: u32,
     pub path: String,
-    /// What its records say that it is, where that is not what its name says.
+    /// The name that its records say it should have, where that is not the name it has.
     pub renamed: Option<SegmentName>,
-    /// What a recycled file that has no record of its own yet was before. The summary is that of an unused file.
+    /// The former name of a recycled file that has no record of its own yet. The summary is that of an unused
+    /// file.
     pub recycled: Option<SegmentName>,
     pub log: Option<u64>,
     pub summary: SegmentSummary,
-    /// Of each damage of the summary.
+    /// The verdict on each damage of the summary.
     pub verdicts: Vec<Verdict>,
-    /// Where a start would cut the file.
+    /// The offset at which a start would cut the file.
     end: Option<u64>,
 }
 
@@ -223,7 +225,8 @@ impl DataDirectory {
         Ok(groups)
     }
 
-    /// Metadata groups whose segments are here and whose hard state is not: a start refuses to begin an empty log over them.
+    /// Metadata groups whose segments are here and whose hard state is not: a start refuses to begin an empty
+    /// log over them.
     pub async fn metadata_without_log(&self) -> Result<Vec<String>, InspectError> {
         let mut lost = Vec::new();
         for group in self.list(METADATA_DIR).await? {
@@ -237,9 +240,9 @@ impl DataDirectory {
         Ok(lost)
     }
 
-    /// Looks at one log whole: hard state, every checksum of every segment, and what recovery would do. When a server
-    /// writes meanwhile, what looks like damage may be a look at two moments: it is looked at again. Without `known` the
-    /// hard state is believed.
+    /// Looks at one log whole: hard state, every checksum of every segment, and what recovery would do. When
+    /// a server writes meanwhile, what looks like damage may be a look at two moments: it is looked at again.
+    /// Without `known` the hard state is believed.
     pub async fn log(&self, group: &str, known: Option<&KnownLog>) -> Result<LogReport, InspectError> {
         let mut looks = 1;
         loop {
@@ -252,8 +255,8 @@ impl DataDirectory {
         }
     }
 
-    /// Owners in `containers` whose log has no hard state here: closed containers of logs that were removed, or of one
-    /// whose hard state is lost.
+    /// Owners in `containers` whose log has no hard state here: closed containers of logs that were removed,
+    /// or of one whose hard state is lost.
     pub async fn orphans(&self) -> Result<Vec<OwnerReport>, InspectError> {
         let mut logs = Vec::new();
         for group in self.groups().await? {
@@ -301,9 +304,10 @@ impl DataDirectory {
         Ok(paths)
     }
 
-    /// What is known here of the log that a segment of this directory belongs to: the slot of its hard state that counts,
-    /// how its opening was rehearsed to end, and where the owner goes on. A file that is not named as its records say is
-    /// that of the log that uses it, if one does. `None` when no log has that number.
+    /// All that is known here of the log that a segment of this directory belongs to: the slot of its hard
+    /// state that counts, how its opening was rehearsed to end, and where the owner goes on. A file that is
+    /// not named as its records say is that of the log that uses it, if one does. `None` when no log has that
+    /// number.
     pub async fn around(
         &self,
         owners_dir: &str,
@@ -405,8 +409,8 @@ impl DataDirectory {
         Ok(owners)
     }
 
-    /// The log, of all but one group, whose start would look at an owner's files. It costs a rehearsal of each, so it is asked
-    /// only where the files themselves do not say.
+    /// The log, of all but one group, whose start would look at an owner's files. It costs a rehearsal of
+    /// each, so it is asked only where the files themselves do not say.
     async fn user(
         &self,
         owners_dir: &str,
@@ -447,8 +451,8 @@ impl DataDirectory {
         Ok(numbers.into_iter().map(|segment| SegmentId { owner, segment }).collect())
     }
 
-    /// Whose records an owner's segments hold, by the first whose records say that they belong there: somebody may have
-    /// put a file of another log in the way.
+    /// The log whose records an owner's segments hold, by the first whose records say that they belong there:
+    /// somebody may have put a file of another log in the way.
     async fn holds(&self, owners_dir: &str, owner: OwnerId) -> Result<Holds, InspectError> {
         let mut holds = Holds::Nothing;
         for id in self.segments_of(owners_dir, owner).await? {

@@ -1,9 +1,10 @@
-//! Looking at a log's files without opening the log: what `flotilla debug` prints, for an operator at three in the morning
-//! and for a developer with a damaged file. Reads only, in bounded pieces, also files that somebody writes to.
+//! Looking at a log's files without opening the log: what `flotilla debug` prints, for an operator at three
+//! in the morning and for a developer with a damaged file. Reads only, in bounded pieces, also files that
+//! somebody writes to.
 //!
-//! A [`SegmentScan`] goes through one file, record by record, and through damage to the next record; what is wrong
-//! is a [`Damage`] with its [`Clue`]s, what a start of the log would make of it a [`Verdict`]. A [`DataDirectory`] does so for
-//! whole logs, and rehearses its recovery on a copy that exists only in memory.
+//! A [`SegmentScan`] goes through one file, record by record, and through damage to the next record; what is
+//! wrong is a [`Damage`] with its [`Clue`]s, what a start of the log would make of it a [`Verdict`]. A
+//! [`DataDirectory`] does so for whole logs, and rehearses its recovery on a copy that exists only in memory.
 
 mod clue;
 mod correct;

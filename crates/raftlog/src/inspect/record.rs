@@ -13,7 +13,7 @@ pub struct SegmentName {
 }
 
 impl SegmentName {
-    /// From the last two parts of a path, when it is named like a segment in its owner's directory.
+    /// The name from the last two parts of a path, when it is named like a segment in its owner's directory.
     pub fn of_path(path: &str) -> Option<SegmentName> {
         let mut parts = path.rsplit('/');
         let segment = SegmentId::parse_number(parts.next()?)?;
@@ -28,18 +28,19 @@ impl fmt::Display for SegmentName {
     }
 }
 
-/// A record as it stands in a file, without meta and body: whoever keeps one keeps none of the file's bytes in memory.
+/// A record as it stands in a file, without meta and body: whoever keeps one keeps none of the file's bytes
+/// in memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SeenRecord {
-    /// Where it was found.
+    /// The offset at which it was found.
     pub offset: u64,
-    /// From its first byte to the next record's.
+    /// The bytes from its first to the next record's first.
     pub bytes: u64,
     pub log: u64,
     pub id: LogId,
     pub kind: u8,
     pub roll_to: Option<OwnerId>,
-    /// Where it says that it stands.
+    /// The place at which it says that it stands.
     pub place: Place,
     pub meta_bytes: u32,
 }
@@ -77,7 +78,7 @@ impl fmt::Display for SeenRecord {
     }
 }
 
-/// Why bytes are no record, in words.
+/// The reason why bytes are no record, in words.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(transparent)]
 pub struct BadRecord(DecodeError);

@@ -6,8 +6,9 @@ use std::fmt;
 use std::io::{self, ErrorKind};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// A disk on which recovery can be rehearsed: it shows the files of a directory that is only looked at, and keeps every
-/// change in memory. So what a start of the log would do is found out by the code that would do it.
+/// A disk on which recovery can be rehearsed: it shows the files of a directory that is only looked at, and
+/// keeps every change in memory. So what a start of the log would do is found out by the code that would do
+/// it.
 #[derive(Clone)]
 pub(crate) struct Rehearsal {
     source: Arc<dyn Directory>,
@@ -21,7 +22,8 @@ struct State {
     removed: BTreeSet<String>,
 }
 
-/// In the order in which they were made. The files add to it too, so it is not in the state that holds them.
+/// The changes in the order in which they were made. The files add to it too, so it is not in the state that
+/// holds them.
 #[derive(Clone, Default)]
 struct Changes(Arc<Mutex<Vec<Change>>>);
 
@@ -31,7 +33,7 @@ impl Changes {
     }
 }
 
-/// What was done to a file, as far as anybody would miss it.
+/// A change to a file, as far as anybody would miss it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     Cut { file: String, to: u64, from: u64 },
@@ -40,7 +42,7 @@ pub enum Change {
 }
 
 impl Change {
-    /// Where the file is cut, 0 when it is removed.
+    /// The file that is cut, and the offset at which; 0 when it is removed.
     pub(crate) fn cut(&self) -> Option<(&str, u64)> {
         match self {
             Change::Cut { file, to, .. } => Some((file, *to)),
@@ -193,10 +195,10 @@ struct RehearsedFile {
 }
 
 struct Contents {
-    /// So much of the base is still to be seen.
+    /// The bytes of the base that are still to be seen.
     shown_bytes: u64,
     bytes: u64,
-    /// What was written, in order.
+    /// The writes, in order.
     patches: Vec<(u64, Bytes)>,
 }
 

@@ -20,7 +20,7 @@ const SEARCH_BYTES_MAX: u64 = 256 << 20;
 /// Clues told of one damage.
 const CLUES_MAX: usize = 8;
 
-/// What comes next in a segment.
+/// The next thing in a segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Item {
     Record(SeenRecord),
@@ -32,19 +32,20 @@ pub enum Item {
     },
 }
 
-/// Goes through a segment from its first byte to its last, verifying everything. Holds one piece of the file at a time.
+/// Goes through a segment from its first byte to its last, verifying everything. Holds one piece of the file
+/// at a time.
 pub struct SegmentScan {
     window: Window,
     at: u64,
-    /// What the file's name says.
+    /// The segment that the file's name names.
     pub named: Option<SegmentName>,
-    /// What its records say: what they are checked against.
+    /// The segment that its records name: they are checked against it.
     pub found: Option<SegmentName>,
     pub log: Option<u64>,
     /// Records without a body to check: it was given up.
     pub discards: Discards,
     next_index: Option<LogIndex>,
-    /// After damage the next record's index is not known.
+    /// True after damage: the next record's index is not known.
     gap: bool,
     rolled: bool,
     search_bytes: u64,
@@ -78,7 +79,7 @@ impl SegmentScan {
         self.named.is_some() && self.named != self.found
     }
 
-    /// What most of the first records say, the name having a casting vote.
+    /// Takes the segment to be what most of the first records say, the name having a casting vote.
     async fn identify(&mut self) -> io::Result<()> {
         let mut names: HashMap<(SegmentName, u64), usize> = HashMap::new();
         let mut at = 0;
@@ -122,12 +123,14 @@ impl SegmentScan {
         Ok(self.decode_head(record.offset).await?.map(|head| head.meta).unwrap_or_default())
     }
 
-    /// The entry that a record at the segment's start holds: that proves that what stands before was whole once.
+    /// The entry that a record at the segment's start holds: that proves that what stands before was whole
+    /// once.
     pub(crate) async fn first(&mut self) -> io::Result<Option<LogIndex>> {
         Ok(self.head(0).await?.filter(|record| self.is_here(record)).map(|record| record.id.index))
     }
 
-    /// The next record or damage, `None` at the end of the file. Damage ends where the next record of this segment begins.
+    /// The next record or damage, `None` at the end of the file. Damage ends where the next record of this
+    /// segment begins.
     pub async fn next(&mut self) -> io::Result<Option<Item>> {
         let (at, len) = (self.at, self.window.len());
         if at >= len {
@@ -282,7 +285,7 @@ impl SegmentScan {
         Ok(Item::Damage(Damage { offset: at, end, fault, index, next_index, clues }))
     }
 
-    /// What can be found out about a body's bad pieces, one after another.
+    /// Looks for clues to a body's bad pieces, one after another.
     async fn body_clues(&mut self, record: &SeenRecord, clues: &mut Vec<Clue>) -> io::Result<()> {
         let Ok(head) = self.decode_head(record.offset).await? else { return Ok(()) };
         let body_start = record.offset + head.header.head_bytes();
@@ -359,7 +362,7 @@ impl SegmentScan {
         Ok(Damage { offset: at, end, fault, index, next_index, clues })
     }
 
-    /// Whole records in a range that is no record of this segment.
+    /// Looks for whole records in a range that is no record of this segment.
     async fn foreign(&mut self, from: u64, to: u64) -> io::Result<Option<Clue>> {
         let (mut first, mut count, mut at) = (None, 0, from.next_multiple_of(ALIGNMENT));
         let (mut old, mut old_count) = (None::<SeenRecord>, 0);
@@ -380,7 +383,8 @@ impl SegmentScan {
             count += 1;
             first.get_or_insert(record);
         }
-        // Old bytes may be those of an object that holds records itself: only what is in its place says what they are.
+        // Old bytes may be those of an object that holds records itself: only what is in its place says what
+        // they are.
         let old = old.map(|record| Clue::Recycled { record: Box::new(record), count: old_count });
         Ok(old.or(first.map(|record| Clue::Foreign { record: Box::new(record), count })))
     }

@@ -3,11 +3,11 @@ use std::fmt;
 use std::io;
 use types::{LogId, Term};
 
-/// What one whole segment holds.
+/// A summary of what one whole segment holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SegmentSummary {
     pub records: u64,
-    /// Of the whole records.
+    /// The bytes of the whole records.
     pub record_bytes: u64,
     pub file_bytes: u64,
     pub unused_bytes: u64,
@@ -15,7 +15,8 @@ pub struct SegmentSummary {
     pub last: Option<SeenRecord>,
     pub terms: Option<(Term, Term)>,
     pub damage: Vec<Damage>,
-    /// What a recycled file held before: it stands behind the end of the log and is none of its damage.
+    /// The former contents of a recycled file: they stand behind the end of the log and are none of its
+    /// damage.
     pub old_bytes: Option<Damage>,
 }
 

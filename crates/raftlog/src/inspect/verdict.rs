@@ -2,20 +2,22 @@ use super::{Damage, HardStateSlot};
 use std::fmt;
 use types::LogIndex;
 
-/// What is known beside the segment: recovery goes by this.
+/// The evidence beside the segment: recovery goes by this.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Evidence<'a> {
     /// The slot of the log's hard state that counts.
     pub hard_state: Option<&'a HardStateSlot>,
-    /// The first entry of the owner's next segment that begins with a record of this log, and the segment's number.
+    /// The first entry of the owner's next segment that begins with a record of this log, and the segment's
+    /// number.
     pub later: Option<(u32, LogIndex)>,
     /// Whether anybody looked for later segments.
     pub is_looked: bool,
-    /// Whether opening the log was rehearsed, and how that ended: a segment's index may spare it from reading heads.
+    /// Whether opening the log was rehearsed, and how that ended: a segment's index may spare it from reading
+    /// heads.
     pub opens: Option<bool>,
 }
 
-/// What opening the log would do at a damage (docs/format/segment.md, "Recovery").
+/// The verdict of recovery on a damage: what opening the log would do (docs/format/segment.md, "Recovery").
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// The log opens; who reads the entry gets a typed error.

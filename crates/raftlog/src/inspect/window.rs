@@ -40,7 +40,7 @@ impl Window {
         Ok(self.bytes.slice(..bytes.min(self.bytes.len())))
     }
 
-    /// Where the first byte other than zero stands in `[from, to)`.
+    /// The offset of the first byte other than zero in `[from, to)`.
     pub(crate) async fn first_used(&mut self, from: u64, to: u64) -> io::Result<Option<u64>> {
         let mut at = from;
         while at < to {
@@ -56,7 +56,7 @@ impl Window {
         Ok(None)
     }
 
-    /// Where the last byte other than zero of `[from, to)` ends; `from` when all are zero.
+    /// The offset behind the last byte other than zero of `[from, to)`; `from` when all are zero.
     pub(crate) async fn used_end(&mut self, from: u64, to: u64) -> io::Result<u64> {
         let (mut at, mut end) = (from, from);
         while at < to {

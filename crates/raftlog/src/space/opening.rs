@@ -9,9 +9,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl LogSpace {
-    /// Opens a log, or creates it when its directory does not exist. A torn tail is cut (and logged); damage before
-    /// the tail is an error and changes nothing. A log whose last handle was dropped is waited for; one that is in use
-    /// is refused. Not cancellation safe only in that a half-opened log may have been created.
+    /// Opens a log, or creates it when its directory does not exist. A torn tail is cut (and logged); damage
+    /// before the tail is an error and changes nothing. A log whose last handle was dropped is waited for;
+    /// one that is in use is refused. Not cancellation safe only in that a half-opened log may have been
+    /// created.
     pub async fn open(self: &Arc<Self>, spec: LogSpec) -> Result<Log, OpenError> {
         let io_error = |source| OpenError::Io { log: spec.log, source };
         let claim = self.claim(&spec).await?;
@@ -28,7 +29,8 @@ impl LogSpace {
             recovered.segment_index,
         );
         claim.opened(&core);
-        // Owned by the log: it ends when the last handle is dropped, and `close` or the next `open` wait for that.
+        // Owned by the log: it ends when the last handle is dropped, and `close` or the next `open` wait for
+        // that.
         tokio::spawn(writer.run());
         Ok(Log::new(core))
     }

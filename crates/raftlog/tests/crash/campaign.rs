@@ -1,7 +1,7 @@
 //! Random lives from a seed.
 //!
-//! `FLOTILLA_CRASH_POINTS` says how many crashes, `FLOTILLA_CRASH_SEED` with which seed to begin; `./dev crash` sets them. Each
-//! seed is a world of its own, so `--seed S --points 1` replays seed S alone.
+//! `FLOTILLA_CRASH_POINTS` says how many crashes, `FLOTILLA_CRASH_SEED` with which seed to begin; `./dev
+//! crash` sets them. Each seed is a world of its own, so `--seed S --points 1` replays seed S alone.
 
 use crate::driver::Action;
 use crate::liar::Lie;
@@ -85,7 +85,7 @@ pub(crate) fn random_world(random: &mut Random, lie: Lie) -> World {
     World::new(0..logs, options, sim(random.next_u64(), random.below(4)), lie)
 }
 
-/// How a life is to end, if it does not end of itself.
+/// The end that a life is to have, if it does not end of itself.
 enum End {
     Crash,
     /// The disk gives an I/O error and takes nothing after it.
@@ -94,7 +94,7 @@ enum End {
     Full,
 }
 
-/// From one start to one crash; answers how many more there were during the start.
+/// Lives from one start to one crash; answers how many more crashes there were during the start.
 pub(crate) async fn live(world: &mut World, random: &mut Random) -> Result<u64, String> {
     let in_recovery = world.start_through_crashes(random, 3).await?;
     let end = match random.below(10) {

@@ -19,7 +19,8 @@ async fn lived(random: &mut Random, lie: Lie) -> World {
     world
 }
 
-/// Entries by id and bytes that were ever asked for; ids alone are not enough, as a truncated one may be asked for again.
+/// Entries by id and bytes that were ever asked for; ids alone are not enough, as a truncated one may be
+/// asked for again.
 fn known(world: &World, log: usize) -> HashMap<u64, Vec<&Entry>> {
     let mut known: HashMap<u64, Vec<&Entry>> = HashMap::new();
     for entry in world.drivers[log].history.every_entry() {

@@ -69,8 +69,8 @@ impl Driver {
         Driver { spec, is_metadata, history, log: None, term: 1, serial: 0 }
     }
 
-    /// Opens the log and sees what is there. A removal that a crash interrupted is completed, if it came so far that the
-    /// log is no longer there.
+    /// Opens the log and sees what is there. A removal that a crash interrupted is completed, if it came so
+    /// far that the log is no longer there.
     pub(crate) async fn open(&mut self, space: &Arc<LogSpace>) -> Result<Observed, String> {
         if self.history.removal != Removal::None {
             let names = space.disk().list(&self.spec.dir).await.map_err(|error| error.to_string())?;
@@ -86,8 +86,8 @@ impl Driver {
         self.open_log(space).await
     }
 
-    /// Removes the log, once more if a crash was in between, and what it leaves, the first owner last: until then it
-    /// cannot be created again.
+    /// Removes the log, once more if a crash was in between, and what it leaves, the first owner last: until
+    /// then it cannot be created again.
     async fn remove(&mut self, space: &Arc<LogSpace>) -> Result<(), String> {
         let removed = space.remove(&self.spec).await;
         removed.map_err(|error| format!("remove the log: {error}"))?;
@@ -107,7 +107,7 @@ impl Driver {
         Ok(())
     }
 
-    /// What was deleted, and acknowledged, is not there.
+    /// Checks that what was deleted, and acknowledged, is not there.
     pub(crate) fn check_deleted(&self, files: &[(String, u64)]) -> Result<(), String> {
         for owner in &self.history.gone {
             let dir = owner_dir(&self.spec, *owner);
@@ -139,7 +139,8 @@ impl Driver {
         }
     }
 
-    /// Starts an action. What an unexpected error means is for the caller to say: it is in the history's acks.
+    /// Starts an action. What an unexpected error means is for the caller to say: it is in the history's
+    /// acks.
     pub(crate) async fn act(&mut self, action: &Action, space: &Arc<LogSpace>) -> Result<(), String> {
         let Some(log) = self.log.clone() else { return Ok(()) };
         match action {
@@ -286,7 +287,7 @@ impl Driver {
             id: log_id(self.term, index),
             kind: (index % 5) as u8,
             meta: Bytes::from(format!("{serial:x}")),
-            body: Payload::seal(body),
+            body: Payload::checksummed(body),
             roll_to,
         }
     }

@@ -182,7 +182,7 @@ fn a_removed_log_comes_back_as_it_was_or_new() {
     ]);
 }
 
-/// What a spare held must not show when its next segment is cut, finished, or goes on where it ended.
+/// A spare's old contents must not show when its next segment is cut, finished, or goes on where it ended.
 #[test]
 fn recycled_segments_are_truncated_finished_and_closed() {
     exhaust_recycling(vec![
@@ -252,8 +252,8 @@ struct Ran {
     recovery_steps: u64,
 }
 
-/// Carries out the script up to the crash and recovers, with another crash on the way; and then once more, when only
-/// what recovery itself made durable is left: that must give the same.
+/// Carries out the script up to the crash and recovers, with another crash on the way; and then once more,
+/// when only what recovery itself made durable is left: that must give the same.
 async fn run(
     script: &Script,
     crash: Option<CrashPoint>,
@@ -306,7 +306,7 @@ async fn run_script(script: &Script, crash: Option<CrashPoint>) -> Result<World,
     Ok(world)
 }
 
-/// What recovery left must be a log like any other.
+/// Goes on with what recovery left, which must be a log like any other.
 async fn live_on(world: &mut World) -> Result<(), String> {
     let after = [append(&[20]), Action::Settle, append(&[900, 20]), Action::Settle, Action::Reopen];
     let logs = world.drivers.iter().map(|driver| driver.spec.log - 1);

@@ -28,7 +28,7 @@ fn entries(indexes: std::ops::Range<u64>, body_bytes: usize) -> Vec<Entry> {
         id: crate::model::log_id(1, index),
         kind: 0,
         meta: Bytes::new(),
-        body: Payload::seal(vec![index as u8 | 1; body_bytes].into()),
+        body: Payload::checksummed(vec![index as u8 | 1; body_bytes].into()),
         roll_to: None,
     };
     indexes.map(entry).collect()

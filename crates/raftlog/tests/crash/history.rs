@@ -1,5 +1,5 @@
-//! What was asked of a log in one life and how much of it was acknowledged; decides whether what is found after a
-//! crash can be.
+//! A history of what was asked of a log in one life and how much of it was acknowledged; decides whether what
+//! is found after a crash can be.
 
 use crate::model::{Change, Model, Observed, Stored};
 use std::collections::BTreeSet;
@@ -8,7 +8,7 @@ use types::{LogId, OwnerId};
 
 #[derive(Clone)]
 pub(crate) struct History {
-    /// What a start found: known to be durable.
+    /// The model of what a start found: known to be durable.
     base: Model,
     changes: Vec<Change>,
     /// The base and all changes.
@@ -18,13 +18,13 @@ pub(crate) struct History {
     pub(crate) removal: Removal,
     /// The last owner the log ever rolled to.
     pub(crate) last_owner: OwnerId,
-    /// Owners before this one were deleted, or are about to be ...
+    /// Owners before this one were deleted, or are about to be.
     pub(crate) deleted_end: OwnerId,
-    /// ... and of these that was acknowledged.
+    /// Owners whose deletion was acknowledged.
     pub(crate) gone: BTreeSet<OwnerId>,
 }
 
-/// How far the removal of a log has come.
+/// The stage that the removal of a log has reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Removal {
     None,
@@ -40,7 +40,7 @@ pub(crate) struct Acks(Arc<Mutex<AcksState>>);
 
 #[derive(Default)]
 struct AcksState {
-    /// So many changes are acknowledged: they are carried out in order.
+    /// The number of changes that are acknowledged: they are carried out in order.
     acknowledged: usize,
     failure: Option<String>,
     token_failed: bool,
@@ -126,8 +126,8 @@ impl History {
         self.committed_max = self.committed_max.max(id);
     }
 
-    /// The state that was found must be that after some of the changes, in order, all acknowledged ones among them.
-    /// A truncation that was under way may have come some way. Returns the state.
+    /// The state that was found must be that after some of the changes, in order, all acknowledged ones among
+    /// them. A truncation that was under way may have come some way. Returns the state.
     pub(crate) fn explain(&self, found: &Observed) -> Result<Model, String> {
         let acknowledged = self.acks.acknowledged();
         if self.acks.0.lock().unwrap().out_of_order {
@@ -180,8 +180,8 @@ impl History {
         *self = History { committed_max, removal, last_owner, deleted_end, gone, ..self.clone() };
     }
 
-    /// Every entry that was ever asked for in this life, or forgotten before: a hard state that cannot be read may bring a
-    /// purged entry back, which is no wrong one.
+    /// Every entry that was ever asked for in this life, or forgotten before: a hard state that cannot be
+    /// read may bring a purged entry back, which is no wrong one.
     pub(crate) fn every_entry(&self) -> Vec<&raftlog::Entry> {
         let appended = self.changes.iter().filter_map(|change| match change {
             Change::Append(entry) => Some(entry),

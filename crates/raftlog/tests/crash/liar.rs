@@ -124,7 +124,8 @@ impl File for LyingFile {
     }
 }
 
-/// Writes into each record of a segment's bytes the checksums that its contents have (docs/format/segment.md).
+/// Writes into each record of a segment's bytes the checksums that its contents have
+/// (docs/format/segment.md).
 fn with_fitting_checksums(bytes: Bytes) -> Bytes {
     const HEADER_BYTES: usize = 72;
     let mut bytes = bytes.to_vec();

@@ -1,4 +1,4 @@
-//! What a log holds, written from docs/format/segment.md and not from the code it checks.
+//! A model of what a log holds, written from docs/format/segment.md and not from the code it checks.
 
 use raftlog::{Entry, HardState, Place};
 use std::collections::BTreeMap;
@@ -20,7 +20,7 @@ pub(crate) enum Change {
     DeletePurged,
 }
 
-/// Where the next record goes if it fits.
+/// The place of the next record, if it fits there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Position {
     pub(crate) owner: OwnerId,
@@ -41,7 +41,7 @@ pub(crate) struct Model {
     segment_bytes_max: u64,
     pub(crate) entries: BTreeMap<u64, Stored>,
     pub(crate) purged: Option<LogId>,
-    /// Where the entry after the last purged one goes if it fits.
+    /// The place of the entry after the last purged one, if it fits there.
     pub(crate) start: Position,
     /// Segments of that owner before that one were deleted.
     pub(crate) deleted_before: Option<(OwnerId, u32)>,
@@ -125,7 +125,7 @@ impl Model {
     }
 }
 
-/// What a log answers.
+/// A log's answers to all that can be asked of it.
 #[derive(Debug)]
 pub(crate) struct Observed {
     pub(crate) entries: Vec<Entry>,
@@ -139,7 +139,7 @@ pub(crate) struct Observed {
 }
 
 impl Observed {
-    /// Why this is not what the model holds.
+    /// Says why this is not what the model holds.
     pub(crate) fn differs(&self, model: &Model) -> Option<String> {
         if self.vote != model.vote {
             return Some(format!("hard state {:?}, not {:?}", self.vote, model.vote));

@@ -32,7 +32,7 @@ pub(crate) struct World {
     is_full: bool,
 }
 
-/// How one life ends and the next begins.
+/// The death by which one life ends and the next begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Death {
     Power(Loss),
@@ -96,8 +96,8 @@ impl World {
         LogSpace::new(self.lie.wrap(self.disk.clone()), self.options.clone())
     }
 
-    /// Opens all logs and checks what they hold. An error of a machine that went down on the way is no violation:
-    /// then the answer is false.
+    /// Opens all logs and checks what they hold. An error of a machine that went down on the way is no
+    /// violation: then the answer is false.
     pub(crate) async fn start(&mut self) -> Result<bool, String> {
         let space = self.open_space();
         let mut found = Vec::new();
@@ -135,7 +135,8 @@ impl World {
         Ok(true)
     }
 
-    /// Starts, and when the machine goes down on the way starts again, as often as it takes. Counts those crashes.
+    /// Starts, and when the machine goes down on the way starts again, as often as it takes. Counts those
+    /// crashes.
     pub(crate) async fn start_through_crashes(
         &mut self,
         random: &mut Random,
@@ -200,7 +201,7 @@ impl World {
         Err(format!("{spares} bytes in spares, at most {limit} are allowed"))
     }
 
-    /// Of all steps of the disk in all lives.
+    /// A hash of all steps of the disk in all lives.
     pub(crate) fn trace_hash(&self) -> u64 {
         let mut hash = self.past_hash.clone();
         self.disk.trace_hash().hash(&mut hash);
@@ -212,7 +213,7 @@ impl World {
         self.disk.failure().is_some()
     }
 
-    /// What the disk was asked for in the last lives.
+    /// The story of what the disk was asked for in the last lives.
     pub(crate) fn story(&self) -> String {
         let now = self.disk.trace().join("\n  ");
         let lives: Vec<_> = self.past.iter().map(String::as_str).chain([now.as_str()]).collect();
@@ -261,7 +262,8 @@ pub(crate) fn random_point(random: &mut Random, step: u64) -> CrashPoint {
     if random.one_in(2) { CrashPoint::Before(step) } else { CrashPoint::After(step) }
 }
 
-/// Runs on one thread, with a clock that stands still while there is anything to do: the same seed gives the same run.
+/// Runs on one thread, with a clock that stands still while there is anything to do: the same seed gives the
+/// same run.
 pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread()
         .enable_time()

@@ -1,5 +1,5 @@
-//! How much memory a piece of code asks for at once: a length that an input claims must not be believed before the input
-//! is that long.
+//! Counts how much memory a piece of code asks for at once: a length that an input claims must not be
+//! believed before the input is that long.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;

@@ -1,7 +1,7 @@
 //! Random inputs from a seed.
 //!
-//! `FLOTILLA_FUZZ_MINUTES` says for how long, `FLOTILLA_FUZZ_SEED` with which seed to begin; `./dev fuzz` sets them. Each seed
-//! stands for itself, so `--seed S --minutes 0` replays seed S alone.
+//! `FLOTILLA_FUZZ_MINUTES` says for how long, `FLOTILLA_FUZZ_SEED` with which seed to begin; `./dev fuzz`
+//! sets them. Each seed stands for itself, so `--seed S --minutes 0` replays seed S alone.
 
 use crate::directory::{self, Outcomes};
 use crate::{hard_state, inspect, record};

@@ -16,14 +16,14 @@ use std::sync::Arc;
 /// Damaged copies of one directory.
 const COPIES: u64 = 12;
 
-/// How the engine sees a disk; a planted bug is a way of seeing.
+/// The way in which the engine sees a disk; a planted bug is one.
 pub(crate) type Sight = fn(SimDisk) -> Arc<dyn Disk>;
 
 pub(crate) fn honest(disk: SimDisk) -> Arc<dyn Disk> {
     Arc::new(disk)
 }
 
-/// What became of the logs of all copies.
+/// Counts of what became of the logs of all copies.
 #[derive(Default)]
 pub(crate) struct Outcomes {
     pub(crate) copies: u64,
@@ -108,7 +108,7 @@ fn action(random: &mut Random, is_metadata: bool) -> Action {
     }
 }
 
-/// What was done to the files of a copy.
+/// The damage that was done to the files of a copy.
 #[derive(Default)]
 struct Done {
     touched: BTreeSet<String>,

@@ -1,4 +1,4 @@
-//! What counts as a hard state is what the format says, byte for byte.
+//! The decoder takes for a hard state what the format says, byte for byte.
 
 use crate::allocation::bounded;
 use crate::mutate::damage;
@@ -103,7 +103,7 @@ fn random_slot(random: &mut Random) -> Vec<u8> {
     })
 }
 
-/// From docs/format/hard-state.md.
+/// Encodes a slot as docs/format/hard-state.md says.
 fn encode(slot: &HardStateSlot) -> Vec<u8> {
     let flag = |is_set: bool, flag: u8| if is_set { flag } else { 0 };
     let vote = slot.vote.unwrap_or_default();

@@ -1,6 +1,7 @@
-//! What a damaged directory may answer. Everything in it was acknowledged and the process was idle, so the durable mark of
-//! each hard state is exact: a log is refused with an error that names its place, or it is whole, or readers of an entry are
-//! told that it is damaged. What is silently different is a finding.
+//! An oracle of what a damaged directory may answer. Everything in it was acknowledged and the process was
+//! idle, so the durable mark of each hard state is exact: a log is refused with an error that names its
+//! place, or it is whole, or readers of an entry are told that it is damaged. What is silently different is a
+//! finding.
 
 use crate::directory::Outcomes;
 use crate::files::{Files, files_of, is_segment, log_of};
@@ -18,7 +19,7 @@ use types::LogIndex;
 pub(crate) struct Oracle<'a> {
     /// The logs as they were.
     pub(crate) world: &'a World,
-    /// What became of their files.
+    /// The files, and what became of them.
     pub(crate) files: &'a Files,
     pub(crate) touched: &'a BTreeSet<String>,
     pub(crate) is_forged: bool,

@@ -148,7 +148,7 @@ fn place_of(path: &str) -> Option<(u64, u32)> {
     Some((u64::from_str_radix(parts.next()?, 16).ok()?, segment))
 }
 
-/// What a read answers instead of path, offset and bytes.
+/// A false way to answer a read of path, offset and bytes.
 type See = fn(&str, u64, Bytes) -> Bytes;
 
 /// A disk seen through a planted bug.

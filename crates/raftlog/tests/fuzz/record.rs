@@ -1,4 +1,5 @@
-//! What decodes as a record is what the format says, byte for byte, and nothing makes the decoder panic or believe a length.
+//! The decoder takes for a record what the format says, byte for byte, and nothing makes it panic or believe
+//! a length.
 
 use crate::allocation::bounded;
 use crate::mutate::damage;
@@ -8,7 +9,7 @@ use disk::sim::Random;
 use raftlog::Entry;
 use raftlog::inspect::{SeenRecord, decode_record};
 
-/// What a decoder may allocate beside its input.
+/// The bytes that a decoder may allocate beside its input.
 const SMALL_BYTES: usize = 4096;
 
 pub(crate) type Decoder = fn(&Bytes) -> Result<(SeenRecord, Entry), String>;

@@ -1,4 +1,5 @@
-//! Records and slots written down from docs/format alone: a second opinion on what the engine's own decoder accepts.
+//! Records and slots written down from docs/format alone: a second opinion on what the engine's own decoder
+//! accepts.
 
 use disk::sim::Random;
 
@@ -74,7 +75,8 @@ pub(crate) fn field(bytes: &[u8], at: usize) -> usize {
     u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap()) as usize
 }
 
-/// Makes the checksums of the record at the start of the bytes fit what it says of itself, as far as it is there.
+/// Makes the checksums of the record at the start of the bytes fit what it says of itself, as far as it is
+/// there.
 pub(crate) fn fit_record(bytes: &mut [u8]) {
     if bytes.len() < HEADER_BYTES {
         return;
@@ -116,7 +118,7 @@ pub(crate) fn fit_index(bytes: &mut [u8]) {
     }
 }
 
-/// What recovery must keep of a slot that checks.
+/// The part of a slot that checks which recovery must keep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Slot {
     pub(crate) sequence: u64,
@@ -153,7 +155,7 @@ pub(crate) fn newest_slot(file: &[u8]) -> Option<Slot> {
     valid.map(read).max_by_key(|slot| slot.sequence)
 }
 
-/// Where records start, one after another, as far as their lengths lead.
+/// The offsets at which records start, one after another, as far as their lengths lead.
 pub(crate) fn records(bytes: &[u8]) -> Vec<usize> {
     let (mut starts, mut at) = (Vec::new(), 0);
     while bytes.len() >= at + HEADER_BYTES && bytes[at..].starts_with(b"FLog") {

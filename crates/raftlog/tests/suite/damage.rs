@@ -232,7 +232,8 @@ async fn a_crash_at_any_step_of_creation_leaves_a_log_that_opens() {
     }
 }
 
-/// Found by the fuzzer: one flipped bit in the newest slot of a log at rest took the last vote, or purge, back without a word.
+/// Found by the fuzzer: one flipped bit in the newest slot of a log at rest took the last vote, or purge,
+/// back without a word.
 #[tokio::test]
 async fn a_slot_that_rots_takes_back_no_vote_and_no_purge() {
     let machine = Machine::new();

@@ -1,5 +1,5 @@
-//! Version 1 of the segment format, byte by byte: golden/segment-v1.seg was written by the first version and is
-//! explained in docs/format/segment.md. It never changes.
+//! Version 1 of the segment format, byte by byte: golden/segment-v1.seg was written by the first version and
+//! is explained in docs/format/segment.md. It never changes.
 
 use crate::support::*;
 use bytes::Bytes;
@@ -9,7 +9,7 @@ use types::{OwnerId, Payload};
 const GOLDEN: &[u8] = include_bytes!("../golden/segment-v1.seg");
 
 fn golden_entries() -> Vec<Entry> {
-    let text = |text: &'static str| Payload::seal(Bytes::from_static(text.as_bytes()));
+    let text = |text: &'static str| Payload::checksummed(Bytes::from_static(text.as_bytes()));
     vec![
         Entry { id: id(1, 0), kind: 1, meta: Bytes::new(), body: Payload::default(), roll_to: None },
         Entry { id: id(1, 1), kind: 2, meta: "meta".into(), body: text("a body"), roll_to: None },

@@ -1,4 +1,5 @@
-//! What a process leaves when it is killed at any moment: the directory is copied while the log is written.
+//! Images of what a process leaves when it is killed at any moment: the directory is copied while the log is
+//! written.
 
 use crate::support::*;
 use raftlog::{Entry, HardState};

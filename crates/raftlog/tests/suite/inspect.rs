@@ -599,7 +599,7 @@ fn killed(machine: &Machine) -> Machine {
     killed
 }
 
-/// What the engine does before the first record of a segment: the process dies right behind it.
+/// Takes a spare as the engine does before the first record of a segment: the process dies right behind it.
 fn take_spare(machine: &Machine, owner: u64, segment: u32) {
     let mut spares = fs::read_dir(machine.dir.path().join("disk/spares")).unwrap();
     let spare = spares.next().unwrap().unwrap().path();
@@ -635,7 +635,8 @@ async fn old_bytes_of_a_recycled_segment_are_no_damage() {
         assert!(matches!(found[0].clues[..], [Clue::Recycled { count: 1, .. }]), "{:?}", found[0].clues);
         assert!(found[0].to_string().contains("records of owner 00000000000003e8 segment"), "{}", found[0]);
     }
-    // Only the rest of a body is left of them: the file alone does not say so, what recovery makes of it does.
+    // Only the rest of a body is left of them: the file alone does not say so, what recovery makes of it
+    // does.
     append(&log, entries(2, 31..32, 3000)).await;
     let rest = self::killed(&machine);
     let (_, items) = scan_bytes(&fs::read(rest.segment(1000, 10)).unwrap(), None).await;

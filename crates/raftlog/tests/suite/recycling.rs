@@ -96,7 +96,7 @@ async fn no_segment_gets_its_own_bytes_back() {
     }
 }
 
-/// What the first owner left was kept as spares, and then removed as leftovers of an earlier process.
+/// The first owner's segments were kept as spares, and then removed as leftovers of an earlier process.
 #[tokio::test]
 async fn an_owner_may_be_deleted_before_any_log_is_opened() {
     let machine = Machine::small_segments(10_000);
@@ -132,7 +132,8 @@ async fn spares_have_a_limit_and_do_not_outlive_the_process() {
     assert!(!machine.dir.path().join("disk/spares").exists());
 }
 
-/// Somebody knows where a log is going to end, and stored an object that has the next record in just that place.
+/// Somebody knows where a log is going to end, and stored an object that has the next record in just that
+/// place.
 #[tokio::test]
 async fn an_object_that_holds_a_forged_record_never_becomes_one() {
     let machine = Machine::small_segments(10_000);
@@ -153,7 +154,7 @@ async fn an_object_that_holds_a_forged_record_never_becomes_one() {
         let body_start = 72 + 4 + entry.meta.len();
         let at = place.offset as usize - body_start;
         body[at..at + forged.len()].copy_from_slice(forged);
-        Entry { body: types::Payload::seal(body.into()), ..entry }
+        Entry { body: types::Payload::checksummed(body.into()), ..entry }
     });
     append(&log, malicious.collect()).await;
     log.purge(id(1, 28)).await.unwrap();

@@ -81,7 +81,7 @@ pub(crate) fn entry(term: u64, index: u64, body_bytes: usize) -> Entry {
         id: id(term, index),
         kind: (index % 3) as u8,
         meta: Bytes::from(format!("meta of {term}/{index}")),
-        body: Payload::seal(Bytes::from(body)),
+        body: Payload::checksummed(Bytes::from(body)),
         roll_to: None,
     }
 }

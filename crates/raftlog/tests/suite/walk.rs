@@ -27,7 +27,8 @@ async fn walk(disk: &Arc<dyn Disk>, owner: u64) -> (Vec<WalkedRecord>, WalkEnd) 
     }
 }
 
-/// Log 1: entries 0..10 of 30 000 bytes over several segments of owner 1000, the last rolls to 2000, which has three.
+/// Log 1: entries 0..10 of 30 000 bytes over several segments of owner 1000, the last rolls to 2000, which
+/// has three.
 async fn two_owners() -> Machine {
     let machine = Machine::small_segments(100_000);
     let log = machine.start().open(spec(1)).await.unwrap();

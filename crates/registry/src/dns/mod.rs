@@ -1,5 +1,5 @@
-//! Healthy instances over DNS, UDP and TCP (docs/registry.md has the names). Answers from a copy of the registry, asks nobody else
-//! anything, and answers for no other zone.
+//! Healthy instances over DNS, UDP and TCP (docs/registry.md has the names). Answers from a copy of the
+//! registry, asks nobody else anything, and answers for no other zone.
 
 mod reply;
 mod tcp;
@@ -29,7 +29,7 @@ const CONNECTIONS_REFUSED: Metric = Metric {
     help: "TCP connections closed because too many were open.",
 };
 
-/// What has come in.
+/// Counts of what has come in.
 #[derive(Default)]
 struct Counts {
     udp: AtomicU64,
@@ -121,7 +121,7 @@ impl DnsServer {
         exposition.counter(CONNECTIONS_REFUSED, &[], count(&self.counts.connections_refused));
     }
 
-    /// Of the registry's copy that it answers from.
+    /// The revision of the registry's copy that it answers from.
     pub fn revision(&self) -> u64 {
         self.zone.revision()
     }

@@ -1,4 +1,4 @@
-//! From the bytes of a question to the bytes of its answer.
+//! Replies: from the bytes of a question to the bytes of its answer.
 
 use super::zone::{Found, Zone};
 use hickory_proto::op::{Edns, Message, MessageType, OpCode, Query, ResponseCode};
@@ -6,19 +6,19 @@ use hickory_proto::rr::{DNSClass, RecordType};
 
 /// Without EDNS a message over UDP is no larger.
 const UDP_BYTES_PLAIN: usize = 512;
-/// What crosses the internet in one piece (the DNS flag day of 2020).
+/// The bytes that cross the internet in one piece (the DNS flag day of 2020).
 const UDP_BYTES_MAX: u16 = 1232;
 const TCP_BYTES_MAX: usize = u16::MAX as usize;
 const HEADER_BYTES: usize = 12;
 
-/// How a message came, and its answer goes.
+/// The transport by which a message came, and its answer goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Over {
     Udp,
     Tcp,
 }
 
-/// What to do with a message.
+/// The reply to a message.
 #[derive(Debug)]
 pub(super) enum Reply {
     Answer(Vec<u8>),
@@ -101,7 +101,8 @@ fn respond_with(response: &mut Message, code: ResponseCode) {
     }
 }
 
-/// Leaves out what need not be there first; an answer of which some is missing says so (TC), and is asked for again over TCP.
+/// Leaves out what need not be there first; an answer of which some is missing says so (TC), and is asked for
+/// again over TCP.
 fn encode_within(mut message: Message, size_max: usize) -> Option<Vec<u8>> {
     loop {
         let bytes = message.to_vec().ok()?;
@@ -121,7 +122,7 @@ fn encode_within(mut message: Message, size_max: usize) -> Option<Vec<u8>> {
     }
 }
 
-/// For bytes that begin like a question: FORMERR with its number, and nothing else.
+/// The reply to bytes that begin like a question: FORMERR with its number, and nothing else.
 fn malformed(question: &[u8]) -> Option<Vec<u8>> {
     let header = question.get(..HEADER_BYTES)?;
     let is_response = header[2] & 0x80 != 0;

@@ -20,7 +20,7 @@ const IDLE_MAX: Duration = Duration::from_secs(10);
 const QUESTION_BYTES_MAX: usize = 4096;
 const ERROR_PAUSE: Duration = Duration::from_millis(10);
 
-/// Until `stop`; on return no connection is open.
+/// Serves until `stop`; on return no connection is open.
 pub(super) async fn serve(
     listener: TcpListener,
     zone: Arc<Zone>,

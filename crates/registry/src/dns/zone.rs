@@ -8,9 +8,10 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// How long resolvers may keep an answer, and that there is none: what a client adds to the time a lease takes to end.
+/// The time for which resolvers may keep an answer, and that there is none: what a client adds to the time a
+/// lease takes to end.
 const TTL_SECONDS: u32 = 1;
-/// Of one answer: more than anybody tries, less than a TCP message holds.
+/// The records of one answer at the most: more than anybody tries, less than a TCP message holds.
 const RECORDS_MAX: usize = 256;
 /// A copy that has not heard of SCM for this long is not worth answering from.
 const AGE_MAX: Duration = Duration::from_secs(600);
@@ -27,7 +28,7 @@ pub(super) struct Zone {
     mirror: Mirror,
 }
 
-/// What there is to say to a question.
+/// The answer that there is to a question.
 #[derive(Debug, PartialEq)]
 pub(super) enum Found {
     /// The name exists; there may be no records of the type.
@@ -36,13 +37,13 @@ pub(super) enum Found {
         additionals: Vec<Record>,
     },
     NoSuchName,
-    /// Not below this zone.
+    /// The name is not below this zone.
     Foreign,
     /// SCM has not been heard of for too long.
     Unknown,
 }
 
-/// What a name stands for.
+/// The meaning of a name.
 enum Meaning<'a> {
     /// It exists because there are names below it.
     Branch,
@@ -101,7 +102,7 @@ impl Zone {
         }
     }
 
-    /// For answers that are none: who says so, and for how long that holds.
+    /// The record for answers that are none: who says so, and for how long that holds.
     pub(super) fn soa(&self) -> Record {
         let host = |label: &str| self.name.prepend_label(label).unwrap_or_else(|_| self.name.clone());
         // RFC 1982 wants serials to grow modulo 2^32, which this does.
@@ -209,7 +210,8 @@ fn ips(instance: &Instance) -> BTreeSet<IpAddr> {
     hosts.filter_map(|(host, _)| host.parse().ok()).collect()
 }
 
-/// Where an instance is to be found: at the address called `port`; without one at its `primary` address, or at all it has.
+/// The targets at which an instance is to be found: the address called `port`; without one its `primary`
+/// address, or all it has.
 fn srv_targets(instance: &Instance, port: Option<&str>, name: &Name) -> Vec<SRV> {
     let primary = instance.metadata.get("primary").map(String::as_str);
     let wanted = port.or(primary.filter(|primary| instance.addresses.contains_key(*primary)));

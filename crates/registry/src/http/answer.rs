@@ -40,7 +40,7 @@ fn refuse(failure: &Failure) -> Response {
     refuse_with(status_of(failure.code), failure)
 }
 
-/// Of a request that is not looked at, whatever it asks.
+/// The answer to a request that is not looked at, whatever it asks.
 pub(super) fn refused(failure: &Failure) -> Response {
     refuse_with(StatusCode::FORBIDDEN, failure)
 }

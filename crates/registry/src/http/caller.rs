@@ -1,7 +1,8 @@
-//! Whose requests are answered. Whoever reaches the port may read and write the registry, and a browser reaches ports that the pages in it
-//! must not: of the machine it runs on, and of others in its network. A page may give its own name an address of ours (DNS rebinding), and
-//! then it asks as itself; so a request is answered under names that no page can have. And it may send to another's name what it cannot read
-//! the answer to; browsers say so.
+//! Callers whose requests are answered. Whoever reaches the port may read and write the registry, and a
+//! browser reaches ports that the pages in it must not: of the machine it runs on, and of others in its
+//! network. A page may give its own name an address of ours (DNS rebinding), and then it asks as itself; so a
+//! request is answered under names that no page can have. And it may send to another's name what it cannot
+//! read the answer to; browsers say so.
 
 use super::answer::refused;
 use axum::extract::{Request, State};
@@ -12,7 +13,8 @@ use proto::{Code, Failure};
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
-/// Names under which a process's HTTP is asked, beside those that are nobody else's: addresses, names of a single word, `localhost`.
+/// Names under which a process's HTTP is asked, beside those that are nobody else's: addresses, names of a
+/// single word, `localhost`.
 #[derive(Clone, Debug, Default)]
 pub struct Hosts(Arc<[String]>);
 
@@ -22,7 +24,8 @@ impl Hosts {
         Hosts(names.into_iter().map(|name| name.trim_end_matches('.').to_ascii_lowercase()).collect())
     }
 
-    /// Whether a page of somebody else cannot have come under this name. `host` as in the header, with or without a port.
+    /// Whether a page of somebody else cannot have come under this name. `host` as in the header, with or
+    /// without a port.
     fn are_ours(&self, host: &str) -> bool {
         let host = host.trim().to_ascii_lowercase();
         if let Some(address) = host.strip_prefix('[') {
@@ -78,7 +81,7 @@ impl Hosts {
     }
 }
 
-/// What may follow the colon of a Host: nothing does too.
+/// True for what may follow the colon of a Host: nothing does too.
 fn is_port(text: &str) -> bool {
     text.bytes().all(|byte| byte.is_ascii_digit())
 }

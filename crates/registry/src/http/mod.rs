@@ -1,5 +1,6 @@
-//! The registry over HTTP/JSON (docs/registry.md has the table of requests). Long polls in the manner of Consul: `?index=N&wait=30s`
-//! blocks until what is asked for has changed after revision N; `X-Flotilla-Index` of an answer is the N for the next request.
+//! The registry over HTTP/JSON (docs/registry.md has the table of requests). Long polls in the manner of
+//! Consul: `?index=N&wait=30s` blocks until what is asked for has changed after revision N;
+//! `X-Flotilla-Index` of an answer is the N for the next request.
 
 mod answer;
 mod caller;
@@ -22,7 +23,7 @@ use std::sync::{Arc, OnceLock};
 /// Above the largest value, so that one that is a little too large is refused in our words.
 const BODY_BYTES_MAX: usize = 256 << 10;
 
-/// Whom to ask, once the process knows.
+/// The client to ask, once the process knows whom.
 pub type Slot = Arc<OnceLock<RegistryClient>>;
 
 /// Everything below `/v1`, for whoever asks under one of `hosts`.
@@ -44,7 +45,8 @@ pub fn router(slot: Slot, hosts: Hosts) -> Router {
         .with_state(slot)
 }
 
-/// A body that is refused unread ends its connection: without a word of it the client would send its next request there.
+/// A body that is refused unread ends its connection: without a word of it the client would send its next
+/// request there.
 async fn closes_when_unread(mut response: Response) -> Response {
     if [StatusCode::PAYLOAD_TOO_LARGE, StatusCode::FORBIDDEN].contains(&response.status()) {
         response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));

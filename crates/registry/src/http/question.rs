@@ -1,11 +1,11 @@
-//! What stands after the `?`.
+//! Questions: what stands after the `?`.
 
 use proto::Failure;
 use proto::registry::Reading;
 use serde::Deserialize;
 use std::time::Duration;
 
-/// Of a long poll that does not say how long it wants to wait.
+/// The wait of a long poll that does not say how long it wants to wait.
 const WAIT_DEFAULT: Duration = Duration::from_secs(60);
 
 /// All parameters there are; each request uses some of them.

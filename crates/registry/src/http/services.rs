@@ -78,7 +78,7 @@ pub(super) async fn instance(
     }
 }
 
-/// What an instance says of itself when it registers.
+/// An instance as it describes itself when it registers.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct NewInstance {

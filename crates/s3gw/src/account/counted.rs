@@ -1,4 +1,4 @@
-//! What is counted of requests, for Prometheus: docs/metrics.md.
+//! Counts of requests, for Prometheus: docs/metrics.md.
 
 use super::Account;
 use super::told::End;
@@ -33,12 +33,12 @@ const SIGNATURE: Metric = Metric {
     help: "Time that looking at a request's signature took.",
 };
 
-/// Of requests that are no operation, or were refused before anybody looked which.
+/// The name for requests that are no operation, or were refused before anybody looked which.
 const NO_OPERATION: &str = "none";
 
 const REASONS: [&str; 4] = ["busy", "invalid", "not_implemented", "signature"];
 
-/// Why a request is refused, by the code it is answered with.
+/// The reason why a request is refused, by the code it is answered with.
 pub(super) fn reason(code: &str) -> &'static str {
     match code {
         "SlowDown" => "busy",

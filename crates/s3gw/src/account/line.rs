@@ -10,7 +10,8 @@ use time::macros::format_description;
 /// Longest key id that is written down. Anybody may send anything as one.
 const ACCESS_KEY_BYTES_MAX: usize = 128;
 
-/// A request that has ended, as the log has it. It is made where the request is, and becomes text where nobody waits.
+/// A request that has ended, as the log has it. It is made where the request is, and becomes text where
+/// nobody waits.
 pub(super) struct Line {
     pub(super) written: Written,
     pub(super) operation: Option<&'static str>,
@@ -44,7 +45,8 @@ struct Fields<'a> {
 }
 
 impl Line {
-    /// One line of JSON. It has no control characters: JSON escapes those below 32, and the rest is escaped here.
+    /// One line of JSON. It has no control characters: JSON escapes those below 32, and the rest is escaped
+    /// here.
     pub(super) fn write_to(&self, text: &mut Vec<u8>) {
         let written = &self.written;
         let path = decoded(&written.path);
@@ -69,7 +71,8 @@ impl Line {
         };
         let json = serde_json::to_string(&fields).expect("strings and numbers");
         for c in json.chars() {
-            // DEL and the controls of Latin 1, which some terminals obey; and what some readers take for the end of a line.
+            // DEL and the controls of Latin 1, which some terminals obey; and what some readers take for the
+            // end of a line.
             if c.is_control() || matches!(c, '\u{2028}' | '\u{2029}') {
                 text.extend_from_slice(format!("\\u{:04x}", u32::from(c)).as_bytes());
             } else {
@@ -80,7 +83,7 @@ impl Line {
     }
 }
 
-/// Whose request it says that it is, in its header or as a presigned URL; nothing else of either is kept.
+/// The access key that a request names, in its header or as a presigned URL; nothing else of either is kept.
 pub(super) fn access_key(request: &Request) -> Option<String> {
     let header = || request.headers().get(AUTHORIZATION)?.to_str().ok()?.split_once("Credential=");
     let parameter = || {
@@ -100,7 +103,8 @@ fn bucket_and_key(path: &str) -> (Option<&str>, Option<&str>) {
     (Some(bucket).filter(|bucket| !bucket.is_empty()), Some(key).filter(|key| !key.is_empty()))
 }
 
-/// What is no escape is left as it is, and what is no text is replaced: whatever came, a line is written.
+/// The text, decoded: what is no escape is left as it is, and what is no text is replaced, so that a line is
+/// written whatever came.
 fn decoded(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -126,7 +130,7 @@ fn time_of(at_ms: u64) -> String {
     at.unwrap_or(OffsetDateTime::UNIX_EPOCH).format(format).unwrap_or_default()
 }
 
-/// To the microsecond.
+/// The seconds, to the microsecond.
 fn seconds(time: Duration) -> f64 {
     time.as_micros() as f64 / 1e6
 }

@@ -18,17 +18,19 @@ const LOST: Metric = Metric {
     help: "Requests that are not in the request log: the queue was full, or the file could not be written.",
 };
 
-/// Requests that wait to be written: some 300 bytes each, and their keys, 4 KiB at most. At 100 000 requests a second that is
-/// [`GATHER`] twice.
+/// Requests that wait to be written: some 300 bytes each, and their keys, 4 KiB at most. At 100 000 requests
+/// a second that is [`GATHER`] twice.
 const QUEUE_MAX: usize = 4096;
 
-/// How long requests are gathered once one has come. Waking a thread for each would cost more than writing it down.
+/// The time for which requests are gathered once one has come. Waking a thread for each would cost more than
+/// writing it down.
 const GATHER: Duration = Duration::from_millis(20);
 
-/// What a round writes at most.
+/// The bytes that a round writes at most.
 const ROUND_BYTES_MAX: usize = 1 << 20;
 
-/// The file that requests are written to, a line each, by a thread of its own. Nothing that happens to it holds up a request.
+/// The file that requests are written to, a line each, by a thread of its own. Nothing that happens to it
+/// holds up a request.
 pub struct RequestLog {
     path: PathBuf,
     orders: SyncSender<Order>,
@@ -97,7 +99,7 @@ impl RequestLog {
         }
     }
 
-    /// Where the queue is full the writer is awake.
+    /// Wakes the writer; where the queue is full it is awake.
     fn wake(&self) {
         match self.orders.try_send(None) {
             Ok(()) | Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {}
@@ -105,7 +107,7 @@ impl RequestLog {
     }
 }
 
-/// Where there is no log, nothing is written and nothing lost.
+/// Adds the log's counts to the metrics: where there is no log, nothing is written and nothing lost.
 pub(super) fn expose(log: Option<&RequestLog>, exposition: &mut Exposition) {
     let count = |counter: fn(&Shared) -> &Counter| log.map_or(0, |log| counter(&log.shared).get());
     exposition.counter(LINES, &[], count(|shared| &shared.lines));
@@ -127,7 +129,7 @@ struct Writer {
     path: PathBuf,
     file: File,
     shared: Arc<Shared>,
-    /// Since the last round that was written.
+    /// True when writing has failed since the last round that was written.
     failing: bool,
     /// The file ends within a line, which could not be cut off again.
     torn: bool,
@@ -162,7 +164,7 @@ impl Writer {
         }
     }
 
-    /// Where the new file cannot be had, the old one is written on.
+    /// Opens the file anew; where the new one cannot be had, the old one is written on.
     fn reopen(&mut self) {
         match open_file(&self.path) {
             Ok(file) => {

@@ -1,5 +1,6 @@
-//! What becomes of each request: counted for Prometheus, and written down where a log is asked for. An [`Account`] is opened with a
-//! request's head and closed once, with the last byte of its answer or when somebody gives the request up, whoever that is.
+//! The account of each request: counted for Prometheus, and written down where a log is asked for. An
+//! [`Account`] is opened with a request's head and closed once, with the last byte of its answer or when
+//! somebody gives the request up, whoever that is.
 
 mod counted;
 mod line;
@@ -156,7 +157,7 @@ impl Drop for Account {
 /// An answer's body on its way out.
 struct Answer {
     body: Body,
-    /// What is still to come, where that is known.
+    /// The bytes still to come, where that is known.
     left_bytes: Option<u64>,
     account: Account,
 }

@@ -13,25 +13,25 @@ pub(super) fn kept(text: &str) -> &str {
     &text[..text.floor_char_boundary(TEXT_BYTES_MAX)]
 }
 
-/// What a request turns out to be; who admits it tells.
+/// The facts that a request turns out to have; who admits it tells.
 #[derive(Default)]
 pub(crate) struct Told {
     /// `None` where no request is written down.
     pub(super) written: Option<Written>,
     pub(super) operation: Option<&'static str>,
-    /// How long its signature was looked at.
+    /// The time for which its signature was looked at.
     pub(super) signature: Option<Duration>,
     pub(super) admitted: bool,
 }
 
-/// What only the log wants to know of a request.
+/// The part of a request that only the log wants to know.
 pub(super) struct Written {
     pub(super) at_ms: u64,
     pub(super) id: RequestId,
     pub(super) peer: Option<SocketAddr>,
     pub(super) access_key: Option<String>,
     pub(super) method: Method,
-    /// With the bucket in front, as it came: encoded.
+    /// The path with the bucket in front, as it came: encoded.
     pub(super) path: String,
     pub(super) version: Option<String>,
     pub(super) error: Option<String>,
@@ -61,7 +61,7 @@ impl Told {
     }
 }
 
-/// How a request ended.
+/// The end of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
     /// Its answer was handed over to the last byte.

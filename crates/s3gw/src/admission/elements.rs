@@ -1,4 +1,5 @@
-//! The elements of an XML body. The protocol layer skips those it does not know; a client that sends one asks for something.
+//! The elements of an XML body. The protocol layer skips those it does not know; a client that sends one asks
+//! for something.
 
 /// The first element that is not among `known`, by its name without prefix.
 pub(super) fn unknown<'a>(xml: &'a str, known: &[&str]) -> Option<&'a str> {

@@ -1,15 +1,15 @@
 use crate::error::{GatewayError, Result};
 use std::net::IpAddr;
 
-/// The names this gateway answers to. A client that puts the bucket into the host (`bucket.s3.example`) sends the key where
-/// others have the bucket: taken for one of them, its PUT of a key would make a bucket.
+/// The names this gateway answers to. A client that puts the bucket into the host (`bucket.s3.example`) sends
+/// the key where others have the bucket: taken for one of them, its PUT of a key would make a bucket.
 #[derive(Clone, Debug)]
 pub(super) struct Hosts {
-    /// In small letters, without a dot at either end.
+    /// Domains in small letters, without a dot at either end.
     domains: Vec<String>,
 }
 
-/// How a request names its bucket.
+/// The way in which a request names its bucket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Addressing {
     Path,
@@ -27,7 +27,8 @@ impl Hosts {
         Hosts { domains: given.chain(["localhost".to_owned()]).collect() }
     }
 
-    /// Addresses, names of one label and our domains are ours; `NAME.domain` is a bucket; another name is nobody's.
+    /// Addresses, names of one label and our domains are ours; `NAME.domain` is a bucket; another name is
+    /// nobody's.
     pub(super) fn addressing(&self, host: &str) -> Result<Addressing> {
         let (name, port) = match host.rsplit_once(':') {
             Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => (name, Some(port)),

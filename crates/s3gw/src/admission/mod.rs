@@ -1,6 +1,7 @@
-//! What a request may be and do, decided before the protocol layer sees it and before a byte of its body is read: on which
-//! host it asks, who signed what of it, and which operation it is. What this lets through, the protocol layer takes as it
-//! is: it has no keys, sees no signature, and finds only paths with the bucket in front.
+//! Admission: what a request may be and do is decided before the protocol layer sees it and before a byte of
+//! its body is read: on which host it asks, who signed what of it, and which operation it is. What this lets
+//! through, the protocol layer takes as it is: it has no keys, sees no signature, and finds only paths with
+//! the bucket in front.
 
 mod elements;
 mod hosts;
@@ -40,8 +41,8 @@ pub(crate) const OWNER: &str = "flotilla";
 
 const API_VERSION: &str = "2006-03-01";
 
-/// Headers that a signature need not cover: how the body travels is told by headers that transports add afterwards, and
-/// cannot make another request of this one.
+/// Headers that a signature need not cover: how the body travels is told by headers that transports add
+/// afterwards, and cannot make another request of this one.
 const MAY_BE_UNSIGNED: [&str; 6] = [
     "x-amz-checksum-algorithm",
     "x-amz-content-sha256",
@@ -255,7 +256,7 @@ fn refuse_times_of_writers(method: &Method, headers: &HeaderMap) -> Result<()> {
     }
 }
 
-/// In HTTP/2 the host stands in the address.
+/// Sets the header from the address, where the host stands in HTTP/2.
 fn set_host(parts: &mut Parts) -> Result<()> {
     if parts.headers.contains_key(HOST) || parts.version < Version::HTTP_2 {
         return Ok(());
@@ -282,8 +283,8 @@ fn refuse_unsigned(headers: &HeaderMap, signed: &[String]) -> Result<()> {
     Err(GatewayError::refused("AccessDenied", 403, why))
 }
 
-/// Takes the parameters of a presigned URL that are not the operation's. SDKs put headers among them, which then hold as if
-/// they were sent: they are signed. Returns their names.
+/// Takes the parameters of a presigned URL that are not the operation's. SDKs put headers among them, which
+/// then hold as if they were sent: they are signed. Returns their names.
 fn take_presigned(query: &mut Query, headers: &mut HeaderMap) -> Result<Vec<String>> {
     query.take(signature::is_presigned_parameter);
     let is_header = |name: &str| name.get(..6).is_some_and(|start| start.eq_ignore_ascii_case("x-amz-"));
@@ -336,7 +337,8 @@ fn invalid_uri() -> GatewayError {
     GatewayError::refused("InvalidURI", 400, "Couldn't parse the specified URI.")
 }
 
-/// What a path with the bucket in front names. The protocol layer sees the path decoded; an encoded slash is one to it.
+/// The scope of a path with the bucket in front. The protocol layer sees the path decoded; an encoded slash
+/// is one to it.
 fn scope(path: &str) -> Scope {
     let decoded = query::decode(path, query::Plus::IsPlus).unwrap_or_default();
     match decoded.strip_prefix('/').unwrap_or_default().split_once('/') {
@@ -377,7 +379,8 @@ fn refuse_other_types(operation: &Operation, headers: &HeaderMap) -> Result<()> 
     }
 }
 
-/// Of HTTP/1 only headers say that there is a body. A client that forgot to would otherwise have made an empty object.
+/// Refuses a body that is not announced: of HTTP/1 only headers say that there is one. A client that forgot
+/// to would otherwise have made an empty object.
 fn refuse_unannounced(parts: &Parts) -> Result<()> {
     let is_told = |name| parts.headers.contains_key(name);
     if parts.version >= Version::HTTP_2 || is_told(CONTENT_LENGTH) || is_told(TRANSFER_ENCODING) {
@@ -497,7 +500,8 @@ fn check_sums(headers: &HeaderMap, trailers: &Trailers, sums: Sums, document: &[
     Ok(())
 }
 
-/// Leaves in the request what is the operation's: nothing of the signature, and the length of what it will read.
+/// Leaves in the request what is the operation's: nothing of the signature, and the length of what it will
+/// read.
 fn hand_over(parts: &mut Parts, body: &AdmittedBody) {
     for name in OURS {
         parts.headers.remove(name);
@@ -945,7 +949,8 @@ mod tests {
         sent(Method::GET, "/b/k").adding("x-amz-api-version", "2006-03-01").refused("not signed").await;
     }
 
-    /// "Signature calculations for the authorization header: transferring payload in multiple chunks", of AWS.
+    /// "Signature calculations for the authorization header: transferring payload in multiple chunks", of
+    /// AWS.
     fn documented_chunks(last_signature: &str) -> (HeaderMap, Vec<u8>) {
         let authorization = "AWS4-HMAC-SHA256 Credential=AKIAIOSFODNN7EXAMPLE/20130524/us-east-1/s3/aws4_request,\
             SignedHeaders=content-encoding;content-length;host;x-amz-content-sha256;x-amz-date;x-amz-decoded-content-length;\
@@ -1007,7 +1012,7 @@ mod tests {
         ));
         assert!(read_chunks(headers, body[..body.len() - 90].to_vec()).await.is_err());
     }
-    /// As minio-go 7.4.1 signs it with its `TrailingHeaders`.
+    /// A request as minio-go 7.4.1 signs it with its `TrailingHeaders`.
     #[tokio::test]
     async fn signed_trailers_of_minio_go_are_read() {
         let authorization = "AWS4-HMAC-SHA256 Credential=AKIAIOSFODNN7EXAMPLE/20130524/us-east-1/s3/aws4_request,\

@@ -2,8 +2,9 @@ use axum::http::{HeaderMap, Method};
 
 /// The checksum headers of no bytes at all.
 ///
-/// The AWS SDK for Java sends one with every GET, whose body is nothing. That for JavaScript signs one into the URL of a PUT before
-/// there is a body: it says nothing of the one that comes, and AWS looks past it. Any other checksum is taken at its word.
+/// The AWS SDK for Java sends one with every GET, whose body is nothing. That for JavaScript signs one into
+/// the URL of a PUT before there is a body: it says nothing of the one that comes, and AWS looks past it. Any
+/// other checksum is taken at its word.
 const OF_NOTHING: [(&str, &str); 5] = [
     ("x-amz-checksum-crc32", "AAAAAA=="),
     ("x-amz-checksum-crc32c", "AAAAAA=="),

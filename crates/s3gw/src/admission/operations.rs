@@ -1,6 +1,7 @@
-//! What a request may be: every operation with all parameters, `x-amz-*` and `x-flotilla-*` headers and XML elements it may come with. A request
-//! that is none of these, or brings more, is `NotImplemented`, and nothing of it is done: to leave out what a client asked
-//! for and answer with success would be a lie, and a sub-resource left out makes another operation of it.
+//! The table of all that a request may be: every operation with all parameters, `x-amz-*` and `x-flotilla-*`
+//! headers and XML elements it may come with. A request that is none of these, or brings more, is
+//! `NotImplemented`, and nothing of it is done: to leave out what a client asked for and answer with success
+//! would be a lie, and a sub-resource left out makes another operation of it.
 
 use super::query::Query;
 use axum::http::Method;
@@ -17,12 +18,13 @@ pub(super) struct Operation {
     copies: bool,
     /// Other parameters it may have.
     parameters: &'static [&'static str],
-    /// The headers that say what is asked for ([`are_ours`]) which it may have besides those of [`ANYWHERE`]; one that ends in `*` stands for all that begin so.
+    /// The headers that say what is asked for ([`are_ours`]) which it may have besides those of [`ANYWHERE`];
+    /// one that ends in `*` stands for all that begin so.
     headers: &'static [&'static str],
     pub(super) body: Body,
 }
 
-/// What a path names.
+/// The scope that a path names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scope {
     Service,
@@ -30,7 +32,7 @@ pub(super) enum Scope {
     Object,
 }
 
-/// What a body is for.
+/// The purpose of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Body {
     /// Nothing; not a byte is read.
@@ -41,7 +43,7 @@ pub(super) enum Body {
     Xml { bytes_max: usize, elements: &'static [&'static str], sums: Sums },
 }
 
-/// What the checksum headers beside a document are of.
+/// The bytes that the checksum headers beside a document are of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sums {
     OfDocument,
@@ -51,12 +53,14 @@ pub(super) enum Sums {
 pub(super) const COPY_SOURCE: &str = "x-amz-copy-source";
 const ACK: &str = "x-flotilla-ack";
 
-/// Documents are at most this long; the one that names 10 000 parts with their checksums may be twice as long.
+/// Documents are at most this long; the one that names 10 000 parts with their checksums may be twice as
+/// long.
 const XML_BYTES_MAX: usize = 2 << 20;
 const PARTS_XML_BYTES_MAX: usize = 4 << 20;
 
-/// Headers that any request may have. They are about the request itself (when it was signed, how its body travels), are
-/// looked at in `admission`, or change nothing: there are no requesters that could pay, and no trailer is ever asked for.
+/// Headers that any request may have. They are about the request itself (when it was signed, how its body
+/// travels), are looked at in `admission`, or change nothing: there are no requesters that could pay, and no
+/// trailer is ever asked for.
 const ANYWHERE: &[&str] = &[
     "x-amz-api-version",
     "x-amz-content-sha256",
@@ -80,7 +84,7 @@ const READ: &[&str] = &[
 
 const LISTED: &[&str] = &["x-amz-optional-object-attributes"];
 
-/// How a body that is kept or checked may come.
+/// Headers of a body that is kept or checked.
 const SENT: &[&str] = &[
     "x-amz-checksum-algorithm",
     "x-amz-checksum-crc32",

@@ -59,7 +59,7 @@ impl Query {
     }
 }
 
-/// What a plus sign stands for.
+/// The meaning of a plus sign.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Plus {
     IsSpace,

@@ -12,10 +12,10 @@ use time::{Duration, OffsetDateTime, PrimitiveDateTime};
 const ALGORITHM: &str = "AWS4-HMAC-SHA256";
 const UNSIGNED_PAYLOAD: &str = "UNSIGNED-PAYLOAD";
 
-/// How far the clock of a client may be off.
+/// The time by which the clock of a client may be off.
 const SKEW_MAX: Duration = Duration::minutes(15);
 
-/// How long a presigned URL may be good: a week, as in AWS.
+/// The time for which a presigned URL may be good: a week, as in AWS.
 const EXPIRES_SECONDS_MAX: u64 = 604_800;
 
 /// The parameters of a presigned URL.
@@ -36,10 +36,10 @@ pub(super) struct KeyPair {
     pub(super) secret_key: String,
 }
 
-/// What a signature covers, as the request has it.
+/// The part of a request that a signature covers, as the request has it.
 pub(super) struct Covered<'a> {
     pub(super) method: &'a Method,
-    /// As it came.
+    /// The path as it came.
     pub(super) path: &'a str,
     pub(super) query: &'a Query,
     pub(super) headers: &'a HeaderMap,
@@ -48,12 +48,12 @@ pub(super) struct Covered<'a> {
 /// A request whose signature is right.
 pub(super) struct Verified {
     pub(super) is_presigned: bool,
-    /// In small letters.
+    /// Names of headers, in small letters.
     pub(super) signed_headers: Vec<String>,
     pub(super) seed: Seed,
 }
 
-/// From which the signatures of a body's chunks follow.
+/// The seed from which the signatures of a body's chunks follow.
 #[derive(Clone)]
 pub(crate) struct Seed {
     scope: Scope,
@@ -69,13 +69,13 @@ struct Scope {
     text: String,
 }
 
-/// What a client says of its signature, in a header or in parameters.
+/// The claim that a client makes of its signature, in a header or in parameters.
 struct Claim {
     access_key: String,
     scope: Scope,
     signed_headers: Vec<String>,
     signature: String,
-    /// For which presigned URLs are good; `None` for headers.
+    /// The time for which presigned URLs are good; `None` for headers.
     expires: Option<Duration>,
 }
 
@@ -206,8 +206,9 @@ impl Claim {
         Ok(())
     }
 
-    /// The texts one of which must have been signed. Clients differ in whether they encode a path that has unencoded
-    /// characters in it, and in what they take for the body of a URL that is signed before there is one.
+    /// The texts one of which must have been signed. Clients differ in whether they encode a path that has
+    /// unencoded characters in it, and in what they take for the body of a URL that is signed before there is
+    /// one.
     fn canonical_requests(&self, covered: &Covered<'_>) -> Result<Vec<String>> {
         let encoded = encode(&decode(covered.path, Plus::IsPlus)?, Slash::Kept);
         let mut paths = vec![encoded.as_str()];

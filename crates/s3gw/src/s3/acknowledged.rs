@@ -1,6 +1,6 @@
-//! `x-flotilla-ack: all`: an upload whose bytes should be on all three replicas before it is answered, and not only on two. The
-//! answer's header of the same name says whether they were: a replica that is down is waited for a moment, and the
-//! upload succeeds without it.
+//! `x-flotilla-ack: all`: an upload whose bytes should be on all three replicas before it is answered, and
+//! not only on two. The answer's header of the same name says whether they were: a replica that is down is
+//! waited for a moment, and the upload succeeds without it.
 
 use super::error::to_s3;
 use crate::error::{GatewayError, Result};
@@ -10,7 +10,7 @@ use s3s::{S3Response, S3Result};
 
 static HEADER: HeaderName = HeaderName::from_static("x-flotilla-ack");
 
-/// What a request asks for in this.
+/// The acknowledgement that a request asks for in this header.
 #[derive(Clone, Default)]
 pub(super) struct Acknowledged(Option<HeaderValue>);
 

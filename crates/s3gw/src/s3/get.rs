@@ -17,7 +17,7 @@ const DEFAULT_CONTENT_TYPE: &str = "binary/octet-stream";
 /// The part of an object that is asked for.
 struct Selected {
     bytes: ByteRange<u64>,
-    /// As the header says it, when it is not the whole.
+    /// The range as the header says it, when it is not the whole.
     content_range: Option<String>,
     parts_count: Option<i32>,
 }

@@ -14,14 +14,14 @@ use s3s::dto::*;
 struct Page {
     contents: Vec<Object>,
     common_prefixes: Vec<CommonPrefix>,
-    /// Where the next page begins, if there is one.
+    /// The place where the next page begins, if there is one.
     next_after: Option<Bytes>,
 }
 
 /// The version of an object that has no other.
 pub(super) const NULL_VERSION: &str = "null";
 
-/// How names stand in the answer.
+/// The form in which names stand in the answer.
 #[derive(Clone, Copy)]
 pub(super) struct Names {
     url_encoded: bool,

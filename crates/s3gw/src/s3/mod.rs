@@ -1,5 +1,6 @@
-//! The S3 protocol, by the `s3s` crate: requests and answers in XML and headers, of requests that `admission` let through. The only
-//! module that names it. Each operation is a function from its input to its output or a [`GatewayError`].
+//! The S3 protocol, by the `s3s` crate: requests and answers in XML and headers, of requests that `admission`
+//! let through. The only module that names it. Each operation is a function from its input to its output or a
+//! [`GatewayError`].
 
 mod acknowledged;
 mod buckets;
@@ -89,7 +90,7 @@ impl Protocol {
     }
 }
 
-/// By the machine's clock, as signatures are dated by those of clients.
+/// The time by the machine's clock, as signatures are dated by those of clients.
 fn now() -> OffsetDateTime {
     let now_ms = SystemClock.now_ms();
     OffsetDateTime::from_unix_timestamp_nanos(i128::from(now_ms) * 1_000_000)
@@ -107,7 +108,7 @@ fn answer<T>(result: Result<T, GatewayError>) -> S3Result<S3Response<T>> {
     result.map(S3Response::new).map_err(error::to_s3)
 }
 
-/// What is not here is not in `admission`'s table either, and never comes.
+/// Operations that are not here are not in `admission`'s table either, and never come.
 #[async_trait]
 impl S3 for Gateway {
     async fn list_buckets(

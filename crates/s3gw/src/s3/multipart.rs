@@ -227,8 +227,8 @@ impl Gateway {
         Ok(completed(host, input.bucket, input.key, &key))
     }
 
-    /// The object that the upload became already, of these parts: it is gone once it is completed, and a client that did not
-    /// hear so asks again. Anything else is the `error` that was found.
+    /// The object that the upload became already, of these parts: it is gone once it is completed, and a
+    /// client that did not hear so asks again. Anything else is the `error` that was found.
     async fn completed_before(
         &self,
         bucket: &str,
@@ -471,7 +471,7 @@ fn parse_kind(kind: Option<&ChecksumType>, algorithm: Algorithm) -> Result<Kind>
     Err(GatewayError::InvalidRequest(why))
 }
 
-/// Which checksum an upload was begun with.
+/// The checksum that an upload was begun with.
 fn upload_checksum(attributes: Option<&KeyAttributes>) -> (Algorithm, Kind) {
     let checksum = attributes.and_then(|attributes| attributes.checksum.as_ref());
     let parsed = checksum

@@ -1,5 +1,5 @@
-//! What clients ask a bucket or an object about itself before they use it, answered by one that has none of it: no versions,
-//! policies, tags, rules, and nobody but its owner.
+//! Probes: what clients ask a bucket or an object about itself before they use it, answered by one that has
+//! none of it: no versions, policies, tags, rules, and nobody but its owner.
 
 use super::buckets::owner;
 use super::convert::{Sums, etag, timestamp};
@@ -13,7 +13,7 @@ use s3s::dto::*;
 /// Parts of an object that one answer lists.
 const PARTS_MAX: i32 = 1000;
 
-/// What an ordinary bucket does not have, and how S3 says so.
+/// A thing that an ordinary bucket does not have, and how S3 says so.
 #[derive(Clone, Copy)]
 pub(super) enum Lacking {
     Cors,

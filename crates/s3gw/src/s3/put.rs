@@ -12,7 +12,7 @@ use client::{Ack, S3_VOLUME};
 use proto::om::Key;
 use s3s::dto::*;
 
-/// What the headers of an upload say about its body, beyond what the protocol layer parses.
+/// The words of an upload's headers about its body, beyond what the protocol layer parses.
 pub(super) struct Asked {
     trailers: Option<Trailers>,
     /// The checksum that `x-amz-trailer` announces.
@@ -33,7 +33,7 @@ impl Asked {
         }
     }
 
-    /// What must hold for the body before anything is committed.
+    /// The promise that must hold for the body before anything is committed.
     pub(super) fn promise(
         &self,
         content_length: Option<i64>,

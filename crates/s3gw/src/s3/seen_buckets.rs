@@ -3,8 +3,8 @@ use std::sync::Mutex;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How long a bucket counts as there after OM said so. Only what happens to an upload into a bucket that was just deleted depends on
-/// it: whether it is refused before its bytes travel, or at its commit.
+/// The time for which a bucket counts as there after OM said so. Only what happens to an upload into a bucket
+/// that was just deleted depends on it: whether it is refused before its bytes travel, or at its commit.
 const SEEN_FOR: Duration = Duration::from_secs(5);
 /// Names of 63 bytes at most. Past it all are forgotten, which is cheap to mend.
 const SEEN_MAX: usize = 1024;

@@ -16,8 +16,9 @@ use s3s::service::{S3Service, S3ServiceBuilder};
 use std::ops::Range as ByteRange;
 use time::OffsetDateTime;
 
-/// The gateway's way in without a cluster behind it, for who looks for requests that do harm there (tests/fuzz). What it lets through is
-/// what the real one lets through: it is the same code up to the operation.
+/// The gateway's way in without a cluster behind it, for who looks for requests that do harm there
+/// (tests/fuzz). What it lets through is what the real one lets through: it is the same code up to the
+/// operation.
 pub struct Trial {
     admission: Admission,
     service: S3Service,
@@ -26,11 +27,13 @@ pub struct Trial {
 /// A request that was let through.
 pub struct Tried {
     pub operation: &'static str,
-    /// As the protocol layer has it.
+    /// The head of the request, as the protocol layer has it.
     pub parts: Parts,
-    /// The bytes of an object, decoded as far as they came, and the code of what was wrong with them; of a document, all.
+    /// The bytes of an object, decoded as far as they came, and the code of what was wrong with them; of a
+    /// document, all.
     pub body: (Vec<u8>, Option<String>),
-    /// What the protocol layer answers: NOT_IMPLEMENTED if it understood, since nobody carries anything out. `None` for data.
+    /// The protocol layer's answer: NOT_IMPLEMENTED if it understood, since nobody carries anything out.
+    /// `None` for data.
     pub status: Option<StatusCode>,
 }
 
@@ -67,12 +70,12 @@ impl Trial {
         Ok(Tried { operation, parts, body: (document.into(), None), status: Some(status) })
     }
 
-    /// What a `Range` of a GET selects of an object of so many bytes.
+    /// The range that a `Range` of a GET selects of an object of so many bytes.
     pub fn range(&self, text: &str, object_bytes: u64) -> Option<ByteRange<u64>> {
         ranged(&Range::parse(text).ok()?, object_bytes).ok()
     }
 
-    /// What an `x-amz-copy-source-range` selects.
+    /// The range that an `x-amz-copy-source-range` selects.
     pub fn copy_range(&self, text: &str, object_bytes: u64) -> Option<ByteRange<u64>> {
         copy_range(text, object_bytes).ok()
     }

@@ -2,9 +2,9 @@ use axum::body::{Body, Bytes};
 use axum::http::header::CONTENT_LENGTH;
 use axum::response::Response;
 
-/// An answer of the protocol layer as clients can read it. It leaves out messages, without which clients know of no error
-/// but that it is "Unknown"; and it writes control characters as they are: a carriage return would be read as a line feed,
-/// and three keys as one.
+/// An answer of the protocol layer as clients can read it. It leaves out messages, without which clients know
+/// of no error but that it is "Unknown"; and it writes control characters as they are: a carriage return
+/// would be read as a line feed, and three keys as one.
 pub(super) fn mend(response: s3s::HttpResponse) -> Response {
     let is_error = response.status().is_client_error() || response.status().is_server_error();
     let Some(document) = response.body().bytes().filter(|document| !document.is_empty()) else {

@@ -1,5 +1,6 @@
-//! Random requests from a seed, as in crates/raftlog/tests/fuzz/campaign.rs: `FLOTILLA_FUZZ_MINUTES` says for how long,
-//! or `FLOTILLA_FUZZ_CASES` how many of each target, and `FLOTILLA_FUZZ_SEED` with which seed to begin.
+//! Random requests from a seed, as in crates/raftlog/tests/fuzz/campaign.rs: `FLOTILLA_FUZZ_MINUTES` says for
+//! how long, or `FLOTILLA_FUZZ_CASES` how many of each target, and `FLOTILLA_FUZZ_SEED` with which seed to
+//! begin.
 
 use crate::allocation::peak;
 use crate::random::Random;
@@ -12,9 +13,10 @@ use tokio::time::Instant;
 const SEEDS_IN_TESTS: u64 = 25;
 const CASES_PER_SEED: u64 = 20;
 const FINDINGS_MAX: u64 = 5;
-/// Far above what any of them takes, in a debug build on a busy machine: a case that takes as long does not end by itself.
+/// Far above what any of them takes, in a debug build on a busy machine: a case that takes as long does not
+/// end by itself.
 const CASE_MAX: Duration = Duration::from_secs(10);
-/// What a case takes that has no large document: the request some times over.
+/// The bytes that a case takes which has no large document: the request some times over.
 const CASE_BYTES_MAX: usize = 4 << 20;
 
 type Case = fn(&mut Random) -> Result<bool, String>;
@@ -98,7 +100,7 @@ fn campaign() {
     }
 }
 
-/// Of one target.
+/// The counts of one target.
 #[derive(Clone, Copy, Default)]
 struct Count {
     cases: u64,

@@ -1,5 +1,5 @@
-//! Bodies in aws-chunks, cut anywhere: what comes out is what was put in, whatever frames it came in; what was changed under signed
-//! chunks does not come out whole.
+//! Bodies in aws-chunks, cut anywhere: what comes out is what was put in, whatever frames it came in; what
+//! was changed under signed chunks does not come out whole.
 
 use crate::random::Random;
 use crate::request::shown;

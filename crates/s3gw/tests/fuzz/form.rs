@@ -1,4 +1,5 @@
-//! Forms bring their signature in the body: whatever their type is spelled like, they are refused and nothing of them is read.
+//! Forms bring their signature in the body: whatever their type is spelled like, they are refused and nothing
+//! of them is read.
 
 use crate::random::Random;
 use crate::request::shown;

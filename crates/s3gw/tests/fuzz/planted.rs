@@ -14,7 +14,8 @@ fn finds(says: &str, case: impl Fn(&mut Random) -> Result<bool, String>) {
     assert!(found.any(|why| why.contains(says)), "nothing in 3000 cases that says {says:?}");
 }
 
-/// A gateway that looks at `x-amz-copy-source` after the signature, signed or not: what a presigned PUT once became a copy by.
+/// A gateway that looks at `x-amz-copy-source` after the signature, signed or not: what a presigned PUT once
+/// became a copy by.
 #[test]
 fn a_header_that_nobody_signed_is_found() {
     finds("was signed, and", |random| {

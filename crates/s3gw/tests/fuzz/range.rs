@@ -6,7 +6,8 @@ use std::ops::Range;
 /// Text and the object's length; `Range` of a GET, `x-amz-copy-source-range`.
 pub(crate) type Ranges<'a> = &'a dyn Fn(&str, u64) -> (Option<Range<u64>>, Option<Range<u64>>);
 
-/// As a person reads it. The second says whether both ends are named and within the object, as copies want it.
+/// The range as a person reads it. The second says whether both ends are named and within the object, as
+/// copies want it.
 fn read(text: &str, object_bytes: u64) -> Option<(Range<u64>, bool)> {
     let (first, last) = text.strip_prefix("bytes=")?.split_once('-')?;
     let number = |digits: &str| {

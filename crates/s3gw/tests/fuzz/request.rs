@@ -1,4 +1,5 @@
-//! Requests of all kinds, signed rightly, then changed: what still passes says the same; what a stranger signs never passes.
+//! Requests of all kinds, signed rightly, then changed: what still passes says the same; what a stranger
+//! signs never passes.
 
 use crate::random::Random;
 use crate::signature::SECRET_KEY;
@@ -19,7 +20,8 @@ pub(crate) fn case(random: &mut Random, gate: Gate<'_>) -> Result<bool, String> 
     let Some(answer) = gate(&changed) else { return Ok(false) };
     let Ok(tried) = &answer.result else { return Ok(false) };
     let Ok(right) = &right.result else {
-        // What was refused for itself may be mended by a change, such as one that takes a header away which nobody signed.
+        // What was refused for itself may be mended by a change, such as one that takes a header away which
+        // nobody signed.
         return Ok(false);
     };
     if meaning(tried) != meaning(right) {

@@ -1,4 +1,5 @@
-//! Signature Version 4 as AWS describes it, written anew: what the gateway computes is not compared with itself.
+//! Signature Version 4 as AWS describes it, written anew: what the gateway computes is not compared with
+//! itself.
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256};

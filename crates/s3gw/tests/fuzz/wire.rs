@@ -23,13 +23,13 @@ pub(crate) struct Wire {
     pub(crate) frame_bytes: usize,
 }
 
-/// What the gateway made of it, and how many bytes of the body it read.
+/// The gateway's answer, and how many bytes of the body it read.
 pub(crate) struct Answer {
     pub(crate) result: Result<Tried, String>,
     pub(crate) read_bytes: usize,
 }
 
-/// Who is asked: the gateway, or one with a bug.
+/// The gateway that is asked, or one with a bug.
 pub(crate) type Gate<'a> = &'a dyn Fn(&Wire) -> Option<Answer>;
 
 thread_local! {
@@ -66,7 +66,7 @@ pub(crate) fn gateway(wire: &Wire) -> Option<Answer> {
     Some(Answer { result, read_bytes: read.load(Ordering::Relaxed) })
 }
 
-/// What somebody wants, before it is signed.
+/// The wish that somebody has, before it is signed.
 pub(crate) struct Wish {
     pub(crate) method: &'static str,
     /// Decoded.
@@ -243,7 +243,7 @@ impl Wire {
     }
 }
 
-/// What the operation would do: all that a signature is there to protect.
+/// The meaning of a request: all that a signature is there to protect.
 pub(crate) fn meaning(tried: &Tried) -> (String, String, Vec<(String, String)>) {
     // How a body travels may be told by headers that are not signed.
     const FREE: [&str; 3] = ["x-amz-checksum-algorithm", "x-amz-sdk-checksum-algorithm", "x-amz-trailer"];

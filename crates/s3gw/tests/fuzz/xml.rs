@@ -1,4 +1,5 @@
-//! Documents, of operations that take one: an element that nobody knows is refused, and no document becomes much more in memory.
+//! Documents, of operations that take one: an element that nobody knows is refused, and no document becomes
+//! much more in memory.
 
 use crate::allocation::peak;
 use crate::random::Random;
@@ -6,7 +7,8 @@ use crate::request::shown;
 use crate::signature::SECRET_KEY;
 use crate::wire::{Gate, Wish};
 
-/// What a byte of a document may come to: `<Object/>` is a structure of some hundred bytes, in a list that stands twice while it grows.
+/// The bytes that one of a document may come to: `<Object/>` is a structure of some hundred bytes, in a list
+/// that stands twice while it grows.
 const BYTES_OF_A_BYTE_MAX: usize = 200;
 const SLACK_BYTES: usize = 1 << 20;
 

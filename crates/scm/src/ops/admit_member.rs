@@ -1,5 +1,5 @@
-//! A replica id of SCM's own group for a process that is to be a member and has none. Never the same one twice: who asks again may have lost
-//! what the first one promised.
+//! A replica id of SCM's own group for a process that is to be a member and has none. Never the same one
+//! twice: who asks again may have lost what the first one promised.
 
 use crate::tables::TablesMut;
 use proto::scm::{AdmitMemberCommand, ScmReply};

@@ -1,6 +1,7 @@
-//! Pipelines and containers that a forced reset has lost, and that datanodes have, are SCM's again. A pipeline comes back as one that closes: its
-//! members end it as any other, which shows what its containers are. One that no node has any more, but for containers of it, is over; a member
-//! that comes later brings it back.
+//! Pipelines and containers that a forced reset has lost, and that datanodes have, are SCM's again. A
+//! pipeline comes back as one that closes: its members end it as any other, which shows what its containers
+//! are. One that no node has any more, but for containers of it, is over; a member that comes later brings it
+//! back.
 
 use super::close_containers::CLOSE_CONTAINERS_MAX;
 use crate::member_view::MEMBERS;

@@ -1,5 +1,5 @@
-//! What containers are, once it is known. A container goes from OPEN to QUASI_CLOSED, CLOSED or DELETED, and from QUASI_CLOSED to CLOSED
-//! or DELETED; what it has become stays.
+//! `CloseContainers` writes down what containers are, once that is known. A container goes from OPEN to
+//! QUASI_CLOSED, CLOSED or DELETED, and from QUASI_CLOSED to CLOSED or DELETED; what it has become stays.
 
 use crate::tables::TablesMut;
 use proto::scm::{CloseContainersCommand, ClosedContainer, ContainerRecord, ContainerState, ScmReply};

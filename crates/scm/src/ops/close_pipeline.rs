@@ -1,4 +1,5 @@
-//! A pipeline takes no more data: from ALLOCATED or OPEN it goes to CLOSING, and the container that it ends with is drawn.
+//! A pipeline takes no more data: from ALLOCATED or OPEN it goes to CLOSING, and the container that it ends
+//! with is drawn.
 
 use crate::tables::TablesMut;
 use proto::scm::{

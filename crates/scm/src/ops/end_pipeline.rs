@@ -1,4 +1,5 @@
-//! All members of a closing pipeline that can end it have: it is over. Who comes later ends it too, which is noted, and then lets go of it.
+//! All members of a closing pipeline that can end it have: it is over. Who comes later ends it too, which is
+//! noted, and then lets go of it.
 
 use crate::tables::TablesMut;
 use proto::scm::{EndPipelineCommand, MemberEnd, PipelineRecord, PipelineState, ScmReply};

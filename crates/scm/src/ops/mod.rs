@@ -1,4 +1,4 @@
-//! What SCM decides, one command per file: how it changes the tables, and what it answers.
+//! SCM's decisions, one command per file: how it changes the tables, and what it answers.
 //!
 //! `apply` is a pure function of tables and command. A command that cannot be carried out changes nothing and
 //! answers [`refused`](proto::scm::ScmReply).

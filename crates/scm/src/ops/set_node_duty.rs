@@ -1,5 +1,5 @@
-//! What operators want of a node, and how far SCM has come with it. Whether a step is due is for the leader to know; what is refused here
-//! is what no node may do: jump over the emptying.
+//! A node's duty: what operators want of it, and how far SCM has come with it. Whether a step is due is for
+//! the leader to know; what is refused here is what no node may do: jump over the emptying.
 
 use crate::tables::{TablesMut, duty};
 use proto::scm::{NodeDuty, NodeRecord, ScmReply, SetNodeDutyCommand};

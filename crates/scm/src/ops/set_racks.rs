@@ -1,9 +1,10 @@
-//! Which hosts stand in which racks. Nodes need not be there yet: a rack is wired before its machines speak.
+//! `SetRacks` says which hosts stand in which racks. Nodes need not be there yet: a rack is wired before
+//! its machines speak.
 
 use crate::tables::TablesMut;
 use proto::scm::{RackOfHost, ScmReply, SetRacksCommand};
 
-/// Of a host's name and of a rack's: longer than DNS allows.
+/// The longest name of a host and of a rack: longer than DNS allows.
 const NAME_BYTES_MAX: usize = 255;
 /// Ten times the nodes that SCM is made for; two megabytes of names at most.
 const HOSTS_MAX: usize = 10_000;

@@ -1,4 +1,4 @@
-//! What SCM does on its own; kept, so that a new leader goes on the same way.
+//! Switches of what SCM does on its own; kept, so that a new leader goes on the same way.
 
 use crate::tables::TablesMut;
 use proto::scm::{ScmReply, SetSwitchesCommand};

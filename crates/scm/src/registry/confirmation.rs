@@ -7,8 +7,9 @@ use tokio::time::Instant;
 /// Renewals that wait at a time, some hundred bytes each: every instance and a key of each, all at once.
 const WAITS_MAX: usize = 20_000;
 
-/// Whether this process leads still. Others may have elected another leader without its knowledge; what it says from its memory alone is
-/// worth something only if a majority has followed it since. Asking one costs a round of messages, however many wait for its outcome:
+/// Whether this process leads still. Others may have elected another leader without its knowledge; what it
+/// says from its memory alone is worth something only if a majority has followed it since. Asking one costs a
+/// round of messages, however many wait for its outcome:
 ///
 /// ```text
 /// asks        a         b c d           e
@@ -22,7 +23,7 @@ pub(crate) struct Confirmations {
 struct Rounds {
     begun: u64,
     ended: u64,
-    /// Of the last that has ended.
+    /// The outcome of the last round that has ended.
     outcome: Result<(), Failure>,
 }
 
@@ -34,19 +35,21 @@ impl Default for Confirmations {
 }
 
 impl Leader {
-    /// On return, this process led at some moment after the call, and everything that was acknowledged before that moment is in its tables.
+    /// On return, this process led at some moment after the call, and everything that was acknowledged before
+    /// that moment is in its tables.
     pub(super) async fn confirm(&self) -> Result<(), Failure> {
         // The sender is this leader's, which its tasks may outlive: then the token says so.
         let confirmed = self.stop.run_until_cancelled(self.confirmations.next_round()).await;
         confirmed.unwrap_or_else(|| Err(leads_no_more()))?;
-        // What was confirmed is the replica. This leader of it, whose memory was asked, has no successor here as long as it is not stopped.
+        // What was confirmed is the replica. This leader of it, whose memory was asked, has no successor here
+        // as long as it is not stopped.
         match self.stop.is_cancelled() || !self.leads() {
             true => Err(leads_no_more()),
             false => Ok(()),
         }
     }
 
-    /// As far as this process knows.
+    /// True while this process leads, as far as it knows.
     fn leads(&self) -> bool {
         let status = self.group.status();
         status.role == Role::Leader && status.term == self.term
@@ -72,7 +75,7 @@ impl Confirmations {
         }
     }
 
-    /// How many have ended.
+    /// The number of rounds that have ended.
     pub(super) fn rounds(&self) -> u64 {
         self.rounds.borrow().ended
     }

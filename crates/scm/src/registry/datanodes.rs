@@ -21,7 +21,7 @@ pub(super) const DATANODE: &str = "datanode";
 /// Under this name all instances say which software they run.
 const VERSION: &str = "version";
 
-/// How often the registry is compared with what is known of the nodes.
+/// The interval at which the registry is compared with what is known of the nodes.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 /// Changes of one look, one after the other; the rest is for the next.
 const CHANGES_MAX: usize = 100;
@@ -48,7 +48,7 @@ pub(crate) async fn follow_datanodes(leader: &Leader) {
     }
 }
 
-/// What must be told of a node, if anything.
+/// The change that must be told of a node, if any.
 fn change(record: &NodeRecord, tables: &Tables, nodes: &Nodes, now: Instant) -> Option<Command> {
     let node = NodeId(record.node);
     let id = format!("dn{node}");

@@ -2,13 +2,14 @@ use proto::registry::{Instance, KeyValue};
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
-/// All instances and all keys, in memory. Bounded by the limits of [`super::limits`]: instances 10 000 × 24 KiB, keys and values 64 MiB.
+/// All instances and all keys, in memory. Bounded by the limits of [`super::limits`]: instances 10 000 × 24
+/// KiB, keys and values 64 MiB.
 #[derive(Default, PartialEq, Debug)]
 pub(crate) struct Directory {
-    /// By service and id.
+    /// Instances by service and id.
     instances: BTreeMap<(String, String), Instance>,
     keys: BTreeMap<String, KeyValue>,
-    /// Of all keys and values.
+    /// The bytes of all keys and values.
     key_bytes: u64,
 }
 
@@ -21,7 +22,7 @@ impl Directory {
         self.instances.values()
     }
 
-    /// In the order of services and ids, from this one on.
+    /// The instances in the order of services and ids, from this one on.
     pub(crate) fn instances_from(&self, service: &str, id: &str) -> impl Iterator<Item = &Instance> {
         self.instances.range((service.to_owned(), id.to_owned())..).map(|(_, instance)| instance)
     }
@@ -75,7 +76,7 @@ impl Directory {
     }
 }
 
-/// What an entry counts against the limit.
+/// The bytes of an entry that count against the limit.
 pub(crate) fn entry_bytes(entry: &KeyValue) -> u64 {
     (entry.key.len() + entry.value.len()) as u64
 }

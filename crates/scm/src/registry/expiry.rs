@@ -1,5 +1,5 @@
-//! Leases that nobody renews: an instance becomes critical, and is removed when it stays away; a key is removed. The leader decides that it
-//! is time, the log makes it so.
+//! Leases that nobody renews: an instance becomes critical, and is removed when it stays away; a key is
+//! removed. The leader decides that it is time, the log makes it so.
 
 use super::feed::{Interest, LOOK_INTERVAL, Told};
 use super::health::{is_connected, with_connectivity};
@@ -21,14 +21,15 @@ use tracing::{debug, info};
 
 /// Leases that are ended in one round.
 const ROUND_MAX: usize = 1000;
-/// ... of which so many instances' are in the log together: keys of the next round wait for no more than a dozen writes.
+/// The number of instances in a round whose ends are in the log together: keys of the next round wait for no
+/// more than a dozen writes.
 const INSTANCES_AT_ONCE: usize = 100;
 /// At least this much time lies between two rounds: changes of a registry in motion are taken together.
 const ROUND_INTERVAL_MIN: Duration = Duration::from_millis(20);
-/// Where a leader cannot write at its beginning: its disk is full, or nobody answers.
+/// The pause of a leader that cannot write at its beginning: its disk is full, or nobody answers.
 const SETTLE_PAUSE: Duration = Duration::from_millis(100);
 
-/// Until the leadership ends.
+/// Ends leases that are over, until the leadership ends.
 pub(crate) async fn expire_leases(leader: &Leader) {
     let feed = leader.tables.feed();
     settle(leader).await;
@@ -57,9 +58,9 @@ pub(crate) async fn expire_leases(leader: &Leader) {
     }
 }
 
-/// On return, all ends of leases that this process proposed as an earlier leader, and that were still on their way, are applied or never
-/// will be: it may have led in the same term, and then they are in the log before what it decides as this one. Without that, one of them
-/// could end a lease that was renewed here.
+/// On return, all ends of leases that this process proposed as an earlier leader, and that were still on
+/// their way, are applied or never will be: it may have led in the same term, and then they are in the log
+/// before what it decides as this one. Without that, one of them could end a lease that was renewed here.
 async fn settle(leader: &Leader) {
     let nothing = || Command::ExpireKeys(ExpireKeysCommand { keys: Vec::new() });
     while let Err(failure) = leader.propose_registry_in_term(nothing()).await {
@@ -102,8 +103,9 @@ fn follow(leases: &mut Leases, event: &Event, dead_after: Duration, now: Instant
     }
 }
 
-/// One that others know as silent has the time until it is given up before it once more; whoever led before may have waited for most of it, or
-/// have acknowledged a renewal that the tables do not tell of: so it is its whole time at least.
+/// One that others know as silent has the time until it is given up before it once more; whoever led before
+/// may have waited for most of it, or have acknowledged a renewal that the tables do not tell of: so it is
+/// its whole time at least.
 fn hold_instance(leases: &mut Leases, instance: &Instance, dead_after: Duration, now: Instant) {
     let holder = Holder::Instance { service: instance.service.clone(), id: instance.id.clone() };
     match instance.ttl_ms {

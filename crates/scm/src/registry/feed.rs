@@ -8,15 +8,18 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Events kept for watches and long polls that come again: at a hundred changes a second, those of almost three minutes.
+/// Events kept for watches and long polls that come again: at a hundred changes a second, those of almost
+/// three minutes.
 const EVENTS_MAX: usize = 16_384;
-/// ... and no more than these bytes of them.
+/// The bytes of events that are kept at the most.
 const EVENTS_BYTES_MAX: usize = 16 << 20;
-/// Events that are looked at without a pause for others: applying a command waits for whoever looks, a few microseconds.
+/// Events that are looked at without a pause for others: applying a command waits for whoever looks, a few
+/// microseconds.
 const SCAN_MAX: usize = 256;
 /// Watches and long polls that wait at a time, a few hundred bytes each.
 const WAITS_MAX: usize = 20_000;
-/// Who waits looks again after this long, whatever happens: a snapshot that is installed changes everything and tells nobody.
+/// The time after which who waits looks again, whatever happens: a snapshot that is installed changes
+/// everything and tells nobody.
 pub(super) const LOOK_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The last changes of the registry as this member has applied them, and who waits for the next.
@@ -34,7 +37,7 @@ struct History {
     newest: HashMap<Topic, u64>,
 }
 
-/// What somebody waits for.
+/// The topic that somebody waits for.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum Topic {
     Everything,
@@ -44,7 +47,7 @@ enum Topic {
     Key(String),
 }
 
-/// What somebody wants to know.
+/// The part of the registry that somebody wants to know of.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Interest {
     Everything,
@@ -60,7 +63,7 @@ enum Look {
     Forgotten { forgotten: u64 },
 }
 
-/// What happened after a revision.
+/// The answer to somebody who asks what happened after a revision.
 #[derive(Debug)]
 pub(super) enum Told {
     /// All that matters, up to this revision.
@@ -70,7 +73,7 @@ pub(super) enum Told {
 }
 
 impl Feed {
-    /// For tables that are at `revision`.
+    /// A feed for tables that are at `revision`.
     pub(crate) fn new(revision: u64) -> Feed {
         let history = History::new(revision);
         Feed { history: Mutex::new(history), waits: ParkingLot::new(WAITS_MAX) }
@@ -94,7 +97,7 @@ impl Feed {
         *self.history() = History::new(revision);
     }
 
-    /// At most `events_max` events that matter.
+    /// The events after `revision` that matter, at most `events_max`.
     pub(super) fn after(&self, revision: u64, interest: &Interest, events_max: usize) -> Told {
         let (mut events, mut told) = (Vec::new(), revision);
         loop {
@@ -133,8 +136,8 @@ impl Feed {
         Look::Seen { events, revision: seen, is_end: seen >= history.revision() }
     }
 
-    /// Whether something that matters has changed after a revision. True where that is not known any more. Nothing up to `looked` has, and
-    /// that moves on.
+    /// Whether something that matters has changed after a revision. True where that is not known any more.
+    /// Nothing up to `looked` has, and that moves on.
     fn has_changed(&self, looked: &mut u64, interest: &Interest) -> bool {
         if let Some(topic) = interest.exact() {
             let history = self.history();
@@ -155,7 +158,8 @@ impl Feed {
         }
     }
 
-    /// Waits until something that matters has changed after a revision, at most until the deadline. Safe to cancel.
+    /// Waits until something that matters has changed after a revision, at most until the deadline. Safe to
+    /// cancel.
     pub(super) async fn changed(
         &self,
         revision: u64,
@@ -199,7 +203,7 @@ impl History {
         History { forgotten: revision, events: VecDeque::new(), bytes: 0, newest: HashMap::new() }
     }
 
-    /// Of the newest event.
+    /// The revision of the newest event.
     fn revision(&self) -> u64 {
         self.forgotten + self.events.len() as u64
     }
@@ -225,7 +229,7 @@ impl History {
         }
     }
 
-    /// Not before what is forgotten.
+    /// The events after `revision`, which must not be before what is forgotten.
     fn after(&self, revision: u64) -> impl Iterator<Item = &Arc<Event>> {
         let known = revision.saturating_sub(self.forgotten).min(self.events.len() as u64);
         self.events.range(known as usize..)
@@ -345,7 +349,7 @@ mod tests {
         assert!(matches!(feed.after(20_000, &Interest::Everything, 1), Told::Compacted { .. }));
     }
 
-    /// What a wait finds by the index or bit by bit is what a look through all events finds.
+    /// A wait finds by the index or bit by bit what a look through all events finds.
     #[test]
     fn whether_something_has_changed_is_known_without_looking_through_it_all() {
         let feed = Feed::new(0);

@@ -1,12 +1,12 @@
-//! What checks say together.
+//! The health of an instance: what its checks say together.
 
 use crate::clock_apart::ClockApart;
 use proto::registry::{Check, Health};
 
-/// What SCM says of an instance: whether it hears from it.
+/// The check in which SCM says whether it hears from an instance.
 pub(super) const CONNECTIVITY: &str = "connectivity";
 
-/// What SCM says of the clock of an instance that tells it.
+/// The check in which SCM judges the clock of an instance that tells it.
 pub(super) const CLOCK: &str = "clock";
 
 /// The worst of them; an instance without checks is well. A word of a newer version is no praise.
@@ -18,7 +18,7 @@ pub(super) fn health(checks: &[Check]) -> Health {
     checks.iter().map(known).max().unwrap_or(Health::Passing)
 }
 
-/// What an instance says, together with SCM's own word, in the order of the names.
+/// An instance's own checks, together with SCM's word, in the order of the names.
 pub(super) fn with_connectivity(checks: Vec<Check>, health: Health, output: &str) -> Vec<Check> {
     let own = Check { name: CONNECTIVITY.to_owned(), health: health as i32, output: output.to_owned() };
     let mut checks: Vec<Check> =
@@ -27,7 +27,7 @@ pub(super) fn with_connectivity(checks: Vec<Check>, health: Health, output: &str
     checks
 }
 
-/// What an instance says, together with SCM's word on its clock.
+/// An instance's own checks, together with SCM's word on its clock.
 pub(super) fn with_clock(checks: Vec<Check>, clock: ClockApart) -> Vec<Check> {
     let (health, output) = match clock.problem() {
         None => (Health::Passing, "its clock is SCM's".to_owned()),
@@ -40,7 +40,7 @@ pub(super) fn with_clock(checks: Vec<Check>, clock: ClockApart) -> Vec<Check> {
     checks
 }
 
-/// What SCM says against the instance's clock, if it does.
+/// SCM's complaint about the instance's clock, if there is one.
 pub(crate) fn apart_clock(checks: &[Check]) -> Option<&Check> {
     checks.iter().find(|check| check.name == CLOCK && check.health() != Health::Passing)
 }
@@ -49,7 +49,8 @@ pub(super) fn is_connected(checks: &[Check]) -> bool {
     !checks.iter().any(|check| check.name == CONNECTIVITY && check.health() == Health::Critical)
 }
 
-/// Whether others should hear of it. What checks say in words changes all the time, and goes along when a health changes.
+/// Whether others should hear of it. What checks say in words changes all the time, and goes along when a
+/// health changes.
 pub(super) fn differ(before: &[Check], now: &[Check]) -> bool {
     let essence = |check: &Check| (check.name.clone(), check.health);
     !before.iter().map(essence).eq(now.iter().map(essence))

@@ -16,9 +16,9 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-/// Instances of one answer, ...
+/// The number of instances in one answer at the most.
 const PAGE_MAX: usize = 1000;
-/// ... which ends where their bytes pass this: well below the message limit.
+/// The bytes at which a page ends: well below the message limit.
 const PAGE_BYTES_MAX: usize = 4 << 20;
 
 pub(super) const CONNECTED: &str = "its lease is renewed";
@@ -62,7 +62,7 @@ pub(super) async fn renew(leader: &Leader, request: RenewInstanceRequest) -> Res
     Ok(())
 }
 
-/// What an instance that speaks says, together with all that SCM says of it.
+/// The checks of an instance that speaks, together with all that SCM says of it.
 fn with_own(leader: &Leader, checks: Vec<Check>, clock_ms: u64) -> Vec<Check> {
     let checks = match clock_ms {
         0 => checks,
@@ -77,7 +77,7 @@ fn log_clock(service: &str, id: &str, checks: &[Check]) {
     }
 }
 
-/// In one step under both locks. Answers whether its checks are news that may be written.
+/// Renews in one step under both locks. Answers whether its checks are news that may be written.
 fn renew_held(
     tables: &Tables,
     leases: &mut Leases,

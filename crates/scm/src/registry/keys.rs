@@ -10,9 +10,9 @@ use proto::{Code, Failure};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Entries of one answer, ...
+/// The number of entries in one answer at the most.
 const ENTRIES_MAX: usize = 1000;
-/// ... which ends where their bytes pass this: well below the message limit.
+/// The bytes at which a page of entries ends: well below the message limit.
 const ENTRIES_BYTES_MAX: usize = 4 << 20;
 
 pub(super) fn check_read(request: &ReadKeysRequest) -> Result<(), Failure> {
@@ -92,11 +92,13 @@ pub(super) async fn renew(leader: &Leader, request: &RenewKeyRequest) -> Result<
         .tables
         .read(|tables| leader.leases(|leases| renew_held(tables, leases, request, Instant::now())))?;
     leader.confirm().await?;
-    // Where this process lost its leadership and has it again, the leader in between may have ended what was renewed here.
+    // Where this process lost its leadership and has it again, the leader in between may have ended what was
+    // renewed here.
     leader.tables.read(|tables| ttl_of(tables, request)).map(|_| ())
 }
 
-/// In one step under both locks: between two, the key could be put again, and its lease be that of a value that is gone.
+/// Renews in one step under both locks: between two, the key could be put again, and its lease be that of a
+/// value that is gone.
 pub(super) fn renew_held(
     tables: &Tables,
     leases: &mut Leases,
@@ -112,7 +114,7 @@ pub(super) fn renew_held(
     })
 }
 
-/// Of the very value that is renewed.
+/// The time to live of the very value that is renewed.
 fn ttl_of(tables: &Tables, request: &RenewKeyRequest) -> Result<Duration, Failure> {
     let RenewKeyRequest { key, mod_revision } = request;
     match tables.directory().key(key).filter(|entry| entry.mod_revision == *mod_revision) {

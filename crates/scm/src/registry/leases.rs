@@ -3,40 +3,44 @@ use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// What was due and could not be ended is tried again after this.
+/// The time after which a lease that was due and could not be ended is tried again.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Between two changes of an instance's health that go into the log.
+/// The least time between two changes of an instance's health that go into the log.
 const CHECKS_INTERVAL_MIN: Duration = Duration::from_secs(1);
-/// ... and so many of all instances together in that time: a tenth of what the group can write.
+/// The number of instances whose checks are written in that time, all together: a tenth of what the group can
+/// write.
 const CHECKS_WRITTEN_MAX: usize = 200;
 
 /// Whose time runs.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub(super) enum Holder {
-    /// Its time may be over and it be there still, as critical: renewing brings it back until its removal is on its way.
+    /// Its time may be over and it be there still, as critical: renewing brings it back until its removal is
+    /// on its way.
     Instance { service: String, id: String },
     /// Once its time is over it is deleted, whatever else happens: nobody renews it any more.
     Key(String),
 }
 
-/// The leases of instances and keys, in the leader's memory. Each is of one registration, or of one value of a key: its stamp, which
-/// grows from one to the next. A new leader has none and gives each that it finds in the tables its whole time again.
+/// The leases of instances and keys, in the leader's memory. Each is of one registration, or of one value of
+/// a key: its stamp, which grows from one to the next. A new leader has none and gives each that it finds in
+/// the tables its whole time again.
 ///
-/// What makes a lease worth something: nothing that ends it is proposed before it is over, and what is over (a key), or ends
-/// (an instance), is never renewed. So no end is on its way when a renewal is taken, and none starts before the time that it gave is over.
+/// What makes a lease worth something: nothing that ends it is proposed before it is over, and what is over
+/// (a key), or ends (an instance), is never renewed. So no end is on its way when a renewal is taken, and
+/// none starts before the time that it gave is over.
 #[derive(Default, Debug)]
 pub(crate) struct Leases {
     by_holder: HashMap<Holder, Lease>,
     by_look: BTreeSet<(Instant, Holder)>,
     pub(super) counts: LeaseCounts,
-    /// When checks of instances were written last.
+    /// The times at which checks of instances were written last.
     checks_written: HashMap<Holder, Instant>,
     /// Whether this leader has found all leases there are, and all that earlier ones decided about them.
     pub(super) is_complete: bool,
 }
 
-/// What this leader has done so far.
+/// Counts of what this leader has done so far.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct LeaseCounts {
     /// Became critical.
@@ -50,14 +54,14 @@ pub(super) struct LeaseCounts {
 #[derive(Clone, Copy, Debug)]
 struct Lease {
     stamp: u64,
-    /// From then on it is over.
+    /// The moment from which on it is over.
     over: Instant,
-    /// When what is over is looked at next.
+    /// The moment at which a lease that is over is looked at next.
     look: Instant,
     course: Course,
 }
 
-/// How far the end of an instance has come. A key has no such thing: what is over is deleted.
+/// The stage that the end of an instance has reached. A key has no such thing: what is over is deleted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Course {
     Runs,
@@ -67,7 +71,7 @@ enum Course {
     Ends,
 }
 
-/// What is to be done about an instance that was due.
+/// The verdict on an instance that was due: what is to be done about it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Verdict {
     /// It was renewed meanwhile, or registered again.
@@ -83,7 +87,8 @@ pub(super) enum Verdict {
 pub(super) struct TooLate;
 
 impl Leases {
-    /// The holder has a lease of this stamp. One that it has already runs on, and what is told late of an older one is no news.
+    /// The holder has a lease of this stamp. One that it has already runs on, and what is told late of an
+    /// older one is no news.
     pub(super) fn hold(&mut self, holder: Holder, stamp: u64, ttl: Duration, now: Instant) {
         if self.is_news(&holder, stamp) {
             self.put(holder, Lease { stamp, over: now + ttl, look: now + ttl, course: Course::Runs });
@@ -109,7 +114,7 @@ impl Leases {
         self.by_holder.get(holder).is_none_or(|lease| lease.stamp < stamp)
     }
 
-    /// From now on it has its whole time.
+    /// Gives the lease its whole time again, from now on.
     pub(super) fn renew(
         &mut self,
         holder: Holder,
@@ -130,7 +135,8 @@ impl Leases {
         Ok(())
     }
 
-    /// Asked immediately before the end of an instance is proposed: it may have been renewed since it was taken out as due.
+    /// Asked immediately before the end of an instance is proposed: it may have been renewed since it was
+    /// taken out as due.
     pub(super) fn verdict(&mut self, holder: &Holder, stamp: u64, now: Instant) -> Verdict {
         match self.by_holder.get_mut(holder) {
             Some(lease) if lease.stamp == stamp && lease.over <= now => match lease.course {
@@ -144,7 +150,8 @@ impl Leases {
         }
     }
 
-    /// Others know that an instance's lease is over: looked at again at `look`. False where it was renewed meanwhile.
+    /// Others know that an instance's lease is over: looked at again at `look`. False where it was renewed
+    /// meanwhile.
     pub(super) fn lapsed(&mut self, holder: &Holder, stamp: u64, now: Instant, look: Instant) -> bool {
         let found = self.by_holder.get_mut(holder);
         let Some(lease) = found.filter(|lease| lease.stamp == stamp && lease.over <= now) else {
@@ -155,8 +162,8 @@ impl Leases {
         true
     }
 
-    /// Whether what an instance says of itself may be written once more: not more often than once a second. One that is refused says the
-    /// same again with its next renewal.
+    /// Whether what an instance says of itself may be written once more: not more often than once a second.
+    /// One that is refused says the same again with its next renewal.
     pub(super) fn may_write_checks(&mut self, holder: &Holder, now: Instant) -> bool {
         self.checks_written.retain(|_, written| now < *written + CHECKS_INTERVAL_MIN);
         let may = self.checks_written.len() < CHECKS_WRITTEN_MAX && !self.checks_written.contains_key(holder);
@@ -178,7 +185,8 @@ impl Leases {
         gone.iter().for_each(|holder| self.release(holder));
     }
 
-    /// Those that are over, the longest first, with their stamps. They are due again in a second, if they are still there.
+    /// Those that are over, the longest first, with their stamps. They are due again in a second, if they are
+    /// still there.
     pub(super) fn take_due(&mut self, now: Instant, count_max: usize) -> Vec<(Holder, u64)> {
         let due = self.by_look.iter().take_while(|(look, _)| *look <= now).take(count_max);
         let due: Vec<(Holder, u64)> =

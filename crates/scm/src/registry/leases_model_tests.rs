@@ -1,7 +1,9 @@
-//! Renewals, ends of leases and changes of leader in any order: nothing that was acknowledged to be renewed goes before its time.
+//! Renewals, ends of leases and changes of leader in any order: nothing that was acknowledged to be renewed
+//! goes before its time.
 //!
-//! Two members with the real tables, leases and commands; the log between them, who leads, and the clock are the test's. A member that is
-//! deposed goes on in its belief until it notices, and what it renews meanwhile is acknowledged only if a majority confirms it.
+//! Two members with the real tables, leases and commands; the log between them, who leads, and the clock are
+//! the test's. A member that is deposed goes on in its belief until it notices, and what it renews meanwhile
+//! is acknowledged only if a majority confirms it.
 
 use super::expiry::hold_all;
 use super::keys::renew_held;
@@ -22,7 +24,7 @@ use types::Term;
 const KEYS: [&str; 2] = ["a", "b"];
 const DEAD_AFTER: Duration = Duration::from_secs(600);
 
-/// What the checker has to find.
+/// The bugs that the checker has to find.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Plant {
     Nothing,
@@ -67,7 +69,8 @@ enum Step {
         member: usize,
         lost: usize,
     },
-    /// The member hears that it leads, or leads no more; or it heard no majority for a while and begins again.
+    /// The member hears that it leads, or leads no more; or it heard no majority for a while and begins
+    /// again.
     Notice {
         member: usize,
     },
@@ -104,11 +107,11 @@ struct Entry {
     asked: Instant,
 }
 
-/// What a member believes to lead with.
+/// The state that a member believes to lead with.
 struct Leading {
     term: Term,
     leases: Leases,
-    /// Where in the log what it waits for before it serves is.
+    /// The position in the log that it waits for before it serves.
     settles_at: usize,
     /// Renewals that are not confirmed: key, revision, and the time they are to give.
     renewals: Vec<(String, u64, Instant)>,
@@ -125,15 +128,15 @@ struct World {
     plant: Plant,
     now: Instant,
     log: Vec<Entry>,
-    /// What is committed, applied.
+    /// The tables with all that is committed applied to them.
     truth: Tables,
     committed: usize,
     leader: usize,
     term: Term,
-    /// Where this term's log begins.
+    /// The position in the log at which this term begins.
     begins_at: usize,
     members: [Member; 2],
-    /// What nobody may delete before: by key and revision.
+    /// The moments before which nobody may delete: by key and revision.
     promised: BTreeMap<(String, u64), Instant>,
     counts: Counts,
 }
@@ -229,7 +232,7 @@ impl World {
         }
     }
 
-    /// As [`super::keys::renew`] does after the confirmation.
+    /// Confirms renewals as [`super::keys::renew`] does after the confirmation.
     fn confirm(&mut self, member: usize) {
         if member == self.leader && self.begins_at < self.committed {
             self.apply_all(member);
@@ -337,7 +340,7 @@ impl World {
         Ok(())
     }
 
-    /// As [`super::expiry::expire_leases`] does at its beginning.
+    /// Settles as [`super::expiry::expire_leases`] does at its beginning.
     fn settle(&mut self, member: usize) -> Result<(), String> {
         let Some(leading) = &self.members[member].leading else { return Ok(()) };
         let settles_at = leading.settles_at;
@@ -373,7 +376,8 @@ proptest! {
     }
 }
 
-/// A member that is deposed and leads again before it notices, with what it remembers from before. Chance finds this once in thousands of runs.
+/// A member that is deposed and leads again before it notices, with what it remembers from before. Chance
+/// finds this once in thousands of runs.
 fn leads_again_unnoticed() -> Vec<Step> {
     let catch_up = [Step::Commit { entries: 9 }, Step::Apply { member: 0 }, Step::Apply { member: 1 }];
     let mut steps = vec![Step::Put { key: 0, ttl_ms: 1000 }];

@@ -1,4 +1,5 @@
-//! What a name, a key, an instance may look like. Checked by the leader before a command goes into the log.
+//! Limits of what a name, a key, an instance may look like. Checked by the leader before a command goes into
+//! the log.
 
 use super::health::CONNECTIVITY;
 use proto::Failure;
@@ -8,19 +9,21 @@ use std::time::Duration;
 
 /// 10 000 instances are ten for each node of the largest cluster SCM is made for.
 pub(super) const INSTANCES_MAX: u64 = 10_000;
-/// An instance with all it says of itself when it registers.
+/// The bytes of an instance with all it says of itself when it registers.
 const INSTANCE_BYTES_MAX: usize = 16 << 10;
-/// What it says of its checks, then and with each renewal: half a kilobyte of words for each. So an instance grows to 24 KiB at the most.
+/// The bytes of an instance's checks, as it registers and with each renewal: half a kilobyte of words for
+/// each. So an instance grows to 24 KiB at the most.
 const CHECKS_BYTES_MAX: usize = 8 << 10;
-/// Of a DNS label.
+/// The longest DNS label.
 const LABEL_BYTES_MAX: usize = 63;
 const CHECKS_MAX: usize = 16;
-/// The registry is for what a cluster needs to know of itself, not for data: 64 MiB are in the memory of each member, and in each snapshot.
+/// The registry is for what a cluster needs to know of itself, not for data: 64 MiB are in the memory of each
+/// member, and in each snapshot.
 pub(super) const KEYS_MAX: u64 = 65_536;
 pub(super) const KEYS_BYTES_MAX: u64 = 64 << 20;
 const KEY_BYTES_MAX: usize = 512;
 const VALUE_BYTES_MAX: usize = 64 << 10;
-/// Of one command: its events fit into the history several times over.
+/// The number of deletions in one command: its events fit into the history several times over.
 pub(super) const DELETIONS_MAX: u64 = 1000;
 /// Below a second the way to the leader and back is part of it.
 const TTL_MIN: Duration = Duration::from_secs(1);

@@ -1,4 +1,5 @@
-//! What the registry holds, for Prometheus: on every member what it has applied, on the leader also what it did.
+//! Metrics of the registry for Prometheus: every member says what it has applied, the leader also what it
+//! did.
 
 use super::health::health;
 use crate::leader::Leader;

@@ -11,7 +11,7 @@ use tonic::Status;
 /// Events of one message, of at most 64 KiB and a little each: below the message limit.
 const EVENTS_MAX: usize = 256;
 
-/// Where a watch is.
+/// The position of a watch.
 struct Cursor {
     reader: Reader,
     interest: Interest,
@@ -60,7 +60,8 @@ impl Cursor {
         }
     }
 
-    /// A member that is cut off has nothing to tell and does not know it: whoever watches is better served by another.
+    /// A member that is cut off has nothing to tell and does not know it: whoever watches is better served by
+    /// another.
     fn check_led(&self) -> Result<(), Failure> {
         let status = self.reader.leadership.group()?.status();
         match status.leader.filter(|_| !status.is_removed) {

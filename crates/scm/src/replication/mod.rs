@@ -1,7 +1,8 @@
 //! The replication manager: sees to it that each closed container has three good replicas.
 //!
-//! [`planner`] decides for one container, [`tasks`] remembers what was asked. [`Replication`] goes through all containers in slices, so that
-//! a look never holds up heartbeats for long, and looks first at those that reports have changed.
+//! [`planner`] decides for one container, [`tasks`] remembers what was asked. [`Replication`] goes through
+//! all containers in slices, so that a look never holds up heartbeats for long, and looks first at those that
+//! reports have changed.
 
 mod planner;
 #[cfg(test)]
@@ -34,27 +35,29 @@ use types::{ContainerId, NodeId, PipelineId};
 /// Containers of one look: about five milliseconds. A million is gone through in less than a minute.
 pub(crate) const SLICE: usize = 5_000;
 
-/// A container that lacks replicas for a shorter time gets none. That a container is closed, and that all its members have applied its end, is
-/// heard at one moment, of their closed replicas a second or two later, and copies would be made of what is there.
+/// A container that lacks replicas for a shorter time gets none. That a container is closed, and that all its
+/// members have applied its end, is heard at one moment, of their closed replicas a second or two later, and
+/// copies would be made of what is there.
 const COPY_AFTER: Duration = Duration::from_secs(5);
 
-/// A member that has been behind for this long without coming on is not waited for; of one that comes on for longer is told.
+/// A member that has been behind for this long without coming on is not waited for; of one that comes on for
+/// longer is told.
 const COMES_WITHIN: Duration = Duration::from_secs(30);
-/// What the leader knows about containers beyond tables and reports.
+/// The leader's knowledge of containers beyond tables and reports.
 #[derive(Default)]
 pub(crate) struct Replication {
     pub(crate) tasks: Tasks,
-    /// What was wrong when they were last looked at.
+    /// The troubles of containers when they were last looked at.
     pub(crate) troubles: BTreeMap<ContainerId, Vec<ContainerTrouble>>,
     /// Containers that lack replicas of which not all are being copied, with what they wait for.
     pub(crate) waits: BTreeMap<ContainerId, CopyWait>,
-    /// Since when containers lack replicas.
+    /// The moments since which containers lack replicas.
     lacking: BTreeMap<ContainerId, Instant>,
-    /// Since when a node that speaks has had a replica that goes on past its container.
+    /// The moments since which a node that speaks has had a replica that goes on past its container.
     ahead: BTreeMap<(ContainerId, NodeId), Instant>,
-    /// Since when members have been coming to containers.
+    /// The moments since which members have been coming to containers.
     coming: BTreeMap<ContainerId, Instant>,
-    /// Where the next slice begins.
+    /// The container at which the next slice begins.
     cursor: ContainerId,
     pub(crate) rolls: Rolls,
 }
@@ -152,7 +155,8 @@ impl Replication {
 }
 
 impl Replication {
-    /// Whether a member has been coming to the container for long. It is waited for, and a person should know that a replica lacks.
+    /// Whether a member has been coming to the container for long. It is waited for, and a person should know
+    /// that a replica lacks.
     fn is_late(&mut self, container: ContainerId, known: &ContainerView<'_>, now: Instant) -> bool {
         if known.coming.is_empty() {
             self.coming.remove(&container);
@@ -221,12 +225,13 @@ fn is_void(order: &Order, tables: &Tables) -> bool {
     }
 }
 
-/// What one that has not told of its replicas may have is not made up for: it is not known to be lost.
+/// True when every node that is not dead has told of all its replicas. What one that has not may have is not
+/// made up for: it is not known to be lost.
 pub(crate) fn all_known(views: &NodeViews) -> bool {
     views.values().all(|view| view.complete || view.state == NodeState::NodeDead)
 }
 
-/// What is known of a container.
+/// All that is known of a container.
 pub(crate) fn known<'a>(container: ContainerId, world: &World<'a>) -> Option<ContainerView<'a>> {
     let World { tables, nodes, now, .. } = *world;
     let record = tables.container(container)?;

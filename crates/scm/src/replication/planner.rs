@@ -1,5 +1,5 @@
-//! What is wrong with a container's replicas, and what is to be done about it: a pure function of what is known of the
-//! container, of the nodes, and of what has been asked already.
+//! The planner of replication says what is wrong with a container's replicas, and what is to be done about
+//! it: a pure function of what is known of the container, of the nodes, and of what has been asked already.
 
 use super::tasks::{Copies, Order, Tasks};
 use crate::member_view::MEMBERS;
@@ -20,7 +20,8 @@ use types::{ContainerId, NodeId, PipelineId};
 pub(crate) const REPLICAS: usize = MEMBERS;
 pub(crate) const REPLICAS_BESIDES_MAINTENANCE: usize = 2;
 
-/// A target keeps this much free beyond the copy, in hundredths of its capacity: a disk must not run full of copies.
+/// A target keeps this much free beyond the copy, in hundredths of its capacity: a disk must not run full of
+/// copies.
 pub(crate) const KEEP_FREE_PERCENT: u64 = 5;
 
 /// A node as the planner sees it.
@@ -31,10 +32,10 @@ pub(crate) struct NodeView {
     pub(crate) rack: Rack,
     /// All its replicas are known.
     pub(crate) complete: bool,
-    /// Of its working disks.
+    /// The capacity of its working disks.
     pub(crate) capacity_bytes: u64,
     pub(crate) free_bytes: u64,
-    /// Of the disk that has most, beyond what it keeps for itself.
+    /// The room of the disk that has most, beyond what it keeps for itself.
     pub(crate) room_bytes: u64,
 }
 
@@ -52,7 +53,8 @@ impl NodeView {
         self.duty == NodeDuty::NodeInService && self.state != NodeState::NodeDead
     }
 
-    /// In service, speaking, and with all its replicas known: what may be relied upon when something is deleted.
+    /// A firm node is in service, speaks, and has told of all its replicas: it may be relied upon when
+    /// something is deleted.
     pub(crate) fn is_firm(&self) -> bool {
         self.in_service() && self.state == NodeState::NodeHealthy && self.complete
     }
@@ -74,7 +76,7 @@ impl NodeView {
 
 pub(crate) type NodeViews = BTreeMap<NodeId, NodeView>;
 
-/// In how many racks the replicas of a container should stand.
+/// The number of racks in which the replicas of a container should stand.
 pub(crate) fn racks_wanted(nodes: &NodeViews) -> usize {
     wanted(nodes.values().filter(|view| view.in_service()).map(|view| view.rack))
 }
@@ -96,9 +98,10 @@ pub(crate) struct ContainerView<'a> {
 }
 
 impl<'a> ContainerView<'a> {
-    /// [`quality`], beside the others. One that ends past the container without a block is only a leader's that began a term there; of one
-    /// with blocks it is not known whether they are those of the others. One whose log could not be read is as good as its end only where there is no better: what damaged the log may have
-    /// damaged its records.
+    /// [`quality`], beside the others. One that ends past the container without a block is only a leader's
+    /// that began a term there; of one with blocks it is not known whether they are those of the others. One
+    /// whose log could not be read is as good as its end only where there is no better: what damaged the log
+    /// may have damaged its records.
     pub(crate) fn quality(&self, replica: &ContainerReplica) -> Quality {
         let has_its_log = |(_, other): &(NodeId, &ContainerReplica)| {
             quality(self.record, other).is_good() && other.state() != ReplicaState::ReplicaWithoutLog
@@ -117,8 +120,8 @@ impl<'a> ContainerView<'a> {
         }
     }
 
-    /// Whether what the replica knows to be committed stands in a good one. What does not is all that is left of it, and never deleted; as long
-    /// as none has been read it is not known.
+    /// Whether what the replica knows to be committed stands in a good one. What does not is all that is left
+    /// of it, and never deleted; as long as none has been read it is not known.
     pub(crate) fn is_shared(&self, replica: &ContainerReplica) -> Option<bool> {
         is_shared(replica, self.good())
     }
@@ -128,8 +131,8 @@ impl<'a> ContainerView<'a> {
         replicas.filter(|replica| quality(self.record, replica).is_good())
     }
 
-    /// Whether good replicas, other than those of dead nodes, have other bytes. Nobody knows which of them has what was acknowledged: each is kept,
-    /// and a node that leaves with one takes it along.
+    /// Whether good replicas, other than those of dead nodes, have other bytes. Nobody knows which of them
+    /// has what was acknowledged: each is kept, and a node that leaves with one takes it along.
     pub(crate) fn good_ones_differ(&self, nodes: &NodeViews) -> bool {
         let is_there = |node: &NodeId| nodes.get(node).is_none_or(|view| view.state != NodeState::NodeDead);
         let there = self.replicas.iter().filter(|(node, _)| is_there(node)).map(|(_, replica)| *replica);
@@ -148,16 +151,16 @@ pub(crate) struct Limits<'a> {
     pub(crate) now: Instant,
 }
 
-/// What was found out about a container.
+/// The planner's findings on a container.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub(crate) struct Findings {
     pub(crate) troubles: Vec<ContainerTrouble>,
     pub(crate) orders: Vec<(NodeId, Order)>,
-    /// Why not all that it lacks is being copied, if it is not.
+    /// The reason why not all that it lacks is being copied, if it is not.
     pub(crate) wait: Option<CopyWait>,
 }
 
-/// What a container that lacks replicas waits for. The first that applies, in this order.
+/// The reasons for which a container that lacks replicas waits. The first that applies, in this order.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum CopyWait {
     /// A node that is not dead has not told of all it has.
@@ -192,7 +195,7 @@ pub(crate) fn examine(
     Findings { troubles: troubles(known, &sorted, limits), orders, wait }
 }
 
-/// What those copies wait for that are not going to `targets`.
+/// The reason why those copies wait that are not going to `targets`.
 fn copy_wait(
     known: &ContainerView<'_>,
     sorted: &Sorted<'_>,
@@ -361,8 +364,8 @@ fn plan_copies(
     let mut orders = Vec::new();
     while orders.len() < count {
         let crowds = |rack: &Rack| racks.len() < wanted && racks.contains(rack);
-        // Where those in other racks are merely busy, their turn is waited for: a copy beside the others would have to be made once more.
-        // Not so where there is but one: a second one anywhere comes first.
+        // Where those in other racks are merely busy, their turn is waited for: a copy beside the others
+        // would have to be made once more. Not so where there is but one: a second one anywhere comes first.
         let waits = sorted.counted.len() + orders.len() > 1
             && targets.iter().any(|(node, view)| is_busy(*node) && !crowds(&view.rack));
         let candidates = targets
@@ -397,7 +400,7 @@ pub(crate) fn copy(known: &ContainerView<'_>, sources: &[NodeId], bytes: u64, to
     }
 }
 
-/// What the good replicas that have been read agree on; empty where none was, or they do not.
+/// The hash on which the good replicas that have been read agree; empty where none was, or they do not.
 fn hash_of(known: &ContainerView<'_>) -> String {
     let good = known.replicas.iter().filter(|(_, replica)| known.quality(replica).is_good());
     let mut hashes = good.map(|(_, replica)| &replica.hash).filter(|hash| !hash.is_empty());
@@ -437,7 +440,7 @@ fn free_nodes<'a>(
     limits.nodes.iter().filter(free).map(|(node, view)| (*node, *view))
 }
 
-/// At most one at a time, so that each is decided on what the one before has left.
+/// Plans at most one deletion at a time, so that each is decided on what the one before has left.
 fn plan_deletion(
     known: &ContainerView<'_>,
     sorted: &Sorted<'_>,
@@ -461,7 +464,8 @@ fn plan_deletion(
     let enough = firm >= REPLICAS;
     let differ = known.good_ones_differ(limits.nodes);
     let worthless = || {
-        // One without its log that ends as the others is good where there is no better; which of them differs is not known.
+        // One without its log that ends as the others is good where there is no better; which of them differs
+        // is not known.
         let is_kept = |replica: &ContainerReplica| differ && quality(known.record, replica).is_good();
         let worthless: Vec<_> =
             sorted.worthless.iter().filter(|(_, replica)| !is_kept(replica)).copied().collect();
@@ -497,8 +501,9 @@ fn is_spare(node: NodeId, sorted: &Sorted<'_>, limits: &Limits<'_>) -> bool {
     without >= with.min(racks_wanted(limits.nodes))
 }
 
-/// A good replica can only be made where a worthless one is. What is worthless as a whole may have the one block that a good one turns out to lack:
-/// a single good one must have been read as a whole, which its hash shows.
+/// A good replica can only be made where a worthless one is. What is worthless as a whole may have the one
+/// block that a good one turns out to lack: a single good one must have been read as a whole, which its hash
+/// shows.
 fn must_make_room(known: &ContainerView<'_>, sorted: &Sorted<'_>, limits: &Limits<'_>) -> bool {
     let nothing_coming = known.coming.is_empty() && sorted.copying.is_empty();
     let has_been_read = |(_, replica): &(NodeId, &ContainerReplica)| !replica.hash.is_empty();

@@ -1,5 +1,5 @@
-//! Cases of the planner, and a model: random clusters and events, after which every container has exactly three good replicas wherever
-//! that is possible.
+//! Cases of the planner, and a model: random clusters and events, after which every container has exactly
+//! three good replicas wherever that is possible.
 
 use super::planner::{ContainerView, CopyWait, Findings, Limits, NodeView, NodeViews, examine, racks_wanted};
 use super::tasks::{Order, Tasks};
@@ -129,7 +129,7 @@ impl Case {
         examine(&known, &limits(&self.nodes, Instant::now()), tasks, &tasks.copies())
     }
 
-    /// What is wrong, and what is asked of whom.
+    /// Checks what is wrong, and what is asked of whom.
     fn check(&self, troubles: &[ContainerTrouble], asked: &[(u64, TaskKind)]) {
         let found = self.findings(&Tasks::default());
         let orders: Vec<_> = found.orders.iter().map(|(node, order)| (node.0, order.key().kind)).collect();
@@ -310,7 +310,8 @@ fn a_replica_that_goes_on_past_the_container_is_told_of_before_it_is_deleted() {
     Case { ahead_is_told: [NodeId(3)].into(), ..case }.check(&[ContainerAhead], &[(3, TaskDelete)]);
 }
 
-/// A member that lost what it had acknowledged led those who lacked it: the one that has it ends at an older term, and is no older copy.
+/// A member that lost what it had acknowledged led those who lacked it: the one that has it ends at an older
+/// term, and is no older copy.
 #[test]
 fn a_replica_with_what_was_committed_and_the_others_lack_is_told_of_and_never_deleted() {
     let with_terms = |index: u64| {
@@ -689,7 +690,8 @@ proptest! {
     }
 }
 
-/// What a node has of the container: nothing, or a replica in one of these states, that ends so far from where the container does, bad or not.
+/// A node's share in the container: nothing, or a replica in one of these states, that ends so far from where
+/// the container does, bad or not.
 fn any_replica() -> impl Strategy<Value = Option<(ReplicaState, u64, bool)>> {
     let states = [ReplicaClosed, ReplicaQuasiClosed, ReplicaWithoutLog, ReplicaOpen];
     let ends = prop_oneof![6 => Just(10u64), 1 => Just(9), 1 => Just(11)];
@@ -716,7 +718,7 @@ fn any_node() -> impl Strategy<Value = NodeView> {
     })
 }
 
-/// Of a node: what has it of the container, what is with the disk of that, and whether it comes.
+/// The oddity of a node: what it has of the container, what is with the disk of that, and whether it comes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Oddity {
     None,
@@ -770,8 +772,9 @@ fn case_of(states: &[(NodeView, Option<AnyReplica>, Oddity)]) -> (Case, Tasks) {
     (case, tasks)
 }
 
-/// The rule, counted anew: a closed container has three good replicas on nodes that stay, or it is said that it has not, and for each that lacks a copy
-/// is under way, or it is said what that waits for. A member that comes will have one, or stops being one that comes.
+/// The rule, counted anew: a closed container has three good replicas on nodes that stay, or it is said that
+/// it has not, and for each that lacks a copy is under way, or it is said what that waits for. A member that
+/// comes will have one, or stops being one that comes.
 fn check_is_said(case: &Case, tasks: &Tasks) -> Result<(), String> {
     let found = case.findings(tasks);
     let all_known = case.nodes.values().all(|view| view.complete || view.state == NodeState::NodeDead);
@@ -784,7 +787,8 @@ fn check_is_said(case: &Case, tasks: &Tasks) -> Result<(), String> {
         }
     };
     let is_deleting = |node: &NodeId| tasks.nodes_with(TaskDelete, ContainerId(1)).contains(node);
-    // Whether one without its log is good depends on the others: the planner's own word on that is tested above.
+    // Whether one without its log is good depends on the others: the planner's own word on that is tested
+    // above.
     let good = case.replicas.iter().filter(|(node, replica)| {
         stays(node) && !is_deleting(node) && quality(&case.record, replica).is_good()
     });
@@ -799,7 +803,8 @@ fn check_is_said(case: &Case, tasks: &Tasks) -> Result<(), String> {
         return Ok(());
     }
     let is_said = found.troubles.iter().any(|it| matches!(it, ContainerMissing | ContainerUnderReplicated));
-    // Until all have told what they have, none is no more than not known; what is being copied waits for nothing.
+    // Until all have told what they have, none is no more than not known; what is being copied waits for
+    // nothing.
     let copying = tasks.nodes_with(TaskCopy, ContainerId(1)).len();
     let waits_for_reports =
         !all_known && (found.wait == Some(CopyWait::Reports) || good + coming + copying >= 3);
@@ -827,7 +832,8 @@ proptest! {
     }
 }
 
-/// No good replica is there, and one member of three will have it: that is too little, and nothing to be silent about.
+/// No good replica is there, and one member of three will have it: that is too little, and nothing to be
+/// silent about.
 #[test]
 fn one_member_that_comes_is_not_three_replicas() {
     let mut case = Case::new(&[]);
@@ -837,7 +843,8 @@ fn one_member_that_comes_is_not_three_replicas() {
     case.check(&[], &[]);
 }
 
-/// The checker of the model finds what it is there for: a planner whose deletion counts on too little is caught.
+/// The checker of the model finds what it is there for: a planner whose deletion counts on too little is
+/// caught.
 #[test]
 #[should_panic(expected = "leaves 2 good replicas")]
 fn the_model_catches_a_deletion_too_many() {

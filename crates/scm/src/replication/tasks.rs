@@ -1,4 +1,4 @@
-//! What SCM's leader has asked of the nodes and not yet seen done.
+//! Tasks that SCM's leader has asked of the nodes and not yet seen done.
 
 use proto::scm::task::Task as Kind;
 use proto::scm::{
@@ -9,10 +9,11 @@ use std::time::Duration;
 use tokio::time::Instant;
 use types::{ContainerId, NodeId, PipelineId};
 
-/// A node that failed at a container is not asked for the same again for this long: what was wrong may have passed.
+/// A node that failed at a container is not asked for the same again for this long: what was wrong may have
+/// passed.
 const AVOID_FOR: Duration = Duration::from_secs(60);
 
-/// What may be asked of a node.
+/// An order that a node may be given.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Order {
     /// Sources, best first.
@@ -42,7 +43,7 @@ pub(crate) enum Order {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct OrderKey {
     pub(crate) kind: TaskKind,
-    /// Of the container; of the pipeline for a leader's move.
+    /// The number of the container; of the pipeline for a leader's move.
     pub(crate) number: u64,
 }
 
@@ -50,7 +51,7 @@ pub(crate) struct OrderKey {
 pub(crate) struct Asked {
     pub(crate) order: Order,
     since: Instant,
-    /// When it was last seen to come on.
+    /// The time at which it was last seen to come on.
     progress: Instant,
     report: Option<TaskReport>,
 }
@@ -58,7 +59,7 @@ pub(crate) struct Asked {
 #[derive(Default)]
 pub(crate) struct Tasks {
     asked: BTreeMap<NodeId, BTreeMap<OrderKey, Asked>>,
-    /// Until when a node is not asked about a container again.
+    /// The moments until which a node is not asked about a container again.
     avoid: HashMap<(NodeId, ContainerId), Instant>,
     pub(crate) copies_failed: u64,
     pub(crate) copies_done: u64,
@@ -87,7 +88,7 @@ impl Order {
         matches!(self, Order::Copy { .. } | Order::Delete { .. })
     }
 
-    /// As it is told, with the addresses that `locate` finds.
+    /// The task as a node is told it, with the addresses that `locate` finds.
     pub(crate) fn to_task(&self, locate: impl Fn(NodeId) -> String) -> Task {
         let address = |node: &NodeId| NodeAddress { node: node.0, address: locate(*node) };
         let task = match self {
@@ -112,7 +113,7 @@ impl Order {
 }
 
 impl Tasks {
-    /// From now on the node is told so. Asking again for what is asked already changes nothing.
+    /// Asks the node, which is told so from now on. Asking again for what is asked already changes nothing.
     pub(crate) fn ask(&mut self, node: NodeId, order: Order, now: Instant) {
         let asked = Asked { order, since: now, progress: now, report: None };
         self.asked.entry(node).or_default().entry(asked.order.key()).or_insert(asked);
@@ -159,7 +160,7 @@ impl Tasks {
         self.avoid.get(&(node, container)).is_some_and(|until| *until > now)
     }
 
-    /// What a node says of its tasks. A failed one is not asked of it again for a while.
+    /// Takes in what a node says of its tasks. A failed one is not asked of it again for a while.
     pub(crate) fn report(&mut self, node: NodeId, reports: Vec<TaskReport>, now: Instant) {
         for report in reports {
             let number = if report.container == 0 { report.pipeline } else { report.container };
@@ -186,8 +187,9 @@ impl Tasks {
         }
     }
 
-    /// Takes off what `is_done`, what `is_void`, and what has not come on for `within`. A deletion that was told stays until the node says
-    /// something: it may be carried out at any moment, and the replica must not be counted on.
+    /// Takes off what `is_done`, what `is_void`, and what has not come on for `within`. A deletion that was
+    /// told stays until the node says something: it may be carried out at any moment, and the replica must
+    /// not be counted on.
     pub(crate) fn settle(
         &mut self,
         now: Instant,
@@ -255,7 +257,7 @@ impl Tasks {
     }
 }
 
-/// How many copies go on at each node.
+/// The number of copies that go on at each node.
 #[derive(Default)]
 pub(crate) struct Copies {
     to: HashMap<NodeId, usize>,

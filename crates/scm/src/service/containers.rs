@@ -39,7 +39,8 @@ pub(super) fn list_containers(leader: &Leader, request: &ListContainersRequest) 
     })
 }
 
-/// Ends what SCM never ends by itself: a replica that may have what was acknowledged, and that the good ones contradict.
+/// Ends what SCM never ends by itself: a replica that may have what was acknowledged, and that the good ones
+/// contradict.
 pub(super) fn drop_replica(leader: &Leader, request: &DropReplicaRequest) -> Result<(), Failure> {
     let (container, node) = (ContainerId(request.container), NodeId(request.node));
     if leader.in_safe_mode() {

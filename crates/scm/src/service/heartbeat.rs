@@ -1,4 +1,5 @@
-//! A datanode says each second how it is, and learns which pipelines it should have and where their members are.
+//! A datanode says each second how it is, and learns which pipelines it should have and where their members
+//! are.
 
 use crate::adoption::is_to_be_described;
 use crate::clock_apart::ClockApart;
@@ -23,8 +24,8 @@ use tokio::time::{Instant, timeout};
 use tracing::warn;
 use types::{NodeId, PipelineId};
 
-/// How long the answer to a node without pipelines waits for rounds of pipeline creation: a node that just joined
-/// hears of its pipelines as soon as they exist, not at its next heartbeat.
+/// The time that the answer to a node without pipelines waits for rounds of pipeline creation: a node that
+/// just joined hears of its pipelines as soon as they exist, not at its next heartbeat.
 const FIRST_PIPELINES_WAIT: Duration = Duration::from_millis(500);
 /// Reports of one heartbeat.
 const PIPELINE_REPORTS_MAX: usize = 10_000;
@@ -91,7 +92,7 @@ async fn note_lost_logs(leader: &Leader, node: NodeId, reports: &[PipelineReport
     Ok(())
 }
 
-/// What a report says of its log that the pipeline's record does not.
+/// The command that notes what a report says of its log and the pipeline's record does not.
 fn lost_log(tables: &Tables, node: NodeId, report: &PipelineReport) -> Option<Command> {
     let (pipeline, replica) = (report.pipeline, report.replica);
     let record = report.log_lost.then(|| tables.pipeline(PipelineId(pipeline)))??;
@@ -107,8 +108,8 @@ fn lost_log(tables: &Tables, node: NodeId, report: &PipelineReport) -> Option<Co
     Some(Command::NoteLostLog(NoteLostLogCommand { pipeline, replica }))
 }
 
-/// Notes in SCM's log what has ended late, by all that its node has told now, before the node hears anything: it waits for that before it lets
-/// go of what is left.
+/// Notes in SCM's log what has ended late, by all that its node has told now, before the node hears anything:
+/// it waits for that before it lets go of what is left.
 async fn note_late_ends(leader: &Leader, node: NodeId) -> Result<(), Failure> {
     for command in leader.read(|world| late_ends(node, world)) {
         leader.propose(command).await?;
@@ -176,7 +177,7 @@ fn check_counts(request: &HeartbeatRequest) -> Result<(), Failure> {
     request.containers.iter().try_for_each(check_replica).map_err(Failure::invalid)
 }
 
-/// What the node should have and do, and the addresses of those it has to do with.
+/// The answer to a node: what it should have and do, and the addresses of those it has to do with.
 fn answer(leader: &Leader, node: NodeId) -> HeartbeatResponse {
     leader.plan(|world, replication| {
         let World { tables, nodes, .. } = *world;
@@ -205,7 +206,7 @@ fn answer_describe(tables: &Tables, nodes: &Nodes, node: NodeId) -> Vec<u64> {
     lost.into_iter().take(DESCRIBED_MAX).map(|pipeline| pipeline.0).collect()
 }
 
-/// What the node is asked to do; while data is not to be moved, only what moves none.
+/// The tasks that the node is given; while data is not to be moved, only those that move none.
 fn answer_tasks(world: &World<'_>, replication: &Replication, node: NodeId) -> Vec<Task> {
     let may_move_data = world.may_move_data();
     let told = replication.tasks.of(node).map(|asked| &asked.order);
@@ -214,8 +215,8 @@ fn answer_tasks(world: &World<'_>, replication: &Replication, node: NodeId) -> V
     orders.chain(replication.rolls.of(node, world)).collect()
 }
 
-/// A pipeline that is over is still to be ended on a node that comes late: what it has counts only once SCM has heard it, and it says nothing
-/// of a log that it has let go of.
+/// A pipeline that is over is still to be ended on a node that comes late: what it has counts only once SCM
+/// has heard it, and it says nothing of a log that it has let go of.
 fn as_told(record: &PipelineRecord, pipeline: Pipeline, nodes: &Nodes, node: NodeId) -> Pipeline {
     let is_unheard = |member: &PipelineMember| {
         nodes.member_report(record, member).is_some()
@@ -230,8 +231,8 @@ fn as_told(record: &PipelineRecord, pipeline: Pipeline, nodes: &Nodes, node: Nod
     }
 }
 
-/// All that are not over, and those that are over and the node still has something of: it is to let go of them. Where a creation was
-/// interrupted, that is an open container alone.
+/// All that are not over, and those that are over and the node still has something of: it is to let go of
+/// them. Where a creation was interrupted, that is an open container alone.
 fn answer_pipelines<'a>(tables: &'a Tables, nodes: &Nodes, node: NodeId) -> Vec<&'a PipelineRecord> {
     let found: BTreeSet<PipelineId> =
         nodes.pipelines_on(node).chain(nodes.replicas().open_pipelines_on(node)).collect();
@@ -263,7 +264,7 @@ mod tests {
         tables
     }
 
-    /// What a node hears of the pipeline, and what is noted of its report.
+    /// The part of the answer that is about one pipeline, and what is noted of its report.
     fn told(
         tables: &Tables,
         node: u64,

@@ -57,7 +57,8 @@ pub(crate) async fn transfer(leader: &Leader, request: TransferScmLeaderRequest)
     Err(last)
 }
 
-/// This replica leads no more. Who does is the one that was wanted, or was elected by others meanwhile: then it is asked again there.
+/// This replica leads no more. Who does is the one that was wanted, or was elected by others meanwhile: then
+/// it is asked again there.
 fn check_moved(leader: &Leader, wanted: ReplicaId) -> Result<(), Failure> {
     let leads = leader.group.status().leader;
     match leads.as_ref().is_some_and(|member| member.replica == wanted) {

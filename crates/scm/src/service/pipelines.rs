@@ -1,7 +1,7 @@
-//! What operators do with pipelines and containers that are written to.
+//! Calls by which operators deal with pipelines and with containers that are written to.
 
 use crate::leader::Leader;
-use crate::leaders;
+use crate::leader_moves;
 use crate::pipelines;
 use crate::resolution;
 use proto::scm::{
@@ -78,7 +78,7 @@ pub(super) fn transfer_leader(leader: &Leader, request: TransferLeaderRequest) -
         if record.state() != PipelineState::PipelineOpen {
             return Err(Failure::invalid(format!("pipeline {pipeline} is {}", record.state().as_str_name())));
         }
-        if let Some(wished) = leaders::wished_move(record, to, world).map_err(Failure::invalid)? {
+        if let Some(wished) = leader_moves::wished_move(record, to, world).map_err(Failure::invalid)? {
             info!(pipeline, from = %wished.from, to = %wished.to, "an operator moves the leader");
             replication.tasks.ask(wished.from, wished.order(), world.now);
         }

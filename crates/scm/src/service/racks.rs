@@ -1,4 +1,4 @@
-//! Which hosts stand in which racks: told, and set by operators.
+//! Calls by which operators see and set which hosts stand in which racks.
 
 use crate::leader::Leader;
 use proto::Failure;

@@ -11,14 +11,14 @@ impl Tables {
         &self.directory
     }
 
-    /// Of the last change in the registry; 0 before the first.
+    /// The revision of the last change in the registry; 0 before the first.
     pub(crate) fn revision(&self) -> u64 {
         self.counter(Counter::Revision) - 1
     }
 }
 
 impl TablesMut<'_> {
-    /// Of the change that is about to be made.
+    /// Draws the revision of the change that is about to be made.
     pub(crate) fn draw_revision(&mut self) -> u64 {
         self.draw(Counter::Revision)
     }

@@ -12,7 +12,7 @@ fn told(answer: &HeartbeatResponse, pipeline: u64) -> Option<&Pipeline> {
     answer.pipelines.iter().find(|told| told.pipeline == pipeline)
 }
 
-/// What a node says of a container of a pipeline that has ended there.
+/// A node's report on a container of a pipeline that has ended there.
 fn closed(container: u64, pipeline: u64, blocks: u64) -> ContainerReplica {
     ContainerReplica {
         container,

@@ -3,7 +3,7 @@ use bytes::Bytes;
 use proto::scm::*;
 use std::collections::BTreeMap;
 
-/// What a datanode tells SCM, without the datanode.
+/// A datanode as SCM hears it, without the datanode.
 #[derive(Clone)]
 pub(crate) struct Datanode {
     pub(crate) uuid: u8,
@@ -78,7 +78,7 @@ impl Datanode {
         }
     }
 
-    /// What this node would report of these pipelines if each were led by its first member.
+    /// The reports that this node would make of these pipelines if each were led by its first member.
     pub(crate) fn reports(&self, pipelines: &[Pipeline]) -> Vec<PipelineReport> {
         let mine = |pipeline: &Pipeline| {
             let member = pipeline.members.iter().find(|member| member.node == self.node)?;
@@ -105,7 +105,7 @@ pub(crate) async fn register(server: &mut Server, count: u8) -> Vec<Datanode> {
     datanodes
 }
 
-/// How many pipelines each disk carries.
+/// The number of pipelines that each disk carries.
 pub(crate) fn per_disk(pipelines: &[Pipeline]) -> BTreeMap<Bytes, u32> {
     let mut counts = BTreeMap::new();
     for member in pipelines.iter().flat_map(|pipeline| &pipeline.members) {

@@ -82,7 +82,7 @@ async fn waits(server: &Server, says: &str) {
     }
 }
 
-/// What the leader says, and where in `servers` it is.
+/// The leader's answer, and its position in `servers`.
 pub(crate) async fn roles(servers: &mut [Server]) -> (usize, ListScmMembersResponse) {
     let deadline = Instant::now() + DEADLINE;
     loop {
@@ -102,7 +102,7 @@ fn voters(roles: &ListScmMembersResponse) -> Vec<(u64, &str)> {
     voters.map(|member| (member.replica, member.address.as_str())).collect()
 }
 
-/// Where the leader is, as far as who was asked knows.
+/// The leader's address, as far as who was asked knows it.
 fn leader_of(roles: &ListScmMembersResponse) -> Option<&str> {
     let leader = roles.members.iter().find(|member| member.is_leader);
     leader.map(|member| member.address.as_str())
@@ -148,7 +148,8 @@ async fn a_cluster_is_born_when_all_of_the_list_are_there() {
 async fn a_leader_that_stops_lets_another_lead_at_once_who_knows_all() {
     // A disk that stands still can hold up any of them.
     const CLUSTERS: usize = 5;
-    // By themselves the others would notice its silence first, and that may have begun a heartbeat before it was told to stop.
+    // By themselves the others would notice its silence first, and that may have begun a heartbeat before it
+    // was told to stop.
     let timing = raft::Timing::METADATA;
     let within = timing.election_min - timing.heartbeat;
     let mut all_took: Vec<Duration> = Vec::new();
@@ -158,7 +159,7 @@ async fn a_leader_that_stops_lets_another_lead_at_once_who_knows_all() {
     }
 }
 
-/// How long that took, in a new cluster.
+/// Measures the time until another leads, in a new cluster.
 async fn leader_stops_and_another_leads() -> Duration {
     let places = Places::new();
     let mut servers = places.start_all().await;
@@ -222,7 +223,8 @@ async fn leadership_goes_where_an_operator_wants_it() {
         }
         transfer(&mut servers, wanted).await.unwrap();
         let (_, after) = roles(&mut servers).await;
-        // Who was asked may not have heard of it yet, and later elections are of machines that stand still. This one was to be won by it.
+        // Who was asked may not have heard of it yet, and later elections are of machines that stand still.
+        // This one was to be won by it.
         let is_elsewhere = leader_of(&after).is_some_and(|leader| leader != wanted);
         assert!(!(is_elsewhere && after.term == before.term + 1), "to {wanted}: {before:?} {after:?}");
         assert!(Instant::now() < deadline, "no leader at {wanted}: {after:?}");
@@ -234,7 +236,7 @@ async fn leadership_goes_where_an_operator_wants_it() {
     stop(servers).await;
 }
 
-/// What a leader answers that the others hear and follow.
+/// Transfers the lead: a leader answers, and the others hear and follow.
 async fn transfer(servers: &mut [Server], address: &str) -> Result<(), Failure> {
     let deadline = Instant::now() + DEADLINE;
     loop {

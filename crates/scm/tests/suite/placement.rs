@@ -9,7 +9,8 @@ use tokio::time::Instant;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn three_nodes_hear_of_their_pipelines_at_their_first_heartbeat() {
-    // That heartbeat waits half a second, in which a disk that stands still writes no pipelines: then it is another cluster's turn.
+    // That heartbeat waits half a second, in which a disk that stands still writes no pipelines: then it is
+    // another cluster's turn.
     const CLUSTERS_MAX: usize = 5;
     let mut heard = Vec::new();
     let answer = loop {
@@ -34,7 +35,7 @@ async fn three_nodes_hear_of_their_pipelines_at_their_first_heartbeat() {
     assert_eq!(first.len(), 3, "leaders are spread");
 }
 
-/// What SCM answers to one of three nodes that it has never seen before.
+/// SCM's answer to one of three nodes that it has never seen before.
 async fn first_heartbeat_of_three() -> HeartbeatResponse {
     let dir = tempfile::tempdir().unwrap();
     let mut server = Server::start(dir.path()).await;

@@ -291,7 +291,8 @@ async fn a_leader_that_begins_gives_leases_their_whole_time() {
     let mut server = Server::start(dir.path()).await;
     let lock = PutKeyRequest { ttl_ms: TTL.as_millis() as u64, ..value("lock", "me") };
     let revision = put_with(&mut server.registry, lock).await.unwrap();
-    // The rest of its time is for the stop: if the key ended before the restart, nothing would be seen of it afterwards.
+    // The rest of its time is for the stop: if the key ended before the restart, nothing would be seen of it
+    // afterwards.
     tokio::time::sleep(TTL / 6).await;
     server.stop().await;
     let restarted = Instant::now();

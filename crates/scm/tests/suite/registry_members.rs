@@ -1,4 +1,5 @@
-//! The registry on several members: all of them read, one writes, and when that one goes nobody loses a lease or an event.
+//! The registry on several members: all of them read, one writes, and when that one goes nobody loses a lease
+//! or an event.
 
 use crate::members::{Places, roles, stop};
 use crate::registry::{Client, enroll, health_of, name, put_with, try_get, value, web};
@@ -18,7 +19,8 @@ fn clients_of(servers: &[Server]) -> Vec<Client> {
     servers.iter().map(|server| server.registry.clone()).collect()
 }
 
-/// Asks one after the other until one does it: what only a leader does, that one. While an election runs, nobody does.
+/// Asks one after the other until one does it: what only a leader does, that one. While an election runs,
+/// nobody does.
 async fn answered_by<T>(clients: &[Client], call: impl AsyncFn(Client) -> Result<T, Failure>) -> T {
     let deadline = Instant::now() + DEADLINE;
     loop {
@@ -164,7 +166,7 @@ async fn a_renewal_that_no_majority_confirms_is_not_acknowledged() {
     stop(both).await;
 }
 
-/// As many as a large cluster has, all at once.
+/// A large cluster's renewals come all at once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn renewals_that_come_together_are_confirmed_together() {
     const RENEWALS: usize = 2000;

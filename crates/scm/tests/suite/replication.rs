@@ -16,7 +16,8 @@ struct Nodes {
     silent: Vec<u64>,
 }
 
-/// Nodes that are silent while a test waits, or while the machine stands still, are neither passed over nor given up.
+/// Nodes that are silent while a test waits, or while the machine stands still, are neither passed over nor
+/// given up.
 fn options() -> ScmOptions {
     ScmOptions {
         stale_after: Duration::from_secs(30),
@@ -47,7 +48,8 @@ impl Nodes {
         Nodes { datanodes, replicas: BTreeMap::new(), silent: Vec::new() }
     }
 
-    /// The nodes report, and do what they are told: SCM's first pipeline has rolled once, so that container 1 is closed.
+    /// The nodes report, and do what they are told: SCM's first pipeline has rolled once, so that container 1
+    /// is closed.
     async fn beat(&mut self, server: &mut Server) {
         let pipelines = server.pipelines().await;
         for datanode in self.datanodes.clone() {
@@ -140,7 +142,8 @@ async fn a_dead_nodes_replicas_are_made_up_for_and_its_pipelines_replaced() {
         ScmOptions { stale_after: Duration::from_secs(5), dead_after: Duration::from_secs(8), ..options() };
     let mut server = Server::start_with(dir.path(), options).await;
     let mut nodes = Nodes::start(&mut server, 5).await;
-    // There is room for six, but for no more than four where the first three nodes had filled up before the others came.
+    // There is room for six, but for no more than four where the first three nodes had filled up before the
+    // others came.
     nodes.beat_until(&mut server, "pipelines", async |server| server.pipelines().await.len() >= 4).await;
     let pipelines = server.pipelines().await;
     let members: Vec<u64> = pipelines[0].members.iter().map(|member| member.node).collect();
@@ -163,7 +166,8 @@ async fn a_dead_nodes_replicas_are_made_up_for_and_its_pipelines_replaced() {
             matches!(pipeline.state(), PipelineState::PipelineAllocated | PipelineState::PipelineOpen);
         assert!(!(with_dead && takes_data), "{pipeline:#?}");
     }
-    // It comes back with its replica: one is too many, and exactly one goes. The round in which it speaks again may take that one already.
+    // It comes back with its replica: one is too many, and exactly one goes. The round in which it speaks
+    // again may take that one already.
     nodes.silent.clear();
     assert_eq!(nodes.holders(1).len(), 4);
     nodes.holders_become(&mut server, 1, |holders| holders.len() == 3).await;
@@ -281,7 +285,8 @@ async fn containers_are_listed_by_what_is_asked() {
         trouble: ContainerTrouble::ContainerUnhealthy as i32,
         ..ListContainersRequest::default()
     };
-    // The trouble may be seen before the container is settled as closed, and what it lacks with the look after that.
+    // The trouble may be seen before the container is settled as closed, and what it lacks with the look
+    // after that.
     let found_all = async |server: &mut Server| {
         let status = status(server).await;
         (status.unhealthy, status.under_replicated, status.missing) == (1, 1, 0)

@@ -81,7 +81,7 @@ impl Writer {
         for seq in 0..chunks {
             let bytes = 1 + self.random.below(self.chunk_bytes_max);
             let data = Bytes::from(contents(number, offset..offset + bytes));
-            let (data, crcs) = Payload::seal(data).into_parts();
+            let (data, crcs) = Payload::checksummed(data).into_parts();
             let chunk = WriteChunk {
                 pipeline: pipeline.pipeline,
                 nonce: uuid_bytes(nonce),

@@ -244,7 +244,7 @@ impl Client {
         // No two attempts have the same.
         let mut unique = Random::new(self.number << 32 | self.attempts);
         let body = std::iter::repeat_with(|| unique.next_u64().to_le_bytes()).flatten().take(bytes);
-        Command { meta: encode_ops(ops), body: Payload::seal(body.collect()), roll_to: None }
+        Command { meta: encode_ops(ops), body: Payload::checksummed(body.collect()), roll_to: None }
     }
 }
 

@@ -23,7 +23,7 @@ pub(super) struct Round<'a> {
     pipeline: PipelineId,
     open: (ContainerId, ContainerRecord),
     committed_to: Option<LogIndex>,
-    /// What the last of its commands that said so allows to forget.
+    /// The end of what may be forgotten, as the last command that spoke of it said.
     pub(super) forget_to: Option<LogId>,
     write: WriteBatch,
     nonces: BTreeMap<Nonce, BlockId>,
@@ -31,7 +31,8 @@ pub(super) struct Round<'a> {
     chunks: BTreeMap<(BlockId, u64), ChunkRecord>,
 }
 
-/// Why a command changes nothing, and the block it speaks of as far as there is one. Boxed: the rare case.
+/// The reason why a command changes nothing, and the block it speaks of as far as there is one. Boxed: the
+/// rare case.
 struct Refusal {
     failure: Failure,
     block: Option<(BlockId, u64)>,
@@ -116,7 +117,7 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// What a chunk is answered that was applied already, as it is now.
+    /// The answer to a chunk that was applied already, as it is now.
     pub(super) fn answer_again(&self, chunk: &ChunkCommand) -> anyhow::Result<Option<PipelineReply>> {
         let Ok(nonce) = bytes16(&chunk.nonce, "nonce") else { return Ok(None) };
         let Some((block, Some(record))) = self.find(Nonce(u128::from_be_bytes(nonce)))? else {

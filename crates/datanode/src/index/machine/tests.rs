@@ -348,7 +348,7 @@ fn a_reopened_replica_goes_on_where_it_was() {
     assert_eq!(replica.apply_one(log.chunk(1, 1, 100, 5, false)).unwrap_err().code, Code::Closed);
 }
 
-/// What a writer may do next, in small numbers so that things meet.
+/// A writer's next step, in small numbers so that things meet.
 #[derive(Clone, Debug)]
 enum Step {
     Next { nonce: u128, length: u32, seal: bool },

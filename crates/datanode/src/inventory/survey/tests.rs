@@ -98,8 +98,8 @@ async fn a_pipeline_has_ended_once_its_containers_are_told() {
     workers.end().await;
 }
 
-/// What cannot be read when the node starts is told as open: else SCM could take it that nobody has the
-/// container.
+/// A container that cannot be read when the node starts is told as open: else SCM could take it that nobody
+/// has it.
 #[tokio::test(flavor = "multi_thread")]
 #[allow(clippy::disallowed_methods)] // the test plays the failing disk
 async fn a_container_that_cannot_be_read_is_not_told_as_missing() {

@@ -28,7 +28,7 @@ struct Model {
     instances: BTreeMap<String, Registered>,
 }
 
-/// How a step turned out: how many changes, or the code of the refusal.
+/// A step's outcome: how many changes, or the code of the refusal.
 type Outcome = Result<u64, Code>;
 
 impl Model {
@@ -131,7 +131,7 @@ impl Model {
     }
 }
 
-/// What somebody knows who followed the events and never looked at the tables.
+/// A follower knows what somebody knows who followed the events and never looked at the tables.
 #[derive(Default)]
 struct Follower {
     directory: Directory,

@@ -1,4 +1,5 @@
-//! An instance makes itself known, with a lease of its own: what was decided about an earlier registration does not touch this one.
+//! An instance makes itself known, with a lease of its own: what was decided about an earlier registration
+//! does not touch this one.
 
 use super::reply::changed;
 use crate::tables::TablesMut;

@@ -1,4 +1,5 @@
-//! An instance leaves, or is given up. Of another registration than the one that was given up, nothing is removed.
+//! An instance leaves, or is given up. Of another registration than the one that was given up, nothing is
+//! removed.
 
 use super::reply::{changed, not_found};
 use crate::tables::TablesMut;

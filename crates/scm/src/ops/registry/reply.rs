@@ -13,7 +13,8 @@ pub(super) fn not_found(what: impl std::fmt::Display) -> Failure {
     Failure::new(Code::NotFound, format!("there is no {what}"))
 }
 
-/// Compares before a change: `expected` is the revision at which the key was changed last, 0 for one that does not exist.
+/// Compares before a change: `expected` is the revision at which the key was changed last, 0 for one that
+/// does not exist.
 pub(super) fn check_mod_revision(
     tables: &TablesMut<'_>,
     key: &str,

@@ -8,7 +8,7 @@ use types::{GroupId, ReplicaId};
 
 /// The groups of a process.
 #[derive(Default)]
-pub(crate) struct Registry {
+pub(crate) struct OpenGroups {
     groups: RwLock<HashMap<GroupId, Slot>>,
 }
 
@@ -19,19 +19,19 @@ enum Slot {
 
 /// A group that is being opened; its place is free again when this is dropped before [`Reservation::fill`].
 pub(crate) struct Reservation {
-    registry: Arc<Registry>,
+    open_groups: Arc<OpenGroups>,
     group: GroupId,
     is_filled: bool,
 }
 
-impl Registry {
+impl OpenGroups {
     pub(crate) fn reserve(self: &Arc<Self>, group: GroupId) -> Result<Reservation, OpenGroupError> {
         let mut groups = self.groups.write().expect("no holder panics");
         if groups.contains_key(&group) {
             return Err(OpenGroupError::AlreadyOpen { group });
         }
         groups.insert(group, Slot::Opening);
-        Ok(Reservation { registry: self.clone(), group, is_filled: false })
+        Ok(Reservation { open_groups: self.clone(), group, is_filled: false })
     }
 
     pub(crate) fn get(&self, group: GroupId) -> Option<Group> {
@@ -56,7 +56,7 @@ impl Registry {
         Ok(group.replica() == ReplicaId(asked.replica))
     }
 
-    /// In the order of their ids.
+    /// All open groups in the order of their ids.
     pub(crate) fn all(&self) -> Vec<Group> {
         let groups = self.groups.read().expect("no holder panics");
         let open = groups.values().filter_map(|slot| match slot {
@@ -75,7 +75,9 @@ impl Registry {
         let slot = groups.get_mut(&group)?;
         match std::mem::replace(slot, Slot::Opening) {
             Slot::Opening => None,
-            Slot::Open(open) => Some((open, Reservation { registry: self.clone(), group, is_filled: false })),
+            Slot::Open(open) => {
+                Some((open, Reservation { open_groups: self.clone(), group, is_filled: false }))
+            }
         }
     }
 
@@ -114,14 +116,14 @@ fn check_cluster(group: &Group, cluster: &str) -> Result<(), Failure> {
 impl Reservation {
     pub(crate) fn fill(mut self, group: Group) {
         self.is_filled = true;
-        self.registry.groups.write().expect("no holder panics").insert(self.group, Slot::Open(group));
+        self.open_groups.groups.write().expect("no holder panics").insert(self.group, Slot::Open(group));
     }
 }
 
 impl Drop for Reservation {
     fn drop(&mut self) {
         if !self.is_filled {
-            self.registry.groups.write().expect("no holder panics").remove(&self.group);
+            self.open_groups.groups.write().expect("no holder panics").remove(&self.group);
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Each node leads its share of the open pipelines: a third of those it is a member of. Leading costs CPU and network, and after restarts a few nodes
-//! lead everything.
+//! Each node leads its share of the open pipelines: a third of those it is a member of. Leading costs CPU and
+//! network, and after restarts a few nodes lead everything.
 
 use crate::member_view::{MemberView, PipelineView};
 use crate::replication::{Order, Tasks};
@@ -13,8 +13,8 @@ use types::{NodeId, PipelineId};
 
 /// Leaders on their way at a time: each is a pause of some milliseconds for its pipeline's writers.
 const MOVES_MAX: usize = 4;
-/// A member that lacks more entries than this is behind. Reports of different nodes are up to a heartbeat apart, in which a busy pipeline
-/// appends some thousands.
+/// A member that lacks more entries than this is behind. Reports of different nodes are up to a heartbeat
+/// apart, in which a busy pipeline appends some thousands.
 const BEHIND_ENTRIES_MAX: u64 = 20_000;
 
 /// A leader that should move.
@@ -87,7 +87,8 @@ fn best_move(world: &World<'_>, moved_lately: impl Fn(PipelineId) -> bool) -> Op
     moves.max_by_key(|(gain, best)| (*gain, std::cmp::Reverse(best.pipeline))).map(|(_, best)| best)
 }
 
-/// Where an operator's wish goes: to that member, or to any other than the leader.
+/// The member that an operator's wish moves the lead to: the one that was named, or any other than the
+/// leader.
 pub(crate) fn wished_move(
     record: &PipelineRecord,
     to: Option<NodeId>,
@@ -129,7 +130,8 @@ mod tests {
     use crate::tables::Tables;
     use proto::scm::{DiskReport, OpenPipelineCommand, PipelineReport, scm_command::Command};
 
-    /// Six pipelines of three nodes; `leaders` names the leader of each. `last` is the last index of each node.
+    /// Six pipelines of three nodes; `leaders` names the leader of each. `last` is the last index of each
+    /// node.
     fn cluster(leaders: [u64; 6], last: [u64; 3]) -> (Tables, Nodes, Instant) {
         let mut tables = three_nodes();
         let now = Instant::now();
