@@ -142,7 +142,7 @@ impl ServerOptions {
         if let Some(bytes) = self.log_memory_bytes.filter(|bytes| *bytes < directories * LOG_MEMORY_BYTES_MIN)
         {
             wrong.push(format!(
-                "--log-memory-bytes: {bytes} bytes are too few for {directories} directories with logs: each needs {LOG_MEMORY_BYTES_MIN}"
+                "--log-memory-bytes {bytes} is too little for {directories} directories with logs: each needs {LOG_MEMORY_BYTES_MIN}"
             ));
         }
         if self.advertise.is_none() && self.rpc.ip().is_unspecified() {

@@ -224,3 +224,21 @@ fn append_response(answer: StreamAppendResult<TypeConfig>, doze: &Doze) -> wire:
     };
     wire::AppendResponse { result: Some(result) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_term_has_one_leader() {
+        let check = |known: RaftVote, vote: RaftVote, expect: bool| {
+            assert_eq!(check_one_leader(&known, &vote).is_ok(), expect, "{known} {vote}");
+        };
+        let led = RaftVote::new_committed;
+        check(led(3, 1), led(3, 1), true);
+        check(led(3, 1), led(4, 2), true);
+        check(led(3, 1), led(2, 2), true);
+        check(RaftVote::new(3, 1), led(3, 2), true);
+        check(led(3, 1), led(3, 2), false);
+    }
+}
