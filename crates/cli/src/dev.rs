@@ -3,7 +3,7 @@ use crate::credentials::Credentials;
 use crate::http::Http;
 use crate::output;
 use crate::ready::{check_ready_file, write_ready_file};
-use crate::server::{Server, ServerOptions};
+use crate::server::{Server, ServerOptions, log_memory_bytes};
 use crate::service_manager::{NotifyOptions, ServiceManager};
 use crate::signals::{self, Hangups};
 use anyhow::Context;
@@ -90,6 +90,7 @@ fn server_options(
     let defaults = datanode::DatanodeOptions::default();
     let log_directories = usize::from(args.disks) + usize::from(first);
     let of_all_servers = usize::from(SERVERS) * usize::from(args.disks) + 1;
+    let of_all_logs = log_memory_bytes(args.log_memory_bytes, of_all_servers);
     let node_dir = args.data.join(format!("dn{number}"));
     ServerOptions {
         roles: if first { vec![Role::Scm, Role::Om, Role::Datanode, Role::S3] } else { vec![Role::Datanode] },
@@ -112,7 +113,7 @@ fn server_options(
         pipelines_per_disk: 2,
         reserve_bytes: RESERVE_BYTES,
         read_memory_bytes: defaults.read_bytes_max,
-        log_memory_bytes: args.log_memory_bytes.map(|all| all / of_all_servers * log_directories),
+        log_memory_bytes: Some(of_all_logs / of_all_servers * log_directories),
         scrub_bytes_per_second: defaults.scrub_bytes_per_second,
         scrub_interval: defaults.scrub_interval,
         metadata_log_bytes: args.metadata_log_bytes,

@@ -54,6 +54,11 @@ const LOG_MEMORY_BYTES: usize = 512 << 20;
 /// Of each directory: less holds not even the largest command of a log, and one is let in whatever the limit says.
 const LOG_MEMORY_BYTES_MIN: usize = raft::COMMAND_BYTES_MAX;
 
+/// Memory for the logs of a process with so many directories, if somebody did not say otherwise.
+pub(crate) fn log_memory_bytes(said: Option<usize>, directories: usize) -> usize {
+    said.unwrap_or(LOG_MEMORY_BYTES.max(directories * LOG_MEMORY_BYTES_MIN))
+}
+
 /// What one process of a cluster runs.
 #[derive(Clone, Debug)]
 pub(crate) struct ServerOptions {
@@ -106,8 +111,7 @@ impl ServerOptions {
     /// Limits of one directory's logs. A share of its own: one that hangs with a full queue takes nothing from the others.
     fn log_options(&self) -> LogSpaceOptions {
         let directories = self.log_directories().max(1);
-        let bytes = self.log_memory_bytes.unwrap_or(LOG_MEMORY_BYTES.max(directories * LOG_MEMORY_BYTES_MIN));
-        LogSpaceOptions::within(bytes / directories)
+        LogSpaceOptions::within(log_memory_bytes(self.log_memory_bytes, directories) / directories)
     }
 
     /// All contradictions at once.

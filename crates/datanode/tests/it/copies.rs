@@ -96,7 +96,8 @@ async fn a_node_that_never_had_the_pipeline_gets_a_replica_and_loses_it_again() 
     let said = scm.wait(4, "its replica", |said| hashed(said, CONTAINER).is_some()).await;
     let copied = said.replicas[&CONTAINER].clone();
     assert!(copied.released, "no log here reads it");
-    let as_source = ContainerReplica { disk: copied.disk.clone(), released: true, ..replica.clone() };
+    let as_source =
+        ContainerReplica { disk: copied.disk.clone(), released: true, copied: true, ..replica.clone() };
     assert_eq!(copied, ContainerReplica { disk_bytes: copied.disk_bytes, ..as_source });
     // The file that says where it came from takes a little, and so do indexes of segments, which are not
     // copied. The source may have told its size before its last segment was cut to its length.
