@@ -6,7 +6,7 @@ use crate::adapter::encoding::{
 };
 use crate::adapter::machine::Raft;
 use crate::adapter::terms::TermLimit;
-use crate::adapter::type_config::{RaftVote, TypeConfig};
+use crate::adapter::type_config::TypeConfig;
 use crate::counts::HostCounts;
 use crate::group::Group;
 use crate::idle::doze::Doze;
@@ -96,21 +96,6 @@ pub(crate) async fn append(
     Ok(stream::select(ReceiverStream::new(answers), answering).right_stream())
 }
 
-/// Refuses a second leader of a term. A disk that came back with old votes lets a term have two, and openraft, which tells terms apart by
-/// their numbers alone, would take the entries of one for those of the other (in a debug build it panics).
-fn check_one_leader(known: &RaftVote, vote: &RaftVote) -> Result<(), Failure> {
-    let is_same_term = known.leader_id.term == vote.leader_id.term;
-    let are_two = known.leader_id.voted_for != vote.leader_id.voted_for;
-    if known.committed && vote.committed && is_same_term && are_two {
-        let (term, leader, other) =
-            (vote.leader_id.term, known.leader_id.voted_for, vote.leader_id.voted_for);
-        return Err(Failure::invalid(format!(
-            "term {term} was led by replica {leader}, and is by replica {other}: a disk came back with old votes"
-        )));
-    }
-    Ok(())
-}
-
 /// Checks messages of one sender. Of the group it has only what does not keep the log open.
 struct Taker {
     raft: Raft,
@@ -138,12 +123,7 @@ impl Taker {
             return Err(Failure::invalid("messages of one stream are for one replica"));
         }
         let vote = vote_from_wire(message.vote, TermLimit::now(&*self.clock))?;
-        let (committed, known) = {
-            let metrics = self.raft.metrics();
-            let metrics = metrics.borrow_watched();
-            (metrics.local_committed.as_ref().map(log_id_of), metrics.vote)
-        };
-        check_one_leader(&known, &vote)?;
+        let committed = self.raft.metrics().borrow_watched().local_committed.as_ref().map(log_id_of);
         append_check(&message, committed)?;
         check_not_lost(&self.standing, vote.leader_id.voted_for)?;
         let bytes = message.entries.iter().map(|entry| entry.meta.len() + entry.body.len()).sum();
@@ -223,22 +203,4 @@ fn append_response(answer: StreamAppendResult<TypeConfig>, doze: &Doze) -> wire:
         Err(StreamAppendError::HigherVote(vote)) => Answer::HigherVote(vote_to_wire(&vote)),
     };
     wire::AppendResponse { result: Some(result) }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_term_has_one_leader() {
-        let check = |known: RaftVote, vote: RaftVote, expect: bool| {
-            assert_eq!(check_one_leader(&known, &vote).is_ok(), expect, "{known} {vote}");
-        };
-        let led = RaftVote::new_committed;
-        check(led(3, 1), led(3, 1), true);
-        check(led(3, 1), led(4, 2), true);
-        check(led(3, 1), led(2, 2), true);
-        check(RaftVote::new(3, 1), led(3, 2), true);
-        check(led(3, 1), led(3, 2), false);
-    }
 }
