@@ -136,7 +136,8 @@ impl<'a> ContainerView<'a> {
     pub(crate) fn good_ones_differ(&self, nodes: &NodeViews) -> bool {
         let is_there = |node: &NodeId| nodes.get(node).is_none_or(|view| view.state != NodeState::NodeDead);
         let there = self.replicas.iter().filter(|(node, _)| is_there(node)).map(|(_, replica)| *replica);
-        differ(there.filter(|replica| quality(self.record, replica).is_good()))
+        // One without its log has a tail beyond its end, perhaps, and counts as good only where there is no better.
+        differ(there.filter(|replica| self.quality(replica).is_good()))
     }
 }
 
@@ -462,17 +463,9 @@ fn plan_deletion(
     let early = if planted::has(Bug::CopiesCountEarly) { sorted.copying.len() } else { 0 };
     let firm = sorted.firm.len() + early;
     let enough = firm >= REPLICAS;
-    let differ = known.good_ones_differ(limits.nodes);
-    let worthless = || {
-        // One without its log that ends as the others is good where there is no better; which of them differs
-        // is not known.
-        let is_kept = |replica: &ContainerReplica| differ && quality(known.record, replica).is_good();
-        let worthless: Vec<_> =
-            sorted.worthless.iter().filter(|(_, replica)| !is_kept(replica)).copied().collect();
-        most_utilized(&worthless)
-    };
+    let worthless = || most_utilized(&sorted.worthless);
     let surplus = || {
-        if differ {
+        if known.good_ones_differ(limits.nodes) {
             return None;
         }
         let spare: Vec<_> =
