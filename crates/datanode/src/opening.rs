@@ -108,7 +108,14 @@ impl Opener {
         let forget_to = machine.forgettable();
         let cluster = self.disks.cluster().unwrap_or_default();
         let spec = order.group_spec(cluster, self.options.pipeline_timing);
-        let group = self.host.open(spec, &disk.space, order.log_spec(), machine).await?;
+        let group = match self.host.open(spec, &disk.space, order.log_spec(), machine).await {
+            Ok(group) => group,
+            Err(failure) => {
+                // The first container is noted: should the pipeline be over before this is tried again, that is all that tells SCM of it.
+                self.disks.inventory.look_again(disk.id, first);
+                return Err(failure.into());
+            }
+        };
 
         // Remembered only now that the log exists: a remembered pipeline without a log has lost its votes.
         // Whoever crashes in between finds the log when SCM orders the pipeline again.
