@@ -65,8 +65,9 @@ impl Forgetter {
         }
         let open_bytes = group.log().state().owner_bytes;
         let Some(to) = group.forgettable(self.tail_bytes.min(open_bytes)) else { return Ok(()) };
-        let releases = group.log().bytes_after(Some(to)) <= open_bytes;
-        if !releases && group.log().bytes_up_to(to) < self.tail_bytes / STEP_OF_TAIL {
+        if !group.log().frees_earlier_owners(to)
+            && group.log().bytes_up_to(to) < self.tail_bytes / STEP_OF_TAIL
+        {
             return Ok(());
         }
         let LogId { term, index } = group.log().id_at(to).await?;

@@ -123,6 +123,15 @@ impl Log {
         bytes_after(&state, None) - bytes_after(&state, Some(index))
     }
 
+    /// Whether [`Log::purge`] to an entry would forget the last entries of owners other than the last one.
+    pub fn frees_earlier_owners(&self, to: LogIndex) -> bool {
+        let state = self.core().lock();
+        let is_earlier =
+            |index| state.index.get(index).map(|located| located.position.owner != state.tail.owner);
+        let (first, next) = (state.index.first(), to.next());
+        is_earlier(first) == Some(true) && next > first && is_earlier(next) != Some(true)
+    }
+
     /// Removes all entries after `last` (all, when `None`), durably: they never come back. Undoes rolls.
     /// Cancellation safe: the entries are gone for readers at once, and from the disk before anything that is
     /// appended later.

@@ -29,6 +29,23 @@ async fn a_roll_moves_the_log_to_the_next_owner() {
 }
 
 #[tokio::test]
+async fn earlier_owners_are_freed_by_the_purge_that_takes_their_last_entry() {
+    let machine = Machine::new();
+    let space = machine.start();
+    let log = space.open(spec(1)).await.unwrap();
+    append(&log, entries(1, 0..3, 1000)).await;
+    let frees = |to: u64| log.frees_earlier_owners(LogIndex(to));
+    assert!(!frees(1) && !frees(2), "there are none");
+    append(&log, vec![roll(1, 3, 2000)]).await;
+    assert!(!frees(2) && frees(3));
+    append(&log, entries(1, 4..6, 1000)).await;
+    assert!(!frees(2) && frees(3) && frees(4));
+    log.purge(id(1, 3)).await.unwrap();
+    assert!(!frees(3) && !frees(4), "they are free");
+    log.close().await;
+}
+
+#[tokio::test]
 async fn truncation_undoes_rolls_and_survives_a_restart() {
     let machine = Machine::small_segments(3000);
     let space = machine.start();
