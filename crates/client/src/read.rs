@@ -2,7 +2,7 @@ use crate::ClientError;
 use crate::client::Client;
 use crate::memory::{Pieces, Room};
 use bytes::Bytes;
-use futures::Stream;
+use futures::{Stream, StreamExt};
 use proto::datanode::datanode_client::DatanodeClient;
 use proto::datanode::{ReadChunk, ReadRequest};
 use proto::om::BlockPiece;
@@ -29,14 +29,14 @@ impl Client {
 
     /// The bytes `range` of a key made of `pieces`. Each byte is verified against its checksum before it is
     /// handed out; when a replica fails, the stream goes on from the next byte on another one. It ends after
-    /// the last byte of the range or with an error, never early.
+    /// the last byte of the range or with an error, never early, and may be polled after its end.
     pub fn read(
         &self,
         pieces: &[BlockPiece],
         range: Range<u64>,
     ) -> impl Stream<Item = Result<Bytes, ClientError>> + Send + 'static + use<> {
         let reader = parts_of(pieces, range).map(|parts| Reader::new(self.clone(), parts));
-        futures::stream::unfold(Some(reader), |reader| async {
+        let bytes = futures::stream::unfold(Some(reader), |reader| async {
             match reader? {
                 Ok(mut reader) => match reader.next().await {
                     Ok(Some(bytes)) => Some((Ok(bytes), Some(Ok(reader)))),
@@ -45,7 +45,8 @@ impl Client {
                 },
                 Err(error) => Some((Err(error), None)),
             }
-        })
+        });
+        bytes.fuse()
     }
 }
 

@@ -111,7 +111,8 @@ impl Opener {
         let group = match self.host.open(spec, &disk.space, order.log_spec(), machine).await {
             Ok(group) => group,
             Err(failure) => {
-                // The first container is noted: should the pipeline be over before this is tried again, that is all that tells SCM of it.
+                // The first container is noted: should the pipeline be over before this is tried again, that is
+                // all that tells SCM of it.
                 self.disks.inventory.look_again(disk.id, first);
                 return Err(failure.into());
             }
@@ -123,6 +124,10 @@ impl Opener {
             let spec = order.to_spec();
             if let Err(failure) = disk.index.with(move |index| index.save_pipeline_spec(&spec)).await {
                 self.host.close(GroupId::pipeline(pipeline)).await;
+                // It ran, and may have acknowledged what is in the log: SCM hears that it is here.
+                let why = format!("its spec cannot be kept: {failure:#}");
+                self.pipelines.stop(StoppedPipeline::new(order.clone(), disk.clone(), why));
+                self.disks.inventory.look_again(disk.id, first);
                 return Err(PipelineError::Index(failure));
             }
         }

@@ -73,25 +73,32 @@ impl Founding {
     }
 }
 
-/// Asks SCM's members one after the other, until one answers for all.
+/// Asks SCM's members one after the other, until one answers for all. Another cluster's is the answer only
+/// where nobody answers otherwise: one name of several may be stale.
 pub(crate) async fn ask<A, F>(scm: &str, host: &RaftHost, call: impl Fn(Channel) -> F) -> Result<A, Failure>
 where
     F: Future<Output = Result<Response<A>, Status>>,
 {
     let seeker = Seeker::parse(scm)?;
-    let mut failed = Failure::new(Code::Unavailable, "nobody was asked");
+    let mut failures: Vec<Failure> = Vec::new();
     for _ in 0..=seeker.configured().len() {
         let address = seeker.address();
         let channel = host.connector().connect(&address).map_err(Failure::invalid)?;
-        failed = match timeout(ANSWER_MAX, call(channel)).await {
+        let failed = match timeout(ANSWER_MAX, call(channel)).await {
             Ok(Ok(answer)) => return Ok(answer.into_inner()),
             Ok(Err(status)) => Failure::from(status),
             Err(_) => Failure::unanswered(format!("{address} does not answer")),
         };
         if failed.code == Code::PreconditionFailed {
-            break;
+            return Err(failed);
         }
         seeker.failed(&address, &failed);
+        failures.push(failed);
     }
-    Err(failed)
+    let last = failures.pop().unwrap_or_else(|| Failure::new(Code::Unavailable, "nobody was asked"));
+    let of_ours = failures.into_iter().rev().find(|failure| failure.code != Code::WrongCluster);
+    match (last.code, of_ours) {
+        (Code::WrongCluster, Some(failure)) => Err(failure),
+        _ => Err(last),
+    }
 }

@@ -31,6 +31,25 @@ const READY_TIMEOUT: Duration = Duration::from_secs(30);
 const ASK_AGAIN: Duration = Duration::from_millis(200);
 const NOTE_AGAIN: Duration = Duration::from_secs(1);
 
+/// The word of SCM that it is of another cluster than the names that are here, as long as it stands.
+#[derive(Clone, Default)]
+struct Foreign(Arc<std::sync::Mutex<Option<String>>>);
+
+impl Foreign {
+    fn set(&self, why: Option<String>) {
+        let before = std::mem::replace(&mut *self.0.lock().expect("no holder panics"), why.clone());
+        match why {
+            Some(why) if before.is_none() => tracing::error!(why, "OM is of another cluster"),
+            None if before.is_some() => tracing::info!("OM is of SCM's cluster"),
+            _ => {}
+        }
+    }
+
+    fn check(&self) -> Result<(), String> {
+        self.0.lock().expect("no holder panics").clone().map_or(Ok(()), Err)
+    }
+}
+
 /// A running OM: the only member of its only group for now.
 pub struct Om {
     service: OmService,
@@ -38,8 +57,7 @@ pub struct Om {
     host: RaftHost,
     /// Runs until the group is open.
     opening: Mutex<JoinHandle<()>>,
-    /// Set once SCM has said that it is of another cluster than these names.
-    foreign: Arc<OnceLock<String>>,
+    foreign: Foreign,
 }
 
 impl Om {
@@ -84,7 +102,7 @@ impl Om {
         let here = ReplicaHere::of(group_id(), &here).await.context("read which replica is here")?;
         let is_founded = here.is_some() || options.scm.is_empty();
         let opened = service.opened.clone();
-        let foreign: Arc<OnceLock<String>> = Arc::default();
+        let foreign = Foreign::default();
         let told = foreign.clone();
         let opener = Opener { options, disk, space, host: host.clone(), is_founded, opened, foreign: told };
         let opening = match is_founded && !opener.disk.stamp().cluster.is_empty() {
@@ -112,9 +130,7 @@ impl Om {
 
     /// The reason why the OM cannot do its work now, if there is one.
     pub fn readiness(&self) -> Result<(), String> {
-        if let Some(why) = self.foreign.get() {
-            return Err(why.clone());
-        }
+        self.foreign.check()?;
         self.service.opened().map_err(|failure| failure.message)?.group.status().readiness()
     }
 
@@ -162,7 +178,7 @@ struct Opener {
     /// The names are here, or nobody can say that they are elsewhere.
     is_founded: bool,
     opened: Arc<OnceLock<Result<Opened, String>>>,
-    foreign: Arc<OnceLock<String>>,
+    foreign: Foreign,
 }
 
 impl Opener {
@@ -209,17 +225,15 @@ impl Opener {
         let OmOptions { address, scm, .. } = &self.options;
         let (founding, cluster) = (Founding::new(address), self.disk.stamp().cluster);
         while !scm.is_empty() {
-            match founding.note(scm, &self.host, &cluster).await {
-                // It has told nobody which names it has, and goes on with none of theirs.
-                Err(failure) if failure.code == Code::WrongCluster => {
-                    let why = format!(
-                        "{} belongs to cluster {cluster}, the SCM of --scm {scm} to another: {failure}",
-                        self.disk.root().display()
-                    );
-                    tracing::error!(why, "OM is of another cluster: stop it, and mend that");
-                    let _ = self.foreign.set(why);
-                    break;
-                }
+            let noted = founding.note(scm, &self.host, &cluster).await;
+            // It has told nobody which names it has, and goes on with none of theirs.
+            let is_foreign = noted.as_ref().err().filter(|failure| failure.code == Code::WrongCluster);
+            let why = is_foreign.map(|failure| {
+                let root = self.disk.root().display();
+                format!("{root} belongs to cluster {cluster}, the SCM of --scm {scm} to another: {failure}")
+            });
+            self.foreign.set(why);
+            match noted {
                 Err(failure) if failure.code != Code::PreconditionFailed => {
                     tokio::time::sleep(NOTE_AGAIN).await
                 }

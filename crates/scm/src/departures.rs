@@ -181,6 +181,13 @@ mod tests {
             ContainersReport { replicas: vec![replica.clone()], gone: vec![], begins: true, ends: true },
         );
         assert!(leaves(&nodes, now, false) && !leaves(&nodes, now, true));
+        let without_log =
+            ContainerReplica { state: ReplicaState::ReplicaWithoutLog as i32, ..replica.clone() };
+        nodes.report_containers(
+            NodeId(4),
+            ContainersReport { replicas: vec![without_log], gone: vec![], begins: true, ends: true },
+        );
+        assert!(!leaves(&nodes, now, false), "one of three has lost its log, and is made anew");
 
         let ends = |term, last_index| vec![TermEnd { term, last_index, mark: 0 }];
         for node in [1, 3, 4] {

@@ -200,3 +200,73 @@ async fn a_gateway_between_two_clusters_is_never_ready_and_touches_neither() {
     assert_eq!(s3.get("a").await.unwrap().unwrap(), b"ours");
     assert_eq!(s3.get("b").await.unwrap(), None);
 }
+
+/// An address whose connections go to whom it is set to; those that there were break with each setting.
+async fn forwarder(to: tokio::sync::watch::Receiver<String>) -> String {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    tokio::spawn(async move {
+        while let Ok((mut near, _)) = listener.accept().await {
+            let mut to = to.clone();
+            tokio::spawn(async move {
+                let target = to.borrow_and_update().clone();
+                let Ok(mut far) = tokio::net::TcpStream::connect(target).await else { return };
+                tokio::select! {
+                    _ = tokio::io::copy_bidirectional(&mut near, &mut far) => {}
+                    _ = to.changed() => {}
+                }
+            });
+        }
+    });
+    address
+}
+
+/// A name that leads to another cluster for a while, or one of several that does for good.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_om_is_ready_while_the_scm_that_it_is_told_of_is_that_of_its_cluster() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().display();
+    let args = |line: String| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+    let scm = |name: &str| {
+        let line = format!("server --roles scm --rpc 127.0.0.1:0 --meta {root}/{name} --http 127.0.0.1:0");
+        let (process, ready) = Process::start(binary(), dir.path(), name, args(line));
+        (process, ready["RPC"].clone())
+    };
+    let (_ours, ours) = scm("ours");
+    let (_theirs, theirs) = scm("theirs");
+    let (leads_to, to) = tokio::sync::watch::channel(ours.clone());
+    let named = forwarder(to).await;
+    let http = testkit::free_addresses(1).remove(0);
+    let start = |name: &str, scm: &str| {
+        let line = format!("server --roles om --rpc 127.0.0.1:0 --meta {root}/om --scm {scm} --http {http}");
+        Process::spawn(binary(), dir.path(), name, args(line))
+    };
+    let until = async |is_so: fn(bool, &str) -> bool, when: &str| {
+        let give_up = Instant::now() + SOON;
+        loop {
+            let says = match reqwest::get(format!("http://{http}/readyz")).await {
+                Ok(answer) => Ok((answer.status().is_success(), answer.text().await.unwrap())),
+                Err(failure) => Err(failure),
+            };
+            if says.as_ref().is_ok_and(|(is_ready, says)| is_so(*is_ready, says)) {
+                return;
+            }
+            assert!(Instant::now() < give_up, "{when}, it says {says:?}");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    let mut om = start("om", &named);
+    until(|is_ready, _| is_ready, "the name leads to its SCM").await;
+    om.kill9();
+
+    leads_to.send_replace(theirs.clone());
+    let mut om = start("om-led-astray", &named);
+    until(|is_ready, says| !is_ready && says.contains("to another"), "the name leads elsewhere").await;
+    leads_to.send_replace(ours.clone());
+    until(|is_ready, _| is_ready, "the name leads to its SCM again").await;
+    om.kill9();
+
+    let mut om = start("om-with-a-stale-name", &format!("{ours},{theirs}"));
+    until(|is_ready, _| is_ready, "one of two names leads elsewhere").await;
+    om.kill9();
+}

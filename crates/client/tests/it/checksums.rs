@@ -58,3 +58,20 @@ async fn a_whole_piece_that_is_not_what_was_written_ends_with_an_error() {
     }
     cluster.stop().await;
 }
+
+/// A server of HTTP/2 asks an answer without bytes for more.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_read_may_be_asked_for_more_after_its_end() {
+    let cluster = Cluster::start().await;
+    let mut empty = Box::pin(cluster.client.read(&[], 0..0));
+    assert!(empty.next().await.is_none() && empty.next().await.is_none());
+    cluster.put("key", bytes_of(5, 1)).await.unwrap();
+    let key = cluster.client.lookup(S3_VOLUME, BUCKET, b"key").await.unwrap();
+    let mut whole = Box::pin(cluster.client.read(&key.pieces, 0..5));
+    assert_eq!(whole.next().await.unwrap().unwrap(), bytes_of(5, 1));
+    assert!(whole.next().await.is_none() && whole.next().await.is_none());
+    let mut beyond = Box::pin(cluster.client.read(&key.pieces, 0..6));
+    assert!(beyond.next().await.unwrap().is_err());
+    assert!(beyond.next().await.is_none() && beyond.next().await.is_none());
+    cluster.stop().await;
+}

@@ -1,14 +1,14 @@
 //! An index that takes no more writes: its disk says so, and goes on where it can.
 
 use crate::cluster::{Acked, Cluster, DEADLINE, PIPELINE, bytes, chunk, options};
-use crate::scm::PlayedScm;
-use flotilla_datanode::DatanodeOptions;
+use crate::scm::{PlayedScm, Said};
+use flotilla_datanode::{DatanodeOptions, PipelineError, PipelineOrder};
 use metrics::Exposition;
 use raft::Role;
 use statedb::DbOptions;
 use std::path::{Path, PathBuf};
 use tokio::time::Instant;
-use types::GroupId;
+use types::{ContainerId, GroupId, PipelineId};
 
 /// Some hundred blocks fill the least memory that RocksDB takes.
 fn small_memory() -> DatanodeOptions {
@@ -89,6 +89,32 @@ async fn a_disk_whose_index_has_no_room_is_full_until_it_has_and_its_pipelines_g
         let read = cluster.nodes[node].read_acknowledged(acked.block, 0, 100, acked.commit_index).await;
         assert!(read.unwrap() == *data, "{acked:?}");
     }
+    cluster.shut_down().await;
+}
+
+/// Its group ran for a moment, and may have acknowledged something with a leader.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pipeline_that_its_disk_cannot_remember_is_told_of() {
+    let (cluster, scm) = Cluster::start_with_scm(small_memory(), 3).await;
+    let (node, db) = follower(&cluster).await;
+    let (pipeline, first_container) = (PipelineId(PIPELINE.0 + 1), ContainerId(1000));
+    let order = PipelineOrder { pipeline, first_container, ..cluster.order(node) };
+    let tables = fill(&db);
+    let datanode = &cluster.nodes[node].datanode;
+    let failed = datanode.create_pipeline(&order).await.unwrap_err();
+    assert!(matches!(failed, PipelineError::Index(_)), "{failed}");
+    let speaks_of_it = |said: &Said| {
+        said.pipelines.iter().any(|report| report.pipeline == pipeline.0)
+            && said.replicas.contains_key(&first_container.0)
+    };
+    scm.wait(node as u64 + 1, "that it has it", speaks_of_it).await;
+    make_room(&tables);
+    let deadline = Instant::now() + DEADLINE;
+    while let Err(failure) = datanode.create_pipeline(&order).await {
+        assert!(Instant::now() < deadline, "there is room: {failure}");
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+    assert!(cluster.nodes[node].host.group(GroupId::pipeline(pipeline)).is_some());
     cluster.shut_down().await;
 }
 

@@ -22,6 +22,7 @@ pub(crate) struct Said {
     pub(crate) tasks: Vec<TaskReport>,
     pub(crate) beats: u64,
     pub(crate) disks: Vec<DiskReport>,
+    pub(crate) pipelines: Vec<PipelineReport>,
     pub(crate) full_reports: u64,
     /// The last heartbeat began a full report.
     begins: bool,
@@ -146,6 +147,7 @@ impl Scm for Service {
         let said = state.said.entry(request.node).or_default();
         said.beats += 1;
         said.disks = request.disks;
+        said.pipelines = request.pipelines;
         if request.report_begins {
             (said.replicas, said.is_complete) = Default::default();
             // One that is sent again, because it was not answered in time, is the same.

@@ -18,13 +18,13 @@ pub(crate) use tasks::{Copies, Order, Tasks};
 use crate::member_view::MemberView;
 use crate::nodes::Nodes;
 use crate::options::ScmOptions;
-use crate::quality::{Quality, quality};
+use crate::quality::Quality;
 use crate::rolls::Rolls;
 use crate::tables::{Tables, container_state};
 use crate::world::World;
 use proto::scm::{
     ContainerRecord, ContainerReplica, ContainerState, ContainerTrouble, NodeRecord, NodeState,
-    PipelineRecord, PipelineState, ReplicaState,
+    PipelineRecord, PipelineState, ReplicaState, TaskKind,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -43,6 +43,11 @@ const COPY_AFTER: Duration = Duration::from_secs(5);
 /// A member that has been behind for this long without coming on is not waited for; of one that comes on for
 /// longer is told.
 const COMES_WITHIN: Duration = Duration::from_secs(30);
+
+/// A deletion that was told to a node which has been silent for this long is over: it follows no order that
+/// was asked of it more than half of it ago.
+const DELETION_ENDS_AFTER: Duration = Duration::from_secs(60);
+
 /// The leader's knowledge of containers beyond tables and reports.
 #[derive(Default)]
 pub(crate) struct Replication {
@@ -108,7 +113,7 @@ impl Replication {
         let is_done = |node: NodeId, order: &Order| is_done(node, order, world);
         let views = world.node_views();
         let gone = |node: NodeId| views.get(&node).is_none_or(|view| view.state == NodeState::NodeDead);
-        let is_void = |node: NodeId, order: &Order| gone(node) || is_void(order, world.tables);
+        let is_void = |node: NodeId, order: &Order| gone(node) || is_void(node, order, world);
         self.tasks.settle(world.now, within, is_done, is_void);
     }
 
@@ -211,14 +216,16 @@ fn is_done(node: NodeId, order: &Order, world: &World<'_>) -> bool {
     }
 }
 
-/// Whether nobody wants it any more.
-fn is_void(order: &Order, tables: &Tables) -> bool {
+/// Whether nobody wants it any more, or it is to be decided on anew.
+fn is_void(node: NodeId, order: &Order, world: &World<'_>) -> bool {
+    let tables = world.tables;
     match order {
         Order::Copy { container, .. } | Order::Close { container, .. } => {
             let record = tables.container(*container);
             record.is_none_or(|record| container_state(record) == ContainerState::ContainerDeleted)
         }
-        Order::Delete { .. } => false,
+        // It was decided on by what the other replicas were then.
+        Order::Delete { .. } => world.nodes.age(node, world.now) >= DELETION_ENDS_AFTER,
         Order::MoveLeader { pipeline, .. } => {
             tables.pipeline(*pipeline).is_none_or(|record| record.state() != PipelineState::PipelineOpen)
         }
@@ -285,8 +292,27 @@ fn coming(
 pub(crate) fn good_elsewhere(known: &ContainerView<'_>, views: &NodeViews, besides: NodeId) -> usize {
     let good = known.replicas.iter().filter(|(node, replica)| {
         *node != besides
-            && quality(known.record, replica).is_good()
+            && known.quality(replica).is_good()
             && views.get(node).is_some_and(|view| view.counts() && view.complete)
     });
     good.count()
+}
+
+/// Nodes other than `besides` whose replica is good and may be relied upon now: nothing is to become of it,
+/// its disk works, and the node speaks.
+pub(crate) fn firm_elsewhere(
+    known: &ContainerView<'_>,
+    world: &World<'_>,
+    tasks: &Tasks,
+    besides: NodeId,
+) -> usize {
+    let container = ContainerId(known.record.container);
+    let firm = known.replicas.iter().filter(|(node, replica)| {
+        *node != besides
+            && known.quality(replica).is_good()
+            && !known.on_failing_disks.contains(node)
+            && !tasks.is_asked(*node, TaskKind::TaskDelete, container.0)
+            && world.node_views().get(node).is_some_and(NodeView::is_firm)
+    });
+    firm.count()
 }

@@ -101,23 +101,28 @@ impl<'a> ContainerView<'a> {
     /// [`quality`], beside the others. One that ends past the container without a block is only a leader's
     /// that began a term there; of one with blocks it is not known whether they are those of the others. One
     /// whose log could not be read is as good as its end only where there is no better: what damaged the log
-    /// may have damaged its records.
+    /// may have damaged its records. Whatever is not good and knows more committed than those that are is the
+    /// last that has it.
     pub(crate) fn quality(&self, replica: &ContainerReplica) -> Quality {
-        let has_its_log = |(_, other): &(NodeId, &ContainerReplica)| {
-            quality(self.record, other).is_good() && other.state() != ReplicaState::ReplicaWithoutLog
+        let alone = match quality(self.record, replica) {
+            Quality::GoodUnmarked if self.is_without_log_beside_better(replica) => Quality::Bad,
+            quality => quality,
         };
-        let is_good = |(_, other): &(NodeId, &ContainerReplica)| quality(self.record, other).is_good();
-        match quality(self.record, replica) {
-            Quality::Ahead | Quality::Stale if self.is_shared(replica) == Some(false) => Quality::Diverged,
-            Quality::Ahead if is_empty(replica) && self.replicas.iter().any(is_good) => Quality::Stale,
-            Quality::GoodUnmarked
-                if replica.state() == ReplicaState::ReplicaWithoutLog
-                    && self.replicas.iter().any(has_its_log) =>
-            {
-                Quality::Bad
+        match alone {
+            Quality::Ahead | Quality::Stale | Quality::Bad if self.is_shared(replica) == Some(false) => {
+                Quality::Diverged
             }
+            Quality::Ahead if is_empty(replica) && self.good().next().is_some() => Quality::Stale,
             quality => quality,
         }
+    }
+
+    fn is_without_log_beside_better(&self, replica: &ContainerReplica) -> bool {
+        let has_its_log = |other: &ContainerReplica| {
+            quality(self.record, other).is_good() && other.state() != ReplicaState::ReplicaWithoutLog
+        };
+        replica.state() == ReplicaState::ReplicaWithoutLog
+            && self.replicas.iter().any(|(_, other)| has_its_log(other))
     }
 
     /// Whether what the replica knows to be committed stands in a good one. What does not is all that is left
@@ -128,15 +133,17 @@ impl<'a> ContainerView<'a> {
 
     fn good(&self) -> impl Iterator<Item = &'a ContainerReplica> {
         let replicas = self.replicas.iter().map(|(_, replica)| *replica);
-        replicas.filter(|replica| quality(self.record, replica).is_good())
+        replicas.filter(|replica| {
+            quality(self.record, replica).is_good() && !self.is_without_log_beside_better(replica)
+        })
     }
 
     /// Whether good replicas, other than those of dead nodes, have other bytes. Nobody knows which of them
-    /// has what was acknowledged: each is kept, and a node that leaves with one takes it along.
+    /// has what was acknowledged: each is kept, and a node that leaves with one takes it along. One without
+    /// its log has a tail beyond its end, perhaps, and is not asked where there is a better one.
     pub(crate) fn good_ones_differ(&self, nodes: &NodeViews) -> bool {
         let is_there = |node: &NodeId| nodes.get(node).is_none_or(|view| view.state != NodeState::NodeDead);
         let there = self.replicas.iter().filter(|(node, _)| is_there(node)).map(|(_, replica)| *replica);
-        // One without its log has a tail beyond its end, perhaps, and counts as good only where there is no better.
         differ(there.filter(|replica| self.quality(replica).is_good()))
     }
 }

@@ -337,6 +337,27 @@ fn a_replica_with_what_was_committed_and_the_others_lack_is_told_of_and_never_de
     Case { ahead_is_told: [NodeId(3)].into(), ..with_terms(7).with(3, committed) }
         .check(&[ContainerDiverged], &[]);
     with_terms(8).with(3, committed).check(&[ContainerDifferent], &[(3, TaskDelete)]);
+    // Nor does it become worthless by what is known against it, or by having lost its log.
+    let at_the_end = |state: ReplicaState, unhealthy: &'static str| {
+        move |replica: &mut ContainerReplica| {
+            *replica = ContainerReplica {
+                last_term: 2,
+                committed_term: 1,
+                committed_index: 8,
+                unhealthy: unhealthy.to_owned(),
+                ..self::replica(1, state)
+            }
+        }
+    };
+    let cases: [(u64, ReplicaState, &str, &[ContainerTrouble], &[(u64, TaskKind)]); 4] = [
+        (7, ReplicaClosed, "a block", &[ContainerDiverged, ContainerUnhealthy], &[]),
+        (8, ReplicaClosed, "a block", &[ContainerUnhealthy], &[(3, TaskDelete)]),
+        (7, ReplicaWithoutLog, "", &[ContainerDiverged], &[]),
+        (8, ReplicaWithoutLog, "", &[], &[(3, TaskDelete)]),
+    ];
+    for (shared_to, state, unhealthy, troubles, asked) in cases {
+        with_terms(shared_to).with(3, at_the_end(state, unhealthy)).check(troubles, asked);
+    }
     let mut unread = with_terms(8).with(3, committed);
     for replica in unread.replicas.values_mut() {
         replica.terms.clear();

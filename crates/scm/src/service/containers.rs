@@ -3,13 +3,13 @@
 use crate::leader::Leader;
 use crate::nodes::Nodes;
 use crate::quality::{Quality, quality};
-use crate::replication::{self, Order, Replication};
+use crate::replication::{self, Order, Replication, Tasks};
 use crate::tables::{Tables, container_state, duty};
 use crate::view;
 use crate::world::World;
 use proto::scm::{
     ContainerInfo, ContainerRecord, ContainerReplica, ContainerState, ContainerTrouble, DropReplicaRequest,
-    ListContainersRequest, ListContainersResponse, NodeAddress, NodeState, ReplicaInfo,
+    ListContainersRequest, ListContainersResponse, NodeAddress, NodeState, ReplicaInfo, TaskKind,
 };
 use proto::{Code, Failure};
 use std::ops::Bound;
@@ -47,7 +47,7 @@ pub(super) fn drop_replica(leader: &Leader, request: &DropReplicaRequest) -> Res
         return Err(Failure::new(Code::NotYet, "SCM is in safe mode: not all that is there is known yet"));
     }
     leader.plan(|world, replication| {
-        check_dropped(container, node, world)?;
+        check_dropped(container, node, world, &replication.tasks)?;
         warn!(%container, %node, "an operator drops a replica, with what only it has");
         replication.tasks.ask(node, Order::Delete { container }, world.now);
         Ok(())
@@ -55,7 +55,13 @@ pub(super) fn drop_replica(leader: &Leader, request: &DropReplicaRequest) -> Res
 }
 
 /// Refuses what would leave no good replica, and what is no trouble, or is put right without anybody.
-fn check_dropped(container: ContainerId, node: NodeId, world: &World<'_>) -> Result<(), Failure> {
+/// Replicas are dropped one after the other, so that each is decided on what the one before has left.
+fn check_dropped(
+    container: ContainerId,
+    node: NodeId,
+    world: &World<'_>,
+    tasks: &Tasks,
+) -> Result<(), Failure> {
     let none =
         || Failure::new(Code::NotFound, format!("container {container} has no replica on node {node}"));
     let known = replication::known(container, world).ok_or_else(none)?;
@@ -70,8 +76,13 @@ fn check_dropped(container: ContainerId, node: NodeId, world: &World<'_>) -> Res
         return Err(Failure::invalid(why));
     }
     let is_deleted = container_state(known.record) == ContainerState::ContainerDeleted;
-    if !is_deleted && replication::good_elsewhere(&known, world.node_views(), node) == 0 {
-        return Err(Failure::invalid("no other node that stays has a good replica of it"));
+    if tasks.nodes_with(TaskKind::TaskDelete, container).iter().any(|other| *other != node) {
+        let why = "another replica of it is being deleted: wait until that is done";
+        return Err(Failure::new(Code::NotYet, why));
+    }
+    if !is_deleted && replication::firm_elsewhere(&known, world, tasks, node) == 0 {
+        let why = "no other node that stays, speaks and can read it has a good replica of it";
+        return Err(Failure::invalid(why));
     }
     if !replica.released {
         return Err(Failure::invalid("a log still reads that replica: its pipeline is not over there"));
@@ -179,6 +190,7 @@ mod tests {
     use crate::replicas::ContainersReport;
     use proto::scm::scm_command::Command;
     use proto::scm::{CloseContainersCommand, ClosedContainer, ReplicaState, TermEnd};
+    use std::cell::RefCell;
     use std::time::Duration;
 
     #[test]
@@ -190,7 +202,7 @@ mod tests {
         let (state, last_term) = (ContainerState::ContainerClosed as i32, 2);
         let closed = ClosedContainer { container: 1, state, last_term, last_index: 9 };
         run(&mut tables, Command::CloseContainers(CloseContainersCommand { containers: vec![closed] }));
-        let now = Instant::now();
+        let mut now = Instant::now();
         let second = Duration::from_secs(1);
         let silence =
             Silence { stale_after: second, dead_after: 9 * second, disk_lost_after: Duration::from_secs(30) };
@@ -215,6 +227,7 @@ mod tests {
             committed_index: 8,
             ..good("")
         };
+        let tasks = RefCell::new(Tasks::default());
         let mut check = |replicas: &[(u64, &ContainerReplica)], node: u64, expect: Option<&str>| {
             for of in 1..=3 {
                 nodes.see(NodeId(of), vec![], now);
@@ -224,7 +237,7 @@ mod tests {
                 nodes.report_containers(NodeId(of), report);
             }
             let world = World::of(&tables, &nodes, now, 0, false);
-            let checked = check_dropped(ContainerId(1), NodeId(node), &world);
+            let checked = check_dropped(ContainerId(1), NodeId(node), &world, &tasks.borrow());
             match expect {
                 None => assert_eq!(checked, Ok(())),
                 Some(text) => {
@@ -241,5 +254,18 @@ mod tests {
         check(&[(1, &one)], 3, Some("has no replica on node 3"));
         let read = ContainerReplica { released: false, ..other.clone() };
         check(&[(1, &one), (2, &one), (3, &read)], 3, Some("a log still reads"));
+
+        // One after the other, all of them could go.
+        tasks.borrow_mut().ask(NodeId(3), Order::Delete { container: ContainerId(1) }, now);
+        check(&[(1, &one), (2, &one), (3, &two)], 3, None);
+        check(&[(1, &one), (2, &one), (3, &two)], 1, Some("another replica of it is being deleted"));
+        tasks.take();
+        check(&[(1, &one), (3, &two)], 3, None);
+        // What does not speak may never come back.
+        now += 2 * second;
+        nodes.see(NodeId(3), vec![], now);
+        let world = World::of(&tables, &nodes, now, 0, false);
+        let failure = check_dropped(ContainerId(1), NodeId(3), &world, &tasks.borrow()).unwrap_err();
+        assert!(failure.message.contains("good replica of it"), "{failure:?}");
     }
 }
