@@ -16,6 +16,7 @@ mod codec;
 mod convert;
 mod error;
 mod limits;
+mod member_state;
 mod request_id;
 mod seeker;
 

@@ -54,7 +54,7 @@ async fn a_closed_pipeline_ends_at_its_members_and_is_replaced() {
         assert_eq!(told.state(), PipelineState::PipelineClosing);
         assert!(told.end_container > 4 && !told.quasi_close, "{told:?}");
         let mut ended = datanode.reports(&replaced);
-        ended[0].ended = true;
+        ended[0].set_state(MemberState::Ended);
         reports.push(ended);
     }
     for (datanode, reports) in datanodes.iter().zip(&reports) {
