@@ -16,9 +16,9 @@ mod codec;
 mod convert;
 mod error;
 mod limits;
-mod member_state;
 mod request_id;
 mod seeker;
+mod states;
 
 pub use cluster::{ClusterGuard, in_cluster};
 pub use convert::{bytes16, disk_id, uuid_bytes};

@@ -63,7 +63,7 @@ impl Closing {
         let (mut faults, mut leaderless, mut closing) = (HashMap::new(), HashMap::new(), HashMap::new());
         for pipeline in pipelines {
             let id = PipelineId(pipeline.record.pipeline);
-            let is_closing = pipeline.record.state() == PipelineState::PipelineClosing;
+            let is_closing = pipeline.record.state().is_closing();
             for member in &pipeline.members {
                 let key = (id, member.node_id());
                 let known = self.faults.get(&key).copied();
@@ -122,7 +122,8 @@ impl Closing {
     fn quasi_close(&self, record: &PipelineRecord, now: Instant) -> Option<Command> {
         let pipeline = record.pipeline;
         let leaderless = self.leaderless.get(&PipelineId(pipeline));
-        let due = !record.quasi_close && lasts(leaderless, now, self.graces.quasi_close);
+        let due = record.state() == PipelineState::PipelineClosing
+            && lasts(leaderless, now, self.graces.quasi_close);
         due.then_some(Command::QuasiClosePipeline(QuasiClosePipelineCommand { pipeline }))
     }
 
@@ -131,7 +132,8 @@ impl Closing {
         let endings = pipeline.members.iter().map(|member| self.ending(record, member, now));
         let endings: Vec<Ending> = endings.collect();
         let ended = endings.iter().filter(|ending| **ending == Ending::Ended).count();
-        let due = !endings.contains(&Ending::NotYet) && (ended >= MAJORITY || record.quasi_close);
+        let is_quasi_closing = record.state() == PipelineState::PipelineQuasiClosing;
+        let due = !endings.contains(&Ending::NotYet) && (ended >= MAJORITY || is_quasi_closing);
         let ended =
             || pipeline.members.iter().filter_map(|member| end_to_note(record, member, world)).collect();
         due.then(|| Command::EndPipeline(EndPipelineCommand { pipeline: record.pipeline, ended: ended() }))

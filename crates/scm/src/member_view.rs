@@ -1,9 +1,7 @@
 //! SCM's view of a pipeline's members at one moment: tables and reports, read once for all who decide by it.
 
 use crate::nodes::{Nodes, PipelineSeen};
-use proto::scm::{
-    MemberEnd, MemberState, NodeState, PipelineMember, PipelineRecord, PipelineReport, PipelineState,
-};
+use proto::scm::{MemberEnd, MemberState, NodeState, PipelineMember, PipelineRecord, PipelineReport};
 use std::time::Duration;
 use tokio::time::Instant;
 use types::NodeId;
@@ -83,7 +81,7 @@ impl<'a> PipelineView<'a> {
     /// Whether a member that speaks and runs says of itself that it leads, and can. One that closes is not
     /// led by who has no room for its roll.
     pub(crate) fn is_led(&self) -> bool {
-        let is_closing = self.record.state() == PipelineState::PipelineClosing;
+        let is_closing = self.record.state().is_closing();
         let leads = |view: &MemberView<'_>| {
             view.is_healthy()
                 && view.leads()

@@ -227,7 +227,7 @@ fn as_told(record: &PipelineRecord, pipeline: Pipeline, nodes: &Nodes, node: Nod
     let comes_late = record.state() == PipelineState::PipelineClosed
         && record.members.iter().any(|member| member.node == node.0 && is_unheard(member));
     match comes_late {
-        true => Pipeline { state: PipelineState::PipelineClosing as i32, quasi_close: true, ..pipeline },
+        true => Pipeline { state: PipelineState::PipelineQuasiClosing as i32, ..pipeline },
         false => pipeline,
     }
 }
@@ -295,7 +295,7 @@ mod tests {
         let report = PipelineReport { pipeline: 1, replica: 3, state, ..PipelineReport::default() };
         let (pipeline, noted) = told(&tables, 3, Some(report.clone()));
         let pipeline = pipeline.unwrap();
-        assert_eq!((pipeline.state(), pipeline.quasi_close), (PipelineState::PipelineClosing, true));
+        assert_eq!(pipeline.state(), PipelineState::PipelineQuasiClosing);
         assert_eq!(noted, None);
         let ended = PipelineReport { state: MemberState::Ended as i32, ..report };
         let (_, noted) = told(&tables, 3, Some(ended.clone()));

@@ -1,6 +1,13 @@
-//! The state that a member of a pipeline reports.
+//! The states of pipelines and of their members, as services ask about them.
 
-use crate::scm::{MemberState, PipelineReport};
+use crate::scm::{MemberState, PipelineReport, PipelineState};
+
+impl PipelineState {
+    /// Whether the pipeline takes no more data, and is not over yet.
+    pub fn is_closing(self) -> bool {
+        matches!(self, PipelineState::PipelineClosing | PipelineState::PipelineQuasiClosing)
+    }
+}
 
 impl PipelineReport {
     /// Whether the member has ended, for good: with its pipeline, or by itself.
