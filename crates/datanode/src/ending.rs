@@ -7,7 +7,7 @@ use crate::pipeline::PipelineOrder;
 use crate::pipelines::{Pipelines, StoppedPipeline};
 use crate::retired::Retired;
 use anyhow::Context;
-use proto::scm::PipelineReport;
+use proto::scm::{MemberState, PipelineReport};
 use raft::RaftHost;
 use std::sync::Arc;
 use tracing::error;
@@ -36,7 +36,7 @@ impl Ender {
             return Ok(());
         }
         let Some(stopped) = self.take_down(pipeline, "it is being quasi-closed") else { return Ok(()) };
-        if self.pipelines.stopped_report(pipeline).is_none_or(|report| report.ended) {
+        if self.pipelines.stopped_report(pipeline).is_none_or(|report| report.has_ended()) {
             return Ok(());
         }
         let done = retired(&stopped).quasi_close(&self.host).await;
@@ -102,7 +102,10 @@ impl Ender {
     /// Takes an open pipeline out of use; what it was stays known, so that SCM goes on hearing of it.
     fn take_down(&self, pipeline: PipelineId, why: &str) -> Option<StoppedPipeline> {
         self.pipelines.take_down(pipeline, |open| {
-            let report = PipelineReport { stopped: why.to_owned(), ..open.report() };
+            let mut report = PipelineReport { leader_replica: 0, why: why.to_owned(), ..open.report() };
+            if !report.has_ended() {
+                report.set_state(MemberState::Stopped);
+            }
             let (order, disk) = (open.order.clone(), open.disk.clone());
             StoppedPipeline { order, disk, report, loss_is_told: false }
         })
@@ -122,12 +125,15 @@ impl Ender {
             Ok(last) => {
                 // Of one that was never open, nobody knew.
                 stopped.report.last_index = last.0.max(stopped.report.last_index);
-                stopped.report.ended = true;
-                stopped.report.stopped = "it ended by itself, without a leader".to_owned();
+                stopped.report.set_state(MemberState::QuasiClosed);
+                stopped.report.why.clear();
             }
+            // What it said before stays true: it is only not let go of yet.
             Err(failure) => {
-                stopped.report.stopped = format!("{failure:#}");
-                stopped.report.log_lost |= has_lost_log;
+                stopped.report.why = format!("{failure:#}");
+                if has_lost_log {
+                    stopped.report.set_state(MemberState::LogLost);
+                }
             }
         });
         self.disks.inventory.wake().notify_one();

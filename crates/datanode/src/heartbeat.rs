@@ -7,7 +7,7 @@ use crate::orders::{Carrier, Executor, Means, Order};
 use crate::pipelines::Pipelines;
 use crate::scm::ScmLink;
 use anyhow::{Context, ensure};
-use proto::scm::{HeartbeatRequest, HeartbeatResponse, RegisterRequest};
+use proto::scm::{HeartbeatRequest, HeartbeatResponse, MemberState, RegisterRequest};
 use proto::uuid_bytes;
 use raft::AddressBook;
 use std::sync::Arc;
@@ -164,7 +164,7 @@ impl Heartbeat {
             ..HeartbeatRequest::default()
         };
         let report = inventory.report(&mut request);
-        let lost_logs = request.pipelines.iter().filter(|told| told.log_lost);
+        let lost_logs = request.pipelines.iter().filter(|told| told.state() == MemberState::LogLost);
         let lost_logs: Vec<PipelineId> = lost_logs.map(|told| PipelineId(told.pipeline)).collect();
         let response = self.scm.heartbeat(request).await.context("send a heartbeat to SCM")?;
         if response.register_again {

@@ -6,7 +6,7 @@ use crate::layout::{GROUPS_DIR, OWNERS_DIR};
 use crate::under_way::UnderWay;
 use bytes::Bytes;
 use proto::datanode::{PipelineSpec, PipelineSpecMember};
-use proto::scm::{PipelineDescription, PipelineMember, PipelineReport};
+use proto::scm::{MemberState, PipelineDescription, PipelineMember, PipelineReport};
 use proto::{Code, Failure};
 use raft::{Group, GroupSpec, GroupStart, GroupStatus, Member, OpenGroupError, Role, Timing};
 use raftlog::LogSpec;
@@ -224,13 +224,22 @@ impl Pipeline {
     pub(crate) fn report(&self) -> PipelineReport {
         let GroupStatus { role, term, leader, last, applied, failure, .. } = self.group.status();
         let OpenContainer { container, used_bytes, is_ended } = self.open_container();
-        let stopped = match role {
+        let state = match role {
+            _ if is_ended => MemberState::Ended,
+            Role::Stopped => MemberState::Stopped,
+            Role::Leader | Role::Follower | Role::Candidate | Role::Learner => MemberState::Runs,
+        };
+        let why = match role {
             Role::Stopped => failure.unwrap_or_else(|| "its Raft core ended without a word".to_owned()),
             Role::Leader | Role::Follower | Role::Candidate | Role::Learner => String::new(),
         };
-        // Whoever is left alone leads nothing: SCM is to hear that nobody does, and end the pipeline
-        // otherwise.
-        let leader = leader.filter(|_| role != Role::Leader || self.group.hears_majority());
+        // Whoever is left alone, or stopped, leads nothing: SCM is to hear that nobody does, and end the
+        // pipeline otherwise.
+        let leader = leader.filter(|_| match role {
+            Role::Stopped => false,
+            Role::Leader => self.group.hears_majority(),
+            Role::Follower | Role::Candidate | Role::Learner => true,
+        });
         self.progress.hangs(last, applied);
         let number = |index: Option<LogIndex>| index.map_or(0, |index| index.0);
         PipelineReport {
@@ -242,9 +251,8 @@ impl Pipeline {
             applied_index: number(applied),
             container: container.0,
             container_bytes: used_bytes,
-            stopped,
-            ended: is_ended,
-            log_lost: false,
+            state: state as i32,
+            why,
             purged_index: number(self.group.log().state().purged.map(|purged| purged.index)),
         }
     }

@@ -6,7 +6,7 @@ use crate::index::records::ContainerRecord;
 use crate::pipeline::{Pipeline, PipelineOrder};
 use anyhow::Context;
 use futures::future::select_all;
-use proto::scm::{PipelineDescription, PipelineReport};
+use proto::scm::{MemberState, PipelineDescription, PipelineReport};
 use std::collections::BTreeMap;
 use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use tokio::time::{Instant, timeout_at};
@@ -38,7 +38,8 @@ impl StoppedPipeline {
         let report = PipelineReport {
             pipeline: order.pipeline.0,
             replica: order.replica.0,
-            stopped: why,
+            state: MemberState::Stopped as i32,
+            why,
             ..PipelineReport::default()
         };
         StoppedPipeline { order, disk, report, loss_is_told: false }

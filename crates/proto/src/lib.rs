@@ -18,6 +18,7 @@ mod error;
 mod limits;
 mod request_id;
 mod seeker;
+mod states;
 
 pub use cluster::{ClusterGuard, in_cluster};
 pub use convert::{bytes16, disk_id, uuid_bytes};

@@ -141,7 +141,9 @@ mod tests {
     use crate::ops::testing::{create, disk, run, three_nodes};
     use crate::replicas::ContainersReport;
     use crate::tables::TablesMut;
-    use proto::scm::{ContainerReplica, DiskReport, PipelineReport, ReplicaState, scm_command::Command};
+    use proto::scm::{
+        ContainerReplica, DiskReport, MemberState, PipelineReport, ReplicaState, scm_command::Command,
+    };
     use types::ContainerId;
 
     const WITHIN: Duration = Duration::from_secs(5);
@@ -175,8 +177,12 @@ mod tests {
         ) {
             let of_disk = DiskReport { disk: disk(node, 0), ..DiskReport::default() };
             self.nodes.see(NodeId(node), vec![of_disk], self.now);
-            let report =
-                |&pipeline: &u64| PipelineReport { pipeline, replica: 3 + node, ..PipelineReport::default() };
+            let report = |&pipeline: &u64| PipelineReport {
+                pipeline,
+                replica: 3 + node,
+                state: MemberState::Runs as i32,
+                ..PipelineReport::default()
+            };
             let reports = pipelines.iter().map(report).collect();
             self.nodes.report_pipelines(NodeId(node), reports, &Default::default());
             self.nodes.describe(NodeId(node), described);

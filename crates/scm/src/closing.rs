@@ -63,7 +63,7 @@ impl Closing {
         let (mut faults, mut leaderless, mut closing) = (HashMap::new(), HashMap::new(), HashMap::new());
         for pipeline in pipelines {
             let id = PipelineId(pipeline.record.pipeline);
-            let is_closing = pipeline.record.state() == PipelineState::PipelineClosing;
+            let is_closing = pipeline.record.state().is_closing();
             for member in &pipeline.members {
                 let key = (id, member.node_id());
                 let known = self.faults.get(&key).copied();
@@ -122,7 +122,8 @@ impl Closing {
     fn quasi_close(&self, record: &PipelineRecord, now: Instant) -> Option<Command> {
         let pipeline = record.pipeline;
         let leaderless = self.leaderless.get(&PipelineId(pipeline));
-        let due = !record.quasi_close && lasts(leaderless, now, self.graces.quasi_close);
+        let due = record.state() == PipelineState::PipelineClosing
+            && lasts(leaderless, now, self.graces.quasi_close);
         due.then_some(Command::QuasiClosePipeline(QuasiClosePipelineCommand { pipeline }))
     }
 
@@ -131,7 +132,8 @@ impl Closing {
         let endings = pipeline.members.iter().map(|member| self.ending(record, member, now));
         let endings: Vec<Ending> = endings.collect();
         let ended = endings.iter().filter(|ending| **ending == Ending::Ended).count();
-        let due = !endings.contains(&Ending::NotYet) && (ended >= MAJORITY || record.quasi_close);
+        let is_quasi_closing = record.state() == PipelineState::PipelineQuasiClosing;
+        let due = !endings.contains(&Ending::NotYet) && (ended >= MAJORITY || is_quasi_closing);
         let ended =
             || pipeline.members.iter().filter_map(|member| end_to_note(record, member, world)).collect();
         due.then(|| Command::EndPipeline(EndPipelineCommand { pipeline: record.pipeline, ended: ended() }))
@@ -174,8 +176,9 @@ mod tests {
     use super::*;
     use crate::nodes::{Nodes, Silence};
     use crate::ops::testing::{close, create, disk, end, run, set_duty, three_nodes};
-    use proto::scm::{DiskReport, MemberEnd, PipelineReport};
+    use proto::scm::{DiskReport, MemberEnd, MemberState, PipelineReport};
 
+    const ENDED: i32 = MemberState::Ended as i32;
     const SECOND: Duration = Duration::from_secs(1);
     const GRACES: ClosingGraces = ClosingGraces {
         member_fault: Duration::from_secs(30),
@@ -219,6 +222,7 @@ mod tests {
                 replica: node,
                 term: 1,
                 leader_replica: leader,
+                state: MemberState::Runs as i32,
                 ..PipelineReport::default()
             }
         }
@@ -277,7 +281,7 @@ mod tests {
         closes(&fixture.wait(1, &[1, 2], 1), "node 3 is dead");
         run(&mut fixture.tables, close(1, "node 3 is dead"));
         assert_eq!(fixture.wait(5, &[1, 2], 1), []);
-        let ended = |fixture: &Fixture, node| PipelineReport { ended: true, ..fixture.report(node, 1) };
+        let ended = |fixture: &Fixture, node| PipelineReport { state: ENDED, ..fixture.report(node, 1) };
         fixture.heartbeat(1, vec![ended(&fixture, 1)]);
         assert_eq!(fixture.decide(), [], "node 2 has not ended");
         fixture.heartbeat(2, vec![ended(&fixture, 2)]);
@@ -298,7 +302,8 @@ mod tests {
     fn faults_of_members_close_it_when_they_last() {
         let mut fixture = Fixture::new();
         fixture.wait(3, &[1, 2, 3], 1);
-        let stopped = PipelineReport { stopped: "no space".into(), ..fixture.report(3, 0) };
+        let state = MemberState::Stopped as i32;
+        let stopped = PipelineReport { state, why: "no space".into(), ..fixture.report(3, 0) };
         for second in 0..=30 {
             fixture.now += SECOND;
             fixture.heartbeats(&[1, 2], 1);
@@ -389,7 +394,7 @@ mod tests {
     fn one_that_has_ended_is_not_held_for_open() {
         let mut fixture = Fixture::new();
         fixture.wait(3, &[1, 2, 3], 1);
-        fixture.heartbeat(2, vec![PipelineReport { ended: true, ..fixture.report(2, 1) }]);
+        fixture.heartbeat(2, vec![PipelineReport { state: ENDED, ..fixture.report(2, 1) }]);
         closes(&fixture.decide(), "it has ended on node 2");
     }
 
@@ -411,7 +416,7 @@ mod tests {
         let decided = fixture.wait(70, &[3], 0);
         assert_eq!(decided, [Command::QuasiClosePipeline(QuasiClosePipelineCommand { pipeline: 1 })]);
         run(&mut fixture.tables, decided.into_iter().next().unwrap());
-        let ended = PipelineReport { ended: true, ..fixture.report(3, 0) };
+        let ended = PipelineReport { state: ENDED, ..fixture.report(3, 0) };
         for _ in 0..500 {
             fixture.now += SECOND;
             fixture.heartbeat(3, vec![ended.clone()]);
@@ -443,7 +448,7 @@ mod tests {
         let mut fixture = Fixture::new();
         fixture.wait(3, &[1, 2, 3], 1);
         run(&mut fixture.tables, close(1, "test"));
-        let ended = |fixture: &Fixture, node| PipelineReport { ended: true, ..fixture.report(node, 1) };
+        let ended = |fixture: &Fixture, node| PipelineReport { state: ENDED, ..fixture.report(node, 1) };
         for second in 0..=31 {
             fixture.now += SECOND;
             for node in [1, 2] {

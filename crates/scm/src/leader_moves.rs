@@ -128,7 +128,7 @@ mod tests {
     use crate::nodes::{Nodes, Silence};
     use crate::ops::testing::{create, disk, run, three_nodes};
     use crate::tables::Tables;
-    use proto::scm::{DiskReport, OpenPipelineCommand, PipelineReport, scm_command::Command};
+    use proto::scm::{DiskReport, MemberState, OpenPipelineCommand, PipelineReport, scm_command::Command};
 
     /// Six pipelines of three nodes; `leaders` names the leader of each. `last` is the last index of each
     /// node.
@@ -155,6 +155,7 @@ mod tests {
                 term: 1,
                 leader_replica: n as u64 * 3 + leader,
                 last_index: last[node as usize - 1],
+                state: MemberState::Runs as i32,
                 ..PipelineReport::default()
             };
             nodes.report_pipelines(

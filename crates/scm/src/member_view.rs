@@ -1,7 +1,7 @@
 //! SCM's view of a pipeline's members at one moment: tables and reports, read once for all who decide by it.
 
 use crate::nodes::{Nodes, PipelineSeen};
-use proto::scm::{MemberEnd, NodeState, PipelineMember, PipelineRecord, PipelineReport, PipelineState};
+use proto::scm::{MemberEnd, MemberState, NodeState, PipelineMember, PipelineRecord, PipelineReport};
 use std::time::Duration;
 use tokio::time::Instant;
 use types::NodeId;
@@ -58,11 +58,14 @@ impl<'a> PipelineView<'a> {
         }
         match view.said {
             None => Some(format!("node {node} does not have it")),
-            Some(report) if report.ended => None,
-            Some(report) if report.stopped.is_empty() => {
-                view.standstill().or_else(|| self.leads_without_room(view))
-            }
-            Some(report) => Some(format!("its group stopped on node {node}: {}", report.stopped)),
+            Some(report) => match report.state() {
+                MemberState::Runs => view.standstill().or_else(|| self.leads_without_room(view)),
+                MemberState::Ended | MemberState::QuasiClosed => None,
+                MemberState::Stopped | MemberState::LogLost => {
+                    Some(format!("its group stopped on node {node}: {}", report.why))
+                }
+                MemberState::Unspecified => Some(format!("node {node} does not say what state it is in")),
+            },
         }
     }
 
@@ -78,11 +81,11 @@ impl<'a> PipelineView<'a> {
     /// Whether a member that speaks and runs says of itself that it leads, and can. One that closes is not
     /// led by who has no room for its roll.
     pub(crate) fn is_led(&self) -> bool {
-        let is_closing = self.record.state() == PipelineState::PipelineClosing;
+        let is_closing = self.record.state().is_closing();
         let leads = |view: &MemberView<'_>| {
             view.is_healthy()
                 && view.leads()
-                && view.runs_or_ended()
+                && view.votes()
                 && view.standstill().is_none()
                 && !(is_closing && view.disk_is_full)
         };
@@ -139,7 +142,7 @@ impl<'a> MemberView<'a> {
 
     /// Whether it says that it has ended, for good.
     pub(crate) fn has_ended(&self) -> bool {
-        self.said.is_some_and(|report| report.ended)
+        self.said.is_some_and(PipelineReport::has_ended)
     }
 
     /// The end of a member's log, as SCM's own log has it.
@@ -147,14 +150,14 @@ impl<'a> MemberView<'a> {
         record.ended.iter().find(|end| end.replica == self.member.replica).copied()
     }
 
-    /// Whether its group has not stopped. One that has ended counts as well: it says so apart.
-    fn runs_or_ended(&self) -> bool {
-        self.said.is_some_and(|report| report.stopped.is_empty())
+    /// Whether its group can lead.
+    fn votes(&self) -> bool {
+        self.said.is_some_and(PipelineReport::votes)
     }
 
     /// Whether its group runs and goes on.
     pub(crate) fn runs(&self) -> bool {
-        self.runs_or_ended() && !self.has_ended()
+        self.said.is_some_and(|report| report.state() == MemberState::Runs)
     }
 
     /// Whether it says of itself that it leads.

@@ -110,6 +110,7 @@ fn expose_pipelines(tables: &Tables, exposition: &mut Exposition) {
         (PipelineState::PipelineAllocated, "allocated"),
         (PipelineState::PipelineOpen, "open"),
         (PipelineState::PipelineClosing, "closing"),
+        (PipelineState::PipelineQuasiClosing, "quasi_closing"),
     ];
     by_label(
         exposition,

@@ -177,8 +177,7 @@ impl Nodes {
         let pipelines: HashMap<PipelineId, PipelineReport> =
             pipelines.into_iter().map(|pipeline| (PipelineId(pipeline.pipeline), pipeline)).collect();
         let essence = |report: &PipelineReport| {
-            let of_raft = (report.replica, report.term, report.leader_replica, report.container);
-            (of_raft, report.stopped.is_empty(), report.ended)
+            (report.replica, report.term, report.leader_replica, report.container, report.state)
         };
         let changed = pipelines.len() != report.pipelines.len()
             || pipelines.iter().any(|(id, now)| report.pipelines.get(id).map(essence) != Some(essence(now)));
@@ -360,7 +359,7 @@ fn usable(disks: &[DiskReport]) -> impl Iterator<Item = &Bytes> {
 mod tests {
     use super::*;
     use bytes::Bytes;
-    use proto::scm::PipelineMember;
+    use proto::scm::{MemberState, PipelineMember};
 
     const SILENCE: Silence = Silence {
         stale_after: Duration::from_secs(5),
@@ -373,7 +372,8 @@ mod tests {
     }
 
     fn report(replica: u64, term: u64, leader_replica: u64) -> PipelineReport {
-        PipelineReport { pipeline: 1, replica, term, leader_replica, ..PipelineReport::default() }
+        let state = MemberState::Runs as i32;
+        PipelineReport { pipeline: 1, replica, term, leader_replica, state, ..PipelineReport::default() }
     }
 
     fn pipeline() -> PipelineRecord {

@@ -215,7 +215,7 @@ pub(crate) fn end_to_note(
     world: &World<'_>,
 ) -> Option<MemberEnd> {
     let World { tables, nodes, .. } = *world;
-    let report = member.said.filter(|report| report.ended)?;
+    let report = member.said.filter(|report| report.has_ended())?;
     let is_shown = nodes.replicas().is_complete(member.node_id())
         && log_end(pipeline, member, tables, nodes).index >= report.last_index;
     let shown = replicas_on(pipeline, member.node_id(), tables, nodes).map(last_record);
@@ -243,7 +243,9 @@ fn has_said_all(
     let node = member.node_id();
     let ended = match member.said {
         // Until what it says of its containers is all of its log, that is late.
-        Some(report) => report.ended && log_end(pipeline, member, tables, nodes).index >= report.last_index,
+        Some(report) => {
+            report.has_ended() && log_end(pipeline, member, tables, nodes).index >= report.last_index
+        }
         None => member.has_let_go(since),
     };
     let open = |replica: &ContainerReplica| replica.state() == ReplicaState::ReplicaOpen;
@@ -316,7 +318,7 @@ mod tests {
     use ContainerState::{ContainerClosed, ContainerDeleted, ContainerQuasiClosed};
     use ReplicaState::{ReplicaClosed, ReplicaOpen, ReplicaQuasiClosed, ReplicaWithoutLog};
     use proto::scm::{
-        AllocateContainerCommand, DiskReport, MemberEnd, NoteLostLogCommand, PipelineReport,
+        AllocateContainerCommand, DiskReport, MemberEnd, MemberState, NoteLostLogCommand, PipelineReport,
         scm_command::Command,
     };
 
@@ -368,7 +370,7 @@ mod tests {
             let report = PipelineReport {
                 pipeline: 1,
                 replica: node,
-                ended: true,
+                state: MemberState::Ended as i32,
                 last_index,
                 ..PipelineReport::default()
             };

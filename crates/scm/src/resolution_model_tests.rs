@@ -10,7 +10,7 @@ use crate::world::World;
 use proptest::prelude::*;
 use proto::scm::{
     AllocateContainerCommand, CloseContainersCommand, ContainerReplica, ContainerState, DiskReport,
-    NoteLostLogCommand, PipelineReport, ReplicaState, scm_command::Command,
+    MemberState, NoteLostLogCommand, PipelineReport, ReplicaState, scm_command::Command,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -157,11 +157,16 @@ impl Model {
         let log = &self.history.logs[member];
         let left = self.lost.get(&member).map_or(log.len(), |left| *left.min(&log.len()));
         let is_whole = left == log.len() && !self.lost.contains_key(&member);
-        let (ended, let_go) = (says != Says::Runs || !is_whole, says == Says::LetGo && is_whole);
+        let state = match says {
+            _ if !is_whole => MemberState::LogLost,
+            Says::Runs => MemberState::Runs,
+            _ => MemberState::QuasiClosed,
+        };
+        let let_go = says == Says::LetGo && is_whole;
         let report = PipelineReport {
             pipeline: 1,
             replica: node,
-            ended,
+            state: state as i32,
             last_index: left as u64,
             ..PipelineReport::default()
         };

@@ -49,8 +49,9 @@ const LOST_NUMBERS: u8 = b'u';
 
 /// Persisted: older formats stay readable, newer ones are refused. 1 had no states of containers, no
 /// pipelines that close, no duties and no switches: it reads as 2, with all containers open and all nodes in
-/// service.
-const FORMAT: u32 = 2;
+/// service. 2 kept apart from the state of a pipeline that its members are to end by themselves: of one that
+/// is still to end that is forgotten, and decided again after a minute without a leader.
+const FORMAT: u32 = 3;
 
 /// The switches before anybody has set them. Replicas are made up for on their own; moving what is well is
 /// for operators to begin.

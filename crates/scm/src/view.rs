@@ -30,7 +30,6 @@ pub(crate) fn pipeline(record: &PipelineRecord, world: &World<'_>) -> Pipeline {
         container: view.seen.container,
         container_bytes: view.seen.container_bytes,
         end_container: record.end_container,
-        quasi_close: record.quasi_close,
         close_reason: record.close_reason.clone(),
         health: Vec::new(),
         lacks_room: view.lacks_room(),

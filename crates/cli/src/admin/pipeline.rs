@@ -151,9 +151,6 @@ fn remarks(pipeline: &Pipeline) -> String {
     if !pipeline.close_reason.is_empty() {
         remarks.push(pipeline.close_reason.clone());
     }
-    if pipeline.quasi_close {
-        remarks.push("without a quorum".to_owned());
-    }
     let health = pipeline.health.iter();
     remarks.extend(health.map(|health| format!("node {}: {}", health.node, health.problem)));
     remarks.join("; ")
@@ -189,7 +186,6 @@ fn to_json(pipeline: &Pipeline) -> Value {
         "container": pipeline.container,
         "container_bytes": pipeline.container_bytes,
         "close_reason": (!pipeline.close_reason.is_empty()).then_some(&pipeline.close_reason),
-        "quasi_close": pipeline.quasi_close,
         "health": health,
     })
 }

@@ -271,7 +271,7 @@ fn look_at_pipelines(pipelines: &[Pipeline], findings: &mut Findings) {
     let unled = open().filter(|pipeline| pipeline.leader_node == 0);
     let unled = unled.map(|pipeline| pipeline.pipeline.to_string()).collect();
     findings.note_each(Severity::Warning, "pipeline-unled", "pipelines have no leader", unled, list);
-    let closing = pipelines.iter().filter(|pipeline| pipeline.state() == PipelineState::PipelineClosing);
+    let closing = pipelines.iter().filter(|pipeline| pipeline.state().is_closing());
     let closing =
         closing.map(|pipeline| format!("{} ({})", pipeline.pipeline, pipeline.close_reason)).collect();
     findings.note_each(Severity::Warning, "pipeline-closing", "pipelines are closing", closing, list);

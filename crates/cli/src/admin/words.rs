@@ -40,6 +40,7 @@ pub(super) fn pipeline_state(state: PipelineState) -> Word {
         PipelineState::PipelineAllocated => ("allocated", Tone::Warning),
         PipelineState::PipelineOpen => ("open", Tone::Good),
         PipelineState::PipelineClosing => ("closing", Tone::Warning),
+        PipelineState::PipelineQuasiClosing => ("quasi-closing", Tone::Warning),
         PipelineState::PipelineClosed => ("closed", Tone::Plain),
         PipelineState::Unspecified => UNKNOWN,
     }

@@ -218,7 +218,7 @@ impl Cluster {
         const END: ContainerId = ContainerId(1 << 40);
         let has_ended = |node: &Node| {
             let reports = node.datanode.pipeline_reports();
-            reports.iter().all(|report| report.pipeline != pipeline.0 || report.ended)
+            reports.iter().all(|report| report.pipeline != pipeline.0 || report.has_ended())
         };
         let deadline = tokio::time::Instant::now() + DEADLINE;
         while !self.nodes.iter().all(has_ended) {

@@ -99,12 +99,10 @@ impl Carrier {
                 });
                 create.awaited()
             }
-            PipelineState::PipelineClosing if pipeline.quasi_close => {
-                Order::new(key, "quasi-close", move |_| async move {
-                    ender.end_pipeline(id, end);
-                    ender.quasi_close_pipeline(id).await
-                })
-            }
+            PipelineState::PipelineQuasiClosing => Order::new(key, "quasi-close", move |_| async move {
+                ender.end_pipeline(id, end);
+                ender.quasi_close_pipeline(id).await
+            }),
             PipelineState::PipelineClosing => Order::new(key, "end", move |_| async move {
                 ender.end_pipeline(id, end);
                 Ok(())

@@ -1,6 +1,7 @@
 use crate::cluster::{Cluster, DEADLINE, LOOK, NextNumber, Node, PIPELINE, chunk, open_offline, options};
 use crate::ending::report;
 use flotilla_datanode::{DatanodeOptions, PipelineError};
+use proto::scm::MemberState;
 use raft::AddressBook;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -135,13 +136,13 @@ async fn a_log_that_is_missing_is_told_and_does_not_begin_anew() {
     cluster.start_nodes().await;
     let datanode = &cluster.nodes[0].datanode;
     let told = report(&cluster, 0).unwrap();
-    assert!(told.stopped.contains("votes are lost") && !told.ended, "{told:?}");
+    assert!(told.why.contains("votes are lost") && told.state() == MemberState::Stopped, "{told:?}");
     let refused = datanode.create_pipeline(&order).await.unwrap_err();
     assert!(matches!(refused, PipelineError::LogLost { .. }), "{refused}");
     // Nobody can say what it had, so it does not say that it ended either.
     datanode.quasi_close_pipeline(PIPELINE).await.unwrap_err();
     let told = report(&cluster, 0).unwrap();
-    assert!(told.stopped.contains("the log is missing") && told.log_lost && !told.ended, "{told:?}");
+    assert!(told.why.contains("the log is missing") && told.state() == MemberState::LogLost, "{told:?}");
     // What was applied is read all the same.
     assert_eq!(cluster.nodes[0].read(acked.block, 0, 10, acked.commit_index).await.unwrap(), b"still here");
     // Once the pipeline is over, and SCM has heard of the loss, it is forgotten here too.

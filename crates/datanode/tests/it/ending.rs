@@ -1,7 +1,7 @@
 //! The end of a pipeline that has a leader.
 
 use crate::cluster::{Cluster, DEADLINE, FIRST_CONTAINER, PIPELINE, bytes, chunk, open_offline, options};
-use proto::scm::PipelineReport;
+use proto::scm::{MemberState, PipelineReport};
 use proto::{Code, Failure};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -23,7 +23,7 @@ pub(crate) async fn end(cluster: &Cluster) {
             node.datanode.end_pipeline(PIPELINE, END);
         }
         let reports: Vec<_> = (0..3).map(|node| report(cluster, node)).collect();
-        if reports.iter().all(|report| report.as_ref().is_some_and(|report| report.ended)) {
+        if reports.iter().all(|report| report.as_ref().is_some_and(|report| report.has_ended())) {
             return;
         }
         assert!(Instant::now() < deadline, "the pipeline does not end: {reports:#?}");
@@ -50,7 +50,7 @@ async fn a_pipeline_ends_on_all_members_and_takes_no_more() {
         assert_eq!(failure.code, Code::Closed, "{failure}");
         for (n, node) in cluster.nodes.iter().enumerate() {
             let report = report(&cluster, n).unwrap();
-            assert!(report.ended && report.stopped.is_empty() && report.container == END.0, "{report:?}");
+            assert!(report.state() == MemberState::Ended && report.container == END.0, "{report:?}");
             let containers = node.datanode.container_reports().await.unwrap();
             let containers: Vec<_> =
                 containers.iter().map(|it| (it.container, it.is_closed, it.blocks)).collect();
@@ -101,7 +101,7 @@ async fn members_that_nobody_leads_end_by_themselves_and_are_let_go() {
     for attempt in 0..2 {
         for (n, node) in cluster.nodes.iter().enumerate() {
             let report = report(&cluster, n).unwrap();
-            assert!(report.ended && !report.stopped.is_empty(), "attempt {attempt}, node {n}: {report:?}");
+            assert!(report.state() == MemberState::QuasiClosed, "attempt {attempt}, node {n}: {report:?}");
             assert!(node.host.groups().is_empty(), "attempt {attempt}, node {n}");
             let refused = node.datanode.create_pipeline(&cluster.order(n)).await.unwrap_err();
             assert!(matches!(refused, flotilla_datanode::PipelineError::Over { .. }), "{refused}");

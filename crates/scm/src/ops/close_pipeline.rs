@@ -1,7 +1,7 @@
 //! A pipeline takes no more data: from ALLOCATED or OPEN it goes to CLOSING, and the container that it ends
 //! with is drawn.
 
-use crate::tables::TablesMut;
+use crate::tables::{TablesMut, is_live};
 use proto::scm::{
     ClosePipelineCommand, ContainerRecord, ContainerState, PipelineRecord, PipelineState, ScmReply,
 };
@@ -10,7 +10,7 @@ use types::PipelineId;
 pub(super) fn apply(tables: &mut TablesMut<'_>, command: ClosePipelineCommand) -> Result<ScmReply, String> {
     let ClosePipelineCommand { pipeline, reason, at_ms } = command;
     let record = tables.pipeline(PipelineId(pipeline)).ok_or_else(|| format!("no pipeline {pipeline}"))?;
-    if matches!(record.state(), PipelineState::PipelineClosing | PipelineState::PipelineClosed) {
+    if !is_live(record) {
         return Ok(ScmReply { pipeline, container: record.end_container, ..ScmReply::default() });
     }
     let record = record.clone();

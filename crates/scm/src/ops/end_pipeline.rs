@@ -10,7 +10,7 @@ pub(super) fn apply(tables: &mut TablesMut<'_>, command: EndPipelineCommand) -> 
     let EndPipelineCommand { pipeline, ended } = command;
     let record = tables.pipeline(PipelineId(pipeline)).ok_or_else(|| format!("no pipeline {pipeline}"))?;
     match record.state() {
-        PipelineState::PipelineClosing => {
+        PipelineState::PipelineClosing | PipelineState::PipelineQuasiClosing => {
             let state = PipelineState::PipelineClosed as i32;
             let record = PipelineRecord { state, ended, ..record.clone() };
             tables.put_pipeline(record);

@@ -12,11 +12,12 @@ pub(super) fn apply(
     let pipeline = command.pipeline;
     let record = tables.pipeline(PipelineId(pipeline)).ok_or_else(|| format!("no pipeline {pipeline}"))?;
     match record.state() {
-        PipelineState::PipelineClosing if !record.quasi_close => {
-            let record = PipelineRecord { quasi_close: true, ..record.clone() };
+        PipelineState::PipelineClosing => {
+            let state = PipelineState::PipelineQuasiClosing as i32;
+            let record = PipelineRecord { state, ..record.clone() };
             tables.put_pipeline(record);
         }
-        PipelineState::PipelineClosing | PipelineState::PipelineClosed => {}
+        PipelineState::PipelineQuasiClosing | PipelineState::PipelineClosed => {}
         state => return Err(format!("pipeline {pipeline} is {}", state.as_str_name())),
     }
     Ok(ScmReply { pipeline, ..ScmReply::default() })
@@ -25,7 +26,7 @@ pub(super) fn apply(
 #[cfg(test)]
 mod tests {
     use super::super::testing::{close, create, run, three_nodes};
-    use proto::scm::{QuasiClosePipelineCommand, scm_command::Command};
+    use proto::scm::{PipelineState, QuasiClosePipelineCommand, scm_command::Command};
     use types::PipelineId;
 
     #[test]
@@ -37,7 +38,8 @@ mod tests {
         run(&mut tables, close(1, ""));
         for _ in 0..2 {
             assert_eq!(run(&mut tables, quasi_close()).refused, "");
-            assert!(tables.pipeline(PipelineId(1)).unwrap().quasi_close);
+            let state = tables.pipeline(PipelineId(1)).unwrap().state();
+            assert_eq!(state, PipelineState::PipelineQuasiClosing);
         }
     }
 }

@@ -136,7 +136,7 @@ fn disk_check(disks: &[DiskReport]) -> Check {
 
 fn raft_check(node: NodeId, nodes: &Nodes) -> Check {
     let reports = || nodes.pipeline_reports(node);
-    let stopped = reports().filter(|report| !report.stopped.is_empty() && !report.ended).count();
+    let stopped = reports().filter(|report| !report.votes() && !report.has_ended()).count();
     let behind = reports().map(|report| report.last_index.saturating_sub(report.applied_index)).max();
     let behind = behind.unwrap_or(0);
     let is_well = stopped == 0 && behind <= LAG_ENTRIES_MAX;

@@ -14,7 +14,7 @@ use crate::view;
 use crate::world::World;
 use proto::Failure;
 use proto::scm::{
-    DiskReport, EndPipelineCommand, HeartbeatRequest, HeartbeatResponse, MemberEnd, NodeRecord,
+    DiskReport, EndPipelineCommand, HeartbeatRequest, HeartbeatResponse, MemberEnd, MemberState, NodeRecord,
     NoteLostLogCommand, Pipeline, PipelineMember, PipelineRecord, PipelineReport, PipelineState, Task,
     scm_command::Command,
 };
@@ -95,7 +95,8 @@ async fn note_lost_logs(leader: &Leader, node: NodeId, reports: &[PipelineReport
 /// The command that notes what a report says of its log and the pipeline's record does not.
 fn lost_log(tables: &Tables, node: NodeId, report: &PipelineReport) -> Option<Command> {
     let (pipeline, replica) = (report.pipeline, report.replica);
-    let record = report.log_lost.then(|| tables.pipeline(PipelineId(pipeline)))??;
+    let record =
+        (report.state() == MemberState::LogLost).then(|| tables.pipeline(PipelineId(pipeline)))??;
     if !is_member(record, node, report) || record.lost_logs.contains(&replica) {
         return None;
     }
@@ -118,7 +119,7 @@ async fn note_late_ends(leader: &Leader, node: NodeId) -> Result<(), Failure> {
 }
 
 fn late_ends(node: NodeId, world: &World<'_>) -> Vec<Command> {
-    let ended = world.nodes.pipeline_reports(node).filter(|report| report.ended);
+    let ended = world.nodes.pipeline_reports(node).filter(|report| report.has_ended());
     let records = ended.filter_map(|report| world.tables.pipeline(PipelineId(report.pipeline)));
     let over = records.filter(|record| record.state() == PipelineState::PipelineClosed);
     let late = over.filter_map(|record| {
@@ -226,7 +227,7 @@ fn as_told(record: &PipelineRecord, pipeline: Pipeline, nodes: &Nodes, node: Nod
     let comes_late = record.state() == PipelineState::PipelineClosed
         && record.members.iter().any(|member| member.node == node.0 && is_unheard(member));
     match comes_late {
-        true => Pipeline { state: PipelineState::PipelineClosing as i32, quasi_close: true, ..pipeline },
+        true => Pipeline { state: PipelineState::PipelineQuasiClosing as i32, ..pipeline },
         false => pipeline,
     }
 }
@@ -290,12 +291,13 @@ mod tests {
     #[test]
     fn who_comes_late_ends_and_is_noted_before_it_lets_go() {
         let mut tables = over();
-        let report = PipelineReport { pipeline: 1, replica: 3, ..PipelineReport::default() };
+        let state = MemberState::Runs as i32;
+        let report = PipelineReport { pipeline: 1, replica: 3, state, ..PipelineReport::default() };
         let (pipeline, noted) = told(&tables, 3, Some(report.clone()));
         let pipeline = pipeline.unwrap();
-        assert_eq!((pipeline.state(), pipeline.quasi_close), (PipelineState::PipelineClosing, true));
+        assert_eq!(pipeline.state(), PipelineState::PipelineQuasiClosing);
         assert_eq!(noted, None);
-        let ended = PipelineReport { ended: true, ..report };
+        let ended = PipelineReport { state: MemberState::Ended as i32, ..report };
         let (_, noted) = told(&tables, 3, Some(ended.clone()));
         run(&mut tables, noted.unwrap());
         let (pipeline, noted) = told(&tables, 3, Some(ended));
@@ -306,10 +308,11 @@ mod tests {
     #[test]
     fn who_has_ended_or_cannot_lets_go_at_once() {
         let mut tables = over();
-        let report = |replica| PipelineReport { pipeline: 1, replica, ..PipelineReport::default() };
+        let state = MemberState::Runs as i32;
+        let report = |replica| PipelineReport { pipeline: 1, replica, state, ..PipelineReport::default() };
         let (pipeline, _) = told(&tables, 2, Some(report(2)));
         assert_eq!(pipeline.unwrap().state(), PipelineState::PipelineClosed);
-        let lost = PipelineReport { log_lost: true, ..report(3) };
+        let lost = PipelineReport { state: MemberState::LogLost as i32, ..report(3) };
         let (_, noted) = told(&tables, 3, Some(lost.clone()));
         run(&mut tables, noted.unwrap());
         let (pipeline, noted) = told(&tables, 3, Some(lost));

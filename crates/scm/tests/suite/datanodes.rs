@@ -89,6 +89,7 @@ impl Datanode {
                 leader_replica: pipeline.members[0].replica,
                 container: pipeline.first_container,
                 container_bytes: 100,
+                state: MemberState::Runs as i32,
                 ..PipelineReport::default()
             })
         };

@@ -61,7 +61,9 @@ impl Nodes {
             for report in &mut reports {
                 (report.applied_index, report.last_index) = (50, 50);
                 let told = pipelines.iter().find(|pipeline| pipeline.pipeline == report.pipeline).unwrap();
-                report.ended = told.state() == PipelineState::PipelineClosing;
+                if told.state() == PipelineState::PipelineClosing {
+                    report.set_state(MemberState::Ended);
+                }
             }
             let over = |pipeline: u64| {
                 let told = pipelines.iter().find(|told| told.pipeline == pipeline);

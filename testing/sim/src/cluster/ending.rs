@@ -441,7 +441,7 @@ impl Run {
 
 fn unsound_pipeline(pipeline: &Pipeline) -> Option<String> {
     let (id, state, health) = (pipeline.pipeline, pipeline.state(), &pipeline.health);
-    if state == PipelineState::PipelineClosing || !health.is_empty() {
+    if state.is_closing() || !health.is_empty() {
         return Some(format!("pipeline {id} is {state:?}: {health:?}"));
     }
     let is_led = state != PipelineState::PipelineOpen || pipeline.leader_node != 0;

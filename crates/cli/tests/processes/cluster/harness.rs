@@ -193,7 +193,8 @@ impl Drill {
 
     /// The light of three good copies: no pipeline closes for good, and what lacks something says so.
     pub(super) async fn whole_or_in_trouble(&self) -> Result<(), String> {
-        let closing = self.in_state(PipelineState::PipelineClosing).await;
+        let mut closing = self.pipelines().await;
+        closing.retain(|pipeline| pipeline.state().is_closing());
         if !closing.is_empty() {
             return Err(format!("these close still: {closing:?}"));
         }
@@ -266,7 +267,7 @@ impl Drill {
         let pipelines = self.pipelines().await;
         let closing: Vec<u64> = pipelines
             .iter()
-            .filter(|pipeline| pipeline.state() == PipelineState::PipelineClosing)
+            .filter(|pipeline| pipeline.state().is_closing())
             .map(|pipeline| pipeline.pipeline)
             .collect();
         if !closing.is_empty() {

@@ -57,7 +57,7 @@ async fn a_container_that_the_rest_of_a_log_opens_is_found() {
                 ender.quasi_close_pipeline(pipeline).await.unwrap();
                 // SCM waits for containers that reach so far.
                 let told = surveyor.pipelines.stopped_report(pipeline).unwrap();
-                assert!(told.ended);
+                assert!(told.has_ended());
                 assert_eq!(LogIndex(told.last_index), LogIndex(9));
             }
         }
@@ -81,7 +81,7 @@ async fn a_pipeline_has_ended_once_its_containers_are_told() {
     let order = PipelineOrder::from_spec(&spec(), disk.id);
     let pipeline = order.pipeline;
     pipelines.stop(StoppedPipeline::new(order, disk.clone(), "it does not run".to_owned()));
-    let has_ended = || pipelines.stopped_report(pipeline).is_some_and(|told| told.ended);
+    let has_ended = || pipelines.stopped_report(pipeline).is_some_and(|told| told.has_ended());
 
     // Whoever looks at a container that is over waits for this.
     let deleting = disk.deleting.lock().await;
