@@ -15,6 +15,7 @@ mod drills;
 mod http;
 mod lights;
 mod locks;
+mod old_directories;
 mod om_names;
 mod registry;
 mod request_log;
