@@ -8,7 +8,7 @@ use crate::options::DatanodeOptions;
 use crate::verdict::is_shortage;
 use anyhow::{Context, bail};
 use disk::{DataDirectory, OpenDiskError, RealDisk, Stamp};
-use proto::scm::DiskReport;
+use proto::scm::{DiskReport, DiskState};
 use proto::uuid_bytes;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -185,23 +185,26 @@ impl Disks {
         let mut reports = Vec::with_capacity(self.open.len() + self.failed.len());
         for disk in &self.open {
             let space = disk.room.get();
-            let failed = disk.failure().is_some() || space.is_none();
             let (capacity_bytes, free_bytes) =
                 space.map_or((0, 0), |space| (space.capacity_bytes, space.free_bytes));
-            let full = !failed && (free_bytes < disk.full_below_bytes || disk.has_full_index());
+            let state = match space {
+                Some(_) if disk.failure().is_some() => DiskState::Failed,
+                None => DiskState::Failed,
+                Some(_) if free_bytes < disk.full_below_bytes || disk.has_full_index() => DiskState::Full,
+                Some(_) => DiskState::Works,
+            };
             reports.push(DiskReport {
                 disk: uuid_bytes(disk.id.0),
                 capacity_bytes,
                 free_bytes,
-                failed,
-                full,
+                state: state as i32,
                 kept_bytes: disk.full_below_bytes,
             });
         }
         let failed = self.failed.iter();
         reports.extend(failed.map(|id| DiskReport {
             disk: uuid_bytes(id.0),
-            failed: true,
+            state: DiskState::Failed as i32,
             ..DiskReport::default()
         }));
         reports

@@ -10,7 +10,7 @@ use crate::spec_file;
 use anyhow::{Context, bail};
 use disk::{DataDirectory, Disk};
 use proto::datanode::PipelineSpec;
-use raft::ReplicaEnd;
+use raft::ReplicaRecord;
 use raftlog::ReadError;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -51,11 +51,12 @@ async fn forgotten_log(
             continue;
         };
         let group = GroupId::pipeline(pipeline);
-        let is_gone = |end| matches!(end, ReplicaEnd::Removing(_) | ReplicaEnd::Removed(_));
-        let end = ReplicaEnd::of(group, disk).await.with_context(|| format!("read how {group} ends"))?;
+        let record = ReplicaRecord::of(group, disk).await;
+        let record = record.with_context(|| format!("read the record of the replica of {group}"))?;
+        let is_gone = record.is_some_and(|record| record.stage.is_being_removed());
         // A spec that cannot be read is no sign of its absence.
         let has_spec = !matches!(spec_file::read(real, pipeline).await, Ok(None));
-        if has_spec && !end.is_some_and(is_gone) {
+        if has_spec && !is_gone {
             return Ok(Some(pipeline));
         }
     }

@@ -14,7 +14,7 @@ use crate::roll::{ContainerAllocator, Roller};
 use crate::spec_file;
 use crate::under_way::UnderWay;
 use crate::workers::Workers;
-use raft::{RaftHost, ReplicaEnd, Role};
+use raft::{RaftHost, ReplicaRecord, ReplicaStage, Role};
 use std::sync::Arc;
 use tokio::sync::{Mutex, watch};
 use tracing::{error, info, warn};
@@ -34,13 +34,6 @@ pub(crate) struct Opener {
     pub workers: Workers,
 }
 
-/// The demand on a pipeline's log when it is opened.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Log {
-    MayBeNew,
-    MustExist,
-}
-
 impl Opener {
     /// Opens the pipelines the disks hold. One that cannot be opened is left out, loudly: the others go on.
     pub(crate) async fn open_existing(&self) {
@@ -53,7 +46,7 @@ impl Opener {
     }
 
     async fn open_remembered(&self, order: PipelineOrder, disk: &Arc<DatanodeDisk>) {
-        match self.open(&order, disk, Log::MustExist).await {
+        match self.open(&order, disk).await {
             Ok(_) => {}
             Err(PipelineError::Over { .. }) => self.ender.finish_ending(order, disk.clone()).await,
             Err(failure) => {
@@ -71,34 +64,35 @@ impl Opener {
             return Ok(false);
         }
         let disk = self.disks.get(disk).ok_or(PipelineError::NoDisk { pipeline, disk })?;
-        // A disk that remembers the pipeline but could not open it at the start does not get it by asking
-        // again.
-        let specs =
-            disk.index.with(move |index| index.pipeline_specs()).await.map_err(PipelineError::Index)?;
-        let is_known = specs.iter().any(|spec| spec.pipeline == pipeline.0);
-        let log = if is_known { Log::MustExist } else { Log::MayBeNew };
-        self.open(order, disk, log).await
+        self.open(order, disk).await
     }
 
-    async fn open(
-        &self,
-        order: &PipelineOrder,
-        disk: &Arc<DatanodeDisk>,
-        log: Log,
-    ) -> Result<bool, PipelineError> {
+    async fn open(&self, order: &PipelineOrder, disk: &Arc<DatanodeDisk>) -> Result<bool, PipelineError> {
         let _opening = self.opening.lock().await;
         let pipeline = order.pipeline;
         if self.pipelines.open(pipeline).is_some() {
             return Ok(false);
         }
         let opening = self.pipelines.begin_opening(pipeline);
-        let ended = ReplicaEnd::of(GroupId::pipeline(pipeline), disk.space.disk()).await;
-        if ended.map_err(|failure| PipelineError::Index(failure.into()))?.is_some() {
-            return Err(PipelineError::Over { pipeline, root: disk.real.root().display().to_string() });
+        let root = || disk.real.root().display().to_string();
+        let record = ReplicaRecord::of(GroupId::pipeline(pipeline), disk.space.disk()).await;
+        let record = record.map_err(|failure| PipelineError::Index(failure.into()))?;
+        let stage = record.map(|record| record.stage);
+        if stage.is_some_and(ReplicaStage::has_ended) {
+            return Err(PipelineError::Over { pipeline, root: root() });
         }
-        if log == Log::MustExist && !has_log(disk, pipeline).await {
-            return Err(PipelineError::LogLost { pipeline, root: disk.real.root().display().to_string() });
+        let is_known = disk.index.with(move |index| index.knows_pipeline(pipeline)).await;
+        let is_known = is_known.map_err(PipelineError::Index)?;
+        // The index knows it only once its log has begun: that tells where the record is damaged, or from
+        // before it had this stage.
+        let was_in_use = stage == Some(ReplicaStage::InUse) || is_known;
+        if was_in_use && !has_log(disk, pipeline).await {
+            return Err(PipelineError::LogLost { pipeline, root: root() });
         }
+        let cluster = self.disks.cluster().unwrap_or_default();
+        let spec = order.group_spec(cluster, self.options.pipeline_timing);
+        // Before the index has anything of it.
+        self.host.announce(&spec, &disk.space, &order.log_spec()).await?;
 
         let roll_bytes = self.options.container_roll_bytes();
         let first = order.first_container;
@@ -106,8 +100,6 @@ impl Opener {
             disk.index.with(move |index| PipelineMachine::new(index.clone(), pipeline, first, roll_bytes));
         let (machine, open) = machine.await.map_err(PipelineError::Index)?;
         let forget_to = machine.forgettable();
-        let cluster = self.disks.cluster().unwrap_or_default();
-        let spec = order.group_spec(cluster, self.options.pipeline_timing);
         let group = match self.host.open(spec, &disk.space, order.log_spec(), machine).await {
             Ok(group) => group,
             Err(failure) => {
@@ -120,7 +112,7 @@ impl Opener {
 
         // Remembered only now that the log exists: a remembered pipeline without a log has lost its votes.
         // Whoever crashes in between finds the log when SCM orders the pipeline again.
-        if log == Log::MayBeNew {
+        if !is_known {
             let spec = order.to_spec();
             if let Err(failure) = disk.index.with(move |index| index.save_pipeline_spec(&spec)).await {
                 self.host.close(GroupId::pipeline(pipeline)).await;

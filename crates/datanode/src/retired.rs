@@ -27,7 +27,7 @@ use crate::index_age::containers_without_row;
 use crate::layout::{GROUPS_DIR, OWNERS_DIR};
 use crate::pipeline::PipelineOrder;
 use anyhow::{Context, ensure};
-use raft::{RaftHost, Replay, ReplicaEnd, StateMachine};
+use raft::{RaftHost, Replay, ReplicaRecord, StateMachine};
 use raftlog::{EntryMeta, Log, LogState, OpenError, ReadError, owner_files};
 use std::sync::Arc;
 use tracing::{info, warn};
@@ -76,8 +76,9 @@ impl Retired {
 
     /// Whether it is past the point where its log is of use.
     pub(crate) async fn is_being_removed(&self) -> anyhow::Result<bool> {
-        let end = ReplicaEnd::of(self.group(), self.disk.space.disk()).await.context("read how it ends")?;
-        Ok(matches!(end, Some(ReplicaEnd::Removing(_) | ReplicaEnd::Removed(_))))
+        let record =
+            ReplicaRecord::of(self.group(), self.disk.space.disk()).await.context("read its record")?;
+        Ok(record.is_some_and(|record| record.stage.is_being_removed()))
     }
 
     /// Makes the disk forget the pipeline; its containers stay.

@@ -14,7 +14,7 @@ use crate::log::unserved::Unserved;
 use crate::members::first_answer::FirstAnswer;
 use crate::members::standing::Standing;
 use crate::open_groups::OpenGroups;
-use crate::replica::beginning::{Begun, Past, begin, check_log, check_terms, finish_install};
+use crate::replica::beginning::{Begun, Past, announce, begin, check_log, check_terms, finish_install};
 use crate::snapshot::{Counters, Limits, SnapshotStore, keep};
 use crate::transport::network::Network;
 use crate::transport::processes::Processes;
@@ -113,6 +113,18 @@ impl RaftHost {
         routes.add_service(server);
     }
 
+    /// Notes a replica that is new on the disk before anything of it is there: for owners that write about it
+    /// themselves before they open it. One that is here already stays as it is.
+    pub async fn announce(
+        &self,
+        spec: &GroupSpec,
+        space: &LogSpace,
+        log: &LogSpec,
+    ) -> Result<(), OpenGroupError> {
+        let failed = |why| OpenGroupError::Failed { group: spec.group, why: format!("{why:#}") };
+        announce(space, log, spec).await.map_err(failed)
+    }
+
     /// Opens a replica: creates it when its log does not exist yet. Times that make no sense are refused
     /// before anything is touched.
     pub async fn open(
@@ -125,6 +137,7 @@ impl RaftHost {
         let group = spec.group;
         spec.timing.validate().map_err(|why| OpenGroupError::Timing { group, why })?;
         let reservation = self.inner.open_groups.reserve(group)?;
+        self.announce(&spec, space, &log).await?;
         let log =
             space.open(log).await.map_err(|error| OpenGroupError::Log { group, why: error.to_string() })?;
         // Boxed: it is large, and so would be all futures in which a group is opened.

@@ -176,7 +176,7 @@ mod tests {
     use super::*;
     use crate::nodes::{Nodes, Silence};
     use crate::ops::testing::{close, create, disk, end, run, set_duty, three_nodes};
-    use proto::scm::{DiskReport, MemberEnd, MemberState, PipelineReport};
+    use proto::scm::{DiskReport, DiskState, MemberEnd, MemberState, PipelineReport};
 
     const ENDED: i32 = MemberState::Ended as i32;
     const SECOND: Duration = Duration::from_secs(1);
@@ -228,8 +228,9 @@ mod tests {
         }
 
         fn heartbeat(&mut self, node: u64, reports: Vec<PipelineReport>) {
-            let full = self.full.contains(&node);
-            let disks = (0..2).map(|n| DiskReport { disk: disk(node, n), full, ..DiskReport::default() });
+            let is_full = self.full.contains(&node);
+            let state = if is_full { DiskState::Full } else { DiskState::Works } as i32;
+            let disks = (0..2).map(|n| DiskReport { disk: disk(node, n), state, ..DiskReport::default() });
             self.nodes.see(NodeId(node), disks.collect(), self.now);
             self.nodes.report_pipelines(NodeId(node), reports, &Default::default());
         }

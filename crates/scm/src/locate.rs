@@ -87,7 +87,7 @@ mod tests {
     use crate::nodes::Silence;
     use crate::ops::testing::{close, create, disk, end, run, three_nodes};
     use crate::replicas::ContainersReport;
-    use proto::scm::{DiskReport, ReplicaState};
+    use proto::scm::{DiskReport, DiskState, ReplicaState};
     use std::time::Duration;
 
     const SILENCE: Silence = Silence {
@@ -99,8 +99,10 @@ mod tests {
     /// Nodes with the container's replica on their first disk, which some of them call broken.
     fn hear(nodes: &mut Nodes, of: impl IntoIterator<Item = u64>, broken: &[u64], now: Instant) {
         for node in of {
-            let failed = broken.contains(&node);
-            let here = DiskReport { disk: disk(node, 0), failed, ..DiskReport::default() };
+            let mut here = DiskReport { disk: disk(node, 0), ..DiskReport::default() };
+            if broken.contains(&node) {
+                here.set_state(DiskState::Failed);
+            }
             nodes.see(NodeId(node), vec![here], now);
             let replica = ContainerReplica {
                 container: 1,

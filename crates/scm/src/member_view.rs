@@ -1,7 +1,9 @@
 //! SCM's view of a pipeline's members at one moment: tables and reports, read once for all who decide by it.
 
 use crate::nodes::{Nodes, PipelineSeen};
-use proto::scm::{MemberEnd, MemberState, NodeState, PipelineMember, PipelineRecord, PipelineReport};
+use proto::scm::{
+    DiskState, MemberEnd, MemberState, NodeState, PipelineMember, PipelineRecord, PipelineReport,
+};
 use std::time::Duration;
 use tokio::time::Instant;
 use types::NodeId;
@@ -116,7 +118,8 @@ impl<'a> MemberView<'a> {
         now: Instant,
     ) -> MemberView<'a> {
         let node = NodeId(member.node);
-        let is_full = nodes.disks(node).iter().any(|disk| disk.disk == member.disk && disk.full);
+        let is_full =
+            nodes.disks(node).iter().any(|disk| disk.disk == member.disk && disk.state() == DiskState::Full);
         MemberView {
             member,
             node: nodes.state(node, now),

@@ -3,7 +3,7 @@ use crate::replicas::{ContainersReport, Replicas};
 use bytes::Bytes;
 use planted::Bug;
 use proto::scm::{
-    DiskReport, NodeState, PipelineDescription, PipelineMember, PipelineRecord, PipelineReport,
+    DiskReport, DiskState, NodeState, PipelineDescription, PipelineMember, PipelineRecord, PipelineReport,
 };
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
@@ -110,7 +110,7 @@ impl Nodes {
         let between = now.saturating_duration_since(report.seen);
         report.heard_for = if between < self.silence.stale_after { between } else { Duration::ZERO };
         report.seen = now;
-        let broken = disks.iter().filter(|disk| disk.failed).map(|disk| &disk.disk);
+        let broken = disks.iter().filter(|disk| disk.state() == DiskState::Failed).map(|disk| &disk.disk);
         report.broken =
             broken.map(|disk| (disk.clone(), report.broken.get(disk).copied().unwrap_or(now))).collect();
         report.disks = disks;
@@ -287,7 +287,7 @@ impl Nodes {
     /// Whether the disk is there and works, as the node said last; `None` if it has said nothing yet.
     pub(crate) fn disk_works(&self, node: NodeId, disk: &[u8]) -> Option<bool> {
         let report = self.reports.get(&node)?;
-        Some(report.disks.iter().any(|here| here.disk == disk && !here.failed))
+        Some(report.disks.iter().any(|here| here.disk == disk && here.state() != DiskState::Failed))
     }
 
     /// Whether the node calls the disk broken.
@@ -348,7 +348,7 @@ impl Nodes {
 
 /// Whether new pipelines may go there.
 pub(crate) fn takes_pipelines(disk: &DiskReport) -> bool {
-    !disk.failed && !disk.full
+    disk.state() == DiskState::Works
 }
 
 fn usable(disks: &[DiskReport]) -> impl Iterator<Item = &Bytes> {
@@ -368,7 +368,8 @@ mod tests {
     };
 
     fn disk(number: u8, failed: bool) -> DiskReport {
-        DiskReport { disk: Bytes::from(vec![number; 16]), failed, ..DiskReport::default() }
+        let state = if failed { DiskState::Failed } else { DiskState::Works } as i32;
+        DiskReport { disk: Bytes::from(vec![number; 16]), state, ..DiskReport::default() }
     }
 
     fn report(replica: u64, term: u64, leader_replica: u64) -> PipelineReport {
@@ -420,7 +421,7 @@ mod tests {
         nodes.see(NodeId(1), vec![disk(1, false)], start);
         let fuller = DiskReport { free_bytes: 7, ..disk(1, false) };
         assert!(!nodes.see(NodeId(1), vec![fuller], start));
-        let full = DiskReport { full: true, ..disk(1, false) };
+        let full = DiskReport { state: DiskState::Full as i32, ..disk(1, false) };
         assert!(nodes.see(NodeId(1), vec![full], start));
         assert!(nodes.see(NodeId(1), vec![disk(1, false)], start), "there is room again");
         assert!(nodes.see(NodeId(1), vec![disk(1, true)], start));

@@ -145,7 +145,7 @@ mod tests {
     use super::*;
     use crate::nodes::{Nodes, Silence};
     use crate::ops::testing::{disk, three_nodes};
-    use proto::scm::DiskReport;
+    use proto::scm::{DiskReport, DiskState};
 
     const DELAY: Duration = Duration::from_millis(200);
 
@@ -158,7 +158,8 @@ mod tests {
         let mut nodes =
             Nodes::new(Silence { stale_after: within, dead_after: within, disk_lost_after: within }, start);
         for node in 1..=3 {
-            let here = DiskReport { disk: disk(node, 0), free_bytes: 1 << 40, ..DiskReport::default() };
+            let (disk, state) = (disk(node, 0), DiskState::Works as i32);
+            let here = DiskReport { disk, state, free_bytes: 1 << 40, ..DiskReport::default() };
             nodes.see(NodeId(node), vec![here], start);
         }
         let mut placing = Placing::new(DELAY, 1, start);

@@ -125,7 +125,7 @@ pub(crate) fn accept_loss(
     since: Instant,
 ) -> Result<(NodeId, Vec<ClosedContainer>), String> {
     let World { tables, nodes, now, .. } = *world;
-    let record = tables.pipeline(pipeline).ok_or_else(|| format!("no pipeline {pipeline}"))?;
+    let record = tables.named_pipeline(pipeline.0)?;
     if record.state() != PipelineState::PipelineClosed {
         let state = record.state().as_str_name();
         return Err(format!("pipeline {pipeline} is {state}: close it, and wait until it is CLOSED"));

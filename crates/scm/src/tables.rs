@@ -328,6 +328,11 @@ impl Tables {
         self.pipelines.get(&pipeline)
     }
 
+    /// The pipeline that a command names; an error, in words, where there is none.
+    pub(crate) fn named_pipeline(&self, pipeline: u64) -> Result<&PipelineRecord, String> {
+        self.pipeline(PipelineId(pipeline)).ok_or_else(|| format!("no pipeline {pipeline}"))
+    }
+
     pub(crate) fn container(&self, container: ContainerId) -> Option<&ContainerRecord> {
         self.containers.get(&container)
     }

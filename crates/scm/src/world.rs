@@ -4,7 +4,7 @@ use crate::member_view::PipelineView;
 use crate::nodes::Nodes;
 use crate::replication::{NodeView, NodeViews};
 use crate::tables::{Tables, duty};
-use proto::scm::{DiskReport, NodeRecord};
+use proto::scm::{DiskReport, DiskState, NodeRecord};
 use std::cell::OnceCell;
 use tokio::time::Instant;
 use types::NodeId;
@@ -60,7 +60,7 @@ impl<'a> World<'a> {
 fn node_views(tables: &Tables, nodes: &Nodes, now: Instant) -> NodeViews {
     let racks = tables.racks().numbers();
     let view = |(&node, record): (&NodeId, &NodeRecord)| {
-        let disks = || nodes.disks(node).iter().filter(|disk| !disk.failed);
+        let disks = || nodes.disks(node).iter().filter(|disk| disk.state() != DiskState::Failed);
         let view = NodeView {
             state: nodes.state(node, now),
             duty: duty(record),

@@ -4,7 +4,7 @@ use super::scm::Scm;
 use super::words;
 use crate::table::{Cell, Tone, human_bytes, table};
 use anyhow::{Context, bail};
-use proto::scm::{DatanodeInfo, DiskReport, ListDatanodesRequest, NodeDuty, SetNodeDutyRequest};
+use proto::scm::{DatanodeInfo, DiskReport, DiskState, ListDatanodesRequest, NodeDuty, SetNodeDutyRequest};
 use serde_json::{Value, json};
 use std::time::Duration;
 use time::OffsetDateTime;
@@ -137,7 +137,7 @@ const HEADINGS: [&str; 12] = [
 ];
 
 fn row(datanode: &DatanodeInfo) -> [Cell; 12] {
-    let failed = datanode.disks.iter().filter(|disk| disk.failed).count();
+    let failed = datanode.disks.iter().filter(|disk| disk.state() == DiskState::Failed).count();
     let disks = match failed {
         0 => datanode.disks.len().to_string().into(),
         _ => Cell::toned(format!("{} ({failed} failed)", datanode.disks.len()), Tone::Bad),
@@ -174,10 +174,11 @@ fn disk_row(node: u64, disk: &DiskReport) -> [Cell; 6] {
             format!("{:.1} %", capacity.saturating_sub(disk.free_bytes) as f64 / capacity as f64 * 100.0)
         }
     };
-    let state = match (disk.failed, disk.full) {
-        (true, _) => ("failed", Tone::Bad),
-        (false, true) => ("full", Tone::Bad),
-        (false, false) => ("good", Tone::Good),
+    let state = match disk.state() {
+        DiskState::Failed => ("failed", Tone::Bad),
+        DiskState::Full => ("full", Tone::Bad),
+        DiskState::Works => ("good", Tone::Good),
+        DiskState::Unspecified => words::UNKNOWN,
     };
     [
         node.to_string().into(),
@@ -195,8 +196,8 @@ fn disks_to_json(datanode: &DatanodeInfo) -> Vec<Value> {
             "disk": proto::disk_id(&disk.disk).map(|id| id.to_string()).unwrap_or_default(),
             "capacity_bytes": disk.capacity_bytes,
             "free_bytes": disk.free_bytes,
-            "failed": disk.failed,
-            "full": disk.full,
+            "failed": disk.state() == DiskState::Failed,
+            "full": disk.state() == DiskState::Full,
         })
     };
     datanode.disks.iter().map(disk).collect()

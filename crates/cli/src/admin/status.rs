@@ -7,8 +7,8 @@ use super::{datanode, pipeline, words};
 use crate::table::{Cell, Tone, table};
 use proto::registry::{Health, Instance};
 use proto::scm::{
-    ClusterStatus, DatanodeInfo, DiskReport, GetClusterStatusRequest, ListScmMembersRequest, NodeDuty,
-    NodeState, Pipeline, PipelineState, ScmMember,
+    ClusterStatus, DatanodeInfo, DiskReport, DiskState, GetClusterStatusRequest, ListScmMembersRequest,
+    NodeDuty, NodeState, Pipeline, PipelineState, ScmMember,
 };
 use registry::{RegistryClient, health};
 use serde_json::{Value, json};
@@ -240,13 +240,17 @@ fn look_at_nodes(nodes: &[DatanodeInfo], findings: &mut Findings) {
         format!("{disk} of node {node}")
     };
     let diskinfo = "datanode diskinfo";
-    let failed = disks().filter(|(_, disk)| disk.failed).map(|(node, disk)| name(node, &disk.disk)).collect();
+    let failed = disks()
+        .filter(|(_, disk)| disk.state() == DiskState::Failed)
+        .map(|(node, disk)| name(node, &disk.disk))
+        .collect();
     findings.note_each(Severity::Critical, "disk-failed", "disks have failed", failed, diskinfo);
     // A small disk takes no more data while a larger share of it is free: the log keeps a reserve.
-    let is_full = |disk: &DiskReport| disk.full || has_less_than(FREE_PERCENT_CRITICAL, disk);
+    let is_full =
+        |disk: &DiskReport| disk.state() == DiskState::Full || has_less_than(FREE_PERCENT_CRITICAL, disk);
     let is_filling = |disk: &DiskReport| !is_full(disk) && has_less_than(FREE_PERCENT_WARNING, disk);
     let that = |is_meant: &dyn Fn(&DiskReport) -> bool| {
-        let meant = disks().filter(|(_, disk)| !disk.failed && is_meant(disk));
+        let meant = disks().filter(|(_, disk)| disk.state() != DiskState::Failed && is_meant(disk));
         meant.map(|(node, disk)| name(node, &disk.disk)).collect()
     };
     let what = format!("disks take no more data, or have less than {FREE_PERCENT_CRITICAL} % free");
@@ -392,7 +396,8 @@ mod tests {
     }
 
     fn node(node: u64, state: NodeState) -> DatanodeInfo {
-        let disk = DiskReport { capacity_bytes: 1000, free_bytes: 500, ..DiskReport::default() };
+        let mut disk = DiskReport { capacity_bytes: 1000, free_bytes: 500, ..DiskReport::default() };
+        disk.set_state(DiskState::Works);
         DatanodeInfo { node, state: state as i32, disks: vec![disk], ..DatanodeInfo::default() }
     }
 
@@ -409,7 +414,10 @@ mod tests {
         assert_eq!(of(&[DatanodeInfo { duty: NodeDuty::NodeInMaintenance as i32, ..dead }]), []);
         let with = |free: u64, failed: bool| {
             let mut node = node(1, NodeState::NodeHealthy);
-            node.disks[0] = DiskReport { free_bytes: free, failed, ..node.disks[0].clone() };
+            node.disks[0] = DiskReport { free_bytes: free, ..node.disks[0].clone() };
+            if failed {
+                node.disks[0].set_state(DiskState::Failed);
+            }
             of(&[node])
         };
         assert_eq!(with(150, false), []);
@@ -418,7 +426,8 @@ mod tests {
         assert_eq!(with(49, false), [("disk-full", Severity::Critical)]);
         assert_eq!(with(49, true), [("disk-failed", Severity::Critical)]);
         let mut small = node(1, NodeState::NodeHealthy);
-        small.disks[0] = DiskReport { free_bytes: 350, full: true, ..small.disks[0].clone() };
+        let state = DiskState::Full as i32;
+        small.disks[0] = DiskReport { free_bytes: 350, state, ..small.disks[0].clone() };
         assert_eq!(of(&[small]), [("disk-full", Severity::Critical)]);
     }
 

@@ -8,7 +8,7 @@ use proto::scm::{
 };
 
 /// A word of a newer version.
-const UNKNOWN: (&str, Tone) = ("unknown", Tone::Warning);
+pub(super) const UNKNOWN: (&str, Tone) = ("unknown", Tone::Warning);
 
 pub(super) type Word = (&'static str, Tone);
 

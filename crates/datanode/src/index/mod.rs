@@ -98,6 +98,11 @@ impl Index {
         Ok(specs)
     }
 
+    pub(crate) fn knows_pipeline(&self, pipeline: PipelineId) -> anyhow::Result<bool> {
+        let row = self.db.rocks().get_pinned(keys::pipeline_spec(pipeline));
+        Ok(row.context("look for a pipeline's spec")?.is_some())
+    }
+
     /// Remembers a pipeline, durably.
     pub(crate) fn save_pipeline_spec(&self, spec: &PipelineSpec) -> anyhow::Result<()> {
         let mut batch = WriteBatch::default();

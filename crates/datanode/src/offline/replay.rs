@@ -12,7 +12,7 @@ use crate::index::records::{ContainerRecord, ContainerState};
 use crate::layout::{OWNERS_DIR, container_dir};
 use anyhow::Context;
 use disk::Disk;
-use raft::{Replay, ReplicaEnd, StateMachine};
+use raft::{Replay, ReplicaRecord, ReplicaStage, StateMachine};
 use raftlog::inspect::HardStateSlot;
 use raftlog::{Discards, EntryMeta, WalkEnd, owner_files};
 use std::sync::Arc;
@@ -315,9 +315,9 @@ pub(super) async fn unwritten_ends(
 
 /// Whether a pipeline's replica here was let go of: its log is gone because it is not needed.
 pub(super) async fn is_let_go(disk: &Arc<dyn Disk>, pipeline: PipelineId) -> anyhow::Result<bool> {
-    let end = ReplicaEnd::of(GroupId::pipeline(pipeline), disk).await;
-    let end = end.with_context(|| format!("read how the replica of pipeline {pipeline} ends"))?;
-    Ok(matches!(end, Some(ReplicaEnd::Removed(_))))
+    let record = ReplicaRecord::of(GroupId::pipeline(pipeline), disk).await;
+    let record = record.with_context(|| format!("read the record of the replica of pipeline {pipeline}"))?;
+    Ok(record.is_some_and(|record| record.stage == ReplicaStage::Removed))
 }
 
 pub(super) fn end_text(contents: &ContainerContents) -> String {

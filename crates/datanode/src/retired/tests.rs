@@ -11,9 +11,10 @@ use crate::spec_file;
 use bytes::Bytes;
 use disk::{Disk, File, IoFuture, RealDisk, Space};
 use proto::datanode::{ContainerFile, ContainerManifest};
-use raft::{AddressBook, HostOptions, Timing};
+use raft::{AddressBook, HostOptions, ReplicaStage, Timing};
 use std::collections::BTreeSet;
 use std::io;
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use types::{BlockId, PipelineId, Term};
 
@@ -112,9 +113,13 @@ impl File for FragileFile {
 
 /// The replica on a disk that takes `changes` more.
 async fn retired(left: &Left, changes: usize) -> Retired {
+    on_disk(&left.root(), changes).await
+}
+
+async fn on_disk(root: &Path, changes: usize) -> Retired {
     let deadline = tokio::time::Instant::now() + std::time::Duration::from_secs(20);
     let disk = loop {
-        match open(left, changes).await {
+        match open(root, changes).await {
             Ok(disk) => break Arc::new(disk),
             // Who had it before lets go of its last file in the background.
             Err(failure) if tokio::time::Instant::now() > deadline => panic!("{failure:#}"),
@@ -125,9 +130,8 @@ async fn retired(left: &Left, changes: usize) -> Retired {
     Retired { disk, order, loss_is_told: true }
 }
 
-async fn open(left: &Left, changes: usize) -> anyhow::Result<DatanodeDisk> {
-    let root = left.root();
-    let real = Arc::new(RealDisk::open(&root, 1)?);
+async fn open(root: &Path, changes: usize) -> anyhow::Result<DatanodeDisk> {
+    let real = Arc::new(RealDisk::open(root, 1)?);
     let fragile = Fragile { inner: real.clone(), left: Arc::new(AtomicUsize::new(changes)) };
     DatanodeDisk::open_over(real, Arc::new(fragile), &DatanodeOptions::default(), Inventory::default()).await
 }
@@ -139,10 +143,10 @@ fn host() -> RaftHost {
 impl Retired {
     /// Opens the group, as an order to create it would.
     async fn open_group(&self) -> Result<(), PipelineError> {
+        let (host, spec) = (host(), self.order.group_spec(String::new(), Timing::PIPELINE));
+        host.announce(&spec, &self.disk.space, &self.order.log_spec()).await?;
         let (index, first) = (self.disk.index.clone(), self.order.first_container);
         let (machine, _) = PipelineMachine::new(index, PIPELINE, first, u64::MAX).unwrap();
-        let spec = self.order.group_spec(String::new(), Timing::PIPELINE);
-        let host = host();
         host.open(spec, &self.disk.space, self.order.log_spec(), machine).await?;
         host.close(self.group()).await;
         Ok(())
@@ -190,8 +194,12 @@ impl Retired {
             && index.open_container(PIPELINE).unwrap().is_none()
     }
 
-    async fn how(&self) -> Option<ReplicaEnd> {
-        ReplicaEnd::of(self.group(), self.disk.space.disk()).await.unwrap()
+    async fn its_record(&self) -> Option<ReplicaRecord> {
+        ReplicaRecord::of(self.group(), self.disk.space.disk()).await.unwrap()
+    }
+
+    fn removed(&self) -> Option<ReplicaRecord> {
+        Some(ReplicaRecord { replica: self.order.replica, stage: ReplicaStage::Removed })
     }
 }
 
@@ -212,6 +220,7 @@ async fn crash_everywhere(template: &Left, memory: Memory, check: impl Fn(&Retir
     let expected = blocks.read_all().await;
     assert!(expected.len() >= 4, "{expected:?}");
     let (ends, served) = (blocks.ends(), blocks.served());
+    let mut furthest = None;
     for changes in 0.. {
         let left = template.copy();
         let first = retired(&left, changes).await;
@@ -224,22 +233,21 @@ async fn crash_everywhere(template: &Left, memory: Memory, check: impl Fn(&Retir
         drop(first);
         let second = retired(&after, usize::MAX).await;
         assert!(second.served().is_subset(&served), "after {changes} changes: {:?}", second.served());
-        let how = second.how().await;
-        match &how {
-            None => assert!(done.is_err(), "after {changes} changes it was let go, and is as before"),
-            Some(_) => {
-                let opened = second.open_group().await;
-                assert!(opened.is_err(), "after {changes} changes it is {how:?}, and its group opens");
-            }
+        let stage = second.its_record().await.map(|record| record.stage);
+        assert!(stage >= furthest, "after {changes} changes it is {stage:?}, and was {furthest:?}");
+        furthest = stage;
+        if stage.is_some_and(ReplicaStage::has_ended) {
+            let opened = second.open_group().await;
+            assert!(opened.is_err(), "after {changes} changes it is {stage:?}, and its group opens");
+        } else {
+            assert!(done.is_err(), "after {changes} changes it was let go, and is as before");
         }
         second.let_go(&host()).await.unwrap_or_else(|failure| panic!("after {changes} changes: {failure:#}"));
         assert!(second.is_forgotten(), "after {changes} changes");
         assert_eq!(second.read_all().await, expected, "after {changes} changes");
         let told: Vec<_> = ends.iter().copied().filter(|(container, ..)| *container != END).collect();
         assert_eq!(second.ends(), told, "after {changes} changes");
-        assert!(
-            matches!(second.how().await, Some(ReplicaEnd::Removed(replica)) if replica == second.order.replica)
-        );
+        assert_eq!(second.its_record().await, second.removed());
         assert!(second.open_group().await.is_err(), "after {changes} changes its group opens");
         check(&second);
         drop(second);
@@ -434,7 +442,7 @@ async fn a_container_whose_row_was_never_flushed_is_filed_when_its_log_is_lost()
 }
 
 /// A disk on which nothing is remembered of the pipeline.
-async fn new_disk(root: &std::path::Path) -> Retired {
+async fn new_disk(root: &Path) -> Retired {
     let real = Arc::new(RealDisk::open(root, 1).unwrap());
     let disk = DatanodeDisk::open(real, &DatanodeOptions::default(), Inventory::default()).await.unwrap();
     let order = PipelineOrder::from_spec(&crate::offline::tests::spec(), disk.id);
@@ -453,9 +461,38 @@ async fn nothing_stays_of_a_creation_that_ended_before_its_log_began() {
         assert!(left.is_forgotten());
         assert_eq!(left.record(container), None);
         assert_eq!(left.disk.index.unhealthy(container).unwrap(), None);
-        assert_eq!(left.how().await, Some(ReplicaEnd::Removed(left.order.replica)));
+        assert_eq!(left.its_record().await, left.removed());
     }
     assert!(left.open_group().await.is_err(), "what ended is not created again");
+}
+
+/// Whatever a disk has of a pipeline, its record says so, and its stage never goes back.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_creation_is_recorded_before_anything_of_it_is_there_whatever_crashes() {
+    let mut furthest = None;
+    for changes in 0.. {
+        let dir = tempfile::tempdir().unwrap();
+        drop(new_disk(dir.path()).await);
+        let first = on_disk(dir.path(), changes).await;
+        let done = first.open_group().await;
+        // Another pipeline of the disk may have it flushed at any moment.
+        first.disk.index.flush().unwrap();
+        let stage = first.its_record().await.map(|record| record.stage);
+        assert!(stage >= furthest, "after {changes} changes it is {stage:?}, and was {furthest:?}");
+        furthest = stage;
+        let has_log = !first.disk.real.list(GROUPS_DIR).await.unwrap().is_empty();
+        let is_noted = first.record(first.order.first_container).is_some() || !first.is_forgotten();
+        assert!(stage.is_some() || !has_log && !is_noted, "after {changes} changes nothing says whose it is");
+        if done.is_ok() {
+            assert_eq!(stage, Some(ReplicaStage::InUse));
+            assert!(changes > 5, "only {changes} changes");
+            return;
+        }
+        drop(first);
+        let second = on_disk(dir.path(), usize::MAX).await;
+        let opened = second.open_group().await;
+        opened.unwrap_or_else(|failure| panic!("it does not go on after {changes} changes: {failure}"));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -521,7 +558,7 @@ async fn a_container_that_is_open_after_its_pipeline_is_gone_proves_nothing() {
             "it has records, and answers for none"
         );
         assert_eq!(again.record(FIRST).unwrap().state, ContainerState::Closed);
-        assert_eq!(again.how().await, Some(ReplicaEnd::Removed(again.order.replica)));
+        assert_eq!(again.its_record().await, again.removed());
     }
 }
 

@@ -4,6 +4,7 @@ use crate::cluster::{Acked, Cluster, DEADLINE, PIPELINE, bytes, chunk, options};
 use crate::scm::{PlayedScm, Said};
 use flotilla_datanode::{DatanodeOptions, PipelineError, PipelineOrder};
 use metrics::Exposition;
+use proto::scm::DiskState;
 use raft::Role;
 use statedb::DbOptions;
 use std::path::{Path, PathBuf};
@@ -75,15 +76,19 @@ async fn a_disk_whose_index_has_no_room_is_full_until_it_has_and_its_pipelines_g
     let (node, db) = follower(&cluster).await;
     let disk = db.parent().unwrap().canonicalize().unwrap();
     let tables = fill(&db);
-    let is_full = |scm: &PlayedScm| scm.said(node as u64 + 1).disks.iter().any(|disk| disk.full);
+    let is_full =
+        |scm: &PlayedScm| scm.said(node as u64 + 1).disks.iter().any(|disk| disk.state() == DiskState::Full);
     let written = write_until(&cluster, || is_full(&scm)).await;
-    assert!(scm.said(node as u64 + 1).disks.iter().all(|disk| !disk.failed));
+    assert!(scm.said(node as u64 + 1).disks.iter().all(|disk| disk.state() != DiskState::Failed));
     assert_eq!(metric(&cluster, node, "flotilla_disk_full{", &disk), "1");
     assert_ne!(metric(&cluster, node, "flotilla_disk_index_errors_total{", &disk), "0");
     let group = cluster.nodes[node].host.group(GroupId::pipeline(PIPELINE)).unwrap();
     assert_eq!(group.status().role, Role::Follower, "{:?}", group.status());
     make_room(&tables);
-    scm.wait(node as u64 + 1, "that it has room", |said| said.disks.iter().all(|disk| !disk.full)).await;
+    scm.wait(node as u64 + 1, "that it has room", |said| {
+        said.disks.iter().all(|disk| disk.state() != DiskState::Full)
+    })
+    .await;
     assert_eq!(metric(&cluster, node, "flotilla_disk_full{", &disk), "0");
     for (acked, data) in &written {
         let read = cluster.nodes[node].read_acknowledged(acked.block, 0, 100, acked.commit_index).await;
@@ -126,7 +131,9 @@ async fn a_disk_whose_index_is_read_only_is_failed() {
     let disk = db.parent().unwrap().canonicalize().unwrap();
     let away = db.with_file_name("away");
     std::fs::rename(&db, &away).unwrap();
-    let failed = |scm: &PlayedScm| scm.said(node as u64 + 1).disks.iter().filter(|disk| disk.failed).count();
+    let failed = |scm: &PlayedScm| {
+        scm.said(node as u64 + 1).disks.iter().filter(|disk| disk.state() == DiskState::Failed).count()
+    };
     let written = write_until(&cluster, || failed(&scm) > 0).await;
     assert_eq!(failed(&scm), 1, "the other disk is well");
     assert_eq!(metric(&cluster, node, "flotilla_disk_failed{", &disk), "1");

@@ -10,7 +10,7 @@ use crate::{GroupSpec, GroupStart};
 use anyhow::{Context, bail};
 use disk::Disk;
 use openraft::EntryPayload;
-use raftlog::Log;
+use raftlog::{Log, LogSpace, LogSpec};
 use std::sync::Arc;
 use types::{LogId, LogIndex, ReplicaId};
 
@@ -30,6 +30,28 @@ pub(crate) struct Begun {
     pub(crate) lost: Vec<ReplicaId>,
     /// The identity to write down as in use once the log has something.
     pub(crate) unused: Option<Identity>,
+}
+
+/// Writes the record of a replica that is new on the disk, before anything else of it is there. A log without
+/// one is from before records were kept: it says itself whose it is, to [`begin`].
+pub(crate) async fn announce(space: &LogSpace, log: &LogSpec, spec: &GroupSpec) -> anyhow::Result<()> {
+    let disk = space.disk();
+    let lost = match Identity::read(disk, spec.group).await.context("read which replica is here")? {
+        None => Vec::new(),
+        Some(known) if known.state == IdentityState::Removed && known.replica != spec.replica => known.lost,
+        Some(_) => return Ok(()),
+    };
+    if !disk.list(&log.dir).await.context("look whether there is a log")?.is_empty() {
+        return Ok(());
+    }
+    begin_as(new_state(spec), lost, disk, spec).await.map(drop)
+}
+
+fn new_state(spec: &GroupSpec) -> IdentityState {
+    match spec.start {
+        GroupStart::First(_) => IdentityState::First,
+        GroupStart::Join => IdentityState::Joined,
+    }
 }
 
 /// Makes a replica's log and identity agree with what is asked for, or says why they do not. Repeated after a
@@ -76,10 +98,7 @@ pub(crate) async fn begin(log: &Log, disk: &Arc<dyn Disk>, spec: &GroupSpec) -> 
                 "the replica has voted, but its log is empty: the log was lost; if its files are elsewhere, restore them"
             )
         }
-        _ => match spec.start {
-            GroupStart::First(_) => begin_as(IdentityState::First, lost, disk, spec).await?,
-            GroupStart::Join => begin_as(IdentityState::Joined, lost, disk, spec).await?,
-        },
+        _ => begin_as(new_state(spec), lost, disk, spec).await?,
     };
     check_not_lost(&identity, is_empty, past)?;
     let is_first = matches!(identity.state, IdentityState::First | IdentityState::FirstInUse);
@@ -125,14 +144,7 @@ async fn begin_as(
     {
         bail!("replica {} is not among the first members {members:?}", spec.replica);
     }
-    let identity = Identity {
-        group: spec.group,
-        replica: spec.replica,
-        state,
-        is_resetting: false,
-        was_member: false,
-        lost,
-    };
+    let identity = Identity { lost, ..Identity::new(spec.group, spec.replica, state) };
     identity.write(disk).await.context("write which replica is here")?;
     Ok(identity)
 }
@@ -241,7 +253,7 @@ pub(crate) mod tests {
     use crate::snapshot::testing::{FileState, GROUP, members};
     use crate::{AddressBook, Group, HostOptions, Member, RaftHost, Timing};
     use disk::sim::{SimDisk, SimOptions};
-    use raftlog::{Entry, HardState, LogSpace, LogSpaceOptions, LogSpec};
+    use raftlog::{Entry, HardState, LogSpaceOptions};
     use std::time::Duration;
     use types::{OwnerId, Payload, Term};
 

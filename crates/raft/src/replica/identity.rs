@@ -16,6 +16,7 @@
 //! ```
 
 use crate::log::room_wait::RoomWait;
+use crate::replica::record::ReplicaStage;
 use bytes::{Buf, BufMut};
 use disk::{Disk, RecordFile, is_full};
 use std::io;
@@ -82,12 +83,15 @@ impl ReplicaHere {
         let Some(known) = Identity::read(disk, group).await? else { return Ok(None) };
         let is_first = matches!(known.state, IdentityState::First | IdentityState::FirstInUse);
         let here = ReplicaHere { replica: known.replica, was_member: is_first || known.was_member };
-        let is_gone = matches!(known.state, IdentityState::Removing | IdentityState::Removed);
-        Ok((!is_gone).then_some(here))
+        Ok((!known.state.stage().is_being_removed()).then_some(here))
     }
 }
 
 impl Identity {
+    pub(crate) fn new(group: GroupId, replica: ReplicaId, state: IdentityState) -> Identity {
+        Identity { group, replica, state, is_resetting: false, was_member: false, lost: Vec::new() }
+    }
+
     /// `None` when the disk never had a replica of the group.
     pub(crate) async fn read(disk: &Arc<dyn Disk>, group: GroupId) -> io::Result<Option<Identity>> {
         let decode = |fields: &[u8]| match Identity::decode(fields)? {
@@ -103,8 +107,34 @@ impl Identity {
         FILE.write(&**disk, &path(self.group), &self.encode()).await
     }
 
+    /// [`Identity::read`], for who ends the replica and needs nothing that damage hides.
+    pub(crate) async fn read_unless_damaged(
+        disk: &Arc<dyn Disk>,
+        group: GroupId,
+    ) -> io::Result<Option<Identity>> {
+        match Identity::read(disk, group).await {
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                tracing::warn!(%group, %error, "the file that says whose replica this is is damaged");
+                Ok(None)
+            }
+            read => read,
+        }
+    }
+
+    /// The same replica in a later state.
+    pub(crate) fn advanced(self, state: IdentityState) -> Identity {
+        let (from, to) = (self.state.stage(), state.stage());
+        assert!(
+            from <= to,
+            "replica {} of {} would go from {from:?} back to {to:?}",
+            self.replica,
+            self.group
+        );
+        Identity { state, ..self }
+    }
+
     pub(crate) fn is_in_use(&self) -> bool {
-        matches!(self.state, IdentityState::FirstInUse | IdentityState::JoinedInUse)
+        self.state.stage() == ReplicaStage::InUse
     }
 
     /// Writes, durably on return, that from now on an empty log is one that was lost. Written after the log's
@@ -149,7 +179,7 @@ impl Identity {
             IdentityState::Joined => IdentityState::JoinedInUse,
             other => other,
         };
-        Identity { state, ..self }
+        self.advanced(state)
     }
 
     /// Notes durably that a committed membership has had the replica that is here. By then it is in use:
@@ -250,14 +280,7 @@ mod tests {
     }
 
     fn joined() -> Identity {
-        Identity {
-            group: GroupId::om(7),
-            replica: ReplicaId(300),
-            state: IdentityState::Joined,
-            is_resetting: false,
-            was_member: false,
-            lost: Vec::new(),
-        }
+        Identity::new(GroupId::om(7), ReplicaId(300), IdentityState::Joined)
     }
 
     #[tokio::test(start_paused = true)]

@@ -4,5 +4,6 @@
 pub(crate) mod beginning;
 pub(crate) mod begun_reset;
 pub(crate) mod identity;
+pub(crate) mod record;
 pub(crate) mod removal;
 pub(crate) mod reset;

@@ -4,38 +4,10 @@
 use crate::open_groups::Reservation;
 use crate::replica::identity::{Identity, IdentityState};
 use crate::{Group, RaftHost, RemoveGroupError, snapshot};
-use disk::Disk;
 use raftlog::{LogSpace, LogSpec};
 use std::io;
 use std::sync::Arc;
 use types::{GroupId, ReplicaId};
-
-/// The stage of its end that a replica on a disk has come to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ReplicaEnd {
-    /// [`RaftHost::retire`] was begun: it is no member any more, and its log is there.
-    Retired(ReplicaId),
-    /// [`RaftHost::remove`] was begun and is to be repeated.
-    Removing(ReplicaId),
-    Removed(ReplicaId),
-}
-
-impl ReplicaEnd {
-    /// `None` for a replica that may be opened, and where there was none. Damage hides an end: who opens the
-    /// replica hears of it, and who ends it needs nothing that it hides.
-    pub async fn of(group: GroupId, disk: &Arc<dyn Disk>) -> io::Result<Option<ReplicaEnd>> {
-        let Some(known) = read_unless_damaged(disk, group).await? else { return Ok(None) };
-        Ok(match known.state {
-            IdentityState::First
-            | IdentityState::Joined
-            | IdentityState::FirstInUse
-            | IdentityState::JoinedInUse => None,
-            IdentityState::Retired => Some(ReplicaEnd::Retired(known.replica)),
-            IdentityState::Removing => Some(ReplicaEnd::Removing(known.replica)),
-            IdentityState::Removed => Some(ReplicaEnd::Removed(known.replica)),
-        })
-    }
-}
 
 impl RaftHost {
     /// Ends a replica's part in its group and keeps its log: on return it is closed, and it never votes or
@@ -105,17 +77,10 @@ async fn remove_files(
         return Ok(());
     }
     // 0 where nothing says whose the log is: such a replica was never opened.
-    let replica = known.as_ref().map(|known| known.replica).or(open).unwrap_or_default();
-    let lost = known.map(|known| known.lost).unwrap_or_default();
-    let mark = |state| Identity {
-        group,
-        replica,
-        state,
-        is_resetting: false,
-        was_member: false,
-        lost: lost.clone(),
-    };
-    mark(IdentityState::Removing).write(disk).await?;
+    let unknown = || Identity::new(group, open.unwrap_or_default(), IdentityState::Removing);
+    let known = Identity { is_resetting: false, ..known.unwrap_or_else(unknown) };
+    let removing = known.advanced(IdentityState::Removing);
+    removing.write(disk).await?;
     space.remove(log).await?;
     if !group.kind.segments_outlive_log() {
         // Another replica of the group that comes here later must not take them for its own.
@@ -126,34 +91,24 @@ async fn remove_files(
     }
     // Whoever orders the same replica again, on old news, must not get an empty one that has forgotten its
     // votes.
-    mark(IdentityState::Removed).write(disk).await
-}
-
-async fn read_unless_damaged(disk: &Arc<dyn Disk>, group: GroupId) -> io::Result<Option<Identity>> {
-    match Identity::read(disk, group).await {
-        Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-            tracing::warn!(%group, %error, "the file that says whose replica this is is damaged");
-            Ok(None)
-        }
-        read => read,
-    }
+    removing.advanced(IdentityState::Removed).write(disk).await
 }
 
 async fn mark_retired(group: GroupId, replica: ReplicaId, space: &Arc<LogSpace>) -> io::Result<()> {
     let disk = space.disk();
-    let known = read_unless_damaged(disk, group).await?;
-    let over = [IdentityState::Retired, IdentityState::Removing, IdentityState::Removed];
-    if known.as_ref().is_some_and(|known| over.contains(&known.state)) {
-        return Ok(());
-    }
-    let lost = known.map(|known| known.lost).unwrap_or_default();
-    let state = IdentityState::Retired;
-    Identity { group, replica, state, is_resetting: false, was_member: false, lost }.write(disk).await
+    let retired = match Identity::read_unless_damaged(disk, group).await? {
+        Some(known) if known.state.stage().has_ended() => return Ok(()),
+        Some(known) => Identity { replica, ..known.advanced(IdentityState::Retired) },
+        None => Identity::new(group, replica, IdentityState::Retired),
+    };
+    retired.write(disk).await
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::replica::record::{ReplicaRecord, ReplicaStage};
+    use disk::Disk;
     use disk::sim::{SimDisk, SimOptions};
     use raftlog::LogSpaceOptions;
 
@@ -163,20 +118,14 @@ mod tests {
         let disk: Arc<dyn Disk> = Arc::new(SimDisk::new(SimOptions::default()));
         let space = LogSpace::new(disk.clone(), LogSpaceOptions::default());
         let (group, replica) = (GroupId::om(7), ReplicaId(300));
-        let in_use = Identity {
-            group,
-            replica,
-            state: IdentityState::FirstInUse,
-            is_resetting: false,
-            was_member: false,
-            lost: Vec::new(),
-        };
+        let in_use = Identity::new(group, replica, IdentityState::FirstInUse);
         in_use.write(&disk).await.unwrap();
         let file = disk.open("replicas/om-7", false).await.unwrap();
         file.write_and_sync(0, vec![bytes::Bytes::from_static(b"X")]).await.unwrap();
         Identity::read(&disk, group).await.unwrap_err();
-        assert_eq!(ReplicaEnd::of(group, &disk).await.unwrap(), None);
+        assert_eq!(ReplicaRecord::of(group, &disk).await.unwrap(), None);
         mark_retired(group, replica, &space).await.unwrap();
-        assert_eq!(ReplicaEnd::of(group, &disk).await.unwrap(), Some(ReplicaEnd::Retired(replica)));
+        let retired = ReplicaRecord { replica, stage: ReplicaStage::Retired };
+        assert_eq!(ReplicaRecord::of(group, &disk).await.unwrap(), Some(retired));
     }
 }

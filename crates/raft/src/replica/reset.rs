@@ -12,7 +12,7 @@ use crate::adapter::type_config::{Data, Peer, RaftEntry, RaftMembership};
 use crate::members::membership::Members;
 use crate::replica::beginning::finish_install;
 use crate::replica::begun_reset::settle_reset;
-use crate::replica::identity::{Identity, IdentityState, LOST_MAX};
+use crate::replica::identity::{Identity, LOST_MAX};
 use crate::snapshot::newest_applied;
 use crate::transport::protocol::PROTOCOL_VERSION;
 use openraft::EntryPayload;
@@ -101,9 +101,8 @@ impl OfflineReplica {
             return Err(ResetError::Pipeline(group));
         }
         let identity = Identity::read(space.disk(), group).await.map_err(log_failed)?;
-        let is_gone =
-            |identity: &Identity| matches!(identity.state, IdentityState::Removing | IdentityState::Removed);
-        let identity = identity.filter(|it| !is_gone(it)).ok_or(ResetError::NoReplica(group))?;
+        let identity =
+            identity.filter(|it| !it.state.stage().is_being_removed()).ok_or(ResetError::NoReplica(group))?;
         let log = space.open(spec).await.map_err(log_failed)?;
         match open_settle(group, identity, space, &log).await {
             Ok((identity, membership)) => {

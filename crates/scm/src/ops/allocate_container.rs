@@ -3,14 +3,14 @@
 
 use crate::tables::{TablesMut, is_live};
 use proto::scm::{AllocateContainerCommand, ContainerRecord, ScmReply};
-use types::{ContainerId, PipelineId};
+use types::ContainerId;
 
 pub(super) fn apply(
     tables: &mut TablesMut<'_>,
     command: AllocateContainerCommand,
 ) -> Result<ScmReply, String> {
     let AllocateContainerCommand { pipeline, after } = command;
-    let record = tables.pipeline(PipelineId(pipeline)).ok_or_else(|| format!("no pipeline {pipeline}"))?;
+    let record = tables.named_pipeline(pipeline)?;
     let takes_data = is_live(record);
     let last = match tables.container(ContainerId(after)) {
         Some(record) if record.pipeline == pipeline => *record,

@@ -5,11 +5,10 @@ use crate::tables::{TablesMut, is_live};
 use proto::scm::{
     ClosePipelineCommand, ContainerRecord, ContainerState, PipelineRecord, PipelineState, ScmReply,
 };
-use types::PipelineId;
 
 pub(super) fn apply(tables: &mut TablesMut<'_>, command: ClosePipelineCommand) -> Result<ScmReply, String> {
     let ClosePipelineCommand { pipeline, reason, at_ms } = command;
-    let record = tables.pipeline(PipelineId(pipeline)).ok_or_else(|| format!("no pipeline {pipeline}"))?;
+    let record = tables.named_pipeline(pipeline)?;
     if !is_live(record) {
         return Ok(ScmReply { pipeline, container: record.end_container, ..ScmReply::default() });
     }

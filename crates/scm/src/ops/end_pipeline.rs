@@ -4,11 +4,10 @@
 use crate::tables::TablesMut;
 use proto::scm::{EndPipelineCommand, MemberEnd, PipelineRecord, PipelineState, ScmReply};
 use std::collections::BTreeMap;
-use types::PipelineId;
 
 pub(super) fn apply(tables: &mut TablesMut<'_>, command: EndPipelineCommand) -> Result<ScmReply, String> {
     let EndPipelineCommand { pipeline, ended } = command;
-    let record = tables.pipeline(PipelineId(pipeline)).ok_or_else(|| format!("no pipeline {pipeline}"))?;
+    let record = tables.named_pipeline(pipeline)?;
     match record.state() {
         PipelineState::PipelineClosing | PipelineState::PipelineQuasiClosing => {
             let state = PipelineState::PipelineClosed as i32;
@@ -36,7 +35,7 @@ mod tests {
     use super::super::testing::{close, create, end, run, three_nodes};
     use super::*;
     use proto::scm::scm_command::Command;
-    use types::NodeId;
+    use types::{NodeId, PipelineId};
 
     #[test]
     fn only_closing_pipelines_end() {

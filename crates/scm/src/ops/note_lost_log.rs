@@ -4,11 +4,10 @@
 
 use crate::tables::TablesMut;
 use proto::scm::{NoteLostLogCommand, PipelineRecord, ScmReply};
-use types::PipelineId;
 
 pub(super) fn apply(tables: &mut TablesMut<'_>, command: NoteLostLogCommand) -> Result<ScmReply, String> {
     let NoteLostLogCommand { pipeline, replica } = command;
-    let record = tables.pipeline(PipelineId(pipeline)).ok_or_else(|| format!("no pipeline {pipeline}"))?;
+    let record = tables.named_pipeline(pipeline)?;
     if !record.members.iter().any(|member| member.replica == replica) {
         return Err(format!("replica {replica} is no member of pipeline {pipeline}"));
     }

@@ -2,11 +2,9 @@
 
 use crate::tables::TablesMut;
 use proto::scm::{OpenPipelineCommand, PipelineRecord, PipelineState, ScmReply};
-use types::PipelineId;
 
 pub(super) fn apply(tables: &mut TablesMut<'_>, command: OpenPipelineCommand) -> Result<ScmReply, String> {
-    let record = tables.pipeline(PipelineId(command.pipeline));
-    let record = record.ok_or_else(|| format!("no pipeline {}", command.pipeline))?;
+    let record = tables.named_pipeline(command.pipeline)?;
     if record.state() == PipelineState::PipelineAllocated {
         let opened = PipelineRecord { state: PipelineState::PipelineOpen as i32, ..record.clone() };
         tables.put_pipeline(opened);

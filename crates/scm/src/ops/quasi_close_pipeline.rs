@@ -3,14 +3,13 @@
 
 use crate::tables::TablesMut;
 use proto::scm::{PipelineRecord, PipelineState, QuasiClosePipelineCommand, ScmReply};
-use types::PipelineId;
 
 pub(super) fn apply(
     tables: &mut TablesMut<'_>,
     command: QuasiClosePipelineCommand,
 ) -> Result<ScmReply, String> {
     let pipeline = command.pipeline;
-    let record = tables.pipeline(PipelineId(pipeline)).ok_or_else(|| format!("no pipeline {pipeline}"))?;
+    let record = tables.named_pipeline(pipeline)?;
     match record.state() {
         PipelineState::PipelineClosing => {
             let state = PipelineState::PipelineQuasiClosing as i32;

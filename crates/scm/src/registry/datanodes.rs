@@ -9,7 +9,7 @@ use proto::registry::registry_command::Command;
 use proto::registry::{
     Check, Health, Instance, InstanceName, PutInstanceCommand, RemoveInstanceCommand, SetChecksCommand,
 };
-use proto::scm::{DiskReport, NodeRecord, NodeState};
+use proto::scm::{DiskReport, DiskState, NodeRecord, NodeState};
 use std::time::Duration;
 use tokio::time::Instant;
 use tracing::debug;
@@ -117,9 +117,10 @@ fn check(name: &str, health: Health, output: String) -> Check {
 }
 
 fn disk_check(disks: &[DiskReport]) -> Check {
-    let failed = disks.iter().filter(|disk| disk.failed).count();
-    let is_full =
-        |disk: &&DiskReport| !disk.failed && disk.free_bytes < disk.capacity_bytes / 100 * FREE_PERCENT_MIN;
+    let failed = disks.iter().filter(|disk| disk.state() == DiskState::Failed).count();
+    let is_full = |disk: &&DiskReport| {
+        disk.state() != DiskState::Failed && disk.free_bytes < disk.capacity_bytes / 100 * FREE_PERCENT_MIN
+    };
     let full = disks.iter().filter(is_full).count();
     let all = disks.len();
     let health = match (failed, full) {
@@ -153,7 +154,8 @@ mod tests {
     use super::*;
 
     fn disk(free_percent: u64, failed: bool) -> DiskReport {
-        DiskReport { capacity_bytes: 1000, free_bytes: free_percent * 10, failed, ..DiskReport::default() }
+        let state = if failed { DiskState::Failed } else { DiskState::Works } as i32;
+        DiskReport { capacity_bytes: 1000, free_bytes: free_percent * 10, state, ..DiskReport::default() }
     }
 
     #[test]

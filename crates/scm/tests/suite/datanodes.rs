@@ -19,6 +19,7 @@ impl Datanode {
             disk: Bytes::from([&[uuid; 15][..], &[n]].concat()),
             capacity_bytes: 1000,
             free_bytes: 1000 - u64::from(uuid) - u64::from(n),
+            state: DiskState::Works as i32,
             ..DiskReport::default()
         };
         let disks = (0..disks).map(disk).collect();

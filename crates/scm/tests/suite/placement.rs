@@ -73,7 +73,7 @@ async fn failed_disks_and_full_ones_get_no_pipelines() {
     let mut server = Server::start(dir.path()).await;
     let mut datanodes: Vec<Datanode> = (1..=3).map(|uuid| Datanode::new(uuid, 2)).collect();
     for datanode in &mut datanodes {
-        datanode.disks[1].failed = true;
+        datanode.disks[1].set_state(DiskState::Failed);
         datanode.register(&mut server).await.unwrap();
     }
     let pipelines = server.pipelines_become("pipelines", |pipelines| pipelines.len() >= 2).await;
@@ -83,7 +83,7 @@ async fn failed_disks_and_full_ones_get_no_pipelines() {
     assert_eq!(used, expected);
     // Repaired disks get theirs, and that is all.
     for datanode in &mut datanodes {
-        datanode.disks[1].failed = false;
+        datanode.disks[1].set_state(DiskState::Works);
         datanode.heartbeat(&mut server).await;
     }
     let pipelines = server.pipelines_become("more pipelines", |pipelines| pipelines.len() >= 4).await;

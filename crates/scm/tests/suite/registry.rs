@@ -8,7 +8,7 @@ use proto::registry::event::Change;
 use proto::registry::registry_client::RegistryClient;
 use proto::registry::watch_request::What;
 use proto::registry::*;
-use proto::scm::HeartbeatRequest;
+use proto::scm::{DiskState, HeartbeatRequest};
 use proto::{Code, Failure};
 use std::time::Duration;
 use tokio::time::{Instant, timeout};
@@ -461,7 +461,7 @@ async fn datanodes_are_registered_by_their_heartbeats() {
     assert_eq!(enroll(&mut server.registry, squatter).await.unwrap_err().code, Code::Invalid);
 
     // One goes on with a broken disk, the other falls silent.
-    datanodes[0].disks[0].failed = true;
+    datanodes[0].disks[0].set_state(DiskState::Failed);
     datanodes[0].address = "elsewhere:7400".to_owned();
     datanodes[0].register(&mut server).await.unwrap();
     let first = datanodes[0].clone();

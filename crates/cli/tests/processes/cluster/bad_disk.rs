@@ -1,5 +1,6 @@
 use super::harness::{Drill, REPAIRED_WITHIN, Setup, Shown, stood_still};
 use super::small_disk::SmallDisk;
+use proto::scm::DiskState;
 use std::time::{Duration, Instant};
 
 /// Of the small disk; two pipelines with segments of 128 MiB and what they recycle fit.
@@ -30,7 +31,8 @@ pub(super) async fn full() -> Option<Shown> {
     let used = async || {
         let datanodes = drill.datanodes().await;
         let info = datanodes.iter().find(|info| info.node == node).expect("it has registered");
-        let works = info.disks.iter().all(|disk| !disk.failed && disk.free_bytes > 256 << 20);
+        let works =
+            info.disks.iter().all(|disk| disk.state() == DiskState::Works && disk.free_bytes > 256 << 20);
         (works && info.pipelines > 0).then_some(()).ok_or_else(|| format!("{info:?}"))
     };
     drill.until("pipelines on the disk again", REPAIRED_WITHIN, used).await;

@@ -3,6 +3,7 @@ use super::harness::{Drill, REPAIRED_WITHIN, Setup, Shown};
 use super::lost_majority::all_have_everything;
 use crate::drills::assert_all_there;
 use crate::s3::S3;
+use proto::scm::DiskState;
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 
@@ -100,7 +101,7 @@ async fn start_again(drill: &mut Drill) {
 async fn has_failed_disk(drill: &Drill, node: u64) -> bool {
     let datanodes = drill.datanodes().await;
     let info = datanodes.iter().find(|info| info.node == node).expect("it has registered");
-    info.disks.iter().any(|disk| disk.failed)
+    info.disks.iter().any(|disk| disk.state() == DiskState::Failed)
 }
 
 fn small(round: u64, object: u64) -> (String, Vec<u8>) {
