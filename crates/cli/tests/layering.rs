@@ -51,6 +51,7 @@ const ALLOWED: &[(&str, Allowed)] = &[
         "flotilla-kvnode",
         Allowed::Only(&[
             "flotilla-disk",
+            "flotilla-diskhooks",
             "flotilla-kv",
             "flotilla-raft",
             "flotilla-raftlog",
@@ -86,6 +87,7 @@ const ALLOWED: &[(&str, Allowed)] = &[
     ("flotilla-runner", Allowed::Only(&[])),
     // Starts the finished binary from outside; knows none of our code.
     ("flotilla-testkit", Allowed::Only(&[])),
+    ("flotilla-diskhooks", Allowed::Only(&["flotilla-disk"])),
     ("flotilla-history", Allowed::Only(&["flotilla-proto"])),
     (
         "flotilla-sim",
@@ -93,6 +95,7 @@ const ALLOWED: &[(&str, Allowed)] = &[
             "flotilla-client",
             "flotilla-datanode",
             "flotilla-disk",
+            "flotilla-diskhooks",
             "flotilla-history",
             "flotilla-kv",
             "flotilla-om",
@@ -125,6 +128,7 @@ const SERVICE: &[&str] = &[
 /// Crates that exist for tests and measurements. What is shipped must not contain them.
 const TEST_ONLY: &[&str] = &[
     "flotilla-benches",
+    "flotilla-diskhooks",
     "flotilla-history",
     "flotilla-kv",
     "flotilla-kvnode",
@@ -192,7 +196,13 @@ fn a_release_has_nothing_of_the_tests() {
     let of_a_simulation = violations_of_a_release(&linked_crates("flotilla-sim"));
     assert_eq!(
         of_a_simulation,
-        ["flotilla-history", "flotilla-kv", "flotilla-planted with planted", "flotilla-sim"]
+        [
+            "flotilla-diskhooks",
+            "flotilla-history",
+            "flotilla-kv",
+            "flotilla-planted with planted",
+            "flotilla-sim"
+        ]
     );
 }
 

@@ -5,7 +5,8 @@ use crate::session::{Caller, serve};
 use crate::{Args, DbPer};
 use anyhow::Context;
 use bytes::Bytes;
-use disk::{CountingDisk, RealDisk};
+use disk::RealDisk;
+use diskhooks::Syncs;
 use kv::{KvMachine, check_ops};
 use raft::{AddressBook, Command, Group, GroupSpec, GroupStart, HostOptions, Member, RaftHost, Role};
 use raftlog::{LogSpace, LogSpaceOptions, LogSpec};
@@ -41,7 +42,7 @@ pub struct Node {
 /// What sessions need of a node.
 pub(crate) struct Served {
     groups: Vec<ServedGroup>,
-    disk: Arc<CountingDisk>,
+    syncs: Syncs,
     /// Proposals and transfers, which go past the lanes.
     tasks: Mutex<JoinSet<()>>,
 }
@@ -135,9 +136,9 @@ impl Node {
 
 async fn open_groups(args: &Args, host: &RaftHost, lanes: &mut JoinSet<()>) -> anyhow::Result<Served> {
     let real = RealDisk::open(&args.data.join("disk"), u128::from(args.node)).context("open the disk")?;
-    let disk = Arc::new(CountingDisk::new(real));
+    let syncs = Syncs::default();
     let options = LogSpaceOptions { reserve_bytes: args.reserve_bytes, ..LogSpaceOptions::default() };
-    let space = LogSpace::new(disk.clone(), options);
+    let space = LogSpace::new(Arc::new(syncs.of(Arc::new(real))), options);
     let open_db = |name: &str, options: DbOptions| -> anyhow::Result<Arc<dyn Tables>> {
         Ok(Arc::new(Db::open(&args.data.join(name), &options).with_context(|| format!("open {name}"))?))
     };
@@ -165,7 +166,7 @@ async fn open_groups(args: &Args, host: &RaftHost, lanes: &mut JoinSet<()>) -> a
         lanes.spawn(Lane { group: group.clone(), tables, options: lane_options }.run(queue));
         groups.push(ServedGroup { number, group, lane });
     }
-    Ok(Served { groups, disk, tasks: Mutex::default() })
+    Ok(Served { groups, syncs, tasks: Mutex::default() })
 }
 
 fn group_spec(args: &Args, number: u32) -> GroupSpec {
@@ -282,7 +283,7 @@ impl Served {
                 is_removed: status.is_removed,
             }
         };
-        NodeFacts { syncs: self.disk.syncs(), groups: self.groups.iter().map(facts).collect() }
+        NodeFacts { syncs: self.syncs.count(), groups: self.groups.iter().map(facts).collect() }
     }
 }
 
