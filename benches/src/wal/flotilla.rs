@@ -12,8 +12,8 @@ use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
 use types::{LogId, LogIndex, OwnerId, Payload, Term};
 
-/// `crates/raftlog` with its default limits, all logs on one disk. A task for each log keeps `window` appends under way;
-/// each has a buffer of its own, copied and checksummed as what arrives from a network would be.
+/// `crates/raftlog` with its default limits, all logs on one disk. A task for each log keeps `window` appends
+/// under way; each has a buffer of its own, copied and checksummed as what arrives from a network would be.
 pub(super) struct Flotilla {
     case: Case,
     // Before the runtime: logs close on it.

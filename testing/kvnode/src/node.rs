@@ -23,7 +23,8 @@ use tonic::transport::server::TcpIncoming;
 use types::{GroupId, LogIndex, NodeId, OwnerId, Payload, ReplicaId};
 
 const CLUSTER: &str = "kv";
-/// How long clients may take to hear that the process stops. Above what one may take to leave, and what the last answers take.
+/// How long clients may take to hear that the process stops. Above what one may take to leave, and what the
+/// last answers take.
 const GOODBYE_MAX: Duration = Duration::from_secs(2);
 
 /// A running node.
@@ -39,7 +40,7 @@ pub struct Node {
     served: Arc<Served>,
 }
 
-/// What sessions need of a node.
+/// The parts of a node that its sessions need.
 pub(crate) struct Served {
     groups: Vec<ServedGroup>,
     syncs: Syncs,
@@ -115,8 +116,8 @@ impl Node {
         self.client_address
     }
 
-    /// Hands its groups over and closes them; what clients ask meanwhile is answered with the new leader. Then they hear goodbye:
-    /// each knows of all it asked whether it was taken.
+    /// Hands its groups over and closes them; what clients ask meanwhile is answered with the new leader.
+    /// Then they hear goodbye: each knows of all it asked whether it was taken.
     pub async fn stop(mut self) {
         self.host.shutdown().await;
         self.stop_clients.send_replace(true);

@@ -21,7 +21,8 @@ pub enum Planted {
     VotesLost,
     /// A leader that was restarted leads on without an election, as openraft does by default: docs/adr/0002.
     LeadersRestored,
-    /// What a state machine did is durable, and how far it has come is not: commands are applied again.
+    /// The effects of a state machine are durable, and how far it has come is not: commands are applied
+    /// again.
     AppliedTwice,
     /// The state machine's store forgets a batch in the middle.
     BatchLost,
@@ -29,7 +30,8 @@ pub enum Planted {
     ReadsNotConfirmed,
     /// Followers answer reads from what they have.
     FollowersReadAlone,
-    /// Some clocks run at a quarter of their speed: what their processes take for the time of a lease is four times as long.
+    /// Some clocks run at a quarter of their speed: what their processes take for the time of a lease is four
+    /// times as long.
     LeasesTooLong,
     /// Snapshots lack the last entries that they claim to have.
     SnapshotsShort,
