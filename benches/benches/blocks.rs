@@ -1,7 +1,7 @@
-//! Blocks through gRPC on three datanode processes, every one fsynced on a majority before it is acknowledged: 4 KiB to 4 MiB
-//! through 1, 4 and 16 pipelines; beside it three processes that only write and sync the same bytes. Then what a cluster costs that
-//! nobody uses. Ends with one line of JSON.
-//! `./dev bench blocks [--quick] [--pipelines=1,4,16] [--payloads=4KiB,64KiB,1MiB,4MiB] [--idle=no|only]`
+//! Blocks through gRPC on three datanode processes, every one fsynced on a majority before it is
+//! acknowledged: 4 KiB to 4 MiB through 1, 4 and 16 pipelines; beside it three processes that only write and
+//! sync the same bytes. Then what a cluster costs that nobody uses. Ends with one line of JSON. `./dev bench
+//! blocks [--quick] [--pipelines=1,4,16] [--payloads=4KiB,64KiB,1MiB,4MiB] [--idle=no|only]`
 
 use flotilla_benches::blocks::{
     BlocksCluster, Idle, Measured, READERS, WRITERS, Windows, idle_cluster, idle_dev, read, write_chosen,

@@ -1,5 +1,5 @@
-//! What idle groups cost: three real processes, a member of each group in each of them. Ends with one line of JSON.
-//! `./dev bench idle [--groups=N] [--seconds=N] [--modes=awake,dozing] [--hold]`
+//! The cost of idle groups: three real processes, a member of each group in each of them. Ends with one line
+//! of JSON. `./dev bench idle [--groups=N] [--seconds=N] [--modes=awake,dozing] [--hold]`
 
 use flotilla_benches::idle::{Mode, NodePlan, Plan, run_mode, run_node};
 use serde_json::json;

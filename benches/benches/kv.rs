@@ -1,6 +1,6 @@
-//! A replicated key-value store under load: three `kvnode` processes, 24 groups, 16-byte keys and values, 90 % writes and 10 %
-//! linearizable reads, every write synced on a majority. Ends with one line of JSON.
-//! `./dev bench kv [--quick] [--only=PART OF A NAME] [--nodes="further arguments of kvnode"] [--perf]`
+//! A replicated key-value store under load: three `kvnode` processes, 24 groups, 16-byte keys and values, 90
+//! % writes and 10 % linearizable reads, every write synced on a majority. Ends with one line of JSON. `./dev
+//! bench kv [--quick] [--only=PART OF A NAME] [--nodes="further arguments of kvnode"] [--perf]`
 
 use flotilla_benches::kvnodes::{KvCluster, KvLoad, Measured, Windows, run};
 use serde_json::{Value, json};
@@ -16,7 +16,7 @@ struct Case {
     merging: bool,
 }
 
-/// What the project wants to reach.
+/// The rate that the project wants to reach.
 const RATE_AT_256_MIN: f64 = 13_000.0;
 const CPU_MS_SATURATED_MAX: f64 = 0.03;
 
@@ -46,8 +46,8 @@ impl Case {
         )
     }
 
-    /// Without pipelining a follower gets the next message when it has answered the last; without merging each request is
-    /// a proposal, and as many of a group may be under way as are asked.
+    /// Without pipelining a follower gets the next message when it has answered the last; without merging
+    /// each request is a proposal, and as many of a group may be under way as are asked.
     fn node_args(&self) -> Vec<String> {
         let mut args = Vec::new();
         if !self.pipelining {

@@ -1,5 +1,5 @@
-//! One, twelve and fifteen Raft logs per node on twelve simulated spinning disks, the same objects for all three. Ends with
-//! one line of JSON. `./dev bench multiraft [--quick] [--seed=N]`
+//! One, twelve and fifteen Raft logs per node on twelve simulated spinning disks, the same objects for all
+//! three. Ends with one line of JSON. `./dev bench multiraft [--quick] [--seed=N]`
 
 use flotilla_benches::multiraft::{Load, Outcome, World, print_comparison};
 use serde_json::json;
@@ -7,8 +7,8 @@ use std::time::Duration;
 
 const LOGS: [usize; 3] = [1, 12, 15];
 
-/// One log alone gets a load under which two thirds of its writes are fast, as in the report this is compared with; then
-/// six times that, at which twelve logs do as well as they do there; then all they take.
+/// One log alone gets a load under which two thirds of its writes are fast, as in the report this is compared
+/// with; then six times that, at which twelve logs do as well as they do there; then all they take.
 const LOADS: [(&str, Load); 4] = [
     ("an idle cluster: one object after the other", Load::Closed { writers: 1 }),
     (

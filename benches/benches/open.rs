@@ -1,5 +1,5 @@
-//! How long a disk full of logs takes to open, from cold files, with the indexes beside the segments and without them.
-//! Ends with one line of JSON.
+//! How long a disk full of logs takes to open, from cold files, with the indexes beside the segments and
+//! without them. Ends with one line of JSON.
 
 #![allow(clippy::disallowed_methods)] // a bench reads the clock and looks at files
 

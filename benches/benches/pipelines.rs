@@ -1,5 +1,5 @@
-//! Pipeline write throughput over gRPC, three datanode processes, everything fsynced on a majority before it is
-//! acknowledged; beside it the raw limit of the disk. Ends with one line of JSON.
+//! Pipeline write throughput over gRPC, three datanode processes, everything fsynced on a majority before it
+//! is acknowledged; beside it the raw limit of the disk. Ends with one line of JSON.
 
 #![allow(clippy::disallowed_methods)] // a bench reads the clock
 

@@ -1,6 +1,7 @@
-//! Proposals replicated by three `kvnode` processes, every one synced on a majority before it is acknowledged: 1, 8 and 24
-//! groups, 4 KiB and 1 MiB. Beside it three processes that only write and sync the same bytes. Ends with one line of JSON.
-//! `./dev bench raft [--quick] [--nodes="further arguments of kvnode"]`
+//! Proposals replicated by three `kvnode` processes, every one synced on a majority before it is
+//! acknowledged: 1, 8 and 24 groups, 4 KiB and 1 MiB. Beside it three processes that only write and sync the
+//! same bytes. Ends with one line of JSON. `./dev bench raft [--quick] [--nodes="further arguments of
+//! kvnode"]`
 
 use bytes::Bytes;
 use flotilla_benches::kvnodes::{KvCluster, Measured, PutLoad, Windows, raw_processes, raw_writer, run};

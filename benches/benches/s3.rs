@@ -1,6 +1,7 @@
-//! S3 requests of 1, 16 and 64 clients against three datanodes, SCM, OM and a gateway, each a process: put, get, head, list and a
-//! mix of them, of 4 KiB to 16 MiB; rates, latencies, processor time by process and memory. Ends with one line of JSON.
-//! `./dev bench s3 [--quick] [--peer URL|BINARY] [--counts] [--kinds=…] [--sizes=…] [--clients=…]`
+//! S3 requests of 1, 16 and 64 clients against three datanodes, SCM, OM and a gateway, each a process: put,
+//! get, head, list and a mix of them, of 4 KiB to 16 MiB; rates, latencies, processor time by process and
+//! memory. Ends with one line of JSON. `./dev bench s3 [--quick] [--peer URL|BINARY] [--counts] [--kinds=…]
+//! [--sizes=…] [--clients=…]`
 
 use anyhow::Context;
 use flotilla_benches::blocks::Windows;
@@ -64,7 +65,8 @@ impl Plan {
         Ok(plan)
     }
 
-    /// What has no size of its own is measured with the first.
+    /// Tells whether a kind is measured with a size; one that has no size of its own is measured with the
+    /// first.
     fn has(&self, kind: Kind, size: &Size) -> bool {
         self.kinds.contains(&kind) && (!kind.is_about_names() || self.sizes.first() == Some(&size))
     }
@@ -222,7 +224,8 @@ fn report_memory(target: &Target, watch: &Watch, settle: Duration) -> Value {
     })
 }
 
-/// What one request costs in calls, thread hops, allocations and copies. Rates of this run mean nothing: all that is counted takes longer.
+/// The cost of one request in calls, thread hops, allocations and copies. Rates of this run mean nothing: all
+/// that is counted takes longer.
 fn counts(plan: &Plan) -> anyhow::Result<Value> {
     let dir = tempfile::tempdir()?;
     let target = Target::start("counted", &counting_library(dir.path(), &flotilla_binary())?)?;

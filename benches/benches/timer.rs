@@ -1,6 +1,7 @@
-//! What it costs to park, complete and expire operations that wait for a condition or 200 ms: our parking lot beside one
-//! on a `BinaryHeap` of timers and one on tokio-util's `DelayQueue`. All replay the same arrivals and completions in
-//! virtual time as fast as they can, on one thread whose processor time is taken. Ends with one line of JSON.
+//! The cost to park, complete and expire operations that wait for a condition or 200 ms: our parking lot
+//! beside one on a `BinaryHeap` of timers and one on tokio-util's `DelayQueue`. All replay the same arrivals
+//! and completions in virtual time as fast as they can, on one thread whose processor time is taken. Ends
+//! with one line of JSON.
 
 #![allow(clippy::disallowed_methods)] // a bench looks at the clock of its thread
 #![allow(unsafe_code)] // a counting allocator
@@ -41,7 +42,7 @@ enum Event {
     Completion(u64),
 }
 
-/// What is measured: each event comes with its time, and what is due by then ends first.
+/// A candidate to be measured: each event comes with its time, and what is due by then ends first.
 trait Candidate {
     fn arrive(&mut self, key: u64, now_ms: u64, request: Request);
     fn complete(&mut self, key: u64);
@@ -144,8 +145,8 @@ fn cpu_time() -> Duration {
     Duration::from_nanos(nanoseconds.expect("its first field is a number"))
 }
 
-/// Exponential arrivals, log-normal completions, in the order of time. A completion after the deadline is not there: the
-/// operation is gone by then.
+/// Exponential arrivals, log-normal completions, in the order of time. A completion after the deadline is not
+/// there: the operation is gone by then.
 fn events(case: &Completions, seed: u64) -> Vec<(u64, Event)> {
     const Z75: f64 = 0.674_489_75;
     let sigma = (case.p75_ms / case.p50_ms).ln() / Z75;
@@ -264,7 +265,8 @@ impl Candidate for OnDelayQueue<'_> {
             let now = TokioInstant::now();
             while queue.peek().is_some_and(|timer| queue.deadline(&timer) <= now) {
                 let timer = std::future::poll_fn(|context| queue.poll_expired(context));
-                // Unconstrained: else tokio lets a task poll only so many times before others have their turn.
+                // Unconstrained: else tokio lets a task poll only so many times before others have their
+                // turn.
                 let timer = tokio::task::unconstrained(timer).await.expect("one is due");
                 requests.remove(timer.get_ref());
                 expired += 1;

@@ -1,5 +1,5 @@
-//! Appends to 1, 8 and 64 logs on the real disk, ours beside raft-engine, RocksDB's WAL and raw system calls. Ends with one
-//! line of JSON. `./dev bench wal [--quick] [--only=raw,raftlog] [part of a case's name, as
+//! Appends to 1, 8 and 64 logs on the real disk, ours beside raft-engine, RocksDB's WAL and raw system calls.
+//! Ends with one line of JSON. `./dev bench wal [--quick] [--only=raw,raftlog] [part of a case's name, as
 //! 64x4KiB/16]`
 
 use flotilla_benches::wal::{CONTENDERS, Case, Plan, report, run_case};

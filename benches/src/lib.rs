@@ -1,5 +1,5 @@
-//! What the benches share: the binary they measure, a writer that talks to pipelines directly, the raw limit of the
-//! disk beneath. How to run them and how to read them: README.md in this folder.
+//! Parts that the benches share: the binary they measure, a writer that talks to pipelines directly, the raw
+//! limit of the disk beneath. How to run them and how to read them: README.md in this folder.
 
 // Benches measure wall-clock time and write files of their own.
 #![allow(clippy::disallowed_methods)]

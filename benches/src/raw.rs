@@ -3,8 +3,8 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// The limit to compare with: three files, as three replicas, each written from its own thread with `count` payloads,
-/// one fdatasync after every `per_sync` of them; nothing is checksummed, sent or indexed. Files are
+/// The limit to compare with: three files, as three replicas, each written from its own thread with `count`
+/// payloads, one fdatasync after every `per_sync` of them; nothing is checksummed, sent or indexed. Files are
 /// preallocated, as our segments are.
 pub fn raw_append(dir: &Path, payload_bytes: usize, count: u64, per_sync: u64) -> Duration {
     let payload = vec![0x5au8; payload_bytes];

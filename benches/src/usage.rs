@@ -3,7 +3,7 @@ use std::time::{Duration, Instant};
 /// The kernel counts processor time in these (USER_HZ).
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// What a process has used so far.
+/// The use of a process so far.
 #[derive(Clone, Copy)]
 pub(crate) struct Usage {
     at: Instant,
@@ -13,7 +13,7 @@ pub(crate) struct Usage {
     pub(crate) wakeups: u64,
 }
 
-/// What a process used between two moments.
+/// The use of a process between two moments.
 pub(crate) struct Rates {
     pub(crate) cpu_percent: f64,
     pub(crate) wakeups_per_second: f64,

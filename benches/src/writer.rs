@@ -89,8 +89,8 @@ impl PipelineWriter {
         one_chunk(self.pipeline, self.next_nonce, 0, 0, payload, true)
     }
 
-    /// Keeps `outstanding` blocks under way, each made of these chunks, until the window is over, and answers with the
-    /// microseconds that those took which ended while it counted.
+    /// Keeps `outstanding` blocks under way, each made of these chunks, until the window is over, and answers
+    /// with the microseconds that those took which ended while it counted.
     pub(crate) async fn write_while(
         self,
         chunks: Arc<[Payload]>,

@@ -1,4 +1,5 @@
-//! Tells the binary what it was built from. A debug build names no commit, and outside of a git checkout it is unknown; nothing else depends on it.
+//! Tells the binary what it was built from. A debug build names no commit, and outside of a git checkout it
+//! is unknown; nothing else depends on it.
 
 use std::process::Command;
 

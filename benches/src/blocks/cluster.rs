@@ -22,7 +22,7 @@ pub struct BlocksCluster {
     pub(super) pipelines: usize,
 }
 
-/// What the three datanodes have used so far, together.
+/// The use of the three datanodes so far, together.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counters {
     pub(super) cpu_seconds: f64,

@@ -7,7 +7,7 @@ use testkit::{Process, Ready};
 /// First heartbeats are over by then, and groups that nobody used doze.
 const SETTLE: Duration = Duration::from_secs(15);
 
-/// What processes cost that nobody uses.
+/// The cost of processes that nobody uses.
 pub struct Idle {
     pub name: String,
     pub cpu_percent: f64,

@@ -16,7 +16,7 @@ pub const READERS: usize = 32;
 /// As the client cuts bodies.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// What one window saw.
+/// The measurements of one window.
 pub struct Measured {
     pub operations: u64,
     pub elapsed: Duration,
@@ -51,7 +51,8 @@ impl Measured {
     }
 }
 
-/// Each pipeline gets the same share of the writers: what a datanode has to cope with when many gateways write.
+/// Each pipeline gets the same share of the writers: what a datanode has to cope with when many gateways
+/// write.
 pub async fn write_spread(
     cluster: &BlocksCluster,
     block_bytes: usize,
@@ -70,7 +71,8 @@ pub async fn write_spread(
     measure(cluster, tasks, &window, windows, |latencies| latencies).await
 }
 
-/// The pipelines are chosen as a gateway chooses them, through its code. Answers with the blocks that were written too.
+/// The pipelines are chosen as a gateway chooses them, through its code. Answers with the blocks that were
+/// written too.
 pub async fn write_chosen(
     cluster: &BlocksCluster,
     block_bytes: usize,

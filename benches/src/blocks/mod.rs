@@ -1,4 +1,5 @@
-//! Blocks written to and read from three datanode processes over gRPC, and what a cluster costs that nobody uses.
+//! Blocks written to and read from three datanode processes over gRPC, and what a cluster costs that nobody
+//! uses.
 
 mod cluster;
 mod idle;

@@ -12,7 +12,7 @@ const WARM_UP: u8 = 0;
 const COUNTS: u8 = 1;
 const OVER: u8 = 2;
 
-/// What all who make load look at: whether it counts, and when to stop.
+/// The window that all who make load look at: whether it counts, and when to stop.
 pub struct Window {
     phase: AtomicU8,
 }

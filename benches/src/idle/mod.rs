@@ -1,5 +1,5 @@
-//! Idle groups in three real processes: what they cost in processor time, memory, messages and wakeups. The bench starts
-//! itself again as the nodes.
+//! Idle groups in three real processes: what they cost in processor time, memory, messages and wakeups. The
+//! bench starts itself again as the nodes.
 
 mod cluster;
 mod node;

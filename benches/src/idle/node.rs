@@ -21,7 +21,7 @@ use tonic::service::RoutesBuilder;
 use tower::ServiceExt;
 use types::{GroupId, NodeId, OwnerId, PipelineId, ReplicaId};
 
-/// What one node is started with: its own arguments, written and read here.
+/// The start of one node: its own arguments, written and read here.
 #[derive(Clone, Debug)]
 pub struct NodePlan {
     pub(super) mode: Mode,

@@ -24,7 +24,7 @@ pub struct KvCluster {
     dir: TempDir,
 }
 
-/// What the three nodes have used so far, together.
+/// The use of the three nodes so far, together.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counters {
     pub cpu: Duration,

@@ -30,7 +30,7 @@ pub struct PutLoad {
     pub body: Bytes,
 }
 
-/// What one window saw.
+/// The measurements of one window.
 pub struct Measured {
     pub operations: u64,
     pub failed: u64,

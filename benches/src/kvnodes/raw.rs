@@ -4,8 +4,9 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// The limit to compare with: three processes at the same time, each writing `count` payloads to a file of its own whose
-/// space is allocated, `per_sync` with one call and one fdatasync. Nothing is checksummed, sent, or read.
+/// The limit to compare with: three processes at the same time, each writing `count` payloads to a file of
+/// its own whose space is allocated, `per_sync` with one call and one fdatasync. Nothing is checksummed,
+/// sent, or read.
 ///
 /// Each process is this program, called with `raw-writer` and the rest: see [`raw_writer`].
 pub fn raw_processes(dir: &Path, payload_bytes: usize, count: u64, per_sync: u64) -> Duration {

@@ -13,12 +13,13 @@ use types::{LogId, LogIndex, OwnerId, Payload, Term, crc_chunks};
 pub const NODES: usize = 3;
 pub const DISKS_PER_NODE: usize = 12;
 
-/// Of one log, from its proposal until all three replicas are durable. Two logs on a disk are below what a disk lets
-/// queue (256 MiB).
+/// Of one log, from its proposal until all three replicas are durable. Two logs on a disk are below what a
+/// disk lets queue (256 MiB).
 const UNDER_WAY_BYTES_MAX: usize = 96 << 20;
 
-/// Three nodes and their disks, and Raft groups of which only what costs time is here: the leader appends and sends to
-/// both followers at once, they append, two of three are a quorum. Leaders are spread over the nodes and never change.
+/// Three nodes and their disks, and Raft groups of which only what costs time is here: the leader appends and
+/// sends to both followers at once, they append, two of three are a quorum. Leaders are spread over the nodes
+/// and never change.
 pub(super) struct Cluster {
     disks: Vec<SimDisk>,
     nics: Vec<Arc<Nic>>,

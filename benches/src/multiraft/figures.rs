@@ -11,7 +11,7 @@ use tokio::time::Instant;
 const LIMITS_MS: [u64; 4] = [50, 100, 200, 500];
 const BAR_CHARS: usize = 20;
 
-/// What a run measured, in the time of the real world.
+/// The figures of a run, in the time of the real world.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
     pub logs: usize,

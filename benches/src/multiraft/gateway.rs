@@ -9,10 +9,10 @@ use tokio::time::{Instant, sleep};
 /// As the write path cuts objects.
 const CHUNK_BYTES: u64 = 1 << 20;
 
-/// What a stream keeps unacknowledged (16 MiB, DESIGN.md §3).
+/// The chunks that a stream keeps unacknowledged (16 MiB, DESIGN.md §3).
 const CHUNKS_UNDER_WAY_MAX: usize = 16;
 
-/// What was written, and when.
+/// A note of what was written, and when.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Written {
     pub(super) what: What,

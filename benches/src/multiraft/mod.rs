@@ -1,7 +1,9 @@
-//! Why a node carries many logs: three nodes with twelve spinning disks each, simulated, and the real `crates/raftlog` on
-//! every disk. What is simulated, what is not, and how to read the figures: benches/README.md.
+//! Why a node carries many logs: three nodes with twelve spinning disks each, simulated, and the real
+//! `crates/raftlog` on every disk. What is simulated, what is not, and how to read the figures:
+//! benches/README.md.
 //!
-//! All of it runs on tokio's paused clock and one thread, so a second of it costs little and a seed decides everything.
+//! All of it runs on tokio's paused clock and one thread, so a second of it costs little and a seed decides
+//! everything.
 
 mod cluster;
 mod figures;
@@ -34,8 +36,8 @@ pub struct World {
 }
 
 impl World {
-    /// Runs it on a runtime of one thread whose clock is paused. What was begun while measuring is waited for, so slow
-    /// writes count as much as fast ones.
+    /// Runs it on a runtime of one thread whose clock is paused. What was begun while measuring is waited
+    /// for, so slow writes count as much as fast ones.
     pub async fn run(self) -> Outcome {
         let cluster = Cluster::start(self.logs, self.seed).await;
         let gateway = Gateway::new(cluster.clone(), self.seed);

@@ -1,5 +1,5 @@
-//! Which log takes an object: the rule of `client::Pipelines`, DESIGN.md §3.1, with that crate's limits. Small objects stay
-//! on one log until it is busy, all others take the less busy of two drawn at random.
+//! Which log takes an object: the rule of `client::Pipelines`, DESIGN.md §3.1, with that crate's limits.
+//! Small objects stay on one log until it is busy, all others take the less busy of two drawn at random.
 
 use disk::sim::Random;
 

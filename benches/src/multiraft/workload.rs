@@ -18,8 +18,8 @@ pub enum Load {
 }
 
 impl Load {
-    /// Writes objects until `end`, and waits for the last one. The seed decides when they come and how large they are; the
-    /// logs have no influence on that, so all configurations get the same ones.
+    /// Writes objects until `end`, and waits for the last one. The seed decides when they come and how large
+    /// they are; the logs have no influence on that, so all configurations get the same ones.
     pub(super) async fn run(self, gateway: Arc<Gateway>, seed: u64, end: Instant) {
         let mut writing = JoinSet::new();
         match self {
@@ -57,7 +57,8 @@ impl Load {
     }
 }
 
-/// Log-uniform: as many objects between 1 and 2 KiB as between 32 and 64 MiB. Nearly all bytes are in large ones.
+/// Log-uniform: as many objects between 1 and 2 KiB as between 32 and 64 MiB. Nearly all bytes are in large
+/// ones.
 fn object_bytes(random: &mut Random) -> u64 {
     (OBJECT_BYTES_MIN * (OBJECT_BYTES_MAX / OBJECT_BYTES_MIN).powf(uniform(random))) as u64
 }

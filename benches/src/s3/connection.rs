@@ -6,7 +6,7 @@ use std::time::Duration;
 
 /// A server that says nothing for so long has lost the request.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
-/// What is read with one call.
+/// The bytes that are read with one call.
 const READ_BYTES: usize = 256 << 10;
 /// Of an answer's head, and of the text of an error.
 const HEAD_BYTES_MAX: usize = 16 << 10;
@@ -16,7 +16,8 @@ const HEAD_BYTES_MAX: usize = 16 << 10;
 #[error("it answers 503: {0}")]
 pub(crate) struct Refused(String);
 
-/// A connection of HTTP/1.1 that is kept. One thread that waits in the kernel is the cheapest client there is.
+/// A connection of HTTP/1.1 that is kept. One thread that waits in the kernel is the cheapest client there
+/// is.
 pub(crate) struct Connection {
     stream: TcpStream,
     signer: Signer,
@@ -24,7 +25,7 @@ pub(crate) struct Connection {
     buffer: Box<[u8]>,
 }
 
-/// What is known of an answer when its head came: the body begins with what of the buffer follows the head.
+/// The knowledge of an answer when its head came: the body begins with what of the buffer follows the head.
 struct Head {
     status: u16,
     body_bytes: usize,
@@ -41,8 +42,8 @@ impl Connection {
         Ok(Connection { stream, signer, head: Vec::new(), buffer: vec![0; READ_BYTES].into() })
     }
 
-    /// Sends a request and takes its answer, whose body is handed to `take` with its offset as it comes. Answers with its length, and
-    /// takes any answer but a good one for an error.
+    /// Sends a request and takes its answer, whose body is handed to `take` with its offset as it comes.
+    /// Answers with its length, and takes any answer but a good one for an error.
     pub(crate) fn ask(
         &mut self,
         asked: Asked<'_>,

@@ -15,7 +15,7 @@ const OPERATIONS: u32 = 500;
 const WARM_UP: u32 = 50;
 const SOURCE: &str = include_str!("counts.c");
 
-/// What one operation costs one kind of process, without what the process does when nobody asks.
+/// The cost of one operation to one kind of process, without what the process does when nobody asks.
 #[derive(Clone, Debug, Default)]
 pub struct Counted {
     pub process: &'static str,
@@ -52,7 +52,8 @@ pub fn counting_library(dir: &Path, binary: &Path) -> anyhow::Result<PathBuf> {
     Ok(script)
 }
 
-/// What `kind` costs the processes of a target that was started with the binary of [`counting_library`] in `dir`.
+/// The cost of `kind` to the processes of a target that was started with the binary of [`counting_library`]
+/// in `dir`.
 pub fn operations_counted(
     target: &Target,
     dir: &Path,

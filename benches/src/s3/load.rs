@@ -62,7 +62,7 @@ pub struct Pace {
     pub longest: Duration,
 }
 
-/// What windows saw of one target.
+/// The measurements of windows of one target.
 #[derive(Clone, Debug, Default)]
 pub struct Measured {
     pub operations: u64,

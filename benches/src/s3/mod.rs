@@ -1,5 +1,5 @@
-//! S3 requests over HTTP/1.1 against a whole cluster of processes, or against another server: rates, latencies, what each process
-//! spends on one, and what all of them hold in memory.
+//! S3 requests over HTTP/1.1 against a whole cluster of processes, or against another server: rates,
+//! latencies, what each process spends on one, and what all of them hold in memory.
 
 mod connection;
 mod counts;

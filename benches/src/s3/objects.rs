@@ -23,7 +23,7 @@ const LONGEST: usize = Size::ALL[Size::ALL.len() - 1].bytes;
 /// Bodies begin anywhere in the first so many bytes of the pattern.
 const SHIFT_MAX: usize = 1 << 20;
 
-/// What objects contain: parts of one pattern that nothing makes smaller, each another part.
+/// The contents of objects: parts of one pattern that nothing makes smaller, each another part.
 #[derive(Clone)]
 pub struct Objects {
     pattern: Arc<[u8]>,

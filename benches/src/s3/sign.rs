@@ -15,7 +15,8 @@ pub(crate) struct Keys {
     pub(crate) secret_key: String,
 }
 
-/// Writes heads of requests, signed with Version 4. Good for the quarter of an hour that servers allow a clock to be off.
+/// Writes heads of requests, signed with Version 4. Good for the quarter of an hour that servers allow a
+/// clock to be off.
 #[derive(Clone)]
 pub(crate) struct Signer {
     host: String,
@@ -25,7 +26,7 @@ pub(crate) struct Signer {
     time: String,
 }
 
-/// What a request asks, in characters that need no encoding.
+/// The query of a request, in characters that need no encoding.
 #[derive(Clone, Copy)]
 pub(crate) struct Asked<'a> {
     pub(crate) method: &'a str,

@@ -17,7 +17,8 @@ pub struct Target {
     address: String,
     keys: Keys,
     pub(super) bucket: String,
-    /// What it consists of, by what is reported together; nothing of a server that we did not start.
+    /// The processes that it consists of, by what is reported together; nothing of a server that we did not
+    /// start.
     pub(super) processes: Vec<(&'static str, Vec<u32>)>,
     // Ends with it.
     cluster: Option<Cluster>,

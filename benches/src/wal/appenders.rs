@@ -3,7 +3,7 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// What is left of a turn, shared by its appenders.
+/// The rest of a turn, shared by its appenders.
 pub(super) struct Budget {
     started: Instant,
     deadline: Instant,
@@ -26,8 +26,8 @@ impl Budget {
     }
 }
 
-/// For contenders whose calls block: a thread for each log, which appends `case.window` payloads with one call, waits
-/// until they are durable, and does it again.
+/// For contenders whose calls block: a thread for each log, which appends `case.window` payloads with one
+/// call, waits until they are durable, and does it again.
 pub(super) fn append_in_threads<A>(case: Case, limits: Limits, appenders: &mut [A]) -> Appended
 where
     A: FnMut() + Send,

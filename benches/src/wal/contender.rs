@@ -47,12 +47,13 @@ pub struct Limits {
     pub payload_bytes: u64,
 }
 
-/// What a turn did.
+/// The result of a turn.
 #[derive(Default)]
 pub struct Appended {
     pub appends: u64,
     pub elapsed: Duration,
-    /// From the call to its acknowledgement; one for each append, or for each batch when they are acknowledged together.
+    /// From the call to its acknowledgement; one for each append, or for each batch when they are
+    /// acknowledged together.
     pub latencies: Vec<Duration>,
 }
 

@@ -1,8 +1,8 @@
 use super::appenders::Budget;
 use super::contender::{Appended, Case, Contender, Limits, payload};
 use bytes::Bytes;
-use disk::CountingDisk;
 use disk::{DiskIo, RealDisk};
+use diskhooks::Syncs;
 use futures::future::join_all;
 use raftlog::{Entry, Log, LogSpace, LogSpaceOptions, LogSpec};
 use std::path::Path;
@@ -12,13 +12,13 @@ use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
 use types::{LogId, LogIndex, OwnerId, Payload, Term};
 
-/// `crates/raftlog` with its default limits, all logs on one disk. A task for each log keeps `window` appends under way;
-/// each has a buffer of its own, copied and checksummed as what arrives from a network would be.
+/// `crates/raftlog` with its default limits, all logs on one disk. A task for each log keeps `window` appends
+/// under way; each has a buffer of its own, copied and checksummed as what arrives from a network would be.
 pub(super) struct Flotilla {
     case: Case,
     // Before the runtime: logs close on it.
     logs: Vec<Log>,
-    disk: Arc<CountingDisk>,
+    syncs: Syncs,
     payload: Arc<[u8]>,
     runtime: Runtime,
 }
@@ -30,9 +30,9 @@ impl Flotilla {
             .enable_all()
             .build()
             .expect("start tokio");
-        let disk =
-            Arc::new(CountingDisk::new(RealDisk::open_with(root, 0, io).expect("open a data directory")));
-        let space = LogSpace::new(disk.clone(), LogSpaceOptions::default());
+        let (disk, syncs) =
+            (RealDisk::open_with(root, 0, io).expect("open a data directory"), Syncs::default());
+        let space = LogSpace::new(Arc::new(syncs.of(Arc::new(disk))), LogSpaceOptions::default());
         let specs = (1..=case.logs as u64).map(|log| LogSpec {
             log,
             dir: format!("groups/{log}"),
@@ -41,7 +41,7 @@ impl Flotilla {
         });
         let opened = runtime.block_on(join_all(specs.map(|spec| space.open(spec))));
         let logs = opened.into_iter().map(|log| log.expect("open a log")).collect();
-        Flotilla { case, logs, disk, payload: payload(case.payload_bytes).into(), runtime }
+        Flotilla { case, logs, syncs, payload: payload(case.payload_bytes).into(), runtime }
     }
 }
 
@@ -68,7 +68,7 @@ impl Contender for Flotilla {
     }
 
     fn syncs(&self) -> u64 {
-        self.disk.syncs()
+        self.syncs.count()
     }
 
     fn reclaim(&mut self) {

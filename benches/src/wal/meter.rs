@@ -3,8 +3,8 @@ use std::time::Duration;
 /// The kernel counts CPU time in these (USER_HZ).
 const TICKS_PER_SECOND: u32 = 100;
 
-/// What this process has used so far, as the kernel counts it. Contenders take turns and are idle otherwise, so what a
-/// turn adds is its contender's.
+/// The use of this process so far, as the kernel counts it. Contenders take turns and are idle otherwise, so
+/// what a turn adds is its contender's.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Usage {
     /// Bytes of pages made dirty: what goes to the device, but for the file system's journal.

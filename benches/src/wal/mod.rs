@@ -1,5 +1,5 @@
-//! Appends to logs on the real disk: ours, its peers', and raw system calls as the limit, taking turns on one machine
-//! so that its weather is the same for all. What the columns mean: benches/README.md.
+//! Appends to logs on the real disk: ours, its peers', and raw system calls as the limit, taking turns on one
+//! machine so that its weather is the same for all. What the columns mean: benches/README.md.
 
 mod appenders;
 mod contender;

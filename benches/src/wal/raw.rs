@@ -6,11 +6,11 @@ use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// What is overwritten again and again, all files together.
+/// The bytes that are overwritten again and again, all files together.
 const OVERWRITTEN_BYTES: u64 = 512 << 20;
 
-/// The limit: a file and a thread for each log, `window` payloads written with one call and one fdatasync; no checksum, no
-/// header, no copy, nobody to notify.
+/// The limit: a file and a thread for each log, `window` payloads written with one call and one fdatasync; no
+/// checksum, no header, no copy, nobody to notify.
 pub(super) struct Raw {
     case: Case,
     root: PathBuf,
@@ -21,11 +21,13 @@ pub(super) struct Raw {
     syncs: u64,
 }
 
-/// What the file system knows of the blocks that are written to.
+/// The file system's knowledge of the blocks that are written to.
 enum FileSpace {
-    /// Allocated and never written, as new segments are: each sync also commits to the journal that they are now.
+    /// Allocated and never written, as new segments are: each sync also commits to the journal that they are
+    /// now.
     Preallocated { file_bytes: u64 },
-    /// Written before: nothing but data goes to the device. What a log could do at most if its space were recycled.
+    /// Written before: nothing but data goes to the device. What a log could do at most if its space were
+    /// recycled.
     Overwritten { file_bytes: u64 },
 }
 
@@ -81,7 +83,8 @@ impl Raw {
         });
     }
 
-    /// In pieces of the size that is written later: the kernel counts what is written in units of how the page cache was filled.
+    /// In pieces of the size that is written later: the kernel counts what is written in units of how the
+    /// page cache was filled.
     fn fill(&self, path: &Path, bytes: u64) {
         let mut file = File::create(path).expect("create a raw file");
         for _ in 0..bytes / self.batch.len() as u64 {

@@ -4,9 +4,9 @@ use rocksdb::statistics::{StatsLevel, Ticker};
 use rocksdb::{DB, DBCompactionStyle, FifoCompactOptions, Options, WriteBatch, WriteOptions};
 use std::path::Path;
 
-/// Logs in one RocksDB, each write synced to its WAL. A thread for each log; a window is one `WriteBatch` with so many
-/// puts. Spared what a log does not need: no compaction, old tables dropped whole, WAL files recycled, a write buffer so
-/// large that tables are seldom written.
+/// Logs in one RocksDB, each write synced to its WAL. A thread for each log; a window is one `WriteBatch`
+/// with so many puts. Spared what a log does not need: no compaction, old tables dropped whole, WAL files
+/// recycled, a write buffer so large that tables are seldom written.
 pub(super) struct Rocks {
     case: Case,
     options: Options,

@@ -35,7 +35,8 @@ pub struct Rounds {
     pub memory_bytes_peak: u64,
 }
 
-/// Lets all contenders append in turn, so that neighbours in time are compared; who begins changes with the round.
+/// Lets all contenders append in turn, so that neighbours in time are compared; who begins changes with the
+/// round.
 pub fn run_case(case: Case, plan: Plan, names: &[&str], dir: &Path) -> Vec<Rounds> {
     let open = |name: &&str| open_contender(name, case, plan.limits, &dir.join(name));
     let mut contenders: Vec<_> = names.iter().map(open).collect();

@@ -27,7 +27,8 @@ pub(crate) enum Command {
     Fs(FsArgs),
     /// Look at and manage a cluster
     Admin(AdminArgs),
-    /// Look into the files of a data directory, also of one in use, or at copies of them; recreate a lost index
+    /// Look into the files of a data directory, also of one in use, or at copies of them; recreate a lost
+    /// index
     Debug(DebugArgs),
     /// Ask a process whether it is ready: exit code 0 or 1. For health checks of containers, and for scripts
     Health(HealthArgs),
@@ -55,22 +56,26 @@ pub(crate) struct DevArgs {
     /// Port of SCM, OM and the first datanode; the other two datanodes take the next two. 0 takes free ones
     #[arg(long, default_value_t = 7400, value_parser = clap::value_parser!(u16).range(0..=65533))]
     pub rpc_port: u16,
-    /// Port of metrics and health checks (`/metrics`, `/healthz`, `/readyz`), on 127.0.0.1; 0 takes a free one
+    /// Port of metrics and health checks (`/metrics`, `/healthz`, `/readyz`), on 127.0.0.1; 0 takes a free
+    /// one
     #[arg(long, default_value_t = 7480, env = "FLOTILLA_HTTP_PORT")]
     pub http_port: u16,
-    /// Answer DNS for the registry's healthy instances on this port of 127.0.0.1, UDP and TCP; 0 takes a free one. Default: off
+    /// Answer DNS for the registry's healthy instances on this port of 127.0.0.1, UDP and TCP; 0 takes a free
+    /// one. Default: off
     #[arg(long, env = "FLOTILLA_DNS_PORT")]
     pub dns_port: Option<u16>,
     /// Disks (directories) of each of the three datanodes
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=64))]
     pub disks: u8,
-    /// How data files are read and written: `uring`, `threads`, or `auto`: io_uring where the kernel offers it
+    /// How data files are read and written: `uring`, `threads`, or `auto`: io_uring where the kernel offers
+    /// it
     #[arg(long, default_value_t, env = "FLOTILLA_DISK_IO")]
     pub disk_io: disk::DiskIo,
     /// When ready, write endpoint and keys into this file as KEY=value lines
     #[arg(long)]
     pub ready_file: Option<PathBuf>,
-    /// SCM and OM each write a snapshot when their log has grown by this much since the last one, and purge it
+    /// SCM and OM each write a snapshot when their log has grown by this much since the last one, and purge
+    /// it
     #[arg(long, default_value_t = 256 << 20, env = "FLOTILLA_METADATA_LOG_BYTES", value_parser = clap::value_parser!(u64).range(64 << 10..))]
     pub metadata_log_bytes: u64,
     /// Memory for all logs of the process, as of `flotilla server`
@@ -93,7 +98,7 @@ pub(crate) enum LogFormat {
     Json,
 }
 
-/// What a write waits for.
+/// The replicas that a write waits for.
 #[derive(ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Acks {
     #[default]
@@ -125,7 +130,7 @@ impl Role {
     }
 }
 
-/// What DNS answers for unless told otherwise.
+/// The zone that DNS answers for unless told otherwise.
 pub(crate) const DNS_ZONE: &str = "flotilla";
 
 fn dns_zone(text: &str) -> Result<String, String> {
@@ -134,7 +139,8 @@ fn dns_zone(text: &str) -> Result<String, String> {
 
 #[derive(ClapArgs, Debug, Clone)]
 pub(crate) struct ServerArgs {
-    /// TOML file with any of these options, written `disk = ["/data/0", "/data/1"]`; what is given here or in the environment wins
+    /// TOML file with any of these options, written `disk = ["/data/0", "/data/1"]`; what is given here or in
+    /// the environment wins
     #[arg(long, env = "FLOTILLA_CONFIG", value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Roles of this process, separated by commas
@@ -152,8 +158,8 @@ pub(crate) struct ServerArgs {
     /// A disk (directory) of the datanode; give one for each disk
     #[arg(long = "disk", env = "FLOTILLA_DISKS", value_delimiter = ',')]
     pub disks: Vec<PathBuf>,
-    /// host:port of SCM; several separated by commas: its members, the same list for all of them. Default: this process, if it has
-    /// the role
+    /// host:port of SCM; several separated by commas: its members, the same list for all of them. Default:
+    /// this process, if it has the role
     #[arg(long, env = "FLOTILLA_SCM")]
     pub scm: Option<String>,
     /// host:port of OM; default: this process, if it has the role
@@ -162,15 +168,17 @@ pub(crate) struct ServerArgs {
     /// Address of the S3 endpoint; port 0 takes a free one
     #[arg(long, default_value = "127.0.0.1:9000", env = "FLOTILLA_S3")]
     pub s3: std::net::SocketAddr,
-    /// Address of metrics and health checks (`/metrics`, `/healthz`, `/readyz`), without authentication; port 0 takes a
-    /// free one
+    /// Address of metrics and health checks (`/metrics`, `/healthz`, `/readyz`), without authentication; port
+    /// 0 takes a free one
     #[arg(long, default_value = "127.0.0.1:7480", env = "FLOTILLA_HTTP")]
     pub http: std::net::SocketAddr,
-    /// Another name under which the registry is asked over HTTP; one that begins with a dot stands for all below it. It answers at addresses,
-    /// at names of a single word and below the DNS zone without that, and nowhere else: pages in a browser could ask it
+    /// Another name under which the registry is asked over HTTP; one that begins with a dot stands for all
+    /// below it. It answers at addresses, at names of a single word and below the DNS zone without that, and
+    /// nowhere else: pages in a browser could ask it
     #[arg(long, env = "FLOTILLA_HTTP_HOST", value_delimiter = ',')]
     pub http_host: Vec<String>,
-    /// Answer DNS for the registry's healthy instances at this address, UDP and TCP; port 0 takes a free one. Default: off
+    /// Answer DNS for the registry's healthy instances at this address, UDP and TCP; port 0 takes a free one.
+    /// Default: off
     #[arg(long, env = "FLOTILLA_DNS_LISTEN")]
     pub dns_listen: Option<std::net::SocketAddr>,
     /// The zone that DNS answers for: s3gw.service.ZONE and others
@@ -179,14 +187,16 @@ pub(crate) struct ServerArgs {
     /// S3 access key (for the s3 role)
     #[arg(long, env = "FLOTILLA_ACCESS_KEY")]
     pub access_key: Option<String>,
-    /// S3 secret key (for the s3 role). Better given with --secret-key-file or in the environment: `ps` shows it to everybody
+    /// S3 secret key (for the s3 role). Better given with --secret-key-file or in the environment: `ps` shows
+    /// it to everybody
     #[arg(long, env = "FLOTILLA_SECRET_KEY", hide_env_values = true)]
     pub secret_key: Option<Secret>,
     /// File with the S3 secret key. Without one, systemd's credential `flotilla-secret-key` is taken
     #[arg(long, env = "FLOTILLA_SECRET_KEY_FILE")]
     pub secret_key_file: Option<PathBuf>,
-    /// A host name of the S3 endpoint; give one for each. NAME is asked with the bucket in the path, BUCKET.NAME for a bucket.
-    /// Addresses, localhost, names without a dot and s3gw.service.ZONE need none; other hosts are refused
+    /// A host name of the S3 endpoint; give one for each. NAME is asked with the bucket in the path,
+    /// BUCKET.NAME for a bucket. Addresses, localhost, names without a dot and s3gw.service.ZONE need none;
+    /// other hosts are refused
     #[arg(long = "s3-domain", env = "FLOTILLA_S3_DOMAINS", value_delimiter = ',', value_name = "NAME")]
     pub s3_domains: Vec<String>,
     /// A container is closed, and the next one opened, near this size
@@ -195,13 +205,14 @@ pub(crate) struct ServerArgs {
     /// A disk of a datanode takes no new data when less than this, and the next segment, is free
     #[arg(long, default_value_t = raftlog::LogSpaceOptions::default().reserve_bytes, env = "FLOTILLA_RESERVE_BYTES")]
     pub reserve_bytes: u64,
-    /// A datanode's memory for what is read and not taken yet by its readers, who may be slow; past half of it they get
-    /// smaller pieces, past all of it they wait
+    /// A datanode's memory for what is read and not taken yet by its readers, who may be slow; past half of
+    /// it they get smaller pieces, past all of it they wait
     #[arg(long, default_value_t = datanode::DatanodeOptions::default().read_bytes_max, env = "FLOTILLA_READ_MEMORY_BYTES")]
     pub read_memory_bytes: usize,
-    /// Memory for all logs of the process: what is not written yet, and what was written last, for followers that lag. Each
-    /// directory (the disks, and --meta) has the same share, of 16 MiB or more; where it is full of what is not written, writers wait.
-    /// Default: 512 MiB, or 16 MiB for each directory where there are more than 32
+    /// Memory for all logs of the process: what is not written yet, and what was written last, for followers
+    /// that lag. Each directory (the disks, and --meta) has the same share, of 16 MiB or more; where it is
+    /// full of what is not written, writers wait. Default: 512 MiB, or 16 MiB for each directory where there
+    /// are more than 32
     #[arg(long, env = "FLOTILLA_LOG_MEMORY_BYTES", value_name = "BYTES")]
     pub log_memory_bytes: Option<usize>,
     /// Closed containers of each disk are read at this rate, to find what it lost; 0 turns that off
@@ -213,7 +224,8 @@ pub(crate) struct ServerArgs {
     /// Pipelines whose logs share one disk
     #[arg(long, default_value_t = 2, env = "FLOTILLA_PIPELINES_PER_DISK", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub pipelines_per_disk: u32,
-    /// SCM and OM each write a snapshot when their log has grown by this much since the last one, and purge it
+    /// SCM and OM each write a snapshot when their log has grown by this much since the last one, and purge
+    /// it
     #[arg(long, default_value_t = 256 << 20, env = "FLOTILLA_METADATA_LOG_BYTES", value_parser = clap::value_parser!(u64).range(64 << 10..))]
     pub metadata_log_bytes: u64,
     #[command(flatten)]
@@ -226,7 +238,8 @@ pub(crate) struct ServerArgs {
     pub log_format: LogFormat,
     #[command(flatten)]
     pub scm_times: ScmTimes,
-    /// How data files are read and written: `uring`, `threads`, or `auto`: io_uring where the kernel offers it
+    /// How data files are read and written: `uring`, `threads`, or `auto`: io_uring where the kernel offers
+    /// it
     #[arg(long, default_value_t, env = "FLOTILLA_DISK_IO")]
     pub disk_io: disk::DiskIo,
     /// When ready, write addresses into this file as KEY=value lines
@@ -240,7 +253,8 @@ pub(crate) struct ScmTimes {
     /// SCM: a datanode that is silent for this long gets no new pipelines and no copies
     #[arg(long, default_value = "5s", env = "FLOTILLA_STALE_AFTER", value_parser = duration)]
     pub stale_after: Duration,
-    /// SCM: a datanode that is silent for this long is given up: its pipelines close, its containers are copied elsewhere
+    /// SCM: a datanode that is silent for this long is given up: its pipelines close, its containers are
+    /// copied elsewhere
     #[arg(long, default_value = "10m", env = "FLOTILLA_DEAD_AFTER", value_parser = duration)]
     pub dead_after: Duration,
     /// SCM: a pipeline closes when a member's disk or group is broken for this long while its node speaks
@@ -259,15 +273,17 @@ pub(crate) struct HealthArgs {
     /// host:port of its metrics and health checks, as its own --http says
     #[arg(long, default_value = "127.0.0.1:7480", env = "FLOTILLA_HTTP")]
     pub http: String,
-    /// Whether it answers at all, ready or not. A process that waits for others is not ready, and nothing is won by restarting it
+    /// Whether it answers at all, ready or not. A process that waits for others is not ready, and nothing is
+    /// won by restarting it
     #[arg(long)]
     pub live: bool,
-    /// Ask again and again until it is, or until so long after the start; written as 30s, 5m. Default: ask once
+    /// Ask again and again until it is, or until so long after the start; written as 30s, 5m. Default: ask
+    /// once
     #[arg(long, value_parser = duration)]
     pub within: Option<Duration>,
 }
 
-/// Where a cluster is.
+/// The addresses of a cluster.
 #[derive(ClapArgs, Debug, Clone)]
 pub(crate) struct ClusterArgs {
     /// host:port of SCM; several separated by commas: any of its members
@@ -319,8 +335,8 @@ pub(crate) enum FsCommand {
         /// Overwrite
         #[arg(short = 'f')]
         force: bool,
-        /// How many of the three replicas have each byte before it is done; where one of `all` does not have it within a
-        /// second, a majority suffices, which is said
+        /// How many of the three replicas have each byte before it is done; where one of `all` does not have
+        /// it within a second, a majority suffices, which is said
         #[arg(long, value_enum, default_value_t)]
         ack: Acks,
         /// Local files, then the destination
@@ -370,8 +386,8 @@ fn addresses(text: &str) -> Result<String, String> {
     proto::Seeker::parse(text).map(|_| text.to_owned()).map_err(|failure| failure.message)
 }
 
-/// Turns `flotilla fs -ls -R /x` into `flotilla fs ls -R /x`: Hadoop's commands begin with a dash, which no option
-/// parser takes. Only the first word after `fs` (and its own options) is touched.
+/// Turns `flotilla fs -ls -R /x` into `flotilla fs ls -R /x`: Hadoop's commands begin with a dash, which no
+/// option parser takes. Only the first word after `fs` (and its own options) is touched.
 pub(crate) fn with_plain_subcommands(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let mut args: Vec<OsString> = args.collect();
     if args.get(1).is_none_or(|word| word != "fs") {

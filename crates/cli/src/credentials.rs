@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use uuid::Uuid;
 
-/// Where systemd puts the files that a unit's `LoadCredential=` names.
+/// The directory in which systemd puts the files that a unit's `LoadCredential=` names.
 const SYSTEMD_DIRECTORY: &str = "CREDENTIALS_DIRECTORY";
 /// The name it has there.
 const SYSTEMD_NAME: &str = "flotilla-secret-key";
 
-/// What is shown to nobody.
+/// A text that is shown to nobody.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub(crate) struct Secret(String);
 
@@ -34,8 +34,8 @@ impl Secret {
         &self.0
     }
 
-    /// The gateway's secret key: from the command line or the environment, else from a file, else from systemd. Empty when nobody
-    /// gave one.
+    /// The gateway's secret key: from the command line or the environment, else from a file, else from
+    /// systemd. Empty when nobody gave one.
     pub(crate) fn find(given: Option<Secret>, file: Option<&Path>) -> anyhow::Result<Secret> {
         if let Some(given) = given {
             let words = std::env::args_os().skip(1);
@@ -68,7 +68,8 @@ fn is_secret_option(word: &str) -> bool {
     word == "--secret-key" || word.starts_with("--secret-key=")
 }
 
-/// The key pair of a `flotilla dev` cluster, made at its first start and kept in a file that only the owner reads.
+/// The key pair of a `flotilla dev` cluster, made at its first start and kept in a file that only the owner
+/// reads.
 pub(crate) struct Credentials {
     pub access_key: String,
     pub secret_key: Secret,

@@ -21,8 +21,8 @@ const SERVERS: u16 = 3;
 /// A laptop's disk is shared with everything else: stop taking data a little before it is full.
 const RESERVE_BYTES: u64 = 256 << 20;
 
-/// `flotilla dev`: the servers of a three-datanode cluster in one process, each with its own ports and directories,
-/// exactly as `flotilla server` would run them.
+/// `flotilla dev`: the servers of a three-datanode cluster in one process, each with its own ports and
+/// directories, exactly as `flotilla server` would run them.
 pub(crate) async fn run(args: DevArgs) -> anyhow::Result<()> {
     check_ready_file(args.ready_file.as_deref())?;
     let credentials = Credentials::load_or_create(&credentials_path(&args))?;

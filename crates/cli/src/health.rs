@@ -9,14 +9,15 @@ use std::process::ExitCode;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// For an answer: a gateway asks its cluster, for a second at most, before it gives one.
+/// The time for an answer: a gateway asks its cluster, for a second at most, before it gives one.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
 /// Between two questions.
 const PAUSE: Duration = Duration::from_millis(200);
 /// More than all roles of a process have to say.
 const ANSWER_BYTES_MAX: u64 = 64 << 10;
 
-/// 0 when the process is ready, or with `--live` when it answers; 1 otherwise. What it says of its roles is printed.
+/// 0 when the process is ready, or with `--live` when it answers; 1 otherwise. What it says of its roles is
+/// printed.
 pub(crate) async fn run(args: HealthArgs) -> ExitCode {
     // None: a time too far away to be told.
     let give_up = Instant::now().checked_add(args.within.unwrap_or_default());

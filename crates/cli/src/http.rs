@@ -1,5 +1,6 @@
-//! The HTTP port of a process: metrics for Prometheus, whether it is up and ready, and the registry. It has no authentication. Who reaches
-//! it may read and change the registry, as whoever reaches gRPC may, and nothing else; only pages of a browser may not (`registry::http`).
+//! The HTTP port of a process: metrics for Prometheus, whether it is up and ready, and the registry. It has
+//! no authentication. Who reaches it may read and change the registry, as whoever reaches gRPC may, and
+//! nothing else; only pages of a browser may not (`registry::http`).
 
 use crate::args::Role;
 use crate::presence::expose_dns;
@@ -34,7 +35,7 @@ pub(crate) struct Http {
     service: Service,
 }
 
-/// What the servers of the process say of themselves.
+/// The readiness of the process: its servers, asked how they are.
 struct Readiness {
     /// Servers that do not run yet, or no more.
     missing: usize,
@@ -49,7 +50,7 @@ impl Readiness {
 
 /// The servers of the process.
 struct Watched {
-    /// How many there will be; until then the process is starting.
+    /// The number of servers that there will be; until then the process is starting.
     servers: usize,
     /// Weak: a request under way must not keep open what is being stopped.
     roles: Mutex<Vec<Weak<Roles>>>,
@@ -103,7 +104,8 @@ impl Http {
         self.watched.roles.lock().expect("no holder panics").push(Arc::downgrade(roles));
     }
 
-    /// The registry is asked through this client from now on; of several servers in one process, the first one's will do.
+    /// The registry is asked through this client from now on; of several servers in one process, the first
+    /// one's will do.
     pub(crate) fn serve_registry(&self, client: RegistryClient) {
         let _ = self.watched.registry.set(client);
     }

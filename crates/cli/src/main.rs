@@ -28,7 +28,7 @@ use clap::{CommandFactory, Parser};
 use std::process::ExitCode;
 use tokio_util::task::AbortOnDropHandle;
 
-/// For blocking work that is still under way when everything else has ended.
+/// The time for blocking work that is still under way when everything else has ended.
 const STRAGGLERS_WITHIN: std::time::Duration = std::time::Duration::from_secs(5);
 
 fn main() -> ExitCode {
@@ -70,7 +70,8 @@ fn main() -> ExitCode {
             Command::Completion { shell } => exit_code(completion(shell)),
         }
     });
-    // A stop that comes while disks are being opened does not wait for logs of hours: what a crash leaves is what this leaves.
+    // A stop that comes while disks are being opened does not wait for logs of hours: what a crash leaves is
+    // what this leaves.
     runtime.shutdown_timeout(STRAGGLERS_WITHIN);
     code
 }

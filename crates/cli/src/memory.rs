@@ -5,15 +5,16 @@ use std::time::Duration;
 
 const LOOK_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Of one processor. An idle cluster takes a tenth of it, and one that is busy has better things to do than to give back what it
-/// needs again at once.
+/// The share of one processor that this may take. An idle cluster takes a tenth of it, and one that is busy
+/// has better things to do than to give back what it needs again at once.
 const IDLE_SHARE: f64 = 0.1;
 
-/// Looks at which freed memory is given back after work has ended: logs let go of what they have in memory after half a minute.
+/// Looks at which freed memory is given back after work has ended: logs let go of what they have in memory
+/// after half a minute.
 const LOOKS: u32 = 6;
 
-/// glibc keeps what was freed, which makes it fast under load and leaves a server afterwards as large as it ever was. So when work has
-/// ended it is told to give that back (docs/adr/0011). Runs until it is dropped.
+/// glibc keeps what was freed, which makes it fast under load and leaves a server afterwards as large as it
+/// ever was. So when work has ended it is told to give that back (docs/adr/0011). Runs until it is dropped.
 pub(crate) async fn give_back_when_idle() {
     let mut looks_left = 0;
     let mut used_before = process_metrics::cpu_seconds_used();

@@ -2,14 +2,15 @@
 
 use std::io::{self, ErrorKind, Write};
 
-/// Prints, whole. A reader who has seen enough (`| head -1`) is no error: what nobody reads need not be written.
+/// Prints, whole. A reader who has seen enough (`| head -1`) is no error: what nobody reads need not be
+/// written.
 pub(crate) fn print(text: &str) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
     unless_unread(stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()))
 }
 
-/// A name as a terminal may have it: characters that would move its cursor, or turn the direction of what follows, are
-/// escaped. Anybody who may write to the store chooses names.
+/// A name as a terminal may have it: characters that would move its cursor, or turn the direction of what
+/// follows, are escaped. Anybody who may write to the store chooses names.
 pub(crate) fn printable(name: &str) -> String {
     let mut shown = String::with_capacity(name.len());
     for c in name.chars() {

@@ -1,4 +1,5 @@
-//! What a server is to others: its roles in the registry, and the registry over HTTP and DNS for those who ask here.
+//! A server as others see it: its roles in the registry, and the registry over HTTP and DNS for those who ask
+//! here.
 
 use crate::args::Role;
 use crate::http::Http;
@@ -15,18 +16,19 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 use types::SystemClock;
 
-/// A process that was killed is critical after this: long enough for two lost renewals, short enough that clients who met it notice little.
+/// A process that was killed is critical after this: long enough for two lost renewals, short enough that
+/// clients who met it notice little.
 const LEASE_TTL: Duration = Duration::from_secs(5);
 /// A replica that has not applied so many entries is behind: seconds of writing.
 const LAG_ENTRIES_MAX: u64 = 10_000;
 
-/// Of one server; datanodes are in the registry by their heartbeats.
+/// The presence of one server; datanodes are in the registry by their heartbeats.
 pub(crate) struct Presence {
     registrars: Vec<Registrar>,
     dns: Option<Arc<DnsServer>>,
 }
 
-/// Where this server's roles are reached.
+/// The addresses at which this server's roles are reached.
 pub(crate) struct Reached<'a> {
     pub rpc: &'a str,
     pub s3: Option<SocketAddr>,
@@ -80,7 +82,7 @@ impl Presence {
     }
 }
 
-/// What DNS counts, while it runs.
+/// Shows the counters of DNS, while it runs.
 pub(crate) fn expose_dns(dns: &Weak<DnsServer>, exposition: &mut Exposition) {
     if let Some(dns) = dns.upgrade() {
         dns.expose(exposition);
@@ -115,7 +117,7 @@ fn reachable(bound: SocketAddr, rpc: &str) -> String {
     }
 }
 
-/// What a role says of itself.
+/// The checks with which a role says how it is.
 async fn checks(role: Role, roles: Weak<Roles>) -> Vec<Check> {
     let Some(roles) = roles.upgrade() else {
         return vec![check("ready", Health::Critical, "it stops".to_owned())];

@@ -1,4 +1,4 @@
-//! What the kernel says of this process, under the names that every Prometheus client gives it.
+//! Metrics of this process from the kernel, under the names that every Prometheus client gives them.
 
 // /proc is no data file: reading it waits for no disk.
 #![allow(clippy::disallowed_methods)]
@@ -14,7 +14,7 @@ const THREADS: Metric = Metric { name: "process_threads", help: "Threads." };
 const OPEN_FILES: Metric = Metric { name: "process_open_fds", help: "Open file descriptors." };
 const OPEN_FILES_MAX: Metric = Metric { name: "process_max_fds", help: "Limit of open file descriptors." };
 
-/// What cannot be read is left out.
+/// Shows the metrics; one that cannot be read is left out.
 pub(crate) fn expose(exposition: &mut Exposition) {
     exposition.scope(&[]);
     let read = |name: &str| std::fs::read_to_string(format!("/proc/self/{name}")).unwrap_or_default();
@@ -41,7 +41,8 @@ pub(crate) fn cpu_seconds_used() -> f64 {
     std::fs::read_to_string("/proc/self/stat").ok().and_then(|stat| cpu_seconds(&stat)).unwrap_or_default()
 }
 
-/// `utime` and `stime`, the 14th and 15th field; the second, the name, is in parentheses and may hold anything.
+/// `utime` and `stime`, the 14th and 15th field; the second, the name, is in parentheses and may hold
+/// anything.
 fn cpu_seconds(stat: &str) -> Option<f64> {
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
     let mut ticks = || fields.next()?.parse::<u64>().ok();

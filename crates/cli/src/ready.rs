@@ -1,8 +1,8 @@
 use anyhow::{Context, bail};
 use std::path::Path;
 
-/// A cluster that takes a while to start should not fail at its last step: the directory must be there, and is not
-/// made, since a missing one is more often a wrong path.
+/// A cluster that takes a while to start should not fail at its last step: the directory must be there, and
+/// is not made, since a missing one is more often a wrong path.
 pub(crate) fn check_ready_file(path: Option<&Path>) -> anyhow::Result<()> {
     let Some(path) = path else { return Ok(()) };
     let parent = match path.parent() {
@@ -16,7 +16,8 @@ pub(crate) fn check_ready_file(path: Option<&Path>) -> anyhow::Result<()> {
     bail!("--ready-file {}: there is no directory {}", path.display(), parent.display())
 }
 
-/// Tells scripts where things are, and with which keys: `KEY=value` lines, whole or not at all, for the owner only.
+/// Tells scripts where things are, and with which keys: `KEY=value` lines, whole or not at all, for the owner
+/// only.
 pub(crate) fn write_ready_file(path: Option<&Path>, values: &[(&str, String)]) -> anyhow::Result<()> {
     let Some(path) = path else { return Ok(()) };
     check_ready_file(Some(path))?;

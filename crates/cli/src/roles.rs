@@ -13,15 +13,15 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a gateway's cluster may take to answer that it is there.
+/// The time that a gateway's cluster may take to answer that it is there.
 const CLIENT_READY_WITHIN: Duration = Duration::from_secs(1);
 
 const INFO: Metric = Metric { name: "flotilla_info", help: "1; the labels say what runs here." };
 
-/// What one server of a process runs, to be asked how it is.
+/// The roles that one server of a process runs, to be asked how they are.
 pub(crate) struct Roles {
     pub(crate) host: RaftHost,
-    /// Of the gRPC port.
+    /// The counts of the gRPC port.
     pub(crate) gate: Arc<GateCounts>,
     /// The metadata directory of SCM and OM.
     pub(crate) meta: Option<(PathBuf, Arc<LogSpace>)>,
@@ -29,7 +29,7 @@ pub(crate) struct Roles {
     pub(crate) om: Option<Om>,
     pub(crate) datanode: Option<Datanode>,
     pub(crate) client: Option<Client>,
-    /// Of the gateway's requests.
+    /// The accounts of the gateway's requests.
     pub(crate) accounts: Option<Arc<Accounts>>,
 }
 

@@ -7,13 +7,14 @@ use std::time::Duration;
 /// Requests of S3 that a gateway works for at once. Their data has a limit of its own, `s3_memory_bytes`.
 const REQUESTS_MAX: usize = 1024;
 
-/// What a gateway takes of its clients. The limits without an option are in [`Limits`].
+/// Limits of a gateway for its clients. Those without an option are in [`Limits`].
 #[derive(ClapArgs, Debug, Clone)]
 pub(crate) struct S3Limits {
     /// S3: connections at once; more are told to slow down. At most half of the process's open files
     #[arg(long, default_value_t = Limits::default().connections_max, env = "FLOTILLA_S3_CONNECTIONS_MAX")]
     pub s3_connections_max: usize,
-    /// S3: connections of one address (of IPv6: one network of 64 bits); a proxy in front of the gateway is one
+    /// S3: connections of one address (of IPv6: one network of 64 bits); a proxy in front of the gateway is
+    /// one
     #[arg(long, default_value_t = Limits::default().connections_per_address_max, env = "FLOTILLA_S3_CONNECTIONS_PER_ADDRESS_MAX")]
     pub s3_connections_per_address_max: usize,
     /// S3: requests that are worked for at once, without those that wait for their clients; more get SlowDown
@@ -28,11 +29,12 @@ pub(crate) struct S3Limits {
     /// S3: how long a client may stand still that sends a body or takes an answer; it is let go then
     #[arg(long, default_value = "60s", env = "FLOTILLA_S3_TRANSFER_IDLE_MAX", value_parser = duration)]
     pub s3_transfer_idle_max: Duration,
-    /// S3: a client that sends or takes less than this while it is waited for is let go as if it stood still; 0: no least rate
+    /// S3: a client that sends or takes less than this while it is waited for is let go as if it stood still;
+    /// 0: no least rate
     #[arg(long, default_value_t = Limits::default().bytes_per_second_min, env = "FLOTILLA_S3_BYTES_PER_SECOND_MIN")]
     pub s3_bytes_per_second_min: u64,
-    /// S3: memory for what is read and not taken yet by clients, and what they sent and is not written yet. Past half of it pieces are
-    /// smaller; past all of it more get SlowDown, and those under way wait
+    /// S3: memory for what is read and not taken yet by clients, and what they sent and is not written yet.
+    /// Past half of it pieces are smaller; past all of it more get SlowDown, and those under way wait
     #[arg(long, default_value_t = ClientOptions::default().memory_bytes_max, env = "FLOTILLA_S3_MEMORY_BYTES", value_parser = memory_bytes)]
     pub s3_memory_bytes: usize,
 }

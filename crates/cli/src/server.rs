@@ -33,25 +33,28 @@ use tonic::service::RoutesBuilder;
 use tracing::{error, info};
 use types::SystemClock;
 
-/// How long the gateway's connections get to finish what they are doing when the process stops: a chunk and its commit on disks that
-/// stand still for a while. With all else that stopping takes it is less than service managers wait (`deploy/flotilla.service`).
+/// The time that the gateway's connections get to finish what they are doing when the process stops: a chunk
+/// and its commit on disks that stand still for a while. With all else that stopping takes it is less than
+/// service managers wait (`deploy/flotilla.service`).
 const DRAIN_MAX: Duration = Duration::from_secs(20);
 
 /// The request log's last lines; a disk that hangs keeps no process.
 const REQUEST_LOG_CLOSE_MAX: Duration = Duration::from_secs(2);
 
-/// By then the groups are gone; answers only have to be written.
+/// The time for calls that are under way when the groups are gone; answers only have to be written.
 pub(crate) const RPC_DRAIN_MAX: Duration = Duration::from_millis(500);
 
-/// Where SCM's and OM's commands stop being taken. Far below the reserve of data disks, which is kept for them when they
-/// share a file system.
+/// The free space below which SCM's and OM's commands are not taken. It is far below the reserve of data
+/// disks, which is kept for them when they share a file system.
 const METADATA_RESERVE_BYTES: u64 = 64 << 20;
 
-/// What all logs of a process may have in memory. A disk that writes 200 MB/s would empty its queue of 39 MiB, which is its share
-/// where there are twelve and SCM, in a fifth of a second; with one disk a log keeps its 32 MiB for followers that lag.
+/// Memory for all logs of a process. A disk that writes 200 MB/s would empty its queue of 39 MiB, which is
+/// its share where there are twelve and SCM, in a fifth of a second; with one disk a log keeps its 32 MiB for
+/// followers that lag.
 const LOG_MEMORY_BYTES: usize = 512 << 20;
 
-/// Of each directory: less holds not even the largest command of a log, and one is let in whatever the limit says.
+/// The least for each directory: less holds not even the largest command of a log, and one is let in whatever
+/// the limit says.
 const LOG_MEMORY_BYTES_MIN: usize = raft::COMMAND_BYTES_MAX;
 
 /// Memory for the logs of a process with so many directories, if somebody did not say otherwise.
@@ -59,7 +62,7 @@ pub(crate) fn log_memory_bytes(said: Option<usize>, directories: usize) -> usize
     said.unwrap_or(LOG_MEMORY_BYTES.max(directories * LOG_MEMORY_BYTES_MIN))
 }
 
-/// What one process of a cluster runs.
+/// The settings of one server: its roles, where they listen, and where they keep things.
 #[derive(Clone, Debug)]
 pub(crate) struct ServerOptions {
     pub roles: Vec<Role>,
@@ -67,15 +70,15 @@ pub(crate) struct ServerOptions {
     pub advertise: Option<String>,
     pub meta: Option<PathBuf>,
     pub disks: Vec<PathBuf>,
-    /// Of data directories and of the metadata directory.
+    /// The way to data directories and to the metadata directory.
     pub disk_io: disk::DiskIo,
     pub scm: Option<String>,
     pub om: Option<String>,
     pub s3: SocketAddr,
     pub s3_limits: S3Limits,
-    /// Where requests of S3 are written down; `None`: nowhere.
+    /// The file in which requests of S3 are written down; `None`: nowhere.
     pub s3_request_log: Option<PathBuf>,
-    /// Where DNS is answered; `None`: nowhere.
+    /// The address at which DNS is answered; `None`: nowhere.
     pub dns: Option<SocketAddr>,
     pub dns_zone: String,
     pub access_key: String,
@@ -87,7 +90,8 @@ pub(crate) struct ServerOptions {
     /// Free space below which a disk takes no more data.
     pub reserve_bytes: u64,
     pub read_memory_bytes: usize,
-    /// Of all logs: each directory has the same share. `None`: [`LOG_MEMORY_BYTES`], or the least that the directories need.
+    /// Memory for all logs: each directory has the same share. `None`: [`LOG_MEMORY_BYTES`], or the least
+    /// that the directories need.
     pub log_memory_bytes: Option<usize>,
     pub scrub_bytes_per_second: u64,
     pub scrub_interval: Duration,
@@ -108,7 +112,8 @@ impl ServerOptions {
         disks + usize::from(self.has(Role::Scm) || self.has(Role::Om))
     }
 
-    /// Limits of one directory's logs. A share of its own: one that hangs with a full queue takes nothing from the others.
+    /// Limits of one directory's logs. A share of its own: one that hangs with a full queue takes nothing
+    /// from the others.
     fn log_options(&self) -> LogSpaceOptions {
         let directories = self.log_directories().max(1);
         LogSpaceOptions::within(log_memory_bytes(self.log_memory_bytes, directories) / directories)
@@ -207,8 +212,8 @@ pub(crate) struct Server {
     presence: Option<Presence>,
 }
 
-/// A listener and its connections. Each has a token of its own: the gateway's last requests need the gRPC of this very
-/// process.
+/// A listener and its connections. Each has a token of its own: the gateway's last requests need the gRPC of
+/// this very process.
 pub(crate) struct Service {
     pub(crate) stop: CancellationToken,
     pub(crate) task: JoinHandle<()>,
@@ -226,8 +231,8 @@ impl Service {
 }
 
 impl Server {
-    /// Binds first, so that a taken port is said before anything is written; then opens what is on the disks; then
-    /// answers. `http` tells of it from then on.
+    /// Binds first, so that a taken port is said before anything is written; then opens what is on the disks;
+    /// then answers. `http` tells of it from then on.
     pub(crate) async fn start(
         options: ServerOptions,
         http: &Http,
@@ -314,7 +319,8 @@ impl Server {
         Ok(Server { rpc_address, s3_address, dns_address, roles, rpc, s3, reopener, presence })
     }
 
-    /// Waits until the roles can do their work: a gateway sees a pipeline that takes writes, and the namespace.
+    /// Waits until the roles can do their work: a gateway sees a pipeline that takes writes, and the
+    /// namespace.
     pub(crate) async fn ready(&self, within: Duration) -> anyhow::Result<()> {
         match &self.roles.client {
             Some(client) => client.ready(within).await,
@@ -343,9 +349,9 @@ impl Server {
         self.roles.host.hand_over().await;
     }
 
-    /// Stops in the order in which nothing acknowledged is at stake: callers first, then data, then names, then
-    /// the groups beneath them, and gRPC, which all of them speak, last. (A crash at any moment is safe too; this is
-    /// only quicker to come back from.)
+    /// Stops in the order in which nothing acknowledged is at stake: callers first, then data, then names,
+    /// then the groups beneath them, and gRPC, which all of them speak, last. (A crash at any moment is safe
+    /// too; this is only quicker to come back from.)
     pub(crate) async fn stop(mut self) {
         self.drain_s3().await;
         if let Some(presence) = self.presence.take() {
@@ -467,7 +473,8 @@ fn serve_rpc(listener: TcpListener, gate: &Gate, routes: RoutesBuilder) -> Servi
     Service { stop, task }
 }
 
-/// The names by which the S3 endpoint is asked: those it was given, and the one that the registry's DNS answers for.
+/// The names by which the S3 endpoint is asked: those it was given, and the one that the registry's DNS
+/// answers for.
 fn s3_domains(options: &ServerOptions) -> Vec<String> {
     let in_zone = format!("s3gw.service.{}", options.dns_zone);
     options.s3_domains.iter().cloned().chain([in_zone]).collect()

@@ -1,5 +1,6 @@
-//! What systemd hears of this process where it runs it as `Type=notify` (`deploy/flotilla.service`): lines in datagrams to the socket
-//! that `NOTIFY_SOCKET` names, as sd_notify(3) and sd_watchdog_enabled(3) have it. Elsewhere nothing is said.
+//! Messages to systemd where it runs this process as `Type=notify` (`deploy/flotilla.service`): lines in
+//! datagrams to the socket that `NOTIFY_SOCKET` names, as sd_notify(3) and sd_watchdog_enabled(3) have it.
+//! Elsewhere nothing is said.
 //!
 //! ```text
 //! starting   EXTEND_TIMEOUT_USEC now and then   a log of hours may have to be read
@@ -8,9 +9,9 @@
 //! STOPPING=1
 //! ```
 //!
-//! The watchdog ends processes that hang: tasks that are not run, a lock that nobody gives back. It must not end one that waits for
-//! other nodes, or a majority that goes would make the rest restart again and again. So a role's "not ready" is an answer like
-//! "ready"; only no answer is none.
+//! The watchdog ends processes that hang: tasks that are not run, a lock that nobody gives back. It must not
+//! end one that waits for other nodes, or a majority that goes would make the rest restart again and again.
+//! So a role's "not ready" is an answer like "ready"; only no answer is none.
 
 use anyhow::{Context, bail};
 use std::ffi::{OsStr, OsString};
@@ -24,16 +25,17 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tracing::{debug, warn};
 
-/// Between two looks at the roles, where the watchdog does not ask for more: what `systemctl status` shows is no older.
+/// Between two looks at the roles, where the watchdog does not ask for more: what `systemctl status` shows is
+/// no older.
 const PULSE_INTERVAL_MAX: Duration = Duration::from_secs(10);
-/// Until when the next message comes while the process starts: several intervals, for a busy machine.
+/// The time in which the next message comes while the process starts: several intervals, for a busy machine.
 const START_EXTENDED_BY: Duration = Duration::from_secs(60);
-/// Of the line that `systemctl status` shows.
+/// The length of the line that `systemctl status` shows.
 const STATUS_CHARS_MAX: usize = 240;
 /// A service manager that does not take a message for this long does not hear it.
 const SAY_MAX: Duration = Duration::from_secs(5);
 
-/// What the environment asks for.
+/// The wishes of the environment.
 #[derive(Debug, Default)]
 pub(crate) struct NotifyOptions {
     pub socket: Option<OsString>,
@@ -140,7 +142,8 @@ impl ServiceManager {
     }
 }
 
-/// The one task that speaks, so that nothing is said out of order, and whose messages prove that tasks are run.
+/// The one task that speaks, so that nothing is said out of order, and whose messages prove that tasks are
+/// run.
 struct Pulse {
     socket: UnixDatagram,
     phases: watch::Receiver<Phase>,

@@ -1,5 +1,6 @@
-//! Settings of `flotilla server` from a TOML file. Its keys are the names of the command line's options, so there is one list of
-//! settings, one description of each, and one place that checks values. What stands on the command line or in the environment wins.
+//! Settings of `flotilla server` from a TOML file. Its keys are the names of the command line's options, so
+//! there is one list of settings, one description of each, and one place that checks values. What stands on
+//! the command line or in the environment wins.
 
 use anyhow::{Context, bail};
 use clap::{Arg, Command};

@@ -7,9 +7,10 @@ use tracing::{info, warn};
 /// Changes with each SIGHUP: files whose names were given away are to be opened again.
 pub(crate) type Hangups = watch::Receiver<()>;
 
-/// What an operator says to the process with signals, from this call on. The token is cancelled by the first SIGTERM or Ctrl-C: the process is
-/// to stop in an orderly way. The second one ends it at once, which is what a crash does, and costs no more than that.
-/// SIGHUP, which a closed terminal sends too, ends nothing.
+/// Listens to the signals with which an operator speaks to the process, from this call on. The token is
+/// cancelled by the first SIGTERM or Ctrl-C: the process is to stop in an orderly way. The second one ends it
+/// at once, which is what a crash does, and costs no more than that. SIGHUP, which a closed terminal sends
+/// too, ends nothing.
 pub(crate) fn listen() -> anyhow::Result<(CancellationToken, Hangups)> {
     let signals = Signals {
         terminate: signal(SignalKind::terminate()).context("wait for SIGTERM")?,

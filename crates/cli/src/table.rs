@@ -2,7 +2,7 @@
 
 use std::io::IsTerminal;
 
-/// How a cell is to be taken. Shown as a colour, and only on a terminal; `NO_COLOR` turns it off.
+/// The meaning of a cell. It is shown as a colour, and only on a terminal; `NO_COLOR` turns it off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tone {
     Plain,

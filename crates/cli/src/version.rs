@@ -1,4 +1,4 @@
-//! What this binary was built from.
+//! The version of this binary: what it was built from.
 
 macro_rules! facts {
     () => {

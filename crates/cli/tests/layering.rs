@@ -1,4 +1,5 @@
-//! Who may depend on whom. The layers are the architecture; this test reads the manifests and refuses what breaks them.
+//! Who may depend on whom. The layers are the architecture; this test reads the manifests and refuses what
+//! breaks them.
 //!
 //! ```text
 //! types → disk → raftlog → raft → statedb → datanode, scm, om → cli
@@ -6,8 +7,8 @@
 //! metrics → client, httpd → s3gw → cli
 //! ```
 //!
-//! Services know each other only through `proto`. Dev-dependencies may do as they like, except name openraft: even a test that
-//! speaks openraft's types would break with its next release.
+//! Services know each other only through `proto`. Dev-dependencies may do as they like, except name openraft:
+//! even a test that speaks openraft's types would break with its next release.
 
 use cargo_metadata::{DependencyKind, MetadataCommand};
 use std::process::Command;
@@ -17,7 +18,7 @@ mod circles;
 #[path = "layering/formats.rs"]
 mod formats;
 
-/// What each crate may name among ours. A crate that is not here is a violation: give it a layer.
+/// The crates of ours that each crate may name. A crate that is not here is a violation: give it a layer.
 const ALLOWED: &[(&str, Allowed)] = &[
     ("base2histogram", Allowed::Only(&[])),
     ("flotilla-types", Allowed::Only(&[])),
@@ -51,6 +52,7 @@ const ALLOWED: &[(&str, Allowed)] = &[
         "flotilla-kvnode",
         Allowed::Only(&[
             "flotilla-disk",
+            "flotilla-diskhooks",
             "flotilla-kv",
             "flotilla-raft",
             "flotilla-raftlog",
@@ -86,6 +88,7 @@ const ALLOWED: &[(&str, Allowed)] = &[
     ("flotilla-runner", Allowed::Only(&[])),
     // Starts the finished binary from outside; knows none of our code.
     ("flotilla-testkit", Allowed::Only(&[])),
+    ("flotilla-diskhooks", Allowed::Only(&["flotilla-disk"])),
     ("flotilla-history", Allowed::Only(&["flotilla-proto"])),
     (
         "flotilla-sim",
@@ -93,6 +96,7 @@ const ALLOWED: &[(&str, Allowed)] = &[
             "flotilla-client",
             "flotilla-datanode",
             "flotilla-disk",
+            "flotilla-diskhooks",
             "flotilla-history",
             "flotilla-kv",
             "flotilla-om",
@@ -125,6 +129,7 @@ const SERVICE: &[&str] = &[
 /// Crates that exist for tests and measurements. What is shipped must not contain them.
 const TEST_ONLY: &[&str] = &[
     "flotilla-benches",
+    "flotilla-diskhooks",
     "flotilla-history",
     "flotilla-kv",
     "flotilla-kvnode",
@@ -134,7 +139,8 @@ const TEST_ONLY: &[&str] = &[
     "flotilla-testkit",
 ];
 
-/// Crates of others that only some of ours may name: (their names start with, ours that may, dev-dependencies count too).
+/// Crates of others that only some of ours may name: (their names start with, ours that may, dev-dependencies
+/// count too).
 const GUARDED: &[(&str, &[&str], bool)] = &[
     ("openraft", &["flotilla-raft"], true),
     ("s3s", &["flotilla-s3gw"], false),
@@ -182,7 +188,8 @@ fn every_layer_in_the_table_is_a_crate() {
     }
 }
 
-/// What `cargo build --release -p flotilla-cli` links: nothing that is for tests, and no bug can be planted in it.
+/// A build by `cargo build --release -p flotilla-cli` links nothing that is for tests, and no bug can be
+/// planted in it.
 #[test]
 fn a_release_has_nothing_of_the_tests() {
     let crates = linked_crates("flotilla-cli");
@@ -192,11 +199,17 @@ fn a_release_has_nothing_of_the_tests() {
     let of_a_simulation = violations_of_a_release(&linked_crates("flotilla-sim"));
     assert_eq!(
         of_a_simulation,
-        ["flotilla-history", "flotilla-kv", "flotilla-planted with planted", "flotilla-sim"]
+        [
+            "flotilla-diskhooks",
+            "flotilla-history",
+            "flotilla-kv",
+            "flotilla-planted with planted",
+            "flotilla-sim"
+        ]
     );
 }
 
-/// What this binary says of itself is how a person, and `./dev release --check`, can tell.
+/// A person, and `./dev release --check`, can tell by what this binary says of itself.
 #[test]
 fn a_binary_in_which_bugs_can_be_planted_says_so() {
     let version = Command::new(env!("CARGO_BIN_EXE_flotilla")).arg("--version").output().unwrap();
@@ -206,7 +219,8 @@ fn a_binary_in_which_bugs_can_be_planted_says_so() {
 
 #[test]
 fn planted_violations_are_found() {
-    // Each alone, on top of the workspace as it is: the one message names both ends, and nothing else is reported.
+    // Each alone, on top of the workspace as it is: the one message names both ends, and nothing else is
+    // reported.
     check_planted("flotilla-types", "flotilla-disk", false, true);
     check_planted("flotilla-scm", "flotilla-om", false, true);
     check_planted("flotilla-datanode", "flotilla-client", false, true);
@@ -246,7 +260,8 @@ fn crate_without_a_layer_is_found() {
     assert!(violations[0].contains("flotilla-utils"), "{violations:?}");
 }
 
-/// Another loop over the segments of a container would soon differ from the first in what counts as its records.
+/// Another loop over the segments of a container would soon differ from the first in what counts as its
+/// records.
 #[test]
 fn one_file_of_the_datanode_walks_containers() {
     let src = concat!(env!("CARGO_MANIFEST_DIR"), "/../datanode/src");
@@ -305,7 +320,7 @@ fn violations_of_a_release(crates: &[String]) -> Vec<String> {
     violations
 }
 
-/// What a build of `package` alone links: a name and its features, separated by a space, sorted.
+/// The crates that a build of `package` alone links: a name and its features, separated by a space, sorted.
 fn linked_crates(package: &str) -> Vec<String> {
     let tree = Command::new(env!("CARGO"))
         .args(["tree", "--locked", "--offline", "--prefix", "none", "--no-dedupe"])
@@ -355,7 +370,8 @@ fn allowed(name: &str) -> Option<Allowed> {
     ALLOWED.iter().find(|(n, _)| *n == name).map(|(_, allowed)| *allowed)
 }
 
-/// The crates of the workspace and everything their manifests name, renames resolved, without asking any registry.
+/// The crates of the workspace and everything their manifests name, renames resolved, without asking any
+/// registry.
 fn workspace_edges() -> (Vec<String>, Vec<Edge>) {
     let metadata = MetadataCommand::new()
         .manifest_path(concat!(env!("CARGO_MANIFEST_DIR"), "/../../Cargo.toml"))

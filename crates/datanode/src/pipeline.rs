@@ -162,7 +162,7 @@ pub(crate) struct Pipeline {
     pub progress: Progress,
 }
 
-/// What is applied, and since when.
+/// The position that is applied, and since when.
 #[derive(Debug)]
 pub(crate) struct Progress(Mutex<(Option<LogIndex>, Instant)>);
 

@@ -6,7 +6,6 @@
 
 #![allow(clippy::disallowed_methods)] // this is the crate that the refused methods of std::fs point to
 
-mod counting_disk;
 mod data_directory;
 mod direct;
 mod disk_io;
@@ -27,7 +26,6 @@ mod small_file;
 mod stamp;
 mod syscalls;
 
-pub use counting_disk::CountingDisk;
 pub use data_directory::DataDirectory;
 pub use disk_io::DiskIo;
 pub use interface::{Disk, File, IoFuture, Space, is_full};

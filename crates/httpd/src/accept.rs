@@ -16,25 +16,25 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
 
-/// How long nothing is accepted after it failed for want of something, of file descriptors mostly. Clients wait in the kernel's
-/// queue meanwhile; trying again at once would take a processor and change nothing.
+/// The pause after accepting failed for want of something, of file descriptors mostly. Clients
+/// wait in the kernel's queue meanwhile; trying again at once would take a processor and change nothing.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// What is served at one port, and how.
+/// A port: the router that serves it, and the limits for its clients.
 pub struct Port {
-    /// In logs and metrics: `s3`, `http`.
+    /// The name in logs and metrics: `s3`, `http`.
     pub name: &'static str,
     pub router: Router,
     pub limits: Arc<Limits>,
     pub counters: Arc<Counters>,
-    /// How refusals are worded that no request came to ask for.
+    /// The words of refusals that no request came to ask for.
     pub document: Document,
-    /// In which header answers name their requests.
+    /// The header in which answers name their requests.
     pub request_id_header: HeaderName,
 }
 
-/// Serves connections until `stop`; then accepts no more, and returns when those there are have finished what they were doing.
-/// Dropped before that, it ends them.
+/// Serves connections until `stop`; then accepts no more, and returns when those there are have finished what
+/// they were doing. Dropped before that, it ends them.
 pub async fn serve<T: Transport>(listener: TcpListener, port: Port, transport: T, stop: CancellationToken) {
     let limits = port.limits.clone();
     let addresses = Addresses::new(limits.connections_max, limits.connections_per_address_max);
@@ -112,8 +112,9 @@ impl Drop for Open {
     }
 }
 
-/// Small answers go at once: without `TCP_NODELAY` the second part of one waits for the first one's acknowledgement, which a
-/// client delays by 40 ms. And the kernel keeps little beyond what is on its way: a reader's pace is seen as it is.
+/// Small answers go at once: without `TCP_NODELAY` the second part of one waits for the first one's
+/// acknowledgement, which a client delays by 40 ms. And the kernel keeps little beyond what is on its way: a
+/// reader's pace is seen as it is.
 fn prepare(connection: &TcpStream, limits: &Limits) {
     let _ = connection.set_nodelay(true);
     let _ = SockRef::from(connection).set_tcp_notsent_lowat(limits.unsent_bytes_max);
@@ -132,7 +133,8 @@ async fn refuse<T: Transport>(
     }
 }
 
-/// One connection's failure is its client's. Every other is ours, and passes only when something is given back.
+/// One connection's failure is its client's. Every other is ours, and passes only when something is given
+/// back.
 async fn accept_failed(error: &io::Error, port: &Port, stop: &CancellationToken) {
     port.counters.accept_failures.count();
     let of_client = [

@@ -2,7 +2,7 @@ use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex};
 
-/// How many connections there are, and how many of them are slow, in all and of each address.
+/// The number of connections, and of those that are slow, in all and of each address.
 #[derive(Debug)]
 pub(crate) struct Addresses {
     all_max: usize,
@@ -90,7 +90,8 @@ impl Slowness {
         }
     }
 
-    /// Whether there are more slow ones than `max`, and its address has its share of them or more: where one has them all, the others' stay.
+    /// Whether there are more slow ones than `max`, and its address has its share of them or more: where one
+    /// has them all, the others' stay.
     pub(crate) fn crowds(&self, max: usize) -> bool {
         let open = self.addresses.open.lock().expect("no holder panics");
         let of_address = open.slow_of.get(&self.address).copied().unwrap_or(0);
@@ -112,7 +113,8 @@ fn take_one(counts: &mut HashMap<IpAddr, usize>, address: IpAddr) {
     }
 }
 
-/// The whole network of an IPv6 address, 64 bits: a machine may take any address of it. IPv4 is IPv4, also on a socket for both.
+/// The whole network of an IPv6 address, 64 bits: a machine may take any address of it. IPv4 is IPv4, also on
+/// a socket for both.
 fn counted_as(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V4(address) => IpAddr::V4(address),

@@ -20,10 +20,10 @@ use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
-/// What each read takes of a client that lingers, and is thrown away.
+/// The bytes that each read takes of a client that lingers; they are thrown away.
 const LINGER_READ_BYTES: usize = 16 << 10;
 
-/// How long a client that lingers is still read when the process is to end.
+/// The time for which a client that lingers is still read when the process is to end.
 const LINGER_DRAIN_MAX: Duration = Duration::from_millis(300);
 
 /// hyper's settings, the same for all connections of a port.
@@ -31,7 +31,8 @@ pub(crate) fn builder(port: &Port) -> Builder<TokioExecutor> {
     let limits = &port.limits;
     let mut builder = Builder::new(TokioExecutor::new());
     let mut http1 = builder.http1();
-    // Behind our own, which tells an idle connection from a head that does not come; hyper's timer knows only one time for both.
+    // Behind our own, which tells an idle connection from a head that does not come; hyper's timer knows only
+    // one time for both.
     http1.timer(TokioTimer::new()).header_read_timeout(limits.idle_max + limits.head_max).keep_alive(true);
     // A head has to fit, too.
     http1.max_buf_size(limits.buffer_bytes_max.max(limits.head_bytes_max + 1));
@@ -46,7 +47,8 @@ pub(crate) fn builder(port: &Port) -> Builder<TokioExecutor> {
         .max_header_list_size(head_bytes_max)
         .max_concurrent_streams(limits.http2_streams_max)
         .max_send_buf_size(limits.buffer_bytes_max)
-        // They are counted before h2 sees them; its own count of those it has not handed over yet never comes to as many.
+        // They are counted before h2 sees them; its own count of those it has not handed over yet never comes
+        // to as many.
         .max_pending_accept_reset_streams(limits.http2_resets_per_second_max as usize)
         .max_local_error_reset_streams(limits.http2_stream_errors_max);
     builder
@@ -153,7 +155,8 @@ fn forget(stream: &impl Stream) {
     let _ = SockRef::from(stream.tcp()).set_linger(Some(Duration::ZERO));
 }
 
-/// An answer without a request, on a connection that was accepted to be refused, or on which HTTP/1 has ended.
+/// An answer without a request, on a connection that was accepted to be refused, or on which HTTP/1 has
+/// ended.
 pub(crate) async fn refuse<S: Stream>(
     mut stream: S,
     refusal: Refusal,
@@ -169,8 +172,9 @@ pub(crate) async fn refuse<S: Stream>(
     }
 }
 
-/// Reads on a little. Bytes that arrive at a closed socket are answered with a reset, which takes from the client what it
-/// has not read yet: the answer. And one that is still writing learns of it as EPIPE, and reads no answer at all.
+/// Reads on a little. Bytes that arrive at a closed socket are answered with a reset, which takes from the
+/// client what it has not read yet: the answer. And one that is still writing learns of it as EPIPE, and
+/// reads no answer at all.
 async fn linger<S: Stream>(stream: &mut S, port: &Port, stop: &CancellationToken) {
     let limits = &port.limits;
     let reading = async {

@@ -40,7 +40,7 @@ const WORK_REFUSED: Metric = Metric {
     help: "Requests refused because as many as may be are worked for.",
 };
 
-/// What one port counts.
+/// The counters of one port.
 #[derive(Debug, Default)]
 pub struct Counters {
     pub(crate) accepted: Counter,
@@ -61,7 +61,7 @@ pub struct Counters {
     closed: [Counter; End::ALL.len()],
 }
 
-/// What goes up and down.
+/// A number that goes up and down.
 #[derive(Debug, Default)]
 pub(crate) struct Level(AtomicU64);
 

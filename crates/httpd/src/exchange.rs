@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 use tower::Service;
 use tracing::Instrument;
 
-/// What the requests of one connection have in common.
+/// State that the requests of one connection share.
 pub(crate) struct Exchange {
     pub(crate) port: Arc<Port>,
     pub(crate) peer: SocketAddr,
@@ -25,8 +25,8 @@ pub(crate) struct Exchange {
 }
 
 impl Exchange {
-    /// One request and its answer. It is under way from this call on, not from the first poll: hyper reads on in between, and what
-    /// it reads is no head.
+    /// One request and its answer. It is under way from this call on, not from the first poll: hyper reads on
+    /// in between, and what it reads is no head.
     pub(crate) fn serve(
         self: Arc<Self>,
         request: Request<Incoming>,

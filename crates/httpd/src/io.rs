@@ -7,7 +7,8 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
-/// A connection's stream, lent to hyper. What passes is noted in its traffic, and a head gets no more room than it may have.
+/// A connection's stream, lent to hyper. What passes is noted in its traffic, and a head gets no more room
+/// than it may have.
 pub(crate) struct Lent<S> {
     /// Used by one task at a time, which owns both hyper's connection and the other handle.
     stream: Arc<Mutex<S>>,

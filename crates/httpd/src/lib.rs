@@ -1,9 +1,10 @@
-//! What stands in front of every HTTP port: one accept loop, on hyper, for HTTP/1.1 and HTTP/2.
+//! The front of every HTTP port: one accept loop, on hyper, for HTTP/1.1 and HTTP/2.
 //!
-//! [`serve`] takes connections from a listener until it is told to stop, and gives each request to a [`Port`]'s router.
-//! Every connection has a [`traffic`]: what its client has sent and taken, and since when it is waited for. Whoever exceeds
-//! [`Limits`] is refused with an answer where there can be one ([`refusal`]), or let go; [`Counters`] say how often, and why.
-//! [`Work`] bounds what requests do at the same time, and no client can hold any of it by being slow.
+//! [`serve`] takes connections from a listener until it is told to stop, and gives each request to a
+//! [`Port`]'s router. Every connection has a [`traffic`]: what its client has sent and taken, and since when
+//! it is waited for. Whoever exceeds [`Limits`] is refused with an answer where there can be one
+//! ([`refusal`]), or let go; [`Counters`] say how often, and why. [`Work`] bounds what requests do at the
+//! same time, and no client can hold any of it by being slow.
 //!
 //! A [`Transport`] makes a stream of a TCP connection: [`Plain`] is TCP itself, and TLS will be another.
 

@@ -1,46 +1,56 @@
 use std::time::Duration;
 
-/// What one port takes of its clients, and how long it waits for them.
+/// Limits of one port: how much it takes of its clients, and how long it waits for them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Connections at once; more are answered with 503. An idle one costs about 20 KiB and a file descriptor: 330 MiB.
+    /// Connections at once; more are answered with 503. An idle one costs about 20 KiB and a file descriptor:
+    /// 330 MiB.
     pub connections_max: usize,
-    /// Of one address, so that one machine cannot take them all; a proxy in front of many clients needs more.
+    /// Connections of one address, so that one machine cannot take them all; a proxy in front of many clients
+    /// needs more.
     pub connections_per_address_max: usize,
-    /// Request line and headers of a request; more are answered with 431. AWS takes 8 KiB of headers, and a presigned URL
-    /// may be as long.
+    /// Request line and headers of a request; more are answered with 431. AWS takes 8 KiB of headers, and a
+    /// presigned URL may be as long.
     pub head_bytes_max: usize,
     /// Headers of a request; more are answered with 431.
     pub headers_max: usize,
-    /// From the first byte of a head to its last; then 408. Nobody needs more than a round trip, and some retransmissions.
+    /// The time from the first byte of a head to its last; then 408. Nobody needs more than a round trip, and
+    /// some retransmissions.
     pub head_max: Duration,
-    /// How long a connection may lie there without a request. Above the 90 s after which Go's client closes it by itself.
+    /// The time that a connection may lie there without a request. Above the 90 s after which Go's client
+    /// closes it by itself.
     pub idle_max: Duration,
-    /// How long a client may let us wait for the body of its request, or for taking an answer. It begins with this much, time
-    /// in which it is waited for is taken off, and each byte gives some back, as `bytes_per_second_min` says. So one that
-    /// stands still is let go after this, and so is one that goes on slower than it must.
+    /// The time that a client may let us wait for the body of its request, or for taking an answer. It begins
+    /// with this much, time in which it is waited for is taken off, and each byte gives some back, as
+    /// `bytes_per_second_min` says. So one that stands still is let go after this, and so is one that goes on
+    /// slower than it must.
     pub transfer_idle_max: Duration,
-    /// The least rate of a transfer, while the client is waited for. 0: any, as long as it does not stand still.
+    /// The least rate of a transfer, while the client is waited for. 0: any, as long as it does not stand
+    /// still.
     pub bytes_per_second_min: u64,
-    /// Clients that have let us wait for [`SLOW_AFTER`](Limits::SLOW_AFTER) or more; above it, those that are looked at first
-    /// are let go. Each holds what `buffer_bytes_max` says and a piece of its body, whose size is up to whoever
-    /// makes it. A connection of HTTP/2 counts once, and its streams hold as much each.
+    /// Clients that have let us wait for [`SLOW_AFTER`](Limits::SLOW_AFTER) or more; above it, those that are
+    /// looked at first are let go. Each holds what `buffer_bytes_max` says and a piece of its body, whose
+    /// size is up to whoever makes it. A connection of HTTP/2 counts once, and its streams hold as much each.
     pub slow_max: usize,
-    /// Requests of one connection, after which it is closed in an orderly way: clients spread over gateways that came later.
+    /// Requests of one connection, after which it is closed in an orderly way: clients spread over gateways
+    /// that came later.
     pub requests_per_connection_max: u64,
     /// Requests under way at once on a connection of HTTP/2.
     pub http2_streams_max: u32,
-    /// Streams of HTTP/2 that a client may reset on a connection within a second; more end it. Each has cost as much as a
-    /// request that is answered, and its client nothing. Twice the streams there may be at once: who closes the connection instead
-    /// comes to as many as there may be, so less would not spare us much.
+    /// Streams of HTTP/2 that a client may reset on a connection within a second; more end it. Each has cost
+    /// as much as a request that is answered, and its client nothing. Twice the streams there may be at once:
+    /// who closes the connection instead comes to as many as there may be, so less would not spare us much.
     pub http2_resets_per_second_max: u32,
-    /// Streams of HTTP/2 that we reset on a connection, as what came for them was wrong or they were too many at once; more end it.
+    /// Streams of HTTP/2 that we reset on a connection, as what came for them was wrong or they were too many
+    /// at once; more end it.
     pub http2_stream_errors_max: usize,
-    /// What is taken of an answer before more of it is asked for, and read of a body at once: as much as the kernel keeps.
+    /// Bytes of an answer that are taken before more of it is asked for, and of a body that are read at once:
+    /// as many as the kernel keeps.
     pub buffer_bytes_max: usize,
     /// Bytes that the kernel keeps of an answer beyond what is on its way, for each connection.
     pub unsent_bytes_max: u32,
-    /// What is read and thrown away of a client that goes on sending after it was refused, so that it comes to read why.
+    /// Bytes that are read and thrown away of a client that goes on sending after it was refused, so that it
+    /// comes to read why.
     pub linger_bytes_max: u64,
     pub linger_max: Duration,
     /// Refused connections that are being told so, at once; more are closed without a word.
@@ -51,7 +61,7 @@ impl Limits {
     /// A client that is waited for this long counts as slow.
     pub const SLOW_AFTER: Duration = Duration::from_secs(2);
 
-    /// How long something may go unnoticed that is over: a quarter of the shortest time.
+    /// The time for which something may go unnoticed that is over: a quarter of the shortest time.
     pub(crate) fn look_again_after(&self) -> Duration {
         const AT_LEAST: Duration = Duration::from_millis(10);
         let shortest = self.head_max.min(self.idle_max).min(self.transfer_idle_max);

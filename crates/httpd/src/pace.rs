@@ -1,8 +1,8 @@
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How long a client may still let us wait. It begins with `idle_max`; time in which it is waited for is taken off, and
-/// each byte that it sends or takes gives some back.
+/// The time that a client may still let us wait. It begins with `idle_max`; time in which it is waited for is
+/// taken off, and each byte that it sends or takes gives some back.
 #[derive(Debug)]
 pub(crate) struct Pace {
     idle_max: Duration,
@@ -16,7 +16,7 @@ impl Pace {
         Pace { idle_max, bytes_per_second_min, left: idle_max, waiting_since: None }
     }
 
-    /// From now on the client is waited for, if it was not.
+    /// Notes that the client is waited for from now on, if it was not.
     pub(crate) fn wait(&mut self, now: Instant) {
         self.waiting_since.get_or_insert(now);
     }
@@ -49,7 +49,8 @@ mod tests {
 
     const IDLE_MAX: Duration = Duration::from_secs(60);
 
-    /// After how many seconds a client is let go that moves `bytes` after each `pause`; `None`: not within an hour.
+    /// The seconds after which a client is let go that moves `bytes` after each `pause`; `None`: not within
+    /// an hour.
     fn let_go_after(bytes: usize, pause: Duration, bytes_per_second_min: u64) -> Option<u64> {
         let begin = Instant::now();
         let mut now = begin;

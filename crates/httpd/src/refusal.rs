@@ -2,7 +2,8 @@ use crate::request_id::RequestId;
 use axum::body::Body;
 use axum::http::{HeaderName, HeaderValue, Response, StatusCode, header};
 
-/// How a port says no: a content type, and the text for a code in S3's words, a sentence and a request's id.
+/// A port's way to say no: a content type, and the text for a code in S3's words, a sentence and a request's
+/// id.
 pub type Document = fn(code: &str, message: &str, id: RequestId) -> (&'static str, String);
 
 /// Why a connection gets an answer that no request of it came to ask for.

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use tokio::time::{Instant, Sleep};
 
-/// A request's body as it comes from the connection. It ends with [`Stalled`] when its client lets us wait for too long.
+/// A request's body as it comes from the connection. It ends with [`Stalled`] when its client lets us wait
+/// for too long.
 pub(crate) struct RequestBody<B> {
     body: B,
     under_way: Arc<UnderWay>,

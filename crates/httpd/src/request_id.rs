@@ -1,8 +1,8 @@
 use axum::http::HeaderValue;
 use std::fmt;
 
-/// Names a request in its answer and in every line logged about it. Random, so that nobody can tell from it how many there were,
-/// and two gateways never give the same.
+/// Names a request in its answer and in every line logged about it. Random, so that nobody can tell from it
+/// how many there were, and two gateways never give the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestId(u64);
 

@@ -1,21 +1,23 @@
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Of a frame of HTTP/2: three bytes of length, one of type, one of flags, four of the stream's number.
+/// The length of the head of a frame of HTTP/2: three bytes of length, one of type, one of flags, four of the
+/// stream's number.
 const HEAD_BYTES: usize = 9;
 const TYPE_AT: usize = 3;
 const RST_STREAM: u8 = 3;
-/// What a client says before its first frame.
+/// The length of what a client sends before its first frame.
 const PREFACE_BYTES: usize = 24;
 
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// The streams that a client of HTTP/2 resets, counted in the bytes it sends. A request that is opened and taken back has cost us what
-/// any other costs, and its client neither the answer nor its turn: a stream that was reset leaves room for the next at once.
+/// The streams that a client of HTTP/2 resets, counted in the bytes it sends. A request that is opened and
+/// taken back has cost us what any other costs, and its client neither the answer nor its turn: a stream that
+/// was reset leaves room for the next at once.
 #[derive(Debug)]
 pub(crate) struct Resets {
     per_second_max: u32,
-    /// Of the preface or of a payload: bytes that are no head.
+    /// Bytes to come of the preface or of a payload, which are no head.
     skip: usize,
     head: [u8; HEAD_BYTES],
     head_known: usize,
@@ -29,7 +31,8 @@ impl Resets {
         Resets { per_second_max, skip: PREFACE_BYTES, head, head_known: 0, period_begun: now, in_period: 0 }
     }
 
-    /// Takes what the client sent next, from the connection's first byte on. Answers whether it resets more than it may.
+    /// Takes what the client sent next, from the connection's first byte on. Answers whether it resets more
+    /// than it may.
     pub(crate) fn take(&mut self, bytes: &[u8], now: Instant) -> bool {
         if now.saturating_duration_since(self.period_begun) >= PERIOD {
             (self.period_begun, self.in_period) = (now, 0);

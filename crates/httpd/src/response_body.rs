@@ -7,14 +7,16 @@ use std::task::{Context, Poll, ready};
 use tokio::time::Instant;
 use tracing::Span;
 
-/// What an answer on HTTP/2 is handed over in. A client stops an answer by leaving its window closed, and what is handed over
-/// then stays in memory: small pieces, so that it is noticed before the last.
+/// The largest piece in which an answer on HTTP/2 is handed over. A client stops an answer by leaving its
+/// window closed, and what is handed over then stays in memory: small pieces, so that it is noticed before
+/// the last.
 const HTTP2_FRAME_BYTES_MAX: usize = 16 << 10;
 
 /// An answer's body on its way out. Its request is under way as long as it exists.
 pub(crate) struct ResponseBody {
     body: Body,
-    /// Of HTTP/2: the rest of a frame, and what the pace is kept with. HTTP/1 has one answer at a time, whose pace is the stream's.
+    /// The state for HTTP/2: the rest of a frame, and what the pace is kept with. HTTP/1 has one answer at a
+    /// time, whose pace is the stream's.
     rest: Bytes,
     http2: bool,
     under_way: Arc<UnderWay>,

@@ -8,11 +8,12 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How long a connection that drains is given for a request that began to arrive: what was sent before its client could know.
+/// The time that a connection that drains is given for a request that began to arrive: what was sent before
+/// its client could know.
 const DRAIN_HEAD_MAX: Duration = Duration::from_secs(1);
 
-/// What a connection's client has sent and taken, and since when it is waited for. Its stream, its requests and their bodies
-/// write here what happens; [`Traffic::look`] says what follows.
+/// An account of what a connection's client has sent and taken, and since when it is waited for. Its stream,
+/// its requests and their bodies write here what happens; [`Traffic::look`] says what follows.
 #[derive(Debug)]
 pub(crate) struct Traffic {
     pub(crate) limits: Arc<Limits>,
@@ -26,18 +27,19 @@ struct State {
     /// Requests under way, to the last byte of their answers as far as it was handed to hyper.
     under_way: usize,
     begun: u64,
-    /// Without requests since then.
+    /// The moment since which there are no requests.
     idle_since: Instant,
-    /// Of HTTP/1: what has come of the next head, and since when.
+    /// The bytes of HTTP/1 that have come of the next head, and since when.
     head_bytes: usize,
     head_since: Option<Instant>,
     head_too_large: bool,
-    /// Of HTTP/2.
+    /// The resets of HTTP/2.
     resets: Resets,
     resets_too_much: bool,
     /// Taking what is written to the stream.
     output: Pace,
-    /// Of HTTP/2, where a client can stop a single answer: taking them, by the number of the request.
+    /// The pace of HTTP/2's answers, where a client can stop a single one: of taking them, by the number of
+    /// the request.
     answers: HashMap<u64, Pace>,
     /// Request bodies that are waited for, by the number of the request.
     bodies: HashMap<u64, Instant>,
@@ -86,7 +88,7 @@ pub(crate) enum End {
     SlowReader,
     /// Slow, and there are too many of those, most of them of its address.
     Crowded,
-    /// Of HTTP/2: it reset more streams than it may.
+    /// A client of HTTP/2 that reset more streams than it may.
     Resets,
     Drained,
 }
@@ -145,7 +147,7 @@ impl Traffic {
         Traffic { limits, counters, state: Mutex::new(state) }
     }
 
-    /// What is to be done now: nothing, and to look again at some moment, or to end the connection.
+    /// Decides what is to be done now: nothing, and to look again at some moment, or to end the connection.
     pub(crate) fn look(&self, now: Instant) -> Result<Instant, End> {
         let mut state = self.state();
         let mut next = now + self.limits.look_again_after();
@@ -203,7 +205,7 @@ impl Traffic {
         state.draining && is_idle && now >= state.idle_since + DRAIN_HEAD_MAX
     }
 
-    /// How many bytes may be read; `None`: any.
+    /// The number of bytes that may be read; `None`: any.
     pub(crate) fn head_room(&self) -> Option<usize> {
         let mut state = self.state();
         if state.under_way > 0 || state.beginning.is_http2() {
@@ -282,7 +284,7 @@ impl Drop for Traffic {
 #[derive(Debug)]
 pub(crate) struct UnderWay {
     pub(crate) traffic: Arc<Traffic>,
-    /// From 1, on its connection.
+    /// The number on its connection, from 1.
     pub(crate) number: u64,
 }
 

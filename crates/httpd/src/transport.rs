@@ -2,11 +2,12 @@ use std::io;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
-/// What is spoken over a TCP connection below HTTP.
+/// The layer between a TCP connection and HTTP: nothing, or TLS.
 pub trait Transport: Clone + Send + Sync + 'static {
     type Stream: Stream;
 
-    /// Makes a stream of a connection: the place of a TLS handshake. Given up after [`Limits::head_max`](crate::Limits).
+    /// Makes a stream of a connection: the place of a TLS handshake. Given up after
+    /// [`Limits::head_max`](crate::Limits).
     fn open(&self, connection: TcpStream) -> impl Future<Output = io::Result<Self::Stream>> + Send;
 }
 

@@ -6,9 +6,10 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, ready};
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
 
-/// Bounds how many requests the process works for at once. Work is what costs it something: checking a signature, asking OM,
-/// fetching or writing data. Waiting for a client is none: meanwhile the permit is somebody else's, and is taken again when
-/// the client has sent more, or wants more. So slow clients hold connections, whose number is bounded too, and nothing else.
+/// Bounds how many requests the process works for at once. Work is what costs it something: checking a
+/// signature, asking OM, fetching or writing data. Waiting for a client is none: meanwhile the permit is
+/// somebody else's, and is taken again when the client has sent more, or wants more. So slow clients hold
+/// connections, whose number is bounded too, and nothing else.
 #[derive(Clone, Debug)]
 pub struct Work {
     permits: Arc<Semaphore>,
@@ -43,7 +44,8 @@ impl Work {
         Work { permits: Arc::new(Semaphore::new(requests_max)), counters }
     }
 
-    /// `None`, and counted, when as many as may be are worked for. Requests that wait to go on come before new ones.
+    /// `None`, and counted, when as many as may be are worked for. Requests that wait to go on come before
+    /// new ones.
     pub fn begin(&self) -> Option<Permit> {
         let Ok(permit) = self.permits.clone().try_acquire_owned() else {
             self.counters.work_refused.count();
@@ -105,7 +107,7 @@ type Polled = Option<Result<Frame<Bytes>, axum::Error>>;
 struct Paused {
     body: Body,
     permit: Permit,
-    /// What came while the permit was given up.
+    /// A frame that came while the permit was given up.
     frame: Option<Polled>,
     acquiring: Option<Acquiring>,
 }

@@ -2,11 +2,11 @@ use crate::{Distribution, Unit};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// Of an HTTP response with [`Exposition::finish`] in it.
+/// The content type of an HTTP response with [`Exposition::finish`] in it.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// A metric's name and what it means. Names follow Prometheus: `flotilla_`, the part, the thing, the base unit (seconds,
-/// bytes), and `_total` for what only grows.
+/// A metric's name and what it means. Names follow Prometheus: `flotilla_`, the part, the thing, the base
+/// unit (seconds, bytes), and `_total` for what only grows.
 #[derive(Clone, Copy, Debug)]
 pub struct Metric {
     pub name: &'static str,
@@ -15,8 +15,8 @@ pub struct Metric {
 
 type Labels<'a> = &'a [(&'a str, &'a str)];
 
-/// Metrics in Prometheus's text format 0.0.4. Samples come in any order, from several owners; all of a metric stand
-/// together in the text, as the format demands.
+/// Metrics in Prometheus's text format 0.0.4. Samples come in any order, from several owners; all of a metric
+/// stand together in the text, as the format demands.
 #[derive(Debug, Default)]
 pub struct Exposition {
     families: BTreeMap<&'static str, Family>,
@@ -31,7 +31,7 @@ struct Family {
 }
 
 impl Exposition {
-    /// What comes next bears these labels too, in front of its own. Empty values are left out: to Prometheus they are
+    /// Labels for all that comes next, in front of its own. Empty values are left out: to Prometheus they are
     /// the same as none.
     pub fn scope(&mut self, labels: &[(&'static str, String)]) {
         self.scope = labels.iter().filter(|(_, value)| !value.is_empty()).cloned().collect();

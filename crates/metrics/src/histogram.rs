@@ -4,7 +4,7 @@ use std::time::Duration;
 /// Buckets with an upper bound; one more takes what is above the last.
 pub const BOUNDS: usize = 20;
 
-/// What is measured; it decides the bounds, each twice the one before.
+/// The quantity that is measured; it decides the bounds, each twice the one before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Unit {
     /// Bounds from 16 µs, a cached write, to 8.6 s, where a disk counts as hanging.
@@ -29,7 +29,8 @@ impl Unit {
     }
 }
 
-/// How often values of which size occurred. Recording is two relaxed additions: no lock, no allocation.
+/// A count of how often values of which size occurred. Recording is two relaxed additions: no lock, no
+/// allocation.
 #[derive(Debug, Default)]
 pub struct Histogram {
     unit: Unit,
@@ -64,7 +65,7 @@ impl Histogram {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Distribution {
     pub unit: Unit,
-    /// How many values fell into each bucket, not cumulative; the last is without bound.
+    /// The number of values that fell into each bucket, not cumulative; the last is without bound.
     pub buckets: [u64; BOUNDS + 1],
     pub sum: u64,
 }
@@ -88,8 +89,8 @@ impl Distribution {
         (0..BOUNDS as u32).map(move |nth| 1 << (first + nth))
     }
 
-    /// A value that `fraction` of all values do not exceed: the bound of their bucket, so up to twice too much.
-    /// `u64::MAX` when they are above all bounds; 0 when there are none.
+    /// A value that `fraction` of all values do not exceed: the bound of their bucket, so up to twice too
+    /// much. `u64::MAX` when they are above all bounds; 0 when there are none.
     pub fn quantile(&self, fraction: f64) -> u64 {
         let wanted = (self.count() as f64 * fraction).ceil() as u64;
         let mut seen = 0;

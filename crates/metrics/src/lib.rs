@@ -1,7 +1,8 @@
-//! What servers count while they work, and how it is shown.
+//! Counters and histograms of servers at work, and how they are shown.
 //!
-//! A [`Counter`] or [`Histogram`] lives with what it counts; taking its value changes nothing. Nothing is registered
-//! anywhere: whoever shows metrics asks their owners for plain values and writes them into an [`Exposition`].
+//! A [`Counter`] or [`Histogram`] lives with what it counts; taking its value changes nothing. Nothing is
+//! registered anywhere: whoever shows metrics asks their owners for plain values and writes them into an
+//! [`Exposition`].
 //!
 //! Knows nothing of ours, no I/O and no runtime.
 

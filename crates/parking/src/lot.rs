@@ -5,17 +5,17 @@ use std::collections::VecDeque;
 use std::collections::hash_map::Entry;
 use std::hash::Hash;
 
-/// Operations that wait until what a key stands for has reached a value, or until a deadline in ticks. Time comes in
-/// through [`Lot::expire`] alone.
+/// Operations that wait until what a key stands for has reached a value, or until a deadline in ticks. Time
+/// comes in through [`Lot::expire`] alone.
 pub struct Lot<K, W> {
     operations: Slab<Operation<K, W>>,
     deadlines: Wheels,
-    /// Of each key with operations: those by the value they wait for, lowest first.
+    /// The operations of each key that has some: by the value they wait for, lowest first.
     by_key: FxHashMap<K, Waiting>,
     parked: u64,
 }
 
-/// By the value they wait for, lowest first.
+/// Operations by the value they wait for, lowest first.
 enum Waiting {
     /// Mostly there is one.
     One(u64, SlotId),

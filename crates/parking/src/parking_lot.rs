@@ -8,7 +8,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
-/// How an operation ended.
+/// The end of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     Reached,
@@ -31,7 +31,7 @@ struct Shared<K> {
     sooner: Arc<Notify>,
 }
 
-/// What happened in a [`ParkingLot`] since it was made, and how many wait now.
+/// Counts of what happened in a [`ParkingLot`] since it was made, and of who waits now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LotCounts {
     pub pending: usize,
@@ -45,7 +45,7 @@ pub struct LotCounts {
 
 struct State<K> {
     lot: Lot<K, oneshot::Sender<Outcome>>,
-    /// Without `pending`, which the lot knows.
+    /// The counts without `pending`, which the lot knows.
     counts: LotCounts,
     /// When the driver looks again; `None` when there is no driver.
     driver_stop: Option<u64>,
@@ -58,7 +58,7 @@ impl<K: Hash + Eq + Clone + Send + 'static> Clone for ParkingLot<K> {
 }
 
 impl<K: Hash + Eq + Clone + Send + 'static> ParkingLot<K> {
-    /// At most `pending_max` operations wait at a time.
+    /// A lot in which at most `pending_max` operations wait at a time.
     pub fn new(pending_max: usize) -> ParkingLot<K> {
         let state = State { lot: Lot::default(), counts: LotCounts::default(), driver_stop: None };
         let (started, sooner) = (Instant::now(), Arc::default());
@@ -75,9 +75,10 @@ impl<K: Hash + Eq + Clone + Send + 'static> ParkingLot<K> {
         LotCounts { pending: state.lot.len(), ..state.counts }
     }
 
-    /// Waits until `key` has reached `value`, at most until `deadline`. `has_reached` is asked once, after the operation
-    /// is where [`ParkingLot::reach`] finds it: so nothing that happens in between is missed, if whoever moves the value
-    /// calls `reach` after it is visible to `has_reached`. Dropping the future takes the operation out.
+    /// Waits until `key` has reached `value`, at most until `deadline`. `has_reached` is asked once, after
+    /// the operation is where [`ParkingLot::reach`] finds it: so nothing that happens in between is missed,
+    /// if whoever moves the value calls `reach` after it is visible to `has_reached`. Dropping the future
+    /// takes the operation out.
     ///
     /// # Panics
     /// Outside a tokio runtime.
@@ -102,7 +103,7 @@ impl<K: Hash + Eq + Clone + Send + 'static> ParkingLot<K> {
         if has_reached() { wait.into_reached() } else { wait }
     }
 
-    /// What `key` stands for has reached `value`.
+    /// Wakes who waits for `key` to reach `value`, or less.
     pub fn reach(&self, key: &K, value: u64) {
         // Collected first: a waker that runs under the lock could want it.
         let mut completed = Vec::new();

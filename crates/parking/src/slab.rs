@@ -6,8 +6,8 @@ const PAGE_SLOTS: usize = 1024;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct SlotId(u32);
 
-/// Values at numbers that stay. Made of pages that are given back when they are empty, new values going to the lowest
-/// page with room: the memory follows how many there are now, not how many there once were.
+/// Values at numbers that stay. Made of pages that are given back when they are empty, new values going to
+/// the lowest page with room: the memory follows how many there are now, not how many there once were.
 pub(crate) struct Slab<T> {
     pages: Vec<Option<Page<T>>>,
     /// Pages, or places for one, that have a free slot.

@@ -2,10 +2,11 @@ use std::sync::Mutex;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// What may go at once after a pause: this much time's worth of bytes, and always one piece.
+/// The time whose worth of bytes may go at once after a pause; one piece always may.
 const BURST: Duration = Duration::from_millis(100);
 
-/// Lets bytes through at a rate, in the order of the calls. All transfers that are to keep to one rate share one.
+/// Lets bytes through at a rate, in the order of the calls. All transfers that are to keep to one rate share
+/// one.
 pub struct Throttle {
     bytes_per_second: u64,
     /// When what was let through so far has had its time.

@@ -1,14 +1,15 @@
-//! Deadlines in ticks, on a hierarchical timing wheel: six wheels of 64 buckets each, a bucket of one spanning a whole turn
-//! of the wheel below. A deadline is in the wheel of the highest digit (base 64) in which it differs from now, so
-//! inserting and removing touch one bucket, and each deadline moves down five times at most until it expires.
+//! Deadlines in ticks, on a hierarchical timing wheel: six wheels of 64 buckets each, a bucket of one
+//! spanning a whole turn of the wheel below. A deadline is in the wheel of the highest digit (base 64) in
+//! which it differs from now, so inserting and removing touch one bucket, and each deadline moves down five
+//! times at most until it expires.
 
 use crate::slab::{Slab, SlotId};
 
 const WHEELS: usize = 6;
 const BUCKETS: usize = 64;
 const BUCKET_BITS: u32 = 6;
-/// Ticks all wheels span: with ticks of a millisecond about two years. What is due later is put at the end of them and
-/// looked at again there.
+/// Ticks all wheels span: with ticks of a millisecond about two years. What is due later is put at the end of
+/// them and looked at again there.
 const SPAN: u64 = 1 << (BUCKET_BITS * WHEELS as u32);
 
 /// The neighbours in a bucket.
@@ -20,7 +21,7 @@ pub(crate) struct Links {
     bucket: u8,
 }
 
-/// What stands in a wheel.
+/// An entry of a wheel.
 pub(crate) trait Timed {
     fn due(&self) -> u64;
     fn links(&mut self) -> &mut Links;

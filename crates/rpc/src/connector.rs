@@ -4,7 +4,7 @@ use tonic::codegen::http::{Request, Response};
 use tonic::transport::Endpoint;
 use tower::util::{BoxCloneSyncService, MapErr};
 
-/// How long a connection may take to come about.
+/// The time that a connection may take to come about.
 const CONNECT_MAX: Duration = Duration::from_secs(1);
 /// A connection whose peer answers no ping for `PING_INTERVAL + PING_ANSWER_MAX` is dead.
 pub(crate) const PING_INTERVAL: Duration = Duration::from_secs(2);
@@ -26,10 +26,11 @@ impl Default for Windows {
 /// A way to the gRPC services of one process; cheap to clone.
 pub type Channel = BoxCloneSyncService<Request<tonic::body::Body>, Response<tonic::body::Body>, Status>;
 
-/// How a process reaches others: over TCP, over TLS ([`crate::TlsConnector`]), or in a simulation.
+/// The way in which a process reaches others: over TCP, over TLS ([`crate::TlsConnector`]), or in a
+/// simulation.
 pub trait Connector: Send + Sync + 'static {
-    /// A channel to "host:port". Nothing is connected until something is sent; an error says what is wrong with the
-    /// address.
+    /// A channel to "host:port". Nothing is connected until something is sent; an error says what is wrong
+    /// with the address.
     fn connect(&self, address: &str) -> Result<Channel, String>;
 }
 
@@ -46,7 +47,7 @@ impl Connector for TcpConnector {
     }
 }
 
-/// What all connections to an address have in common.
+/// The settings that all connections to an address have in common.
 pub fn endpoint(scheme: &str, address: &str, windows: Windows) -> Result<Endpoint, String> {
     let endpoint = Endpoint::from_shared(format!("{scheme}://{address}"))
         .map_err(|error| format!("`{address}` is not a host:port: {error}"))?

@@ -1,8 +1,9 @@
 //! A process's gRPC port, and its ways to the ports of others. Nothing here knows what is said over them.
 //!
-//! A [`Connector`] makes a [`Channel`] to an address: over TCP ([`TcpConnector`]), over mutual TLS ([`TlsConnector`]),
-//! or inside a simulation. [`Channels`] keeps one for each address. A [`Gate`] is the door of a port: what may come in, and how much of it. [`TlsIncoming`] lets in
-//! only whom an authority vouches for.
+//! A [`Connector`] makes a [`Channel`] to an address: over TCP ([`TcpConnector`]), over mutual TLS
+//! ([`TlsConnector`]), or inside a simulation. [`Channels`] keeps one for each address. A [`Gate`] is the
+//! door of a port: what may come in, and how much of it. [`TlsIncoming`] lets in only whom an authority
+//! vouches for.
 
 mod channels;
 mod connector;

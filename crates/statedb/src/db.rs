@@ -17,7 +17,7 @@ const BACKGROUND_JOBS_MAX: i32 = 2;
 /// RocksDB's own text logs: kept for the last few starts, small.
 const INFO_LOGS_MAX: usize = 3;
 const INFO_LOG_BYTES_MAX: usize = 1 << 20;
-/// What stands in errors that RocksDB recovers from by itself.
+/// Words in those errors from which RocksDB recovers by itself.
 const NO_ROOM: [&str; 2] = ["No space left on device", "Space limit reached"];
 
 /// Memory and behaviour of a RocksDB that holds state derived from Raft logs.
@@ -25,12 +25,12 @@ const NO_ROOM: [&str; 2] = ["No space left on device", "Space limit reached"];
 pub struct DbOptions {
     pub block_cache_bytes: usize,
     pub write_buffer_bytes: usize,
-    /// Where its files are kept instead of on a disk: in simulations.
+    /// The memory that keeps its files in place of a disk: in simulations.
     pub memory: Option<DbMemory>,
 }
 
-/// Files of databases in memory, by their paths: for simulations. A database there that is dropped has crashed: what it had not
-/// flushed is lost.
+/// Files of databases in memory, by their paths: for simulations. A database there that is dropped has
+/// crashed: what it had not flushed is lost.
 #[derive(Clone)]
 pub struct DbMemory(Env);
 
@@ -52,9 +52,9 @@ impl Default for DbOptions {
     }
 }
 
-/// A RocksDB without a WAL of its own: the Raft logs are its WAL. What a crash takes from its memory is applied
-/// again from the log, from the applied position that stands in the same batch as the effects. One column family,
-/// so that batches are atomic on disk too.
+/// A RocksDB without a WAL of its own: the Raft logs are its WAL. What a crash takes from its memory is
+/// applied again from the log, from the applied position that stands in the same batch as the effects. One
+/// column family, so that batches are atomic on disk too.
 pub struct Db {
     /// `None` only while it is dropped.
     rocks: Option<DB>,
@@ -72,11 +72,11 @@ pub enum DbState {
     Well,
     /// Its disk has no room. RocksDB looks every five seconds whether it has, and goes on by itself.
     Full(String),
-    /// Until it is opened again.
+    /// A failure that lasts until it is opened again.
     Failed(String),
 }
 
-/// What becomes of what is in memory alone when a database is dropped.
+/// The fate of what is in memory alone when a database is dropped.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Closes {
     Flushing,
@@ -100,8 +100,8 @@ impl Db {
         Ok(Db::over(rocks, closes))
     }
 
-    /// Opens a database that nobody has open, to read it. Its files stay as they are; RocksDB's text log goes to
-    /// `logs_dir`.
+    /// Opens a database that nobody has open, to read it. Its files stay as they are; RocksDB's text log goes
+    /// to `logs_dir`.
     pub(crate) fn open_read_only(path: &Path, logs_dir: &Path) -> anyhow::Result<Db> {
         let mut options = rocks_options(&DbOptions::default());
         options.create_if_missing(false);
@@ -123,7 +123,7 @@ impl Db {
         self.is_retired.store(true, Ordering::Relaxed);
     }
 
-    /// For reads and iterators.
+    /// The database itself, for reads and iterators.
     pub fn rocks(&self) -> &DB {
         self.rocks.as_ref().expect("taken only in drop")
     }
@@ -133,7 +133,7 @@ impl Db {
         self.judged(self.rocks().write_opt(batch, &self.write_options)).context("write a batch to RocksDB")
     }
 
-    /// How it was, the last time that something was written.
+    /// The state the last time that something was written.
     pub fn state(&self) -> DbState {
         self.state.lock().expect("no holder panics").clone()
     }
@@ -160,7 +160,8 @@ impl Db {
         errors.ok().flatten().unwrap_or_default()
     }
 
-    /// Remembers what an error says of the database: what is written goes to memory, so that only a background error makes it fail.
+    /// Remembers what an error says of the database: what is written goes to memory, so that only a
+    /// background error makes it fail.
     fn judged<T>(&self, done: Result<T, rocksdb::Error>) -> Result<T, rocksdb::Error> {
         let Err(error) = &done else { return done };
         let why = error.to_string();

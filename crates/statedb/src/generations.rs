@@ -8,15 +8,17 @@ use rocksdb::checkpoint::Checkpoint;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, RwLock};
 
-/// The database of one group, which a snapshot replaces as a whole: [`DbGenerations`], or one in memory in simulations.
+/// The database of one group, which a snapshot replaces as a whole: [`DbGenerations`], or one in memory in
+/// simulations.
 pub trait GroupDb: Snapshots {
-    /// The one that counts. Whoever holds it goes on reading it when another replaces it: what must be of one state,
-    /// like the pieces of a long scan, is read from one of these. That is why there is no reading past it.
+    /// The one that counts. Whoever holds it goes on reading it when another replaces it: what must be of one
+    /// state, like the pieces of a long scan, is read from one of these. That is why there is no reading past
+    /// it.
     fn current(&self) -> Arc<Db>;
 }
 
-/// A [`Db`] of one group that can be replaced as a whole while others read it: docs/format/snapshot.md. Each one is a
-/// generation in a directory of its own; a pointer file says which one counts. Cheap to clone.
+/// A [`Db`] of one group that can be replaced as a whole while others read it: docs/format/snapshot.md. Each
+/// one is a generation in a directory of its own; a pointer file says which one counts. Cheap to clone.
 #[derive(Clone)]
 pub struct DbGenerations {
     inner: Arc<Inner>,
@@ -24,7 +26,7 @@ pub struct DbGenerations {
 
 struct Inner {
     disk: Arc<RealDisk>,
-    /// Of generation 0; the others have their number behind it.
+    /// The directory of generation 0; the others have their number behind it.
     dir: String,
     options: DbOptions,
     applied_key: &'static [u8],
@@ -41,8 +43,8 @@ const POINTER_MAGIC: [u8; 4] = *b"FLdb";
 const POINTER_BYTES: usize = 4 + 8 + 4;
 
 impl DbGenerations {
-    /// Opens the generation that counts in `dir` on `disk`, and removes the others. `applied_key` is where the state
-    /// machine keeps its applied position. Blocks, as RocksDB does.
+    /// Opens the generation that counts in `dir` on `disk`, and removes the others. `applied_key` is where
+    /// the state machine keeps its applied position. Blocks, as RocksDB does.
     pub async fn open(
         disk: Arc<RealDisk>,
         dir: &str,
@@ -121,8 +123,8 @@ impl Inner {
         self.current.read().expect("no holder panics").db.clone()
     }
 
-    /// RocksDB flushes, links the tables it has on disk and copies its own small files; writing goes on meanwhile. What
-    /// it linked is durable in the database itself too.
+    /// RocksDB flushes, links the tables it has on disk and copies its own small files; writing goes on
+    /// meanwhile. What it linked is durable in the database itself too.
     fn write(&self, dir: &Path) -> anyhow::Result<Applied> {
         let db = self.current();
         let checkpoint = Checkpoint::new(db.rocks()).context("prepare a checkpoint")?;

@@ -1,4 +1,5 @@
-//! What a state machine needs of the store that keeps its state: RocksDB ([`crate::Db`]), or memory in a simulation.
+//! The store of a state machine as the state machine sees it: RocksDB ([`crate::Db`]), or memory in a
+//! simulation.
 
 /// Ordered records. What a crash takes is the newest batches, whole: the log has them still.
 pub trait Tables: Send + Sync + 'static {

@@ -1,9 +1,10 @@
-//! What callers of an OM asked and were answered, and whether one could have been served after the other so.
+//! A history of what callers of an OM asked and were answered, and whether one could have been served after
+//! the other so.
 
 use proto::Code;
 use std::collections::{BTreeMap, HashSet};
 
-/// What is done to a key, its bucket and its uploads. Each write has a number that no other has.
+/// An operation on a key, its bucket or its uploads. Each write has a number that no other has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Op {
     CreateBucket,
@@ -14,7 +15,8 @@ pub enum Op {
     },
     Delete,
     Read,
-    /// The id is known when it was answered; an upload whose id nobody knows changes nothing that is looked at.
+    /// The id is known when it was answered; an upload whose id nobody knows changes nothing that is looked
+    /// at.
     CreateUpload {
         upload: Option<String>,
     },
@@ -135,8 +137,9 @@ impl State {
     }
 }
 
-/// Whether the calls could have been carried out one at a time, each between its question and its answer, with these answers (Wing and
-/// Gong's search; what led to a state and a set of calls that were seen before is not searched again).
+/// Whether the calls could have been carried out one at a time, each between its question and its answer,
+/// with these answers (Wing and Gong's search; what led to a state and a set of calls that were seen before
+/// is not searched again).
 pub fn is_linearizable(first: State, calls: &[Call]) -> bool {
     assert!(calls.len() <= 128, "{} calls, a set of them has 128 bits", calls.len());
     let answered = (0..calls.len()).filter(|at| calls[*at].answered.is_some());

@@ -1,5 +1,6 @@
-//! Keys and values, replicated: the smallest state machine that is of use to somebody. The simulation, the drills and the
-//! benches of `raft` run on it, on RocksDB in real processes and on memory that can crash in simulated ones.
+//! Keys and values, replicated: the smallest state machine that is of use to somebody. The simulation, the
+//! drills and the benches of `raft` run on it, on RocksDB in real processes and on memory that can crash in
+//! simulated ones.
 
 mod machine;
 mod ops;

@@ -11,8 +11,8 @@ use std::sync::Arc;
 pub const APPLIED_KEY: &[u8] = b"a";
 const KEYS: u8 = b'k';
 
-/// Keys and values in the tables of one group. A command is one or more [`Op`]s, which take effect together; the answer
-/// is their outcomes.
+/// Keys and values in the tables of one group. A command is one or more [`Op`]s, which take effect together;
+/// the answer is their outcomes.
 pub struct KvMachine {
     tables: Arc<dyn Tables>,
     snapshots: Option<Arc<dyn Snapshots>>,
@@ -24,7 +24,7 @@ impl KvMachine {
     }
 }
 
-/// What stands under a key.
+/// Reads the value of a key.
 pub fn read(tables: &dyn Tables, key: &[u8]) -> anyhow::Result<Option<Bytes>> {
     Ok(tables.get(&table_key(key))?.map(Bytes::from))
 }
@@ -84,7 +84,7 @@ impl StateMachine for KvMachine {
 struct Round<'a> {
     tables: &'a dyn Tables,
     changes: Changes,
-    /// What this round has changed, if one of its operations asks what stands somewhere.
+    /// The changes of this round, if one of its operations asks what stands somewhere.
     changed: Option<HashMap<Bytes, Option<Bytes>>>,
 }
 

@@ -1,4 +1,4 @@
-//! What clients ask for, as the bytes of a command, and what they are answered.
+//! Operations that clients ask for, as the bytes of a command, and their answers.
 //!
 //! ```text
 //! command: op…             op:      kind u8, key length u16, value length u32, expected length u32, key, value, expected
@@ -99,8 +99,8 @@ pub fn decode_ops(mut bytes: Bytes) -> Result<Vec<Op>, DecodeError> {
     Ok(ops)
 }
 
-/// How many operations these bytes are; none of them is copied. A server that merges the commands of many clients looks
-/// through each before: one that cannot be decoded would stop the group.
+/// How many operations these bytes are; none of them is copied. A server that merges the commands of many
+/// clients looks through each before: one that cannot be decoded would stop the group.
 pub fn check_ops(mut bytes: &[u8]) -> Result<usize, DecodeError> {
     let mut count = 0;
     while !bytes.is_empty() {

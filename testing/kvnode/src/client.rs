@@ -42,7 +42,8 @@ pub enum CallError {
     Invalid(String),
 }
 
-/// Calls whichever node leads a group. Tries again what certainly had no effect, until its time is up. Cheap to clone.
+/// Calls whichever node leads a group. Tries again what certainly had no effect, until its time is up. Cheap
+/// to clone.
 #[derive(Clone)]
 pub struct Client {
     caller: Arc<Caller>,
@@ -85,7 +86,7 @@ impl Client {
         decode_outcomes(outcomes).map_err(|error| CallError::Invalid(error.to_string()))
     }
 
-    /// What stands under a key: no older than this call.
+    /// Reads the value of a key, no older than this call.
     pub async fn read(&self, group: u32, key: &[u8]) -> Result<Option<Bytes>, CallError> {
         let mut keys = BytesMut::new();
         put_key(&mut keys, key);
@@ -101,7 +102,7 @@ impl Client {
         self.caller.call(group, &Request::Put(body)).await.map(drop)
     }
 
-    /// What one node says of itself, itself only: one attempt.
+    /// Asks one node about itself, and no other one: one attempt.
     pub async fn facts(&self, node: NodeId) -> Result<NodeFacts, CallError> {
         let facts = self.caller.ask_node(node, 0, &Request::Facts).await?;
         NodeFacts::decode(facts).map_err(|error| CallError::Invalid(error.to_string()))
@@ -205,8 +206,8 @@ enum Attempt {
 }
 
 impl Request {
-    /// Whether asking twice is as good as once. Operations are not: an append would stand there twice, and a value that
-    /// was set again would undo what others set in between.
+    /// Whether asking twice is as good as once. Operations are not: an append would stand there twice, and a
+    /// value that was set again would undo what others set in between.
     fn is_repeatable(&self) -> bool {
         match self {
             Request::Read(_) | Request::Facts | Request::Put(_) => true,

@@ -120,7 +120,8 @@ impl Shared {
                 let mut waiting = self.waiting.lock().expect("no holder panics");
                 for (id, answer) in answers.drain(..) {
                     if id == GOODBYE {
-                        // What was noted too late to be written is left, and was not taken; what was written has its answer before this.
+                        // What was noted too late to be written is left, and was not taken; what was written
+                        // has its answer before this.
                         waiting.said_goodbye = !waiting.is_closed;
                         return Ok(());
                     }

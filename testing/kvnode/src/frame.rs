@@ -1,13 +1,14 @@
-//! What nodes and clients say to each other. Little-endian; a connection carries frames in both directions, answers in any order.
+//! Frames, in which nodes and clients speak to each other. Little-endian; a connection carries frames in both
+//! directions, answers in any order.
 //!
 //! ```text
 //! request: bytes u32, id u64, kind u8, group u32, rest     answer: bytes u32, id u64, code u8, rest
 //! ```
-//! The last answer on a connection that the node ends in order is for nobody (`GOODBYE`): every request that was answered was
-//! taken, and no other was.
+//! The last answer on a connection that the node ends in order is for nobody (`GOODBYE`): every request that
+//! was answered was taken, and no other was.
 //!
-//! `bytes` counts what follows it. Rests: operations and outcomes as `kv` encodes them; keys as length u16 and bytes;
-//! values as length u32 (`ABSENT`: none) and bytes.
+//! `bytes` counts what follows it. Rests: operations and outcomes as `kv` encodes them; keys as length u16
+//! and bytes; values as length u32 (`ABSENT`: none) and bytes.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use types::NodeId;
@@ -46,7 +47,7 @@ pub(crate) enum Answer {
     Invalid(String),
 }
 
-/// What a node says of itself.
+/// The facts that a node tells of itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeFacts {
     /// Times the disk was asked to make something durable.

@@ -14,7 +14,7 @@ pub(crate) const QUEUE_COUNT_MAX: usize = 65_536;
 /// Operations of one proposal: far below what a command may have, and some thousand of them.
 const PROPOSAL_BYTES_MAX: usize = 1 << 20;
 
-/// What waits for a group.
+/// An operation that waits for a group.
 pub(crate) struct Queued {
     pub(crate) caller: Caller,
     pub(crate) work: Work,
@@ -36,10 +36,10 @@ pub(crate) struct LaneOptions {
     pub(crate) planted_early_ack: bool,
 }
 
-/// One group's requests. While a round is under way, what comes meanwhile gathers for the next: writes become one
-/// proposal, so the busier a group is the less each of them costs. Reads of a round need no round trip of their own: a
-/// proposal that was made after they came and is committed proves that this replica still led, and everything
-/// acknowledged before they came stands before it in the log.
+/// One group's requests. While a round is under way, what comes meanwhile gathers for the next: writes become
+/// one proposal, so the busier a group is the less each of them costs. Reads of a round need no round trip of
+/// their own: a proposal that was made after they came and is committed proves that this replica still led,
+/// and everything acknowledged before they came stands before it in the log.
 #[derive(Clone)]
 pub(crate) struct Lane {
     pub(crate) group: Group,

@@ -5,7 +5,8 @@ use crate::session::{Caller, serve};
 use crate::{Args, DbPer};
 use anyhow::Context;
 use bytes::Bytes;
-use disk::{CountingDisk, RealDisk};
+use disk::RealDisk;
+use diskhooks::Syncs;
 use kv::{KvMachine, check_ops};
 use raft::{AddressBook, Command, Group, GroupSpec, GroupStart, HostOptions, Member, RaftHost, Role};
 use raftlog::{LogSpace, LogSpaceOptions, LogSpec};
@@ -22,7 +23,8 @@ use tonic::transport::server::TcpIncoming;
 use types::{GroupId, LogIndex, NodeId, OwnerId, Payload, ReplicaId};
 
 const CLUSTER: &str = "kv";
-/// How long clients may take to hear that the process stops. Above what one may take to leave, and what the last answers take.
+/// How long clients may take to hear that the process stops. Above what one may take to leave, and what the
+/// last answers take.
 const GOODBYE_MAX: Duration = Duration::from_secs(2);
 
 /// A running node.
@@ -38,10 +40,10 @@ pub struct Node {
     served: Arc<Served>,
 }
 
-/// What sessions need of a node.
+/// The parts of a node that its sessions need.
 pub(crate) struct Served {
     groups: Vec<ServedGroup>,
-    disk: Arc<CountingDisk>,
+    syncs: Syncs,
     /// Proposals and transfers, which go past the lanes.
     tasks: Mutex<JoinSet<()>>,
 }
@@ -114,8 +116,8 @@ impl Node {
         self.client_address
     }
 
-    /// Hands its groups over and closes them; what clients ask meanwhile is answered with the new leader. Then they hear goodbye:
-    /// each knows of all it asked whether it was taken.
+    /// Hands its groups over and closes them; what clients ask meanwhile is answered with the new leader.
+    /// Then they hear goodbye: each knows of all it asked whether it was taken.
     pub async fn stop(mut self) {
         self.host.shutdown().await;
         self.stop_clients.send_replace(true);
@@ -135,9 +137,9 @@ impl Node {
 
 async fn open_groups(args: &Args, host: &RaftHost, lanes: &mut JoinSet<()>) -> anyhow::Result<Served> {
     let real = RealDisk::open(&args.data.join("disk"), u128::from(args.node)).context("open the disk")?;
-    let disk = Arc::new(CountingDisk::new(real));
+    let syncs = Syncs::default();
     let options = LogSpaceOptions { reserve_bytes: args.reserve_bytes, ..LogSpaceOptions::default() };
-    let space = LogSpace::new(disk.clone(), options);
+    let space = LogSpace::new(Arc::new(syncs.of(Arc::new(real))), options);
     let open_db = |name: &str, options: DbOptions| -> anyhow::Result<Arc<dyn Tables>> {
         Ok(Arc::new(Db::open(&args.data.join(name), &options).with_context(|| format!("open {name}"))?))
     };
@@ -165,7 +167,7 @@ async fn open_groups(args: &Args, host: &RaftHost, lanes: &mut JoinSet<()>) -> a
         lanes.spawn(Lane { group: group.clone(), tables, options: lane_options }.run(queue));
         groups.push(ServedGroup { number, group, lane });
     }
-    Ok(Served { groups, disk, tasks: Mutex::default() })
+    Ok(Served { groups, syncs, tasks: Mutex::default() })
 }
 
 fn group_spec(args: &Args, number: u32) -> GroupSpec {
@@ -282,7 +284,7 @@ impl Served {
                 is_removed: status.is_removed,
             }
         };
-        NodeFacts { syncs: self.disk.syncs(), groups: self.groups.iter().map(facts).collect() }
+        NodeFacts { syncs: self.syncs.count(), groups: self.groups.iter().map(facts).collect() }
     }
 }
 

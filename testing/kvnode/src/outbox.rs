@@ -4,9 +4,10 @@ use std::sync::Mutex;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::sync::Notify;
 
-/// Bytes on their way out of a connection. Whoever has a frame encodes it into the buffer; one task takes what has come
-/// together since it last looked and writes it with one call. A client's is bounded by what it lets be under way; a node's
-/// by what its client asks for and does not read: this node is for drills and benches, whose clients read.
+/// Bytes on their way out of a connection. Whoever has a frame encodes it into the buffer; one task takes
+/// what has come together since it last looked and writes it with one call. A client's is bounded by what it
+/// lets be under way; a node's by what its client asks for and does not read: this node is for drills and
+/// benches, whose clients read.
 #[derive(Default)]
 pub(crate) struct Outbox {
     state: Mutex<State>,
@@ -35,7 +36,7 @@ impl Outbox {
         true
     }
 
-    /// What is pushed afterwards goes nowhere; what is there is still written.
+    /// Closes the outbox: what is there is still written, and what is pushed afterwards goes nowhere.
     pub(crate) fn close(&self) {
         self.state.lock().expect("no holder panics").is_closed = true;
         self.filled.notify_one();

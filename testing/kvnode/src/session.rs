@@ -11,8 +11,8 @@ use tokio::net::tcp::OwnedReadHalf;
 use tokio::sync::{Semaphore, watch};
 use tracing::info;
 
-/// Requests of one connection that are not yet answered; past it nothing more is read from it. Four times what the
-/// benches have under way.
+/// Requests of one connection that are not yet answered; past it nothing more is read from it. Four times
+/// what the benches have under way.
 const UNDER_WAY_MAX: u32 = 65_536;
 const READ_BYTES: usize = 64 << 10;
 /// How long a client that was told goodbye may take to leave.
@@ -77,8 +77,8 @@ pub(crate) async fn serve(socket: TcpStream, served: Arc<Served>, stop: watch::R
     }
 }
 
-/// Takes requests until the client leaves. When the node stops first, what was taken is answered, and then the client
-/// hears that nothing else was: what it had sent besides may be asked again elsewhere.
+/// Takes requests until the client leaves. When the node stops first, what was taken is answered, and then
+/// the client hears that nothing else was: what it had sent besides may be asked again elsewhere.
 async fn read_until(
     mut stop: watch::Receiver<bool>,
     mut from_client: OwnedReadHalf,

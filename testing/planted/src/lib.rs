@@ -1,14 +1,15 @@
-//! Bugs that tests plant in shipped code, to see that they would find them. A place that can have one asks [`has`]; a test that
-//! wants it, and runs what it tests on its own thread, says [`plant`].
+//! Bugs that tests plant in shipped code, to see that they would find them. A place that can have one asks
+//! [`has`]; a test that wants it, and runs what it tests on its own thread, says [`plant`].
 //!
-//! Only with the cargo feature `planted`, which simulations and crash tests ask for. Without it, as in every release,
-//! [`has`] is the constant `false` and the compiler removes what it guards: `crates/cli/tests/layering.rs` and
-//! `./dev release --check` hold a release to that.
+//! Only with the cargo feature `planted`, which simulations and crash tests ask for. Without it, as in every
+//! release, [`has`] is the constant `false` and the compiler removes what it guards:
+//! `crates/cli/tests/layering.rs` and `./dev release --check` hold a release to that.
 
-/// What can be planted, each in the crate that its comment names.
+/// The bugs that can be planted, each in the crate that its comment names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bug {
-    /// `raft`: a leader that was restarted leads on without an election, as openraft does by default (docs/adr/0002).
+    /// `raft`: a leader that was restarted leads on without an election, as openraft does by default
+    /// (docs/adr/0002).
     LeadersRestored,
     /// `raftlog`: truncated segments are recycled, and spares go where they were.
     CarelessSpares,

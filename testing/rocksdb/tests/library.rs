@@ -1,4 +1,4 @@
-//! What the rest of the workspace takes for granted of the library it links.
+//! Tests of what the rest of the workspace takes for granted of the library it links.
 
 use rocksdb::checkpoint::Checkpoint;
 use rocksdb::{DB, DBCompressionType, Options, WriteBatch};

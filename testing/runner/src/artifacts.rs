@@ -1,4 +1,4 @@
-//! What cargo built, and the tests in it.
+//! The artifacts that cargo built, and the tests in it.
 
 use anyhow::{Context, ensure};
 use serde::Deserialize;

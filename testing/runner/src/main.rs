@@ -1,9 +1,10 @@
-//! Runs the tests of the workspace side by side, each in a process of its own: most of them wait for processes, disks or timers,
-//! so a few at a time for each core take half as long as one binary after the other. `./dev test` calls it.
+//! Runs the tests of the workspace side by side, each in a process of its own: most of them wait for
+//! processes, disks or timers, so a few at a time for each core take half as long as one binary after the
+//! other. `./dev test` calls it.
 //!
-//! A test is found by asking each test binary that cargo built; it is started by its full name, in its crate's directory, as
-//! cargo would. Tests that took long the last time begin first ([`times`]); [`needs`] says which compute rather than wait.
-//! What a test prints is shown when it fails.
+//! A test is found by asking each test binary that cargo built; it is started by its full name, in its
+//! crate's directory, as cargo would. Tests that took long the last time begin first ([`times`]); [`needs`]
+//! says which compute rather than wait. What a test prints is shown when it fails.
 
 #![allow(clippy::disallowed_methods)] // files and clocks of a tool, outside of any server
 
@@ -25,7 +26,7 @@ use times::Times;
 
 #[derive(Parser)]
 struct Arguments {
-    /// What `cargo test --no-run --message-format json` wrote
+    /// The file that `cargo test --no-run --message-format json` wrote
     #[arg(long)]
     artifacts: PathBuf,
     /// Where the times of this run are kept for the next

@@ -1,4 +1,4 @@
-//! What some tests need of the machine while they run. Everything else mostly waits.
+//! The needs of some tests of the machine while they run. Everything else mostly waits.
 
 use crate::artifacts::Test;
 

@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// What became of a test.
+/// The outcome of a test.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Passed,
@@ -22,10 +22,11 @@ const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// Where `testkit` looks for the ports that this test may use: others run at the same time.
 const PORTS_VARIABLE: &str = "FLOTILLA_TEST_PORTS";
 
-/// What libtest prints when its one test has passed.
+/// The line that libtest prints when its one test has passed.
 const PASSED: &str = "test result: ok. 1 passed";
 
-/// Runs `test` alone in a process and returns when that has ended: its verdict, and what a failed one printed.
+/// Runs `test` alone in a process and returns when that has ended: its verdict, and what a failed one
+/// printed.
 pub(crate) fn run(test: &Test, ports: &Range<usize>, within: Duration) -> (Verdict, String) {
     match run_to_its_end(test, ports, within) {
         // Whoever exits early, or has no test of this name any more, has passed nothing.
@@ -54,7 +55,8 @@ fn run_to_its_end(test: &Test, ports: &Range<usize>, within: Duration) -> anyhow
     Ok((verdict, text(&mut printed)?))
 }
 
-/// Waits for a process without a thread or a signal of its own; a few milliseconds late are nothing for a test.
+/// Waits for a process without a thread or a signal of its own; a few milliseconds late are nothing for a
+/// test.
 fn wait(child: &mut Child, within: Duration) -> anyhow::Result<Verdict> {
     let deadline = Instant::now() + within;
     loop {

@@ -13,7 +13,7 @@ pub(crate) struct Outcome {
     pub(crate) test: Test,
     pub(crate) verdict: Verdict,
     pub(crate) took: Duration,
-    /// What a failed test printed.
+    /// The output of a failed test.
     pub(crate) printed: String,
 }
 
@@ -66,7 +66,7 @@ pub(crate) fn run(
     })
 }
 
-/// What `testkit` may give away, parted among the workers.
+/// The ports that `testkit` may give away, parted among the workers.
 const PORTS: Range<usize> = 20_000..32_000;
 
 fn ports_of(worker: usize, workers: usize) -> Range<usize> {
@@ -104,7 +104,8 @@ impl Room {
         }
     }
 
-    /// What computes is kept going beside what waits, on half of the cores, and on all when nothing else is left.
+    /// Picks the next test: those that compute are kept going beside those that wait, on half of the cores,
+    /// and on all when nothing else is left.
     fn next(&self, state: &State) -> Option<usize> {
         let first = |need: Need| state.waiting.iter().position(|queued| queued.need == need);
         let other = state.waiting.iter().position(|queued| queued.need != Need::Core);

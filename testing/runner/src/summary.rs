@@ -1,4 +1,5 @@
-//! What a person reads: a line for each test, what failed with all it printed, the ten slowest, and the count.
+//! The summary that a person reads: a line for each test, what failed with all it printed, the ten slowest,
+//! and the count.
 
 use crate::process::Verdict;
 use crate::schedule::Outcome;

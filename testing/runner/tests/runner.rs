@@ -147,7 +147,7 @@ impl Workshop {
         self.directory.path().join("artifacts.json")
     }
 
-    /// What the runner did, and what it wrote to its standard output.
+    /// Runs the runner, and returns what it did, and what it wrote to its standard output.
     fn run(&self, arguments: &[&str]) -> (Output, String) {
         let times = self.directory.path().join("times.json");
         let ran = Command::new(env!("CARGO_BIN_EXE_flotilla-runner"))

@@ -1,8 +1,9 @@
-//! Simulated clusters from a seed: whole processes on one thread, with clocks, disks and a network that a test rules.
+//! Simulated clusters from a seed: whole processes on one thread, with clocks, disks and a network that a
+//! test rules.
 //!
-//! [`world`] knows runtimes, disks and the network, and nothing of what runs in them. [`scenario`] runs many Raft groups in
-//! it, under faults, and checks what must hold; [`cluster`] runs SCM and datanodes. [`MemTables`] is where simulated state machines keep their state, and
-//! [`MemSnapshots`] how it is copied.
+//! [`world`] knows runtimes, disks and the network, and nothing of what runs in them. [`scenario`] runs many
+//! Raft groups in it, under faults, and checks what must hold; [`cluster`] runs SCM and datanodes.
+//! [`MemTables`] is where simulated state machines keep their state, and [`MemSnapshots`] how it is copied.
 
 mod campaign;
 pub mod cluster;

@@ -7,7 +7,8 @@ use futures::future::BoxFuture;
 use raft::{Applied, Snapshots};
 use std::sync::Arc;
 
-/// Snapshots of [`MemTables`] as files on a disk that can crash: what [`statedb::DbGenerations`] is to a RocksDB.
+/// Snapshots of [`MemTables`] as files on a disk that can crash: what [`statedb::DbGenerations`] is to a
+/// RocksDB.
 #[derive(Clone)]
 pub struct MemSnapshots {
     pub tables: MemTables,

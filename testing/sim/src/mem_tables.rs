@@ -9,8 +9,8 @@ const UNFLUSHED_COUNT_MAX: usize = 200;
 
 pub(crate) type Records = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// The twin of [`statedb::Db`] for simulations: a store in memory that loses its newest batches in a crash, whole ones. A
-/// cheap handle.
+/// The twin of [`statedb::Db`] for simulations: a store in memory that loses its newest batches in a crash,
+/// whole ones. A cheap handle.
 #[derive(Clone, Default)]
 pub struct MemTables {
     state: Arc<Mutex<State>>,
@@ -25,7 +25,8 @@ struct State {
 }
 
 impl MemTables {
-    /// What the next process finds: some point not before the last flush. This one is down from now on.
+    /// The tables as the next process finds them: at some point not before the last flush. This one is down
+    /// from now on.
     pub fn lose_power(&self, random: &mut Random) -> MemTables {
         let state = &mut *self.lock();
         let kept = random.below(state.unflushed.len() as u64 + 1);

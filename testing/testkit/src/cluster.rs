@@ -21,7 +21,8 @@ pub struct ClusterOptions {
     pub first_disk: Option<PathBuf>,
     /// Where the disks of all datanodes are, if not in the cluster's directory.
     pub disks_at: Option<PathBuf>,
-    /// Where the first datanode is bound, and under which address others are told to reach it, if that is another one.
+    /// Where the first datanode is bound, and under which address others are told to reach it, if that is
+    /// another one.
     pub first_detour: Option<Detour>,
 }
 
@@ -50,7 +51,8 @@ impl Default for ClusterOptions {
     }
 }
 
-/// One SCM or three, one OM, three datanodes or as many as wanted, one gateway: processes on free ports, in a temporary directory.
+/// One SCM or three, one OM, three datanodes or as many as wanted, one gateway: processes on free ports, in a
+/// temporary directory.
 pub struct Cluster {
     pub scms: Vec<Process>,
     pub om: Process,
@@ -67,7 +69,7 @@ pub struct Cluster {
     pub scm_addresses: Vec<String>,
     /// All of them, as in `--scm`.
     pub scm_address: String,
-    /// What the first SCM said when it was ready.
+    /// The words of the first SCM when it was ready.
     pub scm_ready: Ready,
     pub om_address: String,
     pub endpoint: String,
@@ -87,8 +89,8 @@ impl Cluster {
         };
         let root_path = root.display();
 
-        // Others are told these, so they stay the same when a process starts again. They are not of those that the kernel gives to
-        // whoever asks: it might give them away while their process is down.
+        // Others are told these, so they stay the same when a process starts again. They are not of those
+        // that the kernel gives to whoever asks: it might give them away while their process is down.
         let mut addresses = free_addresses(options.scms + options.datanodes + 3).into_iter();
         let scm_addresses: Vec<String> = addresses.by_ref().take(options.scms).collect();
         let mut datanode_addresses: Vec<String> = addresses.by_ref().take(options.datanodes).collect();

@@ -4,17 +4,18 @@ use std::ops::Range;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Below those that the kernel gives to whoever asks for any: a process that is told a port must find it free a moment later.
+/// Below those that the kernel gives to whoever asks for any: a process that is told a port must find it free
+/// a moment later.
 const PORTS: Range<u64> = 20_000..32_000;
-/// "20000..23000": those of them that this process may give away. `testing/runner` parts them among tests that run at the same
-/// time, since a port that a stopped process will want again is free meanwhile.
+/// "20000..23000": those of them that this process may give away. `testing/runner` parts them among tests
+/// that run at the same time, since a port that a stopped process will want again is free meanwhile.
 const VARIABLE: &str = "FLOTILLA_TEST_PORTS";
 static MINE: LazyLock<Range<u64>> = LazyLock::new(|| match std::env::var(VARIABLE) {
     Ok(text) => parse(&text).unwrap_or_else(|| panic!("{VARIABLE}={text} is no part of {PORTS:?}")),
     Err(_) => PORTS,
 });
-/// One after the other: what one test was given and has yet to bind is given to no other one of this process. Other processes begin
-/// elsewhere.
+/// One after the other: what one test was given and has yet to bind is given to no other one of this process.
+/// Other processes begin elsewhere.
 static NEXT: LazyLock<AtomicU64> =
     LazyLock::new(|| AtomicU64::new(RandomState::new().build_hasher().finish() >> 1));
 

@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// One `flotilla` process of a test: its log and ready file lie in the test's directory, and it ends with the test.
+/// One `flotilla` process of a test: its log and ready file lie in the test's directory, and it ends with the
+/// test.
 pub struct Process {
     binary: PathBuf,
     name: String,
@@ -140,12 +141,12 @@ impl Process {
         line.expect("the kernel counts write_bytes").parse().expect("a number")
     }
 
-    /// What it has written since its last start.
+    /// The text that the process has written since its last start.
     pub fn log(&self) -> String {
         self.log_of(self.starts)
     }
 
-    /// What it has written since each of its starts.
+    /// The texts that it has written since each of its starts.
     pub fn logs(&self) -> Vec<String> {
         (1..=self.starts).map(|start| self.log_of(start)).collect()
     }

@@ -1,5 +1,5 @@
-//! A strict reader of Prometheus's text format 0.0.4, which refuses what a scrape might accept and mean otherwise. It
-//! shares nothing with the writer it checks.
+//! A strict reader of Prometheus's text format 0.0.4, which refuses what a scrape might accept and mean
+//! otherwise. It shares nothing with the writer it checks.
 
 use std::collections::{BTreeMap, HashSet};
 

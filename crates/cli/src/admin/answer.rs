@@ -1,4 +1,4 @@
-//! What a command has to say: to people, and to programs.
+//! The answer of a command: to people, and to programs.
 
 use crate::output;
 use anyhow::Context;
@@ -8,7 +8,7 @@ use std::io::IsTerminal;
 pub(super) struct Answer {
     pub(super) text: String,
     pub(super) json: Value,
-    /// What a command ends with that came to a verdict: 0 where there is nothing to say.
+    /// The exit code of a command that came to a verdict: 0 where there is nothing to say.
     pub(super) exit_code: u8,
 }
 

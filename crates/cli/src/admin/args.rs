@@ -21,13 +21,13 @@ pub(crate) struct AdminArgs {
 
 #[derive(Subcommand, Debug, Clone)]
 pub(crate) enum AdminCommand {
-    /// Is all well? What is not, worst first, and the command that tells more. Exits with 0 when all is well, 1 on warnings, 2 when
-    /// something is lost, down or full
+    /// Is all well? What is not, worst first, and the command that tells more. Exits with 0 when all is well,
+    /// 1 on warnings, 2 when something is lost, down or full
     Status,
     /// Raft groups of three datanodes that take writes
     #[command(subcommand)]
     Pipeline(PipelineCommand),
-    /// What data is kept in: 2 GiB each, three replicas
+    /// Units in which data is kept: 2 GiB each, three replicas
     #[command(subcommand)]
     Container(ContainerCommand),
     /// Nodes that store data
@@ -51,7 +51,8 @@ pub(crate) enum AdminCommand {
     /// Moving containers from full nodes to empty ones
     #[command(subcommand)]
     Balancer(SwitchCommand),
-    /// Who runs where and how they are, and a small key-value space. Exits with 3 when a comparison failed, with 4 for what is not there
+    /// Who runs where and how they are, and a small key-value space. Exits with 3 when a comparison failed,
+    /// with 4 for what is not there
     #[command(subcommand)]
     Registry(RegistryCommand),
     /// Print what one process logs, or change it until the process ends
@@ -59,10 +60,11 @@ pub(crate) enum AdminCommand {
         /// host:port of the process's gRPC, as its own --rpc says
         #[arg(long, default_value = "127.0.0.1:7400", env = "FLOTILLA_RPC", value_name = "HOST:PORT")]
         rpc: String,
-        /// What is logged when it was started holds again
+        /// The levels with which it was started hold again
         #[arg(long)]
         reset: bool,
-        /// LEVEL of everything, or of one module: off, error, warn, info, debug, trace; for example flotilla_om=debug
+        /// LEVEL of everything, or of one module: off, error, warn, info, debug, trace; for example
+        /// flotilla_om=debug
         #[arg(value_name = "MODULE=LEVEL")]
         directives: Vec<String>,
     },
@@ -164,8 +166,8 @@ pub(crate) enum PipelineCommand {
     },
     /// Take no more writes and close the open container; SCM creates another where there is room
     Close { pipeline: u64 },
-    /// A majority of its members is lost for good: its containers that are QUASI_CLOSED become what the best member left has of them.
-    /// What only the lost ones had is gone
+    /// A majority of its members is lost for good: its containers that are QUASI_CLOSED become what the best
+    /// member left has of them. What only the lost ones had is gone
     AcceptLoss {
         pipeline: u64,
         /// Do it, with what this node has: the one that the command names without this option
@@ -191,7 +193,8 @@ pub(crate) enum ContainerCommand {
     Info { container: u64 },
     /// Go on to the next container of its pipeline, whatever its size
     Close { container: u64 },
-    /// Delete a replica that the good ones contradict (`diverged`, `ahead`, `different`), with what only it has. SCM never does this by itself
+    /// Delete a replica that the good ones contradict (`diverged`, `ahead`, `different`), with what only it
+    /// has. SCM never does this by itself
     Drop {
         container: u64,
         /// The node that has the replica
@@ -274,7 +277,8 @@ pub(crate) enum DatanodeCommand {
     /// Prepare a node for being away a while: its pipelines close, its replicas go on counting
     Maintenance {
         node: u64,
-        /// For how long at most (30m, 2h, 1d); then it counts as dead while it is away. Default: until recommissioned
+        /// For how long at most (30m, 2h, 1d); then it counts as dead while it is away. Default: until
+        /// recommissioned
         #[arg(long = "for", value_parser = duration)]
         within: Option<Duration>,
         #[arg(long)]
@@ -323,7 +327,8 @@ pub(crate) enum ScmCommand {
 
 #[derive(Subcommand, Debug, Clone)]
 pub(crate) enum RaftCommand {
-    /// Say what to do, where, when a majority of SCM's members is lost for good. Changes nothing: the survivor must be stopped for it
+    /// Say what to do, where, when a majority of SCM's members is lost for good. Changes nothing: the
+    /// survivor must be stopped for it
     ResetMembership {
         /// scm, or a pipeline like pipeline-3
         #[arg(long, default_value = "scm")]

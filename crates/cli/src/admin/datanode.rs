@@ -10,7 +10,7 @@ use std::time::Duration;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-/// How often `--wait` asks.
+/// The pause between two questions of `--wait`.
 const PAUSE: Duration = Duration::from_secs(1);
 
 pub(super) async fn run(scm: &mut Scm, command: DatanodeCommand) -> anyhow::Result<Answer> {
@@ -113,7 +113,7 @@ async fn datanode(scm: &mut Scm, node: u64) -> anyhow::Result<DatanodeInfo> {
     datanodes.find(|datanode| datanode.node == node).with_context(|| format!("there is no node {node}"))
 }
 
-/// What a node that leaves is still needed for.
+/// The reasons why a node that leaves is still needed.
 fn waits(datanode: &DatanodeInfo) -> Option<String> {
     let (containers, pipelines) = (datanode.containers_waiting, datanode.pipelines_waiting);
     (containers + pipelines > 0).then(|| {

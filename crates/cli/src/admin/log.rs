@@ -1,4 +1,4 @@
-//! What a process logs, seen and changed while it runs.
+//! The log of a process: its levels, seen and changed while it runs.
 
 use super::answer::Answer;
 use anyhow::Context;

@@ -13,7 +13,8 @@ use proto::scm::{
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// Longer than an election. Who asks for the members wants to be told soon that none of them leads, and what each says of itself.
+/// Longer than an election. Who asks for the members wants to be told soon that none of them leads, and what
+/// each says of itself.
 pub(super) const ROLES_PATIENCE: Duration = Duration::from_secs(7);
 
 /// Entries that are on their way in a cluster at work; more is worth a look.

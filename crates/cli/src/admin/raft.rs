@@ -1,5 +1,5 @@
-//! What to do when a majority of a group is lost. Nothing here does it: the survivor's process must be stopped, and only a person can know
-//! that the others never come back.
+//! Advice for a group that has lost a majority. Nothing here acts on it: the survivor's process must be
+//! stopped, and only a person can know that the others never come back.
 
 use super::answer::Answer;
 use super::args::RaftCommand;

@@ -5,7 +5,7 @@ use proto::scm::{ClusterStatus, GetClusterStatusRequest, SetSwitchesRequest};
 use serde_json::json;
 use std::time::Duration;
 
-/// How often `wait` asks.
+/// The pause between two questions of `wait`.
 const PAUSE: Duration = Duration::from_millis(500);
 
 pub(super) async fn run(scm: &mut Scm, command: SafeModeCommand) -> anyhow::Result<Answer> {

@@ -11,7 +11,8 @@ use tonic::{Response, Status};
 
 const CONNECT_MAX: Duration = Duration::from_secs(3);
 const ANSWER_MAX: Duration = Duration::from_secs(30);
-/// How long a command looks for a leader: longer than elections take where disks and processors are busy with other things.
+/// The time for which a command looks for a leader: longer than elections take where disks and processors are
+/// busy with other things.
 const PATIENCE: Duration = Duration::from_secs(15);
 /// One that hangs must not keep a question from the others.
 const LOOK_MAX: Duration = Duration::from_secs(5);
@@ -23,12 +24,12 @@ pub(super) struct Scm {
     connected: Option<(String, ScmClient<Channel>)>,
 }
 
-/// What a call may be sent again after.
+/// The failures after which a call may be sent again.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Repeat {
     /// Anything: it changes nothing.
     Always,
-    /// What was certainly not carried out.
+    /// Those after which it was certainly not carried out.
     IfRefused,
 }
 
@@ -64,7 +65,8 @@ impl Scm {
         self.call(Repeat::IfRefused, PATIENCE, call).await
     }
 
-    /// Goes on while somebody answers, though nobody leads; where nobody answers, a person wants to know that at once.
+    /// Goes on while somebody answers, though nobody leads; where nobody answers, a person wants to know that
+    /// at once.
     async fn call<T>(
         &mut self,
         repeat: Repeat,
@@ -116,7 +118,8 @@ impl Scm {
                 silent.remove(&address);
             }
             self.seeker.failed(&address, &failure);
-            // Unless it goes on where the leader is said to be: nobody leads, or only one that does not answer.
+            // Unless it goes on where the leader is said to be: nobody leads, or only one that does not
+            // answer.
             if failure.leader_address != Some(self.seeker.address()) {
                 tokio::time::sleep(PAUSE).await;
             }

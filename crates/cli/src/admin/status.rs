@@ -1,4 +1,5 @@
-//! `flotilla admin status`: one verdict on the whole cluster, and the command that tells more of each thing that is wrong.
+//! `flotilla admin status`: one verdict on the whole cluster, and the command that tells more of each thing
+//! that is wrong.
 
 use super::answer::Answer;
 use super::members::{BEHIND_USUALLY, ROLES_PATIENCE};
@@ -17,13 +18,14 @@ use std::collections::BTreeSet;
 /// Free space of a disk below which it is time for more disks, and below which writes are about to fail.
 const FREE_PERCENT_WARNING: u64 = 15;
 const FREE_PERCENT_CRITICAL: u64 = 5;
-/// How many of the same kind are named; the command behind it lists all.
+/// The number of those of a kind that are named; the command behind it lists all.
 const NAMED_MAX: usize = 8;
-/// What SCM's registry calls its word on an instance's clock.
+/// The name that SCM's registry gives to its word on an instance's clock.
 const CLOCK_CHECK: &str = "clock";
 const CLOCK_CODE: &str = "clock";
 const CLOCKS_APART: &str = "clocks are not SCM's: times that people read are wrong, and a gateway refuses signatures that are 15 minutes off";
-/// Of what is said of a finding, in the table: what others report, such as the words of an error, may be as long as it likes.
+/// The characters of a finding's words in the table: what others report, such as the words of an error, may
+/// be as long as it likes.
 const SHOWN_CHARS_MAX: usize = 100;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

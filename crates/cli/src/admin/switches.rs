@@ -1,4 +1,4 @@
-//! What SCM does on its own: whether, and how it is going.
+//! Switches for what SCM does on its own: whether it does, and how it is going.
 
 use super::answer::Answer;
 use super::args::SwitchCommand;

@@ -1,4 +1,4 @@
-//! What each SCM says of itself, also when none of them leads.
+//! The view of each SCM of itself, also when none of them leads.
 
 use super::scm::{Scm, connect};
 use crate::table::{Cell, Tone, table};

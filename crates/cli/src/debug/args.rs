@@ -25,8 +25,8 @@ pub(crate) enum DebugCommand {
     /// Containers of a stopped datanode's disk, and their index
     #[command(subcommand)]
     Container(ContainerCommand),
-    /// Make the one replica that is left of a metadata group its only member, because a majority is lost for good.
-    /// Without --yes nobody is given up: it only says what it would do
+    /// Make the one replica that is left of a metadata group its only member, because a majority is lost for
+    /// good. Without --yes nobody is given up: it only says what it would do
     #[command(after_help = RESET_HELP)]
     UnsafeResetMembership(ResetArgs),
     /// Both slots of a file `hard-state`
@@ -48,7 +48,8 @@ pub(crate) struct ResetArgs {
     /// The group: scm, om-0, ...
     #[arg(long)]
     pub group: String,
-    /// A replica that is lost for good; all members but the one here must be named. Who they are is said when they are not
+    /// A replica that is lost for good; all members but the one here must be named. Who they are is said when
+    /// they are not
     #[arg(long, value_name = "REPLICA")]
     pub lost: Vec<u64>,
     /// Why, for those who read the log later
@@ -57,8 +58,9 @@ pub(crate) struct ResetArgs {
     /// Ask here too whether a lost member lives; by default it is asked at the address its group knows
     #[arg(long, value_name = "HOST:PORT")]
     pub ask: Vec<String>,
-    /// Go on though a member that is named as lost answers, hangs, or cannot be reached: only where a connection is refused it is
-    /// believed that nobody is there. If one of them lives, the group splits in two
+    /// Go on though a member that is named as lost answers, hangs, or cannot be reached: only where a
+    /// connection is refused it is believed that nobody is there. If one of them lives, the group splits in
+    /// two
     #[arg(long)]
     pub even_if_alive: bool,
     /// Do it
@@ -92,7 +94,8 @@ pub(crate) enum SegmentCommand {
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum LogCommand {
-    /// Check hard states, every checksum of every segment, how segments and owners follow each other, and rehearse a start
+    /// Check hard states, every checksum of every segment, how segments and owners follow each other, and
+    /// rehearse a start
     Verify {
         #[command(flatten)]
         place: PlaceArgs,
@@ -113,8 +116,8 @@ pub(crate) enum ContainerCommand {
         /// The directory with VERSION in it; no datanode may use it
         data_dir: PathBuf,
     },
-    /// Check every checksum of every segment and every row of the index; a hash of each closed container by which replicas are
-    /// compared
+    /// Check every checksum of every segment and every row of the index; a hash of each closed container by
+    /// which replicas are compared
     Verify {
         /// The directory with VERSION in it; no datanode may use it
         data_dir: PathBuf,

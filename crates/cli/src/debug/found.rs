@@ -3,7 +3,7 @@
 use crate::output;
 use anyhow::Context;
 
-/// What looking came to; the worst of several counts.
+/// The outcome of looking; the worst of several counts.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Found {
     Whole = 0,

@@ -26,7 +26,7 @@ async fn place(args: &PlaceArgs) -> anyhow::Result<Place> {
     Ok(Place { directory, groups })
 }
 
-/// What the name of a group says of its log.
+/// A log as far as the name of its group tells.
 fn known(group: &str) -> Option<KnownLog> {
     let (id, is_metadata) = if group == "scm" {
         (GroupId::SCM, true)

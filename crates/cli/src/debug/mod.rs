@@ -1,5 +1,6 @@
-//! `flotilla debug`: looks into segments, hard states and logs (`raftlog::inspect`) and into the containers of a stopped datanode
-//! (`datanode::offline`), and prints what is there. Changes nothing, but for `container rebuild` and `unsafe-reset-membership`.
+//! `flotilla debug`: looks into segments, hard states and logs (`raftlog::inspect`) and into the containers
+//! of a stopped datanode (`datanode::offline`), and prints what is there. Changes nothing, but for `container
+//! rebuild` and `unsafe-reset-membership`.
 
 pub(crate) mod args;
 mod container;

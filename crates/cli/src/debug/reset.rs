@@ -56,7 +56,7 @@ async fn reset(args: ResetArgs) -> anyhow::Result<()> {
     print(&format!("{group} has one member: replica {}\n", plan.survivor.replica))
 }
 
-/// What is refused because of the flags is said in flags, to be copied.
+/// A refusal that is due to the flags is said in flags, to be copied.
 fn in_words(error: ResetError) -> anyhow::Error {
     match error {
         ResetError::QuorumIsLeft { left, voters } => {
@@ -96,7 +96,8 @@ fn metadata_group(name: &str) -> anyhow::Result<GroupId> {
     }
 }
 
-/// Takes the directory's lock, which a running node holds. With the cluster it belongs to, empty where it has joined none.
+/// Takes the directory's lock, which a running node holds. With the cluster it belongs to, empty where it has
+/// joined none.
 fn open_disk(data_dir: &Path) -> anyhow::Result<(Arc<dyn Disk>, String)> {
     let said = data_dir.display();
     let Some(stamp) = RealDisk::peek(data_dir).with_context(|| format!("look at {said}"))? else {
@@ -106,7 +107,7 @@ fn open_disk(data_dir: &Path) -> anyhow::Result<(Arc<dyn Disk>, String)> {
     Ok((Arc::new(disk), stamp.cluster))
 }
 
-/// Where a group's log is. It exists, so its first owner does not matter.
+/// The place of a group's log. The log exists, so its first owner does not matter.
 async fn log_spec(group: GroupId, disk: &Arc<dyn Disk>) -> anyhow::Result<LogSpec> {
     let dir = format!("groups/{group}");
     if disk.list(&dir).await.context("look for the log")?.is_empty() {

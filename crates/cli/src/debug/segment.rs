@@ -80,7 +80,7 @@ fn line(item: &Item, meta: Option<&[u8]>) -> String {
     }
 }
 
-/// What the file is, and where its name and its records say different things.
+/// A heading: what the file is, and where its name and its records say different things.
 fn heading(name: &str, scan: &SegmentScan) -> String {
     let mut text = match (scan.found, scan.log) {
         (Some(found), Some(log)) => format!("{name}: {found} of log {log}\n"),
@@ -120,7 +120,7 @@ pub(super) fn old_bytes(summary: &SegmentSummary, indent: &str) -> String {
         .map_or_else(String::new, |old| format!("{indent}{}\n", old.told_as_old_bytes()))
 }
 
-/// What is known beside the file.
+/// Knowledge that is not in the file.
 struct BesideFile {
     given: Option<HardStateSlot>,
     around: Option<Surroundings>,

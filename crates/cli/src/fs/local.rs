@@ -29,7 +29,8 @@ impl Input {
         matches!(self, Input::File(path) if path.is_dir())
     }
 
-    /// Opens at once, so that a missing file is known before anything is written; reads from a thread of its own.
+    /// Opens at once, so that a missing file is known before anything is written; reads from a thread of its
+    /// own.
     pub(super) fn stream(self) -> io::Result<impl Stream<Item = io::Result<Bytes>>> {
         let mut reader: Box<dyn Read + Send> = match self {
             Input::Stdin => Box::new(io::stdin()),
@@ -53,8 +54,8 @@ impl Input {
     }
 }
 
-/// A local file being written. A regular one has its name only once it is whole; a device or a pipe gets the bytes as
-/// they come, and is not replaced.
+/// A local file being written. A regular one has its name only once it is whole; a device or a pipe gets the
+/// bytes as they come, and is not replaced.
 pub(super) struct Output {
     file: std::fs::File,
     unfinished: Option<Unfinished>,

@@ -7,7 +7,8 @@ use std::fmt::Write;
 use time::OffsetDateTime;
 use time::macros::format_description;
 
-/// `-ls [-d] [-R] [-h] PATH...`: "Found N items", then a line for each, as scripts that parse Hadoop's output expect it.
+/// `-ls [-d] [-R] [-h] PATH...`: "Found N items", then a line for each, as scripts that parse Hadoop's output
+/// expect it.
 pub(super) async fn run(store: &Store, depth: Depth, human: bool, paths: &[String]) -> Vec<Failure> {
     let mut failures = Vec::new();
     for path in paths {
@@ -26,7 +27,7 @@ pub(super) async fn run(store: &Store, depth: Depth, human: bool, paths: &[Strin
     failures
 }
 
-/// How far a listing goes down.
+/// The depth of a listing.
 #[derive(Clone, Copy)]
 pub(super) enum Depth {
     Itself,
@@ -84,7 +85,7 @@ fn lines(entries: &[Listed], human: bool, heading: bool) -> String {
     text
 }
 
-/// In UTC; directories that are only prefixes of keys have no time of their own.
+/// The time of a change, in UTC; directories that are only prefixes of keys have no time of their own.
 fn modified(modified_ms: u64) -> String {
     let seconds = i64::try_from(modified_ms / 1000).unwrap_or(0);
     let time = OffsetDateTime::from_unix_timestamp(seconds).unwrap_or(OffsetDateTime::UNIX_EPOCH);

@@ -4,7 +4,8 @@ use super::store::{Found, Store, failure, key_prefix};
 use bytes::Bytes;
 use proto::om::KeyAttributes;
 
-/// `-mkdir [-p] PATH...`: a bucket, or an empty object whose name ends in `/`, as S3 consoles make directories.
+/// `-mkdir [-p] PATH...`: a bucket, or an empty object whose name ends in `/`, as S3 consoles make
+/// directories.
 pub(super) async fn run(store: &Store, parents: bool, paths: &[String]) -> Vec<Failure> {
     let mut failures = Vec::new();
     for path in paths {

@@ -12,8 +12,8 @@ pub(super) enum StorePath {
 }
 
 impl StorePath {
-    /// Repeated and trailing slashes mean nothing, as in any file system. (S3 knows keys that contain them; those
-    /// are reached through S3.)
+    /// Repeated and trailing slashes mean nothing, as in any file system. (S3 knows keys that contain them;
+    /// those are reached through S3.)
     pub(super) fn parse(text: &str) -> Result<StorePath, String> {
         let text = text.strip_prefix("flotilla:").unwrap_or(text);
         if !text.starts_with('/') {
@@ -60,7 +60,7 @@ impl StorePath {
     }
 }
 
-/// For people: see [`printable`].
+/// The path for people: see [`printable`].
 impl fmt::Display for StorePath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -11,7 +11,7 @@ pub(super) struct Store {
     pub(super) client: Client,
 }
 
-/// What is at a path.
+/// The thing at a path.
 pub(super) enum Found {
     File(Box<Key>),
     Directory,
@@ -120,7 +120,7 @@ impl Store {
     }
 }
 
-/// What all keys below a directory begin with.
+/// The prefix of all keys below a directory.
 pub(super) fn key_prefix(path: &StorePath) -> String {
     match path {
         StorePath::Key(_, _, key) => format!("{key}/"),

@@ -10,8 +10,8 @@ use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, FormattedFi
 use tracing_subscriber::registry::LookupSpan;
 use types::{Clock, SystemClock};
 
-/// Events as lines of JSON: `time`, `level`, `target`, `message`, the event's fields under `fields`, and the spans it happened in, the
-/// outermost first, each with its `name` and its fields.
+/// Events as lines of JSON: `time`, `level`, `target`, `message`, the event's fields under `fields`, and the
+/// spans it happened in, the outermost first, each with its `name` and its fields.
 pub(super) struct Lines;
 
 /// Fields of a span, kept as a JSON object.

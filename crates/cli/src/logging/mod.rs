@@ -1,4 +1,5 @@
-//! Logs of this process: to stderr, as lines for people or for programs; what is logged can be changed while it runs.
+//! Logs of this process: to stderr, as lines for people or for programs; what is logged can be changed while
+//! it runs.
 
 mod json;
 mod service;
@@ -24,14 +25,14 @@ const DIRECTIVES_MAX: usize = 64;
 /// There is one log in a process.
 static LOGGING: OnceLock<Logging> = OnceLock::new();
 
-/// What is logged now.
+/// The levels of logging now, and the way to change them.
 struct Logging {
     at_start: String,
     now: Mutex<String>,
     filter: reload::Handle<EnvFilter, Registry>,
 }
 
-/// What was logged, and what is now.
+/// A change of levels: those of before, and those of now.
 pub(crate) struct Change {
     pub(crate) before: String,
     pub(crate) now: String,
@@ -72,7 +73,8 @@ fn lines(format: LogFormat) -> Box<dyn Layer<Filtered> + Send + Sync> {
     }
 }
 
-/// Whatever is asked for: libraries that handle requests as they came print headers and what is secret in them.
+/// Whatever is asked for: libraries that handle requests as they came print headers and what is secret in
+/// them.
 fn may_be_logged(event: &tracing::Metadata<'_>) -> bool {
     let library = event.target().split("::").next().unwrap_or_default();
     !SEE_SECRETS.contains(&library) || *event.level() == tracing::Level::ERROR
@@ -121,7 +123,7 @@ fn merged(filter: &str, directives: &[String]) -> anyhow::Result<String> {
     Ok(merged.join(","))
 }
 
-/// What a directive is about: a module, a span, or everything.
+/// The subject of a directive: a module, a span, or everything.
 fn about(directive: &str) -> &str {
     const LEVELS: [&str; 6] = ["error", "warn", "info", "debug", "trace", "off"];
     match directive.rsplit_once('=') {

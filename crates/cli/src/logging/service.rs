@@ -6,7 +6,8 @@ use tonic::service::RoutesBuilder;
 use tonic::{Request, Response, Status};
 use tracing::warn;
 
-/// Who reaches the gRPC port changes what is logged. It names no cluster: a process is asked, whatever it belongs to.
+/// Who reaches the gRPC port changes what is logged. It names no cluster: a process is asked, whatever it
+/// belongs to.
 pub(crate) fn add_to(routes: &mut RoutesBuilder) {
     routes.add_service(ProcessServer::new(Service));
 }

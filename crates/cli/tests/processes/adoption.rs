@@ -1,4 +1,5 @@
-//! A forced reset of SCM from a member that had fallen behind: what it has lost is on datanodes, and is SCM's again.
+//! A forced reset of SCM from a member that had fallen behind: what it has lost is on datanodes, and is SCM's
+//! again.
 
 use crate::s3::S3;
 use crate::scm_members::Cluster;
@@ -40,8 +41,8 @@ async fn what_was_written_after_the_survivors_end_is_read_after_the_reset() {
     put(&s3, 0..4).await;
     cluster.all_follow();
 
-    // From here on one member hears of nothing: containers are drawn for pipelines that it knows, pipelines close, a node comes, and pipelines
-    // with it.
+    // From here on one member hears of nothing: containers are drawn for pipelines that it knows, pipelines
+    // close, a node comes, and pipelines with it.
     let survivor = (cluster.leader() + 1) % 3;
     cluster.scms[survivor].kill9();
     let known = containers(&cluster.admin(LIST));

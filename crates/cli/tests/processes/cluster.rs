@@ -1,8 +1,9 @@
-//! A cluster of real processes under load loses nodes, disks, bytes, power and its SCM, and puts itself right.
+//! A cluster of real processes under load loses nodes, disks, bytes, power and its SCM, and puts itself
+//! right.
 //!
-//! The first ten are tests too, two at a time: most of a drill is waiting for deadlines, but they are many processes. The others, mostly of two
-//! harms at once, wait for longer.
-//! `./dev drill cluster [--repeat N] [--only NAME]` runs them again and again.
+//! The first ten are tests too, two at a time: most of a drill is waiting for deadlines, but they are many
+//! processes. The others, mostly of two harms at once, wait for longer. `./dev drill cluster [--repeat N]
+//! [--only NAME]` runs them again and again.
 
 mod bad_disk;
 mod broken_path;
@@ -120,8 +121,8 @@ async fn the_next_leader_of_scm_goes_on_with_what_broke() {
     in_turn("lost-scm-leader").await;
 }
 
-/// `./dev drill cluster`: as often as `FLOTILLA_DRILL_REPEAT` says, those that `FLOTILLA_DRILL_ONLY` names or all, with one line of
-/// JSON at the end.
+/// `./dev drill cluster`: as often as `FLOTILLA_DRILL_REPEAT` says, those that `FLOTILLA_DRILL_ONLY` names or
+/// all, with one line of JSON at the end.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "many minutes: ./dev drill cluster"]
 async fn drill() {

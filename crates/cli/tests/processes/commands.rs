@@ -16,7 +16,8 @@ pub(crate) fn flotilla(args: &[&str], stdin: Option<&[u8]>) -> Output {
     child.wait_with_output().expect("wait for it")
 }
 
-/// What SCM says. Only for commands that change nothing: while it refuses, as between two leaders, it is asked again.
+/// The answer of SCM. Only for commands that change nothing: while it refuses, as between two leaders, it is
+/// asked again.
 pub(crate) fn admin_json(scm: &str, words: &[&str]) -> serde_json::Value {
     let give_up = Instant::now() + DEADLINE;
     loop {
@@ -28,7 +29,7 @@ pub(crate) fn admin_json(scm: &str, words: &[&str]) -> serde_json::Value {
     }
 }
 
-/// What SCM says, or why it refuses.
+/// The answer of SCM, or why it refuses.
 pub(crate) fn admin_once(scm: &str, words: &[&str]) -> Result<serde_json::Value, String> {
     let output = flotilla(&[&["admin", "--scm", scm, "--json"], words].concat(), None);
     match output.status.success() {

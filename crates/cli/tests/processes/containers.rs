@@ -1,4 +1,5 @@
-//! Containers of real datanodes: a lost index is rebuilt, replicas are compared, damage is found and never served.
+//! Containers of real datanodes: a lost index is rebuilt, replicas are compared, damage is found and never
+//! served.
 
 use crate::binary;
 use crate::commands::{admin_once, flotilla};
@@ -171,7 +172,8 @@ async fn damaged_replicas_are_never_served_and_are_marked() {
     write_all(&s3).await;
     // What is marked is soon replaced, and would be gone before it is looked at.
     admin_once(&cluster.scm_address, &["replication", "stop"]).unwrap();
-    // Two of the three are bad, so that hardly a read begins with the good one; what is in memory would be served from there.
+    // Two of the three are bad, so that hardly a read begins with the good one; what is in memory would be
+    // served from there.
     for datanode in 0..2 {
         assert!(cluster.datanodes[datanode].terminate().success());
         let disk = cluster.disk(datanode, 0);

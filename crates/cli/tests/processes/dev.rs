@@ -189,7 +189,8 @@ fn readers_may_leave_early_and_secrets_are_private() {
 #[test]
 fn dev_cluster_is_ready_quickly() {
     const QUICKLY: Duration = Duration::from_secs(10);
-    /// A machine may stand still for seconds, and hardly each time: a cluster that is slow by itself always is.
+    /// A machine may stand still for seconds, and hardly each time: a cluster that is slow by itself always
+    /// is.
     const TRIES: usize = 3;
     let is_quick = || {
         let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! What a process is for those who may not come in: its ports, its files, its command line.
+//! A process as those find it who may not come in: its ports, its files, its command line.
 
 use crate::binary;
 use reqwest::{Client, Method, StatusCode};
@@ -18,7 +18,7 @@ fn start_dev(dir: &Path) -> (Process, Ready) {
     Process::start(binary(), dir, "dev", line.split_whitespace().map(str::to_owned).collect())
 }
 
-/// What it took at most, in bytes.
+/// The most memory that a process took, in bytes.
 fn peak_memory(pid: u32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();

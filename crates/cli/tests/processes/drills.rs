@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use testkit::{ACCESS_KEY, Cluster, ClusterOptions, SECRET_KEY};
 use tokio::task::JoinSet;
 
-/// Writers that put objects of many sizes until told to stop, each key once, and remember what was acknowledged.
+/// Writers that put objects of many sizes until told to stop, each key once, and remember what was
+/// acknowledged.
 pub(crate) struct Writers {
     tasks: JoinSet<()>,
     shared: Arc<Shared>,
@@ -23,7 +24,7 @@ struct Shared {
 }
 
 const WRITERS: usize = 6;
-/// What a writer rests after each object: other tests run beside it, and most of a drill is waiting.
+/// The rest of a writer after each object: other tests run beside it, and most of a drill is waiting.
 pub(crate) const REST: Duration = Duration::from_millis(250);
 
 /// By then all that was killed works again, on a machine that does other things too.
@@ -106,7 +107,8 @@ impl Writers {
         }
     }
 
-    /// The longest time in which nothing was acknowledged to any of them, from that moment until the last acknowledgement.
+    /// The longest time in which nothing was acknowledged to any of them, from that moment until the last
+    /// acknowledgement.
     pub(crate) fn longest_silence_since(&self, from: Instant) -> Duration {
         let acks = self.shared.acks.lock().unwrap();
         let mut at: Vec<Instant> = acks.iter().map(|(at, _)| *at).filter(|at| *at > from).collect();
@@ -127,7 +129,7 @@ impl Writers {
         self.written()
     }
 
-    /// What stands so far, with the writers still running (or cut off).
+    /// The objects that stand so far, with the writers still running (or cut off).
     pub(crate) fn written(&self) -> Written {
         Written {
             acknowledged: self.shared.acknowledged.lock().unwrap().clone(),
@@ -214,12 +216,14 @@ pub(crate) async fn assert_all_there(s3: &S3, acknowledged: &[u64]) {
     assert_all_read(s3, acknowledged, Duration::ZERO).await;
 }
 
-/// After everything has started anew, when pipelines still elect: all of it can be read soon, and until then nothing else is.
+/// After everything has started anew, when pipelines still elect: all of it can be read soon, and until then
+/// nothing else is.
 pub(crate) async fn assert_all_come_back(s3: &S3, acknowledged: &[u64]) {
     assert_all_read(s3, acknowledged, BACK_WITHIN).await;
 }
 
-/// While members are away for good or not: what cannot be read says so, and what can is right. How many were refused.
+/// While members are away for good or not: what cannot be read says so, and what can is right. How many were
+/// refused.
 pub(crate) async fn assert_none_wrong(s3: &S3, acknowledged: &[u64]) -> usize {
     let mut reads = JoinSet::new();
     for &n in acknowledged {
@@ -262,7 +266,8 @@ async fn read(s3: &S3, n: u64, give_up: Instant) -> Option<Vec<u8>> {
     }
 }
 
-/// After everything has started anew: a key that was never acknowledged may exist or not, but never with other bytes.
+/// After everything has started anew: a key that was never acknowledged may exist or not, but never with
+/// other bytes.
 async fn assert_none_mixed(s3: &S3, keys: impl Iterator<Item = u64>) {
     let give_up = Instant::now() + BACK_WITHIN;
     for n in keys {
@@ -322,8 +327,8 @@ async fn everything_killed_at_once_loses_nothing_acknowledged() {
     s3.put(&key(next), body(next)).await.expect("the cluster takes writes again");
 }
 
-/// Pipelines, replicas and containers have the same numbers in every cluster, and a node may get a port that another
-/// cluster's node had: only the cluster's id tells them apart.
+/// Pipelines, replicas and containers have the same numbers in every cluster, and a node may get a port that
+/// another cluster's node had: only the cluster's id tells them apart.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_datanode_refuses_requests_meant_for_another_cluster() {
     use proto::datanode::datanode_client::DatanodeClient;
@@ -343,7 +348,8 @@ async fn a_datanode_refuses_requests_meant_for_another_cluster() {
     }
 }
 
-/// The replica that was away must have caught up before the next one goes: two of three are a quorum, one is not.
+/// The replica that was away must have caught up before the next one goes: two of three are a quorum, one is
+/// not.
 async fn wait_for_three_healthy(cluster: &Cluster) {
     let give_up = Instant::now() + Duration::from_secs(60);
     loop {

@@ -32,7 +32,8 @@ async fn scrape(base: &str) -> Scrape {
     Scrape::parse(&text).unwrap_or_else(|why| panic!("{why}\n{text}"))
 }
 
-/// Four pipelines, SCM and OM have a leader each, and all members of a pipeline have the object; otherwise what they show.
+/// Four pipelines, SCM and OM have a leader each, and all members of a pipeline have the object; otherwise
+/// what they show.
 fn has_settled(page: &Scrape) -> Result<(), String> {
     let leaders = sum(page, "flotilla_raft_groups", &[("role", "leader")]);
     let followers = sum(page, "flotilla_raft_group_role", &[("role", "follower")]);
@@ -112,7 +113,8 @@ async fn a_dev_cluster_shows_its_groups_and_disks() {
     drop(process);
 }
 
-/// Alerts and the dashboard name what docs/metrics.md explains, and a running store shows; and it explains all that is shown.
+/// Alerts and the dashboard name what docs/metrics.md explains, and a running store shows; and it explains
+/// all that is shown.
 fn names_exist_or_are_written_of(page: &str) {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let read = |file: &str| std::fs::read_to_string(root.join(file)).unwrap();

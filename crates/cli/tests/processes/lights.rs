@@ -1,4 +1,4 @@
-//! What a gateway says of itself, and whether that is so.
+//! The readiness of a gateway as it tells it, and whether that is so.
 
 use crate::binary;
 use crate::commands::flotilla;
@@ -28,7 +28,8 @@ async fn until_ready_is(expected: bool, endpoint: &str, when: &str) {
     }
 }
 
-/// The findings of `admin status` with the exit code that each alone comes to; not how full the disk is that the tests run on.
+/// The findings of `admin status` with the exit code that each alone comes to; not how full the disk is that
+/// the tests run on.
 fn status(scm: &str) -> Vec<(String, i32)> {
     let output = flotilla(&["admin", "--scm", scm, "--json", "status"], None);
     let told: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON on stdout");
@@ -144,7 +145,8 @@ async fn a_gateway_between_two_clusters_is_never_ready_and_touches_neither() {
     let theirs = format!("server --roles scm,om --rpc 127.0.0.1:0 --meta {root}/theirs --http 127.0.0.1:0");
     let mut theirs = start("theirs", theirs);
     let their_address = theirs.wait_ready()["RPC"].clone();
-    // The same names as here, and nothing in them: what needs no datanode could be answered and changed at once.
+    // The same names as here, and nothing in them: what needs no datanode could be answered and changed at
+    // once.
     let empty = ours.path().join("empty");
     std::fs::write(&empty, b"").unwrap();
     let in_theirs = |args: &[&str]| {

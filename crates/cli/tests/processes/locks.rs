@@ -25,7 +25,7 @@ fn acquisition(who: &str) -> PutKeyRequest {
     PutKeyRequest { key: KEY.to_owned(), value, if_mod_revision: Some(0), ttl_ms: TTL.as_millis() as u64 }
 }
 
-/// What the holder knows when it stops.
+/// The holder's knowledge when it stops.
 struct Held {
     /// From when it sent what was acknowledged last.
     until: Instant,

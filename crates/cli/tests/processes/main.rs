@@ -1,4 +1,5 @@
-//! Real processes over loopback: the `flotilla` binary as a user runs it, killed as an operator's night kills it.
+//! Real processes over loopback: the `flotilla` binary as a user runs it, killed as an operator's night kills
+//! it.
 
 // The tests touch files and clocks of their own, outside of any server, and may panic in helpers too.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)]

@@ -1,5 +1,5 @@
-//! Data directories that earlier binaries wrote: `crates/cli/tests/fixtures`, each made by `write.sh` beside it. What this test
-//! cannot open, no operator can after an upgrade (docs/format/data-directory.md).
+//! Data directories that earlier binaries wrote: `crates/cli/tests/fixtures`, each made by `write.sh` beside
+//! it. What this test cannot open, no operator can after an upgrade (docs/format/data-directory.md).
 
 use crate::commands::{admin_json, flotilla};
 use crate::{binary, s3::S3};
@@ -43,7 +43,8 @@ impl Old {
         assert_eq!(output.status.code(), Some(0), "{}: {words} {disk}: {said}", self.name);
     }
 
-    /// Starts the cluster, as the one that wrote the fixture was, without limits that write snapshots all the time.
+    /// Starts the cluster, as the one that wrote the fixture was, without limits that write snapshots all the
+    /// time.
     fn start(&self) -> (Process, S3, String) {
         let data = self.data().display().to_string();
         let ports = ["--s3-port", "0", "--rpc-port", "0", "--http-port", "0"];
@@ -55,8 +56,8 @@ impl Old {
         (process, s3, ready["RPC"].clone())
     }
 
-    /// Checks that all that `write.sh` put in is there, what it took out is not, and that its cluster is one that works:
-    /// both pipelines that were open lead, and nothing is found wrong with a container.
+    /// Checks that all that `write.sh` put in is there, what it took out is not, and that its cluster is one
+    /// that works: both pipelines that were open lead, and nothing is found wrong with a container.
     async fn check(&self, s3: &S3, scm: &str) {
         let get = async |key: &str| s3.get(key).await.unwrap();
         assert_eq!(get("closed").await.as_deref(), Some(&b"in a closed container\n"[..]), "{}", self.name);

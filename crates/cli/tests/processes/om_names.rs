@@ -19,7 +19,7 @@ fn until_refused(om: &Process) {
     }
 }
 
-/// What is in its directory, but for the lock.
+/// The names in OM's directory, but for the lock.
 fn left_by_om(meta: &Path) -> Vec<String> {
     let entries = fs::read_dir(meta).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
     entries.filter(|name| !name.to_lowercase().contains("lock")).collect()

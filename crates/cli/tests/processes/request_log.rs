@@ -1,4 +1,5 @@
-//! What real processes tell: the gateway's request log and metrics, their own logs as JSON, and what they log changed while they run.
+//! Tests of what real processes tell: the gateway's request log and metrics, their own logs as JSON, and what
+//! they log changed while they run.
 
 use crate::binary;
 use crate::commands::flotilla;

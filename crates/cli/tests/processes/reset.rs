@@ -60,7 +60,8 @@ async fn open(root: &Path, others: &str) -> (RaftHost, Group) {
     (host, opened)
 }
 
-/// Runs the command on om-0: its exit status and all these words are expected of it, or it is told what came instead.
+/// Runs the command on om-0: its exit status and all these words are expected of it, or it is told what came
+/// instead.
 fn run(root: &Path, args: &[&str], status: i32, says: &[&str]) -> Result<(), String> {
     let command = ["debug", "unsafe-reset-membership", root.to_str().unwrap(), "--reason", "a test"];
     let output = flotilla(&[&command, args].concat(), None);
@@ -76,8 +77,8 @@ fn check(root: &Path, args: &[&str], status: i32, says: &[&str]) {
     run(root, args, status, says).unwrap_or_else(|why| panic!("{why}"));
 }
 
-/// For what changes nothing, where it may take a moment: until a disk that was closed is let go of, or until a member answers in
-/// the three seconds that it is given.
+/// For what changes nothing, where it may take a moment: until a disk that was closed is let go of, or until
+/// a member answers in the three seconds that it is given.
 fn check_at_last(root: &Path, args: &[&str], status: i32, says: &[&str]) {
     let give_up = Instant::now() + DEADLINE;
     while let Err(why) = run(root, args, status, says) {
@@ -120,7 +121,8 @@ fn the_replica_that_is_left_becomes_the_only_member_and_leads() {
     assert!(leads, "the survivor was not elected");
 }
 
-/// A member that answers, hangs or starts is not taken for lost because somebody says so: the group would split in two.
+/// A member that answers, hangs or starts is not taken for lost because somebody says so: the group would
+/// split in two.
 #[test]
 fn only_members_whose_connections_are_refused_go_with_one_flag() {
     let dir = tempfile::tempdir().unwrap();

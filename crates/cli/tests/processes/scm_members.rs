@@ -1,4 +1,5 @@
-//! SCM with three members, as processes: lost, emptied, started wrongly, with clients and datanodes that should not notice.
+//! SCM with three members, as processes: lost, emptied, started wrongly, with clients and datanodes that
+//! should not notice.
 
 use crate::binary;
 use crate::commands::{admin_json, admin_once, flotilla};
@@ -99,7 +100,8 @@ impl Cluster {
         self.addresses.iter().position(|address| leader["address"] == **address).unwrap()
     }
 
-    /// Has another SCM lead by an operator's word, and answers where it is. A transfer may be refused, and leaders change by themselves.
+    /// Has another SCM lead by an operator's word, and answers where it is. A transfer may be refused, and
+    /// leaders change by themselves.
     fn transfer(&self, from: usize) -> usize {
         let give_up = Instant::now() + DEADLINE;
         loop {
@@ -134,7 +136,7 @@ impl Cluster {
         self.until("end of safe mode", "safemode status", |told| told["safe_mode"] == false);
     }
 
-    /// What `admin raft reset-membership` says once it knows a survivor.
+    /// The advice of `admin raft reset-membership` once it knows a survivor.
     pub(crate) fn advised(&self) -> Value {
         let list = self.list();
         let give_up = Instant::now() + DEADLINE;
@@ -212,7 +214,8 @@ async fn clients_and_datanodes_follow_scms_leader() {
     cluster.scms[next].start_again();
     cluster.works_again();
 
-    // All at once. Without any SCM writers go on until their containers are full, and wait then: it must not take long.
+    // All at once. Without any SCM writers go on until their containers are full, and wait then: it must not
+    // take long.
     cluster.scms.iter_mut().for_each(Process::kill9);
     cluster.scms.iter_mut().for_each(Process::spawn_again);
     cluster.scms.iter_mut().for_each(|scm| drop(scm.wait_ready()));
@@ -260,7 +263,7 @@ async fn a_datanode_that_is_stopped_lets_others_lead_first() {
     assert_all_there(&s3, &written.acknowledged).await;
 }
 
-/// What it says when it stops by itself.
+/// A process that stops by itself says these words.
 fn refused(line: &str, says: &str) {
     let words = words(line);
     let words: Vec<&str> = words.iter().map(String::as_str).collect();

@@ -1,4 +1,5 @@
-//! What systemd hears of real processes, on a socket of the test's own, and what `flotilla health` says of them.
+//! Messages of real processes to systemd, on a socket of the test's own, and what `flotilla health` says of
+//! them.
 
 use crate::commands::flotilla;
 use std::os::unix::net::UnixDatagram;
@@ -45,7 +46,7 @@ impl Notifying {
         Some(String::from_utf8(bytes[..len].to_vec()).unwrap())
     }
 
-    /// What is said up to the message that has a line with this beginning.
+    /// The messages up to the one that has a line with this beginning.
     fn hears(&self, line: &str) -> Vec<String> {
         let give_up = Instant::now() + DEADLINE;
         let mut heard = Vec::new();

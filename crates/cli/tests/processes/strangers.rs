@@ -1,5 +1,6 @@
-//! Strangers lean on every port, in crowds, one crowd after the other; one honest client works all through it, and judges. A short form
-//! is a test; `./dev drill doors [--repeat N]` has crowds as large as the issue of a busy night.
+//! Strangers lean on every port, in crowds, one crowd after the other; one honest client works all through
+//! it, and judges. A short form is a test; `./dev drill doors [--repeat N]` has crowds as large as the issue
+//! of a busy night.
 
 mod crowd;
 mod garbage;
@@ -24,13 +25,14 @@ struct Crowds {
     idle: usize,
     rounds: usize,
     stay: Duration,
-    /// What an honest client's p99 may be beside them, as a multiple of that without them.
+    /// The p99 that an honest client may have beside them, as a multiple of that without them.
     p99_to_quiet_max: f64,
 }
 
-/// What else this machine does may slow down either of two windows of a few seconds: of seven rounds the one in the middle counts. On two cores
-/// where others compiled it was 0.82 to 1.20 for these crowds, and 3.3 and more for one that is work, which garbage without a pause is (docs/s3.md).
-/// The goal is 1.1; what is asserted is what such a machine can tell.
+/// Other work of this machine may slow down either of two windows of a few seconds: of seven rounds the one
+/// in the middle counts. On two cores where others compiled it was 0.82 to 1.20 for these crowds, and 3.3 and
+/// more for one that is work, which garbage without a pause is (docs/s3.md). The goal is 1.1; what is
+/// asserted is what such a machine can tell.
 const IN_A_CAMPAIGN: Crowds = Crowds {
     half_sent: 1500,
     slow_readers: 1000,
@@ -49,13 +51,15 @@ const AMONG_TESTS: Crowds = Crowds {
     p99_to_quiet_max: f64::INFINITY,
 };
 
-/// What is left of the open files of a process for what the gateway does itself, and for those that came before and are not gone yet.
+/// Open files of a process that are left for what the gateway does itself, and for those that came before and
+/// are not gone yet.
 const FILES_BESIDE: usize = 1000;
 /// Files that come and go with other connections of a server: to its peers, to the honest client.
 const FILES_MORE_MAX: usize = 24;
 /// A connection costs some KiB while it is there; what is left afterwards is the allocator's.
 const MEMORY_MORE_MAX: u64 = 256 << 20;
-/// Of honest requests beside all of it, whatever else this machine does: it says that nobody waits for a stranger.
+/// Of honest requests beside all of it, whatever else this machine does: it says that nobody waits for a
+/// stranger.
 const P99_MAX: Duration = Duration::from_secs(2);
 const DEADLINE: Duration = Duration::from_secs(60);
 const LARGE_BYTES: usize = 8 << 20;
@@ -120,8 +124,8 @@ impl Store {
         }
     }
 
-    /// Until the gateway works for the honest client alone. A thousand who ask for megabytes at once are work until they have the first of
-    /// them; whether they are slow shows afterwards.
+    /// Until the gateway works for the honest client alone. A thousand who ask for megabytes at once are work
+    /// until they have the first of them; whether they are slow shows afterwards.
     async fn at_rest(&self) {
         let url = format!("{}/metrics", self.http_urls[0]);
         let give_up = Instant::now() + DEADLINE;
@@ -169,7 +173,7 @@ fn affordable(gateway: &Process, wanted: usize) -> usize {
     room.min(wanted)
 }
 
-/// What honest clients saw in one stretch of time.
+/// The measurements of honest clients in one stretch of time.
 #[derive(Clone, Copy)]
 struct Window {
     requests: usize,
@@ -209,7 +213,8 @@ struct Drill {
 }
 
 impl Drill {
-    /// A crowd that comes and goes, so that what else this machine does slows down the time with it and the time without it alike.
+    /// A crowd that comes and goes, so that what else this machine does slows down the time with it and the
+    /// time without it alike.
     async fn crowd<F: Future<Output = Crowd>>(
         &mut self,
         name: &'static str,

@@ -1,4 +1,5 @@
-//! An object whose bytes are not those that were written: whoever reads it over S3 gets a broken connection, never a whole answer.
+//! An object whose bytes are not those that were written: whoever reads it over S3 gets a broken connection,
+//! never a whole answer.
 
 use crate::dev::start;
 use client::{Client, ClientOptions, S3_VOLUME};

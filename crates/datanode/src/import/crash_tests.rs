@@ -9,7 +9,8 @@ use crate::offline::OfflineDisk;
 use crate::offline::tests::{FIRST, Left};
 use crate::options::DatanodeOptions;
 use bytes::Bytes;
-use disk::{File, IoFuture, RealDisk, Space};
+use disk::RealDisk;
+use diskhooks::{Act, HookedDisk};
 use proto::datanode::{ContainerFile, ContainerManifest};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,104 +19,18 @@ use tokio::sync::Notify;
 /// Bytes of one part.
 const PART_BYTES: usize = 100_000;
 
-/// Stops for good, with all that is asked of it, after some operations.
-#[derive(Clone)]
-struct Freezing {
-    left: Arc<AtomicU64>,
-    frozen: Arc<Notify>,
-}
-
-struct FreezingDisk {
-    disk: Arc<dyn Disk>,
-    freezing: Freezing,
-}
-
-struct FreezingFile {
-    file: Arc<dyn File>,
-    freezing: Freezing,
-}
-
-impl Freezing {
-    fn after(operations: u64) -> Freezing {
-        Freezing { left: Arc::new(AtomicU64::new(operations)), frozen: Arc::default() }
-    }
-
-    fn pass<T: Send + 'static>(&self, operation: impl FnOnce() -> IoFuture<T>) -> IoFuture<T> {
-        let left = self.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
-        match left {
-            Ok(_) => operation(),
+/// A disk that stops for good, with all that is asked of it, after some operations, and then tells.
+fn freezing(disk: Arc<dyn Disk>, operations: u64, frozen: Arc<Notify>) -> HookedDisk {
+    let left = AtomicU64::new(operations);
+    HookedDisk::new(disk, move |_| {
+        match left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)) {
+            Ok(_) => Act::Pass,
             Err(_) => {
-                self.frozen.notify_one();
-                Box::pin(std::future::pending())
+                frozen.notify_one();
+                Act::Hang
             }
         }
-    }
-}
-
-impl Disk for FreezingDisk {
-    fn open(&self, path: &str, create: bool) -> IoFuture<Arc<dyn File>> {
-        self.freezing.pass(|| {
-            let (opened, freezing) = (self.disk.open(path, create), self.freezing.clone());
-            Box::pin(
-                async move { Ok(Arc::new(FreezingFile { file: opened.await?, freezing }) as Arc<dyn File>) },
-            )
-        })
-    }
-    fn create_dir_all(&self, path: &str) -> IoFuture<()> {
-        self.freezing.pass(|| self.disk.create_dir_all(path))
-    }
-    fn sync_dir(&self, path: &str) -> IoFuture<()> {
-        self.freezing.pass(|| self.disk.sync_dir(path))
-    }
-    fn list(&self, path: &str) -> IoFuture<Vec<String>> {
-        self.freezing.pass(|| self.disk.list(path))
-    }
-    fn rename(&self, from: &str, to: &str) -> IoFuture<()> {
-        self.freezing.pass(|| self.disk.rename(from, to))
-    }
-    fn remove_file(&self, path: &str) -> IoFuture<()> {
-        self.freezing.pass(|| self.disk.remove_file(path))
-    }
-    fn remove_dir_all(&self, path: &str) -> IoFuture<()> {
-        self.freezing.pass(|| self.disk.remove_dir_all(path))
-    }
-    fn space(&self) -> IoFuture<Space> {
-        self.freezing.pass(|| self.disk.space())
-    }
-    fn failure(&self) -> Option<String> {
-        self.disk.failure()
-    }
-}
-
-impl File for FreezingFile {
-    fn write_at(&self, offset: u64, buffers: Vec<Bytes>) -> IoFuture<()> {
-        self.freezing.pass(|| self.file.write_at(offset, buffers))
-    }
-    fn write_and_sync(&self, offset: u64, buffers: Vec<Bytes>) -> IoFuture<()> {
-        self.freezing.pass(|| self.file.write_and_sync(offset, buffers))
-    }
-    fn read_at(&self, offset: u64, bytes: usize) -> IoFuture<Bytes> {
-        self.freezing.pass(|| self.file.read_at(offset, bytes))
-    }
-    fn sync_data(&self) -> IoFuture<()> {
-        self.freezing.pass(|| self.file.sync_data())
-    }
-    fn settle(&self) -> IoFuture<()> {
-        self.freezing.pass(|| self.file.settle())
-    }
-
-    fn preallocate(&self, bytes: u64) -> IoFuture<()> {
-        self.freezing.pass(|| self.file.preallocate(bytes))
-    }
-    fn set_len(&self, bytes: u64) -> IoFuture<()> {
-        self.freezing.pass(|| self.file.set_len(bytes))
-    }
-    fn punch_hole(&self, offset: u64, bytes: u64) -> IoFuture<()> {
-        self.freezing.pass(|| self.file.punch_hole(offset, bytes))
-    }
-    fn len(&self) -> IoFuture<u64> {
-        self.freezing.pass(|| self.file.len())
-    }
+    })
 }
 
 /// A container that another node has.
@@ -191,16 +106,15 @@ fn copy_tree(from: &Path, to: &Path) {
 async fn killed_after(source: &Source, operations: u64) -> (tempfile::TempDir, bool) {
     let (running, after) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let disk = open(running.path()).await;
-    let freezing = Freezing::after(operations);
-    let real: Arc<dyn Disk> = disk.real.clone();
-    let frozen: Arc<dyn Disk> = Arc::new(FreezingDisk { disk: real, freezing: freezing.clone() });
+    let frozen = Arc::new(Notify::new());
+    let freezing: Arc<dyn Disk> = Arc::new(freezing(disk.real.clone(), operations, frozen.clone()));
     let is_killed = tokio::select! {
         biased;
-        done = source.copy(&frozen, &disk.index) => {
+        done = source.copy(&freezing, &disk.index) => {
             done.unwrap();
             false
         }
-        () = freezing.frozen.notified() => true,
+        () = frozen.notified() => true,
     };
     // While the disk is open: closing it would write what a killed process does not.
     copy_tree(running.path(), after.path());

@@ -8,8 +8,8 @@ use crate::options::DatanodeOptions;
 use crate::orders::close::close_on;
 use crate::pipeline::PipelineError;
 use crate::spec_file;
-use bytes::Bytes;
-use disk::{Disk, File, IoFuture, RealDisk, Space};
+use disk::{Disk, RealDisk};
+use diskhooks::{Act, HookedDisk};
 use proto::datanode::{ContainerFile, ContainerManifest};
 use raft::{AddressBook, HostOptions, ReplicaStage, Timing};
 use std::collections::BTreeSet;
@@ -25,90 +25,15 @@ fn id(index: u64) -> LogId {
 }
 
 /// A disk that takes so many changes and then none: what a process does that is killed there.
-struct Fragile {
-    inner: Arc<dyn Disk>,
-    left: Arc<AtomicUsize>,
-}
-
-struct FragileFile {
-    inner: Arc<dyn File>,
-    left: Arc<AtomicUsize>,
-}
-
-fn take<T: Send + 'static>(left: &AtomicUsize, change: impl FnOnce() -> IoFuture<T>) -> IoFuture<T> {
-    let taken = left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
-    match taken {
-        Ok(_) => change(),
-        Err(_) => Box::pin(async { Err(io::Error::other("the process was killed")) }),
-    }
-}
-
-impl Disk for Fragile {
-    fn open(&self, path: &str, create: bool) -> IoFuture<Arc<dyn File>> {
-        let open = |file: IoFuture<Arc<dyn File>>| -> IoFuture<Arc<dyn File>> {
-            let left = self.left.clone();
-            Box::pin(async move { Ok(Arc::new(FragileFile { inner: file.await?, left }) as Arc<dyn File>) })
-        };
-        match create {
-            true => open(take(&self.left, || self.inner.open(path, true))),
-            false => open(self.inner.open(path, false)),
+fn fragile(disk: Arc<dyn Disk>, changes: usize) -> HookedDisk {
+    let left = AtomicUsize::new(changes);
+    HookedDisk::new(disk, move |call| {
+        let take = || left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
+        match call.operation.is_change() && take().is_err() {
+            true => Act::Fail(io::Error::other("the process was killed")),
+            false => Act::Pass,
         }
-    }
-    fn create_dir_all(&self, path: &str) -> IoFuture<()> {
-        take(&self.left, || self.inner.create_dir_all(path))
-    }
-    fn sync_dir(&self, path: &str) -> IoFuture<()> {
-        take(&self.left, || self.inner.sync_dir(path))
-    }
-    fn list(&self, path: &str) -> IoFuture<Vec<String>> {
-        self.inner.list(path)
-    }
-    fn rename(&self, from: &str, to: &str) -> IoFuture<()> {
-        take(&self.left, || self.inner.rename(from, to))
-    }
-    fn remove_file(&self, path: &str) -> IoFuture<()> {
-        take(&self.left, || self.inner.remove_file(path))
-    }
-    fn remove_dir_all(&self, path: &str) -> IoFuture<()> {
-        take(&self.left, || self.inner.remove_dir_all(path))
-    }
-    fn space(&self) -> IoFuture<Space> {
-        self.inner.space()
-    }
-    fn failure(&self) -> Option<String> {
-        self.inner.failure()
-    }
-}
-
-impl File for FragileFile {
-    fn write_at(&self, offset: u64, buffers: Vec<Bytes>) -> IoFuture<()> {
-        take(&self.left, || self.inner.write_at(offset, buffers))
-    }
-    fn write_and_sync(&self, offset: u64, buffers: Vec<Bytes>) -> IoFuture<()> {
-        take(&self.left, || self.inner.write_and_sync(offset, buffers))
-    }
-    fn read_at(&self, offset: u64, bytes: usize) -> IoFuture<Bytes> {
-        self.inner.read_at(offset, bytes)
-    }
-    fn sync_data(&self) -> IoFuture<()> {
-        take(&self.left, || self.inner.sync_data())
-    }
-    fn settle(&self) -> IoFuture<()> {
-        take(&self.left, || self.inner.settle())
-    }
-
-    fn preallocate(&self, bytes: u64) -> IoFuture<()> {
-        take(&self.left, || self.inner.preallocate(bytes))
-    }
-    fn set_len(&self, bytes: u64) -> IoFuture<()> {
-        take(&self.left, || self.inner.set_len(bytes))
-    }
-    fn punch_hole(&self, offset: u64, bytes: u64) -> IoFuture<()> {
-        take(&self.left, || self.inner.punch_hole(offset, bytes))
-    }
-    fn len(&self) -> IoFuture<u64> {
-        self.inner.len()
-    }
+    })
 }
 
 /// The replica on a disk that takes `changes` more.
@@ -132,8 +57,8 @@ async fn on_disk(root: &Path, changes: usize) -> Retired {
 
 async fn open(root: &Path, changes: usize) -> anyhow::Result<DatanodeDisk> {
     let real = Arc::new(RealDisk::open(root, 1)?);
-    let fragile = Fragile { inner: real.clone(), left: Arc::new(AtomicUsize::new(changes)) };
-    DatanodeDisk::open_over(real, Arc::new(fragile), &DatanodeOptions::default(), Inventory::default()).await
+    let fragile = Arc::new(fragile(real.clone(), changes));
+    DatanodeDisk::open_over(real, fragile, &DatanodeOptions::default(), Inventory::default()).await
 }
 
 fn host() -> RaftHost {

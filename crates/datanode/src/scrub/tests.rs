@@ -4,7 +4,8 @@ use crate::index::records::{BlockRecord, ChunkPlace};
 use crate::inventory::Inventory;
 use crate::offline::tests::{FIRST, Left, SEGMENT};
 use crate::options::DatanodeOptions;
-use disk::{Disk, File, IoFuture, RealDisk, Space};
+use disk::RealDisk;
+use diskhooks::{Act, HookedDisk, Operation};
 use raftlog::ReadError;
 use std::io;
 use std::sync::atomic::AtomicI32;
@@ -16,44 +17,14 @@ const EMFILE: i32 = 24;
 const SECOND_SEGMENT: &str = "containers/0000000000000064/00000001.seg";
 
 /// A disk that does not open segments while there is an error to answer with.
-struct Refusing {
-    disk: Arc<RealDisk>,
-    errno: Arc<AtomicI32>,
-}
-
-impl Disk for Refusing {
-    fn open(&self, path: &str, create: bool) -> IoFuture<Arc<dyn File>> {
-        match self.errno.load(Ordering::SeqCst) {
-            errno if errno != 0 && path.ends_with(".seg") => {
-                Box::pin(async move { Err(io::Error::from_raw_os_error(errno)) })
-            }
-            _ => self.disk.open(path, create),
+fn refusing(disk: Arc<RealDisk>, errno: Arc<AtomicI32>) -> HookedDisk {
+    HookedDisk::new(disk, move |call| {
+        let is_segment = matches!(call.operation, Operation::Open { .. }) && call.path.ends_with(".seg");
+        match errno.load(Ordering::SeqCst) {
+            errno if errno != 0 && is_segment => Act::Fail(io::Error::from_raw_os_error(errno)),
+            _ => Act::Pass,
         }
-    }
-    fn create_dir_all(&self, path: &str) -> IoFuture<()> {
-        self.disk.create_dir_all(path)
-    }
-    fn sync_dir(&self, path: &str) -> IoFuture<()> {
-        self.disk.sync_dir(path)
-    }
-    fn list(&self, path: &str) -> IoFuture<Vec<String>> {
-        self.disk.list(path)
-    }
-    fn rename(&self, from: &str, to: &str) -> IoFuture<()> {
-        self.disk.rename(from, to)
-    }
-    fn remove_file(&self, path: &str) -> IoFuture<()> {
-        self.disk.remove_file(path)
-    }
-    fn remove_dir_all(&self, path: &str) -> IoFuture<()> {
-        self.disk.remove_dir_all(path)
-    }
-    fn space(&self) -> IoFuture<Space> {
-        self.disk.space()
-    }
-    fn failure(&self) -> Option<String> {
-        self.disk.failure()
-    }
+    })
 }
 
 async fn opened(left: &Left, bytes_per_second: u64) -> Scrubber {
@@ -62,7 +33,7 @@ async fn opened(left: &Left, bytes_per_second: u64) -> Scrubber {
 
 async fn opened_refusing(left: &Left, bytes_per_second: u64, errno: &Arc<AtomicI32>) -> Scrubber {
     let real = Arc::new(RealDisk::open(&left.root(), 1).unwrap());
-    let refusing = Arc::new(Refusing { disk: real.clone(), errno: errno.clone() });
+    let refusing = Arc::new(refusing(real.clone(), errno.clone()));
     let options = DatanodeOptions::default();
     let disk = DatanodeDisk::open_over(real, refusing, &options, Inventory::default()).await.unwrap();
     let options = ScrubOptions { bytes_per_second, interval: Duration::ZERO };

@@ -6,8 +6,8 @@ use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
-/// Two pieces of an answer go at once. With Nagle's algorithm the second waits for the acknowledgement of the first, which Linux
-/// delays by 40 ms once a connection is no longer new.
+/// Two pieces of an answer go at once. With Nagle's algorithm the second waits for the acknowledgement of the
+/// first, which Linux delays by 40 ms once a connection is no longer new.
 #[tokio::test]
 async fn small_answers_do_not_wait_for_acknowledgements() {
     let server = Server::start(Limits::default()).await;
@@ -69,7 +69,7 @@ async fn a_connection_ends_after_so_many_requests() {
     assert_eq!(client.ended().await, b"");
 }
 
-/// What TLS will be: something has to come before there is a stream.
+/// A transport as TLS will be: something has to come before there is a stream.
 #[derive(Clone)]
 struct Knock;
 

@@ -7,8 +7,8 @@ use tokio::net::TcpStream;
 use tokio::task::block_in_place;
 use tokio::time::Instant;
 
-/// In a process of its own, whose open files are few: a server that serves until its input ends, and says when asked what it
-/// counted.
+/// In a process of its own, whose open files are few: a server that serves until its input ends, and says
+/// when asked what it counted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "started by the test below"]
 async fn starved_server() {

@@ -1,8 +1,9 @@
 //! Planted bugs: a disk that lies makes a correct log engine behave like one that forgets a step.
 
 use bytes::Bytes;
+use disk::Disk;
 use disk::sim::SimDisk;
-use disk::{Disk, File, IoFuture, Space};
+use diskhooks::{Act, Call, HookedDisk, Operation};
 use std::sync::Arc;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,100 +29,34 @@ pub(crate) enum Lie {
 
 impl Lie {
     pub(crate) fn wrap(self, disk: SimDisk) -> Arc<dyn Disk> {
-        if self == Lie::Honest { Arc::new(disk) } else { Arc::new(Liar { disk, lie: self }) }
-    }
-}
-
-struct Liar {
-    disk: SimDisk,
-    lie: Lie,
-}
-
-struct LyingFile {
-    file: Arc<dyn File>,
-    lie: Lie,
-    is_segment: bool,
-}
-
-fn nothing() -> IoFuture<()> {
-    Box::pin(async { Ok(()) })
-}
-
-impl Disk for Liar {
-    fn open(&self, path: &str, create: bool) -> IoFuture<Arc<dyn File>> {
-        let (opened, lie, is_segment) = (self.disk.open(path, create), self.lie, path.ends_with(".seg"));
-        Box::pin(
-            async move { Ok(Arc::new(LyingFile { file: opened.await?, lie, is_segment }) as Arc<dyn File>) },
-        )
-    }
-    fn create_dir_all(&self, path: &str) -> IoFuture<()> {
-        self.disk.create_dir_all(path)
-    }
-    fn sync_dir(&self, path: &str) -> IoFuture<()> {
-        if self.lie == Lie::DirectoriesNotSynced { nothing() } else { self.disk.sync_dir(path) }
-    }
-    fn list(&self, path: &str) -> IoFuture<Vec<String>> {
-        self.disk.list(path)
-    }
-    fn rename(&self, from: &str, to: &str) -> IoFuture<()> {
-        self.disk.rename(from, to)
-    }
-    fn remove_file(&self, path: &str) -> IoFuture<()> {
-        self.disk.remove_file(path)
-    }
-    fn remove_dir_all(&self, path: &str) -> IoFuture<()> {
-        self.disk.remove_dir_all(path)
-    }
-    fn space(&self) -> IoFuture<Space> {
-        self.disk.space()
-    }
-    fn failure(&self) -> Option<String> {
-        self.disk.failure()
-    }
-}
-
-impl File for LyingFile {
-    fn write_at(&self, offset: u64, buffers: Vec<Bytes>) -> IoFuture<()> {
-        self.file.write_at(offset, buffers)
-    }
-    fn write_and_sync(&self, offset: u64, buffers: Vec<Bytes>) -> IoFuture<()> {
-        match (self.lie, self.is_segment) {
-            (Lie::SegmentsNotSynced, true) | (Lie::HardStateNotSynced, false) => {
-                self.file.write_at(offset, buffers)
+        let liar = HookedDisk::new(Arc::new(disk), move |call| self.told_to(call));
+        match self {
+            Lie::ChecksumsIgnored => {
+                Arc::new(liar.showing(
+                    |path, _, bytes| {
+                        if is_segment(path) { with_fitting_checksums(bytes) } else { bytes }
+                    },
+                ))
             }
-            _ => self.file.write_and_sync(offset, buffers),
-        }
-    }
-    fn read_at(&self, offset: u64, bytes: usize) -> IoFuture<Bytes> {
-        let read = self.file.read_at(offset, bytes);
-        if self.lie != Lie::ChecksumsIgnored || !self.is_segment {
-            return read;
-        }
-        Box::pin(async move { Ok(with_fitting_checksums(read.await?)) })
-    }
-    fn sync_data(&self) -> IoFuture<()> {
-        if self.lie == Lie::SyncDataDoesNothing { nothing() } else { self.file.sync_data() }
-    }
-    fn settle(&self) -> IoFuture<()> {
-        match self.lie {
-            Lie::SyncDataDoesNothing => nothing(),
-            Lie::MemoryTrusted => self.file.sync_data(),
-            _ => self.file.settle(),
+            _ => Arc::new(liar),
         }
     }
 
-    fn preallocate(&self, bytes: u64) -> IoFuture<()> {
-        self.file.preallocate(bytes)
+    fn told_to(self, call: Call<'_>) -> Act {
+        match (self, call.operation) {
+            (Lie::SegmentsNotSynced, Operation::WriteAndSync) if is_segment(call.path) => Act::Weaken,
+            (Lie::HardStateNotSynced, Operation::WriteAndSync) if !is_segment(call.path) => Act::Weaken,
+            (Lie::DirectoriesNotSynced, Operation::SyncDir) => Act::Skip,
+            (Lie::SyncDataDoesNothing, Operation::SyncData | Operation::Settle) => Act::Skip,
+            (Lie::MemoryTrusted, Operation::Settle) => Act::Weaken,
+            (Lie::CutsNotMade, Operation::SetLen) if is_segment(call.path) => Act::Skip,
+            _ => Act::Pass,
+        }
     }
-    fn set_len(&self, bytes: u64) -> IoFuture<()> {
-        if self.lie == Lie::CutsNotMade && self.is_segment { nothing() } else { self.file.set_len(bytes) }
-    }
-    fn punch_hole(&self, offset: u64, bytes: u64) -> IoFuture<()> {
-        self.file.punch_hole(offset, bytes)
-    }
-    fn len(&self) -> IoFuture<u64> {
-        self.file.len()
-    }
+}
+
+fn is_segment(path: &str) -> bool {
+    path.ends_with(".seg")
 }
 
 /// Writes into each record of a segment's bytes the checksums that its contents have

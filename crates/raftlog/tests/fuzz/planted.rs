@@ -8,8 +8,9 @@ use crate::record::{Decoder, decoder};
 use crate::wire::{self, field, fit_record};
 use crate::{hard_state, record};
 use bytes::Bytes;
+use disk::Disk;
 use disk::sim::{Random, SimDisk};
-use disk::{Disk, File, IoFuture, Space};
+use diskhooks::{Act, HookedDisk};
 use std::sync::Arc;
 
 /// Some seed reports it, in words that fit.
@@ -117,7 +118,7 @@ fn recovery_that_forgets_the_durable_mark_is_found() {
             }
             bytes.into()
         };
-        Arc::new(Spectacles { disk, see: without_mark })
+        seen(disk, without_mark)
     });
 }
 
@@ -138,7 +139,7 @@ fn recovery_that_believes_any_place_is_found() {
             }
             bytes.into()
         };
-        Arc::new(Spectacles { disk, see: at_home })
+        seen(disk, at_home)
     });
 }
 
@@ -148,80 +149,7 @@ fn place_of(path: &str) -> Option<(u64, u32)> {
     Some((u64::from_str_radix(parts.next()?, 16).ok()?, segment))
 }
 
-/// A false way to answer a read of path, offset and bytes.
-type See = fn(&str, u64, Bytes) -> Bytes;
-
-/// A disk seen through a planted bug.
-struct Spectacles {
-    disk: SimDisk,
-    see: See,
-}
-
-struct SeenFile {
-    file: Arc<dyn File>,
-    path: String,
-    see: See,
-}
-
-impl Disk for Spectacles {
-    fn open(&self, path: &str, create: bool) -> IoFuture<Arc<dyn File>> {
-        let (opened, path, see) = (self.disk.open(path, create), path.to_owned(), self.see);
-        Box::pin(async move { Ok(Arc::new(SeenFile { file: opened.await?, path, see }) as Arc<dyn File>) })
-    }
-    fn create_dir_all(&self, path: &str) -> IoFuture<()> {
-        self.disk.create_dir_all(path)
-    }
-    fn sync_dir(&self, path: &str) -> IoFuture<()> {
-        self.disk.sync_dir(path)
-    }
-    fn list(&self, path: &str) -> IoFuture<Vec<String>> {
-        self.disk.list(path)
-    }
-    fn rename(&self, from: &str, to: &str) -> IoFuture<()> {
-        self.disk.rename(from, to)
-    }
-    fn remove_file(&self, path: &str) -> IoFuture<()> {
-        self.disk.remove_file(path)
-    }
-    fn remove_dir_all(&self, path: &str) -> IoFuture<()> {
-        self.disk.remove_dir_all(path)
-    }
-    fn space(&self) -> IoFuture<Space> {
-        self.disk.space()
-    }
-    fn failure(&self) -> Option<String> {
-        self.disk.failure()
-    }
-}
-
-impl File for SeenFile {
-    fn write_at(&self, offset: u64, buffers: Vec<Bytes>) -> IoFuture<()> {
-        self.file.write_at(offset, buffers)
-    }
-    fn write_and_sync(&self, offset: u64, buffers: Vec<Bytes>) -> IoFuture<()> {
-        self.file.write_and_sync(offset, buffers)
-    }
-    fn read_at(&self, offset: u64, bytes: usize) -> IoFuture<Bytes> {
-        let (read, path, see) = (self.file.read_at(offset, bytes), self.path.clone(), self.see);
-        Box::pin(async move { Ok(see(&path, offset, read.await?)) })
-    }
-    fn sync_data(&self) -> IoFuture<()> {
-        self.file.sync_data()
-    }
-    fn settle(&self) -> IoFuture<()> {
-        self.file.settle()
-    }
-
-    fn preallocate(&self, bytes: u64) -> IoFuture<()> {
-        self.file.preallocate(bytes)
-    }
-    fn set_len(&self, bytes: u64) -> IoFuture<()> {
-        self.file.set_len(bytes)
-    }
-    fn punch_hole(&self, offset: u64, bytes: u64) -> IoFuture<()> {
-        self.file.punch_hole(offset, bytes)
-    }
-    fn len(&self) -> IoFuture<u64> {
-        self.file.len()
-    }
+/// A disk seen through a planted bug: `see` is a false way to answer a read of path, offset and bytes.
+fn seen(disk: SimDisk, see: impl Fn(&str, u64, Bytes) -> Bytes + Send + Sync + 'static) -> Arc<dyn Disk> {
+    Arc::new(HookedDisk::new(Arc::new(disk), |_| Act::Pass).showing(see))
 }

@@ -10,8 +10,8 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep};
 use tonic::transport::server::{Connected, TcpConnectInfo};
 
-/// A connection from which nothing comes for so long is closed. Peers answer a ping every two seconds; only one that never
-/// began to speak is asked for none.
+/// A connection from which nothing comes for so long is closed. Peers answer a ping every two seconds; only
+/// one that never began to speak is asked for none.
 const SILENCE_MAX: Duration = Duration::from_secs(20);
 
 /// A connection that has its place.

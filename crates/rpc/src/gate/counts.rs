@@ -18,11 +18,11 @@ const TOO_LARGE: Metric = Metric {
     name: "flotilla_rpc_messages_too_large_total",
     help: "Messages above the limit of their method, not read further.",
 };
-/// What was let in and what was turned away.
+/// Counters of what was let in and what was turned away.
 #[derive(Debug, Default)]
 pub struct GateCounts {
     pub calls: Counter,
-    /// In the calls that were let in.
+    /// Messages in the calls that were let in.
     pub messages: Counter,
     pub connections_refused: Counter,
     pub connections_silent: Counter,
@@ -31,7 +31,7 @@ pub struct GateCounts {
 }
 
 impl GateCounts {
-    /// Of the gRPC port.
+    /// Shows the counts of the gRPC port.
     pub fn expose(&self, exposition: &mut Exposition) {
         exposition.counter(CALLS, &[], self.calls.get());
         exposition.counter(MESSAGES, &[], self.messages.get());

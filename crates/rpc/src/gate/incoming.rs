@@ -10,11 +10,12 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::net::TcpListener;
 
-/// Pause after a connection could not be taken, for instance because the process has no file descriptors left: the listener says so
-/// again at once.
+/// Pause after a connection could not be taken, for instance because the process has no file descriptors
+/// left: the listener says so again at once.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Connections of a listener, each counted as long as it lasts. One past its address's share is closed at once.
+/// Connections of a listener, each counted as long as it lasts. One past its address's share is closed at
+/// once.
 pub struct GateIncoming(BoxStream<'static, io::Result<GateConnection>>);
 
 impl GateIncoming {

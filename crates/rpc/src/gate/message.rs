@@ -15,7 +15,7 @@ use tonic::codegen::{Body as HttpBody, Service};
 use tonic::transport::server::TcpConnectInfo;
 use tower::Layer;
 
-/// Of each message: one byte of flags, four of length.
+/// The head of each message: one byte of flags, four of length.
 const FRAME_HEAD_BYTES: usize = 5;
 
 impl<S> Layer<S> for Gate {
@@ -73,7 +73,8 @@ fn address_of(request: &Request<Body>) -> Option<IpAddr> {
     request.extensions().get::<TcpConnectInfo>()?.remote_addr().map(|address| address.ip())
 }
 
-/// The messages of a call, stopped at the first that is announced as too large; or its answers, which keep its place.
+/// The messages of a call, stopped at the first that is announced as too large; or its answers, which keep
+/// its place.
 pub struct GatedBody {
     body: Body,
     what: What,
@@ -89,7 +90,7 @@ enum What {
     Answer(Place),
 }
 
-/// Where in a sequence of messages a body stands.
+/// The position of a body in a sequence of messages.
 enum Frame {
     /// Within the head of a message: how many of its bytes came, and those of the length.
     Head(usize, [u8; 4]),
@@ -98,7 +99,7 @@ enum Frame {
 }
 
 impl Frame {
-    /// How many messages begin in `data`. `Err`: the length of one that is too large.
+    /// Returns how many messages begin in `data`. `Err`: the length of one that is too large.
     fn pass(&mut self, mut data: &[u8], bytes_max: usize) -> Result<u64, usize> {
         let mut begun = 0;
         while data.has_remaining() {

@@ -1,5 +1,6 @@
-//! The door of a process's gRPC port: how many connections and calls one address may have, and how large a message may be, before
-//! anything of it is gathered in memory. Who they come from is known by the address alone; docs/security.md.
+//! The door of a process's gRPC port: how many connections and calls one address may have, and how large a
+//! message may be, before anything of it is gathered in memory. Who they come from is known by the address
+//! alone; docs/security.md.
 
 mod connection;
 mod counts;
@@ -22,8 +23,8 @@ use tower::layer::util::{Identity, Stack};
 /// Limits of a gRPC port.
 #[derive(Clone, Copy, Debug)]
 pub struct GateOptions {
-    /// Connections in all. A process has a few to each other one, a client a few to each server: a cluster of a thousand
-    /// nodes and clients comes to some thousands, at some 20 KiB each.
+    /// Connections in all. A process has a few to each other one, a client a few to each server: a cluster of
+    /// a thousand nodes and clients comes to some thousands, at some 20 KiB each.
     pub connections_max: usize,
     /// Connections from one address, behind which several processes may be.
     pub connections_per_address_max: usize,
@@ -44,7 +45,8 @@ impl Default for GateOptions {
     }
 }
 
-/// Calls at a time on one connection; HTTP/2 servers stop at 200 by default, which groups that two processes share are soon past.
+/// Calls at a time on one connection; HTTP/2 servers stop at 200 by default, which groups that two processes
+/// share are soon past.
 pub const CALLS_PER_CONNECTION_MAX: u32 = 4096;
 /// Headers of a call. Ours have some 300 bytes, a status with its details some KiB.
 const HEADER_BYTES_MAX: u32 = 16 << 10;
@@ -77,8 +79,8 @@ impl Gate {
         &self.counts
     }
 
-    /// A gRPC server behind this door that takes entries of MiB sizes at full speed (gRPC's own defaults stop a sender every 64 KiB),
-    /// and notices peers that are gone.
+    /// A gRPC server behind this door that takes entries of MiB sizes at full speed (gRPC's own defaults stop
+    /// a sender every 64 KiB), and notices peers that are gone.
     pub fn server(&self) -> Server<Stack<Gate, Identity>> {
         let windows = Windows::default();
         Server::builder()

@@ -11,8 +11,8 @@ use tonic::Status;
 use tonic::codegen::http::Uri;
 use tower::util::{BoxCloneSyncService, MapErr};
 
-/// HTTP/2 over TLS over TCP, one connection for each channel. The certificate of the server must name the host of its
-/// address.
+/// HTTP/2 over TLS over TCP, one connection for each channel. The certificate of the server must name the
+/// host of its address.
 pub struct TlsConnector {
     identity: TlsIdentity,
 }
@@ -60,7 +60,7 @@ impl Connector for TlsConnector {
     }
 }
 
-/// Of a host with a port.
+/// The name of a host with a port.
 fn server_name(uri: &Uri) -> Option<ServerName<'static>> {
     uri.port_u16()?;
     let host = uri.host()?;

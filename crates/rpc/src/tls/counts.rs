@@ -7,14 +7,15 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tracing::info;
 
-/// A client that is refused comes again at once, so one line in a second tells of all of them; the counters tell how many.
+/// A client that is refused comes again at once, so one line in a second tells of all of them; the counters
+/// tell how many.
 const LOG_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What became of the connections to a [`super::TlsIncoming`].
+/// Counters of what became of the connections to a [`super::TlsIncoming`].
 #[derive(Default)]
 pub struct TlsCounts {
     accepted: Counter,
-    /// In the order of [`TlsRefusal::ALL`].
+    /// Counters in the order of [`TlsRefusal::ALL`].
     refused: [Counter; TlsRefusal::ALL.len()],
     logged_at: Mutex<Option<Instant>>,
 }

@@ -13,8 +13,8 @@ use tokio_rustls::rustls::version::TLS13;
 use tokio_rustls::rustls::{Error, InconsistentKeys, RootCertStore};
 use types::Clock;
 
-/// Who a process is to others, and whom it believes. Cheap to clone. A certificate that is renewed makes another one, for a
-/// new connector and a new listener.
+/// Who a process is to others, and whom it believes. Cheap to clone. A certificate that is renewed makes
+/// another one, for a new connector and a new listener.
 #[derive(Clone)]
 pub struct TlsIdentity {
     pub(super) client: Arc<ClientConfig>,

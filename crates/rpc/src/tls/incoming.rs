@@ -15,13 +15,14 @@ use tonic::transport::server::TcpIncoming;
 const HANDSHAKE_MAX: Duration = Duration::from_secs(2);
 /// Handshakes at a time; more wait in the listener's queue. Some 50 KiB each while they last, so 25 MiB.
 const HANDSHAKES_MAX: usize = 512;
-/// Read from a client that was refused, so that the reason reaches it: what hello and HTTP/2 preface of a client of ours
-/// come to, with room.
+/// Read from a client that was refused, so that the reason reaches it: what hello and HTTP/2 preface of a
+/// client of ours come to, with room.
 const LINGER_BYTES_MAX: u64 = 64 << 10;
 
 /// Connections to a listener whose handshakes are done, for `serve_with_incoming` of a server made by a
-/// [`crate::Gate`]. Handshakes run beside each other while the stream is polled and end with it; one that fails is
-/// counted, logged and forgotten. Whoever fills all places with silent connections delays new ones, those that stand go on.
+/// [`crate::Gate`]. Handshakes run beside each other while the stream is polled and end with it; one that
+/// fails is counted, logged and forgotten. Whoever fills all places with silent connections delays new ones,
+/// those that stand go on.
 pub struct TlsIncoming {
     connections: BoxStream<'static, io::Result<TlsConnection>>,
     counts: Arc<TlsCounts>,
@@ -83,8 +84,9 @@ async fn accept(
     None
 }
 
-/// Closes our half and reads until the peer closes its own. A socket closed with bytes unread is reset, and a reset takes the
-/// alert that says what is wrong out of the peer's hands: in TLS 1.3 a client has sent its first request by then.
+/// Closes our half and reads until the peer closes its own. A socket closed with bytes unread is reset, and a
+/// reset takes the alert that says what is wrong out of the peer's hands: in TLS 1.3 a client has sent its
+/// first request by then.
 async fn linger(mut tcp: TcpStream) {
     if tcp.shutdown().await.is_ok() {
         let mut rest = tcp.take(LINGER_BYTES_MAX);

@@ -4,11 +4,11 @@ use tokio_rustls::rustls::pki_types::pem::{self, PemObject};
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::server::ParsedCertificate;
 
-/// What an identity is made of, as the caller read it from its files.
+/// The parts of an identity, as the caller read them from its files.
 #[derive(Clone, Copy)]
 pub struct TlsPem<'a> {
-    /// Our certificate, and after it those between it and the authority. It must name the hosts we are reached at, and be
-    /// good for servers and clients alike.
+    /// Our certificate, and after it those between it and the authority. It must name the hosts we are
+    /// reached at, and be good for servers and clients alike.
     pub chain: &'a [u8],
     /// The key of our certificate, not encrypted.
     pub private_key: &'a [u8],
@@ -34,7 +34,7 @@ impl fmt::Display for TlsPart {
     }
 }
 
-/// What is wrong with the bytes of an identity. Nothing of a private key is in it.
+/// A fault of the bytes of an identity. Nothing of a private key is in it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TlsIdentityError {
     #[error("the PEM of {part} is damaged: {why}")]
@@ -93,7 +93,7 @@ impl TlsPem<'_> {
     }
 }
 
-/// At least one.
+/// The certificates of a part: at least one.
 fn certificates(part: TlsPart, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, TlsIdentityError> {
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     let found = found.map_err(|error| damaged(part, &error))?;

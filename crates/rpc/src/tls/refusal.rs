@@ -4,17 +4,17 @@ use tokio_rustls::rustls::Error;
 /// Why a connection to us did not come about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TlsRefusal {
-    /// What came is no TLS: a client without it, or a scanner.
+    /// The bytes that came are no TLS: a client without it, or a scanner.
     NotTls,
     /// Nothing both sides can do: TLS 1.2, for one.
     Incompatible,
     NoCertificate,
-    /// Of another authority, out of its time, not for clients, or damaged.
+    /// A certificate of another authority, out of its time, not for clients, or damaged.
     BadCertificate,
     /// It does not speak HTTP/2.
     NotHttp2,
-    /// The other side did not want us: our certificate does not name the host it reached, or is of another authority than
-    /// its own.
+    /// The other side did not want us: our certificate does not name the host it reached, or is of another
+    /// authority than its own.
     ByPeer,
     /// The handshake took too long.
     TooSlow,
@@ -34,7 +34,7 @@ impl TlsRefusal {
         TlsRefusal::Broken,
     ];
 
-    /// What a handshake's error means to a server.
+    /// The meaning of a handshake's error to a server.
     pub(super) fn of(error: &io::Error) -> TlsRefusal {
         let tls = error.get_ref().and_then(|error| error.downcast_ref::<Error>());
         match tls {

@@ -175,7 +175,7 @@ pub(super) fn are_ours(name: &str) -> bool {
 }
 
 /// The one operation that a request is. `headers` are the names of those of its headers that [`are_ours`].
-/// What makes it none is the error, in words.
+/// The operation of a request; the error says in words why it is none.
 pub(super) fn operation(
     method: &Method,
     scope: Scope,

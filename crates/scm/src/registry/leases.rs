@@ -26,7 +26,7 @@ pub(super) enum Holder {
 /// a key: its stamp, which grows from one to the next. A new leader has none and gives each that it finds in
 /// the tables its whole time again.
 ///
-/// What makes a lease worth something: nothing that ends it is proposed before it is over, and what is over
+/// The worth of a lease: nothing that ends it is proposed before it is over, and what is over
 /// (a key), or ends (an instance), is never renewed. So no end is on its way when a renewal is taken, and
 /// none starts before the time that it gave is over.
 #[derive(Default, Debug)]

@@ -9,7 +9,7 @@ use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 use tokio::sync::Mutex;
 
-/// What a drill saw.
+/// The report of a drill.
 pub(crate) struct Report {
     pub(crate) drill: &'static str,
     /// From the death of a leader to the first write its successor acknowledged.
@@ -62,8 +62,8 @@ const DRILLS: &[Drill] = &[
     ("recovery", || recovery::forced().boxed()),
 ];
 
-/// For `./dev drill raft`: FLOTILLA_DRILL_REPEAT times each drill, a line of JSON for each and one for all at the end. Without
-/// that variable once, and judged as among tests.
+/// For `./dev drill raft`: FLOTILLA_DRILL_REPEAT times each drill, a line of JSON for each and one for all at
+/// the end. Without that variable once, and judged as among tests.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "takes minutes; run by ./dev drill raft"]
 async fn campaign() {

@@ -12,7 +12,8 @@ pub(crate) const NODES: usize = 3;
 pub(crate) const GROUPS: u32 = 3;
 /// The times of the groups that Flotilla's own metadata lives in.
 pub(crate) const TIMING: Timing = Timing::METADATA;
-/// A machine that also compiles, or that others use, stands still for longer than the lease of [`TIMING`] now and then.
+/// A machine that also compiles, or that others use, stands still for longer than the lease of [`TIMING`] now
+/// and then.
 const PATIENT: Timing = Timing {
     heartbeat: Duration::from_millis(300),
     election_min: Duration::from_secs(3),
@@ -31,7 +32,8 @@ pub(crate) fn steady_timing() -> Timing {
     if is_campaign() { TIMING } else { PATIENT }
 }
 
-/// Three `kvnode` processes that reach each other through [`Network`], and a client that reaches them directly.
+/// Three `kvnode` processes that reach each other through [`Network`], and a client that reaches them
+/// directly.
 pub(crate) struct Cluster {
     pub(crate) processes: Vec<Process>,
     pub(crate) network: Network,
@@ -129,7 +131,7 @@ impl Cluster {
         tokio::task::block_in_place(|| self.processes[n].kill9());
     }
 
-    /// What a node says now; `None` when it does not.
+    /// The facts that a node tells now; `None` when it does not.
     pub(crate) async fn facts(&self, n: usize) -> Option<NodeFacts> {
         self.client.facts(node_id(n)).await.ok()
     }

@@ -13,11 +13,12 @@ const ROUNDS: usize = 3;
 /// dead        the lease of the followers ends    the first of them stands       split once      elected, first write
 ///  |--------------- election_max ---------------|----- < election_max -----|- < election_max -|------ SLACK ------|
 /// ```
-/// Followers keep the promise they gave with the last heartbeat for `election_max`. Then each waits a random time below
-/// `election_max`; the other grants its vote, since its own promise has ended too. A follower whose log is shorter is refused,
-/// but then the other one stands within the same time. Two that stand within the same few milliseconds split the votes,
-/// and draw again: once is allowed for. `SLACK` is for ticks of the timers, two round trips, two syncs, the client's
-/// pauses, and a machine of two cores. Among tests, which share the machine, it is no bound.
+/// Followers keep the promise they gave with the last heartbeat for `election_max`. Then each waits a random
+/// time below `election_max`; the other grants its vote, since its own promise has ended too. A follower
+/// whose log is shorter is refused, but then the other one stands within the same time. Two that stand within
+/// the same few milliseconds split the votes, and draw again: once is allowed for. `SLACK` is for ticks of
+/// the timers, two round trips, two syncs, the client's pauses, and a machine of two cores. Among tests,
+/// which share the machine, it is no bound.
 pub(crate) const BOUND: Duration =
     Duration::from_millis(3 * TIMING.election_max.as_millis() as u64 + SLACK_MS);
 const SLACK_MS: u64 = 1500;
@@ -55,10 +56,10 @@ pub(crate) async fn kill_leader() -> Report {
     Report { drill: "kill -9 of the leader", failovers, acknowledged }
 }
 
-/// From a death to the first acknowledgement of a write that was under way then or came after it, and that no dead leader
-/// can have given. What the leader had answered before it died has reached its writer, on this machine, a heartbeat later;
-/// the first answer of a successor comes when the promises have ended, at least `election_max` less a heartbeat after the
-/// death, so the filter hides none of those.
+/// From a death to the first acknowledgement of a write that was under way then or came after it, and that no
+/// dead leader can have given. What the leader had answered before it died has reached its writer, on this
+/// machine, a heartbeat later; the first answer of a successor comes when the promises have ended, at least
+/// `election_max` less a heartbeat after the death, so the filter hides none of those.
 fn failover(written: &[Written], group: u32, died: Instant) -> Duration {
     let of_group = written.iter().filter(|writer| writer.group == group);
     let successes = of_group.flat_map(|writer| &writer.acknowledged_at);
@@ -67,8 +68,8 @@ fn failover(written: &[Written], group: u32, died: Instant) -> Duration {
     first.expect("writes went on after the death") - died
 }
 
-/// Nodes that acknowledge before they commit lose writes when they are killed, and the checks say so: soon, since each death
-/// is another chance.
+/// Nodes that acknowledge before they commit lose writes when they are killed, and the checks say so: soon,
+/// since each death is another chance.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn planted_early_acknowledgements_are_found() {
     const DEATHS_MAX: usize = 5;

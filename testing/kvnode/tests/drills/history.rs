@@ -1,4 +1,4 @@
-//! What writers did and were told, and whether what stands there in the end fits.
+//! A history of what writers did and were told, and whether what stands there in the end fits.
 
 use std::collections::HashMap;
 
@@ -12,7 +12,7 @@ pub(crate) struct History {
 }
 
 impl History {
-    /// What is wrong with `found`, the numbers that were appended in the end.
+    /// The faults of `found`, the numbers that were appended in the end.
     pub(crate) fn violations(&self, found: &[u64]) -> Vec<String> {
         let mut counts: HashMap<u64, usize> = HashMap::new();
         found.iter().for_each(|number| *counts.entry(*number).or_default() += 1);

@@ -135,8 +135,8 @@ pub(crate) fn unknown_between(written: &[Written], begun: Instant, ended: Instan
     times.filter(|at| (begun..ended).contains(*at)).count()
 }
 
-/// Everything that was written is as its writers were told, and no group and no process failed. Answers how many writes
-/// were acknowledged.
+/// Everything that was written is as its writers were told, and no group and no process failed. Answers how
+/// many writes were acknowledged.
 pub(crate) async fn assert_kept(cluster: &Cluster, written: &[Written]) -> u64 {
     let mut wrong = failed_groups(&cluster.all_facts().await);
     wrong.extend(cluster.processes.iter().flat_map(Process::logs).filter_map(|log| first_panic(&log)));

@@ -1,5 +1,5 @@
-//! The network between the nodes of a drill: every directed pair has a port of its own here, and what one node says to
-//! another passes through this process, which can hold it back, cut it or slow it.
+//! The network between the nodes of a drill: every directed pair has a port of its own here, and what one
+//! node says to another passes through this process, which can hold it back, cut it or slow it.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -10,12 +10,12 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};
 
-/// What happens to bytes from one node to another, on connections that either of them opened.
+/// The fate of bytes from one node to another, on connections that either of them opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Link {
     Open,
-    /// Nothing arrives, and nobody is told: as when packets are dropped. What was sent arrives once the link is open
-    /// again, as TCP would have it, unless its connection was given up meanwhile.
+    /// Nothing arrives, and nobody is told: as when packets are dropped. What was sent arrives once the link
+    /// is open again, as TCP would have it, unless its connection was given up meanwhile.
     Held,
     /// Connections break, and new ones are refused.
     Cut,

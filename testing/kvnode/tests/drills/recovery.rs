@@ -5,7 +5,7 @@ use flotilla_kvnode::{CallError, replica_id};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What the command says of a group.
+/// The words of the command on a group.
 struct Said {
     status: Option<i32>,
     text: String,
@@ -27,7 +27,8 @@ fn flotilla() -> PathBuf {
     binary
 }
 
-/// `flotilla debug unsafe-reset-membership` on a group of a node that does not run, all others said to be lost.
+/// `flotilla debug unsafe-reset-membership` on a group of a node that does not run, all others said to be
+/// lost.
 fn reset(cluster: &Cluster, survivor: usize, group: u32, more: &[&str]) -> Said {
     let mut command = Command::new(flotilla());
     command.args(["debug", "unsafe-reset-membership"]).arg(cluster.data_dir(survivor).join("disk"));
@@ -44,8 +45,9 @@ fn others(survivor: usize) -> impl Iterator<Item = usize> {
     (0..NODES).filter(move |&n| n != survivor)
 }
 
-/// Two of three nodes are lost for good. The third serves nothing until it is made the only member by force, offline; then it
-/// has everything it ever had, and takes writes. What is not lost but hangs is not taken for lost.
+/// Two of three nodes are lost for good. The third serves nothing until it is made the only member by force,
+/// offline; then it has everything it ever had, and takes writes. What is not lost but hangs is not taken for
+/// lost.
 pub(crate) async fn forced() -> Report {
     const SURVIVOR: usize = 0;
     let mut cluster = Cluster::start().await;
@@ -108,8 +110,8 @@ async fn write_more(cluster: &Cluster, survivor: usize, before: &[Written]) -> u
     assert_kept(cluster, &written).await
 }
 
-/// The lost come back after all, one after the other. With the first, two of the three old members are there, and were a
-/// majority of them: they hear that they are dismissed, and the survivor goes on as it was.
+/// The lost come back after all, one after the other. With the first, two of the three old members are there,
+/// and were a majority of them: they hear that they are dismissed, and the survivor goes on as it was.
 async fn return_others(cluster: &mut Cluster, survivor: usize) {
     let mut terms = Vec::new();
     for group in 1..=GROUPS {

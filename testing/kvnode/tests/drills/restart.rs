@@ -13,15 +13,16 @@ const PROGRESS: u64 = 50;
 /// SIGTERM    what is under way is answered    handed over               SLACK
 ///  |------------ < DRAIN_MAX ---------------|-- < HAND_OVER_MAX --|---------------|
 /// ```
-/// A leader that could not hand over in that time is gone all the same, and its successor comes as after a death: below
-/// [`crate::failover::BOUND`]. Both together are the bound.
+/// A leader that could not hand over in that time is gone all the same, and its successor comes as after a
+/// death: below [`crate::failover::BOUND`]. Both together are the bound.
 const BOUND: Duration = Duration::from_millis(1000 + 500 + crate::failover::BOUND.as_millis() as u64);
 
 /// All nodes are restarted one after the other, under load: no write fails, and no group stands still.
 ///
-/// A stopped leader gives what is under way a second, and its successor half of one, so a disk that takes longer to sync costs answers, and
-/// the hand-over: the campaign judges all restarts. Among tests one that nobody noticed is enough, and a node that does not drain or hand
-/// over never has one, because each restart stops a leader under load.
+/// A stopped leader gives what is under way a second, and its successor half of one, so a disk that takes
+/// longer to sync costs answers, and the hand-over: the campaign judges all restarts. Among tests one that
+/// nobody noticed is enough, and a node that does not drain or hand over never has one, because each restart
+/// stops a leader under load.
 pub(crate) async fn rolling() -> Report {
     // Without a hand-over nobody is elected before the promises to the leader have ended.
     let handed_over_within = steady_timing().election_max;
@@ -55,7 +56,8 @@ pub(crate) async fn rolling() -> Report {
         slow += slow_here;
         unnoticed += usize::from(slow_here == 0 && unknown_here == 0);
     }
-    // Every restart stops at least one leader: each node leads a group at first, and takes over those of the nodes before it.
+    // Every restart stops at least one leader: each node leads a group at first, and takes over those of the
+    // nodes before it.
     assert!(unnoticed > 0, "leaders do not drain, or do not hand over: each restart was noticed");
     if is_campaign() {
         // A write of unknown outcome has failed too: its writer cannot ask again.

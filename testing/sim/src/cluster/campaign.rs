@@ -12,8 +12,8 @@ use tokio::time::Instant;
 /// Of so many seeds the last one, which has an OM, is run twice, to see that it takes the same steps.
 const REPEATED_ONE_IN: u64 = 16;
 
-/// Many seeds, some at the same time, each in a process of its own: so the same seed takes the same steps, and nothing is left of one
-/// when the next begins.
+/// Many seeds, some at the same time, each in a process of its own: so the same seed takes the same steps,
+/// and nothing is left of one when the next begins.
 #[derive(Clone, Debug)]
 pub struct Campaign {
     /// `flotilla-sim`.
@@ -38,7 +38,7 @@ pub struct Report {
     pub elapsed: Duration,
 }
 
-/// What the process of a seed says when all went well, in one line.
+/// The line that the process of a seed prints when all went well, in one line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Said(String);
 

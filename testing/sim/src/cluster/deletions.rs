@@ -1,4 +1,5 @@
-//! Who holds which containers, by the directories on the disks: a good replica may go only when three others stay.
+//! Who holds which containers, by the directories on the disks: a good replica may go only when three others
+//! stay.
 
 use super::plan::machine_at;
 use super::run::Run;
@@ -18,14 +19,14 @@ const MISSED_WITHIN: Duration = Duration::from_secs(5);
 #[derive(Default)]
 pub(super) struct Holdings {
     held: BTreeMap<usize, BTreeSet<OwnerId>>,
-    /// What machines held that a scheme took away, whatever was going on, and when.
+    /// Containers of machines that a scheme took away, whatever was going on, and when.
     lost: Vec<(Duration, BTreeSet<OwnerId>)>,
     /// Which machine has which replica that SCM took for good.
     good: BTreeSet<(usize, ContainerId)>,
 }
 
 impl Holdings {
-    /// What a machine held is gone with its disk.
+    /// Notes that what a machine held is gone with its disk.
     pub(super) fn forget(&mut self, machine: usize) {
         self.held.remove(&machine);
     }

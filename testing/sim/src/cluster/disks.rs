@@ -5,7 +5,7 @@ use disk::sim::{DeviceModel, Keeping, Random, SimOptions};
 /// Enough for all that a run writes, on each disk; a full disk is one of the faults.
 pub(super) const CAPACITY_BYTES: u64 = 256 << 20;
 
-/// What a machine's disks are like from one start to the next.
+/// The qualities of a machine's disks from one start to the next.
 pub(super) fn random_disk(random: &mut Random) -> SimOptions {
     let devices =
         [None, None, Some(DeviceModel::SSD), Some(DeviceModel::HDD), Some(DeviceModel::HDD.slowed_by(4))];

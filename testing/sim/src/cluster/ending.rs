@@ -1,4 +1,5 @@
-//! The end of a run, and what must hold before anything is destroyed: everything acknowledged has three good copies.
+//! The end of a run, and what must hold before anything is destroyed: everything acknowledged has three good
+//! copies.
 
 use super::disks::quick_disk;
 use super::ledger::Written;
@@ -26,16 +27,19 @@ const LOOK_MS: u128 = 50;
 /// How often an operator asks for containers to be closed.
 const CLOSE_AGAIN: Duration = Duration::from_secs(5);
 
-/// How long a cluster may take to be well again after the last fault: what may follow one another. A connection is noticed to be dead (5 s),
-/// a node to be dead (6 s), its pipelines end without a leader (6 s), their members let go of them, and what they lack is deleted (60 s);
-/// a task that failed is given to somebody else, or to the same node after a minute, twice (120 s), and so does who could not hash or scrub a
-/// container (60 s); each container is scrubbed again (10 s), and copied, at 200 KiB/s, some tens of MiB in all (60 s).
+/// How long a cluster may take to be well again after the last fault: what may follow one another. A
+/// connection is noticed to be dead (5 s), a node to be dead (6 s), its pipelines end without a leader (6 s),
+/// their members let go of them, and what they lack is deleted (60 s); a task that failed is given to
+/// somebody else, or to the same node after a minute, twice (120 s), and so does who could not hash or scrub
+/// a container (60 s); each container is scrubbed again (10 s), and copied, at 200 KiB/s, some tens of MiB in
+/// all (60 s).
 const SETTLED_WITHIN: Duration = Duration::from_secs(5 + 6 + 6 + 60 + 120 + 60 + 10 + 60);
 
 /// One round over all containers of a disk.
 const SCRUB_TAKES: Duration = Duration::from_secs(5);
 
-/// How long SCM may say nothing of a container that lacks a replica: until who stands still is not waited for any more (30 s), twice.
+/// How long SCM may say nothing of a container that lacks a replica: until who stands still is not waited for
+/// any more (30 s), twice.
 const TOLD_WITHIN: Duration = Duration::from_secs(60);
 
 impl Run {
@@ -145,7 +149,7 @@ impl Run {
         leaving.find_map(|node| self.stays_for(&view, node.node))
     }
 
-    /// What is not as it should be, of closed containers and pipelines.
+    /// The fault, if there is one, of closed containers and pipelines.
     pub(super) fn unsound(&self) -> Option<String> {
         let Some(view) = self.views.newest() else { return Some("SCM has shown nothing".to_owned()) };
         if self.world.now() > view.asked_at + VIEW_AGE_MAX {
@@ -177,7 +181,7 @@ impl Run {
         view.pipelines.iter().find_map(unsound_pipeline)
     }
 
-    /// What a node that leaves is still needed for. Of what waits for an operator nobody makes copies.
+    /// The reason why a node that leaves is still needed. Of what waits for an operator nobody makes copies.
     fn stays_for(&self, view: &View, node: u64) -> Option<String> {
         let has_it = |info: &&ContainerInfo| {
             info.replicas.iter().any(|replica| replica.node.as_ref().is_some_and(|of| of.node == node))
@@ -198,14 +202,16 @@ impl Run {
         self.full.keys().any(|(machine, _)| self.plan.address(*machine) == address)
     }
 
-    /// A whole replica that cannot be marked as closed: not even the few bytes that say where it ends fit on its disk. That disk is told of.
+    /// A whole replica that cannot be marked as closed: not even the few bytes that say where it ends fit on
+    /// its disk. That disk is told of.
     fn lacks_room_for_its_end(&self, info: &ReplicaInfo) -> bool {
         let is_unmarked =
             info.replica.as_ref().is_some_and(|it| it.state() == ReplicaState::ReplicaQuasiClosed);
         is_unmarked && info.node.as_ref().is_some_and(|node| self.is_full(&node.address))
     }
 
-    /// Three good replicas, and others on disks that are full for good: to let go of a log takes some room, too.
+    /// Three good replicas, and others on disks that are full for good: to let go of a log takes some room,
+    /// too.
     fn waits_for_room(&self, info: &ContainerInfo) -> bool {
         let good = good_replicas(info);
         let unmarked = info.replicas.iter().filter(|info| self.lacks_room_for_its_end(info)).count();
@@ -261,8 +267,8 @@ impl Run {
         self.compare_files(&view)
     }
 
-    /// Each acknowledged block from every node: from those with a good replica, and from all others, which have none, or one that is not
-    /// read: they give the right bytes or an error.
+    /// Each acknowledged block from every node: from those with a good replica, and from all others, which
+    /// have none, or one that is not read: they give the right bytes or an error.
     fn read_all(&mut self, view: &View) -> Result<(), String> {
         const READERS: usize = 8;
         // A node that is slow asks its readers to look elsewhere.
@@ -351,7 +357,8 @@ impl Run {
         }
     }
 
-    /// What SCM says of a node's replicas is what the node has, or soon will be: a member may still be making up for what it missed.
+    /// What SCM says of a node's replicas is what the node has, or soon will be: a member may still be making
+    /// up for what it missed.
     fn compare_inventories(&mut self) -> Result<(), String> {
         const SAID_WITHIN: Duration = Duration::from_secs(60);
         let until = self.world.now() + SAID_WITHIN;

@@ -35,8 +35,8 @@ pub(super) enum Fault {
         disk: usize,
         free_bytes: u64,
     },
-    /// It fails after so many more changes, or with the first sync after them, until its process starts again. A service manager may do
-    /// that, and then the machine may lose power.
+    /// It fails after so many more changes, or with the first sync after them, until its process starts
+    /// again. A service manager may do that, and then the machine may lose power.
     FailedDisk {
         node: usize,
         disk: usize,
@@ -60,7 +60,8 @@ pub(super) enum Fault {
         crash: Crash,
     },
     Flip,
-    /// The index of a disk is lost; an operator has it recreated, be it after SCM gave the disk up. Then the machine may lose power.
+    /// The index of a disk is lost; an operator has it recreated, be it after SCM gave the disk up. Then the
+    /// machine may lose power.
     HarmedIndex {
         node: usize,
         disk: usize,

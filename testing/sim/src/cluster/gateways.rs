@@ -1,5 +1,6 @@
-//! Clients of whole objects by the very path that gateways take: the client crate puts, reads and deletes keys. What it answered must have been
-//! so: an object that is "unavailable" was never put, and one whose outcome is unknown was put whole, or not at all.
+//! Clients of whole objects by the very path that gateways take: the client crate puts, reads and deletes
+//! keys. What it answered must have been so: an object that is "unavailable" was never put, and one whose
+//! outcome is unknown was put whole, or not at all.
 
 use super::ledger::{Ledger, contents};
 use super::objects::{BUCKET, KEYS, Objects, VOLUME};
@@ -22,7 +23,8 @@ const THINK_MS_MAX: u64 = 400;
 const CHUNK_BYTES: usize = 1500;
 const BLOCK_CHUNKS: u64 = 3;
 const OBJECT_BYTES_MAX: u64 = 8000;
-/// Past this a client gives up. Faults last for some seconds: with the one it outlasts most of them, with the other it is left without an outcome.
+/// Past this a client gives up. Faults last for some seconds: with the one it outlasts most of them, with the
+/// other it is left without an outcome.
 pub(super) const DEADLINES: [Duration; 2] = [Duration::from_secs(8), Duration::from_millis(1500)];
 /// A call that is not answered is repeated so often until then.
 const TRIES: u32 = 4;
@@ -213,7 +215,8 @@ async fn read_checked(client: &Client, ledger: &Ledger, found: &Key) -> bool {
     }
 }
 
-/// Reads every key, by a client that has seen nothing before; what cannot be read goes to `unreadable`, with the containers that it is in.
+/// Reads every key, by a client that has seen nothing before; what cannot be read goes to `unreadable`, with
+/// the containers that it is in.
 pub(super) async fn read_all_at_last(
     client: &Client,
     objects: &Objects,

@@ -1,10 +1,10 @@
-//! What bad luck does to the files of a pipeline's replica, on a machine that is off.
+//! Harm that bad luck does to the files of a pipeline's replica, on a machine that is off.
 
 use disk::sim::{DATABASE_FILE, Random, SimDisk};
 use std::collections::BTreeSet;
 use types::{ContainerId, GroupId, OwnerId, PipelineId};
 
-/// What is damaged or lost.
+/// The thing that is damaged or lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Harm {
     /// Votes, and how far the log was durable.
@@ -35,7 +35,8 @@ impl Harm {
         *random.pick(&Harm::ALL)
     }
 
-    /// Does it to a disk that has the replica; of its containers `written` is the newest. False where there is nothing to harm.
+    /// Does it to a disk that has the replica; of its containers `written` is the newest. False where there
+    /// is nothing to harm.
     pub(super) fn strike(
         self,
         disk: &SimDisk,
@@ -67,8 +68,8 @@ impl Harm {
                 };
                 match self {
                     Harm::SegmentLost => disk.lose_stored(segment),
-                    // Only what follows proves that it was there: a damaged record that nothing follows, and that the log's durable mark has
-                    // not come to yet, is a tail that was never written.
+                    // Only what follows proves that it was there: a damaged record that nothing follows, and
+                    // that the log's durable mark has not come to yet, is a tail that was never written.
                     _ if !is_followed => return false,
                     _ => {
                         let used = disk.stored(segment).map_or(0, |bytes| used_bytes(&bytes));
@@ -84,7 +85,7 @@ impl Harm {
     }
 }
 
-/// What becomes of the block index of a disk.
+/// The fate of the block index of a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum IndexHarm {
     Lost,

@@ -1,4 +1,4 @@
-//! What holds at any time, by what SCM shows.
+//! Invariants that hold at any time, by what SCM shows.
 
 use super::plan::machine_at;
 use super::run::Run;
@@ -49,8 +49,8 @@ impl Run {
         }
     }
 
-    /// What is CLOSED has all that was acknowledged in it, unless two of three lost it. (What was sent again may stand for a chunk in the next container; a block's first
-    /// record stands where it says.)
+    /// What is CLOSED has all that was acknowledged in it, unless two of three lost it. (What was sent again
+    /// may stand for a chunk in the next container; a block's first record stands where it says.)
     fn look_for_cut_off(&self, view: &View) {
         let newest = self.ledger.newest_blocks();
         for info in view.containers.iter().filter(|info| !self.losses.has_lost_majority(info)) {

@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
 use types::{BlockName, ContainerId};
 
-/// What clients were acknowledged, and what went wrong. A cheap handle.
+/// A ledger of what clients were acknowledged, and what went wrong. A cheap handle.
 #[derive(Clone)]
 pub(super) struct Ledger {
     state: Arc<Mutex<State>>,

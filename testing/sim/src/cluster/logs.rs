@@ -1,4 +1,4 @@
-//! What the processes log, beside the events: with `--trace`.
+//! The logs of the processes, beside the events: with `--trace`.
 
 use crate::world::{Trace, running};
 use std::fmt;

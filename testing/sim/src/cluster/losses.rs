@@ -1,5 +1,6 @@
-//! Which members of pipelines cannot prove any more what they had, by what was done to them: where they are two of three, what was
-//! acknowledged may be gone, and the containers must wait for an operator, in plain sight and untouched.
+//! Which members of pipelines cannot prove any more what they had, by what was done to them: where they are
+//! two of three, what was acknowledged may be gone, and the containers must wait for an operator, in plain
+//! sight and untouched.
 
 use super::harm::logs_on;
 use super::run::Run;
@@ -19,7 +20,8 @@ pub(super) struct Losses {
 }
 
 impl Losses {
-    /// Whether it may wait for ever: for a decision, or for a good replica, where what was harmed were its files.
+    /// Whether it may wait for ever: for a decision, or for a good replica, where what was harmed were its
+    /// files.
     pub(super) fn excuse(&self, info: &ContainerInfo) -> bool {
         let waits = match info.state() {
             ContainerState::ContainerQuasiClosed => true,
@@ -31,8 +33,8 @@ impl Losses {
         waits && self.has_lost_majority(info)
     }
 
-    /// Whether what was acknowledged in it may be gone: to the third member a record that was damaged within the last half minute is a tail that
-    /// was never written.
+    /// Whether what was acknowledged in it may be gone: to the third member a record that was damaged within
+    /// the last half minute is a tail that was never written.
     pub(super) fn has_lost_majority(&self, info: &ContainerInfo) -> bool {
         self.of.get(&PipelineId(info.pipeline)).is_some_and(|lost| lost.len() >= MAJORITY)
     }
@@ -61,7 +63,7 @@ impl Run {
         }
     }
 
-    /// What waits is all still there.
+    /// Checks that what waits is all still there.
     pub(super) fn check_waiting(&self, view: &View) -> Result<(), String> {
         for container in self.ledger.containers().into_iter().filter(|it| self.is_lost_with_scm(*it)) {
             self.ledger.count(|counts| counts.containers_lost_with_scm += 1);

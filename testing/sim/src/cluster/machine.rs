@@ -1,4 +1,4 @@
-//! What runs on the machines: SCM, datanodes, clients, and somebody who looks at it all.
+//! The processes on the machines: SCM, datanodes, clients, and somebody who looks at it all.
 
 use super::gateways::{self, Gateway};
 use super::ledger::Ledger;
@@ -39,7 +39,7 @@ const OBJECT_CLIENTS_FROM: u64 = 500;
 const GATEWAYS_FROM: u64 = 1_000_000;
 const OBJECT_CHUNK_BYTES_MAX: u64 = 2000;
 
-/// What a machine takes for the time: the world's, from some day on, and some machines are ahead of it.
+/// The clock of a machine: the world's, from some day on, and some machines are ahead of it.
 struct WorldClock {
     trace: Trace,
     ahead: Duration,

@@ -10,8 +10,8 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, RwLock};
 
-/// What [`statedb::DbGenerations`] is on a real disk: the database of SCM's group, or of OM's, in memory, replaced as a whole by a snapshot, whose
-/// files are on a disk that can crash. Cheap to clone.
+/// What [`statedb::DbGenerations`] is on a real disk: the database of SCM's group, or of OM's, in memory,
+/// replaced as a whole by a snapshot, whose files are on a disk that can crash. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct MemoryDb {
     options: DbOptions,

@@ -1,16 +1,18 @@
 //! Whole clusters of SCM and datanodes under faults, from a seed: the real services on simulated machines.
 //!
-//! A run: machines and settings as [`plan`] chose them; clients write blocks and read them back while there are faults
-//! ([`faults`]); then there are none, and within a bound that follows from the settings every acknowledged block must stand in a closed
-//! container with three good replicas, as SCM sees them, as the nodes say, and byte for byte on the disks ([`ending`]).
+//! A run: machines and settings as [`plan`] chose them; clients write blocks and read them back while there
+//! are faults ([`faults`]); then there are none, and within a bound that follows from the settings every
+//! acknowledged block must stand in a closed container with three good replicas, as SCM sees them, as the
+//! nodes say, and byte for byte on the disks ([`ending`]).
 //!
-//! Every fourth seed has an OM as well, and clients of whole objects: those of [`objects`] lose answers and repeat what they asked, those of
-//! [`gateways`] do it as gateways do, by the client crate.
+//! Every fourth seed has an OM as well, and clients of whole objects: those of [`objects`] lose answers and
+//! repeat what they asked, those of [`gateways`] do it as gateways do, by the client crate.
 //!
-//! What a client was acknowledged is kept in the [`ledger`]. A read may fail with a reason at any time; it never answers other bytes.
-//! What chance destroys it destroys one at a time, as the design wants it: the next one only when all of that holds again. Most runs have a scheme
-//! besides ([`schemes`]): harm in pairs, or while others are away. Where that may have cost what was acknowledged ([`losses`]), the containers
-//! must wait for an operator, visibly and untouched, and nobody may read wrong bytes.
+//! What a client was acknowledged is kept in the [`ledger`]. A read may fail with a reason at any time; it
+//! never answers other bytes. What chance destroys it destroys one at a time, as the design wants it: the
+//! next one only when all of that holds again. Most runs have a scheme besides ([`schemes`]): harm in pairs,
+//! or while others are away. Where that may have cost what was acknowledged ([`losses`]), the containers must
+//! wait for an operator, visibly and untouched, and nobody may read wrong bytes.
 
 mod campaign;
 mod counts;

@@ -1,4 +1,5 @@
-//! What OM goes through, beside all that the others do: it is killed or loses power, and its answers do not arrive.
+//! Faults that OM goes through, beside all that the others do: it is killed or loses power, and its answers
+//! do not arrive.
 
 use super::disks::random_disk;
 use super::memory_db::MemoryDbPlace;

@@ -40,7 +40,7 @@ impl Run {
         }
     }
 
-    /// What it answers to clients; what they ask arrives.
+    /// Sets the way of OM's answers to clients; what they ask arrives.
     fn set_way_of_om(&mut self, link: Link) {
         let (om, clients) = (ProcessId(self.plan.om()), ProcessId(self.plan.clients()));
         self.world.network().set_link(om, clients, link);

@@ -1,5 +1,6 @@
-//! Clients of whole objects: each writes a block and commits it to OM under a key, reads keys, and deletes them. They lose answers, and
-//! repeat what they asked with the same id. Each key's history must be one that could have happened.
+//! Clients of whole objects: each writes a block and commits it to OM under a key, reads keys, and deletes
+//! them. They lose answers, and repeat what they asked with the same id. Each key's history must be one that
+//! could have happened.
 
 use super::ledger::{Ledger, Written};
 use super::reader::{Way, read_checked};
@@ -33,7 +34,7 @@ const RETRY_MS_MAX: u64 = 300;
 /// One answer in so many is lost on purpose, besides what OM's troubles lose.
 const LOST_ONE_IN: u64 = 4;
 
-/// What was asked of each key and answered, and which block each write is. A cheap handle.
+/// A record of what was asked of each key and answered, and which block each write is. A cheap handle.
 #[derive(Clone, Default)]
 pub(super) struct Objects {
     state: Arc<Mutex<ObjectsState>>,

@@ -12,7 +12,8 @@ use types::ManualClock;
 
 /// Of so many seeds one has an OM.
 const WITH_OM_ONE_IN: u64 = 4;
-/// Memory of each database. Nothing is flushed but by its owner: what RocksDB did on its own would be done at another moment each time.
+/// Memory of each database. Nothing is flushed but by its owner: what RocksDB did on its own would be done at
+/// another moment each time.
 const DB_BYTES: usize = 8 << 20;
 
 /// Everything about a run that is decided before it begins.
@@ -56,7 +57,7 @@ pub(super) struct Weights {
     pub(super) full_disk: u64,
     pub(super) failed_disk: u64,
     pub(super) decommission: u64,
-    /// What cannot be undone: a disk or a node that is lost.
+    /// The weight of what cannot be undone: a disk or a node that is lost.
     pub(super) loss: u64,
     pub(super) crash_copying: u64,
     pub(super) flip: u64,
@@ -108,7 +109,8 @@ impl Weights {
         };
         match planted {
             None => weights,
-            // What each of them needs to show. A copy goes bad when its target loses power in the middle, and goes on with what is left.
+            // What each of them needs to show. A copy goes bad when its target loses power in the middle, and
+            // goes on with what is left.
             Some(Planted::ImportsUnverified) => {
                 Weights { crash_copying: 9, decommission: 9, long_away: 2, ..none }
             }
@@ -151,7 +153,8 @@ impl Weights {
 }
 
 impl Plan {
-    /// How far the clock of a machine is ahead of the world's time. Nothing is decided by clocks: so machines of half the clusters have others.
+    /// How far the clock of a machine is ahead of the world's time. Nothing is decided by clocks: so machines
+    /// of half the clusters have others.
     pub(super) fn clock_ahead(&self, address: &str) -> Duration {
         const AHEAD_MS_MAX: u64 = 2 * 3600 * 1000;
         let machine =
@@ -245,7 +248,8 @@ impl Plan {
         }
     }
 
-    /// The plan with what its scheme needs: quick elections, so that a pipeline goes on before SCM notices anything; members of SCM that can be lost.
+    /// The plan with what its scheme needs: quick elections, so that a pipeline goes on before SCM notices
+    /// anything; members of SCM that can be lost.
     fn for_scheme(mut self, quick: Timing) -> Plan {
         match self.scheme {
             Some(Scheme::Diverge { .. }) => self.datanode.pipeline_timing = quick,
@@ -255,8 +259,9 @@ impl Plan {
         self
     }
 
-    /// Of files that come in several messages of 1 MiB, some with nothing but a part of a record's body: a loss of power in the middle
-    /// finds them written and not synced, and of damage to a head indexing would tell.
+    /// Of files that come in several messages of 1 MiB, some with nothing but a part of a record's body: a
+    /// loss of power in the middle finds them written and not synced, and of damage to a head indexing would
+    /// tell.
     fn with_long_copies(mut self) -> Plan {
         self.space.segment_bytes_max = 8 << 20;
         self.datanode.log.segment_bytes_max = 8 << 20;

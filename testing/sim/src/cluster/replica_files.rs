@@ -8,15 +8,17 @@ use types::{ContainerId, OwnerId};
 
 const OWNERS_DIR: &str = "containers";
 
-/// What a machine that is off has of a container: of each segment all up to where its records end. What is behind them (room, or what a
-/// file that was used again held before, when a crash came before it was cut) is no part of a container.
+/// What a machine that is off has of a container: of each segment all up to where its records end. What is
+/// behind them (room, or what a file that was used again held before, when a crash came before it was cut) is
+/// no part of a container.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct ReplicaFiles {
     segments: BTreeMap<u32, Vec<u8>>,
 }
 
 impl ReplicaFiles {
-    /// From the disks of a machine, of which one has it: the one that has most, for another may have what is left of a log that was lost.
+    /// From the disks of a machine, of which one has it: the one that has most, for another may have what is
+    /// left of a log that was lost.
     pub(super) fn read(disks: &[SimDisk], container: ContainerId) -> Result<ReplicaFiles, String> {
         let mut found = Err("it has no segments".to_owned());
         for disk in disks {

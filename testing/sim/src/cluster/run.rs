@@ -68,7 +68,8 @@ impl fmt::Display for Violation {
     }
 }
 
-/// One cluster's life, on a thread of its own. Only the first one of a process takes the same steps each time.
+/// One cluster's life, on a thread of its own. Only the first one of a process takes the same steps each
+/// time.
 pub fn run(options: Options) -> Result<Finished, Violation> {
     let simulate = move || {
         fix_entropy(options.seed);
@@ -142,7 +143,7 @@ struct Rebuild {
     is_done: Arc<AtomicBool>,
 }
 
-/// What ends a fault.
+/// The end of a fault.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Remedy {
     Network(u64),
@@ -529,7 +530,8 @@ impl Run {
         !is_early && all_up && self.failed.is_empty() && self.unsound().is_none()
     }
 
-    /// Whether SCM knows that it is there: what it counts as a replica may be one too many a moment after a node is back.
+    /// Whether SCM knows that it is there: what it counts as a replica may be one too many a moment after a
+    /// node is back.
     pub(super) fn is_healthy(&self, node: usize) -> bool {
         let Some(view) = self.views.newest() else { return false };
         let address = self.plan.address(node);
@@ -554,7 +556,8 @@ impl Run {
         due.map(|((_, number), rebuild)| (*number, rebuild.is_done.clone())).collect()
     }
 
-    /// The machine comes back with an empty disk in one place. When it was its only one, nobody knows which node it was.
+    /// The machine comes back with an empty disk in one place. When it was its only one, nobody knows which
+    /// node it was.
     fn lose_disk(&mut self, node: usize, number: usize, options: SimOptions) {
         self.note_lost_disk(node, number);
         self.full.remove(&(node, number));
@@ -571,7 +574,8 @@ impl Run {
         self.directories.get_mut(&node).expect("nodes have directories")[number] = empty;
     }
 
-    /// Its members but one lose their disks, all at once; the one that is left is made the only one, and empty ones join it.
+    /// Its members but one lose their disks, all at once; the one that is left is made the only one, and
+    /// empty ones join it.
     pub(super) fn lose_scm(&mut self, survivor: usize) {
         self.ledger.count(|counts| counts.scm_resets += 1);
         self.scm_survivor = Some(survivor);

@@ -8,26 +8,28 @@ use proto::scm::Pipeline;
 use std::time::Duration;
 use types::PipelineId;
 
-/// Who is cut off for less is sent what others had under way for it, be it that they are dead by then: connections last that long.
+/// Who is cut off for less is sent what others had under way for it, be it that they are dead by then:
+/// connections last that long.
 const LAG_MS_MIN: u64 = SILENCE_MAX.as_millis() as u64 + 300;
 
-/// After this the two who are left have ended and let go, and SCM decides without the third: it is dead (6 s), nobody leads (6 s), who has
-/// no log had time to end (3 s), the pipeline is over, and what they then say is believed (a few heartbeats, and 2 s twice).
+/// After this the two who are left have ended and let go, and SCM decides without the third: it is dead (6
+/// s), nobody leads (6 s), who has no log had time to end (3 s), the pipeline is over, and what they then say
+/// is believed (a few heartbeats, and 2 s twice).
 const DECIDED_MS: u64 = 26_000;
 
-/// What a run does to one pipeline, once all is well.
+/// The harm that a run does to one pipeline, once all is well.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Scheme {
-    /// A leader is cut off with chunks that nobody acknowledges, and dies. The others elect and acknowledge other ones in their places, and
-    /// leave. It comes back alone, and ends by itself.
+    /// A leader is cut off with chunks that nobody acknowledges, and dies. The others elect and acknowledge
+    /// other ones in their places, and leave. It comes back alone, and ends by itself.
     ///
     /// ```text
     /// leader   ──cut off, `tail` chunks──x           ┌──alone: quasi-closes, is asked for everything──
     /// others   ─────────────────elect, acknowledge──x          one is back ──┐  the other ──┐
     /// ```
     Diverge { tail: u64, cut: Duration, others: Duration, away: Duration, third: Duration },
-    /// A member lags, cut off from the others for so long that nothing is on its way to it any more; another one loses its log, while the
-    /// third one is away, or worse.
+    /// A member lags, cut off from the others for so long that nothing is on its way to it any more; another
+    /// one loses its log, while the third one is away, or worse.
     ///
     /// ```text
     /// lags     ──cut off────────────back──────────────────────────────
@@ -35,8 +37,8 @@ pub(super) enum Scheme {
     /// third    ──acknowledges──x                        (see `Third`)
     /// ```
     LoseLog { harm: Harm, third: Third, lag: Duration, down: Duration },
-    /// A member loses its index, and serves nothing until an operator has it recreated. Its log is whole: nothing may be lost, be another one
-    /// away or lost meanwhile.
+    /// A member loses its index, and serves nothing until an operator has it recreated. Its log is whole:
+    /// nothing may be lost, be another one away or lost meanwhile.
     LoseIndex {
         harm: IndexHarm,
         other: Other,
@@ -46,11 +48,12 @@ pub(super) enum Scheme {
     },
     /// A disk is full and stays so. A moment later another member is lost, or not.
     FullForGood { free_bytes: u64, leader: bool, lost_after: Option<Duration> },
-    /// A member of SCM lags while containers are begun; then the others lose their disks, and it is made the only one.
+    /// A member of SCM lags while containers are begun; then the others lose their disks, and it is made the
+    /// only one.
     ResetScm { lag: Duration },
 }
 
-/// What happens to the third member beside one that loses its log.
+/// The fate of the third member beside one that loses its log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Third {
     Stays,
@@ -62,7 +65,7 @@ pub(super) enum Third {
     Harmed(Harm, Duration),
 }
 
-/// What happens to another member beside one that loses its index.
+/// The fate of another member beside one that loses its index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Other {
     Stays,
@@ -135,7 +138,7 @@ impl Scheme {
     }
 }
 
-/// What a scheme does at some moment.
+/// The step that a scheme takes at some moment.
 #[derive(Clone, Debug)]
 pub(super) enum Step {
     /// So many clients write a block each.

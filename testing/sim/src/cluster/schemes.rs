@@ -1,4 +1,5 @@
-//! Harm that comes in several steps, each while the one before it still holds: what faults by chance hardly ever add up to.
+//! Harm that comes in several steps, each while the one before it still holds: what faults by chance hardly
+//! ever add up to.
 
 use super::harm::{Harm, IndexHarm, logs_on};
 use super::plan::machine_at;

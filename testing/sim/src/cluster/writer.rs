@@ -35,7 +35,7 @@ pub(super) struct Writer {
 /// A writer's blocks have numbers from this times its own: they do not meet.
 const BLOCKS_EACH: u64 = 1_000_000;
 
-/// What a chunk's last try came to.
+/// The outcome of a chunk's last try.
 enum Tried {
     Acknowledged(WriteAck),
     /// Somebody else is to be asked, whose address is known perhaps.

@@ -19,8 +19,8 @@ const BODY_BYTES_MAX: u64 = 3000;
 /// The longest pause of a client that has little time.
 const HASTY_MS_MAX: u64 = 20;
 
-/// Somebody who writes to one group and reads from it, one thing at a time. Each value is written once, so a value says
-/// which write it is from.
+/// Somebody who writes to one group and reads from it, one thing at a time. Each value is written once, so a
+/// value says which write it is from.
 pub(super) struct Client {
     number: u64,
     pub(super) part: Part,
@@ -30,13 +30,13 @@ pub(super) struct Client {
     answer: Option<Slot>,
     values: u64,
     attempts: u64,
-    /// What stands under this client's own key, which it changes by compare-and-set.
+    /// The value of this client's own key, which it changes by compare-and-set.
     own: Option<Bytes>,
     /// Who was said to lead.
     leader: Option<ReplicaId>,
 }
 
-/// What a client is there for.
+/// The purpose of a client.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Part {
     Anything,
@@ -159,7 +159,8 @@ impl Client {
         }
     }
 
-    /// The next attempt. `task` is none when the last was finished; then another is thought of, unless it is time to end.
+    /// The next attempt. `task` is none when the last was finished; then another is thought of, unless it is
+    /// time to end.
     pub(super) fn attempt(&mut self, plan: &Plan, random: &mut Random, is_ending: bool) -> Option<Attempt> {
         if matches!(self.task, Task::None) {
             if is_ending {

@@ -1,6 +1,6 @@
 macro_rules! counts {
     ($($name:ident),*) => {
-        /// What a run amounted to.
+        /// The counts of a run.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct Counts {
             pub virtual_ms: u64,

@@ -1,4 +1,5 @@
-//! The end of a run: without faults everything must be well again in time, and then all logs and tables agree.
+//! The end of a run: without faults everything must be well again in time, and then all logs and tables
+//! agree.
 
 use super::client::Client;
 use super::node::Replica;
@@ -11,10 +12,11 @@ use std::time::Duration;
 use types::{GroupId, LogIndex, Term};
 
 /// How long a group may take to be well again, after the last fault. The sum of what may follow one another:
-/// a connection that is noticed to be dead (5 s), an append that its follower left unanswered (10 s), the pauses before an
-/// unreachable follower (1 s) and a full disk (1 s) are tried again, a client's patience twice (6 s), the recovery of some
-/// hundred small segments with three seeks each (10 s), and elections: a lease, the longest wait of somebody who saw a longer
-/// log, and two that are split. All of it by the slowest clock.
+/// a connection that is noticed to be dead (5 s), an append that its follower left unanswered (10 s), the
+/// pauses before an unreachable follower (1 s) and a full disk (1 s) are tried again, a client's patience
+/// twice (6 s), the recovery of some hundred small segments with three seeks each (10 s), and elections: a
+/// lease, the longest wait of somebody who saw a longer log, and two that are split. All of it by the slowest
+/// clock.
 fn settled_within(plan: &Plan) -> Duration {
     let longest =
         SILENCE_MAX + Duration::from_secs(10 + 1 + 1 + 6 + 10) + plan.election_max() * (1 + 4 + 2 * 2);
@@ -46,7 +48,7 @@ impl Run {
         }
     }
 
-    /// What is still to come before all is well.
+    /// The thing that is still to come before all is well.
     fn unsettled(&self) -> Option<String> {
         if let Some(client) = self.clients.iter().find(|client| !client.is_idle()) {
             return Some(format!("a client of {:?} is not done", client.group));

@@ -31,9 +31,11 @@ pub(super) enum Fault {
         free_bytes: u64,
     },
     Transfer(GroupId),
-    /// The leader of a group is alone with a client that reads from it by lease, while another writes on the other side.
+    /// The leader of a group is alone with a client that reads from it by lease, while another writes on the
+    /// other side.
     SplitClients(GroupId),
-    /// The next leader of a group is cut off when it is elected, and the others crash before they hear from it.
+    /// The next leader of a group is cut off when it is elected, and the others crash before they hear from
+    /// it.
     UpsetElection(GroupId, SimOptions),
     Reopen {
         group: GroupId,
@@ -163,7 +165,8 @@ impl Links {
         all().flat_map(|from| all().map(move |to| (from, to))).filter(|(from, to)| from != to).collect()
     }
 
-    /// Cuts one side off: what it sends does not arrive, and unless it is one-way, neither does what it is sent.
+    /// Cuts one side off: what it sends does not arrive, and unless it is one-way, neither does what it is
+    /// sent.
     pub(crate) fn cut(&mut self, side: &[ProcessId], one_way: bool) -> u64 {
         let is_crossing = |from: &ProcessId, to: &ProcessId| {
             let out = side.contains(from) && !side.contains(to);
@@ -207,7 +210,7 @@ impl Links {
     }
 }
 
-/// What ends a fault.
+/// The end of a fault.
 #[derive(Clone, Debug)]
 pub(super) enum Remedy {
     Network(u64),

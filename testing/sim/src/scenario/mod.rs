@@ -1,8 +1,9 @@
 //! Clusters of Raft groups under faults, from a seed.
 //!
-//! A run: machines, groups and clients as [`plan`] chose them; faults for some seconds; then none, and every group must
-//! elect, take a write and bring all its members up to date within a bound that follows from the settings. All the while
-//! [`oracle`] checks what it sees on the wire ([`wire`]), of state machines ([`watched`]), in logs and of clients.
+//! A run: machines, groups and clients as [`plan`] chose them; faults for some seconds; then none, and every
+//! group must elect, take a write and bring all its members up to date within a bound that follows from the
+//! settings. All the while [`oracle`] checks what it sees on the wire ([`wire`]), of state machines
+//! ([`watched`]), in logs and of clients.
 
 mod client;
 mod counts;

@@ -66,7 +66,7 @@ pub(super) enum SnapshotStage {
 }
 
 impl Replica {
-    /// What it is doing about a snapshot.
+    /// The stage of the snapshot that it is at work on.
     pub(super) fn snapshot_stage(&self) -> Option<SnapshotStage> {
         if self.work.is_installing.load(Ordering::Relaxed) {
             return Some(SnapshotStage::Install);

@@ -11,8 +11,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 use types::{GroupId, ReplicaId};
 
-/// Who decides about the members of one group: has them changed, one call at a time, repeats what failed or turns to
-/// something else, and has removed replicas deleted where they are.
+/// Who decides about the members of one group: has them changed, one call at a time, repeats what failed or
+/// turns to something else, and has removed replicas deleted where they are.
 pub(super) struct Operator {
     pub(super) group: GroupId,
     goal: Goal,
@@ -58,7 +58,8 @@ impl Operator {
         self.is_reached && self.call.is_none()
     }
 
-    /// From here on the goal stays, and is asked for once more: what an earlier call left half done is finished.
+    /// From here on the goal stays, and is asked for once more: what an earlier call left half done is
+    /// finished.
     pub(super) fn settle(&mut self) {
         self.is_reached = false;
     }
@@ -104,7 +105,7 @@ impl Operator {
         self.is_reached = false;
     }
 
-    /// What is to be asked of the leader.
+    /// The change that is to be asked of the leader.
     fn change(&mut self, seats: &Seats, random: &mut Random) -> Change {
         let member = |process: &ProcessId| seats.member(*process, self.group);
         let slot = Slot::default();

@@ -1,5 +1,5 @@
-//! What must hold of every group, checked with each thing that is seen of it: on the wire, in logs, when commands are
-//! applied, when clients are answered.
+//! Invariants of every group, checked with each thing that is seen of it: on the wire, in logs, when commands
+//! are applied, when clients are answered.
 
 use super::counts::Counts;
 use crate::world::Trace;
@@ -30,7 +30,8 @@ struct State {
 struct History {
     leaders: BTreeMap<Term, ReplicaId>,
     entries: BTreeMap<LogId, Entry>,
-    /// What bodies entries have, whoever told: logs and messages, clients, or who reads where the state has them.
+    /// The bodies of entries, whoever told: logs and messages, clients, or who reads where the state has
+    /// them.
     bodies: BTreeMap<LogId, u64>,
     committed: BTreeMap<LogIndex, Term>,
     /// Who the members are after some entries, as replicas keep it beside their state.
@@ -160,7 +161,7 @@ impl Oracle {
         self.committed(group, at.id, by);
     }
 
-    /// What became of a call that changes members.
+    /// Hears what became of a call that changes members.
     pub(super) fn members_changed(&self, group: GroupId, done: &Result<(), SetMembersError>) {
         match done {
             Ok(()) => self.count(|counts| counts.member_changes += 1),
@@ -194,8 +195,8 @@ impl Oracle {
         }
     }
 
-    /// A replica that had applied everything up to `after` applied a command. All must apply the same ones, in order, each
-    /// once, with the outcomes that follow from those before.
+    /// A replica that had applied everything up to `after` applied a command. All must apply the same ones,
+    /// in order, each once, with the outcomes that follow from those before.
     pub(super) fn applied(
         &self,
         group: GroupId,
@@ -290,7 +291,7 @@ impl Oracle {
     }
 }
 
-/// What an entry holds, for comparing.
+/// The contents of an entry, for comparing.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Content {
     rest: u64,

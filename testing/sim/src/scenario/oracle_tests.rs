@@ -1,4 +1,4 @@
-//! What the oracle must object to, one thing at a time; and, beside each, what is all right.
+//! Tests of what the oracle must object to, one thing at a time; and, beside each, what is all right.
 
 use super::oracle::{Content, Oracle, digest};
 use crate::world::Trace;

@@ -38,8 +38,8 @@ pub(super) struct Plan {
     pub(super) planted: Option<Planted>,
 }
 
-/// Leases are safe when clocks differ by less than a ninth (docs/adr/0005): two that drift apart by this much differ by 8.3 %, and
-/// a tick more at times, because they move in ticks.
+/// Leases are safe when clocks differ by less than a ninth (docs/adr/0005): two that drift apart by this much
+/// differ by 8.3 %, and a tick more at times, because they move in ticks.
 const DRIFT_PPM_MAX: u64 = 40_000;
 
 #[derive(Clone, Debug)]
@@ -135,8 +135,8 @@ impl Plan {
     }
 }
 
-/// Of every third clock, as [`Planted::LeasesTooLong`]: a lease of such a leader lasts four times as long as its followers wait,
-/// most of whom have better clocks.
+/// Of every third clock, as [`Planted::LeasesTooLong`]: a lease of such a leader lasts four times as long as
+/// its followers wait, most of whom have better clocks.
 const SLOW_PPM: i64 = -750_000;
 
 fn drifts(processes: usize, planted: Option<Planted>, random: &mut Random) -> Vec<i64> {
@@ -214,7 +214,8 @@ impl GroupPlan {
 }
 
 impl Weights {
-    /// Most bugs show under whatever comes; a lease that lasts too long only to those who ask a leader that was cut off.
+    /// Most bugs show under whatever comes; a lease that lasts too long only to those who ask a leader that
+    /// was cut off.
     fn for_planted(planted: Option<Planted>, random: &mut Random) -> Weights {
         let weights = Weights::new(random);
         if planted != Some(Planted::LeasesTooLong) {
@@ -241,7 +242,7 @@ impl Weights {
     }
 }
 
-/// What a machine's disk is like from one start to the next.
+/// The qualities of a machine's disk from one start to the next.
 pub(super) fn random_disk(random: &mut Random) -> SimOptions {
     let devices = [None, None, Some(DeviceModel::SSD), Some(DeviceModel::HDD)];
     SimOptions {

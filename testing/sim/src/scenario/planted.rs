@@ -3,8 +3,9 @@
 
 use crate::mem_tables::MemTables;
 use bytes::Bytes;
+use disk::Disk;
 use disk::sim::SimDisk;
-use disk::{Disk, File, IoFuture, Space};
+use diskhooks::{Act, Call, HookedDisk, Operation};
 use statedb::{Changes, Tables};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,7 +21,8 @@ pub enum Planted {
     VotesLost,
     /// A leader that was restarted leads on without an election, as openraft does by default: docs/adr/0002.
     LeadersRestored,
-    /// What a state machine did is durable, and how far it has come is not: commands are applied again.
+    /// The effects of a state machine are durable, and how far it has come is not: commands are applied
+    /// again.
     AppliedTwice,
     /// The state machine's store forgets a batch in the middle.
     BatchLost,
@@ -28,7 +30,8 @@ pub enum Planted {
     ReadsNotConfirmed,
     /// Followers answer reads from what they have.
     FollowersReadAlone,
-    /// Some clocks run at a quarter of their speed: what their processes take for the time of a lease is four times as long.
+    /// Some clocks run at a quarter of their speed: what their processes take for the time of a lease is four
+    /// times as long.
     LeasesTooLong,
     /// Snapshots lack the last entries that they claim to have.
     SnapshotsShort,
@@ -52,7 +55,25 @@ pub(super) async fn panic_once() {
 
 impl Planted {
     pub(super) fn wrap_disk(self, disk: SimDisk) -> Arc<dyn Disk> {
-        Arc::new(Liar { disk, planted: self })
+        Arc::new(HookedDisk::new(Arc::new(disk), move |call| self.told_to(call)))
+    }
+
+    fn told_to(self, call: Call<'_>) -> Act {
+        let is_hard_state = call.path.contains("/log/");
+        match (self, call.operation) {
+            (Planted::EntriesSyncedLate, Operation::WriteAndSync) if call.path.ends_with(".seg") => {
+                Act::SyncLate(LATE)
+            }
+            (Planted::VotesNotSynced, Operation::WriteAndSync) if is_hard_state => Act::Weaken,
+            (Planted::VotesNotSynced, Operation::SyncData | Operation::Settle) if is_hard_state => Act::Skip,
+            // Not even written.
+            (Planted::VotesLost, Operation::WriteAt | Operation::WriteAndSync)
+                if is_hard_state && is_for_candidate(call.buffers) =>
+            {
+                Act::Skip
+            }
+            _ => Act::Pass,
+        }
     }
 
     pub(super) fn wrap_tables(self, tables: MemTables) -> Arc<dyn Tables> {
@@ -68,126 +89,13 @@ impl Planted {
 /// How much later than promised something is synced.
 const LATE: Duration = Duration::from_millis(40);
 
-struct Liar {
-    disk: SimDisk,
-    planted: Planted,
-}
-
-struct LyingFile {
-    file: Arc<dyn File>,
-    synced: Synced,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Synced {
-    Honestly,
-    Late,
-    Never,
-    /// Nor even written, when it has the vote for a candidate: docs/format/hard-state.md.
-    WithoutCandidates,
-}
-
-impl Disk for Liar {
-    fn open(&self, path: &str, create: bool) -> IoFuture<Arc<dyn File>> {
-        let (is_segment, is_hard_state) = (path.ends_with(".seg"), path.contains("/log/"));
-        let synced = match self.planted {
-            Planted::EntriesSyncedLate if is_segment => Synced::Late,
-            Planted::VotesNotSynced if is_hard_state => Synced::Never,
-            Planted::VotesLost if is_hard_state => Synced::WithoutCandidates,
-            _ => Synced::Honestly,
-        };
-        let opened = self.disk.open(path, create);
-        Box::pin(async move { Ok(Arc::new(LyingFile { file: opened.await?, synced }) as Arc<dyn File>) })
-    }
-    fn create_dir_all(&self, path: &str) -> IoFuture<()> {
-        self.disk.create_dir_all(path)
-    }
-    fn sync_dir(&self, path: &str) -> IoFuture<()> {
-        self.disk.sync_dir(path)
-    }
-    fn list(&self, path: &str) -> IoFuture<Vec<String>> {
-        self.disk.list(path)
-    }
-    fn rename(&self, from: &str, to: &str) -> IoFuture<()> {
-        self.disk.rename(from, to)
-    }
-    fn remove_file(&self, path: &str) -> IoFuture<()> {
-        self.disk.remove_file(path)
-    }
-    fn remove_dir_all(&self, path: &str) -> IoFuture<()> {
-        self.disk.remove_dir_all(path)
-    }
-    fn space(&self) -> IoFuture<Space> {
-        self.disk.space()
-    }
-    fn failure(&self) -> Option<String> {
-        self.disk.failure()
-    }
-}
-
-/// Whether a slot of a hard state has a vote that is not committed.
+/// Whether a slot of a hard state (docs/format/hard-state.md) has a vote that is not committed.
 fn is_for_candidate(buffers: &[Bytes]) -> bool {
     const FLAGS_OFFSET: usize = 5;
     const VOTE: u8 = 1;
     const VOTE_COMMITTED: u8 = 2;
     let flags = buffers.first().and_then(|slot| slot.get(FLAGS_OFFSET)).copied().unwrap_or_default();
     flags & (VOTE | VOTE_COMMITTED) == VOTE
-}
-
-impl File for LyingFile {
-    fn write_at(&self, offset: u64, buffers: Vec<Bytes>) -> IoFuture<()> {
-        if self.synced == Synced::WithoutCandidates && is_for_candidate(&buffers) {
-            return Box::pin(async { Ok(()) });
-        }
-        self.file.write_at(offset, buffers)
-    }
-    fn write_and_sync(&self, offset: u64, buffers: Vec<Bytes>) -> IoFuture<()> {
-        match self.synced {
-            Synced::Honestly => return self.file.write_and_sync(offset, buffers),
-            Synced::Never => return self.file.write_at(offset, buffers),
-            Synced::WithoutCandidates if is_for_candidate(&buffers) => return Box::pin(async { Ok(()) }),
-            Synced::WithoutCandidates => return self.file.write_and_sync(offset, buffers),
-            Synced::Late => {}
-        }
-        let (written, file) = (self.file.write_at(offset, buffers), self.file.clone());
-        Box::pin(async move {
-            written.await?;
-            // Ends by itself, or with its process.
-            tokio::spawn(async move {
-                tokio::time::sleep(LATE).await;
-                file.sync_data().await
-            });
-            Ok(())
-        })
-    }
-    fn read_at(&self, offset: u64, bytes: usize) -> IoFuture<Bytes> {
-        self.file.read_at(offset, bytes)
-    }
-    fn sync_data(&self) -> IoFuture<()> {
-        match self.synced {
-            Synced::Never => Box::pin(async { Ok(()) }),
-            Synced::Honestly | Synced::Late | Synced::WithoutCandidates => self.file.sync_data(),
-        }
-    }
-    fn settle(&self) -> IoFuture<()> {
-        match self.synced {
-            Synced::Never => Box::pin(async { Ok(()) }),
-            Synced::Honestly | Synced::Late | Synced::WithoutCandidates => self.file.settle(),
-        }
-    }
-
-    fn preallocate(&self, bytes: u64) -> IoFuture<()> {
-        self.file.preallocate(bytes)
-    }
-    fn set_len(&self, bytes: u64) -> IoFuture<()> {
-        self.file.set_len(bytes)
-    }
-    fn punch_hole(&self, offset: u64, bytes: u64) -> IoFuture<()> {
-        self.file.punch_hole(offset, bytes)
-    }
-    fn len(&self) -> IoFuture<u64> {
-        self.file.len()
-    }
 }
 
 struct LyingTables {

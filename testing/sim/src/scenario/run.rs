@@ -111,7 +111,7 @@ struct Split {
     until: Duration,
 }
 
-/// What the next election of a group is followed by: a leader that is cut off for so long, and crashes of all others.
+/// The sequel of a group's next election: a leader that is cut off for so long, and crashes of all others.
 struct Upset {
     lasts: Duration,
     disk: SimOptions,
@@ -308,8 +308,8 @@ impl Run {
         }
     }
 
-    /// Crashes machines while they write, receive or install snapshots: that takes so little time that other crashes hardly
-    /// ever hit it.
+    /// Crashes machines while they write, receive or install snapshots: that takes so little time that other
+    /// crashes hardly ever hit it.
     fn disturb_snapshots(&mut self) {
         const DISTURBED_ONE_IN: u64 = 8;
         const DOWN_MS_MAX: u64 = 1000;

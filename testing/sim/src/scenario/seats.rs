@@ -15,8 +15,8 @@ pub(super) struct Seat {
     pub(super) is_leaving: bool,
 }
 
-/// Which replica of which group is where, whether or not its process is up. A machine has one of a group at a time; the
-/// next one there has another id.
+/// Which replica of which group is where, whether or not its process is up. A machine has one of a group at a
+/// time; the next one there has another id.
 #[derive(Default)]
 pub(super) struct Seats {
     seats: BTreeMap<(ProcessId, GroupId), Seat>,
@@ -60,7 +60,7 @@ impl Seats {
         of_it.map(|((process, _), seat)| (*process, seat.replica)).collect()
     }
 
-    /// What the tables of a machine have after a crash.
+    /// Leaves in the tables of a machine what they have after a crash.
     pub(super) fn lose_power(&mut self, process: ProcessId, random: &mut Random) {
         for ((on, _), seat) in &mut self.seats {
             if *on == process {

@@ -22,7 +22,8 @@ pub(super) struct Watched<M> {
     pub(super) bodies: Bodies,
 }
 
-/// Where the bodies of commands stand, as long as this is not dropped: after that they may be deleted at any time.
+/// Where the bodies of commands stand, as long as this is not dropped: after that they may be deleted at any
+/// time.
 pub(super) struct Bodies {
     pub(super) space: Arc<LogSpace>,
     pub(super) owners_dir: String,
@@ -104,7 +105,7 @@ pub(super) struct WatchedSnapshots {
     pub(super) work: Arc<SnapshotWork>,
 }
 
-/// What is being done with snapshots.
+/// The work on snapshots that is under way.
 #[derive(Default)]
 pub(super) struct SnapshotWork {
     pub(super) is_writing: AtomicBool,

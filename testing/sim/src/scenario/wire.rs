@@ -1,4 +1,4 @@
-//! What goes over the network, as the oracle sees it: whether or not it arrives, somebody said it.
+//! Messages on the network, as the oracle sees it: whether or not it arrives, somebody said it.
 
 use super::oracle::{Content, Oracle};
 use crate::world::{Direction, Observer, Sent};

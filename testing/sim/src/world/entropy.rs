@@ -1,6 +1,7 @@
-//! The system's randomness, which std's hash maps and tokio's `select!` and watch channels draw their order from. On a thread that
-//! simulates it comes from a seed, so that the same seed takes the same steps. std looks for `getrandom` by its name and allows that
-//! it is replaced; this is that replacement, for binaries that simulate.
+//! The system's randomness, which std's hash maps and tokio's `select!` and watch channels draw their order
+//! from. On a thread that simulates it comes from a seed, so that the same seed takes the same steps. std
+//! looks for `getrandom` by its name and allows that it is replaced; this is that replacement, for binaries
+//! that simulate.
 
 #![allow(unsafe_code)] // a function that C declares cannot be replaced by safe code
 
@@ -11,8 +12,9 @@ thread_local! {
     static ENTROPY: RefCell<Option<Random>> = const { RefCell::new(None) };
 }
 
-/// From here on this thread's randomness follows from `seed`. To be called before anything else on a thread: what std has drawn
-/// stays. Tokio also counts the runtimes of a process, so only one simulation of a process can be compared with another.
+/// From here on this thread's randomness follows from `seed`. To be called before anything else on a thread:
+/// what std has drawn stays. Tokio also counts the runtimes of a process, so only one simulation of a process
+/// can be compared with another.
 pub(crate) fn fix_entropy(seed: u64) {
     ENTROPY.set(Some(Random::new(seed)));
 }

@@ -1,13 +1,13 @@
 use disk::sim::Random;
 use std::time::Duration;
 
-/// What a way from one process to another is like. Each direction of a pair has its own.
+/// The quality of a way from one process to another. Each direction of a pair has its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Link {
     pub delay_min: Duration,
     pub delay_max: Duration,
-    /// Frames lost, of a thousand. As with TCP, what is lost is sent again later, and all behind it waits; sometimes the
-    /// connection breaks instead.
+    /// Frames lost, of a thousand. As with TCP, what is lost is sent again later, and all behind it waits;
+    /// sometimes the connection breaks instead.
     pub lost_per_mille: u64,
     /// Nothing comes through.
     pub is_cut: bool,

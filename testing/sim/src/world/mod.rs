@@ -1,8 +1,9 @@
 //! A world of simulated processes on one thread: their clocks, disks, and the network between them.
 //!
-//! Each process is a tokio runtime with a paused clock. The world moves in ticks: what arrives at the beginning of a tick is
-//! handed over, then each process in turn runs until its clock has moved by the tick, or a little more or less where it drifts. No frame takes less than a tick, so
-//! that it makes no difference who is first. A crash drops the runtime, and with it all that the process was doing.
+//! Each process is a tokio runtime with a paused clock. The world moves in ticks: what arrives at the
+//! beginning of a tick is handed over, then each process in turn runs until its clock has moved by the tick,
+//! or a little more or less where it drifts. No frame takes less than a tick, so that it makes no difference
+//! who is first. A crash drops the runtime, and with it all that the process was doing.
 //!
 //! Nothing here knows what the processes do. All chance comes from the seed.
 
@@ -36,7 +37,8 @@ pub const TICK: Duration = Duration::from_millis(1);
 /// How a process ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Crash {
-    /// The process dies, its machine lives on: nothing written is lost, and peers see their connections reset.
+    /// The process dies, its machine lives on: nothing written is lost, and peers see their connections
+    /// reset.
     Kill,
     /// The machine loses power, and peers hear nothing any more. What was not synced is lost as said.
     PowerLoss(Loss),
@@ -79,8 +81,8 @@ impl World {
         &self.trace
     }
 
-    /// A machine that is off, under an address, whose clock runs faster than the world's by `drift_ppm` parts per million.
-    /// The seed of `disk` is chosen here.
+    /// A machine that is off, under an address, whose clock runs faster than the world's by `drift_ppm` parts
+    /// per million. The seed of `disk` is chosen here.
     pub fn add(&mut self, address: String, disk: SimOptions, drift_ppm: i64) -> ProcessId {
         self.add_with_disks(address, &[disk], drift_ppm)
     }
@@ -160,7 +162,8 @@ impl World {
         self.look_for_panics(id);
     }
 
-    /// Stops a machine where it stands, as when it is moved to another host. What it was sent arrives; what it says to that comes later.
+    /// Stops a machine where it stands, as when it is moved to another host. What it was sent arrives; what
+    /// it says to that comes later.
     pub fn freeze(&mut self, id: ProcessId) {
         self.trace.event(format_args!("{id} stands still"));
         self.processes[id.0].is_frozen = true;

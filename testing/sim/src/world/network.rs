@@ -13,9 +13,10 @@ use tonic::codegen::http::{HeaderMap, request, response};
 
 /// How long a connection to somebody who does not answer takes to fail, as `rpc::TcpConnector` has it ...
 const CONNECT_MAX: Duration = Duration::from_secs(1);
-/// ... and how long an established one over which nothing comes any more is taken for alive: ping interval and timeout.
+/// ... and how long an established one over which nothing comes any more is taken for alive: ping interval
+/// and timeout.
 pub const SILENCE_MAX: Duration = Duration::from_secs(5);
-/// What TCP waits before it sends again.
+/// The time that TCP waits before it sends again.
 const RESEND_MIN: Duration = Duration::from_millis(200);
 const RESEND_SPREAD_MS: u64 = 400;
 /// Of the frames lost, one in so many breaks its connection.
@@ -56,7 +57,7 @@ pub(super) enum Event {
     Broken(Status),
 }
 
-/// What a process put on the wire.
+/// A message that a process put on the wire.
 pub struct Sent<'a> {
     pub from: ProcessId,
     pub to: ProcessId,
@@ -117,9 +118,9 @@ struct Endpoint {
 
 struct Way {
     link: Link,
-    /// What was sent while the link was cut.
+    /// Messages that were sent while the link was cut.
     held: VecDeque<Delivery>,
-    /// What was lost is sent again at this time; nothing overtakes it.
+    /// The time at which what was lost is sent again; nothing overtakes it.
     stalled_until: Duration,
 }
 

@@ -1,4 +1,5 @@
-//! Panics on a thread, for whoever must know of them: tokio catches those of tasks, and of most tasks nobody asks what became.
+//! Panics on a thread, for whoever must know of them: tokio catches those of tasks, and of most tasks nobody
+//! asks what became.
 
 use std::cell::RefCell;
 use std::marker::PhantomData;
@@ -16,7 +17,8 @@ pub(super) struct Panics {
 }
 
 impl Panics {
-    /// What a hook may do is little: whoever panicked may hold any lock. So it takes notes, and others act on them.
+    /// Installs a hook, which may do little: whoever panicked may hold any lock. So it takes notes, and
+    /// others act on them.
     pub(super) fn watch() -> Panics {
         static HOOK: Once = Once::new();
         HOOK.call_once(|| {

@@ -9,8 +9,8 @@ use std::time::Duration;
 use tokio::runtime::Runtime;
 use tonic::service::Routes;
 
-/// A machine with disks and, while it is up, a process on it: a runtime with a clock of its own that moves only when the
-/// world lets it.
+/// A machine with disks and, while it is up, a process on it: a runtime with a clock of its own that moves
+/// only when the world lets it.
 pub struct Process {
     pub(super) id: ProcessId,
     /// At least one.
@@ -18,13 +18,13 @@ pub struct Process {
     pub(super) runtime: Option<Runtime>,
     /// How much faster than the world's its clock runs, in parts per million.
     pub(super) drift_ppm: i64,
-    /// What its clock has yet to move: less than a tick.
+    /// The time that its clock has yet to move: less than a tick.
     pub(super) owed_nanos: i64,
     /// Nothing of it moves, and its clock goes on.
     pub(super) is_frozen: bool,
 }
 
-/// What a process is given when it starts.
+/// The things that a process is given when it starts.
 #[derive(Clone)]
 pub struct Context {
     pub process: ProcessId,
@@ -44,7 +44,8 @@ impl Context {
 }
 
 impl Process {
-    /// Starts a process that answers on what `main` returns. `main` runs inside the process, at its first tick.
+    /// Starts a process that answers on what `main` returns. `main` runs inside the process, at its first
+    /// tick.
     pub(super) fn start<F>(&mut self, network: &Network, trace: &Trace, main: impl FnOnce(Context) -> F)
     where
         F: Future<Output = Routes> + Send + 'static,
@@ -71,8 +72,8 @@ impl Process {
         self.runtime = Some(runtime);
     }
 
-    /// Everything of the process that has something to do until then does it. Its clock moves whole ticks: none, one or
-    /// more, as it drifts.
+    /// Everything of the process that has something to do until then does it. Its clock moves whole ticks:
+    /// none, one or more, as it drifts.
     pub(super) fn advance(&mut self, tick: Duration) {
         let tick_nanos = tick.as_nanos() as i64;
         self.owed_nanos += tick_nanos + tick_nanos * self.drift_ppm / 1_000_000;

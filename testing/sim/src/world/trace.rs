@@ -7,7 +7,8 @@ use std::time::Duration;
 /// Events shown with a violation.
 const RECENT_MAX: usize = 60;
 
-/// What happened, in order: hashed, counted, the last of it remembered, and printed when somebody wants to see it all.
+/// A trace of what happened, in order: hashed, counted, the last of it remembered, and printed when somebody
+/// wants to see it all.
 #[derive(Clone)]
 pub struct Trace {
     state: Arc<Mutex<State>>,

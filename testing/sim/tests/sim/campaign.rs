@@ -13,8 +13,8 @@ fn a_slice_of_seeds_passes() {
     }
 }
 
-/// Seeds that found bugs: a replica that joined on a full disk stopped for good; a leader that took itself out of its group answered
-/// reads by a lease that no longer bound anybody.
+/// Seeds that found bugs: a replica that joined on a full disk stopped for good; a leader that took itself
+/// out of its group answered reads by a lease that no longer bound anybody.
 #[test]
 fn seeds_that_found_something_once_find_nothing() {
     for first_seed in [158, 246] {

@@ -4,7 +4,7 @@ use flotilla_sim::cluster::{Campaign, Planted, Report};
 
 /// Seeds that are over soon.
 const SLICE: [u64; 8] = [1, 7, 14, 18, 30, 47, 52, 53];
-/// What must happen in one of them: a slice in which nothing happens proves nothing.
+/// Events that must happen in one of them: a slice in which nothing happens proves nothing.
 const REACHED: [&str; 28] = [
     "blocks",
     "reads",
@@ -69,7 +69,8 @@ fn a_slice_of_clusters_keeps_what_it_was_given() {
     );
 }
 
-/// Of 16 seeds the last one runs twice, each time in a process of its own; it has an OM and clients by the client crate.
+/// Of 16 seeds the last one runs twice, each time in a process of its own; it has an OM and clients by the
+/// client crate.
 #[test]
 fn the_same_seed_takes_the_same_steps_in_every_process() {
     let report = campaign(79, 1, None);
@@ -115,7 +116,7 @@ fn a_member_that_stands_still_and_is_waited_for() {
     check(Planted::ComingForEver, 1, &["no fault for"]);
 }
 
-/// What was acknowledged is beyond the end that was decided, or nobody has that end.
+/// Acknowledged data is beyond the end that was decided, or nobody has that end.
 #[test]
 fn a_log_that_is_lost_and_votes() {
     check(Planted::LogsNeedNoProof, 11, &["as its last record, and block", "containers are in trouble"]);

@@ -1,4 +1,4 @@
-//! What a state machine may rely on, of RocksDB and of its twin in memory alike.
+//! Tests of what a state machine may rely on, of RocksDB and of its twin in memory alike.
 
 use disk::sim::Random;
 use flotilla_sim::MemTables;

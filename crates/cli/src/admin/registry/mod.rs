@@ -15,7 +15,7 @@ use registry::{RegistryClient, health, instance_to_json};
 use serde_json::json;
 pub(super) use watch::{Watch, watch};
 
-/// What scripts tell apart from a failure: somebody else was faster, ...
+/// An exit code that scripts tell apart from a failure: somebody else was faster, ...
 const COMPARISON_FAILED: u8 = 3;
 /// ... or what was asked for does not exist.
 const NOT_THERE: u8 = 4;
@@ -42,7 +42,7 @@ fn connect(scm: &str) -> anyhow::Result<RegistryClient> {
     RegistryClient::new(scm).context("--scm")
 }
 
-/// What a command that goes on until Ctrl-C watches.
+/// The watch of a command that goes on until Ctrl-C.
 pub(super) fn watch_of(command: &AdminCommand) -> Option<Watch> {
     let AdminCommand::Registry(command) = command else { return None };
     let (what, args) = match command {

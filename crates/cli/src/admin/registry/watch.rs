@@ -8,7 +8,7 @@ use proto::{Code, Failure};
 use registry::{RegistryClient, event_to_json, health, health_word};
 use std::time::Duration;
 
-/// Before a watch that broke is opened again.
+/// The pause before a watch that broke is opened again.
 const PAUSE: Duration = Duration::from_millis(200);
 
 pub(crate) struct Watch {
@@ -17,7 +17,8 @@ pub(crate) struct Watch {
     pub(super) count: Option<u64>,
 }
 
-/// Prints each change as a line, until Ctrl-C or until there were enough. A stream that breaks goes on where it was.
+/// Prints each change as a line, until Ctrl-C or until there were enough. A stream that breaks goes on where
+/// it was.
 pub(crate) async fn watch(scm: &str, mut watch: Watch, as_json: bool) -> anyhow::Result<()> {
     let client = connect(scm)?;
     while watch.count != Some(0) {

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 /// Of the small disk; two pipelines with segments of 128 MiB and what they recycle fit.
 const DISK_BYTES: u64 = 1 << 30;
-/// What somebody else leaves of it: half of the reserve, which is there for what cannot be refused.
+/// The room that somebody else leaves on the disk: half of the reserve, which is there for what cannot be
+/// refused.
 const LEFT_BYTES: u64 = 16 << 20;
 /// Longer than a broken disk would be tolerated: a full one is no broken one.
 const FULL_FOR: Duration = Duration::from_secs(10);
@@ -46,7 +47,8 @@ pub(super) async fn full() -> Option<Shown> {
     })
 }
 
-/// The file system of a datanode's disk turns read-only, as ext4 does after an error: the disk counts as lost.
+/// The file system of a datanode's disk turns read-only, as ext4 does after an error: the disk counts as
+/// lost.
 pub(super) async fn read_only() -> Option<Shown> {
     let disk = SmallDisk::mount(DISK_BYTES)?;
     let drill = Drill::start(on(&disk)).await;

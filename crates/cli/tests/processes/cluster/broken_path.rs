@@ -6,16 +6,17 @@ use std::time::{Duration, Instant};
 
 /// Within so long of the break every reader has met it.
 const LEARNED_WITHIN: Duration = Duration::from_secs(5);
-/// Then reads are watched for so long: several times what an address is avoided for (10 s), so that it is found broken again and again.
+/// Then reads are watched for so long: several times what an address is avoided for (10 s), so that it is
+/// found broken again and again.
 const WATCHED_FOR: Duration = Duration::from_secs(35);
-/// What a read took that waited for the broken path, or nearly: four to five seconds.
+/// The time that a read took at least that waited for the broken path; that is four to five seconds.
 const WAITED: Duration = Duration::from_secs(3);
 /// Of reads while the path is broken. They take a few milliseconds; one that meets it first waits 300.
 const P99_MAX: Duration = Duration::from_millis(500);
 const P99_AMONG_TESTS_MAX: Duration = Duration::from_secs(2);
 
-/// A datanode speaks to SCM and to the other datanodes, and not to the gateway: what it says and hears is lost on that one path. Readers
-/// learn that, and go elsewhere.
+/// A datanode speaks to SCM and to the other datanodes, and not to the gateway: what it says and hears is
+/// lost on that one path. Readers learn that, and go elsewhere.
 pub(super) async fn run() -> Shown {
     let way = Way::open().await;
     let setup = Setup { first_detour: Some(way.detour()), ..Setup::default() };

@@ -10,7 +10,8 @@ use std::time::Instant;
 /// Smaller bodies may lie among the heads of others.
 const BODY_BYTES_MIN: u64 = 10_000;
 
-/// A byte changes in a closed segment of a running datanode: it is found, never served, and a good replica takes its place.
+/// A byte changes in a closed segment of a running datanode: it is found, never served, and a good replica
+/// takes its place.
 pub(super) async fn run() -> Shown {
     let setup =
         Setup { datanode_args: "--scrub-interval 5s --scrub-bytes-per-second 67108864", ..Setup::default() };
@@ -33,7 +34,8 @@ pub(super) async fn run() -> Shown {
     let found = flipped.elapsed();
     let replaced = async || {
         let info = info(&drill, container).await;
-        // Elsewhere: until SCM has heard of the bad one, that passes for good. Where its pipeline is over already, it may be gone by now.
+        // Elsewhere: until SCM has heard of the bad one, that passes for good. Where its pipeline is over
+        // already, it may be gone by now.
         match good_besides(&info, Some(node)) {
             3 => Ok(()),
             good => Err(format!("{good} are good: {info:?}")),
@@ -41,7 +43,8 @@ pub(super) async fn run() -> Shown {
     };
     drill.until("a good replica in place of the bad one", REPAIRED_WITHIN, replaced).await;
     let repaired = flipped.elapsed();
-    // The bad one goes when no log reads it any more; with containers smaller than a log's tail that is when the pipeline is over.
+    // The bad one goes when no log reads it any more; with containers smaller than a log's tail that is when
+    // the pipeline is over.
     let pipeline = info(&drill, container).await.pipeline;
     drill.scm(async |mut scm| scm.close_pipeline(ClosePipelineRequest { pipeline }).await).await;
     let gone = async || {

@@ -34,8 +34,8 @@ impl Way {
         self.detour.clone()
     }
 
-    /// From now on nothing that this process says arrives, and it hears nothing, on old connections and on new ones: as when its packets are
-    /// dropped. All others go on.
+    /// From now on nothing that this process says arrives, and it hears nothing, on old connections and on
+    /// new ones: as when its packets are dropped. All others go on.
     pub(super) fn break_for(&self, process: u32) {
         self.broken.send_replace(Some(process));
     }

@@ -9,7 +9,8 @@ use tokio::task::JoinSet;
 
 /// Of the flaky disk: segments of two pipelines, and what they recycle.
 const DISK_BYTES: u64 = 768 << 20;
-/// What is smaller than 64 KiB goes through the page cache, which shows what never reached the disk.
+/// The size of an object that is smaller than 64 KiB, so that it goes through the page cache, which shows
+/// what never reached the disk.
 const SMALL_BYTES: usize = 3000;
 const AT_A_TIME: u64 = 8;
 /// A disk fails with the first write that fails.
@@ -18,8 +19,9 @@ const ROUNDS_AFTERWARDS: u64 = 5;
 /// The pipelines must live until their member is back.
 const FAULT_GRACE: Duration = Duration::from_secs(120);
 
-/// A write-back fails under a datanode, and with it an fsync; the process is started again, while the kernel shows what the disk does not have. The
-/// member must not count that as its own: when the machine loses its power too, its logs are still whole.
+/// A write-back fails under a datanode, and with it an fsync; the process is started again, while the kernel
+/// shows what the disk does not have. The member must not count that as its own: when the machine loses its
+/// power too, its logs are still whole.
 pub(super) async fn run() -> Option<Shown> {
     let disk = FlakyDisk::mount(DISK_BYTES)?;
     let setup = Setup {

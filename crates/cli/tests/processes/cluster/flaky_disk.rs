@@ -2,13 +2,14 @@ use super::small_disk::{path, run};
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
-/// What the memory behind it has beside its blocks.
+/// The room that the memory behind the disk has beside its blocks.
 const SPARE_BYTES: u64 = 16 << 20;
 /// The unit in which a file system places files, and memory backs them.
 const BLOCK_BYTES: u64 = 4096;
 
-/// An ext4 of its own on a block device that fails writes when it is told to: the device is a file in a memory of limited size, some of whose
-/// blocks are taken from it. What the kernel could not write it goes on showing, as it does of every device.
+/// An ext4 of its own on a block device that fails writes when it is told to: the device is a file in a
+/// memory of limited size, some of whose blocks are taken from it. What the kernel could not write it goes on
+/// showing, as it does of every device.
 pub(super) struct FlakyDisk {
     dir: TempDir,
 }
@@ -43,7 +44,8 @@ impl FlakyDisk {
 
     fn attach(&self) -> Result<(), String> {
         run("mount", &["-o", "loop", path(&self.image()), path(&self.root())])?;
-        // A request that is written in part is done, says the kernel's loop device. One of a single block is written or not.
+        // A request that is written in part is done, says the kernel's loop device. One of a single block is
+        // written or not.
         let device = run("findmnt", &["--noheadings", "--output", "SOURCE", path(&self.root())])?;
         let name = device.trim().trim_start_matches("/dev/");
         let setting = format!("/sys/block/{name}/queue/max_sectors_kb");
@@ -67,8 +69,8 @@ impl FlakyDisk {
         self.memory().join("ballast")
     }
 
-    /// Writes behind what the segments there have fail from now on. What they have is as before, and so is the rest of
-    /// the device. How many bytes that is.
+    /// Writes behind what the segments there have fail from now on. What they have is as before, and so is
+    /// the rest of the device. How many bytes that is.
     pub(super) fn fail_writes(&self) -> u64 {
         let mut bytes = 0;
         for segment in segments(&self.root()) {
@@ -103,7 +105,8 @@ impl FlakyDisk {
 
 impl Drop for FlakyDisk {
     fn drop(&mut self) {
-        // Lazily: a process that is being reaped may still have files open. Where making it failed, nothing may be mounted.
+        // Lazily: a process that is being reaped may still have files open. Where making it failed, nothing
+        // may be mounted.
         for mounted in [self.root(), self.memory()] {
             let _ = run("umount", &["-l", path(&mounted)]);
         }
@@ -123,7 +126,8 @@ fn segments(dir: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// The blocks of the device that belong to a segment behind its last record: the first of each stretch, and how many they are.
+/// The blocks of the device that belong to a segment behind its last record: the first of each stretch, and
+/// how many they are.
 fn unused(segment: &Path) -> Vec<(u64, u64)> {
     let used = used_bytes(segment).div_ceil(BLOCK_BYTES);
     // "   1:       16..    4095:      16400..     20479:   4080:             last,unwritten,eof"
@@ -139,7 +143,7 @@ fn unused(segment: &Path) -> Vec<(u64, u64)> {
     extents.collect()
 }
 
-/// What is behind the last record of a segment that was not used before is zero.
+/// The length of a segment's records: all behind the last one is zero in a segment that was not used before.
 fn used_bytes(segment: &Path) -> u64 {
     let bytes = std::fs::read(segment).expect("read a segment");
     bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last as u64 + 1)

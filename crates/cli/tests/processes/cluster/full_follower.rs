@@ -30,7 +30,7 @@ async fn two_are_open(drill: &Drill) -> Result<(), String> {
     (open == 2).then_some(()).ok_or(format!("{open} are open"))
 }
 
-/// What is led there is led by somebody else in the end.
+/// Pipelines that the node leads are led by somebody else in the end.
 async fn follows_only(drill: &Drill, node: u64) {
     let scm = &drill.cluster.scm_address;
     drill
@@ -46,15 +46,16 @@ async fn follows_only(drill: &Drill, node: u64) {
         .await;
 }
 
-/// What is on the full disk counts, and what it lacks is elsewhere.
+/// Replicas on the full disk count, and those that it lacks are elsewhere.
 async fn three_of_each(drill: &Drill) -> Result<(), String> {
     drill.whole_or_in_trouble().await?;
     let status = drill.status().await;
     (status.under_replicated + status.missing == 0).then_some(()).ok_or_else(|| format!("{status:?}"))
 }
 
-/// The disk of a follower runs full, for good: it is called at fault, its pipelines close and others take their place, its containers have three
-/// copies. Then another node is lost, and what lacks something says so.
+/// The disk of a follower runs full, for good: it is called at fault, its pipelines close and others take
+/// their place, its containers have three copies. Then another node is lost, and what lacks something says
+/// so.
 pub(super) async fn run() -> Option<Shown> {
     let disk = SmallDisk::mount(DISK_BYTES)?;
     let mut drill = start(&disk).await;
@@ -114,8 +115,9 @@ pub(super) async fn run() -> Option<Shown> {
     })
 }
 
-/// The disk of a follower runs full, and before anybody acts another member is lost: the leader that is left can commit nothing, not even the
-/// end. Nothing closes for ever, what lacks something says so, and nothing wrong is read; when both are back everything is there.
+/// The disk of a follower runs full, and before anybody acts another member is lost: the leader that is left
+/// can commit nothing, not even the end. Nothing closes for ever, what lacks something says so, and nothing
+/// wrong is read; when both are back everything is there.
 pub(super) async fn and_lost() -> Option<Shown> {
     let disk = SmallDisk::mount(DISK_BYTES)?;
     let mut drill = start(&disk).await;

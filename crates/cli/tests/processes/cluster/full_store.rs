@@ -3,7 +3,8 @@ use super::small_disk::SmallDisk;
 use crate::drills::assert_all_there;
 use std::time::{Duration, Instant};
 
-/// Of the one file system that the disks of all datanodes are on: three times two pipelines with segments of 128 MiB, and what they recycle.
+/// Of the one file system that the disks of all datanodes are on: three times two pipelines with segments of
+/// 128 MiB, and what they recycle.
 const DISK_BYTES: u64 = 2 << 30;
 const RESERVE: &str = "--reserve-bytes 67108864";
 /// Half of the reserve, which is there for what cannot be refused.
@@ -13,7 +14,8 @@ const WRITE_DEADLINE: Duration = Duration::from_secs(30);
 /// Longer than a disk may be broken until SCM gives it up: a full one is no broken one.
 const FULL_FOR: Duration = Duration::from_secs(10);
 
-/// Writes that hear `StorageFull`, one after the other until `since` is so long ago. The longest that one of them took.
+/// Writes that hear `StorageFull`, one after the other until `since` is so long ago. The longest that one of
+/// them took.
 async fn refused_until(drill: &Drill, since: Instant, full_for: Duration) -> Duration {
     let mut longest = Duration::ZERO;
     let mut first = true;
@@ -29,8 +31,8 @@ async fn refused_until(drill: &Drill, since: Instant, full_for: Duration) -> Dur
     longest
 }
 
-/// All disks run full at once: writers hear so within seconds, and not only that nobody took it; all that was acknowledged is read; and
-/// with room there are writes again.
+/// All disks run full at once: writers hear so within seconds, and not only that nobody took it; all that was
+/// acknowledged is read; and with room there are writes again.
 pub(super) async fn run() -> Option<Shown> {
     let disk = SmallDisk::mount(DISK_BYTES)?;
     let setup =

@@ -19,7 +19,8 @@ const STALE_AFTER: Duration = Duration::from_secs(3);
 const QUASI_CLOSE_AFTER: Duration = Duration::from_secs(10);
 /// How long a disk or a group may be broken until SCM replaces it.
 pub(super) const FAULT_GRACE: Duration = Duration::from_secs(5);
-/// From the loss of something to three good replicas of everything: far more than it takes, on a machine that does other things too.
+/// From the loss of something to three good replicas of everything: far more than it takes, on a machine that
+/// does other things too.
 pub(super) const REPAIRED_WITHIN: Duration = Duration::from_secs(180);
 /// Somebody leads SCM again by then.
 const LED_WITHIN: Duration = Duration::from_secs(60);
@@ -30,7 +31,7 @@ pub(super) const DATANODES: usize = 5;
 /// Objects that every drill begins with: enough to close several containers.
 const OBJECTS_FIRST: usize = 100;
 
-/// What is not as in most drills.
+/// Settings that are not as in most drills.
 pub(super) struct Setup {
     pub(super) scms: usize,
     pub(super) datanodes: usize,
@@ -124,7 +125,8 @@ impl Drill {
         writers
     }
 
-    /// What the SCM that leads answers, as soon as one does. It may lose the lead at any moment, so the whole call is repeated.
+    /// The answer of the SCM that leads, as soon as one does. It may lose the lead at any moment, so the
+    /// whole call is repeated.
     pub(super) async fn scm<T>(
         &self,
         call: impl AsyncFn(ScmClient<Channel>) -> Result<Response<T>, Status>,
@@ -172,7 +174,8 @@ impl Drill {
         self.scm(async |mut scm| scm.get_cluster_status(GetClusterStatusRequest {}).await).await
     }
 
-    /// The number SCM gave to the datanode at this place of the cluster's list; the last one, if it was wiped.
+    /// The number SCM gave to the datanode at this place of the cluster's list; the last one, if it was
+    /// wiped.
     pub(super) async fn node_at(&self, at: usize) -> u64 {
         let port = self.cluster.datanode_addresses[at].clone();
         let datanodes = self.datanodes().await.into_iter().filter(|datanode| datanode.address == port);
@@ -232,7 +235,8 @@ impl Drill {
         started.elapsed()
     }
 
-    /// No pipeline that takes data has a member there (on `disk` of it, if that is named), and there are some.
+    /// No pipeline that takes data has a member there (on `disk` of it, if that is named), and there are
+    /// some.
     pub(super) async fn replaced_without(&self, node: u64, disk: Option<&[u8]>) -> Result<(), String> {
         let pipelines = self.pipelines().await;
         let of_state = |state| pipelines.iter().filter(move |pipeline| pipeline.state() == state);
@@ -249,7 +253,8 @@ impl Drill {
         }
     }
 
-    /// The pipelines with a member there are over, and each closed container has three good replicas on other nodes in service.
+    /// The pipelines with a member there are over, and each closed container has three good replicas on other
+    /// nodes in service.
     pub(super) async fn repaired_without(&self, node: u64) -> Result<(), String> {
         let unended = self.pipelines().await.into_iter().filter(|pipeline| {
             let is_member = pipeline.members.iter().any(|member| member.node == node);
@@ -303,7 +308,8 @@ impl Drill {
         ))
     }
 
-    /// Ends the load, and the drill: everything acknowledged is there, and everything closed has three good replicas.
+    /// Ends the load, and the drill: everything acknowledged is there, and everything closed has three good
+    /// replicas.
     pub(super) async fn settle(&self, writers: Writers) -> Written {
         let written = writers.stop().await;
         assert_eq!(written.errors, Vec::<String>::new(), "writers notice nothing");
@@ -336,13 +342,14 @@ pub(super) fn is_campaign() -> bool {
     std::env::var_os("FLOTILLA_DRILL_REPEAT").is_some()
 }
 
-/// What a drill has shown, for its line of JSON.
+/// The results of a drill, for its line of JSON.
 pub(super) struct Shown {
     pub(super) objects: usize,
     pub(super) figures: Vec<(&'static str, f64)>,
 }
 
-/// How long writers stood still since `from`, in seconds. Where the whole test command runs beside the drill on two cores, seconds say little.
+/// How long writers stood still since `from`, in seconds. Where the whole test command runs beside the drill
+/// on two cores, seconds say little.
 pub(super) fn stood_still(writers: &Writers, from: Instant) -> f64 {
     let longest = writers.longest_silence_since(from);
     let limit = if is_campaign() { STAND_STILL_MAX } else { STAND_STILL_AMONG_TESTS_MAX };

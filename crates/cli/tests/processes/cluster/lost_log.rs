@@ -14,8 +14,9 @@ const BEHIND: usize = 1;
 /// ... and this one is away for longer than SCM waits, and has everything.
 const AWAY: usize = 2;
 
-/// Two members acknowledge what the third one never hears of. One of the two loses a file of 8 KiB, the other is away for longer than SCM
-/// waits, and comes back intact. Until then the containers wait, for all to see, and nobody reads anything else in place of what is missing.
+/// Two members acknowledge what the third one never hears of. One of the two loses a file of 8 KiB, the other
+/// is away for longer than SCM waits, and comes back intact. Until then the containers wait, for all to see,
+/// and nobody reads anything else in place of what is missing.
 pub(super) async fn run() -> Shown {
     let mut drill = Drill::start(Setup {
         datanodes: 3,

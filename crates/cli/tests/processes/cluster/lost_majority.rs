@@ -6,8 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 use testkit::prometheus::Scrape;
 
-/// Two datanodes are gone for good, and with them the majority of some pipelines. What all members had is readable throughout; an
-/// operator says that the others never come back, and the containers have three good copies again.
+/// Two datanodes are gone for good, and with them the majority of some pipelines. What all members had is
+/// readable throughout; an operator says that the others never come back, and the containers have three good
+/// copies again.
 pub(super) async fn run() -> Shown {
     let mut drill = Drill::start(Setup::default()).await;
     let writers = drill.load().await;
@@ -27,7 +28,8 @@ pub(super) async fn run() -> Shown {
             |pipeline: &&Pipeline| pipeline.members.iter().any(|member| lost.contains(&member.node));
         let broken: Vec<&Pipeline> = pipelines.iter().filter(is_there).collect();
         let unended = broken.iter().filter(|pipeline| pipeline.state() != PipelineState::PipelineClosed);
-        // Some time after a pipeline those of its containers are told apart of which too few have said what they have.
+        // Some time after a pipeline those of its containers are told apart of which too few have said what
+        // they have.
         let open = drill.containers(ContainerState::ContainerOpen).await;
         let is_of_broken = |open: &&ContainerInfo| broken.iter().any(|it| it.pipeline == open.pipeline);
         match (unended.count(), open.iter().filter(is_of_broken).count()) {
@@ -45,8 +47,8 @@ pub(super) async fn run() -> Shown {
     for pipeline in &undecided {
         let pipeline = pipeline.to_string();
         let command = ["pipeline", "accept-loss", &pipeline];
-        // A member that was asked to end may have said so, and not yet all that it has; and one that is silent for a moment has said
-        // nothing.
+        // A member that was asked to end may have said so, and not yet all that it has; and one that is
+        // silent for a moment has said nothing.
         let accepted = async || {
             let offered = admin_once(&drill.cluster.scm_address, &command)?;
             let keep = offered["node"].as_u64().expect("the member that has the most").to_string();

@@ -66,7 +66,8 @@ pub(super) async fn run() -> Shown {
     }
 }
 
-/// Good replicas on other nodes than these. That SCM has not heard from one of the others for a moment is no news of its replicas.
+/// Good replicas on other nodes than these. That SCM has not heard from one of the others for a moment is no
+/// news of its replicas.
 fn known_besides(info: &ContainerInfo, nodes: &[u64]) -> usize {
     let elsewhere = info.replicas.iter().filter(|info| {
         let on = info.node.as_ref().map_or(0, |on| on.node);

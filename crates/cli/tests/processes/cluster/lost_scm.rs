@@ -2,12 +2,14 @@ use super::harness::{Drill, REPAIRED_WITHIN, Setup, Shown, stood_still};
 use proto::scm::{ClosePipelineRequest, ContainerState};
 use std::time::{Duration, Instant};
 
-/// Of two of these for each pipeline (the open one may grow to twice its size) the writers fill nothing like all while SCM is away.
+/// Of two of these for each pipeline (the open one may grow to twice its size) the writers fill nothing like
+/// all while SCM is away.
 const CONTAINER_BYTES_MAX: u64 = 512 << 20;
 /// How long SCM is away: less than it gives a silent node.
 const AWAY: Duration = Duration::from_secs(5);
 
-/// kill -9 of SCM in the middle of writes, and of a datanode while it is away; then they come back, and SCM does what it is told.
+/// kill -9 of SCM in the middle of writes, and of a datanode while it is away; then they come back, and SCM
+/// does what it is told.
 pub(super) async fn run() -> Shown {
     let setup = Setup { container_bytes_max: CONTAINER_BYTES_MAX, ..Setup::default() };
     let mut drill = Drill::start(setup).await;

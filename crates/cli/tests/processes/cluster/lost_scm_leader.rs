@@ -2,8 +2,8 @@ use super::harness::{Drill, REPAIRED_WITHIN, Setup, Shown, stood_still};
 use crate::commands::admin_json;
 use std::time::Instant;
 
-/// kill -9 of the leader of three SCMs in the middle of writes, and with it of a datanode: another SCM leads, and has that node's
-/// pipelines replaced and its containers copied.
+/// kill -9 of the leader of three SCMs in the middle of writes, and with it of a datanode: another SCM leads,
+/// and has that node's pipelines replaced and its containers copied.
 pub(super) async fn run() -> Shown {
     let mut drill = Drill::start(Setup { scms: 3, ..Setup::default() }).await;
     let writers = drill.load().await;

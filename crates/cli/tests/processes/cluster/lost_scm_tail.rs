@@ -9,8 +9,9 @@ use std::time::Instant;
 /// Containers that the survivor knows nothing of.
 const DRAWN_AFTERWARDS: usize = 3;
 
-/// Two of three SCMs are lost for good, with the newest of what they decided: the third one was away, and is made the only member by force. It gives no
-/// number out again that the others gave out, and nobody reads another's bytes.
+/// Two of three SCMs are lost for good, with the newest of what they decided: the third one was away, and is
+/// made the only member by force. It gives no number out again that the others gave out, and nobody reads
+/// another's bytes.
 pub(super) async fn run() -> Shown {
     let mut drill = Drill::start(Setup { scms: 3, ..Setup::default() }).await;
     let writers = drill.load().await;
@@ -55,7 +56,8 @@ pub(super) async fn run() -> Shown {
     assert_all_come_back(&drill.s3, &before.acknowledged).await;
     let refused = assert_none_wrong(&drill.s3, &written.acknowledged).await;
 
-    // What it does not know the last container of gets no next one from it: its pipelines are closed, and others take their place.
+    // What it does not know the last container of gets no next one from it: its pipelines are closed, and
+    // others take their place.
     for pipeline in drill.in_state(PipelineState::PipelineOpen).await {
         let request = ClosePipelineRequest { pipeline: pipeline.pipeline };
         drill.scm(async |mut scm| scm.close_pipeline(request).await).await;
@@ -101,7 +103,8 @@ pub(super) async fn run() -> Shown {
     }
 }
 
-/// The containers with segments on any disk, by node: only those of which somebody knows too much may go, and nothing here is one of them.
+/// The containers with segments on any disk, by node: only those of which somebody knows too much may go, and
+/// nothing here is one of them.
 fn directories(drill: &Drill) -> BTreeSet<(usize, String)> {
     let nodes = 0..drill.cluster.datanodes.len();
     let on =

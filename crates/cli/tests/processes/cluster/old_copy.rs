@@ -24,7 +24,8 @@ pub(super) async fn in_one_container() -> Shown {
     run(ONE_CONTAINER, async |_| {}).await
 }
 
-/// SCM finds that the others have nothing of a container that was begun in the lost history, and settles that it is deleted.
+/// SCM finds that the others have nothing of a container that was begun in the lost history, and settles that
+/// it is deleted.
 pub(super) async fn in_many_containers() -> Shown {
     let is_left =
         |info: &ContainerInfo| info.troubles.contains(&(ContainerTrouble::ContainerDiverged as i32));
@@ -39,8 +40,9 @@ pub(super) async fn in_many_containers() -> Shown {
     .await
 }
 
-/// Two members acknowledge what the third one never hears of; one of the two is put back to before that, and leads on with the third, without
-/// the one that has everything. What only that one has is told of, is never deleted, and is read, as far as it knew it to be committed.
+/// Two members acknowledge what the third one never hears of; one of the two is put back to before that, and
+/// leads on with the third, without the one that has everything. What only that one has is told of, is never
+/// deleted, and is read, as far as it knew it to be committed.
 async fn run(container_bytes_max: u64, is_settled: impl AsyncFn(&Drill)) -> Shown {
     let mut drill = Drill::start(Setup {
         datanodes: 3,

@@ -3,7 +3,8 @@ use crate::drills::{assert_all_come_back, assert_all_there};
 use proto::scm::NodeState;
 use std::time::Instant;
 
-/// kill -9 of everything at once, in the middle of writes: all that was acknowledged is there, and the cluster goes on.
+/// kill -9 of everything at once, in the middle of writes: all that was acknowledged is there, and the
+/// cluster goes on.
 pub(super) async fn run() -> Shown {
     let mut drill = Drill::start(Setup::default()).await;
     let writers = drill.load().await;

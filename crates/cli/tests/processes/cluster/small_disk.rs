@@ -9,7 +9,8 @@ pub(super) struct SmallDisk {
 }
 
 impl SmallDisk {
-    /// `None` where this process may not mount (it takes root and a free loop device), with the reason printed.
+    /// `None` where this process may not mount (it takes root and a free loop device), with the reason
+    /// printed.
     pub(super) fn mount(bytes: u64) -> Option<SmallDisk> {
         let dir = tempfile::tempdir().expect("make a temporary directory");
         let image = dir.path().join("image");
@@ -50,7 +51,8 @@ impl SmallDisk {
         self.root().join("ballast")
     }
 
-    /// As after an error that the kernel does not trust the file system after: reads go on, writes fail, also of open files.
+    /// As after an error that the kernel does not trust the file system after: reads go on, writes fail, also
+    /// of open files.
     pub(super) fn turn_read_only(&self) {
         run("mount", &["-o", "remount,abort", path(&self.root())]).expect("abort the file system");
     }
@@ -69,7 +71,7 @@ pub(super) fn path(path: &Path) -> &str {
     path.to_str().expect("temporary directories have plain names")
 }
 
-/// What it prints.
+/// Runs a program, and returns what it prints.
 pub(super) fn run(program: &str, args: &[&str]) -> Result<String, String> {
     let output = Command::new(program).args(args).output().map_err(|error| format!("{program}: {error}"))?;
     match output.status.success() {

@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 
 /// Silence alone changes nothing in this drill.
 const DEAD_AFTER: Duration = Duration::from_secs(600);
-/// The ghost must be stale before it counts as replaced, and the replacement must have spoken: a few heartbeats, on a machine that does other
-/// things too.
+/// The ghost must be stale before it counts as replaced, and the replacement must have spoken: a few
+/// heartbeats, on a machine that does other things too.
 const SAID_WITHIN: Duration = Duration::from_secs(30);
 
-/// A datanode loses all its disks and starts again at its old address: it is a new node, the old one is said to be gone, and the new one gets
-/// copies. Then one more node may go.
+/// A datanode loses all its disks and starts again at its old address: it is a new node, the old one is said
+/// to be gone, and the new one gets copies. Then one more node may go.
 pub(super) async fn run() -> Shown {
     let mut drill = Drill::start(Setup { datanodes: 3, dead_after: DEAD_AFTER, ..Setup::default() }).await;
     let writers = drill.load().await;

@@ -41,7 +41,7 @@ impl Crowd {
         Crowd { connections: come(address, count, request).await, reads: true }
     }
 
-    /// What they do in a second.
+    /// Does what the crowd does in a second.
     pub(super) fn go_on(&mut self) {
         if self.reads {
             // Whoever was let go of, or is not answered yet, has nothing to read.
@@ -50,7 +50,8 @@ impl Crowd {
     }
 }
 
-/// Connects from so many addresses that none of them is refused for itself, and says what `request` has for each.
+/// Connects from so many addresses that none of them is refused for itself, and says what `request` has for
+/// each.
 async fn come(address: &str, count: usize, request: impl Fn(usize) -> Vec<u8>) -> Vec<TcpStream> {
     let address: SocketAddr = address.parse().expect("an address");
     let mut connections = Vec::with_capacity(count);
@@ -69,7 +70,7 @@ async fn come(address: &str, count: usize, request: impl Fn(usize) -> Vec<u8>) -
     connections
 }
 
-/// What stands in a request's first line.
+/// The target in a request's first line.
 pub(super) fn target(url: &reqwest::Url) -> String {
     url.as_str()[url.origin().ascii_serialization().len()..].to_owned()
 }

@@ -9,7 +9,8 @@ const ANSWER_WITHIN: Duration = Duration::from_millis(500);
 /// How much at a time: another one each as soon as one has left.
 const AT_ONCE: usize = 8;
 
-/// Throws what nobody should send at every port until `stay` is over, each kind at least once. Answers how much was thrown.
+/// Throws what nobody should send at every port until `stay` is over, each kind at least once. Answers how
+/// much was thrown.
 pub(super) async fn throw(store: &Store, stay: Duration) -> usize {
     let begun = Instant::now();
     let lies = lies(store);

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 const OBJECT_BYTES: usize = 4096;
 const KEYS: usize = 64;
 
-/// A client that puts and gets objects of 4 KiB, one after the other, on a thread that it shares with no stranger.
+/// A client that puts and gets objects of 4 KiB, one after the other, on a thread that it shares with no
+/// stranger.
 pub(super) struct Honest {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
@@ -42,7 +43,7 @@ impl Honest {
         took
     }
 
-    /// What failed, in words.
+    /// Stops, and returns what failed, in words.
     pub(super) fn stop(&mut self) -> Vec<String> {
         self.shared.is_over.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
