@@ -148,7 +148,11 @@ impl Client {
             Ok(Err(failure)) => {
                 let is_foreign = failure.code() == Some(proto::Code::WrongCluster);
                 debug!(%failure, "OM has no answer for a question whether it is there");
-                anyhow::ensure!(!is_foreign, "OM belongs to another cluster than SCM");
+                anyhow::ensure!(
+                    !is_foreign,
+                    "OM belongs to another cluster than SCM, whose cluster {} this process follows from its start to its end",
+                    self.view().cluster
+                );
                 anyhow::bail!("OM has no answer")
             }
             Err(_) => anyhow::bail!("OM does not answer"),

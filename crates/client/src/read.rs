@@ -116,6 +116,8 @@ struct Reader {
     replicas: Vec<String>,
     rounds: u32,
     last_failure: Option<Failure>,
+    /// A replica said, since bytes were last received, that it cannot give these.
+    is_denied: bool,
     /// The time since which nothing was received.
     since: Instant,
 }
@@ -146,6 +148,12 @@ fn silent(address: &str, stall: Duration) -> Failure {
 /// Whether it says something about the replica's node, rather than about the block.
 fn is_its_own(failure: &Failure) -> bool {
     matches!(failure.code, Code::Unavailable | Code::OutcomeUnknown | Code::DiskFailed)
+}
+
+/// Whether a replica that was reached cannot give the bytes.
+fn denies(failure: &Failure) -> bool {
+    use Code::{Corrupt, DiskFailed, Internal, Invalid, NotFound};
+    matches!(failure.code, Corrupt | DiskFailed | Internal | Invalid | NotFound)
 }
 
 /// Opens a part at a replica and waits for its first bytes.
@@ -192,6 +200,7 @@ impl Reader {
             replicas: Vec::new(),
             rounds: 0,
             last_failure: None,
+            is_denied: false,
             since: Instant::now(),
         }
     }
@@ -224,7 +233,7 @@ impl Reader {
                         self.failed(&part, failure).await?;
                         continue;
                     }
-                    self.rounds = 0;
+                    (self.rounds, self.is_denied) = (0, false);
                     *self.parts.front_mut().expect("it was there above") = after;
                     return Ok(Some(bytes));
                 }
@@ -324,6 +333,7 @@ impl Reader {
     /// Notes a failure, and waits before the next round when all replicas were asked.
     async fn failed(&mut self, part: &Part, failure: Failure) -> Result<(), ClientError> {
         self.client.counted().read_failed(&failure);
+        self.is_denied |= denies(&failure);
         let replica = self.open.take().map(|open| open.address).unwrap_or_default();
         if !replica.is_empty() && is_its_own(&failure) {
             self.client.avoided().avoid(&replica);
@@ -343,8 +353,13 @@ impl Reader {
             self.rounds += 1;
             let hopeless = matches!(failure.code, Code::Invalid | Code::Internal) && self.rounds >= 3;
             if hopeless || self.since.elapsed() > self.client.options().read_deadline {
-                self.client.counted().unreadable.count();
                 let why = failure.to_string();
+                // They may well have it.
+                if !self.is_denied {
+                    let block = part.block;
+                    return Err(ClientError::Unavailable(format!("nobody answers for block {block}: {why}")));
+                }
+                self.client.counted().unreadable.count();
                 return Err(ClientError::Unreadable { block: part.block, offset: part.offset, why });
             }
             let pause = Duration::from_millis(20 << self.rounds.min(5));

@@ -4,7 +4,7 @@ use proto::{Code, Failure, Seeker, scm};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
-use tracing::{debug, info};
+use tracing::{debug, info, warn};
 use types::{Backoff, ContainerId, NodeId, PipelineId};
 
 /// The cluster's pipelines as SCM last told them.
@@ -80,7 +80,12 @@ pub(crate) async fn follow(scm: Arc<Seeker>, channels: Channels, view: watch::Se
     loop {
         let address = scm.address();
         let Ended { had_views, failure } = follow_once(&address, &channels, &view).await;
-        debug!(scm = address, %failure, "watch of the cluster broke");
+        match failure.code {
+            Code::WrongCluster => {
+                warn!(scm = address, %failure, "SCM is not of the cluster that this process follows")
+            }
+            _ => debug!(scm = address, %failure, "watch of the cluster broke"),
+        }
         scm.failed(&address, &failure);
         if had_views {
             retry.reset();

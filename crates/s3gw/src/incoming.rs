@@ -1,6 +1,7 @@
 use crate::checksum::Hasher;
 use crate::error::GatewayError;
 use bytes::Bytes;
+use client::ClientError;
 use futures::Stream;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -55,9 +56,15 @@ where
     }
 }
 
-/// The errors of a payload come back through the protocol layer as they were.
+/// The errors of a payload come back through the protocol layer as they were, and those of a copy's source as
+/// what the client says of it.
 fn own(error: BoxError) -> GatewayError {
-    error.downcast::<GatewayError>().map_or(GatewayError::IncompleteBody, |own| *own)
+    match error.downcast::<GatewayError>() {
+        Ok(own) => *own,
+        Err(error) => error
+            .downcast::<ClientError>()
+            .map_or(GatewayError::IncompleteBody, |of_source| GatewayError::Client(*of_source)),
+    }
 }
 
 #[cfg(test)]
@@ -97,5 +104,8 @@ mod tests {
         assert!(matches!(check(GatewayError::ChunkSignature.into()).await, GatewayError::ChunkSignature));
         assert!(matches!(check(GatewayError::RequestTimeout.into()).await, GatewayError::RequestTimeout));
         assert!(matches!(check("reset".into()).await, GatewayError::IncompleteBody));
+        // Of a copy's source, which nobody can help by sending it again.
+        let of_source = ClientError::Unavailable("nobody answers".to_owned());
+        assert!(matches!(check(of_source.into()).await, GatewayError::Client(ClientError::Unavailable(_))));
     }
 }

@@ -33,8 +33,8 @@ pub(crate) fn locate(world: &World<'_>, container: ContainerId) -> Option<Contai
 #[derive(Debug, PartialEq, Eq)]
 struct Candidates {
     replicas: Vec<NodeId>,
-    /// Nodes that have what was acknowledged and the others lost: what only such a one has is read there, and
-    /// whoever asks it for a block of the others hears that it is another.
+    /// Nodes that have what was acknowledged and the others lost, or may have: what only such a one has is
+    /// read there, and whoever asks it for a block of the others hears that it is another.
     diverged: Vec<NodeId>,
 }
 
@@ -67,9 +67,13 @@ fn candidates(
     // A new leader of SCM has not heard of replicas yet, or there are none: who had it first may have
     // something.
     let replicas = if found.is_empty() { members() } else { found };
-    let good = || there().filter(|(_, replica)| quality(record, replica).is_good());
+    let is_good = |replica: &ContainerReplica| quality(record, replica).is_good();
+    let good = || there().map(|(_, replica)| replica).filter(|replica| is_good(replica));
+    // Where the terms that are told do not reach back so far, nobody knows.
     let has_more = |(_, replica): &(NodeId, &ContainerReplica)| {
-        is_shared(replica, good().map(|(_, replica)| replica)) == Some(false)
+        container_state(record) == ContainerState::ContainerClosed
+            && !is_good(replica)
+            && is_shared(replica, good()) != Some(true)
     };
     Some(Candidates { replicas, diverged: there().filter(has_more).map(|(node, _)| node).collect() })
 }
@@ -87,7 +91,7 @@ mod tests {
     use crate::nodes::Silence;
     use crate::ops::testing::{close, create, disk, end, run, three_nodes};
     use crate::replicas::ContainersReport;
-    use proto::scm::{DiskReport, DiskState, ReplicaState};
+    use proto::scm::{DiskReport, DiskState, ReplicaState, TermEnd};
     use std::time::Duration;
 
     const SILENCE: Silence = Silence {
@@ -165,5 +169,57 @@ mod tests {
         };
         assert_eq!(found(9), Some(Candidates { replicas: vec![], diverged: vec![NodeId(3)] }));
         assert_eq!(found(0), None);
+    }
+
+    /// Bytes have names: who is asked for them and has others says so.
+    #[test]
+    fn who_may_have_what_the_good_ones_lack_is_asked_last() {
+        let mut tables = three_nodes();
+        run(&mut tables, create([1, 2, 3]));
+        run(&mut tables, close(1, "test"));
+        run(&mut tables, end(1));
+        let record = ContainerRecord {
+            state: ContainerState::ContainerClosed as i32,
+            last_term: 41,
+            last_index: 186,
+            ..*tables.container(ContainerId(1)).unwrap()
+        };
+        let pipeline = tables.pipeline(PipelineId(1)).unwrap();
+        let start = Instant::now();
+        let found = |good_since: u64| {
+            let mut nodes = Nodes::new(SILENCE, start);
+            hear(&mut nodes, 1..=3, &[], start);
+            for node in 1..=3 {
+                let here = nodes.replicas().get(ContainerId(1), NodeId(node)).unwrap().clone();
+                let ends = |terms: &[(u64, u64)]| {
+                    let end = |&(term, last_index): &(u64, u64)| TermEnd { term, last_index, mark: 0 };
+                    terms.iter().map(end).collect::<Vec<_>>()
+                };
+                let replica = match node {
+                    3 => ContainerReplica {
+                        last_term: 2,
+                        last_index: 52,
+                        committed_term: 2,
+                        committed_index: 51,
+                        terms: ends(&[(2, 52)]),
+                        ..here
+                    },
+                    _ => ContainerReplica {
+                        terms: ends(&[(good_since, 60), (41, 186)]),
+                        lacks_earlier_terms: good_since > 2,
+                        last_term: 41,
+                        last_index: 186,
+                        ..here
+                    },
+                };
+                let report =
+                    ContainersReport { replicas: vec![replica], gone: vec![], begins: true, ends: true };
+                nodes.report_containers(NodeId(node), report);
+            }
+            candidates(&record, pipeline, &nodes, start).unwrap()
+        };
+        let good = vec![NodeId(1), NodeId(2)];
+        assert_eq!(found(9), Candidates { replicas: good.clone(), diverged: vec![NodeId(3)] }, "not known");
+        assert_eq!(found(2), Candidates { replicas: good, diverged: vec![] }, "it is shared");
     }
 }

@@ -13,7 +13,8 @@ pub(crate) enum Quality {
     GoodUnmarked,
     /// Something is known against it.
     Bad,
-    /// It ends past what the container is: its node has, or had once, what nobody else has.
+    /// It ends past what the container is, or is a log of its own with more records: its node has, or had
+    /// once, what nobody else has.
     Ahead,
     /// It has what was committed, and those that are good lack it: a member lost what it had acknowledged.
     Diverged,
@@ -45,6 +46,8 @@ pub(crate) fn quality(record: &ContainerRecord, replica: &ContainerReplica) -> Q
     match replica.state() {
         ReplicaState::Unspecified | ReplicaState::ReplicaOpen => Quality::Unfinished,
         _ if last_record(replica) > end => Quality::Ahead,
+        // A tail of an older term, which a majority may have acknowledged and lost since.
+        _ if replica.last_index > record.last_index && !replica.copied => Quality::Ahead,
         _ if last_record(replica) != end => Quality::Stale,
         _ if !replica.unhealthy.is_empty() => Quality::Bad,
         ReplicaState::ReplicaClosed => Quality::Good,
@@ -146,6 +149,13 @@ mod tests {
         check(ContainerClosed, ReplicaQuasiClosed, 69, "", Quality::Stale);
         check(ContainerClosed, ReplicaClosed, 71, "", Quality::Ahead);
         check(ContainerClosed, ReplicaQuasiClosed, 71, "", Quality::Ahead);
+        let closed = ContainerRecord { last_term: 2, last_index: 70, ..ContainerRecord::default() };
+        let closed = ContainerRecord { state: ContainerClosed as i32, ..closed };
+        let (state, last_term) = (ReplicaQuasiClosed as i32, 1);
+        let older = ContainerReplica { state, last_term, last_index: 71, ..ContainerReplica::default() };
+        assert_eq!(quality(&closed, &older), Quality::Ahead);
+        assert_eq!(quality(&closed, &ContainerReplica { last_index: 70, ..older.clone() }), Quality::Stale);
+        assert_eq!(quality(&closed, &ContainerReplica { copied: true, ..older }), Quality::Stale);
         check(ContainerClosed, ReplicaWithoutLog, 70, "", Quality::GoodUnmarked);
         check(ContainerClosed, ReplicaWithoutLog, 69, "", Quality::Stale);
         check(ContainerClosed, ReplicaClosed, 70, "checksum of block 7", Quality::Bad);

@@ -21,7 +21,8 @@ pub(super) async fn run(scm: &mut Scm, command: ContainerCommand) -> anyhow::Res
         ContainerCommand::Drop { container, node, accept_loss: false } => {
             let shown = info(scm, container).await?;
             let note = format!(
-                "\nnothing was changed; repeat with --accept-loss to delete the replica on node {node}, with what only it has\n"
+                "\nnothing was changed; repeat with --accept-loss to delete the replica on node {node}, with what only it has \
+                 (one that is good, or that SCM repairs by itself, is kept)\n"
             );
             Ok(Answer::new(shown.text + &note, shown.json))
         }

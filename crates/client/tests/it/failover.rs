@@ -178,6 +178,16 @@ async fn a_read_under_way_goes_on_when_its_replica_is_lost() {
     }
     assert!(body == got);
     drop(stream);
+
+    // Who has the bytes and does not answer may answer later; who says that they are damaged will not.
+    cluster.nodes.remove(0).stop().await;
+    let options = ClientOptions { read_deadline: Duration::from_millis(500), ..cluster.client_options() };
+    let client = Client::connect(options);
+    client.ready(DEADLINE).await.unwrap();
+    let mut unread = Box::pin(client.read(&key.pieces, 0..key.size));
+    let error = unread.next().await.unwrap().unwrap_err();
+    assert!(matches!(error, ClientError::Unavailable(_)), "{error:?}");
+    drop(unread);
     cluster.stop().await;
 }
 
