@@ -162,6 +162,9 @@ async fn a_read_under_way_goes_on_when_its_replica_is_lost() {
     // The one that is left must have all of it: it has nobody to hear the rest from.
     cluster.all_caught_up().await;
 
+    let options = ClientOptions { read_deadline: Duration::from_millis(500), ..cluster.client_options() };
+    let client = Client::connect(options);
+    client.ready(DEADLINE).await.unwrap();
     // Whichever replica serves it: one after the other is taken away, never more than one at a time is
     // needed.
     let mut stream = Box::pin(cluster.client.read(&key.pieces, 0..key.size));
@@ -181,9 +184,6 @@ async fn a_read_under_way_goes_on_when_its_replica_is_lost() {
 
     // Who has the bytes and does not answer may answer later; who says that they are damaged will not.
     cluster.nodes.remove(0).stop().await;
-    let options = ClientOptions { read_deadline: Duration::from_millis(500), ..cluster.client_options() };
-    let client = Client::connect(options);
-    client.ready(DEADLINE).await.unwrap();
     let mut unread = Box::pin(client.read(&key.pieces, 0..key.size));
     let error = unread.next().await.unwrap().unwrap_err();
     assert!(matches!(error, ClientError::Unavailable(_)), "{error:?}");

@@ -31,9 +31,10 @@ const CLOSE_AGAIN: Duration = Duration::from_secs(5);
 /// connection is noticed to be dead (5 s), a node to be dead (6 s), its pipelines end without a leader (6 s),
 /// their members let go of them, and what they lack is deleted (60 s); a task that failed is given to
 /// somebody else, or to the same node after a minute, twice (120 s), and so does who could not hash or scrub
-/// a container (60 s); each container is scrubbed again (10 s), and copied, at 200 KiB/s, some tens of MiB in
-/// all (60 s).
-const SETTLED_WITHIN: Duration = Duration::from_secs(5 + 6 + 6 + 60 + 120 + 60 + 10 + 60);
+/// a container (60 s); each container is scrubbed again (10 s). Copies take what their bytes take, besides.
+const SETTLED_WITHIN: Duration = Duration::from_secs(5 + 6 + 6 + 60 + 120 + 60 + 10);
+/// What copies may take at least: some tens of MiB at 200 KiB/s.
+const COPIED_WITHIN: Duration = Duration::from_secs(60);
 
 /// One round over all containers of a disk.
 const SCRUB_TAKES: Duration = Duration::from_secs(5);
@@ -69,12 +70,19 @@ impl Run {
             match self.unsettled() {
                 None if took >= scrubbed_after + *sound_since.get_or_insert(took) => return Ok(took),
                 None => continue,
-                Some(why) if took > SETTLED_WITHIN => {
+                Some(why) if took > SETTLED_WITHIN + self.copied_within() => {
                     return Err(format!("no fault for {:.1} s, and {why}", took.as_secs_f64()));
                 }
                 Some(_) => sound_since = None,
             }
         }
+    }
+
+    /// The time in which one node could copy all that there is.
+    fn copied_within(&self) -> Duration {
+        let Some(view) = self.views.newest() else { return COPIED_WITHIN };
+        let bytes: u64 = view.containers.iter().map(|info| info.payload_bytes).sum();
+        COPIED_WITHIN.max(Duration::from_secs(bytes / self.plan.datanode.copy_bytes_per_second))
     }
 
     /// A container that lacks a replica is in trouble, and SCM says so.
