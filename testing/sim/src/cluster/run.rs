@@ -654,6 +654,15 @@ impl Run {
         if closed.is_empty() {
             return false;
         }
+        let ends: Vec<_> = closed.iter().flat_map(|info| self.ends_of(info)).collect();
+        if !ends.is_empty() && self.random.one_in(2) {
+            let (machine, disk, end, bytes) = self.random.pick(&ends).clone();
+            let (offset, bit) = (self.random.below(bytes), self.random.below(8) as u8);
+            self.ledger.damage(machine);
+            self.ledger.count(|counts| counts.ends_damaged += 1);
+            self.world.trace().event(format_args!("bit {bit} of byte {offset} of {end} on {machine} flips"));
+            return self.world.disks(ProcessId(machine))[disk].flip_stored_bit(&end, offset, bit).is_ok();
+        }
         let info = *self.random.pick(&closed);
         let container = ContainerId(info.container);
         let node = self.random.pick(&info.replicas).node.clone().unwrap_or_default();
@@ -661,17 +670,6 @@ impl Run {
         let prefix = format!("containers/{:016x}/", OwnerId::from(container).0);
         for disk in self.world.disks(ProcessId(machine)) {
             let mut files = disk.files();
-            let end = format!("{prefix}end");
-            let bytes_of_end = files.iter().find(|(path, _)| *path == end).map(|(_, bytes)| *bytes);
-            if let Some(bytes) = bytes_of_end.filter(|_| self.random.one_in(2)) {
-                let (offset, bit) = (self.random.below(bytes), self.random.below(8) as u8);
-                self.ledger.damage(machine);
-                self.ledger.count(|counts| counts.ends_damaged += 1);
-                self.world
-                    .trace()
-                    .event(format_args!("bit {bit} of byte {offset} of {end} on {machine} flips"));
-                return disk.flip_stored_bit(&end, offset, bit).is_ok();
-            }
             files.retain(|(path, bytes)| path.starts_with(&prefix) && path.ends_with(".seg") && *bytes > 0);
             let Some((path, bytes)) = files.first() else { continue };
             // Beyond its records a segment has room that nobody reads.
@@ -682,6 +680,23 @@ impl Run {
             return disk.flip_stored_bit(path, offset, bit).is_ok();
         }
         false
+    }
+
+    /// The `end` files of a container's replicas: those that ended by themselves have one.
+    fn ends_of(&self, info: &proto::scm::ContainerInfo) -> Vec<(usize, usize, String, u64)> {
+        let end = format!("containers/{:016x}/end", OwnerId::from(ContainerId(info.container)).0);
+        let nodes = info.replicas.iter().filter_map(|replica| replica.node.as_ref());
+        let machines = nodes.filter_map(|node| machine_at(&node.address));
+        let on_machine = |machine: usize| {
+            let disks = self.world.disks(ProcessId(machine)).into_iter().enumerate();
+            let here: Vec<_> = disks
+                .flat_map(|(disk, of)| of.files().into_iter().map(move |(path, bytes)| (disk, path, bytes)))
+                .filter(|(_, path, bytes)| *path == end && *bytes > 0)
+                .map(|(disk, path, bytes)| (machine, disk, path, bytes))
+                .collect();
+            here
+        };
+        machines.flat_map(on_machine).collect()
     }
 
     pub(super) fn later(&mut self, at: Duration, remedy: Remedy) {
