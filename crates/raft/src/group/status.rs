@@ -75,7 +75,7 @@ impl GroupStatus {
     pub(crate) fn of(metrics: &RaftMetrics<TypeConfig>, standing: &Standing) -> GroupStatus {
         let (is_running, failure) = match &metrics.running_state {
             Ok(()) => (true, None),
-            Err(Fatal::Stopped) => (false, None),
+            Err(Fatal::Stopped) => (false, standing.contradiction()),
             Err(fatal) => (false, Some(fatal.to_string())),
         };
         let role = if is_running { role_of(metrics.state) } else { Role::Stopped };

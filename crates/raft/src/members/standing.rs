@@ -4,8 +4,8 @@
 use crate::adapter::machine::Raft;
 use crate::adapter::type_config::{RaftLogId, RaftStoredMembership};
 use crate::members::dismissal::Dismissal;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, OnceLock};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use types::ReplicaId;
@@ -23,6 +23,8 @@ pub(crate) struct Standing {
     /// A committed membership had this replica: the ones without it are from after its time, not from before.
     was_member: AtomicBool,
     decided: Mutex<Decided>,
+    /// A term had two leaders: what this replica has cannot be told from what it lacks, and its group stops.
+    contradiction: OnceLock<String>,
 }
 
 /// The last decision whether openraft may stand.
@@ -48,7 +50,17 @@ impl Standing {
             dismissal: watch::channel(None).0,
             was_member: AtomicBool::new(false),
             decided: Mutex::new(Decided { known: None, stands: free, was_held_off: free }),
+            contradiction: OnceLock::new(),
         }
+    }
+
+    /// True for the first contradiction that is found.
+    pub(crate) fn contradict(&self, why: String) -> bool {
+        self.contradiction.set(why).is_ok()
+    }
+
+    pub(crate) fn contradiction(&self) -> Option<String> {
+        self.contradiction.get().cloned()
     }
 
     /// A committed membership has this replica.

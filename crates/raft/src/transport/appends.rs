@@ -6,7 +6,7 @@ use crate::adapter::encoding::{
 };
 use crate::adapter::machine::Raft;
 use crate::adapter::terms::TermLimit;
-use crate::adapter::type_config::TypeConfig;
+use crate::adapter::type_config::{RaftVote, TypeConfig};
 use crate::counts::HostCounts;
 use crate::group::Group;
 use crate::idle::doze::Doze;
@@ -96,6 +96,18 @@ pub(crate) async fn append(
     Ok(stream::select(ReceiverStream::new(answers), answering).right_stream())
 }
 
+/// The contradiction between two votes that each led one term. A disk that came back with old votes lets a term
+/// have two leaders, and openraft, which tells terms apart by their numbers alone, would take the entries of one
+/// for those of the other.
+fn two_leaders(known: &RaftVote, vote: &RaftVote) -> Option<String> {
+    let is_same_term = known.leader_id.term == vote.leader_id.term;
+    let are_two = known.leader_id.voted_for != vote.leader_id.voted_for;
+    let (term, leader, other) = (vote.leader_id.term, known.leader_id.voted_for, vote.leader_id.voted_for);
+    (known.committed && vote.committed && is_same_term && are_two).then(|| {
+        format!("term {term} was led by replica {leader}, and is by replica {other}: a disk came back with old votes")
+    })
+}
+
 /// Checks messages of one sender. Of the group it has only what does not keep the log open.
 struct Taker {
     raft: Raft,
@@ -123,7 +135,15 @@ impl Taker {
             return Err(Failure::invalid("messages of one stream are for one replica"));
         }
         let vote = vote_from_wire(message.vote, TermLimit::now(&*self.clock))?;
-        let committed = self.raft.metrics().borrow_watched().local_committed.as_ref().map(log_id_of);
+        let (committed, known) = {
+            let metrics = self.raft.metrics();
+            let metrics = metrics.borrow_watched();
+            (metrics.local_committed.as_ref().map(log_id_of), metrics.vote)
+        };
+        if let Some(why) = two_leaders(&known, &vote) {
+            self.stop(&why);
+            return Err(Failure::invalid(why));
+        }
         append_check(&message, committed)?;
         check_not_lost(&self.standing, vote.leader_id.voted_for)?;
         let bytes = message.entries.iter().map(|entry| entry.meta.len() + entry.body.len()).sum();
@@ -140,6 +160,17 @@ impl Taker {
             entries,
             leader_commit: message.committed.map(log_id_from_wire),
         })
+    }
+}
+
+impl Taker {
+    /// Ends the group, to be told of: refused only, a member with the older history looks like a follower that
+    /// has everything.
+    fn stop(&self, why: &str) {
+        if self.standing.contradict(why.to_owned()) {
+            let raft = self.raft.clone();
+            tokio::spawn(async move { raft.shutdown().await });
+        }
     }
 }
 
@@ -203,4 +234,22 @@ fn append_response(answer: StreamAppendResult<TypeConfig>, doze: &Doze) -> wire:
         Err(StreamAppendError::HigherVote(vote)) => Answer::HigherVote(vote_to_wire(&vote)),
     };
     wire::AppendResponse { result: Some(result) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_term_has_one_leader() {
+        let check = |known: RaftVote, vote: RaftVote, expect: bool| {
+            assert_eq!(two_leaders(&known, &vote).is_none(), expect, "{known} {vote}");
+        };
+        let led = RaftVote::new_committed;
+        check(led(3, 1), led(3, 1), true);
+        check(led(3, 1), led(4, 2), true);
+        check(led(3, 1), led(2, 2), true);
+        check(RaftVote::new(3, 1), led(3, 2), true);
+        check(led(3, 1), led(3, 2), false);
+    }
 }
