@@ -349,15 +349,14 @@ fn a_replica_with_what_was_committed_and_the_others_lack_is_told_of_and_never_de
             }
         }
     };
-    let cases: [(u64, ReplicaState, &str, &[ContainerTrouble], &[(u64, TaskKind)]); 4] = [
-        (7, ReplicaClosed, "a block", &[ContainerDiverged, ContainerUnhealthy], &[]),
-        (8, ReplicaClosed, "a block", &[ContainerUnhealthy], &[(3, TaskDelete)]),
-        (7, ReplicaWithoutLog, "", &[ContainerDiverged], &[]),
-        (8, ReplicaWithoutLog, "", &[], &[(3, TaskDelete)]),
-    ];
-    for (shared_to, state, unhealthy, troubles, asked) in cases {
-        with_terms(shared_to).with(3, at_the_end(state, unhealthy)).check(troubles, asked);
-    }
+    let check =
+        |shared_to: u64, state, unhealthy, troubles: &[ContainerTrouble], asked: &[(u64, TaskKind)]| {
+            with_terms(shared_to).with(3, at_the_end(state, unhealthy)).check(troubles, asked);
+        };
+    check(7, ReplicaClosed, "a block", &[ContainerDiverged, ContainerUnhealthy], &[]);
+    check(8, ReplicaClosed, "a block", &[ContainerUnhealthy], &[(3, TaskDelete)]);
+    check(7, ReplicaWithoutLog, "", &[ContainerDiverged], &[]);
+    check(8, ReplicaWithoutLog, "", &[], &[(3, TaskDelete)]);
     let mut unread = with_terms(8).with(3, committed);
     for replica in unread.replicas.values_mut() {
         replica.terms.clear();

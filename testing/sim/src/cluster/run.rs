@@ -688,7 +688,7 @@ impl Run {
         let nodes = info.replicas.iter().filter_map(|replica| replica.node.as_ref());
         let machines = nodes.filter_map(|node| machine_at(&node.address));
         let on_machine = |machine: usize| {
-            let disks = self.world.disks(ProcessId(machine)).into_iter().enumerate();
+            let disks = self.world.disks(ProcessId(machine)).iter().enumerate();
             let here: Vec<_> = disks
                 .flat_map(|(disk, of)| of.files().into_iter().map(move |(path, bytes)| (disk, path, bytes)))
                 .filter(|(_, path, bytes)| *path == end && *bytes > 0)
