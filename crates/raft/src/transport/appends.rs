@@ -114,6 +114,7 @@ struct Taker {
     space: Arc<LogSpace>,
     standing: Arc<Standing>,
     clock: Arc<dyn Clock>,
+    has_fixed_members: bool,
 }
 
 impl Taker {
@@ -123,6 +124,7 @@ impl Taker {
             space: group.log().space().clone(),
             standing: group.standing().clone(),
             clock: group.clock().clone(),
+            has_fixed_members: group.id().kind.has_fixed_members(),
         }
     }
 
@@ -135,12 +137,17 @@ impl Taker {
             return Err(Failure::invalid("messages of one stream are for one replica"));
         }
         let vote = vote_from_wire(message.vote, TermLimit::now(&*self.clock))?;
-        let (committed, known) = {
+        let (committed, known, is_of_member) = {
             let metrics = self.raft.metrics();
             let metrics = metrics.borrow_watched();
-            (metrics.local_committed.as_ref().map(log_id_of), metrics.vote)
+            let sender = metrics.membership_config.get_node(&vote.leader_id.voted_for);
+            (metrics.local_committed.as_ref().map(log_id_of), metrics.vote, sender.is_some())
         };
-        if let Some(why) = two_leaders(&known, &vote) {
+        // A pipeline is replaced when a member stops; SCM and OM are not, and no stranger may end them so.
+        if self.has_fixed_members
+            && is_of_member
+            && let Some(why) = two_leaders(&known, &vote)
+        {
             self.stop(&why);
             return Err(Failure::invalid(why));
         }
