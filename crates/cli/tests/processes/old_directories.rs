@@ -3,8 +3,10 @@
 
 use crate::commands::{admin_json, flotilla};
 use crate::{binary, s3::S3};
+use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 use testkit::Process;
 
 fn fixtures() -> Vec<PathBuf> {
@@ -56,6 +58,19 @@ impl Old {
         (process, s3, ready["RPC"].clone())
     }
 
+    /// An answer of `flotilla admin` that is as it must become.
+    fn until(&self, scm: &str, words: &[&str], holds: impl Fn(&Value) -> bool) {
+        let give_up = Instant::now() + Duration::from_secs(60);
+        loop {
+            let answer = admin_json(scm, words);
+            if holds(&answer) {
+                return;
+            }
+            assert!(Instant::now() < give_up, "{}: {words:?}: {answer}", self.name);
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
     /// Checks that all that `write.sh` put in is there, what it took out is not, and that its cluster is one
     /// that works: both pipelines that were open lead, and nothing is found wrong with a container.
     async fn check(&self, s3: &S3, scm: &str) {
@@ -65,15 +80,17 @@ impl Old {
         assert!(get("long").await == Some(b"a long line\n".repeat(10_000)), "{}", self.name);
         assert_eq!(get("deleted").await, None, "{}", self.name);
 
-        let pipelines = admin_json(scm, &["pipeline", "list"]);
-        let leads = |it: &serde_json::Value| it["leader_node"].as_u64().is_some();
-        let leading = pipelines.as_array().unwrap().iter().filter(|it| leads(it)).count();
-        assert_eq!(leading, 2, "{}: {pipelines}", self.name);
+        // A cluster that has just started elects and reports for a while.
+        self.until(scm, &["pipeline", "list"], |pipelines| {
+            let leads = |it: &&Value| it["leader_node"].as_u64().is_some();
+            pipelines.as_array().unwrap().iter().filter(leads).count() == 2
+        });
         for number in ["1", "2"] {
-            let container = admin_json(scm, &["container", "info", number]);
-            let replicas = container["replicas"].as_array().unwrap();
-            let is_good = |it: &serde_json::Value| it["state"] == "closed" && it["unhealthy"].is_null();
-            assert!(replicas.len() == 3 && replicas.iter().all(is_good), "{}: {container}", self.name);
+            self.until(scm, &["container", "info", number], |container| {
+                let replicas = container["replicas"].as_array().unwrap();
+                let is_good = |it: &Value| it["state"] == "closed" && it["unhealthy"].is_null();
+                replicas.len() == 3 && replicas.iter().all(is_good)
+            });
         }
         let output = flotilla(&["admin", "--scm", scm, "registry", "kv", "get", "old/key"], None);
         assert_eq!(String::from_utf8_lossy(&output.stdout).trim_end(), "value", "{}: {output:?}", self.name);

@@ -10,13 +10,23 @@ use testkit::{Process, free_addresses};
 
 const SOON: Duration = Duration::from_secs(60);
 
-/// Until it has said that the names are elsewhere; it must not get ready then.
-fn until_refused(om: &Process) {
+/// An OM that has written these words to its log.
+fn until_said(om: &Process, words: &str) {
     let give_up = Instant::now() + SOON;
-    while !om.log().contains("were founded by the OM at") {
-        assert!(Instant::now() < give_up, "it is not refused: {}", om.log());
+    while !om.log().contains(words) {
+        assert!(Instant::now() < give_up, "{words:?} is not said: {}", om.log());
         std::thread::sleep(Duration::from_millis(50));
     }
+}
+
+/// An OM that has said that the names are elsewhere; it must not get ready then.
+fn until_refused(om: &Process) {
+    until_said(om, "were founded by the OM at");
+}
+
+/// An OM that has names: a process that has started may not have come so far.
+fn until_founded(om: &Process) {
+    until_said(om, "OM joined the cluster");
 }
 
 /// The names in OM's directory, but for the lock.
@@ -36,6 +46,7 @@ fn an_om_without_names_is_refused_where_another_one_had_some() {
     let (_scm, _) = Process::start(binary(), root, "scm", words(&line));
     let line = format!("--roles om --rpc {om_address} --meta {} --scm {scm_address}", meta.display());
     let (mut om, _) = Process::start(binary(), root, "om", words(&line));
+    until_founded(&om);
 
     om.kill9();
     let aside = root.join("aside");
