@@ -11,9 +11,7 @@ pub(crate) fn append_check(message: &wire::AppendRequest, committed: Option<LogI
     let leader = message.vote.as_ref().filter(|vote| vote.committed);
     let leader = leader.ok_or_else(|| Failure::invalid("entries come from an elected leader only"))?;
     check_sender(leader.replica, message.to.as_ref())?;
-    let entries = message.entries.iter().map(|entry| (entry.term, entry.index));
-    let ids = message.prev.iter().chain(&message.committed).map(|id| (id.term, id.index));
-    for (term, index) in ids.chain(entries.clone()) {
+    for (term, index) in ids(message) {
         if index > INDEX_MAX {
             return Err(Failure::invalid(format!("index {index} is above {INDEX_MAX}")));
         }
@@ -21,10 +19,11 @@ pub(crate) fn append_check(message: &wire::AppendRequest, committed: Option<LogI
             let why = format!("entry {index} is of term {term}, its leader of term {}", leader.term);
             return Err(Failure::invalid(why));
         }
-        if let Some(committed) = committed {
-            check_settled(term, index, committed)?;
-        }
     }
+    if let Some(why) = contradiction(message, committed) {
+        return Err(Failure::invalid(why));
+    }
+    let entries = message.entries.iter().map(|entry| (entry.term, entry.index));
     check_order(message.prev.map(|prev| (prev.term, prev.index)), entries)?;
     for entry in &message.entries {
         let bytes = entry.meta.len() + entry.body.len();
@@ -46,23 +45,28 @@ pub(crate) fn check_sender(from: u64, to: Option<&wire::Address>) -> Result<(), 
     }
 }
 
-/// Every leader has what is committed, so its entries stand on the same side of it by their terms as by their
-/// indexes.
-fn check_settled(term: u64, index: u64, committed: LogId) -> Result<(), Failure> {
-    let (settled_term, settled_index) = (committed.term.0, committed.index.0);
-    let agrees = match index.cmp(&settled_index) {
+/// The entry of a message that contradicts what is committed, in words: every leader has that, so its entries
+/// stand on the same side of it by their terms as by their indexes. One that was deposed may not have heard of
+/// it.
+pub(crate) fn contradiction(message: &wire::AppendRequest, committed: Option<LogId>) -> Option<String> {
+    let LogId { term, index } = committed?;
+    let (settled_term, settled_index) = (term.0, index.0);
+    let agrees = |&(term, index): &(u64, u64)| match index.cmp(&settled_index) {
         std::cmp::Ordering::Less => term <= settled_term,
         std::cmp::Ordering::Equal => term == settled_term,
         std::cmp::Ordering::Greater => term >= settled_term,
     };
-    if agrees {
-        return Ok(());
-    }
-    let why = format!(
+    let (term, index) = ids(message).find(|id| !agrees(id))?;
+    Some(format!(
         "entry {index} of term {term} contradicts entry {settled_index} of term {settled_term}, which is committed: \
          the sender has lost its log, or is of another group"
-    );
-    Err(Failure::invalid(why))
+    ))
+}
+
+/// Term and index of all that a message names.
+fn ids(message: &wire::AppendRequest) -> impl Iterator<Item = (u64, u64)> {
+    let ids = message.prev.iter().chain(&message.committed).map(|id| (id.term, id.index));
+    ids.chain(message.entries.iter().map(|entry| (entry.term, entry.index)))
 }
 
 /// Terms never fall along a log, and entries follow each other and `prev`.

@@ -12,7 +12,7 @@ use crate::group::Group;
 use crate::idle::doze::Doze;
 use crate::members::standing::Standing;
 use crate::open_groups::OpenGroups;
-use crate::transport::append_check::append_check;
+use crate::transport::append_check::{append_check, contradiction};
 use crate::transport::elections::check_not_lost;
 use crate::transport::refusal::{refused, stopped, unread};
 use futures::stream::FuturesUnordered;
@@ -27,7 +27,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
-use types::Clock;
+use types::{Clock, LogId};
 use wire::append_response::Result as Answer;
 
 /// The time for which the receiver lets one group keep the answers of its batch waiting. Groups answer in
@@ -96,6 +96,19 @@ pub(crate) async fn append(
     Ok(stream::select(ReceiverStream::new(answers), answering).right_stream())
 }
 
+/// The contradiction between what this member knows and a leader that was elected no earlier: members with other
+/// disks than they had, or without them, elected one that lacks what was committed.
+fn other_history(
+    known: &RaftVote,
+    vote: &RaftVote,
+    message: &wire::AppendRequest,
+    committed: Option<LogId>,
+) -> Option<String> {
+    let is_current = vote.committed && vote.leader_id.term >= known.leader_id.term;
+    let contradicts = || contradiction(message, committed).filter(|_| is_current);
+    two_leaders(known, vote).or_else(contradicts)
+}
+
 /// The contradiction between two votes that each led one term. A disk that came back with old votes lets a term
 /// have two leaders, and openraft, which tells terms apart by their numbers alone, would take the entries of one
 /// for those of the other.
@@ -146,7 +159,7 @@ impl Taker {
         // A pipeline is replaced when a member stops; SCM and OM are not, and no stranger may end them so.
         if self.has_fixed_members
             && is_of_member
-            && let Some(why) = two_leaders(&known, &vote)
+            && let Some(why) = other_history(&known, &vote, &message, committed)
         {
             self.stop(&why);
             return Err(Failure::invalid(why));
@@ -246,6 +259,7 @@ fn append_response(answer: StreamAppendResult<TypeConfig>, doze: &Doze) -> wire:
 #[cfg(test)]
 mod tests {
     use super::*;
+    use types::{LogIndex, Term};
 
     #[test]
     fn a_term_has_one_leader() {
@@ -258,5 +272,24 @@ mod tests {
         check(led(3, 1), led(2, 2), true);
         check(RaftVote::new(3, 1), led(3, 2), true);
         check(led(3, 1), led(3, 2), false);
+    }
+
+    #[test]
+    fn a_newer_leader_without_what_is_committed_is_of_another_history_and_a_deposed_one_is_not() {
+        let id = |(term, index)| wire::LogId { term, index };
+        let says = |vote: RaftVote, prev, committed| {
+            let message = wire::AppendRequest {
+                prev: Some(id(prev)),
+                committed: Some(id(committed)),
+                ..wire::AppendRequest::default()
+            };
+            let settled = LogId { term: Term(3), index: LogIndex(10) };
+            other_history(&RaftVote::new_committed(4, 1), &vote, &message, Some(settled)).is_some()
+        };
+        assert!(says(RaftVote::new_committed(5, 2), (5, 9), (5, 9)), "it goes on before what is committed");
+        assert!(says(RaftVote::new_committed(5, 2), (2, 8), (4, 9)), "it has committed something else");
+        assert!(!says(RaftVote::new_committed(5, 2), (2, 8), (3, 10)));
+        assert!(!says(RaftVote::new_committed(3, 2), (2, 11), (2, 9)), "it was deposed");
+        assert!(!says(RaftVote::new(5, 2), (5, 9), (5, 9)), "it is not elected");
     }
 }
