@@ -558,7 +558,9 @@ fn troubles(known: &ContainerView<'_>, sorted: &Sorted<'_>, limits: &Limits<'_>)
     let misplaced = is_closed && sorted.is_misplaced(limits);
     // Until all have told what they have, none is no more than not known.
     let is_lacking = sorted.lacking(limits) > 0 && (sorted.good > 0 || limits.all_known && !is_missing);
-    found(is_closed && is_lacking && !misplaced, ContainerUnderReplicated);
+    // Nobody copies what is not settled: a member is to come back, or somebody accepts what is left.
+    let waits = quasi_closed && !nothing && limits.all_known && known.replicas.len() < REPLICAS;
+    found(is_closed && is_lacking && !misplaced || waits, ContainerUnderReplicated);
     found(is_closed && sorted.firm.len() > REPLICAS, ContainerOverReplicated);
     found(misplaced, ContainerMisReplicated);
     found(known.replicas.iter().any(|(_, replica)| !replica.unhealthy.is_empty()), ContainerUnhealthy);

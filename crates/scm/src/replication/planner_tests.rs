@@ -448,7 +448,18 @@ fn what_differs_is_said() {
         .check(&[ContainerDifferent], &[]);
     let mut quasi = Case::new(&[1, 2]).with(2, |replica| replica.last_index = 7);
     quasi.record.state = ContainerState::ContainerQuasiClosed as i32;
-    quasi.check(&[ContainerDifferent], &[]);
+    quasi.check(&[ContainerUnderReplicated, ContainerDifferent], &[]);
+}
+
+#[test]
+fn what_waits_for_a_third_member_is_said() {
+    let quasi = |on: &[u64]| {
+        let mut case = Case::new(on);
+        case.record.state = ContainerState::ContainerQuasiClosed as i32;
+        case
+    };
+    quasi(&[1, 2]).check(&[ContainerUnderReplicated], &[]);
+    quasi(&[1, 2, 3]).check(&[], &[]);
 }
 
 // ---- the model ----

@@ -36,6 +36,7 @@ pub(super) struct Setup {
     pub(super) scms: usize,
     pub(super) datanodes: usize,
     pub(super) disks_per_datanode: usize,
+    pub(super) pipelines_per_disk: u32,
     /// Small, so that a few hundred objects close many containers.
     pub(super) container_bytes_max: u64,
     /// Where the first datanode's first disk is, if not beside the others.
@@ -56,6 +57,7 @@ impl Default for Setup {
             scms: 1,
             datanodes: DATANODES,
             disks_per_datanode: 1,
+            pipelines_per_disk: 2,
             container_bytes_max: 8 << 20,
             first_disk: None,
             disks_at: None,
@@ -79,7 +81,7 @@ impl Drill {
         let options = ClusterOptions {
             scms: setup.scms,
             disks_per_datanode: setup.disks_per_datanode,
-            pipelines_per_disk: 2,
+            pipelines_per_disk: setup.pipelines_per_disk,
             container_bytes_max: setup.container_bytes_max,
             datanodes: setup.datanodes,
             first_disk: setup.first_disk,

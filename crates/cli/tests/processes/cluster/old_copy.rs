@@ -46,6 +46,8 @@ pub(super) async fn in_many_containers() -> Shown {
 async fn run(container_bytes_max: u64, is_settled: impl AsyncFn(&Drill)) -> Shown {
     let mut drill = Drill::start(Setup {
         datanodes: 3,
+        // Both histories are written to the same one.
+        pipelines_per_disk: 1,
         container_bytes_max,
         dead_after: Duration::from_secs(600),
         quasi_close_after: Duration::from_secs(4),
