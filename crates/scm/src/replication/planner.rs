@@ -559,7 +559,11 @@ fn troubles(known: &ContainerView<'_>, sorted: &Sorted<'_>, limits: &Limits<'_>)
     // Until all have told what they have, none is no more than not known.
     let is_lacking = sorted.lacking(limits) > 0 && (sorted.good > 0 || limits.all_known && !is_missing);
     // Nobody copies what is not settled: a member is to come back, or somebody accepts what is left.
-    let waits = quasi_closed && !nothing && limits.all_known && known.replicas.len() < REPLICAS;
+    let is_there = |(node, _): &&(NodeId, &ContainerReplica)| {
+        limits.nodes.get(node).is_some_and(|node| node.state != NodeState::NodeDead)
+    };
+    let there = known.replicas.iter().filter(is_there).count();
+    let waits = quasi_closed && !nothing && limits.all_known && there < REPLICAS;
     found(is_closed && is_lacking && !misplaced || waits, ContainerUnderReplicated);
     found(is_closed && sorted.firm.len() > REPLICAS, ContainerOverReplicated);
     found(misplaced, ContainerMisReplicated);

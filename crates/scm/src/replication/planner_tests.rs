@@ -460,6 +460,8 @@ fn what_waits_for_a_third_member_is_said() {
     };
     quasi(&[1, 2]).check(&[ContainerUnderReplicated], &[]);
     quasi(&[1, 2, 3]).check(&[], &[]);
+    let is_dead = |node: &mut NodeView| node.state = NodeState::NodeDead;
+    quasi(&[1, 2, 3]).node(3, is_dead).check(&[ContainerUnderReplicated], &[]);
 }
 
 // ---- the model ----

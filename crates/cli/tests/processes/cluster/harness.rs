@@ -25,7 +25,7 @@ pub(super) const REPAIRED_WITHIN: Duration = Duration::from_secs(180);
 /// Somebody leads SCM again by then.
 const LED_WITHIN: Duration = Duration::from_secs(60);
 /// The longest time without an acknowledgement, all writers together, while something is being lost.
-const STAND_STILL_MAX: Duration = Duration::from_secs(3);
+const STAND_STILL_MAX: Duration = Duration::from_secs(4);
 const STAND_STILL_AMONG_TESTS_MAX: Duration = Duration::from_secs(60);
 pub(super) const DATANODES: usize = 5;
 /// Objects that every drill begins with: enough to close several containers.

@@ -68,7 +68,8 @@ async fn run(container_bytes_max: u64, is_settled: impl AsyncFn(&Drill)) -> Show
     drill.until("all nodes", REPAIRED_WITHIN, async || drill.healthy(3).await).await;
     drill.cluster.datanodes[AWAY].kill9();
     let writers = drill.writers(before.next);
-    writers.progress(60).await;
+    // Containers are begun that the other history, which is a third as long, does not come to.
+    writers.progress(120).await;
     let kept = writers.stop().await;
 
     drill.cluster.datanodes[OLD].kill9();
