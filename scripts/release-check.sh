@@ -91,7 +91,7 @@ EXAMPLE
         # shellcheck disable=SC2046 # two words, NAME=value each, as the README has it
         export AWS_ENDPOINT_URL PATH="$client_venv/bin:$PATH" $(cat data/credentials)
         FLOTILLA_SCM=$(ready_value RPC)
-        export FLOTILLA_SCM FLOTILLA_OM=$FLOTILLA_SCM
+        export FLOTILLA_SCM
         health=$(ready_value HTTP)
         bash -euxo pipefail example "$tree" "$flotilla" "${health#http://}"
     ) >"$work/log" 2>&1 || {

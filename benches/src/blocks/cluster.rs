@@ -43,7 +43,6 @@ impl BlocksCluster {
         let cluster = Cluster::start(&flotilla_binary(), &options);
         let client = Client::connect(ClientOptions {
             scm: cluster.scm_address.clone(),
-            om: cluster.om_address.clone(),
             ..ClientOptions::default()
         });
         let mut views = client.watch_view();

@@ -162,9 +162,9 @@ pub(crate) struct ServerArgs {
     /// this process, if it has the role
     #[arg(long, env = "FLOTILLA_SCM")]
     pub scm: Option<String>,
-    /// host:port of OM; default: this process, if it has the role
-    #[arg(long, env = "FLOTILLA_OM")]
-    pub om: Option<String>,
+    /// An option of before, for a word to who still gives it
+    #[arg(long = "om", env = "FLOTILLA_OM", hide = true, value_parser = om_is_gone)]
+    pub om_of_before: Option<String>,
     /// Address of the S3 endpoint; port 0 takes a free one
     #[arg(long, default_value = "127.0.0.1:9000", env = "FLOTILLA_S3")]
     pub s3: std::net::SocketAddr,
@@ -289,15 +289,9 @@ pub(crate) struct ClusterArgs {
     /// host:port of SCM; several separated by commas: any of its members
     #[arg(long, default_value = "127.0.0.1:7400", env = "FLOTILLA_SCM", global = true, value_parser = addresses)]
     pub scm: String,
-    /// host:port of OM; default: the same as --scm
-    #[arg(long, env = "FLOTILLA_OM", global = true, value_parser = addresses)]
-    pub om: Option<String>,
-}
-
-impl ClusterArgs {
-    pub(crate) fn om(&self) -> String {
-        self.om.clone().unwrap_or_else(|| self.scm.clone())
-    }
+    /// An option of before, for a word to who still gives it
+    #[arg(long = "om", env = "FLOTILLA_OM", hide = true, global = true, value_parser = om_is_gone)]
+    pub om_of_before: Option<String>,
 }
 
 #[derive(ClapArgs, Debug)]
@@ -380,6 +374,10 @@ pub(crate) enum FsCommand {
         #[arg(required = true)]
         paths: Vec<String>,
     },
+}
+
+fn om_is_gone(_: &str) -> Result<String, String> {
+    Err("SCM knows where the names are: leave --om and FLOTILLA_OM out".to_owned())
 }
 
 fn addresses(text: &str) -> Result<String, String> {

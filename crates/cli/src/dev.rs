@@ -99,7 +99,6 @@ fn server_options(
         meta: first.then(|| args.data.join("meta")),
         disks: (1..=args.disks).map(|disk| node_dir.join(format!("disk{disk}"))).collect(),
         disk_io: args.disk_io,
-        om: scm.clone(),
         scm,
         s3: SocketAddr::new(args.host, args.s3_port),
         s3_limits: args.s3_limits.clone(),

@@ -73,7 +73,6 @@ pub(crate) struct ServerOptions {
     /// The way to data directories and to the metadata directory.
     pub disk_io: disk::DiskIo,
     pub scm: Option<String>,
-    pub om: Option<String>,
     pub s3: SocketAddr,
     pub s3_limits: S3Limits,
     /// The file in which requests of S3 are written down; `None`: nowhere.
@@ -132,13 +131,8 @@ impl ServerOptions {
         if !self.has(Role::Scm) && self.scm.is_none() {
             wrong.push("without the role scm, give --scm HOST:PORT".to_owned());
         }
-        for (option, addresses) in [("--scm", &self.scm), ("--om", &self.om)] {
-            if let Some(Err(failure)) = addresses.as_ref().map(|addresses| Seeker::parse(addresses)) {
-                wrong.push(format!("{option}: {failure}"));
-            }
-        }
-        if !self.has(Role::Om) && self.om.is_none() && self.has(Role::S3) {
-            wrong.push("the role s3 without the role om needs --om HOST:PORT".to_owned());
+        if let Some(Err(failure)) = self.scm.as_ref().map(|addresses| Seeker::parse(addresses)) {
+            wrong.push(format!("--scm: {failure}"));
         }
         if self.has(Role::S3) && (self.access_key.is_empty() || self.secret_key.reveal().len() < 8) {
             let keys = "the role s3 needs --access-key and --secret-key-file (8 characters or more), or FLOTILLA_ACCESS_KEY and FLOTILLA_SECRET_KEY";
@@ -175,7 +169,6 @@ impl ServerOptions {
             meta: args.meta,
             disks: args.disks,
             scm: args.scm,
-            om: args.om,
             s3: args.s3,
             s3_limits: args.s3_limits,
             s3_request_log: args.s3_request_log,
@@ -268,7 +261,6 @@ impl Server {
         let knows_scm = options.has(Role::Scm) || options.scm.is_some();
 
         let scm_address = options.scm.clone().unwrap_or_else(|| rpc_address.clone());
-        let om_address = options.om.clone().unwrap_or_else(|| rpc_address.clone());
         let addresses = AddressBook::default();
         let host = RaftHost::new(HostOptions::default(), addresses.clone());
         let mut routes = RoutesBuilder::default();
@@ -296,7 +288,6 @@ impl Server {
         if let Some((listener, accounts)) = s3_listener.zip(accounts.clone()) {
             let connected = Client::connect(ClientOptions {
                 scm: scm_address.clone(),
-                om: om_address,
                 memory_bytes_max: options.s3_limits.s3_memory_bytes,
                 ..ClientOptions::default()
             });

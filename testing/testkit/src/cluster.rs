@@ -127,7 +127,7 @@ impl Cluster {
         }
 
         let line = format!(
-            "server --roles s3 --rpc {gateway_address} --s3 {s3_address} --scm {scm_address} --om {om_address} \
+            "server --roles s3 --rpc {gateway_address} --s3 {s3_address} --scm {scm_address} \
              --access-key {ACCESS_KEY} --secret-key {SECRET_KEY}"
         );
         let (gateway, ready) = start("gateway", line);

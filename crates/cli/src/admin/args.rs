@@ -36,6 +36,9 @@ pub(crate) enum AdminCommand {
     /// SCM's own members
     #[command(subcommand)]
     Scm(ScmCommand),
+    /// OMs, and the groups of names that are on them
+    #[command(subcommand)]
+    Om(OmCommand),
     /// Groups that have lost a majority of their members
     #[command(subcommand)]
     Raft(RaftCommand),
@@ -326,6 +329,31 @@ pub(crate) enum ScmCommand {
 }
 
 #[derive(Subcommand, Debug, Clone)]
+pub(crate) enum OmCommand {
+    /// All OMs: state, duty, address, and what they have of which group
+    Roles,
+    /// Groups of names: leader, members, and what is not as it should be
+    Groups,
+    /// Empty an OM: others take its place in all groups. Safe to repeat
+    Decommission {
+        om: u64,
+        /// Return when no group needs it any more
+        #[arg(long)]
+        wait: bool,
+    },
+    /// Back into service
+    Recommission { om: u64 },
+    /// All replicas of a group are lost for good: forget it and its names, so that it is begun anew. Refused
+    /// while an OM has one
+    GiveUp {
+        group: u64,
+        /// Do it; without this the command only shows the group
+        #[arg(long)]
+        accept_loss: bool,
+    },
+}
+
+#[derive(Subcommand, Debug, Clone)]
 pub(crate) enum RaftCommand {
     /// Say what to do, where, when a majority of SCM's members is lost for good. Changes nothing: the
     /// survivor must be stopped for it
@@ -372,6 +400,7 @@ impl AdminCommand {
             ),
             AdminCommand::Rack(command) => matches!(command, RackCommand::List),
             AdminCommand::Scm(command) => matches!(command, ScmCommand::Roles),
+            AdminCommand::Om(command) => matches!(command, OmCommand::Roles | OmCommand::Groups),
             AdminCommand::Raft(RaftCommand::ResetMembership { .. }) => true,
             AdminCommand::SafeMode(command) => matches!(command, SafeModeCommand::Status),
             AdminCommand::Replication(command) | AdminCommand::Balancer(command) => {

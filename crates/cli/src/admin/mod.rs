@@ -6,6 +6,7 @@ mod container;
 mod datanode;
 mod log;
 mod members;
+mod om;
 mod pipeline;
 mod rack;
 mod raft;
@@ -59,6 +60,7 @@ async fn answer(scm: &mut Scm, command: AdminCommand) -> anyhow::Result<Answer> 
         AdminCommand::Datanode(command) => datanode::run(scm, command).await,
         AdminCommand::Rack(command) => rack::run(scm, command).await,
         AdminCommand::Scm(command) => members::run(scm, command).await,
+        AdminCommand::Om(command) => om::run(scm, command).await,
         AdminCommand::Raft(command) => raft::run(scm, command).await,
         AdminCommand::SafeMode(command) => safe_mode::run(scm, command).await,
         AdminCommand::Replication(command) => switches::replication(scm, command).await,

@@ -4,12 +4,12 @@
 use super::answer::Answer;
 use super::members::{BEHIND_USUALLY, ROLES_PATIENCE};
 use super::scm::Scm;
-use super::{datanode, pipeline, words};
+use super::{datanode, om, pipeline, words};
 use crate::table::{Cell, Tone, table};
 use proto::registry::{Health, Instance};
 use proto::scm::{
-    ClusterStatus, DatanodeInfo, DiskReport, DiskState, GetClusterStatusRequest, ListScmMembersRequest,
-    NodeDuty, NodeState, Pipeline, PipelineState, ScmMember,
+    ClusterStatus, DatanodeInfo, DiskReport, DiskState, GetClusterStatusRequest, ListOmsResponse,
+    ListScmMembersRequest, NodeDuty, NodeState, OmGroupInfo, Pipeline, PipelineState, ScmMember,
 };
 use registry::{RegistryClient, health};
 use serde_json::{Value, json};
@@ -120,6 +120,7 @@ async fn look(scm: &mut Scm, cluster: &mut String, findings: &mut Findings) -> a
     let status = scm.look(async |client| client.get_cluster_status(GetClusterStatusRequest {}).await).await?;
     look_at_scm(&members.members, &status, findings);
     look_at_nodes(&datanode::datanodes(scm).await?, findings);
+    look_at_oms(&om::oms(scm).await?, findings);
     look_at_pipelines(&pipeline::pipelines(scm).await?, findings);
     look_at_containers(&status, findings);
     let registry = RegistryClient::new(&scm.addresses().join(","))?;
@@ -260,6 +261,34 @@ fn look_at_nodes(nodes: &[DatanodeInfo], findings: &mut Findings) {
     let filling = that(&is_filling);
     let what = format!("disks have less than {FREE_PERCENT_WARNING} % free");
     findings.note_each(Severity::Warning, "disk-filling", &what, filling, diskinfo);
+}
+
+fn look_at_oms(listed: &ListOmsResponse, findings: &mut Findings) {
+    let expected = || listed.oms.iter().filter(|om| om.duty() != NodeDuty::NodeDecommissioned && om.replicas > 0);
+    let named = |state: NodeState| {
+        let all = expected().filter(move |om| om.state() == state);
+        all.map(|om| format!("{} ({})", om.om, om.address)).collect()
+    };
+    let (dead, silent) = (named(NodeState::NodeDead), named(NodeState::NodeStale));
+    findings.note_each(Severity::Critical, "om-dead", "OMs are dead", dead, "om roles");
+    findings.note_each(Severity::Warning, "om-stale", "OMs are silent", silent, "om roles");
+    let problems = |of_clocks: bool| {
+        let all = expected().filter(|om| !om.problem.is_empty());
+        let these = all.filter(move |om| om.clock_apart == of_clocks);
+        these.map(|om| format!("OM {}: {}", om.om, om.problem)).collect()
+    };
+    findings.note_each(Severity::Warning, "om-problem", "OMs with a problem", problems(false), "om roles");
+    findings.note_each(Severity::Warning, CLOCK_CODE, CLOCKS_APART, problems(true), "om roles");
+    let groups = |is_down: bool| {
+        let ill = listed.groups.iter().filter(|group| !group.problem.is_empty());
+        let these = ill.filter(move |group| group.is_down == is_down);
+        let number = |group: &OmGroupInfo| group.group.as_ref().map_or(0, |group| group.group);
+        these.map(move |group| format!("{} ({})", number(group), group.problem)).collect()
+    };
+    let what = "groups of names take no changes";
+    findings.note_each(Severity::Critical, "om-group-down", what, groups(true), "om groups");
+    let what = "groups of names are not as they should be";
+    findings.note_each(Severity::Warning, "om-group", what, groups(false), "om groups");
 }
 
 /// False for a disk whose size is not known.

@@ -25,7 +25,6 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub(crate) async fn run(args: FsArgs) -> ExitCode {
     let options = ClientOptions {
         scm: args.cluster.scm.clone(),
-        om: args.cluster.om(),
         write_deadline: PATIENCE,
         read_deadline: PATIENCE,
         ..ClientOptions::default()

@@ -142,7 +142,7 @@ async fn a_secret_key_is_read_from_a_file_and_one_on_the_command_line_is_warned_
         let name = if secret.contains("file") { "file" } else { "open" };
         let line = format!(
             "server --roles s3 --rpc 127.0.0.1:0 --s3 127.0.0.1:0 --http 127.0.0.1:0 --scm 127.0.0.1:1 \
-             --om 127.0.0.1:1 --access-key KEY {secret}"
+             --access-key KEY {secret}"
         );
         let args = line.split_whitespace().map(str::to_owned).collect();
         let mut process = Process::spawn(binary(), dir.path(), name, args);

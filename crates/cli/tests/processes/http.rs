@@ -175,7 +175,7 @@ async fn health_is_answered_while_a_gateway_waits_for_its_cluster() {
     let http = testkit::free_addresses(1).remove(0);
     let line = format!(
         "server --roles s3 --rpc 127.0.0.1:0 --s3 127.0.0.1:0 --http {http} --scm 127.0.0.1:1 \
-         --om 127.0.0.1:1 --access-key KEY --secret-key long-enough-secret"
+         --access-key KEY --secret-key long-enough-secret"
     );
     let args = line.split_whitespace().map(str::to_owned).collect();
     let process = Process::spawn(binary(), dir.path(), "gateway", args);

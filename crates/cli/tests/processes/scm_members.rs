@@ -44,9 +44,8 @@ impl Cluster {
     pub(crate) fn start() -> Cluster {
         let mut cluster = Cluster::of_scms();
         let (list, root) = (cluster.list(), cluster.dir.path().display().to_string());
-        let (om, ready) =
+        let (om, _) =
             cluster.process("om", &format!("--roles om --rpc 127.0.0.1:0 --meta {root}/om --scm {list}"));
-        let om_address = ready["RPC"].clone();
         for at in 1..=3 {
             let line = format!(
                 "--roles datanode --rpc 127.0.0.1:0 --disk {root}/dn{at} --scm {list} --container-bytes-max {}",
@@ -56,7 +55,7 @@ impl Cluster {
             cluster.datanodes.push(datanode);
         }
         let line = format!(
-            "--roles s3 --rpc 127.0.0.1:0 --s3 127.0.0.1:0 --scm {list} --om {om_address} --access-key {ACCESS_KEY} --secret-key {SECRET_KEY}"
+            "--roles s3 --rpc 127.0.0.1:0 --s3 127.0.0.1:0 --scm {list} --access-key {ACCESS_KEY} --secret-key {SECRET_KEY}"
         );
         let (gateway, ready) = cluster.process("gateway", &line);
         cluster.endpoint = ready["S3_ENDPOINT"].clone();

@@ -85,7 +85,7 @@ impl Store {
         let (rpc, key) = (&of_dev["RPC"], dir.join("key"));
         fs::write(&key, &of_dev["SECRET_KEY"]).unwrap();
         let line = format!(
-            "server --roles s3 --rpc 127.0.0.1:0 --s3 127.0.0.1:0 --http 127.0.0.1:0 --scm {rpc} --om {rpc} \
+            "server --roles s3 --rpc 127.0.0.1:0 --s3 127.0.0.1:0 --http 127.0.0.1:0 --scm {rpc} \
              --access-key {} --secret-key-file {}",
             of_dev["ACCESS_KEY"],
             key.display()
