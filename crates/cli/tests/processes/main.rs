@@ -17,6 +17,7 @@ mod http;
 mod lights;
 mod locks;
 mod old_directories;
+mod om_members;
 mod om_names;
 mod registry;
 mod request_log;

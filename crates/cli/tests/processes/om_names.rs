@@ -1,42 +1,16 @@
-//! An OM whose directory is gone, or exchanged.
+//! The only OM, whose directory is gone: nobody begins an empty namespace in its place before a person says so.
 
 use crate::binary;
-use crate::commands::flotilla;
+use crate::commands::{admin_json, flotilla};
 use crate::scm_members::words;
 use std::fs;
-use std::path::Path;
 use std::time::{Duration, Instant};
 use testkit::{Process, free_addresses};
 
 const SOON: Duration = Duration::from_secs(60);
 
-/// An OM that has written these words to its log.
-fn until_said(om: &Process, words: &str) {
-    let give_up = Instant::now() + SOON;
-    while !om.log().contains(words) {
-        assert!(Instant::now() < give_up, "{words:?} is not said: {}", om.log());
-        std::thread::sleep(Duration::from_millis(50));
-    }
-}
-
-/// An OM that has said that the names are elsewhere; it must not get ready then.
-fn until_refused(om: &Process) {
-    until_said(om, "were founded by the OM at");
-}
-
-/// An OM that has names: a process that has started may not have come so far.
-fn until_founded(om: &Process) {
-    until_said(om, "OM joined the cluster");
-}
-
-/// The names in OM's directory, but for the lock.
-fn left_by_om(meta: &Path) -> Vec<String> {
-    let entries = fs::read_dir(meta).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
-    entries.filter(|name| !name.to_lowercase().contains("lock")).collect()
-}
-
 #[test]
-fn an_om_without_names_is_refused_where_another_one_had_some() {
+fn names_are_begun_anew_only_when_somebody_says_that_they_are_lost() {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path();
     let addresses = free_addresses(2);
@@ -46,32 +20,47 @@ fn an_om_without_names_is_refused_where_another_one_had_some() {
     let (_scm, _) = Process::start(binary(), root, "scm", words(&line));
     let line = format!("--roles om --rpc {om_address} --meta {} --scm {scm_address}", meta.display());
     let (mut om, _) = Process::start(binary(), root, "om", words(&line));
-    until_founded(&om);
+    let fs_of = |args: &[&str]| flotilla(&[&["fs", "--scm", scm_address], args].concat(), None);
+    assert!(fs_of(&["-mkdir", "/s3v/kept"]).status.success());
 
     om.kill9();
     let aside = root.join("aside");
     fs::rename(&meta, &aside).unwrap();
     om.spawn_again();
-    until_refused(&om);
+    let give_up = Instant::now() + SOON;
+    loop {
+        let groups = admin_json(scm_address, &["om", "groups"]);
+        if groups[0]["is_down"] == true && om.log().contains("registered") {
+            break;
+        }
+        assert!(Instant::now() < give_up, "{groups:#}\n{}", om.log());
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let given_up = ["admin", "--scm", scm_address, "om", "give-up", "0"];
+    let shown = flotilla(&given_up, None);
+    assert!(String::from_utf8_lossy(&shown.stdout).contains("--accept-loss"), "{shown:?}");
+    assert!(!meta.join("db-om-0").exists(), "it has begun nothing");
     om.kill9();
-    assert_eq!(left_by_om(&meta), ["VERSION"], "one that is refused has opened nothing");
 
-    // Its stamp alone proves nothing.
-    fs::remove_dir_all(&meta).unwrap();
-    fs::create_dir(&meta).unwrap();
-    fs::copy(aside.join("VERSION"), meta.join("VERSION")).unwrap();
-    om.spawn_again();
-    until_refused(&om);
-    om.kill9();
-    assert_eq!(left_by_om(&meta), ["VERSION"]);
-
+    // The directory is found again: all is well.
     fs::remove_dir_all(&meta).unwrap();
     fs::rename(&aside, &meta).unwrap();
     om.start_again();
+    let listed = fs_of(&["-ls", "/s3v"]);
+    assert!(String::from_utf8_lossy(&listed.stdout).contains("kept"), "{listed:?}\n{}", om.log());
+    let refused = flotilla(&[&given_up[..], &["--accept-loss"]].concat(), None);
+    assert!(!refused.status.success(), "somebody has them: {refused:?}");
     om.kill9();
 
     fs::remove_dir_all(&meta).unwrap();
-    let given_up = ["admin", "--scm", scm_address, "registry", "kv", "delete", "flotilla/om/0"];
-    assert!(flotilla(&given_up, None).status.success());
-    om.start_again();
+    om.spawn_again();
+    let give_up = Instant::now() + SOON;
+    while !flotilla(&[&given_up[..], &["--accept-loss"]].concat(), None).status.success() {
+        assert!(Instant::now() < give_up, "{}", om.log());
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    om.wait_ready();
+    assert!(fs_of(&["-mkdir", "/s3v/new"]).status.success(), "{}", om.log());
+    let listed = fs_of(&["-ls", "/s3v"]);
+    assert!(!String::from_utf8_lossy(&listed.stdout).contains("kept"), "{listed:?}");
 }

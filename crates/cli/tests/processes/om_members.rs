@@ -1,0 +1,281 @@
+//! Three OMs, of which any may die: the names stay, and so do the clients.
+
+use crate::commands::{admin_json, flotilla};
+use crate::s3::S3;
+use crate::{binary, scm_members::words};
+use serde_json::Value;
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+use testkit::{ACCESS_KEY, Process, Ready, SECRET_KEY, free_addresses};
+
+const SOON: Duration = Duration::from_secs(60);
+/// Shorter than operators would have it, so that a test need not wait for ten minutes.
+const DEAD_AFTER: &str = "15s";
+
+struct Names {
+    scm: String,
+    oms: Vec<Process>,
+    /// In the order of `oms`.
+    addresses: Vec<String>,
+    /// SCM itself, and what a test has beside OMs.
+    others: Vec<Process>,
+    // Last, so that the processes end before their directories go.
+    dir: TempDir,
+}
+
+impl Names {
+    fn start(oms: usize) -> Names {
+        let dir = tempfile::tempdir().unwrap();
+        let scm = free_addresses(1).remove(0);
+        let mut names = Names { scm, oms: Vec::new(), addresses: Vec::new(), others: Vec::new(), dir };
+        let line = format!(
+            "--roles scm --rpc {} --meta {} --dead-after {DEAD_AFTER}",
+            names.scm,
+            names.dir.path().join("scm").display()
+        );
+        let (scm, _) = names.process("scm", &line);
+        names.others.push(scm);
+        (0..oms).for_each(|_| names.add_om());
+        names
+    }
+
+    fn process(&self, name: &str, line: &str) -> (Process, Ready) {
+        Process::start(binary(), self.dir.path(), name, words(line))
+    }
+
+    fn meta(&self, om: usize) -> PathBuf {
+        self.dir.path().join(format!("om{om}"))
+    }
+
+    fn add_om(&mut self) {
+        let (number, address) = (self.oms.len(), free_addresses(1).remove(0));
+        let line = format!("--roles om --rpc {address} --meta {} --scm {}", self.meta(number).display(), self.scm);
+        let (om, _) = self.process(&format!("om{number}"), &line);
+        self.oms.push(om);
+        self.addresses.push(address);
+    }
+
+    fn add_data(&mut self) -> String {
+        let (scm, root) = (self.scm.clone(), self.dir.path().display().to_string());
+        for at in 1..=3 {
+            let line = format!(
+                "--roles datanode --rpc 127.0.0.1:0 --disk {root}/dn{at} --scm {scm} --container-bytes-max {}",
+                16 << 20
+            );
+            let datanode = self.process(&format!("dn{at}"), &line).0;
+            self.others.push(datanode);
+        }
+        let line = format!(
+            "--roles s3 --rpc 127.0.0.1:0 --s3 127.0.0.1:0 --scm {scm} --access-key {ACCESS_KEY} --secret-key {SECRET_KEY}"
+        );
+        let (gateway, ready) = self.process("gateway", &line);
+        self.others.push(gateway);
+        ready["S3_ENDPOINT"].clone()
+    }
+
+    fn group(&self) -> Value {
+        admin_json(&self.scm, &["om", "groups"])[0].clone()
+    }
+
+    /// Waits until the group is as it is wanted, and has so many members.
+    fn until_whole(&self, members: usize) -> Value {
+        let give_up = Instant::now() + SOON;
+        loop {
+            let group = self.group();
+            let replicas = group["replicas"].as_array().cloned().unwrap_or_default();
+            let all_vote = replicas.iter().all(|it| it["role"] == "leader" || it["role"] == "follower");
+            let is_led = replicas.iter().any(|it| it["role"] == "leader");
+            if replicas.len() == members && all_vote && is_led && group["problem"] == "" {
+                return group;
+            }
+            assert!(Instant::now() < give_up, "not {members} members: {group:#}\n{}", self.logs());
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    fn logs(&self) -> String {
+        self.others.iter().take(1).chain(&self.oms).map(Process::log).collect::<Vec<_>>().join("\n----\n")
+    }
+
+    /// The place in `oms` of the one that leads, by its address.
+    fn leader(&self) -> usize {
+        let group = self.until_some_leader();
+        let replicas = group["replicas"].as_array().unwrap();
+        let led = replicas.iter().find(|it| it["role"] == "leader").unwrap();
+        self.at(led["address"].as_str().unwrap())
+    }
+
+    fn at(&self, address: &str) -> usize {
+        self.addresses.iter().position(|of| of == address).expect("one of ours")
+    }
+
+    fn until_some_leader(&self) -> Value {
+        let give_up = Instant::now() + SOON;
+        loop {
+            let group = self.group();
+            if group["replicas"].as_array().is_some_and(|all| all.iter().any(|it| it["role"] == "leader")) {
+                return group;
+            }
+            assert!(Instant::now() < give_up, "nobody leads: {group:#}");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    /// `flotilla fs`, which must succeed.
+    fn fs(&self, args: &[&str]) -> String {
+        let done = flotilla(&[&["fs", "--scm", &self.scm], args].concat(), None);
+        assert!(done.status.success(), "{args:?}: {done:?}\n{}", self.logs());
+        String::from_utf8_lossy(&done.stdout).into_owned()
+    }
+
+    fn number_of(&self, om: usize) -> u64 {
+        let listed = admin_json(&self.scm, &["om", "roles"]);
+        let is_it = |it: &&Value| it["address"] == self.addresses[om].as_str();
+        listed.as_array().unwrap().iter().find(is_it).unwrap()["om"].as_u64().unwrap()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn any_of_three_oms_may_die_under_load_and_come_back_empty() {
+    let (names, endpoint) = tokio::task::spawn_blocking(|| {
+        let mut names = Names::start(3);
+        let endpoint = names.add_data();
+        names.until_whole(3);
+        (names, endpoint)
+    })
+    .await
+    .unwrap();
+    let s3 = Arc::new(S3::new(&endpoint, ACCESS_KEY, SECRET_KEY, "names"));
+    s3.create_bucket().await.unwrap();
+    let stop = Arc::new(AtomicBool::new(false));
+    let writers: Vec<_> = (0..4)
+        .map(|writer| {
+            let (s3, stop) = (s3.clone(), stop.clone());
+            tokio::spawn(async move {
+                let mut written = 0;
+                while !stop.load(Ordering::Relaxed) {
+                    let key = format!("{writer}/{written}");
+                    s3.put(&key, key.clone().into_bytes()).await.map_err(|why| format!("put {key}: {why}"))?;
+                    let read = s3.get(&key).await.map_err(|why| format!("get {key}: {why}"))?;
+                    if read.as_deref() != Some(key.as_bytes()) {
+                        return Err(format!("get {key}: {read:?}"));
+                    }
+                    written += 1;
+                }
+                Ok(written)
+            })
+        })
+        .collect();
+
+    let names = tokio::task::spawn_blocking(move || {
+        let mut names = names;
+        for _ in 0..2 {
+            std::thread::sleep(Duration::from_secs(1));
+            let leader = names.leader();
+            names.oms[leader].kill9();
+            let was = leader;
+            // Until another one leads, nothing is written: the writers wait, and hear of no error.
+            let give_up = Instant::now() + SOON;
+            while names.leader() == was {
+                assert!(Instant::now() < give_up, "nobody else leads: {:#}", names.group());
+                std::thread::sleep(Duration::from_millis(100));
+            }
+            names.oms[was].start_again();
+            names.until_whole(3);
+        }
+        // Its disk is lost as well.
+        let leader = names.leader();
+        names.oms[leader].kill9();
+        fs::remove_dir_all(names.meta(leader)).unwrap();
+        let before: Vec<u64> = numbers(&names.group());
+        names.oms[leader].start_again();
+        let give_up = Instant::now() + SOON;
+        loop {
+            let group = names.until_whole(3);
+            if numbers(&group) != before {
+                break;
+            }
+            assert!(Instant::now() < give_up, "the same members: {group:#}");
+        }
+        names
+    })
+    .await
+    .unwrap();
+    stop.store(true, Ordering::Relaxed);
+    let mut written = Vec::new();
+    for writer in writers {
+        written.push(writer.await.unwrap().unwrap_or_else(|why| panic!("{why}\n{}", names.logs())));
+    }
+    assert!(written.iter().all(|count| *count > 0), "{written:?}");
+    for (writer, count) in written.into_iter().enumerate() {
+        for number in 0..count {
+            let key = format!("{writer}/{number}");
+            assert_eq!(s3.get(&key).await.unwrap().as_deref(), Some(key.as_bytes()), "{key}");
+        }
+    }
+}
+
+/// Replica ids of a group's members.
+fn numbers(group: &Value) -> Vec<u64> {
+    let mut numbers: Vec<_> =
+        group["replicas"].as_array().unwrap().iter().map(|it| it["replica"].as_u64().unwrap()).collect();
+    numbers.sort_unstable();
+    numbers
+}
+
+#[test]
+fn one_om_becomes_three_and_a_fourth_takes_the_place_of_one_that_leaves() {
+    let mut names = Names::start(1);
+    names.until_whole(1);
+    names.fs(&["-mkdir", "/s3v/first"]);
+    names.add_om();
+    names.add_om();
+    names.until_whole(3);
+    names.fs(&["-mkdir", "/s3v/second"]);
+
+    names.add_om();
+    let leader = names.leader();
+    let number = names.number_of(leader).to_string();
+    let done = flotilla(&["admin", "--scm", &names.scm, "om", "decommission", &number, "--wait"], None);
+    assert!(done.status.success(), "{done:?}\n{}", names.logs());
+    let group = names.until_whole(3);
+    assert!(group["replicas"].as_array().unwrap().iter().all(|it| it["om"].to_string() != number), "{group:#}");
+    let listed = names.fs(&["-ls", "/s3v"]);
+    assert!(listed.contains("first") && listed.contains("second"), "{listed}");
+    // Nothing needs it any more; and of the three that are left one may go.
+    names.oms[leader].kill9();
+    let leader = names.leader();
+    names.oms[leader].kill9();
+    names.fs(&["-mkdir", "/s3v/third"]);
+    assert!(names.fs(&["-ls", "/s3v"]).contains("third"));
+}
+
+#[test]
+fn an_om_that_is_dead_for_long_is_replaced_where_another_one_stands_by() {
+    let mut names = Names::start(3);
+    names.until_whole(3);
+    names.fs(&["-mkdir", "/s3v/first"]);
+    let lost = names.leader();
+    let number = names.number_of(lost).to_string();
+    names.oms[lost].kill9();
+    names.add_om();
+    let give_up = Instant::now() + SOON;
+    loop {
+        let group = names.group();
+        let replicas = group["replicas"].as_array().unwrap();
+        if replicas.iter().all(|it| it["om"].to_string() != number) {
+            break;
+        }
+        assert!(Instant::now() < give_up, "it stays: {group:#}\n{}", names.logs());
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    names.until_whole(3);
+    // It comes back after all, and lets go of what it has.
+    names.oms[lost].start_again();
+    names.until_whole(3);
+    assert!(names.fs(&["-ls", "/s3v"]).contains("first"));
+}
