@@ -48,6 +48,7 @@ counts!(
     containers_lost_with_scm,
     om_crashes,
     om_cut_off,
+    om_emptied,
     objects_put,
     objects_read,
     objects_deleted,

@@ -31,10 +31,9 @@ const TRIES: u32 = 4;
 /// A gateway's writes have numbers from this times its own: they do not meet.
 const WRITES_EACH: u64 = 1_000_000;
 
-pub(super) fn options(scms: &[String], om: String, deadline: Duration) -> ClientOptions {
+pub(super) fn options(scms: &[String], deadline: Duration) -> ClientOptions {
     ClientOptions {
         scm: scms.join(","),
-        om,
         chunk_bytes: CHUNK_BYTES,
         block_bytes_max: BLOCK_CHUNKS * CHUNK_BYTES as u64,
         write_deadline: deadline,

@@ -2,8 +2,8 @@
 
 use super::gateways::{self, Gateway};
 use super::ledger::Ledger;
-use super::memory_db::{MemoryDb, MemoryDbPlace};
-use super::objects::{ObjectClient, Objects, create_bucket};
+use super::memory_db::{MemoryDb, MemoryDbPlace, MemoryTables, MemoryTablesPlace};
+use super::objects::{ObjectClient, Objects, OmWay, create_bucket};
 use super::plan::Plan;
 use super::reader::Reader;
 use super::scm_calls::ScmCalls;
@@ -20,7 +20,6 @@ use proto::scm::GetClusterStatusRequest;
 use raft::{AddressBook, OfflineReplica, RaftHost, ReplicaHere, ResetError};
 use raftlog::{LogSpace, LogSpec};
 use scm::{Scm, ScmOptions};
-use statedb::GroupDb;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -214,7 +213,8 @@ pub(super) struct OmStart {
     pub(super) plan: Arc<Plan>,
     pub(super) ledger: Ledger,
     pub(super) directory: SimDirectory,
-    pub(super) place: MemoryDbPlace,
+    pub(super) tables: MemoryTables,
+    pub(super) address: String,
 }
 
 impl OmStart {
@@ -233,21 +233,21 @@ impl OmStart {
     async fn try_start(&self, context: &Context) -> anyhow::Result<Routes> {
         let disk: Arc<dyn DataDirectory> = Arc::new(self.directory.clone());
         let db = self.plan.scm.db.clone();
-        let dbs = MemoryDb::open(self.place.clone(), db.clone(), disk.clone(), om::APPLIED_KEY)?;
+        let (tables, options) = (self.tables.clone(), db.clone());
+        let tables = Arc::new(MemoryTablesPlace { tables, options, disk: disk.clone() });
         let space = LogSpace::new(disk.clone(), self.plan.space.clone());
         let addresses = AddressBook::default();
         let host = RaftHost::over(context.connector(), self.plan.host.clone(), addresses.clone());
         let options = OmOptions {
-            address: self.plan.address(self.plan.om()),
+            address: self.address.clone(),
             scm: self.plan.scm_addresses().join(","),
             timing: self.plan.scm.timing,
             snapshots: self.plan.scm.snapshots,
             db,
             ..OmOptions::default()
         };
-        let clock = WorldClock::of(&self.plan, &self.plan.address(self.plan.om()), context);
-        let dbs = async { Ok(Arc::new(dbs) as Arc<dyn GroupDb>) };
-        let om = Om::start_on(options, disk, dbs, space, host.clone(), addresses, clock).await?;
+        let clock = WorldClock::of(&self.plan, &self.address, context);
+        let om = Om::start_on(options, disk, tables, space, host.clone(), addresses, clock).await?;
         let mut routes = RoutesBuilder::default();
         host.add_to(&mut routes);
         om.add_to(&mut routes);
@@ -304,10 +304,11 @@ impl ClientsStart {
                 let (cluster, addresses) = (cluster.clone(), addresses.clone());
                 tokio::spawn(Reader { ledger, connector, cluster, addresses, random }.run());
             }
-            if !plan.has_om {
+            if plan.oms == 0 {
                 return;
             }
-            create_bucket(&*connector, &plan.address(plan.om()), &cluster).await;
+            let oms = || OmWay::new(connector.clone(), plan.om_addresses(), cluster.clone());
+            create_bucket(&oms()).await;
             for (number, scm) in object_writers {
                 let writer = Writer {
                     number: OBJECT_CLIENTS_FROM + number,
@@ -323,14 +324,14 @@ impl ClientsStart {
                 let client = ObjectClient {
                     writer,
                     objects: objects.clone(),
-                    om: plan.address(plan.om()),
+                    oms: oms(),
                     datanodes: addresses.clone(),
                     random: Random::new(object_random.next_u64()),
                 };
                 tokio::spawn(client.run());
             }
             for (number, deadline) in (GATEWAYS_FROM..).zip(gateways::DEADLINES) {
-                let options = gateways::options(&plan.scm_addresses(), plan.address(plan.om()), deadline);
+                let options = gateways::options(&plan.scm_addresses(), deadline);
                 let gateway = Gateway {
                     number,
                     client: Client::over(options, connector.clone()),

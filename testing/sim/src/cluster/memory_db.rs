@@ -4,11 +4,14 @@ use anyhow::{Context, ensure};
 use disk::Disk;
 use futures::FutureExt;
 use futures::future::BoxFuture;
+use om::TablesPlace;
 use raft::{Applied, Snapshots};
 use statedb::{Changes, Db, DbOptions, GroupDb, Tables};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
+use types::GroupId;
 
 /// What [`statedb::DbGenerations`] is on a real disk: the database of SCM's group, or of OM's, in memory,
 /// replaced as a whole by a snapshot, whose files are on a disk that can crash. Cheap to clone.
@@ -38,6 +41,52 @@ impl MemoryDbPlace {
 
     fn path(&self, generation: u64) -> PathBuf {
         self.root.join(format!("db.{generation}"))
+    }
+}
+
+/// The tables of an OM's groups, wherever they are; cheap to clone.
+#[derive(Clone)]
+pub(super) struct MemoryTables {
+    root: PathBuf,
+    places: Arc<Mutex<BTreeMap<GroupId, MemoryDbPlace>>>,
+    made: Arc<AtomicU64>,
+}
+
+impl MemoryTables {
+    pub(super) fn new(root: impl Into<PathBuf>) -> MemoryTables {
+        MemoryTables { root: root.into(), places: Arc::default(), made: Arc::default() }
+    }
+
+    fn place(&self, group: GroupId) -> MemoryDbPlace {
+        let mut places = self.places.lock().expect("no holder panics");
+        let new = || {
+            let number = self.made.fetch_add(1, Ordering::Relaxed);
+            MemoryDbPlace::new(self.root.join(format!("{group}.{number}")))
+        };
+        places.entry(group).or_insert_with(new).clone()
+    }
+}
+
+/// [`MemoryTables`] over a disk of this life.
+pub(super) struct MemoryTablesPlace {
+    pub(super) tables: MemoryTables,
+    pub(super) options: DbOptions,
+    pub(super) disk: Arc<dyn Disk>,
+}
+
+impl TablesPlace for MemoryTablesPlace {
+    fn open(&self, group: GroupId) -> BoxFuture<'static, anyhow::Result<Arc<dyn GroupDb>>> {
+        let (place, options, disk) = (self.tables.place(group), self.options.clone(), self.disk.clone());
+        async move {
+            let db = MemoryDb::open(place, options, disk, om::APPLIED_KEY)?;
+            Ok(Arc::new(db) as Arc<dyn GroupDb>)
+        }
+        .boxed()
+    }
+
+    fn delete(&self, group: GroupId) -> BoxFuture<'static, anyhow::Result<()>> {
+        self.tables.places.lock().expect("no holder panics").remove(&group);
+        async { Ok(()) }.boxed()
     }
 }
 

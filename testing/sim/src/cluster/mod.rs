@@ -5,7 +5,7 @@
 //! acknowledged block must stand in a closed container with three good replicas, as SCM sees them, as the
 //! nodes say, and byte for byte on the disks ([`ending`]).
 //!
-//! Every fourth seed has an OM as well, and clients of whole objects: those of [`objects`] lose answers and
+//! Every fourth seed has one OM or three as well, and clients of whole objects: those of [`objects`] lose answers and
 //! repeat what they asked, those of [`gateways`] do it as gateways do, by the client crate.
 //!
 //! What a client was acknowledged is kept in the [`ledger`]. A read may fail with a reason at any time; it

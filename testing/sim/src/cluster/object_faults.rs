@@ -1,35 +1,43 @@
-//! Faults that OM goes through, beside all that the others do: it is killed or loses power, and its answers
-//! do not arrive.
+//! Faults that OMs go through, beside all that the others do: one is killed or loses power, its answers do
+//! not arrive, and where there are three, one loses all that it has.
 
 use super::disks::random_disk;
-use super::memory_db::MemoryDbPlace;
+use super::memory_db::MemoryTables;
 use crate::scenario::random_crash;
 use crate::world::Crash;
 use disk::sim::{Random, SimOptions};
+use std::collections::BTreeMap;
+use std::ops::Range;
 use std::time::Duration;
 
+/// Of a cluster with one OM; more of them are hit more often.
 const PAUSE_MS_MAX: u64 = 8000;
 const LASTS_MS_MAX: u64 = 2500;
+/// Of so many crashes one empties the disk, where that loses no names; once.
+const EMPTIED_ONE_IN: u64 = 4;
 
-/// Something that befalls OM.
+/// Something that befalls an OM.
 pub(super) enum OmFault {
     /// Its answers do not arrive.
-    CutOff,
+    CutOff(usize),
     /// It is back after so long.
-    Crash(Crash, SimOptions, Duration),
+    Crash { om: usize, crash: Crash, disk: SimOptions, lasts: Duration, is_emptied: bool },
 }
 
 pub(super) struct ObjectFaults {
     random: Random,
     next: Duration,
-    cut_until: Option<Duration>,
-    pub(super) place: MemoryDbPlace,
+    cut: Option<(usize, Duration)>,
+    oms: Range<usize>,
+    /// The tables of each OM.
+    tables: BTreeMap<usize, MemoryTables>,
+    emptied: u64,
 }
 
 impl ObjectFaults {
-    pub(super) fn new(seed: u64) -> ObjectFaults {
+    pub(super) fn new(seed: u64, oms: Range<usize>) -> ObjectFaults {
         let (random, next) = (Random::new(seed ^ 1), Duration::from_secs(6));
-        ObjectFaults { random, next, cut_until: None, place: MemoryDbPlace::new("/om-db") }
+        ObjectFaults { random, next, cut: None, oms, tables: BTreeMap::new(), emptied: 0 }
     }
 
     pub(super) fn random_disk(&mut self) -> SimOptions {
@@ -39,28 +47,43 @@ impl ObjectFaults {
     pub(super) fn random_u128(&mut self) -> u128 {
         u128::from(self.random.next_u64()) << 64 | u128::from(self.random.next_u64())
     }
-    /// The fault whose time has come.
-    pub(super) fn due(&mut self, now: Duration) -> Option<OmFault> {
-        if now < self.next {
+
+    pub(super) fn tables(&self, om: usize) -> MemoryTables {
+        self.tables[&om].clone()
+    }
+
+    /// An OM has nothing from here on; the number of times that this befell one.
+    pub(super) fn emptied(&mut self, om: usize) -> u64 {
+        self.emptied += 1;
+        self.tables.insert(om, MemoryTables::new(format!("/om-db{om}.{}", self.emptied)));
+        self.emptied
+    }
+
+    /// The fault whose time has come. `may_empty`: no names are lost with one OM.
+    pub(super) fn due(&mut self, now: Duration, may_empty: bool) -> Option<OmFault> {
+        if now < self.next || self.oms.is_empty() {
             return None;
         }
-        let random = &mut self.random;
+        let (count, random) = (self.oms.len() as u64, &mut self.random);
         let lasts = Duration::from_millis(50 + random.below(LASTS_MS_MAX));
-        self.next = now + lasts + Duration::from_millis(random.below(PAUSE_MS_MAX));
+        self.next = now + lasts + Duration::from_millis(random.below(PAUSE_MS_MAX) / count);
+        let om = self.oms.start + random.below(count) as usize;
         if random.one_in(3) {
-            self.cut_until = Some(now + lasts);
-            return Some(OmFault::CutOff);
+            self.cut = Some((om, now + lasts));
+            return Some(OmFault::CutOff(om));
         }
-        let crash = random_crash(random);
-        Some(OmFault::Crash(crash, random_disk(random), lasts))
+        let (crash, disk) = (random_crash(random), random_disk(random));
+        let was_emptied = self.emptied > count;
+        let is_emptied = random.one_in(EMPTIED_ONE_IN) && may_empty && !was_emptied;
+        Some(OmFault::Crash { om, crash, disk, lasts, is_emptied })
     }
 
     pub(super) fn is_to_be_mended(&self, now: Duration) -> bool {
-        self.cut_until.is_some_and(|until| until <= now)
+        self.cut.is_some_and(|(_, until)| until <= now)
     }
 
-    /// Whether OM was cut off.
-    pub(super) fn mended(&mut self) -> bool {
-        self.cut_until.take().is_some()
+    /// The OM that was cut off.
+    pub(super) fn mended(&mut self) -> Option<usize> {
+        self.cut.take().map(|(om, _)| om)
     }
 }

@@ -1,4 +1,4 @@
-//! The course of a cluster's OM: what befalls it, and what must hold of it in the end.
+//! The course of a cluster's OMs: what befalls them, and what must hold of them in the end.
 
 use super::gateways;
 use super::object_faults::OmFault;
@@ -7,42 +7,52 @@ use super::run::Run;
 use super::view::View;
 use crate::world::{Link, ProcessId};
 use client::Client;
+use proto::scm::OmGroupInfo;
 use std::sync::Arc;
 use std::time::Duration;
 use types::ContainerId;
 
 impl Run {
     pub(super) fn object_faults_step(&mut self) {
-        let (now, om) = (self.world.now(), self.plan.om());
-        if !self.plan.has_om {
-            return;
-        }
+        let now = self.world.now();
         if self.object_faults.is_to_be_mended(now) {
             self.mend_way_of_om();
         }
-        match self.object_faults.due(now) {
-            Some(OmFault::CutOff) => {
+        let may_empty = self.oms_bear_a_loss();
+        match self.object_faults.due(now, may_empty) {
+            Some(OmFault::CutOff(om)) => {
                 self.ledger.count(|counts| counts.om_cut_off += 1);
-                self.set_way_of_om(Link { is_cut: true, ..Link::FAST });
+                self.set_way_of_om(om, Link { is_cut: true, ..Link::FAST });
             }
-            Some(OmFault::Crash(crash, disk, lasts)) if self.world.is_up(ProcessId(om)) => {
+            Some(OmFault::Crash { om, crash, disk, lasts, is_emptied }) if self.world.is_up(ProcessId(om)) => {
                 self.ledger.count(|counts| counts.om_crashes += 1);
-                self.world.trace().event(format_args!("OM: {crash:?}"));
+                self.world.trace().event(format_args!("OM at {om}: {crash:?}, emptied: {is_emptied}"));
                 self.crash_for(om, crash, disk, lasts);
+                if is_emptied {
+                    self.ledger.count(|counts| counts.om_emptied += 1);
+                    self.empty_om(om);
+                }
             }
             _ => {}
         }
     }
 
+    /// Whether the names are on three OMs, as their leader says, of whom all are healthy.
+    fn oms_bear_a_loss(&self) -> bool {
+        let Some(view) = self.views.newest() else { return false };
+        let is_fresh = self.world.now() < view.asked_at + Duration::from_secs(1);
+        is_fresh && view.oms.groups.iter().any(|group| group.problem.is_empty() && group.replicas.len() == 3)
+    }
+
     pub(super) fn mend_way_of_om(&mut self) {
-        if self.object_faults.mended() {
-            self.set_way_of_om(Link::FAST);
+        if let Some(om) = self.object_faults.mended() {
+            self.set_way_of_om(om, Link::FAST);
         }
     }
 
-    /// Sets the way of OM's answers to clients; what they ask arrives.
-    fn set_way_of_om(&mut self, link: Link) {
-        let (om, clients) = (ProcessId(self.plan.om()), ProcessId(self.plan.clients()));
+    /// Sets the way of an OM's answers to clients; what they ask arrives.
+    fn set_way_of_om(&mut self, om: usize, link: Link) {
+        let (om, clients) = (ProcessId(om), ProcessId(self.plan.clients()));
         self.world.network().set_link(om, clients, link);
     }
 
@@ -52,21 +62,40 @@ impl Run {
         self.is_lost_with_scm(container) || info.is_some_and(|info| self.losses.has_lost_majority(info))
     }
 
+    /// Waits until the group of names is on as many OMs as it is to be, and SCM says that nothing is wrong with
+    /// it.
+    fn until_names_are_whole(&mut self, within: Duration) -> Result<(), String> {
+        let until = self.world.now() + within;
+        loop {
+            let view = self.views.newest().ok_or("SCM has shown nothing")?;
+            let is_whole = |group: &OmGroupInfo| {
+                group.problem.is_empty() && group.leader_om != 0 && group.replicas.len() == self.plan.oms
+            };
+            if view.oms.groups.len() == 1 && view.oms.groups.iter().all(is_whole) {
+                return Ok(());
+            }
+            if self.world.now() > until {
+                return Err(format!("the names are not on {} OMs: {:?}", self.plan.oms, view.oms));
+            }
+            self.step()?;
+        }
+    }
+
     /// Once all is quiet OM answers for each key, and what it answered all along could have happened.
     pub(super) fn check_objects(&mut self, view: &View) -> Result<(), String> {
         const WITHIN: Duration = Duration::from_secs(60);
-        if !self.plan.has_om {
+        if self.plan.oms == 0 {
             return Ok(());
         }
-        let way = OmWay {
-            connector: self.world.connector(self.operator()),
-            address: self.plan.address(self.plan.om()),
-            cluster: view.status.cluster.clone(),
-        };
+        self.until_names_are_whole(WITHIN)?;
+        let way = OmWay::new(
+            self.world.connector(self.operator()),
+            self.plan.om_addresses(),
+            view.status.cluster.clone(),
+        );
         let (objects, ledger, under_way) = (self.objects.clone(), self.ledger.clone(), Arc::new(()));
         let gateway_objects = self.gateway_objects.clone();
-        let options =
-            gateways::options(&self.plan.scm_addresses(), way.address.clone(), gateways::DEADLINES[0]);
+        let options = gateways::options(&self.plan.scm_addresses(), gateways::DEADLINES[0]);
         let unreadable = gateways::Unreadable::default();
         let (held, not_read) = (under_way.clone(), unreadable.clone());
         self.world.spawn(self.operator(), async move {

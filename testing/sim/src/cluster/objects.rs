@@ -15,6 +15,7 @@ use proto::om::{
 use proto::{Code, Failure, RequestId};
 use rpc::Connector;
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
@@ -88,18 +89,38 @@ impl Objects {
     }
 }
 
-/// Where OM is, as somebody's way to it.
+/// Where OMs are, as somebody's way to whichever leads.
 #[derive(Clone)]
 pub(super) struct OmWay {
-    pub(super) connector: Arc<dyn Connector>,
-    pub(super) address: String,
-    pub(super) cluster: String,
+    connector: Arc<dyn Connector>,
+    addresses: Vec<String>,
+    /// The place in `addresses` of the one that is asked next.
+    at: Arc<AtomicUsize>,
+    cluster: String,
+}
+
+impl OmWay {
+    pub(super) fn new(connector: Arc<dyn Connector>, addresses: Vec<String>, cluster: String) -> OmWay {
+        OmWay { connector, addresses, at: Arc::default(), cluster }
+    }
+
+    fn address(&self) -> &str {
+        &self.addresses[self.at.load(Ordering::Relaxed) % self.addresses.len()]
+    }
+
+    /// Goes where this one says that the leader is, or on to the next.
+    fn failed(&self, failure: &Failure) {
+        let named = failure.leader_address.as_ref();
+        let leader = named.and_then(|leader| self.addresses.iter().position(|address| address == leader));
+        let next = leader.unwrap_or(self.at.load(Ordering::Relaxed) + 1);
+        self.at.store(next, Ordering::Relaxed);
+    }
 }
 
 pub(super) struct ObjectClient {
     pub(super) writer: Writer,
     pub(super) objects: Objects,
-    pub(super) om: String,
+    pub(super) oms: OmWay,
     pub(super) datanodes: Vec<String>,
     pub(super) random: Random,
 }
@@ -177,14 +198,9 @@ impl ObjectClient {
     async fn ask(&mut self, key: usize, op: &Op) -> Option<Answer> {
         let id = u128::from(self.random.next_u64()) << 64 | u128::from(self.random.next_u64());
         let begun = Instant::now();
-        let way = OmWay {
-            connector: self.writer.connector.clone(),
-            address: self.om.clone(),
-            cluster: self.writer.cluster.clone(),
-        };
         for _ in 0..TRIES_MAX {
             let (objects, ledger) = (self.objects.clone(), self.writer.ledger.clone());
-            let (way, op) = (way.clone(), op.clone());
+            let (way, op) = (self.oms.clone(), op.clone());
             let call = async move {
                 let call = call_om(&way, &objects, &ledger, key, &op, RequestId(id), begun.elapsed());
                 timeout(ANSWER_MAX, call).await.unwrap_or_else(|_| Err(unanswered()))
@@ -200,7 +216,7 @@ impl ObjectClient {
                         Code::NoSuchKey | Code::NoSuchBucket | Code::PreconditionFailed => {
                             return Some(Answer::Refused(failure.code));
                         }
-                        _ => {}
+                        _ => self.oms.failed(&failure),
                     },
                 }
             }
@@ -223,7 +239,7 @@ async fn call_om(
     id: RequestId,
     age: Duration,
 ) -> Result<Answer, Failure> {
-    let channel = way.connector.connect(&way.address).map_err(Failure::internal)?;
+    let channel = way.connector.connect(way.address()).map_err(Failure::internal)?;
     let mut om = OmClient::new(channel);
     let (volume, bucket, name) = (VOLUME.to_owned(), BUCKET.to_owned(), Bytes::from(format!("key-{key}")));
     macro_rules! change {
@@ -287,16 +303,20 @@ fn value_of(found: &Key, objects: &Objects, ledger: &Ledger) -> Option<u64> {
 }
 
 /// Asks for it until it is there.
-pub(super) async fn create_bucket(connector: &dyn Connector, address: &str, cluster: &str) {
-    while let Ok(channel) = connector.connect(address) {
+pub(super) async fn create_bucket(way: &OmWay) {
+    while let Ok(channel) = way.connector.connect(way.address()) {
         let request = CreateBucketRequest { volume: VOLUME.to_owned(), bucket: BUCKET.to_owned() };
-        let request = proto::in_cluster(tonic::Request::new(request), cluster);
+        let request = proto::in_cluster(tonic::Request::new(request), &way.cluster);
         let request = proto::as_request(request, RequestId(1), Duration::ZERO);
         match timeout(ANSWER_MAX, OmClient::new(channel).create_bucket(request)).await {
             Ok(Ok(_)) => return,
-            Ok(Err(status)) if Failure::from(status.clone()).code == Code::BucketExists => return,
-            _ => sleep(Duration::from_millis(RETRY_MS_MAX)).await,
+            Ok(Err(status)) => match Failure::from(status) {
+                failure if failure.code == Code::BucketExists => return,
+                failure => way.failed(&failure),
+            },
+            Err(_) => way.failed(&unanswered()),
         }
+        sleep(Duration::from_millis(RETRY_MS_MAX)).await;
     }
 }
 
@@ -328,7 +348,8 @@ async fn read_at_last(way: &OmWay, objects: &Objects, ledger: &Ledger, key: usiz
         let answer = match timeout(ANSWER_MAX, read).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(failure)) if failure.code == Code::NoSuchKey => Answer::Refused(failure.code),
-            _ => {
+            failed => {
+                way.failed(&failed.map_or_else(|_| unanswered(), |failed| failed.expect_err("matched above")));
                 sleep(Duration::from_millis(RETRY_MS_MAX)).await;
                 continue;
             }

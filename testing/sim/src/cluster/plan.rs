@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use types::ManualClock;
 
-/// Of so many seeds one has an OM.
+/// Of so many seeds one has OMs.
 const WITH_OM_ONE_IN: u64 = 4;
 /// Memory of each database. Nothing is flushed but by its owner: what RocksDB did on its own would be done at
 /// another moment each time.
@@ -23,8 +23,8 @@ pub(super) struct Plan {
     pub(super) scms: usize,
     /// Of each datanode, how many disks it has.
     pub(super) disks: Vec<usize>,
-    /// Whether there is an OM, with clients that put, read and delete objects.
-    pub(super) has_om: bool,
+    /// OMs: none, one or three. With them come clients that put, read and delete objects.
+    pub(super) oms: usize,
     /// Of all that has to do with it: other seeds' steps are the same with and without it.
     pub(super) object_seed: u64,
     pub(super) writers: u64,
@@ -213,10 +213,7 @@ impl Plan {
         let scheme = Scheme::random(random, planted);
         let plan = Plan {
             scms: *random.pick(&[1, 3, 3]),
-            has_om: match planted {
-                None => seed % WITH_OM_ONE_IN == WITH_OM_ONE_IN - 1,
-                Some(planted) => planted == Planted::RequestIdsIgnored,
-            },
+            oms: oms(seed, planted),
             object_seed: seed ^ 0x6f62_6a65_6374_7300,
             disks,
             writers: 2 + random.below(4),
@@ -286,9 +283,14 @@ impl Plan {
         self.clients() + 1
     }
 
-    /// The last one, where there is an OM.
-    pub(super) fn om(&self) -> usize {
-        self.operator() + 1
+    /// The last ones.
+    pub(super) fn oms(&self) -> std::ops::Range<usize> {
+        let first = self.operator() + 1;
+        first..first + self.oms
+    }
+
+    pub(super) fn om_addresses(&self) -> Vec<String> {
+        self.oms().map(|machine| self.address(machine)).collect()
     }
 
     pub(super) fn scm_addresses(&self) -> Vec<String> {
@@ -300,9 +302,18 @@ impl Plan {
             machine if machine < self.scms => format!("scm{machine}:1"),
             machine if self.nodes().contains(&machine) => format!("dn{machine}:1"),
             machine if machine == self.clients() => "clients:1".to_owned(),
-            machine if machine == self.om() => "om:1".to_owned(),
+            machine if self.oms().contains(&machine) => format!("om{machine}:1"),
             _ => "operator:1".to_owned(),
         }
+    }
+}
+
+fn oms(seed: u64, planted: Option<Planted>) -> usize {
+    let object_seed = seed / WITH_OM_ONE_IN;
+    match planted {
+        None if seed % WITH_OM_ONE_IN != WITH_OM_ONE_IN - 1 => 0,
+        None => [1, 3, 3][(object_seed % 3) as usize],
+        Some(planted) => usize::from(planted == Planted::RequestIdsIgnored),
     }
 }
 

@@ -177,9 +177,9 @@ impl Run {
         world.add(plan.address(plan.clients()), SimOptions::default(), 0);
         let touched = world.processes().count();
         world.add(plan.address(plan.operator()), SimOptions::default(), 0);
-        let mut object_faults = ObjectFaults::new(plan.object_seed);
-        if plan.has_om {
-            world.add_with_disks(plan.address(plan.om()), &[object_faults.random_disk()], 0);
+        let mut object_faults = ObjectFaults::new(plan.object_seed, plan.oms());
+        for om in plan.oms() {
+            world.add_with_disks(plan.address(om), &[object_faults.random_disk()], 0);
         }
         let scm_places = (0..plan.scms).map(|machine| MemoryDbPlace::new(format!("/scm{machine}"))).collect();
         let links = Links::new(touched, &mut random);
@@ -226,22 +226,13 @@ impl Run {
             let directories = (0..disks).map(|number| run.directory(machine, number, uuid)).collect();
             run.directories.insert(machine, directories);
         }
-        if run.plan.has_om {
-            let uuid = run.object_faults.random_u128();
-            let (om, disk) = (run.plan.om(), DiskId(run.object_faults.random_u128()));
-            let stamp = Stamp { disk, cluster: String::new(), node_uuid: uuid, node: 0 };
-            let disk = run.world.disks(ProcessId(om))[0].clone();
-            run.directories.insert(om, vec![SimDirectory::new("/om", disk, stamp)]);
-        }
+        run.plan.oms().for_each(|om| run.empty_om(om));
         run
     }
 
     fn live(&mut self) -> Result<Finished, String> {
-        for machine in 0..=self.plan.operator() {
+        for machine in 0..self.plan.oms().end {
             self.start(machine);
-        }
-        if self.plan.has_om {
-            self.start(self.plan.om());
         }
         while self.world.now() < self.plan.faults_last.max(self.faults_until) {
             self.faults_step();
@@ -297,6 +288,16 @@ impl Run {
         SimDirectory::new(format!("/machine{machine}/disk{number}.{}", self.disks_made), disk, stamp)
     }
 
+    /// Gives an OM a directory with nothing in it.
+    pub(super) fn empty_om(&mut self, om: usize) {
+        let uuid = self.object_faults.random_u128();
+        let disk = DiskId(self.object_faults.random_u128());
+        let stamp = Stamp { disk, cluster: String::new(), node_uuid: uuid, node: 0 };
+        let nth = self.object_faults.emptied(om);
+        let disk = self.world.disks(ProcessId(om))[0].clone();
+        self.directories.insert(om, vec![SimDirectory::new(format!("/om{om}.{nth}"), disk, stamp)]);
+    }
+
     /// The directories of a machine, over the disks as they are after a crash.
     fn directories(&mut self, machine: usize) -> Vec<SimDirectory> {
         let disks = self.world.disks(ProcessId(machine));
@@ -336,10 +337,10 @@ impl Run {
             let (objects, gateway_objects) = (self.objects.clone(), self.gateway_objects.clone());
             let start = ClientsStart { plan, ledger, scms, datanodes, objects, gateway_objects, random };
             self.world.start(process, |context| start.run(context));
-        } else if machine == plan.om() {
+        } else if plan.oms().contains(&machine) {
             let directory = self.directories(machine).remove(0);
-            let place = self.object_faults.place.clone();
-            let start = OmStart { plan, ledger, directory, place };
+            let tables = self.object_faults.tables(machine);
+            let start = OmStart { plan, ledger, directory, tables, address };
             self.world.start(process, |context| start.run(context));
         } else {
             let (views, scm) = (self.views.clone(), self.scm_calls());

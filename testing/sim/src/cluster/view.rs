@@ -3,7 +3,7 @@ use super::scm_calls::ScmCalls;
 use proto::Failure;
 use proto::scm::{
     ClusterStatus, ContainerInfo, DatanodeInfo, GetClusterStatusRequest, ListContainersRequest,
-    ListDatanodesRequest, ListPipelinesRequest, Pipeline,
+    ListDatanodesRequest, ListOmsRequest, ListOmsResponse, ListPipelinesRequest, Pipeline,
 };
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -20,6 +20,7 @@ pub(super) struct View {
     pub(super) datanodes: Vec<DatanodeInfo>,
     pub(super) pipelines: Vec<Pipeline>,
     pub(super) containers: Vec<ContainerInfo>,
+    pub(super) oms: ListOmsResponse,
 }
 
 /// The newest one; a cheap handle.
@@ -55,5 +56,6 @@ async fn ask(scm: &ScmCalls, asked_at: Duration) -> Result<View, Failure> {
     let containers =
         scm.call(|mut scm| async move { scm.list_containers(ListContainersRequest::default()).await });
     let containers = containers.await?.containers;
-    Ok(View { asked_at, status, datanodes, pipelines, containers })
+    let oms = scm.call(|mut scm| async move { scm.list_oms(ListOmsRequest {}).await }).await?;
+    Ok(View { asked_at, status, datanodes, pipelines, containers, oms })
 }
