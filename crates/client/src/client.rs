@@ -4,6 +4,7 @@ use crate::counted::{self, Counted};
 use crate::locate::Locations;
 use crate::memory::Memory;
 use crate::om::OmCaller;
+use crate::om_seeker::OmSeeker;
 use crate::pipelines::Pipelines;
 use crate::view::{self, View};
 use crate::writable::any_is_writable;
@@ -80,8 +81,9 @@ impl Client {
             panic!("client options: {wrong}");
         }
         let seeker = |addresses: &str| Seeker::parse(addresses).expect("validated: addresses are host:port");
-        let (scm, om) = (Arc::new(seeker(&options.scm)), seeker(&options.om));
+        let scm = Arc::new(seeker(&options.scm));
         let (view_sender, view) = watch::channel(Arc::new(View::default()));
+        let om = OmSeeker::new(options.om.as_deref().map(seeker), view.clone());
         let follower = tokio::spawn(view::follow(scm.clone(), channels.clone(), view_sender));
         let pipelines = Pipelines::new(options.clone(), channels.clone(), view.clone());
         let locations = Locations::new(

@@ -14,6 +14,7 @@ mod error;
 mod locate;
 mod memory;
 mod om;
+mod om_seeker;
 mod options;
 mod outbox;
 mod pipelines;
@@ -29,7 +30,7 @@ pub use client::{Client, Put};
 pub use error::ClientError;
 pub use options::ClientOptions;
 pub use proto::datanode::Ack;
-pub use view::{MemberView, PipelineView, View};
+pub use view::{MemberView, OmGroupView, PipelineView, View};
 pub use write::Written;
 
 /// S3 sees the buckets of this volume.

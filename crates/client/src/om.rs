@@ -2,11 +2,12 @@ use crate::ClientError;
 use crate::channels::Channels;
 use crate::client::Client;
 use crate::counted::Counted;
+use crate::om_seeker::OmSeeker;
 use crate::view::View;
 use bytes::Bytes;
 use proto::om::om_client::OmClient;
 use proto::om::*;
-use proto::{Code, Failure, RequestId, Retry, Seeker};
+use proto::{Code, Failure, RequestId, Retry};
 use rand::RngExt;
 use rpc::Channel;
 use std::sync::Arc;
@@ -20,7 +21,7 @@ use types::random::random;
 /// Calls to OM: follows its leader, and repeats what may be repeated.
 pub(crate) struct OmCaller {
     channels: Channels,
-    om: Seeker,
+    om: OmSeeker,
     /// The view, which says which cluster OM must be of.
     view: watch::Receiver<Arc<View>>,
     call_timeout: Duration,
@@ -30,7 +31,7 @@ pub(crate) struct OmCaller {
 
 impl OmCaller {
     pub(crate) fn new(
-        om: Seeker,
+        om: OmSeeker,
         channels: Channels,
         view: watch::Receiver<Arc<View>>,
         call_timeout: Duration,
@@ -83,8 +84,14 @@ impl OmCaller {
             }
         };
         loop {
-            let address = self.om.address();
-            let failure = match self.call_once(&address, attempt(), &method).await {
+            let om = self.om.now();
+            let address = om.as_ref().map(|om| om.address()).unwrap_or_default();
+            let answer = match &om {
+                Ok(_) => self.call_once(&address, attempt(), &method).await,
+                // Nothing was sent.
+                Err(failure) => Err(failure.clone()),
+            };
+            let failure = match answer {
                 Ok(answer) => return Ok(answer),
                 Err(failure) => failure,
             };
@@ -96,7 +103,7 @@ impl OmCaller {
             let is_final = match failure.code {
                 // Somebody's list of addresses is wrong, or a directory was exchanged: that is for people to
                 // mend.
-                Code::WrongCluster => strangers >= self.om.configured().len(),
+                Code::WrongCluster => strangers >= om.as_ref().map_or(1, |om| om.configured().len()),
                 _ => matches!(failure.retry, Retry::No | Retry::Unspecified),
             };
             if is_final {
@@ -116,7 +123,9 @@ impl OmCaller {
                 });
             }
             debug!(om = address, why = %failure, "call OM again");
-            self.om.failed(&address, &failure);
+            if let Ok(om) = om {
+                om.failed(&address, &failure);
+            }
             self.counted.om_repeats.count();
             tokio::time::sleep(retry.pause()).await;
         }

@@ -5,8 +5,8 @@ use std::time::Duration;
 pub struct ClientOptions {
     /// "host:port" of SCM; several, separated by commas, are its members.
     pub scm: String,
-    /// "host:port" of OM; several, separated by commas, are its members.
-    pub om: String,
+    /// "host:port" of OM; several, separated by commas, are its members. `None`: SCM says who has the names.
+    pub om: Option<String>,
     /// Bytes of one chunk, that is, of one Raft entry: large enough that its fixed costs vanish, small enough
     /// that several are under way while a body still arrives.
     pub chunk_bytes: usize,
@@ -45,7 +45,7 @@ impl Default for ClientOptions {
     fn default() -> Self {
         ClientOptions {
             scm: "127.0.0.1:7400".to_owned(),
-            om: "127.0.0.1:7400".to_owned(),
+            om: None,
             chunk_bytes: 1 << 20,
             block_bytes_max: 256 << 20,
             stream_buffer_bytes_max: 16 << 20,
@@ -65,7 +65,8 @@ impl ClientOptions {
     /// All contradictions at once.
     pub fn validate(&self) -> Result<(), String> {
         let mut wrong = Vec::new();
-        for (service, addresses) in [("SCM", &self.scm), ("OM", &self.om)] {
+        let given = [("SCM", Some(&self.scm)), ("OM", self.om.as_ref())];
+        for (service, addresses) in given.into_iter().filter_map(|(service, it)| Some((service, it?))) {
             if let Err(failure) = proto::Seeker::parse(addresses) {
                 wrong.push(format!("address of {service}: {failure}"));
             }
@@ -109,6 +110,8 @@ mod tests {
         let wrong = ClientOptions { chunk_bytes: 0, locations_max: 0, ..ClientOptions::default() };
         let message = wrong.validate().unwrap_err();
         assert!(message.contains("chunk_bytes") && message.contains("locations_max"), "{message}");
+        let nowhere = ClientOptions { om: Some("om".to_owned()), ..ClientOptions::default() };
+        assert!(nowhere.validate().unwrap_err().contains("address of OM"));
         let endless = ClientOptions { ack_all_within: Duration::MAX, ..ClientOptions::default() };
         assert!(endless.validate().unwrap_err().contains("half of stall"));
     }

@@ -7,12 +7,21 @@ use tokio::sync::watch;
 use tracing::{debug, info, warn};
 use types::{Backoff, ContainerId, NodeId, PipelineId};
 
-/// The cluster's pipelines as SCM last told them.
+/// The cluster's pipelines and groups of names as SCM last told them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct View {
     /// Empty until SCM has answered for the first time.
     pub cluster: String,
     pub pipelines: Vec<PipelineView>,
+    pub om_groups: Vec<OmGroupView>,
+}
+
+/// A group of names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OmGroupView {
+    pub number: u64,
+    pub members: Vec<MemberView>,
+    pub leader: Option<NodeId>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,6 +47,38 @@ impl View {
     pub fn pipeline(&self, id: PipelineId) -> Option<&PipelineView> {
         self.pipelines.iter().find(|pipeline| pipeline.id == id)
     }
+
+    pub fn om_group(&self, number: u64) -> Option<&OmGroupView> {
+        self.om_groups.iter().find(|group| group.number == number)
+    }
+}
+
+impl OmGroupView {
+    /// The leader's address, if SCM knows it.
+    pub(crate) fn leader_address(&self) -> Option<&str> {
+        let leader = self.members.iter().find(|member| Some(member.node) == self.leader)?;
+        Some(leader.address.as_str()).filter(|address| !address.is_empty())
+    }
+
+    /// The members' addresses, in order.
+    pub(crate) fn addresses(&self) -> Vec<String> {
+        let addresses = self.members.iter().map(|member| member.address.clone());
+        let mut addresses: Vec<String> = addresses.filter(|address| !address.is_empty()).collect();
+        addresses.sort_unstable();
+        addresses.dedup();
+        addresses
+    }
+}
+
+impl From<scm::OmGroupView> for OmGroupView {
+    fn from(group: scm::OmGroupView) -> Self {
+        let member = |member: scm::OmMember| MemberView { node: NodeId(member.om), address: member.address };
+        OmGroupView {
+            number: group.group,
+            members: group.members.into_iter().map(member).collect(),
+            leader: (group.leader_om != 0).then_some(NodeId(group.leader_om)),
+        }
+    }
 }
 
 impl PipelineView {
@@ -53,7 +94,8 @@ impl From<scm::ClusterView> for View {
     fn from(view: scm::ClusterView) -> Self {
         let mut pipelines: Vec<PipelineView> = view.pipelines.into_iter().map(PipelineView::from).collect();
         pipelines.sort_by_key(|pipeline| pipeline.id);
-        View { cluster: view.cluster, pipelines }
+        let om_groups = view.om_groups.into_iter().map(OmGroupView::from).collect();
+        View { cluster: view.cluster, pipelines, om_groups }
     }
 }
 

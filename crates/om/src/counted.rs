@@ -112,10 +112,10 @@ impl Batches {
         self.write.record_duration(write);
     }
 
-    pub(crate) fn expose(&self, exposition: &mut Exposition) {
-        exposition.histogram(BATCH_COMMANDS, &[], &self.commands.take());
-        exposition.histogram(BATCH_ROWS, &[], &self.rows.take());
-        exposition.histogram(BATCH_WRITE, &[], &self.write.take());
+    pub(crate) fn expose(&self, labels: &[(&str, &str)], exposition: &mut Exposition) {
+        exposition.histogram(BATCH_COMMANDS, labels, &self.commands.take());
+        exposition.histogram(BATCH_ROWS, labels, &self.rows.take());
+        exposition.histogram(BATCH_WRITE, labels, &self.write.take());
     }
 }
 
@@ -124,10 +124,10 @@ pub(crate) fn expose_listings(under_way: usize, exposition: &mut Exposition) {
 }
 
 /// A property that RocksDB cannot tell is left out.
-pub(crate) fn expose_tables(db: &DB, exposition: &mut Exposition) {
+pub(crate) fn expose_tables(db: &DB, labels: &[(&str, &str)], exposition: &mut Exposition) {
     let mut expose = |metric, property: &str| {
         if let Ok(Some(value)) = db.property_int_value(property) {
-            exposition.gauge(metric, &[], value);
+            exposition.gauge(metric, labels, value);
         }
     };
     expose(ROWS, "rocksdb.estimate-num-keys");

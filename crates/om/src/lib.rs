@@ -3,15 +3,22 @@
 //! Everything that changes it is an operation of [`ops`]: prepared on the leader, carried by the group's log,
 //! applied on all members to [`tables`]. Everything that only reads is a query of [`queries`], answered by
 //! the leader from its own tables once it knows that they are current.
+//!
+//! The replicas of groups that an OM has are in [`replicas`]. Which it is to have SCM says
+//! (docs/adr/0013-scm-places-the-groups-of-names.md), in answer to the [`heartbeat`].
 
 mod counted;
-mod founding;
+mod heartbeat;
 mod om;
 mod ops;
 mod options;
 mod overlay;
+mod place;
 mod queries;
+mod replica;
+mod replicas;
 mod rules;
+mod scm;
 mod service;
 mod state_machine;
 mod tables;
@@ -20,4 +27,5 @@ mod usage;
 
 pub use om::Om;
 pub use options::OmOptions;
+pub use place::TablesPlace;
 pub use tables::APPLIED_KEY;

@@ -1,18 +1,25 @@
+use std::time::Duration;
+
 /// Settings of an OM.
 #[derive(Clone, Debug)]
 pub struct OmOptions {
     /// "host:port" where other processes reach this one.
     pub address: String,
-    /// "host:port" of SCM; several, separated by commas, are its members. Asked once: which cluster this is.
+    /// "host:port" of SCM; several, separated by commas, are its members. Empty: nobody is asked, and only
+    /// what is on the disk runs.
     pub scm: String,
+    /// The version of this process's software, which SCM is told.
+    pub version: String,
+    /// The interval at which SCM is told what is here; it is told at once when that changes.
+    pub heartbeat: Duration,
     /// Listings that run at the same time; more are refused as busy. Each holds a thread for about a
     /// millisecond per thousand entries and at most one page (10 MiB at the very worst) in memory.
     pub scans_max: usize,
-    /// Election and heartbeat times of the OM's group.
+    /// Election and heartbeat times of the OM's groups; the same at all OMs.
     pub timing: raft::Timing,
-    /// The policy by which the OM's group writes a snapshot and purges its log.
+    /// The policy by which the OM's groups write a snapshot and purge their log.
     pub snapshots: raft::SnapshotPolicy,
-    /// Memory of the OM's tables.
+    /// Memory of the tables of each group.
     pub db: statedb::DbOptions,
 }
 
@@ -21,6 +28,8 @@ impl Default for OmOptions {
         Self {
             address: String::new(),
             scm: String::new(),
+            version: String::new(),
+            heartbeat: Duration::from_secs(1),
             scans_max: 256,
             timing: raft::Timing::METADATA,
             snapshots: raft::SnapshotPolicy::METADATA,

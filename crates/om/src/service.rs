@@ -1,30 +1,32 @@
-use crate::counted::{Batches, Counted};
+use crate::counted::Counted;
 use crate::ops::{self, Fresh, Operation, REMEMBERED};
 use crate::queries::{self, Query, Reach};
+use crate::replica::Replica;
+use crate::replicas::Replicas;
 use crate::rules::COMMAND_BYTES_MAX;
 use crate::tables::Refusal;
-use crate::usage::Usage;
 use bytes::Bytes;
 use prost::Message;
 use proto::om::om_server::Om;
 use proto::om::*;
 use proto::{Code, Failure, RequestId, Retry};
-use raft::{AddressBook, Group};
+use raft::AddressBook;
 use rand::RngExt;
-use statedb::GroupDb;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use tokio::sync::Semaphore;
 use tonic::{Request, Response, Status};
 use tracing::error;
-use types::Clock;
 use types::random::random;
+use types::{Clock, GroupId};
+
+/// The group that has all names.
+const NAMES: u64 = 0;
 
 /// The OM over gRPC. Only the group's leader answers: it orders the commands, and it knows that its tables
 /// are current.
 #[derive(Clone)]
 pub(crate) struct OmService {
-    /// Empty until this OM has joined a cluster; or why its group cannot be opened.
-    pub(crate) opened: Arc<OnceLock<Result<Opened, String>>>,
+    pub(crate) replicas: Arc<Replicas>,
     pub(crate) addresses: AddressBook,
     pub(crate) clock: Arc<dyn Clock>,
     /// One permit per listing under way.
@@ -32,24 +34,9 @@ pub(crate) struct OmService {
     pub(crate) counted: Arc<Counted>,
 }
 
-/// The OM's group, and its tables.
-pub(crate) struct Opened {
-    pub(crate) group: Group,
-    pub(crate) dbs: Arc<dyn GroupDb>,
-    /// The usage of each bucket.
-    pub(crate) usage: Arc<Usage>,
-    /// The number of commands that were applied at a time.
-    pub(crate) batches: Arc<Batches>,
-}
-
 impl OmService {
-    pub(crate) fn opened(&self) -> Result<&Opened, Failure> {
-        let why = match self.opened.get() {
-            Some(Ok(opened)) => return Ok(opened),
-            Some(Err(why)) => why,
-            None => "this OM has not joined a cluster yet: it waits for SCM",
-        };
-        Err(Failure::new(Code::Unavailable, why))
+    fn serving(&self) -> Result<Arc<Replica>, Failure> {
+        self.replicas.serving(GroupId::om(NAMES), &self.addresses)
     }
 
     async fn change<O: Operation>(&self, request: Request<O::Request>) -> Result<O::Response, Failure> {
@@ -75,8 +62,8 @@ impl OmService {
         }
         let command =
             raft::Command { meta: Bytes::from(command.encode_to_vec()), ..raft::Command::default() };
-        let done =
-            self.opened()?.group.apply(command).await.map_err(|error| error.into_failure(&self.addresses))?;
+        let applied = self.serving()?.group.apply(command).await;
+        let done = applied.map_err(|error| error.into_failure(&self.addresses))?;
         match OmReply::decode(done.reply).map(|reply| reply.result) {
             Ok(Some(om_reply::Result::Error(error))) => Err(error.into()),
             Ok(Some(result)) => O::from_reply(result)
@@ -87,8 +74,9 @@ impl OmService {
     }
 
     async fn query<Q: Query>(&self, request: Q::Request) -> Result<Q::Response, Failure> {
-        let Opened { group, dbs, .. } = self.opened()?;
-        group.read_index().await.map_err(|error| error.into_failure(&self.addresses))?;
+        let replica = self.serving()?;
+        let dbs = &replica.dbs;
+        replica.group.read_index().await.map_err(|error| error.into_failure(&self.addresses))?;
         let read = match Q::REACH {
             Reach::Records => Q::read(&dbs.current(), request),
             Reach::Page => {

@@ -2,6 +2,7 @@ use crate::counted::Batches;
 use crate::ops;
 use crate::overlay::Overlay;
 use crate::tables::{APPLIED_KEY, BUCKETS_PREFIX, FORMAT, FORMAT_KEY};
+use crate::upgrade::Upgrading;
 use crate::usage::{BucketRows, Usage};
 use anyhow::Context;
 use bytes::Bytes;
@@ -32,7 +33,7 @@ impl StateMachine for OmStateMachine {
     }
 
     fn snapshots(&self) -> Option<Arc<dyn Snapshots>> {
-        Some(self.dbs.clone())
+        Some(Arc::new(Upgrading(self.dbs.clone())))
     }
 }
 
@@ -243,7 +244,7 @@ mod tests {
             super::apply(&machine, batch, &applied, &batches).unwrap();
         }
         let mut exposition = Exposition::default();
-        batches.expose(&mut exposition);
+        batches.expose(&[], &mut exposition);
         let text = exposition.finish();
         let value = |name: &str| -> f64 {
             let value =

@@ -7,6 +7,7 @@
 //! | `b` + volume + 0 + bucket name | `BucketRecord` |
 //! | `d` + log index + `u32` | `DeletedPieces` |
 //! | `f` | format of the tables, `u32` |
+//! | `g` | empty: the names of this group are founded |
 //! | `k` + bucket + key | `Key` |
 //! | `n` | next bucket number, `u64` |
 //! | `p` + bucket + upload id + part number `u32` | `Part` |
@@ -25,6 +26,7 @@ use statedb::Db;
 /// The key under which the tables say up to where they are applied.
 pub const APPLIED_KEY: &[u8] = b"a";
 pub(crate) const FORMAT_KEY: &[u8] = b"f";
+pub(crate) const FOUNDED_KEY: &[u8] = b"g";
 pub(crate) const NEXT_BUCKET_KEY: &[u8] = b"n";
 pub(crate) const QUEUE_KEY: &[u8] = b"q";
 
@@ -215,6 +217,13 @@ pub(crate) fn upload_existing(
         Failure::new(proto::Code::NoSuchUpload, message)
     };
     Ok(known.ok_or_else(missing)?)
+}
+
+/// Whether the names that are in these tables are founded: a command of their log said so, or any change was
+/// carried out or refused. Only founded groups carry out any, and those of before that note have carried out
+/// what they were asked. What is remembered of the last requests never goes as a whole.
+pub(crate) fn is_founded(tables: &impl Read) -> anyhow::Result<bool> {
+    Ok(tables.get(FOUNDED_KEY)?.is_some() || tables.get(QUEUE_KEY)?.is_some())
 }
 
 /// The format of tables that this version reads; `None` of empty ones. Those of other versions are refused.

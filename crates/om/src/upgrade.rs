@@ -1,15 +1,25 @@
-//! Tables of the format before become those of this one before their group is opened: what is applied
-//! afterwards finds no others.
+//! Tables of the format before become those of this one before their group is opened, and before a snapshot
+//! of them counts: what is applied afterwards finds no others.
+//!
+//! That names are founded ([`crate::tables::is_founded`]) is no matter of formats: what members have must not
+//! depend on whether they opened old tables or were sent the log, so nothing is written for it here. Tables
+//! with anything in them that was asked for are those of founded names. Tables in which nothing was ever asked
+//! for are not: once SCM knows their group, its leader writes that down as in any other.
 
 use crate::tables::{
     BUCKETS_PREFIX, BucketNumber, FORMAT, FORMAT_KEY, FORMAT_UNCOUNTED, decode, format, keys_prefix,
     successor,
 };
 use anyhow::Context;
+use disk::Disk;
+use futures::FutureExt;
+use futures::future::BoxFuture;
 use prost::Message;
 use proto::om::{BucketRecord, Key};
+use raft::{Applied, Snapshots};
 use rocksdb::{Direction, IteratorMode, ReadOptions, WriteBatch};
-use statedb::Db;
+use statedb::{Db, GroupDb};
+use std::sync::Arc;
 use tracing::info;
 
 /// Brings the tables to this version's format, though not yet durably on return: a crash leaves the one or
@@ -33,6 +43,35 @@ pub(crate) fn upgrade(db: &Db) -> anyhow::Result<()> {
     }
     batch.put(FORMAT_KEY, FORMAT.to_le_bytes());
     db.write(batch).context("write what was counted")
+}
+
+/// Snapshots of tables, which become those of this format when they are installed: who sends one may have
+/// written it before it was upgraded.
+pub(crate) struct Upgrading(pub(crate) Arc<dyn GroupDb>);
+
+impl Snapshots for Upgrading {
+    fn disk(&self) -> Arc<dyn Disk> {
+        self.0.disk()
+    }
+
+    fn write(&self, dir: String) -> BoxFuture<'static, anyhow::Result<Applied>> {
+        self.0.write(dir)
+    }
+
+    fn check(&self, dir: String) -> BoxFuture<'static, anyhow::Result<Applied>> {
+        self.0.check(dir)
+    }
+
+    /// A crash before the end is one before the next opening, which upgrades too.
+    fn install(&self, dir: String) -> BoxFuture<'static, anyhow::Result<()>> {
+        let (installed, dbs) = (self.0.install(dir), self.0.clone());
+        async move {
+            installed.await?;
+            let tables = dbs.current();
+            raft::blocking(move || upgrade(&tables)).await.context("upgrade installed tables")?
+        }
+        .boxed()
+    }
 }
 
 /// The bucket's keys and their bytes, from its keys.

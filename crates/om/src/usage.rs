@@ -64,16 +64,17 @@ impl Usage {
         Ok(())
     }
 
-    pub(crate) fn expose(&self, tables: &Arc<Db>, exposition: &mut Exposition) {
+    pub(crate) fn expose(&self, tables: &Arc<Db>, labels: &[(&str, &str)], exposition: &mut Exposition) {
         let mut known = self.known.lock().expect("no holder panics");
         if let Err(error) = known.read(tables) {
             tracing::warn!(error = format!("{error:#}"), "read the buckets to tell what they have");
             return;
         }
-        exposition.gauge(BUCKETS, &[], known.buckets.len() as u64);
+        exposition.gauge(BUCKETS, labels, known.buckets.len() as u64);
         let mut expose = |name: &str, keys: u64, bytes: u64| {
-            exposition.gauge(KEYS, &[("bucket", name)], keys);
-            exposition.gauge(BYTES, &[("bucket", name)], bytes);
+            let labels = [labels, &[("bucket", name)]].concat();
+            exposition.gauge(KEYS, &labels, keys);
+            exposition.gauge(BYTES, &labels, bytes);
         };
         let (mut keys, mut bytes) = (known.keys, known.bytes);
         for (_, row) in known.by_bytes.iter().take(BUCKETS_NAMED_MAX) {
@@ -152,7 +153,7 @@ mod tests {
 
     fn lines(usage: &Usage, db: &Arc<Db>) -> Vec<String> {
         let mut exposition = Exposition::default();
-        usage.expose(db, &mut exposition);
+        usage.expose(db, &[], &mut exposition);
         let text = exposition.finish();
         text.lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect()
     }

@@ -42,10 +42,24 @@ impl Seeker {
                 configured.push(address.to_owned());
             }
         }
-        let Some(first) = configured.first().cloned() else {
-            return Err(Failure::invalid("no address is given, expected host:port"));
-        };
-        Ok(Seeker { configured, sought: Mutex::new(Sought { address: first, silent: None }) })
+        let seeker = Seeker::among(configured);
+        seeker.ok_or_else(|| Failure::invalid("no address is given, expected host:port"))
+    }
+
+    /// Seeks among these, the first of them first. `None` where there is none.
+    pub fn among(addresses: Vec<String>) -> Option<Seeker> {
+        let first = addresses.first().cloned()?;
+        let sought = Mutex::new(Sought { address: first, silent: None });
+        Some(Seeker { configured: addresses, sought })
+    }
+
+    /// Somebody else says where the leader is: the next question goes there, unless it was found silent just
+    /// now.
+    pub fn leads(&self, leader: &str) {
+        let mut sought = self.sought.lock().expect("no holder panics");
+        if !sought.is_silent(leader) {
+            leader.clone_into(&mut sought.address);
+        }
     }
 
     pub fn configured(&self) -> &[String] {
@@ -134,6 +148,21 @@ mod tests {
         tokio::time::advance(SILENT_FOR).await;
         seeker.failed("b:2", &names_a);
         assert_eq!(seeker.address(), "a:1");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn where_somebody_says_that_the_leader_is_is_asked_unless_it_was_silent_just_now() {
+        assert!(Seeker::among(Vec::new()).is_none());
+        let seeker = Seeker::among(["a:1", "b:2", "c:3"].map(str::to_owned).to_vec()).unwrap();
+        seeker.leads("c:3");
+        assert_eq!(seeker.address(), "c:3");
+        seeker.failed("c:3", &Failure::unanswered(""));
+        assert_eq!(seeker.address(), "a:1");
+        seeker.leads("c:3");
+        assert_eq!(seeker.address(), "a:1");
+        tokio::time::advance(SILENT_FOR).await;
+        seeker.leads("c:3");
+        assert_eq!(seeker.address(), "c:3");
     }
 
     #[test]

@@ -59,6 +59,23 @@ impl DbGenerations {
         Ok(DbGenerations { inner: Arc::new(Inner { disk, dir, options, applied_key, current }) })
     }
 
+    /// Deletes all that is of the database in `dir`, durably: on return one that is opened there is empty. What
+    /// is not there is deleted already. Nobody may have it open, and until a call has returned nobody may open
+    /// it: a crash leaves any part of it.
+    pub async fn delete(disk: &RealDisk, dir: &str) -> anyhow::Result<()> {
+        let (parent, name) = dir.rsplit_once('/').unwrap_or(("", dir));
+        let in_parent = |name: &str| if parent.is_empty() { name.to_owned() } else { format!("{parent}/{name}") };
+        for found in disk.list(parent).await.context("list generations")? {
+            let path = in_parent(&found);
+            if is_generation(name, &found) {
+                disk.remove_dir_all(&path).await.with_context(|| format!("remove {path}"))?;
+            } else if path == pointer_path(dir) {
+                disk.remove_file(&path).await.with_context(|| format!("remove {path}"))?;
+            }
+        }
+        disk.sync_dir(parent).await.with_context(|| format!("sync `{parent}`"))
+    }
+
     /// As [`GroupDb::current`].
     pub fn current(&self) -> Arc<Db> {
         self.inner.current()
@@ -103,19 +120,22 @@ async fn remove_others(disk: &RealDisk, dir: &str, number: u64) -> anyhow::Resul
     let (parent, name) = dir.rsplit_once('/').unwrap_or(("", dir));
     let kept = generation_dir(name, number);
     for found in disk.list(parent).await.context("list generations")? {
-        let suffix = found.strip_prefix(name);
-        let is_number = |suffix: &str| {
-            suffix.strip_prefix('.').is_some_and(|digits| {
-                digits.len() == 16 && digits.bytes().all(|byte| byte.is_ascii_hexdigit())
-            })
-        };
-        let is_generation = suffix.is_some_and(|suffix| suffix.is_empty() || is_number(suffix));
-        if is_generation && found != kept {
+        if is_generation(name, &found) && found != kept {
             let path = if parent.is_empty() { found } else { format!("{parent}/{found}") };
             disk.remove_dir_all(&path).await.with_context(|| format!("remove {path}"))?;
         }
     }
     Ok(())
+}
+
+/// Whether `found` is a generation of the database called `name`.
+fn is_generation(name: &str, found: &str) -> bool {
+    let is_number = |suffix: &str| {
+        suffix
+            .strip_prefix('.')
+            .is_some_and(|digits| digits.len() == 16 && digits.bytes().all(|byte| byte.is_ascii_hexdigit()))
+    };
+    found.strip_prefix(name).is_some_and(|suffix| suffix.is_empty() || is_number(suffix))
 }
 
 impl Inner {
@@ -288,6 +308,27 @@ mod tests {
         let dbs = open(&disk).await;
         assert_eq!(value(&dbs.current()), 1);
         assert_eq!(names(&disk).await, ["db.0000000000000001", "db.generation"]);
+    }
+
+    #[tokio::test]
+    async fn of_a_deleted_one_nothing_is_left_wherever_a_crash_came_and_others_stay() {
+        let dir = TempDir::new().unwrap();
+        let disk = disk(&dir);
+        let other = DbGenerations::open(disk.clone(), "db-2", &DbOptions::default(), KEY).await.unwrap();
+        apply(&other, 7);
+        let dbs = open(&disk).await;
+        apply(&dbs, 1);
+        Snapshots::write(&dbs, "snapshot".to_owned()).await.unwrap();
+        dbs.install("snapshot".to_owned()).await.unwrap();
+        drop(dbs);
+        // A crash has taken the generation that counts, and not the word that it does.
+        disk.remove_dir_all("db.0000000000000001").await.unwrap();
+        for _ in 0..2 {
+            DbGenerations::delete(&disk, "db").await.unwrap();
+            assert_eq!(names(&disk).await, ["db-2"]);
+        }
+        assert!(open(&disk).await.current().applied(KEY).unwrap().is_none());
+        assert_eq!(value(&other.current()), 7);
     }
 
     /// docs/format/snapshot.md.

@@ -264,14 +264,39 @@ impl fmt::Display for GroupId {
     }
 }
 
+impl FromStr for GroupId {
+    type Err = ParseIdError;
+
+    /// Reads what [`fmt::Display`] writes, and nothing else.
+    fn from_str(text: &str) -> Result<Self, ParseIdError> {
+        let number = |digits: &str| digits.parse().ok().filter(|number| number >> Self::NUMBER_BITS == 0);
+        let group = match text.split_once('-') {
+            None if text == "scm" => Some(GroupId::SCM),
+            Some(("om", digits)) => number(digits).map(GroupId::om),
+            Some(("pipeline", digits)) => number(digits).map(|id| GroupId::pipeline(PipelineId(id))),
+            None | Some(_) => None,
+        };
+        let bad = || ParseIdError {
+            kind: "GroupId",
+            text: text.to_owned(),
+            expected: "scm, om-<number> or pipeline-<number>",
+        };
+        group.filter(|group| group.to_string() == text).ok_or_else(bad)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn group_ids_survive_the_wire() {
+    fn group_ids_survive_the_wire_and_their_names() {
         for group in [GroupId::SCM, GroupId::om(7), GroupId::pipeline(PipelineId(1 << 40))] {
             assert_eq!(GroupId::try_from(group.to_u64()), Ok(group));
+            assert_eq!(group.to_string().parse(), Ok(group));
+        }
+        for other in ["", "om", "om-", "om-07", "om-+7", "om-0.tmp", "scm-1", "om-18446744073709551615"] {
+            other.parse::<GroupId>().expect_err(other);
         }
         assert!(GroupId::try_from(0x0900_0000_0000_0001).is_err());
     }

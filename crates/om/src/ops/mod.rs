@@ -13,6 +13,7 @@ mod create_bucket;
 mod create_upload;
 mod delete_bucket;
 mod delete_keys;
+mod founded;
 mod precondition;
 mod requests;
 
@@ -24,6 +25,7 @@ pub(crate) use create_bucket::CreateBucket;
 pub(crate) use create_upload::CreateUpload;
 pub(crate) use delete_bucket::DeleteBucket;
 pub(crate) use delete_keys::DeleteKeys;
+pub(crate) use founded::Founded;
 pub(crate) use requests::REMEMBERED;
 
 use crate::overlay::Overlay;
@@ -158,6 +160,7 @@ pub(crate) fn apply(tables: &mut Overlay<'_>, index: u64, command: OmCommand) ->
             om_command::Command::CommitPart(command) => run::<CommitPart>(apply, command),
             om_command::Command::CompleteUpload(command) => run::<CompleteUpload>(apply, command),
             om_command::Command::AbortUpload(command) => run::<AbortUpload>(apply, command),
+            om_command::Command::Founded(command) => run::<Founded>(apply, command),
         }
     };
     let result = match result {

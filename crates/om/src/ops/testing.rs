@@ -19,12 +19,17 @@ pub(crate) struct Namespace {
 impl Namespace {
     /// A namespace with a bucket `photos`.
     pub(crate) fn new() -> Namespace {
-        let dir = tempfile::tempdir().unwrap();
-        let db = Db::open(dir.path(), &statedb::DbOptions::default()).unwrap();
-        let mut namespace = Namespace { db, next_index: 0, now_ms: 1000, _dir: dir };
+        let mut namespace = Namespace::empty();
         let request = CreateBucketRequest { volume: VOLUME.into(), bucket: "photos".into() };
         namespace.run::<CreateBucket>(request).unwrap();
         namespace
+    }
+
+    /// Tables in which nothing is.
+    pub(crate) fn empty() -> Namespace {
+        let dir = tempfile::tempdir().unwrap();
+        let db = Db::open(dir.path(), &statedb::DbOptions::default()).unwrap();
+        Namespace { db, next_index: 0, now_ms: 1000, _dir: dir }
     }
 
     /// Prepares and applies a request of its own; each takes a millisecond.
@@ -63,7 +68,7 @@ impl Namespace {
     }
 
     /// All records but those that remember requests.
-    fn names(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
+    pub(crate) fn names(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
         let is_of_requests = |key: &[u8]| matches!(key.first(), Some(b'q' | b'r' | b's'));
         self.records(b"").into_iter().filter(|(key, _)| !is_of_requests(key)).collect()
     }

@@ -80,6 +80,15 @@ impl Group {
         Members::of(self.raft().metrics().borrow_watched().membership_config.membership())
     }
 
+    /// Whether the newest members that this replica knows may still become others: they are between two sets,
+    /// or not committed as far as is known here.
+    pub fn is_changing_members(&self) -> bool {
+        let metrics = self.raft().metrics();
+        let metrics = metrics.borrow_watched();
+        let (newest, committed) = (&metrics.membership_config, &metrics.committed_membership_config);
+        newest.log_id() != committed.log_id() || newest.membership().get_joint_config().len() > 1
+    }
+
     /// The committed membership that this replica was told it is not in.
     pub(crate) fn dismissal(&self) -> Option<Dismissal> {
         let metrics = self.raft().metrics();

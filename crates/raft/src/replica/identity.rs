@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use types::{GroupId, ReplicaId};
 
-const DIR: &str = "replicas";
+pub(crate) const DIR: &str = "replicas";
 /// The interval at which a full disk is tried again.
 const ROOM_RETRY: Duration = Duration::from_millis(200);
 /// The fields between the version and the lost replicas.

@@ -1,6 +1,6 @@
 //! The record of a replica, as its owner reads it, and the stages that it goes through.
 
-use crate::replica::identity::{Identity, IdentityState};
+use crate::replica::identity::{self, Identity, IdentityState};
 use disk::Disk;
 use std::io;
 use std::sync::Arc;
@@ -29,6 +29,14 @@ pub enum ReplicaStage {
 }
 
 impl ReplicaRecord {
+    /// The groups of which the disk has a record, in order.
+    pub async fn groups(disk: &Arc<dyn Disk>) -> io::Result<Vec<GroupId>> {
+        let names = disk.list(identity::DIR).await?;
+        let mut groups: Vec<GroupId> = names.iter().filter_map(|name| name.parse().ok()).collect();
+        groups.sort_unstable();
+        Ok(groups)
+    }
+
     /// `None` where there was never a replica. Damage hides a record: who opens the replica hears of it, and
     /// who ends it needs nothing that it hides.
     pub async fn of(group: GroupId, disk: &Arc<dyn Disk>) -> io::Result<Option<ReplicaRecord>> {

@@ -1,0 +1,329 @@
+//! A replica of a group of names that runs here.
+
+use crate::counted::Batches;
+use crate::ops::{self, Founded, Fresh};
+use crate::tables::is_founded;
+use crate::usage::Usage;
+use anyhow::{Context, bail};
+use bytes::Bytes;
+use prost::Message;
+use proto::om::{FoundedCommand, OmReply, om_reply};
+use proto::scm::{OmGroup, OmMember, OmReplicaReport};
+use proto::{Code, Failure, RequestId};
+use raft::{AddressBook, Command, Group, GroupStatus, Member, Members, Role};
+use rand::RngExt;
+use statedb::GroupDb;
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep};
+use tracing::info;
+use types::random::random;
+use types::{Clock, NodeId, ReplicaId};
+
+/// The time after which an attempt to change the members is given up and begun again: what it has reached
+/// stays, and a member that is sent a snapshot goes on receiving it.
+const CHANGE_MAX: Duration = Duration::from_secs(30);
+/// openraft tells what it has found in a log shortly after it has opened it.
+const MEMBERS_WITHIN: Duration = Duration::from_secs(5);
+
+/// A replica that is open. Its tasks end with it.
+pub(crate) struct Replica {
+    pub(crate) group: Group,
+    pub(crate) dbs: Arc<dyn GroupDb>,
+    /// The usage of each bucket.
+    pub(crate) usage: Arc<Usage>,
+    /// The number of commands that were applied at a time.
+    pub(crate) batches: Arc<Batches>,
+    statuses: watch::Receiver<GroupStatus>,
+    /// The tables have said that the names are founded. Names that are do not become otherwise.
+    founded_by_tables: AtomicBool,
+    /// SCM has said so, in this process's life.
+    founded_by_scm: AtomicBool,
+    clock: Arc<dyn Clock>,
+    /// Notified when there is something new to tell SCM.
+    news: Arc<Notify>,
+    tasks: Mutex<Tasks>,
+}
+
+/// The work that a replica does beside what it is asked for.
+#[derive(Default)]
+struct Tasks {
+    /// Tells of changes of role, term or leader.
+    watcher: Option<JoinHandle<()>>,
+    founding: Option<JoinHandle<()>>,
+    change: Option<Change>,
+    /// The reason why the last change of members did not come about.
+    refused: String,
+}
+
+/// A change of members under way, or done.
+struct Change {
+    to: BTreeSet<ReplicaId>,
+    task: JoinHandle<()>,
+}
+
+impl Drop for Replica {
+    fn drop(&mut self) {
+        self.stop_tasks();
+    }
+}
+
+impl Replica {
+    pub(crate) fn new(
+        group: Group,
+        dbs: Arc<dyn GroupDb>,
+        usage: Arc<Usage>,
+        batches: Arc<Batches>,
+        clock: Arc<dyn Clock>,
+        news: Arc<Notify>,
+    ) -> Replica {
+        let (statuses, told) = (group.watch(), news.clone());
+        let mut watched = statuses.clone();
+        let watcher = tokio::spawn(async move {
+            while watched.changed().await.is_ok() {
+                told.notify_one();
+            }
+        });
+        let tasks = Mutex::new(Tasks { watcher: Some(watcher), ..Tasks::default() });
+        let (founded_by_tables, founded_by_scm) = Default::default();
+        Replica {
+            group,
+            dbs,
+            usage,
+            batches,
+            statuses,
+            founded_by_tables,
+            founded_by_scm,
+            clock,
+            news,
+            tasks,
+        }
+    }
+
+    pub(crate) fn id(&self) -> ReplicaId {
+        self.group.replica()
+    }
+
+    pub(crate) fn stop_tasks(&self) {
+        let tasks = std::mem::take(&mut *self.tasks.lock().expect("no holder panics"));
+        let change = tasks.change.map(|change| change.task);
+        [tasks.watcher, tasks.founding, change].into_iter().flatten().for_each(|task| task.abort());
+    }
+
+    pub(crate) fn is_founded_by_tables(&self) -> anyhow::Result<bool> {
+        if !self.founded_by_tables.load(Ordering::Relaxed) && is_founded(&*self.dbs.current())? {
+            self.founded_by_tables.store(true, Ordering::Relaxed);
+        }
+        Ok(self.founded_by_tables.load(Ordering::Relaxed))
+    }
+
+    fn is_founded(&self) -> anyhow::Result<bool> {
+        Ok(self.founded_by_scm.load(Ordering::Relaxed) || self.is_founded_by_tables()?)
+    }
+
+    /// Whether this replica answers for its group: it leads, and the group's names are founded.
+    pub(crate) fn check_serves(&self, addresses: &AddressBook) -> Result<(), Failure> {
+        let leader = {
+            let status = self.statuses.borrow();
+            match (status.role, &status.failure) {
+                (Role::Leader, _) => None,
+                (Role::Stopped, why) => {
+                    let why = why.as_deref().unwrap_or("it was closed");
+                    let why = format!("the replica of {} stopped: {why}", self.group.id());
+                    return Err(Failure::new(Code::Unavailable, why));
+                }
+                (Role::Follower | Role::Candidate | Role::Learner, _) => Some(status.leader.clone()),
+            }
+        };
+        if let Some(leader) = leader {
+            let leader = leader.filter(|leader| leader.replica != self.id());
+            let address = leader.map(|leader| addresses.of(&leader)).filter(|address| !address.is_empty());
+            return Err(Failure::not_leader(address));
+        }
+        match self.is_founded() {
+            Ok(true) => Ok(()),
+            Ok(false) => {
+                let why = format!("the names of {} are not founded: SCM has not noted them yet", self.group.id());
+                Err(Failure::new(Code::Unavailable, why))
+            }
+            Err(error) => Err(Failure::internal(format!("read whether the names are founded: {error:#}"))),
+        }
+    }
+
+    /// The reason why the group serves nobody through this replica or another one, if it is known here.
+    pub(crate) fn readiness(&self) -> Result<(), String> {
+        let status = self.group.status();
+        status.readiness()?;
+        match self.is_founded() {
+            Ok(true) => Ok(()),
+            // One that comes later gets that with everything else; others serve meanwhile.
+            Ok(false) if status.role != Role::Leader => Ok(()),
+            Ok(false) => Err("its group's names are not founded yet: it waits for SCM to note them".to_owned()),
+            Err(error) => Err(format!("its tables cannot be read: {error:#}")),
+        }
+    }
+
+    /// The number that the group's members know this OM by; 0: none.
+    pub(crate) fn node(&self) -> NodeId {
+        self.group.members().get(self.id()).map_or(NodeId(0), |member| member.node)
+    }
+
+    /// Waits until what the log says of the members is known.
+    pub(crate) async fn members_known(&self) {
+        let log = self.group.log().state();
+        let give_up = Instant::now() + MEMBERS_WITHIN;
+        let has_log = log.last.max(log.purged).is_some();
+        while has_log && self.group.members().all.is_empty() && Instant::now() < give_up {
+            sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// Whether the group counts on this replica, by its own account: it leads, and votes.
+    pub(crate) fn leads_and_votes(&self) -> bool {
+        self.group.status().role == Role::Leader && self.group.members().is_voter(self.id())
+    }
+
+    /// The replica as SCM is told of it by the OM with this number.
+    pub(crate) fn report(&self, om: NodeId) -> OmReplicaReport {
+        let (status, members) = (self.group.status(), self.group.members());
+        let leader = match status.role {
+            Role::Leader if !self.group.hears_majority() => ReplicaId(0),
+            Role::Leader => self.id(),
+            _ => status.leader.map_or(ReplicaId(0), |leader| leader.replica),
+        };
+        let member = |member: &Member| OmMember {
+            replica: member.replica.0,
+            // Those of before 0013 are known by no number.
+            om: if member.replica == self.id() { om.0 } else { member.node.0 },
+            address: member.address.clone(),
+            is_voter: members.is_voter(member.replica),
+        };
+        let is_stopped = status.role == Role::Stopped;
+        let why = status.failure.unwrap_or_else(|| "its group stopped".to_owned());
+        OmReplicaReport {
+            group: self.group.id().number,
+            replica: self.id().0,
+            term: status.term.0,
+            leader_replica: leader.0,
+            last_index: status.last.map_or(0, |index| index.0),
+            applied_index: status.applied.map_or(0, |index| index.0),
+            members: members.all.iter().map(member).collect(),
+            is_changing: self.group.is_changing_members(),
+            is_removed: status.is_removed,
+            why: if is_stopped { why } else { String::new() },
+            is_founded: self.is_founded_by_tables().unwrap_or(false),
+        }
+    }
+
+    /// Takes in what SCM says of the group, and does what is a leader's to do about it, in the background.
+    pub(crate) fn follow(self: &Arc<Replica>, told: &OmGroup) {
+        if told.is_founded {
+            self.founded_by_scm.store(true, Ordering::Relaxed);
+        }
+        if self.statuses.borrow().role != Role::Leader {
+            return;
+        }
+        if told.is_founded && !self.is_founded_by_tables().unwrap_or(true) {
+            self.found();
+        }
+        self.change_members(&told.members);
+    }
+
+    /// Writes into the group's own log that its names are founded.
+    fn found(self: &Arc<Replica>) {
+        let mut tasks = self.tasks.lock().expect("no holder panics");
+        if tasks.founding.as_ref().is_some_and(|task| !task.is_finished()) {
+            return;
+        }
+        let (group, now_ms, news) = (self.group.clone(), self.clock.now_ms(), self.news.clone());
+        tasks.founding = Some(tokio::spawn(async move {
+            match found(&group, now_ms).await {
+                Ok(()) => {
+                    info!(group = %group.id(), "the names are founded here");
+                    news.notify_one();
+                }
+                // SCM says it again.
+                Err(error) => info!(group = %group.id(), error = format!("{error:#}"), "note that names are founded"),
+            }
+        }));
+    }
+
+    /// Makes the members that SCM wants the voters of the group, one change at a time. Members of which none
+    /// votes now are another group's: nothing is handed over to them.
+    fn change_members(self: &Arc<Replica>, wanted: &[OmMember]) {
+        let now = self.group.members();
+        let to: BTreeSet<ReplicaId> = wanted.iter().map(|member| ReplicaId(member.replica)).collect();
+        if are(&now, &to) {
+            return;
+        }
+        if !to.iter().any(|replica| now.is_voter(*replica)) {
+            self.note_refusal(format!("SCM wants {to:?} for members, and none of them votes"));
+            return;
+        }
+        let mut tasks = self.tasks.lock().expect("no holder panics");
+        let earlier = match tasks.change.take() {
+            Some(earlier) if earlier.to == to && !earlier.task.is_finished() => {
+                tasks.change = Some(earlier);
+                return;
+            }
+            earlier => earlier.map(|earlier| earlier.task),
+        };
+        earlier.iter().for_each(JoinHandle::abort);
+        let members: Vec<Member> = wanted.iter().map(|wanted| as_member(&now, wanted)).collect();
+        let (replica, group, news) = (Arc::downgrade(self), self.group.clone(), self.news.clone());
+        info!(group = %group.id(), from = ?now.all, to = ?members, "change the members");
+        let task = tokio::spawn(async move {
+            if let Some(earlier) = earlier {
+                // Cancelled, or done.
+                let _ = earlier.await;
+            }
+            let done = group.set_members(&members, Instant::now() + CHANGE_MAX).await;
+            match (done, replica.upgrade()) {
+                (Ok(()), _) => {
+                    info!(group = %group.id(), ?members, "the members are changed");
+                    news.notify_one();
+                }
+                (Err(error), Some(replica)) => replica.note_refusal(error.to_string()),
+                (Err(_), None) => {}
+            }
+        });
+        tasks.change = Some(Change { to, task });
+    }
+
+    fn note_refusal(&self, why: String) {
+        let mut tasks = self.tasks.lock().expect("no holder panics");
+        if tasks.refused != why {
+            info!(group = %self.group.id(), why, "members are not changed");
+            tasks.refused = why;
+        }
+    }
+}
+
+/// Whether these, all of them voters, are the members, and no change is left half done.
+fn are(members: &Members, voters: &BTreeSet<ReplicaId>) -> bool {
+    let all: BTreeSet<ReplicaId> = members.all.iter().map(|member| member.replica).collect();
+    members.voter_sets.as_slice() == std::slice::from_ref(voters) && all == *voters
+}
+
+/// A member that the group has already stays as the group knows it: where its node is now, the address book
+/// says.
+fn as_member(now: &Members, wanted: &OmMember) -> Member {
+    let replica = ReplicaId(wanted.replica);
+    let new = || Member { replica, node: NodeId(wanted.om), address: wanted.address.clone() };
+    now.get(replica).cloned().unwrap_or_else(new)
+}
+
+async fn found(group: &Group, now_ms: u64) -> anyhow::Result<()> {
+    let fresh = Fresh { random: random().random(), now_ms };
+    let command = ops::prepare::<Founded>(RequestId(random().random()), FoundedCommand {}, fresh)?;
+    let command = Command { meta: Bytes::from(command.encode_to_vec()), ..Command::default() };
+    let done = group.apply(command).await.context("propose it")?;
+    match OmReply::decode(done.reply).context("decode the reply")?.result {
+        Some(om_reply::Result::Error(error)) => bail!("{}", Failure::from(error)),
+        Some(_) | None => Ok(()),
+    }
+}

@@ -1,0 +1,430 @@
+//! The replicas of groups of names that this directory has: which are open, and how they come and go.
+//!
+//! All of it is done by one at a time: the start of the OM, then its heartbeat. Every step may be repeated, and
+//! a crash after any of them leaves what the next start goes on with:
+//!
+//! * A replica that comes is written down (`replicas/<group>`), then its tables and its log are made.
+//! * One that goes is written down as being removed; its log and snapshots are deleted; it is written down as
+//!   removed, so that its id is never used again here; its tables are deleted. From the first step on it is
+//!   not opened any more.
+
+use crate::counted::Batches;
+use crate::options::OmOptions;
+use crate::place::TablesPlace;
+use crate::replica::Replica;
+use crate::state_machine::OmStateMachine;
+use crate::upgrade::upgrade;
+use crate::usage::Usage;
+use anyhow::{Context, bail, ensure};
+use disk::{DataDirectory, Disk};
+use futures::future::join_all;
+use proto::scm::{OmGroup, OmReplicaName, OmReplicaReport};
+use proto::{Code, Failure};
+use raft::{
+    AddressBook, GroupSpec, GroupStart, Member, RaftHost, ReplicaHere, ReplicaRecord, ReplicaStage,
+};
+use raftlog::{LogSpace, LogSpec};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, RwLock};
+use std::time::Duration;
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep};
+use tracing::{error, info, warn};
+use types::{Clock, GroupId, NodeId, OwnerId, ReplicaId};
+
+/// One that could not be opened is tried again after this, when SCM wants it.
+const OPEN_AGAIN: Duration = Duration::from_secs(10);
+/// The time for which readers may go on with tables that are to be deleted.
+const READ_ON_MAX: Duration = Duration::from_secs(10);
+
+/// All that it takes to open a group.
+pub(crate) struct Means {
+    pub(crate) options: OmOptions,
+    pub(crate) disk: Arc<dyn DataDirectory>,
+    pub(crate) tables: Arc<dyn TablesPlace>,
+    pub(crate) space: Arc<LogSpace>,
+    pub(crate) host: RaftHost,
+    pub(crate) clock: Arc<dyn Clock>,
+}
+
+pub(crate) struct Replicas {
+    means: Means,
+    slots: RwLock<BTreeMap<GroupId, Slot>>,
+    /// Notified when there is something new to tell SCM.
+    news: Arc<Notify>,
+    /// The reason why what SCM wants of a group is not done, as it was said last.
+    said: Mutex<BTreeMap<GroupId, String>>,
+}
+
+/// The place of a group's replica.
+#[derive(Clone)]
+enum Slot {
+    Open(Arc<Replica>),
+    /// It is on the disk, at least in part, and does not run. 0: nothing says which replica it is.
+    /// Before `again_at` it is not tried again.
+    Closed { replica: ReplicaId, why: String, again_at: Instant },
+}
+
+impl Replicas {
+    pub(crate) fn new(means: Means) -> Replicas {
+        let (slots, news, said) = Default::default();
+        Replicas { means, slots, news, said }
+    }
+
+    /// Resolves when there is something new to tell SCM, once for all that came since it did.
+    pub(crate) async fn news(&self) {
+        self.news.notified().await;
+    }
+
+    fn slot(&self, group: GroupId) -> Option<Slot> {
+        self.slots.read().expect("no holder panics").get(&group).cloned()
+    }
+
+    fn set_closed(&self, group: GroupId, replica: ReplicaId, why: String, again_at: Instant) {
+        let is_told = match self.slot(group) {
+            Some(Slot::Closed { replica: known, why: said, .. }) => known == replica && said == why,
+            Some(Slot::Open(_)) | None => false,
+        };
+        let closed = Slot::Closed { replica, why, again_at };
+        self.slots.write().expect("no holder panics").insert(group, closed);
+        if !is_told {
+            self.news.notify_one();
+        }
+    }
+
+    fn vacate(&self, group: GroupId) {
+        if self.slots.write().expect("no holder panics").remove(&group).is_some() {
+            self.news.notify_one();
+        }
+    }
+
+    /// Those that run, in the order of their groups.
+    pub(crate) fn open(&self) -> Vec<Arc<Replica>> {
+        let slots = self.slots.read().expect("no holder panics");
+        let open = slots.values().filter_map(|slot| match slot {
+            Slot::Open(replica) => Some(replica.clone()),
+            Slot::Closed { .. } => None,
+        });
+        open.collect()
+    }
+
+    /// The replica that answers for a group.
+    pub(crate) fn serving(
+        &self,
+        group: GroupId,
+        addresses: &AddressBook,
+    ) -> Result<Arc<Replica>, Failure> {
+        match self.slot(group) {
+            Some(Slot::Open(replica)) => replica.check_serves(addresses).map(|()| replica),
+            Some(Slot::Closed { why, .. }) => Err(Failure::new(Code::Unavailable, why)),
+            None => {
+                let why = format!("this OM has no replica of {group}");
+                Err(Failure { message: why, ..Failure::not_leader(None) })
+            }
+        }
+    }
+
+    /// `None` where there is no replica; else whether one of them can be asked for names.
+    pub(crate) fn readiness(&self) -> Option<Result<(), String>> {
+        let slots: Vec<Slot> = self.slots.read().expect("no holder panics").values().cloned().collect();
+        let each = slots.into_iter().map(|slot| match slot {
+            Slot::Open(replica) => replica.readiness(),
+            Slot::Closed { why, .. } => Err(why),
+        });
+        each.reduce(|one, other| one.or(other))
+    }
+
+    /// All that is here, as SCM is told of it by the OM with this number.
+    pub(crate) fn reports(&self, om: NodeId) -> Vec<OmReplicaReport> {
+        let slots = self.slots.read().expect("no holder panics").clone();
+        let report = |(group, slot): (GroupId, Slot)| match slot {
+            Slot::Open(replica) => replica.report(om),
+            Slot::Closed { replica, why, .. } => OmReplicaReport {
+                group: group.number,
+                replica: replica.0,
+                why,
+                ..OmReplicaReport::default()
+            },
+        };
+        slots.into_iter().map(report).collect()
+    }
+
+    /// The number that members of the groups here know this OM by; 0: none.
+    pub(crate) async fn node(&self) -> NodeId {
+        let open = self.open();
+        for replica in &open {
+            replica.members_known().await;
+        }
+        open.iter().map(|replica| replica.node()).find(|node| node.0 != 0).unwrap_or_default()
+    }
+
+    /// Opens what is on the disk, and finishes what a crash has left of a removal. What cannot be opened is
+    /// said, and keeps nothing else from running.
+    pub(crate) async fn open_all(&self) -> anyhow::Result<()> {
+        let disk = self.disk();
+        for group in ReplicaRecord::groups(&disk).await.context("list replicas")? {
+            if group.kind != types::GroupKind::Om || matches!(self.slot(group), Some(Slot::Open(_))) {
+                continue;
+            }
+            if let Err(failure) = self.reopen(group).await {
+                let why = format!("{failure:#}");
+                error!(%group, why, "OM cannot open its replica of a group: stop it, and mend that");
+                let known = ReplicaRecord::of(group, &disk).await.ok().flatten();
+                let replica = known.map_or(ReplicaId(0), |known| known.replica);
+                self.set_closed(group, replica, why, Instant::now() + OPEN_AGAIN);
+            }
+        }
+        Ok(())
+    }
+
+    async fn reopen(&self, group: GroupId) -> anyhow::Result<()> {
+        let record = ReplicaRecord::of(group, &self.disk()).await.context("read which replica is here")?;
+        if record.is_some_and(|record| record.stage.is_being_removed()) {
+            return self.delete(group).await;
+        }
+        let here = self.here(group).await?.context("which replica is here is not known")?;
+        if record.is_some_and(|record| record.stage == ReplicaStage::Creating)
+            && here.was_member
+            && !self.has_log(group).await?
+        {
+            // Nothing is begun, and how it is to begin SCM says.
+            let why = format!("replica {} of {group} is to begin, and waits for SCM", here.replica);
+            self.set_closed(group, here.replica, why, Instant::now());
+            return Ok(());
+        }
+        self.open_replica(group, here.replica, self.start_again(here)).await
+    }
+
+    fn disk(&self) -> Arc<dyn Disk> {
+        self.means.disk.clone()
+    }
+
+    async fn here(&self, group: GroupId) -> anyhow::Result<Option<ReplicaHere>> {
+        ReplicaHere::of(group, &self.disk()).await.context("read which replica is here")
+    }
+
+    async fn has_log(&self, group: GroupId) -> anyhow::Result<bool> {
+        let log = self.means.space.open(log_spec(group)).await.context("look into its log")?;
+        let state = log.state();
+        log.close().await;
+        Ok(state.last.max(state.purged).is_some())
+    }
+
+    /// The start of one that was at work: one that was a member need not wait to stand for election. What the
+    /// members are its log says.
+    fn start_again(&self, here: ReplicaHere) -> GroupStart {
+        let address = self.means.options.address.clone();
+        match here.was_member {
+            true => GroupStart::First(vec![Member { replica: here.replica, node: NodeId(0), address }]),
+            false => GroupStart::Join,
+        }
+    }
+
+    async fn open_replica(
+        &self,
+        group: GroupId,
+        replica: ReplicaId,
+        start: GroupStart,
+    ) -> anyhow::Result<()> {
+        let Means { options, disk, tables, space, host, clock } = &self.means;
+        let spec = GroupSpec {
+            cluster: disk.stamp().cluster,
+            group,
+            replica,
+            timing: options.timing,
+            start,
+            campaign: true,
+            snapshots: Some(options.snapshots),
+            lease_reads: false,
+        };
+        host.announce(&spec, space, &log_spec(group)).await?;
+        let (dbs, usage, batches) = (tables.open(group).await?, Arc::<Usage>::default(), Arc::default());
+        // Blocks, as opening them did.
+        let tables = dbs.current();
+        upgrade(&tables)
+            .and_then(|()| usage.read(&tables))
+            .with_context(|| format!("read the tables of {group} in {}", disk.root().display()))?;
+        drop(tables);
+        let machine = OmStateMachine { dbs: dbs.clone(), usage: usage.clone(), batches: Arc::<Batches>::clone(&batches) };
+        let opened = host.open(spec, space, log_spec(group), machine).await?;
+        let replica = Replica::new(opened, dbs, usage, batches, clock.clone(), self.news.clone());
+        let open = Slot::Open(Arc::new(replica));
+        self.slots.write().expect("no holder panics").insert(group, open);
+        self.news.notify_one();
+        Ok(())
+    }
+
+    /// Carries out what SCM says of a group to the OM with this number.
+    pub(crate) async fn told(&self, om: NodeId, told: &OmGroup) {
+        let Some(group) = group_id(told.group) else { return };
+        let mine = told.members.iter().find(|member| member.om == om.0).map(|mine| ReplicaId(mine.replica));
+        match (self.slot(group), mine) {
+            (Some(Slot::Open(replica)), _) => {
+                if let Some(mine) = mine.filter(|mine| *mine != replica.id()) {
+                    self.say(group, format!("SCM wants replica {mine} here, and replica {} is", replica.id()));
+                }
+                replica.follow(told);
+            }
+            (Some(Slot::Closed { again_at, .. }), _) if Instant::now() < again_at => {}
+            (Some(Slot::Closed { .. }) | None, Some(mine)) => match self.open_as_told(om, group, mine, told).await {
+                Ok(()) => info!(%group, replica = %mine, is_founded = told.is_founded, "opened the replica that SCM wants here"),
+                Err(failure) => {
+                    let why = format!("{failure:#}");
+                    self.note_closed(group, &why).await;
+                    self.say(group, why);
+                }
+            },
+            (Some(Slot::Closed { .. }) | None, None) => {}
+        }
+    }
+
+    /// Opens the replica that SCM wants here: what is on the disk of it, or a new one. Only a group that is not
+    /// founded is begun, and only by one member.
+    async fn open_as_told(
+        &self,
+        om: NodeId,
+        group: GroupId,
+        replica: ReplicaId,
+        told: &OmGroup,
+    ) -> anyhow::Result<()> {
+        ensure!(replica.0 != 0, "SCM gave it the number 0");
+        let record = ReplicaRecord::of(group, &self.disk()).await.context("read which replica is here")?;
+        match record {
+            Some(record) if record.stage.is_being_removed() => {
+                self.delete(group).await.context("finish the removal of the one before")?;
+                if record.replica == replica {
+                    bail!("replica {replica} was removed: its id is never used again");
+                }
+            }
+            Some(record) if record.replica != replica => {
+                bail!("SCM wants replica {replica} here, and the directory has replica {}", record.replica);
+            }
+            Some(ReplicaRecord { stage: ReplicaStage::Creating, .. }) | None => {}
+            Some(_) => {
+                let here = self.here(group).await?.context("which replica is here is not known")?;
+                return self.open_replica(group, replica, self.start_again(here)).await;
+            }
+        }
+        let start = match told.is_founded {
+            true => GroupStart::Join,
+            false => {
+                let count = told.members.len();
+                ensure!(count == 1, "the group is not founded, and is to have {count} members");
+                let address = self.means.options.address.clone();
+                GroupStart::First(vec![Member { replica, node: om, address }])
+            }
+        };
+        self.open_replica(group, replica, start).await
+    }
+
+    /// Notes one that does not run, if there is one on the disk.
+    async fn note_closed(&self, group: GroupId, why: &str) {
+        let known = match ReplicaRecord::of(group, &self.disk()).await {
+            Ok(known) => known.filter(|known| known.stage != ReplicaStage::Removed),
+            Err(_) => None,
+        };
+        match known {
+            Some(known) => {
+                self.set_closed(group, known.replica, why.to_owned(), Instant::now() + OPEN_AGAIN);
+            }
+            None => self.vacate(group),
+        }
+    }
+
+    /// Removes a replica without which its group has gone on. One that is not here, or not any more, is none
+    /// to remove.
+    pub(crate) async fn gone(&self, name: &OmReplicaName) {
+        let Some(group) = group_id(name.group) else { return };
+        if let Err(failure) = self.remove(group, ReplicaId(name.replica)).await {
+            self.say(group, format!("remove replica {}: {failure:#}", name.replica));
+        }
+    }
+
+    async fn remove(&self, group: GroupId, replica: ReplicaId) -> anyhow::Result<()> {
+        let record = ReplicaRecord::of(group, &self.disk()).await.context("read which replica is here")?;
+        let slot = self.slot(group);
+        // Once it is removed its tables may still be to be deleted.
+        let is_here = |record: ReplicaRecord| {
+            record.replica == replica && (record.stage != ReplicaStage::Removed || slot.is_some())
+        };
+        if !record.is_some_and(is_here) {
+            return Ok(());
+        }
+        if let Some(Slot::Open(open)) = &slot {
+            // The group itself says otherwise, and who says that it has gone on cannot have asked it.
+            ensure!(!open.leads_and_votes(), "it leads its group, and votes in it");
+        }
+        info!(%group, %replica, "remove a replica: its group has gone on without it");
+        self.set_closed(group, replica, "it is being removed".to_owned(), Instant::now());
+        if let Some(Slot::Open(open)) = slot {
+            open.stop_tasks();
+            self.means.host.close(group).await;
+            until_unread(group, open).await;
+        }
+        self.delete(group).await?;
+        self.vacate(group);
+        info!(%group, %replica, "removed a replica");
+        Ok(())
+    }
+
+    /// Deletes all that is of a replica that does not run. Safe to repeat; from the first step on the replica
+    /// is none that is opened.
+    async fn delete(&self, group: GroupId) -> anyhow::Result<()> {
+        let Means { host, space, tables, .. } = &self.means;
+        host.remove(group, space, &log_spec(group)).await?;
+        tables.delete(group).await
+    }
+
+    /// Says why SCM is not obeyed, once.
+    fn say(&self, group: GroupId, why: String) {
+        let mut said = self.said.lock().expect("no holder panics");
+        if said.get(&group) != Some(&why) {
+            warn!(%group, why, "SCM wants of a group what cannot be done now");
+            said.insert(group, why);
+        }
+    }
+
+    /// Lets others lead, closes the groups and makes the tables durable, so that the next start replays
+    /// little.
+    pub(crate) async fn shutdown(&self) {
+        join_all(self.open().into_iter().map(|replica| async move {
+            replica.stop_tasks();
+            self.means.host.leave(replica.group.id()).await;
+            let (db, group) = (replica.dbs.current(), replica.group.id());
+            match tokio::task::spawn_blocking(move || db.flush()).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => warn!(%group, error = format!("{error:#}"), "flush OM's tables"),
+                Err(error) => error!(%group, %error, "flush OM's tables"),
+            }
+        }))
+        .await;
+    }
+}
+
+/// Waits until nobody reads the tables any more. Who takes too long finds them gone.
+async fn until_unread(group: GroupId, replica: Arc<Replica>) {
+    let tables = Arc::downgrade(&replica.dbs.current());
+    drop(replica);
+    let give_up = Instant::now() + READ_ON_MAX;
+    while tables.strong_count() > 0 {
+        if Instant::now() > give_up {
+            warn!(%group, "tables that are to be deleted are still read");
+            return;
+        }
+        sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// `None`: no group has such a number.
+fn group_id(number: u64) -> Option<GroupId> {
+    (number >> 56 == 0).then(|| GroupId::om(number))
+}
+
+fn log_spec(group: GroupId) -> LogSpec {
+    LogSpec {
+        log: group.to_u64(),
+        dir: format!("groups/{group}"),
+        owners_dir: format!("meta/{group}"),
+        first_owner: OwnerId(0),
+    }
+}

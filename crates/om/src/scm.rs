@@ -1,0 +1,53 @@
+//! OM's way to SCM.
+
+use proto::{Code, Failure, Seeker};
+use rpc::{Channel, Channels, Connector};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::timeout;
+use tonic::{Response, Status};
+
+const ANSWER_MAX: Duration = Duration::from_secs(5);
+
+/// The members of SCM, of which one leads.
+pub(crate) struct ScmLink {
+    seeker: Seeker,
+    channels: Channels,
+}
+
+impl ScmLink {
+    /// `addresses`: "host:port", several separated by commas.
+    pub(crate) fn new(addresses: &str, connector: Arc<dyn Connector>) -> Result<ScmLink, Failure> {
+        Ok(ScmLink { seeker: Seeker::parse(addresses)?, channels: Channels::new(connector) })
+    }
+
+    /// Asks SCM's members one after the other, until one answers for all. Another cluster's is the answer
+    /// only where nobody answers otherwise: one name of several may be stale. What the leader itself refuses
+    /// nobody else is asked.
+    pub(crate) async fn ask<A, F>(&self, call: impl Fn(Channel) -> F) -> Result<A, Failure>
+    where
+        F: Future<Output = Result<Response<A>, Status>>,
+    {
+        let mut failures: Vec<Failure> = Vec::new();
+        for _ in 0..=self.seeker.configured().len() {
+            let address = self.seeker.address();
+            let channel = self.channels.to(&address).map_err(Failure::invalid)?;
+            let failed = match timeout(ANSWER_MAX, call(channel)).await {
+                Ok(Ok(answer)) => return Ok(answer.into_inner()),
+                Ok(Err(status)) => Failure::from(status),
+                Err(_) => Failure::unanswered(format!("{address} does not answer")),
+            };
+            self.seeker.failed(&address, &failed);
+            failures.push(failed);
+            if self.seeker.address() == address {
+                break;
+            }
+        }
+        let last = failures.pop().unwrap_or_else(|| Failure::new(Code::Unavailable, "nobody was asked"));
+        let of_ours = failures.into_iter().rev().find(|failure| failure.code != Code::WrongCluster);
+        match (last.code, of_ours) {
+            (Code::WrongCluster, Some(failure)) => Err(failure),
+            _ => Err(last),
+        }
+    }
+}
