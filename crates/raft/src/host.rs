@@ -246,7 +246,7 @@ impl RaftHost {
         // All of them are taken at once when the group is drained, and a permit counts in 32 bits.
         let proposal_bytes_max = options.proposal_bytes_per_group_max.min(u32::MAX as usize >> 3);
         Ok(Group::new(GroupInner {
-            cluster: spec.cluster,
+            cluster: spec.cluster.into(),
             id: spec.group,
             replica: spec.replica,
             election_max: spec.timing.election_max,

@@ -47,7 +47,7 @@ pub struct Group {
 }
 
 pub(crate) struct GroupInner {
-    pub(crate) cluster: String,
+    pub(crate) cluster: Arc<str>,
     pub(crate) id: GroupId,
     pub(crate) replica: ReplicaId,
     pub(crate) election_max: Duration,
@@ -110,7 +110,7 @@ impl Group {
         self.inner.counters.progress(last.map(|id| id.index))
     }
 
-    pub(crate) fn processes(&self) -> &Processes {
+    pub(crate) fn processes(&self) -> &Arc<Processes> {
         &self.inner.processes
     }
 
@@ -171,6 +171,10 @@ impl Group {
 
     pub fn cluster(&self) -> &str {
         &self.inner.cluster
+    }
+
+    pub(crate) fn shared_cluster(&self) -> Arc<str> {
+        self.inner.cluster.clone()
     }
 
     pub fn replica(&self) -> ReplicaId {

@@ -5,8 +5,8 @@ use crate::adapter::machine::Raft;
 use crate::adapter::type_config::{RaftLogId, RaftStoredMembership};
 use crate::members::dismissal::Dismissal;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, OnceLock};
-use tokio::sync::watch;
+use std::sync::{Arc, Mutex, OnceLock};
+use tokio::sync::{OwnedMutexGuard, watch};
 use tokio::time::Instant;
 use types::ReplicaId;
 
@@ -23,8 +23,11 @@ pub(crate) struct Standing {
     /// A committed membership had this replica: the ones without it are from after its time, not from before.
     was_member: AtomicBool,
     decided: Mutex<Decided>,
-    /// A term had two leaders: what this replica has cannot be told from what it lacks, and its group stops.
+    /// A leader of another history: what this replica has cannot be told from what it lacks, and its group
+    /// stops.
     contradiction: OnceLock<String>,
+    /// Held while a leader is asked whether it is of another history.
+    asking: Arc<tokio::sync::Mutex<()>>,
 }
 
 /// The last decision whether openraft may stand.
@@ -51,7 +54,13 @@ impl Standing {
             was_member: AtomicBool::new(false),
             decided: Mutex::new(Decided { known: None, stands: free, was_held_off: free }),
             contradiction: OnceLock::new(),
+            asking: Arc::default(),
         }
+    }
+
+    /// The right to ask a leader whether it is of another history, while nobody else has it.
+    pub(crate) fn turn_to_ask(&self) -> Option<OwnedMutexGuard<()>> {
+        self.asking.clone().try_lock_owned().ok()
     }
 
     /// True for the first contradiction that is found.

@@ -232,6 +232,10 @@ mod tests {
             unknown()
         }
 
+        async fn lead(&self, _: Request<wire::LeadRequest>) -> Result<Response<wire::LeadResponse>, Status> {
+            unknown()
+        }
+
         async fn dismiss(&self, _: Request<wire::DismissRequest>) -> Result<Response<wire::Empty>, Status> {
             unknown()
         }

@@ -6,14 +6,15 @@ use crate::adapter::encoding::{
 };
 use crate::adapter::machine::Raft;
 use crate::adapter::terms::TermLimit;
-use crate::adapter::type_config::{RaftVote, TypeConfig};
+use crate::adapter::type_config::TypeConfig;
 use crate::counts::HostCounts;
 use crate::group::Group;
 use crate::idle::doze::Doze;
 use crate::members::standing::Standing;
 use crate::open_groups::OpenGroups;
-use crate::transport::append_check::{append_check, contradiction};
+use crate::transport::append_check::append_check;
 use crate::transport::elections::check_not_lost;
+use crate::transport::other_history::{AskLeader, Suspicion, contradiction_of};
 use crate::transport::refusal::{refused, stopped, unread};
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt, Stream, StreamExt, stream};
@@ -27,7 +28,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
-use types::{Clock, LogId};
+use types::Clock;
 use wire::append_response::Result as Answer;
 
 /// The time for which the receiver lets one group keep the answers of its batch waiting. Groups answer in
@@ -96,38 +97,14 @@ pub(crate) async fn append(
     Ok(stream::select(ReceiverStream::new(answers), answering).right_stream())
 }
 
-/// The contradiction between what this member knows and a leader that was elected no earlier: members with other
-/// disks than they had, or without them, elected one that lacks what was committed.
-fn other_history(
-    known: &RaftVote,
-    vote: &RaftVote,
-    message: &wire::AppendRequest,
-    committed: Option<LogId>,
-) -> Option<String> {
-    let is_current = vote.committed && vote.leader_id.term >= known.leader_id.term;
-    let contradicts = || contradiction(message, committed).filter(|_| is_current);
-    two_leaders(known, vote).or_else(contradicts)
-}
-
-/// The contradiction between two votes that each led one term. A disk that came back with old votes lets a term
-/// have two leaders, and openraft, which tells terms apart by their numbers alone, would take the entries of one
-/// for those of the other.
-fn two_leaders(known: &RaftVote, vote: &RaftVote) -> Option<String> {
-    let is_same_term = known.leader_id.term == vote.leader_id.term;
-    let are_two = known.leader_id.voted_for != vote.leader_id.voted_for;
-    let (term, leader, other) = (vote.leader_id.term, known.leader_id.voted_for, vote.leader_id.voted_for);
-    (known.committed && vote.committed && is_same_term && are_two).then(|| {
-        format!("term {term} was led by replica {leader}, and is by replica {other}: a disk came back with old votes")
-    })
-}
-
 /// Checks messages of one sender. Of the group it has only what does not keep the log open.
 struct Taker {
     raft: Raft,
     space: Arc<LogSpace>,
     standing: Arc<Standing>,
     clock: Arc<dyn Clock>,
-    has_fixed_members: bool,
+    /// A pipeline is replaced when a member stops. SCM and OM are not, and go on with what each of them has.
+    asks: Option<AskLeader>,
 }
 
 impl Taker {
@@ -137,7 +114,7 @@ impl Taker {
             space: group.log().space().clone(),
             standing: group.standing().clone(),
             clock: group.clock().clone(),
-            has_fixed_members: group.id().kind.has_fixed_members(),
+            asks: group.id().kind.has_fixed_members().then(|| AskLeader::new(group)),
         }
     }
 
@@ -150,18 +127,15 @@ impl Taker {
             return Err(Failure::invalid("messages of one stream are for one replica"));
         }
         let vote = vote_from_wire(message.vote, TermLimit::now(&*self.clock))?;
-        let (committed, known, is_of_member) = {
+        let (committed, known) = {
             let metrics = self.raft.metrics();
             let metrics = metrics.borrow_watched();
-            let sender = metrics.membership_config.get_node(&vote.leader_id.voted_for);
-            (metrics.local_committed.as_ref().map(log_id_of), metrics.vote, sender.is_some())
+            (metrics.local_committed.as_ref().map(log_id_of), metrics.vote)
         };
-        // A pipeline is replaced when a member stops; SCM and OM are not, and no stranger may end them so.
-        if self.has_fixed_members
-            && is_of_member
-            && let Some(why) = other_history(&known, &vote, &message, committed)
+        if let Some(asks) = &self.asks
+            && let Some(why) = contradiction_of(&known, &vote, &message, committed)
         {
-            self.stop(&why);
+            asks.ask(Suspicion { vote, committed, why: why.clone() });
             return Err(Failure::invalid(why));
         }
         append_check(&message, committed)?;
@@ -180,17 +154,6 @@ impl Taker {
             entries,
             leader_commit: message.committed.map(log_id_from_wire),
         })
-    }
-}
-
-impl Taker {
-    /// Ends the group, to be told of: refused only, a member with the older history looks like a follower that
-    /// has everything.
-    fn stop(&self, why: &str) {
-        if self.standing.contradict(why.to_owned()) {
-            let raft = self.raft.clone();
-            tokio::spawn(async move { raft.shutdown().await });
-        }
     }
 }
 
@@ -254,42 +217,4 @@ fn append_response(answer: StreamAppendResult<TypeConfig>, doze: &Doze) -> wire:
         Err(StreamAppendError::HigherVote(vote)) => Answer::HigherVote(vote_to_wire(&vote)),
     };
     wire::AppendResponse { result: Some(result) }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use types::{LogIndex, Term};
-
-    #[test]
-    fn a_term_has_one_leader() {
-        let check = |known: RaftVote, vote: RaftVote, expect: bool| {
-            assert_eq!(two_leaders(&known, &vote).is_none(), expect, "{known} {vote}");
-        };
-        let led = RaftVote::new_committed;
-        check(led(3, 1), led(3, 1), true);
-        check(led(3, 1), led(4, 2), true);
-        check(led(3, 1), led(2, 2), true);
-        check(RaftVote::new(3, 1), led(3, 2), true);
-        check(led(3, 1), led(3, 2), false);
-    }
-
-    #[test]
-    fn a_newer_leader_without_what_is_committed_is_of_another_history_and_a_deposed_one_is_not() {
-        let id = |(term, index)| wire::LogId { term, index };
-        let says = |vote: RaftVote, prev, committed| {
-            let message = wire::AppendRequest {
-                prev: Some(id(prev)),
-                committed: Some(id(committed)),
-                ..wire::AppendRequest::default()
-            };
-            let settled = LogId { term: Term(3), index: LogIndex(10) };
-            other_history(&RaftVote::new_committed(4, 1), &vote, &message, Some(settled)).is_some()
-        };
-        assert!(says(RaftVote::new_committed(5, 2), (5, 9), (5, 9)), "it goes on before what is committed");
-        assert!(says(RaftVote::new_committed(5, 2), (2, 8), (4, 9)), "it has committed something else");
-        assert!(!says(RaftVote::new_committed(5, 2), (2, 8), (3, 10)));
-        assert!(!says(RaftVote::new_committed(3, 2), (2, 11), (2, 9)), "it was deposed");
-        assert!(!says(RaftVote::new(5, 2), (5, 9), (5, 9)), "it is not elected");
-    }
 }

@@ -6,6 +6,7 @@ pub(crate) mod appends;
 pub(crate) mod elections;
 pub(crate) mod exchange;
 pub(crate) mod network;
+pub(crate) mod other_history;
 pub(crate) mod processes;
 pub(crate) mod protocol;
 pub(crate) mod refusal;

@@ -6,7 +6,7 @@ use crate::idle::heartbeats::BATCH_COUNT_MAX;
 use crate::open_groups::OpenGroups;
 use crate::snapshot::take_offer;
 use crate::transport::refusal::refused;
-use crate::transport::{appends, elections};
+use crate::transport::{appends, elections, other_history};
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt, stream};
 use proto::raft::raft_transport_server::RaftTransport;
@@ -79,6 +79,14 @@ impl RaftTransport for Service {
         let answer = self.open_groups.hello(request.get_ref());
         let answer = answer.map(|is_here| Response::new(wire::HelloResponse { is_here }));
         answer.map_err(|failure| refused(&self.counts, failure))
+    }
+
+    async fn lead(
+        &self,
+        request: Request<wire::LeadRequest>,
+    ) -> Result<Response<wire::LeadResponse>, Status> {
+        let answer = other_history::lead(&self.open_groups, request.into_inner()).await;
+        answer.map(Response::new).map_err(|failure| refused(&self.counts, failure))
     }
 
     async fn dismiss(&self, request: Request<wire::DismissRequest>) -> Result<Response<wire::Empty>, Status> {

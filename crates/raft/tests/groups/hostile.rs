@@ -403,6 +403,46 @@ async fn after_the_highest_term_that_passes_there_is_another_election() {
     cluster.stop().await;
 }
 
+/// A member of a pipeline stops for a leader of another history, which a stranger can only claim: whom he names
+/// is asked.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn forged_messages_of_another_history_are_refused_and_stop_nobody() {
+    let (cluster, group, _) = prepared(PATIENT).await;
+    let leader = (0..3).find(|n| cluster.group(*n, group).status().role == Role::Leader).expect("a leader");
+    let attacked = if leader == 2 { 1 } else { 2 };
+    let replica = cluster.members(group)[attacked].replica.0;
+    let attacker = Attacker::new(&cluster, attacked).await;
+    let status = cluster.group(attacked, group).status();
+    let (term, committed) = (status.term.0, status.committed.expect("something is").0);
+    let forged = |from: usize, term, prev| {
+        let vote = wire::Vote { term, replica: cluster.members(group)[from].replica.0, committed: true };
+        encode(&wire::AppendRequest {
+            to: address(group, replica, PROTOCOL_VERSION),
+            vote: Some(vote),
+            prev,
+            ..wire::AppendRequest::default()
+        })
+    };
+    let third = 3 - leader - attacked;
+    let of_another_term = Some(wire::LogId { term: term + 1, index: committed });
+    for message in [
+        forged(third, term, None),
+        forged(leader, term + 1, of_another_term),
+        forged(third, term + 1, of_another_term),
+    ] {
+        for _ in 0..3 {
+            let failure = attacker.send("Append", vec![message.clone()]).await.expect_err("forged");
+            assert_eq!(failure.code, Code::Invalid, "{failure}");
+        }
+    }
+    elects_and_commits(&cluster, group).await.expect("the group goes on");
+    for n in 0..3 {
+        let status = cluster.group(n, group).status();
+        assert_eq!((status.role == Role::Stopped, &status.failure), (false, &None), "node {n}");
+    }
+    cluster.stop().await;
+}
+
 /// A message for each method that carries a term.
 fn with_term(to: Option<wire::Address>, from: u64, term: u64) -> Vec<(&'static str, Bytes)> {
     let vote = |committed| Some(wire::Vote { term, replica: from, committed });
