@@ -67,7 +67,8 @@ impl OmGroups {
             record => self.begin(world, group, record.unwrap_or(&OmGroupRecord::default()), &mut loads),
         };
         let commands: Vec<Command> = groups.into_iter().filter_map(of_group).collect();
-        commands.into_iter().chain(emptied(world)).collect()
+        // What is decided now may need an OM that nothing has needed yet.
+        if commands.is_empty() { emptied(world) } else { commands }
     }
 
     fn observe(&mut self, world: &World<'_>) {

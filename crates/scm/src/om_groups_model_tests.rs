@@ -289,11 +289,10 @@ impl Model {
             let here = self.oms[at].here.filter(|here| here.replica == gone.replica).expect("it said so");
             let name = OmReplica { replica: here.replica, om: number };
             let raft = here.raft.map(|raft| &self.rafts[raft]);
-            let counts = raft.is_some_and(|raft| {
-                let of_founded = raft.is_founded || self.rafts.iter().all(|raft| !raft.is_founded);
-                of_founded && (raft.voters.contains(&name) || raft.before.contains(&name))
-            });
-            assert!(!counts, "{name:?} votes, and is told to go");
+            let votes = |raft: &Raft| raft.voters.contains(&name) || raft.before.contains(&name);
+            let counts = raft.is_some_and(|raft| raft.is_founded && votes(raft));
+            let record = self.tables.om_group(0).expect("it is told of");
+            assert!(!counts && !name.is_in(&record.members), "{name:?} votes, and is told to go");
             self.oms[at].here = None;
         }
         self.oms[at].told = answer.groups.into_iter().next();

@@ -295,7 +295,8 @@ fn an_om_is_emptied_when_its_groups_have_gone_on_without_it() {
     run(&mut fixture.tables, set_om_duty(1, NodeDuty::NodeDecommissioning));
     run(&mut fixture.tables, set_om_duty(5, NodeDuty::NodeDecommissioning));
     let is_done = |om| set_om_duty(om, NodeDuty::NodeDecommissioned);
-    assert_eq!(fixture.carry_out(), [change(0, &[2], &[4]), is_done(5)]);
+    assert_eq!(fixture.carry_out(), [change(0, &[2], &[4])]);
+    assert_eq!(fixture.carry_out(), [is_done(5)]);
     assert_eq!(fixture.told(1).unwrap().members.len(), 3, "it leads, and must change the members");
     assert_eq!(fixture.decide(), []);
     let now = [(3, 2), (4, 3), (5, 4)];
@@ -355,6 +356,28 @@ fn members_that_a_reset_of_scm_has_lost_come_back_by_what_the_group_says() {
     }
     fixture.carry_out();
     assert_eq!(members(&fixture.tables, 0), [(70, 77), (80, 4), (81, 5)]);
+}
+
+#[test]
+fn who_may_have_voted_does_not_begin_again_with_nothing() {
+    let mut fixture = Fixture::of_three();
+    fixture.hear(2, vec![]);
+    assert_eq!(fixture.told(2), None);
+    run(&mut fixture.tables, set_om_duty(3, NodeDuty::NodeDecommissioning));
+    assert_eq!(fixture.carry_out(), [change(0, &[4], &[4])]);
+    assert!(fixture.told(4).is_some());
+    TablesMut::new(&mut fixture.tables).reset();
+    assert_eq!(fixture.told(4), None, "it may have come and gone in what is lost");
+    let before = [(2, 1), (3, 2), (4, 3)];
+    assert_eq!(fixture.carry_out(), [Command::NoteOmGroup(noted(&before))]);
+    assert_eq!(fixture.carry_out(), [change(0, &[4], &[4])]);
+    assert_eq!(fixture.told(4).unwrap().members[2].replica, 2_000_000);
+
+    let mut fixture = Fixture::ready();
+    fixture.carry_out();
+    assert!(fixture.told(1).is_some());
+    TablesMut::new(&mut fixture.tables).reset();
+    assert_eq!(fixture.told(1), None);
 }
 
 #[test]

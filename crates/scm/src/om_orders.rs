@@ -37,14 +37,15 @@ pub(crate) fn member_told(world: &World<'_>, member: &OmMemberRecord) -> OmMembe
 
 /// Whether the OM hears of the group: as a member of the record, or as one that was taken out and still
 /// leads, since leaders change the members. What it has of another group of that number has nothing to do
-/// with this one, and must make none of these its members.
+/// with this one, and must make none of these its members. One that has voted and is gone from its directory
+/// does not begin again with nothing: it would forget to whom it gave its vote.
 fn is_told(world: &World<'_>, record: &OmGroupRecord, om: NodeId) -> bool {
     match world.oms.replica(om, record.group) {
         Some(heard) => {
             let here = OmReplica { replica: heard.report.replica, om: om.0 };
             here.is_in(&record.members) || here.is_in(&record.removed) && heard.leads()
         }
-        None => record.members.iter().any(|member| member.om == om.0),
+        None => record.members.iter().any(|member| member.om == om.0 && !member.has_voted),
     }
 }
 

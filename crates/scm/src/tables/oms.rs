@@ -136,12 +136,15 @@ impl TablesMut<'_> {
         }
     }
 
-    /// Those that a forced reset gave up may have founded what is not founded here.
+    /// Those that a forced reset gave up may have founded what is not founded here. Of what is, any member may
+    /// have voted and be gone since: none may begin again with nothing, under a number that others may ask for
+    /// a vote.
     pub(super) fn doubt_om_groups(&mut self) {
-        let unfounded = self.om_groups.values().filter(|record| !record.is_founded);
-        let unfounded: Vec<OmGroupRecord> = unfounded.cloned().collect();
-        for record in unfounded {
-            self.put_om_group(OmGroupRecord { is_uncertain: true, ..record });
+        let records: Vec<OmGroupRecord> = self.om_groups.values().cloned().collect();
+        for mut record in records {
+            record.is_uncertain = !record.is_founded;
+            record.members.iter_mut().for_each(|member| member.has_voted = true);
+            self.put_om_group(record);
         }
     }
 }
