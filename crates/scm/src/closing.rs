@@ -175,6 +175,7 @@ fn lasts(since: Option<&Instant>, now: Instant, grace: Duration) -> bool {
 mod tests {
     use super::*;
     use crate::nodes::{Nodes, Silence};
+    use crate::oms::Oms;
     use crate::ops::testing::{close, create, disk, end, run, set_duty, three_nodes};
     use proto::scm::{DiskReport, DiskState, MemberEnd, MemberState, PipelineReport};
 
@@ -294,7 +295,7 @@ mod tests {
     fn nothing_new_closes_in_safe_mode() {
         let mut fixture = Fixture::new();
         fixture.now += 700 * SECOND;
-        let world = World::of(&fixture.tables, &fixture.nodes, fixture.now, 7, true);
+        let world = World::of(&fixture.tables, &fixture.nodes, Oms::silent(), fixture.now, 7, true);
         assert_eq!(fixture.closing.decide(&world), []);
         closes(&fixture.decide(), "dead");
     }

@@ -98,6 +98,7 @@ pub(crate) fn check_enough_left(node: NodeId, world: &World<'_>) -> Result<(), F
 mod tests {
     use super::*;
     use crate::nodes::{Nodes, Silence};
+    use crate::oms::Oms;
     use crate::tables::Tables;
     use proto::scm::scm_command::Command;
     use std::time::Duration;
@@ -125,10 +126,10 @@ mod tests {
             now,
         );
         let duties = |tables: &Tables, now_ms: u64| -> Vec<NodeDuty> {
-            due(&World::of(tables, &nodes, now, now_ms, false)).iter().map(|command| command.duty()).collect()
+            due(&World::of(tables, &nodes, Oms::silent(), now, now_ms, false)).iter().map(|command| command.duty()).collect()
         };
         assert_eq!(duties(&tables, 999), [NodeDuty::NodeInMaintenance], "nothing depends on it");
-        let entered = due(&World::of(&tables, &nodes, now, 999, false)).remove(0);
+        let entered = due(&World::of(&tables, &nodes, Oms::silent(), now, 999, false)).remove(0);
         run(&mut tables, Command::SetNodeDuty(entered));
         assert_eq!(duties(&tables, 999), []);
         assert_eq!(duties(&tables, 1000), [NodeDuty::NodeInService]);
@@ -155,7 +156,7 @@ mod tests {
             Silence { stale_after: STALE_AFTER, dead_after: 9 * STALE_AFTER, disk_lost_after: STALE_AFTER };
         let mut nodes = Nodes::new(silence, now);
         let leaves = |nodes: &Nodes, at: Instant, in_safe_mode: bool| {
-            !due(&World::of(&tables, nodes, at, 1, in_safe_mode)).is_empty()
+            !due(&World::of(&tables, nodes, Oms::silent(), at, 1, in_safe_mode)).is_empty()
         };
         assert!(!leaves(&nodes, now, false) && !leaves(&nodes, now + 9 * STALE_AFTER, false));
         let replica = ContainerReplica {

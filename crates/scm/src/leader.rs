@@ -1,4 +1,5 @@
 use crate::nodes::{Nodes, Silence};
+use crate::oms::Oms;
 use crate::options::ScmOptions;
 use crate::registry::{Confirmations, Leases};
 use crate::replication::Replication;
@@ -39,7 +40,9 @@ pub(crate) struct Leader {
     pub(crate) places_changed: Notify,
     /// The number of times that nodes or disks have changed.
     places: AtomicU64,
-    /// Counts the heartbeats that changed what is known of pipelines or containers.
+    /// Told when an OM has said something new: there may be something to decide about its groups.
+    pub(crate) oms_changed: Notify,
+    /// Counts the heartbeats that changed what is known of pipelines, containers or groups of names.
     pub(crate) reports_changed: watch::Sender<u64>,
     /// Rounds of pipeline creation that have ended.
     pub(crate) rounds: watch::Sender<u64>,
@@ -49,9 +52,10 @@ pub(crate) struct Leader {
     pub(crate) stop: CancellationToken,
 }
 
-/// The leader's memory of what nodes have said, and what was asked of them.
+/// The leader's memory of what nodes and OMs have said, and what was asked of nodes.
 struct Memory {
     nodes: Nodes,
+    oms: Oms,
     replication: Replication,
 }
 
@@ -72,7 +76,8 @@ impl Leader {
         };
         let now = Instant::now();
         let nodes = Nodes::new(silence, now);
-        let view = tables.read(|tables| view::cluster_view(&World::of(tables, &nodes, now, 0, true)));
+        let oms = Oms::new(options.stale_after, options.dead_after, now);
+        let view = tables.read(|tables| view::cluster_view(&World::of(tables, &nodes, &oms, now, 0, true)));
         Leader {
             options,
             group,
@@ -80,12 +85,13 @@ impl Leader {
             addresses,
             tables,
             clock,
-            memory: Mutex::new(Memory { nodes, replication: Replication::default() }),
+            memory: Mutex::new(Memory { nodes, oms, replication: Replication::default() }),
             leases: Mutex::default(),
             confirmations: Confirmations::default(),
             left_safe_mode: AtomicBool::new(false),
             places_changed: Notify::new(),
             places: AtomicU64::new(0),
+            oms_changed: Notify::new(),
             reports_changed: watch::Sender::new(0),
             rounds: watch::Sender::new(0),
             view: watch::Sender::new(Arc::new(view)),
@@ -103,12 +109,18 @@ impl Leader {
         self.tables.read(|tables| change(tables, &mut self.memory().nodes))
     }
 
+    /// Changes what OMs report.
+    pub(crate) fn change_oms<R>(&self, change: impl FnOnce(&mut Oms) -> R) -> R {
+        change(&mut self.memory().oms)
+    }
+
     /// Reads tables and reports, and changes what is asked of the nodes.
     pub(crate) fn plan<R>(&self, plan: impl FnOnce(&World<'_>, &mut Replication) -> R) -> R {
         self.tables.read(|tables| {
-            let Memory { nodes, replication } = &mut *self.memory();
+            let Memory { nodes, oms, replication } = &mut *self.memory();
             let in_safe_mode = !self.has_left_safe_mode() || !tables.switches().leave_safe_mode;
-            plan(&World::of(tables, nodes, Instant::now(), self.clock.now_ms(), in_safe_mode), replication)
+            let (now, now_ms) = (Instant::now(), self.clock.now_ms());
+            plan(&World::of(tables, nodes, oms, now, now_ms, in_safe_mode), replication)
         })
     }
 

@@ -18,6 +18,14 @@ mod locate;
 mod member_view;
 mod metrics;
 mod nodes;
+mod om_groups;
+#[cfg(test)]
+mod om_groups_model_tests;
+#[cfg(test)]
+mod om_groups_tests;
+mod om_orders;
+mod om_view;
+mod oms;
 mod ops;
 mod options;
 mod pipelines;

@@ -3,9 +3,10 @@
 use crate::adoption::count_unknown_replicas;
 use crate::leader::Leader;
 use crate::nodes::Nodes;
+use crate::om_view::{leader, om_state};
 use crate::registry::apart_clock;
 use crate::replication::{CopyWait, Replication};
-use crate::tables::{Tables, container_state, duty};
+use crate::tables::{Tables, container_state, duty, om_duty};
 use crate::world::World;
 use ::metrics::{Exposition, Metric};
 use proto::scm::{ContainerState, ContainerTrouble, NodeDuty, NodeState, PipelineState, TaskKind};
@@ -16,6 +17,15 @@ const LEADS: Metric = Metric { name: "flotilla_scm_leader", help: "1: this SCM l
 const NODES: Metric = Metric { name: "flotilla_scm_nodes", help: "Datanodes by what their silence says." };
 const DUTIES: Metric =
     Metric { name: "flotilla_scm_node_duties", help: "Datanodes by what operators want of them." };
+const OMS: Metric = Metric { name: "flotilla_scm_oms", help: "OMs by what their silence says." };
+const OM_DUTIES: Metric =
+    Metric { name: "flotilla_scm_om_duties", help: "OMs by what operators want of them." };
+const OM_GROUPS: Metric =
+    Metric { name: "flotilla_scm_om_groups", help: "Groups of names that SCM knows." };
+const OM_GROUPS_DOWN: Metric = Metric {
+    name: "flotilla_scm_om_groups_down",
+    help: "Groups of names that nobody leads, or that are not founded yet: nobody can change names in them.",
+};
 const CLOCKS: Metric = Metric {
     name: "flotilla_scm_clocks_apart",
     help: "Processes whose clock is too far from this SCM's: datanodes, and registered instances that tell theirs.",
@@ -60,6 +70,7 @@ pub(crate) fn expose(leader: Option<&Leader>, exposition: &mut Exposition) {
         let World { tables, nodes, now, .. } = *world;
         exposition.gauge(SAFE_MODE, &[], u64::from(world.in_safe_mode));
         expose_nodes(tables, nodes, now, exposition);
+        expose_oms(world, exposition);
         exposition.gauge(CLOCKS, &[], clocks_apart(tables));
         expose_pipelines(tables, exposition);
         expose_containers(tables, replication, exposition);
@@ -86,10 +97,11 @@ fn by_label<T: Copy + Eq + std::hash::Hash>(
     }
 }
 
+const STATES: [(NodeState, &str); 3] =
+    [(NodeState::NodeHealthy, "healthy"), (NodeState::NodeStale, "stale"), (NodeState::NodeDead, "dead")];
+
 fn expose_nodes(tables: &Tables, nodes: &Nodes, now: Instant, exposition: &mut Exposition) {
-    let states =
-        [(NodeState::NodeHealthy, "healthy"), (NodeState::NodeStale, "stale"), (NodeState::NodeDead, "dead")];
-    by_label(exposition, NODES, "state", &states, tables.nodes().keys().map(|node| nodes.state(*node, now)));
+    by_label(exposition, NODES, "state", &STATES, tables.nodes().keys().map(|node| nodes.state(*node, now)));
     let duties = [
         (NodeDuty::NodeInService, "in_service"),
         (NodeDuty::NodeDecommissioning, "decommissioning"),
@@ -98,6 +110,21 @@ fn expose_nodes(tables: &Tables, nodes: &Nodes, now: Instant, exposition: &mut E
         (NodeDuty::NodeInMaintenance, "in_maintenance"),
     ];
     by_label(exposition, DUTIES, "duty", &duties, tables.nodes().values().map(duty));
+}
+
+fn expose_oms(world: &World<'_>, exposition: &mut Exposition) {
+    let tables = world.tables;
+    by_label(exposition, OMS, "state", &STATES, tables.oms().keys().map(|om| om_state(world, *om)));
+    let duties = [
+        (NodeDuty::NodeInService, "in_service"),
+        (NodeDuty::NodeDecommissioning, "decommissioning"),
+        (NodeDuty::NodeDecommissioned, "decommissioned"),
+    ];
+    by_label(exposition, OM_DUTIES, "duty", &duties, tables.oms().values().map(om_duty));
+    let groups = tables.om_groups();
+    exposition.gauge(OM_GROUPS, &[], groups.len() as u64);
+    let down = groups.values().filter(|record| leader(world, record).is_none());
+    exposition.gauge(OM_GROUPS_DOWN, &[], down.count() as u64);
 }
 
 /// Datanodes are instances too.

@@ -91,6 +91,16 @@ impl Nodes {
         Nodes { since: now, silence, reports, replaced, applied, replicas }
     }
 
+    /// Nobody has said anything.
+    #[cfg(test)]
+    pub(crate) fn silent() -> &'static Nodes {
+        const SILENCE: Silence =
+            Silence { stale_after: Duration::MAX, dead_after: Duration::MAX, disk_lost_after: Duration::MAX };
+        static SILENT: std::sync::LazyLock<Nodes> =
+            std::sync::LazyLock::new(|| Nodes::new(SILENCE, Instant::now()));
+        &SILENT
+    }
+
     /// The node is alive and has these disks. True when that makes a difference to where pipelines may go.
     pub(crate) fn see(&mut self, node: NodeId, disks: Vec<DiskReport>, now: Instant) -> bool {
         let healthy_before = self.state(node, now) == NodeState::NodeHealthy;
@@ -131,10 +141,8 @@ impl Nodes {
 
     /// Notes the version of a node that was just seen.
     pub(crate) fn see_version(&mut self, node: NodeId, version: &str) {
-        let is_one =
-            version.len() <= VERSION_BYTES_MAX && version.bytes().all(|byte| byte.is_ascii_graphic());
         if let Some(report) = self.reports.get_mut(&node)
-            && is_one
+            && is_version(version)
             && report.version != version
         {
             report.version = version.to_owned();
@@ -344,6 +352,10 @@ impl Nodes {
         }
         seen
     }
+}
+
+pub(crate) fn is_version(text: &str) -> bool {
+    text.len() <= VERSION_BYTES_MAX && text.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
 /// Whether new pipelines may go there.

@@ -8,6 +8,7 @@ use crate::closing::{Closing, ClosingGraces};
 use crate::departures;
 use crate::leader::Leader;
 use crate::leader_moves::LeaderBalancer;
+use crate::om_groups::{OM_GROUPS, OmGroups};
 use crate::options::ScmOptions;
 use crate::pipelines::{Placing, creation, ready_to_open};
 use crate::replication::{Replication, SLICE, note_replaced};
@@ -15,7 +16,9 @@ use crate::resolution::Resolution;
 use crate::safe_mode;
 use crate::world::World;
 use proto::Failure;
-use proto::scm::{AdoptCommand, CloseContainersCommand, OpenPipelineCommand, scm_command::Command};
+use proto::scm::{
+    AdoptCommand, ChangeOmGroupCommand, CloseContainersCommand, OpenPipelineCommand, scm_command::Command,
+};
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 use tracing::{info, warn};
@@ -36,6 +39,7 @@ const WHAT_CHARS_MAX: usize = 200;
 /// The planners of one leadership.
 struct Planners {
     options: ScmOptions,
+    om_groups: OmGroups,
     placing: Placing,
     adoption: Adoption,
     closing: Closing,
@@ -78,8 +82,9 @@ pub(crate) async fn decide(leader: &Leader) {
         }
         tokio::select! {
             () = leader.places_changed.notified() => {}
+            () = leader.oms_changed.notified() => {}
             _ = view.changed() => {}
-            () = sleep_until(planners.due()) => {}
+            () = sleep_until(planners.due(Instant::now())) => {}
         }
     }
 }
@@ -96,7 +101,9 @@ fn tick(leader: &Leader, planners: &mut Planners) -> Decisions {
     });
     let (places, is_known) = (leader.places(), leader.has_left_safe_mode());
     leader.plan(|world, replication| {
+        let names = planners.om_groups.decide(world);
         let mut decisions = planners.place(places, world);
+        decisions.commands.splice(0..0, names);
         if is_look_due {
             decisions.enough_is_known = !is_known && safe_mode::waits(world).is_empty();
             decisions.commands.extend(planners.look(world));
@@ -115,6 +122,7 @@ impl Planners {
             let_go: options.stale_after,
         };
         Planners {
+            om_groups: OmGroups::new(OM_GROUPS, options.placement_delay),
             placing: Placing::new(options.placement_delay, options.pipelines_per_disk, now),
             adoption: Adoption::new(options.stale_after),
             closing: Closing::new(graces),
@@ -128,8 +136,9 @@ impl Planners {
         }
     }
 
-    fn due(&self) -> Instant {
-        self.look.due.min(self.placing.due())
+    fn due(&self, now: Instant) -> Instant {
+        let due = self.look.due.min(self.placing.due());
+        self.om_groups.due(now).map_or(due, |names| names.min(due))
     }
 
     /// New pipelines.
@@ -222,6 +231,20 @@ fn tell(command: &Command) {
         Command::CloseContainers(settled) => tell_settled(settled),
         Command::Adopt(adopt) => tell_adopted(adopt),
         Command::SetNodeDuty(set) => info!(node = set.node, duty = set.duty().as_str_name(), "node's duty"),
+        Command::SetOmDuty(set) => info!(om = set.om, duty = set.duty().as_str_name(), "OM's duty"),
+        Command::FoundOmGroup(found) => {
+            info!(group = found.group, om = found.om, "an OM is to begin a group of names");
+        }
+        Command::NoteOmGroup(noted) => {
+            let replicas = noted.members.iter().map(|member| member.replica);
+            let oms = noted.members.iter().map(|member| member.om);
+            let (replicas, oms): (Vec<u64>, Vec<u64>) = (replicas.collect(), oms.collect());
+            info!(group = noted.group, ?replicas, ?oms, "a group of names has these members");
+        }
+        Command::ChangeOmGroup(change) => {
+            let ChangeOmGroupCommand { group, removed, added } = change;
+            info!(group, ?removed, ?added, "a group of names is to change: replicas leave, OMs come");
+        }
         _ => {}
     }
 }

@@ -19,6 +19,8 @@ mod cluster;
 mod containers;
 mod heartbeat;
 mod members;
+mod om_groups;
+mod oms;
 mod pipelines;
 mod racks;
 mod register;
@@ -224,6 +226,40 @@ impl Scm for ScmService {
         request: Request<SetSwitchesRequest>,
     ) -> Result<Response<ClusterStatus>, Status> {
         Ok(Response::new(cluster::set_switches(&*self.leader()?, request.into_inner()).await?))
+    }
+
+    async fn register_om(
+        &self,
+        request: Request<RegisterOmRequest>,
+    ) -> Result<Response<RegisterOmResponse>, Status> {
+        Ok(Response::new(oms::register(&*self.leader()?, request.into_inner()).await?))
+    }
+
+    async fn om_heartbeat(
+        &self,
+        request: Request<OmHeartbeatRequest>,
+    ) -> Result<Response<OmHeartbeatResponse>, Status> {
+        Ok(Response::new(oms::heartbeat(&*self.leader()?, request.into_inner()).await?))
+    }
+
+    async fn list_oms(&self, _request: Request<ListOmsRequest>) -> Result<Response<ListOmsResponse>, Status> {
+        Ok(Response::new(om_groups::list(&*self.leader()?)))
+    }
+
+    async fn set_om_duty(
+        &self,
+        request: Request<SetOmDutyRequest>,
+    ) -> Result<Response<SetOmDutyResponse>, Status> {
+        om_groups::set_duty(&*self.leader()?, request.into_inner()).await?;
+        Ok(Response::new(SetOmDutyResponse {}))
+    }
+
+    async fn give_up_om_group(
+        &self,
+        request: Request<GiveUpOmGroupRequest>,
+    ) -> Result<Response<GiveUpOmGroupResponse>, Status> {
+        om_groups::give_up(&*self.leader()?, request.into_inner()).await?;
+        Ok(Response::new(GiveUpOmGroupResponse {}))
     }
 
     async fn introduce(

@@ -64,7 +64,7 @@ impl StateMachine for ScmStateMachine {
         {
             let mut tables = self.shared.tables.write().expect("no holder of the tables panics");
             let mut change = TablesMut::new(&mut tables);
-            change.skip_numbers();
+            change.reset();
             Db::put_applied(&mut change.batch, APPLIED_KEY, &applied);
             self.dbs.current().write(change.batch).context("write a reset")?;
             // Whoever follows the registry lists it again.

@@ -9,7 +9,9 @@
 //! | `g` + service + 0 + id | `Instance` |
 //! | `i` + `n`/`p`/`c`/`r`/`m`/`v` | next node / pipeline / container / replica / replica of SCM itself / revision, `u64` |
 //! | `k` + container, big-endian | `ContainerRecord` |
+//! | `m` + group of names, big-endian | `OmGroupRecord` |
 //! | `n` + node, big-endian | `NodeRecord` |
+//! | `o` + OM, big-endian | `OmRecord` |
 //! | `p` + pipeline, big-endian | `PipelineRecord` |
 //! | `s` | `Switches` |
 //! | `t` + host | the rack it stands in, text |
@@ -17,7 +19,10 @@
 //!
 //! Numbers in values are little-endian; in keys big-endian, so that they sort.
 
+mod oms;
 mod registry;
+
+pub(crate) use oms::{NAMES_OF_BEFORE, OM_MEMBERS, OmReplica, om_duty};
 
 use crate::racks::RackMap;
 use crate::registry::Directory;
@@ -26,7 +31,8 @@ use planted::Bug;
 use prost::Message;
 use proto::registry::{Event, Instance, KeyValue};
 use proto::scm::{
-    ContainerRecord, ContainerState, NodeDuty, NodeRecord, PipelineRecord, PipelineState, Switches,
+    ContainerRecord, ContainerState, NodeDuty, NodeRecord, OmGroupRecord, OmRecord, PipelineRecord,
+    PipelineState, Switches,
 };
 use rocksdb::{Direction, IteratorMode, WriteBatch};
 use statedb::Db;
@@ -42,6 +48,8 @@ const CONTAINERS: u8 = b'k';
 const INSTANCES: u8 = b'g';
 const KEYS: u8 = b'e';
 const NODES: u8 = b'n';
+const OMS: u8 = b'o';
+const OM_GROUPS: u8 = b'm';
 const PIPELINES: u8 = b'p';
 const SWITCHES_KEY: &[u8] = b"s";
 const RACKS: u8 = b't';
@@ -69,9 +77,11 @@ pub(crate) const FOUNDER: ReplicaId = ReplicaId(1);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[repr(u8)]
 enum Counter {
+    /// Datanodes and OMs.
     Node = b'n',
     Pipeline = b'p',
     Container = b'c',
+    /// Replicas of pipelines and of groups of names.
     Replica = b'r',
     /// Changes of the registry.
     Revision = b'v',
@@ -89,8 +99,8 @@ impl Counter {
         Counter::Member,
     ];
 
-    /// The kinds of things that datanodes have and a forced reset may have lost.
-    const OF_DATANODES: [Counter; 4] =
+    /// The kinds of things that datanodes and OMs have and a forced reset may have lost.
+    const OF_OTHERS: [Counter; 4] =
         [Counter::Node, Counter::Pipeline, Counter::Container, Counter::Replica];
 
     fn key(self) -> [u8; 2] {
@@ -132,6 +142,9 @@ pub(crate) struct Tables {
     containers_by_pipeline: HashMap<PipelineId, BTreeSet<ContainerId>>,
     /// The containers that are open or quasi-closed.
     unresolved: BTreeSet<ContainerId>,
+    oms: BTreeMap<NodeId, OmRecord>,
+    oms_by_uuid: HashMap<bytes::Bytes, NodeId>,
+    om_groups: BTreeMap<u64, OmGroupRecord>,
     racks: RackMap,
     directory: Directory,
     /// `None` until they are set for the first time.
@@ -179,6 +192,8 @@ impl Tables {
                 self.insert_lost_numbers(counter.context("unknown counter")?, from, to);
             }
             [NODES, ..] => self.insert_node(NodeRecord::decode(value)?),
+            [OMS, ..] => self.insert_om(OmRecord::decode(value)?),
+            [OM_GROUPS, ..] => self.insert_om_group(OmGroupRecord::decode(value)?),
             [PIPELINES, ..] => self.insert_pipeline(PipelineRecord::decode(value)?),
             [CONTAINERS, ..] => self.insert_container(ContainerRecord::decode(value)?),
             [RACKS, host @ ..] => {
@@ -241,9 +256,9 @@ impl Tables {
         range.is_some_and(|(_, to)| number < *to)
     }
 
-    /// Whether a forced reset may have lost a node of this number, and nobody has it yet.
+    /// Whether a forced reset may have lost a datanode or an OM of this number, and nobody has it yet.
     pub(crate) fn is_lost_node(&self, node: NodeId) -> bool {
-        self.is_lost(Counter::Node, node.0) && self.node(node).is_none()
+        self.is_lost(Counter::Node, node.0) && self.node(node).is_none() && self.om(node).is_none()
     }
 
     pub(crate) fn is_lost_pipeline(&self, pipeline: PipelineId) -> bool {
@@ -447,6 +462,12 @@ impl<'a> TablesMut<'a> {
         ReplicaId(self.draw(Counter::Member))
     }
 
+    /// Changes what a forced reset leaves in doubt.
+    pub(crate) fn reset(&mut self) {
+        self.skip_numbers();
+        self.doubt_om_groups();
+    }
+
     /// Goes on with numbers past all that may have been given out without this replica's knowledge, and
     /// remembers which these are: what has one of them and is not in the tables was lost, and never deleted.
     pub(crate) fn skip_numbers(&mut self) {
@@ -457,7 +478,7 @@ impl<'a> TablesMut<'a> {
             let next = (self.tables.counter(counter) / NUMBERS_SKIPPED + 2) * NUMBERS_SKIPPED;
             self.batch.put(counter.key(), next.to_le_bytes());
             let before = self.tables.counters.insert(counter, next).unwrap_or_else(|| counter.first());
-            if Counter::OF_DATANODES.contains(&counter) {
+            if Counter::OF_OTHERS.contains(&counter) {
                 self.batch.put(counter.lost_key(before), next.to_le_bytes());
                 self.tables.insert_lost_numbers(counter, before, next);
             }
@@ -488,7 +509,11 @@ pub(crate) fn is_live(record: &PipelineRecord) -> bool {
 
 /// The duty of a node; one of which nobody wants anything else is in service.
 pub(crate) fn duty(record: &NodeRecord) -> NodeDuty {
-    match record.duty() {
+    duty_or_service(record.duty())
+}
+
+fn duty_or_service(duty: NodeDuty) -> NodeDuty {
+    match duty {
         NodeDuty::Unspecified => NodeDuty::NodeInService,
         duty => duty,
     }
@@ -531,11 +556,15 @@ mod tests {
         let container = change.draw_container().0;
         change.put_container(ContainerRecord { container, pipeline, ..ContainerRecord::default() });
         change.draw_replica();
+        let om = change.draw_node().0;
+        let uuid = Bytes::from_static(&[8; 16]);
+        change.put_om(OmRecord { om, uuid, address: "o:1".into(), ..OmRecord::default() });
+        change.put_om_group(OmGroupRecord { group: 0, ..OmGroupRecord::default() });
         change.set_switches(Switches { balancer: true, ..SWITCHES_AT_FIRST });
         change.set_rack("a", "r1");
         change.set_rack("b", "r2");
         change.forget_rack("a");
-        change.skip_numbers();
+        change.reset();
         let batch = change.batch;
         (tables, batch)
     }
@@ -610,6 +639,8 @@ mod tests {
         assert_eq!(key(NODES, 0x0102), *b"n\0\0\0\0\0\0\x01\x02");
         assert_eq!(key(PIPELINES, 1), *b"p\0\0\0\0\0\0\0\x01");
         assert_eq!(key(CONTAINERS, 1), *b"k\0\0\0\0\0\0\0\x01");
+        assert_eq!(key(OMS, 1), *b"o\0\0\0\0\0\0\0\x01");
+        assert_eq!(key(OM_GROUPS, 0), *b"m\0\0\0\0\0\0\0\0");
         let keys: Vec<_> = Counter::ALL.map(Counter::key).to_vec();
         assert_eq!(keys, [*b"in", *b"ip", *b"ic", *b"ir", *b"iv", *b"im"]);
         assert_eq!(Counter::Container.lost_key(0x0102), *b"uc\0\0\0\0\0\0\x01\x02");

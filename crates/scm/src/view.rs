@@ -2,17 +2,43 @@
 
 use crate::member_view::{MemberView, PipelineView};
 use crate::nodes::Nodes;
+use crate::om_orders::member_told;
+use crate::om_view::leader;
 use crate::tables::Tables;
 use crate::world::World;
 use proto::scm::{
-    ClusterView, MemberHealth, NodeAddress, Pipeline, PipelineMember, PipelineRecord, PipelineState,
+    ClusterView, MemberHealth, NodeAddress, OmGroupRecord, OmGroupView, OmMember, OmMemberRecord, Pipeline,
+    PipelineMember, PipelineRecord, PipelineState,
 };
+use std::collections::BTreeMap;
 use tokio::time::Instant;
 use types::NodeId;
 
 pub(crate) fn cluster_view(world: &World<'_>) -> ClusterView {
     let pipelines = world.tables.live_pipelines().map(|record| pipeline(record, world)).collect();
-    ClusterView { cluster: world.tables.cluster().to_owned(), pipelines }
+    let founded = world.tables.om_groups().values().filter(|record| record.is_founded);
+    let om_groups = founded.map(|record| om_group(record, world)).collect();
+    ClusterView { cluster: world.tables.cluster().to_owned(), pipelines, om_groups }
+}
+
+/// A group of names with all who may lead it: those of the record, and those whom the group still has.
+fn om_group(record: &OmGroupRecord, world: &World<'_>) -> OmGroupView {
+    let leader = leader(world, record);
+    let mut members: BTreeMap<u64, OmMember> =
+        record.members.iter().map(|member| (member.replica, member_told(world, member))).collect();
+    if let Some(leader) = leader {
+        let voters = leader.voters();
+        members.values_mut().for_each(|member| member.is_voter = false);
+        for voter in voters {
+            let member = OmMemberRecord { replica: voter.replica, om: voter.om, has_voted: true };
+            members.insert(voter.replica, member_told(world, &member));
+        }
+    }
+    OmGroupView {
+        group: record.group,
+        members: members.into_values().collect(),
+        leader_om: leader.map_or(0, |leader| leader.om.0),
+    }
 }
 
 pub(crate) fn pipeline(record: &PipelineRecord, world: &World<'_>) -> Pipeline {
@@ -73,5 +99,7 @@ pub(crate) fn address(tables: &Tables, node: NodeId) -> String {
 /// write.
 pub(crate) fn differs(old: &ClusterView, new: &ClusterView) -> bool {
     let essence = |pipeline: &Pipeline| Pipeline { container_bytes: 0, ..pipeline.clone() };
-    old.cluster != new.cluster || !old.pipelines.iter().map(essence).eq(new.pipelines.iter().map(essence))
+    old.cluster != new.cluster
+        || old.om_groups != new.om_groups
+        || !old.pipelines.iter().map(essence).eq(new.pipelines.iter().map(essence))
 }

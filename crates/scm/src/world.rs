@@ -2,6 +2,7 @@
 
 use crate::member_view::PipelineView;
 use crate::nodes::Nodes;
+use crate::oms::Oms;
 use crate::replication::{NodeView, NodeViews};
 use crate::tables::{Tables, duty};
 use proto::scm::{DiskReport, DiskState, NodeRecord};
@@ -13,6 +14,7 @@ use types::NodeId;
 pub(crate) struct World<'a> {
     pub(crate) tables: &'a Tables,
     pub(crate) nodes: &'a Nodes,
+    pub(crate) oms: &'a Oms,
     pub(crate) now: Instant,
     /// The date, for records.
     pub(crate) now_ms: u64,
@@ -26,12 +28,13 @@ impl<'a> World<'a> {
     pub(crate) fn of(
         tables: &'a Tables,
         nodes: &'a Nodes,
+        oms: &'a Oms,
         now: Instant,
         now_ms: u64,
         in_safe_mode: bool,
     ) -> World<'a> {
         let (unended, node_views) = (OnceCell::new(), OnceCell::new());
-        World { tables, nodes, now, now_ms, in_safe_mode, unended, node_views }
+        World { tables, nodes, oms, now, now_ms, in_safe_mode, unended, node_views }
     }
 
     /// Pipelines that have not ended.
@@ -52,7 +55,13 @@ impl<'a> World<'a> {
     /// One in which enough is known, on the seventh millisecond of time.
     #[cfg(test)]
     pub(crate) fn at(tables: &'a Tables, nodes: &'a Nodes, now: Instant) -> World<'a> {
-        World::of(tables, nodes, now, 7, false)
+        World::of(tables, nodes, Oms::silent(), now, 7, false)
+    }
+
+    /// [`World::at`], of OMs alone.
+    #[cfg(test)]
+    pub(crate) fn of_oms(tables: &'a Tables, oms: &'a Oms, now: Instant) -> World<'a> {
+        World::of(tables, Nodes::silent(), oms, now, 7, false)
     }
 }
 

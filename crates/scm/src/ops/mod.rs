@@ -7,16 +7,22 @@ mod admit_member;
 pub(crate) mod adopt;
 mod allocate_container;
 mod bootstrap;
+mod change_om_group;
 pub(crate) mod close_containers;
 mod close_pipeline;
 mod create_pipeline;
 mod end_pipeline;
+mod found_om_group;
+mod give_up_om_group;
 mod note_lost_log;
+pub(crate) mod note_om_group;
 mod open_pipeline;
 mod quasi_close_pipeline;
 mod register_node;
+mod register_om;
 mod registry;
 mod set_node_duty;
+mod set_om_duty;
 mod set_racks;
 mod set_switches;
 
@@ -43,6 +49,12 @@ pub(crate) fn apply(tables: &mut TablesMut<'_>, command: Command, term: Term) ->
         Command::Registry(command) => Ok(registry::apply(tables, command, term)),
         Command::Adopt(command) => adopt::apply(tables, command),
         Command::AdmitMember(command) => Ok(admit_member::apply(tables, command)),
+        Command::RegisterOm(command) => Ok(register_om::apply(tables, command)),
+        Command::FoundOmGroup(command) => found_om_group::apply(tables, command),
+        Command::NoteOmGroup(command) => note_om_group::apply(tables, command),
+        Command::ChangeOmGroup(command) => change_om_group::apply(tables, command),
+        Command::SetOmDuty(command) => set_om_duty::apply(tables, command),
+        Command::GiveUpOmGroup(command) => give_up_om_group::apply(tables, command),
     };
     result.unwrap_or_else(|why| ScmReply { refused: why, ..ScmReply::default() })
 }
@@ -53,8 +65,9 @@ pub(crate) mod testing {
     use crate::tables::Tables;
     use bytes::Bytes;
     use proto::scm::{
-        ClosePipelineCommand, CreatePipelineCommand, EndPipelineCommand, NodeDuty, PipelinePlace,
-        RegisterNodeCommand, SetNodeDutyCommand,
+        ChangeOmGroupCommand, ClosePipelineCommand, CreatePipelineCommand, EndPipelineCommand,
+        FoundOmGroupCommand, GiveUpOmGroupCommand, NodeDuty, NoteOmGroupCommand, OmMemberRecord,
+        PipelinePlace, RegisterNodeCommand, RegisterOmCommand, SetNodeDutyCommand, SetOmDutyCommand,
     };
 
     pub(crate) fn run(tables: &mut Tables, command: Command) -> ScmReply {
@@ -103,6 +116,49 @@ pub(crate) mod testing {
         let mut tables = Tables::default();
         for number in 1..=3 {
             assert_eq!(run(&mut tables, register(number)).node, number.into());
+        }
+        tables
+    }
+
+    pub(crate) fn register_om(number: u8) -> Command {
+        let (uuid, address) = (uuid(number), format!("om{number}:1"));
+        Command::RegisterOm(RegisterOmCommand { uuid, address, om: 0 })
+    }
+
+    pub(crate) fn found(group: u64, om: u64) -> Command {
+        Command::FoundOmGroup(FoundOmGroupCommand { group, om })
+    }
+
+    /// Of replicas and their OMs.
+    pub(crate) fn note(group: u64, members: &[(u64, u64)]) -> Command {
+        let member = |&(replica, om): &(u64, u64)| OmMemberRecord { replica, om, has_voted: false };
+        Command::NoteOmGroup(NoteOmGroupCommand { group, members: members.iter().map(member).collect() })
+    }
+
+    pub(crate) fn change(group: u64, removed: &[u64], added: &[u64]) -> Command {
+        let (removed, added) = (removed.to_vec(), added.to_vec());
+        Command::ChangeOmGroup(ChangeOmGroupCommand { group, removed, added })
+    }
+
+    pub(crate) fn set_om_duty(om: u64, duty: NodeDuty) -> Command {
+        Command::SetOmDuty(SetOmDutyCommand { om, duty: duty as i32 })
+    }
+
+    pub(crate) fn give_up(group: u64) -> Command {
+        Command::GiveUpOmGroup(GiveUpOmGroupCommand { group })
+    }
+
+    /// The replicas of a group, and their OMs.
+    pub(crate) fn members(tables: &Tables, group: u64) -> Vec<(u64, u64)> {
+        let members = &tables.om_group(group).unwrap().members;
+        members.iter().map(|member| (member.replica, member.om)).collect()
+    }
+
+    /// OMs 1, 2 and 3. The first replica of names is 2.
+    pub(crate) fn three_oms() -> Tables {
+        let mut tables = Tables::default();
+        for number in 1..=3 {
+            assert_eq!(run(&mut tables, register_om(number)).om, number.into());
         }
         tables
     }

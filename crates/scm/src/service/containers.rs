@@ -186,6 +186,7 @@ fn replica_info(
 mod tests {
     use super::*;
     use crate::nodes::Silence;
+    use crate::oms::Oms;
     use crate::ops::testing::{close, create, end, run, three_nodes};
     use crate::replicas::ContainersReport;
     use proto::scm::scm_command::Command;
@@ -236,7 +237,7 @@ mod tests {
                     ContainersReport { replicas: replicas.collect(), gone: vec![], begins: true, ends: true };
                 nodes.report_containers(NodeId(of), report);
             }
-            let world = World::of(&tables, &nodes, now, 0, false);
+            let world = World::of(&tables, &nodes, Oms::silent(), now, 0, false);
             let checked = check_dropped(ContainerId(1), NodeId(node), &world, &tasks.borrow());
             match expect {
                 None => assert_eq!(checked, Ok(())),
@@ -264,7 +265,7 @@ mod tests {
         // What does not speak may never come back.
         now += 2 * second;
         nodes.see(NodeId(3), vec![], now);
-        let world = World::of(&tables, &nodes, now, 0, false);
+        let world = World::of(&tables, &nodes, Oms::silent(), now, 0, false);
         let failure = check_dropped(ContainerId(1), NodeId(3), &world, &tasks.borrow()).unwrap_err();
         assert!(failure.message.contains("good replica of it"), "{failure:?}");
     }

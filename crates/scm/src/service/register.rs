@@ -57,7 +57,7 @@ async fn register_node(leader: &Leader, command: RegisterNodeCommand) -> Result<
     Ok(node)
 }
 
-fn check_address(address: &str) -> Result<(), Failure> {
+pub(super) fn check_address(address: &str) -> Result<(), Failure> {
     let port =
         address.rsplit_once(':').filter(|(host, _)| !host.is_empty()).map(|(_, port)| port.parse::<u16>());
     if address.len() > ADDRESS_BYTES_MAX || !matches!(port, Some(Ok(1..))) {

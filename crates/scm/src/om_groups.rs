@@ -1,0 +1,342 @@
+//! Groups of names: which OMs begin them, and who their members are to be. Decisions are pure, from one look
+//! at the world and a little memory; `docs/adr/0013-scm-places-the-groups-of-names.md` says why they are so.
+//!
+//! A group's record is what SCM wants. Its leader makes the record's members the voters, and says each second
+//! who they are:
+//!
+//! | the record | the leader says | what follows |
+//! |---|---|---|
+//! | none, or not founded | an only voter that was told to begin leads | the group is founded: noted |
+//! | none, or not founded | a founded group is led | it is taken over: noted |
+//! | founded | a voter that the record never had, or lacks one that has voted | SCM, or the group, was reset: noted |
+//! | founded | the record's members | they have voted: noted. Then, once it says that it is founded, it grows, or one member is replaced |
+//! | founded | others yet | the change is under way: who was added and cannot come is exchanged |
+
+use crate::om_view::{OmLeader, all_leaders, is_dead, is_healthy, is_in_service, is_well, leader};
+use crate::ops::note_om_group;
+use crate::tables::{NAMES_OF_BEFORE, OM_MEMBERS, OmReplica, om_duty};
+use crate::world::World;
+use proto::scm::{
+    ChangeOmGroupCommand, FoundOmGroupCommand, NodeDuty, NoteOmGroupCommand, OmGroupRecord, OmMemberRecord,
+    OmReplicaReport, SetOmDutyCommand, scm_command::Command,
+};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+use tokio::time::Instant;
+use types::{NodeId, ReplicaId};
+
+/// The groups that a cluster has names in, numbered from 0.
+pub(crate) const OM_GROUPS: u64 = 1;
+
+/// The decisions on groups of one leadership.
+pub(crate) struct OmGroups {
+    count: u64,
+    delay: Duration,
+    /// The OMs that were healthy and in service once.
+    seen: BTreeSet<NodeId>,
+    /// The moment from which on groups are begun: none of those that start together is missing then.
+    due: Option<Instant>,
+}
+
+/// The replicas that OMs have, by the records, and by what is decided at this moment.
+struct Loads(BTreeMap<NodeId, usize>);
+
+impl OmGroups {
+    pub(crate) fn new(count: u64, delay: Duration) -> OmGroups {
+        OmGroups { count, delay, seen: BTreeSet::new(), due: None }
+    }
+
+    /// The moment at which something is due though nobody says anything new.
+    pub(crate) fn due(&self, now: Instant) -> Option<Instant> {
+        self.due.filter(|due| *due > now)
+    }
+
+    /// The commands that are due now.
+    pub(crate) fn decide(&mut self, world: &World<'_>) -> Vec<Command> {
+        self.observe(world);
+        let mut loads = Loads::of(world);
+        let known = world.tables.om_groups().keys().copied();
+        let groups: BTreeSet<u64> = (0..self.count).chain(known).collect();
+        let of_group = |group: u64| match world.tables.om_group(group) {
+            Some(record) if record.is_founded => {
+                leader(world, record).map_or_else(
+                    || found_elsewhere(world, record),
+                    |leader| go_on(world, record, &leader, &mut loads),
+                )
+            }
+            record => self.begin(world, group, record.unwrap_or(&OmGroupRecord::default()), &mut loads),
+        };
+        let commands: Vec<Command> = groups.into_iter().filter_map(of_group).collect();
+        // What is decided now may need an OM that nothing has needed yet.
+        if commands.is_empty() { emptied(world) } else { commands }
+    }
+
+    fn observe(&mut self, world: &World<'_>) {
+        let well = world.tables.oms().keys().copied().filter(|om| is_well(world, *om));
+        let new: Vec<NodeId> = well.filter(|om| !self.seen.contains(om)).collect();
+        if !new.is_empty() {
+            self.seen.extend(new);
+            self.due = Some(world.now + self.delay);
+        }
+    }
+
+    /// What becomes of a group that is not founded here. Names that are there are taken over; only where
+    /// nobody can have them they are begun.
+    fn begin(
+        &self,
+        world: &World<'_>,
+        group: u64,
+        record: &OmGroupRecord,
+        loads: &mut Loads,
+    ) -> Option<Command> {
+        if self.due.is_none_or(|due| world.now < due) {
+            return None;
+        }
+        let names = all_leaders(world, group).filter(|leader| leader.is_settled() && has_names(leader.report()));
+        // Of two directories with names the one that has more of them.
+        if let Some(names) = names.max_by_key(|leader| (leader.report().last_index, leader.report().term)) {
+            return note(world, group, &names);
+        }
+        if names_are_on(world, group).is_some() || world.tables.names_may_be_elsewhere(group).is_some() {
+            return None;
+        }
+        if let Some(begun) = begun(world, group, record) {
+            return note(world, group, &begun);
+        }
+        let asked = record.members.first().map(|member| NodeId(member.om));
+        if asked.is_some_and(|om| is_to_come(world, om)) {
+            return None;
+        }
+        let om = loads.take(world, group, &record.members)?;
+        Some(Command::FoundOmGroup(FoundOmGroupCommand { group, om: om.0 }))
+    }
+}
+
+/// Whether what the replica has are names, or were: somebody may have been served from it.
+pub(crate) fn has_names(report: &OmReplicaReport) -> bool {
+    report.is_founded || ReplicaId(report.replica) == NAMES_OF_BEFORE
+}
+
+/// An OM that has names of a group of this number, and is not dead.
+pub(crate) fn names_are_on(world: &World<'_>, group: u64) -> Option<NodeId> {
+    let have_names = world.oms.replicas_of(group).filter(|(_, heard)| has_names(&heard.report));
+    have_names.map(|(om, _)| om).find(|om| !is_dead(world, *om))
+}
+
+/// The replica that has begun the group, as it was told to, now or before.
+fn begun<'a>(world: &'a World<'_>, group: u64, record: &OmGroupRecord) -> Option<OmLeader<'a>> {
+    let is_alone = |leader: &OmLeader<'_>| leader.members() == BTreeSet::from([leader.replica()]);
+    let is_member = |leader: &OmLeader<'_>| leader.replica().is_in(&record.members);
+    let was_told =
+        |leader: &OmLeader<'_>| is_member(leader) || leader.replica().is_in(&record.abandoned);
+    let begun = all_leaders(world, group)
+        .filter(|leader| leader.is_settled() && is_alone(leader) && was_told(leader));
+    begun.max_by_key(is_member)
+}
+
+/// Whether an OM that was asked to begin a group need not be given up: of a leader of SCM that has just begun,
+/// it has not had the time to speak.
+fn is_to_come(world: &World<'_>, om: NodeId) -> bool {
+    !is_dead(world, om) && is_in_service(world, om) && !world.oms.is_silent(om, world.now)
+}
+
+/// Of a founded group of whose record nobody leads: names that were founded, or went on, with replicas that a
+/// forced reset has lost.
+fn found_elsewhere(world: &World<'_>, record: &OmGroupRecord) -> Option<Command> {
+    let is_lost = |leader: &OmLeader<'_>| {
+        let replica = ReplicaId(leader.report().replica);
+        leader.is_settled() && leader.report().is_founded && world.tables.may_be_lost_replica(replica)
+    };
+    let lost = all_leaders(world, record.group).filter(is_lost);
+    let newest = lost.max_by_key(|leader| leader.report().term)?;
+    note(world, record.group, &newest)
+}
+
+/// What follows from what the leader of a founded group says.
+fn go_on(
+    world: &World<'_>,
+    record: &OmGroupRecord,
+    leader: &OmLeader<'_>,
+    loads: &mut Loads,
+) -> Option<Command> {
+    if !leader.is_settled() {
+        return None;
+    }
+    let (voters, wanted) = (leader.voters(), OmReplica::all(&record.members));
+    let is_strange =
+        |voter: &OmReplica| !wanted.contains(voter) && !voter.is_in(&record.removed);
+    let is_missed = |member: &&OmMemberRecord| member.has_voted && !voters.contains(&OmReplica::from(*member));
+    if voters.iter().any(is_strange) || record.members.iter().any(|member| is_missed(&member)) {
+        return note(world, record.group, leader);
+    }
+    if voters != wanted {
+        return exchange(world, record, &voters, loads);
+    }
+    if record.members.iter().any(|member| !member.has_voted) {
+        return note(world, record.group, leader);
+    }
+    // Before anybody else has the names, they say themselves that they are founded.
+    if !leader.report().is_founded {
+        return None;
+    }
+    grow(world, record, loads).or_else(|| replace(world, record, loads))
+}
+
+/// The group's members are what its leader says, if that can be.
+fn note(world: &World<'_>, group: u64, leader: &OmLeader<'_>) -> Option<Command> {
+    let member = |voter: OmReplica| OmMemberRecord { replica: voter.replica, om: voter.om, has_voted: true };
+    let command = NoteOmGroupCommand { group, members: leader.voters().into_iter().map(member).collect() };
+    note_om_group::check(world.tables, &command).is_ok().then_some(Command::NoteOmGroup(command))
+}
+
+/// Another one in place of one that was added, is no voter yet, and will not come: without it the leader
+/// changes nothing.
+fn exchange(
+    world: &World<'_>,
+    record: &OmGroupRecord,
+    voters: &BTreeSet<OmReplica>,
+    loads: &mut Loads,
+) -> Option<Command> {
+    let is_waited_for =
+        |member: &&OmMemberRecord| !member.has_voted && !voters.contains(&OmReplica::from(*member));
+    let waited_for = record.members.iter().filter(is_waited_for);
+    let lost = waited_for.min_by_key(|member| urgency(world, member))?;
+    change_one(world, record, lost, loads)
+}
+
+/// All that are missing, at once, where there are OMs for them: two voters would bear less than one.
+fn grow(world: &World<'_>, record: &OmGroupRecord, loads: &mut Loads) -> Option<Command> {
+    let missing = OM_MEMBERS.saturating_sub(record.members.len());
+    let staying = record.members.iter().filter(|member| is_well(world, NodeId(member.om))).count();
+    let candidates = loads.candidates(world, record.group, &record.members);
+    if missing == 0 || candidates.len() < missing || staying + candidates.len() < OM_MEMBERS {
+        return None;
+    }
+    let added = candidates.into_iter().take(missing).inspect(|om| loads.add(*om)).map(|om| om.0).collect();
+    Some(Command::ChangeOmGroup(ChangeOmGroupCommand { group: record.group, removed: Vec::new(), added }))
+}
+
+/// One member whose OM is lost, or is to be emptied, by another.
+fn replace(world: &World<'_>, record: &OmGroupRecord, loads: &mut Loads) -> Option<Command> {
+    let worst = record.members.iter().min_by_key(|member| urgency(world, member))?;
+    change_one(world, record, worst, loads)
+}
+
+fn change_one(
+    world: &World<'_>,
+    record: &OmGroupRecord,
+    member: &OmMemberRecord,
+    loads: &mut Loads,
+) -> Option<Command> {
+    if urgency(world, member) == Urgency::Stays {
+        return None;
+    }
+    let om = loads.take(world, record.group, &record.members)?;
+    let (removed, added) = (vec![member.replica], vec![om.0]);
+    Some(Command::ChangeOmGroup(ChangeOmGroupCommand { group: record.group, removed, added }))
+}
+
+/// The order in which members are replaced.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Urgency {
+    Dead,
+    Leaves,
+    Stays,
+}
+
+fn urgency(world: &World<'_>, member: &OmMemberRecord) -> Urgency {
+    let om = NodeId(member.om);
+    match () {
+        () if is_dead(world, om) => Urgency::Dead,
+        () if !is_in_service(world, om) => Urgency::Leaves,
+        () => Urgency::Stays,
+    }
+}
+
+/// OMs that are to be emptied and are in no group any more: the record has none of them, and where it once
+/// had, all its members have voted since.
+fn emptied(world: &World<'_>) -> Vec<Command> {
+    let leaving = world.tables.oms().values().filter(|om| om_duty(om) == NodeDuty::NodeDecommissioning);
+    let is_in = |om: u64, records: &[OmMemberRecord]| records.iter().any(|record| record.om == om);
+    let is_needed = |om: u64, group: &OmGroupRecord| {
+        is_in(om, &group.members)
+            || is_in(om, &group.removed) && group.members.iter().any(|member| !member.has_voted)
+    };
+    let groups = || world.tables.om_groups().values();
+    let emptied = leaving.map(|om| om.om).filter(|om| !groups().any(|group| is_needed(*om, group)));
+    let duty = NodeDuty::NodeDecommissioned as i32;
+    emptied.map(|om| Command::SetOmDuty(SetOmDutyCommand { om, duty })).collect()
+}
+
+impl Loads {
+    fn of(world: &World<'_>) -> Loads {
+        let mut loads = Loads(BTreeMap::new());
+        let members = world.tables.om_groups().values().flat_map(|record| &record.members);
+        members.for_each(|member| loads.add(NodeId(member.om)));
+        loads
+    }
+
+    fn add(&mut self, om: NodeId) {
+        *self.0.entry(om).or_default() += 1;
+    }
+
+    /// OMs that may be given a replica of the group: they have none, neither by the record nor as they say.
+    /// Those with the fewest replicas go first.
+    fn candidates(&self, world: &World<'_>, group: u64, members: &[OmMemberRecord]) -> Vec<NodeId> {
+        let has_none = |om: &NodeId| {
+            members.iter().all(|member| member.om != om.0) && world.oms.replica(*om, group).is_none()
+        };
+        let oms = world.tables.oms().keys().copied();
+        let mut found: Vec<NodeId> = oms.filter(|om| is_well(world, *om)).filter(has_none).collect();
+        found.sort_by_key(|om| (self.0.get(om).copied().unwrap_or(0), *om));
+        found
+    }
+
+    /// The best of the candidates, counted as taken.
+    fn take(&mut self, world: &World<'_>, group: u64, members: &[OmMemberRecord]) -> Option<NodeId> {
+        let om = self.candidates(world, group, members).into_iter().next()?;
+        self.add(om);
+        Some(om)
+    }
+}
+
+/// The reason, in words, why a group is not as it is to be.
+pub(crate) fn problem(world: &World<'_>, group: u64, record: Option<&OmGroupRecord>) -> Option<String> {
+    let Some(record) = record.filter(|record| record.is_founded) else {
+        return Some(problem_unfounded(world, group, record));
+    };
+    let Some(leader) = leader(world, record) else {
+        return Some("no member leads: a majority of them is needed".to_owned());
+    };
+    let on = |member: &OmMemberRecord| format!("OM {}", member.om);
+    let of = |wanted: Urgency| {
+        let found = record.members.iter().find(|member| urgency(world, member) == wanted);
+        found.map(on)
+    };
+    let is_alone = Loads::of(world).candidates(world, group, &record.members).is_empty();
+    let place = if is_alone { "no other OM can take its place" } else { "another one takes its place" };
+    if let Some(om) = of(Urgency::Dead) {
+        return Some(format!("{om} is dead, and {place}"));
+    }
+    if let Some(om) = of(Urgency::Leaves) {
+        return Some(format!("{om} is to be emptied, and {place}"));
+    }
+    if leader.voters() != OmReplica::all(&record.members) || !leader.is_settled() {
+        return Some("its members are changing".to_owned());
+    }
+    let silent = record.members.iter().find(|member| !is_healthy(world, NodeId(member.om)));
+    silent.map(|member| format!("{} is silent", on(member)))
+}
+
+fn problem_unfounded(world: &World<'_>, group: u64, record: Option<&OmGroupRecord>) -> String {
+    let asked = record.and_then(|record| record.members.first());
+    match (names_are_on(world, group), world.tables.names_may_be_elsewhere(group), asked) {
+        (Some(om), ..) => format!("OM {om} has names of it, and does not lead: a majority of its members is needed"),
+        (None, Some(why), _) => format!(
+            "{why}: bring back the OMs that have it, or, where it is lost for good or was never founded, \
+             `flotilla admin om give-up {group}`"
+        ),
+        (None, None, Some(member)) => format!("OM {} is to begin it", member.om),
+        (None, None, None) => "no OM is healthy, in service and without a replica of it, to begin it".to_owned(),
+    }
+}

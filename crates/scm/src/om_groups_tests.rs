@@ -1,0 +1,394 @@
+use crate::om_groups::{OmGroups, problem};
+use crate::om_orders::answer;
+use crate::om_view::leader;
+use crate::oms::Oms;
+use crate::ops::testing::{
+    change, found, give_up, members, note, register_om, run, set_om_duty, three_oms, uuid,
+};
+use crate::tables::{Tables, TablesMut};
+use crate::world::World;
+use proto::registry::KeyValue;
+use proto::scm::{
+    NodeDuty, OmGroup, OmHeartbeatResponse, OmMember, OmReplicaReport, RegisterOmCommand, scm_command::Command,
+};
+use std::time::Duration;
+use tokio::time::Instant;
+use types::NodeId;
+
+const STALE_AFTER: Duration = Duration::from_secs(5);
+const DEAD_AFTER: Duration = Duration::from_secs(600);
+const DELAY: Duration = Duration::from_millis(200);
+
+struct Fixture {
+    tables: Tables,
+    oms: Oms,
+    planner: OmGroups,
+    now: Instant,
+}
+
+/// A report of a replica of group 0 that leads, with these voters, and of which that is all that is known.
+fn begun(replica: u64, voters: &[(u64, u64)]) -> Vec<OmReplicaReport> {
+    let member = |&(replica, om): &(u64, u64)| OmMember { replica, om, is_voter: true, ..OmMember::default() };
+    let members = voters.iter().map(member).collect();
+    let report = OmReplicaReport { replica, leader_replica: replica, term: 1, ..OmReplicaReport::default() };
+    vec![OmReplicaReport { last_index: 1, applied_index: 1, members, ..report }]
+}
+
+/// [`begun`], with names in it.
+fn leads(replica: u64, voters: &[(u64, u64)]) -> Vec<OmReplicaReport> {
+    let mut reports = begun(replica, voters);
+    reports.iter_mut().for_each(|report| report.is_founded = true);
+    reports
+}
+
+impl Fixture {
+    fn of(tables: Tables) -> Fixture {
+        let now = Instant::now();
+        let oms = Oms::new(STALE_AFTER, DEAD_AFTER, now);
+        Fixture { tables, oms, planner: OmGroups::new(1, DELAY), now }
+    }
+
+    /// OMs 1 to 3 speak and have nothing, for long enough.
+    fn ready() -> Fixture {
+        let mut fixture = Fixture::of(three_oms());
+        (1..=3).for_each(|om| fixture.hear(om, vec![]));
+        assert_eq!(fixture.decide(), [], "more may come");
+        fixture.now += DELAY;
+        fixture
+    }
+
+    /// Replicas 2, 3 and 4 on OMs 1, 2 and 3, led by the first; OMs 4 and 5 have nothing.
+    fn of_three() -> Fixture {
+        let mut fixture = Fixture::ready();
+        [4, 5].into_iter().for_each(|number| drop(run(&mut fixture.tables, register_om(number))));
+        for command in [
+            found(0, 1),
+            note(0, &[(2, 1)]),
+            change(0, &[], &[2, 3]),
+            note(0, &[(2, 1), (3, 2), (4, 3)]),
+        ] {
+            run(&mut fixture.tables, command);
+        }
+        fixture.all_speak();
+        assert_eq!(fixture.decide(), []);
+        fixture
+    }
+
+    fn all_speak(&mut self) {
+        self.hear(1, leads(2, &[(2, 1), (3, 2), (4, 3)]));
+        self.follow(2, 3);
+        self.follow(3, 4);
+        [4, 5].into_iter().for_each(|om| self.hear(om, vec![]));
+    }
+
+    fn hear(&mut self, om: u64, replicas: Vec<OmReplicaReport>) {
+        self.oms.hear(NodeId(om), replicas, self.now);
+    }
+
+    /// The OM's replica follows.
+    fn follow(&mut self, om: u64, replica: u64) {
+        let report = OmReplicaReport { replica, term: 1, ..OmReplicaReport::default() };
+        self.hear(om, vec![report]);
+    }
+
+    fn decide(&mut self) -> Vec<Command> {
+        self.planner.decide(&World::of_oms(&self.tables, &self.oms, self.now))
+    }
+
+    /// Decides, and carries it out.
+    fn carry_out(&mut self) -> Vec<Command> {
+        let commands = self.decide();
+        for command in commands.clone() {
+            let reply = run(&mut self.tables, command);
+            assert_eq!(reply.refused, "");
+        }
+        commands
+    }
+
+    fn answer(&self, om: u64) -> OmHeartbeatResponse {
+        answer(&World::of_oms(&self.tables, &self.oms, self.now), NodeId(om))
+    }
+
+    fn told(&self, om: u64) -> Option<OmGroup> {
+        self.answer(om).groups.pop()
+    }
+
+    fn gone(&self, om: u64) -> Vec<u64> {
+        self.answer(om).gone.into_iter().map(|name| name.replica).collect()
+    }
+
+    fn problem(&self) -> String {
+        let world = World::of_oms(&self.tables, &self.oms, self.now);
+        problem(&world, 0, self.tables.om_group(0)).unwrap_or_default()
+    }
+}
+
+#[test]
+fn a_group_is_begun_noted_and_grows_to_three_as_soon_as_there_are_three() {
+    let mut fixture = Fixture::of(three_oms());
+    fixture.hear(1, vec![]);
+    fixture.decide();
+    fixture.now += DELAY;
+    assert_eq!(fixture.carry_out(), [found(0, 1)]);
+    let told = fixture.told(1).unwrap();
+    assert_eq!((told.is_founded, told.members[0].replica, told.members[0].om), (false, 2, 1));
+    assert_eq!(fixture.decide(), [], "it is to begin");
+    fixture.hear(1, begun(2, &[(2, 1)]));
+    assert_eq!(fixture.carry_out(), [Command::NoteOmGroup(noted(&[(2, 1)]))]);
+    assert!(fixture.told(1).unwrap().is_founded);
+    fixture.hear(2, vec![]);
+    assert_eq!(fixture.decide(), [], "two are no better than one");
+    fixture.hear(3, vec![]);
+    assert_eq!(fixture.decide(), [], "it has not heard that it is founded");
+    fixture.hear(1, leads(2, &[(2, 1)]));
+    assert_eq!(fixture.carry_out(), [change(0, &[], &[2, 3])]);
+    assert_eq!(fixture.told(3).unwrap().members.len(), 3);
+    assert_eq!(fixture.decide(), [], "the change is under way");
+    let all = [(2, 1), (3, 2), (4, 3)];
+    let mut changing = leads(2, &all);
+    changing[0].is_changing = true;
+    fixture.hear(1, changing);
+    assert_eq!(fixture.decide(), []);
+    fixture.hear(1, leads(2, &all));
+    assert_eq!(fixture.carry_out(), [Command::NoteOmGroup(noted(&all))]);
+    assert_eq!(fixture.decide(), []);
+}
+
+fn noted(members: &[(u64, u64)]) -> proto::scm::NoteOmGroupCommand {
+    let Command::NoteOmGroup(mut command) = note(0, members) else { unreachable!("as it was made") };
+    command.members.iter_mut().for_each(|member| member.has_voted = true);
+    command
+}
+
+#[test]
+fn names_that_are_there_are_taken_over_and_not_begun_beside() {
+    let mut fixture = Fixture::ready();
+    let mut silent = leads(9, &[(9, 3), (8, 2), (7, 1)]);
+    silent[0].leader_replica = 0;
+    fixture.hear(3, silent);
+    assert_eq!(fixture.decide(), [], "it does not lead, and has names");
+    assert!(fixture.problem().contains("OM 3 has names"), "{}", fixture.problem());
+    let mut of_before = begun(1, &[(1, 0)]);
+    of_before[0].last_index = 50;
+    of_before[0].applied_index = 50;
+    fixture.hear(2, of_before);
+    fixture.hear(3, begun(1, &[(1, 0)]));
+    assert_eq!(fixture.carry_out(), [Command::NoteOmGroup(noted(&[(1, 2)]))]);
+    assert_eq!((fixture.told(3), fixture.gone(3)), (None, vec![]), "the second one stays as it is");
+    fixture.hear(2, leads(1, &[(1, 0)]));
+    assert_eq!(fixture.decide(), [], "OM 3 is none of three");
+}
+
+#[test]
+fn what_was_begun_and_never_told_to_is_no_ones_names() {
+    let mut fixture = Fixture::ready();
+    fixture.hear(1, begun(7, &[(7, 1)]));
+    assert_eq!(fixture.carry_out(), [found(0, 2)], "OM 1 has no room for another replica of it");
+    fixture.hear(1, begun(7, &[(7, 1)]));
+    assert_eq!((fixture.decide(), fixture.told(1)), (vec![], None));
+}
+
+#[test]
+fn who_does_not_begin_is_given_up_and_who_begins_first_is_taken() {
+    let mut fixture = Fixture::ready();
+    assert_eq!(fixture.carry_out(), [found(0, 1)]);
+    fixture.now += STALE_AFTER;
+    fixture.hear(2, vec![]);
+    assert_eq!(fixture.carry_out(), [found(0, 2)]);
+    fixture.hear(1, begun(2, &[(2, 1)]));
+    assert_eq!(fixture.told(1), None);
+    assert_eq!(fixture.carry_out(), [Command::NoteOmGroup(noted(&[(2, 1)]))]);
+    fixture.hear(2, begun(3, &[(3, 2)]));
+    assert_eq!((fixture.told(2), fixture.gone(2)), (None, vec![3]), "nobody was ever served from it");
+}
+
+#[test]
+fn an_om_noted_before_or_lost_by_a_reset_is_waited_for() {
+    let mut fixture = Fixture::ready();
+    let note = KeyValue { key: "flotilla/om/0".into(), value: "h:1 0".into(), ..KeyValue::default() };
+    TablesMut::new(&mut fixture.tables).put_key(note);
+    assert_eq!(fixture.decide(), []);
+    assert!(fixture.problem().contains("by the OM at h:1"), "{}", fixture.problem());
+    fixture.hear(2, begun(1, &[(1, 0)]));
+    assert_eq!(fixture.carry_out(), [Command::NoteOmGroup(noted(&[(1, 2)]))]);
+    assert_eq!(fixture.tables.directory().key("flotilla/om/0"), None);
+
+    let mut fixture = Fixture::ready();
+    TablesMut::new(&mut fixture.tables).reset();
+    assert_eq!(fixture.decide(), []);
+    assert!(fixture.problem().contains("om give-up 0"), "{}", fixture.problem());
+    run(&mut fixture.tables, give_up(0));
+    assert_eq!(fixture.decide(), [found(0, 1)]);
+}
+
+#[test]
+fn one_dead_member_is_replaced_and_told_to_go_once_the_group_has_gone_on() {
+    let mut fixture = Fixture::of_three();
+    fixture.now += DEAD_AFTER;
+    fixture.all_speak();
+    // OM 3 died at the beginning.
+    let dead_since = Fixture::of_three();
+    fixture.oms = dead_since.oms;
+    fixture.now = dead_since.now + DEAD_AFTER;
+    let all = [(2, 1), (3, 2), (4, 3)];
+    fixture.hear(1, leads(2, &all));
+    fixture.follow(2, 3);
+    [4, 5].into_iter().for_each(|om| fixture.hear(om, vec![]));
+    assert_eq!(fixture.carry_out(), [change(0, &[4], &[4])]);
+    assert!(fixture.problem().contains("members are changing"), "{}", fixture.problem());
+    assert_eq!(fixture.decide(), [], "the leader has not heard of it yet");
+    fixture.follow(3, 4);
+    assert_eq!(fixture.gone(3), [0; 0], "it votes");
+    let now = [(2, 1), (3, 2), (5, 4)];
+    let mut uncommitted = leads(2, &now);
+    uncommitted[0].last_index = 2;
+    fixture.hear(1, uncommitted.clone());
+    assert_eq!((fixture.decide(), fixture.gone(3)), (vec![], vec![]), "it may have to vote on this");
+    uncommitted[0].applied_index = 2;
+    fixture.hear(1, uncommitted);
+    assert_eq!((fixture.gone(3), fixture.gone(2)), (vec![4], vec![]));
+    assert_eq!(fixture.carry_out(), [Command::NoteOmGroup(noted(&now))]);
+    assert_eq!(fixture.gone(3), [4]);
+    assert_eq!(fixture.told(3), None);
+}
+
+#[test]
+fn nobody_is_dead_for_a_leader_of_scm_that_has_just_begun_but_the_replaced() {
+    let mut fixture = Fixture::of_three();
+    fixture.oms = Oms::new(STALE_AFTER, DEAD_AFTER, fixture.now + DEAD_AFTER);
+    fixture.now += DEAD_AFTER;
+    let all = [(2, 1), (3, 2), (4, 3)];
+    fixture.hear(1, leads(2, &all));
+    fixture.hear(4, vec![]);
+    assert_eq!(fixture.decide(), []);
+    let emptied = RegisterOmCommand { uuid: uuid(9), address: "om3:1".into(), om: 3 };
+    assert_eq!(run(&mut fixture.tables, Command::RegisterOm(emptied)).om, 6);
+    fixture.hear(6, vec![]);
+    assert_eq!(fixture.decide(), [change(0, &[4], &[4])], "of two without replicas, the first");
+}
+
+#[test]
+fn an_added_member_that_dies_before_it_votes_is_exchanged() {
+    let mut fixture = Fixture::of_three();
+    run(&mut fixture.tables, set_om_duty(3, NodeDuty::NodeDecommissioning));
+    assert_eq!(fixture.carry_out(), [change(0, &[4], &[4])]);
+    fixture.now += DEAD_AFTER;
+    let all = [(2, 1), (3, 2), (4, 3)];
+    fixture.hear(1, leads(2, &all));
+    fixture.follow(2, 3);
+    fixture.follow(3, 4);
+    assert_eq!(fixture.decide(), [], "there is nobody else");
+    fixture.hear(5, vec![]);
+    assert_eq!(fixture.carry_out(), [change(0, &[5], &[5])]);
+    // The leader was quicker than its last word.
+    fixture.hear(1, leads(2, &[(2, 1), (3, 2), (5, 4)]));
+    assert_eq!(fixture.decide(), [], "it goes on from there");
+    fixture.hear(1, leads(2, &[(2, 1), (3, 2), (6, 5)]));
+    assert_eq!(fixture.carry_out(), [Command::NoteOmGroup(noted(&[(2, 1), (3, 2), (6, 5)]))]);
+    assert_eq!(fixture.carry_out(), [set_om_duty(3, NodeDuty::NodeDecommissioned)]);
+    assert_eq!(members(&fixture.tables, 0), [(2, 1), (3, 2), (6, 5)]);
+}
+
+#[test]
+fn an_om_is_emptied_when_its_groups_have_gone_on_without_it() {
+    let mut fixture = Fixture::of_three();
+    run(&mut fixture.tables, set_om_duty(1, NodeDuty::NodeDecommissioning));
+    run(&mut fixture.tables, set_om_duty(5, NodeDuty::NodeDecommissioning));
+    let is_done = |om| set_om_duty(om, NodeDuty::NodeDecommissioned);
+    assert_eq!(fixture.carry_out(), [change(0, &[2], &[4])]);
+    assert_eq!(fixture.carry_out(), [is_done(5)]);
+    assert_eq!(fixture.told(1).unwrap().members.len(), 3, "it leads, and must change the members");
+    assert_eq!(fixture.decide(), []);
+    let now = [(3, 2), (4, 3), (5, 4)];
+    // It has handed over.
+    fixture.follow(1, 2);
+    let mut next = leads(3, &now);
+    next[0].term = 2;
+    fixture.hear(2, next);
+    assert_eq!((fixture.told(1), fixture.gone(1)), (None, vec![2]));
+    assert_eq!(fixture.carry_out(), [Command::NoteOmGroup(noted(&now))]);
+    assert_eq!(fixture.carry_out(), [is_done(1)]);
+}
+
+#[test]
+fn a_change_that_was_decided_is_not_taken_back_by_an_old_word() {
+    let mut fixture = Fixture::of_three();
+    run(&mut fixture.tables, set_om_duty(3, NodeDuty::NodeDecommissioning));
+    fixture.carry_out();
+    let before = [(2, 1), (3, 2), (4, 3)];
+    let now = [(2, 1), (3, 2), (5, 4)];
+    fixture.hear(1, leads(2, &before));
+    assert_eq!(fixture.decide(), []);
+    let mut done = leads(2, &now);
+    (done[0].last_index, done[0].applied_index) = (4, 4);
+    fixture.hear(1, done.clone());
+    fixture.carry_out();
+    fixture.hear(1, leads(2, &before));
+    assert_eq!(fixture.decide(), [set_om_duty(3, NodeDuty::NodeDecommissioned)], "it was under way for long");
+    fixture.hear(1, done);
+    assert_eq!(members(&fixture.tables, 0), now);
+}
+
+#[test]
+fn a_group_that_a_person_has_reset_is_what_it_says_and_grows_again() {
+    let mut fixture = Fixture::of_three();
+    let mut alone = leads(3, &[(3, 2)]);
+    alone[0].term = 2;
+    fixture.hear(2, alone);
+    assert_eq!(fixture.carry_out(), [Command::NoteOmGroup(noted(&[(3, 2)]))]);
+    fixture.follow(1, 2);
+    assert_eq!(fixture.gone(1), [2], "it would have to forget what it has acknowledged");
+    assert_eq!(fixture.carry_out(), [change(0, &[], &[4, 5])]);
+}
+
+#[test]
+fn members_that_a_reset_of_scm_has_lost_come_back_by_what_the_group_says() {
+    let mut fixture = Fixture::of_three();
+    TablesMut::new(&mut fixture.tables).reset();
+    let went_on = [(2, 1), (3, 2), (70, 77)];
+    fixture.hear(1, leads(2, &went_on));
+    assert_eq!(fixture.carry_out(), [Command::NoteOmGroup(noted(&went_on))]);
+    assert_eq!(fixture.decide(), [], "OM 77 may yet come");
+    // Nothing is left of what the record has.
+    let gone_on = [(80, 4), (81, 5), (70, 77)];
+    for (om, reports) in [(1, vec![]), (2, vec![]), (3, vec![]), (4, leads(80, &gone_on))] {
+        fixture.hear(om, reports);
+    }
+    fixture.carry_out();
+    assert_eq!(members(&fixture.tables, 0), [(70, 77), (80, 4), (81, 5)]);
+}
+
+#[test]
+fn who_may_have_voted_does_not_begin_again_with_nothing() {
+    let mut fixture = Fixture::of_three();
+    fixture.hear(2, vec![]);
+    assert_eq!(fixture.told(2), None);
+    run(&mut fixture.tables, set_om_duty(3, NodeDuty::NodeDecommissioning));
+    assert_eq!(fixture.carry_out(), [change(0, &[4], &[4])]);
+    assert!(fixture.told(4).is_some());
+    TablesMut::new(&mut fixture.tables).reset();
+    assert_eq!(fixture.told(4), None, "it may have come and gone in what is lost");
+    let before = [(2, 1), (3, 2), (4, 3)];
+    assert_eq!(fixture.carry_out(), [Command::NoteOmGroup(noted(&before))]);
+    assert_eq!(fixture.carry_out(), [change(0, &[4], &[4])]);
+    assert_eq!(fixture.told(4).unwrap().members[2].replica, 2_000_000);
+
+    let mut fixture = Fixture::ready();
+    fixture.carry_out();
+    assert!(fixture.told(1).is_some());
+    TablesMut::new(&mut fixture.tables).reset();
+    assert_eq!(fixture.told(1), None);
+}
+
+#[test]
+fn a_leader_that_nobody_knows_is_not_believed() {
+    let mut fixture = Fixture::of_three();
+    fixture.follow(1, 2);
+    fixture.hear(4, leads(9, &[(9, 4)]));
+    fixture.hear(5, leads(1, &[(1, 5)]));
+    assert_eq!(fixture.decide(), []);
+    let world = World::of_oms(&fixture.tables, &fixture.oms, fixture.now);
+    assert!(leader(&world, fixture.tables.om_group(0).unwrap()).is_none());
+    assert_eq!((fixture.told(4), fixture.gone(4), fixture.gone(5)), (None, vec![], vec![]));
+    assert!(fixture.problem().contains("majority"), "{}", fixture.problem());
+}

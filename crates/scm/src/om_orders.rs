@@ -1,0 +1,71 @@
+//! What an OM is told: the groups in which it is to have a replica, and what it is to delete. A pure function
+//! of one look at the world.
+
+use crate::om_view::leader;
+use crate::tables::OmReplica;
+use crate::world::World;
+use proto::scm::{
+    NodeAddress, OmGroup, OmGroupRecord, OmHeartbeatResponse, OmMember, OmMemberRecord, OmReplicaName,
+    OmReplicaReport,
+};
+use std::collections::BTreeSet;
+use types::NodeId;
+
+pub(crate) fn answer(world: &World<'_>, om: NodeId) -> OmHeartbeatResponse {
+    let records = || world.tables.om_groups().values();
+    let told: Vec<&OmGroupRecord> = records().filter(|record| is_told(world, record, om)).collect();
+    let gone = records().filter_map(|record| gone(world, record, om));
+    OmHeartbeatResponse {
+        groups: told.iter().map(|record| group(world, record)).collect(),
+        gone: gone.collect(),
+        addresses: addresses(world, &told, om),
+        register_again: false,
+    }
+}
+
+/// A group as SCM wants it.
+pub(crate) fn group(world: &World<'_>, record: &OmGroupRecord) -> OmGroup {
+    let members = record.members.iter().map(|member| member_told(world, member)).collect();
+    OmGroup { group: record.group, members, is_founded: record.is_founded }
+}
+
+pub(crate) fn member_told(world: &World<'_>, member: &OmMemberRecord) -> OmMember {
+    let OmMemberRecord { replica, om, has_voted } = *member;
+    let address = world.tables.om_address(NodeId(om)).to_owned();
+    OmMember { replica, om, address, is_voter: has_voted }
+}
+
+/// Whether the OM hears of the group: as a member of the record, or as one that was taken out and still
+/// leads, since leaders change the members. What it has of another group of that number has nothing to do
+/// with this one, and must make none of these its members. One that has voted and is gone from its directory
+/// does not begin again with nothing: it would forget to whom it gave its vote.
+fn is_told(world: &World<'_>, record: &OmGroupRecord, om: NodeId) -> bool {
+    match world.oms.replica(om, record.group) {
+        Some(heard) => {
+            let here = OmReplica { replica: heard.report.replica, om: om.0 };
+            here.is_in(&record.members) || here.is_in(&record.removed) && heard.leads()
+        }
+        None => record.members.iter().any(|member| member.om == om.0 && !member.has_voted),
+    }
+}
+
+/// The OM's replica that the group has gone on without: it was in the record once, or was to begin the group,
+/// and the leader has the record's members for good.
+fn gone(world: &World<'_>, record: &OmGroupRecord, om: NodeId) -> Option<OmReplicaName> {
+    let OmReplicaReport { group, replica, .. } = world.oms.replica(om, record.group)?.report;
+    let here = OmReplica { replica, om: om.0 };
+    let is_known = here.is_in(&record.removed) || here.is_in(&record.abandoned);
+    let leader = leader(world, record).filter(|leader| leader.is_settled())?;
+    let (voters, members) = (leader.voters(), leader.members());
+    let has_gone_on = voters == OmReplica::all(&record.members) && voters.contains(&leader.replica());
+    (is_known && has_gone_on && !members.contains(&here)).then_some(OmReplicaName { group, replica })
+}
+
+/// The addresses of all with whom the OM has to do.
+fn addresses(world: &World<'_>, told: &[&OmGroupRecord], om: NodeId) -> Vec<NodeAddress> {
+    let wanted = told.iter().flat_map(|record| &record.members).map(|member| member.om);
+    let known = world.oms.replicas(om).flat_map(|heard| &heard.report.members).map(|member| member.om);
+    let all: BTreeSet<u64> = wanted.chain(known).collect();
+    let address = |node: u64| NodeAddress { node, address: world.tables.om_address(NodeId(node)).to_owned() };
+    all.into_iter().map(address).filter(|known| !known.address.is_empty()).collect()
+}

@@ -1,0 +1,93 @@
+//! Groups of names as their replicas say that they are.
+
+use crate::oms::ReplicaHeard;
+use crate::tables::{OmReplica, om_duty};
+use crate::world::World;
+use proto::scm::{NodeDuty, NodeState, OmGroupRecord, OmReplicaReport};
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+use types::NodeId;
+
+/// A replica that leads a group, as its OM, which is healthy, said last.
+#[derive(Clone, Copy)]
+pub(crate) struct OmLeader<'a> {
+    pub(crate) om: NodeId,
+    heard: &'a ReplicaHeard,
+}
+
+impl<'a> OmLeader<'a> {
+    pub(crate) fn report(&self) -> &'a OmReplicaReport {
+        &self.heard.report
+    }
+
+    pub(crate) fn replica(&self) -> OmReplica {
+        OmReplica { replica: self.report().replica, om: self.om.0 }
+    }
+
+    /// Whether its members are the group's, for good and with no others on the way.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.heard.is_settled()
+    }
+
+    pub(crate) fn voters(&self) -> BTreeSet<OmReplica> {
+        members(self.om, self.report()).filter(|(_, is_voter)| *is_voter).map(|(member, _)| member).collect()
+    }
+
+    /// Voters, and those who get everything and do not vote.
+    pub(crate) fn members(&self) -> BTreeSet<OmReplica> {
+        members(self.om, self.report()).map(|(member, _)| member).collect()
+    }
+}
+
+/// The members that a replica of `om` names, and whether they vote. Names of before have no number of an OM
+/// for themselves.
+fn members(om: NodeId, report: &OmReplicaReport) -> impl Iterator<Item = (OmReplica, bool)> {
+    report.members.iter().map(move |member| {
+        let on = if member.replica == report.replica { om.0 } else { member.om };
+        (OmReplica { replica: member.replica, om: on }, member.is_voter)
+    })
+}
+
+/// All who say that they lead a group of this number, be it the cluster's or not.
+pub(crate) fn all_leaders<'a>(world: &'a World<'_>, group: u64) -> impl Iterator<Item = OmLeader<'a>> {
+    let leaders = world.oms.replicas_of(group).filter(|(_, heard)| heard.leads());
+    leaders.filter(|(om, _)| is_healthy(world, *om)).map(|(om, heard)| OmLeader { om, heard })
+}
+
+/// The leader of a founded group: a replica of its record, or one that has a voter of its record. One that
+/// was taken out leads until another one does.
+pub(crate) fn leader<'a>(world: &'a World<'_>, record: &OmGroupRecord) -> Option<OmLeader<'a>> {
+    let is_member = |leader: &OmLeader<'_>| leader.replica().is_in(&record.members);
+    let is_of_group = |leader: &OmLeader<'_>| {
+        is_member(leader)
+            || leader.replica().is_in(&record.removed)
+            || leader.voters().iter().any(|voter| voter.is_in(&record.members))
+    };
+    let found = all_leaders(world, record.group).filter(|leader| record.is_founded && is_of_group(leader));
+    found.max_by_key(|leader| (is_member(leader), leader.report().term, Reverse(leader.om)))
+}
+
+/// One that a forced reset has lost, and that has not registered again, is silent like others.
+pub(crate) fn om_state(world: &World<'_>, om: NodeId) -> NodeState {
+    match world.tables.om(om) {
+        Some(record) => world.oms.state(record, world.now),
+        None => world.oms.heard_state(om, world.now),
+    }
+}
+
+pub(crate) fn is_healthy(world: &World<'_>, om: NodeId) -> bool {
+    om_state(world, om) == NodeState::NodeHealthy
+}
+
+pub(crate) fn is_dead(world: &World<'_>, om: NodeId) -> bool {
+    om_state(world, om) == NodeState::NodeDead
+}
+
+pub(crate) fn is_in_service(world: &World<'_>, om: NodeId) -> bool {
+    world.tables.om(om).is_none_or(|record| om_duty(record) == NodeDuty::NodeInService)
+}
+
+/// Healthy, and to stay.
+pub(crate) fn is_well(world: &World<'_>, om: NodeId) -> bool {
+    world.tables.om(om).is_some() && is_healthy(world, om) && is_in_service(world, om)
+}

@@ -1,0 +1,315 @@
+//! What OMs have said to this leader: that they are there, and what each of their replicas is.
+
+use crate::clock_apart::ClockApart;
+use crate::nodes::is_version;
+use proto::scm::{NodeState, OmMember, OmRecord, OmReplicaReport};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+use tokio::time::Instant;
+use types::NodeId;
+
+/// Replicas of one OM: more groups than a cluster of this version has names for.
+const REPLICAS_MAX: usize = 1000;
+/// Members of one membership: voters of before and after, and those who come.
+const MEMBERS_MAX: usize = 100;
+const ADDRESS_BYTES_MAX: usize = 255;
+const WHY_BYTES_MAX: usize = 4096;
+
+/// All that OMs reported to this leader. One that has said nothing yet counts as silent since the leader
+/// began: it may have been well a moment ago.
+pub(crate) struct Oms {
+    since: Instant,
+    stale_after: Duration,
+    dead_after: Duration,
+    heard: BTreeMap<NodeId, Heard>,
+}
+
+/// An OM's last heartbeat.
+struct Heard {
+    seen: Instant,
+    clock: ClockApart,
+    version: String,
+    replicas: BTreeMap<u64, ReplicaHeard>,
+}
+
+/// A replica as its OM described it last.
+pub(crate) struct ReplicaHeard {
+    pub(crate) report: OmReplicaReport,
+    /// The end of its log when these members were seen in it first: their entry is not behind that.
+    members_at: u64,
+    /// It stood further when it was heard before. A leader's log never shrinks: this was under way for longer
+    /// than what came after it.
+    is_late: bool,
+}
+
+impl ReplicaHeard {
+    fn of(report: OmReplicaReport, before: Option<&ReplicaHeard>) -> ReplicaHeard {
+        let membership = |report: &OmReplicaReport| {
+            (report.replica, report.is_changing, report.members.iter().map(voter).collect::<Vec<_>>())
+        };
+        let same = before.filter(|before| membership(&before.report) == membership(&report));
+        let members_at = same.map_or(report.last_index, |before| before.members_at);
+        let end = |report: &OmReplicaReport| (report.term, report.last_index);
+        let before = before.map(|before| &before.report).filter(|before| before.replica == report.replica);
+        let is_late = before.is_some_and(|before| end(&report) < end(before));
+        ReplicaHeard { report, members_at, is_late }
+    }
+
+    /// Whether the members that it has are the group's: committed, and no others are under way.
+    pub(crate) fn is_settled(&self) -> bool {
+        !self.report.is_changing && self.report.applied_index >= self.members_at
+    }
+
+    pub(crate) fn leads(&self) -> bool {
+        self.report.leader_replica == self.report.replica && !self.is_late
+    }
+}
+
+fn voter(member: &OmMember) -> (u64, u64, bool) {
+    (member.replica, member.om, member.is_voter)
+}
+
+impl Oms {
+    pub(crate) fn new(stale_after: Duration, dead_after: Duration, now: Instant) -> Oms {
+        Oms { since: now, stale_after, dead_after, heard: BTreeMap::new() }
+    }
+
+    /// Takes in what an OM says: it is alive, and has these replicas and no others. True where that changes
+    /// what is to be decided, or told.
+    pub(crate) fn hear(&mut self, om: NodeId, replicas: Vec<OmReplicaReport>, now: Instant) -> bool {
+        let was_silent = self.is_silent(om, now);
+        let before = self.heard.remove(&om);
+        let was_heard = before.is_some();
+        let Heard { clock, version, replicas: before, .. } = before.unwrap_or_else(|| Heard {
+            seen: now,
+            clock: ClockApart::default(),
+            version: String::new(),
+            replicas: BTreeMap::new(),
+        });
+        let heard = |report: OmReplicaReport| {
+            (report.group, ReplicaHeard::of(report.clone(), before.get(&report.group)))
+        };
+        let replicas: BTreeMap<u64, ReplicaHeard> = replicas.into_iter().map(heard).collect();
+        let changed = was_silent || !was_heard || !replicas.iter().map(essence).eq(before.iter().map(essence));
+        self.heard.insert(om, Heard { seen: now, clock, version, replicas });
+        changed
+    }
+
+    /// Notes the distance between the clock of an OM that was just heard and this one's. True when that
+    /// became a problem.
+    pub(crate) fn hear_clock(&mut self, om: NodeId, clock: ClockApart) -> bool {
+        let Some(heard) = self.heard.get_mut(&om) else { return false };
+        let before = std::mem::replace(&mut heard.clock, clock);
+        before.problem().is_none() && clock.problem().is_some()
+    }
+
+    /// Notes the version of an OM that was just heard.
+    pub(crate) fn hear_version(&mut self, om: NodeId, version: &str) {
+        if let Some(heard) = self.heard.get_mut(&om)
+            && is_version(version)
+            && heard.version != version
+        {
+            heard.version = version.to_owned();
+        }
+    }
+
+    pub(crate) fn clock(&self, om: NodeId) -> ClockApart {
+        self.heard.get(&om).map(|heard| heard.clock).unwrap_or_default()
+    }
+
+    /// Empty: not known to this leader.
+    pub(crate) fn version(&self, om: NodeId) -> &str {
+        self.heard.get(&om).map_or("", |heard| &heard.version)
+    }
+
+    /// Whether the OM has told this leader what it has.
+    pub(crate) fn has_told(&self, om: NodeId) -> bool {
+        self.heard.contains_key(&om)
+    }
+
+    /// The time for which the OM has been silent.
+    pub(crate) fn age(&self, om: NodeId, now: Instant) -> Duration {
+        now.saturating_duration_since(self.heard.get(&om).map_or(self.since, |heard| heard.seen))
+    }
+
+    /// Whether the OM has been silent for longer than a healthy one is.
+    pub(crate) fn is_silent(&self, om: NodeId, now: Instant) -> bool {
+        self.age(om, now) >= self.stale_after
+    }
+
+    /// One at whose address there is another directory now is dead, whatever it said before.
+    pub(crate) fn state(&self, record: &OmRecord, now: Instant) -> NodeState {
+        match record.address.as_str() {
+            "" => NodeState::NodeDead,
+            _ => self.heard_state(NodeId(record.om), now),
+        }
+    }
+
+    /// The state that follows from its silence.
+    pub(crate) fn heard_state(&self, om: NodeId, now: Instant) -> NodeState {
+        if self.age(om, now) >= self.dead_after {
+            NodeState::NodeDead
+        } else if self.is_silent(om, now) || !self.has_told(om) {
+            NodeState::NodeStale
+        } else {
+            NodeState::NodeHealthy
+        }
+    }
+
+    /// The OM's replica of a group, as it said last.
+    pub(crate) fn replica(&self, om: NodeId, group: u64) -> Option<&ReplicaHeard> {
+        self.heard.get(&om)?.replicas.get(&group)
+    }
+
+    /// All replicas of an OM, as it said last.
+    pub(crate) fn replicas(&self, om: NodeId) -> impl Iterator<Item = &ReplicaHeard> {
+        self.heard.get(&om).into_iter().flat_map(|heard| heard.replicas.values())
+    }
+
+    /// All replicas of a group that any OM has said it has.
+    pub(crate) fn replicas_of(&self, group: u64) -> impl Iterator<Item = (NodeId, &ReplicaHeard)> {
+        self.heard.iter().filter_map(move |(om, heard)| Some((*om, heard.replicas.get(&group)?)))
+    }
+
+    /// Nobody has said anything.
+    #[cfg(test)]
+    pub(crate) fn silent() -> &'static Oms {
+        static SILENT: std::sync::LazyLock<Oms> =
+            std::sync::LazyLock::new(|| Oms::new(Duration::MAX, Duration::MAX, Instant::now()));
+        &SILENT
+    }
+}
+
+/// What of a replica anything is decided by; an index that grows is nothing new.
+fn essence((group, heard): (&u64, &ReplicaHeard)) -> (u64, bool, bool, OmReplicaReport) {
+    let report = OmReplicaReport { last_index: 0, applied_index: 0, ..heard.report.clone() };
+    (*group, heard.is_settled(), heard.leads(), report)
+}
+
+/// The reason why an OM cannot have these replicas.
+pub(crate) fn check_replicas(replicas: &[OmReplicaReport]) -> Result<(), String> {
+    if replicas.len() > REPLICAS_MAX {
+        return Err(format!("more than {REPLICAS_MAX} replicas on one OM"));
+    }
+    let mut groups = BTreeSet::new();
+    for report in replicas {
+        let group = report.group;
+        if !groups.insert(group) {
+            return Err(format!("two replicas of group {group} on one OM"));
+        }
+        if report.replica == 0 {
+            return Err(format!("a replica of group {group} without a number"));
+        }
+        if report.why.len() > WHY_BYTES_MAX {
+            return Err(format!("why group {group} does not run has more than {WHY_BYTES_MAX} bytes"));
+        }
+        check_members(group, &report.members)?;
+    }
+    Ok(())
+}
+
+fn check_members(group: u64, members: &[OmMember]) -> Result<(), String> {
+    if members.len() > MEMBERS_MAX {
+        return Err(format!("more than {MEMBERS_MAX} members of group {group}"));
+    }
+    let mut replicas = BTreeSet::new();
+    for member in members {
+        if member.replica == 0 || !replicas.insert(member.replica) {
+            return Err(format!("members of group {group} need numbers that are different and not 0"));
+        }
+        if member.address.len() > ADDRESS_BYTES_MAX {
+            return Err(format!("an address of group {group} has more than {ADDRESS_BYTES_MAX} bytes"));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STALE_AFTER: Duration = Duration::from_secs(5);
+    const DEAD_AFTER: Duration = Duration::from_secs(600);
+
+    fn record(om: u64, address: &str) -> OmRecord {
+        OmRecord { om, address: address.to_owned(), ..OmRecord::default() }
+    }
+
+    fn report(replica: u64, last_index: u64, applied_index: u64) -> OmReplicaReport {
+        let members = vec![OmMember { replica, om: 1, is_voter: true, ..OmMember::default() }];
+        OmReplicaReport { replica, last_index, applied_index, members, ..OmReplicaReport::default() }
+    }
+
+    #[test]
+    fn silence_tells_the_state_and_who_has_not_spoken_is_silent_since_the_leader_began() {
+        let start = Instant::now();
+        let mut oms = Oms::new(STALE_AFTER, DEAD_AFTER, start);
+        let (om, here) = (NodeId(1), record(1, "a:1"));
+        assert_eq!(oms.state(&here, start), NodeState::NodeStale);
+        assert_eq!(oms.state(&here, start + DEAD_AFTER), NodeState::NodeDead);
+        assert!(oms.hear(om, vec![], start + STALE_AFTER));
+        assert_eq!(oms.state(&here, start + DEAD_AFTER), NodeState::NodeStale);
+        assert_eq!(oms.state(&here, start + STALE_AFTER), NodeState::NodeHealthy);
+        assert_eq!(oms.state(&record(1, ""), start + STALE_AFTER), NodeState::NodeDead, "it is replaced");
+        assert_eq!(oms.state(&here, start + STALE_AFTER + DEAD_AFTER), NodeState::NodeDead);
+    }
+
+    #[test]
+    fn what_changes_nothing_is_no_news() {
+        let (om, now) = (NodeId(1), Instant::now());
+        let mut oms = Oms::new(STALE_AFTER, DEAD_AFTER, now);
+        assert!(oms.hear(om, vec![report(2, 1, 1)], now), "it is here");
+        assert!(!oms.hear(om, vec![report(2, 9, 8)], now), "its log grows");
+        assert!(oms.hear(om, vec![OmReplicaReport { leader_replica: 2, ..report(2, 9, 8) }], now));
+        assert!(oms.hear(om, vec![], now));
+        assert!(!oms.hear(om, vec![], now));
+        assert!(oms.hear(om, vec![], now + STALE_AFTER), "it was silent");
+    }
+
+    #[test]
+    fn members_count_once_all_up_to_where_they_were_seen_is_applied() {
+        let (om, now) = (NodeId(1), Instant::now());
+        let mut oms = Oms::new(STALE_AFTER, DEAD_AFTER, now);
+        let mut settled = |report| {
+            oms.hear(om, vec![report], now);
+            oms.replica(om, 0).unwrap().is_settled()
+        };
+        assert!(!settled(report(2, 5, 4)), "the fifth entry may have them");
+        assert!(settled(report(2, 7, 5)));
+        assert!(!settled(OmReplicaReport { is_changing: true, ..report(2, 8, 8) }));
+        assert!(!settled(report(2, 9, 8)));
+        assert!(settled(report(2, 9, 9)));
+    }
+
+    #[test]
+    fn a_heartbeat_that_comes_after_a_later_one_makes_nobody_lead() {
+        let (om, now) = (NodeId(1), Instant::now());
+        let mut oms = Oms::new(STALE_AFTER, DEAD_AFTER, now);
+        let mut leads = |term, last_index| {
+            let report = OmReplicaReport { term, leader_replica: 2, ..report(2, last_index, last_index) };
+            oms.hear(om, vec![report], now);
+            oms.replica(om, 0).unwrap().leads()
+        };
+        assert!(leads(3, 7) && leads(3, 7) && leads(3, 9) && leads(4, 8));
+        assert!(!leads(3, 9), "that was under way for long");
+        assert!(leads(4, 8));
+        assert!(!leads(1, 2), "an old copy of a directory");
+        assert!(leads(1, 3), "but it is what is there now");
+    }
+
+    #[test]
+    fn a_heartbeat_is_bounded() {
+        let refused = |replicas: Vec<OmReplicaReport>| check_replicas(&replicas).unwrap_err();
+        assert_eq!(check_replicas(&[report(1, 0, 0)]), Ok(()));
+        assert!(refused(vec![report(1, 0, 0); 2]).contains("two replicas"));
+        assert!(refused(vec![report(1, 0, 0); 1001]).contains("more than 1000"));
+        assert!(refused(vec![report(0, 0, 0)]).contains("without a number"));
+        let long = "x".repeat(WHY_BYTES_MAX + 1);
+        assert!(refused(vec![OmReplicaReport { why: long.clone(), ..report(1, 0, 0) }]).contains("bytes"));
+        let with = |members| vec![OmReplicaReport { members, ..report(1, 0, 0) }];
+        let member = |replica| OmMember { replica, ..OmMember::default() };
+        assert!(refused(with((1..=101).map(member).collect())).contains("more than 100 members"));
+        assert!(refused(with(vec![member(1), member(1)])).contains("different"));
+        assert!(refused(with(vec![OmMember { address: long, ..member(1) }])).contains("an address"));
+    }
+}

@@ -1,0 +1,165 @@
+//! Calls by which operators see OMs and their groups of names, empty an OM, and give up names that are lost.
+
+use crate::leader::Leader;
+use crate::om_groups::{self, OM_GROUPS};
+use crate::om_orders::{self, member_told};
+use crate::om_view::{is_dead, is_in_service, leader, om_state};
+use crate::tables::{OmReplica, om_duty};
+use crate::world::World;
+use proto::scm::{
+    GiveUpOmGroupCommand, GiveUpOmGroupRequest, ListOmsResponse, NodeDuty, OmGroup, OmGroupInfo,
+    OmGroupRecord, OmInfo, OmMemberRecord, OmRecord, OmReplicaInfo, OmReplicaReport, SetOmDutyCommand,
+    SetOmDutyRequest, scm_command::Command,
+};
+use proto::{Code, Failure};
+use std::collections::BTreeSet;
+use tracing::{info, warn};
+use types::NodeId;
+
+pub(super) fn list(leader: &Leader) -> ListOmsResponse {
+    leader.read(|world| {
+        let known = world.tables.om_groups().keys().copied();
+        let groups: BTreeSet<u64> = (0..OM_GROUPS).chain(known).collect();
+        ListOmsResponse {
+            oms: world.tables.oms().values().map(|record| om_info(world, record)).collect(),
+            groups: groups.into_iter().map(|group| group_info(world, group)).collect(),
+        }
+    })
+}
+
+fn om_info(world: &World<'_>, record: &OmRecord) -> OmInfo {
+    let (om, oms) = (NodeId(record.om), world.oms);
+    let records = || world.tables.om_groups().values();
+    let is_here = |record: &&OmGroupRecord| record.members.iter().any(|member| member.om == om.0);
+    let leads = |record: &&OmGroupRecord| leader(world, record).is_some_and(|leader| leader.om == om);
+    let clock = oms.clock(om).problem();
+    OmInfo {
+        om: om.0,
+        uuid: record.uuid.clone(),
+        address: record.address.clone(),
+        state: om_state(world, om) as i32,
+        duty: om_duty(record) as i32,
+        last_heartbeat_age_ms: oms.age(om, world.now).as_millis() as u64,
+        replicas: records().filter(is_here).count() as u32,
+        leaders: records().filter(leads).count() as u32,
+        version: oms.version(om).to_owned(),
+        clock_apart: clock.is_some(),
+        problem: om_problem(world, record).or(clock).unwrap_or_default(),
+    }
+}
+
+fn om_problem(world: &World<'_>, record: &OmRecord) -> Option<String> {
+    if record.address.is_empty() {
+        return Some("another directory is at its address: it was wiped, or comes back elsewhere".to_owned());
+    }
+    let is_strange = |report: &&OmReplicaReport| {
+        let here = OmReplica { replica: report.replica, om: record.om };
+        !world.tables.om_group(report.group).is_some_and(|group| {
+            let known = [&group.members, &group.removed, &group.abandoned];
+            known.into_iter().any(|records| here.is_in(records))
+        })
+    };
+    let reports = world.oms.replicas(NodeId(record.om)).map(|heard| &heard.report);
+    let strange = reports.into_iter().find(is_strange)?;
+    let (group, replica) = (strange.group, strange.replica);
+    Some(format!("its replica {replica} of group {group} is not of the cluster's group: it stays as it is"))
+}
+
+fn group_info(world: &World<'_>, group: u64) -> OmGroupInfo {
+    let record = world.tables.om_group(group);
+    let found = record.and_then(|record| leader(world, record));
+    let wanted = record.map(|record| om_orders::group(world, record));
+    OmGroupInfo {
+        group: Some(wanted.unwrap_or(OmGroup { group, ..OmGroup::default() })),
+        term: found.map_or(0, |leader| leader.report().term),
+        leader_om: found.map_or(0, |leader| leader.om.0),
+        replicas: replica_infos(world, group, record.map_or(&[], |record| &record.members)),
+        problem: om_groups::problem(world, group, record).unwrap_or_default(),
+        is_down: found.is_none(),
+    }
+}
+
+/// The members of the record, and whatever else OMs have of that group.
+fn replica_infos(world: &World<'_>, group: u64, members: &[OmMemberRecord]) -> Vec<OmReplicaInfo> {
+    let info = |member: &OmMemberRecord| {
+        let om = NodeId(member.om);
+        let heard = world.oms.replica(om, group).map(|heard| &heard.report);
+        OmReplicaInfo {
+            member: Some(member_told(world, member)),
+            report: heard.filter(|report| report.replica == member.replica).cloned(),
+            om_state: om_state(world, om) as i32,
+        }
+    };
+    let others = world.oms.replicas_of(group).map(|(om, heard)| {
+        let replica = heard.report.replica;
+        OmMemberRecord { replica, om: om.0, has_voted: false }
+    });
+    let others: Vec<OmMemberRecord> =
+        others.filter(|other| !OmReplica::from(other).is_in(members)).collect();
+    members.iter().chain(&others).map(info).collect()
+}
+
+pub(super) async fn set_duty(leader: &Leader, request: SetOmDutyRequest) -> Result<(), Failure> {
+    let (om, wanted) = (NodeId(request.om), request.duty());
+    leader.tables.read(|tables| {
+        tables.named_om(om.0).map(drop).map_err(|why| Failure::new(Code::NotFound, why))
+    })?;
+    match wanted {
+        NodeDuty::NodeInService => {}
+        NodeDuty::NodeDecommissioning => leader.read(|world| check_another_is_left(world, om))?,
+        _ => return Err(Failure::invalid("an OM is put in service or decommissioned")),
+    }
+    let command = SetOmDutyCommand { om: om.0, duty: wanted as i32 };
+    let reply = leader.propose(Command::SetOmDuty(command)).await?;
+    if !reply.refused.is_empty() {
+        return Err(Failure::invalid(reply.refused));
+    }
+    info!(%om, duty = wanted.as_str_name(), "an operator sets the OM's duty");
+    leader.oms_changed.notify_one();
+    Ok(())
+}
+
+/// Refuses to empty the last OM: its names would have no place to go to.
+fn check_another_is_left(world: &World<'_>, om: NodeId) -> Result<(), Failure> {
+    let mut others = world.tables.oms().keys().filter(|other| **other != om);
+    match others.any(|other| is_in_service(world, *other) && !is_dead(world, *other)) {
+        true => Ok(()),
+        false => Err(Failure::invalid(format!(
+            "OM {om} is the last one in service that is not dead: its names would have no place to go to; start another one first"
+        ))),
+    }
+}
+
+pub(super) async fn give_up(leader: &Leader, request: GiveUpOmGroupRequest) -> Result<(), Failure> {
+    let group = request.group;
+    leader.read(|world| check_nobody_has_it(world, group))?;
+    let reply = leader.propose(Command::GiveUpOmGroup(GiveUpOmGroupCommand { group })).await?;
+    if !reply.refused.is_empty() {
+        return Err(Failure::new(Code::NotFound, reply.refused));
+    }
+    warn!(group, "an operator gives up the names of a group: it is founded anew");
+    leader.oms_changed.notify_one();
+    Ok(())
+}
+
+/// Refuses to give up what an OM has that is not dead, or may have: it has not told this leader.
+fn check_nobody_has_it(world: &World<'_>, group: u64) -> Result<(), Failure> {
+    if group >= OM_GROUPS && world.tables.om_group(group).is_none() {
+        return Err(Failure::new(Code::NotFound, format!("no group {group}")));
+    }
+    let is_founded = world.tables.om_group(group).is_some_and(|record| record.is_founded);
+    for &om in world.tables.oms().keys().filter(|om| !is_dead(world, **om)) {
+        if !world.oms.has_told(om) {
+            let why = format!("OM {om} has not told yet what it has: it may have names of group {group}");
+            return Err(Failure::new(Code::Unavailable, why));
+        }
+        let here = world.oms.replica(om, group).map(|heard| &heard.report);
+        // What was begun, and never served anybody, is no loss.
+        if let Some(report) = here.filter(|report| is_founded || om_groups::has_names(report)) {
+            let replica = report.replica;
+            let why = format!("OM {om} has replica {replica} of group {group}: its names are not lost");
+            return Err(Failure::new(Code::PreconditionFailed, why));
+        }
+    }
+    Ok(())
+}
