@@ -127,22 +127,9 @@ impl Replica {
 
     /// Whether this replica answers for its group: it leads, and the group's names are founded.
     pub(crate) fn check_serves(&self, addresses: &AddressBook) -> Result<(), Failure> {
-        let leader = {
-            let status = self.statuses.borrow();
-            match (status.role, &status.failure) {
-                (Role::Leader, _) => None,
-                (Role::Stopped, why) => {
-                    let why = why.as_deref().unwrap_or("it was closed");
-                    let why = format!("the replica of {} stopped: {why}", self.group.id());
-                    return Err(Failure::new(Code::Unavailable, why));
-                }
-                (Role::Follower | Role::Candidate | Role::Learner, _) => Some(status.leader.clone()),
-            }
-        };
-        if let Some(leader) = leader {
-            let leader = leader.filter(|leader| leader.replica != self.id());
-            let address = leader.map(|leader| addresses.of(&leader)).filter(|address| !address.is_empty());
-            return Err(Failure::not_leader(address));
+        // What is published of itself costs next to nothing; of others the status knows more.
+        if self.statuses.borrow().role != Role::Leader {
+            return Err(self.refusal(addresses));
         }
         match self.is_founded() {
             Ok(true) => Ok(()),
@@ -152,6 +139,18 @@ impl Replica {
             }
             Err(error) => Err(Failure::internal(format!("read whether the names are founded: {error:#}"))),
         }
+    }
+
+    /// The answer of one that does not lead.
+    fn refusal(&self, addresses: &AddressBook) -> Failure {
+        let GroupStatus { role, leader, failure, .. } = self.group.status();
+        if role == Role::Stopped {
+            let why = failure.as_deref().unwrap_or("it was closed");
+            let why = format!("the replica of {} stopped: {why}", self.group.id());
+            return Failure::new(Code::Unavailable, why);
+        }
+        let leader = leader.filter(|leader| leader.replica != self.id());
+        Failure::not_leader(leader.map(|it| addresses.of(&it)).filter(|address| !address.is_empty()))
     }
 
     /// The reason why the group serves nobody through this replica or another one, if it is known here.
