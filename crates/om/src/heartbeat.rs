@@ -189,6 +189,7 @@ impl Heartbeat {
         for node in told.addresses.into_iter().filter(|node| node.node != 0 && !node.address.is_empty()) {
             self.addresses.set(NodeId(node.node), node.address);
         }
+        self.replicas.note_places(&told.groups);
         // First what makes room for another replica of the same group.
         for name in &told.gone {
             self.replicas.gone(name).await;

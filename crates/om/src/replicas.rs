@@ -11,7 +11,7 @@
 use crate::counted::Batches;
 use crate::options::OmOptions;
 use crate::place::TablesPlace;
-use crate::replica::Replica;
+use crate::replica::{Replica, ReplicaPlaces};
 use crate::state_machine::OmStateMachine;
 use crate::upgrade::upgrade;
 use crate::usage::Usage;
@@ -52,6 +52,7 @@ pub(crate) struct Replicas {
     slots: RwLock<BTreeMap<GroupId, Slot>>,
     /// Notified when there is something new to tell SCM.
     news: Arc<Notify>,
+    places: Mutex<ReplicaPlaces>,
     /// The reason why what SCM wants of a group is not done, as it was said last.
     said: Mutex<BTreeMap<GroupId, String>>,
 }
@@ -67,8 +68,8 @@ enum Slot {
 
 impl Replicas {
     pub(crate) fn new(means: Means) -> Replicas {
-        let (slots, news, said) = Default::default();
-        Replicas { means, slots, news, said }
+        let (slots, news, places, said) = Default::default();
+        Replicas { means, slots, news, places, said }
     }
 
     /// Resolves when there is something new to tell SCM, once for all that came since it did.
@@ -137,8 +138,9 @@ impl Replicas {
     /// All that is here, as SCM is told of it by the OM with this number.
     pub(crate) fn reports(&self, om: NodeId) -> Vec<OmReplicaReport> {
         let slots = self.slots.read().expect("no holder panics").clone();
+        let places = self.places.lock().expect("no holder panics");
         let report = |(group, slot): (GroupId, Slot)| match slot {
-            Slot::Open(replica) => replica.report(om),
+            Slot::Open(replica) => replica.report(om, &places),
             Slot::Closed { replica, why, .. } => OmReplicaReport {
                 group: group.number,
                 replica: replica.0,
@@ -254,6 +256,17 @@ impl Replicas {
         Ok(())
     }
 
+    /// Notes where SCM says that the replicas of these groups are.
+    pub(crate) fn note_places(&self, groups: &[OmGroup]) {
+        let mut places = self.places.lock().expect("no holder panics");
+        places.has_answered = true;
+        for told in groups {
+            if let Some(group) = group_id(told.group) {
+                places.note(group, &told.members);
+            }
+        }
+    }
+
     /// Carries out what SCM says of a group to the OM with this number.
     pub(crate) async fn told(&self, om: NodeId, told: &OmGroup) {
         let Some(group) = group_id(told.group) else { return };
@@ -352,7 +365,7 @@ impl Replicas {
         }
         if let Some(Slot::Open(open)) = &slot {
             // The group itself says otherwise, and who says that it has gone on cannot have asked it.
-            ensure!(!open.leads_and_votes(), "it leads its group, and votes in it");
+            ensure!(!open.leads_names(), "it leads its group, and votes in it");
         }
         info!(%group, %replica, "remove a replica: its group has gone on without it");
         self.set_closed(group, replica, "it is being removed".to_owned(), Instant::now());

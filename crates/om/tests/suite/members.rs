@@ -4,6 +4,7 @@ use crate::scripted_scm::ScriptedScm;
 use crate::server::{CLUSTER, DEADLINE, Server, anew, commit, log_options, request};
 use disk::RealDisk;
 use proto::om::*;
+use proto::scm::OmMember;
 use proto::{Code, Failure};
 use raft::{
     AddressBook, Applied, Committed, GroupSpec, GroupStart, HostOptions, Member, RaftHost, Role,
@@ -284,6 +285,35 @@ async fn a_group_that_is_not_founded_serves_nobody() {
     cluster.stop_all().await;
 }
 
+/// SCM did not hear of the one that began first, and had another one begin.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_group_that_was_begun_and_founded_elsewhere_is_deleted_and_one_with_names_never_is() {
+    let mut cluster = Cluster::new().await;
+    cluster.scm.record().notes = false;
+    cluster.open(0).await;
+    cluster.scm.until("led", |record| record.leader().is_some()).await;
+    let om = cluster.om(0);
+    let abandoned = cluster.scm.record().group.clone().unwrap().members[0].replica;
+    cluster.open(1).await;
+    cluster.scm.until("registered", |record| record.om_at(&cluster.addresses[&1]).is_some()).await;
+    let other = cluster.om(1);
+    cluster.scm.record().replace(om, other);
+    cluster.scm.record().orders_gone.insert(abandoned);
+    cluster.scm.until("deleted", |record| record.reports[&om].is_empty()).await;
+    assert_eq!(left_of_groups(&cluster.path(0)), [""; 0]);
+    cluster.scm.record().notes = true;
+    cluster.settled().await;
+
+    // An SCM that is wrong about names does not get them deleted.
+    let names = cluster.scm.record().group.clone().unwrap().members[0].replica;
+    cluster.scm.record().orders_gone.insert(names);
+    let beats = cluster.scm.record().beats;
+    cluster.scm.until("told so", |record| record.beats > beats + 20).await;
+    let bucket = CreateBucketRequest { volume: "s3v".into(), bucket: "photos".into() };
+    cluster.servers[&1].client.clone().create_bucket(anew(bucket)).await.unwrap();
+    cluster.stop_all().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_restart_without_scm_serves_what_was_founded_though_nothing_was_asked_for_yet() {
     let mut cluster = Cluster::new().await;
@@ -399,6 +429,19 @@ async fn the_replica_of_before_is_taken_over_and_gets_two_more_members() {
     cluster.settled().await;
     cluster.stop(0).await;
     cluster.check(50).await;
+    // A leader whose log knows it by no number calls it by its OM's all the same, also after a restart.
+    let other = cluster.leader().await;
+    for _ in 0..2 {
+        let is_known = |record: &crate::scripted_scm::Record| {
+            record.leader().is_some_and(|(at, leader)| {
+                at != om && leader.members.contains(&OmMember { is_voter: true, ..member.clone() })
+            })
+        };
+        cluster.scm.until("led by one that knows it", is_known).await;
+        cluster.stop(other).await;
+        cluster.open(other).await;
+        cluster.leader().await;
+    }
     // And its place can be taken.
     cluster.open(0).await;
     cluster.open(3).await;

@@ -43,8 +43,11 @@ pub(crate) struct Record {
     pub(crate) notes: bool,
     /// OMs that are to have a replica.
     pub(crate) members_wanted: usize,
-    /// The replicas that it tells are gone.
+    /// The replicas that it has told are gone.
     pub(crate) gone: BTreeSet<u64>,
+    /// The replicas that it tells are gone whatever their group says.
+    pub(crate) orders_gone: BTreeSet<u64>,
+    pub(crate) beats: u64,
 }
 
 impl Record {
@@ -103,20 +106,25 @@ impl Record {
         if !self.oms.contains_key(&om) {
             return OmHeartbeatResponse { register_again: true, ..Default::default() };
         }
+        self.beats += 1;
         let leads = reports.iter().find(|it| it.leader_replica == it.replica && it.replica != 0).cloned();
         let has_replica = reports.iter().any(|it| it.group == 0);
+        // What nobody can know must not be made a member.
+        let settled = reports.iter().filter(|it| it.leader_replica == it.replica && !it.is_changing);
+        for leader in settled {
+            assert!(leader.members.iter().all(|member| member.om != 0), "{leader:?}");
+        }
         self.reports.insert(om, reports);
         self.place(om, has_replica, leads);
         let is_as_wanted = self.is_as_wanted();
         let reported: Vec<u64> = self.reports[&om].iter().map(|it| it.replica).collect();
         let wanted: Vec<u64> = self.members().iter().map(|member| member.replica).collect();
-        let gone: Vec<OmReplicaName> = match is_as_wanted {
-            true => {
-                let gone = reported.iter().filter(|replica| !wanted.contains(replica));
-                gone.map(|replica| OmReplicaName { group: 0, replica: *replica }).collect()
-            }
-            false => Vec::new(),
+        let is_gone = |replica: &&u64| {
+            self.orders_gone.contains(replica) || is_as_wanted && !wanted.contains(replica)
         };
+        let gone = reported.iter().filter(is_gone);
+        let gone: Vec<OmReplicaName> =
+            gone.map(|replica| OmReplicaName { group: 0, replica: *replica }).collect();
         self.gone.extend(gone.iter().map(|name| name.replica));
         let is_member = self.members().iter().any(|member| member.om == om);
         let groups = self.group.iter().filter(|_| is_member || has_replica).cloned().collect();
@@ -170,6 +178,8 @@ impl ScriptedScm {
             notes: true,
             members_wanted: 1,
             gone: BTreeSet::new(),
+            orders_gone: BTreeSet::new(),
+            beats: 0,
         };
         let service = Service(Arc::new(Mutex::new(record)));
         let routes = tonic::transport::Server::builder().add_service(ScmServer::new(service.clone()));
