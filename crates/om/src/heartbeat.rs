@@ -114,7 +114,8 @@ impl Heartbeat {
             return Standing::Waits(failure.to_string());
         }
         let (root, cluster, scm) = (self.disk.root().display(), self.disk.stamp().cluster, &self.options.scm);
-        let why = format!("{root} belongs to cluster {cluster}, the SCM of --scm {scm} to another: {failure}");
+        let why =
+            format!("{root} belongs to cluster {cluster}, the SCM of --scm {scm} to another: {failure}");
         Standing::Foreign(why)
     }
 

@@ -155,7 +155,8 @@ impl Replica {
         match self.is_founded() {
             Ok(true) => Ok(()),
             Ok(false) => {
-                let why = format!("the names of {} are not founded: SCM has not noted them yet", self.group.id());
+                let why =
+                    format!("the names of {} are not founded: SCM has not noted them yet", self.group.id());
                 Err(Failure::new(Code::Unavailable, why))
             }
             Err(error) => Err(Failure::internal(format!("read whether the names are founded: {error:#}"))),
@@ -182,7 +183,9 @@ impl Replica {
             Ok(true) => Ok(()),
             // One that comes later gets that with everything else; others serve meanwhile.
             Ok(false) if status.role != Role::Leader => Ok(()),
-            Ok(false) => Err("its group's names are not founded yet: it waits for SCM to note them".to_owned()),
+            Ok(false) => {
+                Err("its group's names are not founded yet: it waits for SCM to note them".to_owned())
+            }
             Err(error) => Err(format!("its tables cannot be read: {error:#}")),
         }
     }
@@ -276,7 +279,9 @@ impl Replica {
                     news.notify_one();
                 }
                 // SCM says it again.
-                Err(error) => info!(group = %group.id(), error = format!("{error:#}"), "note that names are founded"),
+                Err(error) => {
+                    info!(group = %group.id(), error = format!("{error:#}"), "note that names are founded")
+                }
             }
         }));
     }

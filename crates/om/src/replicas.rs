@@ -20,9 +20,7 @@ use disk::{DataDirectory, Disk};
 use futures::future::join_all;
 use proto::scm::{OmGroup, OmReplicaName, OmReplicaReport};
 use proto::{Code, Failure};
-use raft::{
-    AddressBook, GroupSpec, GroupStart, Member, RaftHost, ReplicaHere, ReplicaRecord, ReplicaStage,
-};
+use raft::{AddressBook, GroupSpec, GroupStart, Member, RaftHost, ReplicaHere, ReplicaRecord, ReplicaStage};
 use raftlog::{LogSpace, LogSpec};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, RwLock};
@@ -63,7 +61,11 @@ enum Slot {
     Open(Arc<Replica>),
     /// It is on the disk, at least in part, and does not run. 0: nothing says which replica it is.
     /// Before `again_at` it is not tried again.
-    Closed { replica: ReplicaId, why: String, again_at: Instant },
+    Closed {
+        replica: ReplicaId,
+        why: String,
+        again_at: Instant,
+    },
 }
 
 impl Replicas {
@@ -110,11 +112,7 @@ impl Replicas {
     }
 
     /// The replica that answers for a group.
-    pub(crate) fn serving(
-        &self,
-        group: GroupId,
-        addresses: &AddressBook,
-    ) -> Result<Arc<Replica>, Failure> {
+    pub(crate) fn serving(&self, group: GroupId, addresses: &AddressBook) -> Result<Arc<Replica>, Failure> {
         match self.slot(group) {
             Some(Slot::Open(replica)) => replica.check_serves(addresses).map(|()| replica),
             Some(Slot::Closed { why, .. }) => Err(Failure::new(Code::Unavailable, why)),
@@ -141,12 +139,9 @@ impl Replicas {
         let places = self.places.lock().expect("no holder panics");
         let report = |(group, slot): (GroupId, Slot)| match slot {
             Slot::Open(replica) => replica.report(om, &places),
-            Slot::Closed { replica, why, .. } => OmReplicaReport {
-                group: group.number,
-                replica: replica.0,
-                why,
-                ..OmReplicaReport::default()
-            },
+            Slot::Closed { replica, why, .. } => {
+                OmReplicaReport { group: group.number, replica: replica.0, why, ..OmReplicaReport::default() }
+            }
         };
         slots.into_iter().map(report).collect()
     }
@@ -247,7 +242,11 @@ impl Replicas {
             .and_then(|()| usage.read(&tables))
             .with_context(|| format!("read the tables of {group} in {}", disk.root().display()))?;
         drop(tables);
-        let machine = OmStateMachine { dbs: dbs.clone(), usage: usage.clone(), batches: Arc::<Batches>::clone(&batches) };
+        let machine = OmStateMachine {
+            dbs: dbs.clone(),
+            usage: usage.clone(),
+            batches: Arc::<Batches>::clone(&batches),
+        };
         let opened = host.open(spec, space, log_spec(group), machine).await?;
         let replica = Replica::new(opened, dbs, usage, batches, clock.clone(), self.news.clone());
         let open = Slot::Open(Arc::new(replica));
@@ -274,19 +273,26 @@ impl Replicas {
         match (self.slot(group), mine) {
             (Some(Slot::Open(replica)), _) => {
                 if let Some(mine) = mine.filter(|mine| *mine != replica.id()) {
-                    self.say(group, format!("SCM wants replica {mine} here, and replica {} is", replica.id()));
+                    self.say(
+                        group,
+                        format!("SCM wants replica {mine} here, and replica {} is", replica.id()),
+                    );
                 }
                 replica.follow(told);
             }
             (Some(Slot::Closed { again_at, .. }), _) if Instant::now() < again_at => {}
-            (Some(Slot::Closed { .. }) | None, Some(mine)) => match self.open_as_told(om, group, mine, told).await {
-                Ok(()) => info!(%group, replica = %mine, is_founded = told.is_founded, "opened the replica that SCM wants here"),
-                Err(failure) => {
-                    let why = format!("{failure:#}");
-                    self.note_closed(group, &why).await;
-                    self.say(group, why);
+            (Some(Slot::Closed { .. }) | None, Some(mine)) => {
+                match self.open_as_told(om, group, mine, told).await {
+                    Ok(()) => {
+                        info!(%group, replica = %mine, is_founded = told.is_founded, "opened the replica that SCM wants here")
+                    }
+                    Err(failure) => {
+                        let why = format!("{failure:#}");
+                        self.note_closed(group, &why).await;
+                        self.say(group, why);
+                    }
                 }
-            },
+            }
             (Some(Slot::Closed { .. }) | None, None) => {}
         }
     }

@@ -2,6 +2,7 @@
 
 use crate::scripted_scm::ScriptedScm;
 use crate::server::{CLUSTER, DEADLINE, Server, anew, commit, log_options, request};
+use client::{Client, ClientError, ClientOptions};
 use disk::RealDisk;
 use proto::om::*;
 use proto::scm::OmMember;
@@ -14,6 +15,7 @@ use raftlog::{LogSpace, LogSpec};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
@@ -283,6 +285,69 @@ async fn a_group_that_is_not_founded_serves_nobody() {
     server.client.clone().create_bucket(anew(bucket)).await.unwrap();
     cluster.settled().await;
     cluster.stop_all().await;
+}
+
+/// Writers and readers that find their OM by what SCM says.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_hear_of_no_error_when_the_leader_vanishes_and_each_of_their_changes_is_made_once() {
+    let mut cluster = Cluster::of(3).await;
+    let scm = cluster.scm.address.clone();
+    let client = Client::connect(ClientOptions { scm, ..ClientOptions::default() });
+    let (is_over, done) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let writers: Vec<_> = (0..4u64)
+        .map(|writer| {
+            let (client, is_over, done) = (client.clone(), is_over.clone(), done.clone());
+            tokio::spawn(async move {
+                let mut written = 0;
+                while !is_over.load(Ordering::Relaxed) {
+                    let name = format!("writer-{writer}/{written:06}");
+                    let CommitKeyRequest { volume, bucket, key, .. } = commit(&name, writer);
+                    // Made twice, it would be refused: it is there already.
+                    let absent = Some(Precondition { absent: true, ..Precondition::default() });
+                    client.commit_key(&volume, &bucket, key.unwrap(), absent).await.unwrap();
+                    let found = client.lookup(&volume, &bucket, name.as_bytes()).await.unwrap();
+                    assert_eq!(found.etag, format!("etag-{writer}"));
+                    written += 1;
+                    done.fetch_add(1, Ordering::Relaxed);
+                }
+                written
+            })
+        })
+        .collect();
+    let progress = async || {
+        let from = done.load(Ordering::Relaxed);
+        let give_up = Instant::now() + DEADLINE;
+        while done.load(Ordering::Relaxed) < from + 40 {
+            assert!(Instant::now() < give_up, "writers stand still");
+            sleep(Duration::from_millis(10)).await;
+        }
+    };
+    for _ in 0..2 {
+        progress().await;
+        let leader = cluster.leader().await;
+        cluster.servers.remove(&leader).unwrap().vanish().await;
+        progress().await;
+        cluster.open(leader).await;
+        cluster.settled().await;
+    }
+    is_over.store(true, Ordering::Relaxed);
+    let mut written = 0;
+    for writer in writers {
+        written += writer.await.unwrap();
+    }
+    assert_eq!(cluster.servers[&cluster.leader().await].list(1000).await.len(), written);
+    drop(client);
+    cluster.stop_all().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_says_that_nobody_is_known_to_have_the_names() {
+    let scm = ScriptedScm::start(CLUSTER).await;
+    let write_deadline = Duration::from_millis(300);
+    let options = ClientOptions { scm: scm.address.clone(), write_deadline, ..ClientOptions::default() };
+    let error = Client::connect(options).head_bucket("s3v", "photos").await.unwrap_err();
+    let ClientError::Unavailable(why) = &error else { panic!("{error:?}") };
+    assert!(why.contains("nobody is known to have the names"), "{why}");
 }
 
 /// SCM did not hear of the one that began first, and had another one begin.

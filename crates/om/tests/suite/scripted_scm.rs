@@ -2,6 +2,8 @@
 //! docs/adr/0013-scm-places-the-groups-of-names.md says. What the real one decides is tested with it.
 
 use crate::server::DEADLINE;
+use futures::StreamExt;
+use futures::stream::BoxStream;
 use proto::scm::scm_server::{Scm, ScmServer};
 use proto::scm::*;
 use proto::{Code, Failure};
@@ -72,6 +74,13 @@ impl Record {
         })
     }
 
+    fn view(&self) -> ClusterView {
+        let leader_om = self.leader().map_or(0, |(om, _)| om);
+        let view = |group: &OmGroup| OmGroupView { group: 0, members: group.members.clone(), leader_om };
+        let om_groups = self.group.iter().map(view).collect();
+        ClusterView { cluster: self.cluster.clone(), om_groups, ..ClusterView::default() }
+    }
+
     fn draw_member(&mut self, om: u64) -> OmMember {
         self.next_replica += 1;
         let address = self.oms[&om].1.clone();
@@ -119,9 +128,8 @@ impl Record {
         let is_as_wanted = self.is_as_wanted();
         let reported: Vec<u64> = self.reports[&om].iter().map(|it| it.replica).collect();
         let wanted: Vec<u64> = self.members().iter().map(|member| member.replica).collect();
-        let is_gone = |replica: &&u64| {
-            self.orders_gone.contains(replica) || is_as_wanted && !wanted.contains(replica)
-        };
+        let is_gone =
+            |replica: &&u64| self.orders_gone.contains(replica) || is_as_wanted && !wanted.contains(replica);
         let gone = reported.iter().filter(is_gone);
         let gone: Vec<OmReplicaName> =
             gone.map(|replica| OmReplicaName { group: 0, replica: *replica }).collect();
@@ -216,7 +224,7 @@ macro_rules! scm {
     ($($method:ident, $request:ident => $response:ident;)*) => {
         #[tonic::async_trait]
         impl Scm for Service {
-            type WatchStream = futures::stream::Empty<Result<ClusterView, Status>>;
+            type WatchStream = BoxStream<'static, Result<ClusterView, Status>>;
 
             async fn register_om(
                 &self,
@@ -240,7 +248,16 @@ macro_rules! scm {
             }
 
             async fn watch(&self, _: Request<WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
-                not_played()
+                let views = futures::stream::unfold((self.clone(), None), |(service, told)| async move {
+                    loop {
+                        let view = service.0.lock().unwrap().view();
+                        if told.as_ref() != Some(&view) {
+                            return Some((Ok(view.clone()), (service, Some(view))));
+                        }
+                        sleep(Duration::from_millis(20)).await;
+                    }
+                });
+                Ok(Response::new(views.boxed()))
             }
 
             $(async fn $method(&self, _: Request<$request>) -> Result<Response<$response>, Status> {

@@ -144,6 +144,18 @@ impl Server {
         tokio::time::timeout(Duration::from_secs(30), self.served).await.expect("the server ends").unwrap();
     }
 
+    /// Ends as if it were killed, as far as others see that: from one moment to the next it answers nobody, and
+    /// no other is asked to lead in its place.
+    pub(crate) async fn vanish(self) {
+        self.served.abort();
+        let _ = self.served.await;
+        for group in self.host.groups() {
+            self.host.close(group.id()).await;
+        }
+        self.om.shutdown().await;
+        self.host.shutdown().await;
+    }
+
     pub(crate) async fn commit(&self, commit: CommitKeyRequest) -> Result<CommitKeyResponse, Failure> {
         Ok(self.client.clone().commit_key(anew(commit)).await?.into_inner())
     }
