@@ -40,7 +40,11 @@ impl Followed {
     fn now(&self) -> Result<Arc<Seeker>, Failure> {
         let view = self.view.borrow().clone();
         let unknown = || {
-            let who = if view.cluster.is_empty() { "SCM has not answered yet" } else { "SCM has told of no OM yet" };
+            let who = if view.cluster.is_empty() {
+                "SCM has not answered yet"
+            } else {
+                "SCM has told of no OM yet"
+            };
             Failure::new(Code::Unavailable, format!("{who}: nobody is known to have the names"))
         };
         let group = view.om_group(NAMES).ok_or_else(unknown)?;

@@ -114,7 +114,8 @@ impl Heartbeat {
             return Standing::Waits(failure.to_string());
         }
         let (root, cluster, scm) = (self.disk.root().display(), self.disk.stamp().cluster, &self.options.scm);
-        let why = format!("{root} belongs to cluster {cluster}, the SCM of --scm {scm} to another: {failure}");
+        let why =
+            format!("{root} belongs to cluster {cluster}, the SCM of --scm {scm} to another: {failure}");
         Standing::Foreign(why)
     }
 
@@ -189,6 +190,7 @@ impl Heartbeat {
         for node in told.addresses.into_iter().filter(|node| node.node != 0 && !node.address.is_empty()) {
             self.addresses.set(NodeId(node.node), node.address);
         }
+        self.replicas.note_places(&told.groups);
         // First what makes room for another replica of the same group.
         for name in &told.gone {
             self.replicas.gone(name).await;

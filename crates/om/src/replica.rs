@@ -13,7 +13,7 @@ use proto::{Code, Failure, RequestId};
 use raft::{AddressBook, Command, Group, GroupStatus, Member, Members, Role};
 use rand::RngExt;
 use statedb::GroupDb;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -22,7 +22,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 use tracing::info;
 use types::random::random;
-use types::{Clock, NodeId, ReplicaId};
+use types::{Clock, GroupId, NodeId, ReplicaId};
 
 /// The time after which an attempt to change the members is given up and begun again: what it has reached
 /// stays, and a member that is sent a snapshot goes on receiving it.
@@ -47,6 +47,27 @@ pub(crate) struct Replica {
     /// Notified when there is something new to tell SCM.
     news: Arc<Notify>,
     tasks: Mutex<Tasks>,
+}
+
+/// The OMs at which replicas are, as SCM said last.
+#[derive(Debug, Default)]
+pub(crate) struct ReplicaPlaces {
+    by_replica: BTreeMap<(GroupId, ReplicaId), NodeId>,
+    /// SCM has told this process which groups it is to have.
+    pub(crate) has_answered: bool,
+}
+
+impl ReplicaPlaces {
+    pub(crate) fn note(&mut self, group: GroupId, members: &[OmMember]) {
+        self.by_replica.retain(|(of, _), _| *of != group);
+        let told = members.iter().map(|member| ((group, ReplicaId(member.replica)), NodeId(member.om)));
+        self.by_replica.extend(told);
+    }
+
+    /// 0: SCM has not said so.
+    fn of(&self, group: GroupId, replica: ReplicaId) -> NodeId {
+        self.by_replica.get(&(group, replica)).copied().unwrap_or_default()
+    }
 }
 
 /// The work that a replica does beside what it is asked for.
@@ -127,31 +148,31 @@ impl Replica {
 
     /// Whether this replica answers for its group: it leads, and the group's names are founded.
     pub(crate) fn check_serves(&self, addresses: &AddressBook) -> Result<(), Failure> {
-        let leader = {
-            let status = self.statuses.borrow();
-            match (status.role, &status.failure) {
-                (Role::Leader, _) => None,
-                (Role::Stopped, why) => {
-                    let why = why.as_deref().unwrap_or("it was closed");
-                    let why = format!("the replica of {} stopped: {why}", self.group.id());
-                    return Err(Failure::new(Code::Unavailable, why));
-                }
-                (Role::Follower | Role::Candidate | Role::Learner, _) => Some(status.leader.clone()),
-            }
-        };
-        if let Some(leader) = leader {
-            let leader = leader.filter(|leader| leader.replica != self.id());
-            let address = leader.map(|leader| addresses.of(&leader)).filter(|address| !address.is_empty());
-            return Err(Failure::not_leader(address));
+        // What is published of itself costs next to nothing; of others the status knows more.
+        if self.statuses.borrow().role != Role::Leader {
+            return Err(self.refusal(addresses));
         }
         match self.is_founded() {
             Ok(true) => Ok(()),
             Ok(false) => {
-                let why = format!("the names of {} are not founded: SCM has not noted them yet", self.group.id());
+                let why =
+                    format!("the names of {} are not founded: SCM has not noted them yet", self.group.id());
                 Err(Failure::new(Code::Unavailable, why))
             }
             Err(error) => Err(Failure::internal(format!("read whether the names are founded: {error:#}"))),
         }
+    }
+
+    /// The answer of one that does not lead.
+    fn refusal(&self, addresses: &AddressBook) -> Failure {
+        let GroupStatus { role, leader, failure, .. } = self.group.status();
+        if role == Role::Stopped {
+            let why = failure.as_deref().unwrap_or("it was closed");
+            let why = format!("the replica of {} stopped: {why}", self.group.id());
+            return Failure::new(Code::Unavailable, why);
+        }
+        let leader = leader.filter(|leader| leader.replica != self.id());
+        Failure::not_leader(leader.map(|it| addresses.of(&it)).filter(|address| !address.is_empty()))
     }
 
     /// The reason why the group serves nobody through this replica or another one, if it is known here.
@@ -162,7 +183,9 @@ impl Replica {
             Ok(true) => Ok(()),
             // One that comes later gets that with everything else; others serve meanwhile.
             Ok(false) if status.role != Role::Leader => Ok(()),
-            Ok(false) => Err("its group's names are not founded yet: it waits for SCM to note them".to_owned()),
+            Ok(false) => {
+                Err("its group's names are not founded yet: it waits for SCM to note them".to_owned())
+            }
             Err(error) => Err(format!("its tables cannot be read: {error:#}")),
         }
     }
@@ -182,23 +205,31 @@ impl Replica {
         }
     }
 
-    /// Whether the group counts on this replica, by its own account: it leads, and votes.
-    pub(crate) fn leads_and_votes(&self) -> bool {
-        self.group.status().role == Role::Leader && self.group.members().is_voter(self.id())
+    /// Whether founded names are led from here, by the group's own account: it votes, leads, and is heard. A
+    /// group that was begun here and founded elsewhere is led too, and has no names.
+    pub(crate) fn leads_names(&self) -> bool {
+        let leads = self.group.status().role == Role::Leader && self.group.hears_majority();
+        leads && self.group.members().is_voter(self.id()) && self.is_founded_by_tables().unwrap_or(true)
     }
 
-    /// The replica as SCM is told of it by the OM with this number.
-    pub(crate) fn report(&self, om: NodeId) -> OmReplicaReport {
+    /// The replica as SCM is told of it by the OM with this number. `by_scm` is where SCM says that replicas are.
+    pub(crate) fn report(&self, om: NodeId, by_scm: &ReplicaPlaces) -> OmReplicaReport {
         let (status, members) = (self.group.status(), self.group.members());
         let leader = match status.role {
             Role::Leader if !self.group.hears_majority() => ReplicaId(0),
             Role::Leader => self.id(),
             _ => status.leader.map_or(ReplicaId(0), |leader| leader.replica),
         };
+        let place = |member: &Member| match member.node {
+            _ if member.replica == self.id() => om,
+            // One of before 0013, which the log knows by no number.
+            NodeId(0) => by_scm.of(self.group.id(), member.replica),
+            node => node,
+        };
+        let has_stranger = members.all.iter().any(|member| place(member) == NodeId(0));
         let member = |member: &Member| OmMember {
             replica: member.replica.0,
-            // Those of before 0013 are known by no number.
-            om: if member.replica == self.id() { om.0 } else { member.node.0 },
+            om: place(member).0,
             address: member.address.clone(),
             is_voter: members.is_voter(member.replica),
         };
@@ -212,7 +243,8 @@ impl Replica {
             last_index: status.last.map_or(0, |index| index.0),
             applied_index: status.applied.map_or(0, |index| index.0),
             members: members.all.iter().map(member).collect(),
-            is_changing: self.group.is_changing_members(),
+            // Until SCM has had a chance to say who a stranger is, nothing may be made of the members.
+            is_changing: self.group.is_changing_members() || has_stranger && !by_scm.has_answered,
             is_removed: status.is_removed,
             why: if is_stopped { why } else { String::new() },
             is_founded: self.is_founded_by_tables().unwrap_or(false),
@@ -247,7 +279,9 @@ impl Replica {
                     news.notify_one();
                 }
                 // SCM says it again.
-                Err(error) => info!(group = %group.id(), error = format!("{error:#}"), "note that names are founded"),
+                Err(error) => {
+                    info!(group = %group.id(), error = format!("{error:#}"), "note that names are founded")
+                }
             }
         }));
     }

@@ -11,7 +11,7 @@
 use crate::counted::Batches;
 use crate::options::OmOptions;
 use crate::place::TablesPlace;
-use crate::replica::Replica;
+use crate::replica::{Replica, ReplicaPlaces};
 use crate::state_machine::OmStateMachine;
 use crate::upgrade::upgrade;
 use crate::usage::Usage;
@@ -20,9 +20,7 @@ use disk::{DataDirectory, Disk};
 use futures::future::join_all;
 use proto::scm::{OmGroup, OmReplicaName, OmReplicaReport};
 use proto::{Code, Failure};
-use raft::{
-    AddressBook, GroupSpec, GroupStart, Member, RaftHost, ReplicaHere, ReplicaRecord, ReplicaStage,
-};
+use raft::{AddressBook, GroupSpec, GroupStart, Member, RaftHost, ReplicaHere, ReplicaRecord, ReplicaStage};
 use raftlog::{LogSpace, LogSpec};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, RwLock};
@@ -52,6 +50,7 @@ pub(crate) struct Replicas {
     slots: RwLock<BTreeMap<GroupId, Slot>>,
     /// Notified when there is something new to tell SCM.
     news: Arc<Notify>,
+    places: Mutex<ReplicaPlaces>,
     /// The reason why what SCM wants of a group is not done, as it was said last.
     said: Mutex<BTreeMap<GroupId, String>>,
 }
@@ -62,13 +61,17 @@ enum Slot {
     Open(Arc<Replica>),
     /// It is on the disk, at least in part, and does not run. 0: nothing says which replica it is.
     /// Before `again_at` it is not tried again.
-    Closed { replica: ReplicaId, why: String, again_at: Instant },
+    Closed {
+        replica: ReplicaId,
+        why: String,
+        again_at: Instant,
+    },
 }
 
 impl Replicas {
     pub(crate) fn new(means: Means) -> Replicas {
-        let (slots, news, said) = Default::default();
-        Replicas { means, slots, news, said }
+        let (slots, news, places, said) = Default::default();
+        Replicas { means, slots, news, places, said }
     }
 
     /// Resolves when there is something new to tell SCM, once for all that came since it did.
@@ -109,11 +112,7 @@ impl Replicas {
     }
 
     /// The replica that answers for a group.
-    pub(crate) fn serving(
-        &self,
-        group: GroupId,
-        addresses: &AddressBook,
-    ) -> Result<Arc<Replica>, Failure> {
+    pub(crate) fn serving(&self, group: GroupId, addresses: &AddressBook) -> Result<Arc<Replica>, Failure> {
         match self.slot(group) {
             Some(Slot::Open(replica)) => replica.check_serves(addresses).map(|()| replica),
             Some(Slot::Closed { why, .. }) => Err(Failure::new(Code::Unavailable, why)),
@@ -137,14 +136,12 @@ impl Replicas {
     /// All that is here, as SCM is told of it by the OM with this number.
     pub(crate) fn reports(&self, om: NodeId) -> Vec<OmReplicaReport> {
         let slots = self.slots.read().expect("no holder panics").clone();
+        let places = self.places.lock().expect("no holder panics");
         let report = |(group, slot): (GroupId, Slot)| match slot {
-            Slot::Open(replica) => replica.report(om),
-            Slot::Closed { replica, why, .. } => OmReplicaReport {
-                group: group.number,
-                replica: replica.0,
-                why,
-                ..OmReplicaReport::default()
-            },
+            Slot::Open(replica) => replica.report(om, &places),
+            Slot::Closed { replica, why, .. } => {
+                OmReplicaReport { group: group.number, replica: replica.0, why, ..OmReplicaReport::default() }
+            }
         };
         slots.into_iter().map(report).collect()
     }
@@ -245,13 +242,28 @@ impl Replicas {
             .and_then(|()| usage.read(&tables))
             .with_context(|| format!("read the tables of {group} in {}", disk.root().display()))?;
         drop(tables);
-        let machine = OmStateMachine { dbs: dbs.clone(), usage: usage.clone(), batches: Arc::<Batches>::clone(&batches) };
+        let machine = OmStateMachine {
+            dbs: dbs.clone(),
+            usage: usage.clone(),
+            batches: Arc::<Batches>::clone(&batches),
+        };
         let opened = host.open(spec, space, log_spec(group), machine).await?;
         let replica = Replica::new(opened, dbs, usage, batches, clock.clone(), self.news.clone());
         let open = Slot::Open(Arc::new(replica));
         self.slots.write().expect("no holder panics").insert(group, open);
         self.news.notify_one();
         Ok(())
+    }
+
+    /// Notes where SCM says that the replicas of these groups are.
+    pub(crate) fn note_places(&self, groups: &[OmGroup]) {
+        let mut places = self.places.lock().expect("no holder panics");
+        places.has_answered = true;
+        for told in groups {
+            if let Some(group) = group_id(told.group) {
+                places.note(group, &told.members);
+            }
+        }
     }
 
     /// Carries out what SCM says of a group to the OM with this number.
@@ -261,19 +273,26 @@ impl Replicas {
         match (self.slot(group), mine) {
             (Some(Slot::Open(replica)), _) => {
                 if let Some(mine) = mine.filter(|mine| *mine != replica.id()) {
-                    self.say(group, format!("SCM wants replica {mine} here, and replica {} is", replica.id()));
+                    self.say(
+                        group,
+                        format!("SCM wants replica {mine} here, and replica {} is", replica.id()),
+                    );
                 }
                 replica.follow(told);
             }
             (Some(Slot::Closed { again_at, .. }), _) if Instant::now() < again_at => {}
-            (Some(Slot::Closed { .. }) | None, Some(mine)) => match self.open_as_told(om, group, mine, told).await {
-                Ok(()) => info!(%group, replica = %mine, is_founded = told.is_founded, "opened the replica that SCM wants here"),
-                Err(failure) => {
-                    let why = format!("{failure:#}");
-                    self.note_closed(group, &why).await;
-                    self.say(group, why);
+            (Some(Slot::Closed { .. }) | None, Some(mine)) => {
+                match self.open_as_told(om, group, mine, told).await {
+                    Ok(()) => {
+                        info!(%group, replica = %mine, is_founded = told.is_founded, "opened the replica that SCM wants here")
+                    }
+                    Err(failure) => {
+                        let why = format!("{failure:#}");
+                        self.note_closed(group, &why).await;
+                        self.say(group, why);
+                    }
                 }
-            },
+            }
             (Some(Slot::Closed { .. }) | None, None) => {}
         }
     }
@@ -352,7 +371,7 @@ impl Replicas {
         }
         if let Some(Slot::Open(open)) = &slot {
             // The group itself says otherwise, and who says that it has gone on cannot have asked it.
-            ensure!(!open.leads_and_votes(), "it leads its group, and votes in it");
+            ensure!(!open.leads_names(), "it leads its group, and votes in it");
         }
         info!(%group, %replica, "remove a replica: its group has gone on without it");
         self.set_closed(group, replica, "it is being removed".to_owned(), Instant::now());

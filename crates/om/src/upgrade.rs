@@ -103,7 +103,10 @@ mod tests {
     use super::*;
     use crate::ops::CreateBucket;
     use crate::ops::testing::Namespace;
+    use crate::tables::is_founded;
+    use bytes::Bytes;
     use proto::om::CreateBucketRequest;
+    use statedb::DbGenerations;
 
     fn put_format(db: &Db, format: u32) {
         let mut batch = WriteBatch::default();
@@ -134,6 +137,42 @@ mod tests {
         assert_eq!(namespace.records(b""), counted, "as if it had counted from the beginning");
         upgrade(&namespace.db).unwrap();
         assert_eq!(namespace.records(b""), counted);
+    }
+
+    #[test]
+    fn old_names_are_founded_and_a_group_of_which_nothing_was_asked_is_not() {
+        let namespace = Namespace::new();
+        put_format(&namespace.db, FORMAT_UNCOUNTED);
+        upgrade(&namespace.db).unwrap();
+        assert!(namespace.records(crate::tables::FOUNDED_KEY).is_empty(), "no member has what others lack");
+        assert!(is_founded(&namespace.db).unwrap());
+
+        // What a leader's first entries leave behind.
+        let begun = Namespace::empty();
+        put_format(&begun.db, FORMAT);
+        upgrade(&begun.db).unwrap();
+        assert!(!is_founded(&begun.db).unwrap());
+    }
+
+    #[tokio::test]
+    async fn a_snapshot_of_the_format_before_is_upgraded_when_it_is_installed() {
+        let dir = tempfile::tempdir().unwrap();
+        let disk = Arc::new(disk::RealDisk::open(&dir.path().join("disk"), 1).unwrap());
+        let options = statedb::DbOptions::default();
+        let dbs = DbGenerations::open(disk, "db", &options, crate::tables::APPLIED_KEY).await.unwrap();
+        let old = Namespace::new();
+        let mut batch = WriteBatch::default();
+        for (key, value) in old.records(b"") {
+            batch.put(key, value);
+        }
+        let applied = Applied { id: types::LogId::default(), membership: Bytes::new() };
+        Db::put_applied(&mut batch, crate::tables::APPLIED_KEY, &applied);
+        batch.put(FORMAT_KEY, FORMAT_UNCOUNTED.to_le_bytes());
+        dbs.current().write(batch).unwrap();
+        let snapshots = Upgrading(Arc::new(dbs.clone()));
+        snapshots.write("snapshot".to_owned()).await.unwrap();
+        snapshots.install("snapshot".to_owned()).await.unwrap();
+        assert_eq!(format(&dbs.current()).unwrap(), Some(FORMAT));
     }
 
     #[test]

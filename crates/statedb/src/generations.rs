@@ -64,7 +64,8 @@ impl DbGenerations {
     /// it: a crash leaves any part of it.
     pub async fn delete(disk: &RealDisk, dir: &str) -> anyhow::Result<()> {
         let (parent, name) = dir.rsplit_once('/').unwrap_or(("", dir));
-        let in_parent = |name: &str| if parent.is_empty() { name.to_owned() } else { format!("{parent}/{name}") };
+        let in_parent =
+            |name: &str| if parent.is_empty() { name.to_owned() } else { format!("{parent}/{name}") };
         for found in disk.list(parent).await.context("list generations")? {
             let path = in_parent(&found);
             if is_generation(name, &found) {

@@ -124,7 +124,7 @@ impl Node {
 }
 
 fn options_for(address: &str) -> ClientOptions {
-    ClientOptions { scm: address.to_owned(), om: address.to_owned(), ..ClientOptions::default() }
+    ClientOptions { scm: address.to_owned(), ..ClientOptions::default() }
 }
 
 impl Cluster {

@@ -59,7 +59,7 @@ refused! {
 
 async fn refused_after_silence(cluster: &Cluster, code: Code) -> ClientError {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let om = listener.local_addr().unwrap().to_string();
+    let om = Some(listener.local_addr().unwrap().to_string());
     let refusing = Refusing { code, tries: Arc::default() };
     let server = tonic::transport::Server::builder().add_service(OmServer::new(refusing.clone()));
     let server = tokio::spawn(server.serve_with_incoming(TcpIncoming::from(listener)));

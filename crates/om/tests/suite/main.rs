@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used)] // all of this is tests
 
 mod lost_answers;
+mod members;
 mod namespace;
 mod restart;
+mod scripted_scm;
 mod server;

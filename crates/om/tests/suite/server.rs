@@ -1,3 +1,4 @@
+use crate::scripted_scm::ScriptedScm;
 use bytes::Bytes;
 use disk::RealDisk;
 use flotilla_om::{Om, OmOptions};
@@ -15,13 +16,16 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep};
 use tonic::service::RoutesBuilder;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Channel, Endpoint};
 use types::{Clock, ManualClock};
 
-const CLUSTER: &str = "of-the-suite";
+pub(crate) const CLUSTER: &str = "of-the-suite";
+/// Longer than anything takes on a busy machine.
+pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 
 pub(crate) const NOW_MS: u64 = 1_700_000_000_000;
 
@@ -33,11 +37,14 @@ fn name_cluster(call: tonic::Request<()>) -> Result<tonic::Request<()>, tonic::S
     Ok(proto::in_cluster(call, CLUSTER))
 }
 
-/// An OM on a free port, with a bucket `photos`.
+/// An OM, alone with an SCM of its own on a free port, or as one of several.
 pub(crate) struct Server {
     pub(crate) client: Client,
-    om: Om,
+    pub(crate) om: Om,
+    pub(crate) address: String,
     host: RaftHost,
+    /// Its own.
+    _scm: Option<ScriptedScm>,
     stop: oneshot::Sender<()>,
     served: JoinHandle<()>,
 }
@@ -53,18 +60,29 @@ impl Server {
 
     /// The same without a bucket.
     pub(crate) async fn open(dir: &Path) -> Server {
+        let scm = ScriptedScm::start(CLUSTER).await;
+        let server = Server::open_at(dir, "127.0.0.1:0", &scm.address).await;
+        server.until_ready().await;
+        Server { _scm: Some(scm), ..server }
+    }
+
+    /// An OM that has begun to run, and may not serve yet.
+    pub(crate) async fn open_at(dir: &Path, at: &str, scm: &str) -> Server {
         let disk = Arc::new(RealDisk::open(dir, 1).unwrap());
-        disk.join_cluster(CLUSTER, 0).unwrap();
-        let log =
-            LogSpaceOptions { reserve_bytes: 0, segment_bytes_max: 1 << 20, ..LogSpaceOptions::default() };
-        let space = LogSpace::new(disk.clone(), log);
+        let space = LogSpace::new(disk.clone(), log_options());
         let addresses = AddressBook::default();
         let host = RaftHost::new(HostOptions::default(), addresses.clone());
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let listener = TcpListener::bind(at).await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
         // Snapshots are written, and the log is purged, while a suite runs.
         let snapshots = SnapshotPolicy::every(64 << 10);
-        let options = OmOptions { address: address.clone(), snapshots, ..OmOptions::default() };
+        let options = OmOptions {
+            address: address.clone(),
+            scm: scm.to_owned(),
+            heartbeat: Duration::from_millis(100),
+            snapshots,
+            ..OmOptions::default()
+        };
         let clock: Arc<dyn Clock> = Arc::new(ManualClock::at_ms(NOW_MS));
         let om = Om::start(options, disk, space, host.clone(), addresses, clock).await.unwrap();
 
@@ -81,7 +99,28 @@ impl Server {
         let served = tokio::spawn(async { serve.await.unwrap() });
         let channel = Endpoint::from_shared(format!("http://{address}")).unwrap().connect().await.unwrap();
         let client = OmClient::with_interceptor(channel, name_cluster as NameCluster);
-        Server { client, om, host, stop, served }
+        Server { client, om, address, host, _scm: None, stop, served }
+    }
+
+    pub(crate) async fn until_ready(&self) {
+        let give_up = Instant::now() + DEADLINE;
+        while let Err(why) = self.om.readiness() {
+            assert!(Instant::now() < give_up, "it does not get ready: {why}");
+            sleep(Duration::from_millis(2)).await;
+        }
+    }
+
+    /// Waits until it is not ready for a reason with these words.
+    pub(crate) async fn until_unready(&self, words: &str) {
+        let give_up = Instant::now() + DEADLINE;
+        loop {
+            let readiness = self.om.readiness();
+            if readiness.as_ref().is_err_and(|why| why.contains(words)) {
+                return;
+            }
+            assert!(Instant::now() < give_up, "it does not say {words:?} but {readiness:?}");
+            sleep(Duration::from_millis(2)).await;
+        }
     }
 
     /// Keys and bytes of bucket `photos`, as Prometheus would see them now.
@@ -103,6 +142,18 @@ impl Server {
         drop(self.client);
         let _ = self.stop.send(());
         tokio::time::timeout(Duration::from_secs(30), self.served).await.expect("the server ends").unwrap();
+    }
+
+    /// Ends as if it were killed, as far as others see that: from one moment to the next it answers nobody, and
+    /// no other is asked to lead in its place.
+    pub(crate) async fn vanish(self) {
+        self.served.abort();
+        let _ = self.served.await;
+        for group in self.host.groups() {
+            self.host.close(group.id()).await;
+        }
+        self.om.shutdown().await;
+        self.host.shutdown().await;
     }
 
     pub(crate) async fn commit(&self, commit: CommitKeyRequest) -> Result<CommitKeyResponse, Failure> {
@@ -141,6 +192,10 @@ impl Server {
             after = page.next_after;
         }
     }
+}
+
+pub(crate) fn log_options() -> LogSpaceOptions {
+    LogSpaceOptions { reserve_bytes: 0, segment_bytes_max: 1 << 20, ..LogSpaceOptions::default() }
 }
 
 /// A request like no other.
