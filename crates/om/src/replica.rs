@@ -49,24 +49,34 @@ pub(crate) struct Replica {
     tasks: Mutex<Tasks>,
 }
 
-/// The OMs at which replicas are, as SCM said last.
+/// The OMs at which replicas are, as SCM has said: for good, as no replica moves.
 #[derive(Debug, Default)]
 pub(crate) struct ReplicaPlaces {
     by_replica: BTreeMap<(GroupId, ReplicaId), NodeId>,
-    /// SCM has told this process which groups it is to have.
-    pub(crate) has_answered: bool,
+    /// The groups of SCM's last answer; `None` before the first.
+    answered: Option<BTreeSet<GroupId>>,
 }
 
 impl ReplicaPlaces {
-    pub(crate) fn note(&mut self, group: GroupId, members: &[OmMember]) {
-        self.by_replica.retain(|(of, _), _| *of != group);
-        let told = members.iter().map(|member| ((group, ReplicaId(member.replica)), NodeId(member.om)));
-        self.by_replica.extend(told);
+    /// Takes in an answer of SCM's.
+    pub(crate) fn note<'a>(&mut self, groups: impl Iterator<Item = (GroupId, &'a [OmMember])>) {
+        let answered = self.answered.insert(BTreeSet::new());
+        for (group, members) in groups {
+            answered.insert(group);
+            let told = members.iter().map(|member| ((group, ReplicaId(member.replica)), NodeId(member.om)));
+            self.by_replica.extend(told);
+        }
     }
 
     /// 0: SCM has not said so.
     fn of(&self, group: GroupId, replica: ReplicaId) -> NodeId {
         self.by_replica.get(&(group, replica)).copied().unwrap_or_default()
+    }
+
+    /// Whether a member that SCM has not placed is to be of no account: SCM has yet to answer, or it knows the
+    /// group without it, which is about to be changed. An SCM that does not know the group learns all there is.
+    fn has_no_place_for_strangers(&self, group: GroupId) -> bool {
+        self.answered.as_ref().is_none_or(|answered| answered.contains(&group))
     }
 }
 
@@ -89,7 +99,7 @@ struct Change {
 
 impl Drop for Replica {
     fn drop(&mut self) {
-        self.stop_tasks();
+        self.take_tasks().iter().for_each(JoinHandle::abort);
     }
 }
 
@@ -129,10 +139,19 @@ impl Replica {
         self.group.replica()
     }
 
-    pub(crate) fn stop_tasks(&self) {
+    fn take_tasks(&self) -> Vec<JoinHandle<()>> {
         let tasks = std::mem::take(&mut *self.tasks.lock().expect("no holder panics"));
         let change = tasks.change.map(|change| change.task);
-        [tasks.watcher, tasks.founding, change].into_iter().flatten().for_each(|task| task.abort());
+        [tasks.watcher, tasks.founding, change].into_iter().flatten().collect()
+    }
+
+    /// Ends what it does beside what it is asked for. What was begun may be begun again.
+    pub(crate) async fn stop_tasks(&self) {
+        for task in self.take_tasks() {
+            task.abort();
+            // Cancelled, or done.
+            let _ = task.await;
+        }
     }
 
     pub(crate) fn is_founded_by_tables(&self) -> anyhow::Result<bool> {
@@ -148,9 +167,9 @@ impl Replica {
 
     /// Whether this replica answers for its group: it leads, and the group's names are founded.
     pub(crate) fn check_serves(&self, addresses: &AddressBook) -> Result<(), Failure> {
-        // What is published of itself costs next to nothing; of others the status knows more.
+        // What was published costs next to nothing; what is known now is a moment newer.
         if self.statuses.borrow().role != Role::Leader {
-            return Err(self.refusal(addresses));
+            self.check_leads(addresses)?;
         }
         match self.is_founded() {
             Ok(true) => Ok(()),
@@ -163,16 +182,21 @@ impl Replica {
         }
     }
 
-    /// The answer of one that does not lead.
-    fn refusal(&self, addresses: &AddressBook) -> Failure {
+    fn check_leads(&self, addresses: &AddressBook) -> Result<(), Failure> {
         let GroupStatus { role, leader, failure, .. } = self.group.status();
-        if role == Role::Stopped {
-            let why = failure.as_deref().unwrap_or("it was closed");
-            let why = format!("the replica of {} stopped: {why}", self.group.id());
-            return Failure::new(Code::Unavailable, why);
+        match role {
+            Role::Leader => Ok(()),
+            Role::Stopped => {
+                let why = failure.as_deref().unwrap_or("it was closed");
+                let why = format!("the replica of {} stopped: {why}", self.group.id());
+                Err(Failure::new(Code::Unavailable, why))
+            }
+            Role::Follower | Role::Candidate | Role::Learner => {
+                let leader = leader.filter(|leader| leader.replica != self.id());
+                let address = leader.map(|leader| addresses.of(&leader));
+                Err(Failure::not_leader(address.filter(|address| !address.is_empty())))
+            }
         }
-        let leader = leader.filter(|leader| leader.replica != self.id());
-        Failure::not_leader(leader.map(|it| addresses.of(&it)).filter(|address| !address.is_empty()))
     }
 
     /// The reason why the group serves nobody through this replica or another one, if it is known here.
@@ -243,8 +267,8 @@ impl Replica {
             last_index: status.last.map_or(0, |index| index.0),
             applied_index: status.applied.map_or(0, |index| index.0),
             members: members.all.iter().map(member).collect(),
-            // Until SCM has had a chance to say who a stranger is, nothing may be made of the members.
-            is_changing: self.group.is_changing_members() || has_stranger && !by_scm.has_answered,
+            is_changing: self.group.is_changing_members()
+                || has_stranger && by_scm.has_no_place_for_strangers(self.group.id()),
             is_removed: status.is_removed,
             why: if is_stopped { why } else { String::new() },
             is_founded: self.is_founded_by_tables().unwrap_or(false),

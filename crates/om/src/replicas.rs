@@ -257,13 +257,8 @@ impl Replicas {
 
     /// Notes where SCM says that the replicas of these groups are.
     pub(crate) fn note_places(&self, groups: &[OmGroup]) {
-        let mut places = self.places.lock().expect("no holder panics");
-        places.has_answered = true;
-        for told in groups {
-            if let Some(group) = group_id(told.group) {
-                places.note(group, &told.members);
-            }
-        }
+        let known = groups.iter().filter_map(|told| Some((group_id(told.group)?, &told.members[..])));
+        self.places.lock().expect("no holder panics").note(known);
     }
 
     /// Carries out what SCM says of a group to the OM with this number.
@@ -376,7 +371,7 @@ impl Replicas {
         info!(%group, %replica, "remove a replica: its group has gone on without it");
         self.set_closed(group, replica, "it is being removed".to_owned(), Instant::now());
         if let Some(Slot::Open(open)) = slot {
-            open.stop_tasks();
+            open.stop_tasks().await;
             self.means.host.close(group).await;
             until_unread(group, open).await;
         }
@@ -407,7 +402,7 @@ impl Replicas {
     /// little.
     pub(crate) async fn shutdown(&self) {
         join_all(self.open().into_iter().map(|replica| async move {
-            replica.stop_tasks();
+            replica.stop_tasks().await;
             self.means.host.leave(replica.group.id()).await;
             let (db, group) = (replica.dbs.current(), replica.group.id());
             match tokio::task::spawn_blocking(move || db.flush()).await {

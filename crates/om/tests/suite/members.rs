@@ -1,7 +1,7 @@
 //! Groups of names that begin, grow, lose members and get others, as SCM wants it.
 
 use crate::scripted_scm::ScriptedScm;
-use crate::server::{CLUSTER, DEADLINE, Server, anew, commit, log_options, request};
+use crate::server::{CLUSTER, DEADLINE, Server, anew, commit, log_options, open_disk, request};
 use client::{Client, ClientError, ClientOptions};
 use disk::RealDisk;
 use proto::om::*;
@@ -165,9 +165,14 @@ async fn a_group_that_grew_to_three_goes_on_when_its_leader_stops() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_emptied_directory_comes_back_as_another_replica_by_a_snapshot() {
     let mut cluster = Cluster::of(3).await;
-    // Far more than the log keeps.
+    // Far more than the log keeps, once the next snapshot is written.
     cluster.fill(0..2_000).await;
     let leader = cluster.leader().await;
+    let give_up = Instant::now() + DEADLINE;
+    while !cluster.servers[&leader].has_purged() {
+        assert!(Instant::now() < give_up, "the log is not purged");
+        sleep(Duration::from_millis(10)).await;
+    }
     let place = (0..3).find(|place| *place != leader).unwrap();
     let old = cluster.om(place);
     cluster.stop(place).await;
@@ -243,7 +248,7 @@ async fn a_removal_that_a_crash_interrupted_is_finished_at_the_next_start() {
     cluster.stop(place).await;
     let path = cluster.path(place);
     {
-        let disk = Arc::new(RealDisk::open(&path, 1).unwrap());
+        let disk = Arc::new(open_disk(&path).await);
         let space = LogSpace::new(disk, log_options());
         let host = RaftHost::new(HostOptions::default(), AddressBook::default());
         host.remove(GROUP, &space, &log_spec()).await.unwrap();
@@ -462,13 +467,6 @@ async fn write_replica_of_before(path: &Path, address: &str) {
     group.watch().wait_for(|status| status.role == Role::Leader).await.unwrap();
     group.read_index().await.unwrap();
     host.shutdown().await;
-    drop((group, host, space));
-    // What openraft had in hand lets go of the directory a moment later.
-    let give_up = Instant::now() + DEADLINE;
-    while RealDisk::open(path, 1).is_err() {
-        assert!(Instant::now() < give_up, "the directory stays in use");
-        sleep(Duration::from_millis(5)).await;
-    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

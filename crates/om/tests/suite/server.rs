@@ -1,6 +1,6 @@
 use crate::scripted_scm::ScriptedScm;
 use bytes::Bytes;
-use disk::RealDisk;
+use disk::{OpenDiskError, RealDisk};
 use flotilla_om::{Om, OmOptions};
 use metrics::Exposition;
 use proto::datanode::BlockName;
@@ -68,7 +68,7 @@ impl Server {
 
     /// An OM that has begun to run, and may not serve yet.
     pub(crate) async fn open_at(dir: &Path, at: &str, scm: &str) -> Server {
-        let disk = Arc::new(RealDisk::open(dir, 1).unwrap());
+        let disk = Arc::new(open_disk(dir).await);
         let space = LogSpace::new(disk.clone(), log_options());
         let addresses = AddressBook::default();
         let host = RaftHost::new(HostOptions::default(), addresses.clone());
@@ -144,6 +144,11 @@ impl Server {
         tokio::time::timeout(Duration::from_secs(30), self.served).await.expect("the server ends").unwrap();
     }
 
+    /// Whether the log of its replica does not reach back to its beginning any more.
+    pub(crate) fn has_purged(&self) -> bool {
+        self.host.groups().iter().any(|group| group.log().state().purged.is_some())
+    }
+
     /// Ends as if it were killed, as far as others see that: from one moment to the next it answers nobody, and
     /// no other is asked to lead in its place.
     pub(crate) async fn vanish(self) {
@@ -190,6 +195,20 @@ impl Server {
                 return keys;
             }
             after = page.next_after;
+        }
+    }
+}
+
+/// Opens a directory that another one in this process may have just stopped using: what a stopped group had in
+/// hand lets go of it a moment later.
+pub(crate) async fn open_disk(dir: &Path) -> RealDisk {
+    let give_up = Instant::now() + DEADLINE;
+    loop {
+        match RealDisk::open(dir, 1) {
+            Err(OpenDiskError::InUse { .. }) if Instant::now() < give_up => {
+                sleep(Duration::from_millis(5)).await
+            }
+            opened => return opened.unwrap(),
         }
     }
 }
