@@ -396,8 +396,8 @@ async fn start_metadata(
     let mut om = None;
     if options.has(Role::Om) {
         let scm = options.scm.clone().unwrap_or_else(|| rpc_address.to_owned());
-        let om_options =
-            OmOptions { address: rpc_address.to_owned(), scm, snapshots, ..OmOptions::default() };
+        let (address, version) = (rpc_address.to_owned(), VERSION.to_owned());
+        let om_options = OmOptions { address, scm, version, snapshots, ..OmOptions::default() };
         let started =
             Om::start(om_options, disk.clone(), space.clone(), host.clone(), addresses.clone(), clock).await;
         om = Some(started.context("start om")?);

@@ -29,7 +29,7 @@ pub(crate) async fn run(args: FsArgs) -> ExitCode {
         read_deadline: PATIENCE,
         ..ClientOptions::default()
     };
-    let om = options.om.clone();
+    let scm = options.scm.clone();
     let store = Store::new(Client::connect(options));
     let (name, failures) = match args.command {
         FsCommand::Ls { help: _, recursive, human, directory, paths } => {
@@ -50,7 +50,7 @@ pub(crate) async fn run(args: FsArgs) -> ExitCode {
     };
     for failure in &failures {
         match failure {
-            Failure::Cluster(why) => eprintln!("{name}: OM at {om}: {why}"),
+            Failure::Cluster(why) => eprintln!("{name}: cluster of SCM at {scm}: {why}"),
             other => eprintln!("{name}: {}", printable(&other.to_string())),
         }
     }

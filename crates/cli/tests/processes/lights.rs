@@ -3,6 +3,10 @@
 use crate::binary;
 use crate::commands::flotilla;
 use crate::s3::S3;
+use bytes::Bytes;
+use client::{Client, ClientError, ClientOptions};
+use proto::Code;
+use proto::om::KeyAttributes;
 use std::time::{Duration, Instant};
 use testkit::{ACCESS_KEY, Cluster, ClusterOptions, Process, SECRET_KEY};
 
@@ -134,23 +138,21 @@ async fn a_gateway_without_scm_is_ready_for_as_long_as_a_byte_could_be_written()
     }
 }
 
-/// One stale name, or a restored directory, is enough for that: names of one cluster, bytes of another.
+/// Names of one cluster, bytes of another: a list of OMs that somebody wrote down is enough for that.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_gateway_between_two_clusters_is_never_ready_and_touches_neither() {
-    let ours = Cluster::start(binary(), &ClusterOptions::default());
-    let start = |name: &str, line: String| {
-        Process::spawn(binary(), ours.path(), name, line.split_whitespace().map(str::to_owned).collect())
-    };
+async fn a_client_between_two_clusters_is_never_ready_and_touches_neither() {
+    let ours = tokio::task::spawn_blocking(|| Cluster::start(binary(), &ClusterOptions::default())).await.unwrap();
     let root = ours.path().display();
     let theirs = format!("server --roles scm,om --rpc 127.0.0.1:0 --meta {root}/theirs --http 127.0.0.1:0");
-    let mut theirs = start("theirs", theirs);
-    let their_address = theirs.wait_ready()["RPC"].clone();
+    let args = theirs.split_whitespace().map(str::to_owned).collect();
+    let (_theirs, ready) = Process::start(binary(), ours.path(), "theirs", args);
+    let their_address = ready["RPC"].clone();
     // The same names as here, and nothing in them: what needs no datanode could be answered and changed at
     // once.
     let empty = ours.path().join("empty");
     std::fs::write(&empty, b"").unwrap();
     let in_theirs = |args: &[&str]| {
-        let done = flotilla(&[&["fs", "--scm", &their_address, "--om", &their_address], args].concat(), None);
+        let done = flotilla(&[&["fs", "--scm", &their_address], args].concat(), None);
         assert!(done.status.success(), "{args:?}: {done:?}");
         String::from_utf8_lossy(&done.stdout).into_owned()
     };
@@ -160,47 +162,31 @@ async fn a_gateway_between_two_clusters_is_never_ready_and_touches_neither() {
     s3.create_bucket().await.unwrap();
     s3.put("a", b"ours".to_vec()).await.unwrap();
 
-    let fs = |om: &str, args: &[&str]| {
-        let output = flotilla(&[&["fs", "--scm", &ours.scm_address, "--om", om], args].concat(), None);
-        (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
-    };
-    let (done, _) = fs(&ours.om_address, &["-ls", "/s3v/ours"]);
-    assert!(done);
-    for args in [&["-ls", "/s3v"][..], &["-mkdir", "/s3v/mixed"], &["-cat", "/s3v/ours/a"]] {
-        let (done, says) = fs(&their_address, args);
-        assert!(!done && says.contains("belongs to cluster"), "{args:?}: {says}");
-    }
-    assert!(!in_theirs(&["-ls", "/s3v"]).contains("mixed"));
-
-    let between = format!(
-        "server --roles s3 --rpc 127.0.0.1:0 --s3 127.0.0.1:{} --scm {} --om {their_address} --http 127.0.0.1:0 \
-         --access-key {ACCESS_KEY} --secret-key {SECRET_KEY}",
-        testkit::free_addresses(1)[0].rsplit_once(':').unwrap().1,
-        ours.scm_address,
-    );
-    let endpoint = between.split_whitespace().nth(6).map(|s3| format!("http://{s3}")).unwrap();
-    let _between = start("between", between);
-    let give_up = Instant::now() + SOON;
-    let says = loop {
-        match reqwest::get(format!("{endpoint}/-/health/ready")).await {
-            Ok(answer) if answer.status().as_u16() == 503 => break answer.text().await.unwrap(),
-            Ok(answer) => panic!("{answer:?}"),
-            Err(_) => assert!(Instant::now() < give_up, "the gateway does not listen"),
-        }
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    };
-    let mixed = S3::new(&endpoint, ACCESS_KEY, SECRET_KEY, "ours");
-    for body in [&b"lost"[..], b""] {
-        let refused = mixed.put("b", body.to_vec()).await.unwrap_err();
-        assert!(refused.starts_with("503"), "{refused}; ready says {says}");
+    let between = Client::connect(ClientOptions {
+        scm: ours.scm_address.clone(),
+        om: Some(their_address.clone()),
+        write_deadline: Duration::from_secs(3),
+        read_deadline: Duration::from_secs(3),
+        ..ClientOptions::default()
+    });
+    let says = between.ready(Duration::from_secs(3)).await.unwrap_err();
+    assert!(format!("{says:#}").contains("another cluster"), "{says:#}");
+    for (key, body) in [("b", &b"lost"[..]), ("b", b"")] {
+        let body = futures::stream::iter([Ok::<_, std::convert::Infallible>(Bytes::from_static(body))]);
+        let put = between.put("s3v", "ours", key.as_bytes(), KeyAttributes::default(), None, body).await;
+        assert!(put.as_ref().is_err_and(is_of_another_cluster), "{put:?}");
     }
     for key in ["a", "b"] {
-        let refused = mixed.get(key).await.unwrap_err();
-        assert!(refused.starts_with("503"), "{refused}");
+        let found = between.lookup("s3v", "ours", key.as_bytes()).await;
+        assert!(found.as_ref().is_err_and(is_of_another_cluster), "{found:?}");
     }
     assert!(!in_theirs(&["-ls", "/s3v/ours"]).contains("/b"));
     assert_eq!(s3.get("a").await.unwrap().unwrap(), b"ours");
     assert_eq!(s3.get("b").await.unwrap(), None);
+}
+
+fn is_of_another_cluster(error: &ClientError) -> bool {
+    matches!(error, ClientError::Unavailable(_)) || error.code() == Some(Code::WrongCluster)
 }
 
 /// An address whose connections go to whom it is set to; those that there were break with each setting.

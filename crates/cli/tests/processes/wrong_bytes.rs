@@ -64,7 +64,7 @@ async fn wrong_bytes_break_the_connection() {
     s3.put("two", two.clone()).await.unwrap();
 
     // What OM knows of the bytes no longer fits them, as if the block had become another's.
-    let client = Client::connect(ClientOptions { scm: rpc.clone(), om: rpc, ..ClientOptions::default() });
+    let client = Client::connect(ClientOptions { scm: rpc, ..ClientOptions::default() });
     client.ready(DEADLINE).await.unwrap();
     let found = async |name: &str| client.lookup(S3_VOLUME, "first", name.as_bytes()).await.unwrap();
     let (good, mut bad) = (found("one").await, found("two").await);

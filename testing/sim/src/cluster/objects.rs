@@ -92,7 +92,7 @@ impl Objects {
 /// Where OMs are, as somebody's way to whichever leads.
 #[derive(Clone)]
 pub(super) struct OmWay {
-    connector: Arc<dyn Connector>,
+    pub(super) connector: Arc<dyn Connector>,
     addresses: Vec<String>,
     /// The place in `addresses` of the one that is asked next.
     at: Arc<AtomicUsize>,
