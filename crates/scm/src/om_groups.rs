@@ -8,7 +8,8 @@
 //! |---|---|---|
 //! | none, or not founded | an only voter that was told to begin leads | the group is founded: noted |
 //! | none, or not founded | a founded group is led | it is taken over: noted |
-//! | founded | a voter that the record never had, or lacks one that has voted | SCM, or the group, was reset: noted |
+//! | founded, uncertain since a forced reset | anything | noted |
+//! | founded | a voter that the record never had, or lacks one that has voted, and has not heard of the record | SCM, or the group, has forgotten something: noted |
 //! | founded | the record's members | they have voted: noted. Then, once it says that it is founded, it grows, or one member is replaced |
 //! | founded | others yet | the change is under way: who was added and cannot come is exchanged |
 
@@ -162,13 +163,10 @@ fn go_on(
     if !leader.is_settled() {
         return None;
     }
-    let (voters, wanted) = (leader.voters(), OmReplica::all(&record.members));
-    let is_strange =
-        |voter: &OmReplica| !wanted.contains(voter) && !voter.is_in(&record.removed);
-    let is_missed = |member: &&OmMemberRecord| member.has_voted && !voters.contains(&OmReplica::from(*member));
-    if voters.iter().any(is_strange) || record.members.iter().any(|member| is_missed(&member)) {
+    if leader.contradicts(record) {
         return note(world, record.group, leader);
     }
+    let (voters, wanted) = (leader.voters(), OmReplica::all(&record.members));
     if voters != wanted {
         return exchange(world, record, &voters, loads);
     }

@@ -34,10 +34,11 @@ fn begun(replica: u64, voters: &[(u64, u64)]) -> Vec<OmReplicaReport> {
     vec![OmReplicaReport { last_index: 1, applied_index: 1, members, ..report }]
 }
 
-/// [`begun`], with names in it.
+/// [`begun`], with names in it, and with the members that SCM wants.
 fn leads(replica: u64, voters: &[(u64, u64)]) -> Vec<OmReplicaReport> {
     let mut reports = begun(replica, voters);
-    reports.iter_mut().for_each(|report| report.is_founded = true);
+    reports[0].is_founded = true;
+    reports[0].wanted = voters.iter().map(|(replica, _)| *replica).collect();
     reports
 }
 
@@ -199,6 +200,8 @@ fn who_does_not_begin_is_given_up_and_who_begins_first_is_taken() {
     assert_eq!(fixture.told(1), None);
     assert_eq!(fixture.carry_out(), [Command::NoteOmGroup(noted(&[(2, 1)]))]);
     fixture.hear(2, begun(3, &[(3, 2)]));
+    assert_eq!((fixture.told(2), fixture.gone(2)), (None, vec![]));
+    fixture.hear(1, leads(2, &[(2, 1)]));
     assert_eq!((fixture.told(2), fixture.gone(2)), (None, vec![3]), "nobody was ever served from it");
 }
 
@@ -245,6 +248,10 @@ fn one_dead_member_is_replaced_and_told_to_go_once_the_group_has_gone_on() {
     fixture.hear(1, uncommitted.clone());
     assert_eq!((fixture.decide(), fixture.gone(3)), (vec![], vec![]), "it may have to vote on this");
     uncommitted[0].applied_index = 2;
+    let wanted = std::mem::take(&mut uncommitted[0].wanted);
+    fixture.hear(1, uncommitted.clone());
+    assert_eq!(fixture.gone(3), [0; 0], "it may be told to come back, for all the leader has heard");
+    uncommitted[0].wanted = wanted;
     fixture.hear(1, uncommitted);
     assert_eq!((fixture.gone(3), fixture.gone(2)), (vec![4], vec![]));
     assert_eq!(fixture.carry_out(), [Command::NoteOmGroup(noted(&now))]);
@@ -334,9 +341,14 @@ fn a_group_that_a_person_has_reset_is_what_it_says_and_grows_again() {
     let mut fixture = Fixture::of_three();
     let mut alone = leads(3, &[(3, 2)]);
     alone[0].term = 2;
+    alone[0].wanted.clear();
     fixture.hear(2, alone);
+    assert_eq!((fixture.told(1), fixture.told(2)), (None, None), "it must not ask those back");
     assert_eq!(fixture.carry_out(), [Command::NoteOmGroup(noted(&[(3, 2)]))]);
     fixture.follow(1, 2);
+    let mut alone = leads(3, &[(3, 2)]);
+    alone[0].term = 2;
+    fixture.hear(2, alone);
     assert_eq!(fixture.gone(1), [2], "it would have to forget what it has acknowledged");
     assert_eq!(fixture.carry_out(), [change(0, &[], &[4, 5])]);
 }

@@ -38,8 +38,12 @@ pub(crate) fn member_told(world: &World<'_>, member: &OmMemberRecord) -> OmMembe
 /// Whether the OM hears of the group: as a member of the record, or as one that was taken out and still
 /// leads, since leaders change the members. What it has of another group of that number has nothing to do
 /// with this one, and must make none of these its members. One that has voted and is gone from its directory
-/// does not begin again with nothing: it would forget to whom it gave its vote.
+/// does not begin again with nothing: it would forget to whom it gave its vote. And nobody hears of a record
+/// that the group contradicts: it may name replicas that are gone for good.
 fn is_told(world: &World<'_>, record: &OmGroupRecord, om: NodeId) -> bool {
+    if record.is_uncertain || leader(world, record).is_some_and(|leader| leader.contradicts(record)) {
+        return false;
+    }
     match world.oms.replica(om, record.group) {
         Some(heard) => {
             let here = OmReplica { replica: heard.report.replica, om: om.0 };
@@ -50,14 +54,17 @@ fn is_told(world: &World<'_>, record: &OmGroupRecord, om: NodeId) -> bool {
 }
 
 /// The OM's replica that the group has gone on without: it was in the record once, or was to begin the group,
-/// and the leader has the record's members for good.
+/// and the leader has the record's members for good. It was told that it is to have these: it may be about to
+/// take in, by an older word, who is to go by a newer one.
 fn gone(world: &World<'_>, record: &OmGroupRecord, om: NodeId) -> Option<OmReplicaName> {
     let OmReplicaReport { group, replica, .. } = world.oms.replica(om, record.group)?.report;
     let here = OmReplica { replica, om: om.0 };
     let is_known = here.is_in(&record.removed) || here.is_in(&record.abandoned);
     let leader = leader(world, record).filter(|leader| leader.is_settled())?;
     let (voters, members) = (leader.voters(), leader.members());
-    let has_gone_on = voters == OmReplica::all(&record.members) && voters.contains(&leader.replica());
+    let has_gone_on = leader.has_heard_of(record)
+        && voters == OmReplica::all(&record.members)
+        && voters.contains(&leader.replica());
     (is_known && has_gone_on && !members.contains(&here)).then_some(OmReplicaName { group, replica })
 }
 

@@ -3,7 +3,7 @@
 use crate::oms::ReplicaHeard;
 use crate::tables::{OmReplica, om_duty};
 use crate::world::World;
-use proto::scm::{NodeDuty, NodeState, OmGroupRecord, OmReplicaReport};
+use proto::scm::{NodeDuty, NodeState, OmGroupRecord, OmMemberRecord, OmReplicaReport};
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use types::NodeId;
@@ -31,6 +31,24 @@ impl<'a> OmLeader<'a> {
 
     pub(crate) fn voters(&self) -> BTreeSet<OmReplica> {
         members(self.om, self.report()).filter(|(_, is_voter)| *is_voter).map(|(member, _)| member).collect()
+    }
+
+    /// Whether it has heard of the record as it is, and has nothing older to carry out.
+    pub(crate) fn has_heard_of(&self, record: &OmGroupRecord) -> bool {
+        let wanted: BTreeSet<u64> = record.members.iter().map(|member| member.replica).collect();
+        self.report().wanted.iter().copied().collect::<BTreeSet<u64>>() == wanted
+    }
+
+    /// Whether the group is for good what the record does not know: SCM has forgotten something, or the group
+    /// has. A decided change that it is yet to hear of, or to carry out, is none.
+    pub(crate) fn contradicts(&self, record: &OmGroupRecord) -> bool {
+        let voters = self.voters();
+        let is_strange =
+            |voter: &OmReplica| !voter.is_in(&record.members) && !voter.is_in(&record.removed);
+        let is_missed =
+            |member: &OmMemberRecord| member.has_voted && !voters.contains(&OmReplica::from(member));
+        let differs = voters.iter().any(is_strange) || record.members.iter().any(is_missed);
+        self.is_settled() && (record.is_uncertain || differs && !self.has_heard_of(record))
     }
 
     /// Voters, and those who get everything and do not vote.

@@ -35,7 +35,8 @@ struct Heard {
 /// A replica as its OM described it last.
 pub(crate) struct ReplicaHeard {
     pub(crate) report: OmReplicaReport,
-    /// The end of its log when these members were seen in it first: their entry is not behind that.
+    /// The end of its log when these members were seen in it first in this term: their entry is not behind
+    /// that.
     members_at: u64,
     /// It stood further when it was heard before. A leader's log never shrinks: this was under way for longer
     /// than what came after it.
@@ -44,8 +45,10 @@ pub(crate) struct ReplicaHeard {
 
 impl ReplicaHeard {
     fn of(report: OmReplicaReport, before: Option<&ReplicaHeard>) -> ReplicaHeard {
+        // In one term a leader's log only grows: what it has had since then it has where it was.
         let membership = |report: &OmReplicaReport| {
-            (report.replica, report.is_changing, report.members.iter().map(voter).collect::<Vec<_>>())
+            let members: Vec<_> = report.members.iter().map(voter).collect();
+            (report.replica, report.term, report.is_changing, members)
         };
         let same = before.filter(|before| membership(&before.report) == membership(&report));
         let members_at = same.map_or(report.last_index, |before| before.members_at);
@@ -203,6 +206,9 @@ pub(crate) fn check_replicas(replicas: &[OmReplicaReport]) -> Result<(), String>
         if report.why.len() > WHY_BYTES_MAX {
             return Err(format!("why group {group} does not run has more than {WHY_BYTES_MAX} bytes"));
         }
+        if report.wanted.len() > MEMBERS_MAX {
+            return Err(format!("more than {MEMBERS_MAX} members of group {group} are wanted"));
+        }
         check_members(group, &report.members)?;
     }
     Ok(())
@@ -279,6 +285,7 @@ mod tests {
         assert!(!settled(OmReplicaReport { is_changing: true, ..report(2, 8, 8) }));
         assert!(!settled(report(2, 9, 8)));
         assert!(settled(report(2, 9, 9)));
+        assert!(!settled(OmReplicaReport { term: 1, ..report(2, 10, 9) }), "it may have lost that entry since");
     }
 
     #[test]
@@ -306,6 +313,8 @@ mod tests {
         assert!(refused(vec![report(0, 0, 0)]).contains("without a number"));
         let long = "x".repeat(WHY_BYTES_MAX + 1);
         assert!(refused(vec![OmReplicaReport { why: long.clone(), ..report(1, 0, 0) }]).contains("bytes"));
+        let wanted = (1..=101).collect();
+        assert!(refused(vec![OmReplicaReport { wanted, ..report(1, 0, 0) }]).contains("are wanted"));
         let with = |members| vec![OmReplicaReport { members, ..report(1, 0, 0) }];
         let member = |replica| OmMember { replica, ..OmMember::default() };
         assert!(refused(with((1..=101).map(member).collect())).contains("more than 100 members"));

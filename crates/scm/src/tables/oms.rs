@@ -136,15 +136,11 @@ impl TablesMut<'_> {
         }
     }
 
-    /// Those that a forced reset gave up may have founded what is not founded here. Of what is, any member may
-    /// have voted and be gone since: none may begin again with nothing, under a number that others may ask for
-    /// a vote.
+    /// Those that a forced reset gave up may have founded what is not founded here, and changed what is.
     pub(super) fn doubt_om_groups(&mut self) {
         let records: Vec<OmGroupRecord> = self.om_groups.values().cloned().collect();
-        for mut record in records {
-            record.is_uncertain = !record.is_founded;
-            record.members.iter_mut().for_each(|member| member.has_voted = true);
-            self.put_om_group(record);
+        for record in records {
+            self.put_om_group(OmGroupRecord { is_uncertain: true, ..record });
         }
     }
 }
