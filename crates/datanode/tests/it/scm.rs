@@ -1,6 +1,7 @@
 //! An SCM that a test plays: it remembers what datanodes say, and answers what the test wants them to do.
 //! What the real one decides is tested with it.
 
+use proto::scm;
 use proto::scm::scm_server::{Scm, ScmServer};
 use proto::scm::*;
 use std::collections::BTreeMap;
@@ -301,6 +302,41 @@ impl Scm for Service {
         &self,
         _: Request<RemoveScmMemberRequest>,
     ) -> Result<Response<RemoveScmMemberResponse>, Status> {
+        not_played()
+    }
+
+    async fn register_om(
+        &self,
+        _: Request<scm::RegisterOmRequest>,
+    ) -> Result<Response<scm::RegisterOmResponse>, Status> {
+        not_played()
+    }
+
+    async fn om_heartbeat(
+        &self,
+        _: Request<scm::OmHeartbeatRequest>,
+    ) -> Result<Response<scm::OmHeartbeatResponse>, Status> {
+        not_played()
+    }
+
+    async fn list_oms(
+        &self,
+        _: Request<scm::ListOmsRequest>,
+    ) -> Result<Response<scm::ListOmsResponse>, Status> {
+        not_played()
+    }
+
+    async fn set_om_duty(
+        &self,
+        _: Request<scm::SetOmDutyRequest>,
+    ) -> Result<Response<scm::SetOmDutyResponse>, Status> {
+        not_played()
+    }
+
+    async fn give_up_om_group(
+        &self,
+        _: Request<scm::GiveUpOmGroupRequest>,
+    ) -> Result<Response<scm::GiveUpOmGroupResponse>, Status> {
         not_played()
     }
 }
