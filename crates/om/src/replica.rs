@@ -87,6 +87,8 @@ struct Tasks {
     watcher: Option<JoinHandle<()>>,
     founding: Option<JoinHandle<()>>,
     change: Option<Change>,
+    /// The members that SCM wants, as it said last.
+    wanted: BTreeSet<ReplicaId>,
     /// The reason why the last change of members did not come about.
     refused: String,
 }
@@ -272,11 +274,23 @@ impl Replica {
             is_removed: status.is_removed,
             why: if is_stopped { why } else { String::new() },
             is_founded: self.is_founded_by_tables().unwrap_or(false),
+            wanted: self.wanted(),
+        }
+    }
+
+    /// The members that SCM wants, once no change to others goes on.
+    fn wanted(&self) -> Vec<u64> {
+        let tasks = self.tasks.lock().expect("no holder panics");
+        let goes_on = |change: &Change| change.to != tasks.wanted && !change.task.is_finished();
+        match tasks.change.as_ref().is_some_and(goes_on) {
+            true => Vec::new(),
+            false => tasks.wanted.iter().map(|replica| replica.0).collect(),
         }
     }
 
     /// Takes in what SCM says of the group, and does what is a leader's to do about it, in the background.
     pub(crate) fn follow(self: &Arc<Replica>, told: &OmGroup) {
+        self.want(told.members.iter().map(|member| ReplicaId(member.replica)).collect());
         if told.is_founded {
             self.founded_by_scm.store(true, Ordering::Relaxed);
         }
@@ -287,6 +301,15 @@ impl Replica {
             self.found();
         }
         self.change_members(&told.members);
+    }
+
+    /// Notes the members that SCM wants. A change to others is dropped.
+    fn want(&self, wanted: BTreeSet<ReplicaId>) {
+        let mut tasks = self.tasks.lock().expect("no holder panics");
+        if let Some(change) = tasks.change.as_ref().filter(|change| change.to != wanted) {
+            change.task.abort();
+        }
+        tasks.wanted = wanted;
     }
 
     /// Writes into the group's own log that its names are founded.
