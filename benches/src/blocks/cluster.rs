@@ -41,10 +41,8 @@ impl BlocksCluster {
             ..ClusterOptions::default()
         };
         let cluster = Cluster::start(&flotilla_binary(), &options);
-        let client = Client::connect(ClientOptions {
-            scm: cluster.scm_address.clone(),
-            ..ClientOptions::default()
-        });
+        let client =
+            Client::connect(ClientOptions { scm: cluster.scm_address.clone(), ..ClientOptions::default() });
         let mut views = client.watch_view();
         let all_led = views.wait_for(|view| {
             let usable = view.pipelines.iter().filter(|pipeline| pipeline.open && pipeline.leader.is_some());

@@ -9,7 +9,8 @@ use crate::tables::{Tables, TablesMut};
 use crate::world::World;
 use proto::registry::KeyValue;
 use proto::scm::{
-    NodeDuty, OmGroup, OmHeartbeatResponse, OmMember, OmReplicaReport, RegisterOmCommand, scm_command::Command,
+    NodeDuty, OmGroup, OmHeartbeatResponse, OmMember, OmReplicaReport, RegisterOmCommand,
+    scm_command::Command,
 };
 use std::time::Duration;
 use tokio::time::Instant;
@@ -28,7 +29,8 @@ struct Fixture {
 
 /// A report of a replica of group 0 that leads, with these voters, and of which that is all that is known.
 fn begun(replica: u64, voters: &[(u64, u64)]) -> Vec<OmReplicaReport> {
-    let member = |&(replica, om): &(u64, u64)| OmMember { replica, om, is_voter: true, ..OmMember::default() };
+    let member =
+        |&(replica, om): &(u64, u64)| OmMember { replica, om, is_voter: true, ..OmMember::default() };
     let members = voters.iter().map(member).collect();
     let report = OmReplicaReport { replica, leader_replica: replica, term: 1, ..OmReplicaReport::default() };
     vec![OmReplicaReport { last_index: 1, applied_index: 1, members, ..report }]
@@ -62,12 +64,9 @@ impl Fixture {
     fn of_three() -> Fixture {
         let mut fixture = Fixture::ready();
         [4, 5].into_iter().for_each(|number| drop(run(&mut fixture.tables, register_om(number))));
-        for command in [
-            found(0, 1),
-            note(0, &[(2, 1)]),
-            change(0, &[], &[2, 3]),
-            note(0, &[(2, 1), (3, 2), (4, 3)]),
-        ] {
+        for command in
+            [found(0, 1), note(0, &[(2, 1)]), change(0, &[], &[2, 3]), note(0, &[(2, 1), (3, 2), (4, 3)])]
+        {
             run(&mut fixture.tables, command);
         }
         fixture.all_speak();

@@ -7,8 +7,8 @@ use super::words;
 use crate::table::{Cell, Tone, table};
 use anyhow::{Context, bail};
 use proto::scm::{
-    GiveUpOmGroupRequest, ListOmsRequest, ListOmsResponse, NodeDuty, OmGroupInfo, OmInfo, OmReplicaInfo,
-    SetOmDutyRequest,
+    GiveUpOmGroupRequest, ListOmsRequest, ListOmsResponse, NodeDuty, NodeState, OmGroupInfo, OmInfo,
+    OmReplicaInfo, SetOmDutyRequest,
 };
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -54,12 +54,7 @@ fn groups(groups: &[OmGroupInfo]) -> Answer {
     Answer::new(text, json!(list))
 }
 
-async fn set_duty(
-    scm: &mut Scm,
-    om: u64,
-    duty: NodeDuty,
-    until: Option<NodeDuty>,
-) -> anyhow::Result<Answer> {
+async fn set_duty(scm: &mut Scm, om: u64, duty: NodeDuty, until: Option<NodeDuty>) -> anyhow::Result<Answer> {
     let request = SetOmDutyRequest { om, duty: duty as i32 };
     scm.change(async |client| client.set_om_duty(request).await).await?;
     loop {
@@ -123,13 +118,28 @@ fn replicas_of<'a>(
     om: &'a OmInfo,
     groups: &'a [OmGroupInfo],
 ) -> impl Iterator<Item = (u64, &'a OmReplicaInfo)> {
-    groups.iter().flat_map(|group| group.replicas.iter().map(move |replica| (number(group), replica))).filter(
-        |(_, replica)| replica.member.as_ref().is_some_and(|member| member.om == om.om),
-    )
+    groups
+        .iter()
+        .flat_map(|group| group.replicas.iter().map(move |replica| (number(group), replica)))
+        .filter(|(_, replica)| replica.member.as_ref().is_some_and(|member| member.om == om.om))
 }
 
 fn number(group: &OmGroupInfo) -> u64 {
     group.group.as_ref().map_or(0, |group| group.group)
+}
+
+/// Members, and replicas that are to go: those of OMs that are dead nobody can delete any more.
+fn shown(group: &OmGroupInfo) -> impl Iterator<Item = &OmReplicaInfo> {
+    group
+        .replicas
+        .iter()
+        .filter(|replica| is_member(group, replica) || replica.om_state() != NodeState::NodeDead)
+}
+
+fn is_member(group: &OmGroupInfo, replica: &OmReplicaInfo) -> bool {
+    let number = replica.member.as_ref().map(|member| member.replica);
+    let members = group.group.iter().flat_map(|group| &group.members);
+    members.map(|member| Some(member.replica)).any(|member| member == number)
 }
 
 fn group_rows(group: &OmGroupInfo) -> Vec<[Cell; 7]> {
@@ -137,7 +147,7 @@ fn group_rows(group: &OmGroupInfo) -> Vec<[Cell; 7]> {
         0 => Cell::toned("none", Tone::Bad),
         om => om.to_string().into(),
     };
-    let rows = group.replicas.iter().enumerate().map(|(n, replica)| {
+    let rows = shown(group).enumerate().map(|(n, replica)| {
         let member = replica.member.clone().unwrap_or_default();
         let (first, led_by) = match n {
             0 => (number(group).to_string().into(), leader.clone()),
@@ -160,8 +170,9 @@ fn group_rows(group: &OmGroupInfo) -> Vec<[Cell; 7]> {
 fn role(group: &OmGroupInfo, replica: &OmReplicaInfo) -> words::Word {
     let om = replica.member.as_ref().map_or(0, |member| member.om);
     match &replica.report {
-        _ if replica.om_state() == proto::scm::NodeState::NodeDead => ("dead", Tone::Bad),
-        _ if replica.om_state() == proto::scm::NodeState::NodeStale => ("silent", Tone::Warning),
+        _ if !is_member(group, replica) => ("leaving", Tone::Warning),
+        _ if replica.om_state() == NodeState::NodeDead => ("dead", Tone::Bad),
+        _ if replica.om_state() == NodeState::NodeStale => ("silent", Tone::Warning),
         None => ("to be made", Tone::Warning),
         Some(said) if !said.why.is_empty() => ("stopped", Tone::Bad),
         Some(_) if om == group.leader_om => ("leader", Tone::Good),
@@ -188,7 +199,7 @@ fn om_to_json(om: &OmInfo, groups: &[OmGroupInfo]) -> Value {
 }
 
 fn group_to_json(group: &OmGroupInfo) -> Value {
-    let replicas = group.replicas.iter().map(|replica| {
+    let replicas = shown(group).map(|replica| {
         let member = replica.member.clone().unwrap_or_default();
         json!({
             "om": member.om,

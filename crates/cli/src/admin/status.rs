@@ -264,7 +264,8 @@ fn look_at_nodes(nodes: &[DatanodeInfo], findings: &mut Findings) {
 }
 
 fn look_at_oms(listed: &ListOmsResponse, findings: &mut Findings) {
-    let expected = || listed.oms.iter().filter(|om| om.duty() != NodeDuty::NodeDecommissioned && om.replicas > 0);
+    let expected =
+        || listed.oms.iter().filter(|om| om.duty() != NodeDuty::NodeDecommissioned && om.replicas > 0);
     if listed.oms.is_empty() {
         let what = "no OM has registered: there are no names".to_owned();
         findings.note(Severity::Critical, "om-none", what, "om roles");

@@ -141,7 +141,8 @@ async fn a_gateway_without_scm_is_ready_for_as_long_as_a_byte_could_be_written()
 /// Names of one cluster, bytes of another: a list of OMs that somebody wrote down is enough for that.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_between_two_clusters_is_never_ready_and_touches_neither() {
-    let ours = tokio::task::spawn_blocking(|| Cluster::start(binary(), &ClusterOptions::default())).await.unwrap();
+    let ours =
+        tokio::task::spawn_blocking(|| Cluster::start(binary(), &ClusterOptions::default())).await.unwrap();
     let root = ours.path().display();
     let theirs = format!("server --roles scm,om --rpc 127.0.0.1:0 --meta {root}/theirs --http 127.0.0.1:0");
     let args = theirs.split_whitespace().map(str::to_owned).collect();

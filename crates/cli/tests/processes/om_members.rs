@@ -53,7 +53,8 @@ impl Names {
 
     fn add_om(&mut self) {
         let (number, address) = (self.oms.len(), free_addresses(1).remove(0));
-        let line = format!("--roles om --rpc {address} --meta {} --scm {}", self.meta(number).display(), self.scm);
+        let line =
+            format!("--roles om --rpc {address} --meta {} --scm {}", self.meta(number).display(), self.scm);
         let (om, _) = self.process(&format!("om{number}"), &line);
         self.oms.push(om);
         self.addresses.push(address);
@@ -159,7 +160,9 @@ async fn any_of_three_oms_may_die_under_load_and_come_back_empty() {
                 let mut written = 0;
                 while !stop.load(Ordering::Relaxed) {
                     let key = format!("{writer}/{written}");
-                    s3.put(&key, key.clone().into_bytes()).await.map_err(|why| format!("put {key}: {why}"))?;
+                    s3.put(&key, key.clone().into_bytes())
+                        .await
+                        .map_err(|why| format!("put {key}: {why}"))?;
                     let read = s3.get(&key).await.map_err(|why| format!("get {key}: {why}"))?;
                     if read.as_deref() != Some(key.as_bytes()) {
                         return Err(format!("get {key}: {read:?}"));
@@ -243,7 +246,10 @@ fn one_om_becomes_three_and_a_fourth_takes_the_place_of_one_that_leaves() {
     let done = flotilla(&["admin", "--scm", &names.scm, "om", "decommission", &number, "--wait"], None);
     assert!(done.status.success(), "{done:?}\n{}", names.logs());
     let group = names.until_whole(3);
-    assert!(group["replicas"].as_array().unwrap().iter().all(|it| it["om"].to_string() != number), "{group:#}");
+    assert!(
+        group["replicas"].as_array().unwrap().iter().all(|it| it["om"].to_string() != number),
+        "{group:#}"
+    );
     let listed = names.fs(&["-ls", "/s3v"]);
     assert!(listed.contains("first") && listed.contains("second"), "{listed}");
     // Nothing needs it any more; and of the three that are left one may go.

@@ -94,16 +94,15 @@ fn replica_infos(world: &World<'_>, group: u64, members: &[OmMemberRecord]) -> V
         let replica = heard.report.replica;
         OmMemberRecord { replica, om: om.0, has_voted: false }
     });
-    let others: Vec<OmMemberRecord> =
-        others.filter(|other| !OmReplica::from(other).is_in(members)).collect();
+    let others: Vec<OmMemberRecord> = others.filter(|other| !OmReplica::from(other).is_in(members)).collect();
     members.iter().chain(&others).map(info).collect()
 }
 
 pub(super) async fn set_duty(leader: &Leader, request: SetOmDutyRequest) -> Result<(), Failure> {
     let (om, wanted) = (NodeId(request.om), request.duty());
-    leader.tables.read(|tables| {
-        tables.named_om(om.0).map(drop).map_err(|why| Failure::new(Code::NotFound, why))
-    })?;
+    leader
+        .tables
+        .read(|tables| tables.named_om(om.0).map(drop).map_err(|why| Failure::new(Code::NotFound, why)))?;
     match wanted {
         NodeDuty::NodeInService => {}
         NodeDuty::NodeDecommissioning => leader.read(|world| check_another_is_left(world, om))?,

@@ -24,7 +24,9 @@ impl Run {
                 self.ledger.count(|counts| counts.om_cut_off += 1);
                 self.set_way_of_om(om, Link { is_cut: true, ..Link::FAST });
             }
-            Some(OmFault::Crash { om, crash, disk, lasts, is_emptied }) if self.world.is_up(ProcessId(om)) => {
+            Some(OmFault::Crash { om, crash, disk, lasts, is_emptied })
+                if self.world.is_up(ProcessId(om)) =>
+            {
                 self.ledger.count(|counts| counts.om_crashes += 1);
                 self.world.trace().event(format_args!("OM at {om}: {crash:?}, emptied: {is_emptied}"));
                 self.crash_for(om, crash, disk, lasts);
@@ -41,7 +43,7 @@ impl Run {
     fn oms_bear_a_loss(&self) -> bool {
         let Some(view) = self.views.newest() else { return false };
         let is_fresh = self.world.now() < view.asked_at + Duration::from_secs(1);
-        is_fresh && view.oms.groups.iter().any(|group| group.problem.is_empty() && group.replicas.len() == 3)
+        is_fresh && view.oms.groups.iter().any(|group| group.problem.is_empty() && members(group) == 3)
     }
 
     pub(super) fn mend_way_of_om(&mut self) {
@@ -69,7 +71,7 @@ impl Run {
         loop {
             let view = self.views.newest().ok_or("SCM has shown nothing")?;
             let is_whole = |group: &OmGroupInfo| {
-                group.problem.is_empty() && group.leader_om != 0 && group.replicas.len() == self.plan.oms
+                group.problem.is_empty() && group.leader_om != 0 && members(group) == self.plan.oms
             };
             if view.oms.groups.len() == 1 && view.oms.groups.iter().all(is_whole) {
                 return Ok(());
@@ -121,4 +123,8 @@ impl Run {
         self.ledger.count(|counts| counts.object_histories += histories);
         Ok(())
     }
+}
+
+fn members(group: &OmGroupInfo) -> usize {
+    group.group.as_ref().map_or(0, |group| group.members.len())
 }

@@ -349,7 +349,9 @@ async fn read_at_last(way: &OmWay, objects: &Objects, ledger: &Ledger, key: usiz
             Ok(Ok(answer)) => answer,
             Ok(Err(failure)) if failure.code == Code::NoSuchKey => Answer::Refused(failure.code),
             failed => {
-                way.failed(&failed.map_or_else(|_| unanswered(), |failed| failed.expect_err("matched above")));
+                way.failed(
+                    &failed.map_or_else(|_| unanswered(), |failed| failed.expect_err("matched above")),
+                );
                 sleep(Duration::from_millis(RETRY_MS_MAX)).await;
                 continue;
             }
