@@ -126,7 +126,10 @@ mod tests {
             now,
         );
         let duties = |tables: &Tables, now_ms: u64| -> Vec<NodeDuty> {
-            due(&World::of(tables, &nodes, Oms::silent(), now, now_ms, false)).iter().map(|command| command.duty()).collect()
+            due(&World::of(tables, &nodes, Oms::silent(), now, now_ms, false))
+                .iter()
+                .map(|command| command.duty())
+                .collect()
         };
         assert_eq!(duties(&tables, 999), [NodeDuty::NodeInMaintenance], "nothing depends on it");
         let entered = due(&World::of(&tables, &nodes, Oms::silent(), now, 999, false)).remove(0);

@@ -20,8 +20,7 @@ const DUTIES: Metric =
 const OMS: Metric = Metric { name: "flotilla_scm_oms", help: "OMs by what their silence says." };
 const OM_DUTIES: Metric =
     Metric { name: "flotilla_scm_om_duties", help: "OMs by what operators want of them." };
-const OM_GROUPS: Metric =
-    Metric { name: "flotilla_scm_om_groups", help: "Groups of names that SCM knows." };
+const OM_GROUPS: Metric = Metric { name: "flotilla_scm_om_groups", help: "Groups of names that SCM knows." };
 const OM_GROUPS_DOWN: Metric = Metric {
     name: "flotilla_scm_om_groups_down",
     help: "Groups of names that nobody leads, or that are not founded yet: nobody can change names in them.",

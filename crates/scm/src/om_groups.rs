@@ -59,12 +59,10 @@ impl OmGroups {
         let known = world.tables.om_groups().keys().copied();
         let groups: BTreeSet<u64> = (0..self.count).chain(known).collect();
         let of_group = |group: u64| match world.tables.om_group(group) {
-            Some(record) if record.is_founded => {
-                leader(world, record).map_or_else(
-                    || found_elsewhere(world, record),
-                    |leader| go_on(world, record, &leader, &mut loads),
-                )
-            }
+            Some(record) if record.is_founded => leader(world, record).map_or_else(
+                || found_elsewhere(world, record),
+                |leader| go_on(world, record, &leader, &mut loads),
+            ),
             record => self.begin(world, group, record.unwrap_or(&OmGroupRecord::default()), &mut loads),
         };
         let commands: Vec<Command> = groups.into_iter().filter_map(of_group).collect();
@@ -93,7 +91,8 @@ impl OmGroups {
         if self.due.is_none_or(|due| world.now < due) {
             return None;
         }
-        let names = all_leaders(world, group).filter(|leader| leader.is_settled() && has_names(leader.report()));
+        let names =
+            all_leaders(world, group).filter(|leader| leader.is_settled() && has_names(leader.report()));
         // Of two directories with names the one that has more of them.
         if let Some(names) = names.max_by_key(|leader| (leader.report().last_index, leader.report().term)) {
             return note(world, group, &names);
@@ -128,8 +127,7 @@ pub(crate) fn names_are_on(world: &World<'_>, group: u64) -> Option<NodeId> {
 fn begun<'a>(world: &'a World<'_>, group: u64, record: &OmGroupRecord) -> Option<OmLeader<'a>> {
     let is_alone = |leader: &OmLeader<'_>| leader.members() == BTreeSet::from([leader.replica()]);
     let is_member = |leader: &OmLeader<'_>| leader.replica().is_in(&record.members);
-    let was_told =
-        |leader: &OmLeader<'_>| is_member(leader) || leader.replica().is_in(&record.abandoned);
+    let was_told = |leader: &OmLeader<'_>| is_member(leader) || leader.replica().is_in(&record.abandoned);
     let begun = all_leaders(world, group)
         .filter(|leader| leader.is_settled() && is_alone(leader) && was_told(leader));
     begun.max_by_key(is_member)
@@ -329,12 +327,16 @@ pub(crate) fn problem(world: &World<'_>, group: u64, record: Option<&OmGroupReco
 fn problem_unfounded(world: &World<'_>, group: u64, record: Option<&OmGroupRecord>) -> String {
     let asked = record.and_then(|record| record.members.first());
     match (names_are_on(world, group), world.tables.names_may_be_elsewhere(group), asked) {
-        (Some(om), ..) => format!("OM {om} has names of it, and does not lead: a majority of its members is needed"),
+        (Some(om), ..) => {
+            format!("OM {om} has names of it, and does not lead: a majority of its members is needed")
+        }
         (None, Some(why), _) => format!(
             "{why}: bring back the OMs that have it, or, where it is lost for good or was never founded, \
              `flotilla admin om give-up {group}`"
         ),
         (None, None, Some(member)) => format!("OM {} is to begin it", member.om),
-        (None, None, None) => "no OM is healthy, in service and without a replica of it, to begin it".to_owned(),
+        (None, None, None) => {
+            "no OM is healthy, in service and without a replica of it, to begin it".to_owned()
+        }
     }
 }

@@ -9,7 +9,8 @@ use crate::tables::{Tables, TablesMut};
 use crate::world::World;
 use proto::registry::KeyValue;
 use proto::scm::{
-    NodeDuty, OmGroup, OmHeartbeatResponse, OmMember, OmReplicaReport, RegisterOmCommand, scm_command::Command,
+    NodeDuty, OmGroup, OmHeartbeatResponse, OmMember, OmReplicaReport, RegisterOmCommand,
+    scm_command::Command,
 };
 use std::time::Duration;
 use tokio::time::Instant;
@@ -28,7 +29,8 @@ struct Fixture {
 
 /// A report of a replica of group 0 that leads, with these voters, and of which that is all that is known.
 fn begun(replica: u64, voters: &[(u64, u64)]) -> Vec<OmReplicaReport> {
-    let member = |&(replica, om): &(u64, u64)| OmMember { replica, om, is_voter: true, ..OmMember::default() };
+    let member =
+        |&(replica, om): &(u64, u64)| OmMember { replica, om, is_voter: true, ..OmMember::default() };
     let members = voters.iter().map(member).collect();
     let report = OmReplicaReport { replica, leader_replica: replica, term: 1, ..OmReplicaReport::default() };
     vec![OmReplicaReport { last_index: 1, applied_index: 1, members, ..report }]
@@ -62,12 +64,9 @@ impl Fixture {
     fn of_three() -> Fixture {
         let mut fixture = Fixture::ready();
         [4, 5].into_iter().for_each(|number| drop(run(&mut fixture.tables, register_om(number))));
-        for command in [
-            found(0, 1),
-            note(0, &[(2, 1)]),
-            change(0, &[], &[2, 3]),
-            note(0, &[(2, 1), (3, 2), (4, 3)]),
-        ] {
+        for command in
+            [found(0, 1), note(0, &[(2, 1)]), change(0, &[], &[2, 3]), note(0, &[(2, 1), (3, 2), (4, 3)])]
+        {
             run(&mut fixture.tables, command);
         }
         fixture.all_speak();
@@ -368,6 +367,27 @@ fn members_that_a_reset_of_scm_has_lost_come_back_by_what_the_group_says() {
     }
     fixture.carry_out();
     assert_eq!(members(&fixture.tables, 0), [(70, 77), (80, 4), (81, 5)]);
+}
+
+/// It was told to have replica 5, and has said so only after it was to have another one.
+#[test]
+fn a_replica_in_the_way_of_the_one_that_its_om_is_to_have_goes() {
+    let mut fixture = Fixture::of_three();
+    run(&mut fixture.tables, set_om_duty(3, NodeDuty::NodeDecommissioning));
+    assert_eq!(fixture.carry_out(), [change(0, &[4], &[4])]);
+    let mut alone = leads(2, &[(2, 1)]);
+    alone[0].term = 2;
+    alone[0].wanted.clear();
+    fixture.hear(1, alone.clone());
+    assert_eq!(fixture.carry_out(), [Command::NoteOmGroup(noted(&[(2, 1)]))]);
+    assert_eq!(fixture.carry_out(), [change(0, &[], &[4, 5])]);
+    fixture.follow(4, 5);
+    assert_eq!((fixture.told(4), fixture.gone(4)), (None, vec![]));
+    alone[0].wanted = vec![2, 6, 7];
+    fixture.hear(1, alone);
+    assert_eq!(fixture.gone(4), [5]);
+    fixture.hear(4, vec![]);
+    assert!(fixture.told(4).is_some());
 }
 
 #[test]

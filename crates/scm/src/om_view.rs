@@ -43,8 +43,7 @@ impl<'a> OmLeader<'a> {
     /// has. A decided change that it is yet to hear of, or to carry out, is none.
     pub(crate) fn contradicts(&self, record: &OmGroupRecord) -> bool {
         let voters = self.voters();
-        let is_strange =
-            |voter: &OmReplica| !voter.is_in(&record.members) && !voter.is_in(&record.removed);
+        let is_strange = |voter: &OmReplica| !voter.is_in(&record.members) && !voter.is_in(&record.removed);
         let is_missed =
             |member: &OmMemberRecord| member.has_voted && !voters.contains(&OmReplica::from(member));
         let differs = voters.iter().any(is_strange) || record.members.iter().any(is_missed);

@@ -93,7 +93,8 @@ impl Oms {
             (report.group, ReplicaHeard::of(report.clone(), before.get(&report.group)))
         };
         let replicas: BTreeMap<u64, ReplicaHeard> = replicas.into_iter().map(heard).collect();
-        let changed = was_silent || !was_heard || !replicas.iter().map(essence).eq(before.iter().map(essence));
+        let changed =
+            was_silent || !was_heard || !replicas.iter().map(essence).eq(before.iter().map(essence));
         self.heard.insert(om, Heard { seen: now, clock, version, replicas });
         changed
     }
@@ -285,7 +286,10 @@ mod tests {
         assert!(!settled(OmReplicaReport { is_changing: true, ..report(2, 8, 8) }));
         assert!(!settled(report(2, 9, 8)));
         assert!(settled(report(2, 9, 9)));
-        assert!(!settled(OmReplicaReport { term: 1, ..report(2, 10, 9) }), "it may have lost that entry since");
+        assert!(
+            !settled(OmReplicaReport { term: 1, ..report(2, 10, 9) }),
+            "it may have lost that entry since"
+        );
     }
 
     #[test]

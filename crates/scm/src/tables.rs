@@ -100,8 +100,7 @@ impl Counter {
     ];
 
     /// The kinds of things that datanodes and OMs have and a forced reset may have lost.
-    const OF_OTHERS: [Counter; 4] =
-        [Counter::Node, Counter::Pipeline, Counter::Container, Counter::Replica];
+    const OF_OTHERS: [Counter; 4] = [Counter::Node, Counter::Pipeline, Counter::Container, Counter::Replica];
 
     fn key(self) -> [u8; 2] {
         [b'i', self as u8]

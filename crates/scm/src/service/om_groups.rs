@@ -79,7 +79,7 @@ fn group_info(world: &World<'_>, group: u64) -> OmGroupInfo {
     }
 }
 
-/// The members of the record, and whatever else OMs have of that group.
+/// The members of the record, and whatever else OMs have of that group. A directory that was replaced is gone.
 fn replica_infos(world: &World<'_>, group: u64, members: &[OmMemberRecord]) -> Vec<OmReplicaInfo> {
     let info = |member: &OmMemberRecord| {
         let om = NodeId(member.om);
@@ -90,20 +90,20 @@ fn replica_infos(world: &World<'_>, group: u64, members: &[OmMemberRecord]) -> V
             om_state: om_state(world, om) as i32,
         }
     };
-    let others = world.oms.replicas_of(group).map(|(om, heard)| {
+    let there = world.oms.replicas_of(group).filter(|(om, _)| !world.tables.om_address(*om).is_empty());
+    let others = there.map(|(om, heard)| {
         let replica = heard.report.replica;
         OmMemberRecord { replica, om: om.0, has_voted: false }
     });
-    let others: Vec<OmMemberRecord> =
-        others.filter(|other| !OmReplica::from(other).is_in(members)).collect();
+    let others: Vec<OmMemberRecord> = others.filter(|other| !OmReplica::from(other).is_in(members)).collect();
     members.iter().chain(&others).map(info).collect()
 }
 
 pub(super) async fn set_duty(leader: &Leader, request: SetOmDutyRequest) -> Result<(), Failure> {
     let (om, wanted) = (NodeId(request.om), request.duty());
-    leader.tables.read(|tables| {
-        tables.named_om(om.0).map(drop).map_err(|why| Failure::new(Code::NotFound, why))
-    })?;
+    leader
+        .tables
+        .read(|tables| tables.named_om(om.0).map(drop).map_err(|why| Failure::new(Code::NotFound, why)))?;
     match wanted {
         NodeDuty::NodeInService => {}
         NodeDuty::NodeDecommissioning => leader.read(|world| check_another_is_left(world, om))?,

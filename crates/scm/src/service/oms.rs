@@ -8,8 +8,8 @@ use crate::om_orders;
 use crate::oms::check_replicas;
 use crate::world::World;
 use proto::scm::{
-    OmGroupRecord, OmHeartbeatRequest, OmHeartbeatResponse, RegisterOmCommand, RegisterOmRequest, RegisterOmResponse,
-    scm_command::Command,
+    OmGroupRecord, OmHeartbeatRequest, OmHeartbeatResponse, RegisterOmCommand, RegisterOmRequest,
+    RegisterOmResponse, scm_command::Command,
 };
 use proto::{Failure, bytes16};
 use std::time::Duration;
@@ -103,9 +103,8 @@ pub(super) async fn heartbeat(
 fn waits_for_decision(world: &World<'_>, om: NodeId) -> bool {
     let records = || world.tables.om_groups().values();
     let is_member = |record: &&OmGroupRecord| record.members.iter().any(|on| on.om == om.0);
-    let has_begun = |record: &OmGroupRecord| {
-        world.oms.replica(om, record.group).is_some_and(|heard| heard.leads())
-    };
+    let has_begun =
+        |record: &OmGroupRecord| world.oms.replica(om, record.group).is_some_and(|heard| heard.leads());
     let is_idle = world.oms.replicas(om).next().is_none() && !records().any(|record| is_member(&record));
     is_idle || records().filter(is_member).any(|record| !record.is_founded && has_begun(record))
 }
