@@ -180,6 +180,28 @@ fn names_that_are_there_are_taken_over_and_not_begun_beside() {
 }
 
 #[test]
+fn what_does_not_run_may_have_names() {
+    let unreadable = OmReplicaReport { why: "damaged".into(), ..OmReplicaReport::default() };
+    let mut fixture = Fixture::ready();
+    fixture.hear(3, vec![unreadable.clone()]);
+    assert_eq!(fixture.decide(), []);
+    let mut fixture = Fixture::ready();
+    assert_eq!(fixture.carry_out(), [found(0, 1)]);
+    fixture.now += STALE_AFTER;
+    fixture.hear(1, vec![OmReplicaReport { replica: 2, ..unreadable.clone() }]);
+    fixture.hear(2, vec![]);
+    assert_eq!(fixture.decide(), [], "it could not begin yet");
+    fixture.now += STALE_AFTER;
+    fixture.hear(2, vec![]);
+    assert_eq!(fixture.decide(), [found(0, 2)], "what was to begin has none");
+    let mut fixture = Fixture::of_three();
+    fixture.hear(2, vec![unreadable]);
+    assert!(fixture.problem().contains("damaged"), "{}", fixture.problem());
+    fixture.hear(2, vec![]);
+    assert!(fixture.problem().contains("not have replica 3"), "{}", fixture.problem());
+}
+
+#[test]
 fn what_was_begun_and_never_told_to_is_no_ones_names() {
     let mut fixture = Fixture::ready();
     fixture.hear(1, begun(7, &[(7, 1)]));
