@@ -112,15 +112,25 @@ impl OmGroups {
     }
 }
 
-/// Whether what the replica has are names, or were: somebody may have been served from it.
+/// Whether what the replica has are names: somebody may have been served from it.
 pub(crate) fn has_names(report: &OmReplicaReport) -> bool {
     report.is_founded || ReplicaId(report.replica) == NAMES_OF_BEFORE
 }
 
-/// An OM that has names of a group of this number, and is not dead.
-pub(crate) fn names_are_on(world: &World<'_>, group: u64) -> Option<NodeId> {
-    let have_names = world.oms.replicas_of(group).filter(|(_, heard)| has_names(&heard.report));
-    have_names.map(|(om, _)| om).find(|om| !is_dead(world, *om))
+/// Whether names of a group that is not founded here may be in a replica. What does not run may be anything,
+/// but where it is known that it was to begin the group.
+fn may_have_names(record: Option<&OmGroupRecord>, om: NodeId, report: &OmReplicaReport) -> bool {
+    let here = OmReplica { replica: report.replica, om: om.0 };
+    let was_told = |record: &OmGroupRecord| here.is_in(&record.members) || here.is_in(&record.abandoned);
+    has_names(report) || !report.why.is_empty() && !record.is_some_and(was_told)
+}
+
+/// An OM that is not dead and may have names of a group that is not founded here, with its replica.
+pub(crate) fn names_are_on(world: &World<'_>, group: u64) -> Option<(NodeId, u64)> {
+    let record = world.tables.om_group(group);
+    let replicas = world.oms.replicas_of(group).map(|(om, heard)| (om, &heard.report));
+    let mut there = replicas.filter(|(om, report)| may_have_names(record, *om, report));
+    there.find(|(om, _)| !is_dead(world, *om)).map(|(om, report)| (om, report.replica))
 }
 
 /// The replica that has begun the group, as it was told to, now or before.
@@ -320,14 +330,30 @@ pub(crate) fn problem(world: &World<'_>, group: u64, record: Option<&OmGroupReco
     if leader.voters() != OmReplica::all(&record.members) || !leader.is_settled() {
         return Some("its members are changing".to_owned());
     }
-    let silent = record.members.iter().find(|member| !is_healthy(world, NodeId(member.om)));
-    silent.map(|member| format!("{} is silent", on(member)))
+    record.members.iter().find_map(|member| problem_of_member(world, record, member))
+}
+
+fn problem_of_member(world: &World<'_>, record: &OmGroupRecord, member: &OmMemberRecord) -> Option<String> {
+    let om = NodeId(member.om);
+    if !is_healthy(world, om) {
+        return Some(format!("OM {om} is silent"));
+    }
+    match world.oms.replica(om, record.group).map(|heard| &heard.report) {
+        Some(report) if !report.why.is_empty() => {
+            Some(format!("the replica on OM {om} does not run: {}", report.why))
+        }
+        Some(report) if report.replica == member.replica => None,
+        _ => Some(format!(
+            "OM {om} does not have replica {} any more: empty its directory, or decommission it",
+            member.replica
+        )),
+    }
 }
 
 fn problem_unfounded(world: &World<'_>, group: u64, record: Option<&OmGroupRecord>) -> String {
     let asked = record.and_then(|record| record.members.first());
     match (names_are_on(world, group), world.tables.names_may_be_elsewhere(group), asked) {
-        (Some(om), ..) => {
+        (Some((om, _)), ..) => {
             format!("OM {om} has names of it, and does not lead: a majority of its members is needed")
         }
         (None, Some(why), _) => format!(

@@ -180,6 +180,28 @@ fn names_that_are_there_are_taken_over_and_not_begun_beside() {
 }
 
 #[test]
+fn what_does_not_run_may_have_names() {
+    let unreadable = OmReplicaReport { why: "damaged".into(), ..OmReplicaReport::default() };
+    let mut fixture = Fixture::ready();
+    fixture.hear(3, vec![unreadable.clone()]);
+    assert_eq!(fixture.decide(), []);
+    let mut fixture = Fixture::ready();
+    assert_eq!(fixture.carry_out(), [found(0, 1)]);
+    fixture.now += STALE_AFTER;
+    fixture.hear(1, vec![OmReplicaReport { replica: 2, ..unreadable.clone() }]);
+    fixture.hear(2, vec![]);
+    assert_eq!(fixture.decide(), [], "it could not begin yet");
+    fixture.now += STALE_AFTER;
+    fixture.hear(2, vec![]);
+    assert_eq!(fixture.decide(), [found(0, 2)], "what was to begin has none");
+    let mut fixture = Fixture::of_three();
+    fixture.hear(2, vec![unreadable]);
+    assert!(fixture.problem().contains("damaged"), "{}", fixture.problem());
+    fixture.hear(2, vec![]);
+    assert!(fixture.problem().contains("not have replica 3"), "{}", fixture.problem());
+}
+
+#[test]
 fn what_was_begun_and_never_told_to_is_no_ones_names() {
     let mut fixture = Fixture::ready();
     fixture.hear(1, begun(7, &[(7, 1)]));
@@ -367,6 +389,27 @@ fn members_that_a_reset_of_scm_has_lost_come_back_by_what_the_group_says() {
     }
     fixture.carry_out();
     assert_eq!(members(&fixture.tables, 0), [(70, 77), (80, 4), (81, 5)]);
+}
+
+/// It was told to have replica 5, and has said so only after it was to have another one.
+#[test]
+fn a_replica_in_the_way_of_the_one_that_its_om_is_to_have_goes() {
+    let mut fixture = Fixture::of_three();
+    run(&mut fixture.tables, set_om_duty(3, NodeDuty::NodeDecommissioning));
+    assert_eq!(fixture.carry_out(), [change(0, &[4], &[4])]);
+    let mut alone = leads(2, &[(2, 1)]);
+    alone[0].term = 2;
+    alone[0].wanted.clear();
+    fixture.hear(1, alone.clone());
+    assert_eq!(fixture.carry_out(), [Command::NoteOmGroup(noted(&[(2, 1)]))]);
+    assert_eq!(fixture.carry_out(), [change(0, &[], &[4, 5])]);
+    fixture.follow(4, 5);
+    assert_eq!((fixture.told(4), fixture.gone(4)), (None, vec![]));
+    alone[0].wanted = vec![2, 6, 7];
+    fixture.hear(1, alone);
+    assert_eq!(fixture.gone(4), [5]);
+    fixture.hear(4, vec![]);
+    assert!(fixture.told(4).is_some());
 }
 
 #[test]

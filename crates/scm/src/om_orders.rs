@@ -23,12 +23,17 @@ pub(crate) fn answer(world: &World<'_>, om: NodeId) -> OmHeartbeatResponse {
     }
 }
 
-/// A group as SCM wants it.
+/// A group as SCM wants it: all of these are to vote.
 pub(crate) fn group(world: &World<'_>, record: &OmGroupRecord) -> OmGroup {
-    let members = record.members.iter().map(|member| member_told(world, member)).collect();
-    OmGroup { group: record.group, members, is_founded: record.is_founded }
+    let voter = |member| OmMember { is_voter: true, ..member_told(world, member) };
+    OmGroup {
+        group: record.group,
+        members: record.members.iter().map(voter).collect(),
+        is_founded: record.is_founded,
+    }
 }
 
+/// A member with its address, and whether it has voted yet.
 pub(crate) fn member_told(world: &World<'_>, member: &OmMemberRecord) -> OmMember {
     let OmMemberRecord { replica, om, has_voted } = *member;
     let address = world.tables.om_address(NodeId(om)).to_owned();
@@ -62,8 +67,10 @@ fn gone(world: &World<'_>, record: &OmGroupRecord, om: NodeId) -> Option<OmRepli
     let is_known = here.is_in(&record.removed) || here.is_in(&record.abandoned);
     let leader = leader(world, record).filter(|leader| leader.is_settled())?;
     let (voters, members) = (leader.voters(), leader.members());
+    // It stands in the way of the one that the OM is to have.
+    let is_in_the_way = record.members.iter().any(|member| member.om == om.0);
     let has_gone_on = leader.has_heard_of(record)
-        && voters == OmReplica::all(&record.members)
+        && (is_in_the_way || voters == OmReplica::all(&record.members))
         && voters.contains(&leader.replica());
     (is_known && has_gone_on && !members.contains(&here)).then_some(OmReplicaName { group, replica })
 }

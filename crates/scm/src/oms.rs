@@ -64,7 +64,8 @@ impl ReplicaHeard {
     }
 
     pub(crate) fn leads(&self) -> bool {
-        self.report.leader_replica == self.report.replica && !self.is_late
+        let OmReplicaReport { replica, leader_replica, .. } = self.report;
+        replica != 0 && leader_replica == replica && !self.is_late
     }
 }
 
@@ -201,8 +202,8 @@ pub(crate) fn check_replicas(replicas: &[OmReplicaReport]) -> Result<(), String>
         if !groups.insert(group) {
             return Err(format!("two replicas of group {group} on one OM"));
         }
-        if report.replica == 0 {
-            return Err(format!("a replica of group {group} without a number"));
+        if report.replica == 0 && report.why.is_empty() {
+            return Err(format!("a replica of group {group} without a number, and it does not say why"));
         }
         if report.why.len() > WHY_BYTES_MAX {
             return Err(format!("why group {group} does not run has more than {WHY_BYTES_MAX} bytes"));
@@ -312,9 +313,11 @@ mod tests {
     fn a_heartbeat_is_bounded() {
         let refused = |replicas: Vec<OmReplicaReport>| check_replicas(&replicas).unwrap_err();
         assert_eq!(check_replicas(&[report(1, 0, 0)]), Ok(()));
+        assert!(refused(vec![report(0, 0, 0)]).contains("without a number"));
+        let unreadable = OmReplicaReport { why: "damaged".into(), ..OmReplicaReport::default() };
+        assert_eq!(check_replicas(&[unreadable]), Ok(()), "nothing says which replica it is");
         assert!(refused(vec![report(1, 0, 0); 2]).contains("two replicas"));
         assert!(refused(vec![report(1, 0, 0); 1001]).contains("more than 1000"));
-        assert!(refused(vec![report(0, 0, 0)]).contains("without a number"));
         let long = "x".repeat(WHY_BYTES_MAX + 1);
         assert!(refused(vec![OmReplicaReport { why: long.clone(), ..report(1, 0, 0) }]).contains("bytes"));
         let wanted = (1..=101).collect();

@@ -79,7 +79,7 @@ fn group_info(world: &World<'_>, group: u64) -> OmGroupInfo {
     }
 }
 
-/// The members of the record, and whatever else OMs have of that group.
+/// The members of the record, and whatever else OMs have of that group. A directory that was replaced is gone.
 fn replica_infos(world: &World<'_>, group: u64, members: &[OmMemberRecord]) -> Vec<OmReplicaInfo> {
     let info = |member: &OmMemberRecord| {
         let om = NodeId(member.om);
@@ -90,7 +90,8 @@ fn replica_infos(world: &World<'_>, group: u64, members: &[OmMemberRecord]) -> V
             om_state: om_state(world, om) as i32,
         }
     };
-    let others = world.oms.replicas_of(group).map(|(om, heard)| {
+    let there = world.oms.replicas_of(group).filter(|(om, _)| !world.tables.om_address(*om).is_empty());
+    let others = there.map(|(om, heard)| {
         let replica = heard.report.replica;
         OmMemberRecord { replica, om: om.0, has_voted: false }
     });
@@ -146,19 +147,20 @@ fn check_nobody_has_it(world: &World<'_>, group: u64) -> Result<(), Failure> {
     if group >= OM_GROUPS && world.tables.om_group(group).is_none() {
         return Err(Failure::new(Code::NotFound, format!("no group {group}")));
     }
+    let living = || world.tables.oms().keys().copied().filter(|om| !is_dead(world, *om));
+    if let Some(om) = living().find(|om| !world.oms.has_told(*om)) {
+        let why = format!("OM {om} has not told yet what it has: it may have names of group {group}");
+        return Err(Failure::new(Code::Unavailable, why));
+    }
     let is_founded = world.tables.om_group(group).is_some_and(|record| record.is_founded);
-    for &om in world.tables.oms().keys().filter(|om| !is_dead(world, **om)) {
-        if !world.oms.has_told(om) {
-            let why = format!("OM {om} has not told yet what it has: it may have names of group {group}");
-            return Err(Failure::new(Code::Unavailable, why));
-        }
-        let here = world.oms.replica(om, group).map(|heard| &heard.report);
-        // What was begun, and never served anybody, is no loss.
-        if let Some(report) = here.filter(|report| is_founded || om_groups::has_names(report)) {
-            let replica = report.replica;
+    let has_it = |om: NodeId| Some((om, world.oms.replica(om, group)?.report.replica));
+    // What was begun, and never served anybody, is no loss.
+    let found = if is_founded { living().find_map(has_it) } else { om_groups::names_are_on(world, group) };
+    match found {
+        None => Ok(()),
+        Some((om, replica)) => {
             let why = format!("OM {om} has replica {replica} of group {group}: its names are not lost");
-            return Err(Failure::new(Code::PreconditionFailed, why));
+            Err(Failure::new(Code::PreconditionFailed, why))
         }
     }
-    Ok(())
 }

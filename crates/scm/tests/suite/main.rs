@@ -5,6 +5,7 @@
 mod closing;
 mod datanodes;
 mod members;
+mod oms;
 mod placement;
 mod registry;
 mod registry_members;
