@@ -142,7 +142,7 @@ impl Heartbeat {
             uuid: uuid_bytes(stamp.disk.0),
             cluster: stamp.cluster.clone(),
             address: self.options.address.clone(),
-            om: self.replicas.node().await.0,
+            om: self.replicas.node().await.om_number(),
         };
         let answer = self.link.ask(|channel| {
             let request = in_cluster(Request::new(request.clone()), &stamp.cluster);
@@ -163,7 +163,7 @@ impl Heartbeat {
             opened.map_err(|error| Failure::internal(format!("{error:#}")))?;
         }
         let om = NodeId(answer.om);
-        self.addresses.set(om, self.options.address.clone());
+        self.addresses.set(NodeId::of_om(om.0), self.options.address.clone());
         info!(%om, cluster = answer.cluster, "registered");
         self.registered = Some(om);
         Ok(om)
@@ -188,7 +188,7 @@ impl Heartbeat {
 
     async fn carry_out(&self, om: NodeId, told: OmHeartbeatResponse) {
         for node in told.addresses.into_iter().filter(|node| node.node != 0 && !node.address.is_empty()) {
-            self.addresses.set(NodeId(node.node), node.address);
+            self.addresses.set(NodeId::of_om(node.node), node.address);
         }
         self.replicas.note_places(&told.groups);
         // First what makes room for another replica of the same group.

@@ -2,6 +2,7 @@
 
 use crate::counted::Batches;
 use crate::ops::{self, Founded, Fresh};
+use crate::replicas::why_told;
 use crate::tables::is_founded;
 use crate::usage::Usage;
 use anyhow::{Context, bail};
@@ -250,7 +251,7 @@ impl Replica {
             _ if member.replica == self.id() => om,
             // One of before 0013, which the log knows by no number.
             NodeId(0) => by_scm.of(self.group.id(), member.replica),
-            node => node,
+            node => NodeId(node.om_number()),
         };
         let has_stranger = members.all.iter().any(|member| place(member) == NodeId(0));
         let member = |member: &Member| OmMember {
@@ -272,7 +273,7 @@ impl Replica {
             is_changing: self.group.is_changing_members()
                 || has_stranger && by_scm.has_no_place_for_strangers(self.group.id()),
             is_removed: status.is_removed,
-            why: if is_stopped { why } else { String::new() },
+            why: if is_stopped { why_told(&why) } else { String::new() },
             is_founded: self.is_founded_by_tables().unwrap_or(false),
             wanted: self.wanted(),
         }
@@ -333,16 +334,11 @@ impl Replica {
         }));
     }
 
-    /// Makes the members that SCM wants the voters of the group, one change at a time. Members of which none
-    /// votes now are another group's: nothing is handed over to them.
+    /// Makes the members that SCM wants the voters of the group, one change at a time.
     fn change_members(self: &Arc<Replica>, wanted: &[OmMember]) {
         let now = self.group.members();
         let to: BTreeSet<ReplicaId> = wanted.iter().map(|member| ReplicaId(member.replica)).collect();
         if are(&now, &to) {
-            return;
-        }
-        if !to.iter().any(|replica| now.is_voter(*replica)) {
-            self.note_refusal(format!("SCM wants {to:?} for members, and none of them votes"));
             return;
         }
         let mut tasks = self.tasks.lock().expect("no holder panics");
@@ -394,7 +390,7 @@ fn are(members: &Members, voters: &BTreeSet<ReplicaId>) -> bool {
 /// says.
 fn as_member(now: &Members, wanted: &OmMember) -> Member {
     let replica = ReplicaId(wanted.replica);
-    let new = || Member { replica, node: NodeId(wanted.om), address: wanted.address.clone() };
+    let new = || Member { replica, node: NodeId::of_om(wanted.om), address: wanted.address.clone() };
     now.get(replica).cloned().unwrap_or_else(new)
 }
 

@@ -32,6 +32,8 @@ use types::{Clock, GroupId, NodeId, OwnerId, ReplicaId};
 
 /// One that could not be opened is tried again after this, when SCM wants it.
 const OPEN_AGAIN: Duration = Duration::from_secs(10);
+/// Of a report's reason: four bytes each stay below what SCM takes.
+const WHY_CHARS_MAX: usize = 1000;
 /// The time for which readers may go on with tables that are to be deleted.
 const READ_ON_MAX: Duration = Duration::from_secs(10);
 
@@ -140,6 +142,7 @@ impl Replicas {
         let report = |(group, slot): (GroupId, Slot)| match slot {
             Slot::Open(replica) => replica.report(om, &places),
             Slot::Closed { replica, why, .. } => {
+                let why = why_told(&why);
                 OmReplicaReport { group: group.number, replica: replica.0, why, ..OmReplicaReport::default() }
             }
         };
@@ -325,7 +328,7 @@ impl Replicas {
                 let count = told.members.len();
                 ensure!(count == 1, "the group is not founded, and is to have {count} members");
                 let address = self.means.options.address.clone();
-                GroupStart::First(vec![Member { replica, node: om, address }])
+                GroupStart::First(vec![Member { replica, node: NodeId::of_om(om.0), address }])
             }
         };
         self.open_replica(group, replica, start).await
@@ -427,6 +430,11 @@ async fn until_unread(group: GroupId, replica: Arc<Replica>) {
         }
         sleep(Duration::from_millis(10)).await;
     }
+}
+
+/// The reason as SCM takes it: it refuses a report with a longer one.
+pub(crate) fn why_told(why: &str) -> String {
+    why.chars().take(WHY_CHARS_MAX).collect()
 }
 
 /// `None`: no group has such a number.

@@ -7,7 +7,7 @@
 //! | `e` + key | `KeyValue` |
 //! | `f` | format of the tables, `u32` |
 //! | `g` + service + 0 + id | `Instance` |
-//! | `i` + `n`/`p`/`c`/`r`/`m`/`v` | next node / pipeline / container / replica / replica of SCM itself / revision, `u64` |
+//! | `i` + `n`/`o`/`p`/`c`/`r`/`m`/`v` | next datanode / OM / pipeline / container / replica / replica of SCM itself / revision, `u64` |
 //! | `k` + container, big-endian | `ContainerRecord` |
 //! | `m` + group of names, big-endian | `OmGroupRecord` |
 //! | `n` + node, big-endian | `NodeRecord` |
@@ -15,7 +15,7 @@
 //! | `p` + pipeline, big-endian | `PipelineRecord` |
 //! | `s` | `Switches` |
 //! | `t` + host | the rack it stands in, text |
-//! | `u` + `n`/`p`/`c`/`r` + from, big-endian | to, `u64`: numbers that those whom a forced reset gave up may have drawn |
+//! | `u` + `n`/`o`/`p`/`c`/`r` + from, big-endian | to, `u64`: numbers that those whom a forced reset gave up may have drawn |
 //!
 //! Numbers in values are little-endian; in keys big-endian, so that they sort.
 
@@ -77,8 +77,8 @@ pub(crate) const FOUNDER: ReplicaId = ReplicaId(1);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[repr(u8)]
 enum Counter {
-    /// Datanodes and OMs.
     Node = b'n',
+    Om = b'o',
     Pipeline = b'p',
     Container = b'c',
     /// Replicas of pipelines and of groups of names.
@@ -90,8 +90,9 @@ enum Counter {
 }
 
 impl Counter {
-    const ALL: [Counter; 6] = [
+    const ALL: [Counter; 7] = [
         Counter::Node,
+        Counter::Om,
         Counter::Pipeline,
         Counter::Container,
         Counter::Replica,
@@ -100,7 +101,8 @@ impl Counter {
     ];
 
     /// The kinds of things that datanodes and OMs have and a forced reset may have lost.
-    const OF_OTHERS: [Counter; 4] = [Counter::Node, Counter::Pipeline, Counter::Container, Counter::Replica];
+    const OF_OTHERS: [Counter; 5] =
+        [Counter::Node, Counter::Om, Counter::Pipeline, Counter::Container, Counter::Replica];
 
     fn key(self) -> [u8; 2] {
         [b'i', self as u8]
@@ -255,9 +257,14 @@ impl Tables {
         range.is_some_and(|(_, to)| number < *to)
     }
 
-    /// Whether a forced reset may have lost a datanode or an OM of this number, and nobody has it yet.
+    /// Whether a forced reset may have lost a datanode of this number, and nobody has it yet.
     pub(crate) fn is_lost_node(&self, node: NodeId) -> bool {
-        self.is_lost(Counter::Node, node.0) && self.node(node).is_none() && self.om(node).is_none()
+        self.is_lost(Counter::Node, node.0) && self.node(node).is_none()
+    }
+
+    /// [`Tables::is_lost_node`] of an OM.
+    pub(crate) fn is_lost_om(&self, om: NodeId) -> bool {
+        self.is_lost(Counter::Om, om.0) && self.om(om).is_none()
     }
 
     pub(crate) fn is_lost_pipeline(&self, pipeline: PipelineId) -> bool {
@@ -445,6 +452,10 @@ impl<'a> TablesMut<'a> {
         NodeId(self.draw(Counter::Node))
     }
 
+    pub(crate) fn draw_om(&mut self) -> NodeId {
+        NodeId(self.draw(Counter::Om))
+    }
+
     pub(crate) fn draw_pipeline(&mut self) -> PipelineId {
         PipelineId(self.draw(Counter::Pipeline))
     }
@@ -555,7 +566,7 @@ mod tests {
         let container = change.draw_container().0;
         change.put_container(ContainerRecord { container, pipeline, ..ContainerRecord::default() });
         change.draw_replica();
-        let om = change.draw_node().0;
+        let om = change.draw_om().0;
         let uuid = Bytes::from_static(&[8; 16]);
         change.put_om(OmRecord { om, uuid, address: "o:1".into(), ..OmRecord::default() });
         change.put_om_group(OmGroupRecord { group: 0, ..OmGroupRecord::default() });

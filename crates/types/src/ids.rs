@@ -78,6 +78,21 @@ number_newtype!(
     OwnerId
 );
 
+impl NodeId {
+    /// OMs' numbers begin above this one where nodes of all kinds meet: one process may be datanode 2 and OM 2.
+    const OMS: u64 = 1 << 32;
+
+    /// The node that the OM of a number is to members of Raft groups.
+    pub fn of_om(number: u64) -> NodeId {
+        NodeId(NodeId::OMS + number)
+    }
+
+    /// The number of the OM that this node is; 0 where it is none.
+    pub fn om_number(self) -> u64 {
+        self.0.saturating_sub(NodeId::OMS)
+    }
+}
+
 impl LogIndex {
     pub fn next(self) -> LogIndex {
         LogIndex(self.0 + 1)

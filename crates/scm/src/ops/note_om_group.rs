@@ -49,7 +49,7 @@ pub(crate) fn check(tables: &Tables, command: &NoteOmGroupCommand) -> Result<(),
         return Err(format!("group {group} has 1 to {OM_MEMBERS} members on different OMs, got {members:?}"));
     }
     for OmMemberRecord { replica, om, .. } in members {
-        let is_known = tables.om(NodeId(*om)).is_some() || tables.is_lost_node(NodeId(*om));
+        let is_known = tables.om(NodeId(*om)).is_some() || tables.is_lost_om(NodeId(*om));
         if !is_known {
             return Err(format!("no OM {om}"));
         }

@@ -10,8 +10,8 @@ pub(super) fn apply(tables: &mut TablesMut<'_>, command: RegisterOmCommand) -> S
     let RegisterOmCommand { uuid, address, om: says } = command;
     let before = tables.om_by_uuid(&uuid).cloned().unwrap_or_default();
     let om = match before.om {
-        0 if tables.is_lost_node(NodeId(says)) => says,
-        0 => tables.draw_node().0,
+        0 if tables.is_lost_om(NodeId(says)) => says,
+        0 => tables.draw_om().0,
         known => known,
     };
     let replaced = tables.oms().values().filter(|other| other.om != om && other.address == address);
@@ -36,13 +36,13 @@ mod tests {
     }
 
     #[test]
-    fn an_om_keeps_its_number_and_no_datanode_has_it() {
+    fn an_om_keeps_its_number_and_datanodes_have_theirs() {
         let mut tables = three_oms();
         assert_eq!(run(&mut tables, register_om(2)).om, 2);
-        assert_eq!(run(&mut tables, register(2)).node, 4, "a datanode may have the same uuid");
+        assert_eq!(run(&mut tables, register(2)).node, 1, "a datanode may have the same uuid");
         assert_eq!(at(&mut tables, 2, 0, "elsewhere:9"), 2);
         assert_eq!(tables.om_address(NodeId(2)), "elsewhere:9");
-        assert_eq!(run(&mut tables, register_om(9)).om, 5);
+        assert_eq!(run(&mut tables, register_om(9)).om, 4);
     }
 
     #[test]
@@ -61,8 +61,7 @@ mod tests {
         assert_eq!(at(&mut tables, 8, 9, "a:1"), 9);
         assert_eq!(at(&mut tables, 8, 9, "a:1"), 9);
         assert_eq!(at(&mut tables, 10, 9, "a:2"), 2_000_000, "that is another's");
-        assert_eq!(run(&mut tables, register(1)).node, 2_000_001);
         let node = proto::scm::RegisterNodeCommand { uuid: uuid(20), node: 9, ..Default::default() };
-        assert_eq!(run(&mut tables, Command::RegisterNode(node)).node, 2_000_002, "an OM has it");
+        assert_eq!(run(&mut tables, Command::RegisterNode(node)).node, 9, "datanodes count by themselves");
     }
 }

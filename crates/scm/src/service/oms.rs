@@ -48,7 +48,7 @@ async fn register_om(leader: &Leader, command: RegisterOmCommand) -> Result<Node
         let is_new = tables.om_by_uuid(&command.uuid).is_none();
         let there = tables.oms().values().find(|other| other.address == address);
         let replaced = there.filter(|other| other.uuid != command.uuid).map(|other| other.om);
-        (is_new && tables.is_lost_node(NodeId(command.om)), replaced)
+        (is_new && tables.is_lost_om(NodeId(command.om)), replaced)
     });
     let om = NodeId(leader.propose(Command::RegisterOm(command)).await?.om);
     match is_lost {
@@ -58,7 +58,6 @@ async fn register_om(leader: &Leader, command: RegisterOmCommand) -> Result<Node
     if let Some(replaced) = replaced {
         warn!(om = replaced, by = %om, %address, "another directory is at the address of an OM, which counts as dead: it was wiped, or the two have one address");
     }
-    leader.addresses.set(om, address);
     leader.oms_changed.notify_one();
     Ok(om)
 }
