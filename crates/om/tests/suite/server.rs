@@ -1,6 +1,6 @@
 use crate::scripted_scm::ScriptedScm;
 use bytes::Bytes;
-use disk::{OpenDiskError, RealDisk};
+use disk::RealDisk;
 use flotilla_om::{Om, OmOptions};
 use metrics::Exposition;
 use proto::datanode::BlockName;
@@ -141,7 +141,7 @@ impl Server {
         self.host.shutdown().await;
         drop(self.client);
         let _ = self.stop.send(());
-        tokio::time::timeout(Duration::from_secs(30), self.served).await.expect("the server ends").unwrap();
+        tokio::time::timeout(DEADLINE, self.served).await.expect("the server ends").unwrap();
     }
 
     /// Whether the log of its replica does not reach back to its beginning any more.
@@ -199,18 +199,8 @@ impl Server {
     }
 }
 
-/// Opens a directory that another one in this process may have just stopped using: what a stopped group had in
-/// hand lets go of it a moment later.
 pub(crate) async fn open_disk(dir: &Path) -> RealDisk {
-    let give_up = Instant::now() + DEADLINE;
-    loop {
-        match RealDisk::open(dir, 1) {
-            Err(OpenDiskError::InUse { .. }) if Instant::now() < give_up => {
-                sleep(Duration::from_millis(5)).await
-            }
-            opened => return opened.unwrap(),
-        }
-    }
+    RealDisk::open_once_free(dir, 1, DEADLINE).await.unwrap()
 }
 
 pub(crate) fn log_options() -> LogSpaceOptions {
