@@ -198,5 +198,8 @@ impl Heartbeat {
         for group in &told.groups {
             self.replicas.told(om, group).await;
         }
+        for successor in &told.successors {
+            self.replicas.hand_over(successor);
+        }
     }
 }

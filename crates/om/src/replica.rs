@@ -88,6 +88,7 @@ struct Tasks {
     watcher: Option<JoinHandle<()>>,
     founding: Option<JoinHandle<()>>,
     change: Option<Change>,
+    succession: Option<JoinHandle<()>>,
     /// The members that SCM wants, as it said last.
     wanted: BTreeSet<ReplicaId>,
     /// The reason why the last change of members did not come about.
@@ -145,7 +146,7 @@ impl Replica {
     fn take_tasks(&self) -> Vec<JoinHandle<()>> {
         let tasks = std::mem::take(&mut *self.tasks.lock().expect("no holder panics"));
         let change = tasks.change.map(|change| change.task);
-        [tasks.watcher, tasks.founding, change].into_iter().flatten().collect()
+        [tasks.watcher, tasks.founding, change, tasks.succession].into_iter().flatten().collect()
     }
 
     /// Ends what it does beside what it is asked for. What was begun may be begun again.
@@ -329,6 +330,25 @@ impl Replica {
                 // SCM says it again.
                 Err(error) => {
                     info!(group = %group.id(), error = format!("{error:#}"), "note that names are founded")
+                }
+            }
+        }));
+    }
+
+    /// Lets another member lead, if this one does.
+    pub(crate) fn hand_over(&self, to: ReplicaId) {
+        let mut tasks = self.tasks.lock().expect("no holder panics");
+        let is_leader = self.statuses.borrow().role == Role::Leader;
+        if !is_leader || tasks.succession.as_ref().is_some_and(|task| !task.is_finished()) {
+            return;
+        }
+        let group = self.group.clone();
+        tasks.succession = Some(tokio::spawn(async move {
+            match group.transfer_leader(to).await {
+                Ok(()) => info!(group = %group.id(), %to, "another member leads, as SCM wishes"),
+                // SCM says it again, for a while.
+                Err(error) => {
+                    info!(group = %group.id(), %to, error = error.to_string(), "let another member lead")
                 }
             }
         }));

@@ -295,6 +295,13 @@ impl Replicas {
         }
     }
 
+    /// Lets another member lead a group.
+    pub(crate) fn hand_over(&self, to: &OmReplicaName) {
+        if let Some(Slot::Open(replica)) = group_id(to.group).and_then(|group| self.slot(group)) {
+            replica.hand_over(ReplicaId(to.replica));
+        }
+    }
+
     /// Opens the replica that SCM wants here: what is on the disk of it, or a new one. Only a group that is not
     /// founded is begun, and only by one member.
     async fn open_as_told(

@@ -15,7 +15,9 @@ pub(crate) fn answer(world: &World<'_>, om: NodeId) -> OmHeartbeatResponse {
     let records = || world.tables.om_groups().values();
     let told: Vec<&OmGroupRecord> = records().filter(|record| is_told(world, record, om)).collect();
     let gone = records().filter_map(|record| gone(world, record, om));
+    let successors = told.iter().filter_map(|record| successor(world, record, om));
     OmHeartbeatResponse {
+        successors: successors.collect(),
         groups: told.iter().map(|record| group(world, record)).collect(),
         gone: gone.collect(),
         addresses: addresses(world, &told, om),
@@ -73,6 +75,14 @@ fn gone(world: &World<'_>, record: &OmGroupRecord, om: NodeId) -> Option<OmRepli
         && (is_in_the_way || voters == OmReplica::all(&record.members))
         && voters.contains(&leader.replica());
     (is_known && has_gone_on && !members.contains(&here)).then_some(OmReplicaName { group, replica })
+}
+
+/// The voter that an operator wishes to lead a group that this OM leads.
+fn successor(world: &World<'_>, record: &OmGroupRecord, om: NodeId) -> Option<OmReplicaName> {
+    let leader = leader(world, record).filter(|leader| leader.om == om)?;
+    let replica = world.oms.successor(record.group, world.now)?;
+    let is_other_voter = |voter: &OmReplica| voter.replica == replica && *voter != leader.replica();
+    leader.voters().iter().any(is_other_voter).then_some(OmReplicaName { group: record.group, replica })
 }
 
 /// The addresses of all with whom the OM has to do.

@@ -22,6 +22,8 @@ pub(crate) struct Oms {
     stale_after: Duration,
     dead_after: Duration,
     heard: BTreeMap<NodeId, Heard>,
+    /// The replicas that are to lead their groups, as an operator wishes, and until when that is told.
+    successors: BTreeMap<u64, (u64, Instant)>,
 }
 
 /// An OM's last heartbeat.
@@ -75,7 +77,7 @@ fn voter(member: &OmMember) -> (u64, u64, bool) {
 
 impl Oms {
     pub(crate) fn new(stale_after: Duration, dead_after: Duration, now: Instant) -> Oms {
-        Oms { since: now, stale_after, dead_after, heard: BTreeMap::new() }
+        Oms { since: now, stale_after, dead_after, heard: BTreeMap::new(), successors: BTreeMap::new() }
     }
 
     /// Takes in what an OM says: it is alive, and has these replicas and no others. True where that changes
@@ -174,6 +176,16 @@ impl Oms {
     /// All replicas of a group that any OM has said it has.
     pub(crate) fn replicas_of(&self, group: u64) -> impl Iterator<Item = (NodeId, &ReplicaHeard)> {
         self.heard.iter().filter_map(move |(om, heard)| Some((*om, heard.replicas.get(&group)?)))
+    }
+
+    /// Wishes that a replica leads its group.
+    pub(crate) fn wish(&mut self, group: u64, replica: u64, until: Instant) {
+        self.successors.insert(group, (replica, until));
+    }
+
+    /// The replica that is to lead a group, while anybody wishes it.
+    pub(crate) fn successor(&self, group: u64, now: Instant) -> Option<u64> {
+        self.successors.get(&group).filter(|(_, until)| now < *until).map(|(replica, _)| *replica)
     }
 
     /// Nobody has said anything.

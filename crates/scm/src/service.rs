@@ -254,6 +254,13 @@ impl Scm for ScmService {
         Ok(Response::new(SetOmDutyResponse {}))
     }
 
+    async fn transfer_om_leader(
+        &self,
+        request: Request<TransferOmLeaderRequest>,
+    ) -> Result<Response<TransferOmLeaderResponse>, Status> {
+        Ok(Response::new(om_groups::transfer_leader(&*self.leader()?, request.into_inner())?))
+    }
+
     async fn give_up_om_group(
         &self,
         request: Request<GiveUpOmGroupRequest>,

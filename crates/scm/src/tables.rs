@@ -652,7 +652,7 @@ mod tests {
         assert_eq!(key(OMS, 1), *b"o\0\0\0\0\0\0\0\x01");
         assert_eq!(key(OM_GROUPS, 0), *b"m\0\0\0\0\0\0\0\0");
         let keys: Vec<_> = Counter::ALL.map(Counter::key).to_vec();
-        assert_eq!(keys, [*b"in", *b"ip", *b"ic", *b"ir", *b"iv", *b"im"]);
+        assert_eq!(keys, [*b"in", *b"io", *b"ip", *b"ic", *b"ir", *b"iv", *b"im"]);
         assert_eq!(Counter::Container.lost_key(0x0102), *b"uc\0\0\0\0\0\0\x01\x02");
     }
 }

@@ -334,6 +334,13 @@ pub(crate) enum OmCommand {
     Roles,
     /// Groups of names: leader, members, and what is not as it should be
     Groups,
+    /// Move the leader of a group to another member
+    Transfer {
+        group: u64,
+        /// The OM that is to lead; default: whichever other member is best
+        #[arg(long)]
+        to: Option<u64>,
+    },
     /// Empty an OM: others take its place in all groups. Safe to repeat
     Decommission {
         om: u64,

@@ -8,18 +8,23 @@ use crate::table::{Cell, Tone, table};
 use anyhow::{Context, bail};
 use proto::scm::{
     GiveUpOmGroupRequest, ListOmsRequest, ListOmsResponse, NodeDuty, NodeState, OmGroupInfo, OmInfo,
-    OmReplicaInfo, SetOmDutyRequest,
+    OmReplicaInfo, SetOmDutyRequest, TransferOmLeaderRequest,
 };
 use serde_json::{Value, json};
 use std::time::Duration;
+use tokio::time::Instant;
 
 /// The pause between two questions of `--wait`.
 const PAUSE: Duration = Duration::from_secs(1);
+/// SCM asks the leader with each of its heartbeats for as long.
+const TRANSFER_MAX: Duration = Duration::from_secs(15);
+const TRANSFER_PAUSE: Duration = Duration::from_millis(200);
 
 pub(super) async fn run(scm: &mut Scm, command: OmCommand) -> anyhow::Result<Answer> {
     match command {
         OmCommand::Roles => Ok(roles(&oms(scm).await?)),
         OmCommand::Groups => Ok(groups(&oms(scm).await?.groups)),
+        OmCommand::Transfer { group, to } => transfer(scm, group, to.unwrap_or_default()).await,
         OmCommand::Decommission { om, wait } => {
             let until = wait.then_some(NodeDuty::NodeDecommissioned);
             set_duty(scm, om, NodeDuty::NodeDecommissioning, until).await
@@ -52,6 +57,27 @@ fn groups(groups: &[OmGroupInfo]) -> Answer {
     }
     let list: Vec<_> = groups.iter().map(group_to_json).collect();
     Answer::new(text, json!(list))
+}
+
+/// Returns when another one leads.
+async fn transfer(scm: &mut Scm, group: u64, om: u64) -> anyhow::Result<Answer> {
+    let request = TransferOmLeaderRequest { group, om };
+    let wanted = scm.change(async |client| client.transfer_om_leader(request).await).await?.om;
+    let give_up = Instant::now() + TRANSFER_MAX;
+    loop {
+        let mut groups_now = oms(scm).await?.groups;
+        groups_now.retain(|other| number(other) == group);
+        let leader = groups_now.first().map_or(0, |now| now.leader_om);
+        if leader == wanted {
+            return Ok(groups(&groups_now));
+        }
+        if Instant::now() >= give_up {
+            bail!(
+                "OM {wanted} does not lead group {group} after {TRANSFER_MAX:?}: OM {leader} does, whose log says why"
+            );
+        }
+        tokio::time::sleep(TRANSFER_PAUSE).await;
+    }
 }
 
 async fn set_duty(scm: &mut Scm, om: u64, duty: NodeDuty, until: Option<NodeDuty>) -> anyhow::Result<Answer> {

@@ -333,6 +333,13 @@ impl Scm for Service {
         not_played()
     }
 
+    async fn transfer_om_leader(
+        &self,
+        _: Request<scm::TransferOmLeaderRequest>,
+    ) -> Result<Response<scm::TransferOmLeaderResponse>, Status> {
+        not_played()
+    }
+
     async fn give_up_om_group(
         &self,
         _: Request<scm::GiveUpOmGroupRequest>,

@@ -141,7 +141,7 @@ impl Record {
             address: address.clone(),
         };
         let addresses = self.oms.iter().map(address).collect();
-        OmHeartbeatResponse { groups, gone, addresses, register_again: false }
+        OmHeartbeatResponse { groups, gone, addresses, ..OmHeartbeatResponse::default() }
     }
 
     /// Begins the group, takes over one that is there, notes that it is founded, and gives it members.
@@ -284,6 +284,7 @@ scm! {
     set_node_duty, SetNodeDutyRequest => SetNodeDutyResponse;
     list_oms, ListOmsRequest => ListOmsResponse;
     set_om_duty, SetOmDutyRequest => SetOmDutyResponse;
+    transfer_om_leader, TransferOmLeaderRequest => TransferOmLeaderResponse;
     give_up_om_group, GiveUpOmGroupRequest => GiveUpOmGroupResponse;
     get_cluster_status, GetClusterStatusRequest => ClusterStatus;
     set_switches, SetSwitchesRequest => ClusterStatus;

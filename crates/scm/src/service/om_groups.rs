@@ -3,18 +3,23 @@
 use crate::leader::Leader;
 use crate::om_groups::{self, OM_GROUPS};
 use crate::om_orders::{self, member_told};
-use crate::om_view::{is_dead, is_in_service, leader, om_state};
+use crate::om_view::{is_dead, is_healthy, is_in_service, leader, om_state};
 use crate::tables::{OmReplica, om_duty};
 use crate::world::World;
 use proto::scm::{
     GiveUpOmGroupCommand, GiveUpOmGroupRequest, ListOmsResponse, NodeDuty, OmGroup, OmGroupInfo,
     OmGroupRecord, OmInfo, OmMemberRecord, OmRecord, OmReplicaInfo, OmReplicaReport, SetOmDutyCommand,
-    SetOmDutyRequest, scm_command::Command,
+    SetOmDutyRequest, TransferOmLeaderRequest, TransferOmLeaderResponse, scm_command::Command,
 };
 use proto::{Code, Failure};
 use std::collections::BTreeSet;
+use std::time::Duration;
+use tokio::time::Instant;
 use tracing::{info, warn};
 use types::NodeId;
+
+/// The time for which a group's leader is told who is to lead instead.
+const SUCCESSION_MAX: Duration = Duration::from_secs(15);
 
 pub(super) fn list(leader: &Leader) -> ListOmsResponse {
     leader.read(|world| {
@@ -128,6 +133,44 @@ fn check_another_is_left(world: &World<'_>, om: NodeId) -> Result<(), Failure> {
             "OM {om} is the last one in service that is not dead: its names would have no place to go to; start another one first"
         ))),
     }
+}
+
+pub(super) fn transfer_leader(
+    leader: &Leader,
+    request: TransferOmLeaderRequest,
+) -> Result<TransferOmLeaderResponse, Failure> {
+    let to = leader.read(|world| successor(world, &request))?;
+    let until = Instant::now() + SUCCESSION_MAX;
+    leader.change_oms(|oms| oms.wish(request.group, to.replica, until));
+    info!(group = request.group, om = to.om, "an operator moves the leader of names");
+    Ok(TransferOmLeaderResponse { om: to.om })
+}
+
+/// The voter that is to lead: the one that is asked for, or whichever other healthy one has most of the log.
+fn successor(world: &World<'_>, request: &TransferOmLeaderRequest) -> Result<OmReplica, Failure> {
+    let TransferOmLeaderRequest { group, om } = *request;
+    let record = world.tables.om_group(group);
+    let record = record.ok_or_else(|| Failure::new(Code::NotFound, format!("no group {group}")))?;
+    let found = leader(world, record)
+        .ok_or_else(|| Failure::new(Code::PreconditionFailed, format!("group {group} has no leader")))?;
+    let here = found.replica();
+    let mut voters = found.voters();
+    if om != 0 {
+        voters.retain(|voter| voter.om == om);
+        if voters.is_empty() {
+            return Err(Failure::invalid(format!("OM {om} has no member of group {group} that votes")));
+        }
+    } else {
+        voters.remove(&here);
+    }
+    let applied = |voter: &OmReplica| {
+        world.oms.replica(NodeId(voter.om), group).map_or(0, |heard| heard.report.applied_index)
+    };
+    let healthy = voters.into_iter().filter(|voter| is_healthy(world, NodeId(voter.om)));
+    healthy.max_by_key(applied).ok_or_else(|| {
+        let why = format!("group {group} has no other member that votes and is healthy");
+        Failure::new(Code::PreconditionFailed, why)
+    })
 }
 
 pub(super) async fn give_up(leader: &Leader, request: GiveUpOmGroupRequest) -> Result<(), Failure> {

@@ -94,6 +94,9 @@ impl Om {
         if answer.gone.iter().any(|gone| Some(gone.replica) == self.replica) {
             self.replica = None;
         }
+        for successor in answer.successors {
+            group.voters.sort_by_key(|voter| voter.replica != successor.replica);
+        }
         self.told = answer.groups.into_iter().next();
         let Some(told) = &self.told else { return };
         let mine = told.members.iter().find(|member| member.om == self.om);
@@ -268,6 +271,41 @@ async fn an_om_is_emptied_at_an_operators_word_but_the_last_one() {
         list.groups[0].replicas.len() == 1
     })
     .await;
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_member_leads_at_an_operators_word() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Server::start(dir.path()).await;
+    let mut group = Group::default();
+    let transfer = async |server: &mut Server, group: u64, om: u64| {
+        let moved = server.client.transfer_om_leader(TransferOmLeaderRequest { group, om }).await;
+        moved.map(|moved| moved.into_inner().om).map_err(Failure::from)
+    };
+    assert_eq!(transfer(&mut server, 0, 0).await.unwrap_err().code, Code::NotFound);
+    let mut oms = registered(&mut server, 1).await;
+    beat_until(&mut server, &mut group, &mut oms, "group of one", |list| is_well_on(list, &[1])).await;
+    assert_eq!(transfer(&mut server, 0, 0).await.unwrap_err().code, Code::PreconditionFailed);
+    for uuid in 2..=4 {
+        let mut om = Om::new(uuid);
+        om.register(&mut server).await.unwrap();
+        oms.push(om);
+    }
+    let is_whole = |list: &ListOmsResponse| wanted_oms(list).len() == 3 && list.groups[0].problem.is_empty();
+    let list = beat_until(&mut server, &mut group, &mut oms, "group of three", is_whole).await;
+    let mut others: Vec<u64> = wanted_oms(&list).into_iter().filter(|om| *om != 1).collect();
+    let stands_by = (2..=4).find(|om| !others.contains(om)).unwrap();
+    assert_eq!(transfer(&mut server, 0, stands_by).await.unwrap_err().code, Code::Invalid);
+    // Whoever leads already is no wish at all; nobody in particular is another one.
+    assert_eq!(transfer(&mut server, 0, 1).await, Ok(1));
+    let next = transfer(&mut server, 0, 0).await.unwrap();
+    assert!(others.contains(&next), "{next} of {others:?}");
+    let leads = |om: u64| move |list: &ListOmsResponse| list.groups[0].leader_om == om;
+    beat_until(&mut server, &mut group, &mut oms, "next leader", leads(next)).await;
+    others.retain(|om| *om != next);
+    assert_eq!(transfer(&mut server, 0, others[0]).await, Ok(others[0]));
+    beat_until(&mut server, &mut group, &mut oms, "leader that was asked for", leads(others[0])).await;
     server.stop().await;
 }
 

@@ -32,6 +32,7 @@ impl Run {
                 self.crash_for(om, crash, disk, lasts);
                 if is_emptied {
                     self.ledger.count(|counts| counts.om_emptied += 1);
+                    self.world.replace_disk(ProcessId(om), 0, disk);
                     self.empty_om(om);
                 }
             }
