@@ -273,11 +273,17 @@ impl Replica {
             members: members.all.iter().map(member).collect(),
             is_changing: self.group.is_changing_members()
                 || has_stranger && by_scm.has_no_place_for_strangers(self.group.id()),
-            is_removed: status.is_removed,
             why: if is_stopped { why_told(&why) } else { String::new() },
             is_founded: self.is_founded_by_tables().unwrap_or(false),
             wanted: self.wanted(),
+            given_up: self.group.given_up().iter().map(|replica| replica.0).collect(),
+            refused: self.refused(),
         }
+    }
+
+    /// The reason why the members that SCM wants are not the group's yet, if the last attempt had one.
+    fn refused(&self) -> String {
+        why_told(&self.tasks.lock().expect("no holder panics").refused)
     }
 
     /// The members that SCM wants, once no change to others goes on.
@@ -380,8 +386,9 @@ impl Replica {
             }
             let done = group.set_members(&members, Instant::now() + CHANGE_MAX).await;
             match (done, replica.upgrade()) {
-                (Ok(()), _) => {
+                (Ok(()), replica) => {
                     info!(group = %group.id(), ?members, "the members are changed");
+                    replica.iter().for_each(|replica| replica.note_refusal(String::new()));
                     news.notify_one();
                 }
                 (Err(error), Some(replica)) => replica.note_refusal(error.to_string()),
@@ -393,10 +400,14 @@ impl Replica {
 
     fn note_refusal(&self, why: String) {
         let mut tasks = self.tasks.lock().expect("no holder panics");
-        if tasks.refused != why {
-            info!(group = %self.group.id(), why, "members are not changed");
-            tasks.refused = why;
+        if tasks.refused == why {
+            return;
         }
+        if !why.is_empty() {
+            info!(group = %self.group.id(), why, "members are not changed");
+        }
+        tasks.refused = why;
+        self.news.notify_one();
     }
 }
 

@@ -142,9 +142,6 @@ impl Leadership {
             for (&node, record) in tables.nodes() {
                 self.addresses.set(node, record.address.clone());
             }
-            for (&om, record) in tables.oms().iter().filter(|(_, record)| !record.address.is_empty()) {
-                self.addresses.set(om, record.address.clone());
-            }
         });
         Ok(())
     }

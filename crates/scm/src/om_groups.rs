@@ -15,7 +15,7 @@
 
 use crate::om_view::{OmLeader, all_leaders, is_dead, is_healthy, is_in_service, is_well, leader};
 use crate::ops::note_om_group;
-use crate::tables::{NAMES_OF_BEFORE, OM_MEMBERS, OmReplica, om_duty};
+use crate::tables::{NAMES_OF_BEFORE, OM_MEMBERS, OmReplica, Tables, om_duty};
 use crate::world::World;
 use proto::scm::{
     ChangeOmGroupCommand, FoundOmGroupCommand, NodeDuty, NoteOmGroupCommand, OmGroupRecord, OmMemberRecord,
@@ -29,9 +29,13 @@ use types::{NodeId, ReplicaId};
 /// The groups that a cluster has names in, numbered from 0.
 pub(crate) const OM_GROUPS: u64 = 1;
 
+/// Those that a cluster is to have, and whatever others SCM knows.
+pub(crate) fn all(tables: &Tables) -> BTreeSet<u64> {
+    (0..OM_GROUPS).chain(tables.om_groups().keys().copied()).collect()
+}
+
 /// The decisions on groups of one leadership.
 pub(crate) struct OmGroups {
-    count: u64,
     delay: Duration,
     /// The OMs that were healthy and in service once.
     seen: BTreeSet<NodeId>,
@@ -43,8 +47,8 @@ pub(crate) struct OmGroups {
 struct Loads(BTreeMap<NodeId, usize>);
 
 impl OmGroups {
-    pub(crate) fn new(count: u64, delay: Duration) -> OmGroups {
-        OmGroups { count, delay, seen: BTreeSet::new(), due: None }
+    pub(crate) fn new(delay: Duration) -> OmGroups {
+        OmGroups { delay, seen: BTreeSet::new(), due: None }
     }
 
     /// The moment at which something is due though nobody says anything new.
@@ -56,8 +60,6 @@ impl OmGroups {
     pub(crate) fn decide(&mut self, world: &World<'_>) -> Vec<Command> {
         self.observe(world);
         let mut loads = Loads::of(world);
-        let known = world.tables.om_groups().keys().copied();
-        let groups: BTreeSet<u64> = (0..self.count).chain(known).collect();
         let of_group = |group: u64| match world.tables.om_group(group) {
             Some(record) if record.is_founded => leader(world, record).map_or_else(
                 || found_elsewhere(world, record),
@@ -65,7 +67,7 @@ impl OmGroups {
             ),
             record => self.begin(world, group, record.unwrap_or(&OmGroupRecord::default()), &mut loads),
         };
-        let commands: Vec<Command> = groups.into_iter().filter_map(of_group).collect();
+        let commands: Vec<Command> = all(world.tables).into_iter().filter_map(of_group).collect();
         // What is decided now may need an OM that nothing has needed yet.
         if commands.is_empty() { emptied(world) } else { commands }
     }
@@ -103,8 +105,7 @@ impl OmGroups {
         if let Some(begun) = begun(world, group, record) {
             return note(world, group, &begun);
         }
-        let asked = record.members.first().map(|member| NodeId(member.om));
-        if asked.is_some_and(|om| is_to_come(world, om)) {
+        if record.members.first().is_some_and(|asked| is_to_come(world, group, asked)) {
             return None;
         }
         let om = loads.take(world, group, &record.members)?;
@@ -145,8 +146,20 @@ fn begun<'a>(world: &'a World<'_>, group: u64, record: &OmGroupRecord) -> Option
 
 /// Whether an OM that was asked to begin a group need not be given up: of a leader of SCM that has just begun,
 /// it has not had the time to speak.
-fn is_to_come(world: &World<'_>, om: NodeId) -> bool {
-    !is_dead(world, om) && is_in_service(world, om) && !world.oms.is_silent(om, world.now)
+fn is_to_come(world: &World<'_>, group: u64, asked: &OmMemberRecord) -> bool {
+    let om = NodeId(asked.om);
+    let is_there = !is_dead(world, om) && is_in_service(world, om) && !world.oms.is_silent(om, world.now);
+    is_there && !cannot_run(world, group, asked)
+}
+
+fn cannot_run(world: &World<'_>, group: u64, member: &OmMemberRecord) -> bool {
+    world.oms.cannot_run(NodeId(member.om), group, member.replica, world.now)
+}
+
+/// The reason why a replica does not run, as its OM says it.
+fn why_not<'a>(world: &'a World<'_>, group: u64, member: &OmMemberRecord) -> Option<&'a str> {
+    let report = &world.oms.replica(NodeId(member.om), group)?.report;
+    (report.replica == member.replica && !report.why.is_empty()).then_some(&report.why)
 }
 
 /// Of a founded group of whose record nobody leads: names that were founded, or went on, with replicas that a
@@ -154,7 +167,8 @@ fn is_to_come(world: &World<'_>, om: NodeId) -> bool {
 fn found_elsewhere(world: &World<'_>, record: &OmGroupRecord) -> Option<Command> {
     let is_lost = |leader: &OmLeader<'_>| {
         let replica = ReplicaId(leader.report().replica);
-        leader.is_settled() && leader.report().is_founded && world.tables.may_be_lost_replica(replica)
+        let is_there = leader.is_settled() && leader.report().is_founded && !leader.is_given_up(record);
+        is_there && world.tables.may_be_lost_replica(replica)
     };
     let lost = all_leaders(world, record.group).filter(is_lost);
     let newest = lost.max_by_key(|leader| leader.report().term)?;
@@ -191,7 +205,9 @@ fn go_on(
 /// The group's members are what its leader says, if that can be.
 fn note(world: &World<'_>, group: u64, leader: &OmLeader<'_>) -> Option<Command> {
     let member = |voter: OmReplica| OmMemberRecord { replica: voter.replica, om: voter.om, has_voted: true };
-    let command = NoteOmGroupCommand { group, members: leader.voters().into_iter().map(member).collect() };
+    let members = leader.voters().into_iter().map(member).collect();
+    let given_up = leader.report().given_up.clone();
+    let command = NoteOmGroupCommand { group, members, given_up };
     note_om_group::check(world.tables, &command).is_ok().then_some(Command::NoteOmGroup(command))
 }
 
@@ -206,8 +222,12 @@ fn exchange(
     let is_waited_for =
         |member: &&OmMemberRecord| !member.has_voted && !voters.contains(&OmReplica::from(*member));
     let waited_for = record.members.iter().filter(is_waited_for);
-    let lost = waited_for.min_by_key(|member| urgency(world, member))?;
-    change_one(world, record, lost, loads)
+    let urgency = |member: &OmMemberRecord| match cannot_run(world, record.group, member) {
+        true => Urgency::Dead,
+        false => urgency(world, member),
+    };
+    let lost = waited_for.min_by_key(|member| urgency(member))?;
+    change_one(world, record, lost, urgency(lost), loads)
 }
 
 /// All that are missing, at once, where there are OMs for them: two voters would bear less than one.
@@ -225,16 +245,17 @@ fn grow(world: &World<'_>, record: &OmGroupRecord, loads: &mut Loads) -> Option<
 /// One member whose OM is lost, or is to be emptied, by another.
 fn replace(world: &World<'_>, record: &OmGroupRecord, loads: &mut Loads) -> Option<Command> {
     let worst = record.members.iter().min_by_key(|member| urgency(world, member))?;
-    change_one(world, record, worst, loads)
+    change_one(world, record, worst, urgency(world, worst), loads)
 }
 
 fn change_one(
     world: &World<'_>,
     record: &OmGroupRecord,
     member: &OmMemberRecord,
+    urgency: Urgency,
     loads: &mut Loads,
 ) -> Option<Command> {
-    if urgency(world, member) == Urgency::Stays {
+    if urgency == Urgency::Stays {
         return None;
     }
     let om = loads.take(world, record.group, &record.members)?;
@@ -260,8 +281,11 @@ fn urgency(world: &World<'_>, member: &OmMemberRecord) -> Urgency {
 }
 
 /// OMs that are to be emptied and are in no group any more: the record has none of them, and where it once
-/// had, all its members have voted since.
+/// had, all its members have voted since. Nobody is while SCM does not know what a forced reset has lost.
 fn emptied(world: &World<'_>) -> Vec<Command> {
+    if world.tables.om_groups().values().any(|group| group.is_uncertain) {
+        return Vec::new();
+    }
     let leaving = world.tables.oms().values().filter(|om| om_duty(om) == NodeDuty::NodeDecommissioning);
     let is_in = |om: u64, records: &[OmMemberRecord]| records.iter().any(|record| record.om == om);
     let is_needed = |om: u64, group: &OmGroupRecord| {
@@ -269,7 +293,15 @@ fn emptied(world: &World<'_>) -> Vec<Command> {
             || is_in(om, &group.removed) && group.members.iter().any(|member| !member.has_voted)
     };
     let groups = || world.tables.om_groups().values();
-    let emptied = leaving.map(|om| om.om).filter(|om| !groups().any(|group| is_needed(*om, group)));
+    // It may be of names that are not founded here, or not known any more.
+    let has_names = |om: u64| {
+        let is_founded =
+            |group: u64| world.tables.om_group(group).is_some_and(|record| record.is_founded);
+        let has_told = is_dead(world, NodeId(om)) || world.oms.has_told(NodeId(om));
+        !has_told || world.oms.replicas(NodeId(om)).any(|heard| !is_founded(heard.report.group))
+    };
+    let is_needed = |om: &u64| has_names(*om) || groups().any(|group| is_needed(*om, group));
+    let emptied = leaving.map(|om| om.om).filter(|om| !is_needed(om));
     let duty = NodeDuty::NodeDecommissioned as i32;
     emptied.map(|om| Command::SetOmDuty(SetOmDutyCommand { om, duty })).collect()
 }
@@ -328,7 +360,12 @@ pub(crate) fn problem(world: &World<'_>, group: u64, record: Option<&OmGroupReco
         return Some(format!("{om} is to be emptied, and {place}"));
     }
     if leader.voters() != OmReplica::all(&record.members) || !leader.is_settled() {
-        return Some("its members are changing".to_owned());
+        let joiner = record.members.iter().find_map(|member| {
+            why_not(world, group, member).map(|why| format!("OM {} cannot have it: {why}", member.om))
+        });
+        let refused = Some(leader.report().refused.clone()).filter(|why| !why.is_empty());
+        let why = joiner.or(refused).map_or(String::new(), |why| format!(": {why}"));
+        return Some(format!("its members are changing{why}"));
     }
     record.members.iter().find_map(|member| problem_of_member(world, record, member))
 }
@@ -360,7 +397,10 @@ fn problem_unfounded(world: &World<'_>, group: u64, record: Option<&OmGroupRecor
             "{why}: bring back the OMs that have it, or, where it is lost for good or was never founded, \
              `flotilla admin om give-up {group}`"
         ),
-        (None, None, Some(member)) => format!("OM {} is to begin it", member.om),
+        (None, None, Some(member)) => match why_not(world, group, member) {
+            Some(why) => format!("OM {} is to begin it, and cannot: {why}", member.om),
+            None => format!("OM {} is to begin it", member.om),
+        },
         (None, None, None) => {
             "no OM is healthy, in service and without a replica of it, to begin it".to_owned()
         }

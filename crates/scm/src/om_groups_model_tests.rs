@@ -43,7 +43,8 @@ enum Step {
     ScmElects,
     /// The last decisions are lost.
     ScmReset(usize),
-    PersonResets(usize),
+    /// It speaks before it leads, or after that.
+    PersonResets(usize, bool),
 }
 
 /// What SCM's log has.
@@ -61,6 +62,8 @@ struct Om {
     runs: bool,
     mute: bool,
     here: Option<Here>,
+    /// Replicas, by a person.
+    given_up: BTreeSet<u64>,
     told: Option<OmGroup>,
     late: Option<(u64, Vec<OmReplicaReport>)>,
 }
@@ -93,6 +96,8 @@ struct Raft {
     ending_at: u64,
     leader: Option<OmReplica>,
     is_founded: bool,
+    /// A person has reset it: this is what those have who were given up.
+    is_past: bool,
 }
 
 struct Model {
@@ -118,7 +123,7 @@ impl Model {
             tables: Tables::default(),
             log: Vec::new(),
             heard: Oms::new(STALE_AFTER, DEAD_AFTER, now),
-            planner: OmGroups::new(1, Duration::from_millis(200)),
+            planner: OmGroups::new(Duration::from_millis(200)),
             now,
             oms: Vec::new(),
             rafts: Vec::new(),
@@ -144,10 +149,12 @@ impl Model {
             Step::Rounds(rounds) => (0..*rounds).for_each(|_| self.round()),
             Step::Stall(stalled) => self.stalled = *stalled,
             Step::ScmElects => self.scm_begins(),
-            Step::ScmReset(lost) => self.scm_reset(*lost),
+            // What it lost is not to be the word of a person.
+            Step::ScmReset(lost) if self.oms.iter().all(|om| !self.is_past(om)) => self.scm_reset(*lost),
+            Step::ScmReset(_) => {}
             _ if count == 0 => {}
             Step::Stop(om) => self.oms[at(om)].runs = false,
-            Step::Start(om) => self.oms[at(om)].runs = true,
+            Step::Start(om) => self.oms[at(om)].runs = self.may_run(&self.oms[at(om)]),
             Step::Mute(om, mute) => self.oms[at(om)].mute = *mute,
             Step::Empty(om) => self.empty(at(om)),
             Step::Decommission(om) => self.set_duty(at(om), NodeDuty::NodeDecommissioning),
@@ -156,9 +163,22 @@ impl Model {
                 let om = at(om);
                 self.oms[om].late = Some((self.oms[om].number, self.reports(om)));
             }
-            Step::PersonResets(om) => self.person_resets(at(om)),
+            Step::PersonResets(om, speaks_first) => self.person_resets(at(om), *speaks_first),
         }
         self.elect();
+    }
+
+    /// It has what a person gave up.
+    fn is_past(&self, om: &Om) -> bool {
+        let raft = om.here.and_then(|here| here.raft);
+        raft.is_some_and(|raft| self.rafts[raft].is_past)
+    }
+
+    /// Whoever resets a group keeps the others away until SCM knows of it.
+    fn may_run(&self, om: &Om) -> bool {
+        let record = self.tables.om_group(0);
+        let is_noted = |replica: &u64| record.is_some_and(|record| record.given_up.contains(replica));
+        !self.is_past(om) || self.oms.iter().flat_map(|om| &om.given_up).all(is_noted)
     }
 
     fn new_uuid(&mut self) -> u8 {
@@ -175,6 +195,7 @@ impl Model {
             runs: true,
             mute: false,
             here: None,
+            given_up: BTreeSet::new(),
             told: None,
             late: None,
         });
@@ -182,7 +203,8 @@ impl Model {
 
     fn empty(&mut self, om: usize) {
         let uuid = self.new_uuid();
-        self.oms[om] = Om { uuid, number: 0, here: None, told: None, ..self.oms[om].clone() };
+        let given_up = BTreeSet::new();
+        self.oms[om] = Om { uuid, number: 0, here: None, given_up, told: None, ..self.oms[om].clone() };
     }
 
     fn set_duty(&mut self, om: usize, duty: NodeDuty) {
@@ -194,7 +216,7 @@ impl Model {
 
     fn scm_begins(&mut self) {
         self.heard = Oms::new(STALE_AFTER, DEAD_AFTER, self.now);
-        self.planner = OmGroups::new(1, Duration::from_millis(200));
+        self.planner = OmGroups::new(Duration::from_millis(200));
     }
 
     fn scm_reset(&mut self, lost: usize) {
@@ -212,22 +234,43 @@ impl Model {
         self.scm_begins();
     }
 
-    /// A person makes a replica the only member of its group, where nobody else is there.
-    fn person_resets(&mut self, om: usize) {
+    /// A person makes a replica the only member of its group, where nobody else is there. Those who are given
+    /// up keep what they have, and may come back with it.
+    fn person_resets(&mut self, om: usize, speaks_first: bool) {
+        if self.is_past(&self.oms[om]) {
+            return;
+        }
         for (at, other) in self.oms.iter_mut().enumerate() {
             other.runs = at == om;
         }
         self.elect();
-        let Some(Here { replica, raft: Some(raft) }) = self.oms[om].here else { return };
+        let Some(Here { replica, raft: Some(at) }) = self.oms[om].here else { return };
         let here = OmReplica { replica, om: self.oms[om].number };
-        let is_lost = self.rafts[raft].leader.is_none() && self.oms[om].runs;
-        let raft = &mut self.rafts[raft];
-        if is_lost && raft.is_founded && raft.voters.contains(&here) {
-            raft.voters = BTreeSet::from([here]);
-            (raft.before, raft.stage) = (BTreeSet::new(), Stage::Stable);
-            raft.last_index += 1;
-            // Its process was stopped for that.
-            self.oms[om].told = None;
+        let is_lost = self.rafts[at].leader.is_none() && self.oms[om].runs;
+        let past = &mut self.rafts[at];
+        if !is_lost || !past.is_founded || past.is_past || !past.voters.contains(&here) {
+            return;
+        }
+        past.is_past = true;
+        let others = past.voters.iter().chain(&past.before).map(|other| other.replica);
+        let given_up: Vec<u64> = others.filter(|other| *other != replica).collect();
+        let reset = Raft {
+            voters: BTreeSet::from([here]),
+            before: BTreeSet::new(),
+            stage: Stage::Stable,
+            leader: None,
+            is_past: false,
+            last_index: past.last_index + 1,
+            ..*past
+        };
+        let om = &mut self.oms[om];
+        om.here = Some(Here { replica, raft: Some(self.rafts.len()) });
+        om.given_up.extend(given_up);
+        // Its process was stopped for that.
+        om.told = None;
+        self.rafts.push(reset);
+        if speaks_first {
+            self.beat(self.oms.iter().position(|om| om.runs).expect("it runs"));
         }
     }
 
@@ -271,7 +314,8 @@ impl Model {
         let Some(Here { replica, raft }) = om.here else { return Vec::new() };
         let told = om.told.iter().flat_map(|told| &told.members);
         let wanted = told.map(|member| member.replica).collect();
-        let report = OmReplicaReport { replica, wanted, ..OmReplicaReport::default() };
+        let given_up = om.given_up.iter().copied().collect();
+        let report = OmReplicaReport { replica, wanted, given_up, ..OmReplicaReport::default() };
         let Some(raft) = raft.map(|raft| &self.rafts[raft]) else { return vec![report] };
         let is_changing = raft.stage == Stage::Joint;
         let voters = raft.voters.iter().chain(raft.before.iter().filter(|_| is_changing));
@@ -304,7 +348,7 @@ impl Model {
             let name = OmReplica { replica: here.replica, om: number };
             let raft = here.raft.map(|raft| &self.rafts[raft]);
             let votes = |raft: &Raft| raft.voters.contains(&name) || raft.before.contains(&name);
-            let counts = raft.is_some_and(|raft| raft.is_founded && votes(raft));
+            let counts = raft.is_some_and(|raft| raft.is_founded && !raft.is_past && votes(raft));
             let record = self.tables.om_group(0).expect("it is told of");
             assert!(!counts && !name.is_in(&record.members), "{name:?} votes, and is told to go");
             self.oms[at].here = None;
@@ -334,6 +378,7 @@ impl Model {
                     ending_at: 0,
                     leader: Some(only),
                     is_founded: false,
+                    is_past: false,
                 });
             }
             (Some(Here { replica, raft: Some(raft) }), _) if told.is_founded => {
@@ -346,7 +391,7 @@ impl Model {
             }
             _ => {}
         }
-        let founded = self.rafts.iter().filter(|raft| raft.is_founded).count();
+        let founded = self.rafts.iter().filter(|raft| raft.is_founded && !raft.is_past).count();
         assert!(founded <= 1 || self.given_up, "names were founded beside the names");
     }
 
@@ -457,12 +502,20 @@ impl Model {
             return;
         }
         let joining: Vec<OmReplica> = wanted.difference(voters).copied().collect();
+        let here = self.oms.iter().find(|om| om.number == leader.om).expect("it leads");
+        if joining.iter().any(|new| here.given_up.contains(&new.replica)) {
+            return;
+        }
         for new in &joining {
             let has = |om: &&mut Om| {
                 om.runs && om.number == new.om && om.here.is_some_and(|here| here.replica == new.replica)
             };
             let Some(here) = self.oms.iter_mut().find(has).and_then(|om| om.here.as_mut()) else { return };
-            assert!(here.raft.is_none_or(|raft| raft == at), "{new:?} has the names of another group");
+            let is_strange = here.raft.is_some_and(|raft| raft != at);
+            if is_strange && self.rafts[at].is_past {
+                return;
+            }
+            assert!(!is_strange, "{new:?} has the names of another group");
             here.raft = Some(at);
         }
         if self.has_majority(at, &wanted) {
@@ -476,11 +529,15 @@ impl Model {
     /// Everything is well for long; whatever can be is as it is to be.
     fn settle(&mut self) {
         self.stalled = false;
-        for om in &mut self.oms {
-            (om.runs, om.mute) = (true, false);
+        for _ in 0..2 {
+            for at in 0..self.oms.len() {
+                let runs = self.may_run(&self.oms[at]);
+                (self.oms[at].runs, self.oms[at].mute) = (runs, false);
+            }
+            (0..LONG).for_each(|_| self.round());
         }
-        (0..LONG).for_each(|_| self.round());
-        let names: Vec<usize> = (0..self.rafts.len()).filter(|raft| self.rafts[*raft].is_founded).collect();
+        let is_now = |raft: &Raft| raft.is_founded && !raft.is_past;
+        let names: Vec<usize> = (0..self.rafts.len()).filter(|raft| is_now(&self.rafts[*raft])).collect();
         if let [names] = names[..] {
             self.elect();
             if !self.is_up(names) {
@@ -507,7 +564,7 @@ impl Model {
         assert_eq!(record.members.len(), OM_MEMBERS, "{record:?}");
         assert!(record.members.iter().all(|member| is_well(&world, NodeId(member.om))), "{record:?}");
         let led: Vec<&Raft> =
-            self.rafts.iter().filter(|raft| raft.is_founded && raft.voters == wanted).collect();
+            self.rafts.iter().filter(|raft| is_now(raft) && raft.voters == wanted).collect();
         assert_eq!(led.len(), 1, "{:?} are wanted", members(&self.tables, 0));
         let leaving = self.tables.oms().values().filter(|om| om.duty() == NodeDuty::NodeDecommissioning);
         assert_eq!(leaving.count(), 0, "whoever leaves has left");
@@ -530,7 +587,7 @@ fn any_step() -> impl Strategy<Value = Step> {
         2 => om().prop_map(Step::Late),
         1 => Just(Step::ScmElects),
         1 => (0..12usize).prop_map(Step::ScmReset),
-        1 => om().prop_map(Step::PersonResets),
+        2 => (om(), any::<bool>()).prop_map(|(om, speaks)| Step::PersonResets(om, speaks)),
     ]
 }
 
@@ -548,3 +605,4 @@ proptest! {
         model.settle();
     }
 }
+

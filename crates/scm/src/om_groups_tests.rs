@@ -48,7 +48,7 @@ impl Fixture {
     fn of(tables: Tables) -> Fixture {
         let now = Instant::now();
         let oms = Oms::new(STALE_AFTER, DEAD_AFTER, now);
-        Fixture { tables, oms, planner: OmGroups::new(1, DELAY), now }
+        Fixture { tables, oms, planner: OmGroups::new(DELAY), now }
     }
 
     /// OMs 1 to 3 speak and have nothing, for long enough.
@@ -372,6 +372,103 @@ fn a_group_that_a_person_has_reset_is_what_it_says_and_grows_again() {
     fixture.hear(2, alone);
     assert_eq!(fixture.gone(1), [2], "it would have to forget what it has acknowledged");
     assert_eq!(fixture.carry_out(), [change(0, &[], &[4, 5])]);
+}
+
+/// [`leads`], after a person gave these up.
+fn leads_after_reset(replica: u64, voters: &[(u64, u64)], given_up: &[u64]) -> Vec<OmReplicaReport> {
+    let mut reports = leads(replica, voters);
+    reports[0].given_up = given_up.to_vec();
+    reports
+}
+
+#[test]
+fn a_reset_group_is_believed_though_it_was_told_of_its_old_members_before_it_led() {
+    let mut fixture = Fixture::of_three();
+    let mut reset = leads_after_reset(3, &[(3, 2)], &[2, 4]);
+    reset[0].wanted = vec![2, 3, 4];
+    fixture.hear(2, reset);
+    fixture.hear(1, vec![]);
+    let Some(Command::NoteOmGroup(note)) = fixture.carry_out().pop() else { panic!("nothing is noted") };
+    assert_eq!((note.members[0].replica, note.given_up), (3, vec![2, 4]));
+    assert_eq!(members(&fixture.tables, 0), [(3, 2)]);
+}
+
+#[test]
+fn the_history_that_a_person_gave_up_never_leads_again() {
+    let mut fixture = Fixture::of_three();
+    fixture.hear(2, leads_after_reset(3, &[(3, 2)], &[2, 4]));
+    fixture.hear(1, vec![]);
+    fixture.carry_out();
+    // All come back at once, and the old ones elect first.
+    let mut silent = leads_after_reset(3, &[(3, 2)], &[2, 4]);
+    silent[0].leader_replica = 0;
+    fixture.hear(2, silent);
+    let mut past = leads(2, &[(2, 1), (3, 2), (4, 3)]);
+    past[0].term = 9;
+    fixture.hear(1, past);
+    fixture.follow(3, 4);
+    assert_eq!(fixture.decide(), []);
+    assert_eq!((fixture.told(1), fixture.gone(2), fixture.gone(3)), (None, vec![], vec![]));
+    fixture.hear(2, leads_after_reset(3, &[(3, 2)], &[2, 4]));
+    assert_eq!((fixture.gone(1), fixture.gone(3)), (vec![2], vec![4]), "the group has gone on without them");
+    // A person who decides otherwise afterwards is believed.
+    fixture.hear(2, vec![]);
+    let mut later = leads_after_reset(2, &[(2, 1)], &[3, 4]);
+    later[0].term = 10;
+    fixture.hear(1, later);
+    assert!(matches!(fixture.carry_out()[..], [Command::NoteOmGroup(_)]));
+    assert_eq!(members(&fixture.tables, 0), [(2, 1)]);
+}
+
+#[test]
+fn who_says_that_it_cannot_is_not_waited_for() {
+    let cannot = |replica: u64| {
+        let why = "no room".to_owned();
+        vec![OmReplicaReport { replica, why, ..OmReplicaReport::default() }]
+    };
+    let mut fixture = Fixture::ready();
+    assert_eq!(fixture.carry_out(), [found(0, 1)]);
+    fixture.hear(1, cannot(2));
+    assert!(fixture.problem().contains("OM 1 is to begin it, and cannot: no room"), "{}", fixture.problem());
+    assert_eq!(fixture.decide(), [], "it may be about to begin");
+    fixture.now += STALE_AFTER;
+    fixture.hear(1, cannot(2));
+    [2, 3].into_iter().for_each(|om| fixture.hear(om, vec![]));
+    assert_eq!(fixture.carry_out(), [found(0, 2)]);
+
+    let mut fixture = Fixture::of_three();
+    run(&mut fixture.tables, change(0, &[4], &[4]));
+    assert_eq!(fixture.decide(), [], "it is to come");
+    fixture.hear(4, cannot(5));
+    assert!(fixture.problem().contains("OM 4 cannot have it: no room"), "{}", fixture.problem());
+    fixture.now += STALE_AFTER;
+    fixture.hear(1, leads(2, &[(2, 1), (3, 2), (4, 3)]));
+    fixture.follow(2, 3);
+    fixture.follow(3, 4);
+    fixture.hear(4, cannot(5));
+    fixture.hear(5, vec![]);
+    assert_eq!(fixture.carry_out(), [change(0, &[5], &[5])]);
+    let mut refuses = leads(2, &[(2, 1), (3, 2), (4, 3)]);
+    refuses[0].refused = "replica 6 does not answer".to_owned();
+    fixture.hear(1, refuses);
+    assert!(fixture.problem().contains("changing: replica 6 does not answer"), "{}", fixture.problem());
+}
+
+#[test]
+fn nobody_is_emptied_while_what_it_has_may_be_needed() {
+    let emptied = |om: u64| set_om_duty_command(om);
+    let mut fixture = Fixture::of_three();
+    run(&mut fixture.tables, set_om_duty(4, NodeDuty::NodeDecommissioning));
+    assert_eq!(fixture.carry_out(), [emptied(4)]);
+    let mut fixture = Fixture::of_three();
+    TablesMut::new(&mut fixture.tables).reset();
+    run(&mut fixture.tables, set_om_duty(4, NodeDuty::NodeDecommissioning));
+    fixture.hear(1, vec![]);
+    assert_eq!(fixture.decide(), [], "the group may be elsewhere");
+}
+
+fn set_om_duty_command(om: u64) -> Command {
+    set_om_duty(om, NodeDuty::NodeDecommissioned)
 }
 
 #[test]

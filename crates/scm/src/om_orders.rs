@@ -56,8 +56,16 @@ fn is_told(world: &World<'_>, record: &OmGroupRecord, om: NodeId) -> bool {
             let here = OmReplica { replica: heard.report.replica, om: om.0 };
             here.is_in(&record.members) || here.is_in(&record.removed) && heard.leads()
         }
-        None => record.members.iter().any(|member| member.om == om.0 && !member.has_voted),
+        None => record.members.iter().any(|member| {
+            member.om == om.0 && !member.has_voted && !votes(world, record.group, member.replica)
+        }),
     }
+}
+
+/// Whether the replica is a voter to any that has told what it knows of the group.
+fn votes(world: &World<'_>, group: u64, replica: u64) -> bool {
+    let mut members = world.oms.replicas_of(group).flat_map(|(_, heard)| &heard.report.members);
+    members.any(|member| member.replica == replica && member.is_voter)
 }
 
 /// The OM's replica that the group has gone on without: it was in the record once, or was to begin the group,
@@ -66,7 +74,9 @@ fn is_told(world: &World<'_>, record: &OmGroupRecord, om: NodeId) -> bool {
 fn gone(world: &World<'_>, record: &OmGroupRecord, om: NodeId) -> Option<OmReplicaName> {
     let OmReplicaReport { group, replica, .. } = world.oms.replica(om, record.group)?.report;
     let here = OmReplica { replica, om: om.0 };
-    let is_known = here.is_in(&record.removed) || here.is_in(&record.abandoned);
+    let is_known = here.is_in(&record.removed)
+        || here.is_in(&record.abandoned)
+        || record.given_up.contains(&replica);
     let leader = leader(world, record).filter(|leader| leader.is_settled())?;
     let (voters, members) = (leader.voters(), leader.members());
     // It stands in the way of the one that the OM is to have.

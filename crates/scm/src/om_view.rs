@@ -47,7 +47,19 @@ impl<'a> OmLeader<'a> {
         let is_missed =
             |member: &OmMemberRecord| member.has_voted && !voters.contains(&OmReplica::from(member));
         let differs = voters.iter().any(is_strange) || record.members.iter().any(is_missed);
-        self.is_settled() && (record.is_uncertain || differs && !self.has_heard_of(record))
+        self.is_settled()
+            && (record.is_uncertain || self.was_reset_since(record) || differs && !self.has_heard_of(record))
+    }
+
+    /// Whether a person has reset the group, of which the record does not know.
+    fn was_reset_since(&self, record: &OmGroupRecord) -> bool {
+        self.report().given_up.iter().any(|replica| !record.given_up.contains(replica))
+    }
+
+    /// Whether a person has given it up, and has not decided for it after all.
+    pub(crate) fn is_given_up(&self, record: &OmGroupRecord) -> bool {
+        let is_named = record.given_up.contains(&self.report().replica);
+        is_named && !self.replica().is_in(&record.members) && !self.was_reset_since(record)
     }
 
     /// Voters, and those who get everything and do not vote.
@@ -72,14 +84,17 @@ pub(crate) fn all_leaders<'a>(world: &'a World<'_>, group: u64) -> impl Iterator
 }
 
 /// The leader of a founded group: a replica of its record, or one that has a voter of its record. One that
-/// was taken out leads until another one does.
+/// was taken out leads until another one does; one that a person's reset gave up never does again, though its
+/// old history may still have a majority.
 pub(crate) fn leader<'a>(world: &'a World<'_>, record: &OmGroupRecord) -> Option<OmLeader<'a>> {
     let is_member = |leader: &OmLeader<'_>| leader.replica().is_in(&record.members);
     let is_of_group = |leader: &OmLeader<'_>| {
         is_member(leader)
             || leader.replica().is_in(&record.removed)
             || leader.voters().iter().any(|voter| voter.is_in(&record.members))
+            || record.given_up.contains(&leader.report().replica)
     };
+    let is_of_group = |leader: &OmLeader<'_>| is_of_group(leader) && !leader.is_given_up(record);
     let found = all_leaders(world, record.group).filter(|leader| record.is_founded && is_of_group(leader));
     found.max_by_key(|leader| (is_member(leader), leader.report().term, Reverse(leader.om)))
 }

@@ -12,6 +12,8 @@ use types::NodeId;
 const REPLICAS_MAX: usize = 1000;
 /// Members of one membership: voters of before and after, and those who come.
 const MEMBERS_MAX: usize = 100;
+/// Two at each reset that a person makes of a group.
+pub(crate) const GIVEN_UP_MAX: usize = 1000;
 const ADDRESS_BYTES_MAX: usize = 255;
 const WHY_BYTES_MAX: usize = 4096;
 
@@ -43,10 +45,12 @@ pub(crate) struct ReplicaHeard {
     /// It stood further when it was heard before. A leader's log never shrinks: this was under way for longer
     /// than what came after it.
     is_late: bool,
+    /// It does not run, and this was heard first then.
+    closed_since: Option<Instant>,
 }
 
 impl ReplicaHeard {
-    fn of(report: OmReplicaReport, before: Option<&ReplicaHeard>) -> ReplicaHeard {
+    fn of(report: OmReplicaReport, before: Option<&ReplicaHeard>, now: Instant) -> ReplicaHeard {
         // In one term a leader's log only grows: what it has had since then it has where it was.
         let membership = |report: &OmReplicaReport| {
             let members: Vec<_> = report.members.iter().map(voter).collect();
@@ -55,9 +59,11 @@ impl ReplicaHeard {
         let same = before.filter(|before| membership(&before.report) == membership(&report));
         let members_at = same.map_or(report.last_index, |before| before.members_at);
         let end = |report: &OmReplicaReport| (report.term, report.last_index);
-        let before = before.map(|before| &before.report).filter(|before| before.replica == report.replica);
-        let is_late = before.is_some_and(|before| end(&report) < end(before));
-        ReplicaHeard { report, members_at, is_late }
+        let before = before.filter(|before| before.report.replica == report.replica);
+        let is_late = before.is_some_and(|before| end(&report) < end(&before.report));
+        let closed_before = before.and_then(|before| before.closed_since);
+        let closed_since = (!report.why.is_empty()).then(|| closed_before.unwrap_or(now));
+        ReplicaHeard { report, members_at, is_late, closed_since }
     }
 
     /// Whether the members that it has are the group's: committed, and no others are under way.
@@ -93,7 +99,7 @@ impl Oms {
             replicas: BTreeMap::new(),
         });
         let heard = |report: OmReplicaReport| {
-            (report.group, ReplicaHeard::of(report.clone(), before.get(&report.group)))
+            (report.group, ReplicaHeard::of(report.clone(), before.get(&report.group), now))
         };
         let replicas: BTreeMap<u64, ReplicaHeard> = replicas.into_iter().map(heard).collect();
         let changed =
@@ -144,12 +150,21 @@ impl Oms {
         self.age(om, now) >= self.stale_after
     }
 
-    /// One at whose address there is another directory now is dead, whatever it said before.
+    /// One at whose address there is another directory now is dead as soon as it is silent. Where two have
+    /// changed places, each of them comes back a moment later.
     pub(crate) fn state(&self, record: &OmRecord, now: Instant) -> NodeState {
-        match record.address.as_str() {
-            "" => NodeState::NodeDead,
-            _ => self.heard_state(NodeId(record.om), now),
+        match (record.address.as_str(), self.heard_state(NodeId(record.om), now)) {
+            ("", NodeState::NodeHealthy) => NodeState::NodeStale,
+            ("", _) => NodeState::NodeDead,
+            (_, heard) => heard,
         }
+    }
+
+    /// Whether the OM has said for a while that this replica of it does not run.
+    pub(crate) fn cannot_run(&self, om: NodeId, group: u64, replica: u64, now: Instant) -> bool {
+        let heard = self.replica(om, group).filter(|heard| heard.report.replica == replica);
+        let since = heard.and_then(|heard| heard.closed_since);
+        since.is_some_and(|since| now.saturating_duration_since(since) >= self.stale_after)
     }
 
     /// The state that follows from its silence.
@@ -217,8 +232,11 @@ pub(crate) fn check_replicas(replicas: &[OmReplicaReport]) -> Result<(), String>
         if report.replica == 0 && report.why.is_empty() {
             return Err(format!("a replica of group {group} without a number, and it does not say why"));
         }
-        if report.why.len() > WHY_BYTES_MAX {
-            return Err(format!("why group {group} does not run has more than {WHY_BYTES_MAX} bytes"));
+        if report.why.len().max(report.refused.len()) > WHY_BYTES_MAX {
+            return Err(format!("what is wrong with group {group} has more than {WHY_BYTES_MAX} bytes"));
+        }
+        if report.given_up.len() > GIVEN_UP_MAX {
+            return Err(format!("more than {GIVEN_UP_MAX} replicas of group {group} are given up"));
         }
         if report.wanted.len() > MEMBERS_MAX {
             return Err(format!("more than {MEMBERS_MAX} members of group {group} are wanted"));
@@ -270,7 +288,9 @@ mod tests {
         assert!(oms.hear(om, vec![], start + STALE_AFTER));
         assert_eq!(oms.state(&here, start + DEAD_AFTER), NodeState::NodeStale);
         assert_eq!(oms.state(&here, start + STALE_AFTER), NodeState::NodeHealthy);
-        assert_eq!(oms.state(&record(1, ""), start + STALE_AFTER), NodeState::NodeDead, "it is replaced");
+        let replaced = record(1, "");
+        assert_eq!(oms.state(&replaced, start + STALE_AFTER), NodeState::NodeStale, "it was here just now");
+        assert_eq!(oms.state(&replaced, start + 2 * STALE_AFTER), NodeState::NodeDead);
         assert_eq!(oms.state(&here, start + STALE_AFTER + DEAD_AFTER), NodeState::NodeDead);
     }
 

@@ -8,7 +8,7 @@ use crate::closing::{Closing, ClosingGraces};
 use crate::departures;
 use crate::leader::Leader;
 use crate::leader_moves::LeaderBalancer;
-use crate::om_groups::{OM_GROUPS, OmGroups};
+use crate::om_groups::OmGroups;
 use crate::options::ScmOptions;
 use crate::pipelines::{Placing, creation, ready_to_open};
 use crate::replication::{Replication, SLICE, note_replaced};
@@ -122,7 +122,7 @@ impl Planners {
             let_go: options.stale_after,
         };
         Planners {
-            om_groups: OmGroups::new(OM_GROUPS, options.placement_delay),
+            om_groups: OmGroups::new(options.placement_delay),
             placing: Placing::new(options.placement_delay, options.pipelines_per_disk, now),
             adoption: Adoption::new(options.stale_after),
             closing: Closing::new(graces),

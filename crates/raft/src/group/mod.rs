@@ -181,6 +181,11 @@ impl Group {
         self.inner.replica
     }
 
+    /// The replicas that forced resets of this one gave up: what they say is not listened to.
+    pub fn given_up(&self) -> &[ReplicaId] {
+        self.standing().lost()
+    }
+
     pub fn log(&self) -> &raftlog::Log {
         &self.inner.log
     }

@@ -172,6 +172,9 @@ impl Group {
         if ids.is_empty() || ids.len() != members.len() || ids.contains(&ReplicaId(0)) {
             return invalid("members need replica ids that are different and not 0".to_owned());
         }
+        if let Some(lost) = ids.iter().find(|id| self.standing().is_lost(id.0)) {
+            return invalid(format!("a forced reset gave replica {lost} up: it is never a member again"));
+        }
         let known = self.members();
         for member in members {
             if let Some(here) = known.get(member.replica)

@@ -92,6 +92,10 @@ impl Standing {
         self.lost.contains(&ReplicaId(replica))
     }
 
+    pub(crate) fn lost(&self) -> &[ReplicaId] {
+        &self.lost
+    }
+
     /// Another member has a committed membership. It changes nothing if this replica is in it.
     pub(crate) fn dismissed(&self, dismissal: Dismissal) {
         self.dismissal.send_if_modified(|known| {

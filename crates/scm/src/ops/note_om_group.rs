@@ -1,5 +1,6 @@
 //! What a group of names says that it is: founded, with these members.
 
+use crate::oms::GIVEN_UP_MAX;
 use crate::tables::{NAMES_OF_BEFORE, OM_MEMBERS, OmReplica, Tables, TablesMut};
 use proto::scm::{NoteOmGroupCommand, OmGroupRecord, OmMemberRecord, ScmReply};
 use std::collections::BTreeSet;
@@ -7,12 +8,15 @@ use types::{NodeId, ReplicaId};
 
 pub(super) fn apply(tables: &mut TablesMut<'_>, command: NoteOmGroupCommand) -> Result<ScmReply, String> {
     check(tables, &command)?;
-    let NoteOmGroupCommand { group, members } = command;
+    let NoteOmGroupCommand { group, members, given_up: more_given_up } = command;
     let before = tables.om_group(group).cloned().unwrap_or_default();
     let members: Vec<OmMemberRecord> =
         members.into_iter().map(|member| OmMemberRecord { has_voted: true, ..member }).collect();
     let is_member = |old: &OmMemberRecord| OmReplica::from(old).is_in(&members);
-    let OmGroupRecord { mut removed, mut abandoned, .. } = before;
+    let OmGroupRecord { mut removed, mut abandoned, mut given_up, .. } = before;
+    given_up.extend(more_given_up);
+    given_up.sort_unstable();
+    given_up.dedup();
     // Names that came in place of others: who has those keeps them.
     let is_another = before.is_founded && !before.members.iter().chain(&removed).any(is_member);
     if is_another {
@@ -23,7 +27,7 @@ pub(super) fn apply(tables: &mut TablesMut<'_>, command: NoteOmGroupCommand) -> 
         abandoned.extend(before.members);
     }
     let gone = |mut records: Vec<OmMemberRecord>| {
-        records.retain(|old| !is_member(old));
+        records.retain(|old| !is_member(old) && !given_up.contains(&old.replica));
         OmReplica::last_kept(records)
     };
     let (removed, abandoned) = (gone(removed), gone(abandoned));
@@ -35,13 +39,17 @@ pub(super) fn apply(tables: &mut TablesMut<'_>, command: NoteOmGroupCommand) -> 
         removed,
         abandoned,
         is_uncertain: false,
+        given_up,
     });
     Ok(ScmReply::default())
 }
 
 /// The reason why no group can have these members.
 pub(crate) fn check(tables: &Tables, command: &NoteOmGroupCommand) -> Result<(), String> {
-    let NoteOmGroupCommand { group, members } = command;
+    let NoteOmGroupCommand { group, members, given_up } = command;
+    if given_up.len() > GIVEN_UP_MAX {
+        return Err(format!("more than {GIVEN_UP_MAX} replicas of group {group} are given up"));
+    }
     let distinct = |of: fn(&OmMemberRecord) -> u64| members.iter().map(of).collect::<BTreeSet<u64>>().len();
     let count = members.len();
     let are_distinct = distinct(|member| member.replica) == count && distinct(|member| member.om) == count;

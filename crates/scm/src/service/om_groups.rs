@@ -12,7 +12,6 @@ use proto::scm::{
     SetOmDutyRequest, TransferOmLeaderRequest, TransferOmLeaderResponse, scm_command::Command,
 };
 use proto::{Code, Failure};
-use std::collections::BTreeSet;
 use std::time::Duration;
 use tokio::time::Instant;
 use tracing::{info, warn};
@@ -23,11 +22,10 @@ const SUCCESSION_MAX: Duration = Duration::from_secs(15);
 
 pub(super) fn list(leader: &Leader) -> ListOmsResponse {
     leader.read(|world| {
-        let known = world.tables.om_groups().keys().copied();
-        let groups: BTreeSet<u64> = (0..OM_GROUPS).chain(known).collect();
+        let groups = om_groups::all(world.tables).into_iter();
         ListOmsResponse {
             oms: world.tables.oms().values().map(|record| om_info(world, record)).collect(),
-            groups: groups.into_iter().map(|group| group_info(world, group)).collect(),
+            groups: groups.map(|group| group_info(world, group)).collect(),
         }
     })
 }
