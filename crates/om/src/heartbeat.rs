@@ -29,6 +29,8 @@ pub(crate) struct Heartbeat {
     pub(crate) replicas: Arc<Replicas>,
     pub(crate) link: ScmLink,
     pub(crate) word: Word,
+    /// What was on the directory is open, as far as it can be.
+    pub(crate) has_opened: bool,
     /// The number that SCM has given this OM in this process's life.
     pub(crate) registered: Option<NodeId>,
 }
@@ -159,8 +161,11 @@ impl Heartbeat {
         })?;
         if stamp.cluster.is_empty() {
             info!(cluster = answer.cluster, "OM joined the cluster");
+        }
+        if !self.has_opened {
             let opened = self.replicas.open_all().await;
             opened.map_err(|error| Failure::internal(format!("{error:#}")))?;
+            self.has_opened = true;
         }
         let om = NodeId(answer.om);
         self.addresses.set(NodeId::of_om(om.0), self.options.address.clone());
@@ -187,10 +192,10 @@ impl Heartbeat {
     }
 
     async fn carry_out(&self, om: NodeId, told: OmHeartbeatResponse) {
-        for node in told.addresses.into_iter().filter(|node| node.node != 0 && !node.address.is_empty()) {
-            self.addresses.set(NodeId::of_om(node.node), node.address);
+        for node in told.addresses.iter().filter(|node| node.node != 0 && !node.address.is_empty()) {
+            self.addresses.set(NodeId::of_om(node.node), node.address.clone());
         }
-        self.replicas.note_places(&told.groups);
+        self.replicas.note(om, &told);
         // First what makes room for another replica of the same group.
         for name in &told.gone {
             self.replicas.gone(name).await;

@@ -68,7 +68,8 @@ impl Om {
         };
         // Before it belongs to a cluster there is nothing to open; and what there is could not say to others
         // whose it is.
-        if !disk.stamp().cluster.is_empty() {
+        let has_opened = !disk.stamp().cluster.is_empty();
+        if has_opened {
             replicas.open_all().await?;
         }
         let mut heartbeat = None;
@@ -86,6 +87,7 @@ impl Om {
                     replicas,
                     link,
                     word: word.clone(),
+                    has_opened,
                     registered: None,
                 };
                 heartbeat = Some(tokio::spawn(beats.run()));
@@ -109,7 +111,10 @@ impl Om {
     /// said so.
     pub fn readiness(&self) -> Result<(), String> {
         self.word.check_cluster()?;
-        self.replicas.readiness().unwrap_or_else(|| self.word.check_told())
+        if self.replicas.is_empty() {
+            self.word.check_told()?;
+        }
+        self.replicas.readiness()
     }
 
     /// Entries that are committed and not applied here.

@@ -203,14 +203,15 @@ impl Replica {
         }
     }
 
-    /// The reason why the group serves nobody through this replica or another one, if it is known here.
+    /// The reason why the group serves nobody through this replica or another one, if it is known here. One that
+    /// is to join bears no loss yet: it has not got everything.
     pub(crate) fn readiness(&self) -> Result<(), String> {
-        let status = self.group.status();
-        status.readiness()?;
+        self.group.readiness()?;
+        if !self.group.members().is_voter(self.id()) {
+            return Err("its replica is joining its group, and does not vote yet".to_owned());
+        }
         match self.is_founded() {
             Ok(true) => Ok(()),
-            // One that comes later gets that with everything else; others serve meanwhile.
-            Ok(false) if status.role != Role::Leader => Ok(()),
             Ok(false) => {
                 Err("its group's names are not founded yet: it waits for SCM to note them".to_owned())
             }

@@ -18,11 +18,11 @@ use crate::usage::Usage;
 use anyhow::{Context, bail, ensure};
 use disk::{DataDirectory, Disk};
 use futures::future::join_all;
-use proto::scm::{OmGroup, OmReplicaName, OmReplicaReport};
+use proto::scm::{OmGroup, OmHeartbeatResponse, OmReplicaName, OmReplicaReport};
 use proto::{Code, Failure};
 use raft::{AddressBook, GroupSpec, GroupStart, Member, RaftHost, ReplicaHere, ReplicaRecord, ReplicaStage};
 use raftlog::{LogSpace, LogSpec};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -32,6 +32,10 @@ use types::{Clock, GroupId, NodeId, OwnerId, ReplicaId};
 
 /// One that could not be opened is tried again after this, when SCM wants it.
 const OPEN_AGAIN: Duration = Duration::from_secs(10);
+/// Longer than a process lives.
+const NEVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+/// The directory of the groups' logs.
+const LOGS: &str = "groups";
 /// Of a report's reason: four bytes each stay below what SCM takes.
 const WHY_CHARS_MAX: usize = 1000;
 /// The time for which readers may go on with tables that are to be deleted.
@@ -53,8 +57,18 @@ pub(crate) struct Replicas {
     /// Notified when there is something new to tell SCM.
     news: Arc<Notify>,
     places: Mutex<ReplicaPlaces>,
+    told: Mutex<Told>,
     /// The reason why what SCM wants of a group is not done, as it was said last.
     said: Mutex<BTreeMap<GroupId, String>>,
+}
+
+/// SCM's last answer, as far as it tells whether this OM is as it should be.
+#[derive(Default)]
+struct Told {
+    /// The groups in which it is to have a replica.
+    groups: BTreeSet<GroupId>,
+    /// The reason why it is of no use where it has none.
+    idle: String,
 }
 
 /// The place of a group's replica.
@@ -72,8 +86,8 @@ enum Slot {
 
 impl Replicas {
     pub(crate) fn new(means: Means) -> Replicas {
-        let (slots, news, places, said) = Default::default();
-        Replicas { means, slots, news, places, said }
+        let (slots, news, places, told, said) = Default::default();
+        Replicas { means, slots, news, places, told, said }
     }
 
     /// Resolves when there is something new to tell SCM, once for all that came since it did.
@@ -125,14 +139,28 @@ impl Replicas {
         }
     }
 
-    /// `None` where there is no replica; else whether one of them can be asked for names.
-    pub(crate) fn readiness(&self) -> Option<Result<(), String>> {
-        let slots: Vec<Slot> = self.slots.read().expect("no holder panics").values().cloned().collect();
-        let each = slots.into_iter().map(|slot| match slot {
-            Slot::Open(replica) => replica.readiness(),
-            Slot::Closed { why, .. } => Err(why),
-        });
-        each.reduce(|one, other| one.or(other))
+    /// The reason why this OM is not what SCM wants it to be: every group that it is to be in runs here, votes, and
+    /// is led by somebody who is heard. One that stands by is well where nothing waits for it.
+    pub(crate) fn readiness(&self) -> Result<(), String> {
+        let slots = self.slots.read().expect("no holder panics");
+        let told = self.told.lock().expect("no holder panics");
+        for slot in slots.values() {
+            match slot {
+                Slot::Open(replica) => replica.readiness()?,
+                Slot::Closed { why, .. } => return Err(why.clone()),
+            }
+        }
+        if let Some(group) = told.groups.iter().find(|group| !slots.contains_key(group)) {
+            return Err(format!("its replica of {group} is to come"));
+        }
+        match slots.is_empty() && !told.idle.is_empty() {
+            true => Err(told.idle.clone()),
+            false => Ok(()),
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.slots.read().expect("no holder panics").is_empty()
     }
 
     /// All that is here, as SCM is told of it by the OM with this number.
@@ -162,7 +190,9 @@ impl Replicas {
     /// said, and keeps nothing else from running.
     pub(crate) async fn open_all(&self) -> anyhow::Result<()> {
         let disk = self.disk();
-        for group in ReplicaRecord::groups(&disk).await.context("list replicas")? {
+        let known = ReplicaRecord::groups(&disk).await.context("list replicas")?;
+        self.note_nameless_logs(&known).await?;
+        for group in known {
             if group.kind != types::GroupKind::Om || matches!(self.slot(group), Some(Slot::Open(_))) {
                 continue;
             }
@@ -173,6 +203,20 @@ impl Replicas {
                 let replica = known.map_or(ReplicaId(0), |known| known.replica);
                 self.set_closed(group, replica, why, Instant::now() + OPEN_AGAIN);
             }
+        }
+        Ok(())
+    }
+
+    /// A group's log of which nothing says whose it is: names may be in it, and nobody begins others beside them.
+    async fn note_nameless_logs(&self, known: &[GroupId]) -> anyhow::Result<()> {
+        let names = self.disk().list(LOGS).await.context("list logs")?;
+        let logs = names.iter().filter_map(|name| name.parse::<GroupId>().ok());
+        for group in logs.filter(|group| group.kind == types::GroupKind::Om && !known.contains(group)) {
+            let why = format!(
+                "there is a log of {group} in {LOGS}, and nothing says which replica it is of: replicas/{group} is lost"
+            );
+            error!(%group, why, "OM cannot open its replica of a group: restore that file, or empty the directory");
+            self.set_closed(group, ReplicaId(0), why, Instant::now() + NEVER);
         }
         Ok(())
     }
@@ -258,8 +302,13 @@ impl Replicas {
         Ok(())
     }
 
-    /// Notes where SCM says that the replicas of these groups are.
-    pub(crate) fn note_places(&self, groups: &[OmGroup]) {
+    /// Notes what SCM says to the OM with this number: what it is to have, and where the replicas of these groups
+    /// are.
+    pub(crate) fn note(&self, om: NodeId, answer: &OmHeartbeatResponse) {
+        let groups = &answer.groups;
+        let is_mine = |told: &&OmGroup| told.members.iter().any(|member| member.om == om.0);
+        let mine = groups.iter().filter(is_mine).filter_map(|told| group_id(told.group)).collect();
+        *self.told.lock().expect("no holder panics") = Told { groups: mine, idle: answer.idle.clone() };
         let known = groups.iter().filter_map(|told| Some((group_id(told.group)?, &told.members[..])));
         self.places.lock().expect("no holder panics").note(known);
     }
@@ -270,13 +319,14 @@ impl Replicas {
         let mine = told.members.iter().find(|member| member.om == om.0).map(|mine| ReplicaId(mine.replica));
         match (self.slot(group), mine) {
             (Some(Slot::Open(replica)), _) => {
-                if let Some(mine) = mine.filter(|mine| *mine != replica.id()) {
-                    self.say(
-                        group,
-                        format!("SCM wants replica {mine} here, and replica {} is", replica.id()),
-                    );
+                // One that leads, and was taken out, is to change the members.
+                match mine.filter(|mine| *mine != replica.id()) {
+                    Some(mine) => {
+                        let here = replica.id();
+                        self.say(group, format!("SCM wants replica {mine} here, and replica {here} is"));
+                    }
+                    None => replica.follow(told),
                 }
-                replica.follow(told);
             }
             (Some(Slot::Closed { again_at, .. }), _) if Instant::now() < again_at => {}
             (Some(Slot::Closed { .. }) | None, Some(mine)) => {
@@ -286,7 +336,7 @@ impl Replicas {
                     }
                     Err(failure) => {
                         let why = format!("{failure:#}");
-                        self.note_closed(group, &why).await;
+                        self.set_closed(group, mine, why.clone(), Instant::now() + OPEN_AGAIN);
                         self.say(group, why);
                     }
                 }
@@ -341,20 +391,6 @@ impl Replicas {
         self.open_replica(group, replica, start).await
     }
 
-    /// Notes one that does not run, if there is one on the disk.
-    async fn note_closed(&self, group: GroupId, why: &str) {
-        let known = match ReplicaRecord::of(group, &self.disk()).await {
-            Ok(known) => known.filter(|known| known.stage != ReplicaStage::Removed),
-            Err(_) => None,
-        };
-        match known {
-            Some(known) => {
-                self.set_closed(group, known.replica, why.to_owned(), Instant::now() + OPEN_AGAIN);
-            }
-            None => self.vacate(group),
-        }
-    }
-
     /// Removes a replica without which its group has gone on. One that is not here, or not any more, is none
     /// to remove.
     pub(crate) async fn gone(&self, name: &OmReplicaName) {
@@ -372,6 +408,10 @@ impl Replicas {
             record.replica == replica && (record.stage != ReplicaStage::Removed || slot.is_some())
         };
         if !record.is_some_and(is_here) {
+            // One that could not be begun has left nothing but that word.
+            if matches!(slot, Some(Slot::Closed { replica: closed, .. }) if closed == replica) {
+                self.vacate(group);
+            }
             return Ok(());
         }
         if let Some(Slot::Open(open)) = &slot {
@@ -452,7 +492,7 @@ fn group_id(number: u64) -> Option<GroupId> {
 fn log_spec(group: GroupId) -> LogSpec {
     LogSpec {
         log: group.to_u64(),
-        dir: format!("groups/{group}"),
+        dir: format!("{LOGS}/{group}"),
         owners_dir: format!("meta/{group}"),
         first_owner: OwnerId(0),
     }

@@ -4,7 +4,7 @@ use crate::adoption::count_unknown_replicas;
 use crate::leader::Leader;
 use crate::nodes::Nodes;
 use crate::om_groups;
-use crate::om_view::{leader, om_state};
+use crate::om_view::om_state;
 use crate::registry::apart_clock;
 use crate::replication::{CopyWait, Replication};
 use crate::tables::{Tables, container_state, duty, om_duty};
@@ -21,7 +21,8 @@ const DUTIES: Metric =
 const OMS: Metric = Metric { name: "flotilla_scm_oms", help: "OMs by what their silence says." };
 const OM_DUTIES: Metric =
     Metric { name: "flotilla_scm_om_duties", help: "OMs by what operators want of them." };
-const OM_GROUPS: Metric = Metric { name: "flotilla_scm_om_groups", help: "Groups of names that there are, or are to be." };
+const OM_GROUPS: Metric =
+    Metric { name: "flotilla_scm_om_groups", help: "Groups of names that there are, or are to be." };
 const OM_GROUPS_DOWN: Metric = Metric {
     name: "flotilla_scm_om_groups_down",
     help: "Groups of names that nobody leads, or that are not founded yet: nobody can change names in them.",
@@ -123,8 +124,8 @@ fn expose_oms(world: &World<'_>, exposition: &mut Exposition) {
     by_label(exposition, OM_DUTIES, "duty", &duties, tables.oms().values().map(om_duty));
     let groups = || om_groups::all(tables);
     exposition.gauge(OM_GROUPS, &[], groups().len() as u64);
-    let is_led = |group: &u64| tables.om_group(*group).is_some_and(|record| leader(world, record).is_some());
-    exposition.gauge(OM_GROUPS_DOWN, &[], groups().iter().filter(|group| !is_led(group)).count() as u64);
+    let is_down = |group: &&u64| om_groups::is_down(world, tables.om_group(**group));
+    exposition.gauge(OM_GROUPS_DOWN, &[], groups().iter().filter(is_down).count() as u64);
 }
 
 /// Datanodes are instances too.

@@ -14,6 +14,7 @@
 //! | founded | others yet | the change is under way: who was added and cannot come is exchanged |
 
 use crate::om_view::{OmLeader, all_leaders, is_dead, is_healthy, is_in_service, is_well, leader};
+use crate::oms::ReplicaHeard;
 use crate::ops::note_om_group;
 use crate::tables::{NAMES_OF_BEFORE, OM_MEMBERS, OmReplica, Tables, om_duty};
 use crate::world::World;
@@ -295,8 +296,7 @@ fn emptied(world: &World<'_>) -> Vec<Command> {
     let groups = || world.tables.om_groups().values();
     // It may be of names that are not founded here, or not known any more.
     let has_names = |om: u64| {
-        let is_founded =
-            |group: u64| world.tables.om_group(group).is_some_and(|record| record.is_founded);
+        let is_founded = |group: u64| world.tables.om_group(group).is_some_and(|record| record.is_founded);
         let has_told = is_dead(world, NodeId(om)) || world.oms.has_told(NodeId(om));
         !has_told || world.oms.replicas(NodeId(om)).any(|heard| !is_founded(heard.report.group))
     };
@@ -338,13 +338,42 @@ impl Loads {
     }
 }
 
+/// Whether nobody can change names of a group: of each member it is known that it knows no leader, or nothing is
+/// heard any more.
+pub(crate) fn is_down(world: &World<'_>, record: Option<&OmGroupRecord>) -> bool {
+    let Some(record) = record.filter(|record| record.is_founded) else { return true };
+    let has_no_leader = |member: &OmMemberRecord| {
+        let om = NodeId(member.om);
+        let is_led = |heard: &ReplicaHeard| heard.report.leader_replica != 0;
+        let knows_none =
+            || world.oms.has_told(om) && !world.oms.replica(om, record.group).is_some_and(is_led);
+        world.oms.is_silent(om, world.now) || knows_none()
+    };
+    leader(world, record).is_none() && record.members.iter().all(has_no_leader)
+}
+
+/// The reason why a group has no leader though this OM is there, and has nothing to do with it.
+pub(crate) fn idle(world: &World<'_>, om: NodeId) -> Option<String> {
+    let is_idle = |group: &u64| {
+        let record = world.tables.om_group(*group);
+        let is_member = record.is_some_and(|record| record.members.iter().any(|member| member.om == om.0));
+        !is_member && is_down(world, record)
+    };
+    let group = all(world.tables).into_iter().find(is_idle)?;
+    let problem = problem(world, group, world.tables.om_group(group))?;
+    Some(format!("group {group} of names, in which it is not, has no leader: {problem}"))
+}
+
 /// The reason, in words, why a group is not as it is to be.
 pub(crate) fn problem(world: &World<'_>, group: u64, record: Option<&OmGroupRecord>) -> Option<String> {
     let Some(record) = record.filter(|record| record.is_founded) else {
         return Some(problem_unfounded(world, group, record));
     };
     let Some(leader) = leader(world, record) else {
-        return Some("no member leads: a majority of them is needed".to_owned());
+        return Some(match is_down(world, Some(record)) {
+            true => "no member leads: a majority of them is needed".to_owned(),
+            false => "its leader has not been heard of".to_owned(),
+        });
     };
     let on = |member: &OmMemberRecord| format!("OM {}", member.om);
     let of = |wanted: Urgency| {

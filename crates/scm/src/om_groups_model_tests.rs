@@ -605,4 +605,3 @@ proptest! {
         model.settle();
     }
 }
-

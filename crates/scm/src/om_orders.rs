@@ -1,6 +1,7 @@
 //! What an OM is told: the groups in which it is to have a replica, and what it is to delete. A pure function
 //! of one look at the world.
 
+use crate::om_groups;
 use crate::om_view::leader;
 use crate::tables::OmReplica;
 use crate::world::World;
@@ -17,6 +18,7 @@ pub(crate) fn answer(world: &World<'_>, om: NodeId) -> OmHeartbeatResponse {
     let gone = records().filter_map(|record| gone(world, record, om));
     let successors = told.iter().filter_map(|record| successor(world, record, om));
     OmHeartbeatResponse {
+        idle: om_groups::idle(world, om).unwrap_or_default(),
         successors: successors.collect(),
         groups: told.iter().map(|record| group(world, record)).collect(),
         gone: gone.collect(),
@@ -74,9 +76,8 @@ fn votes(world: &World<'_>, group: u64, replica: u64) -> bool {
 fn gone(world: &World<'_>, record: &OmGroupRecord, om: NodeId) -> Option<OmReplicaName> {
     let OmReplicaReport { group, replica, .. } = world.oms.replica(om, record.group)?.report;
     let here = OmReplica { replica, om: om.0 };
-    let is_known = here.is_in(&record.removed)
-        || here.is_in(&record.abandoned)
-        || record.given_up.contains(&replica);
+    let is_known =
+        here.is_in(&record.removed) || here.is_in(&record.abandoned) || record.given_up.contains(&replica);
     let leader = leader(world, record).filter(|leader| leader.is_settled())?;
     let (voters, members) = (leader.voters(), leader.members());
     // It stands in the way of the one that the OM is to have.

@@ -12,7 +12,7 @@ use disk::{DataDirectory, RealDisk};
 use proto::ClusterGuard;
 use proto::registry::registry_server::RegistryServer;
 use proto::scm::scm_server::ScmServer;
-use raft::{AddressBook, RaftHost, Role};
+use raft::{AddressBook, RaftHost};
 use raftlog::LogSpace;
 use statedb::{DbGenerations, GroupDb};
 use std::sync::{Arc, Mutex};
@@ -178,14 +178,11 @@ impl Scm {
         if seat.was_member && seat.group.members().get(seat.group.replica()).is_none() {
             // It was stopped before it heard that the others had agreed. They send it nothing any more.
             return Err(
-                "it was removed from SCM's members as far as it has heard; see `flotilla admin scm list`, and to join again it needs an empty --meta"
+                "it was removed from SCM's members as far as it has heard; see `flotilla admin scm roles`, and to join again it needs an empty --meta"
                     .to_owned(),
             );
         }
-        if status.role == Role::Leader && !seat.group.hears_majority() {
-            return Err("a majority of SCM's members does not answer".to_owned());
-        }
-        status.readiness()
+        seat.group.readiness()
     }
 
     /// Waits until this process is a member; an error when that cannot be.

@@ -83,6 +83,7 @@ async fn transfer(scm: &mut Scm, group: u64, om: u64) -> anyhow::Result<Answer> 
 async fn set_duty(scm: &mut Scm, om: u64, duty: NodeDuty, until: Option<NodeDuty>) -> anyhow::Result<Answer> {
     let request = SetOmDutyRequest { om, duty: duty as i32 };
     scm.change(async |client| client.set_om_duty(request).await).await?;
+    let mut said = String::new();
     loop {
         let listed = oms(scm).await?;
         let seen = listed.oms.iter().find(|other| other.om == om).with_context(|| format!("no OM {om}"))?;
@@ -95,6 +96,13 @@ async fn set_duty(scm: &mut Scm, om: u64, duty: NodeDuty, until: Option<NodeDuty
                 // Somebody else may have decided otherwise meanwhile; waiting on would never end.
                 if seen_duty != duty {
                     bail!("OM {om} is {} meanwhile", words::node_duty(seen_duty).0);
+                }
+                let ill = listed.groups.iter().filter(|group| !group.problem.is_empty());
+                let waits: String =
+                    ill.map(|group| format!("group {}: {}\n", number(group), group.problem)).collect();
+                if waits != said {
+                    eprint!("{waits}");
+                    said = waits;
                 }
                 tokio::time::sleep(PAUSE).await;
             }

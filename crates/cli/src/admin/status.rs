@@ -9,7 +9,7 @@ use crate::table::{Cell, Tone, table};
 use proto::registry::{Health, Instance};
 use proto::scm::{
     ClusterStatus, DatanodeInfo, DiskReport, DiskState, GetClusterStatusRequest, ListOmsResponse,
-    ListScmMembersRequest, NodeDuty, NodeState, OmGroupInfo, Pipeline, PipelineState, ScmMember,
+    ListScmMembersRequest, NodeDuty, NodeState, OmGroupInfo, OmInfo, Pipeline, PipelineState, ScmMember,
 };
 use registry::{RegistryClient, health};
 use serde_json::{Value, json};
@@ -264,18 +264,25 @@ fn look_at_nodes(nodes: &[DatanodeInfo], findings: &mut Findings) {
 }
 
 fn look_at_oms(listed: &ListOmsResponse, findings: &mut Findings) {
-    let expected =
-        || listed.oms.iter().filter(|om| om.duty() != NodeDuty::NodeDecommissioned && om.replicas > 0);
+    // One whose place another directory has is of no account any more, once its replicas are elsewhere.
+    let expected = || {
+        let stays = |om: &&OmInfo| om.replicas > 0 || !om.address.is_empty();
+        listed.oms.iter().filter(|om| om.duty() != NodeDuty::NodeDecommissioned).filter(stays)
+    };
     if listed.oms.is_empty() {
         let what = "no OM has registered: there are no names".to_owned();
         findings.note(Severity::Critical, "om-none", what, "om roles");
     }
-    let named = |state: NodeState| {
-        let all = expected().filter(move |om| om.state() == state);
+    let named = |is_meant: fn(&OmInfo) -> bool| {
+        let all = expected().filter(|om| is_meant(om));
         all.map(|om| format!("{} ({})", om.om, om.address)).collect()
     };
-    let (dead, silent) = (named(NodeState::NodeDead), named(NodeState::NodeStale));
+    let dead = named(|om| om.state() == NodeState::NodeDead && om.replicas > 0);
+    let away = named(|om| om.state() == NodeState::NodeDead && om.replicas == 0);
+    let silent = named(|om| om.state() == NodeState::NodeStale);
     findings.note_each(Severity::Critical, "om-dead", "OMs are dead", dead, "om roles");
+    let what = "OMs that could take a dead one's place are dead themselves";
+    findings.note_each(Severity::Warning, "om-standby", what, away, "om roles");
     findings.note_each(Severity::Warning, "om-stale", "OMs are silent", silent, "om roles");
     let problems = |of_clocks: bool| {
         let all = expected().filter(|om| !om.problem.is_empty());
@@ -366,7 +373,7 @@ fn look_at_services(instances: &[Instance], findings: &mut Findings) {
         let what = "no OM is well: no name can be read or changed".to_owned();
         findings.note(Severity::Critical, "om-down", what, "registry instances om");
     }
-    // Datanodes are judged by SCM's own word, above.
+    // Datanodes are judged by SCM's own word, above, and so are the clocks of OMs.
     let others = || instances.iter().filter(|instance| instance.service != "datanode");
     // Clocks are told of by themselves: whoever reads them does their work.
     let without_clock = |instance: &Instance| {
@@ -382,7 +389,7 @@ fn look_at_services(instances: &[Instance], findings: &mut Findings) {
         })
         .collect()
     };
-    let clocks = others().flat_map(|instance| {
+    let clocks = others().filter(|instance| instance.service != "om").flat_map(|instance| {
         let apart = instance.checks.iter();
         let apart = apart.filter(|check| check.name == CLOCK_CHECK && check.health() != Health::Passing);
         apart.map(move |check| format!("{} {}: {}", instance.service, instance.id, check.output))

@@ -151,5 +151,10 @@ fn doubted(asked: &Asked) -> String {
 }
 
 fn named(member: &Member) -> String {
-    format!("replica {} on node {} at {}", member.replica, member.node, member.address)
+    // OMs count by themselves: people know them by that number.
+    let node = match member.node.om_number() {
+        0 => format!("node {}", member.node),
+        om => format!("OM {om}"),
+    };
+    format!("replica {} on {node} at {}", member.replica, member.address)
 }

@@ -170,8 +170,14 @@ async fn a_client_between_two_clusters_is_never_ready_and_touches_neither() {
         read_deadline: Duration::from_secs(3),
         ..ClientOptions::default()
     });
-    let says = between.ready(Duration::from_secs(3)).await.unwrap_err();
-    assert!(format!("{says:#}").contains("another cluster"), "{says:#}");
+    let give_up = Instant::now() + Duration::from_secs(60);
+    loop {
+        let says = between.ready(Duration::from_secs(3)).await.unwrap_err();
+        if format!("{says:#}").contains("another cluster") {
+            break;
+        }
+        assert!(Instant::now() < give_up, "{says:#}");
+    }
     for (key, body) in [("b", &b"lost"[..]), ("b", b"")] {
         let body = futures::stream::iter([Ok::<_, std::convert::Infallible>(Bytes::from_static(body))]);
         let put = between.put("s3v", "ours", key.as_bytes(), KeyAttributes::default(), None, body).await;

@@ -133,6 +133,18 @@ impl Names {
         String::from_utf8_lossy(&done.stdout).into_owned()
     }
 
+    /// The same, until it succeeds.
+    fn until_fs(&self, args: &[&str]) {
+        let give_up = Instant::now() + SOON;
+        loop {
+            let done = flotilla(&[&["fs", "--scm", &self.scm], args].concat(), None);
+            if done.status.success() {
+                return;
+            }
+            assert!(Instant::now() < give_up, "{args:?}: {done:?}\n{}", self.logs());
+        }
+    }
+
     fn transfer(&self, args: &[&str]) {
         let done = flotilla(&[&["admin", "--scm", &self.scm, "om", "transfer", "0"], args].concat(), None);
         assert!(done.status.success(), "{args:?}: {done:?}\n{}", self.logs());
@@ -268,7 +280,7 @@ fn one_om_becomes_three_and_a_fourth_takes_the_place_of_one_that_leaves() {
     names.oms[leader].kill9();
     let leader = names.leader();
     names.oms[leader].kill9();
-    names.fs(&["-mkdir", "/s3v/third"]);
+    names.until_fs(&["-mkdir", "-p", "/s3v/third"]);
     assert!(names.fs(&["-ls", "/s3v"]).contains("third"));
 }
 

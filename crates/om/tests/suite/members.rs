@@ -225,10 +225,11 @@ async fn a_replica_that_was_replaced_is_deleted_from_the_disk_also_that_of_a_lea
         (members[0].om, members[0].replica) = (old, replica);
     };
     at_old(&mut cluster.scm.record(), replica);
-    let beats = |record: &crate::scripted_scm::Record| record.reports.get(&old).is_some_and(Vec::is_empty);
-    cluster.scm.record().reports.remove(&old);
-    cluster.scm.until("heard of", beats).await;
-    sleep(Duration::from_millis(300)).await;
+    let refuses = |record: &crate::scripted_scm::Record| {
+        let reports = record.reports.get(&old).into_iter().flatten();
+        reports.map(|report| &report.why).any(|why| why.contains("never used again"))
+    };
+    cluster.scm.until("refused", refuses).await;
     assert_eq!(left_of_groups(&cluster.path(leader)), [""; 0]);
     cluster.scm.record().group = Some(stale);
     cluster.settled().await;
@@ -398,6 +399,45 @@ async fn a_restart_without_scm_serves_what_was_founded_though_nothing_was_asked_
     server.commit(commit("a", 1)).await.unwrap();
     assert_eq!(server.lookup("a").await.unwrap().etag, "etag-1");
     server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_whom_nobody_answers_is_not_ready() {
+    let mut cluster = Cluster::of(3).await;
+    let leader = cluster.leader().await;
+    for place in (0..3).filter(|place| *place != leader) {
+        cluster.servers.remove(&place).unwrap().vanish().await;
+    }
+    let left = &cluster.servers[&leader];
+    left.until_unready("a majority of its members does not answer").await;
+    cluster.open((leader + 1) % 3).await;
+    cluster.servers[&leader].until_ready().await;
+    cluster.stop_all().await;
+}
+
+/// One small file of the directory is lost, and nothing says whose the log is.
+#[allow(clippy::disallowed_methods)] // the file of a stopped OM is lost
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_log_whose_replica_is_not_known_is_told_of_and_nothing_is_begun_beside_it() {
+    let mut cluster = Cluster::of(1).await;
+    cluster.stop(0).await;
+    let record = cluster.path(0).join("replicas/om-0");
+    let aside = cluster.path(0).join("aside");
+    std::fs::rename(&record, &aside).unwrap();
+    cluster.open(0).await;
+    cluster.servers[&0].until_unready("replicas/om-0 is lost").await;
+    let om = cluster.om(0);
+    let is_told = |record: &crate::scripted_scm::Record| {
+        let mut reports = record.reports.get(&om).into_iter().flatten();
+        reports.any(|report| report.replica == 0 && report.why.contains("is lost"))
+    };
+    cluster.scm.until("told", is_told).await;
+    cluster.stop(0).await;
+    std::fs::rename(&aside, &record).unwrap();
+    cluster.open(0).await;
+    cluster.servers[&0].until_ready().await;
+    cluster.check(0).await;
+    cluster.stop_all().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

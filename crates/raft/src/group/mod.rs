@@ -284,6 +284,17 @@ impl Group {
         is_alone || silence < limit
     }
 
+    /// The reason why the group serves nobody through this replica now: it stopped, knows no leader, or leads
+    /// and is not heard.
+    pub fn readiness(&self) -> Result<(), String> {
+        let status = self.status();
+        status.readiness()?;
+        match status.role == Role::Leader && !self.hears_majority() {
+            true => Err("it leads its group, and a majority of its members does not answer".to_owned()),
+            false => Ok(()),
+        }
+    }
+
     /// Waits until no proposal is under way; while the answer is held, none is taken. `None` when it took
     /// longer than `limit`: what is under way then may get no answer.
     pub(crate) async fn drain(&self, limit: Duration) -> Option<OwnedSemaphorePermit> {

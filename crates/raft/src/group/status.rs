@@ -56,8 +56,8 @@ impl Role {
 }
 
 impl GroupStatus {
-    /// The reason why the group serves nobody through this replica now: it stopped, or knows no leader.
-    pub fn readiness(&self) -> Result<(), String> {
+    /// The reason why the group serves nobody through this replica now, as far as its status tells.
+    pub(crate) fn readiness(&self) -> Result<(), String> {
         match (&self.failure, self.role, &self.leader) {
             (Some(failure), ..) => Err(format!("its group stopped: {failure}")),
             (None, Role::Stopped, _) => Err("its group stopped".to_owned()),

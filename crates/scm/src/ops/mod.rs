@@ -132,7 +132,11 @@ pub(crate) mod testing {
     /// Of replicas and their OMs.
     pub(crate) fn note(group: u64, members: &[(u64, u64)]) -> Command {
         let member = |&(replica, om): &(u64, u64)| OmMemberRecord { replica, om, has_voted: false };
-        Command::NoteOmGroup(NoteOmGroupCommand { group, members: members.iter().map(member).collect(), given_up: vec![] })
+        Command::NoteOmGroup(NoteOmGroupCommand {
+            group,
+            members: members.iter().map(member).collect(),
+            given_up: vec![],
+        })
     }
 
     pub(crate) fn change(group: u64, removed: &[u64], added: &[u64]) -> Command {

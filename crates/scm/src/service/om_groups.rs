@@ -78,7 +78,7 @@ fn group_info(world: &World<'_>, group: u64) -> OmGroupInfo {
         leader_om: found.map_or(0, |leader| leader.om.0),
         replicas: replica_infos(world, group, record.map_or(&[], |record| &record.members)),
         problem: om_groups::problem(world, group, record).unwrap_or_default(),
-        is_down: found.is_none(),
+        is_down: om_groups::is_down(world, record),
     }
 }
 
