@@ -347,7 +347,7 @@ pub(crate) fn is_down(world: &World<'_>, record: Option<&OmGroupRecord>) -> bool
         let is_led = |heard: &ReplicaHeard| heard.report.leader_replica != 0;
         let knows_none =
             || world.oms.has_told(om) && !world.oms.replica(om, record.group).is_some_and(is_led);
-        world.oms.is_silent(om, world.now) || knows_none()
+        is_dead(world, om) || world.oms.is_silent(om, world.now) || knows_none()
     };
     leader(world, record).is_none() && record.members.iter().all(has_no_leader)
 }

@@ -3,11 +3,13 @@
 
 use crate::COMMAND_BYTES_MAX;
 use crate::adapter::encoding::INDEX_MAX;
+use crate::adapter::type_config::RaftEntry;
+use openraft::EntryPayload;
 use proto::{Code, Failure, raft as wire};
 use types::LogId;
 
-/// A message that no elected leader of the group can have sent. `committed` is what this replica knows to be.
-pub(crate) fn append_check(message: &wire::AppendRequest, committed: Option<LogId>) -> Result<(), Failure> {
+/// The refusal of a message that no elected leader can have sent, whatever this replica knows.
+pub(crate) fn append_check(message: &wire::AppendRequest) -> Result<(), Failure> {
     let leader = message.vote.as_ref().filter(|vote| vote.committed);
     let leader = leader.ok_or_else(|| Failure::invalid("entries come from an elected leader only"))?;
     check_sender(leader.replica, message.to.as_ref())?;
@@ -20,9 +22,6 @@ pub(crate) fn append_check(message: &wire::AppendRequest, committed: Option<LogI
             return Err(Failure::invalid(why));
         }
     }
-    if let Some(why) = contradiction(message, committed) {
-        return Err(Failure::invalid(why));
-    }
     let entries = message.entries.iter().map(|entry| (entry.term, entry.index));
     check_order(message.prev.map(|prev| (prev.term, prev.index)), entries)?;
     for entry in &message.entries {
@@ -33,6 +32,23 @@ pub(crate) fn append_check(message: &wire::AppendRequest, committed: Option<LogI
         }
     }
     Ok(())
+}
+
+/// The refusal of other members than a group of fixed ones has: these stand in its first entry, which each of
+/// them wrote by itself.
+pub(crate) fn check_fixed_members(entries: &[RaftEntry]) -> Result<(), Failure> {
+    let is_change =
+        |entry: &&RaftEntry| matches!(entry.payload, EntryPayload::Membership(_)) && entry.log_id.index > 0;
+    match entries.iter().find(is_change) {
+        Some(entry) => {
+            let why = format!(
+                "entry {} names other members, and those of a pipeline are fixed",
+                entry.log_id.index
+            );
+            Err(Failure::invalid(why))
+        }
+        None => Ok(()),
+    }
 }
 
 /// A replica that hears from itself has a double: a copy of its disk, or one that was given its id.
@@ -107,7 +123,8 @@ mod tests {
             to: Some(wire::Address { replica: to, ..wire::Address::default() }),
         };
         let settled = LogId { term: Term(3), index: LogIndex(10) };
-        append_check(&message, Some(settled)).map_err(|failure| failure.message)
+        append_check(&message).map_err(|failure| failure.message)?;
+        contradiction(&message, Some(settled)).map_or(Ok(()), Err)
     }
 
     fn check(

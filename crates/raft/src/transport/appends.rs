@@ -1,34 +1,23 @@
 //! A replica takes the entries and heartbeats of its leader.
 
 use crate::Role;
-use crate::adapter::encoding::{
-    entry_from_wire, log_id_from_wire, log_id_of, log_id_to_wire, vote_from_wire, vote_to_wire,
-};
-use crate::adapter::machine::Raft;
-use crate::adapter::terms::TermLimit;
+use crate::adapter::encoding::{log_id_to_wire, vote_to_wire};
 use crate::adapter::type_config::TypeConfig;
 use crate::counts::HostCounts;
-use crate::group::Group;
 use crate::idle::doze::Doze;
-use crate::members::standing::Standing;
 use crate::open_groups::OpenGroups;
-use crate::transport::append_check::append_check;
-use crate::transport::elections::check_not_lost;
-use crate::transport::other_history::{AskLeader, Suspicion, contradiction_of};
 use crate::transport::refusal::{refused, stopped, unread};
+use crate::transport::taker::Taker;
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt, Stream, StreamExt, stream};
-use openraft::async_runtime::watch::WatchReceiver;
-use openraft::raft::{AppendEntriesRequest, StreamAppendError, StreamAppendResult};
+use openraft::raft::{StreamAppendError, StreamAppendResult};
 use proto::{Code, Failure, raft as wire};
-use raftlog::LogSpace;
 use std::pin::pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
-use types::Clock;
 use wire::append_response::Result as Answer;
 
 /// The time for which the receiver lets one group keep the answers of its batch waiting. Groups answer in
@@ -95,66 +84,6 @@ pub(crate) async fn append(
     };
     let answering = stream::once(answering).filter_map(|()| std::future::ready(None));
     Ok(stream::select(ReceiverStream::new(answers), answering).right_stream())
-}
-
-/// Checks messages of one sender. Of the group it has only what does not keep the log open.
-struct Taker {
-    raft: Raft,
-    space: Arc<LogSpace>,
-    standing: Arc<Standing>,
-    clock: Arc<dyn Clock>,
-    /// A pipeline is replaced when a member stops. SCM and OM are not, and go on with what each of them has.
-    asks: Option<AskLeader>,
-}
-
-impl Taker {
-    fn new(group: &Group) -> Taker {
-        Taker {
-            raft: group.raft().clone(),
-            space: group.log().space().clone(),
-            standing: group.standing().clone(),
-            clock: group.clock().clone(),
-            asks: group.id().kind.has_fixed_members().then(|| AskLeader::new(group)),
-        }
-    }
-
-    fn take(
-        &self,
-        message: wire::AppendRequest,
-        to: &Option<wire::Address>,
-    ) -> Result<AppendEntriesRequest<TypeConfig>, Failure> {
-        if message.to != *to {
-            return Err(Failure::invalid("messages of one stream are for one replica"));
-        }
-        let vote = vote_from_wire(message.vote, TermLimit::now(&*self.clock))?;
-        let (committed, known) = {
-            let metrics = self.raft.metrics();
-            let metrics = metrics.borrow_watched();
-            (metrics.local_committed.as_ref().map(log_id_of), metrics.vote)
-        };
-        if let Some(asks) = &self.asks
-            && let Some(why) = contradiction_of(&known, &vote, &message, committed)
-        {
-            asks.ask(Suspicion { vote, committed, why: why.clone() });
-            return Err(Failure::invalid(why));
-        }
-        append_check(&message, committed)?;
-        check_not_lost(&self.standing, vote.leader_id.voted_for)?;
-        let bytes = message.entries.iter().map(|entry| entry.meta.len() + entry.body.len()).sum();
-        if !message.entries.is_empty()
-            && let Err(full) = self.space.check_space(bytes)
-        {
-            // The sender pauses and tries again. In openraft this would end the group for good.
-            return Err(Failure::new(Code::DiskFull, full.to_string()));
-        }
-        let entries = message.entries.into_iter().map(entry_from_wire).collect::<Result<Vec<_>, _>>()?;
-        Ok(AppendEntriesRequest {
-            vote,
-            prev_log_id: message.prev.map(log_id_from_wire),
-            entries,
-            leader_commit: message.committed.map(log_id_from_wire),
-        })
-    }
 }
 
 /// Hands each heartbeat to its group, and answers for all of them together.

@@ -11,3 +11,4 @@ pub(crate) mod processes;
 pub(crate) mod protocol;
 pub(crate) mod refusal;
 pub(crate) mod service;
+mod taker;

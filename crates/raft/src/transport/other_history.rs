@@ -3,45 +3,30 @@
 //! is told: if it only refused, it would look like a follower that has everything.
 //!
 //! A message proves nothing, as strangers send messages too. So whom it names is asked, at the address where the
-//! group has it: the member stops when that one leads as the message says, and what it has contradicts what is
-//! committed here.
+//! group has it: the member stops when that one leads as the message says, is heard by a majority, and has
+//! something else than what is committed here.
 
 use crate::Member;
-use crate::adapter::encoding::{vote_from_wire, vote_to_wire};
-use crate::adapter::machine::Raft;
-use crate::adapter::terms::TermLimit;
+use crate::Role;
+use crate::adapter::encoding::vote_to_wire;
 use crate::adapter::type_config::{RaftVote, member_of};
 use crate::group::Group;
-use crate::members::standing::Standing;
 use crate::open_groups::OpenGroups;
-use crate::transport::append_check::contradiction;
-use crate::transport::processes::Processes;
 use crate::transport::protocol;
+use crate::transport::taker::Taker;
 use openraft::async_runtime::watch::WatchReceiver;
 use proto::{Failure, raft as wire};
-use std::sync::Arc;
 use std::time::Duration;
-use types::{Clock, GroupId, LogId, LogIndex};
+use tracing::info;
+use types::{LogId, LogIndex};
 
 /// The time for an answer. The leader that spoke speaks again soon, and is asked again.
 const ANSWER_MAX: Duration = Duration::from_secs(2);
 
-/// A contradiction between what a member knows and a message of a leader that was elected no earlier.
-pub(crate) fn contradiction_of(
-    known: &RaftVote,
-    vote: &RaftVote,
-    message: &wire::AppendRequest,
-    committed: Option<LogId>,
-) -> Option<String> {
-    let is_current = vote.committed && vote.leader_id.term >= known.leader_id.term;
-    let contradicts = || contradiction(message, committed).filter(|_| is_current);
-    two_leaders(known, vote).or_else(contradicts)
-}
-
 /// The contradiction between two votes that each led one term. A disk that came back with old votes lets a term
 /// have two leaders, and openraft, which tells terms apart by their numbers alone, would take the entries of one
 /// for those of the other.
-fn two_leaders(known: &RaftVote, vote: &RaftVote) -> Option<String> {
+pub(super) fn two_leaders(known: &RaftVote, vote: &RaftVote) -> Option<String> {
     let is_same_term = known.leader_id.term == vote.leader_id.term;
     let are_two = known.leader_id.voted_for != vote.leader_id.voted_for;
     let (term, leader, other) = (vote.leader_id.term, known.leader_id.voted_for, vote.leader_id.voted_for);
@@ -50,73 +35,75 @@ fn two_leaders(known: &RaftVote, vote: &RaftVote) -> Option<String> {
     })
 }
 
-/// A leader whose message contradicts what is known here.
-pub(crate) struct Suspicion {
-    pub(crate) vote: RaftVote,
-    pub(crate) committed: Option<LogId>,
-    pub(crate) why: String,
-}
-
-impl Suspicion {
-    /// Whether the answer of the leader that was named says so too. What it has purged, it has applied: that
-    /// proves nothing.
-    fn is_proven_by(&self, known: &RaftVote, answer: &wire::LeadResponse, terms: TermLimit) -> bool {
-        let leads = vote_from_wire(answer.vote, terms).is_ok_and(|vote| vote == self.vote);
-        let lacks_what_is_committed = self.committed.is_some_and(|committed| {
-            let is_shorter = answer.last.is_none_or(|last| last.index < committed.index.0);
-            let has_another = answer.at.is_some_and(|at| at.term != committed.term.0);
-            is_shorter || has_another
-        });
-        leads && (two_leaders(known, &self.vote).is_some() || lacks_what_is_committed)
+/// The proof, in words, that the leader of this vote has another history than what is known here, by its own
+/// answer. What it has purged, it has applied: that proves nothing.
+fn proof(
+    (known, committed): (RaftVote, Option<LogId>),
+    vote: &RaftVote,
+    answer: &wire::LeadResponse,
+) -> Option<String> {
+    if answer.leads != Some(vote_to_wire(vote)) {
+        return None;
     }
+    let lacks = |committed: LogId| {
+        let LogId { term, index } = committed;
+        let there = match (&answer.at, &answer.last) {
+            (Some(at), _) if at.term != term.0 => format!("has one of term {} there", at.term),
+            (_, Some(last)) if last.index < index.0 => format!("ends with entry {}", last.index),
+            (_, None) => "has no entry".to_owned(),
+            _ => return None,
+        };
+        let (replica, its_term) = (vote.leader_id.voted_for, vote.leader_id.term);
+        Some(format!(
+            "entry {index} of term {term} is committed here, and replica {replica}, which leads term {its_term}, {there}: \
+             members of the group came back without what they had"
+        ))
+    };
+    two_leaders(&known, vote).or_else(|| committed.and_then(lacks))
 }
 
-/// What it takes to ask a leader and to stop, of which nothing keeps the group's log open.
-pub(crate) struct AskLeader {
-    group: GroupId,
-    cluster: Arc<str>,
-    raft: Raft,
-    processes: Arc<Processes>,
-    standing: Arc<Standing>,
-    clock: Arc<dyn Clock>,
-}
-
-impl AskLeader {
-    pub(crate) fn new(group: &Group) -> AskLeader {
-        AskLeader {
-            group: group.id(),
-            cluster: group.shared_cluster(),
-            raft: group.raft().clone(),
-            processes: group.processes().clone(),
-            standing: group.standing().clone(),
-            clock: group.clock().clone(),
-        }
-    }
-
+impl Taker {
     fn member(&self, replica: u64) -> Option<Member> {
         let metrics = self.raft.metrics();
         let metrics = metrics.borrow_watched();
         metrics.membership_config.get_node(&replica).map(|peer| member_of(replica, peer))
     }
 
-    /// Asks in the background, one question at a time, and stops the group when the answer proves it.
-    pub(crate) fn ask(&self, suspicion: Suspicion) {
-        let Some(leader) = self.member(suspicion.vote.leader_id.voted_for) else { return };
+    /// A question in the background, one at a time, whether the leader of this vote has another history. The group
+    /// stops when its answer proves it.
+    pub(super) fn ask_leader(&self, vote: RaftVote) {
+        let Some(leader) = self.member(vote.leader_id.voted_for) else { return };
         let Some(turn) = self.standing.turn_to_ask() else { return };
-        let AskLeader { raft, standing, clock, .. } = self;
-        let (raft, standing, terms) = (raft.clone(), standing.clone(), TermLimit::now(&**clock));
-        let Ok(process) = self.processes.of(&leader) else { return };
-        let index = suspicion.committed.map_or(0, |committed| committed.index.0);
-        let to = Some(protocol::address(self.group, leader.replica, &self.cluster));
+        let group = self.group;
+        let process = match self.processes.of(&leader) {
+            Ok(process) => process,
+            Err(why) => {
+                return info!(%group, leader = leader.replica.0, %why, "ask a leader of another history");
+            }
+        };
+        let ((_, committed), raft, standing) = (self.known(), self.raft.clone(), self.standing.clone());
+        let index = committed.map_or(0, |committed| committed.index.0);
+        let to = Some(protocol::address(group, leader.replica, &self.cluster));
         tokio::spawn(async move {
+            let _turn = turn;
             let mut client = process.control();
-            let asked = tokio::time::timeout(ANSWER_MAX, client.lead(wire::LeadRequest { to, index })).await;
-            let Ok(Ok(answer)) = asked else { return };
+            let asked = client.lead(wire::LeadRequest { to, index });
+            let answer = match tokio::time::timeout(ANSWER_MAX, asked).await {
+                Ok(Ok(answer)) => answer.into_inner(),
+                Ok(Err(status)) => {
+                    let why = Failure::from(status);
+                    return info!(%group, leader = leader.replica.0, %why, "what seems to lead another history does not say so");
+                }
+                Err(_) => {
+                    return info!(%group, leader = leader.replica.0, "what seems to lead another history does not answer");
+                }
+            };
             let known = raft.metrics().borrow_watched().vote;
-            if suspicion.is_proven_by(&known, answer.get_ref(), terms) && standing.contradict(suspicion.why) {
+            if let Some(why) = proof((known, committed), &vote, &answer)
+                && standing.contradict(why)
+            {
                 let _ = raft.shutdown().await;
             }
-            drop(turn);
         });
     }
 }
@@ -128,20 +115,25 @@ pub(crate) async fn lead(
 ) -> Result<wire::LeadResponse, Failure> {
     let group = open_groups.addressed(request.to.as_ref())?;
     let to_wire = |id: LogId| wire::LogId { term: id.term.0, index: id.index.0 };
+    let leads = leading(&group);
     let at = group.log().id_at(LogIndex(request.index)).await.ok();
     let log = group.log().state();
+    Ok(wire::LeadResponse { leads, at: at.map(to_wire), last: log.last.max(log.purged).map(to_wire) })
+}
+
+/// The vote by which this replica leads. openraft's metrics alone keep that of a leader that was restarted, or
+/// stopped.
+fn leading(group: &Group) -> Option<wire::Vote> {
+    let leads = group.status().role == Role::Leader && group.hears_majority();
     let vote = group.raft().metrics().borrow_watched().vote;
-    Ok(wire::LeadResponse {
-        vote: Some(vote_to_wire(&vote)),
-        at: at.map(to_wire),
-        last: log.last.max(log.purged).map(to_wire),
-    })
+    let is_own = vote.committed && vote.leader_id.voted_for == group.replica().0;
+    (leads && is_own).then(|| vote_to_wire(&vote))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use types::{LogIndex, Term};
+    use types::Term;
 
     #[test]
     fn a_term_has_one_leader() {
@@ -157,45 +149,25 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_leader_without_what_is_committed_is_of_another_history_and_a_deposed_one_is_not() {
-        let id = |(term, index)| wire::LogId { term, index };
-        let says = |vote: RaftVote, prev, committed| {
-            let message = wire::AppendRequest {
-                prev: Some(id(prev)),
-                committed: Some(id(committed)),
-                ..wire::AppendRequest::default()
-            };
-            let settled = LogId { term: Term(3), index: LogIndex(10) };
-            contradiction_of(&RaftVote::new_committed(4, 1), &vote, &message, Some(settled)).is_some()
-        };
-        assert!(says(RaftVote::new_committed(5, 2), (5, 9), (5, 9)), "it goes on before what is committed");
-        assert!(says(RaftVote::new_committed(5, 2), (2, 8), (4, 9)), "it has committed something else");
-        assert!(!says(RaftVote::new_committed(5, 2), (2, 8), (3, 10)));
-        assert!(!says(RaftVote::new_committed(3, 2), (2, 11), (2, 9)), "it was deposed");
-        assert!(!says(RaftVote::new(5, 2), (5, 9), (5, 9)), "it is not elected");
-    }
-
-    #[test]
     fn a_leader_proves_it_by_what_it_has_and_not_by_what_others_send_in_its_name() {
         let vote = RaftVote::new_committed(5, 2);
         let id = |(term, index)| wire::LogId { term, index };
-        let proves = |known: RaftVote, leads: RaftVote, at: Option<(u64, u64)>, last: (u64, u64)| {
-            let suspicion = Suspicion {
-                vote,
-                committed: Some(LogId { term: Term(3), index: LogIndex(10) }),
-                why: String::new(),
-            };
-            let vote = Some(vote_to_wire(&leads));
-            let answer = wire::LeadResponse { vote, at: at.map(id), last: Some(id(last)) };
-            suspicion.is_proven_by(&known, &answer, TermLimit::now(&types::SystemClock))
+        let proves = |known: RaftVote, leads: Option<RaftVote>, at: Option<(u64, u64)>, last: (u64, u64)| {
+            let committed = Some(LogId { term: Term(3), index: LogIndex(10) });
+            let leads = leads.as_ref().map(vote_to_wire);
+            let answer = wire::LeadResponse { leads, at: at.map(id), last: Some(id(last)) };
+            proof((known, committed), &vote, &answer).is_some()
         };
         let known = RaftVote::new_committed(4, 1);
-        assert!(proves(known, vote, Some((5, 10)), (5, 12)), "another entry");
-        assert!(proves(known, vote, None, (5, 9)), "no entry");
-        assert!(!proves(known, vote, Some((3, 10)), (5, 12)), "it has what is committed");
-        assert!(!proves(known, vote, None, (5, 12)), "it has purged it");
-        assert!(!proves(known, RaftVote::new_committed(4, 2), None, (5, 9)), "it leads in another term");
-        assert!(!proves(known, RaftVote::new(5, 2), None, (5, 9)), "it does not lead");
-        assert!(proves(RaftVote::new_committed(5, 1), vote, Some((3, 10)), (5, 12)), "a second leader");
+        assert!(proves(known, Some(vote), Some((5, 10)), (5, 12)), "another entry");
+        assert!(proves(known, Some(vote), None, (5, 9)), "no entry");
+        assert!(!proves(known, Some(vote), Some((3, 10)), (5, 12)), "it has what is committed");
+        assert!(!proves(known, Some(vote), None, (5, 12)), "it has purged it");
+        assert!(
+            !proves(known, Some(RaftVote::new_committed(4, 2)), None, (5, 9)),
+            "it leads in another term"
+        );
+        assert!(!proves(known, None, None, (5, 9)), "it does not lead");
+        assert!(proves(RaftVote::new_committed(5, 1), Some(vote), Some((3, 10)), (5, 12)), "a second leader");
     }
 }

@@ -112,6 +112,7 @@ fn to_every_method(to: Option<wire::Address>) -> Vec<(&'static str, Bytes)> {
         dismissal: Some(wire::Dismissal { at, members: vec![101] }),
         from: 101,
     };
+    let lead = wire::LeadRequest { to: to.clone(), index: 1 };
     let offer = wire::SnapshotOffer { to, vote, manifest: Bytes::new() };
     let snapshot =
         wire::SnapshotToFollower { message: Some(wire::snapshot_to_follower::Message::Offer(offer)) };
@@ -121,6 +122,7 @@ fn to_every_method(to: Option<wire::Address>) -> Vec<(&'static str, Bytes)> {
         ("TransferLeader", encode(&hand_over)),
         ("Dismiss", encode(&dismiss)),
         ("ReadIndex", encode(&read_index)),
+        ("Lead", encode(&lead)),
         ("Snapshot", encode(&snapshot)),
     ]
 }
@@ -303,6 +305,7 @@ fn message(group: GroupId, replica: u64) -> impl Strategy<Value = (&'static str,
         "ReadIndex",
         "Snapshot",
         "Hello",
+        "Lead",
     ]);
     prop_oneof![
         6 => proptest::collection::vec(append(group, replica), 1..4).prop_map(|it| ("Append", it)),
@@ -434,6 +437,47 @@ async fn forged_messages_of_another_history_are_refused_and_stop_nobody() {
             let failure = attacker.send("Append", vec![message.clone()]).await.expect_err("forged");
             assert_eq!(failure.code, Code::Invalid, "{failure}");
         }
+    }
+    // Nor does he choose who is asked.
+    let status = cluster.group(attacked, group).status();
+    let last = cluster.group(attacked, group).log().state().last.expect("something is there");
+    let peer = |member: &flotilla_raft::Member, address: &str| wire::Member {
+        replica: member.replica.0,
+        node: member.node.0,
+        address: address.to_owned(),
+    };
+    let mut members: Vec<_> =
+        cluster.members(group).iter().map(|member| peer(member, "127.0.0.1:1")).collect();
+    members.push(wire::Member { replica: 999, node: 999, address: "127.0.0.1:1".to_owned() });
+    let voters = members.iter().map(|member| member.replica).collect();
+    let membership = wire::Membership { voter_sets: vec![wire::VoterSet { replicas: voters }], members };
+    let entry = wire::Entry {
+        term: status.term.0,
+        index: last.index.0 + 1,
+        kind: 3,
+        meta: encode(&membership),
+        ..wire::Entry::default()
+    };
+    let message = wire::AppendRequest {
+        to: address(group, replica, PROTOCOL_VERSION),
+        vote: Some(wire::Vote {
+            term: status.term.0,
+            replica: cluster.members(group)[leader].replica.0,
+            committed: true,
+        }),
+        prev: Some(wire::LogId { term: last.term.0, index: last.index.0 }),
+        entries: vec![entry],
+        ..wire::AppendRequest::default()
+    };
+    let failure = attacker.send("Append", vec![encode(&message)]).await.expect_err("forged");
+    assert!(failure.message.contains("names other members"), "{failure}");
+
+    for n in 0..3 {
+        let to = address(group, cluster.members(group)[n].replica.0, PROTOCOL_VERSION);
+        let asked = encode(&wire::LeadRequest { to, index: committed });
+        let answer = Attacker::new(&cluster, n).await.send("Lead", vec![asked]).await.expect("an answer");
+        let answer = wire::LeadResponse::decode(answer[0].clone()).expect("what was encoded");
+        assert_eq!(answer.leads.is_some(), n == leader, "{answer:?}");
     }
     elects_and_commits(&cluster, group).await.expect("the group goes on");
     for n in 0..3 {

@@ -14,6 +14,7 @@ mod links;
 mod membership;
 mod metadata;
 mod metrics;
+mod other_history;
 mod partition;
 mod reads;
 mod recovery;

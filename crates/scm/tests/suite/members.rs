@@ -195,7 +195,7 @@ async fn a_leader_that_hears_no_majority_serves_nobody() {
     };
     serves(&mut leader).await.unwrap();
     stop(servers).await;
-    waits(&leader, "a majority of SCM's members does not answer").await;
+    waits(&leader, "a majority of its members does not answer").await;
     leader.becomes("silence", async |server| serves(server).await.is_err()).await;
     assert_eq!(serves(&mut leader).await.unwrap_err().code, Code::Unavailable);
     let introduced = leader.client.introduce(IntroduceRequest {}).await.unwrap().into_inner();
