@@ -222,6 +222,14 @@ pub(crate) async fn assert_all_come_back(s3: &S3, acknowledged: &[u64]) {
     assert_all_read(s3, acknowledged, BACK_WITHIN).await;
 }
 
+/// Reads objects and puts them again, as somebody does who is about to give up what they are in.
+pub(crate) async fn put_again(s3: &S3, acknowledged: &[u64]) {
+    for &n in acknowledged {
+        let found = s3.get(&key(n)).await.unwrap().expect("it is there");
+        s3.put(&key(n), found).await.unwrap();
+    }
+}
+
 /// While members are away for good or not: what cannot be read says so, and what can is right. How many were
 /// refused.
 pub(crate) async fn assert_none_wrong(s3: &S3, acknowledged: &[u64]) -> usize {
