@@ -15,6 +15,8 @@ use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::time::Instant;
 use types::DiskId;
 
 /// The reasons why a data directory cannot be used; the message says what to do. It has the system's own
@@ -101,6 +103,25 @@ impl RealDisk {
                 _lock: lock,
             }),
         })
+    }
+
+    /// [`RealDisk::open`] for a directory that somebody has just stopped using, who holds it until what he began
+    /// last has ended: a group that was shut down still asks its disk for its free space, for one. The error of
+    /// one that stays in use comes after `patience`.
+    pub async fn open_once_free(
+        root: &Path,
+        node_uuid: u128,
+        patience: Duration,
+    ) -> Result<RealDisk, OpenDiskError> {
+        let give_up = Instant::now() + patience;
+        loop {
+            match RealDisk::open(root, node_uuid) {
+                Err(OpenDiskError::InUse { .. }) if Instant::now() < give_up => {
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+                opened => return opened,
+            }
+        }
     }
 
     /// Reads the stamp of a directory without opening or locking it; `None` when it has none.

@@ -46,7 +46,8 @@ async fn a_directory_is_used_by_one_until_its_last_file_is_closed() {
         let file = disk.open("a", true).await.unwrap();
         assert!(matches!(RealDisk::open(dir.path(), 1), Err(OpenDiskError::InUse { .. })));
         drop(disk);
-        assert!(matches!(RealDisk::open(dir.path(), 1), Err(OpenDiskError::InUse { .. })));
+        let again = RealDisk::open_once_free(dir.path(), 1, Duration::from_millis(20)).await;
+        assert!(matches!(again, Err(OpenDiskError::InUse { .. })));
         // What is under way when the last handle goes is finished before the lock is free.
         let bytes = Bytes::from(vec![7; 1 << 20]);
         (0..100).for_each(|n| drop(file.write_and_sync(n << 20, vec![bytes.clone()])));

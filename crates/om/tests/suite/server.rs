@@ -22,6 +22,8 @@ use tonic::transport::{Channel, Endpoint};
 use types::{Clock, ManualClock};
 
 const CLUSTER: &str = "of-the-suite";
+/// Longer than anything takes on a busy machine.
+const DEADLINE: Duration = Duration::from_secs(60);
 
 pub(crate) const NOW_MS: u64 = 1_700_000_000_000;
 
@@ -53,7 +55,7 @@ impl Server {
 
     /// The same without a bucket.
     pub(crate) async fn open(dir: &Path) -> Server {
-        let disk = Arc::new(RealDisk::open(dir, 1).unwrap());
+        let disk = Arc::new(RealDisk::open_once_free(dir, 1, DEADLINE).await.unwrap());
         disk.join_cluster(CLUSTER, 0).unwrap();
         let log =
             LogSpaceOptions { reserve_bytes: 0, segment_bytes_max: 1 << 20, ..LogSpaceOptions::default() };
@@ -102,7 +104,7 @@ impl Server {
         self.host.shutdown().await;
         drop(self.client);
         let _ = self.stop.send(());
-        tokio::time::timeout(Duration::from_secs(30), self.served).await.expect("the server ends").unwrap();
+        tokio::time::timeout(DEADLINE, self.served).await.expect("the server ends").unwrap();
     }
 
     pub(crate) async fn commit(&self, commit: CommitKeyRequest) -> Result<CommitKeyResponse, Failure> {

@@ -2,7 +2,7 @@ use crate::ledger::{Ledger, LedgerView};
 use crate::links::Links;
 use crate::partition::Cables;
 use bytes::Bytes;
-use disk::{OpenDiskError, RealDisk};
+use disk::RealDisk;
 use flotilla_raft::{
     AddressBook, Command, Done, Group, GroupSpec, GroupStart, HostOptions, Member, OpenGroupError,
     ProposeError, RaftHost, Role, SnapshotPolicy, Timing,
@@ -160,14 +160,8 @@ impl Cluster {
     pub(crate) async fn start_node(&mut self, n: usize) {
         let node = &mut self.nodes[n];
         assert!(node.running.is_none(), "{:?} runs already", node.id);
-        // A disk that was in use before is let go when its last operation has ended.
-        let disk =
-            eventually("the disk is free", || match RealDisk::open(&node.dir, u128::from(node.id.0)) {
-                Err(OpenDiskError::InUse { .. }) => None,
-                opened => Some(opened.expect("open a disk")),
-            })
-            .await;
-        let disk = Arc::new(disk);
+        let disk = RealDisk::open_once_free(&node.dir, u128::from(node.id.0), DEADLINE).await;
+        let disk = Arc::new(disk.expect("open a disk"));
         let space = LogSpace::new(disk.clone(), self.log_options.clone());
         let (options, addresses) = (self.host_options.clone(), self.addresses.clone());
         let connector = match &self.cables {

@@ -38,14 +38,9 @@ impl Machine {
 
     /// Starts on the same directory once the process before has let go of it.
     pub(crate) async fn start_again(&self) -> Arc<LogSpace> {
-        let deadline = tokio::time::Instant::now() + std::time::Duration::from_secs(60);
-        loop {
-            match RealDisk::open(&self.dir.path().join("disk"), 1) {
-                Ok(disk) => return LogSpace::new(Arc::new(disk), self.options.clone()),
-                Err(error) => assert!(tokio::time::Instant::now() < deadline, "{error}"),
-            }
-            tokio::task::yield_now().await;
-        }
+        let patience = std::time::Duration::from_secs(60);
+        let disk = RealDisk::open_once_free(&self.dir.path().join("disk"), 1, patience).await.unwrap();
+        LogSpace::new(Arc::new(disk), self.options.clone())
     }
 
     pub(crate) fn segment(&self, owner: u64, segment: u32) -> PathBuf {

@@ -43,7 +43,7 @@ impl Server {
     }
 
     pub(crate) async fn try_start(dir: &Path, options: ScmOptions) -> anyhow::Result<Server> {
-        let disk = Arc::new(RealDisk::open(dir, 1)?);
+        let disk = Arc::new(RealDisk::open_once_free(dir, 1, DEADLINE).await?);
         let log =
             LogSpaceOptions { reserve_bytes: 0, segment_bytes_max: 1 << 20, ..LogSpaceOptions::default() };
         let space = LogSpace::new(disk.clone(), log);
