@@ -362,10 +362,10 @@ pub(crate) enum OmCommand {
 
 #[derive(Subcommand, Debug, Clone)]
 pub(crate) enum RaftCommand {
-    /// Say what to do, where, when a majority of SCM's members is lost for good. Changes nothing: the
-    /// survivor must be stopped for it
+    /// Say what to do, where, when a majority of SCM's members, or of OM's, is lost for good. Changes nothing:
+    /// the survivor must be stopped for it
     ResetMembership {
-        /// scm, or a pipeline like pipeline-3
+        /// scm, om (all groups of names), om-N, or a pipeline like pipeline-3
         #[arg(long, default_value = "scm")]
         group: String,
     },

@@ -49,14 +49,18 @@ fn roles(listed: &ListOmsResponse) -> Answer {
 }
 
 fn groups(groups: &[OmGroupInfo]) -> Answer {
+    let list: Vec<_> = groups.iter().map(group_to_json).collect();
+    Answer::new(groups_text(groups), json!(list))
+}
+
+pub(super) fn groups_text(groups: &[OmGroupInfo]) -> String {
     let rows: Vec<_> = groups.iter().flat_map(group_rows).collect();
     let headings = ["GROUP", "LEADER", "OM", "REPLICA", "ROLE", "APPLIED", "ADDRESS"];
     let mut text = table(headings, &rows);
     for group in groups.iter().filter(|group| !group.problem.is_empty()) {
         text += &format!("\ngroup {}: {}\n", number(group), group.problem);
     }
-    let list: Vec<_> = groups.iter().map(group_to_json).collect();
-    Answer::new(text, json!(list))
+    text
 }
 
 /// Returns when another one leads.

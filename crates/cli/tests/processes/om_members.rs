@@ -309,3 +309,54 @@ fn an_om_that_is_dead_for_long_is_replaced_where_another_one_stands_by() {
     names.until_whole(3);
     assert!(names.fs(&["-ls", "/s3v"]).contains("first"));
 }
+
+/// By what the command says, to the letter.
+#[test]
+fn two_of_three_are_lost_for_good_and_come_back_after_all() {
+    let mut names = Names::start(3);
+    names.until_whole(3);
+    names.fs(&["-mkdir", "/s3v/first"]);
+    let lost: Vec<usize> = (0..2).collect();
+    for om in &lost {
+        names.oms[*om].kill9();
+    }
+    let advice = admin_json(&names.scm, &["raft", "reset-membership", "--group", "om"])[0].clone();
+    assert_eq!(advice["survivor"], names.number_of(2), "{advice:#}");
+    names.oms[2].kill9();
+    let meta = names.meta(2).display().to_string();
+    let command = advice["command"].as_str().unwrap().replace("META", &meta);
+    let line: Vec<String> = command.split_whitespace().skip(1).map(str::to_owned).collect();
+    let line: Vec<&str> = line.iter().map(String::as_str).collect();
+    let looked = flotilla(&line, None);
+    let said = String::from_utf8_lossy(&looked.stdout).into_owned();
+    assert!(said.contains(&format!("OM {}", names.number_of(2))), "{looked:?}");
+    let done = flotilla(&[&line[..], &["--yes"]].concat(), None);
+    assert!(done.status.success(), "{done:?}");
+    names.oms[2].start_again();
+    names.until_whole(1);
+    names.until_fs(&["-mkdir", "-p", "/s3v/second"]);
+    names.add_om();
+    names.add_om();
+    names.until_whole(3);
+
+    // Whoever is in the record now is away while the old ones come back, and elect.
+    let now: Vec<usize> = vec![2, 3, 4];
+    for om in &now {
+        names.oms[*om].kill9();
+    }
+    for om in &lost {
+        names.oms[*om].start_again();
+    }
+    std::thread::sleep(Duration::from_secs(8));
+    for om in &now {
+        names.oms[*om].start_again();
+    }
+    names.until_whole(3);
+    let give_up = Instant::now() + SOON;
+    while lost.iter().any(|om| names.meta(*om).join("db-om-0").exists()) {
+        assert!(Instant::now() < give_up, "they keep what they have\n{}", names.logs());
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    let listed = names.fs(&["-ls", "/s3v"]);
+    assert!(listed.contains("first") && listed.contains("second"), "{listed}");
+}
