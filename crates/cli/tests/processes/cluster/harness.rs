@@ -24,7 +24,8 @@ pub(super) const FAULT_GRACE: Duration = Duration::from_secs(5);
 pub(super) const REPAIRED_WITHIN: Duration = Duration::from_secs(180);
 /// Somebody leads SCM again by then.
 const LED_WITHIN: Duration = Duration::from_secs(60);
-/// The longest time without an acknowledgement, all writers together, while something is being lost.
+/// The longest time without an acknowledgement, all writers together, while something is being lost: a writer
+/// leaves a silent pipeline after two seconds, and may find that the next one has lost the same node.
 const STAND_STILL_MAX: Duration = Duration::from_secs(4);
 const STAND_STILL_AMONG_TESTS_MAX: Duration = Duration::from_secs(60);
 pub(super) const DATANODES: usize = 5;
