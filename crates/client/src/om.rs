@@ -74,7 +74,7 @@ impl OmCaller {
         F: Future<Output = Result<tonic::Response<A>, tonic::Status>>,
     {
         let begun = Instant::now();
-        let mut retry = Backoff::new(Duration::from_millis(20), Duration::from_millis(500));
+        let mut retry = Backoff::new(Duration::from_millis(20), Duration::from_millis(250));
         let (mut unsure, mut strangers) = (false, 0);
         let attempt = || {
             let call = tonic::Request::new(request.clone());

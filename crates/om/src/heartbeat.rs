@@ -1,5 +1,6 @@
 //! Telling SCM what is here, and doing what it answers.
 
+use crate::address;
 use crate::options::OmOptions;
 use crate::replicas::Replicas;
 use crate::scm::ScmLink;
@@ -94,6 +95,7 @@ impl Heartbeat {
         let interval = self.options.heartbeat;
         let mut retry = RETRY;
         loop {
+            self.replicas.look_at_space();
             match self.step().await {
                 Ok(()) => {
                     self.word.set(Standing::Well);
@@ -162,6 +164,8 @@ impl Heartbeat {
         if stamp.cluster.is_empty() {
             info!(cluster = answer.cluster, "OM joined the cluster");
         }
+        let noted = address::note(&*self.disk, &self.options.address).await;
+        noted.map_err(|error| Failure::internal(format!("{error:#}")))?;
         if !self.has_opened {
             let opened = self.replicas.open_all().await;
             opened.map_err(|error| Failure::internal(format!("{error:#}")))?;

@@ -7,6 +7,7 @@
 //! The replicas of groups that an OM has are in [`replicas`]. Which it is to have SCM says
 //! (docs/adr/0013-scm-places-the-groups-of-names.md), in answer to the [`heartbeat`].
 
+mod address;
 mod counted;
 mod heartbeat;
 mod om;

@@ -1,3 +1,4 @@
+use crate::address;
 use crate::counted::{Counted, expose_listings, expose_tables};
 use crate::heartbeat::{Heartbeat, Word};
 use crate::options::OmOptions;
@@ -68,7 +69,8 @@ impl Om {
         };
         // Before it belongs to a cluster there is nothing to open; and what there is could not say to others
         // whose it is.
-        let has_opened = !disk.stamp().cluster.is_empty();
+        let has_opened =
+            !disk.stamp().cluster.is_empty() && address::is_as_before(&*disk, &options.address).await?;
         if has_opened {
             replicas.open_all().await?;
         }

@@ -21,13 +21,16 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
-use tracing::info;
+use tracing::{info, warn};
 use types::random::random;
 use types::{Clock, GroupId, NodeId, ReplicaId};
 
 /// The time after which an attempt to change the members is given up and begun again: what it has reached
 /// stays, and a member that is sent a snapshot goes on receiving it.
 const CHANGE_MAX: Duration = Duration::from_secs(30);
+/// Leadership moves within that, or stays.
+const HAND_OVER_MAX: Duration = Duration::from_secs(5);
+const HAND_OVER_PAUSE: Duration = Duration::from_secs(10);
 /// openraft tells what it has found in a log shortly after it has opened it.
 const MEMBERS_WITHIN: Duration = Duration::from_secs(5);
 
@@ -244,11 +247,7 @@ impl Replica {
     /// The replica as SCM is told of it by the OM with this number. `by_scm` is where SCM says that replicas are.
     pub(crate) fn report(&self, om: NodeId, by_scm: &ReplicaPlaces) -> OmReplicaReport {
         let (status, members) = (self.group.status(), self.group.members());
-        let leader = match status.role {
-            Role::Leader if !self.group.hears_majority() => ReplicaId(0),
-            Role::Leader => self.id(),
-            _ => status.leader.map_or(ReplicaId(0), |leader| leader.replica),
-        };
+        let leader = self.group.heard_leader().map_or(ReplicaId(0), |leader| leader.replica);
         let place = |member: &Member| match member.node {
             _ if member.replica == self.id() => om,
             // One of before 0013, which the log knows by no number.
@@ -358,6 +357,22 @@ impl Replica {
                     info!(group = %group.id(), %to, error = error.to_string(), "let another member lead")
                 }
             }
+        }));
+    }
+
+    /// Lets whichever member has most lead instead of this one, whose disk takes nothing any more.
+    pub(crate) fn hand_over_from_full_disk(&self) {
+        let mut tasks = self.tasks.lock().expect("no holder panics");
+        let is_leader = self.statuses.borrow().role == Role::Leader;
+        if !is_leader || tasks.succession.as_ref().is_some_and(|task| !task.is_finished()) {
+            return;
+        }
+        let group = self.group.clone();
+        tasks.succession = Some(tokio::spawn(async move {
+            warn!(group = %group.id(), "the disk is full: another member is to lead");
+            group.hand_over(HAND_OVER_MAX).await;
+            // Theirs may be full too: nobody is asked again at once.
+            sleep(HAND_OVER_PAUSE).await;
         }));
     }
 

@@ -294,13 +294,17 @@ fn emptied(world: &World<'_>) -> Vec<Command> {
             || is_in(om, &group.removed) && group.members.iter().any(|member| !member.has_voted)
     };
     let groups = || world.tables.om_groups().values();
+    let is_in_group = |om: u64, group: &OmGroupRecord| {
+        leader(world, group).is_some_and(|leader| leader.members().iter().any(|member| member.om == om))
+    };
     // It may be of names that are not founded here, or not known any more.
     let has_names = |om: u64| {
         let is_founded = |group: u64| world.tables.om_group(group).is_some_and(|record| record.is_founded);
         let has_told = is_dead(world, NodeId(om)) || world.oms.has_told(NodeId(om));
         !has_told || world.oms.replicas(NodeId(om)).any(|heard| !is_founded(heard.report.group))
     };
-    let is_needed = |om: &u64| has_names(*om) || groups().any(|group| is_needed(*om, group));
+    let is_needed =
+        |om: &u64| has_names(*om) || groups().any(|group| is_needed(*om, group) || is_in_group(*om, group));
     let emptied = leaving.map(|om| om.om).filter(|om| !is_needed(om));
     let duty = NodeDuty::NodeDecommissioned as i32;
     emptied.map(|om| Command::SetOmDuty(SetOmDutyCommand { om, duty })).collect()

@@ -374,6 +374,38 @@ fn a_group_that_a_person_has_reset_is_what_it_says_and_grows_again() {
     assert_eq!(fixture.carry_out(), [change(0, &[], &[4, 5])]);
 }
 
+#[test]
+fn one_message_that_nobody_confirms_changes_nothing() {
+    let mut fixture = Fixture::of_three();
+    let follows = |replica: u64| {
+        vec![OmReplicaReport { replica, leader_replica: 2, term: 1, ..OmReplicaReport::default() }]
+    };
+    fixture.hear(2, follows(3));
+    let mut forged = leads_after_reset(4, &[(4, 3)], &[2, 3]);
+    forged[0].term = 1 << 20;
+    fixture.hear(3, forged);
+    assert_eq!(fixture.decide(), []);
+    assert_eq!((fixture.gone(1), fixture.gone(2)), (vec![], vec![]));
+    assert_eq!(fixture.told(2).unwrap().members.len(), 3);
+    fixture.hear(3, follows(4));
+    assert_eq!((fixture.decide(), fixture.problem()), (vec![], String::new()));
+}
+
+/// SCM came back with an old copy of its directory.
+#[test]
+fn a_voter_that_the_record_never_had_is_noted_though_the_leader_was_told_otherwise() {
+    let mut fixture = Fixture::of_three();
+    // Draws a number, as for a replica that SCM has forgotten.
+    run(&mut fixture.tables, found(1, 5));
+    let mut now = leads(2, &[(2, 1), (3, 2), (5, 4)]);
+    now[0].wanted = vec![2, 3, 4];
+    fixture.hear(1, now);
+    fixture.hear(4, vec![OmReplicaReport { replica: 5, leader_replica: 2, ..OmReplicaReport::default() }]);
+    run(&mut fixture.tables, set_om_duty(4, NodeDuty::NodeDecommissioning));
+    assert_eq!(fixture.carry_out(), [Command::NoteOmGroup(noted(&[(2, 1), (3, 2), (5, 4)]))]);
+    assert_eq!(members(&fixture.tables, 0), [(2, 1), (3, 2), (5, 4)]);
+}
+
 /// [`leads`], after a person gave these up.
 fn leads_after_reset(replica: u64, voters: &[(u64, u64)], given_up: &[u64]) -> Vec<OmReplicaReport> {
     let mut reports = leads(replica, voters);

@@ -46,9 +46,12 @@ impl<'a> OmLeader<'a> {
         let is_strange = |voter: &OmReplica| !voter.is_in(&record.members) && !voter.is_in(&record.removed);
         let is_missed =
             |member: &OmMemberRecord| member.has_voted && !voters.contains(&OmReplica::from(member));
-        let differs = voters.iter().any(is_strange) || record.members.iter().any(is_missed);
+        let lacks_a_voter = record.members.iter().any(is_missed) && !self.has_heard_of(record);
         self.is_settled()
-            && (record.is_uncertain || self.was_reset_since(record) || differs && !self.has_heard_of(record))
+            && (record.is_uncertain
+                || self.was_reset_since(record)
+                || voters.iter().any(is_strange)
+                || lacks_a_voter)
     }
 
     /// Whether a person has reset the group, of which the record does not know.
@@ -96,7 +99,16 @@ pub(crate) fn leader<'a>(world: &'a World<'_>, record: &OmGroupRecord) -> Option
     };
     let is_of_group = |leader: &OmLeader<'_>| is_of_group(leader) && !leader.is_given_up(record);
     let found = all_leaders(world, record.group).filter(|leader| record.is_founded && is_of_group(leader));
-    found.max_by_key(|leader| (is_member(leader), leader.report().term, Reverse(leader.om)))
+    // What others say too is not the word of one message.
+    let is_confirmed = |leader: &OmLeader<'_>| {
+        let replica = leader.report().replica;
+        let others = world.oms.replicas_of(record.group).filter(|(om, _)| *om != leader.om);
+        let mut others = others.filter(|(om, _)| !world.oms.is_silent(*om, world.now));
+        others.any(|(_, heard)| heard.report.leader_replica == replica)
+    };
+    found.max_by_key(|leader| {
+        (is_confirmed(leader), is_member(leader), leader.report().term, Reverse(leader.om))
+    })
 }
 
 /// One that a forced reset has lost, and that has not registered again, is silent like others.

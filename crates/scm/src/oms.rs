@@ -26,6 +26,8 @@ pub(crate) struct Oms {
     heard: BTreeMap<NodeId, Heard>,
     /// The replicas that are to lead their groups, as an operator wishes, and until when that is told.
     successors: BTreeMap<u64, (u64, Instant)>,
+    /// The other addresses from which somebody came with an OM's directory, and when.
+    twins: BTreeMap<NodeId, (String, Instant)>,
 }
 
 /// An OM's last heartbeat.
@@ -83,7 +85,14 @@ fn voter(member: &OmMember) -> (u64, u64, bool) {
 
 impl Oms {
     pub(crate) fn new(stale_after: Duration, dead_after: Duration, now: Instant) -> Oms {
-        Oms { since: now, stale_after, dead_after, heard: BTreeMap::new(), successors: BTreeMap::new() }
+        Oms {
+            since: now,
+            stale_after,
+            dead_after,
+            heard: BTreeMap::new(),
+            successors: BTreeMap::new(),
+            twins: BTreeMap::new(),
+        }
     }
 
     /// Takes in what an OM says: it is alive, and has these replicas and no others. True where that changes
@@ -191,6 +200,18 @@ impl Oms {
     /// All replicas of a group that any OM has said it has.
     pub(crate) fn replicas_of(&self, group: u64) -> impl Iterator<Item = (NodeId, &ReplicaHeard)> {
         self.heard.iter().filter_map(move |(om, heard)| Some((*om, heard.replicas.get(&group)?)))
+    }
+
+    /// Notes that somebody at this address has the directory of an OM, which is elsewhere and well.
+    pub(crate) fn note_twin(&mut self, om: NodeId, address: &str, now: Instant) {
+        self.twins.insert(om, (address.to_owned(), now));
+    }
+
+    /// The address of an OM's twin that came lately.
+    pub(crate) fn twin(&self, om: NodeId, now: Instant) -> Option<&str> {
+        let twin = self.twins.get(&om);
+        let is_there = |came: Instant| now.saturating_duration_since(came) < 2 * self.stale_after;
+        twin.filter(|(_, came)| is_there(*came)).map(|(address, _)| address.as_str())
     }
 
     /// Wishes that a replica leads its group.

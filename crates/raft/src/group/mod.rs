@@ -284,14 +284,28 @@ impl Group {
         is_alone || silence < limit
     }
 
-    /// The reason why the group serves nobody through this replica now: it stopped, knows no leader, or leads
+    /// The leader, as long as this replica hears it, or is it and hears a majority. openraft's followers, too, go
+    /// on believing in one that says nothing any more, where nobody else can be elected.
+    pub fn heard_leader(&self) -> Option<Member> {
+        let status = self.status();
+        let is_heard = match status.role {
+            Role::Leader => self.hears_majority(),
+            _ => self.doze().silence() < 2 * self.inner.election_max,
+        };
+        status.leader.filter(|_| is_heard)
+    }
+
+    /// The reason why the group serves nobody through this replica now: it stopped, hears no leader, or leads
     /// and is not heard.
     pub fn readiness(&self) -> Result<(), String> {
         let status = self.status();
         status.readiness()?;
-        match status.role == Role::Leader && !self.hears_majority() {
-            true => Err("it leads its group, and a majority of its members does not answer".to_owned()),
-            false => Ok(()),
+        match (self.heard_leader(), status.role) {
+            (Some(_), _) => Ok(()),
+            (None, Role::Leader) => {
+                Err("it leads its group, and a majority of its members does not answer".to_owned())
+            }
+            (None, _) => Err("its group has no leader that it hears".to_owned()),
         }
     }
 

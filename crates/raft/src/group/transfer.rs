@@ -50,7 +50,7 @@ impl Group {
     }
 
     /// Leads no more when it returns, if another member could take over within `limit`.
-    pub(crate) async fn hand_over(&self, limit: Duration) {
+    pub async fn hand_over(&self, limit: Duration) {
         let target = {
             let metrics = self.raft().metrics();
             let metrics = metrics.borrow_watched();

@@ -101,6 +101,11 @@ impl Doze {
         self.lock().heard = Instant::now();
     }
 
+    /// The time since a leader said something to this replica, or since it was opened.
+    pub(crate) fn silence(&self) -> Duration {
+        self.lock().heard.elapsed()
+    }
+
     /// Lets openraft's timer run.
     pub(crate) fn wake(&self) {
         let state = self.lock();

@@ -55,6 +55,9 @@ fn om_problem(world: &World<'_>, record: &OmRecord) -> Option<String> {
     if record.address.is_empty() {
         return Some("another directory is at its address: it was wiped, or comes back elsewhere".to_owned());
     }
+    if let Some(twin) = world.oms.twin(NodeId(record.om), world.now) {
+        return Some(format!("a copy of its directory was started at {twin}: stop that one, and delete it"));
+    }
     let is_strange = |report: &&OmReplicaReport| {
         let here = OmReplica { replica: report.replica, om: record.om };
         !world.tables.om_group(report.group).is_some_and(|group| {

@@ -11,7 +11,7 @@ use proto::scm::{
     OmGroupRecord, OmHeartbeatRequest, OmHeartbeatResponse, RegisterOmCommand, RegisterOmRequest,
     RegisterOmResponse, scm_command::Command,
 };
-use proto::{Failure, bytes16};
+use proto::{Code, Failure, bytes16};
 use std::time::Duration;
 use tokio::time::{Instant, timeout};
 use tracing::{info, warn};
@@ -29,9 +29,29 @@ pub(super) async fn register(
     leader.check_cluster(&request.cluster)?;
     bytes16(&request.uuid, "uuid")?;
     check_address(&request.address)?;
+    check_is_alone(leader, &request)?;
     let RegisterOmRequest { uuid, address, om, .. } = request;
     let om = register_om(leader, RegisterOmCommand { uuid, address, om }).await?;
     Ok(RegisterOmResponse { om: om.0, cluster: leader.tables.read(|tables| tables.cluster().to_owned()) })
+}
+
+/// Refuses a directory that is at another address as well: a copy that was started would vote as the same
+/// replica. One that moved comes as soon as nothing is heard from where it was.
+fn check_is_alone(leader: &Leader, request: &RegisterOmRequest) -> Result<(), Failure> {
+    let there = leader.read(|world| {
+        let record = world.tables.om_by_uuid(&request.uuid)?;
+        let om = NodeId(record.om);
+        let is_well = world.oms.has_told(om) && !world.oms.is_silent(om, world.now);
+        let is_elsewhere = !record.address.is_empty() && record.address != request.address;
+        (is_elsewhere && is_well).then(|| (om, record.address.clone()))
+    });
+    let Some((om, address)) = there else { return Ok(()) };
+    leader.change_oms(|oms| oms.note_twin(om, &request.address, Instant::now()));
+    let why = format!(
+        "OM {om} is at {address}, and is well: this is a copy of its directory, or it has moved, and waits until nothing is heard from there"
+    );
+    warn!(%om, at = address, twin = request.address, "two have the directory of one OM: the second one waits");
+    Err(Failure::new(Code::PreconditionFailed, why))
 }
 
 /// Writes the OM to the log, unless the tables say the same already. An address is one OM's at a time.

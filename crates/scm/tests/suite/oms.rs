@@ -361,7 +361,15 @@ async fn what_an_om_may_say_is_bounded_and_of_this_cluster() {
     assert_eq!(om.say(&mut server, replicas).await.unwrap_err().code, Code::Invalid);
     om.address = "moved:7400".to_owned();
     assert!(om.say(&mut server, vec![]).await.unwrap().register_again);
-    om.register(&mut server).await.unwrap();
+    // It may be a copy, as long as the other one was heard just now.
+    let refused = om.register(&mut server).await.unwrap_err();
+    assert!(refused.code == Code::PreconditionFailed && refused.message.contains("copy"), "{refused:?}");
+    assert!(list(&mut server).await.oms[0].problem.contains("started at moved:7400"));
+    let deadline = tokio::time::Instant::now() + crate::server::DEADLINE;
+    while let Err(refused) = om.register(&mut server).await {
+        assert!(tokio::time::Instant::now() < deadline, "{refused:?}");
+        sleep(BEAT).await;
+    }
     assert_eq!((om.om, list(&mut server).await.oms[0].address.as_str()), (1, "moved:7400"));
     server.stop().await;
 }
