@@ -295,10 +295,13 @@ async fn a_sender_whose_snapshot_rots_writes_another() {
 fn damage_snapshots(cluster: &Cluster, n: usize, group: GroupId) {
     let root = cluster.nodes[n].dir.join(format!("snapshots/{group}"));
     for snapshot in std::fs::read_dir(root).expect("list snapshots") {
-        let files = snapshot.expect("a snapshot").path().join("files");
-        let files = std::fs::read_dir(files).expect("list files").map(|file| file.expect("a file").path());
-        let largest =
-            files.max_by_key(|file| file.metadata().expect("a file").len()).expect("a snapshot has files");
+        // An older one may be deleted meanwhile.
+        let Ok(files) = std::fs::read_dir(snapshot.expect("a snapshot").path().join("files")) else {
+            continue;
+        };
+        let files = files.map(|file| file.expect("a file").path());
+        let largest = files.max_by_key(|file| file.metadata().map_or(0, |metadata| metadata.len()));
+        let Some(largest) = largest.filter(|largest| largest.exists()) else { continue };
         let mut bytes = std::fs::read(&largest).expect("read a file");
         let middle = bytes.len() / 2;
         bytes[middle] ^= 1;

@@ -102,7 +102,7 @@ fn what_ended_alone_and_is_taken_for_the_truth() {
 #[test]
 fn copies_that_nobody_looks_at() {
     let in_the_way = ["are under-replicated", "containers are in trouble"];
-    check(Planted::ImportsUnverified, 59, &["is bad, and nobody damaged it", in_the_way[0], in_the_way[1]]);
+    check(Planted::ImportsUnverified, 64, &["is bad, and nobody damaged it", in_the_way[0], in_the_way[1]]);
 }
 
 /// The bytes of another block, from a member that was cut off with a long tail and is alone now.
