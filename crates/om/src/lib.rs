@@ -9,6 +9,7 @@
 
 mod counted;
 mod heartbeat;
+mod lane;
 mod om;
 mod ops;
 mod options;

@@ -57,7 +57,7 @@ impl Om {
     ) -> anyhow::Result<Om> {
         let (scans_max, connector) = (options.scans_max, host.connector().clone());
         let means =
-            Means { options: options.clone(), disk: disk.clone(), tables, space, host, clock: clock.clone() };
+            Means { options: options.clone(), disk: disk.clone(), tables, space, host, addresses: addresses.clone(), clock: clock.clone() };
         let replicas = Arc::new(Replicas::new(means));
         let service = OmService {
             replicas: replicas.clone(),

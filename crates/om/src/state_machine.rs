@@ -1,4 +1,5 @@
 use crate::counted::Batches;
+use crate::lane;
 use crate::ops;
 use crate::overlay::Overlay;
 use crate::tables::{APPLIED_KEY, BUCKETS_PREFIX, FORMAT, FORMAT_KEY};
@@ -7,7 +8,7 @@ use crate::usage::{BucketRows, Usage};
 use anyhow::Context;
 use bytes::Bytes;
 use prost::Message;
-use proto::om::OmCommand;
+use proto::om::{OmReplies, OmReply};
 use raft::{Applied, Committed, Snapshots, StateMachine};
 use statedb::{Db, GroupDb};
 use std::sync::Arc;
@@ -44,14 +45,23 @@ fn apply(
     applied: &Applied,
     batches: &Batches,
 ) -> anyhow::Result<(Vec<Bytes>, BucketRows)> {
-    let commands = batch.len();
+    let mut commands = 0;
     let mut overlay = Overlay::new(db);
     let mut replies = Vec::with_capacity(batch.len());
     for committed in batch {
         let index = committed.id.index.0;
-        let command = OmCommand::decode(committed.meta).with_context(|| format!("decode command {index}"))?;
-        let reply = ops::apply(&mut overlay, index, command)?;
-        replies.push(Bytes::from(reply.encode_to_vec()));
+        let (merged, is_entry) =
+            lane::commands(committed.meta).with_context(|| format!("decode entry {index}"))?;
+        commands += merged.len();
+        batches.note_entry(merged.len());
+        let mut filed = 0;
+        let applied = merged.into_iter().map(|command| ops::apply(&mut overlay, index, &mut filed, command));
+        let mut applied = applied.collect::<anyhow::Result<Vec<OmReply>>>()?;
+        let reply = match is_entry {
+            true => OmReplies { replies: applied }.encode_to_vec(),
+            false => applied.pop().context("a command without an answer")?.encode_to_vec(),
+        };
+        replies.push(Bytes::from(reply));
     }
     let buckets = overlay.changed(BUCKETS_PREFIX);
     let mut batch = overlay.into_batch();
