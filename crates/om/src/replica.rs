@@ -343,13 +343,7 @@ impl Replica {
 
     /// Lets another member lead, if this one does.
     pub(crate) fn hand_over(&self, to: ReplicaId) {
-        let mut tasks = self.tasks.lock().expect("no holder panics");
-        let is_leader = self.statuses.borrow().role == Role::Leader;
-        if !is_leader || tasks.succession.as_ref().is_some_and(|task| !task.is_finished()) {
-            return;
-        }
-        let group = self.group.clone();
-        tasks.succession = Some(tokio::spawn(async move {
+        self.succeed(move |group| async move {
             match group.transfer_leader(to).await {
                 Ok(()) => info!(group = %group.id(), %to, "another member leads, as SCM wishes"),
                 // SCM says it again, for a while.
@@ -357,23 +351,26 @@ impl Replica {
                     info!(group = %group.id(), %to, error = error.to_string(), "let another member lead")
                 }
             }
-        }));
+        });
     }
 
     /// Lets whichever member has most lead instead of this one, whose disk takes nothing any more.
     pub(crate) fn hand_over_from_full_disk(&self) {
-        let mut tasks = self.tasks.lock().expect("no holder panics");
-        let is_leader = self.statuses.borrow().role == Role::Leader;
-        if !is_leader || tasks.succession.as_ref().is_some_and(|task| !task.is_finished()) {
-            return;
-        }
-        let group = self.group.clone();
-        tasks.succession = Some(tokio::spawn(async move {
+        self.succeed(|group| async move {
             warn!(group = %group.id(), "the disk is full: another member is to lead");
             group.hand_over(HAND_OVER_MAX).await;
             // Theirs may be full too: nobody is asked again at once.
             sleep(HAND_OVER_PAUSE).await;
-        }));
+        });
+    }
+
+    /// Begins a change of leaders, where this one leads and none is under way.
+    fn succeed<F: Future<Output = ()> + Send + 'static>(&self, change: impl FnOnce(Group) -> F) {
+        let mut tasks = self.tasks.lock().expect("no holder panics");
+        let is_leader = self.statuses.borrow().role == Role::Leader;
+        if is_leader && tasks.succession.as_ref().is_none_or(JoinHandle::is_finished) {
+            tasks.succession = Some(tokio::spawn(change(self.group.clone())));
+        }
     }
 
     /// Makes the members that SCM wants the voters of the group, one change at a time.
