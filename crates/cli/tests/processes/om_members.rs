@@ -266,14 +266,12 @@ fn one_om_becomes_three_and_a_fourth_takes_the_place_of_one_that_leaves() {
 
     names.add_om();
     let leader = names.leader();
-    let number = names.number_of(leader).to_string();
-    let done = flotilla(&["admin", "--scm", &names.scm, "om", "decommission", &number, "--wait"], None);
+    let number = names.number_of(leader);
+    let decommission = ["admin", "--scm", &names.scm, "om", "decommission", &number.to_string(), "--wait"];
+    let done = flotilla(&decommission, None);
     assert!(done.status.success(), "{done:?}\n{}", names.logs());
     let group = names.until_whole(3);
-    assert!(
-        group["replicas"].as_array().unwrap().iter().all(|it| it["om"].to_string() != number),
-        "{group:#}"
-    );
+    assert!(group["replicas"].as_array().unwrap().iter().all(|it| it["om"] != number), "{group:#}");
     let listed = names.fs(&["-ls", "/s3v"]);
     assert!(listed.contains("first") && listed.contains("second"), "{listed}");
     // Nothing needs it any more; and of the three that are left one may go.
@@ -290,14 +288,14 @@ fn an_om_that_is_dead_for_long_is_replaced_where_another_one_stands_by() {
     names.until_whole(3);
     names.fs(&["-mkdir", "/s3v/first"]);
     let lost = names.leader();
-    let number = names.number_of(lost).to_string();
+    let number = names.number_of(lost);
     names.oms[lost].kill9();
     names.add_om();
     let give_up = Instant::now() + SOON;
     loop {
         let group = names.group();
         let replicas = group["replicas"].as_array().unwrap();
-        if replicas.iter().all(|it| it["om"].to_string() != number) {
+        if replicas.iter().all(|it| it["om"] != number) {
             break;
         }
         assert!(Instant::now() < give_up, "it stays: {group:#}\n{}", names.logs());
