@@ -8,6 +8,7 @@ pub mod blocks;
 pub mod idle;
 pub mod kvnodes;
 pub mod multiraft;
+pub mod namespace;
 mod raw;
 pub mod s3;
 mod scrape;

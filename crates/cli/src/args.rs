@@ -2,6 +2,7 @@ use crate::admin::args::AdminArgs;
 use crate::admin::args::duration;
 use crate::credentials::Secret;
 use crate::debug::args::DebugArgs;
+use crate::load::args::LoadArgs;
 use crate::s3_limits::S3Limits;
 use crate::version::{LONG_VERSION, VERSION};
 use clap::{ArgAction, Args as ClapArgs, Parser, Subcommand, ValueEnum};
@@ -30,6 +31,8 @@ pub(crate) enum Command {
     /// Look into the files of a data directory, also of one in use, or at copies of them; recreate a lost
     /// index
     Debug(DebugArgs),
+    /// Make load on a cluster, and check what it answers
+    Load(LoadArgs),
     /// Ask a process whether it is ready: exit code 0 or 1. For health checks of containers, and for scripts
     Health(HealthArgs),
     /// Print a script that completes this command line in a shell

@@ -8,6 +8,7 @@ mod dev;
 mod fs;
 mod health;
 mod http;
+mod load;
 mod logging;
 mod memory;
 mod output;
@@ -64,6 +65,7 @@ fn main() -> ExitCode {
             Command::Dev(args) => exit_code(dev::run(args).await),
             Command::Server(args) => exit_code(server::run(*args).await),
             Command::Fs(args) => fs::run(args).await,
+            Command::Load(args) => admin_exit_code(load::run(args).await),
             Command::Admin(args) => admin_exit_code(admin::run(args).await),
             Command::Debug(args) => debug::run(args).await,
             Command::Health(args) => health::run(args).await,

@@ -32,6 +32,8 @@ const STALLED: Metric = Metric {
 
 const BATCH_COMMANDS: Metric =
     Metric { name: "flotilla_om_batch_commands", help: "Commands applied with one write of OM's tables." };
+const ENTRY_COMMANDS: Metric =
+    Metric { name: "flotilla_om_entry_commands", help: "Commands in one entry of the group's log." };
 const BATCH_ROWS: Metric =
     Metric { name: "flotilla_om_batch_rows", help: "Rows put or deleted with one write of OM's tables." };
 const BATCH_WRITE: Metric = Metric {
@@ -93,6 +95,7 @@ impl Counted {
 /// The commands that were applied to the tables, write by write.
 #[derive(Debug)]
 pub(crate) struct Batches {
+    entries: Histogram,
     commands: Histogram,
     rows: Histogram,
     write: Histogram,
@@ -101,11 +104,20 @@ pub(crate) struct Batches {
 impl Default for Batches {
     fn default() -> Batches {
         let counts = || Histogram::new(Unit::Count);
-        Batches { commands: counts(), rows: counts(), write: Histogram::new(Unit::Nanoseconds) }
+        Batches {
+            entries: counts(),
+            commands: counts(),
+            rows: counts(),
+            write: Histogram::new(Unit::Nanoseconds),
+        }
     }
 }
 
 impl Batches {
+    pub(crate) fn note_entry(&self, commands: usize) {
+        self.entries.record(commands as u64);
+    }
+
     pub(crate) fn note(&self, commands: usize, rows: usize, write: Duration) {
         self.commands.record(commands as u64);
         self.rows.record(rows as u64);
@@ -113,6 +125,7 @@ impl Batches {
     }
 
     pub(crate) fn expose(&self, labels: &[(&str, &str)], exposition: &mut Exposition) {
+        exposition.histogram(ENTRY_COMMANDS, labels, &self.entries.take());
         exposition.histogram(BATCH_COMMANDS, labels, &self.commands.take());
         exposition.histogram(BATCH_ROWS, labels, &self.rows.take());
         exposition.histogram(BATCH_WRITE, labels, &self.write.take());

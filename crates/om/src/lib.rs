@@ -10,6 +10,7 @@
 mod address;
 mod counted;
 mod heartbeat;
+mod lane;
 mod om;
 mod ops;
 mod options;

@@ -57,8 +57,15 @@ impl Om {
         clock: Arc<dyn Clock>,
     ) -> anyhow::Result<Om> {
         let (scans_max, connector) = (options.scans_max, host.connector().clone());
-        let means =
-            Means { options: options.clone(), disk: disk.clone(), tables, space, host, clock: clock.clone() };
+        let means = Means {
+            options: options.clone(),
+            disk: disk.clone(),
+            tables,
+            space,
+            host,
+            addresses: addresses.clone(),
+            clock: clock.clone(),
+        };
         let replicas = Arc::new(Replicas::new(means));
         let service = OmService {
             replicas: replicas.clone(),

@@ -1,17 +1,16 @@
 //! A replica of a group of names that runs here.
 
 use crate::counted::Batches;
+use crate::lane::Lane;
 use crate::ops::{self, Founded, Fresh};
 use crate::replicas::why_told;
 use crate::tables::is_founded;
 use crate::usage::Usage;
-use anyhow::{Context, bail};
-use bytes::Bytes;
-use prost::Message;
-use proto::om::{FoundedCommand, OmReply, om_reply};
+use anyhow::bail;
+use proto::om::{FoundedCommand, om_reply};
 use proto::scm::{OmGroup, OmMember, OmReplicaReport};
 use proto::{Code, Failure, RequestId};
-use raft::{AddressBook, Command, Group, GroupStatus, Member, Members, Role};
+use raft::{AddressBook, Group, GroupStatus, Member, Members, Role};
 use rand::RngExt;
 use statedb::GroupDb;
 use std::collections::{BTreeMap, BTreeSet};
@@ -38,6 +37,8 @@ const MEMBERS_WITHIN: Duration = Duration::from_secs(5);
 pub(crate) struct Replica {
     pub(crate) group: Group,
     pub(crate) dbs: Arc<dyn GroupDb>,
+    /// The way of changes into the log.
+    pub(crate) lane: Arc<Lane>,
     /// The usage of each bucket.
     pub(crate) usage: Arc<Usage>,
     /// The number of commands that were applied at a time.
@@ -116,6 +117,7 @@ impl Replica {
         dbs: Arc<dyn GroupDb>,
         usage: Arc<Usage>,
         batches: Arc<Batches>,
+        addresses: AddressBook,
         clock: Arc<dyn Clock>,
         news: Arc<Notify>,
     ) -> Replica {
@@ -128,9 +130,11 @@ impl Replica {
         });
         let tasks = Mutex::new(Tasks { watcher: Some(watcher), ..Tasks::default() });
         let (founded_by_tables, founded_by_scm) = Default::default();
+        let lane = Arc::new(Lane::new(group.clone(), addresses));
         Replica {
             group,
             dbs,
+            lane,
             usage,
             batches,
             statuses,
@@ -326,16 +330,17 @@ impl Replica {
         if tasks.founding.as_ref().is_some_and(|task| !task.is_finished()) {
             return;
         }
-        let (group, now_ms, news) = (self.group.clone(), self.clock.now_ms(), self.news.clone());
+        let (lane, now_ms, news) = (self.lane.clone(), self.clock.now_ms(), self.news.clone());
+        let group = self.group.id();
         tasks.founding = Some(tokio::spawn(async move {
-            match found(&group, now_ms).await {
+            match found(&lane, now_ms).await {
                 Ok(()) => {
-                    info!(group = %group.id(), "the names are founded here");
+                    info!(%group, "the names are founded here");
                     news.notify_one();
                 }
                 // SCM says it again.
                 Err(error) => {
-                    info!(group = %group.id(), error = format!("{error:#}"), "note that names are founded")
+                    info!(%group, error = format!("{error:#}"), "note that names are founded")
                 }
             }
         }));
@@ -438,12 +443,10 @@ fn as_member(now: &Members, wanted: &OmMember) -> Member {
     now.get(replica).cloned().unwrap_or_else(new)
 }
 
-async fn found(group: &Group, now_ms: u64) -> anyhow::Result<()> {
+async fn found(lane: &Lane, now_ms: u64) -> anyhow::Result<()> {
     let fresh = Fresh { random: random().random(), now_ms };
     let command = ops::prepare::<Founded>(RequestId(random().random()), FoundedCommand {}, fresh)?;
-    let command = Command { meta: Bytes::from(command.encode_to_vec()), ..Command::default() };
-    let done = group.apply(command).await.context("propose it")?;
-    match OmReply::decode(done.reply).context("decode the reply")?.result {
+    match lane.apply(command).await?.result {
         Some(om_reply::Result::Error(error)) => bail!("{}", Failure::from(error)),
         Some(_) | None => Ok(()),
     }

@@ -48,6 +48,7 @@ pub(crate) struct Means {
     pub(crate) tables: Arc<dyn TablesPlace>,
     pub(crate) space: Arc<LogSpace>,
     pub(crate) host: RaftHost,
+    pub(crate) addresses: AddressBook,
     pub(crate) clock: Arc<dyn Clock>,
 }
 
@@ -270,7 +271,7 @@ impl Replicas {
         replica: ReplicaId,
         start: GroupStart,
     ) -> anyhow::Result<()> {
-        let Means { options, disk, tables, space, host, clock } = &self.means;
+        let Means { options, disk, tables, space, host, addresses, clock } = &self.means;
         let spec = GroupSpec {
             cluster: disk.stamp().cluster,
             group,
@@ -295,7 +296,8 @@ impl Replicas {
             batches: Arc::<Batches>::clone(&batches),
         };
         let opened = host.open(spec, space, log_spec(group), machine).await?;
-        let replica = Replica::new(opened, dbs, usage, batches, clock.clone(), self.news.clone());
+        let replica =
+            Replica::new(opened, dbs, usage, batches, addresses.clone(), clock.clone(), self.news.clone());
         let open = Slot::Open(Arc::new(replica));
         self.slots.write().expect("no holder panics").insert(group, open);
         self.news.notify_one();

@@ -5,7 +5,6 @@ use crate::replica::Replica;
 use crate::replicas::Replicas;
 use crate::rules::COMMAND_BYTES_MAX;
 use crate::tables::Refusal;
-use bytes::Bytes;
 use prost::Message;
 use proto::om::om_server::Om;
 use proto::om::*;
@@ -60,16 +59,11 @@ impl OmService {
             let message = format!("the request has {bytes} bytes, at most {COMMAND_BYTES_MAX} are allowed");
             return Err(Failure::new(Code::TooLarge, message));
         }
-        let command =
-            raft::Command { meta: Bytes::from(command.encode_to_vec()), ..raft::Command::default() };
-        let applied = self.serving()?.group.apply(command).await;
-        let done = applied.map_err(|error| error.into_failure(&self.addresses))?;
-        match OmReply::decode(done.reply).map(|reply| reply.result) {
-            Ok(Some(om_reply::Result::Error(error))) => Err(error.into()),
-            Ok(Some(result)) => O::from_reply(result)
+        match self.serving()?.lane.apply(command).await?.result {
+            Some(om_reply::Result::Error(error)) => Err(error.into()),
+            Some(result) => O::from_reply(result)
                 .ok_or_else(|| Failure::internal("the reply is to another kind of request")),
-            Ok(None) => Err(Failure::internal("the reply is empty")),
-            Err(error) => Err(Failure::internal(format!("decode the reply: {error}"))),
+            None => Err(Failure::internal("the reply is empty")),
         }
     }
 

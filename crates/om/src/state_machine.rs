@@ -1,4 +1,5 @@
 use crate::counted::Batches;
+use crate::lane;
 use crate::ops;
 use crate::overlay::Overlay;
 use crate::tables::{APPLIED_KEY, BUCKETS_PREFIX, FORMAT, FORMAT_KEY};
@@ -7,7 +8,7 @@ use crate::usage::{BucketRows, Usage};
 use anyhow::Context;
 use bytes::Bytes;
 use prost::Message;
-use proto::om::OmCommand;
+use proto::om::OmReplies;
 use raft::{Applied, Committed, Snapshots, StateMachine};
 use statedb::{Db, GroupDb};
 use std::sync::Arc;
@@ -44,14 +45,18 @@ fn apply(
     applied: &Applied,
     batches: &Batches,
 ) -> anyhow::Result<(Vec<Bytes>, BucketRows)> {
-    let commands = batch.len();
+    let mut commands = 0;
     let mut overlay = Overlay::new(db);
     let mut replies = Vec::with_capacity(batch.len());
     for committed in batch {
         let index = committed.id.index.0;
-        let command = OmCommand::decode(committed.meta).with_context(|| format!("decode command {index}"))?;
-        let reply = ops::apply(&mut overlay, index, command)?;
-        replies.push(Bytes::from(reply.encode_to_vec()));
+        let merged = lane::commands(committed.meta).with_context(|| format!("decode entry {index}"))?;
+        commands += merged.len();
+        batches.note_entry(merged.len());
+        let mut filed = 0;
+        let applied = merged.into_iter().map(|command| ops::apply(&mut overlay, index, &mut filed, command));
+        let reply = OmReplies { replies: applied.collect::<anyhow::Result<_>>()? }.encode_to_vec();
+        replies.push(Bytes::from(reply));
     }
     let buckets = overlay.changed(BUCKETS_PREFIX);
     let mut batch = overlay.into_batch();
@@ -76,7 +81,8 @@ mod tests {
     use proptest::prelude::*;
     use proto::RequestId;
     use proto::om::{
-        BucketRecord, CreateBucketRequest, CreateUploadRequest, DeleteKeysRequest, OmReply, om_reply,
+        BucketRecord, CreateBucketRequest, CreateUploadRequest, DeleteKeysRequest, OmCommand, OmEntry,
+        OmReply, om_reply,
     };
     use raftlog::Place;
     use std::path::Path;
@@ -90,73 +96,111 @@ mod tests {
         db.applied(APPLIED_KEY).unwrap().unwrap().id.index.0
     }
 
-    fn committed<O: Operation>(index: u64, request: O::Request) -> Committed {
-        committed_as::<O>(index, u128::from(index) << 64, request)
+    fn prepared<O: Operation>(number: u64, request: O::Request) -> OmCommand {
+        prepared_as::<O>(number, u128::from(number) << 64, request)
     }
 
-    fn committed_as<O: Operation>(index: u64, id: u128, request: O::Request) -> Committed {
-        let fresh = Fresh { random: index.into(), now_ms: index };
-        let command = ops::prepare::<O>(RequestId(id), request, fresh).unwrap();
+    fn prepared_as<O: Operation>(number: u64, id: u128, request: O::Request) -> OmCommand {
+        ops::prepare::<O>(RequestId(id), request, Fresh { random: number.into(), now_ms: number }).unwrap()
+    }
+
+    fn bucket() -> CreateBucketRequest {
+        CreateBucketRequest { volume: "s3v".into(), bucket: "photos".into() }
+    }
+
+    fn committed(index: u64, meta: Vec<u8>) -> Committed {
         Committed {
             id: LogId { term: Term(1), index: LogIndex(index) },
-            meta: Bytes::from(command.encode_to_vec()),
+            meta: Bytes::from(meta),
             place: Place { owner: OwnerId(0), segment: 0, offset: 0, body_bytes: 0 },
             roll_to: None,
         }
     }
 
+    /// An entry for each command.
+    fn one_by_one(commands: &[OmCommand]) -> Vec<Committed> {
+        let entry = |command: &OmCommand| OmEntry { commands: vec![command.clone()] }.encode_to_vec();
+        (0..).zip(commands).map(|(index, command)| committed(index, entry(command))).collect()
+    }
+
     fn apply(db: &Db, batch: &[Committed]) -> Vec<OmReply> {
         let applied = Applied { id: batch.last().unwrap().id, membership: Bytes::from("m") };
         let (replies, _) = super::apply(db, batch.to_vec(), &applied, &Batches::default()).unwrap();
-        replies.into_iter().map(|reply| OmReply::decode(reply).unwrap()).collect()
+        replies.into_iter().flat_map(|reply| OmReplies::decode(reply).unwrap().replies).collect()
     }
 
     fn records(db: &Db) -> Vec<(Vec<u8>, Vec<u8>)> {
         Overlay::new(db).scan(b"").collect::<anyhow::Result<_>>().unwrap()
     }
 
-    fn command(index: u64, kind: u8, key: &str) -> Committed {
+    fn command(number: u64, kind: u8, key: &str) -> OmCommand {
         let bucket = || ("s3v".to_owned(), "photos".to_owned());
         match kind {
             // The same request again, or its id for another key.
-            0..=3 => committed_as::<CommitKey>(index, kind.into(), commit_request(key, kind.into())),
+            0..=3 => prepared_as::<CommitKey>(number, kind.into(), commit_request(key, kind.into())),
             4..=7 => {
-                let mut request = commit_request(key, index);
+                let mut request = commit_request(key, number);
                 let key = request.key.as_mut().unwrap();
-                (key.size, key.pieces) = (index + 1, pieces(index, index + 1));
-                committed::<CommitKey>(index, request)
+                (key.size, key.pieces) = (number + 1, pieces(number, number + 1));
+                prepared::<CommitKey>(number, request)
             }
             8 => {
                 let ((volume, bucket), key) = (bucket(), Bytes::copy_from_slice(key.as_bytes()));
-                committed::<CreateUpload>(
-                    index,
+                prepared::<CreateUpload>(
+                    number,
                     CreateUploadRequest { volume, bucket, key, attributes: None },
                 )
             }
             _ => {
                 let ((volume, bucket), keys) = (bucket(), vec![Bytes::copy_from_slice(key.as_bytes())]);
-                committed::<DeleteKeys>(index, DeleteKeysRequest { volume, bucket, keys, precondition: None })
+                prepared::<DeleteKeys>(number, DeleteKeysRequest { volume, bucket, keys, precondition: None })
             }
         }
     }
 
+    /// The records, without the places in the log by which deleted pieces are filed.
+    fn records_by_content(db: &Db) -> Vec<(Vec<u8>, Vec<u8>)> {
+        let is_deleted = |key: &[u8]| key.first() == Some(&b'd');
+        let content =
+            |(key, value): (Vec<u8>, Vec<u8>)| (if is_deleted(&key) { b"d".to_vec() } else { key }, value);
+        records(db).into_iter().filter(|(key, _)| key != APPLIED_KEY).map(content).collect()
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(30))]
-        /// The tables and the answers are the same to the byte, however the log is cut into batches, and
-        /// wherever a crash makes it start again.
+        /// The answers are the same however commands are merged into entries; and the tables are, to the byte,
+        /// however the log is cut into batches, and wherever a crash makes it start again.
         #[test]
-        fn batches_and_restarts_make_no_difference(
+        fn entries_batches_and_restarts_make_no_difference(
             commands in prop::collection::vec((0u8..11, "[abc]"), 1..30),
+            entries in prop::collection::vec(1usize..5, 30),
             cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..4),
             crash in any::<prop::sample::Index>(),
         ) {
-            let bucket = CreateBucketRequest { volume: "s3v".into(), bucket: "photos".into() };
-            let mut log = vec![committed::<CreateBucket>(0, bucket)];
-            log.extend((1u64..).zip(&commands).map(|(index, (kind, key))| command(index, *kind, key)));
+            let mut all = vec![prepared::<CreateBucket>(0, bucket())];
+            all.extend((1u64..).zip(&commands).map(|(number, (kind, key))| command(number, *kind, key)));
             let dir = tempfile::tempdir().unwrap();
+            let single = open(&dir.path().join("single"));
+            let answers_one_by_one = apply(&single, &one_by_one(&all));
+
+            let mut rest = &all[..];
+            let mut log = Vec::new();
+            for count in entries {
+                let (merged, later) = rest.split_at(count.min(rest.len()));
+                rest = later;
+                // Encodings one after the other are an entry of all.
+                let of_each = merged.iter().map(|command| OmEntry { commands: vec![command.clone()] }.encode_to_vec());
+                let meta = of_each.collect::<Vec<_>>().concat();
+                if !meta.is_empty() {
+                    log.push(committed(log.len() as u64, meta));
+                }
+            }
+            prop_assert!(rest.is_empty());
 
             let one_by_one = open(&dir.path().join("one-by-one"));
             let answers: Vec<_> = log.iter().flat_map(|c| apply(&one_by_one, std::slice::from_ref(c))).collect();
+            prop_assert_eq!(&answers, &answers_one_by_one);
+            prop_assert_eq!(records_by_content(&one_by_one), records_by_content(&single));
 
             let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut.index(log.len())).chain([0, log.len()]).collect();
             cuts.sort_unstable();
@@ -189,11 +233,12 @@ mod tests {
 
     #[test]
     fn replay_of_an_older_state_gives_the_same_tables() {
-        let bucket = CreateBucketRequest { volume: "s3v".into(), bucket: "photos".into() };
-        let mut log = vec![committed::<CreateBucket>(0, bucket)];
-        log.extend(
-            (1..40).map(|index| command(index, (index * 7 % 11) as u8, ["a", "b", "c"][index as usize % 3])),
+        let mut all = vec![prepared::<CreateBucket>(0, bucket())];
+        all.extend(
+            (1..40)
+                .map(|number| command(number, (number * 7 % 11) as u8, ["a", "b", "c"][number as usize % 3])),
         );
+        let log = one_by_one(&all);
         let dir = tempfile::tempdir().unwrap();
         let whole = open(&dir.path().join("whole"));
         apply(&whole, &log);
@@ -216,12 +261,8 @@ mod tests {
     fn later_commands_of_a_batch_see_earlier_ones() {
         let dir = tempfile::tempdir().unwrap();
         let machine = open(dir.path());
-        let bucket = || CreateBucketRequest { volume: "s3v".into(), bucket: "photos".into() };
-        let batch = [
-            committed::<CreateBucket>(0, bucket()),
-            committed::<CreateBucket>(1, bucket()),
-            command(2, 4, "a"),
-        ];
+        let create = |number| prepared::<CreateBucket>(number, bucket());
+        let batch = one_by_one(&[create(0), create(1), command(2, 4, "a")]);
         let results: Vec<_> =
             apply(&machine, &batch).into_iter().map(|reply| reply.result.unwrap()).collect();
         assert!(matches!(results[0], om_reply::Result::CreateBucket(_)), "{results:?}");
@@ -235,11 +276,10 @@ mod tests {
     fn a_write_of_the_tables_is_counted_with_its_commands_and_rows() {
         let dir = tempfile::tempdir().unwrap();
         let machine = open(dir.path());
-        let bucket = CreateBucketRequest { volume: "s3v".into(), bucket: "photos".into() };
         let batches = Batches::default();
-        for batch in
-            [vec![committed::<CreateBucket>(0, bucket)], vec![command(1, 4, "a"), command(2, 5, "b")]]
-        {
+        let both = OmEntry { commands: vec![command(1, 4, "a"), command(2, 5, "b")] };
+        for entry in [OmEntry { commands: vec![prepared::<CreateBucket>(0, bucket())] }, both] {
+            let batch = vec![committed(0, entry.encode_to_vec())];
             let applied = Applied { id: batch.last().unwrap().id, membership: Bytes::new() };
             super::apply(&machine, batch, &applied, &batches).unwrap();
         }
@@ -247,21 +287,21 @@ mod tests {
         batches.expose(&[], &mut exposition);
         let text = exposition.finish();
         let value = |name: &str| -> f64 {
-            let value =
-                text.lines().find_map(|line| line.strip_prefix(&format!("flotilla_om_batch_{name} ")));
+            let value = text.lines().find_map(|line| line.strip_prefix(&format!("flotilla_om_{name} ")));
             value.unwrap_or_else(|| panic!("no {name} in {text}")).parse().unwrap()
         };
-        assert_eq!((value("commands_count"), value("commands_sum")), (2.0, 3.0));
-        assert_eq!((value("rows_count"), value("write_seconds_count")), (2.0, 2.0));
+        assert_eq!((value("entry_commands_count"), value("entry_commands_sum")), (2.0, 3.0));
+        assert_eq!((value("batch_commands_count"), value("batch_commands_sum")), (2.0, 3.0));
+        assert_eq!((value("batch_rows_count"), value("batch_write_seconds_count")), (2.0, 2.0));
         // Each key has a row, and each request is remembered in one.
-        assert!(value("rows_sum") >= 5.0 && value("write_seconds_sum") > 0.0, "{text}");
+        assert!(value("batch_rows_sum") >= 5.0 && value("batch_write_seconds_sum") > 0.0, "{text}");
     }
 
     #[test]
     fn commands_and_tables_of_a_newer_version_stop_the_group() {
         let dir = tempfile::tempdir().unwrap();
         let machine = open(dir.path());
-        let unknown = Committed { meta: Bytes::new(), ..command(0, 4, "a") };
+        let unknown = committed(0, Vec::new());
         let applied = Applied { id: unknown.id, membership: Bytes::new() };
         let error =
             super::apply(&machine, vec![unknown], &applied, &Batches::default()).unwrap_err().to_string();

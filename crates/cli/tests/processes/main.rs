@@ -15,6 +15,7 @@ mod doors;
 mod drills;
 mod http;
 mod lights;
+mod load;
 mod locks;
 mod old_directories;
 mod om_members;

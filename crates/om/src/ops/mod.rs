@@ -110,12 +110,18 @@ pub(crate) struct Apply<'a, 'db> {
     pub(crate) tables: &'a mut Overlay<'db>,
     pub(crate) index: u64,
     pub(crate) now_ms: u64,
-    deleted_count: u32,
+    /// Records of deleted pieces that this entry has filed.
+    filed: &'a mut u32,
 }
 
 impl<'a, 'db> Apply<'a, 'db> {
-    pub(crate) fn new(tables: &'a mut Overlay<'db>, index: u64, now_ms: u64) -> Apply<'a, 'db> {
-        Apply { tables, index, now_ms, deleted_count: 0 }
+    pub(crate) fn new(
+        tables: &'a mut Overlay<'db>,
+        index: u64,
+        filed: &'a mut u32,
+        now_ms: u64,
+    ) -> Apply<'a, 'db> {
+        Apply { tables, index, now_ms, filed }
     }
 
     /// Files what `replaced` has and `by` does not: a key may be written again over its own blocks, with
@@ -131,14 +137,19 @@ impl<'a, 'db> Apply<'a, 'db> {
             return;
         }
         let record = DeletedPieces { pieces, deleted_ms: self.now_ms };
-        self.tables.put(deleted_key(self.index, self.deleted_count), record.encode_to_vec());
-        self.deleted_count += 1;
+        self.tables.put(deleted_key(self.index, *self.filed), record.encode_to_vec());
+        *self.filed += 1;
     }
 }
 
 /// Carries out one command, unless its request was answered before. A refused one changes nothing but what is
 /// remembered of requests; an error means that the tables cannot be read.
-pub(crate) fn apply(tables: &mut Overlay<'_>, index: u64, command: OmCommand) -> anyhow::Result<OmReply> {
+pub(crate) fn apply(
+    tables: &mut Overlay<'_>,
+    index: u64,
+    filed: &mut u32,
+    command: OmCommand,
+) -> anyhow::Result<OmReply> {
     let OmCommand { now_ms, request_id, request_digest, command } = command;
     let what =
         command.ok_or_else(|| anyhow::anyhow!("command {index} is unknown; a newer flotilla wrote it"))?;
@@ -150,7 +161,7 @@ pub(crate) fn apply(tables: &mut Overlay<'_>, index: u64, command: OmCommand) ->
         return Ok(full);
     }
     let result = {
-        let apply = &mut Apply::new(tables, index, now_ms);
+        let apply = &mut Apply::new(tables, index, filed, now_ms);
         match what {
             om_command::Command::CreateBucket(command) => run::<CreateBucket>(apply, command),
             om_command::Command::DeleteBucket(command) => run::<DeleteBucket>(apply, command),

@@ -49,7 +49,7 @@ impl Namespace {
         let fresh = Fresh { random: u128::from(index), now_ms: self.now_ms };
         let command = prepare::<O>(RequestId(id), request, fresh)?;
         let mut overlay = Overlay::new(&self.db);
-        let reply = apply(&mut overlay, index, command).unwrap();
+        let reply = apply(&mut overlay, index, &mut 0, command).unwrap();
         self.db.write(overlay.into_batch()).unwrap();
         match reply.result.unwrap() {
             om_reply::Result::Error(error) => Err(error.into()),

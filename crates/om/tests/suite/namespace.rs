@@ -42,6 +42,30 @@ async fn buckets_and_keys_come_and_go() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_waits_goes_into_one_entry_and_each_gets_its_own_answer() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path()).await;
+    let (entries_before, commands_before) = server.entries();
+    // Every third one wants a key that is there.
+    let present = || Some(Precondition { present: true, ..Precondition::default() });
+    let is_refused = |n: u64| n.is_multiple_of(3);
+    let request = |n| CommitKeyRequest {
+        precondition: is_refused(n).then(present).flatten(),
+        ..commit(&format!("key-{n}"), n)
+    };
+    let done = futures::future::join_all((0..300).map(|n| server.commit(request(n)))).await;
+    for (n, done) in (0..).zip(&done) {
+        assert_eq!(done.is_err(), is_refused(n), "{n}: {done:?}");
+        let found = server.lookup(&format!("key-{n}")).await.map(|key| key.pieces);
+        assert_eq!(found.ok(), (!is_refused(n)).then(|| request(n).key.unwrap().pieces), "{n}");
+    }
+    let (entries, commands) = server.entries();
+    assert_eq!(commands - commands_before, 300);
+    assert!(entries - entries_before < 150, "{} entries of 300 commands", entries - entries_before);
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_many_writers_with_if_none_match_one_wins() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(dir.path()).await;

@@ -123,6 +123,19 @@ impl Server {
         }
     }
 
+    /// Entries of the log that were applied, and the commands in them.
+    pub(crate) fn entries(&self) -> (u64, u64) {
+        let mut exposition = Exposition::default();
+        self.om.expose(&mut exposition);
+        let text = exposition.finish();
+        let value = |name: &str| -> u64 {
+            let line = format!("flotilla_om_entry_commands_{name} ");
+            let value = text.lines().find_map(|found| found.strip_prefix(&line));
+            value.unwrap_or_else(|| panic!("no {line} in {text}")).parse().unwrap()
+        };
+        (value("count"), value("sum"))
+    }
+
     /// Keys and bytes of bucket `photos`, as Prometheus would see them now.
     pub(crate) fn photos(&self) -> (u64, u64) {
         let mut exposition = Exposition::default();

@@ -1,0 +1,161 @@
+//! Names that are written to and looked up in three OMs, each a process: rates, latencies, processor time of all
+//! OMs together and bytes that reached the device, beside a second binary if one is given. Ends with one line of
+//! JSON. `./dev bench namespace [--quick] [--peer BINARY] [--count=N] [--oms=N]`
+
+use flotilla_benches::flotilla_binary;
+use flotilla_benches::namespace::{Load, Measured, OmCluster, load};
+use serde_json::{Value, json};
+use std::path::PathBuf;
+
+const MIB: u64 = 1 << 20;
+
+struct Plan {
+    /// Names that are written.
+    count: u64,
+    oms: usize,
+    /// Another flotilla, that takes turns with ours.
+    peer: Option<PathBuf>,
+}
+
+impl Plan {
+    fn of(arguments: &[String]) -> Result<Plan, String> {
+        let mut plan = Plan { count: 1_000_000, oms: 3, peer: None };
+        let mut arguments = arguments.iter();
+        let number = |text: &str| text.parse().map_err(|_| format!("`{text}` is no number"));
+        while let Some(argument) = arguments.next() {
+            let (name, value) = argument.split_once('=').unwrap_or((argument, ""));
+            match (name, value) {
+                ("--quick", "") => plan.count = 60_000,
+                ("--count", value) => plan.count = number(value)?,
+                ("--oms", value) => plan.oms = number(value)? as usize,
+                ("--peer", "") => plan.peer = Some(arguments.next().ok_or("--peer of what?")?.into()),
+                ("--peer", value) => plan.peer = Some(value.into()),
+                _ => return Err(format!("unknown argument {argument}")),
+            }
+        }
+        Ok(plan)
+    }
+}
+
+/// Load of one kind. What a load writes has numbers of its own.
+struct Row {
+    kind: &'static str,
+    clients: u32,
+    connections: u32,
+    /// Operations, of those that the plan writes.
+    share: u64,
+}
+
+/// The first writes most; those after it show what fewer clients see.
+const ROWS: [Row; 5] = [
+    Row { kind: "names", clients: 1000, connections: 16, share: 1 },
+    Row { kind: "names", clients: 64, connections: 4, share: 10 },
+    Row { kind: "names", clients: 1, connections: 1, share: 100 },
+    Row { kind: "lookups", clients: 1000, connections: 16, share: 4 },
+    Row { kind: "lookups", clients: 1, connections: 1, share: 20 },
+];
+
+fn main() -> anyhow::Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
+    let plan = Plan::of(&arguments).unwrap_or_else(|wrong| {
+        eprintln!("{wrong}");
+        std::process::exit(2);
+    });
+    let mut clusters = vec![("flotilla", OmCluster::start(&flotilla_binary(), plan.oms)?)];
+    if let Some(peer) = &plan.peer {
+        clusters.push(("peer", OmCluster::start(peer, plan.oms)?));
+    }
+    println!(
+        "{} OMs; CPU of all of them, device bytes of all of them per operation\n{:<8} {:>7} {:<9} {:>9} {:>10} {:>8} {:>8} {:>9} {:>9} {:>9} {:>9}",
+        plan.oms,
+        "",
+        "clients",
+        "",
+        "ops",
+        "ops/s",
+        "p50 ms",
+        "p99 ms",
+        "p99.9 ms",
+        "max ms",
+        "CPU ms",
+        "dev B/op"
+    );
+    let (mut rows, mut first) = (Vec::new(), 0);
+    for row in &ROWS {
+        let count = (plan.count / row.share).max(1);
+        let kind = Load {
+            kind: row.kind,
+            clients: row.clients,
+            connections: row.connections,
+            count,
+            first: if row.kind == "names" { first } else { 0 },
+            written: plan.count,
+        };
+        if row.kind == "names" {
+            first += count;
+        }
+        let mut measured = Vec::new();
+        for (name, cluster) in &clusters {
+            let one = load(cluster, kind)?;
+            report(row, name, &one);
+            measured.push((name, one));
+        }
+        rows.push(of_row(row, &measured));
+    }
+    let resident: Vec<Value> = clusters.iter().map(|(name, cluster)| resident(name, cluster)).collect();
+    println!(
+        "{}",
+        json!({"bench": "namespace", "arguments": arguments, "oms": plan.oms, "rows": rows, "resident": resident})
+    );
+    Ok(())
+}
+
+fn report(row: &Row, name: &str, measured: &Measured) {
+    let total = &measured.total;
+    let number = |name: &str| total[name].as_f64().unwrap_or(f64::NAN);
+    println!(
+        "{:<8} {:>7} {name:<9} {:>9} {:>10.1} {:>8.2} {:>8.2} {:>9.2} {:>9.2} {:>9.4} {:>9.0}",
+        row.kind,
+        row.clients,
+        measured.operations(),
+        number("per_second"),
+        number("p50_ms"),
+        number("p99_ms"),
+        number("p999_ms"),
+        number("max_ms"),
+        measured.cpu_ms(),
+        measured.device_bytes as f64 / measured.operations(),
+    );
+    if let Some(slowest) = measured.slowest_window() {
+        println!("{:>26} the slowest 10 s had {slowest:.2} of the first one's rate", "");
+    }
+}
+
+fn of_row(row: &Row, measured: &[(&&str, Measured)]) -> Value {
+    let target = |(name, measured): &(&&str, Measured)| {
+        json!({
+            "target": name, "total": measured.total, "cpu_ms_per_operation": measured.cpu_ms(),
+            "device_bytes_per_operation": measured.device_bytes as f64 / measured.operations(),
+            "slowest_window": measured.slowest_window(),
+        })
+    };
+    let of_peer = match measured {
+        [(_, ours), (_, peer)] => {
+            let rate = |of: &Measured| of.total["per_second"].as_f64().unwrap_or(f64::NAN);
+            let (rate, cpu) = (rate(ours) / rate(peer), ours.cpu_ms() / peer.cpu_ms());
+            println!("{:>26} of the peer's: rate {rate:.2}, CPU {cpu:.2}", "");
+            json!({"rate": rate, "cpu": cpu})
+        }
+        _ => Value::Null,
+    };
+    json!({
+        "kind": row.kind, "clients": row.clients, "connections": row.connections,
+        "targets": measured.iter().map(target).collect::<Vec<_>>(), "of_peer": of_peer,
+    })
+}
+
+fn resident(name: &str, cluster: &OmCluster) -> Value {
+    let mib = cluster.resident_bytes() / MIB;
+    println!("{name:<9} resident, of the OM that has the most: {mib} MiB");
+    json!({"target": name, "most_mib": mib})
+}

@@ -1,0 +1,7 @@
+//! The namespace alone: OMs and an SCM as processes, and `flotilla load` on them.
+
+mod cluster;
+mod load;
+
+pub use cluster::OmCluster;
+pub use load::{Load, Measured, load};
