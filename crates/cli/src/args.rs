@@ -109,6 +109,16 @@ pub(crate) enum Acks {
     All,
 }
 
+/// What OM's leader relies on when it answers what is read.
+#[derive(ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum OmReads {
+    /// The promise of a majority, given with each heartbeat, to elect nobody else for a second
+    #[default]
+    Lease,
+    /// A majority that is asked each time
+    Majority,
+}
+
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     /// Storage container manager: nodes, pipelines, containers
@@ -231,6 +241,10 @@ pub(crate) struct ServerArgs {
     /// it
     #[arg(long, default_value_t = 256 << 20, env = "FLOTILLA_METADATA_LOG_BYTES", value_parser = clap::value_parser!(u64).range(64 << 10..))]
     pub metadata_log_bytes: u64,
+    /// How OM's leader makes sure that it still leads before it answers what is read. `majority` where machines are
+    /// stopped and resumed with clocks that stood still meanwhile, as some virtual ones are
+    #[arg(long, value_enum, default_value_t, env = "FLOTILLA_OM_READS")]
+    pub om_reads: OmReads,
     #[command(flatten)]
     pub s3_limits: S3Limits,
     /// Write each request of S3 into this file, a line of JSON each; SIGHUP opens it again. Default: nowhere

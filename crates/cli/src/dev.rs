@@ -1,4 +1,4 @@
-use crate::args::{DNS_ZONE, DevArgs, Role};
+use crate::args::{DNS_ZONE, DevArgs, OmReads, Role};
 use crate::credentials::Credentials;
 use crate::http::Http;
 use crate::output;
@@ -116,6 +116,7 @@ fn server_options(
         scrub_bytes_per_second: defaults.scrub_bytes_per_second,
         scrub_interval: defaults.scrub_interval,
         metadata_log_bytes: args.metadata_log_bytes,
+        om_reads: OmReads::default(),
         scm_times: None,
     }
 }

@@ -1,4 +1,4 @@
-use crate::args::{Role, ScmTimes, ServerArgs};
+use crate::args::{OmReads, Role, ScmTimes, ServerArgs};
 use crate::credentials::Secret;
 use crate::http::Http;
 use crate::logging;
@@ -96,6 +96,7 @@ pub(crate) struct ServerOptions {
     pub scrub_interval: Duration,
     /// Growth of SCM's and OM's logs between two snapshots.
     pub metadata_log_bytes: u64,
+    pub om_reads: OmReads,
     /// `None`: SCM's own defaults.
     pub scm_times: Option<ScmTimes>,
 }
@@ -186,6 +187,7 @@ impl ServerOptions {
             scrub_bytes_per_second: args.scrub_bytes_per_second,
             scrub_interval: args.scrub_interval,
             metadata_log_bytes: args.metadata_log_bytes,
+            om_reads: args.om_reads,
             scm_times: Some(args.scm_times),
         })
     }
@@ -397,7 +399,11 @@ async fn start_metadata(
     if options.has(Role::Om) {
         let scm = options.scm.clone().unwrap_or_else(|| rpc_address.to_owned());
         let (address, version) = (rpc_address.to_owned(), VERSION.to_owned());
-        let om_options = OmOptions { address, scm, version, snapshots, ..OmOptions::default() };
+        let reads = match options.om_reads {
+            OmReads::Lease => raft::ReadPolicy::Lease,
+            OmReads::Majority => raft::ReadPolicy::Index,
+        };
+        let om_options = OmOptions { address, scm, version, reads, snapshots, ..OmOptions::default() };
         let started =
             Om::start(om_options, disk.clone(), space.clone(), host.clone(), addresses.clone(), clock).await;
         om = Some(started.context("start om")?);

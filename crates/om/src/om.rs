@@ -71,6 +71,7 @@ impl Om {
             replicas: replicas.clone(),
             addresses: addresses.clone(),
             clock: clock.clone(),
+            reads: options.reads,
             scans: Arc::new(Semaphore::new(scans_max)),
             counted: Arc::new(Counted::new(OPERATIONS)),
         };

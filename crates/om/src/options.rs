@@ -17,6 +17,9 @@ pub struct OmOptions {
     pub scans_max: usize,
     /// Election and heartbeat times of the OM's groups; the same at all OMs.
     pub timing: raft::Timing,
+    /// How a leader makes sure that it still leads before it answers what somebody asks. Members hold to the promises
+    /// of leases whatever it says.
+    pub reads: raft::ReadPolicy,
     /// The policy by which the OM's groups write a snapshot and purge their log.
     pub snapshots: raft::SnapshotPolicy,
     /// Memory of the tables of each group.
@@ -32,6 +35,7 @@ impl Default for OmOptions {
             heartbeat: Duration::from_secs(1),
             scans_max: 256,
             timing: raft::Timing::METADATA,
+            reads: raft::ReadPolicy::Lease,
             snapshots: raft::SnapshotPolicy::METADATA,
             db: statedb::DbOptions {
                 block_cache_bytes: 64 << 20,

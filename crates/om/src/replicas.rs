@@ -280,7 +280,7 @@ impl Replicas {
             start,
             campaign: true,
             snapshots: Some(options.snapshots),
-            lease_reads: false,
+            lease_reads: true,
         };
         host.announce(&spec, space, &log_spec(group)).await?;
         let (dbs, usage, batches) = (tables.open(group).await?, Arc::<Usage>::default(), Arc::default());

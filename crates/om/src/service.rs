@@ -9,10 +9,12 @@ use prost::Message;
 use proto::om::om_server::Om;
 use proto::om::*;
 use proto::{Code, Failure, RequestId, Retry};
-use raft::AddressBook;
+use raft::{AddressBook, ReadPolicy};
 use rand::RngExt;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::Semaphore;
+use tokio::time::Instant;
 use tonic::{Request, Response, Status};
 use tracing::error;
 use types::random::random;
@@ -21,6 +23,9 @@ use types::{Clock, GroupId};
 /// The group that has all names.
 const NAMES: u64 = 0;
 
+/// The time for which a leader that relies on no lease may ask the others: two elections.
+const READ_WITHIN: Duration = Duration::from_millis(2200);
+
 /// The OM over gRPC. Only the group's leader answers: it orders the commands, and it knows that its tables
 /// are current.
 #[derive(Clone)]
@@ -28,6 +33,7 @@ pub(crate) struct OmService {
     pub(crate) replicas: Arc<Replicas>,
     pub(crate) addresses: AddressBook,
     pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) reads: ReadPolicy,
     /// One permit per listing under way.
     pub(crate) scans: Arc<Semaphore>,
     pub(crate) counted: Arc<Counted>,
@@ -70,7 +76,8 @@ impl OmService {
     async fn query<Q: Query>(&self, request: Q::Request) -> Result<Q::Response, Failure> {
         let replica = self.serving()?;
         let dbs = &replica.dbs;
-        replica.group.read_index().await.map_err(|error| error.into_failure(&self.addresses))?;
+        let current = replica.group.read(self.reads, Instant::now() + READ_WITHIN).await;
+        current.map_err(|error| error.into_failure(&self.addresses))?;
         let read = match Q::REACH {
             Reach::Records => Q::read(&dbs.current(), request),
             Reach::Page => {

@@ -3,6 +3,9 @@
 use crate::commands::{admin_json, flotilla};
 use crate::s3::S3;
 use crate::{binary, scm_members::words};
+use proto::om::HeadBucketRequest;
+use proto::om::om_client::OmClient;
+use proto::{Code, Failure};
 use serde_json::Value;
 use std::fs;
 use std::path::PathBuf;
@@ -280,6 +283,38 @@ fn one_om_becomes_three_and_a_fourth_takes_the_place_of_one_that_leaves() {
     names.oms[leader].kill9();
     names.until_fs(&["-mkdir", "-p", "/s3v/third"]);
     assert!(names.fs(&["-ls", "/s3v"]).contains("third"));
+}
+
+#[test]
+fn a_leader_that_was_paused_answers_nothing_old() {
+    let names = Names::start(3);
+    names.until_whole(3);
+    names.fs(&["-mkdir", "/s3v/first"]);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    for round in 0..3 {
+        let old = names.leader();
+        let cluster = admin_json(&names.scm, &["scm", "list"])["cluster"].as_str().unwrap().to_owned();
+        names.oms[old].pause();
+        // Acknowledged by the others, while it believes to lead.
+        names.until_fs(&["-mkdir", "-p", &format!("/s3v/later{round}")]);
+        names.oms[old].go_on();
+        let (address, bucket) = (names.addresses[old].clone(), format!("later{round}"));
+        runtime.block_on(async {
+            let until = Instant::now() + Duration::from_secs(1);
+            let mut answers = 0;
+            while Instant::now() < until {
+                let asked = HeadBucketRequest { volume: "s3v".to_owned(), bucket: bucket.clone() };
+                let asked = proto::in_cluster(tonic::Request::new(asked), &cluster);
+                let mut om = OmClient::connect(format!("http://{address}")).await.unwrap();
+                let answer = om.head_bucket(asked).await.map_err(Failure::from);
+                let is_old = answer.as_ref().is_err_and(|failure| failure.code == Code::NoSuchBucket);
+                assert!(!is_old, "round {round}: after {answers} answers\n{}", names.logs());
+                answers += 1;
+            }
+            assert!(answers > 0);
+        });
+        names.until_whole(3);
+    }
 }
 
 #[test]
