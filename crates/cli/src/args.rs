@@ -109,7 +109,7 @@ pub(crate) enum Acks {
     All,
 }
 
-/// What OM's leader relies on when it answers what is read.
+/// The reliance of OM's leader when it answers what is read.
 #[derive(ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum OmReads {
     /// The promise of a majority, given with each heartbeat, to elect nobody else for a second

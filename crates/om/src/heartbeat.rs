@@ -30,7 +30,7 @@ pub(crate) struct Heartbeat {
     pub(crate) replicas: Arc<Replicas>,
     pub(crate) link: ScmLink,
     pub(crate) word: Word,
-    /// What was on the directory is open, as far as it can be.
+    /// All that was in the directory is open, as far as it can be.
     pub(crate) has_opened: bool,
     /// The number that SCM has given this OM in this process's life.
     pub(crate) registered: Option<NodeId>,
@@ -38,10 +38,10 @@ pub(crate) struct Heartbeat {
 
 /// How SCM took what it was told last.
 #[derive(Clone)]
-pub(crate) struct Word(Arc<Mutex<Standing>>);
+pub(crate) struct Word(Arc<Mutex<Heard>>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Standing {
+enum Heard {
     Well,
     /// Nobody took it.
     Waits(String),
@@ -51,39 +51,39 @@ enum Standing {
 
 impl Word {
     pub(crate) fn new(waits_for: &str) -> Word {
-        Word(Arc::new(Mutex::new(Standing::Waits(waits_for.to_owned()))))
+        Word(Arc::new(Mutex::new(Heard::Waits(waits_for.to_owned()))))
     }
 
-    fn now(&self) -> Standing {
+    fn now(&self) -> Heard {
         self.0.lock().expect("no holder panics").clone()
     }
 
-    fn set(&self, standing: Standing) {
-        let before = std::mem::replace(&mut *self.0.lock().expect("no holder panics"), standing.clone());
-        match (before, standing) {
-            (Standing::Foreign(_), Standing::Foreign(_)) | (Standing::Well, Standing::Well) => {}
-            (_, Standing::Foreign(why)) => error!(why, "OM is of another cluster"),
-            (Standing::Foreign(_), Standing::Well) => info!("OM is of SCM's cluster"),
-            (_, Standing::Well) => info!("SCM takes this OM's report"),
-            (Standing::Waits(said), Standing::Waits(why)) if said == why => {}
-            (_, Standing::Waits(why)) => info!(why, "OM waits for SCM; what is here runs without it"),
+    fn set(&self, heard: Heard) {
+        let before = std::mem::replace(&mut *self.0.lock().expect("no holder panics"), heard.clone());
+        match (before, heard) {
+            (Heard::Foreign(_), Heard::Foreign(_)) | (Heard::Well, Heard::Well) => {}
+            (_, Heard::Foreign(why)) => error!(why, "OM is of another cluster"),
+            (Heard::Foreign(_), Heard::Well) => info!("OM is of SCM's cluster"),
+            (_, Heard::Well) => info!("SCM takes this OM's report"),
+            (Heard::Waits(said), Heard::Waits(why)) if said == why => {}
+            (_, Heard::Waits(why)) => info!(why, "OM waits for SCM; what is here runs without it"),
         }
     }
 
     /// The reason why nothing here may be relied on.
     pub(crate) fn check_cluster(&self) -> Result<(), String> {
         match self.now() {
-            Standing::Foreign(why) => Err(why),
-            Standing::Well | Standing::Waits(_) => Ok(()),
+            Heard::Foreign(why) => Err(why),
+            Heard::Well | Heard::Waits(_) => Ok(()),
         }
     }
 
     /// The reason why SCM has not told this OM what it is to have.
     pub(crate) fn check_told(&self) -> Result<(), String> {
         match self.now() {
-            Standing::Well => Ok(()),
-            Standing::Foreign(why) => Err(why),
-            Standing::Waits(why) => Err(format!("it waits for SCM: {why}")),
+            Heard::Well => Ok(()),
+            Heard::Foreign(why) => Err(why),
+            Heard::Waits(why) => Err(format!("it waits for SCM: {why}")),
         }
     }
 }
@@ -98,7 +98,7 @@ impl Heartbeat {
             self.replicas.look_at_space();
             match self.step().await {
                 Ok(()) => {
-                    self.word.set(Standing::Well);
+                    self.word.set(Heard::Well);
                     retry.reset();
                     tokio::select! {
                         () = sleep(interval) => {}
@@ -106,21 +106,21 @@ impl Heartbeat {
                     }
                 }
                 Err(failure) => {
-                    self.word.set(self.standing_after(&failure));
+                    self.word.set(self.heard_after(&failure));
                     sleep(retry.pause()).await;
                 }
             }
         }
     }
 
-    fn standing_after(&self, failure: &Failure) -> Standing {
+    fn heard_after(&self, failure: &Failure) -> Heard {
         if failure.code != Code::WrongCluster {
-            return Standing::Waits(failure.to_string());
+            return Heard::Waits(failure.to_string());
         }
         let (root, cluster, scm) = (self.disk.root().display(), self.disk.stamp().cluster, &self.options.scm);
         let why =
             format!("{root} belongs to cluster {cluster}, the SCM of --scm {scm} to another: {failure}");
-        Standing::Foreign(why)
+        Heard::Foreign(why)
     }
 
     async fn step(&mut self) -> Result<(), Failure> {

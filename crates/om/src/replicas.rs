@@ -283,18 +283,12 @@ impl Replicas {
             lease_reads: true,
         };
         host.announce(&spec, space, &log_spec(group)).await?;
-        let (dbs, usage, batches) = (tables.open(group).await?, Arc::<Usage>::default(), Arc::default());
+        let (dbs, usage, batches) =
+            (tables.open(group).await?, Arc::<Usage>::default(), Arc::<Batches>::default());
         // Blocks, as opening them did.
-        let tables = dbs.current();
-        upgrade(&tables)
-            .and_then(|()| usage.read(&tables))
+        let machine = upgrade(&dbs.current())
+            .and_then(|()| OmStateMachine::open(dbs.clone(), usage.clone(), batches.clone()))
             .with_context(|| format!("read the tables of {group} in {}", disk.root().display()))?;
-        drop(tables);
-        let machine = OmStateMachine {
-            dbs: dbs.clone(),
-            usage: usage.clone(),
-            batches: Arc::<Batches>::clone(&batches),
-        };
         let opened = host.open(spec, space, log_spec(group), machine).await?;
         let replica =
             Replica::new(opened, dbs, usage, batches, addresses.clone(), clock.clone(), self.news.clone());

@@ -1,6 +1,6 @@
 use crate::counted::Batches;
 use crate::lane;
-use crate::ops;
+use crate::ops::{self, Remembered};
 use crate::overlay::Overlay;
 use crate::tables::{APPLIED_KEY, BUCKETS_PREFIX, FORMAT, FORMAT_KEY};
 use crate::upgrade::Upgrading;
@@ -11,14 +11,30 @@ use prost::Message;
 use proto::om::OmReplies;
 use raft::{Applied, Committed, Snapshots, StateMachine};
 use statedb::{Db, GroupDb};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use tokio::time::Instant;
 
 /// The namespace as a replicated state: tables in a RocksDB that has Raft's log for its WAL.
 pub(crate) struct OmStateMachine {
-    pub(crate) dbs: Arc<dyn GroupDb>,
-    pub(crate) usage: Arc<Usage>,
-    pub(crate) batches: Arc<Batches>,
+    dbs: Arc<dyn GroupDb>,
+    usage: Arc<Usage>,
+    batches: Arc<Batches>,
+    /// The requests that the tables remember, and which tables these are.
+    remembered: (Weak<Db>, Remembered),
+}
+
+impl OmStateMachine {
+    /// Over the tables that are current, of which it reads what they remember.
+    pub(crate) fn open(
+        dbs: Arc<dyn GroupDb>,
+        usage: Arc<Usage>,
+        batches: Arc<Batches>,
+    ) -> anyhow::Result<OmStateMachine> {
+        let db = dbs.current();
+        usage.read(&db)?;
+        let remembered = (Arc::downgrade(&db), Remembered::read(&db)?);
+        Ok(OmStateMachine { dbs, usage, batches, remembered })
+    }
 }
 
 impl StateMachine for OmStateMachine {
@@ -28,7 +44,12 @@ impl StateMachine for OmStateMachine {
 
     fn apply(&mut self, batch: Vec<Committed>, applied: Applied) -> anyhow::Result<Vec<Bytes>> {
         let db = self.dbs.current();
-        let (replies, buckets) = apply(&db, batch, &applied, &self.batches)?;
+        let (tables, remembered) = &mut self.remembered;
+        // A snapshot was installed.
+        if tables.as_ptr() != Arc::as_ptr(&db) {
+            (*tables, *remembered) = (Arc::downgrade(&db), Remembered::read(&db)?);
+        }
+        let (replies, buckets) = apply(&db, remembered, batch, &applied, &self.batches)?;
         self.usage.follow(&db, buckets)?;
         Ok(replies)
     }
@@ -41,6 +62,7 @@ impl StateMachine for OmStateMachine {
 /// The answers, and what changed in the rows of buckets.
 fn apply(
     db: &Db,
+    remembered: &mut Remembered,
     batch: Vec<Committed>,
     applied: &Applied,
     batches: &Batches,
@@ -53,9 +75,8 @@ fn apply(
         let merged = lane::commands(committed.meta).with_context(|| format!("decode entry {index}"))?;
         commands += merged.len();
         batches.note_entry(merged.len());
-        let mut filed = 0;
-        let applied = merged.into_iter().map(|command| ops::apply(&mut overlay, index, &mut filed, command));
-        let reply = OmReplies { replies: applied.collect::<anyhow::Result<_>>()? }.encode_to_vec();
+        let replies_to = ops::apply(&mut overlay, remembered, index, merged)?;
+        let reply = OmReplies { replies: replies_to }.encode_to_vec();
         replies.push(Bytes::from(reply));
     }
     let buckets = overlay.changed(BUCKETS_PREFIX);
@@ -88,12 +109,20 @@ mod tests {
     use std::path::Path;
     use types::{LogId, LogIndex, OwnerId, Term};
 
-    fn open(path: &Path) -> Db {
-        Db::open(path, &statedb::DbOptions::default()).unwrap()
+    /// Tables and what follows from them.
+    struct Machine {
+        db: Db,
+        remembered: Remembered,
     }
 
-    fn applied_index(db: &Db) -> u64 {
-        db.applied(APPLIED_KEY).unwrap().unwrap().id.index.0
+    fn open(path: &Path) -> Machine {
+        let db = Db::open(path, &statedb::DbOptions::default()).unwrap();
+        let remembered = Remembered::read(&db).unwrap();
+        Machine { db, remembered }
+    }
+
+    fn applied_index(machine: &Machine) -> u64 {
+        machine.db.applied(APPLIED_KEY).unwrap().unwrap().id.index.0
     }
 
     fn prepared<O: Operation>(number: u64, request: O::Request) -> OmCommand {
@@ -123,14 +152,16 @@ mod tests {
         (0..).zip(commands).map(|(index, command)| committed(index, entry(command))).collect()
     }
 
-    fn apply(db: &Db, batch: &[Committed]) -> Vec<OmReply> {
+    fn apply(machine: &mut Machine, batch: &[Committed]) -> Vec<OmReply> {
         let applied = Applied { id: batch.last().unwrap().id, membership: Bytes::from("m") };
-        let (replies, _) = super::apply(db, batch.to_vec(), &applied, &Batches::default()).unwrap();
+        let Machine { db, remembered } = machine;
+        let (replies, _) =
+            super::apply(db, remembered, batch.to_vec(), &applied, &Batches::default()).unwrap();
         replies.into_iter().flat_map(|reply| OmReplies::decode(reply).unwrap().replies).collect()
     }
 
-    fn records(db: &Db) -> Vec<(Vec<u8>, Vec<u8>)> {
-        Overlay::new(db).scan(b"").collect::<anyhow::Result<_>>().unwrap()
+    fn records(machine: &Machine) -> Vec<(Vec<u8>, Vec<u8>)> {
+        Overlay::new(&machine.db).scan(b"").collect::<anyhow::Result<_>>().unwrap()
     }
 
     fn command(number: u64, kind: u8, key: &str) -> OmCommand {
@@ -158,12 +189,28 @@ mod tests {
         }
     }
 
-    /// The records, without the places in the log by which deleted pieces are filed.
-    fn records_by_content(db: &Db) -> Vec<(Vec<u8>, Vec<u8>)> {
-        let is_deleted = |key: &[u8]| key.first() == Some(&b'd');
-        let content =
-            |(key, value): (Vec<u8>, Vec<u8>)| (if is_deleted(&key) { b"d".to_vec() } else { key }, value);
-        records(db).into_iter().filter(|(key, _)| key != APPLIED_KEY).map(content).collect()
+    /// The records by what they say: deleted pieces without their places in the log, and requests that are remembered
+    /// without their places in the queue and their neighbours in an entry.
+    fn records_by_content(machine: &Machine) -> Vec<(Vec<u8>, Vec<u8>)> {
+        let mut content = Vec::new();
+        for (key, value) in records(machine) {
+            match key[0] {
+                b'a' | b'q' => {}
+                b'd' => content.push((b"d".to_vec(), value)),
+                b's' => {
+                    let RememberedRequests { request_ids, request_digests, replies, .. } =
+                        decode(&key, &value).unwrap();
+                    let of_each = request_ids.chunks(16).zip(request_digests.chunks(16)).zip(&replies);
+                    content.extend(
+                        of_each.map(|((id, digest), reply)| {
+                            ([b"s", id, digest].concat(), reply.encode_to_vec())
+                        }),
+                    );
+                }
+                _ => content.push((key, value)),
+            }
+        }
+        content
     }
 
     proptest! {
@@ -180,8 +227,8 @@ mod tests {
             let mut all = vec![prepared::<CreateBucket>(0, bucket())];
             all.extend((1u64..).zip(&commands).map(|(number, (kind, key))| command(number, *kind, key)));
             let dir = tempfile::tempdir().unwrap();
-            let single = open(&dir.path().join("single"));
-            let answers_one_by_one = apply(&single, &one_by_one(&all));
+            let mut single = open(&dir.path().join("single"));
+            let answers_one_by_one = apply(&mut single, &one_by_one(&all));
 
             let mut rest = &all[..];
             let mut log = Vec::new();
@@ -197,8 +244,8 @@ mod tests {
             }
             prop_assert!(rest.is_empty());
 
-            let one_by_one = open(&dir.path().join("one-by-one"));
-            let answers: Vec<_> = log.iter().flat_map(|c| apply(&one_by_one, std::slice::from_ref(c))).collect();
+            let mut one_by_one = open(&dir.path().join("one-by-one"));
+            let answers: Vec<_> = log.iter().flat_map(|c| apply(&mut one_by_one, std::slice::from_ref(c))).collect();
             prop_assert_eq!(&answers, &answers_one_by_one);
             prop_assert_eq!(records_by_content(&one_by_one), records_by_content(&single));
 
@@ -212,20 +259,24 @@ mod tests {
             for (n, cut) in cuts.windows(2).enumerate() {
                 if n == crash && n > 0 {
                     // What was not flushed is gone: it comes from the log again.
-                    batches.flush().unwrap();
+                    batches.db.flush().unwrap();
                     drop(batches);
                     batches = open(&path);
                     prop_assert_eq!(applied_index(&batches) as usize + 1, cut[0]);
                 }
-                batched_answers.extend(apply(&batches, &log[cut[0]..cut[1]]));
+                batched_answers.extend(apply(&mut batches, &log[cut[0]..cut[1]]));
             }
             prop_assert_eq!(answers, batched_answers);
             prop_assert_eq!(records(&one_by_one), records(&batches));
+            // What is known of requests follows from the tables.
+            for machine in [&single, &one_by_one, &batches] {
+                prop_assert_eq!(&machine.remembered, &Remembered::read(&machine.db).unwrap());
+            }
             // What buckets say that they have is what can be counted there.
-            for row in Overlay::new(&batches).scan(BUCKETS_PREFIX) {
+            for row in Overlay::new(&batches.db).scan(BUCKETS_PREFIX) {
                 let (key, value) = row.unwrap();
                 let record: BucketRecord = decode(&key, &value).unwrap();
-                let counted = count(&batches, BucketNumber(record.id)).unwrap();
+                let counted = count(&batches.db, BucketNumber(record.id)).unwrap();
                 prop_assert_eq!((record.keys, record.bytes), counted);
             }
         }
@@ -240,19 +291,22 @@ mod tests {
         );
         let log = one_by_one(&all);
         let dir = tempfile::tempdir().unwrap();
-        let whole = open(&dir.path().join("whole"));
-        apply(&whole, &log);
+        let mut whole = open(&dir.path().join("whole"));
+        apply(&mut whole, &log);
         // A copy of the tables as they were on disk half way, from which a restart begins.
-        let older = open(&dir.path().join("older"));
-        apply(&older, &log[..20]);
-        older.flush().unwrap();
+        let mut older = open(&dir.path().join("older"));
+        apply(&mut older, &log[..20]);
+        older.db.flush().unwrap();
         let checkpoint = dir.path().join("checkpoint");
-        rocksdb::checkpoint::Checkpoint::new(older.rocks()).unwrap().create_checkpoint(&checkpoint).unwrap();
-        apply(&older, &log[20..]);
-        let restarted = open(&checkpoint);
+        rocksdb::checkpoint::Checkpoint::new(older.db.rocks())
+            .unwrap()
+            .create_checkpoint(&checkpoint)
+            .unwrap();
+        apply(&mut older, &log[20..]);
+        let mut restarted = open(&checkpoint);
         let from = applied_index(&restarted) as usize + 1;
         assert_eq!(from, 20);
-        apply(&restarted, &log[from..]);
+        apply(&mut restarted, &log[from..]);
         assert_eq!(records(&restarted), records(&whole));
         assert_eq!(records(&older), records(&whole));
     }
@@ -260,11 +314,11 @@ mod tests {
     #[test]
     fn later_commands_of_a_batch_see_earlier_ones() {
         let dir = tempfile::tempdir().unwrap();
-        let machine = open(dir.path());
+        let mut machine = open(dir.path());
         let create = |number| prepared::<CreateBucket>(number, bucket());
         let batch = one_by_one(&[create(0), create(1), command(2, 4, "a")]);
         let results: Vec<_> =
-            apply(&machine, &batch).into_iter().map(|reply| reply.result.unwrap()).collect();
+            apply(&mut machine, &batch).into_iter().map(|reply| reply.result.unwrap()).collect();
         assert!(matches!(results[0], om_reply::Result::CreateBucket(_)), "{results:?}");
         assert!(
             matches!(&results[1], om_reply::Result::Error(error) if error.code() == proto::Code::BucketExists)
@@ -275,13 +329,13 @@ mod tests {
     #[test]
     fn a_write_of_the_tables_is_counted_with_its_commands_and_rows() {
         let dir = tempfile::tempdir().unwrap();
-        let machine = open(dir.path());
+        let Machine { db, mut remembered } = open(dir.path());
         let batches = Batches::default();
         let both = OmEntry { commands: vec![command(1, 4, "a"), command(2, 5, "b")] };
         for entry in [OmEntry { commands: vec![prepared::<CreateBucket>(0, bucket())] }, both] {
             let batch = vec![committed(0, entry.encode_to_vec())];
             let applied = Applied { id: batch.last().unwrap().id, membership: Bytes::new() };
-            super::apply(&machine, batch, &applied, &batches).unwrap();
+            super::apply(&db, &mut remembered, batch, &applied, &batches).unwrap();
         }
         let mut exposition = Exposition::default();
         batches.expose(&[], &mut exposition);
@@ -300,17 +354,17 @@ mod tests {
     #[test]
     fn commands_and_tables_of_a_newer_version_stop_the_group() {
         let dir = tempfile::tempdir().unwrap();
-        let machine = open(dir.path());
+        let Machine { db, mut remembered } = open(dir.path());
         let unknown = committed(0, Vec::new());
         let applied = Applied { id: unknown.id, membership: Bytes::new() };
-        let error =
-            super::apply(&machine, vec![unknown], &applied, &Batches::default()).unwrap_err().to_string();
+        let refused = super::apply(&db, &mut remembered, vec![unknown], &applied, &Batches::default());
+        let error = refused.unwrap_err().to_string();
         assert!(error.contains("newer flotilla"), "{error}");
 
         let mut batch = rocksdb::WriteBatch::default();
         batch.put(FORMAT_KEY, (FORMAT + 1).to_le_bytes());
-        machine.write(batch).unwrap();
-        let error = format(&machine).unwrap_err().to_string();
+        db.write(batch).unwrap();
+        let error = format(&db).unwrap_err().to_string();
         assert!(error.contains("newer flotilla"), "{error}");
     }
 }

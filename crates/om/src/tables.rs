@@ -12,8 +12,7 @@
 //! | `n` | next bucket number, `u64` |
 //! | `p` + bucket + upload id + part number `u32` | `Part` |
 //! | `q` | `RequestQueue` |
-//! | `r` + request id | `RememberedAnswer` |
-//! | `s` + place in the queue | `RememberedRequest` |
+//! | `s` + place in the queue | `RememberedRequests` |
 //! | `u` + bucket + escaped key + upload id | `Upload` |
 //! | `x` + bucket | `DroppedBucket` |
 
@@ -32,9 +31,16 @@ pub(crate) const QUEUE_KEY: &[u8] = b"q";
 
 /// Persisted. Format 1 remembered only some requests and pieces without their nonces, format 2 neither
 /// refusals nor what a request was; both were in no release.
-pub(crate) const FORMAT: u32 = 4;
-/// Persisted: the format before, whose buckets do not say how much is in them.
+pub(crate) const FORMAT: u32 = 5;
+/// Persisted: a format of before, which has two rows for each request that is remembered.
+pub(crate) const FORMAT_BY_REQUEST: u32 = 4;
+/// Persisted: the one before that, whose buckets do not say how much is in them either.
 pub(crate) const FORMAT_UNCOUNTED: u32 = 3;
+
+/// The prefix of what is remembered of requests.
+pub(crate) const REMEMBERED_PREFIX: &[u8] = b"s";
+/// Up to [`FORMAT_BY_REQUEST`]: the prefix of answers by request id.
+pub(crate) const ANSWERS_PREFIX_V4: &[u8] = b"r";
 
 /// The prefix of the rows of buckets.
 pub(crate) const BUCKETS_PREFIX: &[u8] = b"b";
@@ -150,12 +156,9 @@ pub(crate) fn dropped_key(bucket: BucketNumber) -> Vec<u8> {
     [b"x", &bucket.0.to_be_bytes()[..]].concat()
 }
 
-pub(crate) fn request_key(request_id: &[u8]) -> Vec<u8> {
-    [b"r", request_id].concat()
-}
-
-pub(crate) fn queue_key(place: u64) -> Vec<u8> {
-    [b"s", &place.to_be_bytes()[..]].concat()
+/// The key of what is remembered of an entry's requests, by its place in the queue.
+pub(crate) fn remembered_key(place: u64) -> Vec<u8> {
+    [REMEMBERED_PREFIX, &place.to_be_bytes()[..]].concat()
 }
 
 /// The first byte string after all those that start with `prefix`; `None` when there is none.
@@ -252,8 +255,7 @@ mod tests {
         assert_eq!(part_key(bucket, "0f", 3), b"p\0\0\0\0\0\0\x01\x020f\0\0\0\x03");
         assert_eq!(deleted_key(5, 1), b"d\0\0\0\0\0\0\0\x05\0\0\0\x01");
         assert_eq!(dropped_key(bucket), b"x\0\0\0\0\0\0\x01\x02");
-        assert_eq!(request_key(&[9; 2]), b"r\x09\x09");
-        assert_eq!(queue_key(7), b"s\0\0\0\0\0\0\0\x07");
+        assert_eq!(remembered_key(7), b"s\0\0\0\0\0\0\0\x07");
     }
 
     proptest! {

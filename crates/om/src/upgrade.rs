@@ -7,15 +7,17 @@
 //! for are not: once SCM knows their group, its leader writes that down as in any other.
 
 use crate::tables::{
-    BUCKETS_PREFIX, BucketNumber, FORMAT, FORMAT_KEY, FORMAT_UNCOUNTED, decode, format, keys_prefix,
-    successor,
+    ANSWERS_PREFIX_V4, BUCKETS_PREFIX, BucketNumber, FORMAT, FORMAT_KEY, FORMAT_UNCOUNTED, QUEUE_KEY, Read,
+    decode, format, keys_prefix, remembered_key, successor,
 };
 use anyhow::Context;
 use disk::Disk;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use prost::Message;
-use proto::om::{BucketRecord, Key};
+use proto::om::{
+    BucketRecord, Key, RememberedAnswerV4, RememberedRequestV4, RememberedRequests, RequestQueue,
+};
 use raft::{Applied, Snapshots};
 use rocksdb::{Direction, IteratorMode, ReadOptions, WriteBatch};
 use statedb::{Db, GroupDb};
@@ -24,13 +26,21 @@ use tracing::info;
 
 /// Brings the tables to this version's format, though not yet durably on return: a crash leaves the one or
 /// the other, and the next start begins anew. What follows depends on the tables alone. Reads every key of a
-/// store of the format before: seconds for millions.
+/// store whose buckets were not counted: seconds for millions.
 pub(crate) fn upgrade(db: &Db) -> anyhow::Result<()> {
-    if format(db)? != Some(FORMAT_UNCOUNTED) {
-        return Ok(());
-    }
-    info!("count the keys of each bucket, once: the tables are of a version that did not");
+    let Some(before) = format(db)?.filter(|format| *format < FORMAT) else { return Ok(()) };
+    info!(before, "the tables are of an older version");
     let mut batch = WriteBatch::default();
+    if before <= FORMAT_UNCOUNTED {
+        count_buckets(db, &mut batch)?;
+    }
+    join_requests(db, &mut batch)?;
+    batch.put(FORMAT_KEY, FORMAT.to_le_bytes());
+    db.write(batch).context("write what became of the tables")
+}
+
+/// Notes in each bucket how much is in it.
+fn count_buckets(db: &Db, batch: &mut WriteBatch) -> anyhow::Result<()> {
     for row in rows(db, BUCKETS_PREFIX) {
         let (key, value) = row?;
         let mut record: BucketRecord = decode(&key, &value)?;
@@ -41,8 +51,33 @@ pub(crate) fn upgrade(db: &Db) -> anyhow::Result<()> {
         );
         batch.put(key, record.encode_to_vec());
     }
-    batch.put(FORMAT_KEY, FORMAT.to_le_bytes());
-    db.write(batch).context("write what was counted")
+    Ok(())
+}
+
+/// Makes one row of the two that each remembered request has. Each was the only one of its entry, and keeps its
+/// place: members that apply the rest of the old log to new tables remember the same.
+fn join_requests(db: &Db, batch: &mut WriteBatch) -> anyhow::Result<()> {
+    let Some(mut queue) = db.message::<RequestQueue>(QUEUE_KEY)? else { return Ok(()) };
+    queue.bytes = 0;
+    queue.requests = queue.next - queue.first;
+    for place in queue.first..queue.next {
+        let key = remembered_key(place);
+        let place: RememberedRequestV4 = db.message(&key)?.unwrap_or_default();
+        let answer_key = [ANSWERS_PREFIX_V4, &place.request_id].concat();
+        let answer: RememberedAnswerV4 = db.message(&answer_key)?.unwrap_or_default();
+        let entry = RememberedRequests {
+            request_ids: place.request_id,
+            request_digests: answer.request_digest,
+            replies: vec![answer.reply.unwrap_or_default()],
+            at_ms: place.at_ms,
+        };
+        let entry = entry.encode_to_vec();
+        queue.bytes += (key.len() + entry.len()) as u64;
+        batch.put(key, entry);
+        batch.delete(answer_key);
+    }
+    batch.put(QUEUE_KEY, queue.encode_to_vec());
+    Ok(())
 }
 
 /// Snapshots of tables, which become those of this format when they are installed: who sends one may have
@@ -103,7 +138,7 @@ mod tests {
     use super::*;
     use crate::ops::CreateBucket;
     use crate::ops::testing::Namespace;
-    use crate::tables::is_founded;
+    use crate::tables::{FORMAT_BY_REQUEST, REMEMBERED_PREFIX, is_founded};
     use bytes::Bytes;
     use proto::om::CreateBucketRequest;
     use statedb::DbGenerations;
@@ -114,35 +149,62 @@ mod tests {
         db.write(batch).unwrap();
     }
 
-    #[test]
-    fn tables_of_the_format_before_are_counted_once() {
-        let mut namespace = Namespace::new();
-        let music = CreateBucketRequest { volume: "s3v".into(), bucket: "music".into() };
-        namespace.run::<CreateBucket>(music).unwrap();
-        for key in ["a", "b", "c", "a"] {
-            namespace.commit(key, 1).unwrap();
-        }
-        put_format(&namespace.db, FORMAT);
-        let counted = namespace.records(b"");
-
+    /// Makes tables of a format before: two rows for each request, each in an entry of its own.
+    fn make_old(db: &Db, format: u32) {
         let mut batch = WriteBatch::default();
-        for (key, value) in namespace.records(BUCKETS_PREFIX) {
-            let record = BucketRecord { keys: 0, bytes: 0, ..decode(&key, &value).unwrap() };
-            batch.put(key, record.encode_to_vec());
+        for row in rows(db, REMEMBERED_PREFIX) {
+            let (key, value) = row.unwrap();
+            let RememberedRequests { request_ids, request_digests, replies, at_ms } =
+                decode(&key, &value).unwrap();
+            assert_eq!(replies.len(), 1);
+            let answer_key = [ANSWERS_PREFIX_V4, &request_ids].concat();
+            let place = RememberedRequestV4 { request_id: request_ids, at_ms, bytes: 77 };
+            batch.put(key, place.encode_to_vec());
+            let reply = replies.into_iter().next();
+            batch.put(
+                answer_key,
+                RememberedAnswerV4 { request_digest: request_digests, reply }.encode_to_vec(),
+            );
         }
-        namespace.db.write(batch).unwrap();
-        put_format(&namespace.db, FORMAT_UNCOUNTED);
-        assert_ne!(namespace.records(b""), counted);
-        upgrade(&namespace.db).unwrap();
-        assert_eq!(namespace.records(b""), counted, "as if it had counted from the beginning");
-        upgrade(&namespace.db).unwrap();
-        assert_eq!(namespace.records(b""), counted);
+        if let Some(queue) = db.message::<RequestQueue>(QUEUE_KEY).unwrap() {
+            batch.put(QUEUE_KEY, RequestQueue { bytes: 77, requests: 0, ..queue }.encode_to_vec());
+        }
+        if format == FORMAT_UNCOUNTED {
+            for row in rows(db, BUCKETS_PREFIX) {
+                let (key, value) = row.unwrap();
+                let record = BucketRecord { keys: 0, bytes: 0, ..decode(&key, &value).unwrap() };
+                batch.put(key, record.encode_to_vec());
+            }
+        }
+        batch.put(FORMAT_KEY, format.to_le_bytes());
+        db.write(batch).unwrap();
+    }
+
+    #[test]
+    fn tables_of_formats_before_become_what_they_would_have_been() {
+        for old in [FORMAT_UNCOUNTED, FORMAT_BY_REQUEST] {
+            let mut namespace = Namespace::new();
+            let music = CreateBucketRequest { volume: "s3v".into(), bucket: "music".into() };
+            namespace.run::<CreateBucket>(music).unwrap();
+            for key in ["a", "b", "c", "a"] {
+                namespace.commit(key, 1).unwrap();
+            }
+            put_format(&namespace.db, FORMAT);
+            let wanted = namespace.records(b"");
+            make_old(&namespace.db, old);
+            assert_ne!(namespace.records(b""), wanted);
+            assert_eq!(namespace.records(ANSWERS_PREFIX_V4).len(), 6);
+            upgrade(&namespace.db).unwrap();
+            assert_eq!(namespace.records(b""), wanted, "as if it had been so from the beginning");
+            upgrade(&namespace.db).unwrap();
+            assert_eq!(namespace.records(b""), wanted);
+        }
     }
 
     #[test]
     fn old_names_are_founded_and_a_group_of_which_nothing_was_asked_is_not() {
         let namespace = Namespace::new();
-        put_format(&namespace.db, FORMAT_UNCOUNTED);
+        make_old(&namespace.db, FORMAT_UNCOUNTED);
         upgrade(&namespace.db).unwrap();
         assert!(namespace.records(crate::tables::FOUNDED_KEY).is_empty(), "no member has what others lack");
         assert!(is_founded(&namespace.db).unwrap());
@@ -161,13 +223,13 @@ mod tests {
         let options = statedb::DbOptions::default();
         let dbs = DbGenerations::open(disk, "db", &options, crate::tables::APPLIED_KEY).await.unwrap();
         let old = Namespace::new();
+        make_old(&old.db, FORMAT_BY_REQUEST);
         let mut batch = WriteBatch::default();
         for (key, value) in old.records(b"") {
             batch.put(key, value);
         }
         let applied = Applied { id: types::LogId::default(), membership: Bytes::new() };
         Db::put_applied(&mut batch, crate::tables::APPLIED_KEY, &applied);
-        batch.put(FORMAT_KEY, FORMAT_UNCOUNTED.to_le_bytes());
         dbs.current().write(batch).unwrap();
         let snapshots = Upgrading(Arc::new(dbs.clone()));
         snapshots.write("snapshot".to_owned()).await.unwrap();

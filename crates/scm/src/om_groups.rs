@@ -82,7 +82,7 @@ impl OmGroups {
         }
     }
 
-    /// What becomes of a group that is not founded here. Names that are there are taken over; only where
+    /// The decision about a group that is not founded here. Names that are there are taken over; only where
     /// nobody can have them they are begun.
     fn begin(
         &self,
@@ -176,7 +176,7 @@ fn found_elsewhere(world: &World<'_>, record: &OmGroupRecord) -> Option<Command>
     note(world, record.group, &newest)
 }
 
-/// What follows from what the leader of a founded group says.
+/// The decision that follows from what the leader of a founded group says.
 fn go_on(
     world: &World<'_>,
     record: &OmGroupRecord,

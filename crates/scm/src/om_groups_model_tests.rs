@@ -38,7 +38,7 @@ enum Step {
     Return(usize),
     /// Leaders carry nothing out, or do again.
     Stall(bool),
-    /// What it says now is heard after what it says next.
+    /// Its word of now is heard after its next one.
     Late(usize),
     ScmElects,
     /// The last decisions are lost.
@@ -47,7 +47,7 @@ enum Step {
     PersonResets(usize, bool),
 }
 
-/// What SCM's log has.
+/// The contents of SCM's log.
 enum Entry {
     Command(Command),
     Reset,

@@ -1,4 +1,4 @@
-//! What an OM is told: the groups in which it is to have a replica, and what it is to delete. A pure function
+//! The orders to an OM: the groups in which it is to have a replica, and what it is to delete. A pure function
 //! of one look at the world.
 
 use crate::om_groups;

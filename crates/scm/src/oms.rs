@@ -1,4 +1,4 @@
-//! What OMs have said to this leader: that they are there, and what each of their replicas is.
+//! The reports of OMs to this leader: that they are there, and what each of their replicas is.
 
 use crate::clock_apart::ClockApart;
 use crate::nodes::is_version;
@@ -233,7 +233,7 @@ impl Oms {
     }
 }
 
-/// What of a replica anything is decided by; an index that grows is nothing new.
+/// The facts of a replica by which anything is decided; an index that grows is nothing new.
 fn essence((group, heard): (&u64, &ReplicaHeard)) -> (u64, bool, bool, OmReplicaReport) {
     let report = OmReplicaReport { last_index: 0, applied_index: 0, ..heard.report.clone() };
     (*group, heard.is_settled(), heard.leads(), report)

@@ -399,7 +399,8 @@ impl AdminCommand {
                 matches!(command, PipelineCommand::List { .. } | PipelineCommand::Info { .. })
             }
             AdminCommand::Container(command) => {
-                !matches!(command, ContainerCommand::Close { .. } | ContainerCommand::Drop { .. })
+                use ContainerCommand::{Info, List, Report};
+                matches!(command, List(_) | Info { .. } | Report)
             }
             AdminCommand::Datanode(command) => matches!(
                 command,

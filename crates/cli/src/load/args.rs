@@ -54,7 +54,7 @@ pub(crate) struct LoadArgs {
     pub json: bool,
 }
 
-/// What each operation is.
+/// The operation that is done again and again.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Write a name without bytes: the namespace alone

@@ -1,4 +1,4 @@
-//! What is written, by number: whoever knows the seed can check it.
+//! Names and bytes that are written, by number: whoever knows the seed can check them.
 
 use bytes::Bytes;
 use futures::Stream;

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 /// Names of a client.
 const NAMES: u64 = 32;
 
-/// What a name may be: the version that it has, or none.
+/// A state of a name: the version that it has, or none.
 type State = Option<u64>;
 
 pub(super) struct Mixed {
@@ -26,7 +26,7 @@ pub(super) struct Mixed {
 
 struct Name {
     number: u64,
-    /// What was acknowledged last; `None` before the first change.
+    /// The state that was acknowledged last; `None` before the first change.
     known: Option<State>,
     /// Changes whose outcome nobody told: they may have taken effect, or do so yet.
     unsure: Vec<State>,

@@ -44,7 +44,7 @@ impl From<ClientError> for Problem {
     }
 }
 
-/// What all clients of a run share.
+/// The state that all clients of a run share.
 struct Run {
     kind: Kind,
     bucket: String,

@@ -1,4 +1,4 @@
-//! What has been done, and how long it took.
+//! Counts of what has been done, and of how long it took.
 
 use serde_json::{Value, json};
 use std::time::Duration;

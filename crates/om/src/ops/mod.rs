@@ -26,7 +26,7 @@ pub(crate) use create_upload::CreateUpload;
 pub(crate) use delete_bucket::DeleteBucket;
 pub(crate) use delete_keys::DeleteKeys;
 pub(crate) use founded::Founded;
-pub(crate) use requests::REMEMBERED;
+pub(crate) use requests::{REMEMBERED, Remembered};
 
 use crate::overlay::Overlay;
 use crate::tables::{Refusal, deleted_key};
@@ -35,6 +35,7 @@ use md5::{Digest, Md5};
 use prost::Message;
 use proto::om::{BlockPiece, DeletedPieces, OmCommand, OmReply, om_command, om_reply};
 use proto::{Failure, RequestId};
+use requests::{Request, Requests};
 use std::collections::HashSet;
 
 /// One kind of command, from request to response.
@@ -142,10 +143,27 @@ impl<'a, 'db> Apply<'a, 'db> {
     }
 }
 
-/// Carries out one command, unless its request was answered before. A refused one changes nothing but what is
-/// remembered of requests; an error means that the tables cannot be read.
+/// Carries out the commands of an entry in their order, each unless its request was answered before. A refused one
+/// changes nothing but what is remembered of requests; an error means that the tables cannot be read.
 pub(crate) fn apply(
     tables: &mut Overlay<'_>,
+    remembered: &mut Remembered,
+    index: u64,
+    commands: Vec<OmCommand>,
+) -> anyhow::Result<Vec<OmReply>> {
+    let now_ms = commands.first().map_or(0, |command| command.now_ms);
+    let mut requests = Requests::begin(tables, remembered, now_ms)?;
+    let (mut filed, mut replies) = (0, Vec::with_capacity(commands.len()));
+    for command in commands {
+        replies.push(apply_one(tables, &mut requests, index, &mut filed, command)?);
+    }
+    requests.end(tables);
+    Ok(replies)
+}
+
+fn apply_one(
+    tables: &mut Overlay<'_>,
+    requests: &mut Requests<'_>,
     index: u64,
     filed: &mut u32,
     command: OmCommand,
@@ -153,11 +171,11 @@ pub(crate) fn apply(
     let OmCommand { now_ms, request_id, request_digest, command } = command;
     let what =
         command.ok_or_else(|| anyhow::anyhow!("command {index} is unknown; a newer flotilla wrote it"))?;
-    let request = requests::Request { id: request_id, digest: request_digest };
-    if let Some(answer) = requests::answered(tables, &request, &what)? {
+    let request = Request { id: request_id, digest: request_digest };
+    if let Some(answer) = requests.answered(tables, &request, &what)? {
         return Ok(answer);
     }
-    if let Some(full) = requests::make_room(tables, now_ms)? {
+    if let Some(full) = requests.full() {
         return Ok(full);
     }
     let result = {
@@ -183,7 +201,7 @@ pub(crate) fn apply(
         Err(Refusal::Broken(error)) => return Err(error.context(format!("apply command {index}"))),
     };
     let answer = OmReply { result: Some(result) };
-    requests::remember(tables, &request, &answer, now_ms)?;
+    requests.remember(&request, &answer, now_ms);
     tables.keep_command();
     Ok(answer)
 }

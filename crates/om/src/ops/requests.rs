@@ -10,12 +10,16 @@
 //! ```
 
 use crate::overlay::Overlay;
-use crate::tables::{QUEUE_KEY, Read, queue_key, request_key};
+use crate::tables::{QUEUE_KEY, REMEMBERED_PREFIX, Read, decode, remembered_key};
+use crate::upgrade::rows;
+use anyhow::Context;
 use bytes::Bytes;
 use planted::Bug;
 use prost::Message;
-use proto::om::{OmReply, RememberedAnswer, RememberedRequest, RequestQueue, om_command, om_reply};
+use proto::om::{OmReply, RememberedIds, RememberedRequests, RequestQueue, om_command, om_reply};
 use proto::{Code, Failure};
+use statedb::Db;
+use std::collections::HashMap;
 use std::time::Duration;
 
 /// The time for which a request is remembered, by the leaders' clocks: far longer than any sender repeats it.
@@ -29,10 +33,49 @@ const REMEMBERED_MIN: u64 = 100_000;
 /// forgotten. In [`REMEMBERED`] this is 7 MB a second: more than 50 000 changes, or 6 000 deletions of a
 /// thousand keys. [`REMEMBERED_MIN`] of the largest, 15 KiB, fit in.
 const REMEMBERED_BYTES_MAX: u64 = 4 << 30;
-/// The requests that one command forgets: more than one, so that a burst is forgotten too, and few, so that
+/// The entries that one entry forgets: more than one, so that a burst is forgotten too, and few, so that
 /// after a clock's jump all that is remembered is not gone at once: what is repeated stands at the end of the
 /// queue, behind what came in [`REMEMBERED`].
 const FORGOTTEN_AT_ONCE: usize = 4;
+/// Of a request's id, and of a request's digest.
+const ID_BYTES: usize = 16;
+
+/// The requests that tables remember, in memory: the place of each one's entry. Follows from the tables alone.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Remembered {
+    /// By half of the id, which is random: of two with the same half the later one is remembered.
+    places: HashMap<u64, u64>,
+}
+
+impl Remembered {
+    /// Reads all that is remembered: a second for some millions.
+    pub(crate) fn read(tables: &Db) -> anyhow::Result<Remembered> {
+        let mut remembered = Remembered::default();
+        for row in rows(tables, REMEMBERED_PREFIX) {
+            let (key, value) = row?;
+            let place = key[REMEMBERED_PREFIX.len()..].try_into().context("a place has 8 bytes")?;
+            let entry: RememberedIds = decode(&key, &value)?;
+            remembered.note(&entry.request_ids, u64::from_be_bytes(place));
+        }
+        Ok(remembered)
+    }
+
+    fn note(&mut self, ids: &[u8], place: u64) {
+        self.places.extend(ids.chunks_exact(ID_BYTES).map(|id| (half(id), place)));
+    }
+
+    fn forget(&mut self, ids: &[u8], place: u64) {
+        for id in ids.chunks_exact(ID_BYTES).map(half) {
+            if self.places.get(&id) == Some(&place) {
+                self.places.remove(&id);
+            }
+        }
+    }
+}
+
+fn half(id: &[u8]) -> u64 {
+    id.last_chunk().map_or(0, |half| u64::from_be_bytes(*half))
+}
 
 /// The request that a command carries out.
 pub(super) struct Request {
@@ -40,100 +83,132 @@ pub(super) struct Request {
     pub(super) digest: Bytes,
 }
 
-/// The answer that the request got when it came first; a refusal, when it was another one then.
-pub(super) fn answered(
-    tables: &Overlay<'_>,
-    request: &Request,
-    what: &om_command::Command,
-) -> anyhow::Result<Option<OmReply>> {
-    let is_part = matches!(what, om_command::Command::CommitPart(_));
-    if planted::has(Bug::RequestIdsIgnored) || (is_part && planted::has(Bug::PartsRepeated)) {
-        return Ok(None);
-    }
-    let Some(remembered) = tables.message::<RememberedAnswer>(&request_key(&request.id))? else {
-        return Ok(None);
-    };
-    if remembered.request_digest != request.digest {
-        return Ok(Some(refusal(Failure::invalid("the request id was used for another request"))));
-    }
-    Ok(Some(remembered.reply.unwrap_or_default()))
+/// The requests of the entry that is being applied, and what is remembered of those before.
+pub(super) struct Requests<'a> {
+    remembered: &'a mut Remembered,
+    queue: RequestQueue,
+    has_forgotten: bool,
+    own: RememberedRequests,
 }
 
-/// Forgets what is old. With no room for one more request all the same, what is to be answered: nothing was
-/// done, and nothing is remembered.
-pub(super) fn make_room(tables: &mut Overlay<'_>, now_ms: u64) -> anyhow::Result<Option<OmReply>> {
-    let min = if planted::has(Bug::RequestsForgottenSoon) { 2 } else { REMEMBERED_MIN };
-    let mut queue: RequestQueue = tables.message(QUEUE_KEY)?.unwrap_or_default();
-    let before = queue;
-    forget(tables, &mut queue, now_ms, min)?;
-    if queue != before {
+impl<'a> Requests<'a> {
+    /// Forgets what is old.
+    pub(super) fn begin(
+        tables: &mut Overlay<'_>,
+        remembered: &'a mut Remembered,
+        now_ms: u64,
+    ) -> anyhow::Result<Requests<'a>> {
+        let min = if planted::has(Bug::RequestsForgottenSoon) { 2 } else { REMEMBERED_MIN };
+        let mut queue: RequestQueue = tables.message(QUEUE_KEY)?.unwrap_or_default();
+        let first = queue.first;
+        forget(tables, remembered, &mut queue, now_ms, min)?;
+        tables.keep_command();
+        let has_forgotten = queue.first != first;
+        Ok(Requests { remembered, queue, has_forgotten, own: RememberedRequests::default() })
+    }
+
+    /// The answer that the request got when it came first; a refusal, when it was another one then.
+    pub(super) fn answered(
+        &self,
+        tables: &Overlay<'_>,
+        request: &Request,
+        what: &om_command::Command,
+    ) -> anyhow::Result<Option<OmReply>> {
+        let is_part = matches!(what, om_command::Command::CommitPart(_));
+        if planted::has(Bug::RequestIdsIgnored) || (is_part && planted::has(Bug::PartsRepeated)) {
+            return Ok(None);
+        }
+        let Some(&place) = self.remembered.places.get(&half(&request.id)) else { return Ok(None) };
+        if place == self.queue.next {
+            return Ok(answer_in(&self.own, request));
+        }
+        let entry: Option<RememberedRequests> = tables.message(&remembered_key(place))?;
+        let entry = entry.with_context(|| format!("what is remembered at {place} is not there"))?;
+        Ok(answer_in(&entry, request))
+    }
+
+    /// With no room for one more request, what is to be answered: nothing was done, and nothing is remembered.
+    pub(super) fn full(&self) -> Option<OmReply> {
+        let bytes = self.queue.bytes;
+        (bytes > REMEMBERED_BYTES_MAX).then(|| {
+            let why = format!(
+                "the changes of the last {REMEMBERED:?} are remembered in {bytes} bytes, the limit is {REMEMBERED_BYTES_MAX}"
+            );
+            refusal(Failure::new(Code::Busy, why))
+        })
+    }
+
+    pub(super) fn remember(&mut self, request: &Request, answer: &OmReply, now_ms: u64) {
+        let is_refused = matches!(answer.result, Some(om_reply::Result::Error(_)));
+        if is_refused && planted::has(Bug::RefusalsForgotten) {
+            return;
+        }
+        let RememberedRequests { request_ids, request_digests, replies, at_ms } = &mut self.own;
+        self.remembered.note(&request.id, self.queue.next);
+        request_ids.extend_from_slice(&request.id);
+        request_digests.extend_from_slice(&request.digest);
+        replies.push(answer.clone());
+        *at_ms = now_ms.max(*at_ms);
+    }
+
+    /// Files what there is to remember of the entry.
+    pub(super) fn end(self, tables: &mut Overlay<'_>) {
+        let Requests { mut queue, has_forgotten, own, .. } = self;
+        if !own.replies.is_empty() {
+            let (key, entry) = (remembered_key(queue.next), own.encode_to_vec());
+            queue.next += 1;
+            queue.bytes += (key.len() + entry.len()) as u64;
+            queue.requests += own.replies.len() as u64;
+            tables.put(key, entry);
+        } else if !has_forgotten {
+            return;
+        }
         tables.put(QUEUE_KEY.to_vec(), queue.encode_to_vec());
         tables.keep_command();
     }
-    if queue.bytes <= REMEMBERED_BYTES_MAX {
-        return Ok(None);
+}
+
+fn answer_in(entry: &RememberedRequests, request: &Request) -> Option<OmReply> {
+    let at = entry.request_ids.chunks_exact(ID_BYTES).position(|id| id == request.id)?;
+    match entry.request_digests.chunks_exact(ID_BYTES).nth(at) {
+        Some(digest) if digest == request.digest => Some(entry.replies.get(at).cloned().unwrap_or_default()),
+        _ => Some(refusal(Failure::invalid("the request id was used for another request"))),
     }
-    let why = format!(
-        "the changes of the last {REMEMBERED:?} are remembered in {} bytes, the limit is {REMEMBERED_BYTES_MAX}",
-        queue.bytes
-    );
-    Ok(Some(refusal(Failure::new(Code::Busy, why))))
 }
 
 fn refusal(failure: Failure) -> OmReply {
     OmReply { result: Some(om_reply::Result::Error(failure.into())) }
 }
 
-pub(super) fn remember(
-    tables: &mut Overlay<'_>,
-    request: &Request,
-    answer: &OmReply,
-    now_ms: u64,
-) -> anyhow::Result<()> {
-    let is_refused = matches!(answer.result, Some(om_reply::Result::Error(_)));
-    if is_refused && planted::has(Bug::RefusalsForgotten) {
-        return Ok(());
-    }
-    let mut queue: RequestQueue = tables.message(QUEUE_KEY)?.unwrap_or_default();
-    let answer = RememberedAnswer { request_digest: request.digest.clone(), reply: Some(answer.clone()) };
-    let answer = answer.encode_to_vec();
-    let bytes = answer.len() as u64;
-    tables.put(request_key(&request.id), answer);
-    let remembered = RememberedRequest { request_id: request.id.clone(), at_ms: now_ms, bytes };
-    tables.put(queue_key(queue.next), remembered.encode_to_vec());
-    queue.next += 1;
-    queue.bytes += bytes + PLACE_BYTES;
-    tables.put(QUEUE_KEY.to_vec(), queue.encode_to_vec());
-    Ok(())
-}
-
-/// Both keys of a remembered request, and its place in the queue.
-const PLACE_BYTES: u64 = 17 + 9 + 32;
-
 fn forget(
     tables: &mut Overlay<'_>,
+    remembered: &mut Remembered,
     queue: &mut RequestQueue,
     now_ms: u64,
     remembered_min: u64,
 ) -> anyhow::Result<()> {
     for _ in 0..FORGOTTEN_AT_ONCE {
-        if queue.next - queue.first <= remembered_min {
+        if queue.requests <= remembered_min {
             break;
         }
-        let place = queue_key(queue.first);
-        let oldest: Option<RememberedRequest> = tables.message(&place)?;
-        let at_ms = oldest.as_ref().map_or(0, |oldest| oldest.at_ms);
+        let key = remembered_key(queue.first);
+        let value = tables
+            .get(&key)?
+            .with_context(|| format!("what is remembered at {} is not there", queue.first))?;
+        let oldest: RememberedRequests = decode(&key, &value)?;
         // One whose leader's clock was far ahead must not keep all that come after it.
-        let is_old = u128::from(now_ms.abs_diff(at_ms)) > REMEMBERED.as_millis();
-        if !is_old && !planted::has(Bug::RequestsForgottenSoon) {
+        let is_old = u128::from(now_ms.abs_diff(oldest.at_ms)) > REMEMBERED.as_millis();
+        let requests = oldest.replies.len() as u64;
+        if (!is_old && !planted::has(Bug::RequestsForgottenSoon))
+            || queue.requests - requests < remembered_min
+        {
             break;
         }
-        if let Some(oldest) = oldest {
-            tables.delete(request_key(&oldest.request_id));
-            queue.bytes = queue.bytes.saturating_sub(oldest.bytes + PLACE_BYTES);
-        }
-        tables.delete(place);
+        remembered.forget(&oldest.request_ids, queue.first);
+        queue.bytes = queue.bytes.saturating_sub((key.len() + value.len()) as u64);
+        queue.requests -= requests;
         queue.first += 1;
+        tables.delete(key);
     }
     Ok(())
 }
@@ -147,36 +222,59 @@ mod tests {
     };
     use proto::om::*;
 
+    fn id(number: u64) -> Bytes {
+        Bytes::copy_from_slice(&u128::from(number).to_be_bytes())
+    }
+
     #[test]
     fn requests_are_forgotten_when_they_are_many_and_old() {
-        let namespace = Namespace::new();
-        let mut tables = Overlay::new(&namespace.db);
-        let mut queue = RequestQueue { first: 100, next: 100, bytes: 0 };
+        let db = Namespace::empty().db;
+        let (mut tables, mut remembered) = (Overlay::new(&db), Remembered::default());
+        let mut queue = RequestQueue { first: 100, next: 100, ..RequestQueue::default() };
         let old_ms = REMEMBERED.as_millis() as u64 + 1;
+        // Entries of one request and of two, the last five when the first five are old.
         for number in 0..10u64 {
-            let request_id = Bytes::copy_from_slice(&u128::from(number + 1).to_be_bytes());
-            tables.put(request_key(&request_id), vec![]);
-            // The last five come when the first five are old.
+            let ids = (0..=number % 2).flat_map(|nth| id(number * 2 + nth)).collect::<Vec<u8>>();
+            let replies = vec![OmReply::default(); ids.len() / ID_BYTES];
             let at_ms = if number < 5 { 0 } else { old_ms };
-            let request = RememberedRequest { request_id, at_ms, bytes: number };
-            tables.put(queue_key(queue.next), request.encode_to_vec());
+            queue.requests += replies.len() as u64;
+            remembered.note(&ids, queue.next);
+            let entry = RememberedRequests { request_ids: ids.into(), replies, at_ms, ..Default::default() };
+            let (key, entry) = (remembered_key(queue.next), entry.encode_to_vec());
+            queue.bytes += (key.len() + entry.len()) as u64;
+            tables.put(key, entry);
             queue.next += 1;
-            queue.bytes += number + PLACE_BYTES;
         }
         let mut left_after = |now_ms: u64, remembered_min: u64| {
-            forget(&mut tables, &mut queue, now_ms, remembered_min).unwrap();
-            let requests = tables.scan(b"r").count() - namespace.records(b"r").len();
-            assert_eq!(tables.scan(b"s").count() - namespace.records(b"s").len(), requests);
-            let of_numbers = (10 - requests as u64..10).sum::<u64>();
-            assert_eq!(queue.bytes, requests as u64 * PLACE_BYTES + of_numbers);
-            requests
+            forget(&mut tables, &mut remembered, &mut queue, now_ms, remembered_min).unwrap();
+            let rows: Vec<_> = tables.scan(REMEMBERED_PREFIX).map(Result::unwrap).collect();
+            assert_eq!(rows.len() as u64, queue.next - queue.first);
+            let bytes: usize = rows.iter().map(|(key, value)| key.len() + value.len()).sum();
+            assert_eq!(queue.bytes, bytes as u64);
+            assert_eq!(remembered.places.len() as u64, queue.requests);
+            queue.requests
         };
-        assert_eq!(left_after(old_ms - 1, 0), 10, "none is old");
-        assert_eq!(left_after(old_ms, 10), 10, "they are few");
-        assert_eq!(left_after(old_ms, 8), 8);
-        assert_eq!(left_after(old_ms, 0), 5, "the others are young");
-        assert_eq!(left_after(2 * old_ms, 0), 1, "a few at once");
+        assert_eq!(left_after(old_ms - 1, 0), 15, "none is old");
+        assert_eq!(left_after(old_ms, 15), 15, "they are few");
+        assert_eq!(left_after(old_ms, 13), 14, "one entry goes, and not the one with two");
+        assert_eq!(left_after(old_ms, 12), 12);
+        assert_eq!(left_after(old_ms, 0), 8, "the others are young");
+        assert_eq!(left_after(2 * old_ms, 0), 2, "a few at once");
         assert_eq!(left_after(2 * old_ms, 0), 0);
+    }
+
+    #[test]
+    fn of_ids_with_the_same_half_the_later_one_is_remembered() {
+        let mut namespace = Namespace::new();
+        let (one, other) = (7u128, 7 | 1 << 64);
+        namespace.run_as::<CommitKey>(one, commit_request("a", 1)).unwrap();
+        namespace.run_as::<CommitKey>(other, commit_request("b", 2)).unwrap();
+        namespace.commit("b", 3).unwrap();
+        namespace.run_as::<CommitKey>(other, commit_request("b", 2)).unwrap();
+        assert_eq!(namespace.key("b").unwrap().etag, "etag-3");
+        // The other one's sender chose its id: only he is forgotten.
+        namespace.run_as::<CommitKey>(one, commit_request("c", 4)).unwrap();
+        assert_eq!(namespace.key("c").unwrap().etag, "etag-4");
     }
 
     fn queue(namespace: &Namespace) -> RequestQueue {
@@ -191,17 +289,15 @@ mod tests {
         let absent = Some(Precondition { absent: true, ..Precondition::default() });
         let taken = CommitKeyRequest { precondition: absent, ..commit_request("a", 3) };
         namespace.run::<CommitKey>(taken).unwrap_err();
-        let records = |prefix: &[u8]| namespace.records(prefix).into_iter();
-        let stored: usize =
-            records(b"r").chain(records(b"s")).map(|(key, value)| key.len() + value.len()).sum();
-        let RequestQueue { first, next, bytes } = queue(&namespace);
+        let stored = namespace.records(REMEMBERED_PREFIX).into_iter();
+        let stored: usize = stored.map(|(key, value)| key.len() + value.len()).sum();
+        let RequestQueue { first, next, bytes, requests } = queue(&namespace);
         assert_eq!(
-            (first, next),
-            (0, 3),
+            (first, next, requests),
+            (0, 3, 3),
             "the bucket, the key and a refusal; what no leader proposes is none"
         );
-        // A place is a little shorter when its numbers are small.
-        assert!((stored as u64..stored as u64 + 3 * 16).contains(&bytes), "{bytes} for {stored}");
+        assert_eq!(bytes, stored as u64);
     }
 
     #[test]

@@ -11,6 +11,7 @@ use statedb::Db;
 
 pub(crate) struct Namespace {
     pub(crate) db: Db,
+    remembered: Remembered,
     next_index: u64,
     pub(crate) now_ms: u64,
     _dir: tempfile::TempDir,
@@ -29,7 +30,8 @@ impl Namespace {
     pub(crate) fn empty() -> Namespace {
         let dir = tempfile::tempdir().unwrap();
         let db = Db::open(dir.path(), &statedb::DbOptions::default()).unwrap();
-        Namespace { db, next_index: 0, now_ms: 1000, _dir: dir }
+        let remembered = Remembered::default();
+        Namespace { db, remembered, next_index: 0, now_ms: 1000, _dir: dir }
     }
 
     /// Prepares and applies a request of its own; each takes a millisecond.
@@ -49,9 +51,9 @@ impl Namespace {
         let fresh = Fresh { random: u128::from(index), now_ms: self.now_ms };
         let command = prepare::<O>(RequestId(id), request, fresh)?;
         let mut overlay = Overlay::new(&self.db);
-        let reply = apply(&mut overlay, index, &mut 0, command).unwrap();
+        let replies = apply(&mut overlay, &mut self.remembered, index, vec![command]).unwrap();
         self.db.write(overlay.into_batch()).unwrap();
-        match reply.result.unwrap() {
+        match replies.into_iter().next().unwrap().result.unwrap() {
             om_reply::Result::Error(error) => Err(error.into()),
             result => Ok(O::from_reply(result).unwrap()),
         }
@@ -69,7 +71,7 @@ impl Namespace {
 
     /// All records but those that remember requests.
     pub(crate) fn names(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
-        let is_of_requests = |key: &[u8]| matches!(key.first(), Some(b'q' | b'r' | b's'));
+        let is_of_requests = |key: &[u8]| matches!(key.first(), Some(b'q' | b's'));
         self.records(b"").into_iter().filter(|(key, _)| !is_of_requests(key)).collect()
     }
 

@@ -1,4 +1,4 @@
-//! What a group of names says that it is: founded, with these members.
+//! The word of a group of names about itself: founded, with these members.
 
 use crate::oms::GIVEN_UP_MAX;
 use crate::tables::{NAMES_OF_BEFORE, OM_MEMBERS, OmReplica, Tables, TablesMut};

@@ -33,7 +33,7 @@ const CLOSE_AGAIN: Duration = Duration::from_secs(5);
 /// somebody else, or to the same node after a minute, twice (120 s), and so does who could not hash or scrub
 /// a container (60 s); each container is scrubbed again (10 s). Copies take what their bytes take, besides.
 const SETTLED_WITHIN: Duration = Duration::from_secs(5 + 6 + 6 + 60 + 120 + 60 + 10);
-/// What copies may take at least: some tens of MiB at 200 KiB/s.
+/// The time that copies may take at least: some tens of MiB at 200 KiB/s.
 const COPIED_WITHIN: Duration = Duration::from_secs(60);
 
 /// One round over all containers of a disk.
@@ -347,7 +347,7 @@ impl Run {
         if failed.is_empty() { Ok(()) } else { self.check_failed_reads(&failed) }
     }
 
-    /// What could not be read may have been one too many, and deleted meanwhile: then SCM says so soon.
+    /// A replica that could not be read may have been one too many, and deleted meanwhile: then SCM says so soon.
     fn check_failed_reads(&mut self, failed: &[(Written, String, String)]) -> Result<(), String> {
         const SAID_WITHIN: Duration = Duration::from_secs(5);
         let until = self.world.now() + SAID_WITHIN;
@@ -365,7 +365,7 @@ impl Run {
         }
     }
 
-    /// What SCM says of a node's replicas is what the node has, or soon will be: a member may still be making
+    /// SCM's word about a node's replicas is what the node has, or soon will be: a member may still be making
     /// up for what it missed.
     fn compare_inventories(&mut self) -> Result<(), String> {
         const SAID_WITHIN: Duration = Duration::from_secs(60);

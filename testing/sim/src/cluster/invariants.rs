@@ -49,7 +49,7 @@ impl Run {
         }
     }
 
-    /// What is CLOSED has all that was acknowledged in it, unless two of three lost it. (What was sent again
+    /// A CLOSED container has all that was acknowledged in it, unless two of three lost it. (What was sent again
     /// may stand for a chunk in the next container; a block's first record stands where it says.)
     fn look_for_cut_off(&self, view: &View) {
         let newest = self.ledger.newest_blocks();

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 use types::GroupId;
 
-/// What [`statedb::DbGenerations`] is on a real disk: the database of SCM's group, or of OM's, in memory,
+/// The counterpart of [`statedb::DbGenerations`] without a disk: the database of SCM's group, or of OM's, in memory,
 /// replaced as a whole by a snapshot, whose files are on a disk that can crash. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct MemoryDb {

@@ -8,7 +8,7 @@
 //! Every fourth seed has one OM or three as well, and clients of whole objects: those of [`objects`] lose answers and
 //! repeat what they asked, those of [`gateways`] do it as gateways do, by the client crate.
 //!
-//! What a client was acknowledged is kept in the [`ledger`]. A read may fail with a reason at any time; it
+//! Acknowledgements are kept in the [`ledger`]. A read may fail with a reason at any time; it
 //! never answers other bytes. What chance destroys it destroys one at a time, as the design wants it: the
 //! next one only when all of that holds again. Most runs have a scheme besides ([`schemes`]): harm in pairs,
 //! or while others are away. Where that may have cost what was acknowledged ([`losses`]), the containers must

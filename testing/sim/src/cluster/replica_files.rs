@@ -8,7 +8,7 @@ use types::{ContainerId, OwnerId};
 
 const OWNERS_DIR: &str = "containers";
 
-/// What a machine that is off has of a container: of each segment all up to where its records end. What is
+/// The files that a machine that is off has of a container: of each segment all up to where its records end. What is
 /// behind them (room, or what a file that was used again held before, when a crash came before it was cut) is
 /// no part of a container.
 #[derive(Debug, Default, PartialEq, Eq)]
