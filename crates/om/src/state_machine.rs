@@ -35,6 +35,14 @@ impl OmStateMachine {
         let remembered = (Arc::downgrade(&db), Remembered::read(&db)?);
         Ok(OmStateMachine { dbs, usage, batches, remembered })
     }
+
+    /// Read anew where these are other tables, as after a snapshot was installed.
+    fn remembered_of(&mut self, db: &Arc<Db>) -> anyhow::Result<&mut Remembered> {
+        if self.remembered.0.as_ptr() != Arc::as_ptr(db) {
+            self.remembered = (Arc::downgrade(db), Remembered::read(db)?);
+        }
+        Ok(&mut self.remembered.1)
+    }
 }
 
 impl StateMachine for OmStateMachine {
@@ -43,13 +51,10 @@ impl StateMachine for OmStateMachine {
     }
 
     fn apply(&mut self, batch: Vec<Committed>, applied: Applied) -> anyhow::Result<Vec<Bytes>> {
-        let db = self.dbs.current();
-        let (tables, remembered) = &mut self.remembered;
-        // A snapshot was installed.
-        if tables.as_ptr() != Arc::as_ptr(&db) {
-            (*tables, *remembered) = (Arc::downgrade(&db), Remembered::read(&db)?);
-        }
-        let (replies, buckets) = apply(&db, remembered, batch, &applied, &self.batches)?;
+        let (db, batches) = (self.dbs.current(), self.batches.clone());
+        let (replies, buckets) = apply(&db, self.remembered_of(&db)?, batch, &applied, &batches)
+            // It may be tried again, where there was no room: what was noted meanwhile is in no table.
+            .inspect_err(|_| self.remembered = Default::default())?;
         self.usage.follow(&db, buckets)?;
         Ok(replies)
     }
@@ -309,6 +314,28 @@ mod tests {
         apply(&mut restarted, &log[from..]);
         assert_eq!(records(&restarted), records(&whole));
         assert_eq!(records(&older), records(&whole));
+    }
+
+    /// Where the disk has no room a batch is tried until it has, from the tables as they were.
+    #[tokio::test]
+    async fn a_batch_that_failed_leaves_nothing_behind_that_the_next_try_would_see() {
+        let dir = tempfile::tempdir().unwrap();
+        let disk = Arc::new(disk::RealDisk::open(&dir.path().join("disk"), 1).unwrap());
+        let options = statedb::DbOptions::default();
+        let dbs = statedb::DbGenerations::open(disk, "db", &options, APPLIED_KEY).await.unwrap();
+        let mut machine = OmStateMachine::open(Arc::new(dbs), Arc::default(), Arc::default()).unwrap();
+        let applied =
+            |index| Applied { id: LogId { term: Term(1), index: LogIndex(index) }, membership: Bytes::new() };
+        let commands = [prepared::<CreateBucket>(0, bucket()), command(1, 4, "a"), command(2, 5, "b")];
+        let log = one_by_one(&commands);
+        let broken = [&log[..], &[committed(3, Vec::new())]].concat();
+        machine.apply(broken, applied(3)).unwrap_err();
+        let replies = machine.apply(log, applied(2)).unwrap();
+        let done = replies.into_iter().flat_map(|reply| OmReplies::decode(reply).unwrap().replies);
+        assert!(done.into_iter().all(|reply| !matches!(reply.result, Some(om_reply::Result::Error(_)))));
+        let db = machine.dbs.current();
+        assert_eq!(machine.remembered.1, Remembered::read(&db).unwrap());
+        assert_eq!(machine.remembered.1.len(), 3);
     }
 
     #[test]

@@ -60,6 +60,11 @@ impl Remembered {
         Ok(remembered)
     }
 
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.places.len()
+    }
+
     fn note(&mut self, ids: &[u8], place: u64) {
         self.places.extend(ids.chunks_exact(ID_BYTES).map(|id| (half(id), place)));
     }
@@ -251,7 +256,7 @@ mod tests {
             assert_eq!(rows.len() as u64, queue.next - queue.first);
             let bytes: usize = rows.iter().map(|(key, value)| key.len() + value.len()).sum();
             assert_eq!(queue.bytes, bytes as u64);
-            assert_eq!(remembered.places.len() as u64, queue.requests);
+            assert_eq!(remembered.len() as u64, queue.requests);
             queue.requests
         };
         assert_eq!(left_after(old_ms - 1, 0), 15, "none is old");
