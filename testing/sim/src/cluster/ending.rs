@@ -11,8 +11,8 @@ use super::view::View;
 use crate::world::{Crash, ProcessId};
 use proto::Code;
 use proto::scm::{
-    CloseContainerRequest, ContainerInfo, ContainerState, ContainerTrouble, NodeDuty, NodeState, Pipeline,
-    PipelineState, ReplicaInfo, ReplicaState,
+    CloseContainerRequest, ContainerInfo, ContainerState, ContainerTrouble, DropReplicaRequest, NodeDuty,
+    NodeState, Pipeline, PipelineState, ReplicaInfo, ReplicaState,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -26,6 +26,9 @@ const VIEW_AGE_MAX: Duration = Duration::from_secs(2);
 const LOOK_MS: u128 = 50;
 /// How often an operator asks for containers to be closed.
 const CLOSE_AGAIN: Duration = Duration::from_secs(5);
+
+/// How long an operator waits before he drops what SCM cannot compare.
+const DROPPED_AFTER: Duration = Duration::from_secs(120);
 
 /// How long a cluster may take to be well again after the last fault: what may follow one another. A
 /// connection is noticed to be dead (5 s), a node to be dead (6 s), its pipelines end without a leader (6 s),
@@ -59,6 +62,9 @@ impl Run {
         loop {
             if self.world.now() >= close_at {
                 self.close_containers();
+                if self.world.now() > began + DROPPED_AFTER {
+                    self.drop_what_cannot_be_compared();
+                }
                 close_at = self.world.now() + CLOSE_AGAIN;
             }
             self.step()?;
@@ -126,6 +132,23 @@ impl Run {
                     let request = CloseContainerRequest { container };
                     // Asked again until it is.
                     let _ = scm.call(|mut scm| async move { scm.close_container(request).await }).await;
+                });
+            }
+        }
+    }
+
+    /// An operator drops replicas that go on past their container and are damaged before the last record that they
+    /// know committed. Nobody can tell whether the good ones have that, so SCM keeps them until somebody says so.
+    fn drop_what_cannot_be_compared(&self) {
+        let Some(view) = self.views.newest() else { return };
+        let is_unread = |info: &&ReplicaInfo| info.replica.as_ref().is_some_and(|it| it.committed_unread);
+        for info in view.containers.iter().filter(|info| good_replicas(info).len() >= REPLICAS) {
+            for node in info.replicas.iter().filter(is_unread).filter_map(|info| info.node.as_ref()) {
+                let (scm, request) =
+                    (self.scm_calls(), DropReplicaRequest { container: info.container, node: node.node });
+                self.world.spawn(self.operator(), async move {
+                    // Refused where SCM repairs it by itself.
+                    let _ = scm.call(|mut scm| async move { scm.drop_replica(request).await }).await;
                 });
             }
         }
