@@ -107,7 +107,7 @@ impl Heartbeat {
             return Ok(());
         }
         self.take_addresses(&response);
-        self.executor.told(self.orders(identity.node, response), asked_at).await;
+        self.executor.told(self.orders(identity.node, response), asked_at);
         Ok(())
     }
 
@@ -151,12 +151,16 @@ impl Heartbeat {
 
     async fn beat(&mut self, identity: &NodeIdentity) -> anyhow::Result<HeartbeatResponse> {
         let inventory = &self.disks.inventory;
+        let mut pipelines = self.executor.making();
+        let there = self.pipelines.reports();
+        pipelines.retain(|making| there.iter().all(|it| it.pipeline != making.pipeline));
+        pipelines.extend(there);
         let mut request = HeartbeatRequest {
             node: identity.node.0,
             cluster: identity.cluster.clone(),
             address: self.options.address.clone(),
             disks: self.disks.report(),
-            pipelines: self.pipelines.reports(),
+            pipelines,
             tasks: self.executor.reports(),
             clock_ms: self.clock.now_ms(),
             described: self.pipelines.describe(&self.talk.to_describe),

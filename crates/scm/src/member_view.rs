@@ -63,6 +63,8 @@ impl<'a> PipelineView<'a> {
             Some(report) => match report.state() {
                 MemberState::Runs => view.standstill().or_else(|| self.leads_without_room(view)),
                 MemberState::Ended | MemberState::QuasiClosed => None,
+                // It will be there, unless its disk hangs while others go on.
+                MemberState::Opening => view.standstill(),
                 MemberState::Stopped | MemberState::LogLost => {
                     Some(format!("its group stopped on node {node}: {}", report.why))
                 }

@@ -11,7 +11,10 @@ use crate::pipeline::PipelineOrder;
 use anyhow::bail;
 use prost::Message;
 use proto::scm::task::Task as Told;
-use proto::scm::{CloseReplica, DeleteReplica, Pipeline, PipelineState, RollContainer, Task, TaskKind};
+use proto::scm::{
+    CloseReplica, DeleteReplica, MemberState, Pipeline, PipelineReport, PipelineState, RollContainer, Task,
+    TaskKind,
+};
 use types::{ContainerId, LogId, LogIndex, NodeId, PipelineId, ReplicaId, Term};
 
 /// Those that make its pipelines what SCM says they are.
@@ -91,13 +94,17 @@ impl Carrier {
                 if opener.pipelines.open(id).is_some() {
                     return None;
                 }
-                // Before the next heartbeat, however long it takes: SCM takes one that does not speak of the
-                // pipeline as proof that nothing of it is here.
+                let report = own.as_ref().ok().map(|own| PipelineReport {
+                    pipeline: id.0,
+                    replica: own.replica.0,
+                    state: MemberState::Opening.into(),
+                    ..PipelineReport::default()
+                });
                 let create = Order::new(key, "create", |run| async move {
                     let order = own?;
                     run.until_stop(async { Ok(opener.create_pipeline(&order).await.map(drop)?) }).await
                 });
-                create.awaited()
+                Order { making: report, ..create }
             }
             PipelineState::PipelineQuasiClosing => Order::new(key, "quasi-close", move |_| async move {
                 ender.end_pipeline(id, end);

@@ -11,7 +11,8 @@
 //!    it stops where it may ([`Run`]), and the node's end waits for it. A deletion looks at that, and at the
 //!    age of its order, when it has its lock. What ends or lets go of a replica finishes.
 //! 4. What failed is begun again after a growing pause, and what was done and is still told after a while.
-//! 5. The next heartbeat waits for orders that say so ([`Order::awaited`]).
+//! 5. Heartbeats wait for no order. A pipeline that is being made is spoken of (`Order::making`): SCM takes
+//!    silence as proof that nothing of it is here.
 
 pub(crate) mod close;
 mod copy;
@@ -27,14 +28,13 @@ use futures::FutureExt;
 pub(crate) use kinds::Carrier;
 use order::{Key, Progress, Run};
 pub(crate) use order::{Means, Order};
-use proto::scm::{TaskKind, TaskReport};
+use proto::scm::{PipelineReport, TaskKind, TaskReport};
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 pub(crate) use sweep::Sweeper;
-use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
@@ -46,6 +46,8 @@ const DONE_WAIT: Duration = Duration::from_secs(10);
 struct Entry {
     what: &'static str,
     said: Vec<u8>,
+    /// Of its last run.
+    making: Option<PipelineReport>,
     progress: Arc<Progress>,
     state: State,
     failed: String,
@@ -101,19 +103,17 @@ impl Executor {
         self.lock().contains_key(&Key::container(TaskKind::TaskCopy, container))
     }
 
-    /// SCM told these orders, and no others, to a heartbeat that was sent at `asked_at`. On return another
-    /// may be sent.
-    pub(crate) async fn told(&self, orders: Vec<Order>, asked_at: Instant) {
-        for awaited in self.begin(orders, asked_at) {
-            // It has said how it ended.
-            let _ = awaited.await;
-        }
+    /// The reports of pipelines that are being made. To be asked for before those of pipelines that are there: what
+    /// was made between the two is among the latter.
+    pub(crate) fn making(&self) -> Vec<PipelineReport> {
+        let entries = self.lock();
+        entries.values().filter(|entry| entry.runs()).filter_map(|entry| entry.making.clone()).collect()
     }
 
-    /// Begins what may begin, in the order of the keys, so that copies that were begun go first after a
-    /// restart too; answers those that the next heartbeat waits for.
-    fn begin(&self, told: Vec<Order>, asked_at: Instant) -> Vec<JoinHandle<()>> {
-        let told: BTreeMap<Key, Order> = told.into_iter().map(|order| (order.key, order)).collect();
+    /// SCM told these orders, and no others, to a heartbeat that was sent at `asked_at`. Begins what may begin,
+    /// in the order of the keys, so that copies that were begun go first after a restart too.
+    pub(crate) fn told(&self, orders: Vec<Order>, asked_at: Instant) {
+        let told: BTreeMap<Key, Order> = orders.into_iter().map(|order| (order.key, order)).collect();
         let (now, mut entries) = (Instant::now(), self.lock());
         entries.retain(|key, entry| {
             told.get(key).is_some_and(|order| entry.is_of(order)) || entry.withdraw(key)
@@ -125,31 +125,28 @@ impl Executor {
             *going_on += usize::from(!entry.is_stopping());
             *all += 1;
         }
-        let mut awaited = Vec::new();
         for (key, order) in told {
             let entry = entries.entry(key).or_insert_with(|| Entry::new(&order, now));
             let (going_on, all) = running.entry(key.kind).or_default();
             let has_place = *going_on < key.at_a_time() && *all < key.at_a_time().saturating_mul(2);
             if has_place && matches!(entry.state, State::Waits(until) if until <= now) {
                 (*going_on, *all) = (*going_on + 1, *all + 1);
-                let is_awaited = order.is_awaited;
-                let begun = self.run(order, entry, asked_at);
-                awaited.extend(is_awaited.then_some(begun));
+                self.run(order, entry, asked_at);
             }
         }
-        awaited
     }
 
-    fn run(&self, order: Order, entry: &mut Entry, asked_at: Instant) -> JoinHandle<()> {
+    fn run(&self, order: Order, entry: &mut Entry, asked_at: Instant) {
         let stop = self.workers.stop().child_token();
         entry.state = State::Runs(stop.clone());
+        entry.making = order.making;
         let (stopping, node_ends) = (stop.clone(), self.workers.stop().clone());
         let run = Run { asked_at, stop: stopping, node_ends, progress: entry.progress.clone() };
-        let (executor, Order { key, work, .. }) = (self.clone(), order);
+        let (executor, key, work) = (self.clone(), order.key, order.work);
         self.workers.spawn(async move {
             let done = AssertUnwindSafe(work(run)).catch_unwind().await;
             executor.ended(key, &stop, done.unwrap_or_else(|_| Err(anyhow::anyhow!("it panicked"))));
-        })
+        });
     }
 
     /// A run ended. The next one's turn comes with the next heartbeat, which this wakes.
@@ -175,6 +172,7 @@ impl Entry {
         Entry {
             what: order.what,
             said: order.said.clone(),
+            making: None,
             progress: Arc::default(),
             state: State::Waits(now),
             failed: String::new(),

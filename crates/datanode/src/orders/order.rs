@@ -5,7 +5,7 @@ use crate::disks::Disks;
 use crate::pipelines::Pipelines;
 use anyhow::Context;
 use futures::future::BoxFuture;
-use proto::scm::TaskKind;
+use proto::scm::{PipelineReport, TaskKind};
 use rpc::Connector;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -42,7 +42,8 @@ pub(crate) struct Order {
     pub what: &'static str,
     pub said: Vec<u8>,
     pub work: Work,
-    pub is_awaited: bool,
+    /// The report that SCM gets meanwhile of the pipeline that the work makes.
+    pub making: Option<PipelineReport>,
 }
 
 /// One run of an order.
@@ -108,7 +109,7 @@ impl Order {
             what,
             said: Vec::new(),
             work: Box::new(move |run| Box::pin(work(run))),
-            is_awaited: false,
+            making: None,
         }
     }
 
@@ -116,10 +117,7 @@ impl Order {
         Order { said, ..self }
     }
 
-    /// The next heartbeat is sent when it has ended.
-    pub(crate) fn awaited(self) -> Order {
-        Order { is_awaited: true, ..self }
-    }
+
 }
 
 impl Run {

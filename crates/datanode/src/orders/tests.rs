@@ -34,9 +34,9 @@ impl Played {
         })
     }
 
-    async fn told(&self, whats: &[&'static str]) {
+    fn told(&self, whats: &[&'static str]) {
         let orders = whats.iter().map(|what| self.order(what)).collect();
-        self.executor.told(orders, Instant::now()).await;
+        self.executor.told(orders, Instant::now());
     }
 
     async fn begun(&mut self, expect: &str) -> (Run, Ending) {
@@ -67,17 +67,17 @@ impl Played {
 #[tokio::test(start_paused = true)]
 async fn an_order_runs_once_at_a_time_and_is_done_again_only_if_it_is_still_told_later() {
     let mut played = Played::new();
-    played.told(&["end"]).await;
+    played.told(&["end"]);
     let (run, ending) = played.begun("end").await;
-    played.told(&["end"]).await;
+    played.told(&["end"]);
     played.nothing_begins().await;
     assert!(!run.stop.is_cancelled());
     played.end(ending, Ok(())).await;
-    played.told(&["end"]).await;
+    played.told(&["end"]);
     played.nothing_begins().await;
     advance(DONE_WAIT).await;
     played.nothing_begins().await;
-    played.told(&["end"]).await;
+    played.told(&["end"]);
     played.begun("end").await;
 }
 
@@ -86,11 +86,11 @@ async fn an_order_that_says_something_else_is_another_one() {
     let mut played = Played::new();
     let told = |said: u8| vec![played.order("copy").saying(vec![said])];
     let (first, again, other) = (told(1), told(1), told(2));
-    played.executor.told(first, Instant::now()).await;
+    played.executor.told(first, Instant::now());
     let (run, _ending) = played.begun("copy").await;
-    played.executor.told(again, Instant::now()).await;
+    played.executor.told(again, Instant::now());
     assert!(!run.stop.is_cancelled());
-    played.executor.told(other, Instant::now()).await;
+    played.executor.told(other, Instant::now());
     assert!(run.stop.is_cancelled());
     assert!(played.executor.reports().is_empty(), "nothing is heard of what was replaced");
 }
@@ -99,17 +99,17 @@ async fn an_order_that_says_something_else_is_another_one() {
 async fn what_is_withdrawn_or_replaced_is_asked_to_stop_and_nothing_takes_its_place_before_it_has_ended() {
     for between in [&[][..], &["let go"]] {
         let mut played = Played::new();
-        played.told(&["end"]).await;
+        played.told(&["end"]);
         let (run, ending) = played.begun("end").await;
-        played.told(between).await;
+        played.told(between);
         assert!(run.stop.is_cancelled());
         assert_eq!(played.failed(), [""; 0], "SCM hears nothing of it any more");
-        played.told(&["end"]).await;
-        played.told(&["let go"]).await;
+        played.told(&["end"]);
+        played.told(&["let go"]);
         played.nothing_begins().await;
         played.end(ending, Err(anyhow::anyhow!("it was withdrawn"))).await;
         played.nothing_begins().await;
-        played.told(&["let go"]).await;
+        played.told(&["let go"]);
         let (run, _ending) = played.begun("let go").await;
         assert!(!run.stop.is_cancelled());
         assert_eq!(played.failed(), [""]);
@@ -120,35 +120,41 @@ async fn what_is_withdrawn_or_replaced_is_asked_to_stop_and_nothing_takes_its_pl
 async fn what_failed_waits_longer_each_time_and_another_order_of_its_key_waits_for_nothing() {
     let mut played = Played::new();
     for pause in [1, 2, 4] {
-        played.told(&["let go"]).await;
+        played.told(&["let go"]);
         let (_, ending) = played.begun("let go").await;
         played.end(ending, Err(anyhow::anyhow!("no room"))).await;
         assert_eq!(played.failed(), ["no room"]);
         advance(Duration::from_millis(pause * 1000 - 1)).await;
-        played.told(&["let go"]).await;
+        played.told(&["let go"]);
         played.nothing_begins().await;
         advance(Duration::from_millis(1)).await;
     }
-    played.told(&["let go"]).await;
+    played.told(&["let go"]);
     let (_, ending) = played.begun("let go").await;
     drop(ending);
     played.executor.inventory.wake().notified().await;
     assert_eq!(played.failed(), ["it panicked"]);
-    played.told(&["quasi-close"]).await;
+    played.told(&["quasi-close"]);
     played.begun("quasi-close").await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_next_heartbeat_waits_for_orders_that_say_so() {
+async fn a_pipeline_is_spoken_of_while_it_is_made() {
     let mut played = Played::new();
-    let (executor, order) = (played.executor.clone(), played.order("create").awaited());
-    let told = tokio::spawn(async move { executor.told(vec![order], Instant::now()).await });
+    let report = PipelineReport { pipeline: 7, replica: 3, ..PipelineReport::default() };
+    let order = Order { making: Some(report.clone()), ..played.order("create") };
+    assert_eq!(played.executor.making(), []);
+    played.executor.told(vec![order], Instant::now());
     let (_, ending) = played.begun("create").await;
-    played.nothing_begins().await;
-    assert!(!told.is_finished());
-    ending.send(Ok(())).unwrap();
-    told.await.unwrap();
-    assert_eq!(played.failed(), [""]);
+    assert_eq!(played.executor.making(), [report.clone()]);
+    // SCM says otherwise: it is here as long as it is being made.
+    played.told(&["end"]);
+    assert_eq!(played.executor.making(), [report]);
+    played.end(ending, Ok(())).await;
+    assert_eq!(played.executor.making(), []);
+    played.told(&["end"]);
+    played.begun("end").await;
+    assert_eq!(played.executor.making(), []);
 }
 
 #[tokio::test(start_paused = true)]
@@ -160,7 +166,7 @@ async fn the_end_of_the_node_asks_orders_to_stop_and_waits_for_them() {
         bail!("after its last step")
     });
     let before = Instant::now();
-    executor.told(vec![order], before).await;
+    executor.told(vec![order], before);
     executor.workers.end().await;
     assert_eq!(before.elapsed(), Duration::from_secs(3));
     assert_eq!(executor.counts(), [("waiting", 0), ("running", 0), ("failed", 0)]);
