@@ -108,7 +108,7 @@ mod tests {
     use proto::RequestId;
     use proto::om::{
         BucketRecord, CreateBucketRequest, CreateUploadRequest, DeleteKeysRequest, OmCommand, OmEntry,
-        OmReply, om_reply,
+        OmReply, RememberedRequests, om_reply,
     };
     use raftlog::Place;
     use std::path::Path;
@@ -206,11 +206,9 @@ mod tests {
                     let RememberedRequests { request_ids, request_digests, replies, .. } =
                         decode(&key, &value).unwrap();
                     let of_each = request_ids.chunks(16).zip(request_digests.chunks(16)).zip(&replies);
-                    content.extend(
-                        of_each.map(|((id, digest), reply)| {
-                            ([b"s", id, digest].concat(), reply.encode_to_vec())
-                        }),
-                    );
+                    content.extend(of_each.map(|((id, digest), reply)| {
+                        ([&b"s"[..], id, digest].concat(), reply.encode_to_vec())
+                    }));
                 }
                 _ => content.push((key, value)),
             }

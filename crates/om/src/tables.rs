@@ -33,6 +33,7 @@ pub(crate) const QUEUE_KEY: &[u8] = b"q";
 /// refusals nor what a request was; both were in no release.
 pub(crate) const FORMAT: u32 = 5;
 /// Persisted: a format of before, which has two rows for each request that is remembered.
+#[cfg(test)]
 pub(crate) const FORMAT_BY_REQUEST: u32 = 4;
 /// Persisted: the one before that, whose buckets do not say how much is in them either.
 pub(crate) const FORMAT_UNCOUNTED: u32 = 3;

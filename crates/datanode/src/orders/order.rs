@@ -104,20 +104,12 @@ impl Order {
     where
         F: Future<Output = anyhow::Result<()>> + Send + 'static,
     {
-        Order {
-            key,
-            what,
-            said: Vec::new(),
-            work: Box::new(move |run| Box::pin(work(run))),
-            making: None,
-        }
+        Order { key, what, said: Vec::new(), work: Box::new(move |run| Box::pin(work(run))), making: None }
     }
 
     pub(crate) fn saying(self, said: Vec<u8>) -> Order {
         Order { said, ..self }
     }
-
-
 }
 
 impl Run {

@@ -83,9 +83,20 @@ fn half(id: &[u8]) -> u64 {
 }
 
 /// The request that a command carries out.
+#[derive(Clone)]
 pub(super) struct Request {
     pub(super) id: Bytes,
     pub(super) digest: Bytes,
+}
+
+impl Request {
+    /// The answer to it when its id was answered before.
+    fn answer(&self, digest: &[u8], reply: &OmReply) -> OmReply {
+        match digest == self.digest {
+            true => reply.clone(),
+            false => refusal(Failure::invalid("the request id was used for another request")),
+        }
+    }
 }
 
 /// The requests of the entry that is being applied, and what is remembered of those before.
@@ -93,7 +104,10 @@ pub(super) struct Requests<'a> {
     remembered: &'a mut Remembered,
     queue: RequestQueue,
     has_forgotten: bool,
-    own: RememberedRequests,
+    /// Of this entry, with their answers.
+    own: Vec<(Request, OmReply)>,
+    /// The time of the newest of them.
+    at_ms: u64,
 }
 
 impl<'a> Requests<'a> {
@@ -109,7 +123,7 @@ impl<'a> Requests<'a> {
         forget(tables, remembered, &mut queue, now_ms, min)?;
         tables.keep_command();
         let has_forgotten = queue.first != first;
-        Ok(Requests { remembered, queue, has_forgotten, own: RememberedRequests::default() })
+        Ok(Requests { remembered, queue, has_forgotten, own: Vec::new(), at_ms: 0 })
     }
 
     /// The answer that the request got when it came first; a refusal, when it was another one then.
@@ -125,7 +139,8 @@ impl<'a> Requests<'a> {
         }
         let Some(&place) = self.remembered.places.get(&half(&request.id)) else { return Ok(None) };
         if place == self.queue.next {
-            return Ok(answer_in(&self.own, request));
+            let first = self.own.iter().find(|(own, _)| own.id == request.id);
+            return Ok(first.map(|(own, reply)| request.answer(&own.digest, reply)));
         }
         let entry: Option<RememberedRequests> = tables.message(&remembered_key(place))?;
         let entry = entry.with_context(|| format!("what is remembered at {place} is not there"))?;
@@ -148,22 +163,28 @@ impl<'a> Requests<'a> {
         if is_refused && planted::has(Bug::RefusalsForgotten) {
             return;
         }
-        let RememberedRequests { request_ids, request_digests, replies, at_ms } = &mut self.own;
         self.remembered.note(&request.id, self.queue.next);
-        request_ids.extend_from_slice(&request.id);
-        request_digests.extend_from_slice(&request.digest);
-        replies.push(answer.clone());
-        *at_ms = now_ms.max(*at_ms);
+        self.own.push((request.clone(), answer.clone()));
+        self.at_ms = now_ms.max(self.at_ms);
     }
 
     /// Files what there is to remember of the entry.
     pub(super) fn end(self, tables: &mut Overlay<'_>) {
-        let Requests { mut queue, has_forgotten, own, .. } = self;
-        if !own.replies.is_empty() {
-            let (key, entry) = (remembered_key(queue.next), own.encode_to_vec());
+        let Requests { mut queue, has_forgotten, own, at_ms, .. } = self;
+        if !own.is_empty() {
+            let ids: Vec<u8> = own.iter().flat_map(|(request, _)| &request.id).copied().collect();
+            let digests: Vec<u8> = own.iter().flat_map(|(request, _)| &request.digest).copied().collect();
+            let replies: Vec<OmReply> = own.into_iter().map(|(_, reply)| reply).collect();
+            queue.requests += replies.len() as u64;
+            let entry = RememberedRequests {
+                request_ids: ids.into(),
+                request_digests: digests.into(),
+                replies,
+                at_ms,
+            };
+            let (key, entry) = (remembered_key(queue.next), entry.encode_to_vec());
             queue.next += 1;
             queue.bytes += (key.len() + entry.len()) as u64;
-            queue.requests += own.replies.len() as u64;
             tables.put(key, entry);
         } else if !has_forgotten {
             return;
@@ -174,11 +195,10 @@ impl<'a> Requests<'a> {
 }
 
 fn answer_in(entry: &RememberedRequests, request: &Request) -> Option<OmReply> {
-    let at = entry.request_ids.chunks_exact(ID_BYTES).position(|id| id == request.id)?;
-    match entry.request_digests.chunks_exact(ID_BYTES).nth(at) {
-        Some(digest) if digest == request.digest => Some(entry.replies.get(at).cloned().unwrap_or_default()),
-        _ => Some(refusal(Failure::invalid("the request id was used for another request"))),
-    }
+    let ids = entry.request_ids.chunks_exact(ID_BYTES);
+    let of_each = ids.zip(entry.request_digests.chunks_exact(ID_BYTES)).zip(&entry.replies);
+    let mut first = of_each.filter(|((id, _), _)| *id == request.id);
+    first.next().map(|((_, digest), reply)| request.answer(digest, reply))
 }
 
 fn refusal(failure: Failure) -> OmReply {
