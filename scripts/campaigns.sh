@@ -105,9 +105,9 @@ has three good replicas again, and that every acknowledged object reads back rig
 All of them N times (1 when not given), or the one called NAME; a minute each. The last line is JSON: runs, objects, what failed, what was skipped, and
 for each drill the longest times. The exit status is 0 only without failures. Those up to lost-scm-leader once each as tests:  ./dev test 'cli/processes cluster::'
 
-doors: strangers at every port of a cluster and of a gateway in front of it, one crowd after the other: 1 500 requests that stop half-way, 1 000 readers of a byte
-a second, 10 000 idle connections (as many as half of the open files have room for, and says so), each coming and going seven times; then garbage, huge heads, forms and
-bodies that lie, at S3, HTTP, gRPC and DNS. All through it one client puts and gets 4 KiB: no request of it may fail, all stays ready, what was held is let go of, and
+doors: strangers at the gateway in front of a cluster, one crowd after the other: 1 500 requests that stop half-way, 1 000 readers of a byte
+a second, 10 000 idle connections (as many as half of the open files have room for, and says so), each coming and going seven times; then garbage
+at S3, HTTP, gRPC and DNS, and huge heads, forms and bodies that lie at S3. (What each of the other doors is held by: docs/security.md.) All through it one client puts and gets 4 KiB: no request of it may fail, all stays ready, what was held is let go of, and
 its p99 beside a crowd is at most 1.5 times that of the seconds just before the crowd came (the median of the seven; not beside garbage, which is work). N times (1 when
 not given), five minutes each. The last line is JSON: for each crowd p50 and p99 of the honest client with and without it, their ratios, the gateway's memory, open files.
 The same with small crowds, once, as a test:  ./dev test 'cli/processes strangers::'

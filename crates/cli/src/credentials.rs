@@ -6,10 +6,15 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use uuid::Uuid;
 
-/// The directory in which systemd puts the files that a unit's `LoadCredential=` names.
+/// The variable in which systemd says where the files are that a unit's `LoadCredential=` names.
 const SYSTEMD_DIRECTORY: &str = "CREDENTIALS_DIRECTORY";
-/// The name it has there.
+/// The name of the secret key among them.
 const SYSTEMD_NAME: &str = "flotilla-secret-key";
+
+/// systemd's directory of this process, if it started it with any credentials.
+pub(crate) fn systemd_directory() -> Option<PathBuf> {
+    std::env::var_os(SYSTEMD_DIRECTORY).map(PathBuf::from)
+}
 
 /// A text that is shown to nobody.
 #[derive(Clone, Default, PartialEq, Eq)]
@@ -35,8 +40,12 @@ impl Secret {
     }
 
     /// The gateway's secret key: from the command line or the environment, else from a file, else from
-    /// systemd. Empty when nobody gave one.
-    pub(crate) fn find(given: Option<Secret>, file: Option<&Path>) -> anyhow::Result<Secret> {
+    /// systemd's directory. Empty when nobody gave one.
+    pub(crate) fn find(
+        given: Option<Secret>,
+        file: Option<&Path>,
+        systemd: Option<&Path>,
+    ) -> anyhow::Result<Secret> {
         if let Some(given) = given {
             let words = std::env::args_os().skip(1);
             if words.map(|word| word.to_string_lossy().into_owned()).any(|word| is_secret_option(&word)) {
@@ -49,8 +58,8 @@ impl Secret {
         if let Some(file) = file {
             return Secret::read(file)?.with_context(|| format!("there is no {}", file.display()));
         }
-        let Some(directory) = std::env::var_os(SYSTEMD_DIRECTORY) else { return Ok(Secret::default()) };
-        Ok(Secret::read(&PathBuf::from(directory).join(SYSTEMD_NAME))?.unwrap_or_default())
+        let Some(directory) = systemd else { return Ok(Secret::default()) };
+        Ok(Secret::read(&directory.join(SYSTEMD_NAME))?.unwrap_or_default())
     }
 
     fn read(path: &Path) -> anyhow::Result<Option<Secret>> {
@@ -139,14 +148,28 @@ mod tests {
     fn a_secret_is_read_from_its_file_and_shown_to_nobody() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("key");
-        Secret::find(None, Some(&path)).unwrap_err();
+        Secret::find(None, Some(&path), None).unwrap_err();
         disk::write_private_file_durably(&path, b" a secret of some length\n").unwrap();
-        let secret = Secret::find(None, Some(&path)).unwrap();
+        let secret = Secret::find(None, Some(&path), None).unwrap();
         assert_eq!(secret.reveal(), " a secret of some length");
         assert_eq!(format!("{secret:?}"), "Secret(..)");
-        let given = Secret::find(Some("another one".parse().unwrap()), Some(&path)).unwrap();
+        let given = Secret::find(Some("another one".parse().unwrap()), Some(&path), None).unwrap();
         assert_eq!(given.reveal(), "another one");
         assert!(is_secret_option("--secret-key=x") && !is_secret_option("--secret-key-file"));
+    }
+
+    #[test]
+    fn systemd_hands_a_secret_over_in_a_file_of_its_directory_unless_another_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let found = |file: Option<&Path>| Secret::find(None, file, Some(dir.path()));
+        assert_eq!(found(None).unwrap().reveal(), "", "other credentials may be all there are");
+        disk::write_private_file_durably(&dir.path().join("flotilla-secret-key"), b"of systemd\n").unwrap();
+        assert_eq!(found(None).unwrap().reveal(), "of systemd");
+        let named = dir.path().join("key");
+        found(Some(&named)).unwrap_err();
+        disk::write_private_file_durably(&named, b"of a file\n").unwrap();
+        assert_eq!(found(Some(&named)).unwrap().reveal(), "of a file");
+        assert_eq!(Secret::find(None, None, None).unwrap().reveal(), "");
     }
 
     #[test]

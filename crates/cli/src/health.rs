@@ -32,7 +32,7 @@ pub(crate) async fn run(args: HealthArgs) -> ExitCode {
         }
         let told = asked.and_then(|(_, text)| Ok(output::print(&text)?));
         if let Err(error) = told {
-            eprintln!("flotilla: {error:#}");
+            output::complain(&format!("flotilla: {error:#}"));
             return ExitCode::FAILURE;
         }
         return if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE };

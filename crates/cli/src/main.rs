@@ -37,7 +37,7 @@ fn main() -> ExitCode {
     let words = match settings_file::with_settings_file(words, &Args::command()) {
         Ok(words) => words,
         Err(error) => {
-            eprintln!("flotilla: {error:#}");
+            output::complain(&format!("flotilla: {error:#}"));
             return ExitCode::from(args::WRONG_SETTINGS);
         }
     };
@@ -81,7 +81,7 @@ fn main() -> ExitCode {
 fn completion(shell: clap_complete::Shell) -> anyhow::Result<()> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Args::command(), "flotilla", &mut script);
-    Ok(output::print(&String::from_utf8(script)?)?)
+    Ok(output::print_as_it_is(&String::from_utf8(script)?)?)
 }
 
 fn admin_exit_code(result: anyhow::Result<u8>) -> ExitCode {
@@ -99,7 +99,7 @@ fn exit_code(result: anyhow::Result<()>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("flotilla: {error:#}");
+            output::complain(&format!("flotilla: {error:#}"));
             ExitCode::FAILURE
         }
     }

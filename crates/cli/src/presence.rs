@@ -3,6 +3,7 @@
 
 use crate::args::Role;
 use crate::http::Http;
+use crate::output::printable;
 use crate::roles::Roles;
 use crate::version::VERSION;
 use anyhow::Context;
@@ -144,8 +145,9 @@ async fn checks(role: Role, roles: Weak<Roles>) -> Vec<Check> {
     checks
 }
 
+/// SCM takes no words that could command a terminal; a directory's name may have any.
 fn check(name: &str, health: Health, output: String) -> Check {
-    Check { name: name.to_owned(), health: health as i32, output }
+    Check { name: name.to_owned(), health: health as i32, output: printable(&output) }
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
 use crate::args::{OmReads, Role, ScmTimes, ServerArgs};
-use crate::credentials::Secret;
+use crate::credentials::{Secret, systemd_directory};
 use crate::http::Http;
 use crate::logging;
 use crate::presence::{Presence, Reached};
@@ -162,7 +162,8 @@ impl ServerOptions {
 impl ServerOptions {
     /// Looks for the secret key where the arguments say that it is.
     fn of(args: ServerArgs) -> anyhow::Result<ServerOptions> {
-        let secret_key = Secret::find(args.secret_key, args.secret_key_file.as_deref())?;
+        let secret_key =
+            Secret::find(args.secret_key, args.secret_key_file.as_deref(), systemd_directory().as_deref())?;
         Ok(ServerOptions {
             roles: args.roles,
             rpc: args.rpc,

@@ -1,5 +1,6 @@
 //! Plain tables for people.
 
+use crate::output::{GREEN, NO_COLOUR, RED, YELLOW, printable};
 use std::io::IsTerminal;
 
 /// The meaning of a cell. It is shown as a colour, and only on a terminal; `NO_COLOR` turns it off.
@@ -13,13 +14,14 @@ pub(crate) enum Tone {
 
 #[derive(Clone, Debug)]
 pub(crate) struct Cell {
+    /// In one line, and as a terminal may have it.
     text: String,
     tone: Tone,
 }
 
 impl Cell {
     pub(crate) fn toned(text: impl Into<String>, tone: Tone) -> Cell {
-        Cell { text: text.into(), tone }
+        Cell { text: printable(&text.into()), tone }
     }
 }
 
@@ -54,13 +56,13 @@ fn line<const N: usize>(cells: &[Cell; N], widths: &[usize; N], has_colours: boo
     let mut text = String::new();
     for (at, (cell, width)) in cells.iter().zip(widths).enumerate() {
         let colour = match cell.tone {
-            Tone::Good => "32",
-            Tone::Warning => "33",
-            Tone::Bad => "31",
+            Tone::Good => GREEN,
+            Tone::Warning => YELLOW,
+            Tone::Bad => RED,
             Tone::Plain => "",
         };
         match has_colours && !colour.is_empty() {
-            true => text += &format!("\x1b[{colour}m{}\x1b[0m", cell.text),
+            true => text += &format!("{colour}{}{NO_COLOUR}", cell.text),
             false => text += &cell.text,
         }
         let is_last = cells[at + 1..].iter().all(|cell| cell.text.is_empty());
@@ -102,6 +104,14 @@ mod tests {
         let rows = [[Cell::toned("dead", Tone::Bad), "1".into()], ["healthy".into(), "2".into()]];
         assert_eq!(render(["S", "N"], &rows, true), "S        N\n\x1b[31mdead\x1b[0m     1\nhealthy  2\n");
         assert_eq!(render(["S", "N"], &rows, false), "S        N\ndead     1\nhealthy  2\n");
+    }
+
+    #[test]
+    fn what_others_chose_neither_commands_a_terminal_nor_adds_a_row() {
+        let rows = [["h:1\x1b[2J\x1b[32m:7400\nb".into(), Cell::toned("\u{9b}2J", Tone::Bad)]];
+        let shown = "A                               B\nh:1\\u001b[2J\\u001b[32m:7400\\nb  ";
+        assert_eq!(render(["A", "B"], &rows, false), format!("{shown}\\u009b2J\n"));
+        assert_eq!(render(["A", "B"], &rows, true), format!("{shown}\x1b[31m\\u009b2J\x1b[0m\n"));
     }
 
     #[test]

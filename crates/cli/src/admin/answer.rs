@@ -10,26 +10,38 @@ pub(super) struct Answer {
     pub(super) json: Value,
     /// The exit code of a command that came to a verdict: 0 where there is nothing to say.
     pub(super) exit_code: u8,
+    /// The text is somebody's data. Programs get it as it is.
+    pub(super) is_data: bool,
 }
 
 impl Answer {
     pub(super) fn new(text: impl Into<String>, json: Value) -> Answer {
-        Answer { text: text.into(), json, exit_code: 0 }
+        Answer { text: text.into(), json, exit_code: 0, is_data: false }
+    }
+
+    pub(super) fn of_data(text: impl Into<String>, json: Value) -> Answer {
+        Answer { is_data: true, ..Answer::new(text, json) }
     }
 
     pub(super) fn print(&self, as_json: bool) -> anyhow::Result<()> {
-        let text = if as_json { format!("{:#}\n", self.json) } else { self.text.clone() };
-        output::print(&text).context("write to standard output")
+        let printed = match as_json {
+            true => output::print(&format!("{:#}\n", self.json)),
+            false if self.is_data && !std::io::stdout().is_terminal() => output::print_as_it_is(&self.text),
+            false => output::print(&self.text),
+        };
+        printed.context("write to standard output")
     }
 
     /// One of many looks: on a terminal it takes the place of the one before.
     pub(super) fn print_again(&self, as_json: bool) -> anyhow::Result<()> {
         const CLEAR: &str = "\x1b[H\x1b[2J";
-        let text = match (as_json, std::io::stdout().is_terminal()) {
-            (true, _) => format!("{}\n", self.json),
-            (false, true) => format!("{CLEAR}{}", self.text),
-            (false, false) => format!("{}\n", self.text),
+        let printed = match (as_json, std::io::stdout().is_terminal()) {
+            (true, _) => output::print(&format!("{}\n", self.json)),
+            (false, true) => {
+                output::print_as_it_is(&format!("{CLEAR}{}", output::printable_lines(&self.text)))
+            }
+            (false, false) => output::print(&format!("{}\n", self.text)),
         };
-        output::print(&text).context("write to standard output")
+        printed.context("write to standard output")
     }
 }

@@ -4,6 +4,7 @@ use super::answer::Answer;
 use super::args::OmCommand;
 use super::scm::Scm;
 use super::words;
+use crate::output;
 use crate::table::{Cell, Tone, table};
 use anyhow::{Context, bail};
 use proto::scm::{
@@ -105,7 +106,7 @@ async fn set_duty(scm: &mut Scm, om: u64, duty: NodeDuty, until: Option<NodeDuty
                 let waits: String =
                     ill.map(|group| format!("group {}: {}\n", number(group), group.problem)).collect();
                 if waits != said {
-                    eprint!("{waits}");
+                    waits.lines().for_each(output::complain);
                     said = waits;
                 }
                 tokio::time::sleep(PAUSE).await;

@@ -510,6 +510,22 @@ mod tests {
     }
 
     #[test]
+    fn what_an_instance_says_of_itself_commands_no_terminal() {
+        let output = "\x1b]0;all is well\x07\x1b[2J".to_owned();
+        let checks = vec![Check { name: "a".to_owned(), health: Health::Critical as i32, output }];
+        let mut findings = Findings::default();
+        look_at_services(
+            &[Instance { service: "web".to_owned(), checks, ..Instance::default() }],
+            &mut findings,
+        );
+        let text = answer("\x1b[2Jc", findings).text;
+        assert!(text.contains("\\u001b]0;all is well\\u0007\\u001b[2J"), "{text:?}");
+        assert!(!text.contains('\x07'), "{text:?}");
+        let printed = crate::output::printable_lines(&text);
+        assert!(printed.starts_with("cluster \\u001b[2Jc: critical\n"), "{printed:?}");
+    }
+
+    #[test]
     fn the_worst_finding_is_the_verdict_and_stands_first() {
         let mut findings = Findings::default();
         look_at_containers(

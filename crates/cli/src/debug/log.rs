@@ -3,6 +3,7 @@ use super::found::{Found, print};
 use super::json;
 use super::local::{self, LocalDirectory};
 use super::segment::{dump_scan, explained, old_bytes};
+use crate::output::complain;
 use anyhow::Context;
 use raftlog::inspect::{
     DataDirectory, InspectError, KnownLog, LogReport, OwnerReport, SegmentName, SegmentScan,
@@ -56,7 +57,7 @@ pub(super) async fn verify(args: &PlaceArgs, as_json: bool) -> anyhow::Result<Fo
                 print(&without_hard_state(group, as_json))?;
             }
             Err(error) => {
-                eprintln!("flotilla: {error}");
+                complain(&format!("flotilla: {error}"));
                 unseen += 1;
                 found = Found::NotSeen;
             }
@@ -169,7 +170,7 @@ pub(super) async fn dump(args: &PlaceArgs, range: RangeArgs, as_json: bool) -> a
         let paths = match directory.segments(group, known(group).as_ref()).await {
             Ok(paths) => paths,
             Err(error) => {
-                eprintln!("flotilla: {error}");
+                complain(&format!("flotilla: {error}"));
                 found = Found::NotSeen;
                 continue;
             }
@@ -178,7 +179,7 @@ pub(super) async fn dump(args: &PlaceArgs, range: RangeArgs, as_json: bool) -> a
             match dump_segment(args, &path, range, as_json).await {
                 Ok(dumped) => found = found.max(dumped),
                 Err(error) => {
-                    eprintln!("flotilla: {error:#}");
+                    complain(&format!("flotilla: {error:#}"));
                     found = Found::NotSeen;
                 }
             }

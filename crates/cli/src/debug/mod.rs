@@ -12,6 +12,7 @@ mod log;
 mod reset;
 mod segment;
 
+use crate::output::complain;
 use args::{ContainerCommand, DebugArgs, DebugCommand, LogCommand, SegmentCommand};
 use found::Found;
 use std::process::ExitCode;
@@ -20,7 +21,7 @@ pub(crate) async fn run(args: DebugArgs) -> ExitCode {
     let as_json = args.json;
     let found = match args.command {
         DebugCommand::UnsafeResetMembership(_) if as_json => {
-            eprintln!("flotilla: unsafe-reset-membership tells people what it does: leave --json out");
+            complain("flotilla: unsafe-reset-membership tells people what it does: leave --json out");
             return ExitCode::from(reset::REFUSED);
         }
         DebugCommand::UnsafeResetMembership(args) => return reset::run(args).await,
@@ -67,7 +68,7 @@ async fn each(
 
 fn or_not_seen(result: anyhow::Result<Found>) -> Found {
     result.unwrap_or_else(|error| {
-        eprintln!("flotilla: {error:#}");
+        complain(&format!("flotilla: {error:#}"));
         Found::NotSeen
     })
 }

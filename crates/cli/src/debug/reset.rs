@@ -1,5 +1,6 @@
 use super::args::ResetArgs;
 use super::found::print;
+use crate::output::complain;
 use anyhow::{Context, anyhow, bail};
 use disk::{Disk, RealDisk};
 use raft::{Asked, Member, OfflineReplica, ResetError, ResetPlan, check_lost};
@@ -17,7 +18,7 @@ pub(super) async fn run(args: ResetArgs) -> ExitCode {
     match reset(args).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("flotilla: {error:#}");
+            complain(&format!("flotilla: {error:#}"));
             ExitCode::from(REFUSED)
         }
     }

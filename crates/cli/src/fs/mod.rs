@@ -12,7 +12,7 @@ mod rm;
 mod store;
 
 use crate::args::{FsArgs, FsCommand, WRONG_USAGE};
-use crate::output::printable;
+use crate::output::{complain, printable};
 use client::{Client, ClientOptions};
 use failure::Failure;
 use std::process::ExitCode;
@@ -49,10 +49,11 @@ pub(crate) async fn run(args: FsArgs) -> ExitCode {
         FsCommand::Mkdir { parents, paths } => ("mkdir", mkdir::run(&store, parents, &paths).await),
     };
     for failure in &failures {
-        match failure {
-            Failure::Cluster(why) => eprintln!("{name}: cluster of SCM at {scm}: {why}"),
-            other => eprintln!("{name}: {}", printable(&other.to_string())),
-        }
+        let at = match failure {
+            Failure::Cluster(_) => format!("cluster of SCM at {scm}: "),
+            _ => String::new(),
+        };
+        complain(&format!("{name}: {at}{}", printable(&failure.to_string())));
     }
     match failures.as_slice() {
         [] => ExitCode::SUCCESS,

@@ -3,7 +3,7 @@ use super::local::Input;
 use super::path::{StorePath, split_last};
 use super::store::{Found, Store, failure};
 use crate::args::Acks;
-use crate::output::printable;
+use crate::output::{complain, printable};
 use client::Ack;
 use proto::om::{KeyAttributes, Precondition};
 use std::path::Path;
@@ -69,10 +69,10 @@ async fn put(
     let put = client.put(volume, bucket, key.as_bytes(), KeyAttributes::default(), absent, body).await;
     let reached = put.map_err(|err| failure(&target, err))?.reached;
     if ack == Acks::All && reached != Ack::All {
-        eprintln!(
+        complain(&format!(
             "put: {}: stored on a majority of the replicas; not all had it within a second",
             printable(&target.to_string())
-        );
+        ));
     }
     Ok(())
 }

@@ -79,7 +79,7 @@ impl Run {
         };
         drop(tally);
         if self.told.fetch_add(1, Ordering::Relaxed) < TOLD_MAX {
-            eprintln!("load: {}", output::printable(&told));
+            output::complain(&format!("load: {}", output::printable(&told)));
         }
     }
 }

@@ -7,6 +7,9 @@ use bytes::Bytes;
 use client::{Client, ClientError, ClientOptions};
 use proto::Code;
 use proto::om::KeyAttributes;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 use testkit::{ACCESS_KEY, Cluster, ClusterOptions, Process, SECRET_KEY};
 
@@ -59,6 +62,22 @@ fn until_status_says(expected: &str, scm: &str) -> i32 {
     }
 }
 
+/// The first two lines of `admin status --watch`, which goes on until somebody ends it.
+fn status_watched(scm: &str) -> Vec<String> {
+    let words = ["admin", "--scm", scm, "--json", "--watch=1", "status"];
+    let watch = Command::new(binary()).args(words).stdout(Stdio::piped()).spawn();
+    let mut watch = watch.expect("start the flotilla binary");
+    let lines = BufReader::new(watch.stdout.take().expect("piped")).lines();
+    let (tell, told) = mpsc::channel();
+    std::thread::spawn(move || lines.map_while(Result::ok).try_for_each(|line| tell.send(line)));
+    let looks: Vec<String> = (0..2).map_while(|_| told.recv_timeout(SOON).ok()).collect();
+    let ended = watch.try_wait().expect("ask for its state");
+    let _ = watch.kill();
+    watch.wait().expect("reap it");
+    assert_eq!(ended, None, "it ended by itself: {looks:?}");
+    looks
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_gateway_is_ready_while_a_byte_could_be_written_and_no_longer() {
     let scm_args = format!("--stale-after {}s", STALE_AFTER.as_secs());
@@ -72,6 +91,12 @@ async fn a_gateway_is_ready_while_a_byte_could_be_written_and_no_longer() {
     while !status(&cluster.scm_address).is_empty() {
         assert!(Instant::now() < give_up, "all is well, and not {:?}", status(&cluster.scm_address));
         tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    let looks = status_watched(&cluster.scm_address);
+    assert_eq!(looks.len(), 2, "{looks:?}");
+    for look in looks {
+        let told: serde_json::Value = serde_json::from_str(&look).expect("a line of JSON");
+        assert!(told["cluster"].is_string() && told["findings"].is_array(), "{look}");
     }
     cluster.datanodes[0].kill9();
     assert_eq!(until_status_says("node-stale", &cluster.scm_address), 1);

@@ -230,6 +230,8 @@ async fn keys_over_http() {
     assert_eq!(http.json(Method::POST, &format!("/v1/kv/lock?renew={put}"), "").await.0, 404);
 
     assert_eq!(http.json(Method::DELETE, "/v1/kv/app/?prefix", "").await.2, json!({ "deleted": 2 }));
+    let at_an_address_that_clears_a_terminal =
+        r#"{"ttl":"5s","addresses":{"http":"\u001b[2Jh:80"}}"#.to_owned();
     for (method, path, body, expect) in [
         (Method::GET, "/v1/kv/nothing", String::new(), 404),
         (Method::PUT, "/v1/kv/large", "x".repeat((64 << 10) + 1), 413),
@@ -238,6 +240,7 @@ async fn keys_over_http() {
         (Method::PUT, "/v1/kv/k?case=1", String::new(), 400),
         (Method::DELETE, "/v1/kv", String::new(), 400),
         (Method::PUT, "/v1/registry/services/datanode/dn1", r#"{"ttl":"5s"}"#.to_owned(), 400),
+        (Method::PUT, "/v1/registry/services/web/a", at_an_address_that_clears_a_terminal, 400),
     ] {
         let answer = http.send(method.clone(), path, &body).await;
         assert_eq!(answer.status().as_u16(), expect, "{method} {path}: {}", answer.text().await.unwrap());
@@ -284,6 +287,8 @@ async fn instances_over_http() {
     let many =
         format!(r#"{{"checks":[{{"name":"db","health":"passing","output":"{}"}}]}}"#, "x".repeat(8 << 10));
     assert_eq!(http.json(Method::POST, &renew, &many).await.0, 413, "a renewal is bounded");
+    let clears_a_terminal = r#"{"checks":[{"name":"db","health":"passing","output":"\u001b[2J"}]}"#;
+    assert_eq!(http.json(Method::POST, &renew, clears_a_terminal).await.0, 400, "and is no command");
 
     // It registers again, and nobody renews: the long poll hears it.
     let (index, renew) = register("5s").await;
@@ -336,6 +341,11 @@ fn the_registry_on_the_command_line() {
     assert_eq!(run(&["kv", "delete", "a/", "--prefix"], None).1, "deleted 2\n");
     assert_eq!(run(&["kv", "delete", "a/1"], None).0, 4);
     assert_eq!(run(&["kv", "get"], None).0, 2);
+    // What would turn the direction of a line is data for a program, and escaped in a table.
+    run(&["kv", "put", "b", "\u{202e}y"], None);
+    assert_eq!(run(&["kv", "get", "b"], None).1, "\u{202e}y\n");
+    let (_, table, _) = run(&["kv", "list", "b"], None);
+    assert!(table.contains("\\u202ey") && !table.contains('\u{202e}'), "{table}");
     let give_up = Instant::now() + DEADLINE;
     let instance = loop {
         let instances = admin_json(at, &["registry", "instances", "scm"]);

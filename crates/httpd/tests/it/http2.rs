@@ -148,19 +148,36 @@ impl Raw {
 
     /// Reads until an answer to `stream` begins; `false`: the connection ended before that.
     async fn answered(&mut self, stream: u32) -> bool {
+        self.find(HEADERS, stream).await.is_some()
+    }
+
+    /// Reads until there is such a frame of `stream`, and gives what is in it.
+    async fn find(&mut self, kind: u8, stream: u32) -> Option<Vec<u8>> {
         let mut head = [0; 9];
         while self.0.read_exact(&mut head).await.is_ok() {
             let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
             let mut payload = vec![0; length as usize];
-            if self.0.read_exact(&mut payload).await.is_err() {
-                return false;
-            }
-            if head[3] == HEADERS && head[5..] == stream.to_be_bytes() {
-                return true;
+            self.0.read_exact(&mut payload).await.ok()?;
+            if head[3] == kind && head[5..] == stream.to_be_bytes() {
+                return Some(payload);
             }
         }
-        false
+        None
     }
+}
+
+#[tokio::test]
+async fn more_streams_at_once_than_there_may_be_are_refused_before_anything_is_begun() {
+    const REFUSED_STREAM: [u8; 4] = [0, 0, 0, 7];
+    let server = Server::start(Limits { http2_streams_max: 2, ..Limits::default() }).await;
+    let mut client = Raw::connect(&server).await;
+    client.send(&[1, 3, 5].map(|stream| get_frame(stream, "/wait")).concat()).await;
+    let refused = timeout(DEADLINE, client.find(RST_STREAM, 5)).await.unwrap();
+    assert_eq!(refused.unwrap(), REFUSED_STREAM);
+    server.wait_until("two are under way", |server| server.of_port("requests_under_way") == 2).await;
+    server.go.add_permits(2);
+    server.wait_until("they are answered", |server| server.of_port("requests_under_way") == 0).await;
+    assert_eq!(server.of_port("requests_total"), 2);
 }
 
 #[tokio::test]

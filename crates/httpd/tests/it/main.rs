@@ -8,6 +8,7 @@ mod connections;
 mod drain;
 mod heads;
 mod http2;
+mod logs;
 mod server;
 mod slow;
 mod starved;

@@ -115,6 +115,7 @@ fn router(go: Arc<Semaphore>, work: Work) -> Router {
         .route("/large", get(async || Body::from_stream(large())))
         .route("/id", get(async |Extension(id): Extension<RequestId>| id.to_string()))
         .route("/wait", get(waiting))
+        .route("/logs", get(logs))
         .route("/read", put(read))
         .route("/refuse", put(async |_: Request| StatusCode::FORBIDDEN))
         .route(
@@ -138,6 +139,15 @@ fn router(go: Arc<Semaphore>, work: Work) -> Router {
                 None => StatusCode::SERVICE_UNAVAILABLE.into_response(),
             }),
         )
+}
+
+/// Says something to the log when it is asked, and again when its answer is taken.
+async fn logs() -> Body {
+    tracing::info!("the head");
+    Body::from_stream(futures::stream::once(async {
+        tracing::info!("the body");
+        Ok::<_, std::io::Error>(Bytes::from_static(b"logged"))
+    }))
 }
 
 /// The head of the answer goes before its body is there, as with data that has to be fetched.

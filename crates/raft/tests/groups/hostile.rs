@@ -161,6 +161,7 @@ async fn a_newer_protocol_is_refused_by_every_method_and_changes_nothing() {
     assert_eq!(state(&cluster.group(2, group)), before);
     let refused = cluster.running(2).host.metrics().messages_refused;
     assert!(refused.contains(&(Code::NewerVersion, methods.len() as u64)), "{refused:?}");
+    elects_and_commits(&cluster, group).await.expect("the group goes on");
     cluster.stop().await;
 }
 
@@ -208,6 +209,7 @@ async fn what_is_too_large_gets_a_typed_error_and_leaves_the_connection_whole() 
     };
     let answers = RaftTransportClient::new(attacker.channel.clone()).vote(ask).await;
     assert!(!answers.is_ok_and(|answer| answer.into_inner().granted));
+    elects_and_commits(&cluster, group).await.expect("the group goes on");
     cluster.stop().await;
 }
 
@@ -319,7 +321,7 @@ fn message(group: GroupId, replica: u64) -> impl Strategy<Value = (&'static str,
 const CASES: u32 = 200;
 
 /// Another term than the one that is, with a leader that commits.
-async fn elects_and_commits(cluster: &Cluster, group: GroupId) -> Result<(), String> {
+pub(crate) async fn elects_and_commits(cluster: &Cluster, group: GroupId) -> Result<(), String> {
     let deadline = Instant::now() + DEADLINE;
     let from = (0..3).map(|n| cluster.group(n, group).status().term).max().expect("three of them");
     loop {

@@ -1,7 +1,7 @@
 //! Heartbeats that no host of ours sends. They come many in a message, and each has an answer of its own.
 
 use crate::cluster::{CLUSTER, Cluster, PATIENT, body, pipeline};
-use crate::hostile::{Attacker, address, encode, state};
+use crate::hostile::{Attacker, address, elects_and_commits, encode, state};
 use flotilla_raft::PROTOCOL_VERSION;
 use prost::Message;
 use proto::{Code, raft as wire};
@@ -60,6 +60,7 @@ async fn heartbeats_that_are_not_for_a_group_here_are_refused_one_by_one_and_cha
         assert_eq!(failure.code, Code::TooLarge, "{failure}");
     }
     assert_eq!(state(&cluster.group(2, group)), before);
+    elects_and_commits(&cluster, group).await.expect("the group goes on");
     let done = cluster.apply(group, "two".into(), body(2, 10)).await;
     cluster.assert_same(group, done.id.index).await;
     cluster.stop().await;

@@ -1,7 +1,7 @@
 //! Snapshots that no host of ours offers, and pieces that nobody asked for.
 
 use crate::cluster::{CLUSTER, Cluster, PATIENT, body, metadata, pipeline};
-use crate::hostile::{Attacker, address, encode, state};
+use crate::hostile::{Attacker, address, elects_and_commits, encode, state};
 use bytes::{BufMut, Bytes, BytesMut};
 use flotilla_raft::{PROTOCOL_VERSION, Role};
 use prost::Message;
@@ -126,6 +126,7 @@ impl Prepared {
 
     /// The group goes on, the attacked replica too.
     async fn stop(self) {
+        elects_and_commits(&self.cluster, self.group).await.expect("the group goes on");
         let done = self.cluster.apply(self.group, "after".into(), body(2, 10)).await;
         self.cluster.assert_same(self.group, done.id.index).await;
         self.cluster.stop().await;

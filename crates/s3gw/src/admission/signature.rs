@@ -558,6 +558,20 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn a_url_that_is_signed_without_the_host_is_refused() {
+        let signed_with = |names: &str| {
+            let query = presigned("60", &"0".repeat(64));
+            let query = query.replace("SignedHeaders=host", &format!("SignedHeaders={names}"));
+            let pairs = [HOST, ("range", "bytes=0-9")];
+            let uri = sign(&Method::GET, &format!("/test.txt?{query}"), &mut headers(&pairs));
+            verify(Method::GET, "/test.txt", uri.split_once('?').unwrap().1, &pairs, DAY)
+        };
+        assert!(signed_with("host%3Brange").unwrap().is_presigned);
+        let refused = signed_with("range").err().unwrap();
+        assert!(refused.contains("The Host header must be signed"), "{refused}");
+    }
+
+    #[test]
     fn times_have_one_form() {
         assert!(parse_time("20130524T000000Z").is_some());
         for wrong in ["2013-05-24T00:00:00Z", "20130524T000000", "20131324T000000Z", "+0130524T000000Z", ""] {

@@ -84,6 +84,12 @@ pub(super) fn check_checks(checks: &[Check]) -> Result<(), Failure> {
         if check.name == CONNECTIVITY {
             return Err(Failure::invalid(format!("the check `{CONNECTIVITY}` is SCM's own")));
         }
+        if has_commands(&check.output.replace(['\n', '\t'], "")) {
+            return Err(Failure::invalid(format!(
+                "the output of the check `{}` has control characters that do not end a line",
+                check.name
+            )));
+        }
         if check.health() == Health::Unspecified {
             return Err(Failure::invalid(format!("the check `{}` says nothing", check.name)));
         }
@@ -96,10 +102,16 @@ pub(super) fn check_checks(checks: &[Check]) -> Result<(), Failure> {
 
 fn check_address(address: &str) -> Result<(), Failure> {
     let (host, port) = address.rsplit_once(':').unwrap_or_default();
-    if host.is_empty() || address.len() > 255 || !port.parse::<u16>().is_ok_and(|port| port > 0) {
-        return Err(Failure::invalid(format!("address `{address}` must be \"host:port\"")));
+    let is_host = !host.is_empty() && !has_commands(host);
+    if !is_host || address.len() > 255 || !port.parse::<u16>().is_ok_and(|port| port > 0) {
+        return Err(Failure::invalid(format!("address {address:?} must be \"host:port\"")));
     }
     Ok(())
+}
+
+/// Whether a text holds what terminals obey. Everybody may register, and operators look at what is there.
+fn has_commands(text: &str) -> bool {
+    text.chars().any(char::is_control)
 }
 
 /// A prefix may be empty: that is all keys.
@@ -168,10 +180,29 @@ mod tests {
         assert_eq!(refused(&|it| it.checks[0].health = 9), Code::Invalid);
         assert_eq!(refused(&|it| it.checks.push(it.checks[0].clone())), Code::Invalid);
         assert_eq!(refused(&|it| drop(it.addresses.insert("x".into(), "h".into()))), Code::Invalid);
+        assert_eq!(refused(&|it| drop(it.addresses.insert("x".into(), "\x1b[2Jh:1".into()))), Code::Invalid);
+        assert_eq!(refused(&|it| it.checks[0].output = "\x1b[2J".into()), Code::Invalid);
         assert_eq!(refused(&|it| drop(it.metadata.insert("x".into(), "y".repeat(20_000)))), Code::TooLarge);
         assert_eq!(refused(&|it| it.checks[0].output = "y".repeat(8 << 10)), Code::TooLarge);
         let check = Check { output: "y".repeat(8 << 10), ..good.checks[0].clone() };
         assert_eq!(check_checks(&[check]).unwrap_err().code, Code::TooLarge, "of a renewal too");
+    }
+
+    #[test]
+    fn an_instance_says_nothing_that_a_terminal_obeys() {
+        let saying = |output: &str| Check {
+            name: "disk".into(),
+            health: Health::Warning as i32,
+            output: output.to_owned(),
+        };
+        assert_eq!(check_checks(&[saying("full:\n\t/data é")]), Ok(()));
+        for bad in ["\x1b[2J", "a\rb", "\u{9b}2J", "\u{7f}"] {
+            assert_eq!(check_checks(&[saying(bad)]).unwrap_err().code, Code::Invalid, "{bad:?}");
+            let refused = check_address(&format!("{bad}h:80")).unwrap_err();
+            assert_eq!(refused.code, Code::Invalid);
+            assert!(!refused.message.contains(char::is_control), "{refused}");
+        }
+        assert_eq!(check_address("h\n:80").unwrap_err().code, Code::Invalid);
     }
 
     #[test]

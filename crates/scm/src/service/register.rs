@@ -58,10 +58,12 @@ async fn register_node(leader: &Leader, command: RegisterNodeCommand) -> Result<
 }
 
 pub(super) fn check_address(address: &str) -> Result<(), Failure> {
+    // Operators look at addresses, and a terminal obeys control characters.
+    let is_host = |host: &str| !host.is_empty() && !host.contains(char::is_control);
     let port =
-        address.rsplit_once(':').filter(|(host, _)| !host.is_empty()).map(|(_, port)| port.parse::<u16>());
+        address.rsplit_once(':').filter(|(host, _)| is_host(host)).map(|(_, port)| port.parse::<u16>());
     if address.len() > ADDRESS_BYTES_MAX || !matches!(port, Some(Ok(1..))) {
-        return Err(Failure::invalid(format!("address `{address}` must be \"host:port\"")));
+        return Err(Failure::invalid(format!("address {address:?} must be \"host:port\"")));
     }
     Ok(())
 }
@@ -89,7 +91,7 @@ mod tests {
         for good in ["a:1", "10.0.0.1:7400", "[::1]:65535"] {
             assert_eq!(check_address(good), Ok(()));
         }
-        for bad in ["", "a", ":1", "a:", "a:0", "a:70000", "a:b"] {
+        for bad in ["", "a", ":1", "a:", "a:0", "a:70000", "a:b", "\x1b[2Ja:1", "a\n:1", "\u{9b}2J:1"] {
             assert!(check_address(bad).is_err(), "{bad}");
         }
     }

@@ -44,7 +44,7 @@ async fn get(client: &RegistryClient, key: String) -> anyhow::Result<Answer> {
     let request = ReadKeysRequest { key: key.clone(), ..ReadKeysRequest::default() };
     let read = client.read(request).await.map_err(refused)?;
     let entry = read.entries.first().ok_or_else(|| not_there(&key))?;
-    Ok(Answer::new(format!("{}\n", String::from_utf8_lossy(&entry.value)), key_to_json(entry)))
+    Ok(Answer::of_data(format!("{}\n", String::from_utf8_lossy(&entry.value)), key_to_json(entry)))
 }
 
 fn not_there(key: &str) -> anyhow::Error {
