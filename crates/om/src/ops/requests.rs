@@ -39,11 +39,13 @@ const REMEMBERED_BYTES_MAX: u64 = 4 << 30;
 const FORGOTTEN_AT_ONCE: usize = 4;
 /// Of a request's id, and of a request's digest.
 const ID_BYTES: usize = 16;
+/// Odd, with ones and zeros all over it.
+const FOLDING: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// The requests that tables remember, in memory: the place of each one's entry. Follows from the tables alone.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Remembered {
-    /// By half of the id, which is random: of two with the same half the later one is remembered.
+    /// By the folded id: of two that are the same then the later one is remembered.
     places: HashMap<u64, u64>,
 }
 
@@ -66,11 +68,11 @@ impl Remembered {
     }
 
     fn note(&mut self, ids: &[u8], place: u64) {
-        self.places.extend(ids.chunks_exact(ID_BYTES).map(|id| (half(id), place)));
+        self.places.extend(ids.chunks_exact(ID_BYTES).map(|id| (folded(id), place)));
     }
 
     fn forget(&mut self, ids: &[u8], place: u64) {
-        for id in ids.chunks_exact(ID_BYTES).map(half) {
+        for id in ids.chunks_exact(ID_BYTES).map(folded) {
             if self.places.get(&id) == Some(&place) {
                 self.places.remove(&id);
             }
@@ -78,8 +80,10 @@ impl Remembered {
     }
 }
 
-fn half(id: &[u8]) -> u64 {
-    id.last_chunk().map_or(0, |half| u64::from_be_bytes(*half))
+/// Ids are random; where only a part of one is, all of that counts.
+fn folded(id: &[u8]) -> u64 {
+    let id = id.first_chunk().map_or(0, |id| u128::from_be_bytes(*id));
+    ((id >> 64) as u64).wrapping_mul(FOLDING) ^ id as u64
 }
 
 /// The request that a command carries out.
@@ -137,7 +141,7 @@ impl<'a> Requests<'a> {
         if planted::has(Bug::RequestIdsIgnored) || (is_part && planted::has(Bug::PartsRepeated)) {
             return Ok(None);
         }
-        let Some(&place) = self.remembered.places.get(&half(&request.id)) else { return Ok(None) };
+        let Some(&place) = self.remembered.places.get(&folded(&request.id)) else { return Ok(None) };
         if place == self.queue.next {
             let first = self.own.iter().find(|(own, _)| own.id == request.id);
             return Ok(first.map(|(own, reply)| request.answer(&own.digest, reply)));
@@ -289,9 +293,9 @@ mod tests {
     }
 
     #[test]
-    fn of_ids_with_the_same_half_the_later_one_is_remembered() {
+    fn of_ids_that_are_the_same_when_folded_the_later_one_is_remembered() {
         let mut namespace = Namespace::new();
-        let (one, other) = (7u128, 7 | 1 << 64);
+        let (one, other) = (7u128, u128::from(7 ^ FOLDING) | 1 << 64);
         namespace.run_as::<CommitKey>(one, commit_request("a", 1)).unwrap();
         namespace.run_as::<CommitKey>(other, commit_request("b", 2)).unwrap();
         namespace.commit("b", 3).unwrap();
