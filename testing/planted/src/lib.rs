@@ -35,6 +35,8 @@ pub enum Bug {
     ComingForEver,
     /// `scm`: after a forced reset numbers are drawn from where the one that is left was.
     NumbersDrawnAgain,
+    /// `om`: it belongs to no cluster, and does what is meant for any.
+    OmOfNoCluster,
 }
 
 /// Whether this build can have bugs planted.

@@ -128,4 +128,22 @@ mod tests {
             assert_eq!(disk.index.container(FIRST).unwrap().is_some(), is_taken_back);
         }
     }
+
+    /// A node that stood still with the order in its hands may be the last that has the replica: SCM has
+    /// decided anew meanwhile.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn an_order_that_is_too_old_deletes_nothing() {
+        let left = Left::new().await.copy();
+        let means = means(&left).await;
+        let disk = means.disks.open[0].clone();
+        for age in [ORDER_HOLDS, Duration::ZERO] {
+            let (stop, node_ends) = (CancellationToken::new(), CancellationToken::new());
+            let asked_at = Instant::now() - age;
+            let run = Run { asked_at, stop, node_ends, progress: Arc::default() };
+            let deleted = delete_from(&means, &disk, FIRST, &run).await;
+            let is_too_old = age >= ORDER_HOLDS;
+            assert_eq!(deleted.is_err(), is_too_old, "{age:?}: {deleted:?}");
+            assert_eq!(disk.index.container(FIRST).unwrap().is_some(), is_too_old, "{age:?}");
+        }
+    }
 }

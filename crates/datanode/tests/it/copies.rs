@@ -162,6 +162,27 @@ async fn a_damaged_source_sends_nothing_bad_and_says_so_itself() {
     cluster.shut_down().await;
 }
 
+/// A source may have other bytes than the container, whole and with the checksums that belong to them.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_with_another_hash_than_scm_says_is_not_copied() {
+    let (cluster, scm) = Cluster::start_with_scm(options_of_small_containers(), 4).await;
+    let written = write_until_closed(&cluster, 1).await;
+    let replica = wait_hashed(&scm).await;
+    let another = "0".repeat(64);
+    scm.tell(4, |told| told.tasks = vec![copy_task(&cluster, &[0, 1, 2], &another)]);
+    let has_failed = |said: &Said| said.tasks.iter().any(|task| !task.failed.is_empty());
+    let said =
+        scm.wait(4, "how it ended", |said| has_failed(said) || said.replicas.contains_key(&CONTAINER)).await;
+    assert!(!said.replicas.contains_key(&CONTAINER), "{said:#?}");
+    let refused = format!("its replica has the hash {}, not {another}", replica.hash);
+    assert_eq!(said.tasks[0].failed.matches(&refused).count(), 3, "{:?}", said.tasks);
+
+    scm.tell(4, |told| told.tasks = vec![copy_task(&cluster, &[0, 1, 2], &replica.hash)]);
+    scm.wait(4, "its replica", |said| hashed(said, CONTAINER).is_some()).await;
+    check_readable(&cluster, 3, &written).await;
+    cluster.shut_down().await;
+}
+
 /// A disk is out of use for a while, its replica is copied to the other one, and then it is back.
 #[allow(clippy::disallowed_methods)] // the test plays the operator who pulls a disk
 #[tokio::test(flavor = "multi_thread")]

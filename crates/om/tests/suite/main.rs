@@ -8,3 +8,4 @@ mod namespace;
 mod restart;
 mod scripted_scm;
 mod server;
+mod strangers;

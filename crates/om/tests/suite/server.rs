@@ -29,7 +29,7 @@ pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 
 pub(crate) const NOW_MS: u64 = 1_700_000_000_000;
 
-type NameCluster = fn(tonic::Request<()>) -> Result<tonic::Request<()>, tonic::Status>;
+pub(crate) type NameCluster = fn(tonic::Request<()>) -> Result<tonic::Request<()>, tonic::Status>;
 
 pub(crate) type Client = OmClient<InterceptedService<Channel, NameCluster>>;
 

@@ -284,3 +284,46 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         self.log.purge(log_id_of(&to)).await.map_err(io::Error::other)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::snapshot::testing::FileState;
+    use disk::Disk;
+    use disk::sim::{SimDisk, SimOptions};
+    use raftlog::{Entry, LogSpace, LogSpaceOptions, LogSpec};
+    use types::{LogId, OwnerId, Payload, ReplicaId};
+
+    fn id(index: u64) -> LogId {
+        LogId { index: LogIndex(index), ..LogId::default() }
+    }
+
+    fn entry(index: u64) -> Entry {
+        Entry { id: id(index), kind: 1, meta: Default::default(), body: Payload::default(), roll_to: None }
+    }
+
+    #[tokio::test]
+    async fn what_no_snapshot_has_is_not_purged() {
+        let disk: Arc<dyn Disk> = Arc::new(SimDisk::new(SimOptions::default()));
+        let space = LogSpace::new(
+            disk.clone(),
+            LogSpaceOptions { reserve_bytes: 0, segment_bytes_max: 1 << 20, ..Default::default() },
+        );
+        let (dir, owners_dir) = ("groups/om".to_owned(), "meta/om".to_owned());
+        let log = space.open(LogSpec { log: 1, dir, owners_dir, first_owner: OwnerId(0) }).await.unwrap();
+        log.append((0..10).map(entry).collect()).unwrap().durable().await.unwrap();
+        let state = FileState::open(&disk, 100).await.unwrap();
+        let snapshots = state.store().await.unwrap();
+        let counts = Arc::new(Counts::new(ReplicaId(1)));
+        let (alive, room_wait) = (Alive::new().0, RoomWait::default());
+        let snapshots_too = Some(snapshots.clone());
+        let mut store = LogStore::new(log.clone(), 1 << 20, snapshots_too, alive, counts, None, room_wait);
+        store.purge(log_id_from(id(3))).await.unwrap_err();
+        state.set(id(5));
+        snapshots.write().await.unwrap();
+        store.purge(log_id_from(id(6))).await.unwrap_err();
+        assert_eq!(log.state().purged, None);
+        store.purge(log_id_from(id(5))).await.unwrap();
+        assert_eq!(log.state().purged, Some(id(5)));
+    }
+}

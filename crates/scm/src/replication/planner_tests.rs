@@ -11,7 +11,7 @@ use ReplicaState::{ReplicaClosed, ReplicaOpen, ReplicaQuasiClosed, ReplicaWithou
 use proptest::prelude::*;
 use proto::scm::{
     ContainerRecord, ContainerReplica, ContainerState, ContainerTrouble, NodeDuty, NodeState, ReplicaState,
-    TaskKind, TaskReport, TermEnd,
+    TaskKind, TaskReport, TermEnd, task,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -222,6 +222,32 @@ fn a_source_gives_to_a_few_at_a_time() {
     };
     let found = Case::new(&[1, 2]).node(2, |node| node.duty = NodeDecommissioning).findings(&tasks);
     assert_eq!(found.orders.iter().map(|(_, order)| first_of(order)).collect::<BTreeSet<_>>(), [1, 2].into());
+}
+
+/// Who copies it then takes it from nobody that has other bytes.
+#[test]
+fn a_copy_is_told_the_hash_on_which_the_good_replicas_agree() {
+    let check = |case: Case, expect: &str| {
+        let found = case.findings(&Tasks::default());
+        let tasks = found.orders.iter().map(|(_, order)| order.to_task(|node| node.to_string()).task);
+        let hashes: Vec<_> = tasks
+            .filter_map(|task| match task {
+                Some(task::Task::Copy(copy)) => Some(copy.hash),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(hashes, [expect], "{:?}", found.orders);
+    };
+    let has = |hash: &'static str| move |replica: &mut ContainerReplica| replica.hash = hash.to_owned();
+    check(Case::new(&[1, 2]), "as read");
+    check(Case::new(&[1]).with(2, has("")), "as read");
+    check(Case::new(&[]).with(1, has("")).with(2, has("")), "");
+    check(Case::new(&[1]).with(2, has("otherwise")), "");
+    let bad = |replica: &mut ContainerReplica| {
+        has("otherwise")(replica);
+        replica.unhealthy = "checksum".into();
+    };
+    check(Case::new(&[1, 2]).with(3, bad), "as read");
 }
 
 #[test]
