@@ -36,6 +36,8 @@ pub(crate) struct DatanodeDisk {
     pub unhealthy: Mutex<BTreeSet<ContainerId>>,
     /// The reason why it cannot be told what is on the disk.
     unknown: OnceLock<String>,
+    /// A lock that is held while a pipeline is opened, so that an order given twice opens it once.
+    pub opening: tokio::sync::Mutex<()>,
     /// A lock that is held while blocks are deleted: the list of a container has one writer.
     pub deleting: tokio::sync::Mutex<()>,
     /// A lock that is held while it is written how a container ended: its file and its record have one
@@ -89,7 +91,7 @@ impl DatanodeDisk {
         let (specs, unhealthy) = listed.await.with_context(|| format!("read the block index of {root}"))?;
         index_age::check(&*real, space.disk(), &index, &specs).await?;
         let unhealthy = Mutex::new(unhealthy.into_keys().collect());
-        let (counters, unknown, deleting, ending) = Default::default();
+        let (counters, unknown, opening, deleting, ending) = Default::default();
         Ok(DatanodeDisk {
             id,
             real,
@@ -99,6 +101,7 @@ impl DatanodeDisk {
             counters,
             unhealthy,
             unknown,
+            opening,
             deleting,
             ending,
             inventory,

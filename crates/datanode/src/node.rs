@@ -25,7 +25,7 @@ use raft::{AddressBook, RaftHost};
 use raftlog::SpaceMetrics;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use tokio::sync::{Mutex, Semaphore};
+use tokio::sync::Semaphore;
 use tonic::service::RoutesBuilder;
 use tracing::error;
 use types::{Clock, ContainerId, DiskId, LogId, NodeId, PipelineId, SystemClock};
@@ -165,7 +165,6 @@ impl Datanode {
             host,
             allocator,
             pipelines: pipelines.clone(),
-            opening: Arc::new(Mutex::new(())),
             ender: ender.clone(),
             workers: workers.clone(),
         };

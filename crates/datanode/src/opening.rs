@@ -16,7 +16,7 @@ use crate::under_way::UnderWay;
 use crate::workers::Workers;
 use raft::{RaftHost, ReplicaRecord, ReplicaStage, Role};
 use std::sync::Arc;
-use tokio::sync::{Mutex, watch};
+use tokio::sync::watch;
 use tracing::{error, info, warn};
 use types::{GroupId, PipelineId};
 
@@ -28,8 +28,6 @@ pub(crate) struct Opener {
     pub host: RaftHost,
     pub allocator: Arc<dyn ContainerAllocator>,
     pub pipelines: Arc<Pipelines>,
-    /// A lock that is held while a pipeline is opened, so that an order given twice opens it once.
-    pub opening: Arc<Mutex<()>>,
     pub ender: Ender,
     pub workers: Workers,
 }
@@ -68,7 +66,7 @@ impl Opener {
     }
 
     async fn open(&self, order: &PipelineOrder, disk: &Arc<DatanodeDisk>) -> Result<bool, PipelineError> {
-        let _opening = self.opening.lock().await;
+        let _opening = disk.opening.lock().await;
         let pipeline = order.pipeline;
         if self.pipelines.open(pipeline).is_some() {
             return Ok(false);

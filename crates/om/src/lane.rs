@@ -14,10 +14,11 @@ use tokio::task::JoinHandle;
 
 /// Entries under way at a time: while the disks write one, the next is made.
 const UNDER_WAY_MAX: usize = 2;
-/// Of one entry: some hundred changes, and far below what a Raft command may have. A larger change goes alone.
+/// The limits of an entry: some hundred changes, and far below what a Raft command may have. A larger change goes
+/// alone.
 const ENTRY_BYTES_MAX: usize = 1 << 20;
 const ENTRY_COMMANDS_MAX: usize = 1024;
-/// Changes that wait or are under way, all together; more are told to come again.
+/// The bytes of a group's changes that wait or are under way; more are told to come again.
 const WAITING_BYTES_MAX: usize = 64 << 20;
 
 pub(crate) struct Lane {
@@ -46,7 +47,7 @@ impl Lane {
         Lane { queue, room: Arc::new(Semaphore::new(WAITING_BYTES_MAX)), task }
     }
 
-    /// Resolves when the command is applied. Whoever stops waiting does not take it back.
+    /// Resolves when the command is applied. Whoever stops waiting takes it back at most while it is in the queue.
     pub(crate) async fn apply(&self, command: OmCommand) -> Result<OmReply, Failure> {
         let entry = Bytes::from(OmEntry { commands: vec![command] }.encode_to_vec());
         let bytes = u32::try_from(entry.len()).unwrap_or(u32::MAX);
@@ -81,7 +82,8 @@ async fn run(group: Group, addresses: AddressBook, mut waiting: mpsc::UnboundedR
 
 /// Proposes what has gathered, in the order in which it came, and answers.
 async fn propose(group: &Group, addresses: &AddressBook, gathered: Vec<Queued>) {
-    let mut rest = gathered.into_iter().peekable();
+    // Whoever has gone sends it again, or never will.
+    let mut rest = gathered.into_iter().filter(|queued| !queued.answer.is_closed()).peekable();
     while let Some(first) = rest.next() {
         let mut bytes = first.entry.len();
         let mut together = vec![first];

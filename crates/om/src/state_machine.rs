@@ -53,7 +53,7 @@ impl StateMachine for OmStateMachine {
     fn apply(&mut self, batch: Vec<Committed>, applied: Applied) -> anyhow::Result<Vec<Bytes>> {
         let (db, batches) = (self.dbs.current(), self.batches.clone());
         let (replies, buckets) = apply(&db, self.remembered_of(&db)?, batch, &applied, &batches)
-            // It may be tried again, where there was no room: what was noted meanwhile is in no table.
+            // What was noted meanwhile is in no table, if anybody tries it again.
             .inspect_err(|_| self.remembered = Default::default())?;
         self.usage.follow(&db, buckets)?;
         Ok(replies)
@@ -314,7 +314,6 @@ mod tests {
         assert_eq!(records(&older), records(&whole));
     }
 
-    /// Where the disk has no room a batch is tried until it has, from the tables as they were.
     #[tokio::test]
     async fn a_batch_that_failed_leaves_nothing_behind_that_the_next_try_would_see() {
         let dir = tempfile::tempdir().unwrap();
@@ -328,12 +327,13 @@ mod tests {
         let log = one_by_one(&commands);
         let broken = [&log[..], &[committed(3, Vec::new())]].concat();
         machine.apply(broken, applied(3)).unwrap_err();
-        let replies = machine.apply(log, applied(2)).unwrap();
+        // Shorter, so that what the first try noted of the last command would be seen.
+        let replies = machine.apply(log[..2].to_vec(), applied(1)).unwrap();
         let done = replies.into_iter().flat_map(|reply| OmReplies::decode(reply).unwrap().replies);
         assert!(done.into_iter().all(|reply| !matches!(reply.result, Some(om_reply::Result::Error(_)))));
         let db = machine.dbs.current();
         assert_eq!(machine.remembered.1, Remembered::read(&db).unwrap());
-        assert_eq!(machine.remembered.1.len(), 3);
+        assert_eq!(machine.remembered.1.len(), 2);
     }
 
     #[test]

@@ -139,8 +139,8 @@ pub struct GroupSpec {
     pub snapshots: Option<SnapshotPolicy>,
     /// Whether [`crate::ReadPolicy::Lease`] may answer without asking a quorum. A restarted replica has
     /// forgotten what it promised, so one of such a group gives no vote and does not stand for election for
-    /// `election_max` after it was opened again (docs/adr/0005). The same on all replicas. Off in all groups
-    /// so far: it is for OM's reads, once OM has three members.
+    /// `election_max` after it was opened again (docs/adr/0005). The same on all replicas. OM's groups have
+    /// it, SCM and pipelines do not.
     pub lease_reads: bool,
 }
 

@@ -67,9 +67,9 @@ impl Closing {
             for member in &pipeline.members {
                 let key = (id, member.node_id());
                 let known = self.faults.get(&key).copied();
-                // Silence mends nothing: one that comes back with its fault, again and again, has had it all
-                // the time.
-                let goes_on = known.filter(|_| !member.is_healthy());
+                // Neither silence nor another try mends anything: one that comes back with its fault, again and
+                // again, has had it all the time.
+                let goes_on = known.filter(|_| !member.is_healthy() || member.is_opening());
                 let begins = pipeline.fault(member).map(|_| known.unwrap_or(now));
                 if let Some(since) = goes_on.or(begins) {
                     faults.insert(key, since);
@@ -324,6 +324,49 @@ mod tests {
             fixture.heartbeat(3, if second % 20 == 0 { vec![fixture.report(3, 1)] } else { vec![] });
             assert_eq!(fixture.decide(), []);
         }
+    }
+
+    #[test]
+    fn a_member_that_is_being_made_is_no_fault_and_mends_none() {
+        let opening =
+            |fixture: &Fixture| PipelineReport { state: MemberState::Opening as i32, ..fixture.report(3, 0) };
+        // A slow disk.
+        let mut fixture = Fixture::new();
+        for _ in 0..100 {
+            fixture.now += SECOND;
+            fixture.heartbeats(&[1, 2], 1);
+            fixture.heartbeat(3, vec![opening(&fixture)]);
+            assert_eq!(fixture.decide(), []);
+        }
+        // One on which it fails, again and again.
+        let mut fixture = Fixture::new();
+        let mut decided = Vec::new();
+        for second in 0..60 {
+            fixture.now += SECOND;
+            fixture.heartbeats(&[1, 2], 1);
+            fixture.heartbeat(3, if second % 10 < 5 { vec![] } else { vec![opening(&fixture)] });
+            decided = fixture.decide();
+            if !decided.is_empty() {
+                break;
+            }
+        }
+        closes(&decided, "node 3 does not have it");
+        // One that stands still while the others go on.
+        let mut fixture = Fixture::new();
+        let mut decided = Vec::new();
+        for _ in 0..60 {
+            fixture.now += SECOND;
+            for node in [1, 2] {
+                let report = PipelineReport { applied_index: 9, last_index: 9, ..fixture.report(node, 1) };
+                fixture.heartbeat(node, vec![report]);
+            }
+            fixture.heartbeat(3, vec![opening(&fixture)]);
+            decided = fixture.decide();
+            if !decided.is_empty() {
+                break;
+            }
+        }
+        closes(&decided, "without coming on");
     }
 
     /// A member that dies at the same entry each time it comes back.

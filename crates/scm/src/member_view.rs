@@ -165,6 +165,11 @@ impl<'a> MemberView<'a> {
         self.said.is_some_and(|report| report.state() == MemberState::Runs)
     }
 
+    /// Whether its group is being made.
+    pub(crate) fn is_opening(&self) -> bool {
+        self.said.is_some_and(|report| report.state() == MemberState::Opening)
+    }
+
     /// Whether it says of itself that it leads.
     pub(crate) fn leads(&self) -> bool {
         self.said.is_some_and(|report| report.leader_replica == self.member.replica)

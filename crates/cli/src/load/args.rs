@@ -65,6 +65,6 @@ pub(crate) enum Kind {
     Objects,
     /// Read an object of those that were written, whole
     Read,
-    /// Put, read, look up, list and delete, each client with names of its own, of which it knows what they must be
+    /// Put, read, list and delete, each client with names of its own and of this run, of which it knows what they must be
     Mixed,
 }

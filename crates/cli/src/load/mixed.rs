@@ -26,8 +26,8 @@ pub(super) struct Mixed {
 
 struct Name {
     number: u64,
-    /// The state that was acknowledged last; `None` before the first change.
-    known: Option<State>,
+    /// The state that was acknowledged last.
+    known: State,
     /// Changes whose outcome nobody told: they may have taken effect, or do so yet.
     unsure: Vec<State>,
     versions: u64,
@@ -35,12 +35,12 @@ struct Name {
 
 impl Name {
     fn may_be(&self, state: State) -> bool {
-        self.known.is_none_or(|known| known == state) || self.unsure.contains(&state)
+        self.known == state || self.unsure.contains(&state)
     }
 
     fn changed(&mut self, to: State, done: &Result<u64, Problem>) {
         match done {
-            Ok(_) => self.known = Some(to),
+            Ok(_) => self.known = to,
             Err(Problem::Failed(ClientError::OutcomeUnknown(_))) => self.unsure.push(to),
             Err(_) => {}
         }
@@ -50,10 +50,10 @@ impl Name {
 impl Mixed {
     pub(super) fn new(worker: Worker) -> Mixed {
         let random = SmallRng::seed_from_u64(worker.run.content.seed ^ worker.number.rotate_left(32));
-        let first = worker.number * NAMES;
+        // Far from the numbers of other kinds of load, and of other runs.
+        let first = (1 << 63) | (u64::from(worker.run.drawn) << 31) | (worker.number * NAMES);
         let name = |number| Name { number, known: None, unsure: Vec::new(), versions: 0 };
-        // Far from the numbers of other kinds of load.
-        let names = (first..first + NAMES).map(|number| name(number | 1 << 63)).collect();
+        let names = (first..first + NAMES).map(name).collect();
         Mixed { worker, random, names }
     }
 
@@ -92,11 +92,7 @@ impl Mixed {
     async fn read(&self, at: usize) -> Result<u64, Problem> {
         let name = &self.names[at];
         match self.worker.look_up(name.number).await {
-            Ok(key) => match self.which(name, &key)? {
-                Some(of) => self.worker.read(of, &key).await,
-                // Of a run before this one.
-                None => Ok(0),
-            },
+            Ok(key) => self.worker.read(self.which(name, &key)?, &key).await,
             Err(Problem::Failed(error)) if error.code() == Some(Code::NoSuchKey) => self.absent(name),
             Err(problem) => Err(problem),
         }
@@ -133,16 +129,13 @@ impl Mixed {
         }
     }
 
-    /// The version that is there, if this client wrote it: one that may be.
-    fn which(&self, name: &Name, key: &Key) -> Result<Option<Version>, Problem> {
-        if name.known.is_none() {
-            return Ok(None);
-        }
-        let may_be = name.known.iter().chain(&name.unsure).flatten();
+    /// The version that is there: one that may be.
+    fn which(&self, name: &Name, key: &Key) -> Result<Version, Problem> {
+        let may_be = std::iter::once(&name.known).chain(&name.unsure).flatten();
         let mut versions = may_be.map(|version| Version { number: name.number, version: *version });
         let is_it = |of: &Version| self.worker.check_attributes(*of, key).is_ok();
         let found = versions.find(is_it);
         let wrong = || Problem::Wrong(format!("{} is {key:?}, not {:?}", name.number, name.known));
-        found.map(Some).ok_or_else(wrong)
+        found.ok_or_else(wrong)
     }
 }

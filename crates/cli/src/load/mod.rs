@@ -12,6 +12,7 @@ use args::{Kind, LoadArgs};
 use client::{Client, ClientError, ClientOptions, S3_VOLUME};
 use content::Content;
 use proto::Code;
+use rand::RngExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -22,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 use work::Worker;
 
 const COUNT_DEFAULT: u64 = 10_000;
-/// By which each client of mixed load tells versions of a name apart.
+/// The metadata by which a client of mixed load tells versions of a name apart.
 const MIXED_METADATA_BYTES: usize = 32;
 /// Problems that are told in words; the others are counted.
 const TOLD_MAX: u64 = 20;
@@ -50,6 +51,8 @@ struct Run {
     bucket: String,
     content: Content,
     written: u64,
+    /// Drawn for this run.
+    drawn: u32,
     /// Numbers of operations; the next one, and the first that is too many.
     next: AtomicU64,
     end: u64,
@@ -103,6 +106,7 @@ pub(crate) async fn run(args: LoadArgs) -> anyhow::Result<u8> {
             object_bytes: args.object_bytes,
         },
         written: args.written,
+        drawn: types::random::random().random(),
         next: AtomicU64::new(args.first),
         end: args.first.saturating_add(count),
         over: CancellationToken::new(),

@@ -28,7 +28,7 @@ fn load_checks_what_it_reads() {
         ("objects --count 10 --first 40 --object-bytes 100000 --seed 2", 10),
         ("read --count 60 --written 50 --object-bytes 100000 --seed 2", 60),
         ("mixed --count 400 --clients 4 --object-bytes 5000", 400),
-        // What a run before it left is no contradiction.
+        // The names of a run before it are others.
         ("mixed --count 400 --clients 4 --object-bytes 5000", 400),
     ] {
         let done = load(&cluster, words);

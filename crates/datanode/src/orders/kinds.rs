@@ -102,7 +102,9 @@ impl Carrier {
                 });
                 let create = Order::new(key, "create", |run| async move {
                     let order = own?;
-                    run.until_stop(async { Ok(opener.create_pipeline(&order).await.map(drop)?) }).await
+                    // To its end, also when SCM wants something else meanwhile: half of a pipeline would be in
+                    // nobody's books.
+                    run.until_node_ends(async { Ok(opener.create_pipeline(&order).await.map(drop)?) }).await
                 });
                 Order { making: report, ..create }
             }

@@ -46,7 +46,7 @@ const DONE_WAIT: Duration = Duration::from_secs(10);
 struct Entry {
     what: &'static str,
     said: Vec<u8>,
-    /// Of its last run.
+    /// The pipeline that its last run made.
     making: Option<PipelineReport>,
     progress: Arc<Progress>,
     state: State,

@@ -25,19 +25,20 @@ use std::time::Duration;
 /// The time for which a request is remembered, by the leaders' clocks: far longer than any sender repeats it.
 /// A leader takes none that was first sent longer ago than half of this. Part of the replicated state, as are
 /// the numbers below: all members must forget the same.
-pub(crate) const REMEMBERED: Duration = Duration::from_secs(600);
+pub(crate) const REMEMBERED: Duration = Duration::from_secs(300);
 /// Requests that are remembered however old they are: the clock of a new leader may be ahead of its
 /// predecessor's.
 const REMEMBERED_MIN: u64 = 100_000;
-/// Records of remembered requests, all together; above it changes are refused as busy until the oldest are
-/// forgotten. In [`REMEMBERED`] this is 7 MB a second: more than 50 000 changes, or 6 000 deletions of a
-/// thousand keys. [`REMEMBERED_MIN`] of the largest, 15 KiB, fit in.
-const REMEMBERED_BYTES_MAX: u64 = 4 << 30;
+/// Requests that are remembered, and the bytes of their records, all together; above either changes are refused as
+/// busy until the oldest are forgotten. In [`REMEMBERED`] this is 33 000 changes and 7 MB a second. [`REMEMBERED_MIN`]
+/// of the largest, 15 KiB, fit in; in memory each takes some 30 bytes.
+const REMEMBERED_MAX: u64 = 10_000_000;
+const REMEMBERED_BYTES_MAX: u64 = 2 << 30;
 /// The entries that one entry forgets: more than one, so that a burst is forgotten too, and few, so that
 /// after a clock's jump all that is remembered is not gone at once: what is repeated stands at the end of the
 /// queue, behind what came in [`REMEMBERED`].
 const FORGOTTEN_AT_ONCE: usize = 4;
-/// Of a request's id, and of a request's digest.
+/// The length of a request's id, and of its digest.
 const ID_BYTES: usize = 16;
 /// Odd, with ones and zeros all over it.
 const FOLDING: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -153,10 +154,10 @@ impl<'a> Requests<'a> {
 
     /// With no room for one more request, what is to be answered: nothing was done, and nothing is remembered.
     pub(super) fn full(&self) -> Option<OmReply> {
-        let bytes = self.queue.bytes;
-        (bytes > REMEMBERED_BYTES_MAX).then(|| {
+        let RequestQueue { bytes, requests, .. } = self.queue;
+        (bytes > REMEMBERED_BYTES_MAX || requests >= REMEMBERED_MAX).then(|| {
             let why = format!(
-                "the changes of the last {REMEMBERED:?} are remembered in {bytes} bytes, the limit is {REMEMBERED_BYTES_MAX}"
+                "the {requests} changes of the last {REMEMBERED:?} are remembered in {bytes} bytes; the limits are {REMEMBERED_MAX}, and {REMEMBERED_BYTES_MAX} bytes"
             );
             refusal(Failure::new(Code::Busy, why))
         })
@@ -301,7 +302,7 @@ mod tests {
         namespace.commit("b", 3).unwrap();
         namespace.run_as::<CommitKey>(other, commit_request("b", 2)).unwrap();
         assert_eq!(namespace.key("b").unwrap().etag, "etag-3");
-        // The other one's sender chose its id: only he is forgotten.
+        // The earlier one is forgotten.
         namespace.run_as::<CommitKey>(one, commit_request("c", 4)).unwrap();
         assert_eq!(namespace.key("c").unwrap().etag, "etag-4");
     }
@@ -333,19 +334,23 @@ mod tests {
     fn changes_wait_while_the_memory_of_requests_is_full() {
         let mut namespace = Namespace::new();
         let first = namespace.run_as::<CommitKey>(7, commit_request("a", 1)).unwrap();
-        let mut full = queue(&namespace);
-        full.bytes = REMEMBERED_BYTES_MAX + 1;
-        let mut batch = rocksdb::WriteBatch::default();
-        batch.put(QUEUE_KEY, full.encode_to_vec());
-        namespace.db.write(batch).unwrap();
-        let failure = namespace.run_as::<CommitKey>(8, commit_request("a", 2)).unwrap_err();
-        assert_eq!((failure.code, failure.retry), (Code::Busy, proto::Retry::Here), "{failure}");
-        assert_eq!(queue(&namespace), full);
-        assert_eq!(namespace.run_as::<CommitKey>(7, commit_request("a", 1)).unwrap(), first);
-        full.bytes = REMEMBERED_BYTES_MAX;
-        let mut batch = rocksdb::WriteBatch::default();
-        batch.put(QUEUE_KEY, full.encode_to_vec());
-        namespace.db.write(batch).unwrap();
+        let put = |namespace: &Namespace, queue: &RequestQueue| {
+            let mut batch = rocksdb::WriteBatch::default();
+            batch.put(QUEUE_KEY, queue.encode_to_vec());
+            namespace.db.write(batch).unwrap();
+        };
+        let had = queue(&namespace);
+        for full in [
+            RequestQueue { bytes: REMEMBERED_BYTES_MAX + 1, ..had },
+            RequestQueue { requests: REMEMBERED_MAX, ..had },
+        ] {
+            put(&namespace, &full);
+            let failure = namespace.run_as::<CommitKey>(8, commit_request("a", 2)).unwrap_err();
+            assert_eq!((failure.code, failure.retry), (Code::Busy, proto::Retry::Here), "{failure}");
+            assert_eq!(queue(&namespace), full);
+            assert_eq!(namespace.run_as::<CommitKey>(7, commit_request("a", 1)).unwrap(), first);
+        }
+        put(&namespace, &RequestQueue { bytes: REMEMBERED_BYTES_MAX, ..had });
         namespace.run_as::<CommitKey>(8, commit_request("a", 2)).unwrap();
     }
 
