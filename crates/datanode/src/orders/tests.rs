@@ -146,7 +146,7 @@ async fn a_pipeline_is_spoken_of_while_it_is_made() {
     assert_eq!(played.executor.making(), []);
     played.executor.told(vec![order], Instant::now());
     let (_, ending) = played.begun("create").await;
-    assert_eq!(played.executor.making(), [report.clone()]);
+    assert_eq!(played.executor.making(), std::slice::from_ref(&report));
     // SCM says otherwise: it is here as long as it is being made.
     played.told(&["end"]);
     assert_eq!(played.executor.making(), [report]);
