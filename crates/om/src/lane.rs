@@ -17,7 +17,8 @@ const UNDER_WAY_MAX: usize = 2;
 /// The limits of an entry: some hundred changes, and far below what a Raft command may have. A larger change goes
 /// alone.
 const ENTRY_BYTES_MAX: usize = 1 << 20;
-const ENTRY_COMMANDS_MAX: usize = 1024;
+/// Applying as many takes some milliseconds of a thread on which other tasks wait.
+const ENTRY_COMMANDS_MAX: usize = 256;
 /// The bytes of a group's changes that wait or are under way; more are told to come again.
 const WAITING_BYTES_MAX: usize = 64 << 20;
 

@@ -1,7 +1,7 @@
 //! A client that knows what its names must be: nobody else writes them.
 
-use super::Problem;
 use super::content::Version;
+use super::shared::Problem;
 use super::work::Worker;
 use bytes::Bytes;
 use client::{ClientError, S3_VOLUME};

@@ -3,17 +3,20 @@
 pub(crate) mod args;
 mod content;
 mod mixed;
+mod shared;
 mod tally;
 mod work;
 
 use crate::output;
 use anyhow::Context;
 use args::{Kind, LoadArgs};
-use client::{Client, ClientError, ClientOptions, S3_VOLUME};
+use client::{Client, ClientOptions, S3_VOLUME};
 use content::Content;
+use mixed::Mixed;
 use proto::Code;
 use rand::RngExt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use shared::Run;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tally::Tally;
@@ -25,67 +28,9 @@ use work::Worker;
 const COUNT_DEFAULT: u64 = 10_000;
 /// The metadata by which a client of mixed load tells versions of a name apart.
 const MIXED_METADATA_BYTES: usize = 32;
-/// Problems that are told in words; the others are counted.
-const TOLD_MAX: u64 = 20;
 
 pub(crate) const FAILED: u8 = 1;
 pub(crate) const WRONG: u8 = 3;
-
-/// Why an operation counts as none.
-enum Problem {
-    /// It was refused, or nobody answered.
-    Failed(ClientError),
-    /// The cluster answered what cannot be.
-    Wrong(String),
-}
-
-impl From<ClientError> for Problem {
-    fn from(error: ClientError) -> Problem {
-        Problem::Failed(error)
-    }
-}
-
-/// The state that all clients of a run share.
-struct Run {
-    kind: Kind,
-    bucket: String,
-    content: Content,
-    written: u64,
-    /// Drawn for this run.
-    drawn: u32,
-    /// Numbers of operations; the next one, and the first that is too many.
-    next: AtomicU64,
-    end: u64,
-    over: CancellationToken,
-    tally: Mutex<Tally>,
-    told: AtomicU64,
-}
-
-impl Run {
-    fn next(&self) -> Option<u64> {
-        let number = self.next.fetch_add(1, Ordering::Relaxed);
-        (number < self.end && !self.over.is_cancelled()).then_some(number)
-    }
-
-    fn note(&self, took: Duration, done: Result<u64, Problem>) {
-        let mut tally = self.tally.lock().expect("no holder panics");
-        let told = match done {
-            Ok(bytes) => return tally.done(took, bytes),
-            Err(Problem::Failed(error)) => {
-                tally.failed += 1;
-                format!("failed: {error}")
-            }
-            Err(Problem::Wrong(what)) => {
-                tally.wrong += 1;
-                format!("WRONG: {what}")
-            }
-        };
-        drop(tally);
-        if self.told.fetch_add(1, Ordering::Relaxed) < TOLD_MAX {
-            output::complain(&format!("load: {}", output::printable(&told)));
-        }
-    }
-}
 
 pub(crate) async fn run(args: LoadArgs) -> anyhow::Result<u8> {
     let count = args.count.unwrap_or(if args.during.is_some() { u64::MAX } else { COUNT_DEFAULT });
@@ -115,7 +60,11 @@ pub(crate) async fn run(args: LoadArgs) -> anyhow::Result<u8> {
     });
     let mut workers = JoinSet::new();
     for (number, client) in (0..u64::from(args.clients)).zip(sets.iter().cycle()) {
-        workers.spawn(Worker { run: run.clone(), client: client.clone(), number }.work());
+        let worker = Worker { run: run.clone(), client: client.clone(), number };
+        match args.kind {
+            Kind::Mixed => workers.spawn(Mixed::new(worker).work()),
+            _ => workers.spawn(worker.work()),
+        };
     }
     let total = report(&args, &run, workers).await?;
     Ok(match (total.wrong, total.failed) {

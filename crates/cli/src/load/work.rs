@@ -2,8 +2,7 @@
 
 use super::args::Kind;
 use super::content::{Comparison, Version};
-use super::mixed::Mixed;
-use super::{Problem, Run};
+use super::shared::{Problem, Run};
 use client::{Client, S3_VOLUME};
 use futures::StreamExt;
 use proto::om::Key;
@@ -24,9 +23,6 @@ pub(super) struct Worker {
 
 impl Worker {
     pub(super) async fn work(self) {
-        if self.run.kind == Kind::Mixed {
-            return Mixed::new(self).work().await;
-        }
         while let Some(number) = self.run.next() {
             let begun = Instant::now();
             self.note(begun, self.operate(number).await).await;

@@ -293,7 +293,7 @@ fn a_leader_that_was_paused_answers_nothing_old() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     for round in 0..3 {
         let old = names.leader();
-        let cluster = admin_json(&names.scm, &["scm", "list"])["cluster"].as_str().unwrap().to_owned();
+        let cluster = admin_json(&names.scm, &["scm", "roles"])["cluster"].as_str().unwrap().to_owned();
         names.oms[old].pause();
         // Acknowledged by the others, while it believes to lead.
         names.until_fs(&["-mkdir", "-p", &format!("/s3v/later{round}")]);

@@ -160,9 +160,9 @@ async fn what_was_first_sent_long_ago_is_not_carried_out() {
         let request = proto::as_request(request, RequestId(id), Duration::from_millis(age_ms));
         server.client.clone().commit_key(request).await.map_err(Failure::from)
     };
-    commit_late(7, 1, 300_000).await.unwrap();
+    commit_late(7, 1, 150_000).await.unwrap();
     server.commit(commit("a", 2)).await.unwrap();
-    commit_late(7, 1, 300_000).await.expect("it is remembered");
+    commit_late(7, 1, 150_000).await.expect("it is remembered");
     for age_ms in [150_001, 3_600_000, u64::MAX] {
         for id in [7, 8] {
             let failure = commit_late(id, 1, age_ms).await.unwrap_err();
