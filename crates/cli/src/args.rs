@@ -1,7 +1,7 @@
 use crate::admin::args::AdminArgs;
-use crate::admin::args::duration;
 use crate::credentials::Secret;
 use crate::debug::args::DebugArgs;
+use crate::duration::duration;
 use crate::load::args::LoadArgs;
 use crate::s3_limits::S3Limits;
 use crate::version::{LONG_VERSION, VERSION};

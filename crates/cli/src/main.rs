@@ -5,6 +5,7 @@ mod args;
 mod credentials;
 mod debug;
 mod dev;
+mod duration;
 mod fs;
 mod health;
 mod http;

@@ -1,4 +1,4 @@
-use crate::admin::args::duration;
+use crate::duration::duration;
 use clap::Args as ClapArgs;
 use client::ClientOptions;
 use httpd::Limits;

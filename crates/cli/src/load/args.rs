@@ -1,5 +1,5 @@
-use crate::admin::args::duration;
 use crate::args::ClusterArgs;
+use crate::duration::duration;
 use clap::{Args, ValueEnum};
 use std::time::Duration;
 

@@ -1,0 +1,70 @@
+//! The state that all clients of a run share, and how an operation may end.
+
+use super::args::Kind;
+use super::content::Content;
+use super::tally::Tally;
+use crate::output;
+use client::ClientError;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tokio_util::sync::CancellationToken;
+
+/// Problems that are told in words; the others are counted.
+const TOLD_MAX: u64 = 20;
+
+/// Why an operation counts as none.
+pub(super) enum Problem {
+    /// It was refused, or nobody answered.
+    Failed(ClientError),
+    /// The cluster answered what cannot be.
+    Wrong(String),
+}
+
+impl From<ClientError> for Problem {
+    fn from(error: ClientError) -> Problem {
+        Problem::Failed(error)
+    }
+}
+
+/// The state that all clients of a run share.
+pub(super) struct Run {
+    pub(super) kind: Kind,
+    pub(super) bucket: String,
+    pub(super) content: Content,
+    pub(super) written: u64,
+    /// Drawn for this run.
+    pub(super) drawn: u32,
+    /// Numbers of operations; the next one, and the first that is too many.
+    pub(super) next: AtomicU64,
+    pub(super) end: u64,
+    pub(super) over: CancellationToken,
+    pub(super) tally: Mutex<Tally>,
+    pub(super) told: AtomicU64,
+}
+
+impl Run {
+    pub(super) fn next(&self) -> Option<u64> {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        (number < self.end && !self.over.is_cancelled()).then_some(number)
+    }
+
+    pub(super) fn note(&self, took: Duration, done: Result<u64, Problem>) {
+        let mut tally = self.tally.lock().expect("no holder panics");
+        let told = match done {
+            Ok(bytes) => return tally.done(took, bytes),
+            Err(Problem::Failed(error)) => {
+                tally.failed += 1;
+                format!("failed: {error}")
+            }
+            Err(Problem::Wrong(what)) => {
+                tally.wrong += 1;
+                format!("WRONG: {what}")
+            }
+        };
+        drop(tally);
+        if self.told.fetch_add(1, Ordering::Relaxed) < TOLD_MAX {
+            output::complain(&format!("load: {}", output::printable(&told)));
+        }
+    }
+}
