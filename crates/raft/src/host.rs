@@ -276,7 +276,7 @@ impl RaftHost {
             room_wait,
             first_answer: FirstAnswer::default(),
             tasks: Mutex::new(tasks),
-            gone: Mutex::new(Some(gone)),
+            gone,
         }))
     }
 

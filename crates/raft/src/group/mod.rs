@@ -83,7 +83,7 @@ pub(crate) struct GroupInner {
     /// Joined when the group is closed.
     pub(crate) tasks: Mutex<Vec<JoinHandle<()>>>,
     /// Resolves when openraft has dropped state machine and log.
-    pub(crate) gone: Mutex<Option<Gone>>,
+    pub(crate) gone: Gone,
 }
 
 impl Group {
@@ -320,8 +320,8 @@ impl Group {
         drained.ok()?.ok()
     }
 
-    /// Stops and waits until the state machine is dropped and the log's files are closed. Handles still
-    /// answer: with [`Role::Stopped`].
+    /// Stops, and waits until the state machine is dropped and the log's files are closed; for a while only, where a
+    /// disk hangs. Handles still answer: with [`Role::Stopped`].
     pub(crate) async fn close(&self) {
         self.inner.room_wait.end();
         // A task of its own, which ends when openraft does: after a stop that was given up halfway each later
@@ -347,13 +347,16 @@ impl Group {
         }
         // Nothing moves this any more; who waits looks for itself.
         self.inner.waits.reach(&Awaited::Everywhere(self.inner.id), OVER);
-        let gone = self.inner.gone.lock().expect("no holder panics").take();
-        if let Some(gone) = gone
-            && tokio::time::timeout(CLOSE_MAX, gone).await.is_err()
-        {
+        if tokio::time::timeout(CLOSE_MAX, self.inner.gone.wait()).await.is_err() {
             tracing::warn!(group = %self.inner.id, "the state machine of a closed group still works");
         }
         self.inner.log.close().await;
+    }
+
+    /// Waits, after [`Group::close`], for a state machine that a disk holds up, however long that takes: it may still
+    /// write what it owns.
+    pub(crate) async fn until_gone(&self) {
+        self.inner.gone.wait().await;
     }
 }
 

@@ -10,8 +10,9 @@ use std::sync::Arc;
 use types::{GroupId, ReplicaId};
 
 impl RaftHost {
-    /// Ends a replica's part in its group and keeps its log: on return it is closed, and it never votes or
-    /// appends again, whatever crashes. Safe to repeat; one that is removed stays so.
+    /// Ends a replica's part in its group and keeps its log: on return it is closed, it never votes or
+    /// appends again, whatever crashes, and its state machine is dropped: what that owned is the caller's. Safe to
+    /// repeat; one that is removed stays so.
     pub async fn retire(
         &self,
         group: GroupId,
@@ -25,6 +26,7 @@ impl RaftHost {
         if let Some(open) = open {
             open.close().await;
             self.closed(&open);
+            open.until_gone().await;
         }
         marked.map_err(|error| RemoveGroupError::Io { group, why: error.to_string() })
     }
@@ -57,6 +59,7 @@ impl RaftHost {
         if let Some(open) = open {
             open.close().await;
             self.closed(&open);
+            open.until_gone().await;
         }
         let removed = remove_files(group, replica, space, log).await;
         removed.map_err(|error| RemoveGroupError::Io { group, why: error.to_string() })

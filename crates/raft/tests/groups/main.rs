@@ -1,5 +1,6 @@
 //! Groups of three real hosts: real disks, real gRPC on loopback, RocksDB state machines.
 
+mod closing;
 mod cluster;
 mod crashes;
 mod dozing;
