@@ -51,7 +51,7 @@ pub(crate) struct Remembered {
 }
 
 impl Remembered {
-    /// Reads all that is remembered: a second for some millions.
+    /// Reads the ids of all that is remembered: every row of it.
     pub(crate) fn read(tables: &Db) -> anyhow::Result<Remembered> {
         let mut remembered = Remembered::default();
         for row in rows(tables, REMEMBERED_PREFIX) {
