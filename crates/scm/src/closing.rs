@@ -75,7 +75,7 @@ impl Closing {
                     faults.insert(key, since);
                 }
             }
-            if !pipeline.is_led() && (is_closing || pipeline.could_lead()) {
+            if !pipeline.is_led() && (is_closing || pipeline.could_elect()) {
                 leaderless.insert(id, self.leaderless.get(&id).copied().unwrap_or(now));
             }
             if is_closing {
@@ -228,6 +228,10 @@ mod tests {
             }
         }
 
+        fn report_opening(&self, node: u64) -> PipelineReport {
+            PipelineReport { state: MemberState::Opening as i32, ..self.report(node, 0) }
+        }
+
         fn heartbeat(&mut self, node: u64, reports: Vec<PipelineReport>) {
             let is_full = self.full.contains(&node);
             let state = if is_full { DiskState::Full } else { DiskState::Works } as i32;
@@ -328,14 +332,12 @@ mod tests {
 
     #[test]
     fn a_member_that_is_being_made_is_no_fault_and_mends_none() {
-        let opening =
-            |fixture: &Fixture| PipelineReport { state: MemberState::Opening as i32, ..fixture.report(3, 0) };
         // A slow disk.
         let mut fixture = Fixture::new();
-        for _ in 0..100 {
+        for _ in 0..60 {
             fixture.now += SECOND;
             fixture.heartbeats(&[1, 2], 1);
-            fixture.heartbeat(3, vec![opening(&fixture)]);
+            fixture.heartbeat(3, vec![fixture.report_opening(3)]);
             assert_eq!(fixture.decide(), []);
         }
         // One on which it fails, again and again.
@@ -344,29 +346,56 @@ mod tests {
         for second in 0..60 {
             fixture.now += SECOND;
             fixture.heartbeats(&[1, 2], 1);
-            fixture.heartbeat(3, if second % 10 < 5 { vec![] } else { vec![opening(&fixture)] });
+            fixture.heartbeat(3, if second % 10 < 5 { vec![] } else { vec![fixture.report_opening(3)] });
             decided = fixture.decide();
             if !decided.is_empty() {
                 break;
             }
         }
         closes(&decided, "node 3 does not have it");
-        // One that stands still while the others go on.
+        // One that hangs.
         let mut fixture = Fixture::new();
         let mut decided = Vec::new();
-        for _ in 0..60 {
+        for _ in 0..100 {
             fixture.now += SECOND;
-            for node in [1, 2] {
-                let report = PipelineReport { applied_index: 9, last_index: 9, ..fixture.report(node, 1) };
-                fixture.heartbeat(node, vec![report]);
-            }
-            fixture.heartbeat(3, vec![opening(&fixture)]);
+            fixture.heartbeats(&[1, 2], 1);
+            fixture.heartbeat(3, vec![fixture.report_opening(3)]);
             decided = fixture.decide();
             if !decided.is_empty() {
                 break;
             }
         }
-        closes(&decided, "without coming on");
+        closes(&decided, "node 3 has been making it for");
+    }
+
+    #[test]
+    fn members_that_are_being_made_elect_nobody_and_are_given_time() {
+        let mut fixture = Fixture::new();
+        let mut seconds = 0;
+        let decided = loop {
+            fixture.now += SECOND;
+            seconds += 1;
+            fixture.heartbeats(&[1], 0);
+            for node in [2, 3] {
+                fixture.heartbeat(node, vec![fixture.report_opening(node)]);
+            }
+            let decided = fixture.decide();
+            if !decided.is_empty() {
+                break decided;
+            }
+        };
+        closes(&decided, "node 2 has been making it for");
+        assert_eq!(seconds, 1 + 60 + 30, "what takes a minute is a fault, and a fault lasts for its grace");
+        // Two are there: they have no leader for a reason that is not the third's.
+        let mut fixture = Fixture::new();
+        let mut decided = Vec::new();
+        for _ in 0..=60 {
+            fixture.now += SECOND;
+            fixture.heartbeats(&[1, 2], 0);
+            fixture.heartbeat(3, vec![fixture.report_opening(3)]);
+            decided = fixture.decide();
+        }
+        closes(&decided, "elect no leader");
     }
 
     /// A member that dies at the same entry each time it comes back.

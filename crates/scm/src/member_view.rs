@@ -15,6 +15,8 @@ pub(crate) const MAJORITY: usize = MEMBERS / 2 + 1;
 
 /// A member that is behind for a shorter time is only slow. Longer than a disk in order ever takes.
 const STANDS_STILL_AFTER: Duration = Duration::from_secs(10);
+/// A member is made within this, also where many wait for one slow disk.
+const OPENS_WITHIN: Duration = Duration::from_secs(60);
 
 /// A pipeline with what is known of each member, in the order of the record.
 pub(crate) struct PipelineView<'a> {
@@ -63,8 +65,8 @@ impl<'a> PipelineView<'a> {
             Some(report) => match report.state() {
                 MemberState::Runs => view.standstill().or_else(|| self.leads_without_room(view)),
                 MemberState::Ended | MemberState::QuasiClosed => None,
-                // It will be there, unless its disk hangs while others go on.
-                MemberState::Opening => view.standstill(),
+                MemberState::Opening => (view.stands_still >= OPENS_WITHIN)
+                    .then(|| format!("node {node} has been making it for {} s", view.stands_still.as_secs())),
                 MemberState::Stopped | MemberState::LogLost => {
                     Some(format!("its group stopped on node {node}: {}", report.why))
                 }
@@ -106,9 +108,10 @@ impl<'a> PipelineView<'a> {
             && self.members.iter().filter(is_out).count() + MAJORITY > MEMBERS
     }
 
-    /// Whether enough members are there for an election.
-    pub(crate) fn could_lead(&self) -> bool {
-        self.members.iter().filter(|view| view.is_healthy()).count() >= MAJORITY
+    /// Whether enough members are there for an election: of nodes that speak, and not still being made.
+    pub(crate) fn could_elect(&self) -> bool {
+        let is_there = |view: &&MemberView<'_>| view.is_healthy() && !view.is_opening();
+        self.members.iter().filter(is_there).count() >= MAJORITY
     }
 }
 

@@ -3,7 +3,8 @@ use crate::replicas::{ContainersReport, Replicas};
 use bytes::Bytes;
 use planted::Bug;
 use proto::scm::{
-    DiskReport, DiskState, NodeState, PipelineDescription, PipelineMember, PipelineRecord, PipelineReport,
+    DiskReport, DiskState, MemberState, NodeState, PipelineDescription, PipelineMember, PipelineRecord,
+    PipelineReport,
 };
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
@@ -199,7 +200,12 @@ impl Nodes {
             *furthest = told.applied_index.max(*furthest);
             // A leader that cannot commit what it has is behind itself.
             let leads = told.leader_replica == told.replica;
-            let goal = if leads { told.last_index.max(*furthest) } else { *furthest };
+            let goal = match told.state() {
+                // It has nothing yet, and is behind even where nobody is ahead.
+                MemberState::Opening => told.applied_index.max(*furthest) + 1,
+                _ if leads => told.last_index.max(*furthest),
+                _ => *furthest,
+            };
             if told.applied_index < goal {
                 let before = report.pipelines.get(id).map(|before| before.applied_index);
                 let stood =
@@ -238,7 +244,7 @@ impl Nodes {
         self.reports.values().any(|report| report.pipelines.contains_key(&pipeline))
     }
 
-    /// The time for which a member that runs has been behind without coming on.
+    /// The time for which a member that runs, or is being made, has been behind without coming on.
     pub(crate) fn stands_still(&self, record: &PipelineRecord, member: &PipelineMember) -> Duration {
         if planted::has(Bug::ComingForEver) {
             return Duration::ZERO;
@@ -371,7 +377,7 @@ fn usable(disks: &[DiskReport]) -> impl Iterator<Item = &Bytes> {
 mod tests {
     use super::*;
     use bytes::Bytes;
-    use proto::scm::{MemberState, PipelineMember};
+    use proto::scm::PipelineMember;
 
     const SILENCE: Silence = Silence {
         stale_after: Duration::from_secs(5),
