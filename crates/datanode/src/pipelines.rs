@@ -117,6 +117,17 @@ impl Pipelines {
         pipelines.iter().filter_map(describe).collect()
     }
 
+    /// Whether the log of a member here may still write into a container: it has not come past it.
+    pub(crate) fn may_write(&self, pipeline: PipelineId, container: ContainerId) -> bool {
+        let may_write = |report: &PipelineReport| !report.has_ended() && report.container <= container.0;
+        match self.get(pipeline) {
+            None => false,
+            Some(Hosted::Opening) => true,
+            Some(Hosted::Open(open)) => may_write(&open.report()),
+            Some(Hosted::Stopped(stopped)) => may_write(&stopped.report),
+        }
+    }
+
     /// Tells whether no log of this node reads a container's records any more.
     pub(crate) fn has_released(&self, record: &ContainerRecord) -> bool {
         if !record.state.is_over() {

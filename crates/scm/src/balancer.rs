@@ -70,10 +70,10 @@ impl Balancer {
             let sources: Vec<NodeId> = sources(&known, from, &copies, self.copies_per_node_max);
             let (to, _) = *nodes_by_use.iter().find(|(to, view)| {
                 let evens = is_worth(bytes, &fullest, view);
-                let takes =
-                    copies.to(*to) < self.copies_per_node_max && !tasks.avoids(*to, container, world.now);
+                let takes = copies.to(*to) < self.copies_per_node_max
+                    && !tasks.avoids(*to, TaskKind::TaskCopy, container, world.now);
                 let is_new = !known.replicas.iter().any(|(holder, _)| holder == to);
-                let had = known.on_lost_disks.contains(to);
+                let had = known.on_lost_disks.contains(to) || known.behind.contains(to);
                 evens && takes && is_new && !had && keeps_racks(&known, from, *to, views)
             })?;
             let order = replication::copy(&known, &sources, bytes, true);

@@ -207,10 +207,13 @@ impl Nodes {
                 _ => *furthest,
             };
             if told.applied_index < goal {
-                let before = report.pipelines.get(id).map(|before| before.applied_index);
-                let stood =
-                    if before == Some(told.applied_index) { report.heard_for } else { Duration::ZERO };
-                behind.insert(*id, Behind::at(told.applied_index, stood, report.behind.get(id)));
+                // One that is made now has come on.
+                let is_opening = |report: &PipelineReport| report.state() == MemberState::Opening;
+                let before = report.pipelines.get(id).filter(|it| is_opening(it) == is_opening(told));
+                let has_stood = before.is_some_and(|before| before.applied_index == told.applied_index);
+                let stood = if has_stood { report.heard_for } else { Duration::ZERO };
+                let known = before.and_then(|_| report.behind.get(id));
+                behind.insert(*id, Behind::at(told.applied_index, stood, known));
             }
         }
         report.behind = behind;

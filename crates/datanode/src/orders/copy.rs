@@ -113,6 +113,7 @@ impl<'a> Copy<'a> {
         ensure!(is_meant, "it answers with container {container} of pipeline {pipeline}");
         let has_hash = order.hash.is_empty() || order.hash == manifest.hash;
         ensure!(has_hash, "its replica has the hash {}, not {}", manifest.hash, order.hash);
+        check_no_log_writes(means, &manifest)?;
         let disk = choose_disk(&means.disks, &manifest).await?;
         let incoming = Incoming::open(disk.space.disk().clone(), manifest.clone()).await?;
         progress.bytes_total.store(manifest.bytes(), Ordering::Relaxed);
@@ -152,12 +153,21 @@ impl<'a> Copy<'a> {
     }
 
     async fn take_in(self) -> anyhow::Result<Arc<DatanodeDisk>> {
-        let Copy { disk, manifest, incoming, .. } = self;
+        let Copy { means, disk, manifest, incoming, .. } = self;
+        check_no_log_writes(means, &manifest)?;
         import::take_in(disk.space.disk(), &disk.index, incoming, &manifest).await?;
         disk.unhealthy.lock().expect("no holder panics").remove(&manifest.container);
         disk.inventory.look_again(disk.id, manifest.container);
         Ok(disk)
     }
+}
+
+/// Refuses a copy of what a member's own log here is yet to write: it would find its place taken.
+fn check_no_log_writes(means: &Means, manifest: &Manifest) -> anyhow::Result<()> {
+    let Manifest { pipeline, container, .. } = *manifest;
+    let may_write = means.pipelines.may_write(pipeline, container);
+    ensure!(!may_write, "a member of pipeline {pipeline} is here, and may still write container {container}");
+    Ok(())
 }
 
 async fn fetch(

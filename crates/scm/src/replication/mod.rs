@@ -244,10 +244,12 @@ pub(crate) fn known<'a>(container: ContainerId, world: &World<'a>) -> Option<Con
     let record = tables.container(container)?;
     let pipeline = tables.pipeline(PipelineId(record.pipeline))?;
     let pipeline_over = pipeline.state() == PipelineState::PipelineClosed;
-    let coming = match pipeline_over {
-        true => BTreeSet::new(),
-        false => coming(record, pipeline, nodes, now),
+    let behind = match pipeline_over {
+        true => Vec::new(),
+        false => behind(record, pipeline, nodes, now),
     };
+    let coming = coming(container, &behind, nodes);
+    let behind = behind.iter().map(MemberView::node_id).collect();
     let is_there =
         |(node, replica): &(NodeId, &ContainerReplica)| !nodes.disk_is_lost(*node, &replica.disk, now);
     let (replicas, on_lost_disks): (Vec<_>, Vec<_>) = nodes.replicas().of(container).partition(is_there);
@@ -261,31 +263,37 @@ pub(crate) fn known<'a>(container: ContainerId, world: &World<'a>) -> Option<Con
         replicas,
         on_lost_disks,
         on_failing_disks,
+        behind,
         coming,
         ahead_is_told,
     })
 }
 
-/// Members that run, have not applied the container's last record yet, and come on.
-fn coming(
+/// Members that have not applied the container's last record yet, and may.
+fn behind<'a>(
     record: &ContainerRecord,
-    pipeline: &PipelineRecord,
-    nodes: &Nodes,
+    pipeline: &'a PipelineRecord,
+    nodes: &'a Nodes,
     now: Instant,
-) -> BTreeSet<NodeId> {
-    let container = ContainerId(record.container);
+) -> Vec<MemberView<'a>> {
     let views = pipeline.members.iter().map(|member| MemberView::of(pipeline, member, nodes, now));
-    let comes = views.filter(|member| {
+    let is_behind = |member: &MemberView<'_>| {
+        !member.has_ended() && member.said.is_some_and(|report| report.applied_index < record.last_index)
+    };
+    views.filter(is_behind).collect()
+}
+
+/// Those that run, or will, and come on.
+fn coming(container: ContainerId, behind: &[MemberView<'_>], nodes: &Nodes) -> BTreeSet<NodeId> {
+    let comes = behind.iter().filter(|member| {
         let replica = nodes.replicas().get(container, member.node_id());
         let open = replica.is_none_or(|replica| replica.state() == ReplicaState::ReplicaOpen);
-        let is_behind = member.said.is_some_and(|report| report.applied_index < record.last_index);
-        open && is_behind
-            && member.runs()
+        open && (member.runs() || member.is_opening())
             && member.stands_still < COMES_WITHIN
             && !member.is_dead()
             && member.disk_works == Some(true)
     });
-    comes.map(|member| member.node_id()).collect()
+    comes.map(MemberView::node_id).collect()
 }
 
 /// Nodes with a good replica, other than `besides`, that stay and may be relied upon.

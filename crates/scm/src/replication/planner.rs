@@ -91,7 +91,9 @@ pub(crate) struct ContainerView<'a> {
     pub(crate) on_lost_disks: BTreeSet<NodeId>,
     /// Nodes with a replica on a disk that does not work at the moment: it counts, and nothing relies on it.
     pub(crate) on_failing_disks: BTreeSet<NodeId>,
-    /// Members of its pipeline that have not come to its end yet, but will.
+    /// Members of its pipeline that have not come to its end yet: their logs may still write it.
+    pub(crate) behind: BTreeSet<NodeId>,
+    /// Those of them that will come to it.
     pub(crate) coming: BTreeSet<NodeId>,
     /// Nodes of whose replica it has been told for long enough that it goes on past the container.
     pub(crate) ahead_is_told: BTreeSet<NodeId>,
@@ -344,7 +346,8 @@ fn plan_marks(known: &ContainerView<'_>, limits: &Limits<'_>, tasks: &Tasks) -> 
     let ContainerRecord { container, last_term, last_index, .. } = *known.record;
     let container = ContainerId(container);
     let unmarked = known.replicas.iter().filter(|(node, replica)| {
-        known.quality(replica) == Quality::GoodUnmarked && may_ask(*node, container, limits, tasks)
+        known.quality(replica) == Quality::GoodUnmarked
+            && may_ask(*node, TaskKind::TaskClose, container, limits, tasks)
     });
     unmarked.map(|(node, _)| (*node, Order::Close { container, last_term, last_index })).collect()
 }
@@ -362,7 +365,7 @@ fn plan_copies(
     let bytes = bytes_of(known);
     let container = ContainerId(known.record.container);
     let mut targets: Vec<(NodeId, NodeView)> = targets(known, sorted, limits, bytes)
-        .filter(|(node, _)| !tasks.avoids(*node, container, limits.now))
+        .filter(|(node, _)| !tasks.avoids(*node, TaskKind::TaskCopy, container, limits.now))
         .collect();
     let is_busy = |node: NodeId| copies.to(node) >= limits.copies_per_node_max;
     let mut racks: BTreeSet<Rack> = racks_of(sorted.counted.iter().chain(&sorted.copying), limits).collect();
@@ -441,6 +444,7 @@ fn free_nodes<'a>(
     let free = move |node: &NodeId| {
         !known.replicas.iter().any(|(holder, _)| holder == node)
             && !known.on_lost_disks.contains(node)
+            && !known.behind.contains(node)
             && !sorted.counted.contains(node)
             && !sorted.copying.contains(node)
     };
@@ -460,7 +464,7 @@ fn plan_deletion(
     }
     let container = ContainerId(known.record.container);
     let may = |(node, replica): &&(NodeId, &ContainerReplica)| {
-        replica.released && may_ask(*node, container, limits, tasks)
+        replica.released && may_ask(*node, TaskKind::TaskDelete, container, limits, tasks)
     };
     let utilization = |node: &NodeId| limits.nodes.get(node).map_or(0, NodeView::utilization);
     let most_utilized = |replicas: &[(NodeId, &ContainerReplica)]| {
@@ -524,15 +528,17 @@ fn plan_deleted(known: &ContainerView<'_>, limits: &Limits<'_>, tasks: &Tasks) -
         _ => true,
     };
     let left = known.replicas.iter().filter(|(node, replica)| {
-        replica.released && may_go(node, replica) && may_ask(*node, container, limits, tasks)
+        replica.released
+            && may_go(node, replica)
+            && may_ask(*node, TaskKind::TaskDelete, container, limits, tasks)
     });
     left.map(|(node, _)| (*node, Order::Delete { container })).collect()
 }
 
-fn may_ask(node: NodeId, container: ContainerId, limits: &Limits<'_>, tasks: &Tasks) -> bool {
+fn may_ask(node: NodeId, kind: TaskKind, container: ContainerId, limits: &Limits<'_>, tasks: &Tasks) -> bool {
     limits.nodes.get(&node).is_some_and(|view| view.state == NodeState::NodeHealthy)
         && tasks.count_of(node) < limits.tasks_per_node_max
-        && !tasks.avoids(node, container, limits.now)
+        && !tasks.avoids(node, kind, container, limits.now)
 }
 
 fn troubles(known: &ContainerView<'_>, sorted: &Sorted<'_>, limits: &Limits<'_>) -> Vec<ContainerTrouble> {

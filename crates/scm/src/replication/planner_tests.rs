@@ -81,6 +81,7 @@ struct Case {
     replicas: BTreeMap<NodeId, ContainerReplica>,
     on_lost_disks: BTreeSet<NodeId>,
     on_failing_disks: BTreeSet<NodeId>,
+    behind: BTreeSet<NodeId>,
     coming: BTreeSet<NodeId>,
     over: bool,
     ahead_is_told: BTreeSet<NodeId>,
@@ -95,6 +96,7 @@ impl Case {
             replicas: good.iter().map(|n| (NodeId(*n), replica(1, ReplicaClosed))).collect(),
             on_lost_disks: BTreeSet::new(),
             on_failing_disks: BTreeSet::new(),
+            behind: BTreeSet::new(),
             coming: BTreeSet::new(),
             over: true,
             ahead_is_told: BTreeSet::new(),
@@ -123,6 +125,7 @@ impl Case {
             replicas: self.replicas.iter().map(|(node, replica)| (*node, replica)).collect(),
             on_lost_disks: self.on_lost_disks.clone(),
             on_failing_disks: self.on_failing_disks.clone(),
+            behind: self.behind.iter().chain(&self.coming).copied().collect(),
             coming: self.coming.clone(),
             ahead_is_told: self.ahead_is_told.clone(),
         };
@@ -210,6 +213,7 @@ fn a_source_gives_to_a_few_at_a_time() {
         replicas: vec![],
         on_lost_disks: BTreeSet::new(),
         on_failing_disks: BTreeSet::new(),
+        behind: BTreeSet::new(),
         coming: BTreeSet::new(),
         ahead_is_told: BTreeSet::new(),
     };
@@ -255,6 +259,18 @@ fn nothing_is_made_up_for_while_a_node_has_not_told_what_it_has() {
     Case::new(&[1, 2]).node(5, |node| node.complete = false).check(&[ContainerUnderReplicated], &[]);
     Case::new(&[]).node(5, |node| node.complete = false).check(&[], &[]);
     Case::new(&[]).check(&[ContainerMissing], &[]);
+}
+
+#[test]
+fn a_member_whose_log_may_still_write_it_gets_no_copy() {
+    let mut case = Case::new(&[1, 2]).only(4);
+    case.over = false;
+    // One that does not come on: another node gets a copy, and it does not.
+    case.behind = [NodeId(3)].into();
+    case.check(&[ContainerUnderReplicated], &[(4, TaskCopy)]);
+    let mut case = case.only(3);
+    case.behind = [NodeId(3)].into();
+    case.check(&[ContainerUnderReplicated], &[]);
 }
 
 #[test]
@@ -441,6 +457,7 @@ fn nodes_of_another_rack_that_are_merely_busy_are_waited_for() {
             replicas: vec![],
             on_lost_disks: BTreeSet::new(),
             on_failing_disks: BTreeSet::new(),
+            behind: BTreeSet::new(),
             coming: BTreeSet::new(),
             ahead_is_told: BTreeSet::new(),
         };
@@ -604,6 +621,7 @@ impl Model {
                 replicas: replicas.iter().map(|(node, replica)| (*node, replica)).collect(),
                 on_lost_disks: BTreeSet::new(),
                 on_failing_disks: BTreeSet::new(),
+                behind: BTreeSet::new(),
                 coming: BTreeSet::new(),
                 ahead_is_told: BTreeSet::new(),
             };

@@ -40,7 +40,7 @@ pub(crate) enum Order {
 }
 
 /// A node is asked for one thing of a kind and a container, or pipeline, at a time.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) struct OrderKey {
     pub(crate) kind: TaskKind,
     /// The number of the container; of the pipeline for a leader's move.
@@ -59,8 +59,8 @@ pub(crate) struct Asked {
 #[derive(Default)]
 pub(crate) struct Tasks {
     asked: BTreeMap<NodeId, BTreeMap<OrderKey, Asked>>,
-    /// The moments until which a node is not asked about a container again.
-    avoid: HashMap<(NodeId, ContainerId), Instant>,
+    /// The moments until which a node is not asked for the same again.
+    avoid: HashMap<(NodeId, OrderKey), Instant>,
     pub(crate) copies_failed: u64,
     pub(crate) copies_done: u64,
     pub(crate) deletions_done: u64,
@@ -156,8 +156,9 @@ impl Tasks {
         copies
     }
 
-    pub(crate) fn avoids(&self, node: NodeId, container: ContainerId, now: Instant) -> bool {
-        self.avoid.get(&(node, container)).is_some_and(|until| *until > now)
+    /// Whether the node has failed at this lately.
+    pub(crate) fn avoids(&self, node: NodeId, kind: TaskKind, container: ContainerId, now: Instant) -> bool {
+        self.avoid.get(&(node, OrderKey { kind, number: container.0 })).is_some_and(|until| *until > now)
     }
 
     /// Takes in what a node says of its tasks. A failed one is not asked of it again for a while.
@@ -183,7 +184,7 @@ impl Tasks {
     fn failed(&mut self, node: NodeId, key: OrderKey, now: Instant) {
         self.copies_failed += u64::from(key.kind == TaskKind::TaskCopy);
         if key.kind != TaskKind::TaskMoveLeader {
-            self.avoid.insert((node, ContainerId(key.number)), now + AVOID_FOR);
+            self.avoid.insert((node, key), now + AVOID_FOR);
         }
     }
 
@@ -322,8 +323,9 @@ mod tests {
         let now = start + Duration::from_secs(60 * 11);
         settle(&mut tasks, now, false);
         assert_eq!((tasks.count_of(NODE), tasks.copies_failed), (0, 1));
-        assert!(tasks.avoids(NODE, ContainerId(1), now));
-        assert!(!tasks.avoids(NODE, ContainerId(1), now + AVOID_FOR));
+        let avoids = |kind, at| tasks.avoids(NODE, kind, ContainerId(1), at);
+        assert!(avoids(TaskKind::TaskCopy, now) && !avoids(TaskKind::TaskCopy, now + AVOID_FOR));
+        assert!(!avoids(TaskKind::TaskClose, now), "that is something else");
     }
 
     #[test]
