@@ -237,6 +237,10 @@ pub(crate) struct ServerArgs {
     /// Pipelines whose logs share one disk
     #[arg(long, default_value_t = 2, env = "FLOTILLA_PIPELINES_PER_DISK", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub pipelines_per_disk: u32,
+    /// Groups of names that a new cluster gets, over which its buckets are spread; `admin om group create` makes more.
+    /// Each costs every OM that has it a Raft group with a database. SCM's to say
+    #[arg(long, default_value_t = 4, env = "FLOTILLA_OM_GROUPS", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub om_groups: u16,
     /// SCM and OM each write a snapshot when their log has grown by this much since the last one, and purge
     /// it
     #[arg(long, default_value_t = 256 << 20, env = "FLOTILLA_METADATA_LOG_BYTES", value_parser = clap::value_parser!(u64).range(64 << 10..))]

@@ -110,6 +110,7 @@ fn server_options(
         s3_domains: args.s3_domains.clone(),
         container_bytes_max: 2 << 30,
         pipelines_per_disk: 2,
+        om_groups: 4,
         reserve_bytes: RESERVE_BYTES,
         read_memory_bytes: defaults.read_bytes_max,
         log_memory_bytes: Some(of_all_logs / of_all_servers * log_directories),

@@ -86,6 +86,8 @@ pub(crate) struct ServerOptions {
     pub s3_domains: Vec<String>,
     pub container_bytes_max: u64,
     pub pipelines_per_disk: u32,
+    /// Groups of names of a new cluster.
+    pub om_groups: u16,
     /// Free space below which a disk takes no more data.
     pub reserve_bytes: u64,
     pub read_memory_bytes: usize,
@@ -181,6 +183,7 @@ impl ServerOptions {
             s3_domains: args.s3_domains,
             container_bytes_max: args.container_bytes_max,
             pipelines_per_disk: args.pipelines_per_disk,
+            om_groups: args.om_groups,
             disk_io: args.disk_io,
             reserve_bytes: args.reserve_bytes,
             read_memory_bytes: args.read_memory_bytes,
@@ -420,6 +423,7 @@ fn scm_options(options: &ServerOptions, rpc_address: &str) -> ScmOptions {
     let defaults = ScmOptions {
         address: rpc_address.to_owned(),
         pipelines_per_disk: options.pipelines_per_disk,
+        om_groups: options.om_groups.into(),
         members: options.scm.iter().flat_map(|list| addresses_of(list)).collect(),
         ..ScmOptions::default()
     };

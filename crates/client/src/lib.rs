@@ -19,6 +19,7 @@ mod options;
 mod outbox;
 mod pipelines;
 mod read;
+mod routes;
 mod session;
 mod source;
 mod stream;

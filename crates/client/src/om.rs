@@ -3,11 +3,12 @@ use crate::channels::Channels;
 use crate::client::Client;
 use crate::counted::Counted;
 use crate::om_seeker::OmSeeker;
+use crate::routes::{BucketName, Routes};
 use crate::view::View;
 use bytes::Bytes;
 use proto::om::om_client::OmClient;
 use proto::om::*;
-use proto::{Code, Failure, RequestId, Retry};
+use proto::{Code, Failure, RequestId, Retry, Seeker};
 use rand::RngExt;
 use rpc::Channel;
 use std::sync::Arc;
@@ -18,10 +19,14 @@ use tracing::debug;
 use types::Backoff;
 use types::random::random;
 
-/// Calls to OM: follows its leader, and repeats what may be repeated.
+/// The group that knows where each bucket is.
+const ROOT: u64 = 0;
+
+/// Calls to OM: finds the group, follows its leader, and repeats what may be repeated.
 pub(crate) struct OmCaller {
     channels: Channels,
     om: OmSeeker,
+    routes: Routes,
     /// The view, which says which cluster OM must be of.
     view: watch::Receiver<Arc<View>>,
     call_timeout: Duration,
@@ -38,12 +43,13 @@ impl OmCaller {
         deadline: Duration,
         counted: Arc<Counted>,
     ) -> OmCaller {
-        OmCaller { channels, om, view, call_timeout, deadline, counted }
+        OmCaller { channels, om, routes: Routes::default(), view, call_timeout, deadline, counted }
     }
 
-    /// A call, counted.
+    /// A call, counted. About the inside of a bucket it goes to that bucket's group, else to the root.
     async fn call<Q, A, F>(
         &self,
+        bucket: Option<BucketName>,
         request: Q,
         id: Option<RequestId>,
         method: impl Fn(OmClient<Channel>, tonic::Request<Q>) -> F,
@@ -53,7 +59,7 @@ impl OmCaller {
         F: Future<Output = Result<tonic::Response<A>, tonic::Status>>,
     {
         let begun = Instant::now();
-        let answer = self.call_repeated(request, id, method).await;
+        let answer = self.call_repeated(bucket, request, id, method).await;
         self.counted.om_answered(id.is_some(), begun.elapsed());
         if let Err(ClientError::Unavailable(_) | ClientError::OutcomeUnknown(_)) = &answer {
             self.counted.om_failed.count();
@@ -65,6 +71,7 @@ impl OmCaller {
     /// take effect once, because they carry an id.
     async fn call_repeated<Q, A, F>(
         &self,
+        bucket: Option<BucketName>,
         request: Q,
         id: Option<RequestId>,
         method: impl Fn(OmClient<Channel>, tonic::Request<Q>) -> F,
@@ -76,27 +83,45 @@ impl OmCaller {
         let begun = Instant::now();
         let mut retry = Backoff::new(Duration::from_millis(20), Duration::from_millis(250));
         let (mut unsure, mut strangers) = (false, 0);
-        let attempt = || {
-            let call = tonic::Request::new(request.clone());
-            match id {
-                Some(id) => proto::as_request(call, id, begun.elapsed()),
-                None => call,
-            }
-        };
+        // The bucket, by number, that a try may have changed of which nothing is known.
+        let mut changed = None;
         loop {
-            let om = self.om.now();
-            let address = om.as_ref().map(|om| om.address()).unwrap_or_default();
-            let answer = match &om {
-                Ok(_) => self.call_once(&address, attempt(), &method).await,
-                // Nothing was sent.
-                Err(failure) => Err(failure.clone()),
+            let place = match &bucket {
+                Some(bucket) => self.place(bucket).await.map(Some),
+                None => Ok(None),
             };
-            let failure = match answer {
+            let number = place.as_ref().ok().and_then(|place| Some(place.as_ref()?.number));
+            if changed.is_some() && number.is_some() && number != changed {
+                // The one that it was sent to is gone, and another has its name.
+                return Err(ClientError::OutcomeUnknown("the bucket was deleted meanwhile".to_owned()));
+            }
+            let attempt = |place: &Option<BucketPlace>| {
+                let call = tonic::Request::new(request.clone());
+                let call = match place {
+                    Some(place) => proto::in_bucket(call, place),
+                    None => call,
+                };
+                match id {
+                    Some(id) => proto::as_request(call, id, begun.elapsed()),
+                    None => call,
+                }
+            };
+            let asked = match place {
+                Ok(place) => {
+                    let group = place.map_or(ROOT, |place| place.group);
+                    self.ask(group, attempt(&place), &method).await.map_err(|failed| (failed, place))
+                }
+                Err(failed) => Err((failed, None)),
+            };
+            let (Failed { om, address, failure }, place) = match asked {
                 Ok(answer) => return Ok(answer),
-                Err(failure) => failure,
+                Err(failed) => failed,
             };
             // A question has no outcome to be unsure of.
-            unsure |= failure.retry == Retry::Unknown && id.is_some();
+            if failure.retry == Retry::Unknown && id.is_some() && (place.is_some() || bucket.is_none()) {
+                unsure = true;
+                changed = number;
+            }
             if failure.code == Code::WrongCluster {
                 strangers += 1;
             }
@@ -109,7 +134,10 @@ impl OmCaller {
             if is_final {
                 return Err(match failure.code {
                     Code::OutcomeUnknown => ClientError::OutcomeUnknown(failure.message),
-                    code if unsure && !is_decided_by_tables(code) => {
+                    // The root, which was not asked to change anything, says that the bucket is gone.
+                    code if unsure
+                        && (!is_decided_by_tables(code) || bucket.is_some() && place.is_none()) =>
+                    {
                         ClientError::OutcomeUnknown(failure.message)
                     }
                     _ => failure.into(),
@@ -123,7 +151,11 @@ impl OmCaller {
                 });
             }
             debug!(om = address, why = %failure, "call OM again");
-            if let Ok(om) = om {
+            if let (Some(bucket), Some(wrong)) = (&bucket, place)
+                && failure.code == Code::NotHere
+            {
+                self.routes.forget(bucket, wrong);
+            } else if let Some(om) = om {
                 om.failed(&address, &failure);
             }
             self.counted.om_repeats.count();
@@ -131,11 +163,42 @@ impl OmCaller {
         }
     }
 
+    /// The place of a bucket: as it was told last, or as the root says.
+    async fn place(&self, name: &BucketName) -> Result<BucketPlace, Failed> {
+        if let Some(known) = self.routes.of(name) {
+            return Ok(known);
+        }
+        let BucketName { volume, bucket } = name.clone();
+        let request = tonic::Request::new(HeadBucketRequest { volume, bucket });
+        let head = |mut om: OmClient<Channel>, request| async move { om.head_bucket(request).await };
+        let place = self.ask(ROOT, request, &head).await?.place;
+        let place =
+            place.ok_or_else(|| Failed::of_nobody(Failure::internal("OM says of no bucket where it is")))?;
+        self.routes.keep(name, place);
+        Ok(place)
+    }
+
+    /// One try with the member of a group that is thought to lead it.
+    async fn ask<Q, A, F>(
+        &self,
+        group: u64,
+        request: tonic::Request<Q>,
+        method: &impl Fn(OmClient<Channel>, tonic::Request<Q>) -> F,
+    ) -> Result<A, Failed>
+    where
+        F: Future<Output = Result<tonic::Response<A>, tonic::Status>>,
+    {
+        let om = self.om.of(group).map_err(Failed::of_nobody)?;
+        let address = om.address();
+        let answer = self.call_once(&address, request, method).await;
+        answer.map_err(|failure| Failed { om: Some(om), address, failure })
+    }
+
     async fn call_once<Q, A, F>(
         &self,
         address: &str,
         request: tonic::Request<Q>,
-        method: impl Fn(OmClient<Channel>, tonic::Request<Q>) -> F,
+        method: &impl Fn(OmClient<Channel>, tonic::Request<Q>) -> F,
     ) -> Result<A, Failure>
     where
         F: Future<Output = Result<tonic::Response<A>, tonic::Status>>,
@@ -153,6 +216,20 @@ impl OmCaller {
             Ok(answer) => Ok(answer?.into_inner()),
             Err(_) => Err(Failure::new(Code::OutcomeUnknown, format!("{address} does not answer"))),
         }
+    }
+}
+
+/// A try that failed, and who was asked.
+struct Failed {
+    /// Nobody: nothing was sent.
+    om: Option<Arc<Seeker>>,
+    address: String,
+    failure: Failure,
+}
+
+impl Failed {
+    fn of_nobody(failure: Failure) -> Failed {
+        Failed { om: None, address: String::new(), failure }
     }
 }
 
@@ -174,16 +251,21 @@ fn is_decided_by_tables(code: Code) -> bool {
 }
 
 macro_rules! query {
-    ($client:expr, $method:ident, $request:expr) => {
-        $client.om().call($request, None, |mut om, request| async move { om.$method(request).await })
+    ($client:expr, $method:ident, $bucket:expr, $request:expr) => {
+        $client.om().call($bucket, $request, None, |mut om, request| async move { om.$method(request).await })
     };
 }
 
 macro_rules! change {
-    ($client:expr, $method:ident, $request:expr) => {{
+    ($client:expr, $method:ident, $bucket:expr, $request:expr) => {{
         let id = Some(RequestId(random().random()));
-        $client.om().call($request, id, |mut om, request| async move { om.$method(request).await })
+        $client.om().call($bucket, $request, id, |mut om, request| async move { om.$method(request).await })
     }};
+}
+
+/// The bucket whose inside a request is about.
+fn inside(volume: &str, bucket: &str) -> Option<BucketName> {
+    Some(BucketName { volume: volume.to_owned(), bucket: bucket.to_owned() })
 }
 
 fn missing(what: &str) -> ClientError {
@@ -194,25 +276,49 @@ fn missing(what: &str) -> ClientError {
 /// safe.
 impl Client {
     pub async fn create_bucket(&self, volume: &str, bucket: &str) -> Result<Bucket, ClientError> {
-        let request = CreateBucketRequest { volume: volume.to_owned(), bucket: bucket.to_owned() };
-        change!(self, create_bucket, request).await?.bucket.ok_or_else(|| missing("bucket"))
+        self.create_bucket_in(volume, bucket, None).await
+    }
+
+    /// [`Client::create_bucket`] in a group of names that somebody has chosen.
+    pub async fn create_bucket_in(
+        &self,
+        volume: &str,
+        bucket: &str,
+        group: Option<u64>,
+    ) -> Result<Bucket, ClientError> {
+        let request = CreateBucketRequest { volume: volume.to_owned(), bucket: bucket.to_owned(), group };
+        change!(self, create_bucket, None, request).await?.bucket.ok_or_else(|| missing("bucket"))
     }
 
     pub async fn head_bucket(&self, volume: &str, bucket: &str) -> Result<Bucket, ClientError> {
         let request = HeadBucketRequest { volume: volume.to_owned(), bucket: bucket.to_owned() };
-        query!(self, head_bucket, request).await?.bucket.ok_or_else(|| missing("bucket"))
+        query!(self, head_bucket, None, request).await?.bucket.ok_or_else(|| missing("bucket"))
+    }
+
+    /// A bucket, and the group of names that it is in.
+    pub async fn find_bucket(&self, volume: &str, bucket: &str) -> Result<(Bucket, u64), ClientError> {
+        let request = HeadBucketRequest { volume: volume.to_owned(), bucket: bucket.to_owned() };
+        let found = query!(self, head_bucket, None, request).await?;
+        let group = found.place.ok_or_else(|| missing("bucket's place"))?.group;
+        Ok((found.bucket.ok_or_else(|| missing("bucket"))?, group))
+    }
+
+    /// How much is in a bucket.
+    pub async fn stat_bucket(&self, volume: &str, bucket: &str) -> Result<StatBucketResponse, ClientError> {
+        let request = StatBucketRequest { volume: volume.to_owned(), bucket: bucket.to_owned() };
+        query!(self, stat_bucket, inside(volume, bucket), request).await
     }
 
     pub async fn list_buckets(
         &self,
         request: ListBucketsRequest,
     ) -> Result<ListBucketsResponse, ClientError> {
-        query!(self, list_buckets, request).await
+        query!(self, list_buckets, None, request).await
     }
 
     pub async fn delete_bucket(&self, volume: &str, bucket: &str) -> Result<(), ClientError> {
         let request = DeleteBucketRequest { volume: volume.to_owned(), bucket: bucket.to_owned() };
-        change!(self, delete_bucket, request).await.map(|_| ())
+        change!(self, delete_bucket, None, request).await.map(|_| ())
     }
 
     /// Makes `key` visible, replacing an older one. Answers its time of modification.
@@ -229,7 +335,7 @@ impl Client {
             key: Some(key),
             precondition,
         };
-        Ok(change!(self, commit_key, request).await?.modified_ms)
+        Ok(change!(self, commit_key, inside(volume, bucket), request).await?.modified_ms)
     }
 
     pub async fn lookup(&self, volume: &str, bucket: &str, key: &[u8]) -> Result<Key, ClientError> {
@@ -238,7 +344,7 @@ impl Client {
             bucket: bucket.to_owned(),
             key: Bytes::copy_from_slice(key),
         };
-        query!(self, lookup_key, request).await?.key.ok_or_else(|| missing("key"))
+        query!(self, lookup_key, inside(volume, bucket), request).await?.key.ok_or_else(|| missing("key"))
     }
 
     /// Deletes keys; says for each whether it existed.
@@ -251,40 +357,43 @@ impl Client {
     ) -> Result<Vec<bool>, ClientError> {
         let request =
             DeleteKeysRequest { volume: volume.to_owned(), bucket: bucket.to_owned(), keys, precondition };
-        Ok(change!(self, delete_keys, request).await?.existed)
+        Ok(change!(self, delete_keys, inside(volume, bucket), request).await?.existed)
     }
 
     pub async fn list_keys(&self, request: ListKeysRequest) -> Result<ListKeysResponse, ClientError> {
-        query!(self, list_keys, request).await
+        query!(self, list_keys, inside(&request.volume, &request.bucket), request).await
     }
 
     /// Begins a multipart upload and answers its id.
     pub async fn create_upload(&self, request: CreateUploadRequest) -> Result<String, ClientError> {
-        Ok(change!(self, create_upload, request).await?.upload)
+        Ok(change!(self, create_upload, inside(&request.volume, &request.bucket), request).await?.upload)
     }
 
     /// Adds a part, replacing an older one of the same number. Answers its time of modification.
     pub async fn commit_part(&self, request: CommitPartRequest) -> Result<u64, ClientError> {
-        Ok(change!(self, commit_part, request).await?.modified_ms)
+        Ok(change!(self, commit_part, inside(&request.volume, &request.bucket), request).await?.modified_ms)
     }
 
     /// Joins parts to a key.
     pub async fn complete_upload(&self, request: CompleteUploadRequest) -> Result<Key, ClientError> {
-        change!(self, complete_upload, request).await?.key.ok_or_else(|| missing("key"))
+        change!(self, complete_upload, inside(&request.volume, &request.bucket), request)
+            .await?
+            .key
+            .ok_or_else(|| missing("key"))
     }
 
     pub async fn abort_upload(&self, request: AbortUploadRequest) -> Result<(), ClientError> {
-        change!(self, abort_upload, request).await.map(|_| ())
+        change!(self, abort_upload, inside(&request.volume, &request.bucket), request).await.map(|_| ())
     }
 
     pub async fn list_parts(&self, request: ListPartsRequest) -> Result<ListPartsResponse, ClientError> {
-        query!(self, list_parts, request).await
+        query!(self, list_parts, inside(&request.volume, &request.bucket), request).await
     }
 
     pub async fn list_uploads(
         &self,
         request: ListUploadsRequest,
     ) -> Result<ListUploadsResponse, ClientError> {
-        query!(self, list_uploads, request).await
+        query!(self, list_uploads, inside(&request.volume, &request.bucket), request).await
     }
 }

@@ -1,12 +1,10 @@
 use crate::view::{OmGroupView, View};
 use proto::{Code, Failure, Seeker};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use tokio::sync::watch;
 
-/// The group that has all names.
-const NAMES: u64 = 0;
-
-/// Seeks the OM that leads the group of names: among addresses that somebody gave, or among the members that
+/// Seeks the OM that leads a group of names: among addresses that somebody gave, or among the members that
 /// SCM tells of. These come and go; the one that answered last is asked first while it is one of them.
 pub(crate) enum OmSeeker {
     Given(Arc<Seeker>),
@@ -15,8 +13,8 @@ pub(crate) enum OmSeeker {
 
 pub(crate) struct Followed {
     view: watch::Receiver<Arc<View>>,
-    /// The group as it was followed last, and the search among its members.
-    sought: Mutex<Option<(OmGroupView, Arc<Seeker>)>>,
+    /// The groups as they were followed last, and the searches among their members.
+    sought: Mutex<HashMap<u64, (OmGroupView, Arc<Seeker>)>>,
 }
 
 impl OmSeeker {
@@ -27,17 +25,17 @@ impl OmSeeker {
         }
     }
 
-    /// The search among those that are members now.
-    pub(crate) fn now(&self) -> Result<Arc<Seeker>, Failure> {
+    /// The search among those that are members of a group now. Addresses that somebody gave have all groups.
+    pub(crate) fn of(&self, group: u64) -> Result<Arc<Seeker>, Failure> {
         match self {
             OmSeeker::Given(seeker) => Ok(seeker.clone()),
-            OmSeeker::Followed(followed) => followed.now(),
+            OmSeeker::Followed(followed) => followed.of(group),
         }
     }
 }
 
 impl Followed {
-    fn now(&self) -> Result<Arc<Seeker>, Failure> {
+    fn of(&self, number: u64) -> Result<Arc<Seeker>, Failure> {
         let view = self.view.borrow().clone();
         let unknown = || {
             let who = if view.cluster.is_empty() {
@@ -45,17 +43,17 @@ impl Followed {
             } else {
                 "SCM has told of no OM yet"
             };
-            Failure::new(Code::Unavailable, format!("{who}: nobody is known to have the names"))
+            Failure::new(Code::Unavailable, format!("{who}: nobody is known to have group {number} of names"))
         };
-        let group = view.om_group(NAMES).ok_or_else(unknown)?;
+        let group = view.om_group(number).ok_or_else(unknown)?;
         let mut sought = self.sought.lock().expect("no holder panics");
-        if let Some((known, seeker)) = &*sought
+        if let Some((known, seeker)) = sought.get(&number)
             && known == group
         {
             return Ok(seeker.clone());
         }
         let addresses = group.addresses();
-        let kept = sought.take().filter(|(known, _)| known.addresses() == addresses);
+        let kept = sought.remove(&number).filter(|(known, _)| known.addresses() == addresses);
         let has_moved = |known: &OmGroupView| known.leader != group.leader;
         let (seeker, is_news) = match kept {
             Some((known, seeker)) => (seeker, has_moved(&known)),
@@ -64,7 +62,7 @@ impl Followed {
         if let Some(leader) = group.leader_address().filter(|_| is_news) {
             seeker.leads(leader);
         }
-        *sought = Some((group.clone(), seeker.clone()));
+        sought.insert(number, (group.clone(), seeker.clone()));
         Ok(seeker)
     }
 }
@@ -74,6 +72,8 @@ mod tests {
     use super::*;
     use crate::view::MemberView;
     use types::NodeId;
+
+    const NAMES: u64 = 3;
 
     fn view(members: &[u64], leader: u64) -> Arc<View> {
         let member = |node: &u64| MemberView { node: NodeId(*node), address: format!("om{node}:1") };
@@ -89,12 +89,12 @@ mod tests {
     async fn the_leader_is_asked_first_and_others_when_it_is_silent() {
         let (told, views) = watch::channel(Arc::new(View::default()));
         let om = OmSeeker::new(None, views);
-        let address = || om.now().unwrap().address();
+        let address = || om.of(NAMES).unwrap().address();
         let failed = |failure: &Failure| {
-            let seeker = om.now().unwrap();
+            let seeker = om.of(NAMES).unwrap();
             seeker.failed(&seeker.address(), failure);
         };
-        assert_eq!(om.now().unwrap_err().code, Code::Unavailable);
+        assert_eq!(om.of(NAMES).unwrap_err().code, Code::Unavailable);
         told.send_replace(view(&[1, 2, 3], 2));
         assert_eq!(address(), "om2:1");
         failed(&Failure::unanswered(""));
@@ -119,11 +119,11 @@ mod tests {
     fn members_that_are_none_any_more_are_asked_no_more() {
         let (told, views) = watch::channel(view(&[1, 2, 3], 1));
         let om = OmSeeker::new(None, views);
-        assert_eq!(om.now().unwrap().address(), "om1:1");
+        assert_eq!(om.of(NAMES).unwrap().address(), "om1:1");
         told.send_replace(view(&[2, 3, 4], 0));
-        assert_eq!(om.now().unwrap().configured(), ["om2:1", "om3:1", "om4:1"]);
-        assert_eq!(om.now().unwrap().address(), "om2:1");
+        assert_eq!(om.of(NAMES).unwrap().configured(), ["om2:1", "om3:1", "om4:1"]);
+        assert_eq!(om.of(NAMES).unwrap().address(), "om2:1");
         told.send_replace(view(&[2, 3, 4], 4));
-        assert_eq!(om.now().unwrap().address(), "om4:1");
+        assert_eq!(om.of(NAMES).unwrap().address(), "om4:1");
     }
 }

@@ -1,9 +1,10 @@
 //! Telling SCM what is here, and doing what it answers.
 
 use crate::address;
+use crate::groups::Groups;
+use crate::link::Link;
 use crate::options::OmOptions;
 use crate::replicas::Replicas;
-use crate::scm::ScmLink;
 use disk::DataDirectory;
 use proto::scm::scm_client::ScmClient;
 use proto::scm::{OmHeartbeatRequest, OmHeartbeatResponse, RegisterOmRequest};
@@ -28,7 +29,8 @@ pub(crate) struct Heartbeat {
     pub(crate) addresses: AddressBook,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) replicas: Arc<Replicas>,
-    pub(crate) link: ScmLink,
+    pub(crate) link: Link,
+    pub(crate) groups: Arc<Groups>,
     pub(crate) word: Word,
     /// All that was in the directory is open, as far as it can be.
     pub(crate) has_opened: bool,
@@ -200,6 +202,7 @@ impl Heartbeat {
             self.addresses.set(NodeId::of_om(node.node), node.address.clone());
         }
         self.replicas.note(om, &told);
+        self.groups.note(&told.om_groups);
         // First what makes room for another replica of the same group.
         for name in &told.gone {
             self.replicas.gone(name).await;

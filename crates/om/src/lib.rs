@@ -4,13 +4,18 @@
 //! applied on all members to [`tables`]. Everything that only reads is a query of [`queries`], answered by
 //! the leader from its own tables once it knows that they are current.
 //!
+//! Names of buckets are the root's, group 0; what is in a bucket is its group's ([`buckets`]).
+//!
 //! The replicas of groups that an OM has are in [`replicas`]. Which it is to have SCM says
 //! (docs/adr/0013-scm-places-the-groups-of-names.md), in answer to the [`heartbeat`].
 
 mod address;
+mod buckets;
 mod counted;
+mod groups;
 mod heartbeat;
 mod lane;
+mod link;
 mod om;
 mod ops;
 mod options;
@@ -20,7 +25,6 @@ mod queries;
 mod replica;
 mod replicas;
 mod rules;
-mod scm;
 mod service;
 mod state_machine;
 mod tables;

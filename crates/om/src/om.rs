@@ -1,10 +1,12 @@
 use crate::address;
+use crate::buckets::{self, Buckets};
 use crate::counted::{Counted, expose_listings, expose_tables};
+use crate::groups::Groups;
 use crate::heartbeat::{Heartbeat, Word};
+use crate::link::Link;
 use crate::options::OmOptions;
 use crate::place::{DiskTables, TablesPlace};
 use crate::replicas::{Means, Replicas};
-use crate::scm::ScmLink;
 use crate::service::{OPERATIONS, OmService};
 use anyhow::Context;
 use disk::{DataDirectory, RealDisk};
@@ -28,8 +30,8 @@ pub struct Om {
     disk: Arc<dyn DataDirectory>,
     replicas: Arc<Replicas>,
     word: Word,
-    /// Runs until the OM is shut down; none where there is no SCM.
-    heartbeat: Mutex<Option<JoinHandle<()>>>,
+    /// Run until the OM is shut down.
+    tasks: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl Om {
@@ -68,8 +70,17 @@ impl Om {
             clock: clock.clone(),
         };
         let replicas = Arc::new(Replicas::new(means));
+        let groups = Arc::new(Groups::new(connector.clone()));
+        let buckets = Buckets {
+            replicas: replicas.clone(),
+            groups: groups.clone(),
+            addresses: addresses.clone(),
+            disk: disk.clone(),
+            clock: clock.clone(),
+        };
         let service = OmService {
             replicas: replicas.clone(),
+            buckets: buckets.clone(),
             addresses: addresses.clone(),
             clock: clock.clone(),
             reads: options.reads,
@@ -83,11 +94,11 @@ impl Om {
         if has_opened {
             replicas.open_all().await?;
         }
-        let mut heartbeat = None;
+        let mut tasks = vec![tokio::spawn(buckets::finish_always(buckets))];
         let word = match options.scm.is_empty() {
             true => Word::new("no SCM is given"),
             false => {
-                let link = ScmLink::new(&options.scm, connector).context("addresses of SCM")?;
+                let link = Link::new(&options.scm, connector).context("addresses of SCM")?;
                 let word = Word::new("it has not answered yet");
                 let (disk, replicas, word) = (disk.clone(), replicas.clone(), word);
                 let beats = Heartbeat {
@@ -97,15 +108,16 @@ impl Om {
                     clock,
                     replicas,
                     link,
+                    groups,
                     word: word.clone(),
                     has_opened,
                     registered: None,
                 };
-                heartbeat = Some(tokio::spawn(beats.run()));
+                tasks.push(tokio::spawn(beats.run()));
                 word
             }
         };
-        Ok(Om { service, scans_max, disk, replicas, word, heartbeat: Mutex::new(heartbeat) })
+        Ok(Om { service, scans_max, disk, replicas, word, tasks: Mutex::new(tasks) })
     }
 
     /// Mounts the OM's service on the process's gRPC server.
@@ -152,10 +164,10 @@ impl Om {
     /// Lets other members lead, closes the groups and makes the tables durable, so that the next start replays
     /// little.
     pub async fn shutdown(&self) {
-        if let Some(heartbeat) = self.heartbeat.lock().await.take() {
-            heartbeat.abort();
+        for task in self.tasks.lock().await.drain(..) {
+            task.abort();
             // What it had begun is done, or never will be.
-            let _ = heartbeat.await;
+            let _ = task.await;
         }
         self.replicas.shutdown().await;
     }

@@ -1,14 +1,15 @@
+use crate::buckets::Buckets;
 use crate::counted::Counted;
 use crate::ops::{self, Fresh, Operation, REMEMBERED};
 use crate::queries::{self, Query, Reach};
 use crate::replica::Replica;
 use crate::replicas::Replicas;
 use crate::rules::COMMAND_BYTES_MAX;
-use crate::tables::Refusal;
+use crate::tables::{InGroup, ROOT, Refusal};
 use prost::Message;
 use proto::om::om_server::Om;
 use proto::om::*;
-use proto::{Code, Failure, RequestId, Retry};
+use proto::{Code, Failure, Retry};
 use raft::{AddressBook, ReadPolicy};
 use rand::RngExt;
 use std::sync::Arc;
@@ -20,9 +21,6 @@ use tracing::error;
 use types::random::random;
 use types::{Clock, GroupId};
 
-/// The group that has all names.
-const NAMES: u64 = 0;
-
 /// The time for which a leader that relies on no lease may ask the others: two elections.
 const READ_WITHIN: Duration = Duration::from_millis(2200);
 
@@ -31,6 +29,7 @@ const READ_WITHIN: Duration = Duration::from_millis(2200);
 #[derive(Clone)]
 pub(crate) struct OmService {
     pub(crate) replicas: Arc<Replicas>,
+    pub(crate) buckets: Buckets,
     pub(crate) addresses: AddressBook,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) reads: ReadPolicy,
@@ -40,32 +39,39 @@ pub(crate) struct OmService {
 }
 
 impl OmService {
-    fn serving(&self) -> Result<Arc<Replica>, Failure> {
-        self.replicas.serving(GroupId::om(NAMES), &self.addresses)
+    fn serving(&self, group: u64) -> Result<Arc<Replica>, Failure> {
+        // No group has a larger number.
+        let group = if group >> 56 == 0 { group } else { return Err(Failure::invalid("no such group")) };
+        self.replicas.serving(GroupId::om(group), &self.addresses)
     }
 
+    /// Changes the inside of a bucket, or, where the call names none, what the root has.
     async fn change<O: Operation>(&self, request: Request<O::Request>) -> Result<O::Response, Failure> {
+        let place = proto::bucket_of(request.metadata())?;
+        self.change_in::<O>(place.map_or(ROOT, |place| place.group), place, request).await
+    }
+
+    async fn change_in<O: Operation>(
+        &self,
+        group: u64,
+        place: Option<BucketPlace>,
+        request: Request<O::Request>,
+    ) -> Result<O::Response, Failure> {
         let (id, age) = proto::request_of(request.metadata())?;
         if age > REMEMBERED / 2 {
             let why = format!("the request was first sent {age:?} ago: whether it took effect is forgotten");
             return Err(Failure { retry: Retry::No, ..Failure::new(Code::OutcomeUnknown, why) });
         }
-        self.change_apply::<O>(id, request.into_inner()).await
-    }
-
-    async fn change_apply<O: Operation>(
-        &self,
-        id: RequestId,
-        request: O::Request,
-    ) -> Result<O::Response, Failure> {
-        let fresh = Fresh { random: random().random(), now_ms: self.clock.now_ms() };
-        let command = ops::prepare::<O>(id, request, fresh)?;
+        let random: u128 = random().random();
+        let wished = self.buckets.groups.pick(random as u64);
+        let fresh = Fresh { random, now_ms: self.clock.now_ms(), group: wished };
+        let command = ops::prepare::<O>(id, place, request.into_inner(), fresh)?;
         let bytes = command.encoded_len();
         if bytes > COMMAND_BYTES_MAX {
             let message = format!("the request has {bytes} bytes, at most {COMMAND_BYTES_MAX} are allowed");
             return Err(Failure::new(Code::TooLarge, message));
         }
-        match self.serving()?.lane.apply(command).await?.result {
+        match self.serving(group)?.lane.apply(command).await?.result {
             Some(om_reply::Result::Error(error)) => Err(error.into()),
             Some(result) => O::from_reply(result)
                 .ok_or_else(|| Failure::internal("the reply is to another kind of request")),
@@ -73,13 +79,60 @@ impl OmService {
         }
     }
 
-    async fn query<Q: Query>(&self, request: Q::Request) -> Result<Q::Response, Failure> {
-        let replica = self.serving()?;
+    async fn make_bucket(
+        &self,
+        request: Request<CreateBucketRequest>,
+    ) -> Result<CreateBucketResponse, Failure> {
+        // Whoever leads the root knows the others.
+        self.serving(ROOT)?;
+        let wished = request.get_ref().group;
+        if let Some(group) = wished.filter(|group| !self.buckets.groups.is_known(*group)) {
+            return Err(Failure::invalid(format!("there is no group {group} of names")));
+        }
+        let made = self.change_in::<ops::CreateBucket>(ROOT, None, request).await?;
+        if let (Some(bucket), Some(place)) = (&made.bucket, made.place.filter(|place| place.group != ROOT)) {
+            self.buckets.made(bucket, &place).await?;
+        }
+        Ok(made)
+    }
+
+    async fn drop_bucket(
+        &self,
+        request: Request<DeleteBucketRequest>,
+    ) -> Result<DeleteBucketResponse, Failure> {
+        let DeleteBucketRequest { volume, bucket: name } = request.get_ref().clone();
+        let asked = self.change_in::<ops::DeleteBucket>(ROOT, None, request).await?;
+        let Some(place) = asked.place.filter(|_| asked.deletion != 0) else { return Ok(asked) };
+        let bucket = Bucket { volume, name: name.clone(), ..Bucket::default() };
+        match self.buckets.deleted(bucket, place, asked.deletion).await? {
+            true => Ok(asked),
+            false => Err(ops::not_empty(&name)),
+        }
+    }
+
+    async fn hold(&self, request: Request<HoldBucketRequest>) -> Result<HoldBucketResponse, Failure> {
+        let group = request.get_ref().place.unwrap_or_default().group;
+        self.change_in::<ops::HoldBucket>(group, None, request).await
+    }
+
+    async fn release(
+        &self,
+        request: Request<ReleaseBucketRequest>,
+    ) -> Result<ReleaseBucketResponse, Failure> {
+        let group = request.get_ref().place.unwrap_or_default().group;
+        self.change_in::<ops::ReleaseBucket>(group, None, request).await
+    }
+
+    async fn query<Q: Query>(&self, request: Request<Q::Request>) -> Result<Q::Response, Failure> {
+        let place = proto::bucket_of(request.metadata())?;
+        let request = request.into_inner();
+        let replica = self.serving(place.map_or(ROOT, |place| place.group))?;
+        let place = place.map(InGroup::from);
         let dbs = &replica.dbs;
         let current = replica.group.read(self.reads, Instant::now() + READ_WITHIN).await;
         current.map_err(|error| error.into_failure(&self.addresses))?;
         let read = match Q::REACH {
-            Reach::Records => Q::read(&dbs.current(), request),
+            Reach::Records => Q::read(&dbs.current(), place, request),
             Reach::Page => {
                 let permit = self.scans.clone().try_acquire_owned();
                 let permit =
@@ -87,13 +140,13 @@ impl OmService {
                 let db = dbs.current();
                 let read = tokio::task::spawn_blocking(move || {
                     let _held_while_reading = permit;
-                    Q::read(&db, request)
+                    Q::read(&db, place, request)
                 });
                 read.await.map_err(|error| Failure::internal(format!("read tables: {error}")))?
             }
         };
         read.map_err(|refusal| match refusal {
-            Refusal::Failure(failure) => failure,
+            Refusal::Failure(failure) | Refusal::Passing(failure) => failure,
             Refusal::Broken(broken) => {
                 error!(error = format!("{broken:#}"), "read the namespace");
                 Failure::internal(format!("read the namespace: {broken:#}"))
@@ -103,18 +156,23 @@ impl OmService {
 }
 
 macro_rules! om_service {
-    (changes { $($change:ident, $change_request:ident => $change_response:ident, $operation:ident;)* }
+    (buckets { $($of_bucket:ident, $bucket_request:ident => $bucket_response:ident, $method:ident;)* }
+     changes { $($change:ident, $change_request:ident => $change_response:ident, $operation:ident;)* }
      queries { $($query:ident, $query_request:ident => $query_response:ident, $reader:ident;)* }) => {
-        pub(crate) const OPERATIONS: &[&str] = &[$(stringify!($change),)* $(stringify!($query),)*];
+        pub(crate) const OPERATIONS: &[&str] = &[$(stringify!($of_bucket),)* $(stringify!($change),)* $(stringify!($query),)*];
 
         #[tonic::async_trait]
         impl Om for OmService {
+            $(async fn $of_bucket(&self, request: Request<$bucket_request>) -> Result<Response<$bucket_response>, Status> {
+                let call = self.$method(request);
+                Ok(Response::new(self.counted.call(stringify!($of_bucket), call).await?))
+            })*
             $(async fn $change(&self, request: Request<$change_request>) -> Result<Response<$change_response>, Status> {
                 let call = self.change::<ops::$operation>(request);
                 Ok(Response::new(self.counted.call(stringify!($change), call).await?))
             })*
             $(async fn $query(&self, request: Request<$query_request>) -> Result<Response<$query_response>, Status> {
-                let call = self.query::<queries::$reader>(request.into_inner());
+                let call = self.query::<queries::$reader>(request);
                 Ok(Response::new(self.counted.call(stringify!($query), call).await?))
             })*
         }
@@ -122,9 +180,13 @@ macro_rules! om_service {
 }
 
 om_service! {
+    buckets {
+        create_bucket, CreateBucketRequest => CreateBucketResponse, make_bucket;
+        delete_bucket, DeleteBucketRequest => DeleteBucketResponse, drop_bucket;
+        hold_bucket, HoldBucketRequest => HoldBucketResponse, hold;
+        release_bucket, ReleaseBucketRequest => ReleaseBucketResponse, release;
+    }
     changes {
-        create_bucket, CreateBucketRequest => CreateBucketResponse, CreateBucket;
-        delete_bucket, DeleteBucketRequest => DeleteBucketResponse, DeleteBucket;
         commit_key, CommitKeyRequest => CommitKeyResponse, CommitKey;
         delete_keys, DeleteKeysRequest => DeleteKeysResponse, DeleteKeys;
         create_upload, CreateUploadRequest => CreateUploadResponse, CreateUpload;
@@ -139,5 +201,6 @@ om_service! {
         list_keys, ListKeysRequest => ListKeysResponse, ListKeys;
         list_parts, ListPartsRequest => ListPartsResponse, ListParts;
         list_uploads, ListUploadsRequest => ListUploadsResponse, ListUploads;
+        stat_bucket, StatBucketRequest => StatBucketResponse, StatBucket;
     }
 }

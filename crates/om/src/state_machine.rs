@@ -135,11 +135,12 @@ mod tests {
     }
 
     fn prepared_as<O: Operation>(number: u64, id: u128, request: O::Request) -> OmCommand {
-        ops::prepare::<O>(RequestId(id), request, Fresh { random: number.into(), now_ms: number }).unwrap()
+        let fresh = Fresh { random: number.into(), now_ms: number, group: 0 };
+        ops::prepare::<O>(RequestId(id), None, request, fresh).unwrap()
     }
 
     fn bucket() -> CreateBucketRequest {
-        CreateBucketRequest { volume: "s3v".into(), bucket: "photos".into() }
+        CreateBucketRequest { volume: "s3v".into(), bucket: "photos".into(), group: None }
     }
 
     fn committed(index: u64, meta: Vec<u8>) -> Committed {

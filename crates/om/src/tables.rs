@@ -4,12 +4,14 @@
 //! | key | value |
 //! |---|---|
 //! | `a` | applied position |
-//! | `b` + volume + 0 + bucket name | `BucketRecord` |
+//! | `b` + volume + 0 + bucket name | `BucketEntry`, in the root |
+//! | `c` + bucket | `BucketRecord`, in the group that has it |
 //! | `d` + log index + `u32` | `DeletedPieces` |
 //! | `f` | format of the tables, `u32` |
 //! | `g` | empty: the names of this group are founded |
 //! | `k` + bucket + key | `Key` |
-//! | `n` | next bucket number, `u64` |
+//! | `n` | next bucket number, `u64`, in the root |
+//! | `o` + bucket | of a bucket that is being made or deleted, in the root: the key of its entry |
 //! | `p` + bucket + upload id + part number `u32` | `Part` |
 //! | `q` | `RequestQueue` |
 //! | `s` + place in the queue | `RememberedRequests` |
@@ -18,8 +20,8 @@
 
 use anyhow::{Context, bail};
 use prost::Message;
-use proto::Failure;
-use proto::om::{Bucket, BucketRecord, Upload};
+use proto::om::{BucketEntry, BucketPlace, BucketRecord, BucketStage, Upload};
+use proto::{Code, Failure};
 use statedb::Db;
 
 /// The key under which the tables say up to where they are applied.
@@ -31,9 +33,11 @@ pub(crate) const QUEUE_KEY: &[u8] = b"q";
 
 /// Persisted. Format 1 remembered only some requests and pieces without their nonces, format 2 neither
 /// refusals nor what a request was; both were in no release.
-pub(crate) const FORMAT: u32 = 5;
-/// Persisted: a format of before, which has two rows for each request that is remembered.
+pub(crate) const FORMAT: u32 = 6;
+/// Persisted: a format of before, in which a bucket's one row had its name and what is in it.
 #[cfg(test)]
+pub(crate) const FORMAT_BY_NAME: u32 = 5;
+/// Persisted: the one before that, which has two rows for each request that is remembered.
 pub(crate) const FORMAT_BY_REQUEST: u32 = 4;
 /// Persisted: the one before that, whose buckets do not say how much is in them either.
 pub(crate) const FORMAT_UNCOUNTED: u32 = 3;
@@ -43,8 +47,15 @@ pub(crate) const REMEMBERED_PREFIX: &[u8] = b"s";
 /// Up to [`FORMAT_BY_REQUEST`]: the prefix of answers by request id.
 pub(crate) const ANSWERS_PREFIX_V4: &[u8] = b"r";
 
-/// The prefix of the rows of buckets.
-pub(crate) const BUCKETS_PREFIX: &[u8] = b"b";
+/// The prefix of the names of buckets.
+pub(crate) const NAMES_PREFIX: &[u8] = b"b";
+/// The prefix of the rows of buckets that are here.
+pub(crate) const BUCKETS_PREFIX: &[u8] = b"c";
+/// The prefix of the rows of buckets that are being made or deleted.
+pub(crate) const UNSETTLED_PREFIX: &[u8] = b"o";
+
+/// The group that knows where each bucket is.
+pub(crate) const ROOT: u64 = 0;
 
 /// Upload ids are 128 random bits in hexadecimal.
 pub(crate) const UPLOAD_ID_BYTES: usize = 32;
@@ -74,6 +85,8 @@ pub(crate) fn decode<M: Message + Default>(key: &[u8], value: &[u8]) -> anyhow::
 pub(crate) enum Refusal {
     /// It cannot be carried out, and its sender should know why.
     Failure(Failure),
+    /// It cannot be carried out at the moment, or here. The same request may be another time, or elsewhere.
+    Passing(Failure),
     /// The tables cannot be read: a broken disk or a bug.
     Broken(anyhow::Error),
 }
@@ -94,8 +107,41 @@ impl From<anyhow::Error> for Refusal {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct BucketNumber(pub(crate) u64);
 
+/// A bucket as a request names it: by the place that the root gave its sender, or else by name.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BucketNamed<'a> {
+    pub(crate) place: Option<InGroup>,
+    pub(crate) volume: &'a str,
+    pub(crate) bucket: &'a str,
+}
+
+/// A bucket's place, in the group that it names.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct InGroup {
+    pub(crate) number: BucketNumber,
+    pub(crate) epoch: u64,
+}
+
+impl From<BucketPlace> for InGroup {
+    fn from(place: BucketPlace) -> InGroup {
+        InGroup { number: BucketNumber(place.number), epoch: place.epoch }
+    }
+}
+
+pub(crate) fn entry_place(entry: &BucketEntry) -> BucketPlace {
+    BucketPlace { group: entry.group, number: entry.number, epoch: entry.epoch }
+}
+
 pub(crate) fn bucket_key(volume: &str, bucket: &str) -> Vec<u8> {
     [b"b", volume.as_bytes(), b"\0", bucket.as_bytes()].concat()
+}
+
+pub(crate) fn record_key(bucket: BucketNumber) -> Vec<u8> {
+    [BUCKETS_PREFIX, &bucket.0.to_be_bytes()[..]].concat()
+}
+
+pub(crate) fn unsettled_key(bucket: BucketNumber) -> Vec<u8> {
+    [UNSETTLED_PREFIX, &bucket.0.to_be_bytes()[..]].concat()
 }
 
 pub(crate) fn keys_prefix(bucket: BucketNumber) -> Vec<u8> {
@@ -170,38 +216,38 @@ pub(crate) fn successor(prefix: &[u8]) -> Option<Vec<u8>> {
     Some(successor)
 }
 
-pub(crate) fn bucket_record(
-    tables: &impl Read,
-    volume: &str,
-    bucket: &str,
-) -> anyhow::Result<Option<BucketRecord>> {
-    tables.message(&bucket_key(volume, bucket))
-}
-
-/// The bucket's number, or that there is no such bucket.
-pub(crate) fn bucket_number(tables: &impl Read, volume: &str, bucket: &str) -> Result<BucketNumber, Refusal> {
-    Ok(bucket_existing(tables, volume, bucket)?.0)
-}
-
-pub(crate) fn bucket_existing(
-    tables: &impl Read,
-    volume: &str,
-    bucket: &str,
-) -> Result<(BucketNumber, Bucket), Refusal> {
-    let record = bucket_record_existing(tables, volume, bucket)?;
-    Ok((BucketNumber(record.id), record.bucket.unwrap_or_default()))
-}
-
-pub(crate) fn bucket_record_existing(
-    tables: &impl Read,
-    volume: &str,
-    bucket: &str,
-) -> Result<BucketRecord, Refusal> {
+/// The bucket's entry in the root, or that there is no such bucket. One that is being made is none yet.
+pub(crate) fn bucket_entry(tables: &impl Read, volume: &str, bucket: &str) -> Result<BucketEntry, Refusal> {
     crate::rules::check_volume(volume)?;
-    let record = bucket_record(tables, volume, bucket)?;
-    let missing =
-        || Failure::new(proto::Code::NoSuchBucket, format!("no bucket `{bucket}` in volume `{volume}`"));
-    Ok(record.ok_or_else(missing)?)
+    let entry: Option<BucketEntry> = tables.message(&bucket_key(volume, bucket))?;
+    let entry = entry.filter(|entry| entry.stage() != BucketStage::BucketMaking);
+    let missing = || Failure::new(Code::NoSuchBucket, format!("no bucket `{bucket}` in volume `{volume}`"));
+    Ok(entry.ok_or_else(missing)?)
+}
+
+/// The bucket, or that it is not in this group.
+pub(crate) fn bucket_record(tables: &impl Read, named: BucketNamed<'_>) -> Result<BucketRecord, Refusal> {
+    let place = match named.place {
+        Some(place) => place,
+        None => {
+            let entry = bucket_entry(tables, named.volume, named.bucket)?;
+            if entry.group != ROOT {
+                return Err(not_here(&named));
+            }
+            entry_place(&entry).into()
+        }
+    };
+    let record: Option<BucketRecord> = tables.message(&record_key(place.number))?;
+    record.filter(|record| record.epoch == place.epoch).ok_or_else(|| not_here(&named))
+}
+
+fn not_here(named: &BucketNamed<'_>) -> Refusal {
+    let why = format!("bucket `{}` is not in this group of names, or was moved", named.bucket);
+    Refusal::Passing(Failure::new(Code::NotHere, why))
+}
+
+pub(crate) fn bucket_number(tables: &impl Read, named: BucketNamed<'_>) -> Result<BucketNumber, Refusal> {
+    Ok(BucketNumber(bucket_record(tables, named)?.id))
 }
 
 /// The upload in progress, or that there is none.
@@ -218,7 +264,7 @@ pub(crate) fn upload_existing(
     };
     let missing = || {
         let message = format!("no upload `{upload}` of key `{}` is in progress", key.escape_ascii());
-        Failure::new(proto::Code::NoSuchUpload, message)
+        Failure::new(Code::NoSuchUpload, message)
     };
     Ok(known.ok_or_else(missing)?)
 }
@@ -251,6 +297,8 @@ mod tests {
     fn keys_have_their_documented_bytes() {
         let bucket = BucketNumber(0x0102);
         assert_eq!(bucket_key("s3v", "photos"), b"bs3v\0photos");
+        assert_eq!(record_key(bucket), b"c\0\0\0\0\0\0\x01\x02");
+        assert_eq!(unsettled_key(bucket), b"o\0\0\0\0\0\0\x01\x02");
         assert_eq!(key_key(bucket, b"a\0b"), b"k\0\0\0\0\0\0\x01\x02a\0b");
         assert_eq!(upload_key(bucket, b"a\0b", "0f"), b"u\0\0\0\0\0\0\x01\x02a\0\xffb\0\x010f");
         assert_eq!(part_key(bucket, "0f", 3), b"p\0\0\0\0\0\0\x01\x020f\0\0\0\x03");

@@ -7,8 +7,8 @@
 //! for are not: once SCM knows their group, its leader writes that down as in any other.
 
 use crate::tables::{
-    ANSWERS_PREFIX_V4, BUCKETS_PREFIX, BucketNumber, FORMAT, FORMAT_KEY, FORMAT_UNCOUNTED, QUEUE_KEY, Read,
-    decode, format, keys_prefix, remembered_key, successor,
+    ANSWERS_PREFIX_V4, BucketNumber, FORMAT, FORMAT_BY_REQUEST, FORMAT_KEY, FORMAT_UNCOUNTED, NAMES_PREFIX,
+    QUEUE_KEY, ROOT, Read, decode, format, keys_prefix, record_key, remembered_key, successor,
 };
 use anyhow::Context;
 use disk::Disk;
@@ -16,7 +16,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use prost::Message;
 use proto::om::{
-    BucketRecord, Key, RememberedAnswerV4, RememberedRequestV4, RememberedRequests, RequestQueue,
+    BucketEntry, BucketRecord, Key, RememberedAnswerV4, RememberedRequestV4, RememberedRequests, RequestQueue,
 };
 use raft::{Applied, Snapshots};
 use rocksdb::{Direction, IteratorMode, ReadOptions, WriteBatch};
@@ -31,25 +31,29 @@ pub(crate) fn upgrade(db: &Db) -> anyhow::Result<()> {
     let Some(before) = format(db)?.filter(|format| *format < FORMAT) else { return Ok(()) };
     info!(before, "the tables are of an older version");
     let mut batch = WriteBatch::default();
-    if before <= FORMAT_UNCOUNTED {
-        count_buckets(db, &mut batch)?;
+    divide_buckets(db, &mut batch, before)?;
+    if before <= FORMAT_BY_REQUEST {
+        join_requests(db, &mut batch)?;
     }
-    join_requests(db, &mut batch)?;
     batch.put(FORMAT_KEY, FORMAT.to_le_bytes());
     db.write(batch).context("write what became of the tables")
 }
 
-/// Notes in each bucket how much is in it.
-fn count_buckets(db: &Db, batch: &mut WriteBatch) -> anyhow::Result<()> {
-    for row in rows(db, BUCKETS_PREFIX) {
+/// Makes two rows of each bucket's one: its name in the root, and what is in it; the group of before is the root.
+fn divide_buckets(db: &Db, batch: &mut WriteBatch, before: u32) -> anyhow::Result<()> {
+    for row in rows(db, NAMES_PREFIX) {
         let (key, value) = row?;
         let mut record: BucketRecord = decode(&key, &value)?;
-        (record.keys, record.bytes) = count(db, BucketNumber(record.id))?;
-        info!(
-            bucket = record.bucket.as_ref().map(|bucket| &bucket.name),
-            record.keys, record.bytes, "counted"
-        );
-        batch.put(key, record.encode_to_vec());
+        let number = BucketNumber(record.id);
+        if before <= FORMAT_UNCOUNTED {
+            (record.keys, record.bytes) = count(db, number)?;
+            let bucket = record.bucket.as_ref().map(|bucket| &bucket.name);
+            info!(bucket, record.keys, record.bytes, "counted");
+        }
+        let bucket = record.bucket.clone();
+        let entry = BucketEntry { number: number.0, bucket, group: ROOT, ..BucketEntry::default() };
+        batch.put(key, entry.encode_to_vec());
+        batch.put(record_key(number), record.encode_to_vec());
     }
     Ok(())
 }
@@ -138,7 +142,7 @@ mod tests {
     use super::*;
     use crate::ops::CreateBucket;
     use crate::ops::testing::Namespace;
-    use crate::tables::{FORMAT_BY_REQUEST, REMEMBERED_PREFIX, is_founded};
+    use crate::tables::{BUCKETS_PREFIX, FORMAT_BY_NAME, REMEMBERED_PREFIX, is_founded};
     use bytes::Bytes;
     use proto::om::CreateBucketRequest;
     use statedb::DbGenerations;
@@ -149,9 +153,24 @@ mod tests {
         db.write(batch).unwrap();
     }
 
-    /// Makes tables of a format before: two rows for each request, each in an entry of its own.
+    /// Makes tables of a format before: one row for each bucket, and two for each request, each in an entry of its
+    /// own.
     fn make_old(db: &Db, format: u32) {
         let mut batch = WriteBatch::default();
+        for row in rows(db, BUCKETS_PREFIX) {
+            let (key, value) = row.unwrap();
+            let mut record: BucketRecord = decode(&key, &value).unwrap();
+            if format == FORMAT_UNCOUNTED {
+                (record.keys, record.bytes) = (0, 0);
+            }
+            let bucket = record.bucket.clone().unwrap();
+            batch.put(crate::tables::bucket_key(&bucket.volume, &bucket.name), record.encode_to_vec());
+            batch.delete(key);
+        }
+        batch.put(FORMAT_KEY, format.to_le_bytes());
+        if format == FORMAT_BY_NAME {
+            return db.write(batch).unwrap();
+        }
         for row in rows(db, REMEMBERED_PREFIX) {
             let (key, value) = row.unwrap();
             let RememberedRequests { request_ids, request_digests, replies, at_ms } =
@@ -169,22 +188,14 @@ mod tests {
         if let Some(queue) = db.message::<RequestQueue>(QUEUE_KEY).unwrap() {
             batch.put(QUEUE_KEY, RequestQueue { bytes: 77, requests: 0, ..queue }.encode_to_vec());
         }
-        if format == FORMAT_UNCOUNTED {
-            for row in rows(db, BUCKETS_PREFIX) {
-                let (key, value) = row.unwrap();
-                let record = BucketRecord { keys: 0, bytes: 0, ..decode(&key, &value).unwrap() };
-                batch.put(key, record.encode_to_vec());
-            }
-        }
-        batch.put(FORMAT_KEY, format.to_le_bytes());
         db.write(batch).unwrap();
     }
 
     #[test]
     fn tables_of_formats_before_become_what_they_would_have_been() {
-        for old in [FORMAT_UNCOUNTED, FORMAT_BY_REQUEST] {
+        for old in [FORMAT_UNCOUNTED, FORMAT_BY_REQUEST, FORMAT_BY_NAME] {
             let mut namespace = Namespace::new();
-            let music = CreateBucketRequest { volume: "s3v".into(), bucket: "music".into() };
+            let music = CreateBucketRequest { volume: "s3v".into(), bucket: "music".into(), group: None };
             namespace.run::<CreateBucket>(music).unwrap();
             for key in ["a", "b", "c", "a"] {
                 namespace.commit(key, 1).unwrap();
@@ -193,7 +204,8 @@ mod tests {
             let wanted = namespace.records(b"");
             make_old(&namespace.db, old);
             assert_ne!(namespace.records(b""), wanted);
-            assert_eq!(namespace.records(ANSWERS_PREFIX_V4).len(), 6);
+            let answers = if old == FORMAT_BY_NAME { 0 } else { 6 };
+            assert_eq!(namespace.records(ANSWERS_PREFIX_V4).len(), answers);
             upgrade(&namespace.db).unwrap();
             assert_eq!(namespace.records(b""), wanted, "as if it had been so from the beginning");
             upgrade(&namespace.db).unwrap();

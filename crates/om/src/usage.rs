@@ -135,8 +135,8 @@ mod tests {
 
     fn row(name: &str, keys: u64, bytes: u64) -> (Vec<u8>, Option<Vec<u8>>) {
         let bucket = Some(Bucket { name: name.to_owned(), ..Bucket::default() });
-        let record = BucketRecord { id: 1, bucket, keys, bytes };
-        (crate::tables::bucket_key("s3v", name), Some(record.encode_to_vec()))
+        let record = BucketRecord { id: 1, bucket, keys, bytes, ..BucketRecord::default() };
+        ([BUCKETS_PREFIX, name.as_bytes()].concat(), Some(record.encode_to_vec()))
     }
 
     fn write(db: &Arc<Db>, usage: &Usage, rows: BucketRows) {

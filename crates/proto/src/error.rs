@@ -46,9 +46,12 @@ impl Code {
     /// The retry that a caller should choose when the server does not say otherwise.
     pub fn default_retry(self) -> Retry {
         match self {
-            Code::NotLeader | Code::Closed | Code::DiskFull | Code::DiskFailed | Code::Corrupt => {
-                Retry::Elsewhere
-            }
+            Code::NotLeader
+            | Code::NotHere
+            | Code::Closed
+            | Code::DiskFull
+            | Code::DiskFailed
+            | Code::Corrupt => Retry::Elsewhere,
             Code::Busy | Code::Unavailable | Code::NotYet => Retry::Here,
             Code::OutcomeUnknown => Retry::Unknown,
             Code::Unspecified
@@ -79,6 +82,7 @@ impl Code {
                 tonic::Code::InvalidArgument
             }
             Code::NotLeader
+            | Code::NotHere
             | Code::WrongCluster
             | Code::NewerVersion
             | Code::Closed

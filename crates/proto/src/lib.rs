@@ -11,6 +11,7 @@
     unreachable_pub
 )]
 
+mod bucket_place;
 mod cluster;
 mod codec;
 mod convert;
@@ -20,6 +21,7 @@ mod request_id;
 mod seeker;
 mod states;
 
+pub use bucket_place::{bucket_of, in_bucket};
 pub use cluster::{ClusterGuard, in_cluster};
 pub use convert::{bytes16, disk_id, uuid_bytes};
 pub use error::{Code, Failure, Retry};

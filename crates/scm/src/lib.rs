@@ -23,6 +23,7 @@ mod om_groups;
 mod om_groups_model_tests;
 #[cfg(test)]
 mod om_groups_tests;
+mod om_leaders;
 mod om_orders;
 mod om_view;
 mod oms;

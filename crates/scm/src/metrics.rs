@@ -122,7 +122,7 @@ fn expose_oms(world: &World<'_>, exposition: &mut Exposition) {
         (NodeDuty::NodeDecommissioned, "decommissioned"),
     ];
     by_label(exposition, OM_DUTIES, "duty", &duties, tables.oms().values().map(om_duty));
-    let groups = || om_groups::all(tables);
+    let groups = || om_groups::all(world);
     exposition.gauge(OM_GROUPS, &[], groups().len() as u64);
     let is_down = |group: &&u64| om_groups::is_down(world, tables.om_group(**group));
     exposition.gauge(OM_GROUPS_DOWN, &[], groups().iter().filter(is_down).count() as u64);

@@ -16,28 +16,29 @@
 use crate::om_view::{OmLeader, all_leaders, is_dead, is_healthy, is_in_service, is_well, leader};
 use crate::oms::ReplicaHeard;
 use crate::ops::note_om_group;
-use crate::tables::{NAMES_OF_BEFORE, OM_MEMBERS, OmReplica, Tables, om_duty};
+use crate::tables::{NAMES_OF_BEFORE, OM_GROUPS_MAX, OM_MEMBERS, OmReplica, ROOT_OF_NAMES, om_duty};
 use crate::world::World;
 use proto::scm::{
-    ChangeOmGroupCommand, FoundOmGroupCommand, NodeDuty, NoteOmGroupCommand, OmGroupRecord, OmMemberRecord,
-    OmReplicaReport, SetOmDutyCommand, scm_command::Command,
+    ChangeOmGroupCommand, CreateOmGroupCommand, FoundOmGroupCommand, NodeDuty, NoteOmGroupCommand,
+    OmGroupRecord, OmMemberRecord, OmReplicaReport, SetOmDutyCommand, scm_command::Command,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tokio::time::Instant;
 use types::{NodeId, ReplicaId};
 
-/// The groups that a cluster has names in, numbered from 0.
-pub(crate) const OM_GROUPS: u64 = 1;
-
-/// Those that a cluster is to have, and whatever others SCM knows.
-pub(crate) fn all(tables: &Tables) -> BTreeSet<u64> {
-    (0..OM_GROUPS).chain(tables.om_groups().keys().copied()).collect()
+/// All groups: the root, those that were made, and those that a forced reset has lost, of which OMs have names.
+pub(crate) fn all(world: &World<'_>) -> BTreeSet<u64> {
+    let heard = world.tables.oms().keys().flat_map(|om| world.oms.replicas(*om));
+    let lost = heard.map(|heard| &heard.report).filter(|report| has_names(report)).map(|report| report.group);
+    [ROOT_OF_NAMES].into_iter().chain(world.tables.om_groups().keys().copied()).chain(lost).collect()
 }
 
 /// The decisions on groups of one leadership.
 pub(crate) struct OmGroups {
     delay: Duration,
+    /// The groups that a cluster gets by itself.
+    wanted: usize,
     /// The OMs that were healthy and in service once.
     seen: BTreeSet<NodeId>,
     /// The moment from which on groups are begun: none of those that start together is missing then.
@@ -48,8 +49,8 @@ pub(crate) struct OmGroups {
 struct Loads(BTreeMap<NodeId, usize>);
 
 impl OmGroups {
-    pub(crate) fn new(delay: Duration) -> OmGroups {
-        OmGroups { delay, seen: BTreeSet::new(), due: None }
+    pub(crate) fn new(delay: Duration, wanted: usize) -> OmGroups {
+        OmGroups { delay, wanted, seen: BTreeSet::new(), due: None }
     }
 
     /// The moment at which something is due though nobody says anything new.
@@ -68,9 +69,21 @@ impl OmGroups {
             ),
             record => self.begin(world, group, record.unwrap_or(&OmGroupRecord::default()), &mut loads),
         };
-        let commands: Vec<Command> = all(world.tables).into_iter().filter_map(of_group).collect();
+        let mut commands: Vec<Command> = all(world).into_iter().filter_map(of_group).collect();
+        commands.extend(self.missing(world));
         // What is decided now may need an OM that nothing has needed yet.
         if commands.is_empty() { emptied(world) } else { commands }
+    }
+
+    /// Groups that a young cluster is to have besides the root. What a forced reset has lost is not made up for: it
+    /// is somewhere, and comes back.
+    fn missing(&self, world: &World<'_>) -> Vec<Command> {
+        let is_begun = world.tables.om_group(ROOT_OF_NAMES).is_some_and(|root| root.is_founded);
+        if !is_begun || world.tables.may_have_lost_om_groups() {
+            return Vec::new();
+        }
+        let missing = self.wanted.min(OM_GROUPS_MAX).saturating_sub(world.tables.om_groups().len());
+        vec![Command::CreateOmGroup(CreateOmGroupCommand {}); missing]
     }
 
     fn observe(&mut self, world: &World<'_>) {
@@ -99,6 +112,10 @@ impl OmGroups {
         // Of two directories with names the one that has more of them.
         if let Some(names) = names.max_by_key(|leader| (leader.report().last_index, leader.report().term)) {
             return note(world, group, &names);
+        }
+        // One that SCM does not know somebody else has begun.
+        if group != ROOT_OF_NAMES && world.tables.om_group(group).is_none() {
+            return None;
         }
         if names_are_on(world, group).is_some() || world.tables.names_may_be_elsewhere(group).is_some() {
             return None;
@@ -363,7 +380,7 @@ pub(crate) fn idle(world: &World<'_>, om: NodeId) -> Option<String> {
         let is_member = record.is_some_and(|record| record.members.iter().any(|member| member.om == om.0));
         !is_member && is_down(world, record)
     };
-    let group = all(world.tables).into_iter().find(is_idle)?;
+    let group = all(world).into_iter().find(is_idle)?;
     let problem = problem(world, group, world.tables.om_group(group))?;
     Some(format!("group {group} of names, in which it is not, has no leader: {problem}"))
 }

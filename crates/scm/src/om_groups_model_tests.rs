@@ -123,7 +123,7 @@ impl Model {
             tables: Tables::default(),
             log: Vec::new(),
             heard: Oms::new(STALE_AFTER, DEAD_AFTER, now),
-            planner: OmGroups::new(Duration::from_millis(200)),
+            planner: OmGroups::new(Duration::from_millis(200), 1),
             now,
             oms: Vec::new(),
             rafts: Vec::new(),
@@ -216,7 +216,7 @@ impl Model {
 
     fn scm_begins(&mut self) {
         self.heard = Oms::new(STALE_AFTER, DEAD_AFTER, self.now);
-        self.planner = OmGroups::new(Duration::from_millis(200));
+        self.planner = OmGroups::new(Duration::from_millis(200), 1);
     }
 
     fn scm_reset(&mut self, lost: usize) {

@@ -3,7 +3,7 @@ use crate::om_orders::answer;
 use crate::om_view::leader;
 use crate::oms::Oms;
 use crate::ops::testing::{
-    change, found, give_up, members, note, register_om, run, set_om_duty, three_oms, uuid,
+    change, create_group, found, give_up, members, note, register_om, run, set_om_duty, three_oms, uuid,
 };
 use crate::tables::{Tables, TablesMut};
 use crate::world::World;
@@ -48,7 +48,7 @@ impl Fixture {
     fn of(tables: Tables) -> Fixture {
         let now = Instant::now();
         let oms = Oms::new(STALE_AFTER, DEAD_AFTER, now);
-        Fixture { tables, oms, planner: OmGroups::new(DELAY), now }
+        Fixture { tables, oms, planner: OmGroups::new(DELAY, 1), now }
     }
 
     /// OMs 1 to 3 speak and have nothing, for long enough.
@@ -121,6 +121,60 @@ impl Fixture {
         let world = World::of_oms(&self.tables, &self.oms, self.now);
         problem(&world, 0, self.tables.om_group(0)).unwrap_or_default()
     }
+}
+
+#[test]
+fn a_cluster_gets_its_groups_once_the_root_is_founded_and_each_is_founded_and_grows() {
+    let mut fixture = Fixture::ready();
+    fixture.planner = OmGroups::new(DELAY, 3);
+    (1..=3).for_each(|om| fixture.hear(om, vec![]));
+    assert_eq!(fixture.decide(), [], "more may come");
+    fixture.now += DELAY;
+    assert_eq!(fixture.decide(), [found(0, 1)], "no others before there is a root");
+    run(&mut fixture.tables, found(0, 1));
+    fixture.hear(1, begun(2, &[(2, 1)]));
+    assert_eq!(fixture.decide(), [Command::NoteOmGroup(noted(&[(2, 1)]))]);
+    run(&mut fixture.tables, note(0, &[(2, 1)]));
+    let decided = fixture.decide();
+    assert_eq!(decided.iter().filter(|command| **command == create_group()).count(), 2, "{decided:?}");
+    for _ in 0..2 {
+        run(&mut fixture.tables, create_group());
+    }
+    let begins = |command: &Command| match command {
+        Command::FoundOmGroup(found) => Some((found.group, found.om)),
+        _ => None,
+    };
+    let decided = fixture.decide();
+    let begun: Vec<_> = decided.iter().filter_map(begins).collect();
+    assert_eq!(begun, [(1, 2), (2, 3)], "on OMs that have least");
+}
+
+#[test]
+fn groups_that_a_forced_reset_lost_come_back_and_are_not_made_up_for() {
+    let mut fixture = Fixture::ready();
+    fixture.planner = OmGroups::new(DELAY, 3);
+    TablesMut::new(&mut fixture.tables).reset();
+    let mut names = leads(70, &[(70, 2)]);
+    names[0].group = 5;
+    fixture.hear(2, names);
+    (0..2).for_each(|_| {
+        fixture.decide();
+        fixture.now += DELAY;
+    });
+    let decided = fixture.decide();
+    let [Command::NoteOmGroup(noted)] = &decided[..] else { panic!("{decided:?}") };
+    assert_eq!((noted.group, noted.members.len()), (5, 1));
+    // One of which nobody has the names any more is not begun: nobody says what it was.
+    let mut fixture = Fixture::ready();
+    let mut names = leads(70, &[(70, 2)]);
+    (names[0].group, names[0].leader_replica) = (5, 0);
+    fixture.hear(2, names);
+    fixture.now += DEAD_AFTER;
+    (1..=3).filter(|om| *om != 2).for_each(|om| fixture.hear(om, vec![]));
+    fixture.decide();
+    fixture.now += DELAY;
+    let decided = fixture.decide();
+    assert!(!decided.iter().any(|command| matches!(command, Command::FoundOmGroup(it) if it.group == 5)));
 }
 
 #[test]

@@ -1,9 +1,9 @@
 //! The orders to an OM: the groups in which it is to have a replica, and what it is to delete. A pure function
 //! of one look at the world.
 
-use crate::om_groups;
 use crate::om_view::leader;
 use crate::tables::OmReplica;
+use crate::view::om_groups;
 use crate::world::World;
 use proto::scm::{
     NodeAddress, OmGroup, OmGroupRecord, OmHeartbeatResponse, OmMember, OmMemberRecord, OmReplicaName,
@@ -18,12 +18,13 @@ pub(crate) fn answer(world: &World<'_>, om: NodeId) -> OmHeartbeatResponse {
     let gone = records().filter_map(|record| gone(world, record, om));
     let successors = told.iter().filter_map(|record| successor(world, record, om));
     OmHeartbeatResponse {
-        idle: om_groups::idle(world, om).unwrap_or_default(),
+        idle: crate::om_groups::idle(world, om).unwrap_or_default(),
         successors: successors.collect(),
         groups: told.iter().map(|record| group(world, record)).collect(),
         gone: gone.collect(),
         addresses: addresses(world, &told, om),
         register_again: false,
+        om_groups: om_groups(world),
     }
 }
 

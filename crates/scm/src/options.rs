@@ -12,6 +12,9 @@ pub struct ScmOptions {
     /// Pipelines that SCM places on each healthy disk. Two keep a disk's writer busy while one of them
     /// changes leader; each costs a Raft group with its log cache.
     pub pipelines_per_disk: u32,
+    /// Groups of names that a new cluster gets; more are made at an operator's word. Each costs every OM that has it a
+    /// Raft group with a database.
+    pub om_groups: usize,
     /// A node that was silent for this long gets no new pipelines: five missed heartbeats.
     pub stale_after: Duration,
     /// A node that was silent for this long is given up: longer than a reboot.
@@ -62,6 +65,7 @@ impl Default for ScmOptions {
             address: String::new(),
             members: Vec::new(),
             pipelines_per_disk: 2,
+            om_groups: 4,
             stale_after: Duration::from_secs(5),
             dead_after: Duration::from_secs(600),
             member_fault_grace: Duration::from_secs(30),

@@ -9,6 +9,7 @@ use crate::departures;
 use crate::leader::Leader;
 use crate::leader_moves::LeaderBalancer;
 use crate::om_groups::OmGroups;
+use crate::om_leaders::{OmLeaders, OmSuccession};
 use crate::options::ScmOptions;
 use crate::pipelines::{Placing, creation, ready_to_open};
 use crate::replication::{Replication, SLICE, note_replaced};
@@ -30,6 +31,8 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 const DEPARTURES_INTERVAL: Duration = Duration::from_secs(1);
 /// Between two looks of each balancer, each of which moves at most one thing.
 const BALANCE_INTERVAL: Duration = Duration::from_secs(2);
+/// The time for which a group's leader is told who is to lead instead.
+pub(crate) const OM_SUCCESSION_MAX: Duration = Duration::from_secs(15);
 /// Commands of one tick: bounds the proposals in flight.
 const COMMANDS_MAX: usize = 256;
 
@@ -40,6 +43,7 @@ const WHAT_CHARS_MAX: usize = 200;
 struct Planners {
     options: ScmOptions,
     om_groups: OmGroups,
+    om_leaders: OmLeaders,
     placing: Placing,
     adoption: Adoption,
     closing: Closing,
@@ -49,6 +53,7 @@ struct Planners {
     look: Pace,
     departures: Pace,
     balance: Pace,
+    balance_oms: Pace,
 }
 
 /// The decisions of one tick, beside orders.
@@ -58,6 +63,7 @@ struct Decisions {
     /// Pipelines were placed, or there was no place for one.
     has_placed: bool,
     enough_is_known: bool,
+    successions: Vec<OmSuccession>,
 }
 
 /// Something that is done at intervals.
@@ -71,7 +77,10 @@ pub(crate) async fn decide(leader: &Leader) {
     let mut planners = Planners::new(&leader.options, Instant::now());
     let mut view = leader.view.subscribe();
     loop {
-        let Decisions { commands, has_placed, enough_is_known } = tick(leader, &mut planners);
+        let Decisions { commands, has_placed, enough_is_known, successions } = tick(leader, &mut planners);
+        for OmSuccession { group, replica } in successions {
+            leader.change_oms(|oms| oms.wish(group, replica, Instant::now() + OM_SUCCESSION_MAX));
+        }
         if enough_is_known {
             info!("enough is known to move data");
             leader.set_left_safe_mode();
@@ -107,6 +116,9 @@ fn tick(leader: &Leader, planners: &mut Planners) -> Decisions {
         if is_look_due {
             decisions.enough_is_known = !is_known && safe_mode::waits(world).is_empty();
             decisions.commands.extend(planners.look(world));
+            if planners.balance_oms.is_due(now) {
+                decisions.successions.extend(planners.om_leaders.plan(world));
+            }
             planners.order(changed, world, replication);
         }
         decisions.commands.truncate(COMMANDS_MAX);
@@ -122,7 +134,8 @@ impl Planners {
             let_go: options.stale_after,
         };
         Planners {
-            om_groups: OmGroups::new(options.placement_delay),
+            om_groups: OmGroups::new(options.placement_delay, options.om_groups),
+            om_leaders: OmLeaders::new(options.leader_move_interval),
             placing: Placing::new(options.placement_delay, options.pipelines_per_disk, now),
             adoption: Adoption::new(options.stale_after),
             closing: Closing::new(graces),
@@ -132,6 +145,7 @@ impl Planners {
             look: Pace::new(LOOK_INTERVAL, now),
             departures: Pace::new(DEPARTURES_INTERVAL, now),
             balance: Pace::new(BALANCE_INTERVAL, now),
+            balance_oms: Pace::new(BALANCE_INTERVAL, now),
             options: options.clone(),
         }
     }

@@ -269,6 +269,13 @@ impl Scm for ScmService {
         Ok(Response::new(GiveUpOmGroupResponse {}))
     }
 
+    async fn create_om_group(
+        &self,
+        _request: Request<CreateOmGroupRequest>,
+    ) -> Result<Response<CreateOmGroupResponse>, Status> {
+        Ok(Response::new(om_groups::create(&*self.leader()?).await?))
+    }
+
     async fn introduce(
         &self,
         _request: Request<IntroduceRequest>,

@@ -22,7 +22,7 @@
 mod oms;
 mod registry;
 
-pub(crate) use oms::{NAMES_OF_BEFORE, OM_MEMBERS, OmReplica, om_duty};
+pub(crate) use oms::{NAMES_OF_BEFORE, OM_GROUPS_MAX, OM_MEMBERS, OmReplica, ROOT_OF_NAMES, om_duty};
 
 use crate::racks::RackMap;
 use crate::registry::Directory;
@@ -79,6 +79,7 @@ pub(crate) const FOUNDER: ReplicaId = ReplicaId(1);
 enum Counter {
     Node = b'n',
     Om = b'o',
+    OmGroup = b'g',
     Pipeline = b'p',
     Container = b'c',
     /// Replicas of pipelines and of groups of names.
@@ -90,9 +91,10 @@ enum Counter {
 }
 
 impl Counter {
-    const ALL: [Counter; 7] = [
+    const ALL: [Counter; 8] = [
         Counter::Node,
         Counter::Om,
+        Counter::OmGroup,
         Counter::Pipeline,
         Counter::Container,
         Counter::Replica,
@@ -115,7 +117,7 @@ impl Counter {
         key
     }
 
-    /// 0 means "none", and the founder has its id without drawing it.
+    /// 0 means "none", or the root of the names, and the founder has its id without drawing it.
     fn first(self) -> u64 {
         match self {
             Counter::Member => FOUNDER.0 + 1,
@@ -456,6 +458,10 @@ impl<'a> TablesMut<'a> {
         NodeId(self.draw(Counter::Om))
     }
 
+    pub(crate) fn draw_om_group(&mut self) -> u64 {
+        self.draw(Counter::OmGroup)
+    }
+
     pub(crate) fn draw_pipeline(&mut self) -> PipelineId {
         PipelineId(self.draw(Counter::Pipeline))
     }
@@ -652,7 +658,7 @@ mod tests {
         assert_eq!(key(OMS, 1), *b"o\0\0\0\0\0\0\0\x01");
         assert_eq!(key(OM_GROUPS, 0), *b"m\0\0\0\0\0\0\0\0");
         let keys: Vec<_> = Counter::ALL.map(Counter::key).to_vec();
-        assert_eq!(keys, [*b"in", *b"io", *b"ip", *b"ic", *b"ir", *b"iv", *b"im"]);
+        assert_eq!(keys, [*b"in", *b"io", *b"ig", *b"ip", *b"ic", *b"ir", *b"iv", *b"im"]);
         assert_eq!(Counter::Container.lost_key(0x0102), *b"uc\0\0\0\0\0\0\x01\x02");
     }
 }

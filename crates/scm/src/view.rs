@@ -16,9 +16,13 @@ use types::NodeId;
 
 pub(crate) fn cluster_view(world: &World<'_>) -> ClusterView {
     let pipelines = world.tables.live_pipelines().map(|record| pipeline(record, world)).collect();
+    ClusterView { cluster: world.tables.cluster().to_owned(), pipelines, om_groups: om_groups(world) }
+}
+
+/// The groups of names that are founded.
+pub(crate) fn om_groups(world: &World<'_>) -> Vec<OmGroupView> {
     let founded = world.tables.om_groups().values().filter(|record| record.is_founded);
-    let om_groups = founded.map(|record| om_group(record, world)).collect();
-    ClusterView { cluster: world.tables.cluster().to_owned(), pipelines, om_groups }
+    founded.map(|record| om_group(record, world)).collect()
 }
 
 /// A group of names with all who may lead it: those of the record, and those whom the group still has.

@@ -40,6 +40,9 @@ pub(crate) enum AdminCommand {
     /// OMs, and the groups of names that are on them
     #[command(subcommand)]
     Om(OmCommand),
+    /// Buckets: which group of names has which, and how much is in them
+    #[command(subcommand)]
+    Bucket(BucketCommand),
     /// Groups that have lost a majority of their members
     #[command(subcommand)]
     Raft(RaftCommand),
@@ -335,6 +338,9 @@ pub(crate) enum OmCommand {
     Roles,
     /// Groups of names: leader, members, and what is not as it should be
     Groups,
+    /// Make more groups
+    #[command(subcommand)]
+    Group(OmGroupCommand),
     /// Move the leader of a group to another member
     Transfer {
         group: u64,
@@ -358,6 +364,27 @@ pub(crate) enum OmCommand {
         /// Do it; without this the command only shows the group
         #[arg(long)]
         accept_loss: bool,
+    },
+}
+
+#[derive(Subcommand, Debug, Clone)]
+pub(crate) enum OmGroupCommand {
+    /// One more group of names, for buckets that are made from then on. It stays
+    Create,
+}
+
+#[derive(Subcommand, Debug, Clone)]
+pub(crate) enum BucketCommand {
+    /// All buckets, by name
+    List,
+    /// One bucket
+    Info { bucket: String },
+    /// A new, empty bucket, in a group of your choice
+    Create {
+        bucket: String,
+        /// Default: any
+        #[arg(long)]
+        group: Option<u64>,
     },
 }
 
@@ -410,6 +437,9 @@ impl AdminCommand {
             AdminCommand::Rack(command) => matches!(command, RackCommand::List),
             AdminCommand::Scm(command) => matches!(command, ScmCommand::Roles),
             AdminCommand::Om(command) => matches!(command, OmCommand::Roles | OmCommand::Groups),
+            AdminCommand::Bucket(command) => {
+                matches!(command, BucketCommand::List | BucketCommand::Info { .. })
+            }
             AdminCommand::Raft(RaftCommand::ResetMembership { .. }) => true,
             AdminCommand::SafeMode(command) => matches!(command, SafeModeCommand::Status),
             AdminCommand::Replication(command) | AdminCommand::Balancer(command) => {

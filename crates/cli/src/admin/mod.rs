@@ -2,6 +2,7 @@
 
 mod answer;
 pub(crate) mod args;
+mod bucket;
 mod container;
 mod datanode;
 mod log;
@@ -61,6 +62,7 @@ async fn answer(scm: &mut Scm, command: AdminCommand) -> anyhow::Result<Answer> 
         AdminCommand::Rack(command) => rack::run(scm, command).await,
         AdminCommand::Scm(command) => members::run(scm, command).await,
         AdminCommand::Om(command) => om::run(scm, command).await,
+        AdminCommand::Bucket(command) => bucket::run(&scm.addresses().join(","), command).await,
         AdminCommand::Raft(command) => raft::run(scm, command).await,
         AdminCommand::SafeMode(command) => safe_mode::run(scm, command).await,
         AdminCommand::Replication(command) => switches::replication(scm, command).await,

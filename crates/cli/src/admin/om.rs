@@ -1,15 +1,15 @@
 //! OMs, and the groups of names that are on them.
 
 use super::answer::Answer;
-use super::args::OmCommand;
+use super::args::{OmCommand, OmGroupCommand};
 use super::scm::Scm;
 use super::words;
 use crate::output;
 use crate::table::{Cell, Tone, table};
 use anyhow::{Context, bail};
 use proto::scm::{
-    GiveUpOmGroupRequest, ListOmsRequest, ListOmsResponse, NodeDuty, NodeState, OmGroupInfo, OmInfo,
-    OmReplicaInfo, SetOmDutyRequest, TransferOmLeaderRequest,
+    CreateOmGroupRequest, GiveUpOmGroupRequest, ListOmsRequest, ListOmsResponse, NodeDuty, NodeState,
+    OmGroupInfo, OmInfo, OmReplicaInfo, SetOmDutyRequest, TransferOmLeaderRequest,
 };
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -19,12 +19,15 @@ use tokio::time::Instant;
 const PAUSE: Duration = Duration::from_secs(1);
 /// SCM asks the leader with each of its heartbeats for as long.
 const TRANSFER_MAX: Duration = Duration::from_secs(15);
+/// A new group is begun by one OM at its next heartbeat.
+const BEGIN_MAX: Duration = Duration::from_secs(15);
 const TRANSFER_PAUSE: Duration = Duration::from_millis(200);
 
 pub(super) async fn run(scm: &mut Scm, command: OmCommand) -> anyhow::Result<Answer> {
     match command {
         OmCommand::Roles => Ok(roles(&oms(scm).await?)),
         OmCommand::Groups => Ok(groups(&oms(scm).await?.groups)),
+        OmCommand::Group(OmGroupCommand::Create) => create_group(scm).await,
         OmCommand::Transfer { group, to } => transfer(scm, group, to.unwrap_or_default()).await,
         OmCommand::Decommission { om, wait } => {
             let until = wait.then_some(NodeDuty::NodeDecommissioned);
@@ -62,6 +65,24 @@ pub(super) fn groups_text(groups: &[OmGroupInfo]) -> String {
         text += &format!("\ngroup {}: {}\n", number(group), group.problem);
     }
     text
+}
+
+/// Returns when the new group serves, or says why it does not.
+async fn create_group(scm: &mut Scm) -> anyhow::Result<Answer> {
+    let made = scm.change(async |client| client.create_om_group(CreateOmGroupRequest {}).await).await?.group;
+    let give_up = Instant::now() + BEGIN_MAX;
+    loop {
+        let mut groups_now = oms(scm).await?.groups;
+        groups_now.retain(|other| number(other) == made);
+        if groups_now.first().is_some_and(|group| !group.is_down) {
+            return Ok(groups(&groups_now));
+        }
+        if Instant::now() >= give_up {
+            let why = groups_now.first().map_or("", |group| &group.problem);
+            bail!("group {made} is made, and does not serve after {BEGIN_MAX:?}: {why}");
+        }
+        tokio::time::sleep(TRANSFER_PAUSE).await;
+    }
 }
 
 /// Returns when another one leads.

@@ -5,34 +5,59 @@ use flotilla_client::{Client, ClientError, ClientOptions, S3_VOLUME};
 use proto::om::om_server::{Om, OmServer};
 use proto::om::*;
 use proto::{Code, Failure, RequestId};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::net::TcpListener;
 use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response, Status};
 
-/// An OM that never answers the first try of a deletion, and refuses the next.
+/// What an OM does with a try of a deletion.
+#[derive(Clone, Copy)]
+enum Answer {
+    Lost,
+    Refused(Code),
+    Done,
+}
+
+/// An OM that does with tries of a deletion, and says of the bucket's place, what it is told to; the last of each
+/// again and again.
 #[derive(Clone)]
-struct Refusing {
-    code: Code,
-    tries: Arc<Mutex<Vec<RequestId>>>,
+struct Scripted {
+    answers: Vec<Answer>,
+    places: Vec<Result<BucketPlace, Code>>,
+    tries: Arc<Mutex<Vec<(RequestId, BucketPlace)>>>,
+    asked: Arc<AtomicUsize>,
+}
+
+fn place(number: u64, epoch: u64) -> Result<BucketPlace, Code> {
+    Ok(BucketPlace { group: 0, number, epoch })
 }
 
 macro_rules! refused {
     ($($method:ident, $request:ident => $response:ident;)*) => {
         #[tonic::async_trait]
-        impl Om for Refusing {
+        impl Om for Scripted {
+            async fn head_bucket(&self, _: Request<HeadBucketRequest>) -> Result<Response<HeadBucketResponse>, Status> {
+                let nth = self.asked.fetch_add(1, Relaxed).min(self.places.len() - 1);
+                match self.places[nth] {
+                    Ok(place) => Ok(Response::new(HeadBucketResponse { place: Some(place), bucket: None })),
+                    Err(code) => Err(Failure::new(code, "refused").into()),
+                }
+            }
             async fn delete_keys(&self, request: Request<DeleteKeysRequest>) -> Result<Response<DeleteKeysResponse>, Status> {
                 let (id, _) = proto::request_of(request.metadata())?;
+                let place = proto::bucket_of(request.metadata())?.unwrap();
                 let nth = {
                     let mut tries = self.tries.lock().unwrap();
-                    tries.push(id);
-                    tries.len()
+                    tries.push((id, place));
+                    tries.len().min(self.answers.len()) - 1
                 };
-                if nth == 1 {
-                    std::future::pending::<()>().await;
+                match self.answers[nth] {
+                    Answer::Lost => std::future::pending().await,
+                    Answer::Refused(code) => Err(Failure::new(code, "refused").into()),
+                    Answer::Done => Ok(Response::new(DeleteKeysResponse { existed: vec![true] })),
                 }
-                Err(Failure::new(self.code, "refused").into())
             }
             $(async fn $method(&self, _: Request<$request>) -> Result<Response<$response>, Status> {
                 Err(Status::unimplemented(""))
@@ -43,7 +68,6 @@ macro_rules! refused {
 
 refused! {
     create_bucket, CreateBucketRequest => CreateBucketResponse;
-    head_bucket, HeadBucketRequest => HeadBucketResponse;
     list_buckets, ListBucketsRequest => ListBucketsResponse;
     delete_bucket, DeleteBucketRequest => DeleteBucketResponse;
     commit_key, CommitKeyRequest => CommitKeyResponse;
@@ -55,21 +79,36 @@ refused! {
     abort_upload, AbortUploadRequest => AbortUploadResponse;
     list_parts, ListPartsRequest => ListPartsResponse;
     list_uploads, ListUploadsRequest => ListUploadsResponse;
+    stat_bucket, StatBucketRequest => StatBucketResponse;
+    hold_bucket, HoldBucketRequest => HoldBucketResponse;
+    release_bucket, ReleaseBucketRequest => ReleaseBucketResponse;
 }
 
-async fn refused_after_silence(cluster: &Cluster, code: Code) -> ClientError {
+/// The client's answer to a deletion, and the places to which its tries went, all of one request.
+async fn delete(
+    cluster: &Cluster,
+    answers: &[Answer],
+    places: &[Result<BucketPlace, Code>],
+) -> (Result<Vec<bool>, ClientError>, Vec<BucketPlace>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let om = Some(listener.local_addr().unwrap().to_string());
-    let refusing = Refusing { code, tries: Arc::default() };
-    let server = tonic::transport::Server::builder().add_service(OmServer::new(refusing.clone()));
+    let (answers, places) = (answers.to_vec(), places.to_vec());
+    let om_that_says = Scripted { answers, places, tries: Arc::default(), asked: Arc::default() };
+    let server = tonic::transport::Server::builder().add_service(OmServer::new(om_that_says.clone()));
     let server = tokio::spawn(server.serve_with_incoming(TcpIncoming::from(listener)));
     let call_timeout = Duration::from_millis(500);
     let client = Client::connect(ClientOptions { om, call_timeout, ..cluster.client_options() });
-    let error = client.delete_keys(S3_VOLUME, BUCKET, vec!["a".into()], None).await.unwrap_err();
-    let tries = refusing.tries.lock().unwrap().clone();
-    assert!(tries.len() == 2 && tries[0] == tries[1], "{tries:?}");
+    let answer = client.delete_keys(S3_VOLUME, BUCKET, vec!["a".into()], None).await;
+    let tries = om_that_says.tries.lock().unwrap().clone();
+    assert!(tries.iter().all(|(id, _)| *id == tries[0].0), "{tries:?}");
     server.abort();
-    error
+    (answer, tries.into_iter().map(|(_, place)| place).collect())
+}
+
+async fn refused_after_silence(cluster: &Cluster, code: Code) -> ClientError {
+    let (answer, tries) = delete(cluster, &[Answer::Lost, Answer::Refused(code)], &[place(7, 0)]).await;
+    assert_eq!(tries.len(), 2);
+    answer.unwrap_err()
 }
 
 /// A refusal says that the lost try took no effect and never will only where OM's tables decide, and OM
@@ -85,5 +124,31 @@ async fn a_refusal_says_little_of_an_earlier_try() {
         let error = refused_after_silence(&cluster, code).await;
         assert!(matches!(error, ClientError::OutcomeUnknown(_)), "{code:?}: {error}");
     }
+    cluster.stop().await;
+}
+
+/// A bucket that is deleted and made again under its name is another bucket.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_follows_its_bucket_and_never_goes_into_another_of_its_name() {
+    use Answer::{Done, Lost, Refused};
+    let cluster = Cluster::start().await;
+    let elsewhere = Refused(Code::NotHere);
+    let places = |tries: &[(u64, u64)]| -> Vec<BucketPlace> {
+        tries.iter().map(|(number, epoch)| place(*number, *epoch).unwrap()).collect()
+    };
+    // Nothing was done yet: whoever has the name is meant.
+    let (answer, tries) = delete(&cluster, &[elsewhere, Done], &[place(7, 0), place(8, 0)]).await;
+    assert_eq!((answer.unwrap(), tries), (vec![true], places(&[(7, 0), (8, 0)])));
+    // A try was lost, and the bucket was moved.
+    let (answer, tries) = delete(&cluster, &[Lost, elsewhere, Done], &[place(7, 0), place(7, 1)]).await;
+    assert_eq!((answer.unwrap(), tries), (vec![true], places(&[(7, 0), (7, 0), (7, 1)])));
+    // A try was lost, and the bucket with it, or not.
+    for next in [place(8, 0), Err(Code::NoSuchBucket)] {
+        let (answer, tries) = delete(&cluster, &[Lost, elsewhere, Done], &[place(7, 0), next]).await;
+        assert!(matches!(answer, Err(ClientError::OutcomeUnknown(_))), "{answer:?}");
+        assert_eq!(tries, places(&[(7, 0), (7, 0)]));
+    }
+    let (answer, tries) = delete(&cluster, &[Done], &[Err(Code::NoSuchBucket)]).await;
+    assert_eq!((answer.unwrap_err().code(), tries), (Some(Code::NoSuchBucket), vec![]));
     cluster.stop().await;
 }

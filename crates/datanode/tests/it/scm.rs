@@ -346,4 +346,11 @@ impl Scm for Service {
     ) -> Result<Response<scm::GiveUpOmGroupResponse>, Status> {
         not_played()
     }
+
+    async fn create_om_group(
+        &self,
+        _: Request<scm::CreateOmGroupRequest>,
+    ) -> Result<Response<scm::CreateOmGroupResponse>, Status> {
+        not_played()
+    }
 }

@@ -2,9 +2,7 @@
 
 use super::{Apply, Fresh, Operation, wire};
 use crate::rules::check_volume;
-use crate::tables::{
-    BucketNumber, Refusal, bucket_number, decode, parts_prefix, upload_existing, upload_key,
-};
+use crate::tables::{BucketNumber, Refusal, decode, parts_prefix, upload_existing, upload_key};
 use proto::Failure;
 use proto::om::{AbortUploadRequest, AbortUploadResponse, Part};
 
@@ -23,7 +21,7 @@ impl Operation for AbortUpload {
 
     fn apply(apply: &mut Apply<'_, '_>, command: AbortUploadRequest) -> Result<AbortUploadResponse, Refusal> {
         let AbortUploadRequest { volume, bucket, key, upload } = command;
-        let bucket = bucket_number(apply.tables, &volume, &bucket)?;
+        let bucket = apply.bucket(&volume, &bucket)?;
         upload_existing(apply.tables, bucket, &key, &upload)?;
         let parts = take_parts(apply, bucket, &key, &upload)?;
         apply.delete_pieces(parts.into_iter().flat_map(|part| part.pieces).collect());

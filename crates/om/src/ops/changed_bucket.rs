@@ -1,5 +1,5 @@
 use crate::overlay::Overlay;
-use crate::tables::{BucketNumber, Read, Refusal, bucket_key, bucket_record_existing};
+use crate::tables::{BucketNamed, BucketNumber, Read, Refusal, bucket_record, record_key};
 use prost::Message;
 use proto::om::{BucketRecord, Key};
 
@@ -11,10 +11,10 @@ pub(crate) struct ChangedBucket {
 }
 
 impl ChangedBucket {
-    /// The bucket, or that there is none.
-    pub(crate) fn find(tables: &impl Read, volume: &str, bucket: &str) -> Result<ChangedBucket, Refusal> {
-        let was = bucket_record_existing(tables, volume, bucket)?;
-        Ok(ChangedBucket { row: bucket_key(volume, bucket), is: was.clone(), was })
+    /// The bucket, or that there is none here.
+    pub(crate) fn find(tables: &impl Read, named: BucketNamed<'_>) -> Result<ChangedBucket, Refusal> {
+        let was = bucket_record(tables, named)?;
+        Ok(ChangedBucket { row: record_key(BucketNumber(was.id)), is: was.clone(), was })
     }
 
     pub(crate) fn number(&self) -> BucketNumber {
@@ -42,18 +42,19 @@ mod tests {
     use crate::ops::CommitPart;
     use crate::ops::testing::{Namespace, commit_request, pieces};
     use crate::ops::{CommitKey, CompleteUpload, CreateUpload, DeleteKeys};
-    use crate::tables::{BucketNumber, bucket_record};
+    use crate::tables::{BucketNumber, Read, record_key};
     use crate::upgrade::count;
     use bytes::Bytes;
     use proto::Code;
     use proto::om::{
-        CommitPartRequest, CompleteUploadRequest, CompletedPart, CreateUploadRequest, DeleteKeysRequest,
-        Part, Precondition,
+        BucketRecord, CommitPartRequest, CompleteUploadRequest, CompletedPart, CreateUploadRequest,
+        DeleteKeysRequest, Part, Precondition,
     };
 
     /// A bucket's counts by its record, after a look at its keys.
     fn counted(namespace: &Namespace) -> (u64, u64) {
-        let record = bucket_record(&namespace.db, "s3v", "photos").unwrap().unwrap();
+        let row = record_key(namespace.bucket("photos").unwrap());
+        let record: BucketRecord = namespace.db.message(&row).unwrap().unwrap();
         let counted = (record.keys, record.bytes);
         assert_eq!(counted, count(&namespace.db, BucketNumber(record.id)).unwrap());
         counted

@@ -2,7 +2,7 @@
 
 use super::{Apply, Fresh, Operation, wire};
 use crate::rules::{PARTS_MAX, check_key, check_pieces, check_volume, part_md5};
-use crate::tables::{Read, Refusal, bucket_number, part_key, upload_existing};
+use crate::tables::{Read, Refusal, part_key, upload_existing};
 use prost::Message;
 use proto::Failure;
 use proto::om::{CommitPartRequest, CommitPartResponse, Part};
@@ -28,7 +28,7 @@ impl Operation for CommitPart {
     }
 
     fn apply(apply: &mut Apply<'_, '_>, command: CommitPartRequest) -> Result<CommitPartResponse, Refusal> {
-        let bucket = bucket_number(apply.tables, &command.volume, &command.bucket)?;
+        let bucket = apply.bucket(&command.volume, &command.bucket)?;
         upload_existing(apply.tables, bucket, &command.key, &command.upload)?;
         let part = command.part.ok_or_else(|| Failure::invalid("the command has no part"))?;
         let table_key = part_key(bucket, &command.upload, part.number);

@@ -1,11 +1,14 @@
-//! A new, empty bucket with a number that no bucket had before.
+//! A new, empty bucket with a number that no bucket had before. In the root itself it is there at once; another
+//! group is asked to hold it first ([`crate::buckets`]), and until then its name is taken and it is not there.
 
 use super::{Apply, Fresh, Operation, wire};
 use crate::rules::{check_bucket_name, check_volume};
-use crate::tables::{NEXT_BUCKET_KEY, Read, Refusal, bucket_key, bucket_record};
+use crate::tables::{
+    BucketNumber, NEXT_BUCKET_KEY, ROOT, Read, Refusal, bucket_key, entry_place, record_key, unsettled_key,
+};
 use anyhow::Context;
 use prost::Message;
-use proto::om::{Bucket, BucketRecord, CreateBucketRequest, CreateBucketResponse};
+use proto::om::{Bucket, BucketEntry, BucketRecord, BucketStage, CreateBucketRequest, CreateBucketResponse};
 use proto::{Code, Failure};
 
 pub(crate) struct CreateBucket;
@@ -16,27 +19,52 @@ impl Operation for CreateBucket {
     type Response = CreateBucketResponse;
     wire!(CreateBucket);
 
-    fn prepare(request: CreateBucketRequest, _: Fresh) -> Result<CreateBucketRequest, Failure> {
+    fn prepare(request: CreateBucketRequest, fresh: Fresh) -> Result<CreateBucketRequest, Failure> {
         check_volume(&request.volume)?;
         check_bucket_name(&request.bucket)?;
-        Ok(request)
+        Ok(CreateBucketRequest { group: Some(request.group.unwrap_or(fresh.group)), ..request })
     }
 
     fn apply(
         apply: &mut Apply<'_, '_>,
         command: CreateBucketRequest,
     ) -> Result<CreateBucketResponse, Refusal> {
-        let CreateBucketRequest { volume, bucket: name } = command;
-        if bucket_record(apply.tables, &volume, &name)?.is_some() {
+        let CreateBucketRequest { volume, bucket: name, group } = command;
+        let key = bucket_key(&volume, &name);
+        let there: Option<BucketEntry> = apply.tables.message(&key)?;
+        if let Some(there) = there {
+            check_settled(&there, &name)?;
             return Err(Failure::new(Code::BucketExists, format!("bucket `{name}` exists already")).into());
         }
-        let id = draw_number(apply)?;
-        let key = bucket_key(&volume, &name);
-        let bucket = Bucket { volume, name, created_ms: apply.now_ms };
-        let record = BucketRecord { id, bucket: Some(bucket.clone()), ..BucketRecord::default() };
-        apply.tables.put(key, record.encode_to_vec());
-        Ok(CreateBucketResponse { bucket: Some(bucket) })
+        // None in entries of before there were several groups.
+        let group = group.unwrap_or(ROOT);
+        let number = draw_number(apply)?;
+        let bucket = Some(Bucket { volume, name, created_ms: apply.now_ms });
+        let mut entry = BucketEntry { number, bucket: bucket.clone(), group, ..BucketEntry::default() };
+        if group == ROOT {
+            hold(apply, BucketRecord { id: number, bucket: bucket.clone(), ..BucketRecord::default() });
+        } else {
+            entry.set_stage(BucketStage::BucketMaking);
+            apply.tables.put(unsettled_key(BucketNumber(number)), key.clone());
+        }
+        apply.tables.put(key, entry.encode_to_vec());
+        Ok(CreateBucketResponse { bucket, place: Some(entry_place(&entry)) })
     }
+}
+
+/// Refuses, for the moment, a bucket that is being made or deleted.
+pub(super) fn check_settled(entry: &BucketEntry, name: &str) -> Result<(), Refusal> {
+    let what = match entry.stage() {
+        BucketStage::BucketLive => return Ok(()),
+        BucketStage::BucketMaking => "made",
+        BucketStage::BucketDropping => "deleted",
+    };
+    Err(Refusal::Passing(Failure::new(Code::Unavailable, format!("bucket `{name}` is being {what}"))))
+}
+
+/// The bucket is in this group from here on.
+pub(super) fn hold(apply: &mut Apply<'_, '_>, record: BucketRecord) {
+    apply.tables.put(record_key(BucketNumber(record.id)), record.encode_to_vec());
 }
 
 fn draw_number(apply: &mut Apply<'_, '_>) -> anyhow::Result<u64> {
@@ -55,11 +83,10 @@ mod tests {
     use super::*;
     use crate::ops::DeleteBucket;
     use crate::ops::testing::Namespace;
-    use crate::tables::bucket_number;
     use proto::om::DeleteBucketRequest;
 
     fn request(volume: &str, bucket: &str) -> CreateBucketRequest {
-        CreateBucketRequest { volume: volume.into(), bucket: bucket.into() }
+        CreateBucketRequest { volume: volume.into(), bucket: bucket.into(), group: None }
     }
 
     #[test]
@@ -75,11 +102,11 @@ mod tests {
     #[test]
     fn a_bucket_number_is_never_used_again() {
         let mut namespace = Namespace::new();
-        let first = bucket_number(&namespace.db, "s3v", "photos").unwrap();
+        let first = namespace.bucket("photos").unwrap();
         let delete = DeleteBucketRequest { volume: "s3v".into(), bucket: "photos".into() };
         namespace.run::<DeleteBucket>(delete).unwrap();
         namespace.run::<CreateBucket>(request("s3v", "photos")).unwrap();
-        let second = bucket_number(&namespace.db, "s3v", "photos").unwrap();
+        let second = namespace.bucket("photos").unwrap();
         assert_eq!((first.0, second.0), (1, 2));
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{Apply, Fresh, Operation, wire};
 use crate::rules::{check_attributes, check_key, check_volume};
-use crate::tables::{Refusal, bucket_number, upload_key};
+use crate::tables::{Refusal, upload_key};
 use prost::Message;
 use proto::Failure;
 use proto::om::{CreateUploadCommand, CreateUploadRequest, CreateUploadResponse, Upload};
@@ -28,7 +28,7 @@ impl Operation for CreateUpload {
     ) -> Result<CreateUploadResponse, Refusal> {
         let CreateUploadCommand { request, upload } = command;
         let request = request.ok_or_else(|| Failure::invalid("the command has no request"))?;
-        let bucket = bucket_number(apply.tables, &request.volume, &request.bucket)?;
+        let bucket = apply.bucket(&request.volume, &request.bucket)?;
         let CreateUploadRequest { key, attributes, .. } = request;
         let table_key = upload_key(bucket, &key, &upload);
         let record = Upload { key, upload: upload.clone(), created_ms: apply.now_ms, attributes };

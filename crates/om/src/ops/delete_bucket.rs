@@ -1,12 +1,15 @@
 //! Deletes a bucket without keys. Uploads in progress end with it: they were filed under the bucket's number,
 //! which is not reachable any more. Walking them here would make the command as long as their parts; a
-//! [`DroppedBucket`] record leaves that to reclamation.
+//! [`DroppedBucket`] record leaves that to reclamation. The group that has the bucket decides whether it goes
+//! ([`crate::buckets`]): what puts a key into it is refused from there on.
 
+use super::create_bucket::check_settled;
+use super::release_bucket::{Released, release};
 use super::{Apply, Fresh, Operation, wire};
 use crate::rules::check_volume;
-use crate::tables::{Refusal, bucket_existing, bucket_key, dropped_key, keys_prefix, uploads_prefix};
+use crate::tables::{BucketNumber, ROOT, Read, Refusal, bucket_key, entry_place, unsettled_key};
 use prost::Message;
-use proto::om::{DeleteBucketRequest, DeleteBucketResponse, DroppedBucket};
+use proto::om::{BucketEntry, BucketStage, DeleteBucketRequest, DeleteBucketResponse};
 use proto::{Code, Failure};
 
 pub(crate) struct DeleteBucket;
@@ -27,17 +30,32 @@ impl Operation for DeleteBucket {
         command: DeleteBucketRequest,
     ) -> Result<DeleteBucketResponse, Refusal> {
         let DeleteBucketRequest { volume, bucket: name } = command;
-        let (number, bucket) = bucket_existing(apply.tables, &volume, &name)?;
-        if apply.tables.scan(&keys_prefix(number)).next().transpose()?.is_some() {
-            return Err(Failure::new(Code::BucketNotEmpty, format!("bucket `{name}` has keys")).into());
+        let key = bucket_key(&volume, &name);
+        let missing = || Failure::new(Code::NoSuchBucket, format!("no bucket `{name}` in volume `{volume}`"));
+        let entry: Option<BucketEntry> = apply.tables.message(&key)?;
+        let mut entry = entry.ok_or_else(missing)?;
+        check_settled(&entry, &name)?;
+        let (number, place) = (BucketNumber(entry.number), entry_place(&entry));
+        if entry.group == ROOT {
+            return match release(apply, number, 0)? {
+                Released::Gone => {
+                    apply.tables.delete(key);
+                    Ok(DeleteBucketResponse { place: Some(place), deletion: 0 })
+                }
+                Released::HasKeys => Err(not_empty(&name).into()),
+            };
         }
-        if apply.tables.scan(&uploads_prefix(number)).next().transpose()?.is_some() {
-            let dropped = DroppedBucket { bucket: Some(bucket), deleted_ms: apply.now_ms };
-            apply.tables.put(dropped_key(number), dropped.encode_to_vec());
-        }
-        apply.tables.delete(bucket_key(&volume, &name));
-        Ok(DeleteBucketResponse {})
+        entry.deletions += 1;
+        let deletion = entry.deletions;
+        entry.set_stage(BucketStage::BucketDropping);
+        apply.tables.put(unsettled_key(number), key.clone());
+        apply.tables.put(key, entry.encode_to_vec());
+        Ok(DeleteBucketResponse { place: Some(place), deletion })
     }
+}
+
+pub(crate) fn not_empty(bucket: &str) -> Failure {
+    Failure::new(Code::BucketNotEmpty, format!("bucket `{bucket}` has keys"))
 }
 
 #[cfg(test)]
@@ -78,7 +96,7 @@ mod tests {
         let upload = namespace.run::<CreateUpload>(create).unwrap().upload;
         namespace.run::<DeleteBucket>(delete("photos")).unwrap();
         assert_eq!(namespace.records(b"x").len(), 1, "reclamation must find the upload");
-        let again = CreateBucketRequest { volume: "s3v".into(), bucket: "photos".into() };
+        let again = CreateBucketRequest { volume: "s3v".into(), bucket: "photos".into(), group: None };
         namespace.run::<CreateBucket>(again).unwrap();
         let abort =
             AbortUploadRequest { volume: "s3v".into(), bucket: "photos".into(), key: "a".into(), upload };

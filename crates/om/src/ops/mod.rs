@@ -14,8 +14,11 @@ mod create_upload;
 mod delete_bucket;
 mod delete_keys;
 mod founded;
+mod hold_bucket;
 mod precondition;
+mod release_bucket;
 mod requests;
+mod settle_bucket;
 
 pub(crate) use abort_upload::AbortUpload;
 pub(crate) use commit_key::CommitKey;
@@ -24,16 +27,20 @@ pub(crate) use complete_upload::CompleteUpload;
 pub(crate) use create_bucket::CreateBucket;
 pub(crate) use create_upload::CreateUpload;
 pub(crate) use delete_bucket::DeleteBucket;
+pub(crate) use delete_bucket::not_empty;
 pub(crate) use delete_keys::DeleteKeys;
 pub(crate) use founded::Founded;
+pub(crate) use hold_bucket::HoldBucket;
+pub(crate) use release_bucket::ReleaseBucket;
 pub(crate) use requests::{REMEMBERED, Remembered};
+pub(crate) use settle_bucket::{SettleBucket, settle_id};
 
 use crate::overlay::Overlay;
-use crate::tables::{Refusal, deleted_key};
+use crate::tables::{BucketNamed, BucketNumber, InGroup, Refusal, bucket_number, deleted_key};
 use bytes::Bytes;
 use md5::{Digest, Md5};
 use prost::Message;
-use proto::om::{BlockPiece, DeletedPieces, OmCommand, OmReply, om_command, om_reply};
+use proto::om::{BlockPiece, BucketPlace, DeletedPieces, OmCommand, OmReply, om_command, om_reply};
 use proto::{Failure, RequestId};
 use requests::{Request, Requests};
 use std::collections::HashSet;
@@ -49,6 +56,11 @@ pub(crate) trait Operation {
     /// Prepares on the leader: refuses what can never be carried out, and puts in what must not differ
     /// between members.
     fn prepare(request: Self::Request, fresh: Fresh) -> Result<Self::Command, Failure>;
+
+    /// What is asked for: it tells the request from others that come under its id.
+    fn asked(request: &Self::Request) -> Vec<u8> {
+        request.encode_to_vec()
+    }
 
     /// Applies on every member.
     fn apply(apply: &mut Apply<'_, '_>, command: Self::Command) -> Result<Self::Response, Refusal>;
@@ -87,22 +99,27 @@ pub(crate) struct Fresh {
     /// 128 random bits.
     pub(crate) random: u128,
     pub(crate) now_ms: u64,
+    /// The group that a new bucket is to be in, where its maker does not say.
+    pub(crate) group: u64,
 }
 
 /// The command that stands in the log for a request.
 pub(crate) fn prepare<O: Operation>(
     id: RequestId,
+    place: Option<BucketPlace>,
     request: O::Request,
     fresh: Fresh,
 ) -> Result<OmCommand, Failure> {
     let request_digest = digest::<O>(&request);
     let command = Some(O::into_log(O::prepare(request, fresh)?));
-    Ok(OmCommand { now_ms: fresh.now_ms, request_id: proto::uuid_bytes(id.0), request_digest, command })
+    let BucketPlace { number: bucket, epoch, .. } = place.unwrap_or_default();
+    let (now_ms, request_id) = (fresh.now_ms, proto::uuid_bytes(id.0));
+    Ok(OmCommand { now_ms, request_id, request_digest, bucket, epoch, command })
 }
 
-/// Tells a request from others that come under its id, without what a leader adds to it.
+/// Without what a leader adds to the request, and without its bucket's place, which may change between two tries.
 fn digest<O: Operation>(request: &O::Request) -> Bytes {
-    let md5 = Md5::new().chain_update(O::NAME).chain_update([0]).chain_update(request.encode_to_vec());
+    let md5 = Md5::new().chain_update(O::NAME).chain_update([0]).chain_update(O::asked(request));
     Bytes::copy_from_slice(&md5.finalize())
 }
 
@@ -111,6 +128,7 @@ pub(crate) struct Apply<'a, 'db> {
     pub(crate) tables: &'a mut Overlay<'db>,
     pub(crate) index: u64,
     pub(crate) now_ms: u64,
+    place: Option<InGroup>,
     /// Records of deleted pieces that this entry has filed.
     filed: &'a mut u32,
 }
@@ -121,8 +139,18 @@ impl<'a, 'db> Apply<'a, 'db> {
         index: u64,
         filed: &'a mut u32,
         now_ms: u64,
+        place: Option<InGroup>,
     ) -> Apply<'a, 'db> {
-        Apply { tables, index, now_ms, filed }
+        Apply { tables, index, now_ms, place, filed }
+    }
+
+    /// The bucket that the command is about.
+    pub(crate) fn named<'n>(&self, volume: &'n str, bucket: &'n str) -> BucketNamed<'n> {
+        BucketNamed { place: self.place, volume, bucket }
+    }
+
+    pub(crate) fn bucket(&self, volume: &str, bucket: &str) -> Result<BucketNumber, Refusal> {
+        bucket_number(self.tables, self.named(volume, bucket))
     }
 
     /// Files what `replaced` has and `by` does not: a key may be written again over its own blocks, with
@@ -168,7 +196,8 @@ fn apply_one(
     filed: &mut u32,
     command: OmCommand,
 ) -> anyhow::Result<OmReply> {
-    let OmCommand { now_ms, request_id, request_digest, command } = command;
+    let OmCommand { now_ms, request_id, request_digest, bucket, epoch, command } = command;
+    let place = (bucket != 0).then_some(InGroup { number: BucketNumber(bucket), epoch });
     let what =
         command.ok_or_else(|| anyhow::anyhow!("command {index} is unknown; a newer flotilla wrote it"))?;
     let request = Request { id: request_id, digest: request_digest };
@@ -179,7 +208,7 @@ fn apply_one(
         return Ok(full);
     }
     let result = {
-        let apply = &mut Apply::new(tables, index, filed, now_ms);
+        let apply = &mut Apply::new(tables, index, filed, now_ms, place);
         match what {
             om_command::Command::CreateBucket(command) => run::<CreateBucket>(apply, command),
             om_command::Command::DeleteBucket(command) => run::<DeleteBucket>(apply, command),
@@ -190,6 +219,9 @@ fn apply_one(
             om_command::Command::CompleteUpload(command) => run::<CompleteUpload>(apply, command),
             om_command::Command::AbortUpload(command) => run::<AbortUpload>(apply, command),
             om_command::Command::Founded(command) => run::<Founded>(apply, command),
+            om_command::Command::HoldBucket(command) => run::<HoldBucket>(apply, command),
+            om_command::Command::ReleaseBucket(command) => run::<ReleaseBucket>(apply, command),
+            om_command::Command::SettleBucket(command) => run::<SettleBucket>(apply, command),
         }
     };
     let result = match result {
@@ -197,6 +229,10 @@ fn apply_one(
         Err(Refusal::Failure(failure)) => {
             tables.undo_command();
             om_reply::Result::Error(failure.into())
+        }
+        Err(Refusal::Passing(failure)) => {
+            tables.undo_command();
+            return Ok(OmReply { result: Some(om_reply::Result::Error(failure.into())) });
         }
         Err(Refusal::Broken(error)) => return Err(error.context(format!("apply command {index}"))),
     };

@@ -364,7 +364,7 @@ mod tests {
         let delete = DeleteBucketRequest { volume: volume.clone(), bucket: bucket.clone() };
         namespace.run_as::<DeleteBucket>(8, delete).unwrap_err();
         // To the byte what was refused, and another kind.
-        let create = CreateBucketRequest { volume, bucket };
+        let create = CreateBucketRequest { volume, bucket, group: None };
         assert_eq!(namespace.run_as::<CreateBucket>(8, create).unwrap_err().code, Code::Invalid);
         assert_eq!(namespace.key("a").unwrap().etag, "etag-1");
     }
@@ -403,7 +403,7 @@ mod tests {
         let (volume, bucket) = names();
         let delete = DeleteBucketRequest { volume: volume.clone(), bucket: bucket.clone() };
         namespace.run_as::<DeleteBucket>(77, delete.clone()).unwrap();
-        namespace.run::<CreateBucket>(CreateBucketRequest { volume, bucket }).unwrap();
+        namespace.run::<CreateBucket>(CreateBucketRequest { volume, bucket, group: None }).unwrap();
         namespace.run_as::<DeleteBucket>(77, delete).unwrap();
         namespace.commit("a", 1).unwrap();
     }
@@ -454,7 +454,7 @@ mod tests {
         let mut namespace = Namespace::new();
         let elsewhere = CommitKeyRequest { bucket: "music".into(), ..commit_request("a", 1) };
         let refused = namespace.run_as::<CommitKey>(77, elsewhere.clone()).unwrap_err();
-        let create = CreateBucketRequest { volume: "s3v".into(), bucket: "music".into() };
+        let create = CreateBucketRequest { volume: "s3v".into(), bucket: "music".into(), group: None };
         namespace.run::<CreateBucket>(create).unwrap();
         assert_eq!(namespace.run_as::<CommitKey>(77, elsewhere.clone()).unwrap_err(), refused);
         namespace.run_as::<CommitKey>(78, elsewhere).unwrap();

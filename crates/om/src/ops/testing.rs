@@ -14,6 +14,10 @@ pub(crate) struct Namespace {
     remembered: Remembered,
     next_index: u64,
     pub(crate) now_ms: u64,
+    /// Of buckets that are made from now on.
+    pub(crate) group: u64,
+    /// Of the bucket that is meant from now on; it is found by name where there is none.
+    pub(crate) place: Option<BucketPlace>,
     _dir: tempfile::TempDir,
 }
 
@@ -21,7 +25,7 @@ impl Namespace {
     /// A namespace with a bucket `photos`.
     pub(crate) fn new() -> Namespace {
         let mut namespace = Namespace::empty();
-        let request = CreateBucketRequest { volume: VOLUME.into(), bucket: "photos".into() };
+        let request = CreateBucketRequest { volume: VOLUME.into(), bucket: "photos".into(), group: None };
         namespace.run::<CreateBucket>(request).unwrap();
         namespace
     }
@@ -31,7 +35,7 @@ impl Namespace {
         let dir = tempfile::tempdir().unwrap();
         let db = Db::open(dir.path(), &statedb::DbOptions::default()).unwrap();
         let remembered = Remembered::default();
-        Namespace { db, remembered, next_index: 0, now_ms: 1000, _dir: dir }
+        Namespace { db, remembered, next_index: 0, now_ms: 1000, group: 0, place: None, _dir: dir }
     }
 
     /// Prepares and applies a request of its own; each takes a millisecond.
@@ -48,8 +52,8 @@ impl Namespace {
         let index = self.next_index;
         self.next_index += 1;
         self.now_ms += 1;
-        let fresh = Fresh { random: u128::from(index), now_ms: self.now_ms };
-        let command = prepare::<O>(RequestId(id), request, fresh)?;
+        let fresh = Fresh { random: u128::from(index), now_ms: self.now_ms, group: self.group };
+        let command = prepare::<O>(RequestId(id), self.place, request, fresh)?;
         let mut overlay = Overlay::new(&self.db);
         let replies = apply(&mut overlay, &mut self.remembered, index, vec![command]).unwrap();
         self.db.write(overlay.into_batch()).unwrap();
@@ -84,8 +88,12 @@ impl Namespace {
     }
 
     pub(crate) fn key(&self, key: &str) -> Option<Key> {
-        let bucket = crate::tables::bucket_number(&self.db, VOLUME, "photos").unwrap();
+        let bucket = self.bucket("photos").unwrap();
         self.db.message(&crate::tables::key_key(bucket, key.as_bytes())).unwrap()
+    }
+
+    pub(crate) fn bucket(&self, bucket: &str) -> Result<BucketNumber, Refusal> {
+        bucket_number(&self.db, BucketNamed { place: self.place.map(InGroup::from), volume: VOLUME, bucket })
     }
 
     /// The containers of all pieces waiting for reclamation, in order.

@@ -1,9 +1,9 @@
 use super::{Query, Reach};
-use crate::tables::{Refusal, bucket_existing};
+use crate::tables::{InGroup, Refusal, bucket_entry, entry_place};
 use proto::om::{HeadBucketRequest, HeadBucketResponse};
 use statedb::Db;
 
-/// Whether a bucket exists.
+/// Whether a bucket exists, and where it is. One that may be deleted is there until it is.
 pub(crate) struct HeadBucket;
 
 impl Query for HeadBucket {
@@ -11,8 +11,8 @@ impl Query for HeadBucket {
     type Response = HeadBucketResponse;
     const REACH: Reach = Reach::Records;
 
-    fn read(db: &Db, request: HeadBucketRequest) -> Result<HeadBucketResponse, Refusal> {
-        let (_, bucket) = bucket_existing(db, &request.volume, &request.bucket)?;
-        Ok(HeadBucketResponse { bucket: Some(bucket) })
+    fn read(db: &Db, _: Option<InGroup>, request: HeadBucketRequest) -> Result<HeadBucketResponse, Refusal> {
+        let entry = bucket_entry(db, &request.volume, &request.bucket)?;
+        Ok(HeadBucketResponse { place: Some(entry_place(&entry)), bucket: entry.bucket })
     }
 }

@@ -1,8 +1,8 @@
 use super::scan::Scan;
 use super::{Query, Reach};
 use crate::rules::{check_volume, page_limit};
-use crate::tables::{Refusal, bucket_key, decode};
-use proto::om::{BucketRecord, ListBucketsRequest, ListBucketsResponse};
+use crate::tables::{InGroup, Refusal, bucket_key, decode};
+use proto::om::{BucketEntry, BucketStage, ListBucketsRequest, ListBucketsResponse};
 use statedb::Db;
 
 /// A page of a volume's buckets, by name.
@@ -13,7 +13,11 @@ impl Query for ListBuckets {
     type Response = ListBucketsResponse;
     const REACH: Reach = Reach::Page;
 
-    fn read(db: &Db, request: ListBucketsRequest) -> Result<ListBucketsResponse, Refusal> {
+    fn read(
+        db: &Db,
+        _: Option<InGroup>,
+        request: ListBucketsRequest,
+    ) -> Result<ListBucketsResponse, Refusal> {
         check_volume(&request.volume)?;
         let limit = page_limit(request.limit);
         let prefix = bucket_key(&request.volume, &request.prefix);
@@ -28,7 +32,10 @@ impl Query for ListBuckets {
                 response.truncated = true;
                 break;
             }
-            response.buckets.extend(decode::<BucketRecord>(key, value)?.bucket);
+            let entry: BucketEntry = decode(key, value)?;
+            if entry.stage() != BucketStage::BucketMaking {
+                response.buckets.extend(entry.bucket);
+            }
             scan.step();
         }
         Ok(response)
@@ -45,7 +52,7 @@ mod tests {
     fn check(namespace: &Namespace, prefix: &str, after: &str, limit: u32, expect: &[&str], truncated: bool) {
         let (prefix, after) = (prefix.to_owned(), after.to_owned());
         let request = ListBucketsRequest { volume: "s3v".into(), prefix, after, limit };
-        let response = ListBuckets::read(&namespace.db, request).unwrap();
+        let response = ListBuckets::read(&namespace.db, None, request).unwrap();
         let names: Vec<&str> = response.buckets.iter().map(|bucket| bucket.name.as_str()).collect();
         assert_eq!((names.as_slice(), response.truncated), (expect, truncated));
     }
@@ -54,7 +61,7 @@ mod tests {
     fn buckets_come_by_name_and_page() {
         let mut namespace = Namespace::new();
         for bucket in ["music", "movies", "mail"] {
-            let request = CreateBucketRequest { volume: "s3v".into(), bucket: bucket.into() };
+            let request = CreateBucketRequest { volume: "s3v".into(), bucket: bucket.into(), group: None };
             namespace.run::<CreateBucket>(request).unwrap();
         }
         check(&namespace, "", "", 0, &["mail", "movies", "music", "photos"], false);

@@ -2,9 +2,9 @@
 //! all keys below it.
 
 use super::scan::Scan;
-use super::{Query, Reach};
+use super::{Query, Reach, named};
 use crate::rules::page_limit;
-use crate::tables::{Refusal, bucket_number, decode, keys_prefix, successor};
+use crate::tables::{InGroup, Refusal, bucket_number, decode, keys_prefix, successor};
 use bytes::Bytes;
 use proto::om::{Key, ListKeysRequest, ListKeysResponse, ListedKey, listed_key::Entry};
 use statedb::Db;
@@ -18,9 +18,9 @@ impl Query for ListKeys {
     type Response = ListKeysResponse;
     const REACH: Reach = Reach::Page;
 
-    fn read(db: &Db, request: ListKeysRequest) -> Result<ListKeysResponse, Refusal> {
+    fn read(db: &Db, place: Option<InGroup>, request: ListKeysRequest) -> Result<ListKeysResponse, Refusal> {
         let limit = page_limit(request.limit);
-        let table = keys_prefix(bucket_number(db, &request.volume, &request.bucket)?);
+        let table = keys_prefix(bucket_number(db, named(place, &request.volume, &request.bucket))?);
         let fold = Fold { prefix: &request.prefix, delimiter: &request.delimiter };
         let in_table = |key: &[u8]| [&table[..], key].concat();
         let Some(from) = first_after(&request.after, &fold) else { return Ok(ListKeysResponse::default()) };
@@ -102,7 +102,7 @@ mod tests {
     /// `photos` with these keys, between two buckets that have some too.
     fn filled<'a>(keys: impl IntoIterator<Item = &'a Vec<u8>>) -> Namespace {
         let mut namespace = Namespace::new();
-        let neighbour = CreateBucketRequest { volume: "s3v".into(), bucket: "zzz".into() };
+        let neighbour = CreateBucketRequest { volume: "s3v".into(), bucket: "zzz".into(), group: None };
         namespace.run::<CreateBucket>(neighbour).unwrap();
         let mut batch = rocksdb::WriteBatch::default();
         let mut put = |bucket: u64, key: &[u8]| {
@@ -132,7 +132,7 @@ mod tests {
             after: bytes(after),
             limit,
         };
-        ListKeys::read(&namespace.db, request).unwrap()
+        ListKeys::read(&namespace.db, None, request).unwrap()
     }
 
     fn entry(listed: &ListedKey) -> (Vec<u8>, bool) {

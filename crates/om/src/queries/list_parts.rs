@@ -1,7 +1,7 @@
 use super::scan::Scan;
-use super::{Query, Reach};
+use super::{Query, Reach, named};
 use crate::rules::page_limit;
-use crate::tables::{Refusal, bucket_number, decode, part_key, parts_prefix, upload_existing};
+use crate::tables::{InGroup, Refusal, bucket_number, decode, part_key, parts_prefix, upload_existing};
 use proto::om::{ListPartsRequest, ListPartsResponse, Part};
 use statedb::Db;
 
@@ -13,8 +13,12 @@ impl Query for ListParts {
     type Response = ListPartsResponse;
     const REACH: Reach = Reach::Page;
 
-    fn read(db: &Db, request: ListPartsRequest) -> Result<ListPartsResponse, Refusal> {
-        let bucket = bucket_number(db, &request.volume, &request.bucket)?;
+    fn read(
+        db: &Db,
+        place: Option<InGroup>,
+        request: ListPartsRequest,
+    ) -> Result<ListPartsResponse, Refusal> {
+        let bucket = bucket_number(db, named(place, &request.volume, &request.bucket))?;
         let upload = upload_existing(db, bucket, &request.key, &request.upload)?;
         let limit = page_limit(request.limit);
         let mut response = ListPartsResponse {

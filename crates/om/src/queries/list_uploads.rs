@@ -1,7 +1,9 @@
 use super::scan::Scan;
-use super::{Query, Reach};
+use super::{Query, Reach, named};
 use crate::rules::page_limit;
-use crate::tables::{Refusal, bucket_number, decode, upload_key, uploads_after_key, uploads_with_prefix};
+use crate::tables::{
+    InGroup, Refusal, bucket_number, decode, upload_key, uploads_after_key, uploads_with_prefix,
+};
 use proto::om::{ListUploadsRequest, ListUploadsResponse};
 use statedb::Db;
 
@@ -14,8 +16,12 @@ impl Query for ListUploads {
     type Response = ListUploadsResponse;
     const REACH: Reach = Reach::Page;
 
-    fn read(db: &Db, request: ListUploadsRequest) -> Result<ListUploadsResponse, Refusal> {
-        let bucket = bucket_number(db, &request.volume, &request.bucket)?;
+    fn read(
+        db: &Db,
+        place: Option<InGroup>,
+        request: ListUploadsRequest,
+    ) -> Result<ListUploadsResponse, Refusal> {
+        let bucket = bucket_number(db, named(place, &request.volume, &request.bucket))?;
         let limit = page_limit(request.limit);
         let prefix = uploads_with_prefix(bucket, &request.prefix);
         let from = match (request.after_key.is_empty(), request.after_upload.is_empty()) {
@@ -63,7 +69,7 @@ mod tests {
             after_upload: after.1.to_owned(),
             limit,
         };
-        let response = ListUploads::read(&namespace.db, request).unwrap();
+        let response = ListUploads::read(&namespace.db, None, request).unwrap();
         (response.uploads.into_iter().map(|upload| upload.upload).collect(), response.truncated)
     }
 
@@ -97,7 +103,7 @@ mod tests {
         let list = |after: u32, limit: u32| {
             let (volume, bucket, key, upload) = ("s3v".into(), "photos".into(), "a".into(), upload.clone());
             let request = ListPartsRequest { volume, bucket, key, upload, after, limit };
-            let response = ListParts::read(&namespace.db, request).unwrap();
+            let response = ListParts::read(&namespace.db, None, request).unwrap();
             assert!(response.parts.iter().all(|part| part.pieces.is_empty()));
             (response.parts.iter().map(|part| part.number).collect::<Vec<_>>(), response.truncated)
         };

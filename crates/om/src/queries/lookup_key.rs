@@ -1,5 +1,5 @@
-use super::{Query, Reach};
-use crate::tables::{Read, Refusal, bucket_number, key_key};
+use super::{Query, Reach, named};
+use crate::tables::{InGroup, Read, Refusal, bucket_number, key_key};
 use proto::om::{LookupKeyRequest, LookupKeyResponse};
 use proto::{Code, Failure};
 use statedb::Db;
@@ -12,8 +12,12 @@ impl Query for LookupKey {
     type Response = LookupKeyResponse;
     const REACH: Reach = Reach::Records;
 
-    fn read(db: &Db, request: LookupKeyRequest) -> Result<LookupKeyResponse, Refusal> {
-        let bucket = bucket_number(db, &request.volume, &request.bucket)?;
+    fn read(
+        db: &Db,
+        place: Option<InGroup>,
+        request: LookupKeyRequest,
+    ) -> Result<LookupKeyResponse, Refusal> {
+        let bucket = bucket_number(db, named(place, &request.volume, &request.bucket))?;
         let key = db.message(&key_key(bucket, &request.key))?;
         if key.is_none() {
             let message = format!("no key `{}` in bucket `{}`", request.key.escape_ascii(), request.bucket);
@@ -36,9 +40,9 @@ mod tests {
         namespace.commit("a", 5).unwrap();
         let lookup = |bucket: &str, key: &'static str| {
             let request = LookupKeyRequest { volume: "s3v".into(), bucket: bucket.into(), key: key.into() };
-            match LookupKey::read(&namespace.db, request) {
+            match LookupKey::read(&namespace.db, None, request) {
                 Ok(response) => Ok(response.key.unwrap().pieces),
-                Err(Refusal::Failure(failure)) => Err(failure.code),
+                Err(Refusal::Failure(failure) | Refusal::Passing(failure)) => Err(failure.code),
                 Err(Refusal::Broken(error)) => panic!("{error:#}"),
             }
         };
@@ -46,6 +50,6 @@ mod tests {
         assert_eq!(lookup("photos", "b"), Err(Code::NoSuchKey));
         assert_eq!(lookup("music", "a"), Err(Code::NoSuchBucket));
         let head = HeadBucketRequest { volume: "s3v".into(), bucket: "photos".into() };
-        assert_eq!(HeadBucket::read(&namespace.db, head).unwrap().bucket.unwrap().name, "photos");
+        assert_eq!(HeadBucket::read(&namespace.db, None, head).unwrap().bucket.unwrap().name, "photos");
     }
 }

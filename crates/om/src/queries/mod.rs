@@ -7,6 +7,7 @@ mod list_parts;
 mod list_uploads;
 mod lookup_key;
 mod scan;
+mod stat_bucket;
 
 pub(crate) use head_bucket::HeadBucket;
 pub(crate) use list_buckets::ListBuckets;
@@ -14,8 +15,9 @@ pub(crate) use list_keys::ListKeys;
 pub(crate) use list_parts::ListParts;
 pub(crate) use list_uploads::ListUploads;
 pub(crate) use lookup_key::LookupKey;
+pub(crate) use stat_bucket::StatBucket;
 
-use crate::tables::Refusal;
+use crate::tables::{BucketNamed, InGroup, Refusal};
 use statedb::Db;
 
 /// The part of the tables that a query touches, which decides where it runs.
@@ -32,5 +34,9 @@ pub(crate) trait Query {
     type Response: Send + 'static;
     const REACH: Reach;
 
-    fn read(db: &Db, request: Self::Request) -> Result<Self::Response, Refusal>;
+    fn read(db: &Db, place: Option<InGroup>, request: Self::Request) -> Result<Self::Response, Refusal>;
+}
+
+fn named<'a>(place: Option<InGroup>, volume: &'a str, bucket: &'a str) -> BucketNamed<'a> {
+    BucketNamed { place, volume, bucket }
 }

@@ -552,7 +552,7 @@ async fn call(mut client: Client, ask: &Ask, age: Duration) -> Result<Reply, Fai
     }
     let answer = match ask.op.clone() {
         Op::CreateBucket => {
-            change!(create_bucket, CreateBucketRequest { volume, bucket });
+            change!(create_bucket, CreateBucketRequest { volume, bucket, group: None });
             Answer::Done
         }
         Op::DeleteBucket => {

@@ -41,7 +41,7 @@ impl Cluster {
     async fn of(count: usize) -> Cluster {
         let mut cluster = Cluster::new().await;
         cluster.open(0).await;
-        let bucket = CreateBucketRequest { volume: "s3v".into(), bucket: "photos".into() };
+        let bucket = CreateBucketRequest { volume: "s3v".into(), bucket: "photos".into(), group: None };
         cluster.servers[&0].until_ready().await;
         cluster.servers[&0].client.clone().create_bucket(request(0, bucket)).await.unwrap();
         for place in 1..count {
@@ -283,7 +283,7 @@ async fn a_group_that_is_not_founded_serves_nobody() {
     cluster.scm.until("led", |record| record.leader().is_some()).await;
     let server = &cluster.servers[&0];
     server.until_unready("not founded").await;
-    let bucket = CreateBucketRequest { volume: "s3v".into(), bucket: "photos".into() };
+    let bucket = CreateBucketRequest { volume: "s3v".into(), bucket: "photos".into(), group: None };
     let refused = Failure::from(server.client.clone().create_bucket(anew(bucket.clone())).await.unwrap_err());
     assert_eq!(refused.code, Code::Unavailable, "{refused}");
     assert_eq!(server.lookup("a").await.unwrap_err().code, Code::Unavailable);
@@ -359,7 +359,7 @@ async fn a_client_says_that_nobody_is_known_to_have_the_names() {
     let options = ClientOptions { scm: scm.address.clone(), write_deadline, ..ClientOptions::default() };
     let error = Client::connect(options).head_bucket("s3v", "photos").await.unwrap_err();
     let ClientError::Unavailable(why) = &error else { panic!("{error:?}") };
-    assert!(why.contains("nobody is known to have the names"), "{why}");
+    assert!(why.contains("nobody is known to have group 0 of names"), "{why}");
 }
 
 /// SCM did not hear of the one that began first, and had another one begin.
@@ -386,7 +386,7 @@ async fn a_group_that_was_begun_and_founded_elsewhere_is_deleted_and_one_with_na
     cluster.scm.record().orders_gone.insert(names);
     let beats = cluster.scm.record().beats;
     cluster.scm.until("told so", |record| record.beats > beats + 20).await;
-    let bucket = CreateBucketRequest { volume: "s3v".into(), bucket: "photos".into() };
+    let bucket = CreateBucketRequest { volume: "s3v".into(), bucket: "photos".into(), group: None };
     cluster.servers[&1].client.clone().create_bucket(anew(bucket)).await.unwrap();
     cluster.stop_all().await;
 }
@@ -400,7 +400,7 @@ async fn a_restart_without_scm_serves_what_was_founded_though_nothing_was_asked_
     let silent = ScriptedScm::start(CLUSTER).await.address.clone();
     let server = Server::open_at(&cluster.path(0), &cluster.addresses[&0], &silent).await;
     server.until_ready().await;
-    let bucket = CreateBucketRequest { volume: "s3v".into(), bucket: "photos".into() };
+    let bucket = CreateBucketRequest { volume: "s3v".into(), bucket: "photos".into(), group: None };
     server.client.clone().create_bucket(anew(bucket)).await.unwrap();
     server.commit(commit("a", 1)).await.unwrap();
     assert_eq!(server.lookup("a").await.unwrap().etag, "etag-1");
@@ -528,7 +528,7 @@ async fn the_replica_of_before_is_taken_over_and_gets_two_more_members() {
         (record.om_at(&cluster.addresses[&0]).unwrap(), record.group.as_ref().unwrap().members[0].clone())
     };
     assert_eq!((member.replica, member.om), (1, om), "it goes by its OM's number");
-    let bucket = CreateBucketRequest { volume: "s3v".into(), bucket: "photos".into() };
+    let bucket = CreateBucketRequest { volume: "s3v".into(), bucket: "photos".into(), group: None };
     cluster.servers[&0].client.clone().create_bucket(request(0, bucket)).await.unwrap();
     cluster.fill(0..50).await;
     for place in 1..3 {

@@ -9,7 +9,7 @@ async fn buckets_and_keys_come_and_go() {
     let dir = tempfile::tempdir().unwrap();
     let mut server = Server::start(dir.path()).await;
     let (volume, bucket) = (|| "s3v".to_owned(), || "photos".to_owned());
-    let again = CreateBucketRequest { volume: volume(), bucket: bucket() };
+    let again = CreateBucketRequest { volume: volume(), bucket: bucket(), group: None };
     let failure = Failure::from(server.client.create_bucket(anew(again)).await.unwrap_err());
     assert_eq!((failure.code, failure.retry), (Code::BucketExists, Retry::No));
     let head = HeadBucketRequest { volume: volume(), bucket: bucket() };

@@ -286,6 +286,7 @@ scm! {
     set_om_duty, SetOmDutyRequest => SetOmDutyResponse;
     transfer_om_leader, TransferOmLeaderRequest => TransferOmLeaderResponse;
     give_up_om_group, GiveUpOmGroupRequest => GiveUpOmGroupResponse;
+    create_om_group, CreateOmGroupRequest => CreateOmGroupResponse;
     get_cluster_status, GetClusterStatusRequest => ClusterStatus;
     set_switches, SetSwitchesRequest => ClusterStatus;
     get_racks, GetRacksRequest => Racks;

@@ -52,7 +52,7 @@ pub(crate) struct Server {
 impl Server {
     pub(crate) async fn start(dir: &Path) -> Server {
         let server = Server::open(dir).await;
-        let bucket = CreateBucketRequest { volume: "s3v".into(), bucket: "photos".into() };
+        let bucket = CreateBucketRequest { volume: "s3v".into(), bucket: "photos".into(), group: None };
         // The same request at each start.
         server.client.clone().create_bucket(request(0, bucket)).await.unwrap();
         server

@@ -101,6 +101,7 @@ fn refused(failure: &Failure) -> S3Error {
         Code::Unavailable
         | Code::NotYet
         | Code::NotLeader
+        | Code::NotHere
         | Code::OutcomeUnknown
         | Code::Closed
         | Code::WrongCluster => {

@@ -10,6 +10,7 @@ mod bootstrap;
 mod change_om_group;
 pub(crate) mod close_containers;
 mod close_pipeline;
+mod create_om_group;
 mod create_pipeline;
 mod end_pipeline;
 mod found_om_group;
@@ -55,6 +56,7 @@ pub(crate) fn apply(tables: &mut TablesMut<'_>, command: Command, term: Term) ->
         Command::ChangeOmGroup(command) => change_om_group::apply(tables, command),
         Command::SetOmDuty(command) => set_om_duty::apply(tables, command),
         Command::GiveUpOmGroup(command) => give_up_om_group::apply(tables, command),
+        Command::CreateOmGroup(command) => create_om_group::apply(tables, command),
     };
     result.unwrap_or_else(|why| ScmReply { refused: why, ..ScmReply::default() })
 }
@@ -65,9 +67,10 @@ pub(crate) mod testing {
     use crate::tables::Tables;
     use bytes::Bytes;
     use proto::scm::{
-        ChangeOmGroupCommand, ClosePipelineCommand, CreatePipelineCommand, EndPipelineCommand,
-        FoundOmGroupCommand, GiveUpOmGroupCommand, NodeDuty, NoteOmGroupCommand, OmMemberRecord,
-        PipelinePlace, RegisterNodeCommand, RegisterOmCommand, SetNodeDutyCommand, SetOmDutyCommand,
+        ChangeOmGroupCommand, ClosePipelineCommand, CreateOmGroupCommand, CreatePipelineCommand,
+        EndPipelineCommand, FoundOmGroupCommand, GiveUpOmGroupCommand, NodeDuty, NoteOmGroupCommand,
+        OmMemberRecord, PipelinePlace, RegisterNodeCommand, RegisterOmCommand, SetNodeDutyCommand,
+        SetOmDutyCommand,
     };
 
     pub(crate) fn run(tables: &mut Tables, command: Command) -> ScmReply {
@@ -146,6 +149,10 @@ pub(crate) mod testing {
 
     pub(crate) fn set_om_duty(om: u64, duty: NodeDuty) -> Command {
         Command::SetOmDuty(SetOmDutyCommand { om, duty: duty as i32 })
+    }
+
+    pub(crate) fn create_group() -> Command {
+        Command::CreateOmGroup(CreateOmGroupCommand {})
     }
 
     pub(crate) fn give_up(group: u64) -> Command {

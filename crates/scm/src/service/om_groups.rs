@@ -1,28 +1,26 @@
 //! Calls by which operators see OMs and their groups of names, empty an OM, and give up names that are lost.
 
 use crate::leader::Leader;
-use crate::om_groups::{self, OM_GROUPS};
+use crate::om_groups;
 use crate::om_orders::{self, member_told};
 use crate::om_view::{is_dead, is_healthy, is_in_service, leader, om_state};
-use crate::tables::{OmReplica, om_duty};
+use crate::planners::OM_SUCCESSION_MAX;
+use crate::tables::{OmReplica, ROOT_OF_NAMES, om_duty};
 use crate::world::World;
 use proto::scm::{
-    GiveUpOmGroupCommand, GiveUpOmGroupRequest, ListOmsResponse, NodeDuty, OmGroup, OmGroupInfo,
-    OmGroupRecord, OmInfo, OmMemberRecord, OmRecord, OmReplicaInfo, OmReplicaReport, SetOmDutyCommand,
-    SetOmDutyRequest, TransferOmLeaderRequest, TransferOmLeaderResponse, scm_command::Command,
+    CreateOmGroupCommand, CreateOmGroupResponse, GiveUpOmGroupCommand, GiveUpOmGroupRequest, ListOmsResponse,
+    NodeDuty, OmGroup, OmGroupInfo, OmGroupRecord, OmInfo, OmMemberRecord, OmRecord, OmReplicaInfo,
+    OmReplicaReport, SetOmDutyCommand, SetOmDutyRequest, TransferOmLeaderRequest, TransferOmLeaderResponse,
+    scm_command::Command,
 };
 use proto::{Code, Failure};
-use std::time::Duration;
 use tokio::time::Instant;
 use tracing::{info, warn};
 use types::NodeId;
 
-/// The time for which a group's leader is told who is to lead instead.
-const SUCCESSION_MAX: Duration = Duration::from_secs(15);
-
 pub(super) fn list(leader: &Leader) -> ListOmsResponse {
     leader.read(|world| {
-        let groups = om_groups::all(world.tables).into_iter();
+        let groups = om_groups::all(world).into_iter();
         ListOmsResponse {
             oms: world.tables.oms().values().map(|record| om_info(world, record)).collect(),
             groups: groups.map(|group| group_info(world, group)).collect(),
@@ -141,7 +139,7 @@ pub(super) fn transfer_leader(
     request: TransferOmLeaderRequest,
 ) -> Result<TransferOmLeaderResponse, Failure> {
     let to = leader.read(|world| successor(world, &request))?;
-    let until = Instant::now() + SUCCESSION_MAX;
+    let until = Instant::now() + OM_SUCCESSION_MAX;
     leader.change_oms(|oms| oms.wish(request.group, to.replica, until));
     info!(group = request.group, om = to.om, "an operator moves the leader of names");
     Ok(TransferOmLeaderResponse { om: to.om })
@@ -186,9 +184,20 @@ pub(super) async fn give_up(leader: &Leader, request: GiveUpOmGroupRequest) -> R
     Ok(())
 }
 
+/// One more group; it is founded as soon as an OM is there for it.
+pub(super) async fn create(leader: &Leader) -> Result<CreateOmGroupResponse, Failure> {
+    let reply = leader.propose(Command::CreateOmGroup(CreateOmGroupCommand {})).await?;
+    if !reply.refused.is_empty() {
+        return Err(Failure::new(Code::LimitReached, reply.refused));
+    }
+    info!(group = reply.om_group, "an operator makes a group of names");
+    leader.oms_changed.notify_one();
+    Ok(CreateOmGroupResponse { group: reply.om_group })
+}
+
 /// Refuses to give up what an OM has that is not dead, or may have: it has not told this leader.
 fn check_nobody_has_it(world: &World<'_>, group: u64) -> Result<(), Failure> {
-    if group >= OM_GROUPS && world.tables.om_group(group).is_none() {
+    if group != ROOT_OF_NAMES && world.tables.om_group(group).is_none() {
         return Err(Failure::new(Code::NotFound, format!("no group {group}")));
     }
     let living = || world.tables.oms().keys().copied().filter(|om| !is_dead(world, *om));

@@ -9,13 +9,19 @@ use types::{NodeId, ReplicaId};
 /// The members that a group of names is to have. With fewer OMs it has one: two would bear less.
 pub(crate) const OM_MEMBERS: usize = 3;
 
+/// Groups of names that there may be: each OM has a database and a log for each of its own.
+pub(crate) const OM_GROUPS_MAX: usize = 256;
+
+/// The root of the names: it knows which group has which bucket. It is there without being made.
+pub(crate) const ROOT_OF_NAMES: u64 = 0;
+
 /// The replica of the names that an OM had before SCM placed groups. No other replica of names has this id.
 pub(crate) const NAMES_OF_BEFORE: ReplicaId = ReplicaId(1);
 
 /// The note, in the registry, of the names that an OM had before SCM placed groups.
 const NOTE_OF_BEFORE: &str = "flotilla/om/0";
 /// The group of these names.
-const GROUP_OF_BEFORE: u64 = 0;
+const GROUP_OF_BEFORE: u64 = ROOT_OF_NAMES;
 
 /// Replicas that a group's record remembers besides its members, of each kind: twenty bytes each.
 const REMEMBERED_MAX: usize = 1000;
@@ -89,6 +95,11 @@ impl Tables {
         self.om(om).map_or("", |record| &record.address)
     }
 
+    /// Whether a forced reset may have lost groups of which OMs still have the names.
+    pub(crate) fn may_have_lost_om_groups(&self) -> bool {
+        self.lost_numbers.contains_key(&Counter::Replica)
+    }
+
     /// Whether this id of a replica was given to somebody, be it by those that a forced reset gave up.
     pub(crate) fn is_drawn_replica(&self, replica: ReplicaId) -> bool {
         replica.0 != 0 && replica.0 < self.counter(Counter::Replica)
@@ -105,7 +116,7 @@ impl Tables {
                 let address = note.split_whitespace().next().unwrap_or_default().to_owned();
                 Some(format!("its names were founded before by the OM at {address}, which has not come yet"))
             }
-            (None, None) if !self.lost_numbers.contains_key(&Counter::Replica) => None,
+            (None, None) if !self.may_have_lost_om_groups() => None,
             _ => Some("it may have been founded in what the forced reset of SCM has lost".to_owned()),
         }
     }

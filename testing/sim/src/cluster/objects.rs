@@ -305,7 +305,8 @@ fn value_of(found: &Key, objects: &Objects, ledger: &Ledger) -> Option<u64> {
 /// Asks for it until it is there.
 pub(super) async fn create_bucket(way: &OmWay) {
     while let Ok(channel) = way.connector.connect(way.address()) {
-        let request = CreateBucketRequest { volume: VOLUME.to_owned(), bucket: BUCKET.to_owned() };
+        let request =
+            CreateBucketRequest { volume: VOLUME.to_owned(), bucket: BUCKET.to_owned(), group: None };
         let request = proto::in_cluster(tonic::Request::new(request), &way.cluster);
         let request = proto::as_request(request, RequestId(1), Duration::ZERO);
         match timeout(ANSWER_MAX, OmClient::new(channel).create_bucket(request)).await {

@@ -198,6 +198,7 @@ impl Plan {
         };
         let scm = ScmOptions {
             pipelines_per_disk: 1 + random.below(2) as u32,
+            om_groups: if (seed / WITH_OM_ONE_IN / 3).is_multiple_of(2) { 1 } else { 3 },
             stale_after: Duration::from_secs(2),
             dead_after: Duration::from_secs(6),
             member_fault_grace: Duration::from_secs(3),

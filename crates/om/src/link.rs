@@ -1,4 +1,4 @@
-//! OM's way to SCM.
+//! Ways to services of several members, of which one leads: to SCM, and to other groups of names.
 
 use proto::{Code, Failure, Seeker};
 use rpc::{Channel, Channels, Connector};
@@ -9,19 +9,24 @@ use tonic::{Response, Status};
 
 const ANSWER_MAX: Duration = Duration::from_secs(5);
 
-/// The members of SCM, of which one leads.
-pub(crate) struct ScmLink {
+/// A way to the leader of a few members.
+pub(crate) struct Link {
     seeker: Seeker,
     channels: Channels,
 }
 
-impl ScmLink {
+impl Link {
     /// `addresses`: "host:port", several separated by commas.
-    pub(crate) fn new(addresses: &str, connector: Arc<dyn Connector>) -> Result<ScmLink, Failure> {
-        Ok(ScmLink { seeker: Seeker::parse(addresses)?, channels: Channels::new(connector) })
+    pub(crate) fn new(addresses: &str, connector: Arc<dyn Connector>) -> Result<Link, Failure> {
+        Ok(Link { seeker: Seeker::parse(addresses)?, channels: Channels::new(connector) })
     }
 
-    /// Asks SCM's members one after the other, until one answers for all. Another cluster's is the answer
+    /// The member that leads, as somebody says who may know.
+    pub(crate) fn leads(&self, address: &str) {
+        self.seeker.leads(address);
+    }
+
+    /// Asks the members one after the other, until one answers for all. Another cluster's is the answer
     /// only where nobody answers otherwise: one name of several may be stale. What the leader itself refuses
     /// nobody else is asked.
     pub(crate) async fn ask<A, F>(&self, call: impl Fn(Channel) -> F) -> Result<A, Failure>

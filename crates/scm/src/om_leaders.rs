@@ -1,0 +1,172 @@
+//! Each OM leads its share of the groups of names. Leading costs most of what a group costs, and after restarts one
+//! OM leads everything.
+
+use crate::om_view::{OmLeader, is_well, leader};
+use crate::tables::OmReplica;
+use crate::world::World;
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+use tokio::time::Instant;
+use tracing::info;
+use types::NodeId;
+
+/// A member that lacks more entries than this is behind.
+const BEHIND_ENTRIES_MAX: u64 = 10_000;
+
+/// Groups whose leaders were moved lately.
+pub(crate) struct OmLeaders {
+    interval: Duration,
+    moved: HashMap<u64, Instant>,
+}
+
+/// A group, and the replica that is to lead it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct OmSuccession {
+    pub(crate) group: u64,
+    pub(crate) replica: u64,
+}
+
+impl OmLeaders {
+    /// A group's leader is moved at most once in `interval`.
+    pub(crate) fn new(interval: Duration) -> OmLeaders {
+        OmLeaders { interval, moved: HashMap::new() }
+    }
+
+    /// At most one move: from whoever leads most to whoever leads least, if that evens anything out.
+    pub(crate) fn plan(&mut self, world: &World<'_>) -> Option<OmSuccession> {
+        let now = world.now;
+        self.moved.retain(|_, at| now.saturating_duration_since(*at) < self.interval);
+        let records = world.tables.om_groups().values().filter(|record| record.is_founded);
+        let led: Vec<(u64, OmLeader<'_>)> =
+            records.filter_map(|record| Some((record.group, leader(world, record)?))).collect();
+        let mut leads: BTreeMap<NodeId, usize> = BTreeMap::new();
+        led.iter().for_each(|(_, leader)| *leads.entry(leader.om).or_default() += 1);
+        let leads = |om: u64| leads.get(&NodeId(om)).copied().unwrap_or(0);
+        let of_group = |(group, leader): &(u64, OmLeader<'_>)| {
+            let is_free = !self.moved.contains_key(group) && world.oms.successor(*group, now).is_none();
+            if !is_free || !leader.is_settled() {
+                return None;
+            }
+            let fit = leader.voters().into_iter().filter(|voter| may_lead(world, *group, voter, leader));
+            let to = fit.min_by_key(|voter| (leads(voter.om), voter.om))?;
+            let gain = leads(leader.om.0).checked_sub(leads(to.om))?;
+            // Moving one changes the difference by two.
+            (gain > 1).then_some((gain, OmSuccession { group: *group, replica: to.replica }, to.om))
+        };
+        let moves = led.iter().filter_map(of_group);
+        let (_, best, om) = moves.max_by_key(|(gain, best, _)| (*gain, std::cmp::Reverse(best.group)))?;
+        info!(group = best.group, om, "move the leader of names for balance");
+        self.moved.insert(best.group, now);
+        Some(best)
+    }
+}
+
+/// Whether the voter is well and has nearly all that the leader has.
+fn may_lead(world: &World<'_>, group: u64, voter: &OmReplica, leader: &OmLeader<'_>) -> bool {
+    let om = NodeId(voter.om);
+    let said = world.oms.replica(om, group).map(|heard| &heard.report);
+    *voter != leader.replica()
+        && is_well(world, om)
+        && said.is_some_and(|said| {
+            said.replica == voter.replica
+                && said.why.is_empty()
+                && said.applied_index + BEHIND_ENTRIES_MAX >= leader.report().applied_index
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::oms::Oms;
+    use crate::ops::testing::{create_group, note, run, three_oms};
+    use crate::tables::{Tables, TablesMut};
+    use proto::scm::{OmMember, OmReplicaReport};
+
+    /// Replicas of group `g` have the numbers 10 g + OM.
+    fn replica(group: u64, om: u64) -> u64 {
+        10 * group + om
+    }
+
+    /// What an OM says of a group of three that `leader` leads.
+    fn said(group: u64, om: u64, leader: u64) -> OmReplicaReport {
+        let member = |om| OmMember { replica: replica(group, om), om, is_voter: true, ..OmMember::default() };
+        OmReplicaReport {
+            group,
+            replica: replica(group, om),
+            term: 1,
+            leader_replica: replica(group, leader),
+            last_index: 9,
+            applied_index: 9,
+            members: (1..=3).map(member).collect(),
+            is_founded: true,
+            wanted: (1..=3).map(|om| replica(group, om)).collect(),
+            ..OmReplicaReport::default()
+        }
+    }
+
+    /// Groups 0 to 3 on three OMs.
+    fn four_groups() -> Tables {
+        let mut tables = three_oms();
+        let mut change = TablesMut::new(&mut tables);
+        while change.draw_om_replica().0 < replica(3, 3) {}
+        (1..=3).for_each(|_| drop(run(&mut tables, create_group())));
+        for group in 0..=3 {
+            let members: Vec<_> = (1..=3).map(|om| (replica(group, om), om)).collect();
+            assert_eq!(run(&mut tables, note(group, &members)).refused, "");
+        }
+        tables
+    }
+
+    fn hear(oms: &mut Oms, led_by: [u64; 4], now: Instant) {
+        for om in 1..=3 {
+            let reports = (0..=3).map(|group| said(group, om, led_by[group as usize]));
+            oms.hear(NodeId(om), reports.collect(), now);
+        }
+    }
+
+    #[test]
+    fn leaders_are_spread_one_by_one_until_no_move_evens_anything_out() {
+        let tables = four_groups();
+        let mut now = Instant::now();
+        let mut oms = Oms::new(Duration::from_secs(5), Duration::from_secs(600), now);
+        let mut leaders = OmLeaders::new(Duration::from_secs(60));
+        let mut led_by = [1; 4];
+        let mut moved = Vec::new();
+        for _ in 0..10 {
+            now += Duration::from_secs(2);
+            hear(&mut oms, led_by, now);
+            let Some(next) = leaders.plan(&World::of_oms(&tables, &oms, now)) else { continue };
+            assert!(!moved.contains(&next.group), "each once");
+            moved.push(next.group);
+            led_by[next.group as usize] = next.replica - 10 * next.group;
+        }
+        led_by.sort_unstable();
+        assert_eq!(led_by, [1, 1, 2, 3]);
+    }
+
+    #[test]
+    fn nobody_leads_who_is_silent_or_behind_or_against_an_operators_wish() {
+        let tables = four_groups();
+        let start = Instant::now();
+        let new = || Oms::new(Duration::from_secs(5), Duration::from_secs(600), start);
+        let plan =
+            |oms: &Oms, now| OmLeaders::new(Duration::from_secs(60)).plan(&World::of_oms(&tables, oms, now));
+        let mut silent = new();
+        hear(&mut silent, [1; 4], start);
+        let later = start + Duration::from_secs(6);
+        silent.hear(NodeId(1), (0..=3).map(|group| said(group, 1, 1)).collect(), later);
+        assert_eq!(plan(&silent, later), None);
+        let mut behind = new();
+        for om in 1..=3 {
+            let index = if om == 1 { 20_000 } else { 9_000 };
+            let at = |report| OmReplicaReport { last_index: index, applied_index: index, ..report };
+            behind.hear(NodeId(om), (0..=3).map(|group| at(said(group, om, 1))).collect(), start);
+        }
+        assert_eq!(plan(&behind, start), None);
+        let mut wished = new();
+        hear(&mut wished, [1; 4], start);
+        (0..=3).for_each(|group| wished.wish(group, replica(group, 1), later));
+        assert_eq!(plan(&wished, start), None);
+        assert!(plan(&wished, later).is_none(), "all are silent by then");
+    }
+}
