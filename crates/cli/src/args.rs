@@ -245,6 +245,9 @@ pub(crate) struct ServerArgs {
     /// it
     #[arg(long, default_value_t = 256 << 20, env = "FLOTILLA_METADATA_LOG_BYTES", value_parser = clap::value_parser!(u64).range(64 << 10..))]
     pub metadata_log_bytes: u64,
+    /// Memory for the tables of all of OM's groups: blocks that were read, and what is not flushed yet
+    #[arg(long, default_value_t = 256 << 20, env = "FLOTILLA_OM_MEMORY_BYTES", value_name = "BYTES", value_parser = clap::value_parser!(u64).range(16 << 20..))]
+    pub om_memory_bytes: u64,
     /// How OM's leader makes sure that it still leads before it answers what is read. `majority` where machines are
     /// stopped and resumed with clocks that stood still meanwhile, as some virtual ones are
     #[arg(long, value_enum, default_value_t, env = "FLOTILLA_OM_READS")]

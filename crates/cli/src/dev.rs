@@ -15,6 +15,9 @@ use std::time::Duration;
 /// A cluster that is not ready after this long is broken, and somebody wants to read why.
 const READY_WITHIN: Duration = Duration::from_secs(60);
 
+/// For the tables of names: there are few on a laptop.
+const OM_MEMORY_BYTES: u64 = 64 << 20;
+
 /// Datanodes; the first one's server is everything else too.
 const SERVERS: u16 = 3;
 
@@ -111,6 +114,7 @@ fn server_options(
         container_bytes_max: 2 << 30,
         pipelines_per_disk: 2,
         om_groups: 4,
+        om_memory_bytes: OM_MEMORY_BYTES,
         reserve_bytes: RESERVE_BYTES,
         read_memory_bytes: defaults.read_bytes_max,
         log_memory_bytes: Some(of_all_logs / of_all_servers * log_directories),

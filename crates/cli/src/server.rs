@@ -88,6 +88,8 @@ pub(crate) struct ServerOptions {
     pub pipelines_per_disk: u32,
     /// Groups of names of a new cluster.
     pub om_groups: u16,
+    /// For the tables of all of OM's groups.
+    pub om_memory_bytes: u64,
     /// Free space below which a disk takes no more data.
     pub reserve_bytes: u64,
     pub read_memory_bytes: usize,
@@ -184,6 +186,7 @@ impl ServerOptions {
             container_bytes_max: args.container_bytes_max,
             pipelines_per_disk: args.pipelines_per_disk,
             om_groups: args.om_groups,
+            om_memory_bytes: args.om_memory_bytes,
             disk_io: args.disk_io,
             reserve_bytes: args.reserve_bytes,
             read_memory_bytes: args.read_memory_bytes,
@@ -407,7 +410,9 @@ async fn start_metadata(
             OmReads::Lease => raft::ReadPolicy::Lease,
             OmReads::Majority => raft::ReadPolicy::Index,
         };
-        let om_options = OmOptions { address, scm, version, reads, snapshots, ..OmOptions::default() };
+        let memory_bytes = usize::try_from(options.om_memory_bytes).unwrap_or(usize::MAX);
+        let om_options =
+            OmOptions { address, scm, version, reads, snapshots, memory_bytes, ..OmOptions::default() };
         let started =
             Om::start(om_options, disk.clone(), space.clone(), host.clone(), addresses.clone(), clock).await;
         om = Some(started.context("start om")?);

@@ -163,6 +163,13 @@ impl OmCaller {
         }
     }
 
+    /// Keeps the place of a bucket that the root said beside something else.
+    fn keep(&self, volume: &str, bucket: &str, place: Option<BucketPlace>) {
+        if let Some(place) = place {
+            self.routes.keep(&inside(volume, bucket), place);
+        }
+    }
+
     /// The place of a bucket: as it was told last, or as the root says.
     async fn place(&self, name: &BucketName) -> Result<BucketPlace, Failed> {
         if let Some(known) = self.routes.of(name) {
@@ -263,9 +270,8 @@ macro_rules! change {
     }};
 }
 
-/// The bucket whose inside a request is about.
-fn inside(volume: &str, bucket: &str) -> Option<BucketName> {
-    Some(BucketName { volume: volume.to_owned(), bucket: bucket.to_owned() })
+fn inside(volume: &str, bucket: &str) -> BucketName {
+    BucketName { volume: volume.to_owned(), bucket: bucket.to_owned() }
 }
 
 fn missing(what: &str) -> ClientError {
@@ -287,26 +293,28 @@ impl Client {
         group: Option<u64>,
     ) -> Result<Bucket, ClientError> {
         let request = CreateBucketRequest { volume: volume.to_owned(), bucket: bucket.to_owned(), group };
-        change!(self, create_bucket, None, request).await?.bucket.ok_or_else(|| missing("bucket"))
+        let made = change!(self, create_bucket, None, request).await?;
+        self.om().keep(volume, bucket, made.place);
+        made.bucket.ok_or_else(|| missing("bucket"))
     }
 
     pub async fn head_bucket(&self, volume: &str, bucket: &str) -> Result<Bucket, ClientError> {
-        let request = HeadBucketRequest { volume: volume.to_owned(), bucket: bucket.to_owned() };
-        query!(self, head_bucket, None, request).await?.bucket.ok_or_else(|| missing("bucket"))
+        Ok(self.find_bucket(volume, bucket).await?.0)
     }
 
     /// A bucket, and the group of names that it is in.
     pub async fn find_bucket(&self, volume: &str, bucket: &str) -> Result<(Bucket, u64), ClientError> {
         let request = HeadBucketRequest { volume: volume.to_owned(), bucket: bucket.to_owned() };
         let found = query!(self, head_bucket, None, request).await?;
-        let group = found.place.ok_or_else(|| missing("bucket's place"))?.group;
+        self.om().keep(volume, bucket, found.place);
+        let group = found.place.map_or(ROOT, |place| place.group);
         Ok((found.bucket.ok_or_else(|| missing("bucket"))?, group))
     }
 
     /// How much is in a bucket.
     pub async fn stat_bucket(&self, volume: &str, bucket: &str) -> Result<StatBucketResponse, ClientError> {
         let request = StatBucketRequest { volume: volume.to_owned(), bucket: bucket.to_owned() };
-        query!(self, stat_bucket, inside(volume, bucket), request).await
+        query!(self, stat_bucket, Some(inside(volume, bucket)), request).await
     }
 
     pub async fn list_buckets(
@@ -318,7 +326,11 @@ impl Client {
 
     pub async fn delete_bucket(&self, volume: &str, bucket: &str) -> Result<(), ClientError> {
         let request = DeleteBucketRequest { volume: volume.to_owned(), bucket: bucket.to_owned() };
-        change!(self, delete_bucket, None, request).await.map(|_| ())
+        let deleted = change!(self, delete_bucket, None, request).await?;
+        if let Some(place) = deleted.place {
+            self.om().routes.forget(&inside(volume, bucket), place);
+        }
+        Ok(())
     }
 
     /// Makes `key` visible, replacing an older one. Answers its time of modification.
@@ -335,7 +347,7 @@ impl Client {
             key: Some(key),
             precondition,
         };
-        Ok(change!(self, commit_key, inside(volume, bucket), request).await?.modified_ms)
+        Ok(change!(self, commit_key, Some(inside(volume, bucket)), request).await?.modified_ms)
     }
 
     pub async fn lookup(&self, volume: &str, bucket: &str, key: &[u8]) -> Result<Key, ClientError> {
@@ -344,7 +356,10 @@ impl Client {
             bucket: bucket.to_owned(),
             key: Bytes::copy_from_slice(key),
         };
-        query!(self, lookup_key, inside(volume, bucket), request).await?.key.ok_or_else(|| missing("key"))
+        query!(self, lookup_key, Some(inside(volume, bucket)), request)
+            .await?
+            .key
+            .ok_or_else(|| missing("key"))
     }
 
     /// Deletes keys; says for each whether it existed.
@@ -357,43 +372,47 @@ impl Client {
     ) -> Result<Vec<bool>, ClientError> {
         let request =
             DeleteKeysRequest { volume: volume.to_owned(), bucket: bucket.to_owned(), keys, precondition };
-        Ok(change!(self, delete_keys, inside(volume, bucket), request).await?.existed)
+        Ok(change!(self, delete_keys, Some(inside(volume, bucket)), request).await?.existed)
     }
 
     pub async fn list_keys(&self, request: ListKeysRequest) -> Result<ListKeysResponse, ClientError> {
-        query!(self, list_keys, inside(&request.volume, &request.bucket), request).await
+        query!(self, list_keys, Some(inside(&request.volume, &request.bucket)), request).await
     }
 
     /// Begins a multipart upload and answers its id.
     pub async fn create_upload(&self, request: CreateUploadRequest) -> Result<String, ClientError> {
-        Ok(change!(self, create_upload, inside(&request.volume, &request.bucket), request).await?.upload)
+        Ok(change!(self, create_upload, Some(inside(&request.volume, &request.bucket)), request)
+            .await?
+            .upload)
     }
 
     /// Adds a part, replacing an older one of the same number. Answers its time of modification.
     pub async fn commit_part(&self, request: CommitPartRequest) -> Result<u64, ClientError> {
-        Ok(change!(self, commit_part, inside(&request.volume, &request.bucket), request).await?.modified_ms)
+        Ok(change!(self, commit_part, Some(inside(&request.volume, &request.bucket)), request)
+            .await?
+            .modified_ms)
     }
 
     /// Joins parts to a key.
     pub async fn complete_upload(&self, request: CompleteUploadRequest) -> Result<Key, ClientError> {
-        change!(self, complete_upload, inside(&request.volume, &request.bucket), request)
+        change!(self, complete_upload, Some(inside(&request.volume, &request.bucket)), request)
             .await?
             .key
             .ok_or_else(|| missing("key"))
     }
 
     pub async fn abort_upload(&self, request: AbortUploadRequest) -> Result<(), ClientError> {
-        change!(self, abort_upload, inside(&request.volume, &request.bucket), request).await.map(|_| ())
+        change!(self, abort_upload, Some(inside(&request.volume, &request.bucket)), request).await.map(|_| ())
     }
 
     pub async fn list_parts(&self, request: ListPartsRequest) -> Result<ListPartsResponse, ClientError> {
-        query!(self, list_parts, inside(&request.volume, &request.bucket), request).await
+        query!(self, list_parts, Some(inside(&request.volume, &request.bucket)), request).await
     }
 
     pub async fn list_uploads(
         &self,
         request: ListUploadsRequest,
     ) -> Result<ListUploadsResponse, ClientError> {
-        query!(self, list_uploads, inside(&request.volume, &request.bucket), request).await
+        query!(self, list_uploads, Some(inside(&request.volume, &request.bucket)), request).await
     }
 }

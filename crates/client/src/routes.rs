@@ -24,8 +24,13 @@ impl Routes {
         self.known.lock().expect("no holder panics").get(name).copied()
     }
 
+    /// Keeps what is newer than what is known: answers may come out of order.
     pub(crate) fn keep(&self, name: &BucketName, place: BucketPlace) {
         let mut known = self.known.lock().expect("no holder panics");
+        let age = |place: &BucketPlace| (place.number, place.epoch);
+        if known.get(name).is_some_and(|known| age(known) > age(&place)) {
+            return;
+        }
         if known.len() >= ROUTES_MAX && !known.contains_key(name) {
             // Rare and cheap to fill again; an order of use would cost every call.
             known.clear();
@@ -60,10 +65,14 @@ mod tests {
         }
         assert!(routes.known.lock().unwrap().len() <= ROUTES_MAX);
         let last = name(ROUTES_MAX);
+        let newer = ROUTES_MAX as u64 + 8;
+        routes.keep(&last, place(newer));
         routes.keep(&last, place(7));
-        routes.forget(&last, place(8));
-        assert_eq!(routes.of(&last), Some(place(7)));
         routes.forget(&last, place(7));
+        assert_eq!(routes.of(&last), Some(place(newer)));
+        routes.forget(&last, place(newer));
         assert_eq!(routes.of(&last), None);
+        routes.keep(&last, place(7));
+        assert_eq!(routes.of(&last), Some(place(7)), "what somebody restored may have smaller numbers");
     }
 }

@@ -16,6 +16,7 @@ use proto::ClusterGuard;
 use proto::om::om_server::OmServer;
 use raft::{AddressBook, RaftHost};
 use raftlog::LogSpace;
+use statedb::{DbOptions, SharedMemory};
 use std::sync::Arc;
 use tokio::sync::{Mutex, Semaphore};
 use tokio::task::JoinHandle;
@@ -45,7 +46,9 @@ impl Om {
         addresses: AddressBook,
         clock: Arc<dyn Clock>,
     ) -> anyhow::Result<Om> {
-        let tables = Arc::new(DiskTables { disk: disk.clone(), options: options.db.clone() });
+        let shared = Some(SharedMemory::new(options.memory_bytes));
+        let db = DbOptions { shared, ..options.db.clone() };
+        let tables = Arc::new(DiskTables { disk: disk.clone(), options: db });
         Om::start_on(options, disk, tables, space, host, addresses, clock).await
     }
 

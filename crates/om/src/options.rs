@@ -22,7 +22,9 @@ pub struct OmOptions {
     pub reads: raft::ReadPolicy,
     /// The policy by which the OM's groups write a snapshot and purge their log.
     pub snapshots: raft::SnapshotPolicy,
-    /// Memory of the tables of each group.
+    /// Memory of the tables of all groups.
+    pub memory_bytes: usize,
+    /// Other settings of each group's tables.
     pub db: statedb::DbOptions,
 }
 
@@ -37,11 +39,8 @@ impl Default for OmOptions {
             timing: raft::Timing::METADATA,
             reads: raft::ReadPolicy::Lease,
             snapshots: raft::SnapshotPolicy::METADATA,
-            db: statedb::DbOptions {
-                block_cache_bytes: 64 << 20,
-                write_buffer_bytes: 32 << 20,
-                ..statedb::DbOptions::default()
-            },
+            memory_bytes: 256 << 20,
+            db: statedb::DbOptions { write_buffer_bytes: 32 << 20, ..statedb::DbOptions::default() },
         }
     }
 }

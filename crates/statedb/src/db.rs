@@ -3,7 +3,7 @@ use anyhow::Context;
 use raft::Applied;
 use rocksdb::{
     BlockBasedOptions, Cache, DB, DBCompressionType, Direction, Env, FlushOptions, IteratorMode, LogLevel,
-    Options, ReadOptions, WriteBatch, WriteOptions,
+    Options, ReadOptions, WriteBatch, WriteBufferManager, WriteOptions,
 };
 use std::fmt;
 use std::path::Path;
@@ -23,10 +23,40 @@ const NO_ROOM: [&str; 2] = ["No space left on device", "Space limit reached"];
 /// Memory and behaviour of a RocksDB that holds state derived from Raft logs.
 #[derive(Clone, Debug)]
 pub struct DbOptions {
+    /// Of this database's own, unless it shares memory with others.
     pub block_cache_bytes: usize,
     pub write_buffer_bytes: usize,
+    pub shared: Option<SharedMemory>,
     /// The memory that keeps its files in place of a disk: in simulations.
     pub memory: Option<DbMemory>,
+}
+
+/// Memory of several databases, for blocks that are read and for what is not flushed yet, within one number. Where it
+/// is full of the latter, buffers are flushed before they are full.
+#[derive(Clone)]
+pub struct SharedMemory {
+    cache: Cache,
+    buffers: WriteBufferManager,
+}
+
+/// The part of shared memory that buffers may take.
+const PART_OF_BUFFERS: usize = 2;
+
+impl SharedMemory {
+    pub fn new(bytes: usize) -> SharedMemory {
+        let cache = Cache::new_lru_cache(bytes);
+        // Buffers take room of the cache; who writes waits for none.
+        let of_buffers = bytes / PART_OF_BUFFERS;
+        let buffers =
+            WriteBufferManager::new_write_buffer_manager_with_cache(of_buffers, false, cache.clone());
+        SharedMemory { cache, buffers }
+    }
+}
+
+impl fmt::Debug for SharedMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SharedMemory")
+    }
 }
 
 /// Files of databases in memory, by their paths: for simulations. A database there that is dropped has
@@ -48,7 +78,7 @@ impl fmt::Debug for DbMemory {
 
 impl Default for DbOptions {
     fn default() -> Self {
-        Self { block_cache_bytes: 32 << 20, write_buffer_bytes: 16 << 20, memory: None }
+        Self { block_cache_bytes: 32 << 20, write_buffer_bytes: 16 << 20, shared: None, memory: None }
     }
 }
 
@@ -270,7 +300,9 @@ impl Drop for Db {
 
 fn rocks_options(options: &DbOptions) -> Options {
     let mut table = BlockBasedOptions::default();
-    table.set_block_cache(&Cache::new_lru_cache(options.block_cache_bytes));
+    let own = || Cache::new_lru_cache(options.block_cache_bytes);
+    table.set_block_cache(&options.shared.as_ref().map_or_else(own, |shared| shared.cache.clone()));
+    table.set_pin_l0_filter_and_index_blocks_in_cache(true);
     table.set_cache_index_and_filter_blocks(true);
     table.set_bloom_filter(10.0, false);
 
@@ -278,6 +310,9 @@ fn rocks_options(options: &DbOptions) -> Options {
     rocks.create_if_missing(true);
     rocks.set_block_based_table_factory(&table);
     rocks.set_write_buffer_size(options.write_buffer_bytes);
+    if let Some(shared) = &options.shared {
+        rocks.set_write_buffer_manager(&shared.buffers);
+    }
     rocks.set_max_write_buffer_number(2);
     rocks.set_compression_type(DBCompressionType::Lz4);
     rocks.set_max_open_files(OPEN_FILES_MAX);
@@ -326,6 +361,30 @@ mod tests {
         // Those it gave up are gone.
         let is_device = |table: &&PathBuf| std::fs::read_link(table).is_ok();
         tables.iter().filter(is_device).for_each(|table| std::fs::remove_file(table).unwrap());
+    }
+
+    #[test]
+    fn databases_that_share_memory_keep_within_its_number() {
+        let dir = tempfile::tempdir().unwrap();
+        let shared = SharedMemory::new(8 << 20);
+        let options =
+            DbOptions { write_buffer_bytes: 16 << 20, shared: Some(shared.clone()), ..DbOptions::default() };
+        let dbs: Vec<Db> =
+            (0..4).map(|n| Db::open(&dir.path().join(n.to_string()), &options).unwrap()).collect();
+        for n in 0..40u64 {
+            for db in &dbs {
+                let mut batch = WriteBatch::default();
+                batch.put(n.to_be_bytes(), vec![n as u8; 256 << 10]);
+                db.write(batch).unwrap();
+            }
+        }
+        let give_up = Instant::now() + DEADLINE;
+        // Each alone would keep all of its 10 MiB; what the burst was ahead of flushes is flushed.
+        let used = || shared.buffers.get_usage();
+        while used() > 16 << 20 {
+            assert!(Instant::now() < give_up, "{} bytes are used", used());
+            std::thread::sleep(Duration::from_millis(50));
+        }
     }
 
     #[test]

@@ -18,10 +18,12 @@ use testkit::{ACCESS_KEY, Process, Ready, SECRET_KEY, free_addresses};
 const SOON: Duration = Duration::from_secs(60);
 /// Shorter than operators would have it, so that a test need not wait for ten minutes.
 const DEAD_AFTER: &str = "15s";
+/// Of a new cluster.
+const GROUPS: usize = 4;
 
-struct Names {
-    scm: String,
-    oms: Vec<Process>,
+pub(crate) struct Names {
+    pub(crate) scm: String,
+    pub(crate) oms: Vec<Process>,
     /// In the order of `oms`.
     addresses: Vec<String>,
     /// SCM itself, and what a test has beside OMs.
@@ -31,7 +33,7 @@ struct Names {
 }
 
 impl Names {
-    fn start(oms: usize) -> Names {
+    pub(crate) fn start(oms: usize) -> Names {
         let dir = tempfile::tempdir().unwrap();
         let scm = free_addresses(1).remove(0);
         let mut names = Names { scm, oms: Vec::new(), addresses: Vec::new(), others: Vec::new(), dir };
@@ -63,7 +65,7 @@ impl Names {
         self.addresses.push(address);
     }
 
-    fn add_data(&mut self) -> String {
+    pub(crate) fn add_data(&mut self) -> String {
         let (scm, root) = (self.scm.clone(), self.dir.path().display().to_string());
         for at in 1..=3 {
             let line = format!(
@@ -81,27 +83,43 @@ impl Names {
         ready["S3_ENDPOINT"].clone()
     }
 
-    fn group(&self) -> Value {
-        admin_json(&self.scm, &["om", "groups"])[0].clone()
+    pub(crate) fn groups(&self) -> Vec<Value> {
+        admin_json(&self.scm, &["om", "groups"]).as_array().cloned().unwrap_or_default()
     }
 
-    /// Waits until the group is as it is wanted, and has so many members.
-    fn until_whole(&self, members: usize) -> Value {
-        let give_up = Instant::now() + SOON;
-        loop {
-            let group = self.group();
+    /// The root.
+    fn group(&self) -> Value {
+        self.groups()[0].clone()
+    }
+
+    /// Waits until there are all groups, each is as it is wanted, and has so many members. The root.
+    pub(crate) fn until_whole(&self, members: usize) -> Value {
+        self.until_groups(GROUPS, members).remove(0)
+    }
+
+    pub(crate) fn until_groups(&self, count: usize, members: usize) -> Vec<Value> {
+        let is_whole = |group: &Value| {
             let replicas = group["replicas"].as_array().cloned().unwrap_or_default();
             let all_vote = replicas.iter().all(|it| it["role"] == "leader" || it["role"] == "follower");
             let is_led = replicas.iter().any(|it| it["role"] == "leader");
-            if replicas.len() == members && all_vote && is_led && group["problem"] == "" {
-                return group;
+            replicas.len() == members && all_vote && is_led && group["problem"] == ""
+        };
+        let give_up = Instant::now() + SOON;
+        loop {
+            let groups = self.groups();
+            if groups.len() == count && groups.iter().all(is_whole) {
+                return groups;
             }
-            assert!(Instant::now() < give_up, "not {members} members: {group:#}\n{}", self.logs());
+            assert!(
+                Instant::now() < give_up,
+                "not {count} groups of {members} members: {groups:#?}\n{}",
+                self.logs()
+            );
             std::thread::sleep(Duration::from_millis(100));
         }
     }
 
-    fn logs(&self) -> String {
+    pub(crate) fn logs(&self) -> String {
         self.others.iter().take(1).chain(&self.oms).map(Process::log).collect::<Vec<_>>().join("\n----\n")
     }
 
@@ -113,7 +131,7 @@ impl Names {
         self.at(led["address"].as_str().unwrap())
     }
 
-    fn at(&self, address: &str) -> usize {
+    pub(crate) fn at(&self, address: &str) -> usize {
         self.addresses.iter().position(|of| of == address).expect("one of ours")
     }
 
@@ -353,18 +371,20 @@ fn two_of_three_are_lost_for_good_and_come_back_after_all() {
     for om in &lost {
         names.oms[*om].kill9();
     }
-    let advice = admin_json(&names.scm, &["raft", "reset-membership", "--group", "om"])[0].clone();
-    assert_eq!(advice["survivor"], names.number_of(2), "{advice:#}");
+    let all_advice = admin_json(&names.scm, &["raft", "reset-membership", "--group", "om"]);
     names.oms[2].kill9();
     let meta = names.meta(2).display().to_string();
-    let command = advice["command"].as_str().unwrap().replace("META", &meta);
-    let line: Vec<String> = command.split_whitespace().skip(1).map(str::to_owned).collect();
-    let line: Vec<&str> = line.iter().map(String::as_str).collect();
-    let looked = flotilla(&line, None);
-    let said = String::from_utf8_lossy(&looked.stdout).into_owned();
-    assert!(said.contains(&format!("OM {}", names.number_of(2))), "{looked:?}");
-    let done = flotilla(&[&line[..], &["--yes"]].concat(), None);
-    assert!(done.status.success(), "{done:?}");
+    for advice in all_advice.as_array().unwrap() {
+        assert_eq!(advice["survivor"], names.number_of(2), "{advice:#}");
+        let command = advice["command"].as_str().unwrap().replace("META", &meta);
+        let line: Vec<String> = command.split_whitespace().skip(1).map(str::to_owned).collect();
+        let line: Vec<&str> = line.iter().map(String::as_str).collect();
+        let looked = flotilla(&line, None);
+        let said = String::from_utf8_lossy(&looked.stdout).into_owned();
+        assert!(said.contains(&format!("OM {}", names.number_of(2))), "{looked:?}");
+        let done = flotilla(&[&line[..], &["--yes"]].concat(), None);
+        assert!(done.status.success(), "{done:?}");
+    }
     names.oms[2].start_again();
     names.until_whole(1);
     names.until_fs(&["-mkdir", "-p", "/s3v/second"]);

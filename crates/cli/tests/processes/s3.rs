@@ -60,6 +60,21 @@ impl S3 {
         }
     }
 
+    pub(crate) async fn delete(&self, key: &str) -> Result<(), String> {
+        let url = self.bucket.delete_object(Some(&self.credentials), key).sign(SIGNED_FOR);
+        self.send(self.http.delete(url)).await.map(drop)
+    }
+
+    /// `false` when the server says that there is something in it.
+    pub(crate) async fn delete_bucket(&self) -> Result<bool, String> {
+        let url = self.bucket.delete_bucket(&self.credentials).sign(SIGNED_FOR);
+        match self.send(self.http.delete(url)).await {
+            Ok(_) => Ok(true),
+            Err(error) if error.contains("BucketNotEmpty") => Ok(false),
+            Err(error) => Err(format!("delete the bucket: {error}")),
+        }
+    }
+
     /// The body of a successful answer; otherwise status and body, or what broke.
     async fn send(&self, request: reqwest::RequestBuilder) -> Result<Vec<u8>, String> {
         let response = request.send().await.map_err(|error| format!("no answer: {error:?}"))?;

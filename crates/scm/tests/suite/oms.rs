@@ -167,7 +167,7 @@ async fn registered(server: &mut Server, count: u8) -> Vec<Om> {
 
 fn options() -> ScmOptions {
     let (stale_after, dead_after) = (Duration::from_millis(800), Duration::from_millis(1600));
-    ScmOptions { stale_after, dead_after, ..ScmOptions::default() }
+    ScmOptions { stale_after, dead_after, om_groups: 1, ..ScmOptions::default() }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

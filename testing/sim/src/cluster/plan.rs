@@ -167,7 +167,12 @@ impl Plan {
     pub(super) fn new(seed: u64, random: &mut Random, planted: Option<Planted>, memory: DbMemory) -> Plan {
         let nodes = 5 + random.below(3);
         let disks: Vec<usize> = (0..nodes).map(|_| 1 + random.below(2) as usize).collect();
-        let db = DbOptions { block_cache_bytes: 1 << 20, write_buffer_bytes: DB_BYTES, memory: Some(memory) };
+        let db = DbOptions {
+            block_cache_bytes: 1 << 20,
+            write_buffer_bytes: DB_BYTES,
+            shared: None,
+            memory: Some(memory),
+        };
         let quick = Timing {
             heartbeat: Duration::from_millis(100),
             election_min: Duration::from_millis(500),
