@@ -63,6 +63,15 @@ fn push_printable(shown: &mut String, c: char) {
     }
 }
 
+/// Prints, whole, for who would go on: whether anybody reads it.
+pub(crate) fn print_while_read(text: &str) -> io::Result<bool> {
+    let mut stdout = io::stdout().lock();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
+        other => other.map(|()| true),
+    }
+}
+
 /// Success where the reader is gone.
 pub(crate) fn unless_unread(written: io::Result<()>) -> io::Result<()> {
     match written {

@@ -326,11 +326,7 @@ impl Client {
 
     pub async fn delete_bucket(&self, volume: &str, bucket: &str) -> Result<(), ClientError> {
         let request = DeleteBucketRequest { volume: volume.to_owned(), bucket: bucket.to_owned() };
-        let deleted = change!(self, delete_bucket, None, request).await?;
-        if let Some(place) = deleted.place {
-            self.om().routes.forget(&inside(volume, bucket), place);
-        }
-        Ok(())
+        change!(self, delete_bucket, None, request).await.map(|_| ())
     }
 
     /// Makes `key` visible, replacing an older one. Answers its time of modification.

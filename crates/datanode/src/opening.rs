@@ -66,12 +66,13 @@ impl Opener {
     }
 
     async fn open(&self, order: &PipelineOrder, disk: &Arc<DatanodeDisk>) -> Result<bool, PipelineError> {
-        let _opening = disk.opening.lock().await;
         let pipeline = order.pipeline;
+        // From here on no copy of what its log may write comes in.
+        let opening = self.pipelines.begin_opening(pipeline);
+        let _one_at_a_time = disk.opening.lock().await;
         if self.pipelines.open(pipeline).is_some() {
             return Ok(false);
         }
-        let opening = self.pipelines.begin_opening(pipeline);
         let root = || disk.real.root().display().to_string();
         let record = ReplicaRecord::of(GroupId::pipeline(pipeline), disk.space.disk()).await;
         let record = record.map_err(|failure| PipelineError::Index(failure.into()))?;

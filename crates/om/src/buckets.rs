@@ -21,19 +21,24 @@ use anyhow::Context;
 use disk::DataDirectory;
 use proto::om::om_client::OmClient;
 use proto::om::*;
-use proto::{Code, Failure, RequestId, as_request, in_cluster};
+use proto::{Code, Failure, RequestId, Retry, as_request, in_cluster};
 use raft::AddressBook;
 use rand::RngExt;
 use rpc::Channel;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::sleep;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
 use tonic::Request;
 use tracing::{debug, info, warn};
 use types::random::random;
 use types::{Clock, GroupId};
 
+/// Shorter than those who ask wait for an answer of any kind.
+const ASKER_WAITS: Duration = Duration::from_secs(2);
+/// Buckets that are gone on with at a time.
+const AT_A_TIME: usize = 32;
 /// The time after which what nobody waits for is gone on with.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
@@ -56,7 +61,7 @@ impl Buckets {
     pub(crate) async fn made(&self, bucket: &Bucket, place: &BucketPlace) -> Result<(), Failure> {
         match self.entry(bucket)? {
             Some(entry) if entry.number == place.number && entry.stage() == BucketStage::BucketMaking => {
-                self.settle(&entry).await.map(drop)
+                self.settle_soon(entry).await.map(drop)
             }
             _ => Ok(()),
         }
@@ -70,16 +75,25 @@ impl Buckets {
         deletion: u64,
     ) -> Result<bool, Failure> {
         let BucketPlace { number, group, epoch } = place;
-        let mut entry = BucketEntry {
-            number,
-            group,
-            epoch,
-            deletions: deletion,
-            bucket: Some(bucket),
-            ..Default::default()
+        let bucket = Some(bucket);
+        let entry = BucketEntry { number, group, epoch, deletions: deletion, bucket, ..Default::default() };
+        let stage = BucketStage::BucketDropping as i32;
+        self.settle_soon(BucketEntry { stage, ..entry }).await
+    }
+
+    /// [`Buckets::settle`] for somebody who waits a little. The root has taken it on, so it comes to an end, then or
+    /// later, and whoever asks once more hears of it.
+    async fn settle_soon(&self, entry: BucketEntry) -> Result<bool, Failure> {
+        let buckets = self.clone();
+        let settled = tokio::spawn(async move { buckets.settle(&entry).await });
+        let why = match timeout(ASKER_WAITS, settled).await {
+            Ok(Ok(Ok(is_gone))) => return Ok(is_gone),
+            Ok(Ok(Err(failure))) => failure.to_string(),
+            Ok(Err(ended)) => ended.to_string(),
+            Err(_) => "its group has not answered yet".to_owned(),
         };
-        entry.set_stage(BucketStage::BucketDropping);
-        self.settle(&entry).await
+        let why = format!("the bucket is being made or deleted: {why}");
+        Err(Failure { retry: Retry::Unknown, ..Failure::new(Code::NotYet, why) })
     }
 
     fn entry(&self, bucket: &Bucket) -> Result<Option<BucketEntry>, Failure> {
@@ -90,24 +104,25 @@ impl Buckets {
     /// Has a bucket's group do what the bucket's stage asks for, and notes it: whether it is gone.
     async fn settle(&self, entry: &BucketEntry) -> Result<bool, Failure> {
         let place = Some(entry_place(entry));
-        let (deletion, is_gone) = match entry.stage() {
+        let (deletion, is_gone, refused) = match entry.stage() {
             BucketStage::BucketLive => return Ok(false),
             BucketStage::BucketMaking => {
                 let hold = HoldBucketRequest { place, bucket: entry.bucket.clone() };
                 self.ask(entry.group, hold, |mut om, hold| async move { om.hold_bucket(hold).await }).await?;
-                (0, false)
+                (0, false, 0)
             }
             BucketStage::BucketDropping => {
                 let release = ReleaseBucketRequest { place, deletion: entry.deletions };
                 let released = self.ask(entry.group, release, |mut om, release| async move {
                     om.release_bucket(release).await
                 });
-                (entry.deletions, released.await?.is_gone)
+                let ReleaseBucketResponse { is_gone, refused } = released.await?;
+                (entry.deletions, is_gone, refused)
             }
         };
         let Bucket { volume, name: bucket, .. } = entry.bucket.clone().unwrap_or_default();
         let number = entry.number;
-        let request = SettleBucketCommand { volume, bucket, number, deletion, is_gone };
+        let request = SettleBucketCommand { volume, bucket, number, deletion, is_gone, refused };
         let fresh = Fresh { random: 0, now_ms: self.clock.now_ms(), group: ROOT };
         let command = ops::prepare::<SettleBucket>(settle_id(number, deletion), None, request, fresh)?;
         match self.root()?.lane.apply(command).await?.result {
@@ -134,10 +149,9 @@ impl Buckets {
             let request = as_request(Request::new(question.clone()), id, Duration::ZERO);
             call(OmClient::new(channel), in_cluster(request, &cluster))
         });
-        // The bucket's maker asks again, and so does the root.
-        let unfinished =
-            |failure: Failure| Failure::new(Code::Unavailable, format!("group {group} of names: {failure}"));
-        answer.await.map_err(unfinished)
+        answer
+            .await
+            .map_err(|failure| Failure { message: format!("group {group} of names: {failure}"), ..failure })
     }
 
     /// The buckets of which the tables say that something is to be done.
@@ -166,14 +180,23 @@ pub(crate) async fn finish_always(buckets: Buckets) {
                 continue;
             }
         };
-        // What is new somebody waits for.
+        // What is new somebody waits for. A group that hangs keeps no other one's buckets waiting.
+        let mut under_way = JoinSet::new();
         for entry in unsettled.iter().filter(|entry| seen.contains(&attempt(entry))) {
-            let name = entry.bucket.as_ref().map(|bucket| &bucket.name);
-            match buckets.settle(entry).await {
-                Ok(is_gone) => info!(name, is_gone, "finished what was begun with a bucket"),
-                Err(failure) => debug!(name, %failure, "finish what was begun with a bucket"),
+            if under_way.len() >= AT_A_TIME {
+                under_way.join_next().await;
             }
+            under_way.spawn(finish(buckets.clone(), entry.clone()));
         }
+        under_way.join_all().await;
         seen = unsettled.iter().map(attempt).collect();
+    }
+}
+
+async fn finish(buckets: Buckets, entry: BucketEntry) {
+    let name = entry.bucket.as_ref().map(|bucket| &bucket.name);
+    match buckets.settle(&entry).await {
+        Ok(is_gone) => info!(name, is_gone, "finished what was begun with a bucket"),
+        Err(failure) => debug!(name, %failure, "finish what was begun with a bucket"),
     }
 }

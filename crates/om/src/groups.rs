@@ -7,6 +7,10 @@ use proto::{Code, Failure};
 use rpc::Connector;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// A member that takes longer hangs, and the next one is asked.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(1);
 
 /// All groups that are founded, and the ways to them.
 pub(crate) struct Groups {
@@ -33,7 +37,9 @@ impl Groups {
             let addresses: Vec<&str> = group.members.iter().map(|member| member.address.as_str()).collect();
             let addresses = addresses.join(",");
             if known.get(&group.group).is_none_or(|known| known.addresses != addresses) {
-                let Ok(link) = Link::new(&addresses, self.connector.clone()) else { continue };
+                let Ok(link) = Link::new(&addresses, self.connector.clone(), ANSWERS_WITHIN) else {
+                    continue;
+                };
                 known.insert(group.group, Known { addresses, link: Arc::new(link) });
             }
             let leader = group.members.iter().find(|member| member.om == group.leader_om);
@@ -50,8 +56,16 @@ impl Groups {
         known.keys().nth(nth as usize).copied().unwrap_or(ROOT)
     }
 
-    pub(crate) fn is_known(&self, group: u64) -> bool {
-        group == ROOT || self.known.lock().expect("no holder panics").contains_key(&group)
+    /// Refuses a group that there is not, or, where SCM has told of none yet, may not be.
+    pub(crate) fn check_is_there(&self, group: u64) -> Result<(), Failure> {
+        let known = self.known.lock().expect("no holder panics");
+        match known.is_empty() {
+            _ if group == ROOT || known.contains_key(&group) => Ok(()),
+            true => {
+                Err(Failure::new(Code::Unavailable, "SCM has not told yet which groups of names there are"))
+            }
+            false => Err(Failure::invalid(format!("there is no group {group} of names"))),
+        }
     }
 
     pub(crate) fn link(&self, group: u64) -> Result<Arc<Link>, Failure> {
@@ -77,11 +91,13 @@ mod tests {
     fn new_buckets_are_spread_over_the_groups_that_scm_tells_of() {
         let groups = Groups::new(Arc::new(rpc::TcpConnector::default()));
         assert_eq!(groups.pick(7), ROOT);
+        assert_eq!(groups.check_is_there(5).unwrap_err().code, Code::Unavailable);
         groups.note(&[group(0, "a:1"), group(1, "b:1"), group(5, "b:1"), group(9, "")]);
         assert_eq!([0, 1, 2, 3].map(|random| groups.pick(random)), [0, 1, 5, 0]);
-        assert!(groups.link(5).is_ok() && groups.link(9).is_err() && !groups.is_known(9));
+        assert!(groups.link(5).is_ok() && groups.link(9).is_err() && groups.check_is_there(9).is_err());
         groups.note(&[group(0, "a:1")]);
-        assert!(groups.is_known(0) && !groups.is_known(5));
+        assert!(groups.check_is_there(0).is_ok());
+        assert_eq!(groups.check_is_there(5).unwrap_err().code, Code::Invalid);
         assert_eq!(groups.pick(5), ROOT);
     }
 }

@@ -189,6 +189,7 @@ impl Heartbeat {
             replicas: self.replicas.reports(om),
             clock_ms: self.clock.now_ms(),
             version: self.options.version.clone(),
+            is_full: self.replicas.is_full(),
         };
         let answer = self.link.ask(|channel| {
             let request = in_cluster(Request::new(request.clone()), &cluster);

@@ -19,8 +19,8 @@ const UNDER_WAY_MAX: usize = 2;
 const ENTRY_BYTES_MAX: usize = 1 << 20;
 /// Applying as many takes some milliseconds of a thread on which other tasks wait.
 const ENTRY_COMMANDS_MAX: usize = 256;
-/// The bytes of a group's changes that wait or are under way; more are told to come again.
-const WAITING_BYTES_MAX: usize = 64 << 20;
+/// The bytes of changes that wait or are under way, of all groups of an OM; more are told to come again.
+pub(crate) const WAITING_BYTES_MAX: usize = 64 << 20;
 
 pub(crate) struct Lane {
     queue: mpsc::UnboundedSender<Queued>,
@@ -42,10 +42,10 @@ impl Drop for Lane {
 }
 
 impl Lane {
-    pub(crate) fn new(group: Group, addresses: AddressBook) -> Lane {
+    pub(crate) fn new(group: Group, addresses: AddressBook, room: Arc<Semaphore>) -> Lane {
         let (queue, waiting) = mpsc::unbounded_channel();
         let task = tokio::spawn(run(group, addresses, waiting));
-        Lane { queue, room: Arc::new(Semaphore::new(WAITING_BYTES_MAX)), task }
+        Lane { queue, room, task }
     }
 
     /// Resolves when the command is applied. Whoever stops waiting takes it back at most while it is in the queue.

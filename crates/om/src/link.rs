@@ -7,18 +7,22 @@ use std::time::Duration;
 use tokio::time::timeout;
 use tonic::{Response, Status};
 
-const ANSWER_MAX: Duration = Duration::from_secs(5);
-
 /// A way to the leader of a few members.
 pub(crate) struct Link {
     seeker: Seeker,
     channels: Channels,
+    /// The time that one member may take to answer.
+    answer_max: Duration,
 }
 
 impl Link {
     /// `addresses`: "host:port", several separated by commas.
-    pub(crate) fn new(addresses: &str, connector: Arc<dyn Connector>) -> Result<Link, Failure> {
-        Ok(Link { seeker: Seeker::parse(addresses)?, channels: Channels::new(connector) })
+    pub(crate) fn new(
+        addresses: &str,
+        connector: Arc<dyn Connector>,
+        answer_max: Duration,
+    ) -> Result<Link, Failure> {
+        Ok(Link { seeker: Seeker::parse(addresses)?, channels: Channels::new(connector), answer_max })
     }
 
     /// The member that leads, as somebody says who may know.
@@ -37,7 +41,7 @@ impl Link {
         for _ in 0..=self.seeker.configured().len() {
             let address = self.seeker.address();
             let channel = self.channels.to(&address).map_err(Failure::invalid)?;
-            let failed = match timeout(ANSWER_MAX, call(channel)).await {
+            let failed = match timeout(self.answer_max, call(channel)).await {
                 Ok(Ok(answer)) => return Ok(answer.into_inner()),
                 Ok(Err(status)) => Failure::from(status),
                 Err(_) => Failure::unanswered(format!("{address} does not answer")),

@@ -3,6 +3,7 @@ use crate::buckets::{self, Buckets};
 use crate::counted::{Counted, expose_listings, expose_tables};
 use crate::groups::Groups;
 use crate::heartbeat::{Heartbeat, Word};
+use crate::lane::WAITING_BYTES_MAX;
 use crate::link::Link;
 use crate::options::OmOptions;
 use crate::place::{DiskTables, TablesPlace};
@@ -18,11 +19,15 @@ use raft::{AddressBook, RaftHost};
 use raftlog::LogSpace;
 use statedb::{DbOptions, SharedMemory};
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::{Mutex, Semaphore};
 use tokio::task::JoinHandle;
 use tonic::service::RoutesBuilder;
 use tonic::service::interceptor::InterceptedService;
 use types::Clock;
+
+/// As long as an election of SCM's may take, and more.
+const SCM_ANSWERS_WITHIN: Duration = Duration::from_secs(5);
 
 /// A running OM: its replicas of groups of names, and what it tells SCM of them.
 pub struct Om {
@@ -71,6 +76,7 @@ impl Om {
             host,
             addresses: addresses.clone(),
             clock: clock.clone(),
+            room: Arc::new(Semaphore::new(WAITING_BYTES_MAX)),
         };
         let replicas = Arc::new(Replicas::new(means));
         let groups = Arc::new(Groups::new(connector.clone()));
@@ -101,7 +107,8 @@ impl Om {
         let word = match options.scm.is_empty() {
             true => Word::new("no SCM is given"),
             false => {
-                let link = Link::new(&options.scm, connector).context("addresses of SCM")?;
+                let link =
+                    Link::new(&options.scm, connector, SCM_ANSWERS_WITHIN).context("addresses of SCM")?;
                 let word = Word::new("it has not answered yet");
                 let (disk, replicas, word) = (disk.clone(), replicas.clone(), word);
                 let beats = Heartbeat {

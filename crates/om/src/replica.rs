@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, Semaphore, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
@@ -118,6 +118,7 @@ impl Replica {
         usage: Arc<Usage>,
         batches: Arc<Batches>,
         addresses: AddressBook,
+        room: Arc<Semaphore>,
         clock: Arc<dyn Clock>,
         news: Arc<Notify>,
     ) -> Replica {
@@ -130,7 +131,7 @@ impl Replica {
         });
         let tasks = Mutex::new(Tasks { watcher: Some(watcher), ..Tasks::default() });
         let (founded_by_tables, founded_by_scm) = Default::default();
-        let lane = Arc::new(Lane::new(group.clone(), addresses));
+        let lane = Arc::new(Lane::new(group.clone(), addresses, room));
         Replica {
             group,
             dbs,

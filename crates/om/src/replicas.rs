@@ -25,7 +25,7 @@ use raftlog::{LogSpace, LogSpec};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 use tokio::time::{Instant, sleep};
 use tracing::{error, info, warn};
 use types::{Clock, GroupId, NodeId, OwnerId, ReplicaId};
@@ -50,6 +50,8 @@ pub(crate) struct Means {
     pub(crate) host: RaftHost,
     pub(crate) addresses: AddressBook,
     pub(crate) clock: Arc<dyn Clock>,
+    /// Of what waits to be changed, in bytes.
+    pub(crate) room: Arc<Semaphore>,
 }
 
 pub(crate) struct Replicas {
@@ -271,7 +273,7 @@ impl Replicas {
         replica: ReplicaId,
         start: GroupStart,
     ) -> anyhow::Result<()> {
-        let Means { options, disk, tables, space, host, addresses, clock } = &self.means;
+        let Means { options, disk, tables, space, host, addresses, clock, room } = &self.means;
         let spec = GroupSpec {
             cluster: disk.stamp().cluster,
             group,
@@ -290,8 +292,9 @@ impl Replicas {
             .and_then(|()| OmStateMachine::open(dbs.clone(), usage.clone(), batches.clone()))
             .with_context(|| format!("read the tables of {group} in {}", disk.root().display()))?;
         let opened = host.open(spec, space, log_spec(group), machine).await?;
-        let replica =
-            Replica::new(opened, dbs, usage, batches, addresses.clone(), clock.clone(), self.news.clone());
+        let (addresses, clock, room, news) =
+            (addresses.clone(), clock.clone(), room.clone(), self.news.clone());
+        let replica = Replica::new(opened, dbs, usage, batches, addresses, room, clock, news);
         let open = Slot::Open(Arc::new(replica));
         self.slots.write().expect("no holder panics").insert(group, open);
         self.news.notify_one();
@@ -341,9 +344,14 @@ impl Replicas {
         }
     }
 
+    /// Whether nothing can be written here.
+    pub(crate) fn is_full(&self) -> bool {
+        self.means.space.check_space(1).is_err()
+    }
+
     /// Lets others lead while nothing can be written here.
     pub(crate) fn look_at_space(&self) {
-        if self.means.space.check_space(1).is_err() {
+        if self.is_full() {
             self.open().iter().for_each(|replica| replica.hand_over_from_full_disk());
         }
     }

@@ -13,16 +13,11 @@ use proto::{Code, Failure, Retry};
 use raft::{AddressBook, ReadPolicy};
 use rand::RngExt;
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::sync::Semaphore;
-use tokio::time::Instant;
 use tonic::{Request, Response, Status};
 use tracing::error;
 use types::random::random;
 use types::{Clock, GroupId};
-
-/// The time for which a leader that relies on no lease may ask the others: two elections.
-const READ_WITHIN: Duration = Duration::from_millis(2200);
 
 /// The OM over gRPC. Only the group's leader answers: it orders the commands, and it knows that its tables
 /// are current.
@@ -85,9 +80,8 @@ impl OmService {
     ) -> Result<CreateBucketResponse, Failure> {
         // Whoever leads the root knows the others.
         self.serving(ROOT)?;
-        let wished = request.get_ref().group;
-        if let Some(group) = wished.filter(|group| !self.buckets.groups.is_known(*group)) {
-            return Err(Failure::invalid(format!("there is no group {group} of names")));
+        if let Some(group) = request.get_ref().group {
+            self.buckets.groups.check_is_there(group)?;
         }
         let made = self.change_in::<ops::CreateBucket>(ROOT, None, request).await?;
         if let (Some(bucket), Some(place)) = (&made.bucket, made.place.filter(|place| place.group != ROOT)) {
@@ -129,7 +123,7 @@ impl OmService {
         let replica = self.serving(place.map_or(ROOT, |place| place.group))?;
         let place = place.map(InGroup::from);
         let dbs = &replica.dbs;
-        let current = replica.group.read(self.reads, Instant::now() + READ_WITHIN).await;
+        let current = replica.group.read_soon(self.reads).await;
         current.map_err(|error| error.into_failure(&self.addresses))?;
         let read = match Q::REACH {
             Reach::Records => Q::read(&dbs.current(), place, request),

@@ -2,7 +2,7 @@ use crate::counted::Batches;
 use crate::lane;
 use crate::ops::{self, Remembered};
 use crate::overlay::Overlay;
-use crate::tables::{APPLIED_KEY, BUCKETS_PREFIX, FORMAT, FORMAT_KEY};
+use crate::tables::{APPLIED_KEY, BUCKETS_PREFIX, FORMAT, FORMAT_KEY, NEXT_BUCKET_KEY, next_bucket};
 use crate::upgrade::Upgrading;
 use crate::usage::{BucketRows, Usage};
 use anyhow::Context;
@@ -13,6 +13,9 @@ use raft::{Applied, Committed, Snapshots, StateMachine};
 use statedb::{Db, GroupDb};
 use std::sync::{Arc, Weak};
 use tokio::time::Instant;
+
+/// More buckets than lost members can have made without this one's knowledge.
+const NUMBERS_SKIPPED: u64 = 1_000_000;
 
 /// The namespace as a replicated state: tables in a RocksDB that has Raft's log for its WAL.
 pub(crate) struct OmStateMachine {
@@ -57,6 +60,18 @@ impl StateMachine for OmStateMachine {
             .inspect_err(|_| self.remembered = Default::default())?;
         self.usage.follow(&db, buckets)?;
         Ok(replies)
+    }
+
+    /// Buckets of lost numbers are in other groups, and clients know their places: no number is given out again.
+    fn reset(&mut self, applied: Applied) -> anyhow::Result<()> {
+        let db = self.dbs.current();
+        let mut batch = rocksdb::WriteBatch::default();
+        if let Some(next) = next_bucket(&*db)? {
+            batch.put(NEXT_BUCKET_KEY, (next + NUMBERS_SKIPPED).to_le_bytes());
+        }
+        batch.put(FORMAT_KEY, FORMAT.to_le_bytes());
+        Db::put_applied(&mut batch, APPLIED_KEY, &applied);
+        db.write(batch).context("write a reset")
     }
 
     fn snapshots(&self) -> Option<Arc<dyn Snapshots>> {

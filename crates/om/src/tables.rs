@@ -15,6 +15,7 @@
 //! | `p` + bucket + upload id + part number `u32` | `Part` |
 //! | `q` | `RequestQueue` |
 //! | `s` + place in the queue | `RememberedRequests` |
+//! | `t` + bucket | empty: the bucket was in this group, which has let go of it |
 //! | `u` + bucket + escaped key + upload id | `Upload` |
 //! | `x` + bucket | `DroppedBucket` |
 
@@ -140,6 +141,11 @@ pub(crate) fn record_key(bucket: BucketNumber) -> Vec<u8> {
     [BUCKETS_PREFIX, &bucket.0.to_be_bytes()[..]].concat()
 }
 
+/// Of a bucket that is never held again.
+pub(crate) fn let_go_key(bucket: BucketNumber) -> Vec<u8> {
+    [b"t", &bucket.0.to_be_bytes()[..]].concat()
+}
+
 pub(crate) fn unsettled_key(bucket: BucketNumber) -> Vec<u8> {
     [UNSETTLED_PREFIX, &bucket.0.to_be_bytes()[..]].concat()
 }
@@ -214,6 +220,13 @@ pub(crate) fn successor(prefix: &[u8]) -> Option<Vec<u8>> {
     let mut successor = prefix[..=last].to_vec();
     successor[last] += 1;
     Some(successor)
+}
+
+/// The next bucket's number; `None` before the first.
+pub(crate) fn next_bucket(tables: &impl Read) -> anyhow::Result<Option<u64>> {
+    let Some(next) = tables.get(NEXT_BUCKET_KEY)? else { return Ok(None) };
+    let next = next.as_slice().try_into().context("the next bucket number has 8 bytes")?;
+    Ok(Some(u64::from_le_bytes(next)))
 }
 
 /// The bucket's entry in the root, or that there is no such bucket. One that is being made is none yet.
@@ -298,6 +311,7 @@ mod tests {
         let bucket = BucketNumber(0x0102);
         assert_eq!(bucket_key("s3v", "photos"), b"bs3v\0photos");
         assert_eq!(record_key(bucket), b"c\0\0\0\0\0\0\x01\x02");
+        assert_eq!(let_go_key(bucket), b"t\0\0\0\0\0\0\x01\x02");
         assert_eq!(unsettled_key(bucket), b"o\0\0\0\0\0\0\x01\x02");
         assert_eq!(key_key(bucket, b"a\0b"), b"k\0\0\0\0\0\0\x01\x02a\0b");
         assert_eq!(upload_key(bucket, b"a\0b", "0f"), b"u\0\0\0\0\0\0\x01\x02a\0\xffb\0\x010f");

@@ -140,11 +140,9 @@ pub(crate) fn rows(db: &Db, prefix: &[u8]) -> impl Iterator<Item = anyhow::Resul
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ops::CreateBucket;
     use crate::ops::testing::Namespace;
     use crate::tables::{BUCKETS_PREFIX, FORMAT_BY_NAME, REMEMBERED_PREFIX, is_founded};
     use bytes::Bytes;
-    use proto::om::CreateBucketRequest;
     use statedb::DbGenerations;
 
     fn put_format(db: &Db, format: u32) {
@@ -194,9 +192,8 @@ mod tests {
     #[test]
     fn tables_of_formats_before_become_what_they_would_have_been() {
         for old in [FORMAT_UNCOUNTED, FORMAT_BY_REQUEST, FORMAT_BY_NAME] {
-            let mut namespace = Namespace::new();
-            let music = CreateBucketRequest { volume: "s3v".into(), bucket: "music".into(), group: None };
-            namespace.run::<CreateBucket>(music).unwrap();
+            let mut namespace = Namespace::empty();
+            ["photos", "music"].into_iter().for_each(|bucket| namespace.create_as_before(bucket));
             for key in ["a", "b", "c", "a"] {
                 namespace.commit(key, 1).unwrap();
             }

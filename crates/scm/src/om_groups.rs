@@ -82,8 +82,9 @@ impl OmGroups {
         if !is_begun || world.tables.may_have_lost_om_groups() {
             return Vec::new();
         }
-        let missing = self.wanted.min(OM_GROUPS_MAX).saturating_sub(world.tables.om_groups().len());
-        vec![Command::CreateOmGroup(CreateOmGroupCommand {}); missing]
+        let wanted = self.wanted.min(OM_GROUPS_MAX);
+        let missing = wanted.saturating_sub(world.tables.om_groups().len());
+        vec![Command::CreateOmGroup(CreateOmGroupCommand { up_to: wanted as u64 }); missing]
     }
 
     fn observe(&mut self, world: &World<'_>) {

@@ -4,20 +4,13 @@
 use crate::om_view::{OmLeader, is_well, leader};
 use crate::tables::OmReplica;
 use crate::world::World;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::time::Duration;
-use tokio::time::Instant;
 use tracing::info;
 use types::NodeId;
 
 /// A member that lacks more entries than this is behind.
 const BEHIND_ENTRIES_MAX: u64 = 10_000;
-
-/// Groups whose leaders were moved lately.
-pub(crate) struct OmLeaders {
-    interval: Duration,
-    moved: HashMap<u64, Instant>,
-}
 
 /// A group, and the replica that is to lead it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -26,39 +19,30 @@ pub(crate) struct OmSuccession {
     pub(crate) replica: u64,
 }
 
-impl OmLeaders {
-    /// A group's leader is moved at most once in `interval`.
-    pub(crate) fn new(interval: Duration) -> OmLeaders {
-        OmLeaders { interval, moved: HashMap::new() }
-    }
-
-    /// At most one move: from whoever leads most to whoever leads least, if that evens anything out.
-    pub(crate) fn plan(&mut self, world: &World<'_>) -> Option<OmSuccession> {
-        let now = world.now;
-        self.moved.retain(|_, at| now.saturating_duration_since(*at) < self.interval);
-        let records = world.tables.om_groups().values().filter(|record| record.is_founded);
-        let led: Vec<(u64, OmLeader<'_>)> =
-            records.filter_map(|record| Some((record.group, leader(world, record)?))).collect();
-        let mut leads: BTreeMap<NodeId, usize> = BTreeMap::new();
-        led.iter().for_each(|(_, leader)| *leads.entry(leader.om).or_default() += 1);
-        let leads = |om: u64| leads.get(&NodeId(om)).copied().unwrap_or(0);
-        let of_group = |(group, leader): &(u64, OmLeader<'_>)| {
-            let is_free = !self.moved.contains_key(group) && world.oms.successor(*group, now).is_none();
-            if !is_free || !leader.is_settled() {
-                return None;
-            }
-            let fit = leader.voters().into_iter().filter(|voter| may_lead(world, *group, voter, leader));
-            let to = fit.min_by_key(|voter| (leads(voter.om), voter.om))?;
-            let gain = leads(leader.om.0).checked_sub(leads(to.om))?;
-            // Moving one changes the difference by two.
-            (gain > 1).then_some((gain, OmSuccession { group: *group, replica: to.replica }, to.om))
-        };
-        let moves = led.iter().filter_map(of_group);
-        let (_, best, om) = moves.max_by_key(|(gain, best, _)| (*gain, std::cmp::Reverse(best.group)))?;
-        info!(group = best.group, om, "move the leader of names for balance");
-        self.moved.insert(best.group, now);
-        Some(best)
-    }
+/// At most one move: from whoever leads most to whoever leads least, if that evens anything out. A group's leader
+/// stays for `interval` after anybody has wished it, an operator too.
+pub(crate) fn plan(world: &World<'_>, interval: Duration) -> Option<OmSuccession> {
+    let records = world.tables.om_groups().values().filter(|record| record.is_founded);
+    let led: Vec<(u64, OmLeader<'_>)> =
+        records.filter_map(|record| Some((record.group, leader(world, record)?))).collect();
+    let mut leads: BTreeMap<NodeId, usize> = BTreeMap::new();
+    led.iter().for_each(|(_, leader)| *leads.entry(leader.om).or_default() += 1);
+    let leads = |om: u64| leads.get(&NodeId(om)).copied().unwrap_or(0);
+    let of_group = |(group, leader): &(u64, OmLeader<'_>)| {
+        let is_free = world.oms.last_wish(*group).is_none_or(|until| world.now >= until + interval);
+        if !is_free || !leader.is_settled() {
+            return None;
+        }
+        let fit = leader.voters().into_iter().filter(|voter| may_lead(world, *group, voter, leader));
+        let to = fit.min_by_key(|voter| (leads(voter.om), voter.om))?;
+        let gain = leads(leader.om.0).checked_sub(leads(to.om))?;
+        // Moving one changes the difference by two.
+        (gain > 1).then_some((gain, OmSuccession { group: *group, replica: to.replica }, to.om))
+    };
+    let moves = led.iter().filter_map(of_group);
+    let (_, best, om) = moves.max_by_key(|(gain, best, _)| (*gain, std::cmp::Reverse(best.group)))?;
+    info!(group = best.group, om, "move the leader of names for balance");
+    Some(best)
 }
 
 /// Whether the voter is well and has nearly all that the leader has.
@@ -67,6 +51,7 @@ fn may_lead(world: &World<'_>, group: u64, voter: &OmReplica, leader: &OmLeader<
     let said = world.oms.replica(om, group).map(|heard| &heard.report);
     *voter != leader.replica()
         && is_well(world, om)
+        && !world.oms.is_full(om)
         && said.is_some_and(|said| {
             said.replica == voter.replica
                 && said.why.is_empty()
@@ -81,6 +66,9 @@ mod tests {
     use crate::ops::testing::{create_group, note, run, three_oms};
     use crate::tables::{Tables, TablesMut};
     use proto::scm::{OmMember, OmReplicaReport};
+    use tokio::time::Instant;
+
+    const INTERVAL: Duration = Duration::from_secs(60);
 
     /// Replicas of group `g` have the numbers 10 g + OM.
     fn replica(group: u64, om: u64) -> u64 {
@@ -129,13 +117,13 @@ mod tests {
         let tables = four_groups();
         let mut now = Instant::now();
         let mut oms = Oms::new(Duration::from_secs(5), Duration::from_secs(600), now);
-        let mut leaders = OmLeaders::new(Duration::from_secs(60));
         let mut led_by = [1; 4];
         let mut moved = Vec::new();
         for _ in 0..10 {
             now += Duration::from_secs(2);
             hear(&mut oms, led_by, now);
-            let Some(next) = leaders.plan(&World::of_oms(&tables, &oms, now)) else { continue };
+            let Some(next) = plan(&World::of_oms(&tables, &oms, now), INTERVAL) else { continue };
+            oms.wish(next.group, next.replica, now);
             assert!(!moved.contains(&next.group), "each once");
             moved.push(next.group);
             led_by[next.group as usize] = next.replica - 10 * next.group;
@@ -149,8 +137,7 @@ mod tests {
         let tables = four_groups();
         let start = Instant::now();
         let new = || Oms::new(Duration::from_secs(5), Duration::from_secs(600), start);
-        let plan =
-            |oms: &Oms, now| OmLeaders::new(Duration::from_secs(60)).plan(&World::of_oms(&tables, oms, now));
+        let plan = |oms: &Oms, now| plan(&World::of_oms(&tables, oms, now), INTERVAL);
         let mut silent = new();
         hear(&mut silent, [1; 4], start);
         let later = start + Duration::from_secs(6);
@@ -165,8 +152,19 @@ mod tests {
         assert_eq!(plan(&behind, start), None);
         let mut wished = new();
         hear(&mut wished, [1; 4], start);
-        (0..=3).for_each(|group| wished.wish(group, replica(group, 1), later));
-        assert_eq!(plan(&wished, start), None);
-        assert!(plan(&wished, later).is_none(), "all are silent by then");
+        assert!(plan(&wished, start).is_some());
+        let until = start + Duration::from_secs(15);
+        (0..=3).for_each(|group| wished.wish(group, replica(group, 1), until));
+        for (seconds, is_moved) in [(0, false), (15, false), (74, false), (75, true)] {
+            let now = start + Duration::from_secs(seconds);
+            hear(&mut wished, [1; 4], now);
+            assert_eq!(plan(&wished, now).is_some(), is_moved, "after {seconds} s");
+        }
+        let mut full = new();
+        hear(&mut full, [1; 4], start);
+        full.hear_full(NodeId(2), true);
+        assert_eq!(plan(&full, start).map(|next| next.replica % 10), Some(3));
+        full.hear_full(NodeId(3), true);
+        assert_eq!(plan(&full, start), None);
     }
 }

@@ -24,7 +24,7 @@ pub(crate) struct Oms {
     stale_after: Duration,
     dead_after: Duration,
     heard: BTreeMap<NodeId, Heard>,
-    /// The replicas that are to lead their groups, as an operator wishes, and until when that is told.
+    /// The replicas that are to lead their groups, as somebody wishes, and until when that is told.
     successors: BTreeMap<u64, (u64, Instant)>,
     /// The other addresses from which somebody came with an OM's directory, and when.
     twins: BTreeMap<NodeId, (String, Instant)>,
@@ -35,6 +35,7 @@ struct Heard {
     seen: Instant,
     clock: ClockApart,
     version: String,
+    is_full: bool,
     replicas: BTreeMap<u64, ReplicaHeard>,
 }
 
@@ -101,10 +102,11 @@ impl Oms {
         let was_silent = self.is_silent(om, now);
         let before = self.heard.remove(&om);
         let was_heard = before.is_some();
-        let Heard { clock, version, replicas: before, .. } = before.unwrap_or_else(|| Heard {
+        let Heard { clock, version, is_full, replicas: before, .. } = before.unwrap_or_else(|| Heard {
             seen: now,
             clock: ClockApart::default(),
             version: String::new(),
+            is_full: false,
             replicas: BTreeMap::new(),
         });
         let heard = |report: OmReplicaReport| {
@@ -113,7 +115,7 @@ impl Oms {
         let replicas: BTreeMap<u64, ReplicaHeard> = replicas.into_iter().map(heard).collect();
         let changed =
             was_silent || !was_heard || !replicas.iter().map(essence).eq(before.iter().map(essence));
-        self.heard.insert(om, Heard { seen: now, clock, version, replicas });
+        self.heard.insert(om, Heard { seen: now, clock, version, is_full, replicas });
         changed
     }
 
@@ -133,6 +135,17 @@ impl Oms {
         {
             heard.version = version.to_owned();
         }
+    }
+
+    pub(crate) fn hear_full(&mut self, om: NodeId, is_full: bool) {
+        if let Some(heard) = self.heard.get_mut(&om) {
+            heard.is_full = is_full;
+        }
+    }
+
+    /// Whether its disk takes nothing.
+    pub(crate) fn is_full(&self, om: NodeId) -> bool {
+        self.heard.get(&om).is_some_and(|heard| heard.is_full)
     }
 
     pub(crate) fn clock(&self, om: NodeId) -> ClockApart {
@@ -217,6 +230,11 @@ impl Oms {
     /// Wishes that a replica leads its group.
     pub(crate) fn wish(&mut self, group: u64, replica: u64, until: Instant) {
         self.successors.insert(group, (replica, until));
+    }
+
+    /// The moment until which it was told who is to lead a group, the last time that anybody wished it.
+    pub(crate) fn last_wish(&self, group: u64) -> Option<Instant> {
+        self.successors.get(&group).map(|(_, until)| *until)
     }
 
     /// The replica that is to lead a group, while anybody wishes it.

@@ -9,7 +9,7 @@ use crate::departures;
 use crate::leader::Leader;
 use crate::leader_moves::LeaderBalancer;
 use crate::om_groups::OmGroups;
-use crate::om_leaders::{OmLeaders, OmSuccession};
+use crate::om_leaders::{self, OmSuccession};
 use crate::options::ScmOptions;
 use crate::pipelines::{Placing, creation, ready_to_open};
 use crate::replication::{Replication, SLICE, note_replaced};
@@ -43,7 +43,6 @@ const WHAT_CHARS_MAX: usize = 200;
 struct Planners {
     options: ScmOptions,
     om_groups: OmGroups,
-    om_leaders: OmLeaders,
     placing: Placing,
     adoption: Adoption,
     closing: Closing,
@@ -117,7 +116,7 @@ fn tick(leader: &Leader, planners: &mut Planners) -> Decisions {
             decisions.enough_is_known = !is_known && safe_mode::waits(world).is_empty();
             decisions.commands.extend(planners.look(world));
             if planners.balance_oms.is_due(now) {
-                decisions.successions.extend(planners.om_leaders.plan(world));
+                decisions.successions.extend(om_leaders::plan(world, planners.options.leader_move_interval));
             }
             planners.order(changed, world, replication);
         }
@@ -135,7 +134,6 @@ impl Planners {
         };
         Planners {
             om_groups: OmGroups::new(options.placement_delay, options.om_groups),
-            om_leaders: OmLeaders::new(options.leader_move_interval),
             placing: Placing::new(options.placement_delay, options.pipelines_per_disk, now),
             adoption: Adoption::new(options.stale_after),
             closing: Closing::new(graces),

@@ -379,6 +379,7 @@ mod tests {
             }
         }
         let give_up = Instant::now() + DEADLINE;
+        assert!(shared.buffers.get_usage() > 0, "what is written is counted");
         // Each alone would keep all of its 10 MiB; what the burst was ahead of flushes is flushed.
         let used = || shared.buffers.get_usage();
         while used() > 16 << 20 {

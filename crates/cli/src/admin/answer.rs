@@ -32,16 +32,14 @@ impl Answer {
         printed.context("write to standard output")
     }
 
-    /// One of many looks: on a terminal it takes the place of the one before.
-    pub(super) fn print_again(&self, as_json: bool) -> anyhow::Result<()> {
+    /// One of many looks: on a terminal it takes the place of the one before. Whether anybody reads it.
+    pub(super) fn print_again(&self, as_json: bool) -> anyhow::Result<bool> {
         const CLEAR: &str = "\x1b[H\x1b[2J";
         let printed = match (as_json, std::io::stdout().is_terminal()) {
-            (true, _) => output::print(&format!("{}\n", self.json)),
-            (false, true) => {
-                output::print_as_it_is(&format!("{CLEAR}{}", output::printable_lines(&self.text)))
-            }
-            (false, false) => output::print(&format!("{}\n", self.text)),
+            (true, _) => output::printable_lines(&format!("{}\n", self.json)),
+            (false, true) => format!("{CLEAR}{}", output::printable_lines(&self.text)),
+            (false, false) => output::printable_lines(&format!("{}\n", self.text)),
         };
-        printed.context("write to standard output")
+        output::print_while_read(&printed).context("write to standard output")
     }
 }

@@ -47,10 +47,11 @@ pub(crate) async fn run(args: AdminArgs) -> anyhow::Result<u8> {
     if !args.command.only_looks() {
         bail!("--watch repeats a command, and this one changes something");
     }
-    loop {
-        answer(&mut scm, args.command.clone()).await?.print_again(args.json)?;
+    // Until nobody reads it any more.
+    while answer(&mut scm, args.command.clone()).await?.print_again(args.json)? {
         tokio::time::sleep(pause).await;
     }
+    Ok(0)
 }
 
 async fn answer(scm: &mut Scm, command: AdminCommand) -> anyhow::Result<Answer> {

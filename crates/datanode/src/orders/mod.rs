@@ -46,8 +46,6 @@ const DONE_WAIT: Duration = Duration::from_secs(10);
 struct Entry {
     what: &'static str,
     said: Vec<u8>,
-    /// The pipeline that its last run made.
-    making: Option<PipelineReport>,
     progress: Arc<Progress>,
     state: State,
     failed: String,
@@ -57,7 +55,11 @@ struct Entry {
 enum State {
     /// The order is not begun before this.
     Waits(Instant),
-    Runs(CancellationToken),
+    Runs {
+        stop: CancellationToken,
+        /// The pipeline that it makes.
+        making: Option<PipelineReport>,
+    },
 }
 
 /// All orders of a node. A cheap handle.
@@ -106,8 +108,11 @@ impl Executor {
     /// The reports of pipelines that are being made. To be asked for before those of pipelines that are there: what
     /// was made between the two is among the latter.
     pub(crate) fn making(&self) -> Vec<PipelineReport> {
-        let entries = self.lock();
-        entries.values().filter(|entry| entry.runs()).filter_map(|entry| entry.making.clone()).collect()
+        let making = |entry: &Entry| match &entry.state {
+            State::Runs { making, .. } => making.clone(),
+            State::Waits(_) => None,
+        };
+        self.lock().values().filter_map(making).collect()
     }
 
     /// SCM told these orders, and no others, to a heartbeat that was sent at `asked_at`. Begins what may begin,
@@ -138,8 +143,7 @@ impl Executor {
 
     fn run(&self, order: Order, entry: &mut Entry, asked_at: Instant) {
         let stop = self.workers.stop().child_token();
-        entry.state = State::Runs(stop.clone());
-        entry.making = order.making;
+        entry.state = State::Runs { stop: stop.clone(), making: order.making };
         let (stopping, node_ends) = (stop.clone(), self.workers.stop().clone());
         let run = Run { asked_at, stop: stopping, node_ends, progress: entry.progress.clone() };
         let (executor, key, work) = (self.clone(), order.key, order.work);
@@ -172,7 +176,6 @@ impl Entry {
         Entry {
             what: order.what,
             said: order.said.clone(),
-            making: None,
             progress: Arc::default(),
             state: State::Waits(now),
             failed: String::new(),
@@ -181,7 +184,7 @@ impl Entry {
     }
 
     fn runs(&self) -> bool {
-        matches!(self.state, State::Runs(_))
+        matches!(self.state, State::Runs { .. })
     }
 
     fn is_of(&self, order: &Order) -> bool {
@@ -190,12 +193,12 @@ impl Entry {
 
     /// One that is to stop may hang with its disk, and takes nobody's place meanwhile.
     fn is_stopping(&self) -> bool {
-        matches!(&self.state, State::Runs(stop) if stop.is_cancelled())
+        matches!(&self.state, State::Runs { stop, .. } if stop.is_cancelled())
     }
 
     /// SCM no longer gives this order, or another one for its key. Whether it is kept: as long as it runs.
     fn withdraw(&self, key: &Key) -> bool {
-        let State::Runs(stop) = &self.state else { return false };
+        let State::Runs { stop, .. } = &self.state else { return false };
         if !stop.is_cancelled() {
             info!(?key, order = self.what, "SCM no longer wants this");
             stop.cancel();

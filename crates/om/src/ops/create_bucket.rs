@@ -4,9 +4,9 @@
 use super::{Apply, Fresh, Operation, wire};
 use crate::rules::{check_bucket_name, check_volume};
 use crate::tables::{
-    BucketNumber, NEXT_BUCKET_KEY, ROOT, Read, Refusal, bucket_key, entry_place, record_key, unsettled_key,
+    BucketNumber, NEXT_BUCKET_KEY, ROOT, Read, Refusal, bucket_key, entry_place, next_bucket, record_key,
+    unsettled_key,
 };
-use anyhow::Context;
 use prost::Message;
 use proto::om::{Bucket, BucketEntry, BucketRecord, BucketStage, CreateBucketRequest, CreateBucketResponse};
 use proto::{Code, Failure};
@@ -37,7 +37,7 @@ impl Operation for CreateBucket {
             return Err(Failure::new(Code::BucketExists, format!("bucket `{name}` exists already")).into());
         }
         // None in entries of before there were several groups.
-        let group = group.unwrap_or(ROOT);
+        let (is_placed, group) = (group.is_some(), group.unwrap_or(ROOT));
         let number = draw_number(apply)?;
         let bucket = Some(Bucket { volume, name, created_ms: apply.now_ms });
         let mut entry = BucketEntry { number, bucket: bucket.clone(), group, ..BucketEntry::default() };
@@ -48,7 +48,8 @@ impl Operation for CreateBucket {
             apply.tables.put(unsettled_key(BucketNumber(number)), key.clone());
         }
         apply.tables.put(key, entry.encode_to_vec());
-        Ok(CreateBucketResponse { bucket, place: Some(entry_place(&entry)) })
+        // Who made it before there were several groups was answered no place, and must be remembered so.
+        Ok(CreateBucketResponse { bucket, place: is_placed.then(|| entry_place(&entry)) })
     }
 }
 
@@ -68,12 +69,8 @@ pub(super) fn hold(apply: &mut Apply<'_, '_>, record: BucketRecord) {
 }
 
 fn draw_number(apply: &mut Apply<'_, '_>) -> anyhow::Result<u64> {
-    let number = match apply.tables.get(NEXT_BUCKET_KEY)? {
-        Some(next) => {
-            u64::from_le_bytes(next.as_slice().try_into().context("the next bucket number has 8 bytes")?)
-        }
-        None => 1,
-    };
+    // A root that was founded anew goes on past all that the one before it gave out.
+    let number = next_bucket(apply.tables)?.unwrap_or(apply.now_ms.max(1));
     apply.tables.put(NEXT_BUCKET_KEY.to_vec(), (number + 1).to_le_bytes().to_vec());
     Ok(number)
 }
@@ -84,6 +81,9 @@ mod tests {
     use crate::ops::DeleteBucket;
     use crate::ops::testing::Namespace;
     use proto::om::DeleteBucketRequest;
+
+    /// Of the first command of a namespace.
+    const FIRST_MS: u64 = 1001;
 
     fn request(volume: &str, bucket: &str) -> CreateBucketRequest {
         CreateBucketRequest { volume: volume.into(), bucket: bucket.into(), group: None }
@@ -107,6 +107,6 @@ mod tests {
         namespace.run::<DeleteBucket>(delete).unwrap();
         namespace.run::<CreateBucket>(request("s3v", "photos")).unwrap();
         let second = namespace.bucket("photos").unwrap();
-        assert_eq!((first.0, second.0), (1, 2));
+        assert_eq!((first.0, second.0), (FIRST_MS, FIRST_MS + 1), "the first is the time");
     }
 }

@@ -40,9 +40,9 @@ impl Operation for DeleteBucket {
             return match release(apply, number, 0)? {
                 Released::Gone => {
                     apply.tables.delete(key);
-                    Ok(DeleteBucketResponse { place: Some(place), deletion: 0 })
+                    Ok(DeleteBucketResponse::default())
                 }
-                Released::HasKeys => Err(not_empty(&name).into()),
+                Released::HasKeys { .. } => Err(not_empty(&name).into()),
             };
         }
         entry.deletions += 1;

@@ -1,10 +1,11 @@
-//! A bucket that the root has made is in this group from here on. One that is here already stays as it is.
+//! A bucket that the root has made is in this group from here on. One that is here already stays as it is, and one
+//! that this group has let go of never comes back: the root's word may be late.
 
 use super::create_bucket::hold;
 use super::{Apply, Fresh, Operation, wire};
-use crate::tables::{BucketNumber, Read, Refusal, record_key};
-use proto::Failure;
-use proto::om::{BucketRecord, HoldBucketRequest, HoldBucketResponse};
+use crate::tables::{BucketNumber, Read, Refusal, let_go_key, record_key};
+use proto::om::{BucketPlace, BucketRecord, HoldBucketRequest, HoldBucketResponse};
+use proto::{Code, Failure};
 
 pub(crate) struct HoldBucket;
 
@@ -23,10 +24,19 @@ impl Operation for HoldBucket {
 
     fn apply(apply: &mut Apply<'_, '_>, command: HoldBucketRequest) -> Result<HoldBucketResponse, Refusal> {
         let HoldBucketRequest { place, bucket } = command;
-        let place = place.unwrap_or_default();
-        if apply.tables.get(&record_key(BucketNumber(place.number)))?.is_none() {
-            let (id, epoch) = (place.number, place.epoch);
-            hold(apply, BucketRecord { id, bucket, epoch, ..BucketRecord::default() });
+        let BucketPlace { number: id, epoch, .. } = place.unwrap_or_default();
+        let number = BucketNumber(id);
+        if apply.tables.get(&let_go_key(number))?.is_some() {
+            return Ok(HoldBucketResponse {});
+        }
+        match apply.tables.message::<BucketRecord>(&record_key(number))? {
+            Some(there) if there.bucket != bucket => {
+                let name = there.bucket.unwrap_or_default().name;
+                let why = format!("bucket {id} is here, and is `{name}`: numbers were given out twice");
+                return Err(Failure::new(Code::Internal, why).into());
+            }
+            Some(_) => {}
+            None => hold(apply, BucketRecord { id, bucket, epoch, ..BucketRecord::default() }),
         }
         Ok(HoldBucketResponse {})
     }

@@ -2,7 +2,9 @@
 //! asks, and however late one of its questions comes: a refused attempt stays refused when the bucket is empty later.
 
 use super::{Apply, Fresh, Operation, wire};
-use crate::tables::{BucketNumber, Read, Refusal, dropped_key, keys_prefix, record_key, uploads_prefix};
+use crate::tables::{
+    BucketNumber, Read, Refusal, dropped_key, keys_prefix, let_go_key, record_key, uploads_prefix,
+};
 use prost::Message;
 use proto::Failure;
 use proto::om::{BucketRecord, DroppedBucket, ReleaseBucketRequest, ReleaseBucketResponse};
@@ -27,38 +29,56 @@ impl Operation for ReleaseBucket {
         command: ReleaseBucketRequest,
     ) -> Result<ReleaseBucketResponse, Refusal> {
         let number = BucketNumber(command.place.unwrap_or_default().number);
-        let released = release(apply, number, command.deletion)?;
-        Ok(ReleaseBucketResponse { is_gone: released == Released::Gone })
+        Ok(match release(apply, number, command.deletion)? {
+            Released::Gone => ReleaseBucketResponse { is_gone: true, refused: 0 },
+            Released::HasKeys { refused } => ReleaseBucketResponse { is_gone: false, refused },
+        })
     }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Released {
     Gone,
-    HasKeys,
+    /// And the last attempt that was refused.
+    HasKeys {
+        refused: u64,
+    },
 }
 
-/// Attempt 0 is one that is not repeated.
+/// Attempts that a root may be ahead by: one, unless a forced reset took some of this group's memory. Whoever
+/// invents more shuts no bucket for good.
+const AHEAD_MAX: u64 = 1_000_000;
+
+/// Attempt 0 is the root's own, on a bucket of its own, which nobody asks for twice.
 pub(super) fn release(
     apply: &mut Apply<'_, '_>,
     number: BucketNumber,
     deletion: u64,
-) -> anyhow::Result<Released> {
+) -> Result<Released, Refusal> {
     let row = record_key(number);
-    // Numbers are never used again: what is not here went before, or never was.
-    let Some(mut record) = apply.tables.message::<BucketRecord>(&row)? else { return Ok(Released::Gone) };
-    let was_refused = deletion != 0 && record.deletions >= deletion;
-    if was_refused || apply.tables.scan(&keys_prefix(number)).next().transpose()?.is_some() {
-        if !was_refused && deletion != 0 {
-            record.deletions = deletion;
-            apply.tables.put(row, record.encode_to_vec());
+    if let Some(mut record) = apply.tables.message::<BucketRecord>(&row)? {
+        if deletion > record.deletions.saturating_add(AHEAD_MAX) {
+            return Err(
+                Failure::invalid(format!("attempt {deletion} is far past {}", record.deletions)).into()
+            );
         }
-        return Ok(Released::HasKeys);
+        let was_refused = deletion != 0 && record.deletions >= deletion;
+        if was_refused || apply.tables.scan(&keys_prefix(number)).next().transpose()?.is_some() {
+            record.deletions = record.deletions.max(deletion);
+            let refused = record.deletions;
+            if !was_refused && deletion != 0 {
+                apply.tables.put(row, record.encode_to_vec());
+            }
+            return Ok(Released::HasKeys { refused });
+        }
+        if apply.tables.scan(&uploads_prefix(number)).next().transpose()?.is_some() {
+            let dropped = DroppedBucket { bucket: record.bucket, deleted_ms: apply.now_ms };
+            apply.tables.put(dropped_key(number), dropped.encode_to_vec());
+        }
+        apply.tables.delete(row);
     }
-    if apply.tables.scan(&uploads_prefix(number)).next().transpose()?.is_some() {
-        let dropped = DroppedBucket { bucket: record.bucket, deleted_ms: apply.now_ms };
-        apply.tables.put(dropped_key(number), dropped.encode_to_vec());
+    if deletion != 0 {
+        apply.tables.put(let_go_key(number), Vec::new());
     }
-    apply.tables.delete(row);
     Ok(Released::Gone)
 }

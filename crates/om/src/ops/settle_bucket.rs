@@ -22,11 +22,11 @@ impl Operation for SettleBucket {
 
     /// The question: who asks once more need not know the outcome any more.
     fn asked(request: &SettleBucketCommand) -> Vec<u8> {
-        SettleBucketCommand { is_gone: false, ..request.clone() }.encode_to_vec()
+        SettleBucketCommand { is_gone: false, refused: 0, ..request.clone() }.encode_to_vec()
     }
 
     fn apply(apply: &mut Apply<'_, '_>, command: SettleBucketCommand) -> Result<SettleBucketReply, Refusal> {
-        let SettleBucketCommand { volume, bucket, number, deletion, is_gone } = command;
+        let SettleBucketCommand { volume, bucket, number, deletion, is_gone, refused } = command;
         let key = bucket_key(&volume, &bucket);
         let entry: Option<BucketEntry> = apply.tables.message(&key)?;
         let Some(mut entry) = entry.filter(|entry| entry.number == number) else {
@@ -45,6 +45,7 @@ impl Operation for SettleBucket {
             apply.tables.delete(key);
         } else {
             entry.set_stage(BucketStage::BucketLive);
+            entry.deletions = entry.deletions.max(refused);
             apply.tables.put(key, entry.encode_to_vec());
         }
         Ok(SettleBucketReply { is_gone })
@@ -73,6 +74,8 @@ mod tests {
         root: Namespace,
         home: Namespace,
         place: BucketPlace,
+        /// What the group said last.
+        refused: u64,
     }
 
     impl Two {
@@ -81,7 +84,7 @@ mod tests {
             root.group = ELSEWHERE;
             let create = CreateBucketRequest { volume: "s3v".into(), bucket: "far".into(), group: None };
             let made = root.run::<CreateBucket>(create).unwrap();
-            let mut two = Two { root, home: Namespace::empty(), place: made.place.unwrap() };
+            let mut two = Two { root, home: Namespace::empty(), place: made.place.unwrap(), refused: 0 };
             assert_eq!(two.place.group, ELSEWHERE);
             assert!(!two.is_there(), "nobody holds it yet");
             two.hold();
@@ -112,13 +115,21 @@ mod tests {
 
         fn release(&mut self, deletion: u64) -> bool {
             let request = ReleaseBucketRequest { place: Some(self.place), deletion };
-            self.home.run::<ReleaseBucket>(request).unwrap().is_gone
+            let ReleaseBucketResponse { is_gone, refused } = self.home.run::<ReleaseBucket>(request).unwrap();
+            self.refused = refused;
+            is_gone
         }
 
         fn settle(&mut self, deletion: u64, is_gone: bool) -> bool {
             let number = self.place.number;
-            let request =
-                SettleBucketCommand { volume: "s3v".into(), bucket: "far".into(), number, deletion, is_gone };
+            let request = SettleBucketCommand {
+                volume: "s3v".into(),
+                bucket: "far".into(),
+                number,
+                deletion,
+                is_gone,
+                refused: self.refused,
+            };
             self.root.run_as::<SettleBucket>(settle_id(number, deletion).0, request).unwrap().is_gone
         }
 
@@ -175,6 +186,45 @@ mod tests {
         assert!(two.is_there());
     }
 
+    /// A leader of the root that is none any more goes on with what it had read.
+    #[test]
+    fn a_bucket_that_was_let_go_of_is_held_never_again() {
+        let mut two = Two::new();
+        let first = two.delete().unwrap();
+        assert!(two.release(first) && two.settle(first, true));
+        two.hold();
+        two.settle(0, false);
+        assert_eq!(two.put().unwrap_err().code, Code::NotHere);
+        assert!(!two.is_there());
+    }
+
+    #[test]
+    fn a_number_that_was_given_out_twice_is_held_for_one_bucket_only() {
+        let mut two = Two::new();
+        let bucket = Some(Bucket { volume: "s3v".into(), name: "other".into(), created_ms: 9 });
+        let request = HoldBucketRequest { place: Some(two.place), bucket };
+        two.home.check_refused::<HoldBucket>(request, Code::Internal);
+    }
+
+    /// A forced reset of the root took attempts that its group remembers.
+    #[test]
+    fn attempts_that_the_root_has_forgotten_are_gone_past() {
+        let mut two = Two::new();
+        two.put().unwrap();
+        for _ in 0..3 {
+            let attempt = two.delete().unwrap();
+            assert!(!two.release(attempt) && !two.settle(attempt, false));
+        }
+        two.empty();
+        let request = ReleaseBucketRequest { place: Some(two.place), deletion: u64::MAX };
+        two.home.check_refused::<ReleaseBucket>(request, Code::Invalid);
+        two.release(2);
+        assert_eq!(two.refused, 3, "what the root goes on from");
+        let next = two.delete().unwrap();
+        assert_eq!(next, 4);
+        assert!(two.release(next) && two.settle(next, true));
+    }
+
     #[test]
     fn who_goes_by_an_older_place_or_none_is_told_that_it_is_elsewhere() {
         let mut two = Two::new();
@@ -186,10 +236,6 @@ mod tests {
         two.home.place = Some(BucketPlace { number: two.place.number + 1, ..two.place });
         two.home.check_refused::<CommitKey>(put(), Code::NotHere);
         // That is not remembered: the same request is carried out where the bucket is.
-        two.home.place = None;
-        assert!(two.home.run_as::<CommitKey>(77, put()).is_err());
-        two.home.place = Some(two.place);
-        two.home.run_as::<CommitKey>(78, put()).unwrap();
         two.home.place = Some(BucketPlace { epoch: 1, ..two.place });
         assert!(two.home.run_as::<CommitKey>(79, put()).is_err());
         two.home.place = Some(two.place);

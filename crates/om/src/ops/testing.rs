@@ -49,11 +49,29 @@ impl Namespace {
         id: u128,
         request: O::Request,
     ) -> Result<O::Response, Failure> {
+        let random = u128::from(self.next_index);
+        let fresh = Fresh { random, now_ms: self.now_ms + 1, group: self.group };
+        let command = prepare::<O>(RequestId(id), self.place, request, fresh)?;
+        self.apply::<O>(command)
+    }
+
+    /// A new bucket, as a command had it before there were several groups.
+    pub(crate) fn create_as_before(&mut self, bucket: &str) {
+        let request = CreateBucketRequest { volume: VOLUME.into(), bucket: bucket.into(), group: None };
+        let command = OmCommand {
+            now_ms: self.now_ms + 1,
+            request_id: proto::uuid_bytes(u128::from(self.next_index) << 64),
+            request_digest: digest::<CreateBucket>(&request),
+            command: Some(CreateBucket::into_log(request)),
+            ..OmCommand::default()
+        };
+        self.apply::<CreateBucket>(command).unwrap();
+    }
+
+    fn apply<O: Operation>(&mut self, command: OmCommand) -> Result<O::Response, Failure> {
         let index = self.next_index;
         self.next_index += 1;
         self.now_ms += 1;
-        let fresh = Fresh { random: u128::from(index), now_ms: self.now_ms, group: self.group };
-        let command = prepare::<O>(RequestId(id), self.place, request, fresh)?;
         let mut overlay = Overlay::new(&self.db);
         let replies = apply(&mut overlay, &mut self.remembered, index, vec![command]).unwrap();
         self.db.write(overlay.into_batch()).unwrap();

@@ -104,14 +104,15 @@ mod tests {
         let mut namespace = Namespace::new();
         let neighbour = CreateBucketRequest { volume: "s3v".into(), bucket: "zzz".into(), group: None };
         namespace.run::<CreateBucket>(neighbour).unwrap();
+        let photos = namespace.bucket("photos").unwrap().0;
         let mut batch = rocksdb::WriteBatch::default();
         let mut put = |bucket: u64, key: &[u8]| {
             let record = Key { key: Bytes::copy_from_slice(key), ..Key::default() };
             batch.put(key_key(BucketNumber(bucket), key), record.encode_to_vec());
         };
-        keys.into_iter().for_each(|key| put(1, key));
-        put(0, b"\xff\xff");
-        put(2, b"\0");
+        keys.into_iter().for_each(|key| put(photos, key));
+        put(photos - 1, b"\xff\xff");
+        put(photos + 1, b"\0");
         namespace.db.write(batch).unwrap();
         namespace
     }

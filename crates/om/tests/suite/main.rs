@@ -5,6 +5,7 @@
 mod lost_answers;
 mod members;
 mod namespace;
+mod other_groups;
 mod restart;
 mod scripted_scm;
 mod server;

@@ -50,6 +50,8 @@ pub(crate) struct Record {
     /// The replicas that it tells are gone whatever their group says.
     pub(crate) orders_gone: BTreeSet<u64>,
     pub(crate) beats: u64,
+    /// Groups that it tells of besides its own.
+    pub(crate) other_groups: Vec<OmGroupView>,
 }
 
 impl Record {
@@ -141,7 +143,8 @@ impl Record {
             address: address.clone(),
         };
         let addresses = self.oms.iter().map(address).collect();
-        OmHeartbeatResponse { groups, gone, addresses, ..OmHeartbeatResponse::default() }
+        let om_groups = self.other_groups.clone();
+        OmHeartbeatResponse { groups, gone, addresses, om_groups, ..OmHeartbeatResponse::default() }
     }
 
     /// Begins the group, takes over one that is there, notes that it is founded, and gives it members.
@@ -188,6 +191,7 @@ impl ScriptedScm {
             gone: BTreeSet::new(),
             orders_gone: BTreeSet::new(),
             beats: 0,
+            other_groups: Vec::new(),
         };
         let service = Service(Arc::new(Mutex::new(record)));
         let routes = tonic::transport::Server::builder().add_service(ScmServer::new(service.clone()));

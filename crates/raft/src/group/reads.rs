@@ -33,10 +33,15 @@ impl Group {
     /// On return, this replica's state machine has applied everything that was acknowledged before the call.
     /// On any member; waits no longer than two elections take.
     pub async fn read_index(&self) -> Result<LogIndex, ReadIndexError> {
-        self.read(ReadPolicy::Index, Instant::now() + 2 * self.election_max()).await
+        self.read_soon(ReadPolicy::Index).await
     }
 
-    /// [`Group::read_index`], with a choice of how the leader is confirmed. It asks once: where no leader is
+    /// [`Group::read_index`], with a choice of how the leader is confirmed.
+    pub async fn read_soon(&self, policy: ReadPolicy) -> Result<LogIndex, ReadIndexError> {
+        self.read(policy, Instant::now() + 2 * self.election_max()).await
+    }
+
+    /// [`Group::read_soon`], until a deadline. It asks once: where no leader is
     /// known, or it has moved, the caller may try again.
     pub async fn read(&self, policy: ReadPolicy, deadline: Instant) -> Result<LogIndex, ReadIndexError> {
         let asked = tokio::time::timeout_at(deadline, self.read_position(policy)).await;

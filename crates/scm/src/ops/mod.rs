@@ -152,7 +152,7 @@ pub(crate) mod testing {
     }
 
     pub(crate) fn create_group() -> Command {
-        Command::CreateOmGroup(CreateOmGroupCommand {})
+        Command::CreateOmGroup(CreateOmGroupCommand { up_to: 0 })
     }
 
     pub(crate) fn give_up(group: u64) -> Command {

@@ -269,7 +269,8 @@ pub(crate) fn known<'a>(container: ContainerId, world: &World<'a>) -> Option<Con
     })
 }
 
-/// Members that have not applied the container's last record yet, and may.
+/// Members that have not applied the container's last record yet, and may. One that says nothing may be about to
+/// begin.
 fn behind<'a>(
     record: &ContainerRecord,
     pipeline: &'a PipelineRecord,
@@ -278,7 +279,7 @@ fn behind<'a>(
 ) -> Vec<MemberView<'a>> {
     let views = pipeline.members.iter().map(|member| MemberView::of(pipeline, member, nodes, now));
     let is_behind = |member: &MemberView<'_>| {
-        !member.has_ended() && member.said.is_some_and(|report| report.applied_index < record.last_index)
+        !member.has_ended() && member.said.is_none_or(|report| report.applied_index < record.last_index)
     };
     views.filter(is_behind).collect()
 }

@@ -186,7 +186,7 @@ pub(super) async fn give_up(leader: &Leader, request: GiveUpOmGroupRequest) -> R
 
 /// One more group; it is founded as soon as an OM is there for it.
 pub(super) async fn create(leader: &Leader) -> Result<CreateOmGroupResponse, Failure> {
-    let reply = leader.propose(Command::CreateOmGroup(CreateOmGroupCommand {})).await?;
+    let reply = leader.propose(Command::CreateOmGroup(CreateOmGroupCommand { up_to: 0 })).await?;
     if !reply.refused.is_empty() {
         return Err(Failure::new(Code::LimitReached, reply.refused));
     }

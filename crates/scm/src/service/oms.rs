@@ -105,6 +105,7 @@ pub(super) async fn heartbeat(
             warn!(%om, problem = clock.problem(), "clocks are apart");
         }
         oms.hear_version(om, &request.version);
+        oms.hear_full(om, request.is_full);
         changed
     });
     if changed {

@@ -65,8 +65,8 @@ impl Run {
         self.is_lost_with_scm(container) || info.is_some_and(|info| self.losses.has_lost_majority(info))
     }
 
-    /// Waits until the group of names is on as many OMs as it is to be, and SCM says that nothing is wrong with
-    /// it.
+    /// Waits until the groups of names are on as many OMs as they are to be, and SCM says that nothing is wrong with
+    /// them.
     fn until_names_are_whole(&mut self, within: Duration) -> Result<(), String> {
         let until = self.world.now() + within;
         loop {
@@ -74,7 +74,7 @@ impl Run {
             let is_whole = |group: &OmGroupInfo| {
                 group.problem.is_empty() && group.leader_om != 0 && members(group) == self.plan.oms
             };
-            if view.oms.groups.len() == 1 && view.oms.groups.iter().all(is_whole) {
+            if !view.oms.groups.is_empty() && view.oms.groups.iter().all(is_whole) {
                 return Ok(());
             }
             if self.world.now() > until {
