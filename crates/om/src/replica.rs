@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tokio::sync::{Notify, Semaphore, watch};
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
@@ -115,10 +115,9 @@ impl Replica {
     pub(crate) fn new(
         group: Group,
         dbs: Arc<dyn GroupDb>,
+        lane: Lane,
         usage: Arc<Usage>,
         batches: Arc<Batches>,
-        addresses: AddressBook,
-        room: Arc<Semaphore>,
         clock: Arc<dyn Clock>,
         news: Arc<Notify>,
     ) -> Replica {
@@ -131,7 +130,7 @@ impl Replica {
         });
         let tasks = Mutex::new(Tasks { watcher: Some(watcher), ..Tasks::default() });
         let (founded_by_tables, founded_by_scm) = Default::default();
-        let lane = Arc::new(Lane::new(group.clone(), addresses, room));
+        let lane = Arc::new(lane);
         Replica {
             group,
             dbs,

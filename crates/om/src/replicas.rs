@@ -9,6 +9,7 @@
 //!   not opened any more.
 
 use crate::counted::Batches;
+use crate::lane::Lane;
 use crate::options::OmOptions;
 use crate::place::TablesPlace;
 use crate::replica::{Replica, ReplicaPlaces};
@@ -292,9 +293,8 @@ impl Replicas {
             .and_then(|()| OmStateMachine::open(dbs.clone(), usage.clone(), batches.clone()))
             .with_context(|| format!("read the tables of {group} in {}", disk.root().display()))?;
         let opened = host.open(spec, space, log_spec(group), machine).await?;
-        let (addresses, clock, room, news) =
-            (addresses.clone(), clock.clone(), room.clone(), self.news.clone());
-        let replica = Replica::new(opened, dbs, usage, batches, addresses, room, clock, news);
+        let lane = Lane::new(opened.clone(), addresses.clone(), room.clone());
+        let replica = Replica::new(opened, dbs, lane, usage, batches, clock.clone(), self.news.clone());
         let open = Slot::Open(Arc::new(replica));
         self.slots.write().expect("no holder panics").insert(group, open);
         self.news.notify_one();
