@@ -225,6 +225,9 @@ impl Run {
         if !needed.is_empty() && needed.iter().all(is_excused) {
             return None;
         }
+        if needed.is_empty() && view.containers.iter().any(|info| self.cannot_end_on(info, node)) {
+            return None;
+        }
         let needed: Vec<_> = needed.into_iter().map(describe).collect();
         Some(format!("node {node} is still leaving: {}", needed.join("; ")))
     }
@@ -239,6 +242,15 @@ impl Run {
         let is_unmarked =
             info.replica.as_ref().is_some_and(|it| it.state() == ReplicaState::ReplicaQuasiClosed);
         is_unmarked && info.node.as_ref().is_some_and(|node| self.is_full(&node.address))
+    }
+
+    /// Whether a node has a replica that it cannot end: letting go of a log takes some room on its disk, which is
+    /// full for good. It goes with what it has once somebody makes room, or gives it up.
+    fn cannot_end_on(&self, info: &ContainerInfo, node: u64) -> bool {
+        info.replicas.iter().any(|info| {
+            let is_open = info.replica.as_ref().is_some_and(|it| it.state() == ReplicaState::ReplicaOpen);
+            is_open && info.node.as_ref().is_some_and(|of| of.node == node && self.is_full(&of.address))
+        })
     }
 
     /// Three good replicas, and others on disks that are full for good: to let go of a log takes some room,

@@ -308,7 +308,7 @@ impl ClientsStart {
                 return;
             }
             let oms = || OmWay::new(connector.clone(), plan.om_addresses(), cluster.clone());
-            create_bucket(&oms()).await;
+            create_bucket(&oms(), &objects, plan.scm.om_groups as u64 - 1).await;
             for (number, scm) in object_writers {
                 let writer = Writer {
                     number: OBJECT_CLIENTS_FROM + number,

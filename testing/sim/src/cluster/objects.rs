@@ -10,7 +10,8 @@ use disk::sim::Random;
 use history::{Answer, Call, Condition, Op, State, is_linearizable};
 use proto::om::om_client::OmClient;
 use proto::om::{
-    BlockPiece, CommitKeyRequest, CreateBucketRequest, DeleteKeysRequest, Key, LookupKeyRequest, Precondition,
+    BlockPiece, BucketPlace, CommitKeyRequest, CreateBucketRequest, DeleteKeysRequest, HeadBucketRequest,
+    Key, LookupKeyRequest, Precondition,
 };
 use proto::{Code, Failure, RequestId};
 use rpc::Connector;
@@ -46,9 +47,15 @@ struct ObjectsState {
     ticks: u64,
     calls: [Vec<Call>; KEYS],
     blocks: BTreeMap<u64, Written>,
+    /// Of the bucket that they are all in.
+    place: BucketPlace,
 }
 
 impl Objects {
+    fn place(&self) -> BucketPlace {
+        self.lock().place
+    }
+
     fn lock(&self) -> MutexGuard<'_, ObjectsState> {
         self.state.lock().expect("no holder of the objects panics")
     }
@@ -245,6 +252,7 @@ async fn call_om(
     macro_rules! change {
         ($method:ident, $request:expr) => {{
             let request = proto::in_cluster(tonic::Request::new($request), &way.cluster);
+            let request = proto::in_bucket(request, &objects.place());
             om.$method(proto::as_request(request, id, age)).await?.into_inner()
         }};
     }
@@ -278,6 +286,7 @@ async fn call_om(
         _ => {
             let request = LookupKeyRequest { volume, bucket, key: name };
             let request = proto::in_cluster(tonic::Request::new(request), &way.cluster);
+            let request = proto::in_bucket(request, &objects.place());
             let found = om.lookup_key(request).await?.into_inner().key;
             Ok(Answer::Value(found.and_then(|found| value_of(&found, objects, ledger)).map(|it| vec![it])))
         }
@@ -302,23 +311,37 @@ fn value_of(found: &Key, objects: &Objects, ledger: &Ledger) -> Option<u64> {
     }
 }
 
-/// Asks for it until it is there.
-pub(super) async fn create_bucket(way: &OmWay) {
+/// Makes the bucket in a group of names, and asks until it is there and known where.
+pub(super) async fn create_bucket(way: &OmWay, objects: &Objects, group: u64) {
     while let Ok(channel) = way.connector.connect(way.address()) {
-        let request =
-            CreateBucketRequest { volume: VOLUME.to_owned(), bucket: BUCKET.to_owned(), group: None };
-        let request = proto::in_cluster(tonic::Request::new(request), &way.cluster);
-        let request = proto::as_request(request, RequestId(1), Duration::ZERO);
-        match timeout(ANSWER_MAX, OmClient::new(channel).create_bucket(request)).await {
-            Ok(Ok(_)) => return,
-            Ok(Err(status)) => match Failure::from(status) {
-                failure if failure.code == Code::BucketExists => return,
-                failure => way.failed(&failure),
-            },
-            Err(_) => way.failed(&unanswered()),
+        let made = timeout(ANSWER_MAX, make_bucket(OmClient::new(channel), &way.cluster, group)).await;
+        match made.unwrap_or_else(|_| Err(unanswered())) {
+            Ok(place) => {
+                objects.lock().place = place;
+                return;
+            }
+            Err(failure) => way.failed(&failure),
         }
         sleep(Duration::from_millis(RETRY_MS_MAX)).await;
     }
+}
+
+async fn make_bucket(
+    mut om: OmClient<rpc::Channel>,
+    cluster: &str,
+    group: u64,
+) -> Result<BucketPlace, Failure> {
+    let (volume, bucket) = (VOLUME.to_owned(), BUCKET.to_owned());
+    let create = CreateBucketRequest { volume: volume.clone(), bucket: bucket.clone(), group: Some(group) };
+    let create = proto::in_cluster(tonic::Request::new(create), cluster);
+    let made = om.create_bucket(proto::as_request(create, RequestId(1), Duration::ZERO)).await;
+    match made.map_err(Failure::from) {
+        Err(failure) if failure.code != Code::BucketExists => return Err(failure),
+        Ok(_) | Err(_) => {}
+    }
+    let head = proto::in_cluster(tonic::Request::new(HeadBucketRequest { volume, bucket }), cluster);
+    let place = om.head_bucket(head).await?.into_inner().place;
+    place.ok_or_else(|| Failure::internal("OM does not say where the bucket is"))
 }
 
 impl Objects {
