@@ -126,7 +126,7 @@ fn a_log_that_is_lost_and_votes() {
 /// A container's number is given to another one, which ends before what was acknowledged in the first.
 #[test]
 fn numbers_that_are_drawn_again() {
-    check(Planted::NumbersDrawnAgain, 10, &["as its last record, and block"]);
+    check(Planted::NumbersDrawnAgain, 10, &["as its last record, and block", "as its last record, on"]);
 }
 
 /// A write that was overwritten or deleted comes back when its client, who lost the answer, asks again.
