@@ -237,7 +237,8 @@ pub(crate) struct ServerArgs {
     /// Pipelines whose logs share one disk
     #[arg(long, default_value_t = 2, env = "FLOTILLA_PIPELINES_PER_DISK", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub pipelines_per_disk: u32,
-    /// Groups of names that a new cluster gets, over which its buckets are spread; `admin om group create` makes more.
+    /// Groups of names, over which buckets are spread: where there are fewer, SCM makes what is missing.
+    /// `admin om group create` makes more.
     /// Each costs every OM that has it a Raft group with a database. SCM's to say
     #[arg(long, default_value_t = 4, env = "FLOTILLA_OM_GROUPS", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub om_groups: u16,

@@ -22,8 +22,7 @@ pub(crate) fn complain(text: &str) {
 /// Prints, whole. A reader who has seen enough (`| head -1`) is no error: what nobody reads need not be
 /// written.
 pub(crate) fn print_as_it_is(text: &str) -> io::Result<()> {
-    let mut stdout = io::stdout().lock();
-    unless_unread(stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()))
+    print_while_read(text).map(drop)
 }
 
 /// A name as a terminal may have it: characters that would move its cursor, or turn the direction of what

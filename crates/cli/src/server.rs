@@ -86,7 +86,7 @@ pub(crate) struct ServerOptions {
     pub s3_domains: Vec<String>,
     pub container_bytes_max: u64,
     pub pipelines_per_disk: u32,
-    /// Groups of names of a new cluster.
+    /// Groups of names that there are to be at least.
     pub om_groups: u16,
     /// For the tables of all of OM's groups.
     pub om_memory_bytes: u64,

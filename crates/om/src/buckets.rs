@@ -123,7 +123,7 @@ impl Buckets {
         let Bucket { volume, name: bucket, .. } = entry.bucket.clone().unwrap_or_default();
         let number = entry.number;
         let request = SettleBucketCommand { volume, bucket, number, deletion, is_gone, refused };
-        let fresh = Fresh { random: 0, now_ms: self.clock.now_ms(), group: ROOT };
+        let fresh = Fresh { random: 0, now_ms: self.clock.now_ms() };
         let command = ops::prepare::<SettleBucket>(settle_id(number, deletion), None, request, fresh)?;
         match self.root()?.lane.apply(command).await?.result {
             Some(om_reply::Result::SettleBucket(settled)) => Ok(settled.is_gone),
@@ -197,6 +197,9 @@ async fn finish(buckets: Buckets, entry: BucketEntry) {
     let name = entry.bucket.as_ref().map(|bucket| &bucket.name);
     match buckets.settle(&entry).await {
         Ok(is_gone) => info!(name, is_gone, "finished what was begun with a bucket"),
+        Err(failure) if failure.retry == Retry::No => {
+            warn!(name, %failure, "what was begun with a bucket cannot be finished")
+        }
         Err(failure) => debug!(name, %failure, "finish what was begun with a bucket"),
     }
 }

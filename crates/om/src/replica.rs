@@ -4,7 +4,7 @@ use crate::counted::Batches;
 use crate::lane::Lane;
 use crate::ops::{self, Founded, Fresh};
 use crate::replicas::why_told;
-use crate::tables::{ROOT, is_founded};
+use crate::tables::is_founded;
 use crate::usage::Usage;
 use anyhow::bail;
 use proto::om::{FoundedCommand, om_reply};
@@ -444,7 +444,7 @@ fn as_member(now: &Members, wanted: &OmMember) -> Member {
 }
 
 async fn found(lane: &Lane, now_ms: u64) -> anyhow::Result<()> {
-    let fresh = Fresh { random: random().random(), now_ms, group: ROOT };
+    let fresh = Fresh { random: random().random(), now_ms };
     let command = ops::prepare::<Founded>(RequestId(random().random()), None, FoundedCommand {}, fresh)?;
     match lane.apply(command).await?.result {
         Some(om_reply::Result::Error(error)) => bail!("{}", Failure::from(error)),

@@ -57,9 +57,7 @@ impl OmService {
             let why = format!("the request was first sent {age:?} ago: whether it took effect is forgotten");
             return Err(Failure { retry: Retry::No, ..Failure::new(Code::OutcomeUnknown, why) });
         }
-        let random: u128 = random().random();
-        let wished = self.buckets.groups.pick(random as u64);
-        let fresh = Fresh { random, now_ms: self.clock.now_ms(), group: wished };
+        let fresh = Fresh { random: random().random(), now_ms: self.clock.now_ms() };
         let command = ops::prepare::<O>(id, place, request.into_inner(), fresh)?;
         let bytes = command.encoded_len();
         if bytes > COMMAND_BYTES_MAX {
@@ -76,12 +74,14 @@ impl OmService {
 
     async fn make_bucket(
         &self,
-        request: Request<CreateBucketRequest>,
+        mut request: Request<CreateBucketRequest>,
     ) -> Result<CreateBucketResponse, Failure> {
         // Whoever leads the root knows the others.
         self.serving(ROOT)?;
-        if let Some(group) = request.get_ref().group {
-            self.buckets.groups.check_is_there(group)?;
+        let groups = &self.buckets.groups;
+        match request.get_ref().group {
+            Some(group) => groups.check_is_there(group)?,
+            None => request.get_mut().group = Some(groups.pick(random().random())),
         }
         let made = self.change_in::<ops::CreateBucket>(ROOT, None, request).await?;
         if let (Some(bucket), Some(place)) = (&made.bucket, made.place.filter(|place| place.group != ROOT)) {

@@ -150,7 +150,7 @@ mod tests {
     }
 
     fn prepared_as<O: Operation>(number: u64, id: u128, request: O::Request) -> OmCommand {
-        let fresh = Fresh { random: number.into(), now_ms: number, group: 0 };
+        let fresh = Fresh { random: number.into(), now_ms: number };
         ops::prepare::<O>(RequestId(id), None, request, fresh).unwrap()
     }
 
@@ -350,6 +350,25 @@ mod tests {
         let db = machine.dbs.current();
         assert_eq!(machine.remembered.1, Remembered::read(&db).unwrap());
         assert_eq!(machine.remembered.1.len(), 2);
+    }
+
+    #[tokio::test]
+    async fn after_a_forced_reset_no_number_of_a_bucket_is_drawn_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let disk = Arc::new(disk::RealDisk::open(&dir.path().join("disk"), 1).unwrap());
+        let options = statedb::DbOptions::default();
+        let dbs = statedb::DbGenerations::open(disk, "db", &options, APPLIED_KEY).await.unwrap();
+        let mut machine = OmStateMachine::open(Arc::new(dbs), Arc::default(), Arc::default()).unwrap();
+        let applied =
+            |index| Applied { id: LogId { term: Term(1), index: LogIndex(index) }, membership: Bytes::new() };
+        machine.reset(applied(0)).unwrap();
+        assert_eq!(next_bucket(&*machine.dbs.current()).unwrap(), None, "there is no number yet");
+        let log = one_by_one(&[prepared::<CreateBucket>(7, bucket())]);
+        machine.apply(log, applied(1)).unwrap();
+        let before = next_bucket(&*machine.dbs.current()).unwrap().unwrap();
+        machine.reset(applied(2)).unwrap();
+        assert_eq!(next_bucket(&*machine.dbs.current()).unwrap(), Some(before + NUMBERS_SKIPPED));
+        assert_eq!(machine.applied().unwrap(), Some(applied(2)));
     }
 
     #[test]

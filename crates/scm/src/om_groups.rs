@@ -37,7 +37,7 @@ pub(crate) fn all(world: &World<'_>) -> BTreeSet<u64> {
 /// The decisions on groups of one leadership.
 pub(crate) struct OmGroups {
     delay: Duration,
-    /// The groups that a cluster gets by itself.
+    /// The groups that there are to be at least.
     wanted: usize,
     /// The OMs that were healthy and in service once.
     seen: BTreeSet<NodeId>,
@@ -75,7 +75,7 @@ impl OmGroups {
         if commands.is_empty() { emptied(world) } else { commands }
     }
 
-    /// Groups that a young cluster is to have besides the root. What a forced reset has lost is not made up for: it
+    /// Groups that are to be made, once there is the root. What a forced reset has lost is not made up for: it
     /// is somewhere, and comes back.
     fn missing(&self, world: &World<'_>) -> Vec<Command> {
         let is_begun = world.tables.om_group(ROOT_OF_NAMES).is_some_and(|root| root.is_founded);

@@ -12,7 +12,7 @@ pub struct ScmOptions {
     /// Pipelines that SCM places on each healthy disk. Two keep a disk's writer busy while one of them
     /// changes leader; each costs a Raft group with its log cache.
     pub pipelines_per_disk: u32,
-    /// Groups of names that a new cluster gets; more are made at an operator's word. Each costs every OM that has it a
+    /// Groups of names that there are to be at least; more are made at an operator's word. Each costs every OM that has it a
     /// Raft group with a database.
     pub om_groups: usize,
     /// A node that was silent for this long gets no new pipelines: five missed heartbeats.

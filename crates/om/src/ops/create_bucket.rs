@@ -19,10 +19,15 @@ impl Operation for CreateBucket {
     type Response = CreateBucketResponse;
     wire!(CreateBucket);
 
-    fn prepare(request: CreateBucketRequest, fresh: Fresh) -> Result<CreateBucketRequest, Failure> {
+    fn prepare(request: CreateBucketRequest, _: Fresh) -> Result<CreateBucketRequest, Failure> {
         check_volume(&request.volume)?;
         check_bucket_name(&request.bucket)?;
-        Ok(CreateBucketRequest { group: Some(request.group.unwrap_or(fresh.group)), ..request })
+        Ok(request)
+    }
+
+    /// Whichever group the leader chose at one of its tries.
+    fn asked(request: &CreateBucketRequest) -> Vec<u8> {
+        CreateBucketRequest { group: None, ..request.clone() }.encode_to_vec()
     }
 
     fn apply(

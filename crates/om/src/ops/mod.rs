@@ -99,8 +99,6 @@ pub(crate) struct Fresh {
     /// 128 random bits.
     pub(crate) random: u128,
     pub(crate) now_ms: u64,
-    /// The group that a new bucket is to be in, where its maker does not say.
-    pub(crate) group: u64,
 }
 
 /// The command that stands in the log for a request.

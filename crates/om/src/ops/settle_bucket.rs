@@ -81,8 +81,8 @@ mod tests {
     impl Two {
         fn new() -> Two {
             let mut root = Namespace::new();
-            root.group = ELSEWHERE;
-            let create = CreateBucketRequest { volume: "s3v".into(), bucket: "far".into(), group: None };
+            let group = Some(ELSEWHERE);
+            let create = CreateBucketRequest { volume: "s3v".into(), bucket: "far".into(), group };
             let made = root.run::<CreateBucket>(create).unwrap();
             let mut two = Two { root, home: Namespace::empty(), place: made.place.unwrap(), refused: 0 };
             assert_eq!(two.place.group, ELSEWHERE);

@@ -14,8 +14,6 @@ pub(crate) struct Namespace {
     remembered: Remembered,
     next_index: u64,
     pub(crate) now_ms: u64,
-    /// Of buckets that are made from now on.
-    pub(crate) group: u64,
     /// Of the bucket that is meant from now on; it is found by name where there is none.
     pub(crate) place: Option<BucketPlace>,
     _dir: tempfile::TempDir,
@@ -35,7 +33,7 @@ impl Namespace {
         let dir = tempfile::tempdir().unwrap();
         let db = Db::open(dir.path(), &statedb::DbOptions::default()).unwrap();
         let remembered = Remembered::default();
-        Namespace { db, remembered, next_index: 0, now_ms: 1000, group: 0, place: None, _dir: dir }
+        Namespace { db, remembered, next_index: 0, now_ms: 1000, place: None, _dir: dir }
     }
 
     /// Prepares and applies a request of its own; each takes a millisecond.
@@ -50,7 +48,7 @@ impl Namespace {
         request: O::Request,
     ) -> Result<O::Response, Failure> {
         let random = u128::from(self.next_index);
-        let fresh = Fresh { random, now_ms: self.now_ms + 1, group: self.group };
+        let fresh = Fresh { random, now_ms: self.now_ms + 1 };
         let command = prepare::<O>(RequestId(id), self.place, request, fresh)?;
         self.apply::<O>(command)
     }
