@@ -133,7 +133,10 @@ impl Closing {
         let endings: Vec<Ending> = endings.collect();
         let ended = endings.iter().filter(|ending| **ending == Ending::Ended).count();
         let is_quasi_closing = record.state() == PipelineState::PipelineQuasiClosing;
-        let due = !endings.contains(&Ending::NotYet) && (ended >= MAJORITY || is_quasi_closing);
+        // What one has applied a majority had in their logs, also where the others of it are gone since.
+        let is_committed = pipeline.members.iter().any(MemberView::has_applied_the_end);
+        let is_decided = ended >= MAJORITY || is_committed || is_quasi_closing;
+        let due = is_decided && !endings.contains(&Ending::NotYet);
         let ended =
             || pipeline.members.iter().filter_map(|member| end_to_note(record, member, world)).collect();
         due.then(|| Command::EndPipeline(EndPipelineCommand { pipeline: record.pipeline, ended: ended() }))
@@ -500,6 +503,33 @@ mod tests {
         fixture.heartbeat(3, vec![ended]);
         let said_so = EndPipelineCommand { pipeline: 1, ended: said(&[3]) };
         assert_eq!(fixture.decide(), [Command::EndPipeline(said_so)]);
+    }
+
+    /// Node 2 had the last entry in its log and is gone since; node 3 never gets it, its disk being full.
+    #[test]
+    fn one_member_that_has_applied_the_end_is_enough_where_no_other_can() {
+        let mut fixture = Fixture::new();
+        fixture.wait(3, &[1, 2, 3], 1);
+        run(&mut fixture.tables, close(1, "test"));
+        let at = |fixture: &Fixture, node, state: MemberState, index| PipelineReport {
+            state: state as i32,
+            applied_index: index,
+            last_index: index,
+            ..fixture.report(node, 1)
+        };
+        fixture.full = vec![3];
+        for second in 0..=600 {
+            fixture.now += SECOND;
+            fixture.heartbeat(1, vec![at(&fixture, 1, MemberState::Ended, 9)]);
+            fixture.heartbeat(3, vec![at(&fixture, 3, MemberState::Runs, 5)]);
+            let decided = fixture.decide();
+            match second {
+                0..600 => assert_eq!(decided, [], "node 2 may come back after {second} s"),
+                _ => {
+                    assert!(matches!(&decided[..], [Command::EndPipeline(end)] if end.ended.len() == 1), "{decided:?}")
+                }
+            }
+        }
     }
 
     #[test]

@@ -153,6 +153,11 @@ impl<'a> MemberView<'a> {
         self.said.is_some_and(PipelineReport::has_ended)
     }
 
+    /// Whether the pipeline's last entry is applied here, so that it is committed.
+    pub(crate) fn has_applied_the_end(&self) -> bool {
+        self.said.is_some_and(|report| report.state() == MemberState::Ended)
+    }
+
     /// The end of a member's log, as SCM's own log has it.
     pub(crate) fn noted_end(&self, record: &PipelineRecord) -> Option<MemberEnd> {
         record.ended.iter().find(|end| end.replica == self.member.replica).copied()
