@@ -3,7 +3,7 @@ use crate::channels::Channels;
 use crate::counted::{self, Counted};
 use crate::locate::Locations;
 use crate::memory::Memory;
-use crate::om::OmCaller;
+use crate::om::{OmCaller, OmWire};
 use crate::om_seeker::OmSeeker;
 use crate::pipelines::Pipelines;
 use crate::view::{self, View};
@@ -96,7 +96,8 @@ impl Client {
         let counted = Arc::<Counted>::default();
         let memory = Memory::new(options.memory_bytes_max);
         let (call_timeout, deadline) = (options.call_timeout, options.write_deadline);
-        let om = OmCaller::new(om, channels.clone(), view.clone(), call_timeout, deadline, counted.clone());
+        let wire = OmWire { channels: channels.clone(), view: view.clone(), call_timeout };
+        let om = OmCaller::new(om, wire, deadline, counted.clone());
         Client {
             shared: Arc::new(Shared {
                 options,

@@ -7,6 +7,7 @@
 
 mod avoided;
 mod block;
+mod changes;
 mod channels;
 mod client;
 mod counted;

@@ -1,4 +1,5 @@
 use crate::ClientError;
+use crate::changes::Lanes;
 use crate::channels::Channels;
 use crate::client::Client;
 use crate::counted::Counted;
@@ -8,7 +9,7 @@ use crate::view::View;
 use bytes::Bytes;
 use proto::om::om_client::OmClient;
 use proto::om::*;
-use proto::{Code, Failure, RequestId, Retry, Seeker};
+use proto::{ChangesBucket, Code, Failure, RequestId, Retry, Seeker};
 use rand::RngExt;
 use rpc::Channel;
 use std::sync::Arc;
@@ -24,43 +25,96 @@ const ROOT: u64 = 0;
 
 /// Calls to OM: finds the group, follows its leader, and repeats what may be repeated.
 pub(crate) struct OmCaller {
-    channels: Channels,
     om: OmSeeker,
     routes: Routes,
-    /// The view, which says which cluster OM must be of.
-    view: watch::Receiver<Arc<View>>,
-    call_timeout: Duration,
+    wire: OmWire,
+    lanes: Lanes,
     deadline: Duration,
     counted: Arc<Counted>,
 }
 
+/// One try of a call.
+struct Try {
+    group: u64,
+    address: String,
+    place: Option<BucketPlace>,
+    /// Since the first one.
+    age: Duration,
+}
+
 impl OmCaller {
-    pub(crate) fn new(
-        om: OmSeeker,
-        channels: Channels,
-        view: watch::Receiver<Arc<View>>,
-        call_timeout: Duration,
-        deadline: Duration,
-        counted: Arc<Counted>,
-    ) -> OmCaller {
-        OmCaller { channels, om, routes: Routes::default(), view, call_timeout, deadline, counted }
+    pub(crate) fn new(om: OmSeeker, wire: OmWire, deadline: Duration, counted: Arc<Counted>) -> OmCaller {
+        let lanes = Lanes::new(wire.clone());
+        OmCaller { om, routes: Routes::default(), wire, lanes, deadline, counted }
     }
 
-    /// A call, counted. About the inside of a bucket it goes to that bucket's group, else to the root.
-    async fn call<Q, A, F>(
+    /// A question to OM.
+    async fn query<Q, A, F>(
         &self,
         bucket: Option<BucketName>,
         request: Q,
-        id: Option<RequestId>,
         method: impl Fn(OmClient<Channel>, tonic::Request<Q>) -> F,
     ) -> Result<A, ClientError>
     where
         Q: Clone,
         F: Future<Output = Result<tonic::Response<A>, tonic::Status>>,
     {
+        let ask = |one: Try| {
+            let call = tonic::Request::new(request.clone());
+            let call = match &one.place {
+                Some(place) => proto::in_bucket(call, place),
+                None => call,
+            };
+            self.wire.call(one.address, call, &method)
+        };
+        self.call(bucket, false, ask).await
+    }
+
+    /// A change of what the root has.
+    async fn change_root<Q, A, F>(
+        &self,
+        request: Q,
+        method: impl Fn(OmClient<Channel>, tonic::Request<Q>) -> F,
+    ) -> Result<A, ClientError>
+    where
+        Q: Clone,
+        F: Future<Output = Result<tonic::Response<A>, tonic::Status>>,
+    {
+        let id = RequestId(random().random());
+        let ask = |one: Try| {
+            let call = proto::as_request(tonic::Request::new(request.clone()), id, one.age);
+            self.wire.call(one.address, call, &method)
+        };
+        self.call(None, true, ask).await
+    }
+
+    /// A change of the inside of a bucket.
+    async fn change<C: ChangesBucket>(
+        &self,
+        bucket: BucketName,
+        request: C,
+    ) -> Result<C::Answer, ClientError> {
+        let id = RequestId(random().random());
+        let ask = |one: Try| {
+            let change = Change::of(request.clone(), id, one.age, one.place);
+            async move { self.lanes.send(one.group, one.address, change).await?.answer::<C>() }
+        };
+        self.call(Some(bucket), true, ask).await
+    }
+
+    /// A call, counted. About the inside of a bucket it goes to that bucket's group, else to the root.
+    async fn call<A, F>(
+        &self,
+        bucket: Option<BucketName>,
+        is_change: bool,
+        ask: impl Fn(Try) -> F,
+    ) -> Result<A, ClientError>
+    where
+        F: Future<Output = Result<A, Failure>>,
+    {
         let begun = Instant::now();
-        let answer = self.call_repeated(bucket, request, id, method).await;
-        self.counted.om_answered(id.is_some(), begun.elapsed());
+        let answer = self.call_repeated(bucket, is_change, ask).await;
+        self.counted.om_answered(is_change, begun.elapsed());
         if let Err(ClientError::Unavailable(_) | ClientError::OutcomeUnknown(_)) = &answer {
             self.counted.om_failed.count();
         }
@@ -69,16 +123,14 @@ impl OmCaller {
 
     /// Calls until OM says yes or no, or the deadline passes. Sent twice, queries do no harm, and changes
     /// take effect once, because they carry an id.
-    async fn call_repeated<Q, A, F>(
+    async fn call_repeated<A, F>(
         &self,
         bucket: Option<BucketName>,
-        request: Q,
-        id: Option<RequestId>,
-        method: impl Fn(OmClient<Channel>, tonic::Request<Q>) -> F,
+        is_change: bool,
+        ask: impl Fn(Try) -> F,
     ) -> Result<A, ClientError>
     where
-        Q: Clone,
-        F: Future<Output = Result<tonic::Response<A>, tonic::Status>>,
+        F: Future<Output = Result<A, Failure>>,
     {
         let begun = Instant::now();
         let mut retry = Backoff::new(Duration::from_millis(20), Duration::from_millis(250));
@@ -95,21 +147,11 @@ impl OmCaller {
                 // The one that it was sent to is gone, and another has its name.
                 return Err(ClientError::OutcomeUnknown("the bucket was deleted meanwhile".to_owned()));
             }
-            let attempt = |place: &Option<BucketPlace>| {
-                let call = tonic::Request::new(request.clone());
-                let call = match place {
-                    Some(place) => proto::in_bucket(call, place),
-                    None => call,
-                };
-                match id {
-                    Some(id) => proto::as_request(call, id, begun.elapsed()),
-                    None => call,
-                }
-            };
             let asked = match place {
                 Ok(place) => {
                     let group = place.map_or(ROOT, |place| place.group);
-                    self.ask(group, attempt(&place), &method).await.map_err(|failed| (failed, place))
+                    let one = |address| ask(Try { group, address, place, age: begun.elapsed() });
+                    self.ask(group, one).await.map_err(|failed| (failed, place))
                 }
                 Err(failed) => Err((failed, None)),
             };
@@ -118,7 +160,7 @@ impl OmCaller {
                 Err(failed) => failed,
             };
             // A question has no outcome to be unsure of.
-            if failure.retry == Retry::Unknown && id.is_some() && (place.is_some() || bucket.is_none()) {
+            if failure.retry == Retry::Unknown && is_change && (place.is_some() || bucket.is_none()) {
                 unsure = true;
                 changed = number;
             }
@@ -178,7 +220,7 @@ impl OmCaller {
         let BucketName { volume, bucket } = name.clone();
         let request = tonic::Request::new(HeadBucketRequest { volume, bucket });
         let head = |mut om: OmClient<Channel>, request| async move { om.head_bucket(request).await };
-        let place = self.ask(ROOT, request, &head).await?.place;
+        let place = self.ask(ROOT, |address| self.wire.call(address, request, head)).await?.place;
         let place =
             place.ok_or_else(|| Failed::of_nobody(Failure::internal("OM says of no bucket where it is")))?;
         self.routes.keep(name, place);
@@ -186,26 +228,32 @@ impl OmCaller {
     }
 
     /// One try with the member of a group that is thought to lead it.
-    async fn ask<Q, A, F>(
-        &self,
-        group: u64,
-        request: tonic::Request<Q>,
-        method: &impl Fn(OmClient<Channel>, tonic::Request<Q>) -> F,
-    ) -> Result<A, Failed>
+    async fn ask<A, F>(&self, group: u64, ask: impl FnOnce(String) -> F) -> Result<A, Failed>
     where
-        F: Future<Output = Result<tonic::Response<A>, tonic::Status>>,
+        F: Future<Output = Result<A, Failure>>,
     {
         let om = self.om.of(group).map_err(Failed::of_nobody)?;
         let address = om.address();
-        let answer = self.call_once(&address, request, method).await;
+        let answer = ask(address.clone()).await;
         answer.map_err(|failure| Failed { om: Some(om), address, failure })
     }
+}
 
-    async fn call_once<Q, A, F>(
+/// The wire to OMs, of one cluster.
+#[derive(Clone)]
+pub(crate) struct OmWire {
+    pub(crate) channels: Channels,
+    /// The view, which says which cluster OM must be of.
+    pub(crate) view: watch::Receiver<Arc<View>>,
+    pub(crate) call_timeout: Duration,
+}
+
+impl OmWire {
+    pub(crate) async fn call<Q, A, F>(
         &self,
-        address: &str,
+        address: String,
         request: tonic::Request<Q>,
-        method: &impl Fn(OmClient<Channel>, tonic::Request<Q>) -> F,
+        method: impl Fn(OmClient<Channel>, tonic::Request<Q>) -> F,
     ) -> Result<A, Failure>
     where
         F: Future<Output = Result<tonic::Response<A>, tonic::Status>>,
@@ -216,7 +264,7 @@ impl OmCaller {
             return Err(Failure::new(Code::Unavailable, "SCM has not said yet which cluster this is"));
         }
         let request = proto::in_cluster(request, &cluster);
-        let om = OmClient::new(self.channels.to(address)?)
+        let om = OmClient::new(self.channels.to(&address)?)
             .max_decoding_message_size(proto::MESSAGE_BYTES_MAX)
             .max_encoding_message_size(proto::MESSAGE_BYTES_MAX);
         match tokio::time::timeout(self.call_timeout, method(om, request)).await {
@@ -259,15 +307,14 @@ fn is_decided_by_tables(code: Code) -> bool {
 
 macro_rules! query {
     ($client:expr, $method:ident, $bucket:expr, $request:expr) => {
-        $client.om().call($bucket, $request, None, |mut om, request| async move { om.$method(request).await })
+        $client.om().query($bucket, $request, |mut om, request| async move { om.$method(request).await })
     };
 }
 
-macro_rules! change {
-    ($client:expr, $method:ident, $bucket:expr, $request:expr) => {{
-        let id = Some(RequestId(random().random()));
-        $client.om().call($bucket, $request, id, |mut om, request| async move { om.$method(request).await })
-    }};
+macro_rules! change_root {
+    ($client:expr, $method:ident, $request:expr) => {
+        $client.om().change_root($request, |mut om, request| async move { om.$method(request).await })
+    };
 }
 
 fn inside(volume: &str, bucket: &str) -> BucketName {
@@ -293,7 +340,7 @@ impl Client {
         group: Option<u64>,
     ) -> Result<Bucket, ClientError> {
         let request = CreateBucketRequest { volume: volume.to_owned(), bucket: bucket.to_owned(), group };
-        let made = change!(self, create_bucket, None, request).await?;
+        let made = change_root!(self, create_bucket, request).await?;
         self.om().keep(volume, bucket, made.place);
         made.bucket.ok_or_else(|| missing("bucket"))
     }
@@ -326,7 +373,7 @@ impl Client {
 
     pub async fn delete_bucket(&self, volume: &str, bucket: &str) -> Result<(), ClientError> {
         let request = DeleteBucketRequest { volume: volume.to_owned(), bucket: bucket.to_owned() };
-        change!(self, delete_bucket, None, request).await.map(|_| ())
+        change_root!(self, delete_bucket, request).await.map(|_| ())
     }
 
     /// Makes `key` visible, replacing an older one. Answers its time of modification.
@@ -343,7 +390,7 @@ impl Client {
             key: Some(key),
             precondition,
         };
-        Ok(change!(self, commit_key, Some(inside(volume, bucket)), request).await?.modified_ms)
+        Ok(self.om().change(inside(volume, bucket), request).await?.modified_ms)
     }
 
     pub async fn lookup(&self, volume: &str, bucket: &str, key: &[u8]) -> Result<Key, ClientError> {
@@ -368,7 +415,7 @@ impl Client {
     ) -> Result<Vec<bool>, ClientError> {
         let request =
             DeleteKeysRequest { volume: volume.to_owned(), bucket: bucket.to_owned(), keys, precondition };
-        Ok(change!(self, delete_keys, Some(inside(volume, bucket)), request).await?.existed)
+        Ok(self.om().change(inside(volume, bucket), request).await?.existed)
     }
 
     pub async fn list_keys(&self, request: ListKeysRequest) -> Result<ListKeysResponse, ClientError> {
@@ -377,28 +424,25 @@ impl Client {
 
     /// Begins a multipart upload and answers its id.
     pub async fn create_upload(&self, request: CreateUploadRequest) -> Result<String, ClientError> {
-        Ok(change!(self, create_upload, Some(inside(&request.volume, &request.bucket)), request)
-            .await?
-            .upload)
+        Ok(self.om().change(inside(&request.volume, &request.bucket), request).await?.upload)
     }
 
     /// Adds a part, replacing an older one of the same number. Answers its time of modification.
     pub async fn commit_part(&self, request: CommitPartRequest) -> Result<u64, ClientError> {
-        Ok(change!(self, commit_part, Some(inside(&request.volume, &request.bucket)), request)
-            .await?
-            .modified_ms)
+        Ok(self.om().change(inside(&request.volume, &request.bucket), request).await?.modified_ms)
     }
 
     /// Joins parts to a key.
     pub async fn complete_upload(&self, request: CompleteUploadRequest) -> Result<Key, ClientError> {
-        change!(self, complete_upload, Some(inside(&request.volume, &request.bucket)), request)
+        self.om()
+            .change(inside(&request.volume, &request.bucket), request)
             .await?
             .key
             .ok_or_else(|| missing("key"))
     }
 
     pub async fn abort_upload(&self, request: AbortUploadRequest) -> Result<(), ClientError> {
-        change!(self, abort_upload, Some(inside(&request.volume, &request.bucket)), request).await.map(|_| ())
+        self.om().change(inside(&request.volume, &request.bucket), request).await.map(|_| ())
     }
 
     pub async fn list_parts(&self, request: ListPartsRequest) -> Result<ListPartsResponse, ClientError> {

@@ -6,18 +6,23 @@ use crate::replica::Replica;
 use crate::replicas::Replicas;
 use crate::rules::COMMAND_BYTES_MAX;
 use crate::tables::{InGroup, ROOT, Refusal};
+use futures::future::join_all;
 use prost::Message;
 use proto::om::om_server::Om;
 use proto::om::*;
-use proto::{Code, Failure, Retry};
+use proto::{ChangesBucket, Code, Failure, RequestId, Retry};
 use raft::{AddressBook, ReadPolicy};
 use rand::RngExt;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::Semaphore;
 use tonic::{Request, Response, Status};
 use tracing::error;
 use types::random::random;
 use types::{Clock, GroupId};
+
+/// Changes that one call may bring: as many as go into one entry of the log.
+const CHANGES_MAX: usize = 256;
 
 /// The OM over gRPC. Only the group's leader answers: it orders the commands, and it knows that its tables
 /// are current.
@@ -40,25 +45,71 @@ impl OmService {
         self.replicas.serving(GroupId::om(group), &self.addresses)
     }
 
-    /// Changes the inside of a bucket, or, where the call names none, what the root has.
-    async fn change<O: Operation>(&self, request: Request<O::Request>) -> Result<O::Response, Failure> {
-        let place = proto::bucket_of(request.metadata())?;
-        self.change_in::<O>(place.map_or(ROOT, |place| place.group), place, request).await
+    /// Changes the insides of buckets, each by itself.
+    async fn change_all(&self, request: ChangeRequest) -> Result<OmReplies, Failure> {
+        let count = request.changes.len();
+        if count > CHANGES_MAX {
+            let why = format!("the call has {count} changes, at most {CHANGES_MAX} are allowed");
+            return Err(Failure::new(Code::TooLarge, why));
+        }
+        let replies = join_all(request.changes.into_iter().map(|change| self.change_one(change))).await;
+        Ok(OmReplies { replies: replies.into_iter().map(OmReply::from).collect() })
     }
 
+    async fn change_one(&self, mut change: Change) -> Result<om_reply::Result, Failure> {
+        let what = change.what.take();
+        let change = &change;
+        match what {
+            Some(change::What::CommitKey(it)) => self.change::<ops::CommitKey>(change, *it).await,
+            Some(change::What::DeleteKeys(it)) => self.change::<ops::DeleteKeys>(change, *it).await,
+            Some(change::What::CreateUpload(it)) => self.change::<ops::CreateUpload>(change, *it).await,
+            Some(change::What::CommitPart(it)) => self.change::<ops::CommitPart>(change, *it).await,
+            Some(change::What::CompleteUpload(it)) => self.change::<ops::CompleteUpload>(change, *it).await,
+            Some(change::What::AbortUpload(it)) => self.change::<ops::AbortUpload>(change, *it).await,
+            None => Err(Failure::invalid("a change of an unknown kind")),
+        }
+    }
+
+    /// Counted by its kind, as a call was.
+    async fn change<O>(&self, change: &Change, request: O::Request) -> Result<om_reply::Result, Failure>
+    where
+        O: Operation<Request: ChangesBucket>,
+    {
+        let carried_out = async {
+            let place = change.place;
+            if place.is_some_and(|place| place.number == 0) {
+                return Err(Failure::invalid("no bucket has the number 0"));
+            }
+            let group = place.map_or(ROOT, |place| place.group);
+            self.carry_out::<O>(group, place, change.request()?, request).await
+        };
+        self.counted.call(O::Request::NAME, carried_out).await
+    }
+
+    /// Changes what the root has, or a group as the root wants it.
     async fn change_in<O: Operation>(
         &self,
         group: u64,
-        place: Option<BucketPlace>,
         request: Request<O::Request>,
     ) -> Result<O::Response, Failure> {
-        let (id, age) = proto::request_of(request.metadata())?;
+        let try_of = proto::request_of(request.metadata())?;
+        let result = self.carry_out::<O>(group, None, try_of, request.into_inner()).await?;
+        O::from_reply(result).ok_or_else(|| Failure::internal("the reply is to another kind of request"))
+    }
+
+    async fn carry_out<O: Operation>(
+        &self,
+        group: u64,
+        place: Option<BucketPlace>,
+        (id, age): (RequestId, Duration),
+        request: O::Request,
+    ) -> Result<om_reply::Result, Failure> {
         if age > REMEMBERED / 2 {
             let why = format!("the request was first sent {age:?} ago: whether it took effect is forgotten");
             return Err(Failure { retry: Retry::No, ..Failure::new(Code::OutcomeUnknown, why) });
         }
         let fresh = Fresh { random: random().random(), now_ms: self.clock.now_ms() };
-        let command = ops::prepare::<O>(id, place, request.into_inner(), fresh)?;
+        let command = ops::prepare::<O>(id, place, request, fresh)?;
         let bytes = command.encoded_len();
         if bytes > COMMAND_BYTES_MAX {
             let message = format!("the request has {bytes} bytes, at most {COMMAND_BYTES_MAX} are allowed");
@@ -66,8 +117,7 @@ impl OmService {
         }
         match self.serving(group)?.lane.apply(command).await?.result {
             Some(om_reply::Result::Error(error)) => Err(error.into()),
-            Some(result) => O::from_reply(result)
-                .ok_or_else(|| Failure::internal("the reply is to another kind of request")),
+            Some(result) => Ok(result),
             None => Err(Failure::internal("the reply is empty")),
         }
     }
@@ -83,7 +133,7 @@ impl OmService {
             Some(group) => groups.check_is_there(group)?,
             None => request.get_mut().group = Some(groups.pick(random().random())),
         }
-        let made = self.change_in::<ops::CreateBucket>(ROOT, None, request).await?;
+        let made = self.change_in::<ops::CreateBucket>(ROOT, request).await?;
         if let (Some(bucket), Some(place)) = (&made.bucket, made.place.filter(|place| place.group != ROOT)) {
             self.buckets.made(bucket, &place).await?;
         }
@@ -95,7 +145,7 @@ impl OmService {
         request: Request<DeleteBucketRequest>,
     ) -> Result<DeleteBucketResponse, Failure> {
         let DeleteBucketRequest { volume, bucket: name } = request.get_ref().clone();
-        let asked = self.change_in::<ops::DeleteBucket>(ROOT, None, request).await?;
+        let asked = self.change_in::<ops::DeleteBucket>(ROOT, request).await?;
         let Some(place) = asked.place.filter(|_| asked.deletion != 0) else { return Ok(asked) };
         let bucket = Bucket { volume, name: name.clone(), ..Bucket::default() };
         match self.buckets.deleted(bucket, place, asked.deletion).await? {
@@ -106,7 +156,7 @@ impl OmService {
 
     async fn hold(&self, request: Request<HoldBucketRequest>) -> Result<HoldBucketResponse, Failure> {
         let group = request.get_ref().place.unwrap_or_default().group;
-        self.change_in::<ops::HoldBucket>(group, None, request).await
+        self.change_in::<ops::HoldBucket>(group, request).await
     }
 
     async fn release(
@@ -114,7 +164,7 @@ impl OmService {
         request: Request<ReleaseBucketRequest>,
     ) -> Result<ReleaseBucketResponse, Failure> {
         let group = request.get_ref().place.unwrap_or_default().group;
-        self.change_in::<ops::ReleaseBucket>(group, None, request).await
+        self.change_in::<ops::ReleaseBucket>(group, request).await
     }
 
     async fn query<Q: Query>(&self, request: Request<Q::Request>) -> Result<Q::Response, Failure> {
@@ -150,20 +200,19 @@ impl OmService {
 }
 
 macro_rules! om_service {
-    (buckets { $($of_bucket:ident, $bucket_request:ident => $bucket_response:ident, $method:ident;)* }
-     changes { $($change:ident, $change_request:ident => $change_response:ident, $operation:ident;)* }
+    (calls { $($call:ident, $call_request:ident => $call_response:ident, $method:ident;)* }
+     changes { $($change:ident;)* }
      queries { $($query:ident, $query_request:ident => $query_response:ident, $reader:ident;)* }) => {
-        pub(crate) const OPERATIONS: &[&str] = &[$(stringify!($of_bucket),)* $(stringify!($change),)* $(stringify!($query),)*];
+        pub(crate) const OPERATIONS: &[&str] = &[$(stringify!($call),)* $($change::NAME,)* $(stringify!($query),)*];
 
         #[tonic::async_trait]
         impl Om for OmService {
-            $(async fn $of_bucket(&self, request: Request<$bucket_request>) -> Result<Response<$bucket_response>, Status> {
+            async fn change(&self, request: Request<ChangeRequest>) -> Result<Response<OmReplies>, Status> {
+                Ok(Response::new(self.change_all(request.into_inner()).await?))
+            }
+            $(async fn $call(&self, request: Request<$call_request>) -> Result<Response<$call_response>, Status> {
                 let call = self.$method(request);
-                Ok(Response::new(self.counted.call(stringify!($of_bucket), call).await?))
-            })*
-            $(async fn $change(&self, request: Request<$change_request>) -> Result<Response<$change_response>, Status> {
-                let call = self.change::<ops::$operation>(request);
-                Ok(Response::new(self.counted.call(stringify!($change), call).await?))
+                Ok(Response::new(self.counted.call(stringify!($call), call).await?))
             })*
             $(async fn $query(&self, request: Request<$query_request>) -> Result<Response<$query_response>, Status> {
                 let call = self.query::<queries::$reader>(request);
@@ -174,19 +223,15 @@ macro_rules! om_service {
 }
 
 om_service! {
-    buckets {
+    calls {
         create_bucket, CreateBucketRequest => CreateBucketResponse, make_bucket;
         delete_bucket, DeleteBucketRequest => DeleteBucketResponse, drop_bucket;
         hold_bucket, HoldBucketRequest => HoldBucketResponse, hold;
         release_bucket, ReleaseBucketRequest => ReleaseBucketResponse, release;
     }
     changes {
-        commit_key, CommitKeyRequest => CommitKeyResponse, CommitKey;
-        delete_keys, DeleteKeysRequest => DeleteKeysResponse, DeleteKeys;
-        create_upload, CreateUploadRequest => CreateUploadResponse, CreateUpload;
-        commit_part, CommitPartRequest => CommitPartResponse, CommitPart;
-        complete_upload, CompleteUploadRequest => CompleteUploadResponse, CompleteUpload;
-        abort_upload, AbortUploadRequest => AbortUploadResponse, AbortUpload;
+        CommitKeyRequest; DeleteKeysRequest; CreateUploadRequest;
+        CommitPartRequest; CompleteUploadRequest; AbortUploadRequest;
     }
     queries {
         head_bucket, HeadBucketRequest => HeadBucketResponse, HeadBucket;

@@ -12,6 +12,7 @@
 )]
 
 mod bucket_place;
+mod change;
 mod cluster;
 mod codec;
 mod convert;
@@ -22,6 +23,7 @@ mod seeker;
 mod states;
 
 pub use bucket_place::{bucket_of, in_bucket};
+pub use change::ChangesBucket;
 pub use cluster::{ClusterGuard, in_cluster};
 pub use convert::{bytes16, disk_id, uuid_bytes};
 pub use error::{Code, Failure, Retry};

@@ -37,13 +37,8 @@ const LARGER: &[(&str, MessageLimit)] = &[
     ("flotilla.datanode.v1.WriteChunk", limit((4 << 20) + (64 << 10), 256)),
     // 16 384 numbers of eight bytes.
     ("flotilla.datanode.v1.DeleteBlocksRequest", limit(256 << 10, 17 * 1024)),
-    // What one command of the OM may be, 4 MiB, and its request; a piece is some 60 bytes there.
-    ("flotilla.om.v1.CommitKeyRequest", limit(5 << 20, 160_000)),
-    ("flotilla.om.v1.CommitPartRequest", limit(5 << 20, 160_000)),
-    // 10 000 parts, with entity tags.
-    ("flotilla.om.v1.CompleteUploadRequest", limit(4 << 20, 12_000)),
-    // 1 000 keys of 1 KiB.
-    ("flotilla.om.v1.DeleteKeysRequest", limit(2 << 20, 2048)),
+    // What one command of the OM may be, 4 MiB, and its request; a piece is some 60 bytes there, and two parts.
+    ("flotilla.om.v1.ChangeRequest", limit(5 << 20, 160_000)),
     // 10 000 pipelines, 64 000 parts of replicas with their terms, 10 000 numbers of those that are gone;
     // what is wrong with one replica takes 1 KiB.
     ("flotilla.scm.v1.HeartbeatRequest", limit(crate::MESSAGE_BYTES_MAX, 100_000)),
@@ -236,6 +231,7 @@ mod tests {
         assert!(matches!(check_message(&nested), Err(Refused::TooMany { .. })), "within another message");
 
         let keys = om::DeleteKeysRequest { keys: vec![Default::default(); 1 << 20], ..Default::default() };
+        let keys = one_change(keys);
         assert!(matches!(check_message(&keys), Err(Refused::TooMany { .. })), "of strings");
         let numbers = scm::HeartbeatRequest { containers_gone: vec![1; 8 << 20], ..Default::default() };
         assert!(matches!(check_message(&numbers), Err(Refused::TooMany { .. })), "of numbers");
@@ -243,6 +239,11 @@ mod tests {
         let instance = registry::Instance { metadata: (0..5000).map(pair).collect(), ..Default::default() };
         let pairs = registry::RegisterInstanceRequest { instance: Some(instance), clock_ms: 0 };
         assert!(matches!(check_message(&pairs), Err(Refused::TooMany { .. })), "of pairs");
+    }
+
+    fn one_change(request: impl crate::ChangesBucket) -> om::ChangeRequest {
+        let change = om::Change::of(request, crate::RequestId(7), std::time::Duration::ZERO, None);
+        om::ChangeRequest { changes: vec![change] }
     }
 
     /// As many as each has a use for.
@@ -260,6 +261,7 @@ mod tests {
         let part = |number| om::CompletedPart { number, etag: "e".repeat(256) };
         let complete =
             om::CompleteUploadRequest { parts: (0..10_000).map(part).collect(), ..Default::default() };
+        let complete = one_change(complete);
         assert_eq!(check_message(&complete), Ok(()));
         assert!(complete.encoded_len() <= limit_of(&complete).bytes_max);
 

@@ -526,7 +526,10 @@ mod tests {
             match second {
                 0..600 => assert_eq!(decided, [], "node 2 may come back after {second} s"),
                 _ => {
-                    assert!(matches!(&decided[..], [Command::EndPipeline(end)] if end.ended.len() == 1), "{decided:?}")
+                    assert!(
+                        matches!(&decided[..], [Command::EndPipeline(end)] if end.ended.len() == 1),
+                        "{decided:?}"
+                    )
                 }
             }
         }

@@ -45,19 +45,21 @@ macro_rules! refused {
                     Err(code) => Err(Failure::new(code, "refused").into()),
                 }
             }
-            async fn delete_keys(&self, request: Request<DeleteKeysRequest>) -> Result<Response<DeleteKeysResponse>, Status> {
-                let (id, _) = proto::request_of(request.metadata())?;
-                let place = proto::bucket_of(request.metadata())?.unwrap();
+            async fn change(&self, request: Request<ChangeRequest>) -> Result<Response<OmReplies>, Status> {
+                let [change] = &request.into_inner().changes[..] else { panic!("one client sends one change") };
+                let ((id, _), place) = (change.request()?, change.place.unwrap());
                 let nth = {
                     let mut tries = self.tries.lock().unwrap();
                     tries.push((id, place));
                     tries.len().min(self.answers.len()) - 1
                 };
-                match self.answers[nth] {
+                let done = DeleteKeysResponse { existed: vec![true] };
+                let reply = match self.answers[nth] {
                     Answer::Lost => std::future::pending().await,
-                    Answer::Refused(code) => Err(Failure::new(code, "refused").into()),
-                    Answer::Done => Ok(Response::new(DeleteKeysResponse { existed: vec![true] })),
-                }
+                    Answer::Refused(code) => Err(Failure::new(code, "refused")),
+                    Answer::Done => Ok(om_reply::Result::DeleteKeys(done)),
+                };
+                Ok(Response::new(OmReplies { replies: vec![reply.into()] }))
             }
             $(async fn $method(&self, _: Request<$request>) -> Result<Response<$response>, Status> {
                 Err(Status::unimplemented(""))
@@ -70,13 +72,8 @@ refused! {
     create_bucket, CreateBucketRequest => CreateBucketResponse;
     list_buckets, ListBucketsRequest => ListBucketsResponse;
     delete_bucket, DeleteBucketRequest => DeleteBucketResponse;
-    commit_key, CommitKeyRequest => CommitKeyResponse;
     lookup_key, LookupKeyRequest => LookupKeyResponse;
     list_keys, ListKeysRequest => ListKeysResponse;
-    create_upload, CreateUploadRequest => CreateUploadResponse;
-    commit_part, CommitPartRequest => CommitPartResponse;
-    complete_upload, CompleteUploadRequest => CompleteUploadResponse;
-    abort_upload, AbortUploadRequest => AbortUploadResponse;
     list_parts, ListPartsRequest => ListPartsResponse;
     list_uploads, ListUploadsRequest => ListUploadsResponse;
     stat_bucket, StatBucketRequest => StatBucketResponse;

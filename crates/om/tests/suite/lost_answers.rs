@@ -6,7 +6,7 @@
 //! and repeated; in which order it comes to OM, over real sockets and a real disk, is the machine's.
 
 use crate::restart::copy_dir;
-use crate::server::{Client, Server};
+use crate::server::{Client, Server, change};
 use bytes::Bytes;
 use disk::sim::Random;
 use history::{Answer, Call, Condition, Op, State, is_linearizable};
@@ -544,7 +544,7 @@ async fn call(mut client: Client, ask: &Ask, age: Duration) -> Result<Reply, Fai
     let (bucket, key) = OBJECTS[ask.targets[0]];
     let (volume, bucket, key) = ("s3v".to_owned(), bucket.to_owned(), Bytes::from(key));
     let one = |answer: Answer| Reply { answers: vec![answer], upload: None };
-    macro_rules! change {
+    macro_rules! change_root {
         ($method:ident, $request:expr) => {{
             let request = tonic::Request::new($request);
             client.$method(proto::as_request(request, RequestId(ask.id), age)).await?.into_inner()
@@ -552,11 +552,11 @@ async fn call(mut client: Client, ask: &Ask, age: Duration) -> Result<Reply, Fai
     }
     let answer = match ask.op.clone() {
         Op::CreateBucket => {
-            change!(create_bucket, CreateBucketRequest { volume, bucket, group: None });
+            change_root!(create_bucket, CreateBucketRequest { volume, bucket, group: None });
             Answer::Done
         }
         Op::DeleteBucket => {
-            change!(delete_bucket, DeleteBucketRequest { volume, bucket });
+            change_root!(delete_bucket, DeleteBucketRequest { volume, bucket });
             Answer::Done
         }
         Op::Put { write, condition } => {
@@ -569,13 +569,13 @@ async fn call(mut client: Client, ask: &Ask, age: Duration) -> Result<Reply, Fai
             };
             let (etag, pieces) = (format!("etag-{write}"), pieces(write));
             let key = Some(Key { key, size: PART_BYTES, etag, pieces, ..Key::default() });
-            change!(commit_key, CommitKeyRequest { volume, bucket, key, precondition });
+            change(&client, ask.id, age, CommitKeyRequest { volume, bucket, key, precondition }).await?;
             Answer::Done
         }
         Op::Delete => {
             let keys = ask.targets.iter().map(|at| Bytes::from(OBJECTS[*at].1)).collect();
             let request = DeleteKeysRequest { volume, bucket, keys, precondition: None };
-            let existed = change!(delete_keys, request).existed;
+            let existed = change(&client, ask.id, age, request).await?.existed;
             let answers = existed.into_iter().map(Answer::Existed).collect();
             return Ok(Reply { answers, upload: None });
         }
@@ -585,13 +585,13 @@ async fn call(mut client: Client, ask: &Ask, age: Duration) -> Result<Reply, Fai
         }
         Op::CreateUpload { .. } => {
             let request = CreateUploadRequest { volume, bucket, key, attributes: None };
-            let upload = Some(change!(create_upload, request).upload);
+            let upload = Some(change(&client, ask.id, age, request).await?.upload);
             return Ok(Reply { upload, ..one(Answer::Done) });
         }
         Op::CommitPart { upload, number, write } => {
             let (etag, pieces) = (part_etag(write), pieces(write));
             let part = Some(Part { number, size: PART_BYTES, etag, pieces, ..Part::default() });
-            change!(commit_part, CommitPartRequest { volume, bucket, key, upload, part });
+            change(&client, ask.id, age, CommitPartRequest { volume, bucket, key, upload, part }).await?;
             Answer::Done
         }
         Op::Complete { upload, parts } => {
@@ -600,11 +600,11 @@ async fn call(mut client: Client, ask: &Ask, age: Duration) -> Result<Reply, Fai
             let (precondition, checksum) = (None, None);
             let request =
                 CompleteUploadRequest { volume, bucket, key, upload, parts, precondition, checksum };
-            change!(complete_upload, request);
+            change(&client, ask.id, age, request).await?;
             Answer::Done
         }
         Op::Abort { upload } => {
-            change!(abort_upload, AbortUploadRequest { volume, bucket, key, upload });
+            change(&client, ask.id, age, AbortUploadRequest { volume, bucket, key, upload }).await?;
             Answer::Done
         }
         Op::ReadParts { upload } => {

@@ -1,4 +1,4 @@
-use crate::server::{NOW_MS, Server, anew, commit};
+use crate::server::{NOW_MS, Server, anew, change, commit, send};
 use bytes::Bytes;
 use proto::om::*;
 use proto::{Code, Failure, RequestId, Retry};
@@ -23,7 +23,7 @@ async fn buckets_and_keys_come_and_go() {
 
     let keys = vec![Bytes::from("a"), Bytes::from("c")];
     let delete = DeleteKeysRequest { volume: volume(), bucket: bucket(), keys, precondition: None };
-    assert_eq!(server.client.delete_keys(anew(delete)).await.unwrap().into_inner().existed, [true, false]);
+    assert_eq!(server.change(delete).await.unwrap().existed, [true, false]);
     let delete_bucket = DeleteBucketRequest { volume: volume(), bucket: bucket() };
     let failure = Failure::from(server.client.delete_bucket(anew(delete_bucket.clone())).await.unwrap_err());
     assert_eq!(failure.code, Code::BucketNotEmpty);
@@ -33,7 +33,7 @@ async fn buckets_and_keys_come_and_go() {
         keys: vec![Bytes::from("b")],
         precondition: None,
     };
-    server.client.delete_keys(anew(delete)).await.unwrap();
+    server.change(delete).await.unwrap();
     server.client.delete_bucket(anew(delete_bucket)).await.unwrap();
     let failure = Failure::from(server.client.head_bucket(head).await.unwrap_err());
     assert_eq!(failure.code, Code::NoSuchBucket);
@@ -65,6 +65,31 @@ async fn what_waits_goes_into_one_entry_and_each_gets_its_own_answer() {
     server.stop().await;
 }
 
+/// Among them one that is refused, one that is in another group, and the same request twice.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn changes_of_one_call_are_carried_out_each_by_itself_and_answered_in_their_order() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path()).await;
+    let put = |id, request| Change::of(request, RequestId(id), Duration::ZERO, None);
+    let present = Some(Precondition { present: true, ..Precondition::default() });
+    let elsewhere = BucketPlace { group: 9, number: 1, epoch: 0 };
+    let changes = vec![
+        put(1, commit("a", 1)),
+        put(2, CommitKeyRequest { precondition: present, ..commit("b", 2) }),
+        Change { place: Some(elsewhere), ..put(3, commit("c", 3)) },
+        put(4, commit("d", 4)),
+        put(1, commit("a", 1)),
+    ];
+    let replies = send(&server.client, changes).await.unwrap().into_iter();
+    let codes = replies.map(|reply| reply.answer::<CommitKeyRequest>().map_err(|failure| failure.code).err());
+    let codes: Vec<Option<Code>> = codes.collect();
+    assert!(matches!(codes[..], [None, Some(Code::NoSuchKey), Some(_), None, None]), "{codes:?}");
+    for (key, is_there) in [("a", true), ("b", false), ("c", false), ("d", true)] {
+        assert_eq!(server.lookup(key).await.is_ok(), is_there, "{key}");
+    }
+    server.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_many_writers_with_if_none_match_one_wins() {
     let dir = tempfile::tempdir().unwrap();
@@ -92,7 +117,7 @@ async fn an_upload_goes_from_parts_to_an_object() {
         key: key.clone(),
         attributes: None,
     };
-    let upload = server.client.create_upload(anew(create)).await.unwrap().into_inner().upload;
+    let upload = server.change(create).await.unwrap().upload;
     let etag = "0123456789abcdef0123456789abcdef".to_owned();
     for number in 1..=2 {
         let pieces = commit("big", number.into()).key.unwrap().pieces;
@@ -100,7 +125,7 @@ async fn an_upload_goes_from_parts_to_an_object() {
         let part = Part { number, size: 5 << 20, etag: etag.clone(), pieces, ..Part::default() };
         let (volume, bucket, key, upload) = (volume.clone(), bucket.clone(), key.clone(), upload.clone());
         let request = CommitPartRequest { volume, bucket, key, upload, part: Some(part) };
-        server.client.commit_part(anew(request)).await.unwrap();
+        server.change(request).await.unwrap();
     }
     let list = ListUploadsRequest {
         volume: volume.clone(),
@@ -122,7 +147,7 @@ async fn an_upload_goes_from_parts_to_an_object() {
     let parts = vec![CompletedPart { number: 1, etag: etag.clone() }, CompletedPart { number: 2, etag }];
     let complete =
         CompleteUploadRequest { volume, bucket, key, upload, parts, ..CompleteUploadRequest::default() };
-    let answer = server.client.complete_upload(anew(complete)).await.unwrap().into_inner().key.unwrap();
+    let answer = server.change(complete).await.unwrap().key.unwrap();
     let found = server.lookup("big").await.unwrap();
     assert_eq!((found.size, found.pieces.len(), found.part_sizes.len()), (10 << 20, 2, 2));
     assert!(found.etag.ends_with("-2") && found.etag == answer.etag, "{}", found.etag);
@@ -144,8 +169,18 @@ async fn oversized_and_malformed_requests_are_refused() {
     assert_eq!(server.commit(keyless).await.unwrap_err().code, Code::Invalid);
     server.commit(commit("a", 1)).await.expect("the server goes on");
 
-    let nameless = server.client.clone().commit_key(commit("a", 2)).await.unwrap_err();
-    assert_eq!(Failure::from(nameless).code, Code::Invalid, "a change says which request it is");
+    let named = Change::of(commit("a", 2), RequestId(7), Duration::ZERO, None);
+    let nameless = Change { request_id: Bytes::new(), ..named.clone() };
+    let of_nothing = Change { what: None, ..named.clone() };
+    let in_bucket_0 = Change { place: Some(BucketPlace::default()), ..named };
+    for change in [nameless, of_nothing, in_bucket_0] {
+        let [reply] = send(&server.client, vec![change.clone()]).await.unwrap().try_into().unwrap();
+        assert_eq!(reply.answer::<CommitKeyRequest>().unwrap_err().code, Code::Invalid, "{change:?}");
+    }
+    let put = |n: u64| Change::of(commit("many", n), RequestId(n.into()), Duration::ZERO, None);
+    let failure = send(&server.client, (1..=257).map(put).collect()).await.unwrap_err();
+    assert_eq!((failure.code, failure.retry), (Code::TooLarge, Retry::No));
+    assert_eq!(server.lookup("many").await.unwrap_err().code, Code::NoSuchKey);
     assert_eq!(server.lookup("a").await.unwrap().etag, "etag-1");
     server.stop().await;
 }
@@ -156,9 +191,7 @@ async fn what_was_first_sent_long_ago_is_not_carried_out() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(dir.path()).await;
     let commit_late = async |id: u128, number: u64, age_ms: u64| {
-        let request = tonic::Request::new(commit("a", number));
-        let request = proto::as_request(request, RequestId(id), Duration::from_millis(age_ms));
-        server.client.clone().commit_key(request).await.map_err(Failure::from)
+        change(&server.client, id, Duration::from_millis(age_ms), commit("a", number)).await
     };
     commit_late(7, 1, 150_000).await.unwrap();
     server.commit(commit("a", 2)).await.unwrap();

@@ -58,14 +58,9 @@ played! {
     head_bucket, HeadBucketRequest => HeadBucketResponse;
     list_buckets, ListBucketsRequest => ListBucketsResponse;
     delete_bucket, DeleteBucketRequest => DeleteBucketResponse;
-    commit_key, CommitKeyRequest => CommitKeyResponse;
+    change, ChangeRequest => OmReplies;
     lookup_key, LookupKeyRequest => LookupKeyResponse;
-    delete_keys, DeleteKeysRequest => DeleteKeysResponse;
     list_keys, ListKeysRequest => ListKeysResponse;
-    create_upload, CreateUploadRequest => CreateUploadResponse;
-    commit_part, CommitPartRequest => CommitPartResponse;
-    complete_upload, CompleteUploadRequest => CompleteUploadResponse;
-    abort_upload, AbortUploadRequest => AbortUploadResponse;
     list_parts, ListPartsRequest => ListPartsResponse;
     list_uploads, ListUploadsRequest => ListUploadsResponse;
     stat_bucket, StatBucketRequest => StatBucketResponse;

@@ -6,7 +6,7 @@ use metrics::Exposition;
 use proto::datanode::BlockName;
 use proto::om::om_client::OmClient;
 use proto::om::*;
-use proto::{Failure, RequestId};
+use proto::{ChangesBucket, Failure, RequestId};
 use raft::{AddressBook, HostOptions, RaftHost, SnapshotPolicy};
 use raftlog::{LogSpace, LogSpaceOptions};
 use rpc::server_builder;
@@ -174,8 +174,13 @@ impl Server {
         self.host.shutdown().await;
     }
 
+    /// A new request.
+    pub(crate) async fn change<C: ChangesBucket>(&self, request: C) -> Result<C::Answer, Failure> {
+        change(&self.client, rand::random(), Duration::ZERO, request).await
+    }
+
     pub(crate) async fn commit(&self, commit: CommitKeyRequest) -> Result<CommitKeyResponse, Failure> {
-        Ok(self.client.clone().commit_key(anew(commit)).await?.into_inner())
+        self.change(commit).await
     }
 
     pub(crate) async fn commit_as(
@@ -183,7 +188,7 @@ impl Server {
         id: u128,
         commit: CommitKeyRequest,
     ) -> Result<CommitKeyResponse, Failure> {
-        Ok(self.client.clone().commit_key(request(id, commit)).await?.into_inner())
+        change(&self.client, id, Duration::ZERO, commit).await
     }
 
     pub(crate) async fn lookup(&self, key: &str) -> Result<Key, Failure> {
@@ -218,6 +223,22 @@ pub(crate) async fn open_disk(dir: &Path) -> RealDisk {
 
 pub(crate) fn log_options() -> LogSpaceOptions {
     LogSpaceOptions { reserve_bytes: 0, segment_bytes_max: 1 << 20, ..LogSpaceOptions::default() }
+}
+
+/// One try of a change of the inside of a bucket, alone in its call.
+pub(crate) async fn change<C: ChangesBucket>(
+    client: &Client,
+    id: u128,
+    age: Duration,
+    request: C,
+) -> Result<C::Answer, Failure> {
+    let replies = send(client, vec![Change::of(request, RequestId(id), age, None)]).await?;
+    replies.into_iter().next().expect("a change has an answer").answer::<C>()
+}
+
+/// All in one call.
+pub(crate) async fn send(client: &Client, changes: Vec<Change>) -> Result<Vec<OmReply>, Failure> {
+    Ok(client.clone().change(ChangeRequest { changes }).await?.into_inner().replies)
 }
 
 /// A request like no other.

@@ -1,10 +1,11 @@
 //! Calls that are meant for an OM of another cluster, where buckets and keys may have the same names.
 
-use crate::server::{NameCluster, Server, anew, commit};
+use crate::server::{NameCluster, Server, commit};
 use planted::Bug;
 use proto::om::om_client::OmClient;
-use proto::om::{HeadBucketRequest, LookupKeyRequest};
-use proto::{Code, Failure};
+use proto::om::{Change, ChangeRequest, HeadBucketRequest, LookupKeyRequest};
+use proto::{Code, Failure, RequestId};
+use std::time::Duration;
 use tokio::runtime::Builder;
 use tonic::transport::Endpoint;
 
@@ -25,10 +26,11 @@ fn answered(bug: Option<Bug>) -> Vec<&'static str> {
         let (volume, bucket) = (|| "s3v".to_owned(), || "photos".to_owned());
         let head = HeadBucketRequest { volume: volume(), bucket: bucket() };
         let lookup = LookupKeyRequest { volume: volume(), bucket: bucket(), key: "a".into() };
+        let put = Change::of(commit("b", 2), RequestId(7), Duration::ZERO, None);
         let calls = [
             ("head", stranger.head_bucket(head).await.map(drop)),
             ("lookup", stranger.lookup_key(lookup).await.map(drop)),
-            ("commit", stranger.commit_key(anew(commit("b", 2))).await.map(drop)),
+            ("commit", stranger.change(ChangeRequest { changes: vec![put] }).await.map(drop)),
         ];
         let is_there = server.lookup("b").await.is_ok();
         assert_eq!(is_there, calls[2].1.is_ok(), "what is refused takes no effect");

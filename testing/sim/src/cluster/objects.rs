@@ -10,8 +10,8 @@ use disk::sim::Random;
 use history::{Answer, Call, Condition, Op, State, is_linearizable};
 use proto::om::om_client::OmClient;
 use proto::om::{
-    BlockPiece, BucketPlace, CommitKeyRequest, CreateBucketRequest, DeleteKeysRequest, HeadBucketRequest,
-    Key, LookupKeyRequest, Precondition,
+    BlockPiece, BucketPlace, Change, ChangeRequest, CommitKeyRequest, CreateBucketRequest, DeleteKeysRequest,
+    HeadBucketRequest, Key, LookupKeyRequest, OmReply, Precondition,
 };
 use proto::{Code, Failure, RequestId};
 use rpc::Connector;
@@ -249,13 +249,7 @@ async fn call_om(
     let channel = way.connector.connect(way.address()).map_err(Failure::internal)?;
     let mut om = OmClient::new(channel);
     let (volume, bucket, name) = (VOLUME.to_owned(), BUCKET.to_owned(), Bytes::from(format!("key-{key}")));
-    macro_rules! change {
-        ($method:ident, $request:expr) => {{
-            let request = proto::in_cluster(tonic::Request::new($request), &way.cluster);
-            let request = proto::in_bucket(request, &objects.place());
-            om.$method(proto::as_request(request, id, age)).await?.into_inner()
-        }};
-    }
+    let place = Some(objects.place());
     match op {
         Op::Put { write, condition } => {
             let Some(written) = objects.block(*write) else {
@@ -275,12 +269,16 @@ async fn call_om(
                 pieces: vec![piece_of(&written)],
                 ..Key::default()
             };
-            change!(commit_key, CommitKeyRequest { volume, bucket, key: Some(key), precondition });
+            let request = CommitKeyRequest { volume, bucket, key: Some(key), precondition };
+            change(&mut om, &way.cluster, Change::of(request, id, age, place))
+                .await?
+                .answer::<CommitKeyRequest>()?;
             Ok(Answer::Done)
         }
         Op::Delete => {
             let request = DeleteKeysRequest { volume, bucket, keys: vec![name], precondition: None };
-            let existed = change!(delete_keys, request).existed;
+            let reply = change(&mut om, &way.cluster, Change::of(request, id, age, place)).await?;
+            let existed = reply.answer::<DeleteKeysRequest>()?.existed;
             Ok(Answer::Existed(existed == [true]))
         }
         _ => {
@@ -291,6 +289,13 @@ async fn call_om(
             Ok(Answer::Value(found.and_then(|found| value_of(&found, objects, ledger)).map(|it| vec![it])))
         }
     }
+}
+
+async fn change(om: &mut OmClient<rpc::Channel>, cluster: &str, change: Change) -> Result<OmReply, Failure> {
+    let request = ChangeRequest { changes: vec![change] };
+    let request = proto::in_cluster(tonic::Request::new(request), cluster);
+    let replies = om.change(request).await?.into_inner().replies;
+    replies.into_iter().next().ok_or_else(|| Failure::internal("OM gives no answer"))
 }
 
 fn piece_of(written: &Written) -> BlockPiece {
