@@ -7,11 +7,11 @@
 
 mod avoided;
 mod block;
-mod changes;
 mod channels;
 mod client;
 mod counted;
 mod error;
+mod lanes;
 mod locate;
 mod memory;
 mod om;

@@ -1,8 +1,8 @@
 use crate::ClientError;
-use crate::changes::Lanes;
 use crate::channels::Channels;
 use crate::client::Client;
 use crate::counted::Counted;
+use crate::lanes::Lanes;
 use crate::om_seeker::OmSeeker;
 use crate::routes::{BucketName, Routes};
 use crate::view::View;
@@ -28,7 +28,8 @@ pub(crate) struct OmCaller {
     om: OmSeeker,
     routes: Routes,
     wire: OmWire,
-    lanes: Lanes,
+    changes: Lanes<Change>,
+    lookups: Lanes<Lookup>,
     deadline: Duration,
     counted: Arc<Counted>,
 }
@@ -44,8 +45,8 @@ struct Try {
 
 impl OmCaller {
     pub(crate) fn new(om: OmSeeker, wire: OmWire, deadline: Duration, counted: Arc<Counted>) -> OmCaller {
-        let lanes = Lanes::new(wire.clone());
-        OmCaller { om, routes: Routes::default(), wire, lanes, deadline, counted }
+        let (changes, lookups) = (Lanes::new(wire.clone()), Lanes::new(wire.clone()));
+        OmCaller { om, routes: Routes::default(), wire, changes, lookups, deadline, counted }
     }
 
     /// A question to OM.
@@ -97,9 +98,19 @@ impl OmCaller {
         let id = RequestId(random().random());
         let ask = |one: Try| {
             let change = Change::of(request.clone(), id, one.age, one.place);
-            async move { self.lanes.send(one.group, one.address, change).await?.answer::<C>() }
+            async move { self.changes.ask(one.group, one.address, change).await?.answer::<C>() }
         };
         self.call(Some(bucket), true, ask).await
+    }
+
+    async fn look_up(&self, bucket: BucketName, key: &[u8]) -> Result<Key, ClientError> {
+        let BucketName { volume, bucket: name } = bucket.clone();
+        let asked = Lookup { place: None, volume, bucket: name, key: Bytes::copy_from_slice(key) };
+        let ask = |one: Try| {
+            let lookup = Lookup { place: one.place, ..asked.clone() };
+            async move { self.lookups.ask(one.group, one.address, lookup).await?.key() }
+        };
+        self.call(Some(bucket), false, ask).await
     }
 
     /// A call, counted. About the inside of a bucket it goes to that bucket's group, else to the root.
@@ -394,15 +405,7 @@ impl Client {
     }
 
     pub async fn lookup(&self, volume: &str, bucket: &str, key: &[u8]) -> Result<Key, ClientError> {
-        let request = LookupKeyRequest {
-            volume: volume.to_owned(),
-            bucket: bucket.to_owned(),
-            key: Bytes::copy_from_slice(key),
-        };
-        query!(self, lookup_key, Some(inside(volume, bucket)), request)
-            .await?
-            .key
-            .ok_or_else(|| missing("key"))
+        self.om().look_up(inside(volume, bucket), key).await
     }
 
     /// Deletes keys; says for each whether it existed.

@@ -13,6 +13,7 @@ use proto::om::*;
 use proto::{ChangesBucket, Code, Failure, RequestId, Retry};
 use raft::{AddressBook, ReadPolicy};
 use rand::RngExt;
+use statedb::Db;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Semaphore;
@@ -23,6 +24,10 @@ use types::{Clock, GroupId};
 
 /// Changes that one call may bring: as many as go into one entry of the log.
 const CHANGES_MAX: usize = 256;
+/// Keys that one call may look up: reading as many takes less than a millisecond of a thread on which other tasks wait.
+const LOOKUPS_MAX: usize = 64;
+/// The bytes after which an answer is full: the largest key has 4 MiB, and goes in.
+const LOOKED_UP_BYTES_MAX: usize = 4 << 20;
 
 /// The OM over gRPC. Only the group's leader answers: it orders the commands, and it knows that its tables
 /// are current.
@@ -167,21 +172,55 @@ impl OmService {
         self.change_in::<ops::ReleaseBucket>(group, request).await
     }
 
+    /// Looks up keys, each by itself. What has no room in the answer is asked for again.
+    async fn look_up_all(&self, request: LookupKeysRequest) -> Result<LookupKeysResponse, Failure> {
+        let count = request.lookups.len();
+        if count > LOOKUPS_MAX {
+            let why = format!("the call looks up {count} keys, at most {LOOKUPS_MAX} are allowed");
+            return Err(Failure::new(Code::TooLarge, why));
+        }
+        let mut replies = Vec::with_capacity(count);
+        let mut bytes = 0;
+        // Those of one client are of one group.
+        let mut of_group: Option<(u64, Result<Arc<Db>, Failure>)> = None;
+        for lookup in request.lookups {
+            let looked_up = async {
+                let group = lookup.place.map_or(ROOT, |place| place.group);
+                let db = match &of_group {
+                    Some((of, db)) if *of == group => db.clone(),
+                    _ => of_group.insert((group, self.current(group).await)).1.clone(),
+                };
+                if bytes > LOOKED_UP_BYTES_MAX {
+                    return Err(Failure::new(Code::Busy, "the answer is full of what was looked up with it"));
+                }
+                queries::lookup_key(&*db?, &lookup).map_err(refusal)
+            };
+            let reply = LookupReply::from(self.counted.call("lookup_key", looked_up).await);
+            bytes += reply.encoded_len();
+            replies.push(reply);
+        }
+        Ok(LookupKeysResponse { replies })
+    }
+
+    /// The tables of a group, as they are now or later.
+    async fn current(&self, group: u64) -> Result<Arc<Db>, Failure> {
+        let replica = self.serving(group)?;
+        let current = replica.group.read_soon(self.reads).await;
+        current.map_err(|error| error.into_failure(&self.addresses))?;
+        Ok(replica.dbs.current())
+    }
+
     async fn query<Q: Query>(&self, request: Request<Q::Request>) -> Result<Q::Response, Failure> {
         let place = proto::bucket_of(request.metadata())?;
         let request = request.into_inner();
-        let replica = self.serving(place.map_or(ROOT, |place| place.group))?;
+        let db = self.current(place.map_or(ROOT, |place| place.group)).await?;
         let place = place.map(InGroup::from);
-        let dbs = &replica.dbs;
-        let current = replica.group.read_soon(self.reads).await;
-        current.map_err(|error| error.into_failure(&self.addresses))?;
         let read = match Q::REACH {
-            Reach::Records => Q::read(&dbs.current(), place, request),
+            Reach::Records => Q::read(&db, place, request),
             Reach::Page => {
                 let permit = self.scans.clone().try_acquire_owned();
                 let permit =
                     permit.map_err(|_| Failure::new(Code::Busy, "too many listings are under way"))?;
-                let db = dbs.current();
                 let read = tokio::task::spawn_blocking(move || {
                     let _held_while_reading = permit;
                     Q::read(&db, place, request)
@@ -189,26 +228,34 @@ impl OmService {
                 read.await.map_err(|error| Failure::internal(format!("read tables: {error}")))?
             }
         };
-        read.map_err(|refusal| match refusal {
-            Refusal::Failure(failure) | Refusal::Passing(failure) => failure,
-            Refusal::Broken(broken) => {
-                error!(error = format!("{broken:#}"), "read the namespace");
-                Failure::internal(format!("read the namespace: {broken:#}"))
-            }
-        })
+        read.map_err(refusal)
+    }
+}
+
+fn refusal(refusal: Refusal) -> Failure {
+    match refusal {
+        Refusal::Failure(failure) | Refusal::Passing(failure) => failure,
+        Refusal::Broken(broken) => {
+            error!(error = format!("{broken:#}"), "read the namespace");
+            Failure::internal(format!("read the namespace: {broken:#}"))
+        }
     }
 }
 
 macro_rules! om_service {
     (calls { $($call:ident, $call_request:ident => $call_response:ident, $method:ident;)* }
      changes { $($change:ident;)* }
+     lookups { $($lookup:ident;)* }
      queries { $($query:ident, $query_request:ident => $query_response:ident, $reader:ident;)* }) => {
-        pub(crate) const OPERATIONS: &[&str] = &[$(stringify!($call),)* $($change::NAME,)* $(stringify!($query),)*];
+        pub(crate) const OPERATIONS: &[&str] = &[$(stringify!($call),)* $($change::NAME,)* $(stringify!($lookup),)* $(stringify!($query),)*];
 
         #[tonic::async_trait]
         impl Om for OmService {
             async fn change(&self, request: Request<ChangeRequest>) -> Result<Response<OmReplies>, Status> {
                 Ok(Response::new(self.change_all(request.into_inner()).await?))
+            }
+            async fn lookup_keys(&self, request: Request<LookupKeysRequest>) -> Result<Response<LookupKeysResponse>, Status> {
+                Ok(Response::new(self.look_up_all(request.into_inner()).await?))
             }
             $(async fn $call(&self, request: Request<$call_request>) -> Result<Response<$call_response>, Status> {
                 let call = self.$method(request);
@@ -233,10 +280,10 @@ om_service! {
         CommitKeyRequest; DeleteKeysRequest; CreateUploadRequest;
         CommitPartRequest; CompleteUploadRequest; AbortUploadRequest;
     }
+    lookups { lookup_key; }
     queries {
         head_bucket, HeadBucketRequest => HeadBucketResponse, HeadBucket;
         list_buckets, ListBucketsRequest => ListBucketsResponse, ListBuckets;
-        lookup_key, LookupKeyRequest => LookupKeyResponse, LookupKey;
         list_keys, ListKeysRequest => ListKeysResponse, ListKeys;
         list_parts, ListPartsRequest => ListPartsResponse, ListParts;
         list_uploads, ListUploadsRequest => ListUploadsResponse, ListUploads;

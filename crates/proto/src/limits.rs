@@ -39,6 +39,8 @@ const LARGER: &[(&str, MessageLimit)] = &[
     ("flotilla.datanode.v1.DeleteBlocksRequest", limit(256 << 10, 17 * 1024)),
     // What one command of the OM may be, 4 MiB, and its request; a piece is some 60 bytes there, and two parts.
     ("flotilla.om.v1.ChangeRequest", limit(5 << 20, 160_000)),
+    // 64 keys of 1 KiB.
+    ("flotilla.om.v1.LookupKeysRequest", limit(128 << 10, 256)),
     // 10 000 pipelines, 64 000 parts of replicas with their terms, 10 000 numbers of those that are gone;
     // what is wrong with one replica takes 1 KiB.
     ("flotilla.scm.v1.HeartbeatRequest", limit(crate::MESSAGE_BYTES_MAX, 100_000)),

@@ -72,7 +72,7 @@ refused! {
     create_bucket, CreateBucketRequest => CreateBucketResponse;
     list_buckets, ListBucketsRequest => ListBucketsResponse;
     delete_bucket, DeleteBucketRequest => DeleteBucketResponse;
-    lookup_key, LookupKeyRequest => LookupKeyResponse;
+    lookup_keys, LookupKeysRequest => LookupKeysResponse;
     list_keys, ListKeysRequest => ListKeysResponse;
     list_parts, ListPartsRequest => ListPartsResponse;
     list_uploads, ListUploadsRequest => ListUploadsResponse;

@@ -1,37 +1,25 @@
-use super::{Query, Reach, named};
+use super::named;
 use crate::tables::{InGroup, Read, Refusal, bucket_number, key_key};
-use proto::om::{LookupKeyRequest, LookupKeyResponse};
+use proto::om::{Key, Lookup};
 use proto::{Code, Failure};
 use statedb::Db;
 
 /// A key with its pieces.
-pub(crate) struct LookupKey;
-
-impl Query for LookupKey {
-    type Request = LookupKeyRequest;
-    type Response = LookupKeyResponse;
-    const REACH: Reach = Reach::Records;
-
-    fn read(
-        db: &Db,
-        place: Option<InGroup>,
-        request: LookupKeyRequest,
-    ) -> Result<LookupKeyResponse, Refusal> {
-        let bucket = bucket_number(db, named(place, &request.volume, &request.bucket))?;
-        let key = db.message(&key_key(bucket, &request.key))?;
-        if key.is_none() {
-            let message = format!("no key `{}` in bucket `{}`", request.key.escape_ascii(), request.bucket);
-            return Err(Failure::new(Code::NoSuchKey, message).into());
-        }
-        Ok(LookupKeyResponse { key })
-    }
+pub(crate) fn lookup_key(db: &Db, lookup: &Lookup) -> Result<Key, Refusal> {
+    let place = lookup.place.map(InGroup::from);
+    let bucket = bucket_number(db, named(place, &lookup.volume, &lookup.bucket))?;
+    let missing = || {
+        let message = format!("no key `{}` in bucket `{}`", lookup.key.escape_ascii(), lookup.bucket);
+        Failure::new(Code::NoSuchKey, message)
+    };
+    Ok(db.message(&key_key(bucket, &lookup.key))?.ok_or_else(missing)?)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::ops::testing::{Namespace, pieces};
-    use crate::queries::HeadBucket;
+    use crate::queries::{HeadBucket, Query};
     use proto::om::HeadBucketRequest;
 
     #[test]
@@ -39,9 +27,9 @@ mod tests {
         let mut namespace = Namespace::new();
         namespace.commit("a", 5).unwrap();
         let lookup = |bucket: &str, key: &'static str| {
-            let request = LookupKeyRequest { volume: "s3v".into(), bucket: bucket.into(), key: key.into() };
-            match LookupKey::read(&namespace.db, None, request) {
-                Ok(response) => Ok(response.key.unwrap().pieces),
+            let (volume, bucket, key) = ("s3v".into(), bucket.into(), key.into());
+            match lookup_key(&namespace.db, &Lookup { place: None, volume, bucket, key }) {
+                Ok(key) => Ok(key.pieces),
                 Err(Refusal::Failure(failure) | Refusal::Passing(failure)) => Err(failure.code),
                 Err(Refusal::Broken(error)) => panic!("{error:#}"),
             }

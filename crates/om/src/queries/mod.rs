@@ -14,7 +14,7 @@ pub(crate) use list_buckets::ListBuckets;
 pub(crate) use list_keys::ListKeys;
 pub(crate) use list_parts::ListParts;
 pub(crate) use list_uploads::ListUploads;
-pub(crate) use lookup_key::LookupKey;
+pub(crate) use lookup_key::lookup_key;
 pub(crate) use stat_bucket::StatBucket;
 
 use crate::tables::{BucketNamed, InGroup, Refusal};

@@ -6,7 +6,7 @@
 //! and repeated; in which order it comes to OM, over real sockets and a real disk, is the machine's.
 
 use crate::restart::copy_dir;
-use crate::server::{Client, Server, change};
+use crate::server::{Client, Server, change, look_up};
 use bytes::Bytes;
 use disk::sim::Random;
 use history::{Answer, Call, Condition, Op, State, is_linearizable};
@@ -580,8 +580,8 @@ async fn call(mut client: Client, ask: &Ask, age: Duration) -> Result<Reply, Fai
             return Ok(Reply { answers, upload: None });
         }
         Op::Read => {
-            let found = client.lookup_key(LookupKeyRequest { volume, bucket, key }).await?.into_inner();
-            Answer::Value(found.key.map(|key| writes(&key.pieces)))
+            let found = look_up(&client, Lookup { place: None, volume, bucket, key }).await?;
+            Answer::Value(Some(writes(&found.pieces)))
         }
         Op::CreateUpload { .. } => {
             let request = CreateUploadRequest { volume, bucket, key, attributes: None };

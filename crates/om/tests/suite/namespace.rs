@@ -1,4 +1,4 @@
-use crate::server::{NOW_MS, Server, anew, change, commit, send};
+use crate::server::{NOW_MS, Server, anew, change, commit, lookup, send};
 use bytes::Bytes;
 use proto::om::*;
 use proto::{Code, Failure, RequestId, Retry};
@@ -87,6 +87,33 @@ async fn changes_of_one_call_are_carried_out_each_by_itself_and_answered_in_thei
     for (key, is_there) in [("a", true), ("b", false), ("c", false), ("d", true)] {
         assert_eq!(server.lookup(key).await.is_ok(), is_there, "{key}");
     }
+    server.stop().await;
+}
+
+/// Those that fill the answer, by the megabyte, leave no room for the others, which are asked for again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn keys_are_looked_up_many_at_a_time_while_the_answer_has_room() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path()).await;
+    server.commit(commit("small", 1)).await.unwrap();
+    let mut large = commit("large", 2);
+    let key = large.key.as_mut().unwrap();
+    key.pieces = vec![key.pieces[0].clone(); 50_000];
+    key.size = 500_000;
+    server.commit(large).await.unwrap();
+    let look_up = async |keys: &[&str]| {
+        let request = LookupKeysRequest { lookups: keys.iter().map(|key| lookup(key)).collect() };
+        let mut client = server.client.clone().max_decoding_message_size(proto::MESSAGE_BYTES_MAX);
+        let answer = client.lookup_keys(request).await.map_err(Failure::from)?.into_inner();
+        let etag = |reply: LookupReply| reply.key().map(|key| key.etag).map_err(|failure| failure.code);
+        Ok::<_, Failure>(answer.replies.into_iter().map(etag).collect::<Vec<_>>())
+    };
+    let (one, two) = (|| Ok("etag-1".to_owned()), || Ok("etag-2".to_owned()));
+    assert_eq!(look_up(&["small", "none", "small"]).await.unwrap(), [one(), Err(Code::NoSuchKey), one()]);
+    let full = look_up(&["large", "large", "small", "large", "small"]).await.unwrap();
+    assert_eq!(full, [two(), two(), Err(Code::Busy), Err(Code::Busy), Err(Code::Busy)]);
+    assert_eq!(look_up(&["small"; 64]).await.unwrap(), vec![one(); 64]);
+    assert_eq!(look_up(&["small"; 65]).await.unwrap_err().code, Code::TooLarge);
     server.stop().await;
 }
 

@@ -59,7 +59,7 @@ played! {
     list_buckets, ListBucketsRequest => ListBucketsResponse;
     delete_bucket, DeleteBucketRequest => DeleteBucketResponse;
     change, ChangeRequest => OmReplies;
-    lookup_key, LookupKeyRequest => LookupKeyResponse;
+    lookup_keys, LookupKeysRequest => LookupKeysResponse;
     list_keys, ListKeysRequest => ListKeysResponse;
     list_parts, ListPartsRequest => ListPartsResponse;
     list_uploads, ListUploadsRequest => ListUploadsResponse;

@@ -192,9 +192,7 @@ impl Server {
     }
 
     pub(crate) async fn lookup(&self, key: &str) -> Result<Key, Failure> {
-        let key = Bytes::copy_from_slice(key.as_bytes());
-        let request = LookupKeyRequest { volume: "s3v".into(), bucket: "photos".into(), key };
-        Ok(self.client.clone().lookup_key(request).await?.into_inner().key.expect("a found key is there"))
+        look_up(&self.client, lookup(key)).await
     }
 
     /// All keys of `photos`, by pages of `limit`.
@@ -234,6 +232,17 @@ pub(crate) async fn change<C: ChangesBucket>(
 ) -> Result<C::Answer, Failure> {
     let replies = send(client, vec![Change::of(request, RequestId(id), age, None)]).await?;
     replies.into_iter().next().expect("a change has an answer").answer::<C>()
+}
+
+pub(crate) fn lookup(key: &str) -> Lookup {
+    let key = Bytes::copy_from_slice(key.as_bytes());
+    Lookup { place: None, volume: "s3v".into(), bucket: "photos".into(), key }
+}
+
+pub(crate) async fn look_up(client: &Client, lookup: Lookup) -> Result<Key, Failure> {
+    let request = LookupKeysRequest { lookups: vec![lookup] };
+    let replies = client.clone().lookup_keys(request).await?.into_inner().replies;
+    replies.into_iter().next().expect("a lookup has an answer").key()
 }
 
 /// All in one call.

@@ -1,9 +1,9 @@
 //! Calls that are meant for an OM of another cluster, where buckets and keys may have the same names.
 
-use crate::server::{NameCluster, Server, commit};
+use crate::server::{NameCluster, Server, commit, lookup};
 use planted::Bug;
 use proto::om::om_client::OmClient;
-use proto::om::{Change, ChangeRequest, HeadBucketRequest, LookupKeyRequest};
+use proto::om::{Change, ChangeRequest, HeadBucketRequest, LookupKeysRequest};
 use proto::{Code, Failure, RequestId};
 use std::time::Duration;
 use tokio::runtime::Builder;
@@ -25,11 +25,11 @@ fn answered(bug: Option<Bug>) -> Vec<&'static str> {
         let mut stranger = OmClient::with_interceptor(channel.unwrap(), name_another as NameCluster);
         let (volume, bucket) = (|| "s3v".to_owned(), || "photos".to_owned());
         let head = HeadBucketRequest { volume: volume(), bucket: bucket() };
-        let lookup = LookupKeyRequest { volume: volume(), bucket: bucket(), key: "a".into() };
+        let lookup = LookupKeysRequest { lookups: vec![lookup("a")] };
         let put = Change::of(commit("b", 2), RequestId(7), Duration::ZERO, None);
         let calls = [
             ("head", stranger.head_bucket(head).await.map(drop)),
-            ("lookup", stranger.lookup_key(lookup).await.map(drop)),
+            ("lookup", stranger.lookup_keys(lookup).await.map(drop)),
             ("commit", stranger.change(ChangeRequest { changes: vec![put] }).await.map(drop)),
         ];
         let is_there = server.lookup("b").await.is_ok();

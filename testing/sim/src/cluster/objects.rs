@@ -11,7 +11,7 @@ use history::{Answer, Call, Condition, Op, State, is_linearizable};
 use proto::om::om_client::OmClient;
 use proto::om::{
     BlockPiece, BucketPlace, Change, ChangeRequest, CommitKeyRequest, CreateBucketRequest, DeleteKeysRequest,
-    HeadBucketRequest, Key, LookupKeyRequest, OmReply, Precondition,
+    HeadBucketRequest, Key, Lookup, LookupKeysRequest, OmReply, Precondition,
 };
 use proto::{Code, Failure, RequestId};
 use rpc::Connector;
@@ -282,11 +282,11 @@ async fn call_om(
             Ok(Answer::Existed(existed == [true]))
         }
         _ => {
-            let request = LookupKeyRequest { volume, bucket, key: name };
+            let request = LookupKeysRequest { lookups: vec![Lookup { place, volume, bucket, key: name }] };
             let request = proto::in_cluster(tonic::Request::new(request), &way.cluster);
-            let request = proto::in_bucket(request, &objects.place());
-            let found = om.lookup_key(request).await?.into_inner().key;
-            Ok(Answer::Value(found.and_then(|found| value_of(&found, objects, ledger)).map(|it| vec![it])))
+            let mut replies = om.lookup_keys(request).await?.into_inner().replies;
+            let found = replies.pop().ok_or_else(|| Failure::internal("OM gives no answer"))?.key()?;
+            Ok(Answer::Value(value_of(&found, objects, ledger).map(|it| vec![it])))
         }
     }
 }

@@ -1,55 +1,85 @@
-//! The way of changes to OM: what waits while others are under way goes together, in one call. The more clients a
-//! process has, the less each change costs.
+//! The way of changes and lookups to OM: what waits while others are under way goes together, in one call. The more a
+//! process has to ask, the less each costs.
 
 use crate::om::OmWire;
 use prost::Message;
 use proto::om::om_client::OmClient;
-use proto::om::{Change, ChangeRequest, OmReplies, OmReply};
+use proto::om::{Change, ChangeRequest, Lookup, LookupKeysRequest, LookupReply, OmReply};
 use proto::{Code, Failure};
 use rpc::Channel;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
 use tokio::sync::oneshot;
 
-/// Calls under way at a time to one group's leader: while it writes what one brought, the next one is made.
+/// Calls under way at a time to one group's leader: while it works on what one brought, the next one is made.
 const UNDER_WAY_MAX: usize = 2;
-/// The limits of a call: OM takes as many, and more bytes. A larger change goes alone.
-const CALL_CHANGES_MAX: usize = 256;
+/// The limit of a call; OM takes more. What is larger goes alone.
 const CALL_BYTES_MAX: usize = 256 << 10;
-
 /// Lanes that are kept though nobody uses them.
 const LANES_MAX: usize = 1024;
 
-/// A lane for each group and OM that were asked.
-pub(crate) struct Lanes {
-    wire: OmWire,
-    lanes: Mutex<HashMap<(u64, String), Arc<Lane>>>,
+/// Something to ask OM that shares a call with others of its kind.
+pub(crate) trait SharesCall: Message + Sized + 'static {
+    type Reply: Send + 'static;
+    /// As many as OM takes.
+    const TOGETHER_MAX: usize;
+
+    /// The replies to all, in their order.
+    fn call(
+        wire: &OmWire,
+        address: String,
+        together: Vec<Self>,
+    ) -> impl Future<Output = Result<Vec<Self::Reply>, Failure>> + Send;
 }
 
-#[derive(Default)]
-struct Lane(Mutex<State>);
+impl SharesCall for Change {
+    type Reply = OmReply;
+    const TOGETHER_MAX: usize = 256;
 
-#[derive(Default)]
-struct State {
-    waiting: VecDeque<Waiting>,
+    async fn call(wire: &OmWire, address: String, changes: Vec<Change>) -> Result<Vec<OmReply>, Failure> {
+        let change = |mut om: OmClient<Channel>, request| async move { om.change(request).await };
+        Ok(wire.call(address, tonic::Request::new(ChangeRequest { changes }), change).await?.replies)
+    }
+}
+
+impl SharesCall for Lookup {
+    type Reply = LookupReply;
+    const TOGETHER_MAX: usize = 64;
+
+    async fn call(wire: &OmWire, address: String, lookups: Vec<Lookup>) -> Result<Vec<LookupReply>, Failure> {
+        let look_up = |mut om: OmClient<Channel>, request| async move { om.lookup_keys(request).await };
+        Ok(wire.call(address, tonic::Request::new(LookupKeysRequest { lookups }), look_up).await?.replies)
+    }
+}
+
+/// A lane for each group and OM that were asked.
+pub(crate) struct Lanes<Q: SharesCall> {
+    wire: OmWire,
+    lanes: Mutex<HashMap<(u64, String), Arc<Lane<Q>>>>,
+}
+
+struct Lane<Q: SharesCall>(Mutex<State<Q>>);
+
+struct State<Q: SharesCall> {
+    waiting: VecDeque<Waiting<Q>>,
     under_way: usize,
 }
 
-/// A change that waits for its call.
-struct Waiting {
-    change: Change,
+/// What waits for its call.
+struct Waiting<Q: SharesCall> {
+    asked: Q,
     bytes: usize,
-    answer: oneshot::Sender<Result<OmReply, Failure>>,
+    answer: oneshot::Sender<Result<Q::Reply, Failure>>,
 }
 
-impl Lanes {
-    pub(crate) fn new(wire: OmWire) -> Lanes {
+impl<Q: SharesCall> Lanes<Q> {
+    pub(crate) fn new(wire: OmWire) -> Lanes<Q> {
         Lanes { wire, lanes: Mutex::default() }
     }
 
-    /// Sends a change to the OM at `address`, as soon as a call there is free. Whoever stops waiting takes it back at
-    /// most while it waits.
-    pub(crate) async fn send(&self, group: u64, address: String, change: Change) -> Result<OmReply, Failure> {
+    /// Asks the OM at `address`, as soon as a call there is free. Whoever stops waiting takes it back at most while it
+    /// waits.
+    pub(crate) async fn ask(&self, group: u64, address: String, asked: Q) -> Result<Q::Reply, Failure> {
         let lane = {
             let mut lanes = self.lanes.lock().expect("no holder panics");
             // OMs come and go; whoever uses a lane holds it.
@@ -59,8 +89,8 @@ impl Lanes {
             lanes.entry((group, address.clone())).or_default().clone()
         };
         let (answer, answered) = oneshot::channel();
-        let bytes = change.encoded_len();
-        if lane.push(Waiting { change, bytes, answer }) {
+        let bytes = asked.encoded_len();
+        if lane.push(Waiting { asked, bytes, answer }) {
             tokio::spawn(lane.run(self.wire.clone(), address));
         }
         let ended = |_| Err(Failure::new(Code::OutcomeUnknown, "the call to OM was broken off"));
@@ -68,9 +98,15 @@ impl Lanes {
     }
 }
 
-impl Lane {
+impl<Q: SharesCall> Default for Lane<Q> {
+    fn default() -> Lane<Q> {
+        Lane(Mutex::new(State { waiting: VecDeque::new(), under_way: 0 }))
+    }
+}
+
+impl<Q: SharesCall> Lane<Q> {
     /// Whether one more call is to be begun for what waits now.
-    fn push(&self, waiting: Waiting) -> bool {
+    fn push(&self, waiting: Waiting<Q>) -> bool {
         let mut state = self.0.lock().expect("no holder panics");
         state.waiting.push_back(waiting);
         let is_free = state.under_way < UNDER_WAY_MAX;
@@ -78,11 +114,11 @@ impl Lane {
         is_free
     }
 
-    /// What goes into the next call; nothing waits, and a call less is under way.
-    fn next(&self) -> Option<Vec<Waiting>> {
+    /// What goes into the next call; or nothing waits, and a call less is under way.
+    fn next(&self) -> Option<Vec<Waiting<Q>>> {
         let mut state = self.0.lock().expect("no holder panics");
         let (mut together, mut bytes) = (Vec::new(), 0);
-        while together.len() < CALL_CHANGES_MAX
+        while together.len() < Q::TOGETHER_MAX
             && let Some(next) = state.waiting.pop_front()
         {
             if next.answer.is_closed() {
@@ -102,15 +138,12 @@ impl Lane {
     }
 
     /// Makes calls until nothing waits.
-    async fn run(self: Arc<Lane>, wire: OmWire, address: String) {
-        let change = |mut om: OmClient<Channel>, request| async move { om.change(request).await };
+    async fn run(self: Arc<Lane<Q>>, wire: OmWire, address: String) {
         while let Some(together) = self.next() {
-            let (changes, answers): (Vec<_>, Vec<_>) =
-                together.into_iter().map(|waiting| (waiting.change, waiting.answer)).unzip();
-            let request = tonic::Request::new(ChangeRequest { changes });
-            let replied = wire.call(address.clone(), request, change).await;
-            let replies = replied.and_then(|it| replies(it, answers.len()));
-            match replies {
+            let (asked, answers): (Vec<_>, Vec<_>) =
+                together.into_iter().map(|waiting| (waiting.asked, waiting.answer)).unzip();
+            let replies = Q::call(&wire, address.clone(), asked).await;
+            match replies.and_then(|replies| of_each(replies, answers.len())) {
                 Ok(replies) => {
                     for (answer, reply) in answers.into_iter().zip(replies) {
                         let _ = answer.send(Ok(reply));
@@ -126,23 +159,24 @@ impl Lane {
     }
 }
 
-fn replies(replies: OmReplies, count: usize) -> Result<Vec<OmReply>, Failure> {
-    let found = replies.replies.len();
-    let wrong = || Failure::new(Code::OutcomeUnknown, format!("{found} answers to {count} changes"));
-    (found == count).then_some(replies.replies).ok_or_else(wrong)
+fn of_each<R>(replies: Vec<R>, count: usize) -> Result<Vec<R>, Failure> {
+    let wrong = format!("{} answers to {count} questions", replies.len());
+    (replies.len() == count).then_some(replies).ok_or_else(|| Failure::new(Code::OutcomeUnknown, wrong))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn waiting(bytes: usize) -> (Waiting, oneshot::Receiver<Result<OmReply, Failure>>) {
+    const TOGETHER_MAX: usize = Change::TOGETHER_MAX;
+
+    fn waiting(bytes: usize) -> (Waiting<Change>, oneshot::Receiver<Result<OmReply, Failure>>) {
         let (answer, answered) = oneshot::channel();
-        (Waiting { change: Change { age_ms: bytes as u64, ..Change::default() }, bytes, answer }, answered)
+        (Waiting { asked: Change::default(), bytes, answer }, answered)
     }
 
     /// The bytes of what goes into the next call, one by one.
-    fn next(lane: &Lane) -> Option<Vec<usize>> {
+    fn next(lane: &Lane<Change>) -> Option<Vec<usize>> {
         Some(lane.next()?.iter().map(|waiting| waiting.bytes).collect())
     }
 
@@ -171,7 +205,7 @@ mod tests {
     fn a_call_has_no_more_changes_than_om_takes_and_none_that_nobody_waits_for() {
         let lane = Lane::default();
         let mut kept = Vec::new();
-        for number in 0..3 * CALL_CHANGES_MAX {
+        for number in 0..3 * TOGETHER_MAX {
             let (waiting, answered) = waiting(number % 2);
             lane.push(waiting);
             // Whoever has gone takes his change along.
@@ -179,15 +213,14 @@ mod tests {
                 kept.push(answered);
             }
         }
-        assert_eq!(next(&lane).unwrap(), vec![1; CALL_CHANGES_MAX]);
-        assert_eq!(next(&lane).unwrap().len(), kept.len() - CALL_CHANGES_MAX);
+        assert_eq!(next(&lane).unwrap(), vec![1; TOGETHER_MAX]);
+        assert_eq!(next(&lane).unwrap().len(), kept.len() - TOGETHER_MAX);
         assert_eq!(next(&lane), None);
     }
 
     #[test]
-    fn a_call_that_is_not_answered_change_by_change_has_no_known_outcome() {
-        let two = OmReplies { replies: vec![OmReply::default(); 2] };
-        assert_eq!(replies(two.clone(), 2).unwrap().len(), 2);
-        assert_eq!(replies(two, 3).unwrap_err().code, Code::OutcomeUnknown);
+    fn a_call_that_is_not_answered_one_by_one_has_no_known_outcome() {
+        assert_eq!(of_each(vec![(); 2], 2).unwrap().len(), 2);
+        assert_eq!(of_each(vec![(); 2], 3).unwrap_err().code, Code::OutcomeUnknown);
     }
 }
