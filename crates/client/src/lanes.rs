@@ -2,39 +2,56 @@
 //! process has to ask, the less each costs.
 
 use crate::om::OmWire;
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
 use prost::Message;
 use proto::om::om_client::OmClient;
 use proto::om::{Change, ChangeRequest, Lookup, LookupKeysRequest, LookupReply, OmReply};
-use proto::{Code, Failure};
+use proto::{Code, Failure, Retry};
 use rpc::Channel;
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
-use tokio::sync::oneshot;
+use std::time::Duration;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
 /// Calls under way at a time to one group's leader: while it works on what one brought, the next one is made.
 const UNDER_WAY_MAX: usize = 2;
-/// The limit of a call; OM takes more. What is larger goes alone.
-const CALL_BYTES_MAX: usize = 256 << 10;
+/// The bytes of all that waits or is under way in the lanes of one kind; whoever brings more is told to come again.
+const WAITING_BYTES_MAX: usize = 64 << 20;
 /// Lanes that are kept though nobody uses them.
 const LANES_MAX: usize = 1024;
 
-/// Something to ask OM that shares a call with others of its kind.
+/// A question to OM that shares a call with others of its kind.
 pub(crate) trait SharesCall: Message + Sized + 'static {
     type Reply: Send + 'static;
-    /// As many as OM takes.
+    /// The limits of a call, below OM's own (`proto/limits.rs`). What is larger goes alone.
     const TOGETHER_MAX: usize;
+    const BYTES_MAX: usize;
 
-    /// The replies to all, in their order.
+    /// Notes that it was asked this much before it is sent.
+    fn has_waited(&mut self, _: Duration) {}
+
+    /// Makes one call.
     fn call(
         wire: &OmWire,
         address: String,
         together: Vec<Self>,
-    ) -> impl Future<Output = Result<Vec<Self::Reply>, Failure>> + Send;
+    ) -> impl Future<Output = Replies<Self>> + Send;
 }
+
+/// What a call brings: a reply to each question, in their order.
+type Replies<Q> = Result<Vec<<Q as SharesCall>::Reply>, Failure>;
 
 impl SharesCall for Change {
     type Reply = OmReply;
     const TOGETHER_MAX: usize = 256;
+    const BYTES_MAX: usize = 256 << 10;
+
+    fn has_waited(&mut self, waited: Duration) {
+        self.age_ms = self.age_ms.saturating_add(waited.as_millis() as u64);
+    }
 
     async fn call(wire: &OmWire, address: String, changes: Vec<Change>) -> Result<Vec<OmReply>, Failure> {
         let change = |mut om: OmClient<Channel>, request| async move { om.change(request).await };
@@ -45,6 +62,7 @@ impl SharesCall for Change {
 impl SharesCall for Lookup {
     type Reply = LookupReply;
     const TOGETHER_MAX: usize = 64;
+    const BYTES_MAX: usize = 64 << 10;
 
     async fn call(wire: &OmWire, address: String, lookups: Vec<Lookup>) -> Result<Vec<LookupReply>, Failure> {
         let look_up = |mut om: OmClient<Channel>, request| async move { om.lookup_keys(request).await };
@@ -55,106 +73,155 @@ impl SharesCall for Lookup {
 /// A lane for each group and OM that were asked.
 pub(crate) struct Lanes<Q: SharesCall> {
     wire: OmWire,
+    room: Arc<Semaphore>,
     lanes: Mutex<HashMap<(u64, String), Arc<Lane<Q>>>>,
 }
 
-struct Lane<Q: SharesCall>(Mutex<State<Q>>);
-
-struct State<Q: SharesCall> {
-    waiting: VecDeque<Waiting<Q>>,
-    under_way: usize,
+struct Lane<Q: SharesCall> {
+    queue: mpsc::UnboundedSender<Waiting<Q>>,
+    task: JoinHandle<()>,
 }
 
-/// What waits for its call.
+impl<Q: SharesCall> Drop for Lane<Q> {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// A question that waits for its call.
 struct Waiting<Q: SharesCall> {
     asked: Q,
+    since: Instant,
     bytes: usize,
     answer: oneshot::Sender<Result<Q::Reply, Failure>>,
+    _room: OwnedSemaphorePermit,
 }
 
 impl<Q: SharesCall> Lanes<Q> {
     pub(crate) fn new(wire: OmWire) -> Lanes<Q> {
-        Lanes { wire, lanes: Mutex::default() }
+        Lanes { wire, room: Arc::new(Semaphore::new(WAITING_BYTES_MAX)), lanes: Mutex::default() }
     }
 
-    /// Asks the OM at `address`, as soon as a call there is free. Whoever stops waiting takes it back at most while it
-    /// waits.
+    /// Asks the OM at `address`, as soon as a call there is free. A caller that stops waiting takes its question back at
+    /// most while that waits.
     pub(crate) async fn ask(&self, group: u64, address: String, asked: Q) -> Result<Q::Reply, Failure> {
-        let lane = {
-            let mut lanes = self.lanes.lock().expect("no holder panics");
-            // OMs come and go; whoever uses a lane holds it.
-            if lanes.len() >= LANES_MAX {
-                lanes.retain(|_, lane| Arc::strong_count(lane) > 1);
-            }
-            lanes.entry((group, address.clone())).or_default().clone()
-        };
-        let (answer, answered) = oneshot::channel();
         let bytes = asked.encoded_len();
-        if lane.push(Waiting { asked, bytes, answer }) {
-            tokio::spawn(lane.run(self.wire.clone(), address));
+        let permits = u32::try_from(bytes).unwrap_or(u32::MAX);
+        let room = self.room.clone().try_acquire_many_owned(permits);
+        let room = room.map_err(|_| Failure::new(Code::Busy, "too many questions to OM wait here"))?;
+        let (answer, answered) = oneshot::channel();
+        let lane = self.lane(group, address);
+        let waiting = Waiting { asked, since: Instant::now(), bytes, answer, _room: room };
+        lane.queue.send(waiting).map_err(|_| unsent("its lane has ended"))?;
+        let broken_off = || Failure::new(Code::OutcomeUnknown, "the call to OM was broken off");
+        answered.await.unwrap_or_else(|_| Err(broken_off()))
+    }
+
+    /// The lane to an OM, which is there while somebody holds it, and longer.
+    fn lane(&self, group: u64, address: String) -> Arc<Lane<Q>> {
+        let mut lanes = self.lanes.lock().expect("no holder panics");
+        if lanes.len() >= LANES_MAX {
+            lanes.retain(|_, lane| Arc::strong_count(lane) > 1);
         }
-        let ended = |_| Err(Failure::new(Code::OutcomeUnknown, "the call to OM was broken off"));
-        answered.await.unwrap_or_else(ended)
+        let begin = || {
+            let (queue, waiting) = mpsc::unbounded_channel();
+            let (wire, address) = (self.wire.clone(), address.clone());
+            let call = move |together| {
+                let (wire, address) = (wire.clone(), address.clone());
+                async move { Q::call(&wire, address, together).await }
+            };
+            Arc::new(Lane { queue, task: tokio::spawn(run(waiting, call)) })
+        };
+        let lane = lanes.entry((group, address.clone())).or_insert_with(begin);
+        if lane.task.is_finished() {
+            *lane = begin();
+        }
+        lane.clone()
     }
 }
 
-impl<Q: SharesCall> Default for Lane<Q> {
-    fn default() -> Lane<Q> {
-        Lane(Mutex::new(State { waiting: VecDeque::new(), under_way: 0 }))
-    }
+/// The caller may ask at once again, and elsewhere.
+fn unsent(why: &str) -> Failure {
+    Failure { retry: Retry::Here, ..Failure::new(Code::Unavailable, format!("not sent: {why}")) }
 }
 
-impl<Q: SharesCall> Lane<Q> {
-    /// Whether one more call is to be begun for what waits now.
-    fn push(&self, waiting: Waiting<Q>) -> bool {
-        let mut state = self.0.lock().expect("no holder panics");
-        state.waiting.push_back(waiting);
-        let is_free = state.under_way < UNDER_WAY_MAX;
-        state.under_way += usize::from(is_free);
-        is_free
+/// Makes calls of what waits, until the lane is dropped. A call that failed as a whole says that this OM is gone, or
+/// does not lead any more: nothing of what waits is sent there, and its callers look elsewhere.
+async fn run<Q: SharesCall, F: Future<Output = Replies<Q>>>(
+    mut waiting: mpsc::UnboundedReceiver<Waiting<Q>>,
+    call: impl Fn(Vec<Q>) -> F,
+) {
+    let mut under_way = FuturesUnordered::new();
+    let mut gathered = Vec::new();
+    loop {
+        tokio::select! {
+            biased;
+            Some(done) = under_way.next() => {
+                if let Err(failure) = done {
+                    while let Ok(waiting) = waiting.try_recv() {
+                        let _ = waiting.answer.send(Err(unsent(&format!("{failure}"))));
+                    }
+                }
+            }
+            count = waiting.recv_many(&mut gathered, Q::TOGETHER_MAX), if under_way.len() < UNDER_WAY_MAX => {
+                if count == 0 {
+                    break;
+                }
+                under_way.push(ask_all(&call, std::mem::take(&mut gathered)));
+            }
+        }
     }
+    while under_way.next().await.is_some() {}
+}
 
-    /// What goes into the next call; or nothing waits, and a call less is under way.
-    fn next(&self) -> Option<Vec<Waiting<Q>>> {
-        let mut state = self.0.lock().expect("no holder panics");
-        let (mut together, mut bytes) = (Vec::new(), 0);
-        while together.len() < Q::TOGETHER_MAX
-            && let Some(next) = state.waiting.pop_front()
-        {
-            if next.answer.is_closed() {
-                continue;
-            }
-            if !together.is_empty() && bytes + next.bytes > CALL_BYTES_MAX {
-                state.waiting.push_front(next);
-                break;
-            }
+/// Asks what has gathered, in one call, or one after the other where it is large.
+async fn ask_all<Q: SharesCall, F: Future<Output = Replies<Q>>>(
+    call: &impl Fn(Vec<Q>) -> F,
+    gathered: Vec<Waiting<Q>>,
+) -> Result<(), Failure> {
+    // Callers that have gone ask again under the same id, or never.
+    let mut rest = gathered.into_iter().filter(|waiting| !waiting.answer.is_closed()).peekable();
+    let mut failed = None;
+    while let Some(first) = rest.next() {
+        if let Some(failure) = &failed {
+            let _ = first.answer.send(Err(unsent(&format!("{failure}"))));
+            continue;
+        }
+        let mut bytes = first.bytes;
+        let mut together = vec![first];
+        while let Some(next) = rest.next_if(|next| bytes + next.bytes <= Q::BYTES_MAX) {
             bytes += next.bytes;
             together.push(next);
         }
-        if together.is_empty() {
-            state.under_way -= 1;
-        }
-        (!together.is_empty()).then_some(together)
+        failed = ask_together(call, together).await.err();
     }
+    failed.map_or(Ok(()), Err)
+}
 
-    /// Makes calls until nothing waits.
-    async fn run(self: Arc<Lane<Q>>, wire: OmWire, address: String) {
-        while let Some(together) = self.next() {
-            let (asked, answers): (Vec<_>, Vec<_>) =
-                together.into_iter().map(|waiting| (waiting.asked, waiting.answer)).unzip();
-            let replies = Q::call(&wire, address.clone(), asked).await;
-            match replies.and_then(|replies| of_each(replies, answers.len())) {
-                Ok(replies) => {
-                    for (answer, reply) in answers.into_iter().zip(replies) {
-                        let _ = answer.send(Ok(reply));
-                    }
-                }
-                Err(failure) => {
-                    for answer in answers {
-                        let _ = answer.send(Err(failure.clone()));
-                    }
-                }
+async fn ask_together<Q: SharesCall, F: Future<Output = Replies<Q>>>(
+    call: &impl Fn(Vec<Q>) -> F,
+    together: Vec<Waiting<Q>>,
+) -> Result<(), Failure> {
+    let (asked, answers): (Vec<Q>, Vec<_>) = together
+        .into_iter()
+        .map(|Waiting { mut asked, since, answer, _room, .. }| {
+            asked.has_waited(since.elapsed());
+            (asked, (answer, _room))
+        })
+        .unzip();
+    let replies = call(asked).await.and_then(|replies| of_each(replies, answers.len()));
+    match replies {
+        Ok(replies) => {
+            for ((answer, _), reply) in answers.into_iter().zip(replies) {
+                let _ = answer.send(Ok(reply));
             }
+            Ok(())
+        }
+        Err(failure) => {
+            for (answer, _) in answers {
+                let _ = answer.send(Err(failure.clone()));
+            }
+            Err(failure)
         }
     }
 }
@@ -167,60 +234,123 @@ fn of_each<R>(replies: Vec<R>, count: usize) -> Result<Vec<R>, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proto::MessageLimit;
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+    use tokio::task::LocalSet;
+    use tokio::time::sleep;
 
-    const TOGETHER_MAX: usize = Change::TOGETHER_MAX;
+    type Answered = oneshot::Receiver<Result<OmReply, Failure>>;
 
-    fn waiting(bytes: usize) -> (Waiting<Change>, oneshot::Receiver<Result<OmReply, Failure>>) {
+    fn waiting(bytes: usize) -> (Waiting<Change>, Answered) {
         let (answer, answered) = oneshot::channel();
-        (Waiting { asked: Change::default(), bytes, answer }, answered)
+        let room = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
+        let asked = Change { age_ms: 5, ..Change::default() };
+        (Waiting { asked, since: Instant::now(), bytes, answer, _room: room }, answered)
     }
 
-    /// The bytes of what goes into the next call, one by one.
-    fn next(lane: &Lane<Change>) -> Option<Vec<usize>> {
-        Some(lane.next()?.iter().map(|waiting| waiting.bytes).collect())
+    /// A lane to an OM that does with each call what `call` does.
+    fn lane<F: Future<Output = Replies<Change>> + 'static>(
+        call: impl Fn(Vec<Change>) -> F + 'static,
+    ) -> (mpsc::UnboundedSender<Waiting<Change>>, LocalSet) {
+        let (queue, queued) = mpsc::unbounded_channel();
+        let local = LocalSet::new();
+        local.spawn_local(run(queued, call));
+        (queue, local)
     }
 
-    #[test]
-    fn what_waits_while_calls_are_under_way_goes_together_within_limits() {
-        let lane = Lane::default();
-        let large = CALL_BYTES_MAX / 2;
-        let (begins, _kept): (Vec<_>, Vec<_>) = [1, 2, 3, large, large, CALL_BYTES_MAX * 9, 4]
-            .map(|bytes| {
-                let (waiting, answered) = waiting(bytes);
-                (lane.push(waiting), answered)
-            })
-            .into_iter()
-            .unzip();
-        assert_eq!(begins, [true, true, false, false, false, false, false], "two calls at a time");
-        assert_eq!(next(&lane), Some(vec![1, 2, 3, large]));
-        assert_eq!(next(&lane), Some(vec![large]));
-        assert_eq!(next(&lane), Some(vec![CALL_BYTES_MAX * 9]), "a larger one goes alone");
-        assert_eq!(next(&lane), Some(vec![4]));
-        assert_eq!((next(&lane), next(&lane)), (None, None));
-        let (again, _kept) = waiting(5);
-        assert!(lane.push(again), "both calls are over");
-    }
-
-    #[test]
-    fn a_call_has_no_more_changes_than_om_takes_and_none_that_nobody_waits_for() {
-        let lane = Lane::default();
-        let mut kept = Vec::new();
-        for number in 0..3 * TOGETHER_MAX {
-            let (waiting, answered) = waiting(number % 2);
-            lane.push(waiting);
-            // Whoever has gone takes his change along.
-            if number % 2 == 1 {
-                kept.push(answered);
+    #[tokio::test(start_paused = true)]
+    async fn what_waits_while_calls_are_under_way_goes_together_within_limits() {
+        let sizes = Arc::new(Mutex::new(Vec::new()));
+        let seen = sizes.clone();
+        let (queue, local) = lane(move |changes: Vec<Change>| {
+            seen.lock().unwrap().push((changes.len(), changes[0].age_ms));
+            async move {
+                sleep(Duration::from_millis(10)).await;
+                Ok(vec![OmReply::default(); changes.len()])
             }
-        }
-        assert_eq!(next(&lane).unwrap(), vec![1; TOGETHER_MAX]);
-        assert_eq!(next(&lane).unwrap().len(), kept.len() - TOGETHER_MAX);
-        assert_eq!(next(&lane), None);
+        });
+        let send = |bytes| {
+            let (waiting, answered) = waiting(bytes);
+            queue.send(waiting).map_err(drop).unwrap();
+            answered
+        };
+        local
+            .run_until(async {
+                let mut answers = Vec::new();
+                for _ in 0..2 {
+                    answers.push(send(1));
+                    sleep(Duration::from_millis(1)).await;
+                }
+                answers.extend((0..Change::TOGETHER_MAX + 3).map(|_| send(1)));
+                let large = Change::BYTES_MAX / 2;
+                answers.extend([large, large, Change::BYTES_MAX * 9, 4].map(send));
+                for answered in answers {
+                    assert_eq!(answered.await.unwrap(), Ok(OmReply::default()));
+                }
+            })
+            .await;
+        // What waited is older by that.
+        let expected = [(1, 5), (1, 5), (Change::TOGETHER_MAX, 13), (4, 14), (1, 24), (1, 34), (1, 44)];
+        assert_eq!(*sizes.lock().unwrap(), expected);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nothing_more_is_sent_to_an_om_that_does_not_answer_and_nothing_that_nobody_waits_for() {
+        let asked = Arc::new(AtomicUsize::new(0));
+        let count = asked.clone();
+        let (queue, local) = lane(move |changes: Vec<Change>| {
+            count.fetch_add(changes.len(), Relaxed);
+            async {
+                sleep(Duration::from_secs(5)).await;
+                Err(Failure::unanswered("om1:1"))
+            }
+        });
+        let send = |count: usize| -> Vec<Answered> {
+            (0..count)
+                .map(|_| {
+                    let (waiting, answered) = waiting(1);
+                    queue.send(waiting).map_err(drop).unwrap();
+                    answered
+                })
+                .collect()
+        };
+        local
+            .run_until(async {
+                let begun = Instant::now();
+                let first = send(3);
+                sleep(Duration::from_millis(1)).await;
+                let second = send(2);
+                drop(send(1));
+                sleep(Duration::from_millis(1)).await;
+                let third = send(1000);
+                for answered in first.into_iter().chain(second) {
+                    assert_eq!(answered.await.unwrap().unwrap_err().retry, Retry::Unknown);
+                }
+                for answered in third {
+                    let failure = answered.await.unwrap().unwrap_err();
+                    assert_eq!((failure.code, failure.retry), (Code::Unavailable, Retry::Here));
+                }
+                assert!(begun.elapsed() < Duration::from_secs(6), "{:?}", begun.elapsed());
+            })
+            .await;
+        assert_eq!(asked.load(Relaxed), 5);
     }
 
     #[test]
     fn a_call_that_is_not_answered_one_by_one_has_no_known_outcome() {
         assert_eq!(of_each(vec![(); 2], 2).unwrap().len(), 2);
         assert_eq!(of_each(vec![(); 2], 3).unwrap_err().code, Code::OutcomeUnknown);
+    }
+
+    /// A part takes two bytes at least.
+    #[test]
+    fn what_goes_together_is_within_the_limits_of_om() {
+        let fits = |method: &str, bytes: usize| {
+            let limit = MessageLimit::of_method(&format!("/flotilla.om.v1.Om/{method}")).unwrap();
+            bytes < limit.bytes_max && bytes / 2 < limit.parts_max as usize
+        };
+        assert!(fits("Change", Change::BYTES_MAX));
+        // Lookups have no parts within.
+        assert!(fits("LookupKeys", Lookup::TOGETHER_MAX * 2) && fits("LookupKeys", Lookup::BYTES_MAX / 200));
     }
 }

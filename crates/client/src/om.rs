@@ -39,7 +39,7 @@ struct Try {
     group: u64,
     address: String,
     place: Option<BucketPlace>,
-    /// Since the first one.
+    /// The time since the first try.
     age: Duration,
 }
 
@@ -103,12 +103,21 @@ impl OmCaller {
         self.call(Some(bucket), true, ask).await
     }
 
+    /// A key with its pieces.
     async fn look_up(&self, bucket: BucketName, key: &[u8]) -> Result<Key, ClientError> {
         let BucketName { volume, bucket: name } = bucket.clone();
         let asked = Lookup { place: None, volume, bucket: name, key: Bytes::copy_from_slice(key) };
         let ask = |one: Try| {
             let lookup = Lookup { place: one.place, ..asked.clone() };
-            async move { self.lookups.ask(one.group, one.address, lookup).await?.key() }
+            async move {
+                loop {
+                    let asked = self.lookups.ask(one.group, one.address.clone(), lookup.clone());
+                    // Else those that it shared the call with had filled the answer.
+                    if let Some(result) = asked.await?.result {
+                        return result.into();
+                    }
+                }
+            }
         };
         self.call(Some(bucket), false, ask).await
     }

@@ -45,7 +45,7 @@ const DELAYED: Metric = Metric {
     help: "Rate to which RocksDB slows writes down, so that compaction keeps up; 0: it does not.",
 };
 
-/// Calls of all operations. The names are those of the methods in om.proto.
+/// Calls of all operations. The names are those of the methods in om.proto, and of changes and lookups one by one.
 #[derive(Debug)]
 pub(crate) struct Counted {
     operations: BTreeMap<&'static str, Calls>,
@@ -71,15 +71,19 @@ impl Counted {
     ) -> Result<T, Failure> {
         let begun = Instant::now();
         let answer = call.await;
-        if let Some(calls) = self.operations.get(operation) {
-            calls.seconds.record_duration(begun.elapsed());
-            match answer.as_ref().err().map(|failure| failure.retry) {
-                None => {}
-                Some(Retry::No) => calls.refused.count(),
-                Some(_) => calls.failed.count(),
-            }
-        }
+        self.note(operation, begun, answer.as_ref().err());
         answer
+    }
+
+    /// Counts what was asked in a call that brought more than that.
+    pub(crate) fn note(&self, operation: &'static str, begun: Instant, failure: Option<&Failure>) {
+        let Some(calls) = self.operations.get(operation) else { return };
+        calls.seconds.record_duration(begun.elapsed());
+        match failure.map(|failure| failure.retry) {
+            None => {}
+            Some(Retry::No) => calls.refused.count(),
+            Some(_) => calls.failed.count(),
+        }
     }
 
     pub(crate) fn expose(&self, exposition: &mut Exposition) {

@@ -17,6 +17,8 @@ use statedb::Db;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Semaphore;
+use tokio::task::yield_now;
+use tokio::time::Instant;
 use tonic::{Request, Response, Status};
 use tracing::error;
 use types::random::random;
@@ -24,8 +26,10 @@ use types::{Clock, GroupId};
 
 /// Changes that one call may bring: as many as go into one entry of the log.
 const CHANGES_MAX: usize = 256;
-/// Keys that one call may look up: reading as many takes less than a millisecond of a thread on which other tasks wait.
+/// Keys that one call may look up.
 const LOOKUPS_MAX: usize = 64;
+/// Keys that are read while other tasks of the thread wait: a millisecond, when a disk must be asked for each.
+const READ_IN_A_ROW: usize = 8;
 /// The bytes after which an answer is full: the largest key has 4 MiB, and goes in.
 const LOOKED_UP_BYTES_MAX: usize = 4 << 20;
 
@@ -57,38 +61,30 @@ impl OmService {
             let why = format!("the call has {count} changes, at most {CHANGES_MAX} are allowed");
             return Err(Failure::new(Code::TooLarge, why));
         }
-        let replies = join_all(request.changes.into_iter().map(|change| self.change_one(change))).await;
+        let begun = Instant::now();
+        let replies =
+            join_all(request.changes.into_iter().map(|change| self.change_one(begun, change))).await;
         Ok(OmReplies { replies: replies.into_iter().map(OmReply::from).collect() })
     }
 
-    async fn change_one(&self, mut change: Change) -> Result<om_reply::Result, Failure> {
-        let what = change.what.take();
-        let change = &change;
-        match what {
-            Some(change::What::CommitKey(it)) => self.change::<ops::CommitKey>(change, *it).await,
-            Some(change::What::DeleteKeys(it)) => self.change::<ops::DeleteKeys>(change, *it).await,
-            Some(change::What::CreateUpload(it)) => self.change::<ops::CreateUpload>(change, *it).await,
-            Some(change::What::CommitPart(it)) => self.change::<ops::CommitPart>(change, *it).await,
-            Some(change::What::CompleteUpload(it)) => self.change::<ops::CompleteUpload>(change, *it).await,
-            Some(change::What::AbortUpload(it)) => self.change::<ops::AbortUpload>(change, *it).await,
-            None => Err(Failure::invalid("a change of an unknown kind")),
-        }
-    }
-
-    /// Counted by its kind, as a call was.
-    async fn change<O>(&self, change: &Change, request: O::Request) -> Result<om_reply::Result, Failure>
+    /// One of a call's changes, which began with the call.
+    async fn change<O>(
+        &self,
+        begun: Instant,
+        change: &Change,
+        request: O::Request,
+    ) -> Result<om_reply::Result, Failure>
     where
         O: Operation<Request: ChangesBucket>,
     {
         let carried_out = async {
-            let place = change.place;
-            if place.is_some_and(|place| place.number == 0) {
-                return Err(Failure::invalid("no bucket has the number 0"));
-            }
+            let place = place_of(change.place)?;
             let group = place.map_or(ROOT, |place| place.group);
             self.carry_out::<O>(group, place, change.request()?, request).await
         };
-        self.counted.call(O::Request::NAME, carried_out).await
+        let answer = carried_out.await;
+        self.counted.note(O::Request::NAME, begun, answer.as_ref().err());
+        answer
     }
 
     /// Changes what the root has, or a group as the root wants it.
@@ -172,30 +168,35 @@ impl OmService {
         self.change_in::<ops::ReleaseBucket>(group, request).await
     }
 
-    /// Looks up keys, each by itself. What has no room in the answer is asked for again.
+    /// Looks up keys of one group, each by itself.
     async fn look_up_all(&self, request: LookupKeysRequest) -> Result<LookupKeysResponse, Failure> {
-        let count = request.lookups.len();
-        if count > LOOKUPS_MAX {
-            let why = format!("the call looks up {count} keys, at most {LOOKUPS_MAX} are allowed");
+        let lookups = request.lookups;
+        if lookups.len() > LOOKUPS_MAX {
+            let why = format!("the call looks up {} keys, at most {LOOKUPS_MAX} are allowed", lookups.len());
             return Err(Failure::new(Code::TooLarge, why));
         }
-        let mut replies = Vec::with_capacity(count);
-        let mut bytes = 0;
-        // Those of one client are of one group.
-        let mut of_group: Option<(u64, Result<Arc<Db>, Failure>)> = None;
-        for lookup in request.lookups {
-            let looked_up = async {
-                let group = lookup.place.map_or(ROOT, |place| place.group);
-                let db = match &of_group {
-                    Some((of, db)) if *of == group => db.clone(),
-                    _ => of_group.insert((group, self.current(group).await)).1.clone(),
-                };
-                if bytes > LOOKED_UP_BYTES_MAX {
-                    return Err(Failure::new(Code::Busy, "the answer is full of what was looked up with it"));
-                }
-                queries::lookup_key(&*db?, &lookup).map_err(refusal)
-            };
-            let reply = LookupReply::from(self.counted.call("lookup_key", looked_up).await);
+        let group_of = |lookup: &Lookup| lookup.place.map_or(ROOT, |place| place.group);
+        let group = lookups.first().map_or(ROOT, group_of);
+        if lookups.iter().any(|lookup| group_of(lookup) != group) {
+            return Err(Failure::invalid("the keys that one call looks up are of one group"));
+        }
+        let begun = Instant::now();
+        let db = self.current(group).await;
+        let (mut replies, mut bytes) = (Vec::with_capacity(lookups.len()), 0);
+        for (nth, lookup) in lookups.iter().enumerate() {
+            if bytes > LOOKED_UP_BYTES_MAX {
+                replies.push(LookupReply::default());
+                continue;
+            }
+            if nth % READ_IN_A_ROW == READ_IN_A_ROW - 1 {
+                yield_now().await;
+            }
+            let found = db.clone().and_then(|db| {
+                let place = place_of(lookup.place)?.map(InGroup::from);
+                queries::lookup_key(&db, place, lookup).map_err(refusal)
+            });
+            self.counted.note("lookup_key", begun, found.as_ref().err());
+            let reply = LookupReply::from(found);
             bytes += reply.encoded_len();
             replies.push(reply);
         }
@@ -232,6 +233,14 @@ impl OmService {
     }
 }
 
+/// The place of a bucket, as a call says it.
+fn place_of(place: Option<BucketPlace>) -> Result<Option<BucketPlace>, Failure> {
+    match place {
+        Some(BucketPlace { number: 0, .. }) => Err(Failure::invalid("no bucket has the number 0")),
+        place => Ok(place),
+    }
+}
+
 fn refusal(refusal: Refusal) -> Failure {
     match refusal {
         Refusal::Failure(failure) | Refusal::Passing(failure) => failure,
@@ -245,9 +254,17 @@ fn refusal(refusal: Refusal) -> Failure {
 macro_rules! om_service {
     (calls { $($call:ident, $call_request:ident => $call_response:ident, $method:ident;)* }
      changes { $($change:ident;)* }
-     lookups { $($lookup:ident;)* }
      queries { $($query:ident, $query_request:ident => $query_response:ident, $reader:ident;)* }) => {
-        pub(crate) const OPERATIONS: &[&str] = &[$(stringify!($call),)* $($change::NAME,)* $(stringify!($lookup),)* $(stringify!($query),)*];
+        pub(crate) const OPERATIONS: &[&str] = &[$(stringify!($call),)* $(<ops::$change as Operation>::Request::NAME,)* "lookup_key", $(stringify!($query),)*];
+
+        impl OmService {
+            async fn change_one(&self, begun: Instant, mut change: Change) -> Result<om_reply::Result, Failure> {
+                match change.what.take() {
+                    $(Some(change::What::$change(it)) => self.change::<ops::$change>(begun, &change, *it).await,)*
+                    None => Err(Failure::invalid("a change of an unknown kind")),
+                }
+            }
+        }
 
         #[tonic::async_trait]
         impl Om for OmService {
@@ -277,10 +294,8 @@ om_service! {
         release_bucket, ReleaseBucketRequest => ReleaseBucketResponse, release;
     }
     changes {
-        CommitKeyRequest; DeleteKeysRequest; CreateUploadRequest;
-        CommitPartRequest; CompleteUploadRequest; AbortUploadRequest;
+        CommitKey; DeleteKeys; CreateUpload; CommitPart; CompleteUpload; AbortUpload;
     }
-    lookups { lookup_key; }
     queries {
         head_bucket, HeadBucketRequest => HeadBucketResponse, HeadBucket;
         list_buckets, ListBucketsRequest => ListBucketsResponse, ListBuckets;

@@ -72,23 +72,6 @@ impl OmReply {
     }
 }
 
-impl LookupReply {
-    pub fn key(self) -> Result<Key, Failure> {
-        match self.result {
-            Some(lookup_reply::Result::Key(key)) => Ok(key),
-            Some(lookup_reply::Result::Error(error)) => Err(error.into()),
-            None => Err(Failure::internal("the reply is empty")),
-        }
-    }
-}
-
-impl From<Result<Key, Failure>> for LookupReply {
-    fn from(result: Result<Key, Failure>) -> LookupReply {
-        let error = |failure: Failure| lookup_reply::Result::Error(failure.into());
-        LookupReply { result: Some(result.map_or_else(error, lookup_reply::Result::Key)) }
-    }
-}
-
 impl From<Result<om_reply::Result, Failure>> for OmReply {
     fn from(result: Result<om_reply::Result, Failure>) -> OmReply {
         OmReply { result: Some(result.unwrap_or_else(|failure| om_reply::Result::Error(failure.into()))) }

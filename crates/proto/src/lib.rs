@@ -18,6 +18,7 @@ mod codec;
 mod convert;
 mod error;
 mod limits;
+mod lookup;
 mod request_id;
 mod seeker;
 mod states;

@@ -133,7 +133,7 @@ impl Closing {
         let endings: Vec<Ending> = endings.collect();
         let ended = endings.iter().filter(|ending| **ending == Ending::Ended).count();
         let is_quasi_closing = record.state() == PipelineState::PipelineQuasiClosing;
-        // What one has applied a majority had in their logs, also where the others of it are gone since.
+        // The last entry is committed once a member has applied it, though the others of its majority are gone since.
         let is_committed = pipeline.members.iter().any(MemberView::has_applied_the_end);
         let is_decided = ended >= MAJORITY || is_committed || is_quasi_closing;
         let due = is_decided && !endings.contains(&Ending::NotYet);

@@ -5,8 +5,7 @@ use proto::{Code, Failure};
 use statedb::Db;
 
 /// A key with its pieces.
-pub(crate) fn lookup_key(db: &Db, lookup: &Lookup) -> Result<Key, Refusal> {
-    let place = lookup.place.map(InGroup::from);
+pub(crate) fn lookup_key(db: &Db, place: Option<InGroup>, lookup: &Lookup) -> Result<Key, Refusal> {
     let bucket = bucket_number(db, named(place, &lookup.volume, &lookup.bucket))?;
     let missing = || {
         let message = format!("no key `{}` in bucket `{}`", lookup.key.escape_ascii(), lookup.bucket);
@@ -28,7 +27,7 @@ mod tests {
         namespace.commit("a", 5).unwrap();
         let lookup = |bucket: &str, key: &'static str| {
             let (volume, bucket, key) = ("s3v".into(), bucket.into(), key.into());
-            match lookup_key(&namespace.db, &Lookup { place: None, volume, bucket, key }) {
+            match lookup_key(&namespace.db, None, &Lookup { place: None, volume, bucket, key }) {
                 Ok(key) => Ok(key.pieces),
                 Err(Refusal::Failure(failure) | Refusal::Passing(failure)) => Err(failure.code),
                 Err(Refusal::Broken(error)) => panic!("{error:#}"),

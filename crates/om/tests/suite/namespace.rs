@@ -90,7 +90,7 @@ async fn changes_of_one_call_are_carried_out_each_by_itself_and_answered_in_thei
     server.stop().await;
 }
 
-/// Those that fill the answer, by the megabyte, leave no room for the others, which are asked for again.
+/// Keys that fill the answer, by the megabyte, leave no room for the others, which are asked for again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn keys_are_looked_up_many_at_a_time_while_the_answer_has_room() {
     let dir = tempfile::tempdir().unwrap();
@@ -105,15 +105,25 @@ async fn keys_are_looked_up_many_at_a_time_while_the_answer_has_room() {
         let request = LookupKeysRequest { lookups: keys.iter().map(|key| lookup(key)).collect() };
         let mut client = server.client.clone().max_decoding_message_size(proto::MESSAGE_BYTES_MAX);
         let answer = client.lookup_keys(request).await.map_err(Failure::from)?.into_inner();
-        let etag = |reply: LookupReply| reply.key().map(|key| key.etag).map_err(|failure| failure.code);
+        let etag = |reply: LookupReply| {
+            let found: Result<Key, Failure> = reply.result?.into();
+            Some(found.map(|key| key.etag).map_err(|failure| failure.code))
+        };
         Ok::<_, Failure>(answer.replies.into_iter().map(etag).collect::<Vec<_>>())
     };
-    let (one, two) = (|| Ok("etag-1".to_owned()), || Ok("etag-2".to_owned()));
-    assert_eq!(look_up(&["small", "none", "small"]).await.unwrap(), [one(), Err(Code::NoSuchKey), one()]);
+    let (one, two) = (|| Some(Ok("etag-1".to_owned())), || Some(Ok("etag-2".to_owned())));
+    assert_eq!(
+        look_up(&["small", "none", "small"]).await.unwrap(),
+        [one(), Some(Err(Code::NoSuchKey)), one()]
+    );
     let full = look_up(&["large", "large", "small", "large", "small"]).await.unwrap();
-    assert_eq!(full, [two(), two(), Err(Code::Busy), Err(Code::Busy), Err(Code::Busy)]);
+    assert_eq!(full, [two(), two(), None, None, None]);
     assert_eq!(look_up(&["small"; 64]).await.unwrap(), vec![one(); 64]);
     assert_eq!(look_up(&["small"; 65]).await.unwrap_err().code, Code::TooLarge);
+    let elsewhere = Lookup { place: Some(BucketPlace { group: 9, number: 1, epoch: 0 }), ..lookup("small") };
+    let of_two_groups = LookupKeysRequest { lookups: vec![lookup("small"), elsewhere] };
+    let failure = server.client.clone().lookup_keys(of_two_groups).await.map_err(Failure::from).unwrap_err();
+    assert_eq!(failure.code, Code::Invalid);
     server.stop().await;
 }
 

@@ -242,7 +242,7 @@ pub(crate) fn lookup(key: &str) -> Lookup {
 pub(crate) async fn look_up(client: &Client, lookup: Lookup) -> Result<Key, Failure> {
     let request = LookupKeysRequest { lookups: vec![lookup] };
     let replies = client.clone().lookup_keys(request).await?.into_inner().replies;
-    replies.into_iter().next().expect("a lookup has an answer").key()
+    replies.into_iter().next().and_then(|reply| reply.result).expect("a lookup has an answer").into()
 }
 
 /// All in one call.

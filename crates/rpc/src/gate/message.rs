@@ -3,7 +3,7 @@ use super::{Gate, GateCounts};
 use bytes::{Buf, Bytes};
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use proto::MessageLimit;
+use proto::{Code, Failure, MessageLimit};
 use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -51,7 +51,7 @@ where
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let Some(place) = self.calls.take(address_of(&request)) else {
             self.counts.calls_refused.count();
-            let refused = Status::resource_exhausted("too many calls are under way").into_http();
+            let refused = Status::from(Failure::new(Code::Busy, "too many calls are under way")).into_http();
             return std::future::ready(Ok(refused)).boxed();
         };
         self.counts.calls.count();

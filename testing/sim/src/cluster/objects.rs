@@ -285,7 +285,8 @@ async fn call_om(
             let request = LookupKeysRequest { lookups: vec![Lookup { place, volume, bucket, key: name }] };
             let request = proto::in_cluster(tonic::Request::new(request), &way.cluster);
             let mut replies = om.lookup_keys(request).await?.into_inner().replies;
-            let found = replies.pop().ok_or_else(|| Failure::internal("OM gives no answer"))?.key()?;
+            let reply = replies.pop().and_then(|reply| reply.result);
+            let found = Result::from(reply.ok_or_else(|| Failure::internal("OM gives no answer"))?)?;
             Ok(Answer::Value(value_of(&found, objects, ledger).map(|it| vec![it])))
         }
     }
