@@ -1,10 +1,10 @@
 use crate::buckets::Buckets;
 use crate::counted::Counted;
+use crate::moves::Moves;
 use crate::ops::{self, Fresh, Operation, REMEMBERED};
 use crate::queries::{self, Query, Reach};
 use crate::replica::Replica;
 use crate::replicas::Replicas;
-use crate::rules::COMMAND_BYTES_MAX;
 use crate::tables::{InGroup, ROOT, Refusal};
 use prost::Message;
 use proto::om::om_server::Om;
@@ -25,6 +25,7 @@ use types::{Clock, GroupId};
 pub(crate) struct OmService {
     pub(crate) replicas: Arc<Replicas>,
     pub(crate) buckets: Buckets,
+    pub(crate) moves: Moves,
     pub(crate) addresses: AddressBook,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) reads: ReadPolicy,
@@ -60,16 +61,12 @@ impl OmService {
         let fresh = Fresh { random: random().random(), now_ms: self.clock.now_ms() };
         let command = ops::prepare::<O>(id, place, request.into_inner(), fresh)?;
         let bytes = command.encoded_len();
-        if bytes > COMMAND_BYTES_MAX {
-            let message = format!("the request has {bytes} bytes, at most {COMMAND_BYTES_MAX} are allowed");
+        if bytes > O::COMMAND_BYTES_MAX {
+            let max = O::COMMAND_BYTES_MAX;
+            let message = format!("the request has {bytes} bytes, at most {max} are allowed");
             return Err(Failure::new(Code::TooLarge, message));
         }
-        match self.serving(group)?.lane.apply(command).await?.result {
-            Some(om_reply::Result::Error(error)) => Err(error.into()),
-            Some(result) => O::from_reply(result)
-                .ok_or_else(|| Failure::internal("the reply is to another kind of request")),
-            None => Err(Failure::internal("the reply is empty")),
-        }
+        self.serving(group)?.change::<O>(command).await
     }
 
     async fn make_bucket(
@@ -78,7 +75,7 @@ impl OmService {
     ) -> Result<CreateBucketResponse, Failure> {
         // Whoever leads the root knows the others.
         self.serving(ROOT)?;
-        let groups = &self.buckets.groups;
+        let groups = &self.buckets.others.groups;
         match request.get_ref().group {
             Some(group) => groups.check_is_there(group)?,
             None => request.get_mut().group = Some(groups.pick(random().random())),
@@ -117,6 +114,53 @@ impl OmService {
         self.change_in::<ops::ReleaseBucket>(group, None, request).await
     }
 
+    async fn move_bucket(&self, request: Request<MoveBucketRequest>) -> Result<MoveBucketResponse, Failure> {
+        self.serving(ROOT)?;
+        let MoveBucketRequest { volume, bucket, to } = request.get_ref().clone();
+        self.buckets.others.groups.check_is_there(to)?;
+        self.buckets.check_takes(&volume, &bucket, to).await?;
+        let asked = self.change_in::<ops::MoveBucket>(ROOT, None, request).await?;
+        self.buckets.go_on(&volume, &bucket);
+        Ok(asked)
+    }
+
+    async fn settle_move(&self, request: Request<SettleMoveRequest>) -> Result<SettleMoveResponse, Failure> {
+        let SettleMoveRequest { volume, bucket, .. } = request.get_ref().clone();
+        let settled = self.change_in::<ops::SettleMove>(ROOT, None, request).await?;
+        self.buckets.go_on(&volume, &bucket);
+        Ok(settled)
+    }
+
+    async fn send(&self, request: Request<SendBucketRequest>) -> Result<SendBucketResponse, Failure> {
+        let group = request.get_ref().moved.unwrap_or_default().from;
+        let sent = self.change_in::<ops::SendBucket>(group, None, request).await;
+        self.moves.wanted.notify_one();
+        sent
+    }
+
+    async fn end_send(&self, request: Request<EndMoveRequest>) -> Result<EndMoveResponse, Failure> {
+        let group = request.get_ref().moved.unwrap_or_default().from;
+        self.change_in::<ops::EndSending>(group, None, request).await
+    }
+
+    async fn receive(&self, request: Request<ReceiveRowsRequest>) -> Result<ReceiveRowsResponse, Failure> {
+        let group = request.get_ref().moved.unwrap_or_default().to;
+        self.change_in::<ops::ReceiveRows>(group, None, request).await
+    }
+
+    async fn end_receive(&self, request: Request<EndMoveRequest>) -> Result<EndMoveResponse, Failure> {
+        let group = request.get_ref().moved.unwrap_or_default().to;
+        self.change_in::<ops::EndReceiving>(group, None, request).await
+    }
+
+    async fn stat(&self, request: Request<StatBucketRequest>) -> Result<StatBucketResponse, Failure> {
+        let place = proto::bucket_of(request.metadata())?;
+        let stat = self.query::<queries::StatBucket>(request).await?;
+        let number = place.map_or(0, |place| place.number);
+        let (sent_rows, sent_bytes) = self.moves.counts.sent(number);
+        Ok(StatBucketResponse { sent_rows, sent_bytes, ..stat })
+    }
+
     async fn query<Q: Query>(&self, request: Request<Q::Request>) -> Result<Q::Response, Failure> {
         let place = proto::bucket_of(request.metadata())?;
         let request = request.into_inner();
@@ -126,7 +170,7 @@ impl OmService {
         let current = replica.group.read_soon(self.reads).await;
         current.map_err(|error| error.into_failure(&self.addresses))?;
         let read = match Q::REACH {
-            Reach::Records => Q::read(&dbs.current(), place, request),
+            Reach::Records => queries::read::<Q>(&dbs.current(), place, request),
             Reach::Page => {
                 let permit = self.scans.clone().try_acquire_owned();
                 let permit =
@@ -134,7 +178,7 @@ impl OmService {
                 let db = dbs.current();
                 let read = tokio::task::spawn_blocking(move || {
                     let _held_while_reading = permit;
-                    Q::read(&db, place, request)
+                    queries::read::<Q>(&db, place, request)
                 });
                 read.await.map_err(|error| Failure::internal(format!("read tables: {error}")))?
             }
@@ -179,6 +223,13 @@ om_service! {
         delete_bucket, DeleteBucketRequest => DeleteBucketResponse, drop_bucket;
         hold_bucket, HoldBucketRequest => HoldBucketResponse, hold;
         release_bucket, ReleaseBucketRequest => ReleaseBucketResponse, release;
+        move_bucket, MoveBucketRequest => MoveBucketResponse, move_bucket;
+        settle_move, SettleMoveRequest => SettleMoveResponse, settle_move;
+        send_bucket, SendBucketRequest => SendBucketResponse, send;
+        end_sending, EndMoveRequest => EndMoveResponse, end_send;
+        receive_rows, ReceiveRowsRequest => ReceiveRowsResponse, receive;
+        end_receiving, EndMoveRequest => EndMoveResponse, end_receive;
+        stat_bucket, StatBucketRequest => StatBucketResponse, stat;
     }
     changes {
         commit_key, CommitKeyRequest => CommitKeyResponse, CommitKey;
@@ -195,6 +246,5 @@ om_service! {
         list_keys, ListKeysRequest => ListKeysResponse, ListKeys;
         list_parts, ListPartsRequest => ListPartsResponse, ListParts;
         list_uploads, ListUploadsRequest => ListUploadsResponse, ListUploads;
-        stat_bucket, StatBucketRequest => StatBucketResponse, StatBucket;
     }
 }

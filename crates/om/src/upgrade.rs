@@ -7,7 +7,7 @@
 //! for are not: once SCM knows their group, its leader writes that down as in any other.
 
 use crate::tables::{
-    ANSWERS_PREFIX_V4, BucketNumber, FORMAT, FORMAT_BY_REQUEST, FORMAT_KEY, FORMAT_UNCOUNTED, NAMES_PREFIX,
+    ANSWERS_PREFIX_V4, BucketNumber, FORMAT, FORMAT_BY_NAME, FORMAT_BY_REQUEST, FORMAT_KEY, FORMAT_UNCOUNTED, NAMES_PREFIX,
     QUEUE_KEY, ROOT, Read, decode, format, keys_prefix, record_key, remembered_key, successor,
 };
 use anyhow::Context;
@@ -31,7 +31,9 @@ pub(crate) fn upgrade(db: &Db) -> anyhow::Result<()> {
     let Some(before) = format(db)?.filter(|format| *format < FORMAT) else { return Ok(()) };
     info!(before, "the tables are of an older version");
     let mut batch = WriteBatch::default();
-    divide_buckets(db, &mut batch, before)?;
+    if before <= FORMAT_BY_NAME {
+        divide_buckets(db, &mut batch, before)?;
+    }
     if before <= FORMAT_BY_REQUEST {
         join_requests(db, &mut batch)?;
     }
@@ -74,6 +76,7 @@ fn join_requests(db: &Db, batch: &mut WriteBatch) -> anyhow::Result<()> {
             request_digests: answer.request_digest,
             replies: vec![answer.reply.unwrap_or_default()],
             at_ms: place.at_ms,
+            buckets: Vec::new(),
         };
         let entry = entry.encode_to_vec();
         queue.bytes += (key.len() + entry.len()) as u64;
