@@ -107,7 +107,9 @@ impl Buckets {
             }
             BucketStage::BucketMaking => {
                 let hold = HoldBucketRequest { place, bucket: entry.bucket.clone() };
-                self.others.ask(entry.group, hold, |mut om, hold| async move { om.hold_bucket(hold).await }).await?;
+                self.others
+                    .ask(entry.group, hold, |mut om, hold| async move { om.hold_bucket(hold).await })
+                    .await?;
                 (0, false, 0)
             }
             BucketStage::BucketDropping => {
@@ -170,12 +172,14 @@ impl Buckets {
         let (number, attempt) = (moved.number, moved.attempt);
         if entry.stage() == BucketStage::BucketMoving {
             let send = SendBucketRequest { moved: Some(moved) };
-            let sent = self.others.ask(moved.from, send, |mut om, send| async move { om.send_bucket(send).await });
+            let sent =
+                self.others.ask(moved.from, send, |mut om, send| async move { om.send_bucket(send).await });
             let SendBucketResponse { is_sent, known } = sent.await?;
             if is_sent {
                 return Ok(());
             }
-            let why = format!("group {} has not the bucket, or knows attempt {known} of this root", moved.from);
+            let why =
+                format!("group {} has not the bucket, or knows attempt {known} of this root", moved.from);
             let settle = SettleMoveRequest { volume, bucket, number, attempt, is_done: false, why, known };
             return self.note::<SettleMove>(RequestId(random().random()), settle).await.map(drop);
         }
@@ -211,13 +215,14 @@ pub(crate) async fn finish_always(buckets: Buckets) {
     let mut seen = BTreeSet::new();
     loop {
         sleep(LOOK_EVERY).await;
-        let unsettled = match buckets.unsettled().context("read which buckets are being made, deleted or moved") {
-            Ok(unsettled) => unsettled,
-            Err(error) => {
-                warn!(error = format!("{error:#}"), "finish what was begun with buckets");
-                continue;
-            }
-        };
+        let unsettled =
+            match buckets.unsettled().context("read which buckets are being made, deleted or moved") {
+                Ok(unsettled) => unsettled,
+                Err(error) => {
+                    warn!(error = format!("{error:#}"), "finish what was begun with buckets");
+                    continue;
+                }
+            };
         // What is new somebody waits for. A group that hangs keeps no other one's buckets waiting.
         let mut under_way = JoinSet::new();
         for entry in unsettled.iter().filter(|entry| seen.contains(&attempt(entry))) {

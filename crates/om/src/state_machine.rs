@@ -2,8 +2,8 @@ use crate::counted::Batches;
 use crate::lane;
 use crate::ops::{self, Remembered};
 use crate::overlay::{Change, Overlay};
-use crate::taps::Taps;
 use crate::tables::{APPLIED_KEY, BUCKETS_PREFIX, FORMAT, FORMAT_KEY, NEXT_BUCKET_KEY, next_bucket};
+use crate::taps::Taps;
 use crate::upgrade::Upgrading;
 use crate::usage::{BucketRows, Usage};
 use anyhow::Context;
@@ -39,10 +39,7 @@ pub(crate) struct Followed {
 
 impl OmStateMachine {
     /// Over the tables that are current, of which it reads what they remember.
-    pub(crate) fn open(
-        dbs: Arc<dyn GroupDb>,
-        followed: Followed,
-    ) -> anyhow::Result<OmStateMachine> {
+    pub(crate) fn open(dbs: Arc<dyn GroupDb>, followed: Followed) -> anyhow::Result<OmStateMachine> {
         let db = dbs.current();
         followed.usage.read(&db)?;
         let remembered = (Arc::downgrade(&db), Remembered::read(&db)?);

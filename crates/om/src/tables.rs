@@ -23,9 +23,9 @@
 //! | `y` + bucket | the bucket is not here, and what is left of its rows is to be deleted: since which entry, `u64` |
 
 use anyhow::{Context, bail};
+use planted::Bug;
 use prost::Message;
 use proto::om::{BucketEntry, BucketPlace, BucketRecord, BucketStage, Upload};
-use planted::Bug;
 use proto::{Code, Failure};
 use statedb::Db;
 

@@ -13,8 +13,10 @@ const ENDED: Metric = Metric {
     help: "Moves of buckets from groups led here that came to an end, done or undone.",
 };
 const ROWS: Metric = Metric { name: "flotilla_om_moved_rows_total", help: "Rows sent to other groups." };
-const BYTES: Metric =
-    Metric { name: "flotilla_om_moved_bytes_total", help: "Bytes of rows and requests sent to other groups." };
+const BYTES: Metric = Metric {
+    name: "flotilla_om_moved_bytes_total",
+    help: "Bytes of rows and requests sent to other groups.",
+};
 const FROZEN: Metric = Metric {
     name: "flotilla_om_move_frozen_seconds",
     help: "Time for which changes of a bucket waited at the end of its move.",

@@ -18,6 +18,8 @@
 //! What is left of a bucket in a group that has it not is deleted in the background ([`sweeper`]).
 
 mod counts;
+#[cfg(test)]
+mod model;
 mod parts;
 mod sender;
 mod sweeper;
@@ -99,7 +101,7 @@ impl Moves {
             let (key, value) = row?;
             let sending: SendingBucket = decode(&key, &value)?;
             let moved = sending.moved.context("a bucket that is sent somewhere")?;
-            let sender = Sender { moves: self.clone(), replica: replica.clone(), moved };
+            let sender = Sender::new(self.clone(), replica.clone(), moved);
             let send = |tasks: &mut JoinSet<()>| tasks.spawn(sender.run());
             under_way.entry(Work::Send(group, moved.number)).or_insert_with(|| send(tasks));
         }

@@ -19,6 +19,8 @@ use std::collections::BTreeSet;
 /// The limits of a part: small beside what a group applies in a second, so that its other buckets do not wait.
 const BYTES_MAX: usize = 512 << 10;
 const COUNT_MAX: usize = 4096;
+/// What is read in the search for requests of the bucket among others, at a time.
+const SOUGHT_BYTES_MAX: usize = 4 << 20;
 /// Rows that have changed and are yet to be sent again, above which a bucket changes faster than it is sent.
 const CHANGED_MAX: usize = 1_000_000;
 
@@ -32,6 +34,7 @@ pub(super) struct Parts {
     changed: BTreeSet<Vec<u8>>,
     /// The place in the queue of remembered requests up to which they are read.
     place: u64,
+    pub(super) count_max: usize,
 }
 
 #[derive(Default)]
@@ -44,8 +47,8 @@ pub(super) struct Part {
 }
 
 impl Part {
-    fn is_full(&self, bytes_max: usize) -> bool {
-        self.bytes >= bytes_max || self.rows.len() + self.requests.len() >= COUNT_MAX
+    fn is_full(&self, bytes_max: usize, count_max: usize) -> bool {
+        self.bytes >= bytes_max || self.rows.len() + self.requests.len() >= count_max
     }
 
     fn push(&mut self, key: Vec<u8>, value: Option<Vec<u8>>) {
@@ -58,7 +61,7 @@ impl Parts {
     /// The tap was opened before, and all is applied that was under way then.
     pub(super) fn new(number: BucketNumber, tap: OpenTap) -> Parts {
         let (last, changed) = Default::default();
-        Parts { number, tap, last, has_read_all: false, changed, place: 0 }
+        Parts { number, tap, last, has_read_all: false, changed, place: 0, count_max: COUNT_MAX }
     }
 
     /// The next part. What it has need not be read again.
@@ -80,7 +83,7 @@ impl Parts {
     fn read_changed(&mut self, db: &Db, part: &mut Part) -> anyhow::Result<()> {
         // Both come on.
         let bytes_max = if self.has_read_all { BYTES_MAX } else { BYTES_MAX / 2 };
-        while !part.is_full(bytes_max)
+        while !part.is_full(bytes_max, self.count_max)
             && let Some(row) = self.changed.pop_first()
         {
             let value = Read::get(db, &row)?;
@@ -96,7 +99,7 @@ impl Parts {
             }
             let from = if self.last < table { table.clone() } else { [&self.last[..], b"\0"].concat() };
             for row in rows_from(db, &table, &from) {
-                if part.is_full(BYTES_MAX) {
+                if part.is_full(BYTES_MAX, self.count_max) {
                     return Ok(());
                 }
                 let (key, value) = row.context("read a bucket's rows")?;
@@ -113,11 +116,13 @@ impl Parts {
         let queue: RequestQueue = db.message(QUEUE_KEY)?.unwrap_or_default();
         // What came before is forgotten.
         self.place = self.place.max(queue.first);
+        let mut sought = 0;
         for row in rows_from(db, REMEMBERED_PREFIX, &remembered_key(self.place)) {
-            if part.is_full(BYTES_MAX) {
+            if part.is_full(BYTES_MAX, self.count_max) || sought >= SOUGHT_BYTES_MAX {
                 return Ok(false);
             }
             let (key, value) = row.context("read remembered requests")?;
+            sought += value.len();
             let place = key[REMEMBERED_PREFIX.len()..].try_into().context("a place has 8 bytes")?;
             self.place = u64::from_be_bytes(place) + 1;
             let Some(requests) = about(decode(&key, &value)?, self.number) else { continue };

@@ -13,12 +13,12 @@ use proto::om::{
 };
 use proto::{Code, Failure, RequestId, Retry};
 use rand::RngExt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 use tracing::{debug, info, warn};
+use types::Backoff;
 use types::random::random;
-use types::{Backoff, Clock};
 
 /// The time for which the other group may answer nothing before the move is given up. Nobody waits for it meanwhile.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -31,6 +31,8 @@ pub(super) struct Sender {
     pub(super) moves: Moves,
     pub(super) replica: Arc<Replica>,
     pub(super) moved: BucketMove,
+    /// Set before its changes wait.
+    frozen_since: OnceLock<Instant>,
 }
 
 /// The parts of one run, as the other group takes them.
@@ -56,6 +58,10 @@ impl From<Failure> for End {
 }
 
 impl Sender {
+    pub(super) fn new(moves: Moves, replica: Arc<Replica>, moved: BucketMove) -> Sender {
+        Sender { moves, replica, moved, frozen_since: OnceLock::new() }
+    }
+
     /// Until the root has settled the attempt and this group has heard so, or something keeps this leader from going on.
     pub(super) async fn run(self) {
         let BucketMove { number, attempt, from, to } = self.moved;
@@ -86,42 +92,50 @@ impl Sender {
         let mut run = Run { run: begun.run, seq: 0, parts: Parts::new(BucketNumber(number), tap) };
         // All there is, and what has changed meanwhile, until that is little.
         loop {
-            let part = self.read(&mut run).await?;
+            let part;
+            (run, part) = self.read(run).await?;
             let is_rest = part.is_rest;
             self.hand_over(&mut run, part, None).await?;
             if is_rest {
                 break;
             }
         }
+        let _ = self.frozen_since.set(Instant::now());
         let freeze = FreezeBucketCommand { number, attempt, run: run.run };
         self.change::<FreezeBucket>(freeze).await?;
-        match timeout(FROZEN_MAX, self.send_rest(&mut run)).await {
+        match timeout(FROZEN_MAX, self.send_rest(run)).await {
             Ok(Err(End::Later(failure))) => Err(End::Undone(failure.to_string())),
             Ok(sent) => sent,
             Err(_) => {
-                Err(End::Undone(format!("the other group took nothing for {FROZEN_MAX:?} while changes waited")))
+                let why =
+                    "changes of the bucket waited, and the other group had not taken the last ones within";
+                Err(End::Undone(format!("{why} {FROZEN_MAX:?}")))
             }
         }
     }
 
     /// What is left, and the bucket's record, of a bucket that changes no more.
-    async fn send_rest(&self, run: &mut Run) -> Result<(), End> {
+    async fn send_rest(&self, mut run: Run) -> Result<(), End> {
         loop {
-            let part = self.read(run).await?;
+            let part;
+            (run, part) = self.read(run).await?;
             let is_rest = part.is_rest;
             let record = if is_rest { Some(self.record()?) } else { None };
-            self.hand_over(run, part, record).await?;
+            self.hand_over(&mut run, part, record).await?;
             if is_rest {
                 return Ok(());
             }
         }
     }
 
-    async fn read(&self, run: &mut Run) -> Result<Part, End> {
+    async fn read(&self, mut run: Run) -> Result<(Run, Part), End> {
         let db = self.replica.dbs.current();
-        let parts = &mut run.parts;
-        let part = tokio::task::block_in_place(|| parts.next(&db));
-        part.map_err(|error| End::Undone(format!("{error:#}")))
+        let read = raft::blocking(move || {
+            let part = run.parts.next(&db);
+            part.map(|part| (run, part))
+        });
+        let read = read.await.map_err(|error| Failure::internal(format!("read a bucket: {error}")))?;
+        read.map_err(|error| End::Undone(format!("{error:#}")))
     }
 
     fn record(&self) -> Result<BucketRecord, Failure> {
@@ -131,13 +145,11 @@ impl Sender {
     }
 
     /// Until the other group has taken a part.
-    async fn hand_over(
-        &self,
-        run: &mut Run,
-        part: Part,
-        record: Option<BucketRecord>,
-    ) -> Result<(), End> {
+    async fn hand_over(&self, run: &mut Run, part: Part, record: Option<BucketRecord>) -> Result<(), End> {
         let Part { rows, requests, bytes, .. } = part;
+        if rows.is_empty() && requests.is_empty() && record.is_none() {
+            return Ok(());
+        }
         let (count, seq) = (rows.len(), run.seq + 1);
         let request =
             ReceiveRowsRequest { moved: Some(self.moved), run: run.run, seq, rows, requests, record };
@@ -153,7 +165,9 @@ impl Sender {
                 Ok(Outcome::Sweeping) => heard = Instant::now(),
                 // A run that has just begun is the last one that there is.
                 Ok(Outcome::Over) if seq == 1 => {
-                    return Err(End::Undone("the other group knows this attempt as one that has ended".to_owned()));
+                    return Err(End::Undone(
+                        "the other group knows this attempt as one that has ended".to_owned(),
+                    ));
                 }
                 Ok(Outcome::Over) => {
                     return Err(End::Later(Failure::new(Code::NotHere, "another run has begun")));
@@ -172,7 +186,6 @@ impl Sender {
     /// Asks the root what becomes of the attempt, until it has said so and this group has heard it: whether the bucket has
     /// moved. Its first answer counts, and until then nothing is known.
     async fn settle(&self, undone: Option<String>) -> Result<bool, Failure> {
-        let asked_at = Instant::now();
         let Bucket { volume, name: bucket, .. } = self.record()?.bucket.unwrap_or_default();
         let BucketMove { number, attempt, .. } = self.moved;
         let (is_done, why) = (undone.is_none(), undone.unwrap_or_default());
@@ -190,7 +203,9 @@ impl Sender {
             }
             sleep(LOOK_EVERY).await;
         }
-        self.moves.counts.frozen.record_duration(asked_at.elapsed());
+        if let Some(since) = self.frozen_since.get() {
+            self.moves.counts.frozen.record_duration(since.elapsed());
+        }
         let is_done = settled.ok_or_else(|| Failure::new(Code::NotHere, "others go on with it"))?;
         self.moves.counts.note_outcome(is_done);
         Ok(is_done)

@@ -3,9 +3,7 @@
 
 use super::end_sending::check_move;
 use super::{Apply, Fresh, Operation, wire};
-use crate::tables::{
-    BucketNumber, Read, Refusal, incoming_key, let_go, letting_go, record_key,
-};
+use crate::tables::{BucketNumber, Read, Refusal, incoming_key, let_go, letting_go, record_key};
 use prost::Message;
 use proto::om::{BucketMove, BucketRecord, EndMoveRequest, EndMoveResponse, IncomingBucket};
 use proto::{Code, Failure};

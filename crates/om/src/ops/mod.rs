@@ -268,30 +268,30 @@ fn apply_one(
 }
 
 fn apply_what(apply: &mut Apply<'_, '_>, what: om_command::Command) -> Result<om_reply::Result, Refusal> {
-        match what {
-            om_command::Command::CreateBucket(command) => run::<CreateBucket>(apply, command),
-            om_command::Command::DeleteBucket(command) => run::<DeleteBucket>(apply, command),
-            om_command::Command::CommitKey(command) => run::<CommitKey>(apply, command),
-            om_command::Command::DeleteKeys(command) => run::<DeleteKeys>(apply, command),
-            om_command::Command::CreateUpload(command) => run::<CreateUpload>(apply, command),
-            om_command::Command::CommitPart(command) => run::<CommitPart>(apply, command),
-            om_command::Command::CompleteUpload(command) => run::<CompleteUpload>(apply, command),
-            om_command::Command::AbortUpload(command) => run::<AbortUpload>(apply, command),
-            om_command::Command::Founded(command) => run::<Founded>(apply, command),
-            om_command::Command::HoldBucket(command) => run::<HoldBucket>(apply, command),
-            om_command::Command::ReleaseBucket(command) => run::<ReleaseBucket>(apply, command),
-            om_command::Command::SettleBucket(command) => run::<SettleBucket>(apply, command),
-            om_command::Command::MoveBucket(command) => run::<MoveBucket>(apply, command),
-            om_command::Command::SettleMove(command) => run::<SettleMove>(apply, command),
-            om_command::Command::MoveEnded(command) => run::<MoveEnded>(apply, command),
-            om_command::Command::SendBucket(command) => run::<SendBucket>(apply, command),
-            om_command::Command::BeginRun(command) => run::<BeginRun>(apply, command),
-            om_command::Command::FreezeBucket(command) => run::<FreezeBucket>(apply, command),
-            om_command::Command::EndSending(command) => run::<EndSending>(apply, command),
-            om_command::Command::ReceiveRows(command) => run::<ReceiveRows>(apply, command),
-            om_command::Command::EndReceiving(command) => run::<EndReceiving>(apply, command),
-            om_command::Command::SweepRows(command) => run::<SweepRows>(apply, command),
-        }
+    match what {
+        om_command::Command::CreateBucket(command) => run::<CreateBucket>(apply, command),
+        om_command::Command::DeleteBucket(command) => run::<DeleteBucket>(apply, command),
+        om_command::Command::CommitKey(command) => run::<CommitKey>(apply, command),
+        om_command::Command::DeleteKeys(command) => run::<DeleteKeys>(apply, command),
+        om_command::Command::CreateUpload(command) => run::<CreateUpload>(apply, command),
+        om_command::Command::CommitPart(command) => run::<CommitPart>(apply, command),
+        om_command::Command::CompleteUpload(command) => run::<CompleteUpload>(apply, command),
+        om_command::Command::AbortUpload(command) => run::<AbortUpload>(apply, command),
+        om_command::Command::Founded(command) => run::<Founded>(apply, command),
+        om_command::Command::HoldBucket(command) => run::<HoldBucket>(apply, command),
+        om_command::Command::ReleaseBucket(command) => run::<ReleaseBucket>(apply, command),
+        om_command::Command::SettleBucket(command) => run::<SettleBucket>(apply, command),
+        om_command::Command::MoveBucket(command) => run::<MoveBucket>(apply, command),
+        om_command::Command::SettleMove(command) => run::<SettleMove>(apply, command),
+        om_command::Command::MoveEnded(command) => run::<MoveEnded>(apply, command),
+        om_command::Command::SendBucket(command) => run::<SendBucket>(apply, command),
+        om_command::Command::BeginRun(command) => run::<BeginRun>(apply, command),
+        om_command::Command::FreezeBucket(command) => run::<FreezeBucket>(apply, command),
+        om_command::Command::EndSending(command) => run::<EndSending>(apply, command),
+        om_command::Command::ReceiveRows(command) => run::<ReceiveRows>(apply, command),
+        om_command::Command::EndReceiving(command) => run::<EndReceiving>(apply, command),
+        om_command::Command::SweepRows(command) => run::<SweepRows>(apply, command),
+    }
 }
 
 fn run<O: Operation>(apply: &mut Apply<'_, '_>, command: O::Command) -> Result<om_reply::Result, Refusal> {

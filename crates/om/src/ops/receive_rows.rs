@@ -5,9 +5,7 @@
 //! when all that came before it is deleted.
 
 use super::{Apply, Fresh, Operation, wire};
-use crate::tables::{
-    BucketNumber, Read, Refusal, contents, incoming_key, left_since, let_go, record_key,
-};
+use crate::tables::{BucketNumber, Read, Refusal, contents, incoming_key, left_since, let_go, record_key};
 use planted::Bug;
 use prost::Message;
 use proto::Failure;

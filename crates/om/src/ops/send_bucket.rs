@@ -58,7 +58,8 @@ fn sent(
     let sending: Option<SendingBucket> = apply.tables.message(&sending_key(number))?;
     let record: Option<BucketRecord> = apply.tables.message(&record_key(number))?;
     let is_of = |sending: &SendingBucket| sending.moved.is_some_and(|moved| moved.attempt == attempt);
-    let over = || Failure::new(Code::NotHere, format!("attempt {attempt} to move bucket {} is over", number.0));
+    let over =
+        || Failure::new(Code::NotHere, format!("attempt {attempt} to move bucket {} is over", number.0));
     Ok(sending.filter(is_of).zip(record).ok_or_else(over)?)
 }
 

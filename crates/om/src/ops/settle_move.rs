@@ -86,3 +86,133 @@ impl Operation for MoveEnded {
         Ok(MoveEndedReply {})
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::testing::Namespace;
+    use crate::ops::{CreateBucket, DeleteBucket, MoveBucket, SettleBucket, settle_id};
+    use crate::queries::{HeadBucket, Query};
+    use proto::Code;
+    use proto::om::*;
+
+    const HERE: u64 = 3;
+    const THERE: u64 = 5;
+
+    fn far() -> (String, String) {
+        ("s3v".to_owned(), "far".to_owned())
+    }
+
+    /// A root with a bucket in another group.
+    fn root() -> Namespace {
+        let mut root = Namespace::new();
+        let (volume, bucket) = far();
+        let create = CreateBucketRequest { volume, bucket, group: Some(HERE) };
+        let number = root.run::<CreateBucket>(create).unwrap().place.unwrap().number;
+        let (volume, bucket) = far();
+        let settle = SettleBucketCommand { volume, bucket, number, ..SettleBucketCommand::default() };
+        root.run_as::<SettleBucket>(settle_id(number, 0).0, settle).unwrap();
+        root
+    }
+
+    fn begin(root: &mut Namespace, to: u64) -> Result<MoveBucketResponse, Failure> {
+        let (volume, bucket) = far();
+        root.run::<MoveBucket>(MoveBucketRequest { volume, bucket, to })
+    }
+
+    fn settle(root: &mut Namespace, moved: BucketMove, is_done: bool) -> bool {
+        let ((volume, bucket), why) = (far(), "a test".to_owned());
+        let BucketMove { number, attempt, .. } = moved;
+        let settle = SettleMoveRequest { volume, bucket, number, attempt, is_done, why, known: attempt };
+        root.run::<SettleMove>(settle).unwrap().is_done
+    }
+
+    fn end(root: &mut Namespace, moved: BucketMove) {
+        let (volume, bucket) = far();
+        let BucketMove { number, attempt, .. } = moved;
+        root.run::<MoveEnded>(MoveEndedCommand { volume, bucket, number, attempt }).unwrap();
+    }
+
+    fn head(root: &Namespace) -> HeadBucketResponse {
+        let (volume, bucket) = far();
+        HeadBucket::read(&root.db, None, HeadBucketRequest { volume, bucket }).unwrap()
+    }
+
+    fn group(root: &Namespace) -> u64 {
+        head(root).place.unwrap().group
+    }
+
+    #[test]
+    fn of_an_attempt_the_first_word_counts() {
+        for is_done in [true, false] {
+            let mut root = root();
+            let moved = begin(&mut root, THERE).unwrap().moved.unwrap();
+            assert_eq!((moved.attempt, moved.from, moved.to, group(&root)), (1, HERE, THERE, HERE));
+            assert_eq!(begin(&mut root, THERE).unwrap().moved, Some(moved), "it goes on");
+            end(&mut root, moved);
+            assert_eq!(head(&root).stage(), BucketStage::BucketMoving, "it is not settled");
+            for word in [is_done, !is_done, is_done] {
+                assert_eq!(settle(&mut root, moved, word), is_done);
+            }
+            let at = if is_done { THERE } else { HERE };
+            assert_eq!(group(&root), at);
+            end(&mut root, moved);
+            assert_eq!(head(&root).stage(), BucketStage::BucketLive);
+            assert_eq!(head(&root).last_move.unwrap().undone.is_empty(), is_done);
+            assert_eq!((settle(&mut root, moved, !is_done), group(&root)), (is_done, at));
+            let there = begin(&mut root, at).unwrap();
+            assert!(there.is_there);
+            let next = begin(&mut root, HERE + THERE - at).unwrap().moved.unwrap();
+            assert_eq!(next.attempt, 2, "a number comes once");
+            settle(&mut root, moved, true);
+            end(&mut root, moved);
+            assert_eq!(head(&root).stage(), BucketStage::BucketMoving, "what is late says nothing of it");
+        }
+    }
+
+    #[test]
+    fn a_bucket_that_moves_is_neither_deleted_nor_made_nor_moved_elsewhere() {
+        let mut root = root();
+        let moved = begin(&mut root, THERE).unwrap().moved.unwrap();
+        for is_settled in [false, true] {
+            if is_settled {
+                settle(&mut root, moved, true);
+            }
+            let (volume, bucket) = far();
+            let delete = DeleteBucketRequest { volume: volume.clone(), bucket: bucket.clone() };
+            root.check_refused::<DeleteBucket>(delete, Code::NotYet);
+            let create = CreateBucketRequest { volume: volume.clone(), bucket: bucket.clone(), group: None };
+            root.check_refused::<CreateBucket>(create, Code::BucketExists);
+            root.check_refused::<MoveBucket>(MoveBucketRequest { volume, bucket, to: 9 }, Code::Invalid);
+        }
+        end(&mut root, moved);
+        let (volume, bucket) = far();
+        root.run::<DeleteBucket>(DeleteBucketRequest { volume, bucket }).unwrap();
+    }
+
+    #[test]
+    fn a_bucket_that_is_being_made_or_deleted_is_not_moved() {
+        let mut root = Namespace::new();
+        let create = CreateBucketRequest { volume: "s3v".into(), bucket: "far".into(), group: Some(HERE) };
+        root.run::<CreateBucket>(create).unwrap();
+        assert_eq!(begin(&mut root, THERE).unwrap_err().code, Code::NoSuchBucket, "it is not there yet");
+        let mut root = self::root();
+        let (volume, bucket) = far();
+        root.run::<DeleteBucket>(DeleteBucketRequest { volume, bucket }).unwrap();
+        assert_eq!(begin(&mut root, THERE).unwrap_err().code, Code::Unavailable);
+    }
+
+    /// A forced reset of the root took attempts that a group remembers.
+    #[test]
+    fn the_next_attempt_is_numbered_after_all_that_the_group_knows() {
+        let mut root = root();
+        let moved = begin(&mut root, THERE).unwrap().moved.unwrap();
+        let ((volume, bucket), why) = (far(), String::new());
+        let (number, attempt) = (moved.number, moved.attempt);
+        let settle = SettleMoveRequest { volume, bucket, number, attempt, is_done: false, why, known: 40 };
+        root.run::<SettleMove>(settle).unwrap();
+        let moved = head(&root).last_move.unwrap().moved.unwrap();
+        end(&mut root, moved);
+        assert_eq!(begin(&mut root, THERE).unwrap().moved.unwrap().attempt, 41);
+    }
+}
