@@ -386,6 +386,16 @@ pub(crate) enum BucketCommand {
         #[arg(long)]
         group: Option<u64>,
     },
+    /// Move a bucket to another group while it is used, and wait until it is there. The move goes on without
+    /// who waits; the same command again waits again
+    Move {
+        bucket: String,
+        #[arg(long)]
+        to: Option<u64>,
+        /// Give up a move that is under way: the bucket stays where it is
+        #[arg(long, conflicts_with = "to", required_unless_present = "to")]
+        give_up: bool,
+    },
 }
 
 #[derive(Subcommand, Debug, Clone)]

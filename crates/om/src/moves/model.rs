@@ -122,7 +122,9 @@ impl World {
             }
             Step::Late(_) => Ok(()),
             Step::Sweep => {
-                (0..2).for_each(|group| drop(self.sweep(group)));
+                (0..2).for_each(|group| {
+                    self.sweep(group);
+                });
                 Ok(())
             }
         }
@@ -371,7 +373,9 @@ impl World {
             self.ask(command)?;
         }
         self.compare()?;
-        (0..2).for_each(|group| drop(self.sweep(group)));
+        (0..2).for_each(|group| {
+            self.sweep(group);
+        });
         let rest = World::contents(&self.groups[1 - self.home]);
         if rest.is_empty() { Ok(()) } else { Err(format!("{rest:?} is left")) }
     }
