@@ -239,8 +239,8 @@ pub(crate) async fn finish_always(buckets: Buckets) {
 async fn finish(buckets: Buckets, entry: BucketEntry) {
     let name = entry.bucket.as_ref().map(|bucket| &bucket.name);
     match buckets.settle(&entry).await {
-        // Its group goes on with it.
-        Ok(_) if entry.stage() == BucketStage::BucketMoving => {}
+        // Nothing was to be done, or its group goes on with it.
+        Ok(_) if matches!(entry.stage(), BucketStage::BucketLive | BucketStage::BucketMoving) => {}
         Ok(is_gone) => info!(name, is_gone, "finished what was begun with a bucket"),
         Err(failure) if failure.retry == Retry::No => {
             warn!(name, %failure, "what was begun with a bucket cannot be finished")

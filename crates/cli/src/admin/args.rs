@@ -388,12 +388,14 @@ pub(crate) enum BucketCommand {
     },
     /// Move a bucket to another group while it is used, and wait until it is there. The move goes on without
     /// who waits; the same command again waits again
+    #[command(group(clap::ArgGroup::new("what").required(true).args(["to", "give_up"])))]
     Move {
         bucket: String,
+        /// The group that is to have it
         #[arg(long)]
         to: Option<u64>,
-        /// Give up a move that is under way: the bucket stays where it is
-        #[arg(long, conflicts_with = "to", required_unless_present = "to")]
+        /// Give up the move that is under way: the bucket stays where it is
+        #[arg(long)]
         give_up: bool,
     },
 }

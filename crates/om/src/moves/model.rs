@@ -3,7 +3,7 @@
 use super::parts::Parts;
 use crate::ops::testing::{Namespace, commit_request, pieces};
 use crate::ops::*;
-use crate::tables::{BucketNumber, CONTENTS, Read, left_since, record_key};
+use crate::tables::{BucketNumber, CONTENTS, REMEMBERED_PREFIX, Read, decode, left_since, record_key};
 use bytes::Bytes;
 use planted::Bug;
 use proptest::prelude::*;
@@ -401,6 +401,31 @@ fn a_bucket_that_moves_is_what_it_would_have_been() {
     });
     checked.unwrap_or_else(|error| panic!("{error}"));
     assert!(moves.get() > u64::from(CASES) / 2, "{} moves show little", moves.get());
+}
+
+/// The numbers under which a group remembers requests about the bucket.
+fn remembered(group: &Namespace) -> Vec<Vec<u8>> {
+    let entries = group.records(REMEMBERED_PREFIX).into_iter();
+    let about = entries.filter_map(|(key, value)| about(decode(&key, &value).unwrap(), BUCKET));
+    about.flat_map(|it| it.request_ids.chunks(16).map(<[u8]>::to_vec).collect::<Vec<_>>()).collect()
+}
+
+#[test]
+fn what_is_remembered_does_not_grow_with_the_moves() {
+    let mut world = World::new();
+    for key in 0..5 {
+        world.step(&Step::Ask(0, key)).unwrap();
+    }
+    while world.moves < 6 {
+        world.step(&Step::Part).unwrap();
+    }
+    for group in &world.groups {
+        let mut ids = remembered(group);
+        let count = ids.len();
+        ids.sort();
+        ids.dedup();
+        assert_eq!((ids.len(), count), (5, 5));
+    }
 }
 
 /// Some case shows it.

@@ -42,17 +42,25 @@ pub(super) struct Part {
     pub(super) rows: Vec<MovedRow>,
     pub(super) requests: Vec<RememberedRequests>,
     pub(super) bytes: usize,
+    /// Of rows and requests.
+    count: usize,
     /// There was nothing more when it was read.
     pub(super) is_rest: bool,
 }
 
 impl Part {
     fn is_full(&self, bytes_max: usize, count_max: usize) -> bool {
-        self.bytes >= bytes_max || self.rows.len() + self.requests.len() >= count_max
+        self.bytes >= bytes_max || self.count >= count_max
+    }
+
+    /// Whether so much more would be too much. What is too much alone goes alone.
+    fn has_no_room(&self, bytes: usize, count: usize, count_max: usize) -> bool {
+        self.count != 0 && (self.bytes + bytes > BYTES_MAX || self.count + count > count_max)
     }
 
     fn push(&mut self, key: Vec<u8>, value: Option<Vec<u8>>) {
         self.bytes += key.len() + value.as_ref().map_or(0, Vec::len);
+        self.count += 1;
         self.rows.push(MovedRow { key: key.into(), value: value.map(Into::into) });
     }
 }
@@ -123,11 +131,16 @@ impl Parts {
             }
             let (key, value) = row.context("read remembered requests")?;
             sought += value.len();
+            let requests = about(decode(&key, &value)?, self.number);
+            let (bytes, count) =
+                requests.as_ref().map_or((0, 0), |requests| (requests.encoded_len(), requests.replies.len()));
+            if part.has_no_room(bytes, count, self.count_max) {
+                return Ok(false);
+            }
+            (part.bytes, part.count) = (part.bytes + bytes, part.count + count);
+            part.requests.extend(requests);
             let place = key[REMEMBERED_PREFIX.len()..].try_into().context("a place has 8 bytes")?;
             self.place = u64::from_be_bytes(place) + 1;
-            let Some(requests) = about(decode(&key, &value)?, self.number) else { continue };
-            part.bytes += requests.encoded_len();
-            part.requests.push(requests);
         }
         Ok(true)
     }

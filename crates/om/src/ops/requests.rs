@@ -171,12 +171,16 @@ impl<'a> Requests<'a> {
         })
     }
 
-    /// Remembers what another group has, as this entry's own.
+    /// Remembers what another group has, as this entry's own. What is known here already is remembered once: it was about
+    /// a bucket that was here before, and comes back.
     pub(super) fn take_over(&mut self, brought: RememberedRequests) {
         let of_each = brought.request_ids.chunks_exact(ID_BYTES);
         let of_each = of_each.zip(brought.request_digests.chunks_exact(ID_BYTES));
         let of_each = of_each.zip(&brought.buckets).zip(brought.replies);
         for (((id, digest), &bucket), reply) in of_each {
+            if self.remembered.places.contains_key(&folded(id)) {
+                continue;
+            }
             let [id, digest] = [id, digest].map(Bytes::copy_from_slice);
             self.note(Own { request: Request { id, digest }, bucket, reply });
         }
