@@ -27,13 +27,15 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tracing::{debug, info, warn};
 use types::random::random;
-use types::{Clock, GroupId};
+use types::{Backoff, Clock, GroupId};
 
 /// Shorter than those who ask wait for an answer of any kind.
 const ASKER_WAITS: Duration = Duration::from_secs(2);
+/// The time for which a move is gone on with at once; longer than an election takes.
+const GO_ON_FOR: Duration = Duration::from_secs(10);
 /// Buckets that are gone on with at a time.
 const AT_A_TIME: usize = 32;
 /// The time after which what nobody waits for is gone on with.
@@ -154,13 +156,17 @@ impl Buckets {
         }
     }
 
-    /// Goes on with a move now; nobody waits.
+    /// Goes on with a move now: nobody waits for the answer, and writers of the bucket may wait for the end.
     pub(crate) fn go_on(&self, volume: &str, bucket: &str) {
         let bucket = Bucket { volume: volume.to_owned(), name: bucket.to_owned(), ..Bucket::default() };
-        let buckets = self.clone();
+        let (buckets, until) = (self.clone(), Instant::now() + GO_ON_FOR);
         tokio::spawn(async move {
-            if let Ok(Some(entry)) = buckets.entry(&bucket) {
-                finish(buckets, entry).await;
+            let mut retry = Backoff::new(Duration::from_millis(20), Duration::from_millis(250));
+            while let Ok(Some(entry)) = buckets.entry(&bucket)
+                && !finish(buckets.clone(), entry).await
+                && Instant::now() < until
+            {
+                sleep(retry.pause()).await;
             }
         });
     }
@@ -236,9 +242,12 @@ pub(crate) async fn finish_always(buckets: Buckets) {
     }
 }
 
-async fn finish(buckets: Buckets, entry: BucketEntry) {
+/// Whether it is, or cannot be.
+async fn finish(buckets: Buckets, entry: BucketEntry) -> bool {
     let name = entry.bucket.as_ref().map(|bucket| &bucket.name);
-    match buckets.settle(&entry).await {
+    let settled = buckets.settle(&entry).await;
+    let is_over = settled.as_ref().map_or_else(|failure| failure.retry == Retry::No, |_| true);
+    match settled {
         // Nothing was to be done, or its group goes on with it.
         Ok(_) if matches!(entry.stage(), BucketStage::BucketLive | BucketStage::BucketMoving) => {}
         Ok(is_gone) => info!(name, is_gone, "finished what was begun with a bucket"),
@@ -247,4 +256,5 @@ async fn finish(buckets: Buckets, entry: BucketEntry) {
         }
         Err(failure) => debug!(name, %failure, "finish what was begun with a bucket"),
     }
+    is_over
 }

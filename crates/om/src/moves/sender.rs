@@ -8,8 +8,8 @@ use crate::replica::Replica;
 use crate::tables::{BucketNumber, ROOT, Read, record_key, sending_key};
 use proto::om::receive_rows_response::Outcome;
 use proto::om::{
-    BeginRunCommand, Bucket, BucketMove, BucketRecord, FreezeBucketCommand, ReceiveRowsRequest,
-    SendingBucket, SettleMoveRequest,
+    BeginRunCommand, Bucket, BucketMove, BucketRecord, BucketStage, FreezeBucketCommand, HeadBucketRequest,
+    ReceiveRowsRequest, SendingBucket, SettleMoveRequest,
 };
 use proto::{Code, Failure, RequestId, Retry};
 use rand::RngExt;
@@ -24,6 +24,8 @@ use types::random::random;
 const PATIENCE: Duration = Duration::from_secs(60);
 /// The time for which the other group may leave changes of the bucket waiting before the move is given up.
 const FROZEN_MAX: Duration = Duration::from_millis(800);
+/// The time between questions whether the root answers.
+const ROOT_PAUSE: Duration = Duration::from_millis(50);
 /// The time between looks whether the root has been heard.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
@@ -96,7 +98,7 @@ impl Sender {
             (run, part) = self.read(run).await?;
             let is_rest = part.is_rest;
             self.hand_over(&mut run, part, None).await?;
-            if is_rest {
+            if is_rest && self.root_waits().await? {
                 break;
             }
         }
@@ -110,6 +112,28 @@ impl Sender {
                 let why =
                     "changes of the bucket waited, and the other group had not taken the last ones within";
                 Err(End::Undone(format!("{why} {FROZEN_MAX:?}")))
+            }
+        }
+    }
+
+    /// Whether the root answers, and waits for the end of this attempt: while nobody can settle it, changes need not wait.
+    async fn root_waits(&self) -> Result<bool, End> {
+        let Bucket { volume, name: bucket, .. } = self.record()?.bucket.unwrap_or_default();
+        let head = HeadBucketRequest { volume, bucket };
+        let found =
+            self.moves.others.ask(ROOT, head, |mut om, head| async move { om.head_bucket(head).await });
+        match found.await {
+            Ok(found) => {
+                let last = found.last_move.as_ref().and_then(|last| last.moved);
+                match found.stage() == BucketStage::BucketMoving && last == Some(self.moved) {
+                    true => Ok(true),
+                    false => Err(Failure::new(Code::NotHere, "the root has settled the attempt").into()),
+                }
+            }
+            Err(failure) => {
+                debug!(number = self.moved.number, %failure, "ask the root before changes wait");
+                sleep(ROOT_PAUSE).await;
+                Ok(false)
             }
         }
     }
